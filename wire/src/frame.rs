@@ -1,0 +1,330 @@
+//! The header before every message: 64 bytes, one cache line.
+//!
+//! ```text
+//!  0  magic "TRCL"     4   what makes a stranger's bytes recognisable at once
+//!  4  version          2   of this header and of the bodies
+//!  6  kind             1   see [`crate::message`]
+//!  7  flags            1   bit 0: the body's checksum is given
+//!  8  body bytes       4   at most [`BODY_BYTES_MAX`]
+//! 12  body checksum    4   CRC-32, or 0 (a page carries its own)
+//! 16  call             8   chosen by who asks, repeated by who answers; 0 for what nobody asked for
+//! 24  stamp            8   the stamp a reply is valid at; the stamp a request needs
+//! 32  ack              8   the watermark of the sender
+//! 40  epoch            4   the server's life that the sender speaks to, or speaks from
+//! 44  deadline         4   microseconds left to the caller; 0 is none
+//! 48  capabilities     4   features that the sender has (in hello and welcome: negotiated)
+//! 52  credit           2   requests that the receiver may have under way at once
+//! 54  context groups   2   entries of a causal context at the head of the body; 0 in this version
+//! 56  reserved         4   0
+//! 60  checksum         4   CRC-32 of the 60 bytes before
+//! ```
+
+use thiserror::Error;
+
+use crate::cursor::{le16, le32, le64};
+use crate::id::{Epoch, Stamp};
+
+/// Bytes of the header.
+pub const FRAME_BYTES: usize = 64;
+/// The largest body. Larger transactions are sent in parts, so a receiver's buffer is bounded.
+pub const BODY_BYTES_MAX: usize = 1 << 20;
+/// The version that this build speaks.
+pub const WIRE_VERSION: u16 = 1;
+/// The oldest version that this build understands.
+pub const WIRE_VERSION_MIN: u16 = 1;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"TRCL");
+const FLAG_BODY_SUM: u8 = 1;
+const SUM_AT: usize = 60;
+
+/// What a message is. Requests are below 64, replies and what a server sends unasked above.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "each is a type of crate::message, explained there")]
+pub enum Kind {
+    Hello = 1,
+    Fetch = 2,
+    Commit = 3,
+    Part = 4,
+    Resolve = 5,
+    Ack = 6,
+    Unsubscribe = 7,
+    Lease = 8,
+    Define = 9,
+    Catalogue = 10,
+    Ping = 11,
+    Stat = 12,
+    Bye = 13,
+    Welcome = 64,
+    Page = 65,
+    Verdict = 67,
+    Stream = 68,
+    Leased = 69,
+    Defined = 70,
+    Classes = 71,
+    Pong = 72,
+    Status = 73,
+    Refused = 74,
+}
+
+impl Kind {
+    const ALL: [Kind; 23] = [
+        Kind::Hello,
+        Kind::Fetch,
+        Kind::Commit,
+        Kind::Part,
+        Kind::Resolve,
+        Kind::Ack,
+        Kind::Unsubscribe,
+        Kind::Lease,
+        Kind::Define,
+        Kind::Catalogue,
+        Kind::Ping,
+        Kind::Stat,
+        Kind::Bye,
+        Kind::Welcome,
+        Kind::Page,
+        Kind::Verdict,
+        Kind::Stream,
+        Kind::Leased,
+        Kind::Defined,
+        Kind::Classes,
+        Kind::Pong,
+        Kind::Status,
+        Kind::Refused,
+    ];
+
+    fn from_u8(n: u8) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|k| *k as u8 == n)
+    }
+}
+
+/// A header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// What the body is.
+    pub kind: Kind,
+    /// Bytes of the body.
+    pub body_bytes: u32,
+    /// CRC-32 of the body, if the sender gave one.
+    pub body_sum: Option<u32>,
+    /// Ties a reply to its request.
+    pub call: u64,
+    /// Valid at, or needed.
+    pub stamp: Stamp,
+    /// The sender's watermark.
+    pub ack: Stamp,
+    /// The server's life.
+    pub epoch: Epoch,
+    /// Time left to the caller, in microseconds; 0 is no limit.
+    pub deadline_us: u32,
+    /// Features.
+    pub capabilities: u32,
+    /// Requests allowed under way.
+    pub credit: u16,
+}
+
+/// A header that cannot be read. The peer must act; the connection is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum FrameError {
+    /// Not ours.
+    #[error("the peer does not speak Tercel: its first bytes are {0:#010x}")]
+    Magic(u32),
+    /// Damaged on the way.
+    #[error("the checksum of a frame's header does not match")]
+    HeaderSum,
+    /// Damaged on the way.
+    #[error("the checksum of a message does not match")]
+    BodySum,
+    /// Too new or too old.
+    #[error(
+        "the peer speaks version {0} of the protocol and this build speaks {WIRE_VERSION_MIN} to {WIRE_VERSION}: upgrade the older side"
+    )]
+    Version(u16),
+    /// A kind that this version does not have.
+    #[error("a message of unknown kind {0}")]
+    Kind(u8),
+    /// A claim that no honest sender makes.
+    #[error("a message claims {0} bytes and {BODY_BYTES_MAX} is the limit")]
+    TooLarge(u32),
+}
+
+impl Header {
+    /// A header with everything optional left 0.
+    pub fn new(kind: Kind, call: u64) -> Header {
+        Header {
+            kind,
+            body_bytes: 0,
+            body_sum: None,
+            call,
+            stamp: Stamp::ZERO,
+            ack: Stamp::ZERO,
+            epoch: Epoch(0),
+            deadline_us: 0,
+            capabilities: 0,
+            credit: 0,
+        }
+    }
+
+    /// As bytes.
+    pub fn encode(&self) -> [u8; FRAME_BYTES] {
+        let mut b = [0u8; FRAME_BYTES];
+        b[0..4].copy_from_slice(&MAGIC.to_le_bytes());
+        b[4..6].copy_from_slice(&WIRE_VERSION.to_le_bytes());
+        b[6] = self.kind as u8;
+        b[7] = if self.body_sum.is_some() { FLAG_BODY_SUM } else { 0 };
+        b[8..12].copy_from_slice(&self.body_bytes.to_le_bytes());
+        b[12..16].copy_from_slice(&self.body_sum.unwrap_or(0).to_le_bytes());
+        b[16..24].copy_from_slice(&self.call.to_le_bytes());
+        b[24..32].copy_from_slice(&self.stamp.0.to_le_bytes());
+        b[32..40].copy_from_slice(&self.ack.0.to_le_bytes());
+        b[40..44].copy_from_slice(&self.epoch.0.to_le_bytes());
+        b[44..48].copy_from_slice(&self.deadline_us.to_le_bytes());
+        b[48..52].copy_from_slice(&self.capabilities.to_le_bytes());
+        b[52..54].copy_from_slice(&self.credit.to_le_bytes());
+        let sum = crc32fast::hash(&b[..SUM_AT]);
+        b[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
+        b
+    }
+
+    /// Reads and checks one.
+    pub fn decode(b: &[u8; FRAME_BYTES]) -> Result<Header, FrameError> {
+        if le32(b, 0) != MAGIC {
+            return Err(FrameError::Magic(le32(b, 0)));
+        }
+        if le32(b, SUM_AT) != crc32fast::hash(&b[..SUM_AT]) {
+            return Err(FrameError::HeaderSum);
+        }
+        let version = le16(b, 4);
+        if !(WIRE_VERSION_MIN..=WIRE_VERSION).contains(&version) {
+            return Err(FrameError::Version(version));
+        }
+        let kind = Kind::from_u8(b[6]).ok_or(FrameError::Kind(b[6]))?;
+        let body_bytes = le32(b, 8);
+        if body_bytes as usize > BODY_BYTES_MAX {
+            return Err(FrameError::TooLarge(body_bytes));
+        }
+        Ok(Header {
+            kind,
+            body_bytes,
+            body_sum: (b[7] & FLAG_BODY_SUM != 0).then(|| le32(b, 12)),
+            call: le64(b, 16),
+            stamp: Stamp(le64(b, 24)),
+            ack: Stamp(le64(b, 32)),
+            epoch: Epoch(le32(b, 40)),
+            deadline_us: le32(b, 44),
+            capabilities: le32(b, 48),
+            credit: le16(b, 52),
+        })
+    }
+}
+
+/// Appends header and body, with the body's checksum unless the body is a page.
+///
+/// # Panics
+/// If the body is above [`BODY_BYTES_MAX`]: senders cut large messages before.
+pub fn encode(mut header: Header, body: &[u8], out: &mut Vec<u8>) {
+    assert!(body.len() <= BODY_BYTES_MAX, "a message of {} bytes was not cut", body.len());
+    header.body_bytes = body.len() as u32;
+    header.body_sum = (header.kind != Kind::Page && !body.is_empty()).then(|| crc32fast::hash(body));
+    out.extend_from_slice(&header.encode());
+    out.extend_from_slice(body);
+}
+
+/// Cuts a stream of bytes into frames; keeps at most one incomplete frame.
+#[derive(Debug, Default)]
+pub struct Deframer {
+    buffer: Vec<u8>,
+    from: usize,
+}
+
+impl Deframer {
+    /// Adds bytes that arrived.
+    pub fn push(&mut self, bytes: &[u8]) {
+        if self.from == self.buffer.len() {
+            self.buffer.clear();
+            self.from = 0;
+        } else if self.from > BODY_BYTES_MAX {
+            self.buffer.drain(..self.from);
+            self.from = 0;
+        }
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next whole frame, or none yet. After an error the stream cannot be read on.
+    pub fn next_frame(&mut self) -> Result<Option<(Header, &[u8])>, FrameError> {
+        let Some(head) = self.buffer[self.from..].first_chunk::<FRAME_BYTES>() else { return Ok(None) };
+        let header = Header::decode(head)?;
+        let body_at = self.from + FRAME_BYTES;
+        let end = body_at + header.body_bytes as usize;
+        if self.buffer.len() < end {
+            return Ok(None);
+        }
+        self.from = end;
+        let body = &self.buffer[body_at..end];
+        if header.body_sum.is_some_and(|sum| sum != crc32fast::hash(body)) {
+            return Err(FrameError::BodySum);
+        }
+        Ok(Some((header, body)))
+    }
+
+    /// Gives memory back when a burst is over.
+    pub fn relax(&mut self) {
+        if self.from == self.buffer.len() {
+            self.buffer.clear();
+            self.from = 0;
+            self.buffer.shrink_to(IDLE_BUFFER_BYTES);
+        }
+    }
+}
+
+/// What an idle connection may keep.
+const IDLE_BUFFER_BYTES: usize = 0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_survive_any_cut() {
+        let mut bytes = Vec::new();
+        encode(Header { stamp: Stamp(7), ..Header::new(Kind::Fetch, 3) }, b"abc", &mut bytes);
+        encode(Header::new(Kind::Ping, 4), b"", &mut bytes);
+        for cut in 0..bytes.len() {
+            let mut d = Deframer::default();
+            let mut got = Vec::new();
+            for part in [&bytes[..cut], &bytes[cut..]] {
+                d.push(part);
+                while let Some((h, b)) = d.next_frame().unwrap() {
+                    got.push((h.kind, h.call, h.stamp.0, b.to_vec()));
+                }
+            }
+            assert_eq!(got, [(Kind::Fetch, 3, 7, b"abc".to_vec()), (Kind::Ping, 4, 0, vec![])]);
+        }
+    }
+
+    #[test]
+    fn a_claim_of_4_gb_is_refused_before_anything_is_kept() {
+        let mut h = Header::new(Kind::Commit, 1);
+        h.body_bytes = u32::MAX;
+        let mut d = Deframer::default();
+        d.push(&h.encode());
+        assert_eq!(d.next_frame().unwrap_err(), FrameError::TooLarge(u32::MAX));
+    }
+
+    #[test]
+    fn strangers_and_damage_are_named() {
+        let mut d = Deframer::default();
+        d.push(b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: someone or other\r\n\r\n");
+        assert!(matches!(d.next_frame(), Err(FrameError::Magic(_))));
+        let mut bytes = Vec::new();
+        encode(Header::new(Kind::Ping, 4), b"xy", &mut bytes);
+        for i in 0..bytes.len() {
+            let mut bad = bytes.clone();
+            bad[i] ^= 0x10;
+            let mut d = Deframer::default();
+            d.push(&bad);
+            assert!(d.next_frame().is_err(), "byte {i}");
+        }
+    }
+}

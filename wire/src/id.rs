@@ -1,0 +1,189 @@
+//! Names of things, each a type of its own so that no two kinds can be confused.
+//!
+//! The invariant: an [`Oref`] that exists is null or names a page from 1 to [`PageId::MAX`] and a slot below
+//! [`SLOTS_MAX`]; its top bit is 0, because the other half of the 32-bit space belongs to references in a cache.
+
+use std::fmt;
+
+/// Slots of a page: 9 bits of a reference.
+pub const SLOTS_MAX: u16 = 512;
+
+/// A reference as it is stored: 22 bits of page, 9 bits of slot, top bit 0; 0 is null. (Thor's *oref*.)
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Oref(u32);
+
+impl Oref {
+    /// Names no object.
+    pub const NULL: Oref = Oref(0);
+
+    /// The reference to `slot` of `page`; `None` if the slot is out of range or the page is 0.
+    pub const fn new(page: PageId, slot: u16) -> Option<Oref> {
+        if slot < SLOTS_MAX && page.0 != 0 { Some(Oref(page.0 << 9 | slot as u32)) } else { None }
+    }
+
+    /// Takes a stored word; `None` if it is not one (top bit set, or a slot of page 0).
+    pub const fn from_raw(raw: u32) -> Option<Oref> {
+        if raw >> 31 != 0 || (raw != 0 && raw >> 9 == 0) { None } else { Some(Oref(raw)) }
+    }
+
+    /// The stored word.
+    pub const fn raw(self) -> u32 {
+        self.0
+    }
+
+    /// The page; 0 for null.
+    pub const fn page(self) -> PageId {
+        PageId(self.0 >> 9)
+    }
+
+    /// The slot within the page.
+    pub const fn slot(self) -> u16 {
+        (self.0 & 0x1ff) as u16
+    }
+
+    /// Whether this names no object.
+    pub const fn is_null(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl fmt::Debug for Oref {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Oref {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_null() { f.write_str("null") } else { write!(f, "{}.{}", self.page().0, self.slot()) }
+    }
+}
+
+impl std::str::FromStr for Oref {
+    type Err = BadOref;
+
+    /// Reads the form that `Display` writes: `PAGE.SLOT`.
+    fn from_str(s: &str) -> Result<Oref, BadOref> {
+        let (page, slot) = s.split_once('.').ok_or(BadOref)?;
+        let page = page.parse().ok().and_then(PageId::new).ok_or(BadOref)?;
+        Oref::new(page, slot.parse().map_err(|_| BadOref)?).ok_or(BadOref)
+    }
+}
+
+/// A text that is not a reference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a reference is PAGE.SLOT, with a page from 1 to 4194303 and a slot from 0 to 511")]
+pub struct BadOref;
+
+/// A page of a space: 1 to 2^22 - 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct PageId(u32);
+
+impl PageId {
+    /// The last page that a reference can name.
+    pub const MAX: PageId = PageId((1 << 22) - 1);
+
+    /// The page's id; `None` for 0 and beyond [`PageId::MAX`].
+    pub const fn new(n: u32) -> Option<PageId> {
+        if n == 0 || n > PageId::MAX.0 { None } else { Some(PageId(n)) }
+    }
+
+    /// As a number.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for PageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// A class of a space's catalogue. Ids below [`ClassId::FIRST_USER`] are Tercel's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ClassId(pub u16);
+
+impl ClassId {
+    /// The first id that a catalogue gives to a user's class.
+    pub const FIRST_USER: ClassId = ClassId(16);
+}
+
+/// A place in the commit order of a space; 0 is before the first commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Stamp(pub u64);
+
+impl Stamp {
+    /// Before everything.
+    pub const ZERO: Stamp = Stamp(0);
+
+    /// The next one.
+    pub const fn next(self) -> Stamp {
+        Stamp(self.0 + 1)
+    }
+}
+
+impl fmt::Display for Stamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// A database: the unit of order, replication and placement. Random, so that two spaces are not confused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct SpaceId(pub u64);
+
+/// One running life of a server; a higher one is younger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Epoch(pub u32);
+
+/// A client process, drawn at random when it starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ClientId(pub u64);
+
+/// An operation that must be executed at most once: who, in which of its slots, the how-manieth of that slot, and the
+/// server's epoch when it was first sent. A slot has one operation under way, so a higher sequence acknowledges the
+/// answer to the one before, and the server keeps one answer a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct OpId {
+    /// The client.
+    pub client: ClientId,
+    /// Its slot, below [`OP_SLOTS_MAX`].
+    pub slot: u16,
+    /// Counts the operations of the slot from 1.
+    pub seq: u32,
+    /// The epoch of the first sending.
+    pub epoch: Epoch,
+}
+
+impl fmt::Display for OpId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}/{}/{}@{}", self.client.0, self.slot, self.seq, self.epoch.0)
+    }
+}
+
+/// Slots of a client: how many update transactions one process may have under way at once.
+pub const OP_SLOTS_MAX: u16 = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_splits_into_page_and_slot() {
+        let r = Oref::new(PageId::MAX, 511).unwrap();
+        assert_eq!((r.page(), r.slot(), r.raw()), (PageId::MAX, 511, 0x7fff_ffff));
+        assert_eq!(Oref::from_raw(r.raw()), Some(r));
+        assert_eq!(r.to_string().parse(), Ok(r));
+    }
+
+    #[test]
+    fn cache_forms_and_page_zero_are_not_references() {
+        assert_eq!(Oref::from_raw(0x8000_0000), None);
+        assert_eq!(Oref::from_raw(5), None);
+        assert_eq!(Oref::from_raw(0), Some(Oref::NULL));
+        assert_eq!(Oref::new(PageId::new(1).unwrap(), 512), None);
+        assert_eq!(PageId::new(0), None);
+        assert!("1.512".parse::<Oref>().is_err() && "x".parse::<Oref>().is_err());
+    }
+}

@@ -1,0 +1,627 @@
+//! A class as a space's catalogue stores it: owned, with offsets, able to check a record, to find its references and
+//! to convert it to another version of the same class.
+//!
+//! [`Layout::check`] is the door through which every record from outside comes: after it, every descriptor lies inside
+//! the body, variable parts stand in order and do not overlap, texts are UTF-8, truth values are 0 or 1 and every
+//! reference is in stored form. Readers may then rely on all of it.
+
+use thiserror::Error;
+
+use crate::cursor::{DecodeError, Put, Reader, le16, le32};
+use crate::id::Oref;
+use crate::schema::{Scalar, Schema, Type};
+
+/// The type of a field, owned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the variants of schema::Type, explained there")]
+pub enum Shape {
+    Scalar(Scalar),
+    Array(Scalar, u16),
+    Text,
+    Bytes,
+    Ref(String),
+    List(Box<Shape>),
+    Option(Box<Shape>),
+    Record(Box<Layout>),
+}
+
+/// A field and where it begins in the body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub shape: Shape,
+    /// Its offset in the fixed part.
+    pub at: usize,
+}
+
+/// A class or a nested record, with everything that can be computed once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    name: String,
+    places: Vec<Place>,
+    size: usize,
+    align: usize,
+    /// Offsets of the references of the fixed part.
+    refs: Vec<u16>,
+    /// Whether the fixed part is all there is.
+    fixed: bool,
+    /// Whether any bit pattern will do, references aside.
+    plain: bool,
+}
+
+/// A record that breaks its layout: whoever made the bytes must act.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum RecordError {
+    /// Shorter than the fixed part.
+    #[error("a record of class `{class}` has {found} bytes where its fixed part alone has {expected}")]
+    Short {
+        /// The class.
+        class: String,
+        /// Bytes found.
+        found: usize,
+        /// Bytes of the fixed part.
+        expected: usize,
+    },
+    /// A field that cannot be what it is.
+    #[error("field `{field}` of class `{class}`: {what}")]
+    Field {
+        /// The class.
+        class: String,
+        /// The field.
+        field: String,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+}
+
+/// A list or record nested deeper than this is refused, so checking needs a bounded stack.
+pub const DEPTH_MAX: usize = 4;
+/// Fields of a class: keeps a catalogue entry far below a page.
+pub const FIELDS_MAX: usize = 256;
+/// Bytes of a name of a class or field.
+pub const NAME_BYTES_MAX: usize = 128;
+/// The offset in a descriptor that means "none".
+pub const NONE_AT: u16 = u16::MAX;
+/// The length in a descriptor that means "in a tree of chunks": at the offset stand a reference and the true length.
+pub const SPILLED: u16 = u16::MAX;
+
+/// A variable part, found through its descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Var {
+    /// There is none.
+    None,
+    /// It stands in the body: where its first byte is, and how many elements it has.
+    Here {
+        /// Offset in the body.
+        at: usize,
+        /// Elements (bytes, for texts).
+        len: usize,
+    },
+    /// It stands in a tree of chunks.
+    Spilled {
+        /// Where in the body the reference to the tree stands.
+        at: usize,
+        /// Elements (bytes, for texts).
+        len: usize,
+    },
+}
+
+/// Reads a descriptor of a checked body.
+pub fn var(body: &[u8], at: usize) -> Var {
+    let (off, len) = (le16(body, at), le16(body, at + 2));
+    match (off, len) {
+        (NONE_AT, _) => Var::None,
+        (off, SPILLED) => Var::Spilled { at: off as usize, len: le32(body, off as usize + 4) as usize },
+        (off, len) => Var::Here { at: off as usize, len: len as usize },
+    }
+}
+
+impl Shape {
+    fn from_type(ty: &Type) -> Shape {
+        match ty {
+            Type::Scalar(s) => Shape::Scalar(*s),
+            Type::Array(s, n) => Shape::Array(*s, *n),
+            Type::Text => Shape::Text,
+            Type::Bytes => Shape::Bytes,
+            Type::Ref(name) => Shape::Ref((*name).into()),
+            Type::List(t) => Shape::List(Box::new(Shape::from_type(t))),
+            Type::Option(t) => Shape::Option(Box::new(Shape::from_type(t))),
+            Type::Record(s) => Shape::Record(Box::new(Layout::of(s))),
+        }
+    }
+
+    /// Bytes in the fixed part. See [`Type::size`].
+    pub fn size(&self) -> usize {
+        match self {
+            Shape::Scalar(s) => s.size(),
+            Shape::Array(s, n) => s.size() * *n as usize,
+            Shape::Text | Shape::Bytes | Shape::List(_) | Shape::Ref(_) => 4,
+            Shape::Option(t) => t.size() + if t.has_none() { 0 } else { t.align() },
+            Shape::Record(r) => r.size,
+        }
+    }
+
+    /// See [`Type::align`].
+    pub fn align(&self) -> usize {
+        match self {
+            Shape::Scalar(s) | Shape::Array(s, _) => s.size().min(4),
+            Shape::Text | Shape::Bytes | Shape::List(_) => 2,
+            Shape::Ref(_) => 4,
+            Shape::Option(t) => t.align(),
+            Shape::Record(r) => r.align,
+        }
+    }
+
+    /// See [`Type::has_none`].
+    pub fn has_none(&self) -> bool {
+        matches!(self, Shape::Text | Shape::Bytes | Shape::List(_) | Shape::Ref(_))
+    }
+
+    fn is_fixed(&self) -> bool {
+        match self {
+            Shape::Scalar(_) | Shape::Array(..) | Shape::Ref(_) => true,
+            Shape::Text | Shape::Bytes | Shape::List(_) => false,
+            Shape::Option(t) => t.is_fixed(),
+            Shape::Record(r) => r.fixed,
+        }
+    }
+
+    fn is_plain(&self) -> bool {
+        match self {
+            Shape::Scalar(s) | Shape::Array(s, _) => *s != Scalar::Bool,
+            Shape::Ref(_) => true,
+            Shape::Record(r) => r.plain,
+            Shape::Option(t) => matches!(**t, Shape::Ref(_)),
+            Shape::Text | Shape::Bytes | Shape::List(_) => false,
+        }
+    }
+
+    fn fixed_refs(&self, at: usize, out: &mut Vec<u16>) {
+        match self {
+            Shape::Ref(_) => out.push(at as u16),
+            Shape::Option(t) => t.fixed_refs(at + if t.has_none() { 0 } else { t.align() }, out),
+            Shape::Record(r) => out.extend(r.refs.iter().map(|&o| at as u16 + o)),
+            _ => {}
+        }
+    }
+
+    /// Whether a list of such elements may leave the record for a tree of chunks: bytes may, references may, a mixture
+    /// of both or elements with parts of their own may not.
+    pub fn spills(&self) -> bool {
+        match self {
+            Shape::Scalar(_) | Shape::Array(..) | Shape::Ref(_) => true,
+            Shape::Record(r) => r.fixed && r.refs.is_empty(),
+            _ => false,
+        }
+    }
+
+    fn depth(&self) -> usize {
+        match self {
+            Shape::List(t) | Shape::Option(t) => 1 + t.depth(),
+            Shape::Record(r) => 1 + r.places.iter().map(|p| p.shape.depth()).max().unwrap_or(0),
+            _ => 0,
+        }
+    }
+
+    fn accepts(&self, older: &Shape) -> bool {
+        match (self, older) {
+            (Shape::Scalar(new), Shape::Scalar(old)) => widens(*old, *new),
+            (Shape::Ref(new), Shape::Ref(old)) => new == old || new.is_empty(),
+            (Shape::List(new), Shape::List(old)) => new == old,
+            (Shape::Option(new), Shape::Option(old)) => new.accepts(old),
+            (new, old) => new == old,
+        }
+    }
+}
+
+/// Whether every value of `old` is a value of `new`.
+fn widens(old: Scalar, new: Scalar) -> bool {
+    use Scalar::*;
+    old == new
+        || matches!(
+            (old, new),
+            (U8, U16 | U32 | U64 | I16 | I32 | I64)
+                | (U16, U32 | U64 | I32 | I64)
+                | (U32, U64 | I64)
+                | (I8, I16 | I32 | I64)
+                | (I16, I32 | I64)
+                | (I32, I64)
+                | (F32, F64)
+        )
+}
+
+impl Layout {
+    /// The layout of a class of this program.
+    pub fn of(schema: &Schema) -> Layout {
+        let fields = schema.fields.iter().map(|f| (f.name.into(), Shape::from_type(&f.ty))).collect();
+        Layout::new(schema.name.into(), fields)
+    }
+
+    /// Computes offsets. Sound only for what [`Layout::admissible`] accepts, if it comes from outside.
+    pub fn new(name: String, fields: Vec<(String, Shape)>) -> Layout {
+        let (mut at, mut align) = (0usize, 1);
+        let mut places = Vec::with_capacity(fields.len());
+        let mut refs = Vec::new();
+        let (mut fixed, mut plain) = (true, true);
+        for (name, shape) in fields {
+            let a = shape.align();
+            at = at.next_multiple_of(a);
+            align = align.max(a);
+            fixed &= shape.is_fixed();
+            plain &= shape.is_plain();
+            shape.fixed_refs(at, &mut refs);
+            let size = shape.size();
+            places.push(Place { name, shape, at });
+            at = at.saturating_add(size);
+        }
+        Layout { name, places, size: at.next_multiple_of(align), align, refs, fixed, plain }
+    }
+
+    /// Appends what is stored of it: names and types; the rest follows from them.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_bytes(self.name.as_bytes());
+        out.put_u32(self.places.len() as u32);
+        for p in &self.places {
+            out.put_bytes(p.name.as_bytes());
+            encode_shape(&p.shape, out);
+        }
+    }
+
+    /// Reads one that came from a disk or a peer and checks its bounds.
+    pub fn decode(bytes: &[u8]) -> Result<Layout, DecodeError> {
+        let mut r = Reader::new(bytes);
+        let layout = decode_layout(&mut r, 0)?;
+        r.end()?;
+        layout.admissible().map_err(|_| DecodeError::BadField("layout"))?;
+        Ok(layout)
+    }
+
+    /// Whether a definition from outside keeps the bounds: names, number of fields, depth, size.
+    pub fn admissible(&self) -> Result<(), &'static str> {
+        let names_ok =
+            |n: &str| !n.is_empty() && n.len() <= NAME_BYTES_MAX && n.chars().all(|c| !c.is_control());
+        if !names_ok(&self.name) || self.places.iter().any(|p| !names_ok(&p.name)) {
+            return Err("a name of a class or field has 1 to 128 bytes and no control characters");
+        }
+        if self.places.len() > FIELDS_MAX {
+            return Err("a class has at most 256 fields");
+        }
+        if self.places.iter().any(|p| p.shape.depth() > DEPTH_MAX) {
+            return Err("lists, options and records nest at most 4 deep");
+        }
+        if self.size > crate::page::OBJECT_BYTES_MAX - crate::record::HEADER_BYTES {
+            return Err("the fixed part of a class must fit into a page");
+        }
+        for p in &self.places {
+            if let Shape::Record(r) = &p.shape {
+                r.admissible()?;
+            }
+            if p.shape == Shape::Array(Scalar::U8, 0) {
+                return Err("an array has at least one element");
+            }
+            if let Shape::List(t) | Shape::Option(t) = &p.shape {
+                if matches!((&p.shape, &**t), (Shape::Option(_), Shape::Option(_))) {
+                    return Err("an option of an option means nothing");
+                }
+                if t.size() == 0 {
+                    return Err("a list's elements have at least one byte");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The class's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The fields in order.
+    pub fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    /// Bytes of the fixed part.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Whether the fixed part is all there is to a record.
+    pub fn is_fixed(&self) -> bool {
+        self.fixed
+    }
+
+    /// Checks a body whose references are in stored form. See the module.
+    pub fn check(&self, body: &[u8]) -> Result<(), RecordError> {
+        if body.len() < self.size {
+            return Err(RecordError::Short {
+                class: self.name.clone(),
+                found: body.len(),
+                expected: self.size,
+            });
+        }
+        for &at in &self.refs {
+            if Oref::from_raw(le32(body, at as usize)).is_none() {
+                return Err(self.field_error(at as usize, "a reference is not in stored form"));
+            }
+        }
+        if self.fixed && self.plain {
+            return Ok(());
+        }
+        let mut end = self.size;
+        self.check_record(body, 0, &mut end)
+    }
+
+    fn field_error(&self, at: usize, what: &'static str) -> RecordError {
+        let field = self.places.iter().rev().find(|p| p.at <= at).map_or("", |p| &p.name);
+        RecordError::Field { class: self.name.clone(), field: field.into(), what }
+    }
+
+    fn check_record(&self, body: &[u8], base: usize, end: &mut usize) -> Result<(), RecordError> {
+        for p in &self.places {
+            check_value(&p.shape, body, base + p.at, end).map_err(|what| RecordError::Field {
+                class: self.name.clone(),
+                field: p.name.clone(),
+                what,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Calls `f` with the offset of every reference of a checked body, those to chunk trees included. The words
+    /// themselves are not read: in a cache they change.
+    pub fn refs(&self, body: &[u8], mut f: impl FnMut(usize)) {
+        for &at in &self.refs {
+            f(at as usize);
+        }
+        if !self.fixed {
+            self.refs_of_vars(body, 0, &mut f);
+        }
+    }
+
+    fn refs_of_vars(&self, body: &[u8], base: usize, f: &mut dyn FnMut(usize)) {
+        for p in &self.places {
+            refs_of_var(&p.shape, body, base + p.at, f);
+        }
+    }
+
+    /// Bytes of a checked body that count: its fixed part and everything its descriptors name.
+    pub fn used(&self, body: &[u8]) -> usize {
+        let mut end = self.size;
+        if !self.fixed {
+            for p in &self.places {
+                end = end.max(var_end(&p.shape, body, p.at));
+            }
+        }
+        end
+    }
+
+    /// Whether a program with this layout can read what `older` (or newer) programs wrote: fields may be added,
+    /// dropped and widened. The error names the field.
+    pub fn accepts(&self, other: &Layout) -> Result<(), RecordError> {
+        for p in &self.places {
+            if other.place(&p.name).is_some_and(|q| !p.shape.accepts(&q.shape)) {
+                return Err(RecordError::Field {
+                    class: self.name.clone(),
+                    field: p.name.clone(),
+                    what: "its type changed to one that cannot hold every old value",
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The field of that name.
+    pub fn place(&self, name: &str) -> Option<&Place> {
+        self.places.iter().find(|p| p.name == name)
+    }
+}
+
+fn scalar_code(s: Scalar) -> u8 {
+    SCALARS.iter().position(|&t| t == s).unwrap_or_default() as u8
+}
+
+const SCALARS: [Scalar; 11] = [
+    Scalar::U8,
+    Scalar::U16,
+    Scalar::U32,
+    Scalar::U64,
+    Scalar::I8,
+    Scalar::I16,
+    Scalar::I32,
+    Scalar::I64,
+    Scalar::F32,
+    Scalar::F64,
+    Scalar::Bool,
+];
+
+fn encode_shape(shape: &Shape, out: &mut Vec<u8>) {
+    match shape {
+        Shape::Scalar(s) => out.extend([0, scalar_code(*s)]),
+        Shape::Array(s, n) => {
+            out.extend([1, scalar_code(*s)]);
+            out.put_u16(*n);
+        }
+        Shape::Text => out.put_u8(2),
+        Shape::Bytes => out.put_u8(3),
+        Shape::Ref(name) => {
+            out.put_u8(4);
+            out.put_bytes(name.as_bytes());
+        }
+        Shape::List(t) => {
+            out.put_u8(5);
+            encode_shape(t, out);
+        }
+        Shape::Option(t) => {
+            out.put_u8(6);
+            encode_shape(t, out);
+        }
+        Shape::Record(r) => {
+            out.put_u8(7);
+            r.encode(out);
+        }
+    }
+}
+
+fn decode_layout(r: &mut Reader<'_>, depth: usize) -> Result<Layout, DecodeError> {
+    let name = r.str("class name")?.to_owned();
+    let n = r.count(5, "fields")?;
+    if n > FIELDS_MAX {
+        return Err(DecodeError::TooMany("fields"));
+    }
+    let fields = (0..n)
+        .map(|_| Ok((r.str("field name")?.to_owned(), decode_shape(r, depth)?)))
+        .collect::<Result<_, DecodeError>>()?;
+    Ok(Layout::new(name, fields))
+}
+
+fn decode_shape(r: &mut Reader<'_>, depth: usize) -> Result<Shape, DecodeError> {
+    if depth > DEPTH_MAX {
+        return Err(DecodeError::BadField("nesting"));
+    }
+    let scalar =
+        |r: &mut Reader<'_>| SCALARS.get(r.u8()? as usize).copied().ok_or(DecodeError::BadField("scalar"));
+    Ok(match r.u8()? {
+        0 => Shape::Scalar(scalar(r)?),
+        1 => Shape::Array(scalar(r)?, r.u16()?),
+        2 => Shape::Text,
+        3 => Shape::Bytes,
+        4 => Shape::Ref(r.str("class name")?.to_owned()),
+        5 => Shape::List(Box::new(decode_shape(r, depth + 1)?)),
+        6 => Shape::Option(Box::new(decode_shape(r, depth + 1)?)),
+        7 => Shape::Record(Box::new(decode_layout(r, depth + 1)?)),
+        _ => return Err(DecodeError::BadField("type")),
+    })
+}
+
+fn check_value(shape: &Shape, body: &[u8], at: usize, end: &mut usize) -> Result<(), &'static str> {
+    match shape {
+        Shape::Scalar(Scalar::Bool) if body[at] > 1 => Err("a truth value is neither 0 nor 1"),
+        Shape::Array(Scalar::Bool, n) if body[at..at + *n as usize].iter().any(|&b| b > 1) => {
+            Err("a truth value is neither 0 nor 1")
+        }
+        Shape::Scalar(_) | Shape::Array(..) => Ok(()),
+        Shape::Ref(_) if Oref::from_raw(le32(body, at)).is_none() => Err("a reference is not in stored form"),
+        Shape::Ref(_) => Ok(()),
+        Shape::Record(r) => r.places.iter().try_for_each(|p| check_value(&p.shape, body, at + p.at, end)),
+        Shape::Option(t) if t.has_none() => match **t {
+            Shape::Ref(_) => check_value(t, body, at, end),
+            _ if le16(body, at) == NONE_AT => Ok(()),
+            _ => check_value(t, body, at, end),
+        },
+        Shape::Option(t) => match body[at] {
+            0 => Ok(()),
+            1 => check_value(t, body, at + t.align(), end),
+            _ => Err("the mark of an optional value is neither 0 nor 1"),
+        },
+        Shape::Text => {
+            let (from, len) = check_var(body, at, 1, 1, true, end)?;
+            std::str::from_utf8(&body[from..from + len]).map_err(|_| "a text is not UTF-8")?;
+            Ok(())
+        }
+        Shape::Bytes => check_var(body, at, 1, 1, true, end).map(|_| ()),
+        Shape::List(t) => {
+            let size = t.size();
+            let (from, len) = check_var(body, at, size, t.align(), t.spills(), end)?;
+            if matches!(**t, Shape::Scalar(s) if s != Scalar::Bool) {
+                return Ok(());
+            }
+            (0..len).try_for_each(|i| check_value(t, body, from + i * size, end))
+        }
+    }
+}
+
+/// Checks a descriptor and moves `end` behind what it names; gives first byte and elements (none when spilled).
+fn check_var(
+    body: &[u8],
+    at: usize,
+    size: usize,
+    align: usize,
+    spills: bool,
+    end: &mut usize,
+) -> Result<(usize, usize), &'static str> {
+    let (off, len) = (le16(body, at) as usize, le16(body, at + 2) as usize);
+    if off == NONE_AT as usize {
+        return Err("a part that must be there is marked as none");
+    }
+    if len == 0 {
+        return Ok((0, 0));
+    }
+    let spilled = len == SPILLED as usize;
+    if spilled && !spills {
+        return Err("a part that cannot be in chunks claims to be");
+    }
+    let (bytes, align) = if spilled { (8, 4) } else { (len * size, align) };
+    if off < *end || off % align != 0 {
+        return Err("a variable part overlaps another or is misplaced");
+    }
+    if off + bytes > body.len() {
+        return Err("a variable part reaches beyond the record");
+    }
+    *end = off + bytes;
+    if spilled {
+        if Oref::from_raw(le32(body, off)).is_none_or(|r| r.is_null()) {
+            return Err("the reference to a tree of chunks is not one");
+        }
+        return Ok((0, 0));
+    }
+    Ok((off, len))
+}
+
+fn refs_of_var(shape: &Shape, body: &[u8], at: usize, f: &mut dyn FnMut(usize)) {
+    let inner = match shape {
+        Shape::Record(r) if !r.fixed => return r.refs_of_vars(body, at, f),
+        Shape::Option(t) if t.has_none() => return refs_of_var(t, body, at, f),
+        Shape::Option(t) if body[at] == 1 => return refs_of_var(t, body, at + t.align(), f),
+        Shape::Text | Shape::Bytes => None,
+        Shape::List(t) => Some(&**t),
+        _ => return,
+    };
+    match var(body, at) {
+        Var::None => {}
+        Var::Spilled { at, .. } => f(at),
+        Var::Here { at, len } => {
+            let Some(t) = inner else { return };
+            let size = t.size();
+            for i in 0..len {
+                let at = at + i * size;
+                match t {
+                    Shape::Ref(_) => f(at),
+                    Shape::Record(r) => {
+                        r.refs.iter().for_each(|&o| f(at + o as usize));
+                        r.refs_of_vars(body, at, f);
+                    }
+                    t => refs_of_var(t, body, at, f),
+                }
+            }
+        }
+    }
+}
+
+fn var_end(shape: &Shape, body: &[u8], at: usize) -> usize {
+    let (size, inner) = match shape {
+        Shape::Record(r) if !r.fixed => {
+            return r.places.iter().map(|p| var_end(&p.shape, body, at + p.at)).max().unwrap_or(0);
+        }
+        Shape::Option(t) if t.has_none() => return var_end(t, body, at),
+        Shape::Option(t) if body[at] == 1 => return var_end(t, body, at + t.align()),
+        Shape::Text | Shape::Bytes => (1, None),
+        Shape::List(t) => (t.size(), Some(&**t)),
+        _ => return 0,
+    };
+    match var(body, at) {
+        Var::None | Var::Here { len: 0, .. } => 0,
+        Var::Spilled { at, .. } => at + 8,
+        Var::Here { at, len } => {
+            let own = at + len * size;
+            match inner {
+                Some(t) if !t.is_fixed() => {
+                    (0..len).map(|i| var_end(t, body, at + i * size)).max().unwrap_or(0).max(own)
+                }
+                _ => own,
+            }
+        }
+    }
+}

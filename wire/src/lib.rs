@@ -1,0 +1,32 @@
+//! How every frame, record, page and log entry of Tercel looks as bytes.
+//!
+//! This crate knows layouts and nothing else: no sockets, no files, no clock, no unsafe code. Whatever comes from
+//! outside is checked once, here, and becomes a type that cannot be wrong; whatever was wrong is an error that says
+//! what was found. All integers are little-endian, on disk and on the wire.
+//!
+//! | module | its noun |
+//! |---|---|
+//! | [`id`] | references, pages, slots, stamps, operations: each its own type |
+//! | [`schema`] | what a class looks like, as a constant of a program |
+//! | [`layout`] | the same, as stored in a space's catalogue, with offsets; checks records |
+//! | [`record`] | values into records, and the numbers back out |
+//! | [`page`] | objects in slots, with checksum and stamp |
+//! | [`frame`] | the 64-byte header before every message |
+//! | [`message`] | the bodies of messages |
+//! | [`log`] | what the log of a server looks like |
+//! | [`class`] | classes that Tercel itself defines: roots and the leaves of big values |
+#![forbid(unsafe_code)]
+
+pub mod class;
+pub mod cursor;
+pub mod frame;
+pub mod id;
+pub mod layout;
+pub mod log;
+pub mod message;
+pub mod page;
+pub mod record;
+pub mod schema;
+
+/// The space's format that this build writes: pages, records, log and catalogue together.
+pub const FORMAT_VERSION: u16 = 1;

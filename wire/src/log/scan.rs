@@ -1,0 +1,406 @@
+//! Reading a log back: records in order, and what kind of end they come to.
+
+use super::*;
+
+/// Walks the segments of a log, the oldest first, and finds its end.
+///
+/// It may begin at any segment, provided that the records before are known to be durable: the record that spans into
+/// the first segment is passed over unread. Hand every segment to [`Scanner::segment`], take the records out of the
+/// reader that it returns until there are none, and when there is no further segment ask [`Scanner::finish`]. Segments
+/// behind the end are handed in like the others: what is in them decides between a torn tail and damage.
+#[derive(Debug)]
+pub struct Scanner {
+    space: SpaceId,
+    /// The log, and the number of the next segment; `None` before the first.
+    under_way: Option<(LogId, u64)>,
+    /// The end so far. While `spanning` holds the start of a record, that record begins here.
+    tail: Tail,
+    /// The record that began in an earlier segment, as far as it was read; or the zeros at a segment's end that were
+    /// too few for a mark.
+    spanning: Vec<u8>,
+    /// The first mark in the bytes of `spanning`: evidence in case it is no record after all.
+    mark_spanned: Option<Position>,
+    /// A record was found to begin somewhere. Until then the scan is inside one whose beginning it was not given.
+    anchored: bool,
+    stopped: Option<Stopped>,
+}
+
+/// Why and with what evidence a scan went no further.
+#[derive(Debug)]
+struct Stopped {
+    flaw: Flaw,
+    /// Something other than zeros was found from the tail on.
+    dirty: bool,
+    /// A valid mark behind the tail.
+    mark: Option<Position>,
+}
+
+impl Scanner {
+    /// For the log of `space`.
+    pub fn new(space: SpaceId) -> Scanner {
+        Scanner {
+            space,
+            under_way: None,
+            tail: Tail {
+                position: Position { segment: 0, offset: 0 },
+                chain: Chain(0),
+                stamp: Stamp::ZERO,
+                synced: Position { segment: 0, offset: 0 },
+            },
+            spanning: Vec::new(),
+            mark_spanned: None,
+            anchored: false,
+            stopped: None,
+        }
+    }
+
+    /// Goes on with the segment `number`, whose file holds `bytes`. A file that is too short counts as if zeros
+    /// followed.
+    ///
+    /// # Panics
+    ///
+    /// If segments do not come in the order of their numbers, without a gap.
+    pub fn segment<'a>(&'a mut self, number: u64, bytes: &'a [u8]) -> SegmentReader<'a> {
+        let header = SegmentHeader::decode(bytes);
+        let entered = match self.under_way {
+            None => self.enter_first(number, header),
+            Some((log, expected)) => {
+                assert_eq!(number, expected, "segments are scanned in order");
+                self.under_way = Some((log, number + 1));
+                match self.stopped {
+                    None => self.enter_next(log, number, header),
+                    Some(_) => {
+                        self.gather(number, bytes, 0, 0);
+                        Ok((0, 0))
+                    }
+                }
+            }
+        };
+        let (offset, end) = entered.unwrap_or_else(|flaw| {
+            self.stop(flaw, number, bytes, 0);
+            (0, 0)
+        });
+        SegmentReader { scanner: self, number, bytes, offset, end, spanned_out: false }
+    }
+
+    /// The end of the log, after the last segment.
+    pub fn finish(mut self) -> End {
+        if self.under_way.is_none() {
+            return End::Damage { position: self.tail.position, flaw: Flaw::Header };
+        }
+        if !self.spanning.is_empty() && self.stopped.is_none() {
+            self.stop(Flaw::Record, self.tail.position.segment, &[], 0);
+        }
+        match self.stopped {
+            None => End::Clean(self.tail),
+            Some(Stopped { flaw, mark, .. }) if mark.is_some() || flaw.is_final() => {
+                End::Damage { position: self.tail.position, flaw }
+            }
+            Some(Stopped { dirty: true, .. }) => End::Torn(self.tail),
+            Some(Stopped { dirty: false, .. }) => End::Clean(self.tail),
+        }
+    }
+
+    /// The oldest segment: its header says where and from which chain to start. It was synced when the log was created
+    /// or the segment before it was removed, so nothing excuses a bad one.
+    fn enter_first(
+        &mut self,
+        number: u64,
+        header: Result<SegmentHeader, Flaw>,
+    ) -> Result<(usize, usize), Flaw> {
+        self.tail.position = Position { segment: number, offset: 0 };
+        self.under_way = Some((LogId { space: self.space, salt: 0 }, number + 1));
+        let header = header.map_err(|flaw| if flaw == Flaw::Header { Flaw::FirstHeader } else { flaw })?;
+        if header.log.space != self.space {
+            return Err(Flaw::OtherLog);
+        }
+        if header.number != number {
+            return Err(Flaw::FirstHeader);
+        }
+        self.under_way = Some((header.log, number + 1));
+        self.anchored = header.first_record < header.bytes;
+        self.tail = Tail {
+            position: Position { segment: number, offset: header.first_record },
+            chain: header.chain,
+            stamp: header.stamp,
+            synced: Position { segment: number, offset: SEGMENT_HEADER_BYTES as u32 },
+        };
+        Ok((header.first_record as usize, header.bytes as usize))
+    }
+
+    /// A further segment: its header must agree with where the scan stands.
+    fn enter_next(
+        &mut self,
+        log: LogId,
+        number: u64,
+        header: Result<SegmentHeader, Flaw>,
+    ) -> Result<(usize, usize), Flaw> {
+        let header = header?;
+        if header.log != log {
+            return Err(Flaw::OtherLog);
+        }
+        let begins_here =
+            header.first_record as usize == SEGMENT_HEADER_BYTES && header.chain == self.tail.chain;
+        if begins_here && self.spanning.len() < MARK_BYTES && !self.spans() {
+            self.spanning.clear();
+        }
+        let chain = match self.spanning.first_chunk() {
+            Some(crc) => Chain(u32::from_le_bytes(*crc)),
+            None => self.tail.chain,
+        };
+        let first_record = if self.anchored {
+            (SEGMENT_HEADER_BYTES + self.spanning_missing()?).min(header.bytes as usize)
+        } else {
+            header.first_record as usize
+        };
+        let agrees = header.number == number
+            && header.chain == chain
+            && header.first_record as usize == first_record
+            && header.stamp >= self.tail.stamp;
+        if !agrees {
+            return Err(Flaw::Header);
+        }
+        if !self.spanning.is_empty() {
+            return Ok((SEGMENT_HEADER_BYTES, header.bytes as usize));
+        }
+        self.anchored = header.first_record < header.bytes;
+        self.tail.position = Position { segment: number, offset: header.first_record };
+        Ok((header.first_record as usize, header.bytes as usize))
+    }
+
+    /// A record, rather than zeros, is gathered.
+    fn spans(&self) -> bool {
+        self.spanning.iter().any(|&b| b != 0)
+    }
+
+    /// Bytes that the spanning record still needs.
+    fn spanning_missing(&self) -> Result<usize, Flaw> {
+        if self.spanning.is_empty() {
+            return Ok(0);
+        }
+        // Records and segments are multiples of 8 bytes, so the length is always in the first piece.
+        let payload = le32(&self.spanning, RECORD_LEN_AT) as usize;
+        if payload > RECORD_BYTES_MAX {
+            return Err(Flaw::Record);
+        }
+        Ok(record_bytes(payload).saturating_sub(self.spanning.len()))
+    }
+
+    /// Takes what stands from `offset` to `end` in segment `number` as a further part of the spanning record.
+    fn span(&mut self, number: u64, bytes: &[u8], offset: usize, end: usize) {
+        let have = end.min(bytes.len());
+        if self.mark_spanned.is_none() {
+            self.mark_spanned = self.find_mark(number, &bytes[..have], offset);
+        }
+        let whole = self.spanning.len() + (end - offset);
+        self.spanning.extend_from_slice(bytes.get(offset..have).unwrap_or_default());
+        self.spanning.resize(whole, 0);
+    }
+
+    /// Ends the walk at the tail. `bytes` from `offset` on are the first evidence.
+    fn stop(&mut self, flaw: Flaw, number: u64, bytes: &[u8], offset: usize) {
+        // A mark that comes first in its segment was written together with the segment's header and says nothing
+        // about it.
+        let dirty = self.spans();
+        let evidence = if offset == 0 && !dirty { SEGMENT_HEADER_BYTES + ALIGN } else { offset };
+        self.spanning = Vec::new();
+        self.stopped = Some(Stopped { flaw, dirty, mark: self.mark_spanned.take() });
+        self.gather(number, bytes, offset, evidence);
+    }
+
+    /// Looks behind the tail for anything that is not zero from `offset` on, and for a mark from `evidence` on.
+    fn gather(&mut self, number: u64, bytes: &[u8], offset: usize, evidence: usize) {
+        let rest = bytes.get(offset..).unwrap_or_default();
+        let mark = self.find_mark(number, bytes, evidence);
+        if let Some(stopped) = &mut self.stopped {
+            stopped.dirty |= rest.iter().any(|&b| b != 0);
+            stopped.mark = stopped.mark.or(mark);
+        }
+    }
+
+    fn find_mark(&self, number: u64, bytes: &[u8], offset: usize) -> Option<Position> {
+        let (log, _) = self.under_way?;
+        let last = bytes.len().checked_sub(MARK_BYTES)?;
+        let at = (offset.next_multiple_of(ALIGN)..=last)
+            .step_by(ALIGN)
+            .find(|&at| is_mark(log, number, at, &bytes[at..at + MARK_BYTES]))?;
+        Some(Position { segment: number, offset: at as u32 })
+    }
+}
+
+/// The records of one segment, and of one that ends in it.
+#[derive(Debug)]
+pub struct SegmentReader<'a> {
+    scanner: &'a mut Scanner,
+    number: u64,
+    bytes: &'a [u8],
+    /// Where the next record begins or the spanning one goes on.
+    offset: usize,
+    /// Where the segment ends.
+    end: usize,
+    /// The spanning record was handed out and can go.
+    spanned_out: bool,
+}
+
+/// A record that was found: its payload is in the segment from an offset on, or in what the scanner gathered.
+struct Found {
+    head: Head,
+    position: Position,
+    spanning: bool,
+}
+
+impl SegmentReader<'_> {
+    /// The next record; `None` when the segment, or the log, has no more. (No iterator: a record borrows the reader.)
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> Option<Record<'_>> {
+        let Found { head, position, spanning } = self.advance()?;
+        let record = if spanning { &self.scanner.spanning } else { &self.bytes[position.offset as usize..] };
+        let payload = &record[RECORD_HEADER_BYTES..][..head.payload_bytes];
+        Some(Record { kind: Kind(head.kind), stamp: head.stamp, payload, position })
+    }
+
+    fn advance(&mut self) -> Option<Found> {
+        self.drop_spanned();
+        while self.offset < self.end {
+            let step = if self.scanner.spanning.is_empty() { self.in_place() } else { self.continued() };
+            match step {
+                Ok(None) => {}
+                Ok(found) => return found,
+                Err(flaw) => {
+                    self.end = 0;
+                    self.scanner.stop(flaw, self.number, self.bytes, self.offset);
+                }
+            }
+        }
+        None
+    }
+
+    /// What begins at the offset. `None`: a mark, or a record that goes on in the next segment.
+    fn in_place(&mut self) -> Result<Option<Found>, Flaw> {
+        let (start, room) = (self.offset, self.end - self.offset);
+        let rest = self.bytes.get(start..).unwrap_or_default();
+        let zeros = room < MARK_BYTES && rest.iter().take(room).all(|&b| b == 0);
+        if zeros || room < RECORD_HEADER_BYTES {
+            return self.leave_open();
+        }
+        let head = Head::parse(rest).ok_or(Flaw::Record)?;
+        if head.kind == KIND_MARK {
+            return self.pass_mark(rest.get(..MARK_BYTES).ok_or(Flaw::Record)?);
+        }
+        if head.record_bytes() > room {
+            return self.leave_open();
+        }
+        let record = rest.get(..head.record_bytes()).ok_or(Flaw::Record)?;
+        head.check(record, self.scanner.tail.chain, self.scanner.tail.stamp)?;
+        self.moved(start + record.len(), Some(head));
+        let position = Position { segment: self.number, offset: start as u32 };
+        Ok(Some(Found { head, position, spanning: false }))
+    }
+
+    fn pass_mark(&mut self, mark: &[u8]) -> Result<Option<Found>, Flaw> {
+        let (log, _) = self.scanner.under_way.ok_or(Flaw::Record)?;
+        let here = is_mark(log, self.number, self.offset, mark)
+            && le32(mark, MARK_CHAIN_AT) == self.scanner.tail.chain.0
+            && self.offset + MARK_BYTES <= self.end;
+        if !here {
+            return Err(Flaw::Record);
+        }
+        self.scanner.tail.synced = Position { segment: self.number, offset: self.offset as u32 };
+        self.moved(self.offset + MARK_BYTES, None);
+        Ok(None)
+    }
+
+    /// Keeps the rest of the segment as the beginning of a record.
+    fn leave_open(&mut self) -> Result<Option<Found>, Flaw> {
+        self.scanner.span(self.number, self.bytes, self.offset, self.end);
+        self.offset = self.end;
+        Ok(None)
+    }
+
+    /// Goes on with the record that began in an earlier segment.
+    fn continued(&mut self) -> Result<Option<Found>, Flaw> {
+        let missing = self.scanner.spanning_missing()?;
+        let piece_end = self.offset + missing.min(self.end - self.offset);
+        if self.bytes.len() < piece_end {
+            return Err(Flaw::Record);
+        }
+        self.scanner.span(self.number, self.bytes, self.offset, piece_end);
+        if piece_end - self.offset < missing {
+            self.offset = piece_end;
+            return Ok(None);
+        }
+        let head = Head::parse(&self.scanner.spanning).ok_or(Flaw::Record)?;
+        head.check(&self.scanner.spanning, self.scanner.tail.chain, self.scanner.tail.stamp)?;
+        let position = self.scanner.tail.position;
+        self.moved(piece_end, Some(head));
+        self.spanned_out = true;
+        Ok(Some(Found { head, position, spanning: true }))
+    }
+
+    /// Moves the tail behind a record or a mark.
+    fn moved(&mut self, offset: usize, head: Option<Head>) {
+        self.offset = offset;
+        let tail = &mut self.scanner.tail;
+        tail.position = Position { segment: self.number, offset: offset as u32 };
+        if let Some(head) = head {
+            (tail.chain, tail.stamp) = (Chain(head.crc), head.stamp);
+        }
+    }
+
+    fn drop_spanned(&mut self) {
+        if std::mem::take(&mut self.spanned_out) {
+            self.scanner.spanning = Vec::new();
+            self.scanner.mark_spanned = None;
+        }
+    }
+}
+
+impl Drop for SegmentReader<'_> {
+    /// A spanning record may be the last that is taken out of its segment.
+    fn drop(&mut self) {
+        self.drop_spanned();
+    }
+}
+
+/// A record as a scan finds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// What it is about.
+    pub kind: Kind,
+    /// Its place in the commit order; never below that of the record before.
+    pub stamp: Stamp,
+    /// What was given to [`encode_record`].
+    pub payload: &'a [u8],
+    /// Where it begins.
+    pub position: Position,
+}
+
+/// Where records go on from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tail {
+    /// Where the next record belongs. At the end of its segment, the next segment's body.
+    pub position: Position,
+    /// The chain before it.
+    pub chain: Chain,
+    /// The stamp of the last record.
+    pub stamp: Stamp,
+    /// The place of the last mark: everything before it was synced, but for the header of its segment if it is the
+    /// first thing behind it.
+    pub synced: Position,
+}
+
+/// How a log ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Zeros follow the last record.
+    Clean(Tail),
+    /// What follows the last record was written and never confirmed. It must be cut: replaced by zeros.
+    Torn(Tail),
+    /// What was confirmed cannot be read. Somebody must restore the file or decide what to give up.
+    Damage {
+        /// Where the bad record begins.
+        position: Position,
+        /// What is wrong there.
+        flaw: Flaw,
+    },
+}

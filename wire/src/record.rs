@@ -1,0 +1,748 @@
+//! Values into records, and the numbers back out.
+//!
+//! An object is a 4-byte header and a body. The header holds the class (two bytes) and, in caches only, flags and
+//! usage; on disk and on the wire those two bytes are 0. The body's layout is [`crate::schema`]'s. An [`Encoder`]
+//! writes variable parts depth first in order of the fields, the only order that a check accepts. A part above
+//! [`SPILL_BYTES`] is handed to a [`Spill`], which makes a tree of chunks of it and gives back its reference.
+
+use std::marker::PhantomData;
+
+use thiserror::Error;
+
+use crate::id::{ClassId, Oref};
+use crate::layout::{Layout, NONE_AT, Place, SPILLED, Shape, Var, var};
+use crate::page::OBJECT_BYTES_MAX;
+use crate::schema::{Scalar, Schema, Type};
+
+/// Bytes of the header before every body.
+pub const HEADER_BYTES: usize = 4;
+
+/// The smallest object: what points on to a moved object must fit into its place.
+pub const OBJECT_BYTES_MIN: usize = 8;
+
+/// A variable part above this leaves the record for a tree of chunks, so that an object stays a small part of a page.
+pub const SPILL_BYTES: usize = 1024;
+
+/// A class of objects; written by `#[derive(Object)]`.
+pub trait Class: Sized + 'static {
+    /// Its name, unique in a space. Apart from the schema, because the schema of a class that refers to itself needs it.
+    const NAME: &'static str = Self::SCHEMA.name;
+
+    /// What it looks like.
+    const SCHEMA: Schema;
+
+    /// The number of this type in this process.
+    fn type_index() -> &'static TypeIndex;
+
+    /// Writes the fields into an encoder that begins at this class's fixed part.
+    fn encode(&self, e: &mut Encoder<'_>);
+}
+
+/// A value that can be a field.
+pub trait Value {
+    /// Its type.
+    const TYPE: Type;
+
+    /// Writes it at `at` of the fixed part or of a list's element.
+    fn put(&self, e: &mut Encoder<'_>, at: usize);
+}
+
+/// A value that has no variable part and can be read by copying its bytes.
+pub trait Fixed: Value + Copy {
+    /// Its bytes, as an array.
+    type Bytes: AsRef<[u8]> + for<'a> TryFrom<&'a [u8]> + Copy;
+
+    /// From little-endian bytes.
+    fn from_bytes(bytes: Self::Bytes) -> Self;
+
+    /// To little-endian bytes.
+    fn to_bytes(self) -> Self::Bytes;
+}
+
+/// A number that a process gives to each class it uses, from 1, so that a cached object can name its type in two bytes.
+/// Numbers are never given back; a process has at most 65,535 classes.
+#[derive(Debug)]
+pub struct TypeIndex(std::sync::atomic::AtomicU16);
+
+impl TypeIndex {
+    /// Not numbered yet.
+    #[allow(clippy::new_without_default, reason = "only ever a static")]
+    pub const fn new() -> TypeIndex {
+        TypeIndex(std::sync::atomic::AtomicU16::new(0))
+    }
+
+    /// The number, or 0 if it has none yet, which equals no cached object's.
+    pub fn peek(&self) -> u16 {
+        self.0.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// The number, given now if there is none.
+    ///
+    /// # Panics
+    /// At the 65,536th class of a process.
+    pub fn get(&self) -> u16 {
+        static NEXT: std::sync::Mutex<u16> = std::sync::Mutex::new(0);
+        let mut next = NEXT.lock().unwrap_or_else(|e| e.into_inner());
+        if self.peek() == 0 {
+            *next = next.checked_add(1).expect("a process has at most 65,535 classes");
+            self.0.store(*next, std::sync::atomic::Ordering::Relaxed);
+        }
+        self.peek()
+    }
+}
+
+/// Makes trees of chunks.
+pub trait Spill {
+    /// Stores bytes; gives the tree's root.
+    fn bytes(&mut self, bytes: &[u8]) -> Result<Oref, EncodeError>;
+    /// Stores references; gives the tree's root.
+    fn refs(&mut self, refs: &[Oref]) -> Result<Oref, EncodeError>;
+}
+
+/// A spill that refuses: for records that must be whole.
+#[derive(Debug, Default)]
+pub struct NoSpill;
+
+impl Spill for NoSpill {
+    fn bytes(&mut self, _: &[u8]) -> Result<Oref, EncodeError> {
+        Err(EncodeError::PartTooLarge)
+    }
+
+    fn refs(&mut self, _: &[Oref]) -> Result<Oref, EncodeError> {
+        Err(EncodeError::PartTooLarge)
+    }
+}
+
+/// A value that cannot be an object. The caller must act.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum EncodeError {
+    /// An object above the page's limit.
+    #[error("the object has {0} bytes and a page holds at most {max}: move part of it behind a reference", max = OBJECT_BYTES_MAX)]
+    TooLarge(usize),
+    /// A list that cannot be cut into chunks.
+    #[error(
+        "a list of records with references or texts has at most 1,024 bytes inside an object: use a collection"
+    )]
+    PartTooLarge,
+    /// More than 2^32 - 1 elements.
+    #[error("a list, text or byte string has at most 4,294,967,295 elements")]
+    TooLong,
+    /// The transaction or its space has no room for chunks.
+    #[error("there is no room for the chunks of a large value: commit in smaller parts")]
+    NoRoom,
+}
+
+/// Writes one record.
+pub struct Encoder<'a> {
+    body: Vec<u8>,
+    spill: &'a mut dyn Spill,
+    spill_above: usize,
+    error: Option<EncodeError>,
+}
+
+impl<'a> Encoder<'a> {
+    /// Begins a record whose fixed part has `size` bytes, all 0.
+    pub fn new(size: usize, spill: &'a mut dyn Spill) -> Encoder<'a> {
+        Encoder { body: vec![0; size], spill, spill_above: SPILL_BYTES, error: None }
+    }
+
+    /// Keeps parts of up to `bytes` in the record. For the leaves of trees of chunks.
+    pub fn spill_above(mut self, bytes: usize) -> Encoder<'a> {
+        self.spill_above = bytes;
+        self
+    }
+
+    /// The body alone, unpadded: for a value that goes into a record that exists.
+    pub fn finish_bytes(self) -> Result<Vec<u8>, EncodeError> {
+        self.error.map_or(Ok(self.body), Err)
+    }
+
+    /// The object: header and body, padded to a multiple of 4 and to at least [`OBJECT_BYTES_MIN`].
+    pub fn finish(self, class: ClassId) -> Result<Vec<u8>, EncodeError> {
+        if let Some(e) = self.error {
+            return Err(e);
+        }
+        let mut out = Vec::with_capacity((HEADER_BYTES + self.body.len()).next_multiple_of(4));
+        out.extend_from_slice(&class.0.to_le_bytes());
+        out.extend_from_slice(&[0, 0]);
+        out.extend_from_slice(&self.body);
+        out.resize(out.len().next_multiple_of(4).max(OBJECT_BYTES_MIN), 0);
+        if out.len() > OBJECT_BYTES_MAX { Err(EncodeError::TooLarge(out.len())) } else { Ok(out) }
+    }
+
+    /// Overwrites bytes of the fixed part or of an element.
+    pub fn set(&mut self, at: usize, bytes: &[u8]) {
+        self.body[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Makes what is encoded fail; the first error counts.
+    pub fn fail(&mut self, e: EncodeError) {
+        self.error.get_or_insert(e);
+    }
+
+    fn descriptor(&mut self, at: usize, off: u16, len: u16) {
+        self.set(at, &off.to_le_bytes());
+        self.set(at + 2, &len.to_le_bytes());
+    }
+
+    /// Room for a variable part at its alignment; where it begins.
+    fn room(&mut self, bytes: usize, align: usize) -> Option<usize> {
+        let from = self.body.len().next_multiple_of(align);
+        if from + bytes > OBJECT_BYTES_MAX {
+            self.fail(EncodeError::TooLarge(HEADER_BYTES + from + bytes));
+            return None;
+        }
+        self.body.resize(from + bytes, 0);
+        Some(from)
+    }
+
+    /// A text or byte string whose descriptor is at `at`.
+    pub fn put_bytes(&mut self, at: usize, bytes: &[u8]) {
+        if bytes.len() > self.spill_above {
+            return self.put_spilled(at, bytes.len(), |s| s.bytes(bytes));
+        }
+        if bytes.is_empty() {
+            return self.descriptor(at, 0, 0);
+        }
+        if let Some(from) = self.room(bytes.len(), 1) {
+            self.set(from, bytes);
+            self.descriptor(at, from as u16, bytes.len() as u16);
+        }
+    }
+
+    fn put_spilled(
+        &mut self,
+        at: usize,
+        len: usize,
+        f: impl FnOnce(&mut dyn Spill) -> Result<Oref, EncodeError>,
+    ) {
+        let Ok(total) = u32::try_from(len) else { return self.fail(EncodeError::TooLong) };
+        match f(self.spill) {
+            Ok(root) => self.put_tree(at, root, total),
+            Err(e) => self.fail(e),
+        }
+    }
+
+    /// A tree of chunks that exists, whose descriptor is at `at`.
+    pub fn put_tree(&mut self, at: usize, root: Oref, len: u32) {
+        if let Some(from) = self.room(8, 4) {
+            self.set(from, &root.raw().to_le_bytes());
+            self.set(from + 4, &len.to_le_bytes());
+            self.descriptor(at, from as u16, SPILLED);
+        }
+    }
+
+    /// Marks the optional part whose descriptor is at `at` as absent.
+    pub fn put_none(&mut self, at: usize) {
+        self.descriptor(at, NONE_AT, 0);
+    }
+
+    /// Room for `len` elements whose descriptor is at `at`; where the first one goes.
+    fn put_block(&mut self, at: usize, len: usize, size: usize, align: usize) -> Option<usize> {
+        if len == 0 {
+            self.descriptor(at, 0, 0);
+            return None;
+        }
+        let from = self.room(len * size, align)?;
+        self.descriptor(at, from as u16, len as u16);
+        Some(from)
+    }
+}
+
+/// The length of an array field, which the compiler refuses above 65,535.
+const fn array_len(n: usize) -> u16 {
+    assert!(n <= u16::MAX as usize, "an array in an object has at most 65,535 elements");
+    n as u16
+}
+
+macro_rules! scalar {
+    ($($t:ty => $s:ident),*) => {$(
+        impl Value for $t {
+            const TYPE: Type = Type::Scalar(Scalar::$s);
+            fn put(&self, e: &mut Encoder<'_>, at: usize) {
+                e.set(at, &self.to_le_bytes());
+            }
+        }
+        impl Fixed for $t {
+            type Bytes = [u8; size_of::<$t>()];
+            fn from_bytes(bytes: Self::Bytes) -> Self {
+                <$t>::from_le_bytes(bytes)
+            }
+            fn to_bytes(self) -> Self::Bytes {
+                self.to_le_bytes()
+            }
+        }
+        impl<const N: usize> Value for [$t; N] {
+            const TYPE: Type = Type::Array(Scalar::$s, array_len(N));
+            fn put(&self, e: &mut Encoder<'_>, at: usize) {
+                for (i, v) in self.iter().enumerate() {
+                    v.put(e, at + i * size_of::<$t>());
+                }
+            }
+        }
+    )*};
+}
+scalar!(u8 => U8, u16 => U16, u32 => U32, u64 => U64, i8 => I8, i16 => I16, i32 => I32, i64 => I64, f32 => F32, f64 => F64);
+
+impl Value for bool {
+    const TYPE: Type = Type::Scalar(Scalar::Bool);
+    fn put(&self, e: &mut Encoder<'_>, at: usize) {
+        e.set(at, &[*self as u8]);
+    }
+}
+
+impl Fixed for bool {
+    type Bytes = [u8; 1];
+    fn from_bytes(bytes: [u8; 1]) -> bool {
+        bytes[0] != 0
+    }
+    fn to_bytes(self) -> [u8; 1] {
+        [self as u8]
+    }
+}
+
+impl<const N: usize> Value for [bool; N] {
+    const TYPE: Type = Type::Array(Scalar::Bool, array_len(N));
+    fn put(&self, e: &mut Encoder<'_>, at: usize) {
+        for (i, v) in self.iter().enumerate() {
+            e.set(at + i, &[*v as u8]);
+        }
+    }
+}
+
+/// UTF-8 of any length.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Text(pub String);
+
+impl From<&str> for Text {
+    fn from(s: &str) -> Text {
+        Text(s.into())
+    }
+}
+
+impl From<String> for Text {
+    fn from(s: String) -> Text {
+        Text(s)
+    }
+}
+
+impl Value for Text {
+    const TYPE: Type = Type::Text;
+    fn put(&self, e: &mut Encoder<'_>, at: usize) {
+        e.put_bytes(at, self.0.as_bytes());
+    }
+}
+
+/// Bytes of any length.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Bytes(pub Vec<u8>);
+
+impl From<Vec<u8>> for Bytes {
+    fn from(b: Vec<u8>) -> Bytes {
+        Bytes(b)
+    }
+}
+
+impl Value for Bytes {
+    const TYPE: Type = Type::Bytes;
+    fn put(&self, e: &mut Encoder<'_>, at: usize) {
+        e.put_bytes(at, &self.0);
+    }
+}
+
+/// A reference to an object of class `T`, as a value: 8 bytes, copied freely, equal when it names the same object.
+/// It remembers where a cache last found the object; that is a hint and not part of its value.
+pub struct Ref<T> {
+    oref: Oref,
+    hint: u32,
+    class: PhantomData<fn() -> T>,
+}
+
+/// Stands for "an object of any class" in `Ref<Any>`.
+#[derive(Debug, Clone, Copy)]
+pub enum Any {}
+
+/// What a reference may point to: a class, or [`Any`].
+pub trait Target: 'static {
+    /// The class's name; empty for any.
+    const NAME: &'static str;
+}
+
+impl<T: Class> Target for T {
+    const NAME: &'static str = <T as Class>::NAME;
+}
+
+impl Target for Any {
+    const NAME: &'static str = "";
+}
+
+impl<T> Ref<T> {
+    /// Names no object.
+    pub const NULL: Ref<T> = Ref { oref: Oref::NULL, hint: 0, class: PhantomData };
+
+    /// A typed reference. Whether the object is of class `T` is checked when it is read.
+    pub fn new(oref: Oref) -> Ref<T> {
+        Ref { oref, hint: 0, class: PhantomData }
+    }
+
+    /// The same, with a cache's handle as the hint.
+    pub fn with_hint(oref: Oref, hint: u32) -> Ref<T> {
+        Ref { oref, hint, class: PhantomData }
+    }
+
+    /// The stored form.
+    pub fn oref(self) -> Oref {
+        self.oref
+    }
+
+    /// The handle at which a cache last found it, or 0.
+    pub fn hint(self) -> u32 {
+        self.hint
+    }
+
+    /// Whether it names no object.
+    pub fn is_null(self) -> bool {
+        self.oref.is_null()
+    }
+
+    /// The same reference, expecting another class.
+    pub fn cast<U>(self) -> Ref<U> {
+        Ref { oref: self.oref, hint: self.hint, class: PhantomData }
+    }
+}
+
+impl<T> Clone for Ref<T> {
+    fn clone(&self) -> Ref<T> {
+        *self
+    }
+}
+impl<T> Copy for Ref<T> {}
+impl<T> Default for Ref<T> {
+    fn default() -> Ref<T> {
+        Ref::NULL
+    }
+}
+impl<T> PartialEq for Ref<T> {
+    fn eq(&self, other: &Ref<T>) -> bool {
+        self.oref == other.oref
+    }
+}
+impl<T> Eq for Ref<T> {}
+impl<T> PartialOrd for Ref<T> {
+    fn partial_cmp(&self, other: &Ref<T>) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl<T> Ord for Ref<T> {
+    fn cmp(&self, other: &Ref<T>) -> std::cmp::Ordering {
+        self.oref.cmp(&other.oref)
+    }
+}
+impl<T> std::hash::Hash for Ref<T> {
+    fn hash<H: std::hash::Hasher>(&self, h: &mut H) {
+        self.oref.hash(h);
+    }
+}
+impl<T> std::fmt::Debug for Ref<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Ref({})", self.oref)
+    }
+}
+
+impl<T: Target> Value for Ref<T> {
+    const TYPE: Type = Type::Ref(T::NAME);
+    fn put(&self, e: &mut Encoder<'_>, at: usize) {
+        e.set(at, &self.oref.raw().to_le_bytes());
+    }
+}
+
+/// Any number of elements of one type.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct List<T>(pub Vec<T>);
+
+impl<T> Default for List<T> {
+    fn default() -> List<T> {
+        List(Vec::new())
+    }
+}
+
+impl<T> From<Vec<T>> for List<T> {
+    fn from(v: Vec<T>) -> List<T> {
+        List(v)
+    }
+}
+
+impl<T> FromIterator<T> for List<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(iter: I) -> List<T> {
+        List(iter.into_iter().collect())
+    }
+}
+
+impl<T: Value> Value for List<T> {
+    const TYPE: Type = Type::List(&T::TYPE);
+    fn put(&self, e: &mut Encoder<'_>, at: usize) {
+        let size = T::TYPE.size();
+        if self.0.len().saturating_mul(size) > e.spill_above {
+            return put_large_list(&self.0, e, at);
+        }
+        let Some(from) = e.put_block(at, self.0.len(), size, T::TYPE.align()) else { return };
+        for (i, v) in self.0.iter().enumerate() {
+            v.put(e, from + i * size);
+        }
+    }
+}
+
+/// Elements are written as they would be in a record, and the bytes or references go to the spill.
+fn put_large_list<T: Value>(list: &[T], e: &mut Encoder<'_>, at: usize) {
+    let size = T::TYPE.size();
+    if !spills(&T::TYPE) {
+        return e.fail(EncodeError::PartTooLarge);
+    }
+    let mut refuse = NoSpill;
+    let mut plain = Encoder::new(list.len() * size, &mut refuse);
+    for (i, v) in list.iter().enumerate() {
+        v.put(&mut plain, i * size);
+    }
+    let body = plain.body;
+    match T::TYPE {
+        Type::Ref(_) => {
+            let refs: Vec<Oref> =
+                (0..list.len()).filter_map(|i| Oref::from_raw(crate::cursor::le32(&body, i * 4))).collect();
+            e.put_spilled(at, list.len(), |s| s.refs(&refs));
+        }
+        _ => e.put_spilled(at, list.len(), |s| s.bytes(&body)),
+    }
+}
+
+/// As [`Shape::spills`], of a type.
+const fn spills(ty: &Type) -> bool {
+    match ty {
+        Type::Scalar(_) | Type::Array(..) | Type::Ref(_) => true,
+        Type::Record(r) => {
+            let mut i = 0;
+            while i < r.fields.len() {
+                match &r.fields[i].ty {
+                    Type::Scalar(_) | Type::Array(..) => {}
+                    _ => return false,
+                }
+                i += 1;
+            }
+            true
+        }
+        _ => false,
+    }
+}
+
+impl<T: Value> Value for Option<T> {
+    const TYPE: Type = Type::Option(&T::TYPE);
+    fn put(&self, e: &mut Encoder<'_>, at: usize) {
+        match (self, &T::TYPE) {
+            (None, Type::Ref(_)) => {}
+            (None, Type::Text | Type::Bytes | Type::List(_)) => e.put_none(at),
+            (None, _) => {}
+            (Some(v), Type::Ref(_) | Type::Text | Type::Bytes | Type::List(_)) => v.put(e, at),
+            (Some(v), t) => {
+                e.set(at, &[1]);
+                v.put(e, at + t.align());
+            }
+        }
+    }
+}
+
+/// Writes field by field what `from` says into a record of class `to`: equal fields are copied, widened ones widened,
+/// new ones left empty, dropped ones left out. `body` was checked and its references are stored. With `skip`, that
+/// field of `to` is left for the caller.
+pub fn convert(
+    from: &Layout,
+    body: &[u8],
+    to: &Layout,
+    e: &mut Encoder<'_>,
+    mut at_place: impl FnMut(&Place, &mut Encoder<'_>) -> bool,
+) {
+    for p in to.places() {
+        if at_place(p, e) {
+            continue;
+        }
+        match from.place(&p.name) {
+            Some(q) => copy_value(&q.shape, body, q.at, &p.shape, e, p.at),
+            None => empty_value(&p.shape, e, p.at),
+        }
+    }
+}
+
+fn empty_value(shape: &Shape, e: &mut Encoder<'_>, at: usize) {
+    match shape {
+        Shape::Option(t) if t.has_none() && !matches!(**t, Shape::Ref(_)) => e.put_none(at),
+        Shape::Record(r) => r.places().iter().for_each(|p| empty_value(&p.shape, e, at + p.at)),
+        _ => {}
+    }
+}
+
+fn copy_value(old: &Shape, body: &[u8], from: usize, new: &Shape, e: &mut Encoder<'_>, to: usize) {
+    match (old, new) {
+        (Shape::Scalar(a), Shape::Scalar(b)) if a != b => copy_widened(*a, &body[from..], *b, e, to),
+        (Shape::Scalar(_) | Shape::Array(..) | Shape::Ref(_), _) => {
+            e.set(to, &body[from..from + old.size().min(new.size())]);
+        }
+        (Shape::Text | Shape::Bytes, _) => match var(body, from) {
+            Var::None => e.put_none(to),
+            Var::Here { at, len } => e.put_bytes(to, &body[at..at + len]),
+            Var::Spilled { at, len } => copy_tree(body, at, len, e, to),
+        },
+        (Shape::List(a), Shape::List(b)) => match var(body, from) {
+            Var::None => e.put_none(to),
+            Var::Spilled { at, len } => copy_tree(body, at, len, e, to),
+            Var::Here { at, len } => {
+                let Some(block) = e.put_block(to, len, b.size(), b.align()) else { return };
+                for i in 0..len {
+                    copy_value(a, body, at + i * a.size(), b, e, block + i * b.size());
+                }
+            }
+        },
+        (Shape::Record(a), Shape::Record(b)) => {
+            for p in b.places() {
+                match a.place(&p.name) {
+                    Some(q) => copy_value(&q.shape, body, from + q.at, &p.shape, e, to + p.at),
+                    None => empty_value(&p.shape, e, to + p.at),
+                }
+            }
+        }
+        (Shape::Option(a), Shape::Option(b)) if a.has_none() => copy_value(a, body, from, b, e, to),
+        (Shape::Option(a), Shape::Option(b)) => {
+            if body[from] == 1 {
+                e.set(to, &[1]);
+                copy_value(a, body, from + a.align(), b, e, to + b.align());
+            }
+        }
+        // Layout::accepts lets no other pair through.
+        _ => empty_value(new, e, to),
+    }
+}
+
+fn copy_tree(body: &[u8], at: usize, len: usize, e: &mut Encoder<'_>, to: usize) {
+    if let Some(root) = Oref::from_raw(crate::cursor::le32(body, at)) {
+        e.put_tree(to, root, len as u32);
+    }
+}
+
+fn copy_widened(old: Scalar, bytes: &[u8], new: Scalar, e: &mut Encoder<'_>, to: usize) {
+    if let (Scalar::F32, Scalar::F64) = (old, new) {
+        let v = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        return e.set(to, &(v as f64).to_le_bytes());
+    }
+    let mut wide = [0u8; 8];
+    wide[..old.size()].copy_from_slice(&bytes[..old.size()]);
+    let signed = matches!(old, Scalar::I8 | Scalar::I16 | Scalar::I32 | Scalar::I64);
+    if signed && bytes[old.size() - 1] & 0x80 != 0 {
+        wide[old.size()..].fill(0xff);
+    }
+    e.set(to, &wide[..new.size()]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(fields: &[(&str, Shape)]) -> Layout {
+        Layout::new("T".into(), fields.iter().map(|(n, s)| (n.to_string(), s.clone())).collect())
+    }
+
+    struct Trees(Vec<usize>);
+    impl Spill for Trees {
+        fn bytes(&mut self, b: &[u8]) -> Result<Oref, EncodeError> {
+            self.0.push(b.len());
+            Ok(Oref::from_raw(1 << 9).unwrap())
+        }
+        fn refs(&mut self, r: &[Oref]) -> Result<Oref, EncodeError> {
+            self.0.push(r.len());
+            Ok(Oref::from_raw(2 << 9).unwrap())
+        }
+    }
+
+    #[test]
+    fn what_is_encoded_passes_the_check_and_is_found_again() {
+        let l = shape(&[
+            ("n", Shape::Scalar(Scalar::I64)),
+            ("t", Shape::Text),
+            ("r", Shape::List(Box::new(Shape::Ref("".into())))),
+            ("o", Shape::Option(Box::new(Shape::Text))),
+            ("tt", Shape::List(Box::new(Shape::Text))),
+        ]);
+        let mut no = NoSpill;
+        let mut e = Encoder::new(l.size(), &mut no);
+        (-5i64).put(&mut e, l.places()[0].at);
+        Text::from("hello").put(&mut e, l.places()[1].at);
+        let r = Ref::<Any>::new(Oref::from_raw(7 << 9).unwrap());
+        List(vec![r, Ref::NULL]).put(&mut e, l.places()[2].at);
+        None::<Text>.put(&mut e, l.places()[3].at);
+        List(vec![Text::from("a"), Text::from(""), Text::from("bc")]).put(&mut e, l.places()[4].at);
+        let bytes = e.finish(ClassId(20)).unwrap();
+        let body = &bytes[HEADER_BYTES..];
+        l.check(body).unwrap();
+        assert_eq!(body[..8], (-5i64).to_le_bytes());
+        let Var::Here { at, len } = var(body, l.places()[1].at) else { panic!() };
+        assert_eq!(&body[at..at + len], b"hello");
+        assert_eq!(var(body, l.places()[3].at), Var::None);
+        let mut refs = vec![];
+        l.refs(body, |at| refs.push(crate::cursor::le32(body, at)));
+        assert_eq!(refs, [7 << 9, 0]);
+        assert_eq!(l.used(body).next_multiple_of(4), body.len());
+    }
+
+    #[test]
+    fn large_parts_become_trees() {
+        let l = shape(&[("b", Shape::Bytes), ("r", Shape::List(Box::new(Shape::Ref("".into()))))]);
+        let mut trees = Trees(vec![]);
+        let mut e = Encoder::new(l.size(), &mut trees);
+        Bytes(vec![1; 5000]).put(&mut e, 0);
+        List(vec![Ref::<Any>::NULL; 300]).put(&mut e, 4);
+        let bytes = e.finish(ClassId(20)).unwrap();
+        let body = &bytes[4..];
+        l.check(body).unwrap();
+        assert!(matches!(var(body, 0), Var::Spilled { len: 5000, .. }));
+        let mut n = 0;
+        l.refs(body, |_| n += 1);
+        assert_eq!((n, trees.0), (2, vec![5000, 300]));
+    }
+
+    #[test]
+    fn an_object_above_a_page_is_refused() {
+        let mut no = NoSpill;
+        let mut e = Encoder::new(4 * 10, &mut no).spill_above(1 << 16);
+        for i in 0..10 {
+            e.put_bytes(i * 4, &[1; 1000]);
+        }
+        assert!(matches!(e.finish(ClassId(20)), Err(EncodeError::TooLarge(_))));
+    }
+
+    #[test]
+    fn a_newer_class_reads_an_older_record() {
+        let old = shape(&[("a", Shape::Scalar(Scalar::I16)), ("gone", Shape::Text), ("t", Shape::Text)]);
+        let new = shape(&[
+            ("t", Shape::Text),
+            ("a", Shape::Scalar(Scalar::I64)),
+            ("added", Shape::Option(Box::new(Shape::Text))),
+        ]);
+        assert!(new.accepts(&old).is_ok());
+        let mut no = NoSpill;
+        let mut e = Encoder::new(old.size(), &mut no);
+        (-2i16).put(&mut e, 0);
+        e.put_bytes(old.places()[1].at, b"bye");
+        e.put_bytes(old.places()[2].at, b"kept");
+        let bytes = e.finish(ClassId(16)).unwrap();
+        let mut no = NoSpill;
+        let mut e = Encoder::new(new.size(), &mut no);
+        convert(&old, &bytes[4..], &new, &mut e, |_, _| false);
+        let bytes = e.finish(ClassId(17)).unwrap();
+        new.check(&bytes[4..]).unwrap();
+        assert_eq!(bytes[4 + new.places()[1].at..][..8], (-2i64).to_le_bytes());
+        assert_eq!(var(&bytes[4..], new.places()[2].at), Var::None);
+    }
+
+    #[test]
+    fn narrowing_is_refused_by_name() {
+        let old = shape(&[("a", Shape::Scalar(Scalar::I64))]);
+        let new = shape(&[("a", Shape::Scalar(Scalar::I32))]);
+        assert!(new.accepts(&old).unwrap_err().to_string().contains("`a`"));
+    }
+}

@@ -1,0 +1,180 @@
+//! What a class looks like, as a constant of a program: `#[derive(Object)]` writes one, the compiler computes with it.
+//!
+//! A record has a fixed part, its fields in order of declaration, each at the next multiple of its alignment (never
+//! more than 4), and behind it the variable parts, which the fixed part names by offset and length. Offsets count from
+//! the body's first byte, which follows the object's 4-byte header.
+
+/// A number or a truth value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names of Rust's own types")]
+pub enum Scalar {
+    U8,
+    U16,
+    U32,
+    U64,
+    I8,
+    I16,
+    I32,
+    I64,
+    F32,
+    F64,
+    Bool,
+}
+
+impl Scalar {
+    /// Bytes it takes.
+    pub const fn size(self) -> usize {
+        match self {
+            Scalar::U8 | Scalar::I8 | Scalar::Bool => 1,
+            Scalar::U16 | Scalar::I16 => 2,
+            Scalar::U32 | Scalar::I32 | Scalar::F32 => 4,
+            Scalar::U64 | Scalar::I64 | Scalar::F64 => 8,
+        }
+    }
+}
+
+/// The type of a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Type {
+    /// A number or a truth value.
+    Scalar(Scalar),
+    /// A fixed number of them.
+    Array(Scalar, u16),
+    /// UTF-8 of any length.
+    Text,
+    /// Bytes of any length.
+    Bytes,
+    /// A reference to an object of the named class; of any class if the name is empty.
+    Ref(&'static str),
+    /// Any number of elements of one type.
+    List(&'static Type),
+    /// A value or none.
+    Option(&'static Type),
+    /// A small record inside this one.
+    Record(&'static Schema),
+}
+
+/// A field of a class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Field {
+    /// Its name in the program and in the catalogue.
+    pub name: &'static str,
+    /// Its type.
+    pub ty: Type,
+}
+
+/// A class or a nested record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Schema {
+    /// The class's name, unique in a space.
+    pub name: &'static str,
+    /// Its fields, in order.
+    pub fields: &'static [Field],
+}
+
+/// Bytes of the descriptor that stands for a variable part: offset and length, two bytes each.
+pub const DESCRIPTOR_BYTES: usize = 4;
+
+impl Type {
+    /// Bytes in the fixed part.
+    pub const fn size(&self) -> usize {
+        match self {
+            Type::Scalar(s) => s.size(),
+            Type::Array(s, n) => s.size() * *n as usize,
+            Type::Text | Type::Bytes | Type::List(_) => DESCRIPTOR_BYTES,
+            Type::Ref(_) => 4,
+            // None needs a byte of its own where no value means it; the byte is padded to the value's alignment.
+            Type::Option(t) => t.size() + if t.has_none() { 0 } else { t.align() },
+            Type::Record(r) => r.size(),
+        }
+    }
+
+    /// What the offset must be a multiple of: 1, 2 or 4.
+    pub const fn align(&self) -> usize {
+        match self {
+            Type::Scalar(s) | Type::Array(s, _) => {
+                if s.size() > 4 {
+                    4
+                } else {
+                    s.size()
+                }
+            }
+            Type::Text | Type::Bytes | Type::List(_) => 2,
+            Type::Ref(_) => 4,
+            Type::Option(t) => t.align(),
+            Type::Record(r) => r.align(),
+        }
+    }
+
+    /// Whether one of its own bit patterns can mean "none": a null reference, a descriptor at offset 65,535.
+    pub const fn has_none(&self) -> bool {
+        matches!(self, Type::Text | Type::Bytes | Type::List(_) | Type::Ref(_))
+    }
+}
+
+impl Schema {
+    /// Bytes of the fixed part.
+    pub const fn size(&self) -> usize {
+        let end = self.offset(self.fields.len());
+        let align = self.align();
+        end.div_ceil(align) * align
+    }
+
+    /// The greatest alignment of its fields.
+    pub const fn align(&self) -> usize {
+        let (mut i, mut align) = (0usize, 1usize);
+        while i < self.fields.len() {
+            let a = self.fields[i].ty.align();
+            if a > align {
+                align = a;
+            }
+            i += 1;
+        }
+        align
+    }
+
+    /// Where the field begins; with the number of fields, where the last one ends.
+    pub const fn offset(&self, field: usize) -> usize {
+        let (mut i, mut at) = (0usize, 0usize);
+        while i < self.fields.len() {
+            let align = self.fields[i].ty.align();
+            at = at.div_ceil(align) * align;
+            if i == field {
+                return at;
+            }
+            at += self.fields[i].ty.size();
+            i += 1;
+        }
+        at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_stand_at_their_alignment() {
+        const INNER: Schema = Schema {
+            name: "I",
+            fields: &[
+                Field { name: "a", ty: Type::Scalar(Scalar::U8) },
+                Field { name: "b", ty: Type::Scalar(Scalar::U16) },
+            ],
+        };
+        const S: Schema = Schema {
+            name: "S",
+            fields: &[
+                Field { name: "a", ty: Type::Scalar(Scalar::U8) },
+                Field { name: "b", ty: Type::Scalar(Scalar::I64) },
+                Field { name: "c", ty: Type::Option(&Type::Scalar(Scalar::U32)) },
+                Field { name: "d", ty: Type::Option(&Type::Ref("S")) },
+                Field { name: "e", ty: Type::Record(&INNER) },
+                Field { name: "f", ty: Type::Text },
+            ],
+        };
+        let at: Vec<usize> = (0..6).map(|i| S.offset(i)).collect();
+        assert_eq!(at, [0, 4, 12, 20, 24, 28]);
+        assert_eq!((S.size(), S.align(), INNER.size()), (32, 4, 4));
+    }
+}

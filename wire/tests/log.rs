@@ -1,0 +1,376 @@
+//! The format of the log, seen from outside: what was written is read back, a crash cuts no more than what no sync
+//! confirmed, and damage is never taken for a crash.
+
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use tercel_wire::id::{SpaceId, Stamp};
+use tercel_wire::log::{
+    Chain, End, Flaw, Kind, LogId, Position, RECORD_BYTES_MAX, RecordTooLong, Scanner, SegmentHeader, Tail,
+    Writer, begin_record, encode_record, finish_record,
+};
+
+const LOG: LogId = LogId { space: SpaceId(0x0123_4567_89ab_cdef), salt: 0xfeed_face_cafe_f00d };
+
+/// The files of a log, in memory.
+#[derive(Clone)]
+struct Image {
+    segments: BTreeMap<u64, Vec<u8>>,
+    segment_bytes: u32,
+    writer: Writer,
+}
+
+type Found = Vec<(u8, u64, Vec<u8>)>;
+
+impl Image {
+    fn new(segment_bytes: u32) -> Image {
+        let mut first = vec![0; segment_bytes as usize];
+        let header = SegmentHeader::first(LOG, Stamp::ZERO, segment_bytes);
+        first[..64].copy_from_slice(&header.encode());
+        let segments = BTreeMap::from([(1, first)]);
+        let End::Clean(tail) = scan(&segments).1 else { panic!("a new log is clean") };
+        Image { segments, segment_bytes, writer: Writer::new(LOG, tail, segment_bytes, segment_bytes) }
+    }
+
+    /// Writes records of these sizes as one batch; their stamps and bytes follow from their number.
+    fn batch(&mut self, sizes: &[usize]) {
+        self.append(sizes, true);
+    }
+
+    /// The same; without a mark if what was placed before has not been synced.
+    fn append(&mut self, sizes: &[usize], mark: bool) {
+        let Tail { mut chain, mut stamp, .. } = self.writer.tail();
+        let mut records = Vec::new();
+        for &size in sizes {
+            stamp = stamp.next();
+            encode_record(&mut records, &mut chain, kind(stamp), stamp, &payload(stamp, size)).unwrap();
+        }
+        let (segments, bytes) = (&mut self.segments, self.segment_bytes as usize);
+        self.writer
+            .place(&records, mark, |at, piece| {
+                let segment = segments.entry(at.segment).or_insert_with(|| vec![0; bytes]);
+                segment[at.offset as usize..][..piece.len()].copy_from_slice(piece);
+            })
+            .unwrap();
+    }
+
+    fn scan(&self) -> (Found, End) {
+        scan(&self.segments)
+    }
+
+    /// Every byte of the image, in order.
+    fn positions(&self) -> impl Iterator<Item = Position> + use<> {
+        let sizes: Vec<(u64, u32)> = self.segments.iter().map(|(&n, b)| (n, b.len() as u32)).collect();
+        sizes.into_iter().flat_map(|(segment, n)| (0..n).map(move |offset| Position { segment, offset }))
+    }
+
+    fn byte(&mut self, at: Position) -> &mut u8 {
+        &mut self.segments.get_mut(&at.segment).unwrap()[at.offset as usize]
+    }
+}
+
+fn kind(stamp: Stamp) -> Kind {
+    Kind::new(1 + (stamp.0 % 7) as u8).unwrap()
+}
+
+fn payload(stamp: Stamp, size: usize) -> Vec<u8> {
+    (0..size).map(|i| (stamp.0 as usize * 31 + i + 1) as u8).collect()
+}
+
+fn expected(sizes: &[usize]) -> Found {
+    let record = |(i, &size): (usize, &usize)| {
+        let stamp = Stamp(i as u64 + 1);
+        (kind(stamp).get(), stamp.0, payload(stamp, size))
+    };
+    sizes.iter().enumerate().map(record).collect()
+}
+
+fn scan(segments: &BTreeMap<u64, Vec<u8>>) -> (Found, End) {
+    let mut scanner = Scanner::new(LOG.space);
+    let mut found = Vec::new();
+    for (&number, bytes) in segments {
+        let mut reader = scanner.segment(number, bytes);
+        while let Some(record) = reader.next() {
+            found.push((record.kind.get(), record.stamp.0, record.payload.to_vec()));
+        }
+    }
+    (found, scanner.finish())
+}
+
+/// Two batches that were synced and a last one that may not have been; records span segments.
+fn three_batches() -> (Image, Found, usize) {
+    let sizes: [&[usize]; 3] = [&[10, 300, 0], &[77, 5], &[33, 410, 8, 1]];
+    let mut image = Image::new(256);
+    sizes.iter().for_each(|batch| image.batch(batch));
+    (image, expected(&sizes.concat()), 5)
+}
+
+#[test]
+fn the_bytes_are_those_of_version_1() {
+    let (image, records, _) = three_batches();
+    let written: Vec<u8> = image.segments.values().flatten().copied().collect();
+    let golden = include_bytes!("golden/log_v1.bin");
+    assert!(written == golden, "the log's format changed: give it a new version");
+
+    let segments = golden.chunks(256).zip(1..).map(|(bytes, number)| (number, bytes.to_vec())).collect();
+    let (found, end) = scan(&segments);
+    assert_eq!(found, records);
+    assert_eq!(end, End::Clean(image.writer.tail()));
+}
+
+#[test]
+fn a_scan_may_begin_at_any_segment() {
+    let (image, records, _) = three_batches();
+    for first in 2..=image.segments.len() as u64 {
+        let kept: BTreeMap<u64, Vec<u8>> =
+            image.segments.range(first..).map(|(&n, bytes)| (n, bytes.clone())).collect();
+        let (found, end) = scan(&kept);
+        assert_eq!(found, records[records.len() - found.len()..]);
+        let End::Clean(tail) = end else { panic!("{end:?}") };
+        assert_eq!((tail.position, tail.chain), (image.writer.tail().position, image.writer.tail().chain));
+        let header = SegmentHeader::decode(&kept[&first]).unwrap();
+        let missing = &records[..records.len() - found.len()];
+        assert!(missing.iter().all(|record| record.1 <= header.stamp.0));
+        assert!(found.iter().all(|record| record.1 >= header.stamp.0));
+    }
+}
+
+#[test]
+fn a_log_cut_at_any_byte_of_its_last_batch_keeps_what_was_synced() {
+    let (image, records, synced) = three_batches();
+    let mark = image.writer.tail().synced;
+    for at in image.positions().filter(|&at| at >= mark) {
+        let mut cut = image.clone();
+        cut.segments.retain(|&n, _| n <= at.segment);
+        cut.segments.get_mut(&at.segment).unwrap().truncate(at.offset as usize);
+        let (found, end) = cut.scan();
+        assert_eq!(found, records[..found.len()], "cut at {at}");
+        assert!(found.len() >= synced, "cut at {at}");
+        let (End::Clean(tail) | End::Torn(tail)) = end else { panic!("cut at {at}: {end:?}") };
+        assert!(tail.position <= at && tail.stamp == Stamp(found.len() as u64));
+    }
+}
+
+#[test]
+fn any_flipped_bit_before_the_last_mark_is_damage_and_behind_it_a_torn_tail() {
+    let (mut image, records, synced) = three_batches();
+    let tail = image.writer.tail();
+    for at in image.positions() {
+        for bit in 0..8 {
+            *image.byte(at) ^= 1 << bit;
+            let (found, end) = image.scan();
+            assert_eq!(found, records[..found.len()], "flipped {at}");
+            match end {
+                End::Damage { position, .. } => {
+                    assert!(position <= at && at < tail.synced, "flipped {at}: {end:?}")
+                }
+                End::Torn(_) => assert!(at >= tail.synced && found.len() >= synced, "flipped {at}: {end:?}"),
+                End::Clean(_) => panic!("flipped {at}: nothing noticed"),
+            }
+            *image.byte(at) ^= 1 << bit;
+        }
+    }
+}
+
+#[test]
+fn a_spanning_record_with_a_damaged_length_hides_no_mark() {
+    // The length grows so far that the record seems to reach beyond everything that was synced behind it.
+    let mut image = Image::new(4096);
+    (0..20).for_each(|_| image.batch(&[500]));
+    let Position { segment, offset } = Position { segment: 1, offset: 64 + 32 };
+    image.segments.get_mut(&segment).unwrap()[offset as usize + 6] = 1;
+    let (found, end) = image.scan();
+    assert!(found.is_empty());
+    assert!(
+        matches!(end, End::Damage { position, .. } if position == Position { segment, offset }),
+        "{end:?}"
+    );
+}
+
+#[test]
+fn a_damaged_segment_header_before_a_mark_is_damage_even_in_the_last_segment() {
+    let mut image = Image::new(512);
+    (0..3).for_each(|_| image.batch(&[100, 60]));
+    assert_eq!(image.writer.tail().position.segment, 2);
+    assert!(image.writer.tail().synced > Position { segment: 2, offset: 64 });
+    image.byte(Position { segment: 2, offset: 30 }).clone_from(&0x55);
+    assert!(matches!(image.scan().1, End::Damage { flaw: Flaw::Header, .. }));
+}
+
+#[test]
+fn bytes_left_by_an_earlier_record_in_the_same_place_are_not_taken() {
+    // The last batch was torn in its first record and cut without clearing what followed; a new record of the same
+    // size then took the place of the torn one.
+    let mut image = Image::new(4096);
+    image.batch(&[40]);
+    let before = image.clone();
+    image.batch(&[40, 40]);
+    let stale = image.segments[&1].clone();
+
+    let mut image = before;
+    let Tail { mut chain, stamp, position, .. } = image.writer.tail();
+    let mut record = Vec::new();
+    encode_record(&mut record, &mut chain, kind(stamp), stamp.next(), &[9; 40]).unwrap();
+    image.segments.insert(1, stale);
+    let place = position.offset as usize + 32;
+    image.segments.get_mut(&1).unwrap()[place..][..record.len()].copy_from_slice(&record);
+
+    let (found, end) = image.scan();
+    assert_eq!(found.last().unwrap().2, [9; 40]);
+    assert_eq!(found.len(), 2);
+    assert!(matches!(end, End::Torn(tail) if tail.chain == chain));
+}
+
+#[test]
+fn a_recycled_segment_with_its_old_contents_is_only_a_torn_tail() {
+    let mut image = Image::new(512);
+    (0..6).for_each(|_| image.batch(&[70, 70]));
+    let (found, _) = image.scan();
+    let last = *image.segments.keys().last().unwrap();
+    let recycled = image.segments[&(last - 1)].clone();
+    image.segments.insert(last + 1, recycled);
+    let (found_after, end) = image.scan();
+    assert_eq!(found_after, found);
+    assert_eq!(end, End::Torn(image.writer.tail()));
+}
+
+#[test]
+fn a_segment_of_another_log_or_a_newer_version_is_refused() {
+    let (mut image, ..) = three_batches();
+    let mut header = SegmentHeader::decode(&image.segments[&2]).unwrap();
+    header.log.salt += 1;
+    image.segments.get_mut(&2).unwrap()[..64].copy_from_slice(&header.encode());
+    assert!(matches!(image.scan().1, End::Damage { flaw: Flaw::OtherLog, .. }));
+
+    let first = image.segments.get_mut(&1).unwrap();
+    first[8] = 2;
+    let crc = crc32fast::hash(&first[..60]);
+    first[60..64].copy_from_slice(&crc.to_le_bytes());
+    assert!(matches!(image.scan().1, End::Damage { flaw: Flaw::Version { found: 2 }, .. }));
+}
+
+#[test]
+fn records_that_do_not_fit_the_chain_are_not_placed() {
+    let mut image = Image::new(4096);
+    image.batch(&[40]);
+    let tail = image.writer.tail();
+    let mut records = Vec::new();
+    let mut other = Chain::start(LOG);
+    encode_record(&mut records, &mut other, kind(tail.stamp), tail.stamp.next(), b"elsewhere").unwrap();
+    assert_eq!(image.writer.place(&records, true, |_, _| panic!("placed")), Err(Flaw::Record));
+
+    let (mut records, mut chain) = (Vec::new(), tail.chain);
+    encode_record(&mut records, &mut chain, kind(tail.stamp), Stamp::ZERO, b"too early").unwrap();
+    assert_eq!(image.writer.place(&records, true, |_, _| panic!("placed")), Err(Flaw::Stamp));
+    assert_eq!(image.writer.tail(), tail);
+}
+
+/// Every place at which a segment's end can meet a batch's beginning.
+#[test]
+fn a_batch_is_guarded_by_the_mark_of_the_next_wherever_its_segment_ends() {
+    for size in (0..200).step_by(8) {
+        let mut image = Image::new(256);
+        image.batch(&[size]);
+        let guarded = image.writer.tail().position;
+        image.batch(&[40]);
+        assert_eq!(image.scan(), (expected(&[size, 40]), End::Clean(image.writer.tail())));
+        for at in image.positions().filter(|&at| at < guarded) {
+            *image.byte(at) ^= 4;
+            let (found, end) = image.scan();
+            assert!(
+                found.is_empty() && matches!(end, End::Damage { .. }),
+                "size {size}, flipped {at}: {end:?}"
+            );
+            *image.byte(at) ^= 4;
+        }
+    }
+}
+
+#[test]
+fn a_record_above_the_maximum_is_taken_back() {
+    let (mut out, mut chain) = (b"before".to_vec(), Chain::start(LOG));
+    let begun = begin_record(&mut out);
+    let bytes = RECORD_BYTES_MAX + 1;
+    out.resize(out.len() + bytes, 0);
+    let refused = finish_record(&mut out, begun, &mut chain, Kind::new(1).unwrap(), Stamp(1));
+    assert_eq!(refused, Err(RecordTooLong { bytes }));
+    assert_eq!((out.as_slice(), chain), (&b"before"[..], Chain::start(LOG)));
+}
+
+proptest! {
+    #[test]
+    fn what_was_written_is_read_back(
+        segment_bytes in (32_u32..128).prop_map(|n| n * 8),
+        batches in prop::collection::vec(prop::collection::vec(0_usize..900, 0..5), 0..12),
+        synced in any::<u16>(),
+    ) {
+        let mut image = Image::new(segment_bytes);
+        batches.iter().enumerate().for_each(|(i, batch)| image.append(batch, synced >> i & 1 == 1));
+        let (found, end) = image.scan();
+        prop_assert_eq!(found, expected(&batches.concat()));
+        prop_assert_eq!(end, End::Clean(image.writer.tail()));
+    }
+
+    /// The kernel may have written any of the last batch's sectors when the power went, and not the others.
+    #[test]
+    fn any_set_of_sectors_of_an_unsynced_batch_keeps_what_was_synced(
+        segment_bytes in (32_u32..128).prop_map(|n| n * 8),
+        batches in prop::collection::vec(prop::collection::vec(0_usize..400, 1..4), 0..5),
+        last in prop::collection::vec(0_usize..700, 1..5),
+        lost in prop::collection::vec(any::<bool>(), 256),
+    ) {
+        let mut image = Image::new(segment_bytes);
+        batches.iter().for_each(|batch| image.batch(batch));
+        let before = image.clone();
+        let (first, rest) = last.split_at(last.len() / 2);
+        image.append(first, true);
+        image.append(rest, false);
+        let after = image.clone();
+        let mut sector = 0;
+        for (number, bytes) in &mut image.segments {
+            let zeros = vec![0; bytes.len()];
+            let old = before.segments.get(number).unwrap_or(&zeros);
+            for (new, old) in bytes.chunks_mut(32).zip(old.chunks(32)).filter(|(new, old)| new != old) {
+                if lost[sector % lost.len()] {
+                    new.copy_from_slice(old);
+                }
+                sector += 1;
+            }
+        }
+        let (found, end) = image.scan();
+        let all = expected(&[batches.concat(), last].concat());
+        prop_assert!(found.len() >= batches.concat().len());
+        prop_assert_eq!(&found[..], &all[..found.len()]);
+        prop_assert!(!matches!(end, End::Damage { .. }), "{:?}", end);
+        prop_assert!(after.segments == image.segments || found.len() < all.len());
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(
+        segments in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..600), 0..4),
+        with_header in any::<bool>(),
+    ) {
+        let mut segments: BTreeMap<u64, Vec<u8>> = (1..).zip(segments).collect();
+        if let (true, Some(first)) = (with_header, segments.get_mut(&1)) {
+            first.splice(..first.len().min(64), SegmentHeader::first(LOG, Stamp::ZERO, 512).encode());
+        }
+        scan(&segments);
+    }
+
+    #[test]
+    fn mutated_segments_never_panic_and_yield_only_what_was_written(
+        changes in prop::collection::vec((0_usize..3000, any::<u8>()), 1..6),
+        length in 0_usize..300,
+        shortened in 1_u64..8,
+    ) {
+        let (mut image, records, _) = three_batches();
+        let positions: Vec<Position> = image.positions().collect();
+        for (at, byte) in changes {
+            *image.byte(positions[at % positions.len()]) = byte;
+        }
+        if let Some(bytes) = image.segments.get_mut(&shortened) {
+            bytes.truncate(length);
+        }
+        let (found, _) = image.scan();
+        prop_assert_eq!(&found[..], &records[..found.len()]);
+    }
+}
