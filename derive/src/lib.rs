@@ -1,0 +1,125 @@
+//! Derive macros for the classes of Tercel.
+//!
+//! A class is a struct. [`Object`] makes it one whose values can be stored, with a type that reads its objects field by
+//! field where they are and a type that changes them; [`Record`] makes a struct a field of such a class. What may be
+//! stored and where it stands follows from the struct alone and is settled when the program is compiled: a class that
+//! compiles is never refused later for its form.
+//!
+//! The code that is written here refers to one crate, which offers a hidden module `__private`: `tercel`, unless the
+//! struct says otherwise.
+//!
+//! | module | its noun or verb |
+//! |---|---|
+//! | `input` | the struct as its author wrote it, and what can be wrong with it |
+//! | `advise` | what to write instead of a type that cannot be stored |
+//! | `schema` | the schema, and the assertions about it |
+//! | `object` | the code of a class |
+//! | `record` | the code of a nested record |
+#![forbid(unsafe_code)]
+
+mod advise;
+mod input;
+mod object;
+mod record;
+mod schema;
+
+use proc_macro::TokenStream;
+use syn::{DeriveInput, parse_macro_input};
+
+use crate::input::{Input, Kind};
+
+/// Makes a struct with named fields a class of objects.
+///
+/// ```text
+/// use tercel::{List, Object, Record, Ref, Text};
+///
+/// /// A part of a machine.
+/// #[derive(Object)]
+/// #[object(name = "shop.Part")]
+/// pub struct Part {
+///     /// The number on its box.
+///     id: u32,
+///     name: Text,
+///     size: Option<Size>,
+///     made_of: List<Ref<Part>>,
+/// }
+///
+/// #[derive(Record)]
+/// pub struct Size {
+///     wide_mm: u32,
+///     high_mm: u32,
+/// }
+/// ```
+///
+/// Beside the struct this makes two types of the same visibility:
+///
+/// ```text
+/// pub struct PartView<'t>(..);
+/// impl<'t> PartView<'t> {
+///     /// The number on its box.
+///     pub fn id(&self) -> u32;
+///     pub fn name(&self) -> Result<Cow<'_, str>, Error>;
+///     ..
+/// }
+///
+/// pub struct PartMut<'t>(..);
+/// impl<'t> PartMut<'t> {
+///     pub fn reference(&self) -> Ref<Part>;
+///     pub fn set_id(&mut self, value: u32) -> Result<(), Error>;
+///     pub fn set_name(&mut self, value: impl Into<Text>) -> Result<(), Error>;
+///     ..
+/// }
+/// ```
+///
+/// An accessor can be called wherever the struct can be named, or its field if that reaches further, and bears the
+/// field's documentation. A setter takes anything that becomes a `Text`, `Bytes` or `List`; of any other type it takes
+/// the value itself, so that `set_id(7)`, `set_size(None)` and `set_next(Ref::NULL)` need no further word.
+///
+/// # Attributes
+///
+/// `#[object(name = "...")]` is the name of the class in the space, of 1 to 128 bytes; without it, the struct's.
+/// `#[object(crate = "...")]` is the path of the crate that the code refers to; without it, `::tercel`.
+///
+/// # Limits
+///
+/// A class has 1 to 256 fields, no parameters, and no field called `clone`, `deref`, `edit`, `into`, `reference`,
+/// `to_owned`, `to_value` or `try_into`: another method would be called in the accessor's stead. Beside a field `id`
+/// there is none called `set_id`. A field whose name is a keyword is written `r#type` and called `type` in the space.
+///
+/// A field is a number, a `bool`, an array of one of them with at least one element, `Text`, `Bytes`, `Ref<T>`,
+/// `List<T>`, `Option<T>` or a struct with [`Record`](macro@Record). Lists, options and records nest at most 4 deep, and
+/// an option holds no option. The fixed part, where texts, byte strings, lists and references have 4 bytes each, has at
+/// most 8,024 bytes.
+#[proc_macro_derive(Object, attributes(object))]
+pub fn derive_object(input: TokenStream) -> TokenStream {
+    let input = parse_macro_input!(input as DeriveInput);
+    match Input::parse(input, Kind::Object) {
+        Ok(input) => object::object(&input).into(),
+        Err(e) => e.into_compile_error().into(),
+    }
+}
+
+/// Makes a struct with named fields a record that can be a field of an object.
+///
+/// ```text
+/// #[derive(Record)]
+/// pub struct Size {
+///     wide_mm: u32,
+///     high_mm: u32,
+/// }
+/// ```
+///
+/// It stands inside its object, in the bytes of its fields, and is read and written whole: its accessor gives
+/// `Result<Size, Error>`, the error being that of a part of it that had to be fetched. Something that is changed by
+/// itself, shared or large is better an [`Object`](macro@Object) behind a `Ref`.
+///
+/// The attributes and limits are those of [`Object`](macro@Object), but that every name of a field will do, for there
+/// are no accessors. A record cannot contain itself, not even in a list.
+#[proc_macro_derive(Record, attributes(object))]
+pub fn derive_record(input: TokenStream) -> TokenStream {
+    let input = parse_macro_input!(input as DeriveInput);
+    match Input::parse(input, Kind::Record) {
+        Ok(input) => record::record(&input).into(),
+        Err(e) => e.into_compile_error().into(),
+    }
+}

@@ -1,0 +1,187 @@
+//! `#[derive(Object)]`: a class, and the two types that read and change its objects.
+//!
+//! Everything but those two types stands in an anonymous constant and names what it uses by full path: the module of
+//! the struct gains two names and loses none.
+
+use proc_macro2::{Delimiter, Group, Span, TokenStream};
+use quote::{format_ident, quote, quote_spanned};
+use syn::Ident;
+use syn::ext::IdentExt;
+
+use crate::input::{Input, docs};
+use crate::schema::{assertions, offset, schema};
+
+/// The code of the derive.
+pub fn object(input: &Input) -> TokenStream {
+    let (ident, vis, krate) = (&input.ident, &input.vis, &input.krate);
+    let private = quote!(#krate::__private);
+    let view = format_ident!("{}View", ident);
+    let edit = format_ident!("{}Mut", ident);
+    let view_doc = format!("Reads an object of class [`{}`]: a method for each field.", ident.unraw());
+    let edit_doc = format!("Changes an object of class [`{}`]: a setter for each field.", ident.unraw());
+    let class = class(input);
+    let object = implementation(input, &view, &edit);
+    let getters = getters(input, &view);
+    let setters = setters(input, &view, &edit);
+    let assertions = assertions(input, &owner(input));
+    quote! {
+        #[doc = #view_doc]
+        #vis struct #view<'t>(#private::RawObj<'t, #ident>);
+
+        #[doc = #edit_doc]
+        #vis struct #edit<'t>(#private::RawMut<'t, #ident>);
+
+        const _: () = {
+            #class
+            #object
+            #getters
+            #setters
+            #assertions
+        };
+    }
+}
+
+/// The trait that has the schema.
+fn owner(input: &Input) -> TokenStream {
+    let krate = &input.krate;
+    quote!(#krate::__private::wire::record::Class)
+}
+
+fn class(input: &Input) -> TokenStream {
+    let (ident, name, krate) = (&input.ident, &input.name, &input.krate);
+    let record = quote!(#krate::__private::wire::record);
+    let schema_type = quote!(#krate::__private::wire::schema::Schema);
+    let schema = schema(input);
+    let puts = input.members.iter().enumerate().map(|(i, m)| {
+        let (field, ty) = (&m.ident, &m.ty);
+        let at = offset(input, &owner(input), i);
+        let put = quote_spanned!(m.span=> <#ty as #record::Value>::put);
+        quote!(#put(&self.#field, e, #at);)
+    });
+    quote! {
+        #[automatically_derived]
+        impl #record::Class for #ident {
+            const NAME: &'static ::core::primitive::str = #name;
+
+            const SCHEMA: #schema_type = #schema;
+
+            fn type_index() -> &'static #record::TypeIndex {
+                static INDEX: #record::TypeIndex = #record::TypeIndex::new();
+                &INDEX
+            }
+
+            #[allow(deprecated)]
+            fn encode(&self, e: &mut #record::Encoder<'_>) {
+                #(#puts)*
+            }
+        }
+    }
+}
+
+fn implementation(input: &Input, view: &Ident, edit: &Ident) -> TokenStream {
+    let (ident, krate) = (&input.ident, &input.krate);
+    let private = quote!(#krate::__private);
+    let loads = input.members.iter().enumerate().map(|(i, m)| {
+        let (field, ty) = (&m.ident, &m.ty);
+        let at = offset(input, &owner(input), i);
+        let load = quote_spanned!(m.span=> <#ty as #private::Field>::load);
+        quote!(#field: #load(stored, #at)?,)
+    });
+    quote! {
+        #[automatically_derived]
+        impl #private::Object for #ident {
+            type View<'t> = #view<'t>;
+            type Mut<'t> = #edit<'t>;
+
+            #[inline]
+            fn view<'t>(raw: #private::RawObj<'t, #ident>) -> #view<'t> {
+                #view(raw)
+            }
+
+            // The projection, as in the trait: with the type's own name the lifetime would be bound at another time.
+            #[inline]
+            fn raw<'a, 't>(view: &'a Self::View<'t>) -> &'a #private::RawObj<'t, #ident> {
+                &view.0
+            }
+
+            #[inline]
+            fn edit<'t>(raw: #private::RawMut<'t, #ident>) -> #edit<'t> {
+                #edit(raw)
+            }
+
+            #[allow(deprecated)]
+            fn load(stored: &#private::Stored<'_>) -> ::core::result::Result<#ident, #private::Error> {
+                ::core::result::Result::Ok(#ident { #(#loads)* })
+            }
+        }
+    }
+}
+
+fn getters(input: &Input, view: &Ident) -> TokenStream {
+    let krate = &input.krate;
+    let private = quote!(#krate::__private);
+    let getters = input.members.iter().enumerate().map(|(i, m)| {
+        let (field, ty, vis, docs) = (&m.ident, &m.ty, &m.vis, docs(m));
+        let at = offset(input, &owner(input), i);
+        let got = projected(ty, m.span, &quote!(#private::Field), &input.ident);
+        let get = quote_spanned!(m.span=> <#ty as #private::Field>::got);
+        let mut args = Group::new(Delimiter::Parenthesis, quote!(&self.0, #at));
+        args.set_span(m.span);
+        quote! {
+            #docs
+            #[inline]
+            #vis fn #field(&self) -> #got {
+                #get #args
+            }
+        }
+    });
+    quote! {
+        #[allow(dead_code, private_interfaces, non_snake_case, clippy::all)]
+        impl<'t> #view<'t> {
+            #(#getters)*
+        }
+    }
+}
+
+/// What reading a field gives, spanned as the type is: of equal errors at equal places the compiler prints one.
+fn projected(ty: &TokenStream, first: Span, field: &TokenStream, owner: &Ident) -> TokenStream {
+    let last = ty.clone().into_iter().last().map_or(first, |token| token.span());
+    let open = quote_spanned!(first=> <);
+    let close = quote_spanned!(last=> >::Got<'_, 't, #owner>);
+    quote!(#open #ty as #field #close)
+}
+
+fn setters(input: &Input, view: &Ident, edit: &Ident) -> TokenStream {
+    let (ident, vis, krate) = (&input.ident, &input.vis, &input.krate);
+    let private = quote!(#krate::__private);
+    let setters = input.members.iter().enumerate().map(|(i, m)| {
+        let (field, ty, field_vis) = (&m.ident, &m.ty, &m.vis);
+        let setter = format_ident!("set_{}", field);
+        let doc = format!("Sets [`{}`]({}::{}).", m.name(), view, m.name());
+        let at = offset(input, &owner(input), i);
+        let (takes, value) = if m.converts {
+            let into = quote!(::core::convert::Into);
+            (quote!(impl #into<#ty>), quote!(#into::into(value)))
+        } else {
+            (ty.clone(), quote!(value))
+        };
+        let result = quote!(::core::result::Result<(), #private::Error>);
+        quote! {
+            #[doc = #doc]
+            #field_vis fn #setter(&mut self, value: #takes) -> #result {
+                self.0.set::<#ty>(#i, #at, #value)
+            }
+        }
+    });
+    quote! {
+        #[allow(dead_code, private_interfaces, non_snake_case, clippy::all)]
+        impl<'t> #edit<'t> {
+            /// The object's reference, to keep or to write into other objects.
+            #vis fn reference(&self) -> #private::wire::record::Ref<#ident> {
+                self.0.reference()
+            }
+
+            #(#setters)*
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The schema of a struct, and the assertions about it that only the compiler can check.
+//!
+//! A field's type is named at its own span in everything that is emitted, so that an error of the compiler points at
+//! the field. The bounds are those a catalogue has; a program that compiles is never refused for them later.
+
+use proc_macro2::TokenStream;
+use quote::{quote, quote_spanned};
+
+use crate::input::Input;
+
+/// The expression of the schema.
+pub fn schema(input: &Input) -> TokenStream {
+    let krate = &input.krate;
+    let name = &input.name;
+    let fields = input.members.iter().map(|m| {
+        let (name, ty) = (m.name(), &m.ty);
+        quote_spanned! {m.span=>
+            #krate::__private::wire::schema::Field {
+                name: #name,
+                ty: <#ty as #krate::__private::wire::record::Value>::TYPE,
+            }
+        }
+    });
+    quote! {
+        #krate::__private::wire::schema::Schema { name: #name, fields: &[#(#fields),*] }
+    }
+}
+
+/// Where the field begins, known when the program is compiled. `owner` is the path of the trait that has the schema.
+pub fn offset(input: &Input, owner: &TokenStream, field: usize) -> TokenStream {
+    let ident = &input.ident;
+    quote!(const { <#ident as #owner>::SCHEMA.offset(#field) })
+}
+
+/// Assertions that stop the compiler at a field. `owner` is as for [`offset`].
+pub fn assertions(input: &Input, owner: &TokenStream) -> TokenStream {
+    let krate = &input.krate;
+    let ident = &input.ident;
+    let wire = quote!(#krate::__private::wire);
+    let fields = input.members.iter().enumerate().map(|(i, m)| {
+        let ty = &m.ty;
+        quote_spanned! {m.span=>
+            const _: () = {
+                let ty = <#ty as #wire::record::Value>::TYPE;
+                let wrong = wrong(&ty, 0);
+                if !wrong.is_empty() {
+                    ::core::panic!("{}", wrong);
+                }
+                // Of the fields that end too late, the first one is to blame.
+                let at = <#ident as #owner>::SCHEMA.offset(#i);
+                let max = #wire::page::OBJECT_BYTES_MAX - #wire::record::HEADER_BYTES;
+                ::core::assert!(
+                    at > max || at + ty.size() <= max,
+                    "up to this field the object has more than the 8,024 bytes that fit into a page: \
+                     move some behind a reference, or into a text, byte string or list",
+                );
+            };
+        }
+    });
+    quote! {
+        const fn wrong(ty: &#wire::schema::Type, depth: ::core::primitive::usize) -> &'static ::core::primitive::str {
+            use #wire::schema::Type;
+            if depth > #wire::layout::DEPTH_MAX {
+                return "lists, options and records nest at most 4 deep";
+            }
+            match ty {
+                Type::Option(Type::Option(_)) => "an option of an option means nothing: use one",
+                Type::Option(inner) | Type::List(inner) => wrong(inner, depth + 1),
+                Type::Array(_, 0) => "an array has at least one element",
+                Type::Record(record) => {
+                    let mut i = 0;
+                    while i < record.fields.len() {
+                        let inner = wrong(&record.fields[i].ty, depth + 1);
+                        if !inner.is_empty() {
+                            return inner;
+                        }
+                        i += 1;
+                    }
+                    ""
+                }
+                _ => "",
+            }
+        }
+        #(#fields)*
+    }
+}

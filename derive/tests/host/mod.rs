@@ -1,0 +1,188 @@
+//! The least that a crate must offer to be named by `#[object(crate = "...")]`: objects are bytes at hand, and an
+//! editor notes what it was asked to do.
+#![allow(dead_code, unused_imports, reason = "not every test reads and changes")]
+
+use std::marker::PhantomData;
+
+use tercel_wire::cursor::le32;
+use tercel_wire::id::{ClassId, Oref};
+use tercel_wire::layout::{Var, var};
+use tercel_wire::record::{Class, Encoder, HEADER_BYTES, List, NoSpill, Ref, Target, Text, Value};
+use tercel_wire::schema::{Schema, Type};
+
+pub mod __private {
+    pub use super::{Error, Field, Object, RawMut, RawObj, Record, Stored};
+    pub use tercel_wire as wire;
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Error;
+
+pub trait Object: Class {
+    type View<'t>;
+    type Mut<'t>;
+    fn view<'t>(raw: RawObj<'t, Self>) -> Self::View<'t>;
+    fn raw<'a, 't>(view: &'a Self::View<'t>) -> &'a RawObj<'t, Self>;
+    fn edit<'t>(raw: RawMut<'t, Self>) -> Self::Mut<'t>;
+    fn load(stored: &Stored<'_>) -> Result<Self, Error>;
+}
+
+pub trait Record: Sized {
+    const SCHEMA: Schema;
+    fn put_fields(&self, e: &mut Encoder<'_>, at: usize);
+    fn load_fields(stored: &Stored<'_>, at: usize) -> Result<Self, Error>;
+}
+
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a field of an object",
+    note = "fields are: u8 to u64, i8 to i64, f32, f64, bool, arrays of them, Text, Bytes, Ref<T>, List<T>, Option<T> and types with #[derive(Record)]"
+)]
+pub trait Field: Value + Sized {
+    type Got<'a, 't, T: Object>
+    where
+        't: 'a;
+    fn got<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Self::Got<'a, 't, T>;
+    fn load(stored: &Stored<'_>, at: usize) -> Result<Self, Error>;
+}
+
+pub struct RawObj<'t, T> {
+    body: &'t [u8],
+    class: PhantomData<fn() -> T>,
+}
+
+impl<T> RawObj<'_, T> {
+    pub fn stored(&self) -> Stored<'_> {
+        Stored { body: self.body }
+    }
+}
+
+pub struct Stored<'a> {
+    pub body: &'a [u8],
+}
+
+/// Field, offset and bytes of its fixed part.
+pub type Set = (usize, usize, Vec<u8>);
+
+pub struct RawMut<'t, T> {
+    sets: &'t mut Vec<Set>,
+    class: PhantomData<fn() -> T>,
+}
+
+impl<T: Object> RawMut<'_, T> {
+    pub fn set<F: Value>(&mut self, field: usize, at: usize, value: F) -> Result<(), Error> {
+        let mut no = NoSpill;
+        let mut e = Encoder::new(F::TYPE.size(), &mut no);
+        value.put(&mut e, 0);
+        let bytes = e.finish(ClassId(99)).map_err(|_| Error)?;
+        self.sets.push((field, at, bytes[HEADER_BYTES..].to_vec()));
+        Ok(())
+    }
+
+    pub fn reference(&self) -> Ref<T> {
+        Ref::new(Oref::from_raw(77 << 9).unwrap())
+    }
+}
+
+/// The body of a stored object.
+pub fn body<T: Class>(value: &T) -> Vec<u8> {
+    let mut no = NoSpill;
+    let mut e = Encoder::new(T::SCHEMA.size(), &mut no);
+    value.encode(&mut e);
+    e.finish(ClassId(99)).unwrap()[HEADER_BYTES..].to_vec()
+}
+
+pub fn view<T: Object>(body: &[u8]) -> T::View<'_> {
+    T::view(RawObj { body, class: PhantomData })
+}
+
+pub fn edit<T: Object>(sets: &mut Vec<Set>) -> T::Mut<'_> {
+    T::edit(RawMut { sets, class: PhantomData })
+}
+
+macro_rules! numbers {
+    ($($t:ty),*) => {$(
+        impl Field for $t {
+            type Got<'a, 't, T: Object> = $t where 't: 'a;
+            fn got<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> $t {
+                Self::load(&obj.stored(), at).unwrap()
+            }
+            fn load(stored: &Stored<'_>, at: usize) -> Result<$t, Error> {
+                Ok(<$t>::from_le_bytes(stored.body[at..at + size_of::<$t>()].try_into().unwrap()))
+            }
+        }
+    )*};
+}
+numbers!(u8, u16, u32, i64);
+
+impl<const N: usize> Field for [u8; N] {
+    type Got<'a, 't, T: Object>
+        = [u8; N]
+    where
+        't: 'a;
+    fn got<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> [u8; N] {
+        Self::load(&obj.stored(), at).unwrap()
+    }
+    fn load(stored: &Stored<'_>, at: usize) -> Result<[u8; N], Error> {
+        Ok(stored.body[at..at + N].try_into().unwrap())
+    }
+}
+
+impl Field for Text {
+    type Got<'a, 't, T: Object>
+        = Result<&'a str, Error>
+    where
+        't: 'a;
+    fn got<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Result<&'a str, Error> {
+        let Var::Here { at, len } = var(obj.body, at) else { return Err(Error) };
+        std::str::from_utf8(&obj.body[at..at + len]).map_err(|_| Error)
+    }
+    fn load(stored: &Stored<'_>, at: usize) -> Result<Text, Error> {
+        let Var::Here { at, len } = var(stored.body, at) else { return Err(Error) };
+        String::from_utf8(stored.body[at..at + len].to_vec()).map(Text).map_err(|_| Error)
+    }
+}
+
+impl<U: Target> Field for Ref<U> {
+    type Got<'a, 't, T: Object>
+        = Ref<U>
+    where
+        't: 'a;
+    fn got<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Ref<U> {
+        Self::load(&obj.stored(), at).unwrap()
+    }
+    fn load(stored: &Stored<'_>, at: usize) -> Result<Ref<U>, Error> {
+        Oref::from_raw(le32(stored.body, at)).map(Ref::new).ok_or(Error)
+    }
+}
+
+impl<F: Field> Field for List<F> {
+    type Got<'a, 't, T: Object>
+        = Result<List<F>, Error>
+    where
+        't: 'a;
+    fn got<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Result<List<F>, Error> {
+        Self::load(&obj.stored(), at)
+    }
+    fn load(stored: &Stored<'_>, at: usize) -> Result<List<F>, Error> {
+        let Var::Here { at, len } = var(stored.body, at) else { return Err(Error) };
+        (0..len).map(|i| F::load(stored, at + i * F::TYPE.size())).collect()
+    }
+}
+
+impl<F: Field> Field for Option<F> {
+    type Got<'a, 't, T: Object>
+        = Option<F>
+    where
+        't: 'a;
+    fn got<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Option<F> {
+        Self::load(&obj.stored(), at).unwrap()
+    }
+    fn load(stored: &Stored<'_>, at: usize) -> Result<Option<F>, Error> {
+        let (some, skip) = match F::TYPE {
+            Type::Ref(_) => (le32(stored.body, at) != 0, 0),
+            Type::Text | Type::Bytes | Type::List(_) => (var(stored.body, at) != Var::None, 0),
+            ty => (stored.body[at] == 1, ty.align()),
+        };
+        some.then(|| F::load(stored, at + skip)).transpose()
+    }
+}
