@@ -1,0 +1,142 @@
+//! A queue of slots in which each slot stands at most once: the bound on pending work, by construction.
+//!
+//! The links live in a table beside the slots, so joining and leaving cost no allocation and a source that is revoked
+//! leaves from the middle. However fast events arrive, a list is never longer than there are sources (the bound of
+//! Banga, Mogul and Druschel 1999, section 4).
+
+/// A doubly linked queue over slot numbers.
+pub(crate) struct SlotList {
+    links: Vec<Link>,
+    head: u32,
+    tail: u32,
+    len: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Link {
+    previous: u32,
+    next: u32,
+}
+
+impl SlotList {
+    /// Room for slots below `slots_max`; the memory is touched as slots come into use.
+    pub(crate) fn new(slots_max: usize) -> Self {
+        SlotList { links: Vec::with_capacity(slots_max), head: NONE, tail: NONE, len: 0 }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn contains(&self, slot: u32) -> bool {
+        self.links.get(slot as usize).is_some_and(|link| link.next != ABSENT)
+    }
+
+    /// Joins at the end; a slot that already stands in the queue keeps its place.
+    pub(crate) fn push_back(&mut self, slot: u32) {
+        if !self.claim(slot) {
+            return;
+        }
+        let tail = self.tail;
+        self.links[slot as usize] = Link { previous: tail, next: NONE };
+        match tail {
+            NONE => self.head = slot,
+            _ => self.links[tail as usize].next = slot,
+        }
+        self.tail = slot;
+    }
+
+    /// Joins at the front; a slot that already stands in the queue keeps its place.
+    pub(crate) fn push_front(&mut self, slot: u32) {
+        if !self.claim(slot) {
+            return;
+        }
+        let head = self.head;
+        self.links[slot as usize] = Link { previous: NONE, next: head };
+        match head {
+            NONE => self.tail = slot,
+            _ => self.links[head as usize].previous = slot,
+        }
+        self.head = slot;
+    }
+
+    pub(crate) fn pop_front(&mut self) -> Option<u32> {
+        let slot = self.head;
+        if slot == NONE {
+            return None;
+        }
+        self.remove(slot);
+        Some(slot)
+    }
+
+    /// Leaves the queue from wherever it stands; absent slots are left alone.
+    pub(crate) fn remove(&mut self, slot: u32) {
+        if !self.contains(slot) {
+            return;
+        }
+        let Link { previous, next } = self.links[slot as usize];
+        match previous {
+            NONE => self.head = next,
+            _ => self.links[previous as usize].next = next,
+        }
+        match next {
+            NONE => self.tail = previous,
+            _ => self.links[next as usize].previous = previous,
+        }
+        self.links[slot as usize].next = ABSENT;
+        self.len -= 1;
+    }
+
+    /// Makes room for a slot and counts it, unless it stands in the queue already.
+    fn claim(&mut self, slot: u32) -> bool {
+        if self.contains(slot) {
+            return false;
+        }
+        let needed = slot as usize + 1;
+        if self.links.len() < needed {
+            let absent = Link { previous: NONE, next: ABSENT };
+            self.links.resize(needed, absent);
+        }
+        self.len += 1;
+        true
+    }
+}
+
+/// No neighbour on this side.
+const NONE: u32 = u32::MAX;
+/// In `next`: the slot does not stand in the queue.
+const ABSENT: u32 = u32::MAX - 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drained(list: &mut SlotList) -> Vec<u32> {
+        std::iter::from_fn(|| list.pop_front()).collect()
+    }
+
+    #[test]
+    fn a_slot_stands_in_the_queue_once() {
+        let mut list = SlotList::new(8);
+        for slot in [3, 1, 3, 1, 0] {
+            list.push_back(slot);
+        }
+        list.push_front(1);
+        assert_eq!(drained(&mut list), [3, 1, 0]);
+        assert!(list.is_empty());
+    }
+
+    #[test]
+    fn leaving_from_any_place_keeps_the_order_of_the_others() {
+        for leaver in 0..4 {
+            let mut list = SlotList::new(8);
+            (0..4).for_each(|slot| list.push_back(slot));
+            list.remove(leaver);
+            list.remove(leaver);
+            list.push_front(7);
+            let mut expected: Vec<u32> = (0..4).filter(|slot| *slot != leaver).collect();
+            expected.insert(0, 7);
+            assert_eq!(drained(&mut list), expected);
+        }
+    }
+}

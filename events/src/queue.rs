@@ -1,0 +1,413 @@
+//! The queue: sources are declared, batches of events are taken.
+//!
+//! This file holds the state and the doors of the caller; `turn.rs` and `deliver.rs` hold what happens inside
+//! `get_next_events`. The invariant between them: a source with something to report stands in a list (`ready`, or
+//! `starved` while every buffer is leased; `due` for its deadline), once, and leaves all lists when it is revoked.
+//! That bounds the queue and is the whole of the revoke promise.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use crate::buffer::Pool;
+use crate::config::{Backend, Config, OpenError};
+use crate::event::{Counters, ListenerState};
+use crate::list::SlotList;
+use crate::listener::Listener;
+use crate::slots::{Slot, Slots, Source};
+use crate::stream::{SPARES_MAX, Stream};
+use crate::sys::{HINTS_MAX, Hint, Interest, Poller};
+use crate::timer::Wheel;
+use crate::token::Token;
+use crate::wake::{Handle, Mailbox};
+
+/// An event queue for one thread; `M` is what other threads may post to it. It cannot be sent to another thread:
+///
+/// ```compile_fail,E0277
+/// fn sendable<T: Send>(_: T) {}
+/// sendable(tercel_events::EventQueue::<()>::open(tercel_events::Config::small()).unwrap());
+/// ```
+pub struct EventQueue<M: Send = ()> {
+    pub(crate) config: Config,
+    pub(crate) poller: Poller,
+    pub(crate) slots: Slots,
+    pub(crate) ready: SlotList,
+    /// Streams that had bytes when no buffer was free.
+    pub(crate) starved: SlotList,
+    /// Streams with bytes queued since the last flush, or newly writable.
+    pub(crate) dirty: SlotList,
+    /// Sources whose deadline has come.
+    pub(crate) due: SlotList,
+    /// Listeners that rest because something ran out.
+    pub(crate) resting: SlotList,
+    pub(crate) wheel: Wheel,
+    pub(crate) origin: Instant,
+    pub(crate) pool: Rc<Pool>,
+    pub(crate) mailbox: Mailbox<M>,
+    pub(crate) mailbox_token: Token,
+    /// Whose turn it is to deliver: mailbox, deadlines, sources.
+    pub(crate) turn: u8,
+    pub(crate) hints: Vec<Hint>,
+    pub(crate) spare: Vec<Vec<u8>>,
+    pub(crate) counters: Counters,
+}
+
+impl<M: Send> EventQueue<M> {
+    /// Opens a queue for this thread. Tables and buffers are allocated here.
+    pub fn open(config: Config) -> Result<Self, OpenError> {
+        config.check()?;
+        let variable = std::env::var("TERCEL_EVENTS").ok();
+        let forced = config.backend_forced(variable.as_deref())?;
+        // One slot more than the caller may use, for the doorbell.
+        let slots_max = config.sources_max + 1;
+        let mut poller = Poller::open(forced, &config)?;
+        let mailbox = Mailbox::new(config.messages_max).map_err(OpenError::Os)?;
+        let mut slots = Slots::new(slots_max);
+        let mailbox_token = slots.insert(Source::Mailbox, 0);
+        poller.add(mailbox.bell(), mailbox_token, Interest::READ).map_err(OpenError::Os)?;
+        Ok(EventQueue {
+            poller,
+            slots,
+            ready: SlotList::new(slots_max),
+            starved: SlotList::new(slots_max),
+            dirty: SlotList::new(slots_max),
+            due: SlotList::new(slots_max),
+            resting: SlotList::new(slots_max),
+            wheel: Wheel::new(slots_max),
+            origin: Instant::now(),
+            pool: Pool::new(config.buffers, config.buffer_bytes),
+            mailbox,
+            mailbox_token,
+            turn: 0,
+            hints: Vec::with_capacity(HINTS_MAX),
+            spare: Vec::with_capacity(SPARES_MAX),
+            counters: Counters::default(),
+            config,
+        })
+    }
+
+    /// The backend that runs under this queue.
+    pub fn backend(&self) -> Backend {
+        self.poller.backend()
+    }
+
+    /// What the queue has done so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// How many sources are declared, finished streams that still send their rest included.
+    pub fn sources(&self) -> usize {
+        self.slots.tenants - 1
+    }
+
+    /// Reaches this queue from other threads.
+    pub fn handle(&self) -> Handle<M> {
+        self.mailbox.handle()
+    }
+
+    /// The token under which wakes and posted messages are reported.
+    pub fn mailbox(&self) -> Token {
+        self.mailbox_token
+    }
+
+    /// Declares a listening socket, TCP or Unix. Streams it accepts are declared by the queue, without delay of small
+    /// sends (`TCP_NODELAY`).
+    pub fn declare_listener(&mut self, socket: impl Into<OwnedFd>, key: u64) -> Result<Token, DeclareError> {
+        let fd = socket.into();
+        rustix::io::ioctl_fionbio(&fd, true).map_err(io::Error::from)?;
+        without_delay(fd.as_fd());
+        self.declare(Source::Listener(Listener::new(fd)), key, Interest::READ)
+    }
+
+    /// Declares a connected stream, TCP or Unix. What has arrived on it already is reported too.
+    pub fn declare_stream(&mut self, socket: impl Into<OwnedFd>, key: u64) -> Result<Token, DeclareError> {
+        let fd = socket.into();
+        rustix::io::ioctl_fionbio(&fd, true).map_err(io::Error::from)?;
+        without_delay(fd.as_fd());
+        self.declare(Source::Stream(Stream::new(fd)), key, Interest::READ)
+    }
+
+    /// Declares any descriptor that can be polled, say a pipe that carries signals. The queue owns it and reports its
+    /// readiness; the bytes are the caller's business, through [`EventQueue::fd`]. It should not block.
+    pub fn declare_fd(
+        &mut self,
+        fd: impl Into<OwnedFd>,
+        watch: Watch,
+        key: u64,
+    ) -> Result<Token, DeclareError> {
+        let interest = match watch {
+            Watch::Read => Interest::READ,
+            Watch::Write => Interest::WRITE,
+            Watch::Both => Interest::READ.with(Interest::WRITE),
+        };
+        self.declare(Source::Watch(fd.into()), key, interest)
+    }
+
+    /// Declares a timer that fires once, up to a millisecond after its deadline and never before.
+    pub fn declare_timer(&mut self, deadline: Instant, key: u64) -> Result<Token, DeclareError> {
+        let token = self.declare(Source::Timer, key, Interest::NONE)?;
+        self.schedule(token.slot(), deadline);
+        Ok(token)
+    }
+
+    /// Sets the deadline of a timer or a stream, in place of the one it had. A stream reports `Timer` and stays
+    /// declared. Moving a deadline later is cheap enough to do for each message.
+    pub fn set_deadline(&mut self, token: Token, deadline: Instant) -> bool {
+        let timed = matches!(self.live(token), Some(Slot { source: Source::Timer | Source::Stream(_), .. }));
+        if timed {
+            self.due.remove(token.slot());
+            self.schedule(token.slot(), deadline);
+        }
+        timed
+    }
+
+    /// Forgets the deadline of a stream. (A timer without a deadline is of no use: revoke it.)
+    pub fn clear_deadline(&mut self, token: Token) -> bool {
+        let timed = matches!(self.live(token), Some(Slot { source: Source::Stream(_), .. }));
+        if timed {
+            self.due.remove(token.slot());
+            self.wheel.remove(token.slot());
+        }
+        timed
+    }
+
+    /// Gives a source another key, from its next event on.
+    pub fn set_key(&mut self, token: Token, key: u64) -> bool {
+        self.live_mut(token).map(|slot| slot.key = key).is_some()
+    }
+
+    /// The descriptor of a source, say to read from a watched pipe or to ask for an address.
+    pub fn fd(&self, token: Token) -> Option<BorrowedFd<'_>> {
+        self.live(token)?.source.fd()
+    }
+
+    /// Whether a listener accepts.
+    pub fn listener_state(&self, token: Token) -> ListenerState {
+        match self.live(token) {
+            Some(Slot { source: Source::Listener(listener), .. }) => listener.state,
+            _ => ListenerState::Closed,
+        }
+    }
+
+    /// Takes a source out, closes its descriptor and drops what was queued to it. From now on no batch names the
+    /// token. Says whether the token named a source.
+    pub fn revoke(&mut self, token: Token) -> bool {
+        let (declared, listens) = match self.live(token).map(|slot| &slot.source) {
+            None | Some(Source::Mailbox) => (false, false),
+            Some(source) => (true, matches!(source, Source::Listener(_))),
+        };
+        if declared {
+            self.release(token.slot());
+        }
+        if listens {
+            // The kernel holds the socket, and its address, until the watch has ended: let it end now.
+            self.settle();
+        }
+        declared
+    }
+
+    /// Lets go of a stream, which lives until what is queued to it has been sent, or for `linger_ms`. The token means
+    /// nothing from now on. Says whether the token named a stream.
+    pub fn finish(&mut self, token: Token) -> bool {
+        let slot = token.slot();
+        match self.live_mut(token).map(|slot| &mut slot.source) {
+            Some(Source::Stream(stream)) => stream.finishing = true,
+            _ => return false,
+        }
+        self.ready.remove(slot);
+        self.starved.remove(slot);
+        self.due.remove(slot);
+        self.wheel.remove(slot);
+        self.flush_stream(slot);
+        if self.slots.get(token).is_some() {
+            let linger = Instant::now() + Duration::from_millis(self.config.linger_ms);
+            self.schedule(slot, linger);
+        }
+        true
+    }
+
+    /// Stops receiving from a stream, or accepting from a listener. Bytes then wait in the kernel and hold up the
+    /// peer. Costs nothing unless something arrives meanwhile.
+    pub fn pause(&mut self, token: Token) -> bool {
+        match self.live_mut(token).map(|slot| &mut slot.source) {
+            Some(Source::Stream(stream)) => stream.paused = true,
+            Some(Source::Listener(listener)) => listener.state = ListenerState::PausedByCaller,
+            _ => return false,
+        }
+        true
+    }
+
+    /// Takes back a pause. What arrived meanwhile is reported.
+    pub fn resume(&mut self, token: Token) -> bool {
+        match self.live_mut(token).map(|slot| &mut slot.source) {
+            Some(Source::Stream(stream)) => stream.paused = false,
+            Some(Source::Listener(listener)) => listener.state = ListenerState::Open,
+            _ => return false,
+        }
+        self.revive(token.slot());
+        true
+    }
+
+    /// Queues bytes to a stream. They leave, with whatever else was queued, at the next [`EventQueue::flush`] or
+    /// [`EventQueue::get_next_events`], in the order in which they were queued.
+    pub fn send(&mut self, token: Token, bytes: Vec<u8>) -> Result<(), SendError> {
+        let slot = token.slot();
+        let bytes_max = self.config.write_bytes_max;
+        for attempt in 0..2 {
+            let Some(Slot { source: Source::Stream(stream), failed: None, .. }) = self.live_mut(token) else {
+                return Err(SendError::Gone(bytes));
+            };
+            let queued = stream.outgoing.bytes;
+            if queued == 0 || queued.saturating_add(bytes.len()) <= bytes_max {
+                stream.outgoing.push(bytes);
+                self.dirty.push_back(slot);
+                return Ok(());
+            }
+            if attempt == 0 {
+                // Perhaps it is only that nothing was flushed since.
+                self.flush_stream(slot);
+            } else {
+                stream.owes_drained = true;
+            }
+        }
+        self.counters.sends_refused += 1;
+        Err(SendError::Full(bytes))
+    }
+
+    /// How many bytes are queued to a stream and not yet taken by the kernel.
+    pub fn unsent_bytes(&self, token: Token) -> Option<usize> {
+        match &self.live(token)?.source {
+            Source::Stream(stream) => Some(stream.outgoing.bytes),
+            _ => None,
+        }
+    }
+
+    /// An empty buffer, if possible one whose bytes were sent and whose memory can be used again.
+    pub fn spare_buffer(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Sends what is queued, as far as the sockets take it. `get_next_events` begins with this; call it to answer
+    /// early, before the rest of a batch is handled.
+    pub fn flush(&mut self) {
+        while let Some(slot) = self.dirty.pop_front() {
+            self.flush_stream(slot);
+        }
+    }
+
+    /// The tenant of a token, unless the caller has let go of it.
+    pub(crate) fn live(&self, token: Token) -> Option<&Slot> {
+        self.slots.get(token).filter(|slot| !slot.is_finishing())
+    }
+
+    pub(crate) fn live_mut(&mut self, token: Token) -> Option<&mut Slot> {
+        self.slots.get_mut(token).filter(|slot| !slot.is_finishing())
+    }
+
+    /// Whether one more source fits, if need be after the kernel has let go of some.
+    pub(crate) fn has_room(&mut self) -> bool {
+        if !self.slots.has_room() && self.slots.zombies > 0 {
+            self.settle();
+        }
+        self.slots.has_room()
+    }
+
+    /// Moves a source in and has the backend watch it.
+    pub(crate) fn declare(
+        &mut self,
+        source: Source,
+        key: u64,
+        interest: Interest,
+    ) -> Result<Token, DeclareError> {
+        if !self.has_room() {
+            return Err(DeclareError::Full);
+        }
+        let token = self.slots.insert(source, key);
+        let slot = self.slots.at(token.slot());
+        if let Some(fd) = slot.source.fd() {
+            if let Err(error) = self.poller.add(fd, token, interest) {
+                self.slots.vacate(token.slot(), true);
+                return Err(DeclareError::Os(error));
+            }
+            slot.armed = interest;
+        }
+        Ok(token)
+    }
+
+    pub(crate) fn schedule(&mut self, slot: u32, deadline: Instant) {
+        let after = deadline.saturating_duration_since(self.origin);
+        let tick = u64::try_from(after.as_nanos().div_ceil(TICK.as_nanos())).unwrap_or(u64::MAX / 2);
+        if tick <= self.wheel.now() {
+            self.wheel.remove(slot);
+            self.expire(slot);
+        } else {
+            self.wheel.set(slot, tick);
+        }
+    }
+}
+
+impl<M: Send> Drop for EventQueue<M> {
+    fn drop(&mut self) {
+        // A ring is torn down in the background, and until then it would hold every socket open, listeners included.
+        for number in self.slots.numbers() {
+            if self.slots.at(number).source.fd().is_some() {
+                self.release(number);
+            }
+        }
+        self.settle();
+    }
+}
+
+impl<M: Send> fmt::Debug for EventQueue<M> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("EventQueue")
+            .field("backend", &self.poller.backend())
+            .field("sources", &(self.slots.tenants - 1))
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What to watch a plain descriptor for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watch {
+    /// Something to read.
+    Read,
+    /// Room to write.
+    Write,
+    /// Both.
+    Both,
+}
+
+/// Why a source was not declared.
+#[derive(Debug, thiserror::Error)]
+pub enum DeclareError {
+    /// As many sources are declared as the configuration allows.
+    #[error("the event queue has no room for another source; close some, or raise sources_max")]
+    Full,
+    /// The system refuses to watch the descriptor.
+    #[error("the descriptor cannot be watched ({0}); check that it is open and of a kind that can be polled")]
+    Os(#[from] io::Error),
+}
+
+/// Why bytes were not queued; they come back.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// The peer does not read fast enough. `Drained` will report when there is room; or drop the stream.
+    #[error("the stream holds as many unsent bytes as allowed; wait for Drained, or drop the slow reader")]
+    Full(Vec<u8>),
+    /// The token names no stream, or its peer is gone (`Closed` follows).
+    #[error("the stream is gone; nobody will read the bytes")]
+    Gone(Vec<u8>),
+}
+
+/// Small messages leave at once. Not for Unix sockets, which refuse and have no such delay.
+fn without_delay(fd: BorrowedFd<'_>) {
+    let _ = rustix::net::sockopt::set_tcp_nodelay(fd, true);
+}
+
+/// The wheel's unit.
+pub(crate) const TICK: Duration = Duration::from_millis(1);
