@@ -1,0 +1,444 @@
+//! Which bytes of a type's objects are references, descriptors and plain numbers, and which types this cache knows.
+//!
+//! The invariant: a header that says *valid* and a type number stands before a body that passed the check of that
+//! type's layout. A type is known by its [`TypeKey`], which only the compiler's own identity of the type can make, so
+//! no implementation of `Class`, however wrong, can have its objects mistaken for another's.
+
+use std::any::TypeId;
+use std::cell::UnsafeCell;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::sync::{Arc, OnceLock};
+
+use tercel_wire::id::ClassId;
+use tercel_wire::layout::{Layout, NONE_AT, SPILLED};
+use tercel_wire::record::Class;
+use tercel_wire::schema::{Schema, Type};
+
+use crate::arena::Object;
+
+/// Types of a cache: a program has hundreds, and the tables of this size stay below 50 KiB.
+pub const TYPES_MAX: usize = 1024;
+
+/// A type of the program, for the calls that need not be generic.
+#[derive(Debug, Clone, Copy)]
+pub struct TypeKey {
+    pub(crate) id: TypeId,
+    pub(crate) schema: &'static Schema,
+}
+
+impl TypeKey {
+    /// The key of `T`.
+    pub fn of<T: Class>() -> TypeKey {
+        TypeKey { id: TypeId::of::<T>(), schema: &T::SCHEMA }
+    }
+
+    /// What the type looks like.
+    pub fn schema(&self) -> &'static Schema {
+        self.schema
+    }
+}
+
+/// What is known of a bound type.
+pub(crate) struct BoundType {
+    pub(crate) key: TypeKey,
+    /// The layout of its schema.
+    pub(crate) layout: Arc<Layout>,
+    /// The class that it was bound to first: what its new records say.
+    pub(crate) class: ClassId,
+    /// References of the fixed part.
+    refs: Box<[u16]>,
+    fixed: bool,
+}
+
+impl BoundType {
+    fn new(key: TypeKey, class: ClassId) -> BoundType {
+        let layout = Arc::new(Layout::of(key.schema));
+        let mut refs = Vec::new();
+        fixed_refs(key.schema, 0, &mut |at| refs.push(at as u16));
+        BoundType { key, class, refs: refs.into(), fixed: layout.is_fixed(), layout }
+    }
+
+    /// Calls `f` with the offset of every reference.
+    pub(crate) fn refs(&self, o: Object<'_>, mut f: impl FnMut(usize)) {
+        self.refs.iter().for_each(|&at| f(at as usize));
+        if !self.fixed {
+            let body = Body(o);
+            for_places(self.key.schema, 0, &mut |ty, at| var_refs(ty, &body, at, &mut f));
+        }
+    }
+
+    /// Bytes of the body that count.
+    pub(crate) fn used(&self, o: Object<'_>) -> usize {
+        if self.fixed { self.layout.size() } else { used(self.key.schema, &Body(o)) }
+    }
+
+    /// Bytes of the whole object, padded.
+    pub(crate) fn object_bytes(&self, o: Object<'_>) -> usize {
+        (4 + self.used(o)).next_multiple_of(4)
+    }
+}
+
+/// The bound types, by number. Readers look numbers of valid headers up without a lock.
+pub(crate) struct Types {
+    ids: Box<[UnsafeCell<MaybeUninit<TypeId>>]>,
+    bound: Box<[OnceLock<BoundType>]>,
+}
+
+// SAFETY: a cell of `ids` is written once, before its number is in any header, and only read afterwards.
+unsafe impl Sync for Types {}
+// SAFETY: `TypeId` and `BoundType` are `Send`.
+unsafe impl Send for Types {}
+
+impl Types {
+    pub(crate) fn new() -> Types {
+        Types {
+            ids: (0..TYPES_MAX).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect(),
+            bound: (0..TYPES_MAX).map(|_| OnceLock::new()).collect(),
+        }
+    }
+
+    /// Whether the number is `T`'s.
+    ///
+    /// # Safety
+    /// The number stood in a header after that header was seen to be valid.
+    #[inline(always)]
+    pub(crate) unsafe fn is<T: 'static>(&self, number: u16) -> bool {
+        // SAFETY: numbers in valid headers are below `TYPES_MAX`, because only `add` makes them.
+        let cell = unsafe { self.ids.get_unchecked(number as usize) };
+        // SAFETY: `add` wrote the cell before any header could have the number, and never writes it again; the
+        // acquiring load that saw the header valid made that write visible.
+        let id = unsafe { *cell.get() };
+        // SAFETY: as above, it was written.
+        let id = unsafe { id.assume_init() };
+        id == TypeId::of::<T>()
+    }
+
+    /// The bound type of a number.
+    pub(crate) fn get(&self, number: u16) -> Option<&BoundType> {
+        self.bound.get(number as usize)?.get()
+    }
+
+    /// The number of a bound type.
+    pub(crate) fn number(&self, key: TypeKey) -> Option<u16> {
+        let bound = self.bound[1..].iter().map_while(OnceLock::get);
+        bound.zip(1..).find(|(t, _)| t.key.id == key.id).map(|(_, n)| n)
+    }
+
+    /// Adds a type; `None` if there is no number left. Called by the writer only, so one at a time.
+    pub(crate) fn add(&self, key: TypeKey, class: ClassId) -> Option<u16> {
+        // Number 0 stays free: it is what a header of zeros would say.
+        let number = (1..TYPES_MAX).find(|&n| self.bound[n].get().is_none())?;
+        let cell = self.ids[number].get();
+        // SAFETY: the number was never given out, so no reader looks at the cell, and there is one writer.
+        unsafe { cell.write(MaybeUninit::new(key.id)) };
+        self.bound[number].set(BoundType::new(key, class)).ok()?;
+        Some(number as u16)
+    }
+}
+
+/// Bit sets over the fixed part of a type, computed by the compiler: a test with a constant offset costs nothing.
+pub(crate) struct Kinds<T>(PhantomData<T>);
+
+/// A bit for every two bytes of a body.
+pub(crate) type Bits = [u64; 64];
+
+impl<T: Class> Kinds<T> {
+    const REFS: Bits = bits(&T::SCHEMA, Kind::Ref);
+    const PARTS: Bits = bits(&T::SCHEMA, Kind::Part);
+    const TEXTS: Bits = bits(&T::SCHEMA, Kind::Text);
+    const REF_LISTS: Bits = bits(&T::SCHEMA, Kind::RefList);
+    /// Bytes of the fixed part.
+    pub(crate) const SIZE: usize = T::SCHEMA.size();
+
+    /// Whether a reference stands there.
+    #[inline(always)]
+    pub(crate) fn is_ref(at: usize) -> bool {
+        at < Self::SIZE && at.is_multiple_of(4) && Self::REFS[at / 128] >> (at / 2 % 64) & 1 != 0
+    }
+
+    /// Whether a descriptor of a variable part stands there.
+    #[inline(always)]
+    pub(crate) fn is_part(at: usize) -> bool {
+        at < Self::SIZE && at.is_multiple_of(2) && Self::PARTS[at / 128] >> (at / 2 % 64) & 1 != 0
+    }
+
+    /// Whether the descriptor of a text stands there.
+    #[inline(always)]
+    pub(crate) fn is_text(at: usize) -> bool {
+        at < Self::SIZE && at.is_multiple_of(2) && Self::TEXTS[at / 128] >> (at / 2 % 64) & 1 != 0
+    }
+
+    /// Whether the descriptor of a list of references stands there.
+    #[inline(always)]
+    pub(crate) fn is_ref_list(at: usize) -> bool {
+        at < Self::SIZE && at.is_multiple_of(2) && Self::REF_LISTS[at / 128] >> (at / 2 % 64) & 1 != 0
+    }
+
+    /// Whether the bytes are in the fixed part and none of them belongs to a reference.
+    #[inline(always)]
+    pub(crate) fn is_plain(at: usize, len: usize) -> bool {
+        if at > Self::SIZE || len > Self::SIZE - at {
+            return false;
+        }
+        let mut cell = at / 4;
+        while cell * 4 < at + len {
+            if Self::REFS[cell / 32] >> (cell * 2 % 64) & 1 != 0 {
+                return false;
+            }
+            cell += 1;
+        }
+        true
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Ref,
+    Part,
+    Text,
+    RefList,
+}
+
+const fn bits(schema: &Schema, kind: Kind) -> Bits {
+    let mut out = [0; 64];
+    schema_bits(schema, 0, kind, &mut out);
+    out
+}
+
+const fn schema_bits(schema: &Schema, base: usize, kind: Kind, out: &mut Bits) {
+    let mut i = 0;
+    while i < schema.fields.len() {
+        type_bits(&schema.fields[i].ty, base + schema.offset(i), kind, out);
+        i += 1;
+    }
+}
+
+const fn type_bits(ty: &Type, at: usize, kind: Kind, out: &mut Bits) {
+    let hit = match ty {
+        Type::Scalar(_) | Type::Array(..) => false,
+        Type::Ref(_) => matches!(kind, Kind::Ref),
+        Type::Text => matches!(kind, Kind::Part | Kind::Text),
+        Type::Bytes => matches!(kind, Kind::Part),
+        Type::List(Type::Ref(_)) => matches!(kind, Kind::Part | Kind::RefList),
+        Type::List(_) => matches!(kind, Kind::Part),
+        Type::Option(t) => {
+            // What an absent value would read as is nobody's part; its references are checked all the same.
+            let pad = if t.has_none() { 0 } else { t.align() };
+            if t.has_none() || matches!(kind, Kind::Ref) {
+                type_bits(t, at + pad, kind, out);
+            }
+            false
+        }
+        Type::Record(r) => {
+            schema_bits(r, at, kind, out);
+            false
+        }
+    };
+    if hit {
+        out[at / 128] |= 1 << (at / 2 % 64);
+    }
+}
+
+/// What a place in a body is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Region {
+    /// A reference begins here.
+    Ref,
+    /// A descriptor begins here.
+    Part,
+    /// Bytes that never change, up to (not including) this offset.
+    Plain(usize),
+}
+
+/// What stands at `at` of a checked body of this schema, variable parts included. For the places that [`Kinds`] does
+/// not know; takes time in the number of fields and of elements with parts of their own.
+pub(crate) fn region(schema: &Schema, o: Object<'_>, at: usize) -> Option<Region> {
+    region_of_schema(schema, &Body(o), 0, at)
+}
+
+fn region_of_schema(schema: &Schema, body: &Body<'_>, base: usize, at: usize) -> Option<Region> {
+    (0..schema.fields.len()).find_map(|i| region_of(&schema.fields[i].ty, body, base + schema.offset(i), at))
+}
+
+fn region_of(ty: &Type, body: &Body<'_>, base: usize, at: usize) -> Option<Region> {
+    let own = base <= at && at < base + ty.size();
+    match ty {
+        Type::Scalar(_) | Type::Array(..) => own.then_some(Region::Plain(base + ty.size())),
+        Type::Ref(_) => (at == base).then_some(Region::Ref),
+        Type::Record(r) => region_of_schema(r, body, base, at),
+        Type::Option(t) if t.has_none() => region_of(t, body, base, at),
+        Type::Option(t) => {
+            let inner = base + t.align();
+            match own && at < inner {
+                true => Some(Region::Plain(inner)),
+                // Nobody checked what stands in an absent value.
+                false if body.u8(base) != 1 => None,
+                false => region_of(t, body, inner, at),
+            }
+        }
+        Type::Text | Type::Bytes | Type::List(_) if own => (at == base).then_some(Region::Part),
+        Type::Text | Type::Bytes | Type::List(_) => match body.part(base) {
+            Part::None => None,
+            Part::Spilled(from) if at == from => Some(Region::Ref),
+            Part::Spilled(from) => (from + 4 <= at && at < from + 8).then_some(Region::Plain(from + 8)),
+            Part::Here(from, len) => region_of_block(ty, body, from, len, at),
+        },
+    }
+}
+
+fn region_of_block(ty: &Type, body: &Body<'_>, from: usize, len: usize, at: usize) -> Option<Region> {
+    let Type::List(t) = ty else {
+        return (from <= at && at < from + len).then_some(Region::Plain(from + len));
+    };
+    let size = t.size();
+    let end = from + len * size;
+    if from <= at && at < end {
+        if is_plain(t) {
+            return Some(Region::Plain(end));
+        }
+        return region_of(t, body, from + (at - from) / size * size, at);
+    }
+    if is_fixed(t) { None } else { (0..len).find_map(|i| region_of(t, body, from + i * size, at)) }
+}
+
+/// Whether values of the type have no part of their own.
+fn is_fixed(ty: &Type) -> bool {
+    match ty {
+        Type::Scalar(_) | Type::Array(..) | Type::Ref(_) => true,
+        Type::Text | Type::Bytes | Type::List(_) => false,
+        Type::Option(t) => is_fixed(t),
+        Type::Record(r) => r.fields.iter().all(|f| is_fixed(&f.ty)),
+    }
+}
+
+/// Whether values of the type are nothing but bytes.
+fn is_plain(ty: &Type) -> bool {
+    match ty {
+        Type::Scalar(_) | Type::Array(..) => true,
+        Type::Ref(_) | Type::Text | Type::Bytes | Type::List(_) => false,
+        Type::Option(t) => is_plain(t),
+        Type::Record(r) => r.fields.iter().all(|f| is_plain(&f.ty)),
+    }
+}
+
+fn for_places(schema: &Schema, base: usize, f: &mut dyn FnMut(&Type, usize)) {
+    for (i, field) in schema.fields.iter().enumerate() {
+        f(&field.ty, base + schema.offset(i));
+    }
+}
+
+fn fixed_refs(schema: &Schema, base: usize, f: &mut dyn FnMut(usize)) {
+    for_places(schema, base, &mut |ty, at| type_refs(ty, at, f));
+}
+
+fn type_refs(ty: &Type, at: usize, f: &mut dyn FnMut(usize)) {
+    match ty {
+        Type::Ref(_) => f(at),
+        Type::Option(t) => type_refs(t, at + if t.has_none() { 0 } else { t.align() }, f),
+        Type::Record(r) => fixed_refs(r, at, f),
+        _ => {}
+    }
+}
+
+/// The references among a list element's own bytes. Unlike in the fixed part, those of an absent value were not checked.
+fn item_refs(ty: &Type, body: &Body<'_>, at: usize, f: &mut dyn FnMut(usize)) {
+    match ty {
+        Type::Ref(_) => f(at),
+        Type::Option(t) if t.has_none() => item_refs(t, body, at, f),
+        Type::Option(t) if body.u8(at) == 1 => {
+            item_refs(t, body, at + t.align(), f);
+        }
+        Type::Record(r) => for_places(r, at, &mut |t, at| item_refs(t, body, at, f)),
+        _ => {}
+    }
+}
+
+/// The references of the variable parts of a value, and not those of its own bytes.
+fn var_refs(ty: &Type, body: &Body<'_>, at: usize, f: &mut dyn FnMut(usize)) {
+    match ty {
+        Type::Scalar(_) | Type::Array(..) | Type::Ref(_) => {}
+        Type::Record(r) => for_places(r, at, &mut |t, at| var_refs(t, body, at, f)),
+        Type::Option(t) if t.has_none() => var_refs(t, body, at, f),
+        Type::Option(t) => {
+            if body.u8(at) == 1 {
+                var_refs(t, body, at + t.align(), f);
+            }
+        }
+        Type::Text | Type::Bytes | Type::List(_) => match body.part(at) {
+            Part::None => {}
+            Part::Spilled(from) => f(from),
+            Part::Here(from, len) => {
+                let Type::List(t) = ty else { return };
+                for i in 0..len {
+                    item_refs(t, body, from + i * t.size(), f);
+                    var_refs(t, body, from + i * t.size(), f);
+                }
+            }
+        },
+    }
+}
+
+/// Bytes of a checked body that its fixed part and its descriptors name.
+pub(crate) fn used(schema: &Schema, body: &Body<'_>) -> usize {
+    let mut end = schema.size();
+    for_places(schema, 0, &mut |ty, at| end = end.max(var_end(ty, body, at)));
+    end
+}
+
+fn var_end(ty: &Type, body: &Body<'_>, at: usize) -> usize {
+    let mut end = 0;
+    match ty {
+        Type::Scalar(_) | Type::Array(..) | Type::Ref(_) => {}
+        Type::Record(r) => for_places(r, at, &mut |t, at| end = end.max(var_end(t, body, at))),
+        Type::Option(t) if t.has_none() => end = var_end(t, body, at),
+        Type::Option(t) => {
+            if body.u8(at) == 1 {
+                end = var_end(t, body, at + t.align());
+            }
+        }
+        Type::Text | Type::Bytes | Type::List(_) => match body.part(at) {
+            Part::None => {}
+            Part::Spilled(from) => end = from + 8,
+            Part::Here(from, len) => {
+                let Type::List(t) = ty else { return from + len };
+                end = from + len * t.size();
+                if !is_fixed(t) {
+                    (0..len).for_each(|i| end = end.max(var_end(t, body, from + i * t.size())));
+                }
+            }
+        },
+    }
+    end
+}
+
+/// The numbers of a checked body that say where things are. They are plain bytes, so they may be read at any time.
+pub(crate) struct Body<'a>(pub(crate) Object<'a>);
+
+enum Part {
+    None,
+    Here(usize, usize),
+    Spilled(usize),
+}
+
+impl Body<'_> {
+    fn u8(&self, at: usize) -> u8 {
+        // SAFETY: the walks above ask only for marks of optional values of the checked body's own type.
+        let b = unsafe { self.0.bytes(at, 1) };
+        b[0]
+    }
+
+    fn u16(&self, at: usize) -> u16 {
+        // SAFETY: the walks above ask only for descriptors of the checked body's own type.
+        let b = unsafe { self.0.bytes(at, 2) };
+        u16::from_le_bytes([b[0], b[1]])
+    }
+
+    fn part(&self, at: usize) -> Part {
+        match (self.u16(at), self.u16(at + 2)) {
+            (NONE_AT, _) | (_, 0) => Part::None,
+            (from, SPILLED) => Part::Spilled(from as usize),
+            (from, len) => Part::Here(from as usize, len as usize),
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Where Tercel objects live in memory: frames, handles, swizzled references, pins, replacement.
+//!
+//! This crate caches pages that others fetch and gives views of their objects. It fetches nothing, decides nothing about
+//! transactions and makes no system call: its arena and its fence are handed in. It has two faces. A [`Reader`], for any
+//! thread, opens a [`Scope`] a transaction; a hit is a few loads and plain stores. The [`Writer`] has one owner: it
+//! installs pages, flags what a commit made obsolete, swizzles, and makes room by the hybrid policy of HAC (Castro,
+//! Adya, Liskov, Myers: *HAC: Hybrid Adaptive Caching for Distributed Storage Systems*, SOSP '97).
+//!
+//! Nothing that can be seen is ever overwritten or slid: new versions and kept objects go to a fresh place, and a frame
+//! is reused only when no view is in it and no way leads there.
+//!
+//! Public functions are safe and sound whatever their caller does; what the caller must keep in order for the *answers*
+//! to be right (flag, then advance, then install) is said at each of them.
+//!
+//! | module | its noun |
+//! |---|---|
+//! | `memory` | the arena and the fence that are handed in |
+//! | `arena`, `page`, `swizzle` | places, slots of intact frames, forms of reference words |
+//! | `protocol`, `sync` | the steps that threads take at the same time |
+//! | `class` | which bytes of a type are references, and which types are bound |
+//! | `table` | handles |
+//! | `slot`, `scope`, `view`, `overlay` | pins and marks, the hit path, what a program reads, what it has changed |
+//! | `writer` | one file a transition: `resolve`, `install`, `flag`, `keep`, `replace` |
+#![cfg(not(loom))]
+
+#[cfg(target_endian = "big")]
+compile_error!("reference words are read as they are stored, which is little-endian");
+
+mod arena;
+mod class;
+mod config;
+mod memory;
+mod overlay;
+mod page;
+mod protocol;
+mod scope;
+mod shared;
+mod slot;
+mod stats;
+mod swizzle;
+mod sync;
+mod table;
+mod view;
+mod writer;
+mod zeroed;
+
+pub use arena::FRAME_BYTES;
+pub use class::{TYPES_MAX, TypeKey};
+pub use config::{
+    BUDGET_BYTES_MIN, Config, ConfigError, FRAMES_MIN, HacParams, Policy, SCOPES_MAX, arena_bytes,
+};
+pub use memory::{Boxed, Fence, Memory, SeqCst};
+pub use overlay::{Overlay, OverlayError};
+pub use scope::{Reader, Scope, Step};
+pub use shared::TRACE_PAGES_MAX;
+pub use stats::Stats;
+pub use view::View;
+pub use writer::{BindError, Doomed, Full, InstallError, Resolved, Writer, heap};

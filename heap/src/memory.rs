@@ -1,0 +1,92 @@
+//! What the cache stands on: an arena and a fence, both handed in, so that this crate needs no system call.
+
+use std::cell::UnsafeCell;
+use std::ptr::NonNull;
+
+use crate::sync::{Ordering, fence};
+
+/// The arena in which frames live.
+///
+/// # Safety
+/// From [`Memory::base`] on, [`Memory::len`] bytes are readable and writable, zero at first, aligned to 8,192, at the
+/// same place and nobody else's until the value is dropped. [`Memory::discard`] leaves every byte of its range
+/// readable and writable, with any content.
+pub unsafe trait Memory: Send + Sync {
+    /// The first byte.
+    fn base(&self) -> NonNull<u8>;
+
+    /// How many bytes there are.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Gives the memory of a range back to the system; may do nothing.
+    fn discard(&self, offset: usize, len: usize);
+}
+
+/// The writer's half of the fence between readers who pin and the writer who evicts.
+///
+/// # Safety
+/// If [`Fence::is_process_wide`] says so, [`Fence::heavy`] acts as a sequentially consistent fence on every thread of
+/// the process that runs at the time (as Linux's private expedited `membarrier`); in any case it is one on its own
+/// thread.
+pub unsafe trait Fence: Send + Sync {
+    /// The fence.
+    fn heavy(&self);
+
+    /// Whether it reaches all threads. If not, readers pay for a fence of their own at every pin.
+    fn is_process_wide(&self) -> bool;
+}
+
+/// A fence for tests and for systems that refuse a process-wide one: readers pay.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SeqCst;
+
+// SAFETY: the fence is a sequentially consistent one and does not claim to reach other threads.
+unsafe impl Fence for SeqCst {
+    fn heavy(&self) {
+        fence(Ordering::SeqCst);
+    }
+
+    fn is_process_wide(&self) -> bool {
+        false
+    }
+}
+
+/// An arena from the allocator, for tests and small tools.
+#[derive(Debug)]
+pub struct Boxed {
+    blocks: Box<[Block]>,
+}
+
+#[derive(Debug)]
+#[repr(C, align(8192))]
+struct Block(UnsafeCell<[u8; 8192]>);
+
+impl Boxed {
+    /// An arena of at least `bytes`.
+    pub fn new(bytes: usize) -> Boxed {
+        Boxed { blocks: (0..bytes.div_ceil(8192)).map(|_| Block(UnsafeCell::new([0; 8192]))).collect() }
+    }
+}
+
+// SAFETY: the cells are never touched by this type once it is built; whoever holds the arena decides who touches what.
+unsafe impl Send for Boxed {}
+// SAFETY: as above; no method reads or writes a cell.
+unsafe impl Sync for Boxed {}
+
+// SAFETY: the boxed slice owns `len` zeroed bytes at a fixed, aligned place; `discard` does nothing.
+unsafe impl Memory for Boxed {
+    fn base(&self) -> NonNull<u8> {
+        NonNull::from(&*self.blocks).cast()
+    }
+
+    fn len(&self) -> usize {
+        self.blocks.len() * 8192
+    }
+
+    fn discard(&self, _: usize, _: usize) {}
+}

@@ -1,0 +1,307 @@
+//! A transaction's private copies: what it has changed or made and nobody else sees (no-steal).
+//!
+//! A copy is changed in place only while no view of it is alive; otherwise a fresh version takes its place and the old
+//! one stays as long as its views. References of private copies stay in stored form.
+//!
+//! The invariant: every version passed the check of its type's layout, and one that a view shows is neither changed nor
+//! freed.
+
+use std::cell::{RefCell, UnsafeCell};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use tercel_wire::id::{ClassId, Oref};
+use tercel_wire::layout::{Layout, RecordError};
+use tercel_wire::page::OBJECT_BYTES_MAX;
+use tercel_wire::record::{Class, Encoder, HEADER_BYTES, NoSpill, convert};
+use thiserror::Error;
+
+use crate::arena::Object;
+use crate::class::TypeKey;
+use crate::protocol::{VALID, is_pinned, pin_again};
+use crate::scope::Scope;
+use crate::shared::Shared;
+use crate::sync::AtomicU32;
+use crate::view::View;
+
+/// A copy that cannot be kept. The program, or the engine above, must act.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum OverlayError {
+    /// The type was never bound to a class.
+    #[error("the type `{0}` is bound to no class of this space: bind it before writing objects")]
+    Unbound(&'static str),
+    /// The bytes are not an object of the type.
+    #[error("a private copy is not what its type says: {0}")]
+    Damaged(#[from] RecordError),
+    /// No object, or one that no page could hold.
+    #[error("an object has a header and at most {OBJECT_BYTES_MAX} bytes in whole words")]
+    Size,
+    /// There is no private copy to change.
+    #[error("{0} has no private copy: put one before patching it")]
+    Absent(Oref),
+    /// The type has another one bound already.
+    #[error("{0} has a private copy of another type")]
+    OtherType(Oref),
+}
+
+/// Private copies by reference. See the module.
+pub struct Overlay {
+    shared: Arc<Shared>,
+    inner: RefCell<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    copies: HashMap<Oref, Copy, FxBuildHasher>,
+    order: Vec<Oref>,
+    /// Versions that had views when they were replaced.
+    old: Vec<Held>,
+    bytes: usize,
+}
+
+struct Copy {
+    version: Held,
+    key: TypeKey,
+    /// The record of another class that the copy was converted from.
+    behind: Option<Vec<u8>>,
+}
+
+/// The reference, then the object, in words.
+struct Version {
+    pin: AtomicU32,
+    words: Box<[UnsafeCell<u32>]>,
+}
+
+/// Owns a version through a plain pointer, because views have references to it while this moves about.
+struct Held(NonNull<Version>);
+
+impl Held {
+    fn new(oref: Oref, number: u16, object: &[u8]) -> Held {
+        let words = (0..=object.len() / 4).map(|_| UnsafeCell::new(0)).collect();
+        let held = Held(NonNull::from(Box::leak(Box::new(Version { pin: AtomicU32::new(0), words }))));
+        // SAFETY: the version was just made, nobody has a view of it.
+        unsafe { held.fill(oref, number, object) };
+        held
+    }
+}
+
+impl std::ops::Deref for Held {
+    type Target = Version;
+
+    fn deref(&self) -> &Version {
+        // SAFETY: the version was leaked by `new` and is freed by `drop` only.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // SAFETY: the pointer came from a leaked box; who drops this saw that no view pins the version, or holds the
+        // overlay by `&mut`, which no view outlives.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+impl Version {
+    /// # Safety
+    /// No view of this version is alive.
+    unsafe fn fill(&self, oref: Oref, number: u16, object: &[u8]) {
+        let header = (u32::from(number) | u32::from(VALID) << 16).to_le();
+        let body = object[HEADER_BYTES..].chunks_exact(4);
+        let body = body.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]).to_le());
+        for (cell, word) in self.words.iter().zip([oref.raw(), header].into_iter().chain(body)) {
+            // SAFETY: nobody reads the cell, as the caller promises, and the overlay is used by one thread.
+            unsafe { cell.get().write(word) };
+        }
+    }
+
+    fn object(&self) -> Object<'_> {
+        let first = NonNull::from(&*self.words).cast::<u8>();
+        // SAFETY: a version has at least two words: the reference and the header.
+        let header = unsafe { first.add(4) };
+        // SAFETY: words are aligned to 4, stay allocated as long as the version, and are cells.
+        unsafe { Object::new(header) }
+    }
+
+    /// The object with the class in its header.
+    fn bytes(&self, class: ClassId) -> Vec<u8> {
+        let mut out = Vec::with_capacity((self.words.len() - 1) * 4);
+        out.extend_from_slice(&class.0.to_le_bytes());
+        out.extend_from_slice(&[0, 0]);
+        for w in &self.words[2..] {
+            // SAFETY: one thread uses the overlay, and it does not write now.
+            let word = unsafe { w.get().read() };
+            out.extend_from_slice(&u32::from_le(word).to_le_bytes());
+        }
+        out
+    }
+}
+
+impl Overlay {
+    /// An empty one, for the cache that `scope` belongs to.
+    pub fn new(scope: &Scope) -> Overlay {
+        Overlay { shared: scope.shared.clone(), inner: RefCell::default() }
+    }
+
+    /// Keeps a private copy, in place of any other: an object in stored form, whose class is taken from the type.
+    /// `behind` is what [`View::behind`] gave for the view that it was copied from.
+    pub fn put(
+        &self,
+        oref: Oref,
+        object: &[u8],
+        key: TypeKey,
+        behind: Option<Vec<u8>>,
+    ) -> Result<(), OverlayError> {
+        if object.len() < HEADER_BYTES || !object.len().is_multiple_of(4) || object.len() > OBJECT_BYTES_MAX {
+            return Err(OverlayError::Size);
+        }
+        let number = self.number(key)?;
+        self.layout(number)?.check(&object[HEADER_BYTES..])?;
+        if let Some(b) = &behind {
+            self.stored_layout(b).ok_or(OverlayError::Size)?.check(&b[HEADER_BYTES..])?;
+        }
+        let mut inner = self.inner.borrow_mut();
+        let version = Held::new(oref, number, object);
+        inner.bytes += object.len();
+        let copy = Copy { version, key, behind };
+        match inner.copies.insert(oref, copy) {
+            Some(before) => inner.retire(before.version),
+            None => inner.order.push(oref),
+        }
+        Ok(())
+    }
+
+    fn number(&self, key: TypeKey) -> Result<u16, OverlayError> {
+        self.shared.types.number(key).ok_or(OverlayError::Unbound(key.schema.name))
+    }
+
+    fn layout(&self, number: u16) -> Result<Arc<Layout>, OverlayError> {
+        let t = self.shared.types.get(number).ok_or(OverlayError::Unbound(""))?;
+        Ok(t.layout.clone())
+    }
+
+    /// Overwrites bytes of a private copy's body.
+    pub fn patch(&self, oref: Oref, at: usize, bytes: &[u8]) -> Result<(), OverlayError> {
+        let mut inner = self.inner.borrow_mut();
+        let copy = inner.copies.get_mut(&oref).ok_or(OverlayError::Absent(oref))?;
+        let number = self.number(copy.key)?;
+        let mut object = copy.version.bytes(ClassId(0));
+        let from = HEADER_BYTES.saturating_add(at);
+        let Some(place) = object.get_mut(from..from.saturating_add(bytes.len())) else {
+            return Err(OverlayError::Size);
+        };
+        place.copy_from_slice(bytes);
+        self.layout(number)?.check(&object[HEADER_BYTES..])?;
+        if is_pinned(&copy.version.pin) {
+            let old = std::mem::replace(&mut copy.version, Held::new(oref, number, &object));
+            inner.bytes += object.len();
+            inner.retire(old);
+        } else {
+            // SAFETY: no view pins it.
+            unsafe { copy.version.fill(oref, number, &object) };
+        }
+        Ok(())
+    }
+
+    /// A view of the private copy; `None` if there is none, or it is not a `T`.
+    ///
+    /// # Panics
+    /// If `scope` belongs to another cache than this overlay.
+    pub fn view<'s, T: Class>(&'s self, scope: &'s Scope, oref: Oref) -> Option<View<'s, T>> {
+        assert!(Arc::ptr_eq(&self.shared, &scope.shared), "a scope of the overlay's own cache");
+        let inner = self.inner.borrow();
+        let copy = inner.copies.get(&oref).filter(|c| c.key.id == TypeKey::of::<T>().id)?;
+        pin_again(&copy.version.pin);
+        // SAFETY: the version does not move; it is changed or freed only when no view pins it, or when the overlay,
+        // which `'s` borrows, is gone.
+        let version: &'s Version = unsafe { copy.version.0.as_ref() };
+        Some(View::new(version.object(), &version.pin, scope))
+    }
+
+    /// What the private copy was converted from; see [`View::behind`].
+    pub fn behind(&self, oref: Oref) -> Option<Vec<u8>> {
+        self.inner.borrow().copies.get(&oref)?.behind.clone()
+    }
+
+    /// Whether there is a private copy.
+    pub fn contains(&self, oref: Oref) -> bool {
+        self.inner.borrow().copies.contains_key(&oref)
+    }
+
+    /// The private copy as it would be stored, the class of its type in the header.
+    pub fn get(&self, oref: Oref) -> Option<Vec<u8>> {
+        let inner = self.inner.borrow();
+        let copy = inner.copies.get(&oref)?;
+        Some(copy.version.bytes(self.shared.types.get(self.shared.types.number(copy.key)?)?.class))
+    }
+
+    /// What a commit sends for the private copy: as [`Overlay::get`], but a copy that was converted goes back into the
+    /// record that it came from if that can hold it, so that fields unknown to this program keep their values.
+    pub fn record(&self, oref: Oref) -> Option<Vec<u8>> {
+        let own = self.get(oref)?;
+        let inner = self.inner.borrow();
+        let copy = inner.copies.get(&oref)?;
+        let merged = copy.behind.as_ref().and_then(|b| self.merge(copy.key, &own, b));
+        Some(merged.unwrap_or(own))
+    }
+
+    /// The layout of the class that a stored record's header names.
+    fn stored_layout(&self, record: &[u8]) -> Option<Arc<Layout>> {
+        let header = record.get(..HEADER_BYTES)?;
+        self.shared.classes().get(&ClassId(u16::from_le_bytes([header[0], header[1]]))).cloned()
+    }
+
+    fn merge(&self, key: TypeKey, own: &[u8], behind: &[u8]) -> Option<Vec<u8>> {
+        let class = ClassId(u16::from_le_bytes([behind[0], behind[1]]));
+        let stored = self.stored_layout(behind)?;
+        let mine = self.layout(self.number(key).ok()?).ok()?;
+        stored.accepts(&mine).ok()?;
+        let mut no = NoSpill;
+        let mut e = Encoder::new(stored.size(), &mut no).spill_above(OBJECT_BYTES_MAX);
+        convert(&stored, &behind[HEADER_BYTES..], &stored, &mut e, |place, e| {
+            let known = mine.place(&place.name).is_some();
+            if known {
+                convert(&mine, &own[HEADER_BYTES..], &stored, e, |p, _| p.name != place.name);
+            }
+            known
+        });
+        e.finish(class).ok()
+    }
+
+    /// References with private copies, in the order in which each was first put.
+    pub fn orefs(&self) -> Vec<Oref> {
+        self.inner.borrow().order.clone()
+    }
+
+    /// Bytes of all versions, replaced ones included while they have views.
+    pub fn bytes_total(&self) -> usize {
+        self.inner.borrow().bytes
+    }
+
+    /// Whether there is no private copy.
+    pub fn is_empty(&self) -> bool {
+        self.inner.borrow().order.is_empty()
+    }
+
+    /// Forgets every copy; by `&mut`, so no view is alive.
+    pub fn clear(&mut self) {
+        *self.inner.get_mut() = Inner::default();
+    }
+}
+
+impl Inner {
+    /// Keeps a replaced version as long as it has views, and frees those that have none any more.
+    fn retire(&mut self, version: Held) {
+        self.old.push(version);
+        let bytes = &mut self.bytes;
+        self.old.retain(|v| {
+            let keep = is_pinned(&v.pin);
+            if !keep {
+                *bytes -= (v.words.len() - 1) * 4;
+            }
+            keep
+        });
+    }
+}

@@ -1,0 +1,103 @@
+//! The steps that threads take at the same time, one small function each: what `Reader`, `Writer` and the models of
+//! `tests/loom.rs` all call.
+//!
+//! | race | the reader | the writer |
+//! |---|---|---|
+//! | pin and evict | [`pin`], light fence, entry again | [`close`], heavy fence, [`is_pinned`] |
+//! | swizzle and compact | [`load`] of the word, then of the entry | [`publish`] the entry, then the word |
+//! | hit and invalidate | [`usable`], then [`unmoved`] | [`set_flag`], then [`advance`] |
+//! | read and install | [`load`] of the entry, then [`unmoved`] | [`advance`], then [`publish`] |
+//! | commit and invalidate | [`watermark`], then the flags of what was read | [`set_flag`], then [`advance`] |
+
+use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering, light};
+
+/// In an entry's address: the object may be about to move; wait for the writer.
+pub(crate) const BUSY: u32 = 1 << 31;
+
+/// In a header's flags: checked against its class, whose type number stands where the class stood.
+pub(crate) const VALID: u8 = 1;
+/// In a header's flags: a commit made this copy obsolete. Never cleared.
+pub(crate) const INVALID: u8 = 2;
+
+/// Pins what `entry` was `seen` to name: the count goes up, and only then is the entry believed. `false`, and nothing
+/// is pinned, if it changed in between.
+///
+/// # Panics
+/// At 2^32 - 1 pins of one frame, which only leaked views can reach.
+#[inline(always)]
+pub(crate) fn pin(count: &AtomicU32, entry: &AtomicU32, seen: u32, strong: bool) -> bool {
+    pin_again(count);
+    light(strong);
+    if entry.load(Ordering::Acquire) == seen {
+        return true;
+    }
+    unpin(count);
+    false
+}
+
+/// One more pin on a frame that is pinned already, so nothing has to be looked at again.
+#[inline(always)]
+pub(crate) fn pin_again(count: &AtomicU32) {
+    let n = count.load(Ordering::Relaxed).checked_add(1).expect("fewer than 2^32 pins on a frame");
+    count.store(n, Ordering::Relaxed);
+}
+
+/// Gives a pin back; everything done under it happens before.
+#[inline(always)]
+pub(crate) fn unpin(count: &AtomicU32) {
+    count.store(count.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Release);
+}
+
+/// Whether a scope holds a pin; asked after [`close`] and the heavy fence.
+#[inline]
+pub(crate) fn is_pinned(count: &AtomicU32) -> bool {
+    count.load(Ordering::Acquire) != 0
+}
+
+/// Keeps new pins off an entry.
+#[inline]
+pub(crate) fn close(entry: &AtomicU32) {
+    entry.store(entry.load(Ordering::Relaxed) | BUSY, Ordering::Relaxed);
+}
+
+/// Reads a reference word or an entry.
+#[inline(always)]
+pub(crate) fn load(word: &AtomicU32) -> u32 {
+    word.load(Ordering::Acquire)
+}
+
+/// Writes a reference word or an entry; what it leads to was written before.
+#[inline]
+pub(crate) fn publish(word: &AtomicU32, value: u32) {
+    word.store(value, Ordering::Release);
+}
+
+/// Whether a copy was checked and is not obsolete. What is loaded after this is no older than the answer.
+#[inline(always)]
+pub(crate) fn usable(flags: &AtomicU8) -> bool {
+    flags.load(Ordering::Acquire) & (VALID | INVALID) == VALID
+}
+
+/// Sets flags; only the writer does, so a load and a store are enough.
+#[inline]
+pub(crate) fn set_flag(flags: &AtomicU8, bits: u8) {
+    flags.store(flags.load(Ordering::Relaxed) | bits, Ordering::Release);
+}
+
+/// Whether the watermark still is what the snapshot was taken at; asked last.
+#[inline(always)]
+pub(crate) fn unmoved(w: &AtomicU64, expected: u64) -> bool {
+    w.load(Ordering::Acquire) == expected
+}
+
+/// The watermark; everything flagged up to it is seen to be flagged afterwards.
+#[inline]
+pub(crate) fn watermark(w: &AtomicU64) -> u64 {
+    w.load(Ordering::Acquire)
+}
+
+/// Moves the watermark; every flag up to it was set before.
+#[inline]
+pub(crate) fn advance(w: &AtomicU64, stamp: u64) {
+    w.store(stamp, Ordering::Release);
+}

@@ -1,0 +1,109 @@
+//! What readers and the writer have in common.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use tercel_wire::id::{ClassId, PageId};
+use tercel_wire::layout::Layout;
+
+use crate::arena::Arena;
+use crate::class::Types;
+use crate::memory::Fence;
+use crate::slot::Slot;
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::table::Table;
+
+/// Everything that a hit touches, and what scopes are opened with.
+pub(crate) struct Shared {
+    pub(crate) arena: Arena,
+    pub(crate) table: Table,
+    pub(crate) types: Types,
+    /// The catalogue's classes.
+    pub(crate) classes: Mutex<HashMap<ClassId, Arc<Layout>, FxBuildHasher>>,
+    pub(crate) frames: Box<[FrameTag]>,
+    /// The commit up to which every invalidation is applied.
+    pub(crate) watermark: AtomicU64,
+    pub(crate) slots: Box<[OnceLock<Slot>]>,
+    /// Slots that no scope has open, the last used one on top.
+    pub(crate) pool: Mutex<Vec<u32>>,
+    pub(crate) fence: Box<dyn Fence>,
+    /// Whether readers pay for the fence.
+    pub(crate) strong: bool,
+    /// Bytes of all scopes' sets of moved references.
+    pub(crate) moved_bytes: AtomicUsize,
+    /// Read sets that have ended.
+    pub(crate) ended: AtomicU64,
+    /// Whole pages, least recently used first: hits must then leave their time.
+    pub(crate) recency: Option<Recency>,
+}
+
+/// What readers may know of a frame that they have pinned.
+#[derive(Debug, Default)]
+pub(crate) struct FrameTag {
+    /// The page of an intact frame; 0 for others.
+    pub(crate) page: AtomicU32,
+    /// Its slots.
+    pub(crate) slots: AtomicU32,
+}
+
+/// When each frame was last used.
+pub(crate) struct Recency {
+    clock: AtomicU64,
+    pub(crate) last: Box<[AtomicU64]>,
+    trace: Mutex<Option<Vec<PageId>>>,
+}
+
+/// Pages that one trace holds, so that a forgotten one ends: 64 MiB.
+pub const TRACE_PAGES_MAX: usize = 1 << 24;
+
+impl Recency {
+    pub(crate) fn new(frames: usize) -> Recency {
+        Recency {
+            clock: AtomicU64::new(1),
+            last: (0..frames).map(|_| AtomicU64::new(0)).collect(),
+            trace: Mutex::new(None),
+        }
+    }
+
+    /// A frame is used now. Two uses of one frame may race; the later time or the earlier one stays.
+    pub(crate) fn touch(&self, frame: u32, page: u32) {
+        let mut trace = self.trace();
+        let now = self.clock.fetch_add(1, Ordering::Relaxed);
+        self.last[frame as usize].store(now, Ordering::Relaxed);
+        if let (Some(t), Some(page)) =
+            (trace.as_mut().filter(|t| t.len() < TRACE_PAGES_MAX), PageId::new(page))
+        {
+            t.push(page);
+        }
+    }
+
+    pub(crate) fn trace(&self) -> MutexGuard<'_, Option<Vec<PageId>>> {
+        self.trace.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+impl Shared {
+    /// The slot of a number, made at its first use.
+    pub(crate) fn slot(&self, n: u32) -> &Slot {
+        self.slots[n as usize].get_or_init(|| Slot::new(self.frames.len()))
+    }
+
+    /// Slots that were ever opened.
+    pub(crate) fn opened(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter().filter_map(OnceLock::get)
+    }
+
+    pub(crate) fn classes(&self) -> MutexGuard<'_, HashMap<ClassId, Arc<Layout>, FxBuildHasher>> {
+        self.classes.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    pub(crate) fn pool(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.pool.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// The page of an intact frame.
+    pub(crate) fn page(&self, frame: u32) -> Option<PageId> {
+        PageId::new(self.frames[frame as usize].page.load(Ordering::Relaxed))
+    }
+}

@@ -1,0 +1,298 @@
+//! What one open scope holds: a pin count for every frame, a mark for every object that was read, and the references
+//! of objects that were read and have left their place since.
+//!
+//! Pins and marks are written by the scope's own thread with plain stores. The writer reads them, and clears the marks
+//! of a frame that it takes, only when it knows that the frame is not pinned and cannot be. The lock is for what both
+//! sides change: the set of moved references, and the clearing of a scope that closes.
+
+use std::sync::{Mutex, MutexGuard};
+
+use hashbrown::HashSet;
+use rustc_hash::FxBuildHasher;
+use tercel_wire::id::{Oref, PageId, SLOTS_MAX};
+
+use crate::arena::{FRAME_WORDS, Spot};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::zeroed::{Zero, zeroed};
+
+/// Words of a block: a bit for each word of a frame, so that even two headers without bodies have one each.
+const BLOCK_WORDS: usize = FRAME_WORDS as usize / 64;
+/// Bytes that a granted block costs, its tag and its place in the list of returned ones included.
+pub(crate) const BLOCK_BYTES: usize = BLOCK_WORDS * 8 + 8 + 4;
+/// Bytes that a frame costs in every slot.
+pub(crate) const CELL_BYTES: usize = 8;
+
+const _: () = assert!(BLOCK_WORDS == 32, "the summary has a bit for each word");
+
+/// A block that belongs to no frame.
+const NOBODY: u32 = u32::MAX;
+
+/// Pins and marks of one frame, side by side because a hit touches both.
+#[derive(Debug)]
+pub(crate) struct Cell {
+    pub(crate) pins: AtomicU32,
+    block: AtomicU32,
+}
+
+#[derive(Debug)]
+struct Tag {
+    frame: AtomicU32,
+    /// Which words of the block are not 0.
+    summary: AtomicU32,
+}
+
+// SAFETY: two atomics of zeros.
+unsafe impl Zero for Cell {}
+// SAFETY: two atomics of zeros.
+unsafe impl Zero for Tag {}
+
+/// The answer to a mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mark {
+    /// It is new.
+    Fresh,
+    /// It was there.
+    Already,
+    /// There is no block left; the writer can grant more.
+    NoRoom,
+}
+
+/// One of the places that scopes are opened at.
+pub(crate) struct Slot {
+    cells: Box<[Cell]>,
+    words: Box<[AtomicU64]>,
+    tags: Box<[Tag]>,
+    /// Blocks 1 to this are or were in use since the scope opened.
+    next: AtomicU32,
+    granted: AtomicU32,
+    /// Odd while a scope is open.
+    pub(crate) serial: AtomicU32,
+    /// Something that was read is obsolete and has left its place.
+    pub(crate) doomed: AtomicBool,
+    /// A marked object has been copied or may be reached at another place: a fresh mark does not say that the object
+    /// is read for the first time.
+    pub(crate) moved: AtomicBool,
+    kept: Mutex<Kept>,
+}
+
+/// What both sides change.
+#[derive(Default)]
+pub(crate) struct Kept {
+    /// References of objects that were read and have left their place.
+    pub(crate) moved: Moved,
+    /// Blocks that the writer took back from frames.
+    returned: Vec<u32>,
+}
+
+/// References of objects that were read and have left their place.
+pub(crate) type Moved = HashSet<u32, FxBuildHasher>;
+
+/// Whether a reference to an object of the page is among them.
+pub(crate) fn names_page(moved: &Moved, page: PageId) -> bool {
+    if moved.len() <= SLOTS_MAX as usize {
+        return moved.iter().any(|&o| o >> 9 == page.get());
+    }
+    (0..SLOTS_MAX).filter_map(|slot| Oref::new(page, slot)).any(|o| moved.contains(&o.raw()))
+}
+
+impl Slot {
+    pub(crate) fn new(frames: usize) -> Slot {
+        Slot {
+            cells: zeroed(frames),
+            words: zeroed((frames + 1) * BLOCK_WORDS),
+            tags: zeroed(frames + 1),
+            next: AtomicU32::new(0),
+            granted: AtomicU32::new(0),
+            serial: AtomicU32::new(0),
+            doomed: AtomicBool::new(false),
+            moved: AtomicBool::new(false),
+            kept: Mutex::default(),
+        }
+    }
+
+    /// Pins and marks of a frame.
+    #[inline(always)]
+    pub(crate) fn cell(&self, frame: u32) -> &Cell {
+        &self.cells[frame as usize]
+    }
+
+    /// Notes that the object at a place of a pinned frame was read.
+    #[inline(always)]
+    pub(crate) fn mark(&self, cell: &Cell, spot: Spot) -> Mark {
+        let mut block = cell.block.load(Ordering::Relaxed);
+        if block == 0 {
+            match self.take_block(cell, spot.frame()) {
+                0 => return Mark::NoRoom,
+                b => block = b,
+            }
+        }
+        let at = spot.cell() as usize / 64;
+        let word = &self.words[block as usize * BLOCK_WORDS + at];
+        let old = word.load(Ordering::Relaxed);
+        let new = old | 1 << (spot.cell() % 64);
+        if old == new {
+            return Mark::Already;
+        }
+        word.store(new, Ordering::Relaxed);
+        if old == 0 {
+            let summary = &self.tags[block as usize].summary;
+            summary.store(summary.load(Ordering::Relaxed) | 1 << at, Ordering::Relaxed);
+        }
+        Mark::Fresh
+    }
+
+    #[cold]
+    fn take_block(&self, cell: &Cell, frame: u32) -> u32 {
+        let next = self.next.load(Ordering::Relaxed);
+        let block = if next < self.granted.load(Ordering::Relaxed) {
+            self.next.store(next + 1, Ordering::Relaxed);
+            next + 1
+        } else {
+            match self.kept().returned.pop() {
+                Some(b) => b,
+                None => return 0,
+            }
+        };
+        self.tags[block as usize].frame.store(frame, Ordering::Relaxed);
+        cell.block.store(block, Ordering::Relaxed);
+        block
+    }
+
+    /// Whether the next frame can be marked without the writer.
+    pub(crate) fn has_room(&self) -> bool {
+        self.next.load(Ordering::Relaxed) < self.granted.load(Ordering::Relaxed)
+            || !self.kept().returned.is_empty()
+    }
+
+    /// Blocks that the budget has paid for.
+    pub(crate) fn granted(&self) -> u32 {
+        self.granted.load(Ordering::Relaxed)
+    }
+
+    /// Blocks that it could still be given: one for each frame is enough.
+    pub(crate) fn grantable(&self) -> u32 {
+        self.tags.len() as u32 - 1 - self.granted()
+    }
+
+    /// Grants blocks. The list of returned ones gets their room, so that it never grows later.
+    pub(crate) fn grant(&self, blocks: u32) {
+        let all = self.granted() + blocks.min(self.grantable());
+        let mut kept = self.kept();
+        let short = (all as usize).saturating_sub(kept.returned.len());
+        kept.returned.reserve_exact(short);
+        self.granted.store(all, Ordering::Relaxed);
+    }
+
+    /// What both sides change.
+    pub(crate) fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Calls `f` with the place of everything marked. For the scope's own thread.
+    pub(crate) fn marks(&self, mut f: impl FnMut(Spot)) {
+        for b in 1..=self.next.load(Ordering::Relaxed) as usize {
+            let frame = self.tags[b].frame.load(Ordering::Relaxed);
+            if frame != NOBODY {
+                self.block_marks(b, |cell| f(Spot(frame * FRAME_WORDS + cell)));
+            }
+        }
+    }
+
+    fn block_marks(&self, block: usize, mut f: impl FnMut(u32)) {
+        let mut summary = self.tags[block].summary.load(Ordering::Relaxed);
+        while summary != 0 {
+            let at = summary.trailing_zeros();
+            summary &= summary - 1;
+            let mut word = self.words[block * BLOCK_WORDS + at as usize].load(Ordering::Relaxed);
+            while word != 0 {
+                f(at * 64 + word.trailing_zeros());
+                word &= word - 1;
+            }
+        }
+    }
+
+    fn clear_block(&self, block: usize) {
+        let tag = &self.tags[block];
+        let mut summary = tag.summary.load(Ordering::Relaxed);
+        while summary != 0 {
+            let at = summary.trailing_zeros() as usize;
+            summary &= summary - 1;
+            self.words[block * BLOCK_WORDS + at].store(0, Ordering::Relaxed);
+        }
+        tag.summary.store(0, Ordering::Relaxed);
+    }
+
+    /// Takes the marks of a frame that nobody pins: `f` gets each marked place. For the writer, under the lock.
+    pub(crate) fn take_marks(&self, kept: &mut Kept, frame: u32, mut f: impl FnMut(&mut Kept, Spot)) {
+        let cell = self.cell(frame);
+        let block = cell.block.load(Ordering::Relaxed) as usize;
+        if block == 0 {
+            return;
+        }
+        self.block_marks(block, |at| f(kept, Spot(frame * FRAME_WORDS + at)));
+        self.clear_block(block);
+        self.tags[block].frame.store(NOBODY, Ordering::Relaxed);
+        cell.block.store(0, Ordering::Relaxed);
+        kept.returned.push(block as u32);
+    }
+
+    /// Forgets everything, leaked pins included: no view can be alive when a scope ends. Gives back how many bytes
+    /// the set of moved references had.
+    pub(crate) fn clear(&self) -> usize {
+        let mut kept = self.kept();
+        for b in 1..=self.next.load(Ordering::Relaxed) as usize {
+            let frame = self.tags[b].frame.load(Ordering::Relaxed);
+            if frame != NOBODY {
+                self.clear_block(b);
+                let cell = self.cell(frame);
+                cell.block.store(0, Ordering::Relaxed);
+                cell.pins.store(0, Ordering::Release);
+            }
+        }
+        self.next.store(0, Ordering::Relaxed);
+        kept.returned.clear();
+        self.doomed.store(false, Ordering::Relaxed);
+        self.moved.store(false, Ordering::Relaxed);
+        let bytes = kept.moved.allocation_size();
+        kept.moved = HashSet::default();
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_come_back_until_the_scope_clears_them() {
+        let slot = Slot::new(4);
+        let mark = |at: u32| slot.mark(slot.cell(Spot(at).frame()), Spot(at));
+        assert_eq!(mark(10), Mark::NoRoom);
+        slot.grant(2);
+        assert_eq!(
+            [mark(10), mark(11), mark(10), mark(2048 + 2047)],
+            [Mark::Fresh, Mark::Fresh, Mark::Already, Mark::Fresh]
+        );
+        assert_eq!(mark(3 * 2048 + 8), Mark::NoRoom);
+        let mut seen = vec![];
+        slot.marks(|s| seen.push(s.0));
+        assert_eq!(seen, [10, 11, 4095]);
+        slot.clear();
+        slot.marks(|_| panic!("nothing is marked any more"));
+        assert_eq!(mark(3 * 2048 + 8), Mark::Fresh);
+    }
+
+    #[test]
+    fn a_taken_frame_gives_its_block_to_the_next() {
+        let slot = Slot::new(4);
+        slot.grant(1);
+        slot.mark(slot.cell(0), Spot(8));
+        let mut seen = vec![];
+        slot.take_marks(&mut slot.kept(), 0, |_, s| seen.push(s.0));
+        assert_eq!((seen, slot.has_room()), (vec![8], true));
+        assert_eq!(slot.mark(slot.cell(1), Spot(2048 + 9)), Mark::Fresh);
+        let mut seen = vec![];
+        slot.marks(|s| seen.push(s.0));
+        assert_eq!(seen, [2057]);
+    }
+}

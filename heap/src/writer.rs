@@ -1,0 +1,584 @@
+//! The one owner of the cache: everything that is not a hit.
+//!
+//! This file keeps the state, the budget and the walk over a frame's objects; each transition has a file of its own.
+//!
+//! The invariants, which `verify` walks through:
+//! - an entry leads to a valid copy in a frame that is in use, or nowhere;
+//! - an entry's count is the number of words of valid copies, those before copies outside a page included, that name
+//!   its handle;
+//! - a copy made obsolete keeps its flag until its frame is taken;
+//! - a frame is taken only when every entry into it was closed before the heavy fence and no scope pinned it after;
+//! - what is charged never exceeds the budget.
+
+mod bind;
+mod flag;
+mod install;
+mod keep;
+mod replace;
+mod resolve;
+mod verify;
+
+use std::sync::{Arc, Mutex, OnceLock};
+
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use tercel_wire::id::{ClassId, Oref, PageId, Stamp};
+use thiserror::Error;
+
+pub use bind::BindError;
+pub use install::InstallError;
+pub use resolve::Resolved;
+
+use crate::arena::{Arena, CONVERTED, FORWARDED, FRAME_BYTES, FRAME_WORDS, Object, Spot};
+use crate::class::Types;
+use crate::config::{Config, ConfigError, Plan, Policy};
+use crate::memory::{Fence, Memory};
+use crate::page;
+use crate::protocol::{INVALID, VALID, advance, watermark};
+use crate::scope::{Reader, Scope};
+use crate::shared::{FrameTag, Recency, Shared};
+use crate::slot::{BLOCK_BYTES, Slot, names_page};
+use crate::stats::Stats;
+use crate::swizzle::Word;
+use crate::sync::{AtomicU64, AtomicUsize, Ordering};
+use crate::table::{Index, Table};
+use replace::Replacer;
+
+/// Makes a cache over an arena of at least [`crate::arena_bytes`] bytes.
+pub fn heap(
+    config: Config,
+    memory: Box<dyn Memory>,
+    fence: Box<dyn Fence>,
+) -> Result<(Reader, Writer), ConfigError> {
+    let plan = Plan::of(&config)?;
+    let needed = plan.frames * FRAME_BYTES;
+    if memory.len() < needed {
+        return Err(ConfigError::Arena { found: memory.len(), needed });
+    }
+    let lru = config.policy == Policy::Lru;
+    let shared = Arc::new(Shared {
+        arena: Arena::new(memory, needed),
+        table: Table::new(plan.entries_max),
+        types: Types::new(),
+        classes: Mutex::default(),
+        frames: (0..plan.frames).map(|_| FrameTag::default()).collect(),
+        watermark: AtomicU64::new(0),
+        slots: (0..config.scopes_max).map(|_| OnceLock::new()).collect(),
+        pool: Mutex::new((0..config.scopes_max as u32).rev().collect()),
+        strong: !fence.is_process_wide(),
+        fence,
+        moved_bytes: AtomicUsize::new(0),
+        ended: AtomicU64::new(0),
+        recency: lru.then(|| Recency::new(plan.frames)),
+    });
+    let mut writer = Writer {
+        index: Index::new(plan.entries_max, plan.granted, plan.index_slots),
+        frames: vec![Frame::default(); plan.frames],
+        free: (0..plan.frames as u32).rev().collect(),
+        withheld: 0,
+        pages: HashMap::with_capacity_and_hasher(plan.frames, FxBuildHasher),
+        bindings: HashMap::default(),
+        superseded: Vec::with_capacity(plan.frames),
+        target: None,
+        newest: None,
+        replacer: Replacer::new(&config.policy, plan.frames),
+        round: 0,
+        shy: false,
+        serials: vec![0; config.scopes_max],
+        pending: Vec::with_capacity(2 * PENDING_MAX),
+        parked: Vec::with_capacity(PENDING_MAX),
+        ended: 0,
+        pending_lost: false,
+        plan,
+        budget_bytes: config.budget_bytes,
+        charge: config.charge_table,
+        stats: Stats::default(),
+        shared: shared.clone(),
+    };
+    for (id, layout) in tercel_wire::class::built_in() {
+        writer.define(id, Arc::new(layout));
+    }
+    Ok((Reader { shared }, writer))
+}
+
+/// The cache's owner. See the crate.
+pub struct Writer {
+    shared: Arc<Shared>,
+    index: Index,
+    frames: Vec<Frame>,
+    free: Vec<u32>,
+    withheld: u32,
+    pages: HashMap<PageId, PageInfo, FxBuildHasher>,
+    bindings: HashMap<ClassId, bind::Binding, FxBuildHasher>,
+    /// Intact frames whose page was fetched anew.
+    superseded: Vec<u32>,
+    /// The frame that kept objects, own versions and converted objects are appended to.
+    target: Option<u32>,
+    /// The frame of the page installed last, which is not taken before it could be used.
+    newest: Option<u32>,
+    replacer: Replacer,
+    /// Counts calls of `free_frames`, so that each tries a pinned frame once.
+    round: u32,
+    /// It has met a pin.
+    shy: bool,
+    /// Serials of the slots at the last rotation of given-back handles.
+    serials: Vec<u32>,
+    /// Pages that may have lost their last copy, each once.
+    pending: Vec<PageId>,
+    /// Those of them that an open read set names.
+    parked: Vec<PageId>,
+    /// How many read sets had ended when they were looked at.
+    ended: u64,
+    /// Whether some found no place there.
+    pending_lost: bool,
+    plan: Plan,
+    budget_bytes: usize,
+    charge: bool,
+    stats: Stats,
+}
+
+/// No frame can be freed: views pin too many, or the cache is too small. The caller must let go of views and try again,
+/// or give up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error(
+    "the cache is full and {pinned} of the frames tried are pinned by views: drop some, or enlarge the cache"
+)]
+pub struct Full {
+    /// Frames that could not be taken because of pins.
+    pub pinned: u32,
+}
+
+/// What the transaction has read is not consistent with any later state. It must be tried anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("an object that the transaction read was changed by another: try again")]
+pub struct Doomed;
+
+/// Pages waiting for a read set to end: with those waiting to be reported, twice as many, 24 KiB. When there are more, all
+/// pages are looked through at the next end of a read set.
+const PENDING_MAX: usize = 2048;
+
+/// What a frame holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum State {
+    #[default]
+    Free,
+    Withheld,
+    /// A page, the one that the page map knows.
+    Intact,
+    /// A page that was fetched anew since.
+    Superseded,
+    /// Single objects, each behind a word with its handle.
+    Compacted,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Frame {
+    state: State,
+    /// It is being taken: nothing may be led into it.
+    closing: bool,
+    /// Words in use, of a compacted frame.
+    fill: u16,
+    /// The last call of `free_frames` that found it pinned.
+    skipped: u32,
+    /// As a candidate for being taken: when it was looked at, 0 if it is none; threshold and share of hot objects.
+    epoch: u32,
+    t: u8,
+    h: u16,
+    /// It is in the list of candidates, perhaps from an earlier life.
+    listed: bool,
+}
+
+/// What must be known of a page of which something is cached.
+#[derive(Debug, Clone, Copy)]
+struct PageInfo {
+    /// The intact frame.
+    frame: Option<u32>,
+    /// Superseded intact frames.
+    superseded: u32,
+    /// Copies in compacted frames.
+    copies: u32,
+    /// It is in `pending`.
+    pending: bool,
+}
+
+/// An object in a frame.
+#[derive(Debug, Clone, Copy)]
+struct Item {
+    spot: Spot,
+    oref: Oref,
+    flags: u8,
+    usage: u8,
+}
+
+impl Item {
+    fn is_live(&self) -> bool {
+        self.flags & (VALID | INVALID) == VALID
+    }
+}
+
+impl Writer {
+    /// Moves the watermark: every invalidation up to `w` has been flagged. Newer copies are installed only after this.
+    /// A stamp that is not newer changes nothing.
+    pub fn advance(&mut self, w: Stamp) {
+        if w > self.watermark() {
+            advance(&self.shared.watermark, w.0);
+        }
+    }
+
+    /// The commit up to which all invalidations are applied.
+    pub fn watermark(&self) -> Stamp {
+        Stamp(watermark(&self.shared.watermark))
+    }
+
+    /// A hit or a re-check saw another watermark than its snapshot: if nothing that the scope read is obsolete, the
+    /// watermark becomes its snapshot. The watermark is loaded before anything is tested.
+    pub fn recheck(&mut self, scope: &Scope) -> Result<(), Doomed> {
+        self.assert_own(scope);
+        let w = self.watermark();
+        let slot = scope.slot();
+        let mut obsolete = slot.doomed.load(Ordering::Acquire);
+        slot.marks(|spot| {
+            obsolete |= self.shared.arena.object(spot).flags().load(Ordering::Relaxed) & INVALID != 0;
+        });
+        if obsolete {
+            slot.doomed.store(true, Ordering::Release);
+            return Err(Doomed);
+        }
+        scope.adopt(w);
+        Ok(())
+    }
+
+    /// Appends the references of everything that the scope read, each once, those that left their place included.
+    pub fn read_set(&mut self, scope: &Scope, out: &mut Vec<Oref>) {
+        self.assert_own(scope);
+        let from = out.len();
+        scope.slot().marks(|spot| out.extend(self.oref_at(spot)));
+        out.extend(scope.slot().kept().moved.iter().filter_map(|&o| Oref::from_raw(o)));
+        out[from..].sort_unstable();
+        let mut kept = from;
+        for i in from..out.len() {
+            if i == from || out[i] != out[kept - 1] {
+                out[kept] = out[i];
+                kept += 1;
+            }
+        }
+        out.truncate(kept);
+    }
+
+    /// Counts a reference that was found to name nothing as read: a later birth dooms the scope.
+    pub fn note_read(&mut self, scope: &Scope, oref: Oref) {
+        self.assert_own(scope);
+        let slot = scope.slot();
+        let mut kept = slot.kept();
+        slot.moved.store(true, Ordering::Release);
+        if !keep::keep_reference(&self.shared, &mut kept.moved, oref, self.plan.moved_bytes_max) {
+            slot.doomed.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether the page is here as it was fetched.
+    pub fn is_cached(&self, page: PageId) -> bool {
+        self.pages.get(&page).is_some_and(|p| p.frame.is_some())
+    }
+
+    /// Whether anything of the page is here, so that its invalidations must be heard.
+    pub fn is_held(&self, page: PageId) -> bool {
+        self.pages.contains_key(&page)
+    }
+
+    /// Appends the pages that no cached object, pin or open read set names any more; each is reported once, until it is
+    /// installed again. Who asked for invalidations of them need not any longer.
+    pub fn dropped(&mut self, out: &mut Vec<PageId>) {
+        let ended = self.shared.ended.load(Ordering::Acquire);
+        if ended != std::mem::replace(&mut self.ended, ended) {
+            // A read set that named pages is gone: those that waited for it are looked at again.
+            self.pending.append(&mut self.parked);
+            if std::mem::take(&mut self.pending_lost) {
+                self.find_gone();
+            }
+        }
+        let mut pending = std::mem::take(&mut self.pending);
+        for id in pending.drain(..) {
+            if !self.pages.get(&id).is_none_or(PageInfo::is_gone) {
+                self.pages.entry(id).and_modify(|p| p.pending = false);
+            } else if self.shared.opened().any(|slot| names_page(&slot.kept().moved, id)) {
+                self.park(id);
+            } else {
+                self.pages.remove(&id);
+                out.push(id);
+            }
+        }
+        self.pending = pending;
+    }
+
+    fn park(&mut self, page: PageId) {
+        if self.parked.len() < PENDING_MAX {
+            return self.parked.push(page);
+        }
+        self.pages.entry(page).and_modify(|p| p.pending = false);
+        self.pending_lost = true;
+    }
+
+    /// Looks through all pages for those that found no place in the lists.
+    fn find_gone(&mut self) {
+        for (id, p) in self.pages.iter_mut().filter(|(_, p)| p.is_gone() && !p.pending) {
+            if self.pending.len() == 2 * PENDING_MAX {
+                self.pending_lost = true;
+                return;
+            }
+            p.pending = true;
+            self.pending.push(*id);
+        }
+    }
+
+    /// Begins, or with `false` ends, the trace of page accesses that the whole-page policy leaves, and gives what was
+    /// traced so far. Always empty under another policy.
+    pub fn trace(&mut self, on: bool) -> Vec<PageId> {
+        let Some(recency) = &self.shared.recency else { return Vec::new() };
+        std::mem::replace(&mut *recency.trace(), on.then(Vec::new)).unwrap_or_default()
+    }
+
+    /// Counts, and the state now.
+    pub fn stats(&self) -> Stats {
+        let count = |s: State| self.frames.iter().filter(|f| f.state == s).count() as u32;
+        Stats {
+            budget_bytes: self.budget_bytes,
+            charged_bytes: self.used_bytes(),
+            frames: self.frames.len() as u32,
+            frames_free: count(State::Free),
+            frames_withheld: count(State::Withheld),
+            frames_intact: count(State::Intact),
+            frames_superseded: count(State::Superseded),
+            frames_compacted: count(State::Compacted),
+            entries: self.index.live(),
+            table_bytes: self.index.bytes(),
+            marks_bytes: self.marks_bytes(),
+            pages: self.pages.len() as u32,
+            ..self.stats
+        }
+    }
+
+    fn assert_own(&self, scope: &Scope) {
+        assert!(Arc::ptr_eq(&self.shared, &scope.shared), "a scope of this cache");
+    }
+
+    fn marks_bytes(&self) -> usize {
+        self.shared.opened().map(|s| s.granted() as usize * BLOCK_BYTES).sum()
+    }
+
+    /// What is charged to the budget now.
+    fn used_bytes(&self) -> usize {
+        let frames = (self.frames.len() - self.withheld as usize) * FRAME_BYTES;
+        if !self.charge {
+            return frames;
+        }
+        frames
+            + self.plan.fixed_bytes
+            + self.index.bytes()
+            + self.pages.allocation_size()
+            + self.marks_bytes()
+    }
+
+    /// Gives frames up until `bytes` more fit into the budget.
+    fn make_room(&mut self, bytes: usize) -> Result<(), Full> {
+        while self.charge && self.used_bytes() + bytes > self.budget_bytes {
+            // Below this the cache would thrash on its own table.
+            if self.frames.len() - (self.withheld as usize) <= FRAMES_LEFT_MIN {
+                return Err(Full { pinned: 0 });
+            }
+            if self.free.len() <= self.replacer.free_min() {
+                self.free_frames(self.replacer.free_min() + 1)?;
+            }
+            // Only frames that are free can be given up; the last ones are for the page that is on its way.
+            let Some(frame) = self.free.pop() else { return Err(Full { pinned: 0 }) };
+            self.frames[frame as usize].state = State::Withheld;
+            self.withheld += 1;
+            self.shared.arena.discard(frame);
+        }
+        Ok(())
+    }
+
+    /// Makes sure that a few handles can be given out.
+    fn table_room(&mut self, handles: u32) -> Result<(), Full> {
+        // Handles and slots may both have to grow, one after the other; two rounds are enough for both.
+        for _ in 0..3 {
+            if self.index.spare() >= handles {
+                return Ok(());
+            }
+            self.rest_handles();
+            if self.index.spare() >= handles {
+                return Ok(());
+            }
+            let (bytes, more, slots) = self.index.growth(&self.shared.table);
+            self.make_room(bytes)?;
+            self.index.grow(&self.shared.table, more, slots);
+        }
+        if self.index.spare() >= handles { Ok(()) } else { Err(Full { pinned: 0 }) }
+    }
+
+    /// Lets handles that were given back be used again if every scope that was open then has closed.
+    fn rest_handles(&mut self) {
+        if !self.index.waiting() {
+            return;
+        }
+        self.fence();
+        self.rest_handles_fenced();
+    }
+
+    /// The same, where a heavy fence has just been paid for.
+    fn rest_handles_fenced(&mut self) {
+        let passed = self.shared.slots.iter().zip(&self.serials).all(|(slot, &then)| {
+            then % 2 == 0 || slot.get().is_some_and(|s| s.serial.load(Ordering::Acquire) != then)
+        });
+        if passed {
+            self.index.rotate(&self.shared.table);
+            for (slot, serial) in self.shared.slots.iter().zip(&mut self.serials) {
+                *serial = slot.get().map_or(0, |s: &Slot| s.serial.load(Ordering::Acquire));
+            }
+        }
+    }
+
+    fn fence(&mut self) {
+        self.shared.fence.heavy();
+        self.stats.fences += 1;
+    }
+
+    /// Makes sure that the scope can mark objects of at least one more frame.
+    fn marks_room(&mut self, scope: &Scope) -> Result<(), Full> {
+        let slot = scope.slot();
+        // With a block for every frame, the next frame to be marked gives one back before it is filled anew.
+        if slot.has_room() || slot.grantable() == 0 {
+            return Ok(());
+        }
+        let blocks = (slot.granted() / 2).max(MARKS_GRANT).min(slot.grantable());
+        self.make_room(blocks as usize * BLOCK_BYTES)?;
+        slot.grant(blocks);
+        Ok(())
+    }
+
+    /// Makes sure that the page map can take one more page without growing.
+    fn pages_room(&mut self) -> Result<(), Full> {
+        if self.pages.len() < self.pages.capacity() {
+            return Ok(());
+        }
+        // The old map lives until the new one, twice its size, is filled.
+        let grown = self.pages.allocation_size() * 2 + 64;
+        self.make_room(grown)?;
+        self.pages.reserve(self.pages.capacity());
+        Ok(())
+    }
+
+    /// The page's record, which must be there or have room.
+    fn page_info(&mut self, page: PageId) -> &mut PageInfo {
+        self.pages.entry(page).or_insert(PageInfo { frame: None, superseded: 0, copies: 0, pending: false })
+    }
+
+    /// One copy in a compacted frame less.
+    fn page_lost(&mut self, page: PageId, change: impl FnOnce(&mut PageInfo)) {
+        let Some(p) = self.pages.get_mut(&page) else { return };
+        change(p);
+        if p.is_gone() && !p.pending {
+            p.pending = self.pending.len() < 2 * PENDING_MAX;
+            if p.pending {
+                self.pending.push(page);
+            } else {
+                self.pending_lost = true;
+            }
+        }
+    }
+
+    /// The reference of the object at a place.
+    fn oref_at(&self, spot: Spot) -> Option<Oref> {
+        match self.shared.page(spot.frame()) {
+            Some(page) => page::slot_at(&self.shared, spot).and_then(|slot| Oref::new(page, slot)),
+            None => Some(self.shared.table.oref(self.handle_before(spot))),
+        }
+    }
+
+    /// The handle in front of an object of a compacted frame.
+    fn handle_before(&self, spot: Spot) -> u32 {
+        self.shared.arena.word(spot.0 - 1).load(Ordering::Relaxed)
+    }
+
+    fn object(&self, spot: Spot) -> Object<'_> {
+        self.shared.arena.object(spot)
+    }
+
+    /// The object at a place of the page map's own frame of its page.
+    fn at_home(&self, oref: Oref) -> Option<(Spot, usize)> {
+        page::extent(&self.shared, self.pages.get(&oref.page())?.frame?, oref.slot())
+    }
+
+    /// Every object of a frame, in order of place.
+    fn items(&self, frame: u32, out: &mut Vec<Item>) {
+        out.clear();
+        let mut push = |spot: Spot, oref: Oref| {
+            let o = self.object(spot);
+            let (flags, usage) = (o.flags().load(Ordering::Relaxed), o.usage().load(Ordering::Relaxed));
+            out.push(Item { spot, oref, flags, usage });
+        };
+        if let Some(page) = self.shared.page(frame) {
+            for slot in 0..page::slots(&self.shared, frame) as u16 {
+                if let (Some((spot, _)), Some(oref)) =
+                    (page::extent(&self.shared, frame, slot), Oref::new(page, slot))
+                {
+                    push(spot, oref);
+                }
+            }
+            out.sort_unstable_by_key(|i| i.spot);
+            return;
+        }
+        let mut at = 0;
+        while at < self.frames[frame as usize].fill as u32 {
+            let spot = Spot(frame * FRAME_WORDS + at + 1);
+            push(spot, self.shared.table.oref(self.handle_before(spot)));
+            at += 1 + self.item_words(spot);
+        }
+    }
+
+    /// Words of a valid object: itself, the record behind it, the word of a forward.
+    fn item_words(&self, spot: Spot) -> u32 {
+        let (object, behind, forward) = self.item_parts(spot);
+        object + behind + forward
+    }
+
+    fn item_parts(&self, spot: Spot) -> (u32, u32, u32) {
+        let o = self.object(spot);
+        let flags = o.flags().load(Ordering::Relaxed);
+        let number = o.class().load(Ordering::Relaxed);
+        let object = self.shared.types.get(number).map_or(4, |t| t.object_bytes(o)) as u32 / 4;
+        let behind = match flags & CONVERTED {
+            0 => 0,
+            _ => 1 + self.shared.arena.word(spot.0 + object).load(Ordering::Relaxed) / 4,
+        };
+        (object, behind, (flags & FORWARDED != 0) as u32)
+    }
+
+    /// The handle of the place that a forwarded copy was read from.
+    fn forward_of(&self, spot: Spot) -> Option<u32> {
+        let (object, behind, forward) = self.item_parts(spot);
+        (forward != 0).then(|| self.shared.arena.word(spot.0 + object + behind).load(Ordering::Relaxed))
+    }
+
+    /// Calls `f` with every reference word of a valid object.
+    fn each_word(&self, spot: Spot, mut f: impl FnMut(u32, Word)) {
+        let o = self.object(spot);
+        if let Some(t) = self.shared.types.get(o.class().load(Ordering::Relaxed)) {
+            t.refs(o, |at| {
+                let word = spot.0 + 1 + at as u32 / 4;
+                f(word, Word::read(self.shared.arena.word(word).load(Ordering::Relaxed)));
+            });
+        }
+    }
+}
+
+impl PageInfo {
+    fn is_gone(&self) -> bool {
+        self.frame.is_none() && self.superseded == 0 && self.copies == 0
+    }
+}
+
+/// Blocks of marks granted to a scope at once at least: two kilobytes.
+const MARKS_GRANT: u32 = 8;
+/// Frames below which growing tables may not push the cache.
+const FRAMES_LEFT_MIN: usize = 6;

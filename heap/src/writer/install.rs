@@ -1,0 +1,141 @@
+//! New bytes: a page that was fetched, or an own new version.
+
+use tercel_wire::id::{Oref, PageId, Stamp};
+use tercel_wire::page::{Extent, Page};
+use thiserror::Error;
+
+use super::{Full, State, Writer};
+use crate::arena::{FRAME_BYTES, Spot};
+use crate::protocol::{INVALID, VALID};
+use crate::sync::Ordering;
+
+/// A page that cannot be installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum InstallError {
+    /// There is no frame for it.
+    #[error(transparent)]
+    Full(#[from] Full),
+    /// Two of its objects share bytes: whoever keeps the page must act.
+    #[error("page {page}: the objects in slots {a} and {b} overlap, the page is damaged")]
+    Overlap {
+        /// The page.
+        page: PageId,
+        /// One slot.
+        a: u16,
+        /// The other.
+        b: u16,
+    },
+}
+
+impl Writer {
+    /// Installs a page as it is at `at`, with the slots that later invalidations named. What was cached of it before
+    /// stays where it is for those who read it; who comes later gets the new copies.
+    ///
+    /// # Panics
+    /// If the watermark has not reached `at`: a reader could then see the page's new objects with old ones of others.
+    pub fn install(&mut self, page: &Page<'_>, at: Stamp, stale: &[u16]) -> Result<(), InstallError> {
+        assert!(self.watermark() >= at, "a page is installed when the watermark has reached it");
+        disjoint(page)?;
+        if self.free.is_empty() {
+            self.reserve()?;
+        }
+        self.pages_room()?;
+        let Some(frame) = self.free.pop() else { return Err(Full { pinned: 0 }.into()) };
+        let base = frame as usize * FRAME_BYTES;
+        // SAFETY: the frame is free: no entry leads into it and nobody pins it.
+        unsafe { self.shared.arena.fill(base, page.bytes()) };
+        for (slot, _) in page.objects() {
+            let Some(extent) = page.extent(slot) else { continue };
+            let o = self.object(Spot::new(frame, extent.at));
+            o.flags().store(if stale.contains(&slot) { INVALID } else { 0 }, Ordering::Relaxed);
+            o.usage().store(0, Ordering::Relaxed);
+        }
+        let tag = &self.shared.frames[frame as usize];
+        tag.slots.store(page.slots() as u32, Ordering::Relaxed);
+        tag.page.store(page.id().get(), Ordering::Relaxed);
+        self.frames[frame as usize].state = State::Intact;
+        if let Some(old) = self.page_info(page.id()).frame.replace(frame) {
+            self.supersede(old, page.id());
+        }
+        if let Some(r) = &self.shared.recency {
+            r.touch(frame, 0);
+        }
+        self.newest = Some(frame);
+        self.stats.installs += 1;
+        Ok(())
+    }
+
+    /// The page has a newer frame: nothing leads into the old one from outside any more.
+    fn supersede(&mut self, frame: u32, page: PageId) {
+        self.frames[frame as usize].state = State::Superseded;
+        self.superseded.push(frame);
+        self.page_info(page).superseded += 1;
+        let mut items = Vec::new();
+        self.items(frame, &mut items);
+        for item in items.iter().filter(|i| i.flags & VALID != 0) {
+            if let Some(h) = self.index.find(&self.shared.table, item.oref)
+                && self.shared.table.spot(h) == Some(item.spot)
+            {
+                self.shared.table.lead(h, None);
+                self.index.tidy(&self.shared.table, h);
+            }
+        }
+        // A mark in the old frame no longer tells that an object is read for the second time: the new copy has none.
+        // After the fence no scope gets into the old frame any more, but one that is open may have, or still does.
+        self.fence();
+        self.shared.opened().for_each(|slot| slot.moved.store(true, Ordering::Release));
+    }
+
+    /// Installs an object of a commit of this process, whose stamp the watermark has reached, without a fetch. The
+    /// copies that it replaces were flagged before; any that were not are now. An object whose class no type reads, or
+    /// which is not what its class says, is left out: whoever wants it fetches it.
+    pub fn install_own(&mut self, oref: Oref, object: &[u8]) -> Result<(), Full> {
+        self.flag(oref);
+        if object.len() < 4 || !object.len().is_multiple_of(4) || oref.is_null() {
+            return Ok(());
+        }
+        self.table_room(2)?;
+        self.pages_room()?;
+        let Ok(made) = self.make(object) else { return Ok(()) };
+        if self.free.is_empty() {
+            self.free_frames(1)?;
+        }
+        let handle = match self.index.find(&self.shared.table, oref) {
+            Some(h) => h,
+            None => match self.index.insert(&self.shared.table, oref) {
+                Some(h) => h,
+                None => return Err(Full { pinned: 0 }),
+            },
+        };
+        let Some(spot) = self.append(handle, &made, None) else {
+            self.index.tidy(&self.shared.table, handle);
+            return Err(Full { pinned: 0 });
+        };
+        self.shared.table.lead(handle, Some(spot));
+        self.stats.installs_own += 1;
+        Ok(())
+    }
+}
+
+/// Whether no two objects of the page share a byte. A page says where each object is; only here does it matter that
+/// they do not overlap, since headers and references are written in place.
+fn disjoint(page: &Page<'_>) -> Result<(), InstallError> {
+    let mut before: Option<(u16, Extent)> = None;
+    let mut in_order = true;
+    for slot in 0..page.slots() {
+        let Some(e) = page.extent(slot) else { continue };
+        if let Some((_, b)) = before {
+            in_order &= e.at >= b.at + b.len;
+        }
+        before = Some((slot, e));
+    }
+    if in_order {
+        return Ok(());
+    }
+    let mut all: Vec<(u16, Extent)> = (0..page.slots()).filter_map(|s| Some((s, page.extent(s)?))).collect();
+    all.sort_unstable_by_key(|(_, e)| e.at);
+    match all.windows(2).find(|w| w[1].1.at < w[0].1.at + w[0].1.len) {
+        Some(w) => Err(InstallError::Overlap { page: page.id(), a: w[0].0, b: w[1].0 }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,358 @@
+//! Copies outside their page: own versions, converted and forwarded objects, and the live objects of a frame that is
+//! taken.
+//!
+//! They are appended to one target frame after the other, each behind a word with its handle. Bytes beyond the fill
+//! cannot be reached, so appending to a frame that readers are in disturbs nobody.
+
+use tercel_wire::id::{ClassId, Oref};
+use tercel_wire::page::OBJECT_BYTES_MAX;
+use tercel_wire::record::{Encoder, NoSpill, convert};
+
+use super::resolve::{class_of, damaged};
+use super::{Item, Resolved, State, Writer};
+use crate::arena::{CONVERTED, FORWARDED, FRAME_WORDS, Spot, USED};
+use crate::protocol::{INVALID, VALID, publish};
+use crate::slot::Moved;
+use crate::swizzle::Word;
+use crate::sync::Ordering;
+
+/// A checked object, ready to be appended.
+pub(super) struct Made {
+    pub(super) number: u16,
+    pub(super) flags: u8,
+    object: Vec<u8>,
+    /// The record that it was converted from.
+    behind: Vec<u8>,
+}
+
+impl Writer {
+    /// Checks a stored object and converts it if its class wants that.
+    pub(super) fn make(&self, object: &[u8]) -> Result<Made, Resolved> {
+        let class = class_of(object);
+        let unbound = Resolved::Unbound { class };
+        let Some(binding) = self.bindings.get(&class) else { return Err(unbound) };
+        let Some(t) = self.shared.types.get(binding.number) else { return Err(unbound) };
+        if !binding.converted {
+            t.layout.check(&object[4..]).map_err(Resolved::Damaged)?;
+            return Ok(Made {
+                number: binding.number,
+                flags: VALID,
+                object: object.into(),
+                behind: Vec::new(),
+            });
+        }
+        let Some(stored) = self.layout(class) else { return Err(unbound) };
+        stored.check(&object[4..]).map_err(Resolved::Damaged)?;
+        let mut no = NoSpill;
+        let mut e = Encoder::new(t.layout.size(), &mut no).spill_above(OBJECT_BYTES_MAX);
+        convert(&stored, &object[4..], &t.layout, &mut e, |_, _| false);
+        let too_large =
+            || Resolved::Damaged(damaged(t.key.schema.name, "", "converted, it is too large for a frame"));
+        let made = e.finish(ClassId(0)).map_err(|_| too_large())?;
+        t.layout.check(&made[4..]).map_err(Resolved::Damaged)?;
+        // Its handle, its length and a forward's word stand around it.
+        if made.len() + object.len() + 12 > FRAME_WORDS as usize * 4 {
+            return Err(too_large());
+        }
+        Ok(Made { number: binding.number, flags: VALID | CONVERTED, object: made, behind: object.into() })
+    }
+
+    /// Appends a made object under its handle; `to` is the handle of the place that a forwarded one was read from.
+    /// `None` if there is no frame for it. The entries are for the caller to lead there.
+    pub(super) fn append(&mut self, handle: u32, made: &Made, to: Option<u32>) -> Option<Spot> {
+        let object = (made.object.len() / 4) as u32;
+        let behind = if made.behind.is_empty() { 0 } else { 1 + (made.behind.len() / 4) as u32 };
+        let spot = self.place(1 + object + behind + to.is_some() as u32)?;
+        let at = spot.0 as usize * 4;
+        // SAFETY: `place` gave words beyond the fill of a compacted frame, which nobody can reach yet.
+        unsafe { self.shared.arena.fill(at, &made.object) };
+        if behind != 0 {
+            self.shared.arena.word(spot.0 + object).store(made.behind.len() as u32, Ordering::Relaxed);
+            // SAFETY: as above.
+            unsafe { self.shared.arena.fill(at + made.object.len() + 4, &made.behind) };
+        }
+        self.shared.arena.word(spot.0 - 1).store(handle, Ordering::Relaxed);
+        let o = self.object(spot);
+        o.class().store(made.number, Ordering::Relaxed);
+        o.usage().store(USED, Ordering::Relaxed);
+        o.flags().store(made.flags | if to.is_some() { FORWARDED } else { 0 }, Ordering::Release);
+        // The word before the object names the handle, so that even an obsolete copy knows whose it is.
+        self.index.name(handle);
+        self.page_info(self.shared.table.oref(handle).page()).copies += 1;
+        if let Some(to) = to {
+            self.shared.arena.word(spot.0 + object + behind).store(to, Ordering::Relaxed);
+            // The copy keeps the entry, by which an invalidation of that place finds it.
+            self.index.name(to);
+            self.page_info(self.shared.table.oref(to).page()).copies += 1;
+        }
+        Some(spot)
+    }
+
+    /// Words for a handle and what follows, in the target frame or a new one; the place behind the handle.
+    fn place(&mut self, words: u32) -> Option<Spot> {
+        let fits = |w: &Writer, f: u32| w.frames[f as usize].fill as u32 + words <= FRAME_WORDS;
+        let frame = match self.target.filter(|&f| fits(self, f)) {
+            Some(f) => f,
+            None => {
+                let f = self.free.pop()?;
+                self.frames[f as usize].state = State::Compacted;
+                self.frames[f as usize].fill = 0;
+                self.target = Some(f);
+                f
+            }
+        };
+        let fill = &mut self.frames[frame as usize].fill;
+        let at = *fill as u32;
+        *fill += words as u16;
+        Some(Spot(frame * FRAME_WORDS + at + 1))
+    }
+
+    /// Takes a frame whose entries are closed and that nobody pins: live objects that were used more than `threshold`
+    /// are kept, at home if their page is here or else in the target frame; all others go. The frame is free then.
+    pub(super) fn take(&mut self, frame: u32, threshold: u8) {
+        let mut items = Vec::new();
+        self.items(frame, &mut items);
+        self.take_marks(frame, &items);
+        let state = self.frames[frame as usize].state;
+        let kept: Vec<Option<u32>> = items.iter().map(|i| self.kept_handle(i, state, threshold)).collect();
+        for (item, handle) in items.iter().zip(&kept) {
+            let went = handle.is_some_and(|h| self.go_home(item, h, state) || self.copy(item, h, frame));
+            if !went {
+                self.discard(item);
+            }
+            if state == State::Compacted {
+                let named = self.handle_before(item.spot);
+                self.index.unname(&self.shared.table, named);
+                self.page_lost(item.oref.page(), |p| p.copies -= 1);
+            }
+        }
+        self.release(frame, state);
+    }
+
+    /// The handle of an object that is worth keeping, made now if it was only reached from within its frame.
+    fn kept_handle(&mut self, item: &Item, state: State, threshold: u8) -> Option<u32> {
+        if !item.is_live() || item.usage <= threshold || state == State::Superseded {
+            return None;
+        }
+        match self.index.find(&self.shared.table, item.oref) {
+            Some(h) => match self.shared.table.spot(h) {
+                Some(at) if at != item.spot => None,
+                Some(_) => Some(h),
+                None => (state == State::Intact).then_some(h),
+            },
+            None if state == State::Intact => self.index.insert(&self.shared.table, item.oref),
+            None => None,
+        }
+    }
+
+    /// Leads the entry of a kept object to the copy in its own page, if that was fetched again.
+    fn go_home(&mut self, item: &Item, handle: u32, state: State) -> bool {
+        if state != State::Compacted || item.flags & (CONVERTED | FORWARDED) != 0 {
+            return false;
+        }
+        let Some((home, bytes)) = self.at_home(item.oref) else { return false };
+        if self.frames[home.frame() as usize].closing {
+            return false;
+        }
+        let number = self.object(item.spot).class().load(Ordering::Relaxed);
+        let Some(key) = self.shared.types.get(number).map(|t| t.key) else { return false };
+        let flags = self.object(home).flags().load(Ordering::Relaxed);
+        if flags & INVALID != 0 || (flags & VALID == 0 && self.touch(home, bytes, key).is_err()) {
+            return false;
+        }
+        let o = self.object(home);
+        if o.class().load(Ordering::Relaxed) != number {
+            return false;
+        }
+        o.usage().store(o.usage().load(Ordering::Relaxed).max(item.usage), Ordering::Relaxed);
+        self.forget_words(item.spot);
+        self.shared.table.lead(handle, Some(home));
+        self.stats.returned_home += 1;
+        true
+    }
+
+    /// Copies a kept object to the target frame.
+    fn copy(&mut self, item: &Item, handle: u32, frame: u32) -> bool {
+        let words = self.item_words(item.spot);
+        let forward = self.forward_of(item.spot);
+        let Some(spot) = self.place(1 + words) else {
+            self.index.tidy(&self.shared.table, handle);
+            return false;
+        };
+        self.shared.arena.copy_words(item.spot.0, spot.0, words);
+        self.shared.arena.word(spot.0 - 1).store(handle, Ordering::Relaxed);
+        self.fix_words(spot, frame);
+        self.shared.table.lead(handle, Some(spot));
+        self.index.name(handle);
+        self.page_info(item.oref.page()).copies += 1;
+        if let Some(to) = forward {
+            self.shared.table.lead(to, Some(spot));
+        }
+        self.stats.kept += 1;
+        self.stats.kept_bytes += words as u64 * 4;
+        true
+    }
+
+    /// Words that led to neighbours in the old frame become handles where there is one, and stored references else.
+    fn fix_words(&mut self, spot: Spot, from: u32) {
+        let mut near = Vec::new();
+        self.each_word(spot, |at, word| {
+            if let Word::Near(offset) = word {
+                near.push((at, offset));
+            }
+        });
+        for (at, offset) in near {
+            let oref = self.oref_at(Spot::new(from, offset as usize)).unwrap_or(Oref::NULL);
+            let word = match self.index.find(&self.shared.table, oref) {
+                Some(h) => {
+                    self.index.name(h);
+                    Word::Handle(h).raw()
+                }
+                None => oref.raw(),
+            };
+            publish(self.shared.arena.word(at), word);
+        }
+    }
+
+    /// Lets go of an object: its entry leads nowhere, and what it named is named once less.
+    fn discard(&mut self, item: &Item) {
+        if item.flags & VALID == 0 {
+            return;
+        }
+        self.forget_words(item.spot);
+        if let Some(to) = self.forward_of(item.spot) {
+            if self.shared.table.spot(to) == Some(item.spot) {
+                self.shared.table.lead(to, None);
+            }
+            let page = self.shared.table.oref(to).page();
+            self.index.unname(&self.shared.table, to);
+            self.page_lost(page, |p| p.copies -= 1);
+        }
+        if let Some(h) = self.index.find(&self.shared.table, item.oref)
+            && self.shared.table.spot(h) == Some(item.spot)
+        {
+            self.shared.table.lead(h, None);
+            self.index.tidy(&self.shared.table, h);
+        }
+        self.stats.discarded += 1;
+    }
+
+    fn forget_words(&mut self, spot: Spot) {
+        let mut named = Vec::new();
+        self.each_word(spot, |_, word| {
+            if let Word::Handle(h) = word {
+                named.push(h);
+            }
+        });
+        named.into_iter().for_each(|h| self.index.unname(&self.shared.table, h));
+    }
+
+    /// Open scopes that read objects of the frame keep their references instead of the marks.
+    fn take_marks(&mut self, frame: u32, items: &[Item]) {
+        let shared = self.shared.clone();
+        let mut spots = Vec::new();
+        for slot in shared.opened() {
+            let mut kept = slot.kept();
+            slot.take_marks(&mut kept, frame, |_, spot| spots.push(spot));
+            if spots.is_empty() {
+                continue;
+            }
+            slot.moved.store(true, Ordering::Release);
+            for spot in spots.drain(..) {
+                let Ok(i) = items.binary_search_by_key(&spot, |i| i.spot) else { continue };
+                if items[i].flags & INVALID != 0 {
+                    slot.doomed.store(true, Ordering::Release);
+                }
+                let to = (items[i].flags & FORWARDED != 0).then(|| self.forward_of(spot)).flatten();
+                let all_kept =
+                    keep_reference(&shared, &mut kept.moved, items[i].oref, self.plan.moved_bytes_max)
+                        && to.is_none_or(|h| {
+                            keep_reference(
+                                &shared,
+                                &mut kept.moved,
+                                shared.table.oref(h),
+                                self.plan.moved_bytes_max,
+                            )
+                        });
+                if !all_kept {
+                    slot.doomed.store(true, Ordering::Release);
+                }
+            }
+        }
+    }
+
+    fn release(&mut self, frame: u32, state: State) {
+        let page = self.shared.page(frame);
+        self.shared.frames[frame as usize].page.store(0, Ordering::Relaxed);
+        let f = &mut self.frames[frame as usize];
+        f.state = State::Free;
+        f.epoch = 0;
+        f.fill = 0;
+        match (state, page) {
+            (State::Intact, Some(page)) => self.page_lost(page, |p| p.frame = None),
+            (State::Superseded, Some(page)) => {
+                self.superseded.retain(|&f| f != frame);
+                self.page_lost(page, |p| p.superseded -= 1);
+            }
+            _ => {}
+        }
+        if self.target == Some(frame) {
+            self.target = None;
+        }
+        if self.newest == Some(frame) {
+            self.newest = None;
+        }
+        self.free.push(frame);
+        self.stats.taken += 1;
+    }
+
+    /// A valid object as it would be stored.
+    pub(super) fn stored(&self, spot: Spot) -> Vec<u8> {
+        let o = self.object(spot);
+        let class = self.shared.types.get(o.class().load(Ordering::Relaxed)).map_or(0, |t| t.class.0);
+        let words = self.item_parts(spot).0;
+        let mut out = Vec::with_capacity(words as usize * 4);
+        out.extend_from_slice(&class.to_le_bytes());
+        out.extend_from_slice(&[0, 0]);
+        for i in 1..words {
+            out.extend_from_slice(&self.shared.arena.word(spot.0 + i).load(Ordering::Relaxed).to_le_bytes());
+        }
+        self.each_word(spot, |at, word| {
+            let oref = match word {
+                Word::Null => Oref::NULL,
+                Word::Stored(oref) => oref,
+                Word::Handle(h) => self.shared.table.oref(h),
+                Word::Near(offset) => {
+                    self.oref_at(Spot::new(spot.frame(), offset as usize)).unwrap_or(Oref::NULL)
+                }
+            };
+            let from = (at - spot.0) as usize * 4;
+            out[from..from + 4].copy_from_slice(&oref.raw().to_le_bytes());
+        });
+        out
+    }
+}
+
+/// Keeps a reference in a scope's set, if all sets together stay within their bytes. If not, the set is given up: its
+/// scope is doomed, and a later one starts with an empty set.
+pub(super) fn keep_reference(
+    shared: &crate::shared::Shared,
+    moved: &mut Moved,
+    oref: Oref,
+    bytes_max: usize,
+) -> bool {
+    let before = moved.allocation_size();
+    if moved.len() == moved.capacity() {
+        // Growing has the old table and one of twice its size at once.
+        let peak = shared.moved_bytes.load(Ordering::Relaxed) + before * 2 + 128;
+        if peak > bytes_max {
+            *moved = Moved::default();
+            shared.moved_bytes.fetch_sub(before, Ordering::Relaxed);
+            return false;
+        }
+        moved.reserve(1);
+        shared.moved_bytes.fetch_add(moved.allocation_size() - before, Ordering::Relaxed);
+    }
+    moved.insert(oref.raw());
+    true
+}

@@ -1,0 +1,141 @@
+//! Making frames free: which ones a policy gives up, and how they are closed before they are taken.
+//!
+//! A policy only names victims. Closing is the same for all: every entry into the batch becomes busy, one heavy fence is
+//! paid for all of them, and then the pins of every scope are read. A pinned frame is opened again and left alone.
+
+mod hac;
+mod lru;
+
+use super::{Full, State, Writer};
+use crate::config::Policy;
+use crate::protocol::{VALID, close, is_pinned};
+
+/// The policy's state.
+pub(super) enum Replacer {
+    Hac(hac::Hac),
+    Lru,
+}
+
+/// A frame to take, and the usage above which its objects are kept.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Victim {
+    frame: u32,
+    threshold: u8,
+}
+
+/// No object is used more than this: nothing is kept.
+const KEEP_NONE: u8 = 15;
+
+impl Replacer {
+    pub(super) fn new(policy: &Policy, frames: usize) -> Replacer {
+        match policy {
+            Policy::Hac(params) => Replacer::Hac(hac::Hac::new(*params, frames)),
+            Policy::Lru => Replacer::Lru,
+        }
+    }
+
+    /// Frames that are free when nothing happens: one for the page on its way, and one to copy kept objects to, which
+    /// whole pages do not need.
+    pub(super) fn free_min(&self) -> usize {
+        match self {
+            Replacer::Hac(_) => 2,
+            Replacer::Lru => 1,
+        }
+    }
+}
+
+impl Writer {
+    /// Makes sure that a page can be installed. To be called when a fetch is sent, so that replacement happens while it
+    /// is waited for.
+    pub fn reserve(&mut self) -> Result<(), Full> {
+        if matches!(self.replacer, Replacer::Hac(_)) {
+            self.scan();
+            // Objects that are kept need entries; without them they would be lost, which is not an error.
+            let _ = self.table_room(crate::table::GRANT_MIN / 2);
+        }
+        self.free_frames(self.replacer.free_min())
+    }
+
+    /// Takes frames until `wanted` are free.
+    pub(super) fn free_frames(&mut self, wanted: usize) -> Result<(), Full> {
+        self.round = self.round.wrapping_add(1).max(1);
+        self.shy = false;
+        // A frame taken with most of its objects kept frees little, but each round leaves less to keep.
+        for _ in 0..self.frames.len() + ROUNDS_EXTRA {
+            if self.free.len() >= wanted {
+                return Ok(());
+            }
+            let victims = match self.replacer {
+                Replacer::Hac(_) => self.victims_hac(wanted - self.free.len()),
+                Replacer::Lru => self.victims_lru(wanted - self.free.len()),
+            };
+            if victims.is_empty() {
+                break;
+            }
+            self.take_all(&victims);
+        }
+        if self.free.len() >= wanted {
+            return Ok(());
+        }
+        let pinned = (0..self.frames.len() as u32).filter(|&f| self.is_pinned(f)).count();
+        Err(Full { pinned: pinned as u32 })
+    }
+
+    fn is_pinned(&self, frame: u32) -> bool {
+        self.shared.opened().any(|slot| is_pinned(&slot.cell(frame).pins))
+    }
+
+    /// Whether a frame may be taken at all in this round.
+    fn is_takeable(&self, frame: u32) -> bool {
+        let f = &self.frames[frame as usize];
+        let held = self.target == Some(frame) || (self.newest == Some(frame) && f.state == State::Intact);
+        let in_use = matches!(f.state, State::Intact | State::Superseded | State::Compacted);
+        let pinned = f.skipped == self.round || (self.shy && self.is_pinned(frame));
+        in_use && !pinned && (!held || matches!(self.replacer, Replacer::Lru))
+    }
+
+    /// Closes the frames, and takes those that are not pinned.
+    fn take_all(&mut self, victims: &[Victim]) {
+        let closed: Vec<Vec<(u32, u32)>> = victims.iter().map(|v| self.close(v.frame)).collect();
+        self.fence();
+        self.rest_handles_fenced();
+        for (victim, closed) in victims.iter().zip(closed) {
+            let frame = victim.frame;
+            if self.is_pinned(frame) {
+                for (handle, spot) in closed {
+                    self.shared.table.lead(handle, Some(crate::arena::Spot(spot)));
+                }
+                self.frames[frame as usize].skipped = self.round;
+                // Where one is pinned many may be: before the next fence is paid, pins are looked at.
+                self.shy = true;
+                self.frames[frame as usize].closing = false;
+                self.stats.pinned += 1;
+                continue;
+            }
+            self.take(frame, victim.threshold);
+            self.frames[frame as usize].closing = false;
+        }
+    }
+
+    /// Makes every entry into a frame busy; gives handles and places, to undo it.
+    fn close(&mut self, frame: u32) -> Vec<(u32, u32)> {
+        self.frames[frame as usize].closing = true;
+        let mut items = Vec::new();
+        self.items(frame, &mut items);
+        let mut closed = Vec::new();
+        for item in items.iter().filter(|i| i.flags & VALID != 0) {
+            let forward = self.forward_of(item.spot);
+            let own = self.index.find(&self.shared.table, item.oref);
+            for handle in own.into_iter().chain(forward) {
+                if self.shared.table.spot(handle) == Some(item.spot) {
+                    close(self.shared.table.addr(handle));
+                    closed.push((handle, item.spot.0));
+                }
+            }
+        }
+        closed
+    }
+}
+
+/// Rounds beyond one for each frame.
+const ROUNDS_EXTRA: usize = 8;

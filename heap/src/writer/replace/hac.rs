@@ -1,0 +1,228 @@
+//! The hybrid policy of HAC: frames are judged by how much of them is in use, objects against their own frame.
+//!
+//! A frame's value is `<T, H>`: T is the least usage such that fewer than R of its objects are used more, H the share of
+//! those. The least valuable frame goes, and of it everything not used more than T. Usage is four bits an object, set by
+//! hits and halved, rounding up, when the primary pointer passes; secondary pointers look ahead for pages that nobody
+//! used. (Castro et al., SOSP '97, sections 3.2.1 to 3.2.3.)
+
+use super::{KEEP_NONE, Victim};
+use crate::arena::{FRAME_WORDS, Spot};
+use crate::config::HacParams;
+use crate::page;
+use crate::protocol::{INVALID, VALID};
+use crate::sync::Ordering;
+use crate::writer::{State, Writer};
+
+use super::Replacer;
+
+/// Pointers, epoch and candidates.
+pub(in crate::writer) struct Hac {
+    params: HacParams,
+    /// Victims taken under one fence.
+    batch: usize,
+    primary: u32,
+    epoch: u32,
+    /// Frames with a value no older than the parameters allow.
+    candidates: Vec<u32>,
+}
+
+impl Hac {
+    pub(super) fn new(params: HacParams, frames: usize) -> Hac {
+        // A fence costs about as much as looking at one frame, so eight victims make it cheap; in small caches that
+        // would be a large part of everything.
+        Hac { params, batch: (frames / 128).clamp(1, 8), primary: 0, epoch: 0, candidates: Vec::new() }
+    }
+}
+
+/// What is found in a frame.
+struct Look {
+    objects: u32,
+    touched: u32,
+    /// Objects by usage.
+    usage: [u32; 16],
+}
+
+impl Look {
+    /// Threshold and share of the objects above it, in 65,535ths.
+    fn value(&self, r: f64) -> (u8, u16) {
+        if self.objects == 0 {
+            return (0, 0);
+        }
+        let mut above = self.objects - self.usage[0];
+        let mut t = 0;
+        while above as f64 >= r * self.objects as f64 && t < 15 {
+            t += 1;
+            above -= self.usage[t];
+        }
+        (t as u8, (above as u64 * 65_535 / self.objects as u64) as u16)
+    }
+}
+
+impl Writer {
+    fn hac(&mut self) -> &mut Hac {
+        match &mut self.replacer {
+            Replacer::Hac(h) => h,
+            Replacer::Lru => unreachable!("only the hybrid policy scans"),
+        }
+    }
+
+    /// One epoch: the primary pointer decays and values its next frames, the secondary ones look for unused pages.
+    pub(super) fn scan(&mut self) {
+        let h = self.hac();
+        h.epoch += 1;
+        let (params, primary, n) = (h.params, h.primary, self.frames.len() as u32);
+        for i in 1..=params.s {
+            let from = (primary as u64 + i as u64 * n as u64 / (params.s as u64 + 1)) as u32;
+            for k in 0..params.k {
+                self.look_ahead((from + k) % n);
+            }
+        }
+        for _ in 0..params.k {
+            self.pass_primary();
+        }
+        self.forget_old();
+    }
+
+    /// Values the next frame in use and moves on; gives it, or `None` if no frame is in use.
+    fn pass_primary(&mut self) -> Option<u32> {
+        let n = self.frames.len() as u32;
+        for _ in 0..n {
+            let frame = self.hac().primary % n;
+            self.hac().primary = (frame + 1) % n;
+            if matches!(self.frames[frame as usize].state, State::Intact | State::Compacted) {
+                let value = self.look(frame, true).value(self.hac().params.r);
+                self.propose(frame, value);
+                return Some(frame);
+            }
+        }
+        None
+    }
+
+    fn look_ahead(&mut self, frame: u32) {
+        if self.frames[frame as usize].state != State::Intact {
+            return;
+        }
+        let look = self.look(frame, false);
+        if (look.touched as f64) < self.hac().params.r * look.objects as f64 {
+            self.propose(frame, (0, (look.touched as u64 * 65_535 / look.objects as u64) as u16));
+        }
+    }
+
+    fn propose(&mut self, frame: u32, (t, h): (u8, u16)) {
+        let epoch = self.hac().epoch.max(1);
+        if !std::mem::replace(&mut self.frames[frame as usize].listed, true) {
+            self.hac().candidates.push(frame);
+        }
+        let f = &mut self.frames[frame as usize];
+        (f.epoch, f.t, f.h) = (epoch, t, h);
+    }
+
+    fn forget_old(&mut self) {
+        let (epoch, e) = (self.hac().epoch, self.hac().params.e);
+        let mut candidates = std::mem::take(&mut self.hac().candidates);
+        candidates.retain(|&f| {
+            let f = &mut self.frames[f as usize];
+            if f.epoch != 0 && f.epoch.saturating_add(e) < epoch {
+                f.epoch = 0;
+            }
+            f.listed = f.epoch != 0;
+            f.listed
+        });
+        self.hac().candidates = candidates;
+    }
+
+    /// Frames whose page was fetched anew, then the least valuable candidates; among equals the one looked at last.
+    pub(super) fn victims_hac(&mut self, wanted: usize) -> Vec<Victim> {
+        self.forget_old();
+        let wanted = wanted.max(self.hac().batch);
+        let outdated = self.superseded.iter().filter(|&&f| self.is_takeable(f));
+        let mut victims: Vec<Victim> =
+            outdated.take(wanted).map(|&frame| Victim { frame, threshold: KEEP_NONE }).collect();
+        let mut best = self.takeable_candidates();
+        for _ in 0..self.frames.len() {
+            if !victims.is_empty() || !best.is_empty() {
+                break;
+            }
+            self.pass_primary();
+            best = self.takeable_candidates();
+        }
+        let key = |f: u32| {
+            let f = &self.frames[f as usize];
+            (f.t, f.h, std::cmp::Reverse(f.epoch))
+        };
+        best.sort_unstable_by_key(|&f| key(f));
+        best.truncate(wanted - victims.len().min(wanted));
+        victims.extend(best.iter().map(|&frame| Victim { frame, threshold: self.frames[frame as usize].t }));
+        victims
+    }
+
+    fn takeable_candidates(&mut self) -> Vec<u32> {
+        let candidates = std::mem::take(&mut self.hac().candidates);
+        let takeable = |f: u32| self.is_takeable(f) && self.frames[f as usize].state != State::Superseded;
+        let best = candidates.iter().copied().filter(|&f| takeable(f)).collect();
+        self.hac().candidates = candidates;
+        best
+    }
+
+    /// Counts a frame's objects by usage; with `decay`, halves it, so that what was used once stays apart from what
+    /// never was.
+    fn look(&self, frame: u32, decay: bool) -> Look {
+        let mut look = Look { objects: 0, touched: 0, usage: [0; 16] };
+        let mut count = |spot: Spot| {
+            let o = self.object(spot);
+            let flags = o.flags().load(Ordering::Relaxed);
+            look.objects += 1;
+            if flags & VALID == 0 {
+                look.usage[0] += 1;
+                return;
+            }
+            look.touched += 1;
+            let mut usage = o.usage().load(Ordering::Relaxed) & 15;
+            if decay && usage != 0 {
+                usage = usage.div_ceil(2);
+                o.usage().store(usage, Ordering::Relaxed);
+            }
+            look.usage[if flags & INVALID == 0 { usage as usize } else { 0 }] += 1;
+        };
+        if self.shared.page(frame).is_some() {
+            for slot in 0..page::slots(&self.shared, frame) as u16 {
+                if let Some((spot, _)) = page::extent(&self.shared, frame, slot) {
+                    count(spot);
+                }
+            }
+            return look;
+        }
+        let mut at = 0;
+        while at < self.frames[frame as usize].fill as u32 {
+            let spot = Spot(frame * FRAME_WORDS + at + 1);
+            count(spot);
+            at += 1 + self.item_words(spot);
+        }
+        look
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(usage: &[(usize, u32)]) -> (u8, f64) {
+        let mut look = Look { objects: 0, touched: 0, usage: [0; 16] };
+        for &(u, n) in usage {
+            look.usage[u] += n;
+            look.objects += n;
+        }
+        let (t, h) = look.value(2.0 / 3.0);
+        (t, (h as f64 / 65_535.0 * 100.0).round() / 100.0)
+    }
+
+    #[test]
+    fn the_threshold_leaves_less_than_r_hot() {
+        // The example of the paper's figure 3: of six objects two are used at 2, one at 3, one at 4.
+        assert_eq!(value(&[(0, 2), (2, 2), (3, 1), (4, 1)]), (2, 0.33));
+        // All used alike: the page goes as a whole.
+        assert_eq!(value(&[(8, 10)]), (8, 0.0));
+        assert_eq!(value(&[(0, 9), (8, 1)]), (0, 0.1));
+        assert_eq!(value(&[]), (0, 0.0));
+    }
+}

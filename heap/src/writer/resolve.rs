@@ -1,0 +1,340 @@
+//! A reference that the hit path could not follow: find the copy, check it at its first touch, swizzle.
+//!
+//! Nothing is installed here and nothing is waited for: what is missing is named, and the caller fetches it.
+
+use tercel_wire::class::FORWARD;
+use tercel_wire::id::{ClassId, Oref, PageId};
+use tercel_wire::layout::RecordError;
+use tercel_wire::record::Class;
+
+use super::{Full, State, Writer};
+use crate::arena::{CONVERTED, Spot};
+use crate::class::TypeKey;
+use crate::page;
+use crate::protocol::{INVALID, VALID, publish, set_flag};
+use crate::scope::Scope;
+use crate::swizzle::Word;
+use crate::sync::Ordering;
+use crate::view::View;
+
+/// What became of a reference.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Resolved {
+    /// The hit path will find it: along the same reference, or with this hint.
+    Ready {
+        /// The handle; 0 where the reference leads there without one.
+        hint: u32,
+    },
+    /// The page is not here.
+    Miss {
+        /// The page to fetch.
+        page: PageId,
+    },
+    /// The page is here, but the object in it is obsolete.
+    Stale {
+        /// The page to fetch anew.
+        page: PageId,
+    },
+    /// The page is here, and its slot is empty.
+    Empty {
+        /// The page: only its server may say that there is no such object.
+        page: PageId,
+    },
+    /// No type of the program reads the class.
+    Unbound {
+        /// The class.
+        class: ClassId,
+    },
+    /// Another type of the program reads the class.
+    WrongClass {
+        /// The class that was found.
+        found: ClassId,
+    },
+    /// The record is not what its class says. Whoever keeps the page must act.
+    Damaged(RecordError),
+    /// There is no room for what resolving needs.
+    Full(Full),
+}
+
+impl Writer {
+    /// Makes the reference at `at` of `holder` followable, if its target is here: the object is checked at its first
+    /// touch, an entry is made, and the word is swizzled.
+    ///
+    /// # Panics
+    /// If no reference stands there, or scope and view belong to another cache.
+    pub fn resolve(
+        &mut self,
+        scope: &Scope,
+        holder: &View<'_, impl Class>,
+        at: usize,
+        key: TypeKey,
+    ) -> Resolved {
+        self.assert_own(scope);
+        self.assert_own(holder.scope);
+        if let Err(full) = self.prepare(scope) {
+            return Resolved::Full(full);
+        }
+        let cell = holder.reference(at);
+        let word = Word::read(cell.load(Ordering::Relaxed));
+        if holder.is_private() {
+            return match word {
+                Word::Stored(oref) => self.find(oref, key),
+                _ => Resolved::Ready { hint: 0 },
+            };
+        }
+        let frame = self.shared.arena.spot(holder.object).frame();
+        let oref = match word {
+            Word::Null => return Resolved::Ready { hint: 0 },
+            Word::Handle(h) => return self.find(self.shared.table.oref(h), key),
+            Word::Stored(oref) => {
+                match self.near(frame, oref, key) {
+                    Some(Ok(spot)) => {
+                        publish(cell, Word::Near(spot.offset() as u32).raw());
+                        self.stats.swizzled += 1;
+                        return Resolved::Ready { hint: 0 };
+                    }
+                    Some(Err(other)) => return other,
+                    None => {}
+                }
+                oref
+            }
+            Word::Near(offset) => {
+                let spot = Spot::new(frame, offset as usize);
+                if self.object(spot).flags().load(Ordering::Relaxed) & INVALID == 0 {
+                    return self.typed(spot, key, 0);
+                }
+                match self.oref_at(spot) {
+                    Some(oref) => oref,
+                    None => return Resolved::Ready { hint: 0 },
+                }
+            }
+        };
+        let found = self.find(oref, key);
+        if let Resolved::Ready { hint } = found {
+            // The count is there before the word is, so the handle outlives whoever reads the word.
+            self.index.name(hint);
+            publish(cell, Word::Handle(hint).raw());
+            self.stats.swizzled += 1;
+        }
+        found
+    }
+
+    /// Makes a reference findable by [`Scope::get`] with the hint that is given, if its object is here.
+    pub fn lookup(&mut self, scope: &Scope, oref: Oref, key: TypeKey) -> Resolved {
+        self.assert_own(scope);
+        if oref.is_null() {
+            return Resolved::Ready { hint: 0 };
+        }
+        match self.prepare(scope) {
+            Ok(()) => self.find(oref, key),
+            Err(full) => Resolved::Full(full),
+        }
+    }
+
+    /// Room for everything that finding one object can need, so that nothing is evicted between finding and answering.
+    fn prepare(&mut self, scope: &Scope) -> Result<(), Full> {
+        scope.rest();
+        self.marks_room(scope)?;
+        self.table_room(4)
+    }
+
+    /// The target in the holder's own frame, where a word may lead to it without an entry: the frame is the page's
+    /// newest, and no copy of the object lives elsewhere.
+    fn near(&mut self, frame: u32, oref: Oref, key: TypeKey) -> Option<Result<Spot, Resolved>> {
+        let here = self.shared.page(frame) == Some(oref.page())
+            && self.frames[frame as usize].state == State::Intact;
+        if !here {
+            return None;
+        }
+        let (spot, bytes) = page::extent(&self.shared, frame, oref.slot())?;
+        let elsewhere = self
+            .index
+            .find(&self.shared.table, oref)
+            .and_then(|h| self.shared.table.spot(h))
+            .is_some_and(|at| at != spot);
+        let flags = self.object(spot).flags().load(Ordering::Relaxed);
+        if elsewhere || flags & INVALID != 0 {
+            return None;
+        }
+        if flags & VALID == 0 {
+            let class = ClassId(self.object(spot).class().load(Ordering::Relaxed));
+            if self.bindings.get(&class).is_none_or(|b| b.converted) {
+                return None;
+            }
+            if let Err(other) = self.touch(spot, bytes, key) {
+                return Some(Err(other));
+            }
+        }
+        match self.typed(spot, key, 0) {
+            Resolved::Ready { .. } => Some(Ok(spot)),
+            other => Some(Err(other)),
+        }
+    }
+
+    /// Whether a valid copy is of the wanted type.
+    fn typed(&self, spot: Spot, key: TypeKey, hint: u32) -> Resolved {
+        let number = self.object(spot).class().load(Ordering::Relaxed);
+        match self.shared.types.get(number) {
+            Some(t) if t.key.id == key.id => Resolved::Ready { hint },
+            Some(t) => Resolved::WrongClass { found: t.class },
+            None => Resolved::WrongClass { found: ClassId(number) },
+        }
+    }
+
+    /// Leads the reference's entry to a usable copy, if there is one.
+    fn find(&mut self, oref: Oref, key: TypeKey) -> Resolved {
+        let handle = self.index.find(&self.shared.table, oref);
+        let led = handle.and_then(|h| Some((h, self.shared.table.spot(h)?)));
+        if let Some((h, spot)) = led
+            && self.object(spot).flags().load(Ordering::Relaxed) & INVALID == 0
+        {
+            return self.typed(spot, key, h);
+        }
+        let page = oref.page();
+        let Some(frame) = self.pages.get(&page).and_then(|p| p.frame) else {
+            // A copy outside its page that became obsolete needs the page as much as one that was never here.
+            return Resolved::Miss { page };
+        };
+        let Some((spot, bytes)) = page::extent(&self.shared, frame, oref.slot()) else {
+            return Resolved::Empty { page };
+        };
+        let flags = self.object(spot).flags().load(Ordering::Relaxed);
+        if flags & INVALID != 0 {
+            return Resolved::Stale { page };
+        }
+        if flags & VALID != 0 {
+            return match self.typed(spot, key, 0) {
+                Resolved::Ready { .. } => self.lead(oref, spot),
+                other => other,
+            };
+        }
+        let class = ClassId(self.object(spot).class().load(Ordering::Relaxed));
+        if class == FORWARD {
+            return self.find_forwarded(oref, spot, bytes, key);
+        }
+        if self.bindings.get(&class).is_some_and(|b| b.converted) {
+            let object = self.untouched(spot, bytes).to_vec();
+            return self.find_made(oref, &object, None, key);
+        }
+        match self.touch(spot, bytes, key) {
+            Ok(()) => self.lead(oref, spot),
+            Err(other) => other,
+        }
+    }
+
+    /// The object that had moved, found behind the forward in its home slot.
+    fn find_forwarded(&mut self, home: Oref, spot: Spot, bytes: usize, key: TypeKey) -> Resolved {
+        let Some(to) = self.forward_at(spot, bytes) else {
+            return Resolved::Damaged(damaged("tercel.Forward", "to", "it leads nowhere"));
+        };
+        let page = to.page();
+        let Some(frame) = self.pages.get(&page).and_then(|p| p.frame) else { return Resolved::Miss { page } };
+        let Some((spot, bytes)) = page::extent(&self.shared, frame, to.slot()) else {
+            return Resolved::Empty { page };
+        };
+        let flags = self.object(spot).flags().load(Ordering::Relaxed);
+        if flags & INVALID != 0 {
+            return Resolved::Stale { page };
+        }
+        let object = match flags & VALID {
+            0 => self.untouched(spot, bytes).to_vec(),
+            _ => self.stored(spot),
+        };
+        if class_of(&object) == FORWARD {
+            return Resolved::Damaged(damaged("tercel.Forward", "to", "it leads to another forward"));
+        }
+        self.find_made(home, &object, Some(to), key)
+    }
+
+    /// Makes a copy outside its page: of a converted object, or of one that had moved.
+    fn find_made(&mut self, oref: Oref, object: &[u8], to: Option<Oref>, key: TypeKey) -> Resolved {
+        let made = match self.make(object) {
+            Ok(made) => made,
+            Err(other) => return other,
+        };
+        if self.shared.types.get(made.number).is_none_or(|t| t.key.id != key.id) {
+            return Resolved::WrongClass { found: class_of(object) };
+        }
+        let full = Resolved::Full(Full { pinned: 0 });
+        let Some(handle) = self.handle(oref) else { return full };
+        let to = match to.map(|to| self.handle(to)) {
+            Some(None) => return full,
+            Some(Some(h)) => Some(h),
+            None => None,
+        };
+        if self.free.is_empty() {
+            // Nothing was promised to the caller yet, so frames may go; what was found is in `made`.
+            if let Err(full) = self.free_frames(1) {
+                self.tidy(handle, to);
+                return Resolved::Full(full);
+            }
+        }
+        let Some(spot) = self.append(handle, &made, to) else {
+            self.tidy(handle, to);
+            return full;
+        };
+        self.shared.table.lead(handle, Some(spot));
+        if let Some(to) = to {
+            self.shared.table.lead(to, Some(spot));
+        }
+        self.stats.converted += (made.flags & CONVERTED != 0) as u64;
+        Resolved::Ready { hint: handle }
+    }
+
+    fn tidy(&mut self, handle: u32, to: Option<u32>) {
+        self.index.tidy(&self.shared.table, handle);
+        if let Some(to) = to {
+            self.index.tidy(&self.shared.table, to);
+        }
+    }
+
+    /// The reference's handle, made now if there is none.
+    pub(super) fn handle(&mut self, oref: Oref) -> Option<u32> {
+        self.index.find(&self.shared.table, oref).or_else(|| self.index.insert(&self.shared.table, oref))
+    }
+
+    fn lead(&mut self, oref: Oref, spot: Spot) -> Resolved {
+        match self.handle(oref) {
+            Some(h) => {
+                self.shared.table.lead(h, Some(spot));
+                Resolved::Ready { hint: h }
+            }
+            None => Resolved::Full(Full { pinned: 0 }),
+        }
+    }
+
+    /// Checks an untouched object in place and makes it one of its type.
+    pub(super) fn touch(&mut self, spot: Spot, bytes: usize, key: TypeKey) -> Result<(), Resolved> {
+        let class = ClassId(self.object(spot).class().load(Ordering::Relaxed));
+        let Some(binding) = self.bindings.get(&class).filter(|b| !b.converted) else {
+            return Err(Resolved::Unbound { class });
+        };
+        let number = binding.number;
+        let Some(t) = self.shared.types.get(number) else { return Err(Resolved::Unbound { class }) };
+        if t.key.id != key.id {
+            return Err(Resolved::WrongClass { found: class });
+        }
+        t.layout.check(&self.untouched(spot, bytes)[4..]).map_err(Resolved::Damaged)?;
+        let o = self.object(spot);
+        o.class().store(number, Ordering::Relaxed);
+        set_flag(o.flags(), VALID);
+        self.stats.touched += 1;
+        Ok(())
+    }
+
+    /// An untouched object of an intact frame.
+    fn untouched(&self, spot: Spot, bytes: usize) -> &[u8] {
+        // SAFETY: readers write usage and the writer swizzles only in objects that are valid; this one is not, and
+        // the writer, which alone could make it so, is borrowed.
+        unsafe { self.shared.arena.bytes(spot.0 as usize * 4, bytes) }
+    }
+}
+
+/// The class in a stored object's header.
+pub(super) fn class_of(object: &[u8]) -> ClassId {
+    ClassId(u16::from_le_bytes([object[0], object[1]]))
+}
+
+pub(super) fn damaged(class: &str, field: &str, what: &'static str) -> RecordError {
+    RecordError::Field { class: class.into(), field: field.into(), what }
+}
