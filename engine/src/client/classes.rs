@@ -1,0 +1,211 @@
+//! Classes: what the space has, what the program has, and how the two are brought together.
+
+use std::sync::Arc;
+
+use tercel_heap::{TypeKey, Writer};
+use tercel_wire::class;
+use tercel_wire::frame::Kind;
+use tercel_wire::id::ClassId;
+use tercel_wire::layout::Layout;
+use tercel_wire::message::Classes as ClassesMessage;
+
+use super::Client;
+use crate::error::Error;
+use crate::object::{BytesLeaf, ChunkNode, RefsLeaf, Root};
+use crate::table::Map;
+use crate::time::Now;
+
+/// The catalogue as this client knows it.
+pub(super) struct Classes {
+    layouts: Map<ClassId, Arc<Layout>>,
+    /// The youngest version of each name.
+    newest: Map<String, ClassId>,
+    /// Types of the program that read and write a class as it is stored.
+    bound: Map<&'static str, (ClassId, Arc<Layout>)>,
+    /// A request for the catalogue under way.
+    asked: Option<u64>,
+    /// Whether the catalogue was read since the connection was made.
+    fresh: bool,
+    /// Definitions under way: call, name.
+    defining: Map<u64, String>,
+    failed: Map<String, Error>,
+}
+
+impl Classes {
+    pub(super) fn new(writer: &mut Writer) -> Classes {
+        let mut c = Classes {
+            layouts: Map::default(),
+            newest: Map::default(),
+            bound: Map::default(),
+            asked: None,
+            fresh: false,
+            defining: Map::default(),
+            failed: Map::default(),
+        };
+        for (id, layout) in class::built_in() {
+            c.add(id, layout, writer);
+        }
+        // These are written without asking what they are called in the space: their ids are fixed.
+        let own = [
+            (TypeKey::of::<Root>(), class::ROOT),
+            (TypeKey::of::<BytesLeaf>(), class::BYTES_LEAF),
+            (TypeKey::of::<RefsLeaf>(), class::REFS_LEAF),
+            (TypeKey::of::<ChunkNode>(), class::CHUNK_NODE),
+        ];
+        for (key, id) in own {
+            if writer.bind(key, id).is_ok() {
+                c.bound.insert(key.schema().name, (id, c.layouts[&id].clone()));
+            }
+        }
+        c
+    }
+
+    fn add(&mut self, id: ClassId, layout: Layout, writer: &mut Writer) {
+        if self.layouts.contains_key(&id) {
+            return;
+        }
+        let layout = Arc::new(layout);
+        let newest = self.newest.entry(layout.name().to_owned()).or_insert(id);
+        *newest = (*newest).max(id);
+        writer.define(id, layout.clone());
+        self.layouts.insert(id, layout);
+    }
+
+    pub(super) fn learned(&mut self, m: ClassesMessage, writer: &mut Writer) -> Result<(), Error> {
+        self.asked = None;
+        self.fresh = true;
+        for (id, layout) in m.classes {
+            self.add(id, layout, writer);
+        }
+        Ok(())
+    }
+
+    /// A class was defined: its id is in the catalogue, which is read again.
+    pub(super) fn defined(&mut self, call: u64) {
+        if self.defining.remove(&call).is_some() {
+            self.fresh = false;
+        }
+    }
+
+    pub(super) fn refused(&mut self, call: u64, error: &Error) -> bool {
+        if self.asked == Some(call) {
+            self.asked = None;
+            return true;
+        }
+        match self.defining.remove(&call) {
+            Some(name) => {
+                self.failed.insert(name, error.clone());
+                true
+            }
+            None => false,
+        }
+    }
+
+    pub(super) fn abandon(&mut self) {
+        self.asked = None;
+        self.fresh = false;
+        self.defining.clear();
+    }
+}
+
+impl Client {
+    /// Reads the catalogue; whether that is done.
+    fn catalogue(&mut self) -> bool {
+        if !self.classes.fresh && self.classes.asked.is_none() {
+            self.classes.asked = Some(self.request(Kind::Catalogue, &[]));
+        }
+        self.classes.fresh
+    }
+
+    /// The class that a type of the program is written as, defined in the space if need be.
+    pub(crate) fn class_for(
+        &mut self,
+        _now: Now,
+        key: TypeKey,
+    ) -> Option<Result<(ClassId, Arc<Layout>), Error>> {
+        if let Some((id, layout)) = self.classes.bound.get(key.schema().name) {
+            return Some(Ok((*id, layout.clone())));
+        }
+        if let Err(e) = self.availability()? {
+            return Some(Err(e));
+        }
+        if let Some(e) = self.classes.failed.remove(key.schema().name) {
+            return Some(Err(e));
+        }
+        if !self.catalogue() {
+            return None;
+        }
+        let layout = Layout::of(key.schema());
+        let same = self.classes.layouts.iter().filter(|(_, l)| ***l == layout).map(|(id, _)| *id).max();
+        if let Some(id) = same {
+            return Some(self.bind(key, id).map(|layout| (id, layout)));
+        }
+        if !self.classes.defining.values().any(|n| n == key.schema().name) {
+            let mut body = Vec::new();
+            layout.encode(&mut body);
+            let call = self.request(Kind::Define, &body);
+            self.classes.defining.insert(call, key.schema().name.to_owned());
+        }
+        None
+    }
+
+    fn bind(&mut self, key: TypeKey, id: ClassId) -> Result<Arc<Layout>, Error> {
+        let layout = self.classes.layouts[&id].clone();
+        self.writer.bind(key, id).map_err(|e| Error::Schema(e.to_string()))?;
+        self.classes.bound.insert(key.schema().name, (id, layout.clone()));
+        Ok(layout)
+    }
+
+    /// Lets a type of the program read objects of a stored class; `None` while the catalogue is being read.
+    pub(super) fn bind_for_reading(
+        &mut self,
+        now: Now,
+        key: TypeKey,
+        id: ClassId,
+    ) -> Option<Result<(), Error>> {
+        let Some(stored) = self.classes.layouts.get(&id).cloned() else {
+            if self.catalogue() {
+                // It was defined after the catalogue was read, so it must be read again; a class that is still not
+                // there then means damage.
+                self.classes.fresh = false;
+                self.catalogue();
+            }
+            return None;
+        };
+        if stored.name() != key.schema().name {
+            let what = format!("an object of class {} was read as {}", stored.name(), key.schema().name);
+            return Some(Err(Error::Schema(what)));
+        }
+        let layout = Layout::of(key.schema());
+        if layout == *stored {
+            return Some(self.bind(key, id).map(|_| ()));
+        }
+        if let Err(e) = layout.accepts(&stored) {
+            let what = format!("{e} (this program's version against version {} of the space)", id.0);
+            return Some(Err(Error::Schema(what)));
+        }
+        // The program writes its own version, so that one must exist too.
+        match self.class_for(now, key)? {
+            Err(e) => Some(Err(e)),
+            Ok(_) => Some(self.writer.bind_converted(key, id).map_err(|e| Error::Schema(e.to_string()))),
+        }
+    }
+
+    /// The name of a class, for messages to people.
+    pub(super) fn class_name(&self, id: ClassId) -> String {
+        self.classes.layouts.get(&id).map_or_else(|| format!("number {}", id.0), |l| l.name().to_owned())
+    }
+
+    /// The layouts of all classes, once the catalogue is read.
+    pub fn all_classes(&mut self) -> Option<Result<Vec<(ClassId, Arc<Layout>)>, Error>> {
+        if let Err(e) = self.availability()? {
+            return Some(Err(e));
+        }
+        if !self.catalogue() {
+            return None;
+        }
+        let mut all: Vec<_> = self.classes.layouts.iter().map(|(id, l)| (*id, l.clone())).collect();
+        all.sort_unstable_by_key(|(id, _)| *id);
+        Some(Ok(all))
+    }
+}

@@ -1,0 +1,195 @@
+//! Connections: greeting, silence, loss, and every frame that arrives.
+
+use tercel_wire::frame::{Deframer, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel_wire::message::{
+    Classes as ClassesMessage, Hello, Leased, PageReply, Reason, Refused, Resume, Stream, Verdict, Welcome,
+};
+
+use super::{Client, Link};
+use crate::error::Error;
+use crate::time::Now;
+
+impl Client {
+    pub(super) fn connected(&mut self, now: Now) {
+        self.connection += 1;
+        self.link = Link::Greeting;
+        self.last_heard = now;
+        self.deframer = Deframer::default();
+        self.out.clear();
+        self.stats.connections += 1;
+        let resume = (self.epoch.0 != 0).then(|| Resume {
+            epoch: self.epoch,
+            watermark: self.reader.watermark(),
+            pages: self.fetches.subscriptions(),
+        });
+        let hello = Hello {
+            client: self.id,
+            connection: self.connection,
+            version_min: WIRE_VERSION_MIN,
+            version_max: WIRE_VERSION,
+            space: self.config.space,
+            resume,
+        };
+        let mut body = Vec::new();
+        hello.encode(&mut body);
+        self.request(Kind::Hello, &body);
+    }
+
+    pub(super) fn disconnected(&mut self, why: String) {
+        if !matches!(self.link, Link::Refused(_)) {
+            self.link = Link::Down(why);
+        }
+        self.out.clear();
+        // Replies to the old connection will not come, or must not count if they do.
+        self.fetches.abandon();
+        self.leases.abandon();
+        self.classes.abandon();
+        self.raw.abandon();
+        self.status_call = None;
+    }
+
+    pub(super) fn tick(&mut self, now: Now) {
+        if self.link != Link::Up {
+            return;
+        }
+        if now.since_us(self.last_heard) > 2 * self.keepalive_us {
+            return self.disconnected("the server has been silent for two keepalives".into());
+        }
+        if now.since_us(self.last_heard.max(self.last_asked)) >= self.keepalive_us {
+            self.last_asked = now;
+            self.request(Kind::Ping, &[]);
+        }
+    }
+
+    pub(super) fn receive(&mut self, now: Now, bytes: &[u8]) {
+        if !matches!(self.link, Link::Greeting | Link::Up) {
+            return;
+        }
+        self.last_heard = now;
+        let mut deframer = std::mem::take(&mut self.deframer);
+        deframer.push(bytes);
+        loop {
+            match deframer.next_frame() {
+                Ok(None) => break,
+                Ok(Some((header, body))) => {
+                    if let Err(e) = self.frame(&header, body) {
+                        return self.fail(e);
+                    }
+                    if !matches!(self.link, Link::Greeting | Link::Up) {
+                        return;
+                    }
+                }
+                Err(e) => return self.fail(Error::Unavailable(e.to_string())),
+            }
+        }
+        deframer.relax();
+        self.deframer = deframer;
+        self.unsubscribe();
+    }
+
+    /// The peer broke the protocol: no further byte of this connection counts.
+    fn fail(&mut self, e: Error) {
+        let first = self.link == Link::Greeting && self.epoch.0 == 0;
+        self.disconnected(e.to_string());
+        if first {
+            // Whoever answers there has never been our server; trying again would not help.
+            self.link = Link::Refused(e);
+        }
+    }
+
+    fn frame(&mut self, header: &Header, body: &[u8]) -> Result<(), Error> {
+        let broken = |e| Error::Unavailable(format!("the server broke the protocol: {e}"));
+        match header.kind {
+            Kind::Welcome => self.welcome(Welcome::decode(body).map_err(broken)?),
+            Kind::Page => self.page(header, PageReply::decode(body).map_err(broken)?)?,
+            Kind::Stream => self.stream(Stream::decode(body).map_err(broken)?)?,
+            Kind::Verdict => self.verdict(Verdict::decode(body).map_err(broken)?),
+            Kind::Leased => self.leases.granted(header.call, Leased::decode(body).map_err(broken)?),
+            Kind::Classes => {
+                self.classes.learned(ClassesMessage::decode(body).map_err(broken)?, &mut self.writer)?;
+            }
+            Kind::Defined => self.classes.defined(header.call),
+            Kind::Pong => {}
+            Kind::Status => {
+                if self.status_call.take() == Some(header.call) {
+                    self.status = Some(body.to_vec());
+                }
+            }
+            Kind::Refused => self.refused(header.call, Refused::decode(body).map_err(broken)?),
+            other => {
+                return Err(Error::Unavailable(format!("the server sent {other:?}, which only clients send")));
+            }
+        }
+        Ok(())
+    }
+
+    fn welcome(&mut self, w: Welcome) {
+        if self.link != Link::Greeting {
+            return;
+        }
+        if self.config.space.0 != 0 && w.space != self.config.space {
+            self.link = Link::Refused(Error::Unavailable("another space is served there".into()));
+            return;
+        }
+        if self.epoch.0 != 0 && w.space != self.space {
+            self.link = Link::Refused(Error::Unavailable("another space is served there now".into()));
+            return;
+        }
+        if w.page_bytes as usize != tercel_wire::page::PAGE_BYTES {
+            let what = format!("the space's pages have {} bytes, this build's have 8064", w.page_bytes);
+            self.link = Link::Refused(Error::Schema(what));
+            return;
+        }
+        self.space = w.space;
+        self.config.space = w.space;
+        if !w.resumed {
+            // Nothing says what changed meanwhile: every copy is flagged, those in open read sets included, before
+            // the watermark moves.
+            self.writer.flag_all();
+            self.fetches.forget();
+            if w.watermark > self.reader.watermark() {
+                self.writer.advance(w.watermark);
+            }
+        }
+        if w.epoch != self.epoch {
+            self.leases.drop_all();
+        }
+        self.epoch = w.epoch;
+        self.keepalive_us = w.keepalive_ms as u64 * 1000;
+        self.transaction_bytes_max = w.transaction_bytes_max as usize;
+        self.link = Link::Up;
+        for op in self.ops.unanswered() {
+            self.ask_outcome(op);
+        }
+    }
+
+    fn refused(&mut self, call: u64, r: Refused) {
+        let error = match r.reason {
+            Reason::Protocol | Reason::Unavailable => Error::Unavailable(r.text),
+            Reason::Evicted => {
+                // The server has forgotten this client's operations: it comes back as another one.
+                let mut random = crate::random::Random::new(self.id.0);
+                self.id = tercel_wire::id::ClientId(random.next_u64());
+                self.ops.evicted();
+                self.disconnected(r.text);
+                return;
+            }
+            Reason::Schema => Error::Schema(r.text),
+            Reason::Corrupt => Error::Corrupt(r.text),
+            Reason::Full => Error::Full(r.text),
+        };
+        if self.status_call == Some(call) {
+            self.status_call = None;
+        }
+        let known = self.fetches.refused(call, &error)
+            || self.classes.refused(call, &error)
+            || self.leases.refused(call, &error)
+            || self.raw.refused(call, &error);
+        if !known && call == 0 {
+            match r.reason {
+                Reason::Unavailable => self.disconnected(error.to_string()),
+                _ => self.link = Link::Refused(error),
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Finding an object that the hit path did not find.
+
+use tercel_heap::{Resolved, Scope, TypeKey, Writer};
+use tercel_wire::id::{ClassId, Oref, PageId};
+
+use super::Client;
+use crate::error::Error;
+use crate::time::Now;
+
+/// What one search has asked for so far.
+#[derive(Debug, Default)]
+pub struct Search {
+    fetched: Option<(PageId, u32)>,
+}
+
+/// How far a search is.
+#[derive(Debug)]
+pub enum Located {
+    /// It is in the cache: the hit path will find it, by this handle if not by the word.
+    Ready {
+        /// The handle, or 0 if the word leads there without one.
+        hint: u32,
+    },
+    /// Something was asked for.
+    Wait,
+    /// The server says that there is none.
+    Absent,
+    /// It cannot be had.
+    Failed(Error),
+}
+
+impl Client {
+    pub(crate) fn locate(
+        &mut self,
+        now: Now,
+        scope: &Scope,
+        oref: Oref,
+        resolve: &dyn Fn(&mut Writer) -> Resolved,
+        key: TypeKey,
+        search: &mut Search,
+    ) -> Located {
+        if self.is_stale(scope) {
+            return Located::Failed(Error::Conflict);
+        }
+        match resolve(&mut self.writer) {
+            Resolved::Ready { hint } => Located::Ready { hint },
+            Resolved::Miss { page } | Resolved::Stale { page } => self.fetch_for(scope, oref, page, search),
+            Resolved::Empty { page } => match search.fetched {
+                // An empty slot of a page just fetched: the server's word.
+                Some((p, _)) if p == page => self.absent(scope, oref),
+                _ => self.fetch_for(scope, oref, page, search),
+            },
+            Resolved::Unbound { class } => match self.bind_for_reading(now, key, class) {
+                None => Located::Wait,
+                Some(Err(e)) => Located::Failed(e),
+                Some(Ok(())) => self.locate(now, scope, oref, resolve, key, search),
+            },
+            Resolved::WrongClass { found } => Located::Failed(Error::Schema(format!(
+                "object {oref} is of class {}, not {}",
+                self.class_name(found),
+                key.schema().name
+            ))),
+            Resolved::Damaged(e) => Located::Failed(Error::Corrupt(format!("object {oref}: {e}"))),
+            Resolved::Full(full) => Located::Failed(Error::Full(format!("the client's cache: {full}"))),
+        }
+    }
+
+    /// Whether something that the scope read has changed; looks only if anything was applied since it last looked.
+    fn is_stale(&mut self, scope: &Scope) -> bool {
+        scope.doomed() || (self.reader.watermark() != scope.snapshot() && self.writer.recheck(scope).is_err())
+    }
+
+    fn fetch_for(&mut self, scope: &Scope, oref: Oref, page: PageId, search: &mut Search) -> Located {
+        if let Some((p, fetch)) = search.fetched
+            && p == page
+        {
+            match self.fetches.ended(page, fetch) {
+                Some(Ok(())) => return self.absent(scope, oref),
+                Some(Err(e)) => return Located::Failed(e.clone()),
+                None => {}
+            }
+        }
+        match self.availability() {
+            None => return Located::Wait,
+            Some(Err(e)) => return Located::Failed(e),
+            Some(Ok(())) => {}
+        }
+        let fetch = self.fetch(page);
+        search.fetched = Some((page, fetch));
+        // The frame for the reply is made free while the request is on its way.
+        if let Err(full) = self.writer.reserve() {
+            return Located::Failed(Error::Full(format!("the client's cache: {full}")));
+        }
+        Located::Wait
+    }
+
+    /// That there is none is a read like any other: a later birth must be noticed.
+    fn absent(&mut self, scope: &Scope, oref: Oref) -> Located {
+        self.writer.note_read(scope, oref);
+        Located::Absent
+    }
+
+    /// The class of an object, whatever it is.
+    pub(crate) fn class_at(
+        &mut self,
+        now: Now,
+        scope: &Scope,
+        oref: Oref,
+        expected: TypeKey,
+        search: &mut Search,
+    ) -> Option<Result<ClassId, Error>> {
+        if self.is_stale(scope) {
+            return Some(Err(Error::Conflict));
+        }
+        match self.writer.lookup(scope, oref, expected) {
+            Resolved::WrongClass { found } | Resolved::Unbound { class: found } => Some(Ok(found)),
+            Resolved::Ready { .. } => Some(Ok(tercel_wire::class::REFS_LEAF)),
+            _ => {
+                match self.locate(now, scope, oref, &|w| w.lookup(scope, oref, expected), expected, search) {
+                    Located::Wait => None,
+                    Located::Failed(e) => Some(Err(e)),
+                    Located::Absent => Some(Err(Error::not_found(oref))),
+                    Located::Ready { .. } => Some(Ok(tercel_wire::class::REFS_LEAF)),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! The client's half of the engine: a machine that keeps a cache true to one server.
+//!
+//! Its doors: [`Client::new`], [`Client::handle`] for what happened, [`Client::outgoing`] for the bytes to send,
+//! [`Client::deadline`]. Transactions call the rest under the client's lock and wait by being called again.
+//!
+//! The invariant is the watermark's: everything up to `W` that concerns a cached object has been applied here, flags
+//! first, then `W`, then new bytes. A reply is installed only when `W` has reached the stamp it is valid at, and only
+//! if it answers an outstanding fetch of this connection.
+
+mod classes;
+mod connect;
+mod fetch;
+mod lease;
+mod locate;
+mod ops;
+mod raw;
+mod stream;
+
+use tercel_heap::{Reader, Scope, Writer};
+use tercel_wire::frame::{self, Deframer, Header, Kind};
+use tercel_wire::id::{ClientId, Epoch, Oref, SpaceId, Stamp};
+
+use crate::error::Error;
+use crate::limits;
+use crate::random::Random;
+use crate::time::Now;
+
+use classes::Classes;
+use fetch::Fetches;
+use lease::Leases;
+use ops::Ops;
+
+pub use locate::{Located, Search};
+pub use ops::Own;
+
+/// What a client may be told.
+#[derive(Debug, Clone)]
+pub struct ClientConfig {
+    /// The space it expects; 0 is any.
+    pub space: SpaceId,
+}
+
+/// Something that happened to a client.
+#[derive(Debug)]
+pub enum Input<'a> {
+    /// A connection to the server is there.
+    Connected,
+    /// It is gone.
+    Disconnected(String),
+    /// Bytes arrived on it.
+    Bytes(&'a [u8]),
+    /// Time passed.
+    Time,
+}
+
+/// Counters of a client.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ClientStats {
+    /// Pages asked for.
+    pub fetches: u64,
+    /// Pages that came.
+    pub pages: u64,
+    /// Objects that others changed while they were cached here.
+    pub invalidations: u64,
+    /// Transactions sent.
+    pub commits: u64,
+    /// Connections made.
+    pub connections: u64,
+}
+
+/// How far the connection is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Link {
+    /// None; why the last one ended.
+    Down(String),
+    /// Hello is sent.
+    Greeting,
+    /// Welcome has come.
+    Up,
+    /// The server will not have us; there is no point in trying again.
+    Refused(Error),
+}
+
+/// See the module.
+pub struct Client {
+    config: ClientConfig,
+    reader: Reader,
+    writer: Writer,
+    id: ClientId,
+    connection: u32,
+    link: Link,
+    space: SpaceId,
+    epoch: Epoch,
+    keepalive_us: u64,
+    transaction_bytes_max: usize,
+    last_heard: Now,
+    last_asked: Now,
+    next_call: u64,
+    deframer: Deframer,
+    out: Vec<u8>,
+    fetches: Fetches,
+    ops: Ops,
+    leases: Leases,
+    classes: Classes,
+    raw: raw::Raw,
+    /// The last commit of this client that was acknowledged.
+    acknowledged: Stamp,
+    /// The status that the server last reported, and the call that asked for the next.
+    status: Option<Vec<u8>>,
+    status_call: Option<u64>,
+    stats: ClientStats,
+}
+
+impl Client {
+    /// A client with an empty cache, not connected. The seed gives its identity, so it must be random in production.
+    pub fn new(config: ClientConfig, seed: u64, reader: Reader, mut writer: Writer) -> Client {
+        let classes = Classes::new(&mut writer);
+        Client {
+            space: config.space,
+            config,
+            reader,
+            writer,
+            id: ClientId(Random::new(seed).next_u64()),
+            connection: 0,
+            link: Link::Down("not connected yet".into()),
+            epoch: Epoch(0),
+            keepalive_us: limits::KEEPALIVE_MS as u64 * 1000,
+            transaction_bytes_max: limits::TRANSACTION_BYTES_MAX,
+            last_heard: Now(0),
+            last_asked: Now(0),
+            next_call: 0,
+            deframer: Deframer::default(),
+            out: Vec::new(),
+            fetches: Fetches::default(),
+            ops: Ops::new(),
+            leases: Leases::default(),
+            classes,
+            raw: raw::Raw::default(),
+            acknowledged: Stamp::ZERO,
+            status: None,
+            status_call: None,
+            stats: ClientStats::default(),
+        }
+    }
+
+    /// Takes in what happened.
+    pub fn handle(&mut self, now: Now, input: Input<'_>) {
+        match input {
+            Input::Connected => self.connected(now),
+            Input::Disconnected(why) => self.disconnected(why),
+            Input::Bytes(bytes) => self.receive(now, bytes),
+            Input::Time => self.tick(now),
+        }
+    }
+
+    /// Bytes to send, in order; the caller takes them away.
+    pub fn outgoing(&mut self) -> &mut Vec<u8> {
+        &mut self.out
+    }
+
+    /// When it next wants to hear of the time.
+    pub fn deadline(&self) -> Option<Now> {
+        (self.link == Link::Up).then(|| self.last_heard.max(self.last_asked).plus_us(self.keepalive_us))
+    }
+
+    /// Whether it wants a connection made (again).
+    pub fn wants_connection(&self) -> bool {
+        matches!(self.link, Link::Down(_))
+    }
+
+    /// Whether the connection should be cut: the server broke the protocol or refused.
+    pub fn wants_close(&self) -> bool {
+        matches!(self.link, Link::Down(_) | Link::Refused(_))
+    }
+
+    /// Whether requests can be answered now; if not, why. `None` while a connection is being made.
+    pub fn availability(&self) -> Option<Result<(), Error>> {
+        match &self.link {
+            Link::Up => Some(Ok(())),
+            Link::Refused(e) => Some(Err(e.clone())),
+            Link::Down(_) | Link::Greeting => None,
+        }
+    }
+
+    /// Why there is no connection.
+    pub fn trouble(&self) -> String {
+        match &self.link {
+            Link::Down(why) => why.clone(),
+            Link::Refused(e) => e.to_string(),
+            Link::Greeting => "the server does not answer the greeting".into(),
+            Link::Up => "the server does not answer".into(),
+        }
+    }
+
+    /// The space, once known.
+    pub fn space(&self) -> SpaceId {
+        self.space
+    }
+
+    /// The server's life, once known.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> ClientStats {
+        self.stats
+    }
+
+    /// Counters of the cache.
+    pub fn cache_stats(&self) -> tercel_heap::Stats {
+        self.writer.stats()
+    }
+
+    /// The cache's owner's side: for measuring.
+    pub fn writer(&mut self) -> &mut Writer {
+        &mut self.writer
+    }
+
+    /// Begins a transaction's reading; `None` while the client is behind its own last commit or not connected.
+    pub(crate) fn begin(&mut self, now: Now) -> Option<Result<(Scope, usize), Error>> {
+        if let Err(e) = self.availability()? {
+            return Some(Err(e));
+        }
+        if now.since_us(self.last_heard) > 2 * self.keepalive_us {
+            return Some(Err(Error::Unavailable("the server has been silent for two keepalives".into())));
+        }
+        if self.reader.watermark() < self.acknowledged {
+            return None;
+        }
+        Some(match self.reader.scope() {
+            Some(scope) => Ok((scope, self.transaction_bytes_max)),
+            None => Err(Error::Full("too many transactions are open in this process".into())),
+        })
+    }
+
+    pub(crate) fn recheck(&mut self, scope: &Scope) -> Result<(), Error> {
+        self.writer.recheck(scope).map_err(|_| Error::Conflict)
+    }
+
+    pub(crate) fn read_set(&mut self, scope: &Scope, out: &mut Vec<Oref>) {
+        self.writer.read_set(scope, out);
+    }
+
+    /// Asks the server how it is: JSON.
+    pub fn server_status(&mut self, _now: Now) -> Option<Vec<u8>> {
+        if let Some(status) = self.status.take() {
+            return Some(status);
+        }
+        if self.status_call.is_none() && self.link == Link::Up {
+            self.status_call = Some(self.request(Kind::Stat, &[]));
+        }
+        None
+    }
+
+    /// Sends a request and gives its call.
+    fn request(&mut self, kind: Kind, body: &[u8]) -> u64 {
+        self.next_call += 1;
+        let header =
+            Header { ack: self.reader.watermark(), epoch: self.epoch, ..Header::new(kind, self.next_call) };
+        frame::encode(header, body, &mut self.out);
+        self.next_call
+    }
+
+    /// Says good-bye, so that the server frees the session at once.
+    pub fn bye(&mut self) {
+        if self.link == Link::Up {
+            self.request(Kind::Bye, &[]);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Operations under way: each in a slot, each with one answer.
+//!
+//! An operation whose answer did not come is asked for by its id, never sent again: the answer "not executed" spends
+//! the id, so a late copy of the request cannot execute.
+
+use tercel_wire::frame::{BODY_BYTES_MAX, Kind};
+use tercel_wire::id::{OP_SLOTS_MAX, OpId, Oref, PageId, Stamp};
+use tercel_wire::message::{Commit, Outcome, Part, Resolve, Verdict};
+
+use super::{Client, Link};
+use crate::error::Error;
+use crate::limits;
+use crate::table::Map;
+use crate::time::Now;
+
+/// A new version that this client wrote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Own {
+    /// The object.
+    pub oref: Oref,
+    /// Header and body in stored form.
+    pub object: Vec<u8>,
+    /// Whether the operation makes it.
+    pub new: bool,
+}
+
+/// The slots of a client.
+pub(super) struct Ops {
+    slots: Vec<Slot>,
+    free: Vec<u16>,
+    /// Answers that nobody waited for any more.
+    answered: Map<OpId, Outcome>,
+}
+
+#[derive(Default)]
+struct Slot {
+    seq: u32,
+    busy: Option<Busy>,
+}
+
+struct Busy {
+    op: OpId,
+    own: Vec<Own>,
+    outcome: Option<Outcome>,
+    /// The connection on which the outcome was asked for.
+    asked: Option<u32>,
+}
+
+/// Answers kept for callers who come back later.
+const ANSWERED_MAX: usize = 4_096;
+
+impl Ops {
+    pub(super) fn new() -> Ops {
+        Ops { slots: Vec::new(), free: Vec::new(), answered: Map::default() }
+    }
+
+    fn busy(&mut self, op: OpId) -> Option<&mut Busy> {
+        self.slots.get_mut(op.slot as usize)?.busy.as_mut().filter(|b| b.op == op)
+    }
+
+    /// Operations without an answer.
+    pub(super) fn unanswered(&self) -> Vec<OpId> {
+        let busy = self.slots.iter().filter_map(|s| s.busy.as_ref());
+        busy.filter(|b| b.outcome.is_none()).map(|b| b.op).collect()
+    }
+
+    /// Whether an unresolved operation writes to the page.
+    pub(super) fn names(&self, page: PageId) -> bool {
+        let busy = self.slots.iter().filter_map(|s| s.busy.as_ref());
+        busy.flat_map(|b| b.own.iter()).any(|o| o.oref.page() == page)
+    }
+
+    pub(super) fn take_own(&mut self, op: OpId, stamp: Stamp) -> Vec<Own> {
+        let Some(busy) = self.busy(op) else { return Vec::new() };
+        // The stream alone proves that the operation is executed and durable.
+        busy.outcome.get_or_insert(Outcome::Committed(stamp));
+        std::mem::take(&mut busy.own)
+    }
+
+    /// The server has forgotten this client: what is not answered never will be.
+    pub(super) fn evicted(&mut self) {
+        for busy in self.slots.iter_mut().filter_map(|s| s.busy.as_mut()) {
+            busy.outcome.get_or_insert(Outcome::Unknown);
+        }
+    }
+
+    fn take(&mut self) -> Option<u16> {
+        if let Some(slot) = self.free.pop() {
+            return Some(slot);
+        }
+        if self.slots.len() >= OP_SLOTS_MAX as usize {
+            return None;
+        }
+        self.slots.push(Slot::default());
+        Some(self.slots.len() as u16 - 1)
+    }
+
+    fn release(&mut self, op: OpId) -> Option<Outcome> {
+        let slot = self.slots.get_mut(op.slot as usize)?;
+        let outcome = slot.busy.as_ref().filter(|b| b.op == op)?.outcome?;
+        slot.busy = None;
+        self.free.push(op.slot);
+        Some(outcome)
+    }
+}
+
+impl Client {
+    /// Sends a transaction as one operation; `None` while there is no connection or no slot.
+    pub(crate) fn submit(
+        &mut self,
+        _now: Now,
+        own: impl FnOnce() -> Vec<Own>,
+        effects: impl FnOnce(&mut Client, &[Own], &mut Vec<u8>),
+    ) -> Option<Result<OpId, Error>> {
+        if let Err(e) = self.availability()? {
+            return Some(Err(e));
+        }
+        let own = own();
+        if own.iter().any(|o| o.new && !self.leases.holds(o.oref.page())) {
+            // The server was restarted since the places were given: the transaction must run again.
+            return Some(Err(Error::Conflict));
+        }
+        let index = self.ops.take()?;
+        let slot = &mut self.ops.slots[index as usize];
+        slot.seq += 1;
+        let op = OpId { client: self.id, slot: index, seq: slot.seq, epoch: self.epoch };
+        let mut bytes = Vec::new();
+        effects(self, &own, &mut bytes);
+        let keep = own.into_iter().filter(|o| self.fetches.is_subscribed(o.oref.page())).collect();
+        self.ops.slots[index as usize].busy = Some(Busy { op, own: keep, outcome: None, asked: None });
+        if bytes.len() > limits::TRANSACTION_BYTES_MAX {
+            self.ops.slots[index as usize].busy = None;
+            self.ops.free.push(index);
+            return Some(Err(Error::Full(
+                "the transaction reads or writes too much: commit in smaller parts".into(),
+            )));
+        }
+        self.send_commit(op, &bytes);
+        self.stats.commits += 1;
+        Some(Ok(op))
+    }
+
+    fn send_commit(&mut self, op: OpId, mut bytes: &[u8]) {
+        const _: () = assert!(limits::PART_BYTES + 64 < BODY_BYTES_MAX);
+        let mut parts = 0;
+        let mut body = Vec::new();
+        while bytes.len() > limits::PART_BYTES {
+            let (head, rest) = bytes.split_at(limits::PART_BYTES);
+            body.clear();
+            Part { op, index: parts, bytes: head }.encode(&mut body);
+            self.request(Kind::Part, &body);
+            parts += 1;
+            bytes = rest;
+        }
+        body.clear();
+        Commit { op, parts, bytes }.encode(&mut body);
+        self.request(Kind::Commit, &body);
+    }
+
+    pub(super) fn ask_outcome(&mut self, op: OpId) {
+        let connection = self.connection;
+        if self.link != Link::Up {
+            return;
+        }
+        if let Some(busy) = self.ops.busy(op) {
+            if busy.asked == Some(connection) {
+                return;
+            }
+            busy.asked = Some(connection);
+        }
+        let mut body = Vec::new();
+        Resolve { op }.encode(&mut body);
+        self.request(Kind::Resolve, &body);
+    }
+
+    pub(super) fn verdict(&mut self, v: Verdict) {
+        match self.ops.busy(v.op) {
+            Some(busy) => {
+                busy.outcome.get_or_insert(v.outcome);
+                if !matches!(v.outcome, Outcome::Committed(_)) {
+                    busy.own.clear();
+                }
+            }
+            None => self.remember(v.op, v.outcome),
+        }
+    }
+
+    fn remember(&mut self, op: OpId, outcome: Outcome) {
+        if self.ops.answered.len() >= ANSWERED_MAX {
+            self.ops.answered.clear();
+        }
+        self.ops.answered.insert(op, outcome);
+    }
+
+    /// The answer, once it is there and the cache has caught up with it; the slot is then free again.
+    pub(crate) fn outcome(&mut self, op: OpId) -> Option<Outcome> {
+        match self.ops.busy(op)?.outcome? {
+            Outcome::Committed(stamp) if self.reader.watermark() < stamp => return None,
+            Outcome::Committed(stamp) => self.acknowledged = self.acknowledged.max(stamp),
+            _ => {}
+        }
+        self.ops.release(op)
+    }
+
+    /// What became of an operation that was given up waiting for.
+    pub fn resolve(&mut self, _now: Now, op: OpId) -> Option<Outcome> {
+        if let Some(outcome) = self.ops.answered.remove(&op) {
+            return Some(outcome);
+        }
+        if let Some(outcome) = self.outcome(op) {
+            return Some(outcome);
+        }
+        if op.client != self.id {
+            return Some(Outcome::Unknown);
+        }
+        self.ask_outcome(op);
+        None
+    }
+}

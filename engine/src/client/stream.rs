@@ -1,0 +1,58 @@
+//! What others changed: flags first, then the watermark, then new bytes.
+
+use tercel_wire::id::{OpId, Oref, Stamp};
+use tercel_wire::message::Stream;
+
+use super::Client;
+use crate::error::Error;
+use crate::table::Set;
+
+impl Client {
+    pub(super) fn stream(&mut self, s: Stream) -> Result<(), Error> {
+        let w = self.reader.watermark();
+        if s.from > w {
+            return Err(Error::Unavailable(format!("the server's stream jumps from {w} to {}", s.from)));
+        }
+        let mut own: Vec<(Stamp, OpId, usize)> = Vec::new();
+        for (i, change) in s.changes.iter().enumerate() {
+            if change.stamp <= w {
+                continue;
+            }
+            for oref in &change.orefs {
+                self.writer.flag(*oref);
+                self.fetches.changed(*oref, change.stamp);
+            }
+            match change.own {
+                Some(op) => own.push((change.stamp, op, i)),
+                None => self.stats.invalidations += change.orefs.len() as u64,
+            }
+        }
+        let mut revoked = Vec::new();
+        for (page, fetch) in &s.revoked {
+            if self.fetches.revoke(*page, *fetch) {
+                self.writer.flag_page(*page);
+                revoked.push((*page, *fetch));
+            }
+        }
+        if s.to > w {
+            self.writer.advance(s.to);
+        }
+        for (stamp, op, i) in own {
+            let later: Set<Oref> = s.changes[i + 1..].iter().flat_map(|c| c.orefs.iter().copied()).collect();
+            self.install_own(op, stamp, &later);
+        }
+        self.send_unsubscribe(revoked);
+        self.install_early()
+    }
+
+    /// Makes this client's own new versions readable here, where the server tells us of later changes.
+    fn install_own(&mut self, op: OpId, stamp: Stamp, later: &Set<Oref>) {
+        for own in self.ops.take_own(op, stamp) {
+            if later.contains(&own.oref) || !self.fetches.is_subscribed(own.oref.page()) {
+                continue;
+            }
+            // A full cache is no reason to fail: the object will be fetched when it is wanted.
+            let _ = self.writer.install_own(own.oref, &own.object);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! What can go wrong, sorted by who must act.
+
+use tercel_wire::id::{OpId, Oref};
+use tercel_wire::record::EncodeError;
+use thiserror::Error;
+
+/// Why a call on an object, a transaction or a client failed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Error {
+    /// Another transaction changed what this one read. Run it again; `Client::run` does so by itself.
+    #[error("another transaction changed what this one read: run it again")]
+    Conflict,
+    /// The server cannot be reached, or the client has not heard from it for too long to read consistently. Try later.
+    #[error("the server is not available: {0}")]
+    Unavailable(String),
+    /// The time ran out with the outcome unknown. `Client::resolve` asks for it by the operation's id.
+    #[error("no answer came in time{}", .0.map(|op| format!(": the outcome of operation {op} is unknown")).unwrap_or_default())]
+    Timeout(Option<OpId>),
+    /// The reference names no object, or the root does not exist.
+    #[error("{0} was not found")]
+    NotFound(String),
+    /// The server does not allow it.
+    #[error("denied: {0}")]
+    Denied(String),
+    /// The program's class and the space's do not agree. The program, or its classes, must change.
+    #[error("schema: {0}")]
+    Schema(String),
+    /// Stored or received bytes are damaged. An operator must act: `tercel check` tells where.
+    #[error("damaged data: {0}")]
+    Corrupt(String),
+    /// A bound was reached; the text says which one and how to raise it or live with it.
+    #[error("full: {0}")]
+    Full(String),
+}
+
+impl Error {
+    /// Whether running the same transaction again can succeed without anybody's help.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Error::Conflict)
+    }
+
+    /// A reference that names nothing.
+    pub fn not_found(oref: Oref) -> Error {
+        Error::NotFound(format!("object {oref}"))
+    }
+}
+
+impl From<EncodeError> for Error {
+    fn from(e: EncodeError) -> Error {
+        Error::Full(e.to_string())
+    }
+}

@@ -1,0 +1,50 @@
+//! Every bound of the engine, with its reason.
+
+/// Bytes of objects that one transaction may write. Staged transactions are held in the server's memory until they
+/// are whole, and a log record holds all of one.
+pub const TRANSACTION_BYTES_MAX: usize = 128 << 20;
+
+/// Bytes of a piece of a staged transaction: large enough to make the frame's cost vanish, small enough that other
+/// clients' frames pass between.
+pub const PART_BYTES: usize = 256 << 10;
+
+/// Requests that a client may have under way: fetches and commits of a few dozen threads.
+pub const CREDIT: u16 = 256;
+
+/// Pages leased at once: a bulk load fills them in some milliseconds, and an idle client blocks only half a megabyte
+/// of addresses.
+pub const LEASE_PAGES: u16 = 64;
+/// Pages that a session may hold leased and not yet full: a bulk load that gives 128 MB of objects their places before
+/// it writes them.
+pub const LEASED_PAGES_MAX: usize = 16_384;
+
+/// Silence after which a side asks the other, in milliseconds. Twice this stops serializable reads.
+pub const KEEPALIVE_MS: u32 = 2_000;
+
+/// How often an idle session hears the newest watermark, in microseconds: bounds how far behind it may read.
+pub const HEARTBEAT_US: u64 = 50_000;
+
+/// References in the index of recent writes: 16 bytes each. A base older than the index reaches is answered `TooOld`,
+/// so this times the commit rate is how long an update transaction may take.
+pub const LAST_WRITES_MAX: usize = 1 << 18;
+
+/// Clients whose last answers are kept; the one silent longest is evicted when another comes.
+pub const CLIENTS_MAX: usize = 4_096;
+/// Evicted clients that are remembered as such.
+pub const EVICTED_MAX: usize = 65_536;
+
+/// Pages that one session may be subscribed to: more than its cache can hold in most cases. Beyond it the server
+/// revokes.
+pub const SUBSCRIPTIONS_MAX: usize = 1 << 20;
+
+/// Changes kept for sessions that resume, in objects.
+pub const RECENT_CHANGES_MAX: usize = 1 << 16;
+
+/// Sessions of a server.
+pub const SESSIONS_MAX: usize = 16_384;
+
+/// Classes of a space.
+pub const CLASSES_MAX: usize = 4_096;
+
+/// Attempts of `run` before it gives the conflict to its caller.
+pub const RUN_ATTEMPTS_MAX: u32 = 64;

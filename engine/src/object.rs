@@ -1,0 +1,658 @@
+//! What a program holds: objects to read, objects to change, references to follow.
+//!
+//! An [`Obj`] is pinned while it lives and reads straight from the cache's memory; it belongs to its transaction and to
+//! its thread. What can need a page (following a reference, reading a part that is in chunks) returns a `Result`, the
+//! rest does not.
+
+use std::borrow::Cow;
+use std::marker::PhantomData;
+use std::ops::Deref;
+
+use tercel_heap::View;
+use tercel_wire::class;
+use tercel_wire::id::Oref;
+use tercel_wire::layout::{self, Var};
+use tercel_wire::record::{
+    Bytes, Class, Encoder, Fixed, HEADER_BYTES, List, Ref, Target, Text, TypeIndex, Value,
+};
+use tercel_wire::schema::{Schema, Type};
+
+use crate::error::Error;
+use crate::txn::Tx;
+
+/// A class of objects. Written by `#[derive(Object)]`; not meant to be written by hand.
+pub trait Object: Class {
+    /// What reads an object: a method for each field.
+    type View<'t>;
+    /// What changes one: a setter for each field.
+    type Mut<'t>;
+
+    /// Wraps.
+    fn view<'t>(raw: RawObj<'t, Self>) -> Self::View<'t>;
+    /// Unwraps.
+    fn raw<'a, 't>(view: &'a Self::View<'t>) -> &'a RawObj<'t, Self>;
+    /// Wraps.
+    fn edit<'t>(raw: RawMut<'t, Self>) -> Self::Mut<'t>;
+    /// Reads all fields.
+    fn load(stored: &Stored<'_>) -> Result<Self, Error>;
+}
+
+/// A small record inside an object. Written by `#[derive(Record)]`.
+pub trait Record: Sized {
+    /// What it looks like.
+    const SCHEMA: Schema;
+    /// Writes the fields.
+    fn put_fields(&self, e: &mut Encoder<'_>, at: usize);
+    /// Reads the fields.
+    fn load_fields(stored: &Stored<'_>, at: usize) -> Result<Self, Error>;
+}
+
+/// A type that a field of an object can have.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a field of an object",
+    note = "fields are: u8 to u64, i8 to i64, f32, f64, bool, arrays of them, Text, Bytes, Ref<T>, List<T>, Option<T> and types with #[derive(Record)]"
+)]
+pub trait Field: Value + Sized {
+    /// What reading the field of an object of class `T` gives.
+    type Got<'a, 't, T: Object>
+    where
+        't: 'a;
+    /// Reads it from an object.
+    fn got<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Self::Got<'a, 't, T>;
+    /// Reads it from a stored record, whole.
+    fn load(stored: &Stored<'_>, at: usize) -> Result<Self, Error>;
+}
+
+/// A pinned object of class `T`, as long as the transaction lives at most.
+pub struct Obj<'t, T: Object>(T::View<'t>);
+
+impl<'t, T: Object> Obj<'t, T> {
+    pub(crate) fn new(view: View<'t, T>, tx: &'t Tx<'t>) -> Obj<'t, T> {
+        Obj(T::view(RawObj { view, tx }))
+    }
+
+    /// Its reference, to keep or to write into other objects.
+    pub fn reference(&self) -> Ref<T> {
+        Ref::new(T::raw(&self.0).view.oref())
+    }
+
+    /// All its fields as a value, large parts read in.
+    pub fn to_value(&self) -> Result<T, Error> {
+        T::load(&T::raw(&self.0).stored())
+    }
+
+    /// A copy of the transaction's own, to change. Reads of the object in this transaction see the changes at once,
+    /// others when it commits. This `Obj` goes on showing what it showed.
+    pub fn edit(&self) -> Result<T::Mut<'t>, Error> {
+        let raw = T::raw(&self.0);
+        raw.tx.edit_view(&raw.view)
+    }
+}
+
+impl<T: Object> Clone for Obj<'_, T> {
+    fn clone(&self) -> Self {
+        let raw = T::raw(&self.0);
+        Obj(T::view(RawObj { view: raw.view.clone(), tx: raw.tx }))
+    }
+}
+
+impl<'t, T: Object> Deref for Obj<'t, T> {
+    type Target = T::View<'t>;
+    fn deref(&self) -> &T::View<'t> {
+        &self.0
+    }
+}
+
+/// What a view is made of. For derived code.
+pub struct RawObj<'t, T> {
+    pub(crate) view: View<'t, T>,
+    pub(crate) tx: &'t Tx<'t>,
+}
+
+impl<T: Object> RawObj<'_, T> {
+    /// The record in stored form.
+    pub fn stored(&self) -> Stored<'_> {
+        let mut bytes = self.view.to_stored();
+        bytes.drain(..HEADER_BYTES);
+        Stored { body: Cow::Owned(bytes), tx: self.tx }
+    }
+}
+
+/// A record in stored form and the transaction that can fetch its large parts. For derived code.
+pub struct Stored<'a> {
+    pub(crate) body: Cow<'a, [u8]>,
+    pub(crate) tx: &'a Tx<'a>,
+}
+
+/// What an editor is made of. For derived code.
+pub struct RawMut<'t, T> {
+    pub(crate) tx: &'t Tx<'t>,
+    pub(crate) oref: Oref,
+    pub(crate) class: PhantomData<fn() -> T>,
+}
+
+impl<'t, T: Object> RawMut<'t, T> {
+    /// Sets the field that begins at `at`.
+    pub fn set<F: Value>(&mut self, _field: usize, at: usize, value: F) -> Result<(), Error> {
+        self.tx.set_field::<T, F>(self.oref, at, &value)
+    }
+
+    /// The object's reference.
+    pub fn reference(&self) -> Ref<T> {
+        Ref::new(self.oref)
+    }
+}
+
+macro_rules! scalars {
+    ($($t:ty),*) => {$(
+        impl Field for $t {
+            type Got<'a, 't, T: Object> = $t where 't: 'a;
+            #[inline(always)]
+            fn got<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> $t {
+                obj.view.fixed::<$t>(at)
+            }
+            fn load(stored: &Stored<'_>, at: usize) -> Result<$t, Error> {
+                Ok(fixed(&stored.body, at))
+            }
+        }
+        impl<const N: usize> Field for [$t; N] {
+            type Got<'a, 't, T: Object> = [$t; N] where 't: 'a;
+            fn got<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> [$t; N] {
+                std::array::from_fn(|i| obj.view.fixed::<$t>(at + i * size_of::<$t>()))
+            }
+            fn load(stored: &Stored<'_>, at: usize) -> Result<[$t; N], Error> {
+                Ok(std::array::from_fn(|i| fixed(&stored.body, at + i * size_of::<$t>())))
+            }
+        }
+        impl Element for $t {
+            fn element(bytes: &[u8]) -> $t {
+                fixed(bytes, 0)
+            }
+        }
+    )*};
+}
+scalars!(u8, u16, u32, u64, i8, i16, i32, i64, f32, f64, bool);
+
+/// A number at `at` of bytes that were checked.
+fn fixed<F: Fixed>(bytes: &[u8], at: usize) -> F {
+    let bytes = &bytes[at..at + size_of::<F::Bytes>()];
+    match F::Bytes::try_from(bytes) {
+        Ok(array) => F::from_bytes(array),
+        Err(_) => unreachable!("a slice of an array's own length"),
+    }
+}
+
+impl Field for Text {
+    type Got<'a, 't, T: Object>
+        = Result<Cow<'a, str>, Error>
+    where
+        't: 'a;
+    #[inline]
+    fn got<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Result<Cow<'a, str>, Error> {
+        match obj.view.var(at) {
+            Var::None => Ok(Cow::Borrowed("")),
+            Var::Here { at, len } => Ok(Cow::Borrowed(obj.view.text(at, len))),
+            Var::Spilled { at, len } => {
+                let bytes = obj.tx.read_tree(obj.view.word(at).0, len)?;
+                text(bytes).map(Cow::Owned)
+            }
+        }
+    }
+    fn load(stored: &Stored<'_>, at: usize) -> Result<Text, Error> {
+        Ok(Text(text(stored.part(at)?)?))
+    }
+}
+
+fn text(bytes: Vec<u8>) -> Result<String, Error> {
+    String::from_utf8(bytes).map_err(|_| Error::Corrupt("a text in chunks is not UTF-8".into()))
+}
+
+impl Field for Bytes {
+    type Got<'a, 't, T: Object>
+        = Result<Cow<'a, [u8]>, Error>
+    where
+        't: 'a;
+    fn got<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Result<Cow<'a, [u8]>, Error> {
+        match obj.view.var(at) {
+            Var::None => Ok(Cow::Borrowed(&[])),
+            Var::Here { at, len } => Ok(Cow::Borrowed(obj.view.bytes(at, len))),
+            Var::Spilled { at, len } => Ok(Cow::Owned(obj.tx.read_tree(obj.view.word(at).0, len)?)),
+        }
+    }
+    fn load(stored: &Stored<'_>, at: usize) -> Result<Bytes, Error> {
+        Ok(Bytes(stored.part(at)?))
+    }
+}
+
+impl Stored<'_> {
+    /// A text or byte string, whole.
+    fn part(&self, at: usize) -> Result<Vec<u8>, Error> {
+        match layout::var(&self.body, at) {
+            Var::None => Ok(Vec::new()),
+            Var::Here { at, len } => Ok(self.body[at..at + len].to_vec()),
+            Var::Spilled { at, len } => self.tx.read_tree(self.oref(at), len),
+        }
+    }
+
+    fn oref(&self, at: usize) -> Oref {
+        Oref::from_raw(tercel_wire::cursor::le32(&self.body, at)).unwrap_or_default()
+    }
+}
+
+impl<U: Target> Field for Ref<U> {
+    type Got<'a, 't, T: Object>
+        = Link<'a, 't, T, U>
+    where
+        't: 'a;
+    #[inline(always)]
+    fn got<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Link<'a, 't, T, U> {
+        Link { holder: &obj.view, at, tx: obj.tx, class: PhantomData }
+    }
+    fn load(stored: &Stored<'_>, at: usize) -> Result<Ref<U>, Error> {
+        Ok(Ref::new(stored.oref(at)))
+    }
+}
+
+/// A reference field of an object at hand: can be followed, or taken as a value.
+pub struct Link<'a, 't, H, T> {
+    holder: &'a View<'t, H>,
+    at: usize,
+    tx: &'t Tx<'t>,
+    class: PhantomData<fn() -> T>,
+}
+
+impl<H: Class, T> Link<'_, '_, H, T> {
+    /// The reference as a value.
+    pub fn reference(&self) -> Ref<T> {
+        let (oref, hint) = self.holder.word(self.at);
+        Ref::with_hint(oref, hint)
+    }
+
+    /// Whether it names no object.
+    pub fn is_null(&self) -> bool {
+        self.reference().is_null()
+    }
+}
+
+impl<'t, H: Class, T: Object> Link<'_, 't, H, T> {
+    /// The object. Null is `NotFound`; see [`Link::opt`].
+    #[inline(always)]
+    pub fn get(&self) -> Result<Obj<'t, T>, Error> {
+        match self.tx.follow(self.holder, self.at)? {
+            Some(obj) => Ok(obj),
+            None => Err(null()),
+        }
+    }
+
+    /// The object, or none if the reference is null.
+    #[inline(always)]
+    pub fn opt(&self) -> Result<Option<Obj<'t, T>>, Error> {
+        self.tx.follow(self.holder, self.at)
+    }
+}
+
+#[cold]
+fn null() -> Error {
+    Error::NotFound("the object of a null reference".into())
+}
+
+impl<E: ListField> Field for List<E> {
+    type Got<'a, 't, T: Object>
+        = E::Items<'a, 't, T>
+    where
+        't: 'a;
+    #[inline(always)]
+    fn got<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> E::Items<'a, 't, T> {
+        E::items(obj, at)
+    }
+    fn load(stored: &Stored<'_>, at: usize) -> Result<List<E>, Error> {
+        Ok(List(E::load_items(stored, at)?))
+    }
+}
+
+/// A type that the elements of a list can have.
+#[diagnostic::on_unimplemented(message = "a list cannot have elements of type `{Self}`")]
+pub trait ListField: Value + Sized {
+    /// What reading the list gives.
+    type Items<'a, 't, T: Object>
+    where
+        't: 'a;
+    /// Reads the list from an object.
+    fn items<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Self::Items<'a, 't, T>;
+    /// Reads the list from a stored record, whole.
+    fn load_items(stored: &Stored<'_>, at: usize) -> Result<Vec<Self>, Error>;
+}
+
+/// A number as an element of a list.
+pub trait Element: Fixed {
+    /// From the element's bytes.
+    fn element(bytes: &[u8]) -> Self;
+}
+
+impl<E: Element> ListField for E {
+    type Items<'a, 't, T: Object>
+        = Result<Vec<E>, Error>
+    where
+        't: 'a;
+    fn items<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Result<Vec<E>, Error> {
+        let size = E::TYPE.size();
+        Ok(match obj.view.var(at) {
+            Var::None => Vec::new(),
+            Var::Here { at, len } => {
+                obj.view.bytes(at, len * size).chunks_exact(size).map(E::element).collect()
+            }
+            Var::Spilled { at, len } => {
+                let bytes = obj.tx.read_tree(obj.view.word(at).0, len.saturating_mul(size))?;
+                bytes.chunks_exact(size).map(E::element).collect()
+            }
+        })
+    }
+    fn load_items(stored: &Stored<'_>, at: usize) -> Result<Vec<E>, Error> {
+        let size = E::TYPE.size();
+        let bytes = match layout::var(&stored.body, at) {
+            Var::None => Vec::new(),
+            Var::Here { at, len } => stored.body[at..at + len * size].to_vec(),
+            Var::Spilled { at, len } => stored.tx.read_tree(stored.oref(at), len.saturating_mul(size))?,
+        };
+        Ok(bytes.chunks_exact(size).map(E::element).collect())
+    }
+}
+
+impl ListField for Text {
+    type Items<'a, 't, T: Object>
+        = Result<Vec<Text>, Error>
+    where
+        't: 'a;
+    fn items<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Result<Vec<Text>, Error> {
+        Text::load_items(&obj.stored(), at)
+    }
+    fn load_items(stored: &Stored<'_>, at: usize) -> Result<Vec<Text>, Error> {
+        load_elements(stored, at)
+    }
+}
+
+/// Elements that are read one by one from the record.
+pub fn load_elements<E: Field>(stored: &Stored<'_>, at: usize) -> Result<Vec<E>, Error> {
+    let Var::Here { at, len } = layout::var(&stored.body, at) else { return Ok(Vec::new()) };
+    (0..len).map(|i| E::load(stored, at + i * E::TYPE.size())).collect()
+}
+
+impl<U: Target> ListField for Ref<U> {
+    type Items<'a, 't, T: Object>
+        = Refs<'a, 't, T, U>
+    where
+        't: 'a;
+    #[inline(always)]
+    fn items<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Refs<'a, 't, T, U> {
+        Refs { holder: &obj.view, list: at, tx: obj.tx, class: PhantomData }
+    }
+    fn load_items(stored: &Stored<'_>, at: usize) -> Result<Vec<Ref<U>>, Error> {
+        match layout::var(&stored.body, at) {
+            Var::None => Ok(Vec::new()),
+            Var::Here { at, len } => Ok((0..len).map(|i| Ref::new(stored.oref(at + 4 * i))).collect()),
+            Var::Spilled { at, .. } => {
+                let mut out = Vec::new();
+                stored.tx.read_ref_tree(stored.oref(at), &mut out)?;
+                Ok(out.into_iter().map(Ref::new).collect())
+            }
+        }
+    }
+}
+
+/// A list of references in an object at hand.
+pub struct Refs<'a, 't, H, T> {
+    holder: &'a View<'t, H>,
+    list: usize,
+    tx: &'t Tx<'t>,
+    class: PhantomData<fn() -> T>,
+}
+
+impl<H: Class, T> Refs<'_, '_, H, T> {
+    /// How many.
+    pub fn len(&self) -> usize {
+        match self.holder.var(self.list) {
+            Var::None => 0,
+            Var::Here { len, .. } | Var::Spilled { len, .. } => len,
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The references as values.
+    pub fn references(&self) -> Result<Vec<Ref<T>>, Error> {
+        match self.holder.var(self.list) {
+            Var::None => Ok(Vec::new()),
+            Var::Here { at, len } => Ok((0..len)
+                .map(|i| self.holder.word(at + 4 * i))
+                .map(|(oref, hint)| Ref::with_hint(oref, hint))
+                .collect()),
+            Var::Spilled { at, .. } => {
+                let mut out = Vec::new();
+                self.tx.read_ref_tree(self.holder.word(at).0, &mut out)?;
+                Ok(out.into_iter().map(Ref::new).collect())
+            }
+        }
+    }
+}
+
+impl<'a, 't, H: Class, T: Object> Refs<'a, 't, H, T> {
+    /// The objects in order; null references are left out.
+    pub fn iter(&self) -> RefsIter<'a, 't, H, T> {
+        let (left, root) = match self.holder.var(self.list) {
+            Var::None => (0, None),
+            Var::Here { len, .. } => (len, None),
+            Var::Spilled { at, .. } => (0, Some(self.holder.word(at).0)),
+        };
+        RefsIter {
+            tx: self.tx,
+            holder: self.holder,
+            list: self.list,
+            leaf: None,
+            next: 0,
+            len: left,
+            root,
+            path: Vec::new(),
+            class: PhantomData,
+        }
+    }
+}
+
+impl<'a, 't, H: Class, T: Object> IntoIterator for Refs<'a, 't, H, T> {
+    type Item = Result<Obj<'t, T>, Error>;
+    type IntoIter = RefsIter<'a, 't, H, T>;
+    fn into_iter(self) -> RefsIter<'a, 't, H, T> {
+        self.iter()
+    }
+}
+
+/// Goes through the objects of a [`Refs`].
+pub struct RefsIter<'a, 't, H, T> {
+    tx: &'t Tx<'t>,
+    holder: &'a View<'t, H>,
+    list: usize,
+    /// The leaf whose references are being gone through, if the list is in chunks.
+    leaf: Option<View<'t, RefsLeaf>>,
+    next: usize,
+    len: usize,
+    root: Option<Oref>,
+    path: Vec<Vec<Oref>>,
+    class: PhantomData<fn() -> T>,
+}
+
+impl<'t, H: Class, T: Object> RefsIter<'_, 't, H, T> {
+    /// Goes to the next leaf of the tree, if there is one.
+    #[cold]
+    fn next_leaf(&mut self) -> Result<bool, Error> {
+        let mut next = self.root.take();
+        loop {
+            let Some(oref) = next else {
+                // Children were pushed in reverse, so the next one is at the end of the lowest level that has any.
+                while self.path.last().is_some_and(|l| l.is_empty()) {
+                    self.path.pop();
+                }
+                next = self.path.last_mut().and_then(|l| l.pop());
+                if next.is_none() {
+                    return Ok(false);
+                }
+                continue;
+            };
+            match self.tx.tree_node(oref)? {
+                TreeNode::Children(mut children) => {
+                    children.reverse();
+                    if self.path.len() >= TREE_HEIGHT_MAX {
+                        return Err(Error::Corrupt(format!("the tree of chunks at {oref} has no end")));
+                    }
+                    self.path.push(children);
+                    next = None;
+                }
+                TreeNode::Refs(view) => {
+                    self.next = 0;
+                    self.len = match view.var(0) {
+                        Var::Here { len, .. } => len,
+                        _ => 0,
+                    };
+                    self.leaf = Some(view);
+                    return Ok(true);
+                }
+                TreeNode::Bytes(_) => return Err(Error::Corrupt(format!("{oref} should hold references"))),
+            }
+        }
+    }
+}
+
+impl<'t, H: Class, T: Object> Iterator for RefsIter<'_, 't, H, T> {
+    type Item = Result<Obj<'t, T>, Error>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if self.next == self.len {
+                if self.root.is_none() && self.path.is_empty() {
+                    return None;
+                }
+                match self.next_leaf() {
+                    Ok(true) => continue,
+                    Ok(false) => return None,
+                    Err(e) => return Some(Err(e)),
+                }
+            }
+            let i = self.next;
+            self.next += 1;
+            let found = match &self.leaf {
+                None => self.tx.follow_item(self.holder, self.list, i),
+                Some(leaf) => self.tx.follow_item(leaf, 0, i),
+            };
+            match found {
+                Ok(None) => {}
+                Ok(Some(obj)) => return Some(Ok(obj)),
+                Err(e) => return Some(Err(e)),
+            }
+        }
+    }
+}
+
+/// Levels of a tree of chunks: three levels of 992 children hold 3.6 GiB.
+pub(crate) const TREE_HEIGHT_MAX: usize = 4;
+
+/// A node of a tree of chunks.
+pub(crate) enum TreeNode<'t> {
+    /// Inner: its children in order.
+    Children(Vec<Oref>),
+    /// A leaf with references.
+    Refs(View<'t, RefsLeaf>),
+    /// A leaf with bytes.
+    Bytes(View<'t, BytesLeaf>),
+}
+
+impl<F: Field> Field for Option<F> {
+    type Got<'a, 't, T: Object>
+        = Option<F::Got<'a, 't, T>>
+    where
+        't: 'a;
+    fn got<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Self::Got<'a, 't, T> {
+        let none = match F::TYPE {
+            Type::Ref(_) => obj.view.word(at).0.is_null(),
+            Type::Text | Type::Bytes | Type::List(_) => obj.view.var(at) == Var::None,
+            _ => obj.view.fixed::<u8>(at) == 0,
+        };
+        (!none).then(|| F::got(obj, at + option_offset(&F::TYPE)))
+    }
+    fn load(stored: &Stored<'_>, at: usize) -> Result<Option<F>, Error> {
+        let none = match F::TYPE {
+            Type::Ref(_) => stored.oref(at).is_null(),
+            Type::Text | Type::Bytes | Type::List(_) => layout::var(&stored.body, at) == Var::None,
+            _ => stored.body[at] == 0,
+        };
+        if none { Ok(None) } else { F::load(stored, at + option_offset(&F::TYPE)).map(Some) }
+    }
+}
+
+fn option_offset(ty: &Type) -> usize {
+    if ty.has_none() { 0 } else { ty.align() }
+}
+
+/// Tercel's own classes as the engine reads them.
+macro_rules! built_in {
+    ($name:ident, $id:expr, $doc:literal) => {
+        #[doc = $doc]
+        pub(crate) enum $name {}
+        impl Class for $name {
+            const SCHEMA: Schema = class::BUILT_IN[$id.0 as usize - 1].1;
+            fn type_index() -> &'static TypeIndex {
+                static INDEX: TypeIndex = TypeIndex::new();
+                &INDEX
+            }
+            fn encode(&self, _: &mut Encoder<'_>) {
+                match *self {}
+            }
+        }
+    };
+}
+built_in!(BytesLeaf, class::BYTES_LEAF, "A leaf with bytes.");
+built_in!(RefsLeaf, class::REFS_LEAF, "A leaf with references.");
+built_in!(ChunkNode, class::CHUNK_NODE, "A node above leaves or nodes.");
+
+/// A named entry point of a space, as an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Root {
+    pub name: Text,
+    pub target: Ref<tercel_wire::record::Any>,
+    pub next: Ref<Root>,
+}
+
+impl Class for Root {
+    const SCHEMA: Schema = class::BUILT_IN[0].1;
+    fn type_index() -> &'static TypeIndex {
+        static INDEX: TypeIndex = TypeIndex::new();
+        &INDEX
+    }
+    fn encode(&self, e: &mut Encoder<'_>) {
+        self.name.put(e, Self::SCHEMA.offset(0));
+        self.target.put(e, Self::SCHEMA.offset(1));
+        self.next.put(e, Self::SCHEMA.offset(2));
+    }
+}
+
+impl Object for Root {
+    type View<'t> = RawObj<'t, Root>;
+    type Mut<'t> = RawMut<'t, Root>;
+    fn view<'t>(raw: RawObj<'t, Root>) -> RawObj<'t, Root> {
+        raw
+    }
+    fn raw<'a, 't>(view: &'a Self::View<'t>) -> &'a RawObj<'t, Root> {
+        view
+    }
+    fn edit<'t>(raw: RawMut<'t, Root>) -> RawMut<'t, Root> {
+        raw
+    }
+    fn load(stored: &Stored<'_>) -> Result<Root, Error> {
+        Ok(Root {
+            name: Text::load(stored, Self::SCHEMA.offset(0))?,
+            target: Ref::load(stored, Self::SCHEMA.offset(1))?,
+            next: Ref::load(stored, Self::SCHEMA.offset(2))?,
+        })
+    }
+}

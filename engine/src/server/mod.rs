@@ -1,0 +1,338 @@
+//! The server's half of the engine: a machine that orders commits, keeps pages and tells clients what changed.
+//!
+//! Its doors: [`Server::new`] (from what [`Recovery`] read), [`Server::handle`] with effects appended to a buffer that
+//! the caller owns, [`Server::deadline`], getters. It does no input or output: reading a page, writing the log and
+//! installing pages are effects that come back as inputs.
+//!
+//! The invariant is *durable before visible*: a commit is ordered and judged at once, against everything ordered before
+//! it, but no reply, page, stream or watermark shows it until the log is synced up to it.
+
+mod commit;
+mod fetch;
+mod install;
+mod place;
+mod recover;
+mod session;
+mod stream;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tercel_wire::frame::{self, Header, Kind};
+use tercel_wire::id::{ClientId, OpId, Oref, PageId, SpaceId, Stamp};
+use tercel_wire::message::{Outcome, Reason, Refused, Verdict};
+
+use crate::limits;
+use crate::order::{Delivery, Ordering, Solo};
+use crate::store::entry::Entry;
+use crate::store::image::{Found, Images};
+use crate::store::mob::Mob;
+use crate::store::state::State;
+use crate::table::{Map, Set};
+use crate::time::Now;
+
+use commit::Parked;
+use install::Installing;
+use session::Session;
+
+pub use recover::{Recovery, RecoveryError};
+
+/// A connection, named by who runs the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Conn(pub u64);
+
+/// What one process may choose.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// Bytes of modified objects held in memory. Half of it starts installing; all of it answers `Full`. Larger means
+    /// fewer page writes, a longer log and a longer recovery.
+    pub mob_bytes: usize,
+    /// Bytes of pages cached. Larger means fewer reads of the store.
+    pub cache_bytes: usize,
+    /// Silence after which a client is asked, in milliseconds; twice that ends its session.
+    pub keepalive_ms: u32,
+}
+
+impl Default for ServerConfig {
+    fn default() -> ServerConfig {
+        ServerConfig { mob_bytes: 256 << 20, cache_bytes: 64 << 20, keepalive_ms: limits::KEEPALIVE_MS }
+    }
+}
+
+/// Something that happened to a server.
+#[derive(Debug)]
+pub enum Input<'a> {
+    /// A client connected.
+    Connected(Conn),
+    /// A frame arrived, checked.
+    Frame(Conn, Header, &'a [u8]),
+    /// The connection is gone.
+    Disconnected(Conn),
+    /// The log is on disk up to this stamp.
+    Synced(Stamp),
+    /// A page was read: its bytes (checked), or none if the store has no such page.
+    Read(PageId, Result<Option<Vec<u8>>, String>),
+    /// What [`Effect::Install`] asked for is stored.
+    Installed,
+    /// The disk is full, or no longer.
+    DiskFull(bool),
+    /// Time passed.
+    Time,
+}
+
+/// What a server wants done.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Send these bytes.
+    Send(Conn, Vec<u8>),
+    /// Close the connection once what was sent is out.
+    Close(Conn),
+    /// Append this record to the log; sync when nothing else is waiting.
+    Log {
+        /// Its place in the order.
+        stamp: Stamp,
+        /// The entry's kind.
+        kind: u8,
+        /// The entry.
+        payload: Vec<u8>,
+    },
+    /// Read this page.
+    Read(PageId),
+    /// Store these pages and, if there is one, the checkpoint, all in one step.
+    Install {
+        /// Pages with checksum and stamp.
+        pages: Vec<(PageId, Arc<Vec<u8>>)>,
+        /// What recovery will start from.
+        checkpoint: Option<Checkpoint>,
+    },
+    /// Entries below this stamp are no longer needed.
+    Truncate(Stamp),
+    /// The server cannot go on.
+    Stop(String),
+}
+
+/// The ordered state and where in the log to start replaying.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// The last entry that the state contains.
+    pub applied: Stamp,
+    /// The first entry whose writes may be missing from the stored pages.
+    pub replay_from: Stamp,
+    /// The state, encoded.
+    pub state: Vec<u8>,
+}
+
+/// Where a server's effects go: owned and emptied by the caller.
+#[derive(Debug, Default)]
+pub struct Effects {
+    /// In order.
+    pub list: Vec<Effect>,
+}
+
+impl Effects {
+    fn push(&mut self, effect: Effect) {
+        self.list.push(effect);
+    }
+
+    /// Appends a frame to what is sent to a connection in this batch.
+    fn send(&mut self, conn: Conn, header: Header, body: &[u8]) {
+        if let Some(Effect::Send(last, bytes)) = self.list.last_mut()
+            && *last == conn
+        {
+            return frame::encode(header, body, bytes);
+        }
+        let mut bytes = Vec::with_capacity(frame::FRAME_BYTES + body.len());
+        frame::encode(header, body, &mut bytes);
+        self.push(Effect::Send(conn, bytes));
+    }
+}
+
+/// Counters of a server.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "named for what they count")]
+pub struct ServerStats {
+    pub commits: u64,
+    pub conflicts: u64,
+    pub fetches: u64,
+    pub page_reads: u64,
+    pub pages_installed: u64,
+    pub invalidations: u64,
+    pub revocations: u64,
+    pub forwards: u64,
+}
+
+/// A commit that is ordered and not yet visible.
+struct Flight {
+    stamp: Stamp,
+    op: Option<OpId>,
+    changed: Arc<[Oref]>,
+}
+
+/// See the module.
+pub struct Server {
+    config: ServerConfig,
+    space: SpaceId,
+    order: Solo,
+    /// After everything ordered.
+    state: State,
+    mob: Mob,
+    images: Images,
+    /// Everything up to here is durable and may be seen.
+    visible: Stamp,
+    flights: VecDeque<Flight>,
+    /// Changes that are visible, for sessions that resume; from `recent_from` on.
+    recent: VecDeque<(Stamp, Arc<[Oref]>)>,
+    recent_orefs: usize,
+    recent_from: Stamp,
+    sessions: Map<Conn, Session>,
+    clients: Map<ClientId, Conn>,
+    /// Who must hear of changes to a page.
+    directory: Map<PageId, Vec<Conn>>,
+    /// Operations that were answered "not executed" in this life of the server: by slot, the last sequence.
+    spent: Map<(ClientId, u16), u32>,
+    /// Reads under way and who waits for them.
+    reading: Map<PageId, Vec<fetch::Waiter>>,
+    parked: Map<u64, Parked>,
+    parked_last: u64,
+    lease_next: u32,
+    overflow: Option<place::Overflow>,
+    installing: Option<Installing>,
+    installs_since_checkpoint: usize,
+    /// The last entry that the stored checkpoint contains.
+    checkpointed: Stamp,
+    /// The highest page that the store may have.
+    stored_end: u32,
+    disk_full: bool,
+    now: Now,
+    stats: ServerStats,
+}
+
+impl Server {
+    /// Takes in what happened and appends what is to be done.
+    pub fn handle(&mut self, now: Now, input: Input<'_>, out: &mut Effects) {
+        self.now = now;
+        match input {
+            Input::Connected(conn) => self.connected(conn, out),
+            Input::Frame(conn, header, body) => self.frame(conn, &header, body, out),
+            Input::Disconnected(conn) => self.disconnected(conn),
+            Input::Synced(stamp) => {
+                self.order.synced(stamp);
+                self.deliver(out);
+            }
+            Input::Read(page, result) => self.page_read(page, result, out),
+            Input::Installed => self.installed(out),
+            Input::DiskFull(full) => self.disk_full = full,
+            Input::Time => self.tick(out),
+        }
+        self.maybe_install(out);
+    }
+
+    /// When it next wants to hear of the time.
+    pub fn deadline(&self) -> Option<Now> {
+        if self.sessions.is_empty() { None } else { Some(self.now.plus_us(limits::HEARTBEAT_US)) }
+    }
+
+    /// The space.
+    pub fn space(&self) -> SpaceId {
+        self.space
+    }
+
+    /// Everything up to here is durable and visible.
+    pub fn visible(&self) -> Stamp {
+        self.visible
+    }
+
+    /// The server's life.
+    pub fn epoch(&self) -> tercel_wire::id::Epoch {
+        self.state.epoch
+    }
+
+    /// Whether everything that was ordered is visible and nothing is being installed: a moment to stop at.
+    pub fn is_quiet(&self) -> bool {
+        self.flights.is_empty() && self.installing.is_none()
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> ServerStats {
+        self.stats
+    }
+
+    /// Orders an entry, applies it to the ordered state and asks for it to be logged.
+    fn order(&mut self, entry: &Entry<'_>, op: Option<OpId>, out: &mut Effects) -> Stamp {
+        let ticket = self.order.submit();
+        let stamp = self.state.apply(entry);
+        // One node orders at once; a group would come back to this point when the ticket is delivered.
+        debug_assert_eq!(self.order.poll(), Some(Delivery::Ordered(ticket, stamp)));
+        #[cfg(not(debug_assertions))]
+        let _ = (ticket, self.order.poll());
+        let changed = self.mob.apply(stamp, entry);
+        out.push(Effect::Log { stamp, kind: entry.kind(), payload: entry.encode() });
+        self.flights.push_back(Flight { stamp, op, changed: changed.into() });
+        stamp
+    }
+
+    /// The page as everybody may see it now.
+    fn image(&mut self, page: PageId) -> Found {
+        let base = match self.images.get(page) {
+            Found::Current(bytes) => return Found::Current(bytes),
+            Found::Stale(base) => base,
+            Found::Missing if page.get() > self.stored_end => None,
+            Found::Missing => return Found::Missing,
+        };
+        self.render(page, base)
+    }
+
+    /// Lays the visible modified objects over a page's bytes and keeps the result.
+    fn render(&mut self, page: PageId, base: Option<Arc<Vec<u8>>>) -> Found {
+        let parsed = match &base {
+            Some(bytes) => tercel_wire::page::Page::trusted(bytes, page).ok(),
+            None => None,
+        };
+        let touched = self.mob.patch(page).is_some();
+        let image = match (&base, touched) {
+            (None, false) => None,
+            (Some(bytes), false) => Some(bytes.clone()),
+            (_, true) => self.mob.overlay(page, parsed, self.visible, self.space, Vec::new()).map(Arc::new),
+        };
+        let image = image.filter(|bytes| {
+            // A page of which nothing is visible yet does not exist for readers.
+            tercel_wire::cursor::le16(bytes, 24) > 0
+        });
+        self.images.put(page, image.clone(), false);
+        Found::Current(image)
+    }
+
+    fn reply(&self, conn: Conn, kind: Kind, call: u64, body: &[u8], out: &mut Effects) {
+        let header = Header {
+            stamp: self.visible,
+            ack: self.visible,
+            epoch: self.state.epoch,
+            credit: limits::CREDIT,
+            ..Header::new(kind, call)
+        };
+        out.send(conn, header, body);
+    }
+
+    fn refuse(&self, conn: Conn, call: u64, reason: Reason, text: impl Into<String>, out: &mut Effects) {
+        let mut body = Vec::new();
+        Refused { reason, text: text.into() }.encode(&mut body);
+        self.reply(conn, Kind::Refused, call, &body, out);
+    }
+
+    fn verdict(&self, conn: Conn, call: u64, op: OpId, outcome: Outcome, out: &mut Effects) {
+        let mut body = Vec::new();
+        Verdict { op, outcome }.encode(&mut body);
+        self.reply(conn, Kind::Verdict, call, &body, out);
+    }
+
+    /// Everybody who is subscribed to a page of these objects.
+    fn subscribers(&self, changed: &[Oref]) -> Set<Conn> {
+        let mut found = Set::default();
+        for oref in changed {
+            if let Some(conns) = self.directory.get(&oref.page()) {
+                found.extend(conns.iter().copied());
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,165 @@
+//! Recovery: open, then replay the log.
+//!
+//! The checkpoint says which entries the ordered state contains and from which entry on the stored pages may lack
+//! writes. Entries in between are laid into the buffer without being judged again; later ones are applied in full.
+//! Stored pages may be ahead of the checkpoint; the buffer then holds the same or newer versions and covers them.
+
+use tercel_wire::id::{Epoch, SpaceId, Stamp};
+use thiserror::Error;
+
+use super::{Checkpoint, Effects, Server, ServerConfig, ServerStats};
+use crate::order::Solo;
+use crate::store::entry::Entry;
+use crate::store::image::Images;
+use crate::store::mob::Mob;
+use crate::store::state::State;
+use crate::time::Now;
+
+/// A log or a checkpoint that cannot be replayed. An operator must act.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum RecoveryError {
+    /// The checkpoint is damaged.
+    #[error("the checkpoint is damaged: {0}")]
+    Checkpoint(tercel_wire::cursor::DecodeError),
+    /// A record is damaged although its checksum is right.
+    #[error("the log's entry {stamp} cannot be read: {error}")]
+    Entry {
+        /// Its place.
+        stamp: Stamp,
+        /// What is wrong.
+        error: tercel_wire::cursor::DecodeError,
+    },
+    /// Entries are missing.
+    #[error("the log goes from entry {from} to {to}: entries are missing")]
+    Gap {
+        /// The last one there.
+        from: Stamp,
+        /// The next one there.
+        to: Stamp,
+    },
+}
+
+/// A server that is being recovered.
+pub struct Recovery {
+    config: ServerConfig,
+    space: SpaceId,
+    state: State,
+    mob: Mob,
+    replayed: Option<Stamp>,
+    replay_from: Stamp,
+    recent: std::collections::VecDeque<(Stamp, std::sync::Arc<[tercel_wire::id::Oref]>)>,
+    recent_orefs: usize,
+    recent_from: Stamp,
+    stored_end: u32,
+}
+
+impl Recovery {
+    /// Begins with the last checkpoint, if there ever was one.
+    pub fn new(
+        config: ServerConfig,
+        space: SpaceId,
+        checkpoint: Option<&Checkpoint>,
+        stored_end: u32,
+    ) -> Result<Recovery, RecoveryError> {
+        let (state, replay_from) = match checkpoint {
+            None => (State::new(), Stamp(1)),
+            Some(c) => (State::decode(&c.state).map_err(RecoveryError::Checkpoint)?, c.replay_from),
+        };
+        Ok(Recovery {
+            config,
+            space,
+            recent_from: state.stamp,
+            state,
+            mob: Mob::default(),
+            replayed: None,
+            replay_from,
+            recent: Default::default(),
+            recent_orefs: 0,
+            stored_end,
+        })
+    }
+
+    /// The first entry that is needed.
+    pub fn replay_from(&self) -> Stamp {
+        self.replay_from
+    }
+
+    /// Takes the next entry of the log.
+    pub fn replay(&mut self, stamp: Stamp, kind: u8, payload: &[u8]) -> Result<(), RecoveryError> {
+        if stamp < self.replay_from {
+            return Ok(());
+        }
+        let before = self.replayed.unwrap_or(Stamp(self.replay_from.0 - 1));
+        if stamp != before.next() {
+            return Err(RecoveryError::Gap { from: before, to: stamp });
+        }
+        self.replayed = Some(stamp);
+        let entry = Entry::decode(kind, payload).map_err(|error| RecoveryError::Entry { stamp, error })?;
+        if stamp > self.state.stamp {
+            self.state.apply(&entry);
+        }
+        let changed = self.mob.apply(stamp, &entry);
+        for oref in &changed {
+            self.mob.settle(oref.page(), oref.slot(), stamp);
+        }
+        if stamp > self.recent_from {
+            self.recent_orefs += changed.len();
+            self.recent.push_back((stamp, changed.into()));
+            while self.recent_orefs > crate::limits::RECENT_CHANGES_MAX {
+                let Some((stamp, changed)) = self.recent.pop_front() else { break };
+                self.recent_orefs -= changed.len();
+                self.recent_from = stamp;
+            }
+        }
+        Ok(())
+    }
+
+    /// What was recovered, to be looked at and not served.
+    pub fn into_parts(self) -> (State, Mob) {
+        (self.state, self.mob)
+    }
+
+    /// The server, in its next life. What it appends to `out` must be synced before it serves anybody.
+    pub fn finish(self, now: Now, out: &mut Effects) -> Result<Server, RecoveryError> {
+        let last = self.replayed.unwrap_or(Stamp(self.replay_from.0 - 1));
+        if last < self.state.stamp {
+            return Err(RecoveryError::Gap { from: last, to: self.state.stamp });
+        }
+        let stamp = self.state.stamp;
+        let mut server = Server {
+            images: Images::new(self.config.cache_bytes),
+            config: self.config,
+            space: self.space,
+            order: Solo::new(stamp),
+            state: self.state,
+            mob: self.mob,
+            visible: stamp,
+            flights: Default::default(),
+            recent: self.recent,
+            recent_orefs: self.recent_orefs,
+            recent_from: self.recent_from,
+            sessions: Default::default(),
+            clients: Default::default(),
+            directory: Default::default(),
+            spent: Default::default(),
+            reading: Default::default(),
+            parked: Default::default(),
+            parked_last: 0,
+            lease_next: 0,
+            overflow: None,
+            installing: None,
+            installs_since_checkpoint: 0,
+            checkpointed: Stamp::ZERO,
+            stored_end: self.stored_end,
+            disk_full: false,
+            now,
+            stats: ServerStats::default(),
+        };
+        if stamp == Stamp::ZERO {
+            server.order(&Entry::Genesis, None, out);
+        }
+        let epoch = Epoch(server.state.epoch.0 + 1);
+        server.order(&Entry::Epoch(epoch), None, out);
+        Ok(server)
+    }
+}

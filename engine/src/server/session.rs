@@ -1,0 +1,321 @@
+//! Sessions: greeting, silence, requests that need nothing but the session.
+
+use tercel_wire::frame::{Header, Kind};
+use tercel_wire::id::{ClassId, ClientId, PageId, SpaceId, Stamp};
+use tercel_wire::layout::Layout;
+use tercel_wire::message::{
+    Classes, Commit, Fetch, Hello, Lease, Leased, Part, Reason, Resolve, Unsubscribe, Welcome,
+};
+
+use super::{Conn, Effect, Effects, Server};
+use crate::limits;
+use crate::store::entry::Entry;
+use crate::table::Map;
+use crate::time::Now;
+
+/// One connected client.
+pub(super) struct Session {
+    /// None until the greeting.
+    pub client: Option<ClientId>,
+    /// The client's count of its connections.
+    pub connection: u32,
+    /// The stream has been sent up to here.
+    pub sent: Stamp,
+    /// Pages it must hear of, with the last fetch that was served.
+    pub subscribed: Map<PageId, u32>,
+    /// Pages to be forgotten, not yet acknowledged.
+    pub revoking: Map<PageId, u32>,
+    /// Pages it may make objects in.
+    pub leases: Map<PageId, super::place::Lease>,
+    /// Parts of transactions under way, by slot.
+    pub staged: Map<u16, Staged>,
+    pub staged_bytes: usize,
+    pub heard: Now,
+    /// Changes to send with the next stream message.
+    pub changes: Vec<tercel_wire::message::Change>,
+    /// Requests that are being worked on.
+    pub pending: usize,
+}
+
+/// A transaction that is arriving in parts.
+pub(super) struct Staged {
+    pub seq: u32,
+    pub parts: u32,
+    pub bytes: Vec<u8>,
+}
+
+impl Server {
+    pub(super) fn connected(&mut self, conn: Conn, out: &mut Effects) {
+        if self.sessions.len() >= limits::SESSIONS_MAX {
+            self.refuse(conn, 0, Reason::Unavailable, "the server has all the clients it can take", out);
+            return out.push(Effect::Close(conn));
+        }
+        let session = Session {
+            client: None,
+            connection: 0,
+            sent: self.visible,
+            subscribed: Map::default(),
+            revoking: Map::default(),
+            leases: Map::default(),
+            staged: Map::default(),
+            staged_bytes: 0,
+            heard: self.now,
+            changes: Vec::new(),
+            pending: 0,
+        };
+        self.sessions.insert(conn, session);
+    }
+
+    pub(super) fn disconnected(&mut self, conn: Conn) {
+        let Some(session) = self.sessions.remove(&conn) else { return };
+        for page in session.subscribed.keys() {
+            self.leave(*page, conn);
+        }
+        if let Some(client) = session.client
+            && self.clients.get(&client) == Some(&conn)
+        {
+            self.clients.remove(&client);
+        }
+        self.parked.retain(|_, p| p.conn != conn);
+        for waiters in self.reading.values_mut() {
+            waiters.retain(|w| !w.is_of(conn));
+        }
+    }
+
+    pub(super) fn leave(&mut self, page: PageId, conn: Conn) {
+        if let Some(conns) = self.directory.get_mut(&page) {
+            conns.retain(|c| *c != conn);
+            if conns.is_empty() {
+                self.directory.remove(&page);
+            }
+        }
+    }
+
+    /// Ends a session whose client broke the protocol.
+    fn expel(&mut self, conn: Conn, text: impl Into<String>, out: &mut Effects) {
+        self.refuse(conn, 0, Reason::Protocol, text, out);
+        out.push(Effect::Close(conn));
+        self.disconnected(conn);
+    }
+
+    pub(super) fn frame(&mut self, conn: Conn, header: &Header, body: &[u8], out: &mut Effects) {
+        let now = self.now;
+        let Some(session) = self.sessions.get_mut(&conn) else { return };
+        session.heard = now;
+        if session.client.is_none() && header.kind != Kind::Hello {
+            return self.expel(conn, "the first message must be a greeting", out);
+        }
+        let call = header.call;
+        let result = match header.kind {
+            Kind::Hello => Hello::decode(body).map(|h| self.hello(conn, h, out)),
+            Kind::Fetch => Fetch::decode(body).map(|f| self.fetch(conn, call, f, out)),
+            Kind::Part => Part::decode(body).map(|p| self.part(conn, p, out)),
+            Kind::Commit => Commit::decode(body).map(|c| self.commit_arrived(conn, call, c, out)),
+            Kind::Resolve => Resolve::decode(body).map(|r| self.resolve(conn, call, r.op, out)),
+            Kind::Ack => Ok(()),
+            Kind::Unsubscribe => Unsubscribe::decode(body).map(|u| self.unsubscribe(conn, &u)),
+            Kind::Lease => Lease::decode(body).map(|l| self.lease(conn, call, l.pages, out)),
+            Kind::Define => Layout::decode(body).map(|l| self.define(conn, call, l, out)),
+            Kind::Catalogue => {
+                self.catalogue(conn, call, out);
+                Ok(())
+            }
+            Kind::Ping => {
+                self.stream_to(conn, out);
+                self.reply(conn, Kind::Pong, call, &[], out);
+                Ok(())
+            }
+            Kind::Stat => {
+                self.reply(conn, Kind::Status, call, self.status().as_bytes(), out);
+                Ok(())
+            }
+            Kind::Bye => {
+                self.disconnected(conn);
+                out.push(Effect::Close(conn));
+                Ok(())
+            }
+            other => return self.expel(conn, format!("{other:?} is for servers to send"), out),
+        };
+        if let Err(e) = result {
+            self.expel(conn, e.to_string(), out);
+        }
+    }
+
+    fn hello(&mut self, conn: Conn, hello: Hello, out: &mut Effects) {
+        use tercel_wire::frame::{WIRE_VERSION, WIRE_VERSION_MIN};
+        let version = hello.version_max.min(WIRE_VERSION);
+        if version < hello.version_min.max(WIRE_VERSION_MIN) {
+            let text =
+                format!("this server speaks versions {WIRE_VERSION_MIN} to {WIRE_VERSION} of the protocol");
+            return self.expel(conn, text, out);
+        }
+        if hello.space != SpaceId(0) && hello.space != self.space {
+            return self.expel(conn, "this server serves another space", out);
+        }
+        if self.state.is_evicted(hello.client) {
+            self.refuse(conn, 0, Reason::Evicted, "the client was silent for too long and is forgotten", out);
+            return out.push(Effect::Close(conn));
+        }
+        let mut leases = Map::default();
+        if let Some(old) = self.clients.get(&hello.client).copied()
+            && old != conn
+        {
+            if self.sessions.get(&old).is_some_and(|s| s.connection >= hello.connection) {
+                return self.expel(conn, "a younger connection of this client is here", out);
+            }
+            leases = self.sessions.get_mut(&old).map(|s| std::mem::take(&mut s.leases)).unwrap_or_default();
+            self.disconnected(old);
+            out.push(Effect::Close(old));
+        }
+        let resume = hello.resume.filter(|r| r.watermark >= self.recent_from && r.watermark <= self.visible);
+        let Some(session) = self.sessions.get_mut(&conn) else { return };
+        session.client = Some(hello.client);
+        session.connection = hello.connection;
+        session.leases = leases;
+        self.clients.insert(hello.client, conn);
+        let watermark = resume.as_ref().map_or(self.visible, |r| r.watermark);
+        session.sent = watermark;
+        let welcome = Welcome {
+            version,
+            space: self.space,
+            epoch: self.state.epoch,
+            watermark,
+            resumed: resume.is_some(),
+            keepalive_ms: self.config.keepalive_ms,
+            credit: limits::CREDIT,
+            transaction_bytes_max: limits::TRANSACTION_BYTES_MAX as u32,
+            page_bytes: tercel_wire::page::PAGE_BYTES as u16,
+        };
+        let mut body = Vec::new();
+        welcome.encode(&mut body);
+        self.reply(conn, Kind::Welcome, 0, &body, out);
+        if let Some(resume) = resume {
+            self.catch_up(conn, &resume, out);
+        }
+    }
+
+    /// Subscribes a session to what it had and tells it what changed since.
+    fn catch_up(&mut self, conn: Conn, resume: &tercel_wire::message::Resume, out: &mut Effects) {
+        for (page, fetch) in &resume.pages {
+            self.subscribe(conn, *page, *fetch);
+        }
+        let Some(session) = self.sessions.get_mut(&conn) else { return };
+        for (stamp, changed) in &self.recent {
+            if *stamp <= resume.watermark {
+                continue;
+            }
+            let orefs: Vec<_> =
+                changed.iter().filter(|o| session.subscribed.contains_key(&o.page())).copied().collect();
+            if !orefs.is_empty() {
+                session.changes.push(tercel_wire::message::Change { stamp: *stamp, own: None, orefs });
+            }
+        }
+        self.stream_to(conn, out);
+    }
+
+    fn lease(&mut self, conn: Conn, call: u64, pages: u16, out: &mut Effects) {
+        self.lease_next = self.lease_next.max(self.state.next_page);
+        let Some(session) = self.sessions.get_mut(&conn) else { return };
+        if session.leases.len() + pages as usize > limits::LEASED_PAGES_MAX {
+            // Pages that are nearly full take no more objects: their leases end.
+            session.leases.retain(|_, l| !l.is_nearly_full());
+        }
+        let room = limits::LEASED_PAGES_MAX.saturating_sub(session.leases.len());
+        let mut granted = Vec::new();
+        for _ in 0..(pages.min(limits::LEASE_PAGES) as usize).min(room) {
+            let Some(page) = PageId::new(self.lease_next) else { break };
+            self.lease_next += 1;
+            session.leases.insert(page, Default::default());
+            granted.push(page);
+        }
+        let mut body = Vec::new();
+        Leased { pages: granted }.encode(&mut body);
+        self.reply(conn, Kind::Leased, call, &body, out);
+    }
+
+    fn define(&mut self, conn: Conn, call: u64, layout: Layout, out: &mut Effects) {
+        let reply = |s: &Server, id: ClassId, out: &mut Effects| {
+            s.reply(conn, Kind::Defined, call, &id.0.to_le_bytes(), out);
+        };
+        if let Some((id, _)) = self.state.classes().into_iter().find(|(_, l)| **l == layout) {
+            return reply(self, id, out);
+        }
+        if layout.name().starts_with("tercel.") {
+            return self.refuse(conn, call, Reason::Schema, "classes named tercel.* are Tercel's own", out);
+        }
+        if let Some((id, newest)) = self.state.newest(layout.name())
+            && let Err(e) = layout.accepts(newest)
+        {
+            let text = format!("{e} (the new version against version {} in the space)", id.0);
+            return self.refuse(conn, call, Reason::Schema, text, out);
+        }
+        let next = self.state.classes().last().map_or(ClassId::FIRST_USER.0, |(id, _)| id.0 + 1);
+        let id = ClassId(next.max(ClassId::FIRST_USER.0));
+        if self.state.classes().len() >= limits::CLASSES_MAX {
+            return self.refuse(conn, call, Reason::Full, "the space has all the classes it can hold", out);
+        }
+        self.order(&Entry::Define(id, layout), None, out);
+        // A class is a promise about bytes, not a change that anybody reads: the log holds it before any commit that
+        // uses it, so the answer need not wait.
+        reply(self, id, out);
+    }
+
+    fn catalogue(&mut self, conn: Conn, call: u64, out: &mut Effects) {
+        let user = self.state.classes().into_iter().filter(|(id, _)| *id >= ClassId::FIRST_USER);
+        let classes = user.map(|(id, l)| (id, l.clone())).collect();
+        let mut body = Vec::new();
+        Classes { classes }.encode(&mut body);
+        if body.len() > tercel_wire::frame::BODY_BYTES_MAX {
+            return self.refuse(conn, call, Reason::Full, "the catalogue is larger than a message", out);
+        }
+        self.reply(conn, Kind::Classes, call, &body, out);
+    }
+
+    fn status(&self) -> String {
+        let s = &self.stats;
+        format!(
+            concat!(
+                "{{\"space\":\"{:016x}\",\"epoch\":{},\"visible\":{},\"pages\":{},\"sessions\":{},\"commits\":{},",
+                "\"conflicts\":{},\"fetches\":{},\"page_reads\":{},\"pages_installed\":{},\"invalidations\":{},",
+                "\"revocations\":{},\"forwards\":{},\"mob_bytes\":{},\"mob_pages\":{}}}"
+            ),
+            self.space.0,
+            self.state.epoch.0,
+            self.visible.0,
+            self.state.next_page.saturating_sub(1),
+            self.sessions.len(),
+            s.commits,
+            s.conflicts,
+            s.fetches,
+            s.page_reads,
+            s.pages_installed,
+            s.invalidations,
+            s.revocations,
+            s.forwards,
+            self.mob.bytes(),
+            self.mob.pages(),
+        )
+    }
+
+    pub(super) fn tick(&mut self, out: &mut Effects) {
+        let silence = 2 * self.config.keepalive_ms as u64 * 1000;
+        let mut silent: Vec<Conn> = Vec::new();
+        let mut behind: Vec<Conn> = Vec::new();
+        for (conn, s) in &self.sessions {
+            if self.now.since_us(s.heard) > silence {
+                silent.push(*conn);
+            } else if s.client.is_some() && s.sent < self.visible {
+                behind.push(*conn);
+            }
+        }
+        silent.sort_unstable();
+        behind.sort_unstable();
+        for conn in silent {
+            self.disconnected(conn);
+            out.push(Effect::Close(conn));
+        }
+        for conn in behind {
+            self.stream_to(conn, out);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Making commits visible, and telling who must know.
+
+use tercel_wire::frame::{BODY_BYTES_MAX, Kind};
+use tercel_wire::id::{PageId, Stamp};
+use tercel_wire::message::{Change, Outcome, Stream, Unsubscribe};
+
+use super::{Conn, Effects, Flight, Server};
+use crate::limits;
+use crate::order::{Delivery, Level, Ordering};
+use crate::table::Set;
+
+impl Server {
+    /// Takes in what the ordering engine reports.
+    pub(super) fn deliver(&mut self, out: &mut Effects) {
+        while let Some(delivery) = self.order.poll() {
+            match delivery {
+                Delivery::Safe(stamp, Level::Disk) => self.show(stamp, out),
+                Delivery::Safe(..) | Delivery::Ordered(..) | Delivery::Lost(_) => {}
+            }
+        }
+    }
+
+    /// Makes everything up to `stamp` visible: pages, stream, then the answers.
+    fn show(&mut self, stamp: Stamp, out: &mut Effects) {
+        let mut shown: Vec<Flight> = Vec::new();
+        while self.flights.front().is_some_and(|f| f.stamp <= stamp) {
+            shown.extend(self.flights.pop_front());
+        }
+        self.visible = self.visible.max(stamp);
+        let mut told: Set<Conn> = Set::default();
+        for flight in &shown {
+            self.show_one(flight, &mut told);
+        }
+        let mut told: Vec<Conn> = told.into_iter().collect();
+        told.sort_unstable();
+        for conn in told {
+            self.stream_to(conn, out);
+        }
+        for flight in &shown {
+            let Some(op) = flight.op else { continue };
+            if let Some(conn) = self.clients.get(&op.client) {
+                self.verdict(*conn, 0, op, Outcome::Committed(flight.stamp), out);
+            }
+        }
+    }
+
+    fn show_one(&mut self, flight: &Flight, told: &mut Set<Conn>) {
+        for oref in flight.changed.iter() {
+            self.images.changed(oref.page());
+            self.mob.settle(oref.page(), oref.slot(), self.visible);
+        }
+        let owner = flight.op.and_then(|op| self.clients.get(&op.client)).copied();
+        let mut hear = self.subscribers(&flight.changed);
+        hear.extend(owner);
+        for conn in hear {
+            let Some(session) = self.sessions.get_mut(&conn) else { continue };
+            let orefs: Vec<_> = flight
+                .changed
+                .iter()
+                .filter(|o| session.subscribed.contains_key(&o.page()))
+                .copied()
+                .collect();
+            self.stats.invalidations += if owner == Some(conn) { 0 } else { orefs.len() as u64 };
+            let own = flight.op.filter(|_| owner == Some(conn));
+            session.changes.push(Change { stamp: flight.stamp, own, orefs });
+            told.insert(conn);
+        }
+        self.remember(flight);
+    }
+
+    /// Keeps the change for sessions that resume.
+    fn remember(&mut self, flight: &Flight) {
+        if flight.changed.is_empty() {
+            return;
+        }
+        self.recent_orefs += flight.changed.len();
+        self.recent.push_back((flight.stamp, flight.changed.clone()));
+        while self.recent_orefs > limits::RECENT_CHANGES_MAX {
+            let Some((stamp, changed)) = self.recent.pop_front() else { break };
+            self.recent_orefs -= changed.len();
+            self.recent_from = stamp;
+        }
+    }
+
+    /// Brings a session's stream up to the visible stamp.
+    pub(super) fn stream_to(&mut self, conn: Conn, out: &mut Effects) {
+        let visible = self.visible;
+        let Some(session) = self.sessions.get_mut(&conn) else { return };
+        if session.client.is_none() || (session.sent >= visible && session.revoking.is_empty()) {
+            return;
+        }
+        let mut changes = std::mem::take(&mut session.changes);
+        let mut revoked: Vec<(PageId, u32)> = session.revoking.iter().map(|(p, f)| (*p, *f)).collect();
+        revoked.sort_unstable();
+        let mut from = std::mem::replace(&mut session.sent, visible);
+        // A message is bounded, so a long catalogue of changes is cut between commits, and a large commit within:
+        // its stamp is reached only by the last piece.
+        while !changes.is_empty() {
+            let (piece, to) = cut(&mut changes, visible);
+            if changes.is_empty() {
+                return self.send_stream(conn, Stream { from, to: visible, changes: piece, revoked }, out);
+            }
+            self.send_stream(conn, Stream { from, to, changes: piece, revoked: Vec::new() }, out);
+            from = to;
+        }
+        self.send_stream(conn, Stream { from, to: visible, changes, revoked }, out);
+    }
+
+    fn send_stream(&mut self, conn: Conn, stream: Stream, out: &mut Effects) {
+        let mut body = Vec::new();
+        stream.encode(&mut body);
+        self.reply(conn, Kind::Stream, 0, &body, out);
+    }
+
+    /// Adds a session to those who hear of a page.
+    pub(super) fn subscribe(&mut self, conn: Conn, page: PageId, fetch: u32) {
+        let Some(session) = self.sessions.get_mut(&conn) else { return };
+        session.revoking.remove(&page);
+        if session.subscribed.insert(page, fetch).is_none() {
+            self.directory.entry(page).or_default().push(conn);
+            if session.subscribed.len() > limits::SUBSCRIPTIONS_MAX + session.revoking.len() {
+                self.revoke_one(conn, page);
+            }
+        }
+    }
+
+    /// The directory is bounded: some other page of the session is asked back. It is forgotten once the session has
+    /// said so, not before.
+    fn revoke_one(&mut self, conn: Conn, but: PageId) {
+        let Some(session) = self.sessions.get_mut(&conn) else { return };
+        let victim =
+            session.subscribed.iter().find(|(p, _)| **p != but && !session.revoking.contains_key(*p));
+        if let Some((page, fetch)) = victim.map(|(p, f)| (*p, *f)) {
+            session.revoking.insert(page, fetch);
+            self.stats.revocations += 1;
+        }
+    }
+
+    pub(super) fn unsubscribe(&mut self, conn: Conn, u: &Unsubscribe) {
+        for (page, fetch) in &u.pages {
+            let Some(session) = self.sessions.get_mut(&conn) else { return };
+            session.revoking.remove(page);
+            // A fetch that was served later than the one named keeps the subscription.
+            if session.subscribed.get(page).is_some_and(|served| served <= fetch) {
+                session.subscribed.remove(page);
+                self.leave(*page, conn);
+            }
+        }
+    }
+}
+
+/// Takes as many changes off the front as a message holds, and says up to which stamp they are complete.
+fn cut(changes: &mut Vec<Change>, visible: Stamp) -> (Vec<Change>, Stamp) {
+    const OREFS_MAX: usize = BODY_BYTES_MAX / 8;
+    const CHANGES_MAX: usize = BODY_BYTES_MAX / 128;
+    let mut orefs = 0;
+    let mut n = 0;
+    while n < changes.len() && n < CHANGES_MAX && orefs + changes[n].orefs.len() <= OREFS_MAX {
+        orefs += changes[n].orefs.len();
+        n += 1;
+    }
+    if n == 0 {
+        let rest = changes[0].orefs.split_off(OREFS_MAX);
+        let piece = std::mem::replace(&mut changes[0].orefs, rest);
+        let stamp = changes[0].stamp;
+        let to = Stamp(stamp.0.saturating_sub(1));
+        return (vec![Change { stamp, own: None, orefs: piece }], to);
+    }
+    let rest = changes.split_off(n);
+    let piece = std::mem::replace(changes, rest);
+    let to = if changes.is_empty() { visible } else { piece.last().map_or(visible, |c| c.stamp) };
+    (piece, to)
+}

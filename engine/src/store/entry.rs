@@ -1,0 +1,154 @@
+//! What is ordered and logged. A log record's kind is the entry's, its payload the entry's bytes.
+
+use tercel_wire::cursor::{DecodeError, Put, Reader};
+use tercel_wire::id::{ClassId, ClientId, Epoch, OP_SLOTS_MAX, OpId, Oref};
+use tercel_wire::layout::Layout;
+use tercel_wire::message::Effects;
+
+/// An entry of the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Entry<'a> {
+    /// The space begins: the head of the list of roots is made.
+    Genesis,
+    /// The server begins a new life.
+    Epoch(Epoch),
+    /// A transaction that was found free of conflicts.
+    Commit(Logged<'a>),
+    /// A class.
+    Define(ClassId, Layout),
+    /// A client's last answers are forgotten.
+    Evict(ClientId),
+}
+
+/// A transaction as it is logged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Logged<'a> {
+    /// The operation.
+    pub op: OpId,
+    /// What it read and writes.
+    pub effects: Effects<'a>,
+    /// Writes (by index) that do not fit where their object lives, and where they go instead.
+    pub placements: Vec<(u32, Oref)>,
+}
+
+/// The kinds of log records.
+pub mod kind {
+    #![allow(missing_docs, reason = "the variants of Entry")]
+    pub const GENESIS: u8 = 1;
+    pub const EPOCH: u8 = 2;
+    pub const COMMIT: u8 = 3;
+    pub const DEFINE: u8 = 4;
+    pub const EVICT: u8 = 5;
+}
+
+impl<'a> Entry<'a> {
+    /// The record's kind.
+    pub fn kind(&self) -> u8 {
+        match self {
+            Entry::Genesis => kind::GENESIS,
+            Entry::Epoch(_) => kind::EPOCH,
+            Entry::Commit(_) => kind::COMMIT,
+            Entry::Define(..) => kind::DEFINE,
+            Entry::Evict(_) => kind::EVICT,
+        }
+    }
+
+    /// The record's payload.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        match self {
+            Entry::Genesis => {}
+            Entry::Epoch(e) => out.put_u32(e.0),
+            Entry::Commit(c) => {
+                out.put_u64(c.op.client.0);
+                out.put_u16(c.op.slot);
+                out.put_u32(c.op.seq);
+                out.put_u32(c.op.epoch.0);
+                out.put_u32(c.placements.len() as u32);
+                for (write, oref) in &c.placements {
+                    out.put_u32(*write);
+                    out.put_u32(oref.raw());
+                }
+                c.effects.encode(&mut out);
+            }
+            Entry::Define(id, layout) => {
+                out.put_u16(id.0);
+                layout.encode(&mut out);
+            }
+            Entry::Evict(c) => out.put_u64(c.0),
+        }
+        out
+    }
+
+    /// Reads a record.
+    pub fn decode(kind: u8, payload: &'a [u8]) -> Result<Entry<'a>, DecodeError> {
+        let mut r = Reader::new(payload);
+        let entry = match kind {
+            kind::GENESIS => Entry::Genesis,
+            kind::EPOCH => Entry::Epoch(Epoch(r.u32()?)),
+            kind::COMMIT => {
+                let op = OpId {
+                    client: ClientId(r.u64()?),
+                    slot: r.u16()?,
+                    seq: r.u32()?,
+                    epoch: Epoch(r.u32()?),
+                };
+                if op.slot >= OP_SLOTS_MAX {
+                    return Err(DecodeError::BadField("operation"));
+                }
+                let placements = (0..r.count(8, "placements")?)
+                    .map(|_| {
+                        let write = r.u32()?;
+                        let oref = Oref::from_raw(r.u32()?).filter(|o| !o.is_null());
+                        Ok((write, oref.ok_or(DecodeError::BadField("placement"))?))
+                    })
+                    .collect::<Result<Vec<_>, _>>()?;
+                let effects = Effects::decode(r.rest())?;
+                if placements.iter().any(|(w, _)| *w as usize >= effects.writes.len()) {
+                    return Err(DecodeError::BadField("placement"));
+                }
+                return Ok(Entry::Commit(Logged { op, effects, placements }));
+            }
+            kind::DEFINE => {
+                let id = ClassId(r.u16()?);
+                return Ok(Entry::Define(id, Layout::decode(r.rest())?));
+            }
+            kind::EVICT => Entry::Evict(ClientId(r.u64()?)),
+            _ => return Err(DecodeError::BadField("kind")),
+        };
+        r.end()?;
+        Ok(entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tercel_wire::id::Stamp;
+    use tercel_wire::message::Write;
+
+    #[test]
+    fn entries_come_back() {
+        let object = [16, 0, 0, 0, 1, 2, 3, 4];
+        let oref = Oref::from_raw(5 << 9).unwrap();
+        let effects = Effects {
+            base: Stamp(4),
+            reads: vec![oref],
+            writes: vec![Write { oref, new: true, object: &object }],
+        };
+        let op = OpId { client: ClientId(1), slot: 2, seq: 3, epoch: Epoch(4) };
+        for entry in [
+            Entry::Genesis,
+            Entry::Epoch(Epoch(9)),
+            Entry::Commit(Logged { op, effects, placements: vec![(0, oref)] }),
+            Entry::Define(ClassId(17), Layout::new("C".into(), vec![])),
+            Entry::Evict(ClientId(8)),
+        ] {
+            let bytes = entry.encode();
+            assert_eq!(Entry::decode(entry.kind(), &bytes), Ok(entry.clone()));
+            for cut in 0..bytes.len() {
+                assert!(Entry::decode(entry.kind(), &bytes[..cut]).is_err());
+            }
+        }
+    }
+}

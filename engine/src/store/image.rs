@@ -1,0 +1,88 @@
+//! The server's page cache: pages as readers see them now.
+//!
+//! An image is the stored page with the visible modified objects over it. A commit makes it stale; the next use brings
+//! it up to date from its own bytes. Bounded by bytes; the one unused longest goes.
+
+use std::sync::Arc;
+
+use tercel_wire::id::PageId;
+use tercel_wire::page::PAGE_BYTES;
+
+use crate::table::Map;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Images {
+    pages: Map<PageId, Image>,
+    clock: u64,
+    count_max: usize,
+}
+
+#[derive(Debug)]
+struct Image {
+    /// None: the store has no such page and nothing is modified in it.
+    bytes: Option<Arc<Vec<u8>>>,
+    stale: bool,
+    used: u64,
+}
+
+/// What a look-up gives.
+#[derive(Debug, Clone)]
+pub enum Found {
+    /// Current bytes, or none if the page was never written.
+    Current(Option<Arc<Vec<u8>>>),
+    /// Bytes that modified objects must still be laid over.
+    Stale(Option<Arc<Vec<u8>>>),
+    /// Not here.
+    Missing,
+}
+
+impl Images {
+    /// Room for `bytes` of pages.
+    pub fn new(bytes: usize) -> Images {
+        Images { pages: Map::default(), clock: 0, count_max: (bytes / PAGE_BYTES).max(16) }
+    }
+
+    /// Looks a page up.
+    pub fn get(&mut self, page: PageId) -> Found {
+        self.clock += 1;
+        match self.pages.get_mut(&page) {
+            None => Found::Missing,
+            Some(image) => {
+                image.used = self.clock;
+                if image.stale {
+                    Found::Stale(image.bytes.clone())
+                } else {
+                    Found::Current(image.bytes.clone())
+                }
+            }
+        }
+    }
+
+    /// Keeps a page's bytes.
+    pub fn put(&mut self, page: PageId, bytes: Option<Arc<Vec<u8>>>, stale: bool) {
+        self.clock += 1;
+        self.pages.insert(page, Image { bytes, stale, used: self.clock });
+        if self.pages.len() > self.count_max + self.count_max / EVICT_SHARE {
+            self.evict();
+        }
+    }
+
+    /// A commit changed the page.
+    pub fn changed(&mut self, page: PageId) {
+        if let Some(image) = self.pages.get_mut(&page) {
+            image.stale = true;
+        }
+    }
+
+    fn evict(&mut self) {
+        let mut ages: Vec<u64> = self.pages.values().map(|i| i.used).collect();
+        let surplus = self.pages.len() - self.count_max;
+        let (_, cut, _) = ages.select_nth_unstable(surplus);
+        let cut = *cut;
+        self.pages.retain(|_, i| i.used >= cut);
+    }
+}
+
+/// Pages are evicted a sixteenth of the cache at a time, so that finding the oldest costs little a page.
+const EVICT_SHARE: usize = 16;

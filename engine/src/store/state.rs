@@ -1,0 +1,368 @@
+//! The ordered state: what follows from the log alone, the same at every replay.
+//!
+//! It decides: a transaction commits if nothing it read was written after its base. There is no version per object, only
+//! an index of recent writes and, below what the index still knows, the floor (Adya, Gruber, Liskov, Maheshwari,
+//! SIGMOD 1995, with one space and one order instead of loosely synchronized clocks).
+
+use std::collections::VecDeque;
+
+use tercel_wire::class;
+use tercel_wire::cursor::{DecodeError, Put, Reader};
+use tercel_wire::id::{ClassId, ClientId, Epoch, OP_SLOTS_MAX, OpId, Oref, PageId, Stamp};
+use tercel_wire::layout::Layout;
+use tercel_wire::message::{Effects, Outcome};
+
+use super::entry::Entry;
+use crate::limits;
+use crate::table::{Map, Set};
+
+/// See the module.
+#[derive(Debug, Clone, Default)]
+pub struct State {
+    /// The last entry that was applied.
+    pub stamp: Stamp,
+    /// The server's life.
+    pub epoch: Epoch,
+    /// The first page that no commit has used.
+    pub next_page: u32,
+    last: LastWrites,
+    clients: Map<ClientId, Answers>,
+    evicted: Evicted,
+    classes: Map<ClassId, Layout>,
+    newest: Map<String, ClassId>,
+}
+
+/// The stamp at which each recently written object was written last, and the floor: nothing the index has forgotten
+/// was written after it.
+#[derive(Debug, Clone, Default)]
+struct LastWrites {
+    stamps: Map<Oref, Stamp>,
+    order: VecDeque<(Oref, Stamp)>,
+    floor: Stamp,
+}
+
+/// The last answer of each slot of a client. Every answer that is kept is a commit: what did not commit leaves no trace
+/// in the order.
+#[derive(Debug, Clone, Default)]
+struct Answers {
+    slots: Map<u16, (u32, Stamp)>,
+    used: Stamp,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Evicted {
+    order: VecDeque<ClientId>,
+    set: Set<ClientId>,
+    /// Whether some evicted clients are no longer remembered as such.
+    forgot: bool,
+}
+
+impl LastWrites {
+    fn insert(&mut self, oref: Oref, stamp: Stamp) {
+        self.stamps.insert(oref, stamp);
+        self.order.push_back((oref, stamp));
+        // The queue also holds writes that a later one of the same object has overtaken; both are bounded by it.
+        while self.order.len() > limits::LAST_WRITES_MAX {
+            let Some((oref, stamp)) = self.order.pop_front() else { return };
+            if self.stamps.get(&oref) == Some(&stamp) {
+                self.stamps.remove(&oref);
+                self.floor = self.floor.max(stamp);
+            }
+        }
+    }
+}
+
+/// What the table of operations says of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Past {
+    /// It was executed, at this stamp.
+    Committed(Stamp),
+    /// A later operation of its slot was executed, so its answer was received.
+    Superseded,
+    /// It was not executed up to now.
+    Never,
+    /// The client was evicted, or may have been.
+    Unknown,
+}
+
+impl State {
+    /// A space before its first entry.
+    pub fn new() -> State {
+        let mut state = State { next_page: 2, ..State::default() };
+        for (id, layout) in class::built_in() {
+            state.newest.insert(layout.name().to_owned(), id);
+            state.classes.insert(id, layout);
+        }
+        state
+    }
+
+    /// Whether the transaction may commit after everything applied so far: a pure function of the ordered prefix.
+    pub fn certify(&self, effects: &Effects<'_>) -> Result<(), Outcome> {
+        let base = effects.base;
+        if base > self.stamp {
+            return Err(Outcome::Conflict(Oref::NULL));
+        }
+        let written = effects.writes.iter().filter(|w| !w.new).map(|w| w.oref);
+        for oref in effects.reads.iter().copied().chain(written) {
+            match self.last.stamps.get(&oref) {
+                Some(stamp) if *stamp > base => return Err(Outcome::Conflict(oref)),
+                None if base < self.last.floor => return Err(Outcome::TooOld),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies the next entry.
+    pub fn apply(&mut self, entry: &Entry<'_>) -> Stamp {
+        self.stamp = self.stamp.next();
+        let stamp = self.stamp;
+        match entry {
+            Entry::Genesis => self.last.insert(class::ROOT_HEAD, stamp),
+            Entry::Epoch(epoch) => self.epoch = *epoch,
+            Entry::Commit(c) => {
+                for w in &c.effects.writes {
+                    self.use_page(w.oref.page());
+                    self.last.insert(w.oref, stamp);
+                }
+                for (_, oref) in &c.placements {
+                    self.use_page(oref.page());
+                }
+                let answers = self.clients.entry(c.op.client).or_default();
+                answers.slots.insert(c.op.slot, (c.op.seq, stamp));
+                answers.used = stamp;
+            }
+            Entry::Define(id, layout) => {
+                let newest = self.newest.entry(layout.name().to_owned()).or_insert(*id);
+                *newest = (*newest).max(*id);
+                self.classes.insert(*id, layout.clone());
+            }
+            Entry::Evict(client) => {
+                self.clients.remove(client);
+                if self.evicted.set.insert(*client) {
+                    self.evicted.order.push_back(*client);
+                }
+                if self.evicted.order.len() > limits::EVICTED_MAX
+                    && let Some(old) = self.evicted.order.pop_front()
+                {
+                    self.evicted.set.remove(&old);
+                    self.evicted.forgot = true;
+                }
+            }
+        }
+        stamp
+    }
+
+    fn use_page(&mut self, page: PageId) {
+        self.next_page = self.next_page.max(page.get() + 1);
+    }
+
+    /// What became of an operation.
+    pub fn past(&self, op: OpId) -> Past {
+        match self.clients.get(&op.client) {
+            Some(a) => match a.slots.get(&op.slot) {
+                Some((seq, stamp)) if *seq == op.seq => Past::Committed(*stamp),
+                Some((seq, _)) if *seq > op.seq => Past::Superseded,
+                _ => Past::Never,
+            },
+            None if self.evicted.set.contains(&op.client) || self.evicted.forgot => Past::Unknown,
+            None => Past::Never,
+        }
+    }
+
+    /// The client to evict before another one comes, if the table is full.
+    pub fn victim(&self, newcomer: ClientId) -> Option<ClientId> {
+        if self.clients.contains_key(&newcomer) || self.clients.len() < limits::CLIENTS_MAX {
+            return None;
+        }
+        self.clients.iter().min_by_key(|(id, a)| (a.used, **id)).map(|(id, _)| *id)
+    }
+
+    /// Whether the client was evicted.
+    pub fn is_evicted(&self, client: ClientId) -> bool {
+        self.evicted.set.contains(&client)
+    }
+
+    /// A class.
+    pub fn class(&self, id: ClassId) -> Option<&Layout> {
+        self.classes.get(&id)
+    }
+
+    /// The youngest version of a class.
+    pub fn newest(&self, name: &str) -> Option<(ClassId, &Layout)> {
+        let id = *self.newest.get(name)?;
+        Some((id, self.classes.get(&id)?))
+    }
+
+    /// All classes in order of their ids.
+    pub fn classes(&self) -> Vec<(ClassId, &Layout)> {
+        let mut all: Vec<_> = self.classes.iter().map(|(id, l)| (*id, l)).collect();
+        all.sort_unstable_by_key(|(id, _)| *id);
+        all
+    }
+
+    /// The floor: the base below which an object that the index does not know counts as changed.
+    pub fn floor(&self) -> Stamp {
+        self.last.floor
+    }
+
+    /// As bytes, to be saved with the pages.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64 + self.last.order.len() * 12);
+        out.put_u16(STATE_VERSION);
+        out.put_u64(self.stamp.0);
+        out.put_u32(self.epoch.0);
+        out.put_u32(self.next_page);
+        out.put_u64(self.last.floor.0);
+        out.put_u32(self.last.order.len() as u32);
+        for (oref, stamp) in &self.last.order {
+            out.put_u32(oref.raw());
+            out.put_u64(stamp.0);
+        }
+        let mut clients: Vec<_> = self.clients.iter().collect();
+        clients.sort_unstable_by_key(|(id, _)| **id);
+        out.put_u32(clients.len() as u32);
+        for (id, a) in clients {
+            out.put_u64(id.0);
+            out.put_u64(a.used.0);
+            let mut slots: Vec<_> = a.slots.iter().collect();
+            slots.sort_unstable();
+            out.put_u32(slots.len() as u32);
+            for (slot, (seq, stamp)) in slots {
+                out.put_u16(*slot);
+                out.put_u32(*seq);
+                out.put_u64(stamp.0);
+            }
+        }
+        out.put_u8(self.evicted.forgot as u8);
+        out.put_u32(self.evicted.order.len() as u32);
+        self.evicted.order.iter().for_each(|c| out.put_u64(c.0));
+        let user = self.classes().into_iter().filter(|(id, _)| *id >= ClassId::FIRST_USER);
+        let user: Vec<_> = user.collect();
+        out.put_u32(user.len() as u32);
+        for (id, layout) in user {
+            out.put_u16(id.0);
+            let mut bytes = Vec::new();
+            layout.encode(&mut bytes);
+            out.put_bytes(&bytes);
+        }
+        out
+    }
+
+    /// Reads what [`State::encode`] wrote.
+    pub fn decode(bytes: &[u8]) -> Result<State, DecodeError> {
+        let mut r = Reader::new(bytes);
+        if r.u16()? != STATE_VERSION {
+            return Err(DecodeError::BadField("version"));
+        }
+        let mut s = State::new();
+        s.stamp = Stamp(r.u64()?);
+        s.epoch = Epoch(r.u32()?);
+        s.next_page = r.u32()?;
+        s.last.floor = Stamp(r.u64()?);
+        for _ in 0..r.count(12, "recent writes")? {
+            let oref = Oref::from_raw(r.u32()?).ok_or(DecodeError::BadField("reference"))?;
+            let stamp = Stamp(r.u64()?);
+            s.last.stamps.insert(oref, stamp);
+            s.last.order.push_back((oref, stamp));
+        }
+        for _ in 0..r.count(20, "clients")? {
+            let (id, used) = (ClientId(r.u64()?), Stamp(r.u64()?));
+            let mut slots = Map::default();
+            for _ in 0..r.count(14, "slots")? {
+                let (slot, seq, stamp) = (r.u16()?, r.u32()?, Stamp(r.u64()?));
+                if slot >= OP_SLOTS_MAX {
+                    return Err(DecodeError::BadField("slot"));
+                }
+                slots.insert(slot, (seq, stamp));
+            }
+            s.clients.insert(id, Answers { slots, used });
+        }
+        s.evicted.forgot = r.u8()? != 0;
+        for _ in 0..r.count(8, "evicted clients")? {
+            let id = ClientId(r.u64()?);
+            s.evicted.order.push_back(id);
+            s.evicted.set.insert(id);
+        }
+        for _ in 0..r.count(6, "classes")? {
+            let id = ClassId(r.u16()?);
+            let layout = Layout::decode(r.bytes("layout")?)?;
+            let newest = s.newest.entry(layout.name().to_owned()).or_insert(id);
+            *newest = (*newest).max(id);
+            s.classes.insert(id, layout);
+        }
+        r.end()?;
+        Ok(s)
+    }
+}
+
+const STATE_VERSION: u16 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::super::entry::Logged;
+    use super::*;
+    use tercel_wire::message::Write;
+
+    fn oref(n: u32) -> Oref {
+        Oref::from_raw((n + 2) << 9).unwrap()
+    }
+
+    fn commit(state: &mut State, seq: u32, base: u64, writes: &[u32]) -> Stamp {
+        let object = [16, 0, 0, 0, 0, 0, 0, 0];
+        let writes = writes.iter().map(|n| Write { oref: oref(*n), new: false, object: &object }).collect();
+        let effects = Effects { base: Stamp(base), reads: vec![], writes };
+        let op = OpId { client: ClientId(1), slot: 0, seq, epoch: Epoch(1) };
+        state.apply(&Entry::Commit(Logged { op, effects, placements: vec![] }))
+    }
+
+    fn reads(base: u64, orefs: &[u32]) -> Effects<'static> {
+        Effects { base: Stamp(base), reads: orefs.iter().map(|n| oref(*n)).collect(), writes: vec![] }
+    }
+
+    #[test]
+    fn a_read_of_something_written_since_is_a_conflict() {
+        let mut s = State::new();
+        let at = commit(&mut s, 1, 0, &[1]);
+        assert_eq!(s.certify(&reads(at.0, &[1])), Ok(()));
+        assert_eq!(s.certify(&reads(at.0 - 1, &[1])), Err(Outcome::Conflict(oref(1))));
+        assert_eq!(s.certify(&reads(at.0 - 1, &[2])), Ok(()));
+    }
+
+    #[test]
+    fn below_the_floor_an_unknown_object_is_too_old() {
+        let mut s = State::new();
+        for n in 0..limits::LAST_WRITES_MAX as u32 + 10 {
+            commit(&mut s, n + 1, 0, &[n]);
+        }
+        assert_eq!(s.floor(), Stamp(10));
+        assert_eq!(s.certify(&reads(9, &[3_000_000])), Err(Outcome::TooOld));
+        assert_eq!(s.certify(&reads(10, &[3_000_000])), Ok(()));
+    }
+
+    #[test]
+    fn the_table_answers_exactly_once() {
+        let mut s = State::new();
+        let at = commit(&mut s, 5, 0, &[1]);
+        let op = |seq| OpId { client: ClientId(1), slot: 0, seq, epoch: Epoch(1) };
+        assert_eq!(s.past(op(5)), Past::Committed(at));
+        assert_eq!(s.past(op(4)), Past::Superseded);
+        assert_eq!(s.past(op(6)), Past::Never);
+        s.apply(&Entry::Evict(ClientId(1)));
+        assert_eq!(s.past(op(5)), Past::Unknown);
+    }
+
+    #[test]
+    fn saved_state_judges_as_before() {
+        let mut s = State::new();
+        for n in 0..100 {
+            commit(&mut s, n + 1, 0, &[n, n + 1]);
+        }
+        s.apply(&Entry::Define(ClassId(16), Layout::new("C".into(), vec![])));
+        s.apply(&Entry::Evict(ClientId(3)));
+        let back = State::decode(&s.encode()).unwrap();
+        assert_eq!(back.encode(), s.encode());
+        assert_eq!((back.stamp, back.next_page), (s.stamp, s.next_page));
+        assert_eq!(back.certify(&reads(50, &[99])), s.certify(&reads(50, &[99])));
+    }
+}

@@ -1,0 +1,134 @@
+//! Committing: what was read and written goes to the server as one operation.
+
+use tercel_wire::id::{OpId, Stamp};
+use tercel_wire::message::{Effects, Outcome, Write};
+
+use super::{Isolation, Port, Step, Tx};
+use crate::client::{Client, Own};
+use crate::error::Error;
+
+/// A transaction that was committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Commit {
+    /// The place in the space's order: of the commit, or of the state that a read-only transaction read.
+    pub stamp: Stamp,
+    /// The operation; none if nothing was written.
+    pub op: Option<OpId>,
+}
+
+impl Tx<'_> {
+    /// Commits. What was only read costs nothing: it was of one state all along.
+    ///
+    /// # Errors
+    /// `Conflict` if another transaction changed what this one read; `Timeout` with the operation if no answer came;
+    /// `Full`; `Unavailable`.
+    pub fn commit(self) -> Result<Commit, Error> {
+        if self.overlay.is_empty() {
+            return Ok(Commit { stamp: self.scope.snapshot(), op: None });
+        }
+        let mut sent: Option<OpId> = None;
+        let mut outcome = None;
+        let driven = self.port.drive(&mut |client, now| {
+            let op = match sent {
+                Some(op) => op,
+                None => {
+                    match client.submit(now, || self.own(), |client, own, out| self.effects(client, own, out))
+                    {
+                        None => return Step::Wait,
+                        Some(Err(e)) => {
+                            outcome = Some(Err(e));
+                            return Step::Done;
+                        }
+                        Some(Ok(op)) => *sent.insert(op),
+                    }
+                }
+            };
+            match client.outcome(op) {
+                Some(o) => {
+                    outcome = Some(Ok((op, o)));
+                    Step::Done
+                }
+                None => Step::Wait,
+            }
+        });
+        match (driven, outcome) {
+            (Err(Error::Timeout(_)), _) => Err(Error::Timeout(sent)),
+            (Err(e), _) => Err(e),
+            (Ok(()), Some(Ok((op, outcome)))) => {
+                verdict(op, outcome).map(|stamp| Commit { stamp, op: Some(op) })
+            }
+            (Ok(()), Some(Err(e))) => Err(e),
+            (Ok(()), None) => Err(Error::Timeout(sent)),
+        }
+    }
+
+    /// Copies of what is written, to be installed when the commit comes back in the stream.
+    fn own(&self) -> Vec<Own> {
+        let made = self.made.borrow();
+        let orefs = self.overlay.orefs().into_iter();
+        orefs
+            .filter_map(|oref| {
+                let object = self.overlay.record(oref)?;
+                Some(Own { oref, object, new: made.contains(&oref) })
+            })
+            .collect()
+    }
+
+    fn effects(&self, client: &mut Client, own: &[Own], out: &mut Vec<u8>) {
+        let made = self.made.borrow();
+        let mut reads = Vec::new();
+        if self.isolation == Isolation::Serializable {
+            client.read_set(&self.scope, &mut reads);
+        }
+        // A copy begins as what was read, so a write counts as a read, whatever the isolation.
+        reads.extend(own.iter().map(|o| o.oref));
+        reads.retain(|o| !made.contains(o) && !o.is_null());
+        reads.sort_unstable();
+        reads.dedup();
+        let writes = own.iter().map(|o| Write { oref: o.oref, new: o.new, object: &o.object }).collect();
+        Effects { base: self.scope.snapshot(), reads, writes }.encode(out);
+    }
+}
+
+/// What an outcome means to a program.
+fn verdict(op: OpId, outcome: Outcome) -> Result<Stamp, Error> {
+    match outcome {
+        Outcome::Committed(stamp) => Ok(stamp),
+        Outcome::Conflict(_) | Outcome::TooOld | Outcome::NotExecuted => Err(Error::Conflict),
+        Outcome::Unknown => Err(Error::Timeout(Some(op))),
+        Outcome::Full(limit) => Err(Error::Full(match limit {
+            tercel_wire::message::Limit::Buffer => {
+                "the server's buffer of modified objects: it drains by itself, try again".into()
+            }
+            tercel_wire::message::Limit::Transaction => {
+                "the transaction is larger than the server takes: commit in smaller parts".into()
+            }
+            tercel_wire::message::Limit::Disk => "the server's disk: make room there".into(),
+            tercel_wire::message::Limit::Pages => "the space has used all its pages".into(),
+        })),
+        Outcome::Invalid(oref) => {
+            Err(Error::Denied(format!("the server does not let this client write object {oref}")))
+        }
+    }
+}
+
+/// Asks what became of an operation until the answer is known: whether it was executed.
+///
+/// # Errors
+/// `Timeout` if the server no longer knows, or cannot be asked.
+pub fn resolve(port: &dyn Port, op: OpId) -> Result<bool, Error> {
+    let mut found = None;
+    port.drive(&mut |client, now| match client.resolve(now, op) {
+        Some(outcome) => {
+            found = Some(outcome);
+            Step::Done
+        }
+        None => Step::Wait,
+    })
+    .map_err(|e| if matches!(e, Error::Timeout(_)) { Error::Timeout(Some(op)) } else { e })?;
+    match found {
+        Some(Outcome::Committed(_)) => Ok(true),
+        Some(Outcome::Unknown) | None => Err(Error::Timeout(Some(op))),
+        Some(_) => Ok(false),
+    }
+}

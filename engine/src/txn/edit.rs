@@ -1,0 +1,195 @@
+//! Writing: private copies, new objects.
+
+use std::marker::PhantomData;
+
+use tercel_heap::{TypeKey, View};
+use tercel_wire::id::{ClassId, Oref};
+use tercel_wire::layout::Layout;
+use tercel_wire::record::{Class, Encoder, HEADER_BYTES, NoSpill, Ref, Value, convert};
+use tercel_wire::schema::Type;
+
+use super::tree::TreeBuilder;
+use super::{Step, Tx, overlay_error};
+use crate::error::Error;
+use crate::object::{Object, RawMut};
+
+impl<'c> Tx<'c> {
+    /// Makes a new object. Its reference is final; the object exists for others once this transaction commits.
+    ///
+    /// # Errors
+    /// `Full` if the value is too large or the space has no pages left; `Schema`; `Unavailable`, `Timeout`.
+    pub fn create<T: Object>(&self, value: &T) -> Result<Ref<T>, Error> {
+        let class = self.class_of::<T>()?.class;
+        let object = self.encode(value, class)?;
+        let oref = self.reserve_bytes(object.len())?;
+        self.put_new::<T>(oref, object)?;
+        Ok(Ref::new(oref))
+    }
+
+    /// Takes a place for an object that will be as large as `value` is, to refer to it before it exists; fill it with
+    /// [`Tx::fill`], in this transaction or a later one of this client.
+    ///
+    /// # Errors
+    /// As [`Tx::create`].
+    pub fn reserve<T: Object>(&self, value: &T) -> Result<Ref<T>, Error> {
+        let class = self.class_of::<T>()?.class;
+        let mut sizes = super::tree::Measure;
+        let mut e = Encoder::new(T::SCHEMA.size(), &mut sizes);
+        value.encode(&mut e);
+        let bytes = e.finish(class)?.len();
+        Ok(Ref::new(self.reserve_bytes(bytes)?))
+    }
+
+    /// Makes the object in a place that was reserved.
+    ///
+    /// # Errors
+    /// As [`Tx::create`]; `Full` if the value is larger than the place.
+    pub fn fill<T: Object>(&self, place: Ref<T>, value: &T) -> Result<(), Error> {
+        let class = self.class_of::<T>()?.class;
+        let object = self.encode(value, class)?;
+        self.put_new::<T>(place.oref(), object)
+    }
+
+    /// Replaces the whole object, unread.
+    ///
+    /// # Errors
+    /// `Full`, `Schema`, `Unavailable`, `Timeout`.
+    pub fn replace<T: Object>(&self, r: Ref<T>, value: &T) -> Result<(), Error> {
+        let class = self.class_of::<T>()?.class;
+        let object = self.encode(value, class)?;
+        self.put::<T>(r.oref(), object, None)
+    }
+
+    /// A private copy of the object, to change.
+    ///
+    /// # Errors
+    /// As [`Tx::get`]; `Full` if the transaction is too large.
+    pub fn edit<'t, T: Object>(&'t self, r: Ref<T>) -> Result<T::Mut<'t>, Error> {
+        self.get(r)?.edit()
+    }
+
+    pub(crate) fn edit_view<'t, T: Object>(&'t self, view: &View<'t, T>) -> Result<T::Mut<'t>, Error> {
+        let oref = view.oref();
+        if !self.overlay.contains(oref) {
+            // The class must be writable as T is now, not only readable.
+            self.class_of::<T>()?;
+            self.put::<T>(oref, view.to_stored(), view.behind())?;
+        }
+        Ok(T::edit(RawMut { tx: self, oref, class: PhantomData }))
+    }
+
+    /// Sets a field of a private copy.
+    pub(crate) fn set_field<T: Object, F: Value>(
+        &self,
+        oref: Oref,
+        at: usize,
+        value: &F,
+    ) -> Result<(), Error> {
+        if is_fixed(&F::TYPE) {
+            let mut refuse = NoSpill;
+            let mut e = Encoder::new(F::TYPE.size(), &mut refuse);
+            value.put(&mut e, 0);
+            let bytes = e.finish_bytes()?;
+            return self.overlay.patch(oref, at, &bytes).map_err(overlay_error);
+        }
+        let known = self.class_of::<T>()?;
+        let Some(old) = self.overlay.get(oref) else { return Err(Error::not_found(oref)) };
+        let object = self.rebuild(&known.layout, &old, known.class, at, value)?;
+        let behind = self.overlay.behind(oref);
+        self.put::<T>(oref, object, behind)
+    }
+
+    /// The record again with another value at `at`.
+    fn rebuild<F: Value>(
+        &self,
+        layout: &Layout,
+        old: &[u8],
+        class: ClassId,
+        at: usize,
+        value: &F,
+    ) -> Result<Vec<u8>, Error> {
+        let mut trees = TreeBuilder::new(self);
+        let mut e = Encoder::new(layout.size(), &mut trees);
+        convert(layout, &old[HEADER_BYTES..], layout, &mut e, |place, e| {
+            let here = place.at == at;
+            if here {
+                value.put(e, at);
+            }
+            here
+        });
+        let object = e.finish(class);
+        trees.finish()?;
+        Ok(object?)
+    }
+
+    fn encode<T: Class>(&self, value: &T, class: ClassId) -> Result<Vec<u8>, Error> {
+        let mut trees = TreeBuilder::new(self);
+        let mut e = Encoder::new(T::SCHEMA.size(), &mut trees);
+        value.encode(&mut e);
+        let object = e.finish(class);
+        trees.finish()?;
+        Ok(object?)
+    }
+
+    /// A place for a new object of that many bytes.
+    pub(super) fn reserve_bytes(&self, bytes: usize) -> Result<Oref, Error> {
+        let mut place = Err(Error::Conflict);
+        self.port.drive(&mut |client, now| match client.allocate(now, bytes) {
+            Some(result) => {
+                place = result;
+                Step::Done
+            }
+            None => Step::Wait,
+        })?;
+        place
+    }
+
+    pub(super) fn put_new<T: Class>(&self, oref: Oref, object: Vec<u8>) -> Result<(), Error> {
+        self.made.borrow_mut().insert(oref);
+        self.put::<T>(oref, object, None)
+    }
+
+    fn put<T: Class>(&self, oref: Oref, object: Vec<u8>, behind: Option<Vec<u8>>) -> Result<(), Error> {
+        let room = self.bytes_max.get();
+        if self.overlay.bytes_total() + object.len() > room {
+            return Err(Error::Full(format!(
+                "a transaction writes at most {room} bytes here: commit in smaller parts"
+            )));
+        }
+        self.overlay.put(oref, &object, TypeKey::of::<T>(), behind).map_err(overlay_error)?;
+        self.scope.set_overlaid(true);
+        Ok(())
+    }
+
+    /// Whether the object was made by this transaction.
+    pub fn is_new<T>(&self, r: Ref<T>) -> bool {
+        self.made.borrow().contains(&r.oref())
+    }
+
+    /// Looks the object up as [`Tx::get`] does, but none is not an error.
+    ///
+    /// # Errors
+    /// As [`Tx::get`], without `NotFound`.
+    pub fn find<'t, T: Object>(&'t self, r: Ref<T>) -> Result<Option<crate::object::Obj<'t, T>>, Error> {
+        Ok(self.enter_oref::<T>(r.oref())?.map(|view| crate::object::Obj::new(view, self)))
+    }
+}
+
+/// Whether the type has no variable part.
+const fn is_fixed(ty: &Type) -> bool {
+    match ty {
+        Type::Scalar(_) | Type::Array(..) | Type::Ref(_) => true,
+        Type::Text | Type::Bytes | Type::List(_) => false,
+        Type::Option(t) => is_fixed(t),
+        Type::Record(r) => {
+            let mut i = 0;
+            while i < r.fields.len() {
+                if !is_fixed(&r.fields[i].ty) {
+                    return false;
+                }
+                i += 1;
+            }
+            true
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Transactions as programs see them.
+//!
+//! A [`Tx`] reads through a heap scope, writes into private copies and commits through a [`Port`], the one seam
+//! between the engine and whoever runs it: "do this under the client's lock, and wait until it is done".
+
+mod commit;
+mod edit;
+mod read;
+mod root;
+mod tree;
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+use tercel_heap::{Overlay, OverlayError, Scope, TypeKey};
+use tercel_wire::id::{ClassId, Oref, Stamp};
+use tercel_wire::layout::Layout;
+use tercel_wire::record::Class;
+
+use crate::client::Client;
+use crate::error::Error;
+use crate::table::{Map, Set};
+use crate::time::Now;
+
+pub use commit::Commit;
+
+/// Who runs a client: holds its lock, sends what it says, brings it what arrives.
+pub trait Port: Sync {
+    /// Calls `step` with the client locked, again after everything that happens, until it says [`Step::Done`].
+    ///
+    /// # Errors
+    /// `Timeout` when the port's patience ends, `Unavailable` when it is closed.
+    fn drive(&self, step: &mut dyn FnMut(&mut Client, Now) -> Step) -> Result<(), Error>;
+
+    /// Waits about `us` microseconds: the back-off between two attempts of `run`.
+    fn back_off(&self, us: u64);
+}
+
+/// What a step under the lock says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing more to wait for.
+    Done,
+    /// Call again when something has arrived.
+    Wait,
+}
+
+/// How strictly a transaction reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Isolation {
+    /// As if transactions ran one after the other: everything read is checked at commit.
+    #[default]
+    Serializable,
+    /// Everything read is of one moment; only objects that are written are checked at commit, so two transactions may
+    /// each change what the other read (write skew).
+    Snapshot,
+}
+
+/// A transaction: reads one consistent state, writes privately, commits at once or not at all. Dropping it aborts it.
+pub struct Tx<'c> {
+    port: &'c dyn Port,
+    scope: Scope,
+    overlay: Overlay,
+    isolation: Isolation,
+    /// Bytes in the overlay that the server's bound on a transaction allows.
+    bytes_max: Cell<usize>,
+    classes: RefCell<Map<&'static str, Known>>,
+    /// Objects made by this transaction.
+    made: RefCell<Set<Oref>>,
+}
+
+/// A class that this transaction has used.
+#[derive(Clone)]
+struct Known {
+    class: ClassId,
+    layout: Arc<Layout>,
+}
+
+impl<'c> Tx<'c> {
+    /// Begins one. Waits until the client has applied its own last commit.
+    ///
+    /// # Errors
+    /// `Unavailable` if the server has been silent for too long, `Full` if too many transactions are open.
+    pub fn begin(port: &'c dyn Port, isolation: Isolation) -> Result<Tx<'c>, Error> {
+        let mut begun = Err(Error::Unavailable("the client is closed".into()));
+        port.drive(&mut |client, now| match client.begin(now) {
+            Some(result) => {
+                begun = result;
+                Step::Done
+            }
+            None => Step::Wait,
+        })?;
+        let (scope, bytes_max) = begun?;
+        Ok(Tx {
+            port,
+            overlay: Overlay::new(&scope),
+            scope,
+            isolation,
+            bytes_max: Cell::new(bytes_max),
+            classes: RefCell::default(),
+            made: RefCell::default(),
+        })
+    }
+
+    /// The stamp of the state that it reads.
+    pub fn snapshot(&self) -> Stamp {
+        self.scope.snapshot()
+    }
+
+    /// The class that `T` is in this space, defined there if it is not yet.
+    fn class_of<T: Class>(&self) -> Result<Known, Error> {
+        if let Some(known) = self.classes.borrow().get(T::SCHEMA.name) {
+            return Ok(known.clone());
+        }
+        let mut found = Err(Error::Conflict);
+        self.port.drive(&mut |client, now| match client.class_for(now, TypeKey::of::<T>()) {
+            Some(result) => {
+                found = result;
+                Step::Done
+            }
+            None => Step::Wait,
+        })?;
+        let (class, layout) = found?;
+        let known = Known { class, layout };
+        self.classes.borrow_mut().insert(T::SCHEMA.name, known.clone());
+        Ok(known)
+    }
+}
+
+/// What a private copy that cannot be kept means to a program.
+fn overlay_error(e: OverlayError) -> Error {
+    match e {
+        OverlayError::Unbound(_) | OverlayError::OtherType(_) => Error::Schema(e.to_string()),
+        OverlayError::Damaged(e) => Error::Corrupt(e.to_string()),
+        OverlayError::Size => Error::Full(e.to_string()),
+        OverlayError::Absent(oref) => Error::not_found(oref),
+    }
+}
+
+/// Runs `body` in a transaction and commits, again after every conflict, with growing pauses.
+///
+/// # Errors
+/// What `body` returned, if that is not a conflict; a conflict after many attempts; what the commit said.
+pub fn run<R>(
+    port: &dyn Port,
+    isolation: Isolation,
+    mut body: impl FnMut(&Tx<'_>) -> Result<R, Error>,
+) -> Result<R, Error> {
+    let mut attempt = 0;
+    loop {
+        let tx = Tx::begin(port, isolation)?;
+        let error = match body(&tx) {
+            Ok(value) => match tx.commit() {
+                Ok(_) => return Ok(value),
+                Err(Error::Timeout(Some(op))) => match commit::resolve(port, op)? {
+                    true => return Ok(value),
+                    false => Error::Conflict,
+                },
+                Err(e) => e,
+            },
+            // A body that saw two states may have failed for that alone: the state decides.
+            Err(e) if !e.is_retryable() && tx.is_stale()? => Error::Conflict,
+            Err(e) => e,
+        };
+        attempt += 1;
+        if !error.is_retryable() || attempt >= crate::limits::RUN_ATTEMPTS_MAX {
+            return Err(error);
+        }
+        port.back_off(BACK_OFF_US << attempt.min(8));
+    }
+}
+
+/// The first pause of `run`: about a commit's time. It doubles up to 256 times that.
+const BACK_OFF_US: u64 = 50;

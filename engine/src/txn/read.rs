@@ -1,0 +1,148 @@
+//! Reading: the hit path, and what happens when it does not hit.
+
+use tercel_heap::{Resolved, Step as Hit, TypeKey, View, Writer};
+use tercel_wire::id::Oref;
+use tercel_wire::layout::Var;
+use tercel_wire::record::{Class, Ref};
+
+use super::{Step, Tx};
+use crate::client::Located;
+use crate::error::Error;
+use crate::object::{Obj, Object};
+
+/// Attempts to enter an object that was found and then lost again to replacement before it could be pinned. Losing it
+/// once is rare; losing it this often means a cache of a few frames and many threads.
+const ENTER_ATTEMPTS_MAX: usize = 10_000;
+
+/// How the writer is asked for an object.
+type Resolve<'a> = &'a dyn Fn(&mut Writer) -> Resolved;
+
+impl<'c> Tx<'c> {
+    /// The object that `r` names.
+    ///
+    /// # Errors
+    /// `NotFound` if it names nothing; `Conflict` if what was read before is no longer one state with it;
+    /// `Unavailable`, `Timeout`; `Schema` if the object is of another class; `Full` if the cache is too small.
+    #[inline]
+    pub fn get<'t, T: Object>(&'t self, r: Ref<T>) -> Result<Obj<'t, T>, Error> {
+        match self.scope.get(r) {
+            Hit::Hit(view) => Ok(Obj::new(view, self)),
+            Hit::Null => Err(Error::not_found(Oref::NULL)),
+            Hit::Slow => match self.enter_oref(r.oref())? {
+                Some(view) => Ok(Obj::new(view, self)),
+                None => Err(Error::not_found(r.oref())),
+            },
+        }
+    }
+
+    /// Follows the reference at `at` of `holder`'s fixed part; none if it is null.
+    #[inline(always)]
+    pub(crate) fn follow<'t, H: Class, T: Object>(
+        &'t self,
+        holder: &View<'t, H>,
+        at: usize,
+    ) -> Result<Option<Obj<'t, T>>, Error> {
+        match self.scope.follow(holder, at) {
+            Hit::Hit(view) => Ok(Some(Obj::new(view, self))),
+            Hit::Null => Ok(None),
+            Hit::Slow => self.follow_slow(holder, at),
+        }
+    }
+
+    /// Follows element `i` of the list of references whose descriptor is at `list`.
+    #[inline(always)]
+    pub(crate) fn follow_item<'t, H: Class, T: Object>(
+        &'t self,
+        holder: &View<'t, H>,
+        list: usize,
+        i: usize,
+    ) -> Result<Option<Obj<'t, T>>, Error> {
+        match self.scope.follow_item(holder, list, i) {
+            Hit::Hit(view) => Ok(Some(Obj::new(view, self))),
+            Hit::Null => Ok(None),
+            Hit::Slow => match holder.var(list) {
+                Var::Here { at, .. } => self.follow_slow(holder, at + 4 * i),
+                _ => Ok(None),
+            },
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn follow_slow<'t, H: Class, T: Object>(
+        &'t self,
+        holder: &View<'t, H>,
+        at: usize,
+    ) -> Result<Option<Obj<'t, T>>, Error> {
+        let oref = holder.word(at).0;
+        let key = TypeKey::of::<T>();
+        let resolve = |writer: &mut Writer| writer.resolve(&self.scope, holder, at, key);
+        match self.enter::<T>(oref, &resolve, &|| self.scope.follow_clean(holder, at))? {
+            Some(view) => Ok(Some(Obj::new(view, self))),
+            None => Err(Error::not_found(oref)),
+        }
+    }
+
+    /// Finds the object of a reference, whatever it takes; none if the server says that there is none.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn enter_oref<'t, T: Class>(&'t self, oref: Oref) -> Result<Option<View<'t, T>>, Error> {
+        if oref.is_null() {
+            return Ok(None);
+        }
+        let key = TypeKey::of::<T>();
+        let resolve = |writer: &mut Writer| writer.lookup(&self.scope, oref, key);
+        self.enter::<T>(oref, &resolve, &|| Hit::Slow)
+    }
+
+    fn enter<'t, T: Class>(
+        &'t self,
+        oref: Oref,
+        resolve: Resolve<'_>,
+        retry: &dyn Fn() -> Hit<View<'t, T>>,
+    ) -> Result<Option<View<'t, T>>, Error> {
+        if let Some(view) = self.overlay.view::<T>(&self.scope, oref) {
+            return Ok(Some(view));
+        }
+        if self.overlay.contains(oref) {
+            return Err(Error::Schema(format!("object {oref} is not of class {}", T::SCHEMA.name)));
+        }
+        for _ in 0..ENTER_ATTEMPTS_MAX {
+            let Some(hint) = self.locate::<T>(oref, resolve)? else { return Ok(None) };
+            if let Hit::Hit(view) = retry() {
+                return Ok(Some(view));
+            }
+            // A word of a private copy stays stored, and a token has an old hint: go by the one just found.
+            if let Hit::Hit(view) = self.scope.get_clean(Ref::with_hint(oref, hint)) {
+                return Ok(Some(view));
+            }
+        }
+        Err(Error::Full("the cache is too small for its threads: give it more memory".into()))
+    }
+
+    fn locate<T: Class>(&self, oref: Oref, resolve: Resolve<'_>) -> Result<Option<u32>, Error> {
+        let key = TypeKey::of::<T>();
+        let mut located = Ok(None);
+        let mut search = Default::default();
+        self.port.drive(&mut |client, now| {
+            located = match client.locate(now, &self.scope, oref, resolve, key, &mut search) {
+                Located::Wait => return Step::Wait,
+                Located::Ready { hint } => Ok(Some(hint)),
+                Located::Absent => Ok(None),
+                Located::Failed(e) => Err(e),
+            };
+            Step::Done
+        })?;
+        located
+    }
+
+    /// Whether something this transaction read has changed since.
+    pub(super) fn is_stale(&self) -> Result<bool, Error> {
+        let mut stale = false;
+        self.port.drive(&mut |client, _| {
+            stale = client.recheck(&self.scope).is_err();
+            Step::Done
+        })?;
+        Ok(stale)
+    }
+}

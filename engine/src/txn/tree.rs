@@ -1,0 +1,189 @@
+//! Large values: trees of chunks, built and read.
+//!
+//! Leaves hold up to [`LEAF_BYTES`] bytes or as many references as fit there; nodes hold children. All but the last
+//! leaf are full. The objects are ordinary ones: they are cached, evicted, checked and committed like any other.
+
+use tercel_heap::{TypeKey, View};
+use tercel_wire::class::{self, LEAF_BYTES, NODE_CHILDREN};
+use tercel_wire::id::{ClassId, Oref};
+use tercel_wire::layout::Var;
+use tercel_wire::record::{Any, Class, EncodeError, Encoder, List, NoSpill, Ref, Spill, Value};
+
+use super::Tx;
+use crate::error::Error;
+use crate::object::{BytesLeaf, ChunkNode, RefsLeaf, TREE_HEIGHT_MAX, TreeNode};
+
+/// Makes trees of a transaction's large values.
+pub(super) struct TreeBuilder<'a, 'c> {
+    tx: &'a Tx<'c>,
+    /// What the transaction said when a chunk could not be made; the encoder only knows that it failed.
+    error: Option<Error>,
+}
+
+impl<'a, 'c> TreeBuilder<'a, 'c> {
+    pub(super) fn new(tx: &'a Tx<'c>) -> Self {
+        TreeBuilder { tx, error: None }
+    }
+
+    /// The error behind a failed encoding, if a chunk was the cause.
+    pub(super) fn finish(self) -> Result<(), Error> {
+        self.error.map_or(Ok(()), Err)
+    }
+
+    fn make<T: Class>(
+        &mut self,
+        id: ClassId,
+        fill: impl FnOnce(&mut Encoder<'_>),
+    ) -> Result<Oref, EncodeError> {
+        let mut refuse = NoSpill;
+        let mut e = Encoder::new(T::SCHEMA.size(), &mut refuse).spill_above(LEAF_BYTES);
+        fill(&mut e);
+        let object = e.finish(id)?;
+        let made = self.tx.reserve_bytes(object.len()).and_then(|oref| {
+            self.tx.put_new::<T>(oref, object)?;
+            Ok(oref)
+        });
+        made.map_err(|e| {
+            self.error.get_or_insert(e);
+            EncodeError::NoRoom
+        })
+    }
+
+    /// Nodes above `level` until one is left.
+    fn raise(&mut self, mut level: Vec<Oref>) -> Result<Oref, EncodeError> {
+        let mut height = 0u32;
+        while level.len() > 1 {
+            height += 1;
+            level = level
+                .chunks(NODE_CHILDREN)
+                .map(|children| {
+                    self.make::<ChunkNode>(class::CHUNK_NODE, |e| {
+                        height.put(e, ChunkNode::SCHEMA.offset(0));
+                        list(children).put(e, ChunkNode::SCHEMA.offset(1));
+                    })
+                })
+                .collect::<Result<_, _>>()?;
+        }
+        level.pop().ok_or(EncodeError::NoRoom)
+    }
+}
+
+fn list(orefs: &[Oref]) -> List<Ref<Any>> {
+    orefs.iter().map(|&o| Ref::new(o)).collect()
+}
+
+impl Spill for TreeBuilder<'_, '_> {
+    fn bytes(&mut self, bytes: &[u8]) -> Result<Oref, EncodeError> {
+        let leaves = bytes
+            .chunks(LEAF_BYTES)
+            .map(|part| self.make::<BytesLeaf>(class::BYTES_LEAF, |e| e.put_bytes(0, part)))
+            .collect::<Result<_, _>>()?;
+        self.raise(leaves)
+    }
+
+    fn refs(&mut self, refs: &[Oref]) -> Result<Oref, EncodeError> {
+        let leaves = refs
+            .chunks(NODE_CHILDREN)
+            .map(|part| self.make::<RefsLeaf>(class::REFS_LEAF, |e| list(part).put(e, 0)))
+            .collect::<Result<_, _>>()?;
+        self.raise(leaves)
+    }
+}
+
+/// A spill that makes nothing: for measuring how large a record will be.
+pub(super) struct Measure;
+
+impl Spill for Measure {
+    fn bytes(&mut self, _: &[u8]) -> Result<Oref, EncodeError> {
+        Ok(class::ROOT_HEAD)
+    }
+
+    fn refs(&mut self, _: &[Oref]) -> Result<Oref, EncodeError> {
+        Ok(class::ROOT_HEAD)
+    }
+}
+
+impl<'c> Tx<'c> {
+    /// A node of a tree of chunks. Which of the three classes it is, its header says.
+    pub(crate) fn tree_node<'t>(&'t self, oref: Oref) -> Result<TreeNode<'t>, Error> {
+        match self.class_at(oref)? {
+            class::REFS_LEAF => self.node::<RefsLeaf>(oref).map(TreeNode::Refs),
+            class::BYTES_LEAF => self.node::<BytesLeaf>(oref).map(TreeNode::Bytes),
+            class::CHUNK_NODE => {
+                let node = self.node::<ChunkNode>(oref)?;
+                let Var::Here { at, len } = node.var(ChunkNode::SCHEMA.offset(1)) else {
+                    return Err(Error::Corrupt(format!("the node {oref} of a tree of chunks is empty")));
+                };
+                Ok(TreeNode::Children((0..len).map(|i| node.word(at + 4 * i).0).collect()))
+            }
+            other => Err(Error::Corrupt(format!("{oref} is in a tree of chunks but of class {}", other.0))),
+        }
+    }
+
+    fn node<'t, T: Class>(&'t self, oref: Oref) -> Result<View<'t, T>, Error> {
+        self.enter_oref::<T>(oref)?
+            .ok_or_else(|| Error::Corrupt(format!("the chunk {oref} of a large value is missing")))
+    }
+
+    fn class_at(&self, oref: Oref) -> Result<ClassId, Error> {
+        if let Some(object) = self.overlay.get(oref) {
+            return Ok(tercel_wire::page::class_of(&object));
+        }
+        let mut found = Err(Error::Conflict);
+        let mut search = Default::default();
+        self.port.drive(&mut |client, now| {
+            found = match client.class_at(now, &self.scope, oref, TypeKey::of::<RefsLeaf>(), &mut search) {
+                Some(result) => result,
+                None => return super::Step::Wait,
+            };
+            super::Step::Done
+        })?;
+        found
+    }
+
+    /// All bytes of a tree.
+    pub(crate) fn read_tree(&self, root: Oref, len: usize) -> Result<Vec<u8>, Error> {
+        let mut out = Vec::new();
+        self.walk(root, &mut |node| {
+            if let TreeNode::Bytes(leaf) = node
+                && let Var::Here { at, len } = leaf.var(0)
+            {
+                out.extend_from_slice(leaf.bytes(at, len));
+            }
+        })?;
+        if out.len() != len {
+            return Err(Error::Corrupt(format!(
+                "the large value at {root} has {} bytes instead of {len}",
+                out.len()
+            )));
+        }
+        Ok(out)
+    }
+
+    /// All references of a tree.
+    pub(crate) fn read_ref_tree(&self, root: Oref, out: &mut Vec<Oref>) -> Result<(), Error> {
+        self.walk(root, &mut |node| {
+            if let TreeNode::Refs(leaf) = node
+                && let Var::Here { at, len } = leaf.var(0)
+            {
+                out.extend((0..len).map(|i| leaf.word(at + 4 * i).0));
+            }
+        })
+    }
+
+    fn walk(&self, root: Oref, leaf: &mut dyn FnMut(&TreeNode<'_>)) -> Result<(), Error> {
+        let mut todo = vec![(root, 0)];
+        while let Some((oref, depth)) = todo.pop() {
+            match self.tree_node(oref)? {
+                TreeNode::Children(children) => {
+                    if depth >= TREE_HEIGHT_MAX {
+                        return Err(Error::Corrupt(format!("the tree of chunks at {root} has no end")));
+                    }
+                    todo.extend(children.into_iter().rev().map(|c| (c, depth + 1)));
+                }
+                node => leaf(&node),
+            }
+        }
+        Ok(())
+    }
+}
