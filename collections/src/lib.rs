@@ -1,0 +1,1 @@
+//! Ordered map and list as ordinary Tercel objects.

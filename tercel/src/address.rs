@@ -1,0 +1,119 @@
+//! Where a server listens and a client connects: `HOST:PORT`, or `unix:PATH`.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// An address of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// TCP: a host name or number, and a port.
+    Tcp(String),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// Where a server listens when nobody says otherwise.
+    pub fn default_tcp() -> Address {
+        Address::Tcp("127.0.0.1:7117".into())
+    }
+
+    /// Connects, within the time given.
+    pub(crate) fn connect(&self, timeout: Duration) -> io::Result<OwnedFd> {
+        match self {
+            Address::Tcp(host) => {
+                let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name stands for no address");
+                for addr in host.to_socket_addrs()? {
+                    match TcpStream::connect_timeout(&addr, timeout) {
+                        Ok(stream) => {
+                            stream.set_nodelay(true)?;
+                            return Ok(stream.into());
+                        }
+                        Err(e) => last = e,
+                    }
+                }
+                Err(last)
+            }
+            Address::Unix(path) => Ok(UnixStream::connect(path)?.into()),
+        }
+    }
+
+    /// Listens; gives the address with the port that was taken.
+    pub(crate) fn listen(&self) -> io::Result<(OwnedFd, Address)> {
+        match self {
+            Address::Tcp(host) => {
+                let listener = TcpListener::bind(host.as_str())?;
+                let addr = listener.local_addr()?;
+                Ok((listener.into(), Address::Tcp(addr.to_string())))
+            }
+            Address::Unix(path) => {
+                // A socket that nobody answers at is left over from a server that was killed.
+                if path.exists() && UnixStream::connect(path).is_err() {
+                    std::fs::remove_file(path)?;
+                }
+                Ok((UnixListener::bind(path)?.into(), self.clone()))
+            }
+        }
+    }
+
+    /// Whether only this machine can reach it.
+    pub(crate) fn is_local(&self) -> bool {
+        match self {
+            Address::Unix(_) => true,
+            Address::Tcp(host) => match host.to_socket_addrs() {
+                Ok(mut addrs) => addrs.all(|a: SocketAddr| a.ip().is_loopback()),
+                Err(_) => false,
+            },
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(host) => f.write_str(host),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Address, String> {
+        if let Some(path) = s.strip_prefix("unix:") {
+            return Ok(Address::Unix(path.into()));
+        }
+        match s.rsplit_once(':') {
+            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
+                Ok(Address::Tcp(s.into()))
+            }
+            _ => Err(format!("`{s}` is not an address: write HOST:PORT or unix:PATH")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_written() {
+        assert_eq!("127.0.0.1:80".parse(), Ok(Address::Tcp("127.0.0.1:80".into())));
+        assert_eq!("unix:/tmp/x".parse::<Address>().unwrap().to_string(), "unix:/tmp/x");
+        assert!("nowhere".parse::<Address>().is_err() && "h:99999".parse::<Address>().is_err());
+    }
+
+    #[test]
+    fn only_loopback_and_unix_are_local() {
+        assert!(Address::Tcp("127.0.0.1:1".into()).is_local());
+        assert!(Address::Unix("/tmp/x".into()).is_local());
+        assert!(!Address::Tcp("0.0.0.0:1".into()).is_local());
+    }
+}

@@ -1,0 +1,162 @@
+//! Connections as a client sees them: bytes out, bytes in, and a wait that can be ended.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::net::{RecvFlags, SendFlags};
+use tercel_events::Handle;
+
+use crate::address::Address;
+use crate::pipe::{Pipe, Waited};
+use crate::server::Post;
+
+/// Where the server is.
+pub(super) enum Remote {
+    /// Behind an address.
+    Address(Address),
+    /// In this process.
+    Memory(Handle<Post>),
+}
+
+/// A connection.
+pub(super) enum Conn {
+    /// A socket, and what ends a wait on it.
+    Socket(OwnedFd, OwnedFd),
+    /// A pipe to the loop of this process.
+    Memory(u64, Arc<Pipe>, Handle<Post>),
+}
+
+/// How long a connection may take to be made.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Remote {
+    pub(super) fn connect(&self) -> io::Result<Conn> {
+        match self {
+            Remote::Address(address) => {
+                let socket = address.connect(CONNECT_TIMEOUT)?;
+                let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+                Ok(Conn::Socket(socket, wake))
+            }
+            Remote::Memory(handle) => {
+                static NEXT: AtomicU64 = AtomicU64::new(1);
+                let id = NEXT.fetch_add(1, Ordering::Relaxed);
+                let pipe = Arc::new(Pipe::default());
+                post(handle, Post::Open(id, pipe.clone()))?;
+                Ok(Conn::Memory(id, pipe, handle.clone()))
+            }
+        }
+    }
+
+    pub(super) fn describe(&self) -> String {
+        match self {
+            Remote::Address(address) => address.to_string(),
+            Remote::Memory(_) => "the server in this process".into(),
+        }
+    }
+}
+
+impl Conn {
+    /// Sends all of it; blocks if the peer is slow.
+    pub(super) fn send(&self, mut bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Conn::Memory(id, _, handle) => post(handle, Post::Bytes(*id, bytes.to_vec())),
+            Conn::Socket(socket, _) => {
+                while !bytes.is_empty() {
+                    match rustix::net::send(socket, bytes, SendFlags::NOSIGNAL) {
+                        Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                        Ok(n) => bytes = &bytes[n..],
+                        Err(rustix::io::Errno::INTR) => {}
+                        Err(e) => return Err(e.into()),
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Waits for bytes; with `woken`, [`Conn::wake`] ends the wait.
+    pub(super) fn wait(&self, timeout: Duration, woken: bool) -> io::Result<Waited> {
+        match self {
+            Conn::Memory(_, pipe, _) => Ok(pipe.wait(timeout, woken)),
+            Conn::Socket(socket, wake) => {
+                let mut fds = [
+                    PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN),
+                    PollFd::from_borrowed_fd(wake.as_fd(), PollFlags::IN),
+                ];
+                let watched = if woken { 2 } else { 1 };
+                let timeout = Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
+                match poll(&mut fds[..watched], Some(&timeout)) {
+                    Ok(0) | Err(rustix::io::Errno::INTR) => Ok(Waited::Idle),
+                    Ok(_) if !fds[0].revents().is_empty() => Ok(Waited::Ready),
+                    Ok(_) => {
+                        let mut count = [0u8; 8];
+                        let _ = rustix::io::read(wake, &mut count);
+                        Ok(Waited::Woken)
+                    }
+                    Err(e) => Err(e.into()),
+                }
+            }
+        }
+    }
+
+    /// Ends a wait that watches for it.
+    pub(super) fn wake(&self) {
+        match self {
+            Conn::Memory(_, pipe, _) => pipe.wake(),
+            Conn::Socket(_, wake) => {
+                let _ = rustix::io::write(wake, &1u64.to_le_bytes());
+            }
+        }
+    }
+
+    /// Takes what is there, without waiting; none if there is nothing, an error at the end.
+    pub(super) fn receive(&self, buffer: &mut Vec<u8>) -> io::Result<bool> {
+        match self {
+            Conn::Memory(_, pipe, _) => match pipe.take(buffer) {
+                true => Ok(!buffer.is_empty()),
+                false => Err(io::ErrorKind::UnexpectedEof.into()),
+            },
+            Conn::Socket(socket, _) => {
+                buffer.resize(RECEIVE_BYTES, 0);
+                match rustix::net::recv(socket, buffer.as_mut_slice(), RecvFlags::DONTWAIT) {
+                    Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
+                    Ok((n, _)) => {
+                        buffer.truncate(n);
+                        Ok(true)
+                    }
+                    Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(false),
+                    Err(e) => Err(e.into()),
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Conn {
+    fn drop(&mut self) {
+        if let Conn::Memory(id, _, handle) = self {
+            let _ = post(handle, Post::Gone(*id));
+        }
+    }
+}
+
+/// A page and its frame, several times: one system call takes what a burst of fetches brought.
+const RECEIVE_BYTES: usize = 128 << 10;
+
+/// The loop's mailbox is bounded; a full one empties as soon as the loop turns.
+fn post(handle: &Handle<Post>, mut message: Post) -> io::Result<()> {
+    loop {
+        match handle.post(message) {
+            Ok(()) => return Ok(()),
+            Err(tercel_events::PostError::Closed(_)) => return Err(io::ErrorKind::BrokenPipe.into()),
+            Err(tercel_events::PostError::Full(back)) => {
+                message = back;
+                std::thread::yield_now();
+            }
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! A client: the engine's client machine, run on the kernel, shared by the threads of a process.
+//!
+//! One cache, one connection. A thread that waits for something takes the *baton* and reads the connection itself, so a
+//! lone caller pays no hand-over between threads; a resident driver thread reads when nobody waits, reconnects, and
+//! keeps time.
+
+mod conn;
+mod drive;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tercel_engine::Error;
+use tercel_engine::client::{Client as Machine, ClientConfig as MachineConfig};
+use tercel_engine::error::Error as EngineError;
+use tercel_engine::txn::{Isolation, Port, Step, Tx, run};
+use tercel_heap::{Config as HeapConfig, Policy, arena_bytes, heap};
+use tercel_wire::class::FORWARD;
+use tercel_wire::cursor::le32;
+use tercel_wire::id::{ClassId, OpId, Oref, PageId, SpaceId, Stamp};
+use tercel_wire::layout::Layout;
+use tercel_wire::message::Outcome;
+use tercel_wire::page::{Page, class_of};
+use tercel_wire::record::HEADER_BYTES;
+
+use crate::address::Address;
+use crate::memory::{Barrier, Mapping};
+use crate::server::{Server, ServerConfig, ServerError};
+use conn::Remote;
+use drive::Shared;
+
+/// What one client process may choose.
+#[derive(Debug, Clone)]
+pub struct ClientConfig {
+    /// Bytes of the cache, exactly: frames, table and all. Larger means fewer fetches.
+    pub cache_bytes: usize,
+    /// What the cache forgets first.
+    pub policy: Policy,
+    /// Whether the cache's own tables are paid from its bytes. Only comparisons turn it off.
+    pub charge_table: bool,
+    /// Transactions that may be open at once. Each costs 8 bytes per 8 KiB of cache.
+    pub transactions_max: usize,
+    /// How long a call waits for the server before it gives up.
+    pub timeout: Duration,
+}
+
+impl Default for ClientConfig {
+    fn default() -> ClientConfig {
+        ClientConfig {
+            cache_bytes: 64 << 20,
+            policy: Policy::Hac(Default::default()),
+            charge_table: true,
+            transactions_max: 64,
+            timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A connection to one space, with its cache. `Send` and `Sync`: one is enough for all threads of a process.
+pub struct Client {
+    shared: Arc<Shared>,
+    driver: Option<JoinHandle<()>>,
+    /// The server, if it is inside this process; it stops after the client.
+    server: Option<Server>,
+}
+
+/// What a client has counted.
+#[derive(Debug, Clone)]
+pub struct Stats {
+    /// Pages, invalidations, commits, connections.
+    pub client: tercel_engine::client::ClientStats,
+    /// Frames, objects, replacement.
+    pub cache: tercel_heap::Stats,
+}
+
+impl Client {
+    /// Connects with the defaults.
+    ///
+    /// # Errors
+    /// `Unavailable` if nobody answers there, or not a Tercel server.
+    pub fn connect(address: &Address) -> Result<Client, Error> {
+        Client::connect_with(address, ClientConfig::default())
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    /// As [`Client::connect`]; `Full` if the cache cannot be made.
+    pub fn connect_with(address: &Address, config: ClientConfig) -> Result<Client, Error> {
+        Client::begin(Remote::Address(address.clone()), config, None)
+    }
+
+    fn begin(remote: Remote, config: ClientConfig, server: Option<Server>) -> Result<Client, Error> {
+        let full = |e: &dyn std::fmt::Display| Error::Full(format!("the client's cache: {e}"));
+        let heap_config = HeapConfig {
+            budget_bytes: config.cache_bytes,
+            policy: config.policy,
+            charge_table: config.charge_table,
+            scopes_max: config.transactions_max,
+        };
+        let bytes = arena_bytes(&heap_config).map_err(|e| full(&e))?;
+        let memory = Mapping::new(bytes).map_err(|e| full(&e))?;
+        let (reader, writer) =
+            heap(heap_config, Box::new(memory), Box::new(Barrier::new())).map_err(|e| full(&e))?;
+        let machine = Machine::new(MachineConfig { space: SpaceId(0) }, seed()?, reader, writer);
+        let shared = Arc::new(Shared::new(machine, remote, config.timeout)?);
+        let of_driver = shared.clone();
+        let driver = std::thread::Builder::new()
+            .name("tercel-client".into())
+            .spawn(move || of_driver.run_driver())
+            .map_err(|e| full(&e))?;
+        let client = Client { shared, driver: Some(driver), server };
+        client.shared.wait_connected()?;
+        Ok(client)
+    }
+
+    /// Runs `body` in a serializable transaction and commits; again after every conflict.
+    ///
+    /// # Errors
+    /// What `body` returned, unless that is a conflict; what the commit said.
+    pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
+        run(&*self.shared, Isolation::Serializable, body)
+    }
+
+    /// The same with another isolation.
+    ///
+    /// # Errors
+    /// As [`Client::run`].
+    pub fn run_with<R>(
+        &self,
+        isolation: Isolation,
+        body: impl FnMut(&Tx<'_>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        run(&*self.shared, isolation, body)
+    }
+
+    /// Begins a serializable transaction that the caller commits or drops.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Full`.
+    pub fn begin_transaction(&self) -> Result<Tx<'_>, Error> {
+        Tx::begin(&*self.shared, Isolation::Serializable)
+    }
+
+    /// What became of an operation whose commit ended in `Timeout`: its stamp if it was executed, none if it was not
+    /// and never will be.
+    ///
+    /// # Errors
+    /// `Timeout` if the server cannot be asked or no longer knows.
+    pub fn resolve(&self, op: OpId) -> Result<Option<Stamp>, Error> {
+        let mut found = None;
+        self.shared.drive(&mut |client, now| match client.resolve(now, op) {
+            Some(outcome) => {
+                found = Some(outcome);
+                Step::Done
+            }
+            None => Step::Wait,
+        })?;
+        match found {
+            Some(Outcome::Committed(stamp)) => Ok(Some(stamp)),
+            Some(Outcome::Unknown) | None => Err(Error::Timeout(Some(op))),
+            Some(_) => Ok(None),
+        }
+    }
+
+    /// The classes of the space.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Timeout`.
+    pub fn classes(&self) -> Result<Vec<(ClassId, Arc<Layout>)>, Error> {
+        let mut found = None;
+        self.shared.drive(&mut |client, _| match client.all_classes() {
+            Some(result) => {
+                found = Some(result);
+                Step::Done
+            }
+            None => Step::Wait,
+        })?;
+        found.unwrap_or(Err(Error::Timeout(None)))
+    }
+
+    /// A page as the server has it, unchecked and past the cache; none if nothing was ever written to it. For tools.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Timeout`, `Corrupt`.
+    pub fn page(&self, page: PageId) -> Result<Option<Vec<u8>>, Error> {
+        let mut call = None;
+        let mut found = None;
+        self.shared.drive(&mut |client, _| match client.raw_page(page, &mut call) {
+            Some(result) => {
+                found = Some(result);
+                Step::Done
+            }
+            None => Step::Wait,
+        })?;
+        found.unwrap_or(Err(Error::Timeout(None)))
+    }
+
+    /// An object in stored form, header left out, with its class. For tools that do not know the class.
+    ///
+    /// # Errors
+    /// `NotFound`, `Corrupt`, and as [`Client::page`].
+    pub fn stored_object(&self, oref: Oref) -> Result<(ClassId, Arc<Layout>, Vec<u8>), Error> {
+        let mut at = oref;
+        for _ in 0..2 {
+            let bytes = self.page(at.page())?.ok_or_else(|| Error::not_found(oref))?;
+            let page = Page::parse(&bytes, at.page()).map_err(|e| Error::Corrupt(e.to_string()))?;
+            let object = page.object(at.slot()).ok_or_else(|| Error::not_found(oref))?;
+            let class = class_of(object);
+            if class == FORWARD {
+                at = Oref::from_raw(le32(object, 4)).ok_or_else(|| Error::Corrupt(format!("{oref}")))?;
+                continue;
+            }
+            let layout = self.classes()?.into_iter().find(|(id, _)| *id == class).map(|(_, l)| l);
+            let layout = layout.ok_or_else(|| {
+                Error::Corrupt(format!("{oref} is of class {}, which the space does not have", class.0))
+            })?;
+            let body = object[HEADER_BYTES..].to_vec();
+            layout.check(&body).map_err(|e| Error::Corrupt(format!("{oref}: {e}")))?;
+            return Ok((class, layout, body));
+        }
+        Err(Error::Corrupt(format!("{oref} moved twice")))
+    }
+
+    /// How the server is, as JSON.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Timeout`.
+    pub fn server_status(&self) -> Result<String, Error> {
+        let mut found = None;
+        self.shared.drive(&mut |client, now| match client.server_status(now) {
+            Some(status) => {
+                found = Some(status);
+                Step::Done
+            }
+            None => Step::Wait,
+        })?;
+        String::from_utf8(found.unwrap_or_default()).map_err(|_| Error::Corrupt("the server's status".into()))
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> Stats {
+        let machine = self.shared.machine();
+        Stats { client: machine.stats(), cache: machine.cache_stats() }
+    }
+
+    /// Lets a closure use the machine under its lock: for measuring.
+    pub fn with_machine<R>(&self, f: impl FnOnce(&mut Machine) -> R) -> R {
+        f(&mut self.shared.machine())
+    }
+
+    /// The server inside this process, if there is one.
+    pub fn server(&self) -> Option<&Server> {
+        self.server.as_ref()
+    }
+
+    /// Ends the connection and, for an embedded space, stops the server cleanly.
+    ///
+    /// # Errors
+    /// What the embedded server said when it stopped.
+    pub fn close(mut self) -> Result<(), ServerError> {
+        self.end();
+        match self.server.take() {
+            Some(server) => server.stop(),
+            None => Ok(()),
+        }
+    }
+
+    fn end(&mut self) {
+        self.shared.stop();
+        if let Some(driver) = self.driver.take() {
+            let _ = driver.join();
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Opens a data directory in this process: a server without a socket and a client of it, with the very same calls.
+///
+/// # Errors
+/// What [`Server::start`] says; [`ServerError::Stopped`] if the client cannot be made.
+pub fn embedded(dir: impl Into<std::path::PathBuf>) -> Result<Client, ServerError> {
+    embedded_with(ServerConfig::new(dir), ClientConfig::default())
+}
+
+/// [`embedded`] with settings.
+///
+/// # Errors
+/// As [`embedded`].
+pub fn embedded_with(server: ServerConfig, client: ClientConfig) -> Result<Client, ServerError> {
+    let server = Server::start(server)?;
+    let remote = Remote::Memory(server.handle());
+    Client::begin(remote, client, Some(server)).map_err(|e: EngineError| ServerError::Stopped(e.to_string()))
+}
+
+/// Randomness for the client's identity.
+fn seed() -> Result<u64, Error> {
+    let mut bytes = [0u8; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|e| Error::Unavailable(format!("the system gives no randomness: {e}")))?;
+    Ok(u64::from_le_bytes(bytes))
+}

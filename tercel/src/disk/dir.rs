@@ -1,0 +1,421 @@
+//! The data directory: who has it open, which format it has, which space it is.
+//!
+//! While it is created it has the file `creating`, and only then is a creation begun again, from nothing: a directory
+//! that lost its `format` is damaged, and one that never had it and has other files is not ours. The invariant: while a [`DataDir`] exists no other one, in any process, has the same
+//! directory.
+
+use super::log::sync_dir;
+use super::{DiskError, log, pages};
+use rustix::fs::{FlockOperation, flock};
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tercel_wire::id::{SpaceId, Stamp};
+
+/// An open data directory.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    space: Space,
+    created: bool,
+    /// Holds the lock until it is closed.
+    _lock: File,
+}
+
+/// What is fixed for a space when it is created. The file `space.toml`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Space {
+    /// Its name among all spaces, drawn at random.
+    pub id: SpaceId,
+    /// Bytes of a page.
+    pub page_bytes: u32,
+    /// The day of its creation, UTC, as `YYYY-MM-DD`. For people.
+    pub created: String,
+}
+
+/// How to create a data directory that does not exist.
+#[derive(Debug, Clone)]
+pub struct NewSpace {
+    /// Bytes of a page.
+    pub page_bytes: u32,
+    /// Bytes of the log's first segment; [`LogConfig::segment_bytes`](super::log::LogConfig::segment_bytes).
+    pub segment_bytes: u32,
+}
+
+impl DataDir {
+    /// Opens the data directory `path`, creating it as `new` says if it does not exist or is empty.
+    pub fn open(path: &Path, new: &NewSpace) -> Result<DataDir, DiskError> {
+        make_dir(path)?;
+        refuse_foreign(path)?;
+        let lock = lock(path)?;
+        let created = is_uncreated(path)?;
+        if created {
+            create(path, new)?;
+        } else {
+            check_format(path)?;
+        }
+        let space = Space::read(&path.join(SPACE_NAME))?;
+        Ok(DataDir { path: path.into(), space, created, _lock: lock })
+    }
+
+    /// The space in it.
+    pub fn space(&self) -> &Space {
+        &self.space
+    }
+
+    /// Whether this opening created it.
+    pub fn is_new(&self) -> bool {
+        self.created
+    }
+
+    /// The directory itself.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The directory of the log's segments.
+    pub fn log_dir(&self) -> PathBuf {
+        self.path.join(LOG_NAME)
+    }
+
+    /// The file of the page store.
+    pub fn pages_file(&self) -> PathBuf {
+        self.path.join(PAGES_NAME)
+    }
+}
+
+impl Space {
+    fn read(path: &Path) -> Result<Space, DiskError> {
+        let text = read_small(path)?;
+        let field = |name: &str| {
+            let pairs = text.lines().filter_map(|line| line.split_once('='));
+            let value = pairs.map(|(key, value)| (key.trim(), value.trim())).find(|&(key, _)| key == name);
+            let missing = || damaged(path, format!("the line `{name} = ...` is missing"));
+            value.map(|(_, value)| value.to_owned()).ok_or_else(missing)
+        };
+        let bad = |name: &str| damaged(path, format!("the value of `{name}` is not one"));
+        let quoted = |name: &str| {
+            let value = field(name)?;
+            value
+                .strip_prefix('"')
+                .and_then(|v| v.strip_suffix('"'))
+                .map(str::to_owned)
+                .ok_or_else(|| bad(name))
+        };
+        Ok(Space {
+            id: SpaceId(u64::from_str_radix(&quoted("space")?, 16).map_err(|_| bad("space"))?),
+            page_bytes: field("page_bytes")?.parse().map_err(|_| bad("page_bytes"))?,
+            created: quoted("created")?,
+        })
+    }
+
+    fn text(&self) -> String {
+        let Space { id, page_bytes, created } = self;
+        format!(
+            "# Fixed when the space was created. Not a configuration: changing it makes the data unreadable.\n\
+             space = \"{:016x}\"\npage_bytes = {page_bytes}\ncreated = \"{created}\"\n",
+            id.0
+        )
+    }
+}
+
+/// Makes a directory and what is missing above it, durably.
+fn make_dir(path: &Path) -> Result<(), DiskError> {
+    let Some(parent) = path.parent().filter(|_| !path.exists()) else { return Ok(()) };
+    // A relative path of one part has the parent "", which is the current directory.
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    make_dir(parent)?;
+    match fs::create_dir(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(DiskError::io("create", path)(error))
+        }
+        _ => sync_dir(parent),
+    }
+}
+
+/// A directory with files but without ours is somebody else's, and a mistyped path must not fill it.
+fn refuse_foreign(path: &Path) -> Result<(), DiskError> {
+    if path.join(LOCK_NAME).exists() || path.join(FORMAT_NAME).exists() {
+        return Ok(());
+    }
+    let mut entries = fs::read_dir(path).map_err(DiskError::io("list", path))?;
+    if entries.next().is_some() { Err(DiskError::NotOurs { dir: path.into() }) } else { Ok(()) }
+}
+
+/// Whether the directory holds nothing that a creation could destroy.
+fn is_uncreated(path: &Path) -> Result<bool, DiskError> {
+    if path.join(FORMAT_NAME).exists() {
+        return Ok(false);
+    }
+    if path.join(CREATING_NAME).exists() {
+        return Ok(true);
+    }
+    for entry in fs::read_dir(path).map_err(DiskError::io("list", path))? {
+        if entry.map_err(DiskError::io("list", path))?.file_name() != LOCK_NAME {
+            return Err(damaged(&path.join(FORMAT_NAME), "it is missing".into()));
+        }
+    }
+    Ok(true)
+}
+
+/// Takes the lock and leaves our process id in its file. The kernel drops the lock when the process ends, however it
+/// ends, so the file itself means nothing and stays.
+fn lock(dir: &Path) -> Result<File, DiskError> {
+    let path = dir.join(LOCK_NAME);
+    let mut file = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(DiskError::io("open", &path))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let pid = read_small(&path).ok().and_then(|text| text.trim().parse().ok());
+            return Err(DiskError::Locked { dir: dir.into(), pid });
+        }
+        Err(error) => return Err(DiskError::io("lock", &path)(error.into())),
+    }
+    file.set_len(0)
+        .and_then(|()| writeln!(file, "{}", std::process::id()))
+        .map_err(DiskError::io("write", &path))?;
+    Ok(file)
+}
+
+fn create(path: &Path, new: &NewSpace) -> Result<(), DiskError> {
+    let creating = path.join(CREATING_NAME);
+    File::create(&creating).map_err(DiskError::io("create", &creating))?;
+    sync_dir(path)?;
+    let space = Space { id: SpaceId(random_u64(path)?), page_bytes: new.page_bytes, created: today() };
+    write_whole(&path.join(SPACE_NAME), &space.text())?;
+    log::create(&path.join(LOG_NAME), space.id, Stamp::ZERO, new.segment_bytes)?;
+    pages::RedbPages::create(&path.join(PAGES_NAME), new.page_bytes)?;
+    sync_dir(path)?;
+    write_whole(&path.join(FORMAT_NAME), &format!("tercel data, format {FORMAT_VERSION}\n"))?;
+    // One that stays means nothing beside a `format`.
+    fs::remove_file(&creating).map_err(DiskError::io("remove", &creating))
+}
+
+fn check_format(path: &Path) -> Result<(), DiskError> {
+    let file = path.join(FORMAT_NAME);
+    let text = read_small(&file)?;
+    let found =
+        text.strip_prefix("tercel data, format ").and_then(|version| version.trim().parse::<u16>().ok());
+    match found {
+        Some(FORMAT_VERSION) => Ok(()),
+        Some(found) if found > FORMAT_VERSION => {
+            Err(DiskError::NewerFormat { file, found, known: FORMAT_VERSION })
+        }
+        _ => Err(damaged(&file, format!("it says {text:?} instead of a format's version"))),
+    }
+}
+
+/// Replaces a file whole: after a crash it has the old text or the new.
+fn write_whole(path: &Path, text: &str) -> Result<(), DiskError> {
+    let temporary = path.with_extension("tmp");
+    let written = (|| {
+        let mut file = File::create(&temporary)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    })();
+    written.map_err(DiskError::io("write", path))?;
+    path.parent().map_or(Ok(()), sync_dir)
+}
+
+fn read_small(path: &Path) -> Result<String, DiskError> {
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(SMALL_BYTES_MAX).read_to_string(&mut text));
+    match read {
+        Ok(_) => Ok(text),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            Err(damaged(path, "it is not text".into()))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(damaged(path, "it is missing".into())),
+        Err(error) => Err(DiskError::io("read", path)(error)),
+    }
+}
+
+fn damaged(file: &Path, what: String) -> DiskError {
+    DiskError::Damaged { file: file.into(), position: None, what }
+}
+
+/// From the kernel, which waits for its pool if the machine has only just started.
+pub(super) fn random_u64(path: &Path) -> Result<u64, DiskError> {
+    let mut bytes = [0; 8];
+    let got = getrandom(&mut bytes[..], GetRandomFlags::empty());
+    got.map_err(|error| DiskError::io("draw random numbers for", path)(error.into()))?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+fn today() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    date_of_day(seconds / 86_400)
+}
+
+/// The Gregorian date of a day counted from 1970-01-01, by 400-year eras of 146,097 days that begin in March, so that
+/// the leap day is the last of its year.
+fn date_of_day(day: u64) -> String {
+    let day = day + 719_468;
+    let (era, day_of_era) = (day / 146_097, day % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day_of_month = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day_of_month:02}")
+}
+
+/// The version of the directory that this build writes and reads: its layout, the log, the page store.
+pub const FORMAT_VERSION: u16 = 1;
+
+const LOCK_NAME: &str = "lock";
+const FORMAT_NAME: &str = "format";
+const CREATING_NAME: &str = "creating";
+const SPACE_NAME: &str = "space.toml";
+const LOG_NAME: &str = "log";
+const PAGES_NAME: &str = "pages.redb";
+
+/// More than any of the text files has.
+const SMALL_BYTES_MAX: u64 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::log::{Log, LogConfig};
+    use crate::disk::pages::{PageRead, RedbPages};
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    const NEW: NewSpace = NewSpace { page_bytes: 8064, segment_bytes: 4096 };
+
+    #[test]
+    fn a_new_directory_has_a_log_and_a_page_store_and_keeps_its_space() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("a/b");
+        let dir = DataDir::open(&path, &NEW).unwrap();
+        assert!(dir.is_new());
+        let space = dir.space().clone();
+        drop(dir);
+        let dir = DataDir::open(&path, &NewSpace { page_bytes: 1, ..NEW }).unwrap();
+        assert!(!dir.is_new());
+        assert_eq!((dir.space(), space.page_bytes), (&space, 8064));
+        let ignore = |_: tercel_wire::log::Record<'_>| Ok::<(), DiskError>(());
+        let (_, opened) =
+            Log::open(&dir.log_dir(), space.id, LogConfig::default(), Stamp::ZERO, ignore).unwrap();
+        assert_eq!((opened.replayed, opened.cut), (0, None));
+        let pages = RedbPages::open(&dir.pages_file(), space.page_bytes).unwrap();
+        assert_eq!(pages.applied_stamp().unwrap(), Stamp::ZERO);
+    }
+
+    #[test]
+    fn two_new_spaces_have_different_ids() {
+        let parent = tempfile::tempdir().unwrap();
+        let id = |name: &str| DataDir::open(&parent.path().join(name), &NEW).unwrap().space().id;
+        assert_ne!(id("a"), id("b"));
+    }
+
+    #[test]
+    fn a_second_handle_is_refused_and_told_who_has_it() {
+        let parent = tempfile::tempdir().unwrap();
+        let first = DataDir::open(parent.path(), &NEW).unwrap();
+        let Err(DiskError::Locked { dir, pid }) = DataDir::open(parent.path(), &NEW) else { panic!() };
+        assert_eq!((dir.as_path(), pid), (parent.path(), Some(std::process::id())));
+        drop(first);
+        DataDir::open(parent.path(), &NEW).unwrap();
+    }
+
+    const CHILD_DIR: &str = "TERCEL_TEST_DATA_DIR";
+
+    #[test]
+    #[ignore = "the child process of another test"]
+    fn child_that_holds_the_directory_until_it_is_killed() {
+        let path = std::env::var_os(CHILD_DIR).unwrap();
+        let _dir = DataDir::open(Path::new(&path), &NEW).unwrap();
+        println!("holding");
+        std::thread::park();
+    }
+
+    #[test]
+    fn another_process_holds_it_until_it_dies() {
+        let parent = tempfile::tempdir().unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--nocapture", "child_that_holds_the_directory_until_it_is_killed"])
+            .env(CHILD_DIR, parent.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        assert!(lines.any(|line| line.ends_with("holding")));
+        let refused = DataDir::open(parent.path(), &NEW);
+        assert!(
+            matches!(refused, Err(DiskError::Locked { pid, .. }) if pid == Some(child.id())),
+            "{refused:?}"
+        );
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!DataDir::open(parent.path(), &NEW).unwrap().is_new());
+    }
+
+    #[test]
+    fn a_newer_format_is_refused_with_both_versions() {
+        let parent = tempfile::tempdir().unwrap();
+        drop(DataDir::open(parent.path(), &NEW).unwrap());
+        fs::write(parent.path().join(FORMAT_NAME), "tercel data, format 9\n").unwrap();
+        let Err(error) = DataDir::open(parent.path(), &NEW) else { panic!() };
+        assert!(matches!(error, DiskError::NewerFormat { found: 9, known: FORMAT_VERSION, .. }));
+        assert!(error.to_string().contains("format 9, this build knows 1"), "{error}");
+    }
+
+    #[test]
+    fn damaged_text_files_are_named() {
+        for (name, text) in
+            [(FORMAT_NAME, "format?"), (SPACE_NAME, "space = 5"), (SPACE_NAME, "page_bytes = 8064")]
+        {
+            let parent = tempfile::tempdir().unwrap();
+            drop(DataDir::open(parent.path(), &NEW).unwrap());
+            fs::write(parent.path().join(name), text).unwrap();
+            let Err(DiskError::Damaged { file, .. }) = DataDir::open(parent.path(), &NEW) else { panic!() };
+            assert_eq!(file, parent.path().join(name));
+        }
+    }
+
+    #[test]
+    fn a_creation_that_was_interrupted_is_begun_again() {
+        let parent = tempfile::tempdir().unwrap();
+        let before = DataDir::open(parent.path(), &NEW).unwrap().space().id;
+        fs::rename(parent.path().join(FORMAT_NAME), parent.path().join(CREATING_NAME)).unwrap();
+        let dir = DataDir::open(parent.path(), &NEW).unwrap();
+        assert!(dir.is_new());
+        assert_ne!(dir.space().id, before);
+    }
+
+    #[test]
+    fn a_directory_that_lost_its_format_is_damaged_and_keeps_the_rest() {
+        let parent = tempfile::tempdir().unwrap();
+        let log = DataDir::open(parent.path(), &NEW).unwrap().log_dir().join("0000000001.tlog");
+        let before = fs::read(&log).unwrap();
+        fs::remove_file(parent.path().join(FORMAT_NAME)).unwrap();
+        assert!(matches!(DataDir::open(parent.path(), &NEW), Err(DiskError::Damaged { .. })));
+        assert!(fs::read(&log).unwrap() == before);
+    }
+
+    #[test]
+    fn a_directory_with_other_files_is_left_alone() {
+        let parent = tempfile::tempdir().unwrap();
+        fs::write(parent.path().join("thesis.tex"), "x").unwrap();
+        assert!(matches!(DataDir::open(parent.path(), &NEW), Err(DiskError::NotOurs { .. })));
+        assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn dates_are_gregorian() {
+        let days =
+            [(0, "1970-01-01"), (11_016, "2000-02-29"), (11_017, "2000-03-01"), (20_778, "2026-11-21")];
+        days.iter().for_each(|&(day, date)| assert_eq!(date_of_day(day), date));
+    }
+}

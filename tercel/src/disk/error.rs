@@ -1,0 +1,97 @@
+//! What can go wrong with the files of a server, sorted by who must act.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use tercel_wire::log::Flaw;
+use thiserror::Error;
+
+/// An operation on the server's files that did not succeed.
+#[derive(Debug, Error)]
+pub enum DiskError {
+    /// Another process has the directory open.
+    #[error("{} is in use by {}; stop it first, or choose another directory", .dir.display(), holder(*.pid))]
+    Locked {
+        /// The data directory.
+        dir: PathBuf,
+        /// The process that holds it, if it could be read.
+        pid: Option<u32>,
+    },
+    /// The directory has files in it, but is no data directory.
+    #[error("{} has other files in it and is no data directory; choose an empty or a new one", .dir.display())]
+    NotOurs {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// A newer build wrote this.
+    #[error(
+        "{} has format {found}, this build knows {known}; run the build that wrote it, or a newer one",
+        .file.display()
+    )]
+    NewerFormat {
+        /// The file that names the version.
+        file: PathBuf,
+        /// The version in the file.
+        found: u16,
+        /// The newest version that this build reads.
+        known: u16,
+    },
+    /// What was promised to be there cannot be read.
+    #[error("{} is damaged{}: {what}; restore it from a replica or a backup", .file.display(), at(*.position))]
+    Damaged {
+        /// The file.
+        file: PathBuf,
+        /// Where in the file, if that is known.
+        position: Option<u64>,
+        /// What was found.
+        what: String,
+    },
+    /// The device has no room left.
+    #[error("no space left for {}; free some, or move the directory to a larger device", .path.display())]
+    Full {
+        /// The file that could not grow.
+        path: PathBuf,
+    },
+    /// The operating system refused.
+    #[error("cannot {op} {}: {source}", .path.display())]
+    Io {
+        /// What was tried.
+        op: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// The answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The bytes given to the log are not records that continue it. A mistake of the caller, found before any harm.
+    #[error("these bytes do not continue the log: {flaw}; this is a defect of the server, please report it")]
+    NotChained {
+        /// What is wrong with them.
+        flaw: Flaw,
+    },
+    /// An earlier operation failed in a way after which nothing can be promised.
+    #[error("refused since an earlier failure ({cause}); check the disk, then restart the server")]
+    Poisoned {
+        /// The first error.
+        cause: String,
+    },
+}
+
+impl DiskError {
+    /// For `map_err`: the error of the system call `op` on `path`.
+    pub(crate) fn io(op: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DiskError {
+        move |source| match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                DiskError::Full { path: path.into() }
+            }
+            _ => DiskError::Io { op, path: path.into(), source },
+        }
+    }
+}
+
+fn holder(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "another process".into(), |pid| format!("process {pid}"))
+}
+
+fn at(position: Option<u64>) -> String {
+    position.map_or_else(String::new, |position| format!(" at byte {position}"))
+}

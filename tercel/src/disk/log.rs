@@ -1,0 +1,306 @@
+//! The log of a server on disk: segment files that are written once, in order, and synced.
+//!
+//! [`Log`] appends and syncs and is owned by one thread; [`LogThread`] is that thread. What the bytes mean is
+//! [`tercel_wire::log`]'s business, what the records mean is the engine's.
+//!
+//! Segments are filled with zeros and synced before they are used, so that a commit changes no metadata and its
+//! `fdatasync` is one write to the device. The next segment is prepared in the background.
+//!
+//! The invariant: a record that [`Log::sync`] returned for is yielded by every later [`Log::open`], until
+//! [`Log::truncate_below`] lets it go. After an error of writing or syncing nothing more is promised and the log
+//! refuses everything: the kernel may have dropped the bytes and reported it once.
+
+mod file;
+mod keeper;
+mod open;
+mod thread;
+
+pub use open::{Opened, create};
+pub use thread::{LogDone, LogState, LogThread, QUEUED_BATCHES_MAX, QUEUED_BYTES_MAX};
+
+pub(super) use self::file::sync_dir;
+use self::file::{Segment, SegmentFile};
+use self::keeper::Keeper;
+use super::DiskError;
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use tercel_wire::id::Stamp;
+use tercel_wire::log::{Position, SegmentHeader, Tail, Writer};
+
+/// What one server may choose about its log.
+#[derive(Debug, Clone)]
+pub struct LogConfig {
+    /// Bytes of a new segment. Larger ones are prepared less often, smaller ones give space back sooner. From
+    /// [`SEGMENT_BYTES_MIN`](tercel_wire::log::SEGMENT_BYTES_MIN) to
+    /// [`SEGMENT_BYTES_MAX`](tercel_wire::log::SEGMENT_BYTES_MAX), a multiple of 8.
+    pub segment_bytes: u32,
+    /// The size above which [`Log::over_cap`] says so. The log goes on; whoever keeps it long must let go.
+    pub bytes_max: u64,
+}
+
+impl Default for LogConfig {
+    fn default() -> LogConfig {
+        LogConfig { segment_bytes: SEGMENT_BYTES, bytes_max: BYTES_MAX }
+    }
+}
+
+/// The segment files of a log. Dropped without [`Log::close`], what was not synced may be lost, as in a crash.
+pub struct Log {
+    dir: PathBuf,
+    config: LogConfig,
+    writer: Writer,
+    files: Files,
+    /// Everything appended has been synced, so that the next batch may begin with a mark.
+    synced: bool,
+    poisoned: Option<String>,
+}
+
+impl Log {
+    /// Appends `records`, which were encoded on [`Log::tail`]'s chain. They are durable when [`Log::sync`] returns.
+    ///
+    /// Waits only if the records need more segments than are prepared ([`Log::room_bytes`]). If one cannot be prepared,
+    /// or the answer is [`DiskError::NotChained`], the log is as it was; a failed write poisons it.
+    pub fn append(&mut self, records: &[u8]) -> Result<(), DiskError> {
+        self.refuse_if_poisoned()?;
+        if records.is_empty() {
+            return Ok(());
+        }
+        while self.room_bytes() < records.len() as u64 {
+            self.files.take_prepared()?;
+        }
+        self.place(records)
+    }
+
+    fn place(&mut self, records: &[u8]) -> Result<(), DiskError> {
+        let placed = self.writer.place(records, self.synced, |at, bytes| self.files.put(at, bytes));
+        placed.map_err(|flaw| DiskError::NotChained { flaw })?;
+        self.synced = false;
+        let written = self.files.outcome();
+        self.poison_on_error(written)
+    }
+
+    /// Makes everything appended durable (`fdatasync`). Any error poisons the log.
+    pub fn sync(&mut self) -> Result<(), DiskError> {
+        self.refuse_if_poisoned()?;
+        if !self.synced {
+            let synced = self.files.sync();
+            self.poison_on_error(synced)?;
+            self.synced = true;
+            self.files.top_up();
+        }
+        Ok(())
+    }
+
+    /// Removes, in the background, whole segments of which every record is below `stamp`. Does nothing while something
+    /// appended is not synced: the header that will be the oldest must be durable first.
+    pub fn truncate_below(&mut self, stamp: Stamp) {
+        if self.synced && self.poisoned.is_none() {
+            self.files.truncate_below(stamp);
+        }
+    }
+
+    /// Where the next record belongs: its chain is what records are encoded on.
+    pub fn tail(&self) -> Tail {
+        self.writer.tail()
+    }
+
+    /// Bytes of records that can be appended without waiting for a segment to be prepared.
+    pub fn room_bytes(&self) -> u64 {
+        self.writer.room_bytes(self.files.prepared.len() as u64)
+    }
+
+    /// The next segment could not be prepared, most likely because the disk is full. Truncating tries again; so does a
+    /// batch that needs the segment.
+    pub fn is_short(&self) -> bool {
+        self.files.keeper.has_failed()
+    }
+
+    /// Bytes of all segments, prepared ones included.
+    pub fn bytes(&self) -> u64 {
+        self.files.bytes()
+    }
+
+    /// Whether the segments take more than the configured maximum.
+    pub fn over_cap(&self) -> bool {
+        self.bytes() > self.config.bytes_max
+    }
+
+    /// The directory of the segments.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Syncs, and ends with a mark, by which the next opening can tell damage of the last batch from a crash.
+    pub fn close(mut self) -> Result<(), DiskError> {
+        self.sync()?;
+        let Tail { position, synced, .. } = self.writer.tail();
+        if synced != after_mark_at(position) && self.room_bytes() > 0 {
+            self.place(&[])?;
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    fn refuse_if_poisoned(&self) -> Result<(), DiskError> {
+        self.poisoned.as_ref().map_or(Ok(()), |cause| Err(DiskError::Poisoned { cause: cause.clone() }))
+    }
+
+    fn poison_on_error(&mut self, result: Result<(), DiskError>) -> Result<(), DiskError> {
+        if let Err(error) = &result {
+            self.poisoned = Some(error.to_string());
+        }
+        result
+    }
+}
+
+impl std::fmt::Debug for Log {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Log")
+            .field("dir", &self.dir)
+            .field("tail", &self.writer.tail())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The place of a mark that ends at `position`, if one does.
+fn after_mark_at(position: Position) -> Position {
+    Position { offset: position.offset.saturating_sub(tercel_wire::log::MARK_BYTES as u32), ..position }
+}
+
+/// The open files and what waits to be written to them.
+struct Files {
+    /// The segments in use, the tail's last.
+    used: VecDeque<Used>,
+    /// The tail's.
+    current: Segment,
+    /// Written to since the last sync, before the current one.
+    behind: Vec<Segment>,
+    prepared: VecDeque<Segment>,
+    keeper: Keeper,
+    /// Bytes of the current batch that belong at `staged_at` of the current segment: one write for all.
+    staged: Vec<u8>,
+    staged_at: u64,
+    failed: Option<DiskError>,
+}
+
+/// A segment that has records.
+#[derive(Debug, Clone, Copy)]
+struct Used {
+    number: u64,
+    /// The stamp in its header: all earlier segments' records have at most this one.
+    stamp: Stamp,
+    bytes: u32,
+}
+
+impl Files {
+    /// Takes `bytes` that belong at `at`, the next place in order. Errors wait for [`Files::outcome`].
+    fn put(&mut self, at: Position, bytes: &[u8]) {
+        if self.failed.is_none()
+            && let Err(error) = self.try_put(at, bytes)
+        {
+            self.failed = Some(error);
+        }
+    }
+
+    fn try_put(&mut self, at: Position, bytes: &[u8]) -> Result<(), DiskError> {
+        if at.segment != self.current.number {
+            self.roll(bytes)?;
+        }
+        if self.staged.len() + bytes.len() > STAGED_BYTES_MAX {
+            self.flush()?;
+        }
+        if bytes.len() > STAGED_BYTES_MAX {
+            return self.current.write_at(bytes, at.offset as u64);
+        }
+        if self.staged.is_empty() {
+            self.staged_at = at.offset as u64;
+        }
+        self.staged.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Goes on to the next segment, whose header is `header`.
+    fn roll(&mut self, header: &[u8]) -> Result<(), DiskError> {
+        self.flush()?;
+        let header = SegmentHeader::decode(header).map_err(|flaw| DiskError::NotChained { flaw })?;
+        let next = self.prepared.pop_front().expect("room was made before the records were placed");
+        assert_eq!(next.number, header.number, "segments are prepared in order");
+        self.used.push_back(Used { number: header.number, stamp: header.stamp, bytes: header.bytes });
+        self.behind.push(std::mem::replace(&mut self.current, next));
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), DiskError> {
+        if !self.staged.is_empty() {
+            self.current.write_at(&self.staged, self.staged_at)?;
+            self.staged.clear();
+        }
+        Ok(())
+    }
+
+    fn outcome(&mut self) -> Result<(), DiskError> {
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    fn sync(&mut self) -> Result<(), DiskError> {
+        self.flush()?;
+        for segment in self.behind.drain(..) {
+            segment.sync()?;
+        }
+        self.current.sync()
+    }
+
+    /// Waits for one more prepared segment.
+    fn take_prepared(&mut self) -> Result<(), DiskError> {
+        if !self.keeper.is_preparing() {
+            self.keeper.prepare(self.number_next());
+        }
+        let segment = self.keeper.wait()?;
+        self.prepared.push_back(segment);
+        Ok(())
+    }
+
+    /// Takes what was prepared meanwhile and asks for more, without waiting. A failure is not repeated here: it will
+    /// be met again, and reported, when the segment is needed.
+    fn top_up(&mut self) {
+        while let Some(segment) = self.keeper.poll() {
+            self.prepared.push_back(segment);
+        }
+        if self.prepared.len() < PREPARED_AHEAD && !self.keeper.is_preparing() && !self.keeper.has_failed() {
+            self.keeper.prepare(self.number_next());
+        }
+    }
+
+    fn number_next(&self) -> u64 {
+        self.prepared.back().unwrap_or(&self.current).number + 1
+    }
+
+    fn truncate_below(&mut self, stamp: Stamp) {
+        while self.used.get(1).is_some_and(|next| next.stamp < stamp) {
+            let Some(gone) = self.used.pop_front() else { return };
+            self.keeper.remove(gone.number);
+        }
+        self.keeper.forget_failure();
+        self.top_up();
+    }
+
+    fn bytes(&self) -> u64 {
+        let used: u64 = self.used.iter().map(|segment| segment.bytes as u64).sum();
+        used + self.prepared.iter().map(|segment| segment.bytes as u64).sum::<u64>()
+    }
+}
+
+/// Segments ready behind the current one. One is enough for any batch below its size; a larger batch waits.
+const PREPARED_AHEAD: usize = 1;
+
+/// 16 MiB: preparing one takes some 20 ms of a disk's time, once every few thousand commits of a few KiB.
+const SEGMENT_BYTES: u32 = 16 << 20;
+
+/// 1 GiB: replaying it takes some seconds.
+const BYTES_MAX: u64 = 1 << 30;
+
+/// Up to here the parts of a batch are copied together to be one system call; above, copying costs more than the call.
+const STAGED_BYTES_MAX: usize = 256 << 10;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,79 @@
+//! A segment's file, with a seam where tests let writing and syncing fail.
+
+use super::super::DiskError;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// What the log needs of a file.
+pub(super) trait SegmentFile: Send {
+    /// Writes all of `bytes` at `offset`.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    /// Makes what was written durable; sizes and places do not change.
+    fn sync(&self) -> io::Result<()>;
+}
+
+impl SegmentFile for File {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+}
+
+/// Turns an opened file into what the log writes to.
+pub(super) type Wrap = fn(File) -> Box<dyn SegmentFile>;
+
+/// A segment that is open for writing.
+pub(super) struct Segment {
+    pub(super) number: u64,
+    pub(super) bytes: u32,
+    pub(super) path: PathBuf,
+    pub(super) file: Box<dyn SegmentFile>,
+}
+
+impl Segment {
+    pub(super) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), DiskError> {
+        self.file.write_at(bytes, offset).map_err(DiskError::io("write to", &self.path))
+    }
+
+    pub(super) fn sync(&self) -> Result<(), DiskError> {
+        self.file.sync().map_err(DiskError::io("sync", &self.path))
+    }
+}
+
+/// The file of segment `number`.
+pub(super) fn segment_path(dir: &Path, number: u64) -> PathBuf {
+    dir.join(format!("{number:010}.{SEGMENT_SUFFIX}"))
+}
+
+/// The number in a segment's file name; `None` for other files.
+pub(super) fn segment_number(path: &Path) -> Option<u64> {
+    let number = path.file_stem()?.to_str()?.parse().ok()?;
+    (path == segment_path(path.parent()?, number)).then_some(number)
+}
+
+/// Writes zeros to `file` from `from` up to `to`, until `go_on` says no.
+pub(super) fn write_zeros(file: &File, from: u64, to: u64, go_on: impl Fn() -> bool) -> io::Result<()> {
+    let zeros = vec![0; ZEROS_BYTES.min((to.saturating_sub(from)) as usize)];
+    let mut at = from;
+    while at < to && go_on() {
+        let bytes = ZEROS_BYTES.min((to - at) as usize);
+        file.write_all_at(&zeros[..bytes], at)?;
+        at += bytes as u64;
+    }
+    Ok(())
+}
+
+/// Makes created, renamed and removed names of `dir` durable.
+pub(in super::super) fn sync_dir(dir: &Path) -> Result<(), DiskError> {
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(DiskError::io("sync directory", dir))
+}
+
+/// Zeros written by one system call: large enough to be few, small enough to stop between them.
+const ZEROS_BYTES: usize = 1 << 20;
+
+const SEGMENT_SUFFIX: &str = "tlog";

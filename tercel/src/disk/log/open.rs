@@ -1,0 +1,243 @@
+//! Creating a log, and opening one: replay, and the repair of what a crash left.
+
+use super::file::{Segment, Wrap, segment_number, segment_path, sync_dir, write_zeros};
+use super::keeper::{Keeper, PREPARE_NAME, prepare};
+use super::{Files, Log, LogConfig, Used};
+use crate::disk::DiskError;
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use tercel_wire::id::{SpaceId, Stamp};
+use tercel_wire::log::{
+    End, Flaw, LOG_VERSION, LogId, Position, Record, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader, Tail,
+    Writer,
+};
+
+/// What opening a log found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opened {
+    /// Records handed to the replay.
+    pub replayed: u64,
+    /// Where an unfinished write was cut off, if there was one: nobody had been told that it succeeded.
+    pub cut: Option<Position>,
+}
+
+/// Creates the log of `space` in the directory `dir`, empty, for records with stamps above `stamp`. What is left of an
+/// earlier attempt is removed.
+pub fn create(dir: &Path, space: SpaceId, stamp: Stamp, segment_bytes: u32) -> Result<(), DiskError> {
+    fs::create_dir_all(dir).map_err(DiskError::io("create", dir))?;
+    for (_, path) in segment_files(dir)? {
+        fs::remove_file(&path).map_err(DiskError::io("remove", &path))?;
+    }
+    let log = LogId { space, salt: super::super::dir::random_u64(dir)? };
+    let first = prepare(dir, 1, segment_bytes, boxed, || true)?;
+    first.write_at(&SegmentHeader::first(log, stamp, segment_bytes).encode(), 0)?;
+    first.sync()
+}
+
+impl Log {
+    /// Opens the log of `space` in `dir` and hands every record with a stamp of at least `from` to `each`, in order.
+    ///
+    /// A write that a crash left unfinished is cut off. Anything else that does not fit is [`DiskError::Damaged`], and
+    /// `each` may have been called before that is known. Records below `from` must be durable elsewhere: damage among
+    /// them may go unnoticed.
+    pub fn open<E: From<DiskError>>(
+        dir: &Path,
+        space: SpaceId,
+        config: LogConfig,
+        from: Stamp,
+        each: impl FnMut(Record<'_>) -> Result<(), E>,
+    ) -> Result<(Log, Opened), E> {
+        Log::open_with(dir, space, config, from, each, boxed)
+    }
+
+    pub(super) fn open_with<E: From<DiskError>>(
+        dir: &Path,
+        space: SpaceId,
+        config: LogConfig,
+        from: Stamp,
+        mut each: impl FnMut(Record<'_>) -> Result<(), E>,
+        wrap: Wrap,
+    ) -> Result<(Log, Opened), E> {
+        let mut found = segments(dir)?;
+        let start = start_for(&found, from);
+        let mut replayed = 0;
+        let mut scanner = Scanner::new(space);
+        let mut bytes = Vec::new();
+        for segment in &mut found[start..] {
+            read_whole(segment, &mut bytes)?;
+            segment.zero_from = zero_from(&bytes);
+            let mut reader = scanner.segment(segment.number, &bytes);
+            while let Some(record) = reader.next() {
+                if record.stamp >= from {
+                    each(record)?;
+                    replayed += 1;
+                }
+            }
+        }
+        drop(bytes);
+        let (tail, torn) = match scanner.finish() {
+            End::Clean(tail) => (tail, false),
+            End::Torn(tail) => (tail, true),
+            End::Damage { position, flaw } => return Err(damaged(dir, position, flaw).into()),
+        };
+        let opened = Opened { replayed, cut: torn.then_some(tail.position) };
+        Ok((repair(dir, config, found, tail, wrap)?, opened))
+    }
+}
+
+/// A segment's file as it was found. Not kept open: there may be more of them than a process may open.
+struct Found {
+    number: u64,
+    path: PathBuf,
+    file_bytes: u64,
+    header: Result<SegmentHeader, Flaw>,
+    /// From here on the file is all zeros.
+    zero_from: u64,
+}
+
+/// Lists all segments, in order, with their headers.
+fn segments(dir: &Path) -> Result<Vec<Found>, DiskError> {
+    let unfinished = dir.join(PREPARE_NAME);
+    if let Err(error) = fs::remove_file(&unfinished)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        return Err(DiskError::io("remove", &unfinished)(error));
+    }
+    let files = segment_files(dir)?;
+    let missing = |number: u64| DiskError::Damaged {
+        file: segment_path(dir, number),
+        position: None,
+        what: "the segment is missing".into(),
+    };
+    if files.is_empty() {
+        return Err(missing(1));
+    }
+    let mut found: Vec<Found> = Vec::with_capacity(files.len());
+    for (number, path) in files {
+        if let Some(before) = found.last()
+            && before.number + 1 != number
+        {
+            return Err(missing(before.number + 1));
+        }
+        let file = open_file(&path)?;
+        let file_bytes = file.metadata().map_err(DiskError::io("inspect", &path))?.len();
+        let mut header = Vec::new();
+        file.take(SEGMENT_HEADER_BYTES as u64)
+            .read_to_end(&mut header)
+            .map_err(DiskError::io("read", &path))?;
+        let header = SegmentHeader::decode(&header);
+        found.push(Found { number, path, file_bytes, header, zero_from: 0 });
+    }
+    Ok(found)
+}
+
+fn segment_files(dir: &Path) -> Result<Vec<(u64, PathBuf)>, DiskError> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir).map_err(DiskError::io("list", dir))? {
+        let path = entry.map_err(DiskError::io("list", dir))?.path();
+        files.extend(segment_number(&path).map(|number| (number, path)));
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// The index of the segment from which a replay must start: the last one that only later records than needed begin
+/// before.
+fn start_for(found: &[Found], from: Stamp) -> usize {
+    let valid = found.iter().take_while(|segment| segment.header.is_ok()).count();
+    found[..valid].iter().rposition(|s| s.header.is_ok_and(|header| header.stamp < from)).unwrap_or(0)
+}
+
+fn read_whole(segment: &Found, bytes: &mut Vec<u8>) -> Result<(), DiskError> {
+    bytes.resize(segment.file_bytes as usize, 0);
+    open_file(&segment.path)?.read_exact_at(bytes, 0).map_err(DiskError::io("read", &segment.path))
+}
+
+fn open_file(path: &Path) -> Result<File, DiskError> {
+    File::options().read(true).write(true).open(path).map_err(DiskError::io("open", path))
+}
+
+fn zero_from(bytes: &[u8]) -> u64 {
+    bytes.iter().rposition(|&b| b != 0).map_or(0, |last| last as u64 + 1)
+}
+
+fn damaged(dir: &Path, position: Position, flaw: Flaw) -> DiskError {
+    let file = segment_path(dir, position.segment);
+    match flaw {
+        Flaw::Version { found } => DiskError::NewerFormat { file, found, known: LOG_VERSION },
+        flaw => DiskError::Damaged { file, position: Some(position.offset as u64), what: flaw.to_string() },
+    }
+}
+
+/// Makes the files be what the tail says: zeros behind it, unused segments behind its own, and all of it durable. What
+/// was replayed may so far be in the kernel's memory only, and a mark will claim that it is not.
+fn repair(
+    dir: &Path,
+    config: LogConfig,
+    mut found: Vec<Found>,
+    tail: Tail,
+    wrap: Wrap,
+) -> Result<Log, DiskError> {
+    let first = found[0].number;
+    let at = (tail.position.segment - first) as usize;
+    let mut later = found.split_off(at + 1);
+    let keep = later
+        .iter()
+        .take_while(|segment| segment.zero_from == 0 && segment.file_bytes == config.segment_bytes as u64)
+        .count();
+    // The last goes first, so that a crash in between leaves no gap.
+    for gone in later.split_off(keep).iter().rev() {
+        fs::remove_file(&gone.path).map_err(DiskError::io("remove", &gone.path))?;
+    }
+    let current = found.pop().expect("the tail's segment was found");
+    let header = current.header.map_err(|flaw| damaged(dir, tail.position, flaw))?;
+    let (tail_offset, segment_bytes) = (tail.position.offset as u64, header.bytes as u64);
+    let zeros_to = current.zero_from.max(if current.file_bytes < segment_bytes { segment_bytes } else { 0 });
+    let file = open_file(&current.path)?;
+    write_zeros(&file, tail_offset, zeros_to, || true)
+        .and_then(|()| file.set_len(segment_bytes))
+        .and_then(|()| file.sync_all())
+        .map_err(DiskError::io("repair", &current.path))?;
+    for segment in found.iter().filter(|segment| segment.number >= tail.synced.segment) {
+        open_file(&segment.path)?.sync_data().map_err(DiskError::io("sync", &segment.path))?;
+    }
+    sync_dir(dir)?;
+
+    let used = found.iter().chain([&current]).filter_map(|segment| {
+        let header = segment.header.ok()?;
+        Some(Used { number: segment.number, stamp: header.stamp, bytes: header.bytes })
+    });
+    let used: VecDeque<Used> = used.collect();
+    let open = |found: Found, file: File, bytes: u32| Segment {
+        number: found.number,
+        bytes,
+        path: found.path,
+        file: wrap(file),
+    };
+    let mut prepared = VecDeque::with_capacity(later.len());
+    for found in later {
+        let file = open_file(&found.path)?;
+        prepared.push_back(open(found, file, config.segment_bytes));
+    }
+    let keeper = Keeper::start(dir.into(), config.segment_bytes, wrap)?;
+    let mut files = Files {
+        used,
+        current: open(current, file, header.bytes),
+        behind: Vec::new(),
+        prepared,
+        keeper,
+        staged: Vec::new(),
+        staged_at: 0,
+        failed: None,
+    };
+    files.top_up();
+    let writer = Writer::new(header.log, tail, header.bytes, config.segment_bytes);
+    Ok(Log { dir: dir.into(), config, writer, files, synced: true, poisoned: None })
+}
+
+fn boxed(file: File) -> Box<dyn super::SegmentFile> {
+    Box::new(file)
+}

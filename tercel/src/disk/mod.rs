@@ -1,0 +1,27 @@
+//! What a server keeps on disk: one directory with a log, a page store and two small text files.
+//!
+//! ```text
+//! DIR/lock            held while a process has the directory open; contains its process id
+//! DIR/format          the version of everything in here
+//! DIR/creating        only while the directory is created
+//! DIR/space.toml      the space's id, its page size, when it was created
+//! DIR/log/            0000000001.tlog, 0000000002.tlog, ...: commits in their order
+//! DIR/pages.redb      pages as of some stamp; the log has what came later
+//! ```
+//!
+//! | module | its noun |
+//! |---|---|
+//! | [`dir`] | the directory: who has it open, which version it is |
+//! | [`log`] | the segment files, appended to, synced, replayed and truncated; the thread that does so |
+//! | [`pages`] | the page store: pages and the stamp that they reflect, changed together |
+//!
+//! Nothing in here decides anything: what is written, when it may be forgotten and what an answer means is the
+//! engine's. The invariant: what was reported as synced is found again after any crash, and what is found again was
+//! written; anything else is an error.
+
+pub mod dir;
+mod error;
+pub mod log;
+pub mod pages;
+
+pub use error::DiskError;

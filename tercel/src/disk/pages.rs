@@ -1,0 +1,63 @@
+//! The page store: pages as of one stamp, on disk.
+//!
+//! The log acknowledges commits; pages are installed later, many objects at a time, in the background. A store changes
+//! pages, its small named values and the stamp they all reflect in one durable transaction, so recovery is: open it,
+//! and replay the log from there.
+//!
+//! The invariant: whatever [`PageRead`] shows is the state after some whole [`PageStore::commit`].
+
+mod redb;
+
+pub use self::redb::RedbPages;
+
+use super::DiskError;
+use tercel_wire::id::{PageId, Stamp};
+
+/// Reading pages, of the newest commit or of a pinned one.
+pub trait PageRead: Send {
+    /// Replaces the contents of `buf` by the page's bytes. `false`, and `buf` empty, if there is no such page.
+    fn read(&self, page: PageId, buf: &mut Vec<u8>) -> Result<bool, DiskError>;
+
+    /// The named value; `None` if it was never written.
+    fn meta(&self, key: &str) -> Result<Option<Vec<u8>>, DiskError>;
+
+    /// The stamp up to which commits are in the pages.
+    fn applied_stamp(&self) -> Result<Stamp, DiskError>;
+
+    /// How many pages there are.
+    fn page_count(&self) -> Result<u64, DiskError>;
+
+    /// Shows every page, in the order of their ids, all of the same commit. The first error of `each` ends it.
+    fn for_each_page(&self, each: EachPage<'_>) -> Result<(), DiskError>;
+}
+
+/// What is shown every page.
+pub type EachPage<'a> = &'a mut dyn FnMut(PageId, &[u8]) -> Result<(), DiskError>;
+
+/// A store of pages. Its own reads show the newest commit.
+pub trait PageStore: PageRead {
+    /// Makes a batch durable, whole or not at all. After an error the store refuses further commits; opening it again
+    /// tells what is there.
+    fn commit(&mut self, batch: &PageBatch<'_>) -> Result<(), DiskError>;
+
+    /// For another thread: reads the newest commit and never waits for one under way.
+    fn reader(&self) -> Box<dyn PageRead>;
+
+    /// Reads what is newest now, for as long as it is kept. Meanwhile replaced pages keep their old bytes on disk, so
+    /// keep it for a bounded time.
+    fn pin(&self) -> Result<Box<dyn PageRead>, DiskError>;
+}
+
+/// What one commit of a store writes.
+#[derive(Debug, Clone, Copy)]
+pub struct PageBatch<'a> {
+    /// Whole pages, each of the store's page size. Written fastest in the order of their ids.
+    pub pages: &'a [(PageId, &'a [u8])],
+    /// Small named values that must change together with the pages.
+    pub meta: &'a [(&'a str, &'a [u8])],
+    /// The stamp that pages and values then reflect, never below the one before.
+    pub applied_stamp: Stamp,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,374 @@
+//! The page store on redb, a copy-on-write B+tree file.
+//!
+//! Commits save the allocator's state ("quick repair"), so that opening after a crash does not walk the file. The
+//! library's cache is small, because the server caches pages itself. A panic in the library is caught here and becomes
+//! [`DiskError::Damaged`], since damaged files are what makes it panic; after one, everything is refused.
+
+use super::{EachPage, PageBatch, PageRead, PageStore};
+use crate::disk::DiskError;
+use redb::{Builder, Database, ReadTransaction, ReadableDatabase, ReadableTableMetadata};
+use redb::{TableDefinition, WriteTransaction};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use tercel_wire::id::{PageId, Stamp};
+
+/// A [`PageStore`] in one redb file.
+#[derive(Debug)]
+pub struct RedbPages {
+    store: Arc<Shared>,
+}
+
+impl RedbPages {
+    /// Creates the file, without pages, at stamp 0. Replaces what an earlier attempt may have left.
+    pub fn create(file: &Path, page_bytes: u32) -> Result<(), DiskError> {
+        if let Err(error) = std::fs::remove_file(file)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            return Err(DiskError::io("remove", file)(error));
+        }
+        let guard = Guard::new(file, page_bytes);
+        guard.run(|| {
+            let db = Builder::new().set_cache_size(CACHE_BYTES).create(file)?;
+            fill(&db, page_bytes)
+        })?;
+        crate::disk::log::sync_dir(file.parent().unwrap_or(Path::new(".")))
+    }
+
+    /// Opens the file that [`RedbPages::create`] made for pages of `page_bytes`.
+    pub fn open(file: &Path, page_bytes: u32) -> Result<RedbPages, DiskError> {
+        let guard = Guard::new(file, page_bytes);
+        if !file.exists() {
+            return Err(guard.damaged("it is missing".into()));
+        }
+        let db = guard.run(|| Ok(Builder::new().set_cache_size(CACHE_BYTES).open(file)?))?;
+        RedbPages::check(db, guard)
+    }
+
+    fn check(db: Database, guard: Guard) -> Result<RedbPages, DiskError> {
+        let stored = guard.run(|| state(&db.begin_read()?, PAGE_BYTES))?;
+        if stored != guard.page_bytes as u64 {
+            let what = format!("its pages have {stored} bytes, those of the space {}", guard.page_bytes);
+            return Err(guard.damaged(what));
+        }
+        Ok(RedbPages { store: Arc::new(Shared { db, guard }) })
+    }
+}
+
+impl PageStore for RedbPages {
+    fn commit(&mut self, batch: &PageBatch<'_>) -> Result<(), DiskError> {
+        let guard = &self.store.guard;
+        for (page, bytes) in batch.pages {
+            assert_eq!(
+                bytes.len(),
+                guard.page_bytes as usize,
+                "page {page} has the size of the space's pages"
+            );
+        }
+        assert!(batch.applied_stamp >= self.applied_stamp()?, "the applied stamp never goes back");
+        let committed = guard.run(|| {
+            let txn = begin(&self.store.db)?;
+            write(&txn, batch)?;
+            Ok(txn.commit()?)
+        });
+        if let Err(error) = &committed {
+            guard.poison(error.to_string());
+        }
+        committed
+    }
+
+    fn reader(&self) -> Box<dyn PageRead> {
+        Box::new(RedbPages { store: self.store.clone() })
+    }
+
+    fn pin(&self) -> Result<Box<dyn PageRead>, DiskError> {
+        let txn = self.store.guard.run(|| Ok(self.store.db.begin_read()?))?;
+        Ok(Box::new(Pinned { txn, store: self.store.clone() }))
+    }
+}
+
+impl PageRead for RedbPages {
+    fn read(&self, page: PageId, buf: &mut Vec<u8>) -> Result<bool, DiskError> {
+        self.store.now(|txn| read(txn, &self.store.guard, page, buf))
+    }
+
+    fn meta(&self, key: &str) -> Result<Option<Vec<u8>>, DiskError> {
+        self.store.now(|txn| meta(txn, key))
+    }
+
+    fn applied_stamp(&self) -> Result<Stamp, DiskError> {
+        self.store.now(|txn| Ok(Stamp(state(txn, APPLIED_STAMP)?)))
+    }
+
+    fn page_count(&self) -> Result<u64, DiskError> {
+        self.store.now(|txn| Ok(txn.open_table(PAGES)?.len()?))
+    }
+
+    fn for_each_page(&self, each: EachPage<'_>) -> Result<(), DiskError> {
+        self.pin()?.for_each_page(each)
+    }
+}
+
+/// One commit, kept.
+struct Pinned {
+    txn: ReadTransaction,
+    store: Arc<Shared>,
+}
+
+impl PageRead for Pinned {
+    fn read(&self, page: PageId, buf: &mut Vec<u8>) -> Result<bool, DiskError> {
+        self.store.guard.run(|| read(&self.txn, &self.store.guard, page, buf))
+    }
+
+    fn meta(&self, key: &str) -> Result<Option<Vec<u8>>, DiskError> {
+        self.store.guard.run(|| meta(&self.txn, key))
+    }
+
+    fn applied_stamp(&self) -> Result<Stamp, DiskError> {
+        self.store.guard.run(|| Ok(Stamp(state(&self.txn, APPLIED_STAMP)?)))
+    }
+
+    fn page_count(&self) -> Result<u64, DiskError> {
+        self.store.guard.run(|| Ok(self.txn.open_table(PAGES)?.len()?))
+    }
+
+    fn for_each_page(&self, each: EachPage<'_>) -> Result<(), DiskError> {
+        let guard = &self.store.guard;
+        let mut pages = guard.run(|| Ok(self.txn.open_table(PAGES)?.range::<u32>(..)?))?;
+        // `each` runs outside the guard: its panics are not the library's.
+        while let Some((page, bytes)) = guard.run(|| Ok(pages.next().transpose()?))? {
+            let id = PageId::new(page.value())
+                .ok_or_else(|| guard.damaged(format!("it has a page {}", page.value())))?;
+            each(id, bytes.value())?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    db: Database,
+    guard: Guard,
+}
+
+impl Shared {
+    /// Reads in the newest commit. A transaction kept between reads would keep replaced pages on disk while nobody
+    /// reads.
+    fn now<T>(&self, f: impl FnOnce(&ReadTransaction) -> Result<T, Failure>) -> Result<T, DiskError> {
+        self.guard.run(|| f(&self.db.begin_read()?))
+    }
+}
+
+/// Writes what a store has from its beginning.
+fn fill(db: &Database, page_bytes: u32) -> Result<(), Failure> {
+    let txn = begin(db)?;
+    txn.open_table(PAGES)?;
+    txn.open_table(META)?;
+    let mut state = txn.open_table(STATE)?;
+    state.insert(APPLIED_STAMP, 0)?;
+    state.insert(PAGE_BYTES, page_bytes as u64)?;
+    drop(state);
+    Ok(txn.commit()?)
+}
+
+fn begin(db: &Database) -> Result<WriteTransaction, Failure> {
+    let mut txn = db.begin_write()?;
+    txn.set_quick_repair(true);
+    Ok(txn)
+}
+
+fn write(txn: &WriteTransaction, batch: &PageBatch<'_>) -> Result<(), Failure> {
+    let mut pages = txn.open_table(PAGES)?;
+    for (page, bytes) in batch.pages {
+        pages.insert(page.get(), *bytes)?;
+    }
+    let mut meta = txn.open_table(META)?;
+    for (key, bytes) in batch.meta {
+        meta.insert(*key, *bytes)?;
+    }
+    txn.open_table(STATE)?.insert(APPLIED_STAMP, batch.applied_stamp.0)?;
+    Ok(())
+}
+
+fn read(txn: &ReadTransaction, guard: &Guard, page: PageId, buf: &mut Vec<u8>) -> Result<bool, Failure> {
+    buf.clear();
+    let Some(bytes) = txn.open_table(PAGES)?.get(page.get())? else { return Ok(false) };
+    if bytes.value().len() != guard.page_bytes as usize {
+        return Err(Failure::Damaged(format!("page {page} has {} bytes", bytes.value().len())));
+    }
+    buf.extend_from_slice(bytes.value());
+    Ok(true)
+}
+
+fn meta(txn: &ReadTransaction, key: &str) -> Result<Option<Vec<u8>>, Failure> {
+    Ok(txn.open_table(META)?.get(key)?.map(|bytes| bytes.value().to_vec()))
+}
+
+fn state(txn: &ReadTransaction, key: &str) -> Result<u64, Failure> {
+    let value = txn.open_table(STATE)?.get(key)?;
+    value.map(|value| value.value()).ok_or_else(|| Failure::Damaged(format!("the value `{key}` is missing")))
+}
+
+/// Stands between the library and the server: turns its errors into ours, and its panics too.
+#[derive(Debug)]
+struct Guard {
+    file: PathBuf,
+    page_bytes: u32,
+    poisoned: OnceLock<String>,
+}
+
+/// What a closure under the guard may fail with.
+enum Failure {
+    Library(Box<redb::Error>),
+    Damaged(String),
+}
+
+impl<E: Into<redb::Error>> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        Failure::Library(Box::new(error.into()))
+    }
+}
+
+impl Guard {
+    fn new(file: &Path, page_bytes: u32) -> Guard {
+        Guard { file: file.into(), page_bytes, poisoned: OnceLock::new() }
+    }
+
+    fn run<T>(&self, f: impl FnOnce() -> Result<T, Failure>) -> Result<T, DiskError> {
+        if let Some(cause) = self.poisoned.get() {
+            return Err(DiskError::Poisoned { cause: cause.clone() });
+        }
+        // Unwind safe: after a panic nothing that the closure touched is used again, because everything is refused.
+        match catch_unwind(AssertUnwindSafe(f)) {
+            Ok(result) => result.map_err(|failure| self.error(failure)),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+                let what = format!("the library panicked: {text}");
+                self.poison(what.clone());
+                Err(self.damaged(what))
+            }
+        }
+    }
+
+    fn poison(&self, cause: String) {
+        // The first cause is the one that matters.
+        let _ = self.poisoned.set(cause);
+    }
+
+    fn error(&self, failure: Failure) -> DiskError {
+        let error = match failure {
+            Failure::Damaged(what) => return self.damaged(what),
+            Failure::Library(error) => *error,
+        };
+        match error {
+            redb::Error::Io(source) => DiskError::io("read or write", &self.file)(source),
+            redb::Error::DatabaseAlreadyOpen => DiskError::Locked { dir: self.file.clone(), pid: None },
+            redb::Error::PreviousIo => {
+                DiskError::Poisoned { cause: "an earlier read or write failed".into() }
+            }
+            other => self.damaged(other.to_string()),
+        }
+    }
+
+    fn damaged(&self, what: String) -> DiskError {
+        DiskError::Damaged { file: self.file.clone(), position: None, what }
+    }
+}
+
+/// 16 MiB: the inner nodes of a few gigabytes of pages; the pages themselves are cached by the server.
+const CACHE_BYTES: usize = 16 << 20;
+
+const PAGES: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("pages");
+const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
+const STATE: TableDefinition<'_, &str, u64> = TableDefinition::new("state");
+
+const APPLIED_STAMP: &str = "applied_stamp";
+const PAGE_BYTES: &str = "page_bytes";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use redb::StorageBackend;
+    use redb::backends::InMemoryBackend;
+    use std::io;
+    use std::sync::atomic::{AtomicU8, Ordering};
+
+    const GOOD: u8 = 0;
+    const FAILS: u8 = 1;
+    const PANICS: u8 = 2;
+
+    /// Memory that misbehaves on demand.
+    #[derive(Debug)]
+    struct Odd {
+        memory: InMemoryBackend,
+        mode: Arc<AtomicU8>,
+    }
+
+    impl Odd {
+        fn behave(&self) -> io::Result<()> {
+            match self.mode.load(Ordering::Relaxed) {
+                FAILS => Err(io::ErrorKind::StorageFull.into()),
+                PANICS => panic!("this is what a defect looks like"),
+                _ => Ok(()),
+            }
+        }
+    }
+
+    impl StorageBackend for Odd {
+        fn len(&self) -> io::Result<u64> {
+            self.memory.len()
+        }
+        fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            self.behave()?;
+            self.memory.read(offset, out)
+        }
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            self.memory.set_len(len)
+        }
+        fn sync_data(&self) -> io::Result<()> {
+            self.behave()?;
+            self.memory.sync_data()
+        }
+        fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            self.memory.write(offset, data)
+        }
+    }
+
+    fn odd_store() -> (RedbPages, Arc<AtomicU8>) {
+        let mode = Arc::new(AtomicU8::new(GOOD));
+        let backend = Odd { memory: InMemoryBackend::new(), mode: mode.clone() };
+        // No cache, so that every read reaches the backend.
+        let db = Builder::new().set_cache_size(0).create_with_backend(backend).unwrap();
+        let guard = Guard::new(Path::new("odd"), 8);
+        guard.run(|| fill(&db, 8)).unwrap();
+        (RedbPages::check(db, guard).unwrap(), mode)
+    }
+
+    fn batch<'a>(pages: &'a [(PageId, &'a [u8])], stamp: u64) -> PageBatch<'a> {
+        PageBatch { pages, meta: &[], applied_stamp: Stamp(stamp) }
+    }
+
+    #[test]
+    fn a_panic_of_the_library_becomes_damage_and_then_everything_is_refused() {
+        let (mut store, mode) = odd_store();
+        let pages = [(PageId::new(1).unwrap(), &[1; 8][..])];
+        store.commit(&batch(&pages, 1)).unwrap();
+        mode.store(PANICS, Ordering::Relaxed);
+        let Err(DiskError::Damaged { what, .. }) = store.commit(&batch(&pages, 2)) else { panic!() };
+        assert!(what.contains("this is what a defect looks like"), "{what}");
+        mode.store(GOOD, Ordering::Relaxed);
+        assert!(matches!(store.read(pages[0].0, &mut Vec::new()), Err(DiskError::Poisoned { .. })));
+        assert!(matches!(store.reader().applied_stamp(), Err(DiskError::Poisoned { .. })));
+    }
+
+    #[test]
+    fn after_a_failed_commit_the_store_refuses_commits() {
+        let (mut store, mode) = odd_store();
+        mode.store(FAILS, Ordering::Relaxed);
+        let pages = [(PageId::new(1).unwrap(), &[1; 8][..])];
+        assert!(matches!(store.commit(&batch(&pages, 1)), Err(DiskError::Full { .. })));
+        mode.store(GOOD, Ordering::Relaxed);
+        assert!(matches!(store.commit(&batch(&pages, 1)), Err(DiskError::Poisoned { .. })));
+    }
+}

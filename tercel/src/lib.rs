@@ -1,0 +1,66 @@
+//! Typed, durable objects that live on servers and feel local.
+//!
+//! A program declares classes with `#[derive(Object)]`, opens a space with [`embedded`] or [`Client::connect`], and reads
+//! and changes objects in transactions. What it reads comes from a cache in its own memory that is never stale: the
+//! server says what changed before anything that depends on it can be seen.
+//!
+//! ```
+//! use tercel::{List, Object, Ref, Text};
+//!
+//! #[derive(Object)]
+//! struct Person {
+//!     name: Text,
+//!     friends: List<Ref<Person>>,
+//! }
+//!
+//! let dir = std::env::temp_dir().join(format!("tercel-doc-{}", std::process::id()));
+//! let space = tercel::embedded(&dir)?;
+//! space.run(|tx| {
+//!     let bob = tx.create(&Person { name: "Bob".into(), friends: List::default() })?;
+//!     let ann = tx.create(&Person { name: "Ann".into(), friends: List(vec![bob]) })?;
+//!     tx.set_root("ann", ann)
+//! })?;
+//! space.run(|tx| {
+//!     let ann = tx.get(tx.root::<Person>("ann")?.expect("stored just now"))?;
+//!     for friend in ann.friends() {
+//!         assert_eq!(friend?.name()?, "Bob");
+//!     }
+//!     Ok(())
+//! })?;
+//! space.close()?;
+//! # std::fs::remove_dir_all(&dir)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | module | its noun |
+//! |---|---|
+//! | [`Client`], [`Tx`], [`Obj`], [`Ref`] | what a program holds |
+//! | [`Server`] | a space being served |
+//! | [`disk`] | what a server keeps on disk |
+//! | [`collections`] | ordered maps and lists, as ordinary objects |
+#![deny(unsafe_code)]
+
+mod address;
+pub mod check;
+mod client;
+pub mod disk;
+mod memory;
+mod pipe;
+mod server;
+
+pub use address::Address;
+pub use client::{Client, ClientConfig, Stats, embedded, embedded_with};
+pub use server::{Recovered, Server, ServerConfig, ServerError, Stopper};
+pub use tercel_collections as collections;
+pub use tercel_derive::{Object, Record};
+pub use tercel_engine::object::{Field, Link, ListField, Obj, Refs, RefsIter};
+pub use tercel_engine::txn::{Commit, Isolation, Tx};
+pub use tercel_engine::{Error, object};
+pub use tercel_heap::{HacParams, Policy};
+pub use tercel_wire as wire;
+pub use tercel_wire::id::{OpId, Oref, SpaceId, Stamp};
+pub use tercel_wire::record::{Any, Bytes, List, Ref, Text};
+
+/// What derived code needs. Not for people.
+#[doc(hidden)]
+pub use tercel_engine::__private;

@@ -1,0 +1,188 @@
+//! A server: the engine's server machine, run on the kernel.
+//!
+//! One thread runs the loop ([`run`]): events in, decisions, effects out. The log syncs on its own thread, pages are read
+//! and installed on two more, so that neither a sync nor a read holds the loop up.
+
+mod run;
+mod start;
+mod store;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use tercel_engine::server::ServerConfig as Machine;
+use tercel_events::Handle;
+use tercel_wire::id::SpaceId;
+use thiserror::Error;
+
+use crate::address::Address;
+use crate::disk::DiskError;
+use crate::pipe::Pipe;
+
+pub use start::Recovered;
+pub(crate) use store::{REPLAY_FROM_KEY, STATE_KEY};
+
+/// What one server process may choose.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// The data directory; created if it does not exist.
+    pub dir: PathBuf,
+    /// Where to listen; none for a server that only its own process uses.
+    pub listen: Vec<Address>,
+    /// Whether an address that other machines can reach is allowed. There is no encryption yet, so it must be asked for.
+    pub allow_plain_remote: bool,
+    /// Bytes of modified objects held in memory before they are installed into pages. Larger means fewer page writes, a
+    /// longer log and a longer recovery.
+    pub mob_bytes: usize,
+    /// Bytes of pages cached. Larger means fewer reads of the page store.
+    pub cache_bytes: usize,
+    /// Microseconds for which the loop looks for events before it sleeps. Saves wake-ups and burns a core.
+    pub spin_us: u64,
+}
+
+impl ServerConfig {
+    /// Defaults for a directory.
+    pub fn new(dir: impl Into<PathBuf>) -> ServerConfig {
+        let machine = Machine::default();
+        ServerConfig {
+            dir: dir.into(),
+            listen: Vec::new(),
+            allow_plain_remote: false,
+            mob_bytes: machine.mob_bytes,
+            cache_bytes: machine.cache_bytes,
+            spin_us: 0,
+        }
+    }
+}
+
+/// Why a server did not start, or stopped by itself. Whoever runs it must act.
+#[derive(Debug, Error)]
+pub enum ServerError {
+    /// The data directory.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The log and the pages do not fit together.
+    #[error("the data directory cannot be recovered: {0}")]
+    Recovery(#[from] tercel_engine::server::RecoveryError),
+    /// The port or path.
+    #[error("cannot listen at {address}: {source}; choose another with --listen, or stop who holds it")]
+    Listen {
+        /// Where.
+        address: Address,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// An address beyond this machine.
+    #[error(
+        "{0} can be reached from other machines and nothing is encrypted yet: say --allow-plain-remote if that is meant"
+    )]
+    Remote(Address),
+    /// The kernel's events.
+    #[error("the event queue: {0}")]
+    Events(#[from] tercel_events::OpenError),
+    /// Anything else of the system.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    /// The server met something it cannot go on after.
+    #[error("the server stopped: {0}")]
+    Stopped(String),
+}
+
+/// A running server. Dropping it stops it cleanly.
+pub struct Server {
+    handle: Handle<Post>,
+    thread: Option<JoinHandle<Result<(), ServerError>>>,
+    addresses: Vec<Address>,
+    backend: tercel_events::Backend,
+    space: SpaceId,
+    recovered: Recovered,
+}
+
+/// What other threads tell the loop.
+pub(crate) enum Post {
+    Synced(tercel_wire::id::Stamp),
+    LogFailed(String),
+    Read(tercel_wire::id::PageId, Result<Option<Vec<u8>>, String>),
+    Installed(Result<(), String>),
+    /// A client of this process connects.
+    Open(u64, Arc<Pipe>),
+    /// It sends.
+    Bytes(u64, Vec<u8>),
+    /// It is gone.
+    Gone(u64),
+    Stop,
+}
+
+impl Server {
+    /// Opens the directory, recovers, listens.
+    pub fn start(config: ServerConfig) -> Result<Server, ServerError> {
+        start::start(config)
+    }
+
+    /// Where it listens, with the ports that were taken.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// How the kernel delivers events to it.
+    pub fn backend(&self) -> tercel_events::Backend {
+        self.backend
+    }
+
+    /// The space it serves.
+    pub fn space(&self) -> SpaceId {
+        self.space
+    }
+
+    /// What recovery found.
+    pub fn recovered(&self) -> &Recovered {
+        &self.recovered
+    }
+
+    /// A way to ask it to stop from another thread.
+    pub fn stopper(&self) -> Stopper {
+        Stopper(self.handle.clone())
+    }
+
+    /// Waits until it has stopped.
+    pub fn wait(mut self) -> Result<(), ServerError> {
+        self.join()
+    }
+
+    /// Installs what is in memory, closes everything and waits for that.
+    pub fn stop(mut self) -> Result<(), ServerError> {
+        let _ = self.handle.post(Post::Stop);
+        self.join()
+    }
+
+    fn join(&mut self) -> Result<(), ServerError> {
+        match self.thread.take().map(|t| t.join()) {
+            Some(Ok(result)) => result,
+            Some(Err(_)) => Err(ServerError::Stopped("its loop panicked".into())),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn handle(&self) -> Handle<Post> {
+        self.handle.clone()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.handle.post(Post::Stop);
+        let _ = self.join();
+    }
+}
+
+/// Asks a server to stop.
+#[derive(Clone)]
+pub struct Stopper(Handle<Post>);
+
+impl Stopper {
+    /// Asks; [`Server::wait`] tells when it is done.
+    pub fn stop(&self) {
+        let _ = self.0.post(Post::Stop);
+    }
+}

@@ -1,0 +1,262 @@
+//! The loop: take what has happened, decide, then do what was decided, once for the whole batch.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tercel_engine::server::{Conn, Effect, Effects, Input, Server as Machine};
+use tercel_engine::time::Now;
+use tercel_events::{Backend, Event, EventQueue, Handle, Kind, SendError, Token};
+use tercel_wire::frame::Deframer;
+use tercel_wire::id::Stamp;
+use tercel_wire::log::{Chain, Kind as LogKind, encode_record};
+
+use super::store::Store;
+use super::{Post, ServerError};
+use crate::disk::dir::DataDir;
+use crate::disk::log::LogThread;
+use crate::pipe::Pipe;
+
+/// The key of listeners; streams have 0.
+pub(super) const LISTENER_KEY: u64 = 1;
+
+/// Events taken at once: enough for every client of a busy server to share a sync, few enough that the first reply of a
+/// batch waits less than a millisecond for the last request.
+const BATCH_MAX: usize = 256;
+
+/// Connections inside the process are numbered from here, where no token of a socket is.
+const MEMORY_BIT: u64 = 1 << 63;
+
+/// How long a clean stop waits for what was ordered to be installed.
+const STOP_SECONDS_MAX: u64 = 60;
+
+/// See the module.
+pub(super) struct Loop {
+    queue: EventQueue<Post>,
+    machine: Machine,
+    log: LogThread,
+    chain: Chain,
+    /// Records encoded and not yet taken by the log's thread.
+    records: Vec<u8>,
+    records_last: Stamp,
+    store: Store,
+    /// Keeps the directory locked.
+    _dir: DataDir,
+    conns: HashMap<Conn, Peer>,
+    out: Effects,
+    begun: Instant,
+    stop_by: Option<Instant>,
+    failed: Option<String>,
+}
+
+/// The other end of a connection.
+enum Peer {
+    Socket(Token, Deframer),
+    Memory(Arc<Pipe>, Deframer),
+}
+
+impl Loop {
+    pub(super) fn new(
+        queue: EventQueue<Post>,
+        machine: Machine,
+        log: LogThread,
+        chain: Chain,
+        store: Store,
+        dir: DataDir,
+    ) -> Loop {
+        Loop {
+            queue,
+            machine,
+            log,
+            chain,
+            records: Vec::new(),
+            records_last: Stamp::ZERO,
+            store,
+            _dir: dir,
+            conns: HashMap::new(),
+            out: Effects::default(),
+            begun: Instant::now(),
+            stop_by: None,
+            failed: None,
+        }
+    }
+
+    pub(super) fn handle(&self) -> Handle<Post> {
+        self.queue.handle()
+    }
+
+    pub(super) fn backend(&self) -> Backend {
+        self.queue.backend()
+    }
+
+    fn now(&self) -> Now {
+        Now(self.begun.elapsed().as_micros() as u64)
+    }
+
+    /// Runs until it is told to stop or cannot go on.
+    pub(super) fn run(&mut self) -> Result<(), ServerError> {
+        let mut batch = Vec::with_capacity(BATCH_MAX);
+        loop {
+            let deadline = self.machine.deadline().map(|d| self.begun + Duration::from_micros(d.0));
+            let deadline = match (deadline, self.stop_by) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+            self.queue.get_next_events(&mut batch, BATCH_MAX, deadline)?;
+            let now = self.now();
+            for event in batch.drain(..) {
+                self.event(now, event);
+            }
+            if self.machine.deadline().is_some_and(|d| d <= now) {
+                self.machine.handle(now, Input::Time, &mut self.out);
+            }
+            if self.stop_by.is_some() {
+                self.machine.flush(&mut self.out);
+            }
+            self.perform();
+            if let Some(why) = self.failed.take() {
+                return Err(ServerError::Stopped(why));
+            }
+            if let Some(by) = self.stop_by
+                && (Instant::now() >= by || (self.machine.is_quiet() && self.machine.is_flushed()))
+            {
+                self.queue.flush();
+                return Ok(());
+            }
+        }
+    }
+
+    fn event(&mut self, now: Now, event: Event<Post>) {
+        let conn = Conn(event.token.bits());
+        match event.kind {
+            Kind::Accepted { stream, .. } => {
+                let conn = Conn(stream.bits());
+                self.conns.insert(conn, Peer::Socket(stream, Deframer::default()));
+                self.machine.handle(now, Input::Connected(conn), &mut self.out);
+            }
+            Kind::Received(lease) => self.received(now, conn, &lease),
+            Kind::EndOfStream | Kind::Closed(_) => self.gone(now, conn),
+            Kind::Posted(post) => self.posted(now, post),
+            Kind::Drained | Kind::Ready(_) | Kind::Timer | Kind::Wake => {}
+        }
+    }
+
+    fn posted(&mut self, now: Now, post: Post) {
+        match post {
+            Post::Synced(stamp) => {
+                let full = self.log.state().is_short;
+                self.machine.handle(now, Input::DiskFull(full), &mut self.out);
+                self.machine.handle(now, Input::Synced(stamp), &mut self.out);
+            }
+            Post::LogFailed(why) => self.failed = Some(format!("the log: {why}")),
+            Post::Read(page, result) => self.machine.handle(now, Input::Read(page, result), &mut self.out),
+            Post::Installed(Ok(())) => self.machine.handle(now, Input::Installed, &mut self.out),
+            Post::Installed(Err(why)) => self.failed = Some(format!("the page store: {why}")),
+            Post::Open(id, pipe) => {
+                let conn = Conn(id | MEMORY_BIT);
+                self.conns.insert(conn, Peer::Memory(pipe, Deframer::default()));
+                self.machine.handle(now, Input::Connected(conn), &mut self.out);
+            }
+            Post::Bytes(id, bytes) => self.received(now, Conn(id | MEMORY_BIT), &bytes),
+            Post::Gone(id) => self.gone(now, Conn(id | MEMORY_BIT)),
+            Post::Stop => {
+                self.stop_by.get_or_insert(Instant::now() + Duration::from_secs(STOP_SECONDS_MAX));
+            }
+        }
+    }
+
+    fn received(&mut self, now: Now, conn: Conn, bytes: &[u8]) {
+        let Some(Peer::Socket(_, deframer) | Peer::Memory(_, deframer)) = self.conns.get_mut(&conn) else {
+            return;
+        };
+        deframer.push(bytes);
+        loop {
+            match deframer.next_frame() {
+                Ok(Some((header, body))) => {
+                    self.machine.handle(now, Input::Frame(conn, header, body), &mut self.out);
+                }
+                Ok(None) => return deframer.relax(),
+                // Whoever sent this speaks another language or is broken: no answer would be understood.
+                Err(_) => break,
+            }
+        }
+        self.close(conn);
+        self.machine.handle(now, Input::Disconnected(conn), &mut self.out);
+    }
+
+    fn gone(&mut self, now: Now, conn: Conn) {
+        if self.conns.contains_key(&conn) {
+            self.close(conn);
+            self.machine.handle(now, Input::Disconnected(conn), &mut self.out);
+        }
+    }
+
+    fn close(&mut self, conn: Conn) {
+        match self.conns.remove(&conn) {
+            Some(Peer::Socket(token, _)) => {
+                self.queue.finish(token);
+            }
+            Some(Peer::Memory(pipe, _)) => pipe.close(),
+            None => {}
+        }
+    }
+
+    /// Does what was decided.
+    fn perform(&mut self) {
+        let mut list = std::mem::take(&mut self.out.list);
+        for effect in list.drain(..) {
+            match effect {
+                Effect::Send(conn, bytes) => self.send(conn, bytes),
+                Effect::Close(conn) => self.close(conn),
+                Effect::Log { stamp, kind, payload } => self.record(stamp, kind, &payload),
+                Effect::Read(page) => self.store.read(page),
+                Effect::Install { pages, checkpoint } => self.store.install(pages, checkpoint),
+                Effect::Truncate(stamp) => self.log.truncate_below(stamp),
+                Effect::Stop(why) => self.failed = Some(why),
+            }
+        }
+        self.out.list = list;
+        self.hand_over();
+    }
+
+    fn send(&mut self, conn: Conn, bytes: Vec<u8>) {
+        match self.conns.get(&conn) {
+            Some(Peer::Socket(token, _)) => match self.queue.send(*token, bytes) {
+                Ok(()) | Err(SendError::Gone(_)) => {}
+                // It asks and does not read: its bound is reached, the others go on.
+                Err(SendError::Full(_)) => {
+                    let token = *token;
+                    self.conns.remove(&conn);
+                    self.queue.revoke(token);
+                    let now = self.now();
+                    let mut out = Effects::default();
+                    self.machine.handle(now, Input::Disconnected(conn), &mut out);
+                }
+            },
+            Some(Peer::Memory(pipe, _)) => pipe.push(&bytes),
+            None => {}
+        }
+    }
+
+    fn record(&mut self, stamp: Stamp, kind: u8, payload: &[u8]) {
+        let encoded = LogKind::new(kind)
+            .map(|kind| encode_record(&mut self.records, &mut self.chain, kind, stamp, payload));
+        match encoded {
+            Some(Ok(())) => self.records_last = stamp,
+            Some(Err(e)) => self.failed = Some(e.to_string()),
+            None => self.failed = Some("an entry of the log has no kind".into()),
+        }
+    }
+
+    /// Gives the log's thread what this batch ordered. If its queue is full, the records go with the next batch; the
+    /// queue empties with a sync, whose report turns the loop.
+    fn hand_over(&mut self) {
+        if self.records.is_empty() {
+            return;
+        }
+        let records = std::mem::replace(&mut self.records, self.log.buffer());
+        if let Err(back) = self.log.submit(records, self.records_last) {
+            self.records = back;
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Starting a server: lock the directory, open the pages, replay the log, listen.
+
+use std::time::{Duration, Instant};
+
+use tercel_engine::server::{
+    Effect, Effects, Input, Recovery, Server as Machine, ServerConfig as MachineConfig,
+};
+use tercel_engine::time::Now;
+use tercel_events::{Config as EventsConfig, EventQueue};
+use tercel_wire::id::Stamp;
+use tercel_wire::log::{Kind, encode_record};
+use tercel_wire::page::PAGE_BYTES;
+
+use super::run::{LISTENER_KEY, Loop};
+use super::store::Store;
+use super::{Post, Server, ServerConfig, ServerError};
+use crate::disk::DiskError;
+use crate::disk::dir::{DataDir, NewSpace};
+use crate::disk::log::{Log, LogConfig, LogDone, LogThread};
+use crate::disk::pages::{PageRead, RedbPages};
+
+/// What recovery found in the directory.
+#[derive(Debug, Clone, Default)]
+pub struct Recovered {
+    /// Whether the directory was created.
+    pub created: bool,
+    /// Log records replayed.
+    pub replayed: u64,
+    /// Whether the log ended in an unfinished write, which nobody had been told of and which was cut.
+    pub torn: bool,
+    /// How long it took.
+    pub took: Duration,
+    /// The last commit.
+    pub stamp: Stamp,
+}
+
+/// What is open once a directory is recovered.
+pub(crate) struct Opened {
+    pub dir: DataDir,
+    pub pages: RedbPages,
+    pub machine: Machine,
+    pub log: Log,
+    pub applied: Stamp,
+    pub recovered: Recovered,
+}
+
+/// An error on the way through the log: of the disk, or of what the records mean.
+enum ReplayError {
+    Disk(DiskError),
+    Recovery(tercel_engine::server::RecoveryError),
+}
+
+impl From<DiskError> for ReplayError {
+    fn from(e: DiskError) -> ReplayError {
+        ReplayError::Disk(e)
+    }
+}
+
+impl From<ReplayError> for ServerError {
+    fn from(e: ReplayError) -> ServerError {
+        match e {
+            ReplayError::Disk(e) => ServerError::Disk(e),
+            ReplayError::Recovery(e) => ServerError::Recovery(e),
+        }
+    }
+}
+
+/// Opens and recovers; the machine is in its next life, which is on disk.
+pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
+    let begun = Instant::now();
+    let log_config = LogConfig::default();
+    let new = NewSpace { page_bytes: PAGE_BYTES as u32, segment_bytes: log_config.segment_bytes };
+    let dir = DataDir::open(&config.dir, &new)?;
+    let space = dir.space().id;
+    let pages = RedbPages::open(&dir.pages_file(), dir.space().page_bytes)?;
+    let applied = pages.applied_stamp()?;
+    let checkpoint = crate::check::checkpoint(&pages)?;
+    let machine = MachineConfig {
+        mob_bytes: config.mob_bytes,
+        cache_bytes: config.cache_bytes,
+        ..MachineConfig::default()
+    };
+    // Any page may be in the store after a crash, so every one is looked for there before it counts as new.
+    let stored_end = if dir.is_new() { 0 } else { tercel_wire::id::PageId::MAX.get() };
+    let mut recovery = Recovery::new(machine, space, checkpoint.as_ref(), stored_end)?;
+    let from = recovery.replay_from();
+    let (mut log, opened) = Log::open(&dir.log_dir(), space, log_config, from, |record| {
+        recovery.replay(record.stamp, record.kind.get(), record.payload).map_err(ReplayError::Recovery)
+    })?;
+    let mut out = Effects::default();
+    let mut machine = recovery.finish(Now(0), &mut out)?;
+    let last = append(&mut log, &out)?;
+    log.sync()?;
+    out.list.clear();
+    machine.handle(Now(0), Input::Synced(last), &mut out);
+    let recovered = Recovered {
+        created: dir.is_new(),
+        replayed: opened.replayed,
+        torn: opened.cut.is_some(),
+        took: begun.elapsed(),
+        stamp: machine.visible(),
+    };
+    Ok(Opened { dir, pages, machine, log, applied, recovered })
+}
+
+/// Appends the log records among some effects; gives the last stamp.
+fn append(log: &mut Log, out: &Effects) -> Result<Stamp, ServerError> {
+    let mut bytes = Vec::new();
+    let mut chain = log.tail().chain;
+    let mut last = Stamp::ZERO;
+    for effect in &out.list {
+        if let Effect::Log { stamp, kind, payload } = effect {
+            let kind =
+                Kind::new(*kind).ok_or_else(|| ServerError::Stopped("an entry without a kind".into()))?;
+            encode_record(&mut bytes, &mut chain, kind, *stamp, payload)
+                .map_err(|e| ServerError::Stopped(e.to_string()))?;
+            last = *stamp;
+        }
+    }
+    log.append(&bytes)?;
+    Ok(last)
+}
+
+pub(super) fn start(config: ServerConfig) -> Result<Server, ServerError> {
+    for address in &config.listen {
+        if !address.is_local() && !config.allow_plain_remote {
+            return Err(ServerError::Remote(address.clone()));
+        }
+    }
+    let opened = open(&config)?;
+    let mut listeners = Vec::new();
+    let mut addresses = Vec::new();
+    for address in &config.listen {
+        let (fd, at) =
+            address.listen().map_err(|source| ServerError::Listen { address: address.clone(), source })?;
+        listeners.push(fd);
+        addresses.push(at);
+    }
+    let (space, recovered) = (opened.machine.space(), opened.recovered.clone());
+    let spin_us = config.spin_us;
+    // The queue belongs to the thread that runs it, so it is opened there and its handle sent back.
+    let (tell, told) = std::sync::mpsc::channel();
+    let thread = std::thread::Builder::new().name("tercel-server".into()).spawn(move || {
+        let prepared = prepare(opened, listeners, spin_us);
+        match prepared {
+            Ok(mut running) => {
+                let _ = tell.send(Ok((running.handle(), running.backend())));
+                running.run()
+            }
+            Err(e) => {
+                let _ = tell.send(Err(e));
+                Ok(())
+            }
+        }
+    })?;
+    let (handle, backend) =
+        told.recv().map_err(|_| ServerError::Stopped("its loop did not start".into()))??;
+    Ok(Server { handle, thread: Some(thread), addresses, backend, space, recovered })
+}
+
+fn prepare(opened: Opened, listeners: Vec<std::os::fd::OwnedFd>, spin_us: u64) -> Result<Loop, ServerError> {
+    let mut queue: EventQueue<Post> = EventQueue::open(EventsConfig {
+        spin_us,
+        write_bytes_max: SLOW_READER_BYTES,
+        ..EventsConfig::default()
+    })?;
+    for fd in listeners {
+        queue
+            .declare_listener(fd, LISTENER_KEY)
+            .map_err(|e| ServerError::Stopped(format!("cannot watch a listener: {e}")))?;
+    }
+    let handle = queue.handle();
+    let chain = opened.log.tail().chain;
+    let post = handle.clone();
+    let log = LogThread::start(opened.log, move |done| {
+        super::store::post(
+            &post,
+            match done {
+                LogDone::Synced { last_stamp } => Post::Synced(last_stamp),
+                LogDone::Failed { error } => Post::LogFailed(error.to_string()),
+            },
+        );
+    })?;
+    let store = Store::start(Box::new(opened.pages), opened.applied, handle)?;
+    Ok(Loop::new(queue, opened.machine, log, chain, store, opened.dir))
+}
+
+/// Unsent bytes at which a client that does not read is cut off.
+const SLOW_READER_BYTES: usize = 16 << 20;

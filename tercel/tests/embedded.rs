@@ -1,0 +1,61 @@
+//! A space inside the process: the same calls, no socket.
+
+use tercel::{Error, List, Object, Ref, Text};
+
+#[derive(Object, Debug, PartialEq)]
+struct Person {
+    age: u32,
+    name: Text,
+    friends: List<Ref<Person>>,
+    boss: Ref<Person>,
+    note: Option<Text>,
+}
+
+fn person(name: &str, age: u32) -> Person {
+    Person { age, name: name.into(), friends: List::default(), boss: Ref::NULL, note: None }
+}
+
+#[test]
+fn objects_are_made_read_changed_and_found_again_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let space = tercel::embedded(dir.path()).unwrap();
+    space
+        .run(|tx| {
+            let bob = tx.create(&person("Bob", 30))?;
+            let ann = tx.create(&Person { friends: List(vec![bob, bob]), boss: bob, ..person("Ann", 41) })?;
+            tx.set_root("ann", ann)
+        })
+        .unwrap();
+    for turn in 0..2 {
+        space
+            .run(|tx| {
+                let ann = tx.get(tx.root::<Person>("ann")?.unwrap())?;
+                assert_eq!(ann.name()?, "Ann");
+                assert_eq!(ann.age(), 41 + turn);
+                assert_eq!(ann.boss().get()?.name()?, "Bob");
+                let names: Vec<String> = ann
+                    .friends()
+                    .into_iter()
+                    .map(|f| Ok(f?.name()?.into_owned()))
+                    .collect::<Result<_, Error>>()?;
+                assert_eq!(names, ["Bob", "Bob"]);
+                let mut edit = ann.edit()?;
+                edit.set_age(ann.age() + 1)?;
+                edit.set_note(Some("older".into()))?;
+                assert_eq!(tx.get(ann.reference())?.age(), 42 + turn);
+                assert_eq!(tx.get(ann.reference())?.note().unwrap()?, "older");
+                Ok(())
+            })
+            .unwrap();
+    }
+    space.close().unwrap();
+    let space = tercel::embedded(dir.path()).unwrap();
+    space
+        .run(|tx| {
+            let ann = tx.get(tx.root::<Person>("ann")?.unwrap())?;
+            assert_eq!((ann.age(), ann.name()?.as_ref()), (43, "Ann"));
+            Ok(())
+        })
+        .unwrap();
+    space.close().unwrap();
+}
