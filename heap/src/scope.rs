@@ -77,26 +77,14 @@ pub struct Scope {
 
 impl Scope {
     fn begin(&self) {
-        let slot = self.slot();
-        slot.serial.store(slot.serial.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
-        // From here on no handle that is free now can come to name something else twice (see `table`).
-        light(self.shared.strong);
         self.overlaid.set(false);
         self.adopt(Stamp(watermark(&self.shared.watermark)));
     }
 
     fn end(&self) {
-        let slot = self.slot();
-        let bytes = slot.clear();
+        let bytes = self.slot().clear();
         self.shared.moved_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.shared.ended.fetch_add(1, Ordering::Release);
-        slot.serial.store(slot.serial.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
-    }
-
-    /// This thread is in no hit: handles given back before are nothing to it (see `table`).
-    pub(crate) fn rest(&self) {
-        let serial = &self.slot().serial;
-        serial.store(serial.load(Ordering::Relaxed).wrapping_add(2), Ordering::Release);
     }
 
     #[inline(always)]
@@ -204,13 +192,19 @@ impl Scope {
         if r.is_null() {
             return Step::Null;
         }
-        // The handle cannot pass from one reference to another and on while this scope is open, so what the table
-        // says after this is about `r` or nothing.
+        let gets = &self.slot().gets;
+        let before = gets.load(Ordering::Relaxed);
+        gets.store(before.wrapping_add(1), Ordering::Relaxed);
+        light(self.shared.strong);
+        // While the count is odd no handle passes from one reference to another and on, so what the table says after
+        // this is about `r` or nothing.
         let table = &self.shared.table;
-        if r.hint() == 0 || r.hint() >= table.len() || table.oref(r.hint()) != r.oref() {
-            return Step::Slow;
-        }
-        by_handle::<T, CLEAN>(self, r.hint())
+        let step = match r.hint() != 0 && r.hint() < table.len() && table.oref(r.hint()) == r.oref() {
+            true => by_handle::<T, CLEAN>(self, r.hint()),
+            false => Step::Slow,
+        };
+        gets.store(before.wrapping_add(2), Ordering::Release);
+        step
     }
 
     /// Whether `oref` was read and has left its place since.

@@ -65,8 +65,8 @@ pub(crate) struct Slot {
     /// Blocks 1 to this are or were in use since the scope opened.
     next: AtomicU32,
     granted: AtomicU32,
-    /// Odd while a scope is open.
-    pub(crate) serial: AtomicU32,
+    /// Odd while a token is looked up (see `table`).
+    pub(crate) gets: AtomicU32,
     /// Something that was read is obsolete and has left its place.
     pub(crate) doomed: AtomicBool,
     /// A marked object has been copied or may be reached at another place: a fresh mark does not say that the object
@@ -103,7 +103,7 @@ impl Slot {
             tags: zeroed(frames + 1),
             next: AtomicU32::new(0),
             granted: AtomicU32::new(0),
-            serial: AtomicU32::new(0),
+            gets: AtomicU32::new(0),
             doomed: AtomicBool::new(false),
             moved: AtomicBool::new(false),
             kept: Mutex::default(),

@@ -5,7 +5,7 @@
 //! reserved at their greatest length once and touched as they fill, so they never move. Handle 0 names nothing.
 //!
 //! The invariant: a handle that a word of a visible object names, or that leads to a copy, keeps its reference; one
-//! that is given back is not used again before every scope that was open then has closed.
+//! that is given back is not used again while a scope that might have found it before is still looking up that token.
 
 use tercel_wire::id::Oref;
 
@@ -253,7 +253,7 @@ impl Index {
         }
     }
 
-    /// Every scope that was open at the last rotation has closed: what was given back before it may be used again.
+    /// Every look-up that was under way at the last rotation has ended: what was given back before it may be used again.
     pub(crate) fn rotate(&mut self, table: &Table) {
         let old = std::mem::replace(&mut self.old, std::mem::take(&mut self.young));
         if old.len != 0 {
@@ -263,7 +263,7 @@ impl Index {
         }
     }
 
-    /// Whether handles wait for scopes to close.
+    /// Whether handles wait for look-ups to end.
     pub(crate) fn waiting(&self) -> bool {
         self.young.len + self.old.len != 0
     }

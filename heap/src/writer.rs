@@ -84,7 +84,7 @@ pub fn heap(
         replacer: Replacer::new(&config.policy, plan.frames),
         round: 0,
         shy: false,
-        serials: vec![0; config.scopes_max],
+        gets: vec![0; config.scopes_max],
         pending: Vec::with_capacity(2 * PENDING_MAX),
         parked: Vec::with_capacity(PENDING_MAX),
         ended: 0,
@@ -121,8 +121,8 @@ pub struct Writer {
     round: u32,
     /// It has met a pin.
     shy: bool,
-    /// Serials of the slots at the last rotation of given-back handles.
-    serials: Vec<u32>,
+    /// Look-ups of the slots at the last rotation of given-back handles.
+    gets: Vec<u32>,
     /// Pages that may have lost their last copy, each once.
     pending: Vec<PageId>,
     /// Those of them that an open read set names.
@@ -237,6 +237,11 @@ impl Writer {
         let w = self.watermark();
         let slot = scope.slot();
         let mut obsolete = slot.doomed.load(Ordering::Acquire);
+        if !obsolete && w == scope.snapshot() {
+            // The state that was read from is still the current one. This keeps a long transaction's misses from looking
+            // at everything that it has read, each time.
+            return Ok(());
+        }
         slot.marks(|spot| {
             obsolete |= self.shared.arena.object(spot).flags().load(Ordering::Relaxed) & INVALID != 0;
         });
@@ -287,7 +292,8 @@ impl Writer {
     }
 
     /// Appends the pages that no cached object, pin or open read set names any more; each is reported once, until it is
-    /// installed again. Who asked for invalidations of them need not any longer.
+    /// installed again. Who asked for invalidations of them need not any longer. To be called now and then: until it is
+    /// reported, a page costs bytes of the budget, and the cache would shrink for pages that it does not hold.
     pub fn dropped(&mut self, out: &mut Vec<PageId>) {
         let ended = self.shared.ended.load(Ordering::Acquire);
         if ended != std::mem::replace(&mut self.ended, ended) {
@@ -416,7 +422,7 @@ impl Writer {
         if self.index.spare() >= handles { Ok(()) } else { Err(Full { pinned: 0 }) }
     }
 
-    /// Lets handles that were given back be used again if every scope that was open then has closed.
+    /// Lets handles that were given back be used again if every look-up that was under way then has ended.
     fn rest_handles(&mut self) {
         if !self.index.waiting() {
             return;
@@ -427,13 +433,13 @@ impl Writer {
 
     /// The same, where a heavy fence has just been paid for.
     fn rest_handles_fenced(&mut self) {
-        let passed = self.shared.slots.iter().zip(&self.serials).all(|(slot, &then)| {
-            then % 2 == 0 || slot.get().is_some_and(|s| s.serial.load(Ordering::Acquire) != then)
+        let passed = self.shared.slots.iter().zip(&self.gets).all(|(slot, &then)| {
+            then % 2 == 0 || slot.get().is_some_and(|s| s.gets.load(Ordering::Acquire) != then)
         });
         if passed {
             self.index.rotate(&self.shared.table);
-            for (slot, serial) in self.shared.slots.iter().zip(&mut self.serials) {
-                *serial = slot.get().map_or(0, |s: &Slot| s.serial.load(Ordering::Acquire));
+            for (slot, gets) in self.shared.slots.iter().zip(&mut self.gets) {
+                *gets = slot.get().map_or(0, |s: &Slot| s.gets.load(Ordering::Acquire));
             }
         }
     }
@@ -582,3 +588,28 @@ impl PageInfo {
 const MARKS_GRANT: u32 = 8;
 /// Frames below which growing tables may not push the cache.
 const FRAMES_LEFT_MIN: usize = 6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{Boxed, SeqCst};
+
+    #[test]
+    fn a_handle_rests_while_a_token_is_looked_up() {
+        let config = Config { budget_bytes: 512 << 10, ..Config::default() };
+        let memory = Boxed::new(crate::arena_bytes(&config).unwrap());
+        let (reader, mut w) = heap(config, Box::new(memory), Box::new(SeqCst)).unwrap();
+        let scope = reader.scope().unwrap();
+        let free = |w: &Writer| w.index.spare();
+        let all = free(&w);
+        w.rest_handles_fenced();
+        scope.slot().gets.store(1, Ordering::Relaxed);
+        let handle = w.handle(Oref::from_raw(1 << 9).unwrap()).unwrap();
+        w.index.tidy(&w.shared.table, handle);
+        (0..5).for_each(|_| w.rest_handles());
+        assert_eq!(free(&w), all - 1);
+        scope.slot().gets.store(2, Ordering::Relaxed);
+        (0..2).for_each(|_| w.rest_handles());
+        assert_eq!((free(&w), w.index.waiting()), (all, false));
+    }
+}

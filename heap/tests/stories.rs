@@ -449,3 +449,84 @@ fn flagging_a_page_reaches_what_was_kept_elsewhere() {
     ));
     assert!(matches!(w.writer.lookup(&later, oref(1, 0), TypeKey::of::<Node>()), Resolved::Ready { .. }));
 }
+
+/// Fills the cache with other pages until `o` has no copy any more.
+fn evict(w: &mut World, o: Oref) {
+    let mut scope = w.reader.scope().unwrap();
+    for p in 100..400 {
+        if !w.server.kept.contains_key(&oref(p, 0)) {
+            w.server.put(oref(p, 0), Kept::Plain, Node::new(p as u64, "", Oref::NULL, &[]));
+        }
+        w.get(&scope, oref(p, 0)).unwrap();
+        scope.reset();
+        if !w.writer.is_cached(o.page()) && w.writer.stats().frames_compacted == 0 {
+            return;
+        }
+    }
+    w.writer.verify().unwrap();
+}
+
+#[test]
+fn what_was_read_and_evicted_still_dooms_when_it_changes() {
+    let mut w = World::new(small(Policy::Lru));
+    w.server.put(oref(1, 0), Kept::Plain, Node::new(1, "", Oref::NULL, &[]));
+    w.server.put(oref(2, 0), Kept::Plain, Node::new(2, "", Oref::NULL, &[]));
+    let (s, t) = (w.reader.scope().unwrap(), w.reader.scope().unwrap());
+    w.get(&s, oref(1, 0)).unwrap();
+    w.get(&t, oref(2, 0)).unwrap();
+    evict(&mut w, oref(1, 0));
+    assert!(!w.writer.is_cached(PageId::new(1).unwrap()) && s.has_moved(oref(1, 0)));
+    assert_eq!(w.read_set(&s), [oref(1, 0)].into());
+    w.commit(&[(oref(1, 0), Node::new(9, "", Oref::NULL, &[]))]);
+    assert_eq!((w.writer.recheck(&s), w.writer.recheck(&t)), (Err(Doomed), Ok(())));
+}
+
+#[test]
+fn a_change_reaches_the_copy_in_a_superseded_frame() {
+    let mut w = chain();
+    let scope = w.reader.scope().unwrap();
+    let a = w.get(&scope, oref(1, 0)).unwrap();
+    drop(w.follow(&scope, &a, NEXT).unwrap());
+    let mut later = w.reader.scope().unwrap();
+    // The page is fetched again although nothing in it changed: `a` stays in the old frame, valid.
+    w.fetch(PageId::new(1).unwrap()).unwrap();
+    let b = w.follow(&scope, &a, NEXT).unwrap().unwrap();
+    assert_eq!(b.fixed::<u64>(ID), 11);
+    w.commit(&[(oref(1, 1), Node::new(111, "new", Oref::NULL, &[]))]);
+    assert_eq!(w.writer.recheck(&scope), Err(Doomed));
+    later.reset();
+    assert_eq!(w.get(&later, oref(1, 1)).unwrap().fixed::<u64>(ID), 111);
+}
+
+#[test]
+fn a_private_copy_is_asked_for_even_when_the_shared_one_was_fetched_anew() {
+    let mut w = chain();
+    let scope = w.reader.scope().unwrap();
+    let back = w.get(&scope, oref(2, 0)).unwrap();
+    let at = back.var_at(KIDS, 0);
+    drop(w.follow(&scope, &back, at).unwrap());
+    scope.set_overlaid(true);
+    w.fetch(PageId::new(1).unwrap()).unwrap();
+    assert!(matches!(w.writer.resolve(&scope, &back, at, TypeKey::of::<Node>()), Resolved::Ready { .. }));
+    // The new copy has no mark of the first read, and yet the caller must look at its private copies.
+    assert!(matches!(scope.follow::<Node>(&back, at), Step::Slow));
+    assert!(matches!(scope.follow_clean::<Node>(&back, at), Step::Hit(_)));
+}
+
+#[test]
+fn handles_come_back_while_a_scope_stays_open() {
+    let mut w = World::new(small(Policy::Lru));
+    for p in 1..=3000 {
+        w.server.put(oref(p, 0), Kept::Plain, Node::new(p as u64, "", Oref::NULL, &[]));
+    }
+    let idle = w.reader.scope().unwrap();
+    let before = w.writer.stats().table_bytes;
+    for p in 1..=3000 {
+        let scope = w.reader.scope().unwrap();
+        w.get(&scope, oref(p, 0)).unwrap();
+        w.writer.dropped(&mut vec![]);
+    }
+    let stats = w.writer.stats();
+    assert!(stats.taken > 2000 && stats.table_bytes == before, "{stats:?}");
+    drop(idle);
+}

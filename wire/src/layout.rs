@@ -587,16 +587,24 @@ fn refs_of_var(shape: &Shape, body: &[u8], at: usize, f: &mut dyn FnMut(usize)) 
             let size = t.size();
             for i in 0..len {
                 let at = at + i * size;
-                match t {
-                    Shape::Ref(_) => f(at),
-                    Shape::Record(r) => {
-                        r.refs.iter().for_each(|&o| f(at + o as usize));
-                        r.refs_of_vars(body, at, f);
-                    }
-                    t => refs_of_var(t, body, at, f),
-                }
+                refs_of_element(t, body, at, f);
             }
         }
+    }
+}
+
+/// All references of an element of a list, those of its fixed part included: no table lists these.
+fn refs_of_element(shape: &Shape, body: &[u8], at: usize, f: &mut dyn FnMut(usize)) {
+    match shape {
+        Shape::Ref(_) => f(at),
+        Shape::Record(r) => {
+            r.refs.iter().for_each(|&o| f(at + o as usize));
+            r.refs_of_vars(body, at, f);
+        }
+        Shape::Option(t) if t.has_none() => refs_of_element(t, body, at, f),
+        Shape::Option(t) if body[at] == 1 => refs_of_element(t, body, at + t.align(), f),
+        Shape::Option(_) => {}
+        other => refs_of_var(other, body, at, f),
     }
 }
 

@@ -706,6 +706,29 @@ mod tests {
     }
 
     #[test]
+    fn references_are_found_in_optional_elements_of_lists() {
+        let record = shape(&[("r", Shape::Ref("".into()))]);
+        let l = shape(&[
+            ("o", Shape::List(Box::new(Shape::Option(Box::new(Shape::Ref("".into())))))),
+            ("r", Shape::List(Box::new(Shape::Option(Box::new(Shape::Record(Box::new(record))))))),
+            ("d", Shape::Ref("".into())),
+        ]);
+        let r = Ref::<Any>::new(Oref::from_raw(7 << 9).unwrap());
+        let mut no = NoSpill;
+        let mut e = Encoder::new(l.size(), &mut no);
+        List(vec![Some(r), None]).put(&mut e, l.places()[0].at);
+        let block = e.put_block(l.places()[1].at, 2, 8, 4).unwrap();
+        e.set(block, &[1]);
+        r.put(&mut e, block + 4);
+        r.put(&mut e, l.places()[2].at);
+        let bytes = e.finish(ClassId(20)).unwrap();
+        l.check(&bytes[4..]).unwrap();
+        let mut refs = vec![];
+        l.refs(&bytes[4..], |at| refs.push(crate::cursor::le32(&bytes[4..], at)));
+        assert_eq!(refs, [7 << 9, 7 << 9, 0, 7 << 9]);
+    }
+
+    #[test]
     fn an_object_above_a_page_is_refused() {
         let mut no = NoSpill;
         let mut e = Encoder::new(4 * 10, &mut no).spill_above(1 << 16);

@@ -133,7 +133,6 @@ impl Writer {
 
     /// Room for everything that finding one object can need, so that nothing is evicted between finding and answering.
     fn prepare(&mut self, scope: &Scope) -> Result<(), Full> {
-        scope.rest();
         self.marks_room(scope)?;
         self.table_room(4)
     }
@@ -255,6 +254,12 @@ impl Writer {
         if self.shared.types.get(made.number).is_none_or(|t| t.key.id != key.id) {
             return Resolved::WrongClass { found: class_of(object) };
         }
+        // Before any handle is held: taking a frame may give back one that only an obsolete copy there still named.
+        if self.free.is_empty()
+            && let Err(full) = self.free_frames(1)
+        {
+            return Resolved::Full(full);
+        }
         let full = Resolved::Full(Full { pinned: 0 });
         let Some(handle) = self.handle(oref) else { return full };
         let to = match to.map(|to| self.handle(to)) {
@@ -262,13 +267,6 @@ impl Writer {
             Some(Some(h)) => Some(h),
             None => None,
         };
-        if self.free.is_empty() {
-            // Nothing was promised to the caller yet, so frames may go; what was found is in `made`.
-            if let Err(full) = self.free_frames(1) {
-                self.tidy(handle, to);
-                return Resolved::Full(full);
-            }
-        }
         let Some(spot) = self.append(handle, &made, to) else {
             self.tidy(handle, to);
             return full;

@@ -252,16 +252,25 @@ impl World {
 
     /// Reads by reference.
     pub fn get<'s>(&mut self, scope: &'s Scope, o: Oref) -> Result<View<'s, Node>, Stop> {
-        let mut hint = 0;
+        self.get_hinted(scope, o, &mut 0)
+    }
+
+    /// Reads by reference, beginning with a hint that may be old.
+    pub fn get_hinted<'s>(
+        &mut self,
+        scope: &'s Scope,
+        o: Oref,
+        hint: &mut u32,
+    ) -> Result<View<'s, Node>, Stop> {
         for _ in 0..50 {
-            match scope.get_clean(Ref::<Node>::with_hint(o, hint)) {
+            match scope.get_clean(Ref::<Node>::with_hint(o, *hint)) {
                 Step::Hit(v) => return Ok(v),
                 Step::Null => panic!("{o} is not null"),
                 Step::Slow => {}
             }
             self.recheck(scope)?;
             let r = self.writer.lookup(scope, o, TypeKey::of::<Node>());
-            hint = self.resolved(r)?;
+            *hint = self.resolved(r)?;
         }
         panic!("no way to {o}");
     }

@@ -30,7 +30,7 @@ impl Hac {
     pub(super) fn new(params: HacParams, frames: usize) -> Hac {
         // A fence costs about as much as looking at one frame, so eight victims make it cheap; in small caches that
         // would be a large part of everything.
-        Hac { params, batch: (frames / 128).clamp(1, 8), primary: 0, epoch: 0, candidates: Vec::new() }
+        Hac { params, batch: (frames / 64).clamp(1, 8), primary: 0, epoch: 0, candidates: Vec::new() }
     }
 }
 
