@@ -16,7 +16,7 @@ pub const CREDIT: u16 = 256;
 pub const LEASE_PAGES: u16 = 64;
 /// Pages that a session may hold leased and not yet full: a bulk load that gives 128 MB of objects their places before
 /// it writes them.
-pub const LEASED_PAGES_MAX: usize = 16_384;
+pub const LEASED_PAGES_MAX: usize = 1 << 16;
 
 /// Silence after which a side asks the other, in milliseconds. Twice this stops serializable reads.
 pub const KEEPALIVE_MS: u32 = 2_000;
@@ -36,6 +36,16 @@ pub const EVICTED_MAX: usize = 65_536;
 /// Pages that one session may be subscribed to: more than its cache can hold in most cases. Beyond it the server
 /// revokes.
 pub const SUBSCRIPTIONS_MAX: usize = 1 << 20;
+
+/// Pages asked back from one session and not yet given back. A client answers within a round trip; one that goes on
+/// fetching without an answer is cut off here.
+pub const REVOKING_MAX: usize = 1_024;
+
+/// Bytes of transactions arriving in parts, of all sessions together: a few of the largest at once.
+pub const STAGED_BYTES_MAX: usize = 4 * TRANSACTION_BYTES_MAX;
+
+/// Pages known to be empty that a client stays subscribed to, so that a birth there is heard of.
+pub const EMPTY_PAGES_MAX: usize = 1_024;
 
 /// Changes kept for sessions that resume, in objects.
 pub const RECENT_CHANGES_MAX: usize = 1 << 16;

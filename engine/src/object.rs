@@ -438,31 +438,89 @@ impl<H: Class, T> Refs<'_, '_, H, T> {
     }
 }
 
+impl<'a, 't, H: Class, T> Refs<'a, 't, H, T> {
+    /// The same references, expecting another class.
+    pub fn cast<U>(&self) -> Refs<'a, 't, H, U> {
+        Refs { holder: self.holder, list: self.list, tx: self.tx, class: PhantomData }
+    }
+
+    /// Reference `i` as a value; none beyond the end.
+    pub fn reference_at(&self, i: usize) -> Result<Option<Ref<T>>, Error> {
+        let (oref, hint) = match self.holder.var(self.list) {
+            Var::Here { at, len } if i < len => self.holder.word(at + 4 * i),
+            Var::Spilled { at, len } if i < len => {
+                let (leaf, i) = self.leaf_of(self.holder.word(at).0, len, i)?;
+                match leaf.var(0) {
+                    Var::Here { at, len } if i < len => leaf.word(at + 4 * i),
+                    _ => return Err(short(leaf.oref())),
+                }
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(Ref::with_hint(oref, hint)))
+    }
+
+    /// The leaf of the tree at `root` that holds reference `i` of `len`, and its place there. All nodes are full but
+    /// the last of each level, so the way down is arithmetic.
+    #[cold]
+    fn leaf_of(&self, root: Oref, len: usize, mut i: usize) -> Result<(View<'t, RefsLeaf>, usize), Error> {
+        let mut span = class::NODE_CHILDREN;
+        while span < len {
+            span = span.saturating_mul(class::NODE_CHILDREN);
+        }
+        let mut at = root;
+        loop {
+            match self.tx.tree_node(at)? {
+                TreeNode::Refs(leaf) if span == class::NODE_CHILDREN => return Ok((leaf, i)),
+                TreeNode::Children(children) if span > class::NODE_CHILDREN => {
+                    span /= class::NODE_CHILDREN;
+                    at = *children.get(i / span).ok_or_else(|| short(at))?;
+                    i %= span;
+                }
+                _ => return Err(short(at)),
+            }
+        }
+    }
+}
+
+#[cold]
+fn short(oref: Oref) -> Error {
+    Error::Corrupt(format!("the node {oref} of a large list does not hold what its length says"))
+}
+
 impl<'a, 't, H: Class, T: Object> Refs<'a, 't, H, T> {
+    /// Object `i`; none beyond the end, or if the reference is null.
+    #[inline]
+    pub fn get(&self, i: usize) -> Result<Option<Obj<'t, T>>, Error> {
+        match self.holder.var(self.list) {
+            Var::Here { len, .. } if i < len => self.tx.follow_item(self.holder, self.list, i),
+            Var::Spilled { at, len } if i < len => {
+                let (leaf, i) = self.leaf_of(self.holder.word(at).0, len, i)?;
+                match leaf.var(0) {
+                    Var::Here { len, .. } if i < len => self.tx.follow_item(&leaf, 0, i),
+                    _ => Err(short(leaf.oref())),
+                }
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// The objects in order; null references are left out.
+    #[inline(always)]
     pub fn iter(&self) -> RefsIter<'a, 't, H, T> {
-        let (left, root) = match self.holder.var(self.list) {
+        let (len, tree) = match self.holder.var(self.list) {
             Var::None => (0, None),
             Var::Here { len, .. } => (len, None),
-            Var::Spilled { at, .. } => (0, Some(self.holder.word(at).0)),
+            Var::Spilled { at, .. } => (0, Some(TreeIter::new(self.holder.word(at).0))),
         };
-        RefsIter {
-            tx: self.tx,
-            holder: self.holder,
-            list: self.list,
-            leaf: None,
-            next: 0,
-            len: left,
-            root,
-            path: Vec::new(),
-            class: PhantomData,
-        }
+        RefsIter { tx: self.tx, holder: self.holder, list: self.list, next: 0, len, tree, class: PhantomData }
     }
 }
 
 impl<'a, 't, H: Class, T: Object> IntoIterator for Refs<'a, 't, H, T> {
     type Item = Result<Obj<'t, T>, Error>;
     type IntoIter = RefsIter<'a, 't, H, T>;
+    #[inline(always)]
     fn into_iter(self) -> RefsIter<'a, 't, H, T> {
         self.iter()
     }
@@ -473,19 +531,74 @@ pub struct RefsIter<'a, 't, H, T> {
     tx: &'t Tx<'t>,
     holder: &'a View<'t, H>,
     list: usize,
-    /// The leaf whose references are being gone through, if the list is in chunks.
+    next: usize,
+    /// Elements that are in the object; none if the list is in chunks.
+    len: usize,
+    tree: Option<Box<TreeIter<'t>>>,
+    class: PhantomData<fn() -> T>,
+}
+
+impl<'t, H: Class, T: Object> Iterator for RefsIter<'_, 't, H, T> {
+    type Item = Result<Obj<'t, T>, Error>;
+
+    // Inlined although it is long: its answer is then taken apart in registers and not through memory, which would be
+    // most of the time of a step.
+    #[inline(always)]
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.next < self.len {
+            let i = self.next;
+            self.next += 1;
+            match self.tx.follow_item(self.holder, self.list, i) {
+                Ok(None) => {}
+                Ok(Some(obj)) => return Some(Ok(obj)),
+                Err(e) => return Some(Err(e)),
+            }
+        }
+        match &mut self.tree {
+            None => None,
+            Some(tree) => tree.next(self.tx),
+        }
+    }
+}
+
+/// Goes through the references of a list in chunks.
+struct TreeIter<'t> {
+    /// The leaf whose references are being gone through.
     leaf: Option<View<'t, RefsLeaf>>,
     next: usize,
     len: usize,
     root: Option<Oref>,
     path: Vec<Vec<Oref>>,
-    class: PhantomData<fn() -> T>,
 }
 
-impl<'t, H: Class, T: Object> RefsIter<'_, 't, H, T> {
-    /// Goes to the next leaf of the tree, if there is one.
+impl<'t> TreeIter<'t> {
     #[cold]
-    fn next_leaf(&mut self) -> Result<bool, Error> {
+    fn new(root: Oref) -> Box<TreeIter<'t>> {
+        Box::new(TreeIter { leaf: None, next: 0, len: 0, root: Some(root), path: Vec::new() })
+    }
+
+    #[inline(never)]
+    fn next<T: Object>(&mut self, tx: &'t Tx<'t>) -> Option<Result<Obj<'t, T>, Error>> {
+        loop {
+            if self.next == self.len {
+                match self.next_leaf(tx) {
+                    Ok(true) => continue,
+                    Ok(false) => return None,
+                    Err(e) => return Some(Err(e)),
+                }
+            }
+            let i = self.next;
+            self.next += 1;
+            match tx.follow_item(self.leaf.as_ref()?, 0, i) {
+                Ok(None) => {}
+                Ok(Some(obj)) => return Some(Ok(obj)),
+                Err(e) => return Some(Err(e)),
+            }
+        }
+    }
+
+    /// Goes to the next leaf of the tree, if there is one.
+    fn next_leaf(&mut self, tx: &'t Tx<'t>) -> Result<bool, Error> {
         let mut next = self.root.take();
         loop {
             let Some(oref) = next else {
@@ -499,7 +612,7 @@ impl<'t, H: Class, T: Object> RefsIter<'_, 't, H, T> {
                 }
                 continue;
             };
-            match self.tx.tree_node(oref)? {
+            match tx.tree_node(oref)? {
                 TreeNode::Children(mut children) => {
                     children.reverse();
                     if self.path.len() >= TREE_HEIGHT_MAX {
@@ -518,37 +631,6 @@ impl<'t, H: Class, T: Object> RefsIter<'_, 't, H, T> {
                     return Ok(true);
                 }
                 TreeNode::Bytes(_) => return Err(Error::Corrupt(format!("{oref} should hold references"))),
-            }
-        }
-    }
-}
-
-impl<'t, H: Class, T: Object> Iterator for RefsIter<'_, 't, H, T> {
-    type Item = Result<Obj<'t, T>, Error>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            if self.next == self.len {
-                if self.root.is_none() && self.path.is_empty() {
-                    return None;
-                }
-                match self.next_leaf() {
-                    Ok(true) => continue,
-                    Ok(false) => return None,
-                    Err(e) => return Some(Err(e)),
-                }
-            }
-            let i = self.next;
-            self.next += 1;
-            let found = match &self.leaf {
-                None => self.tx.follow_item(self.holder, self.list, i),
-                Some(leaf) => self.tx.follow_item(leaf, 0, i),
-            };
-            match found {
-                Ok(None) => {}
-                Ok(Some(obj)) => return Some(Ok(obj)),
-                Err(e) => return Some(Err(e)),
             }
         }
     }

@@ -9,7 +9,7 @@ use tercel_wire::id::ClassId;
 use tercel_wire::layout::Layout;
 use tercel_wire::message::Classes as ClassesMessage;
 
-use super::Client;
+use super::{Client, Link};
 use crate::error::Error;
 use crate::object::{BytesLeaf, ChunkNode, RefsLeaf, Root};
 use crate::table::Map;
@@ -26,6 +26,8 @@ pub(super) struct Classes {
     asked: Option<u64>,
     /// Whether the catalogue was read since the connection was made.
     fresh: bool,
+    /// How often it was read.
+    reads: u32,
     /// Definitions under way: call, name.
     defining: Map<u64, String>,
     failed: Map<String, Error>,
@@ -39,6 +41,7 @@ impl Classes {
             bound: Map::default(),
             asked: None,
             fresh: false,
+            reads: 0,
             defining: Map::default(),
             failed: Map::default(),
         };
@@ -74,6 +77,7 @@ impl Classes {
     pub(super) fn learned(&mut self, m: ClassesMessage, writer: &mut Writer) -> Result<(), Error> {
         self.asked = None;
         self.fresh = true;
+        self.reads += 1;
         for (id, layout) in m.classes {
             self.add(id, layout, writer);
         }
@@ -111,7 +115,8 @@ impl Classes {
 impl Client {
     /// Reads the catalogue; whether that is done.
     fn catalogue(&mut self) -> bool {
-        if !self.classes.fresh && self.classes.asked.is_none() {
+        // What is asked for without a connection would be forgotten when one is made, and waited for in vain.
+        if !self.classes.fresh && self.classes.asked.is_none() && self.link == Link::Up {
             self.classes.asked = Some(self.request(Kind::Catalogue, &[]));
         }
         self.classes.fresh
@@ -157,18 +162,25 @@ impl Client {
     }
 
     /// Lets a type of the program read objects of a stored class; `None` while the catalogue is being read.
+    /// `missing` is how often the catalogue had been read when this search first found the class missing.
     pub(super) fn bind_for_reading(
         &mut self,
         now: Now,
         key: TypeKey,
         id: ClassId,
+        missing: &mut Option<u32>,
     ) -> Option<Result<(), Error>> {
         let Some(stored) = self.classes.layouts.get(&id).cloned() else {
-            if self.catalogue() {
-                // It was defined after the catalogue was read, so it must be read again; a class that is still not
-                // there then means damage.
+            // It may have been defined after the catalogue was read, so it is read again, once.
+            let reads = *missing.get_or_insert_with(|| {
                 self.classes.fresh = false;
-                self.catalogue();
+                self.classes.reads
+            });
+            if self.catalogue() && self.classes.reads != reads {
+                return Some(Err(Error::Corrupt(format!(
+                    "an object of class {}, which the space does not have",
+                    id.0
+                ))));
             }
             return None;
         };

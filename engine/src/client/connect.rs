@@ -1,6 +1,6 @@
 //! Connections: greeting, silence, loss, and every frame that arrives.
 
-use tercel_wire::frame::{Deframer, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel_wire::frame::{BODY_BYTES_MAX, Deframer, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::message::{
     Classes as ClassesMessage, Hello, Leased, PageReply, Reason, Refused, Resume, Stream, Verdict, Welcome,
 };
@@ -22,6 +22,8 @@ impl Client {
             watermark: self.reader.watermark(),
             pages: self.fetches.subscriptions(),
         });
+        // A cache of more pages than a message can name begins anew.
+        let resume = resume.filter(|r| r.pages.len() <= RESUMED_PAGES_MAX);
         let hello = Hello {
             client: self.id,
             connection: self.connection,
@@ -42,20 +44,22 @@ impl Client {
         self.out.clear();
         // Replies to the old connection will not come, or must not count if they do.
         self.fetches.abandon();
-        self.leases.abandon();
+        // The server drops them with the session.
+        self.leases.drop_all();
         self.classes.abandon();
         self.raw.abandon();
         self.status_call = None;
     }
 
     pub(super) fn tick(&mut self, now: Now) {
-        if self.link != Link::Up {
+        if !matches!(self.link, Link::Greeting | Link::Up) {
             return;
         }
         if now.since_us(self.last_heard) > 2 * self.keepalive_us {
             return self.disconnected("the server has been silent for two keepalives".into());
         }
-        if now.since_us(self.last_heard.max(self.last_asked)) >= self.keepalive_us {
+        // However much is heard: a server that talks all the time must hear from us, too.
+        if self.link == Link::Up && now.since_us(self.last_asked) >= self.keepalive_us {
             self.last_asked = now;
             self.request(Kind::Ping, &[]);
         }
@@ -117,7 +121,9 @@ impl Client {
             }
             Kind::Refused => self.refused(header.call, Refused::decode(body).map_err(broken)?),
             other => {
-                return Err(Error::Unavailable(format!("the server sent {other:?}, which only clients send")));
+                return Err(Error::Unavailable(format!(
+                    "the server sent {other:?}, which only clients send"
+                )));
             }
         }
         Ok(())
@@ -140,6 +146,15 @@ impl Client {
             self.link = Link::Refused(Error::Schema(what));
             return;
         }
+        if w.watermark < self.reader.watermark() {
+            let what = format!(
+                "the server knows commits up to {} and this client has seen {}: it was restored from an older backup",
+                w.watermark,
+                self.reader.watermark()
+            );
+            self.link = Link::Refused(Error::Corrupt(what));
+            return;
+        }
         self.space = w.space;
         self.config.space = w.space;
         if !w.resumed {
@@ -150,9 +165,6 @@ impl Client {
             if w.watermark > self.reader.watermark() {
                 self.writer.advance(w.watermark);
             }
-        }
-        if w.epoch != self.epoch {
-            self.leases.drop_all();
         }
         self.epoch = w.epoch;
         self.keepalive_us = w.keepalive_ms as u64 * 1000;
@@ -170,6 +182,7 @@ impl Client {
                 // The server has forgotten this client's operations: it comes back as another one.
                 let mut random = crate::random::Random::new(self.id.0);
                 self.id = tercel_wire::id::ClientId(random.next_u64());
+                self.connection = 0;
                 self.ops.evicted();
                 self.disconnected(r.text);
                 return;
@@ -187,9 +200,12 @@ impl Client {
             || self.raw.refused(call, &error);
         if !known && call == 0 {
             match r.reason {
-                Reason::Unavailable => self.disconnected(error.to_string()),
+                Reason::Unavailable | Reason::Full => self.disconnected(error.to_string()),
                 _ => self.link = Link::Refused(error),
             }
         }
     }
 }
+
+/// Pages that a greeting can name: each takes eight bytes, and the rest of it is below 64.
+const RESUMED_PAGES_MAX: usize = (BODY_BYTES_MAX - 64) / 8;

@@ -1,15 +1,20 @@
 //! Pages asked for and pages subscribed to.
 //!
 //! Invalidations that arrive while a fetch is outstanding are kept with it and applied to its reply: which of the two
-//! came first on the wire does not matter, only their stamps do.
+//! came first on the wire does not matter, only their stamps do. That a slot is empty is believed only as long as the
+//! page is subscribed to and nothing was born in the slot since the fetch that showed it.
 
+use std::collections::VecDeque;
+
+use tercel_heap::InstallError;
 use tercel_wire::frame::{Header, Kind};
-use tercel_wire::id::{Oref, PageId, Stamp};
+use tercel_wire::id::{Oref, PageId, SLOTS_MAX, Stamp};
 use tercel_wire::message::{Fetch as FetchMessage, PageReply, Unsubscribe};
 use tercel_wire::page::Page;
 
 use super::Client;
 use crate::error::Error;
+use crate::limits;
 use crate::table::Map;
 
 /// Fetches and subscriptions of a client.
@@ -18,11 +23,22 @@ pub(super) struct Fetches {
     /// Counts fetches, over all connections.
     last: u32,
     outstanding: Map<PageId, Outstanding>,
-    /// What the server must tell us about, and the last fetch that was served.
-    subscribed: Map<PageId, u32>,
-    /// How the last fetch of a page ended, if not with a page.
-    ended: Map<PageId, (u32, Result<(), Error>)>,
+    /// What the server must tell us about.
+    subscribed: Map<PageId, Subscribed>,
+    /// Pages that were found empty, the oldest first; some may have been fetched again since.
+    empty: VecDeque<PageId>,
+    /// How the last fetch of a page failed.
+    failed: Map<PageId, (u32, Error)>,
     dropped: Vec<PageId>,
+}
+
+struct Subscribed {
+    /// The last fetch that was served.
+    fetch: u32,
+    /// Nothing was ever written to the page.
+    empty: bool,
+    /// Slots that changed since, if any did: a bit each.
+    changed: Option<Box<[u64; SLOTS_MAX as usize / 64]>>,
 }
 
 struct Outstanding {
@@ -34,12 +50,22 @@ struct Outstanding {
     early: Option<(Stamp, Vec<u8>)>,
 }
 
-/// Ends without a page that are remembered for whoever waits; each is looked at at once or asked for again.
-const ENDED_MAX: usize = 1_024;
+/// Failures that are remembered for whoever waits; each is looked at at once or asked for again.
+const FAILED_MAX: usize = 1_024;
+
+impl Subscribed {
+    fn change(&mut self, slot: u16) {
+        self.changed.get_or_insert_default()[slot as usize / 64] |= 1 << (slot % 64);
+    }
+
+    fn has_changed(&self, slot: u16) -> bool {
+        self.changed.as_ref().is_some_and(|c| c[slot as usize / 64] & 1 << (slot % 64) != 0)
+    }
+}
 
 impl Fetches {
     pub(super) fn subscriptions(&self) -> Vec<(PageId, u32)> {
-        let mut all: Vec<_> = self.subscribed.iter().map(|(p, f)| (*p, *f)).collect();
+        let mut all: Vec<_> = self.subscribed.iter().map(|(p, s)| (*p, s.fetch)).collect();
         all.sort_unstable();
         all
     }
@@ -57,12 +83,13 @@ impl Fetches {
     /// The connection is gone.
     pub(super) fn abandon(&mut self) {
         self.outstanding.clear();
-        self.ended.clear();
+        self.failed.clear();
     }
 
     /// The server has forgotten the subscriptions.
     pub(super) fn forget(&mut self) {
         self.subscribed.clear();
+        self.empty.clear();
     }
 
     pub(super) fn refused(&mut self, call: u64, error: &Error) -> bool {
@@ -70,28 +97,46 @@ impl Fetches {
             return false;
         };
         if let Some(o) = self.outstanding.remove(&page) {
-            self.end(page, o.fetch, Err(error.clone()));
+            self.fail(page, o.fetch, error.clone());
         }
         true
     }
 
-    fn end(&mut self, page: PageId, fetch: u32, how: Result<(), Error>) {
-        if self.ended.len() >= ENDED_MAX {
-            self.ended.clear();
+    fn fail(&mut self, page: PageId, fetch: u32, error: Error) {
+        if self.failed.len() >= FAILED_MAX {
+            self.failed.clear();
         }
-        self.ended.insert(page, (fetch, how));
+        self.failed.insert(page, (fetch, error));
     }
 
-    /// An object changed: fetches under way must know.
+    /// An object changed: fetches under way must know, and so must those who found its slot empty.
     pub(super) fn changed(&mut self, oref: Oref, stamp: Stamp) {
         if let Some(o) = self.outstanding.get_mut(&oref.page()) {
             o.kept.push((oref.slot(), stamp));
         }
+        if let Some(s) = self.subscribed.get_mut(&oref.page()) {
+            s.change(oref.slot());
+        }
     }
 
-    /// How the fetch `fetch` of `page` or a later one ended without a page.
-    pub(super) fn ended(&self, page: PageId, fetch: u32) -> Option<&Result<(), Error>> {
-        self.ended.get(&page).filter(|(f, _)| *f >= fetch).map(|(_, how)| how)
+    /// Why the fetch `fetch` of `page`, or a later one, failed.
+    pub(super) fn failed(&self, page: PageId, fetch: u32) -> Option<&Error> {
+        self.failed.get(&page).filter(|(f, _)| *f >= fetch).map(|(_, error)| error)
+    }
+
+    /// Whether what the fetch `fetch`, or a later one, showed of this slot is still so.
+    pub(super) fn is_known(&self, oref: Oref, fetch: u32) -> bool {
+        self.subscribed.get(&oref.page()).is_some_and(|s| s.fetch >= fetch && !s.has_changed(oref.slot()))
+    }
+
+    /// Whether that fetch, or a later one, was answered with what the page has.
+    pub(super) fn is_served(&self, page: PageId, fetch: u32) -> bool {
+        !self.outstanding.contains_key(&page) && self.subscribed.get(&page).is_some_and(|s| s.fetch >= fetch)
+    }
+
+    /// Whether the page was empty when it was fetched last.
+    pub(super) fn is_empty(&self, page: PageId) -> bool {
+        self.subscribed.get(&page).is_some_and(|s| s.empty)
     }
 
     /// The server wants to forget a page: whether it may, which it may not if a newer fetch was served or is under way.
@@ -100,11 +145,11 @@ impl Fetches {
             return false;
         }
         match self.subscribed.get(&page) {
-            Some(served) if *served <= fetch => {
+            Some(s) if s.fetch > fetch => false,
+            _ => {
                 self.subscribed.remove(&page);
                 true
             }
-            _ => false,
         }
     }
 }
@@ -119,7 +164,7 @@ impl Client {
         let mut body = Vec::with_capacity(8);
         FetchMessage { page, fetch }.encode(&mut body);
         let call = self.request(Kind::Fetch, &body);
-        self.fetches.ended.remove(&page);
+        self.fetches.failed.remove(&page);
         let o = Outstanding { call, fetch, kept: Vec::new(), early: None };
         self.fetches.outstanding.insert(page, o);
         self.stats.fetches += 1;
@@ -148,7 +193,7 @@ impl Client {
     /// A raw read subscribed this client like any fetch: that is kept if the page is cached, and given back if not.
     fn settle_raw(&mut self, page: PageId, fetch: u32) {
         match self.fetches.subscribed.get_mut(&page) {
-            Some(served) => *served = (*served).max(fetch),
+            Some(s) => s.fetch = s.fetch.max(fetch),
             None if self.fetches.outstanding.contains_key(&page) => {}
             None => self.send_unsubscribe(vec![(page, fetch)]),
         }
@@ -156,29 +201,53 @@ impl Client {
 
     fn install(&mut self, page: PageId, at: Stamp, bytes: &[u8]) -> Result<(), Error> {
         let Some(o) = self.fetches.outstanding.remove(&page) else { return Ok(()) };
-        self.fetches.subscribed.insert(page, o.fetch);
+        let mut stale: Vec<u16> = o.kept.iter().filter(|(_, s)| *s > at).map(|(slot, _)| *slot).collect();
+        stale.sort_unstable();
+        stale.dedup();
+        let mut subscribed = Subscribed { fetch: o.fetch, empty: bytes.is_empty(), changed: None };
+        stale.iter().for_each(|slot| subscribed.change(*slot));
+        self.fetches.subscribed.insert(page, subscribed);
         if bytes.is_empty() {
-            self.fetches.end(page, o.fetch, Ok(()));
-            self.fetches.dropped.push(page);
+            self.found_empty(page);
             return Ok(());
         }
         let parsed = match Page::parse(bytes, page) {
             Ok(parsed) => parsed,
             Err(e) => {
-                self.fetches.end(page, o.fetch, Err(Error::Corrupt(e.to_string())));
+                self.fetches.fail(page, o.fetch, Error::Corrupt(e.to_string()));
+                self.fetches.dropped.push(page);
                 return Ok(());
             }
         };
-        let mut stale: Vec<u16> = o.kept.iter().filter(|(_, s)| *s > at).map(|(slot, _)| *slot).collect();
-        stale.sort_unstable();
-        stale.dedup();
         self.stats.pages += 1;
-        if let Err(full) = self.writer.install(&parsed, at, &stale) {
-            let e = Error::Full(format!("the client's cache: {full}"));
-            self.fetches.end(page, o.fetch, Err(e));
+        if let Err(e) = self.writer.install(&parsed, at, &stale) {
+            let e = match e {
+                InstallError::Full(full) => Error::Full(format!("the client's cache: {full}")),
+                InstallError::Overlap { .. } => Error::Corrupt(e.to_string()),
+            };
+            self.fetches.fail(page, o.fetch, e);
             self.fetches.dropped.push(page);
         }
         Ok(())
+    }
+
+    /// Keeps an empty page subscribed: whoever read that there is nothing must hear of a birth. The cache does not know
+    /// the page, so it cannot say when nobody needs it; beyond the bound the oldest is let go, and so is everybody who
+    /// relies on it.
+    fn found_empty(&mut self, page: PageId) {
+        self.fetches.empty.push_back(page);
+        if self.fetches.empty.len() <= limits::EMPTY_PAGES_MAX {
+            return;
+        }
+        let Some(page) = self.fetches.empty.pop_front() else { return };
+        if let Some(s) = self.fetches.subscribed.get_mut(&page)
+            && s.empty
+            && !self.fetches.empty.contains(&page)
+        {
+            s.empty = false;
+            self.writer.flag_page(page);
+            self.fetches.dropped.push(page);
+        }
     }
 
     /// Replies that waited for the watermark.
@@ -208,12 +277,13 @@ impl Client {
         for page in dropped.drain(..) {
             let held = self.fetches.outstanding.contains_key(&page)
                 || self.writer.is_held(page)
+                || self.fetches.is_empty(page)
                 || self.ops.names(page);
             if held {
                 continue;
             }
-            if let Some(fetch) = self.fetches.subscribed.remove(&page) {
-                pages.push((page, fetch));
+            if let Some(s) = self.fetches.subscribed.remove(&page) {
+                pages.push((page, s.fetch));
             }
         }
         self.fetches.dropped = dropped;

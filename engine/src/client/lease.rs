@@ -1,6 +1,6 @@
 //! Places for new objects: empty pages leased from the server, filled in order of creation.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{Oref, PageId, SLOTS_MAX};
@@ -10,7 +10,6 @@ use tercel_wire::page::{OBJECT_BYTES_MAX, PAGE_BYTES, PAGE_HEADER_BYTES, SLOT_BY
 use super::Client;
 use crate::error::Error;
 use crate::limits;
-use crate::table::Set;
 use crate::time::Now;
 
 /// The pages that a client may make objects in.
@@ -18,7 +17,8 @@ use crate::time::Now;
 pub(super) struct Leases {
     empty: VecDeque<PageId>,
     current: Option<Filling>,
-    held: Set<PageId>,
+    /// All that the server lets us make objects in, the oldest first.
+    held: BTreeSet<PageId>,
     call: Option<u64>,
     /// How many to ask for next: doubles with use.
     ask: u16,
@@ -27,8 +27,9 @@ pub(super) struct Leases {
 
 struct Filling {
     page: PageId,
-    slot: u16,
     used: usize,
+    /// What each slot was promised.
+    promised: Vec<u16>,
 }
 
 impl Leases {
@@ -42,6 +43,10 @@ impl Leases {
         }
         self.held.extend(leased.pages.iter().copied());
         self.empty.extend(leased.pages);
+        // The server, too, lets go of the oldest.
+        while self.held.len() > limits::LEASED_PAGES_MAX {
+            self.held.pop_first();
+        }
     }
 
     pub(super) fn refused(&mut self, call: u64, error: &Error) -> bool {
@@ -53,12 +58,7 @@ impl Leases {
         ours
     }
 
-    /// The connection is gone; what was granted on it holds as long as the server lives.
-    pub(super) fn abandon(&mut self) {
-        self.call = None;
-    }
-
-    /// The server was restarted: it may have given the pages to others.
+    /// The connection is gone, and with it what was granted on it.
     pub(super) fn drop_all(&mut self) {
         *self = Leases::default();
     }
@@ -69,17 +69,34 @@ impl Leases {
 
     fn place(&mut self, bytes: usize) -> Option<Oref> {
         if let Some(f) = &mut self.current {
-            let end = f.used + bytes + SLOT_BYTES * (f.slot as usize + 1);
-            if f.slot < SLOTS_MAX && end <= PAGE_BYTES {
-                let oref = Oref::new(f.page, f.slot)?;
-                f.slot += 1;
+            let slot = f.promised.len() as u16;
+            let end = f.used + bytes + SLOT_BYTES * (slot as usize + 1);
+            if slot < SLOTS_MAX && end <= PAGE_BYTES {
+                let oref = Oref::new(f.page, slot)?;
+                f.promised.push(bytes as u16);
                 f.used += bytes;
                 return Some(oref);
             }
         }
         let page = self.empty.pop_front()?;
-        self.current = Some(Filling { page, slot: 0, used: PAGE_HEADER_BYTES });
+        self.current = Some(Filling { page, used: PAGE_HEADER_BYTES, promised: Vec::new() });
         self.place(bytes)
+    }
+
+    /// An object is made larger than its place was: there is so much less room for others.
+    pub(super) fn made(&mut self, oref: Oref, bytes: usize) {
+        if let Some(f) = self.current.as_mut().filter(|f| f.page == oref.page())
+            && let Some(promised) = f.promised.get_mut(oref.slot() as usize)
+        {
+            let more = bytes.saturating_sub(*promised as usize);
+            *promised += more as u16;
+            f.used += more;
+        }
+    }
+
+    /// The page being filled is left as it is: what the server thinks of it differs from what was thought here.
+    pub(super) fn turn_page(&mut self) {
+        self.current = None;
     }
 }
 

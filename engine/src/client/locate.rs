@@ -11,6 +11,8 @@ use crate::time::Now;
 #[derive(Debug, Default)]
 pub struct Search {
     fetched: Option<(PageId, u32)>,
+    /// How often the catalogue had been read when a class was first missing in it.
+    catalogue: Option<u32>,
 }
 
 /// How far a search is.
@@ -47,14 +49,26 @@ impl Client {
             Resolved::Miss { page } | Resolved::Stale { page } => self.fetch_for(scope, oref, page, search),
             Resolved::Empty { page } => match search.fetched {
                 // An empty slot of a page just fetched: the server's word.
-                Some((p, _)) if p == page => self.absent(scope, oref),
+                Some((p, fetch))
+                    if p == page && page == oref.page() && self.fetches.is_known(oref, fetch) =>
+                {
+                    self.absent(scope, oref)
+                }
+                Some((p, fetch))
+                    if p == page && page != oref.page() && self.fetches.is_served(page, fetch) =>
+                {
+                    let what = format!("object {oref} has moved to page {page}, which does not have it");
+                    Located::Failed(Error::Corrupt(what))
+                }
                 _ => self.fetch_for(scope, oref, page, search),
             },
-            Resolved::Unbound { class } => match self.bind_for_reading(now, key, class) {
-                None => Located::Wait,
-                Some(Err(e)) => Located::Failed(e),
-                Some(Ok(())) => self.locate(now, scope, oref, resolve, key, search),
-            },
+            Resolved::Unbound { class } => {
+                match self.bind_for_reading(now, key, class, &mut search.catalogue) {
+                    None => Located::Wait,
+                    Some(Err(e)) => Located::Failed(e),
+                    Some(Ok(())) => self.locate(now, scope, oref, resolve, key, search),
+                }
+            }
             Resolved::WrongClass { found } => Located::Failed(Error::Schema(format!(
                 "object {oref} is of class {}, not {}",
                 self.class_name(found),
@@ -74,10 +88,11 @@ impl Client {
         if let Some((p, fetch)) = search.fetched
             && p == page
         {
-            match self.fetches.ended(page, fetch) {
-                Some(Ok(())) => return self.absent(scope, oref),
-                Some(Err(e)) => return Located::Failed(e.clone()),
-                None => {}
+            if page == oref.page() && self.fetches.is_empty(page) && self.fetches.is_known(oref, fetch) {
+                return self.absent(scope, oref);
+            }
+            if let Some(e) = self.fetches.failed(page, fetch) {
+                return Located::Failed(e.clone());
             }
         }
         match self.availability() {

@@ -160,7 +160,14 @@ impl Client {
 
     /// When it next wants to hear of the time.
     pub fn deadline(&self) -> Option<Now> {
-        (self.link == Link::Up).then(|| self.last_heard.max(self.last_asked).plus_us(self.keepalive_us))
+        match self.link {
+            Link::Up => {
+                let silent = self.last_heard.plus_us(2 * self.keepalive_us + 1);
+                Some(self.last_asked.plus_us(self.keepalive_us).min(silent))
+            }
+            Link::Greeting => Some(self.last_heard.plus_us(2 * self.keepalive_us + 1)),
+            Link::Down(_) | Link::Refused(_) => None,
+        }
     }
 
     /// Whether it wants a connection made (again).

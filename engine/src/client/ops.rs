@@ -30,6 +30,8 @@ pub(super) struct Ops {
     free: Vec<u16>,
     /// Answers that nobody waited for any more.
     answered: Map<OpId, Outcome>,
+    /// Operations not in a slot that were asked about, and the connection on which they were.
+    asked: Map<OpId, u32>,
 }
 
 #[derive(Default)]
@@ -44,14 +46,18 @@ struct Busy {
     outcome: Option<Outcome>,
     /// The connection on which the outcome was asked for.
     asked: Option<u32>,
+    /// Nobody waits for the answer: the slot is free when it comes.
+    abandoned: bool,
+    /// It makes objects.
+    makes: bool,
 }
 
-/// Answers kept for callers who come back later.
+/// Answers kept, and questions remembered, for callers who come back later. Without them the server is asked again.
 const ANSWERED_MAX: usize = 4_096;
 
 impl Ops {
     pub(super) fn new() -> Ops {
-        Ops { slots: Vec::new(), free: Vec::new(), answered: Map::default() }
+        Ops { slots: Vec::new(), free: Vec::new(), answered: Map::default(), asked: Map::default() }
     }
 
     fn busy(&mut self, op: OpId) -> Option<&mut Busy> {
@@ -82,6 +88,33 @@ impl Ops {
         for busy in self.slots.iter_mut().filter_map(|s| s.busy.as_mut()) {
             busy.outcome.get_or_insert(Outcome::Unknown);
         }
+        self.sweep();
+    }
+
+    /// Frees the slots that nobody waits for and whose answers are here.
+    fn sweep(&mut self) {
+        let busy = self.slots.iter().filter_map(|s| s.busy.as_ref());
+        let done: Vec<OpId> = busy.filter(|b| b.abandoned && b.outcome.is_some()).map(|b| b.op).collect();
+        for op in done {
+            if let Some(outcome) = self.release(op) {
+                self.remember(op, outcome);
+            }
+        }
+    }
+
+    /// An answer to a question about an operation in no slot. One that crossed the first answer counts for nothing.
+    fn answer(&mut self, op: OpId, outcome: Outcome) {
+        if self.asked.contains_key(&op) {
+            self.remember(op, outcome);
+        }
+    }
+
+    fn remember(&mut self, op: OpId, outcome: Outcome) {
+        self.asked.remove(&op);
+        if self.answered.len() >= ANSWERED_MAX {
+            self.answered.clear();
+        }
+        self.answered.insert(op, outcome);
     }
 
     fn take(&mut self) -> Option<u16> {
@@ -121,13 +154,18 @@ impl Client {
             return Some(Err(Error::Conflict));
         }
         let index = self.ops.take()?;
+        for o in own.iter().filter(|o| o.new) {
+            self.leases.made(o.oref, o.object.len());
+        }
+        let makes = own.iter().any(|o| o.new);
         let slot = &mut self.ops.slots[index as usize];
         slot.seq += 1;
         let op = OpId { client: self.id, slot: index, seq: slot.seq, epoch: self.epoch };
         let mut bytes = Vec::new();
         effects(self, &own, &mut bytes);
         let keep = own.into_iter().filter(|o| self.fetches.is_subscribed(o.oref.page())).collect();
-        self.ops.slots[index as usize].busy = Some(Busy { op, own: keep, outcome: None, asked: None });
+        self.ops.slots[index as usize].busy =
+            Some(Busy { op, own: keep, outcome: None, asked: None, abandoned: false, makes });
         if bytes.len() > limits::TRANSACTION_BYTES_MAX {
             self.ops.slots[index as usize].busy = None;
             self.ops.free.push(index);
@@ -167,6 +205,13 @@ impl Client {
                 return;
             }
             busy.asked = Some(connection);
+        } else {
+            if self.ops.asked.len() >= ANSWERED_MAX {
+                self.ops.asked.clear();
+            }
+            if self.ops.asked.insert(op, connection) == Some(connection) {
+                return;
+            }
         }
         let mut body = Vec::new();
         Resolve { op }.encode(&mut body);
@@ -180,16 +225,24 @@ impl Client {
                 if !matches!(v.outcome, Outcome::Committed(_)) {
                     busy.own.clear();
                 }
+                let refused = matches!(v.outcome, Outcome::NotExecuted | Outcome::Invalid(_));
+                if refused && busy.makes {
+                    self.leases.turn_page();
+                }
+                if self.ops.busy(v.op).is_some_and(|b| b.abandoned) {
+                    self.ops.sweep();
+                }
             }
-            None => self.remember(v.op, v.outcome),
+            None => self.ops.answer(v.op, v.outcome),
         }
     }
 
-    fn remember(&mut self, op: OpId, outcome: Outcome) {
-        if self.ops.answered.len() >= ANSWERED_MAX {
-            self.ops.answered.clear();
+    /// Nobody waits for the answer any more; [`Client::resolve`] will find it.
+    pub(crate) fn abandon(&mut self, op: OpId) {
+        if let Some(busy) = self.ops.busy(op) {
+            busy.abandoned = true;
+            self.ops.sweep();
         }
-        self.ops.answered.insert(op, outcome);
     }
 
     /// The answer, once it is there and the cache has caught up with it; the slot is then free again.
@@ -204,8 +257,14 @@ impl Client {
 
     /// What became of an operation that was given up waiting for.
     pub fn resolve(&mut self, _now: Now, op: OpId) -> Option<Outcome> {
-        if let Some(outcome) = self.ops.answered.remove(&op) {
-            return Some(outcome);
+        if let Some(outcome) = self.ops.answered.get(&op).copied() {
+            if let Outcome::Committed(stamp) = outcome {
+                if self.reader.watermark() < stamp {
+                    return None;
+                }
+                self.acknowledged = self.acknowledged.max(stamp);
+            }
+            return self.ops.answered.remove(&op);
         }
         if let Some(outcome) = self.outcome(op) {
             return Some(outcome);

@@ -1,5 +1,6 @@
 //! Commits: arrived in parts, judged, placed, ordered; and operations whose answer did not arrive.
 
+use tercel_wire::class::FORWARD;
 use tercel_wire::id::{OpId, Oref, PageId};
 use tercel_wire::message::{Commit, Effects as TxEffects, Limit, Outcome, Part, Reason};
 use tercel_wire::page::class_of;
@@ -11,8 +12,9 @@ use super::{Conn, Effects, Server};
 use crate::limits;
 use crate::store::entry::{Entry, Logged};
 use crate::store::state::Past;
+use crate::table::Set;
 
-/// A commit that waits for pages to be read before it can be placed.
+/// A commit that waits: for pages to be read before it can be placed, or for room in the buffer of modified objects.
 pub(super) struct Parked {
     pub conn: Conn,
     call: u64,
@@ -22,28 +24,33 @@ pub(super) struct Parked {
 }
 
 impl Server {
-    pub(super) fn part(&mut self, conn: Conn, part: Part<'_>, out: &mut Effects) {
+    /// Takes a piece of a transaction. One that is out of order or beyond a bound is dropped with those before it: the
+    /// commit that follows finds them missing and is answered then.
+    pub(super) fn part(&mut self, conn: Conn, part: Part<'_>) {
         let Some(session) = self.sessions.get_mut(&conn) else { return };
         let staged = session.staged.entry(part.op.slot).or_insert(Staged {
             seq: part.op.seq,
             parts: 0,
             bytes: vec![],
         });
+        let before = staged.bytes.len();
         if staged.seq != part.op.seq {
-            session.staged_bytes -= staged.bytes.len();
             *staged = Staged { seq: part.op.seq, parts: 0, bytes: Vec::new() };
         }
-        if part.index != staged.parts
-            || session.staged_bytes + part.bytes.len() > limits::TRANSACTION_BYTES_MAX
-        {
-            // The commit that follows finds its parts missing and is answered then.
-            session.staged_bytes -= staged.bytes.len();
+        let others = session.staged_bytes - before;
+        let all = self.staged_bytes - before + staged.bytes.len() + part.bytes.len();
+        let fits = others + staged.bytes.len() + part.bytes.len() <= limits::TRANSACTION_BYTES_MAX
+            && all <= limits::STAGED_BYTES_MAX;
+        let after = if part.index == staged.parts && fits {
+            staged.parts += 1;
+            staged.bytes.extend_from_slice(part.bytes);
+            staged.bytes.len()
+        } else {
             session.staged.remove(&part.op.slot);
-            return self.refuse(conn, 0, Reason::Full, "parts of transactions exceed the bound", out);
-        }
-        staged.parts += 1;
-        staged.bytes.extend_from_slice(part.bytes);
-        session.staged_bytes += part.bytes.len();
+            0
+        };
+        session.staged_bytes = others + after;
+        self.staged_bytes = self.staged_bytes - before + after;
     }
 
     pub(super) fn commit_arrived(&mut self, conn: Conn, call: u64, commit: Commit<'_>, out: &mut Effects) {
@@ -55,6 +62,7 @@ impl Server {
             return self.not_executed(conn, call, commit.op, Outcome::Full(Limit::Transaction), out);
         };
         session.staged_bytes -= staged.bytes.len();
+        self.staged_bytes -= staged.bytes.len();
         if staged.seq != commit.op.seq || staged.parts != commit.parts {
             return self.not_executed(conn, call, commit.op, Outcome::Full(Limit::Transaction), out);
         }
@@ -73,21 +81,27 @@ impl Server {
         }
         let effects = match TxEffects::decode(bytes) {
             Ok(effects) => effects,
-            Err(e) => return self.refuse(conn, 0, Reason::Protocol, format!("a commit: {e}"), out),
+            Err(e) => return self.expel(conn, format!("a commit: {e}"), out),
         };
         if self.disk_full {
             return self.not_executed(conn, call, op, Outcome::Full(Limit::Disk), out);
         }
+        if bytes.len() > self.config.mob_bytes {
+            return self.not_executed(conn, call, op, Outcome::Full(Limit::Transaction), out);
+        }
         if self.mob.bytes() + bytes.len() > self.config.mob_bytes {
-            return self.not_executed(conn, call, op, Outcome::Full(Limit::Buffer), out);
+            return self.stall(conn, call, op, bytes, out);
         }
         if let Err(outcome) = self.state.certify(&effects) {
             self.stats.conflicts += 1;
             return self.not_executed(conn, call, op, outcome, out);
         }
-        let missing = self.missing_pages(&effects);
+        let missing = match self.missing_pages(&effects) {
+            Ok(missing) => missing,
+            Err(limit) => return self.not_executed(conn, call, op, Outcome::Full(limit), out),
+        };
         if !missing.is_empty() {
-            return self.park(conn, call, op, bytes.to_vec(), missing, out);
+            return self.park(conn, call, op, bytes, missing, out);
         }
         let placements = match self.check_and_place(conn, &effects) {
             Ok(placements) => placements,
@@ -95,6 +109,9 @@ impl Server {
         };
         if let Some(victim) = self.state.victim(op.client) {
             self.order(&Entry::Evict(victim), None, out);
+            if let Some(conn) = self.clients.get(&victim).copied() {
+                self.forget(conn, out);
+            }
         }
         self.stats.commits += 1;
         self.stats.forwards += placements.len() as u64;
@@ -109,21 +126,17 @@ impl Server {
             Past::Committed(stamp) => Outcome::Committed(stamp),
             Past::Superseded | Past::Unknown => Outcome::Unknown,
             Past::Never if op.epoch != self.state.epoch => Outcome::NotExecuted,
-            Past::Never if self.is_spent(op) => Outcome::NotExecuted,
+            Past::Never if self.spent.is_spent(op) => Outcome::NotExecuted,
             Past::Never => return false,
         };
         self.verdict(conn, call, op, outcome, out);
         true
     }
 
-    fn is_spent(&self, op: OpId) -> bool {
-        self.spent.get(&(op.client, op.slot)).is_some_and(|seq| *seq >= op.seq)
-    }
-
     /// Answers that an operation is not executed, which spends its id: no later copy of the request will execute.
     fn not_executed(&mut self, conn: Conn, call: u64, op: OpId, outcome: Outcome, out: &mut Effects) {
-        let spent = self.spent.entry((op.client, op.slot)).or_insert(0);
-        *spent = (*spent).max(op.seq);
+        let clients = &self.clients;
+        self.spent.spend(op, |client| clients.contains_key(&client));
         self.verdict(conn, call, op, outcome, out);
     }
 
@@ -132,64 +145,113 @@ impl Server {
             return self.verdict(conn, call, op, Outcome::Unknown, out);
         }
         if !self.answer_past(conn, call, op, out) {
-            self.parked.retain(|_, p| p.op != op);
+            self.drop_parked(|p| p.op == op);
             self.not_executed(conn, call, op, Outcome::NotExecuted, out);
         }
     }
 
-    /// Pages that must be seen before the writes can be placed.
-    fn missing_pages(&mut self, effects: &TxEffects<'_>) -> Vec<PageId> {
+    /// Pages that must be seen before the writes can be placed. They must find room in the page cache all at once, or
+    /// they would drive each other out for ever.
+    fn missing_pages(&mut self, effects: &TxEffects<'_>) -> Result<Vec<PageId>, Limit> {
         let mut missing = Vec::new();
-        let mut last = None;
+        let mut needed: Set<PageId> = Set::default();
         for w in effects.writes.iter().filter(|w| !w.new) {
             let page = w.oref.page();
-            if last == Some(page) {
-                continue;
-            }
-            last = Some(page);
             if !self.is_here(page) {
                 missing.push(page);
-            } else if let Some(to) = self.forward_of(w.oref)
-                && !self.is_here(to.page())
-            {
-                missing.push(to.page());
+            } else if let Some(to) = self.forward_of(w.oref) {
+                needed.insert(to.page());
+                if !self.is_here(to.page()) {
+                    missing.push(to.page());
+                }
+            }
+            needed.insert(page);
+            if needed.len() > self.images.count_max() / 2 {
+                return Err(Limit::Transaction);
             }
         }
         missing.sort_unstable();
         missing.dedup();
-        missing
+        Ok(missing)
     }
 
+    /// Keeps a commit until pages are read.
     fn park(
         &mut self,
         conn: Conn,
         call: u64,
         op: OpId,
-        bytes: Vec<u8>,
+        bytes: &[u8],
         missing: Vec<PageId>,
         out: &mut Effects,
     ) {
-        self.parked_last += 1;
-        let id = self.parked_last;
-        self.parked.insert(id, Parked { conn, call, op, bytes, missing: missing.len() });
+        let Some(id) = self.hold(conn, call, op, bytes, missing.len()) else {
+            return self.not_executed(conn, call, op, Outcome::Full(Limit::Buffer), out);
+        };
         for page in missing {
             self.read(page, Waiter::Commit(conn, id), out);
         }
     }
 
-    /// A page that a parked commit waited for is here; with the last one it is tried again from the start.
+    /// Keeps a commit until modified objects are installed and there is room for more.
+    fn stall(&mut self, conn: Conn, call: u64, op: OpId, bytes: &[u8], out: &mut Effects) {
+        match self.hold(conn, call, op, bytes, 1) {
+            Some(id) => self.stalled.push(id),
+            None => self.not_executed(conn, call, op, Outcome::Full(Limit::Buffer), out),
+        }
+    }
+
+    /// Takes a commit among the parked; none if there are too many.
+    fn hold(&mut self, conn: Conn, call: u64, op: OpId, bytes: &[u8], missing: usize) -> Option<u64> {
+        let session = self.sessions.get_mut(&conn)?;
+        if session.pending >= limits::CREDIT as usize
+            || self.parked_bytes + bytes.len() > self.config.mob_bytes / 2 && !self.parked.is_empty()
+        {
+            return None;
+        }
+        session.pending += 1;
+        self.parked_bytes += bytes.len();
+        self.parked_last += 1;
+        self.parked.insert(self.parked_last, Parked { conn, call, op, bytes: bytes.to_vec(), missing });
+        Some(self.parked_last)
+    }
+
+    fn release(&mut self, id: u64) -> Option<Parked> {
+        let parked = self.parked.remove(&id)?;
+        self.parked_bytes -= parked.bytes.len();
+        if let Some(session) = self.sessions.get_mut(&parked.conn) {
+            session.pending = session.pending.saturating_sub(1);
+        }
+        Some(parked)
+    }
+
+    pub(super) fn drop_parked(&mut self, which: impl Fn(&Parked) -> bool) {
+        let ids: Vec<u64> = self.parked.iter().filter(|(_, p)| which(p)).map(|(id, _)| *id).collect();
+        ids.into_iter().for_each(|id| {
+            self.release(id);
+        });
+    }
+
+    /// There may be room for those that wait for it.
+    pub(super) fn unstall(&mut self, out: &mut Effects) {
+        for id in std::mem::take(&mut self.stalled) {
+            self.unpark(id, out);
+        }
+    }
+
+    /// Something that a parked commit waited for is here; with the last of it it is tried again from the start.
     pub(super) fn unpark(&mut self, id: u64, out: &mut Effects) {
         let Some(parked) = self.parked.get_mut(&id) else { return };
         parked.missing -= 1;
         if parked.missing == 0
-            && let Some(p) = self.parked.remove(&id)
+            && let Some(p) = self.release(id)
         {
             self.commit(p.conn, p.call, p.op, &p.bytes, out);
         }
     }
 
     pub(super) fn fail_parked(&mut self, id: u64, why: &str, out: &mut Effects) {
-        let Some(p) = self.parked.remove(&id) else { return };
+        let Some(p) = self.release(id) else { return };
         self.refuse(p.conn, p.call, Reason::Corrupt, why, out);
         self.not_executed(p.conn, p.call, p.op, Outcome::NotExecuted, out);
     }
@@ -202,7 +264,9 @@ impl Server {
             return Err(Outcome::Invalid(twice[0]));
         }
         for w in &effects.writes {
-            let layout = self.state.class(class_of(w.object)).ok_or(Outcome::Invalid(w.oref))?;
+            // A forward is the server's to write.
+            let class = Some(class_of(w.object)).filter(|c| *c != FORWARD);
+            let layout = class.and_then(|c| self.state.class(c)).ok_or(Outcome::Invalid(w.oref))?;
             layout.check(&w.object[HEADER_BYTES..]).map_err(|_| Outcome::Invalid(w.oref))?;
         }
         self.place(conn, effects)

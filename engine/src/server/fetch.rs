@@ -21,6 +21,14 @@ pub(super) enum Waiter {
     Install,
 }
 
+/// A read under way.
+#[derive(Default)]
+pub(super) struct Reading {
+    pub waiters: Vec<Waiter>,
+    /// What it brings may be older than what has been stored since.
+    pub again: bool,
+}
+
 impl Waiter {
     pub(super) fn is_of(&self, conn: Conn) -> bool {
         match self {
@@ -51,7 +59,10 @@ impl Server {
     fn serve(&mut self, conn: Conn, call: u64, fetch: Fetch, bytes: Option<Arc<Vec<u8>>>, out: &mut Effects) {
         // The subscription holds from the stamp of the reply, and the stream is there before it.
         self.stream_to(conn, out);
-        self.subscribe(conn, fetch.page, fetch.fetch);
+        self.subscribe(conn, fetch.page, fetch.fetch, out);
+        if !self.sessions.contains_key(&conn) {
+            return;
+        }
         let mut body = Vec::with_capacity(8 + tercel_wire::page::PAGE_BYTES);
         PageReply { fetch, bytes: bytes.as_ref().map_or(&[], |b| b.as_slice()) }.encode(&mut body);
         self.reply(conn, Kind::Page, call, &body, out);
@@ -59,9 +70,10 @@ impl Server {
 
     /// Asks for a page to be read, once however many wait for it.
     pub(super) fn read(&mut self, page: PageId, waiter: Waiter, out: &mut Effects) {
-        let waiters = self.reading.entry(page).or_default();
-        waiters.push(waiter);
-        if waiters.len() == 1 {
+        let reading = self.reading.entry(page);
+        let is_new = matches!(reading, hashbrown::hash_map::Entry::Vacant(_));
+        reading.or_default().waiters.push(waiter);
+        if is_new {
             self.stats.page_reads += 1;
             out.push(Effect::Read(page));
         }
@@ -73,7 +85,11 @@ impl Server {
         result: Result<Option<Vec<u8>>, String>,
         out: &mut Effects,
     ) {
-        let waiters = self.reading.remove(&page).unwrap_or_default();
+        let Some(Reading { waiters, again }) = self.reading.remove(&page) else { return };
+        if again {
+            self.reading.insert(page, Reading { waiters, again: false });
+            return out.push(Effect::Read(page));
+        }
         let checked = result.and_then(|bytes| match bytes {
             None => Ok(None),
             Some(bytes) => match Page::parse(&bytes, page) {

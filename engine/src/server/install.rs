@@ -23,7 +23,7 @@ pub(super) struct Installing {
     waiting: Option<Checkpoint>,
 }
 
-/// Pages of a batch: 4 MB, some tens of milliseconds of a store's work.
+/// Pages of a batch: 4 MB, some tens of milliseconds of a store's work. All of it must find room in the page cache.
 const BATCH_PAGES: usize = 512;
 
 /// Batches between two checkpoints: the ordered state has some megabytes, so it goes with every 16th batch of 4 MB.
@@ -42,13 +42,19 @@ impl Server {
             None => {}
         }
         let full = self.mob.bytes() > self.config.mob_bytes / 4;
-        let behind = self
-            .mob
-            .oldest_first()
-            .is_some_and(|first| self.visible.0.saturating_sub(first.0) > ENTRIES_BEHIND_MAX);
-        if full || behind {
+        if full || !self.stalled.is_empty() || self.is_behind() {
             self.start_install(out);
         }
+    }
+
+    /// Whether recovery would have much to replay.
+    fn is_behind(&mut self) -> bool {
+        let far = |first: Stamp| self.visible.0.saturating_sub(first.0) > ENTRIES_BEHIND_MAX;
+        // The oldest modification only grows younger, so all of them are looked through only once it seems too old.
+        if far(self.oldest_known) {
+            self.oldest_known = self.mob.oldest_first().unwrap_or(self.visible);
+        }
+        self.visible.0.saturating_sub(self.oldest_known.0) > ENTRIES_BEHIND_MAX
     }
 
     /// Installs everything that is visible, batch after batch, ending with a checkpoint: for a clean stop.
@@ -65,7 +71,11 @@ impl Server {
     }
 
     fn start_install(&mut self, out: &mut Effects) {
-        let pages = self.mob.installable(self.visible, BATCH_PAGES);
+        let pages = self.mob.installable(self.visible, BATCH_PAGES.min(self.images.count_max() / 2));
+        if pages.is_empty() && self.installs_since_checkpoint < BATCHES_PER_CHECKPOINT {
+            // Nothing of it is durable yet; the next sync comes by here.
+            return;
+        }
         let mut missing = Vec::new();
         for page in &pages {
             if matches!(self.image(*page), Found::Missing) {
@@ -135,10 +145,16 @@ impl Server {
         let Some(upto) = installing.sent else { return };
         for page in &installing.pages {
             self.mob.installed(*page, upto);
+            // A read that is under way may have seen the page before it was stored, and what it lacks is not in the
+            // buffer any more.
+            if let Some(reading) = self.reading.get_mut(page) {
+                reading.again = true;
+            }
         }
         if let Some((applied, replay_from)) = installing.checkpoint {
             self.checkpointed = applied;
             out.push(Effect::Truncate(replay_from));
         }
+        self.unstall(out);
     }
 }

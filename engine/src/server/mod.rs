@@ -13,6 +13,7 @@ mod install;
 mod place;
 mod recover;
 mod session;
+mod spent;
 mod stream;
 
 use std::collections::VecDeque;
@@ -33,7 +34,8 @@ use crate::time::Now;
 
 use commit::Parked;
 use install::Installing;
-use session::Session;
+use session::{Defining, Session};
+use spent::Spent;
 
 pub use recover::{Recovery, RecoveryError};
 
@@ -44,18 +46,26 @@ pub struct Conn(pub u64);
 /// What one process may choose.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// Bytes of modified objects held in memory. Half of it starts installing; all of it answers `Full`. Larger means
-    /// fewer page writes, a longer log and a longer recovery.
+    /// Bytes of modified objects held in memory. A quarter of it starts installing; at all of it commits wait for that,
+    /// and answer `Full` when half as much is waiting. Larger means fewer page writes, a longer log and a longer
+    /// recovery.
     pub mob_bytes: usize,
     /// Bytes of pages cached. Larger means fewer reads of the store.
     pub cache_bytes: usize,
     /// Silence after which a client is asked, in milliseconds; twice that ends its session.
     pub keepalive_ms: u32,
+    /// Pages that one session may be subscribed to; beyond it the server asks for pages back. Each costs some 50 bytes.
+    pub subscriptions_max: usize,
 }
 
 impl Default for ServerConfig {
     fn default() -> ServerConfig {
-        ServerConfig { mob_bytes: 256 << 20, cache_bytes: 64 << 20, keepalive_ms: limits::KEEPALIVE_MS }
+        ServerConfig {
+            mob_bytes: 256 << 20,
+            cache_bytes: 64 << 20,
+            keepalive_ms: limits::KEEPALIVE_MS,
+            subscriptions_max: limits::SUBSCRIPTIONS_MAX,
+        }
     }
 }
 
@@ -188,22 +198,32 @@ pub struct Server {
     clients: Map<ClientId, Conn>,
     /// Who must hear of changes to a page.
     directory: Map<PageId, Vec<Conn>>,
-    /// Operations that were answered "not executed" in this life of the server: by slot, the last sequence.
-    spent: Map<(ClientId, u16), u32>,
+    spent: Spent,
+    /// Classes that are ordered and not yet durable.
+    defining: VecDeque<Defining>,
     /// Reads under way and who waits for them.
-    reading: Map<PageId, Vec<fetch::Waiter>>,
+    reading: Map<PageId, fetch::Reading>,
     parked: Map<u64, Parked>,
+    parked_bytes: usize,
     parked_last: u64,
+    /// Those of the parked that wait for room in the buffer of modified objects.
+    stalled: Vec<u64>,
+    /// Bytes of transactions that are arriving in parts, of all sessions.
+    staged_bytes: usize,
     lease_next: u32,
     overflow: Option<place::Overflow>,
     installing: Option<Installing>,
     installs_since_checkpoint: usize,
     /// The last entry that the stored checkpoint contains.
     checkpointed: Stamp,
+    /// No modification in the buffer is older.
+    oldest_known: Stamp,
     /// The highest page that the store may have.
     stored_end: u32,
     disk_full: bool,
     now: Now,
+    /// When it last looked at its sessions.
+    ticked: Now,
     stats: ServerStats,
 }
 
@@ -229,7 +249,7 @@ impl Server {
 
     /// When it next wants to hear of the time.
     pub fn deadline(&self) -> Option<Now> {
-        if self.sessions.is_empty() { None } else { Some(self.now.plus_us(limits::HEARTBEAT_US)) }
+        (!self.sessions.is_empty()).then(|| self.ticked.plus_us(limits::HEARTBEAT_US))
     }
 
     /// The space.

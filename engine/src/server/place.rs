@@ -5,6 +5,7 @@
 use tercel_wire::id::{Oref, PageId, SLOTS_MAX};
 use tercel_wire::message::{Effects as TxEffects, Limit, Outcome};
 use tercel_wire::page::{PAGE_BYTES, PAGE_HEADER_BYTES, Page, SLOT_BYTES, class_of};
+use tercel_wire::record::OBJECT_BYTES_MIN;
 
 use super::{Conn, Server};
 use crate::store::image::Found;
@@ -12,52 +13,62 @@ use crate::store::mob::forwarded;
 use crate::table::Map;
 
 /// A leased page as it fills.
+///
+/// The client gives out its slots in order, so every slot below the highest one seen is taken; those not made yet, and
+/// perhaps never, keep the room of a forward. An object that is larger when it is made than its place was can therefore
+/// always go elsewhere and leave word.
 #[derive(Debug, Clone)]
 pub(super) struct Lease {
     made: [u64; SLOTS_MAX as usize / 64],
+    made_count: u16,
     slots: u16,
     bytes: usize,
 }
 
 impl Default for Lease {
     fn default() -> Lease {
-        Lease { made: [0; SLOTS_MAX as usize / 64], slots: 0, bytes: 0 }
+        Lease { made: [0; SLOTS_MAX as usize / 64], made_count: 0, slots: 0, bytes: 0 }
     }
 }
 
 impl Lease {
-    /// Whether fewer than an average object's bytes are left.
-    pub(super) fn is_nearly_full(&self) -> bool {
-        PAGE_HEADER_BYTES + self.bytes + (self.slots as usize + 1) * SLOT_BYTES + 32 > PAGE_BYTES
+    /// Whether no object finds room any more, nor is one still to be made.
+    fn is_full(&self) -> bool {
+        self.made_count == self.slots && !self.fits(SLOT_BYTES + OBJECT_BYTES_MIN)
     }
 
-    /// Takes a slot for an object; `false` if it is taken or the page is full.
-    fn take(&mut self, slot: u16, bytes: usize) -> bool {
-        let bit = 1u64 << (slot % 64);
-        let word = &mut self.made[slot as usize / 64];
-        let slots = self.slots.max(slot + 1);
-        let end = PAGE_HEADER_BYTES + self.bytes + bytes + slots as usize * SLOT_BYTES;
-        if *word & bit != 0 || end > PAGE_BYTES {
-            return false;
-        }
-        *word |= bit;
-        (self.slots, self.bytes) = (slots, self.bytes + bytes);
-        true
+    /// Whether there are so many bytes beside the objects made and the forwards that may have to be.
+    fn fits(&self, bytes: usize) -> bool {
+        let forwards = (self.slots - self.made_count) as usize * FORWARD_BYTES;
+        PAGE_HEADER_BYTES + self.bytes + forwards + bytes + self.slots as usize * SLOT_BYTES <= PAGE_BYTES
+    }
+
+    /// Sees that a slot will be made; `false` if it was.
+    fn expect(&mut self, slot: u16) -> bool {
+        self.slots = self.slots.max(slot + 1);
+        self.made[slot as usize / 64] & 1u64 << (slot % 64) == 0
+    }
+
+    fn make(&mut self, slot: u16, bytes: usize) {
+        self.made[slot as usize / 64] |= 1u64 << (slot % 64);
+        self.made_count += 1;
+        self.bytes += bytes;
     }
 }
 
-/// The page that takes objects which outgrew their own.
+/// The page that takes objects which outgrew their own, and its next slot.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Overflow {
     page: PageId,
     slot: u16,
-    bytes: usize,
 }
 
-/// What is known of a page while a commit is placed.
-struct Room {
-    free: isize,
-}
+/// Free bytes of the pages that a commit writes to, as they are used up.
+type Rooms = Map<PageId, isize>;
+
+/// Bytes of a forward, which are no more than those of any object.
+const FORWARD_BYTES: usize = 8;
+const _: () = assert!(FORWARD_BYTES <= OBJECT_BYTES_MIN);
 
 impl Server {
     /// Whether a page's contents are at hand.
@@ -80,9 +91,9 @@ impl Server {
         self.newest(oref).as_deref().and_then(forwarded)
     }
 
-    /// Free bytes of a page with the newest version of everything in it.
-    fn room(&mut self, page: PageId) -> Room {
-        let Found::Current(bytes) = self.image(page) else { return Room { free: 0 } };
+    /// Free bytes of a page with the newest version of everything in it; none of one that is not at hand.
+    fn room(&mut self, page: PageId) -> isize {
+        let Found::Current(bytes) = self.image(page) else { return 0 };
         let parsed = bytes.as_ref().and_then(|b| Page::trusted(b, page).ok());
         let mut slots = parsed.map_or(0, |p| p.slots());
         let mut used: usize = parsed.iter().flat_map(|p| p.objects()).map(|(_, o)| o.len()).sum();
@@ -94,106 +105,139 @@ impl Server {
             }
         }
         let total = PAGE_HEADER_BYTES + used + slots as usize * SLOT_BYTES;
-        Room { free: PAGE_BYTES as isize - total as isize }
+        PAGE_BYTES as isize - total as isize
     }
 
+    /// Finds a place for every write: by index, those that go elsewhere. A refusal leaves no trace.
     pub(super) fn place(&mut self, conn: Conn, effects: &TxEffects<'_>) -> Result<Vec<(u32, Oref)>, Outcome> {
-        let mut placements = Vec::new();
-        let mut rooms: Map<PageId, Room> = Map::default();
-        // New objects first, without taking anything: a refusal must leave no trace.
-        let mut leases: Map<PageId, Lease> = Map::default();
-        for w in effects.writes.iter().filter(|w| w.new) {
-            let page = w.oref.page();
-            let session = self.sessions.get(&conn).ok_or(Outcome::NotExecuted)?;
-            let held = session.leases.get(&page).ok_or(Outcome::Invalid(w.oref))?;
-            if !leases.entry(page).or_insert_with(|| held.clone()).take(w.oref.slot(), w.object.len()) {
-                return Err(Outcome::Invalid(w.oref));
-            }
-        }
         let overflow_before = self.overflow;
-        for (i, w) in effects.writes.iter().enumerate().filter(|(_, w)| !w.new) {
-            match self.place_one(w.oref, w.object, &leases, &mut rooms) {
-                Ok(None) => {}
-                Ok(Some(to)) => placements.push((i as u32, to)),
-                Err(outcome) => {
-                    self.overflow = overflow_before;
-                    return Err(outcome);
-                }
-            }
+        let placed = self.try_place(conn, effects);
+        if placed.is_err() {
+            self.overflow = overflow_before;
+        }
+        placed
+    }
+
+    fn try_place(&mut self, conn: Conn, effects: &TxEffects<'_>) -> Result<Vec<(u32, Oref)>, Outcome> {
+        let mut leases = self.expect_new(conn, effects)?;
+        let mut placements = Vec::new();
+        let mut rooms = Rooms::default();
+        for (i, w) in effects.writes.iter().enumerate() {
+            let to = match leases.get_mut(&w.oref.page()).filter(|_| w.new) {
+                Some(lease) => self.place_new(w.oref, w.object, lease, &mut rooms)?,
+                None => self.place_one(w.oref, w.object, &mut rooms)?,
+            };
+            placements.extend(to.map(|to| (i as u32, to)));
         }
         if let Some(session) = self.sessions.get_mut(&conn) {
-            session.leases.extend(leases);
+            for (page, lease) in leases {
+                if lease.is_full() {
+                    session.leases.remove(&page);
+                } else {
+                    session.leases.insert(page, lease);
+                }
+            }
         }
         Ok(placements)
     }
 
-    /// Places the new version of an object that exists.
-    fn place_one(
+    /// The leases that new objects are made in, with all their slots seen.
+    fn expect_new(&self, conn: Conn, effects: &TxEffects<'_>) -> Result<Map<PageId, Lease>, Outcome> {
+        let mut leases: Map<PageId, Lease> = Map::default();
+        let session = self.sessions.get(&conn).ok_or(Outcome::NotExecuted)?;
+        for w in effects.writes.iter().filter(|w| w.new) {
+            let page = w.oref.page();
+            let held = session.leases.get(&page).ok_or(Outcome::Invalid(w.oref))?;
+            if !leases.entry(page).or_insert_with(|| held.clone()).expect(w.oref.slot()) {
+                return Err(Outcome::Invalid(w.oref));
+            }
+        }
+        // Another transaction of the client may have grown into the room of these before they were seen: run again, in
+        // other places.
+        if leases.values().all(|l| l.fits(0)) { Ok(leases) } else { Err(Outcome::NotExecuted) }
+    }
+
+    /// Places a new object: where it was promised a place if it is not too large, else elsewhere.
+    fn place_new(
         &mut self,
         oref: Oref,
         object: &[u8],
-        leases: &Map<PageId, Lease>,
-        rooms: &mut Map<PageId, Room>,
+        lease: &mut Lease,
+        rooms: &mut Rooms,
     ) -> Result<Option<Oref>, Outcome> {
+        if lease.fits(object.len() - FORWARD_BYTES) {
+            lease.make(oref.slot(), object.len());
+            return Ok(None);
+        }
+        lease.make(oref.slot(), FORWARD_BYTES);
+        self.overflow_place(object.len(), rooms).map(Some)
+    }
+
+    /// Places the new version of an object that exists.
+    fn place_one(&mut self, oref: Oref, object: &[u8], rooms: &mut Rooms) -> Result<Option<Oref>, Outcome> {
         let old = self.newest(oref).ok_or(Outcome::Invalid(oref))?;
         let moved = forwarded(&old);
         let current = match moved {
             None => old,
             Some(to) => self.newest(to).ok_or(Outcome::Invalid(oref))?,
         };
-        let name = |s: &Server, o: &[u8]| s.state.class(class_of(o)).map(|l| l.name().to_owned());
-        if name(self, &current) != name(self, object) {
+        let name = |o: &[u8]| self.state.class(class_of(o)).map(|l| l.name());
+        if name(&current) != name(object) {
             return Err(Outcome::Invalid(oref));
         }
-        let place = moved.unwrap_or(oref);
         let growth = object.len() as isize - current.len() as isize;
-        let page = place.page();
-        if !rooms.contains_key(&page) {
-            let mut room = self.room(page);
-            // What this very commit makes in the page counts, and so does what its lease has promised elsewhere.
-            room.free -= leases.get(&page).map_or(0, |l| l.bytes as isize);
-            if let Some(lease) = self.leased(page) {
-                let promised = PAGE_BYTES as isize - PAGE_HEADER_BYTES as isize;
-                room.free = room
-                    .free
-                    .min(promised - lease.bytes as isize - lease.slots as isize * SLOT_BYTES as isize);
-                // A page that is still being filled keeps its room for new objects.
-                room.free = room.free.min(0);
-            }
-            rooms.insert(page, room);
-        }
-        if let Some(room) = rooms.get_mut(&page)
-            && (growth <= 0 || growth <= room.free)
-        {
-            room.free -= growth;
+        if growth <= 0 {
             return Ok(moved);
         }
-        let to = self.overflow_place(object.len())?;
-        if let Some(room) = rooms.get_mut(&page) {
-            room.free += current.len() as isize - if moved.is_none() { 8 } else { 0 };
+        let free = self.free(moved.unwrap_or(oref).page(), rooms);
+        if growth <= *free {
+            *free -= growth;
+            return Ok(moved);
         }
-        Ok(Some(to))
+        if moved.is_none() {
+            // A forward stays; where the object had moved before, its old bytes do.
+            *free += current.len() as isize - FORWARD_BYTES as isize;
+        }
+        self.overflow_place(object.len(), rooms).map(Some)
     }
 
-    /// The lease that covers a page, if a session is still filling it.
-    fn leased(&self, page: PageId) -> Option<&Lease> {
-        self.sessions.values().find_map(|s| s.leases.get(&page))
+    fn free<'r>(&mut self, page: PageId, rooms: &'r mut Rooms) -> &'r mut isize {
+        rooms.entry(page).or_insert_with(|| match self.is_leased(page) {
+            // A page that is still being filled keeps its room for new objects.
+            true => 0,
+            false => self.room(page),
+        })
     }
 
-    fn overflow_place(&mut self, bytes: usize) -> Result<Oref, Outcome> {
-        if let Some(o) = &mut self.overflow {
-            let end = PAGE_HEADER_BYTES + o.bytes + bytes + (o.slot as usize + 1) * SLOT_BYTES;
-            if o.slot < SLOTS_MAX && end <= PAGE_BYTES {
-                let oref = Oref::new(o.page, o.slot);
-                o.slot += 1;
-                o.bytes += bytes;
-                return oref.ok_or(Outcome::Full(Limit::Pages));
-            }
+    /// Whether a session may still make objects in the page.
+    fn is_leased(&self, page: PageId) -> bool {
+        self.sessions.values().any(|s| s.leases.contains_key(&page))
+    }
+
+    fn overflow_place(&mut self, bytes: usize, rooms: &mut Rooms) -> Result<Oref, Outcome> {
+        let needed = (bytes + SLOT_BYTES) as isize;
+        if let Some(Overflow { page, slot }) = self.overflow
+            && slot < SLOTS_MAX
+            && *self.free(page, rooms) >= needed
+        {
+            return self.take_overflow(page, slot, needed, rooms);
         }
         self.lease_next = self.lease_next.max(self.state.next_page);
         let page = PageId::new(self.lease_next).ok_or(Outcome::Full(Limit::Pages))?;
         self.lease_next += 1;
-        self.overflow = Some(Overflow { page, slot: 0, bytes: 0 });
-        self.overflow_place(bytes)
+        rooms.insert(page, (PAGE_BYTES - PAGE_HEADER_BYTES) as isize);
+        self.take_overflow(page, 0, needed, rooms)
+    }
+
+    fn take_overflow(
+        &mut self,
+        page: PageId,
+        slot: u16,
+        needed: isize,
+        rooms: &mut Rooms,
+    ) -> Result<Oref, Outcome> {
+        *self.free(page, rooms) -= needed;
+        self.overflow = Some(Overflow { page, slot: slot + 1 });
+        Oref::new(page, slot).ok_or(Outcome::Full(Limit::Pages))
     }
 }

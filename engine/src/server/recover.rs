@@ -4,6 +4,7 @@
 //! writes. Entries in between are laid into the buffer without being judged again; later ones are applied in full.
 //! Stored pages may be ahead of the checkpoint; the buffer then holds the same or newer versions and covers them.
 
+use tercel_wire::cursor::DecodeError;
 use tercel_wire::id::{Epoch, SpaceId, Stamp};
 use thiserror::Error;
 
@@ -20,14 +21,14 @@ use crate::time::Now;
 pub enum RecoveryError {
     /// The checkpoint is damaged.
     #[error("the checkpoint is damaged: {0}")]
-    Checkpoint(tercel_wire::cursor::DecodeError),
+    Checkpoint(DecodeError),
     /// A record is damaged although its checksum is right.
     #[error("the log's entry {stamp} cannot be read: {error}")]
     Entry {
         /// Its place.
         stamp: Stamp,
         /// What is wrong.
-        error: tercel_wire::cursor::DecodeError,
+        error: DecodeError,
     },
     /// Entries are missing.
     #[error("the log goes from entry {from} to {to}: entries are missing")]
@@ -63,6 +64,9 @@ impl Recovery {
     ) -> Result<Recovery, RecoveryError> {
         let (state, replay_from) = match checkpoint {
             None => (State::new(), Stamp(1)),
+            Some(c) if c.replay_from == Stamp::ZERO => {
+                return Err(RecoveryError::Checkpoint(DecodeError::BadField("replay from")));
+            }
             Some(c) => (State::decode(&c.state).map_err(RecoveryError::Checkpoint)?, c.replay_from),
         };
         Ok(Recovery {
@@ -142,17 +146,23 @@ impl Recovery {
             clients: Default::default(),
             directory: Default::default(),
             spent: Default::default(),
+            defining: Default::default(),
             reading: Default::default(),
             parked: Default::default(),
+            parked_bytes: 0,
             parked_last: 0,
+            stalled: Default::default(),
+            staged_bytes: 0,
             lease_next: 0,
             overflow: None,
             installing: None,
             installs_since_checkpoint: 0,
             checkpointed: Stamp::ZERO,
+            oldest_known: Stamp::ZERO,
             stored_end: self.stored_end,
             disk_full: false,
             now,
+            ticked: now,
             stats: ServerStats::default(),
         };
         if stamp == Stamp::ZERO {

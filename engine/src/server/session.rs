@@ -1,5 +1,7 @@
 //! Sessions: greeting, silence, requests that need nothing but the session.
 
+use std::collections::BTreeMap;
+
 use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{ClassId, ClientId, PageId, SpaceId, Stamp};
 use tercel_wire::layout::Layout;
@@ -25,8 +27,8 @@ pub(super) struct Session {
     pub subscribed: Map<PageId, u32>,
     /// Pages to be forgotten, not yet acknowledged.
     pub revoking: Map<PageId, u32>,
-    /// Pages it may make objects in.
-    pub leases: Map<PageId, super::place::Lease>,
+    /// Pages it may make objects in, the oldest first.
+    pub leases: BTreeMap<PageId, super::place::Lease>,
     /// Parts of transactions under way, by slot.
     pub staged: Map<u16, Staged>,
     pub staged_bytes: usize,
@@ -35,6 +37,13 @@ pub(super) struct Session {
     pub changes: Vec<tercel_wire::message::Change>,
     /// Requests that are being worked on.
     pub pending: usize,
+}
+
+/// A class that is ordered and not yet durable, and who waits to hear of it.
+pub(super) struct Defining {
+    pub stamp: Stamp,
+    pub id: ClassId,
+    pub asked: Vec<(Conn, u64)>,
 }
 
 /// A transaction that is arriving in parts.
@@ -56,7 +65,7 @@ impl Server {
             sent: self.visible,
             subscribed: Map::default(),
             revoking: Map::default(),
-            leases: Map::default(),
+            leases: BTreeMap::new(),
             staged: Map::default(),
             staged_bytes: 0,
             heard: self.now,
@@ -76,9 +85,13 @@ impl Server {
         {
             self.clients.remove(&client);
         }
-        self.parked.retain(|_, p| p.conn != conn);
-        for waiters in self.reading.values_mut() {
-            waiters.retain(|w| !w.is_of(conn));
+        self.staged_bytes -= session.staged_bytes;
+        self.drop_parked(|p| p.conn == conn);
+        for reading in self.reading.values_mut() {
+            reading.waiters.retain(|w| !w.is_of(conn));
+        }
+        for defining in &mut self.defining {
+            defining.asked.retain(|(c, _)| *c != conn);
         }
     }
 
@@ -92,7 +105,7 @@ impl Server {
     }
 
     /// Ends a session whose client broke the protocol.
-    fn expel(&mut self, conn: Conn, text: impl Into<String>, out: &mut Effects) {
+    pub(super) fn expel(&mut self, conn: Conn, text: impl Into<String>, out: &mut Effects) {
         self.refuse(conn, 0, Reason::Protocol, text, out);
         out.push(Effect::Close(conn));
         self.disconnected(conn);
@@ -109,7 +122,7 @@ impl Server {
         let result = match header.kind {
             Kind::Hello => Hello::decode(body).map(|h| self.hello(conn, h, out)),
             Kind::Fetch => Fetch::decode(body).map(|f| self.fetch(conn, call, f, out)),
-            Kind::Part => Part::decode(body).map(|p| self.part(conn, p, out)),
+            Kind::Part => Part::decode(body).map(|p| self.part(conn, p)),
             Kind::Commit => Commit::decode(body).map(|c| self.commit_arrived(conn, call, c, out)),
             Kind::Resolve => Resolve::decode(body).map(|r| self.resolve(conn, call, r.op, out)),
             Kind::Ack => Ok(()),
@@ -143,6 +156,9 @@ impl Server {
 
     fn hello(&mut self, conn: Conn, hello: Hello, out: &mut Effects) {
         use tercel_wire::frame::{WIRE_VERSION, WIRE_VERSION_MIN};
+        if self.sessions.get(&conn).is_some_and(|s| s.client.is_some()) {
+            return self.expel(conn, "a connection greets once", out);
+        }
         let version = hello.version_max.min(WIRE_VERSION);
         if version < hello.version_min.max(WIRE_VERSION_MIN) {
             let text =
@@ -152,18 +168,15 @@ impl Server {
         if hello.space != SpaceId(0) && hello.space != self.space {
             return self.expel(conn, "this server serves another space", out);
         }
-        if self.state.is_evicted(hello.client) {
-            self.refuse(conn, 0, Reason::Evicted, "the client was silent for too long and is forgotten", out);
-            return out.push(Effect::Close(conn));
+        if self.state.may_be_evicted(hello.client, hello.connection) {
+            return self.forget(conn, out);
         }
-        let mut leases = Map::default();
         if let Some(old) = self.clients.get(&hello.client).copied()
             && old != conn
         {
             if self.sessions.get(&old).is_some_and(|s| s.connection >= hello.connection) {
                 return self.expel(conn, "a younger connection of this client is here", out);
             }
-            leases = self.sessions.get_mut(&old).map(|s| std::mem::take(&mut s.leases)).unwrap_or_default();
             self.disconnected(old);
             out.push(Effect::Close(old));
         }
@@ -171,7 +184,6 @@ impl Server {
         let Some(session) = self.sessions.get_mut(&conn) else { return };
         session.client = Some(hello.client);
         session.connection = hello.connection;
-        session.leases = leases;
         self.clients.insert(hello.client, conn);
         let watermark = resume.as_ref().map_or(self.visible, |r| r.watermark);
         session.sent = watermark;
@@ -197,7 +209,7 @@ impl Server {
     /// Subscribes a session to what it had and tells it what changed since.
     fn catch_up(&mut self, conn: Conn, resume: &tercel_wire::message::Resume, out: &mut Effects) {
         for (page, fetch) in &resume.pages {
-            self.subscribe(conn, *page, *fetch);
+            self.subscribe(conn, *page, *fetch, out);
         }
         let Some(session) = self.sessions.get_mut(&conn) else { return };
         for (stamp, changed) in &self.recent {
@@ -216,13 +228,12 @@ impl Server {
     fn lease(&mut self, conn: Conn, call: u64, pages: u16, out: &mut Effects) {
         self.lease_next = self.lease_next.max(self.state.next_page);
         let Some(session) = self.sessions.get_mut(&conn) else { return };
-        if session.leases.len() + pages as usize > limits::LEASED_PAGES_MAX {
-            // Pages that are nearly full take no more objects: their leases end.
-            session.leases.retain(|_, l| !l.is_nearly_full());
-        }
-        let room = limits::LEASED_PAGES_MAX.saturating_sub(session.leases.len());
         let mut granted = Vec::new();
-        for _ in 0..(pages.min(limits::LEASE_PAGES) as usize).min(room) {
+        for _ in 0..pages.min(limits::LEASE_PAGES) {
+            if session.leases.len() >= limits::LEASED_PAGES_MAX {
+                // What is not made in the oldest by now never will be: the client, too, has let go of it.
+                session.leases.pop_first();
+            }
             let Some(page) = PageId::new(self.lease_next) else { break };
             self.lease_next += 1;
             session.leases.insert(page, Default::default());
@@ -234,11 +245,14 @@ impl Server {
     }
 
     fn define(&mut self, conn: Conn, call: u64, layout: Layout, out: &mut Effects) {
-        let reply = |s: &Server, id: ClassId, out: &mut Effects| {
-            s.reply(conn, Kind::Defined, call, &id.0.to_le_bytes(), out);
-        };
         if let Some((id, _)) = self.state.classes().into_iter().find(|(_, l)| **l == layout) {
-            return reply(self, id, out);
+            let Some(defining) = self.defining.iter_mut().find(|d| d.id == id) else {
+                return self.defined(conn, call, id, out);
+            };
+            if defining.asked.len() < limits::SESSIONS_MAX {
+                return defining.asked.push((conn, call));
+            }
+            return self.refuse(conn, call, Reason::Full, "too many clients define the class at once", out);
         }
         if layout.name().starts_with("tercel.") {
             return self.refuse(conn, call, Reason::Schema, "classes named tercel.* are Tercel's own", out);
@@ -254,14 +268,30 @@ impl Server {
         if self.state.classes().len() >= limits::CLASSES_MAX {
             return self.refuse(conn, call, Reason::Full, "the space has all the classes it can hold", out);
         }
-        self.order(&Entry::Define(id, layout), None, out);
-        // A class is a promise about bytes, not a change that anybody reads: the log holds it before any commit that
-        // uses it, so the answer need not wait.
-        reply(self, id, out);
+        let stamp = self.order(&Entry::Define(id, layout), None, out);
+        // Nobody hears of a number before it is durable: after a crash it could be given to another class, and who had
+        // heard of it would write objects of the wrong one.
+        self.defining.push_back(Defining { stamp, id, asked: vec![(conn, call)] });
+    }
+
+    fn defined(&self, conn: Conn, call: u64, id: ClassId, out: &mut Effects) {
+        self.reply(conn, Kind::Defined, call, &id.0.to_le_bytes(), out);
+    }
+
+    /// Tells of the classes that have become durable.
+    pub(super) fn show_classes(&mut self, out: &mut Effects) {
+        while self.defining.front().is_some_and(|d| d.stamp <= self.visible) {
+            let Some(defining) = self.defining.pop_front() else { return };
+            for (conn, call) in defining.asked {
+                self.defined(conn, call, defining.id, out);
+            }
+        }
     }
 
     fn catalogue(&mut self, conn: Conn, call: u64, out: &mut Effects) {
-        let user = self.state.classes().into_iter().filter(|(id, _)| *id >= ClassId::FIRST_USER);
+        let durable = |id| self.defining.iter().all(|d| d.id != id);
+        let classes = self.state.classes().into_iter();
+        let user = classes.filter(|(id, _)| *id >= ClassId::FIRST_USER && durable(*id));
         let classes = user.map(|(id, l)| (id, l.clone())).collect();
         let mut body = Vec::new();
         Classes { classes }.encode(&mut body);
@@ -297,7 +327,15 @@ impl Server {
         )
     }
 
+    /// Ends the session of a client whose operations are no longer remembered: it may come back as another.
+    pub(super) fn forget(&mut self, conn: Conn, out: &mut Effects) {
+        self.refuse(conn, 0, Reason::Evicted, "the client was silent for too long and is forgotten", out);
+        out.push(Effect::Close(conn));
+        self.disconnected(conn);
+    }
+
     pub(super) fn tick(&mut self, out: &mut Effects) {
+        self.ticked = self.now;
         let silence = 2 * self.config.keepalive_ms as u64 * 1000;
         let mut silent: Vec<Conn> = Vec::new();
         let mut behind: Vec<Conn> = Vec::new();

@@ -42,6 +42,7 @@ impl Server {
                 self.verdict(*conn, 0, op, Outcome::Committed(flight.stamp), out);
             }
         }
+        self.show_classes(out);
     }
 
     fn show_one(&mut self, flight: &Flight, told: &mut Set<Conn>) {
@@ -113,12 +114,15 @@ impl Server {
     }
 
     /// Adds a session to those who hear of a page.
-    pub(super) fn subscribe(&mut self, conn: Conn, page: PageId, fetch: u32) {
+    pub(super) fn subscribe(&mut self, conn: Conn, page: PageId, fetch: u32, out: &mut Effects) {
         let Some(session) = self.sessions.get_mut(&conn) else { return };
         session.revoking.remove(&page);
         if session.subscribed.insert(page, fetch).is_none() {
             self.directory.entry(page).or_default().push(conn);
-            if session.subscribed.len() > limits::SUBSCRIPTIONS_MAX + session.revoking.len() {
+            if session.revoking.len() >= limits::REVOKING_MAX {
+                return self.expel(conn, "the client does not give pages back that it is asked for", out);
+            }
+            if session.subscribed.len() > self.config.subscriptions_max + session.revoking.len() {
                 self.revoke_one(conn, page);
             }
         }

@@ -43,6 +43,11 @@ impl Images {
         Images { pages: Map::default(), clock: 0, count_max: (bytes / PAGE_BYTES).max(16) }
     }
 
+    /// Pages that there is room for.
+    pub fn count_max(&self) -> usize {
+        self.count_max
+    }
+
     /// Looks a page up.
     pub fn get(&mut self, page: PageId) -> Found {
         self.clock += 1;

@@ -81,7 +81,7 @@ pub enum Past {
     Superseded,
     /// It was not executed up to now.
     Never,
-    /// The client was evicted, or may have been.
+    /// The client was evicted.
     Unknown,
 }
 
@@ -165,7 +165,7 @@ impl State {
                 Some((seq, _)) if *seq > op.seq => Past::Superseded,
                 _ => Past::Never,
             },
-            None if self.evicted.set.contains(&op.client) || self.evicted.forgot => Past::Unknown,
+            None if self.evicted.set.contains(&op.client) => Past::Unknown,
             None => Past::Never,
         }
     }
@@ -178,9 +178,11 @@ impl State {
         self.clients.iter().min_by_key(|(id, a)| (a.used, **id)).map(|(id, _)| *id)
     }
 
-    /// Whether the client was evicted.
-    pub fn is_evicted(&self, client: ClientId) -> bool {
-        self.evicted.set.contains(&client)
+    /// Whether the client was evicted, or may have been: once some are no longer remembered as such, a stranger is
+    /// believed to be new only on the first connection of its life.
+    pub fn may_be_evicted(&self, client: ClientId, connection: u32) -> bool {
+        let stranger = !self.clients.contains_key(&client);
+        self.evicted.set.contains(&client) || (stranger && self.evicted.forgot && connection > 1)
     }
 
     /// A class.

@@ -52,8 +52,17 @@ impl Tx<'_> {
             }
         });
         match (driven, outcome) {
-            (Err(Error::Timeout(_)), _) => Err(Error::Timeout(sent)),
-            (Err(e), _) => Err(e),
+            (Err(e), _) => match sent {
+                None => Err(e),
+                // It is on its way: whatever kept the answer off, the outcome is unknown.
+                Some(op) => {
+                    self.port.drive(&mut |client, _| {
+                        client.abandon(op);
+                        Step::Done
+                    })?;
+                    Err(Error::Timeout(Some(op)))
+                }
+            },
             (Ok(()), Some(Ok((op, outcome)))) => {
                 verdict(op, outcome).map(|stamp| Commit { stamp, op: Some(op) })
             }
@@ -125,7 +134,7 @@ pub fn resolve(port: &dyn Port, op: OpId) -> Result<bool, Error> {
         }
         None => Step::Wait,
     })
-    .map_err(|e| if matches!(e, Error::Timeout(_)) { Error::Timeout(Some(op)) } else { e })?;
+    .map_err(|_| Error::Timeout(Some(op)))?;
     match found {
         Some(Outcome::Committed(_)) => Ok(true),
         Some(Outcome::Unknown) | None => Err(Error::Timeout(Some(op))),
