@@ -1,0 +1,256 @@
+//! The command line: what can be said, with help and examples beside it.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use tercel::Address;
+
+/// Typed, durable objects that live on servers and feel local.
+#[derive(Debug, Parser)]
+#[command(name = "tercel", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "Examples:
+  tercel demo                                        see all of it in a minute
+  tercel serve --data DIR                            serve a directory on 127.0.0.1:7117
+  tercel import debian --data DIR                    import the machine's package index
+  tercel query rdepends libssl3 --recursive --data DIR")]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve a data directory
+    Serve(Serve),
+    /// Show the main job on real data: import, traverse, change, kill, recover
+    Demo(Demo),
+    /// Import real data
+    Import(Import),
+    /// Ask the imported package graph
+    Query(Query),
+    /// Show how a server and its space are
+    Stat(Stat),
+    /// Show an object as JSON
+    Inspect(Inspect),
+    /// Verify every page, reference and the log; the exit code tells
+    Check(Check),
+    /// Measure against the physical limit in the same run
+    Bench(Bench),
+}
+
+/// Which space to use.
+#[derive(Debug, Clone, ClapArgs)]
+pub struct Space {
+    /// The server's address, HOST:PORT or unix:PATH
+    #[arg(long, value_name = "ADDR", env = "TERCEL_SERVER", conflicts_with = "data")]
+    pub server: Option<Address>,
+    /// Open this data directory in this process, without a server
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// The client's cache, such as 64M or 1G
+    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "64M")]
+    pub cache: usize,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tercel serve --data ./packages
+  tercel serve --data ./packages --listen unix:/tmp/tercel.sock --listen 127.0.0.1:7200")]
+pub struct Serve {
+    /// The data directory; created if it does not exist
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
+    /// Where to listen: HOST:PORT or unix:PATH; may be given several times
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7117")]
+    pub listen: Vec<Address>,
+    /// Allow addresses that other machines can reach, although nothing is encrypted
+    #[arg(long)]
+    pub allow_plain_remote: bool,
+    /// Memory for modified objects before they are installed into pages
+    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "256M")]
+    pub mob: usize,
+    /// Memory for cached pages
+    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "64M")]
+    pub cache: usize,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tercel demo
+  tercel demo --input Packages.xz --dir /var/tmp/demo")]
+pub struct Demo {
+    /// A Packages file; else the machine's apt lists, else a bundled sample
+    #[arg(long, value_name = "FILE")]
+    pub input: Option<PathBuf>,
+    /// Use the bundled sample even if there are apt lists
+    #[arg(long, conflicts_with = "input")]
+    pub sample: bool,
+    /// Where to put the data; a fresh directory that is removed at the end if not given
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct Import {
+    #[command(subcommand)]
+    pub what: ImportWhat,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ImportWhat {
+    /// A Debian Packages file: packages, details, and who depends on whom
+    #[command(after_help = "Examples:
+  tercel import debian --data ./packages
+  tercel import debian --input Packages.gz --server 127.0.0.1:7117")]
+    Debian(ImportDebian),
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct ImportDebian {
+    /// The file: plain, .gz, .xz or .lz4; else the main list of the machine's apt lists
+    #[arg(long, value_name = "FILE")]
+    pub input: Option<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub space: Space,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct Query {
+    #[command(subcommand)]
+    pub what: QueryWhat,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum QueryWhat {
+    /// What a package needs
+    #[command(after_help = "Example:\n  tercel query depends libssl3 --recursive --json --data ./packages")]
+    Depends(Closure),
+    /// What needs a package
+    #[command(after_help = "Example:\n  tercel query rdepends libssl3 --recursive --json --data ./packages")]
+    Rdepends(Closure),
+    /// A shortest path of dependencies from one package to another
+    #[command(after_help = "Example:\n  tercel query why firefox-esr libc6 --data ./packages")]
+    Why(Why),
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct Closure {
+    /// The package
+    pub name: String,
+    /// Not only the direct ones
+    #[arg(long)]
+    pub recursive: bool,
+    /// Print {"root":..,"count":..,"names":[..]}
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub space: Space,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct Why {
+    /// The package that depends
+    pub from: String,
+    /// The package that is depended on
+    pub to: String,
+    /// Print {"from":..,"to":..,"path":[..]}
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub space: Space,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Example:\n  tercel stat --server 127.0.0.1:7117 --json")]
+pub struct Stat {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub space: Space,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tercel inspect libssl3 --data ./packages      a package, or a root
+  tercel inspect 12.7 --data ./packages         an object by page and slot")]
+pub struct Inspect {
+    /// A root's or package's name, or a reference PAGE.SLOT
+    pub what: String,
+    #[command(flatten)]
+    pub space: Space,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Example:\n  tercel check --data ./packages && echo sound")]
+pub struct Check {
+    /// The data directory; no server may have it open
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tercel bench oo7 --quick
+  tercel bench commit --json")]
+pub struct Bench {
+    /// What to measure
+    #[arg(value_enum)]
+    pub suite: Suite,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Fewer rounds: wider intervals, seconds instead of minutes
+    #[arg(long)]
+    pub quick: bool,
+    /// Where to put the data
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Suite {
+    /// Traversals of the OO7 database, hot and in a small cache
+    Oo7,
+    /// Durable commits, one at a time and 64 at once
+    Commit,
+    /// Import and closures of the package graph
+    Graph,
+}
+
+/// A number of bytes with an optional K, M or G.
+pub fn bytes(s: &str) -> Result<usize, String> {
+    let wrong = || format!("`{s}` is not a number of bytes: write for example 4096, 512K, 64M or 1G");
+    let s = s.trim();
+    let (number, shift) = match s.as_bytes().last() {
+        Some(b'K' | b'k') => (&s[..s.len() - 1], 10),
+        Some(b'M' | b'm') => (&s[..s.len() - 1], 20),
+        Some(b'G' | b'g') => (&s[..s.len() - 1], 30),
+        _ => (s, 0),
+    };
+    let n: usize = number.parse().map_err(|_| wrong())?;
+    n.checked_mul(1 << shift).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn bytes_are_read_with_their_unit() {
+        assert_eq!((bytes("512"), bytes("64M"), bytes("1g")), (Ok(512), Ok(64 << 20), Ok(1 << 30)));
+        assert!(bytes("x").is_err() && bytes("").is_err() && bytes("99999999999G").is_err());
+    }
+}

@@ -1,0 +1,94 @@
+//! Servers as processes of their own: this program again, told to serve.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::raw;
+use super::shape::Shape;
+
+/// A server process. Dropping it ends it.
+pub struct Child {
+    process: std::process::Child,
+    /// What it said when it was ready: `listening on ADDRESS`, and perhaps ` (BACKEND, ...)`.
+    ready: String,
+}
+
+impl Child {
+    /// `tercel serve` on a directory and a free port.
+    ///
+    /// # Errors
+    /// A sentence: why it did not start.
+    pub fn serve(data: &Path) -> Result<Child, String> {
+        let mut command = this_program()?;
+        command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data);
+        Child::start(command)
+    }
+
+    /// A bare server with a file at `path`.
+    ///
+    /// # Errors
+    /// As [`Child::serve`].
+    pub fn raw(mode: raw::Mode, path: &Path, shape: &Shape) -> Result<Child, String> {
+        let mut command = this_program()?;
+        command.args(["bench", "commit"]).env(raw::ROLE, raw::role(mode, path, shape));
+        Child::start(command)
+    }
+
+    fn start(mut command: Command) -> Result<Child, String> {
+        let mut process = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|e| format!("cannot start a server: {e}"))?;
+        let mut ready = String::new();
+        let read = process.stdout.take().map(|out| BufReader::new(out).read_line(&mut ready));
+        let child = Child { process, ready };
+        match (read, child.address()) {
+            (Some(Ok(_)), address) if !address.is_empty() => Ok(child),
+            _ => Err(format!("a server did not start: it said {:?}", child.ready.trim())),
+        }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &str {
+        parse(&self.ready).0
+    }
+
+    /// How the kernel delivers events to it, if it said so.
+    pub fn backend(&self) -> &str {
+        parse(&self.ready).1
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // It has nothing that is still wanted.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn this_program() -> Result<Command, String> {
+    std::env::current_exe().map(Command::new).map_err(|e| format!("cannot find this program: {e}"))
+}
+
+/// Address and backend in what a server says when it is ready.
+fn parse(ready: &str) -> (&str, &str) {
+    let Some(rest) = ready.trim().strip_prefix("listening on ") else { return ("", "") };
+    let (address, about) = rest.split_once(" (").unwrap_or((rest, ""));
+    (address, about.split([',', ')']).next().unwrap_or(""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_of_a_server_is_understood() {
+        let line = "listening on 127.0.0.1:4000 (io_uring, space 00ff, a new space)\n";
+        assert_eq!(parse(line), ("127.0.0.1:4000", "io_uring"));
+        assert_eq!(parse("listening on 127.0.0.1:9\n"), ("127.0.0.1:9", ""));
+        assert_eq!(parse("error: no\n"), ("", ""));
+    }
+}

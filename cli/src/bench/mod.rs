@@ -1,0 +1,98 @@
+//! `tercel bench`: measuring against the physical limit in the same run.
+//!
+//! | module | its noun |
+//! |---|---|
+//! | `report`, `blocks` | what is said, and how two things are compared |
+//! | `traversals` | suite `oo7`: hot traversals, and fetches in a small cache |
+//! | `oo7`, `native`, `objects` | the database, without us and with us |
+//! | `graph` | suite `graph`: import and closures of the package graph |
+//! | `commit` | suite `commit`: durable commits, one at a time and 64 at once |
+
+mod blocks;
+mod commit;
+mod graph;
+mod lru;
+mod native;
+mod objects;
+mod oo7;
+mod report;
+mod scratch;
+mod traversals;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::args;
+use crate::fail::{Failure, Outcome};
+
+pub use report::Report;
+
+/// What can be measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Suite {
+    /// Traversals of the OO7 database.
+    Oo7,
+    /// Durable commits.
+    Commit,
+    /// The package graph.
+    Graph,
+}
+
+/// How to measure.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Fewer rounds: some seconds instead of a minute, and wider intervals.
+    pub quick: bool,
+    /// Where to put data; a directory of its own is made in it and removed. Else the system's for temporary files.
+    pub dir: Option<PathBuf>,
+    /// Whether to say on standard error what is being done.
+    pub progress: bool,
+}
+
+impl Options {
+    /// Says what is being done.
+    fn say(&self, what: &str) {
+        if self.progress {
+            eprintln!("{what}");
+        }
+    }
+}
+
+/// Measures a suite.
+///
+/// # Errors
+/// A sentence: what failed.
+pub fn run(suite: Suite, options: &Options) -> Result<Report, String> {
+    match suite {
+        Suite::Oo7 => traversals::run(options),
+        Suite::Commit => commit::run(options),
+        Suite::Graph => graph::run(options),
+    }
+}
+
+/// The command; also the door by which the suites' own child processes come in.
+pub fn command(args: &args::Bench) -> Outcome {
+    if let Some(role) = std::env::var_os(commit::ROLE) {
+        return commit::child(&role).map(|()| ExitCode::SUCCESS).map_err(Failure::new);
+    }
+    let options = Options {
+        quick: args.quick,
+        dir: args.dir.clone(),
+        progress: std::io::IsTerminal::is_terminal(&std::io::stderr()),
+    };
+    let suite = match args.suite {
+        args::Suite::Oo7 => Suite::Oo7,
+        args::Suite::Commit => Suite::Commit,
+        args::Suite::Graph => Suite::Graph,
+    };
+    let report = run(suite, &options).map_err(Failure::new)?;
+    let text = if args.json { report.json().map_err(Failure::new)? } else { report.table() };
+    say!("{text}");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The revision that the program was built from.
+const COMMIT: &str = match option_env!("TERCEL_COMMIT") {
+    Some(commit) => commit,
+    None => "unknown",
+};

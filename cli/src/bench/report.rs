@@ -1,0 +1,231 @@
+//! What a suite says: rows for programs as JSON, for people as a table.
+//!
+//! A row that claims speed names its limit, the raw path measured in the same run; absolute times on shared machines mean
+//! little, the ratio is what is claimed.
+
+use serde::Serialize;
+
+use super::blocks::Pairs;
+
+/// What a suite measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// Its name.
+    pub suite: &'static str,
+    /// The revision that the program was built from, or `unknown`.
+    pub commit: &'static str,
+    /// Where it ran.
+    pub machine: Machine,
+    /// What was measured.
+    pub rows: Vec<Row>,
+}
+
+/// Where a suite ran.
+#[derive(Debug, Clone, Serialize)]
+pub struct Machine {
+    /// Processors that it could use.
+    pub cpus: usize,
+    /// Release of the kernel.
+    pub kernel: String,
+    /// How the kernel delivered events to the server.
+    pub backend: String,
+}
+
+impl Machine {
+    /// This machine, with a server of that backend.
+    pub fn here(backend: impl Into<String>) -> Machine {
+        Machine {
+            cpus: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease")
+                .map_or_else(|_| "unknown".into(), |release| release.trim().to_string()),
+            backend: backend.into(),
+        }
+    }
+}
+
+/// One thing measured. What does not apply is left out.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Row {
+    /// Its name, the same in every run.
+    pub id: String,
+    /// The median over the blocks, or a count.
+    pub value: f64,
+    /// Of the value.
+    pub unit: &'static str,
+    /// The 99th percentile of single operations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p99: Option<f64>,
+    /// The name of what it is measured against.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<String>,
+    /// What that took or did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_value: Option<f64>,
+    /// The median of value by limit over pairs of blocks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+    /// Lower end of the ratio's confidence interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio_lo: Option<f64>,
+    /// Upper end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio_hi: Option<f64>,
+    /// Operations measured, those of the limit not counted.
+    pub n: u64,
+    /// The founding paper's own figure for the ratio, or for the value if there is no ratio.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paper: Option<f64>,
+    /// What a reader must know.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+impl Row {
+    /// A row without a limit.
+    pub fn new(id: impl Into<String>, value: f64, unit: &'static str, n: u64) -> Row {
+        Row { id: id.into(), value, unit, n, ..Row::default() }
+    }
+
+    /// A row of pairs of blocks.
+    pub fn compared(
+        id: impl Into<String>,
+        unit: &'static str,
+        pairs: &Pairs,
+        limit: impl Into<String>,
+        n: u64,
+    ) -> Row {
+        let ratio = pairs.ratio();
+        Row {
+            limit: Some(limit.into()),
+            limit_value: Some(pairs.limit()),
+            ratio: Some(ratio.median),
+            ratio_lo: Some(ratio.lo),
+            ratio_hi: Some(ratio.hi),
+            ..Row::new(id, pairs.ours(), unit, n)
+        }
+    }
+
+    /// The same with a remark.
+    pub fn note(self, note: impl Into<String>) -> Row {
+        Row { note: Some(note.into()), ..self }
+    }
+}
+
+impl Report {
+    /// For programs.
+    ///
+    /// # Errors
+    /// If a number is none.
+    pub fn json(&self) -> Result<String, String> {
+        serde_json::to_string(self).map_err(|e| e.to_string())
+    }
+
+    /// For people.
+    pub fn table(&self) -> String {
+        let machine = &self.machine;
+        let mut out = format!(
+            "suite {}   commit {}   {} cpus, {}, {}\n\n",
+            self.suite, self.commit, machine.cpus, machine.kernel, machine.backend
+        );
+        let head =
+            ["", "value", "unit", "p99", "limit", "limit value", "ratio", "95 % interval", "paper", "n"];
+        let mut lines = vec![head.map(String::from)];
+        lines.extend(self.rows.iter().map(cells));
+        let widths: Vec<usize> =
+            (0..head.len()).map(|i| lines.iter().map(|l| l[i].chars().count()).max().unwrap_or(0)).collect();
+        for line in &lines {
+            let mut text = String::new();
+            for (i, (cell, &width)) in line.iter().zip(&widths).enumerate() {
+                // Words stand left, numbers right.
+                match i {
+                    0 | 2 | 4 => text.push_str(&format!("{cell:<width$}  ")),
+                    _ => text.push_str(&format!("{cell:>width$}  ")),
+                }
+            }
+            out.push_str(text.trim_end());
+            out.push('\n');
+        }
+        for row in &self.rows {
+            if let Some(note) = &row.note {
+                out.push_str(&format!("\n{}: {note}", row.id));
+            }
+        }
+        out.truncate(out.trim_end().len());
+        out
+    }
+}
+
+fn cells(row: &Row) -> [String; 10] {
+    let some = |value: Option<f64>| value.map_or(String::new(), number);
+    let interval = match (row.ratio_lo, row.ratio_hi) {
+        (Some(lo), Some(hi)) => format!("{lo:.3} to {hi:.3}"),
+        _ => String::new(),
+    };
+    [
+        row.id.clone(),
+        number(row.value),
+        row.unit.into(),
+        some(row.p99),
+        row.limit.clone().unwrap_or_default(),
+        some(row.limit_value),
+        row.ratio.map_or(String::new(), |r| format!("{r:.3}")),
+        interval,
+        some(row.paper),
+        row.n.to_string(),
+    ]
+}
+
+/// Three or four digits that matter; counts whole.
+fn number(value: f64) -> String {
+    match value {
+        v if v == v.trunc() && v.abs() < 1e15 => format!("{v}"),
+        v if v.abs() >= 1000.0 => format!("{v:.0}"),
+        v if v.abs() >= 10.0 => format!("{v:.1}"),
+        v => format!("{v:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        Report {
+            suite: "commit",
+            commit: "unknown",
+            machine: Machine { cpus: 2, kernel: "6.1".into(), backend: "epoll".into() },
+            rows: vec![
+                Row {
+                    p99: Some(6.5),
+                    limit: Some("raw.commit.one".into()),
+                    limit_value: Some(4.0),
+                    ratio: Some(1.25),
+                    ratio_lo: Some(1.2),
+                    ratio_hi: Some(1.3),
+                    ..Row::new("commit.one", 5.0, "us", 100)
+                },
+                Row::new("oo7.t6.visited", 2187.0, "parts", 1).note("as it must be"),
+            ],
+        }
+    }
+
+    #[test]
+    fn json_has_the_fields_that_apply_and_no_others() {
+        let expected = concat!(
+            r#"{"suite":"commit","commit":"unknown","machine":{"cpus":2,"kernel":"6.1","backend":"epoll"},"#,
+            r#""rows":[{"id":"commit.one","value":5.0,"unit":"us","p99":6.5,"limit":"raw.commit.one","#,
+            r#""limit_value":4.0,"ratio":1.25,"ratio_lo":1.2,"ratio_hi":1.3,"n":100},"#,
+            r#"{"id":"oo7.t6.visited","value":2187.0,"unit":"parts","n":1,"note":"as it must be"}]}"#,
+        );
+        assert_eq!(report().json().unwrap(), expected);
+    }
+
+    #[test]
+    fn the_table_lines_up_and_ends_with_the_notes() {
+        let table = report().table();
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!(lines[2].find("value").map(|at| at + 5), lines[3].find(" 5 ").map(|at| at + 2));
+        assert!(lines[3].contains("1.250") && lines[3].contains("1.200 to 1.300"));
+        assert_eq!(lines.last(), Some(&"oo7.t6.visited: as it must be"));
+    }
+}

@@ -1,0 +1,324 @@
+//! Suite `oo7`: how close a traversal of cached objects comes to plain pointers, and how few pages a small cache asks for.
+//!
+//! Hot rows: everything is in the cache, each traversal is a transaction of its own, and its time is per visited atomic
+//! part. The limit is the faster of the two native builds in the same process; all must agree on the tally.
+//!
+//! Fetch rows: a cache of 38 % of the database's bytes, the paper's point for T1 on the medium database, under HAC and under
+//! whole-page LRU. One traversal warms it, the second is counted. It is a
+//! transaction for each base assembly, because a transaction must remember all that it reads and that costs cache too.
+
+use std::time::Instant;
+
+use tercel::wire::page::PAGE_BYTES;
+use tercel::{Client, ClientConfig, Error, HacParams, Policy, ServerConfig, Tx};
+
+use super::blocks::{Pairs, alternate};
+use super::lru;
+use super::native::{Arena, ArenaIndex, ArenaPointers, Tally, Visited};
+use super::objects;
+use super::oo7::Spec;
+use super::report::{Machine, Report, Row};
+use super::scratch::Scratch;
+use super::{COMMIT, Options};
+
+/// Measures.
+///
+/// # Errors
+/// A sentence: what failed.
+pub fn run(options: &Options) -> Result<Report, String> {
+    let scratch = Scratch::new(options.dir.as_deref(), "oo7")?;
+    let mut rows = Vec::new();
+    let mut database = Database::build(Spec::SMALL, "small", &scratch, options)?;
+    let backend = database.backend.clone();
+    database.hot(options, &mut rows)?;
+    if !options.quick {
+        drop(database);
+        database = Database::build(Spec::MEDIUM, "medium", &scratch, options)?;
+        database.hot(options, &mut rows)?;
+        database.cold(options, &mut rows)?;
+    }
+    database.fetches(options, &mut rows)?;
+    Ok(Report { suite: "oo7", commit: COMMIT, machine: Machine::here(backend), rows })
+}
+
+/// A database on disk.
+struct Database {
+    spec: Spec,
+    size: &'static str,
+    server: ServerConfig,
+    bytes: u64,
+    backend: String,
+}
+
+impl Database {
+    fn build(
+        spec: Spec,
+        size: &'static str,
+        scratch: &Scratch,
+        options: &Options,
+    ) -> Result<Database, String> {
+        options.say(&format!("building the {size} database: {} objects", spec.objects()));
+        let server = ServerConfig::new(scratch.join(size));
+        let client = open(&server, HOT_BYTES, hac(), true)?;
+        let built = objects::build(&client, spec, SEED, &mut |_| {}).map_err(failed)?;
+        let backend = client.server().map_or(String::new(), |s| s.backend().to_string());
+        client.close().map_err(failed)?;
+        Ok(Database { spec, size, server, bytes: built.bytes, backend })
+    }
+
+    /// Everything in the cache.
+    fn hot(&self, options: &Options, rows: &mut Vec<Row>) -> Result<(), String> {
+        options.say(&format!("hot traversals of the {} database", self.size));
+        let client = open(&self.server, HOT_BYTES, hac(), true)?;
+        let index = ArenaIndex::new(self.spec, SEED);
+        let arena = Arena::new(&index);
+        let pointers = ArenaPointers::new(&arena, &index);
+        let mut visited = Visited::new(self.spec.parts());
+        let mut visited_native = Visited::new(self.spec.parts());
+        let mut visited_index = Visited::new(self.spec.parts());
+        let rounds = if options.quick { ROUNDS_QUICK } else { ROUNDS };
+        let parts = [self.spec.t1_visits(), self.spec.t6_visits()];
+
+        let t1 = Contest {
+            ours: &mut |tx| objects::t1(tx, &mut visited),
+            pointers: &mut || pointers.t1(&mut visited_native),
+            index: &mut || index.t1(&mut visited_index),
+            visits: parts[0],
+        }
+        .run(&client, rounds)?;
+        rows.push(t1.row(format!("oo7.t1.hot.{}", self.size), PAPER_T1_HOT));
+        let t6 = Contest {
+            ours: &mut |tx| objects::t6(tx),
+            pointers: &mut || pointers.t6(),
+            index: &mut || index.t6(),
+            visits: parts[1],
+        }
+        .run(&client, rounds)?;
+        rows.push(t6.row(format!("oo7.t6.hot.{}", self.size), PAPER_T6_HOT));
+        if self.spec == Spec::SMALL {
+            rows.push(Row::new("oo7.t1.visited", t1.tally.visits as f64, "parts", 1));
+            rows.push(Row::new("oo7.t6.visited", t6.tally.visits as f64, "parts", 1));
+        }
+        client.close().map_err(failed)
+    }
+
+    /// Nothing in the cache, with room for everything: T1, and what updating every part adds to it.
+    fn cold(&self, options: &Options, rows: &mut Vec<Row>) -> Result<(), String> {
+        options.say(&format!("cold traversals of the {} database", self.size));
+        let mut visited = Visited::new(self.spec.parts());
+        let mut cold = |update: bool| -> Result<f64, String> {
+            let client = open(&self.server, HOT_BYTES, hac(), true)?;
+            let begin = Instant::now();
+            client
+                .run(|tx| if update { objects::t2b(tx, &mut visited) } else { objects::t1(tx, &mut visited) })
+                .map_err(failed)?;
+            let took = begin.elapsed().as_secs_f64();
+            client.close().map_err(failed)?;
+            Ok(took * 1e3)
+        };
+        // Swapping twice leaves the database as it was, so the rounds are even.
+        let mut times = Pairs::default();
+        for _ in 0..COLD_ROUNDS {
+            times.pairs.push((cold(false)?, cold(true)?));
+        }
+        rows.push(Row::new(format!("oo7.t1.cold.{}", self.size), times.limit(), "ms", COLD_ROUNDS as u64));
+        let name = format!("oo7.t2b.cold.{}", self.size);
+        let row = Row::compared(name, "ms", &times, format!("oo7.t1.cold.{}", self.size), COLD_ROUNDS as u64);
+        rows.push(Row { paper: Some(PAPER_T2B_COLD), ..row });
+        Ok(())
+    }
+
+    /// Pages fetched by the second traversal in a cache that is too small.
+    fn fetches(&self, options: &Options, rows: &mut Vec<Row>) -> Result<(), String> {
+        let cache = (self.bytes as f64 * CACHE_SHARE) as usize;
+        options.say(&format!("fetches of T1 on the {} database in {} KiB", self.size, cache >> 10));
+        let [hac_pages, hac_frames] = self.second_run(cache, hac(), true)?;
+        let [lru_pages, lru_frames] = self.second_run(cache, Policy::Lru, true)?;
+        let [hac_free, _] = self.second_run(cache, hac(), false)?;
+        let [lru_free, free_frames] = self.second_run(cache, Policy::Lru, false)?;
+        let trace = self.trace()?;
+        let pages = self.bytes / PAGE_BYTES as u64;
+        let setting =
+            format!("second T1, {} database of {pages} pages, cache of {} KiB", self.size, cache >> 10);
+        rows.push(
+            versus("oo7.t1.fetches.hac", hac_pages, "oo7.t1.fetches.lru", lru_pages)
+                .note(format!("{setting}, tables included, which leaves {hac_frames} frames at most")),
+        );
+        rows.push(self.lru_row("oo7.t1.fetches.lru", lru_pages, lru_frames, &trace));
+        rows.push(
+            versus("oo7.t1.fetches.hac.tablefree", hac_free, "oo7.t1.fetches.lru.tablefree", lru_free)
+                .note(format!("{setting}, all of it frames: tables and marks are free")),
+        );
+        rows.push(self.lru_row("oo7.t1.fetches.lru.tablefree", lru_free, free_frames, &trace));
+        Ok(())
+    }
+
+    /// Fetches of the second of two traversals, and the frames there were at the end.
+    fn second_run(&self, cache: usize, policy: Policy, charge: bool) -> Result<[u64; 2], String> {
+        let client = open(&self.server, cache, policy, charge)?;
+        let mut visited = Visited::new(self.spec.parts());
+        self.t1(&client, &mut visited)?;
+        let before = client.stats().client.pages;
+        self.t1(&client, &mut visited)?;
+        let after = client.stats();
+        client.close().map_err(failed)?;
+        Ok([after.client.pages - before, u64::from(after.cache.frames - after.cache.frames_withheld)])
+    }
+
+    /// The pages that a traversal goes to, object by object.
+    fn trace(&self) -> Result<Vec<u32>, String> {
+        let client = open(&self.server, HOT_BYTES, Policy::Lru, true)?;
+        let mut visited = Visited::new(self.spec.parts());
+        client.with_machine(|machine| machine.writer().trace(true));
+        self.t1(&client, &mut visited)?;
+        let trace = client.with_machine(|machine| machine.writer().trace(false));
+        client.close().map_err(failed)?;
+        Ok(trace.into_iter().map(|page| page.get()).collect())
+    }
+
+    /// The row of a whole-page cache, with what exact LRU would have fetched in as many frames.
+    fn lru_row(&self, id: &str, pages: u64, frames: u64, trace: &[u32]) -> Row {
+        let once = lru::simulate(trace.iter().copied(), frames as usize);
+        let twice = lru::simulate(trace.iter().chain(trace).copied(), frames as usize);
+        let exact = twice - once;
+        Row::new(id, pages as f64, "pages", 1)
+            .note(format!("exact LRU of {frames} pages, simulated on the same trace, fetches {exact}"))
+    }
+
+    fn t1(&self, client: &Client, visited: &mut Visited) -> Result<Tally, String> {
+        let tally = objects::t1_in_steps(client, visited).map_err(failed)?;
+        match tally.visits == self.spec.t1_visits() {
+            true => Ok(tally),
+            false => Err(format!("T1 visited {} parts instead of {}", tally.visits, self.spec.t1_visits())),
+        }
+    }
+}
+
+/// One traversal, run by us and by the two native builds.
+struct Contest<'a> {
+    ours: &'a mut dyn FnMut(&Tx<'_>) -> Result<Tally, Error>,
+    pointers: &'a mut dyn FnMut() -> Tally,
+    index: &'a mut dyn FnMut() -> Tally,
+    visits: u64,
+}
+
+/// What it gave.
+struct Outcome {
+    pairs: Pairs,
+    limit: &'static str,
+    tally: Tally,
+    n: u64,
+}
+
+impl Contest<'_> {
+    fn run(mut self, client: &Client, rounds: usize) -> Result<Outcome, String> {
+        let expected = (self.pointers)();
+        let tallies = [(self.index)(), client.run(&mut self.ours).map_err(failed)?];
+        if tallies != [expected; 2] || expected.visits != self.visits {
+            return Err(format!(
+                "traversals disagree: {expected:?} natively, then by number and by us {tallies:?}"
+            ));
+        }
+        let repeats = (BLOCK_VISITS / self.visits).max(1);
+        let per_visit = 1e9 / (repeats * self.visits) as f64;
+        let native =
+            |f: &mut dyn FnMut() -> Tally| timed(repeats, || Ok(f())).map(|(took, _)| took * per_visit);
+        // The faster build is the limit; a few blocks tell which that is.
+        let mut choice = Pairs::default();
+        for _ in 0..CHOICE_ROUNDS {
+            choice.pairs.push((native(self.pointers)?, native(self.index)?));
+        }
+        let (limit_name, limit) = match choice.limit() <= choice.ours() {
+            true => ("native.pointers", self.pointers),
+            false => ("native.index", self.index),
+        };
+        let ours = &mut self.ours;
+        let pairs = alternate(
+            rounds,
+            || native(limit),
+            || {
+                let (took, tally) = timed(repeats, || client.run(&mut *ours).map_err(failed))?;
+                match tally == expected {
+                    true => Ok(took * per_visit),
+                    false => Err("a traversal changed its result".to_string()),
+                }
+            },
+        )?;
+        Ok(Outcome { pairs, limit: limit_name, tally: expected, n: repeats * self.visits * rounds as u64 })
+    }
+}
+
+/// Seconds of `repeats` runs after one that warms the processor's caches, and what the last run gave.
+fn timed(repeats: u64, mut f: impl FnMut() -> Result<Tally, String>) -> Result<(f64, Tally), String> {
+    let mut tally = std::hint::black_box(f()?);
+    let begin = Instant::now();
+    for _ in 0..repeats {
+        tally = std::hint::black_box(f()?);
+    }
+    Ok((begin.elapsed().as_secs_f64(), tally))
+}
+
+impl Outcome {
+    fn row(&self, id: String, paper: f64) -> Row {
+        Row { paper: Some(paper), ..Row::compared(id, "ns/part", &self.pairs, self.limit, self.n) }
+    }
+}
+
+/// A row of two counts.
+fn versus(id: &str, value: u64, limit: &str, limit_value: u64) -> Row {
+    Row {
+        limit: Some(limit.into()),
+        limit_value: Some(limit_value as f64),
+        ratio: Some(value as f64 / limit_value.max(1) as f64),
+        ..Row::new(id, value as f64, "pages", 1)
+    }
+}
+
+fn open(
+    server: &ServerConfig,
+    cache_bytes: usize,
+    policy: Policy,
+    charge_table: bool,
+) -> Result<Client, String> {
+    let config =
+        ClientConfig { cache_bytes, policy, charge_table, transactions_max: 4, ..ClientConfig::default() };
+    tercel::embedded_with(server.clone(), config).map_err(failed)
+}
+
+fn hac() -> Policy {
+    Policy::Hac(HacParams::default())
+}
+
+fn failed(e: impl std::fmt::Display) -> String {
+    e.to_string()
+}
+
+/// Of every database that is built.
+const SEED: u64 = 1;
+
+/// Room for the medium database, the handles of its objects and the marks of a traversal.
+const HOT_BYTES: usize = 128 << 20;
+
+/// The paper's cache for T1 on the medium database, as a share of its bytes.
+const CACHE_SHARE: f64 = 0.38;
+
+/// Pairs of blocks. Twenty give an interval from the 6th smallest to the 6th largest ratio.
+const ROUNDS: usize = 40;
+const ROUNDS_QUICK: usize = 20;
+
+/// Pairs that decide which native build is the faster.
+const CHOICE_ROUNDS: usize = 5;
+
+/// Visits in a block: some milliseconds, many times what a timer or a switch of threads costs.
+const BLOCK_VISITS: u64 = 400_000;
+
+/// Pairs of cold traversals. Even, because each updating one swaps what the one before it swapped.
+const COLD_ROUNDS: usize = 6;
+
+/// Hot T1 and T6 by the time of a C++ program, with checks for transactions as we have them (Castro et al., SOSP '97,
+/// table 3; the medium database).
+const PAPER_T1_HOT: f64 = 1.89;
+const PAPER_T6_HOT: f64 = 1.48;
+
+/// T2b by T1, cold (section 4.5).
+const PAPER_T2B_COLD: f64 = 1.26;

@@ -1,0 +1,56 @@
+//! Why a list could not be read to its end, and on which line.
+
+use std::io;
+
+use thiserror::Error;
+
+/// Why the reading of a list ended early. The list is at fault, and whoever named it must fetch it again or name another.
+#[derive(Debug, Error)]
+pub enum ParseError {
+    /// The file could not be read or unpacked further.
+    #[error(
+        "line {line}: the list breaks off here ({source}); it is damaged or was cut short, fetch it again"
+    )]
+    Read {
+        /// The line that could not be read in full.
+        line: u64,
+        /// What the operating system or the unpacker said.
+        source: io::Error,
+    },
+    /// The text is not that of a Packages file.
+    #[error("line {line}: found {found:?}, expected {expected}; the list is damaged or is no Packages file")]
+    Unexpected {
+        /// Where it stands.
+        line: u64,
+        /// The text that stands there, cut to a readable length.
+        found: String,
+        /// What should stand there.
+        expected: &'static str,
+    },
+    /// A line or a stanza is longer than any in a Packages file.
+    #[error(
+        "line {line}: the {what} is longer than {bytes_max} bytes; the list is damaged or is no Packages file"
+    )]
+    TooLong {
+        /// The line on which the limit was passed.
+        line: u64,
+        /// What is too long, a line or a stanza.
+        what: &'static str,
+        /// The limit.
+        bytes_max: usize,
+    },
+}
+
+impl ParseError {
+    /// The error that `found` stands on `line` in place of what is `expected`.
+    pub(super) fn unexpected(line: u64, found: &str, expected: &'static str) -> Self {
+        let found = match found.char_indices().nth(FOUND_CHARS_MAX) {
+            Some((end, _)) => format!("{}...", &found[..end]),
+            None => found.to_owned(),
+        };
+        Self::Unexpected { line, found, expected }
+    }
+}
+
+/// As much of a bad line as leaves room for the rest of the message on a screen.
+const FOUND_CHARS_MAX: usize = 60;

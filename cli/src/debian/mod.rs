@@ -1,0 +1,26 @@
+//! Package indexes of Debian: finding one, unpacking it, reading it stanza by stanza.
+//!
+//! This module knows the text and nothing of where it goes. It reads one stanza at a time in memory that does not grow with
+//! the file, and it gives each stanza as it stands. Two rules are left to whoever puts the stanzas together into a graph,
+//! and whoever checks such a graph must follow the same:
+//!
+//! 1. Of several stanzas with one name, the last wins. It wins entirely: the edges of the earlier ones go with them.
+//! 2. A name that is mentioned in `Depends` or `Pre-Depends` of a winning stanza, but defined by no stanza, is a virtual
+//!    package: a node of the graph without fields and without edges of its own. `Provides` is not followed.
+//!
+//! An edge is a name mentioned: each alternative of `a | b` counts, and version, architecture and build profile are
+//! ignored. A name mentioned twice in one stanza is one edge.
+
+mod error;
+mod input;
+mod lines;
+mod lists;
+mod near;
+mod relation;
+mod stanza;
+
+pub use error::ParseError;
+pub use input::{open, sample};
+pub use lists::default_list;
+pub use near::near;
+pub use stanza::Stanzas;

@@ -1,0 +1,85 @@
+//! A server in a process of its own.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use tercel::Address;
+
+use crate::fail::Failure;
+
+/// See the module. Killed when dropped.
+pub struct ServerProcess {
+    child: Child,
+    /// Kept open, so that the server can say that it has stopped.
+    _out: BufReader<ChildStdout>,
+    address: Address,
+    backend: String,
+}
+
+impl ServerProcess {
+    /// Starts this very program as a server and waits until it listens; at a port of its choice if none is named.
+    pub fn start(dir: &Path, at: Option<&Address>) -> Result<ServerProcess, Failure> {
+        let listen = at.map_or("127.0.0.1:0".to_string(), |a| a.to_string());
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["serve", "--listen", &listen, "--data"])
+            .arg(dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let failed = |what: &str| Failure::new(format!("the server process {what}"));
+        let mut out = BufReader::new(child.stdout.take().ok_or_else(|| failed("has no output"))?);
+        let mut line = String::new();
+        out.read_line(&mut line)?;
+        let words = line.strip_prefix("listening on ").and_then(|l| l.split_once(" ("));
+        let Some((address, rest)) = words else {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(failed("did not start; it said why above"));
+        };
+        let address = address.parse().map_err(Failure::new)?;
+        let backend = rest.split(',').next().unwrap_or_default().to_string();
+        Ok(ServerProcess { child, _out: out, address, backend })
+    }
+
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    pub fn backend(&self) -> &str {
+        &self.backend
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// SIGKILL: no chance to tidy up.
+    pub fn kill(&mut self) -> Result<(), Failure> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// SIGTERM, and waits.
+    pub fn stop(mut self) -> Result<(), Failure> {
+        signal_term(self.child.id());
+        let status = self.child.wait()?;
+        if status.success() { Ok(()) } else { Err(Failure::new(format!("the server ended with {status}"))) }
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Asks a process of ours to stop.
+fn signal_term(id: u32) {
+    let pid = i32::try_from(id).ok().and_then(rustix::process::Pid::from_raw);
+    if let Some(pid) = pid {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    }
+}

@@ -1,0 +1,217 @@
+//! The scenes of the demonstration, each a few lines of what a program would do.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tercel::{Client, ClientConfig, Error, List, Ref};
+
+use super::child::ServerProcess;
+use crate::fail::Failure;
+use crate::import::{self, Imported, Source};
+use crate::model::{Counter, MARKS, Mark, Marks};
+use crate::query::{self, Way};
+use crate::term::{Term, thousands};
+
+/// The package whose loss is asked about.
+const ROOT: &str = "libssl3";
+/// The advisory's number.
+const ADVISORY: u32 = 2026;
+/// Marks that each reading transaction looks at, and transactions that it makes.
+const MARKS_READ: usize = 1_000;
+const READS: u64 = 1_000;
+/// Small commits before the server is killed, and after it is back.
+const COMMITS_BEFORE: u64 = 500;
+const COMMITS_AFTER: u64 = 100;
+
+fn connect(server: &ServerProcess, cache_bytes: usize) -> Result<Client, Failure> {
+    Ok(Client::connect_with(server.address(), ClientConfig { cache_bytes, ..ClientConfig::default() })?)
+}
+
+/// Reads the file, writes the objects.
+pub fn import(server: &ServerProcess, source: &Source, term: &Term) -> Result<Imported, Failure> {
+    let client = connect(server, 16 << 20)?;
+    let imported = import::import(&client, source, term)?;
+    say!("{} {}", term.bold("import"), import::summary(&imported));
+    Ok(imported)
+}
+
+/// Everything that breaks if a package goes, through a cache of a quarter of the data.
+pub fn closure(server: &ServerProcess, edges: u64, term: &Term) -> Result<(), Failure> {
+    let probe = connect(server, 1 << 20)?;
+    let status: Value = serde_json::from_str(&probe.server_status()?).unwrap_or_default();
+    let data = status["pages"].as_u64().unwrap_or(0) as usize * tercel::wire::page::PAGE_BYTES;
+    drop(probe);
+    let client = connect(server, (data / 4).max(1 << 20))?;
+    let root = query::find(&client, ROOT)?;
+    say!(
+        "{} everything that breaks if {ROOT} goes, of {} dependencies, {} MB of pages through {} MB of cache",
+        term.bold("closure"),
+        thousands(edges),
+        data >> 20,
+        (data / 4) >> 20,
+    );
+    for turn in ["cold", "hot"] {
+        let before = client.stats().client.fetches;
+        let begun = Instant::now();
+        let visited = client.run(|tx| query::visit(tx, root, Way::Rdepends, |_| Ok(())))?;
+        let took = begun.elapsed();
+        let fetches = client.stats().client.fetches - before;
+        let steps = (visited.packages + visited.edges).max(1);
+        say!(
+            "  {turn:<5} {} packages, {} edges in {:.1} ms: {} fetches, {:.2} % hits, {:.0} ns a package, {:.0} ns an edge",
+            thousands(visited.packages),
+            thousands(visited.edges),
+            took.as_secs_f64() * 1e3,
+            thousands(fetches),
+            100.0 * (1.0 - fetches as f64 / steps as f64),
+            took.as_nanos() as f64 / visited.packages.max(1) as f64,
+            took.as_nanos() as f64 / visited.edges.max(1) as f64,
+        );
+    }
+    Ok(())
+}
+
+/// Marks all of them in one transaction, while another client reads the marks.
+pub fn advisory(server: &ServerProcess, term: &Term) -> Result<(), Failure> {
+    let client = connect(server, 64 << 20)?;
+    let root = query::find(&client, ROOT)?;
+    let marks = client.run(|tx| {
+        let mut affected = Vec::new();
+        query::visit(tx, root, Way::Rdepends, |p| {
+            affected.push(p.reference());
+            Ok(())
+        })?;
+        let marks = affected
+            .into_iter()
+            .map(|package| tx.create(&Mark { package, advisory: 0 }))
+            .collect::<Result<Vec<_>, Error>>()?;
+        let all = tx.create(&Marks { marks: List(marks.clone()) })?;
+        tx.set_root(MARKS, all)?;
+        Ok(marks)
+    })?;
+    let (before, after, mixed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let done = AtomicBool::new(false);
+    let reader = connect(server, 64 << 20)?;
+    let took = thread::scope(|scope| -> Result<Duration, Failure> {
+        let watching = scope.spawn(|| -> Result<(), Error> {
+            while !done.load(Ordering::SeqCst)
+                || before.load(Ordering::SeqCst) + after.load(Ordering::SeqCst) < READS
+                || after.load(Ordering::SeqCst) == 0
+            {
+                let seen = reader.run(look)?;
+                let kind = match seen {
+                    (_, 0) => &before,
+                    (0, _) => &after,
+                    _ => &mixed,
+                };
+                kind.fetch_add(1, Ordering::SeqCst);
+            }
+            Ok(())
+        });
+        // The first half of the reads is before the commit.
+        while before.load(Ordering::SeqCst) < READS / 2 && !watching.is_finished() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let begun = Instant::now();
+        let marked = client.run(|tx| {
+            for mark in &marks {
+                tx.edit(*mark)?.set_advisory(ADVISORY)?;
+            }
+            Ok(())
+        });
+        let took = begun.elapsed();
+        done.store(true, Ordering::SeqCst);
+        match watching.join() {
+            Ok(watched) => watched?,
+            Err(_) => return Err(Failure::new("the reading thread panicked")),
+        }
+        marked?;
+        Ok(took)
+    })?;
+    say!(
+        "{} {} packages marked in one transaction, {:.0} ms",
+        term.bold("advisory"),
+        thousands(marks.len() as u64),
+        took.as_secs_f64() * 1e3
+    );
+    let mixed = mixed.load(Ordering::SeqCst);
+    say!(
+        "  meanwhile another client read {MARKS_READ} marks in each of {} transactions: {} saw them before, {} after, {} a mixture",
+        thousands(before.load(Ordering::SeqCst) + after.load(Ordering::SeqCst) + mixed),
+        thousands(before.load(Ordering::SeqCst)),
+        thousands(after.load(Ordering::SeqCst)),
+        if mixed == 0 { term.green("0") } else { term.red(&mixed.to_string()) },
+    );
+    if mixed == 0 { Ok(()) } else { Err(Failure::new("a transaction saw a mixture of two states")) }
+}
+
+/// Reads the marks: how many without and with the advisory.
+fn look(tx: &tercel::Tx<'_>) -> Result<(usize, usize), Error> {
+    let root = tx.root::<Marks>(MARKS)?.ok_or_else(|| Error::NotFound("the marks".into()))?;
+    let mut seen = (0, 0);
+    for mark in tx.get(root)?.marks().iter().take(MARKS_READ) {
+        match mark?.advisory() {
+            0 => seen.0 += 1,
+            _ => seen.1 += 1,
+        }
+    }
+    Ok(seen)
+}
+
+/// Kills the server in the middle of a stream of commits.
+pub fn crash(server: &mut ServerProcess, dir: &Path, term: &Term) -> Result<(), Failure> {
+    let client = connect(server, 4 << 20)?;
+    let counter: Ref<Counter> = client.run(|tx| {
+        let counter = tx.create(&Counter { value: 0 })?;
+        tx.set_root("counter", counter)?;
+        Ok(counter)
+    })?;
+    let acknowledged = AtomicU64::new(0);
+    let stop_at = AtomicU64::new(u64::MAX);
+    let (outage, restarted) = thread::scope(|scope| -> Result<(Duration, Duration), Failure> {
+        let stream = scope.spawn(|| -> Result<(), Error> {
+            while acknowledged.load(Ordering::SeqCst) < stop_at.load(Ordering::SeqCst) {
+                client.run(|tx| {
+                    let c = tx.get(counter)?;
+                    c.edit()?.set_value(c.value() + 1)
+                })?;
+                acknowledged.fetch_add(1, Ordering::SeqCst);
+            }
+            Ok(())
+        });
+        while acknowledged.load(Ordering::SeqCst) < COMMITS_BEFORE && !stream.is_finished() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        server.kill()?;
+        let at_kill = acknowledged.load(Ordering::SeqCst);
+        let killed = Instant::now();
+        let address = server.address().clone();
+        *server = ServerProcess::start(dir, Some(&address))?;
+        let restarted = killed.elapsed();
+        while acknowledged.load(Ordering::SeqCst) <= at_kill && !stream.is_finished() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let outage = killed.elapsed();
+        stop_at.store(acknowledged.load(Ordering::SeqCst) + COMMITS_AFTER, Ordering::SeqCst);
+        match stream.join() {
+            Ok(result) => result?,
+            Err(_) => return Err(Failure::new("the committing thread panicked")),
+        }
+        Ok((outage, restarted))
+    })?;
+    // Another client, with nothing cached, asks the server itself.
+    let found = connect(server, 4 << 20)?.run(|tx| Ok(tx.get(counter)?.value()))?;
+    let acknowledged = acknowledged.load(Ordering::SeqCst);
+    say!(
+        "{} server killed with SIGKILL amid commits, back after {:.0} ms; the client went on after {:.0} ms",
+        term.bold("crash"),
+        restarted.as_secs_f64() * 1e3,
+        outage.as_secs_f64() * 1e3,
+    );
+    let line = format!("acknowledged {}, found {}", thousands(acknowledged), thousands(found));
+    say!("  {}", if acknowledged == found { term.green(&line) } else { term.red(&line) });
+    if acknowledged == found { Ok(()) } else { Err(Failure::new("commits were lost or made twice")) }
+}

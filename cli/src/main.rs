@@ -1,0 +1,46 @@
+//! The `tercel` command: thin hands around the library.
+
+#[macro_use]
+mod term;
+
+mod args;
+mod bench;
+
+mod debian;
+mod fail;
+mod inspect;
+mod model;
+mod serve;
+mod space;
+mod stat;
+
+mod check;
+mod demo;
+mod import;
+mod query;
+
+use clap::Parser;
+
+use args::{Args, Command};
+
+fn main() -> std::process::ExitCode {
+    let args = Args::parse();
+    let term = term::Term::new();
+    let result = match args.command {
+        Command::Serve(a) => serve::run(&a),
+        Command::Demo(a) => demo::run(&a, &term),
+        Command::Import(a) => import::run(&a, &term),
+        Command::Query(a) => query::run(&a),
+        Command::Stat(a) => stat::run(&a),
+        Command::Inspect(a) => inspect::run(&a),
+        Command::Check(a) => check::run(&a, &term),
+        Command::Bench(a) => bench::command(&a),
+    };
+    match result {
+        Ok(code) => code,
+        Err(e) => {
+            e.print(&term);
+            std::process::ExitCode::from(e.code)
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The package graph as objects.
+
+use tercel::collections::Map;
+use tercel::{List, Object, Ref, Text};
+
+/// A package, real or virtual: small, because traversals visit these and nothing else.
+#[derive(Object)]
+pub struct Package {
+    /// Counts the packages of an import from 0: names it in bitmaps.
+    pub number: u32,
+    /// What it depends on.
+    pub depends: List<Ref<Package>>,
+    /// What depends on it.
+    pub rdepends: List<Ref<Package>>,
+    /// Its name.
+    pub name: Text,
+    /// Its version; none if no stanza defines it.
+    pub version: Option<Text>,
+    /// Everything else; null if no stanza defines it.
+    pub details: Ref<Details>,
+}
+
+/// What people want to know of a package.
+#[derive(Object)]
+pub struct Details {
+    /// Such as `net` or `libs`.
+    pub section: Text,
+    /// Who looks after it.
+    pub maintainer: Text,
+    /// Where it comes from.
+    pub homepage: Text,
+    /// The first line of its description.
+    pub description: Text,
+    /// Its architecture.
+    pub architecture: Text,
+    /// When installed, in KiB.
+    pub installed_kib: u64,
+    /// When downloaded.
+    pub size_bytes: u64,
+}
+
+/// A section and its packages.
+#[derive(Object)]
+pub struct Section {
+    /// Its name.
+    pub name: Text,
+    /// Its packages in order of name.
+    pub packages: List<Ref<Package>>,
+}
+
+/// The entry point of an import.
+#[derive(Object)]
+pub struct Catalog {
+    /// Packages by name.
+    pub names: Map<Text, Package>,
+    /// Sections by name.
+    pub sections: Map<Text, Section>,
+    /// The file it came from.
+    pub source: Text,
+    /// Packages that a stanza defines.
+    pub packages: u32,
+    /// Packages that none defines.
+    pub virtuals: u32,
+    /// Dependencies.
+    pub edges: u64,
+}
+
+/// An advisory's mark on a package.
+#[derive(Object)]
+pub struct Mark {
+    /// The package.
+    pub package: Ref<Package>,
+    /// The advisory, or 0.
+    pub advisory: u32,
+}
+
+/// The advisory's marks, under the root [`MARKS`].
+#[derive(Object)]
+pub struct Marks {
+    /// All of them.
+    pub marks: List<Ref<Mark>>,
+}
+
+/// A counter of the demonstration's commits.
+#[derive(Object)]
+pub struct Counter {
+    /// How many commits have been made.
+    pub value: u64,
+}
+
+/// The root of the catalogue.
+pub const CATALOG: &str = "debian";
+/// The root of the marks.
+pub const MARKS: &str = "marks";

@@ -1,0 +1,47 @@
+//! `tercel serve`.
+
+use std::process::ExitCode;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tercel::{Server, ServerConfig};
+
+use crate::args;
+use crate::fail::Outcome;
+
+pub fn run(args: &args::Serve) -> Outcome {
+    let config = ServerConfig {
+        listen: args.listen.clone(),
+        allow_plain_remote: args.allow_plain_remote,
+        mob_bytes: args.mob,
+        cache_bytes: args.cache,
+        ..ServerConfig::new(&args.data)
+    };
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let server = Server::start(config)?;
+    let recovered = server.recovered();
+    let how = match (recovered.created, recovered.torn) {
+        (true, _) => "a new space".to_string(),
+        (false, torn) => format!(
+            "{} log records replayed in {:.0} ms{}",
+            recovered.replayed,
+            recovered.took.as_secs_f64() * 1e3,
+            if torn { ", an unfinished write was cut" } else { "" }
+        ),
+    };
+    let at: Vec<String> = server.addresses().iter().map(|a| a.to_string()).collect();
+    say!("listening on {} ({}, space {:016x}, {how})", at.join(" "), server.backend(), server.space().0);
+    let stopper = server.stopper();
+    let handle = signals.handle();
+    let watcher = std::thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            stopper.stop();
+        }
+    });
+    let result = server.wait();
+    handle.close();
+    let _ = watcher.join();
+    result?;
+    say!("stopped");
+    Ok(ExitCode::SUCCESS)
+}

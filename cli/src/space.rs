@@ -1,0 +1,30 @@
+//! Opening a space as the command line says: a server's, or a directory's.
+
+use tercel::{Address, Client, ClientConfig, ServerConfig};
+
+use crate::args;
+use crate::fail::Failure;
+
+/// Opens it.
+pub fn open(space: &args::Space) -> Result<Client, Failure> {
+    let config = ClientConfig { cache_bytes: space.cache, ..ClientConfig::default() };
+    if let Some(dir) = &space.data {
+        return Ok(tercel::embedded_with(ServerConfig::new(dir), config)?);
+    }
+    match &space.server {
+        Some(address) => Ok(Client::connect_with(address, config)?),
+        None => {
+            let address = Address::default_tcp();
+            Client::connect_with(&address, config).map_err(|e| {
+                Failure::new(format!("no space was named, and {e}")).next(
+                    "start a server with `tercel serve --data DIR`, or name a directory with --data DIR",
+                )
+            })
+        }
+    }
+}
+
+/// Closes it; an embedded server then has everything in its pages.
+pub fn close(client: Client) -> Result<(), Failure> {
+    Ok(client.close()?)
+}

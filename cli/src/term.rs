@@ -1,0 +1,89 @@
+//! The terminal: colours and bars where a person looks, plain lines otherwise.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// What standard error and standard output are.
+pub struct Term {
+    out: bool,
+    err: bool,
+}
+
+impl Term {
+    pub fn new() -> Term {
+        let colour = std::env::var_os("NO_COLOR").is_none();
+        Term { out: std::io::stdout().is_terminal() && colour, err: std::io::stderr().is_terminal() }
+    }
+
+    /// A heading.
+    pub fn bold(&self, s: &str) -> String {
+        self.paint(anstyle::Style::new().bold(), s)
+    }
+
+    /// Something good.
+    pub fn green(&self, s: &str) -> String {
+        self.paint(anstyle::AnsiColor::Green.on_default().bold(), s)
+    }
+
+    /// Something bad.
+    pub fn red(&self, s: &str) -> String {
+        self.paint(anstyle::AnsiColor::Red.on_default().bold(), s)
+    }
+
+    fn paint(&self, style: anstyle::Style, s: &str) -> String {
+        if self.out { format!("{style}{s}{style:#}") } else { s.into() }
+    }
+
+    /// A bar over `total`, on standard error; silent where that is not a terminal.
+    pub fn bar(&self, total: u64, template: &str, what: &'static str) -> ProgressBar {
+        let target = if self.err { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(Some(total), target);
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.progress_chars("━╸─"));
+        }
+        bar.set_message(what);
+        bar.enable_steady_tick(Duration::from_millis(100));
+        bar
+    }
+}
+
+/// Prints a line to standard output. If whoever reads it has gone, there is nothing left to do.
+macro_rules! say {
+    () => { $crate::term::line(format_args!("")) };
+    ($($words:tt)*) => { $crate::term::line(format_args!($($words)*)) };
+}
+
+/// See [`say`].
+pub fn line(words: std::fmt::Arguments<'_>) {
+    use std::io::Write;
+    if writeln!(std::io::stdout().lock(), "{words}").is_err() {
+        std::process::exit(0);
+    }
+}
+
+/// A bar of things with a rate.
+pub const THINGS: &str = "{msg:<22} {wide_bar:.cyan/dim} {human_pos}/{human_len} {per_sec} {eta}";
+
+/// A number with thousands apart.
+pub fn thousands(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(c);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn thousands_are_set_apart() {
+        assert_eq!(super::thousands(7), "7");
+        assert_eq!(super::thousands(1234567), "1,234,567");
+    }
+}

@@ -1,0 +1,210 @@
+//! The command as people meet it: the binary is run, its words and exit codes are looked at.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+const PACKAGES: &str = "\
+Package: app
+Version: 1.0
+Section: web
+Depends: lib (>= 1), helper | other, ghost:any
+
+Package: lib
+Version: 2.0
+Section: libs
+Depends: core
+
+Package: helper
+Version: 1.1
+Section: libs
+Depends: lib, app
+
+Package: core
+Version: 3.0
+Section: libs
+
+Package: lib
+Version: 2.1
+Section: libs
+Depends: core, extra
+";
+
+fn tercel(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tercel")).args(args).env_remove("TERCEL_SERVER").output().unwrap()
+}
+
+fn out(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// Standard error of a command that must fail.
+fn err(output: &Output) -> String {
+    assert!(!output.status.success(), "it succeeded: {}", String::from_utf8_lossy(&output.stdout));
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// A directory with the packages above imported, and its path as text.
+fn imported() -> (tempfile::TempDir, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("Packages");
+    std::fs::write(&file, PACKAGES).unwrap();
+    let space = dir.path().join("space").display().to_string();
+    let output = tercel(&["import", "debian", "--input", file.to_str().unwrap(), "--data", &space, "--json"]);
+    let answer: serde_json::Value = serde_json::from_str(&out(&output)).unwrap();
+    assert_eq!((answer["packages"].as_u64(), answer["virtuals"].as_u64()), (Some(4), Some(3)));
+    assert_eq!(answer["edges"].as_u64(), Some(8));
+    (dir, space)
+}
+
+struct Serving(Child, String);
+
+impl Serving {
+    fn start(data: &str) -> Serving {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tercel"))
+            .args(["serve", "--data", data, "--listen", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.split_whitespace().nth(2).unwrap().to_string();
+        Serving(child, address)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn closures_are_those_of_the_file() {
+    let (_dir, space) = imported();
+    let ask = |args: &[&str]| out(&tercel(&[args, &["--data", &space]].concat()));
+    let all = ask(&["query", "depends", "app", "--recursive", "--json"]);
+    assert_eq!(
+        all.trim(),
+        r#"{"root":"app","count":6,"names":["core","extra","ghost","helper","lib","other"]}"#
+    );
+    let needs = ask(&["query", "rdepends", "core", "--recursive", "--json"]);
+    assert_eq!(needs.trim(), r#"{"root":"core","count":3,"names":["app","helper","lib"]}"#);
+    // The last stanza of `lib` counts, with its edges; the cycle through `app` leaves the root out.
+    assert_eq!(ask(&["query", "depends", "lib"]), "core\nextra\n");
+    assert_eq!(ask(&["query", "why", "app", "extra"]), "app -> lib -> extra\n");
+    assert!(ask(&["check"]).contains("sound"));
+}
+
+#[test]
+fn an_object_is_shown_through_the_catalogue() {
+    let (_dir, space) = imported();
+    let shown: serde_json::Value =
+        serde_json::from_str(&out(&tercel(&["inspect", "lib", "--data", &space]))).unwrap();
+    assert_eq!(shown["class"], "Package");
+    assert_eq!(shown["fields"]["version"], "2.1");
+    let details = shown["fields"]["details"].as_str().unwrap().to_string();
+    let shown: serde_json::Value =
+        serde_json::from_str(&out(&tercel(&["inspect", &details, "--data", &space]))).unwrap();
+    assert_eq!(shown["fields"]["section"], "libs");
+}
+
+#[test]
+fn the_same_answers_come_from_a_server() {
+    let (_dir, space) = imported();
+    let server = Serving::start(&space);
+    let answer = out(&tercel(&["query", "depends", "lib", "--server", &server.1]));
+    assert_eq!(answer, "core\nextra\n");
+    let status: serde_json::Value =
+        serde_json::from_str(&out(&tercel(&["stat", "--json", "--server", &server.1]))).unwrap();
+    assert_eq!(status["roots"][0], "debian");
+}
+
+#[test]
+fn an_unknown_package_suggests_near_names() {
+    let (_dir, space) = imported();
+    let said = err(&tercel(&["query", "depends", "helpr", "--data", &space]));
+    assert!(said.contains("no package `helpr`") && said.contains("helper"), "{said}");
+}
+
+#[test]
+fn a_hostile_file_is_refused_with_its_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("Packages");
+    let space = dir.path().join("space").display().to_string();
+    std::fs::write(&file, "Package: a\nVersion: 1\n\nPackage: b\nDepends: bad\u{1}name\n").unwrap();
+    let said = err(&tercel(&["import", "debian", "--input", file.to_str().unwrap(), "--data", &space]));
+    assert!(said.contains("line 5"), "{said}");
+    // Nothing of it is shown.
+    let said = err(&tercel(&["query", "depends", "a", "--data", &space]));
+    assert!(said.contains("nothing was imported"), "{said}");
+}
+
+#[test]
+fn a_truncated_file_is_refused_with_its_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("Packages.xz");
+    let whole = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("data/sample-packages.xz")).unwrap();
+    std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    let space = dir.path().join("space").display().to_string();
+    let said = err(&tercel(&["import", "debian", "--input", file.to_str().unwrap(), "--data", &space]));
+    assert!(said.contains("line "), "{said}");
+}
+
+#[test]
+fn without_a_space_the_next_step_is_named() {
+    let output = Command::new(env!("CARGO_BIN_EXE_tercel"))
+        .args(["query", "depends", "x", "--server", "127.0.0.1:1"])
+        .output()
+        .unwrap();
+    let said = err(&output);
+    assert!(said.contains("not available") && said.contains("tercel serve"), "{said}");
+}
+
+#[test]
+fn a_taken_port_and_a_locked_directory_are_named() {
+    let (_dir, space) = imported();
+    let server = Serving::start(&space);
+    let said = err(&tercel(&["query", "depends", "lib", "--data", &space]));
+    assert!(said.contains(&server.0.id().to_string()), "{said}");
+    let other = tempfile::tempdir().unwrap();
+    let said =
+        err(&tercel(&["serve", "--data", other.path().join("s").to_str().unwrap(), "--listen", &server.1]));
+    assert!(said.contains(&server.1) && said.contains("--listen"), "{said}");
+}
+
+#[test]
+fn a_directory_of_a_newer_format_is_refused() {
+    let (_dir, space) = imported();
+    let format = Path::new(&space).join("format");
+    let now = std::fs::read_to_string(&format).unwrap();
+    let newer: String = now.replace(|c: char| c.is_ascii_digit(), "9");
+    assert_ne!(now, newer);
+    std::fs::write(&format, newer).unwrap();
+    let said = err(&tercel(&["query", "depends", "lib", "--data", &space]));
+    assert!(said.contains('9'), "{said}");
+}
+
+#[test]
+fn addresses_beyond_this_machine_must_be_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let space = dir.path().join("s").display().to_string();
+    let said = err(&tercel(&["serve", "--data", &space, "--listen", "0.0.0.0:0"]));
+    assert!(said.contains("--allow-plain-remote"), "{said}");
+}
+
+#[test]
+fn strangers_do_not_disturb_a_server() {
+    let (_dir, space) = imported();
+    let server = Serving::start(&space);
+    let mut stranger = std::net::TcpStream::connect(&server.1).unwrap();
+    stranger.write_all(&[b'x'; 4096]).unwrap();
+    let mut liar = std::net::TcpStream::connect(&server.1).unwrap();
+    let mut header = tercel::wire::frame::Header::new(tercel::wire::frame::Kind::Hello, 1);
+    header.body_bytes = u32::MAX;
+    liar.write_all(&header.encode()).unwrap();
+    let answer = out(&tercel(&["query", "depends", "lib", "--server", &server.1]));
+    assert_eq!(answer, "core\nextra\n");
+}

@@ -1,0 +1,229 @@
+//! An ordered map from keys to references: a B+tree whose nodes are ordinary objects.
+//!
+//! A look-up reads one node a level, in the cache's memory, and follows references that the cache has made direct. All
+//! nodes that are visited belong to what the transaction has read, also when the key is not there: the leaf that does
+//! not have a key stands for its absence, so nobody can insert into what another one has read without one of the two
+//! being told. The map keeps no count, for then every two inserts would conflict; two inserts into different leaves do
+//! not, as long as neither splits a node.
+
+mod build;
+mod change;
+mod node;
+mod range;
+
+use std::marker::PhantomData;
+use std::ops::{Bound, RangeBounds};
+
+use tercel_engine::Error;
+use tercel_engine::object::{Obj, Object};
+use tercel_engine::txn::Tx;
+use tercel_wire::record::{Ref, Target};
+
+use crate::field::handle;
+use crate::key::{Key, KeyTooLong, PrefixKey, check};
+use node::{Draft, HEIGHT_MAX, Node};
+
+pub use node::MapNode;
+pub use range::Range;
+
+/// An ordered map from `K` to references to objects of class `V`. See the [module](self).
+///
+/// It is a handle: a copy of the reference to the map's top node. It can be a field of an object, which then holds that
+/// reference, or be kept as a root:
+///
+/// ```
+/// use tercel::collections::Map;
+/// use tercel::{Object, Ref, Text};
+///
+/// #[derive(Object)]
+/// struct Person {
+///     age: u32,
+///     friends: Map<Text, Person>,
+/// }
+///
+/// # let dir = std::env::temp_dir().join(format!("tercel-map-{}", std::process::id()));
+/// # let space = tercel::embedded(&dir)?;
+/// space.run(|tx| {
+///     let people = Map::<Text, Person>::create(tx)?;
+///     for (name, age) in [("Bob", 30), ("Ann", 41), ("Bea", 7)] {
+///         let person = tx.create(&Person { age, friends: Map::create(tx)? })?;
+///         people.insert(tx, name, person)?;
+///     }
+///     tx.set_root("people", people.reference())
+/// })?;
+/// space.run(|tx| {
+///     let people = Map::<Text, Person>::open(tx.root("people")?.expect("stored just now"));
+///     let ann = people.find(tx, "Ann")?.expect("inserted just now");
+///     assert_eq!(ann.age(), 41);
+///     ann.friends().insert(tx, "Bea", people.get(tx, "Bea")?.expect("inserted just now"))?;
+///     let mut names = Vec::new();
+///     for entry in people.prefix(tx, "B") {
+///         let (name, _person) = entry?;
+///         names.push(name.0);
+///     }
+///     assert_eq!(names, ["Bea", "Bob"]);
+///     Ok(())
+/// })?;
+/// space.close()?;
+/// # std::fs::remove_dir_all(&dir)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Limits
+/// A key has at most [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX) bytes. A map takes about 1 KiB in its page from the
+/// beginning; a handful of references is better a `List<Ref<V>>`.
+///
+/// # Errors
+/// What reads gives the errors of [`Tx::get`], and `Schema` if the map was made with another type of keys. What writes
+/// also gives those of [`Tx::create`], and `Full` if the key is too long. `Corrupt` is a node that no map has made.
+pub struct Map<K, V> {
+    top: Ref<MapNode>,
+    contents: PhantomData<fn() -> (K, V)>,
+}
+
+handle!(Map<K: Key, V: Target>, MapNode);
+
+impl<K: Key, V: Target> Map<K, V> {
+    /// Makes an empty one.
+    pub fn create(tx: &Tx<'_>) -> Result<Map<K, V>, Error> {
+        Ok(Map::open(Draft::leaf().make(tx, K::KIND)?))
+    }
+
+    /// Makes one of what comes in the order of the keys: full leaves, made in that order and thus side by side in their
+    /// pages. What comes out of order is inserted afterwards, so it costs time but is not lost; of equal keys the last
+    /// one stays.
+    pub fn build_sorted<Q: Into<K>>(
+        tx: &Tx<'_>,
+        entries: impl IntoIterator<Item = (Q, Ref<V>)>,
+    ) -> Result<Map<K, V>, Error> {
+        let mut build = build::Build::new(tx, K::KIND);
+        let mut late = Vec::new();
+        for (key, value) in entries {
+            let key: K = key.into();
+            if !build.push(K::encode(key.arg()).as_ref(), value.cast())? {
+                late.push((key, value));
+            }
+        }
+        let map = Map::open(build.finish()?);
+        for (key, value) in late {
+            map.insert(tx, key.arg(), value)?;
+        }
+        Ok(map)
+    }
+
+    /// Whether the key can be stored, for who wants to know before a transaction has begun.
+    pub fn check_key(key: K::Arg<'_>) -> Result<(), KeyTooLong> {
+        check(K::encode(key).as_ref())
+    }
+
+    /// What the key names.
+    pub fn get(&self, tx: &Tx<'_>, key: K::Arg<'_>) -> Result<Option<Ref<V>>, Error> {
+        let key = K::encode(key);
+        let leaf = Node::top(tx, self.top, K::KIND)?.leaf_of(key.as_ref())?;
+        match leaf.sorted()?.search(key.as_ref())? {
+            Ok(i) => leaf.value(i).map(|value| Some(value.cast())),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// The object that the key names; none also if the key names a null reference.
+    #[inline]
+    pub fn find<'t>(&self, tx: &'t Tx<'_>, key: K::Arg<'_>) -> Result<Option<Obj<'t, V>>, Error>
+    where
+        V: Object,
+    {
+        let key = K::encode(key);
+        let leaf = Node::top(tx, self.top, K::KIND)?.leaf_of(key.as_ref())?;
+        match leaf.sorted()?.search(key.as_ref())? {
+            Ok(i) => leaf.values().cast::<V>().get(i),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Whether it has the key.
+    pub fn contains(&self, tx: &Tx<'_>, key: K::Arg<'_>) -> Result<bool, Error> {
+        Ok(self.get(tx, key)?.is_some())
+    }
+
+    /// Lets the key name `value`; gives what it named before.
+    pub fn insert(&self, tx: &Tx<'_>, key: K::Arg<'_>, value: Ref<V>) -> Result<Option<Ref<V>>, Error> {
+        let key = K::encode(key);
+        check(key.as_ref())?;
+        let old = change::insert(tx, self.top, K::KIND, key.as_ref(), value.cast())?;
+        Ok(old.map(Ref::cast))
+    }
+
+    /// Removes the key; gives what it named.
+    pub fn remove(&self, tx: &Tx<'_>, key: K::Arg<'_>) -> Result<Option<Ref<V>>, Error> {
+        let key = K::encode(key);
+        let old = change::remove(tx, self.top, K::KIND, key.as_ref())?;
+        Ok(old.map(Ref::cast))
+    }
+
+    /// All entries in the order of the keys, from both ends.
+    pub fn iter<'t>(&self, tx: &'t Tx<'_>) -> Range<'t, K, V> {
+        Range::new(tx, self.top, Bound::Unbounded, Bound::Unbounded)
+    }
+
+    /// The entries whose keys are in `range`, from both ends. A range that ends before it begins has none.
+    pub fn range<'t, 'k>(&self, tx: &'t Tx<'_>, range: impl RangeBounds<K::Arg<'k>>) -> Range<'t, K, V> {
+        let own = |bound: Bound<&K::Arg<'k>>| bound.map(|key| K::encode(*key).as_ref().to_vec());
+        Range::new(tx, self.top, own(range.start_bound()), own(range.end_bound()))
+    }
+
+    /// The entries whose keys begin with `prefix`, in order.
+    pub fn prefix<'t>(&self, tx: &'t Tx<'_>, prefix: K::Arg<'_>) -> Range<'t, K, V>
+    where
+        K: PrefixKey,
+    {
+        let from = K::encode(prefix).as_ref().to_vec();
+        // The least that is greater than all with the prefix: it, cut after the last byte that can be one more.
+        let mut to = from.clone();
+        while to.pop_if(|last| *last == u8::MAX).is_some() {}
+        let to = match to.last_mut() {
+            Some(last) => {
+                *last += 1;
+                Bound::Excluded(to)
+            }
+            None => Bound::Unbounded,
+        };
+        Range::new(tx, self.top, Bound::Included(from), to)
+    }
+
+    /// The entry with the least key.
+    pub fn first(&self, tx: &Tx<'_>) -> Result<Option<(K, Ref<V>)>, Error> {
+        self.iter(tx).next().transpose()
+    }
+
+    /// The entry with the greatest key.
+    pub fn last(&self, tx: &Tx<'_>) -> Result<Option<(K, Ref<V>)>, Error> {
+        self.iter(tx).next_back().transpose()
+    }
+
+    /// Whether there are no entries. Reads the top node only.
+    pub fn is_empty(&self, tx: &Tx<'_>) -> Result<bool, Error> {
+        let top = Node::top(tx, self.top, K::KIND)?;
+        Ok(top.is_leaf() && top.values().is_empty())
+    }
+
+    /// How many entries there are, by going to every leaf: about 50 entries a step, and the transaction then has read
+    /// the whole map.
+    pub fn count(&self, tx: &Tx<'_>) -> Result<usize, Error> {
+        let mut count = 0;
+        let mut path = vec![(Node::top(tx, self.top, K::KIND)?, 0)];
+        while let Some((node, next)) = path.last_mut() {
+            if *next < node.children().len() {
+                let child = node.child(*next)?;
+                *next += 1;
+                if path.len() > HEIGHT_MAX {
+                    return Err(child.damaged());
+                }
+                path.push((child, 0));
+            } else {
+                count += node.values().len();
+                path.pop();
+            }
+        }
+        Ok(count)
+    }
+}

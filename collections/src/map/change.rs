@@ -1,0 +1,187 @@
+//! Inserting and removing: the leaf changes, and what no longer fits or is hardly filled goes up.
+//!
+//! Every node whose contents go elsewhere is itself written, so two transactions that touch the same part conflict even
+//! if they check nothing but what they wrote.
+
+use tercel_engine::Error;
+use tercel_engine::txn::Tx;
+use tercel_wire::record::{Any, Ref};
+
+use super::node::{Draft, HEIGHT_MAX, MapNode, Node};
+use crate::NODE_BYTES_MAX;
+
+/// A node with fewer bytes looks for a neighbour to join: a quarter, so that a node just split is far from it.
+const JOIN_BELOW_BYTES: usize = NODE_BYTES_MAX / 4;
+/// Two nodes are joined if the result is not above this: it still takes some keys before it is split again.
+const JOINED_BYTES_MAX: usize = NODE_BYTES_MAX / 4 * 3;
+
+/// The nodes from the top to a leaf.
+struct Path<'t> {
+    tx: &'t Tx<'t>,
+    kind: u8,
+    /// Inner nodes, each with the number of the child that was taken.
+    above: Vec<(Node<'t>, usize)>,
+    leaf: Node<'t>,
+    /// Whether the leaf is the last one of the map.
+    is_last: bool,
+}
+
+impl<'t> Path<'t> {
+    fn down(tx: &'t Tx<'t>, top: Ref<MapNode>, kind: u8, key: &[u8]) -> Result<Path<'t>, Error> {
+        let mut node = Node::top(tx, top, kind)?;
+        let mut above = Vec::new();
+        let mut is_last = true;
+        while !node.is_leaf() {
+            if above.len() == HEIGHT_MAX {
+                return Err(node.damaged());
+            }
+            let keys = node.sorted()?;
+            let i = keys.at_most(key)?;
+            is_last &= i == keys.len();
+            let child = node.child(i)?;
+            above.push((node, i));
+            node = child;
+        }
+        Ok(Path { tx, kind, above, leaf: node, is_last })
+    }
+
+    /// Stores a changed leaf, splitting as far up as needed.
+    fn grow(mut self, leaf: Draft, is_growing_end: bool) -> Result<(), Error> {
+        let (tx, kind) = (self.tx, self.kind);
+        let mut at = self.leaf.reference();
+        let mut draft = leaf;
+        while !draft.fits() {
+            let (separator, right) = draft.split(is_growing_end);
+            let right = right.make(tx, kind)?;
+            match self.above.pop() {
+                Some((parent, i)) => {
+                    draft.store(tx, kind, at)?;
+                    draft = Draft::copy(&parent)?;
+                    draft.keys.insert(i, &separator);
+                    draft.items.insert(i + 1, right.cast());
+                    at = parent.reference();
+                }
+                // The top keeps its place, so its left half moves down as the right one did.
+                None => {
+                    let mut top = Draft::above(draft.make(tx, kind)?);
+                    top.push(&separator, right.cast());
+                    draft = top;
+                }
+            }
+        }
+        draft.store(tx, kind, at)
+    }
+
+    /// Stores a changed leaf, joining as far up as possible.
+    fn shrink(mut self, leaf: Draft) -> Result<(), Error> {
+        let (tx, kind) = (self.tx, self.kind);
+        let mut at = self.leaf.reference();
+        let mut draft = leaf;
+        while let Some((parent, i)) = self.above.pop() {
+            if draft.bytes() >= JOIN_BELOW_BYTES {
+                return draft.store(tx, kind, at);
+            }
+            let mut above = Draft::copy(&parent)?;
+            if draft.items.is_empty() {
+                Draft::leaf().store(tx, kind, at)?;
+                above.items.remove(i);
+                if above.keys.len() > 0 {
+                    above.keys.remove(i.saturating_sub(1));
+                }
+            } else if !join(tx, kind, &parent, &mut above, i, &draft)? {
+                return draft.store(tx, kind, at);
+            }
+            draft = above;
+            at = parent.reference();
+        }
+        if draft.items.is_empty() {
+            draft = Draft::leaf();
+        }
+        // The top of one child takes over what the child has.
+        for _ in 0..HEIGHT_MAX {
+            if draft.is_leaf() || draft.items.len() > 1 {
+                break;
+            }
+            let only: Ref<MapNode> = draft.items[0].cast();
+            draft = Draft::copy(&Node::new(tx.get(only)?)?)?;
+            Draft::leaf().store(tx, kind, only)?;
+        }
+        draft.store(tx, kind, at)
+    }
+}
+
+/// Joins child `i`, which has become `draft`, with a neighbour if they are small enough; says whether it did, and then
+/// `above` no longer has one of the two.
+fn join(
+    tx: &Tx<'_>,
+    kind: u8,
+    parent: &Node<'_>,
+    above: &mut Draft,
+    i: usize,
+    draft: &Draft,
+) -> Result<bool, Error> {
+    let (left_i, other_i) =
+        if i + 1 < above.items.len() { (i, i + 1) } else { (i.wrapping_sub(1), i.wrapping_sub(1)) };
+    if other_i >= above.items.len() {
+        return Ok(false);
+    }
+    let other = Draft::copy(&parent.child(other_i)?)?;
+    let (mut left, right) = if left_i == i { (draft.clone(), other) } else { (other, draft.clone()) };
+    if left.is_leaf() != right.is_leaf() {
+        return Err(parent.damaged());
+    }
+    left.append(above.keys.get(left_i), right);
+    if left.bytes() > JOINED_BYTES_MAX {
+        return Ok(false);
+    }
+    left.store(tx, kind, above.items[left_i].cast())?;
+    Draft::leaf().store(tx, kind, above.items[left_i + 1].cast())?;
+    above.keys.remove(left_i);
+    above.items.remove(left_i + 1);
+    Ok(true)
+}
+
+/// Inserts; gives what the key named before.
+pub fn insert<'t>(
+    tx: &'t Tx<'t>,
+    top: Ref<MapNode>,
+    kind: u8,
+    key: &[u8],
+    value: Ref<Any>,
+) -> Result<Option<Ref<Any>>, Error> {
+    let path = Path::down(tx, top, kind, key)?;
+    let found = path.leaf.sorted()?.search(key)?;
+    let mut draft = Draft::copy(&path.leaf)?;
+    match found {
+        Ok(i) => {
+            let old = std::mem::replace(&mut draft.items[i], value);
+            if old != value {
+                draft.store(tx, kind, path.leaf.reference())?;
+            }
+            Ok(Some(old))
+        }
+        Err(i) => {
+            let is_growing_end = path.is_last && i == draft.keys.len();
+            draft.keys.insert(i, key);
+            draft.items.insert(i, value);
+            path.grow(draft, is_growing_end)?;
+            Ok(None)
+        }
+    }
+}
+
+/// Removes; gives what the key named.
+pub fn remove<'t>(
+    tx: &'t Tx<'t>,
+    top: Ref<MapNode>,
+    kind: u8,
+    key: &[u8],
+) -> Result<Option<Ref<Any>>, Error> {
+    let path = Path::down(tx, top, kind, key)?;
+    let Ok(i) = path.leaf.sorted()?.search(key)? else { return Ok(None) };
+    let mut draft = Draft::copy(&path.leaf)?;
+    draft.keys.remove(i);
+    let old = draft.items.remove(i);
+    path.shrink(draft)?;
+    Ok(Some(old))
+}

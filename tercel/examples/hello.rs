@@ -1,0 +1,31 @@
+//! Two people, one transaction, and a restart: `cargo run --release -p tercel --example hello`.
+
+use tercel::{List, Object, Ref, Text};
+
+#[derive(Object)]
+struct Person {
+    name: Text,
+    friends: List<Ref<Person>>,
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let dir = std::env::temp_dir().join(format!("tercel-hello-{}", std::process::id()));
+    let space = tercel::embedded(&dir)?;
+    space.run(|tx| {
+        let bob = tx.create(&Person { name: "Bob".into(), friends: List::default() })?;
+        let ann = tx.create(&Person { name: "Ann".into(), friends: List(vec![bob]) })?;
+        tx.set_root("ann", ann)
+    })?;
+    space.close()?;
+
+    let space = tercel::embedded(&dir)?;
+    space.run(|tx| {
+        let ann = tx.root::<Person>("ann")?.ok_or(tercel::Error::NotFound("ann".into()))?;
+        for friend in tx.get(ann)?.friends() {
+            println!("Ann has a friend called {}", friend?.name()?);
+        }
+        Ok(())
+    })?;
+    space.close()?;
+    Ok(std::fs::remove_dir_all(&dir)?)
+}
