@@ -18,7 +18,7 @@ use tercel_wire::record::{
 use tercel_wire::schema::{Schema, Type};
 
 use crate::error::Error;
-use crate::txn::Tx;
+use crate::txn::{Boxed, Tx};
 
 /// A class of objects. Written by `#[derive(Object)]`; not meant to be written by hand.
 pub trait Object: Class {
@@ -280,7 +280,7 @@ impl<'t, H: Class, T: Object> Link<'_, 't, H, T> {
     pub fn get(&self) -> Result<Obj<'t, T>, Error> {
         match self.tx.follow(self.holder, self.at)? {
             Some(obj) => Ok(obj),
-            None => Err(null()),
+            None => Err(*null()),
         }
     }
 
@@ -292,8 +292,8 @@ impl<'t, H: Class, T: Object> Link<'_, 't, H, T> {
 }
 
 #[cold]
-fn null() -> Error {
-    Error::NotFound("the object of a null reference".into())
+fn null() -> Box<Error> {
+    Box::new(Error::NotFound("the object of a null reference".into()))
 }
 
 impl<E: ListField> Field for List<E> {
@@ -554,9 +554,10 @@ impl<'t, H: Class, T: Object> Iterator for RefsIter<'_, 't, H, T> {
                 Err(e) => return Some(Err(e)),
             }
         }
-        match &mut self.tree {
-            None => None,
-            Some(tree) => tree.next(self.tx),
+        match self.tree.as_mut()?.next(self.tx) {
+            Ok(Some(obj)) => Some(Ok(*obj)),
+            Ok(None) => None,
+            Err(e) => Some(Err(*e)),
         }
     }
 }
@@ -578,21 +579,18 @@ impl<'t> TreeIter<'t> {
     }
 
     #[inline(never)]
-    fn next<T: Object>(&mut self, tx: &'t Tx<'t>) -> Option<Result<Obj<'t, T>, Error>> {
+    fn next<T: Object>(&mut self, tx: &'t Tx<'t>) -> Boxed<Obj<'t, T>> {
         loop {
-            if self.next == self.len {
-                match self.next_leaf(tx) {
-                    Ok(true) => continue,
-                    Ok(false) => return None,
-                    Err(e) => return Some(Err(e)),
+            while self.next == self.len {
+                if !self.next_leaf(tx)? {
+                    return Ok(None);
                 }
             }
+            let Some(leaf) = &self.leaf else { return Ok(None) };
             let i = self.next;
             self.next += 1;
-            match tx.follow_item(self.leaf.as_ref()?, 0, i) {
-                Ok(None) => {}
-                Ok(Some(obj)) => return Some(Ok(obj)),
-                Err(e) => return Some(Err(e)),
+            if let Some(obj) = tx.follow_item(leaf, 0, i)? {
+                return Ok(Some(Box::new(obj)));
             }
         }
     }

@@ -128,7 +128,7 @@ impl Scope {
     ///
     /// # Panics
     /// If no reference stands there.
-    #[inline]
+    #[inline(always)]
     pub fn follow<'s, T: Class>(&'s self, holder: &View<'s, impl Class>, at: usize) -> Step<View<'s, T>> {
         along::<T, false>(holder.scope, holder.object, holder.pin, load(holder.reference(at)))
     }
@@ -148,7 +148,7 @@ impl Scope {
     ///
     /// # Panics
     /// If no list of references stands there.
-    #[inline]
+    #[inline(always)]
     pub fn follow_item<'s, T: Class>(
         &'s self,
         holder: &View<'s, impl Class>,
@@ -176,7 +176,7 @@ impl Scope {
     }
 
     /// The object that a token names, if its hint leads there.
-    #[inline]
+    #[inline(always)]
     pub fn get<T: Class>(&self, r: Ref<T>) -> Step<View<'_, T>> {
         self.by_token::<T, false>(r)
     }

@@ -70,7 +70,7 @@ impl<'s, T: Class> View<'s, T> {
     ///
     /// # Panics
     /// If the bytes at `at` are not plain bytes of one field or element.
-    #[inline]
+    #[inline(always)]
     pub fn fixed<F: Fixed>(&self, at: usize) -> F {
         let bytes = self.bytes(at, size_of::<F::Bytes>());
         match F::Bytes::try_from(bytes) {
@@ -83,7 +83,7 @@ impl<'s, T: Class> View<'s, T> {
     ///
     /// # Panics
     /// If they are not all of one field or list, or a reference is among them.
-    #[inline]
+    #[inline(always)]
     pub fn bytes(&self, at: usize, len: usize) -> &[u8] {
         if len == 0 {
             return &[];
@@ -134,7 +134,7 @@ impl<'s, T: Class> View<'s, T> {
     ///
     /// # Panics
     /// If no descriptor stands there.
-    #[inline]
+    #[inline(always)]
     pub fn var(&self, at: usize) -> Var {
         assert!(Kinds::<T>::is_part(at) || self.is_region(at, Region::Part), "{at} is not a descriptor");
         self.descriptor(at)

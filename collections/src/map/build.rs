@@ -59,12 +59,11 @@ impl<'a, 'c> Build<'a, 'c> {
     }
 }
 
+/// Nodes of one height in order, each with the key that separates it from the one before.
+type Level = Vec<(Vec<u8>, Ref<MapNode>)>;
+
 /// The nodes above a level.
-fn raise(
-    tx: &Tx<'_>,
-    kind: u8,
-    level: Vec<(Vec<u8>, Ref<MapNode>)>,
-) -> Result<Vec<(Vec<u8>, Ref<MapNode>)>, Error> {
+fn raise(tx: &Tx<'_>, kind: u8, level: Level) -> Result<Level, Error> {
     let mut above = Vec::new();
     let mut open: Option<(Vec<u8>, Draft)> = None;
     for (separator, node) in level {

@@ -15,6 +15,9 @@ use crate::object::{BytesLeaf, ChunkNode, RefsLeaf, Root};
 use crate::table::Map;
 use crate::time::Now;
 
+/// Classes by id.
+pub type Catalogue = Vec<(ClassId, Arc<Layout>)>;
+
 /// The catalogue as this client knows it.
 pub(super) struct Classes {
     layouts: Map<ClassId, Arc<Layout>>,
@@ -209,7 +212,7 @@ impl Client {
     }
 
     /// The layouts of all classes, once the catalogue is read.
-    pub fn all_classes(&mut self) -> Option<Result<Vec<(ClassId, Arc<Layout>)>, Error>> {
+    pub fn all_classes(&mut self) -> Option<Result<Catalogue, Error>> {
         if let Err(e) = self.availability()? {
             return Some(Err(e));
         }

@@ -30,6 +30,7 @@ use fetch::Fetches;
 use lease::Leases;
 use ops::Ops;
 
+pub use classes::Catalogue;
 pub use locate::{Located, Search};
 pub use ops::Own;
 

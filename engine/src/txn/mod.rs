@@ -23,6 +23,7 @@ use crate::table::{Map, Set};
 use crate::time::Now;
 
 pub use commit::Commit;
+pub(crate) use read::Boxed;
 
 /// Who runs a client: holds its lock, sends what it says, brings it what arrives.
 pub trait Port: Sync {

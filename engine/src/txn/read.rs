@@ -10,6 +10,11 @@ use crate::client::Located;
 use crate::error::Error;
 use crate::object::{Obj, Object};
 
+/// What a slow way answers. Boxed, so that it comes back in registers: a result as large as an object's view would be
+/// written into the caller's own, which must then live in memory also where the quick way was enough, and copying it
+/// about costs several times what a hit does.
+pub(crate) type Boxed<T> = Result<Option<Box<T>>, Box<Error>>;
+
 /// Attempts to enter an object that was found and then lost again to replacement before it could be pinned. Losing it
 /// once is rare; losing it this often means a cache of a few frames and many threads.
 const ENTER_ATTEMPTS_MAX: usize = 10_000;
@@ -28,10 +33,20 @@ impl<'c> Tx<'c> {
         match self.scope.get(r) {
             Hit::Hit(view) => Ok(Obj::new(view, self)),
             Hit::Null => Err(Error::not_found(Oref::NULL)),
-            Hit::Slow => match self.enter_oref(r.oref())? {
-                Some(view) => Ok(Obj::new(view, self)),
-                None => Err(Error::not_found(r.oref())),
+            Hit::Slow => match self.get_slow(r) {
+                Ok(obj) => Ok(*obj),
+                Err(e) => Err(*e),
             },
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn get_slow<'t, T: Object>(&'t self, r: Ref<T>) -> Result<Box<Obj<'t, T>>, Box<Error>> {
+        match self.enter_oref(r.oref()) {
+            Ok(Some(view)) => Ok(Box::new(Obj::new(view, self))),
+            Ok(None) => Err(Box::new(Error::not_found(r.oref()))),
+            Err(e) => Err(Box::new(e)),
         }
     }
 
@@ -45,7 +60,7 @@ impl<'c> Tx<'c> {
         match self.scope.follow(holder, at) {
             Hit::Hit(view) => Ok(Some(Obj::new(view, self))),
             Hit::Null => Ok(None),
-            Hit::Slow => self.follow_slow(holder, at),
+            Hit::Slow => unboxed(self.follow_slow(holder, at)),
         }
     }
 
@@ -61,7 +76,7 @@ impl<'c> Tx<'c> {
             Hit::Hit(view) => Ok(Some(Obj::new(view, self))),
             Hit::Null => Ok(None),
             Hit::Slow => match holder.var(list) {
-                Var::Here { at, .. } => self.follow_slow(holder, at + 4 * i),
+                Var::Here { at, .. } => unboxed(self.follow_slow(holder, at + 4 * i)),
                 _ => Ok(None),
             },
         }
@@ -73,13 +88,14 @@ impl<'c> Tx<'c> {
         &'t self,
         holder: &View<'t, H>,
         at: usize,
-    ) -> Result<Option<Obj<'t, T>>, Error> {
+    ) -> Boxed<Obj<'t, T>> {
         let oref = holder.word(at).0;
         let key = TypeKey::of::<T>();
         let resolve = |writer: &mut Writer| writer.resolve(&self.scope, holder, at, key);
-        match self.enter::<T>(oref, &resolve, &|| self.scope.follow_clean(holder, at))? {
-            Some(view) => Ok(Some(Obj::new(view, self))),
-            None => Err(Error::not_found(oref)),
+        match self.enter::<T>(oref, &resolve, &|| self.scope.follow_clean(holder, at)) {
+            Ok(Some(view)) => Ok(Some(Box::new(Obj::new(view, self)))),
+            Ok(None) => Err(Box::new(Error::not_found(oref))),
+            Err(e) => Err(Box::new(e)),
         }
     }
 
@@ -144,5 +160,14 @@ impl<'c> Tx<'c> {
             Step::Done
         })?;
         Ok(stale)
+    }
+}
+
+#[inline(always)]
+fn unboxed<T>(answer: Boxed<T>) -> Result<Option<T>, Error> {
+    match answer {
+        Ok(Some(found)) => Ok(Some(*found)),
+        Ok(None) => Ok(None),
+        Err(e) => Err(*e),
     }
 }
