@@ -3,6 +3,7 @@
 use thiserror::Error;
 
 use crate::arena::{ARENA_BYTES_MAX, FRAME_BYTES};
+use crate::hints::Hints;
 use crate::slot::CELL_BYTES;
 use crate::swizzle::HANDLES_MAX;
 use crate::table::{ENTRY_BYTES, GRANT_MIN};
@@ -138,8 +139,10 @@ impl Plan {
         // An entry for every 16 bytes of budget: more would leave nothing to refer to.
         let entries_max = (config.budget_bytes / 16).min(HANDLES_MAX as usize);
         let (granted, index_slots) = (GRANT_MIN, 2048);
-        let moved_bytes_max = (config.budget_bytes / 64).max(8 << 10);
-        let once = ONCE_BYTES + moved_bytes_max;
+        // A transaction that reads through a cache much smaller than the data leaves most of its reads behind: room for one
+        // reference for every hundred bytes of budget, its set's growth included.
+        let moved_bytes_max = (config.budget_bytes / 16).max(8 << 10);
+        let once = ONCE_BYTES + moved_bytes_max + Hints::bytes(config.budget_bytes);
         let table = granted as usize * ENTRY_BYTES + index_slots * 4;
         let side = SIDE_BYTES + config.scopes_max * CELL_BYTES;
         let frames = match config.charge_table {

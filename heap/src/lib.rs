@@ -18,7 +18,7 @@
 //! | `arena`, `page`, `swizzle` | places, slots of intact frames, forms of reference words |
 //! | `protocol`, `sync` | the steps that threads take at the same time |
 //! | `class` | which bytes of a type are references, and which types are bound |
-//! | `table` | handles |
+//! | `table`, `hints` | handles, and where references were last found |
 //! | `slot`, `scope`, `view`, `overlay` | pins and marks, the hit path, what a program reads, what it has changed |
 //! | `writer` | one file a transition: `resolve`, `install`, `flag`, `keep`, `replace` |
 #![cfg(not(loom))]
@@ -29,6 +29,7 @@ compile_error!("reference words are read as they are stored, which is little-end
 mod arena;
 mod class;
 mod config;
+mod hints;
 mod memory;
 mod overlay;
 mod page;

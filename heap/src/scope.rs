@@ -124,6 +124,12 @@ impl Scope {
         self.slot().doomed.load(Ordering::Acquire)
     }
 
+    /// Whether it is doomed because it read more than the cache can remember once it is gone from there: a larger cache
+    /// helps, trying again does not.
+    pub fn overfull(&self) -> bool {
+        self.slot().overfull.load(Ordering::Acquire)
+    }
+
     /// The object that the reference at `at` of `holder`'s body names, if it can be had without the writer.
     ///
     /// # Panics
@@ -199,8 +205,9 @@ impl Scope {
         // While the count is odd no handle passes from one reference to another and on, so what the table says after
         // this is about `r` or nothing.
         let table = &self.shared.table;
-        let step = match r.hint() != 0 && r.hint() < table.len() && table.oref(r.hint()) == r.oref() {
-            true => by_handle::<T, CLEAN>(self, r.hint()),
+        let hint = if r.hint() != 0 { r.hint() } else { self.shared.hints.get(r.oref()) };
+        let step = match hint != 0 && hint < table.len() && table.oref(hint) == r.oref() {
+            true => by_handle::<T, CLEAN>(self, hint),
             false => Step::Slow,
         };
         gets.store(before.wrapping_add(2), Ordering::Release);

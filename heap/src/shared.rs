@@ -9,6 +9,7 @@ use tercel_wire::layout::Layout;
 
 use crate::arena::Arena;
 use crate::class::Types;
+use crate::hints::Hints;
 use crate::memory::Fence;
 use crate::slot::Slot;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -18,6 +19,7 @@ use crate::table::Table;
 pub(crate) struct Shared {
     pub(crate) arena: Arena,
     pub(crate) table: Table,
+    pub(crate) hints: Hints,
     pub(crate) types: Types,
     /// The catalogue's classes.
     pub(crate) classes: Mutex<HashMap<ClassId, Arc<Layout>, FxBuildHasher>>,

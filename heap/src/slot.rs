@@ -69,6 +69,8 @@ pub(crate) struct Slot {
     pub(crate) gets: AtomicU32,
     /// Something that was read is obsolete and has left its place.
     pub(crate) doomed: AtomicBool,
+    /// Doomed because more was read than can be remembered.
+    pub(crate) overfull: AtomicBool,
     /// A marked object has been copied or may be reached at another place: a fresh mark does not say that the object
     /// is read for the first time.
     pub(crate) moved: AtomicBool,
@@ -105,6 +107,7 @@ impl Slot {
             granted: AtomicU32::new(0),
             gets: AtomicU32::new(0),
             doomed: AtomicBool::new(false),
+            overfull: AtomicBool::new(false),
             moved: AtomicBool::new(false),
             kept: Mutex::default(),
         }
@@ -252,6 +255,7 @@ impl Slot {
         self.next.store(0, Ordering::Relaxed);
         kept.returned.clear();
         self.doomed.store(false, Ordering::Relaxed);
+        self.overfull.store(false, Ordering::Relaxed);
         self.moved.store(false, Ordering::Relaxed);
         let bytes = kept.moved.allocation_size();
         kept.moved = HashSet::default();

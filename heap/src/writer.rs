@@ -32,6 +32,7 @@ pub use resolve::Resolved;
 use crate::arena::{Arena, CONVERTED, FORWARDED, FRAME_BYTES, FRAME_WORDS, Object, Spot};
 use crate::class::Types;
 use crate::config::{Config, ConfigError, Plan, Policy};
+use crate::hints::Hints;
 use crate::memory::{Fence, Memory};
 use crate::page;
 use crate::protocol::{INVALID, VALID, advance, watermark};
@@ -59,6 +60,7 @@ pub fn heap(
     let shared = Arc::new(Shared {
         arena: Arena::new(memory, needed),
         table: Table::new(plan.entries_max),
+        hints: Hints::new(config.budget_bytes),
         types: Types::new(),
         classes: Mutex::default(),
         frames: (0..plan.frames).map(|_| FrameTag::default()).collect(),
@@ -277,6 +279,7 @@ impl Writer {
         let mut kept = slot.kept();
         slot.moved.store(true, Ordering::Release);
         if !keep::keep_reference(&self.shared, &mut kept.moved, oref, self.plan.moved_bytes_max) {
+            slot.overfull.store(true, Ordering::Release);
             slot.doomed.store(true, Ordering::Release);
         }
     }

@@ -294,21 +294,11 @@ impl Layout {
         if self.size > crate::page::OBJECT_BYTES_MAX - crate::record::HEADER_BYTES {
             return Err("the fixed part of a class must fit into a page");
         }
-        for p in &self.places {
-            if let Shape::Record(r) = &p.shape {
-                r.admissible()?;
+        for (i, p) in self.places.iter().enumerate() {
+            if self.places[..i].iter().any(|q| q.name == p.name) {
+                return Err("two fields of a class have the same name");
             }
-            if p.shape == Shape::Array(Scalar::U8, 0) {
-                return Err("an array has at least one element");
-            }
-            if let Shape::List(t) | Shape::Option(t) = &p.shape {
-                if matches!((&p.shape, &**t), (Shape::Option(_), Shape::Option(_))) {
-                    return Err("an option of an option means nothing");
-                }
-                if t.size() == 0 {
-                    return Err("a list's elements have at least one byte");
-                }
-            }
+            admissible_shape(&p.shape)?;
         }
         Ok(())
     }
@@ -416,6 +406,17 @@ impl Layout {
     /// The field of that name.
     pub fn place(&self, name: &str) -> Option<&Place> {
         self.places.iter().find(|p| p.name == name)
+    }
+}
+
+fn admissible_shape(shape: &Shape) -> Result<(), &'static str> {
+    match shape {
+        Shape::Array(_, 0) => Err("an array has at least one element"),
+        Shape::Record(r) => r.admissible(),
+        Shape::List(t) if t.size() == 0 => Err("a list's elements have at least one byte"),
+        Shape::Option(t) if matches!(**t, Shape::Option(_)) => Err("an option of an option means nothing"),
+        Shape::List(t) | Shape::Option(t) => admissible_shape(t),
+        _ => Ok(()),
     }
 }
 
@@ -630,6 +631,45 @@ fn var_end(shape: &Shape, body: &[u8], at: usize) -> usize {
                 }
                 _ => own,
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(shape: Shape) -> bool {
+        Layout::new("T".into(), vec![("f".into(), shape)]).admissible().is_err()
+    }
+
+    #[test]
+    fn what_means_nothing_is_refused_however_deep() {
+        let option = |s| Shape::Option(Box::new(s));
+        let list = |s| Shape::List(Box::new(s));
+        assert!(refused(list(option(option(Shape::Text)))));
+        assert!(refused(option(Shape::Array(Scalar::U32, 0))));
+        assert!(refused(list(Shape::Record(Box::new(Layout::new("".into(), vec![]))))));
+        assert!(!refused(list(option(Shape::Text))));
+        let twice = vec![("f".into(), Shape::Text), ("f".into(), Shape::Bytes)];
+        assert!(Layout::new("T".into(), twice).admissible().is_err());
+    }
+
+    #[test]
+    fn a_layout_comes_back_and_no_cut_of_it_does() {
+        let inner = Layout::new("I".into(), vec![("a".into(), Shape::Array(Scalar::I16, 3))]);
+        let l = Layout::new(
+            "C".into(),
+            vec![
+                ("r".into(), Shape::List(Box::new(Shape::Record(Box::new(inner))))),
+                ("o".into(), Shape::Option(Box::new(Shape::Ref("X".into())))),
+            ],
+        );
+        let mut bytes = Vec::new();
+        l.encode(&mut bytes);
+        assert_eq!(Layout::decode(&bytes), Ok(l));
+        for cut in 0..bytes.len() {
+            assert!(Layout::decode(&bytes[..cut]).is_err());
         }
     }
 }

@@ -275,6 +275,7 @@ impl Writer {
                             )
                         });
                 if !all_kept {
+                    slot.overfull.store(true, Ordering::Release);
                     slot.doomed.store(true, Ordering::Release);
                 }
             }

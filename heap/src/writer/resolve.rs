@@ -126,7 +126,13 @@ impl Writer {
             return Resolved::Ready { hint: 0 };
         }
         match self.prepare(scope) {
-            Ok(()) => self.find(oref, key),
+            Ok(()) => {
+                let found = self.find(oref, key);
+                if let Resolved::Ready { hint } = found {
+                    self.shared.hints.put(oref, hint);
+                }
+                found
+            }
             Err(full) => Resolved::Full(full),
         }
     }
