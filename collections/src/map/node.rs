@@ -241,8 +241,8 @@ impl Draft {
         MapNode { kind, keys: self.keys.pack(), children, values }
     }
 
-    /// Makes a node of it. It takes the room of a full one: a transaction that makes a node may let it grow, and what
-    /// was made in a page cannot leave it before the commit.
+    /// Makes a node of it. It takes the room of a full one in its page, because it will grow, and what outgrows its page
+    /// goes to another one, behind a detour and away from its neighbours.
     pub fn make(&self, tx: &Tx<'_>, kind: u8) -> Result<Ref<MapNode>, Error> {
         let keys = Bytes(vec![0; NODE_BYTES_MAX - FIXED_BYTES]);
         let full = MapNode { kind, keys, children: List::default(), values: List::default() };

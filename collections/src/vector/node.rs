@@ -113,8 +113,8 @@ impl Draft {
         VectorNode { height: self.height, children, values }
     }
 
-    /// Makes a node of it. It takes the room of a full one: a transaction that makes a node may let it grow, and what
-    /// was made in a page cannot leave it before the commit.
+    /// Makes a node of it. It takes the room of a full one in its page, because it will grow, and what outgrows its page
+    /// goes to another one, behind a detour and away from its neighbours.
     pub fn make(&self, tx: &Tx<'_>) -> Result<Ref<VectorNode>, Error> {
         let full = VectorNode { height: 0, children: List::default(), values: List(vec![Ref::NULL; FANOUT]) };
         let place = tx.reserve(&full)?;
