@@ -41,8 +41,8 @@ impl Client {
         key: TypeKey,
         search: &mut Search,
     ) -> Located {
-        if self.is_stale(scope) {
-            return Located::Failed(Error::Conflict);
+        if let Err(e) = self.still_true(scope) {
+            return Located::Failed(e);
         }
         match resolve(&mut self.writer) {
             Resolved::Ready { hint } => Located::Ready { hint },
@@ -79,9 +79,13 @@ impl Client {
         }
     }
 
-    /// Whether something that the scope read has changed; looks only if anything was applied since it last looked.
-    fn is_stale(&mut self, scope: &Scope) -> bool {
-        scope.doomed() || (self.reader.watermark() != scope.snapshot() && self.writer.recheck(scope).is_err())
+    /// Fails if something that the scope read has changed; looks only if anything was applied since it last looked.
+    fn still_true(&mut self, scope: &Scope) -> Result<(), Error> {
+        if scope.doomed() || self.reader.watermark() != scope.snapshot() {
+            self.recheck(scope)
+        } else {
+            Ok(())
+        }
     }
 
     fn fetch_for(&mut self, scope: &Scope, oref: Oref, page: PageId, search: &mut Search) -> Located {
@@ -124,8 +128,8 @@ impl Client {
         expected: TypeKey,
         search: &mut Search,
     ) -> Option<Result<ClassId, Error>> {
-        if self.is_stale(scope) {
-            return Some(Err(Error::Conflict));
+        if let Err(e) = self.still_true(scope) {
+            return Some(Err(e));
         }
         match self.writer.lookup(scope, oref, expected) {
             Resolved::WrongClass { found } | Resolved::Unbound { class: found } => Some(Ok(found)),

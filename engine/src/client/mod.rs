@@ -243,7 +243,15 @@ impl Client {
     }
 
     pub(crate) fn recheck(&mut self, scope: &Scope) -> Result<(), Error> {
-        self.writer.recheck(scope).map_err(|_| Error::Conflict)
+        match self.writer.recheck(scope) {
+            Ok(()) => Ok(()),
+            // Running again would read as much again.
+            Err(_) if scope.overfull() => Err(Error::Full(
+                "the client's cache: a transaction read more than it can remember: give it more memory"
+                    .into(),
+            )),
+            Err(_) => Err(Error::Conflict),
+        }
     }
 
     pub(crate) fn read_set(&mut self, scope: &Scope, out: &mut Vec<Oref>) {

@@ -239,6 +239,11 @@ impl Server {
             session.leases.insert(page, Default::default());
             granted.push(page);
         }
+        if !granted.is_empty() {
+            // A commit may refer to a place before anything is made in it. Were the page leased again after a restart,
+            // the reference would come to name another object.
+            self.order(&Entry::Lease(self.lease_next), None, out);
+        }
         let mut body = Vec::new();
         Leased { pages: granted }.encode(&mut body);
         self.reply(conn, Kind::Leased, call, &body, out);

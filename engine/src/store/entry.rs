@@ -18,6 +18,8 @@ pub enum Entry<'a> {
     Define(ClassId, Layout),
     /// A client's last answers are forgotten.
     Evict(ClientId),
+    /// Pages below this one were given out to make objects in, and are never given out again.
+    Lease(u32),
 }
 
 /// A transaction as it is logged.
@@ -39,6 +41,7 @@ pub mod kind {
     pub const COMMIT: u8 = 3;
     pub const DEFINE: u8 = 4;
     pub const EVICT: u8 = 5;
+    pub const LEASE: u8 = 6;
 }
 
 impl<'a> Entry<'a> {
@@ -50,6 +53,7 @@ impl<'a> Entry<'a> {
             Entry::Commit(_) => kind::COMMIT,
             Entry::Define(..) => kind::DEFINE,
             Entry::Evict(_) => kind::EVICT,
+            Entry::Lease(_) => kind::LEASE,
         }
     }
 
@@ -76,6 +80,7 @@ impl<'a> Entry<'a> {
                 layout.encode(&mut out);
             }
             Entry::Evict(c) => out.put_u64(c.0),
+            Entry::Lease(next) => out.put_u32(*next),
         }
         out
     }
@@ -114,6 +119,7 @@ impl<'a> Entry<'a> {
                 return Ok(Entry::Define(id, Layout::decode(r.rest())?));
             }
             kind::EVICT => Entry::Evict(ClientId(r.u64()?)),
+            kind::LEASE => Entry::Lease(r.u32()?),
             _ => return Err(DecodeError::BadField("kind")),
         };
         r.end()?;
@@ -143,6 +149,7 @@ mod tests {
             Entry::Commit(Logged { op, effects, placements: vec![(0, oref)] }),
             Entry::Define(ClassId(17), Layout::new("C".into(), vec![])),
             Entry::Evict(ClientId(8)),
+            Entry::Lease(70),
         ] {
             let bytes = entry.encode();
             assert_eq!(Entry::decode(entry.kind(), &bytes), Ok(entry.clone()));

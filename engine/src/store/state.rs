@@ -23,7 +23,7 @@ pub struct State {
     pub stamp: Stamp,
     /// The server's life.
     pub epoch: Epoch,
-    /// The first page that no commit has used.
+    /// The first page that was neither used nor leased.
     pub next_page: u32,
     last: LastWrites,
     clients: Map<ClientId, Answers>,
@@ -132,6 +132,7 @@ impl State {
                 answers.slots.insert(c.op.slot, (c.op.seq, stamp));
                 answers.used = stamp;
             }
+            Entry::Lease(next) => self.next_page = self.next_page.max(*next),
             Entry::Define(id, layout) => {
                 let newest = self.newest.entry(layout.name().to_owned()).or_insert(*id);
                 *newest = (*newest).max(*id);

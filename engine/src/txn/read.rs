@@ -84,11 +84,7 @@ impl<'c> Tx<'c> {
 
     #[cold]
     #[inline(never)]
-    fn follow_slow<'t, H: Class, T: Object>(
-        &'t self,
-        holder: &View<'t, H>,
-        at: usize,
-    ) -> Boxed<Obj<'t, T>> {
+    fn follow_slow<'t, H: Class, T: Object>(&'t self, holder: &View<'t, H>, at: usize) -> Boxed<Obj<'t, T>> {
         let oref = holder.word(at).0;
         let key = TypeKey::of::<T>();
         let resolve = |writer: &mut Writer| writer.resolve(&self.scope, holder, at, key);
@@ -156,7 +152,7 @@ impl<'c> Tx<'c> {
     pub(super) fn is_stale(&self) -> Result<bool, Error> {
         let mut stale = false;
         self.port.drive(&mut |client, _| {
-            stale = client.recheck(&self.scope).is_err();
+            stale = client.recheck(&self.scope) == Err(Error::Conflict);
             Step::Done
         })?;
         Ok(stale)

@@ -1,0 +1,660 @@
+//! One server, a few clients, one thing at a time.
+
+mod world;
+
+use tercel_derive::Object;
+use tercel_engine::error::Error;
+use tercel_engine::limits::LAST_WRITES_MAX;
+use tercel_engine::server::ServerConfig;
+use tercel_engine::txn::{Isolation, Tx};
+use tercel_wire::id::OP_SLOTS_MAX;
+use tercel_wire::message::Outcome;
+use tercel_wire::record::{Ref, Text};
+use world::World;
+
+/// Something to count and to grow.
+#[derive(Object, Debug, Clone, PartialEq)]
+#[object(crate = "tercel_engine")]
+struct Thing {
+    count: u64,
+    text: Text,
+    next: Ref<Thing>,
+}
+
+/// Another class.
+#[derive(Object, Debug, Clone, PartialEq)]
+#[object(crate = "tercel_engine")]
+struct Other {
+    word: u64,
+}
+
+fn thing(count: u64) -> Thing {
+    Thing { count, text: "".into(), next: Ref::NULL }
+}
+
+fn world(clients: usize) -> World {
+    World::new(1, clients, ServerConfig::default())
+}
+
+fn make(w: &World, client: usize, name: &str, count: u64) -> Ref<Thing> {
+    w.run(client, |tx| {
+        let r = tx.create(&thing(count))?;
+        tx.set_root(name, r)?;
+        Ok(r)
+    })
+    .unwrap()
+}
+
+/// What a client reads once everything that is on its way has arrived.
+fn count(w: &World, client: usize, r: Ref<Thing>) -> u64 {
+    w.settle();
+    w.run(client, |tx| Ok(tx.get(r)?.count())).unwrap()
+}
+
+fn set(tx: &Tx<'_>, r: Ref<Thing>, count: u64) -> Result<(), Error> {
+    tx.edit(r)?.set_count(count)
+}
+
+#[test]
+fn a_commit_is_seen_by_others_once_it_is_synced_and_not_before() {
+    let w = world(2);
+    let r = make(&w, 0, "r", 1);
+    assert_eq!(count(&w, 1, r), 1);
+    let port = w.thread(0);
+    w.lock().hold.syncs = true;
+    let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
+    set(&tx, r, 2).unwrap();
+    assert!(matches!(tx.commit(), Err(Error::Timeout(Some(_)))));
+    w.settle();
+    assert_eq!(count(&w, 1, r), 1);
+    w.lock().hold.syncs = false;
+    w.settle();
+    assert_eq!(count(&w, 1, r), 2);
+    assert_eq!(count(&w, 0, r), 2);
+}
+
+fn text(w: &World, client: usize, r: Ref<Thing>) -> usize {
+    w.settle();
+    w.run(client, |tx| Ok(tx.get(r)?.text()?.len())).unwrap()
+}
+
+fn grow(w: &World, client: usize, r: Ref<Thing>, size: usize) {
+    w.run(client, |tx| tx.edit(r)?.set_text("x".repeat(size))).unwrap();
+}
+
+fn many(w: &World, client: usize, n: usize, size: usize) -> Vec<Ref<Thing>> {
+    let all = |tx: &Tx<'_>| {
+        (0..n).map(|i| tx.create(&Thing { text: "x".repeat(size).into(), ..thing(i as u64) })).collect()
+    };
+    w.run(client, all).unwrap()
+}
+
+#[test]
+fn two_that_change_the_same_conflict_and_the_second_runs_again() {
+    let w = world(2);
+    let r = make(&w, 0, "r", 1);
+    let (a, b) = (w.thread(0), w.thread(1));
+    let (first, second) =
+        (Tx::begin(&a, Isolation::Serializable).unwrap(), Tx::begin(&b, Isolation::Serializable).unwrap());
+    for tx in [&first, &second] {
+        let n = tx.get(r).unwrap().count();
+        set(tx, r, n + 1).unwrap();
+    }
+    first.commit().unwrap();
+    assert_eq!(second.commit(), Err(Error::Conflict));
+    w.run(1, |tx| set(tx, r, tx.get(r)?.count() + 1)).unwrap();
+    assert_eq!(count(&w, 0, r), 3);
+}
+
+#[test]
+fn a_reader_never_sees_half_of_a_commit() {
+    let w = world(2);
+    let (x, y) = (make(&w, 0, "x", 1), make(&w, 0, "y", 1));
+    count(&w, 1, x);
+    let port = w.thread(1);
+    let reader = Tx::begin(&port, Isolation::Serializable).unwrap();
+    assert_eq!(reader.get(x).unwrap().count(), 1);
+    w.run(0, |tx| {
+        set(tx, x, 2)?;
+        set(tx, y, 2)
+    })
+    .unwrap();
+    w.settle();
+    assert_eq!(reader.get(y).err(), Some(Error::Conflict));
+}
+
+#[test]
+fn that_there_is_nothing_is_a_read_like_any_other() {
+    let w = world(2);
+    let flag = make(&w, 0, "flag", 0);
+    let unborn = w.run(0, |tx| tx.reserve(&thing(0))).unwrap();
+    count(&w, 1, flag);
+    let port = w.thread(1);
+    let reader = Tx::begin(&port, Isolation::Serializable).unwrap();
+    assert!(reader.find(unborn).unwrap().is_none());
+    w.run(0, |tx| {
+        tx.fill(unborn, &thing(5))?;
+        set(tx, flag, 1)
+    })
+    .unwrap();
+    w.settle();
+    assert_eq!(reader.get(flag).err(), Some(Error::Conflict));
+    drop(reader);
+    assert_eq!(count(&w, 1, unborn), 5);
+}
+
+#[test]
+fn an_answer_that_there_is_nothing_grows_old_while_nobody_looks_at_it() {
+    let w = world(2);
+    let flag = make(&w, 0, "flag", 0);
+    let unborn = w.run(0, |tx| tx.reserve(&thing(0))).unwrap();
+    count(&w, 1, flag);
+    // Client 1 asks; the answer comes, and before anybody looks at it, the birth.
+    w.lock().patience = 1;
+    assert!(w.run(1, |tx| Ok(tx.find(unborn)?.is_some())).is_err());
+    w.settle();
+    w.lock().patience = 1_000;
+    w.run(0, |tx| {
+        tx.fill(unborn, &thing(5))?;
+        set(tx, flag, 1)
+    })
+    .unwrap();
+    w.settle();
+    let seen = w.run(1, |tx| Ok((tx.find(unborn)?.is_some(), tx.get(flag)?.count()))).unwrap();
+    assert_eq!(seen, (true, 1));
+}
+
+#[test]
+fn a_cut_costs_nothing_that_is_cached_and_what_changed_meanwhile_is_caught_up_with() {
+    let w = world(2);
+    let (x, y) = (make(&w, 0, "x", 1), make(&w, 0, "y", 1));
+    assert_eq!((count(&w, 1, x), count(&w, 1, y)), (1, 1));
+    let pages = w.lock().clients[1].stats().pages;
+    w.lock().hold.connects = true;
+    w.cut(1);
+    w.run(0, |tx| set(tx, x, 2)).unwrap();
+    w.lock().hold.connects = false;
+    w.settle();
+    assert_eq!(count(&w, 1, y), 1);
+    assert_eq!(count(&w, 1, x), 2);
+    // x and y are in one page: it came once more, for x.
+    assert_eq!(w.lock().clients[1].stats().pages, pages + 1);
+}
+
+#[test]
+fn places_for_new_objects_do_not_outlive_their_connection() {
+    let w = world(1);
+    many(&w, 0, 3, 10);
+    w.cut(0);
+    w.settle();
+    let port = w.thread(0);
+    let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
+    let before = tx.create(&thing(1)).unwrap();
+    w.cut(0);
+    assert_eq!(tx.commit(), Err(Error::Conflict));
+    assert_eq!(w.run(0, |tx| Ok(tx.find(before)?.is_some())), Ok(false));
+    many(&w, 0, 3, 10);
+}
+
+#[test]
+fn after_a_crash_what_was_acknowledged_is_there_and_what_was_not_is_executed_once() {
+    for survives in [0, 1] {
+        let w = world(2);
+        let r = make(&w, 0, "r", 1);
+        let port = w.thread(0);
+        w.lock().hold.syncs = true;
+        w.lock().patience = 100;
+        let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
+        set(&tx, r, tx.get(r).unwrap().count() + 1).unwrap();
+        let Err(Error::Timeout(Some(op))) = tx.commit() else { panic!("it is not synced") };
+        let epoch = w.lock().clients[0].epoch();
+        w.lock().crash(survives);
+        w.lock().hold.syncs = false;
+        w.restart();
+        w.settle();
+        let outcome = w.resolve(0, op);
+        assert_eq!(matches!(outcome, Outcome::Committed(_)), survives == 1, "{outcome:?}");
+        assert_ne!(w.lock().clients[0].epoch(), epoch);
+        if survives == 0 {
+            w.run(0, |tx| set(tx, r, tx.get(r)?.count() + 1)).unwrap();
+        }
+        assert_eq!((count(&w, 0, r), count(&w, 1, r)), (2, 2));
+    }
+}
+
+#[test]
+fn a_lost_answer_is_asked_for_and_nothing_is_done_twice() {
+    let w = world(2);
+    let r = make(&w, 0, "r", 1);
+    w.lock().patience = 50;
+    let port = w.thread(0);
+    let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
+    set(&tx, r, 2).unwrap();
+    w.lock().hold.down = Some(0);
+    let Err(Error::Timeout(Some(op))) = tx.commit() else { panic!("the answer is held") };
+    w.cut(0);
+    w.lock().hold.down = None;
+    w.settle();
+    assert!(matches!(w.resolve(0, op), Outcome::Committed(_)));
+    assert_eq!((count(&w, 0, r), count(&w, 1, r)), (2, 2));
+}
+
+#[test]
+fn a_commit_that_is_on_its_way_when_the_connection_goes_is_unknown_and_not_unavailable() {
+    let w = world(1).with_meanwhile(|w| {
+        let mut inner = w.lock();
+        if inner.clients[0].availability().is_some() {
+            inner.hold.connects = true;
+            drop(inner);
+            w.cut(0);
+        }
+    });
+    let r = make(&w, 0, "r", 1);
+    let port = w.thread(0);
+    let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
+    set(&tx, r, 2).unwrap();
+    w.lock().patience = 50;
+    w.lock().chaos.meanwhile = 1;
+    let Err(Error::Timeout(Some(op))) = tx.commit() else { panic!("the connection was cut") };
+    w.lock().chaos.meanwhile = 0;
+    w.lock().hold.connects = false;
+    w.settle();
+    let executed = matches!(w.resolve(0, op), Outcome::Committed(_));
+    assert_eq!(count(&w, 0, r), if executed { 2 } else { 1 });
+}
+
+#[test]
+fn commits_that_nobody_waits_for_any_more_give_their_slots_back() {
+    let w = world(1);
+    let r = make(&w, 0, "r", 0);
+    let port = w.thread(0);
+    w.lock().patience = 30;
+    for _ in 0..OP_SLOTS_MAX as u64 + 100 {
+        w.lock().hold.syncs = true;
+        let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
+        set(&tx, r, 1).unwrap();
+        assert!(matches!(tx.commit(), Err(Error::Timeout(Some(_)))));
+        w.lock().hold.syncs = false;
+        w.settle();
+    }
+    w.lock().patience = 1_000;
+    w.run(0, |tx| set(tx, r, 2)).unwrap();
+    assert_eq!(count(&w, 0, r), 2);
+}
+
+#[test]
+fn an_object_that_outgrows_its_page_is_found_where_it_went() {
+    let w = world(2);
+    let all = many(&w, 0, 12, 600);
+    for round in 1..4 {
+        for (i, r) in all.iter().enumerate() {
+            grow(&w, 0, *r, 600 + round * 500 + i);
+            if i % 5 == round {
+                assert_eq!(text(&w, 1, *r), 600 + round * 500 + i);
+            }
+        }
+        w.settle();
+        w.crash();
+        w.restart();
+        w.settle();
+        for (i, r) in all.iter().enumerate() {
+            assert_eq!(text(&w, 1, *r), 600 + round * 500 + i, "object {i} in round {round}");
+            assert_eq!(count(&w, 1, *r), i as u64);
+        }
+    }
+}
+
+#[test]
+fn objects_that_moved_to_one_page_grow_there_together() {
+    let w = world(2);
+    let all = many(&w, 0, 10, 700);
+    // One after the other they go to the same page, and grow there.
+    for size in [900, 1_100, 1_300, 1_700, 2_500] {
+        w.run(0, |tx| {
+            for r in &all[..4] {
+                tx.edit(*r)?.set_text("y".repeat(size))?;
+            }
+            Ok(())
+        })
+        .unwrap();
+        for (i, r) in all.iter().enumerate() {
+            assert_eq!(text(&w, 1, *r), if i < 4 { size } else { 700 });
+        }
+    }
+}
+
+#[test]
+fn an_object_may_grow_in_the_transaction_that_makes_it() {
+    let w = world(2);
+    let mut all = Vec::new();
+    for size in [10, 300, 2_000, 3_900] {
+        let made = w
+            .run(0, |tx| {
+                let made: Vec<_> = (0..40).map(|i| tx.create(&thing(i))).collect::<Result<_, _>>()?;
+                for r in &made {
+                    tx.edit(*r)?.set_text("x".repeat(size))?;
+                }
+                Ok(made)
+            })
+            .unwrap();
+        all.extend(made.into_iter().map(|r| (r, size)));
+        all.push((w.run(0, |tx| tx.create(&thing(0))).unwrap(), 0));
+    }
+    for (r, size) in all {
+        assert_eq!(text(&w, 1, r), size);
+    }
+}
+
+#[test]
+fn two_threads_may_grow_what_they_make_in_the_same_page() {
+    let w = world(1);
+    let (a, b) = (w.thread(0), w.thread(0));
+    let (first, second) =
+        (Tx::begin(&a, Isolation::Serializable).unwrap(), Tx::begin(&b, Isolation::Serializable).unwrap());
+    let mut made = Vec::new();
+    for i in 0..100 {
+        for tx in [&first, &second] {
+            made.push(tx.create(&thing(i)).unwrap());
+        }
+    }
+    for r in made.iter().step_by(2) {
+        first.edit(*r).unwrap().set_text("x".repeat(1_000)).unwrap();
+    }
+    first.commit().unwrap();
+    // The places of the second may be used up by now; then it runs again elsewhere, and is never denied.
+    let committed = second.commit();
+    assert!(matches!(committed, Ok(_) | Err(Error::Conflict)), "{committed:?}");
+    many(&w, 0, 100, 10);
+    assert_eq!(text(&w, 0, made[0]), 1_000);
+}
+
+#[test]
+fn a_large_transaction_arrives_in_parts_and_is_whole() {
+    let w = world(2);
+    // 12 MB: some 48 parts, and more pages than a client is given at a time.
+    let all = many(&w, 0, 3_000, 3_900);
+    for i in [0, 1, 1_499, 2_999] {
+        assert_eq!((count(&w, 1, all[i]), text(&w, 1, all[i])), (i as u64, 3_900));
+    }
+    w.crash();
+    w.restart();
+    w.settle();
+    assert_eq!(text(&w, 1, all[2_000]), 3_900);
+}
+
+fn small() -> ServerConfig {
+    // Sixteen pages of cache, and a buffer that is full after some commits.
+    ServerConfig { mob_bytes: 64 << 10, cache_bytes: 1, ..ServerConfig::default() }
+}
+
+#[test]
+fn recovery_goes_on_from_a_checkpoint_when_the_log_before_it_is_gone() {
+    let w = World::new(1, 2, small());
+    let mut all: Vec<Ref<Thing>> = Vec::new();
+    for _ in 0..60 {
+        all.extend(many(&w, 0, 10, 1_000));
+    }
+    w.settle();
+    let (truncated, checkpoint) = {
+        let inner = w.lock();
+        (inner.counts.truncated, inner.disk.checkpoint.is_some())
+    };
+    assert!(checkpoint && truncated.0 > 1, "the log is truncated to {truncated}");
+    w.crash();
+    w.restart();
+    w.settle();
+    for (i, r) in all.iter().enumerate() {
+        assert_eq!(count(&w, 1, *r), i as u64 % 10);
+    }
+    grow(&w, 0, all[7], 2_000);
+    assert_eq!(text(&w, 1, all[7]), 2_000);
+}
+
+#[test]
+fn a_full_buffer_delays_commits_and_does_not_refuse_them() {
+    let w = World::new(1, 1, small());
+    w.lock().hold.installs = true;
+    let mut done = 0;
+    w.lock().patience = 200;
+    let port = w.thread(0);
+    let stuck = loop {
+        let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
+        tx.create(&Thing { text: "x".repeat(3_000).into(), ..thing(1) }).unwrap();
+        match tx.commit() {
+            Ok(_) => done += 1,
+            Err(e) => break e,
+        }
+    };
+    assert!(done > 5 && matches!(stuck, Error::Timeout(Some(_))), "{stuck} after {done}");
+    w.lock().hold.installs = false;
+    w.settle();
+    let Error::Timeout(Some(op)) = stuck else { panic!() };
+    assert!(matches!(w.resolve(0, op), Outcome::Committed(_)));
+    many(&w, 0, 10, 3_000);
+}
+
+#[test]
+fn a_transaction_larger_than_the_buffer_is_told_so() {
+    let w = World::new(1, 1, small());
+    let e = w.run(0, |tx| {
+        (0..40)
+            .map(|i| tx.create(&Thing { text: "x".repeat(3_000).into(), ..thing(i) }))
+            .collect::<Result<Vec<_>, _>>()
+    });
+    assert!(matches!(&e, Err(Error::Full(why)) if why.contains("smaller parts")), "{e:?}");
+}
+
+#[test]
+fn a_transaction_that_touches_more_pages_than_the_server_can_hold_is_told_so() {
+    let w = World::new(1, 1, ServerConfig { mob_bytes: 16 << 20, ..small() });
+    let all = many(&w, 0, 60, 3_900);
+    w.crash();
+    w.restart();
+    w.settle();
+    let touch = |n: usize| w.run(0, |tx| all[..n].iter().try_for_each(|r| set(tx, *r, 9)));
+    assert_eq!(touch(12), Ok(()));
+    assert!(matches!(touch(60), Err(Error::Full(why)) if why.contains("smaller parts")));
+}
+
+#[test]
+fn neighbours_that_moved_are_changed_together_by_a_server_that_has_to_read_them_first() {
+    let w = World::new(1, 2, small());
+    let pair = many(&w, 0, 8, 900);
+    for (i, r) in pair[..2].iter().enumerate() {
+        grow(&w, 0, *r, 2_000 + i);
+        // Something else fills the page that moved objects go to, so that each goes to its own.
+        let other = many(&w, 0, 8, 900);
+        other.iter().for_each(|o| grow(&w, 0, *o, 1_900));
+    }
+    w.settle();
+    w.crash();
+    w.restart();
+    w.settle();
+    w.run(0, |tx| pair[..2].iter().try_for_each(|r| set(tx, *r, 77))).unwrap();
+    assert_eq!((count(&w, 1, pair[0]), count(&w, 1, pair[1])), (77, 77));
+}
+
+#[test]
+fn a_page_that_was_read_before_it_was_stored_is_read_again() {
+    let w = World::new(1, 2, small());
+    let all = many(&w, 0, 6, 600);
+    w.settle();
+    // Stored once, at 600 bytes; then changed, and the change on its way to the store.
+    many(&w, 0, 20, 3_000);
+    w.settle();
+    w.run(0, |tx| all.iter().try_for_each(|r| set(tx, *r, 50))).unwrap();
+    w.lock().hold.installs = true;
+    w.lock().patience = 100;
+    let _ = w.run(0, |tx| {
+        (0..10)
+            .map(|i| tx.create(&Thing { text: "x".repeat(3_000).into(), ..thing(i) }))
+            .collect::<Result<Vec<_>, _>>()
+    });
+    // The server's own copy of the page goes, and the store is asked for it before the change is there.
+    w.lock().hold.read_words = true;
+    for page in 1..40 {
+        w.lock().ask_for(1, page);
+        w.settle();
+    }
+    w.lock().hold.installs = false;
+    w.settle();
+    w.lock().hold.read_words = false;
+    w.settle();
+    w.lock().patience = 10_000;
+    let fresh = w.add_client(5, 512 << 10);
+    for r in &all {
+        assert_eq!(count(&w, fresh, *r), 50);
+    }
+}
+
+#[test]
+fn a_base_older_than_what_is_remembered_is_too_old() {
+    let w = world(2);
+    let (x, y) = (make(&w, 0, "x", 1), make(&w, 0, "y", 1));
+    count(&w, 1, x);
+    // A long transaction, and a client that does not hear of the time that passes.
+    let port = w.thread(1);
+    let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
+    set(&tx, x, 5).unwrap();
+    for _ in 0..LAST_WRITES_MAX / 5_000 + 1 {
+        many(&w, 0, 5_000, 8);
+    }
+    assert_eq!(tx.commit(), Err(Error::Conflict));
+    assert!(w.lock().server.as_ref().unwrap().stats().conflicts > 0);
+    w.run(1, |tx| set(tx, x, 6)).unwrap();
+    assert_eq!((count(&w, 0, x), count(&w, 0, y)), (6, 1));
+}
+
+#[test]
+fn a_place_that_was_promised_before_a_crash_is_never_another_object_after_it() {
+    let w = world(1);
+    let holder = make(&w, 0, "holder", 1);
+    let promised = w
+        .run(0, |tx| {
+            let place = tx.reserve(&thing(0))?;
+            tx.edit(holder)?.set_next(place)?;
+            Ok(place)
+        })
+        .unwrap();
+    w.crash();
+    w.restart();
+    w.settle();
+    many(&w, 0, 50, 100);
+    assert_eq!(w.run(0, |tx| Ok(tx.find(promised)?.is_some())), Ok(false));
+}
+
+#[test]
+fn a_class_gets_its_number_for_good_before_anybody_hears_of_it() {
+    let w = world(2);
+    w.settle();
+    w.lock().hold.syncs = true;
+    w.lock().patience = 100;
+    let made = w.run(0, |tx| tx.create(&thing(1)));
+    assert_eq!(made, Err(Error::Timeout(None)));
+    // The definition is lost, and another class takes the number.
+    w.crash();
+    w.lock().hold.syncs = false;
+    w.restart();
+    w.settle();
+    w.lock().patience = 10_000;
+    w.run(1, |tx| tx.create(&Other { word: 7 })).unwrap();
+    let r = make(&w, 0, "r", 3);
+    assert_eq!(count(&w, 1, r), 3);
+}
+
+#[test]
+fn who_only_listens_to_a_busy_server_stays_connected() {
+    let w = world(2);
+    let r = make(&w, 0, "r", 0);
+    count(&w, 1, r);
+    for i in 0..200 {
+        w.run(0, |tx| set(tx, r, i)).unwrap();
+        w.pass_ms(50);
+    }
+    assert_eq!(count(&w, 1, r), 199);
+    assert_eq!(w.lock().clients[1].stats().connections, 1);
+}
+
+#[test]
+fn a_busy_server_looks_after_the_silent() {
+    let w = world(2);
+    let r = make(&w, 0, "r", 0);
+    count(&w, 1, r);
+    w.lock().hold.up = Some(1);
+    // Something arrives all the time, more often than the server looks at its clock when nothing does.
+    for i in 0..700 {
+        w.run(0, |tx| set(tx, r, i)).unwrap();
+        w.lock().pass(10_000);
+    }
+    assert!(w.lock().clients[1].stats().connections > 1, "the silent one was shown out");
+}
+
+#[test]
+fn a_greeting_that_nobody_answers_ends() {
+    let w = world(1);
+    w.lock().hold.up = Some(0);
+    w.settle();
+    assert!(w.lock().clients[0].availability().is_none() && !w.lock().clients[0].wants_connection());
+    w.lock().hold.connects = true;
+    w.lock().server = None;
+    for _ in 0..50 {
+        w.lock().pass(100_000);
+    }
+    assert!(w.lock().clients[0].wants_connection());
+}
+
+#[test]
+fn pages_are_given_back_when_the_server_asks_and_nothing_is_missed() {
+    let w = World::new(1, 2, ServerConfig { subscriptions_max: 6, ..ServerConfig::default() });
+    let all = many(&w, 0, 40, 3_900);
+    for round in 0..3 {
+        for r in &all {
+            count(&w, 1, *r);
+        }
+        w.run(0, |tx| all.iter().try_for_each(|r| set(tx, *r, 100 + round))).unwrap();
+        w.settle();
+        for r in &all {
+            assert_eq!(count(&w, 1, *r), 100 + round);
+        }
+    }
+    let stats = w.lock().server.as_ref().unwrap().stats();
+    assert!(stats.revocations > 40, "{stats:?}");
+    assert_eq!(w.lock().clients[1].stats().connections, 1);
+}
+
+#[test]
+fn a_server_that_knows_less_than_its_client_is_not_believed() {
+    let w = world(1);
+    let r = make(&w, 0, "r", 1);
+    let old = w.lock().disk.clone();
+    grow(&w, 0, r, 100);
+    w.run(0, |tx| set(tx, r, 2)).unwrap();
+    grow(&w, 0, r, 200);
+    w.crash();
+    w.lock().disk = old;
+    w.restart();
+    w.settle();
+    assert!(
+        matches!(w.run(0, |tx| Ok(tx.get(r)?.count())), Err(Error::Corrupt(why)) if why.contains("backup"))
+    );
+}
+
+#[test]
+fn the_catalogue_is_asked_for_again_if_the_first_question_was_lost() {
+    let w = world(2);
+    let known = make(&w, 0, "known", 1);
+    assert_eq!(count(&w, 1, known), 1);
+    let (r, other) = w.run(0, |tx| Ok((tx.create(&thing(1))?, tx.create(&Other { word: 7 })?))).unwrap();
+    assert_eq!((count(&w, 1, r), r.oref().page()), (1, other.oref().page()));
+    let port = w.thread(1);
+    let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
+    w.lock().hold.connects = true;
+    w.cut(1);
+    // The page is here, the class is not known, and there is nobody to ask.
+    w.lock().patience = 20;
+    assert!(tx.get(other).is_err());
+    w.lock().hold.connects = false;
+    w.settle();
+    w.lock().patience = 1_000;
+    assert_eq!(w.run(1, |tx| Ok(tx.get(other)?.word())), Ok(7));
+}

@@ -1,0 +1,624 @@
+//! A server, some clients, and everything between them as queues that a test can delay, cut and lose: the engine's
+//! machines without a socket, a file, a thread or a clock.
+//!
+//! What a server asks for is done in two steps, the deed and the word of it, so that everything else can happen between.
+//! The invariant of a crash: the log keeps what was synced and some of what was not, the store keeps whole installs.
+#![allow(dead_code, reason = "each test takes what it needs")]
+#![allow(clippy::disallowed_types, reason = "a port must be `Sync`, and a test has no better lock")]
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use tercel_engine::client::{Client, ClientConfig, Input as ClientInput};
+use tercel_engine::error::Error;
+use tercel_engine::random::Random;
+use tercel_engine::server::{Checkpoint, Conn, Effect, Effects, Input, Recovery, Server, ServerConfig};
+use tercel_engine::time::Now;
+use tercel_engine::txn::{self, Isolation, Port, Step, Tx};
+use tercel_heap::{Boxed, Config as HeapConfig, SeqCst, arena_bytes, heap};
+use tercel_wire::frame::{Deframer, Header, Kind};
+use tercel_wire::id::{OpId, PageId, SpaceId, Stamp};
+use tercel_wire::message::{Fetch, Outcome};
+
+pub const SPACE: SpaceId = SpaceId(77);
+
+/// The whole of it.
+pub struct World {
+    inner: Mutex<Inner>,
+    /// What a wait may do beside waiting: run other transactions.
+    meanwhile: Option<fn(&World)>,
+}
+
+pub struct Inner {
+    pub random: Random,
+    pub now: Now,
+    pub server: Option<Server>,
+    pub config: ServerConfig,
+    pub disk: Disk,
+    tasks: Vec<Task>,
+    pub clients: Vec<Client>,
+    pub links: Vec<Link>,
+    conn_last: u64,
+    pub chaos: Chaos,
+    /// Transactions within transactions.
+    pub depth: usize,
+    /// Nothing of this kind happens by itself.
+    pub hold: Hold,
+    pub restarts: u32,
+    /// Steps that a wait takes at most.
+    pub patience: usize,
+    pub counts: Counts,
+}
+
+/// What a crash leaves.
+#[derive(Default, Clone)]
+pub struct Disk {
+    pub log: Vec<(Stamp, u8, Vec<u8>)>,
+    pub synced: usize,
+    pub pages: BTreeMap<PageId, Arc<Vec<u8>>>,
+    pub checkpoint: Option<Checkpoint>,
+}
+
+/// A connection, as both ends see it.
+pub struct Link {
+    pub conn: Conn,
+    pub client: usize,
+    up: Vec<u8>,
+    down: Vec<u8>,
+    deframer: Deframer,
+    client_open: bool,
+    server_open: bool,
+}
+
+enum Task {
+    Sync,
+    Synced(Stamp),
+    Read(PageId),
+    ReadDone(PageId, Option<Vec<u8>>),
+    Install(Vec<(PageId, Arc<Vec<u8>>)>, Option<Checkpoint>),
+    Installed,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Hold {
+    pub syncs: bool,
+    pub reads: bool,
+    /// The word of reads that were done.
+    pub read_words: bool,
+    pub installs: bool,
+    /// Client whose incoming bytes wait.
+    pub down: Option<usize>,
+    pub up: Option<usize>,
+    pub connects: bool,
+}
+
+/// One in how many steps something bad happens; 0 is never.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Chaos {
+    pub cut: u64,
+    pub crash: u64,
+    pub pause: u64,
+    pub meanwhile: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Counts {
+    pub crashes: u64,
+    pub cuts: u64,
+    pub installs: u64,
+    pub truncated: Stamp,
+}
+
+/// A client's port: waiting is letting the world go on.
+pub struct Thread<'w> {
+    pub world: &'w World,
+    pub client: usize,
+}
+
+/// Far more steps than anything needs that is not lost.
+const PATIENCE: usize = 20_000;
+
+impl World {
+    pub fn new(seed: u64, clients: usize, config: ServerConfig) -> World {
+        let world = World {
+            inner: Mutex::new(Inner {
+                random: Random::new(seed),
+                now: Now(1_000_000),
+                server: None,
+                config,
+                disk: Disk::default(),
+                tasks: Vec::new(),
+                clients: Vec::new(),
+                links: Vec::new(),
+                conn_last: 0,
+                chaos: Chaos::default(),
+                depth: 0,
+                hold: Hold::default(),
+                restarts: 0,
+                patience: PATIENCE,
+                counts: Counts::default(),
+            }),
+            meanwhile: None,
+        };
+        world.lock().start();
+        for i in 0..clients {
+            world.add_client(seed.wrapping_mul(1_000) + i as u64, 512 << 10);
+        }
+        world
+    }
+
+    pub fn with_meanwhile(mut self, f: fn(&World)) -> World {
+        self.meanwhile = Some(f);
+        self
+    }
+
+    pub fn add_client(&self, seed: u64, cache_bytes: usize) -> usize {
+        let config = HeapConfig { budget_bytes: cache_bytes, ..HeapConfig::default() };
+        let memory = Boxed::new(arena_bytes(&config).unwrap());
+        let (reader, writer) = heap(config, Box::new(memory), Box::new(SeqCst)).unwrap();
+        let mut inner = self.lock();
+        inner.clients.push(Client::new(ClientConfig { space: SpaceId(0) }, seed, reader, writer));
+        inner.clients.len() - 1
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    pub fn thread(&self, client: usize) -> Thread<'_> {
+        Thread { world: self, client }
+    }
+
+    /// Runs a transaction of a client, again after conflicts.
+    pub fn run<R>(&self, client: usize, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
+        txn::run(&self.thread(client), Isolation::Serializable, body)
+    }
+
+    /// What became of an operation.
+    pub fn resolve(&self, client: usize, op: OpId) -> Outcome {
+        let mut found = None;
+        let driven = self.thread(client).drive(&mut |c, now| {
+            found = c.resolve(now, op);
+            if found.is_some() { Step::Done } else { Step::Wait }
+        });
+        driven.map(|()| found.unwrap()).unwrap()
+    }
+
+    /// Lets everything happen that can, until nothing can.
+    pub fn settle(&self) {
+        let mut inner = self.lock();
+        for _ in 0..PATIENCE * 50 {
+            if !inner.step_in_order() {
+                return;
+            }
+        }
+        panic!("the world does not come to rest");
+    }
+
+    pub fn crash(&self) {
+        self.lock().crash(0);
+    }
+
+    pub fn restart(&self) {
+        self.lock().start();
+    }
+
+    pub fn cut(&self, client: usize) {
+        let mut inner = self.lock();
+        let at = inner.link_of(client).expect("a connection to cut");
+        inner.cut(at);
+    }
+
+    /// Lets time pass, in small steps, at which everybody looks at the clock.
+    pub fn pass_ms(&self, ms: u64) {
+        for _ in 0..ms.div_ceil(10) {
+            self.lock().pass(10_000);
+            self.settle();
+        }
+    }
+}
+
+impl Port for Thread<'_> {
+    fn drive(&self, step: &mut dyn FnMut(&mut Client, Now) -> Step) -> Result<(), Error> {
+        let patience = self.world.lock().patience;
+        for _ in 0..patience {
+            {
+                let mut inner = self.world.lock();
+                let now = inner.now;
+                let done = step(&mut inner.clients[self.client], now) == Step::Done;
+                inner.send(self.client);
+                if done {
+                    return Ok(());
+                }
+            }
+            self.world.wait();
+        }
+        match self.world.lock().clients[self.client].availability() {
+            None => Err(Error::Unavailable("no connection".into())),
+            _ => Err(Error::Timeout(None)),
+        }
+    }
+
+    fn back_off(&self, _: u64) {
+        self.world.wait();
+    }
+}
+
+impl World {
+    fn wait(&self) {
+        let mut inner = self.lock();
+        let (chaos, depth) = (inner.chaos, inner.depth);
+        if let Some(f) = self.meanwhile
+            && depth < 3
+            && inner.one_in(chaos.meanwhile)
+        {
+            inner.depth += 1;
+            drop(inner);
+            f(self);
+            self.lock().depth -= 1;
+            return;
+        }
+        if chaos.cut == 0 && chaos.crash == 0 && chaos.meanwhile == 0 {
+            if !inner.step_in_order() {
+                inner.pass(5_000);
+            }
+            return;
+        }
+        inner.step_at_random();
+    }
+}
+
+impl Inner {
+    pub fn one_in(&mut self, n: u64) -> bool {
+        n != 0 && self.random.below(n) == 0
+    }
+
+    /// Recovers the server from its disk.
+    pub fn start(&mut self) {
+        assert!(self.server.is_none(), "one server at a time");
+        let stored_end = if self.restarts == 0 { 0 } else { PageId::MAX.get() };
+        self.restarts += 1;
+        let checkpoint = self.disk.checkpoint.as_ref();
+        let mut recovery = Recovery::new(self.config.clone(), SPACE, checkpoint, stored_end).unwrap();
+        for (stamp, kind, payload) in &self.disk.log {
+            recovery.replay(*stamp, *kind, payload).unwrap();
+        }
+        let mut out = Effects::default();
+        let mut server = recovery.finish(self.now, &mut out).unwrap();
+        let mut last = Stamp::ZERO;
+        for effect in out.list.drain(..) {
+            let Effect::Log { stamp, kind, payload } = effect else {
+                panic!("{effect:?} before the first sync")
+            };
+            self.disk.log.push((stamp, kind, payload));
+            last = stamp;
+        }
+        self.disk.synced = self.disk.log.len();
+        server.handle(self.now, Input::Synced(last), &mut out);
+        self.server = Some(server);
+        self.perform(out);
+    }
+
+    /// Loses the server, and what of the log was not synced but for `kept` entries.
+    pub fn crash(&mut self, kept: usize) {
+        self.server = None;
+        self.counts.crashes += 1;
+        self.disk.log.truncate(self.disk.synced + kept);
+        self.tasks.clear();
+        for link in &mut self.links {
+            link.server_open = false;
+            link.up.clear();
+        }
+    }
+
+    fn crash_somehow(&mut self) {
+        let unsynced = self.disk.log.len() - self.disk.synced;
+        let kept = self.random.below(unsynced as u64 + 1) as usize;
+        // What was being stored is stored or not.
+        if let Some(Task::Install(pages, checkpoint)) =
+            self.tasks.iter_mut().find(|t| matches!(t, Task::Install(..)))
+        {
+            let (pages, checkpoint) = (std::mem::take(pages), checkpoint.take());
+            if self.random.below(2) == 0 {
+                self.disk.install(pages, checkpoint);
+            }
+        }
+        self.crash(kept);
+    }
+
+    fn link_of(&self, client: usize) -> Option<usize> {
+        self.links.iter().position(|l| l.client == client && l.client_open)
+    }
+
+    /// The client loses its connection; what it sent before may still arrive.
+    fn cut(&mut self, at: usize) {
+        self.counts.cuts += 1;
+        self.links[at].client_open = false;
+        self.links[at].down.clear();
+        let client = self.links[at].client;
+        let now = self.now;
+        self.clients[client].handle(now, ClientInput::Disconnected("cut".into()));
+    }
+
+    pub fn send(&mut self, client: usize) {
+        let bytes = std::mem::take(self.clients[client].outgoing());
+        if let Some(at) = self.link_of(client) {
+            self.links[at].up.extend(bytes);
+        }
+    }
+
+    fn connect(&mut self, client: usize) {
+        self.conn_last += 1;
+        let conn = Conn(self.conn_last);
+        self.links.push(Link {
+            conn,
+            client,
+            up: Vec::new(),
+            down: Vec::new(),
+            deframer: Deframer::default(),
+            client_open: true,
+            server_open: true,
+        });
+        self.server_takes(Input::Connected(conn));
+        let now = self.now;
+        self.clients[client].handle(now, ClientInput::Connected);
+        self.send(client);
+    }
+
+    /// A fetch from nowhere: the server answers it to the client, which does not know it.
+    pub fn ask_for(&mut self, client: usize, page: u32) {
+        let Some(conn) = self.link_of(client).map(|at| self.links[at].conn) else { return };
+        let mut body = Vec::new();
+        Fetch { page: PageId::new(page).unwrap(), fetch: 1 }.encode(&mut body);
+        let mut header = Header::new(Kind::Fetch, u64::MAX);
+        header.body_bytes = body.len() as u32;
+        self.server_takes(Input::Frame(conn, header, &body));
+    }
+
+    pub fn server_takes(&mut self, input: Input<'_>) {
+        let now = self.now;
+        let Some(server) = &mut self.server else { return };
+        let mut out = Effects::default();
+        server.handle(now, input, &mut out);
+        self.perform(out);
+    }
+
+    pub fn perform(&mut self, out: Effects) {
+        for effect in out.list {
+            match effect {
+                Effect::Send(conn, bytes) => {
+                    if let Some(l) =
+                        self.links.iter_mut().find(|l| l.conn == conn && l.server_open && l.client_open)
+                    {
+                        l.down.extend(bytes);
+                    }
+                }
+                Effect::Close(conn) => {
+                    if let Some(l) = self.links.iter_mut().find(|l| l.conn == conn) {
+                        l.server_open = false;
+                    }
+                }
+                Effect::Log { stamp, kind, payload } => {
+                    self.disk.log.push((stamp, kind, payload));
+                    if !self.tasks.iter().any(|t| matches!(t, Task::Sync)) {
+                        self.tasks.push(Task::Sync);
+                    }
+                }
+                Effect::Read(page) => self.tasks.push(Task::Read(page)),
+                Effect::Install { pages, checkpoint } => {
+                    assert!(
+                        !self.tasks.iter().any(|t| matches!(t, Task::Install(..) | Task::Installed)),
+                        "one install at a time"
+                    );
+                    self.tasks.push(Task::Install(pages, checkpoint));
+                }
+                Effect::Truncate(stamp) => {
+                    let gone = self.disk.log.iter().take_while(|(s, ..)| *s < stamp).count();
+                    assert!(gone <= self.disk.synced, "only what is durable is let go of");
+                    self.disk.log.drain(..gone);
+                    self.disk.synced -= gone;
+                    self.counts.truncated = stamp;
+                }
+                Effect::Stop(why) => panic!("the server stopped: {why}"),
+            }
+        }
+    }
+
+    fn perform_task(&mut self, at: usize) {
+        match self.tasks.remove(at) {
+            Task::Sync => {
+                self.disk.synced = self.disk.log.len();
+                if let Some((stamp, ..)) = self.disk.log.last() {
+                    self.tasks.push(Task::Synced(*stamp));
+                }
+            }
+            Task::Synced(stamp) => self.server_takes(Input::Synced(stamp)),
+            Task::Read(page) => {
+                let found = self.disk.pages.get(&page).map(|b| b.to_vec());
+                self.tasks.push(Task::ReadDone(page, found));
+            }
+            Task::ReadDone(page, found) => self.server_takes(Input::Read(page, Ok(found))),
+            Task::Install(pages, checkpoint) => {
+                self.counts.installs += 1;
+                self.disk.install(pages, checkpoint);
+                self.tasks.push(Task::Installed);
+            }
+            Task::Installed => self.server_takes(Input::Installed),
+        }
+    }
+
+    fn is_held(&self, task: &Task) -> bool {
+        match task {
+            Task::Sync | Task::Synced(_) => self.hold.syncs,
+            Task::Read(_) => self.hold.reads,
+            Task::ReadDone(..) => self.hold.reads || self.hold.read_words,
+            Task::Install(..) | Task::Installed => self.hold.installs,
+        }
+    }
+
+    fn deliver_up(&mut self, at: usize, n: usize) {
+        let link = &mut self.links[at];
+        let bytes: Vec<u8> = link.up.drain(..n).collect();
+        link.deframer.push(&bytes);
+        let mut deframer = std::mem::take(&mut link.deframer);
+        let conn = link.conn;
+        while let Some((header, body)) = deframer.next_frame().expect("clients send frames") {
+            self.server_takes(Input::Frame(conn, header, body));
+        }
+        if let Some(link) = self.links.iter_mut().find(|l| l.conn == conn) {
+            link.deframer = deframer;
+        }
+    }
+
+    fn deliver_down(&mut self, at: usize, n: usize) {
+        let (client, now) = (self.links[at].client, self.now);
+        let bytes: Vec<u8> = self.links[at].down.drain(..n).collect();
+        self.clients[client].handle(now, ClientInput::Bytes(&bytes));
+        self.after_client(client);
+    }
+
+    fn after_client(&mut self, client: usize) {
+        if self.clients[client].wants_close()
+            && let Some(at) = self.link_of(client)
+        {
+            self.cut(at);
+        }
+        self.send(client);
+    }
+
+    /// The other end has gone and everything it sent is taken.
+    fn tidy(&mut self, at: usize) -> bool {
+        let link = &self.links[at];
+        let (client, conn, now) = (link.client, link.conn, self.now);
+        if !link.server_open && link.client_open && link.down.is_empty() {
+            self.links.remove(at);
+            self.clients[client]
+                .handle(now, ClientInput::Disconnected("the server closed the connection".into()));
+            self.after_client(client);
+            return true;
+        }
+        if !link.client_open && (link.up.is_empty() || !link.server_open) {
+            self.links.remove(at);
+            self.server_takes(Input::Disconnected(conn));
+            return true;
+        }
+        false
+    }
+
+    pub fn pass(&mut self, us: u64) {
+        self.now = self.now.plus_us(us);
+        let now = self.now;
+        if self.server.as_ref().and_then(|s| s.deadline()).is_some_and(|d| d <= now) {
+            self.server_takes(Input::Time);
+        }
+        for i in 0..self.clients.len() {
+            if self.clients[i].deadline().is_some_and(|d| d <= now) {
+                self.clients[i].handle(now, ClientInput::Time);
+                self.after_client(i);
+            }
+        }
+    }
+
+    /// The first thing that can happen, happens; whether anything could.
+    fn step_in_order(&mut self) -> bool {
+        for i in 0..self.clients.len() {
+            if !self.hold.connects
+                && self.server.is_some()
+                && self.clients[i].wants_connection()
+                && self.link_of(i).is_none()
+            {
+                self.connect(i);
+                return true;
+            }
+        }
+        for at in 0..self.links.len() {
+            let link = &self.links[at];
+            let (up, down) = (link.up.len(), link.down.len());
+            if up > 0 && link.server_open && self.hold.up != Some(link.client) {
+                self.deliver_up(at, up);
+                return true;
+            }
+            if down > 0 && link.client_open && self.hold.down != Some(link.client) {
+                self.deliver_down(at, down);
+                return true;
+            }
+            if self.tidy(at) {
+                return true;
+            }
+        }
+        if let Some(at) = (0..self.tasks.len()).find(|i| !self.is_held(&self.tasks[*i])) {
+            self.perform_task(at);
+            return true;
+        }
+        false
+    }
+
+    fn step_at_random(&mut self) {
+        let chaos = self.chaos;
+        if self.one_in(chaos.crash) && self.server.is_some() {
+            return self.crash_somehow();
+        }
+        if self.server.is_none() && self.one_in(10) {
+            return self.start();
+        }
+        if self.one_in(chaos.cut) && !self.links.is_empty() {
+            let at = self.random.below(self.links.len() as u64) as usize;
+            if self.links[at].client_open {
+                return self.cut(at);
+            }
+        }
+        if self.one_in(chaos.pause) {
+            return self.pass(5_000_000);
+        }
+        match self.random.below(10) {
+            0 => {
+                let us = self.random.below(20_000);
+                self.pass(us);
+            }
+            1 => {
+                let i = self.random.below(self.clients.len() as u64) as usize;
+                if self.server.is_some() && self.clients[i].wants_connection() && self.link_of(i).is_none() {
+                    self.connect(i);
+                }
+            }
+            2..=4 if !self.tasks.is_empty() => {
+                let at = self.random.below(self.tasks.len() as u64) as usize;
+                self.perform_task(at);
+            }
+            _ if !self.links.is_empty() => {
+                let at = self.random.below(self.links.len() as u64) as usize;
+                self.move_some(at);
+            }
+            _ => {}
+        }
+    }
+
+    fn move_some(&mut self, at: usize) {
+        let link = &self.links[at];
+        let (up, down) = (link.up.len(), link.down.len());
+        let whole = self.random.below(3) > 0;
+        let mut some = |n: usize| if whole { n } else { 1 + self.random.below(n as u64) as usize };
+        if up > 0 && link.server_open {
+            let n = some(up);
+            self.deliver_up(at, n);
+        } else if down > 0 && link.client_open {
+            let n = some(down);
+            self.deliver_down(at, n);
+        } else {
+            self.tidy(at);
+        }
+    }
+}
+
+impl Disk {
+    fn install(&mut self, pages: Vec<(PageId, Arc<Vec<u8>>)>, checkpoint: Option<Checkpoint>) {
+        self.pages.extend(pages);
+        if let Some(c) = checkpoint {
+            assert!(
+                self.log.iter().take(self.synced).last().is_none_or(|(s, ..)| *s >= c.applied),
+                "a state is stored only when all of it is durable"
+            );
+            self.checkpoint = Some(c);
+        }
+    }
+}
