@@ -4,8 +4,9 @@ use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ impl Address {
         Address::Tcp("127.0.0.1:7117".into())
     }
 
-    /// Connects, within the time given.
+    /// Connects, within the time given; sending on the connection fails when nothing is taken for as long.
     pub(crate) fn connect(&self, timeout: Duration) -> io::Result<OwnedFd> {
         match self {
             Address::Tcp(host) => {
@@ -33,6 +34,7 @@ impl Address {
                     match TcpStream::connect_timeout(&addr, timeout) {
                         Ok(stream) => {
                             stream.set_nodelay(true)?;
+                            stream.set_write_timeout(Some(timeout))?;
                             return Ok(stream.into());
                         }
                         Err(e) => last = e,
@@ -40,7 +42,11 @@ impl Address {
                 }
                 Err(last)
             }
-            Address::Unix(path) => Ok(UnixStream::connect(path)?.into()),
+            Address::Unix(path) => {
+                let stream = UnixStream::connect(path)?;
+                stream.set_write_timeout(Some(timeout))?;
+                Ok(stream.into())
+            }
         }
     }
 
@@ -53,8 +59,7 @@ impl Address {
                 Ok((listener.into(), Address::Tcp(addr.to_string())))
             }
             Address::Unix(path) => {
-                // A socket that nobody answers at is left over from a server that was killed.
-                if path.exists() && UnixStream::connect(path).is_err() {
+                if is_left_over(path) {
                     std::fs::remove_file(path)?;
                 }
                 Ok((UnixListener::bind(path)?.into(), self.clone()))
@@ -72,6 +77,14 @@ impl Address {
             },
         }
     }
+}
+
+/// Whether a socket is there that nobody answers at, left by a server that was killed. Whatever else is there is not
+/// ours to remove.
+fn is_left_over(path: &Path) -> bool {
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
+    let refused = |e: io::Error| e.kind() == io::ErrorKind::ConnectionRefused;
+    is_socket && UnixStream::connect(path).is_err_and(refused)
 }
 
 impl fmt::Display for Address {
@@ -108,6 +121,19 @@ mod tests {
         assert_eq!("127.0.0.1:80".parse(), Ok(Address::Tcp("127.0.0.1:80".into())));
         assert_eq!("unix:/tmp/x".parse::<Address>().unwrap().to_string(), "unix:/tmp/x");
         assert!("nowhere".parse::<Address>().is_err() && "h:99999".parse::<Address>().is_err());
+    }
+
+    #[test]
+    fn a_file_in_the_way_of_a_socket_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("precious");
+        std::fs::write(&path, "words").unwrap();
+        assert!(Address::Unix(path.clone()).listen().is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "words");
+        // A socket that a dead server left is taken over.
+        let socket = Address::Unix(dir.path().join("socket"));
+        drop(socket.listen().unwrap());
+        assert!(socket.listen().is_ok());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Verifying a data directory: every page, every object, every reference, and the log.
 //!
-//! What is verified is what a server would serve: the stored pages with the log's later writes over them. Nothing is
-//! changed, but for a torn end of the log, which opening it cuts.
+//! What is verified is what a server would serve: the stored pages with the log's later writes over them. No object is
+//! changed; opening the log does what every opening does: it cuts a torn end and prepares segments.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -16,7 +16,7 @@ use tercel_wire::layout::Layout;
 use tercel_wire::page::{PAGE_BYTES, Page, class_of};
 use tercel_wire::record::HEADER_BYTES;
 
-use crate::disk::dir::{DataDir, NewSpace};
+use crate::disk::dir::{DataDir, FORMAT_NAME, NewSpace};
 use crate::disk::log::{Log, LogConfig};
 use crate::disk::pages::{PageRead, RedbPages};
 use crate::server::{REPLAY_FROM_KEY, STATE_KEY, ServerError};
@@ -64,8 +64,8 @@ impl Report {
 /// # Errors
 /// If the directory cannot be opened, or its log or checkpoint cannot be read at all.
 pub fn check(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Report, ServerError> {
-    if !dir.exists() {
-        return Err(ServerError::Stopped(format!("{} does not exist", dir.display())));
+    if !dir.join(FORMAT_NAME).exists() {
+        return Err(ServerError::Stopped(format!("{} is not a data directory", dir.display())));
     }
     let log_config = LogConfig::default();
     let new = NewSpace { page_bytes: PAGE_BYTES as u32, segment_bytes: log_config.segment_bytes };

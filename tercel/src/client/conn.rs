@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{RecvFlags, SendFlags};
 use tercel_events::Handle;
@@ -60,7 +61,7 @@ impl Remote {
 }
 
 impl Conn {
-    /// Sends all of it; blocks if the peer is slow.
+    /// Sends all of it; blocks if the peer is slow, and fails if it takes nothing for some seconds.
     pub(super) fn send(&self, mut bytes: &[u8]) -> io::Result<()> {
         match self {
             Conn::Memory(id, _, handle) => post(handle, Post::Bytes(*id, bytes.to_vec())),
@@ -70,6 +71,12 @@ impl Conn {
                         Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                         Ok(n) => bytes = &bytes[n..],
                         Err(rustix::io::Errno::INTR) => {}
+                        Err(rustix::io::Errno::AGAIN) => {
+                            return Err(io::Error::new(
+                                io::ErrorKind::TimedOut,
+                                "the server has stopped taking bytes",
+                            ));
+                        }
                         Err(e) => return Err(e.into()),
                     }
                 }
@@ -121,13 +128,13 @@ impl Conn {
                 false => Err(io::ErrorKind::UnexpectedEof.into()),
             },
             Conn::Socket(socket, _) => {
-                buffer.resize(RECEIVE_BYTES, 0);
-                match rustix::net::recv(socket, buffer.as_mut_slice(), RecvFlags::DONTWAIT) {
+                buffer.clear();
+                buffer.reserve(RECEIVE_BYTES);
+                // Into room that was not filled with zeros first, which for a commit's reply would take longer than the
+                // system call.
+                match rustix::net::recv(socket, spare_capacity(buffer), RecvFlags::DONTWAIT) {
                     Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
-                    Ok((n, _)) => {
-                        buffer.truncate(n);
-                        Ok(true)
-                    }
+                    Ok(_) => Ok(true),
                     Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(false),
                     Err(e) => Err(e.into()),
                 }

@@ -1,6 +1,11 @@
 //! Driving the machine: who reads the connection, who sleeps, who reconnects.
 //!
-//! Locks, in the order in which they may be taken: the baton (who reads), the sender (who writes), the machine.
+//! Locks, in the order in which they may be taken: the baton (who reads), the sender (who writes), the machine, the
+//! connection. The machine and the connection change together, under the machine's lock, so what the machine says is
+//! sent on the connection it speaks of, and what arrives is believed only if it came on that one.
+//!
+//! Nobody sleeps on old news: what may end a wait is counted under the machine's lock, and who is about to sleep looks
+//! whether the count is still what it was when the wait was found necessary.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -20,6 +25,11 @@ pub(super) struct Shared {
     machine: Mutex<Machine>,
     /// Waited on by threads that do not hold the baton; paired with the machine.
     changed: Condvar,
+    /// Counts what may end a wait; changed under the machine's lock.
+    happened: AtomicU64,
+    /// Threads asleep on `changed`; changed under the machine's lock. Most often none, and then nobody is to be woken,
+    /// which would be a system call for each reply.
+    asleep: AtomicUsize,
     /// Held by the one thread that reads the connection.
     baton: Mutex<Baton>,
     /// Held while bytes are being sent, so that they leave in order.
@@ -62,6 +72,8 @@ impl Shared {
         Ok(Shared {
             machine: Mutex::new(machine),
             changed: Condvar::new(),
+            happened: AtomicU64::new(0),
+            asleep: AtomicUsize::new(0),
             baton: Mutex::default(),
             sender: Mutex::default(),
             conn: Mutex::default(),
@@ -91,11 +103,14 @@ impl Shared {
     /// Sends what the machine wants sent.
     fn flush(&self) {
         let _sender = unpoison(self.sender.lock());
-        let bytes = std::mem::take(self.machine().outgoing());
+        let (bytes, conn) = {
+            let mut machine = self.machine();
+            (std::mem::take(machine.outgoing()), self.conn())
+        };
         if bytes.is_empty() {
             return;
         }
-        let Some(conn) = self.conn() else { return };
+        let Some(conn) = conn else { return };
         if let Err(e) = conn.send(&bytes) {
             self.lose(&conn, e.to_string());
         }
@@ -103,15 +118,27 @@ impl Shared {
 
     /// The connection is gone, if it is still this one.
     fn lose(&self, conn: &Arc<Conn>, why: String) {
-        let mut current = unpoison(self.conn.lock());
-        if !current.as_ref().is_some_and(|c| Arc::ptr_eq(c, conn)) {
+        let mut machine = self.machine();
+        if !self.is_current(conn) {
             return;
         }
-        *current = None;
-        drop(current);
-        self.machine().handle(self.now(), Input::Disconnected(why));
-        self.changed.notify_all();
+        *unpoison(self.conn.lock()) = None;
+        machine.handle(self.now(), Input::Disconnected(why));
+        self.happen(&machine);
+        drop(machine);
         conn.wake();
+    }
+
+    fn is_current(&self, conn: &Arc<Conn>) -> bool {
+        unpoison(self.conn.lock()).as_ref().is_some_and(|c| Arc::ptr_eq(c, conn))
+    }
+
+    /// Something that a thread may wait for has happened.
+    fn happen(&self, _machine: &MutexGuard<'_, Machine>) {
+        self.happened.fetch_add(1, Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed) > 0 {
+            self.changed.notify_all();
+        }
     }
 
     /// Reads what has arrived, with the baton held; whether anything had.
@@ -121,13 +148,16 @@ impl Shared {
             Ok(true) => {
                 let close = {
                     let mut machine = self.machine();
+                    if !self.is_current(conn) {
+                        return true;
+                    }
                     machine.handle(self.now(), Input::Bytes(&baton.buffer));
+                    self.happen(&machine);
                     machine.wants_close().then(|| machine.trouble())
                 };
                 self.flush();
-                match close {
-                    Some(why) => self.lose(conn, why),
-                    None => self.changed.notify_all(),
+                if let Some(why) = close {
+                    self.lose(conn, why);
                 }
                 true
             }
@@ -142,32 +172,40 @@ impl Shared {
         }
     }
 
-    /// Waits for something to happen: by reading, if nobody else does.
-    fn wait(&self, end: Instant) {
+    /// Waits for something to happen after the count was `seen`: by reading, if nobody else does.
+    fn wait(&self, seen: u64, end: Instant) {
         let left = end.saturating_duration_since(Instant::now()).min(SLEEP_MAX);
+        let nothing_happened = || self.happened.load(Ordering::SeqCst) == seen;
         let conn = self.conn();
-        match (self.baton.try_lock(), conn) {
-            (Ok(mut baton), Some(conn)) => {
-                if let Ok(Waited::Ready) = conn.wait(left, false) {
-                    self.read(&conn, &mut baton);
+        if let Some(conn) = &conn {
+            match self.baton.try_lock() {
+                Ok(mut baton) => {
+                    // Who held the baton before may have read just what this thread waits for.
+                    if nothing_happened()
+                        && let Ok(Waited::Ready) = conn.wait(left, false)
+                    {
+                        self.read(conn, &mut baton);
+                    }
+                    drop(baton);
+                    // Whoever waited for this thread to read must read now.
+                    if self.waiting.load(Ordering::SeqCst) > 1 {
+                        self.happen(&self.machine());
+                    }
+                    return;
                 }
-                drop(baton);
-                // Whoever waited for this thread to read must read now.
-                if self.waiting.load(Ordering::SeqCst) > 1 {
-                    self.changed.notify_all();
-                }
+                Err(TryLockError::Poisoned(_)) => return self.baton.clear_poison(),
+                Err(TryLockError::WouldBlock) => {}
             }
-            (Err(TryLockError::Poisoned(_)), _) => self.baton.clear_poison(),
-            (_, conn) => {
-                if self.driver_sleeps.load(Ordering::SeqCst)
-                    && let Some(conn) = conn
-                {
-                    conn.wake();
-                }
-                let machine = self.machine();
-                // A short sleep: the baton may have been put down between the attempt and here.
-                let _ = self.changed.wait_timeout(machine, left.min(Duration::from_millis(1)));
+            if self.driver_sleeps.load(Ordering::SeqCst) {
+                conn.wake();
             }
+        }
+        let machine = self.machine();
+        if nothing_happened() {
+            self.asleep.fetch_add(1, Ordering::Relaxed);
+            let woken = self.changed.wait_timeout(machine, left);
+            self.asleep.fetch_sub(1, Ordering::Relaxed);
+            drop(woken);
         }
     }
 
@@ -175,7 +213,7 @@ impl Shared {
     pub(super) fn wait_connected(&self) -> Result<(), Error> {
         let end = Instant::now() + FIRST_CONNECT;
         loop {
-            {
+            let seen = {
                 let machine = self.machine();
                 if let Some(result) = machine.availability() {
                     return result;
@@ -184,7 +222,7 @@ impl Shared {
                 // Nobody listens: trying on would only make the caller wait for the same answer.
                 if let Some(why) = trouble {
                     return Err(Error::Unavailable(format!(
-                        "{} does not answer: {why}",
+                        "{} does not answer: {why}; start a server there with `tercel serve`, or name another address",
                         self.remote.describe()
                     )));
                 }
@@ -195,27 +233,31 @@ impl Shared {
                         machine.trouble()
                     )));
                 }
-            }
-            self.wait_counted(end);
+                self.happened.load(Ordering::SeqCst)
+            };
+            self.wait_counted(seen, end);
         }
     }
 
-    fn wait_counted(&self, end: Instant) {
+    fn wait_counted(&self, seen: u64, end: Instant) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         self.waits.fetch_add(1, Ordering::SeqCst);
-        self.wait(end);
+        self.wait(seen, end);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// The resident thread.
     pub(super) fn run_driver(&self) {
-        let mut pause = RECONNECT_PAUSE;
+        let mut pause = Duration::ZERO;
         while !self.stopping.load(Ordering::SeqCst) {
             if self.conn().is_none() {
                 self.reconnect(&mut pause);
                 continue;
             }
-            pause = RECONNECT_PAUSE;
+            // Also while others read: they look at the connection only, and the time passes for it as well.
+            if self.keep_time() {
+                pause = Duration::ZERO;
+            }
             let before = self.waits.load(Ordering::SeqCst);
             if self.waiting.load(Ordering::SeqCst) > 0 {
                 self.rest(DRIVER_REST);
@@ -226,9 +268,6 @@ impl Shared {
                 continue;
             }
             self.read_idle();
-            self.machine().handle(self.now(), Input::Time);
-            self.flush();
-            self.close_if_wanted();
         }
         self.machine().bye();
         self.flush();
@@ -254,39 +293,51 @@ impl Shared {
         }
         self.driver_sleeps.store(false, Ordering::SeqCst);
         drop(baton);
-        self.changed.notify_all();
+        self.happen(&self.machine());
     }
 
-    fn close_if_wanted(&self) {
-        let why = {
-            let machine = self.machine();
-            machine.wants_close().then(|| machine.trouble())
+    /// Tells the machine the time if it wants to know; whether the connection is up.
+    fn keep_time(&self) -> bool {
+        let (up, why) = {
+            let mut machine = self.machine();
+            let now = self.now();
+            if machine.deadline().is_some_and(|d| d <= now) {
+                machine.handle(now, Input::Time);
+                self.happen(&machine);
+            }
+            let why = machine.wants_close().then(|| machine.trouble());
+            (matches!(machine.availability(), Some(Ok(()))), why)
         };
+        self.flush();
         if let (Some(why), Some(conn)) = (why, self.conn()) {
             self.lose(&conn, why);
         }
+        up
     }
 
     fn reconnect(&self, pause: &mut Duration) {
         if !self.machine().wants_connection() {
             // Refused for good: there is nothing to drive.
-            self.changed.notify_all();
+            self.happen(&self.machine());
             return self.rest(SLEEP_MAX);
         }
-        match self.remote.connect() {
+        if !pause.is_zero() {
+            self.rest(*pause);
+        }
+        // A connection that is made and ended before it is of use counts like one that is not made.
+        *pause = (*pause * 2).clamp(RECONNECT_PAUSE, RECONNECT_PAUSE * 64);
+        let connected = self.remote.connect();
+        let mut machine = self.machine();
+        match connected {
             Ok(conn) => {
                 *unpoison(self.conn.lock()) = Some(Arc::new(conn));
-                self.machine().handle(self.now(), Input::Connected);
-                self.flush();
+                machine.handle(self.now(), Input::Connected);
             }
-            Err(e) => {
-                *unpoison(self.last_trouble.lock()) = Some(e.to_string());
-                self.changed.notify_all();
-                self.rest(*pause);
-                *pause = (*pause * 2).min(RECONNECT_PAUSE * 64);
-            }
+            Err(e) => *unpoison(self.last_trouble.lock()) = Some(e.to_string()),
         }
-        self.changed.notify_all();
+        self.happen(&machine);
+        drop(machine);
+        self.flush();
     }
 
     /// Ends the driver.
@@ -295,7 +346,7 @@ impl Shared {
         if let Some(conn) = self.conn() {
             conn.wake();
         }
-        self.changed.notify_all();
+        self.happen(&self.machine());
     }
 }
 
@@ -303,10 +354,10 @@ impl Port for Shared {
     fn drive(&self, step: &mut dyn FnMut(&mut Machine, Now) -> Step) -> Result<(), Error> {
         let mut end = None;
         loop {
-            let (done, sends) = {
+            let (done, sends, seen) = {
                 let mut machine = self.machine();
                 let done = step(&mut machine, self.now()) == Step::Done;
-                (done, !machine.outgoing().is_empty())
+                (done, !machine.outgoing().is_empty(), self.happened.load(Ordering::SeqCst))
             };
             if sends {
                 self.flush();
@@ -326,7 +377,7 @@ impl Port for Shared {
                     _ => Error::Timeout(None),
                 });
             }
-            self.wait_counted(end);
+            self.wait_counted(seen, end);
         }
     }
 

@@ -274,7 +274,7 @@ fn date_of_day(day: u64) -> String {
 pub const FORMAT_VERSION: u16 = 1;
 
 const LOCK_NAME: &str = "lock";
-const FORMAT_NAME: &str = "format";
+pub(crate) const FORMAT_NAME: &str = "format";
 const CREATING_NAME: &str = "creating";
 const SPACE_NAME: &str = "space.toml";
 const LOG_NAME: &str = "log";

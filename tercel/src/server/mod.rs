@@ -152,7 +152,7 @@ impl Server {
 
     /// Installs what is in memory, closes everything and waits for that.
     pub fn stop(mut self) -> Result<(), ServerError> {
-        let _ = self.handle.post(Post::Stop);
+        store::post(&self.handle, Post::Stop);
         self.join()
     }
 
@@ -171,7 +171,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.handle.post(Post::Stop);
+        store::post(&self.handle, Post::Stop);
         let _ = self.join();
     }
 }
@@ -183,6 +183,6 @@ pub struct Stopper(Handle<Post>);
 impl Stopper {
     /// Asks; [`Server::wait`] tells when it is done.
     pub fn stop(&self) {
-        let _ = self.0.post(Post::Stop);
+        store::post(&self.0, Post::Stop);
     }
 }

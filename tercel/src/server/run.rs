@@ -14,7 +14,7 @@ use tercel_wire::log::{Chain, Kind as LogKind, encode_record};
 use super::store::Store;
 use super::{Post, ServerError};
 use crate::disk::dir::DataDir;
-use crate::disk::log::LogThread;
+use crate::disk::log::{LogDone, LogThread};
 use crate::pipe::Pipe;
 
 /// The key of listeners; streams have 0.
@@ -45,6 +45,8 @@ pub(super) struct Loop {
     conns: HashMap<Conn, Peer>,
     out: Effects,
     begun: Instant,
+    /// The log's disk had no room when it was looked at last.
+    disk_full: bool,
     stop_by: Option<Instant>,
     failed: Option<String>,
 }
@@ -63,6 +65,7 @@ impl Loop {
         chain: Chain,
         store: Store,
         dir: DataDir,
+        out: Effects,
     ) -> Loop {
         Loop {
             queue,
@@ -74,8 +77,9 @@ impl Loop {
             store,
             _dir: dir,
             conns: HashMap::new(),
-            out: Effects::default(),
+            out,
             begun: Instant::now(),
+            disk_full: false,
             stop_by: None,
             failed: None,
         }
@@ -96,24 +100,27 @@ impl Loop {
     /// Runs until it is told to stop or cannot go on.
     pub(super) fn run(&mut self) -> Result<(), ServerError> {
         let mut batch = Vec::with_capacity(BATCH_MAX);
+        // What recovery wants done.
+        self.perform(false);
         loop {
             let deadline = self.machine.deadline().map(|d| self.begun + Duration::from_micros(d.0));
             let deadline = match (deadline, self.stop_by) {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
             };
-            self.queue.get_next_events(&mut batch, BATCH_MAX, deadline)?;
+            let alone = self.queue.get_next_events(&mut batch, BATCH_MAX, deadline)? == 1;
             let now = self.now();
             for event in batch.drain(..) {
                 self.event(now, event);
             }
             if self.machine.deadline().is_some_and(|d| d <= now) {
+                self.look_at_disk(now);
                 self.machine.handle(now, Input::Time, &mut self.out);
             }
             if self.stop_by.is_some() {
                 self.machine.flush(&mut self.out);
             }
-            self.perform();
+            self.perform(alone);
             if let Some(why) = self.failed.take() {
                 return Err(ServerError::Stopped(why));
             }
@@ -129,6 +136,9 @@ impl Loop {
     fn event(&mut self, now: Now, event: Event<Post>) {
         let conn = Conn(event.token.bits());
         match event.kind {
+            Kind::Accepted { stream, .. } if self.stop_by.is_some() => {
+                self.queue.revoke(stream);
+            }
             Kind::Accepted { stream, .. } => {
                 let conn = Conn(stream.bits());
                 self.conns.insert(conn, Peer::Socket(stream, Deframer::default()));
@@ -144,14 +154,14 @@ impl Loop {
     fn posted(&mut self, now: Now, post: Post) {
         match post {
             Post::Synced(stamp) => {
-                let full = self.log.state().is_short;
-                self.machine.handle(now, Input::DiskFull(full), &mut self.out);
+                self.look_at_disk(now);
                 self.machine.handle(now, Input::Synced(stamp), &mut self.out);
             }
             Post::LogFailed(why) => self.failed = Some(format!("the log: {why}")),
             Post::Read(page, result) => self.machine.handle(now, Input::Read(page, result), &mut self.out),
             Post::Installed(Ok(())) => self.machine.handle(now, Input::Installed, &mut self.out),
             Post::Installed(Err(why)) => self.failed = Some(format!("the page store: {why}")),
+            Post::Open(_, pipe) if self.stop_by.is_some() => pipe.close(),
             Post::Open(id, pipe) => {
                 let conn = Conn(id | MEMORY_BIT);
                 self.conns.insert(conn, Peer::Memory(pipe, Deframer::default()));
@@ -161,7 +171,25 @@ impl Loop {
             Post::Gone(id) => self.gone(now, Conn(id | MEMORY_BIT)),
             Post::Stop => {
                 self.stop_by.get_or_insert(Instant::now() + Duration::from_secs(STOP_SECONDS_MAX));
+                // Who went on committing would keep the buffer from ever being empty. What is ordered is not lost:
+                // clients ask for it when there is a server again.
+                for conn in self.conns.keys().copied().collect::<Vec<_>>() {
+                    self.gone(now, conn);
+                }
             }
+        }
+    }
+
+    /// Tells the machine whether the log finds room. While it does not, nothing is committed and so nothing synced:
+    /// that somebody made room is found out by trying.
+    fn look_at_disk(&mut self, now: Now) {
+        let full = self.log.state().is_short;
+        if full {
+            self.log.truncate_below(Stamp::ZERO);
+        }
+        if full != self.disk_full {
+            self.disk_full = full;
+            self.machine.handle(now, Input::DiskFull(full), &mut self.out);
         }
     }
 
@@ -201,22 +229,36 @@ impl Loop {
         }
     }
 
-    /// Does what was decided.
-    fn perform(&mut self) {
-        let mut list = std::mem::take(&mut self.out.list);
-        for effect in list.drain(..) {
-            match effect {
-                Effect::Send(conn, bytes) => self.send(conn, bytes),
-                Effect::Close(conn) => self.close(conn),
-                Effect::Log { stamp, kind, payload } => self.record(stamp, kind, &payload),
-                Effect::Read(page) => self.store.read(page),
-                Effect::Install { pages, checkpoint } => self.store.install(pages, checkpoint),
-                Effect::Truncate(stamp) => self.log.truncate_below(stamp),
-                Effect::Stop(why) => self.failed = Some(why),
+    /// Does what was decided. `alone` says that it follows from one event, and that there was no other.
+    fn perform(&mut self, alone: bool) {
+        self.perform_all();
+        if self.hand_over(alone) {
+            self.perform_all();
+            self.hand_over(false);
+        }
+    }
+
+    fn perform_all(&mut self) {
+        // Doing one thing may lead to another.
+        while !self.out.list.is_empty() {
+            let mut list = std::mem::take(&mut self.out.list);
+            list.drain(..).for_each(|effect| self.perform_one(effect));
+            if self.out.list.is_empty() {
+                self.out.list = list;
             }
         }
-        self.out.list = list;
-        self.hand_over();
+    }
+
+    fn perform_one(&mut self, effect: Effect) {
+        match effect {
+            Effect::Send(conn, bytes) => self.send(conn, bytes),
+            Effect::Close(conn) => self.close(conn),
+            Effect::Log { stamp, kind, payload } => self.record(stamp, kind, &payload),
+            Effect::Read(page) => self.store.read(page),
+            Effect::Install { pages, checkpoint } => self.store.install(pages, checkpoint),
+            Effect::Truncate(stamp) => self.log.truncate_below(stamp),
+            Effect::Stop(why) => self.failed = Some(why),
+        }
     }
 
     fn send(&mut self, conn: Conn, bytes: Vec<u8>) {
@@ -229,8 +271,7 @@ impl Loop {
                     self.conns.remove(&conn);
                     self.queue.revoke(token);
                     let now = self.now();
-                    let mut out = Effects::default();
-                    self.machine.handle(now, Input::Disconnected(conn), &mut out);
+                    self.machine.handle(now, Input::Disconnected(conn), &mut self.out);
                 }
             },
             Some(Peer::Memory(pipe, _)) => pipe.push(&bytes),
@@ -249,14 +290,42 @@ impl Loop {
     }
 
     /// Gives the log's thread what this batch ordered. If its queue is full, the records go with the next batch; the
-    /// queue empties with a sync, whose report turns the loop.
-    fn hand_over(&mut self) {
+    /// queue empties with a sync, whose report turns the loop. What was ordered alone is made durable here and now if
+    /// the log thinks that quicker: nobody else waits, and who comes meanwhile will share the next sync. Says whether
+    /// that was done.
+    fn hand_over(&mut self, alone: bool) -> bool {
         if self.records.is_empty() {
-            return;
+            return false;
         }
-        let records = std::mem::replace(&mut self.records, self.log.buffer());
+        let mut records = std::mem::replace(&mut self.records, self.log.buffer());
+        if alone {
+            records = match self.log.commit_here(records, self.records_last) {
+                Ok(LogDone::Synced { last_stamp }) => {
+                    let now = self.now();
+                    self.posted(now, Post::Synced(last_stamp));
+                    return true;
+                }
+                Ok(LogDone::Failed { error }) => {
+                    self.posted(self.now(), Post::LogFailed(error.to_string()));
+                    return true;
+                }
+                Err(records) => records,
+            };
+        }
         if let Err(back) = self.log.submit(records, self.records_last) {
             self.records = back;
+        }
+        false
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        // Sockets close with the queue; who waits at a pipe must be told.
+        for peer in self.conns.values() {
+            if let Peer::Memory(pipe, _) = peer {
+                pipe.close();
+            }
         }
     }
 }

@@ -42,6 +42,8 @@ pub(crate) struct Opened {
     pub log: Log,
     pub applied: Stamp,
     pub recovered: Recovered,
+    /// What the machine wants done first.
+    pub out: Effects,
 }
 
 /// An error on the way through the log: of the disk, or of what the records mean.
@@ -92,6 +94,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     let last = append(&mut log, &out)?;
     log.sync()?;
     out.list.clear();
+    // If there was much to replay, this already begins to install it.
     machine.handle(Now(0), Input::Synced(last), &mut out);
     let recovered = Recovered {
         created: dir.is_new(),
@@ -100,7 +103,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
         took: begun.elapsed(),
         stamp: machine.visible(),
     };
-    Ok(Opened { dir, pages, machine, log, applied, recovered })
+    Ok(Opened { dir, pages, machine, log, applied, recovered, out })
 }
 
 /// Appends the log records among some effects; gives the last stamp.
@@ -182,7 +185,7 @@ fn prepare(opened: Opened, listeners: Vec<std::os::fd::OwnedFd>, spin_us: u64) -
         );
     })?;
     let store = Store::start(Box::new(opened.pages), opened.applied, handle)?;
-    Ok(Loop::new(queue, opened.machine, log, chain, store, opened.dir))
+    Ok(Loop::new(queue, opened.machine, log, chain, store, opened.dir, opened.out))
 }
 
 /// Unsent bytes at which a client that does not read is cut off.

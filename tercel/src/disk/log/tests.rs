@@ -429,6 +429,74 @@ fn what_arrives_during_a_sync_shares_the_next_one() {
     assert_eq!(open(dir.path()).2, (1..=6).collect::<Vec<u64>>());
 }
 
+/// A log whose segments have room for commits on the caller's thread, and whose syncs take no time but that at a gate.
+fn roomy(dir: &Path, wrap: Wrap) -> (LogThread, Tail, std::sync::mpsc::Receiver<LogDone>) {
+    create(dir, SPACE, LogConfig::default().segment_bytes).unwrap();
+    let ignore = |_: tercel_wire::log::Record<'_>| Ok::<(), DiskError>(());
+    let (log, _) = Log::open_with(dir, SPACE, LogConfig::default(), Stamp::ZERO, ignore, wrap).unwrap();
+    let (tail, (report, done)) = (log.tail(), channel());
+    (LogThread::start(log, move |event| report.send(event).unwrap()).unwrap(), tail, done)
+}
+
+/// Commits until one is made on this thread; gives how many there were.
+fn commit_until_here(thread: &LogThread, tail: &mut Tail, done: &std::sync::mpsc::Receiver<LogDone>) -> u64 {
+    for n in 1..1000 {
+        let batch = records(tail, &[10]);
+        match thread.commit_here(batch, tail.stamp) {
+            Ok(LogDone::Synced { last_stamp }) => {
+                assert_eq!(last_stamp, tail.stamp);
+                return n;
+            }
+            Ok(LogDone::Failed { error }) => panic!("{error}"),
+            // Unknown before the first how long it takes, and whenever the machine was slow.
+            Err(batch) => {
+                thread.submit(batch, tail.stamp).unwrap();
+                assert_eq!(synced(done), tail.stamp.0);
+            }
+        }
+    }
+    panic!("a thousand commits were all slow");
+}
+
+#[test]
+fn a_lone_commit_is_made_durable_on_the_callers_thread_once_the_disk_is_known_to_be_quick() {
+    static GATE: Gate = Gate::closed();
+    GATE.open();
+    let dir = tempfile::tempdir().unwrap();
+    let (thread, mut tail, done) = roomy(dir.path(), |file| Box::new(Odd(file, &GATE)));
+    let n = commit_until_here(&thread, &mut tail, &done);
+    assert!(n > 1, "how long the first takes is not known");
+    assert!(done.try_recv().is_err(), "what the caller was told is not told again");
+    thread.close().unwrap();
+    let mut stamps = Vec::new();
+    let read = |record: tercel_wire::log::Record<'_>| {
+        stamps.push(record.stamp.0);
+        Ok::<(), DiskError>(())
+    };
+    Log::open(dir.path(), SPACE, LogConfig::default(), Stamp::ZERO, read).unwrap();
+    assert_eq!(stamps, (1..=n).collect::<Vec<u64>>());
+}
+
+#[test]
+fn nothing_is_committed_on_the_callers_thread_while_the_log_is_busy() {
+    static GATE: Gate = Gate::closed();
+    GATE.open();
+    let dir = tempfile::tempdir().unwrap();
+    let (thread, mut tail, done) = roomy(dir.path(), |file| Box::new(Odd(file, &GATE)));
+    commit_until_here(&thread, &mut tail, &done);
+    let syncs = GATE.close();
+    thread.submit(records(&mut tail, &[10]), tail.stamp).unwrap();
+    GATE.await_syncs(syncs + 1);
+    let batch = records(&mut tail, &[10]);
+    let back = thread.commit_here(batch.clone(), tail.stamp).expect_err("a sync is under way");
+    assert_eq!(back, batch);
+    GATE.open();
+    synced(&done);
+    thread.submit(back, tail.stamp).unwrap();
+    assert_eq!(synced(&done), tail.stamp.0);
+    thread.close().unwrap();
+}
+
 #[test]
 fn a_full_queue_gives_the_batch_back() {
     static GATE: Gate = Gate::closed();

@@ -2,6 +2,8 @@
 //! ran.
 //!
 //! Handing over a commit costs a lock, and a wake-up only if the thread sleeps; it writes and syncs once and calls back.
+//! There and back are two switches of threads, which on a fast disk take a third of a lone commit's time, so whoever has
+//! nothing else to do may write and sync on its own thread instead ([`LogThread::commit_here`]).
 //! The invariant: callbacks come in the order of submission, and after the first failure there are only failures.
 
 use super::Log;
@@ -9,6 +11,7 @@ use crate::disk::DiskError;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 use tercel_wire::id::Stamp;
 
 /// What became of everything submitted up to some point.
@@ -27,16 +30,18 @@ pub enum LogDone {
     },
 }
 
-/// Feeds a thread that owns a [`Log`].
+/// Feeds a thread that keeps a [`Log`].
 #[derive(Debug)]
 pub struct LogThread {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<Log>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
+    /// Locked by whoever was told so by `State::busy`, so nobody ever waits for it, and taken out at the end.
+    log: Mutex<Option<Log>>,
 }
 
 #[derive(Debug, Default)]
@@ -45,6 +50,10 @@ struct State {
     queued_bytes: usize,
     /// Taken out of the queue and not yet in `log`.
     writing_bytes: usize,
+    /// Somebody uses the log.
+    busy: bool,
+    /// Why a batch failed; all that follow fail too.
+    failed: Option<String>,
     log: LogState,
     /// Empty buffers with capacity.
     spent: Vec<Vec<u8>>,
@@ -64,11 +73,14 @@ pub struct LogState {
     pub over_cap: bool,
     /// [`Log::is_short`]: refuse commits, for one that finds no room ends the thread's service. Truncate to try again.
     pub is_short: bool,
+    /// How long the last write and sync took; zero before the first.
+    pub took: Duration,
 }
 
 impl LogState {
-    fn of(log: &Log) -> LogState {
+    fn of(log: &Log, took: Duration) -> LogState {
         LogState {
+            took,
             room_bytes: log.room_bytes(),
             bytes: log.bytes(),
             over_cap: log.over_cap(),
@@ -87,12 +99,13 @@ impl LogThread {
     /// Starts the thread. It calls `done` after each sync, for all batches that the sync covered at once, and should
     /// be kept no longer than it takes to wake somebody.
     pub fn start(log: Log, done: impl Fn(LogDone) + Send + 'static) -> Result<LogThread, DiskError> {
-        let state = State { log: LogState::of(&log), ..State::default() };
-        let shared = Arc::new(Shared { state: Mutex::new(state) });
-        let (of_thread, dir) = (shared.clone(), log.dir().to_path_buf());
+        let dir = log.dir().to_path_buf();
+        let state = State { log: LogState::of(&log, Duration::ZERO), ..State::default() };
+        let shared = Arc::new(Shared { state: Mutex::new(state), log: Mutex::new(Some(log)) });
+        let of_thread = shared.clone();
         let thread = thread::Builder::new()
             .name("tercel-log".into())
-            .spawn(move || of_thread.run(log, done))
+            .spawn(move || of_thread.run(done))
             .map_err(DiskError::io("start a thread for", Path::new(&dir)))?;
         Ok(LogThread { shared, thread: Some(thread) })
     }
@@ -111,6 +124,28 @@ impl LogThread {
         drop(state);
         self.wake();
         Ok(())
+    }
+
+    /// Writes and syncs encoded records on the calling thread, which waits for the disk, if nothing is under way and the
+    /// disk was quick the last time; gives the records back if not, for [`LogThread::submit`]. `done` of
+    /// [`LogThread::start`] is not called: what became of them is the answer.
+    pub fn commit_here(&self, records: Vec<u8>, last_stamp: Stamp) -> Result<LogDone, Vec<u8>> {
+        let mut state = self.shared.lock();
+        let quick = state.log.took > Duration::ZERO && state.log.took <= HERE_MAX;
+        // What needs another segment may have to wait for it.
+        let roomy = records.len() <= HERE_BYTES_MAX && state.log.room_bytes >= 2 * HERE_BYTES_MAX as u64;
+        let idle = !state.busy && state.queue.is_empty() && state.truncate_below.is_none();
+        if !(quick && roomy && idle && state.failed.is_none()) {
+            return Err(records);
+        }
+        state.busy = true;
+        drop(state);
+        let mut batches = vec![Batch { records, last_stamp }];
+        let done = self.shared.commit(&batches);
+        let mut state = self.shared.lock();
+        state.busy = false;
+        state.recycle(&mut batches);
+        Ok(done)
     }
 
     /// An empty buffer to encode into, used before if there is one.
@@ -142,7 +177,8 @@ impl LogThread {
     fn finish(&mut self) -> Option<Log> {
         self.shared.lock().closing = true;
         self.wake();
-        self.thread.take()?.join().ok()
+        self.thread.take()?.join().ok()?;
+        self.shared.log().take()
     }
 
     fn wake(&self) {
@@ -168,43 +204,61 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&self, mut log: Log, done: impl Fn(LogDone)) -> Log {
-        let mut taken: Vec<Batch> = Vec::new();
-        let mut failed: Option<String> = None;
-        while let Some(truncate_below) = self.take(&mut taken, LogState::of(&log)) {
-            if let Some(last) = taken.last() {
-                let last_stamp = last.last_stamp;
-                match write(&mut log, &taken, &failed) {
-                    Ok(()) => done(LogDone::Synced { last_stamp }),
-                    Err(error) => {
-                        failed.get_or_insert_with(|| error.to_string());
-                        done(LogDone::Failed { error });
-                    }
-                }
-            }
-            if let Some(stamp) = truncate_below {
-                log.truncate_below(stamp);
-            }
-        }
-        log
+    fn log(&self) -> MutexGuard<'_, Option<Log>> {
+        // Whoever panicked while writing never ceased to be `busy`, so nothing more is written.
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives back the buffers in `taken`, leaves word of the log, and waits for something to do; `None` when there will
-    /// be nothing.
-    fn take(&self, taken: &mut Vec<Batch>, log: LogState) -> Option<Option<Stamp>> {
-        let mut state = self.lock();
-        state.log = log;
-        state.writing_bytes = 0;
-        let reusable = taken.drain(..).map(|batch| batch.records).filter(|b| b.capacity() <= SPENT_BYTES_MAX);
-        for mut records in reusable.take(SPENT_MAX.saturating_sub(state.spent.len())) {
-            records.clear();
-            state.spent.push(records);
+    fn run(&self, done: impl Fn(LogDone)) {
+        let mut taken: Vec<Batch> = Vec::new();
+        while let Some(truncate_below) = self.take(&mut taken) {
+            if !taken.is_empty() {
+                done(self.commit(&taken));
+            }
+            if let (Some(stamp), Some(log)) = (truncate_below, self.log().as_mut()) {
+                log.truncate_below(stamp);
+                let mut state = self.lock();
+                state.log = LogState::of(log, state.log.took);
+            }
         }
+    }
+
+    /// Writes and syncs, and leaves word of how it went. For whoever is `busy`.
+    fn commit(&self, batches: &[Batch]) -> LogDone {
+        let failed = self.lock().failed.clone();
+        let begin = Instant::now();
+        let mut log = self.log();
+        let result = match log.as_mut() {
+            Some(log) => write(log, batches, &failed).map(|()| LogState::of(log, begin.elapsed())),
+            None => Err(DiskError::Poisoned { cause: "the log was closed".into() }),
+        };
+        drop(log);
+        let last_stamp = batches.last().map_or(Stamp::ZERO, |batch| batch.last_stamp);
+        match result {
+            Ok(log) => {
+                let mut state = self.lock();
+                (state.log, state.writing_bytes) = (log, 0);
+                LogDone::Synced { last_stamp }
+            }
+            Err(error) => {
+                self.lock().failed.get_or_insert_with(|| error.to_string());
+                LogDone::Failed { error }
+            }
+        }
+    }
+
+    /// Gives back the buffers in `taken` and waits for something to do; `None` when there will be nothing.
+    fn take(&self, taken: &mut Vec<Batch>) -> Option<Option<Stamp>> {
+        let mut state = self.lock();
+        state.writing_bytes = 0;
+        state.busy = false;
+        state.recycle(taken);
         loop {
             let truncate_below = state.truncate_below.take();
             if !state.queue.is_empty() || truncate_below.is_some() {
                 std::mem::swap(&mut state.queue, taken);
                 state.writing_bytes = std::mem::take(&mut state.queued_bytes);
+                state.busy = true;
                 return Some(truncate_below);
             }
             if state.closing {
@@ -213,6 +267,18 @@ impl Shared {
             drop(state);
             thread::park();
             state = self.lock();
+        }
+    }
+}
+
+impl State {
+    /// Keeps the buffers of batches that were written.
+    fn recycle(&mut self, batches: &mut Vec<Batch>) {
+        let reusable =
+            batches.drain(..).map(|batch| batch.records).filter(|b| b.capacity() <= SPENT_BYTES_MAX);
+        for mut records in reusable.take(SPENT_MAX.saturating_sub(self.spent.len())) {
+            records.clear();
+            self.spent.push(records);
         }
     }
 }
@@ -234,6 +300,13 @@ pub const QUEUED_BATCHES_MAX: usize = 4096;
 /// Bytes that wait, beyond a single batch, which may be as large as a record may be: what a disk takes in a quarter of
 /// a second.
 pub const QUEUED_BYTES_MAX: usize = 64 << 20;
+
+/// A write and sync that takes longer is left to the thread: what a caller may be held up by is then a few times what
+/// the switches of threads cost.
+const HERE_MAX: Duration = Duration::from_micros(500);
+
+/// More is left to the thread, for its time depends on its size.
+const HERE_BYTES_MAX: usize = 64 << 10;
 
 /// Buffers kept for reuse: two batches of a busy server's loop, and some that differ in size.
 const SPENT_MAX: usize = 16;

@@ -1,0 +1,29 @@
+//! A class and a server, for tests that need one.
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+use std::path::Path;
+
+use tercel::{Address, Client, Object, Ref, Server, ServerConfig, Text};
+
+#[derive(Object, Debug, Clone, PartialEq)]
+pub struct Counter {
+    pub count: u64,
+    pub text: Text,
+}
+
+/// A server at a port of the system's choice.
+pub fn serve(dir: &Path) -> Server {
+    let listen = vec![Address::Tcp("127.0.0.1:0".into())];
+    Server::start(ServerConfig { listen, ..ServerConfig::new(dir) }).unwrap()
+}
+
+/// A counter at zero, under a name.
+pub fn counter(client: &Client, name: &str) -> Ref<Counter> {
+    client
+        .run(|tx| {
+            let r = tx.create(&Counter { count: 0, text: Text::default() })?;
+            tx.set_root(name, r)?;
+            Ok(r)
+        })
+        .unwrap()
+}
