@@ -3,8 +3,8 @@
 //! Hot rows: everything is in the cache, each traversal is a transaction of its own, and its time is per visited atomic
 //! part. The limit is the faster of the two native builds in the same process; all must agree on the tally.
 //!
-//! Fetch rows: a cache of 38 % of the database's bytes, the paper's point for T1 on the medium database, under HAC and under
-//! whole-page LRU. One traversal warms it, the second is counted. It is a
+//! Fetch rows: T1 in a cache of 38 % of the database's bytes, the paper's point on the medium database, and T1-, which
+//! visits half the parts, in half that cache, under HAC and under whole-page LRU. One traversal warms it, the second is counted. It is a
 //! transaction for each base assembly, because a transaction must remember all that it reads and that costs cache too.
 
 use std::time::Instant;
@@ -131,65 +131,87 @@ impl Database {
     /// Pages fetched by the second traversal in a cache that is too small.
     fn fetches(&self, options: &Options, rows: &mut Vec<Row>) -> Result<(), String> {
         let cache = (self.bytes as f64 * CACHE_SHARE) as usize;
-        options.say(&format!("fetches of T1 on the {} database in {} KiB", self.size, cache >> 10));
-        let [hac_pages, hac_frames] = self.second_run(cache, hac(), true)?;
-        let [lru_pages, lru_frames] = self.second_run(cache, Policy::Lru, true)?;
-        let [hac_free, _] = self.second_run(cache, hac(), false)?;
-        let [lru_free, free_frames] = self.second_run(cache, Policy::Lru, false)?;
-        let trace = self.trace()?;
-        let pages = self.bytes / PAGE_BYTES as u64;
-        let setting =
-            format!("second T1, {} database of {pages} pages, cache of {} KiB", self.size, cache >> 10);
-        rows.push(
-            versus("oo7.t1.fetches.hac", hac_pages, "oo7.t1.fetches.lru", lru_pages)
-                .note(format!("{setting}, tables included, which leaves {hac_frames} frames at most")),
-        );
-        rows.push(self.lru_row("oo7.t1.fetches.lru", lru_pages, lru_frames, &trace));
-        rows.push(
-            versus("oo7.t1.fetches.hac.tablefree", hac_free, "oo7.t1.fetches.lru.tablefree", lru_free)
-                .note(format!("{setting}, all of it frames: tables and marks are free")),
-        );
-        rows.push(self.lru_row("oo7.t1.fetches.lru.tablefree", lru_free, free_frames, &trace));
+        let whole = self.spec.parts_per_composite;
+        for (name, parts_max, cache) in [("t1", whole, cache), ("t1minus", whole.div_ceil(2), cache / 2)] {
+            let traversal = Traversal { database: self, parts_max };
+            options.say(&format!("fetches of {name} on the {} database in {} KiB", self.size, cache >> 10));
+            let trace = traversal.trace()?;
+            for (charge, suffix) in [(true, ""), (false, ".tablefree")] {
+                let hac = traversal.second_run(cache, hac(), charge)?;
+                let lru = traversal.second_run(cache, Policy::Lru, charge)?;
+                let ids =
+                    [format!("oo7.{name}.fetches.hac{suffix}"), format!("oo7.{name}.fetches.lru{suffix}")];
+                rows.push(Row {
+                    limit: Some(ids[1].clone()),
+                    limit_value: Some(lru.pages as f64),
+                    ratio: Some(hac.pages as f64 / lru.pages.max(1) as f64),
+                    note: Some(format!(
+                        "second run, {} database of {} pages, cache of {} KiB, tables {}",
+                        self.size,
+                        self.bytes / PAGE_BYTES as u64,
+                        cache >> 10,
+                        if charge { "included" } else { "free" }
+                    )),
+                    ..Row::new(&ids[0], hac.pages as f64, "pages", 1)
+                });
+                let exact = |times: usize| {
+                    let pages = std::iter::repeat_n(&trace, times).flatten().copied();
+                    lru::simulate(pages, lru.frames as usize)
+                };
+                rows.push(Row::new(&ids[1], lru.pages as f64, "pages", 1).note(format!(
+                    "exact LRU of {} pages, simulated on the same trace, fetches {}",
+                    lru.frames,
+                    exact(2) - exact(1)
+                )));
+            }
+        }
         Ok(())
     }
+}
 
-    /// Fetches of the second of two traversals, and the frames there were at the end.
-    fn second_run(&self, cache: usize, policy: Policy, charge: bool) -> Result<[u64; 2], String> {
-        let client = open(&self.server, cache, policy, charge)?;
-        let mut visited = Visited::new(self.spec.parts());
-        self.t1(&client, &mut visited)?;
+/// T1, or with fewer than all parts of each composite part T1-.
+struct Traversal<'a> {
+    database: &'a Database,
+    parts_max: u32,
+}
+
+/// What a traversal asked for.
+struct Fetches {
+    pages: u64,
+    /// Frames there were at the end.
+    frames: u64,
+}
+
+impl Traversal<'_> {
+    fn second_run(&self, cache: usize, policy: Policy, charge: bool) -> Result<Fetches, String> {
+        let client = open(&self.database.server, cache, policy, charge)?;
+        self.run(&client)?;
         let before = client.stats().client.pages;
-        self.t1(&client, &mut visited)?;
+        self.run(&client)?;
         let after = client.stats();
         client.close().map_err(failed)?;
-        Ok([after.client.pages - before, u64::from(after.cache.frames - after.cache.frames_withheld)])
+        let frames = u64::from(after.cache.frames - after.cache.frames_withheld);
+        Ok(Fetches { pages: after.client.pages - before, frames })
     }
 
     /// The pages that a traversal goes to, object by object.
     fn trace(&self) -> Result<Vec<u32>, String> {
-        let client = open(&self.server, HOT_BYTES, Policy::Lru, true)?;
-        let mut visited = Visited::new(self.spec.parts());
+        let client = open(&self.database.server, HOT_BYTES, Policy::Lru, true)?;
         client.with_machine(|machine| machine.writer().trace(true));
-        self.t1(&client, &mut visited)?;
+        self.run(&client)?;
         let trace = client.with_machine(|machine| machine.writer().trace(false));
         client.close().map_err(failed)?;
         Ok(trace.into_iter().map(|page| page.get()).collect())
     }
 
-    /// The row of a whole-page cache, with what exact LRU would have fetched in as many frames.
-    fn lru_row(&self, id: &str, pages: u64, frames: u64, trace: &[u32]) -> Row {
-        let once = lru::simulate(trace.iter().copied(), frames as usize);
-        let twice = lru::simulate(trace.iter().chain(trace).copied(), frames as usize);
-        let exact = twice - once;
-        Row::new(id, pages as f64, "pages", 1)
-            .note(format!("exact LRU of {frames} pages, simulated on the same trace, fetches {exact}"))
-    }
-
-    fn t1(&self, client: &Client, visited: &mut Visited) -> Result<Tally, String> {
-        let tally = objects::t1_in_steps(client, visited).map_err(failed)?;
-        match tally.visits == self.spec.t1_visits() {
-            true => Ok(tally),
-            false => Err(format!("T1 visited {} parts instead of {}", tally.visits, self.spec.t1_visits())),
+    fn run(&self, client: &Client) -> Result<(), String> {
+        let spec = self.database.spec;
+        let mut visited = Visited::new(spec.parts());
+        let tally = objects::t1_in_steps(client, &mut visited, self.parts_max).map_err(failed)?;
+        let expected = spec.t6_visits() * u64::from(self.parts_max);
+        match tally.visits == expected {
+            true => Ok(()),
+            false => Err(format!("a traversal visited {} parts instead of {expected}", tally.visits)),
         }
     }
 }
@@ -261,16 +283,6 @@ fn timed(repeats: u64, mut f: impl FnMut() -> Result<Tally, String>) -> Result<(
 impl Outcome {
     fn row(&self, id: String, paper: f64) -> Row {
         Row { paper: Some(paper), ..Row::compared(id, "ns/part", &self.pairs, self.limit, self.n) }
-    }
-}
-
-/// A row of two counts.
-fn versus(id: &str, value: u64, limit: &str, limit_value: u64) -> Row {
-    Row {
-        limit: Some(limit.into()),
-        limit_value: Some(limit_value as f64),
-        ratio: Some(value as f64 / limit_value.max(1) as f64),
-        ..Row::new(id, value as f64, "pages", 1)
     }
 }
 

@@ -12,15 +12,21 @@ use super::classes::{Assembly, Composite, Module, Part};
 /// Those of transactions; `NotFound` if nothing was built.
 pub fn t1(tx: &Tx<'_>, visited: &mut Visited) -> Result<Tally, Error> {
     let mut tally = Tally::default();
-    each_private(&design_root(tx)?, &mut |composite| visit_all(composite, visited, &mut tally))?;
+    each_private(&design_root(tx)?, &mut |composite| {
+        let root = composite.root_part().get()?;
+        visited.begin();
+        visited.first(number(&root));
+        visit(&root, visited, &mut tally)
+    })?;
     Ok(tally)
 }
 
-/// Traversal T1 with a transaction for each base assembly: for caches too small to remember all that the whole reads.
+/// Traversal T1 with a transaction for each base assembly, for caches too small to remember all that the whole reads; or
+/// T1-, which leaves each composite part after `parts_max` of its atomic parts.
 ///
 /// # Errors
 /// As [`t1`].
-pub fn t1_in_steps(client: &Client, visited: &mut Visited) -> Result<Tally, Error> {
+pub fn t1_in_steps(client: &Client, visited: &mut Visited, parts_max: u32) -> Result<Tally, Error> {
     let bases = client.run(|tx| {
         let mut bases = Vec::new();
         collect_bases(&design_root(tx)?, &mut bases)?;
@@ -30,7 +36,12 @@ pub fn t1_in_steps(client: &Client, visited: &mut Visited) -> Result<Tally, Erro
     for base in bases {
         tally = client.run(|tx| {
             let mut tally = tally;
-            each_private(&tx.get(base)?, &mut |composite| visit_all(composite, visited, &mut tally))?;
+            each_private(&tx.get(base)?, &mut |composite| {
+                let root = composite.root_part().get()?;
+                visited.begin();
+                visited.first(number(&root));
+                visit_some(&root, visited, &mut tally, &mut { parts_max })
+            })?;
             Ok(tally)
         })?;
     }
@@ -95,19 +106,33 @@ fn collect_bases(assembly: &Obj<'_, Assembly>, bases: &mut Vec<Ref<Assembly>>) -
     Ok(())
 }
 
-fn visit_all(composite: &Obj<'_, Composite>, visited: &mut Visited, tally: &mut Tally) -> Result<(), Error> {
-    let root = composite.root_part().get()?;
-    visited.begin();
-    visited.first(number(&root));
-    visit(&root, visited, tally)
-}
-
 fn visit(part: &Obj<'_, Part>, visited: &mut Visited, tally: &mut Tally) -> Result<(), Error> {
     tally.visit(part.id(), part.x(), part.y());
     for connection in part.to() {
         let to = connection?.to().get()?;
         if visited.first(number(&to)) {
             visit(&to, visited, tally)?;
+        }
+    }
+    Ok(())
+}
+
+/// The same while there are parts `left`.
+fn visit_some(
+    part: &Obj<'_, Part>,
+    visited: &mut Visited,
+    tally: &mut Tally,
+    left: &mut u32,
+) -> Result<(), Error> {
+    tally.visit(part.id(), part.x(), part.y());
+    *left -= 1;
+    for connection in part.to() {
+        if *left == 0 {
+            break;
+        }
+        let to = connection?.to().get()?;
+        if visited.first(number(&to)) {
+            visit_some(&to, visited, tally, left)?;
         }
     }
     Ok(())
