@@ -35,7 +35,7 @@ mod tests {
             let expected = native.t1(visited);
             assert_eq!(client.run(|tx| t1(tx, visited)).unwrap(), expected);
             assert_eq!(t1_in_steps(client, visited, u32::MAX).unwrap(), expected);
-            assert_eq!(client.run(|tx| t6(tx)).unwrap(), native.t6());
+            assert_eq!(client.run(t6).unwrap(), native.t6());
         });
     }
 
