@@ -615,7 +615,7 @@ impl Disk {
         self.pages.extend(pages);
         if let Some(c) = checkpoint {
             assert!(
-                self.log.iter().take(self.synced).last().is_none_or(|(s, ..)| *s >= c.applied),
+                self.log[..self.synced].last().is_none_or(|(s, ..)| *s >= c.applied),
                 "a state is stored only when all of it is durable"
             );
             self.checkpoint = Some(c);

@@ -1,7 +1,7 @@
 //! The log of a server on disk: segment files that are written once, in order, and synced.
 //!
-//! [`Log`] appends and syncs and is owned by one thread; [`LogThread`] is that thread. What the bytes mean is
-//! [`tercel_wire::log`]'s business, what the records mean is the engine's.
+//! [`Log`] appends and syncs for one thread at a time; [`LogThread`] is that thread, and lends it to who asks while it is
+//! idle. What the bytes mean is [`tercel_wire::log`]'s business, what the records mean is the engine's.
 //!
 //! Segments are filled with zeros and synced before they are used, so that a commit changes no metadata and its
 //! `fdatasync` is one write to the device. The next segment is prepared in the background.
