@@ -28,7 +28,8 @@ fn a_killed_server_keeps_what_it_acknowledged() {
     let client = connect(dir.path());
     let counters: Vec<Ref<Counter>> = (0..THREADS).map(|i| counter(&client, &format!("c{i}"))).collect();
     let (acknowledged, over) = (AtomicU64::new(0), AtomicBool::new(false));
-    let outcomes: Vec<(u64, Vec<OpId>)> = std::thread::scope(|s| {
+    // The last server is handed out: what is asked below needs one.
+    let (outcomes, _server): (Vec<(u64, Vec<OpId>)>, Killed) = std::thread::scope(|s| {
         let threads: Vec<_> = counters
             .iter()
             .map(|r| {
@@ -47,7 +48,7 @@ fn a_killed_server_keeps_what_it_acknowledged() {
             check(dir.path(), &counters, acknowledged.load(Ordering::SeqCst));
         }
         over.store(true, Ordering::SeqCst);
-        threads.into_iter().map(|t| t.join().unwrap()).collect()
+        (threads.into_iter().map(|t| t.join().unwrap()).collect(), server)
     });
     for (r, (done, unknown)) in counters.iter().zip(outcomes) {
         let late = unknown.iter().filter(|op| client.resolve(**op).unwrap().is_some()).count() as u64;
