@@ -1,8 +1,8 @@
 //! The server's half of the engine: a machine that orders commits, keeps pages and tells clients what changed.
 //!
-//! Its doors: [`Server::new`] (from what [`Recovery`] read), [`Server::handle`] with effects appended to a buffer that
-//! the caller owns, [`Server::deadline`], getters. It does no input or output: reading a page, writing the log and
-//! installing pages are effects that come back as inputs.
+//! Its doors: [`Recovery::finish`] (a server begins with what was recovered), [`Server::handle`] with effects appended
+//! to a buffer that the caller owns, [`Server::deadline`], getters. It does no input or output: reading a page, writing
+//! the log and installing pages are effects that come back as inputs.
 //!
 //! The invariant is *durable before visible*: a commit is ordered and judged at once, against everything ordered before
 //! it, but no reply, page, stream or watermark shows it until the log is synced up to it.
