@@ -140,8 +140,8 @@ impl Plan {
         let entries_max = (config.budget_bytes / 16).min(HANDLES_MAX as usize);
         let (granted, index_slots) = (GRANT_MIN, 2048);
         // A transaction that reads through a cache much smaller than the data leaves most of its reads behind: room for one
-        // reference for every hundred bytes of budget, its set's growth included.
-        let moved_bytes_max = (config.budget_bytes / 16).max(8 << 10);
+        // reference for some fifty bytes of budget, its set growing included.
+        let moved_bytes_max = (config.budget_bytes / 8).max(8 << 10);
         let once = ONCE_BYTES + moved_bytes_max + Hints::bytes(config.budget_bytes);
         let table = granted as usize * ENTRY_BYTES + index_slots * 4;
         let side = SIDE_BYTES + config.scopes_max * CELL_BYTES;
