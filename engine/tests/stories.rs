@@ -78,6 +78,13 @@ fn text(w: &World, client: usize, r: Ref<Thing>) -> usize {
     w.run(client, |tx| Ok(tx.get(r)?.text()?.len())).unwrap()
 }
 
+/// A place in a page in which nothing else will be.
+fn promise(w: &World, client: usize) -> Ref<Thing> {
+    let large = Thing { text: "x".repeat(3_900).into(), ..thing(0) };
+    // Two of them fill a page.
+    w.run(client, |tx| (0..3).map(|_| tx.reserve(&large)).collect::<Result<Vec<_>, _>>()).unwrap()[2]
+}
+
 fn grow(w: &World, client: usize, r: Ref<Thing>, size: usize) {
     w.run(client, |tx| tx.edit(r)?.set_text("x".repeat(size))).unwrap();
 }
@@ -127,7 +134,7 @@ fn a_reader_never_sees_half_of_a_commit() {
 fn that_there_is_nothing_is_a_read_like_any_other() {
     let w = world(2);
     let flag = make(&w, 0, "flag", 0);
-    let unborn = w.run(0, |tx| tx.reserve(&thing(0))).unwrap();
+    let unborn = promise(&w, 0);
     count(&w, 1, flag);
     let port = w.thread(1);
     let reader = Tx::begin(&port, Isolation::Serializable).unwrap();
@@ -306,19 +313,20 @@ fn an_object_that_outgrows_its_page_is_found_where_it_went() {
 
 #[test]
 fn objects_that_moved_to_one_page_grow_there_together() {
-    let w = world(2);
-    let all = many(&w, 0, 10, 700);
-    // One after the other they go to the same page, and grow there.
-    for size in [900, 1_100, 1_300, 1_700, 2_500] {
-        w.run(0, |tx| {
-            for r in &all[..4] {
-                tx.edit(*r)?.set_text("y".repeat(size))?;
+    for together in [true, false] {
+        let w = world(2);
+        let all = many(&w, 0, 10, 700);
+        let (moving, staying) = all.split_at(7);
+        for size in [900, 1_100, 1_500, 2_000, 2_600, 3_900] {
+            if together {
+                let grow =
+                    |tx: &Tx<'_>| moving.iter().try_for_each(|r| tx.edit(*r)?.set_text("y".repeat(size)));
+                w.run(0, grow).unwrap();
+            } else {
+                moving.iter().for_each(|r| grow(&w, 0, *r, size));
             }
-            Ok(())
-        })
-        .unwrap();
-        for (i, r) in all.iter().enumerate() {
-            assert_eq!(text(&w, 1, *r), if i < 4 { size } else { 700 });
+            assert!(moving.iter().all(|r| text(&w, 1, *r) == size), "at {size}");
+            assert!(staying.iter().all(|r| text(&w, 1, *r) == 700));
         }
     }
 }
@@ -434,6 +442,15 @@ fn a_full_buffer_delays_commits_and_does_not_refuse_them() {
 }
 
 #[test]
+fn a_commit_that_waits_for_room_makes_the_server_make_some() {
+    let w = World::new(1, 1, small());
+    // Too little to be installed for its own sake, and too much for what comes next.
+    many(&w, 0, 4, 3_000);
+    let next = many(&w, 0, 18, 3_000);
+    assert_eq!(count(&w, 0, next[17]), 17);
+}
+
+#[test]
 fn a_transaction_larger_than_the_buffer_is_told_so() {
     let w = World::new(1, 1, small());
     let e = w.run(0, |tx| {
@@ -490,9 +507,13 @@ fn a_page_that_was_read_before_it_was_stored_is_read_again() {
             .map(|i| tx.create(&Thing { text: "x".repeat(3_000).into(), ..thing(i) }))
             .collect::<Result<Vec<_>, _>>()
     });
-    // The server's own copy of the page goes, and the store is asked for it before the change is there.
+    // The server's own copies of the pages go, and the store is asked for them before the change is there.
+    for page in 20..60 {
+        w.lock().ask_for(1, page);
+        w.settle();
+    }
     w.lock().hold.read_words = true;
-    for page in 1..40 {
+    for page in 1..20 {
         w.lock().ask_for(1, page);
         w.settle();
     }
@@ -529,13 +550,8 @@ fn a_base_older_than_what_is_remembered_is_too_old() {
 fn a_place_that_was_promised_before_a_crash_is_never_another_object_after_it() {
     let w = world(1);
     let holder = make(&w, 0, "holder", 1);
-    let promised = w
-        .run(0, |tx| {
-            let place = tx.reserve(&thing(0))?;
-            tx.edit(holder)?.set_next(place)?;
-            Ok(place)
-        })
-        .unwrap();
+    let promised = promise(&w, 0);
+    w.run(0, |tx| tx.edit(holder)?.set_next(promised)).unwrap();
     w.crash();
     w.restart();
     w.settle();

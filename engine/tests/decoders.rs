@@ -1,0 +1,158 @@
+//! What a server reads back from its log and its store is read without a panic, whatever it is.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use tercel_engine::server::{Checkpoint, Recovery, ServerConfig};
+use tercel_engine::store::entry::{Entry, Logged};
+use tercel_engine::store::state::State;
+use tercel_wire::id::{ClassId, ClientId, Epoch, OP_SLOTS_MAX, OpId, Oref, PageId, SpaceId, Stamp};
+use tercel_wire::layout::{Layout, Shape};
+use tercel_wire::message::{Effects, Write};
+use tercel_wire::schema::Scalar;
+
+fn oref() -> impl Strategy<Value = Oref> {
+    (2..40u32, 0u16..512).prop_map(|(p, s)| Oref::new(PageId::new(p).unwrap(), s).unwrap())
+}
+
+fn op() -> impl Strategy<Value = OpId> {
+    (0u64..5, 0..OP_SLOTS_MAX, 1u32.., any::<u32>()).prop_map(|(c, slot, seq, e)| OpId {
+        client: ClientId(c),
+        slot,
+        seq,
+        epoch: Epoch(e),
+    })
+}
+
+/// A record of the log: its kind and its bytes.
+fn record() -> impl Strategy<Value = (u8, Vec<u8>)> {
+    let commit = (
+        op(),
+        any::<u64>(),
+        vec(oref(), 0..5),
+        vec((oref(), any::<bool>(), any::<u32>()), 1..5),
+        vec(oref(), 0..3),
+    );
+    let commit = commit.prop_map(|(op, base, reads, writes, to)| {
+        let objects: Vec<[u8; 8]> = writes
+            .iter()
+            .map(|(_, _, word)| {
+                let w = word.to_le_bytes();
+                [16, 0, 0, 0, w[0], w[1], w[2], w[3]]
+            })
+            .collect();
+        let placements = (0u32..).zip(to).take(writes.len()).collect();
+        let writes = writes
+            .iter()
+            .zip(&objects)
+            .map(|((oref, new, _), object)| Write { oref: *oref, new: *new, object })
+            .collect();
+        let entry =
+            Entry::Commit(Logged { op, effects: Effects { base: Stamp(base), reads, writes }, placements });
+        (entry.kind(), entry.encode())
+    });
+    let define = (16u16..20, "[A-C]", 0usize..3).prop_map(|(id, name, n)| {
+        let fields = (0..n).map(|i| (format!("f{i}"), Shape::Scalar(Scalar::U32))).collect();
+        let entry = Entry::Define(ClassId(id), Layout::new(name, fields));
+        (entry.kind(), entry.encode())
+    });
+    let small = prop_oneof![
+        Just(Entry::Genesis),
+        any::<u32>().prop_map(|e| Entry::Epoch(Epoch(e))),
+        (0u64..5).prop_map(|c| Entry::Evict(ClientId(c))),
+        any::<u32>().prop_map(Entry::Lease),
+    ];
+    prop_oneof![4 => commit, 1 => define, 2 => small.prop_map(|e| (e.kind(), e.encode()))]
+}
+
+fn change(bytes: &mut Vec<u8>, changes: &[(prop::sample::Index, u8)], cut: Option<prop::sample::Index>) {
+    for (at, byte) in changes {
+        if !bytes.is_empty() {
+            let at = at.index(bytes.len());
+            bytes[at] = *byte;
+        }
+    }
+    if let Some(cut) = cut {
+        bytes.truncate(cut.index(bytes.len() + 1));
+    }
+}
+
+/// The state after some records.
+fn state_after(records: &[(u8, Vec<u8>)]) -> State {
+    let mut state = State::new();
+    for (kind, bytes) in records {
+        state.apply(&Entry::decode(*kind, bytes).unwrap());
+    }
+    state
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    #[test]
+    fn any_bytes_are_read_as_any_entry_without_a_panic(kind in any::<u8>(), bytes in vec(any::<u8>(), 0..120)) {
+        for kind in [kind, kind % 8] {
+            if let Ok(entry) = Entry::decode(kind, &bytes) {
+                let again = entry.encode();
+                prop_assert_eq!(Entry::decode(entry.kind(), &again), Ok(entry.clone()));
+            }
+        }
+        let _ = State::decode(&bytes);
+    }
+
+    #[test]
+    fn entries_come_back_and_damaged_ones_do_no_harm(
+        (kind, bytes) in record(),
+        changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        cut in any::<Option<prop::sample::Index>>(),
+    ) {
+        let entry = Entry::decode(kind, &bytes).unwrap();
+        prop_assert_eq!(entry.encode(), bytes.clone());
+        let mut damaged = bytes;
+        change(&mut damaged, &changes, cut);
+        let _ = Entry::decode(kind, &damaged);
+    }
+
+    #[test]
+    fn a_state_comes_back_and_a_damaged_one_does_no_harm(
+        records in vec(record(), 0..12),
+        changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        cut in any::<Option<prop::sample::Index>>(),
+    ) {
+        let bytes = state_after(&records).encode();
+        prop_assert_eq!(State::decode(&bytes).unwrap().encode(), bytes.clone());
+        let mut damaged = bytes;
+        change(&mut damaged, &changes, cut);
+        let _ = State::decode(&damaged);
+    }
+
+    #[test]
+    fn a_log_of_damaged_records_is_recovered_or_refused(
+        records in vec(record(), 1..10),
+        damaged in any::<prop::sample::Index>(),
+        changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        from in 0u64..4,
+        state in any::<bool>(),
+    ) {
+        let checkpoint = state.then(|| Checkpoint {
+            applied: Stamp(2),
+            replay_from: Stamp(from),
+            state: state_after(&records[..records.len().min(2)]).encode(),
+        });
+        let Ok(mut recovery) = Recovery::new(ServerConfig::default(), SpaceId(1), checkpoint.as_ref(), PageId::MAX.get())
+        else {
+            // There is no entry before the first.
+            prop_assert_eq!((state, from), (true, 0));
+            return Ok(());
+        };
+        let mut records = records;
+        let at = damaged.index(records.len());
+        change(&mut records[at].1, &changes, None);
+        for (i, (kind, bytes)) in records.iter().enumerate() {
+            if recovery.replay(Stamp(i as u64 + 1), *kind, bytes).is_err() {
+                return Ok(());
+            }
+        }
+        let mut out = Default::default();
+        let _ = recovery.finish(Default::default(), &mut out);
+    }
+}

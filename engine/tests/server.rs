@@ -1,0 +1,287 @@
+//! The server alone, spoken to by hand: what no honest client sends, and what the network does to what they send.
+
+use tercel_engine::limits::{CLIENTS_MAX, REVOKING_MAX};
+use tercel_engine::server::{Conn, Effect, Effects, Input, Recovery, Server, ServerConfig};
+use tercel_engine::time::Now;
+use tercel_wire::class::FORWARD;
+use tercel_wire::frame::{Deframer, Header, Kind};
+use tercel_wire::id::{ClassId, ClientId, Epoch, OpId, Oref, PageId, SpaceId, Stamp};
+use tercel_wire::layout::{Layout, Shape};
+use tercel_wire::message::*;
+use tercel_wire::schema::Scalar;
+
+struct Hand {
+    server: Server,
+    now: Now,
+    last: Stamp,
+}
+
+/// What the server answered: to whom, what, with which call.
+type Said = Vec<(Conn, Kind, u64, Vec<u8>)>;
+
+const A: Conn = Conn(1);
+const B: Conn = Conn(2);
+
+impl Hand {
+    fn new() -> Hand {
+        Hand::with(ServerConfig::default())
+    }
+
+    fn with(config: ServerConfig) -> Hand {
+        let mut out = Effects::default();
+        let server = Recovery::new(config, SpaceId(1), None, 0).unwrap().finish(Now(0), &mut out).unwrap();
+        let mut hand = Hand { server, now: Now(1_000_000), last: Stamp::ZERO };
+        hand.take(out);
+        hand.sync();
+        hand
+    }
+
+    fn take(&mut self, out: Effects) -> Said {
+        let mut said = Said::new();
+        for effect in out.list {
+            match effect {
+                Effect::Send(conn, bytes) => {
+                    let mut d = Deframer::default();
+                    d.push(&bytes);
+                    while let Some((h, body)) = d.next_frame().unwrap() {
+                        said.push((conn, h.kind, h.call, body.to_vec()));
+                    }
+                }
+                // Bye is what clients say; here it stands for the end of a connection.
+                Effect::Close(conn) => said.push((conn, Kind::Bye, 0, vec![])),
+                Effect::Log { stamp, .. } => self.last = stamp,
+                Effect::Read(_) | Effect::Install { .. } | Effect::Truncate(_) => {}
+                Effect::Stop(why) => panic!("{why}"),
+            }
+        }
+        said
+    }
+
+    fn input(&mut self, input: Input<'_>) -> Said {
+        let mut out = Effects::default();
+        self.server.handle(self.now, input, &mut out);
+        self.take(out)
+    }
+
+    fn sync(&mut self) -> Said {
+        self.input(Input::Synced(self.last))
+    }
+
+    fn send(&mut self, conn: Conn, kind: Kind, write: impl FnOnce(&mut Vec<u8>)) -> Said {
+        let mut body = Vec::new();
+        write(&mut body);
+        let header = Header { body_bytes: body.len() as u32, ..Header::new(kind, 7) };
+        self.input(Input::Frame(conn, header, &body))
+    }
+
+    fn greet(&mut self, conn: Conn, client: u64, connection: u32) -> Said {
+        self.input(Input::Connected(conn));
+        self.hello(conn, client, connection)
+    }
+
+    fn hello(&mut self, conn: Conn, client: u64, connection: u32) -> Said {
+        let hello = Hello {
+            client: ClientId(client),
+            connection,
+            version_min: 1,
+            version_max: 1,
+            space: SpaceId(0),
+            resume: None,
+        };
+        self.send(conn, Kind::Hello, |o| hello.encode(o))
+    }
+
+    /// A class of one number, durable.
+    fn define(&mut self, conn: Conn) -> ClassId {
+        self.send(conn, Kind::Define, |o| layout("C").encode(o));
+        let said = self.sync();
+        let (_, _, _, body) = said.iter().find(|(_, k, ..)| *k == Kind::Defined).expect("defined");
+        ClassId(u16::from_le_bytes([body[0], body[1]]))
+    }
+
+    fn lease(&mut self, conn: Conn) -> PageId {
+        let said = self.send(conn, Kind::Lease, |o| Lease { pages: 1 }.encode(o));
+        Leased::decode(&said[0].3).unwrap().pages[0]
+    }
+
+    fn commit(&mut self, conn: Conn, op: OpId, effects: &Effects_<'_>) -> Said {
+        let mut bytes = Vec::new();
+        effects.encode(&mut bytes);
+        self.send(conn, Kind::Commit, |o| Commit { op, parts: 0, bytes: &bytes }.encode(o))
+    }
+
+    fn resolve(&mut self, conn: Conn, op: OpId) -> Said {
+        self.send(conn, Kind::Resolve, |o| Resolve { op }.encode(o))
+    }
+}
+
+type Effects_<'a> = tercel_wire::message::Effects<'a>;
+
+fn layout(name: &str) -> Layout {
+    Layout::new(name.into(), vec![("n".into(), Shape::Scalar(Scalar::U32))])
+}
+
+fn op(client: u64, seq: u32) -> OpId {
+    OpId { client: ClientId(client), slot: 0, seq, epoch: Epoch(1) }
+}
+
+fn object(class: ClassId) -> Vec<u8> {
+    let mut bytes = class.0.to_le_bytes().to_vec();
+    bytes.extend([0, 0, 1, 2, 3, 4]);
+    bytes
+}
+
+fn make(page: PageId, slot: u16, object: &[u8]) -> Effects_<'_> {
+    let write = Write { oref: Oref::new(page, slot).unwrap(), new: true, object };
+    Effects_ { base: Stamp(1), reads: vec![], writes: vec![write] }
+}
+
+fn outcomes(said: &Said) -> Vec<Outcome> {
+    let verdicts = said.iter().filter(|(_, k, ..)| *k == Kind::Verdict);
+    verdicts.map(|(.., body)| Verdict::decode(body).unwrap().outcome).collect()
+}
+
+fn closed(said: &Said, conn: Conn) -> bool {
+    said.iter().any(|(c, k, ..)| *c == conn && *k == Kind::Bye)
+}
+
+#[test]
+fn a_commit_that_arrives_twice_is_executed_once() {
+    let mut h = Hand::new();
+    h.greet(A, 5, 1);
+    let (class, page) = (h.define(A), h.lease(A));
+    let object = object(class);
+    let effects = make(page, 0, &object);
+    assert_eq!(outcomes(&h.commit(A, op(5, 1), &effects)), []);
+    assert_eq!(outcomes(&h.commit(A, op(5, 1), &effects)), []);
+    let [Outcome::Committed(stamp)] = outcomes(&h.sync())[..] else { panic!("one answer") };
+    assert_eq!(outcomes(&h.commit(A, op(5, 1), &effects)), [Outcome::Committed(stamp)]);
+    assert_eq!(h.server.stats().commits, 1);
+}
+
+#[test]
+fn what_was_said_not_to_be_executed_never_will_be() {
+    let mut h = Hand::new();
+    h.greet(A, 5, 1);
+    let (class, page) = (h.define(A), h.lease(A));
+    assert_eq!(outcomes(&h.resolve(A, op(5, 1))), [Outcome::NotExecuted]);
+    let object = object(class);
+    assert_eq!(outcomes(&h.commit(A, op(5, 1), &make(page, 0, &object))), [Outcome::NotExecuted]);
+    // Nor on another connection, nor an operation of another life.
+    h.greet(B, 5, 2);
+    let page = h.lease(B);
+    assert_eq!(outcomes(&h.commit(B, op(5, 1), &make(page, 0, &object))), [Outcome::NotExecuted]);
+    let old = OpId { epoch: Epoch(0), ..op(5, 2) };
+    assert_eq!(outcomes(&h.commit(B, old, &make(page, 0, &object))), [Outcome::NotExecuted]);
+    assert_eq!(outcomes(&h.commit(B, op(5, 2), &make(page, 0, &object))), []);
+    assert_eq!(h.server.stats().commits, 1);
+}
+
+#[test]
+fn an_older_connection_never_takes_a_younger_ones_place() {
+    let mut h = Hand::new();
+    h.greet(B, 5, 2);
+    assert!(closed(&h.greet(A, 5, 1), A));
+    assert!(h.send(B, Kind::Ping, |_| ()).iter().any(|(_, k, ..)| *k == Kind::Pong));
+}
+
+#[test]
+fn a_connection_greets_once() {
+    let mut h = Hand::new();
+    h.greet(A, 5, 1);
+    assert!(closed(&h.hello(A, 6, 1), A));
+}
+
+#[test]
+fn parts_out_of_order_cost_the_transaction_and_nothing_else() {
+    let mut h = Hand::new();
+    h.greet(A, 5, 1);
+    for index in [1, 0, 2] {
+        let said = h.send(A, Kind::Part, |o| Part { op: op(5, 1), index, bytes: b"xx" }.encode(o));
+        // A refusal of no call in particular would end the client.
+        assert_eq!(said, []);
+    }
+    let said = h.send(A, Kind::Commit, |o| Commit { op: op(5, 1), parts: 3, bytes: b"" }.encode(o));
+    assert_eq!(outcomes(&said), [Outcome::Full(Limit::Transaction)]);
+    assert!(!closed(&said, A));
+}
+
+#[test]
+fn a_commit_that_cannot_be_read_ends_its_connection() {
+    let mut h = Hand::new();
+    h.greet(A, 5, 1);
+    let said = h.send(A, Kind::Commit, |o| Commit { op: op(5, 1), parts: 0, bytes: b"nonsense" }.encode(o));
+    assert!(closed(&said, A));
+}
+
+#[test]
+fn clients_write_what_they_may_and_no_forwards() {
+    let mut h = Hand::new();
+    h.greet(A, 5, 1);
+    h.greet(B, 6, 1);
+    let (class, page) = (h.define(A), h.lease(A));
+    let oref = Oref::new(page, 0).unwrap();
+    let (good, forward) = (object(class), object(FORWARD));
+    assert_eq!(outcomes(&h.commit(A, op(5, 1), &make(page, 0, &forward))), [Outcome::Invalid(oref)]);
+    assert_eq!(outcomes(&h.commit(B, op(6, 1), &make(page, 0, &good))), [Outcome::Invalid(oref)]);
+    let unknown = object(ClassId(4_000));
+    assert_eq!(outcomes(&h.commit(A, op(5, 2), &make(page, 0, &unknown))), [Outcome::Invalid(oref)]);
+    assert_eq!(outcomes(&h.commit(A, op(5, 3), &make(page, 0, &good))), []);
+}
+
+#[test]
+fn a_class_is_heard_of_when_it_is_durable() {
+    let mut h = Hand::new();
+    h.greet(A, 5, 1);
+    h.greet(B, 6, 1);
+    let known = |h: &mut Hand| {
+        let said = h.send(B, Kind::Catalogue, |_| ());
+        Classes::decode(&said[0].3).unwrap().classes.len()
+    };
+    assert_eq!(h.send(A, Kind::Define, |o| layout("C").encode(o)), []);
+    assert_eq!(h.send(B, Kind::Define, |o| layout("C").encode(o)), []);
+    assert_eq!(known(&mut h), 0);
+    let said = h.sync();
+    assert_eq!(said.iter().filter(|(_, k, ..)| *k == Kind::Defined).count(), 2);
+    assert_eq!(known(&mut h), 1);
+}
+
+#[test]
+fn a_client_that_gives_no_page_back_is_cut_off() {
+    let mut h = Hand::with(ServerConfig { subscriptions_max: 4, ..ServerConfig::default() });
+    h.greet(A, 5, 1);
+    let asked = (1..).find(|n| {
+        let page = PageId::new(*n).unwrap();
+        closed(&h.send(A, Kind::Fetch, |o| Fetch { page, fetch: *n }.encode(o)), A)
+    });
+    let least = REVOKING_MAX as u32;
+    assert!(asked.is_some_and(|n| (least..2 * least + 10).contains(&n)), "{asked:?}");
+}
+
+#[test]
+fn a_connected_client_that_is_evicted_is_told_and_may_come_back_as_another() {
+    let mut h = Hand::new();
+    h.greet(A, 1, 1);
+    let (class, page) = (h.define(A), h.lease(A));
+    let object = object(class);
+    h.commit(A, op(1, 1), &make(page, 0, &object));
+    let mut told = false;
+    for client in 2..CLIENTS_MAX as u64 + 2 {
+        let conn = Conn(client);
+        h.greet(conn, client, 1);
+        let page = h.lease(conn);
+        let said = h.commit(conn, op(client, 1), &make(page, 0, &object));
+        told |= closed(&said, A);
+        h.input(Input::Disconnected(conn));
+    }
+    assert!(told);
+    h.sync();
+    let refused = h.greet(Conn(90_000), 1, 2);
+    assert!(
+        refused
+            .iter()
+            .any(|(_, k, _, b)| *k == Kind::Refused && Refused::decode(b).unwrap().reason == Reason::Evicted)
+    );
+    let welcome = h.greet(Conn(90_001), 77_777, 1);
+    assert!(welcome.iter().any(|(_, k, ..)| *k == Kind::Welcome));
+}
