@@ -72,6 +72,9 @@ pub struct Serve {
     /// Memory for cached pages
     #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "64M")]
     pub cache: usize,
+    /// Stop when standard input ends: whoever started this has ended
+    #[arg(long, hide = true)]
+    pub until_eof: bool,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -198,7 +201,8 @@ pub struct Check {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
   tercel bench oo7 --quick
-  tercel bench commit --json")]
+  tercel bench commit --json
+  tercel bench idle --connections 10000")]
 pub struct Bench {
     /// What to measure
     #[arg(value_enum)]
@@ -212,6 +216,9 @@ pub struct Bench {
     /// Where to put the data
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
+    /// Suite idle: how many connections do nothing
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub connections: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -222,6 +229,8 @@ pub enum Suite {
     Commit,
     /// Import and closures of the package graph
     Graph,
+    /// What connections that do nothing cost: memory, and time of those that do something
+    Idle,
 }
 
 /// A number of bytes with an optional K, M or G.

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tercel::{Server, ServerConfig};
@@ -18,6 +19,7 @@ pub fn run(args: &args::Serve) -> Outcome {
         ..ServerConfig::new(&args.data)
     };
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    raise_descriptors();
     let server = Server::start(config)?;
     let recovered = server.recovered();
     let how = match (recovered.created, recovered.torn) {
@@ -31,6 +33,13 @@ pub fn run(args: &args::Serve) -> Outcome {
     };
     let at: Vec<String> = server.addresses().iter().map(|a| a.to_string()).collect();
     say!("listening on {} ({}, space {:016x}, {how})", at.join(" "), server.backend(), server.space().0);
+    if args.until_eof {
+        let stopper = server.stopper();
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+            stopper.stop();
+        });
+    }
     let stopper = server.stopper();
     let handle = signals.handle();
     let watcher = std::thread::spawn(move || {
@@ -44,4 +53,11 @@ pub fn run(args: &args::Serve) -> Outcome {
     result?;
     say!("stopped");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Lets this process open as many descriptors as its hard limit allows: each client takes one. The usual soft limit is
+/// for programs that keep descriptors in small sets.
+pub fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }

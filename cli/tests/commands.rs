@@ -208,3 +208,44 @@ fn strangers_do_not_disturb_a_server() {
     let answer = out(&tercel(&["query", "depends", "lib", "--server", &server.1]));
     assert_eq!(answer, "core\nextra\n");
 }
+
+#[test]
+fn a_bench_that_is_killed_takes_its_server_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_tercel"))
+        .args(["bench", "commit", "--dir"])
+        .arg(dir.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // The server leaves its process in the lock of its directory, which is in the bench's own.
+    let lock = || -> Option<String> {
+        let own = std::fs::read_dir(dir.path()).ok()?.next()?.ok()?.path();
+        let text = std::fs::read_to_string(own.join("data/lock")).ok()?;
+        text.strip_suffix('\n').map(str::to_owned)
+    };
+    let server = until(lock);
+    // Not asked, not told: nothing in it gets to run.
+    bench.kill().unwrap();
+    bench.wait().unwrap();
+    until(|| (!is_running(&server)).then_some(()));
+}
+
+/// Waits for something to be there.
+fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(std::time::Instant::now() < end, "it did not happen");
+        std::thread::yield_now();
+    }
+}
+
+/// Whether a process runs; one that has ended and is not yet waited for does not.
+fn is_running(process: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
+}

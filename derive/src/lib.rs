@@ -113,6 +113,10 @@ pub fn derive_object(input: TokenStream) -> TokenStream {
 /// `Result<Size, Error>`, the error being that of a part of it that had to be fetched. Something that is changed by
 /// itself, shared or large is better an [`Object`](macro@Object) behind a `Ref`.
 ///
+/// It can also be the element of a list, `List<Size>`, which is read whole as well: its accessor gives
+/// `Result<Vec<Size>, Error>`. A list of records that hold nothing but numbers may have any length; one of records with
+/// references, texts or lists in them has at most 1,024 bytes.
+///
 /// The attributes and limits are those of [`Object`](macro@Object), but that every name of a field will do, for there
 /// are no accessors. A record cannot contain itself, not even in a list.
 #[proc_macro_derive(Record, attributes(object))]

@@ -65,11 +65,6 @@ fn class(input: &Input) -> TokenStream {
 
             const SCHEMA: #schema_type = #schema;
 
-            fn type_index() -> &'static #record::TypeIndex {
-                static INDEX: #record::TypeIndex = #record::TypeIndex::new();
-                &INDEX
-            }
-
             #[allow(deprecated)]
             fn encode(&self, e: &mut #record::Encoder<'_>) {
                 #(#puts)*
@@ -88,6 +83,16 @@ fn implementation(input: &Input, view: &Ident, edit: &Ident) -> TokenStream {
         quote!(#field: #load(stored, #at)?,)
     });
     quote! {
+        // SAFETY: the static is inside this function, where nobody else can name it, and the type is not generic.
+        #[automatically_derived]
+        unsafe impl #private::Typed for #ident {
+            #[inline]
+            fn index() -> &'static #private::TypeIndex {
+                static INDEX: #private::TypeIndex = #private::TypeIndex::new();
+                &INDEX
+            }
+        }
+
         #[automatically_derived]
         impl #private::Object for #ident {
             type View<'t> = #view<'t>;

@@ -12,6 +12,7 @@ pub fn record(input: &Input) -> TokenStream {
     let private = quote!(#krate::__private);
     let wire = quote!(#private::wire);
     let result = quote!(::core::result::Result<Self, #private::Error>);
+    let results = quote!(::core::result::Result<::std::vec::Vec<Self>, #private::Error>);
     let owner = quote!(#private::Record);
     let schema = schema(input);
     let assertions = assertions(input, &owner);
@@ -66,6 +67,22 @@ pub fn record(input: &Input) -> TokenStream {
 
                 fn load(stored: &#private::Stored<'_>, at: ::core::primitive::usize) -> #result {
                     <Self as #private::Record>::load_fields(stored, at)
+                }
+            }
+
+            #[automatically_derived]
+            impl #private::ListField for #ident {
+                type Items<'a, 't, T: #private::Object> = #results where 't: 'a;
+
+                fn items<'a, 't, T: #private::Object>(
+                    obj: &'a #private::RawObj<'t, T>,
+                    at: ::core::primitive::usize,
+                ) -> Self::Items<'a, 't, T> {
+                    #private::load_elements(&obj.stored(), at)
+                }
+
+                fn load_items(stored: &#private::Stored<'_>, at: ::core::primitive::usize) -> #results {
+                    #private::load_elements(stored, at)
                 }
             }
 

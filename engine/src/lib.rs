@@ -29,10 +29,14 @@ pub mod txn;
 
 pub use error::Error;
 
+#[doc(hidden)]
+pub use tercel_heap::mutant;
+
 /// What derived code needs. Not for people.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::error::Error;
-    pub use crate::object::{Field, Object, RawMut, RawObj, Record, Stored};
+    pub use crate::object::{Field, ListField, Object, RawMut, RawObj, Record, Stored, load_elements};
+    pub use tercel_heap::{TypeIndex, Typed};
     pub use tercel_wire as wire;
 }

@@ -18,6 +18,10 @@ pub const LEASE_PAGES: u16 = 64;
 /// it writes them.
 pub const LEASED_PAGES_MAX: usize = 1 << 16;
 
+/// Pages that a session may lease, beyond those in which it made something, without making anything in them: two bulk
+/// loads at once. A page once leased is never given to another, so this bounds what a client can use up for nothing.
+pub const LEASED_UNUSED_MAX: usize = 1 << 15;
+
 /// Silence after which a side asks the other, in milliseconds. Twice this stops serializable reads.
 pub const KEEPALIVE_MS: u32 = 2_000;
 

@@ -4,24 +4,26 @@
 //! its thread. What can need a page (following a reference, reading a part that is in chunks) returns a `Result`, the
 //! rest does not.
 
+mod elements;
+
 use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::ops::Deref;
 
-use tercel_heap::View;
+use tercel_heap::{Items, Lent, Step, Typed, View};
 use tercel_wire::class;
 use tercel_wire::id::Oref;
 use tercel_wire::layout::{self, Var};
-use tercel_wire::record::{
-    Bytes, Class, Encoder, Fixed, HEADER_BYTES, List, Ref, Target, Text, TypeIndex, Value,
-};
+use tercel_wire::record::{Bytes, Class, Encoder, Fixed, HEADER_BYTES, List, Ref, Target, Text, Value};
 use tercel_wire::schema::{Schema, Type};
 
 use crate::error::Error;
 use crate::txn::{Boxed, Tx};
 
+pub use elements::load_elements;
+
 /// A class of objects. Written by `#[derive(Object)]`; not meant to be written by hand.
-pub trait Object: Class {
+pub trait Object: Typed {
     /// What reads an object: a method for each field.
     type View<'t>;
     /// What changes one: a setter for each field.
@@ -73,7 +75,8 @@ impl<'t, T: Object> Obj<'t, T> {
 
     /// Its reference, to keep or to write into other objects.
     pub fn reference(&self) -> Ref<T> {
-        Ref::new(T::raw(&self.0).view.oref())
+        let (oref, hint) = T::raw(&self.0).view.token();
+        Ref::with_hint(oref, hint)
     }
 
     /// All its fields as a value, large parts read in.
@@ -246,7 +249,7 @@ impl<U: Target> Field for Ref<U> {
         't: 'a;
     #[inline(always)]
     fn got<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Link<'a, 't, T, U> {
-        Link { holder: &obj.view, at, tx: obj.tx, class: PhantomData }
+        Link { holder: Lent::new(&obj.view), at, tx: obj.tx, class: PhantomData }
     }
     fn load(stored: &Stored<'_>, at: usize) -> Result<Ref<U>, Error> {
         Ok(Ref::new(stored.oref(at)))
@@ -255,7 +258,7 @@ impl<U: Target> Field for Ref<U> {
 
 /// A reference field of an object at hand: can be followed, or taken as a value.
 pub struct Link<'a, 't, H, T> {
-    holder: &'a View<'t, H>,
+    holder: Lent<'a, 't, H>,
     at: usize,
     tx: &'t Tx<'t>,
     class: PhantomData<fn() -> T>,
@@ -278,7 +281,7 @@ impl<'t, H: Class, T: Object> Link<'_, 't, H, T> {
     /// The object. Null is `NotFound`; see [`Link::opt`].
     #[inline(always)]
     pub fn get(&self) -> Result<Obj<'t, T>, Error> {
-        match self.tx.follow(self.holder, self.at)? {
+        match self.tx.follow(&self.holder, self.at)? {
             Some(obj) => Ok(obj),
             None => Err(*null()),
         }
@@ -287,7 +290,7 @@ impl<'t, H: Class, T: Object> Link<'_, 't, H, T> {
     /// The object, or none if the reference is null.
     #[inline(always)]
     pub fn opt(&self) -> Result<Option<Obj<'t, T>>, Error> {
-        self.tx.follow(self.holder, self.at)
+        self.tx.follow(&self.holder, self.at)
     }
 }
 
@@ -311,7 +314,10 @@ impl<E: ListField> Field for List<E> {
 }
 
 /// A type that the elements of a list can have.
-#[diagnostic::on_unimplemented(message = "a list cannot have elements of type `{Self}`")]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be an element of a list",
+    note = "elements are: u8 to u64, i8 to i64, f32, f64, bool, arrays of them, Text, Bytes, Ref<T>, List<T>, Option<T> and types with #[derive(Record)]"
+)]
 pub trait ListField: Value + Sized {
     /// What reading the list gives.
     type Items<'a, 't, T: Object>
@@ -358,25 +364,6 @@ impl<E: Element> ListField for E {
     }
 }
 
-impl ListField for Text {
-    type Items<'a, 't, T: Object>
-        = Result<Vec<Text>, Error>
-    where
-        't: 'a;
-    fn items<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Result<Vec<Text>, Error> {
-        Text::load_items(&obj.stored(), at)
-    }
-    fn load_items(stored: &Stored<'_>, at: usize) -> Result<Vec<Text>, Error> {
-        load_elements(stored, at)
-    }
-}
-
-/// Elements that are read one by one from the record.
-pub fn load_elements<E: Field>(stored: &Stored<'_>, at: usize) -> Result<Vec<E>, Error> {
-    let Var::Here { at, len } = layout::var(&stored.body, at) else { return Ok(Vec::new()) };
-    (0..len).map(|i| E::load(stored, at + i * E::TYPE.size())).collect()
-}
-
 impl<U: Target> ListField for Ref<U> {
     type Items<'a, 't, T: Object>
         = Refs<'a, 't, T, U>
@@ -384,7 +371,7 @@ impl<U: Target> ListField for Ref<U> {
         't: 'a;
     #[inline(always)]
     fn items<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Refs<'a, 't, T, U> {
-        Refs { holder: &obj.view, list: at, tx: obj.tx, class: PhantomData }
+        Refs { holder: Lent::new(&obj.view), list: at, tx: obj.tx, class: PhantomData }
     }
     fn load_items(stored: &Stored<'_>, at: usize) -> Result<Vec<Ref<U>>, Error> {
         match layout::var(&stored.body, at) {
@@ -401,7 +388,7 @@ impl<U: Target> ListField for Ref<U> {
 
 /// A list of references in an object at hand.
 pub struct Refs<'a, 't, H, T> {
-    holder: &'a View<'t, H>,
+    holder: Lent<'a, 't, H>,
     list: usize,
     tx: &'t Tx<'t>,
     class: PhantomData<fn() -> T>,
@@ -441,7 +428,7 @@ impl<H: Class, T> Refs<'_, '_, H, T> {
 impl<'a, 't, H: Class, T> Refs<'a, 't, H, T> {
     /// The same references, expecting another class.
     pub fn cast<U>(&self) -> Refs<'a, 't, H, U> {
-        Refs { holder: self.holder, list: self.list, tx: self.tx, class: PhantomData }
+        Refs { holder: self.holder.clone(), list: self.list, tx: self.tx, class: PhantomData }
     }
 
     /// Reference `i` as a value; none beyond the end.
@@ -492,28 +479,48 @@ impl<'a, 't, H: Class, T: Object> Refs<'a, 't, H, T> {
     /// Object `i`; none beyond the end, or if the reference is null.
     #[inline]
     pub fn get(&self, i: usize) -> Result<Option<Obj<'t, T>>, Error> {
+        match self.holder.items(self.list).nth::<T>(i) {
+            Some(step) => self.tx.arrived(step, &self.holder, self.list, i),
+            None => self.get_in_chunks(i),
+        }
+    }
+
+    #[cold]
+    fn get_in_chunks(&self, i: usize) -> Result<Option<Obj<'t, T>>, Error> {
         match self.holder.var(self.list) {
-            Var::Here { len, .. } if i < len => self.tx.follow_item(self.holder, self.list, i),
             Var::Spilled { at, len } if i < len => {
                 let (leaf, i) = self.leaf_of(self.holder.word(at).0, len, i)?;
-                match leaf.var(0) {
-                    Var::Here { len, .. } if i < len => self.tx.follow_item(&leaf, 0, i),
-                    _ => Err(short(leaf.oref())),
+                match leaf.items(0).nth::<T>(i) {
+                    Some(step) => self.tx.arrived(step, &Lent::new(&leaf), 0, i),
+                    None => Err(short(leaf.oref())),
                 }
             }
             _ => Ok(None),
         }
     }
 
+    /// The way through a list in chunks.
+    #[inline(never)]
+    fn tree(&self) -> Option<Box<TreeIter<'t>>> {
+        match self.holder.var(self.list) {
+            Var::Spilled { at, .. } => Some(TreeIter::new(self.holder.word(at).0)),
+            _ => None,
+        }
+    }
+
     /// The objects in order; null references are left out.
     #[inline(always)]
     pub fn iter(&self) -> RefsIter<'a, 't, H, T> {
-        let (len, tree) = match self.holder.var(self.list) {
-            Var::None => (0, None),
-            Var::Here { len, .. } => (len, None),
-            Var::Spilled { at, .. } => (0, Some(TreeIter::new(self.holder.word(at).0))),
-        };
-        RefsIter { tx: self.tx, holder: self.holder, list: self.list, next: 0, len, tree, class: PhantomData }
+        let items = self.holder.items(self.list);
+        let tree = if items.left() == 0 { self.tree() } else { None };
+        RefsIter {
+            tx: self.tx,
+            holder: self.holder.clone(),
+            list: self.list,
+            items,
+            tree,
+            class: PhantomData,
+        }
     }
 }
 
@@ -529,11 +536,10 @@ impl<'a, 't, H: Class, T: Object> IntoIterator for Refs<'a, 't, H, T> {
 /// Goes through the objects of a [`Refs`].
 pub struct RefsIter<'a, 't, H, T> {
     tx: &'t Tx<'t>,
-    holder: &'a View<'t, H>,
+    holder: Lent<'a, 't, H>,
     list: usize,
-    next: usize,
-    /// Elements that are in the object; none if the list is in chunks.
-    len: usize,
+    /// Elements that are in the object and left; none if the list is in chunks.
+    items: Items<'a, 't, H>,
     tree: Option<Box<TreeIter<'t>>>,
     class: PhantomData<fn() -> T>,
 }
@@ -545,13 +551,16 @@ impl<'t, H: Class, T: Object> Iterator for RefsIter<'_, 't, H, T> {
     // most of the time of a step.
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
-        while self.next < self.len {
-            let i = self.next;
-            self.next += 1;
-            match self.tx.follow_item(self.holder, self.list, i) {
-                Ok(None) => {}
-                Ok(Some(obj)) => return Some(Ok(obj)),
-                Err(e) => return Some(Err(e)),
+        while let Some(step) = self.items.follow::<T>() {
+            if let Step::Hit(view) = step {
+                return Some(Ok(Obj::new(view, self.tx)));
+            }
+            if let Step::Slow = step {
+                match self.tx.item_slow(self.holder.clone(), self.list, self.items.left()) {
+                    Ok(None) => {}
+                    Ok(Some(obj)) => return Some(Ok(*obj)),
+                    Err(e) => return Some(Err(*e)),
+                }
             }
         }
         match self.tree.as_mut()?.next(self.tx) {
@@ -589,7 +598,9 @@ impl<'t> TreeIter<'t> {
             let Some(leaf) = &self.leaf else { return Ok(None) };
             let i = self.next;
             self.next += 1;
-            if let Some(obj) = tx.follow_item(leaf, 0, i)? {
+            if let Some(step) = leaf.items(0).nth::<T>(i)
+                && let Some(obj) = tx.arrived(step, &Lent::new(leaf), 0, i)?
+            {
                 return Ok(Some(Box::new(obj)));
             }
         }
@@ -681,16 +692,16 @@ macro_rules! built_in {
         pub(crate) enum $name {}
         impl Class for $name {
             const SCHEMA: Schema = class::BUILT_IN[$id.0 as usize - 1].1;
-            fn type_index() -> &'static TypeIndex {
-                static INDEX: TypeIndex = TypeIndex::new();
-                &INDEX
-            }
             fn encode(&self, _: &mut Encoder<'_>) {
                 match *self {}
             }
         }
     };
 }
+tercel_heap::typed!(BytesLeaf);
+tercel_heap::typed!(RefsLeaf);
+tercel_heap::typed!(ChunkNode);
+tercel_heap::typed!(Root);
 built_in!(BytesLeaf, class::BYTES_LEAF, "A leaf with bytes.");
 built_in!(RefsLeaf, class::REFS_LEAF, "A leaf with references.");
 built_in!(ChunkNode, class::CHUNK_NODE, "A node above leaves or nodes.");
@@ -705,10 +716,6 @@ pub(crate) struct Root {
 
 impl Class for Root {
     const SCHEMA: Schema = class::BUILT_IN[0].1;
-    fn type_index() -> &'static TypeIndex {
-        static INDEX: TypeIndex = TypeIndex::new();
-        &INDEX
-    }
     fn encode(&self, e: &mut Encoder<'_>) {
         self.name.put(e, Self::SCHEMA.offset(0));
         self.target.put(e, Self::SCHEMA.offset(1));

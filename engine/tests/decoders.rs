@@ -57,9 +57,9 @@ fn record() -> impl Strategy<Value = (u8, Vec<u8>)> {
     });
     let small = prop_oneof![
         Just(Entry::Genesis),
-        any::<u32>().prop_map(|e| Entry::Epoch(Epoch(e))),
+        (0..u32::MAX).prop_map(|e| Entry::Epoch(Epoch(e))),
         (0u64..5).prop_map(|c| Entry::Evict(ClientId(c))),
-        any::<u32>().prop_map(Entry::Lease),
+        (0..=PageId::MAX.get() + 1).prop_map(Entry::Lease),
     ];
     prop_oneof![4 => commit, 1 => define, 2 => small.prop_map(|e| (e.kind(), e.encode()))]
 }
@@ -140,8 +140,8 @@ proptest! {
         });
         let Ok(mut recovery) = Recovery::new(ServerConfig::default(), SpaceId(1), checkpoint.as_ref(), PageId::MAX.get())
         else {
-            // There is no entry before the first.
-            prop_assert_eq!((state, from), (true, 0));
+            // There is no entry before the first, and none may be missing behind the state.
+            prop_assert!(state && (from == 0 || from > records.len().min(2) as u64 + 1));
             return Ok(());
         };
         let mut records = records;

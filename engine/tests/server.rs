@@ -1,7 +1,9 @@
 //! The server alone, spoken to by hand: what no honest client sends, and what the network does to what they send.
 
-use tercel_engine::limits::{CLIENTS_MAX, REVOKING_MAX};
-use tercel_engine::server::{Conn, Effect, Effects, Input, Recovery, Server, ServerConfig};
+use tercel_engine::limits::{CLIENTS_MAX, LEASED_UNUSED_MAX, REVOKING_MAX};
+use tercel_engine::server::{
+    Checkpoint, Conn, Effect, Effects, Input, LogRoom, Recovery, Server, ServerConfig,
+};
 use tercel_engine::time::Now;
 use tercel_wire::class::FORWARD;
 use tercel_wire::frame::{Deframer, Header, Kind};
@@ -14,6 +16,9 @@ struct Hand {
     server: Server,
     now: Now,
     last: Stamp,
+    /// What is to be stored, and below what the log is no longer needed.
+    installs: Vec<Option<Checkpoint>>,
+    truncated: Stamp,
 }
 
 /// What the server answered: to whom, what, with which call.
@@ -30,7 +35,13 @@ impl Hand {
     fn with(config: ServerConfig) -> Hand {
         let mut out = Effects::default();
         let server = Recovery::new(config, SpaceId(1), None, 0).unwrap().finish(Now(0), &mut out).unwrap();
-        let mut hand = Hand { server, now: Now(1_000_000), last: Stamp::ZERO };
+        let mut hand = Hand {
+            server,
+            now: Now(1_000_000),
+            last: Stamp::ZERO,
+            installs: Vec::new(),
+            truncated: Stamp::ZERO,
+        };
         hand.take(out);
         hand.sync();
         hand
@@ -50,7 +61,9 @@ impl Hand {
                 // Bye is what clients say; here it stands for the end of a connection.
                 Effect::Close(conn) => said.push((conn, Kind::Bye, 0, vec![])),
                 Effect::Log { stamp, .. } => self.last = stamp,
-                Effect::Read(_) | Effect::Install { .. } | Effect::Truncate(_) => {}
+                Effect::Install { checkpoint, .. } => self.installs.push(checkpoint),
+                Effect::Truncate(stamp) => self.truncated = stamp,
+                Effect::Read(_) => {}
                 Effect::Stop(why) => panic!("{why}"),
             }
         }
@@ -136,9 +149,21 @@ fn make(page: PageId, slot: u16, object: &[u8]) -> Effects_<'_> {
     Effects_ { base: Stamp(1), reads: vec![], writes: vec![write] }
 }
 
+/// What was answered about operations: in verdicts, or by the stream, for those that were executed.
 fn outcomes(said: &Said) -> Vec<Outcome> {
-    let verdicts = said.iter().filter(|(_, k, ..)| *k == Kind::Verdict);
-    verdicts.map(|(.., body)| Verdict::decode(body).unwrap().outcome).collect()
+    let mut outcomes = Vec::new();
+    for (_, kind, _, body) in said {
+        match kind {
+            Kind::Verdict => outcomes.push(Verdict::decode(body).unwrap().outcome),
+            Kind::Stream => {
+                let changes = Stream::decode(body).unwrap().changes;
+                let own = changes.iter().filter(|c| c.own.is_some());
+                outcomes.extend(own.map(|c| Outcome::Committed(c.stamp)));
+            }
+            _ => {}
+        }
+    }
+    outcomes
 }
 
 fn closed(said: &Said, conn: Conn) -> bool {
@@ -284,4 +309,148 @@ fn a_connected_client_that_is_evicted_is_told_and_may_come_back_as_another() {
     );
     let welcome = h.greet(Conn(90_001), 77_777, 1);
     assert!(welcome.iter().any(|(_, k, ..)| *k == Kind::Welcome));
+}
+
+/// Who was refused what.
+fn refused(said: &Said) -> Option<(Reason, String)> {
+    let (_, _, _, body) = said.iter().find(|(_, k, ..)| *k == Kind::Refused)?;
+    let refused = Refused::decode(body).unwrap();
+    Some((refused.reason, refused.text))
+}
+
+#[test]
+fn a_client_that_makes_nothing_in_its_pages_gets_no_more_of_them() {
+    let mut h = Hand::new();
+    h.greet(A, 5, 1);
+    let mut leased = 0;
+    let refused = loop {
+        let said = h.send(A, Kind::Lease, |o| Lease { pages: 64 }.encode(o));
+        match refused(&said) {
+            Some(refused) => break refused,
+            None => leased += Leased::decode(&said[0].3).unwrap().pages.len(),
+        }
+        assert!(leased <= LEASED_UNUSED_MAX);
+    };
+    assert_eq!((refused.0, leased), (Reason::Full, LEASED_UNUSED_MAX));
+    // Another client is not the poorer for it.
+    h.greet(B, 6, 1);
+    h.lease(B);
+}
+
+#[test]
+fn a_client_that_fills_its_pages_gets_as_many_as_it_fills() {
+    let mut h = Hand::new();
+    h.greet(A, 5, 1);
+    let class = h.define(A);
+    let object = object(class);
+    let mut first = None;
+    for _ in 0..LEASED_UNUSED_MAX / 64 {
+        let said = h.send(A, Kind::Lease, |o| Lease { pages: 64 }.encode(o));
+        first = first.or(Some(Leased::decode(&said[0].3).unwrap().pages[0]));
+    }
+    assert!(refused(&h.send(A, Kind::Lease, |o| Lease { pages: 64 }.encode(o))).is_some());
+    h.commit(A, op(5, 1), &make(first.unwrap(), 0, &object));
+    let said = h.send(A, Kind::Lease, |o| Lease { pages: 64 }.encode(o));
+    assert_eq!(Leased::decode(&said[0].3).unwrap().pages.len(), 2);
+}
+
+#[test]
+fn a_class_with_which_the_catalogue_could_not_be_sent_is_refused() {
+    let mut h = Hand::new();
+    h.greet(A, 5, 1);
+    let wide = |n: usize| {
+        let fields = (0..250).map(|i| (format!("{i:0120}"), Shape::Scalar(Scalar::U32))).collect();
+        Layout::new(format!("C{n}"), fields)
+    };
+    let mut defined = 0;
+    let (reason, text) = loop {
+        if let Some(refused) = refused(&h.send(A, Kind::Define, |o| wide(defined).encode(o))) {
+            break refused;
+        }
+        h.sync();
+        defined += 1;
+        assert!(defined < 100);
+    };
+    assert!(reason == Reason::Schema && text.contains("one message"), "{text}");
+    // What there is can be sent, and what is small can be defined.
+    let said = h.send(A, Kind::Catalogue, |_| ());
+    assert_eq!(Classes::decode(&said[0].3).unwrap().classes.len(), defined);
+    h.define(A);
+}
+
+/// A client with an object that it changes again and again.
+fn changing(h: &mut Hand) -> impl FnMut(&mut Hand) -> Said + use<> {
+    h.greet(A, 5, 1);
+    let (class, page) = (h.define(A), h.lease(A));
+    let object = object(class);
+    h.commit(A, op(5, 1), &make(page, 0, &object));
+    h.sync();
+    let mut seq = 1;
+    move |h| {
+        seq += 1;
+        let write = Write { oref: Oref::new(page, 0).unwrap(), new: false, object: &object };
+        let effects = Effects_ { base: h.last, reads: vec![], writes: vec![write] };
+        let mut said = h.commit(A, op(5, seq), &effects);
+        said.extend(h.sync());
+        said
+    }
+}
+
+#[test]
+fn recovery_never_replays_more_than_a_bound_however_little_is_modified() {
+    const ENTRIES: u64 = 350_000;
+    let mut h = Hand::new();
+    let mut change = changing(&mut h);
+    let mut behind_max = 0;
+    for _ in 0..ENTRIES {
+        change(&mut h);
+        if !h.installs.is_empty() {
+            h.installs.clear();
+            h.input(Input::Installed);
+        }
+        behind_max = behind_max.max(h.last.0.saturating_sub(h.truncated.0));
+    }
+    assert!((100_000..110_000).contains(&behind_max), "{behind_max}");
+}
+
+#[test]
+fn a_log_that_is_too_long_is_made_shorter_and_commits_wait_for_that() {
+    let mut h = Hand::new();
+    let mut change = changing(&mut h);
+    assert_eq!((outcomes(&change(&mut h)).len(), h.installs.len()), (1, 0));
+    // A checkpoint goes with the first batch, not with the sixteenth.
+    h.input(Input::LogRoom(LogRoom::Tight));
+    assert!(matches!(&h.installs[..], [Some(_)]), "{:?}", h.installs);
+    assert_eq!(outcomes(&change(&mut h)).len(), 1);
+    h.input(Input::LogRoom(LogRoom::Full));
+    assert_eq!(outcomes(&change(&mut h)), []);
+    h.input(Input::Installed);
+    assert!(h.truncated > Stamp(1));
+    h.input(Input::LogRoom(LogRoom::Free));
+    assert_eq!(outcomes(&h.sync()).len(), 1);
+}
+
+#[test]
+fn when_too_many_commits_wait_for_a_long_log_they_are_answered_full() {
+    let mut h = Hand::with(ServerConfig { mob_bytes: 4096, ..ServerConfig::default() });
+    let mut change = changing(&mut h);
+    h.input(Input::LogRoom(LogRoom::Full));
+    let answers: Vec<Outcome> = (0..200).flat_map(|_| outcomes(&change(&mut h))).collect();
+    assert!(!answers.is_empty() && answers.iter().all(|o| *o == Outcome::Full(Limit::Buffer)), "{answers:?}");
+}
+
+#[test]
+fn who_has_nothing_cached_is_not_told_of_every_beat() {
+    let mut h = Hand::new();
+    let mut change = changing(&mut h);
+    h.greet(B, 6, 1);
+    change(&mut h);
+    let beat = |h: &mut Hand| {
+        h.now = Now(h.now.0 + 60_000);
+        h.input(Input::Time).iter().any(|(conn, k, ..)| *conn == B && *k == Kind::Stream)
+    };
+    assert!(!beat(&mut h));
+    h.send(B, Kind::Fetch, |o| Fetch { page: PageId::new(1).unwrap(), fetch: 1 }.encode(o));
+    change(&mut h);
+    assert!(beat(&mut h));
 }

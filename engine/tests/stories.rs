@@ -172,6 +172,27 @@ fn an_answer_that_there_is_nothing_grows_old_while_nobody_looks_at_it() {
 }
 
 #[test]
+fn a_page_that_arrives_damaged_says_nothing_about_what_is_not_in_it() {
+    let w = world(2).with_meanwhile(|w| {
+        w.lock().hold.down = Some(1);
+        w.settle();
+        w.lock().damage_down(1);
+        w.lock().hold.down = None;
+        w.settle();
+    });
+    let (other, unborn) = w.run(0, |tx| Ok((tx.create(&thing(1))?, tx.reserve(&thing(0))?))).unwrap();
+    // Client 1 has the page without the object that is then made in it.
+    assert_eq!(count(&w, 1, other), 1);
+    w.run(0, |tx| tx.fill(unborn, &thing(5))).unwrap();
+    w.settle();
+    w.lock().chaos.meanwhile = 1;
+    let seen = w.run(1, |tx| Ok(tx.find(unborn)?.is_some()));
+    assert!(matches!(seen, Err(Error::Corrupt(_))), "{seen:?}");
+    w.lock().chaos.meanwhile = 0;
+    assert_eq!(count(&w, 1, unborn), 5);
+}
+
+#[test]
 fn a_cut_costs_nothing_that_is_cached_and_what_changed_meanwhile_is_caught_up_with() {
     let w = world(2);
     let (x, y) = (make(&w, 0, "x", 1), make(&w, 0, "y", 1));

@@ -17,7 +17,7 @@ use crate::sys::{Hint, Interest};
 impl<M: Send> EventQueue<M> {
     /// Sends what is queued, then fills `batch` with at most `array_max` events, waiting for the first until
     /// `deadline` (for ever if there is none; not at all if it has passed). Answers how many. The wait is exact to the
-    /// nanosecond on the ring and to the millisecond, rounded up, on epoll.
+    /// nanosecond, as far as the kernel's timers are.
     ///
     /// The batch is emptied first, which returns the buffers its events hold. What does not fit stays queued, one
     /// entry for each source. A larger `array_max` costs less per event and lets replies wait longer for the flush; 64

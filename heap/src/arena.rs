@@ -109,6 +109,12 @@ impl Arena {
         unsafe { AtomicU32::from_ptr(self.at(at as usize * 4, 4).cast().as_ptr()) }
     }
 
+    /// A byte that nobody changes while its frame is in use.
+    pub(crate) fn plain_u8(&self, offset: usize) -> u8 {
+        // SAFETY: 1 byte inside the arena; the caller names one that is immutable while its frame is in use.
+        unsafe { self.at(offset, 1).read() }
+    }
+
     /// Two bytes that nobody changes while their frame is in use, such as a page's slot table.
     pub(crate) fn plain_u16(&self, offset: usize) -> u16 {
         // SAFETY: 2 bytes inside the arena; the caller names bytes that are immutable while their frame is in use.
@@ -172,6 +178,15 @@ impl<'a> Object<'a> {
         self.ptr
     }
 
+    /// Where its frame begins, for an object in the arena.
+    #[inline(always)]
+    pub(crate) fn frame(self) -> NonNull<u8> {
+        let frame = self.ptr.as_ptr().map_addr(|a| a & !(FRAME_BYTES - 1));
+        // SAFETY: the arena is aligned to frames and begins at its first one, not at address 0; nor does any other
+        // allocation, whose objects have no frame but are asked the same.
+        unsafe { NonNull::new_unchecked(frame) }
+    }
+
     /// The class as stored; once valid, the type number.
     #[inline(always)]
     pub(crate) fn class(self) -> &'a AtomicU16 {
@@ -207,6 +222,18 @@ impl<'a> Object<'a> {
         let p = unsafe { self.ptr.add(4 + at) };
         // SAFETY: references stand at multiples of 4 and are touched as atomics of 4 bytes only.
         unsafe { AtomicU32::from_ptr(p.cast().as_ptr()) }
+    }
+
+    /// The `len` reference words from `at` of the body on.
+    ///
+    /// # Safety
+    /// The body is a checked one and has these references; or `len` is 0 and `at` is at most its length.
+    #[inline(always)]
+    pub(crate) unsafe fn words(self, at: usize, len: usize) -> &'a [AtomicU32] {
+        // SAFETY: the caller promises words of the body, or its end.
+        let p = unsafe { self.ptr.add(4 + at) };
+        // SAFETY: references stand at multiples of 4 and are touched as atomics of 4 bytes only.
+        unsafe { std::slice::from_raw_parts(p.cast().as_ptr(), len) }
     }
 
     /// Bytes of the body.

@@ -1,14 +1,11 @@
 //! Which bytes of a type's objects are references, descriptors and plain numbers, and which types this cache knows.
 //!
 //! The invariant: a header that says *valid* and a type number stands before a body that passed the check of that
-//! type's layout. A type is known by its [`TypeKey`], which only the compiler's own identity of the type can make, so
-//! no implementation of `Class`, however wrong, can have its objects mistaken for another's.
+//! type's layout.
 
-use std::any::TypeId;
-use std::cell::UnsafeCell;
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::AtomicU16;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tercel_wire::id::ClassId;
 use tercel_wire::layout::{Layout, NONE_AT, SPILLED};
@@ -16,21 +13,79 @@ use tercel_wire::record::Class;
 use tercel_wire::schema::{Schema, Type};
 
 use crate::arena::Object;
+use crate::sync::Ordering;
 
-/// Types of a cache: a program has hundreds, and the tables of this size stay below 50 KiB.
+/// Types of a process, which all its caches number alike: a program has hundreds, and the tables of this size stay below
+/// 100 KiB.
 pub const TYPES_MAX: usize = 1024;
+
+/// A class that cached objects can be of.
+///
+/// A cached object names its type by a number in two bytes, and a hit compares that number and nothing else, so two types
+/// with one number could be mistaken for each other. Implemented by `#[derive(Object)]` and by [`crate::typed`].
+///
+/// # Safety
+/// `index` gives the same static at every call, and no other type's `index` ever gives that one.
+pub unsafe trait Typed: Class {
+    /// Where this type's number is kept.
+    fn index() -> &'static TypeIndex;
+}
+
+/// The number of a type in this process. See [`Typed`].
+#[derive(Debug)]
+pub struct TypeIndex(AtomicU16);
+
+impl TypeIndex {
+    /// Not numbered yet.
+    #[allow(clippy::new_without_default, reason = "only ever a static")]
+    pub const fn new() -> TypeIndex {
+        TypeIndex(AtomicU16::new(0))
+    }
+
+    /// The number; 0, which is no cached object's, before there is one.
+    #[inline(always)]
+    pub(crate) fn number(&self) -> u16 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// The number, given now if there is none; 0 when there are no more.
+    fn numbered(&self) -> u16 {
+        static LAST: Mutex<u16> = Mutex::new(0);
+        let mut last = LAST.lock().unwrap_or_else(|e| e.into_inner());
+        if self.number() == 0 && (*last as usize) < TYPES_MAX - 1 {
+            *last += 1;
+            self.0.store(*last, Ordering::Relaxed);
+        }
+        self.number()
+    }
+}
+
+/// Makes a class one that cached objects can be of. For classes that are written by hand.
+#[macro_export]
+macro_rules! typed {
+    ($type:ty) => {
+        // SAFETY: the static is inside this function, where nobody else can name it, and the type is not generic.
+        unsafe impl $crate::Typed for $type {
+            #[inline]
+            fn index() -> &'static $crate::TypeIndex {
+                static INDEX: $crate::TypeIndex = $crate::TypeIndex::new();
+                &INDEX
+            }
+        }
+    };
+}
 
 /// A type of the program, for the calls that need not be generic.
 #[derive(Debug, Clone, Copy)]
 pub struct TypeKey {
-    pub(crate) id: TypeId,
+    pub(crate) number: u16,
     pub(crate) schema: &'static Schema,
 }
 
 impl TypeKey {
     /// The key of `T`.
-    pub fn of<T: Class>() -> TypeKey {
-        TypeKey { id: TypeId::of::<T>(), schema: &T::SCHEMA }
+    pub fn of<T: Typed>() -> TypeKey {
+        TypeKey { number: T::index().numbered(), schema: &T::SCHEMA }
     }
 
     /// What the type looks like.
@@ -79,61 +134,30 @@ impl BoundType {
     }
 }
 
-/// The bound types, by number. Readers look numbers of valid headers up without a lock.
-pub(crate) struct Types {
-    ids: Box<[UnsafeCell<MaybeUninit<TypeId>>]>,
-    bound: Box<[OnceLock<BoundType>]>,
-}
-
-// SAFETY: a cell of `ids` is written once, before its number is in any header, and only read afterwards.
-unsafe impl Sync for Types {}
-// SAFETY: `TypeId` and `BoundType` are `Send`.
-unsafe impl Send for Types {}
+/// The types that a cache has bound, by number.
+pub(crate) struct Types(Box<[OnceLock<BoundType>]>);
 
 impl Types {
     pub(crate) fn new() -> Types {
-        Types {
-            ids: (0..TYPES_MAX).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect(),
-            bound: (0..TYPES_MAX).map(|_| OnceLock::new()).collect(),
-        }
-    }
-
-    /// Whether the number is `T`'s.
-    ///
-    /// # Safety
-    /// The number stood in a header after that header was seen to be valid.
-    #[inline(always)]
-    pub(crate) unsafe fn is<T: 'static>(&self, number: u16) -> bool {
-        // SAFETY: numbers in valid headers are below `TYPES_MAX`, because only `add` makes them.
-        let cell = unsafe { self.ids.get_unchecked(number as usize) };
-        // SAFETY: `add` wrote the cell before any header could have the number, and never writes it again; the
-        // acquiring load that saw the header valid made that write visible.
-        let id = unsafe { *cell.get() };
-        // SAFETY: as above, it was written.
-        let id = unsafe { id.assume_init() };
-        id == TypeId::of::<T>()
+        Types((0..TYPES_MAX).map(|_| OnceLock::new()).collect())
     }
 
     /// The bound type of a number.
     pub(crate) fn get(&self, number: u16) -> Option<&BoundType> {
-        self.bound.get(number as usize)?.get()
+        self.0.get(number as usize)?.get()
     }
 
-    /// The number of a bound type.
+    /// The number of a type, if it is bound.
     pub(crate) fn number(&self, key: TypeKey) -> Option<u16> {
-        let bound = self.bound[1..].iter().map_while(OnceLock::get);
-        bound.zip(1..).find(|(t, _)| t.key.id == key.id).map(|(_, n)| n)
+        self.get(key.number).map(|_| key.number)
     }
 
-    /// Adds a type; `None` if there is no number left. Called by the writer only, so one at a time.
+    /// Adds a type; `None` if it has no number.
     pub(crate) fn add(&self, key: TypeKey, class: ClassId) -> Option<u16> {
         // Number 0 stays free: it is what a header of zeros would say.
-        let number = (1..TYPES_MAX).find(|&n| self.bound[n].get().is_none())?;
-        let cell = self.ids[number].get();
-        // SAFETY: the number was never given out, so no reader looks at the cell, and there is one writer.
-        unsafe { cell.write(MaybeUninit::new(key.id)) };
-        self.bound[number].set(BoundType::new(key, class)).ok()?;
-        Some(number as u16)
+        let place = self.0.get(key.number as usize).filter(|_| key.number != 0)?;
+        place.get_or_init(|| BoundType::new(key, class));
+        Some(key.number)
     }
 }
 

@@ -4,6 +4,7 @@ use thiserror::Error;
 
 use crate::arena::{ARENA_BYTES_MAX, FRAME_BYTES};
 use crate::hints::Hints;
+use crate::homes::HOME_BYTES;
 use crate::slot::CELL_BYTES;
 use crate::swizzle::HANDLES_MAX;
 use crate::table::{ENTRY_BYTES, GRANT_MIN};
@@ -108,15 +109,17 @@ pub(crate) struct Plan {
     pub(crate) entries_max: usize,
     pub(crate) granted: u32,
     pub(crate) index_slots: usize,
-    /// Bytes that all scopes' sets of moved references may have together.
+    /// Bytes that all scopes' sets of moved references may have together at most. They are paid for as they are needed.
     pub(crate) moved_bytes_max: usize,
+    /// Of these, what must be ready: the objects of a batch of frames can be lost at once.
+    pub(crate) moved_spare: usize,
     /// What a frame costs besides its bytes, and what the cache costs once.
     pub(crate) fixed_bytes: usize,
 }
 
-/// Bytes of side arrays a frame: the writer's (24), the readers' (8), a time of use (8), two lists (8), and the page
-/// map at its least filling (48).
-const SIDE_BYTES: usize = 24 + 8 + 8 + 8 + 48;
+/// Bytes of side arrays a frame: the writer's (24), the readers' (8), a time of use (8), two lists (8), the table of
+/// homes, and the page map at its least filling (48).
+const SIDE_BYTES: usize = 24 + 8 + 8 + 8 + HOME_BYTES + 48;
 /// Pages waiting to be reported as dropped, and lists of one transition.
 const ONCE_BYTES: usize = 64 << 10;
 
@@ -142,7 +145,8 @@ impl Plan {
         // A transaction that reads through a cache much smaller than the data leaves most of its reads behind: room for one
         // reference for some fifty bytes of budget, its set growing included.
         let moved_bytes_max = (config.budget_bytes / 8).max(8 << 10);
-        let once = ONCE_BYTES + moved_bytes_max + Hints::bytes(config.budget_bytes);
+        let moved_spare = (config.budget_bytes / 64).clamp(8 << 10, 64 << 10);
+        let once = ONCE_BYTES + Hints::bytes(config.budget_bytes);
         let table = granted as usize * ENTRY_BYTES + index_slots * 4;
         let side = SIDE_BYTES + config.scopes_max * CELL_BYTES;
         let frames = match config.charge_table {
@@ -153,7 +157,7 @@ impl Plan {
             return Err(ConfigError::Small);
         }
         let fixed_bytes = once + frames * (SIDE_BYTES - 48 + config.scopes_max * CELL_BYTES);
-        Ok(Plan { frames, entries_max, granted, index_slots, moved_bytes_max, fixed_bytes })
+        Ok(Plan { frames, entries_max, granted, index_slots, moved_bytes_max, moved_spare, fixed_bytes })
     }
 }
 

@@ -18,7 +18,7 @@
 //! | `arena`, `page`, `swizzle` | places, slots of intact frames, forms of reference words |
 //! | `protocol`, `sync` | the steps that threads take at the same time |
 //! | `class` | which bytes of a type are references, and which types are bound |
-//! | `table`, `hints` | handles, and where references were last found |
+//! | `table`, `hints`, `homes` | handles, where references were last found, which frame a page is in |
 //! | `slot`, `scope`, `view`, `overlay` | pins and marks, the hit path, what a program reads, what it has changed |
 //! | `writer` | one file a transition: `resolve`, `install`, `flag`, `keep`, `replace` |
 #![cfg(not(loom))]
@@ -30,7 +30,10 @@ mod arena;
 mod class;
 mod config;
 mod hints;
+mod homes;
 mod memory;
+#[doc(hidden)]
+pub mod mutant;
 mod overlay;
 mod page;
 mod protocol;
@@ -46,7 +49,7 @@ mod writer;
 mod zeroed;
 
 pub use arena::FRAME_BYTES;
-pub use class::{TYPES_MAX, TypeKey};
+pub use class::{TYPES_MAX, TypeIndex, TypeKey, Typed};
 pub use config::{
     BUDGET_BYTES_MIN, Config, ConfigError, FRAMES_MIN, HacParams, Policy, SCOPES_MAX, arena_bytes,
 };
@@ -55,5 +58,5 @@ pub use overlay::{Overlay, OverlayError};
 pub use scope::{Reader, Scope, Step};
 pub use shared::TRACE_PAGES_MAX;
 pub use stats::Stats;
-pub use view::View;
+pub use view::{Items, Lent, View};
 pub use writer::{BindError, Doomed, Full, InstallError, Resolved, Writer, heap};

@@ -15,15 +15,15 @@ use rustc_hash::FxBuildHasher;
 use tercel_wire::id::{ClassId, Oref};
 use tercel_wire::layout::{Layout, RecordError};
 use tercel_wire::page::OBJECT_BYTES_MAX;
-use tercel_wire::record::{Class, Encoder, HEADER_BYTES, NoSpill, convert};
+use tercel_wire::record::{Encoder, HEADER_BYTES, NoSpill, convert};
 use thiserror::Error;
 
 use crate::arena::Object;
-use crate::class::TypeKey;
+use crate::class::{TypeKey, Typed};
 use crate::protocol::{VALID, is_pinned, pin_again};
 use crate::scope::Scope;
 use crate::shared::Shared;
-use crate::sync::AtomicU32;
+use crate::slot::Cell;
 use crate::view::View;
 
 /// A copy that cannot be kept. The program, or the engine above, must act.
@@ -70,7 +70,8 @@ struct Copy {
 
 /// The reference, then the object, in words.
 struct Version {
-    pin: AtomicU32,
+    /// Only its pins count: nothing of a private copy is marked.
+    cell: Cell,
     words: Box<[UnsafeCell<u32>]>,
 }
 
@@ -80,7 +81,7 @@ struct Held(NonNull<Version>);
 impl Held {
     fn new(oref: Oref, number: u16, object: &[u8]) -> Held {
         let words = (0..=object.len() / 4).map(|_| UnsafeCell::new(0)).collect();
-        let held = Held(NonNull::from(Box::leak(Box::new(Version { pin: AtomicU32::new(0), words }))));
+        let held = Held(NonNull::from(Box::leak(Box::new(Version { cell: Cell::default(), words }))));
         // SAFETY: the version was just made, nobody has a view of it.
         unsafe { held.fill(oref, number, object) };
         held
@@ -194,7 +195,7 @@ impl Overlay {
         };
         place.copy_from_slice(bytes);
         self.layout(number)?.check(&object[HEADER_BYTES..])?;
-        if is_pinned(&copy.version.pin) {
+        if is_pinned(&copy.version.cell.pins) {
             let old = std::mem::replace(&mut copy.version, Held::new(oref, number, &object));
             inner.bytes += object.len();
             inner.retire(old);
@@ -209,15 +210,15 @@ impl Overlay {
     ///
     /// # Panics
     /// If `scope` belongs to another cache than this overlay.
-    pub fn view<'s, T: Class>(&'s self, scope: &'s Scope, oref: Oref) -> Option<View<'s, T>> {
+    pub fn view<'s, T: Typed>(&'s self, scope: &'s Scope, oref: Oref) -> Option<View<'s, T>> {
         assert!(Arc::ptr_eq(&self.shared, &scope.shared), "a scope of the overlay's own cache");
         let inner = self.inner.borrow();
-        let copy = inner.copies.get(&oref).filter(|c| c.key.id == TypeKey::of::<T>().id)?;
-        pin_again(&copy.version.pin);
+        let copy = inner.copies.get(&oref).filter(|c| c.key.number == T::index().number())?;
+        pin_again(&copy.version.cell.pins);
         // SAFETY: the version does not move; it is changed or freed only when no view pins it, or when the overlay,
         // which `'s` borrows, is gone.
         let version: &'s Version = unsafe { copy.version.0.as_ref() };
-        Some(View::new(version.object(), &version.pin, scope))
+        Some(View::new(version.object(), &version.cell, scope))
     }
 
     /// What the private copy was converted from; see [`View::behind`].
@@ -297,7 +298,7 @@ impl Inner {
         self.old.push(version);
         let bytes = &mut self.bytes;
         self.old.retain(|v| {
-            let keep = is_pinned(&v.pin);
+            let keep = is_pinned(&v.cell.pins);
             if !keep {
                 *bytes -= (v.words.len() - 1) * 4;
             }

@@ -1,9 +1,10 @@
 //! Slots of intact frames, read in place: the slot table of a page that was checked when it was installed.
 
 use tercel_wire::id::Oref;
-use tercel_wire::page::{PAGE_BYTES, SLOT_BYTES};
+use tercel_wire::page::{PAGE_BYTES, Page, SLOT_BYTES};
+use tercel_wire::record::OBJECT_BYTES_MIN;
 
-use crate::arena::{FRAME_BYTES, Spot};
+use crate::arena::{Arena, FRAME_BYTES, Spot};
 use crate::shared::Shared;
 use crate::sync::Ordering;
 
@@ -22,22 +23,44 @@ pub(crate) fn slots(shared: &Shared, frame: u32) -> u32 {
     shared.frames[frame as usize].slots.load(Ordering::Relaxed)
 }
 
-/// The slot whose object begins at a place. Pages are written in order of slots, so a binary search nearly always
-/// finds it; where it does not, every slot is looked at.
+/// The slot whose object begins at a place. The index behind the page leads to it, or to one of the few before it.
 pub(crate) fn slot_at(shared: &Shared, spot: Spot) -> Option<u16> {
-    let at = |slot: u32| extent(shared, spot.frame(), slot as u16).map_or(0, |(s, _)| s.0);
     let n = slots(shared, spot.frame());
-    let (mut low, mut high) = (0, n);
-    while low < high {
-        let middle = low + (high - low) / 2;
-        match at(middle) {
-            found if found == spot.0 => return Some(middle as u16),
-            found if found < spot.0 => low = middle + 1,
-            _ => high = middle,
+    let frame = spot.frame() as usize * FRAME_BYTES;
+    let first = shared.arena.plain_u8(frame + PAGE_BYTES + spot.offset() / INDEX_SPAN);
+    let at = |slot: u32| extent(shared, spot.frame(), slot as u16).map_or(0, |(s, _)| s.0);
+    if first != UNKNOWN {
+        for slot in (first as u32..n).take(SPAN_SLOTS) {
+            if at(slot) == spot.0 {
+                return Some(slot as u16);
+            }
         }
     }
     (0..n).find(|&slot| at(slot) == spot.0).map(|slot| slot as u16)
 }
+
+/// Writes behind a page, in the bytes that its frame has left, which slots begin in each stretch of it. Pages are
+/// written in order of slots, so those of one stretch are neighbours; where they are not, the index does not help.
+pub(crate) fn index(arena: &Arena, frame: u32, page: &Page<'_>) {
+    let mut first = [UNKNOWN; INDEX_BYTES];
+    for slot in (0..page.slots()).rev() {
+        if let (Some(extent), Ok(slot)) = (page.extent(slot), u8::try_from(slot)) {
+            first[extent.at / INDEX_SPAN] = slot;
+        }
+    }
+    // SAFETY: the frame is free: no entry leads into it and nobody pins it.
+    unsafe { arena.fill(frame as usize * FRAME_BYTES + PAGE_BYTES, &first) };
+}
+
+/// Bytes of a page that share a place in the index.
+const INDEX_SPAN: usize = 64;
+const INDEX_BYTES: usize = PAGE_BYTES.div_ceil(INDEX_SPAN);
+/// In the index: no slot below it begins here. Slot 255 is looked for like those above it.
+const UNKNOWN: u8 = u8::MAX;
+/// Slots that can begin in one stretch, with some empty ones between them.
+const SPAN_SLOTS: usize = 2 * INDEX_SPAN / OBJECT_BYTES_MIN;
+
+const _: () = assert!(PAGE_BYTES + INDEX_BYTES <= FRAME_BYTES);
 
 /// The reference of the object at an offset of an intact frame.
 pub(crate) fn oref_at(shared: &Shared, frame: u32, offset: usize) -> Option<Oref> {

@@ -23,7 +23,7 @@ pub(crate) const INVALID: u8 = 2;
 /// is pinned, if it changed in between.
 ///
 /// # Panics
-/// At 2^32 - 1 pins of one frame, which only leaked views can reach.
+/// At 2^31 pins of one frame, which only leaked views can reach.
 #[inline(always)]
 pub(crate) fn pin(count: &AtomicU32, entry: &AtomicU32, seen: u32, strong: bool) -> bool {
     pin_again(count);
@@ -38,8 +38,20 @@ pub(crate) fn pin(count: &AtomicU32, entry: &AtomicU32, seen: u32, strong: bool)
 /// One more pin on a frame that is pinned already, so nothing has to be looked at again.
 #[inline(always)]
 pub(crate) fn pin_again(count: &AtomicU32) {
-    let n = count.load(Ordering::Relaxed).checked_add(1).expect("fewer than 2^32 pins on a frame");
+    let n = count.load(Ordering::Relaxed).wrapping_add(1);
     count.store(n, Ordering::Relaxed);
+    if n > PINS_MAX {
+        too_many(count);
+    }
+}
+
+/// Pins of one frame, so many that only leaked views can reach it and so few that the sign shows it.
+const PINS_MAX: u32 = i32::MAX as u32;
+
+#[cold]
+fn too_many(count: &AtomicU32) -> ! {
+    unpin(count);
+    panic!("more than {PINS_MAX} views of one frame are alive")
 }
 
 /// Gives a pin back; everything done under it happens before.

@@ -1,25 +1,29 @@
 //! The hit path: a transaction's read side, on one thread, with loads and plain stores only.
 //!
 //! A hit pins the object's frame, sees that the copy is valid, current and of the wanted type, leaves usage and mark,
-//! and compares the watermark with the snapshot last. Whatever is not as hoped is answered with [`Step::Slow`]; the
+//! and compares the watermark with the snapshot last. At a copy that is marked already it only asks for the type. Whatever is not as hoped is answered with [`Step::Slow`]; the
 //! caller then takes the writer's lock.
 //!
 //! The invariant: every object that a scope gave a view of is marked in it, or its reference is kept in its slot,
 //! until the scope is reset or dropped.
 
-use std::cell::Cell;
+use std::cell;
 use std::marker::PhantomData;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use tercel_wire::id::{Oref, Stamp};
 use tercel_wire::record::{Class, Ref};
 
 use crate::arena::{FRAME_BYTES, Object, Spot, USED};
-use crate::protocol::{BUSY, load, pin, pin_again, unmoved, usable, watermark};
+use crate::class::Typed;
+use crate::page;
+use crate::mutant::{Rule, dropped};
+use crate::protocol::{BUSY, load, pin, pin_again, unmoved, unpin, usable, watermark};
 use crate::shared::Shared;
-use crate::slot::{Mark, Slot};
+use crate::slot::{Cell, Mark, Slot, mark_of};
 use crate::swizzle::{HANDLE, NEAR, TAG};
-use crate::sync::{AtomicU32, Ordering, light};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, light};
 use crate::view::View;
 
 /// Opens scopes; any thread may have a clone.
@@ -37,12 +41,20 @@ impl Reader {
     /// A new transaction's read side; `None` while as many as the configuration allows are open.
     pub fn scope(&self) -> Option<Scope> {
         let number = self.shared.pool().pop()?;
+        let slot = self.shared.slot(number);
         let scope = Scope {
-            slot: std::ptr::from_ref(self.shared.slot(number)),
+            cells: slot.cells(),
+            words: slot.words(),
+            entries: self.shared.table.entries(),
+            base: self.shared.arena.base(),
+            strong: self.shared.strong,
+            watermark: std::ptr::from_ref(&self.shared.watermark),
+            slot: std::ptr::from_ref(slot),
+            expected: cell::Cell::new(0),
+            snapshot: cell::Cell::new(Stamp::ZERO),
+            overlaid: cell::Cell::new(false),
+            busy: cell::Cell::new(false),
             number,
-            snapshot: Cell::new(Stamp::ZERO),
-            expected: Cell::new(0),
-            overlaid: Cell::new(false),
             shared: self.shared.clone(),
             not_send: PhantomData,
         };
@@ -63,14 +75,24 @@ pub enum Step<V> {
 }
 
 /// A transaction's read side. See the module.
+///
+/// The plain pointers are what a hit needs, one load away. They lead into boxed slices and fields of `shared`, which this
+/// scope keeps alive and which nobody replaces.
 pub struct Scope {
-    /// The slot in `shared`, which `shared` keeps at its place; saves a hit two loads.
+    cells: *const Cell,
+    words: *const AtomicU32,
+    entries: *const AtomicU32,
+    base: NonNull<u8>,
+    strong: bool,
+    watermark: *const AtomicU64,
     slot: *const Slot,
+    /// What the watermark must be for a hit to end at once: the snapshot, or what it never is where more is to be done.
+    expected: cell::Cell<u64>,
+    snapshot: cell::Cell<Stamp>,
+    overlaid: cell::Cell<bool>,
+    /// Whether a hit is more than a hit: with private copies, or where it leaves its time.
+    busy: cell::Cell<bool>,
     number: u32,
-    snapshot: Cell<Stamp>,
-    /// What the watermark must be for a hit: the snapshot, or what it never is where hits leave their time.
-    expected: Cell<u64>,
-    overlaid: Cell<bool>,
     pub(crate) shared: Arc<Shared>,
     not_send: PhantomData<*const ()>,
 }
@@ -78,7 +100,7 @@ pub struct Scope {
 impl Scope {
     fn begin(&self) {
         self.overlaid.set(false);
-        self.adopt(Stamp(watermark(&self.shared.watermark)));
+        self.adopt(self.watermark());
     }
 
     fn end(&self) {
@@ -89,15 +111,53 @@ impl Scope {
 
     #[inline(always)]
     pub(crate) fn slot(&self) -> &Slot {
-        // SAFETY: the slot stands in a `OnceLock` of a boxed slice of `shared`, which this scope keeps alive; it is
-        // never replaced.
+        // SAFETY: the slot stands in a `OnceLock` of a boxed slice of `shared`; see the type.
         unsafe { &*self.slot }
+    }
+
+    /// Pins and marks of a frame.
+    ///
+    /// # Safety
+    /// The arena has that frame.
+    #[inline(always)]
+    unsafe fn cell(&self, frame: u32) -> &Cell {
+        // SAFETY: a slot has a cell for every frame, and the caller names one of them.
+        let cell = unsafe { self.cells.add(frame as usize) };
+        // SAFETY: see the type.
+        unsafe { &*cell }
+    }
+
+    /// Whether this transaction has been at this object of a pinned frame.
+    #[inline(always)]
+    fn is_marked(&self, cell: &Cell, object: Object<'_>) -> bool {
+        let (at, bit) = mark_of(object.ptr().addr().get());
+        // SAFETY: the words have room for every block that a cell can have, and `at` is inside a block.
+        let word = unsafe { self.words.byte_add(cell.marks() + at) };
+        // SAFETY: see the type.
+        let word = unsafe { &*word };
+        word.load(Ordering::Relaxed).wrapping_shr(bit) & 1 != 0
+    }
+
+    /// Whether the watermark still is what hits expect; asked last.
+    #[inline(always)]
+    fn is_unmoved(&self) -> bool {
+        // SAFETY: see the type.
+        unmoved(unsafe { &*self.watermark }, self.expected.get())
+    }
+
+    fn watermark(&self) -> Stamp {
+        Stamp(watermark(&self.shared.watermark))
     }
 
     /// Takes `s` as the snapshot. For the writer, after a re-check.
     pub(crate) fn adopt(&self, s: Stamp) {
         self.snapshot.set(s);
-        self.expected.set(if self.shared.recency.is_some() { u64::MAX } else { s.0 });
+        self.expect();
+    }
+
+    fn expect(&self) {
+        self.busy.set(self.shared.recency.is_some() || self.overlaid.get());
+        self.expected.set(if self.busy.get() { u64::MAX } else { self.snapshot.get().0 });
     }
 
     /// The commit that everything read so far is consistent with.
@@ -116,6 +176,7 @@ impl Scope {
     /// [`Scope::follow_clean`] or [`Scope::get_clean`].
     pub fn set_overlaid(&self, overlaid: bool) {
         self.overlaid.set(overlaid);
+        self.expect();
     }
 
     /// Whether something that was read is obsolete and gone: the transaction cannot commit. What is obsolete but still
@@ -135,83 +196,127 @@ impl Scope {
     /// # Panics
     /// If no reference stands there.
     #[inline(always)]
-    pub fn follow<'s, T: Class>(&'s self, holder: &View<'s, impl Class>, at: usize) -> Step<View<'s, T>> {
-        along::<T, false>(holder.scope, holder.object, holder.pin, load(holder.reference(at)))
+    pub fn follow<'s, T: Typed>(&'s self, holder: &View<'s, impl Class>, at: usize) -> Step<View<'s, T>> {
+        let word = load(holder.reference(at));
+        along::<T, false>(holder.scope, holder.object.frame(), holder.cell, word)
     }
 
     /// [`Scope::follow`] past the overlay.
     #[inline]
-    pub fn follow_clean<'s, T: Class>(
+    pub fn follow_clean<'s, T: Typed>(
         &'s self,
         holder: &View<'s, impl Class>,
         at: usize,
     ) -> Step<View<'s, T>> {
-        along::<T, true>(holder.scope, holder.object, holder.pin, load(holder.reference(at)))
+        let word = load(holder.reference(at));
+        along::<T, true>(holder.scope, holder.object.frame(), holder.cell, word)
     }
 
-    /// The object that element `i` of the list of references whose descriptor is at `list` names: the quick way into
-    /// lists of the fixed part. [`Step::Slow`] if the list is in chunks or has no such element.
-    ///
-    /// # Panics
-    /// If no list of references stands there.
-    #[inline(always)]
-    pub fn follow_item<'s, T: Class>(
-        &'s self,
-        holder: &View<'s, impl Class>,
-        list: usize,
-        i: usize,
-    ) -> Step<View<'s, T>> {
-        match holder.item(list, i) {
-            Some(word) => along::<T, false>(holder.scope, holder.object, holder.pin, load(word)),
-            None => Step::Slow,
-        }
-    }
-
-    /// [`Scope::follow_item`] past the overlay.
+    /// The object that a token names, if it is where its hint or this cache's own say.
     #[inline]
-    pub fn follow_item_clean<'s, T: Class>(
-        &'s self,
-        holder: &View<'s, impl Class>,
-        list: usize,
-        i: usize,
-    ) -> Step<View<'s, T>> {
-        match holder.item(list, i) {
-            Some(word) => along::<T, true>(holder.scope, holder.object, holder.pin, load(word)),
-            None => Step::Slow,
-        }
-    }
-
-    /// The object that a token names, if its hint leads there.
-    #[inline(always)]
-    pub fn get<T: Class>(&self, r: Ref<T>) -> Step<View<'_, T>> {
+    pub fn get<T: Typed>(&self, r: Ref<T>) -> Step<View<'_, T>> {
         self.by_token::<T, false>(r)
     }
 
     /// [`Scope::get`] past the overlay.
     #[inline]
-    pub fn get_clean<T: Class>(&self, r: Ref<T>) -> Step<View<'_, T>> {
+    pub fn get_clean<T: Typed>(&self, r: Ref<T>) -> Step<View<'_, T>> {
         self.by_token::<T, true>(r)
     }
 
     #[inline(always)]
-    fn by_token<T: Class, const CLEAN: bool>(&self, r: Ref<T>) -> Step<View<'_, T>> {
+    fn by_token<T: Typed, const CLEAN: bool>(&self, r: Ref<T>) -> Step<View<'_, T>> {
         if r.is_null() {
             return Step::Null;
         }
+        match self.enter(r.oref(), r.hint()) {
+            Some((object, cell)) => arrive::<T, CLEAN>(self, object, cell),
+            None => Step::Slow,
+        }
+    }
+
+    /// The object of a reference, its frame pinned. It may still be one that was never checked.
+    fn enter(&self, oref: Oref, hint: u32) -> Option<(Object<'_>, &Cell)> {
+        if hint & AT_HOME != 0
+            && let Some(home) = self.enter_home(oref, hint & !AT_HOME)
+        {
+            return Some(home);
+        }
+        if let Some(frame) = self.shared.homes.get(oref.page())
+            && let Some((object, cell)) = self.enter_home(oref, frame)
+        {
+            // One that has a copy elsewhere was never touched here, or is obsolete.
+            if usable(object.flags()) {
+                return Some((object, cell));
+            }
+            unpin(&cell.pins);
+        }
+        self.enter_entry(oref, hint)
+    }
+
+    /// At home: where the slot table of its own page says.
+    fn enter_home(&self, oref: Oref, frame: u32) -> Option<(Object<'_>, &Cell)> {
+        let shared = &*self.shared;
+        let tag = &shared.frames.get(frame as usize)?.page;
+        let page = oref.page().get();
+        if load(tag) != page {
+            return None;
+        }
+        // SAFETY: there is a tag for every frame and no more.
+        let cell = unsafe { self.cell(frame) };
+        if !pin(&cell.pins, tag, page, shared.strong) {
+            return None;
+        }
+        match page::extent(shared, frame, oref.slot()) {
+            Some((spot, _)) => Some((shared.arena.object(spot), cell)),
+            None => {
+                unpin(&cell.pins);
+                None
+            }
+        }
+    }
+
+    /// Where an entry leads, if the hint or the table of hints names one.
+    fn enter_entry(&self, oref: Oref, hint: u32) -> Option<(Object<'_>, &Cell)> {
         let gets = &self.slot().gets;
         let before = gets.load(Ordering::Relaxed);
         gets.store(before.wrapping_add(1), Ordering::Relaxed);
         light(self.shared.strong);
         // While the count is odd no handle passes from one reference to another and on, so what the table says after
-        // this is about `r` or nothing.
+        // this is about this reference or nothing.
         let table = &self.shared.table;
-        let hint = if r.hint() != 0 { r.hint() } else { self.shared.hints.get(r.oref()) };
-        let step = match hint != 0 && hint < table.len() && table.oref(hint) == r.oref() {
-            true => by_handle::<T, CLEAN>(self, hint),
-            false => Step::Slow,
+        let handle = if hint != 0 && hint & AT_HOME == 0 { hint } else { self.shared.hints.get(oref) };
+        let found = match handle != 0 && handle < table.len() && table.oref(handle) == oref {
+            true => self.enter_handle(handle),
+            false => None,
         };
         gets.store(before.wrapping_add(2), Ordering::Release);
-        step
+        found
+    }
+
+    /// Where the entry of a handle leads. The handle is one that a word had, or that was seen to be below the table's
+    /// length.
+    #[inline(always)]
+    fn enter_handle(&self, handle: u32) -> Option<(Object<'_>, &Cell)> {
+        // SAFETY: handles in words and those checked by the caller are below the table's length.
+        let entry = unsafe { self.entries.add(handle as usize) };
+        // SAFETY: see the type.
+        let entry = unsafe { &*entry };
+        let seen = load(entry);
+        // Nowhere, or closed.
+        if seen.wrapping_sub(1) >= BUSY - 1 {
+            return None;
+        }
+        let spot = Spot(seen);
+        // SAFETY: the writer leads entries to places in the arena only.
+        let cell = unsafe { self.cell(spot.frame()) };
+        if !pin(&cell.pins, entry, seen, self.strong) {
+            return None;
+        }
+        // SAFETY: as above.
+        let header = unsafe { self.base.add(spot.0 as usize * 4) };
+        // SAFETY: the entry led to a header, and the frame is pinned since before it was seen to lead there still.
+        Some((unsafe { Object::new(header) }, cell))
     }
 
     /// Whether `oref` was read and has left its place since.
@@ -227,99 +332,98 @@ impl Drop for Scope {
     }
 }
 
-/// Along a word of a pinned object.
+/// Along a word of an object in a pinned frame that begins at `frame`.
 #[inline(always)]
-fn along<'s, T: Class, const CLEAN: bool>(
+pub(crate) fn along<'s, T: Typed, const CLEAN: bool>(
     scope: &'s Scope,
-    holder: Object<'s>,
-    held: &'s AtomicU32,
+    frame: NonNull<u8>,
+    held: &'s Cell,
     word: u32,
 ) -> Step<View<'s, T>> {
-    match word & TAG {
-        NEAR => {
-            pin_again(held);
-            // The arena is aligned to frames and does not begin at address 0, so the other case never is.
-            let frame =
-                holder.ptr().map_addr(|a| std::num::NonZero::new(a.get() & !(FRAME_BYTES - 1)).unwrap_or(a));
-            let offset = (word & (FRAME_BYTES as u32 - 1)) as usize;
-            // SAFETY: the offset is below the frame's size.
-            let header = unsafe { frame.add(offset) };
-            // SAFETY: a same-frame word was written by the writer and leads to a header of the holder's own frame,
-            // which stays what it is while the holder is pinned.
-            let object = unsafe { Object::new(header) };
-            arrive::<T, CLEAN>(scope, object, held)
-        }
-        HANDLE => by_handle::<T, CLEAN>(scope, word & !TAG),
-        _ if word == 0 => Step::Null,
-        _ => Step::Slow,
+    if word >= NEAR {
+        pin_again(&held.pins);
+        // SAFETY: the offset is below the frame's size.
+        let header = unsafe { frame.add((word & (FRAME_BYTES as u32 - 1)) as usize) };
+        // SAFETY: a same-frame word was written by the writer and leads to a header of the holder's own frame, which
+        // stays what it is while the holder is pinned.
+        let object = unsafe { Object::new(header) };
+        return arrive::<T, CLEAN>(scope, object, held);
     }
-}
-
-#[inline(always)]
-fn by_handle<T: Class, const CLEAN: bool>(scope: &Scope, handle: u32) -> Step<View<'_, T>> {
-    let shared = &*scope.shared;
-    let entry = shared.table.addr(handle);
-    let seen = load(entry);
-    if seen == 0 || seen & BUSY != 0 {
-        return Step::Slow;
+    if word >= HANDLE {
+        return match scope.enter_handle(word & !TAG) {
+            Some((object, cell)) => arrive::<T, CLEAN>(scope, object, cell),
+            None => Step::Slow,
+        };
     }
-    let spot = Spot(seen);
-    let cell = scope.slot().cell(spot.frame());
-    if !pin(&cell.pins, entry, seen, shared.strong) {
-        return Step::Slow;
-    }
-    // SAFETY: the writer leads entries to places in the arena only.
-    let header = unsafe { shared.arena.base().add(spot.0 as usize * 4) };
-    // SAFETY: the entry led to a header, and the frame is pinned since before it was seen to lead there still.
-    let object = unsafe { Object::new(header) };
-    arrive::<T, CLEAN>(scope, object, &cell.pins)
+    if word == 0 { Step::Null } else { Step::Slow }
 }
 
 /// At an object of a pinned frame. The pin becomes the view's, or is given back.
+///
+/// One that this transaction has marked was seen to be valid, not obsolete and of its snapshot, and was then left a sign
+/// of use. It is the same copy, and nobody changes a copy, so nothing of that is asked again, not even the watermark: if
+/// the copy became obsolete since, it still is what the transaction has read.
 #[inline(always)]
-fn arrive<'s, T: Class, const CLEAN: bool>(
+fn arrive<'s, T: Typed, const CLEAN: bool>(
     scope: &'s Scope,
     object: Object<'s>,
-    pins: &'s AtomicU32,
+    cell: &'s Cell,
 ) -> Step<View<'s, T>> {
-    // The pin is the view's from here on, so every way out gives it back.
-    let view = View::new(object, pins, scope);
-    if !usable(object.flags()) {
-        return Step::Slow;
+    let hit = match scope.is_marked(cell, object) {
+        true => is::<T>(object) && (!scope.busy.get() || late(scope, object, true, CLEAN)),
+        false => first(scope, object, cell, T::index().number(), CLEAN),
+    };
+    if hit {
+        Step::Hit(View::new(object, cell, scope))
+    } else {
+        unpin(&cell.pins);
+        Step::Slow
     }
-    let number = object.class().load(Ordering::Relaxed);
-    // SAFETY: the header was just seen to be valid, and valid headers of a pinned frame stay so.
-    if !unsafe { scope.shared.types.is::<T>(number) } {
-        return Step::Slow;
+}
+
+/// Whether a valid object is a `T`.
+#[inline(always)]
+fn is<T: Typed>(object: Object<'_>) -> bool {
+    object.class().load(Ordering::Relaxed) == T::index().number()
+}
+
+/// The first time that this transaction is at a place.
+#[inline(never)]
+fn first(scope: &Scope, object: Object<'_>, cell: &Cell, number: u16, clean: bool) -> bool {
+    // In this order: before it is valid, a header has its class where later its type's number stands.
+    if !usable(object.flags()) || object.class().load(Ordering::Relaxed) != number {
+        return false;
     }
     let usage = object.usage().load(Ordering::Relaxed);
     if usage & USED == 0 {
         object.usage().store(usage | USED, Ordering::Relaxed);
     }
     let slot = scope.slot();
-    let spot = scope.shared.arena.spot(object);
-    match slot.mark(slot.cell(spot.frame()), spot) {
-        Mark::NoRoom => return Step::Slow,
-        Mark::Already if scope.overlaid.get() && !CLEAN => return Step::Slow,
-        Mark::Fresh if scope.overlaid.get() && !CLEAN && slot.moved.load(Ordering::Relaxed) => {
-            return Step::Slow;
-        }
-        _ => {}
+    match slot.mark(cell, scope.shared.arena.spot(object)) {
+        Mark::NoRoom => false,
+        mark => scope.is_unmoved() || late(scope, object, mark == Mark::Already, clean),
     }
-    if !unmoved(&scope.shared.watermark, scope.expected.get()) && !timed(scope, spot) {
-        return Step::Slow;
-    }
-    Step::Hit(view)
 }
 
-/// The other reason for an unexpected watermark: this cache keeps times of use.
+/// The other reasons for an unexpected watermark: the transaction has private copies, this cache keeps times of use, or
+/// the watermark did move.
 #[cold]
-fn timed(scope: &Scope, spot: Spot) -> bool {
-    let Some(recency) = &scope.shared.recency else { return false };
-    let page = scope.shared.frames[spot.frame() as usize].page.load(Ordering::Relaxed);
-    if !unmoved(&scope.shared.watermark, scope.snapshot.get().0) {
+#[inline(never)]
+fn late(scope: &Scope, object: Object<'_>, already: bool, clean: bool) -> bool {
+    // What was read before may have been changed since; a fresh mark says that it was not, unless objects moved.
+    if scope.overlaid.get() && !clean && (already || scope.slot().moved.load(Ordering::Relaxed)) {
         return false;
     }
-    recency.touch(spot.frame(), page);
+    let unchecked = dropped(Rule::NoCheckOnHit) || dropped(Rule::CheckAtEndOnly);
+    if !unmoved(&scope.shared.watermark, scope.snapshot.get().0) && !unchecked {
+        return false;
+    }
+    if let Some(recency) = &scope.shared.recency {
+        let frame = scope.shared.arena.spot(object).frame();
+        recency.touch(frame, scope.shared.page(frame).map_or(0, |p| p.get()));
+    }
     true
 }
+
+/// In a hint: the object was in its own page, whose frame the other bits name.
+pub(crate) const AT_HOME: u32 = 1 << 31;

@@ -10,7 +10,9 @@ use tercel_wire::layout::Layout;
 use crate::arena::Arena;
 use crate::class::Types;
 use crate::hints::Hints;
+use crate::homes::Homes;
 use crate::memory::Fence;
+use crate::protocol::BUSY;
 use crate::slot::Slot;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::table::Table;
@@ -20,6 +22,7 @@ pub(crate) struct Shared {
     pub(crate) arena: Arena,
     pub(crate) table: Table,
     pub(crate) hints: Hints,
+    pub(crate) homes: Homes,
     pub(crate) types: Types,
     /// The catalogue's classes.
     pub(crate) classes: Mutex<HashMap<ClassId, Arc<Layout>, FxBuildHasher>>,
@@ -43,7 +46,7 @@ pub(crate) struct Shared {
 /// What readers may know of a frame that they have pinned.
 #[derive(Debug, Default)]
 pub(crate) struct FrameTag {
-    /// The page of an intact frame; 0 for others.
+    /// The page of an intact frame; 0 for others. As long as it has [`BUSY`] nobody gets in by it.
     pub(crate) page: AtomicU32,
     /// Its slots.
     pub(crate) slots: AtomicU32,
@@ -106,6 +109,6 @@ impl Shared {
 
     /// The page of an intact frame.
     pub(crate) fn page(&self, frame: u32) -> Option<PageId> {
-        PageId::new(self.frames[frame as usize].page.load(Ordering::Relaxed))
+        PageId::new(self.frames[frame as usize].page.load(Ordering::Relaxed) & !BUSY)
     }
 }

@@ -11,40 +11,36 @@ use hashbrown::HashSet;
 use rustc_hash::FxBuildHasher;
 use tercel_wire::id::{Oref, PageId, SLOTS_MAX};
 
-use crate::arena::{FRAME_WORDS, Spot};
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::arena::{ARENA_BYTES_MAX, FRAME_BYTES, FRAME_WORDS, Spot};
+use crate::sync::{AtomicBool, AtomicU32, Ordering};
 use crate::zeroed::{Zero, zeroed};
 
 /// Words of a block: a bit for each word of a frame, so that even two headers without bodies have one each.
-const BLOCK_WORDS: usize = FRAME_WORDS as usize / 64;
+const BLOCK_WORDS: usize = FRAME_WORDS as usize / 32;
 /// Bytes that a granted block costs, its tag and its place in the list of returned ones included.
-pub(crate) const BLOCK_BYTES: usize = BLOCK_WORDS * 8 + 8 + 4;
+pub(crate) const BLOCK_BYTES: usize = MARK_BYTES + 4 + 4;
+/// Bytes of a block's marks.
+const MARK_BYTES: usize = BLOCK_WORDS * 4;
 /// Bytes that a frame costs in every slot.
 pub(crate) const CELL_BYTES: usize = 8;
 
-const _: () = assert!(BLOCK_WORDS == 32, "the summary has a bit for each word");
+const _: () =
+    assert!(ARENA_BYTES_MAX / FRAME_BYTES * MARK_BYTES <= u32::MAX as usize, "blocks are named by 32 bits");
 
 /// A block that belongs to no frame.
 const NOBODY: u32 = u32::MAX;
 
 /// Pins and marks of one frame, side by side because a hit touches both.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Cell {
     pub(crate) pins: AtomicU32,
-    block: AtomicU32,
-}
-
-#[derive(Debug)]
-struct Tag {
-    frame: AtomicU32,
-    /// Which words of the block are not 0.
-    summary: AtomicU32,
+    /// Where the marks are among those of the slot, in bytes. A frame without a block has block 0, which belongs to
+    /// nobody and stays empty.
+    marks: AtomicU32,
 }
 
 // SAFETY: two atomics of zeros.
 unsafe impl Zero for Cell {}
-// SAFETY: two atomics of zeros.
-unsafe impl Zero for Tag {}
 
 /// The answer to a mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,8 +56,9 @@ pub(crate) enum Mark {
 /// One of the places that scopes are opened at.
 pub(crate) struct Slot {
     cells: Box<[Cell]>,
-    words: Box<[AtomicU64]>,
-    tags: Box<[Tag]>,
+    words: Box<[AtomicU32]>,
+    /// The frame of each block.
+    owners: Box<[AtomicU32]>,
     /// Blocks 1 to this are or were in use since the scope opened.
     next: AtomicU32,
     granted: AtomicU32,
@@ -97,12 +94,31 @@ pub(crate) fn names_page(moved: &Moved, page: PageId) -> bool {
     (0..SLOTS_MAX).filter_map(|slot| Oref::new(page, slot)).any(|o| moved.contains(&o.raw()))
 }
 
+impl Cell {
+    /// Where the marks of the frame begin among [`Slot::words`], in bytes.
+    #[inline(always)]
+    pub(crate) fn marks(&self) -> usize {
+        self.marks.load(Ordering::Relaxed) as usize
+    }
+
+    fn block(&self) -> usize {
+        self.marks() / MARK_BYTES
+    }
+}
+
+/// Where the mark of a header at this address is: the byte where its word begins within the block, and the bit, which
+/// counts modulo 32.
+#[inline(always)]
+pub(crate) fn mark_of(address: usize) -> (usize, u32) {
+    (address / (4 * 32) % BLOCK_WORDS * 4, (address / 4) as u32)
+}
+
 impl Slot {
     pub(crate) fn new(frames: usize) -> Slot {
         Slot {
             cells: zeroed(frames),
             words: zeroed((frames + 1) * BLOCK_WORDS),
-            tags: zeroed(frames + 1),
+            owners: zeroed(frames + 1),
             next: AtomicU32::new(0),
             granted: AtomicU32::new(0),
             gets: AtomicU32::new(0),
@@ -119,29 +135,31 @@ impl Slot {
         &self.cells[frame as usize]
     }
 
+    /// Pins and marks of all frames; they never move.
+    pub(crate) fn cells(&self) -> *const Cell {
+        self.cells.as_ptr()
+    }
+
+    /// The words of all blocks; they never move.
+    pub(crate) fn words(&self) -> *const AtomicU32 {
+        self.words.as_ptr()
+    }
+
     /// Notes that the object at a place of a pinned frame was read.
     #[inline(always)]
     pub(crate) fn mark(&self, cell: &Cell, spot: Spot) -> Mark {
-        let mut block = cell.block.load(Ordering::Relaxed);
+        let mut block = cell.block();
         if block == 0 {
             match self.take_block(cell, spot.frame()) {
                 0 => return Mark::NoRoom,
-                b => block = b,
+                b => block = b as usize,
             }
         }
-        let at = spot.cell() as usize / 64;
-        let word = &self.words[block as usize * BLOCK_WORDS + at];
+        let word = &self.words[block * BLOCK_WORDS + spot.cell() as usize / 32];
         let old = word.load(Ordering::Relaxed);
-        let new = old | 1 << (spot.cell() % 64);
-        if old == new {
-            return Mark::Already;
-        }
+        let new = old | 1 << (spot.cell() % 32);
         word.store(new, Ordering::Relaxed);
-        if old == 0 {
-            let summary = &self.tags[block as usize].summary;
-            summary.store(summary.load(Ordering::Relaxed) | 1 << at, Ordering::Relaxed);
-        }
-        Mark::Fresh
+        if old == new { Mark::Already } else { Mark::Fresh }
     }
 
     #[cold]
@@ -156,8 +174,8 @@ impl Slot {
                 None => return 0,
             }
         };
-        self.tags[block as usize].frame.store(frame, Ordering::Relaxed);
-        cell.block.store(block, Ordering::Relaxed);
+        self.owners[block as usize].store(frame, Ordering::Relaxed);
+        cell.marks.store(block * MARK_BYTES as u32, Ordering::Relaxed);
         block
     }
 
@@ -174,7 +192,7 @@ impl Slot {
 
     /// Blocks that it could still be given: one for each frame is enough.
     pub(crate) fn grantable(&self) -> u32 {
-        self.tags.len() as u32 - 1 - self.granted()
+        self.owners.len() as u32 - 1 - self.granted()
     }
 
     /// Grants blocks. The list of returned ones gets their room, so that it never grows later.
@@ -194,48 +212,42 @@ impl Slot {
     /// Calls `f` with the place of everything marked. For the scope's own thread.
     pub(crate) fn marks(&self, mut f: impl FnMut(Spot)) {
         for b in 1..=self.next.load(Ordering::Relaxed) as usize {
-            let frame = self.tags[b].frame.load(Ordering::Relaxed);
+            let frame = self.owners[b].load(Ordering::Relaxed);
             if frame != NOBODY {
                 self.block_marks(b, |cell| f(Spot(frame * FRAME_WORDS + cell)));
             }
         }
     }
 
+    fn block(&self, block: usize) -> &[AtomicU32] {
+        &self.words[block * BLOCK_WORDS..][..BLOCK_WORDS]
+    }
+
     fn block_marks(&self, block: usize, mut f: impl FnMut(u32)) {
-        let mut summary = self.tags[block].summary.load(Ordering::Relaxed);
-        while summary != 0 {
-            let at = summary.trailing_zeros();
-            summary &= summary - 1;
-            let mut word = self.words[block * BLOCK_WORDS + at as usize].load(Ordering::Relaxed);
+        for (at, word) in (0..).zip(self.block(block)) {
+            let mut word = word.load(Ordering::Relaxed);
             while word != 0 {
-                f(at * 64 + word.trailing_zeros());
+                f(at * 32 + word.trailing_zeros());
                 word &= word - 1;
             }
         }
     }
 
     fn clear_block(&self, block: usize) {
-        let tag = &self.tags[block];
-        let mut summary = tag.summary.load(Ordering::Relaxed);
-        while summary != 0 {
-            let at = summary.trailing_zeros() as usize;
-            summary &= summary - 1;
-            self.words[block * BLOCK_WORDS + at].store(0, Ordering::Relaxed);
-        }
-        tag.summary.store(0, Ordering::Relaxed);
+        self.block(block).iter().for_each(|word| word.store(0, Ordering::Relaxed));
     }
 
     /// Takes the marks of a frame that nobody pins: `f` gets each marked place. For the writer, under the lock.
     pub(crate) fn take_marks(&self, kept: &mut Kept, frame: u32, mut f: impl FnMut(&mut Kept, Spot)) {
         let cell = self.cell(frame);
-        let block = cell.block.load(Ordering::Relaxed) as usize;
+        let block = cell.block();
         if block == 0 {
             return;
         }
         self.block_marks(block, |at| f(kept, Spot(frame * FRAME_WORDS + at)));
         self.clear_block(block);
-        self.tags[block].frame.store(NOBODY, Ordering::Relaxed);
-        cell.block.store(0, Ordering::Relaxed);
+        self.owners[block].store(NOBODY, Ordering::Relaxed);
+        cell.marks.store(0, Ordering::Relaxed);
         kept.returned.push(block as u32);
     }
 
@@ -244,11 +256,11 @@ impl Slot {
     pub(crate) fn clear(&self) -> usize {
         let mut kept = self.kept();
         for b in 1..=self.next.load(Ordering::Relaxed) as usize {
-            let frame = self.tags[b].frame.load(Ordering::Relaxed);
+            let frame = self.owners[b].load(Ordering::Relaxed);
             if frame != NOBODY {
                 self.clear_block(b);
                 let cell = self.cell(frame);
-                cell.block.store(0, Ordering::Relaxed);
+                cell.marks.store(0, Ordering::Relaxed);
                 cell.pins.store(0, Ordering::Release);
             }
         }

@@ -31,6 +31,11 @@ impl Table {
         self.addr.len() as u32
     }
 
+    /// All address words; they never move.
+    pub(crate) fn entries(&self) -> *const AtomicU32 {
+        self.addr.as_ptr()
+    }
+
     /// The entry's address word.
     #[inline(always)]
     pub(crate) fn addr(&self, handle: u32) -> &AtomicU32 {

@@ -8,23 +8,27 @@
 //! view lives.
 
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::ptr::NonNull;
 
 use tercel_wire::id::Oref;
 use tercel_wire::layout::{NONE_AT, SPILLED, Var};
 use tercel_wire::record::{Class, Fixed};
 
 use crate::arena::{CONVERTED, Object};
-use crate::class::{Body, Kinds, Region, region, used};
+use crate::class::{Body, Kinds, Region, Typed, region, used};
 use crate::page;
 use crate::protocol::{load, pin_again, unpin};
-use crate::scope::Scope;
+use crate::scope::{AT_HOME, Scope, Step, along};
+use crate::slot::Cell;
 use crate::swizzle::Word;
 use crate::sync::{AtomicU32, Ordering};
 
 /// A view of an object of class `T`. A clone pins again; a drop unpins.
 pub struct View<'s, T> {
     pub(crate) object: Object<'s>,
-    pub(crate) pin: &'s AtomicU32,
+    pub(crate) cell: &'s Cell,
     pub(crate) scope: &'s Scope,
     class: PhantomData<*const T>,
 }
@@ -32,8 +36,8 @@ pub struct View<'s, T> {
 impl<'s, T> View<'s, T> {
     /// Takes over a pin.
     #[inline(always)]
-    pub(crate) fn new(object: Object<'s>, pin: &'s AtomicU32, scope: &'s Scope) -> View<'s, T> {
-        View { object, pin, scope, class: PhantomData }
+    pub(crate) fn new(object: Object<'s>, cell: &'s Cell, scope: &'s Scope) -> View<'s, T> {
+        View { object, cell, scope, class: PhantomData }
     }
 
     /// Whether it shows a private copy.
@@ -43,16 +47,22 @@ impl<'s, T> View<'s, T> {
 
     /// The object's own reference.
     pub fn oref(&self) -> Oref {
+        self.token().0
+    }
+
+    /// The object's own reference and a hint where it is, or 0.
+    pub fn token(&self) -> (Oref, u32) {
         let shared = &*self.scope.shared;
         if self.is_private() {
-            return Oref::from_raw(self.word_before()).unwrap_or(Oref::NULL);
+            return (Oref::from_raw(self.word_before()).unwrap_or(Oref::NULL), 0);
         }
         let spot = shared.arena.spot(self.object);
         match shared.page(spot.frame()) {
             Some(page) => {
-                page::slot_at(shared, spot).and_then(|slot| Oref::new(page, slot)).unwrap_or(Oref::NULL)
+                let oref = page::slot_at(shared, spot).and_then(|slot| Oref::new(page, slot));
+                (oref.unwrap_or(Oref::NULL), AT_HOME | spot.frame())
             }
-            None => shared.table.oref(self.word_before()),
+            None => (shared.table.oref(self.word_before()), self.word_before()),
         }
     }
 
@@ -148,9 +158,7 @@ impl<'s, T: Class> View<'s, T> {
     /// Reads a descriptor that was seen to be one.
     #[inline(always)]
     fn descriptor(&self, at: usize) -> Var {
-        // SAFETY: a descriptor of the checked body: four plain bytes.
-        let b = unsafe { self.object.bytes(at, 4) };
-        match (u16::from_le_bytes([b[0], b[1]]), u16::from_le_bytes([b[2], b[3]])) {
+        match self.place(at) {
             (NONE_AT, _) => Var::None,
             (from, SPILLED) => {
                 // SAFETY: behind the reference of a part in chunks stands its length: four plain bytes.
@@ -161,6 +169,14 @@ impl<'s, T: Class> View<'s, T> {
         }
     }
 
+    /// The two numbers of a descriptor.
+    #[inline(always)]
+    fn place(&self, at: usize) -> (u16, u16) {
+        // SAFETY: a descriptor of the checked body: four plain bytes.
+        let b = unsafe { self.object.bytes(at, 4) };
+        (u16::from_le_bytes([b[0], b[1]]), u16::from_le_bytes([b[2], b[3]]))
+    }
+
     /// The reference word at `at`.
     #[inline(always)]
     pub(crate) fn reference(&self, at: usize) -> &'s AtomicU32 {
@@ -169,15 +185,32 @@ impl<'s, T: Class> View<'s, T> {
         unsafe { self.object.word(at) }
     }
 
-    /// The word of element `i` of a list of references of the fixed part, if the list is here and has so many.
+    /// The elements of the list of references whose descriptor is at `list`: the quick way along all of them. None if the
+    /// list is in chunks.
+    ///
+    /// # Panics
+    /// If no list of references stands there in the fixed part.
     #[inline(always)]
-    pub(crate) fn item(&self, list: usize, i: usize) -> Option<&'s AtomicU32> {
+    pub fn items(&self, list: usize) -> Items<'_, 's, T> {
+        self.items_kept(list)
+    }
+
+    /// The same, while somebody keeps the view for `'a`.
+    #[inline(always)]
+    fn items_kept<'a>(&self, list: usize) -> Items<'a, 's, T>
+    where
+        's: 'a,
+    {
         assert!(Kinds::<T>::is_ref_list(list), "{list} is not the descriptor of a list of references");
-        match self.descriptor(list) {
-            // SAFETY: element `i` of a list of references that stands in the checked body.
-            Var::Here { at, len } if i < len => Some(unsafe { self.object.word(at + i * 4) }),
-            _ => None,
-        }
+        let (at, len) = self.place(list);
+        let words = if at == NONE_AT || len == SPILLED {
+            &[]
+        } else {
+            // SAFETY: the elements of a list of references that stands in the checked body.
+            unsafe { self.object.words(at as usize, len as usize) }
+        };
+        let View { object, cell, scope, .. } = *self;
+        Items { scope, frame: object.frame(), cell, words: words.iter(), view: PhantomData }
     }
 
     /// What the reference at `at` names, and the handle where it was last found, or 0.
@@ -194,7 +227,7 @@ impl<'s, T: Class> View<'s, T> {
     /// # Panics
     /// If no list of references stands there.
     pub fn word_item(&self, list: usize, i: usize) -> Option<(Oref, u32)> {
-        self.item(list, i).map(|word| self.unswizzle(word))
+        self.items(list).words.nth(i).map(|word| self.unswizzle(word))
     }
 
     fn unswizzle(&self, word: &AtomicU32) -> (Oref, u32) {
@@ -205,7 +238,8 @@ impl<'s, T: Class> View<'s, T> {
             Word::Handle(h) => (shared.table.oref(h), h),
             Word::Near(offset) => {
                 let frame = shared.arena.spot(self.object).frame();
-                (page::oref_at(shared, frame, offset as usize).unwrap_or(Oref::NULL), 0)
+                let oref = page::oref_at(shared, frame, offset as usize);
+                (oref.unwrap_or(Oref::NULL), AT_HOME | frame)
             }
         }
     }
@@ -252,6 +286,79 @@ impl<'s, T: Class> View<'s, T> {
     }
 }
 
+/// A view that somebody else keeps: for passing it on by value, so that nobody needs to know where it stands.
+pub struct Lent<'a, 's, T> {
+    view: ManuallyDrop<View<'s, T>>,
+    kept: PhantomData<&'a View<'s, T>>,
+}
+
+impl<'a, 's, T> Lent<'a, 's, T> {
+    /// Lends a view.
+    #[inline(always)]
+    pub fn new(view: &'a View<'s, T>) -> Lent<'a, 's, T> {
+        let View { object, cell, scope, .. } = *view;
+        Lent { view: ManuallyDrop::new(View::new(object, cell, scope)), kept: PhantomData }
+    }
+}
+
+impl<'a, 's, T: Class> Lent<'a, 's, T> {
+    /// [`View::items`].
+    ///
+    /// # Panics
+    /// If no list of references stands there in the fixed part.
+    #[inline(always)]
+    pub fn items(&self, list: usize) -> Items<'a, 's, T> {
+        self.items_kept(list)
+    }
+}
+
+impl<T> Clone for Lent<'_, '_, T> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        let View { object, cell, scope, .. } = *self.view;
+        Lent { view: ManuallyDrop::new(View::new(object, cell, scope)), kept: PhantomData }
+    }
+}
+
+impl<'s, T> Deref for Lent<'_, 's, T> {
+    type Target = View<'s, T>;
+
+    #[inline(always)]
+    fn deref(&self) -> &View<'s, T> {
+        &self.view
+    }
+}
+
+/// Goes along the elements of a list of references; see [`View::items`].
+pub struct Items<'a, 's, T> {
+    scope: &'s Scope,
+    frame: NonNull<u8>,
+    cell: &'s Cell,
+    words: std::slice::Iter<'a, AtomicU32>,
+    view: PhantomData<&'a View<'s, T>>,
+}
+
+impl<'s, T> Items<'_, 's, T> {
+    /// How many are left.
+    #[inline(always)]
+    pub fn left(&self) -> usize {
+        self.words.len()
+    }
+
+    /// The object that the next element names, as [`Scope::follow`]; `None` at the end.
+    #[inline(always)]
+    pub fn follow<U: Typed>(&mut self) -> Option<Step<View<'s, U>>> {
+        self.nth(0)
+    }
+
+    /// The object that element `i` of those that are left names, as [`Scope::follow`]; `None` beyond the end.
+    #[inline(always)]
+    pub fn nth<U: Typed>(&mut self, i: usize) -> Option<Step<View<'s, U>>> {
+        let word = if i == 0 { self.words.next() } else { self.words.nth(i) };
+        word.map(|word| along::<U, false>(self.scope, self.frame, self.cell, load(word)))
+    }
+}
+
 impl<T> std::fmt::Debug for View<'_, T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "View({})", self.oref())
@@ -260,14 +367,14 @@ impl<T> std::fmt::Debug for View<'_, T> {
 
 impl<T> Clone for View<'_, T> {
     fn clone(&self) -> Self {
-        pin_again(self.pin);
-        View::new(self.object, self.pin, self.scope)
+        pin_again(&self.cell.pins);
+        View::new(self.object, self.cell, self.scope)
     }
 }
 
 impl<T> Drop for View<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        unpin(self.pin);
+        unpin(&self.cell.pins);
     }
 }

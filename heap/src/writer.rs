@@ -33,7 +33,9 @@ use crate::arena::{Arena, CONVERTED, FORWARDED, FRAME_BYTES, FRAME_WORDS, Object
 use crate::class::Types;
 use crate::config::{Config, ConfigError, Plan, Policy};
 use crate::hints::Hints;
+use crate::homes::Homes;
 use crate::memory::{Fence, Memory};
+use crate::mutant::{Rule, dropped};
 use crate::page;
 use crate::protocol::{INVALID, VALID, advance, watermark};
 use crate::scope::{Reader, Scope};
@@ -61,6 +63,7 @@ pub fn heap(
         arena: Arena::new(memory, needed),
         table: Table::new(plan.entries_max),
         hints: Hints::new(config.budget_bytes),
+        homes: Homes::new(plan.frames),
         types: Types::new(),
         classes: Mutex::default(),
         frames: (0..plan.frames).map(|_| FrameTag::default()).collect(),
@@ -89,6 +92,7 @@ pub fn heap(
         gets: vec![0; config.scopes_max],
         pending: Vec::with_capacity(2 * PENDING_MAX),
         parked: Vec::with_capacity(PENDING_MAX),
+        moved_room: 0,
         ended: 0,
         pending_lost: false,
         plan,
@@ -129,6 +133,8 @@ pub struct Writer {
     pending: Vec<PageId>,
     /// Those of them that an open read set names.
     parked: Vec<PageId>,
+    /// Bytes that were made room for, for what scopes read and lost.
+    moved_room: usize,
     /// How many read sets had ended when they were looked at.
     ended: u64,
     /// Whether some found no place there.
@@ -245,6 +251,7 @@ impl Writer {
             return Ok(());
         }
         slot.marks(|spot| {
+            let spot = if dropped(Rule::RecheckByEntry) { self.led_now(spot) } else { spot };
             obsolete |= self.shared.arena.object(spot).flags().load(Ordering::Relaxed) & INVALID != 0;
         });
         if obsolete {
@@ -260,7 +267,9 @@ impl Writer {
         self.assert_own(scope);
         let from = out.len();
         scope.slot().marks(|spot| out.extend(self.oref_at(spot)));
-        out.extend(scope.slot().kept().moved.iter().filter_map(|&o| Oref::from_raw(o)));
+        if !dropped(Rule::ReadSetForgetsMoved) {
+            out.extend(scope.slot().kept().moved.iter().filter_map(|&o| Oref::from_raw(o)));
+        }
         out[from..].sort_unstable();
         let mut kept = from;
         for i in from..out.len() {
@@ -275,10 +284,12 @@ impl Writer {
     /// Counts a reference that was found to name nothing as read: a later birth dooms the scope.
     pub fn note_read(&mut self, scope: &Scope, oref: Oref) {
         self.assert_own(scope);
+        // Without room the scope is given up below.
+        let _ = self.moved_room();
         let slot = scope.slot();
         let mut kept = slot.kept();
         slot.moved.store(true, Ordering::Release);
-        if !keep::keep_reference(&self.shared, &mut kept.moved, oref, self.plan.moved_bytes_max) {
+        if !keep::keep_reference(&self.shared, &mut kept.moved, oref, self.moved_max()) {
             slot.overfull.store(true, Ordering::Release);
             slot.doomed.store(true, Ordering::Release);
         }
@@ -310,7 +321,9 @@ impl Writer {
         for id in pending.drain(..) {
             if !self.pages.get(&id).is_none_or(PageInfo::is_gone) {
                 self.pages.entry(id).and_modify(|p| p.pending = false);
-            } else if self.shared.opened().any(|slot| names_page(&slot.kept().moved, id)) {
+            } else if !dropped(Rule::ReadSetDoesNotHold)
+                && self.shared.opened().any(|slot| names_page(&slot.kept().moved, id))
+            {
                 self.park(id);
             } else {
                 self.pages.remove(&id);
@@ -383,9 +396,40 @@ impl Writer {
         }
         frames
             + self.plan.fixed_bytes
+            + self.moved_room
             + self.index.bytes()
             + self.pages.allocation_size()
             + self.marks_bytes()
+    }
+
+    /// Makes room for what scopes may read and lose until this is called again, and gives back what they need no more.
+    fn moved_room(&mut self) -> Result<(), Full> {
+        let used = self.shared.moved_bytes.load(Ordering::Relaxed);
+        // A set that grows has its old table and one of twice its size at once; a new one begins with a small table.
+        let wanted = (used * 3 + self.plan.moved_spare).min(self.plan.moved_bytes_max);
+        if wanted > self.moved_room {
+            self.make_room(wanted - self.moved_room)?;
+            self.moved_room = wanted;
+        } else if wanted < self.moved_room / 2 {
+            self.moved_room = wanted.max(used);
+        }
+        self.give_back();
+        Ok(())
+    }
+
+    /// Frames that were given up for tables which have shrunk since are frames again.
+    fn give_back(&mut self) {
+        while self.withheld > 0 && self.used_bytes() + GIVE_BACK_SPARE <= self.budget_bytes {
+            let Some(frame) = self.frames.iter().position(|f| f.state == State::Withheld) else { return };
+            self.frames[frame].state = State::Free;
+            self.free.push(frame as u32);
+            self.withheld -= 1;
+        }
+    }
+
+    /// Bytes that all scopes' sets of moved references may have together now.
+    fn moved_max(&self) -> usize {
+        if self.charge { self.moved_room } else { self.plan.moved_bytes_max }
     }
 
     /// Gives frames up until `bytes` more fit into the budget.
@@ -496,6 +540,14 @@ impl Writer {
         }
     }
 
+    /// Where the entry of an object now leads: what a re-check must not look at.
+    fn led_now(&self, spot: Spot) -> Spot {
+        let oref = self.oref_at(spot);
+        let handle = oref.and_then(|o| self.index.find(&self.shared.table, o));
+        let home = || oref.and_then(|o| self.at_home(o)).map(|(spot, _)| spot);
+        handle.and_then(|h| self.shared.table.spot(h)).or_else(home).unwrap_or(spot)
+    }
+
     /// The reference of the object at a place.
     fn oref_at(&self, spot: Spot) -> Option<Oref> {
         match self.shared.page(spot.frame()) {
@@ -587,6 +639,8 @@ impl PageInfo {
     }
 }
 
+/// Budget left over above which a frame is given back: not so little that the next table takes it again at once.
+const GIVE_BACK_SPARE: usize = 2 * FRAME_BYTES;
 /// Blocks of marks granted to a scope at once at least: two kilobytes.
 const MARKS_GRANT: u32 = 8;
 /// Frames below which growing tables may not push the cache.

@@ -53,7 +53,8 @@ pub use client::{Client, ClientConfig, Stats, embedded, embedded_with};
 pub use server::{Recovered, Server, ServerConfig, ServerError, Stopper};
 pub use tercel_collections as collections;
 pub use tercel_derive::{Object, Record};
-pub use tercel_engine::object::{Field, Link, ListField, Obj, Refs, RefsIter};
+// The derive macros and their traits have the same names, so that one `use` brings both.
+pub use tercel_engine::object::{Field, Link, ListField, Obj, Object, Record, Refs, RefsIter};
 pub use tercel_engine::txn::{Commit, Isolation, Tx};
 pub use tercel_engine::{Error, object};
 pub use tercel_heap::{HacParams, Policy};

@@ -99,3 +99,78 @@ unsafe impl Fence for Barrier {
         self.process_wide
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::process::Command;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
+
+    use super::*;
+
+    /// The number of `membarrier`.
+    const MEMBARRIER: i64 = if cfg!(target_arch = "x86_64") { 324 } else { 283 };
+    const EPERM: u32 = 1;
+    /// Tells a child that it is one.
+    const CHILD: &str = "TERCEL_TEST_SANDBOX";
+    const SAID: &str = "confined, and every reader fences for itself";
+
+    #[test]
+    fn without_the_process_wide_fence_readers_fence_for_themselves() {
+        if std::env::var(CHILD).is_ok() {
+            return confined();
+        }
+        // Filters are never taken off, so a child puts it on.
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "memory::tests::without_the_process_wide_fence_readers_fence_for_themselves"])
+            .arg("--nocapture")
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        let said =
+            String::from_utf8_lossy(&child.stdout).into_owned() + &String::from_utf8_lossy(&child.stderr);
+        assert!(child.status.success() && said.contains(SAID), "{said}");
+    }
+
+    fn confined() {
+        let filter = SeccompFilter::new(
+            BTreeMap::from([(MEMBARRIER, vec![])]),
+            SeccompAction::Allow,
+            SeccompAction::Errno(EPERM),
+            std::env::consts::ARCH.try_into().unwrap(),
+        );
+        let program: BpfProgram = filter.unwrap().try_into().unwrap();
+        apply_filter(&program).unwrap();
+        let barrier = Barrier::new();
+        assert!(!barrier.is_process_wide());
+        // It would abort if it asked the kernel.
+        barrier.heavy();
+
+        // A space of such a process works, with several threads in one cache.
+        let dir = tempfile::tempdir().unwrap();
+        let space = crate::embedded(dir.path()).unwrap();
+        let cell = space.run(|tx| tx.create(&Cell { n: 0 })).unwrap();
+        let seen = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        space.run(|tx| tx.edit(cell)?.set_n(tx.get(cell)?.n() + 1)).unwrap();
+                        seen.fetch_max(space.run(|tx| Ok(tx.get(cell)?.n())).unwrap(), Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        assert_eq!(seen.into_inner(), 100);
+        space.close().unwrap();
+        println!("{SAID}");
+    }
+
+    #[derive(tercel_derive::Object)]
+    #[object(crate = "crate")]
+    struct Cell {
+        n: u64,
+    }
+}

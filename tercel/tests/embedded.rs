@@ -11,6 +11,11 @@ struct Person {
     note: Option<Text>,
 }
 
+/// What is generic over classes names the trait by the same `use` as the derive.
+fn only<T: Object>(space: &tercel::Client, root: &str) -> Result<Option<T>, Error> {
+    space.run(|tx| tx.root::<T>(root)?.map(|r| tx.get(r)?.to_value()).transpose())
+}
+
 fn person(name: &str, age: u32) -> Person {
     Person { age, name: name.into(), friends: List::default(), boss: Ref::NULL, note: None }
 }
@@ -57,5 +62,16 @@ fn objects_are_made_read_changed_and_found_again_after_a_restart() {
             Ok(())
         })
         .unwrap();
+    space.close().unwrap();
+}
+
+#[test]
+fn a_function_can_be_generic_over_classes() {
+    let dir = tempfile::tempdir().unwrap();
+    let space = tercel::embedded(dir.path()).unwrap();
+    let ann = person("Ann", 41);
+    space.run(|tx| tx.set_root("ann", tx.create(&ann)?)).unwrap();
+    assert_eq!(only::<Person>(&space, "ann"), Ok(Some(ann)));
+    assert_eq!(only::<Person>(&space, "bob"), Ok(None));
     space.close().unwrap();
 }

@@ -132,8 +132,8 @@ fn a_busy_client_does_not_keep_a_server_from_stopping() {
     let dir = tempfile::tempdir().unwrap();
     let server = serve(dir.path());
     let config = ClientConfig { timeout: Duration::from_millis(300), ..ClientConfig::default() };
+    let r = counter(&Client::connect(&server.addresses()[0]).unwrap(), "n");
     let client = Client::connect_with(&server.addresses()[0], config).unwrap();
-    let r = counter(&client, "n");
     std::thread::scope(|s| {
         let busy = s.spawn(|| {
             let mut done = 0;

@@ -231,6 +231,20 @@ pub fn encode(mut header: Header, body: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(body);
 }
 
+/// Reads the frame that `bytes` begin with: header, body and what is behind it; none if it is not whole yet.
+///
+/// # Errors
+/// As [`Deframer::next_frame`].
+pub fn split(bytes: &[u8]) -> Result<Option<(Header, &[u8], &[u8])>, FrameError> {
+    let Some((head, behind)) = bytes.split_first_chunk::<FRAME_BYTES>() else { return Ok(None) };
+    let header = Header::decode(head)?;
+    let Some((body, rest)) = behind.split_at_checked(header.body_bytes as usize) else { return Ok(None) };
+    if header.body_sum.is_some_and(|sum| sum != crc32fast::hash(body)) {
+        return Err(FrameError::BodySum);
+    }
+    Ok(Some((header, body, rest)))
+}
+
 /// Cuts a stream of bytes into frames; keeps at most one incomplete frame.
 #[derive(Debug, Default)]
 pub struct Deframer {
@@ -253,19 +267,14 @@ impl Deframer {
 
     /// The next whole frame, or none yet. After an error the stream cannot be read on.
     pub fn next_frame(&mut self) -> Result<Option<(Header, &[u8])>, FrameError> {
-        let Some(head) = self.buffer[self.from..].first_chunk::<FRAME_BYTES>() else { return Ok(None) };
-        let header = Header::decode(head)?;
-        let body_at = self.from + FRAME_BYTES;
-        let end = body_at + header.body_bytes as usize;
-        if self.buffer.len() < end {
-            return Ok(None);
-        }
-        self.from = end;
-        let body = &self.buffer[body_at..end];
-        if header.body_sum.is_some_and(|sum| sum != crc32fast::hash(body)) {
-            return Err(FrameError::BodySum);
-        }
+        let Some((header, body, rest)) = split(&self.buffer[self.from..])? else { return Ok(None) };
+        self.from = self.buffer.len() - rest.len();
         Ok(Some((header, body)))
+    }
+
+    /// Whether it keeps nothing: what arrives next begins a frame, and [`split`] can read it where it lies.
+    pub fn is_empty(&self) -> bool {
+        self.from == self.buffer.len()
     }
 
     /// Gives memory back when a burst is over.
@@ -301,6 +310,19 @@ mod tests {
             }
             assert_eq!(got, [(Kind::Fetch, 3, 7, b"abc".to_vec()), (Kind::Ping, 4, 0, vec![])]);
         }
+    }
+
+    #[test]
+    fn whole_frames_are_read_where_they_lie() {
+        let mut bytes = Vec::new();
+        encode(Header::new(Kind::Fetch, 3), b"abc", &mut bytes);
+        encode(Header::new(Kind::Ping, 4), b"", &mut bytes);
+        let (header, body, rest) = split(&bytes).unwrap().unwrap();
+        assert_eq!((header.call, body), (3, &b"abc"[..]));
+        let (header, body, rest) = split(rest).unwrap().unwrap();
+        assert_eq!((header.call, body, rest), (4, &b""[..], &b""[..]));
+        assert_eq!(split(&bytes[..FRAME_BYTES + 2]), Ok(None));
+        assert!(Deframer::default().is_empty());
     }
 
     #[test]

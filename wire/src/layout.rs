@@ -119,15 +119,16 @@ pub fn var(body: &[u8], at: usize) -> Var {
 }
 
 impl Shape {
-    fn from_type(ty: &Type) -> Shape {
+    /// The shape of a type of this program.
+    pub fn of(ty: &Type) -> Shape {
         match ty {
             Type::Scalar(s) => Shape::Scalar(*s),
             Type::Array(s, n) => Shape::Array(*s, *n),
             Type::Text => Shape::Text,
             Type::Bytes => Shape::Bytes,
             Type::Ref(name) => Shape::Ref((*name).into()),
-            Type::List(t) => Shape::List(Box::new(Shape::from_type(t))),
-            Type::Option(t) => Shape::Option(Box::new(Shape::from_type(t))),
+            Type::List(t) => Shape::List(Box::new(Shape::of(t))),
+            Type::Option(t) => Shape::Option(Box::new(Shape::of(t))),
             Type::Record(s) => Shape::Record(Box::new(Layout::of(s))),
         }
     }
@@ -190,10 +191,16 @@ impl Shape {
     /// Whether a list of such elements may leave the record for a tree of chunks: bytes may, references may, a mixture
     /// of both or elements with parts of their own may not.
     pub fn spills(&self) -> bool {
+        matches!(self, Shape::Ref(_)) || self.is_numbers()
+    }
+
+    /// Whether its bytes are all there is to it, and none of them is a reference.
+    fn is_numbers(&self) -> bool {
         match self {
-            Shape::Scalar(_) | Shape::Array(..) | Shape::Ref(_) => true,
+            Shape::Scalar(_) | Shape::Array(..) => true,
+            Shape::Text | Shape::Bytes | Shape::List(_) | Shape::Ref(_) => false,
+            Shape::Option(t) => t.is_numbers(),
             Shape::Record(r) => r.fixed && r.refs.is_empty(),
-            _ => false,
         }
     }
 
@@ -235,7 +242,7 @@ fn widens(old: Scalar, new: Scalar) -> bool {
 impl Layout {
     /// The layout of a class of this program.
     pub fn of(schema: &Schema) -> Layout {
-        let fields = schema.fields.iter().map(|f| (f.name.into(), Shape::from_type(&f.ty))).collect();
+        let fields = schema.fields.iter().map(|f| (f.name.into(), Shape::of(&f.ty))).collect();
         Layout::new(schema.name.into(), fields)
     }
 
@@ -548,7 +555,8 @@ fn check_var(
         return Err("a part that must be there is marked as none");
     }
     if len == 0 {
-        return Ok((0, 0));
+        // Readers cut an empty part out of the body as they do any other, so it must not lie outside.
+        return if off == 0 { Ok((0, 0)) } else { Err("an empty part is not where empty parts are") };
     }
     let spilled = len == SPILLED as usize;
     if spilled && !spills {
@@ -653,6 +661,18 @@ mod tests {
         assert!(!refused(list(option(Shape::Text))));
         let twice = vec![("f".into(), Shape::Text), ("f".into(), Shape::Bytes)];
         assert!(Layout::new("T".into(), twice).admissible().is_err());
+    }
+
+    #[test]
+    fn an_empty_part_beyond_the_record_is_refused() {
+        for shape in [Shape::Text, Shape::Bytes, Shape::List(Box::new(Shape::Ref("".into())))] {
+            let optional = Shape::Option(Box::new(shape.clone()));
+            for shape in [shape, optional] {
+                let l = Layout::new("C".into(), vec![("f".into(), shape)]);
+                assert_eq!(l.check(&[0, 0, 0, 0]), Ok(()));
+                assert!(l.check(&[0x00, 0x35, 0, 0]).is_err());
+            }
+        }
     }
 
     #[test]

@@ -27,6 +27,3 @@ pub mod message;
 pub mod page;
 pub mod record;
 pub mod schema;
-
-/// The space's format that this build writes: pages, records, log and catalogue together.
-pub const FORMAT_VERSION: u16 = 1;

@@ -408,7 +408,8 @@ fn put64(bytes: &mut [u8], at: usize, v: u64) {
 /// The version of segments and records that this build writes and reads.
 pub const LOG_VERSION: u16 = 1;
 
-/// The longest payload: the largest transaction, 256 MiB, and 64 KiB of room for what a commit says about it.
+/// The longest payload: the largest transaction, 128 MiB of objects, once more for what it read and where its objects
+/// went, and 64 KiB for the rest.
 pub const RECORD_BYTES_MAX: usize = (256 << 20) + (64 << 10);
 
 /// Bytes before a record's payload.

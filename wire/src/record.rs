@@ -31,14 +31,12 @@ pub trait Class: Sized + 'static {
     /// What it looks like.
     const SCHEMA: Schema;
 
-    /// The number of this type in this process.
-    fn type_index() -> &'static TypeIndex;
-
     /// Writes the fields into an encoder that begins at this class's fixed part.
     fn encode(&self, e: &mut Encoder<'_>);
 }
 
 /// A value that can be a field.
+#[diagnostic::on_unimplemented(message = "`{Self}` cannot be stored in an object")]
 pub trait Value {
     /// Its type.
     const TYPE: Type;
@@ -57,38 +55,6 @@ pub trait Fixed: Value + Copy {
 
     /// To little-endian bytes.
     fn to_bytes(self) -> Self::Bytes;
-}
-
-/// A number that a process gives to each class it uses, from 1, so that a cached object can name its type in two bytes.
-/// Numbers are never given back; a process has at most 65,535 classes.
-#[derive(Debug)]
-pub struct TypeIndex(std::sync::atomic::AtomicU16);
-
-impl TypeIndex {
-    /// Not numbered yet.
-    #[allow(clippy::new_without_default, reason = "only ever a static")]
-    pub const fn new() -> TypeIndex {
-        TypeIndex(std::sync::atomic::AtomicU16::new(0))
-    }
-
-    /// The number, or 0 if it has none yet, which equals no cached object's.
-    pub fn peek(&self) -> u16 {
-        self.0.load(std::sync::atomic::Ordering::Relaxed)
-    }
-
-    /// The number, given now if there is none.
-    ///
-    /// # Panics
-    /// At the 65,536th class of a process.
-    pub fn get(&self) -> u16 {
-        static NEXT: std::sync::Mutex<u16> = std::sync::Mutex::new(0);
-        let mut next = NEXT.lock().unwrap_or_else(|e| e.into_inner());
-        if self.peek() == 0 {
-            *next = next.checked_add(1).expect("a process has at most 65,535 classes");
-            self.0.store(*next, std::sync::atomic::Ordering::Relaxed);
-        }
-        self.peek()
-    }
 }
 
 /// Makes trees of chunks.
@@ -121,7 +87,7 @@ pub enum EncodeError {
     TooLarge(usize),
     /// A list that cannot be cut into chunks.
     #[error(
-        "a list of records with references or texts has at most 1,024 bytes inside an object: use a collection"
+        "a list whose elements have references, texts or lists in them has at most 1,024 bytes inside an object: use a collection"
     )]
     PartTooLarge,
     /// More than 2^32 - 1 elements.
@@ -516,20 +482,25 @@ fn put_large_list<T: Value>(list: &[T], e: &mut Encoder<'_>, at: usize) {
 
 /// As [`Shape::spills`], of a type.
 const fn spills(ty: &Type) -> bool {
+    matches!(ty, Type::Ref(_)) || is_numbers(ty)
+}
+
+/// Whether its bytes are all there is to it, and none of them is a reference.
+const fn is_numbers(ty: &Type) -> bool {
     match ty {
-        Type::Scalar(_) | Type::Array(..) | Type::Ref(_) => true,
+        Type::Scalar(_) | Type::Array(..) => true,
+        Type::Text | Type::Bytes | Type::List(_) | Type::Ref(_) => false,
+        Type::Option(t) => is_numbers(t),
         Type::Record(r) => {
             let mut i = 0;
             while i < r.fields.len() {
-                match &r.fields[i].ty {
-                    Type::Scalar(_) | Type::Array(..) => {}
-                    _ => return false,
+                if !is_numbers(&r.fields[i].ty) {
+                    return false;
                 }
                 i += 1;
             }
             true
         }
-        _ => false,
     }
 }
 
@@ -642,6 +613,7 @@ fn copy_widened(old: Scalar, bytes: &[u8], new: Scalar, e: &mut Encoder<'_>, to:
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schema::Field;
 
     fn shape(fields: &[(&str, Shape)]) -> Layout {
         Layout::new("T".into(), fields.iter().map(|(n, s)| (n.to_string(), s.clone())).collect())
@@ -726,6 +698,45 @@ mod tests {
         let mut refs = vec![];
         l.refs(&bytes[4..], |at| refs.push(crate::cursor::le32(&bytes[4..], at)));
         assert_eq!(refs, [7 << 9, 7 << 9, 0, 7 << 9]);
+    }
+
+    #[test]
+    fn a_type_and_its_shape_agree_on_what_may_leave_a_record() {
+        const NUMBERS: Schema = Schema {
+            name: "Numbers",
+            fields: &[
+                Field { name: "a", ty: Type::Array(Scalar::U16, 3) },
+                Field { name: "o", ty: Type::Option(&Type::Scalar(Scalar::I64)) },
+            ],
+        };
+        const NESTED: Schema = Schema {
+            name: "Nested",
+            fields: &[
+                Field { name: "r", ty: Type::Record(&NUMBERS) },
+                Field { name: "o", ty: Type::Option(&Type::Record(&NUMBERS)) },
+            ],
+        };
+        const WITH_REF: Schema =
+            Schema { name: "WithRef", fields: &[Field { name: "o", ty: Type::Option(&Type::Ref("")) }] };
+        const WITH_TEXT: Schema = Schema { name: "WithText", fields: &[Field { name: "t", ty: Type::Text }] };
+        for (ty, may) in [
+            (Type::Scalar(Scalar::Bool), true),
+            (Type::Array(Scalar::F64, 2), true),
+            (Type::Ref("T"), true),
+            (Type::Option(&Type::Scalar(Scalar::U32)), true),
+            (Type::Record(&NUMBERS), true),
+            (Type::Record(&NESTED), true),
+            (Type::Option(&Type::Record(&NESTED)), true),
+            (Type::Option(&Type::Ref("")), false),
+            (Type::Record(&WITH_REF), false),
+            (Type::Record(&WITH_TEXT), false),
+            (Type::Option(&Type::Record(&WITH_TEXT)), false),
+            (Type::Text, false),
+            (Type::Bytes, false),
+            (Type::List(&Type::Scalar(Scalar::U8)), false),
+        ] {
+            assert_eq!((spills(&ty), Shape::of(&ty).spills()), (may, may), "{ty:?}");
+        }
     }
 
     #[test]

@@ -7,10 +7,12 @@
 //! | `oo7`, `native`, `objects` | the database, without us and with us |
 //! | `graph` | suite `graph`: import and closures of the package graph |
 //! | `commit` | suite `commit`: durable commits, one at a time and 64 at once |
+//! | `idle` | suite `idle`: what connections that do nothing cost |
 
 mod blocks;
 mod commit;
 mod graph;
+mod idle;
 mod lru;
 mod native;
 mod objects;
@@ -36,6 +38,8 @@ pub enum Suite {
     Commit,
     /// The package graph.
     Graph,
+    /// Connections that do nothing.
+    Idle,
 }
 
 /// How to measure.
@@ -45,6 +49,8 @@ pub struct Options {
     pub quick: bool,
     /// Where to put data; a directory of its own is made in it and removed. Else the system's for temporary files.
     pub dir: Option<PathBuf>,
+    /// How many connections do nothing, in suite `idle`.
+    pub connections: usize,
     /// Whether to say on standard error what is being done.
     pub progress: bool,
 }
@@ -67,6 +73,7 @@ pub fn run(suite: Suite, options: &Options) -> Result<Report, String> {
         Suite::Oo7 => traversals::run(options),
         Suite::Commit => commit::run(options),
         Suite::Graph => graph::run(options),
+        Suite::Idle => idle::run(options),
     }
 }
 
@@ -75,15 +82,20 @@ pub fn command(args: &args::Bench) -> Outcome {
     if let Some(role) = std::env::var_os(commit::ROLE) {
         return commit::child(&role).map(|()| ExitCode::SUCCESS).map_err(Failure::new);
     }
+    if let Some(role) = std::env::var_os(idle::ROLE) {
+        return idle::child(&role).map(|()| ExitCode::SUCCESS).map_err(Failure::new);
+    }
     let options = Options {
         quick: args.quick,
         dir: args.dir.clone(),
+        connections: args.connections,
         progress: std::io::IsTerminal::is_terminal(&std::io::stderr()),
     };
     let suite = match args.suite {
         args::Suite::Oo7 => Suite::Oo7,
         args::Suite::Commit => Suite::Commit,
         args::Suite::Graph => Suite::Graph,
+        args::Suite::Idle => Suite::Idle,
     };
     let report = run(suite, &options).map_err(Failure::new)?;
     let text = if args.json { report.json().map_err(Failure::new)? } else { report.table() };

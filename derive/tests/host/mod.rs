@@ -11,7 +11,8 @@ use tercel_wire::record::{Class, Encoder, HEADER_BYTES, List, NoSpill, Ref, Targ
 use tercel_wire::schema::{Schema, Type};
 
 pub mod __private {
-    pub use super::{Error, Field, Object, RawMut, RawObj, Record, Stored};
+    pub use super::{Error, Field, ListField, Object, RawMut, RawObj, Record, Stored, load_elements};
+    pub use tercel_heap::{TypeIndex, Typed};
     pub use tercel_wire as wire;
 }
 
@@ -43,6 +44,23 @@ pub trait Field: Value + Sized {
         't: 'a;
     fn got<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Self::Got<'a, 't, T>;
     fn load(stored: &Stored<'_>, at: usize) -> Result<Self, Error>;
+}
+
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be an element of a list",
+    note = "elements are: u8 to u64, i8 to i64, f32, f64, bool, arrays of them, Text, Bytes, Ref<T>, List<T>, Option<T> and types with #[derive(Record)]"
+)]
+pub trait ListField: Value + Sized {
+    type Items<'a, 't, T: Object>
+    where
+        't: 'a;
+    fn items<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Self::Items<'a, 't, T>;
+    fn load_items(stored: &Stored<'_>, at: usize) -> Result<Vec<Self>, Error>;
+}
+
+pub fn load_elements<E: Field>(stored: &Stored<'_>, at: usize) -> Result<Vec<E>, Error> {
+    let Var::Here { at, len } = var(stored.body, at) else { return Err(Error) };
+    (0..len).map(|i| E::load(stored, at + i * E::TYPE.size())).collect()
 }
 
 pub struct RawObj<'t, T> {
@@ -155,19 +173,33 @@ impl<U: Target> Field for Ref<U> {
     }
 }
 
-impl<F: Field> Field for List<F> {
+impl<E: ListField> Field for List<E> {
     type Got<'a, 't, T: Object>
-        = Result<List<F>, Error>
+        = E::Items<'a, 't, T>
     where
         't: 'a;
-    fn got<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Result<List<F>, Error> {
-        Self::load(&obj.stored(), at)
+    fn got<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> E::Items<'a, 't, T> {
+        E::items(obj, at)
     }
-    fn load(stored: &Stored<'_>, at: usize) -> Result<List<F>, Error> {
-        let Var::Here { at, len } = var(stored.body, at) else { return Err(Error) };
-        (0..len).map(|i| F::load(stored, at + i * F::TYPE.size())).collect()
+    fn load(stored: &Stored<'_>, at: usize) -> Result<List<E>, Error> {
+        E::load_items(stored, at).map(List)
     }
 }
+
+macro_rules! lists {
+    ($([$($bound:tt)*] $t:ty),*) => {$(
+        impl<$($bound)*> ListField for $t {
+            type Items<'a, 't, T: Object> = Result<Vec<Self>, Error> where 't: 'a;
+            fn items<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Result<Vec<Self>, Error> {
+                load_elements(&obj.stored(), at)
+            }
+            fn load_items(stored: &Stored<'_>, at: usize) -> Result<Vec<Self>, Error> {
+                load_elements(stored, at)
+            }
+        }
+    )*};
+}
+lists!([] u8, [] u16, [] u32, [] Text, [U: Target] Ref<U>, [F: Field] Option<F>, [E: ListField] List<E>);
 
 impl<F: Field> Field for Option<F> {
     type Got<'a, 't, T: Object>

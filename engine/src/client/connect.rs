@@ -1,12 +1,15 @@
 //! Connections: greeting, silence, loss, and every frame that arrives.
 
-use tercel_wire::frame::{BODY_BYTES_MAX, Deframer, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel_wire::frame::{
+    self, BODY_BYTES_MAX, Deframer, FrameError, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN,
+};
 use tercel_wire::message::{
     Classes as ClassesMessage, Hello, Leased, PageReply, Reason, Refused, Resume, Stream, Verdict, Welcome,
 };
 
 use super::{Client, Link};
 use crate::error::Error;
+use crate::mutant::{Rule, dropped};
 use crate::time::Now;
 
 impl Client {
@@ -20,7 +23,10 @@ impl Client {
         let resume = (self.epoch.0 != 0).then(|| Resume {
             epoch: self.epoch,
             watermark: self.reader.watermark(),
-            pages: self.fetches.subscriptions(),
+            pages: match dropped(Rule::ResumeWithoutPages) {
+                true => Vec::new(),
+                false => self.fetches.subscriptions(),
+            },
         });
         // A cache of more pages than a message can name begins anew.
         let resume = resume.filter(|r| r.pages.len() <= RESUMED_PAGES_MAX);
@@ -71,24 +77,40 @@ impl Client {
         }
         self.last_heard = now;
         let mut deframer = std::mem::take(&mut self.deframer);
-        deframer.push(bytes);
-        loop {
-            match deframer.next_frame() {
-                Ok(None) => break,
-                Ok(Some((header, body))) => {
-                    if let Err(e) = self.frame(&header, body) {
-                        return self.fail(e);
-                    }
-                    if !matches!(self.link, Link::Greeting | Link::Up) {
-                        return;
-                    }
+        if let Err(e) = self.frames(bytes, &mut deframer) {
+            return self.fail(e);
+        }
+        if !matches!(self.link, Link::Greeting | Link::Up) {
+            return;
+        }
+        self.deframer = deframer;
+        self.unsubscribe();
+    }
+
+    /// Takes in every whole frame, as long as there is a connection; the deframer keeps what is left.
+    fn frames(&mut self, mut bytes: &[u8], deframer: &mut Deframer) -> Result<(), Error> {
+        let broken = |e: FrameError| Error::Unavailable(e.to_string());
+        if deframer.is_empty() {
+            while let Some((header, body, rest)) = frame::split(bytes).map_err(broken)? {
+                self.frame(&header, body)?;
+                if !matches!(self.link, Link::Greeting | Link::Up) {
+                    return Ok(());
                 }
-                Err(e) => return self.fail(Error::Unavailable(e.to_string())),
+                bytes = rest;
+            }
+            if bytes.is_empty() {
+                return Ok(());
+            }
+        }
+        deframer.push(bytes);
+        while let Some((header, body)) = deframer.next_frame().map_err(broken)? {
+            self.frame(&header, body)?;
+            if !matches!(self.link, Link::Greeting | Link::Up) {
+                return Ok(());
             }
         }
         deframer.relax();
-        self.deframer = deframer;
-        self.unsubscribe();
+        Ok(())
     }
 
     /// The peer broke the protocol: no further byte of this connection counts.
@@ -160,7 +182,9 @@ impl Client {
         if !w.resumed {
             // Nothing says what changed meanwhile: every copy is flagged, those in open read sets included, before
             // the watermark moves.
-            self.writer.flag_all();
+            if !dropped(Rule::NothingFlaggedAtNewStart) {
+                self.writer.flag_all();
+            }
             self.fetches.forget();
             if w.watermark > self.reader.watermark() {
                 self.writer.advance(w.watermark);

@@ -15,6 +15,7 @@ use tercel_wire::page::Page;
 use super::Client;
 use crate::error::Error;
 use crate::limits;
+use crate::mutant::{self, Rule, dropped};
 use crate::table::Map;
 
 /// Fetches and subscriptions of a client.
@@ -82,7 +83,9 @@ impl Fetches {
 
     /// The connection is gone.
     pub(super) fn abandon(&mut self) {
-        self.outstanding.clear();
+        if !dropped(Rule::FetchOutlivesConnection) {
+            self.outstanding.clear();
+        }
         self.failed.clear();
     }
 
@@ -109,6 +112,16 @@ impl Fetches {
         self.failed.insert(page, (fetch, error));
     }
 
+    /// A reply came and what it showed is not here. What is cached of the page may be older, so it says nothing about
+    /// any slot; the server, however, believes that we have it.
+    fn lost(&mut self, page: PageId, fetch: u32, error: Error) {
+        self.fail(page, fetch, error);
+        if let Some(s) = self.subscribed.get_mut(&page) {
+            s.changed = Some(Box::new([u64::MAX; SLOTS_MAX as usize / 64]));
+        }
+        self.dropped.push(page);
+    }
+
     /// An object changed: fetches under way must know, and so must those who found its slot empty.
     pub(super) fn changed(&mut self, oref: Oref, stamp: Stamp) {
         if let Some(o) = self.outstanding.get_mut(&oref.page()) {
@@ -131,7 +144,9 @@ impl Fetches {
 
     /// Whether that fetch, or a later one, was answered with what the page has.
     pub(super) fn is_served(&self, page: PageId, fetch: u32) -> bool {
-        !self.outstanding.contains_key(&page) && self.subscribed.get(&page).is_some_and(|s| s.fetch >= fetch)
+        !self.outstanding.contains_key(&page)
+            && self.failed(page, fetch).is_none()
+            && self.subscribed.get(&page).is_some_and(|s| s.fetch >= fetch)
     }
 
     /// Whether the page was empty when it was fetched last.
@@ -141,6 +156,10 @@ impl Fetches {
 
     /// The server wants to forget a page: whether it may, which it may not if a newer fetch was served or is under way.
     pub(super) fn revoke(&mut self, page: PageId, fetch: u32) -> bool {
+        if dropped(Rule::UnsubscribeWithoutNumber) {
+            self.subscribed.remove(&page);
+            return true;
+        }
         if self.outstanding.contains_key(&page) {
             return false;
         }
@@ -179,7 +198,7 @@ impl Client {
         }
         match self.fetches.outstanding.get_mut(&page) {
             Some(o) if o.call == header.call && o.fetch == reply.fetch.fetch => {
-                if self.reader.watermark() < header.stamp {
+                if self.reader.watermark() < header.stamp && !dropped(Rule::InstallBeforeWatermark) {
                     o.early = Some((header.stamp, reply.bytes.to_vec()));
                     return Ok(());
                 }
@@ -214,8 +233,7 @@ impl Client {
         let parsed = match Page::parse(bytes, page) {
             Ok(parsed) => parsed,
             Err(e) => {
-                self.fetches.fail(page, o.fetch, Error::Corrupt(e.to_string()));
-                self.fetches.dropped.push(page);
+                self.fetches.lost(page, o.fetch, Error::Corrupt(e.to_string()));
                 return Ok(());
             }
         };
@@ -225,8 +243,7 @@ impl Client {
                 InstallError::Full(full) => Error::Full(format!("the client's cache: {full}")),
                 InstallError::Overlap { .. } => Error::Corrupt(e.to_string()),
             };
-            self.fetches.fail(page, o.fetch, e);
-            self.fetches.dropped.push(page);
+            self.fetches.lost(page, o.fetch, e);
         }
         Ok(())
     }
@@ -236,7 +253,7 @@ impl Client {
     /// relies on it.
     fn found_empty(&mut self, page: PageId) {
         self.fetches.empty.push_back(page);
-        if self.fetches.empty.len() <= limits::EMPTY_PAGES_MAX {
+        if self.fetches.empty.len() <= mutant::bound(limits::EMPTY_PAGES_MAX, 2) {
             return;
         }
         let Some(page) = self.fetches.empty.pop_front() else { return };
@@ -273,10 +290,14 @@ impl Client {
     pub(super) fn unsubscribe(&mut self) {
         let mut dropped = std::mem::take(&mut self.fetches.dropped);
         self.writer.dropped(&mut dropped);
+        if mutant::dropped(Rule::UnsubscribeWithFrame) {
+            dropped.extend(self.fetches.subscribed.keys().filter(|p| !self.writer.is_cached(**p)));
+            dropped.sort_unstable();
+        }
         let mut pages = Vec::new();
         for page in dropped.drain(..) {
             let held = self.fetches.outstanding.contains_key(&page)
-                || self.writer.is_held(page)
+                || (self.writer.is_held(page) && !mutant::dropped(Rule::UnsubscribeWithFrame))
                 || self.fetches.is_empty(page)
                 || self.ops.names(page);
             if held {

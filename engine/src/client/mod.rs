@@ -22,6 +22,7 @@ use tercel_wire::id::{ClientId, Epoch, Oref, SpaceId, Stamp};
 
 use crate::error::Error;
 use crate::limits;
+use crate::mutant::{Rule, dropped};
 use crate::random::Random;
 use crate::time::Now;
 
@@ -109,6 +110,8 @@ pub struct Client {
     /// The status that the server last reported, and the call that asked for the next.
     status: Option<Vec<u8>>,
     status_call: Option<u64>,
+    /// Always empty, unless a rule is dropped.
+    flags_late: Vec<Oref>,
     stats: ClientStats,
 }
 
@@ -140,12 +143,16 @@ impl Client {
             acknowledged: Stamp::ZERO,
             status: None,
             status_call: None,
+            flags_late: Vec::new(),
             stats: ClientStats::default(),
         }
     }
 
     /// Takes in what happened.
     pub fn handle(&mut self, now: Now, input: Input<'_>) {
+        for oref in std::mem::take(&mut self.flags_late) {
+            self.writer.flag(oref);
+        }
         match input {
             Input::Connected => self.connected(now),
             Input::Disconnected(why) => self.disconnected(why),
@@ -233,7 +240,7 @@ impl Client {
         if now.since_us(self.last_heard) > 2 * self.keepalive_us {
             return Some(Err(Error::Unavailable("the server has been silent for two keepalives".into())));
         }
-        if self.reader.watermark() < self.acknowledged {
+        if self.reader.watermark() < self.acknowledged && !dropped(Rule::NoSessionGate) {
             return None;
         }
         Some(match self.reader.scope() {
@@ -252,6 +259,11 @@ impl Client {
             )),
             Err(_) => Err(Error::Conflict),
         }
+    }
+
+    /// The base of a commit: what its transaction read is of this state.
+    pub(crate) fn base(&self, scope: &Scope) -> Stamp {
+        if dropped(Rule::BaseIsWatermark) { self.reader.watermark() } else { scope.snapshot() }
     }
 
     pub(crate) fn read_set(&mut self, scope: &Scope, out: &mut Vec<Oref>) {

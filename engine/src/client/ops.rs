@@ -10,6 +10,7 @@ use tercel_wire::message::{Commit, Outcome, Part, Resolve, Verdict};
 use super::{Client, Link};
 use crate::error::Error;
 use crate::limits;
+use crate::mutant::{Rule, dropped};
 use crate::table::Map;
 use crate::time::Now;
 
@@ -161,9 +162,13 @@ impl Client {
         let slot = &mut self.ops.slots[index as usize];
         slot.seq += 1;
         let op = OpId { client: self.id, slot: index, seq: slot.seq, epoch: self.epoch };
-        let mut bytes = Vec::new();
+        let mut bytes = Vec::with_capacity(64 + own.iter().map(|o| o.object.len() + 32).sum::<usize>());
         effects(self, &own, &mut bytes);
-        let keep = own.into_iter().filter(|o| self.fetches.is_subscribed(o.oref.page())).collect();
+        let heard = |o: &Own| self.fetches.is_subscribed(o.oref.page()) || dropped(Rule::OwnUnsubscribed);
+        let keep: Vec<Own> = own.into_iter().filter(heard).collect();
+        if dropped(Rule::OwnShownAtSend) {
+            keep.iter().for_each(|o| _ = self.writer.install_own(o.oref, &o.object));
+        }
         self.ops.slots[index as usize].busy =
             Some(Busy { op, own: keep, outcome: None, asked: None, abandoned: false, makes });
         if bytes.len() > limits::TRANSACTION_BYTES_MAX {
@@ -181,7 +186,7 @@ impl Client {
     fn send_commit(&mut self, op: OpId, mut bytes: &[u8]) {
         const _: () = assert!(limits::PART_BYTES + 64 < BODY_BYTES_MAX);
         let mut parts = 0;
-        let mut body = Vec::new();
+        let mut body = Vec::with_capacity(64 + bytes.len().min(limits::PART_BYTES));
         while bytes.len() > limits::PART_BYTES {
             let (head, rest) = bytes.split_at(limits::PART_BYTES);
             body.clear();
@@ -248,7 +253,9 @@ impl Client {
     /// The answer, once it is there and the cache has caught up with it; the slot is then free again.
     pub(crate) fn outcome(&mut self, op: OpId) -> Option<Outcome> {
         match self.ops.busy(op)?.outcome? {
-            Outcome::Committed(stamp) if self.reader.watermark() < stamp => return None,
+            Outcome::Committed(stamp) if self.reader.watermark() < stamp && !dropped(Rule::NoSessionGate) => {
+                return None;
+            }
             Outcome::Committed(stamp) => self.acknowledged = self.acknowledged.max(stamp),
             _ => {}
         }
@@ -259,7 +266,7 @@ impl Client {
     pub fn resolve(&mut self, _now: Now, op: OpId) -> Option<Outcome> {
         if let Some(outcome) = self.ops.answered.get(&op).copied() {
             if let Outcome::Committed(stamp) = outcome {
-                if self.reader.watermark() < stamp {
+                if self.reader.watermark() < stamp && !dropped(Rule::NoSessionGate) {
                     return None;
                 }
                 self.acknowledged = self.acknowledged.max(stamp);

@@ -5,12 +5,13 @@ use tercel_wire::message::Stream;
 
 use super::Client;
 use crate::error::Error;
+use crate::mutant::{Rule, dropped};
 use crate::table::Set;
 
 impl Client {
     pub(super) fn stream(&mut self, s: Stream) -> Result<(), Error> {
         let w = self.reader.watermark();
-        if s.from > w {
+        if s.from > w && !dropped(Rule::WatermarkJumps) {
             return Err(Error::Unavailable(format!("the server's stream jumps from {w} to {}", s.from)));
         }
         let mut own: Vec<(Stamp, OpId, usize)> = Vec::new();
@@ -19,7 +20,11 @@ impl Client {
                 continue;
             }
             for oref in &change.orefs {
-                self.writer.flag(*oref);
+                if dropped(Rule::WatermarkBeforeFlags) {
+                    self.flags_late.push(*oref);
+                } else if !(change.own.is_some() && dropped(Rule::OwnDoesNotFlag)) {
+                    self.writer.flag(*oref);
+                }
                 self.fetches.changed(*oref, change.stamp);
             }
             match change.own {
@@ -38,7 +43,8 @@ impl Client {
             self.writer.advance(s.to);
         }
         for (stamp, op, i) in own {
-            let later: Set<Oref> = s.changes[i + 1..].iter().flat_map(|c| c.orefs.iter().copied()).collect();
+            let later = &s.changes[i + 1..];
+            let later: Set<Oref> = later.iter().flat_map(|c| c.orefs.iter().copied()).collect();
             self.install_own(op, stamp, &later);
         }
         self.send_unsubscribe(revoked);
@@ -48,7 +54,8 @@ impl Client {
     /// Makes this client's own new versions readable here, where the server tells us of later changes.
     fn install_own(&mut self, op: OpId, stamp: Stamp, later: &Set<Oref>) {
         for own in self.ops.take_own(op, stamp) {
-            if later.contains(&own.oref) || !self.fetches.is_subscribed(own.oref.page()) {
+            let heard = self.fetches.is_subscribed(own.oref.page()) || dropped(Rule::OwnUnsubscribed);
+            if later.contains(&own.oref) || !heard {
                 continue;
             }
             // A full cache is no reason to fail: the object will be fetched when it is wanted.

@@ -8,8 +8,9 @@ use tercel_wire::record::HEADER_BYTES;
 
 use super::fetch::Waiter;
 use super::session::Staged;
-use super::{Conn, Effects, Server};
+use super::{Conn, Effects, LogRoom, Server};
 use crate::limits;
+use crate::mutant::{Rule, dropped};
 use crate::store::entry::{Entry, Logged};
 use crate::store::state::Past;
 use crate::table::Set;
@@ -68,6 +69,14 @@ impl Server {
         }
         let mut bytes = staged.bytes;
         bytes.extend_from_slice(commit.bytes);
+        if dropped(Rule::StagedInParts)
+            && let Ok(mut effects) = TxEffects::decode(&bytes)
+        {
+            effects.writes.truncate(effects.writes.len() / 2);
+            let mut part = Vec::new();
+            effects.encode(&mut part);
+            bytes = part;
+        }
         self.commit(conn, call, commit.op, &bytes, out);
     }
 
@@ -89,10 +98,18 @@ impl Server {
         if bytes.len() > self.config.mob_bytes {
             return self.not_executed(conn, call, op, Outcome::Full(Limit::Transaction), out);
         }
-        if self.mob.bytes() + bytes.len() > self.config.mob_bytes {
+        let log_full = self.log_room == LogRoom::Full;
+        if log_full || self.mob.bytes() + bytes.len() > self.config.mob_bytes {
             return self.stall(conn, call, op, bytes, out);
         }
-        if let Err(outcome) = self.state.certify(&effects) {
+        let judged = self.state.certify(&effects).or_else(|outcome| match outcome {
+            Outcome::Conflict(oref) if dropped(Rule::InFlightNotCertified) => {
+                let in_flight = self.flights.iter().any(|f| f.changed.contains(&oref));
+                if in_flight { Ok(()) } else { Err(outcome) }
+            }
+            other => Err(other),
+        });
+        if let Err(outcome) = judged {
             self.stats.conflicts += 1;
             return self.not_executed(conn, call, op, outcome, out);
         }
@@ -115,7 +132,10 @@ impl Server {
         }
         self.stats.commits += 1;
         self.stats.forwards += placements.len() as u64;
-        self.order(&Entry::Commit(Logged { op, effects, placements }), Some(op), out);
+        let stamp = self.order(&Entry::Commit(Logged { op, effects, placements }), Some(op), out);
+        if dropped(Rule::ReplyUnsynced) {
+            self.verdict(conn, call, op, Outcome::Committed(stamp), out);
+        }
     }
 
     /// Answers from what is known of the operation; whether it was.
@@ -145,6 +165,9 @@ impl Server {
             return self.verdict(conn, call, op, Outcome::Unknown, out);
         }
         if !self.answer_past(conn, call, op, out) {
+            if dropped(Rule::ResolveDoesNotSpend) {
+                return self.verdict(conn, call, op, Outcome::NotExecuted, out);
+            }
             self.drop_parked(|p| p.op == op);
             self.not_executed(conn, call, op, Outcome::NotExecuted, out);
         }
@@ -193,7 +216,7 @@ impl Server {
         }
     }
 
-    /// Keeps a commit until modified objects are installed and there is room for more.
+    /// Keeps a commit until modified objects are installed and there is room for more, of them or of the log.
     fn stall(&mut self, conn: Conn, call: u64, op: OpId, bytes: &[u8], out: &mut Effects) {
         match self.hold(conn, call, op, bytes, 1) {
             Some(id) => self.stalled.push(id),

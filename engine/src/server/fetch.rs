@@ -9,6 +9,7 @@ use tercel_wire::page::Page;
 
 use super::{Conn, Effect, Effects, Server};
 use crate::limits;
+use crate::mutant::{Rule, dropped};
 use crate::store::image::Found;
 
 /// Who waits for a page to be read.
@@ -58,7 +59,9 @@ impl Server {
 
     fn serve(&mut self, conn: Conn, call: u64, fetch: Fetch, bytes: Option<Arc<Vec<u8>>>, out: &mut Effects) {
         // The subscription holds from the stamp of the reply, and the stream is there before it.
-        self.stream_to(conn, out);
+        if !dropped(Rule::InstallBeforeWatermark) {
+            self.stream_to(conn, out);
+        }
         self.subscribe(conn, fetch.page, fetch.fetch, out);
         if !self.sessions.contains_key(&conn) {
             return;

@@ -1,14 +1,17 @@
 //! Installing modified objects into their pages, in the background, and checkpoints.
 //!
 //! A batch of pages is brought up to the visible stamp and stored in one step. Every few batches the ordered state goes
-//! with it; the log is then needed only from the oldest modification that is not in the stored pages.
+//! with it; the log is then needed only from the oldest modification that is not in the stored pages. When the log is
+//! too long, or would take too long to replay, batches follow each other, and the state goes with one as soon as that
+//! shortens the log by much.
 
 use std::sync::Arc;
 
 use tercel_wire::id::{PageId, Stamp};
 
 use super::fetch::Waiter;
-use super::{Checkpoint, Effect, Effects, Server};
+use super::{Checkpoint, Effect, Effects, LogRoom, Server};
+use crate::mutant::{self, Rule, dropped};
 use crate::store::image::Found;
 
 /// A batch on its way to the store.
@@ -29,9 +32,11 @@ const BATCH_PAGES: usize = 512;
 /// Batches between two checkpoints: the ordered state has some megabytes, so it goes with every 16th batch of 4 MB.
 const BATCHES_PER_CHECKPOINT: usize = 16;
 
-/// The oldest modification may be this many entries behind before it is installed however little there is: bounds what
-/// recovery replays.
-const ENTRIES_BEHIND_MAX: u64 = 100_000;
+/// Entries that recovery would replay before modifications are installed however few there are: a second or two.
+const ENTRIES_BEHIND_MAX: usize = 100_000;
+
+/// The share of those entries that a checkpoint must spare to be worth its megabytes while batch follows on batch.
+const SPARED_SHARE: u64 = 4;
 
 impl Server {
     /// Starts a batch if there is reason to and none is under way.
@@ -42,19 +47,29 @@ impl Server {
             None => {}
         }
         let full = self.mob.bytes() > self.config.mob_bytes / 4;
-        if full || !self.stalled.is_empty() || self.is_behind() {
+        if full || !self.stalled.is_empty() || self.is_pressed() {
             self.start_install(out);
         }
     }
 
-    /// Whether recovery would have much to replay.
-    fn is_behind(&mut self) -> bool {
-        let far = |first: Stamp| self.visible.0.saturating_sub(first.0) > ENTRIES_BEHIND_MAX;
-        // The oldest modification only grows younger, so all of them are looked through only once it seems too old.
-        if far(self.oldest_known) {
-            self.oldest_known = self.mob.oldest_first().unwrap_or(self.visible);
+    /// Whether the log must become shorter and a checkpoint can make it so.
+    fn is_pressed(&self) -> bool {
+        let entries = self.entries_behind();
+        entries > mutant::bound(ENTRIES_BEHIND_MAX, 200) as u64
+            || (self.log_room != LogRoom::Free && entries > 0)
+    }
+
+    /// How many visible entries recovery would replay.
+    fn entries_behind(&self) -> u64 {
+        (self.visible.0 + 1).saturating_sub(self.replay_from.0)
+    }
+
+    /// Takes in how much room the log has.
+    pub(super) fn log_has(&mut self, room: LogRoom, out: &mut Effects) {
+        let was = std::mem::replace(&mut self.log_room, room);
+        if was == LogRoom::Full && room != LogRoom::Full {
+            self.unstall(out);
         }
-        self.visible.0.saturating_sub(self.oldest_known.0) > ENTRIES_BEHIND_MAX
     }
 
     /// Installs everything that is visible, batch after batch, ending with a checkpoint: for a clean stop.
@@ -72,7 +87,9 @@ impl Server {
 
     fn start_install(&mut self, out: &mut Effects) {
         let pages = self.mob.installable(self.visible, BATCH_PAGES.min(self.images.count_max() / 2));
-        if pages.is_empty() && self.installs_since_checkpoint < BATCHES_PER_CHECKPOINT {
+        let checkpoint = self.installs_since_checkpoint >= mutant::bound(BATCHES_PER_CHECKPOINT, 2)
+            || self.checkpoint_pays(&pages);
+        if pages.is_empty() && !checkpoint {
             // Nothing of it is durable yet; the next sync comes by here.
             return;
         }
@@ -90,6 +107,16 @@ impl Server {
         self.maybe_install(out);
     }
 
+    /// Whether the log must become shorter, and a checkpoint with these pages would make it so by much.
+    fn checkpoint_pays(&self, pages: &[PageId]) -> bool {
+        if !self.is_pressed() {
+            return false;
+        }
+        let needed = self.mob.oldest(pages, self.visible).unwrap_or(self.visible.next());
+        let spared = needed.0.saturating_sub(self.replay_from.0);
+        spared * SPARED_SHARE >= self.entries_behind()
+    }
+
     pub(super) fn install_read(&mut self, out: &mut Effects) {
         if let Some(i) = &mut self.installing {
             i.missing = i.missing.saturating_sub(1);
@@ -100,7 +127,8 @@ impl Server {
     fn send_install(&mut self, out: &mut Effects) {
         let Some(mut installing) = self.installing.take() else { return };
         let visible = self.visible;
-        if installing.waiting.is_none() && self.installs_since_checkpoint >= BATCHES_PER_CHECKPOINT {
+        let due = self.installs_since_checkpoint >= mutant::bound(BATCHES_PER_CHECKPOINT, 2);
+        if installing.waiting.is_none() && (due || self.checkpoint_pays(&installing.pages)) {
             let replay_from = self.mob.oldest(&installing.pages, visible).unwrap_or(self.state.stamp.next());
             installing.waiting = Some(Checkpoint {
                 applied: self.state.stamp,
@@ -109,7 +137,8 @@ impl Server {
             });
         }
         // The state contains what is ordered; it may be stored only once the log holds all of that.
-        if installing.waiting.as_ref().is_some_and(|c| c.applied > visible) {
+        let early = dropped(Rule::CheckpointUnsynced);
+        if installing.waiting.as_ref().is_some_and(|c| c.applied > visible && !early) {
             self.installing = Some(installing);
             return;
         }
@@ -143,16 +172,22 @@ impl Server {
     pub(super) fn installed(&mut self, out: &mut Effects) {
         let Some(installing) = self.installing.take() else { return };
         let Some(upto) = installing.sent else { return };
+        let upto = if dropped(Rule::InstalledUptoNow) { self.visible } else { upto };
         for page in &installing.pages {
             self.mob.installed(*page, upto);
             // A read that is under way may have seen the page before it was stored, and what it lacks is not in the
             // buffer any more.
-            if let Some(reading) = self.reading.get_mut(page) {
+            if let Some(reading) = self.reading.get_mut(page)
+                && !dropped(Rule::ReadOvertakenByInstall)
+            {
                 reading.again = true;
             }
         }
         if let Some((applied, replay_from)) = installing.checkpoint {
             self.checkpointed = applied;
+            self.replay_from = replay_from;
+            // Whoever truncates it says how much room that made.
+            self.log_room = LogRoom::Free;
             out.push(Effect::Truncate(replay_from));
         }
         self.unstall(out);

@@ -24,6 +24,7 @@ use tercel_wire::id::{ClientId, OpId, Oref, PageId, SpaceId, Stamp};
 use tercel_wire::message::{Outcome, Reason, Refused, Verdict};
 
 use crate::limits;
+use crate::mutant::{Rule, dropped};
 use crate::order::{Delivery, Ordering, Solo};
 use crate::store::entry::Entry;
 use crate::store::image::{Found, Images};
@@ -86,8 +87,22 @@ pub enum Input<'a> {
     Installed,
     /// The disk is full, or no longer.
     DiskFull(bool),
+    /// How much room the log has left of what it may take. To be said again after every truncation while it is not
+    /// [`LogRoom::Free`].
+    LogRoom(LogRoom),
     /// Time passed.
     Time,
+}
+
+/// How much room the log has, of what it may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogRoom {
+    /// Enough.
+    Free,
+    /// It is longer than it should be: it is made shorter.
+    Tight,
+    /// It must not become longer: commits wait until it is shorter, and are answered `Full` when too many wait.
+    Full,
 }
 
 /// What a server wants done.
@@ -161,6 +176,7 @@ impl Effects {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "named for what they count")]
 pub struct ServerStats {
+    pub ordered: u64,
     pub commits: u64,
     pub conflicts: u64,
     pub fetches: u64,
@@ -169,6 +185,17 @@ pub struct ServerStats {
     pub invalidations: u64,
     pub revocations: u64,
     pub forwards: u64,
+}
+
+/// Counters of the process around a server.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HostStats {
+    /// Times that accepting rested because descriptors or sources had run out.
+    pub accepts_paused: u64,
+    /// Bytes of the log's segments.
+    pub log_bytes: u64,
+    /// Whether the disk has no room for the log or the pages.
+    pub disk_full: bool,
 }
 
 /// A commit that is ordered and not yet visible.
@@ -195,6 +222,8 @@ pub struct Server {
     recent_orefs: usize,
     recent_from: Stamp,
     sessions: Map<Conn, Session>,
+    /// Sessions that are subscribed to anything: those that must hear how far it is.
+    listening: Set<Conn>,
     clients: Map<ClientId, Conn>,
     /// Who must hear of changes to a page.
     directory: Map<PageId, Vec<Conn>>,
@@ -216,14 +245,18 @@ pub struct Server {
     installs_since_checkpoint: usize,
     /// The last entry that the stored checkpoint contains.
     checkpointed: Stamp,
-    /// No modification in the buffer is older.
-    oldest_known: Stamp,
+    /// The first entry that recovery would replay.
+    replay_from: Stamp,
+    log_room: LogRoom,
+    /// What the process around it counts.
+    host: HostStats,
     /// The highest page that the store may have.
     stored_end: u32,
     disk_full: bool,
     now: Now,
-    /// When it last looked at its sessions.
+    /// When it last looked at the sessions that listen, and at all of them.
     ticked: Now,
+    looked: Now,
     stats: ServerStats,
 }
 
@@ -242,6 +275,7 @@ impl Server {
             Input::Read(page, result) => self.page_read(page, result, out),
             Input::Installed => self.installed(out),
             Input::DiskFull(full) => self.disk_full = full,
+            Input::LogRoom(room) => self.log_has(room, out),
             Input::Time => self.tick(out),
         }
         self.maybe_install(out);
@@ -272,6 +306,11 @@ impl Server {
         self.flights.is_empty() && self.installing.is_none()
     }
 
+    /// Takes the counters that the process around it keeps, for the status it reports.
+    pub fn set_host(&mut self, host: HostStats) {
+        self.host = host;
+    }
+
     /// Counters.
     pub fn stats(&self) -> ServerStats {
         self.stats
@@ -285,9 +324,16 @@ impl Server {
         debug_assert_eq!(self.order.poll(), Some(Delivery::Ordered(ticket, stamp)));
         #[cfg(not(debug_assertions))]
         let _ = (ticket, self.order.poll());
+        self.stats.ordered += 1;
         let changed = self.mob.apply(stamp, entry);
+        if dropped(Rule::FetchUnsynced) {
+            changed.iter().for_each(|oref| self.images.changed(oref.page()));
+        }
         out.push(Effect::Log { stamp, kind: entry.kind(), payload: entry.encode() });
         self.flights.push_back(Flight { stamp, op, changed: changed.into() });
+        if dropped(Rule::StreamUnsynced) {
+            self.show(stamp, out);
+        }
         stamp
     }
 
@@ -309,10 +355,11 @@ impl Server {
             None => None,
         };
         let touched = self.mob.patch(page).is_some();
+        let upto = if dropped(Rule::FetchUnsynced) { self.state.stamp } else { self.visible };
         let image = match (&base, touched) {
             (None, false) => None,
             (Some(bytes), false) => Some(bytes.clone()),
-            (_, true) => self.mob.overlay(page, parsed, self.visible, self.space, Vec::new()).map(Arc::new),
+            (_, true) => self.mob.overlay(page, parsed, upto, self.space, Vec::new()).map(Arc::new),
         };
         let image = image.filter(|bytes| {
             // A page of which nothing is visible yet does not exist for readers.
@@ -343,16 +390,5 @@ impl Server {
         let mut body = Vec::new();
         Verdict { op, outcome }.encode(&mut body);
         self.reply(conn, Kind::Verdict, call, &body, out);
-    }
-
-    /// Everybody who is subscribed to a page of these objects.
-    fn subscribers(&self, changed: &[Oref]) -> Set<Conn> {
-        let mut found = Set::default();
-        for oref in changed {
-            if let Some(conns) = self.directory.get(&oref.page()) {
-                found.extend(conns.iter().copied());
-            }
-        }
-        found
     }
 }

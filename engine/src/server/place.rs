@@ -71,24 +71,25 @@ const FORWARD_BYTES: usize = 8;
 const _: () = assert!(FORWARD_BYTES <= OBJECT_BYTES_MIN);
 
 impl Server {
-    /// Whether a page's contents are at hand.
+    /// Whether a page's contents are at hand, brought up to date or not.
     pub(super) fn is_here(&mut self, page: PageId) -> bool {
-        !matches!(self.image(page), Found::Missing)
+        page.get() > self.stored_end || !matches!(self.images.get(page), Found::Missing)
     }
 
-    /// The newest version of an object, visible or not.
-    fn newest(&mut self, oref: Oref) -> Option<Vec<u8>> {
+    /// Shows the newest version of an object, visible or not.
+    fn newest<R>(&mut self, oref: Oref, look: impl FnOnce(&[u8]) -> R) -> Option<R> {
         if let Some(object) = self.mob.patch(oref.page()).and_then(|p| p.newest(oref.slot())) {
-            return Some(object.to_vec());
+            return Some(look(object));
         }
-        let Found::Current(Some(bytes)) = self.image(oref.page()) else { return None };
-        let page = Page::trusted(&bytes, oref.page()).ok()?;
-        page.object(oref.slot()).map(|o| o.to_vec())
+        // What is not in the buffer is in the page as it was stored, however old the image of it is.
+        let (Found::Current(bytes) | Found::Stale(bytes)) = self.images.get(oref.page()) else { return None };
+        let page = Page::trusted(bytes.as_ref()?, oref.page()).ok()?;
+        page.object(oref.slot()).map(look)
     }
 
     /// Where an object went, if it outgrew its page.
     pub(super) fn forward_of(&mut self, oref: Oref) -> Option<Oref> {
-        self.newest(oref).as_deref().and_then(forwarded)
+        self.newest(oref, forwarded).flatten()
     }
 
     /// Free bytes of a page with the newest version of everything in it; none of one that is not at hand.
@@ -131,6 +132,10 @@ impl Server {
         }
         if let Some(session) = self.sessions.get_mut(&conn) {
             for (page, lease) in leases {
+                if session.leases.get(&page).is_some_and(|before| before.made_count == 0) {
+                    session.unused -= 1;
+                    session.used += 1;
+                }
                 if lease.is_full() {
                     session.leases.remove(&page);
                 } else {
@@ -175,17 +180,19 @@ impl Server {
 
     /// Places the new version of an object that exists.
     fn place_one(&mut self, oref: Oref, object: &[u8], rooms: &mut Rooms) -> Result<Option<Oref>, Outcome> {
-        let old = self.newest(oref).ok_or(Outcome::Invalid(oref))?;
-        let moved = forwarded(&old);
-        let current = match moved {
-            None => old,
-            Some(to) => self.newest(to).ok_or(Outcome::Invalid(oref))?,
+        let seen = |o: &[u8]| (class_of(o), o.len(), forwarded(o));
+        let (class, bytes, moved) = self.newest(oref, seen).ok_or(Outcome::Invalid(oref))?;
+        let (class, bytes) = match moved {
+            None => (class, bytes),
+            Some(to) => {
+                self.newest(to, seen).map(|(class, bytes, _)| (class, bytes)).ok_or(Outcome::Invalid(oref))?
+            }
         };
-        let name = |o: &[u8]| self.state.class(class_of(o)).map(|l| l.name());
-        if name(&current) != name(object) {
+        let name = |class| self.state.class(class).map(|l| l.name());
+        if class != class_of(object) && name(class) != name(class_of(object)) {
             return Err(Outcome::Invalid(oref));
         }
-        let growth = object.len() as isize - current.len() as isize;
+        let growth = object.len() as isize - bytes as isize;
         if growth <= 0 {
             return Ok(moved);
         }
@@ -196,7 +203,7 @@ impl Server {
         }
         if moved.is_none() {
             // A forward stays; where the object had moved before, its old bytes do.
-            *free += current.len() as isize - FORWARD_BYTES as isize;
+            *free += bytes as isize - FORWARD_BYTES as isize;
         }
         self.overflow_place(object.len(), rooms).map(Some)
     }

@@ -8,7 +8,8 @@ use tercel_wire::cursor::DecodeError;
 use tercel_wire::id::{Epoch, SpaceId, Stamp};
 use thiserror::Error;
 
-use super::{Checkpoint, Effects, Server, ServerConfig, ServerStats};
+use super::{Checkpoint, Effects, HostStats, LogRoom, Server, ServerConfig, ServerStats};
+use crate::mutant;
 use crate::order::Solo;
 use crate::store::entry::Entry;
 use crate::store::image::Images;
@@ -64,10 +65,14 @@ impl Recovery {
     ) -> Result<Recovery, RecoveryError> {
         let (state, replay_from) = match checkpoint {
             None => (State::new(), Stamp(1)),
-            Some(c) if c.replay_from == Stamp::ZERO => {
-                return Err(RecoveryError::Checkpoint(DecodeError::BadField("replay from")));
+            Some(c) => {
+                let state = State::decode(&c.state).map_err(RecoveryError::Checkpoint)?;
+                // There is no entry before the first, and none that both the state and the log may lack.
+                if c.replay_from == Stamp::ZERO || c.replay_from > state.stamp.next() {
+                    return Err(RecoveryError::Checkpoint(DecodeError::BadField("replay from")));
+                }
+                (state, c.replay_from)
             }
-            Some(c) => (State::decode(&c.state).map_err(RecoveryError::Checkpoint)?, c.replay_from),
         };
         Ok(Recovery {
             config,
@@ -109,7 +114,7 @@ impl Recovery {
         if stamp > self.recent_from {
             self.recent_orefs += changed.len();
             self.recent.push_back((stamp, changed.into()));
-            while self.recent_orefs > crate::limits::RECENT_CHANGES_MAX {
+            while self.recent_orefs > mutant::bound(crate::limits::RECENT_CHANGES_MAX, 16) {
                 let Some((stamp, changed)) = self.recent.pop_front() else { break };
                 self.recent_orefs -= changed.len();
                 self.recent_from = stamp;
@@ -124,12 +129,13 @@ impl Recovery {
     }
 
     /// The server, in its next life. What it appends to `out` must be synced before it serves anybody.
-    pub fn finish(self, now: Now, out: &mut Effects) -> Result<Server, RecoveryError> {
+    pub fn finish(mut self, now: Now, out: &mut Effects) -> Result<Server, RecoveryError> {
         let last = self.replayed.unwrap_or(Stamp(self.replay_from.0 - 1));
         if last < self.state.stamp {
             return Err(RecoveryError::Gap { from: last, to: self.state.stamp });
         }
         let stamp = self.state.stamp;
+        self.state.forget_by_mistake();
         let mut server = Server {
             images: Images::new(self.config.cache_bytes),
             config: self.config,
@@ -143,6 +149,7 @@ impl Recovery {
             recent_orefs: self.recent_orefs,
             recent_from: self.recent_from,
             sessions: Default::default(),
+            listening: Default::default(),
             clients: Default::default(),
             directory: Default::default(),
             spent: Default::default(),
@@ -158,11 +165,14 @@ impl Recovery {
             installing: None,
             installs_since_checkpoint: 0,
             checkpointed: Stamp::ZERO,
-            oldest_known: Stamp::ZERO,
+            replay_from: self.replay_from,
+            log_room: LogRoom::Free,
+            host: HostStats::default(),
             stored_end: self.stored_end,
             disk_full: false,
             now,
             ticked: now,
+            looked: now,
             stats: ServerStats::default(),
         };
         if stamp == Stamp::ZERO {

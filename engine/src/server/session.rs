@@ -11,6 +11,7 @@ use tercel_wire::message::{
 
 use super::{Conn, Effect, Effects, Server};
 use crate::limits;
+use crate::mutant::{Rule, dropped};
 use crate::store::entry::Entry;
 use crate::table::Map;
 use crate::time::Now;
@@ -29,6 +30,9 @@ pub(super) struct Session {
     pub revoking: Map<PageId, u32>,
     /// Pages it may make objects in, the oldest first.
     pub leases: BTreeMap<PageId, super::place::Lease>,
+    /// Of all pages it ever leased, those in which it made nothing, and those in which it did.
+    pub unused: usize,
+    pub used: usize,
     /// Parts of transactions under way, by slot.
     pub staged: Map<u16, Staged>,
     pub staged_bytes: usize,
@@ -66,6 +70,8 @@ impl Server {
             subscribed: Map::default(),
             revoking: Map::default(),
             leases: BTreeMap::new(),
+            unused: 0,
+            used: 0,
             staged: Map::default(),
             staged_bytes: 0,
             heard: self.now,
@@ -77,6 +83,7 @@ impl Server {
 
     pub(super) fn disconnected(&mut self, conn: Conn) {
         let Some(session) = self.sessions.remove(&conn) else { return };
+        self.listening.remove(&conn);
         for page in session.subscribed.keys() {
             self.leave(*page, conn);
         }
@@ -180,7 +187,8 @@ impl Server {
             self.disconnected(old);
             out.push(Effect::Close(old));
         }
-        let resume = hello.resume.filter(|r| r.watermark >= self.recent_from && r.watermark <= self.visible);
+        let horizon = if dropped(Rule::ResumePastHorizon) { Stamp::ZERO } else { self.recent_from };
+        let resume = hello.resume.filter(|r| r.watermark >= horizon && r.watermark <= self.visible);
         let Some(session) = self.sessions.get_mut(&conn) else { return };
         session.client = Some(hello.client);
         session.connection = hello.connection;
@@ -229,7 +237,12 @@ impl Server {
         self.lease_next = self.lease_next.max(self.state.next_page);
         let Some(session) = self.sessions.get_mut(&conn) else { return };
         let mut granted = Vec::new();
-        for _ in 0..pages.min(limits::LEASE_PAGES) {
+        let spare = (limits::LEASED_UNUSED_MAX + session.used).saturating_sub(session.unused);
+        if spare == 0 {
+            let text = "this client has asked for too many places in which it made nothing: connect again";
+            return self.refuse(conn, call, Reason::Full, text, out);
+        }
+        for _ in 0..spare.min(pages.min(limits::LEASE_PAGES) as usize) {
             if session.leases.len() >= limits::LEASED_PAGES_MAX {
                 // What is not made in the oldest by now never will be: the client, too, has let go of it.
                 session.leases.pop_first();
@@ -237,9 +250,10 @@ impl Server {
             let Some(page) = PageId::new(self.lease_next) else { break };
             self.lease_next += 1;
             session.leases.insert(page, Default::default());
+            session.unused += 1;
             granted.push(page);
         }
-        if !granted.is_empty() {
+        if !granted.is_empty() && !dropped(Rule::LeaseNotLogged) {
             // A commit may refer to a place before anything is made in it. Were the page leased again after a restart,
             // the reference would come to name another object.
             self.order(&Entry::Lease(self.lease_next), None, out);
@@ -273,6 +287,10 @@ impl Server {
         if self.state.classes().len() >= limits::CLASSES_MAX {
             return self.refuse(conn, call, Reason::Full, "the space has all the classes it can hold", out);
         }
+        if !self.fits_catalogue(id, &layout) {
+            let text = "the space's classes would not fit into one message any more: define fewer, or with less text";
+            return self.refuse(conn, call, Reason::Schema, text, out);
+        }
         let stamp = self.order(&Entry::Define(id, layout), None, out);
         // Nobody hears of a number before it is durable: after a crash it could be given to another class, and who had
         // heard of it would write objects of the wrong one.
@@ -291,6 +309,15 @@ impl Server {
                 self.defined(conn, call, defining.id, out);
             }
         }
+    }
+
+    /// Whether the catalogue can still be sent with one class more.
+    fn fits_catalogue(&self, id: ClassId, layout: &Layout) -> bool {
+        let known = self.state.classes().into_iter().filter(|(id, _)| *id >= ClassId::FIRST_USER);
+        let classes = known.chain([(id, layout)]).map(|(id, l)| (id, l.clone())).collect();
+        let mut body = Vec::new();
+        Classes { classes }.encode(&mut body);
+        body.len() <= tercel_wire::frame::BODY_BYTES_MAX
     }
 
     fn catalogue(&mut self, conn: Conn, call: u64, out: &mut Effects) {
@@ -312,7 +339,8 @@ impl Server {
             concat!(
                 "{{\"space\":\"{:016x}\",\"epoch\":{},\"visible\":{},\"pages\":{},\"sessions\":{},\"commits\":{},",
                 "\"conflicts\":{},\"fetches\":{},\"page_reads\":{},\"pages_installed\":{},\"invalidations\":{},",
-                "\"revocations\":{},\"forwards\":{},\"mob_bytes\":{},\"mob_pages\":{}}}"
+                "\"revocations\":{},\"forwards\":{},\"mob_bytes\":{},\"mob_pages\":{},\"accepts_paused\":{},",
+                "\"log_bytes\":{},\"replay_entries\":{},\"disk_full\":{}}}"
             ),
             self.space.0,
             self.state.epoch.0,
@@ -329,6 +357,10 @@ impl Server {
             s.forwards,
             self.mob.bytes(),
             self.mob.pages(),
+            self.host.accepts_paused,
+            self.host.log_bytes,
+            (self.visible.0 + 1).saturating_sub(self.replay_from.0),
+            self.host.disk_full,
         )
     }
 
@@ -344,10 +376,15 @@ impl Server {
         let silence = 2 * self.config.keepalive_ms as u64 * 1000;
         let mut silent: Vec<Conn> = Vec::new();
         let mut behind: Vec<Conn> = Vec::new();
-        for (conn, s) in &self.sessions {
-            if self.now.since_us(s.heard) > silence {
-                silent.push(*conn);
-            } else if s.client.is_some() && s.sent < self.visible {
+        // With thousands of sessions a look at all of them takes a while, and silence is long.
+        if self.now.since_us(self.looked) >= silence / 8 {
+            self.looked = self.now;
+            let heard = self.sessions.iter().filter(|(_, s)| self.now.since_us(s.heard) > silence);
+            silent.extend(heard.map(|(conn, _)| *conn));
+        }
+        // Who has nothing in its cache hears how far the space is with what it asks for.
+        for conn in &self.listening {
+            if self.sessions.get(conn).is_some_and(|s| s.client.is_some() && s.sent < self.visible) {
                 behind.push(*conn);
             }
         }

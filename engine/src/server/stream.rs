@@ -6,8 +6,8 @@ use tercel_wire::message::{Change, Outcome, Stream, Unsubscribe};
 
 use super::{Conn, Effects, Flight, Server};
 use crate::limits;
+use crate::mutant::{self, Rule, dropped};
 use crate::order::{Delivery, Level, Ordering};
-use crate::table::Set;
 
 impl Server {
     /// Takes in what the ordering engine reports.
@@ -20,39 +20,48 @@ impl Server {
         }
     }
 
-    /// Makes everything up to `stamp` visible: pages, stream, then the answers.
-    fn show(&mut self, stamp: Stamp, out: &mut Effects) {
+    /// Makes everything up to `stamp` visible: pages, then the stream. Who committed is told there that it did, and needs
+    /// no other answer.
+    pub(super) fn show(&mut self, stamp: Stamp, out: &mut Effects) {
         let mut shown: Vec<Flight> = Vec::new();
         while self.flights.front().is_some_and(|f| f.stamp <= stamp) {
             shown.extend(self.flights.pop_front());
         }
         self.visible = self.visible.max(stamp);
-        let mut told: Set<Conn> = Set::default();
+        let mut told: Vec<Conn> = Vec::with_capacity(shown.len());
         for flight in &shown {
-            self.show_one(flight, &mut told);
+            self.show_one(flight, &mut told, out);
         }
-        let mut told: Vec<Conn> = told.into_iter().collect();
         told.sort_unstable();
+        told.dedup();
         for conn in told {
             self.stream_to(conn, out);
-        }
-        for flight in &shown {
-            let Some(op) = flight.op else { continue };
-            if let Some(conn) = self.clients.get(&op.client) {
-                self.verdict(*conn, 0, op, Outcome::Committed(flight.stamp), out);
-            }
         }
         self.show_classes(out);
     }
 
-    fn show_one(&mut self, flight: &Flight, told: &mut Set<Conn>) {
+    fn show_one(&mut self, flight: &Flight, told: &mut Vec<Conn>, out: &mut Effects) {
         for oref in flight.changed.iter() {
             self.images.changed(oref.page());
             self.mob.settle(oref.page(), oref.slot(), self.visible);
         }
         let owner = flight.op.and_then(|op| self.clients.get(&op.client)).copied();
-        let mut hear = self.subscribers(&flight.changed);
+        let mut hear: Vec<Conn> = Vec::new();
+        for oref in flight.changed.iter() {
+            hear.extend(self.directory.get(&oref.page()).into_iter().flatten());
+        }
         hear.extend(owner);
+        hear.sort_unstable();
+        hear.dedup();
+        if let Some(conn) = owner
+            && dropped(Rule::OwnNotInStream)
+        {
+            hear.retain(|c| *c != conn);
+            flight
+                .op
+                .into_iter()
+                .for_each(|op| self.verdict(conn, 0, op, Outcome::Committed(flight.stamp), out));
+        }
         for conn in hear {
             let Some(session) = self.sessions.get_mut(&conn) else { continue };
             let orefs: Vec<_> = flight
@@ -64,7 +73,7 @@ impl Server {
             self.stats.invalidations += if owner == Some(conn) { 0 } else { orefs.len() as u64 };
             let own = flight.op.filter(|_| owner == Some(conn));
             session.changes.push(Change { stamp: flight.stamp, own, orefs });
-            told.insert(conn);
+            told.push(conn);
         }
         self.remember(flight);
     }
@@ -76,7 +85,7 @@ impl Server {
         }
         self.recent_orefs += flight.changed.len();
         self.recent.push_back((flight.stamp, flight.changed.clone()));
-        while self.recent_orefs > limits::RECENT_CHANGES_MAX {
+        while self.recent_orefs > mutant::bound(limits::RECENT_CHANGES_MAX, 16) {
             let Some((stamp, changed)) = self.recent.pop_front() else { break };
             self.recent_orefs -= changed.len();
             self.recent_from = stamp;
@@ -108,7 +117,9 @@ impl Server {
     }
 
     fn send_stream(&mut self, conn: Conn, stream: Stream, out: &mut Effects) {
-        let mut body = Vec::new();
+        let orefs: usize = stream.changes.iter().map(|c| c.orefs.len()).sum();
+        let mut body =
+            Vec::with_capacity(32 + 32 * stream.changes.len() + 4 * orefs + 8 * stream.revoked.len());
         stream.encode(&mut body);
         self.reply(conn, Kind::Stream, 0, &body, out);
     }
@@ -119,6 +130,7 @@ impl Server {
         session.revoking.remove(&page);
         if session.subscribed.insert(page, fetch).is_none() {
             self.directory.entry(page).or_default().push(conn);
+            self.listening.insert(conn);
             if session.revoking.len() >= limits::REVOKING_MAX {
                 return self.expel(conn, "the client does not give pages back that it is asked for", out);
             }
@@ -135,6 +147,10 @@ impl Server {
         let victim =
             session.subscribed.iter().find(|(p, _)| **p != but && !session.revoking.contains_key(*p));
         if let Some((page, fetch)) = victim.map(|(p, f)| (*p, *f)) {
+            if dropped(Rule::SilentOverflow) {
+                session.subscribed.remove(&page);
+                return self.leave(page, conn);
+            }
             session.revoking.insert(page, fetch);
             self.stats.revocations += 1;
         }
@@ -145,8 +161,12 @@ impl Server {
             let Some(session) = self.sessions.get_mut(&conn) else { return };
             session.revoking.remove(page);
             // A fetch that was served later than the one named keeps the subscription.
-            if session.subscribed.get(page).is_some_and(|served| served <= fetch) {
+            let any = dropped(Rule::UnsubscribeWithoutNumber);
+            if session.subscribed.get(page).is_some_and(|served| served <= fetch || any) {
                 session.subscribed.remove(page);
+                if session.subscribed.is_empty() {
+                    self.listening.remove(&conn);
+                }
                 self.leave(*page, conn);
             }
         }

@@ -1,7 +1,7 @@
 //! What is ordered and logged. A log record's kind is the entry's, its payload the entry's bytes.
 
 use tercel_wire::cursor::{DecodeError, Put, Reader};
-use tercel_wire::id::{ClassId, ClientId, Epoch, OP_SLOTS_MAX, OpId, Oref};
+use tercel_wire::id::{ClassId, ClientId, Epoch, OP_SLOTS_MAX, OpId, Oref, PageId};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::Effects;
 
@@ -90,7 +90,7 @@ impl<'a> Entry<'a> {
         let mut r = Reader::new(payload);
         let entry = match kind {
             kind::GENESIS => Entry::Genesis,
-            kind::EPOCH => Entry::Epoch(Epoch(r.u32()?)),
+            kind::EPOCH => Entry::Epoch(epoch(r.u32()?)?),
             kind::COMMIT => {
                 let op = OpId {
                     client: ClientId(r.u64()?),
@@ -119,12 +119,23 @@ impl<'a> Entry<'a> {
                 return Ok(Entry::Define(id, Layout::decode(r.rest())?));
             }
             kind::EVICT => Entry::Evict(ClientId(r.u64()?)),
-            kind::LEASE => Entry::Lease(r.u32()?),
+            kind::LEASE => Entry::Lease(next_page(r.u32()?)?),
             _ => return Err(DecodeError::BadField("kind")),
         };
         r.end()?;
         Ok(entry)
     }
+}
+
+/// A server's life that another one can follow. The last number is never reached: it would take a start every second for
+/// more than a century.
+pub(super) fn epoch(n: u32) -> Result<Epoch, DecodeError> {
+    if n == u32::MAX { Err(DecodeError::BadField("epoch")) } else { Ok(Epoch(n)) }
+}
+
+/// The first page that was not given out, or one beyond the last page.
+pub(super) fn next_page(n: u32) -> Result<u32, DecodeError> {
+    if n > PageId::MAX.get() + 1 { Err(DecodeError::BadField("page")) } else { Ok(n) }
 }
 
 #[cfg(test)]
@@ -156,6 +167,13 @@ mod tests {
             for cut in 0..bytes.len() {
                 assert!(Entry::decode(entry.kind(), &bytes[..cut]).is_err());
             }
+        }
+    }
+    #[test]
+    fn numbers_that_nothing_could_follow_are_damage() {
+        for (kind, n) in [(kind::EPOCH, u32::MAX), (kind::LEASE, PageId::MAX.get() + 2)] {
+            assert!(Entry::decode(kind, &n.to_le_bytes()).is_err());
+            assert!(Entry::decode(kind, &(n - 1).to_le_bytes()).is_ok());
         }
     }
 }

@@ -10,6 +10,7 @@ use tercel_wire::page::{Page, PageBuilder};
 use tercel_wire::record::{Class as _, Ref};
 
 use super::entry::{Entry, Logged};
+use crate::mutant::{Rule, dropped};
 use crate::object::Root;
 use crate::table::Map;
 
@@ -105,7 +106,9 @@ impl Mob {
             match placements.next_if(|(write, _)| *write as usize == i) {
                 None => self.put(w.oref, stamp, w.object.into()),
                 Some((_, to)) => {
-                    self.put(w.oref, stamp, forward(*to));
+                    if !dropped(Rule::ForwardLost) {
+                        self.put(w.oref, stamp, forward(*to));
+                    }
                     self.put(*to, stamp, w.object.into());
                     changed.push(*to);
                 }
@@ -150,7 +153,8 @@ impl Mob {
         if let Some(b) = base {
             builder.reserve_slots(b.slots());
         }
-        Some(builder.finish(stamp))
+        let before = base.map_or(Stamp::ZERO, |b| b.stamp());
+        Some(builder.finish(if dropped(Rule::PageWithoutStamp) { before } else { stamp }))
     }
 
     /// Pages whose oldest modification is visible, the oldest first, at most `max`.
@@ -185,11 +189,6 @@ impl Mob {
                 self.pages.remove(&page);
             }
         }
-    }
-
-    /// The oldest entry of the log that any page needs.
-    pub fn oldest_first(&self) -> Option<Stamp> {
-        self.pages.values().map(|p| p.first).min()
     }
 
     /// Versions that a later visible one hides are dropped.

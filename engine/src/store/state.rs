@@ -12,8 +12,9 @@ use tercel_wire::id::{ClassId, ClientId, Epoch, OP_SLOTS_MAX, OpId, Oref, PageId
 use tercel_wire::layout::Layout;
 use tercel_wire::message::{Effects, Outcome};
 
-use super::entry::Entry;
+use super::entry::{self, Entry};
 use crate::limits;
+use crate::mutant::{self, Rule, dropped};
 use crate::table::{Map, Set};
 
 /// See the module.
@@ -62,7 +63,7 @@ impl LastWrites {
         self.stamps.insert(oref, stamp);
         self.order.push_back((oref, stamp));
         // The queue also holds writes that a later one of the same object has overtaken; both are bounded by it.
-        while self.order.len() > limits::LAST_WRITES_MAX {
+        while self.order.len() > mutant::bound(limits::LAST_WRITES_MAX, 48) {
             let Some((oref, stamp)) = self.order.pop_front() else { return };
             if self.stamps.get(&oref) == Some(&stamp) {
                 self.stamps.remove(&oref);
@@ -99,14 +100,18 @@ impl State {
     /// Whether the transaction may commit after everything applied so far: a pure function of the ordered prefix.
     pub fn certify(&self, effects: &Effects<'_>) -> Result<(), Outcome> {
         let base = effects.base;
+        if dropped(Rule::NoCertification) {
+            return Ok(());
+        }
         if base > self.stamp {
             return Err(Outcome::Conflict(Oref::NULL));
         }
         let written = effects.writes.iter().filter(|w| !w.new).map(|w| w.oref);
-        for oref in effects.reads.iter().copied().chain(written) {
+        let all = if dropped(Rule::WritesCertifiedOnly) { &[][..] } else { &effects.reads[..] };
+        for oref in all.iter().copied().chain(written) {
             match self.last.stamps.get(&oref) {
                 Some(stamp) if *stamp > base => return Err(Outcome::Conflict(oref)),
-                None if base < self.last.floor => return Err(Outcome::TooOld),
+                None if base < self.last.floor && !dropped(Rule::NoFloor) => return Err(Outcome::TooOld),
                 _ => {}
             }
         }
@@ -143,7 +148,7 @@ impl State {
                 if self.evicted.set.insert(*client) {
                     self.evicted.order.push_back(*client);
                 }
-                if self.evicted.order.len() > limits::EVICTED_MAX
+                if self.evicted.order.len() > mutant::bound(limits::EVICTED_MAX, 4)
                     && let Some(old) = self.evicted.order.pop_front()
                 {
                     self.evicted.set.remove(&old);
@@ -160,12 +165,16 @@ impl State {
 
     /// What became of an operation.
     pub fn past(&self, op: OpId) -> Past {
+        if dropped(Rule::NoOperationTable) {
+            return Past::Never;
+        }
         match self.clients.get(&op.client) {
             Some(a) => match a.slots.get(&op.slot) {
                 Some((seq, stamp)) if *seq == op.seq => Past::Committed(*stamp),
                 Some((seq, _)) if *seq > op.seq => Past::Superseded,
                 _ => Past::Never,
             },
+            None if dropped(Rule::EvictedReturns) => Past::Never,
             None if self.evicted.set.contains(&op.client) => Past::Unknown,
             None => Past::Never,
         }
@@ -173,7 +182,8 @@ impl State {
 
     /// The client to evict before another one comes, if the table is full.
     pub fn victim(&self, newcomer: ClientId) -> Option<ClientId> {
-        if self.clients.contains_key(&newcomer) || self.clients.len() < limits::CLIENTS_MAX {
+        let clients_max = mutant::bound(limits::CLIENTS_MAX, 4);
+        if self.clients.contains_key(&newcomer) || self.clients.len() < clients_max {
             return None;
         }
         self.clients.iter().min_by_key(|(id, a)| (a.used, **id)).map(|(id, _)| *id)
@@ -182,8 +192,21 @@ impl State {
     /// Whether the client was evicted, or may have been: once some are no longer remembered as such, a stranger is
     /// believed to be new only on the first connection of its life.
     pub fn may_be_evicted(&self, client: ClientId, connection: u32) -> bool {
+        if dropped(Rule::EvictedReturns) {
+            return false;
+        }
         let stranger = !self.clients.contains_key(&client);
         self.evicted.set.contains(&client) || (stranger && self.evicted.forgot && connection > 1)
+    }
+
+    /// What a restart must not forget, forgotten if a rule is dropped.
+    pub(crate) fn forget_by_mistake(&mut self) {
+        if dropped(Rule::RestartEmptyIndex) {
+            self.last = LastWrites::default();
+        }
+        if dropped(Rule::VolatileOperationTable) {
+            self.clients.clear();
+        }
     }
 
     /// A class.
@@ -260,8 +283,11 @@ impl State {
         }
         let mut s = State::new();
         s.stamp = Stamp(r.u64()?);
-        s.epoch = Epoch(r.u32()?);
-        s.next_page = r.u32()?;
+        if s.stamp > STAMP_MAX {
+            return Err(DecodeError::BadField("stamp"));
+        }
+        s.epoch = entry::epoch(r.u32()?)?;
+        s.next_page = entry::next_page(r.u32()?)?;
         s.last.floor = Stamp(r.u64()?);
         for _ in 0..r.count(12, "recent writes")? {
             let oref = Oref::from_raw(r.u32()?).ok_or(DecodeError::BadField("reference"))?;
@@ -300,6 +326,8 @@ impl State {
 }
 
 const STATE_VERSION: u16 = 1;
+/// Far more entries than a log will ever have, and far from where stamps would begin again.
+const STAMP_MAX: Stamp = Stamp(1 << 62);
 
 #[cfg(test)]
 mod tests {
@@ -353,6 +381,16 @@ mod tests {
         assert_eq!(s.past(op(6)), Past::Never);
         s.apply(&Entry::Evict(ClientId(1)));
         assert_eq!(s.past(op(5)), Past::Unknown);
+    }
+
+    #[test]
+    fn a_state_that_nothing_could_follow_is_damaged() {
+        let good = State::new().encode();
+        for (at, bytes) in [(2, u64::MAX.to_le_bytes().to_vec()), (10, vec![0xff; 4]), (14, vec![0xff; 4])] {
+            let mut bad = good.clone();
+            bad[at..at + bytes.len()].copy_from_slice(&bytes);
+            assert!(State::decode(&bad).is_err(), "byte {at}");
+        }
     }
 
     #[test]

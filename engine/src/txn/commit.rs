@@ -6,6 +6,7 @@ use tercel_wire::message::{Effects, Outcome, Write};
 use super::{Isolation, Port, Step, Tx};
 use crate::client::{Client, Own};
 use crate::error::Error;
+use crate::mutant::{Rule, dropped};
 
 /// A transaction that was committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +25,9 @@ impl Tx<'_> {
     /// `Full`; `Unavailable`.
     pub fn commit(self) -> Result<Commit, Error> {
         if self.overlay.is_empty() {
+            if dropped(Rule::CheckAtEndOnly) && self.is_stale()? {
+                return Err(Error::Conflict);
+            }
             return Ok(Commit { stamp: self.scope.snapshot(), op: None });
         }
         let mut sent: Option<OpId> = None;
@@ -95,7 +99,7 @@ impl Tx<'_> {
         reads.sort_unstable();
         reads.dedup();
         let writes = own.iter().map(|o| Write { oref: o.oref, new: o.new, object: &o.object }).collect();
-        Effects { base: self.scope.snapshot(), reads, writes }.encode(out);
+        Effects { base: client.base(&self.scope), reads, writes }.encode(out);
     }
 }
 
@@ -104,6 +108,7 @@ fn verdict(op: OpId, outcome: Outcome) -> Result<Stamp, Error> {
     match outcome {
         Outcome::Committed(stamp) => Ok(stamp),
         Outcome::Conflict(_) | Outcome::TooOld | Outcome::NotExecuted => Err(Error::Conflict),
+        Outcome::Unknown if dropped(Rule::EvictedRetried) => Err(Error::Conflict),
         Outcome::Unknown => Err(Error::Timeout(Some(op))),
         Outcome::Full(limit) => Err(Error::Full(match limit {
             tercel_wire::message::Limit::Buffer => {

@@ -2,10 +2,10 @@
 
 use std::marker::PhantomData;
 
-use tercel_heap::{TypeKey, View};
+use tercel_heap::{TypeKey, Typed, View};
 use tercel_wire::id::{ClassId, Oref};
 use tercel_wire::layout::Layout;
-use tercel_wire::record::{Class, Encoder, HEADER_BYTES, NoSpill, Ref, Value, convert};
+use tercel_wire::record::{Encoder, HEADER_BYTES, NoSpill, Ref, Value, convert};
 use tercel_wire::schema::Type;
 
 use super::tree::TreeBuilder;
@@ -122,7 +122,7 @@ impl<'c> Tx<'c> {
         Ok(object?)
     }
 
-    fn encode<T: Class>(&self, value: &T, class: ClassId) -> Result<Vec<u8>, Error> {
+    fn encode<T: Typed>(&self, value: &T, class: ClassId) -> Result<Vec<u8>, Error> {
         let mut trees = TreeBuilder::new(self);
         let mut e = Encoder::new(T::SCHEMA.size(), &mut trees);
         value.encode(&mut e);
@@ -144,12 +144,12 @@ impl<'c> Tx<'c> {
         place
     }
 
-    pub(super) fn put_new<T: Class>(&self, oref: Oref, object: Vec<u8>) -> Result<(), Error> {
+    pub(super) fn put_new<T: Typed>(&self, oref: Oref, object: Vec<u8>) -> Result<(), Error> {
         self.made.borrow_mut().insert(oref);
         self.put::<T>(oref, object, None)
     }
 
-    fn put<T: Class>(&self, oref: Oref, object: Vec<u8>, behind: Option<Vec<u8>>) -> Result<(), Error> {
+    fn put<T: Typed>(&self, oref: Oref, object: Vec<u8>, behind: Option<Vec<u8>>) -> Result<(), Error> {
         let room = self.bytes_max.get();
         if self.overlay.bytes_total() + object.len() > room {
             return Err(Error::Full(format!(

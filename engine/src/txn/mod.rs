@@ -12,13 +12,13 @@ mod tree;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use tercel_heap::{Overlay, OverlayError, Scope, TypeKey};
+use tercel_heap::{Overlay, OverlayError, Scope, TypeKey, Typed};
 use tercel_wire::id::{ClassId, Oref, Stamp};
 use tercel_wire::layout::Layout;
-use tercel_wire::record::Class;
 
 use crate::client::Client;
 use crate::error::Error;
+use crate::mutant::{Rule, dropped};
 use crate::table::{Map, Set};
 use crate::time::Now;
 
@@ -109,7 +109,7 @@ impl<'c> Tx<'c> {
     }
 
     /// The class that `T` is in this space, defined there if it is not yet.
-    fn class_of<T: Class>(&self) -> Result<Known, Error> {
+    fn class_of<T: Typed>(&self) -> Result<Known, Error> {
         if let Some(known) = self.classes.borrow().get(T::SCHEMA.name) {
             return Ok(known.clone());
         }
@@ -153,6 +153,7 @@ pub fn run<R>(
         let error = match body(&tx) {
             Ok(value) => match tx.commit() {
                 Ok(_) => return Ok(value),
+                Err(Error::Timeout(Some(_))) if dropped(Rule::RetryWithoutResolve) => Error::Conflict,
                 Err(Error::Timeout(Some(op))) => match commit::resolve(port, op)? {
                     true => return Ok(value),
                     false => Error::Conflict,

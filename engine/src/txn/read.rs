@@ -1,6 +1,6 @@
 //! Reading: the hit path, and what happens when it does not hit.
 
-use tercel_heap::{Resolved, Step as Hit, TypeKey, View, Writer};
+use tercel_heap::{Lent, Resolved, Step as Hit, TypeKey, Typed, View, Writer};
 use tercel_wire::id::Oref;
 use tercel_wire::layout::Var;
 use tercel_wire::record::{Class, Ref};
@@ -54,41 +54,61 @@ impl<'c> Tx<'c> {
     #[inline(always)]
     pub(crate) fn follow<'t, H: Class, T: Object>(
         &'t self,
-        holder: &View<'t, H>,
+        holder: &Lent<'_, 't, H>,
         at: usize,
     ) -> Result<Option<Obj<'t, T>>, Error> {
         match self.scope.follow(holder, at) {
             Hit::Hit(view) => Ok(Some(Obj::new(view, self))),
             Hit::Null => Ok(None),
-            Hit::Slow => unboxed(self.follow_slow(holder, at)),
+            Hit::Slow => unboxed(self.follow_slow(holder.clone(), at)),
         }
     }
 
-    /// Follows element `i` of the list of references whose descriptor is at `list`.
+    /// What a step along element `i` of the list of references at `list` came to, the slow way gone where it must be.
     #[inline(always)]
-    pub(crate) fn follow_item<'t, H: Class, T: Object>(
+    pub(crate) fn arrived<'t, H: Class, T: Object>(
         &'t self,
-        holder: &View<'t, H>,
+        step: Hit<View<'t, T>>,
+        holder: &Lent<'_, 't, H>,
         list: usize,
         i: usize,
     ) -> Result<Option<Obj<'t, T>>, Error> {
-        match self.scope.follow_item(holder, list, i) {
+        match step {
             Hit::Hit(view) => Ok(Some(Obj::new(view, self))),
             Hit::Null => Ok(None),
             Hit::Slow => match holder.var(list) {
-                Var::Here { at, .. } => unboxed(self.follow_slow(holder, at + 4 * i)),
+                Var::Here { at, .. } => unboxed(self.follow_slow(holder.clone(), at + 4 * i)),
                 _ => Ok(None),
             },
         }
     }
 
+    /// The slow way to the element of a list that has `left` others behind it.
     #[cold]
     #[inline(never)]
-    fn follow_slow<'t, H: Class, T: Object>(&'t self, holder: &View<'t, H>, at: usize) -> Boxed<Obj<'t, T>> {
+    pub(crate) fn item_slow<'t, H: Class, T: Object>(
+        &'t self,
+        holder: Lent<'_, 't, H>,
+        list: usize,
+        left: usize,
+    ) -> Boxed<Obj<'t, T>> {
+        match holder.var(list) {
+            Var::Here { at, len } if left < len => self.follow_slow(holder, at + 4 * (len - 1 - left)),
+            _ => Ok(None),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn follow_slow<'t, H: Class, T: Object>(
+        &'t self,
+        holder: Lent<'_, 't, H>,
+        at: usize,
+    ) -> Boxed<Obj<'t, T>> {
         let oref = holder.word(at).0;
         let key = TypeKey::of::<T>();
-        let resolve = |writer: &mut Writer| writer.resolve(&self.scope, holder, at, key);
-        match self.enter::<T>(oref, &resolve, &|| self.scope.follow_clean(holder, at)) {
+        let resolve = |writer: &mut Writer| writer.resolve(&self.scope, &holder, at, key);
+        match self.enter::<T>(oref, &resolve, &|| self.scope.follow_clean(&holder, at)) {
             Ok(Some(view)) => Ok(Some(Box::new(Obj::new(view, self)))),
             Ok(None) => Err(Box::new(Error::not_found(oref))),
             Err(e) => Err(Box::new(e)),
@@ -98,7 +118,7 @@ impl<'c> Tx<'c> {
     /// Finds the object of a reference, whatever it takes; none if the server says that there is none.
     #[cold]
     #[inline(never)]
-    pub(super) fn enter_oref<'t, T: Class>(&'t self, oref: Oref) -> Result<Option<View<'t, T>>, Error> {
+    pub(super) fn enter_oref<'t, T: Typed>(&'t self, oref: Oref) -> Result<Option<View<'t, T>>, Error> {
         if oref.is_null() {
             return Ok(None);
         }
@@ -107,7 +127,7 @@ impl<'c> Tx<'c> {
         self.enter::<T>(oref, &resolve, &|| Hit::Slow)
     }
 
-    fn enter<'t, T: Class>(
+    fn enter<'t, T: Typed>(
         &'t self,
         oref: Oref,
         resolve: Resolve<'_>,
@@ -132,7 +152,7 @@ impl<'c> Tx<'c> {
         Err(Error::Full("the cache is too small for its threads: give it more memory".into()))
     }
 
-    fn locate<T: Class>(&self, oref: Oref, resolve: Resolve<'_>) -> Result<Option<u32>, Error> {
+    fn locate<T: Typed>(&self, oref: Oref, resolve: Resolve<'_>) -> Result<Option<u32>, Error> {
         let key = TypeKey::of::<T>();
         let mut located = Ok(None);
         let mut search = Default::default();

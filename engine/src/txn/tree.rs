@@ -3,7 +3,7 @@
 //! Leaves hold up to [`LEAF_BYTES`] bytes or as many references as fit there; nodes hold children. All but the last
 //! leaf are full. The objects are ordinary ones: they are cached, evicted, checked and committed like any other.
 
-use tercel_heap::{TypeKey, View};
+use tercel_heap::{TypeKey, Typed, View};
 use tercel_wire::class::{self, LEAF_BYTES, NODE_CHILDREN};
 use tercel_wire::id::{ClassId, Oref};
 use tercel_wire::layout::Var;
@@ -30,7 +30,7 @@ impl<'a, 'c> TreeBuilder<'a, 'c> {
         self.error.map_or(Ok(()), Err)
     }
 
-    fn make<T: Class>(
+    fn make<T: Typed>(
         &mut self,
         id: ClassId,
         fill: impl FnOnce(&mut Encoder<'_>),
@@ -120,7 +120,7 @@ impl<'c> Tx<'c> {
         }
     }
 
-    fn node<'t, T: Class>(&'t self, oref: Oref) -> Result<View<'t, T>, Error> {
+    fn node<'t, T: Typed>(&'t self, oref: Oref) -> Result<View<'t, T>, Error> {
         self.enter_oref::<T>(oref)?
             .ok_or_else(|| Error::Corrupt(format!("the chunk {oref} of a large value is missing")))
     }

@@ -365,6 +365,13 @@ impl Inner {
         self.send(client);
     }
 
+    /// Flips a bit of the last byte that is on its way to a client.
+    pub fn damage_down(&mut self, client: usize) {
+        if let Some(byte) = self.link_of(client).and_then(|at| self.links[at].down.last_mut()) {
+            *byte ^= 1;
+        }
+    }
+
     /// A fetch from nowhere: the server answers it to the client, which does not know it.
     pub fn ask_for(&mut self, client: usize, page: u32) {
         let Some(conn) = self.link_of(client).map(|at| self.links[at].conn) else { return };

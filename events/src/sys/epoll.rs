@@ -5,10 +5,10 @@
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::{HINTS_MAX, Hint, Interest};
@@ -42,12 +42,10 @@ impl Epoll {
     }
 
     pub(crate) fn wait(&mut self, timeout: Option<Duration>, hints: &mut Vec<Hint>) -> io::Result<()> {
-        // A timeout too long for the kernel's type is no timeout.
-        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         self.events.clear();
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+        match timeout.filter(|timeout| timeout.subsec_nanos() % MS_NS != 0) {
+            None => self.ask(timeout)?,
+            Some(timeout) => self.ask_exactly(timeout)?,
         }
         for event in &self.events {
             // The structure is packed: copy the fields out before looking at them.
@@ -69,6 +67,41 @@ impl Epoll {
         Ok(())
     }
 }
+
+impl Epoll {
+    /// Waits until the timeout, which the kernel rounds up to milliseconds.
+    fn ask(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        // A timeout too long for the kernel's type is no timeout.
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Waits whole milliseconds here and what is left of them in a poll, which is exact to the nanosecond on every
+    /// kernel. It costs a system call more, and only if nothing happened.
+    fn ask_exactly(&mut self, timeout: Duration) -> io::Result<()> {
+        let begin = Instant::now();
+        let whole = Duration::from_millis(timeout.as_millis() as u64);
+        if !whole.is_zero() {
+            self.ask(Some(whole))?;
+        }
+        let rest = timeout.saturating_sub(begin.elapsed());
+        if !self.events.is_empty() || rest.is_zero() {
+            return Ok(());
+        }
+        let rest = Timespec::try_from(rest).ok();
+        let mut ready = [PollFd::new(&self.epoll, PollFlags::IN)];
+        match poll(&mut ready, rest.as_ref()) {
+            Ok(0) | Err(Errno::INTR) => Ok(()),
+            Ok(_) => self.ask(Some(Duration::ZERO)),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+const MS_NS: u32 = 1_000_000;
 
 fn flags(interest: Interest) -> EventFlags {
     let mut flags = EventFlags::ET;

@@ -8,6 +8,7 @@ use tercel_wire::id::{Oref, PageId, SLOTS_MAX};
 
 use super::{State, Writer};
 use crate::arena::Spot;
+use crate::mutant::{Rule, dropped};
 use crate::page;
 use crate::protocol::{INVALID, VALID, set_flag};
 use crate::slot::{Moved, names_page};
@@ -28,6 +29,7 @@ impl Writer {
     fn flag_one(&mut self, oref: Oref) -> Option<Oref> {
         let mut forward = None;
         if let Some(spot) = self.index.find(&self.shared.table, oref).and_then(|h| self.shared.table.spot(h))
+            && !dropped(Rule::FlagAtHomeOnly)
         {
             self.flag_copy(spot);
         }
@@ -69,6 +71,9 @@ impl Writer {
     }
 
     fn doom(&self, hit: impl Fn(&Moved) -> bool) {
+        if dropped(Rule::NobodyIsDoomed) {
+            return;
+        }
         for slot in self.shared.opened() {
             if slot.moved.load(Ordering::Relaxed) && hit(&slot.kept().moved) {
                 slot.doomed.store(true, Ordering::Release);

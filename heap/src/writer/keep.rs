@@ -264,16 +264,10 @@ impl Writer {
                     slot.doomed.store(true, Ordering::Release);
                 }
                 let to = (items[i].flags & FORWARDED != 0).then(|| self.forward_of(spot)).flatten();
-                let all_kept =
-                    keep_reference(&shared, &mut kept.moved, items[i].oref, self.plan.moved_bytes_max)
-                        && to.is_none_or(|h| {
-                            keep_reference(
-                                &shared,
-                                &mut kept.moved,
-                                shared.table.oref(h),
-                                self.plan.moved_bytes_max,
-                            )
-                        });
+                let all_kept = keep_reference(&shared, &mut kept.moved, items[i].oref, self.moved_max())
+                    && to.is_none_or(|h| {
+                        keep_reference(&shared, &mut kept.moved, shared.table.oref(h), self.moved_max())
+                    });
                 if !all_kept {
                     slot.overfull.store(true, Ordering::Release);
                     slot.doomed.store(true, Ordering::Release);
@@ -285,6 +279,9 @@ impl Writer {
     fn release(&mut self, frame: u32, state: State) {
         let page = self.shared.page(frame);
         self.shared.frames[frame as usize].page.store(0, Ordering::Relaxed);
+        if let Some(page) = page {
+            self.shared.homes.remove(page, frame);
+        }
         let f = &mut self.frames[frame as usize];
         f.state = State::Free;
         f.epoch = 0;

@@ -8,7 +8,7 @@ mod lru;
 
 use super::{Full, State, Writer};
 use crate::config::Policy;
-use crate::protocol::{VALID, close, is_pinned};
+use crate::protocol::{VALID, close, is_pinned, publish};
 
 /// The policy's state.
 pub(super) enum Replacer {
@@ -48,6 +48,8 @@ impl Writer {
     /// Makes sure that a page can be installed. To be called when a fetch is sent, so that replacement happens while it
     /// is waited for.
     pub fn reserve(&mut self) -> Result<(), Full> {
+        // Without it a scope may have to be given up, which is not an error.
+        let _ = self.moved_room();
         if matches!(self.replacer, Replacer::Hac(_)) {
             self.scan();
             // Objects that are kept need entries; without them they would be lost, which is not an error.
@@ -105,6 +107,10 @@ impl Writer {
                 for (handle, spot) in closed {
                     self.shared.table.lead(handle, Some(crate::arena::Spot(spot)));
                 }
+                if self.frames[frame as usize].state == State::Intact {
+                    let page = self.shared.page(frame).map_or(0, |p| p.get());
+                    publish(&self.shared.frames[frame as usize].page, page);
+                }
                 self.frames[frame as usize].skipped = self.round;
                 // Where one is pinned many may be: before the next fence is paid, pins are looked at.
                 self.shy = true;
@@ -117,9 +123,10 @@ impl Writer {
         }
     }
 
-    /// Makes every entry into a frame busy; gives handles and places, to undo it.
+    /// Makes the frame's tag and every entry into it busy; gives handles and places, to undo it.
     fn close(&mut self, frame: u32) -> Vec<(u32, u32)> {
         self.frames[frame as usize].closing = true;
+        close(&self.shared.frames[frame as usize].page);
         let mut items = Vec::new();
         self.items(frame, &mut items);
         let mut closed = Vec::new();

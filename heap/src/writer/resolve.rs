@@ -180,7 +180,7 @@ impl Writer {
     fn typed(&self, spot: Spot, key: TypeKey, hint: u32) -> Resolved {
         let number = self.object(spot).class().load(Ordering::Relaxed);
         match self.shared.types.get(number) {
-            Some(t) if t.key.id == key.id => Resolved::Ready { hint },
+            Some(t) if t.key.number == key.number => Resolved::Ready { hint },
             Some(t) => Resolved::WrongClass { found: t.class },
             None => Resolved::WrongClass { found: ClassId(number) },
         }
@@ -257,7 +257,7 @@ impl Writer {
             Ok(made) => made,
             Err(other) => return other,
         };
-        if self.shared.types.get(made.number).is_none_or(|t| t.key.id != key.id) {
+        if self.shared.types.get(made.number).is_none_or(|t| t.key.number != key.number) {
             return Resolved::WrongClass { found: class_of(object) };
         }
         // Before any handle is held: taking a frame may give back one that only an obsolete copy there still named.
@@ -315,7 +315,7 @@ impl Writer {
         };
         let number = binding.number;
         let Some(t) = self.shared.types.get(number) else { return Err(Resolved::Unbound { class }) };
-        if t.key.id != key.id {
+        if t.key.number != key.number {
             return Err(Resolved::WrongClass { found: class });
         }
         t.layout.check(&self.untouched(spot, bytes)[4..]).map_err(Resolved::Damaged)?;

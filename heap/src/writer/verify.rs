@@ -5,8 +5,9 @@ use tercel_wire::id::PageId;
 
 use super::{State, Writer};
 use crate::page;
-use crate::protocol::VALID;
+use crate::protocol::{BUSY, VALID};
 use crate::swizzle::Word;
+use crate::sync::Ordering;
 
 impl Writer {
     /// Checks every invariant of the cache by recounting it; for tests and for a report of damage. Takes time in the
@@ -40,6 +41,10 @@ impl Writer {
         }
     }
 
+    fn is_open(&self, frame: u32) -> bool {
+        self.shared.frames[frame as usize].page.load(Ordering::Relaxed) & BUSY == 0
+    }
+
     /// Words by handle, and frames and copies by page.
     #[allow(clippy::type_complexity, reason = "two maps that are used once")]
     fn recount(&self) -> Result<(HashMap<u32, u32>, HashMap<PageId, (u32, u32, u32)>), String> {
@@ -52,8 +57,8 @@ impl Writer {
                 continue;
             }
             match (self.shared.page(frame), state) {
-                (Some(p), State::Intact) => pages.entry(p).or_default().0 += 1,
-                (Some(p), State::Superseded) => pages.entry(p).or_default().1 += 1,
+                (Some(p), State::Intact) if self.is_open(frame) => pages.entry(p).or_default().0 += 1,
+                (Some(p), State::Superseded) if !self.is_open(frame) => pages.entry(p).or_default().1 += 1,
                 (None, State::Compacted) => {}
                 _ => {
                     return Err(format!(
@@ -115,7 +120,7 @@ impl Writer {
                 Some(spot) => {
                     let frame = &self.frames[spot.frame() as usize];
                     let o = self.object(spot);
-                    let valid = o.flags().load(crate::sync::Ordering::Relaxed) & VALID != 0;
+                    let valid = o.flags().load(Ordering::Relaxed) & VALID != 0;
                     let own = self.oref_at(spot) == Some(oref)
                         || self.forward_of(spot).is_some_and(|to| table.oref(to) == oref);
                     let held = matches!(frame.state, State::Intact | State::Compacted);

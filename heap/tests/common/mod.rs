@@ -31,6 +31,8 @@ pub const NAME: usize = Node::SCHEMA.offset(1);
 pub const NEXT: usize = Node::SCHEMA.offset(2);
 pub const KIDS: usize = Node::SCHEMA.offset(3);
 
+tercel_heap::typed!(Node);
+
 impl Class for Node {
     const SCHEMA: Schema = Schema {
         name: "Node",
@@ -41,11 +43,6 @@ impl Class for Node {
             Field { name: "kids", ty: Type::List(&Type::Ref("Node")) },
         ],
     };
-
-    fn type_index() -> &'static TypeIndex {
-        static INDEX: TypeIndex = TypeIndex::new();
-        &INDEX
-    }
 
     fn encode(&self, e: &mut Encoder<'_>) {
         self.id.put(e, ID);
@@ -70,13 +67,10 @@ const OLD_SCHEMA: Schema = Schema {
 #[derive(Debug)]
 pub struct Other;
 
+tercel_heap::typed!(Other);
+
 impl Class for Other {
     const SCHEMA: Schema = Schema { name: "Other", fields: &[Field { name: "n", ty: u32::TYPE }] };
-
-    fn type_index() -> &'static TypeIndex {
-        // A lie: the number of another type. The cache must not believe it.
-        Node::type_index()
-    }
 
     fn encode(&self, e: &mut Encoder<'_>) {
         7u32.put(e, 0);

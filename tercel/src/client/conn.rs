@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, shutdown};
 use tercel_events::Handle;
 
 use crate::address::Address;
@@ -31,7 +32,10 @@ pub(super) enum Conn {
     Memory(u64, Arc<Pipe>, Handle<Post>),
 }
 
-/// How long a connection may take to be made.
+/// How long anybody sleeps on a connection at most before looking at the time.
+pub(super) const SLEEP_MAX: Duration = Duration::from_millis(200);
+
+/// How long a connection may take to be made, and how long its peer may take nothing of what is sent.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Remote {
@@ -39,6 +43,7 @@ impl Remote {
         match self {
             Remote::Address(address) => {
                 let socket = address.connect(CONNECT_TIMEOUT)?;
+                set_socket_timeout(&socket, Timeout::Recv, Some(SLEEP_MAX))?;
                 let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
                 Ok(Conn::Socket(socket, wake))
             }
@@ -110,6 +115,26 @@ impl Conn {
         }
     }
 
+    /// Waits for bytes and takes them, in one system call if the wait may be [`SLEEP_MAX`]. Answers as [`Conn::receive`];
+    /// only [`Conn::cut`] ends it before its time.
+    pub(super) fn wait_and_receive(&self, timeout: Duration, buffer: &mut Vec<u8>) -> io::Result<bool> {
+        match self {
+            Conn::Socket(socket, _) if timeout >= SLEEP_MAX => take(socket, RecvFlags::empty(), buffer),
+            _ => match self.wait(timeout, false)? {
+                Waited::Ready => self.receive(buffer),
+                Waited::Woken | Waited::Idle => Ok(false),
+            },
+        }
+    }
+
+    /// Ends the connection for whoever waits on it.
+    pub(super) fn cut(&self) {
+        if let Conn::Socket(socket, _) = self {
+            let _ = shutdown(socket, Shutdown::Both);
+        }
+        self.wake();
+    }
+
     /// Ends a wait that watches for it.
     pub(super) fn wake(&self) {
         match self {
@@ -127,19 +152,21 @@ impl Conn {
                 true => Ok(!buffer.is_empty()),
                 false => Err(io::ErrorKind::UnexpectedEof.into()),
             },
-            Conn::Socket(socket, _) => {
-                buffer.clear();
-                buffer.reserve(RECEIVE_BYTES);
-                // Into room that was not filled with zeros first, which for a commit's reply would take longer than the
-                // system call.
-                match rustix::net::recv(socket, spare_capacity(buffer), RecvFlags::DONTWAIT) {
-                    Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
-                    Ok(_) => Ok(true),
-                    Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(false),
-                    Err(e) => Err(e.into()),
-                }
-            }
+            Conn::Socket(socket, _) => take(socket, RecvFlags::DONTWAIT, buffer),
         }
+    }
+}
+
+/// Receives once, into room that was not filled with zeros first, which for a commit's reply would take longer than the
+/// system call.
+fn take(socket: &OwnedFd, flags: RecvFlags, buffer: &mut Vec<u8>) -> io::Result<bool> {
+    buffer.clear();
+    buffer.reserve(RECEIVE_BYTES);
+    match rustix::net::recv(socket, spare_capacity(buffer), flags) {
+        Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(_) => Ok(true),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(false),
+        Err(e) => Err(e.into()),
     }
 }
 
@@ -165,5 +192,39 @@ fn post(handle: &Handle<Post>, mut message: Post) -> io::Result<()> {
                 std::thread::yield_now();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    /// A connection whose sends give up after a moment, and its other end.
+    fn pair() -> (Conn, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = Address::Tcp(listener.local_addr().unwrap().to_string());
+        let socket = address.connect(Duration::from_millis(100)).unwrap();
+        let wake = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        (Conn::Socket(socket, wake), listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn a_send_to_a_server_that_does_not_read_ends() {
+        let (conn, _silent) = pair();
+        // More than any kernel keeps for a socket.
+        let error = conn.send(&vec![0; 256 << 20]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(error.to_string().contains("stopped taking"), "{error}");
+    }
+
+    #[test]
+    fn a_wait_for_bytes_ends_when_the_connection_is_cut() {
+        let (conn, _silent) = pair();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| conn.wait_and_receive(Duration::from_secs(600), &mut Vec::new()));
+            conn.cut();
+            assert_eq!(waits.join().unwrap().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        });
     }
 }

@@ -9,7 +9,8 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use tercel_engine::Error;
@@ -17,7 +18,7 @@ use tercel_engine::client::{Client as Machine, Input};
 use tercel_engine::time::Now;
 use tercel_engine::txn::{Port, Step};
 
-use super::conn::{Conn, Remote};
+use super::conn::{Conn, Remote, SLEEP_MAX};
 use crate::pipe::Waited;
 
 /// What the threads of a client share.
@@ -32,8 +33,8 @@ pub(super) struct Shared {
     asleep: AtomicUsize,
     /// Held by the one thread that reads the connection.
     baton: Mutex<Baton>,
-    /// Held while bytes are being sent, so that they leave in order.
-    sender: Mutex<()>,
+    /// Held while bytes are being sent, so that they leave in order; keeps the buffer they were in.
+    sender: Mutex<Vec<u8>>,
     conn: Mutex<Option<Arc<Conn>>>,
     remote: Remote,
     timeout: Duration,
@@ -46,6 +47,8 @@ pub(super) struct Shared {
     driver_sleeps: AtomicBool,
     stopping: AtomicBool,
     last_trouble: Mutex<Option<String>>,
+    /// The resident thread, once it runs.
+    driver: OnceLock<Thread>,
 }
 
 #[derive(Default)]
@@ -53,11 +56,15 @@ struct Baton {
     buffer: Vec<u8>,
 }
 
-/// How long the driver leaves the connection to the threads that have been using it. Invalidations that arrive when
-/// nobody waits are applied this late at most, and a lone caller is not disturbed between two calls.
-const DRIVER_REST: Duration = Duration::from_millis(2);
-/// How long anybody sleeps at most before looking at the time.
-const SLEEP_MAX: Duration = Duration::from_millis(200);
+/// How long the driver at first leaves the connection to the threads that use it, so that a lone caller is not disturbed
+/// between two calls. Invalidations that arrive when nobody waits are applied this late at most.
+const DRIVER_REST_MIN: Duration = Duration::from_millis(2);
+/// How long it comes to leave it to threads that use it all the time. Each call brings what has arrived, so little is
+/// missed meanwhile, and less than the server's own heartbeat lets a client be behind; and a driver that looked more
+/// often would cost a process with many clients, or a small machine, more than its calls do.
+const DRIVER_REST_MAX: Duration = Duration::from_millis(32);
+/// What is kept of a buffer for sending: a large transaction's would be kept for nothing.
+const SENDER_BYTES_MAX: usize = 64 << 10;
 /// The first pause between two attempts to connect; doubles up to 64 times.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(5);
 /// How long the first connection may take.
@@ -85,6 +92,7 @@ impl Shared {
             driver_sleeps: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             last_trouble: Mutex::default(),
+            driver: OnceLock::new(),
         })
     }
 
@@ -102,16 +110,20 @@ impl Shared {
 
     /// Sends what the machine wants sent.
     fn flush(&self) {
-        let _sender = unpoison(self.sender.lock());
-        let (bytes, conn) = {
+        let mut sender = unpoison(self.sender.lock());
+        let conn = {
             let mut machine = self.machine();
-            (std::mem::take(machine.outgoing()), self.conn())
+            if machine.outgoing().is_empty() {
+                return;
+            }
+            std::mem::swap(machine.outgoing(), &mut *sender);
+            self.conn()
         };
-        if bytes.is_empty() {
-            return;
-        }
-        let Some(conn) = conn else { return };
-        if let Err(e) = conn.send(&bytes) {
+        let sent = conn.map(|conn| conn.send(&sender).map_err(|e| (conn, e)));
+        sender.clear();
+        sender.shrink_to(SENDER_BYTES_MAX);
+        drop(sender);
+        if let Some(Err((conn, e))) = sent {
             self.lose(&conn, e.to_string());
         }
     }
@@ -126,7 +138,15 @@ impl Shared {
         machine.handle(self.now(), Input::Disconnected(why));
         self.happen(&machine);
         drop(machine);
-        conn.wake();
+        conn.cut();
+        self.rouse();
+    }
+
+    /// Ends a rest of the driver.
+    fn rouse(&self) {
+        if let Some(driver) = self.driver.get() {
+            driver.unpark();
+        }
     }
 
     fn is_current(&self, conn: &Arc<Conn>) -> bool {
@@ -141,15 +161,15 @@ impl Shared {
         }
     }
 
-    /// Reads what has arrived, with the baton held; whether anything had.
-    fn read(&self, conn: &Arc<Conn>, baton: &mut Baton) -> bool {
-        match conn.receive(&mut baton.buffer) {
-            Ok(false) => false,
+    /// Takes in what was received, with the baton held.
+    fn read(&self, conn: &Arc<Conn>, baton: &Baton, received: io::Result<bool>) {
+        match received {
+            Ok(false) => {}
             Ok(true) => {
                 let close = {
                     let mut machine = self.machine();
                     if !self.is_current(conn) {
-                        return true;
+                        return;
                     }
                     machine.handle(self.now(), Input::Bytes(&baton.buffer));
                     self.happen(&machine);
@@ -159,7 +179,6 @@ impl Shared {
                 if let Some(why) = close {
                     self.lose(conn, why);
                 }
-                true
             }
             Err(e) => {
                 let why = match e.kind() {
@@ -167,7 +186,6 @@ impl Shared {
                     _ => e.to_string(),
                 };
                 self.lose(conn, why);
-                true
             }
         }
     }
@@ -181,10 +199,9 @@ impl Shared {
             match self.baton.try_lock() {
                 Ok(mut baton) => {
                     // Who held the baton before may have read just what this thread waits for.
-                    if nothing_happened()
-                        && let Ok(Waited::Ready) = conn.wait(left, false)
-                    {
-                        self.read(conn, &mut baton);
+                    if nothing_happened() {
+                        let received = conn.wait_and_receive(left, &mut baton.buffer);
+                        self.read(conn, &baton, received);
                     }
                     drop(baton);
                     // Whoever waited for this thread to read must read now.
@@ -248,7 +265,9 @@ impl Shared {
 
     /// The resident thread.
     pub(super) fn run_driver(&self) {
+        let _ = self.driver.set(std::thread::current());
         let mut pause = Duration::ZERO;
+        let mut rest = DRIVER_REST_MIN;
         while !self.stopping.load(Ordering::SeqCst) {
             if self.conn().is_none() {
                 self.reconnect(&mut pause);
@@ -259,22 +278,18 @@ impl Shared {
                 pause = Duration::ZERO;
             }
             let before = self.waits.load(Ordering::SeqCst);
-            if self.waiting.load(Ordering::SeqCst) > 0 {
-                self.rest(DRIVER_REST);
-                continue;
+            std::thread::park_timeout(rest);
+            let is_used =
+                self.waiting.load(Ordering::SeqCst) > 0 || self.waits.load(Ordering::SeqCst) != before;
+            if is_used {
+                rest = (rest * 2).min(DRIVER_REST_MAX);
+            } else {
+                rest = DRIVER_REST_MIN;
+                self.read_idle();
             }
-            self.rest(DRIVER_REST);
-            if self.waits.load(Ordering::SeqCst) != before {
-                continue;
-            }
-            self.read_idle();
         }
         self.machine().bye();
         self.flush();
-    }
-
-    fn rest(&self, time: Duration) {
-        std::thread::park_timeout(time);
     }
 
     /// Sleeps on the connection while nobody else wants it.
@@ -289,7 +304,8 @@ impl Shared {
         if self.waiting.load(Ordering::SeqCst) == 0
             && let Ok(Waited::Ready) = conn.wait(SLEEP_MAX, true)
         {
-            self.read(&conn, &mut baton);
+            let received = conn.receive(&mut baton.buffer);
+            self.read(&conn, &baton, received);
         }
         self.driver_sleeps.store(false, Ordering::SeqCst);
         drop(baton);
@@ -319,10 +335,10 @@ impl Shared {
         if !self.machine().wants_connection() {
             // Refused for good: there is nothing to drive.
             self.happen(&self.machine());
-            return self.rest(SLEEP_MAX);
+            return std::thread::park_timeout(SLEEP_MAX);
         }
         if !pause.is_zero() {
-            self.rest(*pause);
+            std::thread::park_timeout(*pause);
         }
         // A connection that is made and ended before it is of use counts like one that is not made.
         *pause = (*pause * 2).clamp(RECONNECT_PAUSE, RECONNECT_PAUSE * 64);
@@ -346,6 +362,7 @@ impl Shared {
         if let Some(conn) = self.conn() {
             conn.wake();
         }
+        self.rouse();
         self.happen(&self.machine());
     }
 }

@@ -125,6 +125,22 @@ impl Log {
         self.bytes() > self.config.bytes_max
     }
 
+    /// Whether they take more by a quarter, so that it does not help to ask for less.
+    pub fn far_over_cap(&self) -> bool {
+        self.bytes() > self.config.bytes_max + self.config.bytes_max / 4
+    }
+
+    /// Whether a failure has ended its service.
+    pub(super) fn is_poisoned(&self) -> bool {
+        self.poisoned.is_some()
+    }
+
+    /// Space may have become free: the next segment is prepared if it could not be.
+    pub(super) fn hope(&mut self) {
+        self.files.keeper.hope();
+        self.files.top_up();
+    }
+
     /// The directory of the segments.
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -266,7 +282,7 @@ impl Files {
         while let Some(segment) = self.keeper.poll() {
             self.prepared.push_back(segment);
         }
-        if self.prepared.len() < PREPARED_AHEAD && !self.keeper.is_preparing() && !self.keeper.has_failed() {
+        if self.prepared.len() < PREPARED_AHEAD && self.keeper.may_prepare() {
             self.keeper.prepare(self.number_next());
         }
     }
@@ -280,7 +296,7 @@ impl Files {
             let Some(gone) = self.used.pop_front() else { return };
             self.keeper.remove(gone.number);
         }
-        self.keeper.forget_failure();
+        self.keeper.hope();
         self.top_up();
     }
 

@@ -1,7 +1,7 @@
 //! The page store: pages as of one stamp, on disk.
 //!
 //! The log acknowledges commits; pages are installed later, many objects at a time, in the background. A store changes
-//! pages, its small named values and the stamp they all reflect in one durable transaction, so recovery is: open it,
+//! pages, its named values (the checkpoint) and the stamp they all reflect in one durable transaction, so recovery is: open it,
 //! and replay the log from there.
 //!
 //! The invariant: whatever [`PageRead`] shows is the state after some whole [`PageStore::commit`].
@@ -36,8 +36,8 @@ pub type EachPage<'a> = &'a mut dyn FnMut(PageId, &[u8]) -> Result<(), DiskError
 
 /// A store of pages. Its own reads show the newest commit.
 pub trait PageStore: PageRead {
-    /// Makes a batch durable, whole or not at all. After an error the store refuses further commits; opening it again
-    /// tells what is there.
+    /// Makes a batch durable, whole or not at all. After [`DiskError::Full`] nothing has changed, and it may be tried
+    /// again; after any other error the store refuses further commits, and opening it again tells what is there.
     fn commit(&mut self, batch: &PageBatch<'_>) -> Result<(), DiskError>;
 
     /// For another thread: reads the newest commit and never waits for one under way.
@@ -53,7 +53,7 @@ pub trait PageStore: PageRead {
 pub struct PageBatch<'a> {
     /// Whole pages, each of the store's page size. Written fastest in the order of their ids.
     pub pages: &'a [(PageId, &'a [u8])],
-    /// Small named values that must change together with the pages.
+    /// Named values that must change together with the pages.
     pub meta: &'a [(&'a str, &'a [u8])],
     /// The stamp that pages and values then reflect, never below the one before.
     pub applied_stamp: Stamp,

@@ -38,6 +38,10 @@ pub struct ServerConfig {
     pub mob_bytes: usize,
     /// Bytes of pages cached. Larger means fewer reads of the page store.
     pub cache_bytes: usize,
+    /// Bytes that the log should take. Above it modified objects are installed to make it shorter, and above it by a
+    /// quarter commits wait for that. Smaller means more page writes and a shorter recovery; at least some segments of
+    /// 16 MiB are needed.
+    pub log_bytes_max: u64,
     /// Microseconds for which the loop looks for events before it sleeps. Saves wake-ups and burns a core.
     pub spin_us: u64,
 }
@@ -52,6 +56,7 @@ impl ServerConfig {
             allow_plain_remote: false,
             mob_bytes: machine.mob_bytes,
             cache_bytes: machine.cache_bytes,
+            log_bytes_max: crate::disk::log::LogConfig::default().bytes_max,
             spin_us: 0,
         }
     }
@@ -106,6 +111,8 @@ pub(crate) enum Post {
     LogFailed(String),
     Read(tercel_wire::id::PageId, Result<Option<Vec<u8>>, String>),
     Installed(Result<(), String>),
+    /// The page store waits for room on the disk, or no longer.
+    PagesFull(bool),
     /// A client of this process connects.
     Open(u64, Arc<Pipe>),
     /// It sends.

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tercel_engine::server::{Conn, Effect, Effects, Input, Server as Machine};
+use tercel_engine::server::{Conn, Effect, Effects, HostStats, Input, LogRoom, Server as Machine};
 use tercel_engine::time::Now;
 use tercel_events::{Backend, Event, EventQueue, Handle, Kind, SendError, Token};
-use tercel_wire::frame::Deframer;
+use tercel_wire::frame::{Deframer, FrameError, split};
 use tercel_wire::id::Stamp;
 use tercel_wire::log::{Chain, Kind as LogKind, encode_record};
 
@@ -45,8 +45,11 @@ pub(super) struct Loop {
     conns: HashMap<Conn, Peer>,
     out: Effects,
     begun: Instant,
-    /// The log's disk had no room when it was looked at last.
+    /// There was no room on the disk when it was looked at last.
     disk_full: bool,
+    /// The page store waits for room.
+    pages_full: bool,
+    log_room: LogRoom,
     stop_by: Option<Instant>,
     failed: Option<String>,
 }
@@ -80,6 +83,8 @@ impl Loop {
             out,
             begun: Instant::now(),
             disk_full: false,
+            pages_full: false,
+            log_room: LogRoom::Free,
             stop_by: None,
             failed: None,
         }
@@ -108,7 +113,8 @@ impl Loop {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
             };
-            let alone = self.queue.get_next_events(&mut batch, BATCH_MAX, deadline)? == 1;
+            let events = self.queue.get_next_events(&mut batch, BATCH_MAX, deadline)?;
+            let ordered = self.machine.stats().ordered;
             let now = self.now();
             for event in batch.drain(..) {
                 self.event(now, event);
@@ -120,7 +126,8 @@ impl Loop {
             if self.stop_by.is_some() {
                 self.machine.flush(&mut self.out);
             }
-            self.perform(alone);
+            let all_wait = self.machine.stats().ordered - ordered >= events as u64;
+            self.perform(all_wait);
             if let Some(why) = self.failed.take() {
                 return Err(ServerError::Stopped(why));
             }
@@ -160,6 +167,10 @@ impl Loop {
             Post::LogFailed(why) => self.failed = Some(format!("the log: {why}")),
             Post::Read(page, result) => self.machine.handle(now, Input::Read(page, result), &mut self.out),
             Post::Installed(Ok(())) => self.machine.handle(now, Input::Installed, &mut self.out),
+            Post::PagesFull(full) => {
+                self.pages_full = full;
+                self.look_at_disk(now);
+            }
             Post::Installed(Err(why)) => self.failed = Some(format!("the page store: {why}")),
             Post::Open(_, pipe) if self.stop_by.is_some() => pipe.close(),
             Post::Open(id, pipe) => {
@@ -180,36 +191,47 @@ impl Loop {
         }
     }
 
-    /// Tells the machine whether the log finds room. While it does not, nothing is committed and so nothing synced:
+    /// Tells the machine whether log and pages find room. While they do not, nothing is committed and so nothing synced:
     /// that somebody made room is found out by trying.
     fn look_at_disk(&mut self, now: Now) {
-        let full = self.log.state().is_short;
-        if full {
+        let log = self.log.state();
+        if log.is_short {
             self.log.truncate_below(Stamp::ZERO);
         }
+        let full = log.is_short || self.pages_full;
         if full != self.disk_full {
             self.disk_full = full;
             self.machine.handle(now, Input::DiskFull(full), &mut self.out);
         }
+        let room = match (log.far_over_cap, log.over_cap || log.is_short) {
+            (true, _) => LogRoom::Full,
+            (false, true) => LogRoom::Tight,
+            (false, false) => LogRoom::Free,
+        };
+        if room != LogRoom::Free || self.log_room != LogRoom::Free {
+            self.log_room = room;
+            self.machine.handle(now, Input::LogRoom(room), &mut self.out);
+        }
+        let accepts_paused = self.queue.counters().accepts_paused;
+        self.machine.set_host(HostStats { accepts_paused, log_bytes: log.bytes, disk_full: full });
     }
 
     fn received(&mut self, now: Now, conn: Conn, bytes: &[u8]) {
         let Some(Peer::Socket(_, deframer) | Peer::Memory(_, deframer)) = self.conns.get_mut(&conn) else {
             return;
         };
-        deframer.push(bytes);
-        loop {
-            match deframer.next_frame() {
-                Ok(Some((header, body))) => {
-                    self.machine.handle(now, Input::Frame(conn, header, body), &mut self.out);
-                }
-                Ok(None) => return deframer.relax(),
-                // Whoever sent this speaks another language or is broken: no answer would be understood.
-                Err(_) => break,
+        let read = match deframer.is_empty() {
+            true => split_all(&mut self.machine, now, conn, bytes, deframer, &mut self.out),
+            false => {
+                deframer.push(bytes);
+                read_all(&mut self.machine, now, conn, deframer, &mut self.out)
             }
+        };
+        // Whoever sent this speaks another language or is broken: no answer would be understood.
+        if read.is_err() {
+            self.close(conn);
+            self.machine.handle(now, Input::Disconnected(conn), &mut self.out);
         }
-        self.close(conn);
-        self.machine.handle(now, Input::Disconnected(conn), &mut self.out);
     }
 
     fn gone(&mut self, now: Now, conn: Conn) {
@@ -229,10 +251,10 @@ impl Loop {
         }
     }
 
-    /// Does what was decided. `alone` says that it follows from one event, and that there was no other.
-    fn perform(&mut self, alone: bool) {
+    /// Does what was decided. `all_wait` says that whoever was heard waits for the log.
+    fn perform(&mut self, all_wait: bool) {
         self.perform_all();
-        if self.hand_over(alone) {
+        if self.hand_over(all_wait) {
             self.perform_all();
             self.hand_over(false);
         }
@@ -290,15 +312,15 @@ impl Loop {
     }
 
     /// Gives the log's thread what this batch ordered. If its queue is full, the records go with the next batch; the
-    /// queue empties with a sync, whose report turns the loop. What was ordered alone is made durable here and now if
-    /// the log thinks that quicker: nobody else waits, and who comes meanwhile will share the next sync. Says whether
-    /// that was done.
-    fn hand_over(&mut self, alone: bool) -> bool {
+    /// queue empties with a sync, whose report turns the loop. If all who were heard wait for the log, it is made durable
+    /// here and now where the log thinks that quicker: nobody else waits, and all who come meanwhile share the next sync.
+    /// Says whether that was done.
+    fn hand_over(&mut self, all_wait: bool) -> bool {
         if self.records.is_empty() {
             return false;
         }
         let mut records = std::mem::replace(&mut self.records, self.log.buffer());
-        if alone {
+        if all_wait {
             records = match self.log.commit_here(records, self.records_last) {
                 Ok(LogDone::Synced { last_stamp }) => {
                     let now = self.now();
@@ -317,6 +339,40 @@ impl Loop {
         }
         false
     }
+}
+
+/// Hands the machine every whole frame where it was received; what is left is kept.
+fn split_all(
+    machine: &mut Machine,
+    now: Now,
+    conn: Conn,
+    mut bytes: &[u8],
+    deframer: &mut Deframer,
+    out: &mut Effects,
+) -> Result<(), FrameError> {
+    while let Some((header, body, rest)) = split(bytes)? {
+        machine.handle(now, Input::Frame(conn, header, body), out);
+        bytes = rest;
+    }
+    if !bytes.is_empty() {
+        deframer.push(bytes);
+    }
+    Ok(())
+}
+
+/// Hands the machine every frame that has become whole.
+fn read_all(
+    machine: &mut Machine,
+    now: Now,
+    conn: Conn,
+    deframer: &mut Deframer,
+    out: &mut Effects,
+) -> Result<(), FrameError> {
+    while let Some((header, body)) = deframer.next_frame()? {
+        machine.handle(now, Input::Frame(conn, header, body), out);
+    }
+    deframer.relax();
+    Ok(())
 }
 
 impl Drop for Loop {

@@ -70,7 +70,7 @@ impl From<ReplayError> for ServerError {
 /// Opens and recovers; the machine is in its next life, which is on disk.
 pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     let begun = Instant::now();
-    let log_config = LogConfig::default();
+    let log_config = LogConfig { bytes_max: config.log_bytes_max, ..LogConfig::default() };
     let new = NewSpace { page_bytes: PAGE_BYTES as u32, segment_bytes: log_config.segment_bytes };
     let dir = DataDir::open(&config.dir, &new)?;
     let space = dir.space().id;

@@ -1,8 +1,10 @@
 //! The page store's threads: one reads, one installs.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tercel_engine::server::Checkpoint;
 use tercel_events::Handle;
@@ -17,6 +19,7 @@ pub(super) struct Store {
     reads: Option<Sender<PageId>>,
     installs: Option<Sender<Install>>,
     threads: Vec<JoinHandle<()>>,
+    stopping: Arc<AtomicBool>,
 }
 
 struct Install {
@@ -40,11 +43,16 @@ impl Store {
         let post = handle.clone();
         let spawn =
             |name: &str, f: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(name.into()).spawn(f);
+        let stopping = Arc::new(AtomicBool::new(false));
+        let stop = stopping.clone();
         let threads = vec![
             spawn("tercel-read", Box::new(move || read_all(&*reader, &read_rx, &post)))?,
-            spawn("tercel-install", Box::new(move || install_all(store, applied, &install_rx, &handle)))?,
+            spawn(
+                "tercel-install",
+                Box::new(move || install_all(store, applied, &install_rx, &handle, &stop)),
+            )?,
         ];
-        Ok(Store { reads: Some(reads), installs: Some(installs), threads })
+        Ok(Store { reads: Some(reads), installs: Some(installs), threads, stopping })
     }
 
     pub(super) fn read(&self, page: PageId) {
@@ -64,6 +72,7 @@ impl Drop for Store {
     fn drop(&mut self) {
         self.reads = None;
         self.installs = None;
+        self.stopping.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -87,9 +96,19 @@ fn install_all(
     mut applied: Stamp,
     rx: &Receiver<Install>,
     handle: &Handle<Post>,
+    stopping: &AtomicBool,
 ) {
     while let Ok(job) = rx.recv() {
-        let result = install(&mut *store, &mut applied, &job);
+        let mut result = install(&mut *store, &mut applied, &job);
+        if matches!(result, Err(DiskError::Full { .. })) {
+            post(handle, Post::PagesFull(true));
+            // What is to be installed is in the log and in memory meanwhile.
+            while matches!(result, Err(DiskError::Full { .. })) && !stopping.load(Ordering::Relaxed) {
+                std::thread::sleep(ROOM_RETRY);
+                result = install(&mut *store, &mut applied, &job);
+            }
+            post(handle, Post::PagesFull(false));
+        }
         post(handle, Post::Installed(result.map_err(|e| e.to_string())));
     }
 }
@@ -106,6 +125,9 @@ fn install(store: &mut dyn PageStore, applied: &mut Stamp, job: &Install) -> Res
     }
     store.commit(&PageBatch { pages: &pages, meta: &meta, applied_stamp: *applied })
 }
+
+/// How long a batch that found no room on the disk waits before it is tried again.
+const ROOM_RETRY: Duration = Duration::from_millis(100);
 
 /// The loop's mailbox is bounded; a full one empties as soon as the loop turns.
 pub(super) fn post(handle: &Handle<Post>, mut message: Post) {

@@ -4,10 +4,12 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use super::super::idle;
 use super::raw;
 use super::shape::Shape;
 
-/// A server process. Dropping it ends it.
+/// A server process. Dropping it ends it, and so does the end of this process, however it ends: the server's standard
+/// input ends with it.
 pub struct Child {
     process: std::process::Child,
     /// What it said when it was ready: `listening on ADDRESS`, and perhaps ` (BACKEND, ...)`.
@@ -21,7 +23,7 @@ impl Child {
     /// A sentence: why it did not start.
     pub fn serve(data: &Path) -> Result<Child, String> {
         let mut command = this_program()?;
-        command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data);
+        command.args(["serve", "--until-eof", "--listen", "127.0.0.1:0", "--data"]).arg(data);
         Child::start(command)
     }
 
@@ -32,6 +34,16 @@ impl Child {
     pub fn raw(mode: raw::Mode, path: &Path, shape: &Shape) -> Result<Child, String> {
         let mut command = this_program()?;
         command.args(["bench", "commit"]).env(raw::ROLE, raw::role(mode, path, shape));
+        Child::start(command)
+    }
+
+    /// Connections to the server at `address` that do nothing.
+    ///
+    /// # Errors
+    /// As [`Child::serve`].
+    pub fn idle(address: &str, connections: usize) -> Result<Child, String> {
+        let mut command = this_program()?;
+        command.args(["bench", "idle"]).env(idle::ROLE, idle::role(address, connections));
         Child::start(command)
     }
 
@@ -53,6 +65,11 @@ impl Child {
     /// Where it listens.
     pub fn address(&self) -> &str {
         parse(&self.ready).0
+    }
+
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
     }
 
     /// How the kernel delivers events to it, if it said so.

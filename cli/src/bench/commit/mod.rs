@@ -4,7 +4,7 @@
 //! as many bytes of request writes as many bytes into a zero-filled file beside the log, syncs it, and answers with as
 //! many bytes. One committer alone gives the latency; 64 at once, each with its own connection, give the rate.
 
-mod child;
+pub(super) mod child;
 mod raw;
 mod shape;
 

@@ -4,7 +4,10 @@
 
 use super::super::DiskError;
 use super::file::{Segment, Wrap, segment_path, sync_dir, write_zeros};
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +19,10 @@ pub(super) struct Keeper {
     jobs: Option<Sender<Job>>,
     prepared: Receiver<Result<Segment, DiskError>>,
     preparing: bool,
+    /// The last preparation failed.
     failed: bool,
+    /// Space may have become free since.
+    hopeful: bool,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -54,7 +60,15 @@ impl Keeper {
                 }
             })
             .map_err(DiskError::io("start a thread for", &path))?;
-        Ok(Keeper { jobs: Some(jobs), prepared, preparing: false, failed: false, stop, thread: Some(thread) })
+        Ok(Keeper {
+            jobs: Some(jobs),
+            prepared,
+            preparing: false,
+            failed: false,
+            hopeful: true,
+            stop,
+            thread: Some(thread),
+        })
     }
 
     pub(super) fn prepare(&mut self, number: u64) {
@@ -76,9 +90,14 @@ impl Keeper {
         self.failed
     }
 
+    /// Whether preparing another is worth a try.
+    pub(super) fn may_prepare(&self) -> bool {
+        !self.preparing && self.hopeful
+    }
+
     /// Space may have become free.
-    pub(super) fn forget_failure(&mut self) {
-        self.failed = false;
+    pub(super) fn hope(&mut self) {
+        self.hopeful = true;
     }
 
     /// The prepared segment, if there is one by now.
@@ -97,6 +116,7 @@ impl Keeper {
     fn done(&mut self, segment: Result<Segment, DiskError>) -> Result<Segment, DiskError> {
         self.preparing = false;
         self.failed = segment.is_err();
+        self.hopeful = segment.is_ok();
         segment
     }
 
@@ -128,6 +148,7 @@ pub(super) fn prepare(
     let (temporary, path) = (dir.join(PREPARE_NAME), segment_path(dir, number));
     let filled = (|| {
         let file = File::options().read(true).write(true).create(true).truncate(true).open(&temporary)?;
+        reserve(&file, bytes as u64)?;
         write_zeros(&file, 0, bytes as u64, &go_on)?;
         file.sync_all()?;
         Ok(file)
@@ -147,6 +168,15 @@ pub(super) fn prepare(
     fs::rename(&temporary, &path).map_err(DiskError::io("rename", &temporary))?;
     sync_dir(dir)?;
     Ok(Segment { number, bytes, path, file: wrap(file) })
+}
+
+/// Takes the room for a file at once: a full disk is found out without filling what is left of it.
+fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        // Not every file system can, and then the zeros find out.
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Removes segment `number`. The directory is synced each time, so that no later segment can vanish before it.

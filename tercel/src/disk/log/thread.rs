@@ -4,6 +4,8 @@
 //! Handing over a commit costs a lock, and a wake-up only if the thread sleeps; it writes and syncs once and calls back.
 //! There and back are two switches of threads, which on a fast disk take a third of a lone commit's time, so whoever has
 //! nothing else to do may write and sync on its own thread instead ([`LogThread::commit_here`]).
+//! A batch for which the disk has no room waits until it has: it is not known to anybody yet, and what is in the log is
+//! not touched.
 //! The invariant: callbacks come in the order of submission, and after the first failure there are only failures.
 
 use super::Log;
@@ -71,9 +73,11 @@ pub struct LogState {
     pub bytes: u64,
     /// [`Log::over_cap`]: whoever keeps the log long should let go.
     pub over_cap: bool,
-    /// [`Log::is_short`]: refuse commits, for one that finds no room ends the thread's service. Truncate to try again.
+    /// [`Log::far_over_cap`]: nothing more should be given to it before that.
+    pub far_over_cap: bool,
+    /// [`Log::is_short`], or a batch waits for room: refuse commits, for they would wait, too. Truncate to try again.
     pub is_short: bool,
-    /// How long the last write and sync took; zero before the first.
+    /// How long a write and sync takes, lately; zero before the first.
     pub took: Duration,
 }
 
@@ -84,6 +88,7 @@ impl LogState {
             room_bytes: log.room_bytes(),
             bytes: log.bytes(),
             over_cap: log.over_cap(),
+            far_over_cap: log.far_over_cap(),
             is_short: log.is_short(),
         }
     }
@@ -217,6 +222,7 @@ impl Shared {
             }
             if let (Some(stamp), Some(log)) = (truncate_below, self.log().as_mut()) {
                 log.truncate_below(stamp);
+                log.hope();
                 let mut state = self.lock();
                 state.log = LogState::of(log, state.log.took);
             }
@@ -229,14 +235,15 @@ impl Shared {
         let begin = Instant::now();
         let mut log = self.log();
         let result = match log.as_mut() {
-            Some(log) => write(log, batches, &failed).map(|()| LogState::of(log, begin.elapsed())),
+            Some(log) => self.write(log, batches, &failed).map(|()| LogState::of(log, begin.elapsed())),
             None => Err(DiskError::Poisoned { cause: "the log was closed".into() }),
         };
         drop(log);
         let last_stamp = batches.last().map_or(Stamp::ZERO, |batch| batch.last_stamp);
         match result {
-            Ok(log) => {
+            Ok(mut log) => {
                 let mut state = self.lock();
+                log.took = smoothed(state.log.took, log.took);
                 (state.log, state.writing_bytes) = (log, 0);
                 LogDone::Synced { last_stamp }
             }
@@ -245,6 +252,38 @@ impl Shared {
                 LogDone::Failed { error }
             }
         }
+    }
+
+    fn write(&self, log: &mut Log, batches: &[Batch], failed: &Option<String>) -> Result<(), DiskError> {
+        if let Some(cause) = failed {
+            // The batch before is missing, so this one would not continue the log.
+            return Err(DiskError::Poisoned { cause: cause.clone() });
+        }
+        for batch in batches {
+            while let Err(error) = log.append(&batch.records) {
+                if log.is_poisoned() || !matches!(error, DiskError::Full { .. }) || self.lock().closing {
+                    return Err(error);
+                }
+                self.wait_for_room(log)?;
+            }
+        }
+        log.sync()
+    }
+
+    /// Waits a while for the disk to have room for another segment, and lets go of old ones meanwhile.
+    fn wait_for_room(&self, log: &mut Log) -> Result<(), DiskError> {
+        // What was appended before is made durable first: nothing may be truncated before.
+        log.sync()?;
+        let truncate_below = {
+            let mut state = self.lock();
+            state.log = LogState { is_short: true, ..LogState::of(log, state.log.took) };
+            state.truncate_below.take()
+        };
+        if let Some(stamp) = truncate_below {
+            log.truncate_below(stamp);
+        }
+        thread::park_timeout(ROOM_RETRY);
+        Ok(())
     }
 
     /// Gives back the buffers in `taken` and waits for something to do; `None` when there will be nothing.
@@ -283,16 +322,13 @@ impl State {
     }
 }
 
-fn write(log: &mut Log, batches: &[Batch], failed: &Option<String>) -> Result<(), DiskError> {
-    if let Some(cause) = failed {
-        // The batch before is missing, so this one would not continue the log.
-        return Err(DiskError::Poisoned { cause: cause.clone() });
-    }
-    for batch in batches {
-        log.append(&batch.records)?;
-    }
-    log.sync()
+/// One that took long among many says more of the machine than of the disk.
+fn smoothed(before: Duration, took: Duration) -> Duration {
+    if before.is_zero() { took } else { (before * (SMOOTHED_OVER - 1) + took) / SMOOTHED_OVER }
 }
+
+/// How long a batch without room waits before it is tried again.
+const ROOM_RETRY: Duration = Duration::from_millis(50);
 
 /// Batches that wait for the sync under way. More than the commits of a thousand clients that each wait for one.
 pub const QUEUED_BATCHES_MAX: usize = 4096;
@@ -300,6 +336,9 @@ pub const QUEUED_BATCHES_MAX: usize = 4096;
 /// Bytes that wait, beyond a single batch, which may be as large as a record may be: what a disk takes in a quarter of
 /// a second.
 pub const QUEUED_BYTES_MAX: usize = 64 << 20;
+
+/// Writes and syncs that an estimate of their time is made of.
+const SMOOTHED_OVER: u32 = 8;
 
 /// A write and sync that takes longer is left to the thread: what a caller may be held up by is then a few times what
 /// the switches of threads cost.

@@ -1,7 +1,9 @@
 //! The page store on redb, a copy-on-write B+tree file.
 //!
 //! Commits save the allocator's state ("quick repair"), so that opening after a crash does not walk the file. The
-//! library's cache is small, because the server caches pages itself. A panic in the library is caught here and becomes
+//! library's cache is small, because the server caches pages itself. Whether the disk has room for a batch is looked at
+//! before it is begun; if it runs out nevertheless, the library refuses everything until its file is opened anew, which
+//! is done here. A panic in the library is caught here and becomes
 //! [`DiskError::Damaged`], since damaged files are what makes it panic; after one, everything is refused.
 
 use super::{EachPage, PageBatch, PageRead, PageStore};
@@ -10,7 +12,7 @@ use redb::{Builder, Database, ReadTransaction, ReadableDatabase, ReadableTableMe
 use redb::{TableDefinition, WriteTransaction};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use tercel_wire::id::{PageId, Stamp};
 
 /// A [`PageStore`] in one redb file.
@@ -51,7 +53,7 @@ impl RedbPages {
             let what = format!("its pages have {stored} bytes, those of the space {}", guard.page_bytes);
             return Err(guard.damaged(what));
         }
-        Ok(RedbPages { store: Arc::new(Shared { db, guard }) })
+        Ok(RedbPages { store: Arc::new(Shared { db: RwLock::new(Some(db)), guard }) })
     }
 }
 
@@ -66,13 +68,18 @@ impl PageStore for RedbPages {
             );
         }
         assert!(batch.applied_stamp >= self.applied_stamp()?, "the applied stamp never goes back");
-        let committed = guard.run(|| {
-            let txn = begin(&self.store.db)?;
+        let bytes = batch.pages.len() * guard.page_bytes as usize
+            + batch.meta.iter().map(|(_, bytes)| bytes.len()).sum::<usize>();
+        guard.look_for_room(bytes as u64)?;
+        let committed = self.store.with(|db| {
+            let txn = begin(db)?;
             write(&txn, batch)?;
             Ok(txn.commit()?)
         });
-        if let Err(error) = &committed {
-            guard.poison(error.to_string());
+        match &committed {
+            Ok(()) => {}
+            Err(DiskError::Full { .. }) => self.store.reopen(),
+            Err(error) => guard.poison(error.to_string()),
         }
         committed
     }
@@ -82,7 +89,7 @@ impl PageStore for RedbPages {
     }
 
     fn pin(&self) -> Result<Box<dyn PageRead>, DiskError> {
-        let txn = self.store.guard.run(|| Ok(self.store.db.begin_read()?))?;
+        let txn = self.store.with(|db| Ok(db.begin_read()?))?;
         Ok(Box::new(Pinned { txn, store: self.store.clone() }))
     }
 }
@@ -147,7 +154,8 @@ impl PageRead for Pinned {
 
 #[derive(Debug)]
 struct Shared {
-    db: Database,
+    /// None while it could not be opened again.
+    db: RwLock<Option<Database>>,
     guard: Guard,
 }
 
@@ -155,7 +163,34 @@ impl Shared {
     /// Reads in the newest commit. A transaction kept between reads would keep replaced pages on disk while nobody
     /// reads.
     fn now<T>(&self, f: impl FnOnce(&ReadTransaction) -> Result<T, Failure>) -> Result<T, DiskError> {
-        self.guard.run(|| f(&self.db.begin_read()?))
+        self.with(|db| f(&db.begin_read()?))
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&Database) -> Result<T, Failure>) -> Result<T, DiskError> {
+        // Whoever panicked did so in the library, after which the guard refuses everything.
+        let db = self.db.read().unwrap_or_else(PoisonError::into_inner);
+        match &*db {
+            Some(db) => self.guard.run(|| f(db)),
+            None => {
+                drop(db);
+                self.reopen();
+                Err(DiskError::Full { path: self.guard.file.clone() })
+            }
+        }
+    }
+
+    /// Opens the file anew, as after a crash: what was committed is there and the batch that failed is not. If even that
+    /// finds no room, the next use tries again.
+    fn reopen(&self) {
+        let mut db = self.db.write().unwrap_or_else(PoisonError::into_inner);
+        *db = None;
+        let opened =
+            self.guard.run(|| Ok(Builder::new().set_cache_size(CACHE_BYTES).open(&self.guard.file)?));
+        match opened {
+            Ok(opened) => *db = Some(opened),
+            Err(DiskError::Full { .. }) => {}
+            Err(error) => self.guard.poison(error.to_string()),
+        }
     }
 }
 
@@ -251,6 +286,18 @@ impl Guard {
         }
     }
 
+    /// Whether the disk has room for a batch of so many bytes: copies of what it changes in the tree, too, and some more
+    /// for whoever else writes meanwhile.
+    fn look_for_room(&self, bytes: u64) -> Result<(), DiskError> {
+        match rustix::fs::statvfs(&self.file) {
+            Ok(disk) if disk.f_bavail.saturating_mul(disk.f_frsize) < 2 * bytes + ROOM_BYTES => {
+                Err(DiskError::Full { path: self.file.clone() })
+            }
+            // What cannot be asked is found out by writing.
+            _ => Ok(()),
+        }
+    }
+
     fn poison(&self, cause: String) {
         // The first cause is the one that matters.
         let _ = self.poisoned.set(cause);
@@ -278,6 +325,9 @@ impl Guard {
 
 /// 16 MiB: the inner nodes of a few gigabytes of pages; the pages themselves are cached by the server.
 const CACHE_BYTES: usize = 16 << 20;
+
+/// 4 MiB: a batch's inner nodes, and what redb's file grows by.
+const ROOM_BYTES: u64 = 4 << 20;
 
 const PAGES: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("pages");
 const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
@@ -308,7 +358,7 @@ mod tests {
     impl Odd {
         fn behave(&self) -> io::Result<()> {
             match self.mode.load(Ordering::Relaxed) {
-                FAILS => Err(io::ErrorKind::StorageFull.into()),
+                FAILS => Err(io::ErrorKind::Other.into()),
                 PANICS => panic!("this is what a defect looks like"),
                 _ => Ok(()),
             }
@@ -367,7 +417,7 @@ mod tests {
         let (mut store, mode) = odd_store();
         mode.store(FAILS, Ordering::Relaxed);
         let pages = [(PageId::new(1).unwrap(), &[1; 8][..])];
-        assert!(matches!(store.commit(&batch(&pages, 1)), Err(DiskError::Full { .. })));
+        assert!(matches!(store.commit(&batch(&pages, 1)), Err(DiskError::Io { .. })));
         mode.store(GOOD, Ordering::Relaxed);
         assert!(matches!(store.commit(&batch(&pages, 1)), Err(DiskError::Poisoned { .. })));
     }

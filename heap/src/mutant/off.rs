@@ -1,0 +1,15 @@
+//! Without the feature: every rule holds, every bound is the usual one.
+
+use super::Rule;
+
+/// Whether the rule is dropped here: no.
+#[inline(always)]
+pub const fn dropped(_: Rule) -> bool {
+    false
+}
+
+/// The usual bound.
+#[inline(always)]
+pub const fn bound(usual: usize, _small: usize) -> usize {
+    usual
+}

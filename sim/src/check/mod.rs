@@ -1,0 +1,3 @@
+//! What the simulator can see and a history cannot: the pages and the log, byte by byte.
+
+pub(crate) mod pages;

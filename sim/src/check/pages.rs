@@ -1,0 +1,80 @@
+//! The stored pages are what the log says: redo repeats history (Mohan et al.: *ARIES*, TODS 1992).
+//!
+//! The whole log is replayed from its first entry into an empty buffer and laid out as pages; each stored page must have
+//! the same objects, and the stamp of its last change.
+
+use tercel_engine::server::{Recovery, ServerConfig};
+use tercel_engine::store::mob::forwarded;
+use tercel_verify::{Kind, Read, View};
+use tercel_wire::id::{ClassId, Oref, Stamp};
+use tercel_wire::page::Page;
+
+use crate::workload::{CRADLE, Ground, bulk_id, cell, cell_id};
+use crate::world::{SPACE, World};
+
+/// Compares all pages; gives what is wrong, and what both sides say of the objects that everybody knows.
+pub(crate) fn check(world: &World, ground: &Ground) -> (Vec<String>, Vec<View>) {
+    let mut wrong = Vec::new();
+    let mut recovery = match Recovery::new(ServerConfig::default(), SPACE, None, 0) {
+        Ok(recovery) => recovery,
+        Err(e) => return (vec![e.to_string()], Vec::new()),
+    };
+    for (stamp, kind, payload) in world.truth.entries() {
+        if let Err(e) = recovery.replay(stamp, kind, payload) {
+            return (vec![format!("the whole log cannot be replayed: {e}")], Vec::new());
+        }
+    }
+    let (state, mob) = recovery.into_parts();
+    for id in mob.page_ids() {
+        let due = mob.overlay(id, None, Stamp(u64::MAX), SPACE, Vec::new());
+        let (Some(due), Some(stored)) = (due, world.store.pages.get(&id)) else {
+            wrong.push(format!("page {id} is in the log and not in the store"));
+            continue;
+        };
+        match (Page::parse(&due, id), Page::parse(stored, id)) {
+            (Ok(due), Ok(stored)) => {
+                if !due.objects().eq(stored.objects()) {
+                    wrong.push(format!("page {id} has other objects than the log says"));
+                } else if due.stamp() != stored.stamp() {
+                    let (due, stored) = (due.stamp(), stored.stamp());
+                    wrong.push(format!("page {id} says that it last changed at {stored}, the log says {due}"));
+                }
+            }
+            _ => wrong.push(format!("page {id} cannot be read")),
+        }
+    }
+    let classes: Vec<ClassId> =
+        state.classes().into_iter().filter(|(_, l)| cell::is_layout(l)).map(|(id, _)| id).collect();
+    let by_log = |oref: Oref| mob.patch(oref.page())?.newest(oref.slot()).map(|o| o.to_vec());
+    let by_pages = |oref: Oref| {
+        let bytes = world.store.pages.get(&oref.page())?;
+        Some(Page::parse(bytes, oref.page()).ok()?.object(oref.slot())?.to_vec())
+    };
+    let views = vec![
+        view(ground, &classes, "the log", Kind::Log, &by_log),
+        view(ground, &classes, "the store of pages", Kind::Pages, &by_pages),
+    ];
+    (wrong, views)
+}
+
+fn view(
+    ground: &Ground,
+    classes: &[ClassId],
+    who: &str,
+    kind: Kind,
+    object: &dyn Fn(Oref) -> Option<Vec<u8>>,
+) -> View {
+    let cells = ground.cells.iter().enumerate().map(|(i, c)| (cell_id(i), *c));
+    let bulk = ground.bulk.iter().enumerate().map(|(i, c)| (bulk_id(i), *c));
+    let all = cells.chain(bulk).chain([(CRADLE, ground.cradle)]);
+    let objects = all.filter_map(|(_, cell)| {
+        let found = object(cell.oref())?;
+        let found = match forwarded(&found) {
+            Some(to) => object(to)?,
+            None => found,
+        };
+        let written = cell::written(&found, classes)?;
+        Some(Read { object: written.object, value: written.value })
+    });
+    View { who: who.into(), kind, objects: objects.collect() }
+}

@@ -1,0 +1,46 @@
+//! The engine, unchanged, in a world made from one seed.
+//!
+//! A world is a server, some clients with threads of user code, a network, a disk, clocks, and whatever goes wrong with
+//! them. Everything in it follows from a [`Plan`], and a plan from a number, so a failure is a command line. Not here:
+//! sockets, files, real time. What the engine is given instead is below; nothing between differs from a real process.
+//!
+//! | in the world | what it is |
+//! |---|---|
+//! | clients | the engine's client machine and heap, each with its own clock; threads that run transactions on objects, maps and vectors, one at a time under a baton |
+//! | network | connections that carry bytes in order and are cut, half open, silent, slow or garbled |
+//! | log | the real encoding on a disk of bytes: torn writes, lost writes, failed operations, a full disk, flipped bits |
+//! | pages | whole installs, with or without the word of it; failed and damaged reads |
+//! | processes | are killed, lose their power, stand still, stop cleanly, start again, and die while starting |
+//! | clocks | run at their own speed and jump ahead |
+//!
+//! A run has two halves (safety, then liveness): while faults strike nothing wrong may be seen; then everything works,
+//! every thread must come to an end, every cache must say what the server says, and the stored pages what the log says.
+//! What was seen is a history that `tercel-verify` judges.
+//!
+//! | module | its noun |
+//! |---|---|
+//! | [`plan`] | what a seed draws |
+//! | `stage`, `port` | the baton, and waiting as letting the world go on |
+//! | `world` | the queue of events; `server`, `client`, `net`, `disk`, `log`, `clock`, `fault`, `truth` |
+//! | [`workload`] | what the clients do |
+//! | `check` | what only the simulator can see |
+//! | [`shrink`] | a shorter script of a failure |
+//! | [`rule`], [`hunt`] | rules that can be dropped on purpose, and who notices |
+#![forbid(unsafe_code)]
+
+mod check;
+pub mod hunt;
+pub mod plan;
+mod port;
+mod quiet;
+pub mod record;
+pub mod rule;
+mod run;
+pub mod shrink;
+mod stage;
+mod trace;
+pub mod workload;
+mod world;
+
+pub use plan::Plan;
+pub use run::{Report, run};

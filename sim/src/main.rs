@@ -1,0 +1,130 @@
+//! Runs worlds: one with a trace of what happens in it, or many side by side.
+//!
+//! `tercel-sim --seed 17` plays one and prints what happens; `tercel-sim --seeds 0..2000` runs many and prints what they
+//! did. A failure is one line, the command that plays it again in its shortest form. `tercel-sim --check FILE` judges a
+//! history that was written with `--history FILE`, here or by anybody else.
+
+mod many;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use tercel_sim::rule::Rule;
+use tercel_sim::{Plan, Report, run};
+use tercel_verify::History;
+
+/// The engine in worlds made from seeds.
+#[derive(Debug, Parser)]
+#[command(version, about)]
+struct Args {
+    /// Plays one world and prints what happens in it.
+    #[arg(long, value_name = "N", conflicts_with = "seeds")]
+    seed: Option<u64>,
+    /// Runs many worlds, the last one left out.
+    #[arg(long, value_name = "A..B", value_parser = range)]
+    seeds: Option<(u64, u64)>,
+    /// Judges a history in a file.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "seeds"])]
+    check: Option<std::path::PathBuf>,
+    /// Worlds that run side by side; as many as there are processors if it is not said.
+    #[arg(long)]
+    jobs: Option<usize>,
+    /// Clients instead of what the seed draws.
+    #[arg(long)]
+    clients: Option<usize>,
+    /// Threads of each client instead of what the seed draws.
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Commits before everything is healed, instead of what the seed draws.
+    #[arg(long)]
+    commits: Option<u64>,
+    /// Which of the seed's faults strike, by their numbers, with commas between them; or `none`.
+    #[arg(long, value_name = "LIST")]
+    faults: Option<String>,
+    /// Drops a rule on purpose.
+    #[arg(long, value_name = "RULE")]
+    drop: Option<String>,
+    /// Drops each rule in turn and says after how many worlds that is noticed, at most so many.
+    #[arg(long, value_name = "WORLDS", conflicts_with_all = ["seed", "seeds"])]
+    hunt: Option<u64>,
+    /// Writes the history of the one world to a file.
+    #[arg(long, value_name = "FILE", requires = "seed")]
+    history: Option<std::path::PathBuf>,
+    /// Prints no trace.
+    #[arg(long)]
+    quiet: bool,
+    /// Takes failures as they come and does not look for shorter ones.
+    #[arg(long)]
+    no_shrink: bool,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match act(&args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("tercel-sim: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether nothing was wrong.
+fn act(args: &Args) -> Result<bool, String> {
+    if let Some(file) = &args.check {
+        let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
+        let history = History::from_json(&text).map_err(|e| format!("{}: {e}", file.display()))?;
+        let found = tercel_verify::check(&history);
+        found.iter().for_each(|v| println!("{v}"));
+        println!("{} transactions, {} violations", history.transactions.len(), found.len());
+        return Ok(found.is_empty());
+    }
+    if let Some(worlds) = args.hunt {
+        return Ok(many::hunt_all(args.drop.as_deref(), worlds));
+    }
+    match (args.seed, args.seeds) {
+        (Some(seed), _) => one(args, &plan(args, seed)?),
+        (None, seeds) => {
+            let (from, to) = seeds.unwrap_or((0, 200));
+            let plans = (from..to).map(|seed| plan(args, seed)).collect::<Result<Vec<_>, _>>()?;
+            Ok(many::run(&plans, args.jobs, !args.no_shrink))
+        }
+    }
+}
+
+fn one(args: &Args, plan: &Plan) -> Result<bool, String> {
+    let Report { blames, counts, history, trace, .. } = run(plan, !args.quiet);
+    print!("{trace}");
+    println!("{}", many::summary(&counts));
+    if let Some(file) = &args.history {
+        std::fs::write(file, history.to_json()).map_err(|e| format!("{}: {e}", file.display()))?;
+    }
+    blames.iter().for_each(|what| println!("WRONG: {what}"));
+    Ok(blames.is_empty())
+}
+
+fn plan(args: &Args, seed: u64) -> Result<Plan, String> {
+    let mut plan = Plan::of(seed);
+    if let Some(list) = &args.faults {
+        let numbers = list.split(',').filter(|n| *n != "none");
+        let kept = numbers.map(|n| n.trim().parse().map_err(|_| format!("{n} is not the number of a fault")));
+        plan = plan.keep(&kept.collect::<Result<Vec<usize>, _>>()?);
+    }
+    plan.clients = args.clients.unwrap_or(plan.clients).max(1);
+    plan.threads = args.threads.unwrap_or(plan.threads).max(1);
+    plan.commits = args.commits.unwrap_or(plan.commits);
+    if let Some(name) = &args.drop {
+        plan.rule = Some(Rule::named(name).ok_or_else(|| {
+            let all: Vec<String> = Rule::all().into_iter().map(Rule::name).collect();
+            format!("{name} is no rule; these are: {}", all.join(", "))
+        })?);
+    }
+    Ok(plan)
+}
+
+fn range(text: &str) -> Result<(u64, u64), String> {
+    let (from, to) = text.split_once("..").ok_or("it is two numbers with .. between them")?;
+    let number = |n: &str| n.parse::<u64>().map_err(|_| format!("{n} is not a number"));
+    Ok((number(from)?, number(to)?))
+}

@@ -1,0 +1,140 @@
+//! Many worlds side by side, and what they did in numbers.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use tercel_sim::Plan;
+use tercel_sim::hunt::{IMPOSSIBLE, VARIANTS, Variant, hunt, line};
+use tercel_sim::plan::FaultKind;
+use tercel_sim::record::Counts;
+use tercel_sim::shrink::shrink;
+
+/// Runs of the shrinker for one failure: some tens of seconds.
+const SHRINK_RUNS_MAX: u32 = 150;
+/// Failures that are shrunk; the others are told as they are.
+const SHRUNK_MAX: usize = 5;
+
+#[derive(Default)]
+struct Sum {
+    all: Counts,
+    commits: Vec<u64>,
+    faults: Vec<u64>,
+    crashes: Vec<u64>,
+    failed: Vec<(Plan, String)>,
+    said: Option<Instant>,
+}
+
+/// Runs all plans; whether nothing was wrong.
+pub fn run(plans: &[Plan], jobs: Option<usize>, shrinks: bool) -> bool {
+    let jobs = jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
+    let begun = Instant::now();
+    let next = AtomicUsize::new(0);
+    let sum = Mutex::new(Sum::default());
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.max(1) {
+            scope.spawn(|| {
+                while let Some(plan) = plans.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let report = tercel_sim::run(plan, false);
+                    let mut sum = sum.lock().unwrap_or_else(|e| e.into_inner());
+                    sum.take(&report, plans.len());
+                }
+            });
+        }
+    });
+    let sum = sum.into_inner().unwrap_or_else(|e| e.into_inner());
+    let seconds = begun.elapsed().as_secs_f64();
+    println!("{} worlds in {seconds:.1} s on {jobs} threads", plans.len());
+    println!("{}", summary(&sum.all));
+    println!(
+        "the median world: {} commits, {} faults, {} crashes of the server",
+        median(sum.commits),
+        median(sum.faults),
+        median(sum.crashes)
+    );
+    for (i, (plan, what)) in sum.failed.iter().enumerate() {
+        let shortest = if shrinks && i < SHRUNK_MAX { shrink(plan, SHRINK_RUNS_MAX) } else { plan.clone() };
+        println!("FAILED: {what}\n  cargo run --release -p tercel-sim -- {shortest}");
+    }
+    sum.failed.is_empty()
+}
+
+/// Drops each rule, or the one of that name; whether all were noticed.
+pub fn hunt_all(name: Option<&str>, worlds: u64) -> bool {
+    let chosen = |v: &&Variant| name.is_none_or(|n| v.rule.name().eq_ignore_ascii_case(n));
+    let variants: Vec<&Variant> = VARIANTS.iter().filter(chosen).collect();
+    let next = AtomicUsize::new(0);
+    let all = Mutex::new(true);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some(v) = variants.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let caught = hunt(v, worlds);
+                    println!("{}", line(v, caught.as_ref()));
+                    *all.lock().unwrap_or_else(|e| e.into_inner()) &= caught.is_some();
+                }
+            });
+        }
+    });
+    let all = all.into_inner().unwrap_or_else(|e| e.into_inner());
+    IMPOSSIBLE.iter().for_each(|(rule, why)| println!("cannot be dropped: {rule}: {why}"));
+    all
+}
+
+impl Sum {
+    fn take(&mut self, report: &tercel_sim::Report, of: usize) {
+        self.all.add(&report.counts);
+        self.commits.push(report.counts.commits);
+        self.faults.push(report.counts.faults_all());
+        self.crashes.push(report.counts.crashes);
+        if let Some(what) = report.blames.first() {
+            eprintln!("seed {} fails: {what}", report.plan.seed);
+            self.failed.push((report.plan.clone(), what.clone()));
+        }
+        let due = self.said.is_none_or(|at| at.elapsed() > SAY_EVERY);
+        if due && std::io::stderr().is_terminal() {
+            self.said = Some(Instant::now());
+            eprintln!("{} of {of} worlds, {} commits, {} failed", self.commits.len(), self.all.commits, self.failed.len());
+        }
+    }
+}
+
+/// Counters for people.
+pub fn summary(c: &Counts) -> String {
+    let faults: BTreeMap<FaultKind, u64> = c.faults.clone();
+    let kinds: Vec<String> = faults.iter().map(|(kind, n)| format!("{kind:?} {n}")).collect();
+    format!(
+        concat!(
+            "{} commits, {} read-only, {} aborted, {} unknown; {} ends of the server, {} torn logs, {} damaged logs ",
+            "refused;\n{} installs, {} checkpoints, {} connections, {} revocations, {} forwards, {} full, {} corrupt; ",
+            "{} events, {} switches\n{} faults: {}"
+        ),
+        c.commits,
+        c.reads,
+        c.aborts,
+        c.unknown,
+        c.crashes,
+        c.torn,
+        c.damage_found,
+        c.installs,
+        c.checkpoints,
+        c.connections,
+        c.revocations,
+        c.forwards,
+        c.full,
+        c.corrupt,
+        c.events,
+        c.switches,
+        c.faults_all(),
+        kinds.join(", ")
+    )
+}
+
+fn median(mut all: Vec<u64>) -> u64 {
+    all.sort_unstable();
+    all.get(all.len() / 2).copied().unwrap_or(0)
+}
+
+const SAY_EVERY: Duration = Duration::from_secs(2);

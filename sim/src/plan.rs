@@ -1,0 +1,274 @@
+//! What one seed draws: how large the world is, what may go wrong in it and when.
+//!
+//! Swarm testing (Groce, Zhang, Eide, Chen, Regehr, ISSTA 2012): each seed leaves most kinds of fault out and makes the
+//! others frequent, since faults also hide each other. The faults are a list that is drawn before the run, so a shorter
+//! script is a part of the list.
+
+use std::fmt;
+
+use tercel_engine::random::Random;
+
+use crate::rule::Rule;
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// Everything that happens is drawn from it.
+    pub seed: u64,
+    /// Client processes.
+    pub clients: usize,
+    /// Threads of each.
+    pub threads: usize,
+    /// Commits after which the faults end.
+    pub commits: u64,
+    /// What may go wrong, by when it does.
+    pub faults: Vec<Fault>,
+    /// Those of the seed's list that are in `faults`; none if all are.
+    pub kept: Option<Vec<usize>>,
+    /// Objects that everybody reads and writes.
+    pub cells: usize,
+    /// Bytes of a client's cache.
+    pub cache_bytes: usize,
+    /// Bytes of the server's buffer of modified objects.
+    pub mob_bytes: usize,
+    /// Bytes of the server's page cache.
+    pub images_bytes: usize,
+    /// Pages that a session may be subscribed to.
+    pub subscriptions: usize,
+    /// Bytes of a segment of the log.
+    pub segment_bytes: u32,
+    /// Silence after which a side asks the other.
+    pub keepalive_ms: u32,
+    /// How long a client waits for an answer.
+    pub patience_us: u64,
+    /// A message's time on its way, at least; now and then it takes much longer.
+    pub latency_us: u64,
+    /// A sync's time.
+    pub sync_us: u64,
+    /// How long a thread thinks between two steps.
+    pub think_us: u64,
+    /// What the clients do, by weight: see [`crate::workload`].
+    pub mix: [u64; MIX],
+    /// Bounds of the engine, where the build lets them be made small.
+    pub small: bool,
+    /// A rule that is dropped on purpose.
+    pub rule: Option<Rule>,
+}
+
+/// Kinds of transactions.
+pub const MIX: usize = 10;
+
+/// Something that goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fault {
+    /// After so many events.
+    pub at: u64,
+    /// What.
+    pub kind: FaultKind,
+    /// To whom, how long, how much: what the kind makes of it.
+    pub dice: u64,
+}
+
+/// What can go wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "named for what they do; `FaultKind::says` tells more")]
+pub enum FaultKind {
+    Cut,
+    HalfOpen,
+    Silence,
+    Garble,
+    ServerKill,
+    PowerLoss,
+    ServerPause,
+    ServerStop,
+    ClientPause,
+    ClientCrash,
+    ClockJump,
+    SyncFails,
+    WriteFails,
+    InstallFails,
+    ReadFails,
+    ReadFlips,
+    DiskFull,
+    LogFlips,
+    SlowDisk,
+}
+
+impl FaultKind {
+    /// All of them.
+    pub const ALL: [FaultKind; 19] = [
+        FaultKind::Cut,
+        FaultKind::HalfOpen,
+        FaultKind::Silence,
+        FaultKind::Garble,
+        FaultKind::ServerKill,
+        FaultKind::PowerLoss,
+        FaultKind::ServerPause,
+        FaultKind::ServerStop,
+        FaultKind::ClientPause,
+        FaultKind::ClientCrash,
+        FaultKind::ClockJump,
+        FaultKind::SyncFails,
+        FaultKind::WriteFails,
+        FaultKind::InstallFails,
+        FaultKind::ReadFails,
+        FaultKind::ReadFlips,
+        FaultKind::DiskFull,
+        FaultKind::LogFlips,
+        FaultKind::SlowDisk,
+    ];
+
+    /// In words.
+    pub fn says(self) -> &'static str {
+        match self {
+            FaultKind::Cut => "a connection is cut, each end learns of it in its time",
+            FaultKind::HalfOpen => "a connection is gone, and one end is never told",
+            FaultKind::Silence => "nothing of a connection arrives for a while",
+            FaultKind::Garble => "a bit of a message flips",
+            FaultKind::ServerKill => "the server's process is killed",
+            FaultKind::PowerLoss => "the server's machine loses its power and what was not synced, or pieces of it",
+            FaultKind::ServerPause => "the server's process stands still for a while",
+            FaultKind::ServerStop => "the server is stopped cleanly and started again",
+            FaultKind::ClientPause => "a client's process stands still for a while",
+            FaultKind::ClientCrash => "a client's process ends and another begins",
+            FaultKind::ClockJump => "a clock jumps ahead",
+            FaultKind::SyncFails => "a sync fails and what it was for may be gone",
+            FaultKind::WriteFails => "a write to the log fails",
+            FaultKind::InstallFails => "the page store fails, with the pages or without them",
+            FaultKind::ReadFails => "a page cannot be read",
+            FaultKind::ReadFlips => "a page is read with a flipped bit",
+            FaultKind::DiskFull => "the log's disk is full for a while",
+            FaultKind::LogFlips => "a bit of the log flips and the power is lost",
+            FaultKind::SlowDisk => "the disk takes its time for a while",
+        }
+    }
+
+    fn weight(self) -> u64 {
+        match self {
+            FaultKind::Cut => 6,
+            FaultKind::ServerKill | FaultKind::PowerLoss => 4,
+            FaultKind::HalfOpen | FaultKind::Silence | FaultKind::ReadFlips => 2,
+            FaultKind::ClientPause | FaultKind::ClientCrash | FaultKind::SyncFails => 2,
+            _ => 1,
+        }
+    }
+}
+
+impl Plan {
+    /// What a seed draws.
+    pub fn of(seed: u64) -> Plan {
+        let mut r = Random::new(seed.wrapping_mul(0x9e37_79b9).wrapping_add(7));
+        let r = &mut r;
+        let commits = 600 + r.below(1_100);
+        let mut mix = [6, 2, 2, 3, 3, 2, 2, 1, 1, 0];
+        for m in &mut mix {
+            // A third of the kinds is left out, another third is frequent.
+            *m = match r.below(3) {
+                0 => 0,
+                1 => *m,
+                _ => *m * 4,
+            };
+        }
+        mix[0] = mix[0].max(4);
+        mix[9] = r.below(8) / 7;
+        // Large transactions need large buffers.
+        let mob_bytes = pick(r, &[32 << 10, 96 << 10, 512 << 10, 4 << 20]).max(mix[9] as usize * (4 << 20));
+        let images_bytes = pick(r, &[1, 128 << 10, 1 << 20]).max(mix[9] as usize * (2 << 20));
+        let cache_bytes = pick(r, &[288 << 10, 384 << 10, 512 << 10]).max(mix[9] as usize * (1 << 20));
+        Plan {
+            seed,
+            clients: 3 + r.below(3) as usize,
+            threads: 1 + r.below(3) as usize,
+            commits,
+            faults: draw_faults(r, commits),
+            kept: None,
+            cells: 4 + (r.below(8) * r.below(8)) as usize,
+            cache_bytes,
+            mob_bytes,
+            images_bytes,
+            subscriptions: pick(r, &[8, 16, 1 << 20, 1 << 20]),
+            segment_bytes: pick(r, &[1_024, 4_096, 16_384, 65_536]),
+            keepalive_ms: pick(r, &[100, 300, 2_000]),
+            patience_us: pick(r, &[20_000, 200_000, 2_000_000]),
+            latency_us: pick(r, &[20, 200, 2_000]),
+            sync_us: pick(r, &[50, 500, 4_000]),
+            think_us: pick(r, &[20, 200, 1_000]),
+            mix,
+            small: r.below(2) == 0,
+            rule: None,
+        }
+    }
+
+    /// The same with only some of the faults of the seed's list.
+    pub fn keep(&self, kept: &[usize]) -> Plan {
+        let all = Plan::of(self.seed).faults;
+        let faults = kept.iter().filter_map(|i| all.get(*i).copied()).collect();
+        Plan { faults, kept: Some(kept.to_vec()), ..self.clone() }
+    }
+
+    /// The places of its faults in the seed's list.
+    pub fn kept(&self) -> Vec<usize> {
+        self.kept.clone().unwrap_or_else(|| (0..self.faults.len()).collect())
+    }
+}
+
+/// The command line that makes this world again.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = Plan::of(self.seed);
+        write!(f, "--seed {}", self.seed)?;
+        if self.clients != all.clients {
+            write!(f, " --clients {}", self.clients)?;
+        }
+        if self.threads != all.threads {
+            write!(f, " --threads {}", self.threads)?;
+        }
+        if self.commits != all.commits {
+            write!(f, " --commits {}", self.commits)?;
+        }
+        if let Some(kept) = &self.kept {
+            let kept: Vec<String> = kept.iter().map(|i| i.to_string()).collect();
+            write!(f, " --faults {}", if kept.is_empty() { "none".into() } else { kept.join(",") })?;
+        }
+        if let Some(rule) = self.rule {
+            write!(f, " --drop {}", rule.name())?;
+        }
+        Ok(())
+    }
+}
+
+fn draw_faults(r: &mut Random, commits: u64) -> Vec<Fault> {
+    let mut kinds: Vec<FaultKind> = FaultKind::ALL.into_iter().filter(|_| r.below(2) == 0).collect();
+    // A world whose server never crashes is worth little: one in sixteen.
+    if r.below(16) != 0 {
+        kinds.push(if r.below(2) == 0 { FaultKind::ServerKill } else { FaultKind::PowerLoss });
+    }
+    if kinds.is_empty() || r.below(64) == 0 {
+        return Vec::new();
+    }
+    let total: u64 = kinds.iter().map(|k| k.weight()).sum();
+    let every = 150 + r.below(500);
+    let mut faults = Vec::new();
+    let mut at = 500;
+    while at < commits * EVENTS_PER_COMMIT && faults.len() < FAULTS_MAX {
+        at += 1 + r.below(2 * every);
+        let mut left = r.below(total);
+        let kind = kinds.iter().find(|k| {
+            let found = left < k.weight();
+            left = left.saturating_sub(k.weight());
+            found
+        });
+        faults.push(Fault { at, kind: *kind.unwrap_or(&kinds[0]), dice: r.next_u64() });
+    }
+    faults
+}
+
+fn pick<T: Copy>(r: &mut Random, of: &[T]) -> T {
+    of[r.below(of.len() as u64) as usize]
+}
+
+/// About how many events a commit takes: so that the faults last as long as the commits do.
+const EVENTS_PER_COMMIT: u64 = 20;
+
+/// Enough to break anything; a world in which everything always fails does nothing.
+const FAULTS_MAX: usize = 120;

@@ -1,0 +1,117 @@
+//! What a run leaves: its history, what was counted, and what was found wrong.
+
+use std::collections::BTreeMap;
+
+use tercel_verify::{History, Transaction, View};
+
+use crate::plan::FaultKind;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Record {
+    /// What the clients saw and did.
+    pub history: History,
+    /// What was found wrong, a sentence each; nothing else happens after the first.
+    pub blames: Vec<String>,
+    /// Counters.
+    pub counts: Counts,
+}
+
+/// What a run counted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Transactions that wrote and were acknowledged.
+    pub commits: u64,
+    /// Transactions that only read.
+    pub reads: u64,
+    /// Attempts that were refused or given up.
+    pub aborts: u64,
+    /// Attempts whose end is unknown.
+    pub unknown: u64,
+    /// Faults that took effect, by kind.
+    pub faults: BTreeMap<FaultKind, u64>,
+    /// Ends of the server, for whatever reason.
+    pub crashes: u64,
+    /// Logs that ended in an unfinished write.
+    pub torn: u64,
+    /// Flipped bits of the log that an opening refused.
+    pub damage_found: u64,
+    /// Page batches that were stored.
+    pub installs: u64,
+    /// Checkpoints that were stored.
+    pub checkpoints: u64,
+    /// Connections made.
+    pub connections: u64,
+    /// Pages that servers asked back.
+    pub revocations: u64,
+    /// Objects that outgrew their page.
+    pub forwards: u64,
+    /// Baton passes from one thread to another.
+    pub switches: u64,
+    /// Steps of the world.
+    pub events: u64,
+    /// Answers `Full`.
+    pub full: u64,
+    /// Answers that only a fault explains: damaged pages.
+    pub corrupt: u64,
+}
+
+impl Counts {
+    /// Everything of another run.
+    pub fn add(&mut self, other: &Counts) {
+        let Counts { faults, .. } = other;
+        for (kind, n) in faults {
+            *self.faults.entry(*kind).or_default() += n;
+        }
+        self.commits += other.commits;
+        self.reads += other.reads;
+        self.aborts += other.aborts;
+        self.unknown += other.unknown;
+        self.crashes += other.crashes;
+        self.torn += other.torn;
+        self.damage_found += other.damage_found;
+        self.installs += other.installs;
+        self.checkpoints += other.checkpoints;
+        self.connections += other.connections;
+        self.revocations += other.revocations;
+        self.forwards += other.forwards;
+        self.switches += other.switches;
+        self.events += other.events;
+        self.full += other.full;
+        self.corrupt += other.corrupt;
+    }
+
+    /// Faults of all kinds.
+    pub fn faults_all(&self) -> u64 {
+        self.faults.values().sum()
+    }
+}
+
+impl Record {
+    /// Something is wrong.
+    pub(crate) fn blame(&mut self, what: String) {
+        // One failure has many consequences; the first ones tell.
+        if self.blames.len() < BLAMES_MAX {
+            self.blames.push(what);
+        }
+    }
+
+    /// An attempt has ended; gives its place in the history.
+    pub(crate) fn push(&mut self, t: Transaction) -> usize {
+        match t.outcome {
+            tercel_verify::Outcome::Committed(_) if t.is_read_only() => self.counts.reads += 1,
+            tercel_verify::Outcome::Committed(_) => self.counts.commits += 1,
+            tercel_verify::Outcome::Aborted => self.counts.aborts += 1,
+            tercel_verify::Outcome::Unknown => self.counts.unknown += 1,
+        }
+        self.history.transactions.push(t);
+        self.history.transactions.len() - 1
+    }
+
+    /// What some part of the space says in the end.
+    pub(crate) fn view(&mut self, view: View) {
+        self.history.views.push(view);
+    }
+}
+
+const BLAMES_MAX: usize = 8;

@@ -1,0 +1,138 @@
+//! Rules that can be dropped on purpose: those of the engine, and those of who runs it.
+
+pub use tercel_engine::mutant::Rule as EngineRule;
+
+/// A rule to drop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    /// One that the engine keeps.
+    Engine(EngineRule),
+    /// One that who runs the engine keeps.
+    Runner(RunnerRule),
+}
+
+/// What who runs the engine may do wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunnerRule {
+    /// A failed sync is reported as done.
+    FailedSyncIgnored,
+    /// A sync is reported before it is begun.
+    SyncReportedEarly,
+    /// Recovery begins later than the checkpoint says.
+    ReplayFromLater,
+    /// The log is cut beyond what was installed.
+    LogCutTooFar,
+    /// Bytes of an earlier connection are believed.
+    OldConnectionBelieved,
+    /// The checkpoint is stored although its pages are not.
+    CheckpointWithoutPages,
+}
+
+impl Rule {
+    /// All of them, with what they are called in command lines.
+    pub fn all() -> Vec<Rule> {
+        let engine = ENGINE.iter().map(|r| Rule::Engine(*r));
+        let runner = RUNNER.iter().map(|r| Rule::Runner(*r));
+        engine.chain(runner).collect()
+    }
+
+    /// What it is called in command lines.
+    pub fn name(self) -> String {
+        match self {
+            Rule::Engine(r) => format!("{r:?}"),
+            Rule::Runner(r) => format!("{r:?}"),
+        }
+    }
+
+    /// The one of that name.
+    pub fn named(name: &str) -> Option<Rule> {
+        Rule::all().into_iter().find(|r| r.name().eq_ignore_ascii_case(name))
+    }
+}
+
+/// Drops the plan's rule, if it is one of the engine, on this thread, and makes bounds small if the plan says so.
+#[cfg(feature = "mutants")]
+pub(crate) fn drop_here(plan: &crate::Plan) {
+    use tercel_engine::mutant;
+    mutant::drop_rule(match plan.rule {
+        Some(Rule::Engine(rule)) => Some(rule),
+        _ => None,
+    });
+    mutant::shrink_bounds(plan.small);
+}
+
+/// Keeps all rules on this thread from now on: who looks at what is left must see it as it is.
+#[cfg(feature = "mutants")]
+pub(crate) fn keep_here() {
+    tercel_engine::mutant::drop_rule(None);
+}
+
+/// In a build without the feature no rule of the engine can be dropped.
+#[cfg(not(feature = "mutants"))]
+pub(crate) fn drop_here(plan: &crate::Plan) {
+    assert!(
+        !matches!(plan.rule, Some(Rule::Engine(_))),
+        "rules of the engine can be dropped only in a build with the feature `mutants`"
+    );
+}
+
+/// In a build without the feature all rules are kept everywhere.
+#[cfg(not(feature = "mutants"))]
+pub(crate) fn keep_here() {}
+
+const RUNNER: [RunnerRule; 6] = [
+    RunnerRule::FailedSyncIgnored,
+    RunnerRule::SyncReportedEarly,
+    RunnerRule::ReplayFromLater,
+    RunnerRule::LogCutTooFar,
+    RunnerRule::OldConnectionBelieved,
+    RunnerRule::CheckpointWithoutPages,
+];
+
+const ENGINE: [EngineRule; 45] = [
+    EngineRule::WatermarkJumps,
+    EngineRule::WatermarkBeforeFlags,
+    EngineRule::InstallBeforeWatermark,
+    EngineRule::NoCheckOnHit,
+    EngineRule::CheckAtEndOnly,
+    EngineRule::RecheckByEntry,
+    EngineRule::NoCertification,
+    EngineRule::WritesCertifiedOnly,
+    EngineRule::BaseIsWatermark,
+    EngineRule::ResumeWithoutPages,
+    EngineRule::ResumePastHorizon,
+    EngineRule::FetchOutlivesConnection,
+    EngineRule::InFlightNotCertified,
+    EngineRule::NoFloor,
+    EngineRule::RestartEmptyIndex,
+    EngineRule::FetchUnsynced,
+    EngineRule::StreamUnsynced,
+    EngineRule::ReplyUnsynced,
+    EngineRule::OwnNotInStream,
+    EngineRule::OwnDoesNotFlag,
+    EngineRule::OwnShownAtSend,
+    EngineRule::OwnUnsubscribed,
+    EngineRule::ReadSetDoesNotHold,
+    EngineRule::UnsubscribeWithFrame,
+    EngineRule::SilentOverflow,
+    EngineRule::UnsubscribeWithoutNumber,
+    EngineRule::NoOperationTable,
+    EngineRule::VolatileOperationTable,
+    EngineRule::RetryWithoutResolve,
+    EngineRule::ResolveDoesNotSpend,
+    EngineRule::EvictedReturns,
+    EngineRule::EvictedRetried,
+    EngineRule::PageWithoutStamp,
+    EngineRule::StagedInParts,
+    EngineRule::FlagAtHomeOnly,
+    EngineRule::ForwardLost,
+    EngineRule::ReadSetForgetsMoved,
+    EngineRule::NobodyIsDoomed,
+    EngineRule::LeaseNotLogged,
+    EngineRule::AbsenceIsNoRead,
+    EngineRule::NoSessionGate,
+    EngineRule::ReadOvertakenByInstall,
+    EngineRule::CheckpointUnsynced,
+    EngineRule::NothingFlaggedAtNewStart,
+    EngineRule::InstalledUptoNow,
+];

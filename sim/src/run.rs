@@ -1,0 +1,257 @@
+//! One world from its beginning to its end: fill it, let faults strike, heal it, look at what is left.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tercel_engine::error::Error;
+use tercel_engine::txn::{Isolation, Tx};
+use tercel_verify::{History, Kind, Outcome, Process, Session, Transaction};
+
+use crate::check;
+use crate::plan::Plan;
+use crate::port::Seated;
+use crate::record::Counts;
+use crate::rule::{drop_here, keep_here};
+use crate::stage::{Actor, Stage};
+use crate::workload::actor::{SETTLE_US, live};
+use crate::workload::survey::survey;
+use crate::workload::{Ground, Notes};
+use crate::world::World;
+
+/// What a run has shown.
+#[derive(Debug)]
+pub struct Report {
+    /// The world.
+    pub plan: Plan,
+    /// What is wrong, if anything is: a sentence each.
+    pub blames: Vec<String>,
+    /// What was counted.
+    pub counts: Counts,
+    /// What the clients saw and did.
+    pub history: History,
+    /// What happened, if lines were wanted.
+    pub trace: String,
+}
+
+/// Runs a world.
+pub fn run(plan: &Plan, trace: bool) -> Report {
+    crate::quiet::hear_panics();
+    let stage = Stage::new(World::new(plan.clone(), trace), 1 + plan.clients * plan.threads);
+    drop_here(plan);
+    let first = Actor(0);
+    stage.sit(first);
+    let ground = caught(&stage, || fill(&stage, plan)).flatten();
+    if let Some(ground) = &ground {
+        std::thread::scope(|scope| {
+            for i in 1..=plan.clients * plan.threads {
+                let (stage, plan) = (&stage, &plan);
+                let body = move || act(stage, plan, Actor(i), (i - 1) / plan.threads, ground);
+                std::thread::Builder::new()
+                    .stack_size(STACK_BYTES)
+                    .spawn_scoped(scope, body)
+                    .expect("the system gives a few threads");
+            }
+            let seated = |i| stage.is_seated(Actor(i));
+            while !(1..=plan.clients * plan.threads).all(seated) {
+                std::thread::yield_now();
+            }
+            (1..=plan.clients * plan.threads).for_each(|i| stage.world().enter(Actor(i)));
+            caught(&stage, || direct(&stage, plan, ground));
+            // Whatever has happened, nobody is left on the stage.
+            stage.world().end();
+            while !stage.world().all_done() {
+                stage.sleep(first, 1);
+            }
+        });
+    }
+    keep_here();
+    let mut world = stage.into_world();
+    world.count_server();
+    finish(world)
+}
+
+fn act(stage: &Stage, plan: &Plan, me: Actor, client: usize, ground: &Ground) {
+    drop_here(plan);
+    stage.sit(me);
+    stage.await_turn(me);
+    caught(stage, || live(stage, me, client, ground));
+    stage.world().done(me);
+    stage.leave();
+}
+
+/// Runs something; a panic in it is the world's end.
+fn caught<R>(stage: &Stage, f: impl FnOnce() -> R) -> Option<R> {
+    match catch_unwind(AssertUnwindSafe(|| crate::quiet::quietly(f))) {
+        Ok(r) => Some(r),
+        Err(_) => {
+            let what = crate::quiet::last_panic();
+            let mut world = stage.world();
+            if !world.is_over() {
+                world.blame(format!("panic: {what}"));
+            }
+            None
+        }
+    }
+}
+
+/// Makes the objects, before anything goes wrong.
+fn fill(stage: &Stage, plan: &Plan) -> Option<Ground> {
+    let port = Seated { stage, me: Actor(0), client: 0, life: 0, patience_us: SETTLE_US };
+    for _ in 0..FILL_ATTEMPTS {
+        let mut notes = Notes::new(0, 0);
+        let made = Tx::begin(&port, Isolation::Serializable).and_then(|tx| {
+            let ground = Ground::make(&tx, plan, &mut notes)?;
+            Ok((ground, tx.commit()?))
+        });
+        match made {
+            Ok((ground, commit)) => {
+                let (reads, writes) = notes.into_parts();
+                let mut world = stage.world();
+                let end_us = world.time();
+                world.record.push(Transaction {
+                    session: Session(0),
+                    process: Process(0),
+                    begin_us: 0,
+                    end_us,
+                    isolation: tercel_verify::Isolation::Serializable,
+                    reads,
+                    writes,
+                    outcome: Outcome::Committed(commit.stamp.0),
+                    op: commit.op.map(|op| op.to_string()),
+                    request: None,
+                });
+                return Some(ground);
+            }
+            Err(Error::Conflict) => {}
+            Err(e) => {
+                stage.world().blame(format!("the space cannot be filled: {e}"));
+                return None;
+            }
+        }
+    }
+    stage.world().blame("the space cannot be filled: conflicts, though nobody else is there".into());
+    None
+}
+
+/// Lets the world go from phase to phase.
+fn direct(stage: &Stage, plan: &Plan, ground: &Ground) {
+    let me = Actor(0);
+    stage.world().begin_safety();
+    let begun = stage.world().time();
+    loop {
+        stage.sleep(me, GLANCE_US);
+        let world = stage.world();
+        let counts = &world.record.counts;
+        let enough = counts.commits >= plan.commits
+            || counts.events > plan.commits * EVENTS_A_COMMIT_MAX + 50_000
+            || world.time() - begun > SAFETY_US_MAX;
+        if enough || world.is_over() {
+            break;
+        }
+    }
+    if stage.world().is_over() {
+        return;
+    }
+    stage.world().heal();
+    if !wait(stage, me, |world| world.all_done()) {
+        return stage.world().blame("a thread never comes to an end although everything works".into());
+    }
+    if !wait(stage, me, |world| world.is_level()) {
+        return stage.world().blame("a client never hears of the last commit although everything works".into());
+    }
+    look(stage, me, ground);
+    if stage.world().is_over() {
+        return;
+    }
+    stage.world().store_everything();
+    if !wait(stage, me, |world| !world.is_server_up()) {
+        return stage.world().blame("the server does not come to a clean stop".into());
+    }
+    keep_here();
+    let (wrong, views) = check::pages::check(&stage.world(), ground);
+    let mut world = stage.world();
+    views.into_iter().for_each(|view| world.record.view(view));
+    wrong.into_iter().for_each(|what| world.blame(what));
+}
+
+/// Waits until something is so; `false` if it never is.
+fn wait(stage: &Stage, me: Actor, is_so: impl Fn(&mut World) -> bool) -> bool {
+    let end = stage.world().time() + 4 * SETTLE_US;
+    loop {
+        {
+            let mut world = stage.world();
+            if world.is_over() || is_so(&mut world) {
+                return true;
+            }
+            if world.time() > end {
+                return false;
+            }
+        }
+        stage.sleep(me, GLANCE_US);
+    }
+}
+
+/// What everybody says in the end: each client, and one that has never cached anything.
+fn look(stage: &Stage, me: Actor, ground: &Ground) {
+    let fresh = stage.world().add_client();
+    for client in 0..=fresh {
+        let life = stage.world().clients[client].life;
+        stage.world().after_client(client);
+        let port = Seated { stage, me, client, life, patience_us: SETTLE_US };
+        let (who, kind) = match client == fresh {
+            true => ("the server".to_owned(), Kind::Server),
+            false => (format!("client {client}"), Kind::Cache),
+        };
+        match survey(&port, ground, who.clone(), kind) {
+            Ok((view, wrong)) => {
+                let mut world = stage.world();
+                world.record.view(view);
+                if let Some(wrong) = wrong {
+                    world.blame(format!("{who}: {wrong}"));
+                }
+            }
+            Err(_) if stage.world().is_over() => return,
+            Err(e) => {
+                return stage.world().blame(format!("{who} cannot read although everything works: {e}"));
+            }
+        }
+    }
+}
+
+/// Fills in what only the log knows, and hands the history to the checkers.
+fn finish(mut world: World) -> Report {
+    let logged = world.truth.logged();
+    let unplaced = std::mem::take(&mut world.unplaced);
+    let transactions = &mut world.record.history.transactions;
+    for place in unplaced {
+        let t = &mut transactions[place];
+        let stamp = t.writes.first().and_then(|w| world.truth.place_of(w.object, w.value));
+        t.outcome = Outcome::Committed(stamp.unwrap_or(0));
+    }
+    let ops: std::collections::BTreeMap<u64, &str> =
+        logged.iter().map(|entry| (entry.stamp, entry.op.as_str())).collect();
+    for t in transactions.iter_mut().filter(|t| t.op.is_none()) {
+        let stamp = t.writes.first().and_then(|w| world.truth.place_of(w.object, w.value));
+        t.op = stamp.and_then(|s| ops.get(&s)).map(|op| (*op).to_owned());
+    }
+    // Transactions on the twin maps leave no version in the log: what they are is checked while they run.
+    let mut history = std::mem::take(&mut world.record.history);
+    history.about = world.plan.to_string();
+    history.log = Some(logged);
+    let mut blames = std::mem::take(&mut world.record.blames);
+    // What a run that was broken off has not finished says nothing about the space.
+    if blames.is_empty() {
+        blames.extend(tercel_verify::check(&history).iter().map(|v| v.to_string()));
+    }
+    let trace = std::mem::take(&mut world.trace).into_text();
+    Report { plan: world.plan, blames, counts: world.record.counts, history, trace }
+}
+
+/// How often the first thread looks whether it is time for the next phase.
+const GLANCE_US: u64 = 20_000;
+/// A world in which so much happens and so little is committed is healed all the same.
+const EVENTS_A_COMMIT_MAX: u64 = 200;
+/// So is one that takes so long.
+const SAFETY_US_MAX: u64 = 600_000_000;
+const FILL_ATTEMPTS: u32 = 16;
+/// User code of transactions and collections is not deep.
+const STACK_BYTES: usize = 512 << 10;

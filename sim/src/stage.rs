@@ -1,0 +1,90 @@
+//! Threads of user code of which one runs at a time.
+//!
+//! Who holds the baton runs; who has to wait lets the world go on, on the spot, until it is somebody's turn: another
+//! thread's, and the baton passes, or its own again, which costs no switch. The invariant: everything that a thread does
+//! between two waits is one step, and the order of the steps comes from the seed alone.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
+
+use crate::world::World;
+
+/// A thread of the stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Actor(pub usize);
+
+/// See the module.
+pub(crate) struct Stage {
+    world: Mutex<World>,
+    seats: Vec<Seat>,
+}
+
+#[derive(Default)]
+struct Seat {
+    turn: AtomicBool,
+    thread: OnceLock<Thread>,
+}
+
+impl Stage {
+    /// With places for so many threads.
+    pub(crate) fn new(world: World, actors: usize) -> Stage {
+        Stage { world: Mutex::new(world), seats: (0..actors).map(|_| Seat::default()).collect() }
+    }
+
+    /// The world, for whoever holds the baton.
+    pub(crate) fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The world, when all is over.
+    pub(crate) fn into_world(self) -> World {
+        self.world.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a seat; to be called on the actor's own thread, before its first turn.
+    pub(crate) fn sit(&self, me: Actor) {
+        let _ = self.seats[me.0].thread.set(std::thread::current());
+    }
+
+    /// Whether the actor's thread has come.
+    pub(crate) fn is_seated(&self, actor: Actor) -> bool {
+        self.seats[actor.0].thread.get().is_some()
+    }
+
+    /// Waits for the first turn.
+    pub(crate) fn await_turn(&self, me: Actor) {
+        while !self.seats[me.0].turn.swap(false, Ordering::Acquire) {
+            std::thread::park();
+        }
+    }
+
+    /// Lets the world go on until it is this actor's turn again. What it waits for was said to the world before.
+    pub(crate) fn pass(&self, me: Actor) {
+        let next = self.world().next_turn();
+        if next != me {
+            self.give(next);
+            self.await_turn(me);
+        }
+    }
+
+    /// Leaves the stage: the baton goes to whoever is next.
+    pub(crate) fn leave(&self) {
+        let next = self.world().next_turn();
+        self.give(next);
+    }
+
+    /// Waits for so long.
+    pub(crate) fn sleep(&self, me: Actor, us: u64) {
+        self.world().sleep(me, us);
+        self.pass(me);
+    }
+
+    fn give(&self, next: Actor) {
+        let seat = &self.seats[next.0];
+        seat.turn.store(true, Ordering::Release);
+        if let Some(thread) = seat.thread.get() {
+            thread.unpark();
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! What happened, as lines for people, if anybody wants them.
+
+use std::fmt::{Arguments, Write};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Trace {
+    lines: Option<String>,
+}
+
+impl Trace {
+    /// One that keeps lines, or one that does not.
+    pub(crate) fn new(on: bool) -> Trace {
+        Trace { lines: on.then(String::new) }
+    }
+
+    /// Whether lines are kept: before a costly one is made.
+    pub(crate) fn is_on(&self) -> bool {
+        self.lines.is_some()
+    }
+
+    /// A line, at a moment.
+    pub(crate) fn line(&mut self, time_us: u64, what: Arguments<'_>) {
+        if let Some(lines) = &mut self.lines {
+            let (s, us) = (time_us / 1_000_000, time_us % 1_000_000);
+            // Writing to a text cannot fail.
+            let _ = writeln!(lines, "{s:4}.{us:06} {what}");
+        }
+    }
+
+    /// All lines.
+    pub(crate) fn into_text(self) -> String {
+        self.lines.unwrap_or_default()
+    }
+}

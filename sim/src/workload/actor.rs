@@ -1,0 +1,312 @@
+//! A thread of a client's process: one transaction after the other, each written down as it ended.
+
+use std::cell::RefCell;
+
+use tercel_engine::error::Error;
+use tercel_engine::random::Random;
+use tercel_engine::txn::{Isolation, Port, Step, Tx, run};
+use tercel_verify::{Outcome, Process, Session, Transaction};
+use tercel_wire::id::OpId;
+use tercel_wire::message::Outcome as Answer;
+
+use super::{Ground, Notes, kinds};
+use crate::port::Seated;
+use crate::stage::{Actor, Stage};
+use crate::world::Phase;
+
+/// See the module.
+pub(crate) struct Worker<'s> {
+    pub port: Seated<'s>,
+    pub random: RefCell<Random>,
+    pub think_us: u64,
+    /// The last number given to a write.
+    last: u64,
+    requests: u64,
+    known: kinds::Known,
+    /// Operations whose end is unknown, and their places in the history.
+    unknown: Vec<(OpId, usize)>,
+}
+
+/// Attempts at one request.
+const ATTEMPTS_MAX: u32 = 5;
+
+impl<'s> Worker<'s> {
+    pub(crate) fn new(port: Seated<'s>, seed: u64, think_us: u64) -> Worker<'s> {
+        let random = RefCell::new(Random::new(seed));
+        Worker { port, random, think_us, last: 0, requests: 0, known: kinds::Known::default(), unknown: Vec::new() }
+    }
+
+    /// Runs transactions until the world is healed.
+    pub(crate) fn work(&mut self, ground: &Ground, mix: &[u64]) {
+        let total: u64 = mix.iter().sum();
+        loop {
+            let phase = self.port.stage.world().phase();
+            match phase {
+                Phase::Before | Phase::Safety => {}
+                Phase::Healed => return self.settle(),
+                Phase::Closing | Phase::Over => return,
+            }
+            self.come_back();
+            let mut left = self.below(total);
+            let kind = mix.iter().position(|weight| {
+                let found = left < *weight;
+                left = left.saturating_sub(*weight);
+                found
+            });
+            self.request(ground, kind.unwrap_or(0));
+            self.think();
+        }
+    }
+
+    /// A process that crashed comes back as another.
+    fn come_back(&mut self) {
+        let life = self.port.stage.world().clients[self.port.client].life;
+        if life != self.port.life {
+            self.port.life = life;
+            self.unknown.clear();
+        }
+    }
+
+    fn below(&self, n: u64) -> u64 {
+        self.random.borrow_mut().below(n)
+    }
+
+    /// Lets others go on, or not.
+    fn think(&self) {
+        if self.below(3) == 0 {
+            let us = self.below(self.think_us + 1);
+            self.port.stage.sleep(self.port.me, us);
+        }
+    }
+
+    fn request(&mut self, ground: &Ground, kind: usize) {
+        self.requests += 1;
+        let request = (self.port.me.0 as u64) << 32 | self.requests;
+        let dice = self.random.borrow_mut().next_u64();
+        let isolation = match self.below(12) {
+            // Write skew is what snapshot isolation allows; on collections it would break them.
+            0 if kind == 0 => Isolation::Snapshot,
+            _ => Isolation::Serializable,
+        };
+        if self.below(4) == 0 {
+            return self.request_by_run(ground, kind, request, dice, isolation);
+        }
+        for attempt in 1..=ATTEMPTS_MAX {
+            if !self.attempt(ground, kind, request, dice, isolation) {
+                return;
+            }
+            let us = self.below(50 << attempt);
+            self.port.stage.sleep(self.port.me, us);
+        }
+    }
+
+    /// One attempt; whether another one may help.
+    fn attempt(
+        &mut self,
+        ground: &Ground,
+        kind: usize,
+        request: u64,
+        dice: u64,
+        isolation: Isolation,
+    ) -> bool {
+        let begin_us = self.now();
+        let mut notes = Notes::new(self.port.me.0, self.last);
+        let tx = match Tx::begin(&self.port, isolation) {
+            Ok(tx) => tx,
+            Err(e) => return self.trouble(&e, kind, true),
+        };
+        let body = kinds::run(kind, &tx, ground, &mut notes, dice, &|| self.think(), &self.known);
+        self.last = notes.last;
+        let ended = match body {
+            Ok(()) => tx.commit(),
+            Err(e) => {
+                drop(tx);
+                let again = self.trouble(&e, kind, false);
+                self.note(notes, begin_us, isolation, request, None, Outcome::Aborted);
+                return again;
+            }
+        };
+        let (outcome, op, again) = match ended {
+            Ok(commit) => (Outcome::Committed(commit.stamp.0), commit.op, false),
+            Err(Error::Timeout(Some(op))) => match self.resolve(op) {
+                Some(Answer::Committed(stamp)) => (Outcome::Committed(stamp.0), Some(op), false),
+                Some(Answer::Unknown) | None => (Outcome::Unknown, Some(op), false),
+                Some(_) => (Outcome::Aborted, Some(op), true),
+            },
+            // Whoever might have been told is gone.
+            Err(_) if self.port.is_gone() => (Outcome::Unknown, None, false),
+            Err(e) => (Outcome::Aborted, None, self.trouble(&e, kind, false)),
+        };
+        let place = self.note(notes, begin_us, isolation, request, op, outcome);
+        if let (Outcome::Unknown, Some(op)) = (outcome, op) {
+            self.unknown.push((op, place));
+        }
+        again
+    }
+
+    /// The same by the engine's own loop, which says less.
+    fn request_by_run(
+        &mut self,
+        ground: &Ground,
+        kind: usize,
+        request: u64,
+        dice: u64,
+        isolation: Isolation,
+    ) {
+        let me = self.port.me.0;
+        let last = self.last;
+        // The attempts so far: when each began, what it noted, and which state it read.
+        let attempts: RefCell<Vec<(u64, Notes, u64)>> = RefCell::default();
+        let ended = run(&self.port, isolation, |tx| {
+            let begin_us = self.now();
+            let last = attempts.borrow().last().map_or(last, |(_, notes, _)| notes.last);
+            let mut notes = Notes::new(me, last);
+            let body = kinds::run(kind, tx, ground, &mut notes, dice, &|| self.think(), &self.known);
+            attempts.borrow_mut().push((begin_us, notes, tx.snapshot().0));
+            body
+        });
+        let mut attempts = attempts.into_inner();
+        self.last = attempts.last().map_or(last, |(_, notes, _)| notes.last);
+        let final_one = attempts.pop();
+        for (begin_us, notes, _) in attempts {
+            self.note(notes, begin_us, isolation, request, None, Outcome::Aborted);
+        }
+        let Some((begin_us, notes, snapshot)) = final_one else {
+            if let Err(e) = ended {
+                self.trouble(&e, kind, true);
+            }
+            return;
+        };
+        let (outcome, op) = match ended {
+            // The stamp of a commit is looked up in the log afterwards; one that is not there has stamp 0.
+            Ok(()) => (Outcome::Committed(snapshot), None),
+            Err(Error::Timeout(Some(op))) => (Outcome::Unknown, Some(op)),
+            Err(_) if self.port.is_gone() => (Outcome::Unknown, None),
+            Err(e) => {
+                self.trouble(&e, kind, false);
+                (Outcome::Aborted, None)
+            }
+        };
+        let by_run = matches!(outcome, Outcome::Committed(_));
+        let place = self.note(notes, begin_us, isolation, request, op, outcome);
+        let mut world = self.port.stage.world();
+        if by_run && !world.record.history.transactions[place].is_read_only() {
+            world.unplaced.push(place);
+        }
+        drop(world);
+        if let (Outcome::Unknown, Some(op)) = (outcome, op) {
+            self.unknown.push((op, place));
+        }
+    }
+
+    /// Writes an attempt down; gives its place in the history.
+    fn note(
+        &self,
+        notes: Notes,
+        begin_us: u64,
+        isolation: Isolation,
+        request: u64,
+        op: Option<OpId>,
+        outcome: Outcome,
+    ) -> usize {
+        let wrong = notes.wrong.clone();
+        let (reads, writes) = notes.into_parts();
+        let life = self.port.life;
+        let mut world = self.port.stage.world();
+        let end_us = world.time();
+        if let Some(wrong) = wrong
+            && !world.is_over()
+        {
+            world.blame(wrong);
+        }
+        let t = Transaction {
+            session: Session(self.port.me.0 as u32 * 1_000 + life),
+            process: Process(self.port.client as u32 * 1_000 + life),
+            begin_us,
+            end_us,
+            isolation: match isolation {
+                Isolation::Serializable => tercel_verify::Isolation::Serializable,
+                Isolation::Snapshot => tercel_verify::Isolation::Snapshot,
+            },
+            reads,
+            writes,
+            outcome,
+            op: op.map(|op| op.to_string()),
+            request: Some(request),
+        };
+        if world.trace.is_on() {
+            let (reads, writes) = (t.reads.len(), t.writes.len());
+            let (me, client) = (self.port.me.0, self.port.client);
+            world.say(format_args!("c{client}.{me}    {outcome:?}, {reads} reads, {writes} writes"));
+        }
+        world.record.push(t)
+    }
+
+    /// What an error means; whether another attempt may help. Those that nothing excuses are the engine's.
+    fn trouble(&self, e: &Error, kind: usize, at_begin: bool) -> bool {
+        let mut world = self.port.stage.world();
+        if world.is_over() {
+            return false;
+        }
+        match e {
+            Error::Conflict => return !at_begin,
+            Error::Unavailable(_) | Error::Timeout(None) => {}
+            Error::Timeout(Some(_)) => {}
+            Error::Full(_) => world.record.counts.full += 1,
+            Error::Corrupt(_) if world.excuses_damage() => world.record.counts.corrupt += 1,
+            // A promise that another connection was given.
+            Error::Denied(_) if kind == 7 => {}
+            e => world.blame(format!("client {} got an error that nothing excuses: {e}", self.port.client)),
+        }
+        drop(world);
+        let us = self.below(2_000);
+        self.port.stage.sleep(self.port.me, us);
+        false
+    }
+
+    fn resolve(&self, op: OpId) -> Option<Answer> {
+        let mut found = None;
+        let driven = self.port.drive(&mut |client, now| {
+            found = client.resolve(now, op);
+            if found.is_some() { Step::Done } else { Step::Wait }
+        });
+        driven.ok().and(found)
+    }
+
+    /// Asks what became of everything unknown, now that everything works.
+    fn settle(&mut self) {
+        if self.port.is_gone() {
+            return;
+        }
+        self.port.patience_us = SETTLE_US;
+        for (op, place) in std::mem::take(&mut self.unknown) {
+            let outcome = match self.resolve(op) {
+                Some(Answer::Committed(stamp)) => Outcome::Committed(stamp.0),
+                Some(Answer::Unknown) | None => continue,
+                Some(_) => Outcome::Aborted,
+            };
+            let mut world = self.port.stage.world();
+            let end_us = world.time();
+            let t = &mut world.record.history.transactions[place];
+            (t.outcome, t.end_us) = (outcome, end_us);
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.port.stage.world().time()
+    }
+}
+
+/// A thread's whole life.
+pub(crate) fn live(stage: &Stage, me: Actor, client: usize, ground: &Ground) {
+    let (plan, life) = {
+        let world = stage.world();
+        (world.plan.clone(), world.clients[client].life)
+    };
+    let port = Seated { stage, me, client, life, patience_us: plan.patience_us };
+    let seed = plan.seed.wrapping_mul(31).wrapping_add(me.0 as u64);
+    Worker::new(port, seed, plan.think_us).work(ground, &plan.mix);
+}
+
+/// How long everything may take once everything works.
+pub(crate) const SETTLE_US: u64 = 60_000_000;

@@ -1,0 +1,291 @@
+//! A client's process: the machine, its connection, its clock. What the real driver does on the kernel is done here.
+
+use tercel_engine::client::{Client, ClientConfig, Input};
+use tercel_engine::random::Random;
+use tercel_engine::server::Conn;
+use tercel_engine::time::Now;
+use tercel_heap::{Boxed, Config as HeapConfig, SeqCst, arena_bytes, heap};
+use tercel_wire::frame::{Deframer, Kind};
+use tercel_wire::id::SpaceId;
+use tercel_wire::page::Page;
+use tercel_wire::message::{Fetch, PageReply, Stream, Unsubscribe, Verdict};
+
+use super::clock::Clock;
+use super::net::Arrival;
+use super::{Event, World};
+use crate::plan::Plan;
+use crate::rule::{Rule, RunnerRule};
+
+/// See the module.
+pub(crate) struct ClientProcess {
+    pub machine: Client,
+    /// Counts the processes that this client was.
+    pub life: u32,
+    pub(super) link: Option<Conn>,
+    pub(super) clock: Clock,
+    pub(super) paused_until: u64,
+    timer: Option<u64>,
+    connecting: bool,
+    pause_us: u64,
+}
+
+/// The first pause between two attempts to connect; it doubles up to 64 times, as in the real driver.
+const CONNECT_PAUSE_US: u64 = 5_000;
+
+impl ClientProcess {
+    pub(super) fn new(plan: &Plan, number: u64, random: &mut Random) -> ClientProcess {
+        let config = HeapConfig { budget_bytes: plan.cache_bytes, scopes_max: 8, ..HeapConfig::default() };
+        let bytes = arena_bytes(&config).expect("a plan's cache is large enough");
+        let (reader, writer) = heap(config, Box::new(Boxed::new(bytes)), Box::new(SeqCst))
+            .expect("the arena is as large as the configuration says");
+        let seed = plan.seed.wrapping_mul(1_000).wrapping_add(number) ^ random.next_u64();
+        ClientProcess {
+            machine: Client::new(ClientConfig { space: SpaceId(0) }, seed, reader, writer),
+            life: 0,
+            link: None,
+            clock: Clock::new(800 + random.below(450), random.below(5_000_000)),
+            paused_until: 0,
+            timer: None,
+            connecting: false,
+            pause_us: 0,
+        }
+    }
+}
+
+impl World {
+    /// What a client's clock shows.
+    pub(crate) fn client_now(&self, client: usize) -> Now {
+        self.clients[client].clock.now(self.time)
+    }
+
+    /// Adds a client that was not there before; gives its number. Its threads are the first thread's.
+    pub(crate) fn add_client(&mut self) -> usize {
+        let process = ClientProcess::new(&self.plan, 1_000 + self.clients.len() as u64, &mut self.random);
+        self.clients.push(process);
+        self.clients.len() - 1
+    }
+
+    /// Whether every client has heard of everything.
+    pub(crate) fn is_level(&mut self) -> bool {
+        let last = self.truth.promised;
+        let is_level = |c: &mut ClientProcess| {
+            matches!(c.machine.availability(), Some(Ok(()))) && c.machine.writer().watermark() >= last
+        };
+        self.server.is_up() && self.clients.iter_mut().all(is_level)
+    }
+
+    /// Does what the client's machine wants done, after any call of it.
+    pub(crate) fn after_client(&mut self, client: usize) {
+        let bytes = std::mem::take(self.clients[client].machine.outgoing());
+        if !bytes.is_empty() {
+            self.send_up(client, bytes);
+        }
+        if self.clients[client].machine.wants_close() && self.clients[client].link.is_some() {
+            let why = self.clients[client].machine.trouble();
+            self.client_closes(client);
+            self.lose(client, why);
+        }
+        let process = &mut self.clients[client];
+        let life = process.life;
+        if process.machine.wants_connection() && process.link.is_none() && !process.connecting {
+            process.connecting = true;
+            let pause = process.pause_us;
+            process.pause_us = (pause * 2).clamp(CONNECT_PAUSE_US, 64 * CONNECT_PAUSE_US);
+            let us = self.about(pause + 1);
+            self.at(self.time + us, Event::Connect(client, life));
+        }
+        let process = &mut self.clients[client];
+        if let Some(deadline) = process.machine.deadline() {
+            let when = process.clock.when(deadline).max(self.time + 1);
+            if process.timer.is_none_or(|t| t > when) {
+                process.timer = Some(when);
+                self.at(when, Event::ClientTimer(client, life));
+            }
+        }
+    }
+
+    fn handle(&mut self, client: usize, input: Input<'_>) {
+        let now = self.client_now(client);
+        self.clients[client].machine.handle(now, input);
+        if matches!(self.clients[client].machine.availability(), Some(Ok(()))) {
+            self.clients[client].pause_us = 0;
+        }
+        self.after_client(client);
+        self.happened(client);
+    }
+
+    pub(super) fn client_timer(&mut self, client: usize, life: u32) {
+        let process = &mut self.clients[client];
+        if process.life != life || process.timer.is_some_and(|t| t > self.time) {
+            return;
+        }
+        process.timer = None;
+        let now = self.client_now(client);
+        match self.clients[client].machine.deadline() {
+            Some(deadline) if deadline <= now => self.handle(client, Input::Time),
+            _ => self.after_client(client),
+        }
+    }
+
+    pub(super) fn connect(&mut self, client: usize, life: u32) {
+        let process = &mut self.clients[client];
+        if process.life != life {
+            return;
+        }
+        process.connecting = false;
+        if !process.machine.wants_connection() || process.link.is_some() {
+            return;
+        }
+        if !self.server.is_up() {
+            return self.after_client(client);
+        }
+        let conn = self.net.connect(client, self.server.life, self.time);
+        self.clients[client].link = Some(conn);
+        self.record.counts.connections += 1;
+        self.say(format_args!("c{client}      connects, {}", conn.0));
+        self.send(conn, Arrival::Open, true);
+        self.handle(client, Input::Connected);
+    }
+
+    fn send_up(&mut self, client: usize, bytes: Vec<u8>) {
+        let Some(conn) = self.clients[client].link else { return };
+        if self.trace.is_on() {
+            let what = kinds(&bytes);
+            self.say(format_args!("c{client} -> s  {what}"));
+        }
+        self.send(conn, Arrival::Bytes(bytes), true);
+    }
+
+    /// Puts something on its way, up or down.
+    pub(super) fn send(&mut self, conn: Conn, arrival: Arrival, up: bool) {
+        let latency = self.latency();
+        let split = self.random.below(16) == 0;
+        let dice = self.random.next_u64();
+        let now = self.time;
+        let Some(link) = self.net.links.get_mut(&conn) else { return };
+        if if up { link.up_lost } else { link.down_lost } {
+            return;
+        }
+        let at = if up { link.up(now, latency) } else { link.down(now, latency) };
+        let event = |a: Arrival| if up { Event::Up(conn, a) } else { Event::Down(conn, a) };
+        match arrival {
+            Arrival::Bytes(mut bytes) => {
+                if std::mem::take(&mut link.garbled) {
+                    let i = (dice % bytes.len() as u64) as usize;
+                    bytes[i] ^= 1 << ((dice >> 32) % 8);
+                }
+                if split && bytes.len() > 1 {
+                    let rest = bytes.split_off(1 + (dice % (bytes.len() as u64 - 1)) as usize);
+                    let later = if up { link.up(now, 2 * latency) } else { link.down(now, 2 * latency) };
+                    self.at(at, event(Arrival::Bytes(bytes)));
+                    self.at(later, event(Arrival::Bytes(rest)));
+                } else {
+                    self.at(at, event(Arrival::Bytes(bytes)));
+                }
+            }
+            other => self.at(at, event(other)),
+        }
+    }
+
+    pub(super) fn arrived_down(&mut self, conn: Conn, arrival: Arrival) {
+        let Some(client) = self.net.links.get(&conn).map(|l| l.client) else { return };
+        if self.clients[client].link != Some(conn) {
+            return self.arrived_late(client, arrival);
+        }
+        match arrival {
+            Arrival::Bytes(mut bytes) => {
+                if self.plan.rule == Some(Rule::Engine(crate::rule::EngineRule::WatermarkJumps)) {
+                    bytes = self.without_some_news(bytes);
+                }
+                if self.trace.is_on() {
+                    let what = kinds(&bytes);
+                    self.say(format_args!("c{client} <- s  {what}"));
+                }
+                self.handle(client, Input::Bytes(&bytes));
+            }
+            Arrival::Close => self.lose(client, "the server closed the connection".into()),
+            Arrival::Open => {}
+        }
+    }
+
+    /// What arrives on a connection that the client has given up is nothing to it.
+    fn arrived_late(&mut self, client: usize, arrival: Arrival) {
+        let believed = self.plan.rule == Some(Rule::Runner(RunnerRule::OldConnectionBelieved));
+        if let (true, Arrival::Bytes(bytes)) = (believed, arrival) {
+            self.say(format_args!("c{client} <- s  of an old connection: {}", kinds(&bytes)));
+            self.handle(client, Input::Bytes(&bytes));
+        }
+    }
+
+    /// A transport that breaks its promise: it loses news now and then, which the client must notice.
+    fn without_some_news(&mut self, bytes: Vec<u8>) -> Vec<u8> {
+        let mut deframer = Deframer::default();
+        deframer.push(&bytes);
+        let mut kept = Vec::new();
+        let mut frames = 0;
+        while let Ok(Some((header, body))) = deframer.next_frame() {
+            frames += 1;
+            if header.kind != Kind::Stream || self.random.below(16) != 0 {
+                tercel_wire::frame::encode(header, body, &mut kept);
+            }
+        }
+        if frames == 0 { bytes } else { kept }
+    }
+
+    /// The client learns that its connection is gone.
+    pub(super) fn lose(&mut self, client: usize, why: String) {
+        self.clients[client].link = None;
+        self.say(format_args!("c{client}      loses its connection: {why}"));
+        self.handle(client, Input::Disconnected(why));
+    }
+
+    /// The client's end of its connection is closed; the server hears of it later.
+    pub(super) fn client_closes(&mut self, client: usize) {
+        if let Some(conn) = self.clients[client].link.take() {
+            self.send(conn, Arrival::Close, true);
+        }
+    }
+
+    /// The process ends, and another begins with nothing.
+    pub(super) fn crash_client(&mut self, client: usize) {
+        self.client_closes(client);
+        let life = self.clients[client].life + 1;
+        let number = (client as u64 + 1) * 10_000 + life as u64;
+        let process = ClientProcess::new(&self.plan, number, &mut self.random);
+        self.clients[client] = ClientProcess { life, ..process };
+        self.happened(client);
+        self.after_client(client);
+    }
+}
+
+/// The frames that begin in some bytes, for people.
+pub(super) fn kinds(bytes: &[u8]) -> String {
+    let mut deframer = Deframer::default();
+    deframer.push(bytes);
+    let mut out = String::new();
+    while let Ok(Some((header, body))) = deframer.next_frame() {
+        let more = match header.kind {
+            Kind::Fetch => Fetch::decode(body).map(|f| format!(" of page {}", f.page)),
+            Kind::Page => PageReply::decode(body).map(|p| {
+                let what = match Page::parse(p.bytes, p.fetch.page) {
+                    Ok(page) => format!(", {} of {} slots as of {}", page.objects().count(), page.slots(), page.stamp()),
+                    Err(_) => ", nothing".into(),
+                };
+                format!(" {}{what}", p.fetch.page)
+            }),
+            Kind::Stream => Stream::decode(body).map(|s| {
+                let changed = s.changes.iter().flat_map(|c| c.orefs.iter().map(|o| format!(" {o}")));
+                let revoked = s.revoked.iter().map(|(page, _)| format!(", page {page} back"));
+                format!(" {}..{}:{}", s.from, s.to, changed.chain(revoked).collect::<String>())
+            }),
+            Kind::Unsubscribe => Unsubscribe::decode(body).map(|u| {
+                u.pages.iter().map(|(page, _)| format!(" {page}")).collect()
+            }),
+            Kind::Verdict => Verdict::decode(body).map(|v| format!(" {:?}", v.outcome)),
+            _ => Ok(String::new()),
+        };
+        let (kind, call, stamp) = (header.kind, header.call, header.stamp);
+        out.push_str(&format!("{kind:?} {call}{}, at {stamp}; ", more.unwrap_or_default()));
+    }
+    if out.is_empty() { format!("{} bytes", bytes.len()) } else { out }
+}

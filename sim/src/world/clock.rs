@@ -1,0 +1,31 @@
+//! A process's clock: it runs at its own speed and sometimes jumps ahead, never back.
+
+use tercel_engine::time::Now;
+
+/// See the module.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Clock {
+    /// Thousandths of the world's speed.
+    permille: u64,
+    ahead_us: u64,
+}
+
+impl Clock {
+    pub(super) fn new(permille: u64, ahead_us: u64) -> Clock {
+        Clock { permille, ahead_us }
+    }
+
+    /// What it shows at a moment of the world.
+    pub(super) fn now(&self, time_us: u64) -> Now {
+        Now(time_us * self.permille / 1_000 + self.ahead_us)
+    }
+
+    /// When it will show that.
+    pub(super) fn when(&self, now: Now) -> u64 {
+        (now.0.saturating_sub(self.ahead_us) * 1_000).div_ceil(self.permille)
+    }
+
+    pub(super) fn jump(&mut self, us: u64) {
+        self.ahead_us += us;
+    }
+}

@@ -1,0 +1,137 @@
+//! A disk of segments, as bytes: what is on it, and what was written and not yet synced.
+//!
+//! A process that is killed loses nothing that it wrote, for the kernel has it; a machine that loses its power keeps of
+//! what was not synced some pieces and not others, in any order. The invariant: what was synced stays, unless a fault
+//! that is meant to break just this is injected, and that one is remembered, so that it can be mended.
+
+use std::collections::BTreeMap;
+
+use tercel_engine::random::Random;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Disk {
+    segments: BTreeMap<u64, Segment>,
+    /// There is no room for another segment.
+    pub full: bool,
+    flips: Vec<Flip>,
+}
+
+#[derive(Default)]
+struct Segment {
+    durable: Vec<u8>,
+    dirty: Vec<(usize, Vec<u8>)>,
+}
+
+struct Flip {
+    segment: u64,
+    at: usize,
+    bit: u8,
+}
+
+/// A disk writes so much at once or not at all; some write less.
+const SECTOR_BYTES: usize = 512;
+
+impl Disk {
+    /// A new segment of zeros, which is there for good; `false` if there is no room.
+    pub(super) fn create(&mut self, number: u64, bytes: u32) -> bool {
+        if self.full {
+            return false;
+        }
+        self.segments.insert(number, Segment { durable: vec![0; bytes as usize], dirty: Vec::new() });
+        true
+    }
+
+    pub(super) fn has(&self, number: u64) -> bool {
+        self.segments.contains_key(&number)
+    }
+
+    pub(super) fn numbers(&self) -> Vec<u64> {
+        self.segments.keys().copied().collect()
+    }
+
+    pub(super) fn remove(&mut self, number: u64) {
+        self.segments.remove(&number);
+        self.flips.retain(|f| f.segment != number);
+    }
+
+    pub(super) fn write(&mut self, number: u64, at: usize, bytes: &[u8]) {
+        if let Some(segment) = self.segments.get_mut(&number) {
+            segment.dirty.push((at, bytes.to_vec()));
+        }
+    }
+
+    /// Everything written is durable.
+    pub(super) fn sync(&mut self) {
+        for segment in self.segments.values_mut() {
+            for (at, bytes) in segment.dirty.drain(..) {
+                segment.durable[at..at + bytes.len()].copy_from_slice(&bytes);
+            }
+        }
+    }
+
+    /// A segment as a process sees it.
+    pub(super) fn read(&self, number: u64) -> Vec<u8> {
+        let Some(segment) = self.segments.get(&number) else { return Vec::new() };
+        let mut bytes = segment.durable.clone();
+        for (at, piece) in &segment.dirty {
+            bytes[*at..*at + piece.len()].copy_from_slice(piece);
+        }
+        bytes
+    }
+
+    /// Replaces a segment's bytes, for good.
+    pub(super) fn replace(&mut self, number: u64, bytes: Vec<u8>) {
+        self.segments.insert(number, Segment { durable: bytes, dirty: Vec::new() });
+    }
+
+    /// What was not synced is gone, but for pieces of it.
+    pub(super) fn lose(&mut self, random: &mut Random) {
+        // Most disks write sectors whole; a few tear them.
+        let piece_bytes = if random.below(4) == 0 { 8 } else { SECTOR_BYTES };
+        let kept = random.below(5);
+        for segment in self.segments.values_mut() {
+            for (at, bytes) in segment.dirty.drain(..) {
+                let mut done = 0;
+                while done < bytes.len() {
+                    let place = at + done;
+                    let len = (piece_bytes - place % piece_bytes).min(bytes.len() - done);
+                    if random.below(4) < kept {
+                        segment.durable[place..place + len].copy_from_slice(&bytes[done..done + len]);
+                    }
+                    done += len;
+                }
+            }
+        }
+    }
+
+    /// Flips a bit of something durable, before `end`; whether there is anything.
+    pub(super) fn flip(&mut self, random: &mut Random, end: (u64, usize)) -> bool {
+        let all: Vec<u64> = self.segments.keys().copied().filter(|n| *n <= end.0).collect();
+        if all.is_empty() {
+            return false;
+        }
+        let number = all[random.below(all.len() as u64) as usize];
+        let Some(segment) = self.segments.get_mut(&number) else { return false };
+        let upto = if number == end.0 { end.1 } else { segment.durable.len() };
+        if upto == 0 {
+            return false;
+        }
+        let at = random.below(upto as u64) as usize;
+        let bit = 1 << random.below(8);
+        segment.durable[at] ^= bit;
+        self.flips.push(Flip { segment: number, at, bit });
+        true
+    }
+
+    /// Flips back what was flipped, as from a copy; whether there was anything.
+    pub(super) fn mend(&mut self) -> bool {
+        let any = !self.flips.is_empty();
+        for f in self.flips.drain(..) {
+            if let Some(segment) = self.segments.get_mut(&f.segment) {
+                segment.durable[f.at] ^= f.bit;
+            }
+        }
+        any
+    }
+}

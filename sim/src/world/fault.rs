@@ -1,0 +1,202 @@
+//! What goes wrong, when it is due.
+
+use std::sync::Arc;
+
+use tercel_engine::server::Checkpoint;
+use tercel_wire::id::PageId;
+
+use super::net::Arrival;
+use super::{DiskEvent, Event, Phase, World};
+use crate::plan::{Fault, FaultKind};
+use crate::rule::{Rule, RunnerRule};
+
+/// What waits to go wrong with the next operation of its kind, and how long things stay bad.
+#[derive(Default)]
+pub(super) struct Trouble {
+    pub sync_fails: bool,
+    pub write_fails: bool,
+    pub install_fails: bool,
+    pub read_fails: bool,
+    pub read_flips: bool,
+    pub full_until: u64,
+    pub slow_until: u64,
+    /// Some operation of a disk has failed or may: a server that stops has a reason.
+    pub excuses_stop: bool,
+    /// A page may have been damaged on its way.
+    pub excuses_damage: bool,
+}
+
+impl World {
+    /// Injects the faults that are due.
+    pub(super) fn strike(&mut self) {
+        if self.disk.full && self.time >= self.trouble.full_until {
+            self.disk.full = false;
+        }
+        if self.phase != Phase::Safety {
+            return;
+        }
+        let events = self.record.counts.events - self.faults_from;
+        while let Some(fault) = self.faults.front().copied().filter(|f| f.at <= events) {
+            self.faults.pop_front();
+            if self.inject(fault) {
+                *self.record.counts.faults.entry(fault.kind).or_default() += 1;
+            }
+        }
+    }
+
+    /// Whether it took effect: a server that is down cannot be killed.
+    fn inject(&mut self, fault: Fault) -> bool {
+        let dice = fault.dice;
+        let client = (dice % self.plan.clients as u64) as usize;
+        let much = dice >> 16;
+        let keepalive_us = self.plan.keepalive_ms as u64 * 1_000;
+        let needs_server = !matches!(
+            fault.kind,
+            FaultKind::ClientPause | FaultKind::ClientCrash | FaultKind::ClockJump | FaultKind::SlowDisk
+        );
+        if needs_server && !self.server.is_up() {
+            return false;
+        }
+        let link = self.clients[client].link;
+        self.say(format_args!("! {}", fault.kind.says()));
+        match fault.kind {
+            FaultKind::Cut => {
+                let Some(conn) = link else { return false };
+                let (a, b) = (much % (4 * self.plan.latency_us + 1), (much >> 20) % 100_000);
+                self.at(self.time + a, Event::Down(conn, Arrival::Close));
+                self.at(self.time + b, Event::Up(conn, Arrival::Close));
+            }
+            FaultKind::HalfOpen => {
+                let Some(conn) = link else { return false };
+                let Some(l) = self.net.links.get_mut(&conn) else { return false };
+                (l.up_lost, l.down_lost) = (true, true);
+                match much % 3 {
+                    0 => self.at(self.time, Event::Down(conn, Arrival::Close)),
+                    1 => self.at(self.time, Event::Up(conn, Arrival::Close)),
+                    _ => {}
+                }
+            }
+            FaultKind::Silence => {
+                let until = self.time + much % (3 * keepalive_us);
+                let Some(l) = link.and_then(|conn| self.net.links.get_mut(&conn)) else { return false };
+                l.silent_until = until;
+            }
+            FaultKind::Garble => {
+                let Some(l) = link.and_then(|conn| self.net.links.get_mut(&conn)) else { return false };
+                l.garbled = true;
+                // The client cannot tell where a page was damaged.
+                self.trouble.excuses_damage = true;
+            }
+            FaultKind::ServerKill => self.end_server("killed", true),
+            FaultKind::PowerLoss => self.lose_power(),
+            FaultKind::ServerPause => self.server.paused_until = self.time + much % (3 * keepalive_us),
+            FaultKind::ServerStop => {
+                if self.disk.full {
+                    return false;
+                }
+                self.stop_server();
+            }
+            FaultKind::ClientPause => {
+                self.clients[client].paused_until = self.time + much % (3 * keepalive_us);
+            }
+            FaultKind::ClientCrash => self.crash_client(client),
+            FaultKind::ClockJump => {
+                let us = much % (4 * keepalive_us);
+                match dice % 3 {
+                    0 => self.server.clock.jump(us),
+                    _ => self.clients[client].clock.jump(us),
+                }
+            }
+            FaultKind::SyncFails => (self.trouble.sync_fails, self.trouble.excuses_stop) = (true, true),
+            FaultKind::WriteFails => (self.trouble.write_fails, self.trouble.excuses_stop) = (true, true),
+            FaultKind::InstallFails => (self.trouble.install_fails, self.trouble.excuses_stop) = (true, true),
+            FaultKind::ReadFails => (self.trouble.read_fails, self.trouble.excuses_stop) = (true, true),
+            FaultKind::ReadFlips => (self.trouble.read_flips, self.trouble.excuses_stop) = (true, true),
+            FaultKind::DiskFull => {
+                (self.disk.full, self.trouble.excuses_stop) = (true, true);
+                self.trouble.full_until = self.time + much % 500_000;
+            }
+            FaultKind::LogFlips => {
+                let Self { server, disk, random, .. } = self;
+                let flipped = server.running.as_ref().is_some_and(|r| r.log_flips(disk, random));
+                if !flipped {
+                    return false;
+                }
+                self.lose_power();
+            }
+            FaultKind::SlowDisk => self.trouble.slow_until = self.time + much % 200_000,
+        }
+        true
+    }
+
+    fn lose_power(&mut self) {
+        self.disk.lose(&mut self.random);
+        self.end_server("without power", false);
+    }
+
+    /// Everything works from now on, and whoever is down comes back.
+    pub(crate) fn heal(&mut self) {
+        self.phase = Phase::Healed;
+        let Trouble { excuses_stop, excuses_damage, .. } = self.trouble;
+        self.trouble = Trouble { excuses_stop, excuses_damage, ..Trouble::default() };
+        self.disk.full = false;
+        self.server.paused_until = 0;
+        for client in &mut self.clients {
+            client.paused_until = 0;
+        }
+        self.say(format_args!("everything works again"));
+        if !self.server.is_up() {
+            self.restart_soon();
+        }
+    }
+
+    /// Asks the server to store everything, as a clean stop does.
+    pub(crate) fn store_everything(&mut self) {
+        self.phase = Phase::Closing;
+        self.stop_server();
+    }
+
+    pub(super) fn read_page(&mut self, page: PageId) -> Result<Option<Vec<u8>>, String> {
+        if std::mem::take(&mut self.trouble.read_fails) {
+            return Err("a read failed".into());
+        }
+        let mut found = self.store.pages.get(&page).map(|bytes| bytes.to_vec());
+        if self.trouble.read_flips
+            && let Some(bytes) = &mut found
+        {
+            self.trouble.read_flips = false;
+            let i = self.random.below(bytes.len() as u64) as usize;
+            bytes[i] ^= 1 << self.random.below(8);
+        }
+        Ok(found)
+    }
+
+    pub(super) fn install(
+        &mut self,
+        pages: Vec<(PageId, Arc<Vec<u8>>)>,
+        checkpoint: Option<Checkpoint>,
+    ) {
+        let fails = std::mem::take(&mut self.trouble.install_fails);
+        if !fails || self.random.below(2) == 0 {
+            self.record.counts.installs += 1;
+            self.record.counts.checkpoints += checkpoint.is_some() as u64;
+            let without = self.plan.rule == Some(Rule::Runner(RunnerRule::CheckpointWithoutPages));
+            if !(without && checkpoint.is_some()) {
+                self.store.pages.extend(pages);
+            }
+            if let Some(c) = checkpoint {
+                if c.applied > self.truth.promised {
+                    let what = format!(
+                        "a state of {} is stored, and only {} is durable",
+                        c.applied, self.truth.promised
+                    );
+                    return self.blame(what);
+                }
+                self.store.checkpoint = Some(c);
+            }
+        }
+        let word = if fails { Err("the page store: a write failed".into()) } else { Ok(()) };
+        let us = self.random.below(200);
+        self.at(self.time + us, Event::Disk(self.server.life, DiskEvent::Installed(word)));
+    }
+}

@@ -1,0 +1,189 @@
+//! The log on the world's disk, laid out and read back by the real encoding.
+//!
+//! What the real one does with files and a thread is done here with the disk of the world; what stands where is decided
+//! by [`tercel_wire::log`]. The invariant is the same: what a sync confirmed is yielded by every later opening.
+
+use std::collections::VecDeque;
+
+use tercel_engine::random::Random;
+use tercel_wire::id::{SpaceId, Stamp};
+use tercel_wire::log::{
+    Chain, End, LogId, MARK_BYTES, Position, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader, Tail, Writer,
+};
+
+use super::disk::Disk;
+
+/// See the module.
+pub(super) struct Log {
+    writer: Writer,
+    /// The segments with records: their numbers, and the stamp before their first record.
+    used: VecDeque<(u64, Stamp)>,
+    segment_bytes: u32,
+    synced: bool,
+    /// The last mark that is durable: damage before it must be noticed.
+    vouched: Position,
+}
+
+/// A record that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Found {
+    pub stamp: Stamp,
+    pub kind: u8,
+    pub payload: Vec<u8>,
+}
+
+/// What an opening found.
+pub(super) struct Opened {
+    pub log: Log,
+    pub records: Vec<Found>,
+    pub is_torn: bool,
+}
+
+impl Log {
+    /// Makes the log of a new space.
+    pub(super) fn create(disk: &mut Disk, space: SpaceId, salt: u64, segment_bytes: u32) {
+        disk.create(1, segment_bytes);
+        let header = SegmentHeader::first(LogId { space, salt }, Stamp::ZERO, segment_bytes);
+        disk.write(1, 0, &header.encode());
+        disk.sync();
+    }
+
+    /// Opens it, repairs what a crash left, and gives every record from `from` on.
+    pub(super) fn open(
+        disk: &mut Disk,
+        space: SpaceId,
+        from: Stamp,
+        segment_bytes: u32,
+    ) -> Result<Opened, String> {
+        let numbers = disk.numbers();
+        let headers: Vec<_> = numbers.iter().map(|n| SegmentHeader::decode(&disk.read(*n))).collect();
+        let valid = headers.iter().take_while(|h| h.is_ok()).count();
+        let start = headers[..valid].iter().rposition(|h| h.is_ok_and(|h| h.stamp < from)).unwrap_or(0);
+        let mut scanner = Scanner::new(space);
+        let mut records = Vec::new();
+        for number in &numbers[start..] {
+            let bytes = disk.read(*number);
+            let mut reader = scanner.segment(*number, &bytes);
+            while let Some(record) = reader.next() {
+                if record.stamp >= from {
+                    let (stamp, kind) = (record.stamp, record.kind.get());
+                    records.push(Found { stamp, kind, payload: record.payload.to_vec() });
+                }
+            }
+        }
+        let (tail, is_torn) = match scanner.finish() {
+            End::Clean(tail) => (tail, false),
+            End::Torn(tail) => (tail, true),
+            End::Damage { position, flaw } => return Err(format!("{position}: {flaw}")),
+        };
+        let log = repair(disk, &numbers, tail, segment_bytes)?;
+        Ok(Opened { log, records, is_torn })
+    }
+
+    /// Writes records; if that fails, `Err` says why and some of them may be there.
+    pub(super) fn append(&mut self, disk: &mut Disk, records: &[u8]) -> Result<(), String> {
+        self.append_some(disk, records, usize::MAX)
+    }
+
+    /// Writes records up to so many bytes, as a write that fails would.
+    pub(super) fn append_some(
+        &mut self,
+        disk: &mut Disk,
+        records: &[u8],
+        bytes_max: usize,
+    ) -> Result<(), String> {
+        let mut writes: Vec<(Position, Vec<u8>)> = Vec::new();
+        let placed = self.writer.place(records, self.synced, |at, bytes| writes.push((at, bytes.to_vec())));
+        placed.map_err(|flaw| format!("the records do not continue the log: {flaw}"))?;
+        self.synced = false;
+        let mut left = bytes_max;
+        for (at, bytes) in writes {
+            if !disk.has(at.segment) && !disk.create(at.segment, self.segment_bytes) {
+                return Err("no space left for a segment".into());
+            }
+            if at.offset == 0
+                && let Ok(header) = SegmentHeader::decode(&bytes)
+            {
+                self.used.push_back((header.number, header.stamp));
+            }
+            let some = bytes.len().min(left);
+            disk.write(at.segment, at.offset as usize, &bytes[..some]);
+            left -= some;
+            if left == 0 {
+                return Err("a write failed".into());
+            }
+        }
+        Ok(())
+    }
+
+    /// What was appended is durable.
+    pub(super) fn sync(&mut self, disk: &mut Disk) {
+        disk.sync();
+        self.synced = true;
+        self.vouched = self.writer.tail().synced;
+        // One segment is prepared ahead, if there is room for it.
+        let next = self.writer.tail().position.segment + 1;
+        if !disk.has(next) {
+            disk.create(next, self.segment_bytes);
+        }
+    }
+
+    /// Lets whole segments of which every record is below `stamp` go; does nothing while something is not synced.
+    pub(super) fn truncate_below(&mut self, disk: &mut Disk, stamp: Stamp) {
+        while self.synced && self.used.get(1).is_some_and(|(_, first)| *first < stamp) {
+            if let Some((gone, _)) = self.used.pop_front() {
+                disk.remove(gone);
+            }
+        }
+    }
+
+    /// Whether the next segment could not be prepared.
+    pub(super) fn is_short(&self, disk: &Disk) -> bool {
+        disk.full && !disk.has(self.writer.tail().position.segment + 1)
+    }
+
+    /// The chain that the next record continues.
+    pub(super) fn chain(&self) -> Chain {
+        self.writer.tail().chain
+    }
+
+    /// Ends with a mark, as a clean stop does.
+    pub(super) fn close(&mut self, disk: &mut Disk) {
+        self.sync(disk);
+        let room = self.writer.room_bytes(0);
+        if room > MARK_BYTES as u64 && self.append(disk, &[]).is_ok() {
+            self.sync(disk);
+        }
+    }
+
+    /// Flips a bit that a mark vouches for; whether there is one.
+    pub(super) fn flip(&self, disk: &mut Disk, random: &mut Random) -> bool {
+        disk.flip(random, (self.vouched.segment, self.vouched.offset as usize))
+    }
+}
+
+/// Makes the disk be what the tail says.
+fn repair(disk: &mut Disk, numbers: &[u64], tail: Tail, segment_bytes: u32) -> Result<Log, String> {
+    let at = tail.position.segment;
+    let mut current = disk.read(at);
+    let header = SegmentHeader::decode(&current).map_err(|flaw| flaw.to_string())?;
+    current[tail.position.offset as usize..].fill(0);
+    let mut is_unused = true;
+    for number in numbers.iter().filter(|n| **n > at) {
+        let bytes = disk.read(*number);
+        is_unused &= bytes.len() == segment_bytes as usize && bytes.iter().all(|b| *b == 0);
+        if !is_unused {
+            disk.remove(*number);
+        }
+    }
+    disk.sync();
+    disk.replace(at, current);
+    let used = numbers.iter().filter(|n| **n <= at).filter_map(|n| {
+        let header = SegmentHeader::decode(&disk.read(*n)).ok()?;
+        Some((header.number, header.stamp))
+    });
+    let used = used.collect();
+    debug_assert!(tail.position.offset as usize >= SEGMENT_HEADER_BYTES);
+    let writer = Writer::new(header.log, tail, header.bytes, segment_bytes);
+    Ok(Log { writer, used, segment_bytes, synced: true, vouched: tail.synced })
+}
