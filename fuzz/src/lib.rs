@@ -1,0 +1,33 @@
+//! What the fuzzer does with its bytes: one module a target, each with a `run` that panics if something is wrong.
+//!
+//! The targets live in a library so that the corpora beside it can be replayed without a fuzzer, by `cargo test`: a
+//! finding, once mended, stays in the corpus and is a test from then on.
+//!
+//! | module | what must hold |
+//! |---|---|
+//! | [`frame`] | any stream is cut or refused; any body that can be read is written back as it was read |
+//! | [`record`] | a record that passes the check can be used and converted; one that does not does no harm |
+//! | [`page`] | what passes the check is whole, and makes the same page when it is made again |
+//! | [`log`] | of a damaged log comes only what was written, and never less than a sync confirmed unless it says so |
+//! | [`catalogue`] | any class is judged, kept and compared |
+//! | [`recovery`] | any log and any stored state are replayed or refused |
+//! | [`packages`] | any text is read or refused, however it arrives |
+//! | [`server`] | a server survives whatever is said to it |
+//! | [`script`] | whatever clients do and whatever befalls them, transactions are serializable and durable |
+
+pub mod catalogue;
+// It brings tests along that belong to the command.
+#[cfg(not(test))]
+mod debian;
+pub mod frame;
+pub mod log;
+#[cfg(not(test))]
+pub mod packages;
+pub mod page;
+pub mod record;
+pub mod recovery;
+pub mod script;
+pub mod server;
+pub mod shapes;
+#[path = "../../engine/tests/world/mod.rs"]
+mod world;

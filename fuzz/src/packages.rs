@@ -1,0 +1,45 @@
+//! Packages files, as the command reads them.
+
+use std::io::BufReader;
+
+use crate::debian::stanza::Stanzas;
+
+/// What a file says: for each stanza its name and what it depends on, and in the end what is wrong.
+type Said = (Vec<(String, Vec<String>)>, Option<String>);
+
+/// See the module.
+pub fn run(data: &[u8]) {
+    let whole = read(Stanzas::new(data));
+    assert_eq!(
+        read(Stanzas::new(BufReader::with_capacity(7, data))),
+        whole,
+        "it depends on how the text arrives"
+    );
+    for (name, depends) in &whole.0 {
+        for name in depends.iter().chain([name]) {
+            assert!((1..=255).contains(&name.len()) && name.is_ascii(), "{name:?}");
+        }
+        let mut once = depends.clone();
+        once.sort_unstable();
+        once.dedup();
+        assert_eq!(once.len(), depends.len(), "a name is given once");
+    }
+}
+
+fn read<R: std::io::BufRead>(mut stanzas: Stanzas<R>) -> Said {
+    let mut found = Vec::new();
+    let error = loop {
+        match stanzas.next() {
+            Ok(Some(stanza)) => {
+                let texts =
+                    [stanza.version, stanza.section, stanza.maintainer, stanza.homepage, stanza.description];
+                assert!(texts.iter().all(|t| !t.chars().any(|c| c < ' ' && c != '\t')), "{texts:?}");
+                found.push((stanza.name.to_owned(), stanza.depends().map(str::to_owned).collect()));
+            }
+            Ok(None) => break None,
+            Err(error) => break Some(error.to_string()),
+        }
+    };
+    assert!(matches!(stanzas.next(), Ok(None)), "the end is the end");
+    (found, error)
+}

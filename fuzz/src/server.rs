@@ -1,0 +1,207 @@
+//! A server with one honest client and a stranger who says anything, in frames that are well formed.
+//!
+//! The stranger may write what it likes where the protocol lets it; but the server goes on, and what it logged it can
+//! replay.
+
+use arbitrary::{Arbitrary, Result, Unstructured};
+use tercel_derive::Object;
+use tercel_engine::server::{Conn, Input, ServerConfig};
+use tercel_wire::class;
+use tercel_wire::frame::{Header, Kind};
+use tercel_wire::id::{ClassId, ClientId, Epoch, OpId, Oref, PageId, SpaceId, Stamp};
+use tercel_wire::message::*;
+use tercel_wire::record::{List, Ref, Text};
+
+use crate::shapes;
+use crate::world::World;
+
+#[derive(Object, Debug, Clone, PartialEq)]
+#[object(crate = "tercel_engine")]
+struct Thing {
+    count: u64,
+    text: Text,
+    others: List<Ref<Thing>>,
+}
+
+/// Far from the numbers that the world gives.
+const STRANGERS: [Conn; 2] = [Conn(1 << 40), Conn((1 << 40) + 1)];
+const STEPS_MAX: usize = 60;
+
+/// See the module.
+pub fn run(data: &[u8]) {
+    let _ = try_run(&mut Unstructured::new(data));
+}
+
+fn try_run(u: &mut Unstructured<'_>) -> Result<()> {
+    let config = ServerConfig { mob_bytes: 48 << 10, cache_bytes: 32 << 10, ..ServerConfig::default() };
+    let w = World::new(1, 1, config);
+    w.lock().patience = 300;
+    let thing = Thing { count: 1, text: "x".repeat(100).into(), others: List::default() };
+    let made = w.run(0, |tx| {
+        let all: Vec<Ref<Thing>> =
+            (0..10).map(|_| tx.create(&thing)).collect::<std::result::Result<_, _>>()?;
+        tx.set_root("things", all[0])?;
+        Ok(all)
+    });
+    let things = made.expect("a fresh space has room");
+    w.settle();
+    STRANGERS.into_iter().for_each(|conn| w.lock().server_takes(Input::Connected(conn)));
+    for _ in 0..STEPS_MAX {
+        if u.is_empty() {
+            break;
+        }
+        let conn = *u.choose(&STRANGERS)?;
+        match u.int_in_range(0..=15)? {
+            0 => w.settle(),
+            1 => w.pass_ms(u64::from(u.arbitrary::<u8>()?) * 40),
+            2 => {
+                w.lock().server_takes(Input::Disconnected(conn));
+                w.lock().server_takes(Input::Connected(conn));
+            }
+            3 => {
+                // Whatever the stranger did to them, asking does no harm.
+                let r = *u.choose(&things)?;
+                let _ = w.run(0, |tx| tx.edit(r)?.set_count(tx.get(r)?.count() + 1));
+            }
+            4 => w.lock().server_takes(Input::DiskFull(u.arbitrary()?)),
+            5 => {
+                let kept = u.int_in_range(0..=2)?;
+                let mut inner = w.lock();
+                inner.crash(kept);
+                inner.start();
+                STRANGERS.into_iter().for_each(|conn| inner.server_takes(Input::Connected(conn)));
+            }
+            _ => {
+                let epoch = w.lock().server.as_ref().map_or(Epoch(0), |s| s.epoch());
+                let (kind, body) = message(u, epoch)?;
+                let mut header = Header::new(kind, u.int_in_range(0..=3)?);
+                header.body_bytes = body.len() as u32;
+                w.lock().server_takes(Input::Frame(conn, header, &body));
+            }
+        }
+    }
+    w.lock().server_takes(Input::DiskFull(false));
+    w.settle();
+    // What was logged is replayed, and the honest client goes on with what there is.
+    w.crash();
+    w.restart();
+    w.settle();
+    let _ = w.run(0, |tx| tx.root::<Thing>("things"));
+    Ok(())
+}
+
+fn message(u: &mut Unstructured<'_>, epoch: Epoch) -> Result<(Kind, Vec<u8>)> {
+    let mut body = Vec::new();
+    let kind = match u.int_in_range(0..=13)? {
+        0 => {
+            let kinds =
+                [Kind::Ack, Kind::Catalogue, Kind::Ping, Kind::Stat, Kind::Bye, Kind::Welcome, Kind::Page];
+            return Ok((*u.choose(&kinds)?, u.bytes(u.len().min(9))?.to_vec()));
+        }
+        1 => {
+            let kinds = [Kind::Hello, Kind::Fetch, Kind::Commit, Kind::Part, Kind::Define, Kind::Unsubscribe];
+            return Ok((*u.choose(&kinds)?, u.bytes(u.len().min(60))?.to_vec()));
+        }
+        2 | 3 => {
+            let resume = if u.arbitrary()? {
+                let (epoch, watermark) = (Epoch(u.int_in_range(0..=3)?), Stamp(u.int_in_range(0..=40)?));
+                Some(Resume { epoch, watermark, pages: pages(u)? })
+            } else {
+                None
+            };
+            let (client, connection) = (ClientId(u.int_in_range(0..=2)?), u.int_in_range(0..=3)?);
+            let space = SpaceId(*u.choose(&[0, 77, 5])?);
+            Hello { client, connection, version_min: 1, version_max: 1, space, resume }.encode(&mut body);
+            Kind::Hello
+        }
+        4 => {
+            Fetch { page: page(u)?, fetch: u.arbitrary()? }.encode(&mut body);
+            Kind::Fetch
+        }
+        5 => {
+            Unsubscribe { pages: pages(u)? }.encode(&mut body);
+            Kind::Unsubscribe
+        }
+        6 => {
+            Lease { pages: u.arbitrary()? }.encode(&mut body);
+            Kind::Lease
+        }
+        7 => {
+            shapes::layout(u, 2)?.encode(&mut body);
+            Kind::Define
+        }
+        8 => {
+            Resolve { op: op(u, epoch)? }.encode(&mut body);
+            Kind::Resolve
+        }
+        9 => {
+            let (op, index) = (op(u, epoch)?, u.int_in_range(0..=2)?);
+            let bytes = effects(u)?;
+            let cut = u.int_in_range(0..=bytes.len())?;
+            Part { op, index, bytes: &bytes[..cut] }.encode(&mut body);
+            Kind::Part
+        }
+        _ => {
+            let (op, parts) = (op(u, epoch)?, *u.choose(&[0, 0, 0, 1, 9])?);
+            let bytes = effects(u)?;
+            Commit { op, parts, bytes: &bytes }.encode(&mut body);
+            Kind::Commit
+        }
+    };
+    Ok((kind, body))
+}
+
+fn effects(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
+    let objects: Vec<Vec<u8>> = (0..u.int_in_range(0..=3)?).map(|_| object(u)).collect::<Result<_>>()?;
+    let reads = (0..u.int_in_range(0..=3)?).map(|_| oref(u)).collect::<Result<_>>()?;
+    let mut writes = Vec::new();
+    for object in &objects {
+        writes.push(Write { oref: oref(u)?, new: u.arbitrary()?, object });
+    }
+    let base = if u.ratio(1, 4)? { u.arbitrary()? } else { u.int_in_range(0..=40)? };
+    let mut bytes = Vec::new();
+    Effects { base: Stamp(base), reads, writes }.encode(&mut bytes);
+    Ok(bytes)
+}
+
+/// An object of a class that there may be, with a body that may be its.
+fn object(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
+    let class =
+        *u.choose(&[class::ROOT, class::FORWARD, class::CHUNK_NODE, ClassId(16), ClassId(17), ClassId(99)])?;
+    let mut bytes = [class.0.to_le_bytes(), [0, 0]].concat();
+    let words = *u.choose(&[1, 2, 4, 5, 20, 600])?;
+    for _ in 0..words {
+        let word: u32 = match u.int_in_range(0..=3)? {
+            0 => oref(u)?.raw(),
+            1 => u.int_in_range(0..=40)?,
+            _ => 0,
+        };
+        bytes.extend(word.to_le_bytes());
+    }
+    Ok(bytes)
+}
+
+fn op(u: &mut Unstructured<'_>, epoch: Epoch) -> Result<OpId> {
+    let epoch = if u.ratio(1, 6)? { Epoch(u.arbitrary()?) } else { epoch };
+    Ok(OpId {
+        client: ClientId(u.int_in_range(0..=2)?),
+        slot: u.int_in_range(0..=2)?,
+        seq: u.int_in_range(1..=6)?,
+        epoch,
+    })
+}
+
+fn page(u: &mut Unstructured<'_>) -> Result<PageId> {
+    let n =
+        if u.ratio(1, 8)? { u32::arbitrary(u)? % PageId::MAX.get() + 1 } else { u.int_in_range(1..=140)? };
+    Ok(PageId::new(n).expect("a page"))
+}
+
+fn pages(u: &mut Unstructured<'_>) -> Result<Vec<(PageId, u32)>> {
+    (0..u.int_in_range(0..=3)?).map(|_| Ok((page(u)?, u.arbitrary()?))).collect()
+}
+
+fn oref(u: &mut Unstructured<'_>) -> Result<Oref> {
+    let slot = if u.ratio(1, 8)? { u.int_in_range(0..=511)? } else { u.int_in_range(0..=12)? };
+    Ok(Oref::new(page(u)?, slot).expect("a slot below 512"))
+}

@@ -1,0 +1,59 @@
+//! Classes out of the fuzzer's bytes.
+
+use arbitrary::{Result, Unstructured};
+use tercel_wire::layout::{Layout, Shape};
+use tercel_wire::schema::Scalar;
+
+const SCALARS: [Scalar; 11] = [
+    Scalar::U8,
+    Scalar::U16,
+    Scalar::U32,
+    Scalar::U64,
+    Scalar::I8,
+    Scalar::I16,
+    Scalar::I32,
+    Scalar::I64,
+    Scalar::F32,
+    Scalar::F64,
+    Scalar::Bool,
+];
+
+/// A class of up to seven fields, admissible or not.
+pub fn layout(u: &mut Unstructured<'_>, depth: usize) -> Result<Layout> {
+    let fields = (0..u.int_in_range(0..=7)?)
+        .map(|i| Ok((format!("f{}", u.int_in_range(0..=9)? * 10 + i), shape(u, depth)?)))
+        .collect::<Result<_>>()?;
+    Ok(Layout::new("C".into(), fields))
+}
+
+/// The same class later: fields dropped, added, moved, widened.
+pub fn changed(u: &mut Unstructured<'_>, old: &Layout) -> Result<Layout> {
+    let mut fields = Vec::new();
+    for place in old.places() {
+        match u.int_in_range(0..=5)? {
+            0 => {}
+            1 => fields.push((place.name.clone(), shape(u, 0)?)),
+            2 => fields.insert(0, (place.name.clone(), place.shape.clone())),
+            3 => {
+                fields.push((format!("new{}", fields.len()), shape(u, 1)?));
+                fields.push((place.name.clone(), place.shape.clone()));
+            }
+            _ => fields.push((place.name.clone(), place.shape.clone())),
+        }
+    }
+    Ok(Layout::new("C".into(), fields))
+}
+
+fn shape(u: &mut Unstructured<'_>, depth: usize) -> Result<Shape> {
+    let simple = if depth == 0 { 4 } else { 7 };
+    Ok(match u.int_in_range(0..=simple)? {
+        0 => Shape::Scalar(*u.choose(&SCALARS)?),
+        1 => Shape::Array(*u.choose(&SCALARS)?, u.int_in_range(0..=5)?),
+        2 => Shape::Text,
+        3 => Shape::Bytes,
+        4 => Shape::Ref(u.choose(&["", "C", "D"])?.to_string()),
+        5 => Shape::List(Box::new(shape(u, depth - 1)?)),
+        6 => Shape::Option(Box::new(shape(u, depth - 1)?)),
+        _ => Shape::Record(Box::new(layout(u, depth - 1)?)),
+    })
+}
