@@ -36,6 +36,8 @@ pub enum Command {
     Check(Check),
     /// Measure against the physical limit in the same run
     Bench(Bench),
+    /// Work on a server that is killed again and again, and prove that nothing was lost
+    Soak(Soak),
 }
 
 /// Which space to use.
@@ -219,6 +221,46 @@ pub struct Bench {
     /// Suite idle: how many connections do nothing
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub connections: usize,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tercel soak --seconds 10 --clients 8 --kill-every 2
+  tercel soak --seconds 120 --clients 32 --kill-every 2 --json
+  tercel soak --seconds 60 --fill 1G --dir /var/tmp/soak --history soak.json")]
+pub struct Soak {
+    /// How long
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    pub seconds: u64,
+    /// How many clients, each with a connection and a cache of its own
+    #[arg(long, value_name = "M", default_value_t = 16, value_parser = clients)]
+    pub clients: usize,
+    /// Seconds between two kills of the server
+    #[arg(long, value_name = "S", default_value_t = 2.0)]
+    pub kill_every: f64,
+    /// Fill the store with so many bytes first, such as 1G
+    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "0")]
+    pub fill: usize,
+    /// What the clients want and when roads are cut follows from this
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Where to put the data; else a directory that is removed at the end
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Write the history, for the checkers to read again
+    #[arg(long, value_name = "FILE")]
+    pub history: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A number of clients.
+fn clients(s: &str) -> Result<usize, String> {
+    match s.parse() {
+        Ok(n @ 1..=1000) => Ok(n),
+        _ => Err(format!("`{s}` is not a number of clients from 1 to 1000")),
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -18,6 +18,7 @@ mod check;
 mod demo;
 mod import;
 mod query;
+mod soak;
 
 use clap::Parser;
 
@@ -35,6 +36,7 @@ fn main() -> std::process::ExitCode {
         Command::Inspect(a) => inspect::run(&a),
         Command::Check(a) => check::run(&a, &term),
         Command::Bench(a) => bench::command(&a),
+        Command::Soak(a) => soak::run(&a, &term),
     };
     match result {
         Ok(code) => code,

@@ -1,0 +1,188 @@
+//! `tercel soak`: real work on a server process that is killed again and again, and a proof that nothing was lost.
+//!
+//! Clients in this process move money, append to lists and fill a map, half of them through a proxy that cuts connections.
+//! Every few seconds the server gets SIGKILL and is started again on its directory. Everything that the clients did and
+//! saw is recorded, and in the end the checkers of `tercel-verify` go through it with what a fresh client finds.
+//!
+//! | module | its noun |
+//! |---|---|
+//! | `space` | the objects, and how they are made and read out |
+//! | `worker` | a client: what it does and records |
+//! | `proxy` | a road that is cut now and then |
+//! | `report` | the verdict |
+
+mod proxy;
+mod report;
+mod space;
+mod worker;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tercel::{Address, Client, ClientConfig};
+use tercel_verify::{History, Kind, View};
+
+use crate::args;
+use crate::demo::ServerProcess;
+use crate::fail::{Failure, Outcome};
+use crate::term::Term;
+use proxy::Proxy;
+use report::{Restart, Run};
+use space::Space;
+use worker::{Record, Worker};
+
+/// What all threads of a run share.
+struct Shared {
+    /// The one clock.
+    begun: Instant,
+    stop: AtomicBool,
+    /// Clients that still work, and the last commit that one of them was told of.
+    working: AtomicUsize,
+    last_stamp: AtomicU64,
+    space: Space,
+}
+
+impl Shared {
+    fn now_us(&self) -> u64 {
+        self.begun.elapsed().as_micros() as u64
+    }
+}
+
+pub fn run(args: &args::Soak, term: &Term) -> Outcome {
+    let dir = Dir::new(args.dir.clone())?;
+    let server = ServerProcess::start(&dir.path.join("space"), None)?;
+    let address = server.address().clone();
+    let first = client(&address)?;
+    if args.fill > 0 && !args.json {
+        say!("filling the store with {} MB", args.fill >> 20);
+    }
+    let space = Space::make(&first, args.clients, args.fill as u64, term)?;
+    drop(first);
+    let shared = Shared {
+        begun: Instant::now(),
+        stop: AtomicBool::new(false),
+        working: AtomicUsize::new(args.clients),
+        last_stamp: AtomicU64::new(0),
+        space,
+    };
+    let proxy = Proxy::start(&address, args.seed)?;
+    let (records, restarts) = thread::scope(|scope| {
+        let workers: Vec<_> = (0..args.clients)
+            .map(|i| {
+                let road = if i % 2 == 0 { proxy.address() } else { address.clone() };
+                let worker = Worker::new(&shared, i, args.seed);
+                scope.spawn(move || worker.run(&road))
+            })
+            .collect();
+        let restarts = reign(args, &shared, server, &dir, term);
+        // Without a server nobody would come to an end by himself: each gives up at its own time-out.
+        shared.stop.store(true, Ordering::Release);
+        let records: Vec<Record> = workers.into_iter().filter_map(|w| w.join().ok()).collect();
+        (records, restarts)
+    });
+    let cuts = proxy.stop();
+    let (restarts, server) = restarts?;
+    if records.len() < args.clients {
+        return Err(Failure::new("a client of the soak panicked; what it said stands above"));
+    }
+    let last = client(server.address())?;
+    let ending = shared.space.read(&last)?;
+    drop(last);
+    let mut history = History {
+        about: format!(
+            "tercel soak --seconds {} --clients {} --kill-every {} --seed {}",
+            args.seconds, args.clients, args.kill_every, args.seed
+        ),
+        ..History::default()
+    };
+    history.views.push(View { who: "a fresh client".into(), kind: Kind::Server, objects: ending.versions() });
+    let mut run = Run::new(args, restarts, cuts, &ending, shared.space.total());
+    for record in records {
+        run.add(&record);
+        history.transactions.extend(record.transactions);
+        history.views.extend(record.view);
+    }
+    run.judge(&history, &ending);
+    server.stop()?;
+    if let Some(path) = &args.history {
+        std::fs::write(path, history.to_json())?;
+    }
+    run.tell(args.json, term)
+}
+
+/// Lets the clients work, killing the server and starting it again, and leaves one that works.
+fn reign(
+    args: &args::Soak,
+    shared: &Shared,
+    mut server: ServerProcess,
+    dir: &Dir,
+    term: &Term,
+) -> Result<(Vec<Restart>, ServerProcess), Failure> {
+    let address = server.address().clone();
+    let bar = term.bar(args.seconds, "{msg:<22} {wide_bar:.cyan/dim} {elapsed}", "soak");
+    let end = Duration::from_secs(args.seconds);
+    let every = Duration::from_secs_f64(args.kill_every.max(0.1));
+    let mut restarts = Vec::new();
+    let mut next = every;
+    // A channel that nobody sends to is a clock that a signal handler could interrupt one day.
+    let (_never, clock) = mpsc::channel::<()>();
+    while shared.begun.elapsed() < end {
+        let until = next.min(end).saturating_sub(shared.begun.elapsed());
+        let _ = clock.recv_timeout(until);
+        bar.set_position(shared.begun.elapsed().as_secs());
+        bar.set_message("soak");
+        if shared.begun.elapsed() < next {
+            continue;
+        }
+        next += every;
+        let log_bytes = dir.log_bytes();
+        let killed_us = shared.now_us();
+        server.kill()?;
+        server = ServerProcess::start(&dir.path.join("space"), Some(&address))?;
+        restarts.push(Restart { killed_us, listening_us: shared.now_us(), log_bytes });
+    }
+    bar.finish_and_clear();
+    Ok((restarts, server))
+}
+
+fn client(address: &Address) -> Result<Client, Failure> {
+    Ok(Client::connect_with(address, ClientConfig { cache_bytes: 8 << 20, ..ClientConfig::default() })?)
+}
+
+/// Where the space is; removed at the end unless it was named.
+struct Dir {
+    path: PathBuf,
+    named: bool,
+}
+
+impl Dir {
+    fn new(named: Option<PathBuf>) -> Result<Dir, Failure> {
+        let dir = match named {
+            Some(path) => Dir { path, named: true },
+            None => {
+                let path = std::env::temp_dir().join(format!("tercel-soak-{}", std::process::id()));
+                Dir { path, named: false }
+            }
+        };
+        std::fs::create_dir_all(&dir.path)?;
+        Ok(dir)
+    }
+
+    /// Bytes of the log's segments.
+    fn log_bytes(&self) -> u64 {
+        let log = self.path.join("space").join("log");
+        let files = std::fs::read_dir(log).into_iter().flatten().flatten();
+        files.filter_map(|f| f.metadata().ok()).map(|m| m.len()).sum()
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        if !self.named {
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The objects of a soak: accounts, journals, a shelf, and ballast that makes the store large.
+//!
+//! Every object has the version that its last writer put there, a number that no other write of the run has, so that a
+//! read says whose write it saw.
+
+use std::collections::BTreeMap;
+
+use tercel::collections::Map;
+use tercel::{Bytes, Client, Error, List, Object, Ref};
+use tercel_verify::{Object as Id, Read, Value};
+
+use crate::fail::Failure;
+use crate::term::Term;
+
+/// Money.
+#[derive(Object)]
+pub struct Account {
+    /// Who wrote it.
+    pub version: u64,
+    /// How much.
+    pub cents: i64,
+}
+
+/// A list that is only appended to.
+#[derive(Object)]
+pub struct Journal {
+    /// Who wrote it.
+    pub version: u64,
+    /// The versions that it had, in order.
+    pub entries: List<u64>,
+}
+
+/// A place of the shelf.
+#[derive(Object)]
+pub struct Entry {
+    /// Who wrote it.
+    pub version: u64,
+}
+
+/// What makes the store large.
+#[derive(Object)]
+pub struct Ballast {
+    /// Who wrote it.
+    pub version: u64,
+    /// Nothing of interest.
+    pub bytes: Bytes,
+}
+
+/// What all clients know.
+pub struct Space {
+    pub accounts: Vec<Ref<Account>>,
+    pub journals: Vec<Ref<Journal>>,
+    pub shelf: Map<u64, Entry>,
+    pub ballast: Vec<Ref<Ballast>>,
+}
+
+/// What a client finds in the end.
+#[derive(Default)]
+pub struct Ending {
+    versions: BTreeMap<u64, u64>,
+    pub cents: i64,
+    /// Entries of all journals.
+    pub entries: Vec<u64>,
+}
+
+/// Keys of the shelf.
+pub const KEYS: u64 = 512;
+/// What each account has at first.
+const CENTS: i64 = 1_000;
+/// Bytes of an object of ballast, and objects made in one transaction.
+const BALLAST_BYTES: usize = 960;
+const BALLAST_BATCH: usize = 2_000;
+
+/// Names of objects in the history.
+pub fn account(i: usize) -> Id {
+    Id(i as u64)
+}
+pub fn journal(i: usize) -> Id {
+    Id(1_000_000 + i as u64)
+}
+pub fn place(key: u64) -> Id {
+    Id(2_000_000 + key)
+}
+pub fn ballast(i: usize) -> Id {
+    Id(3_000_000 + i as u64)
+}
+
+impl Space {
+    /// Makes it, for so many clients and with so many bytes of ballast.
+    pub fn make(client: &Client, clients: usize, fill_bytes: u64, term: &Term) -> Result<Space, Failure> {
+        let (accounts, journals, shelf) = client.run(|tx| {
+            let account = |_| tx.create(&Account { version: 0, cents: CENTS });
+            let journal = |_| tx.create(&Journal { version: 0, entries: List::default() });
+            Ok((
+                (0..4 * clients).map(account).collect::<Result<Vec<_>, Error>>()?,
+                (0..2 * clients).map(journal).collect::<Result<Vec<_>, Error>>()?,
+                Map::<u64, Entry>::create(tx)?,
+            ))
+        })?;
+        let wanted = fill_bytes as usize / BALLAST_BYTES;
+        let bar = term.bar(wanted as u64, crate::term::THINGS, "fill");
+        let mut ballast = Vec::with_capacity(wanted);
+        while ballast.len() < wanted {
+            let n = BALLAST_BATCH.min(wanted - ballast.len());
+            ballast.extend(client.run(|tx| {
+                let bytes = || Bytes(vec![0x5a; BALLAST_BYTES]);
+                let one = |_| tx.create(&Ballast { version: 0, bytes: bytes() });
+                (0..n).map(one).collect::<Result<Vec<_>, Error>>()
+            })?);
+            bar.set_position(ballast.len() as u64);
+        }
+        bar.finish_and_clear();
+        Ok(Space { accounts, journals, shelf, ballast })
+    }
+
+    /// The money that there must be.
+    pub fn total(&self) -> i64 {
+        CENTS * self.accounts.len() as i64
+    }
+
+    /// Reads all but the ballast.
+    pub fn read(&self, client: &Client) -> Result<Ending, Error> {
+        client.run(|tx| {
+            let mut ending = Ending::default();
+            for (i, r) in self.accounts.iter().enumerate() {
+                let a = tx.get(*r)?;
+                ending.cents += a.cents();
+                ending.versions.insert(account(i).0, a.version());
+            }
+            for (i, r) in self.journals.iter().enumerate() {
+                let j = tx.get(*r)?;
+                ending.entries.extend(j.entries()?);
+                ending.versions.insert(journal(i).0, j.version());
+            }
+            for entry in self.shelf.iter(tx) {
+                let (key, r) = entry?;
+                ending.versions.insert(place(key).0, tx.get(r)?.version());
+            }
+            Ok(ending)
+        })
+    }
+}
+
+impl Ending {
+    /// Which version each object has.
+    pub fn versions(&self) -> Vec<Read> {
+        self.versions.iter().map(|(&o, &v)| Read { object: Id(o), value: Value(v) }).collect()
+    }
+}
