@@ -31,8 +31,7 @@ fn nothing_is_lost_when_the_server_is_killed_again_and_again() {
     let write = history
         .transactions
         .iter_mut()
-        .filter(|t| matches!(t.outcome, tercel_verify::Outcome::Committed(_)) && !t.is_read_only())
-        .next_back()
+        .rfind(|t| matches!(t.outcome, tercel_verify::Outcome::Committed(_)) && !t.is_read_only())
         .unwrap();
     write.outcome = tercel_verify::Outcome::Committed(u64::MAX);
     assert!(!tercel_verify::check(&history).is_empty());

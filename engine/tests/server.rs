@@ -80,6 +80,14 @@ impl Hand {
         self.input(Input::Synced(self.last))
     }
 
+    /// Places are heard of when they are durable.
+    fn ask_places(&mut self, conn: Conn, pages: u16) -> Said {
+        let mut said = self.send(conn, Kind::Lease, |o| Lease { pages }.encode(o));
+        said.extend(self.sync());
+        said.retain(|s| matches!(s.1, Kind::Leased | Kind::Refused));
+        said
+    }
+
     fn send(&mut self, conn: Conn, kind: Kind, write: impl FnOnce(&mut Vec<u8>)) -> Said {
         let mut body = Vec::new();
         write(&mut body);
@@ -113,7 +121,7 @@ impl Hand {
     }
 
     fn lease(&mut self, conn: Conn) -> PageId {
-        let said = self.send(conn, Kind::Lease, |o| Lease { pages: 1 }.encode(o));
+        let said = self.ask_places(conn, 1);
         Leased::decode(&said[0].3).unwrap().pages[0]
     }
 
@@ -324,7 +332,7 @@ fn a_client_that_makes_nothing_in_its_pages_gets_no_more_of_them() {
     h.greet(A, 5, 1);
     let mut leased = 0;
     let refused = loop {
-        let said = h.send(A, Kind::Lease, |o| Lease { pages: 64 }.encode(o));
+        let said = h.ask_places(A, 64);
         match refused(&said) {
             Some(refused) => break refused,
             None => leased += Leased::decode(&said[0].3).unwrap().pages.len(),
@@ -345,12 +353,12 @@ fn a_client_that_fills_its_pages_gets_as_many_as_it_fills() {
     let object = object(class);
     let mut first = None;
     for _ in 0..LEASED_UNUSED_MAX / 64 {
-        let said = h.send(A, Kind::Lease, |o| Lease { pages: 64 }.encode(o));
+        let said = h.ask_places(A, 64);
         first = first.or(Some(Leased::decode(&said[0].3).unwrap().pages[0]));
     }
-    assert!(refused(&h.send(A, Kind::Lease, |o| Lease { pages: 64 }.encode(o))).is_some());
+    assert!(refused(&h.ask_places(A, 64)).is_some());
     h.commit(A, op(5, 1), &make(first.unwrap(), 0, &object));
-    let said = h.send(A, Kind::Lease, |o| Lease { pages: 64 }.encode(o));
+    let said = h.ask_places(A, 64);
     assert_eq!(Leased::decode(&said[0].3).unwrap().pages.len(), 2);
 }
 

@@ -9,6 +9,7 @@ use tercel_engine::server::ServerConfig;
 use tercel_engine::txn::{Isolation, Tx};
 use tercel_wire::id::OP_SLOTS_MAX;
 use tercel_wire::message::Outcome;
+use tercel_wire::page::PAGE_BYTES;
 use tercel_wire::record::{Ref, Text};
 use world::World;
 
@@ -97,6 +98,22 @@ fn many(w: &World, client: usize, n: usize, size: usize) -> Vec<Ref<Thing>> {
 }
 
 #[test]
+fn what_was_replaced_unread_is_read_back_also_where_the_cache_has_the_old_one() {
+    let w = world(1);
+    let all: Vec<Ref<Thing>> = (0..3).map(|i| make(&w, 0, &format!("r{i}"), i)).collect();
+    let port = w.thread(0);
+    let writer = Tx::begin(&port, Isolation::Serializable).unwrap();
+    writer.replace(all[1], &thing(9)).unwrap();
+    // Another transaction brings the old ones into the cache, where the first would find them.
+    let reader = Tx::begin(&port, Isolation::Serializable).unwrap();
+    let counts = |tx: &Tx<'_>| all.iter().map(|r| tx.get(*r).unwrap().count()).collect::<Vec<_>>();
+    assert_eq!(counts(&reader), [0, 1, 2]);
+    assert_eq!(counts(&writer), [0, 9, 2]);
+    writer.commit().unwrap();
+    assert_eq!(count(&w, 0, all[1]), 9);
+}
+
+#[test]
 fn two_that_change_the_same_conflict_and_the_second_runs_again() {
     let w = world(2);
     let r = make(&w, 0, "r", 1);
@@ -176,7 +193,7 @@ fn a_page_that_arrives_damaged_says_nothing_about_what_is_not_in_it() {
     let w = world(2).with_meanwhile(|w| {
         w.lock().hold.down = Some(1);
         w.settle();
-        w.lock().damage_down(1);
+        w.lock().damage_down(1, 1);
         w.lock().hold.down = None;
         w.settle();
     });
@@ -190,6 +207,48 @@ fn a_page_that_arrives_damaged_says_nothing_about_what_is_not_in_it() {
     assert!(matches!(seen, Err(Error::Corrupt(_))), "{seen:?}");
     w.lock().chaos.meanwhile = 0;
     assert_eq!(count(&w, 1, unborn), 5);
+}
+
+#[test]
+fn an_answer_about_another_page_ends_the_connection_and_not_the_hope() {
+    // The reply's body, which has no checksum but the page's own, begins with the page's number.
+    const BODY_BYTES: usize = 8 + PAGE_BYTES;
+    let w = world(2).with_meanwhile(|w| {
+        w.lock().hold.down = Some(1);
+        w.settle();
+        w.lock().damage_down(1, BODY_BYTES);
+        w.lock().hold.down = None;
+        w.lock().chaos.meanwhile = 0;
+        w.settle();
+    });
+    let r = make(&w, 0, "r", 5);
+    w.settle();
+    let connections = w.lock().clients[1].stats().connections;
+    w.lock().chaos.meanwhile = 1;
+    assert_eq!(w.run(1, |tx| Ok(tx.get(r)?.count())), Ok(5));
+    assert_eq!(w.lock().clients[1].stats().connections, connections + 1);
+}
+
+#[test]
+fn places_are_promised_only_once_it_is_durable_that_they_are() {
+    let w = world(1);
+    make(&w, 0, "r", 1);
+    let port = w.thread(0);
+    let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
+    w.cut(0);
+    w.settle();
+    // Were a place given out now, the crash would make the server forget it and give it out again, and the transaction
+    // would have two objects in it.
+    w.lock().hold.syncs = true;
+    w.lock().patience = 100;
+    assert_eq!(tx.create(&thing(7)).err(), Some(Error::Timeout(None)));
+    w.lock().crash(0);
+    w.lock().hold.syncs = false;
+    w.restart();
+    w.settle();
+    let (a, b) = (tx.create(&thing(8)).unwrap(), tx.create(&thing(9)).unwrap());
+    assert_ne!(a, b);
+    assert_eq!((tx.get(a).unwrap().count(), tx.get(b).unwrap().count()), (8, 9));
 }
 
 #[test]
@@ -542,6 +601,48 @@ fn a_page_that_was_read_before_it_was_stored_is_read_again() {
     w.settle();
     w.lock().hold.read_words = false;
     w.settle();
+    w.lock().patience = 10_000;
+    let fresh = w.add_client(5, 512 << 10);
+    for r in &all {
+        assert_eq!(count(&w, fresh, *r), 50);
+    }
+}
+
+#[test]
+fn a_page_that_nobody_waits_for_any_more_is_brought_up_to_date_all_the_same() {
+    let w = World::new(1, 2, small());
+    let all = many(&w, 0, 6, 600);
+    w.settle();
+    many(&w, 0, 20, 3_000);
+    w.settle();
+    // Changed, and the change on its way to the store.
+    w.run(0, |tx| all.iter().try_for_each(|r| set(tx, *r, 50))).unwrap();
+    w.lock().hold.installs = true;
+    w.lock().patience = 100;
+    let _ = w.run(0, |tx| {
+        (0..10)
+            .map(|i| tx.create(&Thing { text: "x".repeat(3_000).into(), ..thing(i) }))
+            .collect::<Result<Vec<_>, _>>()
+    });
+    // The server's own copies of the pages go, and the store is asked for them before the change is there.
+    for page in 20..60 {
+        w.lock().ask_for(1, page);
+        w.settle();
+    }
+    w.lock().hold.read_words = true;
+    for page in 1..8 {
+        w.lock().ask_for(1, page);
+        w.settle();
+    }
+    // Who asked goes; then the old pages come, then the word that the new ones are stored.
+    w.lock().hold.connects = true;
+    w.cut(1);
+    w.settle();
+    w.lock().hold.read_words = false;
+    w.settle();
+    w.lock().hold.installs = false;
+    w.settle();
+    w.lock().hold.connects = false;
     w.lock().patience = 10_000;
     let fresh = w.add_client(5, 512 << 10);
     for r in &all {

@@ -58,7 +58,6 @@ pub enum Rule {
     NobodyIsDoomed,
     LeaseNotLogged,
     AbsenceIsNoRead,
-    NoSessionGate,
     ReadOvertakenByInstall,
     CheckpointUnsynced,
     NothingFlaggedAtNewStart,

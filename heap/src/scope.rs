@@ -17,8 +17,8 @@ use tercel_wire::record::{Class, Ref};
 
 use crate::arena::{FRAME_BYTES, Object, Spot, USED};
 use crate::class::Typed;
-use crate::page;
 use crate::mutant::{Rule, dropped};
+use crate::page;
 use crate::protocol::{BUSY, load, pin, pin_again, unmoved, unpin, usable, watermark};
 use crate::shared::Shared;
 use crate::slot::{Cell, Mark, Slot, mark_of};
@@ -177,6 +177,12 @@ impl Scope {
     pub fn set_overlaid(&self, overlaid: bool) {
         self.overlaid.set(overlaid);
         self.expect();
+    }
+
+    /// Says that an object has a private copy although it was not read. From then on no hit tells that there is none,
+    /// also not one on an object that was not read before.
+    pub fn set_blind(&self) {
+        self.slot().moved.store(true, Ordering::Release);
     }
 
     /// Whether something that was read is obsolete and gone: the transaction cannot commit. What is obsolete but still

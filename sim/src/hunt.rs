@@ -65,15 +65,40 @@ pub fn line(variant: &Variant, caught: Option<&Catch>) -> String {
 pub const VARIANTS: &[Variant] = &[
     engine(EngineRule::WatermarkJumps, "1: the watermark jumps over news that were lost", 20, None),
     engine(EngineRule::WatermarkBeforeFlags, "1, 3: the watermark moves before the flags are set", 20, None),
-    engine(EngineRule::InstallBeforeWatermark, "2: a page is installed before the watermark has reached its stamp", 20, None),
+    engine(
+        EngineRule::InstallBeforeWatermark,
+        "2: a page is installed before the watermark has reached its stamp",
+        20,
+        None,
+    ),
     engine(EngineRule::NoCheckOnHit, "3: a hit does not look at the watermark", 20, None),
-    engine(EngineRule::CheckAtEndOnly, "3: only the end of a read-only transaction looks at what it read", 20, None),
-    engine(EngineRule::RecheckByEntry, "3: the re-check looks at the copies in the table now, not at those that were read", 20, None),
+    engine(
+        EngineRule::CheckAtEndOnly,
+        "3: only the end of a read-only transaction looks at what it read",
+        20,
+        None,
+    ),
+    engine(
+        EngineRule::RecheckByEntry,
+        "3: the re-check looks at the copies in the table now, not at those that were read",
+        20,
+        None,
+    ),
     engine(EngineRule::NoCertification, "5: nothing is certified", 20, None),
     engine(EngineRule::WritesCertifiedOnly, "5: only what is written is certified", 20, None),
-    engine(EngineRule::BaseIsWatermark, "5: the base of a commit is the newest watermark, unchecked", 20, None),
+    engine(
+        EngineRule::BaseIsWatermark,
+        "5: the base of a commit is the newest watermark, unchecked",
+        20,
+        None,
+    ),
     engine(EngineRule::ResumeWithoutPages, "9: a resumed session does not say which pages it has", 20, None),
-    engine(EngineRule::ResumePastHorizon, "9: a session resumes although the log no longer reaches so far back", 20, None),
+    engine(
+        EngineRule::ResumePastHorizon,
+        "9: a session resumes although the log no longer reaches so far back",
+        20,
+        None,
+    ),
     engine(EngineRule::FetchOutlivesConnection, "2: a fetch outlives its connection", 20, None),
     engine(EngineRule::InFlightNotCertified, "6: commits in flight are not certified against", 20, None),
     engine(EngineRule::NoFloor, "6: below the floor an unknown object passes", 20, None),
@@ -84,30 +109,74 @@ pub const VARIANTS: &[Variant] = &[
     engine(EngineRule::OwnNotInStream, "9: own commits are left out of the stream", 20, None),
     engine(EngineRule::OwnDoesNotFlag, "9: an own commit does not flag for the other threads", 20, None),
     engine(EngineRule::OwnShownAtSend, "9: own new versions are shown when they are sent", 20, None),
-    engine(EngineRule::OwnUnsubscribed, "10: own new versions are cached of pages that nobody hears of", 20, None),
+    engine(
+        EngineRule::OwnUnsubscribed,
+        "10: own new versions are cached of pages that nobody hears of",
+        20,
+        None,
+    ),
     engine(EngineRule::ReadSetDoesNotHold, "10: a read set does not hold its pages", 60, Some(crowded)),
-    engine(EngineRule::UnsubscribeWithFrame, "10: a page is given up with its frame, though objects of it stay", 20, None),
+    engine(
+        EngineRule::UnsubscribeWithFrame,
+        "10: a page is given up with its frame, though objects of it stay",
+        20,
+        None,
+    ),
     engine(EngineRule::SilentOverflow, "10: a full directory forgets a page and says nothing", 20, None),
     engine(EngineRule::UnsubscribeWithoutNumber, "10: giving a page up does not name the fetch", 20, None),
     engine(EngineRule::NoOperationTable, "11: there is no table of operations", 20, None),
     engine(EngineRule::VolatileOperationTable, "11: the table of operations is lost at a restart", 20, None),
     engine(EngineRule::RetryWithoutResolve, "11: a timeout is run again without asking", 20, None),
-    engine(EngineRule::ResolveDoesNotSpend, "11: \"not executed\" does not spend the id", 40, Some(impatient)),
-    engine(EngineRule::EvictedReturns, "11: a client that was forgotten goes on as if it were known", 60, Some(forgetful)),
+    engine(
+        EngineRule::ResolveDoesNotSpend,
+        "11: \"not executed\" does not spend the id",
+        40,
+        Some(impatient),
+    ),
+    engine(
+        EngineRule::EvictedReturns,
+        "11: a client that was forgotten goes on as if it were known",
+        60,
+        Some(forgetful),
+    ),
     engine(EngineRule::EvictedRetried, "11: an unknown outcome is run again", 60, Some(forgetful)),
     engine(EngineRule::PageWithoutStamp, "a page is stored without the stamp of its change", 20, None),
     engine(EngineRule::StagedInParts, "a transaction that came in parts is executed in part", 20, None),
     engine(EngineRule::FlagAtHomeOnly, "a flag does not follow an object that compaction moved", 20, None),
     engine(EngineRule::ForwardLost, "an object that outgrew its page leaves no word where it went", 20, None),
-    engine(EngineRule::ReadSetForgetsMoved, "5: what was read and has left its place is not certified", 30, Some(crowded)),
-    engine(EngineRule::NobodyIsDoomed, "3: who read what has left its place is not told", 30, Some(crowded)),
-    engine(EngineRule::LeaseNotLogged, "promised places are not logged and are promised again after a restart", 20, None),
+    engine(
+        EngineRule::ReadSetForgetsMoved,
+        "5: what was read and has left its place is not certified",
+        40,
+        None,
+    ),
+    engine(EngineRule::NobodyIsDoomed, "3: who read what has left its place is not told", 30, None),
+    engine(
+        EngineRule::LeaseNotLogged,
+        "promised places are not logged and are promised again after a restart",
+        20,
+        None,
+    ),
     engine(EngineRule::AbsenceIsNoRead, "2: that there is nothing does not count as read", 30, Some(births)),
-    engine(EngineRule::NoSessionGate, "1: a session does not wait for its own commit", 30, Some(torn_messages)),
-    engine(EngineRule::ReadOvertakenByInstall, "a page read before it was stored anew is believed", 60, Some(busy_store)),
+    engine(
+        EngineRule::ReadOvertakenByInstall,
+        "a page read before it was stored anew is believed",
+        60,
+        Some(busy_store),
+    ),
     engine(EngineRule::CheckpointUnsynced, "a state is stored before the log holds it", 20, None),
-    engine(EngineRule::NothingFlaggedAtNewStart, "9: a session that cannot resume keeps its copies", 20, None),
-    engine(EngineRule::InstalledUptoNow, "versions that came while a page was stored are taken for stored", 20, None),
+    engine(
+        EngineRule::NothingFlaggedAtNewStart,
+        "9: a session that cannot resume keeps its copies",
+        20,
+        None,
+    ),
+    engine(
+        EngineRule::InstalledUptoNow,
+        "versions that came while a page was stored are taken for stored",
+        20,
+        None,
+    ),
     runner(RunnerRule::FailedSyncIgnored, "a failed sync is taken for done", 20, None),
     runner(RunnerRule::SyncReportedEarly, "8: a sync is reported when it is begun", 20, None),
     runner(RunnerRule::ReplayFromLater, "recovery begins behind what the checkpoint says", 20, None),
@@ -118,16 +187,44 @@ pub const VARIANTS: &[Variant] = &[
 
 /// What cannot be dropped here, and why.
 pub const IMPOSSIBLE: &[(&str, &str)] = &[
-    ("2, invalidations that overtook a fetch are not kept", "on a connection that keeps its order the stream up to a reply's stamp is always before the reply, and later news come after it"),
-    ("2, a finished fetch is installed", "a connection delivers a reply once, and no call has the number of an earlier one"),
-    ("3, the snapshot is adopted after the re-check", "re-check and adoption are one step of the cache's only owner, so the watermark cannot move between them"),
+    (
+        "1, a session does not wait for its own commit",
+        "the news that tell a session of its commit are what moves its watermark there",
+    ),
+    (
+        "2, invalidations that overtook a fetch are not kept",
+        "on a connection that keeps its order the stream up to a reply's stamp is always before the reply, and later news come after it",
+    ),
+    (
+        "2, a finished fetch is installed",
+        "a connection delivers a reply once, and no call has the number of an earlier one",
+    ),
+    (
+        "3, the snapshot is adopted after the re-check",
+        "re-check and adoption are one step of the cache's only owner, so the watermark cannot move between them",
+    ),
     ("4, the end check of read-only transactions", "there is none: every hit checks"),
-    ("6, the floor is the recovered stamp", "only commits that were judged are logged and none is judged again at replay, so a higher floor refuses more and shows nothing"),
-    ("9, a flag is cleared when the outcome is \"not done\"", "flags come from the stream alone, and nothing clears one"),
-    ("10, a pin is not counted", "the frame of a view cannot be taken, which is a matter of memory and proved by the cache's own models"),
-    ("11, an id is not bound to the server's epoch", "a request is sent once, and its connection ends with the server's life"),
+    (
+        "6, the floor is the recovered stamp",
+        "only commits that were judged are logged and none is judged again at replay, so a higher floor refuses more and shows nothing",
+    ),
+    (
+        "9, a flag is cleared when the outcome is \"not done\"",
+        "flags come from the stream alone, and nothing clears one",
+    ),
+    (
+        "10, a pin is not counted",
+        "the frame of a view cannot be taken, which is a matter of memory and proved by the cache's own models",
+    ),
+    (
+        "11, an id is not bound to the server's epoch",
+        "a request is sent once, and its connection ends with the server's life",
+    ),
     ("a slot is reused before the mark", "no slot is ever reused"),
-    ("a redirect is not followed after compaction", "a moved object leaves none: its entry leads to the new place (see FlagAtHomeOnly)"),
+    (
+        "a redirect is not followed after compaction",
+        "a moved object leaves none: its entry leads to the new place (see FlagAtHomeOnly)",
+    ),
 ];
 
 const fn engine(
@@ -148,13 +245,16 @@ const fn runner(
     Variant { rule: Rule::Runner(rule), says, worlds_max, tune }
 }
 
-/// Far more objects than the cache holds, and transactions that read many of them slowly.
+/// Far more bytes than the cache holds, and transactions that read many of them slowly.
 fn crowded(plan: &mut Plan) {
-    plan.cells = 160;
-    plan.cache_bytes = 272 << 10;
+    plan.cells = 500;
+    plan.mob_bytes = 512 << 10;
+    plan.cache_bytes = 264 << 10;
     plan.threads = 3;
-    plan.think_us = 1_000;
-    plan.mix = [4, 0, 4, 8, 0, 0, 0, 0, 0, 0];
+    plan.think_us = 100;
+    plan.latency_us = 20;
+    plan.patience_us = 2_000_000;
+    plan.mix = [4, 0, 4, 6, 0, 0, 0, 0, 0, 0];
     plan.subscriptions = 1 << 20;
 }
 
@@ -169,17 +269,16 @@ fn forgetful(plan: &mut Plan) {
 
 /// Pages are stored and read all the time, through a page cache that holds few of them.
 fn busy_store(plan: &mut Plan) {
+    crowded(plan);
     plan.small = true;
-    plan.cells = 120;
-    plan.mob_bytes = 32 << 10;
+    plan.mob_bytes = 256 << 10;
     plan.images_bytes = 1;
-    plan.cache_bytes = 272 << 10;
-    plan.mix = [6, 0, 4, 6, 0, 0, 0, 0, 0, 0];
+    plan.sync_us = 4_000;
 }
 
 /// Commits wait for room and for pages, and their clients do not wait for them.
 fn impatient(plan: &mut Plan) {
-    plan.cells = 80;
+    plan.cells = 60;
     plan.mob_bytes = 32 << 10;
     plan.images_bytes = 1;
     plan.patience_us = 5_000;
@@ -191,11 +290,4 @@ fn impatient(plan: &mut Plan) {
 fn births(plan: &mut Plan) {
     plan.mix = [1, 0, 0, 0, 0, 0, 0, 12, 0, 0];
     plan.think_us = 1_000;
-}
-
-/// Verdicts come without the news before them, as if messages were torn between the two.
-fn torn_messages(plan: &mut Plan) {
-    plan.think_us = 20;
-    plan.mix = [8, 1, 0, 4, 0, 0, 0, 0, 0, 0];
-    plan.cells = 6;
 }

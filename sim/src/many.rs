@@ -96,7 +96,12 @@ impl Sum {
         let due = self.said.is_none_or(|at| at.elapsed() > SAY_EVERY);
         if due && std::io::stderr().is_terminal() {
             self.said = Some(Instant::now());
-            eprintln!("{} of {of} worlds, {} commits, {} failed", self.commits.len(), self.all.commits, self.failed.len());
+            eprintln!(
+                "{} of {of} worlds, {} commits, {} failed",
+                self.commits.len(),
+                self.all.commits,
+                self.failed.len()
+            );
         }
     }
 }

@@ -77,6 +77,7 @@ pub enum FaultKind {
     HalfOpen,
     Silence,
     Garble,
+    Repeat,
     ServerKill,
     PowerLoss,
     ServerPause,
@@ -96,11 +97,12 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [FaultKind; 19] = [
+    pub const ALL: [FaultKind; 20] = [
         FaultKind::Cut,
         FaultKind::HalfOpen,
         FaultKind::Silence,
         FaultKind::Garble,
+        FaultKind::Repeat,
         FaultKind::ServerKill,
         FaultKind::PowerLoss,
         FaultKind::ServerPause,
@@ -125,8 +127,11 @@ impl FaultKind {
             FaultKind::HalfOpen => "a connection is gone, and one end is never told",
             FaultKind::Silence => "nothing of a connection arrives for a while",
             FaultKind::Garble => "a bit of a message flips",
+            FaultKind::Repeat => "requests are sent once more, behind later ones",
             FaultKind::ServerKill => "the server's process is killed",
-            FaultKind::PowerLoss => "the server's machine loses its power and what was not synced, or pieces of it",
+            FaultKind::PowerLoss => {
+                "the server's machine loses its power and what was not synced, or pieces of it"
+            }
             FaultKind::ServerPause => "the server's process stands still for a while",
             FaultKind::ServerStop => "the server is stopped cleanly and started again",
             FaultKind::ClientPause => "a client's process stands still for a while",

@@ -89,7 +89,7 @@ const RUNNER: [RunnerRule; 6] = [
     RunnerRule::CheckpointWithoutPages,
 ];
 
-const ENGINE: [EngineRule; 45] = [
+const ENGINE: [EngineRule; 44] = [
     EngineRule::WatermarkJumps,
     EngineRule::WatermarkBeforeFlags,
     EngineRule::InstallBeforeWatermark,
@@ -130,7 +130,6 @@ const ENGINE: [EngineRule; 45] = [
     EngineRule::NobodyIsDoomed,
     EngineRule::LeaseNotLogged,
     EngineRule::AbsenceIsNoRead,
-    EngineRule::NoSessionGate,
     EngineRule::ReadOvertakenByInstall,
     EngineRule::CheckpointUnsynced,
     EngineRule::NothingFlaggedAtNewStart,

@@ -156,7 +156,9 @@ fn direct(stage: &Stage, plan: &Plan, ground: &Ground) {
         return stage.world().blame("a thread never comes to an end although everything works".into());
     }
     if !wait(stage, me, |world| world.is_level()) {
-        return stage.world().blame("a client never hears of the last commit although everything works".into());
+        return stage
+            .world()
+            .blame("a client never hears of the last commit although everything works".into());
     }
     look(stage, me, ground);
     if stage.world().is_over() {

@@ -57,8 +57,12 @@ impl Shrinking {
             }
             let size = kept.len().div_ceil(parts).max(1);
             let shorter = (0..kept.len()).step_by(size).find_map(|from| {
-                let rest: Vec<usize> =
-                    kept.iter().enumerate().filter(|(i, _)| !(from..from + size).contains(i)).map(|(_, k)| *k).collect();
+                let rest: Vec<usize> = kept
+                    .iter()
+                    .enumerate()
+                    .filter(|(i, _)| !(from..from + size).contains(i))
+                    .map(|(_, k)| *k)
+                    .collect();
                 self.takes(self.plan.keep(&rest)).then_some(())
             });
             if shorter.is_none() {
@@ -71,7 +75,11 @@ impl Shrinking {
     }
 
     fn fewer_hands(&mut self) {
-        while self.plan.threads > 1 && self.takes(Plan { threads: self.plan.threads - 1, ..self.plan.clone() }) {}
-        while self.plan.clients > 1 && self.takes(Plan { clients: self.plan.clients - 1, ..self.plan.clone() }) {}
+        while self.plan.threads > 1
+            && self.takes(Plan { threads: self.plan.threads - 1, ..self.plan.clone() })
+        {}
+        while self.plan.clients > 1
+            && self.takes(Plan { clients: self.plan.clients - 1, ..self.plan.clone() })
+        {}
     }
 }

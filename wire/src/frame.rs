@@ -231,11 +231,14 @@ pub fn encode(mut header: Header, body: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(body);
 }
 
+/// A frame, header and body, and the bytes behind it.
+pub type Framed<'a> = (Header, &'a [u8], &'a [u8]);
+
 /// Reads the frame that `bytes` begin with: header, body and what is behind it; none if it is not whole yet.
 ///
 /// # Errors
 /// As [`Deframer::next_frame`].
-pub fn split(bytes: &[u8]) -> Result<Option<(Header, &[u8], &[u8])>, FrameError> {
+pub fn split(bytes: &[u8]) -> Result<Option<Framed<'_>>, FrameError> {
     let Some((head, behind)) = bytes.split_first_chunk::<FRAME_BYTES>() else { return Ok(None) };
     let header = Header::decode(head)?;
     let Some((body, rest)) = behind.split_at_checked(header.body_bytes as usize) else { return Ok(None) };

@@ -149,6 +149,11 @@ impl Fetches {
             && self.subscribed.get(&page).is_some_and(|s| s.fetch >= fetch)
     }
 
+    /// Whether a fetch under way has this call.
+    fn is_call(&self, call: u64) -> bool {
+        self.outstanding.values().any(|o| o.call == call)
+    }
+
     /// Whether the page was empty when it was fetched last.
     pub(super) fn is_empty(&self, page: PageId) -> bool {
         self.subscribed.get(&page).is_some_and(|s| s.empty)
@@ -196,15 +201,20 @@ impl Client {
             self.settle_raw(page, reply.fetch.fetch);
             return Ok(());
         }
-        match self.fetches.outstanding.get_mut(&page) {
-            Some(o) if o.call == header.call && o.fetch == reply.fetch.fetch => {
-                if self.reader.watermark() < header.stamp && !dropped(Rule::InstallBeforeWatermark) {
-                    o.early = Some((header.stamp, reply.bytes.to_vec()));
-                    return Ok(());
-                }
-            }
-            // Not asked for on this connection, or answered before.
-            _ => return Ok(()),
+        let asked = self.fetches.outstanding.get_mut(&page);
+        let Some(o) = asked.filter(|o| o.call == header.call && o.fetch == reply.fetch.fetch) else {
+            return match self.fetches.is_call(header.call) {
+                // Who waits for that call would wait for ever.
+                true => Err(Error::Unavailable(format!(
+                    "the server answered a fetch with page {page}, which is another"
+                ))),
+                // Not asked for on this connection, or answered before.
+                false => Ok(()),
+            };
+        };
+        if self.reader.watermark() < header.stamp && !dropped(Rule::InstallBeforeWatermark) {
+            o.early = Some((header.stamp, reply.bytes.to_vec()));
+            return Ok(());
         }
         self.install(page, header.stamp, reply.bytes)
     }

@@ -240,7 +240,7 @@ impl Client {
         if now.since_us(self.last_heard) > 2 * self.keepalive_us {
             return Some(Err(Error::Unavailable("the server has been silent for two keepalives".into())));
         }
-        if self.reader.watermark() < self.acknowledged && !dropped(Rule::NoSessionGate) {
+        if self.reader.watermark() < self.acknowledged {
             return None;
         }
         Some(match self.reader.scope() {

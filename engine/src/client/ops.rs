@@ -253,7 +253,7 @@ impl Client {
     /// The answer, once it is there and the cache has caught up with it; the slot is then free again.
     pub(crate) fn outcome(&mut self, op: OpId) -> Option<Outcome> {
         match self.ops.busy(op)?.outcome? {
-            Outcome::Committed(stamp) if self.reader.watermark() < stamp && !dropped(Rule::NoSessionGate) => {
+            Outcome::Committed(stamp) if self.reader.watermark() < stamp => {
                 return None;
             }
             Outcome::Committed(stamp) => self.acknowledged = self.acknowledged.max(stamp),
@@ -266,7 +266,7 @@ impl Client {
     pub fn resolve(&mut self, _now: Now, op: OpId) -> Option<Outcome> {
         if let Some(outcome) = self.ops.answered.get(&op).copied() {
             if let Outcome::Committed(stamp) = outcome {
-                if self.reader.watermark() < stamp && !dropped(Rule::NoSessionGate) {
+                if self.reader.watermark() < stamp {
                     return None;
                 }
                 self.acknowledged = self.acknowledged.max(stamp);

@@ -103,6 +103,9 @@ impl Server {
         let failed = match checked {
             Ok(bytes) => {
                 self.images.put(page, bytes.map(Arc::new), true);
+                // What the buffer has for it is laid over now, whoever still waits: once an install that is under way is
+                // done, the buffer does not have it any more.
+                self.image(page);
                 None
             }
             Err(e) => Some(e),

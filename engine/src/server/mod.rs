@@ -35,7 +35,7 @@ use crate::time::Now;
 
 use commit::Parked;
 use install::Installing;
-use session::{Defining, Session};
+use session::{Defining, Leasing, Session};
 use spent::Spent;
 
 pub use recover::{Recovery, RecoveryError};
@@ -230,6 +230,8 @@ pub struct Server {
     spent: Spent,
     /// Classes that are ordered and not yet durable.
     defining: VecDeque<Defining>,
+    /// Places that are given out and not yet durably so: one request a session.
+    leasing: VecDeque<Leasing>,
     /// Reads under way and who waits for them.
     reading: Map<PageId, fetch::Reading>,
     parked: Map<u64, Parked>,

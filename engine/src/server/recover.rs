@@ -154,6 +154,7 @@ impl Recovery {
             directory: Default::default(),
             spent: Default::default(),
             defining: Default::default(),
+            leasing: Default::default(),
             reading: Default::default(),
             parked: Default::default(),
             parked_bytes: 0,

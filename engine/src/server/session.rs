@@ -50,6 +50,14 @@ pub(super) struct Defining {
     pub asked: Vec<(Conn, u64)>,
 }
 
+/// Places that are given out and not yet durably so, and who waits to hear of them.
+pub(super) struct Leasing {
+    stamp: Stamp,
+    conn: Conn,
+    call: u64,
+    pages: Vec<PageId>,
+}
+
 /// A transaction that is arriving in parts.
 pub(super) struct Staged {
     pub seq: u32,
@@ -97,6 +105,7 @@ impl Server {
         for reading in self.reading.values_mut() {
             reading.waiters.retain(|w| !w.is_of(conn));
         }
+        self.leasing.retain(|l| l.conn != conn);
         for defining in &mut self.defining {
             defining.asked.retain(|(c, _)| *c != conn);
         }
@@ -234,6 +243,12 @@ impl Server {
     }
 
     fn lease(&mut self, conn: Conn, call: u64, pages: u16, out: &mut Effects) {
+        if self.leasing.iter().any(|l| l.conn == conn) {
+            return self.refuse(conn, call, Reason::Full, "a client asks for places once at a time", out);
+        }
+        if self.disk_full {
+            return self.refuse(conn, call, Reason::Full, "the server's disk: make room there", out);
+        }
         self.lease_next = self.lease_next.max(self.state.next_page);
         let Some(session) = self.sessions.get_mut(&conn) else { return };
         let mut granted = Vec::new();
@@ -253,14 +268,28 @@ impl Server {
             session.unused += 1;
             granted.push(page);
         }
-        if !granted.is_empty() && !dropped(Rule::LeaseNotLogged) {
-            // A commit may refer to a place before anything is made in it. Were the page leased again after a restart,
-            // the reference would come to name another object.
-            self.order(&Entry::Lease(self.lease_next), None, out);
+        if granted.is_empty() || dropped(Rule::LeaseNotLogged) {
+            return self.leased(conn, call, granted, out);
         }
+        // A commit may refer to a place before anything is made in it, and a transaction may keep one over a crash. Were
+        // the page leased again after a restart, the reference would come to name another object; so nobody hears of a
+        // place before it is durable that it was given out.
+        let stamp = self.order(&Entry::Lease(self.lease_next), None, out);
+        self.leasing.push_back(Leasing { stamp, conn, call, pages: granted });
+    }
+
+    fn leased(&self, conn: Conn, call: u64, pages: Vec<PageId>, out: &mut Effects) {
         let mut body = Vec::new();
-        Leased { pages: granted }.encode(&mut body);
+        Leased { pages }.encode(&mut body);
         self.reply(conn, Kind::Leased, call, &body, out);
+    }
+
+    /// Tells of the leases that have become durable.
+    pub(super) fn show_leases(&mut self, out: &mut Effects) {
+        while self.leasing.front().is_some_and(|l| l.stamp <= self.visible) {
+            let Some(l) = self.leasing.pop_front() else { return };
+            self.leased(l.conn, l.call, l.pages, out);
+        }
     }
 
     fn define(&mut self, conn: Conn, call: u64, layout: Layout, out: &mut Effects) {
@@ -290,6 +319,9 @@ impl Server {
         if !self.fits_catalogue(id, &layout) {
             let text = "the space's classes would not fit into one message any more: define fewer, or with less text";
             return self.refuse(conn, call, Reason::Schema, text, out);
+        }
+        if self.disk_full {
+            return self.refuse(conn, call, Reason::Full, "the server's disk: make room there", out);
         }
         let stamp = self.order(&Entry::Define(id, layout), None, out);
         // Nobody hears of a number before it is durable: after a crash it could be given to another class, and who had

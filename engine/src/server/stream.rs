@@ -38,6 +38,7 @@ impl Server {
             self.stream_to(conn, out);
         }
         self.show_classes(out);
+        self.show_leases(out);
     }
 
     fn show_one(&mut self, flight: &Flight, told: &mut Vec<Conn>, out: &mut Effects) {

@@ -57,7 +57,9 @@ impl<'c> Tx<'c> {
     pub fn replace<T: Object>(&self, r: Ref<T>, value: &T) -> Result<(), Error> {
         let class = self.class_of::<T>()?.class;
         let object = self.encode(value, class)?;
-        self.put::<T>(r.oref(), object, None)
+        self.put::<T>(r.oref(), object, None)?;
+        self.scope.set_blind();
+        Ok(())
     }
 
     /// A private copy of the object, to change.

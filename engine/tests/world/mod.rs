@@ -365,10 +365,12 @@ impl Inner {
         self.send(client);
     }
 
-    /// Flips a bit of the last byte that is on its way to a client.
-    pub fn damage_down(&mut self, client: usize) {
-        if let Some(byte) = self.link_of(client).and_then(|at| self.links[at].down.last_mut()) {
-            *byte ^= 1;
+    /// Flips a bit of what is on its way to a client, so many bytes before the end.
+    pub fn damage_down(&mut self, client: usize, before_end: usize) {
+        let Some(at) = self.link_of(client) else { return };
+        let down = &mut self.links[at].down;
+        if let Some(i) = down.len().checked_sub(before_end) {
+            down[i] ^= 1;
         }
     }
 

@@ -6,8 +6,8 @@ use thiserror::Error;
 
 use super::{Full, State, Writer};
 use crate::arena::{FRAME_BYTES, Spot};
-use crate::page;
 use crate::mutant::{Rule, dropped};
+use crate::page;
 use crate::protocol::{INVALID, VALID, close, publish};
 use crate::sync::Ordering;
 

@@ -37,7 +37,8 @@ pub(crate) fn check(world: &World, ground: &Ground) -> (Vec<String>, Vec<View>) 
                     wrong.push(format!("page {id} has other objects than the log says"));
                 } else if due.stamp() != stored.stamp() {
                     let (due, stored) = (due.stamp(), stored.stamp());
-                    wrong.push(format!("page {id} says that it last changed at {stored}, the log says {due}"));
+                    wrong
+                        .push(format!("page {id} says that it last changed at {stored}, the log says {due}"));
                 }
             }
             _ => wrong.push(format!("page {id} cannot be read")),

@@ -33,7 +33,15 @@ const ATTEMPTS_MAX: u32 = 5;
 impl<'s> Worker<'s> {
     pub(crate) fn new(port: Seated<'s>, seed: u64, think_us: u64) -> Worker<'s> {
         let random = RefCell::new(Random::new(seed));
-        Worker { port, random, think_us, last: 0, requests: 0, known: kinds::Known::default(), unknown: Vec::new() }
+        Worker {
+            port,
+            random,
+            think_us,
+            last: 0,
+            requests: 0,
+            known: kinds::Known::default(),
+            unknown: Vec::new(),
+        }
     }
 
     /// Runs transactions until the world is healed.

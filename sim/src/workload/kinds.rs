@@ -100,7 +100,12 @@ fn read(
     think: &dyn Fn(),
 ) -> Result<(), Error> {
     let n = ground.cells.len();
-    let (first, count) = (r.below(n as u64) as usize, if r.below(3) == 0 { n } else { n.min(4) });
+    let first = r.below(n as u64) as usize;
+    let count = match r.below(4) {
+        0 => n,
+        1 => n.min(60),
+        _ => n.min(4),
+    };
     if r.below(2) == 0 {
         // Along the references that lead from one to the next.
         let (mut i, mut at) = (n - 1, ground.cells[n - 1]);

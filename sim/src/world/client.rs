@@ -7,8 +7,8 @@ use tercel_engine::time::Now;
 use tercel_heap::{Boxed, Config as HeapConfig, SeqCst, arena_bytes, heap};
 use tercel_wire::frame::{Deframer, Kind};
 use tercel_wire::id::SpaceId;
-use tercel_wire::page::Page;
 use tercel_wire::message::{Fetch, PageReply, Stream, Unsubscribe, Verdict};
+use tercel_wire::page::Page;
 
 use super::clock::Clock;
 use super::net::Arrival;
@@ -147,8 +147,15 @@ impl World {
         self.handle(client, Input::Connected);
     }
 
-    fn send_up(&mut self, client: usize, bytes: Vec<u8>) {
+    fn send_up(&mut self, client: usize, mut bytes: Vec<u8>) {
         let Some(conn) = self.clients[client].link else { return };
+        if let Some(link) = self.net.links.get_mut(&conn) {
+            let again = std::mem::take(&mut link.repeated);
+            if std::mem::take(&mut link.repeats) {
+                link.repeated = repeatable(&bytes);
+            }
+            bytes.extend(again);
+        }
         if self.trace.is_on() {
             let what = kinds(&bytes);
             self.say(format_args!("c{client} -> s  {what}"));
@@ -258,6 +265,20 @@ impl World {
     }
 }
 
+/// Those of some requests that may arrive more than once without harm.
+fn repeatable(bytes: &[u8]) -> Vec<u8> {
+    let mut deframer = Deframer::default();
+    deframer.push(bytes);
+    let mut out = Vec::new();
+    while let Ok(Some((header, body))) = deframer.next_frame() {
+        if matches!(header.kind, Kind::Commit | Kind::Resolve | Kind::Fetch | Kind::Unsubscribe | Kind::Ping)
+        {
+            tercel_wire::frame::encode(header, body, &mut out);
+        }
+    }
+    out
+}
+
 /// The frames that begin in some bytes, for people.
 pub(super) fn kinds(bytes: &[u8]) -> String {
     let mut deframer = Deframer::default();
@@ -268,7 +289,12 @@ pub(super) fn kinds(bytes: &[u8]) -> String {
             Kind::Fetch => Fetch::decode(body).map(|f| format!(" of page {}", f.page)),
             Kind::Page => PageReply::decode(body).map(|p| {
                 let what = match Page::parse(p.bytes, p.fetch.page) {
-                    Ok(page) => format!(", {} of {} slots as of {}", page.objects().count(), page.slots(), page.stamp()),
+                    Ok(page) => format!(
+                        ", {} of {} slots as of {}",
+                        page.objects().count(),
+                        page.slots(),
+                        page.stamp()
+                    ),
                     Err(_) => ", nothing".into(),
                 };
                 format!(" {}{what}", p.fetch.page)
@@ -278,9 +304,8 @@ pub(super) fn kinds(bytes: &[u8]) -> String {
                 let revoked = s.revoked.iter().map(|(page, _)| format!(", page {page} back"));
                 format!(" {}..{}:{}", s.from, s.to, changed.chain(revoked).collect::<String>())
             }),
-            Kind::Unsubscribe => Unsubscribe::decode(body).map(|u| {
-                u.pages.iter().map(|(page, _)| format!(" {page}")).collect()
-            }),
+            Kind::Unsubscribe => Unsubscribe::decode(body)
+                .map(|u| u.pages.iter().map(|(page, _)| format!(" {page}")).collect()),
             Kind::Verdict => Verdict::decode(body).map(|v| format!(" {:?}", v.outcome)),
             _ => Ok(String::new()),
         };

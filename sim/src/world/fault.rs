@@ -87,6 +87,10 @@ impl World {
                 // The client cannot tell where a page was damaged.
                 self.trouble.excuses_damage = true;
             }
+            FaultKind::Repeat => {
+                let Some(l) = link.and_then(|conn| self.net.links.get_mut(&conn)) else { return false };
+                l.repeats = true;
+            }
             FaultKind::ServerKill => self.end_server("killed", true),
             FaultKind::PowerLoss => self.lose_power(),
             FaultKind::ServerPause => self.server.paused_until = self.time + much % (3 * keepalive_us),
@@ -145,6 +149,14 @@ impl World {
             client.paused_until = 0;
         }
         self.say(format_args!("everything works again"));
+        for client in 0..self.clients.len() {
+            // A client whose very first answer was damaged takes the other end for a stranger, and gives up for good.
+            let machine = &self.clients[client].machine;
+            let gave_up = machine.epoch().0 == 0 && matches!(machine.availability(), Some(Err(_)));
+            if gave_up && self.trouble.excuses_damage {
+                self.crash_client(client);
+            }
+        }
         if !self.server.is_up() {
             self.restart_soon();
         }
@@ -171,11 +183,7 @@ impl World {
         Ok(found)
     }
 
-    pub(super) fn install(
-        &mut self,
-        pages: Vec<(PageId, Arc<Vec<u8>>)>,
-        checkpoint: Option<Checkpoint>,
-    ) {
+    pub(super) fn install(&mut self, pages: Vec<(PageId, Arc<Vec<u8>>)>, checkpoint: Option<Checkpoint>) {
         let fails = std::mem::take(&mut self.trouble.install_fails);
         if !fails || self.random.below(2) == 0 {
             self.record.counts.installs += 1;

@@ -158,7 +158,10 @@ impl Log {
 
     /// Flips a bit that a mark vouches for; whether there is one.
     pub(super) fn flip(&self, disk: &mut Disk, random: &mut Random) -> bool {
-        disk.flip(random, (self.vouched.segment, self.vouched.offset as usize))
+        // A mark that comes first in its segment was written with the segment's header and does not vouch for that.
+        let at = self.vouched.offset as usize;
+        let end = if at == SEGMENT_HEADER_BYTES { 0 } else { at };
+        disk.flip(random, (self.vouched.segment, end))
     }
 }
 

@@ -11,6 +11,7 @@ mod fault;
 mod log;
 mod net;
 mod server;
+mod start;
 mod truth;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -118,8 +119,7 @@ impl World {
     pub(crate) fn new(plan: Plan, trace: bool) -> World {
         let mut random = Random::new(plan.seed ^ 0x7e4c_e150_0000_0001);
         let server = ServerProcess::new(&mut random);
-        let clients =
-            (0..plan.clients).map(|i| ClientProcess::new(&plan, i as u64, &mut random)).collect();
+        let clients = (0..plan.clients).map(|i| ClientProcess::new(&plan, i as u64, &mut random)).collect();
         let actors = 1 + plan.clients * plan.threads;
         let mut world = World {
             record: Record::default(),

@@ -28,6 +28,9 @@ pub(super) struct Link {
     /// The next bytes are damaged.
     pub garbled: bool,
     /// Bytes leave and nobody will ever get them.
+    /// Requests that are sent once more with the next bytes; and whether the next requests will be.
+    pub repeated: Vec<u8>,
+    pub repeats: bool,
     pub up_lost: bool,
     pub down_lost: bool,
 }
@@ -53,6 +56,8 @@ impl Net {
             down_at: now,
             silent_until: 0,
             garbled: false,
+            repeated: Vec::new(),
+            repeats: false,
             up_lost: false,
             down_lost: false,
         };

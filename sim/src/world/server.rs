@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use tercel_engine::random::Random;
-use tercel_engine::server::{Conn, Effect, Effects, Input, Recovery, Server, ServerConfig};
+use tercel_engine::server::{Conn, Effect, Effects, Input, Server};
 use tercel_wire::frame::Deframer;
-use tercel_wire::id::{PageId, Stamp};
+use tercel_wire::id::Stamp;
 use tercel_wire::log::{Chain, Kind, encode_record};
 
 use super::client::kinds;
@@ -13,7 +13,7 @@ use super::clock::Clock;
 use super::disk::Disk;
 use super::log::Log;
 use super::net::Arrival;
-use super::{DiskEvent, Event, SPACE, World};
+use super::{DiskEvent, Event, World};
 use crate::rule::{Rule, RunnerRule};
 
 /// See the module.
@@ -23,24 +23,24 @@ pub(crate) struct ServerProcess {
     pub life: u32,
     pub(super) clock: Clock,
     pub(super) paused_until: u64,
-    is_restarting: bool,
+    pub(super) is_restarting: bool,
     /// It stops cleanly as soon as everything is stored.
     pub(super) is_stopping: bool,
 }
 
 /// What there is while the process runs.
 pub(super) struct Running {
-    machine: Server,
-    log: Log,
-    chain: Chain,
+    pub(super) machine: Server,
+    pub(super) log: Log,
+    pub(super) chain: Chain,
     /// Records encoded and not yet written.
-    records: Vec<u8>,
-    records_last: Stamp,
-    is_syncing: bool,
-    truncate: Option<Stamp>,
-    conns: BTreeMap<Conn, Deframer>,
-    timer: Option<u64>,
-    knows_full: bool,
+    pub(super) records: Vec<u8>,
+    pub(super) records_last: Stamp,
+    pub(super) is_syncing: bool,
+    pub(super) truncate: Option<Stamp>,
+    pub(super) conns: BTreeMap<Conn, Deframer>,
+    pub(super) timer: Option<u64>,
+    pub(super) knows_full: bool,
 }
 
 impl ServerProcess {
@@ -68,123 +68,6 @@ impl Running {
 }
 
 impl World {
-    pub(super) fn create_space(&mut self) {
-        let salt = self.random.next_u64();
-        Log::create(&mut self.disk, SPACE, salt, self.plan.segment_bytes);
-        self.start_server();
-    }
-
-    fn config(&self) -> ServerConfig {
-        ServerConfig {
-            mob_bytes: self.plan.mob_bytes,
-            cache_bytes: self.plan.images_bytes,
-            keepalive_ms: self.plan.keepalive_ms,
-            subscriptions_max: self.plan.subscriptions,
-        }
-    }
-
-    /// Opens and recovers, as a new process does. If that cannot be, another one tries later.
-    pub(super) fn start_server(&mut self) {
-        self.server.is_restarting = false;
-        if self.server.is_up() || self.is_over() {
-            return;
-        }
-        self.server.life += 1;
-        match self.recover() {
-            Ok((running, out)) => {
-                self.server.running = Some(running);
-                self.perform(out);
-            }
-            Err(Failed::Again(why)) => {
-                self.say(format_args!("s       does not start: {why}"));
-                self.restart_soon();
-            }
-            Err(Failed::Wrong(why)) => self.blame(format!("recovery: {why}")),
-        }
-    }
-
-    fn recover(&mut self) -> Result<(Running, Effects), Failed> {
-        let is_first = self.server.life == 1;
-        let stored_end = if is_first { 0 } else { PageId::MAX.get() };
-        let mut checkpoint = self.store.checkpoint.clone();
-        if self.plan.rule == Some(Rule::Runner(RunnerRule::ReplayFromLater))
-            && let Some(c) = &mut checkpoint
-        {
-            c.replay_from = Stamp(c.applied.0 + 1);
-        }
-        let wrong = |e: &dyn std::fmt::Display| Failed::Wrong(e.to_string());
-        let mut recovery =
-            Recovery::new(self.config(), SPACE, checkpoint.as_ref(), stored_end).map_err(|e| wrong(&e))?;
-        let from = recovery.replay_from();
-        let opened = match Log::open(&mut self.disk, SPACE, from, self.plan.segment_bytes) {
-            Ok(opened) => opened,
-            Err(why) if self.disk.mend() => {
-                self.record.counts.damage_found += 1;
-                return Err(Failed::Again(why));
-            }
-            Err(why) => return Err(Failed::Wrong(format!("the log is refused: {why}"))),
-        };
-        // A bit flipped where nobody needs it any more is not noticed, and must not be.
-        self.disk.mend();
-        self.truth.recovered(from, &opened.records).map_err(Failed::Wrong)?;
-        self.record.counts.torn += opened.is_torn as u64;
-        for r in &opened.records {
-            recovery.replay(r.stamp, r.kind, &r.payload).map_err(|e| wrong(&e))?;
-        }
-        let mut out = Effects::default();
-        let now = self.server.clock.now(self.time);
-        let mut machine = recovery.finish(now, &mut out).map_err(|e| wrong(&e))?;
-        let mut log = opened.log;
-        let (mut bytes, mut chain, mut last) = (Vec::new(), log.chain(), Stamp::ZERO);
-        for effect in out.list.drain(..) {
-            let Effect::Log { stamp, kind, payload } = effect else {
-                return Err(Failed::Wrong(format!("{effect:?} before the first sync")));
-            };
-            self.truth.append(stamp, kind, &payload).map_err(Failed::Wrong)?;
-            encode(&mut bytes, &mut chain, stamp, kind, &payload);
-            last = stamp;
-        }
-        let appended = log.append(&mut self.disk, &bytes);
-        let is_unlucky = !is_first && self.phase == super::Phase::Safety && self.random.below(16) == 0;
-        if let Err(why) = appended {
-            return Err(Failed::Again(why));
-        }
-        if is_unlucky {
-            self.disk.lose(&mut self.random);
-            return Err(Failed::Again("the power is lost again".into()));
-        }
-        log.sync(&mut self.disk);
-        self.truth.promised = last;
-        machine.handle(now, Input::Synced(last), &mut out);
-        self.say(format_args!(
-            "s       life {} begins at {last}, {} entries replayed from {from}{}",
-            machine.epoch().0,
-            opened.records.len(),
-            if opened.is_torn { ", a torn write cut off" } else { "" }
-        ));
-        let running = Running {
-            machine,
-            log,
-            chain,
-            records: Vec::new(),
-            records_last: last,
-            is_syncing: false,
-            truncate: None,
-            conns: BTreeMap::new(),
-            timer: None,
-            knows_full: false,
-        };
-        Ok((running, out))
-    }
-
-    pub(super) fn restart_soon(&mut self) {
-        if !self.server.is_restarting && self.phase != super::Phase::Closing {
-            self.server.is_restarting = true;
-            let us = 1_000 + self.random.below(RESTART_US_MAX);
-            self.at(self.time + us, Event::Restart);
-        }
-    }
-
     /// The process is gone. What it leaves on the disk is for the caller to say.
     pub(super) fn end_server(&mut self, why: &str, told: bool) {
         let Some(running) = self.server.running.take() else { return };
@@ -443,7 +326,8 @@ impl World {
             DiskEvent::Read(page) => {
                 let found = self.read_page(page);
                 // The word of a read is sometimes late: the page may have been stored anew meanwhile.
-                let us = self.disk_us() / 4 * if self.random.below(16) == 0 { 40 } else { 1 };
+                let late = if self.random.below(8) == 0 { 1 + self.random.below(32) } else { 1 };
+                let us = self.disk_us() / 4 * late;
                 self.at(self.time + us, Event::Disk(life, DiskEvent::ReadDone(page, found)));
             }
             DiskEvent::ReadDone(page, found) => self.server_takes(Input::Read(page, found)),
@@ -502,21 +386,10 @@ impl World {
     }
 }
 
-/// Why a server did not start.
-enum Failed {
-    /// As it must, for now.
-    Again(String),
-    /// Though nothing excuses it.
-    Wrong(String),
-}
-
-fn encode(out: &mut Vec<u8>, chain: &mut Chain, stamp: Stamp, kind: u8, payload: &[u8]) {
+pub(super) fn encode(out: &mut Vec<u8>, chain: &mut Chain, stamp: Stamp, kind: u8, payload: &[u8]) {
     let kind = Kind::new(kind).expect("entries have kinds");
     encode_record(out, chain, kind, stamp, payload).expect("entries are bounded");
 }
-
-/// How long a process is gone at most.
-const RESTART_US_MAX: u64 = 200_000;
 
 /// How long the word of a deed takes at most.
 const WORD_US_MAX: u64 = 100;

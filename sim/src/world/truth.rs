@@ -68,7 +68,8 @@ impl Truth {
             match Entry::decode(e.kind, &e.payload) {
                 Ok(Entry::Define(id, layout)) if cell::is_layout(&layout) => cell_classes.push(id),
                 Ok(Entry::Commit(c)) => {
-                    let writes = c.effects.writes.iter().filter_map(|w| cell::written(w.object, &cell_classes));
+                    let writes =
+                        c.effects.writes.iter().filter_map(|w| cell::written(w.object, &cell_classes));
                     let writes: Vec<Write> = writes.collect();
                     for w in &writes {
                         self.values.insert((w.object, w.value), e.stamp.0);

@@ -20,8 +20,14 @@ pub struct DataDir {
     path: PathBuf,
     space: Space,
     created: bool,
-    /// Holds the lock until it is closed.
-    _lock: File,
+    lock: File,
+}
+
+impl Drop for DataDir {
+    fn drop(&mut self) {
+        // Closing would not do while a child process that was just forked still has a copy of the descriptor.
+        let _ = flock(&self.lock, FlockOperation::Unlock);
+    }
 }
 
 /// What is fixed for a space when it is created. The file `space.toml`.
@@ -57,7 +63,7 @@ impl DataDir {
             check_format(path)?;
         }
         let space = Space::read(&path.join(SPACE_NAME))?;
-        Ok(DataDir { path: path.into(), space, created, _lock: lock })
+        Ok(DataDir { path: path.into(), space, created, lock })
     }
 
     /// The space in it.

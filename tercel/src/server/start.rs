@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, getrlimit};
 use tercel_engine::server::{
     Effect, Effects, Input, Recovery, Server as Machine, ServerConfig as MachineConfig,
 };
@@ -165,6 +166,7 @@ fn prepare(opened: Opened, listeners: Vec<std::os::fd::OwnedFd>, spin_us: u64) -
     let mut queue: EventQueue<Post> = EventQueue::open(EventsConfig {
         spin_us,
         write_bytes_max: SLOW_READER_BYTES,
+        sources_max: sources_max(),
         ..EventsConfig::default()
     })?;
     for fd in listeners {
@@ -187,6 +189,23 @@ fn prepare(opened: Opened, listeners: Vec<std::os::fd::OwnedFd>, spin_us: u64) -
     let store = Store::start(Box::new(opened.pages), opened.applied, handle)?;
     Ok(Loop::new(queue, opened.machine, log, chain, store, opened.dir, opened.out))
 }
+
+/// As many clients as the events' default allows, if so many descriptors are left beside the server's own: were clients to
+/// take all of them, no segment of the log could be opened any more, and nobody could commit.
+fn sources_max() -> usize {
+    let default = EventsConfig::default().sources_max;
+    match getrlimit(Resource::Nofile).current {
+        Some(limit) => (limit.saturating_sub(OWN_DESCRIPTORS) as usize).clamp(SOURCES_MIN, default),
+        None => default,
+    }
+}
+
+/// Descriptors of log, pages, directory, events and standard streams, several times over, for an embedding process has
+/// some of its own.
+const OWN_DESCRIPTORS: u64 = 64;
+
+/// With so few descriptors that not even these are left, accepting will meet the limit itself, and rest.
+const SOURCES_MIN: usize = 16;
 
 /// Unsent bytes at which a client that does not read is cut off.
 const SLOW_READER_BYTES: usize = 16 << 20;

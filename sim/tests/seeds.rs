@@ -1,0 +1,46 @@
+//! Some hundreds of worlds: in each of them nothing wrong is seen, and in the end everything comes to rest.
+//!
+//! `cargo run --release -p tercel-sim -- --seeds 0..2000` runs as many as one likes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tercel_sim::{Plan, run};
+
+/// Some tens of seconds with the optimizations of the tests' profile.
+const SEEDS: u64 = 250;
+/// Shorter than what a seed draws, so that there can be more of them.
+const COMMITS_MAX: u64 = 300;
+
+#[test]
+fn no_world_shows_anything_wrong() {
+    let next = AtomicU64::new(0);
+    let totals = std::sync::Mutex::new((0, 0, 0));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= SEEDS {
+                        return;
+                    }
+                    let drawn = Plan::of(seed);
+                    let plan = Plan { commits: drawn.commits.min(COMMITS_MAX), ..drawn };
+                    let report = run(&plan, false);
+                    assert!(
+                        report.blames.is_empty(),
+                        "{}\n  cargo run --release -p tercel-sim -- {plan}",
+                        report.blames.join("\n")
+                    );
+                    let mut totals = totals.lock().unwrap();
+                    totals.0 += report.counts.commits;
+                    totals.1 += report.counts.faults_all();
+                    totals.2 += report.counts.crashes;
+                }
+            });
+        }
+    });
+    let (commits, faults, crashes) = totals.into_inner().unwrap();
+    eprintln!("{commits} commits, {faults} faults, {crashes} crashes");
+    // Worlds in which nothing happens would prove nothing.
+    assert!(commits > 200 * SEEDS && faults > 5 * SEEDS && crashes > 2 * SEEDS);
+}
