@@ -8,6 +8,7 @@ mod elements;
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 
 use tercel_heap::{Items, Lent, Step, Typed, View};
@@ -499,26 +500,19 @@ impl<'a, 't, H: Class, T: Object> Refs<'a, 't, H, T> {
         }
     }
 
-    /// The way through a list in chunks.
-    #[inline(never)]
-    fn tree(&self) -> Option<Box<TreeIter<'t>>> {
-        match self.holder.var(self.list) {
-            Var::Spilled { at, .. } => Some(TreeIter::new(self.holder.word(at).0)),
-            _ => None,
-        }
-    }
-
     /// The objects in order; null references are left out.
     #[inline(always)]
     pub fn iter(&self) -> RefsIter<'a, 't, H, T> {
-        let items = self.holder.items(self.list);
-        let tree = if items.left() == 0 { self.tree() } else { None };
+        let (items, tree) = match self.holder.items_here(self.list) {
+            Some(items) => (items, None),
+            None => (self.holder.items(self.list), TreeIter::new(self.holder.clone(), self.list)),
+        };
         RefsIter {
             tx: self.tx,
             holder: self.holder.clone(),
             list: self.list,
             items,
-            tree,
+            tree: Way(ManuallyDrop::new(tree)),
             class: PhantomData,
         }
     }
@@ -540,8 +534,27 @@ pub struct RefsIter<'a, 't, H, T> {
     list: usize,
     /// Elements that are in the object and left; none if the list is in chunks.
     items: Items<'a, 't, H>,
-    tree: Option<Box<TreeIter<'t>>>,
+    tree: Way<'t>,
     class: PhantomData<fn() -> T>,
+}
+
+/// The way through a list in chunks, if it is one. Dropped by hand, because to see that there is none takes an
+/// instruction where dropping none takes a call.
+struct Way<'t>(ManuallyDrop<Option<Box<TreeIter<'t>>>>);
+
+impl Drop for Way<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Some(tree) = self.0.take() {
+            leave(tree);
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn leave(tree: Box<TreeIter<'_>>) {
+    drop(tree);
 }
 
 impl<'t, H: Class, T: Object> Iterator for RefsIter<'_, 't, H, T> {
@@ -558,13 +571,13 @@ impl<'t, H: Class, T: Object> Iterator for RefsIter<'_, 't, H, T> {
             if let Step::Slow = step {
                 match self.tx.item_slow(self.holder.clone(), self.list, self.items.left()) {
                     Ok(None) => {}
-                    Ok(Some(obj)) => return Some(Ok(*obj)),
+                    Ok(Some(view)) => return Some(Ok(Obj::new(view.beside(&self.holder), self.tx))),
                     Err(e) => return Some(Err(*e)),
                 }
             }
         }
-        match self.tree.as_mut()?.next(self.tx) {
-            Ok(Some(obj)) => Some(Ok(*obj)),
+        match self.tree.0.as_mut()?.next(self.tx) {
+            Ok(Some(view)) => Some(Ok(Obj::new(view.beside(&self.holder), self.tx))),
             Ok(None) => None,
             Err(e) => Some(Err(*e)),
         }
@@ -582,13 +595,17 @@ struct TreeIter<'t> {
 }
 
 impl<'t> TreeIter<'t> {
+    /// Through the list whose descriptor is at `list`, if it is in chunks.
     #[cold]
-    fn new(root: Oref) -> Box<TreeIter<'t>> {
-        Box::new(TreeIter { leaf: None, next: 0, len: 0, root: Some(root), path: Vec::new() })
+    #[inline(never)]
+    fn new<H: Class>(holder: Lent<'_, 't, H>, list: usize) -> Option<Box<TreeIter<'t>>> {
+        let Var::Spilled { at, .. } = holder.var(list) else { return None };
+        let root = Some(holder.word(at).0);
+        Some(Box::new(TreeIter { leaf: None, next: 0, len: 0, root, path: Vec::new() }))
     }
 
     #[inline(never)]
-    fn next<T: Object>(&mut self, tx: &'t Tx<'t>) -> Boxed<Obj<'t, T>> {
+    fn next<T: Object>(&mut self, tx: &'t Tx<'t>) -> Boxed<View<'t, T>> {
         loop {
             while self.next == self.len {
                 if !self.next_leaf(tx)? {
@@ -598,10 +615,15 @@ impl<'t> TreeIter<'t> {
             let Some(leaf) = &self.leaf else { return Ok(None) };
             let i = self.next;
             self.next += 1;
-            if let Some(step) = leaf.items(0).nth::<T>(i)
-                && let Some(obj) = tx.arrived(step, &Lent::new(leaf), 0, i)?
-            {
-                return Ok(Some(Box::new(obj)));
+            let mut items = leaf.items(0);
+            match items.nth::<T>(i) {
+                Some(Step::Hit(view)) => return Ok(Some(Box::new(view))),
+                Some(Step::Slow) => {
+                    if let Some(view) = tx.item_slow(Lent::new(leaf), 0, items.left())? {
+                        return Ok(Some(view));
+                    }
+                }
+                Some(Step::Null) | None => {}
             }
         }
     }

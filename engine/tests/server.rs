@@ -1,5 +1,7 @@
 //! The server alone, spoken to by hand: what no honest client sends, and what the network does to what they send.
 
+use std::sync::Arc;
+
 use tercel_engine::limits::{CLIENTS_MAX, LEASED_UNUSED_MAX, REVOKING_MAX};
 use tercel_engine::server::{
     Checkpoint, Conn, Effect, Effects, Input, LogRoom, Recovery, Server, ServerConfig,
@@ -10,6 +12,7 @@ use tercel_wire::frame::{Deframer, Header, Kind};
 use tercel_wire::id::{ClassId, ClientId, Epoch, OpId, Oref, PageId, SpaceId, Stamp};
 use tercel_wire::layout::{Layout, Shape};
 use tercel_wire::message::*;
+use tercel_wire::page::Page;
 use tercel_wire::schema::Scalar;
 
 struct Hand {
@@ -18,6 +21,8 @@ struct Hand {
     last: Stamp,
     /// What is to be stored, and below what the log is no longer needed.
     installs: Vec<Option<Checkpoint>>,
+    /// The pages of the last one.
+    pages: Vec<(PageId, Arc<Vec<u8>>)>,
     truncated: Stamp,
 }
 
@@ -40,6 +45,7 @@ impl Hand {
             now: Now(1_000_000),
             last: Stamp::ZERO,
             installs: Vec::new(),
+            pages: Vec::new(),
             truncated: Stamp::ZERO,
         };
         hand.take(out);
@@ -61,7 +67,10 @@ impl Hand {
                 // Bye is what clients say; here it stands for the end of a connection.
                 Effect::Close(conn) => said.push((conn, Kind::Bye, 0, vec![])),
                 Effect::Log { stamp, .. } => self.last = stamp,
-                Effect::Install { checkpoint, .. } => self.installs.push(checkpoint),
+                Effect::Install { pages, checkpoint } => {
+                    self.installs.push(checkpoint);
+                    self.pages = pages;
+                }
                 Effect::Truncate(stamp) => self.truncated = stamp,
                 Effect::Read(_) => {}
                 Effect::Stop(why) => panic!("{why}"),
@@ -78,6 +87,12 @@ impl Hand {
 
     fn sync(&mut self) -> Said {
         self.input(Input::Synced(self.last))
+    }
+
+    fn flush(&mut self) {
+        let mut out = Effects::default();
+        self.server.flush(&mut out);
+        self.take(out);
     }
 
     /// Places are heard of when they are durable.
@@ -134,6 +149,44 @@ impl Hand {
     fn resolve(&mut self, conn: Conn, op: OpId) -> Said {
         self.send(conn, Kind::Resolve, |o| Resolve { op }.encode(o))
     }
+}
+
+#[test]
+fn a_page_that_nobody_waits_for_any_more_is_brought_up_to_date_all_the_same() {
+    let mut h = Hand::with(ServerConfig { cache_bytes: 1, ..ServerConfig::default() });
+    h.greet(A, 5, 1);
+    let class = h.define(A);
+    let page = h.lease(A);
+    let old = object(class);
+    h.commit(A, op(5, 1), &make(page, 0, &old));
+    h.sync();
+    h.flush();
+    let stored = h.pages.iter().find(|(p, _)| *p == page).unwrap().1.to_vec();
+    h.input(Input::Installed);
+    // A change, on its way to the store; and the server's own copy of the page goes.
+    let mut new = old.clone();
+    new[4] = 9;
+    let write = Write { oref: Oref::new(page, 0).unwrap(), new: false, object: &new };
+    let change = Effects_ { base: h.server.visible(), reads: vec![], writes: vec![write] };
+    h.commit(A, op(5, 2), &change);
+    h.sync();
+    h.flush();
+    h.greet(B, 6, 1);
+    for n in 0..40 {
+        let other = PageId::new(1_000 + n).unwrap();
+        h.send(B, Kind::Fetch, |o| Fetch { page: other, fetch: n + 1 }.encode(o));
+    }
+    // Somebody asks for it and goes. The page as it was comes, then the word that the change is stored.
+    h.send(B, Kind::Fetch, |o| Fetch { page, fetch: 99 }.encode(o));
+    h.input(Input::Disconnected(B));
+    h.input(Input::Read(page, Ok(Some(stored))));
+    h.input(Input::Installed);
+    let again = Conn(3);
+    h.greet(again, 6, 2);
+    let said = h.send(again, Kind::Fetch, |o| Fetch { page, fetch: 100 }.encode(o));
+    let (_, _, _, body) = said.iter().find(|(_, k, ..)| *k == Kind::Page).expect("it is here");
+    let reply = PageReply::decode(body).unwrap();
+    assert_eq!(Page::parse(reply.bytes, page).unwrap().object(0), Some(&new[..]));
 }
 
 type Effects_<'a> = tercel_wire::message::Effects<'a>;

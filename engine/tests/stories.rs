@@ -609,48 +609,6 @@ fn a_page_that_was_read_before_it_was_stored_is_read_again() {
 }
 
 #[test]
-fn a_page_that_nobody_waits_for_any_more_is_brought_up_to_date_all_the_same() {
-    let w = World::new(1, 2, small());
-    let all = many(&w, 0, 6, 600);
-    w.settle();
-    many(&w, 0, 20, 3_000);
-    w.settle();
-    // Changed, and the change on its way to the store.
-    w.run(0, |tx| all.iter().try_for_each(|r| set(tx, *r, 50))).unwrap();
-    w.lock().hold.installs = true;
-    w.lock().patience = 100;
-    let _ = w.run(0, |tx| {
-        (0..10)
-            .map(|i| tx.create(&Thing { text: "x".repeat(3_000).into(), ..thing(i) }))
-            .collect::<Result<Vec<_>, _>>()
-    });
-    // The server's own copies of the pages go, and the store is asked for them before the change is there.
-    for page in 20..60 {
-        w.lock().ask_for(1, page);
-        w.settle();
-    }
-    w.lock().hold.read_words = true;
-    for page in 1..8 {
-        w.lock().ask_for(1, page);
-        w.settle();
-    }
-    // Who asked goes; then the old pages come, then the word that the new ones are stored.
-    w.lock().hold.connects = true;
-    w.cut(1);
-    w.settle();
-    w.lock().hold.read_words = false;
-    w.settle();
-    w.lock().hold.installs = false;
-    w.settle();
-    w.lock().hold.connects = false;
-    w.lock().patience = 10_000;
-    let fresh = w.add_client(5, 512 << 10);
-    for r in &all {
-        assert_eq!(count(&w, fresh, *r), 50);
-    }
-}
-
-#[test]
 fn a_base_older_than_what_is_remembered_is_too_old() {
     let w = world(2);
     let (x, y) = (make(&w, 0, "x", 1), make(&w, 0, "y", 1));

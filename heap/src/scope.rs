@@ -15,14 +15,14 @@ use std::sync::Arc;
 use tercel_wire::id::{Oref, Stamp};
 use tercel_wire::record::{Class, Ref};
 
-use crate::arena::{FRAME_BYTES, Object, Spot, USED};
+use crate::arena::{FRAME_WORDS, Object, Spot, USED};
 use crate::class::Typed;
 use crate::mutant::{Rule, dropped};
 use crate::page;
 use crate::protocol::{BUSY, load, pin, pin_again, unmoved, unpin, usable, watermark};
 use crate::shared::Shared;
-use crate::slot::{Cell, Mark, Slot, mark_of};
-use crate::swizzle::{HANDLE, NEAR, TAG};
+use crate::slot::{Cell, Mark, Slot, WORD_BITS, mark_of};
+use crate::swizzle::{HANDLE, NEAR};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, light};
 use crate::view::View;
 
@@ -47,13 +47,13 @@ impl Reader {
             words: slot.words(),
             entries: self.shared.table.entries(),
             base: self.shared.arena.base(),
-            strong: self.shared.strong,
             watermark: std::ptr::from_ref(&self.shared.watermark),
             slot: std::ptr::from_ref(slot),
             expected: cell::Cell::new(0),
             snapshot: cell::Cell::new(Stamp::ZERO),
             overlaid: cell::Cell::new(false),
-            busy: cell::Cell::new(false),
+            near_from: cell::Cell::new(NEVER),
+            handle_from: cell::Cell::new(NEVER),
             number,
             shared: self.shared.clone(),
             not_send: PhantomData,
@@ -80,18 +80,20 @@ pub enum Step<V> {
 /// scope keeps alive and which nobody replaces.
 pub struct Scope {
     cells: *const Cell,
-    words: *const AtomicU32,
+    words: *const AtomicU64,
     entries: *const AtomicU32,
     base: NonNull<u8>,
-    strong: bool,
     watermark: *const AtomicU64,
     slot: *const Slot,
     /// What the watermark must be for a hit to end at once: the snapshot, or what it never is where more is to be done.
     expected: cell::Cell<u64>,
     snapshot: cell::Cell<Stamp>,
     overlaid: cell::Cell<bool>,
-    /// Whether a hit is more than a hit: with private copies, or where it leaves its time.
-    busy: cell::Cell<bool>,
+    /// From this on a word leads along its own frame, and from the other on through a handle. Both are [`NEVER`] while a
+    /// hit is more than a hit, so that hits need not ask for that: with private copies, or where they leave their time.
+    /// The other also where readers pay for the fence.
+    near_from: cell::Cell<u32>,
+    handle_from: cell::Cell<u32>,
     number: u32,
     pub(crate) shared: Arc<Shared>,
     not_send: PhantomData<*const ()>,
@@ -127,15 +129,15 @@ impl Scope {
         unsafe { &*cell }
     }
 
-    /// Whether this transaction has been at this object of a pinned frame.
+    /// Whether this transaction has been at the object at a place of a pinned frame, as [`mark_of`] wants it.
     #[inline(always)]
-    fn is_marked(&self, cell: &Cell, object: Object<'_>) -> bool {
-        let (at, bit) = mark_of(object.ptr().addr().get());
+    fn is_marked(&self, cell: &Cell, place: usize) -> bool {
+        let (at, bit) = mark_of(place);
         // SAFETY: the words have room for every block that a cell can have, and `at` is inside a block.
         let word = unsafe { self.words.byte_add(cell.marks() + at) };
         // SAFETY: see the type.
         let word = unsafe { &*word };
-        word.load(Ordering::Relaxed).wrapping_shr(bit) & 1 != 0
+        word.load(Ordering::Relaxed) >> (bit % WORD_BITS) & 1 != 0
     }
 
     /// Whether the watermark still is what hits expect; asked last.
@@ -156,8 +158,10 @@ impl Scope {
     }
 
     fn expect(&self) {
-        self.busy.set(self.shared.recency.is_some() || self.overlaid.get());
-        self.expected.set(if self.busy.get() { u64::MAX } else { self.snapshot.get().0 });
+        let busy = self.shared.recency.is_some() || self.overlaid.get();
+        self.near_from.set(if busy { NEVER } else { NEAR });
+        self.handle_from.set(if busy || self.shared.strong { NEVER } else { HANDLE });
+        self.expected.set(if busy { u64::MAX } else { self.snapshot.get().0 });
     }
 
     /// The commit that everything read so far is consistent with.
@@ -235,10 +239,12 @@ impl Scope {
         if r.is_null() {
             return Step::Null;
         }
-        match self.enter(r.oref(), r.hint()) {
-            Some((object, cell)) => arrive::<T, CLEAN>(self, object, cell),
-            None => Step::Slow,
+        let Some((object, cell)) = self.enter(r.oref(), r.hint()) else { return Step::Slow };
+        if self.is_right(object, cell, T::index().number(), CLEAN) {
+            return Step::Hit(View::new(object, cell, self));
         }
+        unpin(&cell.pins);
+        Step::Slow
     }
 
     /// The object of a reference, its frame pinned. It may still be one that was never checked.
@@ -293,19 +299,20 @@ impl Scope {
         let table = &self.shared.table;
         let handle = if hint != 0 && hint & AT_HOME == 0 { hint } else { self.shared.hints.get(oref) };
         let found = match handle != 0 && handle < table.len() && table.oref(handle) == oref {
-            true => self.enter_handle(handle),
+            true => self.enter_handle(handle, self.shared.strong).map(|(object, cell, _)| (object, cell)),
             false => None,
         };
         gets.store(before.wrapping_add(2), Ordering::Release);
         found
     }
 
-    /// Where the entry of a handle leads. The handle is one that a word had, or that was seen to be below the table's
-    /// length.
+    /// Where the entry of a handle leads. The handle is one that a word had, tag and all, or that was seen to be below
+    /// the table's length. `strong`: whether readers pay for the fence.
     #[inline(always)]
-    fn enter_handle(&self, handle: u32) -> Option<(Object<'_>, &Cell)> {
-        // SAFETY: handles in words and those checked by the caller are below the table's length.
-        let entry = unsafe { self.entries.add(handle as usize) };
+    fn enter_handle(&self, handle: u32, strong: bool) -> Option<(Object<'_>, &Cell, Spot)> {
+        // The shift that makes an index of words one of bytes also takes the tag off.
+        // SAFETY: handles have 30 bits, and in words and where the caller checked they are below the table's length.
+        let entry = unsafe { self.entries.byte_add((handle << 2) as usize) };
         // SAFETY: see the type.
         let entry = unsafe { &*entry };
         let seen = load(entry);
@@ -316,13 +323,23 @@ impl Scope {
         let spot = Spot(seen);
         // SAFETY: the writer leads entries to places in the arena only.
         let cell = unsafe { self.cell(spot.frame()) };
-        if !pin(&cell.pins, entry, seen, self.strong) {
+        if !pin(&cell.pins, entry, seen, strong) {
             return None;
         }
         // SAFETY: as above.
         let header = unsafe { self.base.add(spot.0 as usize * 4) };
         // SAFETY: the entry led to a header, and the frame is pinned since before it was seen to lead there still.
-        Some((unsafe { Object::new(header) }, cell))
+        Some((unsafe { Object::new(header) }, cell, spot))
+    }
+
+    /// Whether a hit on an object of a pinned frame is one, all that it can be asked asked.
+    #[inline(never)]
+    fn is_right(&self, object: Object<'_>, cell: &Cell, number: u16, clean: bool) -> bool {
+        if !self.is_marked(cell, place(object)) {
+            return first(self, object, cell, number, clean);
+        }
+        let is_plain = self.near_from.get() != NEVER;
+        object.class().load(Ordering::Relaxed) == number && (is_plain || late(self, object, true, clean))
     }
 
     /// Whether `oref` was read and has left its place since.
@@ -346,25 +363,73 @@ pub(crate) fn along<'s, T: Typed, const CLEAN: bool>(
     held: &'s Cell,
     word: u32,
 ) -> Step<View<'s, T>> {
-    if word >= NEAR {
-        pin_again(&held.pins);
-        // SAFETY: the offset is below the frame's size.
-        let header = unsafe { frame.add((word & (FRAME_BYTES as u32 - 1)) as usize) };
-        // SAFETY: a same-frame word was written by the writer and leads to a header of the holder's own frame, which
-        // stays what it is while the holder is pinned.
-        let object = unsafe { Object::new(header) };
-        return arrive::<T, CLEAN>(scope, object, held);
+    if word >= scope.near_from.get() {
+        return arrive::<T, CLEAN>(scope, near(frame, held, word), held, near_place(word));
+    }
+    if word >= scope.handle_from.get() {
+        return match scope.enter_handle(word, false) {
+            Some((object, cell, spot)) => arrive::<T, CLEAN>(scope, object, cell, spot.0 as usize),
+            None => Step::Slow,
+        };
     }
     if word >= HANDLE {
-        return match scope.enter_handle(word & !TAG) {
-            Some((object, cell)) => arrive::<T, CLEAN>(scope, object, cell),
+        return match roundabout(scope, frame, held, word, T::index().number(), CLEAN) {
+            Some((object, cell)) => Step::Hit(View::new(object, cell, scope)),
             None => Step::Slow,
         };
     }
     if word == 0 { Step::Null } else { Step::Slow }
 }
 
-/// At an object of a pinned frame. The pin becomes the view's, or is given back.
+/// Where a same-frame word of an object in a pinned frame leads; the frame is pinned once more.
+#[inline(always)]
+fn near<'s>(frame: NonNull<u8>, held: &'s Cell, word: u32) -> Object<'s> {
+    pin_again(&held.pins);
+    // SAFETY: the offset is below the frame's size.
+    let header = unsafe { frame.add(near_place(word) * 4) };
+    // SAFETY: a same-frame word was written by the writer and leads to a header of the holder's own frame, which stays
+    // what it is while the holder is pinned.
+    unsafe { Object::new(header) }
+}
+
+/// Words from the frame's beginning to the header that a same-frame word leads to.
+#[inline(always)]
+fn near_place(word: u32) -> usize {
+    (word % FRAME_WORDS) as usize
+}
+
+/// Words to an object's header from where address 0 would be, at which a frame could begin.
+fn place(object: Object<'_>) -> usize {
+    object.ptr().addr().get() / 4
+}
+
+/// Along a near word or a handle, where a hit is more than a hit.
+#[cold]
+#[inline(never)]
+fn roundabout<'s>(
+    scope: &'s Scope,
+    frame: NonNull<u8>,
+    held: &'s Cell,
+    word: u32,
+    number: u16,
+    clean: bool,
+) -> Option<(Object<'s>, &'s Cell)> {
+    let (object, cell) = match word >= NEAR {
+        true => (near(frame, held, word), held),
+        false => {
+            let (object, cell, _) = scope.enter_handle(word, scope.shared.strong)?;
+            (object, cell)
+        }
+    };
+    if scope.is_right(object, cell, number, clean) {
+        return Some((object, cell));
+    }
+    unpin(&cell.pins);
+    None
+}
+
+/// At an object of a pinned frame, at its `place` as [`mark_of`] wants it, where a hit is only a hit. The pin becomes the
+/// view's, or is given back.
 ///
 /// One that this transaction has marked was seen to be valid, not obsolete and of its snapshot, and was then left a sign
 /// of use. It is the same copy, and nobody changes a copy, so nothing of that is asked again, not even the watermark: if
@@ -374,9 +439,10 @@ fn arrive<'s, T: Typed, const CLEAN: bool>(
     scope: &'s Scope,
     object: Object<'s>,
     cell: &'s Cell,
+    place: usize,
 ) -> Step<View<'s, T>> {
-    let hit = match scope.is_marked(cell, object) {
-        true => is::<T>(object) && (!scope.busy.get() || late(scope, object, true, CLEAN)),
+    let hit = match scope.is_marked(cell, place) {
+        true => is::<T>(object),
         false => first(scope, object, cell, T::index().number(), CLEAN),
     };
     if hit {
@@ -404,11 +470,20 @@ fn first(scope: &Scope, object: Object<'_>, cell: &Cell, number: u16, clean: boo
     if usage & USED == 0 {
         object.usage().store(usage | USED, Ordering::Relaxed);
     }
-    let slot = scope.slot();
-    match slot.mark(cell, scope.shared.arena.spot(object)) {
-        Mark::NoRoom => false,
-        mark => scope.is_unmoved() || late(scope, object, mark == Mark::Already, clean),
+    match scope.slot().mark(cell, place(object)) {
+        Mark::NoBlock => first_of_frame(scope, object, cell, number, clean),
+        Mark::Fresh if scope.is_unmoved() => true,
+        mark => late(scope, object, mark == Mark::Already, clean),
     }
+}
+
+/// The first time that this transaction is at any object of a frame. Apart from [`first`], which it calls again, so that
+/// nothing of that is kept over a call.
+#[cold]
+#[inline(never)]
+fn first_of_frame(scope: &Scope, object: Object<'_>, cell: &Cell, number: u16, clean: bool) -> bool {
+    let frame = scope.shared.arena.spot(object).frame();
+    scope.slot().take_block(cell, frame) && first(scope, object, cell, number, clean)
 }
 
 /// The other reasons for an unexpected watermark: the transaction has private copies, this cache keeps times of use, or
@@ -430,6 +505,9 @@ fn late(scope: &Scope, object: Object<'_>, already: bool, clean: bool) -> bool {
     }
     true
 }
+
+/// What no word of an object is.
+const NEVER: u32 = u32::MAX;
 
 /// In a hint: the object was in its own page, whose frame the other bits name.
 pub(crate) const AT_HOME: u32 = 1 << 31;

@@ -12,15 +12,17 @@ use rustc_hash::FxBuildHasher;
 use tercel_wire::id::{Oref, PageId, SLOTS_MAX};
 
 use crate::arena::{ARENA_BYTES_MAX, FRAME_BYTES, FRAME_WORDS, Spot};
-use crate::sync::{AtomicBool, AtomicU32, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::zeroed::{Zero, zeroed};
 
 /// Words of a block: a bit for each word of a frame, so that even two headers without bodies have one each.
-const BLOCK_WORDS: usize = FRAME_WORDS as usize / 32;
+const BLOCK_WORDS: usize = FRAME_WORDS as usize / WORD_BITS;
+/// Marks of a word.
+pub(crate) const WORD_BITS: usize = u64::BITS as usize;
 /// Bytes that a granted block costs, its tag and its place in the list of returned ones included.
 pub(crate) const BLOCK_BYTES: usize = MARK_BYTES + 4 + 4;
 /// Bytes of a block's marks.
-const MARK_BYTES: usize = BLOCK_WORDS * 4;
+const MARK_BYTES: usize = BLOCK_WORDS * 8;
 /// Bytes that a frame costs in every slot.
 pub(crate) const CELL_BYTES: usize = 8;
 
@@ -49,14 +51,14 @@ pub(crate) enum Mark {
     Fresh,
     /// It was there.
     Already,
-    /// There is no block left; the writer can grant more.
-    NoRoom,
+    /// Its frame has no block yet.
+    NoBlock,
 }
 
 /// One of the places that scopes are opened at.
 pub(crate) struct Slot {
     cells: Box<[Cell]>,
-    words: Box<[AtomicU32]>,
+    words: Box<[AtomicU64]>,
     /// The frame of each block.
     owners: Box<[AtomicU32]>,
     /// Blocks 1 to this are or were in use since the scope opened.
@@ -106,11 +108,11 @@ impl Cell {
     }
 }
 
-/// Where the mark of a header at this address is: the byte where its word begins within the block, and the bit, which
-/// counts modulo 32.
+/// Where the mark of a header is: the byte where its word begins within the block, and the bit, which counts modulo 64.
+/// The header's place is counted in words, from its frame's beginning or from any other's.
 #[inline(always)]
-pub(crate) fn mark_of(address: usize) -> (usize, u32) {
-    (address / (4 * 32) % BLOCK_WORDS * 4, (address / 4) as u32)
+pub(crate) fn mark_of(place: usize) -> (usize, usize) {
+    (place / WORD_BITS % BLOCK_WORDS * 8, place)
 }
 
 impl Slot {
@@ -141,29 +143,26 @@ impl Slot {
     }
 
     /// The words of all blocks; they never move.
-    pub(crate) fn words(&self) -> *const AtomicU32 {
+    pub(crate) fn words(&self) -> *const AtomicU64 {
         self.words.as_ptr()
     }
 
-    /// Notes that the object at a place of a pinned frame was read.
+    /// Notes that the object at a place of a pinned frame, as [`mark_of`] wants it, was read.
     #[inline(always)]
-    pub(crate) fn mark(&self, cell: &Cell, spot: Spot) -> Mark {
-        let mut block = cell.block();
-        if block == 0 {
-            match self.take_block(cell, spot.frame()) {
-                0 => return Mark::NoRoom,
-                b => block = b as usize,
-            }
+    pub(crate) fn mark(&self, cell: &Cell, place: usize) -> Mark {
+        if cell.marks() == 0 {
+            return Mark::NoBlock;
         }
-        let word = &self.words[block * BLOCK_WORDS + spot.cell() as usize / 32];
+        let (at, bit) = mark_of(place);
+        let word = &self.words[(cell.marks() + at) / 8];
         let old = word.load(Ordering::Relaxed);
-        let new = old | 1 << (spot.cell() % 32);
+        let new = old | 1 << (bit % WORD_BITS);
         word.store(new, Ordering::Relaxed);
         if old == new { Mark::Already } else { Mark::Fresh }
     }
 
-    #[cold]
-    fn take_block(&self, cell: &Cell, frame: u32) -> u32 {
+    /// Gives a block to a frame that has none; `false` if there is none left, and then the writer can grant more.
+    pub(crate) fn take_block(&self, cell: &Cell, frame: u32) -> bool {
         let next = self.next.load(Ordering::Relaxed);
         let block = if next < self.granted.load(Ordering::Relaxed) {
             self.next.store(next + 1, Ordering::Relaxed);
@@ -171,12 +170,12 @@ impl Slot {
         } else {
             match self.kept().returned.pop() {
                 Some(b) => b,
-                None => return 0,
+                None => return false,
             }
         };
         self.owners[block as usize].store(frame, Ordering::Relaxed);
         cell.marks.store(block * MARK_BYTES as u32, Ordering::Relaxed);
-        block
+        true
     }
 
     /// Whether the next frame can be marked without the writer.
@@ -219,7 +218,7 @@ impl Slot {
         }
     }
 
-    fn block(&self, block: usize) -> &[AtomicU32] {
+    fn block(&self, block: usize) -> &[AtomicU64] {
         &self.words[block * BLOCK_WORDS..][..BLOCK_WORDS]
     }
 
@@ -227,7 +226,7 @@ impl Slot {
         for (at, word) in (0..).zip(self.block(block)) {
             let mut word = word.load(Ordering::Relaxed);
             while word != 0 {
-                f(at * 32 + word.trailing_zeros());
+                f(at * u64::BITS + word.trailing_zeros());
                 word &= word - 1;
             }
         }
@@ -279,17 +278,26 @@ impl Slot {
 mod tests {
     use super::*;
 
+    fn mark(slot: &Slot, at: u32) -> Mark {
+        let frame = Spot(at).frame();
+        let cell = slot.cell(frame);
+        match slot.mark(cell, at as usize) {
+            Mark::NoBlock if slot.take_block(cell, frame) => slot.mark(cell, at as usize),
+            mark => mark,
+        }
+    }
+
     #[test]
     fn marks_come_back_until_the_scope_clears_them() {
         let slot = Slot::new(4);
-        let mark = |at: u32| slot.mark(slot.cell(Spot(at).frame()), Spot(at));
-        assert_eq!(mark(10), Mark::NoRoom);
+        let mark = |at: u32| mark(&slot, at);
+        assert_eq!(mark(10), Mark::NoBlock);
         slot.grant(2);
         assert_eq!(
             [mark(10), mark(11), mark(10), mark(2048 + 2047)],
             [Mark::Fresh, Mark::Fresh, Mark::Already, Mark::Fresh]
         );
-        assert_eq!(mark(3 * 2048 + 8), Mark::NoRoom);
+        assert_eq!(mark(3 * 2048 + 8), Mark::NoBlock);
         let mut seen = vec![];
         slot.marks(|s| seen.push(s.0));
         assert_eq!(seen, [10, 11, 4095]);
@@ -302,11 +310,11 @@ mod tests {
     fn a_taken_frame_gives_its_block_to_the_next() {
         let slot = Slot::new(4);
         slot.grant(1);
-        slot.mark(slot.cell(0), Spot(8));
+        mark(&slot, 8);
         let mut seen = vec![];
         slot.take_marks(&mut slot.kept(), 0, |_, s| seen.push(s.0));
         assert_eq!((seen, slot.has_room()), (vec![8], true));
-        assert_eq!(slot.mark(slot.cell(1), Spot(2048 + 9)), Mark::Fresh);
+        assert_eq!(mark(&slot, 2048 + 9), Mark::Fresh);
         let mut seen = vec![];
         slot.marks(|s| seen.push(s.0));
         assert_eq!(seen, [2057]);

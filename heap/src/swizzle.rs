@@ -31,7 +31,7 @@ impl Word {
     pub(crate) fn read(raw: u32) -> Word {
         match raw & TAG {
             HANDLE => Word::Handle(raw & !TAG),
-            NEAR => Word::Near(raw & !TAG),
+            NEAR => Word::Near((raw & !TAG) * 4),
             _ => match Oref::from_raw(raw) {
                 Some(oref) if !oref.is_null() => Word::Stored(oref),
                 _ => Word::Null,
@@ -45,7 +45,8 @@ impl Word {
             Word::Null => 0,
             Word::Stored(oref) => oref.raw(),
             Word::Handle(h) => HANDLE | h,
-            Word::Near(at) => NEAR | at,
+            // In words, as marks are counted: the way to the object and to its mark begins with the same number.
+            Word::Near(at) => NEAR | (at / 4),
         }
     }
 }

@@ -40,6 +40,18 @@ impl<'s, T> View<'s, T> {
         View { object, cell, scope, class: PhantomData }
     }
 
+    /// The same view, of the scope that another view of that scope names. Who holds both then keeps one scope in mind and
+    /// not two.
+    ///
+    /// # Panics
+    /// If they are of two scopes.
+    #[inline(always)]
+    pub fn beside<U>(self, other: &View<'s, U>) -> View<'s, T> {
+        assert!(std::ptr::eq(self.scope, other.scope), "two views of one transaction");
+        let view = ManuallyDrop::new(self);
+        View::new(view.object, view.cell, other.scope)
+    }
+
     /// Whether it shows a private copy.
     pub fn is_private(&self) -> bool {
         !self.scope.shared.arena.holds(self.object)
@@ -201,14 +213,28 @@ impl<'s, T: Class> View<'s, T> {
     where
         's: 'a,
     {
+        let (at, len) = self.items_place(list).unwrap_or((0, 0));
+        self.items_at(at, len)
+    }
+
+    /// Where the elements of a list of references begin and how many there are; `None` if it is in chunks.
+    #[inline(always)]
+    fn items_place(&self, list: usize) -> Option<(usize, usize)> {
         assert!(Kinds::<T>::is_ref_list(list), "{list} is not the descriptor of a list of references");
-        let (at, len) = self.place(list);
-        let words = if at == NONE_AT || len == SPILLED {
-            &[]
-        } else {
-            // SAFETY: the elements of a list of references that stands in the checked body.
-            unsafe { self.object.words(at as usize, len as usize) }
-        };
+        match self.place(list) {
+            (NONE_AT, _) => Some((0, 0)),
+            (_, SPILLED) => None,
+            (at, len) => Some((at as usize, len as usize)),
+        }
+    }
+
+    #[inline(always)]
+    fn items_at<'a>(&self, at: usize, len: usize) -> Items<'a, 's, T>
+    where
+        's: 'a,
+    {
+        // SAFETY: the elements of a list of references that stands in the checked body, or none at its beginning.
+        let words = unsafe { self.object.words(at, len) };
         let View { object, cell, scope, .. } = *self;
         Items { scope, frame: object.frame(), cell, words: words.iter(), view: PhantomData }
     }
@@ -310,6 +336,16 @@ impl<'a, 's, T: Class> Lent<'a, 's, T> {
     pub fn items(&self, list: usize) -> Items<'a, 's, T> {
         self.items_kept(list)
     }
+
+    /// The same; `None` if the list is in chunks.
+    ///
+    /// # Panics
+    /// As [`Lent::items`].
+    #[inline(always)]
+    pub fn items_here(&self, list: usize) -> Option<Items<'a, 's, T>> {
+        let (at, len) = self.items_place(list)?;
+        Some(self.items_at(at, len))
+    }
 }
 
 impl<T> Clone for Lent<'_, '_, T> {
@@ -338,11 +374,21 @@ pub struct Items<'a, 's, T> {
     view: PhantomData<&'a View<'s, T>>,
 }
 
-impl<'s, T> Items<'_, 's, T> {
-    /// How many are left.
+/// Elements that are left, to be counted where the number is wanted.
+pub struct Left<'a>(std::slice::Iter<'a, AtomicU32>);
+
+impl Left<'_> {
+    /// How many.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl<'a, 's, T> Items<'a, 's, T> {
+    /// What is left.
     #[inline(always)]
-    pub fn left(&self) -> usize {
-        self.words.len()
+    pub fn left(&self) -> Left<'a> {
+        Left(self.words.clone())
     }
 
     /// The object that the next element names, as [`Scope::follow`]; `None` at the end.

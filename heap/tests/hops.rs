@@ -8,6 +8,7 @@ use std::hint::black_box;
 use std::time::Instant;
 use tercel_heap::*;
 use tercel_wire::id::Oref;
+use tercel_wire::layout::Var;
 
 struct Membarrier;
 
@@ -108,10 +109,80 @@ fn best(mut f: impl FnMut()) -> f64 {
         .fold(f64::MAX, f64::min)
 }
 
+/// What a traversal of parts costs: each has three connections, which stand behind it and lead to parts of its page or,
+/// where `far`, of the next one too.
+fn parts(name: &str, pages: u32, far: bool) {
+    const PARTS: u32 = 20;
+    let (mut w, _) = ring(1, 1);
+    let total = pages * PARTS;
+    let part = |n: u32| oref(2 + n / PARTS, (n % PARTS * 4) as u16);
+    let mut rng = Random(2);
+    for n in 0..total {
+        let page = n / PARTS;
+        let ends = (1..4).map(|i| {
+            let target = match i {
+                1 => page * PARTS + (n + 1) % PARTS,
+                _ => page * PARTS + rng.below(u64::from(PARTS)) as u32,
+            };
+            if far && i == 3 { (target + PARTS) % total } else { target }
+        });
+        let ends: Vec<u32> = ends.collect();
+        let connection = |i: usize| oref(2 + page, (n % PARTS * 4) as u16 + 1 + i as u16);
+        for (i, &end) in ends.iter().enumerate() {
+            w.server.put(connection(i), Kept::Plain, Node::new(0, "", part(end), &[]));
+        }
+        let connections: Vec<Oref> = (0..3).map(connection).collect();
+        w.server.put(part(n), Kept::Plain, Node::new(u64::from(n), "", Oref::NULL, &connections));
+    }
+    let scope = w.reader.scope().unwrap();
+    let all: Vec<View<'_, Node>> = (0..total).map(|n| w.get(&scope, part(n)).unwrap()).collect();
+    for part in &all {
+        for i in 0..3 {
+            let Var::Here { at, .. } = part.var(KIDS) else { panic!("a short list") };
+            let connection = w.follow(&scope, part, at + 4 * i).unwrap().unwrap();
+            w.follow(&scope, &connection, NEXT).unwrap().unwrap();
+        }
+    }
+    let visits = best(|| {
+        let mut sum = 0u64;
+        for part in &all {
+            let mut items = part.items(KIDS);
+            while let Some(step) = items.follow::<Node>() {
+                let Step::Hit(connection) = step else { panic!("every hop is hot") };
+                let Step::Hit(end) = scope.follow::<Node>(&connection, NEXT) else {
+                    panic!("every hop is hot")
+                };
+                sum += end.fixed::<u64>(ID);
+            }
+        }
+        black_box(sum);
+    });
+    println!("{name:24} {:6.2} ns a part of three connections", visits / f64::from(total));
+}
+
+#[test]
+fn a_ring_leads_around_through_frames_and_through_handles() {
+    for (pages, slots) in [(1, 64), (64, 1), (8, 8)] {
+        let (mut w, all) = ring(pages, slots);
+        let scope = w.reader.scope().unwrap();
+        let mut v = w.get(&scope, all[0]).unwrap();
+        for _ in 0..all.len() {
+            v = w.follow(&scope, &v, NEXT).unwrap().unwrap();
+        }
+        for i in 0..all.len() {
+            assert_eq!(v.fixed::<u64>(ID), i as u64);
+            let Step::Hit(next) = scope.follow::<Node>(&v, NEXT) else { panic!("every hop is hot") };
+            v = next;
+        }
+    }
+}
+
 #[test]
 #[ignore = "a measurement"]
 fn a_hop_beside_a_pointer() {
     hops("same frame, 64 objects", 1, 64);
     hops("handles, 64 pages", 64, 1);
     hops("mostly handles, 4,000", 100, 40);
+    parts("parts, same frame", 40, false);
+    parts("parts, every sixth far", 40, true);
 }

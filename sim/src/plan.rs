@@ -164,7 +164,7 @@ impl Plan {
     pub fn of(seed: u64) -> Plan {
         let mut r = Random::new(seed.wrapping_mul(0x9e37_79b9).wrapping_add(7));
         let r = &mut r;
-        let commits = 600 + r.below(1_100);
+        let commits = 600 + r.below(950);
         let mut mix = [6, 2, 2, 3, 3, 2, 2, 1, 1, 0];
         for m in &mut mix {
             // A third of the kinds is left out, another third is frequent.

@@ -1,6 +1,6 @@
 //! Reading: the hit path, and what happens when it does not hit.
 
-use tercel_heap::{Lent, Resolved, Step as Hit, TypeKey, Typed, View, Writer};
+use tercel_heap::{Left, Lent, Resolved, Step as Hit, TypeKey, Typed, View, Writer};
 use tercel_wire::id::Oref;
 use tercel_wire::layout::Var;
 use tercel_wire::record::{Class, Ref};
@@ -60,7 +60,7 @@ impl<'c> Tx<'c> {
         match self.scope.follow(holder, at) {
             Hit::Hit(view) => Ok(Some(Obj::new(view, self))),
             Hit::Null => Ok(None),
-            Hit::Slow => unboxed(self.follow_slow(holder.clone(), at)),
+            Hit::Slow => self.unboxed(holder, self.follow_slow(holder.clone(), at)),
         }
     }
 
@@ -77,21 +77,22 @@ impl<'c> Tx<'c> {
             Hit::Hit(view) => Ok(Some(Obj::new(view, self))),
             Hit::Null => Ok(None),
             Hit::Slow => match holder.var(list) {
-                Var::Here { at, .. } => unboxed(self.follow_slow(holder.clone(), at + 4 * i)),
+                Var::Here { at, .. } => self.unboxed(holder, self.follow_slow(holder.clone(), at + 4 * i)),
                 _ => Ok(None),
             },
         }
     }
 
-    /// The slow way to the element of a list that has `left` others behind it.
+    /// The slow way to the element of a list that has what is `left` behind it.
     #[cold]
     #[inline(never)]
     pub(crate) fn item_slow<'t, H: Class, T: Object>(
         &'t self,
         holder: Lent<'_, 't, H>,
         list: usize,
-        left: usize,
-    ) -> Boxed<Obj<'t, T>> {
+        left: Left<'_>,
+    ) -> Boxed<View<'t, T>> {
+        let left = left.count();
         match holder.var(list) {
             Var::Here { at, len } if left < len => self.follow_slow(holder, at + 4 * (len - 1 - left)),
             _ => Ok(None),
@@ -104,14 +105,28 @@ impl<'c> Tx<'c> {
         &'t self,
         holder: Lent<'_, 't, H>,
         at: usize,
-    ) -> Boxed<Obj<'t, T>> {
+    ) -> Boxed<View<'t, T>> {
         let oref = holder.word(at).0;
         let key = TypeKey::of::<T>();
         let resolve = |writer: &mut Writer| writer.resolve(&self.scope, &holder, at, key);
         match self.enter::<T>(oref, &resolve, &|| self.scope.follow_clean(&holder, at)) {
-            Ok(Some(view)) => Ok(Some(Box::new(Obj::new(view, self)))),
+            Ok(Some(view)) => Ok(Some(Box::new(view))),
             Ok(None) => Err(Box::new(Error::not_found(oref))),
             Err(e) => Err(Box::new(e)),
+        }
+    }
+
+    /// An object from a slow way along a reference of `holder`.
+    #[inline(always)]
+    fn unboxed<'t, H: Class, T: Object>(
+        &'t self,
+        holder: &Lent<'_, 't, H>,
+        answer: Boxed<View<'t, T>>,
+    ) -> Result<Option<Obj<'t, T>>, Error> {
+        match answer {
+            Ok(Some(view)) => Ok(Some(Obj::new(view.beside(holder), self))),
+            Ok(None) => Ok(None),
+            Err(e) => Err(*e),
         }
     }
 
@@ -176,14 +191,5 @@ impl<'c> Tx<'c> {
             Step::Done
         })?;
         Ok(stale)
-    }
-}
-
-#[inline(always)]
-fn unboxed<T>(answer: Boxed<T>) -> Result<Option<T>, Error> {
-    match answer {
-        Ok(Some(found)) => Ok(Some(*found)),
-        Ok(None) => Ok(None),
-        Err(e) => Err(*e),
     }
 }
