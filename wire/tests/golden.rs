@@ -3,6 +3,8 @@
 mod promise;
 
 use promise::Promises;
+use std::sync::Mutex;
+
 use tercel_wire::class;
 use tercel_wire::cursor::le32;
 use tercel_wire::frame::{self, Deframer, FRAME_BYTES, Header, Kind};
@@ -68,6 +70,14 @@ fn inner(n: u8, text: &str) -> Inner {
 
 /// Its name, what writes its value at a place, its type.
 type Sample = (&'static str, Box<dyn FnOnce(&mut Encoder<'_>, usize)>, Type);
+
+/// Schemas live as long as the program; so do those made here, where a sanitizer can still see them.
+fn forever(fields: Vec<Field>) -> &'static [Field] {
+    static KEPT: Mutex<Vec<&'static [Field]>> = Mutex::new(Vec::new());
+    let fields: &'static [Field] = fields.leak();
+    KEPT.lock().unwrap().push(fields);
+    fields
+}
 
 /// One field of every shape.
 fn fields() -> Vec<Sample> {
@@ -137,7 +147,7 @@ fn every_shape_of_field_has_the_bytes_of_version_1() {
             Field { name: "value", ty },
             Field { name: "after", ty: Type::Scalar(Scalar::U8) },
         ];
-        let schema = Schema { name: "golden.One", fields: fields.leak() };
+        let schema = Schema { name: "golden.One", fields: forever(fields.into()) };
         let mut trees = Trees;
         let mut e = Encoder::new(schema.size(), &mut trees);
         0xaau8.put(&mut e, schema.offset(0));
@@ -160,7 +170,7 @@ fn parts_stand_behind_the_fixed_part_in_the_order_of_the_fields() {
     let all = fields();
     let schema = Schema {
         name: "golden.All",
-        fields: all.iter().map(|(name, _, ty)| Field { name, ty: *ty }).collect::<Vec<_>>().leak(),
+        fields: forever(all.iter().map(|(name, _, ty)| Field { name, ty: *ty }).collect()),
     };
     let mut trees = Trees;
     let mut e = Encoder::new(schema.size(), &mut trees);
@@ -191,7 +201,7 @@ fn classes_have_the_bytes_of_version_1() {
     let all = fields();
     let schema = Schema {
         name: "golden.All",
-        fields: all.iter().map(|(name, _, ty)| Field { name, ty: *ty }).collect::<Vec<_>>().leak(),
+        fields: forever(all.iter().map(|(name, _, ty)| Field { name, ty: *ty }).collect()),
     };
     let named = Schema { name: "golden.Named", fields: &[Field { name: "to", ty: Type::Ref("golden.All") }] };
     let written_ones = [schema, named].map(|s| (s.name.to_owned(), Layout::of(&s)));
