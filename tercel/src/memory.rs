@@ -10,9 +10,12 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_query};
 use tercel_heap::{FRAME_BYTES, Fence, Memory};
 
+/// A large page of the processors that we know.
+const HUGE_BYTES: usize = 2 << 20;
+
 /// Anonymous memory, aligned to frames, untouched pages of which cost nothing.
 pub(crate) struct Mapping {
-    /// What the kernel gave, one frame longer than needed.
+    /// What the kernel gave, longer than needed by what it is aligned to.
     start: NonNull<u8>,
     mapped: usize,
     base: NonNull<u8>,
@@ -27,16 +30,25 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps `len` bytes.
     pub(crate) fn new(len: usize) -> io::Result<Mapping> {
-        let mapped = len + FRAME_BYTES;
+        // Objects that are used together are all over the arena, so that the processor's table of pages is the first to be
+        // too small. Large pages are asked for only where the arena fills them: it never takes more than `len`.
+        let align = if len >= HUGE_BYTES { HUGE_BYTES } else { FRAME_BYTES };
+        let mapped = len + align;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches nothing that exists.
         let start = unsafe {
             mmap_anonymous(std::ptr::null_mut(), mapped, ProtFlags::READ | ProtFlags::WRITE, flags)
         }?;
         let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let shift = start.as_ptr().align_offset(FRAME_BYTES);
-        // SAFETY: the mapping is a frame longer than `len`, and the shift is less than a frame.
+        let shift = start.as_ptr().align_offset(align);
+        // SAFETY: the mapping is longer than `len` by `align`, and the shift is less than that.
         let base = unsafe { start.add(shift) };
+        let huge = len / HUGE_BYTES * HUGE_BYTES;
+        if huge != 0 {
+            // SAFETY: the range lies inside the mapping; the advice changes nothing that a program could see. Where the
+            // kernel has no large pages it is refused, which costs time and nothing else.
+            let _ = unsafe { madvise(base.as_ptr().cast(), huge, Advice::LinuxHugepage) };
+        }
         Ok(Mapping { start, mapped, base, len })
     }
 }
@@ -49,7 +61,7 @@ impl Drop for Mapping {
 }
 
 // SAFETY: private anonymous memory is zero, readable, writable and this value's alone until it is unmapped; the base is
-// rounded up to a frame inside it. Discarded pages read as zero and stay usable.
+// rounded up to a frame, or more, inside it. Discarded pages read as zero and stay usable.
 unsafe impl Memory for Mapping {
     fn base(&self) -> NonNull<u8> {
         self.base
