@@ -147,7 +147,7 @@ fn every_shape_of_field_has_the_bytes_of_version_1() {
             Field { name: "value", ty },
             Field { name: "after", ty: Type::Scalar(Scalar::U8) },
         ];
-        let schema = Schema { name: "golden.One", fields: forever(fields.into()) };
+        let schema = Schema { name: "golden.One", fields: forever(fields) };
         let mut trees = Trees;
         let mut e = Encoder::new(schema.size(), &mut trees);
         0xaau8.put(&mut e, schema.offset(0));
