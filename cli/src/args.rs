@@ -236,7 +236,7 @@ pub struct Soak {
     #[arg(long, value_name = "M", default_value_t = 16, value_parser = clients)]
     pub clients: usize,
     /// Seconds between two kills of the server
-    #[arg(long, value_name = "S", default_value_t = 2.0)]
+    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = kill_seconds)]
     pub kill_every: f64,
     /// Fill the store with so many bytes first, such as 1G
     #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "0")]
@@ -253,6 +253,14 @@ pub struct Soak {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// Seconds between two kills.
+fn kill_seconds(s: &str) -> Result<f64, String> {
+    match s.parse() {
+        Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err(format!("`{s}` is not a number of seconds from 0.1 to 86400")),
+    }
 }
 
 /// A number of clients.

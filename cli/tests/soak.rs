@@ -53,3 +53,16 @@ fn a_soak_of_nobody_is_refused() {
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("from 1 to 1000"));
 }
+
+#[test]
+fn an_endless_time_between_kills_is_refused() {
+    for seconds in ["inf", "nan", "-1", "0"] {
+        let refused = Command::new(env!("CARGO_BIN_EXE_tercel"))
+            .args(["soak", &format!("--kill-every={seconds}")])
+            .output()
+            .unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{seconds}");
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(said.contains("a number of seconds from 0.1 to 86400"), "{said}");
+    }
+}

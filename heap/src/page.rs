@@ -1,6 +1,6 @@
 //! Slots of intact frames, read in place: the slot table of a page that was checked when it was installed.
 
-use tercel_wire::id::Oref;
+use tercel_wire::id::{Oref, SLOTS_MAX};
 use tercel_wire::page::{PAGE_BYTES, Page, SLOT_BYTES};
 use tercel_wire::record::OBJECT_BYTES_MIN;
 
@@ -29,12 +29,9 @@ pub(crate) fn slot_at(shared: &Shared, spot: Spot) -> Option<u16> {
     let frame = spot.frame() as usize * FRAME_BYTES;
     let first = shared.arena.plain_u8(frame + PAGE_BYTES + spot.offset() / INDEX_SPAN);
     let at = |slot: u32| extent(shared, spot.frame(), slot as u16).map_or(0, |(s, _)| s.0);
-    if first != UNKNOWN {
-        for slot in (first as u32..n).take(SPAN_SLOTS) {
-            if at(slot) == spot.0 {
-                return Some(slot as u16);
-            }
-        }
+    let mut near = (first as u32 * INDEX_STEP..n).take(SPAN_SLOTS);
+    if let Some(slot) = near.find(|&slot| at(slot) == spot.0) {
+        return Some(slot as u16);
     }
     (0..n).find(|&slot| at(slot) == spot.0).map(|slot| slot as u16)
 }
@@ -42,10 +39,10 @@ pub(crate) fn slot_at(shared: &Shared, spot: Spot) -> Option<u16> {
 /// Writes behind a page, in the bytes that its frame has left, which slots begin in each stretch of it. Pages are
 /// written in order of slots, so those of one stretch are neighbours; where they are not, the index does not help.
 pub(crate) fn index(arena: &Arena, frame: u32, page: &Page<'_>) {
-    let mut first = [UNKNOWN; INDEX_BYTES];
+    let mut first = [u8::MAX; INDEX_BYTES];
     for slot in (0..page.slots()).rev() {
-        if let (Some(extent), Ok(slot)) = (page.extent(slot), u8::try_from(slot)) {
-            first[extent.at / INDEX_SPAN] = slot;
+        if let Some(extent) = page.extent(slot) {
+            first[extent.at / INDEX_SPAN] = (slot as u32 / INDEX_STEP) as u8;
         }
     }
     // SAFETY: the frame is free: no entry leads into it and nobody pins it.
@@ -55,10 +52,12 @@ pub(crate) fn index(arena: &Arena, frame: u32, page: &Page<'_>) {
 /// Bytes of a page that share a place in the index.
 const INDEX_SPAN: usize = 64;
 const INDEX_BYTES: usize = PAGE_BYTES.div_ceil(INDEX_SPAN);
-/// In the index: no slot below it begins here. Slot 255 is looked for like those above it.
-const UNKNOWN: u8 = u8::MAX;
+/// Slots that share a number in the index, so that a byte is enough for every slot that a page can have.
+const INDEX_STEP: u32 = 2;
 /// Slots that can begin in one stretch, with some empty ones between them.
 const SPAN_SLOTS: usize = 2 * INDEX_SPAN / OBJECT_BYTES_MIN;
+
+const _: () = assert!((SLOTS_MAX as u32 - 1) / INDEX_STEP <= u8::MAX as u32);
 
 const _: () = assert!(PAGE_BYTES + INDEX_BYTES <= FRAME_BYTES);
 

@@ -18,7 +18,6 @@ mod worker;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -124,16 +123,13 @@ fn reign(
     let address = server.address().clone();
     let bar = term.bar(args.seconds, "{msg:<22} {wide_bar:.cyan/dim} {elapsed}", "soak");
     let end = Duration::from_secs(args.seconds);
-    let every = Duration::from_secs_f64(args.kill_every.max(0.1));
+    let every = Duration::from_secs_f64(args.kill_every);
     let mut restarts = Vec::new();
     let mut next = every;
-    // A channel that nobody sends to is a clock that a signal handler could interrupt one day.
-    let (_never, clock) = mpsc::channel::<()>();
     while shared.begun.elapsed() < end {
         let until = next.min(end).saturating_sub(shared.begun.elapsed());
-        let _ = clock.recv_timeout(until);
+        thread::sleep(until.min(BAR_STEP));
         bar.set_position(shared.begun.elapsed().as_secs());
-        bar.set_message("soak");
         if shared.begun.elapsed() < next {
             continue;
         }
@@ -147,6 +143,9 @@ fn reign(
     bar.finish_and_clear();
     Ok((restarts, server))
 }
+
+/// How often the bar moves.
+const BAR_STEP: Duration = Duration::from_millis(500);
 
 fn client(address: &Address) -> Result<Client, Failure> {
     Ok(Client::connect_with(address, ClientConfig { cache_bytes: 8 << 20, ..ClientConfig::default() })?)

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tercel::{Address, Client, ClientConfig, Error, List, Tx};
 use tercel_verify::{
@@ -235,14 +235,14 @@ impl<'a> Worker<'a> {
 
     /// What became of an operation: executed at a stamp, not executed, or nobody knows.
     fn resolve(&self, client: &Client, op: tercel::OpId) -> Option<Option<u64>> {
-        // The server may be away; each question has a time-out of its own, so these are minutes.
-        for _ in 0..RESOLVE_ATTEMPTS {
+        let end = Instant::now() + RESOLVE_MAX;
+        loop {
             match client.resolve(op) {
                 Ok(stamp) => return Some(stamp.map(|s| s.0)),
+                Err(_) if Instant::now() >= end => return None,
                 Err(_) => thread::sleep(PAUSE),
             }
         }
-        None
     }
 
     /// The body of a transaction.
@@ -321,8 +321,8 @@ impl Drop for Working<'_> {
 const CONVERGE_ATTEMPTS: u32 = 12_000;
 /// Between two attempts to reach a server that is away.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Questions about one operation.
-const RESOLVE_ATTEMPTS: u32 = 1_000;
+/// How long it is asked what became of an operation: restarts with the longest log take a few seconds.
+const RESOLVE_MAX: Duration = Duration::from_secs(60);
 
 /// Numbers from a seed (xorshift64*).
 pub struct Random(pub u64);
