@@ -473,7 +473,14 @@ fn first(scope: &Scope, object: Object<'_>, cell: &Cell, number: u16, clean: boo
     match scope.slot().mark(cell, place(object)) {
         Mark::NoBlock => first_of_frame(scope, object, cell, number, clean),
         Mark::Fresh if scope.is_unmoved() => true,
-        mark => late(scope, object, mark == Mark::Already, clean),
+        mark => {
+            let is_hit = late(scope, object, mark == Mark::Already, clean);
+            if !is_hit && mark == Mark::Fresh {
+                // It was not read: a mark would make the next attempt take it for an object of the snapshot.
+                scope.slot().unmark(cell, place(object));
+            }
+            is_hit
+        }
     }
 }
 

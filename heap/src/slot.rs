@@ -161,6 +161,13 @@ impl Slot {
         if old == new { Mark::Already } else { Mark::Fresh }
     }
 
+    /// Takes back the mark that [`Slot::mark`] just left in a frame that is still pinned.
+    pub(crate) fn unmark(&self, cell: &Cell, place: usize) {
+        let (at, bit) = mark_of(place);
+        let word = &self.words[(cell.marks() + at) / 8];
+        word.store(word.load(Ordering::Relaxed) & !(1 << (bit % WORD_BITS)), Ordering::Relaxed);
+    }
+
     /// Gives a block to a frame that has none; `false` if there is none left, and then the writer can grant more.
     pub(crate) fn take_block(&self, cell: &Cell, frame: u32) -> bool {
         let next = self.next.load(Ordering::Relaxed);

@@ -87,6 +87,24 @@ fn a_hit_after_an_invalidation_is_slow_and_the_recheck_tells_which() {
 }
 
 #[test]
+fn a_hit_that_came_too_late_leaves_no_trace() {
+    let mut w = chain();
+    let scope = w.reader.scope().unwrap();
+    let other = w.reader.scope().unwrap();
+    let hint = w.get(&other, oref(1, 0)).unwrap().token().1;
+    let first = Ref::<Node>::with_hint(oref(1, 0), hint);
+    w.get(&scope, oref(1, 1)).unwrap();
+    w.commit(&[(oref(2, 0), Node::new(21, "", Oref::NULL, &[]))]);
+    // The object did not change, but only the writer can say that it belongs to one state with what was read before.
+    for _ in 0..2 {
+        assert!(matches!(scope.get(first), Step::Slow), "what was not read at first is not read now");
+    }
+    assert_eq!(w.read_set(&scope), [oref(1, 1)].into());
+    w.writer.recheck(&scope).unwrap();
+    assert!(matches!(scope.get(first), Step::Hit(_)));
+}
+
+#[test]
 fn a_refetched_page_serves_new_readers_and_leaves_old_views_alone() {
     let mut w = chain();
     let mut scope = w.reader.scope().unwrap();
