@@ -103,7 +103,18 @@ pub(crate) struct BoundType {
     pub(crate) class: ClassId,
     /// References of the fixed part.
     refs: Box<[u16]>,
-    fixed: bool,
+    /// The variable parts, if they can be gone through without the schema.
+    parts: Option<Box<[Place]>>,
+}
+
+/// Where a variable part's descriptor stands, and what the part is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    at: u16,
+    /// Bytes of an element.
+    item: u16,
+    /// Whether the elements are references.
+    is_refs: bool,
 }
 
 impl BoundType {
@@ -111,21 +122,36 @@ impl BoundType {
         let layout = Arc::new(Layout::of(key.schema));
         let mut refs = Vec::new();
         fixed_refs(key.schema, 0, &mut |at| refs.push(at as u16));
-        BoundType { key, class, refs: refs.into(), fixed: layout.is_fixed(), layout }
+        let mut parts = Some(Vec::new());
+        simple_parts(key.schema, 0, &mut parts);
+        BoundType { key, class, refs: refs.into(), parts: parts.map(Vec::into), layout }
     }
 
     /// Calls `f` with the offset of every reference.
     pub(crate) fn refs(&self, o: Object<'_>, mut f: impl FnMut(usize)) {
         self.refs.iter().for_each(|&at| f(at as usize));
-        if !self.fixed {
-            let body = Body(o);
-            for_places(self.key.schema, 0, &mut |ty, at| var_refs(ty, &body, at, &mut f));
+        let body = Body(o);
+        let Some(parts) = &self.parts else {
+            return for_places(self.key.schema, 0, &mut |ty, at| var_refs(ty, &body, at, &mut f));
+        };
+        for place in parts {
+            match body.part(place.at as usize) {
+                Part::Here(from, len) if place.is_refs => (0..len).for_each(|i| f(from + 4 * i)),
+                Part::Here(..) | Part::None => {}
+                Part::Spilled(from) => f(from),
+            }
         }
     }
 
     /// Bytes of the body that count.
     pub(crate) fn used(&self, o: Object<'_>) -> usize {
-        if self.fixed { self.layout.size() } else { used(self.key.schema, &Body(o)) }
+        let body = Body(o);
+        let Some(parts) = &self.parts else { return used(self.key.schema, &body) };
+        parts.iter().fold(self.layout.size(), |end, place| match body.part(place.at as usize) {
+            Part::None => end,
+            Part::Here(from, len) => end.max(from + len * place.item as usize),
+            Part::Spilled(from) => end.max(from + 8),
+        })
     }
 
     /// Bytes of the whole object, padded.
@@ -403,6 +429,28 @@ fn var_refs(ty: &Type, body: &Body<'_>, at: usize, f: &mut dyn FnMut(usize)) {
     }
 }
 
+/// Collects the variable parts that always are where the schema says and whose elements have nothing to be looked into:
+/// nearly all. `None` if there are others.
+fn simple_parts(schema: &Schema, base: usize, out: &mut Option<Vec<Place>>) {
+    for_places(schema, base, &mut |ty, at| simple_part(ty, at, out));
+}
+
+fn simple_part(ty: &Type, at: usize, out: &mut Option<Vec<Place>>) {
+    let (item, is_refs) = match ty {
+        Type::Option(t) if t.has_none() => return simple_part(t, at, out),
+        Type::Record(r) => return simple_parts(r, at, out),
+        Type::Text | Type::Bytes => (1, false),
+        Type::List(Type::Ref(_)) => (4, true),
+        Type::List(t) if is_plain(t) => (t.size(), false),
+        ty if is_fixed(ty) => return,
+        _ => return *out = None,
+    };
+    match (out, u16::try_from(at), u16::try_from(item)) {
+        (Some(out), Ok(at), Ok(item)) => out.push(Place { at, item, is_refs }),
+        (out, ..) => *out = None,
+    }
+}
+
 /// Bytes of a checked body that its fixed part and its descriptors name.
 pub(crate) fn used(schema: &Schema, body: &Body<'_>) -> usize {
     let mut end = schema.size();
@@ -463,6 +511,43 @@ impl Body<'_> {
             (NONE_AT, _) | (_, 0) => Part::None,
             (from, SPILLED) => Part::Spilled(from as usize),
             (from, len) => Part::Here(from as usize, len as usize),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tercel_wire::schema::{Field, Scalar};
+
+    const U64: Type = Type::Scalar(Scalar::U64);
+    const REF: Type = Type::Ref("");
+
+    fn places(ty: Type) -> Option<Vec<Place>> {
+        let fields: &'static [Field] =
+            Box::leak(Box::new([Field { name: "a", ty: U64 }, Field { name: "b", ty }]));
+        let mut out = Some(Vec::new());
+        simple_parts(&Schema { name: "C", fields }, 0, &mut out);
+        out
+    }
+
+    #[test]
+    fn a_list_whose_elements_have_references_inside_is_gone_through_by_its_schema() {
+        const INNER: Schema = Schema { name: "r", fields: &[Field { name: "x", ty: REF }] };
+        const TEXTS: Type = Type::List(&Type::Text);
+        const RECORDS: Type = Type::List(&Type::Record(&INNER));
+        const MAYBE: Type = Type::Option(&Type::Record(&Schema {
+            name: "m",
+            fields: &[Field { name: "t", ty: Type::Text }],
+        }));
+        let place = |item, is_refs| Some(vec![Place { at: 8, item, is_refs }]);
+        assert_eq!(places(Type::Text), place(1, false));
+        assert_eq!(places(Type::Option(&Type::Bytes)), place(1, false));
+        assert_eq!(places(Type::List(&U64)), place(8, false));
+        assert_eq!(places(Type::List(&REF)), place(4, true));
+        assert_eq!(places(Type::Option(&REF)), Some(vec![]));
+        for odd in [TEXTS, RECORDS, MAYBE] {
+            assert_eq!(places(odd), None);
         }
     }
 }

@@ -325,11 +325,6 @@ impl Layout {
         self.size
     }
 
-    /// Whether the fixed part is all there is to a record.
-    pub fn is_fixed(&self) -> bool {
-        self.fixed
-    }
-
     /// Checks a body whose references are in stored form. See the module.
     pub fn check(&self, body: &[u8]) -> Result<(), RecordError> {
         if body.len() < self.size {
