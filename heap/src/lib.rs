@@ -58,5 +58,5 @@ pub use overlay::{Overlay, OverlayError};
 pub use scope::{Reader, Scope, Step};
 pub use shared::TRACE_PAGES_MAX;
 pub use stats::Stats;
-pub use view::{Items, Left, Lent, View};
+pub use view::{Items, Left, Lent, Link, View};
 pub use writer::{BindError, Doomed, Full, InstallError, Resolved, Writer, heap};

@@ -24,7 +24,7 @@ use crate::shared::Shared;
 use crate::slot::{Cell, Mark, Slot, WORD_BITS, mark_of};
 use crate::swizzle::{HANDLE, NEAR};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, light};
-use crate::view::View;
+use crate::view::{Link, View};
 
 /// Opens scopes; any thread may have a clone.
 #[derive(Clone)]
@@ -213,13 +213,8 @@ impl Scope {
 
     /// [`Scope::follow`] past the overlay.
     #[inline]
-    pub fn follow_clean<'s, T: Typed>(
-        &'s self,
-        holder: &View<'s, impl Class>,
-        at: usize,
-    ) -> Step<View<'s, T>> {
-        let word = load(holder.reference(at));
-        along::<T, true>(holder.scope, holder.object.frame(), holder.cell, word)
+    pub fn follow_clean<'s, T: Typed>(&'s self, link: &Link<'_, 's>) -> Step<View<'s, T>> {
+        along::<T, true>(link.scope, link.object.frame(), link.cell, load(link.word))
     }
 
     /// The object that a token names, if it is where its hint or this cache's own say.

@@ -244,7 +244,7 @@ impl<'s, T: Class> View<'s, T> {
     /// # Panics
     /// If no reference stands there.
     pub fn word(&self, at: usize) -> (Oref, u32) {
-        self.unswizzle(self.reference(at))
+        self.link(at).target()
     }
 
     /// What element `i` of the list of references whose descriptor is at `list` names, as [`View::word`]; `None` if the
@@ -253,21 +253,29 @@ impl<'s, T: Class> View<'s, T> {
     /// # Panics
     /// If no list of references stands there.
     pub fn word_item(&self, list: usize, i: usize) -> Option<(Oref, u32)> {
-        self.items(list).words.nth(i).map(|word| self.unswizzle(word))
+        self.link_item(list, i).map(|link| link.target())
     }
 
-    fn unswizzle(&self, word: &AtomicU32) -> (Oref, u32) {
-        let shared = &*self.scope.shared;
-        match Word::read(load(word)) {
-            Word::Null => (Oref::NULL, 0),
-            Word::Stored(oref) => (oref, 0),
-            Word::Handle(h) => (shared.table.oref(h), h),
-            Word::Near(offset) => {
-                let frame = shared.arena.spot(self.object).frame();
-                let oref = page::oref_at(shared, frame, offset as usize);
-                (oref.unwrap_or(Oref::NULL), AT_HOME | frame)
-            }
-        }
+    /// The reference at `at`, for the slow ways along it, which then need not ask again what stands there.
+    ///
+    /// # Panics
+    /// If no reference stands there.
+    pub fn link(&self, at: usize) -> Link<'_, 's> {
+        self.linked(self.reference(at))
+    }
+
+    /// Element `i` of the list of references whose descriptor is at `list`; `None` if the list is in chunks or has no such
+    /// element.
+    ///
+    /// # Panics
+    /// If no list of references stands there.
+    pub fn link_item(&self, list: usize, i: usize) -> Option<Link<'_, 's>> {
+        self.items(list).words.nth(i).map(|word| self.linked(word))
+    }
+
+    fn linked<'v>(&self, word: &'v AtomicU32) -> Link<'v, 's> {
+        let View { object, cell, scope, .. } = *self;
+        Link { word, object, cell, scope }
     }
 
     /// The whole object as it would be stored: the class that this program writes, flags and usage 0, references
@@ -309,6 +317,31 @@ impl<'s, T: Class> View<'s, T> {
             out.extend_from_slice(&shared.arena.word(at + i).load(Ordering::Relaxed).to_le_bytes());
         }
         Some(out)
+    }
+}
+
+/// A reference in an object that somebody keeps a view of. See [`View::link`].
+pub struct Link<'v, 's> {
+    pub(crate) word: &'v AtomicU32,
+    pub(crate) object: Object<'s>,
+    pub(crate) cell: &'s Cell,
+    pub(crate) scope: &'s Scope,
+}
+
+impl Link<'_, '_> {
+    /// What it names, and the handle where it was last found, or 0.
+    pub fn target(&self) -> (Oref, u32) {
+        let shared = &*self.scope.shared;
+        match Word::read(load(self.word)) {
+            Word::Null => (Oref::NULL, 0),
+            Word::Stored(oref) => (oref, 0),
+            Word::Handle(h) => (shared.table.oref(h), h),
+            Word::Near(offset) => {
+                let frame = shared.arena.spot(self.object).frame();
+                let oref = page::oref_at(shared, frame, offset as usize);
+                (oref.unwrap_or(Oref::NULL), AT_HOME | frame)
+            }
+        }
     }
 }
 

@@ -239,7 +239,7 @@ fn an_object_of_another_type_is_no_hit() {
         Resolved::WrongClass { found: NODE }
     );
     assert_eq!(
-        w.writer.resolve(&scope, &v, NEXT, TypeKey::of::<Other>()),
+        w.writer.resolve(&scope, &v.link(NEXT), TypeKey::of::<Other>()),
         Resolved::WrongClass { found: NODE }
     );
 }
@@ -345,9 +345,11 @@ fn private_copies_are_found_before_the_shared_one() {
     // Its references are stored, so they are looked up.
     assert!(matches!(scope.follow::<Node>(&mine, NEXT), Step::Slow));
     assert!(
-        matches!(w.writer.resolve(&scope, &mine, NEXT, TypeKey::of::<Node>()), Resolved::Ready { hint } if hint != 0)
+        matches!(w.writer.resolve(&scope, &mine.link(NEXT), TypeKey::of::<Node>()), Resolved::Ready { hint } if hint != 0)
     );
-    assert!(matches!(scope.follow_clean::<Node>(&back, to_first), Step::Hit(v) if v.fixed::<u64>(ID) == 10));
+    assert!(
+        matches!(scope.follow_clean::<Node>(&back.link(to_first)), Step::Hit(v) if v.fixed::<u64>(ID) == 10)
+    );
     assert_eq!(overlay.get(oref(1, 0)), Some(Node { id: 1234, ..Node::read(&v) }.object()));
     assert_eq!(overlay.orefs(), [oref(1, 0)]);
     assert!(overlay.view::<Other>(&scope, oref(1, 0)).is_none());
@@ -579,10 +581,13 @@ fn a_private_copy_is_asked_for_even_when_the_shared_one_was_fetched_anew() {
     drop(w.follow(&scope, &back, at).unwrap());
     scope.set_overlaid(true);
     w.fetch(PageId::new(1).unwrap()).unwrap();
-    assert!(matches!(w.writer.resolve(&scope, &back, at, TypeKey::of::<Node>()), Resolved::Ready { .. }));
+    assert!(matches!(
+        w.writer.resolve(&scope, &back.link(at), TypeKey::of::<Node>()),
+        Resolved::Ready { .. }
+    ));
     // The new copy has no mark of the first read, and yet the caller must look at its private copies.
     assert!(matches!(scope.follow::<Node>(&back, at), Step::Slow));
-    assert!(matches!(scope.follow_clean::<Node>(&back, at), Step::Hit(_)));
+    assert!(matches!(scope.follow_clean::<Node>(&back.link(at)), Step::Hit(_)));
 }
 
 #[test]

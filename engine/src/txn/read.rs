@@ -1,6 +1,6 @@
 //! Reading: the hit path, and what happens when it does not hit.
 
-use tercel_heap::{Left, Lent, Resolved, Step as Hit, TypeKey, Typed, View, Writer};
+use tercel_heap::{Left, Lent, Link, Resolved, Step as Hit, TypeKey, Typed, View, Writer};
 use tercel_wire::id::Oref;
 use tercel_wire::layout::Var;
 use tercel_wire::record::{Class, Ref};
@@ -60,7 +60,7 @@ impl<'c> Tx<'c> {
         match self.scope.follow(holder, at) {
             Hit::Hit(view) => Ok(Some(Obj::new(view, self))),
             Hit::Null => Ok(None),
-            Hit::Slow => self.unboxed(holder, self.follow_slow(holder.clone(), at)),
+            Hit::Slow => self.unboxed(holder, self.fixed_slow(holder.clone(), at)),
         }
     }
 
@@ -76,9 +76,9 @@ impl<'c> Tx<'c> {
         match step {
             Hit::Hit(view) => Ok(Some(Obj::new(view, self))),
             Hit::Null => Ok(None),
-            Hit::Slow => match holder.var(list) {
-                Var::Here { at, .. } => self.unboxed(holder, self.follow_slow(holder.clone(), at + 4 * i)),
-                _ => Ok(None),
+            Hit::Slow => match holder.link_item(list, i) {
+                Some(link) => self.unboxed(holder, self.follow_slow(link)),
+                None => Ok(None),
             },
         }
     }
@@ -92,24 +92,30 @@ impl<'c> Tx<'c> {
         list: usize,
         left: Left<'_>,
     ) -> Boxed<View<'t, T>> {
-        let left = left.count();
-        match holder.var(list) {
-            Var::Here { at, len } if left < len => self.follow_slow(holder, at + 4 * (len - 1 - left)),
-            _ => Ok(None),
+        let Var::Here { len, .. } = holder.var(list) else { return Ok(None) };
+        match holder.link_item(list, len.wrapping_sub(left.count() + 1)) {
+            Some(link) => self.follow_slow(link),
+            None => Ok(None),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn follow_slow<'t, H: Class, T: Object>(
+    fn fixed_slow<'t, H: Class, T: Object>(
         &'t self,
         holder: Lent<'_, 't, H>,
         at: usize,
     ) -> Boxed<View<'t, T>> {
-        let oref = holder.word(at).0;
+        self.follow_slow(holder.link(at))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn follow_slow<'t, T: Object>(&'t self, link: Link<'_, 't>) -> Boxed<View<'t, T>> {
+        let oref = link.target().0;
         let key = TypeKey::of::<T>();
-        let resolve = |writer: &mut Writer| writer.resolve(&self.scope, &holder, at, key);
-        match self.enter::<T>(oref, &resolve, &|| self.scope.follow_clean(&holder, at)) {
+        let resolve = |writer: &mut Writer| writer.resolve(&self.scope, &link, key);
+        match self.enter::<T>(oref, &resolve, &|| self.scope.follow_clean(&link)) {
             Ok(Some(view)) => Ok(Some(Box::new(view))),
             Ok(None) => Err(Box::new(Error::not_found(oref))),
             Err(e) => Err(Box::new(e)),

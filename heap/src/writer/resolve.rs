@@ -5,7 +5,6 @@
 use tercel_wire::class::FORWARD;
 use tercel_wire::id::{ClassId, Oref, PageId};
 use tercel_wire::layout::RecordError;
-use tercel_wire::record::Class;
 
 use super::{Full, State, Writer};
 use crate::arena::{CONVERTED, Spot};
@@ -15,7 +14,7 @@ use crate::protocol::{INVALID, VALID, publish, set_flag};
 use crate::scope::Scope;
 use crate::swizzle::Word;
 use crate::sync::Ordering;
-use crate::view::View;
+use crate::view::Link;
 
 /// What became of a reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,39 +56,32 @@ pub enum Resolved {
 }
 
 impl Writer {
-    /// Makes the reference at `at` of `holder` followable, if its target is here: the object is checked at its first
-    /// touch, an entry is made, and the word is swizzled.
+    /// Makes a reference followable, if its target is here: the object is checked at its first touch, an entry is made, and
+    /// the word is swizzled.
     ///
     /// # Panics
-    /// If no reference stands there, or scope and view belong to another cache.
-    pub fn resolve(
-        &mut self,
-        scope: &Scope,
-        holder: &View<'_, impl Class>,
-        at: usize,
-        key: TypeKey,
-    ) -> Resolved {
+    /// If scope and view belong to another cache.
+    pub fn resolve(&mut self, scope: &Scope, link: &Link<'_, '_>, key: TypeKey) -> Resolved {
         self.assert_own(scope);
-        self.assert_own(holder.scope);
+        self.assert_own(link.scope);
         if let Err(full) = self.prepare(scope) {
             return Resolved::Full(full);
         }
-        let cell = holder.reference(at);
-        let word = Word::read(cell.load(Ordering::Relaxed));
-        if holder.is_private() {
+        let word = Word::read(link.word.load(Ordering::Relaxed));
+        if !self.shared.arena.holds(link.object) {
             return match word {
                 Word::Stored(oref) => self.find(oref, key),
                 _ => Resolved::Ready { hint: 0 },
             };
         }
-        let frame = self.shared.arena.spot(holder.object).frame();
+        let frame = self.shared.arena.spot(link.object).frame();
         let oref = match word {
             Word::Null => return Resolved::Ready { hint: 0 },
             Word::Handle(h) => return self.find(self.shared.table.oref(h), key),
             Word::Stored(oref) => {
                 match self.near(frame, oref, key) {
                     Some(Ok(spot)) => {
-                        publish(cell, Word::Near(spot.offset() as u32).raw());
+                        publish(link.word, Word::Near(spot.offset() as u32).raw());
                         self.stats.swizzled += 1;
                         return Resolved::Ready { hint: 0 };
                     }
@@ -113,7 +105,7 @@ impl Writer {
         if let Resolved::Ready { hint } = found {
             // The count is there before the word is, so the handle outlives whoever reads the word.
             self.index.name(hint);
-            publish(cell, Word::Handle(hint).raw());
+            publish(link.word, Word::Handle(hint).raw());
             self.stats.swizzled += 1;
         }
         found

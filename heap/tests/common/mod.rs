@@ -277,13 +277,13 @@ impl World {
         at: usize,
     ) -> Result<Option<View<'s, Node>>, Stop> {
         for _ in 0..50 {
-            match scope.follow_clean(v, at) {
+            match scope.follow_clean(&v.link(at)) {
                 Step::Hit(v) => return Ok(Some(v)),
                 Step::Null => return Ok(None),
                 Step::Slow => {}
             }
             self.recheck(scope)?;
-            let r = self.writer.resolve(scope, v, at, TypeKey::of::<Node>());
+            let r = self.writer.resolve(scope, &v.link(at), TypeKey::of::<Node>());
             self.resolved(r)?;
         }
         panic!("no way along {at}");
