@@ -9,7 +9,8 @@ use tercel_verify::{Outcome, Process, Session, Transaction};
 use tercel_wire::id::OpId;
 use tercel_wire::message::Outcome as Answer;
 
-use super::{Ground, Notes, kinds};
+use super::kinds::{Deed, Known};
+use super::{Ground, Notes};
 use crate::port::Seated;
 use crate::stage::{Actor, Stage};
 use crate::world::Phase;
@@ -22,7 +23,7 @@ pub(crate) struct Worker<'s> {
     /// The last number given to a write.
     last: u64,
     requests: u64,
-    known: kinds::Known,
+    known: Known,
     /// Operations whose end is unknown, and their places in the history.
     unknown: Vec<(OpId, usize)>,
 }
@@ -33,15 +34,7 @@ const ATTEMPTS_MAX: u32 = 5;
 impl<'s> Worker<'s> {
     pub(crate) fn new(port: Seated<'s>, seed: u64, think_us: u64) -> Worker<'s> {
         let random = RefCell::new(Random::new(seed));
-        Worker {
-            port,
-            random,
-            think_us,
-            last: 0,
-            requests: 0,
-            known: kinds::Known::default(),
-            unknown: Vec::new(),
-        }
+        Worker { port, random, think_us, last: 0, requests: 0, known: Known::default(), unknown: Vec::new() }
     }
 
     /// Runs transactions until the world is healed.
@@ -108,6 +101,17 @@ impl<'s> Worker<'s> {
         }
     }
 
+    fn deed<'a>(
+        &'a self,
+        tx: &'a Tx<'a>,
+        ground: &'a Ground,
+        notes: &'a mut Notes,
+        dice: u64,
+        think: &'a dyn Fn(),
+    ) -> Deed<'a> {
+        Deed { tx, ground, notes, r: Random::new(dice), think, known: &self.known }
+    }
+
     /// One attempt; whether another one may help.
     fn attempt(
         &mut self,
@@ -123,7 +127,7 @@ impl<'s> Worker<'s> {
             Ok(tx) => tx,
             Err(e) => return self.trouble(&e, kind, true),
         };
-        let body = kinds::run(kind, &tx, ground, &mut notes, dice, &|| self.think(), &self.known);
+        let body = self.deed(&tx, ground, &mut notes, dice, &|| self.think()).run(kind);
         self.last = notes.last;
         let ended = match body {
             Ok(()) => tx.commit(),
@@ -169,7 +173,7 @@ impl<'s> Worker<'s> {
             let begin_us = self.now();
             let last = attempts.borrow().last().map_or(last, |(_, notes, _)| notes.last);
             let mut notes = Notes::new(me, last);
-            let body = kinds::run(kind, tx, ground, &mut notes, dice, &|| self.think(), &self.known);
+            let body = self.deed(tx, ground, &mut notes, dice, &|| self.think()).run(kind);
             attempts.borrow_mut().push((begin_us, notes, tx.snapshot().0));
             body
         });

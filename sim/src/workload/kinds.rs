@@ -14,308 +14,271 @@ use super::{
 /// The last child that a thread has heard of.
 pub(super) type Known = std::cell::Cell<Option<Ref<Cell>>>;
 
-/// Runs one transaction's body. `dice` is the same at every attempt; `think` lets others go on.
-pub(super) fn run(
-    kind: usize,
-    tx: &Tx<'_>,
-    ground: &Ground,
-    notes: &mut Notes,
-    dice: u64,
-    think: &dyn Fn(),
-    known: &Known,
-) -> Result<(), Error> {
-    let mut r = Random::new(dice);
-    let r = &mut r;
-    match kind {
-        0 => change(tx, ground, notes, r, think),
-        1 => replace(tx, ground, notes, r),
-        2 => grow(tx, ground, notes, r, think),
-        3 => read(tx, ground, notes, r, think),
-        4 => put(tx, ground, notes, r, think),
-        5 => look_up(tx, ground, notes, r, think),
-        6 => vector(tx, ground, notes, r, think),
-        7 => cradle(tx, ground, notes, r, think, known),
-        8 => twins(tx, ground, notes, r, think),
-        _ => bulk(tx, ground, notes, r, think),
+/// One transaction's body.
+pub(super) struct Deed<'a> {
+    /// The transaction.
+    pub tx: &'a Tx<'a>,
+    /// What there is.
+    pub ground: &'a Ground,
+    /// What it sees and writes.
+    pub notes: &'a mut Notes,
+    /// Decides; the same at every attempt.
+    pub r: Random,
+    /// Lets others go on.
+    pub think: &'a dyn Fn(),
+    /// What the thread knows.
+    pub known: &'a Known,
+}
+
+impl Deed<'_> {
+    /// Does a deed of a kind.
+    pub fn run(&mut self, kind: usize) -> Result<(), Error> {
+        match kind {
+            0 => self.change(),
+            1 => self.replace(),
+            2 => self.grow(),
+            3 => self.read(),
+            4 => self.put(),
+            5 => self.look_up(),
+            6 => self.vector(),
+            7 => self.cradle(),
+            8 => self.twins(),
+            _ => self.bulk(),
+        }
+    }
+
+    fn change(&mut self) -> Result<(), Error> {
+        let Deed { tx, ground, notes, r, think, .. } = self;
+        let chosen = some(r, ground.cells.len(), 4);
+        for i in &chosen {
+            notes.see(tx, ground.cells[*i], cell_id(*i))?;
+            think();
+        }
+        let writes = 1 + r.below(chosen.len() as u64) as usize;
+        for i in &chosen[..writes] {
+            let mut cell = tx.edit(ground.cells[*i])?;
+            cell.set_value(notes.write(cell_id(*i)).0)?;
+            if r.below(4) == 0 {
+                think();
+            }
+        }
+        // Its own writes are what it then reads.
+        notes.see(tx, ground.cells[chosen[0]], cell_id(chosen[0]))
+    }
+
+    fn replace(&mut self) -> Result<(), Error> {
+        let Deed { tx, ground, notes, r, .. } = self;
+        for i in some(r, ground.cells.len(), 2) {
+            let value = notes.write(cell_id(i));
+            tx.replace(ground.cells[i], &Cell::small(cell_id(i), value))?;
+        }
+        Ok(())
+    }
+
+    fn grow(&mut self) -> Result<(), Error> {
+        let Deed { tx, ground, notes, r, think, .. } = self;
+        let i = r.below(ground.cells.len() as u64) as usize;
+        notes.see(tx, ground.cells[i], cell_id(i))?;
+        think();
+        let bytes = r.below(3_500) as usize;
+        let mut cell = tx.edit(ground.cells[i])?;
+        cell.set_padding("g".repeat(bytes))?;
+        cell.set_value(notes.write(cell_id(i)).0)
+    }
+
+    fn read(&mut self) -> Result<(), Error> {
+        let Deed { tx, ground, notes, r, think, .. } = self;
+        let n = ground.cells.len();
+        let first = r.below(n as u64) as usize;
+        let count = match r.below(4) {
+            0 => n,
+            1 => n.min(60),
+            _ => n.min(4),
+        };
+        if r.below(2) == 0 {
+            // Along the references that lead from one to the next.
+            let (mut i, mut at) = (n - 1, ground.cells[n - 1]);
+            for _ in 0..count {
+                let cell = tx.get(at)?;
+                notes.saw(cell_id(i), Value(cell.value()));
+                match (i, cell.next()) {
+                    (0, _) => break,
+                    (_, next) if next.reference().is_null() => break,
+                    (_, next) => at = next.reference(),
+                }
+                i -= 1;
+                think();
+            }
+            return Ok(());
+        }
+        for k in 0..count {
+            let i = (first + k) % n;
+            notes.see(tx, ground.cells[i], cell_id(i))?;
+            think();
+        }
+        Ok(())
+    }
+
+    fn put(&mut self) -> Result<(), Error> {
+        let Deed { tx, ground, notes, r, think, .. } = self;
+        let key = r.below(KEYS);
+        let object = key_id(key);
+        let old = ground.map.get(tx, key)?;
+        think();
+        match old {
+            Some(cell) => {
+                notes.see(tx, cell, object)?;
+                think();
+                if r.below(2) == 0 {
+                    return tx.edit(cell)?.set_value(notes.write(object).0);
+                }
+            }
+            None => notes.saw(object, Value::INITIAL),
+        }
+        let cell = tx.create(&Cell::small(object, notes.write(object)))?;
+        think();
+        ground.map.insert(tx, key, cell).map(|_| ())
+    }
+
+    fn look_up(&mut self) -> Result<(), Error> {
+        let Deed { tx, ground, notes, r, think, .. } = self;
+        if r.below(3) > 0 {
+            for _ in 0..1 + r.below(4) {
+                let key = r.below(KEYS);
+                match ground.map.get(tx, key)? {
+                    Some(cell) => notes.see(tx, cell, key_id(key))?,
+                    None => notes.saw(key_id(key), Value::INITIAL),
+                }
+                think();
+            }
+            return Ok(());
+        }
+        let (from, to) = (r.below(KEYS), KEYS);
+        let mut due = from;
+        for entry in ground.map.range(tx, from..to) {
+            let (key, cell) = entry?;
+            (due..key).for_each(|absent| notes.saw(key_id(absent), Value::INITIAL));
+            notes.see(tx, cell, key_id(key))?;
+            due = key + 1;
+            think();
+        }
+        (due..to).for_each(|absent| notes.saw(key_id(absent), Value::INITIAL));
+        Ok(())
+    }
+
+    fn vector(&mut self) -> Result<(), Error> {
+        let Deed { tx, ground, notes, r, think, .. } = self;
+        let len = ground.vector.len(tx)?;
+        think();
+        if r.below(2) == 0 && len < ELEMENTS_MAX {
+            let object = element_id(len);
+            notes.saw(object, Value::INITIAL);
+            let cell = tx.create(&Cell::small(object, notes.write(object)))?;
+            return ground.vector.push_back(tx, cell);
+        }
+        if len < ELEMENTS_MAX {
+            notes.saw(element_id(len), Value::INITIAL);
+        }
+        for _ in 0..len.min(3) {
+            let i = r.below(len);
+            match ground.vector.get(tx, i)? {
+                Some(cell) => notes.see(tx, cell, element_id(i))?,
+                None => notes.wrong = Some(format!("a vector of {len} has no element {i}")),
+            }
+            think();
+        }
+        Ok(())
+    }
+
+    /// Promises a child, or makes the one that was promised; both note it in the cradle.
+    fn cradle(&mut self) -> Result<(), Error> {
+        let Deed { tx, ground, notes, r, think, known } = self;
+        // One that was promised earlier: that it is not there yet is a read like any other.
+        let early = known.get().filter(|_| r.below(2) == 0);
+        if let Some(child) = early {
+            notes.look(tx, child, child_id(child))?;
+            think();
+            think();
+        }
+        notes.see(tx, ground.cradle, CRADLE)?;
+        let child: Ref<Cell> = tx.get(ground.cradle)?.next().reference();
+        known.set(Some(child).filter(|c| !c.is_null()));
+        think();
+        if early.is_some() && r.below(2) == 0 {
+            return Ok(());
+        }
+        let is_born = !child.is_null() && notes.look(tx, child, child_id(child))?;
+        think();
+        let mut cradle = tx.edit(ground.cradle)?;
+        if child.is_null() || is_born || r.below(4) == 0 {
+            let promised = tx.reserve(&Cell::small(Object(1), Value(0)))?;
+            cradle.set_next(promised)?;
+            cradle.set_value(notes.write(CRADLE).0)?;
+            return Ok(());
+        }
+        cradle.set_value(notes.write(CRADLE).0)?;
+        let object = child_id(child);
+        tx.fill(child, &Cell::small(object, notes.write(object)))
+    }
+
+    /// Two maps have the same keys at every moment.
+    fn twins(&mut self) -> Result<(), Error> {
+        let Deed { tx, ground, notes, r, think, .. } = self;
+        let [a, b] = ground.twins;
+        let key = r.below(KEYS);
+        let there = a.contains(tx, key)?;
+        think();
+        if b.contains(tx, key)? != there {
+            notes.wrong = Some(format!("key {key} is in one of two maps that are changed together"));
+        }
+        think();
+        match (r.below(4), there) {
+            (0, _) => {
+                let keys = |m: tercel_collections::Map<u64, Cell>| -> Result<Vec<u64>, Error> {
+                    m.iter(tx).map(|entry| Ok(entry?.0)).collect()
+                };
+                let first = keys(a)?;
+                think();
+                let second = keys(b)?;
+                if first != second {
+                    notes.wrong =
+                        Some(format!("two maps that are changed together have {first:?} and {second:?}"));
+                }
+                Ok(())
+            }
+            (_, true) => {
+                a.remove(tx, key)?;
+                think();
+                b.remove(tx, key).map(|_| ())
+            }
+            (_, false) => {
+                let cell = tx.create(&Cell::small(Object(0), Value(0)))?;
+                a.insert(tx, key, cell)?;
+                think();
+                b.insert(tx, key, cell).map(|_| ())
+            }
+        }
+    }
+
+    fn bulk(&mut self) -> Result<(), Error> {
+        let Deed { tx, ground, notes, r, think, .. } = self;
+        if r.below(2) == 0 {
+            for _ in 0..4 {
+                let i = r.below(ground.bulk.len() as u64) as usize;
+                notes.see(tx, ground.bulk[i], bulk_id(i))?;
+                think();
+            }
+            return Ok(());
+        }
+        for (i, cell) in ground.bulk.iter().enumerate() {
+            let padding = "B".repeat(BULK_BYTES).into();
+            let value = notes.write(bulk_id(i));
+            tx.replace(*cell, &Cell { padding, ..Cell::small(bulk_id(i), value) })?;
+        }
+        Ok(())
     }
 }
 
 fn some(r: &mut Random, of: usize, max: u64) -> Vec<usize> {
     (0..1 + r.below(max)).map(|_| r.below(of as u64) as usize).collect()
-}
-
-fn change(
-    tx: &Tx<'_>,
-    ground: &Ground,
-    notes: &mut Notes,
-    r: &mut Random,
-    think: &dyn Fn(),
-) -> Result<(), Error> {
-    let chosen = some(r, ground.cells.len(), 4);
-    for i in &chosen {
-        notes.see(tx, ground.cells[*i], cell_id(*i))?;
-        think();
-    }
-    let writes = 1 + r.below(chosen.len() as u64) as usize;
-    for i in &chosen[..writes] {
-        let mut cell = tx.edit(ground.cells[*i])?;
-        cell.set_value(notes.write(cell_id(*i)).0)?;
-        if r.below(4) == 0 {
-            think();
-        }
-    }
-    // Its own writes are what it then reads.
-    notes.see(tx, ground.cells[chosen[0]], cell_id(chosen[0]))
-}
-
-fn replace(tx: &Tx<'_>, ground: &Ground, notes: &mut Notes, r: &mut Random) -> Result<(), Error> {
-    for i in some(r, ground.cells.len(), 2) {
-        let value = notes.write(cell_id(i));
-        tx.replace(ground.cells[i], &Cell::small(cell_id(i), value))?;
-    }
-    Ok(())
-}
-
-fn grow(
-    tx: &Tx<'_>,
-    ground: &Ground,
-    notes: &mut Notes,
-    r: &mut Random,
-    think: &dyn Fn(),
-) -> Result<(), Error> {
-    let i = r.below(ground.cells.len() as u64) as usize;
-    notes.see(tx, ground.cells[i], cell_id(i))?;
-    think();
-    let bytes = r.below(3_500) as usize;
-    let mut cell = tx.edit(ground.cells[i])?;
-    cell.set_padding("g".repeat(bytes))?;
-    cell.set_value(notes.write(cell_id(i)).0)
-}
-
-fn read(
-    tx: &Tx<'_>,
-    ground: &Ground,
-    notes: &mut Notes,
-    r: &mut Random,
-    think: &dyn Fn(),
-) -> Result<(), Error> {
-    let n = ground.cells.len();
-    let first = r.below(n as u64) as usize;
-    let count = match r.below(4) {
-        0 => n,
-        1 => n.min(60),
-        _ => n.min(4),
-    };
-    if r.below(2) == 0 {
-        // Along the references that lead from one to the next.
-        let (mut i, mut at) = (n - 1, ground.cells[n - 1]);
-        for _ in 0..count {
-            let cell = tx.get(at)?;
-            notes.saw(cell_id(i), Value(cell.value()));
-            match (i, cell.next()) {
-                (0, _) => break,
-                (_, next) if next.reference().is_null() => break,
-                (_, next) => at = next.reference(),
-            }
-            i -= 1;
-            think();
-        }
-        return Ok(());
-    }
-    for k in 0..count {
-        let i = (first + k) % n;
-        notes.see(tx, ground.cells[i], cell_id(i))?;
-        think();
-    }
-    Ok(())
-}
-
-fn put(
-    tx: &Tx<'_>,
-    ground: &Ground,
-    notes: &mut Notes,
-    r: &mut Random,
-    think: &dyn Fn(),
-) -> Result<(), Error> {
-    let key = r.below(KEYS);
-    let object = key_id(key);
-    let old = ground.map.get(tx, key)?;
-    think();
-    match old {
-        Some(cell) => {
-            notes.see(tx, cell, object)?;
-            think();
-            if r.below(2) == 0 {
-                return tx.edit(cell)?.set_value(notes.write(object).0);
-            }
-        }
-        None => notes.saw(object, Value::INITIAL),
-    }
-    let cell = tx.create(&Cell::small(object, notes.write(object)))?;
-    think();
-    ground.map.insert(tx, key, cell).map(|_| ())
-}
-
-fn look_up(
-    tx: &Tx<'_>,
-    ground: &Ground,
-    notes: &mut Notes,
-    r: &mut Random,
-    think: &dyn Fn(),
-) -> Result<(), Error> {
-    if r.below(3) > 0 {
-        for _ in 0..1 + r.below(4) {
-            let key = r.below(KEYS);
-            match ground.map.get(tx, key)? {
-                Some(cell) => notes.see(tx, cell, key_id(key))?,
-                None => notes.saw(key_id(key), Value::INITIAL),
-            }
-            think();
-        }
-        return Ok(());
-    }
-    let (from, to) = (r.below(KEYS), KEYS);
-    let mut due = from;
-    for entry in ground.map.range(tx, from..to) {
-        let (key, cell) = entry?;
-        (due..key).for_each(|absent| notes.saw(key_id(absent), Value::INITIAL));
-        notes.see(tx, cell, key_id(key))?;
-        due = key + 1;
-        think();
-    }
-    (due..to).for_each(|absent| notes.saw(key_id(absent), Value::INITIAL));
-    Ok(())
-}
-
-fn vector(
-    tx: &Tx<'_>,
-    ground: &Ground,
-    notes: &mut Notes,
-    r: &mut Random,
-    think: &dyn Fn(),
-) -> Result<(), Error> {
-    let len = ground.vector.len(tx)?;
-    think();
-    if r.below(2) == 0 && len < ELEMENTS_MAX {
-        let object = element_id(len);
-        notes.saw(object, Value::INITIAL);
-        let cell = tx.create(&Cell::small(object, notes.write(object)))?;
-        return ground.vector.push_back(tx, cell);
-    }
-    if len < ELEMENTS_MAX {
-        notes.saw(element_id(len), Value::INITIAL);
-    }
-    for _ in 0..len.min(3) {
-        let i = r.below(len);
-        match ground.vector.get(tx, i)? {
-            Some(cell) => notes.see(tx, cell, element_id(i))?,
-            None => notes.wrong = Some(format!("a vector of {len} has no element {i}")),
-        }
-        think();
-    }
-    Ok(())
-}
-
-/// Promises a child, or makes the one that was promised; both note it in the cradle.
-fn cradle(
-    tx: &Tx<'_>,
-    ground: &Ground,
-    notes: &mut Notes,
-    r: &mut Random,
-    think: &dyn Fn(),
-    known: &Known,
-) -> Result<(), Error> {
-    // One that was promised earlier: that it is not there yet is a read like any other.
-    let early = known.get().filter(|_| r.below(2) == 0);
-    if let Some(child) = early {
-        notes.look(tx, child, child_id(child))?;
-        think();
-        think();
-    }
-    notes.see(tx, ground.cradle, CRADLE)?;
-    let child: Ref<Cell> = tx.get(ground.cradle)?.next().reference();
-    known.set(Some(child).filter(|c| !c.is_null()));
-    think();
-    if early.is_some() && r.below(2) == 0 {
-        return Ok(());
-    }
-    let is_born = !child.is_null() && notes.look(tx, child, child_id(child))?;
-    think();
-    let mut cradle = tx.edit(ground.cradle)?;
-    if child.is_null() || is_born || r.below(4) == 0 {
-        let promised = tx.reserve(&Cell::small(Object(1), Value(0)))?;
-        cradle.set_next(promised)?;
-        cradle.set_value(notes.write(CRADLE).0)?;
-        return Ok(());
-    }
-    cradle.set_value(notes.write(CRADLE).0)?;
-    let object = child_id(child);
-    tx.fill(child, &Cell::small(object, notes.write(object)))
-}
-
-/// Two maps have the same keys at every moment.
-fn twins(
-    tx: &Tx<'_>,
-    ground: &Ground,
-    notes: &mut Notes,
-    r: &mut Random,
-    think: &dyn Fn(),
-) -> Result<(), Error> {
-    let [a, b] = ground.twins;
-    let key = r.below(KEYS);
-    let there = a.contains(tx, key)?;
-    think();
-    if b.contains(tx, key)? != there {
-        notes.wrong = Some(format!("key {key} is in one of two maps that are changed together"));
-    }
-    think();
-    match (r.below(4), there) {
-        (0, _) => {
-            let keys = |m: tercel_collections::Map<u64, Cell>| -> Result<Vec<u64>, Error> {
-                m.iter(tx).map(|entry| Ok(entry?.0)).collect()
-            };
-            let first = keys(a)?;
-            think();
-            let second = keys(b)?;
-            if first != second {
-                notes.wrong =
-                    Some(format!("two maps that are changed together have {first:?} and {second:?}"));
-            }
-            Ok(())
-        }
-        (_, true) => {
-            a.remove(tx, key)?;
-            think();
-            b.remove(tx, key).map(|_| ())
-        }
-        (_, false) => {
-            let cell = tx.create(&Cell::small(Object(0), Value(0)))?;
-            a.insert(tx, key, cell)?;
-            think();
-            b.insert(tx, key, cell).map(|_| ())
-        }
-    }
-}
-
-fn bulk(
-    tx: &Tx<'_>,
-    ground: &Ground,
-    notes: &mut Notes,
-    r: &mut Random,
-    think: &dyn Fn(),
-) -> Result<(), Error> {
-    if r.below(2) == 0 {
-        for _ in 0..4 {
-            let i = r.below(ground.bulk.len() as u64) as usize;
-            notes.see(tx, ground.bulk[i], bulk_id(i))?;
-            think();
-        }
-        return Ok(());
-    }
-    for (i, cell) in ground.bulk.iter().enumerate() {
-        let padding = "B".repeat(BULK_BYTES).into();
-        let value = notes.write(bulk_id(i));
-        tx.replace(*cell, &Cell { padding, ..Cell::small(bulk_id(i), value) })?;
-    }
-    Ok(())
 }
