@@ -6,7 +6,7 @@ use tercel_wire::message::{Commit, Effects as TxEffects, Limit, Outcome, Part, R
 use tercel_wire::page::class_of;
 use tercel_wire::record::HEADER_BYTES;
 
-use super::fetch::Waiter;
+use super::reads::Waiter;
 use super::session::Staged;
 use super::{Conn, Effects, LogRoom, Server};
 use crate::limits;
@@ -212,7 +212,7 @@ impl Server {
             return self.not_executed(conn, call, op, Outcome::Full(Limit::Buffer), out);
         };
         for page in missing {
-            self.read(page, Waiter::Commit(conn, id), out);
+            self.reads.wait(page, Waiter::Commit(conn, id));
         }
     }
 

@@ -7,41 +7,19 @@ use tercel_wire::id::PageId;
 use tercel_wire::message::{Fetch, PageReply, Reason};
 use tercel_wire::page::Page;
 
+use super::reads::{Done, Waiter};
 use super::{Conn, Effect, Effects, Server};
 use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::store::image::Found;
 
-/// Who waits for a page to be read.
-pub(super) enum Waiter {
-    /// A client's fetch.
-    Fetch(Conn, u64, Fetch),
-    /// A commit that must know how much room there is.
-    Commit(Conn, u64),
-    /// The installer.
-    Install,
-}
-
-/// A read under way.
-#[derive(Default)]
-pub(super) struct Reading {
-    pub waiters: Vec<Waiter>,
-    /// What it brings may be older than what has been stored since.
-    pub again: bool,
-}
-
-impl Waiter {
-    pub(super) fn is_of(&self, conn: Conn) -> bool {
-        match self {
-            Waiter::Fetch(c, ..) | Waiter::Commit(c, _) => *c == conn,
-            Waiter::Install => false,
-        }
-    }
-}
-
 impl Server {
     pub(super) fn fetch(&mut self, conn: Conn, call: u64, fetch: Fetch, out: &mut Effects) {
         self.stats.fetches += 1;
+        self.answer(conn, call, fetch, out);
+    }
+
+    fn answer(&mut self, conn: Conn, call: u64, fetch: Fetch, out: &mut Effects) {
         match self.image(fetch.page) {
             Found::Current(bytes) | Found::Stale(bytes) => self.serve(conn, call, fetch, bytes, out),
             Found::Missing => {
@@ -52,7 +30,7 @@ impl Server {
                     }
                     session.pending += 1;
                 }
-                self.read(fetch.page, Waiter::Fetch(conn, call, fetch), out);
+                self.reads.wait(fetch.page, Waiter::Fetch(conn, call, fetch));
             }
         }
     }
@@ -71,12 +49,9 @@ impl Server {
         self.reply(conn, Kind::Page, call, &body, out);
     }
 
-    /// Asks for a page to be read, once however many wait for it.
-    pub(super) fn read(&mut self, page: PageId, waiter: Waiter, out: &mut Effects) {
-        let reading = self.reading.entry(page);
-        let is_new = matches!(reading, hashbrown::hash_map::Entry::Vacant(_));
-        reading.or_default().waiters.push(waiter);
-        if is_new {
+    /// Asks the host for the pages whose turn it is.
+    pub(super) fn ask_reads(&mut self, out: &mut Effects) {
+        while let Some(page) = self.reads.next() {
             self.stats.page_reads += 1;
             out.push(Effect::Read(page));
         }
@@ -88,11 +63,11 @@ impl Server {
         result: Result<Option<Vec<u8>>, String>,
         out: &mut Effects,
     ) {
-        let Some(Reading { waiters, again }) = self.reading.remove(&page) else { return };
-        if again {
-            self.reading.insert(page, Reading { waiters, again: false });
-            return out.push(Effect::Read(page));
-        }
+        let waiters = match self.reads.done(page) {
+            Done::For(waiters) => waiters,
+            Done::Again => return out.push(Effect::Read(page)),
+            Done::Unasked => return,
+        };
         let checked = result.and_then(|bytes| match bytes {
             None => Ok(None),
             Some(bytes) => match Page::parse(&bytes, page) {
@@ -117,7 +92,7 @@ impl Server {
                         session.pending = session.pending.saturating_sub(1);
                     }
                     match failed {
-                        None => self.fetch(conn, call, fetch, out),
+                        None => self.answer(conn, call, fetch, out),
                         Some(e) => self.refuse(conn, call, Reason::Corrupt, e.clone(), out),
                     }
                 }

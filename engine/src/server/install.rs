@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tercel_wire::id::{PageId, Stamp};
 
-use super::fetch::Waiter;
+use super::reads::Waiter;
 use super::{Checkpoint, Effect, Effects, LogRoom, Server};
 use crate::mutant::{self, Rule, dropped};
 use crate::store::image::Found;
@@ -77,6 +77,7 @@ impl Server {
         if self.installing.is_none() && !self.is_flushed() {
             self.installs_since_checkpoint = BATCHES_PER_CHECKPOINT;
             self.start_install(out);
+            self.ask_reads(out);
         }
     }
 
@@ -102,7 +103,7 @@ impl Server {
         self.installing =
             Some(Installing { pages, missing: missing.len(), sent: None, checkpoint: None, waiting: None });
         for page in missing {
-            self.read(page, Waiter::Install, out);
+            self.reads.wait(page, Waiter::Install);
         }
         self.maybe_install(out);
     }
@@ -150,7 +151,7 @@ impl Server {
                 Found::Missing => {
                     // Evicted while others were read: it is read again.
                     installing.missing += 1;
-                    self.read(*page, Waiter::Install, out);
+                    self.reads.wait(*page, Waiter::Install);
                 }
             }
         }
@@ -177,10 +178,8 @@ impl Server {
             self.mob.installed(*page, upto);
             // A read that is under way may have seen the page before it was stored, and what it lacks is not in the
             // buffer any more.
-            if let Some(reading) = self.reading.get_mut(page)
-                && !dropped(Rule::ReadOvertakenByInstall)
-            {
-                reading.again = true;
+            if !dropped(Rule::ReadOvertakenByInstall) {
+                self.reads.stored(*page);
             }
         }
         if let Some((applied, replay_from)) = installing.checkpoint {

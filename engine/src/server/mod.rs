@@ -11,6 +11,7 @@ mod commit;
 mod fetch;
 mod install;
 mod place;
+mod reads;
 mod recover;
 mod session;
 mod spent;
@@ -35,6 +36,7 @@ use crate::time::Now;
 
 use commit::Parked;
 use install::Installing;
+use reads::Reads;
 use session::{Defining, Leasing, Session};
 use spent::Spent;
 
@@ -232,8 +234,8 @@ pub struct Server {
     defining: VecDeque<Defining>,
     /// Places that are given out and not yet durably so: one request a session.
     leasing: VecDeque<Leasing>,
-    /// Reads under way and who waits for them.
-    reading: Map<PageId, fetch::Reading>,
+    /// Pages that are waited for.
+    reads: Reads,
     parked: Map<u64, Parked>,
     parked_bytes: usize,
     parked_last: u64,
@@ -281,6 +283,7 @@ impl Server {
             Input::Time => self.tick(out),
         }
         self.maybe_install(out);
+        self.ask_reads(out);
     }
 
     /// When it next wants to hear of the time.

@@ -155,7 +155,7 @@ impl Recovery {
             spent: Default::default(),
             defining: Default::default(),
             leasing: Default::default(),
-            reading: Default::default(),
+            reads: Default::default(),
             parked: Default::default(),
             parked_bytes: 0,
             parked_last: 0,

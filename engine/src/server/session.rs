@@ -102,9 +102,7 @@ impl Server {
         }
         self.staged_bytes -= session.staged_bytes;
         self.drop_parked(|p| p.conn == conn);
-        for reading in self.reading.values_mut() {
-            reading.waiters.retain(|w| !w.is_of(conn));
-        }
+        self.reads.forget(conn);
         self.leasing.retain(|l| l.conn != conn);
         for defining in &mut self.defining {
             defining.asked.retain(|(c, _)| *c != conn);
