@@ -39,6 +39,9 @@ pub struct Config {
     /// Size of one receive buffer. Larger means fewer calls for large messages, and more memory that a small message
     /// occupies while it is leased; pages never written to cost nothing.
     pub buffer_bytes: usize,
+    /// A batch ends once it holds so many received bytes: what a caller may have to handle before it looks again. Larger
+    /// means fewer looks under load, and later answers for those who come meanwhile.
+    pub batch_bytes_max: usize,
     /// How many unsent bytes a stream may hold before `send` refuses. This much memory a slow reader can cost.
     /// One buffer on an empty queue is always taken, so that a message larger than this can leave.
     pub write_bytes_max: usize,
@@ -70,6 +73,8 @@ impl Config {
             "sources_max must be at least 1 and below 16,777,216"
         } else if self.buffers == 0 || self.buffer_bytes == 0 {
             "buffers and buffer_bytes must be at least 1"
+        } else if self.batch_bytes_max == 0 {
+            "batch_bytes_max must be at least 1"
         } else if self.write_bytes_max == 0 || self.write_mark_bytes > self.write_bytes_max {
             "write_bytes_max must be at least 1 and not below write_mark_bytes"
         } else if self.messages_max == 0 {
@@ -100,6 +105,7 @@ impl Default for Config {
             sources_max: 16_384,
             buffers: 256,
             buffer_bytes: 64 * 1024,
+            batch_bytes_max: 256 * 1024,
             write_bytes_max: 4 * 1024 * 1024,
             write_mark_bytes: 256 * 1024,
             messages_max: 4_096,

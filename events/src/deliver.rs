@@ -16,10 +16,10 @@ use crate::sys::Interest;
 
 impl<M: Send> EventQueue<M> {
     /// Fills the batch: the mailbox, the deadlines and the sources take turns, one event each, so that none of them
-    /// can keep the others out.
+    /// can keep the others out. It ends early when much was received.
     pub(crate) fn deliver(&mut self, batch: &mut Vec<Event<M>>, array_max: usize) {
-        let mut idle = 0;
-        while batch.len() < array_max && idle < CLASSES {
+        let (mut idle, mut bytes) = (0, 0);
+        while batch.len() < array_max && bytes < self.config.batch_bytes_max && idle < CLASSES {
             let event = match self.turn {
                 0 => self.next_message(),
                 1 => self.next_due(),
@@ -28,6 +28,9 @@ impl<M: Send> EventQueue<M> {
             self.turn = (self.turn + 1) % CLASSES;
             match event {
                 Some(event) => {
+                    if let Kind::Received(lease) = &event.kind {
+                        bytes += lease.len();
+                    }
                     batch.push(event);
                     idle = 0;
                 }
