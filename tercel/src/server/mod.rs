@@ -7,6 +7,7 @@
 mod run;
 mod start;
 mod store;
+mod turns;
 
 use std::path::PathBuf;
 use std::sync::Arc;

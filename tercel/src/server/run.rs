@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use tercel_engine::server::{Conn, Effect, Effects, HostStats, Input, LogRoom, Server as Machine};
 use tercel_engine::time::Now;
 use tercel_events::{Backend, Event, EventQueue, Handle, Kind, SendError, Token};
-use tercel_wire::frame::{Deframer, FrameError, split};
+use tercel_wire::frame::{Deframer, FrameError};
 use tercel_wire::id::Stamp;
 use tercel_wire::log::{Chain, Kind as LogKind, encode_record};
 
 use super::store::Store;
+use super::turns::{SLICE, Slice, TURN, Turns, read_some, split_some};
 use super::{Post, ServerError};
 use crate::disk::dir::DataDir;
 use crate::disk::log::{LogDone, LogThread};
@@ -43,6 +44,8 @@ pub(super) struct Loop {
     /// Keeps the directory locked.
     _dir: DataDir,
     conns: HashMap<Conn, Peer>,
+    /// Connections of which not everything that was received has been handled.
+    turns: Turns,
     out: Effects,
     begun: Instant,
     /// There was no room on the disk when it was looked at last.
@@ -80,6 +83,7 @@ impl Loop {
             store,
             _dir: dir,
             conns: HashMap::new(),
+            turns: Turns::default(),
             out,
             begun: Instant::now(),
             disk_full: false,
@@ -113,12 +117,14 @@ impl Loop {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
             };
+            let deadline = if self.turns.is_empty() { deadline } else { Some(self.begun) };
             let events = self.queue.get_next_events(&mut batch, BATCH_MAX, deadline)?;
             let ordered = self.machine.stats().ordered;
             let now = self.now();
             for event in batch.drain(..) {
                 self.event(now, event);
             }
+            self.go_on(now);
             if self.machine.deadline().is_some_and(|d| d <= now) {
                 self.look_at_disk(now);
                 self.machine.handle(now, Input::Time, &mut self.out);
@@ -126,7 +132,7 @@ impl Loop {
             if self.stop_by.is_some() {
                 self.machine.flush(&mut self.out);
             }
-            let all_wait = self.machine.stats().ordered - ordered >= events as u64;
+            let all_wait = self.turns.is_empty() && self.machine.stats().ordered - ordered >= events as u64;
             self.perform(all_wait);
             if let Some(why) = self.failed.take() {
                 return Err(ServerError::Stopped(why));
@@ -217,20 +223,58 @@ impl Loop {
     }
 
     fn received(&mut self, now: Now, conn: Conn, bytes: &[u8]) {
-        let Some(Peer::Socket(_, deframer) | Peer::Memory(_, deframer)) = self.conns.get_mut(&conn) else {
-            return;
+        let (deframer, slice) = match self.conns.get_mut(&conn) {
+            Some(Peer::Socket(_, deframer)) => (deframer, Some(SLICE)),
+            // Who shares the process shares its fate.
+            Some(Peer::Memory(_, deframer)) => (deframer, None),
+            None => return,
         };
         let read = match deframer.is_empty() {
-            true => split_all(&mut self.machine, now, conn, bytes, deframer, &mut self.out),
+            true => split_some(&mut self.machine, now, conn, bytes, deframer, slice, &mut self.out),
             false => {
                 deframer.push(bytes);
-                read_all(&mut self.machine, now, conn, deframer, &mut self.out)
+                if self.turns.waits(conn) {
+                    return;
+                }
+                read_some(&mut self.machine, now, conn, deframer, slice, &mut self.out)
             }
         };
-        // Whoever sent this speaks another language or is broken: no answer would be understood.
-        if read.is_err() {
-            self.close(conn);
-            self.machine.handle(now, Input::Disconnected(conn), &mut self.out);
+        self.was_read(now, conn, read);
+    }
+
+    /// Handles more of what has waited, as long as a turn may take.
+    fn go_on(&mut self, now: Now) {
+        if self.turns.is_empty() {
+            return;
+        }
+        let end = Instant::now() + TURN;
+        while let Some(conn) = self.turns.next() {
+            if let Some(Peer::Socket(token, deframer)) = self.conns.get_mut(&conn) {
+                let token = *token;
+                let read = read_some(&mut self.machine, now, conn, deframer, Some(SLICE), &mut self.out);
+                if read == Ok(Slice::Done) {
+                    self.queue.resume(token);
+                }
+                self.was_read(now, conn, read);
+            }
+            if Instant::now() >= end {
+                return;
+            }
+        }
+    }
+
+    fn was_read(&mut self, now: Now, conn: Conn, read: Result<Slice, FrameError>) {
+        match (read, self.conns.get(&conn)) {
+            (Ok(Slice::More), Some(Peer::Socket(token, _))) => {
+                self.queue.pause(*token);
+                self.turns.put(conn);
+            }
+            (Ok(_), _) => {}
+            // Whoever sent this speaks another language or is broken: no answer would be understood.
+            (Err(_), _) => {
+                self.close(conn);
+                self.machine.handle(now, Input::Disconnected(conn), &mut self.out);
+            }
         }
     }
 
@@ -339,40 +383,6 @@ impl Loop {
         }
         false
     }
-}
-
-/// Hands the machine every whole frame where it was received; what is left is kept.
-fn split_all(
-    machine: &mut Machine,
-    now: Now,
-    conn: Conn,
-    mut bytes: &[u8],
-    deframer: &mut Deframer,
-    out: &mut Effects,
-) -> Result<(), FrameError> {
-    while let Some((header, body, rest)) = split(bytes)? {
-        machine.handle(now, Input::Frame(conn, header, body), out);
-        bytes = rest;
-    }
-    if !bytes.is_empty() {
-        deframer.push(bytes);
-    }
-    Ok(())
-}
-
-/// Hands the machine every frame that has become whole.
-fn read_all(
-    machine: &mut Machine,
-    now: Now,
-    conn: Conn,
-    deframer: &mut Deframer,
-    out: &mut Effects,
-) -> Result<(), FrameError> {
-    while let Some((header, body)) = deframer.next_frame()? {
-        machine.handle(now, Input::Frame(conn, header, body), out);
-    }
-    deframer.relax();
-    Ok(())
 }
 
 impl Drop for Loop {
