@@ -204,7 +204,8 @@ pub struct Check {
 #[command(after_help = "Examples:
   tercel bench oo7 --quick
   tercel bench commit --json
-  tercel bench idle --connections 10000")]
+  tercel bench idle --connections 10000
+  tercel bench load --quick --only greedy --only flood")]
 pub struct Bench {
     /// What to measure
     #[arg(value_enum)]
@@ -221,6 +222,9 @@ pub struct Bench {
     /// Suite idle: how many connections do nothing
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub connections: usize,
+    /// Suite load: only this row, such as greedy; may be given several times
+    #[arg(long, value_name = "ROW")]
+    pub only: Vec<String>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -281,6 +285,8 @@ pub enum Suite {
     Graph,
     /// What connections that do nothing cost: memory, and time of those that do something
     Idle,
+    /// What others feel of clients that make trouble, and 1,000 clients at work
+    Load,
 }
 
 /// A number of bytes with an optional K, M or G.

@@ -165,7 +165,7 @@ fn beat(stream: &mut TcpStream, ping: &[u8]) -> std::io::Result<()> {
 }
 
 /// What a process has written to and not to a file: heap, stacks, tables.
-fn anonymous_bytes(process: u32) -> Result<u64, String> {
+pub(super) fn anonymous_bytes(process: u32) -> Result<u64, String> {
     let path = format!("/proc/{process}/status");
     let status = std::fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
     let kib = status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.trim().strip_suffix(" kB"));

@@ -8,11 +8,13 @@
 //! | `graph` | suite `graph`: import and closures of the package graph |
 //! | `commit` | suite `commit`: durable commits, one at a time and 64 at once |
 //! | `idle` | suite `idle`: what connections that do nothing cost |
+//! | `load` | suite `load`: what others feel of clients that make trouble, and 1,000 clients at work |
 
 mod blocks;
 mod commit;
 mod graph;
 mod idle;
+mod load;
 mod lru;
 mod native;
 mod objects;
@@ -40,6 +42,8 @@ pub enum Suite {
     Graph,
     /// Connections that do nothing.
     Idle,
+    /// Clients that make trouble, and many clients.
+    Load,
 }
 
 /// How to measure.
@@ -51,6 +55,8 @@ pub struct Options {
     pub dir: Option<PathBuf>,
     /// How many connections do nothing, in suite `idle`.
     pub connections: usize,
+    /// Which troubles to measure, in suite `load`; all if none is named.
+    pub only: Vec<String>,
     /// Whether to say on standard error what is being done.
     pub progress: bool,
 }
@@ -74,6 +80,7 @@ pub fn run(suite: Suite, options: &Options) -> Result<Report, String> {
         Suite::Commit => commit::run(options),
         Suite::Graph => graph::run(options),
         Suite::Idle => idle::run(options),
+        Suite::Load => load::run(options),
     }
 }
 
@@ -85,10 +92,14 @@ pub fn command(args: &args::Bench) -> Outcome {
     if let Some(role) = std::env::var_os(idle::ROLE) {
         return idle::child(&role).map(|()| ExitCode::SUCCESS).map_err(Failure::new);
     }
+    if let Some(role) = std::env::var_os(load::ROLE) {
+        return load::child(&role).map(|()| ExitCode::SUCCESS).map_err(Failure::new);
+    }
     let options = Options {
         quick: args.quick,
         dir: args.dir.clone(),
         connections: args.connections,
+        only: args.only.clone(),
         progress: std::io::IsTerminal::is_terminal(&std::io::stderr()),
     };
     let suite = match args.suite {
@@ -96,6 +107,7 @@ pub fn command(args: &args::Bench) -> Outcome {
         args::Suite::Commit => Suite::Commit,
         args::Suite::Graph => Suite::Graph,
         args::Suite::Idle => Suite::Idle,
+        args::Suite::Load => Suite::Load,
     };
     let report = run(suite, &options).map_err(Failure::new)?;
     let text = if args.json { report.json().map_err(Failure::new)? } else { report.table() };

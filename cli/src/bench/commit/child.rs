@@ -1,10 +1,10 @@
 //! Servers as processes of their own: this program again, told to serve.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 
-use super::super::idle;
+use super::super::{idle, load};
 use super::raw;
 use super::shape::Shape;
 
@@ -14,6 +14,7 @@ pub struct Child {
     process: std::process::Child,
     /// What it said when it was ready: `listening on ADDRESS`, and perhaps ` (BACKEND, ...)`.
     ready: String,
+    says: Option<BufReader<ChildStdout>>,
 }
 
 impl Child {
@@ -22,8 +23,16 @@ impl Child {
     /// # Errors
     /// A sentence: why it did not start.
     pub fn serve(data: &Path) -> Result<Child, String> {
+        Child::serve_with(data, &[])
+    }
+
+    /// The same with more to say on its command line.
+    ///
+    /// # Errors
+    /// As [`Child::serve`].
+    pub fn serve_with(data: &Path, more: &[&str]) -> Result<Child, String> {
         let mut command = this_program()?;
-        command.args(["serve", "--until-eof", "--listen", "127.0.0.1:0", "--data"]).arg(data);
+        command.args(["serve", "--until-eof", "--listen", "127.0.0.1:0", "--data"]).arg(data).args(more);
         Child::start(command)
     }
 
@@ -47,6 +56,34 @@ impl Child {
         Child::start(command)
     }
 
+    /// Who makes trouble, or works, for suite `load`.
+    ///
+    /// # Errors
+    /// As [`Child::serve`].
+    pub fn load(role: &str) -> Result<Child, String> {
+        let mut command = this_program()?;
+        command.args(["bench", "load"]).env(load::ROLE, role);
+        Child::start(command)
+    }
+
+    /// Says a line to it and waits for the line that it answers.
+    ///
+    /// # Errors
+    /// A sentence, if it does not answer: it has ended.
+    pub fn ask(&mut self, line: &str) -> Result<String, String> {
+        let gone = |e: &dyn std::fmt::Display| format!("a process of the bench has ended: {e}");
+        let (Some(stdin), Some(says)) = (&mut self.process.stdin, &mut self.says) else {
+            return Err(gone(&"it does not listen"));
+        };
+        writeln!(stdin, "{line}").map_err(|e| gone(&e))?;
+        let mut answer = String::new();
+        match says.read_line(&mut answer) {
+            Ok(0) => Err(gone(&"see above")),
+            Ok(_) => Ok(answer.trim().to_string()),
+            Err(e) => Err(gone(&e)),
+        }
+    }
+
     fn start(mut command: Command) -> Result<Child, String> {
         let mut process = command
             .stdin(Stdio::piped())
@@ -54,8 +91,9 @@ impl Child {
             .spawn()
             .map_err(|e| format!("cannot start a server: {e}"))?;
         let mut ready = String::new();
-        let read = process.stdout.take().map(|out| BufReader::new(out).read_line(&mut ready));
-        let child = Child { process, ready };
+        let mut says = process.stdout.take().map(BufReader::new);
+        let read = says.as_mut().map(|says| says.read_line(&mut ready));
+        let child = Child { process, ready, says };
         match (read, child.address()) {
             (Some(Ok(_)), address) if !address.is_empty() => Ok(child),
             _ => Err(format!("a server did not start: it said {:?}", child.ready.trim())),

@@ -1,0 +1,416 @@
+//! Those who make trouble, each kind in a process of its own with the lowest priority: what it takes of the machine is not
+//! what is measured.
+
+use std::io::{self, BufRead, ErrorKind, Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tercel::wire::frame::{self, Header, Kind};
+use tercel::wire::id::PageId;
+use tercel::{Address, Bytes, Client, ClientConfig, Object, Ref};
+
+use super::others::{Counter, failed};
+use super::raw::{Raw, fetch};
+
+/// What somebody may do to a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    SlowReader,
+    HalfOpen,
+    NeverAck,
+    Greedy,
+    Tx100k,
+    Value64m,
+    Flood,
+}
+
+impl Trouble {
+    pub const ALL: [Trouble; 7] = [
+        Trouble::SlowReader,
+        Trouble::HalfOpen,
+        Trouble::NeverAck,
+        Trouble::Greedy,
+        Trouble::Tx100k,
+        Trouble::Value64m,
+        Trouble::Flood,
+    ];
+
+    /// As rows and roles call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Trouble::SlowReader => "slow_reader",
+            Trouble::HalfOpen => "half_open",
+            Trouble::NeverAck => "never_ack",
+            Trouble::Greedy => "greedy",
+            Trouble::Tx100k => "tx100k",
+            Trouble::Value64m => "value64m",
+            Trouble::Flood => "flood",
+        }
+    }
+
+    /// What is run, and what is counted of it.
+    pub fn what(self) -> &'static str {
+        match self {
+            Trouble::SlowReader => {
+                "8 clients that ask for 2,560 pages a second each and read nothing, 8 that ask and read a byte at a time; cut off"
+            }
+            Trouble::HalfOpen => {
+                "200 clients that subscribe to 16 pages each and are never heard of again; ended by silence"
+            }
+            Trouble::NeverAck => {
+                "2 clients that ask for ever new pages, 64 at once, and never give one back; pages"
+            }
+            Trouble::Greedy => "2 clients that ask for all pages over and over, 256 at once; pages",
+            Trouble::Tx100k => {
+                "a client that changes 100,000 objects in a transaction, one after the other; commits"
+            }
+            Trouble::Value64m => {
+                "a client that writes a value of 64 MB and one that reads it, in turn; values"
+            }
+            Trouble::Flood => {
+                "2 clients that say they are there, at full speed, 1 that sends garbage, 1 that sends megabytes with a wrong checksum; megabytes"
+            }
+        }
+    }
+}
+
+/// Whether the trouble is wanted now.
+pub struct Switch {
+    on: AtomicBool,
+}
+
+impl Switch {
+    pub fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+}
+
+/// Makes trouble whenever standard input says `on`, until it says `off`, and then says how much it was.
+pub fn make(name: &str, address: &str, pages: u32) -> Result<(), String> {
+    let trouble = Trouble::ALL.into_iter().find(|t| t.name() == name).ok_or("no such trouble")?;
+    let _ = rustix::process::nice(NICE);
+    crate::serve::raise_descriptors();
+    let mut maker = Maker::new(trouble, address, pages)?;
+    println!("listening on nothing");
+    let switch = Switch { on: AtomicBool::new(false) };
+    std::thread::scope(|scope| {
+        let (say, told) = std::sync::mpsc::channel();
+        scope.spawn({
+            let switch = &switch;
+            move || {
+                for line in io::stdin().lock().lines().map_while(Result::ok) {
+                    let on = line == "on";
+                    switch.on.store(on, Ordering::Relaxed);
+                    if on && say.send(()).is_err() {
+                        return;
+                    }
+                }
+                // Whoever started this has ended or wants it to.
+                std::process::exit(0);
+            }
+        });
+        while told.recv().is_ok() {
+            println!("on");
+            let count = maker.run(&switch)?;
+            println!("{count}");
+        }
+        Ok(())
+    })
+}
+
+/// One kind, ready to begin.
+struct Maker {
+    trouble: Trouble,
+    address: String,
+    pages: u32,
+    ids: u64,
+    /// Never asked for before by who never gives anything back.
+    fresh: u32,
+    work: Option<Work>,
+}
+
+/// What needs a client with a cache.
+enum Work {
+    Objects(Box<Client>, Vec<Ref<Counter>>),
+    Value(Box<Client>, Box<Client>, Ref<Value>),
+}
+
+#[derive(Object)]
+struct Value {
+    bytes: Bytes,
+}
+
+impl Maker {
+    fn new(trouble: Trouble, address: &str, pages: u32) -> Result<Maker, String> {
+        let client = |cache_bytes| {
+            let address: Address = address.parse().map_err(failed)?;
+            let config = ClientConfig { cache_bytes, transactions_max: 2, ..ClientConfig::default() };
+            Client::connect_with(&address, config).map(Box::new).map_err(failed)
+        };
+        let work = match trouble {
+            Trouble::Tx100k => {
+                let client = client(64 << 20)?;
+                let make = || {
+                    let counter = Counter { value: 0, padding: [7; 48] };
+                    client.run(|tx| (0..OBJECTS).map(|_| tx.create(&counter)).collect())
+                };
+                let refs = make().map_err(failed)?;
+                Some(Work::Objects(client, refs))
+            }
+            Trouble::Value64m => {
+                let (writer, reader) = (client(192 << 20)?, client(192 << 20)?);
+                let value = writer.run(|tx| tx.create(&Value { bytes: Bytes(vec![]) })).map_err(failed)?;
+                Some(Work::Value(writer, reader, value))
+            }
+            _ => None,
+        };
+        Ok(Maker { trouble, address: address.into(), pages, ids: 1 << 40, fresh: pages, work })
+    }
+
+    fn run(&mut self, switch: &Switch) -> Result<u64, String> {
+        match self.trouble {
+            Trouble::SlowReader => self.slow_reader(switch),
+            Trouble::HalfOpen => self.half_open(switch),
+            Trouble::NeverAck => self.never_ack(switch),
+            Trouble::Greedy => self.greedy(switch),
+            Trouble::Flood => self.flood(switch),
+            Trouble::Tx100k | Trouble::Value64m => return self.work(switch),
+        }
+        .map_err(|e| format!("{}: {e}", self.trouble.name()))
+    }
+
+    fn connect(&mut self) -> io::Result<Raw> {
+        self.ids += 1;
+        Raw::connect(&self.address, self.ids)
+    }
+
+    fn page(&self, n: u32) -> PageId {
+        PageId::new(2 + n % self.pages).unwrap_or(PageId::new(1).expect("a page"))
+    }
+
+    fn slow_reader(&mut self, switch: &Switch) -> io::Result<u64> {
+        let mut all = Vec::new();
+        for _ in 0..SLOW {
+            let raw = self.connect()?;
+            raw.stream.set_nonblocking(true)?;
+            all.push(raw);
+        }
+        let (mut cut, mut n) = (0, 0);
+        while switch.is_on() {
+            for (i, raw) in all.iter_mut().enumerate() {
+                let mut bytes = Vec::new();
+                for _ in 0..SLOW_BURST {
+                    n += 1;
+                    fetch(PageId::new(2 + n % 64).expect("a page"), n, &mut bytes);
+                }
+                let mut one = [0];
+                let read = if i % 2 == 0 { Ok(1) } else { raw.stream.read(&mut one) };
+                // A piece that the socket did not take ends what the server can understand, which is an end, too.
+                let gone =
+                    !matches!(read, Ok(1)) && !is_blocked(&read) || raw.stream.write_all(&bytes).is_err();
+                if gone {
+                    cut += 1;
+                    self.ids += 1;
+                    *raw = Raw::connect(&self.address, self.ids)?;
+                    raw.stream.set_nonblocking(true)?;
+                }
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(cut)
+    }
+
+    fn half_open(&mut self, switch: &Switch) -> io::Result<u64> {
+        let mut ended = 0;
+        let mut all = Vec::new();
+        while switch.is_on() {
+            // A few at a time: it is not connecting that is measured.
+            for _ in 0..10 {
+                if all.len() < HALF_OPEN {
+                    let mut raw = self.connect()?;
+                    let mut bytes = Vec::new();
+                    (0..16).for_each(|i| raw.fetch(self.page(self.pages - 16 + i), &mut bytes));
+                    raw.send(&bytes)?;
+                    raw.stream.set_nonblocking(true)?;
+                    all.push((raw, Instant::now()));
+                }
+            }
+            // Nothing is read, as of somebody who vanished, until the server should long have ended it.
+            let before = all.len();
+            all.retain_mut(|(raw, begun)| {
+                begun.elapsed() < Duration::from_secs(6) || !is_ended(&mut raw.stream)
+            });
+            ended += (before - all.len()) as u64;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(ended)
+    }
+
+    fn never_ack(&mut self, switch: &Switch) -> io::Result<u64> {
+        let mut pages = 0;
+        let mut all = [self.connect()?, self.connect()?];
+        for raw in &mut all {
+            let mut bytes = Vec::new();
+            for _ in 0..64 {
+                self.fresh += 1;
+                raw.fetch(PageId::new(2 + self.fresh % FRESH_MAX).expect("a page"), &mut bytes);
+            }
+            raw.send(&bytes)?;
+            raw.stream.set_read_timeout(Some(Duration::from_millis(100)))?;
+        }
+        while switch.is_on() {
+            for raw in &mut all {
+                let mut came = 0;
+                let received = raw.receive(|header, _| {
+                    came += u32::from(header.kind == Kind::Page);
+                    Ok(())
+                });
+                let mut bytes = Vec::new();
+                for _ in 0..came {
+                    self.fresh += 1;
+                    raw.fetch(PageId::new(2 + self.fresh % FRESH_MAX).expect("a page"), &mut bytes);
+                }
+                pages += came as u64;
+                if received.is_err() || raw.send(&bytes).is_err() {
+                    // It was cut off, as it should be.
+                    self.ids += 1;
+                    *raw = Raw::connect(&self.address, self.ids)?;
+                    raw.stream.set_read_timeout(Some(Duration::from_millis(100)))?;
+                    let mut bytes = Vec::new();
+                    (0..64).for_each(|i| raw.fetch(PageId::new(2 + i).expect("a page"), &mut bytes));
+                    raw.send(&bytes)?;
+                }
+            }
+        }
+        Ok(pages)
+    }
+
+    fn greedy(&mut self, switch: &Switch) -> io::Result<u64> {
+        let (mut pages, mut n) = (0, 0);
+        let mut all = [self.connect()?, self.connect()?];
+        for raw in &mut all {
+            let mut bytes = Vec::new();
+            for _ in 0..256 {
+                n += 1;
+                raw.fetch(PageId::new(2 + n % self.pages).expect("a page"), &mut bytes);
+            }
+            raw.send(&bytes)?;
+        }
+        while switch.is_on() {
+            for raw in &mut all {
+                let (mut came, mut back) = (0, Vec::new());
+                raw.receive(|header, _| {
+                    came += u32::from(header.kind == Kind::Page);
+                    Ok(())
+                })?;
+                for _ in 0..came {
+                    n = n.wrapping_add(7);
+                    raw.fetch(PageId::new(2 + n % self.pages).expect("a page"), &mut back);
+                }
+                pages += came as u64;
+                raw.send(&back)?;
+            }
+        }
+        Ok(pages)
+    }
+
+    fn flood(&mut self, switch: &Switch) -> io::Result<u64> {
+        let address = self.address.clone();
+        let mut ping = Vec::new();
+        (0..256).for_each(|_| frame::encode(Header::new(Kind::Ping, 1), &[], &mut ping));
+        let mut wrong = Vec::new();
+        frame::encode(Header::new(Kind::Define, 1), &vec![1; frame::BODY_BYTES_MAX], &mut wrong);
+        wrong.pop();
+        wrong.push(0);
+        let garbage = vec![b'x'; 64 << 10];
+        let ids = self.ids;
+        self.ids += 1 << 20;
+        let bytes: io::Result<Vec<u64>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = [&ping, &ping, &garbage, &wrong]
+                .into_iter()
+                .enumerate()
+                .map(|(i, bytes)| {
+                    let (address, mut id) = (&address, ids + ((i as u64) << 16));
+                    scope.spawn(move || {
+                        let mut sent = 0;
+                        while switch.is_on() {
+                            id += 1;
+                            let mut raw = Raw::connect(address, id)?;
+                            raw.stream.set_nonblocking(true)?;
+                            sent += pour(&mut raw.stream, bytes, switch);
+                        }
+                        Ok(sent)
+                    })
+                })
+                .collect();
+            let panicked = |_| Err(io::Error::other("a flood panicked"));
+            threads.into_iter().map(|t| t.join().unwrap_or_else(panicked)).collect()
+        });
+        Ok(bytes?.iter().sum::<u64>() >> 20)
+    }
+
+    fn work(&mut self, switch: &Switch) -> Result<u64, String> {
+        let mut done = 0;
+        while switch.is_on() {
+            done += 1;
+            match &mut self.work {
+                Some(Work::Objects(client, refs)) => client
+                    .run(|tx| refs.iter().try_for_each(|r| tx.edit(*r)?.set_value(done)))
+                    .map_err(failed)?,
+                Some(Work::Value(writer, reader, value)) if done % 2 == 1 => {
+                    let _ = &reader;
+                    let bytes = vec![done as u8; VALUE_BYTES];
+                    writer.run(|tx| tx.edit(*value)?.set_bytes(bytes.as_slice().to_vec())).map_err(failed)?;
+                }
+                Some(Work::Value(_, reader, value)) => {
+                    reader.run(|tx| Ok(tx.get(*value)?.bytes()?.len())).map_err(failed)?;
+                }
+                None => return Ok(0),
+            }
+        }
+        Ok(done)
+    }
+}
+
+fn is_blocked<T>(result: &io::Result<T>) -> bool {
+    matches!(result, Err(e) if e.kind() == ErrorKind::WouldBlock)
+}
+
+/// Reads what is there; whether the end is.
+fn is_ended(stream: &mut std::net::TcpStream) -> bool {
+    let mut buffer = [0; 16 << 10];
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(e) => return e.kind() != ErrorKind::WouldBlock,
+        }
+    }
+}
+
+/// Sends the same again and again, reading nothing, until it is cut off or enough; how many bytes went.
+fn pour(stream: &mut std::net::TcpStream, bytes: &[u8], switch: &Switch) -> u64 {
+    let (mut sent, mut at) = (0, 0);
+    while switch.is_on() {
+        match stream.write(&bytes[at..]) {
+            Ok(n) => {
+                sent += n as u64;
+                at = (at + n) % bytes.len();
+            }
+            Err(e) if e.kind() == ErrorKind::WouldBlock => std::thread::sleep(Duration::from_micros(200)),
+            Err(_) => return sent,
+        }
+    }
+    sent
+}
+
+/// The lowest priority there is.
+const NICE: i32 = 19;
+
+const SLOW: usize = 16;
+const SLOW_BURST: u32 = 256;
+const HALF_OPEN: usize = 200;
+const OBJECTS: usize = 100_000;
+const VALUE_BYTES: usize = 64 << 20;
+/// Page numbers have 22 bits.
+const FRESH_MAX: u32 = (1 << 22) - 8;
