@@ -97,5 +97,7 @@ pub fn read_as_anything(b: &[u8]) {
     again(Leased::decode(b), Leased::encode, |o, m| Leased::decode(o).as_ref() == Ok(m));
     again(Classes::decode(b), Classes::encode, |o, m| Classes::decode(o).as_ref() == Ok(m));
     again(Refused::decode(b), Refused::encode, |o, m| Refused::decode(o).as_ref() == Ok(m));
+    again(BackupBegun::decode(b), BackupBegun::encode, |o, m| BackupBegun::decode(o).as_ref() == Ok(m));
+    again(BackupPart::decode(b), BackupPart::encode, |o, m| BackupPart::decode(o).as_ref() == Ok(m));
     again(Layout::decode(b), Layout::encode, |o, m| Layout::decode(o).as_ref() == Ok(m));
 }

@@ -55,6 +55,8 @@ pub enum Kind {
     Ping = 11,
     Stat = 12,
     Bye = 13,
+    Backup = 14,
+    BackupNext = 15,
     Welcome = 64,
     Page = 65,
     Verdict = 67,
@@ -65,10 +67,12 @@ pub enum Kind {
     Pong = 72,
     Status = 73,
     Refused = 74,
+    BackupBegun = 75,
+    BackupPart = 76,
 }
 
 impl Kind {
-    const ALL: [Kind; 23] = [
+    const ALL: [Kind; 27] = [
         Kind::Hello,
         Kind::Fetch,
         Kind::Commit,
@@ -82,6 +86,8 @@ impl Kind {
         Kind::Ping,
         Kind::Stat,
         Kind::Bye,
+        Kind::Backup,
+        Kind::BackupNext,
         Kind::Welcome,
         Kind::Page,
         Kind::Verdict,
@@ -92,6 +98,8 @@ impl Kind {
         Kind::Pong,
         Kind::Status,
         Kind::Refused,
+        Kind::BackupBegun,
+        Kind::BackupPart,
     ];
 
     fn from_u8(n: u8) -> Option<Kind> {

@@ -9,9 +9,15 @@
 //! | `Define` (a [`Layout`]) | `Defined` (its id), or [`Refused`] |
 //! | `Catalogue` | [`Classes`] |
 //! | `Ping`, `Stat` | `Pong`, `Status` (JSON) |
+//! | `Backup` | [`BackupBegun`], or [`Refused`] |
+//! | `BackupNext` | [`BackupPart`], or [`Refused`] |
 //! | `Ack`, [`Unsubscribe`], `Bye` | nothing |
 //!
 //! Unasked, a server sends [`Stream`]: what changed, up to which stamp.
+
+mod backup;
+
+pub use backup::{BACKUP_PAGES_MAX, BackupBegun, BackupPart};
 
 use crate::cursor::{DecodeError, Put, Reader};
 use crate::id::{ClassId, ClientId, Epoch, OP_SLOTS_MAX, OpId, Oref, PageId, SpaceId, Stamp};

@@ -40,6 +40,8 @@ fn read_as_anything(b: &[u8]) {
     again(Leased::decode(b), Leased::encode, |o, m| Leased::decode(o).as_ref() == Ok(m));
     again(Classes::decode(b), Classes::encode, |o, m| Classes::decode(o).as_ref() == Ok(m));
     again(Refused::decode(b), Refused::encode, |o, m| Refused::decode(o).as_ref() == Ok(m));
+    again(BackupBegun::decode(b), BackupBegun::encode, |o, m| BackupBegun::decode(o).as_ref() == Ok(m));
+    again(BackupPart::decode(b), BackupPart::encode, |o, m| BackupPart::decode(o).as_ref() == Ok(m));
     again(Layout::decode(b), Layout::encode, |o, m| Layout::decode(o).as_ref() == Ok(m));
 }
 
@@ -191,7 +193,19 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
     let refused = ".{0,20}".prop_map(|text| written(|o| Refused { reason: Reason::Full, text }.encode(o)));
     let unsubscribe = pages().prop_map(|pages| written(|o| Unsubscribe { pages }.encode(o)));
     let leased = vec(page(), 0..6).prop_map(|pages| written(|o| Leased { pages }.encode(o)));
-    prop_oneof![hello, effects, stream, verdict, classes, commit, refused, unsubscribe, leased]
+    let begun =
+        (any::<u64>(), any::<u32>(), 0..=PageId::MAX.get(), any::<u32>()).prop_map(|(s, e, pages_end, n)| {
+            let begun = BackupBegun { stamp: Stamp(s), epoch: Epoch(e), pages_end, state_bytes: n };
+            written(|o| begun.encode(o))
+        });
+    let part = prop_oneof![
+        vec(any::<u8>(), 0..40).prop_map(|bytes| written(|o| BackupPart::State(&bytes).encode(o))),
+        (any::<u32>(), any::<u8>(), 0usize..3).prop_map(|(upto, fill, n)| {
+            written(|o| BackupPart::Pages { upto, pages: &vec![fill; n * PAGE_BYTES] }.encode(o))
+        }),
+        any::<u64>().prop_map(|pages| written(|o| BackupPart::End { pages }.encode(o))),
+    ];
+    prop_oneof![begun, part, hello, effects, stream, verdict, classes, commit, refused, unsubscribe, leased]
 }
 
 proptest! {
@@ -206,6 +220,15 @@ proptest! {
     fn messages_come_back_and_damaged_ones_do_no_harm((whole, damaged) in message().prop_flat_map(|m| (Just(m.clone()), mutated(m)))) {
         read_as_anything(&whole);
         read_as_anything(&damaged);
+    }
+
+    #[test]
+    fn pages_of_a_backup_come_whole_or_not_at_all(upto in any::<u32>(), n in 0usize..4, more in 1..PAGE_BYTES) {
+        let pages = vec![7; n * PAGE_BYTES];
+        let mut bytes = written(|o| BackupPart::Pages { upto, pages: &pages }.encode(o));
+        prop_assert_eq!(BackupPart::decode(&bytes), Ok(BackupPart::Pages { upto, pages: &pages }));
+        bytes.resize(bytes.len() + more, 0);
+        prop_assert!(BackupPart::decode(&bytes).is_err());
     }
 
     #[test]

@@ -386,6 +386,16 @@ fn messages_have_the_bytes_of_version_1() {
         let bytes = promised.keep(name, &written(|o| refused.encode(o)));
         assert_eq!(Refused::decode(&bytes), Ok(refused));
     }
+    let begun = BackupBegun {
+        stamp: Stamp(0x2122_2324_2526_2728),
+        epoch: Epoch(0x4142_4344),
+        pages_end: 0x0031_3233,
+        state_bytes: 0x5152_5354,
+    };
+    message!(promised, "backup_begun", BackupBegun, begun);
+    message!(promised, "backup_state", BackupPart, BackupPart::State(b"piece"));
+    message!(promised, "backup_no_pages", BackupPart, BackupPart::Pages { upto: 0x0102_0304, pages: b"" });
+    message!(promised, "backup_end", BackupPart, BackupPart::End { pages: 0x0102_0304_0506_0708 });
     promised.end();
 }
 
@@ -405,6 +415,8 @@ fn kinds_have_the_numbers_of_version_1() {
         (Kind::Ping, 11),
         (Kind::Stat, 12),
         (Kind::Bye, 13),
+        (Kind::Backup, 14),
+        (Kind::BackupNext, 15),
         (Kind::Welcome, 64),
         (Kind::Page, 65),
         (Kind::Verdict, 67),
@@ -415,6 +427,8 @@ fn kinds_have_the_numbers_of_version_1() {
         (Kind::Pong, 72),
         (Kind::Status, 73),
         (Kind::Refused, 74),
+        (Kind::BackupBegun, 75),
+        (Kind::BackupPart, 76),
     ];
     for number in 0..=u8::MAX {
         let mut head: [u8; FRAME_BYTES] = Header::new(Kind::Ping, 1).encode();
