@@ -3,6 +3,12 @@
 //!
 //! Versions carry stamps, because what is ordered is not yet visible: readers see the newest up to the visible stamp,
 //! placing sees the newest of all.
+//!
+//! It can be frozen at a stamp for somebody who reads the pages as they were then. Nothing is copied: a version that
+//! would be dropped and that the frozen stamp shows is set aside instead, until its page has been read. With the pages
+//! that were stored when it was frozen, what is set aside and what is still here make up that stamp exactly.
+
+use std::collections::BTreeMap;
 
 use tercel_wire::class;
 use tercel_wire::id::{Oref, PageId, SpaceId, Stamp};
@@ -18,6 +24,19 @@ use crate::table::Map;
 #[derive(Debug, Default)]
 pub struct Mob {
     pages: Map<PageId, Patch>,
+    /// Of the versions in `pages`.
+    bytes: usize,
+    frozen: Option<Frozen>,
+}
+
+/// What a stamp of the past still needs.
+#[derive(Debug)]
+struct Frozen {
+    upto: Stamp,
+    /// Pages below this one are not needed any more.
+    from: u32,
+    /// Versions set aside: the newest up to the stamp, of slots in which it would have been dropped.
+    aside: BTreeMap<PageId, Patch>,
     bytes: usize,
 }
 
@@ -39,7 +58,17 @@ struct Version {
 /// What a version costs beside its bytes: its place in two vectors and the allocator's share.
 const VERSION_BYTES: usize = 64;
 
+impl Version {
+    fn bytes(&self) -> usize {
+        self.object.len() + VERSION_BYTES
+    }
+}
+
 impl Patch {
+    fn bytes(&self) -> usize {
+        self.slots.iter().flat_map(|(_, versions)| versions).map(Version::bytes).sum()
+    }
+
     fn put(&mut self, slot: u16, version: Version) {
         match self.slots.binary_search_by_key(&slot, |(s, _)| *s) {
             Ok(i) => self.slots[i].1.push(version),
@@ -64,9 +93,60 @@ impl Patch {
 }
 
 impl Mob {
-    /// Bytes held.
+    /// Bytes held, those set aside included.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes + self.bytes_aside()
+    }
+
+    /// Bytes held only because it is frozen.
+    pub fn bytes_aside(&self) -> usize {
+        self.frozen.as_ref().map_or(0, |f| f.bytes)
+    }
+
+    /// From now on [`Mob::overlay_frozen`] shows pages as of `upto`, which nothing applied so far is above.
+    pub fn freeze(&mut self, upto: Stamp) {
+        self.frozen = Some(Frozen { upto, from: 0, aside: BTreeMap::new(), bytes: 0 });
+    }
+
+    /// Pages below this one have been read as they were at the frozen stamp, and will not be again.
+    pub fn thaw_below(&mut self, page: PageId) {
+        let Some(frozen) = &mut self.frozen else { return };
+        frozen.from = page.get();
+        let kept = frozen.aside.split_off(&page);
+        let freed = std::mem::replace(&mut frozen.aside, kept);
+        frozen.bytes -= freed.values().map(Patch::bytes).sum::<usize>();
+    }
+
+    /// Nobody reads the frozen stamp any more.
+    pub fn thaw(&mut self) {
+        self.frozen = None;
+    }
+
+    /// Whether the page differs, at the frozen stamp, from what was stored when it was frozen.
+    pub fn differs_frozen(&self, page: PageId) -> bool {
+        !self.frozen_versions(page).is_empty()
+    }
+
+    /// As [`Mob::overlay`], at the frozen stamp; `base` is the page as it was stored when it was frozen.
+    pub fn overlay_frozen(
+        &self,
+        page: PageId,
+        base: Option<Page<'_>>,
+        space: SpaceId,
+        buffer: Vec<u8>,
+    ) -> Option<Vec<u8>> {
+        lay(self.frozen_versions(page).into_iter(), page, base, space, buffer)
+    }
+
+    /// By slot, what the frozen stamp shows of a page beside what is stored. A slot with a version set aside has only
+    /// younger ones left.
+    fn frozen_versions(&self, page: PageId) -> Vec<(u16, &Version)> {
+        let Some(frozen) = &self.frozen else { return Vec::new() };
+        let here = self.pages.get(&page).into_iter().flat_map(|p| p.visible(frozen.upto));
+        let aside = frozen.aside.get(&page).into_iter().flat_map(|p| p.visible(frozen.upto));
+        let mut all: Vec<_> = here.chain(aside).collect();
+        all.sort_unstable_by_key(|(slot, _)| *slot);
+        all
     }
 
     /// Pages with modified objects.
@@ -118,10 +198,11 @@ impl Mob {
     }
 
     fn put(&mut self, oref: Oref, stamp: Stamp, object: Box<[u8]>) {
-        self.bytes += object.len() + VERSION_BYTES;
+        let version = Version { stamp, object };
+        self.bytes += version.bytes();
         let patch =
             self.pages.entry(oref.page()).or_insert_with(|| Patch { first: stamp, ..Patch::default() });
-        patch.put(oref.slot(), Version { stamp, object });
+        patch.put(oref.slot(), version);
     }
 
     /// Writes a page as readers at `upto` see it: its stored form, if there is one, with the visible versions over it.
@@ -134,27 +215,8 @@ impl Mob {
         space: SpaceId,
         buffer: Vec<u8>,
     ) -> Option<Vec<u8>> {
-        let mut builder = PageBuilder::new(buffer, page, space);
-        let mut stamp = base.map_or(Stamp::ZERO, |b| b.stamp());
-        let mut patch = self.pages.get(&page).into_iter().flat_map(|p| p.visible(upto)).peekable();
-        for (slot, object) in base.iter().flat_map(|b| b.objects()) {
-            while let Some((s, v)) = patch.next_if(|(s, _)| *s < slot) {
-                stamp = stamp.max(v.stamp);
-                builder.push(s, &v.object).then_some(())?;
-            }
-            let over = patch.next_if(|(s, _)| *s == slot);
-            stamp = stamp.max(over.as_ref().map_or(Stamp::ZERO, |(_, v)| v.stamp));
-            builder.push(slot, over.as_ref().map_or(object, |(_, v)| &v.object)).then_some(())?;
-        }
-        for (s, v) in patch {
-            stamp = stamp.max(v.stamp);
-            builder.push(s, &v.object).then_some(())?;
-        }
-        if let Some(b) = base {
-            builder.reserve_slots(b.slots());
-        }
-        let before = base.map_or(Stamp::ZERO, |b| b.stamp());
-        Some(builder.finish(if dropped(Rule::PageWithoutStamp) { before } else { stamp }))
+        let over = self.pages.get(&page).into_iter().flat_map(|p| p.visible(upto));
+        lay(over, page, base, space, buffer)
     }
 
     /// Pages whose oldest modification is visible, the oldest first, at most `max`.
@@ -173,16 +235,11 @@ impl Mob {
     /// The page is stored as of `upto`: versions up to there are no longer needed.
     pub fn installed(&mut self, page: PageId, upto: Stamp) {
         let Some(patch) = self.pages.get_mut(&page) else { return };
-        let mut freed = 0;
-        for (_, versions) in &mut patch.slots {
-            versions.retain(|v| {
-                let keep = v.stamp > upto;
-                freed += if keep { 0 } else { v.object.len() + VERSION_BYTES };
-                keep
-            });
+        for (slot, versions) in &mut patch.slots {
+            let n = versions.partition_point(|v| v.stamp <= upto);
+            self.bytes -= drop_oldest(versions, n, page, *slot, &mut self.frozen);
         }
         patch.slots.retain(|(_, versions)| !versions.is_empty());
-        self.bytes -= freed;
         match patch.slots.iter().flat_map(|(_, v)| v.iter().map(|v| v.stamp)).min() {
             Some(first) => patch.first = first,
             None => {
@@ -197,9 +254,7 @@ impl Mob {
         let Ok(i) = patch.slots.binary_search_by_key(&slot, |(s, _)| *s) else { return };
         let versions = &mut patch.slots[i].1;
         let Some(last) = versions.iter().rposition(|v| v.stamp <= visible) else { return };
-        for v in versions.drain(..last) {
-            self.bytes -= v.object.len() + VERSION_BYTES;
-        }
+        self.bytes -= drop_oldest(versions, last, page, slot, &mut self.frozen);
     }
 
     /// The oldest entry of the log that is needed, once `installing` are stored as of `upto`.
@@ -214,6 +269,59 @@ impl Mob {
             })
             .min()
     }
+}
+
+/// Lays versions, in the order of their slots, over a page.
+fn lay<'a>(
+    over: impl Iterator<Item = (u16, &'a Version)>,
+    page: PageId,
+    base: Option<Page<'_>>,
+    space: SpaceId,
+    buffer: Vec<u8>,
+) -> Option<Vec<u8>> {
+    let mut builder = PageBuilder::new(buffer, page, space);
+    let mut stamp = base.map_or(Stamp::ZERO, |b| b.stamp());
+    let mut patch = over.peekable();
+    for (slot, object) in base.iter().flat_map(|b| b.objects()) {
+        while let Some((s, v)) = patch.next_if(|(s, _)| *s < slot) {
+            stamp = stamp.max(v.stamp);
+            builder.push(s, &v.object).then_some(())?;
+        }
+        let over = patch.next_if(|(s, _)| *s == slot);
+        stamp = stamp.max(over.as_ref().map_or(Stamp::ZERO, |(_, v)| v.stamp));
+        builder.push(slot, over.as_ref().map_or(object, |(_, v)| &v.object)).then_some(())?;
+    }
+    for (s, v) in patch {
+        stamp = stamp.max(v.stamp);
+        builder.push(s, &v.object).then_some(())?;
+    }
+    if let Some(b) = base {
+        builder.reserve_slots(b.slots());
+    }
+    let before = base.map_or(Stamp::ZERO, |b| b.stamp());
+    Some(builder.finish(if dropped(Rule::PageWithoutStamp) { before } else { stamp }))
+}
+
+/// Drops the oldest `n` versions of a slot, but for the one that the frozen stamp shows, which is set aside. Gives the
+/// bytes that the slot has become smaller by.
+fn drop_oldest(
+    versions: &mut Vec<Version>,
+    n: usize,
+    page: PageId,
+    slot: u16,
+    frozen: &mut Option<Frozen>,
+) -> usize {
+    let mut frozen = frozen.as_mut().filter(|f| page.get() >= f.from);
+    let shown = frozen.as_ref().and_then(|f| versions.iter().rposition(|v| v.stamp <= f.upto));
+    let mut freed = 0;
+    for (i, version) in versions.drain(..n).enumerate() {
+        freed += version.bytes();
+        if let Some(frozen) = frozen.as_mut().filter(|_| shown == Some(i)) {
+            frozen.bytes += version.bytes();
+            frozen.aside.entry(page).or_default().put(slot, version);
+        }
+    }
+    freed
 }
 
 /// The object that stands where a moved one was.
@@ -301,5 +409,63 @@ mod tests {
         let home = mob.patch(PageId::new(9).unwrap()).unwrap().newest(3).unwrap();
         assert_eq!(forwarded(home), Some(at(12, 0)));
         assert_eq!(see(&mob, 12, 1), [(0, 7)]);
+    }
+
+    fn see_frozen(mob: &Mob, page: u32, base: Option<&[u8]>) -> Vec<(u16, u8)> {
+        let id = PageId::new(page).unwrap();
+        let base = base.map(|b| Page::parse(b, id).unwrap());
+        let bytes = mob.overlay_frozen(id, base, SpaceId(1), vec![]).unwrap();
+        Page::parse(&bytes, id).unwrap().objects().map(|(s, o)| (s, o[4])).collect()
+    }
+
+    #[test]
+    fn a_frozen_stamp_is_shown_whatever_is_hidden_and_stored_after_it() {
+        let mut mob = Mob::default();
+        let page = PageId::new(9).unwrap();
+        commit(&mut mob, 1, at(9, 3), 1, vec![]);
+        commit(&mut mob, 2, at(9, 4), 2, vec![]);
+        mob.freeze(Stamp(2));
+        let before = mob.bytes();
+        commit(&mut mob, 3, at(9, 3), 3, vec![]);
+        commit(&mut mob, 4, at(9, 5), 4, vec![]);
+        mob.settle(page, 3, Stamp(4));
+        assert_eq!(see_frozen(&mob, 9, None), [(3, 1), (4, 2)]);
+        mob.installed(page, Stamp(4));
+        assert_eq!((see_frozen(&mob, 9, None), mob.pages()), (vec![(3, 1), (4, 2)], 0));
+        assert_eq!((mob.bytes(), mob.bytes_aside()), (before, before));
+        commit(&mut mob, 5, at(9, 3), 5, vec![]);
+        assert_eq!(see_frozen(&mob, 9, None), [(3, 1), (4, 2)]);
+    }
+
+    #[test]
+    fn what_is_stored_before_the_frozen_stamp_is_covered_by_what_came_later_up_to_it() {
+        let mut mob = Mob::default();
+        let page = PageId::new(9).unwrap();
+        commit(&mut mob, 1, at(9, 3), 1, vec![]);
+        let stored = mob.overlay(page, None, Stamp(1), SpaceId(1), vec![]).unwrap();
+        commit(&mut mob, 2, at(9, 3), 2, vec![]);
+        mob.freeze(Stamp(2));
+        // An install that was under way is done.
+        mob.installed(page, Stamp(1));
+        assert_eq!(mob.bytes_aside(), 0);
+        assert_eq!(see_frozen(&mob, 9, Some(&stored)), [(3, 2)]);
+    }
+
+    #[test]
+    fn what_has_been_read_is_not_kept() {
+        let mut mob = Mob::default();
+        for page in [8, 9] {
+            commit(&mut mob, 1, at(page, 3), 1, vec![]);
+        }
+        mob.freeze(Stamp(1));
+        let half = mob.bytes() / 2;
+        mob.installed(PageId::new(8).unwrap(), Stamp(1));
+        assert_eq!(mob.bytes_aside(), half);
+        mob.thaw_below(PageId::new(9).unwrap());
+        assert_eq!((mob.bytes_aside(), mob.bytes()), (0, half));
+        mob.installed(PageId::new(9).unwrap(), Stamp(1));
+        assert_eq!(mob.bytes_aside(), half);
+        mob.thaw();
+        assert_eq!((mob.bytes(), mob.differs_frozen(PageId::new(9).unwrap())), (0, false));
     }
 }
