@@ -62,3 +62,12 @@ pub const CLASSES_MAX: usize = 4_096;
 
 /// Attempts of `run` before it gives the conflict to its caller.
 pub const RUN_ATTEMPTS_MAX: u32 = 64;
+
+/// Parts of a backup that its client may have asked for and not yet got: one is read while the next is on its way.
+pub const BACKUP_ASKED_MAX: usize = 4;
+
+/// How often a backup's progress is looked at, in microseconds, and the pages that it must have got through since: a
+/// backup of 10 GB can hold up the reuse of space in the page store for a day at most.
+pub const BACKUP_WINDOW_US: u64 = 60_000_000;
+/// See [`BACKUP_WINDOW_US`].
+pub const BACKUP_WINDOW_PAGES_MIN: usize = 1_024;

@@ -72,7 +72,7 @@ impl Hand {
                     self.pages = pages;
                 }
                 Effect::Truncate(stamp) => self.truncated = stamp,
-                Effect::Read(_) => {}
+                Effect::Read(_) | Effect::Pin(_) | Effect::ReadPinned { .. } | Effect::Unpin(_) => {}
                 Effect::Stop(why) => panic!("{why}"),
             }
         }

@@ -28,8 +28,10 @@ impl Client {
                 false => self.fetches.subscriptions(),
             },
         });
-        // A cache of more pages than a message can name begins anew.
-        let resume = resume.filter(|r| r.pages.len() <= RESUMED_PAGES_MAX);
+        // A cache of more pages than a message can name begins anew; epoch and watermark are said in any case, for they
+        // tell the server whether this client is of its history at all.
+        self.begins_anew = resume.as_ref().is_some_and(|r| r.pages.len() > RESUMED_PAGES_MAX);
+        let resume = resume.map(|r| if self.begins_anew { Resume { pages: Vec::new(), ..r } } else { r });
         let hello = Hello {
             client: self.id,
             connection: self.connection,
@@ -170,7 +172,7 @@ impl Client {
         }
         if w.watermark < self.reader.watermark() {
             let what = format!(
-                "the server knows commits up to {} and this client has seen {}: it was restored from an older backup",
+                "the server knows commits up to {} and this client has seen {}: it goes on from an older copy, as from a backup; connect with a new client",
                 w.watermark,
                 self.reader.watermark()
             );
@@ -179,7 +181,7 @@ impl Client {
         }
         self.space = w.space;
         self.config.space = w.space;
-        if !w.resumed {
+        if !w.resumed || self.begins_anew {
             // Nothing says what changed meanwhile: every copy is flagged, those in open read sets included, before
             // the watermark moves.
             if !dropped(Rule::NothingFlaggedAtNewStart) {

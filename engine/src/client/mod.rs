@@ -91,6 +91,8 @@ pub struct Client {
     id: ClientId,
     connection: u32,
     link: Link,
+    /// Whether the greeting could not name all that is cached, so that none of it may be kept.
+    begins_anew: bool,
     space: SpaceId,
     epoch: Epoch,
     keepalive_us: u64,
@@ -127,6 +129,7 @@ impl Client {
             id: ClientId(Random::new(seed).next_u64()),
             connection: 0,
             link: Link::Down("not connected yet".into()),
+            begins_anew: false,
             epoch: Epoch(0),
             keepalive_us: limits::KEEPALIVE_MS as u64 * 1000,
             transaction_bytes_max: limits::TRANSACTION_BYTES_MAX,

@@ -98,6 +98,7 @@ impl Server {
         if bytes.len() > self.config.mob_bytes {
             return self.not_executed(conn, call, op, Outcome::Full(Limit::Transaction), out);
         }
+        self.make_room_of_backup(bytes.len(), out);
         let log_full = self.log_room == LogRoom::Full;
         if log_full || self.mob.bytes() + bytes.len() > self.config.mob_bytes {
             return self.stall(conn, call, op, bytes, out);
@@ -145,6 +146,8 @@ impl Server {
             Past::Committed(stamp) if stamp > self.visible => return true,
             Past::Committed(stamp) => Outcome::Committed(stamp),
             Past::Superseded | Past::Unknown => Outcome::Unknown,
+            // It may have been executed in the history that this space was restored from, and nobody here can know.
+            Past::Never if !self.is_own_life(op.epoch) => Outcome::Unknown,
             Past::Never if op.epoch != self.state.epoch => Outcome::NotExecuted,
             Past::Never if self.spent.is_spent(op) => Outcome::NotExecuted,
             Past::Never => return false,

@@ -46,7 +46,8 @@ impl Server {
             Some(_) => return,
             None => {}
         }
-        let full = self.mob.bytes() > self.config.mob_bytes / 4;
+        // Installing makes what is set aside for a backup no smaller.
+        let full = self.mob.bytes() - self.mob.bytes_aside() > self.config.mob_bytes / 4;
         if full || !self.stalled.is_empty() || self.is_pressed() {
             self.start_install(out);
         }

@@ -7,6 +7,7 @@
 //! The invariant is *durable before visible*: a commit is ordered and judged at once, against everything ordered before
 //! it, but no reply, page, stream or watermark shows it until the log is synced up to it.
 
+mod backup;
 mod commit;
 mod fetch;
 mod install;
@@ -34,6 +35,7 @@ use crate::store::state::State;
 use crate::table::{Map, Set};
 use crate::time::Now;
 
+use backup::Backup;
 use commit::Parked;
 use install::Installing;
 use reads::Reads;
@@ -59,6 +61,9 @@ pub struct ServerConfig {
     pub keepalive_ms: u32,
     /// Pages that one session may be subscribed to; beyond it the server asks for pages back. Each costs some 50 bytes.
     pub subscriptions_max: usize,
+    /// The first epoch that this history of the space may have: of a space that was restored from a backup, one that the
+    /// history it was taken from never comes to. Who speaks of other epochs has seen commits that are not here.
+    pub epoch_first: u32,
 }
 
 impl Default for ServerConfig {
@@ -68,6 +73,7 @@ impl Default for ServerConfig {
             cache_bytes: 64 << 20,
             keepalive_ms: limits::KEEPALIVE_MS,
             subscriptions_max: limits::SUBSCRIPTIONS_MAX,
+            epoch_first: 0,
         }
     }
 }
@@ -87,6 +93,10 @@ pub enum Input<'a> {
     Read(PageId, Result<Option<Vec<u8>>, String>),
     /// What [`Effect::Install`] asked for is stored.
     Installed,
+    /// What [`Effect::Pin`] asked for is done, or why it cannot be.
+    Pinned(u64, Result<(), String>),
+    /// What [`Effect::ReadPinned`] asked for: those of the pages that exist, in their order.
+    PinnedRead(u64, Result<Vec<(PageId, Vec<u8>)>, String>),
     /// The disk is full, or no longer.
     DiskFull(bool),
     /// How much room the log has left of what it may take. To be said again after every truncation while it is not
@@ -132,6 +142,20 @@ pub enum Effect {
         /// What recovery will start from.
         checkpoint: Option<Checkpoint>,
     },
+    /// Keep the pages as they are after the installs asked for so far, under this number, until [`Effect::Unpin`]. Numbers
+    /// only go up; one is kept at a time.
+    Pin(u64),
+    /// Read pages of what is kept.
+    ReadPinned {
+        /// Under which number.
+        pin: u64,
+        /// The first page.
+        from: PageId,
+        /// How many page ids.
+        count: u32,
+    },
+    /// What is kept under this number, or will be, is no longer needed.
+    Unpin(u64),
     /// Entries below this stamp are no longer needed.
     Truncate(Stamp),
     /// The server cannot go on.
@@ -252,6 +276,9 @@ pub struct Server {
     /// The first entry that recovery would replay.
     replay_from: Stamp,
     log_room: LogRoom,
+    backup: Option<Backup>,
+    /// Counts pins of the page store.
+    pins: u64,
     /// What the process around it counts.
     host: HostStats,
     /// The highest page that the store may have.
@@ -278,10 +305,13 @@ impl Server {
             }
             Input::Read(page, result) => self.page_read(page, result, out),
             Input::Installed => self.installed(out),
+            Input::Pinned(pin, result) => self.pinned(pin, result, out),
+            Input::PinnedRead(pin, result) => self.pinned_read(pin, result, out),
             Input::DiskFull(full) => self.disk_full = full,
             Input::LogRoom(room) => self.log_has(room, out),
             Input::Time => self.tick(out),
         }
+        self.drive_backup(out);
         self.maybe_install(out);
         self.ask_reads(out);
     }

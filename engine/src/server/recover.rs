@@ -168,6 +168,8 @@ impl Recovery {
             checkpointed: Stamp::ZERO,
             replay_from: self.replay_from,
             log_room: LogRoom::Free,
+            backup: None,
+            pins: 0,
             host: HostStats::default(),
             stored_end: self.stored_end,
             disk_full: false,
@@ -179,7 +181,7 @@ impl Recovery {
         if stamp == Stamp::ZERO {
             server.order(&Entry::Genesis, None, out);
         }
-        let epoch = Epoch(server.state.epoch.0 + 1);
+        let epoch = Epoch((server.state.epoch.0 + 1).max(server.config.epoch_first));
         server.order(&Entry::Epoch(epoch), None, out);
         Ok(server)
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tercel_wire::frame::{Header, Kind};
-use tercel_wire::id::{ClassId, ClientId, PageId, SpaceId, Stamp};
+use tercel_wire::id::{ClassId, ClientId, Epoch, PageId, SpaceId, Stamp};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::{
     Classes, Commit, Fetch, Hello, Lease, Leased, Part, Reason, Resolve, Unsubscribe, Welcome,
@@ -156,6 +156,14 @@ impl Server {
                 self.reply(conn, Kind::Status, call, self.status().as_bytes(), out);
                 Ok(())
             }
+            Kind::Backup => {
+                self.backup(conn, call, out);
+                Ok(())
+            }
+            Kind::BackupNext => {
+                self.backup_next(conn, call, out);
+                Ok(())
+            }
             Kind::Bye => {
                 self.disconnected(conn);
                 out.push(Effect::Close(conn));
@@ -181,6 +189,9 @@ impl Server {
         }
         if hello.space != SpaceId(0) && hello.space != self.space {
             return self.expel(conn, "this server serves another space", out);
+        }
+        if let Some(r) = hello.resume.as_ref().filter(|r| !self.is_own_life(r.epoch)) {
+            return self.turn_away(conn, r.watermark, out);
         }
         if self.state.may_be_evicted(hello.client, hello.connection) {
             return self.forget(conn, out);
@@ -219,6 +230,23 @@ impl Server {
         if let Some(resume) = resume {
             self.catch_up(conn, &resume, out);
         }
+    }
+
+    /// Whether this history of the space had, or has, this epoch.
+    pub(super) fn is_own_life(&self, epoch: Epoch) -> bool {
+        (self.config.epoch_first..=self.state.epoch.0).contains(&epoch.0)
+    }
+
+    /// Refuses a client that comes from another history of the space. What it has cached and the commits that it was
+    /// told of may not be here, and stamps of the one mean nothing in the other: it must not go on as if they did.
+    fn turn_away(&mut self, conn: Conn, seen: Stamp, out: &mut Effects) {
+        let text = format!(
+            "the space was restored from a backup, and this client has seen commits up to {seen} of what it was before, \
+             which may be gone: connect with a new client, and look at what is there"
+        );
+        self.refuse(conn, 0, Reason::Corrupt, text, out);
+        out.push(Effect::Close(conn));
+        self.disconnected(conn);
     }
 
     /// Subscribes a session to what it had and tells it what changed since.
@@ -370,7 +398,7 @@ impl Server {
                 "{{\"space\":\"{:016x}\",\"epoch\":{},\"visible\":{},\"pages\":{},\"sessions\":{},\"commits\":{},",
                 "\"conflicts\":{},\"fetches\":{},\"page_reads\":{},\"pages_installed\":{},\"invalidations\":{},",
                 "\"revocations\":{},\"forwards\":{},\"mob_bytes\":{},\"mob_pages\":{},\"accepts_paused\":{},",
-                "\"log_bytes\":{},\"replay_entries\":{},\"disk_full\":{}}}"
+                "\"log_bytes\":{},\"replay_entries\":{},\"disk_full\":{},\"backup_stamp\":{},\"backup_bytes\":{}}}"
             ),
             self.space.0,
             self.state.epoch.0,
@@ -391,6 +419,8 @@ impl Server {
             self.host.log_bytes,
             (self.visible.0 + 1).saturating_sub(self.replay_from.0),
             self.host.disk_full,
+            self.backup_stamp().map_or(0, |s| s.0),
+            self.mob.bytes_aside(),
         )
     }
 
@@ -403,6 +433,7 @@ impl Server {
 
     pub(super) fn tick(&mut self, out: &mut Effects) {
         self.ticked = self.now;
+        self.look_at_backup(out);
         let silence = 2 * self.config.keepalive_ms as u64 * 1000;
         let mut silent: Vec<Conn> = Vec::new();
         let mut behind: Vec<Conn> = Vec::new();

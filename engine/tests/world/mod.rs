@@ -39,6 +39,10 @@ pub struct Inner {
     pub clients: Vec<Client>,
     pub links: Vec<Link>,
     conn_last: u64,
+    /// What was sent to connections that are no client's.
+    pub heard: BTreeMap<Conn, Vec<u8>>,
+    /// Every entry that was ordered and not lost, also those that the log has let go of.
+    pub history: Vec<(Stamp, u8, Vec<u8>)>,
     pub chaos: Chaos,
     /// Transactions within transactions.
     pub depth: usize,
@@ -55,9 +59,13 @@ pub struct Inner {
 pub struct Disk {
     pub log: Vec<(Stamp, u8, Vec<u8>)>,
     pub synced: usize,
-    pub pages: BTreeMap<PageId, Arc<Vec<u8>>>,
+    pub pages: Pages,
     pub checkpoint: Option<Checkpoint>,
+    /// Pages as they were when they were pinned.
+    pinned: Option<(u64, Pages)>,
 }
+
+type Pages = BTreeMap<PageId, Arc<Vec<u8>>>;
 
 /// A connection, as both ends see it.
 pub struct Link {
@@ -77,6 +85,9 @@ enum Task {
     ReadDone(PageId, Option<Vec<u8>>),
     Install(Vec<(PageId, Arc<Vec<u8>>)>, Option<Checkpoint>),
     Installed,
+    Pin(u64),
+    ReadPinned(u64, PageId, u32),
+    PinnedRead(u64, Vec<(PageId, Vec<u8>)>),
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -131,6 +142,8 @@ impl World {
                 clients: Vec::new(),
                 links: Vec::new(),
                 conn_last: 0,
+                heard: BTreeMap::new(),
+                history: Vec::new(),
                 chaos: Chaos::default(),
                 depth: 0,
                 hold: Hold::default(),
@@ -290,6 +303,7 @@ impl Inner {
             let Effect::Log { stamp, kind, payload } = effect else {
                 panic!("{effect:?} before the first sync")
             };
+            self.history.push((stamp, kind, payload.clone()));
             self.disk.log.push((stamp, kind, payload));
             last = stamp;
         }
@@ -304,6 +318,9 @@ impl Inner {
         self.server = None;
         self.counts.crashes += 1;
         self.disk.log.truncate(self.disk.synced + kept);
+        let last = self.disk.log.last().map_or(Stamp::ZERO, |(stamp, ..)| *stamp);
+        self.history.retain(|(stamp, ..)| *stamp <= last);
+        self.disk.pinned = None;
         self.tasks.clear();
         for link in &mut self.links {
             link.server_open = false;
@@ -400,6 +417,8 @@ impl Inner {
                         self.links.iter_mut().find(|l| l.conn == conn && l.server_open && l.client_open)
                     {
                         l.down.extend(bytes);
+                    } else if let Some(heard) = self.heard.get_mut(&conn) {
+                        heard.extend(bytes);
                     }
                 }
                 Effect::Close(conn) => {
@@ -408,6 +427,7 @@ impl Inner {
                     }
                 }
                 Effect::Log { stamp, kind, payload } => {
+                    self.history.push((stamp, kind, payload.clone()));
                     self.disk.log.push((stamp, kind, payload));
                     if !self.tasks.iter().any(|t| matches!(t, Task::Sync)) {
                         self.tasks.push(Task::Sync);
@@ -420,6 +440,14 @@ impl Inner {
                         "one install at a time"
                     );
                     self.tasks.push(Task::Install(pages, checkpoint));
+                }
+                Effect::Pin(pin) => self.tasks.push(Task::Pin(pin)),
+                Effect::ReadPinned { pin, from, count } => {
+                    self.tasks.push(Task::ReadPinned(pin, from, count));
+                }
+                Effect::Unpin(pin) => {
+                    self.tasks.retain(|t| !matches!(t, Task::Pin(p) if *p == pin));
+                    self.disk.pinned = None;
                 }
                 Effect::Truncate(stamp) => {
                     let gone = self.disk.log.iter().take_while(|(s, ..)| *s < stamp).count();
@@ -434,6 +462,12 @@ impl Inner {
     }
 
     fn perform_task(&mut self, at: usize) {
+        // Installs and pins keep their order.
+        let takes_turns = |t: &Task| matches!(t, Task::Install(..) | Task::Pin(_));
+        let at = match takes_turns(&self.tasks[at]) {
+            true => self.tasks.iter().position(takes_turns).unwrap(),
+            false => at,
+        };
         match self.tasks.remove(at) {
             Task::Sync => {
                 self.disk.synced = self.disk.log.len();
@@ -453,7 +487,23 @@ impl Inner {
                 self.tasks.push(Task::Installed);
             }
             Task::Installed => self.server_takes(Input::Installed),
+            Task::Pin(pin) => {
+                self.disk.pinned = Some((pin, self.disk.pages.clone()));
+                self.server_takes(Input::Pinned(pin, Ok(())));
+            }
+            Task::ReadPinned(pin, from, count) => {
+                let Some((_, pages)) = self.disk.pinned.as_ref().filter(|(p, _)| *p == pin) else { return };
+                let range = from..PageId::new(from.get() + count).unwrap();
+                let read = pages.range(range).map(|(page, bytes)| (*page, bytes.to_vec())).collect();
+                self.tasks.push(Task::PinnedRead(pin, read));
+            }
+            Task::PinnedRead(pin, pages) => self.server_takes(Input::PinnedRead(pin, Ok(pages))),
         }
+    }
+
+    /// Takes what was sent to a connection that is no client's.
+    pub fn heard(&mut self, conn: Conn) -> Vec<u8> {
+        self.heard.get_mut(&conn).map(std::mem::take).unwrap_or_default()
     }
 
     fn is_held(&self, task: &Task) -> bool {
@@ -461,7 +511,8 @@ impl Inner {
             Task::Sync | Task::Synced(_) => self.hold.syncs,
             Task::Read(_) => self.hold.reads,
             Task::ReadDone(..) => self.hold.reads || self.hold.read_words,
-            Task::Install(..) | Task::Installed => self.hold.installs,
+            Task::Install(..) | Task::Installed | Task::Pin(_) => self.hold.installs,
+            Task::ReadPinned(..) | Task::PinnedRead(..) => self.hold.reads,
         }
     }
 

@@ -63,7 +63,15 @@ pub(crate) struct World {
 pub(crate) struct Store {
     pub pages: BTreeMap<PageId, Arc<Vec<u8>>>,
     pub checkpoint: Option<Checkpoint>,
+    /// The pages as they were when they were pinned.
+    pinned: Option<Pinned>,
+    /// What waits for the install before it.
+    pin_next: Option<u64>,
+    is_installing: bool,
 }
+
+/// Pages of one moment, under the number of their pin.
+type Pinned = (u64, BTreeMap<PageId, Arc<Vec<u8>>>);
 
 /// How far a run is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,6 +120,8 @@ enum DiskEvent {
     ReadDone(PageId, Result<Option<Vec<u8>>, String>),
     Install(Vec<(PageId, Arc<Vec<u8>>)>, Option<Checkpoint>),
     Installed(Result<(), String>),
+    Pinned(u64),
+    ReadPinned(u64, PageId, u32),
 }
 
 impl World {
@@ -287,9 +297,14 @@ impl World {
                 self.clients[client].paused_until
             }
             Event::Up(..) | Event::ServerTimer(_) => self.server.paused_until,
-            Event::Disk(_, DiskEvent::Synced(_) | DiskEvent::ReadDone(..) | DiskEvent::Installed(_)) => {
-                self.server.paused_until
-            }
+            Event::Disk(
+                _,
+                DiskEvent::Synced(_)
+                | DiskEvent::ReadDone(..)
+                | DiskEvent::Installed(_)
+                | DiskEvent::Pinned(_)
+                | DiskEvent::ReadPinned(..),
+            ) => self.server.paused_until,
             Event::Down(conn, _) => self.clients[self.net.links.get(conn)?.client].paused_until,
             Event::ClientTimer(client, _) | Event::Connect(client, _) => self.clients[*client].paused_until,
             Event::Disk(..) | Event::Restart => return None,

@@ -72,6 +72,7 @@ impl World {
     pub(super) fn end_server(&mut self, why: &str, told: bool) {
         let Some(running) = self.server.running.take() else { return };
         self.say(format_args!("s       ends: {why}"));
+        (self.store.is_installing, self.store.pin_next, self.store.pinned) = (false, None, None);
         self.record.counts.crashes += 1;
         let stats = running.machine.stats();
         self.record.counts.revocations += stats.revocations;
@@ -244,7 +245,18 @@ impl World {
             }
             Effect::Install { pages, checkpoint } => {
                 let us = self.disk_us() * 2;
+                self.store.is_installing = true;
                 self.at(self.time + us, Event::Disk(life, DiskEvent::Install(pages, checkpoint)));
+            }
+            Effect::Pin(pin) if self.store.is_installing => self.store.pin_next = Some(pin),
+            Effect::Pin(pin) => self.pin(pin),
+            Effect::ReadPinned { pin, from, count } => {
+                let us = self.disk_us() / 2;
+                self.at(self.time + us, Event::Disk(life, DiskEvent::ReadPinned(pin, from, count)));
+            }
+            Effect::Unpin(pin) => {
+                self.store.pin_next = self.store.pin_next.filter(|p| *p > pin);
+                self.store.pinned = self.store.pinned.take().filter(|(p, _)| *p > pin);
             }
             Effect::Truncate(stamp) => {
                 let further = self.plan.rule == Some(Rule::Runner(RunnerRule::LogCutTooFar));
@@ -331,10 +343,30 @@ impl World {
                 self.at(self.time + us, Event::Disk(life, DiskEvent::ReadDone(page, found)));
             }
             DiskEvent::ReadDone(page, found) => self.server_takes(Input::Read(page, found)),
-            DiskEvent::Install(pages, checkpoint) => self.install(pages, checkpoint),
+            DiskEvent::Install(pages, checkpoint) => {
+                self.install(pages, checkpoint);
+                self.store.is_installing = false;
+                if let Some(pin) = self.store.pin_next.take() {
+                    self.pin(pin);
+                }
+            }
+            DiskEvent::Pinned(pin) => self.server_takes(Input::Pinned(pin, Ok(()))),
+            DiskEvent::ReadPinned(pin, from, count) => {
+                let Some((_, pages)) = self.store.pinned.as_ref().filter(|(p, _)| *p == pin) else { return };
+                let end = from.get() + count;
+                let found = pages.range(from..).take_while(|(page, _)| page.get() < end);
+                let found = found.map(|(page, bytes)| (*page, bytes.to_vec())).collect();
+                self.server_takes(Input::PinnedRead(pin, Ok(found)));
+            }
             DiskEvent::Installed(Ok(())) => self.server_takes(Input::Installed),
             DiskEvent::Installed(Err(why)) => self.server_fails(why),
         }
+    }
+
+    /// Keeps the pages as they are now. The word of it comes later.
+    fn pin(&mut self, pin: u64) {
+        self.store.pinned = Some((pin, self.store.pages.clone()));
+        self.at(self.time + WORD_US_MAX, Event::Disk(self.server.life, DiskEvent::Pinned(pin)));
     }
 
     fn sync(&mut self, last: Stamp) {

@@ -26,6 +26,7 @@ impl World {
             cache_bytes: self.plan.images_bytes,
             keepalive_ms: self.plan.keepalive_ms,
             subscriptions_max: self.plan.subscriptions,
+            epoch_first: 0,
         }
     }
 

@@ -112,6 +112,8 @@ pub(crate) enum Post {
     LogFailed(String),
     Read(tercel_wire::id::PageId, Result<Option<Vec<u8>>, String>),
     Installed(Result<(), String>),
+    Pinned(u64, Result<(), String>),
+    PinnedRead(u64, Result<Vec<(tercel_wire::id::PageId, Vec<u8>)>, String>),
     /// The page store waits for room on the disk, or no longer.
     PagesFull(bool),
     /// A client of this process connects.

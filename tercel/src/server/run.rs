@@ -173,6 +173,10 @@ impl Loop {
             Post::LogFailed(why) => self.failed = Some(format!("the log: {why}")),
             Post::Read(page, result) => self.machine.handle(now, Input::Read(page, result), &mut self.out),
             Post::Installed(Ok(())) => self.machine.handle(now, Input::Installed, &mut self.out),
+            Post::Pinned(pin, result) => self.machine.handle(now, Input::Pinned(pin, result), &mut self.out),
+            Post::PinnedRead(pin, result) => {
+                self.machine.handle(now, Input::PinnedRead(pin, result), &mut self.out);
+            }
             Post::PagesFull(full) => {
                 self.pages_full = full;
                 self.look_at_disk(now);
@@ -322,6 +326,9 @@ impl Loop {
             Effect::Log { stamp, kind, payload } => self.record(stamp, kind, &payload),
             Effect::Read(page) => self.store.read(page),
             Effect::Install { pages, checkpoint } => self.store.install(pages, checkpoint),
+            Effect::Pin(pin) => self.store.pin(pin),
+            Effect::ReadPinned { pin, from, count } => self.store.read_pinned(pin, from, count),
+            Effect::Unpin(pin) => self.store.unpin(pin),
             Effect::Truncate(stamp) => self.log.truncate_below(stamp),
             Effect::Stop(why) => self.failed = Some(why),
         }

@@ -1,4 +1,7 @@
 //! The page store's threads: one reads, one installs.
+//!
+//! A pin goes through both: it takes its turn among the installs, and is then read from by the thread that reads, so that
+//! fetches and a backup's reads take turns.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,10 +19,27 @@ use crate::disk::pages::{PageBatch, PageRead, PageStore};
 
 /// Feeds the threads. What is under way is bounded by the engine: reads by its clients' credit, installs to one.
 pub(super) struct Store {
-    reads: Option<Sender<PageId>>,
-    installs: Option<Sender<Install>>,
+    reads: Option<Sender<Read>>,
+    installs: Option<Sender<Turn>>,
     threads: Vec<JoinHandle<()>>,
     stopping: Arc<AtomicBool>,
+}
+
+/// What the thread that reads is asked.
+enum Read {
+    Page(PageId),
+    /// Some pages of a pin, from one on.
+    Pinned(u64, PageId, u32),
+    /// Here is a pin to keep.
+    Keep(u64, Box<dyn PageRead>),
+    /// No pin up to this one is needed, whether it is here or still to come.
+    Unpin(u64),
+}
+
+/// What the thread that installs is asked, in this order.
+enum Turn {
+    Install(Install),
+    Pin(u64),
 }
 
 struct Install {
@@ -41,6 +61,7 @@ impl Store {
         let (installs, install_rx) = channel();
         let reader = store.reader();
         let post = handle.clone();
+        let keep = reads.clone();
         let spawn =
             |name: &str, f: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(name.into()).spawn(f);
         let stopping = Arc::new(AtomicBool::new(false));
@@ -49,21 +70,40 @@ impl Store {
             spawn("tercel-read", Box::new(move || read_all(&*reader, &read_rx, &post)))?,
             spawn(
                 "tercel-install",
-                Box::new(move || install_all(store, applied, &install_rx, &handle, &stop)),
+                Box::new(move || install_all(store, applied, &install_rx, &keep, &handle, &stop)),
             )?,
         ];
         Ok(Store { reads: Some(reads), installs: Some(installs), threads, stopping })
     }
 
     pub(super) fn read(&self, page: PageId) {
+        self.ask(Read::Page(page));
+    }
+
+    /// Pins the store as it is after the installs asked for so far.
+    pub(super) fn pin(&self, pin: u64) {
+        if let Some(installs) = &self.installs {
+            let _ = installs.send(Turn::Pin(pin));
+        }
+    }
+
+    pub(super) fn read_pinned(&self, pin: u64, from: PageId, count: u32) {
+        self.ask(Read::Pinned(pin, from, count));
+    }
+
+    pub(super) fn unpin(&self, pin: u64) {
+        self.ask(Read::Unpin(pin));
+    }
+
+    fn ask(&self, read: Read) {
         if let Some(reads) = &self.reads {
-            let _ = reads.send(page);
+            let _ = reads.send(read);
         }
     }
 
     pub(super) fn install(&self, pages: Vec<(PageId, Arc<Vec<u8>>)>, checkpoint: Option<Checkpoint>) {
         if let Some(installs) = &self.installs {
-            let _ = installs.send(Install { pages, checkpoint });
+            let _ = installs.send(Turn::Install(Install { pages, checkpoint }));
         }
     }
 }
@@ -79,26 +119,61 @@ impl Drop for Store {
     }
 }
 
-fn read_all(store: &dyn PageRead, rx: &Receiver<PageId>, handle: &Handle<Post>) {
-    while let Ok(page) = rx.recv() {
-        let mut buf = Vec::new();
-        let result = match store.read(page, &mut buf) {
-            Ok(true) => Ok(Some(buf)),
-            Ok(false) => Ok(None),
-            Err(e) => Err(e.to_string()),
-        };
-        post(handle, Post::Read(page, result));
+fn read_all(store: &dyn PageRead, rx: &Receiver<Read>, handle: &Handle<Post>) {
+    let mut kept: Option<(u64, Box<dyn PageRead>)> = None;
+    let mut unpinned = 0;
+    while let Ok(read) = rx.recv() {
+        match read {
+            Read::Page(page) => {
+                post(handle, Post::Read(page, read_one(store, page).map_err(|e| e.to_string())));
+            }
+            Read::Keep(pin, pages) => kept = Some((pin, pages)).filter(|_| pin > unpinned),
+            Read::Unpin(pin) => {
+                unpinned = unpinned.max(pin);
+                kept = kept.filter(|(pin, _)| *pin > unpinned);
+            }
+            Read::Pinned(pin, from, count) => {
+                // What was unpinned meanwhile nobody waits for.
+                if let Some((_, pages)) = kept.as_ref().filter(|(kept, _)| *kept == pin) {
+                    let read = read_some(&**pages, from, count).map_err(|e| e.to_string());
+                    post(handle, Post::PinnedRead(pin, read));
+                }
+            }
+        }
     }
+}
+
+fn read_one(store: &dyn PageRead, page: PageId) -> Result<Option<Vec<u8>>, DiskError> {
+    let mut buf = Vec::new();
+    Ok(store.read(page, &mut buf)?.then_some(buf))
+}
+
+/// Those of `count` pages from `from` on that there are.
+fn read_some(store: &dyn PageRead, from: PageId, count: u32) -> Result<Vec<(PageId, Vec<u8>)>, DiskError> {
+    let mut pages = Vec::with_capacity(count as usize);
+    for page in (from.get()..from.get().saturating_add(count)).filter_map(PageId::new) {
+        pages.extend(read_one(store, page)?.map(|bytes| (page, bytes)));
+    }
+    Ok(pages)
 }
 
 fn install_all(
     mut store: Box<dyn PageStore>,
     mut applied: Stamp,
-    rx: &Receiver<Install>,
+    rx: &Receiver<Turn>,
+    keep: &Sender<Read>,
     handle: &Handle<Post>,
     stopping: &AtomicBool,
 ) {
-    while let Ok(job) = rx.recv() {
+    while let Ok(turn) = rx.recv() {
+        let job = match turn {
+            Turn::Install(job) => job,
+            Turn::Pin(pin) => {
+                let pinned = store.pin().map(|pages| _ = keep.send(Read::Keep(pin, pages)));
+                post(handle, Post::Pinned(pin, pinned.map_err(|e| e.to_string())));
+                continue;
+            }
+        };
         let mut result = install(&mut *store, &mut applied, &job);
         if matches!(result, Err(DiskError::Full { .. })) {
             post(handle, Post::PagesFull(true));
