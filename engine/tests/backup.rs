@@ -5,6 +5,7 @@ mod world;
 use std::collections::BTreeMap;
 
 use tercel_derive::Object;
+use tercel_engine::error::Error;
 use tercel_engine::limits::{BACKUP_ASKED_MAX, BACKUP_WINDOW_US};
 use tercel_engine::random::Random;
 use tercel_engine::server::{Conn, Input, Recovery, ServerConfig};
@@ -418,13 +419,22 @@ fn a_client_of_another_history_is_turned_away_and_its_operations_are_unknown() {
     let w = World::new(1, 1, config());
     let r = make(&w, 1)[0];
     w.settle();
+    w.lock().hold.syncs = true;
+    w.lock().patience = 100;
+    let Err(Error::Timeout(Some(op))) = w.run(0, |tx| tx.edit(r)?.set_count(9)) else { panic!() };
+    w.lock().hold.syncs = false;
     // The same log, as a space that was restored from a backup of it.
     w.crash();
     w.lock().config.epoch_first = 1 << 20;
     w.restart();
+    w.settle();
     w.lock().patience = 200;
     let e = w.run(0, |tx| Ok(tx.get(r)?.count())).unwrap_err();
     assert!(e.to_string().contains("restored from a backup"), "{e}");
+    // Whether it was executed before, nobody can say; and that is said at once.
+    w.lock().patience = 1;
+    assert_eq!(w.resolve(0, op), Outcome::Unknown);
+    w.lock().patience = 200;
     // A new client finds everything, and goes on over later restarts.
     let new = w.add_client(77, 512 << 10);
     assert_eq!(w.run(new, |tx| Ok(tx.get(r)?.count())), Ok(0));

@@ -252,6 +252,10 @@ impl Client {
 
     /// The answer, once it is there and the cache has caught up with it; the slot is then free again.
     pub(crate) fn outcome(&mut self, op: OpId) -> Option<Outcome> {
+        if let (Link::Refused(_), Some(busy)) = (&self.link, self.ops.busy(op)) {
+            // There will be no connection on which an answer could come.
+            busy.outcome.get_or_insert(Outcome::Unknown);
+        }
         match self.ops.busy(op)?.outcome? {
             Outcome::Committed(stamp) if self.reader.watermark() < stamp => {
                 return None;
@@ -276,7 +280,7 @@ impl Client {
         if let Some(outcome) = self.outcome(op) {
             return Some(outcome);
         }
-        if op.client != self.id {
+        if op.client != self.id || matches!(self.link, Link::Refused(_)) {
             return Some(Outcome::Unknown);
         }
         self.ask_outcome(op);
