@@ -39,6 +39,47 @@ pub struct Space {
     pub page_bytes: u32,
     /// The day of its creation, UTC, as `YYYY-MM-DD`. For people.
     pub created: String,
+    /// The first epoch of this history of the space; 0 unless it was restored from a backup.
+    pub epoch_first: u32,
+}
+
+/// What a directory is created as. One that is not finished can be begun again only as the same: an unfinished restore that
+/// a server took for a new space would be served empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// A new space.
+    Space,
+    /// A backup of one.
+    Backup,
+    /// A space made from a backup.
+    Restore,
+}
+
+impl Purpose {
+    /// What the file `creating` says.
+    fn text(self) -> &'static str {
+        match self {
+            Purpose::Space => "",
+            Purpose::Backup => "a backup\n",
+            Purpose::Restore => "a restore\n",
+        }
+    }
+
+    /// Who can go on with what was begun.
+    fn command(self) -> &'static str {
+        match self {
+            Purpose::Space => "tercel serve",
+            Purpose::Backup => "tercel backup",
+            Purpose::Restore => "tercel restore",
+        }
+    }
+
+    fn read(creating: &Path) -> Result<Purpose, DiskError> {
+        let text = read_small(creating)?;
+        let all = [Purpose::Space, Purpose::Backup, Purpose::Restore];
+        let found = all.into_iter().find(|p| p.text() == text);
+        found.ok_or_else(|| damaged(creating, format!("it says {text:?} instead of what is created")))
+    }
 }
 
 /// How to create a data directory that does not exist.
@@ -56,14 +97,41 @@ impl DataDir {
         make_dir(path)?;
         refuse_foreign(path)?;
         let lock = lock(path)?;
-        let created = is_uncreated(path)?;
+        let created = is_uncreated(path, Purpose::Space)?;
         if created {
-            create(path, new)?;
+            let space = Space {
+                id: SpaceId(random_u64(path)?),
+                page_bytes: new.page_bytes,
+                created: today(),
+                epoch_first: 0,
+            };
+            create(path, Purpose::Space, &space, Stamp::ZERO, new.segment_bytes, || Ok::<(), DiskError>(()))?;
         } else {
             check_format(path)?;
         }
         let space = Space::read(&path.join(SPACE_NAME))?;
         Ok(DataDir { path: path.into(), space, created, lock })
+    }
+
+    /// Creates the directory `path` for a copy of a space, with an empty log for what comes after `stamp`. `fill` gets the
+    /// file of the page store, without pages, and fills it; the directory counts as created only then. What an earlier
+    /// attempt for the same purpose has left is begun again.
+    pub fn create_copy<E: From<DiskError>>(
+        path: &Path,
+        purpose: Purpose,
+        space: &Space,
+        stamp: Stamp,
+        segment_bytes: u32,
+        fill: impl FnOnce(&Path) -> Result<(), E>,
+    ) -> Result<DataDir, E> {
+        make_dir(path)?;
+        refuse_foreign(path)?;
+        let lock = lock(path)?;
+        if !is_uncreated(path, purpose)? {
+            return Err(DiskError::Occupied { dir: path.into() }.into());
+        }
+        create(path, purpose, space, stamp, segment_bytes, || fill(&path.join(PAGES_NAME)))?;
+        Ok(DataDir { path: path.into(), space: space.clone(), created: true, lock })
     }
 
     /// The space in it.
@@ -114,14 +182,23 @@ impl Space {
             id: SpaceId(u64::from_str_radix(&quoted("space")?, 16).map_err(|_| bad("space"))?),
             page_bytes: field("page_bytes")?.parse().map_err(|_| bad("page_bytes"))?,
             created: quoted("created")?,
+            epoch_first: match field("epoch_first") {
+                Ok(first) => first.parse().map_err(|_| bad("epoch_first"))?,
+                // A space that was never restored has no such line.
+                Err(_) => 0,
+            },
         })
     }
 
     fn text(&self) -> String {
-        let Space { id, page_bytes, created } = self;
+        let Space { id, page_bytes, created, epoch_first } = self;
+        let restored = match epoch_first {
+            0 => String::new(),
+            first => format!("epoch_first = {first}\n"),
+        };
         format!(
             "# Fixed when the space was created. Not a configuration: changing it makes the data unreadable.\n\
-             space = \"{:016x}\"\npage_bytes = {page_bytes}\ncreated = \"{created}\"\n",
+             space = \"{:016x}\"\npage_bytes = {page_bytes}\ncreated = \"{created}\"\n{restored}",
             id.0
         )
     }
@@ -150,16 +227,21 @@ fn refuse_foreign(path: &Path) -> Result<(), DiskError> {
     if entries.next().is_some() { Err(DiskError::NotOurs { dir: path.into() }) } else { Ok(()) }
 }
 
-/// Whether the directory holds nothing that a creation could destroy.
-fn is_uncreated(path: &Path) -> Result<bool, DiskError> {
+/// Whether the directory holds nothing that a creation for this purpose could destroy.
+fn is_uncreated(path: &Path, purpose: Purpose) -> Result<bool, DiskError> {
     if path.join(FORMAT_NAME).exists() {
         return Ok(false);
     }
-    if path.join(CREATING_NAME).exists() {
-        return Ok(true);
+    let creating = path.join(CREATING_NAME);
+    if creating.exists() {
+        return match Purpose::read(&creating)? {
+            begun if begun == purpose => Ok(true),
+            begun => Err(DiskError::Unfinished { dir: path.into(), command: begun.command() }),
+        };
     }
     for entry in fs::read_dir(path).map_err(DiskError::io("list", path))? {
-        if entry.map_err(DiskError::io("list", path))?.file_name() != LOCK_NAME {
+        let name = entry.map_err(DiskError::io("list", path))?.file_name();
+        if name != LOCK_NAME && name != CREATING_TEMPORARY_NAME {
             return Err(damaged(&path.join(FORMAT_NAME), "it is missing".into()));
         }
     }
@@ -191,18 +273,25 @@ fn lock(dir: &Path) -> Result<File, DiskError> {
     Ok(file)
 }
 
-fn create(path: &Path, new: &NewSpace) -> Result<(), DiskError> {
+fn create<E: From<DiskError>>(
+    path: &Path,
+    purpose: Purpose,
+    space: &Space,
+    stamp: Stamp,
+    segment_bytes: u32,
+    fill: impl FnOnce() -> Result<(), E>,
+) -> Result<(), E> {
     let creating = path.join(CREATING_NAME);
-    File::create(&creating).map_err(DiskError::io("create", &creating))?;
-    sync_dir(path)?;
-    let space = Space { id: SpaceId(random_u64(path)?), page_bytes: new.page_bytes, created: today() };
+    write_whole(&creating, purpose.text())?;
     write_whole(&path.join(SPACE_NAME), &space.text())?;
-    log::create(&path.join(LOG_NAME), space.id, Stamp::ZERO, new.segment_bytes)?;
-    pages::RedbPages::create(&path.join(PAGES_NAME), new.page_bytes)?;
+    log::create(&path.join(LOG_NAME), space.id, stamp, segment_bytes)?;
+    pages::RedbPages::create(&path.join(PAGES_NAME), space.page_bytes)?;
+    fill()?;
     sync_dir(path)?;
     write_whole(&path.join(FORMAT_NAME), &format!("tercel data, format {FORMAT_VERSION}\n"))?;
     // One that stays means nothing beside a `format`.
-    fs::remove_file(&creating).map_err(DiskError::io("remove", &creating))
+    fs::remove_file(&creating).map_err(DiskError::io("remove", &creating))?;
+    Ok(())
 }
 
 fn check_format(path: &Path) -> Result<(), DiskError> {
@@ -220,7 +309,7 @@ fn check_format(path: &Path) -> Result<(), DiskError> {
 }
 
 /// Replaces a file whole: after a crash it has the old text or the new.
-fn write_whole(path: &Path, text: &str) -> Result<(), DiskError> {
+pub(crate) fn write_whole(path: &Path, text: &str) -> Result<(), DiskError> {
     let temporary = path.with_extension("tmp");
     let written = (|| {
         let mut file = File::create(&temporary)?;
@@ -232,7 +321,7 @@ fn write_whole(path: &Path, text: &str) -> Result<(), DiskError> {
     path.parent().map_or(Ok(()), sync_dir)
 }
 
-fn read_small(path: &Path) -> Result<String, DiskError> {
+pub(crate) fn read_small(path: &Path) -> Result<String, DiskError> {
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(SMALL_BYTES_MAX).read_to_string(&mut text));
     match read {
@@ -250,14 +339,14 @@ fn damaged(file: &Path, what: String) -> DiskError {
 }
 
 /// From the kernel, which waits for its pool if the machine has only just started.
-pub(super) fn random_u64(path: &Path) -> Result<u64, DiskError> {
+pub(crate) fn random_u64(path: &Path) -> Result<u64, DiskError> {
     let mut bytes = [0; 8];
     let got = getrandom(&mut bytes[..], GetRandomFlags::empty());
     got.map_err(|error| DiskError::io("draw random numbers for", path)(error.into()))?;
     Ok(u64::from_le_bytes(bytes))
 }
 
-fn today() -> String {
+pub(crate) fn today() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     date_of_day(seconds / 86_400)
 }
@@ -282,9 +371,11 @@ pub const FORMAT_VERSION: u16 = 1;
 const LOCK_NAME: &str = "lock";
 pub(crate) const FORMAT_NAME: &str = "format";
 const CREATING_NAME: &str = "creating";
+/// What it is while it is written.
+const CREATING_TEMPORARY_NAME: &str = "creating.tmp";
 const SPACE_NAME: &str = "space.toml";
 const LOG_NAME: &str = "log";
-const PAGES_NAME: &str = "pages.redb";
+pub(crate) const PAGES_NAME: &str = "pages.redb";
 
 /// More than any of the text files has.
 const SMALL_BYTES_MAX: u64 = 4096;
@@ -394,10 +485,31 @@ mod tests {
     fn a_creation_that_was_interrupted_is_begun_again() {
         let parent = tempfile::tempdir().unwrap();
         let before = DataDir::open(parent.path(), &NEW).unwrap().space().id;
-        fs::rename(parent.path().join(FORMAT_NAME), parent.path().join(CREATING_NAME)).unwrap();
+        fs::remove_file(parent.path().join(FORMAT_NAME)).unwrap();
+        fs::write(parent.path().join(CREATING_NAME), "").unwrap();
         let dir = DataDir::open(parent.path(), &NEW).unwrap();
         assert!(dir.is_new());
         assert_ne!(dir.space().id, before);
+    }
+
+    #[test]
+    fn an_unfinished_restore_is_begun_again_as_one_and_never_served() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("copy");
+        let space = Space { id: SpaceId(7), page_bytes: 8064, created: today(), epoch_first: 99 };
+        let copy = |purpose, fails: bool| {
+            DataDir::create_copy(&path, purpose, &space, Stamp(5), 4096, |pages| match fails {
+                true => Err(damaged(pages, "it was killed here".into())),
+                false => Ok(()),
+            })
+        };
+        assert!(copy(Purpose::Restore, true).is_err());
+        let refused = DataDir::open(&path, &NEW).unwrap_err();
+        assert!(refused.to_string().contains("`tercel restore`"), "{refused}");
+        assert!(matches!(copy(Purpose::Backup, false), Err(DiskError::Unfinished { .. })));
+        drop(copy(Purpose::Restore, false).unwrap());
+        assert_eq!(DataDir::open(&path, &NEW).unwrap().space(), &space);
+        assert!(matches!(copy(Purpose::Restore, false), Err(DiskError::Occupied { .. })));
     }
 
     #[test]

@@ -22,6 +22,23 @@ pub enum DiskError {
         /// The directory.
         dir: PathBuf,
     },
+    /// There is a space or a backup in the directory already.
+    #[error("{} has a space or a backup in it already; choose an empty or a new directory", .dir.display())]
+    Occupied {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// What was begun in the directory was not finished.
+    #[error(
+        "{} is unfinished: `{command}` was ended in the middle of it; run that again into it, or remove it",
+        .dir.display()
+    )]
+    Unfinished {
+        /// The directory.
+        dir: PathBuf,
+        /// The command that began it.
+        command: &'static str,
+    },
     /// A newer build wrote this.
     #[error(
         "{} has format {found}, this build knows {known}; run the build that wrote it, or a newer one",
