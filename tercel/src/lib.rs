@@ -37,10 +37,12 @@
 //! | [`Client`], [`Tx`], [`Obj`], [`Ref`] | what a program holds |
 //! | [`Server`] | a space being served |
 //! | [`disk`] | what a server keeps on disk |
+//! | [`backup`], [`check`] | copies of a space, and whether one is sound |
 //! | [`collections`] | ordered maps and lists, as ordinary objects |
 #![deny(unsafe_code)]
 
 mod address;
+pub mod backup;
 pub mod check;
 mod client;
 pub mod disk;

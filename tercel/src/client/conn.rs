@@ -17,7 +17,7 @@ use crate::pipe::{Pipe, Waited};
 use crate::server::Post;
 
 /// Where the server is.
-pub(super) enum Remote {
+pub(crate) enum Remote {
     /// Behind an address.
     Address(Address),
     /// In this process.
@@ -25,7 +25,7 @@ pub(super) enum Remote {
 }
 
 /// A connection.
-pub(super) enum Conn {
+pub(crate) enum Conn {
     /// A socket, and what ends a wait on it.
     Socket(OwnedFd, OwnedFd),
     /// A pipe to the loop of this process.
@@ -33,13 +33,13 @@ pub(super) enum Conn {
 }
 
 /// How long anybody sleeps on a connection at most before looking at the time.
-pub(super) const SLEEP_MAX: Duration = Duration::from_millis(200);
+pub(crate) const SLEEP_MAX: Duration = Duration::from_millis(200);
 
 /// How long a connection may take to be made, and how long its peer may take nothing of what is sent.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Remote {
-    pub(super) fn connect(&self) -> io::Result<Conn> {
+    pub(crate) fn connect(&self) -> io::Result<Conn> {
         match self {
             Remote::Address(address) => {
                 let socket = address.connect(CONNECT_TIMEOUT)?;
@@ -57,7 +57,7 @@ impl Remote {
         }
     }
 
-    pub(super) fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         match self {
             Remote::Address(address) => address.to_string(),
             Remote::Memory(_) => "the server in this process".into(),
@@ -67,7 +67,7 @@ impl Remote {
 
 impl Conn {
     /// Sends all of it; blocks if the peer is slow, and fails if it takes nothing for some seconds.
-    pub(super) fn send(&self, mut bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn send(&self, mut bytes: &[u8]) -> io::Result<()> {
         match self {
             Conn::Memory(id, _, handle) => post(handle, Post::Bytes(*id, bytes.to_vec())),
             Conn::Socket(socket, _) => {
@@ -91,7 +91,7 @@ impl Conn {
     }
 
     /// Waits for bytes; with `woken`, [`Conn::wake`] ends the wait.
-    pub(super) fn wait(&self, timeout: Duration, woken: bool) -> io::Result<Waited> {
+    pub(crate) fn wait(&self, timeout: Duration, woken: bool) -> io::Result<Waited> {
         match self {
             Conn::Memory(_, pipe, _) => Ok(pipe.wait(timeout, woken)),
             Conn::Socket(socket, wake) => {
@@ -117,7 +117,7 @@ impl Conn {
 
     /// Waits for bytes and takes them, in one system call if the wait may be [`SLEEP_MAX`]. Answers as [`Conn::receive`];
     /// only [`Conn::cut`] ends it before its time.
-    pub(super) fn wait_and_receive(&self, timeout: Duration, buffer: &mut Vec<u8>) -> io::Result<bool> {
+    pub(crate) fn wait_and_receive(&self, timeout: Duration, buffer: &mut Vec<u8>) -> io::Result<bool> {
         match self {
             Conn::Socket(socket, _) if timeout >= SLEEP_MAX => take(socket, RecvFlags::empty(), buffer),
             _ => match self.wait(timeout, false)? {
@@ -128,7 +128,7 @@ impl Conn {
     }
 
     /// Ends the connection for whoever waits on it.
-    pub(super) fn cut(&self) {
+    pub(crate) fn cut(&self) {
         if let Conn::Socket(socket, _) = self {
             let _ = shutdown(socket, Shutdown::Both);
         }
@@ -136,7 +136,7 @@ impl Conn {
     }
 
     /// Ends a wait that watches for it.
-    pub(super) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         match self {
             Conn::Memory(_, pipe, _) => pipe.wake(),
             Conn::Socket(_, wake) => {
@@ -146,7 +146,7 @@ impl Conn {
     }
 
     /// Takes what is there, without waiting; none if there is nothing, an error at the end.
-    pub(super) fn receive(&self, buffer: &mut Vec<u8>) -> io::Result<bool> {
+    pub(crate) fn receive(&self, buffer: &mut Vec<u8>) -> io::Result<bool> {
         match self {
             Conn::Memory(_, pipe, _) => match pipe.take(buffer) {
                 true => Ok(!buffer.is_empty()),

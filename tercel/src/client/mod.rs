@@ -4,7 +4,7 @@
 //! lone caller pays no hand-over between threads; a resident driver thread reads when nobody waits, reconnects, and
 //! keeps time.
 
-mod conn;
+pub(crate) mod conn;
 mod drive;
 
 use std::sync::Arc;

@@ -72,6 +72,9 @@ pub enum ServerError {
     /// The log and the pages do not fit together.
     #[error("the data directory cannot be recovered: {0}")]
     Recovery(#[from] tercel_engine::server::RecoveryError),
+    /// The directory is a backup.
+    #[error("{} is a backup and is not served: whoever did would make two histories of one space; make a space of it with `tercel restore {} --data NEW`", .0.display(), .0.display())]
+    Backup(PathBuf),
     /// The port or path.
     #[error("cannot listen at {address}: {source}; choose another with --listen, or stop who holds it")]
     Listen {

@@ -71,6 +71,9 @@ impl From<ReplayError> for ServerError {
 /// Opens and recovers; the machine is in its next life, which is on disk.
 pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     let begun = Instant::now();
+    if crate::backup::is_backup(&config.dir) {
+        return Err(ServerError::Backup(config.dir.clone()));
+    }
     let log_config = LogConfig { bytes_max: config.log_bytes_max, ..LogConfig::default() };
     let new = NewSpace { page_bytes: PAGE_BYTES as u32, segment_bytes: log_config.segment_bytes };
     let dir = DataDir::open(&config.dir, &new)?;
@@ -81,6 +84,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     let machine = MachineConfig {
         mob_bytes: config.mob_bytes,
         cache_bytes: config.cache_bytes,
+        epoch_first: dir.space().epoch_first,
         ..MachineConfig::default()
     };
     // Any page may be in the store after a crash, so every one is looked for there before it counts as new.

@@ -1,0 +1,157 @@
+//! Backups of a space, taken while it is served, and spaces made from them.
+//!
+//! A backup is a data directory of its own: the pages, the ordered state of one stamp and an empty log, so that
+//! [`check`](crate::check::check) works on it as it is. Beside them is `backup.toml`, by which it is known: nobody serves
+//! it, for whoever did would begin a second history of the space under the epochs of the first. [`restore`] verifies a
+//! backup, copies it, and lets the copy's epochs begin where those of the old history never come to; that is how
+//! clients that have seen more than the backup holds are found out.
+//!
+//! The invariant: a directory counts as a backup, or as restored, only when all of it is on disk and its checksums are
+//! known to be right.
+
+mod fill;
+mod manifest;
+mod receive;
+mod restore;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tercel_wire::id::Stamp;
+use tercel_wire::message::{Reason, Refused};
+use thiserror::Error;
+
+use crate::address::Address;
+use crate::disk::DiskError;
+use crate::server::{Server, ServerConfig, ServerError};
+
+pub use restore::restore;
+
+/// Whose space a backup is taken of.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// A server's, which goes on working meanwhile.
+    Server(Address),
+    /// That of a data directory that no server has open.
+    Directory(PathBuf),
+}
+
+/// What was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    /// Every commit up to this one is in the backup, and none after.
+    pub stamp: Stamp,
+    /// Pages in it.
+    pub pages: u64,
+    /// Bytes of pages and state.
+    pub bytes: u64,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// What was restored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Restored {
+    /// The last commit.
+    pub stamp: Stamp,
+    /// Pages in it.
+    pub pages: u64,
+    /// Bytes of pages and state.
+    pub bytes: u64,
+    /// The first epoch of the new history.
+    pub epoch_first: u32,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// How far a backup or a restore is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// What is being done.
+    pub what: &'static str,
+    /// Page ids behind it.
+    pub done: u64,
+    /// Page ids there are; some of them may have no page.
+    pub total: u64,
+}
+
+/// Why there is no backup, or nothing was restored.
+#[derive(Debug, Error)]
+pub enum BackupError {
+    /// A file, here.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The directory that is to be read, or the server over it.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// Nobody answers.
+    #[error("{server} cannot be reached: {why}; start it, or name a directory with --data")]
+    Unreachable {
+        /// Where.
+        server: String,
+        /// Why not.
+        why: io::Error,
+    },
+    /// The connection broke off.
+    #[error(
+        "the server was lost in the middle of the backup ({0}); start it if it has ended, then run the same command again"
+    )]
+    Lost(String),
+    /// The server says no, and what can be done about it.
+    #[error("the server gives no backup: {}", .0.text)]
+    Refused(Refused),
+    /// The directory is no backup.
+    #[error("{} is no backup; name a directory that `tercel backup` has made", .0.display())]
+    NotABackup(PathBuf),
+    /// The backup is not what was written.
+    #[error("the backup {} is damaged: {what}; restore from another one", .dir.display())]
+    Damaged {
+        /// The backup.
+        dir: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// The system.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+impl BackupError {
+    /// Whether trying again later, with nothing changed, can succeed.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            BackupError::Lost(_) | BackupError::Unreachable { .. } => true,
+            BackupError::Refused(r) => matches!(r.reason, Reason::Full | Reason::Unavailable),
+            _ => false,
+        }
+    }
+}
+
+/// Takes a backup into `dir`, which must be empty or new, or hold an unfinished backup, which is begun again.
+///
+/// # Errors
+/// See [`BackupError`]. What was begun stays and is known as unfinished.
+pub fn backup(source: &Source, dir: &Path, progress: impl FnMut(Progress)) -> Result<Taken, BackupError> {
+    match source {
+        Source::Server(address) => {
+            receive::receive(&receive::Remote::Address(address.clone()), dir, progress)
+        }
+        Source::Directory(data) => {
+            if !data.join(crate::disk::dir::FORMAT_NAME).exists() {
+                let what =
+                    format!("{} is no data directory: name one that `tercel serve` has made", data.display());
+                return Err(ServerError::Stopped(what).into());
+            }
+            let server = Server::start(ServerConfig::new(data))?;
+            let taken = receive::receive(&receive::Remote::Memory(server.handle()), dir, progress);
+            server.stop()?;
+            taken
+        }
+    }
+}
+
+/// Whether a directory is a finished backup.
+pub fn is_backup(dir: &Path) -> bool {
+    dir.join(manifest::NAME).exists()
+}

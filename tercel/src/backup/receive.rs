@@ -1,0 +1,290 @@
+//! Receiving a backup: greeting, asking for part after part, writing them down.
+//!
+//! One thread speaks to the server and one writes, so that a slow disk here does not look like silence there. What is
+//! between them is bounded: the server is asked for more only when there is room.
+
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use tercel_engine::store::state::State;
+use tercel_wire::cursor::{DecodeError, le32};
+use tercel_wire::frame::{self, Deframer, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel_wire::id::{ClientId, PageId, SpaceId};
+use tercel_wire::message::{BackupBegun, BackupPart, Hello, Reason, Refused, Welcome};
+use tercel_wire::page::{PAGE_BYTES, Page};
+
+use super::fill::Filler;
+use super::{BackupError, Progress, Taken};
+use crate::client::conn::Conn;
+use crate::disk::DiskError;
+use crate::disk::dir::{DataDir, Purpose, Space, random_u64, today};
+use crate::disk::log::LogConfig;
+
+pub(super) use crate::client::conn::Remote;
+
+/// Takes a backup over a connection.
+pub(super) fn receive(
+    remote: &Remote,
+    dir: &Path,
+    mut progress: impl FnMut(Progress),
+) -> Result<Taken, BackupError> {
+    let begun_at = Instant::now();
+    let mut link = Link::open(remote)?;
+    let space = link.greet()?;
+    let begun = link.begin()?;
+    let segment_bytes = LogConfig::default().segment_bytes;
+    let mut taken = None;
+    let fill = |pages: &Path| -> Result<(), BackupError> {
+        let (state, filler) = link.take_all(&begun, Filler::open(pages)?, &mut progress)?;
+        progress(Progress { what: "writing", done: 1, total: 1 });
+        let manifest = filler.finish(begun.stamp, &state)?;
+        manifest.write(dir)?;
+        taken = Some(Taken {
+            stamp: begun.stamp,
+            pages: manifest.pages,
+            bytes: manifest.pages * PAGE_BYTES as u64 + manifest.state_bytes,
+            took: Duration::ZERO,
+        });
+        Ok(())
+    };
+    DataDir::create_copy(dir, Purpose::Backup, &space, begun.stamp, segment_bytes, fill)?;
+    let taken = taken.ok_or_else(|| BackupError::Lost("nothing came".into()))?;
+    Ok(Taken { took: begun_at.elapsed(), ..taken })
+}
+
+/// The connection to the server.
+struct Link {
+    conn: Conn,
+    deframer: Deframer,
+    buffer: Vec<u8>,
+    call: u64,
+    /// When anything was heard, and when something was last said.
+    heard: Instant,
+    said: Instant,
+    keepalive: Duration,
+}
+
+/// Parts asked for at once: one is on its way while the next is read.
+const ASKED_MAX: usize = 2;
+const _: () = assert!(ASKED_MAX <= tercel_engine::limits::BACKUP_ASKED_MAX);
+
+/// Parts between the thread that receives and the one that writes: 8 MB, half of what is stored at once.
+const QUEUED_MAX: usize = 64;
+
+/// How long the server may be silent. It answers questions about its health while it is busy.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+impl Link {
+    fn open(remote: &Remote) -> Result<Link, BackupError> {
+        let unreachable = |why| BackupError::Unreachable { server: remote.describe(), why };
+        let conn = remote.connect().map_err(unreachable)?;
+        let now = Instant::now();
+        Ok(Link {
+            conn,
+            deframer: Deframer::default(),
+            buffer: Vec::new(),
+            call: 0,
+            heard: now,
+            said: now,
+            keepalive: Duration::from_secs(2),
+        })
+    }
+
+    /// Becomes a session; gives what the space is, as its copy will say it.
+    fn greet(&mut self) -> Result<Space, BackupError> {
+        let hello = Hello {
+            client: ClientId(random_u64(Path::new("a client"))?),
+            connection: 1,
+            version_min: WIRE_VERSION_MIN,
+            version_max: WIRE_VERSION,
+            space: SpaceId(0),
+            resume: None,
+        };
+        let mut body = Vec::new();
+        hello.encode(&mut body);
+        self.ask(Kind::Hello, &body)?;
+        let welcome = self.await_frame(Kind::Welcome, Welcome::decode)?;
+        if welcome.page_bytes as usize != PAGE_BYTES {
+            let text = format!(
+                "its pages have {} bytes, and this build's {PAGE_BYTES}: use its own build",
+                welcome.page_bytes
+            );
+            return Err(BackupError::Refused(Refused { reason: Reason::Schema, text }));
+        }
+        self.keepalive = Duration::from_millis(welcome.keepalive_ms.into());
+        Ok(Space { id: welcome.space, page_bytes: PAGE_BYTES as u32, created: today(), epoch_first: 0 })
+    }
+
+    fn begin(&mut self) -> Result<BackupBegun, BackupError> {
+        self.ask(Kind::Backup, &[])?;
+        self.await_frame(Kind::BackupBegun, BackupBegun::decode)
+    }
+
+    /// Takes all parts; gives the state, and the store with all pages.
+    fn take_all(
+        &mut self,
+        begun: &BackupBegun,
+        filler: Filler,
+        progress: &mut impl FnMut(Progress),
+    ) -> Result<(Vec<u8>, Filler), BackupError> {
+        std::thread::scope(|scope| {
+            let (parts, to_write) = channel();
+            let (tell, written) = channel();
+            let writer = scope.spawn(move || write(filler, &to_write, &tell));
+            let taken = self.take_parts(begun, parts, &written, progress);
+            let filled =
+                writer.join().map_err(|_| BackupError::Lost("the thread that writes panicked".into()))?;
+            // A write that failed is why the rest was not taken.
+            let (pages, filler) = filled?;
+            let (state, sent) = taken?;
+            if sent != pages {
+                return Err(BackupError::Lost(format!("it sent {sent} pages and {pages} came")));
+            }
+            Ok((state, filler))
+        })
+    }
+
+    /// Gives the state, and how many pages the server says it sent.
+    fn take_parts(
+        &mut self,
+        begun: &BackupBegun,
+        parts: Sender<Vec<u8>>,
+        written: &Receiver<()>,
+        progress: &mut impl FnMut(Progress),
+    ) -> Result<(Vec<u8>, u64), BackupError> {
+        let mut state = Vec::with_capacity(begun.state_bytes.min(STATE_BYTES_EXPECTED) as usize);
+        let (mut asked, mut queued) = (0, 0);
+        let total = u64::from(begun.pages_end.saturating_sub(1));
+        loop {
+            while asked < ASKED_MAX {
+                self.ask(Kind::BackupNext, &[])?;
+                asked += 1;
+            }
+            let part = self.await_frame(Kind::BackupPart, |body| BackupPart::decode(body).map(Part::of))?;
+            asked -= 1;
+            match part {
+                Part::State(piece) => {
+                    state.extend_from_slice(&piece);
+                    if state.len() > begun.state_bytes as usize {
+                        return Err(BackupError::Lost("it sent more than it had said".into()));
+                    }
+                }
+                Part::Pages { upto, pages } => {
+                    queued += 1;
+                    if parts.send(pages).is_err() {
+                        return Err(BackupError::Lost("nothing can be written any more".into()));
+                    }
+                    progress(Progress { what: "receiving", done: u64::from(upto.saturating_sub(1)), total });
+                }
+                Part::End(pages) => {
+                    let _ = self.ask(Kind::Bye, &[]);
+                    // The state is what makes the pages a space: it is looked at before it is believed.
+                    let sound =
+                        State::decode(&state).is_ok_and(|s| s.stamp == begun.stamp && s.epoch == begun.epoch);
+                    return match sound && state.len() == begun.state_bytes as usize {
+                        true => Ok((state, pages)),
+                        false => Err(BackupError::Lost("the state it sent is not one".into())),
+                    };
+                }
+            }
+            queued -= written.try_iter().count();
+            while queued >= QUEUED_MAX {
+                match written.recv_timeout(self.keepalive / 2) {
+                    Ok(()) => queued -= 1,
+                    Err(RecvTimeoutError::Timeout) => self.keep_alive()?,
+                    Err(RecvTimeoutError::Disconnected) => {
+                        return Err(BackupError::Lost("nothing can be written any more".into()));
+                    }
+                }
+            }
+        }
+    }
+
+    fn ask(&mut self, kind: Kind, body: &[u8]) -> Result<(), BackupError> {
+        self.call += 1;
+        let mut bytes = Vec::new();
+        frame::encode(Header::new(kind, self.call), body, &mut bytes);
+        self.said = Instant::now();
+        self.conn.send(&bytes).map_err(|e| BackupError::Lost(e.to_string()))
+    }
+
+    /// Says something if it was silent for so long that the server might think it gone.
+    fn keep_alive(&mut self) -> Result<(), BackupError> {
+        if self.said.elapsed() >= self.keepalive / 2 { self.ask(Kind::Ping, &[]) } else { Ok(()) }
+    }
+
+    /// Waits for a message of a kind. Others that are no refusals mean nothing here.
+    fn await_frame<T>(
+        &mut self,
+        kind: Kind,
+        read: impl Fn(&[u8]) -> Result<T, DecodeError>,
+    ) -> Result<T, BackupError> {
+        let broken = |e: &dyn std::fmt::Display| BackupError::Lost(format!("it broke the protocol: {e}"));
+        loop {
+            while let Some((header, body)) = self.deframer.next_frame().map_err(|e| broken(&e))? {
+                if header.kind == kind {
+                    return read(body).map_err(|e| broken(&e));
+                }
+                if header.kind == Kind::Refused {
+                    return Err(BackupError::Refused(Refused::decode(body).map_err(|e| broken(&e))?));
+                }
+            }
+            self.deframer.relax();
+            self.keep_alive()?;
+            let lost = |e: std::io::Error| BackupError::Lost(e.to_string());
+            if self.conn.wait_and_receive(self.keepalive / 4, &mut self.buffer).map_err(lost)? {
+                self.heard = Instant::now();
+                self.deframer.push(&self.buffer);
+            } else if self.heard.elapsed() > SILENCE_MAX {
+                let text = format!("it has been silent for {} s", SILENCE_MAX.as_secs());
+                return Err(BackupError::Lost(text));
+            }
+        }
+    }
+}
+
+/// A part, out of the buffer that it arrived in.
+enum Part {
+    State(Vec<u8>),
+    Pages { upto: u32, pages: Vec<u8> },
+    End(u64),
+}
+
+impl Part {
+    fn of(part: BackupPart<'_>) -> Part {
+        match part {
+            BackupPart::State(bytes) => Part::State(bytes.to_vec()),
+            BackupPart::Pages { upto, pages } => Part::Pages { upto, pages: pages.to_vec() },
+            BackupPart::End { pages } => Part::End(pages),
+        }
+    }
+}
+
+/// Writes what comes until nothing comes any more; gives how many pages that were.
+fn write(
+    mut filler: Filler,
+    parts: &Receiver<Vec<u8>>,
+    tell: &Sender<()>,
+) -> Result<(u64, Filler), BackupError> {
+    let (mut pages, mut last) = (0, 0);
+    while let Ok(part) = parts.recv() {
+        for bytes in part.chunks(PAGE_BYTES) {
+            let wrong = |what: String| BackupError::Lost(format!("it sent a page that is none: {what}"));
+            let number = bytes.get(4..8).map_or(0, |_| le32(bytes, 4));
+            let id = PageId::new(number)
+                .filter(|_| number > last)
+                .ok_or_else(|| wrong(format!("page {number}")))?;
+            Page::parse(bytes, id).map_err(|e| wrong(e.to_string()))?;
+            last = number;
+            pages += 1;
+            filler.page(id, bytes.to_vec()).map_err(|e: DiskError| BackupError::Disk(e))?;
+        }
+        // Whoever receives may have given up.
+        let _ = tell.send(());
+    }
+    Ok((pages, filler))
+}
+
+/// Room for a state is made on the server's word up to this; a larger one grows as it comes.
+const STATE_BYTES_EXPECTED: u32 = 16 << 20;

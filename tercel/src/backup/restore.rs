@@ -1,0 +1,138 @@
+//! Making a space of a backup.
+//!
+//! The copy is the same space and another history of it. What tells them apart is the epoch: those of the copy begin at
+//! random, far above those of the backup, so that neither the old server, should it live on, nor another restore of the
+//! same backup comes to give out the same.
+
+use std::path::Path;
+use std::time::Instant;
+
+use tercel_engine::store::state::State;
+use tercel_wire::id::Stamp;
+use tercel_wire::page::PAGE_BYTES;
+
+use super::fill::{Filler, Sums};
+use super::manifest::{self, Manifest};
+use super::{BackupError, Progress, Restored};
+use crate::check::check;
+use crate::disk::dir::{DataDir, NewSpace, Purpose, Space, random_u64};
+use crate::disk::log::LogConfig;
+use crate::disk::pages::{PageRead, RedbPages};
+use crate::server::STATE_KEY;
+
+/// Makes a space of a backup in `data`, which must be empty or new, or hold an unfinished restore, which is begun again. The
+/// backup is verified in full before anything is written.
+///
+/// # Errors
+/// See [`BackupError`]. What was begun stays and is known as unfinished.
+pub fn restore(
+    backup: &Path,
+    data: &Path,
+    mut progress: impl FnMut(Progress),
+) -> Result<Restored, BackupError> {
+    let begun_at = Instant::now();
+    let manifest = verify(backup, &mut progress)?;
+    let segment_bytes = LogConfig::default().segment_bytes;
+    let source = DataDir::open(backup, &NewSpace { page_bytes: PAGE_BYTES as u32, segment_bytes })?;
+    let pages = RedbPages::open(&source.pages_file(), source.space().page_bytes)?;
+    let (state, epoch) = state_of(backup, &pages)?;
+    let epoch_first = epoch_after(backup, epoch)?;
+    let space = Space { epoch_first, ..source.space().clone() };
+    let stamp = Stamp(manifest.stamp);
+    let fill = |file: &Path| -> Result<(), BackupError> {
+        let mut filler = Filler::open(file)?;
+        let mut done = 0;
+        pages.for_each_page(&mut |page, bytes| {
+            done += 1;
+            if done % PAGES_PER_WORD == 0 {
+                progress(Progress { what: "copying", done, total: manifest.pages });
+            }
+            filler.page(page, bytes.to_vec())
+        })?;
+        match filler.finish(stamp, &state)? == manifest {
+            true => Ok(()),
+            false => Err(damaged(backup, "it changed while it was copied")),
+        }
+    };
+    DataDir::create_copy(data, Purpose::Restore, &space, stamp, segment_bytes, fill)?;
+    Ok(Restored {
+        stamp,
+        pages: manifest.pages,
+        bytes: manifest.pages * PAGE_BYTES as u64 + manifest.state_bytes,
+        epoch_first,
+        took: begun_at.elapsed(),
+    })
+}
+
+/// Sees that a backup is all that was written, and sound.
+fn verify(backup: &Path, progress: &mut impl FnMut(Progress)) -> Result<Manifest, BackupError> {
+    if !backup.join(manifest::NAME).exists() {
+        return Err(BackupError::NotABackup(backup.into()));
+    }
+    let manifest = Manifest::read(backup)?;
+    let report = check(backup, |done, total| progress(Progress { what: "verifying", done, total }))?;
+    if let Some(first) = report.findings.first() {
+        return Err(damaged(backup, format!("{} things are wrong, the first: {first}", report.wrong)));
+    }
+    if report.log_records > 0 || report.stamp.0 != manifest.stamp {
+        return Err(damaged(backup, "something was committed to it after it was taken"));
+    }
+    let file = backup.join(crate::disk::dir::PAGES_NAME);
+    let pages = RedbPages::open(&file, PAGE_BYTES as u32)?;
+    let mut sums = Sums::default();
+    pages.for_each_page(&mut |_, bytes| {
+        sums.add(bytes);
+        Ok(())
+    })?;
+    let (state, _) = state_of(backup, &pages)?;
+    match sums.manifest(report.stamp, &state) == manifest {
+        true => Ok(manifest),
+        false => Err(damaged(backup, "its pages are not those that were written")),
+    }
+}
+
+/// The ordered state in a backup, and its epoch.
+fn state_of(backup: &Path, pages: &RedbPages) -> Result<(Vec<u8>, u32), BackupError> {
+    let bytes = pages.meta(STATE_KEY)?.ok_or_else(|| damaged(backup, "it has no state"))?;
+    let state = State::decode(&bytes).map_err(|e| damaged(backup, format!("its state: {e}")))?;
+    Ok((bytes, state.epoch.0))
+}
+
+/// The first epoch of a history that is made from one of `epoch`.
+fn epoch_after(backup: &Path, epoch: u32) -> Result<u32, BackupError> {
+    let jump = LIVES_MAX + (random_u64(backup)? % u64::from(JUMP_MAX)) as u32;
+    // Every life of a server takes one, and they must not run out.
+    let first = epoch.checked_add(jump).filter(|first| *first < u32::MAX - LIVES_MAX);
+    first.ok_or_else(|| damaged(backup, "the space was restored so often that it has no epochs left"))
+}
+
+fn damaged(dir: &Path, what: impl Into<String>) -> BackupError {
+    BackupError::Damaged { dir: dir.into(), what: what.into() }
+}
+
+/// Starts that the old server may still see without coming to epochs of the new history: one a minute for a month.
+const LIVES_MAX: u32 = 1 << 16;
+
+/// How far apart the beginnings of histories lie at most: two restores of one backup that each see a thousand lives meet
+/// once in eight thousand times, and a space can be restored from a backup of a restored one some five hundred times.
+const JUMP_MAX: u32 = 1 << 24;
+
+/// Pages between two words of progress.
+const PAGES_PER_WORD: u64 = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_history_begins_beyond_all_lives_of_the_old_one() {
+        let dir = Path::new("a backup");
+        let firsts: Vec<u32> = (0..100).map(|_| epoch_after(dir, 7).unwrap()).collect();
+        assert!(firsts.iter().all(|first| *first >= 7 + LIVES_MAX));
+        let mut different = firsts.clone();
+        different.sort_unstable();
+        different.dedup();
+        assert!(different.len() > 90);
+        assert!(epoch_after(dir, u32::MAX - LIVES_MAX).is_err());
+    }
+}
