@@ -34,6 +34,10 @@ pub enum Command {
     Inspect(Inspect),
     /// Verify every page, reference and the log; the exit code tells
     Check(Check),
+    /// Copy a space as of one commit while its server works
+    Backup(Backup),
+    /// Verify a backup and make a space of it
+    Restore(Restore),
     /// Measure against the physical limit in the same run
     Bench(Bench),
     /// Work on a server that is killed again and again, and prove that nothing was lost
@@ -196,6 +200,55 @@ pub struct Check {
     #[arg(long, value_name = "DIR")]
     pub data: PathBuf,
     /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tercel backup /backups/monday                              of the server on 127.0.0.1:7117
+  tercel backup /backups/monday --server db:7117 --json
+  tercel backup /backups/monday --data ./packages            of a directory that nobody serves
+  tercel backup /backups/$(date +%F) || logger backup failed  every night, from cron
+
+Everything up to one commit is in it, and nothing after. Commits, reads and installs go on meanwhile.
+An unfinished backup is known as such; the same command into the same directory begins again.
+
+Exit codes: 0 done; 75 not now, try again later (the server is away, busy with another backup, or ended
+this one); 1 anything else.")]
+pub struct Backup {
+    /// Where to put it: a directory that is empty or does not exist
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// The server's address, HOST:PORT or unix:PATH
+    #[arg(long, value_name = "ADDR", env = "TERCEL_SERVER", conflicts_with = "data")]
+    pub server: Option<Address>,
+    /// A data directory that no server has open
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tercel restore /backups/monday --data ./packages
+  tercel restore /backups/monday --data ./packages --json && tercel serve --data ./packages
+
+The backup is verified in full before anything is written: every page, object and reference, and the
+checksums of all of it. The copy is the same space with a new history: clients that were connected to
+the old server are told so, for they may have seen commits that the backup does not have.
+
+Exit codes: 0 done; 2 not a backup; 3 the backup is damaged; 1 anything else.")]
+pub struct Restore {
+    /// The backup, as `tercel backup` made it
+    #[arg(value_name = "BACKUP")]
+    pub backup: PathBuf,
+    /// Where to put the space: a directory that is empty or does not exist
+    #[arg(long, value_name = "NEW")]
+    pub data: PathBuf,
+    /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
 }

@@ -4,6 +4,7 @@
 mod term;
 
 mod args;
+mod backup;
 mod bench;
 
 mod debian;
@@ -18,6 +19,7 @@ mod check;
 mod demo;
 mod import;
 mod query;
+mod restore;
 mod soak;
 
 use clap::Parser;
@@ -35,6 +37,8 @@ fn main() -> std::process::ExitCode {
         Command::Stat(a) => stat::run(&a),
         Command::Inspect(a) => inspect::run(&a),
         Command::Check(a) => check::run(&a, &term),
+        Command::Backup(a) => backup::run(&a, &term),
+        Command::Restore(a) => restore::run(&a, &term),
         Command::Bench(a) => bench::command(&a),
         Command::Soak(a) => soak::run(&a, &term),
     };

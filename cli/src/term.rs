@@ -66,6 +66,11 @@ pub fn line(words: std::fmt::Arguments<'_>) {
 /// A bar of things with a rate.
 pub const THINGS: &str = "{msg:<22} {wide_bar:.cyan/dim} {human_pos}/{human_len} {per_sec} {eta}";
 
+/// Bytes a second.
+pub fn rate(bytes: u64, seconds: f64) -> String {
+    format!("{:.0} MB/s", bytes as f64 / 1e6 / seconds.max(1e-3))
+}
+
 /// A number with thousands apart.
 pub fn thousands(n: u64) -> String {
     let digits = n.to_string();

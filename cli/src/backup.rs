@@ -1,0 +1,88 @@
+//! `tercel backup`.
+
+use std::process::ExitCode;
+
+use serde_json::json;
+use tercel::Address;
+use tercel::backup::{BackupError, Progress, Source, backup};
+
+use crate::args;
+use crate::fail::{Failure, Outcome};
+use crate::term::{Term, rate, thousands};
+
+/// The exit code when the same command may succeed later: a job that runs by itself tries again.
+const LATER: u8 = 75;
+
+pub fn run(args: &args::Backup, term: &Term) -> Outcome {
+    let source = match (&args.data, &args.server) {
+        (Some(data), _) => Source::Directory(data.clone()),
+        (None, Some(address)) => Source::Server(address.clone()),
+        (None, None) => Source::Server(Address::default_tcp()),
+    };
+    let bar = Bar::new(term);
+    let taken = backup(&source, &args.dir, |p| bar.show(p))?;
+    bar.clear();
+    let seconds = taken.took.as_secs_f64();
+    if args.json {
+        say!(
+            "{}",
+            json!({
+                "stamp": taken.stamp.0, "pages": taken.pages, "bytes": taken.bytes, "seconds": seconds,
+                "dir": args.dir,
+            })
+        );
+    } else {
+        say!(
+            "{} up to commit {}: {} pages, {} in {:.1} s ({}); `tercel restore {} --data NEW` makes a space of it",
+            term.green("backup"),
+            taken.stamp,
+            thousands(taken.pages),
+            size(taken.bytes),
+            seconds,
+            rate(taken.bytes, seconds),
+            args.dir.display()
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How far it is, as a bar.
+pub struct Bar(indicatif::ProgressBar);
+
+impl Bar {
+    pub fn new(term: &Term) -> Bar {
+        Bar(term.bar(0, crate::term::THINGS, "starting"))
+    }
+
+    pub fn show(&self, p: Progress) {
+        self.0.set_message(p.what);
+        self.0.set_length(p.total);
+        self.0.set_position(p.done);
+    }
+
+    pub fn clear(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// Bytes for people.
+pub fn size(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}
+
+impl From<BackupError> for Failure {
+    fn from(e: BackupError) -> Failure {
+        let code = match &e {
+            e if e.is_retryable() => LATER,
+            BackupError::NotABackup(_) => 2,
+            BackupError::Damaged { .. } => 3,
+            _ => 1,
+        };
+        // What happened, and behind the last semicolon what to do about it.
+        let text = e.to_string();
+        match text.rsplit_once("; ") {
+            Some((what, next)) => Failure::new(what).next(next).code(code),
+            None => Failure::new(text).code(code),
+        }
+    }
+}
