@@ -14,6 +14,7 @@
 //! | [`frame`] | the 64-byte header before every message |
 //! | [`message`] | the bodies of messages |
 //! | [`log`] | what the log of a server looks like |
+//! | [`mend`] | the one byte that is wrong under a checksum |
 //! | [`class`] | classes that Tercel itself defines: roots and the leaves of big values |
 #![forbid(unsafe_code)]
 
@@ -23,6 +24,7 @@ pub mod frame;
 pub mod id;
 pub mod layout;
 pub mod log;
+pub mod mend;
 pub mod message;
 pub mod page;
 pub mod record;

@@ -31,10 +31,11 @@
 //! This module does no IO: [`Writer`] says which bytes belong where, [`Scanner`] walks what was found. The invariant:
 //! a scan yields exactly the records that were written, in order, up to a tail, and names the kind of that tail.
 
+pub mod mend;
 mod scan;
 mod write;
 
-pub use scan::{End, Record, Scanner, SegmentReader, Tail};
+pub use scan::{End, Mark, Record, Scanner, SegmentReader, Stop, Tail, find_mark};
 pub use write::Writer;
 
 use crate::cursor::{Put, le16, le32, le64};

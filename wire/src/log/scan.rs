@@ -25,10 +25,25 @@ pub struct Scanner {
     stopped: Option<Stopped>,
 }
 
+/// Where a scan that found something bad stands; what [`crate::log::mend`] works on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stop {
+    /// What is wrong.
+    pub flaw: Flaw,
+    /// Up to where everything was good.
+    pub tail: Tail,
+    /// What was looked at: a record's segment and offset, or offset 0 for a segment's header.
+    pub at: Position,
+    /// The header that a segment must have, if that is what is wrong and what came before tells.
+    pub expected: Option<SegmentHeader>,
+}
+
 /// Why and with what evidence a scan went no further.
 #[derive(Debug)]
 struct Stopped {
     flaw: Flaw,
+    at: Position,
+    expected: Option<SegmentHeader>,
     /// Something other than zeros was found from the tail on.
     dirty: bool,
     /// A valid mark behind the tail.
@@ -77,10 +92,20 @@ impl Scanner {
             }
         };
         let (offset, end) = entered.unwrap_or_else(|flaw| {
+            let expected = self.expected_header(number, bytes);
             self.stop(flaw, number, bytes, 0);
+            if let Some(stopped) = &mut self.stopped {
+                stopped.expected = expected;
+            }
             (0, 0)
         });
         SegmentReader { scanner: self, number, bytes, offset, end, spanned_out: false }
+    }
+
+    /// Where and why the scan went no further, if it did.
+    pub fn stopped(&self) -> Option<Stop> {
+        let Stopped { flaw, at, expected, .. } = self.stopped.as_ref()?;
+        Some(Stop { flaw: *flaw, tail: self.tail, at: *at, expected: *expected })
     }
 
     /// The end of the log, after the last segment.
@@ -168,6 +193,28 @@ impl Scanner {
         Ok((header.first_record as usize, header.bytes as usize))
     }
 
+    /// The header that segment `number`, whose file holds `bytes`, must have if everything before it was read right.
+    fn expected_header(&self, number: u64, bytes: &[u8]) -> Option<SegmentHeader> {
+        let (log, _) = self.under_way?;
+        let segment_bytes = u32::try_from(bytes.len()).ok().filter(|b| *b >= SEGMENT_BYTES_MIN)?;
+        if !self.anchored || self.tail.position.segment == number {
+            return None;
+        }
+        let (mut chain, mut stamp, mut missing) = (self.tail.chain, self.tail.stamp, 0);
+        if self.spans() {
+            // Records and segments are multiples of 8 bytes: the checksum is always in the first piece, the stamp in it
+            // or first in the next.
+            chain = Chain(le32(&self.spanning, RECORD_CRC_AT));
+            missing = self.spanning_missing().ok()?;
+            stamp = match self.spanning.get(RECORD_STAMP_AT..RECORD_STAMP_AT + 8) {
+                Some(bytes) => Stamp(le64(bytes, 0)),
+                None => Stamp(le64(bytes, SEGMENT_HEADER_BYTES)),
+            };
+        }
+        let first_record = (SEGMENT_HEADER_BYTES + missing).min(bytes.len()) as u32;
+        Some(SegmentHeader { log, number, stamp, bytes: segment_bytes, first_record, chain })
+    }
+
     /// A record, rather than zeros, is gathered.
     fn spans(&self) -> bool {
         self.spanning.iter().any(|&b| b != 0)
@@ -204,7 +251,8 @@ impl Scanner {
         let dirty = self.spans();
         let evidence = if offset == 0 && !dirty { SEGMENT_HEADER_BYTES + ALIGN } else { offset };
         self.spanning = Vec::new();
-        self.stopped = Some(Stopped { flaw, dirty, mark: self.mark_spanned.take() });
+        let at = Position { segment: number, offset: offset as u32 };
+        self.stopped = Some(Stopped { flaw, at, expected: None, dirty, mark: self.mark_spanned.take() });
         self.gather(number, bytes, offset, evidence);
     }
 
@@ -220,12 +268,32 @@ impl Scanner {
 
     fn find_mark(&self, number: u64, bytes: &[u8], offset: usize) -> Option<Position> {
         let (log, _) = self.under_way?;
-        let last = bytes.len().checked_sub(MARK_BYTES)?;
-        let at = (offset.next_multiple_of(ALIGN)..=last)
-            .step_by(ALIGN)
-            .find(|&at| is_mark(log, number, at, &bytes[at..at + MARK_BYTES]))?;
-        Some(Position { segment: number, offset: at as u32 })
+        find_mark(log, number, bytes, offset).map(|mark| mark.position)
     }
+}
+
+/// A mark: everything before it was synced, and the scan of a log may begin at it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// Its place.
+    pub position: Position,
+    /// The chain before it, which is that of the record behind it, too.
+    pub chain: Chain,
+    /// The stamp of the record before it.
+    pub stamp: Stamp,
+}
+
+/// The first valid mark from `offset` on in segment `number`, whose file holds `bytes`.
+pub fn find_mark(log: LogId, number: u64, bytes: &[u8], offset: usize) -> Option<Mark> {
+    let last = bytes.len().checked_sub(MARK_BYTES)?;
+    let at = (offset.next_multiple_of(ALIGN)..=last)
+        .step_by(ALIGN)
+        .find(|&at| is_mark(log, number, at, &bytes[at..at + MARK_BYTES]))?;
+    Some(Mark {
+        position: Position { segment: number, offset: at as u32 },
+        chain: Chain(le32(bytes, at + MARK_CHAIN_AT)),
+        stamp: Stamp(le64(bytes, at + RECORD_STAMP_AT)),
+    })
 }
 
 /// The records of one segment, and of one that ends in it.
