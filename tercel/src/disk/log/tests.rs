@@ -332,6 +332,42 @@ fn after_a_failed_sync_the_log_refuses_for_ever_and_does_not_try_again() {
 }
 
 #[test]
+fn what_no_mark_vouches_for_is_written_again_when_a_log_is_opened() {
+    static WRITTEN: Mutex<Vec<(u64, Vec<u8>)>> = Mutex::new(Vec::new());
+    static UNSYNCED: AtomicU32 = AtomicU32::new(0);
+    struct Watched;
+    impl SegmentFile for Odd<Watched> {
+        fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+            UNSYNCED.fetch_add(1, Ordering::Relaxed);
+            WRITTEN.lock().unwrap().push((offset, bytes.to_vec()));
+            self.0.write_all_at(bytes, offset)
+        }
+        fn sync(&self) -> io::Result<()> {
+            UNSYNCED.store(0, Ordering::Relaxed);
+            self.0.sync_data()
+        }
+    }
+    let dir = new_log();
+    let (mut log, ..) = open(dir.path());
+    commit(&mut log, &[10]);
+    let mark = log.tail().position.offset as u64;
+    // As if the sync of this batch had failed: its bytes are in the file, and nothing tells whether they are on the disk.
+    log.append(&records(&mut log.tail(), &[20, 30])).unwrap();
+    log.files.flush().unwrap();
+    let end = log.tail().position.offset as usize;
+    drop(log);
+    let before = fs::read(segment(dir.path(), 1)).unwrap();
+    let ignore = |_: tercel_wire::log::Record<'_>| Ok::<(), DiskError>(());
+    let wrap: Wrap = |file| Box::new(Odd(file, Watched));
+    let (log, opened) = Log::open_with(dir.path(), SPACE, config(), Stamp::ZERO, ignore, wrap).unwrap();
+    assert_eq!(opened.replayed, 3);
+    assert_eq!(*WRITTEN.lock().unwrap(), [(mark, before[mark as usize..end].to_vec())]);
+    assert_eq!(UNSYNCED.load(Ordering::Relaxed), 0, "and synced");
+    drop(log);
+    assert!(fs::read(segment(dir.path(), 1)).unwrap() == before, "the same bytes");
+}
+
+#[test]
 fn a_failed_write_poisons_and_full_says_so() {
     static FAIL: AtomicBool = AtomicBool::new(false);
     struct FailsWrite;
