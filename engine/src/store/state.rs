@@ -209,6 +209,15 @@ impl State {
         }
     }
 
+    /// Goes on behind entries that are lost: nothing that they named is given out again, and whoever has seen any of them
+    /// is told that its base is too old. `stamp` must be above all of them.
+    pub fn skip_lost(&mut self, stamp: Stamp, epoch: Epoch, next_page: u32) {
+        self.stamp = self.stamp.max(stamp);
+        self.epoch = self.epoch.max(epoch);
+        self.next_page = self.next_page.max(next_page.min(PageId::MAX.get() + 1));
+        self.last = LastWrites { floor: self.stamp, ..LastWrites::default() };
+    }
+
     /// A class.
     pub fn class(&self, id: ClassId) -> Option<&Layout> {
         self.classes.get(&id)
@@ -369,6 +378,16 @@ mod tests {
         assert_eq!(s.floor(), Stamp(10));
         assert_eq!(s.certify(&reads(9, &[3_000_000])), Err(Outcome::TooOld));
         assert_eq!(s.certify(&reads(10, &[3_000_000])), Ok(()));
+    }
+
+    #[test]
+    fn whoever_saw_what_is_lost_is_too_old() {
+        let mut s = State::new();
+        let at = commit(&mut s, 1, 0, &[1]);
+        s.skip_lost(Stamp(at.0 + 100), Epoch(9), 70);
+        assert_eq!((s.stamp, s.epoch, s.next_page), (Stamp(at.0 + 100), Epoch(9), 70));
+        assert_eq!(s.certify(&reads(at.0 + 99, &[1])), Err(Outcome::TooOld));
+        assert_eq!(s.certify(&reads(at.0 + 100, &[1])), Ok(()));
     }
 
     #[test]
