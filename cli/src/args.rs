@@ -32,7 +32,7 @@ pub enum Command {
     Stat(Stat),
     /// Show an object as JSON
     Inspect(Inspect),
-    /// Verify every page, reference and the log; the exit code tells
+    /// Verify every page, reference and the log, and repair them; the exit code tells
     Check(Check),
     /// Copy a space as of one commit while its server works
     Backup(Backup),
@@ -194,11 +194,21 @@ pub struct Inspect {
 }
 
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "Example:\n  tercel check --data ./packages && echo sound")]
+#[command(after_help = "Examples:
+  tercel check --data ./packages && echo sound
+  tercel check --data ./packages --repair
+  tercel check --data ./packages --json
+
+A check changes nothing. A repair restores what pages and log still hold and keeps every damaged file beside what
+replaces it, as NAME.damaged-N. Exit codes: 0 sound, or sound again with nothing lost; 1 it could not be done; 2 a wrong
+request; 3 something is wrong or lost.")]
 pub struct Check {
     /// The data directory; no server may have it open
     #[arg(long, value_name = "DIR")]
     pub data: PathBuf,
+    /// Restore what can be restored, then verify again
+    #[arg(long)]
+    pub repair: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use serde_json::json;
+use serde_json::{Value, json};
+use tercel::check::{CheckError, Finding, Repaired, Report};
 
 use crate::args;
 use crate::fail::{Failure, Outcome};
@@ -17,39 +18,103 @@ pub fn run(args: &args::Check, term: &Term) -> Outcome {
             .next("name one that `tercel serve` or `tercel import` made")
             .code(2));
     }
-    let bar = term.bar(0, THINGS, "checking pages");
-    let report = tercel::check::check(&args.data, |done, total| {
+    let bar =
+        term.bar(0, THINGS, if args.repair { "checking and repairing pages" } else { "checking pages" });
+    let progress = |done, total| {
         bar.set_length(total);
         bar.set_position(done);
-    })?;
-    bar.finish_and_clear();
-    if args.json {
-        say!(
-            "{}",
-            json!({
-                "sound": report.is_sound(), "pages": report.pages, "objects": report.objects,
-                "references": report.references, "log_records": report.log_records, "torn": report.torn,
-                "stamp": report.stamp.0, "wrong": report.wrong, "findings": report.findings,
-            })
-        );
+    };
+    let sound = if args.repair {
+        let repaired = tercel::check::repair(&args.data, progress)?;
+        bar.finish_and_clear();
+        tell_repair(&repaired, args.json, term);
+        repaired.after.is_sound() && repaired.before.findings.iter().all(|f| f.repairable)
     } else {
-        report.findings.iter().for_each(|f| say!("{} {f}", term.red("wrong:")));
-        if report.torn {
-            say!("the log ended in an unfinished write that nobody had been told of; it was cut");
-        }
-        let verdict = if report.is_sound() {
-            term.green("sound")
+        let report = tercel::check::check(&args.data, progress)?;
+        bar.finish_and_clear();
+        if args.json {
+            say!("{}", as_json(&report));
         } else {
-            term.red(&format!("{} things are wrong", thousands(report.wrong)))
-        };
-        say!(
-            "{verdict}: {} pages, {} objects, {} references, {} log records, up to commit {}",
-            thousands(report.pages),
-            thousands(report.objects),
-            thousands(report.references),
-            thousands(report.log_records),
-            report.stamp
-        );
+            tell(&report, term);
+            if !report.is_sound() {
+                let data = args.data.display();
+                say!(
+                    "{} `tercel check --data {data} --repair` restores what pages and log still hold; it keeps the damaged files",
+                    term.bold("next:")
+                );
+            }
+        }
+        report.is_sound()
+    };
+    Ok(if sound { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
+}
+
+fn tell_repair(repaired: &Repaired, json: bool, term: &Term) {
+    let Repaired { before, done, kept, after } = repaired;
+    if json {
+        let kept: Vec<String> = kept.iter().map(|k| k.display().to_string()).collect();
+        say!("{}", json!({ "before": as_json(before), "done": done, "kept": kept, "after": as_json(after) }));
+        return;
     }
-    Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
+    if done.is_empty() {
+        tell(before, term);
+        if !before.is_sound() {
+            say!("nothing of this can be repaired from the files; restore a backup, or go on with the rest");
+        }
+        return;
+    }
+    before.findings.iter().for_each(|f| say!("{} {f}", term.red("found:")));
+    done.iter().for_each(|d| say!("{} {d}", term.green("done:")));
+    kept.iter().for_each(|k| say!("{} {}", term.bold("kept:"), k.display()));
+    tell(after, term);
+    if before.findings.iter().any(|f| !f.repairable) {
+        say!("something was lost: see what was found; a backup may have it");
+    }
+}
+
+fn tell(report: &Report, term: &Term) {
+    for finding in &report.findings {
+        let hope = if finding.repairable { " (can be repaired)" } else { "" };
+        say!("{} {finding}{hope}", term.red("wrong:"));
+    }
+    if report.torn {
+        say!("the log ends in an unfinished write that nobody had been told of; the next server cuts it");
+    }
+    let verdict = if report.is_sound() {
+        term.green("sound")
+    } else {
+        term.red(&format!("{} things are wrong", thousands(report.wrong)))
+    };
+    say!(
+        "{verdict}: {} pages, {} objects, {} references, {} log records, up to commit {}",
+        thousands(report.pages),
+        thousands(report.objects),
+        thousands(report.references),
+        thousands(report.log_records),
+        report.stamp
+    );
+}
+
+fn as_json(report: &Report) -> Value {
+    json!({
+        "sound": report.is_sound(), "pages": report.pages, "objects": report.objects,
+        "references": report.references, "log_records": report.log_records, "torn": report.torn,
+        "stamp": report.stamp.0, "wrong": report.wrong,
+        "findings": report.findings.iter().map(finding_as_json).collect::<Vec<_>>(),
+    })
+}
+
+fn finding_as_json(finding: &Finding) -> Value {
+    json!({
+        "kind": finding.kind.name(), "text": finding.text, "offset": finding.offset,
+        "file": finding.file.as_ref().map(|f| f.display().to_string()),
+        "page": finding.page.map(|p| p.get()), "object": finding.object.map(|o| o.to_string()),
+        "class": finding.class, "repairable": finding.repairable,
+    })
+}
+
+impl From<CheckError> for Failure {
+    fn from(e: CheckError) -> Failure {
+        Failure::new(e.to_string())
+    }
 }

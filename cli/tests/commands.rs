@@ -99,6 +99,28 @@ fn closures_are_those_of_the_file() {
 }
 
 #[test]
+fn a_damaged_page_is_named_and_repaired_and_the_damaged_file_is_kept() {
+    let (_dir, space) = imported();
+    let file = Path::new(&space).join("pages.redb");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let object = bytes.windows(6).rposition(|w| w == b"helper").unwrap();
+    bytes[object] ^= 0x21;
+    std::fs::write(&file, &bytes).unwrap();
+    let checked = tercel(&["check", "--data", &space, "--json"]);
+    assert_eq!(checked.status.code(), Some(3));
+    let report: serde_json::Value = serde_json::from_slice(&checked.stdout).unwrap();
+    let finding = &report["findings"][0];
+    assert_eq!((finding["kind"].as_str(), finding["offset"].as_u64()), (Some("page"), Some(object as u64)));
+    assert_eq!(finding["repairable"], true);
+    assert!(std::fs::read(&file).unwrap() == bytes, "a check changes nothing");
+    let words = out(&tercel(&["check", "--data", &space, "--repair"]));
+    assert!(words.contains("kept:") && words.contains("pages.redb.damaged-1"), "{words}");
+    assert!(std::fs::read(file.with_extension("redb.damaged-1")).unwrap() == bytes);
+    assert!(out(&tercel(&["check", "--data", &space])).contains("sound"));
+    assert_eq!(out(&tercel(&["query", "depends", "lib", "--data", &space])), "core\nextra\n");
+}
+
+#[test]
 fn an_object_is_shown_through_the_catalogue() {
     let (_dir, space) = imported();
     let shown: serde_json::Value =

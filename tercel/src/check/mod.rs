@@ -1,123 +1,87 @@
-//! Verifying a data directory: every page, every object, every reference, and the log.
+//! Verifying a data directory: every page, every object, every reference, the log, and what holds them together; and
+//! making it whole again as far as that goes.
 //!
-//! What is verified is what a server would serve: the stored pages with the log's later writes over them. No object is
-//! changed; opening the log does what every opening does: it cuts a torn end and prepares segments.
+//! What is verified is what a server would serve: the stored pages with the log's later writes over them. A check changes
+//! nothing, not even what every opening does. A repair never destroys: what was damaged stays beside what replaces it.
+//!
+//! | module | its noun |
+//! |---|---|
+//! | [`report`] | what a check says |
+//! | `found` | what a directory holds, damaged or not |
+//! | `walk` | looking at every object and reference |
+//! | `repair` | writing what was found anew |
 
-use std::collections::HashMap;
-use std::path::Path;
+mod found;
+mod repair;
+pub mod report;
+mod walk;
 
-use tercel_engine::server::{Checkpoint, Recovery, ServerConfig as Machine};
-use tercel_engine::store::mob::Mob;
-use tercel_engine::store::state::State;
-use tercel_wire::class::{FORWARD, ROOT_HEAD};
-use tercel_wire::cursor::le32;
-use tercel_wire::id::{ClassId, Oref, PageId, SLOTS_MAX, SpaceId, Stamp};
-use tercel_wire::layout::Layout;
-use tercel_wire::page::{PAGE_BYTES, Page, class_of};
-use tercel_wire::record::HEADER_BYTES;
+use std::path::{Path, PathBuf};
 
-use crate::disk::dir::{DataDir, FORMAT_NAME, NewSpace};
-use crate::disk::log::{Log, LogConfig};
-use crate::disk::pages::{PageRead, RedbPages};
+use tercel_engine::server::{Checkpoint, RecoveryError};
+use tercel_wire::id::Stamp;
+use thiserror::Error;
+
+use crate::disk::DiskError;
+use crate::disk::pages::PageRead;
 use crate::server::{REPLAY_FROM_KEY, STATE_KEY, ServerError};
+use found::Found;
+pub use report::{FINDINGS_MAX, Finding, Kind, Report};
 
-/// What was found.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Report {
-    /// Pages that exist.
-    pub pages: u64,
-    /// Objects in them.
-    pub objects: u64,
-    /// References that name an object.
-    pub references: u64,
-    /// Log records that are not in the pages yet.
-    pub log_records: u64,
-    /// Where an unfinished write at the log's end was cut.
-    pub torn: bool,
-    /// The last commit.
-    pub stamp: Stamp,
-    /// What is wrong, at most [`FINDINGS_MAX`] of it.
-    pub findings: Vec<String>,
-    /// How much is wrong altogether.
-    pub wrong: u64,
+/// Why a directory can be neither verified nor repaired.
+#[derive(Debug, Error)]
+pub enum CheckError {
+    /// A file cannot be read or written, or somebody else has the directory open.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The log or the checkpoint can be read and makes no sense.
+    #[error("{0}; restore a backup (`tercel restore`)")]
+    Recovery(#[from] RecoveryError),
+    /// Too much is lost to make a space of what is left.
+    #[error("{what}; restore a backup (`tercel restore`)")]
+    Beyond {
+        /// What is lost.
+        what: String,
+    },
 }
 
-/// Findings that are kept with their text.
-pub const FINDINGS_MAX: usize = 100;
-
-impl Report {
-    fn find(&mut self, what: String) {
-        self.wrong += 1;
-        if self.findings.len() < FINDINGS_MAX {
-            self.findings.push(what);
-        }
-    }
-
-    /// Whether nothing is wrong.
-    pub fn is_sound(&self) -> bool {
-        self.wrong == 0
-    }
+/// What a repair did.
+#[derive(Debug, Clone)]
+pub struct Repaired {
+    /// What was found.
+    pub before: Report,
+    /// What was done, a sentence each; nothing if there was nothing to repair.
+    pub done: Vec<String>,
+    /// Damaged files and where they are kept.
+    pub kept: Vec<PathBuf>,
+    /// What a check finds now.
+    pub after: Report,
 }
 
 /// Verifies a directory that no server has open. `progress` is told pages done and pages there are.
 ///
 /// # Errors
-/// If the directory cannot be opened, or its log or checkpoint cannot be read at all.
-pub fn check(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Report, ServerError> {
-    if !dir.join(FORMAT_NAME).exists() {
-        return Err(ServerError::Stopped(format!("{} is not a data directory", dir.display())));
-    }
-    let log_config = LogConfig::default();
-    let new = NewSpace { page_bytes: PAGE_BYTES as u32, segment_bytes: log_config.segment_bytes };
-    let dir = DataDir::open(dir, &new)?;
-    let space = dir.space().id;
-    let store = RedbPages::open(&dir.pages_file(), dir.space().page_bytes)?;
+/// If the directory cannot be read, or so much is lost that nothing can be told about the rest.
+pub fn check(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Report, CheckError> {
     let mut report = Report::default();
-    let (state, mob) = recover(&dir, &store, space, log_config, &mut report)?;
-    report.stamp = state.stamp;
-    let mut walk = Walk { state: &state, mob: &mob, space, report, slots: HashMap::new(), named: Vec::new() };
-    let total = store.page_count()?;
-    let mut done = 0;
-    store.for_each_page(&mut |page, bytes| {
-        walk.page(page, Some(bytes));
-        done += 1;
-        if done % 256 == 0 {
-            progress(done, total);
-        }
-        Ok(())
-    })?;
-    for page in mob.page_ids() {
-        if !walk.slots.contains_key(&page) {
-            walk.page(page, None);
-        }
-    }
-    Ok(walk.finish())
+    let found = Found::look(dir, &mut report)?;
+    walk::walk(&found, &mut report, &mut progress)?;
+    Ok(report)
 }
 
-fn recover(
-    dir: &DataDir,
-    store: &RedbPages,
-    space: SpaceId,
-    log_config: LogConfig,
-    report: &mut Report,
-) -> Result<(State, Mob), ServerError> {
-    let checkpoint = checkpoint(store)?;
-    let mut recovery = Recovery::new(Machine::default(), space, checkpoint.as_ref(), 0)?;
-    let from = recovery.replay_from();
-    let mut failed = None;
-    let (log, opened) = Log::open(&dir.log_dir(), space, log_config, from, |record| {
-        if failed.is_none() {
-            failed = recovery.replay(record.stamp, record.kind.get(), record.payload).err();
-        }
-        Ok::<(), crate::disk::DiskError>(())
-    })?;
-    log.close()?;
-    if let Some(e) = failed {
-        return Err(e.into());
-    }
-    report.log_records = opened.replayed;
-    report.torn = opened.cut.is_some();
-    Ok(recovery.into_parts())
+/// Verifies a directory that no server has open, restores what can be restored, and verifies it again. May be run again
+/// after it was interrupted.
+///
+/// # Errors
+/// Those of [`check`], and if a file cannot be written; then the directory is as it was, or whole.
+pub fn repair(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Repaired, CheckError> {
+    repair::finish_interrupted(dir)?;
+    let mut before = Report::default();
+    let found = Found::look(dir, &mut before)?;
+    let named = walk::walk(&found, &mut before, &mut progress)?;
+    let (done, kept) = repair::repair(found, &named, &mut progress)?;
+    let after = if done.is_empty() { before.clone() } else { check(dir, progress)? };
+    Ok(Repaired { before, done, kept, after })
 }
 
 /// The checkpoint in a page store, if there ever was one.
@@ -130,83 +94,4 @@ pub(crate) fn checkpoint(store: &dyn PageRead) -> Result<Option<Checkpoint>, Ser
         }
         _ => None,
     })
-}
-
-/// The walk over all pages.
-struct Walk<'a> {
-    state: &'a State,
-    mob: &'a Mob,
-    space: SpaceId,
-    report: Report,
-    /// Slots with objects, a bit each.
-    slots: HashMap<PageId, [u64; SLOTS_MAX as usize / 64]>,
-    /// References and who holds them; looked up at the end.
-    named: Vec<(Oref, Oref)>,
-}
-
-impl Walk<'_> {
-    fn page(&mut self, id: PageId, stored: Option<&[u8]>) {
-        let base = match stored.map(|bytes| Page::parse(bytes, id)) {
-            Some(Err(e)) => {
-                // Its objects count as there, so that one damaged page is not reported for every reference to it.
-                self.slots.insert(id, [u64::MAX; SLOTS_MAX as usize / 64]);
-                return self.report.find(e.to_string());
-            }
-            Some(Ok(page)) => Some(page),
-            None => None,
-        };
-        let Some(bytes) = self.mob.overlay(id, base, self.state.stamp, self.space, Vec::new()) else {
-            return self.report.find(format!("page {id}: the log's objects do not fit into it"));
-        };
-        let page = match Page::parse(&bytes, id) {
-            Ok(page) => page,
-            Err(e) => return self.report.find(e.to_string()),
-        };
-        self.report.pages += 1;
-        let mut bits = [0u64; SLOTS_MAX as usize / 64];
-        for (slot, object) in page.objects() {
-            bits[slot as usize / 64] |= 1 << (slot % 64);
-            self.report.objects += 1;
-            if let Some(oref) = Oref::new(id, slot) {
-                self.object(oref, object);
-            }
-        }
-        self.slots.insert(id, bits);
-    }
-
-    fn object(&mut self, oref: Oref, object: &[u8]) {
-        let class: ClassId = class_of(object);
-        let Some(layout): Option<&Layout> = self.state.class(class) else {
-            return self.report.find(format!("object {oref}: the space has no class {}", class.0));
-        };
-        let body = &object[HEADER_BYTES..];
-        if let Err(e) = layout.check(body) {
-            return self.report.find(format!("object {oref}: {e}"));
-        }
-        layout.refs(body, |at| {
-            if let Some(to) = Oref::from_raw(le32(body, at)).filter(|to| !to.is_null()) {
-                self.named.push((to, oref));
-            }
-        });
-        if class == FORWARD && self.named.last().is_none_or(|(_, by)| *by != oref) {
-            self.report.find(format!("object {oref} points on to nowhere"));
-        }
-    }
-
-    fn finish(mut self) -> Report {
-        let exists = |slots: &HashMap<PageId, [u64; 8]>, o: Oref| {
-            slots.get(&o.page()).is_some_and(|b| b[o.slot() as usize / 64] & (1 << (o.slot() % 64)) != 0)
-        };
-        for (to, by) in std::mem::take(&mut self.named) {
-            if exists(&self.slots, to) {
-                self.report.references += 1;
-            } else {
-                self.report.find(format!("object {by} refers to {to}, which does not exist"));
-            }
-        }
-        if !exists(&self.slots, ROOT_HEAD) {
-            self.report.find("the head of the list of roots is missing".into());
-        }
-        self.report
-    }
 }

@@ -160,7 +160,50 @@ impl DataDir {
     }
 }
 
+/// A data directory that is only looked at, and that nobody opens meanwhile.
+#[derive(Debug)]
+pub(crate) struct Looked {
+    /// What its `format` says, if that is this build's.
+    pub format: Result<(), DiskError>,
+    /// Its `space.toml`.
+    pub space: Result<Space, DiskError>,
+    lock: File,
+}
+
+impl Drop for Looked {
+    fn drop(&mut self) {
+        let _ = flock(&self.lock, FlockOperation::Unlock);
+    }
+}
+
+impl Looked {
+    /// Locks the directory and reads its small files; changes nothing but the lock.
+    pub(crate) fn at(path: &Path) -> Result<Looked, DiskError> {
+        if !path.join(FORMAT_NAME).exists() {
+            return Err(DiskError::NotOurs { dir: path.into() });
+        }
+        let lock = lock(path)?;
+        Ok(Looked { format: check_format(path), space: Space::read(&path.join(SPACE_NAME)), lock })
+    }
+}
+
+/// Writes a directory's `format` anew.
+pub(crate) fn write_format(path: &Path) -> Result<(), DiskError> {
+    write_whole(&path.join(FORMAT_NAME), &format!("tercel data, format {FORMAT_VERSION}\n"))
+}
+
 impl Space {
+    /// Writes the `space.toml` of a directory anew. What cannot be told of it is the day of its creation.
+    pub(crate) fn write(
+        path: &Path,
+        id: SpaceId,
+        page_bytes: u32,
+        known: Option<&Space>,
+    ) -> Result<(), DiskError> {
+        let created = known.map_or_else(today, |space| space.created.clone());
+        write_whole(&path.join(SPACE_NAME), &Space { id, page_bytes, created }.text())
+    }
+
     fn read(path: &Path) -> Result<Space, DiskError> {
         let text = read_small(path)?;
         let field = |name: &str| {
@@ -288,7 +331,7 @@ fn create<E: From<DiskError>>(
     pages::RedbPages::create(&path.join(PAGES_NAME), space.page_bytes)?;
     fill()?;
     sync_dir(path)?;
-    write_whole(&path.join(FORMAT_NAME), &format!("tercel data, format {FORMAT_VERSION}\n"))?;
+    write_format(path)?;
     // One that stays means nothing beside a `format`.
     fs::remove_file(&creating).map_err(DiskError::io("remove", &creating))?;
     Ok(())
@@ -373,8 +416,8 @@ pub(crate) const FORMAT_NAME: &str = "format";
 const CREATING_NAME: &str = "creating";
 /// What it is while it is written.
 const CREATING_TEMPORARY_NAME: &str = "creating.tmp";
-const SPACE_NAME: &str = "space.toml";
-const LOG_NAME: &str = "log";
+pub(crate) const SPACE_NAME: &str = "space.toml";
+pub(crate) const LOG_NAME: &str = "log";
 pub(crate) const PAGES_NAME: &str = "pages.redb";
 
 /// More than any of the text files has.

@@ -53,7 +53,10 @@ pub enum DiskError {
         known: u16,
     },
     /// What was promised to be there cannot be read.
-    #[error("{} is damaged{}: {what}; restore it from a replica or a backup", .file.display(), at(*.position))]
+    #[error(
+        "{} is damaged{}: {what}; `tercel check --repair` saves what can be saved, else restore a backup",
+        .file.display(), at(*.position)
+    )]
     Damaged {
         /// The file.
         file: PathBuf,

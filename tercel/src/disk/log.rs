@@ -13,12 +13,14 @@
 mod file;
 mod keeper;
 mod open;
+mod survey;
 mod thread;
 
 pub use open::{Opened, create};
+pub use survey::{Damage, Run, Survey, space_of};
 pub use thread::{LogDone, LogState, LogThread, QUEUED_BATCHES_MAX, QUEUED_BYTES_MAX};
 
-pub(super) use self::file::sync_dir;
+pub(crate) use self::file::sync_dir;
 use self::file::{Segment, SegmentFile};
 use self::keeper::Keeper;
 use super::DiskError;

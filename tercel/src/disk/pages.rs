@@ -6,7 +6,9 @@
 //!
 //! The invariant: whatever [`PageRead`] shows is the state after some whole [`PageStore::commit`].
 
-mod redb;
+pub(crate) mod overlay;
+pub(crate) mod raw;
+pub(crate) mod redb;
 
 pub use self::redb::RedbPages;
 

@@ -69,7 +69,7 @@ pub(super) fn write_zeros(file: &File, from: u64, to: u64, go_on: impl Fn() -> b
 }
 
 /// Makes created, renamed and removed names of `dir` durable.
-pub(in super::super) fn sync_dir(dir: &Path) -> Result<(), DiskError> {
+pub(crate) fn sync_dir(dir: &Path) -> Result<(), DiskError> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(DiskError::io("sync directory", dir))
 }
 

@@ -1,7 +1,8 @@
 //! Creating a log, and opening one: replay, and the repair of what a crash left.
 
-use super::file::{Segment, Wrap, segment_number, segment_path, sync_dir, write_zeros};
+use super::file::{Segment, Wrap, segment_path, sync_dir, write_zeros};
 use super::keeper::{Keeper, PREPARE_NAME, prepare};
+use super::survey::segment_files;
 use super::{Files, Log, LogConfig, Used};
 use crate::disk::DiskError;
 use std::collections::VecDeque;
@@ -126,16 +127,6 @@ fn segments(dir: &Path) -> Result<Vec<Found>, DiskError> {
         found.push(Found { number, path, file_bytes, header, zero_from: 0 });
     }
     Ok(found)
-}
-
-fn segment_files(dir: &Path) -> Result<Vec<(u64, PathBuf)>, DiskError> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(dir).map_err(DiskError::io("list", dir))? {
-        let path = entry.map_err(DiskError::io("list", dir))?.path();
-        files.extend(segment_number(&path).map(|number| (number, path)));
-    }
-    files.sort();
-    Ok(files)
 }
 
 /// The index of the segment from which a replay must start: the last one that only later records than needed begin

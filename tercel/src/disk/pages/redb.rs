@@ -6,10 +6,11 @@
 //! is done here. A panic in the library is caught here and becomes
 //! [`DiskError::Damaged`], since damaged files are what makes it panic; after one, everything is refused.
 
+use super::raw::{framed, unframed};
 use super::{EachPage, PageBatch, PageRead, PageStore};
 use crate::disk::DiskError;
 use redb::{Builder, Database, ReadTransaction, ReadableDatabase, ReadableTableMetadata};
-use redb::{TableDefinition, WriteTransaction};
+use redb::{TableDefinition, TableError, WriteTransaction};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -218,8 +219,10 @@ fn write(txn: &WriteTransaction, batch: &PageBatch<'_>) -> Result<(), Failure> {
         pages.insert(page.get(), *bytes)?;
     }
     let mut meta = txn.open_table(META)?;
+    let mut copies = txn.open_table(COPIES)?;
     for (key, bytes) in batch.meta {
         meta.insert(*key, *bytes)?;
+        copies.insert(*key, &*framed(key, bytes, batch.applied_stamp))?;
     }
     txn.open_table(STATE)?.insert(APPLIED_STAMP, batch.applied_stamp.0)?;
     Ok(())
@@ -235,8 +238,24 @@ fn read(txn: &ReadTransaction, guard: &Guard, page: PageId, buf: &mut Vec<u8>) -
     Ok(true)
 }
 
+/// A named value, compared with its copy: nothing else would notice that a byte of it is wrong. Stores of earlier builds
+/// have no copies.
 fn meta(txn: &ReadTransaction, key: &str) -> Result<Option<Vec<u8>>, Failure> {
-    Ok(txn.open_table(META)?.get(key)?.map(|bytes| bytes.value().to_vec()))
+    let Some(value) = txn.open_table(META)?.get(key)?.map(|bytes| bytes.value().to_vec()) else {
+        return Ok(None);
+    };
+    let copies = match txn.open_table(COPIES) {
+        Err(TableError::TableDoesNotExist(_)) => return Ok(Some(value)),
+        copies => copies?,
+    };
+    let agrees = match copies.get(key)? {
+        Some(copy) => unframed(copy.value()).is_some_and(|(_, _, copied)| copied == value),
+        None => true,
+    };
+    if agrees {
+        return Ok(Some(value));
+    }
+    Err(Failure::Damaged(format!("the value `{key}` and its copy differ")))
 }
 
 fn state(txn: &ReadTransaction, key: &str) -> Result<u64, Failure> {
@@ -329,12 +348,19 @@ const CACHE_BYTES: usize = 16 << 20;
 /// 4 MiB: a batch's inner nodes, and what redb's file grows by.
 const ROOM_BYTES: u64 = 4 << 20;
 
-const PAGES: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("pages");
-const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
-const STATE: TableDefinition<'_, &str, u64> = TableDefinition::new("state");
+const PAGES: TableDefinition<'_, u32, &[u8]> = TableDefinition::new(PAGES_NAME);
+const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new(META_NAME);
+const COPIES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new(COPIES_NAME);
+const STATE: TableDefinition<'_, &str, u64> = TableDefinition::new(STATE_NAME);
 
-const APPLIED_STAMP: &str = "applied_stamp";
-const PAGE_BYTES: &str = "page_bytes";
+/// The tables' names; those of [`META_NAME`]'s values are the keys of the other two.
+pub(crate) const PAGES_NAME: &str = "pages";
+pub(crate) const META_NAME: &str = "meta";
+pub(crate) const COPIES_NAME: &str = "copies";
+pub(crate) const STATE_NAME: &str = "state";
+
+pub(crate) const APPLIED_STAMP: &str = "applied_stamp";
+pub(crate) const PAGE_BYTES: &str = "page_bytes";
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,212 @@
+//! Writing anew what was found in a damaged directory.
+//!
+//! A page store is made anew from all pages that can be read, with everything that the log holds laid over; a log that is
+//! damaged is then not needed any more and replaced by an empty one that goes on behind it. New files are complete and
+//! synced under other names before they take the place of the old, which stay beside them as `NAME.damaged-N`. The
+//! invariant: whenever it is interrupted, the directory is as before, or one of its files is whole already, and another
+//! repair goes on from there.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use tercel_engine::store::state::State;
+use tercel_wire::id::{Epoch, PageId, Stamp};
+use tercel_wire::page::{PAGE_BYTES, Page, PageBuilder};
+
+use super::CheckError;
+use super::found::Found;
+use super::walk::Named;
+use crate::disk::DiskError;
+use crate::disk::dir::{FORMAT_NAME, LOG_NAME, PAGES_NAME, SPACE_NAME, Space, write_format};
+use crate::disk::log;
+use crate::disk::pages::{PageBatch, PageRead, PageStore, RedbPages};
+use crate::server::{REPLAY_FROM_KEY, STATE_KEY};
+
+/// Repairs what was found to be damaged in the files; says what was done, and where the old ones are.
+pub(super) fn repair(
+    found: Found,
+    named: &Named,
+    progress: &mut impl FnMut(u64, u64),
+) -> Result<(Vec<String>, Vec<PathBuf>), CheckError> {
+    let mut work = Work { found, done: Vec::new(), kept: Vec::new() };
+    work.texts()?;
+    if work.found.pages_bad || work.found.log_bad {
+        let state = work.state(named);
+        work.pages(&state, named, progress)?;
+        if work.found.log_bad {
+            work.log(&state)?;
+        }
+    }
+    Ok((work.done, work.kept))
+}
+
+/// Puts a log in its place that an interrupted repair left beside it.
+pub(super) fn finish_interrupted(dir: &Path) -> Result<(), DiskError> {
+    let (log, made) = (dir.join(LOG_NAME), dir.join(LOG_MADE_NAME));
+    if !log.exists() && made.exists() {
+        fs::rename(&made, &log).map_err(DiskError::io("rename", &made))?;
+        log::sync_dir(dir)?;
+    }
+    Ok(())
+}
+
+struct Work {
+    found: Found,
+    done: Vec<String>,
+    kept: Vec<PathBuf>,
+}
+
+impl Work {
+    /// The two small files.
+    fn texts(&mut self) -> Result<(), CheckError> {
+        let dir = self.found.path.clone();
+        if self.found.space_bad {
+            self.keep_copy(&dir.join(SPACE_NAME))?;
+            Space::write(&dir, self.found.space, PAGE_BYTES as u32, self.found.said())?;
+            self.done.push("space.toml was written anew from what the log says".into());
+        }
+        if self.found.format_bad {
+            self.keep_copy(&dir.join(FORMAT_NAME))?;
+            write_format(&dir)?;
+            self.done.push("format was written anew".into());
+        }
+        Ok(())
+    }
+
+    /// The state that goes with the pages.
+    fn state(&mut self, named: &Named) -> State {
+        let mut state = self.found.state.clone();
+        if let Some(lost) = self.found.lost {
+            // Nobody knows how many commits are lost. Whoever saw any of them must be told, so stamps go on above all that
+            // there can have been, and so do the server's lives and the numbers of pages.
+            let stamp = Stamp(lost.last.0.max(state.stamp.0) + lost.count_max + 1);
+            let lives = u32::try_from(lost.count_max).unwrap_or(LIVES_MAX).min(LIVES_MAX);
+            let stored = self.found.ids().last().map_or(0, |id| id.get());
+            let next_page = stored.max(named.page_max).max(state.next_page) + PAGES_SKIPPED;
+            state.skip_lost(stamp, Epoch(state.epoch.0.saturating_add(lives)), next_page);
+        }
+        state
+    }
+
+    /// Brings every page up to date: in a store made anew if there is anything wrong with the old one.
+    fn pages(
+        &mut self,
+        state: &State,
+        named: &Named,
+        progress: &mut impl FnMut(u64, u64),
+    ) -> Result<(), CheckError> {
+        let dir = self.found.path.clone();
+        let (file, made) = (dir.join(PAGES_NAME), dir.join(PAGES_MADE_NAME));
+        let anew = self.found.pages_bad;
+        if anew {
+            RedbPages::create(&made, PAGE_BYTES as u32)?;
+        }
+        let mut store = RedbPages::open(if anew { &made } else { &file }, PAGE_BYTES as u32)?;
+        let ids = if anew { self.found.ids() } else { self.found.mob.page_ids() };
+        let applied = store.applied_stamp()?;
+        let mut written = 0;
+        for batch in ids.chunks(BATCH_PAGES) {
+            let mut pages: Vec<(PageId, Vec<u8>)> = Vec::with_capacity(batch.len());
+            for id in batch {
+                pages.extend(self.image(*id, state, named)?.map(|bytes| (*id, bytes)));
+            }
+            let pages: Vec<(PageId, &[u8])> = pages.iter().map(|(id, b)| (*id, b.as_slice())).collect();
+            store.commit(&PageBatch { pages: &pages, meta: &[], applied_stamp: applied })?;
+            written += batch.len() as u64;
+            progress(written, ids.len() as u64);
+        }
+        let (bytes, from) = (state.encode(), state.stamp.next().0.to_le_bytes());
+        let meta: [(&str, &[u8]); 2] = [(STATE_KEY, &bytes), (REPLAY_FROM_KEY, &from)];
+        store.commit(&PageBatch { pages: &[], meta: &meta, applied_stamp: state.stamp })?;
+        drop(store);
+        if anew {
+            if file.exists() {
+                let kept = self.free_name(&file);
+                fs::hard_link(&file, &kept)
+                    .or_else(|_| fs::copy(&file, &kept).map(drop))
+                    .map_err(DiskError::io("keep", &file))?;
+                self.kept.push(kept);
+            }
+            fs::rename(&made, &file).map_err(DiskError::io("rename", &made))?;
+            log::sync_dir(&dir)?;
+            self.done.push(format!(
+                "the page store was made anew with {} pages, up to commit {}",
+                ids.len(),
+                state.stamp
+            ));
+        } else if !ids.is_empty() {
+            self.done.push(format!("{} pages were brought up to date from the log", ids.len()));
+        }
+        Ok(())
+    }
+
+    /// A page as it is to be stored. Slots of objects that are lost stay empty and taken, so that a reference to one
+    /// never comes to name another object.
+    fn image(&self, id: PageId, state: &State, named: &Named) -> Result<Option<Vec<u8>>, CheckError> {
+        let base = self.found.page(id)?;
+        let base = base.as_deref().and_then(|bytes| Page::parse(bytes, id).ok());
+        let Some(bytes) = self.found.mob.overlay(id, base, state.stamp, self.found.space, Vec::new()) else {
+            return Err(CheckError::Beyond { what: format!("the log's objects do not fit into page {id}") });
+        };
+        let Some(restored) = self.found.restored.get(&id).filter(|r| !r.full) else { return Ok(Some(bytes)) };
+        let Ok(page) = Page::trusted(&bytes, id) else { return Ok(None) };
+        let mut made = PageBuilder::new(Vec::new(), id, self.found.space);
+        for (slot, object) in page.objects() {
+            made.push(slot, object);
+        }
+        made.reserve_slots(restored.slots.max(named.slots.get(&id).copied().unwrap_or(0)));
+        Ok(Some(made.finish(state.stamp)))
+    }
+
+    /// An empty log that goes on behind the pages, in place of the damaged one.
+    fn log(&mut self, state: &State) -> Result<(), CheckError> {
+        let dir = self.found.path.clone();
+        let (old, made) = (dir.join(LOG_NAME), dir.join(LOG_MADE_NAME));
+        log::create(&made, self.found.space, state.stamp, self.found.survey.segment_bytes())?;
+        log::sync_dir(&dir)?;
+        let kept = self.free_name(&old);
+        // In between there is no log, and `finish_interrupted` knows what to do.
+        fs::rename(&old, &kept).map_err(DiskError::io("rename", &old))?;
+        fs::rename(&made, &old).map_err(DiskError::io("rename", &made))?;
+        log::sync_dir(&dir)?;
+        self.kept.push(kept);
+        self.done.push(format!("the log begins anew behind commit {}", state.stamp));
+        Ok(())
+    }
+
+    fn keep_copy(&mut self, file: &Path) -> Result<(), DiskError> {
+        let kept = self.free_name(file);
+        match fs::copy(file, &kept) {
+            Ok(_) => self.kept.push(kept),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(DiskError::io("keep", file)(error)),
+        }
+        Ok(())
+    }
+
+    /// A name beside a file that nothing has.
+    fn free_name(&self, file: &Path) -> PathBuf {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut n = 1u64;
+        loop {
+            let kept = file.with_file_name(format!("{name}.damaged-{n}"));
+            if !kept.exists() {
+                return kept;
+            }
+            n += 1;
+        }
+    }
+}
+
+/// Pages in one commit of a store: 2 MB.
+const BATCH_PAGES: usize = 256;
+
+/// Numbers of pages that are passed over when commits are lost: some of them may have been given out by those.
+const PAGES_SKIPPED: u32 = 4096;
+
+/// Lives of a server that lost commits can have begun, generously: a million starts between two checkpoints.
+const LIVES_MAX: u32 = 1 << 20;
+
+const PAGES_MADE_NAME: &str = "pages.redb.repaired";
+const LOG_MADE_NAME: &str = "log.repaired";

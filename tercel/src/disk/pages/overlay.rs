@@ -1,0 +1,121 @@
+//! A file that is read and never written: what redb writes while it verifies one stays in memory.
+
+use redb::{Builder, StorageBackend};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Lets redb verify a file: every checksum of its trees and its allocator. What it says if it is not content.
+pub(crate) fn verify(path: &Path) -> io::Result<Option<String>> {
+    let file = File::open(path)?;
+    let bytes = file.metadata()?.len();
+    let backend = Overlay { file, written: Mutex::new(Written { bytes, blocks: HashMap::new() }) };
+    // Whatever panics is dropped, and with it all that it touched.
+    let opened = catch_unwind(AssertUnwindSafe(|| {
+        let mut builder = Builder::new();
+        builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
+        builder.create_with_backend(backend).map(drop)
+    }));
+    Ok(match opened {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(error.to_string()),
+        Err(_) => Some("it panicked".into()),
+    })
+}
+
+#[derive(Debug)]
+struct Overlay {
+    file: File,
+    written: Mutex<Written>,
+}
+
+#[derive(Debug)]
+struct Written {
+    bytes: u64,
+    blocks: HashMap<u64, Box<[u8; BLOCK_BYTES]>>,
+}
+
+impl Overlay {
+    fn lock(&self) -> MutexGuard<'_, Written> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A block as it is in the file; what the file does not reach to is zero.
+    fn block(&self, number: u64) -> io::Result<Box<[u8; BLOCK_BYTES]>> {
+        let mut block = Box::new([0; BLOCK_BYTES]);
+        let mut have = 0;
+        while have < BLOCK_BYTES {
+            match self.file.read_at(&mut block[have..], number * BLOCK_BYTES as u64 + have as u64)? {
+                0 => break,
+                read => have += read,
+            }
+        }
+        Ok(block)
+    }
+}
+
+/// The parts of a range by blocks: number, offset in the block, range in the buffer.
+fn parts(offset: u64, bytes: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let at = offset + done as u64;
+        let inner = (at % BLOCK_BYTES as u64) as usize;
+        let part = (BLOCK_BYTES - inner).min(bytes - done);
+        let range = done..done + part;
+        done += part;
+        (part > 0).then_some((at / BLOCK_BYTES as u64, inner, range))
+    })
+}
+
+impl StorageBackend for Overlay {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.lock().bytes)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let written = self.lock();
+        if offset + out.len() as u64 > written.bytes {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        for (number, inner, range) in parts(offset, out.len()) {
+            let part = &mut out[range];
+            match written.blocks.get(&number) {
+                Some(block) => part.copy_from_slice(&block[inner..inner + part.len()]),
+                None => part.copy_from_slice(&self.block(number)?[inner..inner + part.len()]),
+            }
+        }
+        Ok(())
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.lock().bytes = bytes;
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut written = self.lock();
+        for (number, inner, range) in parts(offset, data.len()) {
+            let part = &data[range];
+            let block = match written.blocks.entry(number) {
+                std::collections::hash_map::Entry::Occupied(block) => block.into_mut(),
+                std::collections::hash_map::Entry::Vacant(place) => place.insert(self.block(number)?),
+            };
+            block[inner..inner + part.len()].copy_from_slice(part);
+        }
+        Ok(())
+    }
+}
+
+/// A node of redb's.
+const BLOCK_BYTES: usize = 4096;
+
+/// 16 MiB: what the store itself takes.
+const CACHE_BYTES: usize = 16 << 20;
