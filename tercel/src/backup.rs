@@ -23,6 +23,7 @@ use tercel_wire::message::{Reason, Refused};
 use thiserror::Error;
 
 use crate::address::Address;
+use crate::check::CheckError;
 use crate::disk::DiskError;
 use crate::server::{Server, ServerConfig, ServerError};
 
@@ -85,6 +86,9 @@ pub enum BackupError {
     /// The directory that is to be read, or the server over it.
     #[error(transparent)]
     Server(#[from] ServerError),
+    /// The backup cannot be verified.
+    #[error(transparent)]
+    Check(#[from] CheckError),
     /// Nobody answers.
     #[error("{server} cannot be reached: {why}; start it, or name a directory with --data")]
     Unreachable {

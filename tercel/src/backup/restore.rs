@@ -15,7 +15,7 @@ use super::fill::{Filler, Sums};
 use super::manifest::{self, Manifest};
 use super::{BackupError, Progress, Restored};
 use crate::check::check;
-use crate::disk::dir::{DataDir, NewSpace, Purpose, Space, random_u64};
+use crate::disk::dir::{DataDir, NewSpace, Purpose, Space, epoch_apart};
 use crate::disk::log::LogConfig;
 use crate::disk::pages::{PageRead, RedbPages};
 use crate::server::STATE_KEY;
@@ -36,7 +36,8 @@ pub fn restore(
     let source = DataDir::open(backup, &NewSpace { page_bytes: PAGE_BYTES as u32, segment_bytes })?;
     let pages = RedbPages::open(&source.pages_file(), source.space().page_bytes)?;
     let (state, epoch) = state_of(backup, &pages)?;
-    let epoch_first = epoch_after(backup, epoch)?;
+    let none_left = || damaged(backup, "the space was restored so often that it has no epochs left");
+    let epoch_first = epoch_apart(backup, epoch)?.ok_or_else(none_left)?;
     let space = Space { epoch_first, ..source.space().clone() };
     let stamp = Stamp(manifest.stamp);
     let fill = |file: &Path| -> Result<(), BackupError> {
@@ -98,41 +99,9 @@ fn state_of(backup: &Path, pages: &RedbPages) -> Result<(Vec<u8>, u32), BackupEr
     Ok((bytes, state.epoch.0))
 }
 
-/// The first epoch of a history that is made from one of `epoch`.
-fn epoch_after(backup: &Path, epoch: u32) -> Result<u32, BackupError> {
-    let jump = LIVES_MAX + (random_u64(backup)? % u64::from(JUMP_MAX)) as u32;
-    // Every life of a server takes one, and they must not run out.
-    let first = epoch.checked_add(jump).filter(|first| *first < u32::MAX - LIVES_MAX);
-    first.ok_or_else(|| damaged(backup, "the space was restored so often that it has no epochs left"))
-}
-
 fn damaged(dir: &Path, what: impl Into<String>) -> BackupError {
     BackupError::Damaged { dir: dir.into(), what: what.into() }
 }
 
-/// Starts that the old server may still see without coming to epochs of the new history: one a minute for a month.
-const LIVES_MAX: u32 = 1 << 16;
-
-/// How far apart the beginnings of histories lie at most: two restores of one backup that each see a thousand lives meet
-/// once in eight thousand times, and a space can be restored from a backup of a restored one some five hundred times.
-const JUMP_MAX: u32 = 1 << 24;
-
 /// Pages between two words of progress.
 const PAGES_PER_WORD: u64 = 256;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_new_history_begins_beyond_all_lives_of_the_old_one() {
-        let dir = Path::new("a backup");
-        let firsts: Vec<u32> = (0..100).map(|_| epoch_after(dir, 7).unwrap()).collect();
-        assert!(firsts.iter().all(|first| *first >= 7 + LIVES_MAX));
-        let mut different = firsts.clone();
-        different.sort_unstable();
-        different.dedup();
-        assert!(different.len() > 90);
-        assert!(epoch_after(dir, u32::MAX - LIVES_MAX).is_err());
-    }
-}

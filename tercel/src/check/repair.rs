@@ -18,7 +18,9 @@ use super::CheckError;
 use super::found::Found;
 use super::walk::Named;
 use crate::disk::DiskError;
-use crate::disk::dir::{FORMAT_NAME, LOG_NAME, PAGES_NAME, SPACE_NAME, Space, write_format};
+use crate::disk::dir::{
+    FORMAT_NAME, LOG_NAME, PAGES_NAME, SPACE_NAME, Space, epoch_apart, today, write_format,
+};
 use crate::disk::log;
 use crate::disk::pages::{PageBatch, PageRead, PageStore, RedbPages};
 use crate::server::{REPLAY_FROM_KEY, STATE_KEY};
@@ -63,7 +65,7 @@ impl Work {
         let dir = self.found.path.clone();
         if self.found.space_bad {
             self.keep_copy(&dir.join(SPACE_NAME))?;
-            Space::write(&dir, self.found.space, PAGE_BYTES as u32, self.found.said())?;
+            self.space()?.write(&dir)?;
             self.done.push("space.toml was written anew from what the log says".into());
         }
         if self.found.format_bad {
@@ -72,6 +74,20 @@ impl Work {
             self.done.push("format was written anew".into());
         }
         Ok(())
+    }
+
+    /// What `space.toml` should say.
+    fn space(&self) -> Result<Space, CheckError> {
+        let (created, epoch_first) = match self.found.said() {
+            Some(said) => (said.created.clone(), said.epoch_first),
+            // Nobody knows whether this is a restored space whose server was never started; so it is begun as one.
+            None => {
+                let none_left = || CheckError::Beyond { what: "the space has no epochs left".into() };
+                let first = epoch_apart(&self.found.path, self.found.state.epoch.0)?.ok_or_else(none_left)?;
+                (today(), first)
+            }
+        };
+        Ok(Space { id: self.found.space, page_bytes: PAGE_BYTES as u32, created, epoch_first })
     }
 
     /// The state that goes with the pages.

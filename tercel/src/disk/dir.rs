@@ -193,19 +193,19 @@ pub(crate) fn write_format(path: &Path) -> Result<(), DiskError> {
 }
 
 impl Space {
-    /// Writes the `space.toml` of a directory anew. What cannot be told of it is the day of its creation.
-    pub(crate) fn write(
-        path: &Path,
-        id: SpaceId,
-        page_bytes: u32,
-        known: Option<&Space>,
-    ) -> Result<(), DiskError> {
-        let created = known.map_or_else(today, |space| space.created.clone());
-        write_whole(&path.join(SPACE_NAME), &Space { id, page_bytes, created }.text())
+    /// Writes the `space.toml` of a directory anew.
+    pub(crate) fn write(&self, path: &Path) -> Result<(), DiskError> {
+        write_whole(&path.join(SPACE_NAME), &self.text())
     }
 
     fn read(path: &Path) -> Result<Space, DiskError> {
         let text = read_small(path)?;
+        // Directories made by the first builds have no sum.
+        if let Some((summed, sum)) = text.rsplit_once("sum = ")
+            && sum.trim_end() != format!("\"{:08x}\"", crc32fast::hash(summed.as_bytes()))
+        {
+            return Err(damaged(path, "its sum does not match".into()));
+        }
         let field = |name: &str| {
             let pairs = text.lines().filter_map(|line| line.split_once('='));
             let value = pairs.map(|(key, value)| (key.trim(), value.trim())).find(|&(key, _)| key == name);
@@ -239,13 +239,29 @@ impl Space {
             0 => String::new(),
             first => format!("epoch_first = {first}\n"),
         };
-        format!(
+        let text = format!(
             "# Fixed when the space was created. Not a configuration: changing it makes the data unreadable.\n\
              space = \"{:016x}\"\npage_bytes = {page_bytes}\ncreated = \"{created}\"\n{restored}",
             id.0
-        )
+        );
+        let sum = crc32fast::hash(text.as_bytes());
+        format!("{text}sum = \"{sum:08x}\"\n")
     }
 }
+
+/// The first epoch of another history of a space than the one that has come to `epoch`; `None` if there is none left.
+pub(crate) fn epoch_apart(dir: &Path, epoch: u32) -> Result<Option<u32>, DiskError> {
+    let jump = LIVES_MAX + (random_u64(dir)? % u64::from(JUMP_MAX)) as u32;
+    // Every life of a server takes one, and they must not run out.
+    Ok(epoch.checked_add(jump).filter(|first| *first < u32::MAX - LIVES_MAX))
+}
+
+/// Starts that the old server may still see without coming to epochs of the new history: one a minute for a month.
+const LIVES_MAX: u32 = 1 << 16;
+
+/// How far apart the beginnings of histories lie at most: two restores of one backup that each see a thousand lives meet
+/// once in eight thousand times, and a space can be restored from a backup of a restored one some five hundred times.
+const JUMP_MAX: u32 = 1 << 24;
 
 /// Makes a directory and what is missing above it, durably.
 fn make_dir(path: &Path) -> Result<(), DiskError> {
@@ -430,6 +446,32 @@ mod tests {
     use crate::disk::pages::{PageRead, RedbPages};
     use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_new_history_begins_beyond_all_lives_of_the_old_one() {
+        let dir = Path::new("a backup");
+        let mut firsts: Vec<u32> = (0..100).map(|_| epoch_apart(dir, 7).unwrap().unwrap()).collect();
+        assert!(firsts.iter().all(|first| *first >= 7 + LIVES_MAX));
+        firsts.sort_unstable();
+        firsts.dedup();
+        assert!(firsts.len() > 90);
+        assert_eq!(epoch_apart(dir, u32::MAX - LIVES_MAX).unwrap(), None);
+    }
+
+    #[test]
+    fn a_changed_space_file_is_noticed() {
+        let space = Space { id: SpaceId(7), page_bytes: 8064, created: today(), epoch_first: 65_540 };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(SPACE_NAME);
+        space.write(dir.path()).unwrap();
+        assert_eq!(Space::read(&path).unwrap(), space);
+        for (from, to) in
+            [("65540", "65541"), ("epoch_first", "epoch_fjrst"), ("created = \"2", "created = \"3")]
+        {
+            fs::write(&path, space.text().replace(from, to)).unwrap();
+            assert!(matches!(Space::read(&path), Err(DiskError::Damaged { .. })), "{from}");
+        }
+    }
 
     const NEW: NewSpace = NewSpace { page_bytes: 8064, segment_bytes: 4096 };
 
