@@ -37,6 +37,8 @@ pub struct Plan {
     pub subscriptions: usize,
     /// Bytes of a segment of the log.
     pub segment_bytes: u32,
+    /// Bytes that the log may have before it must become shorter.
+    pub log_bytes_max: u64,
     /// Silence after which a side asks the other.
     pub keepalive_ms: u32,
     /// How long a client waits for an answer.
@@ -180,7 +182,7 @@ impl Plan {
         let mob_bytes = pick(r, &[32 << 10, 96 << 10, 512 << 10, 4 << 20]).max(mix[9] as usize * (4 << 20));
         let images_bytes = pick(r, &[1, 128 << 10, 1 << 20]).max(mix[9] as usize * (2 << 20));
         let cache_bytes = pick(r, &[288 << 10, 384 << 10, 512 << 10]).max(mix[9] as usize * (1 << 20));
-        Plan {
+        let mut plan = Plan {
             seed,
             clients: 3 + r.below(3) as usize,
             threads: 1 + r.below(3) as usize,
@@ -201,7 +203,12 @@ impl Plan {
             mix,
             small: r.below(2) == 0,
             rule: None,
-        }
+            log_bytes_max: pick(r, &[32 << 10, 128 << 10, u64::MAX, u64::MAX]),
+        };
+        // What the largest transactions need, and a few segments, since a log becomes shorter by whole ones.
+        let least = (mix[9] * (4 << 20)).max(4 * u64::from(plan.segment_bytes));
+        plan.log_bytes_max = plan.log_bytes_max.max(least);
+        plan
     }
 
     /// The same with only some of the faults of the seed's list.

@@ -142,6 +142,11 @@ impl Log {
         disk.full && !disk.has(self.writer.tail().position.segment + 1)
     }
 
+    /// Bytes of the segments with records.
+    pub(super) fn bytes(&self) -> u64 {
+        self.used.len() as u64 * u64::from(self.segment_bytes)
+    }
+
     /// The chain that the next record continues.
     pub(super) fn chain(&self) -> Chain {
         self.writer.tail().chain

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tercel_engine::random::Random;
-use tercel_engine::server::{Conn, Effect, Effects, Input, Server};
+use tercel_engine::server::{Conn, Effect, Effects, Input, LogRoom, Server};
 use tercel_wire::frame::Deframer;
 use tercel_wire::id::Stamp;
 use tercel_wire::log::{Chain, Kind, encode_record};
@@ -41,6 +41,7 @@ pub(super) struct Running {
     pub(super) conns: BTreeMap<Conn, Deframer>,
     pub(super) timer: Option<u64>,
     pub(super) knows_full: bool,
+    pub(super) knows_room: LogRoom,
 }
 
 impl ServerProcess {
@@ -195,9 +196,19 @@ impl World {
     fn look_at_disk(&mut self) {
         let Some(running) = &mut self.server.running else { return };
         let is_full = running.log.is_short(&self.disk);
-        if is_full != running.knows_full {
-            running.knows_full = is_full;
+        let cap = self.plan.log_bytes_max;
+        let room = match running.log.bytes() {
+            bytes if bytes > cap.saturating_add(cap / 4) => LogRoom::Full,
+            bytes if bytes > cap || is_full => LogRoom::Tight,
+            _ => LogRoom::Free,
+        };
+        let (knew_full, knew_room) = (running.knows_full, running.knows_room);
+        (running.knows_full, running.knows_room) = (is_full, room);
+        if is_full != knew_full {
             self.server_takes(Input::DiskFull(is_full));
+        }
+        if (room, knew_room) != (LogRoom::Free, LogRoom::Free) {
+            self.server_takes(Input::LogRoom(room));
         }
     }
 

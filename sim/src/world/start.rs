@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use tercel_engine::server::{Effect, Effects, Input, Recovery, ServerConfig};
+use tercel_engine::server::{Effect, Effects, Input, LogRoom, Recovery, ServerConfig};
 use tercel_wire::id::{PageId, Stamp};
 
 use super::log::Log;
@@ -120,6 +120,7 @@ impl World {
             conns: BTreeMap::new(),
             timer: None,
             knows_full: false,
+            knows_room: LogRoom::Free,
         };
         Ok((running, out))
     }
