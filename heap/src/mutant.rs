@@ -62,4 +62,6 @@ pub enum Rule {
     CheckpointUnsynced,
     NothingFlaggedAtNewStart,
     InstalledUptoNow,
+    BackupForgetsReplaced,
+    BackupUnsynced,
 }

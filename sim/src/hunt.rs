@@ -177,12 +177,20 @@ pub const VARIANTS: &[Variant] = &[
         20,
         None,
     ),
+    engine(
+        EngineRule::BackupForgetsReplaced,
+        "12: what a backup still needs is dropped when it is stored or replaced",
+        20,
+        None,
+    ),
+    engine(EngineRule::BackupUnsynced, "12: a backup tells a stamp that is not durable", 20, None),
     runner(RunnerRule::FailedSyncIgnored, "a failed sync is taken for done", 20, None),
     runner(RunnerRule::SyncReportedEarly, "8: a sync is reported when it is begun", 20, None),
     runner(RunnerRule::ReplayFromLater, "recovery begins behind what the checkpoint says", 20, None),
     runner(RunnerRule::LogCutTooFar, "the log is cut beyond what is installed", 20, None),
     runner(RunnerRule::OldConnectionBelieved, "2, 9: bytes of an old connection are believed", 20, None),
     runner(RunnerRule::CheckpointWithoutPages, "a checkpoint is stored without its pages", 20, None),
+    runner(RunnerRule::PinOvertaken, "12: an install overtakes the pin before it", 60, Some(busy_store)),
 ];
 
 /// What cannot be dropped here, and why.

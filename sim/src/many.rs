@@ -113,7 +113,7 @@ pub fn summary(c: &Counts) -> String {
     format!(
         concat!(
             "{} commits, {} read-only, {} aborted, {} unknown; {} ends of the server, {} torn logs, {} damaged logs ",
-            "refused;\n{} installs, {} checkpoints, {} connections, {} revocations, {} forwards, {} full, {} corrupt; ",
+            "refused;\n{} installs, {} checkpoints, {} backups, {} connections, {} revocations, {} forwards, {} full, {} corrupt; ",
             "{} events, {} switches\n{} faults: {}"
         ),
         c.commits,
@@ -125,6 +125,7 @@ pub fn summary(c: &Counts) -> String {
         c.damage_found,
         c.installs,
         c.checkpoints,
+        c.backups,
         c.connections,
         c.revocations,
         c.forwards,

@@ -40,6 +40,8 @@ pub struct Counts {
     pub installs: u64,
     /// Checkpoints that were stored.
     pub checkpoints: u64,
+    /// Backups that were taken to their end and compared with the log.
+    pub backups: u64,
     /// Connections made.
     pub connections: u64,
     /// Pages that servers asked back.
@@ -72,6 +74,7 @@ impl Counts {
         self.damage_found += other.damage_found;
         self.installs += other.installs;
         self.checkpoints += other.checkpoints;
+        self.backups += other.backups;
         self.connections += other.connections;
         self.revocations += other.revocations;
         self.forwards += other.forwards;

@@ -26,6 +26,8 @@ pub enum RunnerRule {
     OldConnectionBelieved,
     /// The checkpoint is stored although its pages are not.
     CheckpointWithoutPages,
+    /// Pages are pinned later than the installs before are done.
+    PinOvertaken,
 }
 
 impl Rule {
@@ -34,6 +36,15 @@ impl Rule {
         let engine = ENGINE.iter().map(|r| Rule::Engine(*r));
         let runner = RUNNER.iter().map(|r| Rule::Runner(*r));
         engine.chain(runner).collect()
+    }
+
+    /// Whether only backups can show that it is dropped.
+    pub(crate) fn is_of_backups(self) -> bool {
+        matches!(
+            self,
+            Rule::Engine(EngineRule::BackupForgetsReplaced | EngineRule::BackupUnsynced)
+                | Rule::Runner(RunnerRule::PinOvertaken)
+        )
     }
 
     /// What it is called in command lines.
@@ -80,16 +91,17 @@ pub(crate) fn drop_here(plan: &crate::Plan) {
 #[cfg(not(feature = "mutants"))]
 pub(crate) fn keep_here() {}
 
-const RUNNER: [RunnerRule; 6] = [
+const RUNNER: [RunnerRule; 7] = [
     RunnerRule::FailedSyncIgnored,
     RunnerRule::SyncReportedEarly,
     RunnerRule::ReplayFromLater,
     RunnerRule::LogCutTooFar,
     RunnerRule::OldConnectionBelieved,
     RunnerRule::CheckpointWithoutPages,
+    RunnerRule::PinOvertaken,
 ];
 
-const ENGINE: [EngineRule; 44] = [
+const ENGINE: [EngineRule; 46] = [
     EngineRule::WatermarkJumps,
     EngineRule::WatermarkBeforeFlags,
     EngineRule::InstallBeforeWatermark,
@@ -134,4 +146,6 @@ const ENGINE: [EngineRule; 44] = [
     EngineRule::CheckpointUnsynced,
     EngineRule::NothingFlaggedAtNewStart,
     EngineRule::InstalledUptoNow,
+    EngineRule::BackupForgetsReplaced,
+    EngineRule::BackupUnsynced,
 ];

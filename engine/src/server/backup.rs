@@ -18,6 +18,7 @@ use tercel_wire::page::{PAGE_BYTES, Page};
 
 use super::{Conn, Effect, Effects, Server};
 use crate::limits;
+use crate::mutant::{Rule, dropped};
 use crate::time::Now;
 
 /// A backup under way.
@@ -193,7 +194,8 @@ impl Server {
             return self.end_backup(Reason::Full, text, out);
         }
         let Some(backup) = &mut self.backup else { return };
-        if !backup.is_told && backup.is_pinned && backup.begun.stamp <= self.visible {
+        let is_durable = backup.begun.stamp <= self.visible || dropped(Rule::BackupUnsynced);
+        if !backup.is_told && backup.is_pinned && is_durable {
             backup.is_told = true;
             backup.looked = self.now;
             let (conn, call, begun) = (backup.conn, backup.call, backup.begun);

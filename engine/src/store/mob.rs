@@ -311,7 +311,8 @@ fn drop_oldest(
     slot: u16,
     frozen: &mut Option<Frozen>,
 ) -> usize {
-    let mut frozen = frozen.as_mut().filter(|f| page.get() >= f.from);
+    let mut frozen =
+        frozen.as_mut().filter(|f| page.get() >= f.from && !dropped(Rule::BackupForgetsReplaced));
     let shown = frozen.as_ref().and_then(|f| versions.iter().rposition(|v| v.stamp <= f.upto));
     let mut freed = 0;
     for (i, version) in versions.drain(..n).enumerate() {

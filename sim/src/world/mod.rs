@@ -4,6 +4,7 @@
 //! processes, and calls the machines. Whatever takes time is two events, the deed and the word of it, so that everything
 //! else can happen between. The invariant: what happens next follows from the plan alone.
 
+mod backup;
 mod client;
 mod clock;
 mod disk;
@@ -44,6 +45,7 @@ pub(crate) struct World {
     pub(crate) server: ServerProcess,
     pub store: Store,
     disk: Disk,
+    taker: backup::Taker,
     net: Net,
     random: Random,
     actors: Vec<ActorState>,
@@ -110,6 +112,7 @@ enum Event {
     Connect(usize, u32),
     Disk(u32, DiskEvent),
     Restart,
+    Backup,
 }
 
 /// What a disk does, and the word of it.
@@ -120,6 +123,7 @@ enum DiskEvent {
     ReadDone(PageId, Result<Option<Vec<u8>>, String>),
     Install(Vec<(PageId, Arc<Vec<u8>>)>, Option<Checkpoint>),
     Installed(Result<(), String>),
+    Pin(u64),
     Pinned(u64),
     ReadPinned(u64, PageId, u32),
 }
@@ -139,6 +143,7 @@ impl World {
             server,
             store: Store::default(),
             disk: Disk::default(),
+            taker: backup::Taker::default(),
             net: Net::default(),
             random,
             actors: (0..actors).map(|_| ActorState::default()).collect(),
@@ -191,6 +196,7 @@ impl World {
         self.phase = Phase::Safety;
         self.faults_from = self.record.counts.events;
         self.say(format_args!("the faults begin"));
+        self.begin_backups();
     }
 
     pub(crate) fn end(&mut self) {
@@ -296,7 +302,7 @@ impl World {
                 let client = self.client_of(*actor)?;
                 self.clients[client].paused_until
             }
-            Event::Up(..) | Event::ServerTimer(_) => self.server.paused_until,
+            Event::Up(..) | Event::ServerTimer(_) | Event::Backup => self.server.paused_until,
             Event::Disk(
                 _,
                 DiskEvent::Synced(_)
@@ -332,6 +338,7 @@ impl World {
             Event::Connect(client, life) => self.connect(client, life),
             Event::Disk(life, event) => self.disk_event(life, event),
             Event::Restart => self.start_server(),
+            Event::Backup => self.backup_turn(),
         }
         None
     }

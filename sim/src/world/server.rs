@@ -234,6 +234,7 @@ impl World {
     fn perform_one(&mut self, effect: Effect) {
         let life = self.server.life;
         match effect {
+            Effect::Send(conn, bytes) if self.taker.takes(conn, &bytes) => {}
             Effect::Send(conn, bytes) => {
                 let is_open = self.server.running.as_ref().is_some_and(|r| r.conns.contains_key(&conn));
                 if is_open {
@@ -258,6 +259,10 @@ impl World {
                 let us = self.disk_us() * 2;
                 self.store.is_installing = true;
                 self.at(self.time + us, Event::Disk(life, DiskEvent::Install(pages, checkpoint)));
+            }
+            Effect::Pin(pin) if self.plan.rule == Some(Rule::Runner(RunnerRule::PinOvertaken)) => {
+                let us = self.disk_us() * 4;
+                self.at(self.time + us, Event::Disk(life, DiskEvent::Pin(pin)));
             }
             Effect::Pin(pin) if self.store.is_installing => self.store.pin_next = Some(pin),
             Effect::Pin(pin) => self.pin(pin),
@@ -361,6 +366,7 @@ impl World {
                     self.pin(pin);
                 }
             }
+            DiskEvent::Pin(pin) => self.pin(pin),
             DiskEvent::Pinned(pin) => self.server_takes(Input::Pinned(pin, Ok(()))),
             DiskEvent::ReadPinned(pin, from, count) => {
                 let Some((_, pages)) = self.store.pinned.as_ref().filter(|(p, _)| *p == pin) else { return };
