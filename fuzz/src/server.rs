@@ -94,8 +94,17 @@ fn message(u: &mut Unstructured<'_>, epoch: Epoch) -> Result<(Kind, Vec<u8>)> {
     let mut body = Vec::new();
     let kind = match u.int_in_range(0..=13)? {
         0 => {
-            let kinds =
-                [Kind::Ack, Kind::Catalogue, Kind::Ping, Kind::Stat, Kind::Bye, Kind::Welcome, Kind::Page];
+            let kinds = [
+                Kind::Ack,
+                Kind::Catalogue,
+                Kind::Ping,
+                Kind::Stat,
+                Kind::Bye,
+                Kind::Welcome,
+                Kind::Page,
+                Kind::Backup,
+                Kind::BackupNext,
+            ];
             return Ok((*u.choose(&kinds)?, u.bytes(u.len().min(9))?.to_vec()));
         }
         1 => {
