@@ -20,13 +20,17 @@ pub struct DataDir {
     path: PathBuf,
     space: Space,
     created: bool,
-    lock: File,
+    _lock: Lock,
 }
 
-impl Drop for DataDir {
+/// A locked file, let go of when this is dropped, however an opening ends.
+#[derive(Debug)]
+struct Lock(File);
+
+impl Drop for Lock {
     fn drop(&mut self) {
         // Closing would not do while a child process that was just forked still has a copy of the descriptor.
-        let _ = flock(&self.lock, FlockOperation::Unlock);
+        let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }
 
@@ -110,7 +114,7 @@ impl DataDir {
             check_format(path)?;
         }
         let space = Space::read(&path.join(SPACE_NAME))?;
-        Ok(DataDir { path: path.into(), space, created, lock })
+        Ok(DataDir { path: path.into(), space, created, _lock: lock })
     }
 
     /// Creates the directory `path` for a copy of a space, with an empty log for what comes after `stamp`. `fill` gets the
@@ -131,7 +135,7 @@ impl DataDir {
             return Err(DiskError::Occupied { dir: path.into() }.into());
         }
         create(path, purpose, space, stamp, segment_bytes, || fill(&path.join(PAGES_NAME)))?;
-        Ok(DataDir { path: path.into(), space: space.clone(), created: true, lock })
+        Ok(DataDir { path: path.into(), space: space.clone(), created: true, _lock: lock })
     }
 
     /// The space in it.
@@ -167,13 +171,7 @@ pub(crate) struct Looked {
     pub format: Result<(), DiskError>,
     /// Its `space.toml`.
     pub space: Result<Space, DiskError>,
-    lock: File,
-}
-
-impl Drop for Looked {
-    fn drop(&mut self) {
-        let _ = flock(&self.lock, FlockOperation::Unlock);
-    }
+    _lock: Lock,
 }
 
 impl Looked {
@@ -183,7 +181,7 @@ impl Looked {
             return Err(DiskError::NotOurs { dir: path.into() });
         }
         let lock = lock(path)?;
-        Ok(Looked { format: check_format(path), space: Space::read(&path.join(SPACE_NAME)), lock })
+        Ok(Looked { format: check_format(path), space: Space::read(&path.join(SPACE_NAME)), _lock: lock })
     }
 }
 
@@ -309,9 +307,9 @@ fn is_uncreated(path: &Path, purpose: Purpose) -> Result<bool, DiskError> {
 
 /// Takes the lock and leaves our process id in its file. The kernel drops the lock when the process ends, however it
 /// ends, so the file itself means nothing and stays.
-fn lock(dir: &Path) -> Result<File, DiskError> {
+fn lock(dir: &Path) -> Result<Lock, DiskError> {
     let path = dir.join(LOCK_NAME);
-    let mut file = File::options()
+    let file = File::options()
         .read(true)
         .write(true)
         .create(true)
@@ -326,10 +324,12 @@ fn lock(dir: &Path) -> Result<File, DiskError> {
         }
         Err(error) => return Err(DiskError::io("lock", &path)(error.into())),
     }
-    file.set_len(0)
-        .and_then(|()| writeln!(file, "{}", std::process::id()))
+    let mut lock = Lock(file);
+    lock.0
+        .set_len(0)
+        .and_then(|()| writeln!(lock.0, "{}", std::process::id()))
         .map_err(DiskError::io("write", &path))?;
-    Ok(file)
+    Ok(lock)
 }
 
 fn create<E: From<DiskError>>(
