@@ -145,6 +145,42 @@ fn the_same_answers_come_from_a_server() {
 }
 
 #[test]
+fn a_backup_of_a_server_becomes_a_space_with_the_same_answers() {
+    let (dir, space) = imported();
+    let place = |name: &str| dir.path().join(name).display().to_string();
+    let (copy, new) = (place("copy"), place("new"));
+    let server = Serving::start(&space);
+    let taken = out(&tercel(&["backup", &copy, "--json", "--server", &server.1]));
+    let taken: serde_json::Value = serde_json::from_str(&taken).unwrap();
+    assert!(taken["stamp"].as_u64() > Some(0) && taken["pages"].as_u64() > Some(0), "{taken}");
+    assert!(taken["bytes"].as_u64() > taken["pages"].as_u64() && taken["seconds"].is_number(), "{taken}");
+    assert!(out(&tercel(&["check", "--data", &copy])).contains("sound"));
+    let refused = tercel(&["serve", "--data", &copy]);
+    assert!(err(&refused).contains("tercel restore"), "{refused:?}");
+    let restored = out(&tercel(&["restore", &copy, "--data", &new, "--json"]));
+    let restored: serde_json::Value = serde_json::from_str(&restored).unwrap();
+    assert_eq!((&restored["stamp"], &restored["pages"]), (&taken["stamp"], &taken["pages"]));
+    let answer = out(&tercel(&["query", "depends", "lib", "--data", &new]));
+    assert_eq!(answer, "core\nextra\n");
+}
+
+#[test]
+fn a_backup_tells_by_its_exit_code_whether_to_try_again() {
+    let (dir, space) = imported();
+    let place = |name: &str| dir.path().join(name).display().to_string();
+    let away = format!("unix:{}", place("nobody"));
+    let later = tercel(&["backup", &place("copy"), "--server", &away]);
+    assert_eq!(later.status.code(), Some(75));
+    assert!(err(&later).contains("next: start it"), "{later:?}");
+    out(&tercel(&["backup", &place("copy"), "--data", &space]));
+    let taken = tercel(&["backup", &place("copy"), "--data", &space]);
+    assert_eq!(taken.status.code(), Some(1));
+    assert!(err(&taken).contains("next: choose an empty or a new directory"), "{taken:?}");
+    let none = tercel(&["restore", &space, "--data", &place("new")]);
+    assert_eq!(none.status.code(), Some(2));
+}
+
+#[test]
 fn an_unknown_package_suggests_near_names() {
     let (_dir, space) = imported();
     let said = err(&tercel(&["query", "depends", "helpr", "--data", &space]));
