@@ -333,6 +333,8 @@ impl Guard {
             redb::Error::PreviousIo => {
                 DiskError::Poisoned { cause: "an earlier read or write failed".into() }
             }
+            // Only a pin outlives its file: that was opened anew because the disk had no room.
+            redb::Error::DatabaseClosed => DiskError::Full { path: self.file.clone() },
             other => self.damaged(other.to_string()),
         }
     }
@@ -446,5 +448,24 @@ mod tests {
         assert!(matches!(store.commit(&batch(&pages, 1)), Err(DiskError::Io { .. })));
         mode.store(GOOD, Ordering::Relaxed);
         assert!(matches!(store.commit(&batch(&pages, 1)), Err(DiskError::Poisoned { .. })));
+    }
+
+    #[test]
+    fn a_pin_ends_where_the_file_is_opened_anew_and_harms_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pages");
+        RedbPages::create(&file, 8).unwrap();
+        let mut store = RedbPages::open(&file, 8).unwrap();
+        let all: Vec<(PageId, Vec<u8>)> = (1..5000).map(|i| (PageId::new(i).unwrap(), vec![1; 8])).collect();
+        let pages: Vec<(PageId, &[u8])> = all.iter().map(|(p, b)| (*p, b.as_slice())).collect();
+        store.commit(&batch(&pages, 1)).unwrap();
+        let pin = store.pin().unwrap();
+        store.store.reopen();
+        let mut buf = Vec::new();
+        assert!(matches!(pin.read(pages[4_000].0, &mut buf), Err(DiskError::Full { .. })));
+        store.commit(&batch(&pages, 2)).unwrap();
+        drop(pin);
+        store.commit(&batch(&pages, 3)).unwrap();
+        assert!(store.read(pages[0].0, &mut buf).unwrap());
     }
 }
