@@ -25,6 +25,7 @@ use thiserror::Error;
 use crate::address::Address;
 use crate::check::CheckError;
 use crate::disk::DiskError;
+use crate::disk::dir::FORMAT_NAME;
 use crate::server::{Server, ServerConfig, ServerError};
 
 pub use restore::restore;
@@ -137,12 +138,16 @@ impl BackupError {
 /// # Errors
 /// See [`BackupError`]. What was begun stays and is known as unfinished.
 pub fn backup(source: &Source, dir: &Path, progress: impl FnMut(Progress)) -> Result<Taken, BackupError> {
+    // What would be refused in the end is refused before a server is troubled.
+    if dir.join(FORMAT_NAME).exists() {
+        return Err(DiskError::Occupied { dir: dir.into() }.into());
+    }
     match source {
         Source::Server(address) => {
             receive::receive(&receive::Remote::Address(address.clone()), dir, progress)
         }
         Source::Directory(data) => {
-            if !data.join(crate::disk::dir::FORMAT_NAME).exists() {
+            if !data.join(FORMAT_NAME).exists() {
                 let what =
                     format!("{} is no data directory: name one that `tercel serve` has made", data.display());
                 return Err(ServerError::Stopped(what).into());

@@ -15,7 +15,8 @@ use super::fill::{Filler, Sums};
 use super::manifest::{self, Manifest};
 use super::{BackupError, Progress, Restored};
 use crate::check::check;
-use crate::disk::dir::{DataDir, NewSpace, Purpose, Space, epoch_apart};
+use crate::disk::DiskError;
+use crate::disk::dir::{DataDir, FORMAT_NAME, NewSpace, Purpose, Space, epoch_apart};
 use crate::disk::log::LogConfig;
 use crate::disk::pages::{PageRead, RedbPages};
 use crate::server::STATE_KEY;
@@ -31,11 +32,16 @@ pub fn restore(
     mut progress: impl FnMut(Progress),
 ) -> Result<Restored, BackupError> {
     let begun_at = Instant::now();
+    // What would be refused in the end is refused before the work.
+    if data.join(FORMAT_NAME).exists() {
+        return Err(DiskError::Occupied { dir: data.into() }.into());
+    }
     let manifest = verify(backup, &mut progress)?;
     let segment_bytes = LogConfig::default().segment_bytes;
     let source = DataDir::open(backup, &NewSpace { page_bytes: PAGE_BYTES as u32, segment_bytes })?;
     let pages = RedbPages::open(&source.pages_file(), source.space().page_bytes)?;
     let (state, epoch) = state_of(backup, &pages)?;
+    sum_up(backup, &pages, &state, &manifest, &mut progress)?;
     let none_left = || damaged(backup, "the space was restored so often that it has no epochs left");
     let epoch_first = epoch_apart(backup, epoch)?.ok_or_else(none_left)?;
     let space = Space { epoch_first, ..source.space().clone() };
@@ -44,10 +50,7 @@ pub fn restore(
         let mut filler = Filler::open(file)?;
         let mut done = 0;
         pages.for_each_page(&mut |page, bytes| {
-            done += 1;
-            if done % PAGES_PER_WORD == 0 {
-                progress(Progress { what: "copying", done, total: manifest.pages });
-            }
+            tell(&mut progress, "copying", &mut done, &manifest);
             filler.page(page, bytes.to_vec())
         })?;
         match filler.finish(stamp, &state)? == manifest {
@@ -65,7 +68,7 @@ pub fn restore(
     })
 }
 
-/// Sees that a backup is all that was written, and sound.
+/// Sees that a backup is sound, and that nothing was done to it since.
 fn verify(backup: &Path, progress: &mut impl FnMut(Progress)) -> Result<Manifest, BackupError> {
     if !backup.join(manifest::NAME).exists() {
         return Err(BackupError::NotABackup(backup.into()));
@@ -75,20 +78,37 @@ fn verify(backup: &Path, progress: &mut impl FnMut(Progress)) -> Result<Manifest
     if let Some(first) = report.findings.first() {
         return Err(damaged(backup, format!("{} things are wrong, the first: {first}", report.wrong)));
     }
-    if report.log_records > 0 || report.stamp.0 != manifest.stamp {
-        return Err(damaged(backup, "something was committed to it after it was taken"));
+    match report.log_records == 0 && report.stamp.0 == manifest.stamp {
+        true => Ok(manifest),
+        false => Err(damaged(backup, "something was committed to it after it was taken")),
     }
-    let file = backup.join(crate::disk::dir::PAGES_NAME);
-    let pages = RedbPages::open(&file, PAGE_BYTES as u32)?;
-    let mut sums = Sums::default();
+}
+
+/// Sees that pages and state are all that was written, and nothing else.
+fn sum_up(
+    backup: &Path,
+    pages: &RedbPages,
+    state: &[u8],
+    manifest: &Manifest,
+    progress: &mut impl FnMut(Progress),
+) -> Result<(), BackupError> {
+    let (mut sums, mut done) = (Sums::default(), 0);
     pages.for_each_page(&mut |_, bytes| {
+        tell(progress, "summing up", &mut done, manifest);
         sums.add(bytes);
         Ok(())
     })?;
-    let (state, _) = state_of(backup, &pages)?;
-    match sums.manifest(report.stamp, &state) == manifest {
-        true => Ok(manifest),
+    match sums.manifest(Stamp(manifest.stamp), state) == *manifest {
+        true => Ok(()),
         false => Err(damaged(backup, "its pages are not those that were written")),
+    }
+}
+
+/// Another page is done; a word of it now and then.
+fn tell(progress: &mut impl FnMut(Progress), what: &'static str, done: &mut u64, manifest: &Manifest) {
+    *done += 1;
+    if done.is_multiple_of(PAGES_PER_WORD) {
+        progress(Progress { what, done: *done, total: manifest.pages });
     }
 }
 
