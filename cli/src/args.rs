@@ -216,16 +216,16 @@ pub struct Check {
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
-  tercel backup /backups/monday                              of the server on 127.0.0.1:7117
+  tercel backup /backups/monday                         of the server on 127.0.0.1:7117
   tercel backup /backups/monday --server db:7117 --json
-  tercel backup /backups/monday --data ./packages            of a directory that nobody serves
-  tercel backup /backups/$(date +%F) || logger backup failed  every night, from cron
+  tercel backup /backups/monday --data ./packages       of a directory that nobody serves
+  tercel backup /backups/$(date +%F) || logger failed   in a script that runs every night
 
-Everything up to one commit is in it, and nothing after. Commits, reads and installs go on meanwhile.
-An unfinished backup is known as such; the same command into the same directory begins again.
+Everything up to one commit is in it, and nothing after. Commits, reads and installs go on.
+An unfinished backup is known as such; the same command begins it again.
 
-Exit codes: 0 done; 75 not now, try again later (the server is away, busy with another backup, or ended
-this one); 1 anything else.")]
+Exit codes: 0 done; 75 not now, try again later (the server is away, or busy with another
+backup, or has ended this one); 1 anything else.")]
 pub struct Backup {
     /// Where to put it: a directory that is empty or does not exist
     #[arg(value_name = "DIR")]
@@ -246,9 +246,10 @@ pub struct Backup {
   tercel restore /backups/monday --data ./packages
   tercel restore /backups/monday --data ./packages --json && tercel serve --data ./packages
 
-The backup is verified in full before anything is written: every page, object and reference, and the
-checksums of all of it. The copy is the same space with a new history: clients that were connected to
-the old server are told so, for they may have seen commits that the backup does not have.
+The backup is verified in full before anything is written: every page, object and reference,
+and the checksums of all of it. The copy is the same space with a new history: clients that
+were connected to the old server are told so, for they may have seen commits that the backup
+does not have.
 
 Exit codes: 0 done; 2 not a backup; 3 the backup is damaged; 1 anything else.")]
 pub struct Restore {
