@@ -326,7 +326,50 @@ pub struct Write<'a> {
 const WRITE_HEAD_BYTES: usize = 8;
 const WRITE_NEW: u16 = 1;
 
+impl<'a> Write<'a> {
+    /// Reads one of those that [`Effects`] end with.
+    ///
+    /// # Errors
+    /// If it is none that a client may send.
+    pub fn decode(r: &mut Reader<'a>) -> Result<Write<'a>, DecodeError> {
+        let (oref, len, flags) = (oref(r)?, r.u16()? as usize, r.u16()?);
+        let sized = (crate::record::OBJECT_BYTES_MIN..=crate::page::OBJECT_BYTES_MAX).contains(&len);
+        if !sized || len % 4 != 0 || flags > WRITE_NEW {
+            return Err(DecodeError::BadField("write"));
+        }
+        let object = r.take(len)?;
+        if object[2] != 0 || object[3] != 0 {
+            return Err(DecodeError::BadField("object header"));
+        }
+        Ok(Write { oref, new: flags == WRITE_NEW, object })
+    }
+}
+
 impl<'a> Effects<'a> {
+    /// The base and how many references were read, which is what effects begin with.
+    ///
+    /// # Errors
+    /// If there cannot be so many.
+    pub fn decode_head(r: &mut Reader<'a>) -> Result<(Stamp, usize), DecodeError> {
+        Ok((Stamp(r.u64()?), r.count(4, "reads")?))
+    }
+
+    /// A reference that was read.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn decode_read(r: &mut Reader<'a>) -> Result<Oref, DecodeError> {
+        oref(r)
+    }
+
+    /// How many writes follow, behind the last reference that was read.
+    ///
+    /// # Errors
+    /// If there cannot be so many.
+    pub fn decode_count(r: &mut Reader<'a>) -> Result<usize, DecodeError> {
+        r.count(WRITE_HEAD_BYTES, "writes")
+    }
+
     /// Appends them.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u64(self.base.0);
@@ -344,22 +387,10 @@ impl<'a> Effects<'a> {
     /// Reads them.
     pub fn decode(bytes: &'a [u8]) -> Result<Effects<'a>, DecodeError> {
         let mut r = Reader::new(bytes);
-        let base = Stamp(r.u64()?);
-        let reads = (0..r.count(4, "reads")?).map(|_| oref(&mut r)).collect::<Result<_, _>>()?;
-        let writes = (0..r.count(WRITE_HEAD_BYTES, "writes")?)
-            .map(|_| {
-                let (oref, len, flags) = (oref(&mut r)?, r.u16()? as usize, r.u16()?);
-                let sized = (crate::record::OBJECT_BYTES_MIN..=crate::page::OBJECT_BYTES_MAX).contains(&len);
-                if !sized || len % 4 != 0 || flags > WRITE_NEW {
-                    return Err(DecodeError::BadField("write"));
-                }
-                let object = r.take(len)?;
-                if object[2] != 0 || object[3] != 0 {
-                    return Err(DecodeError::BadField("object header"));
-                }
-                Ok(Write { oref, new: flags == WRITE_NEW, object })
-            })
-            .collect::<Result<_, _>>()?;
+        let (base, reads) = Effects::decode_head(&mut r)?;
+        let reads = (0..reads).map(|_| Effects::decode_read(&mut r)).collect::<Result<_, _>>()?;
+        let writes = Effects::decode_count(&mut r)?;
+        let writes = (0..writes).map(|_| Write::decode(&mut r)).collect::<Result<_, _>>()?;
         r.end()?;
         Ok(Effects { base, reads, writes })
     }
