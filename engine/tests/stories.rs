@@ -754,3 +754,25 @@ fn the_catalogue_is_asked_for_again_if_the_first_question_was_lost() {
     w.lock().patience = 1_000;
     assert_eq!(w.run(1, |tx| Ok(tx.get(other)?.word())), Ok(7));
 }
+
+#[test]
+fn a_transaction_that_reads_more_pages_than_a_client_may_have_is_told_so() {
+    let w = World::new(1, 2, ServerConfig { subscriptions_max: 8, ..ServerConfig::default() });
+    // Two a page.
+    let all = many(&w, 0, 60, 3_500);
+    let other = make(&w, 0, "other", 0);
+    let read = |n: usize| {
+        w.run(1, |tx| {
+            all[..n].iter().try_fold(0, |sum, r| {
+                let sum = sum + tx.get(*r)?.count();
+                // What others do meanwhile has nothing to do with it.
+                w.run(0, |tx| set(tx, other, sum))?;
+                Ok(sum)
+            })
+        })
+    };
+    let read_all = read(60);
+    let Err(Error::Full(why)) = &read_all else { panic!("{read_all:?}") };
+    assert!(why.contains("subscriptions_max") && why.contains("read less"), "{why}");
+    assert_eq!(read(6), Ok(15));
+}

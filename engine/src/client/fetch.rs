@@ -16,7 +16,7 @@ use super::Client;
 use crate::error::Error;
 use crate::limits;
 use crate::mutant::{self, Rule, dropped};
-use crate::table::Map;
+use crate::table::{Map, Set};
 
 /// Fetches and subscriptions of a client.
 #[derive(Default)]
@@ -31,6 +31,8 @@ pub(super) struct Fetches {
     /// How the last fetch of a page failed.
     failed: Map<PageId, (u32, Error)>,
     dropped: Vec<PageId>,
+    /// Pages that the server asked back and that were not fetched since.
+    given_back: Set<PageId>,
 }
 
 struct Subscribed {
@@ -54,6 +56,9 @@ struct Outstanding {
 /// Failures that are remembered for whoever waits; each is looked at at once or asked for again.
 const FAILED_MAX: usize = 1_024;
 
+/// Pages given back that are remembered, to tell a transaction that reads too much from one that was unlucky.
+const GIVEN_BACK_MAX: usize = 4_096;
+
 impl Subscribed {
     fn change(&mut self, slot: u16) {
         self.changed.get_or_insert_default()[slot as usize / 64] |= 1 << (slot % 64);
@@ -69,6 +74,19 @@ impl Fetches {
         let mut all: Vec<_> = self.subscribed.iter().map(|(p, s)| (*p, s.fetch)).collect();
         all.sort_unstable();
         all
+    }
+
+    pub(super) fn subscribed_count(&self) -> usize {
+        self.subscribed.len()
+    }
+
+    pub(super) fn has_given_back_none(&self) -> bool {
+        self.given_back.is_empty()
+    }
+
+    /// Whether the server asked the page back.
+    pub(super) fn has_given_back(&self, page: PageId) -> bool {
+        self.given_back.contains(&page)
     }
 
     pub(super) fn is_subscribed(&self, page: PageId) -> bool {
@@ -92,6 +110,7 @@ impl Fetches {
     /// The server has forgotten the subscriptions.
     pub(super) fn forget(&mut self) {
         self.subscribed.clear();
+        self.given_back.clear();
         self.empty.clear();
     }
 
@@ -172,6 +191,10 @@ impl Fetches {
             Some(s) if s.fetch > fetch => false,
             _ => {
                 self.subscribed.remove(&page);
+                if self.given_back.len() >= GIVEN_BACK_MAX {
+                    self.given_back.clear();
+                }
+                self.given_back.insert(page);
                 true
             }
         }
@@ -235,6 +258,7 @@ impl Client {
         stale.dedup();
         let mut subscribed = Subscribed { fetch: o.fetch, empty: bytes.is_empty(), changed: None };
         stale.iter().for_each(|slot| subscribed.change(*slot));
+        self.fetches.given_back.remove(&page);
         self.fetches.subscribed.insert(page, subscribed);
         if bytes.is_empty() {
             self.found_empty(page);

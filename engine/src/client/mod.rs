@@ -18,7 +18,7 @@ mod stream;
 
 use tercel_heap::{Reader, Scope, Writer};
 use tercel_wire::frame::{self, Deframer, Header, Kind};
-use tercel_wire::id::{ClientId, Epoch, Oref, SpaceId, Stamp};
+use tercel_wire::id::{ClientId, Epoch, Oref, PageId, SpaceId, Stamp};
 
 use crate::error::Error;
 use crate::limits;
@@ -260,8 +260,27 @@ impl Client {
                 "the client's cache: a transaction read more than it can remember: give it more memory"
                     .into(),
             )),
+            Err(_) if self.reads_too_many(scope) => Err(Error::Full(
+                "the pages that the server lets one client have: a transaction read more: read less in one, or give the \
+                 server larger `subscriptions_max`"
+                    .into(),
+            )),
             Err(_) => Err(Error::Conflict),
         }
+    }
+
+    /// Whether a page that the transaction read was asked back by the server, and it had read about as many as this client
+    /// may have: then running it again would end no better.
+    fn reads_too_many(&mut self, scope: &Scope) -> bool {
+        if self.fetches.has_given_back_none() {
+            return false;
+        }
+        let mut read = Vec::new();
+        self.writer.read_set(scope, &mut read);
+        let mut pages: Vec<PageId> = read.iter().map(|oref| oref.page()).collect();
+        pages.dedup();
+        pages.iter().any(|page| self.fetches.has_given_back(*page))
+            && pages.len() >= self.fetches.subscribed_count() / 4 * 3
     }
 
     /// The base of a commit: what its transaction read is of this state.

@@ -43,6 +43,9 @@ pub struct ServerConfig {
     /// quarter commits wait for that. Smaller means more page writes and a shorter recovery; at least some segments of
     /// 16 MiB are needed.
     pub log_bytes_max: u64,
+    /// Pages that one client may have cached; beyond it the server asks for pages back, and a transaction that reads more is
+    /// answered `Full`. Each costs some 50 bytes while a client has it.
+    pub subscriptions_max: usize,
     /// Microseconds for which the loop looks for events before it sleeps. Saves wake-ups and burns a core.
     pub spin_us: u64,
 }
@@ -58,6 +61,7 @@ impl ServerConfig {
             mob_bytes: machine.mob_bytes,
             cache_bytes: machine.cache_bytes,
             log_bytes_max: crate::disk::log::LogConfig::default().bytes_max,
+            subscriptions_max: machine.subscriptions_max,
             spin_us: 0,
         }
     }

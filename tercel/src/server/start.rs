@@ -85,6 +85,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
         mob_bytes: config.mob_bytes,
         cache_bytes: config.cache_bytes,
         epoch_first: dir.space().epoch_first,
+        subscriptions_max: config.subscriptions_max,
         ..MachineConfig::default()
     };
     // Any page may be in the store after a crash, so every one is looked for there before it counts as new.
