@@ -9,8 +9,9 @@ use tercel_engine::time::Now;
 use tercel_events::{Backend, Event, EventQueue, Handle, Kind, SendError, Token};
 use tercel_wire::frame::{Deframer, FrameError};
 use tercel_wire::id::Stamp;
-use tercel_wire::log::{Chain, Kind as LogKind, encode_record};
+use tercel_wire::log::Chain;
 
+use super::records::Records;
 use super::store::Store;
 use super::turns::{SLICE, Slice, TURN, Turns, read_some, split_some};
 use super::{Post, ServerError};
@@ -36,10 +37,8 @@ pub(super) struct Loop {
     queue: EventQueue<Post>,
     machine: Machine,
     log: LogThread,
-    chain: Chain,
-    /// Records encoded and not yet taken by the log's thread.
-    records: Vec<u8>,
-    records_last: Stamp,
+    /// Not yet taken by the log's thread.
+    records: Records,
     store: Store,
     /// Keeps the directory locked.
     _dir: DataDir,
@@ -77,9 +76,7 @@ impl Loop {
             queue,
             machine,
             log,
-            chain,
-            records: Vec::new(),
-            records_last: Stamp::ZERO,
+            records: Records::new(chain),
             store,
             _dir: dir,
             conns: HashMap::new(),
@@ -117,7 +114,8 @@ impl Loop {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
             };
-            let deadline = if self.turns.is_empty() { deadline } else { Some(self.begun) };
+            let is_busy = !self.turns.is_empty() || self.records.wants();
+            let deadline = if is_busy { Some(self.begun) } else { deadline };
             let events = self.queue.get_next_events(&mut batch, BATCH_MAX, deadline)?;
             let ordered = self.machine.stats().ordered;
             let now = self.now();
@@ -302,6 +300,9 @@ impl Loop {
     /// Does what was decided. `all_wait` says that whoever was heard waits for the log.
     fn perform(&mut self, all_wait: bool) {
         self.perform_all();
+        if let Err(why) = self.records.go_on() {
+            self.failed = Some(why);
+        }
         if self.hand_over(all_wait) {
             self.perform_all();
             self.hand_over(false);
@@ -323,7 +324,7 @@ impl Loop {
         match effect {
             Effect::Send(conn, bytes) => self.send(conn, bytes),
             Effect::Close(conn) => self.close(conn),
-            Effect::Log { stamp, kind, payload } => self.record(stamp, kind, &payload),
+            Effect::Log { stamp, kind, payload } => self.record(stamp, kind, payload),
             Effect::Read(page) => self.store.read(page),
             Effect::Install { pages, checkpoint } => self.store.install(pages, checkpoint),
             Effect::Pin(pin) => self.store.pin(pin),
@@ -352,13 +353,13 @@ impl Loop {
         }
     }
 
-    fn record(&mut self, stamp: Stamp, kind: u8, payload: &[u8]) {
-        let encoded = LogKind::new(kind)
-            .map(|kind| encode_record(&mut self.records, &mut self.chain, kind, stamp, payload));
-        match encoded {
-            Some(Ok(())) => self.records_last = stamp,
-            Some(Err(e)) => self.failed = Some(e.to_string()),
-            None => self.failed = Some("an entry of the log has no kind".into()),
+    fn record(&mut self, stamp: Stamp, kind: u8, payload: Vec<u8>) {
+        if Records::is_large(&payload) {
+            // Who was ordered before need not wait for it.
+            self.hand_over(false);
+        }
+        if let Err(why) = self.records.add(stamp, kind, payload) {
+            self.failed = Some(why);
         }
     }
 
@@ -367,12 +368,9 @@ impl Loop {
     /// here and now where the log thinks that quicker: nobody else waits, and all who come meanwhile share the next sync.
     /// Says whether that was done.
     fn hand_over(&mut self, all_wait: bool) -> bool {
-        if self.records.is_empty() {
-            return false;
-        }
-        let mut records = std::mem::replace(&mut self.records, self.log.buffer());
+        let Some((mut records, last)) = self.records.take(|| self.log.buffer()) else { return false };
         if all_wait {
-            records = match self.log.commit_here(records, self.records_last) {
+            records = match self.log.commit_here(records, last) {
                 Ok(LogDone::Synced { last_stamp }) => {
                     let now = self.now();
                     self.posted(now, Post::Synced(last_stamp));
@@ -385,8 +383,8 @@ impl Loop {
                 Err(records) => records,
             };
         }
-        if let Err(back) = self.log.submit(records, self.records_last) {
-            self.records = back;
+        if let Err(back) = self.log.submit(records, last) {
+            self.records.put_back(back);
         }
         false
     }
