@@ -1,11 +1,14 @@
 //! Commits: arrived in parts, judged, placed, ordered; and operations whose answer did not arrive.
 
+use std::borrow::Cow;
+
 use tercel_wire::class::FORWARD;
-use tercel_wire::id::{OpId, Oref, PageId};
-use tercel_wire::message::{Commit, Effects as TxEffects, Limit, Outcome, Part, Reason};
+use tercel_wire::id::{ClientId, OpId, Oref, PageId};
+use tercel_wire::message::{Commit, Effects as TxEffects, Limit, Outcome, Part, Reason, Write};
 use tercel_wire::page::class_of;
 use tercel_wire::record::HEADER_BYTES;
 
+use super::large::is_large;
 use super::reads::Waiter;
 use super::session::Staged;
 use super::{Conn, Effects, LogRoom, Server};
@@ -25,38 +28,39 @@ pub(super) struct Parked {
 }
 
 impl Server {
-    /// Takes a piece of a transaction. One that is out of order or beyond a bound is dropped with those before it: the
-    /// commit that follows finds them missing and is answered then.
+    /// Takes a piece of a transaction. With one that is out of order or beyond a bound all of it is let go: the commit that
+    /// follows is told why.
     pub(super) fn part(&mut self, conn: Conn, part: Part<'_>) {
         let Some(session) = self.sessions.get_mut(&conn) else { return };
-        let staged = session.staged.entry(part.op.slot).or_insert(Staged {
-            seq: part.op.seq,
-            parts: 0,
-            bytes: vec![],
-        });
+        let fresh = || Staged { seq: part.op.seq, parts: 0, bytes: Vec::new(), refused: None };
+        let staged = session.staged.entry(part.op.slot).or_insert_with(fresh);
         let before = staged.bytes.len();
         if staged.seq != part.op.seq {
-            *staged = Staged { seq: part.op.seq, parts: 0, bytes: Vec::new() };
+            *staged = fresh();
         }
         let others = session.staged_bytes - before;
-        let all = self.staged_bytes - before + staged.bytes.len() + part.bytes.len();
-        let fits = others + staged.bytes.len() + part.bytes.len() <= limits::TRANSACTION_BYTES_MAX
-            && all <= limits::STAGED_BYTES_MAX;
-        let after = if part.index == staged.parts && fits {
+        let after = staged.bytes.len() + part.bytes.len();
+        let is_wrong = part.index != staged.parts || others + after > limits::TRANSACTION_BYTES_MAX;
+        let is_much = self.staged_bytes - before + after > limits::STAGED_BYTES_MAX;
+        staged.refused = staged.refused.or(match (is_wrong, is_much) {
+            (true, _) => Some(Limit::Transaction),
+            (false, true) => Some(Limit::Buffer),
+            (false, false) => None,
+        });
+        if staged.refused.is_some() {
+            staged.bytes = Vec::new();
+        } else {
             staged.parts += 1;
             staged.bytes.extend_from_slice(part.bytes);
-            staged.bytes.len()
-        } else {
-            session.staged.remove(&part.op.slot);
-            0
-        };
+        }
+        let after = staged.bytes.len();
         session.staged_bytes = others + after;
         self.staged_bytes = self.staged_bytes - before + after;
     }
 
     pub(super) fn commit_arrived(&mut self, conn: Conn, call: u64, commit: Commit<'_>, out: &mut Effects) {
         if commit.parts == 0 {
-            return self.commit(conn, call, commit.op, commit.bytes, out);
+            return self.commit(conn, call, commit.op, commit.bytes.into(), out);
         }
         let Some(session) = self.sessions.get_mut(&conn) else { return };
         let Some(staged) = session.staged.remove(&commit.op.slot) else {
@@ -64,8 +68,9 @@ impl Server {
         };
         session.staged_bytes -= staged.bytes.len();
         self.staged_bytes -= staged.bytes.len();
-        if staged.seq != commit.op.seq || staged.parts != commit.parts {
-            return self.not_executed(conn, call, commit.op, Outcome::Full(Limit::Transaction), out);
+        if staged.seq != commit.op.seq || staged.refused.is_some() || staged.parts != commit.parts {
+            let limit = staged.refused.unwrap_or(Limit::Transaction);
+            return self.not_executed(conn, call, commit.op, Outcome::Full(limit), out);
         }
         let mut bytes = staged.bytes;
         bytes.extend_from_slice(commit.bytes);
@@ -77,21 +82,17 @@ impl Server {
             effects.encode(&mut part);
             bytes = part;
         }
-        self.commit(conn, call, commit.op, &bytes, out);
+        self.commit(conn, call, commit.op, bytes.into(), out);
     }
 
     /// Executes an operation at most once.
-    fn commit(&mut self, conn: Conn, call: u64, op: OpId, bytes: &[u8], out: &mut Effects) {
+    fn commit(&mut self, conn: Conn, call: u64, op: OpId, bytes: Cow<'_, [u8]>, out: &mut Effects) {
         if self.sessions.get(&conn).and_then(|s| s.client) != Some(op.client) {
             return self.verdict(conn, call, op, Outcome::Invalid(Oref::NULL), out);
         }
         if self.answer_past(conn, call, op, out) {
             return;
         }
-        let effects = match TxEffects::decode(bytes) {
-            Ok(effects) => effects,
-            Err(e) => return self.expel(conn, format!("a commit: {e}"), out),
-        };
         if self.disk_full {
             return self.not_executed(conn, call, op, Outcome::Full(Limit::Disk), out);
         }
@@ -103,14 +104,18 @@ impl Server {
         if log_full || self.mob.bytes() + bytes.len() > self.config.mob_bytes {
             return self.stall(conn, call, op, bytes, out);
         }
-        let judged = self.state.certify(&effects).or_else(|outcome| match outcome {
-            Outcome::Conflict(oref) if dropped(Rule::InFlightNotCertified) => {
-                let in_flight = self.flights.iter().any(|f| f.changed.contains(&oref));
-                if in_flight { Ok(()) } else { Err(outcome) }
-            }
-            other => Err(other),
-        });
-        if let Err(outcome) = judged {
+        let is_large = is_large(bytes.len());
+        if self.large_locks() || is_large && self.large.is_some() {
+            return self.wait_behind(conn, call, op, bytes, out);
+        }
+        if is_large {
+            return self.begin_large(conn, call, op, bytes.into_owned());
+        }
+        let effects = match TxEffects::decode(&bytes) {
+            Ok(effects) => effects,
+            Err(e) => return self.expel(conn, format!("a commit: {e}"), out),
+        };
+        if let Err(outcome) = self.judge(&effects) {
             self.stats.conflicts += 1;
             return self.not_executed(conn, call, op, outcome, out);
         }
@@ -125,17 +130,33 @@ impl Server {
             Ok(placements) => placements,
             Err(outcome) => return self.not_executed(conn, call, op, outcome, out),
         };
-        if let Some(victim) = self.state.victim(op.client) {
-            self.order(&Entry::Evict(victim), None, out);
-            if let Some(conn) = self.clients.get(&victim).copied() {
-                self.forget(conn, out);
-            }
-        }
+        self.evict_for(op.client, out);
         self.stats.commits += 1;
         self.stats.forwards += placements.len() as u64;
         let stamp = self.order(&Entry::Commit(Logged { op, effects, placements }), Some(op), out);
         if dropped(Rule::ReplyUnsynced) {
             self.verdict(conn, call, op, Outcome::Committed(stamp), out);
+        }
+    }
+
+    /// Whether the transaction may commit after everything ordered so far.
+    pub(super) fn judge(&self, effects: &TxEffects<'_>) -> Result<(), Outcome> {
+        self.state.certify(effects).or_else(|outcome| match outcome {
+            Outcome::Conflict(oref) if dropped(Rule::InFlightNotCertified) => {
+                let in_flight = self.flights.iter().any(|f| f.changed.contains(&oref));
+                if in_flight { Ok(()) } else { Err(outcome) }
+            }
+            other => Err(other),
+        })
+    }
+
+    /// Makes room for a client among those whose answers are kept.
+    pub(super) fn evict_for(&mut self, client: ClientId, out: &mut Effects) {
+        if let Some(victim) = self.state.victim(client) {
+            self.order(&Entry::Evict(victim), None, out);
+            if let Some(conn) = self.clients.get(&victim).copied() {
+                self.forget(conn, out);
+            }
         }
     }
 
@@ -157,7 +178,14 @@ impl Server {
     }
 
     /// Answers that an operation is not executed, which spends its id: no later copy of the request will execute.
-    fn not_executed(&mut self, conn: Conn, call: u64, op: OpId, outcome: Outcome, out: &mut Effects) {
+    pub(super) fn not_executed(
+        &mut self,
+        conn: Conn,
+        call: u64,
+        op: OpId,
+        outcome: Outcome,
+        out: &mut Effects,
+    ) {
         let clients = &self.clients;
         self.spent.spend(op, |client| clients.contains_key(&client));
         self.verdict(conn, call, op, outcome, out);
@@ -172,6 +200,7 @@ impl Server {
                 return self.verdict(conn, call, op, Outcome::NotExecuted, out);
             }
             self.drop_parked(|p| p.op == op);
+            self.drop_large(|l| l.op == op);
             self.not_executed(conn, call, op, Outcome::NotExecuted, out);
         }
     }
@@ -207,7 +236,7 @@ impl Server {
         conn: Conn,
         call: u64,
         op: OpId,
-        bytes: &[u8],
+        bytes: Cow<'_, [u8]>,
         missing: Vec<PageId>,
         out: &mut Effects,
     ) {
@@ -220,15 +249,23 @@ impl Server {
     }
 
     /// Keeps a commit until modified objects are installed and there is room for more, of them or of the log.
-    fn stall(&mut self, conn: Conn, call: u64, op: OpId, bytes: &[u8], out: &mut Effects) {
+    fn stall(&mut self, conn: Conn, call: u64, op: OpId, bytes: Cow<'_, [u8]>, out: &mut Effects) {
         match self.hold(conn, call, op, bytes, 1) {
             Some(id) => self.stalled.push(id),
             None => self.not_executed(conn, call, op, Outcome::Full(Limit::Buffer), out),
         }
     }
 
+    /// Keeps a commit until the large one that is worked on is ordered.
+    fn wait_behind(&mut self, conn: Conn, call: u64, op: OpId, bytes: Cow<'_, [u8]>, out: &mut Effects) {
+        match self.hold(conn, call, op, bytes, 1) {
+            Some(id) => self.behind.push(id),
+            None => self.not_executed(conn, call, op, Outcome::Full(Limit::Buffer), out),
+        }
+    }
+
     /// Takes a commit among the parked; none if there are too many.
-    fn hold(&mut self, conn: Conn, call: u64, op: OpId, bytes: &[u8], missing: usize) -> Option<u64> {
+    fn hold(&mut self, conn: Conn, call: u64, op: OpId, bytes: Cow<'_, [u8]>, missing: usize) -> Option<u64> {
         let session = self.sessions.get_mut(&conn)?;
         if session.pending >= limits::CREDIT as usize
             || self.parked_bytes + bytes.len() > self.config.mob_bytes / 2 && !self.parked.is_empty()
@@ -238,7 +275,7 @@ impl Server {
         session.pending += 1;
         self.parked_bytes += bytes.len();
         self.parked_last += 1;
-        self.parked.insert(self.parked_last, Parked { conn, call, op, bytes: bytes.to_vec(), missing });
+        self.parked.insert(self.parked_last, Parked { conn, call, op, bytes: bytes.into_owned(), missing });
         Some(self.parked_last)
     }
 
@@ -272,7 +309,7 @@ impl Server {
         if parked.missing == 0
             && let Some(p) = self.release(id)
         {
-            self.commit(p.conn, p.call, p.op, &p.bytes, out);
+            self.commit(p.conn, p.call, p.op, p.bytes.into(), out);
         }
     }
 
@@ -289,12 +326,15 @@ impl Server {
         if let Some(twice) = sorted.windows(2).find(|w| w[0] == w[1]) {
             return Err(Outcome::Invalid(twice[0]));
         }
-        for w in &effects.writes {
-            // A forward is the server's to write.
-            let class = Some(class_of(w.object)).filter(|c| *c != FORWARD);
-            let layout = class.and_then(|c| self.state.class(c)).ok_or(Outcome::Invalid(w.oref))?;
-            layout.check(&w.object[HEADER_BYTES..]).map_err(|_| Outcome::Invalid(w.oref))?;
-        }
+        effects.writes.iter().try_for_each(|w| self.check_object(w))?;
         self.place(conn, effects)
+    }
+
+    /// Checks an object against its class.
+    pub(super) fn check_object(&self, w: &Write<'_>) -> Result<(), Outcome> {
+        // A forward is the server's to write.
+        let class = Some(class_of(w.object)).filter(|c| *c != FORWARD);
+        let layout = class.and_then(|c| self.state.class(c)).ok_or(Outcome::Invalid(w.oref))?;
+        layout.check(&w.object[HEADER_BYTES..]).map_err(|_| Outcome::Invalid(w.oref))
     }
 }

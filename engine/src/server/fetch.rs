@@ -98,6 +98,7 @@ impl Server {
                 }
                 (Waiter::Commit(_, parked), None) => self.unpark(parked, out),
                 (Waiter::Commit(_, parked), Some(e)) => self.fail_parked(parked, e, out),
+                (Waiter::Large(_, id), failed) => self.large_read(id, failed.as_deref(), out),
                 (Waiter::Install, None) => self.install_read(out),
                 // A damaged page that must be rewritten cannot be: stopping keeps the log, which has the new objects.
                 (Waiter::Install, Some(e)) => out.push(Effect::Stop(e.clone())),

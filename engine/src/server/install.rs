@@ -26,10 +26,11 @@ pub(super) struct Installing {
     waiting: Option<Checkpoint>,
 }
 
-/// Pages of a batch: 4 MB, some tens of milliseconds of a store's work. All of it must find room in the page cache.
-const BATCH_PAGES: usize = 512;
+/// Pages of a batch: a megabyte, some milliseconds of a store's work, and one of the loop's, which brings them up to date.
+/// All of it must find room in the page cache.
+const BATCH_PAGES: usize = 128;
 
-/// Batches between two checkpoints: the ordered state has some megabytes, so it goes with every 16th batch of 4 MB.
+/// Batches between two checkpoints: the ordered state has some megabytes, so it goes with every 16th batch of one.
 const BATCHES_PER_CHECKPOINT: usize = 16;
 
 /// Entries that recovery would replay before modifications are installed however few there are: a second or two.
@@ -41,6 +42,10 @@ const SPARED_SHARE: u64 = 4;
 impl Server {
     /// Starts a batch if there is reason to and none is under way.
     pub(super) fn maybe_install(&mut self, out: &mut Effects) {
+        // A checkpoint of half a transaction would lose the other half.
+        if self.large_applies().is_some() {
+            return;
+        }
         match &self.installing {
             Some(i) if i.missing == 0 && i.sent.is_none() => return self.send_install(out),
             Some(_) => return,
@@ -75,7 +80,7 @@ impl Server {
 
     /// Installs everything that is visible, batch after batch, ending with a checkpoint: for a clean stop.
     pub fn flush(&mut self, out: &mut Effects) {
-        if self.installing.is_none() && !self.is_flushed() {
+        if self.installing.is_none() && !self.is_flushed() && self.large_applies().is_none() {
             self.installs_since_checkpoint = BATCHES_PER_CHECKPOINT;
             self.start_install(out);
             self.ask_reads(out);

@@ -11,6 +11,7 @@ mod backup;
 mod commit;
 mod fetch;
 mod install;
+mod large;
 mod place;
 mod reads;
 mod recover;
@@ -38,6 +39,7 @@ use crate::time::Now;
 use backup::Backup;
 use commit::Parked;
 use install::Installing;
+use large::Large;
 use reads::Reads;
 use session::{Defining, Leasing, Session};
 use spent::Spent;
@@ -265,6 +267,13 @@ pub struct Server {
     parked_last: u64,
     /// Those of the parked that wait for room in the buffer of modified objects.
     stalled: Vec<u64>,
+    /// The large transaction that is worked on.
+    large: Option<Box<Large>>,
+    /// Those of the parked that wait for it, and whether they are to be tried again.
+    behind: Vec<u64>,
+    behind_due: bool,
+    /// Visible changes below which hidden versions must still be dropped, and how far that is.
+    settling: VecDeque<(Arc<[Oref]>, usize)>,
     /// Bytes of transactions that are arriving in parts, of all sessions.
     staged_bytes: usize,
     lease_next: u32,
@@ -309,8 +318,15 @@ impl Server {
             Input::PinnedRead(pin, result) => self.pinned_read(pin, result, out),
             Input::DiskFull(full) => self.disk_full = full,
             Input::LogRoom(room) => self.log_has(room, out),
-            Input::Time => self.tick(out),
+            Input::Time => {
+                if now >= self.ticked.plus_us(limits::HEARTBEAT_US) {
+                    self.tick(out);
+                }
+                self.go_on_large(out);
+                self.settle();
+            }
         }
+        self.go_on_behind(out);
         self.drive_backup(out);
         self.maybe_install(out);
         self.ask_reads(out);
@@ -318,6 +334,10 @@ impl Server {
 
     /// When it next wants to hear of the time.
     pub fn deadline(&self) -> Option<Now> {
+        // Work in slices goes on as soon as others have been heard.
+        if self.large_wants() || !self.settling.is_empty() {
+            return Some(self.now);
+        }
         (!self.sessions.is_empty()).then(|| self.ticked.plus_us(limits::HEARTBEAT_US))
     }
 

@@ -3,7 +3,7 @@
 //! Placing sees everything ordered, visible or not, so two commits in flight never count on the same free bytes.
 
 use tercel_wire::id::{Oref, PageId, SLOTS_MAX};
-use tercel_wire::message::{Effects as TxEffects, Limit, Outcome};
+use tercel_wire::message::{Effects as TxEffects, Limit, Outcome, Write};
 use tercel_wire::page::{PAGE_BYTES, PAGE_HEADER_BYTES, Page, SLOT_BYTES, class_of};
 use tercel_wire::record::OBJECT_BYTES_MIN;
 
@@ -66,6 +66,38 @@ pub(super) struct Overflow {
 /// Free bytes of the pages that a commit writes to, as they are used up.
 type Rooms = Map<PageId, isize>;
 
+/// What placing a transaction has found out, and decided.
+#[derive(Default)]
+pub(super) struct Placing {
+    leases: Map<PageId, Lease>,
+    rooms: Rooms,
+    placements: Vec<(u32, Oref)>,
+    overflow_before: Option<Overflow>,
+}
+
+impl Placing {
+    /// Nothing yet; `overflow` is as it was before.
+    pub(super) fn new(overflow: Option<Overflow>) -> Placing {
+        Placing { overflow_before: overflow, ..Placing::default() }
+    }
+
+    /// By index, the writes that go elsewhere.
+    pub(super) fn placements(&self) -> &[(u32, Oref)] {
+        &self.placements
+    }
+
+    /// What must be restored if nothing comes of it.
+    pub(super) fn overflow_before(&self) -> Option<Overflow> {
+        self.overflow_before
+    }
+
+    /// Whether the new objects find room, once all of them were expected. Another transaction of the client may have
+    /// grown into the room of these before they were seen: run again, in other places.
+    pub(super) fn fits(&self) -> Result<(), Outcome> {
+        if self.leases.values().all(|l| l.fits(0)) { Ok(()) } else { Err(Outcome::NotExecuted) }
+    }
+}
+
 /// Bytes of a forward, which are no more than those of any object.
 const FORWARD_BYTES: usize = 8;
 const _: () = assert!(FORWARD_BYTES <= OBJECT_BYTES_MIN);
@@ -111,27 +143,48 @@ impl Server {
 
     /// Finds a place for every write: by index, those that go elsewhere. A refusal leaves no trace.
     pub(super) fn place(&mut self, conn: Conn, effects: &TxEffects<'_>) -> Result<Vec<(u32, Oref)>, Outcome> {
-        let overflow_before = self.overflow;
-        let placed = self.try_place(conn, effects);
+        let mut placing = Placing::new(self.overflow);
+        let placed = self.try_place(conn, effects, &mut placing);
         if placed.is_err() {
-            self.overflow = overflow_before;
+            self.overflow = placing.overflow_before;
         }
-        placed
+        placed.map(|()| placing.placements)
     }
 
-    fn try_place(&mut self, conn: Conn, effects: &TxEffects<'_>) -> Result<Vec<(u32, Oref)>, Outcome> {
-        let mut leases = self.expect_new(conn, effects)?;
-        let mut placements = Vec::new();
-        let mut rooms = Rooms::default();
-        for (i, w) in effects.writes.iter().enumerate() {
-            let to = match leases.get_mut(&w.oref.page()).filter(|_| w.new) {
-                Some(lease) => self.place_new(w.oref, w.object, lease, &mut rooms)?,
-                None => self.place_one(w.oref, w.object, &mut rooms)?,
+    fn try_place(
+        &mut self,
+        conn: Conn,
+        effects: &TxEffects<'_>,
+        placing: &mut Placing,
+    ) -> Result<(), Outcome> {
+        self.expect_some(conn, &effects.writes, placing)?;
+        placing.fits()?;
+        self.place_some(&effects.writes, 0, placing)?;
+        self.keep_leases(conn, placing);
+        Ok(())
+    }
+
+    /// Places writes that were expected, the first of which has this index.
+    pub(super) fn place_some(
+        &mut self,
+        writes: &[Write<'_>],
+        first: usize,
+        placing: &mut Placing,
+    ) -> Result<(), Outcome> {
+        for (i, w) in writes.iter().enumerate() {
+            let to = match placing.leases.get_mut(&w.oref.page()).filter(|_| w.new) {
+                Some(lease) => self.place_new(w.oref, w.object, lease, &mut placing.rooms)?,
+                None => self.place_one(w.oref, w.object, &mut placing.rooms)?,
             };
-            placements.extend(to.map(|to| (i as u32, to)));
+            placing.placements.extend(to.map(|to| ((first + i) as u32, to)));
         }
+        Ok(())
+    }
+
+    /// The client's leased pages have what was placed in them.
+    pub(super) fn keep_leases(&mut self, conn: Conn, placing: &mut Placing) {
         if let Some(session) = self.sessions.get_mut(&conn) {
-            for (page, lease) in leases {
+            for (page, lease) in placing.leases.drain() {
                 if session.leases.get(&page).is_some_and(|before| before.made_count == 0) {
                     session.unused -= 1;
                     session.used += 1;
@@ -143,23 +196,24 @@ impl Server {
                 }
             }
         }
-        Ok(placements)
     }
 
-    /// The leases that new objects are made in, with all their slots seen.
-    fn expect_new(&self, conn: Conn, effects: &TxEffects<'_>) -> Result<Map<PageId, Lease>, Outcome> {
-        let mut leases: Map<PageId, Lease> = Map::default();
+    /// Takes the leases that new objects are made in, with their slots seen.
+    pub(super) fn expect_some(
+        &self,
+        conn: Conn,
+        writes: &[Write<'_>],
+        placing: &mut Placing,
+    ) -> Result<(), Outcome> {
         let session = self.sessions.get(&conn).ok_or(Outcome::NotExecuted)?;
-        for w in effects.writes.iter().filter(|w| w.new) {
+        for w in writes.iter().filter(|w| w.new) {
             let page = w.oref.page();
             let held = session.leases.get(&page).ok_or(Outcome::Invalid(w.oref))?;
-            if !leases.entry(page).or_insert_with(|| held.clone()).expect(w.oref.slot()) {
+            if !placing.leases.entry(page).or_insert_with(|| held.clone()).expect(w.oref.slot()) {
                 return Err(Outcome::Invalid(w.oref));
             }
         }
-        // Another transaction of the client may have grown into the room of these before they were seen: run again, in
-        // other places.
-        if leases.values().all(|l| l.fits(0)) { Ok(leases) } else { Err(Outcome::NotExecuted) }
+        Ok(())
     }
 
     /// Places a new object: where it was promised a place if it is not too large, else elsewhere.

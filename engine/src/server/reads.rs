@@ -31,6 +31,8 @@ pub(super) enum Waiter {
     Fetch(Conn, u64, Fetch),
     /// A commit that must know how much room there is.
     Commit(Conn, u64),
+    /// The large transaction of that number.
+    Large(Conn, u64),
     /// The installer.
     Install,
 }
@@ -64,7 +66,7 @@ pub(super) enum Done {
 impl Waiter {
     fn asker(&self) -> Asker {
         match self {
-            Waiter::Fetch(conn, ..) | Waiter::Commit(conn, _) => Some(*conn),
+            Waiter::Fetch(conn, ..) | Waiter::Commit(conn, _) | Waiter::Large(conn, _) => Some(*conn),
             Waiter::Install => None,
         }
     }

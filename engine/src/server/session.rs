@@ -6,7 +6,7 @@ use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{ClassId, ClientId, Epoch, PageId, SpaceId, Stamp};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::{
-    Classes, Commit, Fetch, Hello, Lease, Leased, Part, Reason, Resolve, Unsubscribe, Welcome,
+    Classes, Commit, Fetch, Hello, Lease, Leased, Limit, Part, Reason, Resolve, Unsubscribe, Welcome,
 };
 
 use super::{Conn, Effect, Effects, Server};
@@ -63,6 +63,8 @@ pub(super) struct Staged {
     pub seq: u32,
     pub parts: u32,
     pub bytes: Vec<u8>,
+    /// Why nothing more of it is taken; its commit will be told.
+    pub refused: Option<Limit>,
 }
 
 impl Server {
@@ -102,6 +104,7 @@ impl Server {
         }
         self.staged_bytes -= session.staged_bytes;
         self.drop_parked(|p| p.conn == conn);
+        self.drop_large(|l| l.conn == conn);
         self.reads.forget(conn);
         self.leasing.retain(|l| l.conn != conn);
         for defining in &mut self.defining {
@@ -398,7 +401,8 @@ impl Server {
                 "{{\"space\":\"{:016x}\",\"epoch\":{},\"visible\":{},\"pages\":{},\"sessions\":{},\"commits\":{},",
                 "\"conflicts\":{},\"fetches\":{},\"page_reads\":{},\"pages_installed\":{},\"invalidations\":{},",
                 "\"revocations\":{},\"forwards\":{},\"mob_bytes\":{},\"mob_pages\":{},\"accepts_paused\":{},",
-                "\"log_bytes\":{},\"replay_entries\":{},\"disk_full\":{},\"backup_stamp\":{},\"backup_bytes\":{}}}"
+                "\"log_bytes\":{},\"replay_entries\":{},\"disk_full\":{},\"staged_bytes\":{},\"backup_stamp\":{},",
+                "\"backup_bytes\":{}}}"
             ),
             self.space.0,
             self.state.epoch.0,
@@ -419,6 +423,7 @@ impl Server {
             self.host.log_bytes,
             (self.visible.0 + 1).saturating_sub(self.replay_from.0),
             self.host.disk_full,
+            self.staged_bytes,
             self.backup_stamp().map_or(0, |s| s.0),
             self.mob.bytes_aside(),
         )

@@ -14,7 +14,10 @@ impl Server {
     pub(super) fn deliver(&mut self, out: &mut Effects) {
         while let Some(delivery) = self.order.poll() {
             match delivery {
-                Delivery::Safe(stamp, Level::Disk) => self.show(stamp, out),
+                Delivery::Safe(stamp, Level::Disk) => {
+                    let upto = self.large_holds(stamp).unwrap_or(stamp);
+                    self.show(upto, out);
+                }
                 Delivery::Safe(..) | Delivery::Ordered(..) | Delivery::Lost(_) => {}
             }
         }
@@ -42,14 +45,17 @@ impl Server {
     }
 
     fn show_one(&mut self, flight: &Flight, told: &mut Vec<Conn>, out: &mut Effects) {
-        for oref in flight.changed.iter() {
-            self.images.changed(oref.page());
-            self.mob.settle(oref.page(), oref.slot(), self.visible);
-        }
         let owner = flight.op.and_then(|op| self.clients.get(&op.client)).copied();
         let mut hear: Vec<Conn> = Vec::new();
-        for oref in flight.changed.iter() {
-            hear.extend(self.directory.get(&oref.page()).into_iter().flatten());
+        // Objects of a page mostly stand together.
+        for of_page in flight.changed.chunk_by(|a, b| a.page() == b.page()) {
+            let page = of_page[0].page();
+            self.images.changed(page);
+            hear.extend(self.directory.get(&page).into_iter().flatten());
+        }
+        self.settling.push_back((flight.changed.clone(), 0));
+        if flight.changed.len() <= SETTLE_AT_ONCE && self.settling.len() == 1 {
+            self.settle();
         }
         hear.extend(owner);
         hear.sort_unstable();
@@ -65,18 +71,36 @@ impl Server {
         }
         for conn in hear {
             let Some(session) = self.sessions.get_mut(&conn) else { continue };
-            let orefs: Vec<_> = flight
-                .changed
-                .iter()
-                .filter(|o| session.subscribed.contains_key(&o.page()))
-                .copied()
-                .collect();
+            let mut orefs = Vec::new();
+            for of_page in flight.changed.chunk_by(|a, b| a.page() == b.page()) {
+                if session.subscribed.contains_key(&of_page[0].page()) {
+                    orefs.extend_from_slice(of_page);
+                }
+            }
             self.stats.invalidations += if owner == Some(conn) { 0 } else { orefs.len() as u64 };
             let own = flight.op.filter(|_| owner == Some(conn));
             session.changes.push(Change { stamp: flight.stamp, own, orefs });
             told.push(conn);
         }
         self.remember(flight);
+    }
+
+    /// Drops versions that visible ones hide, some of them.
+    pub(super) fn settle(&mut self) {
+        let mut left = SETTLE_AT_ONCE;
+        while left > 0
+            && let Some((changed, next)) = self.settling.front_mut()
+        {
+            let end = changed.len().min(*next + left);
+            left -= end - *next;
+            for oref in &changed[*next..end] {
+                self.mob.settle(oref.page(), oref.slot(), self.visible);
+            }
+            *next = end;
+            if end == changed.len() {
+                self.settling.pop_front();
+            }
+        }
     }
 
     /// Keeps the change for sessions that resume.
@@ -173,6 +197,9 @@ impl Server {
         }
     }
 }
+
+/// Objects whose hidden versions are dropped in one go: some hundred microseconds.
+const SETTLE_AT_ONCE: usize = 2_000;
 
 /// Takes as many changes off the front as a message holds, and says up to which stamp they are complete.
 fn cut(changes: &mut Vec<Change>, visible: Stamp) -> (Vec<Change>, Stamp) {

@@ -64,15 +64,7 @@ impl<'a> Entry<'a> {
             Entry::Genesis => {}
             Entry::Epoch(e) => out.put_u32(e.0),
             Entry::Commit(c) => {
-                out.put_u64(c.op.client.0);
-                out.put_u16(c.op.slot);
-                out.put_u32(c.op.seq);
-                out.put_u32(c.op.epoch.0);
-                out.put_u32(c.placements.len() as u32);
-                for (write, oref) in &c.placements {
-                    out.put_u32(*write);
-                    out.put_u32(oref.raw());
-                }
+                commit_head(c.op, &c.placements, &mut out);
                 c.effects.encode(&mut out);
             }
             Entry::Define(id, layout) => {
@@ -124,6 +116,19 @@ impl<'a> Entry<'a> {
         };
         r.end()?;
         Ok(entry)
+    }
+}
+
+/// Appends what an [`Entry::Commit`] begins with; the effects follow.
+pub fn commit_head(op: OpId, placements: &[(u32, Oref)], out: &mut Vec<u8>) {
+    out.put_u64(op.client.0);
+    out.put_u16(op.slot);
+    out.put_u32(op.seq);
+    out.put_u32(op.epoch.0);
+    out.put_u32(placements.len() as u32);
+    for (write, oref) in placements {
+        out.put_u32(*write);
+        out.put_u32(oref.raw());
     }
 }
 

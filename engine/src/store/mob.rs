@@ -182,19 +182,21 @@ impl Mob {
         let mut changed = Vec::with_capacity(c.effects.writes.len());
         let mut placements = c.placements.iter().peekable();
         for (i, w) in c.effects.writes.iter().enumerate() {
+            let to = placements.next_if(|(write, _)| *write as usize == i).map(|(_, to)| *to);
+            self.write(w.oref, to, stamp, w.object);
             changed.push(w.oref);
-            match placements.next_if(|(write, _)| *write as usize == i) {
-                None => self.put(w.oref, stamp, w.object.into()),
-                Some((_, to)) => {
-                    if !dropped(Rule::ForwardLost) {
-                        self.put(w.oref, stamp, forward(*to));
-                    }
-                    self.put(*to, stamp, w.object.into());
-                    changed.push(*to);
-                }
-            }
+            changed.extend(to);
         }
         changed
+    }
+
+    /// Takes in one write, and where it goes if that is another place.
+    pub fn write(&mut self, oref: Oref, to: Option<Oref>, stamp: Stamp, object: &[u8]) {
+        let Some(to) = to else { return self.put(oref, stamp, object.into()) };
+        if !dropped(Rule::ForwardLost) {
+            self.put(oref, stamp, forward(to));
+        }
+        self.put(to, stamp, object.into());
     }
 
     fn put(&mut self, oref: Oref, stamp: Stamp, object: Box<[u8]>) {

@@ -120,23 +120,18 @@ impl State {
 
     /// Applies the next entry.
     pub fn apply(&mut self, entry: &Entry<'_>) -> Stamp {
+        if let Entry::Commit(c) = entry {
+            let stamp = self.begin_commit(c.op);
+            c.effects.writes.iter().for_each(|w| self.wrote(w.oref, None, stamp));
+            c.placements.iter().for_each(|(_, to)| self.use_page(to.page()));
+            return stamp;
+        }
         self.stamp = self.stamp.next();
         let stamp = self.stamp;
         match entry {
             Entry::Genesis => self.last.insert(class::ROOT_HEAD, stamp),
             Entry::Epoch(epoch) => self.epoch = *epoch,
-            Entry::Commit(c) => {
-                for w in &c.effects.writes {
-                    self.use_page(w.oref.page());
-                    self.last.insert(w.oref, stamp);
-                }
-                for (_, oref) in &c.placements {
-                    self.use_page(oref.page());
-                }
-                let answers = self.clients.entry(c.op.client).or_default();
-                answers.slots.insert(c.op.slot, (c.op.seq, stamp));
-                answers.used = stamp;
-            }
+            Entry::Commit(_) => {}
             Entry::Lease(next) => self.next_page = self.next_page.max(*next),
             Entry::Define(id, layout) => {
                 let newest = self.newest.entry(layout.name().to_owned()).or_insert(*id);
@@ -157,6 +152,22 @@ impl State {
             }
         }
         stamp
+    }
+
+    /// Applies a transaction but for its writes, which follow, all of them, before anything is certified.
+    pub fn begin_commit(&mut self, op: OpId) -> Stamp {
+        self.stamp = self.stamp.next();
+        let answers = self.clients.entry(op.client).or_default();
+        answers.slots.insert(op.slot, (op.seq, self.stamp));
+        answers.used = self.stamp;
+        self.stamp
+    }
+
+    /// Applies a write of the transaction that began with `stamp`, and the place it went to if that is another.
+    pub fn wrote(&mut self, oref: Oref, to: Option<Oref>, stamp: Stamp) {
+        self.use_page(oref.page());
+        self.last.insert(oref, stamp);
+        to.into_iter().for_each(|to| self.use_page(to.page()));
     }
 
     fn use_page(&mut self, page: PageId) {
