@@ -18,9 +18,10 @@ pub struct Counter {
     pub padding: [u8; 48],
 }
 
-/// Clients that behave.
+/// Clients that behave: some read, some commit, so that who waits for the one is not late for the other.
 pub struct Others {
-    clients: Vec<Other>,
+    readers: Vec<Other>,
+    writers: Vec<Other>,
     pages: Vec<PageId>,
 }
 
@@ -54,23 +55,23 @@ impl Others {
             let counter = make().map_err(failed)?;
             Ok(Other { client, counter })
         };
-        Ok(Others { clients: (0..CLIENTS).map(one).collect::<Result<_, String>>()?, pages })
+        let some = || (0..CLIENTS).map(one).collect::<Result<Vec<_>, String>>();
+        Ok(Others { readers: some()?, writers: some()?, pages })
     }
 
     /// Works for a while: what each operation took.
     pub fn work(&self, time: Duration, seed: u64) -> Result<Times, String> {
         let begin = Instant::now();
         let results: Vec<Result<Times, String>> = std::thread::scope(|scope| {
-            let threads: Vec<_> = self
-                .clients
-                .iter()
-                .enumerate()
-                .map(|(i, other)| {
-                    let begin = begin + EVERY * i as u32 / CLIENTS as u32;
-                    let random = seed.wrapping_mul(0x9e37_79b9).wrapping_add(i as u64);
-                    scope.spawn(move || other.work(begin, time, &self.pages, random))
-                })
-                .collect();
+            let stagger = |every: Duration, i: usize| begin + every * i as u32 / CLIENTS as u32;
+            let readers = self.readers.iter().enumerate().map(|(i, reader)| {
+                let random = seed.wrapping_mul(0x9e37_79b9).wrapping_add(i as u64);
+                scope.spawn(move || reader.read(stagger(READ_EVERY, i), time, &self.pages, random))
+            });
+            let writers = self.writers.iter().enumerate();
+            let writers =
+                writers.map(|(i, writer)| scope.spawn(move || writer.write(stagger(WRITE_EVERY, i), time)));
+            let threads: Vec<_> = readers.chain(writers).collect();
             let panicked = |_| Err("a client panicked".to_string());
             threads.into_iter().map(|t| t.join().unwrap_or_else(panicked)).collect()
         });
@@ -85,34 +86,25 @@ impl Others {
 }
 
 impl Other {
-    fn work(&self, begin: Instant, time: Duration, pages: &[PageId], random: u64) -> Result<Times, String> {
-        let mut times = Times::default();
-        let (mut due, mut n, mut random) = (begin, 0u32, random | 1);
-        while due < begin + time {
-            let now = Instant::now();
-            if now < due {
-                std::thread::sleep(due - now);
+    /// Asks for pages, and reads what it has every third time.
+    fn read(&self, begin: Instant, time: Duration, pages: &[PageId], random: u64) -> Result<Times, String> {
+        let (mut n, mut random) = (0u32, random | 1);
+        let fetches = at_times(begin, time, READ_EVERY, || {
+            n += 1;
+            if n.is_multiple_of(3) {
+                self.client.run(|tx| Ok(tx.get(self.counter)?.value()))?;
+                return Ok(false);
             }
-            // Who slept until it was time begins now; who was still busy then is late.
-            let from = if now < due { Instant::now() } else { due };
-            match n % 4 {
-                0 => {
-                    self.commit().map_err(failed)?;
-                    times.commits.push(from.elapsed().as_secs_f64() * 1e6);
-                }
-                2 => {
-                    self.client.run(|tx| Ok::<_, Error>(tx.get(self.counter)?.value())).map_err(failed)?;
-                }
-                _ => {
-                    random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-                    let page = pages[(random >> 33) as usize % pages.len()];
-                    self.client.page(page).map_err(failed)?;
-                    times.fetches.push(from.elapsed().as_secs_f64() * 1e6);
-                }
-            }
-            (due, n) = (due + EVERY, n + 1);
-        }
-        Ok(times)
+            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            self.client.page(pages[(random >> 33) as usize % pages.len()])?;
+            Ok(true)
+        })?;
+        Ok(Times { fetches, ..Times::default() })
+    }
+
+    fn write(&self, begin: Instant, time: Duration) -> Result<Times, String> {
+        let commits = at_times(begin, time, WRITE_EVERY, || self.commit().map(|()| true))?;
+        Ok(Times { commits, ..Times::default() })
     }
 
     fn commit(&self) -> Result<(), Error> {
@@ -121,6 +113,29 @@ impl Other {
             counter.edit()?.set_value(counter.value() + 1)
         })
     }
+}
+
+/// Does something at fixed times for a while: the microseconds of what is to be counted.
+fn at_times(
+    begin: Instant,
+    time: Duration,
+    every: Duration,
+    mut what: impl FnMut() -> Result<bool, Error>,
+) -> Result<Vec<f64>, String> {
+    let (mut times, mut due) = (Vec::new(), begin);
+    while due < begin + time {
+        let now = Instant::now();
+        if now < due {
+            std::thread::sleep(due - now);
+        }
+        // Who slept until it was time begins now; who was still busy then is late.
+        let from = if now < due { Instant::now() } else { due };
+        if what().map_err(failed)? {
+            times.push(from.elapsed().as_secs_f64() * 1e6);
+        }
+        due += every;
+    }
+    Ok(times)
 }
 
 impl Felt {
@@ -138,7 +153,10 @@ pub fn failed(e: impl std::fmt::Display) -> String {
 /// Enough for one object.
 const CACHE_BYTES: usize = 512 << 10;
 
-/// How many there are, and how often each has something to do: a commit, two pages that are mostly not in the server's
-/// memory, and a read of what it has, in turn; in all 400 commits and 800 pages a second, a tenth of what the server can do.
+/// How many there are of readers and of writers.
 pub const CLIENTS: usize = 8;
-const EVERY: Duration = Duration::from_millis(5);
+
+/// How often each has something to do: in all 400 commits and 800 pages a second, most of which are not in the server's
+/// memory; a tenth of what the server can do.
+const READ_EVERY: Duration = Duration::from_micros(6_667);
+const WRITE_EVERY: Duration = Duration::from_millis(20);
