@@ -398,6 +398,39 @@ fn who_asks_for_more_pages_than_granted_is_refused_and_others_have_their_turn() 
 }
 
 #[test]
+fn a_client_with_very_many_pages_goes_in_slices_and_one_of_its_name_is_another() {
+    let (mut h, class, places, _) = filled();
+    for n in 0..20_000 {
+        h.fetch(B, PageId::new(1_000 + n).unwrap(), n + 1);
+    }
+    h.input(Input::Disconnected(B));
+    let slices = std::iter::from_fn(|| h.is_busy().then(|| h.turn())).count();
+    assert!(slices > 5, "{slices}");
+    // Gone in the middle of it, it is back under its name, and hears of what it has now.
+    h.input(Input::Connected(B));
+    let hello = |connection| Hello {
+        client: ClientId(6),
+        connection,
+        version_min: 1,
+        version_max: 1,
+        space: SpaceId(0),
+        resume: None,
+    };
+    h.send(B, Kind::Hello, |o| hello(2).encode(o));
+    (0..10_000).for_each(|n| _ = h.fetch(B, PageId::new(1_000 + n).unwrap(), n + 1));
+    h.fetch(B, places[0].page(), 20_000);
+    h.input(Input::Disconnected(B));
+    h.input(Input::Connected(B));
+    h.send(B, Kind::Hello, |o| hello(3).encode(o));
+    h.fetch(B, places[0].page(), 20_001);
+    h.finish();
+    let two = object(class, 2);
+    h.commit(A, op(5, 0, 2), &all(h.server.visible(), &places[..1], false, &two));
+    let said = h.sync();
+    assert!(said.iter().any(|(c, k, ..)| *c == B && *k == Kind::Stream));
+}
+
+#[test]
 fn parts_beyond_what_all_may_have_under_way_are_told_to_come_again() {
     use tercel_engine::limits::{STAGED_BYTES_MAX, TRANSACTION_BYTES_MAX};
     let mut h = Hand::new(ServerConfig::default(), 0);

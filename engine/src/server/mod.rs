@@ -41,7 +41,7 @@ use commit::Parked;
 use install::Installing;
 use large::Large;
 use reads::Reads;
-use session::{Defining, Leasing, Session};
+use session::{Defining, Leasing, Leaving, Session};
 use spent::Spent;
 
 pub use recover::{Recovery, RecoveryError};
@@ -272,6 +272,8 @@ pub struct Server {
     /// Those of the parked that wait for it, and whether they are to be tried again.
     behind: Vec<u64>,
     behind_due: bool,
+    /// Sessions that are gone, as far as they are still known.
+    leaving: VecDeque<Leaving>,
     /// Visible changes below which hidden versions must still be dropped, and how far that is.
     settling: VecDeque<(Arc<[Oref]>, usize)>,
     /// Bytes of transactions that are arriving in parts, of all sessions.
@@ -324,6 +326,7 @@ impl Server {
                 }
                 self.go_on_large(out);
                 self.settle();
+                self.leave_some();
             }
         }
         self.go_on_behind(out);
@@ -335,7 +338,7 @@ impl Server {
     /// When it next wants to hear of the time.
     pub fn deadline(&self) -> Option<Now> {
         // Work in slices goes on as soon as others have been heard.
-        if self.large_wants() || !self.settling.is_empty() {
+        if self.large_wants() || !self.settling.is_empty() || !self.leaving.is_empty() {
             return Some(self.now);
         }
         (!self.sessions.is_empty()).then(|| self.ticked.plus_us(limits::HEARTBEAT_US))

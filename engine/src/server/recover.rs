@@ -164,6 +164,7 @@ impl Recovery {
             behind: Default::default(),
             behind_due: false,
             settling: Default::default(),
+            leaving: Default::default(),
             staged_bytes: 0,
             lease_next: 0,
             overflow: None,
