@@ -453,7 +453,7 @@ impl Store {
             return Ok(None);
         }
         let reach = survey.runs.last().map_or(Stamp(u64::MAX), |run| run.after);
-        let mut values: BTreeMap<Stamp, (Option<Vec<u8>>, Option<Vec<u8>>)> = BTreeMap::new();
+        let mut values: BTreeMap<Stamp, Pair> = BTreeMap::new();
         if let Some(raw) = raw {
             raw.strays(&mut |stray| {
                 let Stray::Value { key, stamp, value } = stray else { return };
@@ -492,6 +492,9 @@ impl Store {
         Ok(usable)
     }
 }
+
+/// A checkpoint's two values: the state, and where to replay from.
+type Pair = (Option<Vec<u8>>, Option<Vec<u8>>);
 
 fn made(applied: Stamp, from: &[u8], state: Vec<u8>) -> Checkpoint {
     Checkpoint { applied, replay_from: from_of(from), state }

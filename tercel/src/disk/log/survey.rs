@@ -133,9 +133,11 @@ impl Survey {
                     return self.behind_gap(from, run.last);
                 }
                 End::Torn(tail) => {
-                    self.torn = Some(tail.position);
                     self.keep(run);
-                    return Ok(None);
+                    let next = self.behind_gap(from, run.last)?;
+                    // Before a missing segment nothing is torn: what is unfinished goes on in it.
+                    self.torn = next.is_none().then_some(tail.position);
+                    return Ok(next);
                 }
                 End::Damage { position, .. } => position,
             };
@@ -232,9 +234,9 @@ impl Survey {
         from: u64,
         last: Stamp,
     ) -> Result<Option<(u64, Option<SegmentHeader>)>, DiskError> {
-        let mut present = self.files.iter().map(|(n, _)| *n).skip_while(|n| *n < from);
+        let present: Vec<u64> = self.files.iter().map(|(n, _)| *n).filter(|n| *n >= from).collect();
         let mut expected = from;
-        while let Some(number) = present.next() {
+        for number in present {
             if number != expected {
                 let at = Position { segment: expected, offset: 0 };
                 self.damaged(at, "the segment is missing".into(), last, None);

@@ -158,7 +158,7 @@ impl Raw {
         let [header, max, full, rest] = [16, 20, 24, 28].map(|at| le32(head, at) as u64);
         let region = (header + max) * NODE_BYTES;
         let partial = if rest > 0 { (header + rest) * NODE_BYTES } else { 0 };
-        let said = NODE_BYTES + full.saturating_mul(region).saturating_add(partial);
+        let said = full.saturating_mul(region).saturating_add(partial).saturating_add(NODE_BYTES);
         let wrong = header != REGION_HEADER_PAGES || max != REGION_PAGES || rest > max;
         if wrong || (said != self.bytes && head[GOD_AT] & UNCLEAN == 0) {
             let what = "the sizes in the header are not those of the file".into();
@@ -403,12 +403,12 @@ fn is_of_pages(node: &[u8], widths: Widths) -> bool {
 
 /// Where a node's checksum ends.
 fn end_of(node: &[u8], widths: Widths) -> Option<usize> {
-    match node.first()? {
-        &LEAF => {
+    match *node.first()? {
+        LEAF => {
             let leaf = Leaf::of(node, widths)?;
             leaf.value_end(node, leaf.pairs - 1)
         }
-        &BRANCH => {
+        BRANCH => {
             let keys = le16(node.get(..4)?, 2) as usize;
             let behind = 8 + (keys + 1) * 24;
             match widths.key {

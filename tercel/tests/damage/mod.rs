@@ -1,0 +1,186 @@
+//! A directory as a crash leaves it, and what must be in it.
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::common::Counter;
+use tempfile::TempDir;
+use tercel::disk::DiskError;
+use tercel::disk::dir::{DataDir, NewSpace};
+use tercel::disk::log::{self, Log, LogConfig};
+use tercel::wire::log::encode_record;
+use tercel::{Bytes, Client, List, Object, Oref, Ref, Stamp, Text, embedded};
+
+#[derive(Object, Debug, Clone, PartialEq)]
+pub struct Blob {
+    pub data: Bytes,
+}
+
+#[derive(Object, Debug, Clone, PartialEq)]
+pub struct Node {
+    pub name: Text,
+    pub counter: Ref<Counter>,
+    pub near: List<Ref<Node>>,
+}
+
+/// What a test knows of a space: every version that an object ever had, the newest last.
+#[derive(Default)]
+pub struct Known {
+    pub counters: Vec<Ref<Counter>>,
+    pub nodes: Vec<Ref<Node>>,
+    pub blobs: Vec<Ref<Blob>>,
+    pub versions: BTreeMap<String, Vec<String>>,
+}
+
+impl Known {
+    fn saw(&mut self, client: &Client) {
+        for (name, value) in self.dump(client) {
+            let versions = self.versions.entry(name).or_default();
+            let value = value.expect("nothing is lost yet");
+            if versions.last() != Some(&value) {
+                versions.push(value);
+            }
+        }
+    }
+
+    /// Everything as a client reads it; `None` is an error.
+    pub fn dump(&self, client: &Client) -> Vec<(String, Option<String>)> {
+        let mut all = Vec::new();
+        for (i, r) in self.counters.iter().enumerate() {
+            let read = client.run(|tx| {
+                let c = tx.get(*r)?;
+                Ok(format!("{} {}", c.count(), c.text()?))
+            });
+            all.push((format!("counter {i}"), read.ok()));
+        }
+        for (i, r) in self.nodes.iter().enumerate() {
+            let read = client.run(|tx| {
+                let n = tx.get(*r)?;
+                Ok(format!("{} {:?}", n.name()?, n.near().len()))
+            });
+            all.push((format!("node {i}"), read.ok()));
+        }
+        for (i, r) in self.blobs.iter().enumerate() {
+            let read = client.run(|tx| Ok(format!("{:?}", tx.get(*r)?.data()?)));
+            all.push((format!("blob {i}"), read.ok()));
+        }
+        let root = client.run(|tx| Ok(tx.root::<Node>("node")?.map(|n| Oref::from_raw(n.oref().raw()))));
+        all.push(("root".into(), root.ok().map(|r| format!("{r:?}"))));
+        all
+    }
+
+    /// Adds some objects and changes some, in a few commits.
+    fn work(&mut self, client: &Client, round: usize) {
+        for step in 0..6 {
+            let n = round * 6 + step;
+            let (counters, nodes, blobs) = client
+                .run(|tx| {
+                    let (mut counters, mut nodes, mut blobs) = (Vec::new(), Vec::new(), Vec::new());
+                    for i in 0..6 {
+                        let text = Text::from(format!("counter {n} {i}"));
+                        let counter = tx.create(&Counter { count: (n * i) as u64, text })?;
+                        let near = List(self.nodes.iter().rev().take(i).copied().collect());
+                        let name = Text::from(format!("node {n} {}", "x".repeat(i * 30)));
+                        nodes.push(tx.create(&Node { name, counter, near })?);
+                        counters.push(counter);
+                    }
+                    blobs.push(tx.create(&Blob { data: Bytes::from(vec![n as u8; 300 * step]) })?);
+                    for old in self.counters.iter().skip(n % 5).step_by(5) {
+                        let mut e = tx.get(*old)?.edit()?;
+                        e.set_text(format!("changed by {n}"))?;
+                        e.set_count(n as u64)?;
+                    }
+                    tx.set_root("node", nodes[0])?;
+                    Ok((counters, nodes, blobs))
+                })
+                .unwrap();
+            self.counters.extend(counters);
+            self.nodes.extend(nodes);
+            self.blobs.extend(blobs);
+            self.saw(client);
+        }
+    }
+}
+
+/// A directory as a crash leaves it: most of it in pages, with a log of many small segments that holds some of what is in
+/// the pages and much of what is not.
+pub fn crashed() -> (TempDir, Known) {
+    crashed_with(6)
+}
+
+/// The same, with a log that begins so many records before those that recovery needs; `u64::MAX` for all.
+pub fn crashed_with(before: u64) -> (TempDir, Known) {
+    let origin = place();
+    let mut known = Known::default();
+    let client = embedded(origin.path()).unwrap();
+    (0..5).for_each(|round| known.work(&client, round));
+    client.close().unwrap();
+    let client = embedded(origin.path()).unwrap();
+    let installed = client.server().unwrap().recovered().stamp;
+    (5..8).for_each(|round| known.work(&client, round));
+    let dir = place();
+    copy(origin.path(), dir.path());
+    client.close().unwrap();
+    shorten(dir.path(), Stamp(installed.0.saturating_sub(before).max(1)));
+    (dir, known)
+}
+
+/// Writes a log anew in small segments, without what is below `from`.
+pub fn shorten(path: &Path, from: Stamp) {
+    let dir = DataDir::open(path, &NewSpace { page_bytes: 8064, segment_bytes: SEGMENT }).unwrap();
+    let space = dir.space().id;
+    let mut records = Vec::new();
+    let read = |r: tercel::wire::log::Record<'_>| {
+        records.push((r.kind, r.stamp, r.payload.to_vec()));
+        Ok::<(), DiskError>(())
+    };
+    Log::open(&dir.log_dir(), space, LogConfig::default(), Stamp::ZERO, read).unwrap();
+    log::create(&dir.log_dir(), space, Stamp(from.0 - 1), SEGMENT).unwrap();
+    let config = LogConfig { segment_bytes: SEGMENT, ..LogConfig::default() };
+    let ignore = |_: tercel::wire::log::Record<'_>| Ok::<(), DiskError>(());
+    let (mut log, _) = Log::open(&dir.log_dir(), space, config, Stamp::ZERO, ignore).unwrap();
+    for (kind, stamp, payload) in records.into_iter().filter(|(_, stamp, _)| *stamp >= from) {
+        let (mut bytes, mut chain) = (Vec::new(), log.tail().chain);
+        encode_record(&mut bytes, &mut chain, kind, stamp, &payload).unwrap();
+        log.append(&bytes).unwrap();
+        log.sync().unwrap();
+    }
+    log.close().unwrap();
+}
+
+const SEGMENT: u32 = 16 << 10;
+
+/// In memory if there is such a place: it is about bytes, not about disks.
+pub fn place() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    if memory.exists() { tempfile::tempdir_in(memory).unwrap() } else { tempfile::tempdir().unwrap() }
+}
+
+pub fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            all.extend(files(&path));
+        } else {
+            all.push(path);
+        }
+    }
+    all.sort();
+    all
+}
+
+pub fn copy(from: &Path, to: &Path) {
+    for file in files(from) {
+        let target = to.join(file.strip_prefix(from).unwrap());
+        fs::create_dir_all(target.parent().unwrap()).unwrap();
+        fs::copy(&file, &target).unwrap();
+    }
+}
+
+pub fn contents(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let named = files(dir).into_iter().filter(|file| !file.ends_with("lock"));
+    named.map(|file| (file.clone(), fs::read(file).unwrap())).collect()
+}

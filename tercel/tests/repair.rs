@@ -1,0 +1,188 @@
+//! Damage beyond one byte: what a repair makes of it, and what it leaves alone.
+
+mod common;
+mod damage;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::Counter;
+use damage::{Known, contents, crashed, crashed_with, files};
+use tercel::check::{self, Kind, Repaired};
+use tercel::{Error, Ref, Text, embedded};
+
+fn spoil(file: &Path, at: impl IntoIterator<Item = usize>) {
+    let mut bytes = fs::read(file).unwrap();
+    at.into_iter().for_each(|at| bytes[at] ^= 0x6b);
+    fs::write(file, bytes).unwrap();
+}
+
+fn repair(dir: &Path) -> Repaired {
+    check::repair(dir, |_, _| {}).unwrap()
+}
+
+fn assert_whole(dir: &Path, known: &Known) {
+    for (object, value) in known.dump(&embedded(dir).unwrap()) {
+        assert_eq!(value.as_ref(), known.versions[&object].last(), "{object}");
+    }
+}
+
+fn segments(dir: &Path) -> Vec<PathBuf> {
+    files(&dir.join("log")).into_iter().filter(|f| f.extension().is_some_and(|e| e == "tlog")).collect()
+}
+
+/// Spoils some bytes of the page that has an old node, wherever the store has or had it; gives the node.
+fn spoil_page(dir: &Path, known: &Known, by: &[usize]) -> usize {
+    let name = format!("node 2 {}", "x".repeat(90));
+    let file = dir.join("pages.redb");
+    let bytes = fs::read(&file).unwrap();
+    let found: Vec<usize> = bytes
+        .windows(name.len())
+        .enumerate()
+        .filter(|(_, w)| *w == name.as_bytes())
+        .map(|(at, _)| at)
+        .collect();
+    assert!(!found.is_empty(), "it is stored");
+    spoil(&file, found.iter().flat_map(|at| by.iter().map(move |b| at + b)));
+    assert_eq!(known.versions["node 15"].last().map(|v| v.starts_with(&name)), Some(true));
+    15
+}
+
+#[test]
+fn a_page_that_cannot_be_mended_gives_what_the_log_holds_and_names_the_rest() {
+    let (dir, known) = crashed();
+    let node = spoil_page(dir.path(), &known, &[0, 1, 40, 41]);
+    let report = check::check(dir.path(), |_, _| {}).unwrap();
+    let page = known.nodes[node].oref().page();
+    assert!(report.findings.iter().any(|f| f.kind == Kind::Page && f.page == Some(page)), "{report:?}");
+    let repaired = repair(dir.path());
+    assert!(repaired.before.findings.iter().any(|f| !f.repairable), "something is lost");
+    let client = embedded(dir.path()).unwrap();
+    let (mut held, mut lost) = (0, 0);
+    for (object, value) in known.dump(&client) {
+        match value {
+            Some(value) => {
+                assert_eq!(Some(&value), known.versions[&object].last(), "{object}");
+                held += 1;
+            }
+            None => lost += 1,
+        }
+    }
+    assert!(held > 100 && lost > 5, "{held} held, {lost} lost");
+    let gone = client.run(|tx| Ok(tx.get(known.nodes[node])?.near().len()));
+    assert!(matches!(gone, Err(Error::NotFound(_))), "{gone:?}");
+    // No new object ever takes the place of a lost one.
+    let made: Vec<Ref<Counter>> = client
+        .run(|tx| (0..300).map(|n| tx.create(&Counter { count: n, text: Text::from("new") })).collect())
+        .unwrap();
+    assert!(made.iter().all(|r| r.oref().page() != page));
+}
+
+#[test]
+fn a_store_whose_header_is_gone_is_made_anew_from_the_marks_of_its_pages() {
+    let (dir, known) = crashed();
+    spoil(&dir.path().join("pages.redb"), 0..4096);
+    let repaired = repair(dir.path());
+    assert!(repaired.after.is_sound(), "{:?}", repaired.after.findings);
+    assert!(repaired.kept.iter().any(|k| k.ends_with("pages.redb.damaged-1")));
+    assert_whole(dir.path(), &known);
+}
+
+#[test]
+fn a_store_that_is_gone_is_made_anew_from_a_log_that_reaches_to_the_beginning() {
+    let (dir, known) = crashed_with(u64::MAX);
+    fs::remove_file(dir.path().join("pages.redb")).unwrap();
+    let repaired = repair(dir.path());
+    assert!(repaired.after.is_sound(), "{:?}", repaired.after.findings);
+    assert_whole(dir.path(), &known);
+}
+
+#[test]
+fn without_store_and_beginning_a_backup_is_asked_for_and_nothing_is_touched() {
+    let (dir, _) = crashed();
+    fs::write(dir.path().join("pages.redb"), vec![7; 100_000]).unwrap();
+    let before = contents(dir.path());
+    let error = check::repair(dir.path(), |_, _| {}).unwrap_err().to_string();
+    assert!(error.contains("pages.redb") && error.contains("tercel restore"), "{error}");
+    assert!(contents(dir.path()) == before);
+}
+
+#[test]
+fn a_segment_that_only_old_records_are_in_costs_nothing() {
+    let (dir, known) = crashed_with(u64::MAX);
+    spoil(&segments(dir.path())[1], 100..200);
+    assert!(!check::check(dir.path(), |_, _| {}).unwrap().is_sound());
+    let repaired = repair(dir.path());
+    assert!(repaired.before.findings.iter().all(|f| f.repairable), "{:?}", repaired.before.findings);
+    assert!(repaired.after.is_sound(), "{:?}", repaired.after.findings);
+    assert_whole(dir.path(), &known);
+}
+
+#[test]
+fn commits_behind_a_lost_segment_are_told_of_and_those_before_are_kept() {
+    let (dir, known) = crashed();
+    let all = segments(dir.path());
+    fs::remove_file(&all[all.len() - 3]).unwrap();
+    let repaired = repair(dir.path());
+    assert!(
+        repaired.before.findings.iter().any(|f| f.kind == Kind::Commits),
+        "{:?}",
+        repaired.before.findings
+    );
+    let client = embedded(dir.path()).unwrap();
+    for (object, value) in known.dump(&client) {
+        assert!(value.is_none_or(|v| known.versions[&object].contains(&v)), "{object}");
+    }
+    client.run(|tx| tx.create(&Counter { count: 1, text: Text::from("goes on") })).unwrap();
+}
+
+#[test]
+fn a_header_of_a_segment_follows_from_the_one_before() {
+    let (dir, known) = crashed();
+    for segment in &segments(dir.path())[1..] {
+        spoil(segment, 0..64);
+    }
+    let repaired = repair(dir.path());
+    assert!(repaired.before.findings.iter().all(|f| f.repairable), "{:?}", repaired.before.findings);
+    assert_whole(dir.path(), &known);
+}
+
+#[test]
+fn a_repair_that_was_interrupted_goes_on() {
+    let (dir, known) = crashed();
+    let segment = segments(dir.path())[0].clone();
+    spoil(&segment, [200, 300]);
+    let repaired = repair(dir.path());
+    // As if it had ended when the old log had gone and the new one had not come.
+    fs::rename(dir.path().join("log"), dir.path().join("log.repaired")).unwrap();
+    assert!(check::check(dir.path(), |_, _| {}).is_err());
+    assert!(repair(dir.path()).after.is_sound());
+    assert!(repaired.kept.iter().all(|kept| kept.exists()));
+    drop(known);
+}
+
+#[test]
+fn a_damaged_page_is_an_error_that_names_it_and_others_are_served() {
+    let (dir, known) = crashed();
+    let node = spoil_page(dir.path(), &known, &[0]);
+    let (bad, good) = (known.nodes[node], *known.counters.last().unwrap());
+    let client = embedded(dir.path()).unwrap();
+    let error = client.run(|tx| Ok(tx.get(bad)?.near().len())).unwrap_err();
+    let page = bad.oref().page();
+    assert!(
+        matches!(error, Error::Corrupt(_)) && error.to_string().contains(&format!("page {page}")),
+        "{error}"
+    );
+    assert!(client.run(|tx| Ok(tx.get(good)?.count())).is_ok());
+    assert!(client.run(|tx| tx.create(&Counter { count: 1, text: Text::from("goes on") })).is_ok());
+}
+
+#[test]
+fn nothing_is_repaired_where_nothing_is_wrong() {
+    let (dir, known) = crashed();
+    let before = contents(dir.path());
+    let repaired = repair(dir.path());
+    assert!(repaired.done.is_empty() && repaired.kept.is_empty() && repaired.after.is_sound());
+    assert!(contents(dir.path()) == before);
+    assert_whole(dir.path(), &known);
+}
