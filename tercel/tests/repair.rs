@@ -79,12 +79,58 @@ fn a_page_that_cannot_be_mended_gives_what_the_log_holds_and_names_the_rest() {
 }
 
 #[test]
+fn a_zeroed_sector_never_brings_back_an_older_copy() {
+    let (dir, known) = crashed();
+    let file = dir.path().join("pages.redb");
+    let good = fs::read(&file).unwrap();
+    let mut leaves = 0;
+    for leaf in (4096..good.len() - 4096).step_by(4096).filter(|at| good[at + 12..].starts_with(b"TP\x01\0"))
+    {
+        fs::write(&file, &good).unwrap();
+        let mut bad = good.clone();
+        bad[leaf..leaf + 512].fill(0);
+        fs::write(&file, bad).unwrap();
+        let copied = damage::place();
+        damage::copy(dir.path(), copied.path());
+        let repaired = repair(copied.path());
+        let client = embedded(copied.path()).unwrap();
+        let mut lost = 0;
+        for (object, value) in known.dump(&client) {
+            match value {
+                Some(value) => {
+                    assert_eq!(Some(&value), known.versions[&object].last(), "leaf {leaf}: {object}")
+                }
+                None => lost += 1,
+            }
+        }
+        let told = repaired.before.findings.iter().any(|f| !f.repairable);
+        assert!(lost == 0 || told, "leaf {leaf}: {:?}", repaired.before.findings);
+        leaves += usize::from(told);
+    }
+    assert!(leaves > 2, "{leaves} pages were in use");
+}
+
+#[test]
 fn a_store_whose_header_is_gone_is_made_anew_from_the_marks_of_its_pages() {
     let (dir, known) = crashed();
     spoil(&dir.path().join("pages.redb"), 0..4096);
     let repaired = repair(dir.path());
     assert!(repaired.after.is_sound(), "{:?}", repaired.after.findings);
     assert!(repaired.kept.iter().any(|k| k.ends_with("pages.redb.damaged-1")));
+    assert_whole(dir.path(), &known);
+}
+
+#[test]
+fn a_store_whose_inner_nodes_are_gone_is_made_anew_from_the_marks_of_its_pages() {
+    let (dir, known) = crashed();
+    let file = dir.path().join("pages.redb");
+    let bytes = fs::read(&file).unwrap();
+    let nodes = (4096..bytes.len()).step_by(4096).filter(|at| bytes[*at] == 2);
+    spoil(&file, nodes.flat_map(|at| at + 8..at + 64));
+    let repaired = repair(dir.path());
+    let doubt = repaired.before.findings.iter().filter(|f| !f.repairable).collect::<Vec<_>>();
+    assert!(doubt.len() == 1 && doubt[0].text.contains("found by their own marks"), "{:?}", repaired.before.findings);
+    assert!(repaired.after.is_sound(), "{:?}", repaired.after.findings);
     assert_whole(dir.path(), &known);
 }
 

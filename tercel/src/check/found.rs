@@ -75,6 +75,19 @@ pub(super) struct Lost {
     pub count_max: u64,
 }
 
+/// A leaf of the page store that cannot be read: its place, and the pages that it can have.
+struct Missing {
+    file: std::ops::Range<u64>,
+    low: u32,
+    high: Option<u32>,
+}
+
+impl Missing {
+    fn may_have(&self, page: PageId) -> bool {
+        page.get() > self.low && self.high.is_none_or(|high| page.get() <= high)
+    }
+}
+
 /// What the walk through the page store brought.
 #[derive(Default)]
 struct Store {
@@ -84,8 +97,14 @@ struct Store {
     bits: Vec<PageId>,
     /// Bytes of pages that cannot be read, for the number of their slots.
     slots: BTreeMap<PageId, u16>,
-    /// Something is unreachable, so pages may be missing.
+    /// Something cannot be read that leads to pages or values, so some of them must be looked for.
     torn: bool,
+    /// More than leaves cannot be read, so what is missing may be anywhere.
+    unreachable: bool,
+    /// Leaves that cannot be read.
+    missing: Vec<Missing>,
+    /// How many nodes cannot be read altogether.
+    flaws: usize,
     bad: bool,
 }
 
@@ -313,7 +332,7 @@ impl Store {
         let mut store = Store::default();
         if !file.exists() {
             report.find(Finding::new(Kind::Store, "the page store is missing".into()).file(file));
-            (store.torn, store.bad) = (true, true);
+            (store.torn, store.unreachable, store.bad) = (true, true, true);
             return Ok((None, store));
         }
         let mut raw = Raw::open(file)?;
@@ -325,6 +344,7 @@ impl Store {
             let text = format!("the page store is not consistent: {what}");
             report.find(Finding::new(Kind::Store, text).file(file).repairable());
         }
+        store.unreachable |= store.flaws > store.missing.len();
         if store.torn {
             store.search(&raw, file, report)?;
         }
@@ -333,9 +353,16 @@ impl Store {
 
     fn see(&mut self, file: &Path, seen: Seen<'_>, report: &mut Report) {
         match seen {
+            Seen::Missing { at, bytes, low, high } => {
+                // What has another size is no leaf, and may lead to many.
+                if bytes == LEAF_BYTES {
+                    self.missing.push(Missing { file: at..at + bytes, low, high });
+                }
+            }
             Seen::Flaw { at, what, state } => {
                 self.bad = true;
                 self.torn |= state == Soundness::Bad;
+                self.flaws += usize::from(state == Soundness::Bad);
                 report.find(Finding::new(Kind::Store, what).file(file).offset(at).repairable());
             }
             Seen::Named { table, key, value, state } if state != Soundness::Bad => {
@@ -356,7 +383,7 @@ impl Store {
         report: &mut Report,
     ) {
         let Some(id) = PageId::new(key) else {
-            (self.bad, self.torn) = (true, true);
+            (self.bad, self.torn, self.unreachable) = (true, true, true);
             let text = format!("there is no page {key}");
             return report.find(Finding::new(Kind::Store, text).file(file).offset(at).repairable());
         };
@@ -408,22 +435,41 @@ impl Store {
                 *known = (stamp, at);
             }
         })?;
-        let mut count = 0;
+        let (mut certain, mut likely) = (0, 0);
+        for missing in &self.missing {
+            // Its last page is known by number even if nothing else of it is.
+            if let Some(page) = missing.high.and_then(PageId::new) {
+                best.entry(page).or_insert((Stamp::ZERO, None));
+            }
+        }
         for (id, (_, at)) in best {
             if self.pages.contains_key(&id) {
                 continue;
             }
-            count += 1;
-            let stored = Stored { at: at.unwrap_or(0), fix: None, bad: at.is_none() };
-            if stored.bad {
-                let text = format!("page {id}: it can be reached no more, and its newest copy is damaged");
-                report.find(Finding::new(Kind::Page, text).page(id).file(file));
+            let inside = |missing: &Missing| at.is_some_and(|at| missing.file.contains(&at));
+            let is_certain = self.missing.iter().any(inside);
+            let is_old = self.missing.iter().any(|missing| missing.may_have(id) && !inside(missing));
+            let at = at.filter(|_| is_certain || !is_old);
+            match at {
+                Some(_) if is_certain => certain += 1,
+                Some(_) if self.unreachable => likely += 1,
+                // Written by a batch that was never committed: the log has what is in it.
+                Some(_) => continue,
+                None if !is_old && !self.unreachable => continue,
+                None => {}
             }
-            self.pages.insert(id, stored);
+            self.pages.insert(id, Stored { at: at.unwrap_or(0), fix: None, bad: at.is_none() });
         }
-        if count > 0 {
-            let text = format!("{count} pages can be reached no more and were found by their own marks");
+        if certain > 0 {
+            let text = format!("{certain} pages in damaged leaves are whole");
             report.find(Finding::new(Kind::Store, text).file(file).repairable());
+        }
+        if likely > 0 {
+            let text = format!(
+                "nothing leads to {likely} pages, which were found by their own marks; if the newest copy of one is gone \
+                 without a trace, an older one was taken"
+            );
+            report.find(Finding::new(Kind::Store, text).file(file));
         }
         Ok(())
     }
@@ -495,6 +541,9 @@ impl Store {
 
 /// A checkpoint's two values: the state, and where to replay from.
 type Pair = (Option<Vec<u8>>, Option<Vec<u8>>);
+
+/// What the page store's library takes for a page of ours.
+const LEAF_BYTES: u64 = 8192;
 
 fn made(applied: Stamp, from: &[u8], state: Vec<u8>) -> Checkpoint {
     Checkpoint { applied, replay_from: from_of(from), state }

@@ -115,7 +115,11 @@ pub fn crashed_with(before: u64) -> (TempDir, Known) {
     let origin = place();
     let mut known = Known::default();
     let client = embedded(origin.path()).unwrap();
-    (0..5).for_each(|round| known.work(&client, round));
+    (0..3).for_each(|round| known.work(&client, round));
+    client.close().unwrap();
+    // Pages are stored twice, so that older copies of them are about.
+    let client = embedded(origin.path()).unwrap();
+    (3..5).for_each(|round| known.work(&client, round));
     client.close().unwrap();
     let client = embedded(origin.path()).unwrap();
     let installed = client.server().unwrap().recovered().stamp;

@@ -234,17 +234,14 @@ impl Survey {
         from: u64,
         last: Stamp,
     ) -> Result<Option<(u64, Option<SegmentHeader>)>, DiskError> {
-        let present: Vec<u64> = self.files.iter().map(|(n, _)| *n).filter(|n| *n >= from).collect();
-        let mut expected = from;
-        for number in present {
-            if number != expected {
-                let at = Position { segment: expected, offset: 0 };
-                self.damaged(at, "the segment is missing".into(), last, None);
-                return Ok(Some((number, None)));
-            }
-            expected += 1;
-        }
-        Ok(None)
+        let present = self.files.iter().map(|(n, _)| *n).filter(|n| *n >= from);
+        let Some((expected, number)) = (from..).zip(present).find(|(expected, number)| number != expected)
+        else {
+            return Ok(None);
+        };
+        let at = Position { segment: expected, offset: 0 };
+        self.damaged(at, "the segment is missing".into(), last, None);
+        Ok(Some((number, None)))
     }
 
     /// Where a run can begin again behind damage: at the next mark in the same segment, or at a later segment's header

@@ -35,6 +35,9 @@ pub(crate) enum Seen<'a> {
     Page { key: u32, at: u64, bytes: &'a [u8], state: Soundness },
     /// An entry of another table.
     Named { table: &'a str, key: &'a [u8], value: &'a [u8], state: Soundness },
+    /// A leaf of the pages' table that cannot be read. The pages in it are above `low` and not above `high`, the last of
+    /// them being `high` itself; `None` for the table's last leaf.
+    Missing { at: u64, bytes: u64, low: u32, high: Option<u32> },
     /// Something is wrong with what holds the file together.
     Flaw { at: u64, what: String, state: Soundness },
 }
@@ -182,11 +185,11 @@ impl Raw {
     fn tables(&mut self, root: Child, is_data: bool, each: Each<'_>) -> Result<(), DiskError> {
         let mut found: Vec<(String, Vec<u8>)> = Vec::new();
         let widths = Widths { key: None, value: None };
-        self.tree(root, widths, 0, &mut |entry| match entry {
+        self.tree(root, widths, Place::default(), &mut |entry| match entry {
             Entry::Pair { key, value, state, .. } if state != Soundness::Bad => {
                 found.push((String::from_utf8_lossy(key).into_owned(), value.to_vec()));
             }
-            Entry::Pair { .. } => {}
+            Entry::Pair { .. } | Entry::Missing { .. } => {}
             Entry::Flaw { at, what, state } => each(Seen::Flaw { at, what, state }),
         })?;
         for (name, table) in found {
@@ -196,10 +199,15 @@ impl Raw {
             let width = |at: usize| (table[at] != 0).then(|| le32(&table, at + 1) as usize);
             let widths = Widths { key: width(TABLE_KEY_AT), value: width(TABLE_KEY_AT + 5) };
             let Some(root) = self.child(root_of_table(&table), each) else { continue };
-            self.tree(root, widths, 0, &mut |entry| match entry {
+            let is_pages = name == super::redb::PAGES_NAME;
+            self.tree(root, widths, Place::default(), &mut |entry| match entry {
+                Entry::Missing { at, bytes, place } if is_data && is_pages => {
+                    each(Seen::Missing { at, bytes, low: place.low, high: place.high });
+                }
+                Entry::Missing { .. } => {}
                 Entry::Flaw { at, what, state } => each(Seen::Flaw { at, what, state }),
                 Entry::Pair { key, value, at, state } if is_data => match <[u8; 4]>::try_from(key) {
-                    Ok(key) if name == super::redb::PAGES_NAME => {
+                    Ok(key) if is_pages => {
                         each(Seen::Page { key: u32::from_le_bytes(key), at, bytes: value, state });
                     }
                     _ => each(Seen::Named { table: &name, key, value, state }),
@@ -214,7 +222,7 @@ impl Raw {
         &mut self,
         child: Child,
         widths: Widths,
-        depth: usize,
+        place: Place,
         each: &mut dyn FnMut(Entry<'_>),
     ) -> Result<(), DiskError> {
         let mut node = self.read(child.at, child.bytes)?;
@@ -226,21 +234,21 @@ impl Raw {
                 _ => "a leaf of the tree has a wrong checksum".into(),
             };
             each(Entry::Flaw { at: child.at, what, state });
+            if state == Soundness::Bad {
+                // Whether it was a leaf is not sure either; above leaves there are many children, and one would miss
+                // more than the page that is named here.
+                each(Entry::Missing { at: child.at, bytes: child.bytes, place });
+            }
         }
         match kind {
             Some(LEAF) => {
-                let Some(leaf) = Leaf::of(&node, widths) else {
-                    if state == Soundness::Bad && is_of_pages(&node, widths) {
-                        each(Entry::Flaw { at: child.at, what: "a leaf cannot be read".into(), state });
-                    }
-                    return Ok(());
-                };
+                let Some(leaf) = Leaf::of(&node, widths) else { return Ok(()) };
                 for i in 0..leaf.pairs {
                     let Some((key, value, at)) = leaf.pair(&node, i) else { break };
                     each(Entry::Pair { key, value, at: child.at + at as u64, state });
                 }
             }
-            Some(BRANCH) if state != Soundness::Bad && depth < DEPTH_MAX => {
+            Some(BRANCH) if state != Soundness::Bad && place.depth < DEPTH_MAX => {
                 let children = le16(&node, 2) as usize + 1;
                 for i in 0..children {
                     let sum = 8 + i * 16;
@@ -256,7 +264,14 @@ impl Raw {
                         continue;
                     }
                     let child = Child { at: at.0, bytes: at.1, sum: sum_at(&node, sum) };
-                    self.tree(child, widths, depth + 1, each)?;
+                    // A separator is the greatest key to its left.
+                    let separator = |i: usize| {
+                        let at = 8 + children * 24 + i * 4;
+                        node.get(at..at + 4).filter(|_| widths.key == Some(4)).map(|key| le32(key, 0))
+                    };
+                    let low = if i == 0 { place.low } else { separator(i - 1).unwrap_or(place.low) };
+                    let high = if i + 1 < children { separator(i) } else { place.high };
+                    self.tree(child, widths, Place { depth: place.depth + 1, low, high }, each)?;
                 }
             }
             _ => {}
@@ -339,8 +354,17 @@ fn flaw(at: u64, what: String) -> Seen<'static> {
     Seen::Flaw { at, what, state: Soundness::Bad }
 }
 
+/// Where in a tree a node is, and between which keys, if those are numbers.
+#[derive(Debug, Clone, Copy, Default)]
+struct Place {
+    depth: usize,
+    low: u32,
+    high: Option<u32>,
+}
+
 /// What a walk through one tree comes by.
 enum Entry<'a> {
+    Missing { at: u64, bytes: u64, place: Place },
     Pair { key: &'a [u8], value: &'a [u8], at: u64, state: Soundness },
     Flaw { at: u64, what: String, state: Soundness },
 }
