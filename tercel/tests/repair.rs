@@ -129,7 +129,11 @@ fn a_store_whose_inner_nodes_are_gone_is_made_anew_from_the_marks_of_its_pages()
     spoil(&file, nodes.flat_map(|at| at + 8..at + 64));
     let repaired = repair(dir.path());
     let doubt = repaired.before.findings.iter().filter(|f| !f.repairable).collect::<Vec<_>>();
-    assert!(doubt.len() == 1 && doubt[0].text.contains("found by their own marks"), "{:?}", repaired.before.findings);
+    assert!(
+        doubt.len() == 1 && doubt[0].text.contains("found by their own marks"),
+        "{:?}",
+        repaired.before.findings
+    );
     assert!(repaired.after.is_sound(), "{:?}", repaired.after.findings);
     assert_whole(dir.path(), &known);
 }
@@ -221,6 +225,18 @@ fn a_damaged_page_is_an_error_that_names_it_and_others_are_served() {
     );
     assert!(client.run(|tx| Ok(tx.get(good)?.count())).is_ok());
     assert!(client.run(|tx| tx.create(&Counter { count: 1, text: Text::from("goes on") })).is_ok());
+}
+
+#[test]
+fn a_server_that_cannot_bring_a_damaged_page_up_to_date_stops_and_names_the_repair() {
+    let (dir, known) = crashed();
+    spoil_page(dir.path(), &known, &[0]);
+    let client = embedded(dir.path()).unwrap();
+    // A clean stop installs what the log has for the page.
+    let stopped = client.close().unwrap_err().to_string();
+    assert!(stopped.contains("page") && stopped.contains("tercel check --repair"), "{stopped}");
+    repair(dir.path());
+    embedded(dir.path()).unwrap().close().unwrap();
 }
 
 #[test]

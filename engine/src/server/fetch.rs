@@ -101,7 +101,10 @@ impl Server {
                 (Waiter::Large(_, id), failed) => self.large_read(id, failed.as_deref(), out),
                 (Waiter::Install, None) => self.install_read(out),
                 // A damaged page that must be rewritten cannot be: stopping keeps the log, which has the new objects.
-                (Waiter::Install, Some(e)) => out.push(Effect::Stop(e.clone())),
+                (Waiter::Install, Some(e)) => {
+                    let next = "`tercel check --repair` restores what the log holds";
+                    out.push(Effect::Stop(format!("{e}; {next}")));
+                }
             }
         }
     }
