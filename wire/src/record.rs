@@ -292,6 +292,13 @@ impl From<String> for Text {
     }
 }
 
+impl std::fmt::Display for Text {
+    /// The text itself; width, alignment and precision are those of a `str`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
 impl Value for Text {
     const TYPE: Type = Type::Text;
     fn put(&self, e: &mut Encoder<'_>, at: usize) {
@@ -737,6 +744,12 @@ mod tests {
         ] {
             assert_eq!((spills(&ty), Shape::of(&ty).spills()), (may, may), "{ty:?}");
         }
+    }
+
+    #[test]
+    fn a_text_is_written_as_a_str_is() {
+        let text = Text::from("Ann");
+        assert_eq!(format!("{text}|{text:>5}|{text:.2}"), "Ann|  Ann|An");
     }
 
     #[test]
