@@ -3,13 +3,13 @@
 //! Everything but those two types stands in an anonymous constant and names what it uses by full path: the module of
 //! the struct gains two names and loses none.
 
-use proc_macro2::{Delimiter, Group, Span, TokenStream};
-use quote::{format_ident, quote, quote_spanned};
+use proc_macro2::{Delimiter, Group, TokenStream};
+use quote::{format_ident, quote};
 use syn::Ident;
 use syn::ext::IdentExt;
 
 use crate::input::{Input, docs};
-use crate::schema::{assertions, offset, schema};
+use crate::schema::{asked, assertions, offset, schema};
 
 /// The code of the derive.
 pub fn object(input: &Input) -> TokenStream {
@@ -53,9 +53,9 @@ fn class(input: &Input) -> TokenStream {
     let schema_type = quote!(#krate::__private::wire::schema::Schema);
     let schema = schema(input);
     let puts = input.members.iter().enumerate().map(|(i, m)| {
-        let (field, ty) = (&m.ident, &m.ty);
+        let field = &m.ident;
         let at = offset(input, &owner(input), i);
-        let put = quote_spanned!(m.span=> <#ty as #record::Value>::put);
+        let put = asked(input, m, quote!(put_field));
         quote!(#put(&self.#field, e, #at);)
     });
     quote! {
@@ -77,9 +77,9 @@ fn implementation(input: &Input, view: &Ident, edit: &Ident) -> TokenStream {
     let (ident, krate) = (&input.ident, &input.krate);
     let private = quote!(#krate::__private);
     let loads = input.members.iter().enumerate().map(|(i, m)| {
-        let (field, ty) = (&m.ident, &m.ty);
+        let field = &m.ident;
         let at = offset(input, &owner(input), i);
-        let load = quote_spanned!(m.span=> <#ty as #private::Field>::load);
+        let load = asked(input, m, quote!(load));
         quote!(#field: #load(stored, #at)?,)
     });
     quote! {
@@ -123,13 +123,12 @@ fn implementation(input: &Input, view: &Ident, edit: &Ident) -> TokenStream {
 }
 
 fn getters(input: &Input, view: &Ident) -> TokenStream {
-    let krate = &input.krate;
-    let private = quote!(#krate::__private);
+    let owned_by = &input.ident;
     let getters = input.members.iter().enumerate().map(|(i, m)| {
-        let (field, ty, vis, docs) = (&m.ident, &m.ty, &m.vis, docs(m));
+        let (field, vis, docs) = (&m.ident, &m.vis, docs(m));
         let at = offset(input, &owner(input), i);
-        let got = projected(ty, m.span, &quote!(#private::Field), &input.ident);
-        let get = quote_spanned!(m.span=> <#ty as #private::Field>::got);
+        let got = asked(input, m, quote!(Got<'_, 't, #owned_by>));
+        let get = asked(input, m, quote!(got));
         let mut args = Group::new(Delimiter::Parenthesis, quote!(&self.0, #at));
         args.set_span(m.span);
         quote! {
@@ -148,14 +147,6 @@ fn getters(input: &Input, view: &Ident) -> TokenStream {
     }
 }
 
-/// What reading a field gives, spanned as the type is: of equal errors at equal places the compiler prints one.
-fn projected(ty: &TokenStream, first: Span, field: &TokenStream, owner: &Ident) -> TokenStream {
-    let last = ty.clone().into_iter().last().map_or(first, |token| token.span());
-    let open = quote_spanned!(first=> <);
-    let close = quote_spanned!(last=> >::Got<'_, 't, #owner>);
-    quote!(#open #ty as #field #close)
-}
-
 fn setters(input: &Input, view: &Ident, edit: &Ident) -> TokenStream {
     let (ident, vis, krate) = (&input.ident, &input.vis, &input.krate);
     let private = quote!(#krate::__private);
@@ -170,11 +161,12 @@ fn setters(input: &Input, view: &Ident, edit: &Ident) -> TokenStream {
         } else {
             (ty.clone(), quote!(value))
         };
+        let set = asked(input, m, quote!(set_field));
         let result = quote!(::core::result::Result<(), #private::Error>);
         quote! {
             #[doc = #doc]
             #field_vis fn #setter(&mut self, value: #takes) -> #result {
-                self.0.set::<#ty>(#i, #at, #value)
+                #set(#value, &mut self.0, #i, #at)
             }
         }
     });

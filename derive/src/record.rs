@@ -1,10 +1,10 @@
 //! `#[derive(Record)]`: a small record that is a field of an object, read and written whole.
 
 use proc_macro2::TokenStream;
-use quote::{quote, quote_spanned};
+use quote::quote;
 
 use crate::input::Input;
-use crate::schema::{assertions, offset, schema};
+use crate::schema::{asked, assertions, offset, schema};
 
 /// The code of the derive.
 pub fn record(input: &Input) -> TokenStream {
@@ -17,15 +17,15 @@ pub fn record(input: &Input) -> TokenStream {
     let schema = schema(input);
     let assertions = assertions(input, &owner);
     let puts = input.members.iter().enumerate().map(|(i, m)| {
-        let (field, ty) = (&m.ident, &m.ty);
+        let field = &m.ident;
         let in_record = offset(input, &owner, i);
-        let put = quote_spanned!(m.span=> <#ty as #wire::record::Value>::put);
+        let put = asked(input, m, quote!(put_field));
         quote!(#put(&self.#field, e, at + #in_record);)
     });
     let loads = input.members.iter().enumerate().map(|(i, m)| {
-        let (field, ty) = (&m.ident, &m.ty);
+        let field = &m.ident;
         let in_record = offset(input, &owner, i);
-        let load = quote_spanned!(m.span=> <#ty as #private::Field>::load);
+        let load = asked(input, m, quote!(load));
         quote!(#field: #load(stored, at + #in_record)?,)
     });
     quote! {

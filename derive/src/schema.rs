@@ -6,19 +6,16 @@
 use proc_macro2::TokenStream;
 use quote::{quote, quote_spanned};
 
-use crate::input::Input;
+use crate::input::{Input, Member};
 
 /// The expression of the schema.
 pub fn schema(input: &Input) -> TokenStream {
     let krate = &input.krate;
     let name = &input.name;
     let fields = input.members.iter().map(|m| {
-        let (name, ty) = (m.name(), &m.ty);
-        quote_spanned! {m.span=>
-            #krate::__private::wire::schema::Field {
-                name: #name,
-                ty: <#ty as #krate::__private::wire::record::Value>::TYPE,
-            }
+        let (name, ty) = (m.name(), asked(input, m, quote!(FIELD_TYPE)));
+        quote! {
+            #krate::__private::wire::schema::Field { name: #name, ty: #ty }
         }
     });
     quote! {
@@ -32,16 +29,33 @@ pub fn offset(input: &Input, owner: &TokenStream, field: usize) -> TokenStream {
     quote!(const { <#ident as #owner>::SCHEMA.offset(#field) })
 }
 
+/// An item of the field's type as a field, spanned as the type is. Derived code asks a type for nothing else and by no
+/// other way: of equal errors at equal places the compiler prints one, so a type that is no field is a single error.
+pub fn asked(input: &Input, member: &Member, item: TokenStream) -> TokenStream {
+    let (krate, ty, first) = (&input.krate, &member.ty, member.span);
+    let last = ty.clone().into_iter().last().map_or(first, |token| token.span());
+    let open = quote_spanned!(first=> <);
+    let close = quote_spanned!(last=> >::);
+    let item: TokenStream = item
+        .into_iter()
+        .map(|mut token| {
+            token.set_span(last);
+            token
+        })
+        .collect();
+    quote!(#open #ty as #krate::__private::Field #close #item)
+}
+
 /// Assertions that stop the compiler at a field. `owner` is as for [`offset`].
 pub fn assertions(input: &Input, owner: &TokenStream) -> TokenStream {
     let krate = &input.krate;
     let ident = &input.ident;
     let wire = quote!(#krate::__private::wire);
     let fields = input.members.iter().enumerate().map(|(i, m)| {
-        let ty = &m.ty;
+        let ty = asked(input, m, quote!(FIELD_TYPE));
         quote_spanned! {m.span=>
             const _: () = {
-                let ty = <#ty as #wire::record::Value>::TYPE;
+                let ty = #ty;
                 let wrong = wrong(&ty, 0);
                 if !wrong.is_empty() {
                     ::core::panic!("{}", wrong);

@@ -53,7 +53,8 @@ pub trait Record: Sized {
 /// A type that a field of an object can have.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a field of an object",
-    note = "fields are: u8 to u64, i8 to i64, f32, f64, bool, arrays of them, Text, Bytes, Ref<T>, List<T>, Option<T> and types with #[derive(Record)]"
+    note = "fields are: u8 to u64, i8 to i64, f32, f64, bool, arrays of them, Text, Bytes, Ref<T>, List<T>, Option<T> and types with #[derive(Record)]",
+    note = "if `{Self}` is a class, with #[derive(Object)], a field refers to its objects: write `Ref<{Self}>`"
 )]
 pub trait Field: Value + Sized {
     /// What reading the field of an object of class `T` gives.
@@ -64,6 +65,23 @@ pub trait Field: Value + Sized {
     fn got<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Self::Got<'a, 't, T>;
     /// Reads it from a stored record, whole.
     fn load(stored: &Stored<'_>, at: usize) -> Result<Self, Error>;
+
+    // What derived code would else ask of `Value` and of `RawMut`. That a type is no `Field` is then the one error that
+    // its author gets.
+
+    /// Its type. For derived code.
+    #[doc(hidden)]
+    const FIELD_TYPE: Type = <Self as Value>::TYPE;
+    /// Writes it into a record. For derived code.
+    #[doc(hidden)]
+    fn put_field(&self, e: &mut Encoder<'_>, at: usize) {
+        self.put(e, at);
+    }
+    /// Sets the field that begins at `at`. For derived code.
+    #[doc(hidden)]
+    fn set_field<T: Object>(self, object: &mut RawMut<'_, T>, field: usize, at: usize) -> Result<(), Error> {
+        object.set(field, at, self)
+    }
 }
 
 /// A pinned object of class `T`, as long as the transaction lives at most.
@@ -317,7 +335,8 @@ impl<E: ListField> Field for List<E> {
 /// A type that the elements of a list can have.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an element of a list",
-    note = "elements are: u8 to u64, i8 to i64, f32, f64, bool, arrays of them, Text, Bytes, Ref<T>, List<T>, Option<T> and types with #[derive(Record)]"
+    note = "elements are: u8 to u64, i8 to i64, f32, f64, bool, arrays of them, Text, Bytes, Ref<T>, List<T>, Option<T> and types with #[derive(Record)]",
+    note = "if `{Self}` is a class, with #[derive(Object)], a list refers to its objects: write `List<Ref<{Self}>>`"
 )]
 pub trait ListField: Value + Sized {
     /// What reading the list gives.

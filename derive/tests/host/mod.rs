@@ -36,7 +36,8 @@ pub trait Record: Sized {
 
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a field of an object",
-    note = "fields are: u8 to u64, i8 to i64, f32, f64, bool, arrays of them, Text, Bytes, Ref<T>, List<T>, Option<T> and types with #[derive(Record)]"
+    note = "fields are: u8 to u64, i8 to i64, f32, f64, bool, arrays of them, Text, Bytes, Ref<T>, List<T>, Option<T> and types with #[derive(Record)]",
+    note = "if `{Self}` is a class, with #[derive(Object)], a field refers to its objects: write `Ref<{Self}>`"
 )]
 pub trait Field: Value + Sized {
     type Got<'a, 't, T: Object>
@@ -44,11 +45,19 @@ pub trait Field: Value + Sized {
         't: 'a;
     fn got<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Self::Got<'a, 't, T>;
     fn load(stored: &Stored<'_>, at: usize) -> Result<Self, Error>;
+    const FIELD_TYPE: Type = <Self as Value>::TYPE;
+    fn put_field(&self, e: &mut Encoder<'_>, at: usize) {
+        self.put(e, at);
+    }
+    fn set_field<T: Object>(self, object: &mut RawMut<'_, T>, field: usize, at: usize) -> Result<(), Error> {
+        object.set(field, at, self)
+    }
 }
 
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an element of a list",
-    note = "elements are: u8 to u64, i8 to i64, f32, f64, bool, arrays of them, Text, Bytes, Ref<T>, List<T>, Option<T> and types with #[derive(Record)]"
+    note = "elements are: u8 to u64, i8 to i64, f32, f64, bool, arrays of them, Text, Bytes, Ref<T>, List<T>, Option<T> and types with #[derive(Record)]",
+    note = "if `{Self}` is a class, with #[derive(Object)], a list refers to its objects: write `List<Ref<{Self}>>`"
 )]
 pub trait ListField: Value + Sized {
     type Items<'a, 't, T: Object>
