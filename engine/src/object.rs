@@ -85,6 +85,10 @@ pub trait Field: Value + Sized {
 }
 
 /// A pinned object of class `T`, as long as the transaction lives at most.
+///
+/// Neither it nor what it lends, such as the text of a field, can leave the transaction. What is to outlive it is taken out:
+/// the whole object with [`Obj::to_value`], a text or byte string with `into_owned()`, as in `obj.name()?.into_owned()`,
+/// and the way back to it with [`Obj::reference`], which is a plain value.
 pub struct Obj<'t, T: Object>(T::View<'t>);
 
 impl<'t, T: Object> Obj<'t, T> {

@@ -6,7 +6,7 @@ use tercel_derive::Object;
 use tercel_engine::error::Error;
 use tercel_engine::limits::LAST_WRITES_MAX;
 use tercel_engine::server::ServerConfig;
-use tercel_engine::txn::{Isolation, Tx};
+use tercel_engine::txn::{Isolation, Tx, try_run};
 use tercel_wire::id::OP_SLOTS_MAX;
 use tercel_wire::message::Outcome;
 use tercel_wire::page::PAGE_BYTES;
@@ -128,6 +128,69 @@ fn two_that_change_the_same_conflict_and_the_second_runs_again() {
     assert_eq!(second.commit(), Err(Error::Conflict));
     w.run(1, |tx| set(tx, r, tx.get(r)?.count() + 1)).unwrap();
     assert_eq!(count(&w, 0, r), 3);
+}
+
+/// An error of a program's own.
+#[derive(Debug, PartialEq)]
+enum Own {
+    Space(Error),
+    Enough,
+}
+
+impl From<Error> for Own {
+    fn from(e: Error) -> Own {
+        Own::Space(e)
+    }
+}
+
+#[test]
+fn a_body_aborts_with_an_error_of_its_own() {
+    let w = world(1);
+    let r = make(&w, 0, "r", 1);
+    let mut attempts = 0;
+    let answer: Result<(), Own> = try_run(&w.thread(0), Isolation::Serializable, |tx| {
+        attempts += 1;
+        set(tx, r, 2)?;
+        Err(Own::Enough)
+    });
+    assert_eq!((answer, attempts), (Err(Own::Enough), 1));
+    assert_eq!(count(&w, 0, r), 1);
+}
+
+#[test]
+fn a_conflict_runs_again_also_when_the_body_made_an_error_of_its_own_of_it() {
+    let w = world(2);
+    let (x, y) = (make(&w, 0, "x", 1), make(&w, 0, "y", 1));
+    count(&w, 1, x);
+    let mut attempts = 0;
+    let seen: Result<_, Own> = try_run(&w.thread(1), Isolation::Serializable, |tx| {
+        attempts += 1;
+        let of_x = tx.get(x)?.count();
+        if attempts == 1 {
+            w.run(0, |tx| [x, y].iter().try_for_each(|r| set(tx, *r, 2)))?;
+            w.settle();
+        }
+        let of_y = tx.get(y).map_err(|_| Own::Enough)?.count();
+        Ok((of_x, of_y))
+    });
+    assert_eq!((seen, attempts), (Ok((2, 2)), 2));
+}
+
+#[test]
+fn a_commit_that_conflicts_runs_again_whatever_the_errors_of_the_body() {
+    let w = world(2);
+    let r = make(&w, 0, "r", 1);
+    let mut attempts = 0;
+    let done: Result<(), Own> = try_run(&w.thread(1), Isolation::Serializable, |tx| {
+        attempts += 1;
+        let n = tx.get(r)?.count();
+        if attempts == 1 {
+            w.run(0, |tx| set(tx, r, 10))?;
+        }
+        Ok(set(tx, r, n + 1)?)
+    });
+    assert_eq!((done, attempts), (Ok(()), 2));
+    assert_eq!(count(&w, 0, r), 11);
 }
 
 #[test]

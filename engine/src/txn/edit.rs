@@ -62,7 +62,8 @@ impl<'c> Tx<'c> {
         Ok(())
     }
 
-    /// A private copy of the object, to change.
+    /// A private copy of the object, to change. What its setters set belongs to the transaction at once: dropping the
+    /// editor keeps it, dropping the transaction loses it.
     ///
     /// # Errors
     /// As [`Tx::get`]; `Full` if the transaction is too large.

@@ -57,7 +57,11 @@ pub enum Isolation {
     Snapshot,
 }
 
-/// A transaction: reads one consistent state, writes privately, commits at once or not at all. Dropping it aborts it.
+/// A transaction: reads one consistent state, writes privately, commits at once or not at all.
+///
+/// Dropping it aborts it, silently: what was created and edited in it is lost without [`Tx::commit`]. Inside of
+/// [`run`] the commit is made for you.
+#[must_use = "a transaction that is dropped is aborted and what it wrote is lost: commit it"]
 pub struct Tx<'c> {
     port: &'c dyn Port,
     scope: Scope,
@@ -145,28 +149,54 @@ fn overlay_error(e: OverlayError) -> Error {
 pub fn run<R>(
     port: &dyn Port,
     isolation: Isolation,
-    mut body: impl FnMut(&Tx<'_>) -> Result<R, Error>,
+    body: impl FnMut(&Tx<'_>) -> Result<R, Error>,
 ) -> Result<R, Error> {
+    attempts(port, isolation, body, Error::is_retryable)
+}
+
+/// [`run`] for a body with errors of its own. They cannot be asked whether they are a conflict, so the transaction is:
+/// whatever `body` returned, it runs again if something that it read has changed since.
+///
+/// # Errors
+/// What `body` returned on a state that still holds; as [`run`] otherwise.
+pub fn try_run<R, E: From<Error>>(
+    port: &dyn Port,
+    isolation: Isolation,
+    body: impl FnMut(&Tx<'_>) -> Result<R, E>,
+) -> Result<R, E> {
+    attempts(port, isolation, body, |_| false)
+}
+
+/// The attempts of [`run`] and [`try_run`]. `is_conflict` knows conflicts among the errors of `body`; those that it does
+/// not know are known by the transaction, for a call in it says `Conflict` only when it is doomed for good.
+fn attempts<R, E: From<Error>>(
+    port: &dyn Port,
+    isolation: Isolation,
+    mut body: impl FnMut(&Tx<'_>) -> Result<R, E>,
+    is_conflict: impl Fn(&E) -> bool,
+) -> Result<R, E> {
     let mut attempt = 0;
     loop {
         let tx = Tx::begin(port, isolation)?;
-        let error = match body(&tx) {
+        let conflict = match body(&tx) {
             Ok(value) => match tx.commit() {
                 Ok(_) => return Ok(value),
-                Err(Error::Timeout(Some(_))) if dropped(Rule::RetryWithoutResolve) => Error::Conflict,
+                Err(Error::Timeout(Some(_))) if dropped(Rule::RetryWithoutResolve) => Error::Conflict.into(),
                 Err(Error::Timeout(Some(op))) => match commit::resolve(port, op)? {
                     true => return Ok(value),
-                    false => Error::Conflict,
+                    false => Error::Conflict.into(),
                 },
-                Err(e) => e,
+                Err(e) if e.is_retryable() => e.into(),
+                Err(e) => return Err(e.into()),
             },
+            Err(e) if is_conflict(&e) => e,
             // A body that saw two states may have failed for that alone: the state decides.
-            Err(e) if !e.is_retryable() && tx.is_stale()? => Error::Conflict,
-            Err(e) => e,
+            Err(_) if tx.is_stale()? => Error::Conflict.into(),
+            Err(e) => return Err(e),
         };
         attempt += 1;
-        if !error.is_retryable() || attempt >= crate::limits::RUN_ATTEMPTS_MAX {
-            return Err(error);
+        if attempt >= crate::limits::RUN_ATTEMPTS_MAX {
+            return Err(conflict);
         }
         port.back_off(BACK_OFF_US << attempt.min(8));
     }

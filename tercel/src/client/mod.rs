@@ -14,7 +14,7 @@ use std::time::Duration;
 use tercel_engine::Error;
 use tercel_engine::client::{Client as Machine, ClientConfig as MachineConfig};
 use tercel_engine::error::Error as EngineError;
-use tercel_engine::txn::{Isolation, Port, Step, Tx, run};
+use tercel_engine::txn::{Isolation, Port, Step, Tx, run, try_run};
 use tercel_heap::{Config as HeapConfig, Policy, arena_bytes, heap};
 use tercel_wire::class::FORWARD;
 use tercel_wire::cursor::le32;
@@ -31,17 +31,29 @@ use conn::Remote;
 use drive::Shared;
 
 /// What one client process may choose.
+///
+/// ```
+/// use std::time::Duration;
+/// use tercel::{ClientConfig, Policy};
+///
+/// let config = ClientConfig { cache_bytes: 256 << 20, ..ClientConfig::default() };
+/// // What is not said has these values; of `cache_bytes` it is 64 MiB.
+/// assert_eq!(ClientConfig::default().cache_bytes, 64 << 20);
+/// assert!(matches!(config.policy, Policy::Hac(_)));
+/// assert_eq!(config.transactions_max, 64);
+/// assert_eq!(config.timeout, Duration::from_secs(30));
+/// ```
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
-    /// Bytes of the cache, exactly: frames, table and all. Larger means fewer fetches.
+    /// Bytes of the cache, exactly: frames, table and all; 64 MiB by default. Larger means fewer fetches.
     pub cache_bytes: usize,
-    /// What the cache forgets first.
+    /// What the cache forgets first; [`Policy::Hac`] by default.
     pub policy: Policy,
-    /// Whether the cache's own tables are paid from its bytes. Only comparisons turn it off.
+    /// Whether the cache's own tables are paid from its bytes, as they are by default. Only comparisons turn it off.
     pub charge_table: bool,
-    /// Transactions that may be open at once. Each costs 8 bytes per 8 KiB of cache.
+    /// Transactions that may be open at once, 64 by default. Each costs 8 bytes per 8 KiB of cache.
     pub transactions_max: usize,
-    /// How long a call waits for the server before it gives up.
+    /// How long a call waits for the server before it gives up, 30 s by default.
     pub timeout: Duration,
 }
 
@@ -58,6 +70,34 @@ impl Default for ClientConfig {
 }
 
 /// A connection to one space, with its cache. `Send` and `Sync`: one is enough for all threads of a process.
+///
+/// It is not `Clone`, because a second one would be a second cache: threads share it by reference, or in an `Arc` where
+/// they outlive the function that made it. Dropping it ends the connection and, for an embedded space, stops the server;
+/// [`Client::close`] does the same and says how it went.
+///
+/// ```
+/// # #[derive(tercel::Object)]
+/// # struct Counter { count: u64 }
+/// # let dir = std::env::temp_dir().join(format!("tercel-doc-client-{}", std::process::id()));
+/// let space = std::sync::Arc::new(tercel::embedded(&dir)?);
+/// let counter = space.run(|tx| tx.create(&Counter { count: 0 }))?;
+/// let threads = [1, 2].map(|by| {
+///     let space = space.clone();
+///     std::thread::spawn(move || {
+///         space.run(|tx| {
+///             let count = tx.get(counter)?.count();
+///             tx.edit(counter)?.set_count(count + by)
+///         })
+///     })
+/// });
+/// for thread in threads {
+///     thread.join().expect("it does not panic")?;
+/// }
+/// assert_eq!(space.run(|tx| Ok(tx.get(counter)?.count()))?, 3);
+/// # drop(space);
+/// # std::fs::remove_dir_all(&dir)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Client {
     shared: Arc<Shared>,
     driver: Option<JoinHandle<()>>,
@@ -75,7 +115,7 @@ pub struct Stats {
 }
 
 impl Client {
-    /// Connects with the defaults.
+    /// Connects with the defaults to where a [`Server`] listens: `Client::connect(&"127.0.0.1:7117".parse()?)`.
     ///
     /// # Errors
     /// `Unavailable` if nobody answers there, or not a Tercel server.
@@ -115,15 +155,98 @@ impl Client {
         Ok(client)
     }
 
-    /// Runs `body` in a serializable transaction and commits; again after every conflict.
+    /// Runs `body` in a serializable transaction and commits; again after every conflict, after pauses that grow from
+    /// 0.1 to 12.8 ms, up to 64 times in all. So `body` may run several times and should do nothing outside of the
+    /// transaction. When it returns an error, the transaction is aborted.
+    ///
+    /// What `body` gives back must not borrow from the transaction: take an object out with
+    /// [`to_value()`](crate::Obj::to_value), a text with `into_owned()`, a way back to it with
+    /// [`reference()`](crate::Obj::reference).
+    ///
+    /// ```
+    /// use tercel::{Object, Text};
+    ///
+    /// #[derive(Object)]
+    /// struct Person {
+    ///     name: Text,
+    /// }
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("tercel-doc-run-{}", std::process::id()));
+    /// # let space = tercel::embedded(&dir)?;
+    /// let ann = space.run(|tx| tx.create(&Person { name: "Ann".into() }))?;
+    /// let name: String = space.run(|tx| Ok(tx.get(ann)?.name()?.into_owned()))?;
+    /// let person: Person = space.run(|tx| tx.get(ann)?.to_value())?;
+    /// assert_eq!(person.name.to_string(), name);
+    /// # space.close()?;
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// What `body` returned, unless that is a conflict; what the commit said.
+    /// What `body` returned, unless that is a conflict; a conflict that 64 attempts did not get past; what the commit
+    /// said.
     pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
         run(&*self.shared, Isolation::Serializable, body)
     }
 
-    /// The same with another isolation.
+    /// [`run`](Client::run) for a `body` with errors of its own: those of Tercel become them by `From`, others come from
+    /// wherever the program likes, and each aborts the transaction.
+    ///
+    /// `Error::Conflict` cannot be seen in an error of another type, so the state decides: whatever `body` returned, it is
+    /// run again if something that it read has changed meanwhile. Attempts and pauses are those of `run`.
+    ///
+    /// ```
+    /// use tercel::{Object, Text};
+    ///
+    /// #[derive(Object)]
+    /// struct Setting {
+    ///     value: Text,
+    /// }
+    ///
+    /// #[derive(Debug)]
+    /// enum Wrong {
+    ///     Space(tercel::Error),
+    ///     Number(std::num::ParseIntError),
+    ///     TooLarge(u32),
+    /// }
+    /// impl From<tercel::Error> for Wrong {
+    ///     fn from(e: tercel::Error) -> Wrong {
+    ///         Wrong::Space(e)
+    ///     }
+    /// }
+    /// impl From<std::num::ParseIntError> for Wrong {
+    ///     fn from(e: std::num::ParseIntError) -> Wrong {
+    ///         Wrong::Number(e)
+    ///     }
+    /// }
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("tercel-doc-try-run-{}", std::process::id()));
+    /// # let space = tercel::embedded(&dir)?;
+    /// let setting = space.run(|tx| tx.create(&Setting { value: "7".into() }))?;
+    /// let twice = || {
+    ///     space.try_run(|tx| {
+    ///         let value: u32 = tx.get(setting)?.value()?.parse()?; // neither error is Tercel's alone
+    ///         if value > 10 {
+    ///             return Err(Wrong::TooLarge(value)); // the program's own abort
+    ///         }
+    ///         tx.edit(setting)?.set_value((2 * value).to_string())?;
+    ///         Ok(2 * value)
+    ///     })
+    /// };
+    /// assert!(matches!(twice(), Ok(14)));
+    /// assert!(matches!(twice(), Err(Wrong::TooLarge(14))));
+    /// # space.close()?;
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// What `body` returned on a state that still holds; as [`Client::run`] otherwise.
+    pub fn try_run<R, E: From<Error>>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, E>) -> Result<R, E> {
+        try_run(&*self.shared, Isolation::Serializable, body)
+    }
+
+    /// [`run`](Client::run) with another isolation.
     ///
     /// # Errors
     /// As [`Client::run`].
@@ -135,10 +258,12 @@ impl Client {
         run(&*self.shared, isolation, body)
     }
 
-    /// Begins a serializable transaction that the caller commits or drops.
+    /// Begins a serializable transaction for the caller to [`commit`](Tx::commit), and to run again if that is a
+    /// conflict. Dropped without, it is aborted and what it wrote is lost, silently; [`Client::run`] does both.
     ///
     /// # Errors
-    /// `Unavailable`, `Full`.
+    /// `Unavailable` if the server has been silent for too long; `Full` if
+    /// [`transactions_max`](ClientConfig::transactions_max) are open.
     pub fn begin_transaction(&self) -> Result<Tx<'_>, Error> {
         Tx::begin(&*self.shared, Isolation::Serializable)
     }
