@@ -27,32 +27,48 @@ pub use start::Recovered;
 pub(crate) use store::{REPLAY_FROM_KEY, STATE_KEY};
 
 /// What one server process may choose.
+///
+/// ```
+/// use tercel::{Address, ServerConfig};
+///
+/// let config = ServerConfig { listen: vec![Address::default_tcp()], ..ServerConfig::new("./people") };
+/// assert_eq!(config.listen[0].to_string(), "127.0.0.1:7117");
+/// // What is not said has these values:
+/// assert!(!config.allow_plain_remote);
+/// assert_eq!(config.mob_bytes, 256 << 20);
+/// assert_eq!(config.cache_bytes, 64 << 20);
+/// assert_eq!(config.log_bytes_max, 1 << 30);
+/// assert_eq!(config.subscriptions_max, 1 << 20);
+/// assert_eq!(config.spin_us, 0);
+/// ```
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
     /// The data directory; created if it does not exist.
     pub dir: PathBuf,
-    /// Where to listen; none for a server that only its own process uses.
+    /// Where to listen, each address a way in of its own; at none by default, which suits [`embedded`](crate::embedded)
+    /// and nothing else. Port 0 takes a free one: [`Server::addresses`] tells which.
     pub listen: Vec<Address>,
     /// Whether an address that other machines can reach is allowed. There is no encryption yet, so it must be asked for.
     pub allow_plain_remote: bool,
-    /// Bytes of modified objects held in memory before they are installed into pages. Larger means fewer page writes, a
-    /// longer log and a longer recovery.
+    /// Bytes of modified objects held in memory before they are installed into pages, 256 MiB by default. Larger means
+    /// fewer page writes, a longer log and a longer recovery.
     pub mob_bytes: usize,
-    /// Bytes of pages cached. Larger means fewer reads of the page store.
+    /// Bytes of pages cached, 64 MiB by default. Larger means fewer reads of the page store.
     pub cache_bytes: usize,
-    /// Bytes that the log should take. Above it modified objects are installed to make it shorter, and above it by a
-    /// quarter commits wait for that. Smaller means more page writes and a shorter recovery; at least some segments of
-    /// 16 MiB are needed.
+    /// Bytes that the log should take, 1 GiB by default. Above it modified objects are installed to make it shorter, and
+    /// above it by a quarter commits wait for that. Smaller means more page writes and a shorter recovery; at least some
+    /// segments of 16 MiB are needed.
     pub log_bytes_max: u64,
-    /// Pages that one client may have cached; beyond it the server asks for pages back, and a transaction that reads more is
-    /// answered `Full`. Each costs some 50 bytes while a client has it.
+    /// Pages that one client may have cached, 1,048,576 by default; beyond it the server asks for pages back, and a
+    /// transaction that reads more is answered `Full`. Each costs some 50 bytes while a client has it.
     pub subscriptions_max: usize,
-    /// Microseconds for which the loop looks for events before it sleeps. Saves wake-ups and burns a core.
+    /// Microseconds for which the loop looks for events before it sleeps, 0 by default. Saves wake-ups and burns a core.
     pub spin_us: u64,
 }
 
 impl ServerConfig {
-    /// Defaults for a directory.
+    /// The defaults for a data directory. It listens nowhere: a server that others shall reach needs an address in
+    /// [`listen`](ServerConfig::listen).
     pub fn new(dir: impl Into<PathBuf>) -> ServerConfig {
         let machine = Machine::default();
         ServerConfig {
@@ -104,7 +120,38 @@ pub enum ServerError {
     Stopped(String),
 }
 
-/// A running server. Dropping it stops it cleanly.
+/// A running server, on threads of its own. Dropping it stops it cleanly.
+///
+/// ```
+/// use tercel::{Address, Client, Object, Server, ServerConfig};
+///
+/// #[derive(Object)]
+/// struct Counter {
+///     count: u64,
+/// }
+///
+/// let dir = std::env::temp_dir().join(format!("tercel-doc-server-{}", std::process::id()));
+/// let listen = vec!["127.0.0.1:0".parse::<Address>()?]; // a port of the system's choice
+/// let server = Server::start(ServerConfig { listen, ..ServerConfig::new(&dir) })?;
+///
+/// let (ann, bob) = (Client::connect(&server.addresses()[0])?, Client::connect(&server.addresses()[0])?);
+/// let counter = ann.run(|tx| tx.create(&Counter { count: 0 }))?;
+/// // Ann comes before a transaction of Bob's: it is refused, and run again it begins from what she wrote.
+/// let late = bob.begin_transaction()?;
+/// let count = late.get(counter)?.count();
+/// late.edit(counter)?.set_count(count + 1)?;
+/// ann.run(|tx| tx.edit(counter)?.set_count(10))?;
+/// assert_eq!(late.commit(), Err(tercel::Error::Conflict));
+/// let count = bob.run(|tx| {
+///     let count = tx.get(counter)?.count() + 1;
+///     tx.edit(counter)?.set_count(count)?;
+///     Ok(count)
+/// })?;
+/// assert_eq!(count, 11);
+/// server.stop()?;
+/// # std::fs::remove_dir_all(&dir)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Server {
     handle: Handle<Post>,
     thread: Option<JoinHandle<Result<(), ServerError>>>,
@@ -134,12 +181,19 @@ pub(crate) enum Post {
 }
 
 impl Server {
-    /// Opens the directory, recovers, listens.
+    /// Opens the directory, recovers, listens, and returns once clients can connect. [`Server`] has an example.
+    ///
+    /// # Errors
+    /// [`Disk`](ServerError::Disk) if the directory cannot be made or opened, is in use, or is damaged;
+    /// [`Recovery`](ServerError::Recovery) if its log and its pages do not fit together; [`Backup`](ServerError::Backup);
+    /// [`Listen`](ServerError::Listen) if an address is taken or not this machine's; [`Remote`](ServerError::Remote) if
+    /// other machines can reach it and [`allow_plain_remote`](ServerConfig::allow_plain_remote) is not set;
+    /// [`Events`](ServerError::Events) and [`Io`](ServerError::Io) if the system refuses what a server needs.
     pub fn start(config: ServerConfig) -> Result<Server, ServerError> {
         start::start(config)
     }
 
-    /// Where it listens, with the ports that were taken.
+    /// Where it listens, in the order of the configuration and with the ports that were taken.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
@@ -164,12 +218,18 @@ impl Server {
         Stopper(self.handle.clone())
     }
 
-    /// Waits until it has stopped.
+    /// Waits until it has stopped, by a [`Stopper`] or by itself.
+    ///
+    /// # Errors
+    /// Why it stopped by itself; what failed when it was closed.
     pub fn wait(mut self) -> Result<(), ServerError> {
         self.join()
     }
 
     /// Installs what is in memory, closes everything and waits for that.
+    ///
+    /// # Errors
+    /// Why it had stopped by itself before; what failed when it was closed. What was acknowledged is in the log even then.
     pub fn stop(mut self) -> Result<(), ServerError> {
         store::post(&self.handle, Post::Stop);
         self.join()
