@@ -1,8 +1,9 @@
 //! Typed, durable objects that live on servers and feel local.
 //!
 //! A program declares classes with `#[derive(Object)]`, opens a space with [`embedded`] or [`Client::connect`], and reads
-//! and changes objects in transactions. What it reads comes from a cache in its own memory that is never stale: the
-//! server says what changed before anything that depends on it can be seen.
+//! and changes objects in transactions. What it reads comes from a cache in its own memory. A transaction sees one state of
+//! the space, which may be some moments older than the newest commit of others; what it writes is committed only if
+//! nothing that it read has changed since, and is run again otherwise.
 //!
 //! ```
 //! use tercel::{List, Object, Ref, Text};
@@ -31,6 +32,9 @@
 //! # std::fs::remove_dir_all(&dir)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! The guide, [docs/guide.md](https://github.com/tercel/tercel/blob/main/docs/guide.md), goes from here to changed classes,
+//! collections, conflicts, and a server with several clients.
 //!
 //! | module | its noun |
 //! |---|---|

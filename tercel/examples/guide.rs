@@ -1,0 +1,150 @@
+//! docs/guide.md as one program: every snippet there stands here, in its order, and does what is said of it.
+//! `cargo run --release -p tercel --example guide`.
+
+use tercel::collections::{Map, Vector};
+use tercel::{Address, Client, Error, List, Object, Record, Ref, Server, ServerConfig, Text};
+
+#[derive(Object)]
+struct Person {
+    name: Text,
+    born: u16,
+    home: Option<Place>,
+    friends: List<Ref<Person>>,
+}
+
+#[derive(Record)]
+struct Place {
+    street: Text,
+    number: u32,
+}
+
+#[derive(Object)]
+#[object(name = "Person")]
+struct PersonOfToday {
+    name: Text,
+    born: u32,
+    nickname: Text,
+}
+
+#[derive(Object)]
+struct Register {
+    by_name: Map<Text, PersonOfToday>,
+    arrivals: Vector<PersonOfToday>,
+}
+
+#[derive(Debug)]
+enum RenameError {
+    Taken,
+    Space(Error),
+}
+
+impl From<Error> for RenameError {
+    fn from(e: Error) -> RenameError {
+        RenameError::Space(e)
+    }
+}
+
+/// The program.
+pub fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let dir = std::env::temp_dir().join(format!("tercel-guide-{}", std::process::id()));
+    objects(&dir)?;
+    changed_class(&dir)?;
+    registers(&dir)?;
+    networked(&dir)?;
+    println!("The guide holds.");
+    Ok(std::fs::remove_dir_all(&dir)?)
+}
+
+fn objects(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
+    let space = tercel::embedded(dir)?;
+    space.run(|tx| {
+        let bob =
+            tx.create(&Person { name: "Bob".into(), born: 1990, home: None, friends: List::default() })?;
+        let home = Place { street: "Mill Lane".into(), number: 7 };
+        let ann = Person { name: "Ann".into(), born: 1988, home: Some(home), friends: List(vec![bob]) };
+        tx.set_root("ann", tx.create(&ann)?)
+    })?;
+
+    space.run(|tx| {
+        let ann = tx.get(tx.root::<Person>("ann")?.ok_or(Error::NotFound("ann".into()))?)?;
+        for friend in ann.friends() {
+            println!("{} is a friend", friend?.name()?);
+        }
+        ann.edit()?.set_name("Anne")
+    })?;
+
+    let (name, ann) = space.run(|tx| {
+        let ann = tx.get(tx.root::<Person>("ann")?.ok_or(Error::NotFound("ann".into()))?)?;
+        Ok((ann.name()?.into_owned(), ann.to_value()?))
+    })?;
+
+    assert_eq!((name.as_str(), ann.born, ann.friends.0.len()), ("Anne", 1988, 1));
+    let home = ann.home.as_ref().map(|home| (home.street.to_string(), home.number));
+    assert_eq!(home, Some(("Mill Lane".into(), 7)));
+    Ok(space.close()?)
+}
+
+fn changed_class(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
+    let space = tercel::embedded(dir)?;
+    space.run(|tx| {
+        let ann = tx.get(tx.root::<PersonOfToday>("ann")?.ok_or(Error::NotFound("ann".into()))?)?;
+        assert_eq!((ann.born(), ann.nickname()?.as_ref()), (1988, ""));
+        ann.edit()?.set_nickname("Annie")
+    })?;
+
+    Ok(space.close()?)
+}
+
+fn registers(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
+    let space = tercel::embedded(dir)?;
+    space.run(|tx| {
+        let ann = tx.root::<PersonOfToday>("ann")?.ok_or(Error::NotFound("ann".into()))?;
+        let (by_name, arrivals) = (Map::create(tx)?, Vector::create(tx)?);
+        by_name.insert(tx, "Anne", ann)?;
+        arrivals.push_back(tx, ann)?;
+        tx.set_root("register", tx.create(&Register { by_name, arrivals })?)
+    })?;
+
+    let names = space.run(|tx| {
+        let register = tx.root::<Register>("register")?.ok_or(Error::NotFound("register".into()))?;
+        let Register { by_name, arrivals } = tx.get(register)?.to_value()?;
+        assert_eq!(arrivals.len(tx)?, 1);
+
+        for entry in by_name.range(tx, "A".."B") {
+            let (name, person) = entry?;
+            println!("{name} is also called {}", tx.get(person)?.nickname()?);
+        }
+
+        Ok(by_name)
+    })?;
+
+    assert!(matches!(rename(&space, names, "Anne", "Anne"), Err(RenameError::Taken)));
+    rename(&space, names, "Anne", "Anna").map_err(|e| format!("{e:?}"))?;
+    match rename(&space, names, "Anne", "Annette") {
+        Err(RenameError::Space(Error::NotFound(who))) => println!("there is no {who} any more"),
+        other => panic!("Anne was found: {other:?}"),
+    }
+    Ok(space.close()?)
+}
+
+fn rename(space: &Client, names: Map<Text, PersonOfToday>, from: &str, to: &str) -> Result<(), RenameError> {
+    space.try_run(|tx| {
+        if names.contains(tx, to)? {
+            return Err(RenameError::Taken);
+        }
+        let person = names.remove(tx, from)?.ok_or(Error::NotFound(from.into()))?;
+        tx.edit(person)?.set_name(to)?;
+        names.insert(tx, to, person)?;
+        Ok(())
+    })
+}
+
+fn networked(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
+    let listen: Vec<Address> = vec!["127.0.0.1:0".parse()?];
+    let server = Server::start(ServerConfig { listen, ..ServerConfig::new(dir) })?;
+    let client = Client::connect(&server.addresses()[0])?;
+
+    assert!(client.run(|tx| tx.root::<PersonOfToday>("ann"))?.is_some());
+    drop(client);
+    Ok(server.stop()?)
+}
