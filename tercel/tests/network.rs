@@ -214,6 +214,28 @@ fn a_port_that_is_taken_is_named() {
 }
 
 #[test]
+fn a_server_that_cannot_listen_makes_no_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = vec![Address::Tcp(holder.local_addr().unwrap().to_string())];
+    let space = dir.path().join("space");
+    assert!(Server::start(ServerConfig { listen, ..ServerConfig::new(&space) }).is_err());
+    assert!(!space.exists());
+}
+
+#[test]
+fn who_only_reads_makes_no_space() {
+    let dir = tempfile::tempdir().unwrap();
+    for place in [dir.path().join("typo"), dir.path().to_path_buf()] {
+        let started = Server::start(ServerConfig { create: false, ..ServerConfig::new(&place) });
+        assert!(matches!(started, Err(ServerError::NoSpace(named)) if named == place));
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    serve(dir.path()).stop().unwrap();
+    Server::start(ServerConfig { create: false, ..ServerConfig::new(dir.path()) }).unwrap().stop().unwrap();
+}
+
+#[test]
 fn a_file_where_the_socket_should_be_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("precious");

@@ -117,6 +117,11 @@ impl DataDir {
         Ok(DataDir { path: path.into(), space, created, _lock: lock })
     }
 
+    /// Whether [`DataDir::open`] would make a new space there, as far as can be seen without opening.
+    pub fn is_absent(path: &Path) -> bool {
+        !path.exists() || is_uncreated(path, Purpose::Space).unwrap_or(false)
+    }
+
     /// Creates the directory `path` for a copy of a space, with an empty log for what comes after `stamp`. `fill` gets the
     /// file of the page store, without pages, and fills it; the directory counts as created only then. What an earlier
     /// attempt for the same purpose has left is begun again.

@@ -45,6 +45,9 @@ pub(crate) use store::{REPLAY_FROM_KEY, STATE_KEY};
 pub struct ServerConfig {
     /// The data directory; created if it does not exist.
     pub dir: PathBuf,
+    /// Whether a space is made in the directory if there is none. Whoever only reads says no, so that a mistyped path is an
+    /// error and not an empty space.
+    pub create: bool,
     /// Where to listen, each address a way in of its own; at none by default, which suits [`embedded`](crate::embedded)
     /// and nothing else. Port 0 takes a free one: [`Server::addresses`] tells which.
     pub listen: Vec<Address>,
@@ -73,6 +76,7 @@ impl ServerConfig {
         let machine = Machine::default();
         ServerConfig {
             dir: dir.into(),
+            create: true,
             listen: Vec::new(),
             allow_plain_remote: false,
             mob_bytes: machine.mob_bytes,
@@ -96,8 +100,11 @@ pub enum ServerError {
     /// The directory is a backup.
     #[error("{} is a backup and is not served: whoever did would make two histories of one space; make a space of it with `tercel restore {} --data NEW`", .0.display(), .0.display())]
     Backup(PathBuf),
+    /// There is no space in the directory, and none was to be made.
+    #[error("there is no space in {}; name the directory of one, or make one there", .0.display())]
+    NoSpace(PathBuf),
     /// The port or path.
-    #[error("cannot listen at {address}: {source}; choose another with --listen, or stop who holds it")]
+    #[error("cannot listen at {address}: {source}; {}", advice(address, source))]
     Listen {
         /// Where.
         address: Address,
@@ -118,6 +125,24 @@ pub enum ServerError {
     /// The server met something it cannot go on after.
     #[error("the server stopped: {0}")]
     Stopped(String),
+}
+
+/// What to do about an address that cannot be listened at.
+fn advice(address: &Address, source: &std::io::Error) -> &'static str {
+    use std::io::ErrorKind;
+    let is_unix = matches!(address, Address::Unix(_));
+    match source.kind() {
+        ErrorKind::AddrInUse if is_unix => {
+            "another server holds this path, or a file is in the way: stop it, remove the file, or choose another with --listen"
+        }
+        ErrorKind::AddrInUse => "choose another with --listen, or stop who holds it",
+        ErrorKind::NotFound if is_unix => "make the directory first, or choose another path with --listen",
+        ErrorKind::AddrNotAvailable => {
+            "this machine has no such address: choose one that it has with --listen, such as 127.0.0.1"
+        }
+        ErrorKind::PermissionDenied => "choose an address with --listen that this user may take",
+        _ => "choose another with --listen",
+    }
 }
 
 /// A running server, on threads of its own. Dropping it stops it cleanly.

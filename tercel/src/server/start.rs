@@ -1,5 +1,6 @@
 //! Starting a server: lock the directory, open the pages, replay the log, listen.
 
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
@@ -15,6 +16,7 @@ use tercel_wire::page::PAGE_BYTES;
 use super::run::{LISTENER_KEY, Loop};
 use super::store::Store;
 use super::{Post, Server, ServerConfig, ServerError};
+use crate::address::Address;
 use crate::disk::DiskError;
 use crate::disk::dir::{DataDir, NewSpace};
 use crate::disk::log::{Log, LogConfig, LogDone, LogThread};
@@ -73,6 +75,9 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     let begun = Instant::now();
     if crate::backup::is_backup(&config.dir) {
         return Err(ServerError::Backup(config.dir.clone()));
+    }
+    if !config.create && DataDir::is_absent(&config.dir) {
+        return Err(ServerError::NoSpace(config.dir.clone()));
     }
     let log_config = LogConfig { bytes_max: config.log_bytes_max, ..LogConfig::default() };
     let new = NewSpace { page_bytes: PAGE_BYTES as u32, segment_bytes: log_config.segment_bytes };
@@ -136,15 +141,14 @@ pub(super) fn start(config: ServerConfig) -> Result<Server, ServerError> {
             return Err(ServerError::Remote(address.clone()));
         }
     }
+    // Nothing is made in a new directory before the addresses are ours, so that a port that is taken leaves nothing
+    // behind. A space that is there is recovered first: whoever can connect finds it ready.
+    let early = if DataDir::is_absent(&config.dir) { Some(listen(&config.listen)?) } else { None };
     let opened = open(&config)?;
-    let mut listeners = Vec::new();
-    let mut addresses = Vec::new();
-    for address in &config.listen {
-        let (fd, at) =
-            address.listen().map_err(|source| ServerError::Listen { address: address.clone(), source })?;
-        listeners.push(fd);
-        addresses.push(at);
-    }
+    let (listeners, addresses) = match early {
+        Some(listening) => listening,
+        None => listen(&config.listen)?,
+    };
     let (space, recovered) = (opened.machine.space(), opened.recovered.clone());
     let spin_us = config.spin_us;
     // The queue belongs to the thread that runs it, so it is opened there and its handle sent back.
@@ -167,7 +171,15 @@ pub(super) fn start(config: ServerConfig) -> Result<Server, ServerError> {
     Ok(Server { handle, thread: Some(thread), addresses, backend, space, recovered })
 }
 
-fn prepare(opened: Opened, listeners: Vec<std::os::fd::OwnedFd>, spin_us: u64) -> Result<Loop, ServerError> {
+/// Listens everywhere; gives the addresses with the ports that were taken.
+fn listen(wanted: &[Address]) -> Result<(Vec<OwnedFd>, Vec<Address>), ServerError> {
+    let listened = wanted.iter().map(|address| {
+        address.listen().map_err(|source| ServerError::Listen { address: address.clone(), source })
+    });
+    Ok(listened.collect::<Result<Vec<_>, _>>()?.into_iter().unzip())
+}
+
+fn prepare(opened: Opened, listeners: Vec<OwnedFd>, spin_us: u64) -> Result<Loop, ServerError> {
     let mut queue: EventQueue<Post> = EventQueue::open(EventsConfig {
         spin_us,
         write_bytes_max: SLOW_READER_BYTES,
