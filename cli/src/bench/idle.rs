@@ -9,6 +9,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, getrlimit};
 use tercel::wire::frame::{self, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel::wire::id::{ClientId, PageId, SpaceId};
 use tercel::wire::message::Hello;
@@ -34,6 +35,7 @@ pub fn role(address: &str, connections: usize) -> String {
 /// # Errors
 /// A sentence: what failed.
 pub fn run(options: &Options) -> Result<Report, String> {
+    room_for(options.connections)?;
     let scratch = Scratch::new(options.dir.as_deref(), "idle")?;
     options.say("starting two servers");
     let (busy, lonely) = (Child::serve(&scratch.join("busy"))?, Child::serve(&scratch.join("lonely"))?);
@@ -71,6 +73,31 @@ pub fn run(options: &Options) -> Result<Report, String> {
             .note("a page from the server's memory, beside idle connections and without any"),
     ];
     Ok(Report { suite: "idle", commit: COMMIT, machine: Machine::here(busy.backend()), rows })
+}
+
+/// Whether so many connections can be: each takes a descriptor here and one of the server's, and a port.
+fn room_for(connections: usize) -> Result<(), String> {
+    if let Some(descriptors) = getrlimit(Resource::Nofile).maximum
+        && connections as u64 + OWN_DESCRIPTORS > descriptors
+    {
+        return Err(format!(
+            "{connections} connections need as many file descriptors, and a process here may have {descriptors} \
+             (`ulimit -Hn`): name at most {} with --connections, or raise the limit",
+            descriptors.saturating_sub(OWN_DESCRIPTORS)
+        ));
+    }
+    let ports = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let ends: Vec<u64> = ports.split_whitespace().filter_map(|end| end.parse().ok()).collect();
+    if let [first, last] = ends[..]
+        && connections as u64 + OWN_DESCRIPTORS > last.saturating_sub(first)
+    {
+        return Err(format!(
+            "{connections} connections need as many ports, and this machine gives out {} (net.ipv4.ip_local_port_range): \
+             name fewer with --connections, or widen the range",
+            last.saturating_sub(first)
+        ));
+    }
+    Ok(())
 }
 
 /// A client that asks for a page that the server has in memory, past its own cache.
@@ -182,6 +209,9 @@ const ROOT_PAGE: PageId = PageId::new(1).expect("a page");
 
 /// How often an idle client says that it is there: as often as Tercel's own client does.
 const PING_EVERY: Duration = Duration::from_secs(2);
+
+/// What a process has open beside the connections, several times over.
+const OWN_DESCRIPTORS: u64 = 128;
 
 /// Calls of a block, some tens of milliseconds.
 const BLOCK_CALLS: usize = 1_000;

@@ -145,6 +145,9 @@ impl Report {
             out.push_str(text.trim_end());
             out.push('\n');
         }
+        if self.rows.iter().any(|row| row.ratio.is_some() || row.paper.is_some()) {
+            out.push_str(LEGEND);
+        }
         for row in &self.rows {
             if let Some(note) = &row.note {
                 out.push_str(&format!("\n{}: {note}", row.id));
@@ -154,6 +157,16 @@ impl Report {
         out
     }
 }
+
+/// How to read the table.
+const LEGEND: &str = "
+value   what Tercel took or did, and limit value what the raw path did that the limit names, in this very run: medians
+ratio   value by limit, as the median over pairs of blocks measured one right after the other; so it is not the value
+        divided by the limit value. Of times and fetches less is better, of things a second more; 1 is the limit itself
+95 %    where the true median of the ratios lies; a wide interval means that the machine was busy with other things
+paper   what the paper that the method comes from measured for the ratio, or for the value if there is no ratio
+n       operations measured, those of the limit not counted
+";
 
 fn cells(row: &Row) -> [String; 10] {
     let some = |value: Option<f64>| value.map_or(String::new(), number);
