@@ -39,7 +39,12 @@ pub struct Run {
     unavailable: u64,
     /// Commits whose outcome nobody knows.
     unknown: usize,
+    /// All of them: those that were acknowledged, that only read, that were aborted, and of unknown outcome.
     transactions: usize,
+    /// Those that read and wrote nothing.
+    read_only: usize,
+    /// Those that did not happen: conflicts, and attempts without a server.
+    aborted: usize,
     /// From a kill to the first commit that was acknowledged after it, and from a kill until the server listened again.
     worst_outage_ms: f64,
     worst_restart_ms: f64,
@@ -90,6 +95,8 @@ impl Run {
             unavailable: 0,
             unknown: 0,
             transactions: 0,
+            read_only: 0,
+            aborted: 0,
             worst_outage_ms: 0.0,
             worst_restart_ms: 0.0,
             worst_excess_ms: 0.0,
@@ -116,9 +123,11 @@ impl Run {
     /// Checks the history and what is there in the end.
     pub fn judge(&mut self, history: &History, ending: &Ending) {
         self.transactions = history.transactions.len();
-        let committed =
-            |t: &&tercel_verify::Transaction| matches!(t.outcome, Ended::Committed(_)) && !t.is_read_only();
-        self.acknowledged = history.transactions.iter().filter(committed).count() as u64;
+        let is_done = |t: &tercel_verify::Transaction| matches!(t.outcome, Ended::Committed(_));
+        self.acknowledged =
+            history.transactions.iter().filter(|t| is_done(t) && !t.is_read_only()).count() as u64;
+        self.aborted = history.transactions.iter().filter(|t| t.outcome == Ended::Aborted).count();
+        self.read_only = history.transactions.iter().filter(|t| is_done(t) && t.is_read_only()).count();
         self.unknown = history.transactions.iter().filter(|t| t.outcome == Ended::Unknown).count();
         self.judge_journals(ending);
         self.measure(history);
@@ -207,9 +216,11 @@ impl Run {
             self.cuts
         );
         say!(
-            "  {} commits acknowledged in {} transactions, {} conflicts, {} of unknown outcome",
-            thousands(self.acknowledged),
+            "  {} transactions: {} commits acknowledged, {} that only read, {} that did not happen ({} conflicts), {} of unknown outcome",
             thousands(self.transactions as u64),
+            thousands(self.acknowledged),
+            thousands(self.read_only as u64),
+            thousands(self.aborted as u64),
             thousands(self.conflicts),
             self.unknown
         );

@@ -98,7 +98,7 @@ impl Space {
             ))
         })?;
         let wanted = fill_bytes as usize / BALLAST_BYTES;
-        let bar = term.bar(wanted as u64, crate::term::THINGS, "fill");
+        let bar = (wanted > 0).then(|| term.bar(wanted as u64, crate::term::THINGS, "fill"));
         let mut ballast = Vec::with_capacity(wanted);
         while ballast.len() < wanted {
             let n = BALLAST_BATCH.min(wanted - ballast.len());
@@ -107,9 +107,9 @@ impl Space {
                 let one = |_| tx.create(&Ballast { version: 0, bytes: bytes() });
                 (0..n).map(one).collect::<Result<Vec<_>, Error>>()
             })?);
-            bar.set_position(ballast.len() as u64);
+            bar.iter().for_each(|bar| bar.set_position(ballast.len() as u64));
         }
-        bar.finish_and_clear();
+        bar.iter().for_each(|bar| bar.finish_and_clear());
         Ok(Space { accounts, journals, shelf, ballast })
     }
 
