@@ -63,7 +63,7 @@ pub fn run(args: &args::Query) -> Outcome {
 
 fn closure(client: &Client, args: &args::Closure, way: Way, json: bool) -> Outcome {
     let root = find(client, &args.name)?;
-    let mut names = client.run(|tx| {
+    let (mut names, is_defined) = client.run(|tx| {
         let mut names = Vec::new();
         if args.recursive {
             visit(tx, root, way, |p| {
@@ -79,7 +79,7 @@ fn closure(client: &Client, args: &args::Closure, way: Way, json: bool) -> Outco
                 }
             }
         }
-        Ok(names)
+        Ok((names, tx.get(root)?.version().is_some()))
     })?;
     names.sort_unstable();
     if json {
@@ -87,6 +87,16 @@ fn closure(client: &Client, args: &args::Closure, way: Way, json: bool) -> Outco
         say!("{}", serde_json::to_string(&answer).unwrap_or_default());
     } else {
         names.iter().for_each(|n| say!("{n}"));
+    }
+    if names.is_empty() && !json {
+        let name = &args.name;
+        match (way, is_defined) {
+            (Way::Depends, true) => eprintln!("{name} needs nothing"),
+            (Way::Depends, false) => {
+                eprintln!("{name} is mentioned by others and defined by none, so what it needs is not known")
+            }
+            (Way::Rdepends, _) => eprintln!("nothing needs {name}"),
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -193,8 +203,11 @@ pub fn find(client: &Client, name: &str) -> Result<Ref<Package>, Failure> {
             let all = client.run(|tx| {
                 names.iter(tx).map(|entry| Ok(entry?.0.0)).collect::<Result<Vec<String>, Error>>()
             })?;
+            let failure = Failure::new(format!("there is no package `{name}`"));
+            if let Some((bare, _)) = name.split_once(':').filter(|(bare, _)| all.iter().any(|n| n == bare)) {
+                return Err(failure.next(format!("names are without an architecture: say {bare}")));
+            }
             let near = debian::near(name, &all, 5);
-            let failure = Failure::new(format!("there is no package `{name}`")).code(2);
             Err(if near.is_empty() {
                 failure
             } else {
