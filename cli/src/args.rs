@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use tercel::Address;
 
+use crate::fail::Failure;
+
 /// Typed, durable objects that live on servers and feel local.
 #[derive(Debug, Parser)]
 #[command(name = "tercel", version, propagate_version = true, max_term_width = 100)]
@@ -12,10 +14,46 @@ use tercel::Address;
   tercel demo                                        see all of it in a minute
   tercel serve --data DIR                            serve a directory on 127.0.0.1:7117
   tercel import debian --data DIR                    import the machine's package index
-  tercel query rdepends libssl3 --recursive --data DIR")]
+  tercel query rdepends libssl3 --recursive --data DIR
+
+Exit codes: 0 done; 1 it failed, or what was asked for is not there; 2 the command line is wrong; 3 the data is
+not sound. Some commands have more: see their help.
+
+Environment: TERCEL_SERVER is the server's address where neither --server nor --data is given; NO_COLOR turns
+colours off; TERCEL_EVENTS=epoll or io_uring chooses how the kernel delivers events.")]
 pub struct Args {
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Args {
+    /// Puts in what the environment says where the command line says nothing. Whatever the command line says wins, so a
+    /// variable that is not used may hold anything.
+    pub fn with_environment(mut self) -> Result<Args, Failure> {
+        let (server, data) = match &mut self.command {
+            Command::Import(Import { what: ImportWhat::Debian(a) }) => (&mut a.space.server, &a.space.data),
+            Command::Query(Query { what: QueryWhat::Depends(c) | QueryWhat::Rdepends(c) }) => {
+                (&mut c.space.server, &c.space.data)
+            }
+            Command::Query(Query { what: QueryWhat::Why(w) }) => (&mut w.space.server, &w.space.data),
+            Command::Stat(a) => (&mut a.space.server, &a.space.data),
+            Command::Inspect(a) => (&mut a.space.server, &a.space.data),
+            Command::Backup(a) => (&mut a.server, &a.data),
+            _ => return Ok(self),
+        };
+        if server.is_none()
+            && data.is_none()
+            && let Some(named) = std::env::var_os("TERCEL_SERVER").filter(|named| !named.is_empty())
+        {
+            let parsed = named.to_string_lossy().parse();
+            *server = Some(parsed.map_err(|e| {
+                Failure::new(format!("the environment's TERCEL_SERVER: {e}"))
+                    .next("unset it, or say --server ADDR or --data DIR")
+                    .code(2)
+            })?);
+        }
+        Ok(self)
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -47,14 +85,14 @@ pub enum Command {
 /// Which space to use.
 #[derive(Debug, Clone, ClapArgs)]
 pub struct Space {
-    /// The server's address, HOST:PORT or unix:PATH
-    #[arg(long, value_name = "ADDR", env = "TERCEL_SERVER", conflicts_with = "data")]
+    /// The server's address, HOST:PORT or unix:PATH; else that in TERCEL_SERVER, else 127.0.0.1:7117
+    #[arg(long, value_name = "ADDR", conflicts_with = "data")]
     pub server: Option<Address>,
     /// Open this data directory in this process, without a server
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
     /// The client's cache, such as 64M or 1G
-    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "64M")]
+    #[arg(long, value_name = "BYTES", value_parser = cache_bytes, default_value = "64M")]
     pub cache: usize,
 }
 
@@ -110,15 +148,23 @@ pub enum ImportWhat {
     /// A Debian Packages file: packages, details, and who depends on whom
     #[command(after_help = "Examples:
   tercel import debian --data ./packages
-  tercel import debian --input Packages.gz --server 127.0.0.1:7117")]
+  tercel import debian --sample --data ./packages
+  tercel import debian --input Packages.gz --server 127.0.0.1:7117
+  curl -s URL/Packages.xz | tercel import debian --input - --data ./packages
+
+A list replaces the one that was imported before, all of it at once or not at all. A list without packages is
+refused.")]
     Debian(ImportDebian),
 }
 
 #[derive(Debug, ClapArgs)]
 pub struct ImportDebian {
-    /// The file: plain, .gz, .xz or .lz4; else the main list of the machine's apt lists
+    /// The file: plain, .gz, .xz or .lz4, or - for standard input; else the main list of the machine's apt lists
     #[arg(long, value_name = "FILE")]
     pub input: Option<PathBuf>,
+    /// Import the sample that comes with the program
+    #[arg(long, conflicts_with = "input")]
+    pub sample: bool,
     /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
@@ -127,6 +173,13 @@ pub struct ImportDebian {
 }
 
 #[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tercel query rdepends libssl3 --recursive --json --data ./packages
+  tercel query why firefox-esr libc6 --data ./packages
+
+A dependency is a name that Depends or Pre-Depends mentions: every alternative of `a | b` counts as needed,
+versions and architectures are ignored, and Provides is not followed. So a closure holds what may be affected,
+which is more than what apt would remove.")]
 pub struct Query {
     #[command(subcommand)]
     pub what: QueryWhat,
@@ -137,8 +190,11 @@ pub enum QueryWhat {
     /// What a package needs
     #[command(after_help = "Example:\n  tercel query depends libssl3 --recursive --json --data ./packages")]
     Depends(Closure),
-    /// What needs a package
-    #[command(after_help = "Example:\n  tercel query rdepends libssl3 --recursive --json --data ./packages")]
+    /// What needs a package, or names it as an alternative
+    #[command(after_help = "Example:
+  tercel query rdepends libssl3 --recursive --json --data ./packages
+
+Every alternative of `a | b` counts as needed, and Provides is not followed.")]
     Rdepends(Closure),
     /// A shortest path of dependencies from one package to another
     #[command(after_help = "Example:\n  tercel query why firefox-esr libc6 --data ./packages")]
@@ -173,7 +229,10 @@ pub struct Why {
 }
 
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "Example:\n  tercel stat --server 127.0.0.1:7117 --json")]
+#[command(after_help = "Example:
+  tercel stat --server 127.0.0.1:7117 --json
+
+Counters begin with the server's start. --json has the same values under fixed names, classes as objects.")]
 pub struct Stat {
     /// Print JSON
     #[arg(long)]
@@ -184,11 +243,15 @@ pub struct Stat {
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
+  tercel inspect --data ./packages              the roots of the space
   tercel inspect libssl3 --data ./packages      a package, or a root
   tercel inspect 12.7 --data ./packages         an object by page and slot")]
 pub struct Inspect {
-    /// A root's or package's name, or a reference PAGE.SLOT
-    pub what: String,
+    /// A root's or package's name, or a reference PAGE.SLOT; without it the roots are listed
+    pub what: Option<String>,
+    /// Print JSON, which an object is in any case
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub space: Space,
 }
@@ -230,8 +293,8 @@ pub struct Backup {
     /// Where to put it: a directory that is empty or does not exist
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// The server's address, HOST:PORT or unix:PATH
-    #[arg(long, value_name = "ADDR", env = "TERCEL_SERVER", conflicts_with = "data")]
+    /// The server's address, HOST:PORT or unix:PATH; else that in TERCEL_SERVER, else 127.0.0.1:7117
+    #[arg(long, value_name = "ADDR", conflicts_with = "data")]
     pub server: Option<Address>,
     /// A data directory that no server has open
     #[arg(long, value_name = "DIR")]
@@ -298,7 +361,7 @@ pub struct Bench {
   tercel soak --seconds 60 --fill 1G --dir /var/tmp/soak --history soak.json")]
 pub struct Soak {
     /// How long
-    #[arg(long, value_name = "N", default_value_t = 30)]
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = soak_seconds)]
     pub seconds: u64,
     /// How many clients, each with a connection and a cache of its own
     #[arg(long, value_name = "M", default_value_t = 16, value_parser = clients)]
@@ -321,6 +384,27 @@ pub struct Soak {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// The bytes of a client's cache.
+fn cache_bytes(s: &str) -> Result<usize, String> {
+    match bytes(s)? {
+        n @ CACHE_BYTES_MIN..=CACHE_BYTES_MAX => Ok(n),
+        _ => Err("a cache has from 1M to 8G".into()),
+    }
+}
+
+/// Room for what one transaction holds beside what is kept; the library goes down to a quarter of it.
+const CACHE_BYTES_MIN: usize = 1 << 20;
+/// What references in a cache can address.
+const CACHE_BYTES_MAX: usize = 8 << 30;
+
+/// How many seconds a soak works.
+fn soak_seconds(s: &str) -> Result<u64, String> {
+    match s.parse() {
+        Ok(n @ 1..=2_592_000) => Ok(n),
+        _ => Err(format!("`{s}` is not a number of seconds from 1 to 2592000, which is 30 days")),
+    }
 }
 
 /// Seconds between two kills.

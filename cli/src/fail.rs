@@ -1,6 +1,11 @@
 //! Errors as people meet them: what happened, and the next step.
 
-use crate::term::Term;
+use std::io::ErrorKind;
+
+use tercel::ServerError;
+use tercel::disk::DiskError;
+
+use crate::term::{Term, program};
 
 /// What a command failed with.
 #[derive(Debug)]
@@ -9,7 +14,7 @@ pub struct Failure {
     pub what: String,
     /// What to do about it.
     pub next: Option<String>,
-    /// The exit code: 1 for a failure, 2 for a wrong request, 3 for unsound data.
+    /// The exit code, as `tercel --help` has them: 1 for a failure, 2 for a wrong command line, 3 for unsound data.
     pub code: u8,
 }
 
@@ -32,9 +37,11 @@ impl Failure {
     }
 
     pub fn print(&self, term: &Term) {
-        eprintln!("{} {}", term.red("error:"), self.what);
+        // Messages call the program by its name; what is to be copied must be what was typed.
+        let called = format!("`{} ", program());
+        eprintln!("{} {}", term.red("error:"), self.what.replace("`tercel ", &called));
         if let Some(next) = &self.next {
-            eprintln!("{} {next}", term.bold("next:"));
+            eprintln!("{} {}", term.bold("next:"), next.replace("`tercel ", &called));
         }
     }
 }
@@ -61,9 +68,36 @@ impl From<tercel::Error> for Failure {
     }
 }
 
-impl From<tercel::ServerError> for Failure {
-    fn from(e: tercel::ServerError) -> Failure {
-        Failure::new(e.to_string())
+impl From<ServerError> for Failure {
+    fn from(e: ServerError) -> Failure {
+        let next = match &e {
+            ServerError::NoSpace(_) => {
+                Some("make one with `tercel import debian --data DIR` or `tercel serve --data DIR`")
+            }
+            ServerError::Disk(e) => of_disk(e),
+            _ => None,
+        };
+        let failure = Failure::new(e.to_string());
+        match next {
+            Some(next) => failure.next(next),
+            None => failure,
+        }
+    }
+}
+
+/// What to do when a data directory cannot be opened, where the error itself does not say.
+pub fn of_disk(e: &DiskError) -> Option<&'static str> {
+    match e {
+        DiskError::Locked { .. } => Some(
+            "if that is a server, leave --data out, or say --server ADDR; else wait: two commands on one --data exclude each other",
+        ),
+        DiskError::Io { source, .. } => match source.kind() {
+            ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => Some(
+                "a data directory must be writable for whoever opens it, even to read: copy it with `cp -r` to where it is",
+            ),
+            _ => None,
+        },
+        _ => None,
     }
 }
 

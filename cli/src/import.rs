@@ -8,8 +8,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use indicatif::ProgressBar;
 use serde::Serialize;
 use tercel::collections::Map;
 use tercel::{Client, Error, List, Ref, Tx};
@@ -20,6 +24,7 @@ use crate::fail::{Failure, Outcome};
 use crate::model::{CATALOG, Catalog, Details, Package, Section};
 use crate::space;
 use crate::term::{THINGS, Term, thousands};
+use crate::tidy;
 
 /// What an import did.
 #[derive(Debug, Clone, Serialize)]
@@ -34,6 +39,8 @@ pub struct Imported {
     pub edges: u64,
     /// Objects written, those of lists and maps not counted.
     pub objects: u64,
+    /// Packages of the list that was there before, if there was one.
+    pub replaced: Option<u32>,
     /// From the first byte read to the last durable acknowledgement.
     pub seconds: f64,
     /// Objects a second.
@@ -45,6 +52,8 @@ pub struct Imported {
 pub enum Source {
     /// A file.
     File(PathBuf),
+    /// Standard input.
+    Stdin,
     /// What is bundled with the program.
     Sample,
 }
@@ -54,6 +63,7 @@ impl Source {
     pub fn choose(input: Option<&Path>, sample: bool) -> Source {
         match input {
             _ if sample => Source::Sample,
+            Some(file) if file.as_os_str() == "-" => Source::Stdin,
             Some(file) => Source::File(file.into()),
             None => debian::default_list().map_or(Source::Sample, Source::File),
         }
@@ -63,6 +73,7 @@ impl Source {
     pub fn describe(&self) -> String {
         match self {
             Source::File(path) => path.display().to_string(),
+            Source::Stdin => "standard input".into(),
             Source::Sample => "the bundled sample".into(),
         }
     }
@@ -88,6 +99,23 @@ impl Graph {
     pub fn rdepends(&self, n: u32) -> &[u32] {
         &self.rdepends[n as usize]
     }
+
+    /// Packages that a stanza defines, and names that none does.
+    fn counts(&self) -> (u32, u32) {
+        let virtuals = self.packages.iter().filter(|p| p.details.is_none()).count() as u32;
+        (self.packages.len() as u32 - virtuals, virtuals)
+    }
+
+    /// Whether a stanza defines the package.
+    pub fn has(&self, name: &str) -> bool {
+        self.packages.iter().any(|p| p.details.is_some() && p.name == name)
+    }
+
+    /// The package, of those that a stanza defines, that most others name.
+    pub fn most_needed(&self) -> &str {
+        let defined = self.packages.iter().zip(&self.rdepends).filter(|(p, _)| p.details.is_some());
+        defined.max_by_key(|(_, rdepends)| rdepends.len()).map_or("", |(p, _)| &p.name)
+    }
 }
 
 /// Objects of a transaction: a few megabytes, several parts of a message each, some milliseconds of the server's time.
@@ -97,18 +125,21 @@ const FULL_RETRIES_MAX: usize = 3_000;
 
 pub fn run(args: &args::Import, term: &Term) -> Outcome {
     let args::ImportWhat::Debian(args) = &args.what;
-    let source = match &args.input {
-        Some(file) => Source::File(file.clone()),
-        None => Source::File(debian::default_list().ok_or_else(|| {
-            Failure::new("this machine has no apt lists").next("name a Packages file with --input FILE")
-        })?),
-    };
-    let client = space::open(&args.space)?;
-    let imported = import(&client, &source, term)?;
+    let begun = Instant::now();
+    let source = Source::choose(args.input.as_deref(), args.sample);
+    if source == Source::Sample && !args.sample {
+        return Err(Failure::new("this machine has no apt lists")
+            .next("name a Packages file with --input FILE, or take the bundled list with --sample"));
+    }
+    tidy::on_signals(interrupted)?;
+    // Read before anything is opened: a list that cannot be read leaves no directory behind.
+    let graph = read(&source, term)?;
+    let client = space::open_or_create(&args.space)?;
+    let imported = write(&client, &graph, &source, begun, term)?;
     if args.json {
         say!("{}", serde_json::to_string(&imported).unwrap_or_default());
     } else {
-        say!("{}", summary(&imported));
+        say!("imported {}", summary(&imported));
     }
     space::close(client)?;
     Ok(ExitCode::SUCCESS)
@@ -117,7 +148,7 @@ pub fn run(args: &args::Import, term: &Term) -> Outcome {
 /// An import in words.
 pub fn summary(i: &Imported) -> String {
     format!(
-        "imported {} packages, {} virtual ones, {} dependencies from {} in {:.2} s: {} objects, {} a second",
+        "{} packages, {} virtual ones, {} dependencies from {} in {:.2} s: {} objects (a package and its details are two), {} a second{}",
         thousands(i.packages as u64),
         thousands(i.virtuals as u64),
         thousands(i.edges),
@@ -125,21 +156,49 @@ pub fn summary(i: &Imported) -> String {
         i.seconds,
         thousands(i.objects),
         thousands(i.objects_per_second as u64),
+        i.replaced.map_or(String::new(), |n| format!(
+            "; it replaces a list of {} packages, whose objects stay until garbage is collected, which is not built yet",
+            thousands(n as u64)
+        )),
     )
 }
 
-/// Reads a source and writes it as objects.
-pub fn import(client: &Client, source: &Source, term: &Term) -> Result<Imported, Failure> {
-    let begun = Instant::now();
-    let graph = read(source, term)?;
-    let (packages, virtuals, objects) = write(client, &graph, &source.describe(), term)?;
+/// What is to be said of an import that was ended by a signal.
+fn interrupted() -> String {
+    match PUBLISHING.load(Ordering::SeqCst) {
+        false => "interrupted: nothing was changed, the list that was there before is kept".into(),
+        true => "interrupted at the very end: the old list is there or the new one, whole; `stat` and `query` tell".into(),
+    }
+}
+
+/// Whether the one transaction that makes a list visible is under way.
+static PUBLISHING: AtomicBool = AtomicBool::new(false);
+
+/// Writes a list that was read as objects; `begun` is when reading began.
+pub fn write(
+    client: &Client,
+    graph: &Graph,
+    source: &Source,
+    begun: Instant,
+    term: &Term,
+) -> Result<Imported, Failure> {
+    let bar = term.bar(graph.packages.len() as u64, THINGS, "writing packages");
+    let watch = Watch::default();
+    let (objects, replaced) = thread::scope(|scope| {
+        scope.spawn(|| watch.run(client, &bar));
+        let written = write_all(client, graph, &source.describe(), &bar);
+        watch.end();
+        written
+    })?;
     let seconds = begun.elapsed().as_secs_f64();
+    let (packages, virtuals) = graph.counts();
     Ok(Imported {
         source: source.describe(),
         packages,
         virtuals,
         edges: graph.edges,
         objects,
+        replaced,
         seconds,
         objects_per_second: objects as f64 / seconds,
     })
@@ -150,9 +209,13 @@ pub fn read(source: &Source, term: &Term) -> Result<Graph, Failure> {
     let what = source.describe();
     let input = match source {
         Source::File(path) => debian::open(path),
+        Source::Stdin => debian::stdin(),
         Source::Sample => debian::sample(),
     }
-    .map_err(|e| Failure::new(format!("{what}: {e}")).next("name a Packages file with --input FILE"))?;
+    .map_err(|e| {
+        Failure::new(format!("{what}: {e}"))
+            .next("name a Packages file with --input FILE, or take the bundled list with --sample")
+    })?;
     let bar = term.bar(input.file_bytes(), "{msg:<22} {wide_bar:.cyan/dim} {bytes}/{total_bytes}", "reading");
     let consumed = input.bytes_read_counter();
     let mut stanzas = Stanzas::new(input);
@@ -172,7 +235,7 @@ pub fn read(source: &Source, term: &Term) -> Result<Graph, Failure> {
             n
         }
     };
-    let bad = |e: debian::ParseError| Failure::new(format!("{what}: {e}")).code(2);
+    let bad = |e: debian::ParseError| Failure::new(format!("{what}: {e}"));
     while let Some(s) = stanzas.next().map_err(bad)? {
         let n = number(&mut packages, s.name);
         let depends: Vec<u32> = s.depends().map(|name| number(&mut packages, name)).collect();
@@ -189,9 +252,13 @@ pub fn read(source: &Source, term: &Term) -> Result<Graph, Failure> {
             installed_kib: s.installed_size_kib,
             size_bytes: s.size_bytes,
         });
-        bar.set_position(consumed.load(std::sync::atomic::Ordering::Relaxed));
+        bar.set_position(consumed.load(Ordering::Relaxed));
     }
     bar.finish_and_clear();
+    if packages.iter().all(|p| p.details.is_none()) {
+        return Err(Failure::new(format!("{what} has no packages in it: nothing was changed"))
+            .next("name a Packages file that has some with --input FILE; a download may have failed"));
+    }
     let mut rdepends = vec![Vec::new(); packages.len()];
     let mut edges = 0;
     for (n, p) in packages.iter().enumerate() {
@@ -201,10 +268,13 @@ pub fn read(source: &Source, term: &Term) -> Result<Graph, Failure> {
     Ok(Graph { packages, rdepends, edges })
 }
 
-/// Writes the graph; gives packages, virtual packages and objects.
-fn write(client: &Client, graph: &Graph, source: &str, term: &Term) -> Result<(u32, u32, u64), Failure> {
-    let total = graph.packages.len() as u64;
-    let bar = term.bar(total, THINGS, "writing packages");
+/// Writes the graph; gives the objects, and the packages of the list that it replaces.
+fn write_all(
+    client: &Client,
+    graph: &Graph,
+    source: &str,
+    bar: &ProgressBar,
+) -> Result<(u64, Option<u32>), Failure> {
     let places = reserve(client, graph)?;
     let mut objects = 0;
     for (i, batch) in graph.packages.chunks(BATCH_OBJECTS / 2).enumerate() {
@@ -213,10 +283,9 @@ fn write(client: &Client, graph: &Graph, source: &str, term: &Term) -> Result<(u
         bar.inc(batch.len() as u64);
     }
     bar.finish_and_clear();
-    let virtuals = graph.packages.iter().filter(|p| p.details.is_none()).count() as u32;
-    let packages = graph.packages.len() as u32 - virtuals;
-    patiently(client, |tx| publish(tx, graph, &places, source, packages, virtuals))?;
-    Ok((packages, virtuals, objects))
+    PUBLISHING.store(true, Ordering::SeqCst);
+    let replaced = patiently(client, |tx| publish(tx, graph, &places, source))?;
+    Ok((objects, replaced))
 }
 
 /// Gives every package its place, in order, before any of them is written.
@@ -267,15 +336,12 @@ fn write_batch(
     Ok(objects)
 }
 
-/// Makes everything reachable, at once.
-fn publish(
-    tx: &Tx<'_>,
-    graph: &Graph,
-    places: &[Ref<Package>],
-    source: &str,
-    packages: u32,
-    virtuals: u32,
-) -> Result<(), Error> {
+/// Makes everything reachable, at once; gives the packages of the list that was there.
+fn publish(tx: &Tx<'_>, graph: &Graph, places: &[Ref<Package>], source: &str) -> Result<Option<u32>, Error> {
+    let replaced = match tx.root::<Catalog>(CATALOG)? {
+        Some(before) => Some(tx.get(before)?.packages()),
+        None => None,
+    };
     let mut by_name: Vec<u32> = (0..graph.packages.len() as u32).collect();
     by_name.sort_unstable_by(|a, b| graph.packages[*a as usize].name.cmp(&graph.packages[*b as usize].name));
     let entries = by_name.iter().map(|&n| (graph.packages[n as usize].name.as_str(), places[n as usize]));
@@ -292,10 +358,56 @@ fn publish(
         sections.push((name, tx.create(&section)?));
     }
     let sections = Map::build_sorted(tx, sections)?;
+    let (packages, virtuals) = graph.counts();
     let catalog = Catalog { names, sections, source: source.into(), packages, virtuals, edges: graph.edges };
     let catalog = tx.create(&catalog)?;
-    tx.set_root(CATALOG, catalog)
+    tx.set_root(CATALOG, catalog)?;
+    Ok(replaced)
 }
+
+/// Says on standard error when the server is lost and when it is back, for an import then waits in silence.
+#[derive(Default)]
+struct Watch {
+    ended: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl Watch {
+    fn run(&self, client: &Client, bar: &ProgressBar) {
+        let mut lost: Option<Instant> = None;
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*ended {
+            let waited = self.wake.wait_timeout(ended, WATCH_STEP).unwrap_or_else(PoisonError::into_inner);
+            ended = waited.0;
+            let trouble = client.with_machine(|m| match m.availability() {
+                Some(Ok(())) => None,
+                _ => Some(m.trouble()),
+            });
+            match (&trouble, lost) {
+                (Some(why), None) => {
+                    let seconds = WATCH_GIVE_UP.as_secs();
+                    bar.suspend(|| eprintln!("lost the server ({why}); trying again for {seconds} s"));
+                    lost = Some(Instant::now());
+                }
+                (None, Some(since)) => {
+                    let seconds = since.elapsed().as_secs_f64();
+                    bar.suspend(|| eprintln!("the server is back after {seconds:.1} s"));
+                    lost = None;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn end(&self) {
+        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.wake.notify_all();
+    }
+}
+
+/// How often the connection is looked at, and for how long a client tries before it gives up by default.
+const WATCH_STEP: Duration = Duration::from_millis(500);
+const WATCH_GIVE_UP: Duration = Duration::from_secs(30);
 
 /// Runs a transaction, again while the server's buffer is full: it drains by itself.
 fn patiently<R>(client: &Client, mut body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Failure> {

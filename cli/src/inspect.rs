@@ -9,12 +9,23 @@ use tercel::{Client, Oref};
 
 use crate::args;
 use crate::fail::{Failure, Outcome};
+use crate::model::CATALOG;
 use crate::query;
 use crate::space;
 
 pub fn run(args: &args::Inspect) -> Outcome {
     let client = space::open(&args.space)?;
-    let oref = locate(&client, &args.what)?;
+    match &args.what {
+        Some(what) => object(&client, what)?,
+        None => roots(&client, args.json)?,
+    }
+    space::close(client)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints an object.
+fn object(client: &Client, what: &str) -> Result<(), Failure> {
+    let oref = locate(client, what)?;
     let (class, layout, body) = client.stored_object(oref)?;
     let mut out = Map::new();
     out.insert("ref".into(), json!(oref.to_string()));
@@ -23,20 +34,55 @@ pub fn run(args: &args::Inspect) -> Outcome {
     out.insert("bytes".into(), json!(body.len()));
     out.insert("fields".into(), record(&layout, &body, 0));
     say!("{}", serde_json::to_string_pretty(&Value::Object(out)).unwrap_or_default());
-    space::close(client)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
+}
+
+/// Prints the roots.
+fn roots(client: &Client, as_json: bool) -> Result<(), Failure> {
+    let roots = client.run(|tx| tx.roots())?;
+    if as_json {
+        let roots: Vec<Value> = roots
+            .iter()
+            .map(|(name, object)| json!({ "name": name, "ref": object.oref().to_string() }))
+            .collect();
+        say!("{}", json!({ "roots": roots }));
+        return Ok(());
+    }
+    if roots.is_empty() {
+        eprintln!("the space has no roots: nothing was stored in it yet");
+    }
+    roots.iter().for_each(|(name, object)| say!("{name:<24} {}", object.oref()));
+    Ok(())
 }
 
 /// A reference, a root, or a package.
 fn locate(client: &Client, what: &str) -> Result<Oref, Failure> {
-    if let Ok(oref) = what.parse() {
-        return Ok(oref);
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    match what.parse() {
+        Ok(oref) => return Ok(oref),
+        // No name is of this form, so it is a reference that cannot be.
+        Err(e) if what.split_once('.').is_some_and(|(page, slot)| is_number(page) && is_number(slot)) => {
+            return Err(Failure::new(format!("`{what}` is out of range: {e}")).code(2));
+        }
+        Err(_) => {}
     }
-    if let Some(root) = client.run(|tx| tx.root::<tercel::Any>(what))? {
-        return Ok(root.oref());
+    let roots = client.run(|tx| tx.roots())?;
+    if let Some((_, object)) = roots.iter().find(|(name, _)| name == what) {
+        return Ok(object.oref());
     }
-    query::find(client, what).map(|r| r.oref())
+    if roots.iter().any(|(name, _)| name == CATALOG) {
+        return query::find(client, what).map(|r| r.oref());
+    }
+    let failure = Failure::new(format!("there is no root `{what}`"));
+    let names: Vec<&str> = roots.iter().map(|(name, _)| name.as_str()).take(ROOTS_NAMED_MAX).collect();
+    Err(match names.is_empty() {
+        true => failure.next("the space has none yet: nothing was stored in it"),
+        false => failure.next(format!("roots: {}", names.join(", "))),
+    })
 }
+
+/// As many roots as a message names; `tercel inspect` lists all.
+const ROOTS_NAMED_MAX: usize = 20;
 
 fn record(layout: &Layout, body: &[u8], at: usize) -> Value {
     let fields = layout.places().iter().map(|p| (p.name.clone(), value(&p.shape, body, at + p.at)));

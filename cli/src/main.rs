@@ -21,32 +21,35 @@ mod import;
 mod query;
 mod restore;
 mod soak;
+mod tidy;
 
 use clap::Parser;
 
 use args::{Args, Command};
 
 fn main() -> std::process::ExitCode {
-    let args = Args::parse();
     let term = term::Term::new();
-    let result = match args.command {
-        Command::Serve(a) => serve::run(&a),
-        Command::Demo(a) => demo::run(&a, &term),
-        Command::Import(a) => import::run(&a, &term),
-        Command::Query(a) => query::run(&a),
-        Command::Stat(a) => stat::run(&a),
-        Command::Inspect(a) => inspect::run(&a),
-        Command::Check(a) => check::run(&a, &term),
-        Command::Backup(a) => backup::run(&a, &term),
-        Command::Restore(a) => restore::run(&a, &term),
-        Command::Bench(a) => bench::command(&a),
-        Command::Soak(a) => soak::run(&a, &term),
-    };
-    match result {
+    match Args::parse().with_environment().and_then(|args| run(args, &term)) {
         Ok(code) => code,
         Err(e) => {
             e.print(&term);
             std::process::ExitCode::from(e.code)
         }
+    }
+}
+
+fn run(args: Args, term: &term::Term) -> fail::Outcome {
+    match args.command {
+        Command::Serve(a) => serve::run(&a),
+        Command::Demo(a) => demo::run(&a, term),
+        Command::Import(a) => import::run(&a, term),
+        Command::Query(a) => query::run(&a),
+        Command::Stat(a) => stat::run(&a),
+        Command::Inspect(a) => inspect::run(&a),
+        Command::Check(a) => check::run(&a, term),
+        Command::Backup(a) => backup::run(&a, term),
+        Command::Restore(a) => restore::run(&a, term),
+        Command::Bench(a) => bench::command(&a),
+        Command::Soak(a) => soak::run(&a, term),
     }
 }

@@ -5,11 +5,20 @@ use tercel::{Address, Client, ClientConfig, ServerConfig};
 use crate::args;
 use crate::fail::Failure;
 
-/// Opens it.
+/// Opens it to read; a directory without a space is an error.
 pub fn open(space: &args::Space) -> Result<Client, Failure> {
+    open_or(space, false)
+}
+
+/// Opens it to write; where the directory has no space, one is made.
+pub fn open_or_create(space: &args::Space) -> Result<Client, Failure> {
+    open_or(space, true)
+}
+
+fn open_or(space: &args::Space, create: bool) -> Result<Client, Failure> {
     let config = ClientConfig { cache_bytes: space.cache, ..ClientConfig::default() };
     if let Some(dir) = &space.data {
-        return Ok(tercel::embedded_with(ServerConfig::new(dir), config)?);
+        return Ok(tercel::embedded_with(ServerConfig { create, ..ServerConfig::new(dir) }, config)?);
     }
     match &space.server {
         Some(address) => Ok(Client::connect_with(address, config)?),

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 /// What standard error and standard output are.
 pub struct Term {
@@ -41,7 +41,7 @@ impl Term {
         let target = if self.err { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(total), target);
         if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style.progress_chars("━╸─"));
+            bar.set_style(style.progress_chars("━╸─").with_key("rate", write_rate));
         }
         bar.set_message(what);
         bar.enable_steady_tick(Duration::from_millis(100));
@@ -49,7 +49,8 @@ impl Term {
     }
 }
 
-/// Prints a line to standard output. If whoever reads it has gone, there is nothing left to do.
+/// Prints a line to standard output. If whoever reads it has gone, there is nothing left to do; any other failure ends
+/// the command, for its answer is lost.
 macro_rules! say {
     () => { $crate::term::line(format_args!("")) };
     ($($words:tt)*) => { $crate::term::line(format_args!($($words)*)) };
@@ -58,13 +59,31 @@ macro_rules! say {
 /// See [`say`].
 pub fn line(words: std::fmt::Arguments<'_>) {
     use std::io::Write;
-    if writeln!(std::io::stdout().lock(), "{words}").is_err() {
-        std::process::exit(0);
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{words}").and_then(|()| out.flush()) {
+        Ok(()) => {}
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => crate::tidy::leave(0),
+        Err(e) => {
+            eprintln!("error: cannot write to standard output: {e}");
+            crate::tidy::leave(1)
+        }
     }
 }
 
+/// This program, as whoever started it called it: what is offered for copying then works.
+pub fn program() -> String {
+    let called =
+        std::env::args_os().next().map_or_else(|| "tercel".into(), |p| p.to_string_lossy().into_owned());
+    if called.contains(char::is_whitespace) { format!("'{called}'") } else { called }
+}
+
 /// A bar of things with a rate.
-pub const THINGS: &str = "{msg:<22} {wide_bar:.cyan/dim} {human_pos}/{human_len} {per_sec} {eta}";
+pub const THINGS: &str = "{msg:<22} {wide_bar:.cyan/dim} {human_pos}/{human_len} {rate} {eta}";
+
+fn write_rate(state: &ProgressState, to: &mut dyn std::fmt::Write) {
+    // A terminal that cannot be written to shows no bar either.
+    let _ = write!(to, "{}/s", thousands(state.per_sec() as u64));
+}
 
 /// Bytes a second.
 pub fn rate(bytes: u64, seconds: f64) -> String {

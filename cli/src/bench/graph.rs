@@ -36,7 +36,9 @@ pub fn run(options: &Options) -> Result<Report, String> {
     };
     options.say("importing");
     let importer = client(16 << 20, Policy::Hac(Default::default()))?;
-    let imported = import::import(&importer, &source, &term).map_err(fail)?;
+    let begun = Instant::now();
+    let graph = import::read(&source, &term).map_err(fail)?;
+    let imported = import::write(&importer, &graph, &source, begun, &term).map_err(fail)?;
     let status = importer.server_status().map_err(|e| e.to_string())?;
     let pages = serde_json::from_str::<Value>(&status).ok().and_then(|s| s["pages"].as_u64()).unwrap_or(0);
     drop(importer);
@@ -52,7 +54,6 @@ pub fn run(options: &Options) -> Result<Report, String> {
         .note(format!("{}, {} pages", imported.source, pages)),
     ];
     options.say("closures, hot");
-    let graph = import::read(&source, &term).map_err(fail)?;
     rows.extend(hot(
         &client(data_bytes * 2 + (64 << 20), Policy::Hac(Default::default()))?,
         &graph,

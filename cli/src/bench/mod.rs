@@ -95,6 +95,7 @@ pub fn command(args: &args::Bench) -> Outcome {
     if let Some(role) = std::env::var_os(load::ROLE) {
         return load::child(&role).map(|()| ExitCode::SUCCESS).map_err(Failure::new);
     }
+    crate::tidy::on_signals(|| "interrupted: nothing was measured to its end".into())?;
     let options = Options {
         quick: args.quick,
         dir: args.dir.clone(),

@@ -60,6 +60,14 @@ pub fn open(path: impl AsRef<Path>) -> Result<Input, OpenError> {
     unpack(file, file_bytes)
 }
 
+/// The list on standard input.
+///
+/// # Errors
+/// As [`open`].
+pub fn stdin() -> Result<Input, OpenError> {
+    unpack(io::stdin(), 0)
+}
+
 /// The index that comes with the program: a part of Debian 12's main suite, 37,726 packages around libssl3.
 ///
 /// # Errors

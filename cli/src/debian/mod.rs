@@ -20,7 +20,7 @@ mod relation;
 mod stanza;
 
 pub use error::ParseError;
-pub use input::{open, sample};
+pub use input::{open, sample, stdin};
 pub use lists::default_list;
 pub use near::near;
 pub use stanza::Stanzas;

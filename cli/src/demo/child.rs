@@ -1,4 +1,5 @@
-//! A server in a process of its own.
+//! A server in a process of its own. It ends when this process does, however that ends, because its standard input then
+//! ends too.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -7,6 +8,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use tercel::Address;
 
 use crate::fail::Failure;
+use crate::tidy;
 
 /// See the module. Killed when dropped.
 pub struct ServerProcess {
@@ -22,17 +24,19 @@ impl ServerProcess {
     pub fn start(dir: &Path, at: Option<&Address>) -> Result<ServerProcess, Failure> {
         let listen = at.map_or("127.0.0.1:0".to_string(), |a| a.to_string());
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["serve", "--listen", &listen, "--data"])
+            .args(["serve", "--until-eof", "--listen", &listen, "--data"])
             .arg(dir)
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
+        tidy::started(child.id());
         let failed = |what: &str| Failure::new(format!("the server process {what}"));
         let mut out = BufReader::new(child.stdout.take().ok_or_else(|| failed("has no output"))?);
         let mut line = String::new();
         out.read_line(&mut line)?;
         let words = line.strip_prefix("listening on ").and_then(|l| l.split_once(" ("));
         let Some((address, rest)) = words else {
+            tidy::waited(child.id());
             let _ = child.kill();
             let _ = child.wait();
             return Err(failed("did not start; it said why above"));
@@ -56,6 +60,7 @@ impl ServerProcess {
 
     /// SIGKILL: no chance to tidy up.
     pub fn kill(&mut self) -> Result<(), Failure> {
+        tidy::waited(self.child.id());
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
@@ -63,6 +68,7 @@ impl ServerProcess {
 
     /// SIGTERM, and waits.
     pub fn stop(mut self) -> Result<(), Failure> {
+        tidy::waited(self.child.id());
         signal_term(self.child.id());
         let status = self.child.wait()?;
         if status.success() { Ok(()) } else { Err(Failure::new(format!("the server ended with {status}"))) }
@@ -71,6 +77,7 @@ impl ServerProcess {
 
 impl Drop for ServerProcess {
     fn drop(&mut self) {
+        tidy::waited(self.child.id());
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -9,36 +9,49 @@ use std::time::Instant;
 
 use crate::args;
 use crate::fail::{Failure, Outcome};
-use crate::import::Source;
-use crate::term::Term;
+use crate::import::{self, Source};
+use crate::term::{Term, program};
+use crate::tidy::OwnDir;
 
 pub use child::ServerProcess;
 
 pub fn run(args: &args::Demo, term: &Term) -> Outcome {
     let begun = Instant::now();
+    crate::tidy::on_signals(|| "interrupted".into())?;
     let place = Place::new(args.dir.as_deref())?;
     let source = Source::choose(args.input.as_deref(), args.sample);
     say!("{} package index: {}", term.bold("data"), source.describe());
-    let mut server = ServerProcess::start(&place.path, None)?;
+    let graph = import::read(&source, term)?;
+    let mut server = ServerProcess::start(place.path(), None)?;
     say!("{} process {} at {} ({})", term.bold("server"), server.id(), server.address(), server.backend());
-    let imported = scenes::import(&server, &source, term)?;
-    scenes::closure(&server, imported.edges, term)?;
-    scenes::advisory(&server, term)?;
-    scenes::crash(&mut server, &place.path, term)?;
+    let imported = scenes::import(&server, &graph, &source, begun, term)?;
+    let root = scenes::root(&graph, term);
+    scenes::closure(&server, root, &imported, term)?;
+    scenes::advisory(&server, root, term)?;
+    scenes::crash(&mut server, place.path(), term)?;
     server.stop()?;
+    let program = program();
+    let list = match &source {
+        Source::Sample => " --sample".into(),
+        Source::File(path) if args.input.is_some() => format!(" --input {}", path.display()),
+        Source::File(_) | Source::Stdin => String::new(),
+    };
     say!();
     say!("{} in {:.1} s. Try next:", term.green("done"), begun.elapsed().as_secs_f64());
-    say!("  tercel import debian --data ./packages");
-    say!("  tercel query why firefox-esr libc6 --data ./packages");
-    say!("  tercel inspect libssl3 --data ./packages");
-    say!("  tercel serve --data ./packages        and the same commands without --data");
+    say!("  {program} import debian{list} --data ./packages");
+    say!("  {program} query rdepends {root} --data ./packages");
+    say!("  {program} inspect {root} --data ./packages");
+    say!("  {program} serve --data ./packages");
+    say!("and, while it serves, the same commands in another terminal without --data");
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the demonstration's data is; removed at the end if it was made for it.
-struct Place {
-    path: PathBuf,
-    ours: bool,
+/// Where the demonstration's data is.
+enum Place {
+    /// Where the command line says.
+    Named(PathBuf),
+    /// Made for this run.
+    Own(OwnDir),
 }
 
 impl Place {
@@ -52,15 +65,15 @@ impl Place {
             return Err(Failure::new(format!("{} is not empty", path.display()))
                 .next("the demonstration wants a fresh directory: name another with --dir"));
         }
-        std::fs::create_dir_all(&path)?;
-        Ok(Place { path, ours: dir.is_none() })
+        let cannot = |e| Failure::new(format!("cannot make {}: {e}", path.display()));
+        std::fs::create_dir_all(&path).map_err(|e| cannot(e).next("name another place with --dir"))?;
+        Ok(if dir.is_some() { Place::Named(path) } else { Place::Own(OwnDir::new(path)) })
     }
-}
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        if self.ours {
-            let _ = std::fs::remove_dir_all(&self.path);
+    fn path(&self) -> &Path {
+        match self {
+            Place::Named(path) => path,
+            Place::Own(own) => own.path(),
         }
     }
 }

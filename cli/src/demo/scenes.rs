@@ -10,13 +10,16 @@ use tercel::{Client, ClientConfig, Error, List, Ref};
 
 use super::child::ServerProcess;
 use crate::fail::Failure;
-use crate::import::{self, Imported, Source};
+use crate::import::{self, Graph, Imported, Source};
 use crate::model::{Counter, MARKS, Mark, Marks};
 use crate::query::{self, Way};
 use crate::term::{Term, thousands};
 
-/// The package whose loss is asked about.
+/// The package whose loss is asked about, if the list has it.
 const ROOT: &str = "libssl3";
+/// The closure's packages must fit to be found again. Of a list of all packages they take less than a quarter, but the
+/// sample is made around them.
+const CACHE_BYTES_MIN: usize = 6 << 20;
 /// The advisory's number.
 const ADVISORY: u32 = 2026;
 /// Marks that each reading transaction looks at, and transactions that it makes.
@@ -30,29 +33,46 @@ fn connect(server: &ServerProcess, cache_bytes: usize) -> Result<Client, Failure
     Ok(Client::connect_with(server.address(), ClientConfig { cache_bytes, ..ClientConfig::default() })?)
 }
 
-/// Reads the file, writes the objects.
-pub fn import(server: &ServerProcess, source: &Source, term: &Term) -> Result<Imported, Failure> {
+/// Writes the objects of a list that was read.
+pub fn import(
+    server: &ServerProcess,
+    graph: &Graph,
+    source: &Source,
+    begun: Instant,
+    term: &Term,
+) -> Result<Imported, Failure> {
     let client = connect(server, 16 << 20)?;
-    let imported = import::import(&client, source, term)?;
+    let imported = import::write(&client, graph, source, begun, term)?;
     say!("{} {}", term.bold("import"), import::summary(&imported));
     Ok(imported)
 }
 
-/// Everything that breaks if a package goes, through a cache of a quarter of the data.
-pub fn closure(server: &ServerProcess, edges: u64, term: &Term) -> Result<(), Failure> {
+/// The package whose loss is asked about: that of the examples, else the one that most others need.
+pub fn root<'g>(graph: &'g Graph, term: &Term) -> &'g str {
+    if graph.has(ROOT) {
+        return ROOT;
+    }
+    let root = graph.most_needed();
+    say!("{} the list has no {ROOT}, so take {root}, which most packages name", term.bold("root"));
+    root
+}
+
+/// Everything that may break if a package goes, through a cache of a quarter of the data or a little more.
+pub fn closure(server: &ServerProcess, root: &str, imported: &Imported, term: &Term) -> Result<(), Failure> {
     let probe = connect(server, 1 << 20)?;
     let status: Value = serde_json::from_str(&probe.server_status()?).unwrap_or_default();
     let data = status["pages"].as_u64().unwrap_or(0) as usize * tercel::wire::page::PAGE_BYTES;
     drop(probe);
-    let client = connect(server, (data / 4).max(1 << 20))?;
-    let root = query::find(&client, ROOT)?;
+    let cache = (data / 4).max(CACHE_BYTES_MIN);
+    let client = connect(server, cache)?;
     say!(
-        "{} everything that breaks if {ROOT} goes, of {} dependencies, {} MB of pages through {} MB of cache",
+        "{} everything that may break if {root} goes (alternatives count, Provides does not), of {} dependencies, {:.1} MB of pages through {:.1} MB of cache",
         term.bold("closure"),
-        thousands(edges),
-        data >> 20,
-        (data / 4) >> 20,
+        thousands(imported.edges),
+        data as f64 / 1e6,
+        cache as f64 / 1e6,
     );
+    let root = query::find(&client, root)?;
     for turn in ["cold", "hot"] {
         let before = client.stats().client.fetches;
         let begun = Instant::now();
@@ -75,9 +95,9 @@ pub fn closure(server: &ServerProcess, edges: u64, term: &Term) -> Result<(), Fa
 }
 
 /// Marks all of them in one transaction, while another client reads the marks.
-pub fn advisory(server: &ServerProcess, term: &Term) -> Result<(), Failure> {
+pub fn advisory(server: &ServerProcess, root: &str, term: &Term) -> Result<(), Failure> {
     let client = connect(server, 64 << 20)?;
-    let root = query::find(&client, ROOT)?;
+    let root = query::find(&client, root)?;
     let marks = client.run(|tx| {
         let mut affected = Vec::new();
         query::visit(tx, root, Way::Rdepends, |p| {

@@ -16,7 +16,9 @@ mod report;
 mod space;
 mod worker;
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -28,6 +30,7 @@ use crate::args;
 use crate::demo::ServerProcess;
 use crate::fail::{Failure, Outcome};
 use crate::term::Term;
+use crate::tidy::{self, OwnDir};
 use proxy::Proxy;
 use report::{Restart, Run};
 use space::Space;
@@ -51,8 +54,14 @@ impl Shared {
 }
 
 pub fn run(args: &args::Soak, term: &Term) -> Outcome {
+    tidy::on_signals(|| "interrupted: nothing was judged".into())?;
+    // Opened before the work, for a name that cannot be written must not cost a whole run.
+    let history_file = match &args.history {
+        Some(path) => Some(File::create(path).map_err(|e| cannot_write(path, &e))?),
+        None => None,
+    };
     let dir = Dir::new(args.dir.clone())?;
-    let server = ServerProcess::start(&dir.path.join("space"), None)?;
+    let server = ServerProcess::start(&dir.path().join("space"), None)?;
     let address = server.address().clone();
     let first = client(&address)?;
     if args.fill > 0 && !args.json {
@@ -106,10 +115,15 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
     }
     run.judge(&history, &ending);
     server.stop()?;
-    if let Some(path) = &args.history {
-        std::fs::write(path, history.to_json())?;
+    if let (Some(path), Some(mut file)) = (&args.history, history_file) {
+        file.write_all(history.to_json().as_bytes()).map_err(|e| cannot_write(path, &e))?;
     }
     run.tell(args.json, term)
+}
+
+fn cannot_write(path: &Path, e: &std::io::Error) -> Failure {
+    Failure::new(format!("cannot write the history to {}: {e}", path.display()))
+        .next("name another file with --history")
 }
 
 /// Lets the clients work, killing the server and starting it again, and leaves one that works.
@@ -137,7 +151,7 @@ fn reign(
         let log_bytes = dir.log_bytes();
         let killed_us = shared.now_us();
         server.kill()?;
-        server = ServerProcess::start(&dir.path.join("space"), Some(&address))?;
+        server = ServerProcess::start(&dir.path().join("space"), Some(&address))?;
         restarts.push(Restart { killed_us, listening_us: shared.now_us(), log_bytes });
     }
     bar.finish_and_clear();
@@ -151,37 +165,36 @@ fn client(address: &Address) -> Result<Client, Failure> {
     Ok(Client::connect_with(address, ClientConfig { cache_bytes: 8 << 20, ..ClientConfig::default() })?)
 }
 
-/// Where the space is; removed at the end unless it was named.
-struct Dir {
-    path: PathBuf,
-    named: bool,
+/// Where the space is.
+enum Dir {
+    /// Where the command line says.
+    Named(PathBuf),
+    /// Made for this run.
+    Own(OwnDir),
 }
 
 impl Dir {
     fn new(named: Option<PathBuf>) -> Result<Dir, Failure> {
-        let dir = match named {
-            Some(path) => Dir { path, named: true },
-            None => {
-                let path = std::env::temp_dir().join(format!("tercel-soak-{}", std::process::id()));
-                Dir { path, named: false }
-            }
-        };
-        std::fs::create_dir_all(&dir.path)?;
-        Ok(dir)
+        let is_named = named.is_some();
+        let path =
+            named.unwrap_or_else(|| std::env::temp_dir().join(format!("tercel-soak-{}", std::process::id())));
+        std::fs::create_dir_all(&path).map_err(|e| {
+            Failure::new(format!("cannot make {}: {e}", path.display())).next("name another place with --dir")
+        })?;
+        Ok(if is_named { Dir::Named(path) } else { Dir::Own(OwnDir::new(path)) })
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Dir::Named(path) => path,
+            Dir::Own(own) => own.path(),
+        }
     }
 
     /// Bytes of the log's segments.
     fn log_bytes(&self) -> u64 {
-        let log = self.path.join("space").join("log");
+        let log = self.path().join("space").join("log");
         let files = std::fs::read_dir(log).into_iter().flatten().flatten();
         files.filter_map(|f| f.metadata().ok()).map(|m| m.len()).sum()
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        if !self.named {
-            let _ = std::fs::remove_dir_all(&self.path);
-        }
     }
 }

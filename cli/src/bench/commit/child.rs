@@ -7,6 +7,7 @@ use std::process::{ChildStdout, Command, Stdio};
 use super::super::{idle, load};
 use super::raw;
 use super::shape::Shape;
+use crate::tidy;
 
 /// A server process. Dropping it ends it, and so does the end of this process, however it ends: the server's standard
 /// input ends with it.
@@ -90,13 +91,17 @@ impl Child {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|e| format!("cannot start a server: {e}"))?;
+        tidy::started(process.id());
         let mut ready = String::new();
         let mut says = process.stdout.take().map(BufReader::new);
         let read = says.as_mut().map(|says| says.read_line(&mut ready));
         let child = Child { process, ready, says };
         match (read, child.address()) {
             (Some(Ok(_)), address) if !address.is_empty() => Ok(child),
-            _ => Err(format!("a server did not start: it said {:?}", child.ready.trim())),
+            _ if child.ready.is_empty() => {
+                Err("a process of the bench ended at once; it said why above".into())
+            }
+            _ => Err(format!("a process of the bench did not start: it said {:?}", child.ready.trim())),
         }
     }
 
@@ -118,6 +123,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
+        tidy::waited(self.process.id());
         // It has nothing that is still wanted.
         let _ = self.process.kill();
         let _ = self.process.wait();

@@ -1,0 +1,101 @@
+//! Running the binary, for the tests of it.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+
+/// A list with a stanza that wins over another, a cycle, and names that no stanza defines.
+pub const PACKAGES: &str = "\
+Package: app
+Version: 1.0
+Section: web
+Depends: lib (>= 1), helper | other, ghost:any
+
+Package: lib
+Version: 2.0
+Section: libs
+Depends: core
+
+Package: helper
+Version: 1.1
+Section: libs
+Depends: lib, app
+
+Package: core
+Version: 3.0
+Section: libs
+
+Package: lib
+Version: 2.1
+Section: libs
+Depends: core, extra
+";
+
+pub fn tercel(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tercel")).args(args).env_remove("TERCEL_SERVER").output().unwrap()
+}
+
+pub fn out(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// Standard error of a command that must fail.
+pub fn err(output: &Output) -> String {
+    assert!(!output.status.success(), "it succeeded: {}", String::from_utf8_lossy(&output.stdout));
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// A directory with the packages above imported, and its path as text.
+pub fn imported() -> (tempfile::TempDir, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("Packages");
+    std::fs::write(&file, PACKAGES).unwrap();
+    let space = dir.path().join("space").display().to_string();
+    let output = tercel(&["import", "debian", "--input", file.to_str().unwrap(), "--data", &space, "--json"]);
+    let answer: serde_json::Value = serde_json::from_str(&out(&output)).unwrap();
+    assert_eq!((answer["packages"].as_u64(), answer["virtuals"].as_u64()), (Some(4), Some(3)));
+    assert_eq!(answer["edges"].as_u64(), Some(8));
+    (dir, space)
+}
+
+/// A server at work, and its address.
+pub struct Serving(pub Child, pub String);
+
+impl Serving {
+    pub fn start(data: &str) -> Serving {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tercel"))
+            .args(["serve", "--data", data, "--listen", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.split_whitespace().nth(2).unwrap().to_string();
+        Serving(child, address)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits for something to be there.
+pub fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(std::time::Instant::now() < end, "it did not happen");
+        std::thread::yield_now();
+    }
+}
+
+/// Whether a process runs; one that has ended and is not yet waited for does not.
+pub fn is_running(process: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
+}

@@ -1,0 +1,276 @@
+//! What goes wrong around the command, and what is left behind then: nothing, and a word on what to do.
+
+mod common;
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use common::{PACKAGES, Serving, err, imported, is_running, out, tercel, until};
+
+#[derive(tercel::Object)]
+struct Person {
+    age: u32,
+}
+
+/// The binary with its temporary directories in `temporary`.
+fn command(temporary: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tercel"));
+    command.args(args).env_remove("TERCEL_SERVER").env("TMPDIR", temporary);
+    command
+}
+
+fn is_empty(dir: &Path) -> bool {
+    fs::read_dir(dir).unwrap().next().is_none()
+}
+
+/// A soak at work in `temporary`, and the process of its server.
+fn soaking(temporary: &Path) -> (Child, String) {
+    let soak = command(temporary, &["soak", "--seconds", "600", "--clients", "1", "--kill-every", "600"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let server = until(|| {
+        let own = fs::read_dir(temporary).ok()?.next()?.ok()?.path();
+        let text = fs::read_to_string(own.join("space/lock")).ok()?;
+        text.strip_suffix('\n').map(str::to_owned)
+    });
+    (soak, server)
+}
+
+#[test]
+fn a_signal_ends_the_server_and_removes_the_directory() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (mut soak, server) = soaking(temporary.path());
+    assert!(Command::new("kill").args(["-TERM", &soak.id().to_string()]).status().unwrap().success());
+    assert_eq!(soak.wait().unwrap().code(), Some(128 + 15));
+    assert!(!is_running(&server) && is_empty(temporary.path()));
+}
+
+#[test]
+fn a_server_ends_with_who_started_it_however_that_ended() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (mut soak, server) = soaking(temporary.path());
+    soak.kill().unwrap();
+    soak.wait().unwrap();
+    until(|| (!is_running(&server)).then_some(()));
+}
+
+#[test]
+fn a_demonstration_that_nobody_reads_ends_with_its_server_and_its_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let temporary = tempfile::tempdir().unwrap();
+    let list = dir.path().join("Packages");
+    fs::write(&list, PACKAGES).unwrap();
+    let mut demo = command(temporary.path(), &["demo", "--input", list.to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines();
+    let line = lines.by_ref().map(Result::unwrap).find(|line| line.starts_with("server process ")).unwrap();
+    let server = line.split_whitespace().nth(2).unwrap().to_string();
+    drop(lines);
+    assert_eq!(demo.wait().unwrap().code(), Some(0));
+    until(|| (!is_running(&server)).then_some(()));
+    assert!(is_empty(temporary.path()));
+}
+
+#[test]
+fn what_the_demonstration_offers_for_copying_works() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("Packages"), PACKAGES).unwrap();
+    let demo =
+        command(dir.path(), &["demo", "--input", "Packages"]).current_dir(dir.path()).output().unwrap();
+    let words = out(&demo);
+    assert!(words.contains("no libssl3, so take lib"), "{words}");
+    let offered =
+        words.lines().filter_map(|line| line.strip_prefix(&format!("  {}", env!("CARGO_BIN_EXE_tercel"))));
+    let offered: Vec<&str> = offered.filter(|line| !line.starts_with(" serve")).collect();
+    assert_eq!(offered.len(), 3, "{words}");
+    for arguments in offered {
+        let line = format!("{}{arguments}", env!("CARGO_BIN_EXE_tercel"));
+        out(&Command::new("sh").args(["-c", &line]).current_dir(dir.path()).output().unwrap());
+    }
+}
+
+#[test]
+fn a_list_without_packages_is_refused_and_the_old_one_kept() {
+    let (dir, space) = imported();
+    let list = dir.path().join("list");
+    // The last is what `gzip < /dev/null` writes.
+    let empty_gzip = b"\x1f\x8b\x08\0\0\0\0\0\0\x03\x03\0\0\0\0\0\0\0\0\0";
+    for nothing in [&b""[..], b"\n\n \n", empty_gzip] {
+        fs::write(&list, nothing).unwrap();
+        let refused = tercel(&["import", "debian", "--input", list.to_str().unwrap(), "--data", &space]);
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(err(&refused).contains("no packages in it"), "{}", err(&refused));
+    }
+    assert_eq!(out(&tercel(&["query", "depends", "lib", "--data", &space])), "core\nextra\n");
+}
+
+#[test]
+fn a_list_comes_through_a_pipe_too_and_says_what_it_replaces() {
+    let (_dir, space) = imported();
+    let mut import = Command::new(env!("CARGO_BIN_EXE_tercel"))
+        .args(["import", "debian", "--input", "-", "--data", &space])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    import.stdin.take().unwrap().write_all(b"Package: new\nVersion: 1\n").unwrap();
+    let words = out(&import.wait_with_output().unwrap());
+    assert!(
+        words.contains("imported 1 packages") && words.contains("replaces a list of 4 packages"),
+        "{words}"
+    );
+}
+
+#[test]
+fn an_answer_that_cannot_be_written_is_an_error() {
+    let (_dir, space) = imported();
+    for args in [&["query", "depends", "lib"][..], &["stat", "--json"], &["check"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_tercel"))
+            .args(args)
+            .args(["--data", &space])
+            .stdout(File::options().write(true).open("/dev/full").unwrap())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(err(&output).contains("cannot write to standard output"), "{args:?}");
+    }
+}
+
+#[test]
+fn who_only_reads_makes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let typo = dir.path().join("typo");
+    let data = ["--data", typo.to_str().unwrap()];
+    for args in [&["query", "depends", "lib"][..], &["stat"], &["inspect", "lib"], &["check"]] {
+        let said = err(&tercel(&[args, &data].concat()));
+        assert!(said.contains("typo") && said.contains("next:"), "{args:?}: {said}");
+    }
+    assert!(!typo.exists());
+}
+
+#[test]
+fn a_command_that_fails_leaves_no_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let said = err(&tercel(&["import", "debian", "--input", &at("nofile"), "--data", &at("new")]));
+    assert!(said.contains("nofile"), "{said}");
+    err(&tercel(&["bench", "commit", "--quick", "--dir", &at("no/such")]));
+    assert!(is_empty(dir.path()));
+}
+
+/// The command with something in the variable that names a server.
+fn with_server(named: &str, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tercel")).args(args).env("TERCEL_SERVER", named).output().unwrap()
+}
+
+#[test]
+fn the_command_line_wins_over_the_environment() {
+    let (_dir, space) = imported();
+    for named in ["junk", "127.0.0.1:1", ""] {
+        let answer = out(&with_server(named, &["query", "depends", "lib", "--data", &space]));
+        assert_eq!(answer, "core\nextra\n");
+    }
+    let server = Serving::start(&space);
+    out(&with_server("junk", &["query", "depends", "lib", "--server", &server.1]));
+    out(&with_server(&server.1, &["query", "depends", "lib"]));
+    let refused = with_server("junk", &["query", "depends", "lib"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(err(&refused).contains("TERCEL_SERVER"));
+}
+
+#[test]
+fn a_cache_that_cannot_be_is_a_wrong_command_line() {
+    for bytes in ["0", "1k", "900G"] {
+        let refused = tercel(&["query", "depends", "lib", "--data", "nowhere", "--cache", bytes]);
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(err(&refused).contains("from 1M to 8G"), "{}", err(&refused));
+    }
+}
+
+#[test]
+fn more_connections_than_can_be_are_refused_with_the_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = format!(
+        "ulimit -n 512; exec {} bench idle --quick --connections 1000 --dir {}",
+        env!("CARGO_BIN_EXE_tercel"),
+        dir.path().display()
+    );
+    let said = err(&Command::new("sh").args(["-c", &line]).output().unwrap());
+    assert!(said.contains("512") && said.contains("--connections"), "{said}");
+}
+
+#[test]
+fn a_soak_that_cannot_write_its_history_does_not_begin() {
+    let dir = tempfile::tempdir().unwrap();
+    let history = dir.path().join("no/history.json");
+    let soak = command(dir.path(), &["soak", "--seconds", "600", "--history", history.to_str().unwrap()]);
+    let said = err(&{ soak }.output().unwrap());
+    assert!(said.contains(history.to_str().unwrap()), "{said}");
+    assert!(is_empty(dir.path()));
+}
+
+#[test]
+fn what_is_not_there_is_told_from_what_cannot_be() {
+    let (_dir, space) = imported();
+    let ask = |args: &[&str]| tercel(&[args, &["--data", &space]].concat());
+    for out_of_range in ["4.999", "99999999.3"] {
+        let refused = ask(&["inspect", out_of_range]);
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(err(&refused).contains("out of range"), "{}", err(&refused));
+    }
+    let unknown = ask(&["query", "depends", "nothing-like-it"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(err(&ask(&["query", "depends", "lib:amd64"])).contains("say lib\n"));
+    let virtual_one = ask(&["query", "depends", "ghost"]);
+    assert_eq!(out(&virtual_one), "");
+    assert!(String::from_utf8_lossy(&virtual_one.stderr).contains("defined by none"));
+}
+
+#[test]
+fn roots_are_listed_and_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let people = dir.path().join("people").display().to_string();
+    let space = tercel::embedded(&people).unwrap();
+    space
+        .run(|tx| {
+            let ann = tx.create(&Person { age: 40 })?;
+            tx.set_root("ann", ann)
+        })
+        .unwrap();
+    space.close().unwrap();
+    let listed = out(&tercel(&["inspect", "--data", &people, "--json"]));
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!(listed["roots"][0]["name"], "ann");
+    assert!(out(&tercel(&["inspect", "--data", &people])).starts_with("ann "));
+    let said = err(&tercel(&["inspect", "bob", "--data", &people]));
+    assert!(said.contains("no root `bob`") && said.contains("roots: ann"), "{said}");
+}
+
+#[test]
+fn an_address_that_cannot_be_listened_at_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let space = dir.path().join("space").display().to_string();
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    let serve = |at: &str| err(&tercel(&["serve", "--data", &space, "--allow-plain-remote", "--listen", at]));
+    // An address of a range that is for examples only.
+    assert!(serve("192.0.2.1:7300").contains("this machine has no such address"));
+    assert!(serve(&format!("unix:{}", file.display())).contains("a file is in the way"));
+    assert!(serve(&format!("unix:{}/no/such", dir.path().display())).contains("make the directory first"));
+    assert!(!Path::new(&space).exists());
+}
+
+#[test]
+fn a_directory_in_use_says_how_to_go_on() {
+    let (_dir, space) = imported();
+    let _server = Serving::start(&space);
+    let said = err(&tercel(&["query", "depends", "lib", "--data", &space]));
+    assert!(said.contains("leave --data out"), "{said}");
+}
