@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 })
             })
             .collect();
-        threads.into_iter().try_for_each(|t| t.join().map_err(|_| Error::Conflict)?)
+        threads.into_iter().try_for_each(|t| t.join().expect("a teller does not panic"))
     })?;
     let total = space.run(|tx| {
         let bank = tx.root::<Bank>("bank")?.ok_or(Error::NotFound("the bank".into()))?;
