@@ -34,7 +34,7 @@ pub(crate) use store::{REPLAY_FROM_KEY, STATE_KEY};
 /// let config = ServerConfig { listen: vec![Address::default_tcp()], ..ServerConfig::new("./people") };
 /// assert_eq!(config.listen[0].to_string(), "127.0.0.1:7117");
 /// // What is not said has these values:
-/// assert!(!config.allow_plain_remote);
+/// assert!(config.create && !config.allow_plain_remote);
 /// assert_eq!(config.mob_bytes, 256 << 20);
 /// assert_eq!(config.cache_bytes, 64 << 20);
 /// assert_eq!(config.log_bytes_max, 1 << 30);
@@ -43,10 +43,10 @@ pub(crate) use store::{REPLAY_FROM_KEY, STATE_KEY};
 /// ```
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// The data directory; created if it does not exist.
+    /// The data directory.
     pub dir: PathBuf,
-    /// Whether a space is made in the directory if there is none. Whoever only reads says no, so that a mistyped path is an
-    /// error and not an empty space.
+    /// Whether a space is made in the directory if there is none, as it is by default. Whoever only reads says no,
+    /// so that a mistyped path is an error and not an empty space.
     pub create: bool,
     /// Where to listen, each address a way in of its own; at none by default, which suits [`embedded`](crate::embedded)
     /// and nothing else. Port 0 takes a free one: [`Server::addresses`] tells which.
@@ -211,6 +211,7 @@ impl Server {
     /// # Errors
     /// [`Disk`](ServerError::Disk) if the directory cannot be made or opened, is in use, or is damaged;
     /// [`Recovery`](ServerError::Recovery) if its log and its pages do not fit together; [`Backup`](ServerError::Backup);
+    /// [`NoSpace`](ServerError::NoSpace) if it has none and [`create`](ServerConfig::create) is off;
     /// [`Listen`](ServerError::Listen) if an address is taken or not this machine's; [`Remote`](ServerError::Remote) if
     /// other machines can reach it and [`allow_plain_remote`](ServerConfig::allow_plain_remote) is not set;
     /// [`Events`](ServerError::Events) and [`Io`](ServerError::Io) if the system refuses what a server needs.
