@@ -1,7 +1,7 @@
-//! Putting right what one wrong bit did to a log.
+//! Putting right what one wrong bit or byte did to a log.
 //!
-//! A record with one wrong bit is corrected where the checksum tells errors of one and two bits apart. A mark is known
-//! beforehand to the last byte, and so is the header of a segment but the oldest, of which one wrong byte can be found by
+//! A record with one wrong bit is corrected where the checksum tells errors of one and two bits apart; of one with a wrong
+//! byte all explanations are found, and whoever knows what follows it chooses. A mark is known beforehand to the last byte, and so is the header of a segment but the oldest, of which one wrong byte can be found by
 //! trying. Whoever mends scans again afterwards: what follows must check, too.
 
 use super::*;
@@ -10,44 +10,79 @@ use crate::mend::{BITS_BYTES_MAX, ByteError, in_checksum, in_data};
 /// The one wrong bit of the record that begins with `bytes` and follows one that left `chain` and `stamp`. `bytes` may
 /// go on behind the record. `None` if no bit explains it, or more than one does.
 pub fn record_bit(bytes: &[u8], chain: Chain, stamp: Stamp) -> Option<ByteError> {
-    let mut found: Vec<ByteError> = Vec::new();
-    let mut consider = |error: ByteError| {
-        if error.is_bit() && !found.contains(&error) && checks_with(bytes, error, chain, stamp) {
-            found.push(error);
-        }
-    };
     // The length decides what the checksum covers, so the header's bits are tried one by one.
-    for at in RECORD_LEN_AT..RECORD_HEADER_BYTES {
-        (0..8).for_each(|bit| consider(ByteError { at, xor: 1 << bit }));
-    }
-    if let Some(record) = whole(bytes) {
-        let syndrome = crc_from(chain.0, &record[RECORD_LEN_AT..]) ^ le32(record, RECORD_CRC_AT);
-        in_checksum(RECORD_CRC_AT, syndrome).into_iter().for_each(&mut consider);
-        let covered = in_data(record.len() - RECORD_LEN_AT, syndrome);
-        covered.into_iter().for_each(|e| consider(ByteError { at: e.at + RECORD_LEN_AT, ..e }));
-    }
-    match found[..] {
+    let header = (RECORD_LEN_AT..RECORD_HEADER_BYTES)
+        .flat_map(|at| (0..8).map(move |bit| ByteError { at, xor: 1 << bit }));
+    let place = Place { bytes, chain, stamp, bytes_max: BITS_BYTES_MAX };
+    match place.explained_by(header, ByteError::is_bit)[..] {
         [error] => Some(error),
         _ => None,
     }
 }
 
-/// The bytes of the record that `bytes` begin with, if it is short enough to be mended.
-fn whole(bytes: &[u8]) -> Option<&[u8]> {
-    let record = record_bytes(le32(bytes.get(..RECORD_HEADER_BYTES)?, RECORD_LEN_AT) as usize & 0x7fff_ffff);
-    if record > BITS_BYTES_MAX { None } else { bytes.get(..record) }
+/// All single bytes that explain what is wrong with the record that begins with `bytes` and follows one that left `chain`
+/// and `stamp`; none if it would be longer than [`MENDED_BYTES_MAX`].
+///
+/// Heavier damage looks like one byte by a chance of 255 / 2^32 for every byte of the record, so the checksum alone is no
+/// reason to believe it: what follows the record must be chained to it, too.
+pub fn record_byte(bytes: &[u8], chain: Chain, stamp: Stamp) -> Vec<ByteError> {
+    // The checksum finds every other byte in one pass; the length decides what it covers.
+    let length =
+        (RECORD_LEN_AT..RECORD_STAMP_AT).flat_map(|at| (1..=u8::MAX).map(move |xor| ByteError { at, xor }));
+    Place { bytes, chain, stamp, bytes_max: MENDED_BYTES_MAX }.explained_by(length, |_| true)
 }
 
-fn checks_with(bytes: &[u8], error: ByteError, chain: Chain, stamp: Stamp) -> bool {
-    let mut head = [0; RECORD_HEADER_BYTES];
-    let Some(found) = bytes.get(..RECORD_HEADER_BYTES) else { return false };
-    head.copy_from_slice(found);
-    error.apply(&mut head);
-    let Some(head) = Head::parse(&head).filter(|h| h.record_bytes() <= BITS_BYTES_MAX) else { return false };
-    let Some(record) = bytes.get(..head.record_bytes()) else { return false };
-    let mut record = record.to_vec();
-    error.apply(&mut record);
-    head.check(&record, chain, stamp).is_ok()
+/// Where a record should be and is not.
+struct Place<'a> {
+    bytes: &'a [u8],
+    chain: Chain,
+    stamp: Stamp,
+    bytes_max: usize,
+}
+
+impl Place<'_> {
+    /// The errors among `tried`, and among all that the checksum tells, without which there is a record.
+    fn explained_by(
+        &self,
+        tried: impl Iterator<Item = ByteError>,
+        admits: impl Fn(&ByteError) -> bool,
+    ) -> Vec<ByteError> {
+        let mut found: Vec<ByteError> = Vec::new();
+        let mut consider = |error: ByteError| {
+            if admits(&error) && !found.contains(&error) && self.checks_without(error) {
+                found.push(error);
+            }
+        };
+        tried.for_each(&mut consider);
+        if let Some(record) = self.whole() {
+            let syndrome = crc_from(self.chain.0, &record[RECORD_LEN_AT..]) ^ le32(record, RECORD_CRC_AT);
+            in_checksum(RECORD_CRC_AT, syndrome).into_iter().for_each(&mut consider);
+            let covered = in_data(record.len() - RECORD_LEN_AT, syndrome);
+            covered.into_iter().for_each(|e| consider(ByteError { at: e.at + RECORD_LEN_AT, ..e }));
+        }
+        found
+    }
+
+    /// The bytes of the record as long as it says, if that is short enough to be mended.
+    fn whole(&self) -> Option<&[u8]> {
+        let length = le32(self.bytes.get(..RECORD_HEADER_BYTES)?, RECORD_LEN_AT) & 0x7fff_ffff;
+        let record = record_bytes(length as usize);
+        if record > self.bytes_max { None } else { self.bytes.get(..record) }
+    }
+
+    fn checks_without(&self, error: ByteError) -> bool {
+        let mut head = [0; RECORD_HEADER_BYTES];
+        let Some(found) = self.bytes.get(..RECORD_HEADER_BYTES) else { return false };
+        head.copy_from_slice(found);
+        error.apply(&mut head);
+        let Some(head) = Head::parse(&head).filter(|h| h.record_bytes() <= self.bytes_max) else {
+            return false;
+        };
+        let Some(record) = self.bytes.get(..head.record_bytes()) else { return false };
+        let mut record = record.to_vec();
+        error.apply(&mut record);
+        head.check(&record, self.chain, self.stamp).is_ok()
+    }
 }
 
 /// The mark that belongs at the tail, if `bytes` are one of which at most [`MARK_WRONG_MAX`] bytes are wrong.
@@ -78,6 +113,10 @@ pub fn header_byte(bytes: &[u8], space: SpaceId, number: u64) -> Option<ByteErro
     }
     found
 }
+
+/// The longest record, header included, of which a wrong byte is looked for: heavier damage to one so long looks like a
+/// wrong byte in 4 of 1,000 cases.
+pub const MENDED_BYTES_MAX: usize = 64 << 10;
 
 /// A mark has 32 bytes that are all known; anything else agrees with 28 of them by a chance of 2^-200.
 pub const MARK_WRONG_MAX: usize = 4;
@@ -116,6 +155,25 @@ mod tests {
             bad[b / 8] ^= 1 << (b % 8);
             assert_eq!(record_bit(&bad, chain, Stamp(4)), None, "bits {a} and {b}");
         }
+    }
+
+    #[test]
+    fn any_one_byte_of_a_record_is_among_what_explains_it() {
+        let (right, chain) = record(&[0x5a; 1003]);
+        for at in 0..right.len() {
+            for xor in [0x91, 0xff, 0x06] {
+                let mut bad = right.clone();
+                bad[at] ^= xor;
+                bad.extend_from_slice(&[9; 40]);
+                assert_eq!(record_byte(&bad, chain, Stamp(4)), [ByteError { at, xor }], "byte {at}");
+            }
+        }
+        let (mut long, chain) = record(&vec![0x5a; MENDED_BYTES_MAX - RECORD_HEADER_BYTES]);
+        long[MENDED_BYTES_MAX - 1] ^= 0x91;
+        assert_eq!(record_byte(&long, chain, Stamp(4)).len(), 1);
+        let (mut longer, chain) = record(&vec![0x5a; MENDED_BYTES_MAX]);
+        longer[MENDED_BYTES_MAX - 1] ^= 0x91;
+        assert_eq!(record_byte(&longer, chain, Stamp(4)), [], "too long to be believed");
     }
 
     #[test]

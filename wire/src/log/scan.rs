@@ -108,14 +108,25 @@ impl Scanner {
         Some(Stop { flaw: *flaw, tail: self.tail, at: *at, expected: *expected })
     }
 
+    /// Up to where everything is good so far.
+    pub fn tail(&self) -> Tail {
+        self.tail
+    }
+
+    /// There is no further segment: a record that would go on in one is where the scan stops.
+    pub fn close(&mut self) {
+        if !self.spanning.is_empty() && self.stopped.is_none() {
+            let Position { segment, offset } = self.tail.position;
+            self.stop(Flaw::Record, segment, &[], offset as usize);
+        }
+    }
+
     /// The end of the log, after the last segment.
     pub fn finish(mut self) -> End {
         if self.under_way.is_none() {
             return End::Damage { position: self.tail.position, flaw: Flaw::Header };
         }
-        if !self.spanning.is_empty() && self.stopped.is_none() {
-            self.stop(Flaw::Record, self.tail.position.segment, &[], 0);
-        }
+        self.close();
         match self.stopped {
             None => End::Clean(self.tail),
             Some(Stopped { flaw, mark, .. }) if mark.is_some() || flaw.is_final() => {
