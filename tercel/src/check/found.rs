@@ -11,7 +11,7 @@ use tercel_engine::store::entry::Entry;
 use tercel_engine::store::mob::Mob;
 use tercel_engine::store::state::State;
 use tercel_wire::id::{PageId, SpaceId, Stamp};
-use tercel_wire::log::RECORD_HEADER_BYTES;
+use tercel_wire::log::{self, RECORD_HEADER_BYTES};
 use tercel_wire::mend::ByteError;
 use tercel_wire::page::{PAGE_BYTES, Page, byte_errors};
 
@@ -123,9 +123,10 @@ impl Found {
         let log_dir = path.join(LOG_NAME);
         let (space, space_bad) = space(&looked, path, &log_dir, report)?;
         let (raw, mut store) = Store::walk(&path.join(PAGES_NAME), report)?;
-        let survey = Survey::take(&log_dir, space)?;
+        let decodes = |kind: log::Kind, payload: &[u8]| Entry::decode(kind.get(), payload).is_ok();
+        let survey = Survey::take(&log_dir, space, &decodes)?;
         for damage in &survey.damage {
-            let how = damage.mended.map_or_else(String::new, |how| format!("; {how} puts it right"));
+            let how = damage.mended.as_ref().map_or_else(String::new, |what| format!("; mended: {what}"));
             let text = format!("the log is damaged behind commit {}: {}{how}", damage.after, damage.what);
             let finding = Finding::new(Kind::Log, text).file(&damage.file).offset(damage.offset).repairable();
             report.find(finding);

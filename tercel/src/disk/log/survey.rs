@@ -1,8 +1,8 @@
 //! Looking through a log without changing anything: what is in it, what is damaged, and what could be put right.
 //!
 //! Opening a log refuses damage and prepares for writing. A [`Survey`] goes on behind damage, from the next mark or the
-//! next segment's header, so that it knows all runs of records that can still be read; and where one wrong bit, a mark
-//! or a header explains the damage, it reads on as if it were put right. The files stay as they are: corrections are kept
+//! next segment's header, so that it knows all runs of records that can still be read; and where one wrong bit or byte, a
+//! mark or a header explains the damage, it reads on as if it were put right. The files stay as they are: corrections are kept
 //! beside them and laid over what is read.
 //!
 //! The invariant: the records of a run follow each other without a gap, and each has been checked.
@@ -15,8 +15,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tercel_wire::id::{SpaceId, Stamp};
 use tercel_wire::log::{
-    End, Flaw, LogId, Position, Record, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader, Stop, find_mark, mend,
+    Chain, End, Flaw, Kind, LogId, Mark, Position, Record, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader,
+    Stop, Tail, find_mark, mend,
 };
+use tercel_wire::mend::ByteError;
 
 /// What was found in a log.
 #[derive(Debug, Default)]
@@ -45,9 +47,12 @@ pub struct Damage {
     pub what: String,
     /// The last record before it.
     pub after: Stamp,
-    /// How it can be put right; `None` if it cannot.
-    pub mended: Option<&'static str>,
+    /// What puts it right; `None` if nothing does.
+    pub mended: Option<String>,
 }
+
+/// Says whether a payload is one that whoever writes the log gives to records of this kind.
+pub type Decodes<'a> = &'a dyn Fn(Kind, &[u8]) -> bool;
 
 /// Records that follow each other without a gap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +72,27 @@ pub struct Run {
 struct Patch {
     at: usize,
     bytes: Vec<u8>,
+}
+
+impl Patch {
+    fn apply(&self, bytes: &mut [u8]) {
+        if let Some(place) = bytes.get_mut(self.at..self.at + self.bytes.len()) {
+            place.copy_from_slice(&self.bytes);
+        }
+    }
+}
+
+/// What would put damage right: the segment, the bytes, and a name for it.
+struct Mend {
+    segment: u64,
+    patch: Patch,
+    what: String,
+}
+
+impl Mend {
+    fn new(segment: u64, at: usize, bytes: Vec<u8>, what: impl Into<String>) -> Mend {
+        Mend { segment, patch: Patch { at, bytes }, what: what.into() }
+    }
 }
 
 /// Where a pass ended.
@@ -89,11 +115,11 @@ pub fn space_of(dir: &Path) -> Option<SpaceId> {
 }
 
 impl Survey {
-    /// Looks through the log of `space` in `dir`.
+    /// Looks through the log of `space` in `dir`. A wrong byte of a record is put right only if what comes out `decodes`.
     ///
     /// # Errors
     /// Only if the files cannot be read; whatever is in them is an answer.
-    pub fn take(dir: &Path, space: SpaceId) -> Result<Survey, DiskError> {
+    pub fn take(dir: &Path, space: SpaceId, decodes: Decodes<'_>) -> Result<Survey, DiskError> {
         let files = segment_files(dir)?;
         let mut survey = Survey { dir: dir.into(), space, files, ..Survey::default() };
         let Some(&(first, _)) = survey.files.first() else {
@@ -107,7 +133,7 @@ impl Survey {
         };
         let mut next = Some((first, None));
         while let Some((from, header)) = next {
-            next = survey.run(from, header)?;
+            next = survey.run(from, header, decodes)?;
         }
         Ok(survey)
     }
@@ -124,6 +150,7 @@ impl Survey {
         &mut self,
         from: u64,
         header: Option<SegmentHeader>,
+        decodes: Decodes<'_>,
     ) -> Result<Option<(u64, Option<SegmentHeader>)>, DiskError> {
         loop {
             let Passed { run, end, stop } = self.pass(from, header, &mut |_| Ok::<(), DiskError>(()))?;
@@ -148,11 +175,11 @@ impl Survey {
                 _ => position,
             };
             let mended = match stop {
-                Some(stop) if self.patch_count() < MENDS_MAX => self.mend(&stop)?,
+                Some(stop) if self.patch_count() < MENDS_MAX => self.mend(&stop, decodes)?,
                 _ => None,
             };
-            self.damaged(at, flaw.to_string(), run.last, mended.as_ref().map(|(_, _, how)| *how));
-            let Some((segment, patch, _)) = mended else {
+            self.damaged(at, flaw.to_string(), run.last, mended.as_ref().map(|mend| mend.what.clone()));
+            let Some(Mend { segment, patch, .. }) = mended else {
                 self.keep(run);
                 return self.resume(at);
             };
@@ -168,7 +195,7 @@ impl Survey {
         self.patches.values().map(Vec::len).sum()
     }
 
-    fn damaged(&mut self, at: Position, what: String, after: Stamp, mended: Option<&'static str>) {
+    fn damaged(&mut self, at: Position, what: String, after: Stamp, mended: Option<String>) {
         let file = segment_path(&self.dir, at.segment);
         self.damage.push(Damage { file, offset: at.offset as u64, what, after, mended });
     }
@@ -212,6 +239,7 @@ impl Survey {
             }
             number += 1;
         }
+        scanner.close();
         let stop = scanner.stopped();
         Ok(Passed { run, end: scanner.finish(), stop })
     }
@@ -221,9 +249,7 @@ impl Survey {
         let Some((_, path)) = self.files.iter().find(|(n, _)| *n == number) else { return Ok(None) };
         let mut bytes = fs::read(path).map_err(DiskError::io("read", path))?;
         for patch in self.patches.get(&number).into_iter().flatten() {
-            if let Some(place) = bytes.get_mut(patch.at..patch.at + patch.bytes.len()) {
-                place.copy_from_slice(&patch.bytes);
-            }
+            patch.apply(&mut bytes);
         }
         Ok(Some(bytes))
     }
@@ -256,15 +282,8 @@ impl Survey {
             }
             let from = if *number == at.segment { at.offset as usize + 1 } else { 0 };
             if let Some(mark) = find_mark(log, *number, &bytes, from) {
-                let header = SegmentHeader {
-                    log,
-                    number: *number,
-                    stamp: mark.stamp,
-                    bytes: header.map_or(bytes.len() as u32, |h| h.bytes),
-                    first_record: mark.position.offset,
-                    chain: mark.chain,
-                };
-                return Ok(Some((*number, Some(header))));
+                let Mark { position, chain, stamp } = mark;
+                return Ok(Some((*number, Some(header_at(log, position, chain, stamp, &bytes)))));
             }
         }
         Ok(None)
@@ -284,60 +303,118 @@ impl Survey {
     }
 
     /// What would put right whatever a scan stopped at.
-    fn mend(&self, stop: &Stop) -> Result<Option<(u64, Patch, &'static str)>, DiskError> {
+    fn mend(&self, stop: &Stop, decodes: Decodes<'_>) -> Result<Option<Mend>, DiskError> {
         let number = stop.at.segment;
         let Some(bytes) = self.bytes(number)? else { return Ok(None) };
         if stop.flaw == Flaw::FirstHeader {
             let error = mend::header_byte(&bytes, self.space, number);
             return Ok(error.map(|e| {
-                (number, Patch { at: e.at, bytes: vec![bytes[e.at] ^ e.xor] }, "one byte of the header")
+                let what = format!("one byte of the header, at {}", e.at);
+                Mend::new(number, e.at, vec![bytes[e.at] ^ e.xor], what)
             }));
         }
         if stop.at.offset == 0 && !self.has_header(number)? {
-            let header = stop.expected.map(|header| header.encode().to_vec());
-            return Ok(header.map(|bytes| {
-                (number, Patch { at: 0, bytes }, "the header follows from the segment before")
-            }));
+            let what = "the header, which follows from the segment before";
+            return Ok(stop.expected.map(|header| Mend::new(number, 0, header.encode().to_vec(), what)));
         }
-        self.mend_record(stop)
+        if let Some(mend) = self.mend_between(stop)? {
+            return Ok(Some(mend));
+        }
+        self.mend_record(stop, decodes)
     }
 
     fn has_header(&self, number: u64) -> Result<bool, DiskError> {
         Ok(self.bytes(number)?.is_some_and(|bytes| SegmentHeader::decode(&bytes).is_ok()))
     }
 
-    /// The record, the mark or the zeros that should stand at the tail.
-    fn mend_record(&self, stop: &Stop) -> Result<Option<(u64, Patch, &'static str)>, DiskError> {
-        let position = stop.tail.position;
-        let (stream, places) = self.stream(position)?;
-        let here = places.first().map_or(0, |(_, _, bytes)| *bytes);
+    /// The mark or the zeros that should stand at the tail.
+    fn mend_between(&self, stop: &Stop) -> Result<Option<Mend>, DiskError> {
+        let Position { segment, offset } = stop.tail.position;
+        let Some(bytes) = self.bytes(segment)? else { return Ok(None) };
+        let here = bytes.get(offset as usize..).unwrap_or_default();
         if let Some(log) = self.log()?
-            && let Some(mark) = mend::mark(&stream[..here.min(stream.len())], log, &stop.tail)
+            && let Some(mark) = mend::mark(here, log, &stop.tail)
         {
-            let patch = Patch { at: position.offset as usize, bytes: mark };
-            return Ok(Some((position.segment, patch, "a mark, which is known beforehand")));
+            let what = "a mark, which is known beforehand";
+            return Ok(Some(Mend::new(segment, offset as usize, mark, what)));
         }
-        if stop.at.offset == 0 && here < tercel_wire::log::MARK_BYTES {
+        if stop.at.offset == 0 && here.len() < tercel_wire::log::MARK_BYTES {
             // The next segment's header says that nothing began here, so these are the zeros too few for a mark.
-            let next = self.bytes(position.segment + 1)?.and_then(|b| SegmentHeader::decode(&b).ok());
+            let next = self.bytes(segment + 1)?.and_then(|b| SegmentHeader::decode(&b).ok());
             if next.is_some_and(|h| {
                 h.first_record as usize == SEGMENT_HEADER_BYTES && h.chain == stop.tail.chain
             }) {
-                let patch = Patch { at: position.offset as usize, bytes: vec![0; here] };
-                return Ok(Some((position.segment, patch, "zeros at the segment's end")));
+                let what = "zeros at the segment's end";
+                return Ok(Some(Mend::new(segment, offset as usize, vec![0; here.len()], what)));
             }
         }
-        let Some(error) = mend::record_bit(&stream, stop.tail.chain, stop.tail.stamp) else {
-            return Ok(None);
-        };
-        let mut before = 0;
-        for (segment, offset, bytes) in places {
-            if error.at < before + bytes {
-                let at = offset + error.at - before;
-                let patch = Patch { at, bytes: vec![stream[error.at] ^ error.xor] };
-                return Ok(Some((segment, patch, "one bit")));
+        Ok(None)
+    }
+
+    /// The record that should stand at the tail: with one bit put right, or one byte that what follows speaks for.
+    fn mend_record(&self, stop: &Stop, decodes: Decodes<'_>) -> Result<Option<Mend>, DiskError> {
+        let begin = stop.tail.position;
+        let (stream, places) = self.stream(begin)?;
+        let mend = |error: ByteError| {
+            let mut before = 0;
+            for (segment, offset, bytes) in &places {
+                if error.at < before + bytes {
+                    let at = offset + error.at - before;
+                    let size = if error.is_bit() { "bit" } else { "byte" };
+                    let of = match *segment == begin.segment {
+                        true => String::new(),
+                        false => format!(" of segment {segment}"),
+                    };
+                    let what = format!("one {size} at {at}{of}");
+                    return Some(Mend::new(*segment, at, vec![stream[error.at] ^ error.xor], what));
+                }
+                before += bytes;
             }
-            before += bytes;
+            None
+        };
+        if let Some(error) = mend::record_bit(&stream, stop.tail.chain, stop.tail.stamp) {
+            return Ok(mend(error));
+        }
+        let mut found = None;
+        for error in mend::record_byte(&stream, stop.tail.chain, stop.tail.stamp) {
+            let Some(mend) = mend(error) else { continue };
+            if let Some(decoded) = self.follows(&stop.tail, &mend, decodes)?
+                && found.replace((mend, decoded)).is_some()
+            {
+                return Ok(None);
+            }
+        }
+        Ok(found.and_then(|(mend, decoded)| decoded.then_some(mend)))
+    }
+
+    /// Whether a record or a mark is chained to the record at the tail, once that is put right; if so, whether that decodes.
+    fn follows(&self, tail: &Tail, mend: &Mend, decodes: Decodes<'_>) -> Result<Option<bool>, DiskError> {
+        let (Some(log), begin) = (self.log()?, tail.position) else { return Ok(None) };
+        let mut scanner = Scanner::new(self.space);
+        let (mut number, mut decoded) = (begin.segment, None);
+        while let Some(mut bytes) = self.bytes(number)? {
+            if number == mend.segment {
+                mend.patch.apply(&mut bytes);
+            }
+            if number == begin.segment && bytes.len() > SEGMENT_HEADER_BYTES {
+                let header = header_at(log, begin, tail.chain, tail.stamp, &bytes);
+                bytes[..SEGMENT_HEADER_BYTES].copy_from_slice(&header.encode());
+            }
+            let mut reader = scanner.segment(number, &bytes);
+            while let Some(record) = reader.next() {
+                if decoded.is_some() {
+                    return Ok(decoded);
+                }
+                decoded = Some(decodes(record.kind, record.payload));
+            }
+            drop(reader);
+            if decoded.is_some() && scanner.tail().synced > begin {
+                return Ok(decoded);
+            }
+            if scanner.stopped().is_some() {
+                break;
+            }
+            number += 1;
         }
         Ok(None)
     }
@@ -371,6 +448,13 @@ pub(super) fn segment_files(dir: &Path) -> Result<Vec<(u64, PathBuf)>, DiskError
     Ok(files)
 }
 
+/// A header of the segment that holds `bytes`, for a scan that begins in the middle of it.
+fn header_at(log: LogId, at: Position, chain: Chain, stamp: Stamp, bytes: &[u8]) -> SegmentHeader {
+    let header = SegmentHeader::decode(bytes).ok().filter(|h| h.log == log && h.number == at.segment);
+    let bytes = header.map_or(bytes.len() as u32, |h| h.bytes);
+    SegmentHeader { log, number: at.segment, stamp, bytes, first_record: at.offset, chain }
+}
+
 fn head_of(path: &Path) -> Result<Vec<u8>, DiskError> {
     use std::io::Read as _;
     let mut head = Vec::new();
@@ -383,5 +467,5 @@ fn head_of(path: &Path) -> Result<Vec<u8>, DiskError> {
 /// is restored from a backup rather than mended.
 const MENDS_MAX: usize = 16;
 
-/// More than the longest record that can be mended.
-const STREAM_BYTES_MAX: usize = 16 << 10;
+/// The longest record that can be mended.
+const STREAM_BYTES_MAX: usize = mend::MENDED_BYTES_MAX;

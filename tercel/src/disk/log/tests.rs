@@ -67,10 +67,14 @@ fn segment(dir: &Path, number: u64) -> PathBuf {
 }
 
 fn flip(path: &Path, at: u64) {
+    spoil(path, at, 0x10);
+}
+
+fn spoil(path: &Path, at: u64, xor: u8) {
     let file = File::options().read(true).write(true).open(path).unwrap();
     let mut byte = [0];
     file.read_exact_at(&mut byte, at).unwrap();
-    file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
+    file.write_all_at(&[byte[0] ^ xor], at).unwrap();
 }
 
 fn copy(from: &Path) -> TempDir {
@@ -674,7 +678,7 @@ fn every_byte_of_a_small_log_is_guarded() {
 }
 
 fn surveyed(dir: &Path) -> (Survey, Vec<Vec<u64>>) {
-    let survey = Survey::take(dir, SPACE).unwrap();
+    let survey = Survey::take(dir, SPACE, &|kind, _| kind.get() == 1).unwrap();
     let runs = survey.runs.iter().map(|run| {
         let mut stamps = Vec::new();
         survey
@@ -690,12 +694,12 @@ fn surveyed(dir: &Path) -> (Survey, Vec<Vec<u64>>) {
     (survey, runs)
 }
 
-/// Batches of which some span segments.
+/// Batches of one record and of two, of which some span segments.
 fn spanning_log() -> TempDir {
     let dir = new_log();
     let (mut log, ..) = open(dir.path());
-    for bytes in [40, 25, 3000, 10, 2900, 700] {
-        commit(&mut log, &[bytes]);
+    for batch in [&[40][..], &[25, 3000], &[10, 2900], &[700]] {
+        commit(&mut log, batch);
     }
     log.close().unwrap();
     dir
@@ -703,23 +707,55 @@ fn spanning_log() -> TempDir {
 
 #[test]
 fn a_survey_reads_over_one_wrong_bit_wherever_it_is() {
+    assert_read_over(0x10, |at, used| at < 200 || at % 37 == 0 || at > used - 70);
+}
+
+#[test]
+fn a_survey_reads_over_one_wrong_byte_wherever_it_is() {
+    let most = |at: usize, used: usize| at < 400 || at % 5 == 0 || at > used - 70;
+    assert_read_over(0xff, most);
+    assert_read_over(0x91, most);
+}
+
+/// Spoils bytes of a log one at a time, `at` some offsets of what is used of a segment, and expects all records.
+fn assert_read_over(xor: u8, at: impl Fn(usize, usize) -> bool) {
     let dir = spanning_log();
     let end = open(dir.path()).0.tail().position;
     assert!(end.segment > 1);
     for number in 1..=end.segment {
         let bytes = fs::read(segment(dir.path(), number)).unwrap().len();
         let used = if number == end.segment { end.offset as usize - MARK } else { bytes };
-        for at in (0..used).filter(|at| *at < 200 || at % 37 == 0 || *at > used - 70) {
-            flip(&segment(dir.path(), number), at as u64);
+        for at in (0..used).filter(|place| at(*place, used)) {
+            spoil(&segment(dir.path(), number), at as u64, xor);
             let before = fs::read(segment(dir.path(), number)).unwrap();
             let (survey, runs) = surveyed(dir.path());
             assert_eq!(runs, [[1, 2, 3, 4, 5, 6]], "segment {number}, byte {at}: {survey:?}");
             assert!(survey.damage.len() == 1 && survey.damage[0].mended.is_some(), "{survey:?}");
             assert!(fs::read(segment(dir.path(), number)).unwrap() == before, "nothing is written");
-            flip(&segment(dir.path(), number), at as u64);
+            spoil(&segment(dir.path(), number), at as u64, xor);
         }
     }
     assert!(surveyed(dir.path()).0.damage.is_empty());
+}
+
+#[test]
+fn a_wrong_byte_is_not_put_right_where_nothing_follows_or_what_comes_out_does_not_decode() {
+    let dir = spanning_log();
+    let end = open(dir.path()).0.tail().position;
+    let payload = (SEGMENT_HEADER_BYTES + MARK + 24 + 9) as u64;
+    spoil(&segment(dir.path(), 1), payload, 0x91);
+    let refusing = Survey::take(dir.path(), SPACE, &|_, _| false).unwrap();
+    assert!(refusing.damage[0].mended.is_none() && refusing.runs.len() == 2, "{refusing:?}");
+    let (survey, _) = surveyed(dir.path());
+    assert_eq!(survey.damage[0].mended, Some(format!("one byte at {payload}")));
+    // The mark that a clean close ends with is the only thing behind the last record; without it that is a torn tail.
+    spoil(&segment(dir.path(), 1), payload, 0x91);
+    let mark = end.offset as u64 - MARK as u64;
+    (0..MARK as u64).for_each(|at| spoil(&segment(dir.path(), end.segment), mark + at, 0x55));
+    spoil(&segment(dir.path(), end.segment), mark - 50, 0x91);
+    let (survey, runs) = surveyed(dir.path());
+    assert!(survey.torn.is_some() && survey.damage.is_empty(), "{survey:?}");
+    assert_eq!(runs, [[1, 2, 3, 4, 5]]);
 }
 
 /// The mark that a clean close ends with: nothing behind it tells that it was there.
