@@ -190,9 +190,15 @@ macro_rules! scalars {
                 Ok(std::array::from_fn(|i| fixed(&stored.body, at + i * size_of::<$t>())))
             }
         }
-        impl Element for $t {
-            fn element(bytes: &[u8]) -> $t {
-                fixed(bytes, 0)
+        // For each number by itself: of one implementation for all of them the compiler would speak in its errors, and not
+        // of what the elements of a list can be.
+        impl ListField for $t {
+            type Items<'a, 't, T: Object> = Result<Vec<$t>, Error> where 't: 'a;
+            fn items<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Result<Vec<$t>, Error> {
+                numbers(obj, at)
+            }
+            fn load_items(stored: &Stored<'_>, at: usize) -> Result<Vec<$t>, Error> {
+                load_numbers(stored, at)
             }
         }
     )*};
@@ -353,39 +359,28 @@ pub trait ListField: Value + Sized {
     fn load_items(stored: &Stored<'_>, at: usize) -> Result<Vec<Self>, Error>;
 }
 
-/// A number as an element of a list.
-pub trait Element: Fixed {
-    /// From the element's bytes.
-    fn element(bytes: &[u8]) -> Self;
+/// A list of numbers in an object at hand.
+fn numbers<T: Object, E: Fixed>(obj: &RawObj<'_, T>, at: usize) -> Result<Vec<E>, Error> {
+    let size = E::TYPE.size();
+    Ok(match obj.view.var(at) {
+        Var::None => Vec::new(),
+        Var::Here { at, len } => each(obj.view.bytes(at, len * size)),
+        Var::Spilled { at, len } => each(&obj.tx.read_tree(obj.view.word(at).0, len.saturating_mul(size))?),
+    })
 }
 
-impl<E: Element> ListField for E {
-    type Items<'a, 't, T: Object>
-        = Result<Vec<E>, Error>
-    where
-        't: 'a;
-    fn items<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Result<Vec<E>, Error> {
-        let size = E::TYPE.size();
-        Ok(match obj.view.var(at) {
-            Var::None => Vec::new(),
-            Var::Here { at, len } => {
-                obj.view.bytes(at, len * size).chunks_exact(size).map(E::element).collect()
-            }
-            Var::Spilled { at, len } => {
-                let bytes = obj.tx.read_tree(obj.view.word(at).0, len.saturating_mul(size))?;
-                bytes.chunks_exact(size).map(E::element).collect()
-            }
-        })
-    }
-    fn load_items(stored: &Stored<'_>, at: usize) -> Result<Vec<E>, Error> {
-        let size = E::TYPE.size();
-        let bytes = match layout::var(&stored.body, at) {
-            Var::None => Vec::new(),
-            Var::Here { at, len } => stored.body[at..at + len * size].to_vec(),
-            Var::Spilled { at, len } => stored.tx.read_tree(stored.oref(at), len.saturating_mul(size))?,
-        };
-        Ok(bytes.chunks_exact(size).map(E::element).collect())
-    }
+/// A list of numbers in a stored record.
+fn load_numbers<E: Fixed>(stored: &Stored<'_>, at: usize) -> Result<Vec<E>, Error> {
+    let size = E::TYPE.size();
+    Ok(match layout::var(&stored.body, at) {
+        Var::None => Vec::new(),
+        Var::Here { at, len } => each(&stored.body[at..at + len * size]),
+        Var::Spilled { at, len } => each(&stored.tx.read_tree(stored.oref(at), len.saturating_mul(size))?),
+    })
+}
+
+fn each<E: Fixed>(bytes: &[u8]) -> Vec<E> {
+    bytes.chunks_exact(E::TYPE.size()).map(|bytes| fixed(bytes, 0)).collect()
 }
 
 impl<U: Target> ListField for Ref<U> {
