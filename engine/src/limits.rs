@@ -60,8 +60,11 @@ pub const SESSIONS_MAX: usize = 16_384;
 /// Classes of a space.
 pub const CLASSES_MAX: usize = 4_096;
 
-/// Attempts of `run` before it gives the conflict to its caller.
+/// Attempts of `run`, each from a newer state than the one before, until it gives the conflict to its caller.
 pub const RUN_ATTEMPTS_MAX: u32 = 64;
+/// Attempts of `run` in all: some ten seconds of pauses, in which a client that hears nothing new of its server loses its
+/// connection or catches up.
+pub const RUN_RETRIES_MAX: u32 = 1_024;
 
 /// Parts of a backup that its client may have asked for and not yet got: one is read while the next is on its way.
 pub const BACKUP_ASKED_MAX: usize = 4;

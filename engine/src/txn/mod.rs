@@ -175,9 +175,12 @@ fn attempts<R, E: From<Error>>(
     mut body: impl FnMut(&Tx<'_>) -> Result<R, E>,
     is_conflict: impl Fn(&E) -> bool,
 ) -> Result<R, E> {
-    let mut attempt = 0;
+    let (mut attempt, mut retries, mut seen) = (0, 0u32, None);
     loop {
         let tx = Tx::begin(port, isolation)?;
+        // While nothing has been heard of whoever was first, an attempt fails as the one before, and does not count.
+        let begun = tx.scope.snapshot();
+        attempt += u32::from(seen.replace(begun) != Some(begun));
         let conflict = match body(&tx) {
             Ok(value) => match tx.commit() {
                 Ok(_) => return Ok(value),
@@ -194,11 +197,11 @@ fn attempts<R, E: From<Error>>(
             Err(_) if tx.is_stale()? => Error::Conflict.into(),
             Err(e) => return Err(e),
         };
-        attempt += 1;
-        if attempt >= crate::limits::RUN_ATTEMPTS_MAX {
+        retries += 1;
+        if attempt >= crate::limits::RUN_ATTEMPTS_MAX || retries >= crate::limits::RUN_RETRIES_MAX {
             return Err(conflict);
         }
-        port.back_off(BACK_OFF_US << attempt.min(8));
+        port.back_off(BACK_OFF_US << retries.min(8));
     }
 }
 

@@ -183,7 +183,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// What `body` returned, unless that is a conflict; a conflict that 64 attempts did not get past; what the commit
+    /// What `body` returned, unless that is a conflict; a conflict that 64 attempts, each from a newer state, did not get past; what the commit
     /// said.
     pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
         run(&*self.shared, Isolation::Serializable, body)
