@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 use tercel::check::{CheckError, Finding, Repaired, Report};
 
 use crate::args;
-use crate::fail::{Failure, Outcome};
+use crate::fail::{Failure, Outcome, of_disk};
 use crate::term::{THINGS, Term, thousands};
 
 /// The exit code when something is wrong with the data.
 const UNSOUND: u8 = 3;
 
 pub fn run(args: &args::Check, term: &Term) -> Outcome {
-    if !args.data.join("format").exists() {
+    if !["format", "space.toml"].iter().any(|name| args.data.join(name).exists()) {
         return Err(Failure::new(format!("{} is not a data directory of Tercel", args.data.display()))
             .next("name one that `tercel serve` or `tercel import` made")
             .code(2));
@@ -115,6 +115,13 @@ fn finding_as_json(finding: &Finding) -> Value {
 
 impl From<CheckError> for Failure {
     fn from(e: CheckError) -> Failure {
-        Failure::new(e.to_string())
+        let failure = Failure::new(e.to_string());
+        match &e {
+            CheckError::Disk(disk) => match of_disk(disk) {
+                Some(next) => failure.next(next),
+                None => failure,
+            },
+            _ => failure,
+        }
     }
 }

@@ -182,7 +182,9 @@ pub(crate) struct Looked {
 impl Looked {
     /// Locks the directory and reads its small files; changes nothing but the lock.
     pub(crate) fn at(path: &Path) -> Result<Looked, DiskError> {
-        if !path.join(FORMAT_NAME).exists() {
+        // One that lost its `format` has its `space.toml` still; one whose creation was interrupted holds nothing.
+        let is_without_format = path.join(SPACE_NAME).exists() && !path.join(CREATING_NAME).exists();
+        if !path.join(FORMAT_NAME).exists() && !is_without_format {
             return Err(DiskError::NotOurs { dir: path.into() });
         }
         let lock = lock(path)?;

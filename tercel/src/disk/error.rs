@@ -54,7 +54,7 @@ pub enum DiskError {
     },
     /// What was promised to be there cannot be read.
     #[error(
-        "{} is damaged{}: {what}; `tercel check --repair` saves what can be saved, else restore a backup",
+        "{} is damaged{}: {what}; `tercel check --data DIR --repair` saves what can be saved, else `tercel restore` makes it anew from a backup",
         .file.display(), at(*.position)
     )]
     Damaged {
