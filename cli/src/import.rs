@@ -416,6 +416,13 @@ fn patiently<R>(client: &Client, mut body: impl FnMut(&Tx<'_>) -> Result<R, Erro
             Err(Error::Full(why)) if why.contains("drains by itself") => {
                 std::thread::sleep(Duration::from_millis(20));
             }
+            // What was reserved for the list is the server's to forget when it starts again.
+            Err(Error::Conflict) => {
+                return Err(Failure::new(
+                    "the server was started again in the middle of the import, or somebody else imports too: nothing was changed",
+                )
+                .next("run the same import again"));
+            }
             other => return Ok(other?),
         }
     }
