@@ -16,11 +16,11 @@ use crate::fail::Failure;
   tercel import debian --data DIR                    import the machine's package index
   tercel query rdepends libssl3 --recursive --data DIR
 
-Exit codes: 0 done; 1 it failed, or what was asked for is not there; 2 the command line is wrong; 3 the data is
-not sound. Some commands have more: see their help.
+Exit codes: 0 done; 1 it failed, or what was asked for is not there; 2 the command line is wrong;
+3 the data is not sound. Some commands have more: see their help.
 
-Environment: TERCEL_SERVER is the server's address where neither --server nor --data is given; NO_COLOR turns
-colours off; TERCEL_EVENTS=epoll or io_uring chooses how the kernel delivers events.")]
+Environment: TERCEL_SERVER is the server's address where neither --server nor --data is given;
+NO_COLOR turns colours off; TERCEL_EVENTS=epoll or io_uring chooses how the kernel delivers events.")]
 pub struct Args {
     #[command(subcommand)]
     pub command: Command,
@@ -152,8 +152,8 @@ pub enum ImportWhat {
   tercel import debian --input Packages.gz --server 127.0.0.1:7117
   curl -s URL/Packages.xz | tercel import debian --input - --data ./packages
 
-A list replaces the one that was imported before, all of it at once or not at all. A list without packages is
-refused.")]
+A list replaces the one that was imported before, all of it at once or not at all. A list without
+packages is refused.")]
     Debian(ImportDebian),
 }
 
@@ -177,9 +177,9 @@ pub struct ImportDebian {
   tercel query rdepends libssl3 --recursive --json --data ./packages
   tercel query why firefox-esr libc6 --data ./packages
 
-A dependency is a name that Depends or Pre-Depends mentions: every alternative of `a | b` counts as needed,
-versions and architectures are ignored, and Provides is not followed. So a closure holds what may be affected,
-which is more than what apt would remove.")]
+A dependency is a name that Depends or Pre-Depends mentions: every alternative of `a | b` counts as
+needed, versions and architectures are ignored, and Provides is not followed. So a closure holds what
+may break, which is more than what apt would remove.")]
 pub struct Query {
     #[command(subcommand)]
     pub what: QueryWhat,
@@ -232,7 +232,7 @@ pub struct Why {
 #[command(after_help = "Example:
   tercel stat --server 127.0.0.1:7117 --json
 
-Counters begin with the server's start. --json has the same values under fixed names, classes as objects.")]
+Counters begin with the server's start. --json has the same values under the names of the protocol.")]
 pub struct Stat {
     /// Print JSON
     #[arg(long)]
@@ -262,9 +262,11 @@ pub struct Inspect {
   tercel check --data ./packages --repair
   tercel check --data ./packages --json
 
-A check changes nothing. A repair restores what pages and log still hold and keeps every damaged file beside what
-replaces it, as NAME.damaged-N. Exit codes: 0 sound, or sound again with nothing lost; 1 it could not be done; 2 a wrong
-request; 3 something is wrong or lost.")]
+A check changes nothing. A repair restores what pages and log still hold and keeps every damaged
+file beside what replaces it, as NAME.damaged-N.
+
+Exit codes: 0 sound, or sound again with nothing lost; 1 it could not be done; 2 a wrong request;
+3 something is wrong or lost.")]
 pub struct Check {
     /// The data directory; no server may have it open
     #[arg(long, value_name = "DIR")]

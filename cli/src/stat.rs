@@ -64,7 +64,7 @@ fn element(value: &Value) -> String {
 }
 
 /// What the server reports: its name there, for people, and the meaning with its unit.
-const WORDS: [(&str, &str, &str); 23] = [
+const WORDS: [(&str, &str, &str); 24] = [
     ("space", "space", "the space's own number"),
     ("epoch", "epoch", "grows with every start of a server"),
     ("visible", "last commit", "the newest commit that clients can see"),
@@ -84,6 +84,7 @@ const WORDS: [(&str, &str, &str); 23] = [
     ("forwards", "forwards", "objects that outgrew their page and moved to another"),
     ("mob_bytes", "modified bytes", "of objects in memory that are in the log and not yet in pages"),
     ("mob_pages", "modified pages", "that these objects belong to"),
+    ("staged_bytes", "staged bytes", "of transactions of which parts are still to come"),
     ("accepts_paused", "accepts paused", "times that no client was let in, for want of descriptors"),
     ("log_bytes", "log bytes", "on disk"),
     ("replay_entries", "log to replay", "commits that a start after a crash would replay"),

@@ -268,6 +268,33 @@ fn an_address_that_cannot_be_listened_at_says_why() {
 }
 
 #[test]
+fn a_directory_without_its_format_can_be_repaired_as_its_error_says() {
+    let (_dir, space) = imported();
+    let format = Path::new(&space).join("format");
+    fs::remove_file(&format).unwrap();
+    let said = err(&tercel(&["query", "depends", "lib", "--data", &space]));
+    assert!(said.contains("check --data DIR --repair"), "{said}");
+    assert_eq!(tercel(&["check", "--data", &space]).status.code(), Some(3));
+    assert!(!format.exists(), "a check changes nothing");
+    out(&tercel(&["check", "--data", &space, "--repair"]));
+    assert_eq!(out(&tercel(&["query", "depends", "lib", "--data", &space])), "core\nextra\n");
+}
+
+#[test]
+fn every_number_of_a_server_is_explained() {
+    let (_dir, space) = imported();
+    let words = out(&tercel(&["stat", "--data", &space]));
+    let unexplained: Vec<&str> = words
+        .lines()
+        .filter(|line| !line.starts_with("roots ") && !line.starts_with("classes "))
+        .filter(|line| {
+            line.trim_end().rsplit_once("  ").is_none_or(|(_, meaning)| meaning.trim().parse::<u64>().is_ok())
+        })
+        .collect();
+    assert!(unexplained.is_empty(), "{unexplained:?}");
+}
+
+#[test]
 fn a_directory_in_use_says_how_to_go_on() {
     let (_dir, space) = imported();
     let _server = Serving::start(&space);

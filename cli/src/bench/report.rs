@@ -162,7 +162,8 @@ impl Report {
 const LEGEND: &str = "
 value   what Tercel took or did, and limit value what the raw path did that the limit names, in this very run: medians
 ratio   value by limit, as the median over pairs of blocks measured one right after the other; so it is not the value
-        divided by the limit value. Of times and fetches less is better, of things a second more; 1 is the limit itself
+        divided by the limit value. Of times and fetches less is better, of things a second more; 1 is the limit itself.
+        Without an interval there was one pair
 95 %    where the true median of the ratios lies; a wide interval means that the machine was busy with other things
 paper   what the paper that the method comes from measured for the ratio, or for the value if there is no ratio
 n       operations measured, those of the limit not counted
