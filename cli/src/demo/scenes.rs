@@ -19,7 +19,7 @@ use crate::term::{Term, thousands};
 const ROOT: &str = "libssl3";
 /// The closure's packages must fit to be found again. Of a list of all packages they take less than a quarter, but the
 /// sample is made around them.
-const CACHE_BYTES_MIN: usize = 6 << 20;
+const CACHE_BYTES_MIN: usize = 5 << 20;
 /// The advisory's number.
 const ADVISORY: u32 = 2026;
 /// Marks that each reading transaction looks at, and transactions that it makes.
