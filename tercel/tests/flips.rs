@@ -1,20 +1,22 @@
 //! Flipped bytes, anywhere in a data directory: a check names them or they change no answer, a repair restores what pages
 //! and log still hold, and nothing panics.
 //!
-//! `TERCEL_TEST_FLIPS` and `TERCEL_TEST_FLIPS_SEED` choose how many there are and which.
+//! `TERCEL_TEST_FLIPS` (400) and `TERCEL_TEST_FLIPS_SEED` (1) choose how many there are and which.
 
 mod common;
 mod damage;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use damage::{Known, contents, copy, crashed, files, place};
 use tercel::check::{self, Kind};
-use tercel::embedded;
+use tercel::wire::log::{End, Position, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader};
+use tercel::{Stamp, embedded};
 
 /// A sequence of numbers from a seed (SplitMix64).
 struct Seeded(u64);
@@ -41,7 +43,7 @@ fn a_flipped_byte_is_found_and_what_is_still_held_is_restored() {
     let segments: Vec<&PathBuf> = all.iter().filter(|f| f.extension().is_some_and(|e| e == "tlog")).collect();
     assert!(segments.len() > 4, "several segments");
     let others = ["pages.redb", "space.toml", "format"].map(|name| origin.path().join(name));
-    let flips: Vec<Flip> = (0..of_environment("TERCEL_TEST_FLIPS", 1000))
+    let flips: Vec<Flip> = (0..of_environment("TERCEL_TEST_FLIPS", 400))
         .map(|_| {
             let file = match seeded.below(20) {
                 0 => &others[1],
@@ -54,6 +56,7 @@ fn a_flipped_byte_is_found_and_what_is_still_held_is_restored() {
             Flip { name, at: seeded.below(bytes), xor: seeded.below(255) as u8 + 1 }
         })
         .collect();
+    let log = Records::of(&segments);
     let (next, counts) = (AtomicUsize::new(0), Mutex::new(BTreeMap::<&str, u32>::new()));
     std::thread::scope(|s| {
         for _ in 0..std::thread::available_parallelism().map_or(2, |n| n.get()) {
@@ -61,16 +64,64 @@ fn a_flipped_byte_is_found_and_what_is_still_held_is_restored() {
                 while let Some(flip) = flips.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let dir = place();
                     copy(origin.path(), dir.path());
-                    let verdict = judge(dir.path(), flip, &known);
+                    let verdict = judge(dir.path(), flip, &known, &log);
                     *counts.lock().unwrap().entry(verdict).or_default() += 1;
                 }
             });
         }
     });
     let counts = counts.into_inner().unwrap();
-    println!("{counts:?}");
-    for verdict in ["changes no answer", "restored"] {
-        assert!(counts.get(verdict).is_some_and(|n| *n as usize > flips.len() / 20), "{counts:?}");
+    println!("{} flips: {counts:?}", flips.len());
+    let count = |verdict| counts.get(verdict).map_or(0, |n| *n as usize);
+    for verdict in [NO_CHANGE, RESTORED] {
+        assert!(count(verdict) > flips.len() / 20, "{counts:?}");
+    }
+    assert!(count(LOST) * 20 < flips.len(), "commits are lost in less than one case of twenty: {counts:?}");
+}
+
+const NO_CHANGE: &str = "no change";
+const RESTORED: &str = "restored in full";
+const LOST: &str = "commits lost";
+const REFUSED: &str = "refused";
+
+/// Where the records of a sound log are.
+struct Records {
+    /// Where each begins, and its stamp.
+    begins: Vec<(Position, Stamp)>,
+    /// By segment: where the first record that begins in it does.
+    first: BTreeMap<u64, u32>,
+}
+
+impl Records {
+    fn of(segments: &[&PathBuf]) -> Records {
+        let mut records = Records { begins: Vec::new(), first: BTreeMap::new() };
+        let mut scanner: Option<Scanner> = None;
+        for path in segments {
+            let bytes = fs::read(path).unwrap();
+            // Prepared and not in use yet.
+            let Ok(header) = SegmentHeader::decode(&bytes) else { break };
+            records.first.insert(header.number, header.first_record);
+            let scanner = scanner.get_or_insert_with(|| Scanner::new(header.log.space));
+            let mut reader = scanner.segment(header.number, &bytes);
+            while let Some(record) = reader.next() {
+                records.begins.push((record.position, record.stamp));
+            }
+        }
+        assert!(matches!(scanner.unwrap().finish(), End::Clean(_)) && records.begins.len() > 20);
+        records
+    }
+
+    /// The last record before the one that a byte is in or behind.
+    fn before(&self, at: Position) -> Stamp {
+        let behind = self.begins.partition_point(|(begin, _)| *begin <= at);
+        self.begins[..behind.saturating_sub(1)].last().map_or(Stamp::ZERO, |(_, stamp)| *stamp)
+    }
+
+    /// What a finding may name: the segment of the byte or, if that is in a record that goes on there, the one before.
+    fn named_by(&self, at: Position) -> RangeInclusive<u64> {
+        let spans = at.offset as usize >= SEGMENT_HEADER_BYTES
+            && self.first.get(&at.segment).is_some_and(|first| at.offset < *first);
+        at.segment - u64::from(spans)..=at.segment
     }
 }
 
@@ -80,8 +131,16 @@ struct Flip {
     xor: u8,
 }
 
+impl Flip {
+    /// Where it is in the log, if it is there.
+    fn in_log(&self) -> Option<Position> {
+        let number = self.name.file_name()?.to_str()?.strip_suffix(".tlog")?;
+        Some(Position { segment: number.parse().unwrap(), offset: self.at as u32 })
+    }
+}
+
 /// Checks and repairs a directory with one flipped byte; says how it ended.
-fn judge(dir: &Path, flip: &Flip, known: &Known) -> &'static str {
+fn judge(dir: &Path, flip: &Flip, known: &Known, log: &Records) -> &'static str {
     let name = &flip.name;
     let what = format!("{} byte {} by {:#x}", name.display(), flip.at, flip.xor);
     let mut bytes = fs::read(dir.join(name)).unwrap();
@@ -96,32 +155,37 @@ fn judge(dir: &Path, flip: &Flip, known: &Known) -> &'static str {
             for (object, value) in known.dump(&embedded(dir).unwrap()) {
                 assert_eq!(value.as_ref(), known.versions[&object].last(), "{what}: {object}");
             }
-            return "changes no answer";
+            return NO_CHANGE;
         }
         Ok(report) => report,
         Err(error) => {
             assert!(error.to_string().contains(&*file), "{what}: {error}");
             assert!(check::repair(dir, |_, _| {}).is_err());
             assert!(contents(dir) == before, "{what}: what cannot be repaired is left alone");
-            return "refused";
+            return REFUSED;
         }
     };
-    let named = report.findings.iter().any(|f| f.to_string().contains(&*file) || name.starts_with("log"));
+    let files = match flip.in_log() {
+        Some(at) => log.named_by(at).map(|n| dir.join(format!("log/{n:010}.tlog"))).collect(),
+        None => vec![dir.join(name)],
+    };
+    let named = report.findings.iter().any(|f| f.file.as_ref().is_some_and(|file| files.contains(file)));
     assert!(named, "{what}: {:?}", report.findings);
     let repaired = check::repair(dir, |_, _| {}).unwrap_or_else(|e| panic!("{what}: {e}"));
     assert_eq!(repaired.before, report, "{what}");
     assert!(!repaired.kept.is_empty() && repaired.kept.iter().all(|kept| kept.exists()), "{what}");
     let lost = report.findings.iter().any(|f| f.kind == Kind::Commits);
     let client = embedded(dir).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let kept = flip.in_log().map_or(Stamp::ZERO, |at| log.before(at));
     for (object, value) in known.dump(&client) {
-        let versions = &known.versions[&object];
+        let (versions, must) = known.since(&object, kept);
         match value {
             Some(value) if lost => assert!(versions.contains(&value), "{what}: {object} is {value}"),
-            None if lost => {}
+            None if lost => assert!(!must, "{what}: {object} was there at {kept}"),
             value => assert_eq!(value.as_ref(), versions.last(), "{what}: {object}; {:?}", repaired.before),
         }
     }
     assert!(lost || repaired.after.is_sound(), "{what}: {:?}", repaired.after.findings);
     assert!(!lost || name.starts_with("log"), "{what}: only the log can lose commits");
-    if lost { "commits lost" } else { "restored" }
+    if lost { LOST } else { RESTORED }
 }

@@ -32,17 +32,30 @@ pub struct Known {
     pub nodes: Vec<Ref<Node>>,
     pub blobs: Vec<Ref<Blob>>,
     pub versions: BTreeMap<String, Vec<String>>,
+    /// Up to which commit all was done when a version was first seen, in the order of the versions.
+    seen: BTreeMap<String, Vec<Stamp>>,
 }
 
 impl Known {
     fn saw(&mut self, client: &Client) {
+        let status = client.server_status().unwrap();
+        let (_, visible) = status.split_once("\"visible\":").unwrap();
+        let stamp = Stamp(visible.split_once(',').unwrap().0.parse().unwrap());
         for (name, value) in self.dump(client) {
-            let versions = self.versions.entry(name).or_default();
+            let versions = self.versions.entry(name.clone()).or_default();
             let value = value.expect("nothing is lost yet");
             if versions.last() != Some(&value) {
                 versions.push(value);
+                self.seen.entry(name).or_default().push(stamp);
             }
         }
+    }
+
+    /// The versions that an object may have if nothing up to a commit is lost and anything behind it may be; whether it
+    /// must have one of them.
+    pub fn since(&self, object: &str, stamp: Stamp) -> (&[String], bool) {
+        let before = self.seen[object].iter().filter(|seen| **seen <= stamp).count();
+        (&self.versions[object][before.saturating_sub(1)..], before > 0)
     }
 
     /// Everything as a client reads it; `None` is an error.
