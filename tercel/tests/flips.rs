@@ -14,6 +14,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use damage::{Known, contents, copy, crashed, files, place};
+use tempfile::TempDir;
 use tercel::check::{self, Kind};
 use tercel::wire::log::{End, Position, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader};
 use tercel::{Stamp, embedded};
@@ -37,46 +38,84 @@ fn of_environment(name: &str, default: u64) -> u64 {
 
 #[test]
 fn a_flipped_byte_is_found_and_what_is_still_held_is_restored() {
-    let (origin, known) = crashed();
+    let origin = Origin::new();
     let mut seeded = Seeded(of_environment("TERCEL_TEST_FLIPS_SEED", 1));
-    let all = files(origin.path());
-    let segments: Vec<&PathBuf> = all.iter().filter(|f| f.extension().is_some_and(|e| e == "tlog")).collect();
-    assert!(segments.len() > 4, "several segments");
-    let others = ["pages.redb", "space.toml", "format"].map(|name| origin.path().join(name));
+    let others = ["pages.redb", "space.toml", "format"].map(|name| origin.dir.path().join(name));
     let flips: Vec<Flip> = (0..of_environment("TERCEL_TEST_FLIPS", 400))
         .map(|_| {
             let file = match seeded.below(20) {
                 0 => &others[1],
                 1 => &others[2],
-                2..8 => segments[seeded.below(segments.len())],
+                2..8 => &origin.segments[seeded.below(origin.segments.len())],
                 _ => &others[0],
             };
-            let bytes = fs::metadata(file).unwrap().len() as usize;
-            let name = file.strip_prefix(origin.path()).unwrap().to_path_buf();
-            Flip { name, at: seeded.below(bytes), xor: seeded.below(255) as u8 + 1 }
+            origin.flip(file, 1, &mut seeded)
         })
         .collect();
-    let log = Records::of(&segments);
-    let (next, counts) = (AtomicUsize::new(0), Mutex::new(BTreeMap::<&str, u32>::new()));
-    std::thread::scope(|s| {
-        for _ in 0..std::thread::available_parallelism().map_or(2, |n| n.get()) {
-            s.spawn(|| {
-                while let Some(flip) = flips.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let dir = place();
-                    copy(origin.path(), dir.path());
-                    let verdict = judge(dir.path(), flip, &known, &log);
-                    *counts.lock().unwrap().entry(verdict).or_default() += 1;
-                }
-            });
-        }
-    });
-    let counts = counts.into_inner().unwrap();
-    println!("{} flips: {counts:?}", flips.len());
+    let counts = origin.judge(&flips);
     let count = |verdict| counts.get(verdict).map_or(0, |n| *n as usize);
     for verdict in [NO_CHANGE, RESTORED] {
         assert!(count(verdict) > flips.len() / 20, "{counts:?}");
     }
     assert!(count(LOST) * 20 < flips.len(), "commits are lost in less than one case of twenty: {counts:?}");
+}
+
+#[test]
+fn several_wrong_bytes_in_the_log_lose_nothing_that_was_committed_before_them() {
+    let origin = Origin::new();
+    let mut seeded = Seeded(of_environment("TERCEL_TEST_FLIPS_SEED", 1));
+    let bursts: Vec<Flip> = (0..60)
+        .map(|_| origin.flip(&origin.segments[seeded.below(origin.segments.len())], 6, &mut seeded))
+        .collect();
+    let counts = origin.judge(&bursts);
+    assert!(counts.get(LOST).is_some_and(|n| *n > 10), "{counts:?}");
+}
+
+/// A sound directory, of which copies are spoiled.
+struct Origin {
+    dir: TempDir,
+    known: Known,
+    segments: Vec<PathBuf>,
+    log: Records,
+}
+
+impl Origin {
+    fn new() -> Origin {
+        let (dir, known) = crashed();
+        let mut segments = files(&dir.path().join("log"));
+        segments.retain(|file| file.extension().is_some_and(|e| e == "tlog"));
+        assert!(segments.len() > 4, "several segments");
+        let log = Records::of(&segments);
+        Origin { dir, known, segments, log }
+    }
+
+    /// So many bytes, one behind the other, somewhere in a file; fewer at its end.
+    fn flip(&self, file: &Path, bytes: usize, seeded: &mut Seeded) -> Flip {
+        let (name, length) = (file.strip_prefix(self.dir.path()).unwrap(), fs::metadata(file).unwrap().len());
+        let at = seeded.below(length as usize);
+        let xor = (at..length as usize).take(bytes).map(|_| seeded.below(255) as u8 + 1).collect();
+        Flip { name: name.into(), at, xor }
+    }
+
+    /// How each of them ended, counted.
+    fn judge(&self, flips: &[Flip]) -> BTreeMap<&'static str, u32> {
+        let (next, counts) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+        std::thread::scope(|s| {
+            for _ in 0..std::thread::available_parallelism().map_or(2, |n| n.get()) {
+                s.spawn(|| {
+                    while let Some(flip) = flips.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let dir = place();
+                        copy(self.dir.path(), dir.path());
+                        let verdict = judge(dir.path(), flip, &self.known, &self.log);
+                        *counts.lock().unwrap().entry(verdict).or_default() += 1;
+                    }
+                });
+            }
+        });
+        let counts = counts.into_inner().unwrap();
+        println!("{} times: {counts:?}", flips.len());
+        counts
+    }
 }
 
 const NO_CHANGE: &str = "no change";
@@ -93,7 +132,7 @@ struct Records {
 }
 
 impl Records {
-    fn of(segments: &[&PathBuf]) -> Records {
+    fn of(segments: &[PathBuf]) -> Records {
         let mut records = Records { begins: Vec::new(), first: BTreeMap::new() };
         let mut scanner: Option<Scanner> = None;
         for path in segments {
@@ -128,7 +167,7 @@ impl Records {
 struct Flip {
     name: PathBuf,
     at: usize,
-    xor: u8,
+    xor: Vec<u8>,
 }
 
 impl Flip {
@@ -139,12 +178,12 @@ impl Flip {
     }
 }
 
-/// Checks and repairs a directory with one flipped byte; says how it ended.
+/// Checks and repairs a directory with flipped bytes; says how it ended.
 fn judge(dir: &Path, flip: &Flip, known: &Known, log: &Records) -> &'static str {
     let name = &flip.name;
-    let what = format!("{} byte {} by {:#x}", name.display(), flip.at, flip.xor);
+    let what = format!("{} byte {} by {:x?}", name.display(), flip.at, flip.xor);
     let mut bytes = fs::read(dir.join(name)).unwrap();
-    bytes[flip.at] ^= flip.xor;
+    bytes[flip.at..].iter_mut().zip(&flip.xor).for_each(|(byte, xor)| *byte ^= xor);
     fs::write(dir.join(name), bytes).unwrap();
     let before = contents(dir);
     let checked = check::check(dir, |_, _| {});
