@@ -48,6 +48,29 @@ fn a_damaged_page_is_named_and_repaired_and_the_damaged_file_is_kept() {
 }
 
 #[test]
+fn a_repair_that_loses_objects_says_so_and_exits_with_3() {
+    let (_dir, space) = imported();
+    // Damage that costs nothing: the pages hold it all. The log that replaces it holds none of it.
+    spoil(&Path::new(&space).join("log/0000000001.tlog"), &[200, 210, 220, 230]);
+    let words = out(&tercel(&["check", "--data", &space, "--repair"]));
+    assert!(words.contains("the log begins anew"), "{words}");
+    let file = Path::new(&space).join("pages.redb");
+    let bytes = std::fs::read(&file).unwrap();
+    let objects = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(b"helper"));
+    spoil(&file, &objects.flat_map(|at| [at, at + 3]).collect::<Vec<_>>());
+    let repaired = tercel(&["check", "--data", &space, "--repair"]);
+    let words = String::from_utf8_lossy(&repaired.stdout);
+    assert_eq!(repaired.status.code(), Some(3), "{words}");
+    assert!(words.contains("something was lost") && words.contains("pages.redb.damaged-1"), "{words}");
+}
+
+fn spoil(file: &Path, at: &[usize]) {
+    let mut bytes = std::fs::read(file).unwrap();
+    at.iter().for_each(|at| bytes[*at] ^= 0x6b);
+    std::fs::write(file, bytes).unwrap();
+}
+
+#[test]
 fn an_object_is_shown_through_the_catalogue() {
     let (_dir, space) = imported();
     let shown: serde_json::Value =
