@@ -712,7 +712,7 @@ fn a_survey_reads_over_one_wrong_bit_wherever_it_is() {
 
 #[test]
 fn a_survey_reads_over_one_wrong_byte_wherever_it_is() {
-    let most = |at: usize, used: usize| at < 400 || at % 5 == 0 || at > used - 70;
+    let most = |at: usize, used: usize| at < 400 || at.is_multiple_of(5) || at > used - 70;
     assert_read_over(0xff, most);
     assert_read_over(0x91, most);
 }
