@@ -29,7 +29,7 @@ pub(crate) fn slot_at(shared: &Shared, spot: Spot) -> Option<u16> {
     let frame = spot.frame() as usize * FRAME_BYTES;
     let first = shared.arena.plain_u8(frame + PAGE_BYTES + spot.offset() / INDEX_SPAN);
     let at = |slot: u32| extent(shared, spot.frame(), slot as u16).map_or(0, |(s, _)| s.0);
-    let mut near = (first as u32 * INDEX_STEP..n).take(SPAN_SLOTS);
+    let mut near = (first as u32 * index_step(n)..n).take(SPAN_SLOTS);
     if let Some(slot) = near.find(|&slot| at(slot) == spot.0) {
         return Some(slot as u16);
     }
@@ -40,24 +40,28 @@ pub(crate) fn slot_at(shared: &Shared, spot: Spot) -> Option<u16> {
 /// written in order of slots, so those of one stretch are neighbours; where they are not, the index does not help.
 pub(crate) fn index(arena: &Arena, frame: u32, page: &Page<'_>) {
     let mut first = [u8::MAX; INDEX_BYTES];
+    let step = index_step(page.slots() as u32);
     for slot in (0..page.slots()).rev() {
         if let Some(extent) = page.extent(slot) {
-            first[extent.at / INDEX_SPAN] = (slot as u32 / INDEX_STEP) as u8;
+            first[extent.at / INDEX_SPAN] = (slot as u32 / step) as u8;
         }
     }
     // SAFETY: the frame is free: no entry leads into it and nobody pins it.
     unsafe { arena.fill(frame as usize * FRAME_BYTES + PAGE_BYTES, &first) };
 }
 
+/// Slots that share a number in the index of a page with so many, so that a byte is enough for every one.
+const fn index_step(slots: u32) -> u32 {
+    if slots > 1 << u8::BITS { 2 } else { 1 }
+}
+
 /// Bytes of a page that share a place in the index.
 const INDEX_SPAN: usize = 64;
 const INDEX_BYTES: usize = PAGE_BYTES.div_ceil(INDEX_SPAN);
-/// Slots that share a number in the index, so that a byte is enough for every slot that a page can have.
-const INDEX_STEP: u32 = 2;
 /// Slots that can begin in one stretch, with some empty ones between them.
 const SPAN_SLOTS: usize = 2 * INDEX_SPAN / OBJECT_BYTES_MIN;
 
-const _: () = assert!((SLOTS_MAX as u32 - 1) / INDEX_STEP <= u8::MAX as u32);
+const _: () = assert!((SLOTS_MAX as u32 - 1) / index_step(SLOTS_MAX as u32) <= u8::MAX as u32);
 
 const _: () = assert!(PAGE_BYTES + INDEX_BYTES <= FRAME_BYTES);
 
