@@ -21,7 +21,8 @@ impl<M: Send> EventQueue<M> {
     ///
     /// The batch is emptied first, which returns the buffers its events hold. What does not fit stays queued, one
     /// entry for each source. A larger `array_max` costs less per event and lets replies wait longer for the flush; 64
-    /// is a good start. A batch also ends at [`Config::batch_bytes_max`](crate::Config::batch_bytes_max). An error means that the kernel refuses to wait, and that the queue is of no use.
+    /// is a good start. A batch also ends at [`Config::batch_bytes_max`](crate::Config::batch_bytes_max). An error means
+    /// that the kernel refuses to wait, and that the queue is of no use.
     pub fn get_next_events(
         &mut self,
         batch: &mut Vec<Event<M>>,

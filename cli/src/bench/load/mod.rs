@@ -1,9 +1,9 @@
 //! Suite `load`: what others feel of clients that make trouble, and a thousand clients at work.
 //!
-//! The server is a process of its own, and so is whoever makes trouble. Eight clients that read and eight that commit have work at fixed times;
-//! what each operation took, its waiting included, is measured in alternating blocks, with the trouble and without. The
-//! limit of a row is the 99th percentile of the quiet blocks: the ratio says how many times longer the unluckiest of a
-//! hundred operations takes beside that trouble.
+//! The server is a process of its own, and so is whoever makes trouble. Eight clients that read and eight that commit have
+//! work at fixed times; what each operation took, its waiting included, is measured in alternating blocks, with the trouble
+//! and without. The limit of a row is the 99th percentile of the quiet blocks: the ratio says how many times longer the
+//! unluckiest of a hundred operations takes beside that trouble.
 
 mod active;
 mod others;

@@ -357,10 +357,9 @@ impl Maker {
                 Some(Work::Objects(client, refs)) => client
                     .run(|tx| refs.iter().try_for_each(|r| tx.edit(*r)?.set_value(done)))
                     .map_err(failed)?,
-                Some(Work::Value(writer, reader, value)) if done % 2 == 1 => {
-                    let _ = &reader;
-                    let bytes = vec![done as u8; VALUE_BYTES];
-                    writer.run(|tx| tx.edit(*value)?.set_bytes(bytes.as_slice().to_vec())).map_err(failed)?;
+                Some(Work::Value(writer, _, value)) if done % 2 == 1 => {
+                    let bytes = || vec![done as u8; VALUE_BYTES];
+                    writer.run(|tx| tx.edit(*value)?.set_bytes(bytes())).map_err(failed)?;
                 }
                 Some(Work::Value(_, reader, value)) => {
                     reader.run(|tx| Ok(tx.get(*value)?.bytes()?.len())).map_err(failed)?;

@@ -357,7 +357,7 @@ impl Survey {
         let (stream, places) = self.stream(begin)?;
         let mend = |error: ByteError| {
             let mut before = 0;
-            for (segment, offset, bytes) in &places {
+            for Stretch { segment, offset, bytes } in &places {
                 if error.at < before + bytes {
                     let at = offset + error.at - before;
                     let size = if error.is_bit() { "bit" } else { "byte" };
@@ -419,17 +419,15 @@ impl Survey {
         Ok(None)
     }
 
-    /// The bytes of the stream of records from `position` on, as many as can be mended, and where they stand: segment,
-    /// offset and count.
-    #[allow(clippy::type_complexity)]
-    fn stream(&self, position: Position) -> Result<(Vec<u8>, Vec<(u64, usize, usize)>), DiskError> {
+    /// The bytes of the stream of records from `position` on, as many as can be mended, and where they stand.
+    fn stream(&self, position: Position) -> Result<(Vec<u8>, Vec<Stretch>), DiskError> {
         let (mut stream, mut places) = (Vec::new(), Vec::new());
         let (mut number, mut offset) = (position.segment, position.offset as usize);
         while stream.len() < STREAM_BYTES_MAX {
             let Some(bytes) = self.bytes(number)? else { break };
             let Some(rest) = bytes.get(offset..) else { break };
             let part = &rest[..rest.len().min(STREAM_BYTES_MAX - stream.len())];
-            places.push((number, offset, part.len()));
+            places.push(Stretch { segment: number, offset, bytes: part.len() });
             stream.extend_from_slice(part);
             (number, offset) = (number + 1, SEGMENT_HEADER_BYTES);
         }
@@ -461,6 +459,13 @@ fn head_of(path: &Path) -> Result<Vec<u8>, DiskError> {
     let file = fs::File::open(path).map_err(DiskError::io("open", path))?;
     file.take(SEGMENT_HEADER_BYTES as u64).read_to_end(&mut head).map_err(DiskError::io("read", path))?;
     Ok(head)
+}
+
+/// Neighbouring bytes of a segment's file.
+struct Stretch {
+    segment: u64,
+    offset: usize,
+    bytes: usize,
 }
 
 /// Each is followed by another pass over the log. What has more than a few wrong places is on a disk that is dying, and
