@@ -703,25 +703,6 @@ fn a_place_that_was_promised_before_a_crash_is_never_another_object_after_it() {
 }
 
 #[test]
-fn a_class_gets_its_number_for_good_before_anybody_hears_of_it() {
-    let w = world(2);
-    w.settle();
-    w.lock().hold.syncs = true;
-    w.lock().patience = 100;
-    let made = w.run(0, |tx| tx.create(&thing(1)));
-    assert_eq!(made, Err(Error::Timeout(None)));
-    // The definition is lost, and another class takes the number.
-    w.crash();
-    w.lock().hold.syncs = false;
-    w.restart();
-    w.settle();
-    w.lock().patience = 10_000;
-    w.run(1, |tx| tx.create(&Other { word: 7 })).unwrap();
-    let r = make(&w, 0, "r", 3);
-    assert_eq!(count(&w, 1, r), 3);
-}
-
-#[test]
 fn who_only_listens_to_a_busy_server_stays_connected() {
     let w = world(2);
     let r = make(&w, 0, "r", 0);
@@ -796,26 +777,6 @@ fn a_server_that_knows_less_than_its_client_is_not_believed() {
     assert!(
         matches!(w.run(0, |tx| Ok(tx.get(r)?.count())), Err(Error::Corrupt(why)) if why.contains("backup"))
     );
-}
-
-#[test]
-fn the_catalogue_is_asked_for_again_if_the_first_question_was_lost() {
-    let w = world(2);
-    let known = make(&w, 0, "known", 1);
-    assert_eq!(count(&w, 1, known), 1);
-    let (r, other) = w.run(0, |tx| Ok((tx.create(&thing(1))?, tx.create(&Other { word: 7 })?))).unwrap();
-    assert_eq!((count(&w, 1, r), r.oref().page()), (1, other.oref().page()));
-    let port = w.thread(1);
-    let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
-    w.lock().hold.connects = true;
-    w.cut(1);
-    // The page is here, the class is not known, and there is nobody to ask.
-    w.lock().patience = 20;
-    assert!(tx.get(other).is_err());
-    w.lock().hold.connects = false;
-    w.settle();
-    w.lock().patience = 1_000;
-    assert_eq!(w.run(1, |tx| Ok(tx.get(other)?.word())), Ok(7));
 }
 
 #[test]

@@ -23,8 +23,8 @@ pub(super) struct Classes {
     layouts: Map<ClassId, Arc<Layout>>,
     /// The youngest version of each name.
     newest: Map<String, ClassId>,
-    /// Types of the program that read and write a class as it is stored.
-    bound: Map<&'static str, (ClassId, Arc<Layout>)>,
+    /// By name, the type of the program that reads and writes a class as it is stored.
+    bound: Map<&'static str, Bound>,
     /// A request for the catalogue under way.
     asked: Option<u64>,
     /// Whether the catalogue was read since the connection was made.
@@ -34,6 +34,12 @@ pub(super) struct Classes {
     /// Definitions under way: call, name.
     defining: Map<u64, String>,
     failed: Map<String, Error>,
+}
+
+struct Bound {
+    key: TypeKey,
+    id: ClassId,
+    layout: Arc<Layout>,
 }
 
 impl Classes {
@@ -60,7 +66,7 @@ impl Classes {
         ];
         for (key, id) in own {
             if writer.bind(key, id).is_ok() {
-                c.bound.insert(key.schema().name, (id, c.layouts[&id].clone()));
+                c.bound.insert(key.schema().name, Bound { key, id, layout: c.layouts[&id].clone() });
             }
         }
         c
@@ -131,8 +137,12 @@ impl Client {
         _now: Now,
         key: TypeKey,
     ) -> Option<Result<(ClassId, Arc<Layout>), Error>> {
-        if let Some((id, layout)) = self.classes.bound.get(key.schema().name) {
-            return Some(Ok((*id, layout.clone())));
+        if let Some(bound) = self.classes.bound.get(key.schema().name) {
+            return Some(if bound.key == key {
+                Ok((bound.id, bound.layout.clone()))
+            } else {
+                Err(taken(key))
+            });
         }
         if let Err(e) = self.availability()? {
             return Some(Err(e));
@@ -160,7 +170,7 @@ impl Client {
     fn bind(&mut self, key: TypeKey, id: ClassId) -> Result<Arc<Layout>, Error> {
         let layout = self.classes.layouts[&id].clone();
         self.writer.bind(key, id).map_err(|e| Error::Schema(e.to_string()))?;
-        self.classes.bound.insert(key.schema().name, (id, layout.clone()));
+        self.classes.bound.insert(key.schema().name, Bound { key, id, layout: layout.clone() });
         Ok(layout)
     }
 
@@ -223,4 +233,13 @@ impl Client {
         all.sort_unstable_by_key(|(id, _)| *id);
         Some(Ok(all))
     }
+}
+
+/// One client has one type for a class: objects are in the cache as that type reads them.
+pub(super) fn taken(key: TypeKey) -> Error {
+    Error::Schema(format!(
+        "this client uses the class {} with another type of the program: use one type for it, or name this one's class \
+         with #[object(name = \"...\")]",
+        key.schema().name
+    ))
 }

@@ -4,6 +4,7 @@ use tercel_heap::{Resolved, Scope, TypeKey, Writer};
 use tercel_wire::id::{ClassId, Oref, PageId};
 
 use super::Client;
+use super::classes::taken;
 use crate::error::Error;
 use crate::mutant::{Rule, dropped};
 use crate::time::Now;
@@ -70,11 +71,14 @@ impl Client {
                     Some(Ok(())) => self.locate(now, scope, oref, resolve, key, search),
                 }
             }
-            Resolved::WrongClass { found } => Located::Failed(Error::Schema(format!(
-                "object {oref} is of class {}, not {}",
-                self.class_name(found),
-                key.schema().name
-            ))),
+            Resolved::WrongClass { found } => {
+                let found = self.class_name(found);
+                Located::Failed(if found == key.schema().name {
+                    taken(key)
+                } else {
+                    Error::Schema(format!("object {oref} is of class {found}, not {}", key.schema().name))
+                })
+            }
             Resolved::Damaged(e) => Located::Failed(Error::Corrupt(format!("object {oref}: {e}"))),
             Resolved::Full(full) => Located::Failed(Error::Full(format!("the client's cache: {full}"))),
         }
