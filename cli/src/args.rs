@@ -111,10 +111,10 @@ pub struct Serve {
     #[arg(long)]
     pub allow_plain_remote: bool,
     /// Memory for modified objects before they are installed into pages
-    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "256M")]
+    #[arg(long, value_name = "BYTES", value_parser = server_bytes, default_value = "256M")]
     pub mob: usize,
     /// Memory for cached pages
-    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "64M")]
+    #[arg(long, value_name = "BYTES", value_parser = server_bytes, default_value = "64M")]
     pub cache: usize,
     /// Stop when standard input ends: whoever started this has ended
     #[arg(long, hide = true)]
@@ -395,6 +395,16 @@ fn cache_bytes(s: &str) -> Result<usize, String> {
         _ => Err("a cache has from 1M to 8G".into()),
     }
 }
+
+fn server_bytes(s: &str) -> Result<usize, String> {
+    match bytes(s)? {
+        n @ SERVER_BYTES_MIN.. => Ok(n),
+        _ => Err("a server works with 1M or more".into()),
+    }
+}
+
+/// Of modified objects, or cached pages; the library goes lower.
+const SERVER_BYTES_MIN: usize = 1 << 20;
 
 /// Room for what one transaction holds beside what is kept; the library goes down to a quarter of it.
 const CACHE_BYTES_MIN: usize = 1 << 20;

@@ -15,8 +15,7 @@ const UNSOUND: u8 = 3;
 pub fn run(args: &args::Check, term: &Term) -> Outcome {
     if !["format", "space.toml"].iter().any(|name| args.data.join(name).exists()) {
         return Err(Failure::new(format!("{} is not a data directory of Tercel", args.data.display()))
-            .next("name one that `tercel serve` or `tercel import` made")
-            .code(2));
+            .next("name one that `tercel serve` or `tercel import` made"));
     }
     let bar =
         term.bar(0, THINGS, if args.repair { "checking and repairing pages" } else { "checking pages" });
@@ -27,8 +26,12 @@ pub fn run(args: &args::Check, term: &Term) -> Outcome {
     let sound = if args.repair {
         let repaired = tercel::check::repair(&args.data, progress)?;
         bar.finish_and_clear();
-        tell_repair(&repaired, args.json, term);
-        repaired.after.is_sound() && repaired.before.findings.iter().all(|f| f.repairable)
+        if args.json {
+            say!("{}", repair_as_json(&repaired));
+        } else {
+            tell_repair(&repaired, term);
+        }
+        is_whole(&repaired)
     } else {
         let report = tercel::check::check(&args.data, progress)?;
         bar.finish_and_clear();
@@ -49,13 +52,13 @@ pub fn run(args: &args::Check, term: &Term) -> Outcome {
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
 }
 
-fn tell_repair(repaired: &Repaired, json: bool, term: &Term) {
+/// Whether the data is sound and nothing was lost on the way.
+fn is_whole(repaired: &Repaired) -> bool {
+    repaired.after.is_sound() && repaired.before.findings.iter().all(|f| f.repairable)
+}
+
+fn tell_repair(repaired: &Repaired, term: &Term) {
     let Repaired { before, done, kept, after } = repaired;
-    if json {
-        let kept: Vec<String> = kept.iter().map(|k| k.display().to_string()).collect();
-        say!("{}", json!({ "before": as_json(before), "done": done, "kept": kept, "after": as_json(after) }));
-        return;
-    }
     if done.is_empty() {
         tell(before, term);
         if !before.is_sound() {
@@ -102,6 +105,16 @@ fn as_json(report: &Report) -> Value {
         "stamp": report.stamp.0, "wrong": report.wrong,
         "findings": report.findings.iter().map(finding_as_json).collect::<Vec<_>>(),
     })
+}
+
+/// What a check says of the directory as it is now, with what was found and done before.
+fn repair_as_json(repaired: &Repaired) -> Value {
+    let mut now = as_json(&repaired.after);
+    now["sound"] = is_whole(repaired).into();
+    now["found"] = repaired.before.findings.iter().map(finding_as_json).collect();
+    now["done"] = repaired.done.iter().cloned().collect();
+    now["kept"] = repaired.kept.iter().map(|k| k.display().to_string()).collect();
+    now
 }
 
 fn finding_as_json(finding: &Finding) -> Value {

@@ -40,8 +40,12 @@ fn a_damaged_page_is_named_and_repaired_and_the_damaged_file_is_kept() {
     assert_eq!((finding["kind"].as_str(), finding["offset"].as_u64()), (Some("page"), Some(object as u64)));
     assert_eq!(finding["repairable"], true);
     assert!(std::fs::read(&file).unwrap() == bytes, "a check changes nothing");
-    let words = out(&tercel(&["check", "--data", &space, "--repair"]));
-    assert!(words.contains("kept:") && words.contains("pages.redb.damaged-1"), "{words}");
+    let repaired = out(&tercel(&["check", "--data", &space, "--repair", "--json"]));
+    let repaired: serde_json::Value = serde_json::from_str(&repaired).unwrap();
+    assert_eq!((&repaired["sound"], &repaired["found"]), (&true.into(), &report["findings"]));
+    assert_eq!((&repaired["findings"], &repaired["pages"]), (&serde_json::json!([]), &report["pages"]));
+    let kept = repaired["kept"][0].as_str().unwrap();
+    assert!(kept.ends_with("pages.redb.damaged-1") && repaired["done"].as_array().unwrap().len() == 1);
     assert!(std::fs::read(file.with_extension("redb.damaged-1")).unwrap() == bytes);
     assert!(out(&tercel(&["check", "--data", &space])).contains("sound"));
     assert_eq!(out(&tercel(&["query", "depends", "lib", "--data", &space])), "core\nextra\n");

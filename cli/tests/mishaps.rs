@@ -149,8 +149,10 @@ fn who_only_reads_makes_nothing() {
     let typo = dir.path().join("typo");
     let data = ["--data", typo.to_str().unwrap()];
     for args in [&["query", "depends", "lib"][..], &["stat"], &["inspect", "lib"], &["check"]] {
-        let said = err(&tercel(&[args, &data].concat()));
+        let refused = tercel(&[args, &data].concat());
+        let said = err(&refused);
         assert!(said.contains("typo") && said.contains("next:"), "{args:?}: {said}");
+        assert_eq!(refused.status.code(), Some(1), "{args:?}");
     }
     assert!(!typo.exists());
 }
@@ -191,6 +193,11 @@ fn a_cache_that_cannot_be_is_a_wrong_command_line() {
         let refused = tercel(&["query", "depends", "lib", "--data", "nowhere", "--cache", bytes]);
         assert_eq!(refused.status.code(), Some(2));
         assert!(err(&refused).contains("from 1M to 8G"), "{}", err(&refused));
+    }
+    for bound in ["--mob", "--cache"] {
+        let refused = tercel(&["serve", "--data", "nowhere", bound, "0"]);
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(err(&refused).contains("1M or more"), "{}", err(&refused));
     }
 }
 

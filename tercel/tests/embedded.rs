@@ -1,6 +1,6 @@
 //! A space inside the process: the same calls, no socket.
 
-use tercel::{Error, List, Object, Ref, Text};
+use tercel::{ClientConfig, Error, List, Object, Ref, ServerConfig, Text};
 
 #[derive(Object, Debug, PartialEq)]
 struct Person {
@@ -74,4 +74,19 @@ fn a_function_can_be_generic_over_classes() {
     assert_eq!(only::<Person>(&space, "ann"), Ok(Some(ann)));
     assert_eq!(only::<Person>(&space, "bob"), Ok(None));
     space.close().unwrap();
+}
+
+#[test]
+fn a_server_with_which_nothing_could_be_done_does_not_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = || ServerConfig::new(dir.path());
+    for (name, config) in [
+        ("mob_bytes", ServerConfig { mob_bytes: 0, ..config() }),
+        ("cache_bytes", ServerConfig { cache_bytes: 8 << 10, ..config() }),
+        ("subscriptions_max", ServerConfig { subscriptions_max: 0, ..config() }),
+    ] {
+        let refused = tercel::embedded_with(config, ClientConfig::default()).err().unwrap().to_string();
+        assert!(refused.contains(name) && refused.contains("at least"), "{refused}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was made");
 }

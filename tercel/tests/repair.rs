@@ -4,11 +4,17 @@ mod common;
 mod damage;
 
 use std::fs;
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use common::Counter;
 use damage::{Known, contents, crashed, crashed_with, files};
 use tercel::check::{self, Kind, Repaired};
+use tercel::wire::page::PAGE_BYTES;
 use tercel::{Error, Ref, Text, embedded};
 
 fn spoil(file: &Path, at: impl IntoIterator<Item = usize>) {
@@ -210,6 +216,86 @@ fn a_repair_that_was_interrupted_goes_on() {
     assert!(repaired.kept.iter().all(|kept| kept.exists()));
     drop(known);
 }
+
+const CHILD_DIR: &str = "TERCEL_TEST_REPAIR";
+
+#[test]
+#[ignore = "the child process of another test"]
+fn child_that_repairs() {
+    let dir = PathBuf::from(std::env::var_os(CHILD_DIR).unwrap());
+    println!("begins");
+    assert!(repair(&dir).after.is_sound());
+}
+
+/// Repairs in a process of its own that is killed after a time; says how long it lasted and whether it came to an end.
+fn repair_killed_after(dir: &Path, time: Duration) -> (Duration, bool) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "--nocapture", "child_that_repairs"])
+        .env(CHILD_DIR, dir)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut says = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("begins") {
+        line.clear();
+        assert!(says.read_line(&mut line).unwrap() > 0);
+    }
+    let begun = Instant::now();
+    let (gone, is_gone) = mpsc::channel();
+    let reads = thread::spawn(move || {
+        // Its output ends with it.
+        let _ = io::copy(&mut says, &mut io::sink());
+        let _ = gone.send(());
+    });
+    let _ = is_gone.recv_timeout(time);
+    let lasted = begun.elapsed();
+    let _ = child.kill();
+    let ended = child.wait().unwrap().success();
+    reads.join().unwrap();
+    (lasted, ended)
+}
+
+#[test]
+fn a_repair_that_is_killed_anywhere_is_finished_by_the_next() {
+    let (dir, known) = crashed();
+    // One byte each in pages, in the log, and in what says whose they are: nothing is lost.
+    let name = format!("node 2 {}", "x".repeat(90));
+    let pages = dir.path().join("pages.redb");
+    let bytes = fs::read(&pages).unwrap();
+    // In each copy of its page one byte.
+    let mut found: Vec<usize> =
+        (0..bytes.len()).filter(|at| bytes[*at..].starts_with(name.as_bytes())).collect();
+    found.dedup_by(|at, last| *at - *last < PAGE_BYTES);
+    spoil(&pages, found);
+    spoil(segments(dir.path()).last().unwrap(), [200]);
+    spoil(&dir.path().join("space.toml"), [3]);
+    let damaged = || {
+        let copied = damage::place();
+        damage::copy(dir.path(), copied.path());
+        copied
+    };
+    let copied = damaged();
+    let (whole, ended) = repair_killed_after(copied.path(), Duration::from_secs(60));
+    let is_kept = |name: &str| copied.path().join(name).exists();
+    assert!(
+        ended && ["pages.redb.damaged-1", "log.damaged-1", "space.toml.damaged-1"].into_iter().all(is_kept)
+    );
+    let mut killed = 0;
+    for n in 0..KILLS {
+        let copied = damaged();
+        let (_, ended) = repair_killed_after(copied.path(), whole * n / KILLS);
+        killed += u32::from(!ended);
+        let repaired = repair(copied.path());
+        assert!(repaired.after.is_sound(), "{n}: {:?}", repaired.after.findings);
+        assert!(ended || repaired.before.findings.iter().all(|f| f.repairable), "{n}: {:?}", repaired.before);
+        assert_whole(copied.path(), &known);
+    }
+    assert!(killed > KILLS / 4, "{killed} of {KILLS} were killed");
+}
+
+/// Moments at which a repair is killed, from its beginning to its end.
+const KILLS: u32 = 24;
 
 #[test]
 fn a_damaged_page_is_an_error_that_names_it_and_others_are_served() {

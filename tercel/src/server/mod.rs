@@ -53,16 +53,17 @@ pub struct ServerConfig {
     pub listen: Vec<Address>,
     /// Whether an address that other machines can reach is allowed. There is no encryption yet, so it must be asked for.
     pub allow_plain_remote: bool,
-    /// Bytes of modified objects held in memory before they are installed into pages, 256 MiB by default. Larger means
-    /// fewer page writes, a longer log and a longer recovery.
+    /// Bytes of modified objects held in memory before they are installed into pages, 256 MiB by default, 64 KiB at
+    /// least. Larger means fewer page writes, a longer log and a longer recovery; a transaction that writes more is
+    /// answered `Full`.
     pub mob_bytes: usize,
-    /// Bytes of pages cached, 64 MiB by default. Larger means fewer reads of the page store.
+    /// Bytes of pages cached, 64 MiB by default, 128 KiB at least. Larger means fewer reads of the page store.
     pub cache_bytes: usize,
     /// Bytes that the log should take, 1 GiB by default. Above it modified objects are installed to make it shorter, and
     /// above it by a quarter commits wait for that. Smaller means more page writes and a shorter recovery; at least some
     /// segments of 16 MiB are needed.
     pub log_bytes_max: u64,
-    /// Pages that one client may have cached, 1,048,576 by default; beyond it the server asks for pages back, and a
+    /// Pages that one client may have cached, 1,048,576 by default, 1 at least; beyond it the server asks for pages back, and a
     /// transaction that reads more is answered `Full`. Each costs some 50 bytes while a client has it.
     pub subscriptions_max: usize,
     /// Microseconds for which the loop looks for events before it sleeps, 0 by default. Saves wake-ups and burns a core.
@@ -86,7 +87,25 @@ impl ServerConfig {
             spin_us: 0,
         }
     }
+
+    /// Whether a server can work at all with these bounds.
+    fn check(&self) -> Result<(), ServerError> {
+        let bounds = [
+            ("mob_bytes", self.mob_bytes, MOB_BYTES_MIN),
+            ("cache_bytes", self.cache_bytes, CACHE_BYTES_MIN),
+            ("subscriptions_max", self.subscriptions_max, 1),
+        ];
+        match bounds.into_iter().find(|(_, value, min)| value < min) {
+            Some((name, value, min)) => Err(ServerError::TooSmall { name, value, min }),
+            None => Ok(()),
+        }
+    }
 }
+
+/// Some pages' worth of objects: with less, a transaction of a single page may find no room.
+const MOB_BYTES_MIN: usize = 64 << 10;
+/// Sixteen pages: what one small commit and the reads beside it need at once.
+const CACHE_BYTES_MIN: usize = 128 << 10;
 
 /// Why a server did not start, or stopped by itself. Whoever runs it must act.
 #[derive(Debug, Error)]
@@ -103,6 +122,16 @@ pub enum ServerError {
     /// There is no space in the directory, and none was to be made.
     #[error("there is no space in {}; name the directory of one, or make one there", .0.display())]
     NoSpace(PathBuf),
+    /// A bound of the configuration with which nothing could be done.
+    #[error("{name} is {value}, and a server needs at least {min}: configure more")]
+    TooSmall {
+        /// The bound.
+        name: &'static str,
+        /// What it is.
+        value: usize,
+        /// What it must be at least.
+        min: usize,
+    },
     /// The port or path.
     #[error("cannot listen at {address}: {source}; {}", advice(address, source))]
     Listen {

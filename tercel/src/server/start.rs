@@ -73,6 +73,7 @@ impl From<ReplayError> for ServerError {
 /// Opens and recovers; the machine is in its next life, which is on disk.
 pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     let begun = Instant::now();
+    config.check()?;
     if crate::backup::is_backup(&config.dir) {
         return Err(ServerError::Backup(config.dir.clone()));
     }
