@@ -77,7 +77,7 @@ pub struct LogState {
     pub far_over_cap: bool,
     /// [`Log::is_short`], or a batch waits for room: refuse commits, for they would wait, too. Truncate to try again.
     pub is_short: bool,
-    /// How long a write and sync takes, lately; zero before the first.
+    /// How long a write and sync takes, lately, what is slow counted as a millisecond; zero before the first.
     pub took: Duration,
 }
 
@@ -322,8 +322,9 @@ impl State {
     }
 }
 
-/// One that took long among many says more of the machine than of the disk.
+/// One that took long among many says more of the machine than of the disk, however long it took.
 fn smoothed(before: Duration, took: Duration) -> Duration {
+    let took = took.min(2 * HERE_MAX);
     if before.is_zero() { took } else { (before * (SMOOTHED_OVER - 1) + took) / SMOOTHED_OVER }
 }
 
@@ -352,3 +353,17 @@ const SPENT_MAX: usize = 16;
 
 /// Buffers above this are given back to the system.
 const SPENT_BYTES_MAX: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_single_stall_does_not_make_a_quick_disk_slow_and_a_slow_disk_is_found_out() {
+        let quick = Duration::from_micros(150);
+        let stalled = smoothed(quick, Duration::from_secs(5));
+        assert!(stalled < HERE_MAX, "{stalled:?}");
+        let slow = (0..SMOOTHED_OVER).fold(quick, |took, _| smoothed(took, Duration::from_millis(5)));
+        assert!(slow > HERE_MAX, "{slow:?}");
+    }
+}
