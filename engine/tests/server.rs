@@ -336,6 +336,26 @@ fn a_class_is_heard_of_when_it_is_durable() {
 }
 
 #[test]
+fn who_is_not_read_and_takes_what_it_is_sent_is_not_silent() {
+    let mut h = Hand::new();
+    h.greet(A, 1, 1);
+    h.greet(B, 2, 1);
+    let silence_us = 2 * ServerConfig::default().keepalive_ms as u64 * 1_000;
+    let mut said = Said::new();
+    for _ in 0..6 {
+        h.now = h.now.plus_us(silence_us / 4);
+        h.input(Input::Alive(A));
+        said.extend(h.input(Input::Time));
+    }
+    assert!(closed(&said, B) && !closed(&said, A));
+    // Once it takes nothing any more, it is silent like others.
+    h.now = h.now.plus_us(2 * silence_us);
+    assert!(closed(&h.input(Input::Time), A));
+    // Of somebody who is gone it means nothing.
+    assert!(h.input(Input::Alive(A)).is_empty());
+}
+
+#[test]
 fn a_client_that_gives_no_page_back_is_cut_off() {
     let mut h = Hand::with(ServerConfig { subscriptions_max: 4, ..ServerConfig::default() });
     h.greet(A, 5, 1);

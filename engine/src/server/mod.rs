@@ -87,6 +87,8 @@ pub enum Input<'a> {
     Connected(Conn),
     /// A frame arrived, checked.
     Frame(Conn, Header, &'a [u8]),
+    /// The client shows that it is there, though what it says is not read now: it takes what it is sent.
+    Alive(Conn),
     /// The connection is gone.
     Disconnected(Conn),
     /// The log is on disk up to this stamp.
@@ -309,6 +311,7 @@ impl Server {
         match input {
             Input::Connected(conn) => self.connected(conn, out),
             Input::Frame(conn, header, body) => self.frame(conn, &header, body, out),
+            Input::Alive(conn) => self.alive(conn),
             Input::Disconnected(conn) => self.disconnected(conn),
             Input::Synced(stamp) => {
                 self.order.synced(stamp);

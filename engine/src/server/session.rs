@@ -147,6 +147,13 @@ impl Server {
         }
     }
 
+    /// A client whose frames wait takes what it is sent: that is no silence.
+    pub(super) fn alive(&mut self, conn: Conn) {
+        if let Some(session) = self.sessions.get_mut(&conn) {
+            session.heard = self.now;
+        }
+    }
+
     /// Ends a session whose client broke the protocol.
     pub(super) fn expel(&mut self, conn: Conn, text: impl Into<String>, out: &mut Effects) {
         self.refuse(conn, 0, Reason::Protocol, text, out);
