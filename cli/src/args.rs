@@ -116,6 +116,12 @@ pub struct Serve {
     /// Memory for cached pages
     #[arg(long, value_name = "BYTES", value_parser = server_bytes, default_value = "64M")]
     pub cache: usize,
+    /// Pages that one client may have cached; beyond it the server asks for pages back
+    #[arg(long, value_name = "PAGES", value_parser = subscriptions, default_value = "1048576")]
+    pub subscriptions: usize,
+    /// Milliseconds of silence after which a client and the server ask each other; after twice that a peer is gone
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(100..=600_000), default_value = "2000")]
+    pub keepalive: u32,
     /// Stop when standard input ends: whoever started this has ended
     #[arg(long, hide = true)]
     pub until_eof: bool,
@@ -410,6 +416,17 @@ const SERVER_BYTES_MIN: usize = 1 << 20;
 const CACHE_BYTES_MIN: usize = 1 << 20;
 /// What references in a cache can address.
 const CACHE_BYTES_MAX: usize = 8 << 30;
+
+/// How many pages a client may have.
+fn subscriptions(s: &str) -> Result<usize, String> {
+    match s.parse() {
+        Ok(n @ 16..=SUBSCRIPTIONS_MAX) => Ok(n),
+        _ => Err(format!("`{s}` is not a number of pages from 16 to {SUBSCRIPTIONS_MAX}")),
+    }
+}
+
+/// As many as a space has pages.
+const SUBSCRIPTIONS_MAX: usize = 1 << 22;
 
 /// How many seconds a soak works.
 fn soak_seconds(s: &str) -> Result<u64, String> {

@@ -16,6 +16,8 @@ pub fn run(args: &args::Serve) -> Outcome {
         allow_plain_remote: args.allow_plain_remote,
         mob_bytes: args.mob,
         cache_bytes: args.cache,
+        subscriptions_max: args.subscriptions,
+        keepalive_ms: args.keepalive,
         ..ServerConfig::new(&args.data)
     };
     let mut signals = Signals::new([SIGINT, SIGTERM])?;

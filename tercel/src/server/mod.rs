@@ -39,6 +39,7 @@ pub(crate) use store::{REPLAY_FROM_KEY, STATE_KEY};
 /// assert_eq!(config.cache_bytes, 64 << 20);
 /// assert_eq!(config.log_bytes_max, 1 << 30);
 /// assert_eq!(config.subscriptions_max, 1 << 20);
+/// assert_eq!(config.keepalive_ms, 2_000);
 /// assert_eq!(config.spin_us, 0);
 /// ```
 #[derive(Debug, Clone)]
@@ -66,6 +67,10 @@ pub struct ServerConfig {
     /// Pages that one client may have cached, 1,048,576 by default, 1 at least; beyond it the server asks for pages back, and a
     /// transaction that reads more is answered `Full`. Each costs some 50 bytes while a client has it.
     pub subscriptions_max: usize,
+    /// Milliseconds of silence after which a client and the server ask each other whether they are there, 2,000 by default;
+    /// after twice that a peer is gone. Smaller finds out sooner who has vanished, costs more messages of idle clients, and
+    /// takes a machine's or a network's pause for an end; less than 100 counts as 100.
+    pub keepalive_ms: u32,
     /// Microseconds for which the loop looks for events before it sleeps, 0 by default. Saves wake-ups and burns a core.
     pub spin_us: u64,
 }
@@ -84,6 +89,7 @@ impl ServerConfig {
             cache_bytes: machine.cache_bytes,
             log_bytes_max: crate::disk::log::LogConfig::default().bytes_max,
             subscriptions_max: machine.subscriptions_max,
+            keepalive_ms: machine.keepalive_ms,
             spin_us: 0,
         }
     }

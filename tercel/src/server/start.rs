@@ -92,7 +92,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
         cache_bytes: config.cache_bytes,
         epoch_first: dir.space().epoch_first,
         subscriptions_max: config.subscriptions_max,
-        ..MachineConfig::default()
+        keepalive_ms: config.keepalive_ms.max(KEEPALIVE_MS_MIN),
     };
     // Any page may be in the store after a crash, so every one is looked for there before it counts as new.
     let stored_end = if dir.is_new() { 0 } else { tercel_wire::id::PageId::MAX.get() };
@@ -227,3 +227,6 @@ const SOURCES_MIN: usize = 16;
 
 /// Unsent bytes at which a client that does not read is cut off.
 const SLOW_READER_BYTES: usize = 16 << 20;
+
+/// A shorter keepalive would take a busy machine's pauses for silence.
+const KEEPALIVE_MS_MIN: u32 = 100;
