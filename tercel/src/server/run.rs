@@ -11,6 +11,7 @@ use tercel_wire::frame::{Deframer, FrameError};
 use tercel_wire::id::Stamp;
 use tercel_wire::log::Chain;
 
+use super::choked::Choked;
 use super::records::Records;
 use super::store::Store;
 use super::turns::{SLICE, Slice, TURN, Turns, read_some, split_some};
@@ -45,6 +46,10 @@ pub(super) struct Loop {
     conns: HashMap<Conn, Peer>,
     /// Connections of which not everything that was received has been handled.
     turns: Turns,
+    /// When slices end, in this turn of the loop.
+    turn_end: Instant,
+    /// Connections that are not read until they have read.
+    choked: Choked,
     out: Effects,
     begun: Instant,
     /// There was no room on the disk when it was looked at last.
@@ -81,6 +86,8 @@ impl Loop {
             _dir: dir,
             conns: HashMap::new(),
             turns: Turns::default(),
+            turn_end: Instant::now(),
+            choked: Choked::default(),
             out,
             begun: Instant::now(),
             disk_full: false,
@@ -119,12 +126,14 @@ impl Loop {
             let events = self.queue.get_next_events(&mut batch, BATCH_MAX, deadline)?;
             let ordered = self.machine.stats().ordered;
             let now = self.now();
+            self.turn_end = Instant::now() + TURN;
             for event in batch.drain(..) {
                 self.event(now, event);
             }
             self.go_on(now);
             if self.machine.deadline().is_some_and(|d| d <= now) {
                 self.look_at_disk(now);
+                self.look_at_choked(now);
                 self.machine.handle(now, Input::Time, &mut self.out);
             }
             if self.stop_by.is_some() {
@@ -158,7 +167,8 @@ impl Loop {
             Kind::Received(lease) => self.received(now, conn, &lease),
             Kind::EndOfStream | Kind::Closed(_) => self.gone(now, conn),
             Kind::Posted(post) => self.posted(now, post),
-            Kind::Drained | Kind::Ready(_) | Kind::Timer | Kind::Wake => {}
+            Kind::Drained => self.has_read(conn),
+            Kind::Ready(_) | Kind::Timer | Kind::Wake => {}
         }
     }
 
@@ -225,43 +235,78 @@ impl Loop {
     }
 
     fn received(&mut self, now: Now, conn: Conn, bytes: &[u8]) {
-        let (deframer, slice) = match self.conns.get_mut(&conn) {
-            Some(Peer::Socket(_, deframer)) => (deframer, Some(SLICE)),
+        let (deframer, end) = match self.conns.get_mut(&conn) {
+            Some(Peer::Socket(token, deframer)) => {
+                // As of the flush before this batch: what was not sent then is what the peer did not take.
+                let unsent_bytes = self.queue.unsent_bytes(*token).unwrap_or(0);
+                if self.choked.is_choked(conn, unsent_bytes) {
+                    deframer.push(bytes);
+                    self.queue.pause(*token);
+                    return self.choked.put(conn, unsent_bytes);
+                }
+                (deframer, Some(self.turn_end.min(Instant::now() + SLICE)))
+            }
             // Who shares the process shares its fate.
             Some(Peer::Memory(_, deframer)) => (deframer, None),
             None => return,
         };
         let read = match deframer.is_empty() {
-            true => split_some(&mut self.machine, now, conn, bytes, deframer, slice, &mut self.out),
+            true => split_some(&mut self.machine, now, conn, bytes, deframer, end, &mut self.out),
             false => {
                 deframer.push(bytes);
                 if self.turns.waits(conn) {
                     return;
                 }
-                read_some(&mut self.machine, now, conn, deframer, slice, &mut self.out)
+                read_some(&mut self.machine, now, conn, deframer, end, &mut self.out)
             }
         };
         self.was_read(now, conn, read);
     }
 
-    /// Handles more of what has waited, as long as a turn may take.
+    /// Handles more of what has waited, as long as slices last in this turn, and of one connection in any case.
     fn go_on(&mut self, now: Now) {
-        if self.turns.is_empty() {
-            return;
-        }
-        let end = Instant::now() + TURN;
         while let Some(conn) = self.turns.next() {
             if let Some(Peer::Socket(token, deframer)) = self.conns.get_mut(&conn) {
                 let token = *token;
-                let read = read_some(&mut self.machine, now, conn, deframer, Some(SLICE), &mut self.out);
+                let unsent_bytes = self.queue.unsent_bytes(token).unwrap_or(0);
+                if self.choked.is_choked(conn, unsent_bytes) {
+                    self.choked.put(conn, unsent_bytes);
+                    continue;
+                }
+                let end = Some(Instant::now() + SLICE);
+                let read = read_some(&mut self.machine, now, conn, deframer, end, &mut self.out);
                 if read == Ok(Slice::Done) {
                     self.queue.resume(token);
                 }
                 self.was_read(now, conn, read);
             }
-            if Instant::now() >= end {
+            if Instant::now() >= self.turn_end {
                 return;
             }
+        }
+    }
+
+    /// Somebody has taken what it was sent: what it asks has its turn again.
+    fn has_read(&mut self, conn: Conn) {
+        if !self.choked.take(conn) {
+            return;
+        }
+        match self.conns.get(&conn) {
+            Some(Peer::Socket(token, deframer)) if deframer.is_empty() => _ = self.queue.resume(*token),
+            Some(_) => self.turns.put(conn),
+            None => {}
+        }
+    }
+
+    /// Tells the machine who reads, of those that are not heard.
+    fn look_at_choked(&mut self, now: Now) {
+        let (conns, queue) = (&self.conns, &self.queue);
+        let unsent_bytes = |conn| match conns.get(&conn) {
+            Some(Peer::Socket(token, _)) => queue.unsent_bytes(*token).unwrap_or(0),
+            _ => 0,
+        };
+        for conn in self.choked.that_read(Instant::now(), unsent_bytes) {
+            self.machine.handle(now, Input::Alive(conn), &mut self.out);
         }
     }
 
@@ -288,7 +333,12 @@ impl Loop {
     }
 
     fn close(&mut self, conn: Conn) {
+        let is_choked = self.choked.take(conn);
         match self.conns.remove(&conn) {
+            // Who does not read will not read the rest either.
+            Some(Peer::Socket(token, _)) if is_choked => {
+                self.queue.revoke(token);
+            }
             Some(Peer::Socket(token, _)) => {
                 self.queue.finish(token);
             }
@@ -339,10 +389,11 @@ impl Loop {
         match self.conns.get(&conn) {
             Some(Peer::Socket(token, _)) => match self.queue.send(*token, bytes) {
                 Ok(()) | Err(SendError::Gone(_)) => {}
-                // It asks and does not read: its bound is reached, the others go on.
+                // It does not read what it is told: its bound is reached, the others go on.
                 Err(SendError::Full(_)) => {
                     let token = *token;
                     self.conns.remove(&conn);
+                    self.choked.take(conn);
                     self.queue.revoke(token);
                     let now = self.now();
                     self.machine.handle(now, Input::Disconnected(conn), &mut self.out);

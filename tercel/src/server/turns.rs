@@ -30,7 +30,8 @@ pub(super) enum Slice {
 /// For one connection at a time: some dozens of requests, and less than a client waits for a single one.
 pub(super) const SLICE: Duration = Duration::from_micros(50);
 
-/// For all that wait, in one turn of the loop: what others wait for them at most.
+/// For slices of all of them together, in one turn of the loop: what others wait for them at most. Who is heard when it is
+/// used up has one frame handled.
 pub(super) const TURN: Duration = Duration::from_micros(200);
 
 impl Turns {
@@ -55,18 +56,17 @@ impl Turns {
     }
 }
 
-/// Hands the machine whole frames where they were received, for a slice of time or, without one, all of them; what is left
-/// is kept.
+/// Hands the machine whole frames where they were received, at least one and until `end` or, without it, all of them; what
+/// is left is kept.
 pub(super) fn split_some(
     machine: &mut Machine,
     now: Now,
     conn: Conn,
     mut bytes: &[u8],
     deframer: &mut Deframer,
-    slice: Option<Duration>,
+    end: Option<Instant>,
     out: &mut Effects,
 ) -> Result<Slice, FrameError> {
-    let end = slice.map(|slice| Instant::now() + slice);
     while let Some((header, body, rest)) = split(bytes)? {
         machine.handle(now, Input::Frame(conn, header, body), out);
         bytes = rest;
@@ -87,10 +87,9 @@ pub(super) fn read_some(
     now: Now,
     conn: Conn,
     deframer: &mut Deframer,
-    slice: Option<Duration>,
+    end: Option<Instant>,
     out: &mut Effects,
 ) -> Result<Slice, FrameError> {
-    let end = slice.map(|slice| Instant::now() + slice);
     while let Some((header, body)) = deframer.next_frame()? {
         machine.handle(now, Input::Frame(conn, header, body), out);
         if !deframer.is_empty() && end.is_some_and(|end| Instant::now() >= end) {
@@ -115,5 +114,29 @@ mod tests {
         let order: Vec<u64> = std::iter::from_fn(|| turns.next()).map(|c| c.0).collect();
         assert_eq!(order, [2, 3, 1]);
         assert!(turns.is_empty() && !turns.waits(Conn(1)));
+    }
+
+    #[test]
+    fn when_the_turn_is_used_up_a_connection_still_has_one_frame_handled() {
+        use tercel_engine::server::{Recovery, ServerConfig};
+        use tercel_wire::frame::{FRAME_BYTES, Header, Kind, encode};
+        use tercel_wire::id::SpaceId;
+        let mut out = Effects::default();
+        let recovery = Recovery::new(ServerConfig::default(), SpaceId(1), None, 0).unwrap();
+        let mut machine = recovery.finish(Now(0), &mut out).unwrap();
+        let mut bytes = Vec::new();
+        (0..3).for_each(|call| encode(Header::new(Kind::Ping, call), b"", &mut bytes));
+        let (conn, over) = (Conn(1), Some(Instant::now()));
+        let mut deframer = Deframer::default();
+        let read = split_some(&mut machine, Now(0), conn, &bytes, &mut deframer, over, &mut out);
+        assert_eq!(read, Ok(Slice::More));
+        // The second and the third are left, then the third, then nothing.
+        let read = read_some(&mut machine, Now(0), conn, &mut deframer, over, &mut out);
+        assert_eq!((read, deframer.is_empty()), (Ok(Slice::More), false));
+        let read = read_some(&mut machine, Now(0), conn, &mut deframer, over, &mut out);
+        assert_eq!((read, deframer.is_empty()), (Ok(Slice::Done), true));
+        let read =
+            split_some(&mut machine, Now(0), conn, &bytes[..FRAME_BYTES], &mut deframer, over, &mut out);
+        assert_eq!(read, Ok(Slice::Done));
     }
 }
