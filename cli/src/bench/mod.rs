@@ -51,6 +51,8 @@ pub enum Suite {
 pub struct Options {
     /// Fewer rounds: some seconds instead of a minute, and wider intervals.
     pub quick: bool,
+    /// So little, in suite `load`, that the numbers mean nothing.
+    pub tiny: bool,
     /// Where to put data; a directory of its own is made in it and removed. Else the system's for temporary files.
     pub dir: Option<PathBuf>,
     /// How many connections do nothing, in suite `idle`.
@@ -98,6 +100,7 @@ pub fn command(args: &args::Bench) -> Outcome {
     crate::tidy::on_signals(|| "interrupted: nothing was measured to its end".into())?;
     let options = Options {
         quick: args.quick,
+        tiny: args.tiny,
         dir: args.dir.clone(),
         connections: args.connections,
         only: args.only.clone(),

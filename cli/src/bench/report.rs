@@ -70,6 +70,9 @@ pub struct Row {
     /// Upper end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio_hi: Option<f64>,
+    /// The same beside somebody who only takes as much of the machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bystander: Option<Bystander>,
     /// Operations measured, those of the limit not counted.
     pub n: u64,
     /// The founding paper's own figure for the ratio, or for the value if there is no ratio.
@@ -78,6 +81,27 @@ pub struct Row {
     /// What a reader must know.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+}
+
+/// What a row's value is beside a bystander, who takes as much of the machine as what is measured and does nothing else.
+#[derive(Debug, Clone, Serialize)]
+pub struct Bystander {
+    /// The median over the blocks.
+    pub value: f64,
+    /// That by the limit: the machine's share of the row's ratio.
+    pub of_limit: f64,
+    /// Lower end of the confidence interval.
+    pub of_limit_lo: f64,
+    /// Upper end.
+    pub of_limit_hi: f64,
+    /// The row's value by the bystander's: the rest.
+    pub ratio: f64,
+    /// Lower end.
+    pub ratio_lo: f64,
+    /// Upper end.
+    pub ratio_hi: f64,
+    /// Processors that it took.
+    pub cores: f64,
 }
 
 impl Row {

@@ -1,4 +1,5 @@
 //! Running the binary, for the tests of it.
+#![allow(dead_code, reason = "each test takes what it needs")]
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};

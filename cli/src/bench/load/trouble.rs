@@ -1,8 +1,7 @@
-//! Those who make trouble, each kind in a process of its own with the lowest priority: what it takes of the machine is not
-//! what is measured.
+//! Those who make trouble, each kind in a process of its own with the lowest priority, for they stand for other machines:
+//! what they take of this one is not what is measured.
 
-use std::io::{self, BufRead, ErrorKind, Read, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io::{self, ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
 use tercel::wire::frame::{self, Header, Kind};
@@ -11,6 +10,9 @@ use tercel::{Address, Bytes, Client, ClientConfig, Object, Ref};
 
 use super::others::{Counter, failed};
 use super::raw::{Raw, fetch};
+use super::share::{Meter, Share};
+use super::sizes::Sizes;
+use super::switch::{Switch, serve};
 
 /// What somebody may do to a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +37,30 @@ impl Trouble {
         Trouble::Flood,
     ];
 
+    pub fn named(name: &str) -> Option<Trouble> {
+        Trouble::ALL.into_iter().find(|t| t.name() == name)
+    }
+
+    /// Threads that it works with.
+    pub fn threads(self) -> usize {
+        match self {
+            Trouble::SlowReader | Trouble::HalfOpen | Trouble::NeverAck | Trouble::Greedy => 1,
+            // A client has a thread of its own beside the program's.
+            Trouble::Tx100k => 2,
+            Trouble::Value64m => 3,
+            Trouble::Flood => FLOODS,
+        }
+    }
+
+    /// What its server is told, so that the bound is met within a block.
+    pub fn server(self) -> &'static [&'static str] {
+        match self {
+            Trouble::SlowReader | Trouble::HalfOpen | Trouble::Flood => &["--keepalive", KEEPALIVE_MS],
+            Trouble::NeverAck => &["--subscriptions", "1000"],
+            Trouble::Greedy | Trouble::Tx100k | Trouble::Value64m => &[],
+        }
+    }
+
     /// As rows and roles call it.
     pub fn name(self) -> &'static str {
         match self {
@@ -52,7 +78,7 @@ impl Trouble {
     pub fn what(self) -> &'static str {
         match self {
             Trouble::SlowReader => {
-                "8 clients that ask for 2,560 pages a second each and read nothing, 8 that ask and read a byte at a time; cut off"
+                "8 clients that ask for 2,560 pages a second each and read nothing, 8 that ask and read a byte at a time; ended"
             }
             Trouble::HalfOpen => {
                 "200 clients that subscribe to 16 pages each and are never heard of again; ended by silence"
@@ -74,48 +100,43 @@ impl Trouble {
     }
 }
 
-/// Whether the trouble is wanted now.
-pub struct Switch {
-    on: AtomicBool,
+/// What somebody did while the switch was on.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Made {
+    /// How much, in the unit that [`Trouble::what`] names.
+    pub count: u64,
+    /// How often the server met it with its bound: cut off, ended, refused.
+    pub met: u64,
+    /// What it took of the machine.
+    pub share: Share,
 }
 
-impl Switch {
-    pub fn is_on(&self) -> bool {
-        self.on.load(Ordering::Relaxed)
+impl Made {
+    /// From what [`make`] says.
+    pub fn parse(said: &str) -> Option<Made> {
+        let (count, rest) = said.split_once(' ')?;
+        let (met, share) = rest.split_once(' ')?;
+        Some(Made { count: count.parse().ok()?, met: met.parse().ok()?, share: Share::parse(share)? })
     }
 }
 
 /// Makes trouble whenever standard input says `on`, until it says `off`, and then says how much it was.
-pub fn make(name: &str, address: &str, pages: u32) -> Result<(), String> {
-    let trouble = Trouble::ALL.into_iter().find(|t| t.name() == name).ok_or("no such trouble")?;
-    let _ = rustix::process::nice(NICE);
+pub fn make(name: &str, address: &str, pages: u32, sizes: Sizes) -> Result<(), String> {
+    let trouble = Trouble::named(name).ok_or("no such trouble")?;
+    step_back();
     crate::serve::raise_descriptors();
-    let mut maker = Maker::new(trouble, address, pages)?;
-    println!("listening on nothing");
-    let switch = Switch { on: AtomicBool::new(false) };
-    std::thread::scope(|scope| {
-        let (say, told) = std::sync::mpsc::channel();
-        scope.spawn({
-            let switch = &switch;
-            move || {
-                for line in io::stdin().lock().lines().map_while(Result::ok) {
-                    let on = line == "on";
-                    switch.on.store(on, Ordering::Relaxed);
-                    if on && say.send(()).is_err() {
-                        return;
-                    }
-                }
-                // Whoever started this has ended or wants it to.
-                std::process::exit(0);
-            }
-        });
-        while told.recv().is_ok() {
-            println!("on");
-            let count = maker.run(&switch)?;
-            println!("{count}");
-        }
-        Ok(())
+    let mut maker = Maker::new(trouble, address, pages, sizes)?;
+    serve(|switch, _| {
+        let meter = Meter::begin();
+        maker.met = 0;
+        let count = maker.run(switch)?;
+        Ok(format!("{count} {} {}", maker.met, meter.share()))
     })
+}
+
+/// Gives this process the lowest priority there is.
+pub fn step_back() {
+    let _ = rustix::process::nice(NICE);
 }
 
 /// One kind, ready to begin.
@@ -126,6 +147,9 @@ struct Maker {
     ids: u64,
     /// Never asked for before by who never gives anything back.
     fresh: u32,
+    /// How often it met its bound since it was told to begin.
+    met: u64,
+    sizes: Sizes,
     work: Option<Work>,
 }
 
@@ -141,7 +165,7 @@ struct Value {
 }
 
 impl Maker {
-    fn new(trouble: Trouble, address: &str, pages: u32) -> Result<Maker, String> {
+    fn new(trouble: Trouble, address: &str, pages: u32, sizes: Sizes) -> Result<Maker, String> {
         let client = |cache_bytes| {
             let address: Address = address.parse().map_err(failed)?;
             let config = ClientConfig { cache_bytes, transactions_max: 2, ..ClientConfig::default() };
@@ -152,7 +176,7 @@ impl Maker {
                 let client = client(64 << 20)?;
                 let make = || {
                     let counter = Counter { value: 0, padding: [7; 48] };
-                    client.run(|tx| (0..OBJECTS).map(|_| tx.create(&counter)).collect())
+                    client.run(|tx| (0..sizes.objects).map(|_| tx.create(&counter)).collect())
                 };
                 let refs = make().map_err(failed)?;
                 Some(Work::Objects(client, refs))
@@ -164,7 +188,7 @@ impl Maker {
             }
             _ => None,
         };
-        Ok(Maker { trouble, address: address.into(), pages, ids: 1 << 40, fresh: pages, work })
+        Ok(Maker { trouble, address: address.into(), pages, ids: 1 << 40, fresh: pages, met: 0, sizes, work })
     }
 
     fn run(&mut self, switch: &Switch) -> Result<u64, String> {
@@ -195,7 +219,7 @@ impl Maker {
             raw.stream.set_nonblocking(true)?;
             all.push(raw);
         }
-        let (mut cut, mut n) = (0, 0);
+        let mut n = 0;
         while switch.is_on() {
             for (i, raw) in all.iter_mut().enumerate() {
                 let mut bytes = Vec::new();
@@ -209,7 +233,7 @@ impl Maker {
                 let gone =
                     !matches!(read, Ok(1)) && !is_blocked(&read) || raw.stream.write_all(&bytes).is_err();
                 if gone {
-                    cut += 1;
+                    self.met += 1;
                     self.ids += 1;
                     *raw = Raw::connect(&self.address, self.ids)?;
                     raw.stream.set_nonblocking(true)?;
@@ -217,11 +241,10 @@ impl Maker {
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-        Ok(cut)
+        Ok(self.met)
     }
 
     fn half_open(&mut self, switch: &Switch) -> io::Result<u64> {
-        let mut ended = 0;
         let mut all = Vec::new();
         while switch.is_on() {
             // A few at a time: it is not connecting that is measured.
@@ -237,13 +260,11 @@ impl Maker {
             }
             // Nothing is read, as of somebody who vanished, until the server should long have ended it.
             let before = all.len();
-            all.retain_mut(|(raw, begun)| {
-                begun.elapsed() < Duration::from_secs(6) || !is_ended(&mut raw.stream)
-            });
-            ended += (before - all.len()) as u64;
+            all.retain_mut(|(raw, begun)| begun.elapsed() < SILENCE_FELT || !is_ended(&mut raw.stream));
+            self.met += (before - all.len()) as u64;
             std::thread::sleep(Duration::from_millis(20));
         }
-        Ok(ended)
+        Ok(self.met)
     }
 
     fn never_ack(&mut self, switch: &Switch) -> io::Result<u64> {
@@ -273,6 +294,7 @@ impl Maker {
                 pages += came as u64;
                 if received.is_err() || raw.send(&bytes).is_err() {
                     // It was cut off, as it should be.
+                    self.met += 1;
                     self.ids += 1;
                     *raw = Raw::connect(&self.address, self.ids)?;
                     raw.stream.set_read_timeout(Some(Duration::from_millis(100)))?;
@@ -325,28 +347,32 @@ impl Maker {
         let garbage = vec![b'x'; 64 << 10];
         let ids = self.ids;
         self.ids += 1 << 20;
-        let bytes: io::Result<Vec<u64>> = std::thread::scope(|scope| {
-            let threads: Vec<_> = [&ping, &ping, &garbage, &wrong]
+        let floods: [&Vec<u8>; FLOODS] = [&ping, &ping, &garbage, &wrong];
+        let done: io::Result<Vec<(u64, u64)>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = floods
                 .into_iter()
                 .enumerate()
                 .map(|(i, bytes)| {
                     let (address, mut id) = (&address, ids + ((i as u64) << 16));
                     scope.spawn(move || {
-                        let mut sent = 0;
+                        let (mut sent, mut met) = (0, 0);
                         while switch.is_on() {
                             id += 1;
                             let mut raw = Raw::connect(address, id)?;
                             raw.stream.set_nonblocking(true)?;
                             sent += pour(&mut raw.stream, bytes, switch);
+                            met += u64::from(switch.is_on());
                         }
-                        Ok(sent)
+                        Ok((sent, met))
                     })
                 })
                 .collect();
             let panicked = |_| Err(io::Error::other("a flood panicked"));
             threads.into_iter().map(|t| t.join().unwrap_or_else(panicked)).collect()
         });
-        Ok(bytes?.iter().sum::<u64>() >> 20)
+        let done = done?;
+        self.met = done.iter().map(|(_, met)| met).sum();
+        Ok(done.iter().map(|(sent, _)| sent).sum::<u64>() >> 20)
     }
 
     fn work(&mut self, switch: &Switch) -> Result<u64, String> {
@@ -358,7 +384,7 @@ impl Maker {
                     .run(|tx| refs.iter().try_for_each(|r| tx.edit(*r)?.set_value(done)))
                     .map_err(failed)?,
                 Some(Work::Value(writer, _, value)) if done % 2 == 1 => {
-                    let bytes = || vec![done as u8; VALUE_BYTES];
+                    let bytes = || vec![done as u8; self.sizes.value_bytes];
                     writer.run(|tx| tx.edit(*value)?.set_bytes(bytes())).map_err(failed)?;
                 }
                 Some(Work::Value(_, reader, value)) => {
@@ -403,13 +429,30 @@ fn pour(stream: &mut std::net::TcpStream, bytes: &[u8], switch: &Switch) -> u64 
     sent
 }
 
-/// The lowest priority there is.
-const NICE: i32 = 19;
+/// Steps down to the lowest priority there is, wherever one begins.
+const NICE: i32 = 40;
 
 const SLOW: usize = 16;
 const SLOW_BURST: u32 = 256;
 const HALF_OPEN: usize = 200;
-const OBJECTS: usize = 100_000;
-const VALUE_BYTES: usize = 64 << 20;
+/// Connections that flood at once, a thread each.
+const FLOODS: usize = 4;
+/// Of servers whose answer to a trouble is that it is silent: an end by silence then takes less than a block.
+const KEEPALIVE_MS: &str = "400";
+/// When who fell silent should have been ended: two keepalives, what it takes to look, and the machine's hiccups.
+const SILENCE_FELT: Duration = Duration::from_millis(1_000);
 /// Page numbers have 22 bits.
 const FRESH_MAX: u32 = (1 << 22) - 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_at_the_end_is_understood() {
+        let share = Share { user: 0.5, system: 0.25 };
+        assert_eq!(Made::parse(&format!("7 2 {share}")), Some(Made { count: 7, met: 2, share }));
+        assert_eq!(Made::parse("7 2"), None);
+        assert_eq!(Made::parse("error"), None);
+    }
+}

@@ -1,0 +1,157 @@
+//! What a process takes of the machine, and what others take.
+
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Processors that a process keeps busy, on average: 1.0 is one of them all the time.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Share {
+    /// In the program.
+    pub user: f64,
+    /// In the kernel, on its behalf.
+    pub system: f64,
+}
+
+impl Share {
+    pub fn cores(self) -> f64 {
+        self.user + self.system
+    }
+
+    /// From what [`Share::to_string`] gave.
+    pub fn parse(text: &str) -> Option<Share> {
+        let (user, system) = text.split_once(' ')?;
+        let number = |text: &str| text.parse::<f64>().ok().filter(|n| n.is_finite() && *n >= 0.0);
+        Some(Share { user: number(user)?, system: number(system)? })
+    }
+}
+
+impl std::fmt::Display for Share {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{} {}", self.user, self.system)
+    }
+}
+
+/// Measures the share of this process, all its threads together.
+pub struct Meter {
+    begun: Instant,
+    took: Duration,
+    ticks: (f64, f64),
+}
+
+impl Meter {
+    pub fn begin() -> Meter {
+        Meter { begun: Instant::now(), took: took(ClockId::ProcessCPUTime), ticks: ticks("self") }
+    }
+
+    /// Since it began. The total is exact; how it divides is sampled by the kernel.
+    pub fn share(&self) -> Share {
+        let took = took(ClockId::ProcessCPUTime).saturating_sub(self.took);
+        let cores = took.as_secs_f64() / self.begun.elapsed().as_secs_f64().max(1e-9);
+        let now = ticks("self");
+        let (user, system) = (now.0 - self.ticks.0, now.1 - self.ticks.1);
+        let of_user = if user + system > 0.0 { user / (user + system) } else { 0.5 };
+        Share { user: cores * of_user, system: cores * (1.0 - of_user) }
+    }
+}
+
+/// Measures what everybody else takes of the machine, those on the same hardware included as far as it is known.
+pub struct Strangers {
+    /// Whose share is not others'.
+    ours: Vec<String>,
+    begun: Instant,
+    before: f64,
+}
+
+impl Strangers {
+    /// From now on; this process and `children` are not counted.
+    pub fn begin(children: &[u32]) -> Strangers {
+        let ours = children.iter().map(u32::to_string).chain(["self".to_string()]).collect();
+        let mut strangers = Strangers { ours, begun: Instant::now(), before: 0.0 };
+        strangers.before = strangers.ticks();
+        strangers
+    }
+
+    /// Processors that they kept busy since, on average.
+    pub fn cores(&self) -> f64 {
+        ((self.ticks() - self.before) / TICKS / self.begun.elapsed().as_secs_f64().max(1e-9)).max(0.0)
+    }
+
+    fn ticks(&self) -> f64 {
+        let ours = self.ours.iter().map(|process| ticks(process));
+        ticks_of_all() - ours.map(|(user, system)| user + system).sum::<f64>()
+    }
+}
+
+/// What a clock of processor time shows.
+pub fn took(clock: ClockId) -> Duration {
+    Duration::try_from(clock_gettime(clock)).unwrap_or_default()
+}
+
+/// What a process has taken in the program and in the kernel, in ticks; nothing if it is gone.
+fn ticks(process: &str) -> (f64, f64) {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // The name of the program, in brackets, may have anything in it.
+    let mut fields = stat.rsplit(')').next().unwrap_or("").split_whitespace().skip(STAT_USER - 3);
+    let mut next = || fields.next().and_then(|field| field.parse().ok()).unwrap_or(0.0);
+    (next(), next())
+}
+
+/// What all processors together did, in ticks.
+fn ticks_of_all() -> f64 {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let fields = stat.lines().next().unwrap_or("").split_whitespace().skip(1).take(STEAL);
+    let fields = fields.map(|field| field.parse().unwrap_or(0.0)).enumerate();
+    fields.filter(|(i, _)| !IDLE.contains(i)).map(|(_, ticks)| ticks).sum()
+}
+
+/// The field of the time in the program in `/proc/self/stat`, counted from 1; that in the kernel follows. The third is the
+/// first behind the name.
+const STAT_USER: usize = 14;
+
+/// Fields of `/proc/stat` up to what other machines on the same hardware took, and those of them in which nobody worked.
+const STEAL: usize = 8;
+const IDLE: [usize; 2] = [3, 4];
+
+/// Ticks of a second: an interface that has not changed in decades.
+const TICKS: f64 = 100.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_survives_being_said() {
+        let share = Share { user: 0.25, system: 1.5 };
+        assert_eq!(Share::parse(&share.to_string()), Some(share));
+        assert_eq!(Share::parse("1"), None);
+        assert_eq!(Share::parse("1 inf"), None);
+    }
+
+    #[test]
+    fn a_meter_sees_what_was_taken() {
+        let meter = Meter::begin();
+        let begun = Instant::now();
+        let before = took(ClockId::ThreadCPUTime);
+        while took(ClockId::ThreadCPUTime) - before < Duration::from_millis(20) {
+            std::hint::spin_loop();
+        }
+        // The other tests of this process may have taken some as well.
+        assert!(meter.share().cores() >= 0.019 / begun.elapsed().as_secs_f64());
+    }
+
+    #[test]
+    fn what_one_takes_oneself_is_not_strangers() {
+        assert!(ticks_of_all() > 0.0);
+        // Whoever else there is, there are no more processors than there are.
+        let strangers = Strangers::begin(&[]);
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(200) {
+            std::hint::spin_loop();
+        }
+        let cpus = std::thread::available_parallelism().unwrap().get() as f64;
+        // A tick may be counted late.
+        let cores = strangers.cores();
+        assert!((0.0..=cpus + 0.5).contains(&cores), "{cores} of {cpus}");
+    }
+}
