@@ -2,7 +2,7 @@
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use tercel_engine::server::{Checkpoint, Recovery, ServerConfig};
-use tercel_engine::store::entry::{Entry, Logged};
+use tercel_engine::store::entry::{Entry, Logged, kind};
 use tercel_engine::store::state::State;
 use tercel_engine::time::Now;
 use tercel_wire::id::{ClassId, ClientId, Epoch, OpId, Oref, PageId, SpaceId, Stamp};
@@ -27,12 +27,18 @@ pub fn run(data: &[u8]) {
 fn replay(u: &mut Unstructured<'_>) -> Result<()> {
     let mut records = Vec::new();
     for _ in 0..u.int_in_range(1..=12)? {
-        let (kind, mut payload) = entry(u)?;
+        let (kind, payload) = entry(u)?;
+        if kind == kind::COMMIT && u.ratio(1, 4)? {
+            records.extend(pieces(&payload, u.int_in_range(1..=64)?));
+            continue;
+        }
+        records.push((kind, payload));
+    }
+    for (_, payload) in &mut records {
         if u.ratio(1, 8)? && !payload.is_empty() {
             let at = u.choose_index(payload.len())?;
             payload[at] = u.arbitrary()?;
         }
-        records.push((kind, payload));
     }
     let checkpoint = match u.int_in_range(0..=2)? {
         0 => None,
@@ -68,6 +74,15 @@ fn replay(u: &mut Unstructured<'_>) -> Result<()> {
     }
     let _ = recovery.finish(Now(0), &mut Default::default());
     Ok(())
+}
+
+/// A commit as it is staged.
+fn pieces(commit: &[u8], piece: usize) -> Vec<(u8, Vec<u8>)> {
+    let Ok(Entry::Commit(Logged { op, .. })) = Entry::decode(kind::COMMIT, commit) else { return Vec::new() };
+    let at = (0u32..).step_by(piece);
+    let pieces = at.zip(commit.chunks(piece)).map(|(at, bytes)| Entry::Stage { op, at, bytes });
+    let end = Entry::CommitStaged { op, bytes: commit.len() as u32 };
+    pieces.chain([end]).map(|entry| (entry.kind(), entry.encode())).collect()
 }
 
 fn entry(u: &mut Unstructured<'_>) -> Result<(u8, Vec<u8>)> {

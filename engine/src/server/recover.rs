@@ -14,6 +14,7 @@ use crate::order::Solo;
 use crate::store::entry::Entry;
 use crate::store::image::Images;
 use crate::store::mob::Mob;
+use crate::store::staged::Staged;
 use crate::store::state::State;
 use crate::time::Now;
 
@@ -47,6 +48,7 @@ pub struct Recovery {
     space: SpaceId,
     state: State,
     mob: Mob,
+    gathered: Staged,
     replayed: Option<Stamp>,
     replay_from: Stamp,
     recent: std::collections::VecDeque<(Stamp, std::sync::Arc<[tercel_wire::id::Oref]>)>,
@@ -80,6 +82,7 @@ impl Recovery {
             recent_from: state.stamp,
             state,
             mob: Mob::default(),
+            gathered: Staged::default(),
             replayed: None,
             replay_from,
             recent: Default::default(),
@@ -103,7 +106,8 @@ impl Recovery {
             return Err(RecoveryError::Gap { from: before, to: stamp });
         }
         self.replayed = Some(stamp);
-        let entry = Entry::decode(kind, payload).map_err(|error| RecoveryError::Entry { stamp, error })?;
+        let entry = self.gathered.entry(stamp, kind, payload);
+        let entry = entry.map_err(|error| RecoveryError::Entry { stamp, error })?;
         if stamp > self.state.stamp {
             self.state.apply(&entry);
         }

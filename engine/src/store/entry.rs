@@ -20,6 +20,22 @@ pub enum Entry<'a> {
     Evict(ClientId),
     /// Pages below this one were given out to make objects in, and are never given out again.
     Lease(u32),
+    /// A piece of a transaction that is too large for one record. It changes nothing.
+    Stage {
+        /// The transaction's operation.
+        op: OpId,
+        /// Bytes of it before this piece.
+        at: u32,
+        /// Of what a record of kind [`kind::COMMIT`] would have.
+        bytes: &'a [u8],
+    },
+    /// The transaction whose pieces came before. [`super::staged::Staged`] puts them together and gives the commit.
+    CommitStaged {
+        /// The transaction's operation.
+        op: OpId,
+        /// How many bytes all its pieces have.
+        bytes: u32,
+    },
 }
 
 /// A transaction as it is logged.
@@ -42,6 +58,8 @@ pub mod kind {
     pub const DEFINE: u8 = 4;
     pub const EVICT: u8 = 5;
     pub const LEASE: u8 = 6;
+    pub const STAGE: u8 = 7;
+    pub const COMMIT_STAGED: u8 = 8;
 }
 
 impl<'a> Entry<'a> {
@@ -54,6 +72,8 @@ impl<'a> Entry<'a> {
             Entry::Define(..) => kind::DEFINE,
             Entry::Evict(_) => kind::EVICT,
             Entry::Lease(_) => kind::LEASE,
+            Entry::Stage { .. } => kind::STAGE,
+            Entry::CommitStaged { .. } => kind::COMMIT_STAGED,
         }
     }
 
@@ -73,6 +93,16 @@ impl<'a> Entry<'a> {
             }
             Entry::Evict(c) => out.put_u64(c.0),
             Entry::Lease(next) => out.put_u32(*next),
+            Entry::Stage { op, at, bytes } => {
+                out.reserve_exact(OP_BYTES + 4 + bytes.len());
+                put_op(*op, &mut out);
+                out.put_u32(*at);
+                out.extend_from_slice(bytes);
+            }
+            Entry::CommitStaged { op, bytes } => {
+                put_op(*op, &mut out);
+                out.put_u32(*bytes);
+            }
         }
         out
     }
@@ -84,15 +114,7 @@ impl<'a> Entry<'a> {
             kind::GENESIS => Entry::Genesis,
             kind::EPOCH => Entry::Epoch(epoch(r.u32()?)?),
             kind::COMMIT => {
-                let op = OpId {
-                    client: ClientId(r.u64()?),
-                    slot: r.u16()?,
-                    seq: r.u32()?,
-                    epoch: Epoch(r.u32()?),
-                };
-                if op.slot >= OP_SLOTS_MAX {
-                    return Err(DecodeError::BadField("operation"));
-                }
+                let op = op(&mut r)?;
                 let placements = (0..r.count(8, "placements")?)
                     .map(|_| {
                         let write = r.u32()?;
@@ -112,6 +134,8 @@ impl<'a> Entry<'a> {
             }
             kind::EVICT => Entry::Evict(ClientId(r.u64()?)),
             kind::LEASE => Entry::Lease(next_page(r.u32()?)?),
+            kind::STAGE => return Ok(Entry::Stage { op: op(&mut r)?, at: r.u32()?, bytes: r.rest() }),
+            kind::COMMIT_STAGED => Entry::CommitStaged { op: op(&mut r)?, bytes: r.u32()? },
             _ => return Err(DecodeError::BadField("kind")),
         };
         r.end()?;
@@ -121,15 +145,27 @@ impl<'a> Entry<'a> {
 
 /// Appends what an [`Entry::Commit`] begins with; the effects follow.
 pub fn commit_head(op: OpId, placements: &[(u32, Oref)], out: &mut Vec<u8>) {
-    out.put_u64(op.client.0);
-    out.put_u16(op.slot);
-    out.put_u32(op.seq);
-    out.put_u32(op.epoch.0);
+    put_op(op, out);
     out.put_u32(placements.len() as u32);
     for (write, oref) in placements {
         out.put_u32(*write);
         out.put_u32(oref.raw());
     }
+}
+
+/// Bytes of an operation's id.
+const OP_BYTES: usize = 18;
+
+fn put_op(op: OpId, out: &mut Vec<u8>) {
+    out.put_u64(op.client.0);
+    out.put_u16(op.slot);
+    out.put_u32(op.seq);
+    out.put_u32(op.epoch.0);
+}
+
+fn op(r: &mut Reader<'_>) -> Result<OpId, DecodeError> {
+    let op = OpId { client: ClientId(r.u64()?), slot: r.u16()?, seq: r.u32()?, epoch: Epoch(r.u32()?) };
+    if op.slot >= OP_SLOTS_MAX { Err(DecodeError::BadField("operation")) } else { Ok(op) }
 }
 
 /// A server's life that another one can follow. The last number is never reached: it would take a start every second for
@@ -166,6 +202,8 @@ mod tests {
             Entry::Define(ClassId(17), Layout::new("C".into(), vec![])),
             Entry::Evict(ClientId(8)),
             Entry::Lease(70),
+            Entry::Stage { op, at: 5, bytes: &[] },
+            Entry::CommitStaged { op, bytes: 9 },
         ] {
             let bytes = entry.encode();
             assert_eq!(Entry::decode(entry.kind(), &bytes), Ok(entry.clone()));
@@ -174,6 +212,7 @@ mod tests {
             }
         }
     }
+
     #[test]
     fn numbers_that_nothing_could_follow_are_damage() {
         for (kind, n) in [(kind::EPOCH, u32::MAX), (kind::LEASE, PageId::MAX.get() + 2)] {

@@ -5,4 +5,5 @@
 pub mod entry;
 pub mod image;
 pub mod mob;
+pub mod staged;
 pub mod state;

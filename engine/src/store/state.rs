@@ -131,7 +131,7 @@ impl State {
         match entry {
             Entry::Genesis => self.last.insert(class::ROOT_HEAD, stamp),
             Entry::Epoch(epoch) => self.epoch = *epoch,
-            Entry::Commit(_) => {}
+            Entry::Commit(_) | Entry::Stage { .. } | Entry::CommitStaged { .. } => {}
             Entry::Lease(next) => self.next_page = self.next_page.max(*next),
             Entry::Define(id, layout) => {
                 let newest = self.newest.entry(layout.name().to_owned()).or_insert(*id);

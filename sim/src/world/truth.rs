@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use tercel_engine::store::entry::Entry;
+use tercel_engine::store::staged::Staged;
 use tercel_verify::{Logged, Object, Value, Write};
 use tercel_wire::id::{ClassId, Stamp};
 
@@ -64,8 +65,9 @@ impl Truth {
         let mut cell_classes: Vec<ClassId> = Vec::new();
         let mut logged = Vec::new();
         self.values.clear();
+        let mut staged = Staged::default();
         for e in self.entries.iter().take(self.promised.0 as usize) {
-            match Entry::decode(e.kind, &e.payload) {
+            match staged.entry(e.stamp, e.kind, &e.payload) {
                 Ok(Entry::Define(id, layout)) if cell::is_layout(&layout) => cell_classes.push(id),
                 Ok(Entry::Commit(c)) => {
                     let writes =

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use tercel_engine::server::{Checkpoint, Recovery, ServerConfig as Machine};
 use tercel_engine::store::entry::Entry;
 use tercel_engine::store::mob::Mob;
+use tercel_engine::store::staged::Staged;
 use tercel_engine::store::state::State;
 use tercel_wire::id::{PageId, SpaceId, Stamp};
 use tercel_wire::log::{self, RECORD_HEADER_BYTES};
@@ -279,8 +280,10 @@ impl Found {
     /// The newest objects of some pages in a run of the log, and the page from which on all were born in it.
     fn replay_of(&self, run: &Run, pages: &[PageId]) -> Result<(Mob, u32), DiskError> {
         let (mut old, mut born_from) = (Mob::default(), u32::MAX);
+        let mut staged = Staged::default();
         self.survey.read(run, &mut |record| {
-            if let Ok(entry) = Entry::decode(record.kind.get(), record.payload) {
+            // What was staged before the run begins is of pages that were born before it.
+            if let Ok(entry) = staged.entry(record.stamp, record.kind.get(), record.payload) {
                 if let Entry::Lease(next) = entry {
                     // Whatever was given out before is below it.
                     born_from = born_from.min(next);
