@@ -3,6 +3,7 @@
 
 use tercel_engine::limits::CREDIT;
 use tercel_engine::server::{Conn, Effect, Effects, Input, Recovery, Server, ServerConfig};
+use tercel_engine::store::entry::kind;
 use tercel_engine::time::Now;
 use tercel_wire::frame::{Deframer, Header, Kind};
 use tercel_wire::id::{ClassId, ClientId, Epoch, OpId, Oref, PageId, SpaceId, Stamp};
@@ -24,6 +25,8 @@ struct Hand {
     now: Now,
     last: Stamp,
     reads: Vec<PageId>,
+    /// Everything that was logged.
+    log: Vec<(Stamp, u8, Vec<u8>)>,
 }
 
 impl Hand {
@@ -32,22 +35,40 @@ impl Hand {
         let mut out = Effects::default();
         let recovery = Recovery::new(config, SpaceId(1), None, stored_end).unwrap();
         let server = recovery.finish(Now(0), &mut out).unwrap();
-        let mut hand = Hand { server, now: Now(1_000_000), last: Stamp::ZERO, reads: Vec::new() };
+        Hand::at(server, Vec::new(), out)
+    }
+
+    fn at(server: Server, log: Vec<(Stamp, u8, Vec<u8>)>, out: Effects) -> Hand {
+        let mut hand = Hand { server, now: Now(1_000_000), last: Stamp::ZERO, reads: Vec::new(), log };
         hand.take(out);
         hand.sync();
-        for (conn, client) in [(A, 5), (B, 6)] {
-            hand.input(Input::Connected(conn));
-            let hello = Hello {
-                client: ClientId(client),
-                connection: 1,
-                version_min: 1,
-                version_max: 1,
-                space: SpaceId(0),
-                resume: None,
-            };
-            hand.send(conn, Kind::Hello, |o| hello.encode(o));
-        }
+        hand.greet(A, 5, 1);
+        hand.greet(B, 6, 1);
         hand
+    }
+
+    /// The server that comes after it, when the log has so many records.
+    fn next(&self, records: usize) -> Hand {
+        let mut recovery = Recovery::new(ServerConfig::default(), SpaceId(1), None, 0).unwrap();
+        for (stamp, kind, payload) in &self.log[..records] {
+            recovery.replay(*stamp, *kind, payload).unwrap();
+        }
+        let mut out = Effects::default();
+        let server = recovery.finish(Now(0), &mut out).unwrap();
+        Hand::at(server, self.log[..records].to_vec(), out)
+    }
+
+    fn greet(&mut self, conn: Conn, client: u64, connection: u32) {
+        self.input(Input::Connected(conn));
+        let hello = Hello {
+            client: ClientId(client),
+            connection,
+            version_min: 1,
+            version_max: 1,
+            space: SpaceId(0),
+            resume: None,
+        };
+        self.send(conn, Kind::Hello, |o| hello.encode(o));
     }
 
     fn take(&mut self, out: Effects) -> Said {
@@ -62,7 +83,10 @@ impl Hand {
                     }
                 }
                 Effect::Close(conn) => said.push((conn, Kind::Bye, 0, vec![])),
-                Effect::Log { stamp, .. } => self.last = stamp,
+                Effect::Log { stamp, kind, payload } => {
+                    self.last = stamp;
+                    self.log.push((stamp, kind, payload));
+                }
                 Effect::Read(page) => self.reads.push(page),
                 Effect::Install { .. } | Effect::Truncate(_) => {}
                 Effect::Pin(_) | Effect::ReadPinned { .. } | Effect::Unpin(_) => {}
@@ -120,15 +144,44 @@ impl Hand {
         self.input(Input::Time)
     }
 
-    /// Lets it go on until it has nothing to do at once; how many slices that took.
+    /// The kind of the last record.
+    fn kind(&self) -> u8 {
+        self.log.last().map_or(0, |(_, kind, _)| *kind)
+    }
+
+    /// Whether a transaction is in the log in part.
+    fn is_staging(&self) -> bool {
+        let ends = [kind::STAGE, kind::COMMIT_STAGED, kind::EPOCH];
+        let last = self.log.iter().rev().map(|(_, kind, _)| *kind).find(|kind| ends.contains(kind));
+        last == Some(kind::STAGE)
+    }
+
+    /// Lets it go on until it has nothing to do; the log has all but what was ordered last. How many slices that took.
     fn finish(&mut self) -> (Said, usize) {
         let (mut said, mut slices) = (Said::new(), 0);
-        while self.is_busy() {
-            said.extend(self.turn());
+        while self.is_busy() || self.is_staging() {
+            said.extend(if self.is_busy() { self.turn() } else { self.sync() });
             slices += 1;
             assert!(slices < 10_000, "it goes on for ever");
         }
         (said, slices)
+    }
+
+    /// Lets it go on until it has ordered something.
+    fn until_ordered(&mut self) {
+        let before = self.last;
+        while self.last == before {
+            assert!(self.is_busy());
+            self.turn();
+        }
+    }
+
+    /// A number of its status.
+    fn stat(&mut self, name: &str) -> usize {
+        let said = self.send(B, Kind::Stat, |_| ());
+        let text = String::from_utf8(said[0].3.clone()).unwrap();
+        let (_, value) = text.split_once(&format!("\"{name}\":")).unwrap();
+        value.split(',').next().unwrap().parse().unwrap()
     }
 
     fn fetch(&mut self, conn: Conn, page: PageId, fetch: u32) -> Said {
@@ -197,87 +250,224 @@ fn filled() -> (Hand, ClassId, Vec<Oref>, Oref) {
     assert!(slices > 50, "{slices}");
     assert!(matches!(outcomes(&h.sync(), A)[..], [Outcome::Committed(_)]));
     h.finish();
+    h.commit(B, op(6, 0, 2), &all(h.server.visible(), &[mine], false, &object));
+    h.sync();
     (h, class, places, mine)
 }
 
 #[test]
-fn others_are_served_between_the_slices_of_a_large_transaction_and_see_none_of_it() {
+fn others_are_served_and_commit_between_the_slices_of_a_large_transaction_and_see_none_of_it() {
     let (mut h, class, places, mine) = filled();
     let (two, other) = (object(class, 2), object(class, 3));
     let base = h.server.visible();
     assert_eq!(h.commit(A, op(5, 0, 2), &all(base, &places, false, &two)), []);
-    let (mut fetch, mut said, mut committed) = (1, Said::new(), 0);
-    let mut seq = 1;
-    while h.is_busy() {
-        said.extend(h.turn());
+    let (mut fetch, mut pieces) = (1, 0);
+    // After every slice, B commits, and is answered with the next sync.
+    while h.kind() != kind::COMMIT_STAGED {
+        h.turn();
+        pieces += (h.kind() == kind::STAGE) as u32;
+        if h.kind() == kind::COMMIT_STAGED {
+            break;
+        }
         fetch += 1;
-        if !outcomes(&said, A).is_empty() {
-            continue;
-        }
         assert_eq!(h.seen(B, places[fetch as usize % places.len()], fetch), Some(1));
-        if h.is_busy() {
-            seq += 1;
-            said.extend(h.commit(B, op(6, seq as u16, 1), &all(h.server.visible(), &[mine], false, &other)));
-            said.extend(h.sync());
-            committed += outcomes(&said, B).len();
-        }
+        h.commit(B, op(6, 1, fetch), &all(h.server.visible(), &[mine], false, &other));
+        let said = h.sync();
+        assert!(matches!(outcomes(&said, B)[..], [Outcome::Committed(_)]), "{fetch}: {said:?}");
+        assert_eq!(outcomes(&said, A), []);
     }
-    assert!(fetch > 50 && committed > 0, "{fetch} pages, {committed} commits");
-    said.extend(h.sync());
-    assert!(matches!(outcomes(&said, A)[..], [Outcome::Committed(_)]));
+    assert!(fetch > 50 && pieces > 3, "{fetch} slices, {pieces} pieces");
+    // It is ordered, and not durable.
+    assert_eq!(h.seen(B, places[0], fetch + 1), Some(1));
+    assert!(matches!(outcomes(&h.sync(), A)[..], [Outcome::Committed(_)]));
     for i in [0, 1, places.len() / 2, places.len() - 1] {
         assert_eq!(h.seen(B, places[i], 100_000 + i as u32), Some(2));
     }
+    assert_eq!(h.seen(B, mine, 200_000), Some(3));
 }
 
 #[test]
-fn what_is_durable_before_all_of_it_is_applied_is_not_shown_before() {
-    let (mut h, class, places, _) = filled();
-    let two = object(class, 2);
+fn a_commit_that_writes_what_a_large_one_holds_waits_for_it_and_others_do_not() {
+    let (mut h, class, places, mine) = filled();
+    let (two, three) = (object(class, 2), object(class, 3));
     let base = h.server.visible();
-    h.commit(A, op(5, 0, 2), &all(base, &places, false, &two));
-    let before = h.last;
-    while h.last == before {
-        assert!(h.is_busy());
-        h.turn();
-    }
-    // It is ordered, and the log is quicker than the state.
-    let mut said = h.sync();
-    assert!(h.is_busy());
-    assert_eq!((h.server.visible(), outcomes(&said, A)), (base, vec![]));
-    let mut fetch = 0;
-    while h.server.visible() == base {
-        fetch += 1;
-        assert_eq!(h.seen(B, places[places.len() - 1], fetch), Some(1));
-        assert_eq!(h.seen(B, places[0], fetch), Some(1));
-        said.extend(h.turn());
-    }
+    let read = |oref| Work { base, reads: vec![oref], writes: all(base, &[mine], false, &three).writes };
+    let mut reading = all(base, &places[100..], false, &two);
+    reading.reads = vec![places[7]];
+    h.commit(A, op(5, 0, 2), &reading);
+    h.until_ordered();
+    assert_eq!(h.kind(), kind::STAGE);
+    // What it writes and what it read wait; who reads what it writes goes before it.
+    let mut said = h.commit(B, op(6, 1, 1), &all(base, &[places[200]], false, &three));
+    said.extend(h.commit(B, op(6, 2, 1), &all(base, &[places[7]], false, &three)));
+    assert_eq!((h.kind(), outcomes(&said, B)), (kind::STAGE, vec![]));
+    h.commit(B, op(6, 3, 1), &read(places[300]));
+    said.extend(h.sync());
+    let before = outcomes(&said, B);
+    assert!(matches!(before[..], [Outcome::Committed(_)]), "{before:?}");
+    let mut said = h.finish().0;
+    said.extend(h.sync());
+    // Judged after it: one writes what it wrote, the other what it only read.
+    let after = outcomes(&said, B);
+    let at = places[200];
+    assert!(matches!(after[..], [Outcome::Conflict(oref), Outcome::Committed(_)] if oref == at), "{after:?}");
     assert!(matches!(outcomes(&said, A)[..], [Outcome::Committed(_)]));
-    assert_eq!(h.seen(B, places[0], fetch + 1), Some(2));
-    assert_eq!(h.seen(B, places[places.len() - 1], fetch + 1), Some(2));
+    assert_eq!((h.seen(B, places[7], 1), h.seen(B, at, 2)), (Some(3), Some(2)));
 }
 
 #[test]
-fn a_commit_that_comes_while_a_large_one_is_judged_waits_for_it_and_is_judged_after_it() {
+fn who_read_what_a_large_one_has_just_written_is_a_conflict_however_soon_it_comes() {
     let (mut h, class, places, mine) = filled();
     let (two, three) = (object(class, 2), object(class, 3));
     let base = h.server.visible();
     h.commit(A, op(5, 0, 2), &all(base, &places, false, &two));
-    // Its pages are here, so this is in the midst of judging or placing it.
-    (0..90).for_each(|_| _ = h.turn());
-    let ordered = h.last;
-    let mut said = h.commit(B, op(6, 1, 1), &all(base, &[mine], false, &three));
-    said.extend(h.commit(B, op(6, 2, 1), &all(base, &[places[7]], false, &three)));
-    assert_eq!((h.last, outcomes(&said, B)), (ordered, vec![]));
-    said.extend(h.finish().0);
+    while h.kind() != kind::COMMIT_STAGED {
+        if h.is_busy() {
+            h.turn()
+        } else {
+            h.sync()
+        };
+    }
+    for (seq, read) in (1..).zip([places[0], places[places.len() - 1]]) {
+        let writes = all(base, &[mine], false, &three).writes;
+        let said = h.commit(B, op(6, seq, 1), &Work { base, reads: vec![read], writes });
+        assert_eq!(outcomes(&said, B), [Outcome::Conflict(read)]);
+    }
+}
+
+#[test]
+fn a_server_that_comes_after_one_that_was_staging_shows_all_of_it_or_nothing() {
+    let (mut h, class, places, mine) = filled();
+    let (two, three) = (object(class, 2), object(class, 3));
+    let before = h.log.len();
+    h.commit(A, op(5, 0, 2), &all(h.server.visible(), &places, false, &two));
+    h.until_ordered();
+    h.commit(B, op(6, 1, 1), &all(h.server.visible(), &[mine], false, &three));
+    h.finish();
+    assert_eq!(h.kind(), kind::COMMIT_STAGED);
+    let whole = h.log.len();
+    assert!(whole > before + 5);
+    for records in before..=whole {
+        let mut next = h.next(records);
+        let (seen, others) =
+            if records == whole { (2, 3) } else { (1, if records > before + 1 { 3 } else { 1 }) };
+        for (fetch, at) in (1..).zip([0, places.len() / 2, places.len() - 1]) {
+            assert_eq!(next.seen(B, places[at], fetch), Some(seen), "{records} of {whole}");
+        }
+        assert_eq!(next.seen(B, mine, 9), Some(others), "{records} of {whole}");
+        let outcome = outcomes(&next.send(A, Kind::Resolve, |o| Resolve { op: op(5, 0, 2) }.encode(o)), A);
+        assert_eq!(matches!(outcome[..], [Outcome::Committed(_)]), records == whole, "{outcome:?}");
+        // The pieces of one life are nothing to the next.
+        let op = OpId { epoch: next.server.epoch(), ..op(5, 1, 1) };
+        next.commit(A, op, &all(next.server.visible(), &places, false, &three));
+        next.finish();
+        let mut last = next.next(next.log.len());
+        assert_eq!(last.seen(B, places[1], 1), Some(3));
+    }
+}
+
+#[test]
+fn a_large_transaction_whose_client_goes_once_it_is_staged_is_committed_all_the_same() {
+    let (mut h, class, places, _) = filled();
+    let two = object(class, 2);
+    h.commit(A, op(5, 0, 2), &all(h.server.visible(), &places, false, &two));
+    h.until_ordered();
+    h.input(Input::Disconnected(A));
+    h.turn();
+    h.sync();
+    // Its client comes back and asks, and is told when it is durable.
+    h.greet(A, 5, 2);
+    assert_eq!(h.send(A, Kind::Resolve, |o| Resolve { op: op(5, 0, 2) }.encode(o)), []);
+    // A later operation of the slot is executed later.
+    let said = h.commit(A, op(5, 0, 3), &all(h.server.visible(), &places[..1], false, &object(class, 3)));
+    assert_eq!((outcomes(&said, A), h.kind()), (vec![], kind::STAGE));
+    let mut said = h.finish().0;
     said.extend(h.sync());
-    // One writes what the large one wrote, the other does not.
-    let of_b = outcomes(&said, B);
-    assert!(
-        matches!(of_b[..], [Outcome::Conflict(at), Outcome::Committed(_)] if at == places[7]),
-        "{of_b:?}"
-    );
-    assert!(matches!(outcomes(&said, A)[..], [Outcome::Committed(_)]));
+    let outcomes = outcomes(&said, A);
+    assert!(matches!(outcomes[..], [Outcome::Conflict(_), Outcome::Committed(_)]), "{outcomes:?}");
+    assert_eq!(h.seen(B, places[0], 1), Some(2));
+}
+
+#[test]
+fn what_a_large_transaction_that_is_refused_had_placed_is_taken_back() {
+    let (mut h, class, places, _) = filled();
+    h.finish();
+    let (two, three) = (object(class, 2), object(class, 3));
+    let layout = Layout::new("D".into(), vec![("n".into(), Shape::Scalar(Scalar::U32))]);
+    h.send(A, Kind::Define, |o| layout.encode(o));
+    h.sync();
+    let stranger = object(ClassId(class.0 + 1), 2);
+    let (base, bytes) = (h.server.visible(), h.stat("mob_bytes"));
+    let mut work = all(base, &places, false, &two);
+    let last = places[places.len() - 1];
+    work.writes.last_mut().unwrap().object = &stranger;
+    h.commit(A, op(5, 0, 2), &work);
+    let ordered = h.last;
+    let (mut said, mut most) = (Said::new(), 0);
+    while h.is_busy() {
+        said.extend(h.turn());
+        most = most.max(h.stat("mob_bytes"));
+    }
+    assert_eq!(outcomes(&said, A), [Outcome::Invalid(last)]);
+    assert!(most > bytes && h.stat("mob_bytes") == bytes, "{bytes}, {most}");
+    assert_eq!(h.last, ordered);
+    h.commit(B, op(6, 1, 1), &all(base, &places[..3], false, &three));
+    assert!(matches!(outcomes(&h.sync(), B)[..], [Outcome::Committed(_)]));
+    assert_eq!((h.seen(B, places[0], 1), h.seen(B, places[9], 2)), (Some(3), Some(1)));
+}
+
+/// A large transaction makes objects smaller, and larger, in pages in which others do so meanwhile.
+#[test]
+fn whoever_is_ordered_first_all_objects_of_a_page_fit() {
+    let mut h = Hand::new(ServerConfig::default(), 0);
+    let layout = Layout::new("T".into(), vec![("t".into(), Shape::Bytes)]);
+    h.send(A, Kind::Define, |o| layout.encode(o));
+    let said = h.sync();
+    let (.., body) = said.iter().find(|(_, k, ..)| *k == Kind::Defined).expect("defined");
+    let class = ClassId(u16::from_le_bytes([body[0], body[1]]));
+    let object = |bytes: usize, n: u8| {
+        let mut o = class.0.to_le_bytes().to_vec();
+        o.extend([0, 0, 4, 0]);
+        o.extend((bytes as u16).to_le_bytes());
+        o.resize(o.len() + bytes, n);
+        o
+    };
+    let pages = h.lease(A, 30);
+    let places: Vec<Oref> =
+        pages.iter().flat_map(|p| (0..15).map(|slot| Oref::new(*p, slot).unwrap())).collect();
+    let full = object(500, 1);
+    h.commit(A, op(5, 0, 1), &all(Stamp(1), &places, true, &full));
+    h.finish();
+    h.sync();
+    // Their client goes, so the pages are everybody's.
+    h.input(Input::Disconnected(A));
+    h.greet(A, 5, 2);
+    let (small, large) = (object(8, 2), object(1_000, 3));
+    let base = h.server.visible();
+    let (even, odd): (Vec<Oref>, Vec<Oref>) = places.iter().partition(|o| o.slot() % 2 == 0);
+    let mut work = all(base, &even, false, &small);
+    (0..even.len()).step_by(3).for_each(|i| work.writes[i].object = &large);
+    h.commit(A, op(5, 0, 2), &work);
+    let (mut i, mut fetch) = (0, 0);
+    while h.kind() != kind::COMMIT_STAGED {
+        if h.is_busy() {
+            h.turn()
+        } else {
+            h.sync()
+        };
+        if i < odd.len() {
+            let object = if i % 2 == 0 { &large } else { &small };
+            h.commit(B, op(6, 1, i as u32 + 1), &all(h.server.visible(), &odd[i..=i], false, object));
+            assert!(matches!(outcomes(&h.sync(), B)[..], [Outcome::Committed(_)]));
+            fetch += 1;
+            assert!(h.seen(B, odd[i], fetch).is_some(), "{i}");
+            i += 1;
+        }
+    }
+    h.sync();
+    for (n, oref) in places.iter().enumerate() {
+        assert!(h.seen(B, *oref, 1_000 + n as u32).is_some());
+    }
 }
 
 #[test]
@@ -300,7 +490,7 @@ fn a_client_that_goes_in_the_middle_takes_its_large_transaction_along_and_nothin
     let (mut h, class, places, mine) = filled();
     let (two, three) = (object(class, 2), object(class, 3));
     let base = h.server.visible();
-    // At every number of slices, until it is ordered.
+    // At every number of slices, until it is in the log.
     for slices in (0..).step_by(7) {
         h.commit(A, op(5, 0, 2), &all(base, &places, false, &two));
         let before = h.last;
@@ -316,16 +506,7 @@ fn a_client_that_goes_in_the_middle_takes_its_large_transaction_along_and_nothin
         assert_eq!(outcomes(&said, B), []);
         assert!(matches!(outcomes(&h.sync(), B)[..], [Outcome::Committed(_)]));
         h.finish();
-        h.input(Input::Connected(A));
-        let hello = Hello {
-            client: ClientId(5),
-            connection: slices as u32 + 2,
-            version_min: 1,
-            version_max: 1,
-            space: SpaceId(0),
-            resume: None,
-        };
-        h.send(A, Kind::Hello, |o| hello.encode(o));
+        h.greet(A, 5, slices as u32 + 2);
         assert_eq!(h.seen(B, places[0], slices as u32 + 1), Some(1));
     }
     h.finish();
@@ -333,7 +514,7 @@ fn a_client_that_goes_in_the_middle_takes_its_large_transaction_along_and_nothin
 }
 
 #[test]
-fn asking_for_a_large_transaction_that_is_not_ordered_yet_spends_it() {
+fn asking_for_a_large_transaction_that_is_not_in_the_log_yet_spends_it() {
     let (mut h, class, places, _) = filled();
     let two = object(class, 2);
     let base = h.server.visible();
@@ -343,12 +524,9 @@ fn asking_for_a_large_transaction_that_is_not_ordered_yet_spends_it() {
     assert_eq!(outcomes(&said, A), [Outcome::NotExecuted]);
     let (said, _) = h.finish();
     assert_eq!(outcomes(&said, A), []);
-    // Once it is ordered, the answer is that it was.
+    // Once it is in the log, in part, the answer comes when it is committed.
     h.commit(A, op(5, 0, 3), &all(base, &places, false, &two));
-    let before = h.last;
-    while h.last == before {
-        h.turn();
-    }
+    h.until_ordered();
     assert_eq!(h.send(A, Kind::Resolve, |o| Resolve { op: op(5, 0, 3) }.encode(o)), []);
     h.finish();
     assert!(matches!(outcomes(&h.sync(), A)[..], [Outcome::Committed(_)]));
@@ -407,21 +585,11 @@ fn a_client_with_very_many_pages_goes_in_slices_and_one_of_its_name_is_another()
     let slices = std::iter::from_fn(|| h.is_busy().then(|| h.turn())).count();
     assert!(slices > 5, "{slices}");
     // Gone in the middle of it, it is back under its name, and hears of what it has now.
-    h.input(Input::Connected(B));
-    let hello = |connection| Hello {
-        client: ClientId(6),
-        connection,
-        version_min: 1,
-        version_max: 1,
-        space: SpaceId(0),
-        resume: None,
-    };
-    h.send(B, Kind::Hello, |o| hello(2).encode(o));
+    h.greet(B, 6, 2);
     (0..10_000).for_each(|n| _ = h.fetch(B, PageId::new(1_000 + n).unwrap(), n + 1));
     h.fetch(B, places[0].page(), 20_000);
     h.input(Input::Disconnected(B));
-    h.input(Input::Connected(B));
-    h.send(B, Kind::Hello, |o| hello(3).encode(o));
+    h.greet(B, 6, 3);
     h.fetch(B, places[0].page(), 20_001);
     h.finish();
     let two = object(class, 2);
@@ -443,16 +611,7 @@ fn parts_beyond_what_all_may_have_under_way_are_told_to_come_again() {
     let clients = STAGED_BYTES_MAX / TRANSACTION_BYTES_MAX;
     for client in 0..clients as u64 {
         let conn = Conn(100 + client);
-        h.input(Input::Connected(conn));
-        let hello = Hello {
-            client: ClientId(100 + client),
-            connection: 1,
-            version_min: 1,
-            version_max: 1,
-            space: SpaceId(0),
-            resume: None,
-        };
-        h.send(conn, Kind::Hello, |o| hello.encode(o));
+        h.greet(conn, 100 + client, 1);
         (0..each as u32).for_each(|index| part(&mut h, conn, op(100 + client, 0, 1), index));
     }
     // One client more than its share is its own fault; one that finds all taken may try again.
@@ -466,15 +625,9 @@ fn parts_beyond_what_all_may_have_under_way_are_told_to_come_again() {
     // That has made room.
     assert_eq!(end(&mut h, A, op(5, 0, 1), 1), [Outcome::Full(Limit::Buffer)]);
     part(&mut h, A, op(5, 0, 2), 0);
-    let staged = |h: &mut Hand| {
-        let said = h.send(B, Kind::Stat, |_| ());
-        let text = String::from_utf8(said[0].3.clone()).unwrap();
-        let (_, value) = text.split_once("\"staged_bytes\":").unwrap();
-        value.split(',').next().unwrap().parse::<usize>().unwrap()
-    };
-    assert_eq!(staged(&mut h), STAGED_BYTES_MAX - TRANSACTION_BYTES_MAX + piece.len());
+    assert_eq!(h.stat("staged_bytes"), STAGED_BYTES_MAX - TRANSACTION_BYTES_MAX + piece.len());
     for client in 0..clients as u64 {
         h.input(Input::Disconnected(Conn(100 + client)));
     }
-    assert_eq!(staged(&mut h), piece.len());
+    assert_eq!(h.stat("staged_bytes"), piece.len());
 }

@@ -680,7 +680,7 @@ fn a_base_older_than_what_is_remembered_is_too_old() {
     let port = w.thread(1);
     let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
     set(&tx, x, 5).unwrap();
-    for _ in 0..LAST_WRITES_MAX / 5_000 + 1 {
+    for _ in 0..LAST_WRITES_MAX / 5_000 + 2 {
         many(&w, 0, 5_000, 8);
     }
     assert_eq!(tx.commit(), Err(Error::Conflict));

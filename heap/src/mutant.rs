@@ -64,4 +64,8 @@ pub enum Rule {
     InstalledUptoNow,
     BackupForgetsReplaced,
     BackupUnsynced,
+    PendingShown,
+    PiecesNotKept,
+    HeldIgnored,
+    FreshNotCertified,
 }

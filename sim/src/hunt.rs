@@ -101,7 +101,7 @@ pub const VARIANTS: &[Variant] = &[
     ),
     engine(EngineRule::FetchOutlivesConnection, "2: a fetch outlives its connection", 20, None),
     engine(EngineRule::InFlightNotCertified, "6: commits in flight are not certified against", 20, None),
-    engine(EngineRule::NoFloor, "6: below the floor an unknown object passes", 20, None),
+    engine(EngineRule::NoFloor, "6: below the floor an unknown object passes", 60, None),
     engine(EngineRule::RestartEmptyIndex, "6: the index of last writes is empty after a restart", 20, None),
     engine(EngineRule::FetchUnsynced, "8: a fetch shows what is not durable", 20, None),
     engine(EngineRule::StreamUnsynced, "8: stream and watermark show what is not durable", 20, None),
@@ -184,13 +184,32 @@ pub const VARIANTS: &[Variant] = &[
         None,
     ),
     engine(EngineRule::BackupUnsynced, "12: a backup tells a stamp that is not durable", 20, None),
+    engine(
+        EngineRule::PendingShown,
+        "what a large transaction has placed is shown before it is ordered",
+        20,
+        None,
+    ),
+    engine(
+        EngineRule::PiecesNotKept,
+        "the log is cut above pieces of a transaction that it still needs",
+        40,
+        None,
+    ),
+    engine(EngineRule::HeldIgnored, "5: what a large transaction holds is written by others", 20, None),
+    engine(
+        EngineRule::FreshNotCertified,
+        "5: what the index has not yet taken in of a large transaction is not certified against",
+        40,
+        None,
+    ),
     runner(RunnerRule::FailedSyncIgnored, "a failed sync is taken for done", 20, None),
     runner(RunnerRule::SyncReportedEarly, "8: a sync is reported when it is begun", 20, None),
     runner(RunnerRule::ReplayFromLater, "recovery begins behind what the checkpoint says", 20, None),
     runner(RunnerRule::LogCutTooFar, "the log is cut beyond what is installed", 20, None),
     runner(RunnerRule::OldConnectionBelieved, "2, 9: bytes of an old connection are believed", 20, None),
     runner(RunnerRule::CheckpointWithoutPages, "a checkpoint is stored without its pages", 20, None),
-    runner(RunnerRule::PinOvertaken, "12: an install overtakes the pin before it", 60, Some(busy_store)),
+    runner(RunnerRule::PinOvertaken, "12: an install overtakes the pin before it", 160, Some(busy_store)),
 ];
 
 /// What cannot be dropped here, and why.

@@ -101,7 +101,7 @@ const RUNNER: [RunnerRule; 7] = [
     RunnerRule::PinOvertaken,
 ];
 
-const ENGINE: [EngineRule; 46] = [
+const ENGINE: [EngineRule; 50] = [
     EngineRule::WatermarkJumps,
     EngineRule::WatermarkBeforeFlags,
     EngineRule::InstallBeforeWatermark,
@@ -148,4 +148,8 @@ const ENGINE: [EngineRule; 46] = [
     EngineRule::InstalledUptoNow,
     EngineRule::BackupForgetsReplaced,
     EngineRule::BackupUnsynced,
+    EngineRule::PendingShown,
+    EngineRule::PiecesNotKept,
+    EngineRule::HeldIgnored,
+    EngineRule::FreshNotCertified,
 ];

@@ -68,10 +68,6 @@ impl Server {
             let text = "the server's disk is full, and a backup would keep it from being made room on: make room first";
             return self.refuse(conn, call, Reason::Full, text, out);
         }
-        // It is of a whole state: what is half applied is applied first.
-        while self.large_applies().is_some() {
-            self.go_on_large(out);
-        }
         let state = self.state.encode();
         let begun = BackupBegun {
             stamp: self.state.stamp,

@@ -105,7 +105,7 @@ impl Server {
             return self.stall(conn, call, op, bytes, out);
         }
         let is_large = is_large(bytes.len());
-        if self.large_locks() || is_large && self.large.is_some() {
+        if is_large && self.large.is_some() || self.large_precedes(op) {
             return self.wait_behind(conn, call, op, bytes, out);
         }
         if is_large {
@@ -118,6 +118,9 @@ impl Server {
         if let Err(outcome) = self.judge(&effects) {
             self.stats.conflicts += 1;
             return self.not_executed(conn, call, op, outcome, out);
+        }
+        if self.large_holds(&effects) {
+            return self.wait_behind(conn, call, op, bytes, out);
         }
         let missing = match self.missing_pages(&effects) {
             Ok(missing) => missing,
@@ -163,6 +166,7 @@ impl Server {
     /// Answers from what is known of the operation; whether it was.
     fn answer_past(&mut self, conn: Conn, call: u64, op: OpId, out: &mut Effects) -> bool {
         let outcome = match self.state.past(op) {
+            Past::Never if self.large_will_end(op) => return true,
             // Ordered and not yet durable: the answer comes when it is.
             Past::Committed(stamp) if stamp > self.visible => return true,
             Past::Committed(stamp) => Outcome::Committed(stamp),
@@ -256,7 +260,7 @@ impl Server {
         }
     }
 
-    /// Keeps a commit until the large one that is worked on is ordered.
+    /// Keeps a commit until the large one that stands in its way is ordered.
     fn wait_behind(&mut self, conn: Conn, call: u64, op: OpId, bytes: Cow<'_, [u8]>, out: &mut Effects) {
         match self.hold(conn, call, op, bytes, 1) {
             Some(id) => self.behind.push(id),

@@ -42,10 +42,6 @@ const SPARED_SHARE: u64 = 4;
 impl Server {
     /// Starts a batch if there is reason to and none is under way.
     pub(super) fn maybe_install(&mut self, out: &mut Effects) {
-        // A checkpoint of half a transaction would lose the other half.
-        if self.large_applies().is_some() {
-            return;
-        }
         match &self.installing {
             Some(i) if i.missing == 0 && i.sent.is_none() => return self.send_install(out),
             Some(_) => return,
@@ -80,7 +76,7 @@ impl Server {
 
     /// Installs everything that is visible, batch after batch, ending with a checkpoint: for a clean stop.
     pub fn flush(&mut self, out: &mut Effects) {
-        if self.installing.is_none() && !self.is_flushed() && self.large_applies().is_none() {
+        if self.installing.is_none() && !self.is_flushed() {
             self.installs_since_checkpoint = BATCHES_PER_CHECKPOINT;
             self.start_install(out);
             self.ask_reads(out);
@@ -119,7 +115,7 @@ impl Server {
         if !self.is_pressed() {
             return false;
         }
-        let needed = self.mob.oldest(pages, self.visible).unwrap_or(self.visible.next());
+        let needed = self.log_needed(pages).unwrap_or(self.visible.next());
         let spared = needed.0.saturating_sub(self.replay_from.0);
         spared * SPARED_SHARE >= self.entries_behind()
     }
@@ -136,7 +132,7 @@ impl Server {
         let visible = self.visible;
         let due = self.installs_since_checkpoint >= mutant::bound(BATCHES_PER_CHECKPOINT, 2);
         if installing.waiting.is_none() && (due || self.checkpoint_pays(&installing.pages)) {
-            let replay_from = self.mob.oldest(&installing.pages, visible).unwrap_or(self.state.stamp.next());
+            let replay_from = self.log_needed(&installing.pages).unwrap_or(self.state.stamp.next());
             installing.waiting = Some(Checkpoint {
                 applied: self.state.stamp,
                 replay_from: replay_from.min(self.state.stamp.next()),
@@ -190,7 +186,7 @@ impl Server {
         }
         if let Some((applied, replay_from)) = installing.checkpoint {
             self.checkpointed = applied;
-            self.replay_from = replay_from;
+            self.log_not_needed_below(replay_from);
             // Whoever truncates it says how much room that made.
             self.log_room = LogRoom::Free;
             out.push(Effect::Truncate(replay_from));

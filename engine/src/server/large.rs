@@ -1,9 +1,14 @@
-//! Large transactions, a slice at a time: whatever one transaction writes, others are served between its slices.
+//! Large transactions, a slice at a time: whatever one transaction writes, others are served, and commit, between its slices.
 //!
-//! One is worked on at a time. It is checked, and its pages are brought here, while others commit. From the moment in which
-//! it is judged until it is applied, other commits wait, and all else goes on: so it is judged, placed and applied against
-//! one state, as if in one step. It gets its stamp when it is placed; what is durable behind it is shown only when all of
-//! it is applied, so it becomes visible as a whole.
+//! One is worked on at a time. It is checked, and its pages are brought here, while others do as they like. From the moment in
+//! which it is judged until it is ordered it *holds* what it read and what it writes: who writes any of that waits until then,
+//! and so does who makes objects in the pages that it fills. All others are judged, placed and ordered as ever, before it. So
+//! whatever was found out about it stays true although it took many slices.
+//!
+//! As its writes find their places they are put into the buffer of modified objects, under a mark, which nobody sees but who
+//! looks for room. Then it goes to the log in pieces, one after the other, and at last an entry of a few bytes commits it
+//! ([`super::stage`]): the mark gets its stamp, and all of it becomes visible in one step. Until its first piece it can be
+//! dropped, and what is in the buffer is taken back; from then on it is committed whatever becomes of its client.
 
 use tercel_wire::cursor::{DecodeError, Reader};
 use tercel_wire::id::{OpId, Oref, PageId, Stamp};
@@ -11,10 +16,9 @@ use tercel_wire::message::{Effects as TxEffects, Outcome, Reason, Write};
 
 use super::place::Placing;
 use super::reads::Waiter;
-use super::{Conn, Effect, Effects, Flight, Server};
+use super::{Conn, Effects, Server};
 use crate::mutant::{self, Rule, dropped};
-use crate::order::{Delivery, Ordering};
-use crate::store::entry;
+use crate::store::when::{Mark, When};
 use crate::table::Set;
 
 /// See the module.
@@ -24,30 +28,37 @@ pub(super) struct Large {
     pub conn: Conn,
     call: u64,
     pub op: OpId,
-    bytes: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
     base: Stamp,
     reads: Vec<Oref>,
-    writes: Vec<At>,
+    pub(super) writes: Vec<At>,
     /// How many reads, or writes, are still to be decoded.
     left: usize,
-    seen: Set<Oref>,
-    placing: Placing,
-    /// The entry of the log, as it is put together.
-    payload: Vec<u8>,
-    step: Step,
+    /// What it read, and what it writes.
+    read: Set<Oref>,
+    pub(super) written: Set<Oref>,
+    pub(super) placing: Placing,
+    /// Of its versions in the buffer.
+    pub(super) mark: Mark,
+    /// The references that it changes, as readers know them.
+    pub(super) changed: Vec<Oref>,
+    /// What its record in the log begins with.
+    pub(super) head: Vec<u8>,
+    /// Its first piece in the log, and its last so far.
+    pub(super) first: Option<Stamp>,
+    pub(super) staged: Stamp,
+    pub(super) step: Step,
     /// How far the step is.
-    next: usize,
+    pub(super) next: usize,
     /// Pages that it waits for.
     missing: usize,
     /// How often the pages of this slice did not stay here together: it is so many times halved.
     tries: u32,
-    /// Up to here the log is durable; shown when all is applied.
-    durable: Option<Stamp>,
 }
 
 /// A write, and where in the transaction's bytes its object is.
-struct At {
-    oref: Oref,
+pub(super) struct At {
+    pub oref: Oref,
     new: bool,
     at: u32,
     len: u16,
@@ -60,7 +71,7 @@ impl At {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     /// Its base is decoded.
     Head,
     /// What it read is decoded.
@@ -75,18 +86,18 @@ enum Step {
     Certify,
     /// The places of new objects are the client's.
     Expect,
-    /// Everything has a place.
+    /// Everything finds a place and is put there.
     Place,
-    /// The entry of the log is put together.
-    Encode,
-    /// It is ordered; state and buffer take it in.
-    Apply(Stamp),
+    /// It will not be committed: what was put into the buffer is taken back.
+    Undo,
+    /// It goes to the log in pieces, and is ordered behind the last.
+    Stage,
 }
 
 impl Step {
-    /// Whether other commits must wait meanwhile.
-    fn locks(self) -> bool {
-        matches!(self, Step::Certify | Step::Expect | Step::Place | Step::Encode | Step::Apply(_))
+    /// Whether it holds what it read and writes.
+    fn holds(self) -> bool {
+        matches!(self, Step::Certify | Step::Expect | Step::Place | Step::Undo | Step::Stage)
     }
 }
 
@@ -119,17 +130,20 @@ impl Large {
             Step::Head => {
                 (self.base, self.left) = TxEffects::decode_head(&mut r)?;
                 self.reads.reserve_exact(self.left);
+                self.read.reserve(self.left);
                 self.step = Step::Reads;
             }
             Step::Reads => {
                 for _ in 0..self.left.min(SLICE_READS) {
-                    self.reads.push(TxEffects::decode_read(&mut r)?);
+                    let oref = TxEffects::decode_read(&mut r)?;
+                    self.reads.push(oref);
+                    self.read.insert(oref);
                     self.left -= 1;
                 }
                 if self.left == 0 {
                     self.left = TxEffects::decode_count(&mut r)?;
                     self.writes.reserve_exact(self.left);
-                    self.seen.reserve(self.left);
+                    self.written.reserve(self.left);
                     self.step = Step::Writes;
                 }
             }
@@ -180,6 +194,24 @@ impl Large {
         self.next..end
     }
 
+    /// Where the writes of a slice go that go elsewhere, by index.
+    fn placements(&self, slice: &std::ops::Range<usize>) -> &[(u32, Oref)] {
+        let all = self.placing.placements();
+        let at = |i: usize| all.partition_point(|(write, _)| (*write as usize) < i);
+        &all[at(slice.start)..at(slice.end)]
+    }
+
+    /// Whether new objects are made in this page.
+    pub(super) fn fills(&self, page: PageId) -> bool {
+        self.placing.fills(page)
+    }
+
+    /// Whether a transaction may not be placed before this one is ordered.
+    fn holds(&self, effects: &TxEffects<'_>) -> bool {
+        let held = |w: &Write<'_>| self.read.contains(&w.oref) || self.written.contains(&w.oref);
+        self.step.holds() && effects.writes.iter().any(|w| held(w) || w.new && self.fills(w.oref.page()))
+    }
+
     /// Goes on behind a slice, or to the next step.
     fn done(&mut self, end: usize, of: usize, then: Step) {
         self.next = end;
@@ -202,63 +234,69 @@ impl Server {
             reads: Vec::new(),
             writes: Vec::new(),
             left: 0,
-            seen: Set::default(),
+            read: Set::default(),
+            written: Set::default(),
             placing: Placing::default(),
-            payload: Vec::new(),
+            mark: Mark::default(),
+            changed: Vec::new(),
+            head: Vec::new(),
+            first: None,
+            staged: Stamp::ZERO,
             bytes,
             step: Step::Head,
             next: 0,
             missing: 0,
             tries: 0,
-            durable: None,
         }));
     }
 
-    /// Whether other commits must wait for a large one.
-    pub(super) fn large_locks(&self) -> bool {
-        self.large.as_ref().is_some_and(|l| l.step.locks())
+    /// Whether a commit must wait for a large one that holds what it writes.
+    pub(super) fn large_holds(&self, effects: &TxEffects<'_>) -> bool {
+        self.large.as_ref().is_some_and(|l| l.holds(effects)) && !dropped(Rule::HeldIgnored)
     }
 
-    /// Whether state and buffer have taken in a part of a transaction.
-    pub(super) fn large_applies(&self) -> Option<Stamp> {
-        match self.large.as_ref()?.step {
-            Step::Apply(stamp) => Some(stamp),
-            _ => None,
-        }
+    /// Whether a large transaction is of the same slot of the same client: a slot's operations are executed in their order.
+    pub(super) fn large_precedes(&self, op: OpId) -> bool {
+        self.large.as_ref().is_some_and(|l| (l.op.client, l.op.slot) == (op.client, op.slot))
+    }
+
+    /// Whether the operation will be committed and is not yet ordered.
+    pub(super) fn large_will_end(&self, op: OpId) -> bool {
+        self.large.as_ref().is_some_and(|l| l.op == op && l.step == Step::Stage)
     }
 
     /// Whether there is a slice to be done.
     pub(super) fn large_wants(&self) -> bool {
-        self.large.as_ref().is_some_and(|l| l.missing == 0)
+        self.large
+            .as_ref()
+            .is_some_and(|l| l.missing == 0 && (l.step != Step::Stage || self.stage_goes_on(l)))
     }
 
-    /// The log is durable up to here; whether that has to wait until a transaction is applied.
-    pub(super) fn large_holds(&mut self, durable: Stamp) -> Option<Stamp> {
-        let large = self.large.as_mut()?;
-        match large.step {
-            Step::Apply(stamp) if durable >= stamp => {
-                large.durable = large.durable.max(Some(durable));
-                Some(Stamp(stamp.0 - 1))
-            }
-            _ => None,
-        }
-    }
-
-    /// Lets go of a transaction that is not ordered yet. Those who waited behind it are tried again soon.
+    /// Lets go of a transaction whose client is gone or wants to hear that it was not executed, if it is not being staged
+    /// yet. Those who waited behind it are tried again soon.
     pub(super) fn drop_large(&mut self, which: impl Fn(&Large) -> bool) {
-        if self.large_applies().is_none() && self.large.as_ref().is_some_and(|l| which(l)) {
-            self.end_large();
+        let Some(large) = self.large.as_mut().filter(|l| which(l)) else { return };
+        match large.step {
+            // It is finished, but nobody will make anything more in the pages that it fills.
+            Step::Stage => large.placing.let_leases_go(),
+            Step::Undo => {}
+            _ => self.undo_large(),
         }
     }
 
-    fn end_large(&mut self) -> Option<Box<Large>> {
-        let large = self.large.take()?;
-        // Before it kept others from committing they may have taken places, and it had taken none.
-        if large.step.locks() && !matches!(large.step, Step::Apply(_)) {
-            self.overflow = large.placing.overflow_before();
+    /// Ends a transaction that will not be committed, once nothing of it is in the buffer.
+    fn undo_large(&mut self) {
+        let Some(large) = &mut self.large else { return };
+        if large.step != Step::Place || large.next == 0 {
+            self.large = None;
+            self.behind_due = true;
+            return;
         }
-        self.behind_due = true;
-        Some(large)
+        // What was put there are the writes up to here; nothing that it still waits for matters.
+        large.writes.truncate(large.next);
+        (large.step, large.next, large.missing, large.tries) = (Step::Undo, 0, 0, 0);
+        self.parked_last += 1;
+        large.id = self.parked_last;
     }
 
     /// Those who waited behind a large transaction are tried again.
@@ -274,11 +312,11 @@ impl Server {
     pub(super) fn large_read(&mut self, id: u64, failed: Option<&str>, out: &mut Effects) {
         let Some(large) = self.large.as_mut().filter(|l| l.id == id) else { return };
         large.missing -= 1;
-        if let Some(why) = failed
-            && let Some(large) = self.end_large()
-        {
-            self.refuse(large.conn, large.call, Reason::Corrupt, why, out);
-            self.not_executed(large.conn, large.call, large.op, Outcome::NotExecuted, out);
+        if let Some(why) = failed {
+            let (conn, call, op) = (large.conn, large.call, large.op);
+            self.undo_large();
+            self.refuse(conn, call, Reason::Corrupt, why, out);
+            self.not_executed(conn, call, op, Outcome::NotExecuted, out);
         }
     }
 
@@ -301,23 +339,31 @@ impl Server {
             Step::Certify => self.certify_slice(&mut large),
             Step::Expect => self.expect_slice(&mut large),
             Step::Place => self.place_slice(&mut large),
-            Step::Encode => self.encode_slice(&mut large, out),
-            Step::Apply(stamp) => self.apply_slice(&mut large, stamp),
-        };
-        let is_applied = matches!(large.step, Step::Apply(_)) && large.next >= large.writes.len();
-        self.large = Some(large);
-        match sliced {
-            Ok(()) if is_applied => {
-                let durable = self.end_large().and_then(|l| l.durable);
-                durable.into_iter().for_each(|stamp| self.show(stamp, out));
-            }
-            Ok(()) => {}
-            Err(outcome) => {
-                self.stats.conflicts += u64::from(matches!(outcome, Outcome::Conflict(_) | Outcome::TooOld));
-                if let Some(large) = self.end_large() {
-                    self.not_executed(large.conn, large.call, large.op, outcome, out);
+            Step::Undo => {
+                self.undo_slice(&mut large);
+                if large.next >= large.writes.len() {
+                    self.behind_due = true;
+                    return;
                 }
+                Ok(())
             }
+            Step::Stage => match self.stage_slice(large, out) {
+                Some(unfinished) => {
+                    large = unfinished;
+                    Ok(())
+                }
+                None => {
+                    self.behind_due = true;
+                    return;
+                }
+            },
+        };
+        let (conn, call, op) = (large.conn, large.call, large.op);
+        self.large = Some(large);
+        if let Err(outcome) = sliced {
+            self.stats.conflicts += u64::from(matches!(outcome, Outcome::Conflict(_) | Outcome::TooOld));
+            self.undo_large();
+            self.not_executed(conn, call, op, outcome, out);
         }
     }
 
@@ -328,14 +374,11 @@ impl Server {
         }
         for i in slice.clone() {
             let oref = large.writes[i].oref;
-            if !large.seen.insert(oref) {
+            if !large.written.insert(oref) {
                 return Err(Outcome::Invalid(oref));
             }
         }
         large.done(slice.end, large.writes.len(), Step::Warm);
-        if large.step == Step::Warm {
-            large.seen = Set::default();
-        }
         Ok(())
     }
 
@@ -343,9 +386,6 @@ impl Server {
         let slice = large.slice(self.pages_at_once());
         self.miss(large, slice.clone());
         large.done(slice.end, large.writes.len(), Step::Certify);
-        if large.step == Step::Certify {
-            large.placing = Placing::new(self.overflow);
-        }
         Ok(())
     }
 
@@ -370,6 +410,7 @@ impl Server {
         expected?;
         large.done(slice.end, large.writes.len(), Step::Place);
         if large.step == Step::Place {
+            large.changed.reserve_exact(large.writes.len());
             large.placing.fits()?;
         }
         Ok(())
@@ -384,11 +425,31 @@ impl Server {
         }
         large.tries = 0;
         let mut placing = std::mem::take(&mut large.placing);
+        placing.look_again();
         let placed = self.place_some(&large.writes(slice.clone()), slice.start, &mut placing);
         large.placing = placing;
         placed?;
-        large.done(slice.end, large.writes.len(), Step::Encode);
+        let when = When::With(large.mark.clone());
+        let mut changed = std::mem::take(&mut large.changed);
+        let mut placements = large.placements(&slice).iter().peekable();
+        for (i, w) in slice.clone().zip(&large.writes(slice.clone())) {
+            let to = placements.next_if(|(write, _)| *write as usize == i).map(|(_, to)| *to);
+            self.mob.write(w.oref, to, &when, w.object);
+            changed.push(w.oref);
+            changed.extend(to);
+        }
+        large.changed = changed;
+        large.done(slice.end, large.writes.len(), Step::Stage);
         Ok(())
+    }
+
+    fn undo_slice(&mut self, large: &mut Large) {
+        let slice = large.slice(usize::MAX);
+        let elsewhere = large.placements(&slice).iter().map(|(_, to)| *to);
+        for oref in large.writes[slice.clone()].iter().map(|w| w.oref).chain(elsewhere) {
+            self.mob.retract(oref, &large.mark);
+        }
+        large.next = slice.end;
     }
 
     /// Asks for the pages of a slice that are not here.
@@ -414,60 +475,5 @@ impl Server {
     /// Pages that a slice may need at once: they must all be here together, with the pages that others need.
     fn pages_at_once(&self) -> usize {
         self.images.count_max() / 8
-    }
-
-    fn encode_slice(&mut self, large: &mut Large, out: &mut Effects) -> Sliced {
-        if large.payload.is_empty() {
-            large.payload.reserve_exact(64 + large.placing.placements().len() * 8 + large.bytes.len());
-            entry::commit_head(large.op, large.placing.placements(), &mut large.payload);
-        }
-        let end = large.bytes.len().min(large.next + SLICE_BYTES);
-        large.payload.extend_from_slice(&large.bytes[large.next..end]);
-        large.next = end;
-        if end == large.bytes.len() {
-            let stamp = self.order_large(large, out);
-            (large.step, large.next) = (Step::Apply(stamp), 0);
-        }
-        Ok(())
-    }
-
-    /// Gives it its place in the order. Nothing else is certified until it is applied.
-    fn order_large(&mut self, large: &mut Large, out: &mut Effects) -> Stamp {
-        self.evict_for(large.op.client, out);
-        self.keep_leases(large.conn, &mut large.placing);
-        let ticket = self.order.submit();
-        let stamp = self.state.begin_commit(large.op);
-        let ordered = self.order.poll();
-        debug_assert_eq!(ordered, Some(Delivery::Ordered(ticket, stamp)));
-        self.stats.ordered += 1;
-        self.stats.commits += 1;
-        self.stats.forwards += large.placing.placements().len() as u64;
-        let payload = std::mem::take(&mut large.payload);
-        out.push(Effect::Log { stamp, kind: entry::kind::COMMIT, payload });
-        let mut changed = Vec::with_capacity(large.writes.len());
-        let mut placements = large.placing.placements().iter().peekable();
-        for (i, w) in large.writes.iter().enumerate() {
-            changed.push(w.oref);
-            changed.extend(placements.next_if(|(write, _)| *write as usize == i).map(|(_, to)| *to));
-        }
-        self.flights.push_back(Flight { stamp, op: Some(large.op), changed: changed.into() });
-        stamp
-    }
-
-    fn apply_slice(&mut self, large: &mut Large, stamp: Stamp) -> Sliced {
-        let slice = large.slice(usize::MAX);
-        let placements = large.placing.placements();
-        let first = placements.partition_point(|(write, _)| (*write as usize) < slice.start);
-        let mut placements = placements[first..].iter().peekable();
-        for (i, w) in slice.clone().zip(&large.writes(slice.clone())) {
-            let to = placements.next_if(|(write, _)| *write as usize == i).map(|(_, to)| *to);
-            self.state.wrote(w.oref, to, stamp);
-            self.mob.write(w.oref, to, stamp, w.object);
-            if dropped(Rule::FetchUnsynced) {
-                self.images.changed(w.oref.page());
-            }
-        }
-        large.next = slice.end;
-        Ok(())
     }
 }

@@ -81,14 +81,24 @@ impl Placing {
         Placing { overflow_before: overflow, ..Placing::default() }
     }
 
+    /// Begins with the next slice: others may have used up room meanwhile.
+    pub(super) fn look_again(&mut self) {
+        self.rooms.clear();
+    }
+
+    /// Whether new objects are made in this page.
+    pub(super) fn fills(&self, page: PageId) -> bool {
+        self.leases.contains_key(&page)
+    }
+
+    /// The session whose leases these are is gone.
+    pub(super) fn let_leases_go(&mut self) {
+        self.leases.clear();
+    }
+
     /// By index, the writes that go elsewhere.
     pub(super) fn placements(&self) -> &[(u32, Oref)] {
         &self.placements
-    }
-
-    /// What must be restored if nothing comes of it.
-    pub(super) fn overflow_before(&self) -> Option<Overflow> {
-        self.overflow_before
     }
 
     /// Whether the new objects find room, once all of them were expected. Another transaction of the client may have
@@ -124,17 +134,20 @@ impl Server {
         self.newest(oref, forwarded).flatten()
     }
 
-    /// Free bytes of a page with the newest version of everything in it; none of one that is not at hand.
+    /// Free bytes of a page with the newest version of everything in it, and with what a large transaction will leave there;
+    /// none of one that is not at hand.
     fn room(&mut self, page: PageId) -> isize {
         let Found::Current(bytes) = self.image(page) else { return 0 };
         let parsed = bytes.as_ref().and_then(|b| Page::trusted(b, page).ok());
         let mut slots = parsed.map_or(0, |p| p.slots());
         let mut used: usize = parsed.iter().flat_map(|p| p.objects()).map(|(_, o)| o.len()).sum();
         if let Some(patch) = self.mob.patch(page) {
-            for (slot, object) in patch.newest_all() {
-                slots = slots.max(slot + 1);
-                used += object.len();
-                used -= parsed.and_then(|p| p.extent(slot)).map_or(0, |e| e.len);
+            for extent in patch.extents() {
+                slots = slots.max(extent.slot + 1);
+                let stored = parsed.and_then(|p| p.extent(extent.slot)).map_or(0, |e| e.len);
+                // Before a large transaction is ordered others are, and after it others are: all must fit.
+                used += extent.ordered.unwrap_or(stored).max(extent.pending.unwrap_or(0));
+                used -= stored;
             }
         }
         let total = PAGE_HEADER_BYTES + used + slots as usize * SLOT_BYTES;
@@ -270,9 +283,10 @@ impl Server {
         })
     }
 
-    /// Whether a session may still make objects in the page.
+    /// Whether a session, or a large transaction, may still make objects in the page.
     fn is_leased(&self, page: PageId) -> bool {
         self.sessions.values().any(|s| s.leases.contains_key(&page))
+            || self.large.as_ref().is_some_and(|l| l.fills(page))
     }
 
     fn overflow_place(&mut self, bytes: usize, rooms: &mut Rooms) -> Result<Oref, Outcome> {

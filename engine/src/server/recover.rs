@@ -4,6 +4,8 @@
 //! writes. Entries in between are laid into the buffer without being judged again; later ones are applied in full.
 //! Stored pages may be ahead of the checkpoint; the buffer then holds the same or newer versions and covers them.
 
+use std::collections::VecDeque;
+
 use tercel_wire::cursor::DecodeError;
 use tercel_wire::id::{Epoch, SpaceId, Stamp};
 use thiserror::Error;
@@ -11,7 +13,7 @@ use thiserror::Error;
 use super::{Checkpoint, Effects, HostStats, LogRoom, Server, ServerConfig, ServerStats};
 use crate::mutant;
 use crate::order::Solo;
-use crate::store::entry::Entry;
+use crate::store::entry::{Entry, kind};
 use crate::store::image::Images;
 use crate::store::mob::Mob;
 use crate::store::staged::Staged;
@@ -49,9 +51,11 @@ pub struct Recovery {
     state: State,
     mob: Mob,
     gathered: Staged,
+    /// First pieces and ends of the transactions that were staged.
+    staged: VecDeque<(Stamp, Stamp)>,
     replayed: Option<Stamp>,
     replay_from: Stamp,
-    recent: std::collections::VecDeque<(Stamp, std::sync::Arc<[tercel_wire::id::Oref]>)>,
+    recent: VecDeque<(Stamp, std::sync::Arc<[tercel_wire::id::Oref]>)>,
     recent_orefs: usize,
     recent_from: Stamp,
     stored_end: u32,
@@ -83,6 +87,7 @@ impl Recovery {
             state,
             mob: Mob::default(),
             gathered: Staged::default(),
+            staged: VecDeque::new(),
             replayed: None,
             replay_from,
             recent: Default::default(),
@@ -106,8 +111,13 @@ impl Recovery {
             return Err(RecoveryError::Gap { from: before, to: stamp });
         }
         self.replayed = Some(stamp);
-        let entry = self.gathered.entry(stamp, kind, payload);
-        let entry = entry.map_err(|error| RecoveryError::Entry { stamp, error })?;
+        if kind == kind::COMMIT_STAGED {
+            self.staged.extend(self.gathered.first().map(|first| (first, stamp)));
+        }
+        let entry = self
+            .gathered
+            .entry(stamp, kind, payload)
+            .map_err(|error| RecoveryError::Entry { stamp, error })?;
         if stamp > self.state.stamp {
             self.state.apply(&entry);
         }
@@ -164,6 +174,7 @@ impl Recovery {
             parked_bytes: 0,
             parked_last: 0,
             stalled: Default::default(),
+            staged: self.staged,
             large: None,
             behind: Default::default(),
             behind_due: false,

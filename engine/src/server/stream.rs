@@ -14,10 +14,7 @@ impl Server {
     pub(super) fn deliver(&mut self, out: &mut Effects) {
         while let Some(delivery) = self.order.poll() {
             match delivery {
-                Delivery::Safe(stamp, Level::Disk) => {
-                    let upto = self.large_holds(stamp).unwrap_or(stamp);
-                    self.show(upto, out);
-                }
+                Delivery::Safe(stamp, Level::Disk) => self.show(stamp, out),
                 Delivery::Safe(..) | Delivery::Ordered(..) | Delivery::Lost(_) => {}
             }
         }

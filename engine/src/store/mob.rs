@@ -2,7 +2,8 @@
 //! pages in the background, many of a page at once (Ghemawat 1995).
 //!
 //! Versions carry stamps, because what is ordered is not yet visible: readers see the newest up to the visible stamp,
-//! placing sees the newest of all.
+//! placing sees the newest of all. Those of a large transaction are here before it has a stamp ([`super::when`]), the newest of
+//! their slots.
 //!
 //! It can be frozen at a stamp for somebody who reads the pages as they were then. Nothing is copied: a version that
 //! would be dropped and that the frozen stamp shows is set aside instead, until its page has been read. With the pages
@@ -16,6 +17,7 @@ use tercel_wire::page::{Page, PageBuilder};
 use tercel_wire::record::{Class as _, Ref};
 
 use super::entry::{Entry, Logged};
+use super::when::{Mark, When};
 use crate::mutant::{Rule, dropped};
 use crate::object::Root;
 use crate::table::Map;
@@ -41,18 +43,28 @@ struct Frozen {
 }
 
 /// The modified objects of a page.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Patch {
     /// By slot; of each the versions, oldest first.
     slots: Vec<(u16, Vec<Version>)>,
-    /// The oldest entry of the log that is still needed for this page.
-    first: Stamp,
+    /// When the oldest of the versions was written.
+    first: When,
 }
 
 #[derive(Debug)]
 struct Version {
-    stamp: Stamp,
+    when: When,
     object: Box<[u8]>,
+}
+
+/// What a slot of a page takes in the buffer.
+pub struct Extent {
+    /// Which.
+    pub slot: u16,
+    /// Bytes of its newest version that has a place in the order.
+    pub ordered: Option<usize>,
+    /// Bytes of a newer one that has none yet.
+    pub pending: Option<usize>,
 }
 
 /// What a version costs beside its bytes: its place in two vectors and the allocator's share.
@@ -69,7 +81,15 @@ impl Patch {
         self.slots.iter().flat_map(|(_, versions)| versions).map(Version::bytes).sum()
     }
 
+    fn new(first: &When) -> Patch {
+        Patch { slots: Vec::new(), first: first.clone() }
+    }
+
     fn put(&mut self, slot: u16, version: Version) {
+        // Stamps only go up, so what has none yet will have a higher one.
+        if version.when.stamp() < self.first.stamp() {
+            self.first = version.when.clone();
+        }
         match self.slots.binary_search_by_key(&slot, |(s, _)| *s) {
             Ok(i) => self.slots[i].1.push(version),
             Err(i) => self.slots.insert(i, (slot, vec![version])),
@@ -82,13 +102,28 @@ impl Patch {
         self.slots[i].1.last().map(|v| &*v.object)
     }
 
-    /// All slots with their newest versions.
-    pub fn newest_all(&self) -> impl Iterator<Item = (u16, &[u8])> {
-        self.slots.iter().filter_map(|(s, v)| v.last().map(|v| (*s, &*v.object)))
+    /// What all its slots take.
+    pub fn extents(&self) -> impl Iterator<Item = Extent> {
+        self.slots.iter().map(|(slot, versions)| {
+            let pending = versions.last().filter(|v| !v.when.is_ordered());
+            let ordered = versions.len().checked_sub(1 + pending.is_some() as usize).map(|i| &versions[i]);
+            let bytes = |v: &Version| v.object.len();
+            Extent { slot: *slot, ordered: ordered.map(bytes), pending: pending.map(bytes) }
+        })
     }
 
     fn visible(&self, upto: Stamp) -> impl Iterator<Item = (u16, &Version)> {
-        self.slots.iter().filter_map(move |(s, v)| v.iter().rev().find(|v| v.stamp <= upto).map(|v| (*s, v)))
+        let early = dropped(Rule::PendingShown);
+        let is_shown = move |v: &&Version| v.when.stamp() <= upto || early && !v.when.is_ordered();
+        self.slots.iter().filter_map(move |(s, v)| v.iter().rev().find(is_shown).map(|v| (*s, v)))
+    }
+
+    /// Finds out anew which version is the oldest; whether there is any.
+    fn look(&mut self) -> bool {
+        let all = self.slots.iter().flat_map(|(_, versions)| versions).map(|v| &v.when);
+        let Some(first) = all.min_by_key(|w| w.stamp()).cloned() else { return false };
+        self.first = first;
+        true
     }
 }
 
@@ -170,7 +205,7 @@ impl Mob {
     pub fn apply(&mut self, stamp: Stamp, entry: &Entry<'_>) -> Vec<Oref> {
         match entry {
             Entry::Genesis => {
-                self.put(class::ROOT_HEAD, stamp, root_head());
+                self.put(class::ROOT_HEAD, &When::At(stamp), root_head());
                 vec![class::ROOT_HEAD]
             }
             Entry::Commit(c) => self.apply_commit(stamp, c),
@@ -183,7 +218,7 @@ impl Mob {
         let mut placements = c.placements.iter().peekable();
         for (i, w) in c.effects.writes.iter().enumerate() {
             let to = placements.next_if(|(write, _)| *write as usize == i).map(|(_, to)| *to);
-            self.write(w.oref, to, stamp, w.object);
+            self.write(w.oref, to, &When::At(stamp), w.object);
             changed.push(w.oref);
             changed.extend(to);
         }
@@ -191,20 +226,33 @@ impl Mob {
     }
 
     /// Takes in one write, and where it goes if that is another place.
-    pub fn write(&mut self, oref: Oref, to: Option<Oref>, stamp: Stamp, object: &[u8]) {
-        let Some(to) = to else { return self.put(oref, stamp, object.into()) };
+    pub fn write(&mut self, oref: Oref, to: Option<Oref>, when: &When, object: &[u8]) {
+        let Some(to) = to else { return self.put(oref, when, object.into()) };
         if !dropped(Rule::ForwardLost) {
-            self.put(oref, stamp, forward(to));
+            self.put(oref, when, forward(to));
         }
-        self.put(to, stamp, object.into());
+        self.put(to, when, object.into());
     }
 
-    fn put(&mut self, oref: Oref, stamp: Stamp, object: Box<[u8]>) {
-        let version = Version { stamp, object };
+    fn put(&mut self, oref: Oref, when: &When, object: Box<[u8]>) {
+        let version = Version { when: when.clone(), object };
         self.bytes += version.bytes();
-        let patch =
-            self.pages.entry(oref.page()).or_insert_with(|| Patch { first: stamp, ..Patch::default() });
-        patch.put(oref.slot(), version);
+        self.pages.entry(oref.page()).or_insert_with(|| Patch::new(when)).put(oref.slot(), version);
+    }
+
+    /// Takes back what a transaction that will have no stamp wrote there.
+    pub fn retract(&mut self, oref: Oref, mark: &Mark) {
+        let Some(patch) = self.pages.get_mut(&oref.page()) else { return };
+        let Ok(i) = patch.slots.binary_search_by_key(&oref.slot(), |(s, _)| *s) else { return };
+        let versions = &mut patch.slots[i].1;
+        let Some(version) = versions.pop_if(|v| v.when.is_with(mark)) else { return };
+        self.bytes -= version.bytes();
+        if versions.is_empty() {
+            patch.slots.remove(i);
+        }
+        if !patch.look() {
+            self.pages.remove(&oref.page());
+        }
     }
 
     /// Writes a page as readers at `upto` see it: its stored form, if there is one, with the visible versions over it.
@@ -224,7 +272,7 @@ impl Mob {
     /// Pages whose oldest modification is visible, the oldest first, at most `max`.
     pub fn installable(&self, visible: Stamp, max: usize) -> Vec<PageId> {
         let mut all: Vec<(Stamp, PageId)> =
-            self.pages.iter().filter(|(_, p)| p.first <= visible).map(|(id, p)| (p.first, *id)).collect();
+            self.pages.iter().map(|(id, p)| (p.first.stamp(), *id)).filter(|(s, _)| *s <= visible).collect();
         if all.len() > max {
             all.select_nth_unstable(max);
             all.truncate(max);
@@ -238,15 +286,12 @@ impl Mob {
     pub fn installed(&mut self, page: PageId, upto: Stamp) {
         let Some(patch) = self.pages.get_mut(&page) else { return };
         for (slot, versions) in &mut patch.slots {
-            let n = versions.partition_point(|v| v.stamp <= upto);
+            let n = versions.partition_point(|v| v.when.stamp() <= upto);
             self.bytes -= drop_oldest(versions, n, page, *slot, &mut self.frozen);
         }
         patch.slots.retain(|(_, versions)| !versions.is_empty());
-        match patch.slots.iter().flat_map(|(_, v)| v.iter().map(|v| v.stamp)).min() {
-            Some(first) => patch.first = first,
-            None => {
-                self.pages.remove(&page);
-            }
+        if !patch.look() {
+            self.pages.remove(&page);
         }
     }
 
@@ -255,21 +300,23 @@ impl Mob {
         let Some(patch) = self.pages.get_mut(&page) else { return };
         let Ok(i) = patch.slots.binary_search_by_key(&slot, |(s, _)| *s) else { return };
         let versions = &mut patch.slots[i].1;
-        let Some(last) = versions.iter().rposition(|v| v.stamp <= visible) else { return };
+        let Some(last) = versions.iter().rposition(|v| v.when.stamp() <= visible) else { return };
         self.bytes -= drop_oldest(versions, last, page, slot, &mut self.frozen);
     }
 
-    /// The oldest entry of the log that is needed, once `installing` are stored as of `upto`.
+    /// The oldest entry of the log that is needed for what is ordered, once `installing` are stored as of `upto`.
     pub fn oldest(&self, installing: &[PageId], upto: Stamp) -> Option<Stamp> {
         self.pages
             .iter()
             .filter_map(|(id, p)| match installing.binary_search(id) {
-                Err(_) => Some(p.first),
+                Err(_) => Some(p.first.stamp()),
                 Ok(_) => {
-                    p.slots.iter().flat_map(|(_, v)| v.iter().map(|v| v.stamp)).filter(|s| *s > upto).min()
+                    let all = p.slots.iter().flat_map(|(_, v)| v).map(|v| v.when.stamp());
+                    all.filter(|s| *s > upto).min()
                 }
             })
             .min()
+            .filter(|stamp| *stamp < When::NEVER)
     }
 }
 
@@ -286,15 +333,15 @@ fn lay<'a>(
     let mut patch = over.peekable();
     for (slot, object) in base.iter().flat_map(|b| b.objects()) {
         while let Some((s, v)) = patch.next_if(|(s, _)| *s < slot) {
-            stamp = stamp.max(v.stamp);
+            stamp = stamp.max(v.when.stamp());
             builder.push(s, &v.object).then_some(())?;
         }
         let over = patch.next_if(|(s, _)| *s == slot);
-        stamp = stamp.max(over.as_ref().map_or(Stamp::ZERO, |(_, v)| v.stamp));
+        stamp = stamp.max(over.as_ref().map_or(Stamp::ZERO, |(_, v)| v.when.stamp()));
         builder.push(slot, over.as_ref().map_or(object, |(_, v)| &v.object)).then_some(())?;
     }
     for (s, v) in patch {
-        stamp = stamp.max(v.stamp);
+        stamp = stamp.max(v.when.stamp());
         builder.push(s, &v.object).then_some(())?;
     }
     if let Some(b) = base {
@@ -315,13 +362,13 @@ fn drop_oldest(
 ) -> usize {
     let mut frozen =
         frozen.as_mut().filter(|f| page.get() >= f.from && !dropped(Rule::BackupForgetsReplaced));
-    let shown = frozen.as_ref().and_then(|f| versions.iter().rposition(|v| v.stamp <= f.upto));
+    let shown = frozen.as_ref().and_then(|f| versions.iter().rposition(|v| v.when.stamp() <= f.upto));
     let mut freed = 0;
     for (i, version) in versions.drain(..n).enumerate() {
         freed += version.bytes();
         if let Some(frozen) = frozen.as_mut().filter(|_| shown == Some(i)) {
             frozen.bytes += version.bytes();
-            frozen.aside.entry(page).or_default().put(slot, version);
+            frozen.aside.entry(page).or_insert_with(|| Patch::new(&version.when)).put(slot, version);
         }
     }
     freed

@@ -7,3 +7,4 @@ pub mod image;
 pub mod mob;
 pub mod staged;
 pub mod state;
+pub mod when;

@@ -5,6 +5,7 @@
 //! SIGMOD 1995, with one space and one order instead of loosely synchronized clocks).
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use tercel_wire::class;
 use tercel_wire::cursor::{DecodeError, Put, Reader};
@@ -40,6 +41,18 @@ struct LastWrites {
     stamps: Map<Oref, Stamp>,
     order: VecDeque<(Oref, Stamp)>,
     floor: Stamp,
+    fresh: Option<Fresh>,
+}
+
+/// What a large transaction wrote, as far as the index does not have it yet.
+#[derive(Debug, Clone)]
+struct Fresh {
+    stamp: Stamp,
+    /// All that it wrote and that is not forgotten again.
+    orefs: Set<Oref>,
+    /// The same in the order in which the index takes it in, and how far that is.
+    list: Arc<[Oref]>,
+    next: usize,
 }
 
 /// The last answer of each slot of a client. Every answer that is kept is a commit: what did not commit leaves no trace
@@ -59,19 +72,59 @@ struct Evicted {
 }
 
 impl LastWrites {
+    /// When an object was written last, as far as that is known.
+    fn newest(&self, oref: Oref) -> Option<Stamp> {
+        let known = self.stamps.get(&oref).copied();
+        match &self.fresh {
+            Some(fresh) if fresh.orefs.contains(&oref) && !dropped(Rule::FreshNotCertified) => {
+                known.max(Some(fresh.stamp))
+            }
+            _ => known,
+        }
+    }
+
     fn insert(&mut self, oref: Oref, stamp: Stamp) {
         self.stamps.insert(oref, stamp);
         self.order.push_back((oref, stamp));
-        // The queue also holds writes that a later one of the same object has overtaken; both are bounded by it.
-        while self.order.len() > mutant::bound(limits::LAST_WRITES_MAX, 48) {
+    }
+
+    /// Forgets the oldest writes after an entry that has added `count`.
+    ///
+    /// A small entry does so for a few that a large one before it has left, and a large one leaves its own to others: none
+    /// of them takes long. Which are forgotten follows from the entries alone.
+    fn forget(&mut self, count: usize) {
+        let surplus = self.order.len().saturating_sub(mutant::bound(limits::LAST_WRITES_MAX, 48));
+        let few = mutant::bound(FORGOTTEN_AT_ONCE, 8);
+        let forgotten = if count > few { surplus.saturating_sub(count) } else { surplus.min(few) };
+        for _ in 0..forgotten {
             let Some((oref, stamp)) = self.order.pop_front() else { return };
-            if self.stamps.get(&oref) == Some(&stamp) {
+            // The queue also holds writes that a later one of the same object has overtaken; both are bounded by it.
+            if self.newest(oref) == Some(stamp) {
                 self.stamps.remove(&oref);
+                self.fresh.as_mut().map(|fresh| fresh.orefs.remove(&oref));
                 self.floor = self.floor.max(stamp);
             }
         }
     }
+
+    /// Takes in some more of what is fresh.
+    fn take_in(&mut self, count: usize) {
+        let Some(fresh) = &mut self.fresh else { return };
+        let end = fresh.list.len().min(fresh.next.saturating_add(count));
+        for oref in fresh.list[fresh.next..end].iter().filter(|oref| fresh.orefs.contains(*oref)) {
+            let stamp = self.stamps.entry(*oref).or_insert(fresh.stamp);
+            *stamp = fresh.stamp.max(*stamp);
+        }
+        fresh.next = end;
+        if end == fresh.list.len() {
+            self.fresh = None;
+        }
+    }
 }
+
+/// Writes that a small entry makes the index forget at most: a hundred microseconds. About as many as a piece of a staged
+/// transaction has, so that its own pieces mostly make room for a transaction.
+const FORGOTTEN_AT_ONCE: usize = 1_024;
 
 /// What the table of operations says of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,8 +162,8 @@ impl State {
         let written = effects.writes.iter().filter(|w| !w.new).map(|w| w.oref);
         let all = if dropped(Rule::WritesCertifiedOnly) { &[][..] } else { &effects.reads[..] };
         for oref in all.iter().copied().chain(written) {
-            match self.last.stamps.get(&oref) {
-                Some(stamp) if *stamp > base => return Err(Outcome::Conflict(oref)),
+            match self.last.newest(oref) {
+                Some(stamp) if stamp > base => return Err(Outcome::Conflict(oref)),
                 None if base < self.last.floor && !dropped(Rule::NoFloor) => return Err(Outcome::TooOld),
                 _ => {}
             }
@@ -122,8 +175,12 @@ impl State {
     pub fn apply(&mut self, entry: &Entry<'_>) -> Stamp {
         if let Entry::Commit(c) = entry {
             let stamp = self.begin_commit(c.op);
-            c.effects.writes.iter().for_each(|w| self.wrote(w.oref, None, stamp));
+            for w in &c.effects.writes {
+                self.use_page(w.oref.page());
+                self.last.insert(w.oref, stamp);
+            }
             c.placements.iter().for_each(|(_, to)| self.use_page(to.page()));
+            self.last.forget(c.effects.writes.len());
             return stamp;
         }
         self.stamp = self.stamp.next();
@@ -151,23 +208,51 @@ impl State {
                 }
             }
         }
+        self.last.forget(1);
         stamp
     }
 
-    /// Applies a transaction but for its writes, which follow, all of them, before anything is certified.
-    pub fn begin_commit(&mut self, op: OpId) -> Stamp {
+    /// Applies a large transaction at once, whatever it writes: `list` and `set` are its writes, `page_max` the highest
+    /// page that it uses. The index takes them in later, a few at a time; what is certified meanwhile is certified against
+    /// the set. Only when [`State::is_fresh`] says no.
+    pub fn apply_large(
+        &mut self,
+        op: OpId,
+        list: Arc<[Oref]>,
+        set: Set<Oref>,
+        page_max: Option<PageId>,
+    ) -> Stamp {
+        debug_assert!(!self.is_fresh(), "one at a time");
+        let stamp = self.begin_commit(op);
+        page_max.into_iter().for_each(|page| self.use_page(page));
+        self.last.order.extend(list.iter().map(|oref| (*oref, stamp)));
+        let count = list.len();
+        self.last.fresh = Some(Fresh { stamp, orefs: set, list, next: 0 });
+        self.last.forget(count);
+        stamp
+    }
+
+    /// Makes room for what a large transaction will add, so that [`State::apply_large`] need not.
+    pub fn expect(&mut self, count: usize) {
+        self.last.order.reserve(count);
+    }
+
+    /// Whether the index has not yet taken in all of a large transaction.
+    pub fn is_fresh(&self) -> bool {
+        self.last.fresh.is_some()
+    }
+
+    /// Lets the index take in so many writes of it.
+    pub fn take_in(&mut self, count: usize) {
+        self.last.take_in(count);
+    }
+
+    fn begin_commit(&mut self, op: OpId) -> Stamp {
         self.stamp = self.stamp.next();
         let answers = self.clients.entry(op.client).or_default();
         answers.slots.insert(op.slot, (op.seq, self.stamp));
         answers.used = self.stamp;
         self.stamp
-    }
-
-    /// Applies a write of the transaction that began with `stamp`, and the place it went to if that is another.
-    pub fn wrote(&mut self, oref: Oref, to: Option<Oref>, stamp: Stamp) {
-        self.use_page(oref.page());
-        self.last.insert(oref, stamp);
-        to.into_iter().for_each(|to| self.use_page(to.page()));
     }
 
     fn use_page(&mut self, page: PageId) {
@@ -389,6 +474,64 @@ mod tests {
         assert_eq!(s.floor(), Stamp(10));
         assert_eq!(s.certify(&reads(9, &[3_000_000])), Err(Outcome::TooOld));
         assert_eq!(s.certify(&reads(10, &[3_000_000])), Ok(()));
+    }
+
+    /// A large commit as the server applies it, or as a replay does.
+    fn large(state: &mut State, at_once: bool, seq: u32, writes: &[u32]) -> Stamp {
+        if !at_once {
+            return commit(state, seq, 0, writes);
+        }
+        let list: Arc<[Oref]> = writes.iter().map(|n| oref(*n)).collect();
+        let set = list.iter().copied().collect();
+        let page_max = list.iter().map(|o| o.page()).max();
+        state.apply_large(OpId { client: ClientId(1), slot: 0, seq, epoch: Epoch(1) }, list, set, page_max)
+    }
+
+    #[test]
+    fn what_a_large_commit_wrote_is_a_conflict_before_the_index_has_taken_it_in() {
+        let mut s = State::new();
+        commit(&mut s, 1, 0, &[1, 2]);
+        let at = large(&mut s, true, 2, &[2, 3, 4]);
+        let later = commit(&mut s, 3, 0, &[3]);
+        for taken_in in 0..4 {
+            assert_eq!(s.is_fresh(), taken_in < 3);
+            for n in [2, 4] {
+                assert_eq!(s.certify(&reads(at.0, &[n])), Ok(()), "{n}, {taken_in}");
+                assert_eq!(
+                    s.certify(&reads(at.0 - 1, &[n])),
+                    Err(Outcome::Conflict(oref(n))),
+                    "{n}, {taken_in}"
+                );
+            }
+            assert_eq!(s.certify(&reads(later.0 - 1, &[3])), Err(Outcome::Conflict(oref(3))), "{taken_in}");
+            assert_eq!(s.certify(&reads(later.0, &[3])), Ok(()));
+            s.take_in(1);
+        }
+    }
+
+    #[test]
+    fn the_index_of_a_server_at_work_is_that_of_a_replay() {
+        let many = |from: u32, n: u32| (from..from + n).collect::<Vec<u32>>();
+        let max = limits::LAST_WRITES_MAX as u32;
+        let script = [many(0, max - 10), many(5, 20), many(100, 9_000), many(90, 30), many(2 * max, 50_000)];
+        let (mut live, mut replayed) = (State::new(), State::new());
+        for (seq, writes) in (1..).zip(&script) {
+            live.take_in(usize::MAX);
+            large(&mut live, writes.len() > 8_000, seq, writes);
+            live.take_in(1_000);
+            large(&mut replayed, false, seq, writes);
+            assert_eq!(live.encode(), replayed.encode(), "{seq}");
+        }
+        // What was too much goes with the entries that follow.
+        assert!(live.last.order.len() > limits::LAST_WRITES_MAX);
+        for seq in 10..80 {
+            commit(&mut live, seq, 0, &[seq]);
+            commit(&mut replayed, seq, 0, &[seq]);
+            live.take_in(3_000);
+        }
+        assert_eq!(live.last.order.len(), limits::LAST_WRITES_MAX);
+        live.take_in(usize::MAX);
+        assert_eq!((live.encode(), &live.last.stamps), (replayed.encode(), &replayed.last.stamps));
     }
 
     #[test]
