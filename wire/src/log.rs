@@ -154,62 +154,6 @@ pub struct RecordBegun {
     start: usize,
 }
 
-/// A record that is put together piece by piece, copied and summed up once: for one so large that doing it at once would
-/// take too long. The bytes are those of [`encode_record`]. Nothing before it in the buffer may be removed meanwhile.
-#[derive(Debug)]
-#[must_use = "a record that is begun must be finished"]
-pub struct RecordPieces {
-    start: usize,
-    bytes: usize,
-    crc: u32,
-}
-
-impl RecordPieces {
-    /// Begins a record with `bytes` of payload behind the one that `chain` is of.
-    ///
-    /// # Errors
-    /// If it would be too long; `out` is then as it was.
-    pub fn begin(
-        out: &mut Vec<u8>,
-        chain: Chain,
-        kind: Kind,
-        stamp: Stamp,
-        bytes: usize,
-    ) -> Result<RecordPieces, RecordTooLong> {
-        if bytes > RECORD_BYTES_MAX {
-            return Err(RecordTooLong { bytes });
-        }
-        let start = out.len();
-        out.reserve_exact(record_bytes(bytes) + RECORD_HEADER_BYTES);
-        out.resize(start + RECORD_HEADER_BYTES, 0);
-        let header = &mut out[start..];
-        put32(header, RECORD_LEN_AT, bytes as u32);
-        put64(header, RECORD_STAMP_AT, stamp.0);
-        header[RECORD_KIND_AT] = kind.0;
-        let crc = crc_from(chain.0, &header[RECORD_LEN_AT..]);
-        Ok(RecordPieces { start, bytes, crc })
-    }
-
-    /// Appends a piece of the payload.
-    pub fn push(&mut self, out: &mut Vec<u8>, piece: &[u8]) {
-        out.extend_from_slice(piece);
-        self.crc = crc_from(self.crc, piece);
-    }
-
-    /// Ends the record and moves `chain` on.
-    ///
-    /// # Panics
-    /// If there were more or fewer bytes than [`RecordPieces::begin`] was told.
-    pub fn finish(self, out: &mut Vec<u8>, chain: &mut Chain) {
-        let end = out.len();
-        assert_eq!(end - self.start - RECORD_HEADER_BYTES, self.bytes, "the payload is as long as was said");
-        out.resize(self.start + record_bytes(self.bytes), 0);
-        let crc = crc_from(self.crc, &out[end..]);
-        put32(&mut out[self.start..], RECORD_CRC_AT, crc);
-        *chain = Chain(crc);
-    }
-}
-
 /// Appends a mark: everything before `position` has been synced. It must fit into the segment whole.
 pub fn encode_mark(out: &mut Vec<u8>, log: LogId, position: Position, chain: Chain, stamp: Stamp) {
     let start = out.len();

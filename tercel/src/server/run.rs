@@ -121,8 +121,7 @@ impl Loop {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
             };
-            let is_busy = !self.turns.is_empty() || self.records.wants();
-            let deadline = if is_busy { Some(self.begun) } else { deadline };
+            let deadline = if !self.turns.is_empty() { Some(self.begun) } else { deadline };
             let events = self.queue.get_next_events(&mut batch, BATCH_MAX, deadline)?;
             let ordered = self.machine.stats().ordered;
             let now = self.now();
@@ -350,9 +349,6 @@ impl Loop {
     /// Does what was decided. `all_wait` says that whoever was heard waits for the log.
     fn perform(&mut self, all_wait: bool) {
         self.perform_all();
-        if let Err(why) = self.records.go_on() {
-            self.failed = Some(why);
-        }
         if self.hand_over(all_wait) {
             self.perform_all();
             self.hand_over(false);
@@ -374,7 +370,7 @@ impl Loop {
         match effect {
             Effect::Send(conn, bytes) => self.send(conn, bytes),
             Effect::Close(conn) => self.close(conn),
-            Effect::Log { stamp, kind, payload } => self.record(stamp, kind, payload),
+            Effect::Log { stamp, kind, payload } => self.record(stamp, kind, &payload),
             Effect::Read(page) => self.store.read(page),
             Effect::Install { pages, checkpoint } => self.store.install(pages, checkpoint),
             Effect::Pin(pin) => self.store.pin(pin),
@@ -404,11 +400,7 @@ impl Loop {
         }
     }
 
-    fn record(&mut self, stamp: Stamp, kind: u8, payload: Vec<u8>) {
-        if Records::is_large(&payload) {
-            // Who was ordered before need not wait for it.
-            self.hand_over(false);
-        }
+    fn record(&mut self, stamp: Stamp, kind: u8, payload: &[u8]) {
         if let Err(why) = self.records.add(stamp, kind, payload) {
             self.failed = Some(why);
         }

@@ -345,8 +345,9 @@ const SMOOTHED_OVER: u32 = 8;
 /// the switches of threads cost.
 const HERE_MAX: Duration = Duration::from_micros(500);
 
-/// More is left to the thread, for its time depends on its size.
-const HERE_BYTES_MAX: usize = 64 << 10;
+/// More is left to the thread, for its time depends on its size: nobody waits for the loop to write a piece of a large
+/// transaction.
+const HERE_BYTES_MAX: usize = 32 << 10;
 
 /// Buffers kept for reuse: two batches of a busy server's loop, and some that differ in size.
 const SPENT_MAX: usize = 16;
