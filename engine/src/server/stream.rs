@@ -1,7 +1,7 @@
 //! Making commits visible, and telling who must know.
 
 use tercel_wire::frame::{BODY_BYTES_MAX, Kind};
-use tercel_wire::id::{PageId, Stamp};
+use tercel_wire::id::{Oref, PageId, Stamp};
 use tercel_wire::message::{Change, Outcome, Stream, Unsubscribe};
 
 use super::{Conn, Effects, Flight, Server};
@@ -43,37 +43,33 @@ impl Server {
 
     fn show_one(&mut self, flight: &Flight, told: &mut Vec<Conn>, out: &mut Effects) {
         let owner = flight.op.and_then(|op| self.clients.get(&op.client)).copied();
-        let mut hear: Vec<Conn> = Vec::new();
+        // Who hears of which of them: the directory has of every page the sessions that are subscribed to it.
+        let mut hear: Vec<(Conn, &[Oref])> = owner.map(|conn| (conn, &[][..])).into_iter().collect();
         // Objects of a page mostly stand together.
         for of_page in flight.changed.chunk_by(|a, b| a.page() == b.page()) {
             let page = of_page[0].page();
             self.images.changed(page);
-            hear.extend(self.directory.get(&page).into_iter().flatten());
+            hear.extend(self.directory.get(&page).into_iter().flatten().map(|conn| (*conn, of_page)));
         }
+        // By session, and of each the pages as they stand in the commit.
+        hear.sort_by_key(|(conn, _)| *conn);
         self.settling.push_back((flight.changed.clone(), 0));
         if flight.changed.len() <= SETTLE_AT_ONCE && self.settling.len() == 1 {
             self.settle();
         }
-        hear.extend(owner);
-        hear.sort_unstable();
-        hear.dedup();
         if let Some(conn) = owner
             && dropped(Rule::OwnNotInStream)
         {
-            hear.retain(|c| *c != conn);
+            hear.retain(|(c, _)| *c != conn);
             flight
                 .op
                 .into_iter()
                 .for_each(|op| self.verdict(conn, 0, op, Outcome::Committed(flight.stamp), out));
         }
-        for conn in hear {
+        for of_session in hear.chunk_by(|a, b| a.0 == b.0) {
+            let conn = of_session[0].0;
             let Some(session) = self.sessions.get_mut(&conn) else { continue };
-            let mut orefs = Vec::new();
-            for of_page in flight.changed.chunk_by(|a, b| a.page() == b.page()) {
-                if session.subscribed.contains_key(&of_page[0].page()) {
-                    orefs.extend_from_slice(of_page);
-                }
-            }
+            let orefs: Vec<Oref> = of_session.iter().flat_map(|(_, orefs)| *orefs).copied().collect();
             self.stats.invalidations += if owner == Some(conn) { 0 } else { orefs.len() as u64 };
             let own = flight.op.filter(|_| owner == Some(conn));
             session.changes.push(Change { stamp: flight.stamp, own, orefs });
