@@ -83,6 +83,13 @@ fn tell(report: &Report, term: &Term) {
     if report.torn {
         say!("the log ends in an unfinished write that nobody had been told of; the next server cuts it");
     }
+    if report.unfilled > 0 {
+        say!(
+            "{} references name places in which nothing was made, since somebody was interrupted before, or could not be \
+             saved: reading one is answered \"not found\"",
+            thousands(report.unfilled)
+        );
+    }
     let verdict = if report.is_sound() {
         term.green("sound")
     } else {
@@ -101,7 +108,7 @@ fn tell(report: &Report, term: &Term) {
 fn as_json(report: &Report) -> Value {
     json!({
         "sound": report.is_sound(), "pages": report.pages, "objects": report.objects,
-        "references": report.references, "log_records": report.log_records, "torn": report.torn,
+        "references": report.references, "unfilled": report.unfilled, "log_records": report.log_records, "torn": report.torn,
         "stamp": report.stamp.0, "wrong": report.wrong,
         "findings": report.findings.iter().map(finding_as_json).collect::<Vec<_>>(),
     })

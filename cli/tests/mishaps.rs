@@ -308,3 +308,37 @@ fn a_directory_in_use_says_how_to_go_on() {
     let said = err(&tercel(&["query", "depends", "lib", "--data", &space]));
     assert!(said.contains("leave --data out"), "{said}");
 }
+
+#[test]
+fn an_import_that_is_killed_leaves_a_space_that_is_sound_and_can_be_backed_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let (space, copy, restored) = (at("space"), at("copy"), at("restored"));
+    let server = Serving::start(&space);
+    let objects = || {
+        let status = out(&tercel(&["stat", "--json", "--server", &server.1]));
+        serde_json::from_str::<serde_json::Value>(&status).unwrap()["commits"].as_u64().unwrap()
+    };
+    let before = objects();
+    let mut import = command(dir.path(), &["import", "debian", "--sample", "--server", &server.1])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    until(|| (objects() > before + 3).then_some(()));
+    import.kill().unwrap();
+    assert!(!import.wait().unwrap().success(), "it was killed halfway");
+    out(&tercel(&["backup", &copy, "--server", &server.1]));
+    drop(server);
+    let checked: serde_json::Value =
+        serde_json::from_str(&out(&tercel(&["check", "--data", &space, "--json"]))).unwrap();
+    assert_eq!(checked["sound"], true);
+    assert!(checked["unfilled"].as_u64() > Some(0), "{checked}");
+    out(&tercel(&["restore", &copy, "--data", &restored]));
+    for space in [&space, &restored] {
+        assert!(err(&tercel(&["query", "depends", "bash", "--data", space])).contains("import"));
+        out(&tercel(&["import", "debian", "--sample", "--data", space]));
+        assert!(out(&tercel(&["query", "depends", "bash", "--data", space])).contains("libc6"));
+        out(&tercel(&["check", "--data", space]));
+    }
+}

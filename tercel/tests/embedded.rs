@@ -90,3 +90,36 @@ fn a_server_with_which_nothing_could_be_done_does_not_start() {
     }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was made");
 }
+
+#[test]
+fn a_place_that_was_never_filled_is_no_damage_and_what_was_never_promised_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let (space, copy, restored) =
+        (dir.path().join("space"), dir.path().join("copy"), dir.path().join("restored"));
+    let client = tercel::embedded(&space).unwrap();
+    let hermit =
+        || Person { age: 40, name: "Ann".into(), friends: List::default(), boss: Ref::NULL, note: None };
+    client
+        .run(|tx| {
+            let boss = tx.reserve(&hermit())?;
+            let ann = tx.create(&Person { boss, ..hermit() })?;
+            tx.set_root("ann", ann)?;
+            tx.set_root("boss", boss)
+        })
+        .unwrap();
+    assert!(matches!(only::<Person>(&client, "boss"), Err(Error::NotFound(_))));
+    client.close().unwrap();
+    tercel::backup::backup(&tercel::backup::Source::Directory(space.clone()), &copy, |_| ()).unwrap();
+    let report = tercel::check::check(&space, |_, _| ()).unwrap();
+    assert_eq!((report.findings.as_slice(), report.unfilled), (&[][..], 2));
+    tercel::backup::restore(&copy, &restored, |_| ()).unwrap();
+    assert_eq!(tercel::check::check(&restored, |_, _| ()).unwrap().unfilled, 2);
+
+    let client = tercel::embedded(&space).unwrap();
+    let nowhere = Ref::new(tercel::Oref::from_raw(1 << 24).unwrap());
+    client.run(|tx| tx.create(&Person { boss: nowhere, ..hermit() })).unwrap();
+    client.close().unwrap();
+    let report = tercel::check::check(&space, |_, _| ()).unwrap();
+    assert_eq!((report.wrong, report.unfilled), (1, 2));
+    assert!(report.findings[0].text.contains("does not exist"), "{:?}", report.findings);
+}

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use common::{Counter, counter};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tercel::{Address, Client, Error, Object, Ref, Server, ServerConfig};
+use tercel::{Address, Client, Error, Object, Ref, Server, ServerConfig, embedded};
 
 #[derive(Object, Debug, Clone, PartialEq)]
 struct Blob {
@@ -175,6 +175,14 @@ fn child_whose_pages_find_no_room() {
     await_that("pages installed", || blobs().is_ok() && number(&client, "pages_installed") > installed);
     server.stop().unwrap();
     assert!(tercel::check::check(&at.join("data"), |_, _| ()).unwrap().is_sound());
+
+    // Who opens the directory to read does not wait for room at the end.
+    fill(&ballast, 0);
+    let space = embedded(at.join("data")).unwrap();
+    assert!(space.run(|tx| Ok(tx.get(n)?.count())).unwrap() > 0);
+    let begun = Instant::now();
+    space.close().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
 }
 
 const CHILD_DIR: &str = "TERCEL_TEST_FEW_DESCRIPTORS";

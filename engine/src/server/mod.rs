@@ -373,7 +373,12 @@ impl Server {
 
     /// Whether everything that was ordered is visible and nothing is being installed: a moment to stop at.
     pub fn is_quiet(&self) -> bool {
-        self.flights.is_empty() && self.installing.is_none()
+        self.is_settled() && self.installing.is_none()
+    }
+
+    /// Whether everything that was ordered is visible, and so durable.
+    pub fn is_settled(&self) -> bool {
+        self.flights.is_empty()
     }
 
     /// Takes the counters that the process around it keeps, for the status it reports.

@@ -29,6 +29,10 @@ impl<'c> Tx<'c> {
     /// Takes a place for an object that will be as large as `value` is, to refer to it before it exists; fill it with
     /// [`Tx::fill`], in this transaction or a later one of this client.
     ///
+    /// Places are the connection's: when it is lost, or the server begins a new life, those not filled yet are lost, and
+    /// no commit that fills one succeeds. What was committed by then and refers to such a place leads to `NotFound` for
+    /// ever; `tercel check` counts it. So let what leads there be reached by others only with the last of them.
+    ///
     /// # Errors
     /// As [`Tx::create`].
     pub fn reserve<T: Object>(&self, value: &T) -> Result<Ref<T>, Error> {

@@ -16,7 +16,7 @@ impl<'c> Tx<'c> {
     /// # Errors
     /// As [`Tx::get`].
     pub fn root<T: Target>(&self, name: &str) -> Result<Option<Ref<T>>, Error> {
-        Ok(self.find_root(name)?.map(|root| target(&root).cast()))
+        Ok(self.walk_roots(|found, _| found == name)?.map(|root| target(&root).cast()))
     }
 
     /// Stores `r` under `name`, in place of what was there.
@@ -24,8 +24,16 @@ impl<'c> Tx<'c> {
     /// # Errors
     /// As [`Tx::create`]; `Full` if the space has 1,024 roots.
     pub fn set_root<T: Target>(&self, name: &str, r: Ref<T>) -> Result<(), Error> {
-        if let Some(root) = self.find_root(name)? {
+        let mut others = 0;
+        let found = self.walk_roots(|found, _| {
+            others += usize::from(found != name);
+            found == name
+        })?;
+        if let Some(root) = found {
             return root.edit()?.set(1, Root::SCHEMA.offset(1), r.cast::<tercel_wire::record::Any>());
+        }
+        if others >= ROOTS_MAX {
+            return Err(Error::Full(format!("a space has at most {ROOTS_MAX} roots: keep more in a map")));
         }
         let head = self.get(Ref::<Root>::new(ROOT_HEAD))?;
         let node = self.create(&Root { name: Text::from(name), target: r.cast(), next: next(&head) })?;
@@ -45,17 +53,14 @@ impl<'c> Tx<'c> {
         Ok(out)
     }
 
-    fn find_root<'t>(&'t self, name: &str) -> Result<Option<Obj<'t, Root>>, Error> {
-        self.walk_roots(|found, _| found == name)
-    }
-
     fn walk_roots<'t>(
         &'t self,
         mut stop: impl FnMut(&str, &Obj<'t, Root>) -> bool,
     ) -> Result<Option<Obj<'t, Root>>, Error> {
         let head = self.get(Ref::<Root>::new(ROOT_HEAD))?;
         let mut at = next(&head);
-        for _ in 0..ROOTS_MAX {
+        // The end of the list stands behind the last one.
+        for _ in 0..=ROOTS_MAX {
             if at.is_null() {
                 return Ok(None);
             }
@@ -65,7 +70,7 @@ impl<'c> Tx<'c> {
             }
             at = next(&root);
         }
-        Err(Error::Full(format!("a space has at most {ROOTS_MAX} roots: keep more in a map")))
+        Err(Error::Corrupt(format!("the list of roots has more than {ROOTS_MAX}")))
     }
 }
 

@@ -13,6 +13,10 @@ pub struct Report {
     pub objects: u64,
     /// References that name an object.
     pub references: u64,
+    /// References to places that were promised for objects and are empty: somebody was interrupted between the commits of
+    /// what refers there and of what belongs there, or an earlier repair could not save it. Nothing is damaged; reading
+    /// one is answered `NotFound`.
+    pub unfilled: u64,
     /// Log records that are not in the pages yet.
     pub log_records: u64,
     /// Whether the log ends in an unfinished write, which nobody had been told of and which the next opening cuts.

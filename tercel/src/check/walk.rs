@@ -27,7 +27,7 @@ pub(super) fn walk(
     report: &mut Report,
     progress: &mut impl FnMut(u64, u64),
 ) -> Result<Named, CheckError> {
-    let mut walk = Walk { found, report, slots: HashMap::new(), named: Vec::new() };
+    let mut walk = Walk { found, report, slots: HashMap::new(), named: Vec::new(), moved: Vec::new() };
     let ids = found.ids();
     for (done, id) in ids.iter().enumerate() {
         walk.page(*id)?;
@@ -56,6 +56,8 @@ struct Walk<'a> {
     slots: HashMap<PageId, Slots>,
     /// References and who holds them; looked up at the end.
     named: Vec<(Oref, Oref)>,
+    /// Where objects that outgrew their pages say that they went; looked up at the end.
+    moved: Vec<(Oref, Oref)>,
 }
 
 impl Walk<'_> {
@@ -119,24 +121,28 @@ impl Walk<'_> {
         }
         let Some(layout) = layout else { return };
         let body = &object[HEADER_BYTES..];
+        let held = if class == FORWARD { &mut self.moved } else { &mut self.named };
         layout.refs(body, |at| {
             if let Some(to) = Oref::from_raw(le32(body, at)).filter(|to| !to.is_null()) {
-                self.named.push((to, oref));
+                held.push((to, oref));
             }
         });
-        if class == FORWARD && self.named.last().is_none_or(|(_, by)| *by != oref) {
+        if class == FORWARD && self.moved.last().is_none_or(|(_, by)| *by != oref) {
             let text = format!("object {oref} points on to nowhere");
             self.report.find(Finding::new(Kind::Object, text).object(oref).class(Some(layout.name())));
         }
     }
 
     fn finish(self) -> Named {
-        let Walk { found, report, slots, named } = self;
+        let Walk { found, report, slots, named, moved } = self;
         let exists = |o: Oref| {
             slots.get(&o.page()).is_some_and(|b| b[o.slot() as usize / 64] & (1 << (o.slot() % 64)) != 0)
         };
         let mut out = Named::default();
-        for (to, by) in named {
+        // A client may refer to any place that was promised, made or not. Whatever else is referred to must be there.
+        let promised = |to: Oref| to.page().get() < found.state.next_page;
+        let all = named.into_iter().map(|(to, by)| (to, by, promised(to)));
+        for (to, by, may_be_empty) in all.chain(moved.into_iter().map(|(to, by)| (to, by, false))) {
             out.page_max = out.page_max.max(to.page().get());
             if found.restored.contains_key(&to.page()) {
                 let slots = out.slots.entry(to.page()).or_default();
@@ -144,6 +150,8 @@ impl Walk<'_> {
             }
             if exists(to) {
                 report.references += 1;
+            } else if may_be_empty {
+                report.unfilled += 1;
             } else {
                 let text = format!("object {by} refers to {to}, which does not exist");
                 report.find(Finding::new(Kind::Reference, text).object(by));

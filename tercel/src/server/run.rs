@@ -30,7 +30,7 @@ const BATCH_MAX: usize = 256;
 /// Connections inside the process are numbered from here, where no token of a socket is.
 const MEMORY_BIT: u64 = 1 << 63;
 
-/// How long a clean stop waits for what was ordered to be installed.
+/// How long a clean stop waits for what was ordered to be installed. It does not wait for room on the disk: all is in the log.
 const STOP_SECONDS_MAX: u64 = 60;
 
 /// See the module.
@@ -144,12 +144,18 @@ impl Loop {
                 return Err(ServerError::Stopped(why));
             }
             if let Some(by) = self.stop_by
-                && (Instant::now() >= by || (self.machine.is_quiet() && self.machine.is_flushed()))
+                && (Instant::now() >= by || self.may_stop())
             {
                 self.queue.flush();
                 return Ok(());
             }
         }
+    }
+
+    /// Whether everything is stored, or in the log as long as nobody can say when there is room to store it.
+    fn may_stop(&self) -> bool {
+        let is_stored = self.machine.is_quiet() && self.machine.is_flushed();
+        is_stored || (self.pages_full && self.machine.is_settled())
     }
 
     fn event(&mut self, now: Now, event: Event<Post>) {
