@@ -53,6 +53,9 @@ impl From<tercel::Error> for Failure {
             tercel::Error::Unavailable(_) => {
                 Some("start a server with `tercel serve --data DIR`, or name a directory with --data DIR")
             }
+            tercel::Error::PlaceLost(_) => {
+                Some("the connection was lost in the middle: run the same command again")
+            }
             tercel::Error::Timeout(_) => Some("the server is slow or gone: `tercel stat` tells"),
             tercel::Error::Corrupt(_) => Some("stop the server and run `tercel check --data DIR`"),
             tercel::Error::Full(_) if e.to_string().contains("cache") => {

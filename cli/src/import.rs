@@ -416,12 +416,16 @@ fn patiently<R>(client: &Client, mut body: impl FnMut(&Tx<'_>) -> Result<R, Erro
             Err(Error::Full(why)) if why.contains("drains by itself") => {
                 std::thread::sleep(Duration::from_millis(20));
             }
-            // What was reserved for the list is the server's to forget when it starts again.
-            Err(Error::Conflict) => {
+            // What was reserved for the whole list went with the connection.
+            Err(Error::PlaceLost(_)) => {
                 return Err(Failure::new(
-                    "the server was started again in the middle of the import, or somebody else imports too: nothing was changed",
+                    "the server was started again in the middle of the import, or the connection to it was lost: nothing was changed",
                 )
                 .next("run the same import again"));
+            }
+            Err(Error::Conflict) => {
+                return Err(Failure::new("somebody else imports at the same time: nothing was changed")
+                    .next("run the same import again when the other one has ended"));
             }
             other => return Ok(other?),
         }

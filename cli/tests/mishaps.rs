@@ -129,6 +129,40 @@ fn a_list_comes_through_a_pipe_too_and_says_what_it_replaces() {
 }
 
 #[test]
+fn an_import_over_a_restart_of_the_server_says_at_once_that_it_must_run_again() {
+    const PACKAGES: usize = 50_000;
+    let dir = tempfile::tempdir().unwrap();
+    let list = dir.path().join("Packages");
+    let text: String =
+        (0..PACKAGES).map(|n| format!("Package: p{n}\nVersion: 1\nDepends: p{}\n\n", n / 2)).collect();
+    fs::write(&list, text).unwrap();
+    let data = dir.path().join("space").display().to_string();
+    let at = format!("unix:{}", dir.path().join("at").display());
+    let server = Serving::start_with(&data, &["--listen", &at]);
+    let import = Command::new(env!("CARGO_BIN_EXE_tercel"))
+        .args(["import", "debian", "--input", list.to_str().unwrap(), "--server", &at])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let observer = tercel::Client::connect(&at.parse().unwrap()).unwrap();
+    until(|| {
+        let status: serde_json::Value = serde_json::from_str(&observer.server_status().unwrap()).unwrap();
+        (status["commits"].as_u64().unwrap() >= 2).then_some(())
+    });
+    drop(server);
+    let _server = Serving::start_with(&data, &["--listen", &at]);
+    let said = err(&import.wait_with_output().unwrap());
+    assert!(
+        said.contains("the server was started again") && said.contains("run the same import again"),
+        "{said}"
+    );
+    assert!(err(&tercel(&["query", "depends", "p7", "--server", &at])).contains("nothing was imported"));
+    out(&tercel(&["import", "debian", "--input", list.to_str().unwrap(), "--server", &at]));
+    assert_eq!(out(&tercel(&["query", "depends", "p7", "--server", &at])), "p3\n");
+}
+
+#[test]
 fn an_answer_that_cannot_be_written_is_an_error() {
     let (_dir, space) = imported();
     for args in [&["query", "depends", "lib"][..], &["stat", "--json"], &["check"]] {

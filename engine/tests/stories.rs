@@ -347,6 +347,45 @@ fn places_for_new_objects_do_not_outlive_their_connection() {
 }
 
 #[test]
+fn a_place_of_an_earlier_transaction_that_is_lost_is_said_at_once_and_not_tried_again() {
+    let w = world(1);
+    make(&w, 0, "r", 1);
+    let place = w.run(0, |tx| tx.reserve(&thing(0))).unwrap();
+    w.cut(0);
+    w.settle();
+    let mut attempts = 0;
+    let filled = w.run(0, |tx| {
+        attempts += 1;
+        tx.create(&thing(2))?;
+        tx.fill(place, &thing(3))
+    });
+    assert_eq!((filled, attempts), (Err(Error::PlaceLost(place.oref())), 1));
+    // Nothing is lost for good to who takes its places in the transaction that fills them.
+    let port = w.thread(0);
+    let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
+    let own = tx.reserve(&thing(0)).unwrap();
+    tx.fill(own, &thing(3)).unwrap();
+    w.cut(0);
+    assert_eq!(tx.commit(), Err(Error::Conflict));
+}
+
+#[test]
+fn who_read_of_a_lost_place_in_what_has_changed_since_runs_again() {
+    let w = world(2);
+    let flag = make(&w, 0, "flag", 0);
+    let place = w.run(0, |tx| tx.reserve(&thing(0))).unwrap();
+    w.settle();
+    let port = w.thread(0);
+    let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
+    assert_eq!(tx.get(flag).unwrap().count(), 0);
+    tx.fill(place, &thing(3)).unwrap();
+    w.cut(0);
+    w.run(1, |tx| set(tx, flag, 1)).unwrap();
+    w.settle();
+    assert_eq!(tx.commit(), Err(Error::Conflict));
+}
+
+#[test]
 fn after_a_crash_what_was_acknowledged_is_there_and_what_was_not_is_executed_once() {
     for survives in [0, 1] {
         let w = world(2);

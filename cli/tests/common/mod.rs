@@ -64,8 +64,13 @@ pub struct Serving(pub Child, pub String);
 
 impl Serving {
     pub fn start(data: &str) -> Serving {
+        Serving::start_with(data, &["--listen", "127.0.0.1:0"])
+    }
+
+    pub fn start_with(data: &str, more: &[&str]) -> Serving {
         let mut child = Command::new(env!("CARGO_BIN_EXE_tercel"))
-            .args(["serve", "--data", data, "--listen", "127.0.0.1:0"])
+            .args(["serve", "--data", data])
+            .args(more)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

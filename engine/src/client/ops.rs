@@ -23,6 +23,8 @@ pub struct Own {
     pub object: Vec<u8>,
     /// Whether the operation makes it.
     pub new: bool,
+    /// Whether its place was taken before the transaction that makes it, which therefore cannot take another.
+    pub brought: bool,
 }
 
 /// The slots of a client.
@@ -150,9 +152,12 @@ impl Client {
             return Some(Err(e));
         }
         let own = own();
-        if own.iter().any(|o| o.new && !self.leases.holds(o.oref.page())) {
-            // The server was restarted since the places were given: the transaction must run again.
-            return Some(Err(Error::Conflict));
+        let mut lost = own.iter().filter(|o| o.new && !self.leases.holds(o.oref.page())).peekable();
+        if lost.peek().is_some() {
+            // The connection is another one than that on which the places were given. A transaction that runs again takes
+            // others, but not for what it brought.
+            let error = lost.find(|o| o.brought).map_or(Error::Conflict, |o| Error::PlaceLost(o.oref));
+            return Some(Err(error));
         }
         let index = self.ops.take()?;
         for o in own.iter().filter(|o| o.new) {

@@ -22,7 +22,7 @@ impl Tx<'_> {
     ///
     /// # Errors
     /// `Conflict` if another transaction changed what this one read; `Timeout` with the operation if no answer came;
-    /// `Full`; `Unavailable`.
+    /// `PlaceLost` if it fills a place that is lost; `Full`; `Unavailable`.
     pub fn commit(self) -> Result<Commit, Error> {
         if self.overlay.is_empty() {
             if dropped(Rule::CheckAtEndOnly) && self.is_stale()? {
@@ -40,7 +40,11 @@ impl Tx<'_> {
                     {
                         None => return Step::Wait,
                         Some(Err(e)) => {
-                            outcome = Some(Err(e));
+                            outcome = Some(match e {
+                                // What was read may have named the place, and name another one now.
+                                Error::PlaceLost(_) => client.recheck(&self.scope).and(Err(e)),
+                                e => Err(e),
+                            });
                             return Step::Done;
                         }
                         Some(Ok(op)) => *sent.insert(op),
@@ -77,12 +81,13 @@ impl Tx<'_> {
 
     /// Copies of what is written, to be installed when the commit comes back in the stream.
     fn own(&self) -> Vec<Own> {
-        let made = self.made.borrow();
+        let (made, brought) = (self.made.borrow(), self.brought.borrow());
         let orefs = self.overlay.orefs().into_iter();
         orefs
             .filter_map(|oref| {
                 let object = self.overlay.record(oref)?;
-                Some(Own { oref, object, new: made.contains(&oref) })
+                let (new, brought) = (made.contains(&oref), brought.contains(&oref));
+                Some(Own { oref, object, new, brought })
             })
             .collect()
     }

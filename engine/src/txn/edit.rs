@@ -29,9 +29,11 @@ impl<'c> Tx<'c> {
     /// Takes a place for an object that will be as large as `value` is, to refer to it before it exists; fill it with
     /// [`Tx::fill`], in this transaction or a later one of this client.
     ///
-    /// Places are the connection's: when it is lost, or the server begins a new life, those not filled yet are lost, and
-    /// no commit that fills one succeeds. What was committed by then and refers to such a place leads to `NotFound` for
-    /// ever; `tercel check` counts it. So let what leads there be reached by others only with the last of them.
+    /// A place lasts as long as the connection that it was given on. When that breaks, and when the server is started
+    /// again, every place that is not filled by then is lost for good, although the client connects again by itself; a
+    /// later transaction that fills one fails with [`Error::PlaceLost`]. What was committed by then and refers to such a
+    /// place leads to `NotFound`, and `tercel check` counts it. So whoever keeps places for later transactions must be able
+    /// to begin anew, and lets what leads there be reached by others only with the last of them.
     ///
     /// # Errors
     /// As [`Tx::create`].
@@ -41,16 +43,22 @@ impl<'c> Tx<'c> {
         let mut e = Encoder::new(T::SCHEMA.size(), &mut sizes);
         value.encode(&mut e);
         let bytes = e.finish(class)?.len();
-        Ok(Ref::new(self.reserve_bytes(bytes)?))
+        let oref = self.reserve_bytes(bytes)?;
+        self.reserved.borrow_mut().insert(oref);
+        Ok(Ref::new(oref))
     }
 
     /// Makes the object in a place that was reserved.
     ///
     /// # Errors
-    /// As [`Tx::create`]; `Full` if the value is larger than the place.
+    /// As [`Tx::create`]; `Full` if the value is larger than the place. The commit says `PlaceLost` if the place was reserved
+    /// by an earlier transaction and is lost since, as [`Tx::reserve`] tells.
     pub fn fill<T: Object>(&self, place: Ref<T>, value: &T) -> Result<(), Error> {
         let class = self.class_of::<T>()?.class;
         let object = self.encode(value, class)?;
+        if !self.reserved.borrow().contains(&place.oref()) {
+            self.brought.borrow_mut().insert(place.oref());
+        }
         self.put_new::<T>(place.oref(), object)
     }
 

@@ -72,6 +72,10 @@ pub struct Tx<'c> {
     classes: RefCell<Map<&'static str, Known>>,
     /// Objects made by this transaction.
     made: RefCell<Set<Oref>>,
+    /// Places that this transaction has reserved.
+    reserved: RefCell<Set<Oref>>,
+    /// Those of the objects made whose place was reserved by an earlier one.
+    brought: RefCell<Set<Oref>>,
 }
 
 /// A class that this transaction has used.
@@ -104,6 +108,8 @@ impl<'c> Tx<'c> {
             bytes_max: Cell::new(bytes_max),
             classes: RefCell::default(),
             made: RefCell::default(),
+            reserved: RefCell::default(),
+            brought: RefCell::default(),
         })
     }
 

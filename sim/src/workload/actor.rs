@@ -267,7 +267,7 @@ impl<'s> Worker<'s> {
             Error::Full(_) => world.record.counts.full += 1,
             Error::Corrupt(_) if world.excuses_damage() => world.record.counts.corrupt += 1,
             // A promise that another connection was given.
-            Error::Denied(_) if kind == 7 => {}
+            Error::Denied(_) | Error::PlaceLost(_) if kind == 7 => {}
             e => world.blame(format!("client {} got an error that nothing excuses: {e}", self.port.client)),
         }
         drop(world);
