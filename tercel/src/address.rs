@@ -100,7 +100,7 @@ impl FromStr for Address {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Address, String> {
-        if let Some(path) = s.strip_prefix("unix:") {
+        if let Some(path) = s.strip_prefix("unix:").filter(|path| !path.is_empty()) {
             return Ok(Address::Unix(path.into()));
         }
         match s.rsplit_once(':') {
@@ -120,7 +120,9 @@ mod tests {
     fn addresses_are_read_and_written() {
         assert_eq!("127.0.0.1:80".parse(), Ok(Address::Tcp("127.0.0.1:80".into())));
         assert_eq!("unix:/tmp/x".parse::<Address>().unwrap().to_string(), "unix:/tmp/x");
-        assert!("nowhere".parse::<Address>().is_err() && "h:99999".parse::<Address>().is_err());
+        for nowhere in ["nowhere", "h:99999", ":80", "unix:", ""] {
+            assert!(nowhere.parse::<Address>().is_err(), "{nowhere}");
+        }
     }
 
     #[test]
