@@ -17,6 +17,15 @@ pub enum ParseError {
         /// What the operating system or the unpacker said.
         source: io::Error,
     },
+    /// The text ends within a line.
+    #[error(
+        "line {line}: the list ends within this line, without a line break: it was cut short, fetch it again; if this is \
+         meant to be all of it, end it with a line break"
+    )]
+    Cut {
+        /// The last line.
+        line: u64,
+    },
     /// The text is not that of a Packages file.
     #[error("line {line}: found {found:?}, expected {expected}; the list is damaged or is no Packages file")]
     Unexpected {

@@ -2,7 +2,8 @@
 //!
 //! What a file is, its first bytes say; its name is never asked. A packed file that ends before its own end mark gives
 //! [`io::ErrorKind::UnexpectedEof`], never a quiet end, so a download cut short is not taken for a short index. Plain text
-//! has no end mark and cannot promise this. What the text means is left to [`Stanzas`](super::Stanzas).
+//! has no end mark: [`Stanzas`](super::Stanzas), to which it is left what the text means, refuses it when it ends within a
+//! line, and one that was cut between two lines cannot be told from a whole one.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};

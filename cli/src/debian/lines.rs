@@ -1,7 +1,8 @@
 //! Lines of checked text out of an input of bytes.
 //!
 //! A line is lent until the next is read. It is UTF-8 and no longer than [`LINE_BYTES_MAX`], it comes without its end, be
-//! that LF or CR LF, and it has a number. What it says is left to the caller.
+//! that LF or CR LF, and it has a number. What it says is left to the caller. Every line has an end, the last one too: that
+//! is all by which plain text shows that it was cut short.
 
 use std::io::{BufRead, Read};
 
@@ -33,6 +34,9 @@ impl<R: BufRead> Lines<R> {
         }
         if bytes > LINE_BYTES_MAX {
             return Err(ParseError::TooLong { line: number, what: "line", bytes_max: LINE_BYTES_MAX });
+        }
+        if !self.bytes.ends_with(b"\n") {
+            return Err(ParseError::Cut { line: number });
         }
         self.number = number;
         let line = std::str::from_utf8(&self.bytes).map_err(|_| {

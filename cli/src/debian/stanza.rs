@@ -4,7 +4,7 @@
 //! stanza, whatever the size of the file. What is given out has been checked: UTF-8, a valid name, numbers that are
 //! numbers, dependencies that are valid names and each given once, no control characters. Fields not listed in
 //! [`StanzaRef`] are checked for their shape and dropped. The first error ends the reading; there is no guessing where the
-//! next good stanza may begin.
+//! next good stanza may begin. A text that ends within a line was cut short and is such an error.
 
 use std::io::BufRead;
 use std::ops::Range;

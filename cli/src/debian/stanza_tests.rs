@@ -63,7 +63,7 @@ fn names_of_fields_may_be_in_any_case() {
 
 #[test]
 fn stanzas_are_parted_by_any_number_of_blank_lines() {
-    let names: Vec<_> = all(b"\n\nPackage: a\n\n \t\n\nPackage: b\nVersion: 1\n\nPackage: c").unwrap();
+    let names: Vec<_> = all(b"\n\nPackage: a\n\n \t\n\nPackage: b\nVersion: 1\n\nPackage: c\n").unwrap();
     assert_eq!(names.iter().map(|stanza| &stanza.name[..]).collect::<Vec<_>>(), ["a", "b", "c"]);
     assert!(all(b"").unwrap().is_empty());
     assert!(all(b"\n\n").unwrap().is_empty());
@@ -157,6 +157,17 @@ fn a_list_cut_short_names_the_line_where_it_broke_off() {
 }
 
 #[test]
+fn a_text_that_ends_within_a_line_was_cut_short() {
+    let whole = "Package: a\n\nPackage: \u{e4}\nVersion: 1\n".replace('\u{e4}', "b\nMaintainer: \u{e4}");
+    let is_cut = |end: usize| matches!(all(&whole.as_bytes()[..end]), Err(ParseError::Cut { .. }));
+    for end in 1..whole.len() {
+        assert_eq!(is_cut(end), whole.as_bytes()[end - 1] != b'\n', "cut at {end}");
+    }
+    let (line, text) = error("Package: a\n\nPackage: b\nVer");
+    assert_eq!((line, text.contains("cut short") && text.contains("line break")), (4, true), "{text}");
+}
+
+#[test]
 fn the_bundled_index_is_whole() {
     let mut stanzas = Stanzas::new(super::super::sample().unwrap());
     let (mut count, mut edges) = (0, 0);
@@ -221,7 +232,10 @@ impl From<StanzaRef<'_>> for Stanza {
 impl ParseError {
     fn line(&self) -> u64 {
         match self {
-            Self::Read { line, .. } | Self::Unexpected { line, .. } | Self::TooLong { line, .. } => *line,
+            Self::Read { line, .. }
+            | Self::Cut { line }
+            | Self::Unexpected { line, .. }
+            | Self::TooLong { line, .. } => *line,
         }
     }
 }
