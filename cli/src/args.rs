@@ -16,10 +16,10 @@ use crate::fail::Failure;
   tercel import debian --data DIR                    import the machine's package index
   tercel query rdepends libssl3 --recursive --data DIR
 
-Exit codes: 0 done; 1 it failed, or what was asked for is not there; 2 the command line is wrong;
+Exit codes: 0 done; 1 it failed, or what was asked for is not there; 2 the command line is wrong; \
 3 the data is not sound. Some commands have more: see their help.
 
-Environment: TERCEL_SERVER is the server's address where neither --server nor --data is given;
+Environment: TERCEL_SERVER is the server's address where neither --server nor --data is given; \
 NO_COLOR turns colours off; TERCEL_EVENTS=epoll or io_uring chooses how the kernel delivers events.")]
 pub struct Args {
     #[command(subcommand)]
@@ -91,7 +91,7 @@ pub struct Space {
     /// Open this data directory in this process, without a server
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// The client's cache, such as 64M or 1G
+    /// The client's cache, such as 64M or 1G: from 1M to 8G
     #[arg(long, value_name = "BYTES", value_parser = cache_bytes, default_value = "64M")]
     pub cache: usize,
 }
@@ -110,16 +110,17 @@ pub struct Serve {
     /// Allow addresses that other machines can reach, although nothing is encrypted
     #[arg(long)]
     pub allow_plain_remote: bool,
-    /// Memory for modified objects before they are installed into pages
+    /// Memory for modified objects before they are installed into pages, 1M or more; no transaction can be larger
     #[arg(long, value_name = "BYTES", value_parser = server_bytes, default_value = "256M")]
     pub mob: usize,
-    /// Memory for cached pages
+    /// Memory for cached pages, 1M or more
     #[arg(long, value_name = "BYTES", value_parser = server_bytes, default_value = "64M")]
     pub cache: usize,
-    /// Pages that one client may have cached; beyond it the server asks for pages back
+    /// Pages that one client may have cached, from 16 to 4194304; beyond it the server asks for pages back
     #[arg(long, value_name = "PAGES", value_parser = subscriptions, default_value = "1048576")]
     pub subscriptions: usize,
-    /// Milliseconds of silence after which a client and the server ask each other; after twice that a peer is gone
+    /// Milliseconds of silence after which a client and the server ask each other, from 100 to 600000; after twice that a
+    /// peer is gone
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(100..=600_000), default_value = "2000")]
     pub keepalive: u32,
     /// Stop when standard input ends: whoever started this has ended
@@ -158,8 +159,8 @@ pub enum ImportWhat {
   tercel import debian --input Packages.gz --server 127.0.0.1:7117
   curl -s URL/Packages.xz | tercel import debian --input - --data ./packages
 
-A list replaces the one that was imported before, all of it at once or not at all. A list without
-packages is refused.")]
+A list replaces the one that was imported before, all of it at once or not at all. A list without \
+packages is refused, and so is one that was cut short: whose packing or whose last line has no end.")]
     Debian(ImportDebian),
 }
 
@@ -183,8 +184,8 @@ pub struct ImportDebian {
   tercel query rdepends libssl3 --recursive --json --data ./packages
   tercel query why firefox-esr libc6 --data ./packages
 
-A dependency is a name that Depends or Pre-Depends mentions: every alternative of `a | b` counts as
-needed, versions and architectures are ignored, and Provides is not followed. So a closure holds what
+A dependency is a name that Depends or Pre-Depends mentions: every alternative of `a | b` counts as \
+needed, versions and architectures are ignored, and Provides is not followed. So a closure holds what \
 may break, which is more than what apt would remove.")]
 pub struct Query {
     #[command(subcommand)]
@@ -268,10 +269,10 @@ pub struct Inspect {
   tercel check --data ./packages --repair
   tercel check --data ./packages --json
 
-A check changes nothing. A repair restores what pages and log still hold and keeps every damaged
+A check changes nothing. A repair restores what pages and log still hold and keeps every damaged \
 file beside what replaces it, as NAME.damaged-N.
 
-Exit codes: 0 sound, or sound again with nothing lost; 1 it could not be done; 2 a wrong request;
+Exit codes: 0 sound, or sound again with nothing lost; 1 it could not be done; 2 a wrong request; \
 3 something is wrong or lost.")]
 pub struct Check {
     /// The data directory; no server may have it open
@@ -292,10 +293,10 @@ pub struct Check {
   tercel backup /backups/monday --data ./packages       of a directory that nobody serves
   tercel backup /backups/$(date +%F) || logger failed   in a script that runs every night
 
-Everything up to one commit is in it, and nothing after. Commits, reads and installs go on.
+Everything up to one commit is in it, and nothing after. Commits, reads and installs go on. \
 An unfinished backup is known as such; the same command begins it again.
 
-Exit codes: 0 done; 75 not now, try again later (the server is away, or busy with another
+Exit codes: 0 done; 75 not now, try again later (the server is away, or busy with another \
 backup, or has ended this one); 1 anything else.")]
 pub struct Backup {
     /// Where to put it: a directory that is empty or does not exist
@@ -317,9 +318,9 @@ pub struct Backup {
   tercel restore /backups/monday --data ./packages
   tercel restore /backups/monday --data ./packages --json && tercel serve --data ./packages
 
-The backup is verified in full before anything is written: every page, object and reference,
-and the checksums of all of it. The copy is the same space with a new history: clients that
-were connected to the old server are told so, for they may have seen commits that the backup
+The backup is verified in full before anything is written: every page, object and reference, \
+and the checksums of all of it. The copy is the same space with a new history: clients that \
+were connected to the old server are told so, for they may have seen commits that the backup \
 does not have.
 
 Exit codes: 0 done; 2 not a backup; 3 the backup is damaged; 1 anything else.")]
@@ -469,18 +470,21 @@ pub enum Suite {
     Load,
 }
 
-/// A number of bytes with an optional K, M or G.
+/// A number of bytes with an optional K, M, G or T.
 pub fn bytes(s: &str) -> Result<usize, String> {
-    let wrong = || format!("`{s}` is not a number of bytes: write for example 4096, 512K, 64M or 1G");
     let s = s.trim();
     let (number, shift) = match s.as_bytes().last() {
         Some(b'K' | b'k') => (&s[..s.len() - 1], 10),
         Some(b'M' | b'm') => (&s[..s.len() - 1], 20),
         Some(b'G' | b'g') => (&s[..s.len() - 1], 30),
+        Some(b'T' | b't') => (&s[..s.len() - 1], 40),
         _ => (s, 0),
     };
-    let n: usize = number.parse().map_err(|_| wrong())?;
-    n.checked_mul(1 << shift).ok_or_else(wrong)
+    if number.is_empty() || !number.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(format!("`{s}` is not a number of bytes: write for example 4096, 512K, 64M or 1G"));
+    }
+    let n = number.parse().ok().and_then(|n: usize| n.checked_mul(1 << shift));
+    n.ok_or_else(|| format!("`{s}` is out of range: no machine has so many bytes"))
 }
 
 #[cfg(test)]
@@ -493,9 +497,31 @@ mod tests {
         Args::command().debug_assert();
     }
 
+    /// A command and all below it.
+    fn with_subcommands(command: &clap::Command) -> Vec<&clap::Command> {
+        command.get_subcommands().flat_map(with_subcommands).chain([command]).collect()
+    }
+
+    #[test]
+    fn prose_in_help_is_left_to_the_terminal_to_break() {
+        for command in with_subcommands(&Args::command()) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let lines: Vec<&str> = help.lines().collect();
+            let is_prose = |line: &str| !line.is_empty() && !line.starts_with("  ") && !line.ends_with(':');
+            let broken = lines.windows(2).find(|pair| is_prose(pair[0]) && is_prose(pair[1]));
+            assert!(broken.is_none(), "{}: {broken:?}", command.get_name());
+        }
+    }
+
     #[test]
     fn bytes_are_read_with_their_unit() {
         assert_eq!((bytes("512"), bytes("64M"), bytes("1g")), (Ok(512), Ok(64 << 20), Ok(1 << 30)));
-        assert!(bytes("x").is_err() && bytes("").is_err() && bytes("99999999999G").is_err());
+        assert_eq!(bytes("2T"), Ok(2 << 40));
+        for word in ["x", "", "G", "+1", "-1M", "1.5G"] {
+            assert!(bytes(word).unwrap_err().contains("not a number"), "{word}");
+        }
+        for much in ["99999999999G", "99999999999999999999999"] {
+            assert!(bytes(much).unwrap_err().contains("out of range"), "{much}");
+        }
     }
 }

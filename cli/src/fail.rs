@@ -58,7 +58,7 @@ impl From<tercel::Error> for Failure {
             }
             tercel::Error::Timeout(_) => Some("the server is slow or gone: `tercel stat` tells"),
             tercel::Error::Corrupt(_) => Some("stop the server and run `tercel check --data DIR`"),
-            tercel::Error::Full(_) if e.to_string().contains("cache") => {
+            tercel::Error::Full(why) if why.contains("client's cache") || why.contains("the cache is") => {
                 Some("give more memory with --cache")
             }
             _ => None,

@@ -23,7 +23,7 @@ use crate::debian::{self, Stanzas};
 use crate::fail::{Failure, Outcome};
 use crate::model::{CATALOG, Catalog, Details, Package, Section};
 use crate::space;
-use crate::term::{THINGS, Term, thousands};
+use crate::term::{THINGS, Term, count, thousands};
 use crate::tidy;
 
 /// What an import did.
@@ -148,17 +148,17 @@ pub fn run(args: &args::Import, term: &Term) -> Outcome {
 /// An import in words.
 pub fn summary(i: &Imported) -> String {
     format!(
-        "{} packages, {} virtual ones, {} dependencies from {} in {:.2} s: {} objects (a package and its details are two), {} a second{}",
-        thousands(i.packages as u64),
-        thousands(i.virtuals as u64),
-        thousands(i.edges),
+        "{}, {}, {} from {} in {:.2} s: {} (a package and its details are two), {} a second{}",
+        count(i.packages.into(), "package", "packages"),
+        count(i.virtuals.into(), "virtual one", "virtual ones"),
+        count(i.edges, "dependency", "dependencies"),
         i.source,
         i.seconds,
-        thousands(i.objects),
+        count(i.objects, "object", "objects"),
         thousands(i.objects_per_second as u64),
         i.replaced.map_or(String::new(), |n| format!(
-            "; it replaces a list of {} packages, whose objects stay until garbage is collected, which is not built yet",
-            thousands(n as u64)
+            "; it replaces a list of {}, whose objects stay until garbage is collected, which is not built yet",
+            count(n.into(), "package", "packages")
         )),
     )
 }

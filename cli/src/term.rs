@@ -103,8 +103,22 @@ pub fn thousands(n: u64) -> String {
     out
 }
 
+/// So many of something, in words: what one and what several are called.
+pub fn count(n: u64, one: &str, several: &str) -> String {
+    format!("{} {}", thousands(n), if n == 1 { one } else { several })
+}
+
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn one_is_not_called_as_several_are() {
+        let packages = |n| super::count(n, "package", "packages");
+        assert_eq!(
+            (&*packages(0), &*packages(1), &*packages(2_000)),
+            ("0 packages", "1 package", "2,000 packages")
+        );
+    }
+
     #[test]
     fn thousands_are_set_apart() {
         assert_eq!(super::thousands(7), "7");

@@ -111,6 +111,24 @@ fn a_list_without_packages_is_refused_and_the_old_one_kept() {
 }
 
 #[test]
+fn a_list_that_was_cut_within_a_line_is_refused_and_the_old_one_kept() {
+    let (dir, space) = imported();
+    let list = dir.path().join("list");
+    fs::write(&list, &PACKAGES[..PACKAGES.find("core, ex").unwrap() + 8]).unwrap();
+    for (input, stdin) in [(list.to_str().unwrap(), Stdio::null()), ("-", File::open(&list).unwrap().into())]
+    {
+        let refused = Command::new(env!("CARGO_BIN_EXE_tercel"))
+            .args(["import", "debian", "--input", input, "--data", &space])
+            .stdin(stdin)
+            .output()
+            .unwrap();
+        let said = err(&refused);
+        assert!(said.contains("line 23") && said.contains("cut short"), "{said}");
+    }
+    assert_eq!(out(&tercel(&["query", "depends", "lib", "--data", &space])), "core\nextra\n");
+}
+
+#[test]
 fn a_list_comes_through_a_pipe_too_and_says_what_it_replaces() {
     let (_dir, space) = imported();
     let mut import = Command::new(env!("CARGO_BIN_EXE_tercel"))
@@ -123,7 +141,8 @@ fn a_list_comes_through_a_pipe_too_and_says_what_it_replaces() {
     import.stdin.take().unwrap().write_all(b"Package: new\nVersion: 1\n").unwrap();
     let words = out(&import.wait_with_output().unwrap());
     assert!(
-        words.contains("imported 1 packages") && words.contains("replaces a list of 4 packages"),
+        words.contains("imported 1 package, 0 virtual ones")
+            && words.contains("replaces a list of 4 packages"),
         "{words}"
     );
 }
@@ -223,7 +242,7 @@ fn the_command_line_wins_over_the_environment() {
 
 #[test]
 fn a_cache_that_cannot_be_is_a_wrong_command_line() {
-    for bytes in ["0", "1k", "900G"] {
+    for bytes in ["0", "1k", "900G", "1T"] {
         let refused = tercel(&["query", "depends", "lib", "--data", "nowhere", "--cache", bytes]);
         assert_eq!(refused.status.code(), Some(2));
         assert!(err(&refused).contains("from 1M to 8G"), "{}", err(&refused));
@@ -311,6 +330,32 @@ fn an_address_that_cannot_be_listened_at_says_why() {
 #[test]
 fn a_directory_without_its_format_can_be_repaired_as_its_error_says() {
     let (_dir, space) = imported();
+#[test]
+fn a_transaction_that_the_server_has_no_room_for_names_what_its_operator_can_raise() {
+    let dir = tempfile::tempdir().unwrap();
+    let list = dir.path().join("Packages");
+    let words = "so that it takes room ".repeat(20);
+    let text: String = (0..4_000).map(|n| format!("Package: p{n}\nDescription: {words}\n\n")).collect();
+    fs::write(&list, text).unwrap();
+    let data = dir.path().join("space").display().to_string();
+    let server = Serving::start_with(&data, &["--listen", "127.0.0.1:0", "--mob", "1M"]);
+    let refused = tercel(&["import", "debian", "--input", list.to_str().unwrap(), "--server", &server.1]);
+    assert!(err(&refused).contains("serve --mob`"), "{}", err(&refused));
+}
+
+#[test]
+fn what_cannot_be_meant_is_a_wrong_command_line() {
+    for args in [
+        &["serve", "--data", "nowhere", "--listen", "unix:"][..],
+        &["query", "depends", "lib", "--server", "unix:"],
+        &["bench", "oo7", "--only", "greedy"],
+    ] {
+        let refused = tercel(args);
+        assert_eq!(refused.status.code(), Some(2), "{args:?}: {}", err(&refused));
+    }
+    assert!(!Path::new("nowhere").exists());
+}
+
     let format = Path::new(&space).join("format");
     fs::remove_file(&format).unwrap();
     let said = err(&tercel(&["query", "depends", "lib", "--data", &space]));

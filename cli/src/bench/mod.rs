@@ -97,6 +97,11 @@ pub fn command(args: &args::Bench) -> Outcome {
     if let Some(role) = std::env::var_os(load::ROLE) {
         return load::child(&role).map(|()| ExitCode::SUCCESS).map_err(Failure::new);
     }
+    if !args.only.is_empty() && args.suite != args::Suite::Load {
+        return Err(Failure::new("only the suite load has rows to choose from")
+            .next("leave --only out, or say `tercel bench load`")
+            .code(2));
+    }
     crate::tidy::on_signals(|| "interrupted: nothing was measured to its end".into())?;
     let options = Options {
         quick: args.quick,

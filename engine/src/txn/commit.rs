@@ -120,7 +120,9 @@ fn verdict(op: OpId, outcome: Outcome) -> Result<Stamp, Error> {
                 "the server's buffer of modified objects: it drains by itself, try again".into()
             }
             tercel_wire::message::Limit::Transaction => {
-                "the transaction is larger than the server takes: commit in smaller parts".into()
+                "the transaction is larger than the server takes: commit in smaller parts, or let its operator raise \
+                 mob_bytes (`tercel serve --mob`), and cache_bytes where it changes objects in very many pages"
+                    .into()
             }
             tercel_wire::message::Limit::Disk => "the server's disk: make room there".into(),
             tercel_wire::message::Limit::Pages => "the space has used all its pages".into(),
