@@ -1,5 +1,6 @@
 //! `tercel backup`.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::json;
@@ -8,7 +9,8 @@ use tercel::backup::{BackupError, Progress, Source, backup};
 
 use crate::args;
 use crate::fail::{Failure, Outcome};
-use crate::term::{Term, rate, thousands};
+use crate::term::{Term, count, rate};
+use crate::tidy;
 
 /// The exit code when the same command may succeed later: a job that runs by itself tries again.
 const LATER: u8 = 75;
@@ -19,6 +21,8 @@ pub fn run(args: &args::Backup, term: &Term) -> Outcome {
         (None, Some(address)) => Source::Server(address.clone()),
         (None, None) => Source::Server(Address::default_tcp()),
     };
+    let dir = args.dir.clone();
+    tidy::on_signals(move || unfinished("backup", &dir))?;
     let bar = Bar::new(term);
     let taken = backup(&source, &args.dir, |p| bar.show(p))?;
     bar.clear();
@@ -33,10 +37,10 @@ pub fn run(args: &args::Backup, term: &Term) -> Outcome {
         );
     } else {
         say!(
-            "{} up to commit {}: {} pages, {} in {:.1} s ({}); `tercel restore {} --data NEW` makes a space of it",
+            "{} up to commit {}: {}, {} in {:.1} s ({}); `tercel restore {} --data NEW` makes a space of it",
             term.green("backup"),
             taken.stamp,
-            thousands(taken.pages),
+            count(taken.pages, "page", "pages"),
             size(taken.bytes),
             seconds,
             rate(taken.bytes, seconds),
@@ -44,6 +48,17 @@ pub fn run(args: &args::Backup, term: &Term) -> Outcome {
         );
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is to be said of a copy that was ended by a signal.
+pub fn unfinished(what: &str, dir: &Path) -> String {
+    match dir.exists() {
+        false => format!("interrupted: nothing was made, {} does not exist", dir.display()),
+        true => format!(
+            "interrupted: the {what} in {} is unfinished and known as such, if it was begun; run the same command again, or remove it",
+            dir.display()
+        ),
+    }
 }
 
 /// How far it is, as a bar.

@@ -1,5 +1,7 @@
 //! `tercel check`.
 
+use std::io::ErrorKind;
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
@@ -7,16 +9,21 @@ use tercel::check::{CheckError, Finding, Repaired, Report};
 
 use crate::args;
 use crate::fail::{Failure, Outcome, of_disk};
-use crate::term::{THINGS, Term, thousands};
+use crate::term::{THINGS, Term, count};
+use crate::tidy;
 
 /// The exit code when something is wrong with the data.
 const UNSOUND: u8 = 3;
 
 pub fn run(args: &args::Check, term: &Term) -> Outcome {
-    if !["format", "space.toml"].iter().any(|name| args.data.join(name).exists()) {
-        return Err(Failure::new(format!("{} is not a data directory of Tercel", args.data.display()))
-            .next("name one that `tercel serve` or `tercel import` made"));
-    }
+    look(&args.data)?;
+    let (repairs, data) = (args.repair, args.data.display().to_string());
+    tidy::on_signals(move || match repairs {
+        false => "interrupted: nothing was changed, for a check only reads".into(),
+        true => format!(
+            "interrupted: every damaged file that was replaced is kept; run the same command again to finish the repair of {data}"
+        ),
+    })?;
     let bar =
         term.bar(0, THINGS, if args.repair { "checking and repairing pages" } else { "checking pages" });
     let progress = |done, total| {
@@ -52,6 +59,25 @@ pub fn run(args: &args::Check, term: &Term) -> Outcome {
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
 }
 
+/// Sees that something is there which may be a data directory, damaged or not.
+fn look(data: &Path) -> Result<(), Failure> {
+    let made = "name one that `tercel serve` or `tercel import` made";
+    let refused = |e: std::io::Error| {
+        let failure = Failure::new(format!("cannot look into {}: {e}", data.display()));
+        match e.kind() {
+            ErrorKind::NotFound => failure.next(made),
+            _ => failure.next("check it as a user who may read and write it"),
+        }
+    };
+    std::fs::metadata(data).map_err(refused)?;
+    for name in ["format", "space.toml"] {
+        if data.join(name).try_exists().map_err(refused)? {
+            return Ok(());
+        }
+    }
+    Err(Failure::new(format!("{} is not a data directory of Tercel", data.display())).next(made))
+}
+
 /// Whether the data is sound and nothing was lost on the way.
 fn is_whole(repaired: &Repaired) -> bool {
     repaired.after.is_sound() && repaired.before.findings.iter().all(|f| f.repairable)
@@ -85,22 +111,22 @@ fn tell(report: &Report, term: &Term) {
     }
     if report.unfilled > 0 {
         say!(
-            "{} references name places in which nothing was made, since somebody was interrupted before, or could not be \
-             saved: reading one is answered \"not found\"",
-            thousands(report.unfilled)
+            "{} to places in which nothing was made, since somebody was interrupted before, or could not be saved: reading \
+             one is answered \"not found\"",
+            count(report.unfilled, "reference leads", "references lead")
         );
     }
     let verdict = if report.is_sound() {
         term.green("sound")
     } else {
-        term.red(&format!("{} things are wrong", thousands(report.wrong)))
+        term.red(&count(report.wrong, "thing is wrong", "things are wrong"))
     };
     say!(
-        "{verdict}: {} pages, {} objects, {} references, {} log records, up to commit {}",
-        thousands(report.pages),
-        thousands(report.objects),
-        thousands(report.references),
-        thousands(report.log_records),
+        "{verdict}: {}, {}, {}, {}, up to commit {}",
+        count(report.pages, "page", "pages"),
+        count(report.objects, "object", "objects"),
+        count(report.references, "reference", "references"),
+        count(report.log_records, "log record", "log records"),
         report.stamp
     );
 }

@@ -6,11 +6,19 @@ use serde_json::json;
 use tercel::backup::restore;
 
 use crate::args;
-use crate::backup::{Bar, size};
-use crate::fail::Outcome;
-use crate::term::{Term, rate, thousands};
+use crate::backup::{Bar, size, unfinished};
+use crate::fail::{Failure, Outcome};
+use crate::term::{Term, count, rate};
+use crate::tidy;
 
 pub fn run(args: &args::Restore, term: &Term) -> Outcome {
+    if let Err(e) = std::fs::metadata(&args.backup) {
+        return Err(Failure::new(format!("cannot look into {}: {e}", args.backup.display()))
+            .next("name a directory that `tercel backup` has made")
+            .code(2));
+    }
+    let data = args.data.clone();
+    tidy::on_signals(move || unfinished("restore", &data))?;
     let bar = Bar::new(term);
     let restored = restore(&args.backup, &args.data, |p| bar.show(p))?;
     bar.clear();
@@ -25,10 +33,10 @@ pub fn run(args: &args::Restore, term: &Term) -> Outcome {
         );
     } else {
         say!(
-            "{} and restored up to commit {}: {} pages, {} in {:.1} s ({}); `tercel serve --data {}` serves it",
+            "{} and restored up to commit {}: {}, {} in {:.1} s ({}); `tercel serve --data {}` serves it",
             term.green("sound"),
             restored.stamp,
-            thousands(restored.pages),
+            count(restored.pages, "page", "pages"),
             size(restored.bytes),
             seconds,
             rate(restored.bytes, seconds),

@@ -201,13 +201,89 @@ fn who_only_reads_makes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let typo = dir.path().join("typo");
     let data = ["--data", typo.to_str().unwrap()];
-    for args in [&["query", "depends", "lib"][..], &["stat"], &["inspect", "lib"], &["check"]] {
+    let backup = dir.path().join("backup").display().to_string();
+    for args in
+        [&["query", "depends", "lib"][..], &["stat"], &["inspect", "lib"], &["check"], &["backup", &backup]]
+    {
         let refused = tercel(&[args, &data].concat());
         let said = err(&refused);
         assert!(said.contains("typo") && said.contains("next:"), "{args:?}: {said}");
         assert_eq!(refused.status.code(), Some(1), "{args:?}");
     }
     assert!(!typo.exists());
+    let refused = tercel(&["restore", typo.to_str().unwrap(), "--data", &backup]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(err(&refused).contains("No such file"), "{}", err(&refused));
+    assert!(is_empty(dir.path()));
+}
+
+#[test]
+fn a_directory_that_cannot_be_looked_into_is_not_called_none() {
+    let dir = tempfile::tempdir().unwrap();
+    // Not even who may everything gets through a link to itself.
+    let around = dir.path().join("around");
+    std::os::unix::fs::symlink(&around, &around).unwrap();
+    let refused = tercel(&["check", "--data", around.to_str().unwrap()]);
+    assert!(err(&refused).contains("cannot look into") && err(&refused).contains("symbolic links"));
+}
+
+/// Ends a command with Ctrl-C as soon as it reads the pipe that was put where it expects a file.
+fn interrupted_at(pipe: &Path, args: &[&str]) -> Output {
+    let _ = fs::remove_file(pipe);
+    assert!(Command::new("mkfifo").arg(pipe).status().unwrap().success());
+    let child = Command::new(env!("CARGO_BIN_EXE_tercel"))
+        .args(args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Opening waits for who reads; held open, it lets that wait for words that never come.
+    let held = File::options().write(true).open(pipe).unwrap();
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    drop(held);
+    assert_eq!(output.status.code(), Some(128 + 2), "{}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+#[test]
+fn who_is_interrupted_says_what_is_left_behind() {
+    let (dir, space) = imported();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let (monday, copy) = (at("monday"), at("copy"));
+    out(&tercel(&["backup", &monday, "--data", &space]));
+    let restore = ["restore", &monday, "--data", &copy];
+    let said = err(&interrupted_at(&Path::new(&monday).join("backup.toml"), &restore));
+    assert!(said.contains("interrupted: nothing was made"), "{said}");
+    let space_toml = Path::new(&space).join("space.toml");
+    for (repair, word) in [(&[][..], "nothing was changed"), (&["--repair"], "run the same command again")] {
+        let check = [&["check", "--data", &space], repair].concat();
+        let said = err(&interrupted_at(&space_toml, &check));
+        assert!(said.contains(word), "{said}");
+    }
+}
+
+#[test]
+fn an_interrupted_backup_says_whether_it_was_begun() {
+    let dir = tempfile::tempdir().unwrap();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = silent.local_addr().unwrap().to_string();
+    for begun in [false, true] {
+        let monday = dir.path().join("monday");
+        if begun {
+            fs::create_dir(&monday).unwrap();
+        }
+        let backup = Command::new(env!("CARGO_BIN_EXE_tercel"))
+            .args(["backup", monday.to_str().unwrap(), "--server", &at])
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let _connection = silent.accept().unwrap();
+        assert!(Command::new("kill").args(["-INT", &backup.id().to_string()]).status().unwrap().success());
+        let said = err(&backup.wait_with_output().unwrap());
+        assert_eq!(said.contains("run the same command again"), begun, "{said}");
+        assert_eq!(said.contains("nothing was made"), !begun, "{said}");
+    }
 }
 
 #[test]
@@ -252,6 +328,32 @@ fn a_cache_that_cannot_be_is_a_wrong_command_line() {
         assert_eq!(refused.status.code(), Some(2));
         assert!(err(&refused).contains("1M or more"), "{}", err(&refused));
     }
+}
+
+#[test]
+fn a_transaction_that_the_server_has_no_room_for_names_what_its_operator_can_raise() {
+    let dir = tempfile::tempdir().unwrap();
+    let list = dir.path().join("Packages");
+    let words = "so that it takes room ".repeat(20);
+    let text: String = (0..4_000).map(|n| format!("Package: p{n}\nDescription: {words}\n\n")).collect();
+    fs::write(&list, text).unwrap();
+    let data = dir.path().join("space").display().to_string();
+    let server = Serving::start_with(&data, &["--listen", "127.0.0.1:0", "--mob", "1M"]);
+    let refused = tercel(&["import", "debian", "--input", list.to_str().unwrap(), "--server", &server.1]);
+    assert!(err(&refused).contains("serve --mob`"), "{}", err(&refused));
+}
+
+#[test]
+fn what_cannot_be_meant_is_a_wrong_command_line() {
+    for args in [
+        &["serve", "--data", "nowhere", "--listen", "unix:"][..],
+        &["query", "depends", "lib", "--server", "unix:"],
+        &["bench", "oo7", "--only", "greedy"],
+    ] {
+        let refused = tercel(args);
+        assert_eq!(refused.status.code(), Some(2), "{args:?}: {}", err(&refused));
+    }
+    assert!(!Path::new("nowhere").exists());
 }
 
 #[test]
@@ -330,32 +432,6 @@ fn an_address_that_cannot_be_listened_at_says_why() {
 #[test]
 fn a_directory_without_its_format_can_be_repaired_as_its_error_says() {
     let (_dir, space) = imported();
-#[test]
-fn a_transaction_that_the_server_has_no_room_for_names_what_its_operator_can_raise() {
-    let dir = tempfile::tempdir().unwrap();
-    let list = dir.path().join("Packages");
-    let words = "so that it takes room ".repeat(20);
-    let text: String = (0..4_000).map(|n| format!("Package: p{n}\nDescription: {words}\n\n")).collect();
-    fs::write(&list, text).unwrap();
-    let data = dir.path().join("space").display().to_string();
-    let server = Serving::start_with(&data, &["--listen", "127.0.0.1:0", "--mob", "1M"]);
-    let refused = tercel(&["import", "debian", "--input", list.to_str().unwrap(), "--server", &server.1]);
-    assert!(err(&refused).contains("serve --mob`"), "{}", err(&refused));
-}
-
-#[test]
-fn what_cannot_be_meant_is_a_wrong_command_line() {
-    for args in [
-        &["serve", "--data", "nowhere", "--listen", "unix:"][..],
-        &["query", "depends", "lib", "--server", "unix:"],
-        &["bench", "oo7", "--only", "greedy"],
-    ] {
-        let refused = tercel(args);
-        assert_eq!(refused.status.code(), Some(2), "{args:?}: {}", err(&refused));
-    }
-    assert!(!Path::new("nowhere").exists());
-}
-
     let format = Path::new(&space).join("format");
     fs::remove_file(&format).unwrap();
     let said = err(&tercel(&["query", "depends", "lib", "--data", &space]));
@@ -364,6 +440,23 @@ fn what_cannot_be_meant_is_a_wrong_command_line() {
     assert!(!format.exists(), "a check changes nothing");
     out(&tercel(&["check", "--data", &space, "--repair"]));
     assert_eq!(out(&tercel(&["query", "depends", "lib", "--data", &space])), "core\nextra\n");
+}
+
+#[test]
+fn a_page_store_that_is_gone_names_the_repair_and_the_backup() {
+    let (_dir, space) = imported();
+    let pages = Path::new(&space).join("pages.redb");
+    let refused = |how: &str| {
+        let said = err(&tercel(&["query", "depends", "lib", "--data", &space]));
+        assert!(said.contains(how) && said.contains("check --data DIR --repair"), "{said}");
+        assert!(said.contains("restore"), "{said}");
+    };
+    File::options().write(true).open(&pages).unwrap().set_len(100_000).unwrap();
+    refused("100000");
+    fs::write(&pages, "").unwrap();
+    refused("it is empty");
+    fs::remove_file(&pages).unwrap();
+    refused("it is missing");
 }
 
 #[test]

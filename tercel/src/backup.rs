@@ -147,12 +147,8 @@ pub fn backup(source: &Source, dir: &Path, progress: impl FnMut(Progress)) -> Re
             receive::receive(&receive::Remote::Address(address.clone()), dir, progress)
         }
         Source::Directory(data) => {
-            if !data.join(FORMAT_NAME).exists() {
-                let what =
-                    format!("{} is no data directory: name one that `tercel serve` has made", data.display());
-                return Err(ServerError::Stopped(what).into());
-            }
-            let server = Server::start(ServerConfig::new(data))?;
+            // What is not there, or cannot be looked into, is for the server's opening to say.
+            let server = Server::start(ServerConfig { create: false, ..ServerConfig::new(data) })?;
             let taken = receive::receive(&receive::Remote::Memory(server.handle()), dir, progress);
             server.stop()?;
             taken

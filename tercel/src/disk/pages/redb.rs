@@ -44,6 +44,9 @@ impl RedbPages {
         if !file.exists() {
             return Err(guard.damaged("it is missing".into()));
         }
+        if file.metadata().is_ok_and(|m| m.len() == 0) {
+            return Err(guard.damaged("it is empty".into()));
+        }
         let db = guard.run(|| Ok(Builder::new().set_cache_size(CACHE_BYTES).open(file)?))?;
         RedbPages::check(db, guard)
     }
