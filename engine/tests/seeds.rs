@@ -244,7 +244,7 @@ fn cradle(w: &World, client: usize) -> Result<(), Error> {
         }
         Ok(())
     })
-    .or_else(|e| if matches!(e, Error::Denied(_)) { Ok(()) } else { Err(e) })
+    .or_else(|e| if matches!(e, Error::Denied(_) | Error::PlaceLost(_)) { Ok(()) } else { Err(e) })
 }
 
 /// Reads everything, in some order, and changes nothing.
