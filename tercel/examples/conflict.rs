@@ -66,6 +66,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         bought += seats;
     }
     assert_eq!(bought, SEATS, "each seat is sold once");
+    println!(
+        "Who commits first has the seat. Who was slower pauses before trying again, so the quicker one may well take all."
+    );
     drop((ann, bob));
     server.stop()?;
     Ok(std::fs::remove_dir_all(&dir)?)
