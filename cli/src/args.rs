@@ -11,9 +11,9 @@ use crate::fail::Failure;
 #[derive(Debug, Parser)]
 #[command(name = "tercel", version, propagate_version = true, max_term_width = 100)]
 #[command(after_help = "Examples:
-  tercel demo                                        see all of it in a minute
-  tercel serve --data DIR                            serve a directory on 127.0.0.1:7117
-  tercel import debian --data DIR                    import the machine's package index
+  tercel demo                           see all of it in a minute
+  tercel serve --data DIR               serve a directory on 127.0.0.1:7117
+  tercel import debian --data DIR       import the machine's package index
   tercel query rdepends libssl3 --recursive --data DIR
 
 Exit codes: 0 done; 1 it failed, or what was asked for is not there; 2 the command line is wrong; \
@@ -99,7 +99,8 @@ pub struct Space {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
   tercel serve --data ./packages
-  tercel serve --data ./packages --listen unix:/tmp/tercel.sock --listen 127.0.0.1:7200")]
+  tercel serve --data ./packages --listen unix:/tmp/tercel.sock
+  tercel serve --data ./packages --listen 127.0.0.1:7200 --listen unix:./socket")]
 pub struct Serve {
     /// The data directory; created if it does not exist
     #[arg(long, value_name = "DIR")]
@@ -288,10 +289,10 @@ pub struct Check {
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
-  tercel backup /backups/monday                         of the server on 127.0.0.1:7117
+  tercel backup /backups/monday                  of the server on 127.0.0.1:7117
   tercel backup /backups/monday --server db:7117 --json
-  tercel backup /backups/monday --data ./packages       of a directory that nobody serves
-  tercel backup /backups/$(date +%F) || logger failed   in a script that runs every night
+  tercel backup /backups/monday --data ./packages     of an unserved directory
+  tercel backup /backups/$(date +%F) || logger failed     in a nightly script
 
 Everything up to one commit is in it, and nothing after. Commits, reads and installs go on. \
 An unfinished backup is known as such; the same command begins it again.
@@ -316,7 +317,7 @@ pub struct Backup {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
   tercel restore /backups/monday --data ./packages
-  tercel restore /backups/monday --data ./packages --json && tercel serve --data ./packages
+  tercel restore /backups/monday --data ./copy --json
 
 The backup is verified in full before anything is written: every page, object and reference, \
 and the checksums of all of it. The copy is the same space with a new history: clients that \
@@ -510,6 +511,9 @@ mod tests {
             let is_prose = |line: &str| !line.is_empty() && !line.starts_with("  ") && !line.ends_with(':');
             let broken = lines.windows(2).find(|pair| is_prose(pair[0]) && is_prose(pair[1]));
             assert!(broken.is_none(), "{}: {broken:?}", command.get_name());
+            // What is to be copied fits into the narrowest of terminals.
+            let wide = lines.iter().find(|line| line.starts_with("  ") && line.chars().count() > 80);
+            assert!(wide.is_none(), "{}: {wide:?}", command.get_name());
         }
     }
 
