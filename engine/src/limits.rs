@@ -29,7 +29,8 @@ pub const KEEPALIVE_MS: u32 = 2_000;
 pub const HEARTBEAT_US: u64 = 50_000;
 
 /// References in the index of recent writes: 16 bytes each. A base older than the index reaches is answered `TooOld`,
-/// so this times the commit rate is how long an update transaction may take.
+/// so this times the commit rate is how long an update transaction may take. The index has all or nothing of what a
+/// transaction wrote, so it may have more by what one wrote.
 pub const LAST_WRITES_MAX: usize = 1 << 18;
 
 /// Clients whose last answers are kept; the one silent longest is evicted when another comes.

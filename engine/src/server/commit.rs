@@ -23,8 +23,38 @@ pub(super) struct Parked {
     pub conn: Conn,
     call: u64,
     op: OpId,
-    bytes: Vec<u8>,
+    body: Body<'static>,
     missing: usize,
+}
+
+/// A transaction's bytes: its parts, if it came in parts, and what came with the commit.
+pub(super) struct Body<'a> {
+    parts: Vec<Vec<u8>>,
+    last: Cow<'a, [u8]>,
+}
+
+impl<'a> Body<'a> {
+    fn len(&self) -> usize {
+        self.parts.iter().map(Vec::len).sum::<usize>() + self.last.len()
+    }
+
+    /// All of it in one piece.
+    fn whole(self) -> Cow<'a, [u8]> {
+        match self.parts.is_empty() {
+            true => self.last,
+            false => [self.parts.concat(), self.last.into_owned()].concat().into(),
+        }
+    }
+
+    /// In the pieces that there are.
+    fn pieces(mut self) -> Vec<Vec<u8>> {
+        self.parts.push(self.last.into_owned());
+        self.parts
+    }
+
+    fn into_owned(self) -> Body<'static> {
+        Body { parts: self.parts, last: self.last.into_owned().into() }
+    }
 }
 
 impl Server {
@@ -32,14 +62,14 @@ impl Server {
     /// follows is told why.
     pub(super) fn part(&mut self, conn: Conn, part: Part<'_>) {
         let Some(session) = self.sessions.get_mut(&conn) else { return };
-        let fresh = || Staged { seq: part.op.seq, parts: 0, bytes: Vec::new(), refused: None };
+        let fresh = || Staged { seq: part.op.seq, parts: 0, buffers: Vec::new(), bytes: 0, refused: None };
         let staged = session.staged.entry(part.op.slot).or_insert_with(fresh);
-        let before = staged.bytes.len();
+        let before = staged.bytes;
         if staged.seq != part.op.seq {
             *staged = fresh();
         }
         let others = session.staged_bytes - before;
-        let after = staged.bytes.len() + part.bytes.len();
+        let after = staged.bytes + part.bytes.len();
         let is_wrong = part.index != staged.parts || others + after > limits::TRANSACTION_BYTES_MAX;
         let is_much = self.staged_bytes - before + after > limits::STAGED_BYTES_MAX;
         staged.refused = staged.refused.or(match (is_wrong, is_much) {
@@ -48,45 +78,50 @@ impl Server {
             (false, false) => None,
         });
         if staged.refused.is_some() {
-            staged.bytes = Vec::new();
+            (staged.buffers, staged.bytes) = (Vec::new(), 0);
         } else {
+            match staged.buffers.last_mut().filter(|b| b.len() + part.bytes.len() <= limits::PART_BYTES) {
+                Some(buffer) => buffer.extend_from_slice(part.bytes),
+                None => staged.buffers.push(part.bytes.to_vec()),
+            }
             staged.parts += 1;
-            staged.bytes.extend_from_slice(part.bytes);
+            staged.bytes = after;
         }
-        let after = staged.bytes.len();
+        let after = staged.bytes;
         session.staged_bytes = others + after;
         self.staged_bytes = self.staged_bytes - before + after;
     }
 
     pub(super) fn commit_arrived(&mut self, conn: Conn, call: u64, commit: Commit<'_>, out: &mut Effects) {
         if commit.parts == 0 {
-            return self.commit(conn, call, commit.op, commit.bytes.into(), out);
+            let body = Body { parts: Vec::new(), last: commit.bytes.into() };
+            return self.commit(conn, call, commit.op, body, out);
         }
         let Some(session) = self.sessions.get_mut(&conn) else { return };
         let Some(staged) = session.staged.remove(&commit.op.slot) else {
             return self.not_executed(conn, call, commit.op, Outcome::Full(Limit::Transaction), out);
         };
-        session.staged_bytes -= staged.bytes.len();
-        self.staged_bytes -= staged.bytes.len();
+        session.staged_bytes -= staged.bytes;
+        self.staged_bytes -= staged.bytes;
         if staged.seq != commit.op.seq || staged.refused.is_some() || staged.parts != commit.parts {
             let limit = staged.refused.unwrap_or(Limit::Transaction);
             return self.not_executed(conn, call, commit.op, Outcome::Full(limit), out);
         }
-        let mut bytes = staged.bytes;
-        bytes.extend_from_slice(commit.bytes);
-        if dropped(Rule::StagedInParts)
-            && let Ok(mut effects) = TxEffects::decode(&bytes)
-        {
-            effects.writes.truncate(effects.writes.len() / 2);
+        let mut body = Body { parts: staged.buffers, last: commit.bytes.into() };
+        if dropped(Rule::StagedInParts) {
+            let bytes = body.whole();
             let mut part = Vec::new();
-            effects.encode(&mut part);
-            bytes = part;
+            if let Ok(mut effects) = TxEffects::decode(&bytes) {
+                effects.writes.truncate(effects.writes.len() / 2);
+                effects.encode(&mut part);
+            }
+            body = Body { parts: Vec::new(), last: if part.is_empty() { bytes } else { part.into() } };
         }
-        self.commit(conn, call, commit.op, bytes.into(), out);
+        self.commit(conn, call, commit.op, body, out);
     }
 
     /// Executes an operation at most once.
-    fn commit(&mut self, conn: Conn, call: u64, op: OpId, bytes: Cow<'_, [u8]>, out: &mut Effects) {
+    fn commit(&mut self, conn: Conn, call: u64, op: OpId, body: Body<'_>, out: &mut Effects) {
         if self.sessions.get(&conn).and_then(|s| s.client) != Some(op.client) {
             return self.verdict(conn, call, op, Outcome::Invalid(Oref::NULL), out);
         }
@@ -96,21 +131,22 @@ impl Server {
         if self.disk_full {
             return self.not_executed(conn, call, op, Outcome::Full(Limit::Disk), out);
         }
-        if bytes.len() > self.config.mob_bytes {
+        if body.len() > self.config.mob_bytes {
             return self.not_executed(conn, call, op, Outcome::Full(Limit::Transaction), out);
         }
-        self.make_room_of_backup(bytes.len(), out);
+        self.make_room_of_backup(body.len(), out);
         let log_full = self.log_room == LogRoom::Full;
-        if log_full || self.mob.bytes() + bytes.len() > self.config.mob_bytes {
-            return self.stall(conn, call, op, bytes, out);
+        if log_full || self.mob.bytes() + body.len() > self.config.mob_bytes {
+            return self.stall(conn, call, op, body, out);
         }
-        let is_large = is_large(bytes.len());
+        let is_large = is_large(body.len());
         if is_large && self.large.is_some() || self.large_precedes(op) {
-            return self.wait_behind(conn, call, op, bytes, out);
+            return self.wait_behind(conn, call, op, body, out);
         }
         if is_large {
-            return self.begin_large(conn, call, op, bytes.into_owned());
+            return self.begin_large(conn, call, op, body.pieces());
         }
+        let bytes = body.whole();
         let effects = match TxEffects::decode(&bytes) {
             Ok(effects) => effects,
             Err(e) => return self.expel(conn, format!("a commit: {e}"), out),
@@ -120,14 +156,14 @@ impl Server {
             return self.not_executed(conn, call, op, outcome, out);
         }
         if self.large_holds(&effects) {
-            return self.wait_behind(conn, call, op, bytes, out);
+            return self.wait_behind(conn, call, op, Body { parts: Vec::new(), last: bytes }, out);
         }
         let missing = match self.missing_pages(&effects) {
             Ok(missing) => missing,
             Err(limit) => return self.not_executed(conn, call, op, Outcome::Full(limit), out),
         };
         if !missing.is_empty() {
-            return self.park(conn, call, op, bytes, missing, out);
+            return self.park(conn, call, op, Body { parts: Vec::new(), last: bytes }, missing, out);
         }
         let placements = match self.check_and_place(conn, &effects) {
             Ok(placements) => placements,
@@ -240,11 +276,11 @@ impl Server {
         conn: Conn,
         call: u64,
         op: OpId,
-        bytes: Cow<'_, [u8]>,
+        body: Body<'_>,
         missing: Vec<PageId>,
         out: &mut Effects,
     ) {
-        let Some(id) = self.hold(conn, call, op, bytes, missing.len()) else {
+        let Some(id) = self.hold(conn, call, op, body, missing.len()) else {
             return self.not_executed(conn, call, op, Outcome::Full(Limit::Buffer), out);
         };
         for page in missing {
@@ -253,39 +289,39 @@ impl Server {
     }
 
     /// Keeps a commit until modified objects are installed and there is room for more, of them or of the log.
-    fn stall(&mut self, conn: Conn, call: u64, op: OpId, bytes: Cow<'_, [u8]>, out: &mut Effects) {
-        match self.hold(conn, call, op, bytes, 1) {
+    fn stall(&mut self, conn: Conn, call: u64, op: OpId, body: Body<'_>, out: &mut Effects) {
+        match self.hold(conn, call, op, body, 1) {
             Some(id) => self.stalled.push(id),
             None => self.not_executed(conn, call, op, Outcome::Full(Limit::Buffer), out),
         }
     }
 
     /// Keeps a commit until the large one that stands in its way is ordered.
-    fn wait_behind(&mut self, conn: Conn, call: u64, op: OpId, bytes: Cow<'_, [u8]>, out: &mut Effects) {
-        match self.hold(conn, call, op, bytes, 1) {
+    fn wait_behind(&mut self, conn: Conn, call: u64, op: OpId, body: Body<'_>, out: &mut Effects) {
+        match self.hold(conn, call, op, body, 1) {
             Some(id) => self.behind.push(id),
             None => self.not_executed(conn, call, op, Outcome::Full(Limit::Buffer), out),
         }
     }
 
     /// Takes a commit among the parked; none if there are too many.
-    fn hold(&mut self, conn: Conn, call: u64, op: OpId, bytes: Cow<'_, [u8]>, missing: usize) -> Option<u64> {
+    fn hold(&mut self, conn: Conn, call: u64, op: OpId, body: Body<'_>, missing: usize) -> Option<u64> {
         let session = self.sessions.get_mut(&conn)?;
         if session.pending >= limits::CREDIT as usize
-            || self.parked_bytes + bytes.len() > self.config.mob_bytes / 2 && !self.parked.is_empty()
+            || self.parked_bytes + body.len() > self.config.mob_bytes / 2 && !self.parked.is_empty()
         {
             return None;
         }
         session.pending += 1;
-        self.parked_bytes += bytes.len();
+        self.parked_bytes += body.len();
         self.parked_last += 1;
-        self.parked.insert(self.parked_last, Parked { conn, call, op, bytes: bytes.into_owned(), missing });
+        self.parked.insert(self.parked_last, Parked { conn, call, op, body: body.into_owned(), missing });
         Some(self.parked_last)
     }
 
     fn release(&mut self, id: u64) -> Option<Parked> {
         let parked = self.parked.remove(&id)?;
-        self.parked_bytes -= parked.bytes.len();
+        self.parked_bytes -= parked.body.len();
         if let Some(session) = self.sessions.get_mut(&parked.conn) {
             session.pending = session.pending.saturating_sub(1);
         }
@@ -313,7 +349,7 @@ impl Server {
         if parked.missing == 0
             && let Some(p) = self.release(id)
         {
-            self.commit(p.conn, p.call, p.op, p.bytes.into(), out);
+            self.commit(p.conn, p.call, p.op, p.body, out);
         }
     }
 

@@ -47,8 +47,12 @@ impl Server {
             Some(_) => return,
             None => {}
         }
-        // Installing makes what is set aside for a backup no smaller.
-        let full = self.mob.bytes() - self.mob.bytes_aside() > self.config.mob_bytes / 4;
+        // Installing makes what is set aside for a backup no smaller, nor what has no place in the order.
+        let set_aside = self.mob.bytes_aside() + self.mob.bytes_pending();
+        let full = self.mob.bytes() - set_aside > self.config.mob_bytes / 4;
+        if self.nothing_at == Some(self.visible) {
+            return;
+        }
         if full || !self.stalled.is_empty() || self.is_pressed() {
             self.start_install(out);
         }
@@ -69,6 +73,7 @@ impl Server {
     /// Takes in how much room the log has.
     pub(super) fn log_has(&mut self, room: LogRoom, out: &mut Effects) {
         let was = std::mem::replace(&mut self.log_room, room);
+        self.nothing_at = None;
         if was == LogRoom::Full && room != LogRoom::Full {
             self.unstall(out);
         }
@@ -94,6 +99,7 @@ impl Server {
             || self.checkpoint_pays(&pages);
         if pages.is_empty() && !checkpoint {
             // Nothing of it is durable yet; the next sync comes by here.
+            self.nothing_at = Some(self.visible);
             return;
         }
         let mut missing = Vec::new();
@@ -175,6 +181,7 @@ impl Server {
     pub(super) fn installed(&mut self, out: &mut Effects) {
         let Some(installing) = self.installing.take() else { return };
         let Some(upto) = installing.sent else { return };
+        self.nothing_at = None;
         let upto = if dropped(Rule::InstalledUptoNow) { self.visible } else { upto };
         for page in &installing.pages {
             self.mob.installed(*page, upto);

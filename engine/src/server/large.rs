@@ -10,6 +10,8 @@
 //! ([`super::stage`]): the mark gets its stamp, and all of it becomes visible in one step. Until its first piece it can be
 //! dropped, and what is in the buffer is taken back; from then on it is committed whatever becomes of its client.
 
+use std::collections::VecDeque;
+
 use tercel_wire::cursor::{DecodeError, Reader};
 use tercel_wire::id::{OpId, Oref, PageId, Stamp};
 use tercel_wire::message::{Effects as TxEffects, Outcome, Reason, Write};
@@ -28,6 +30,9 @@ pub(super) struct Large {
     pub conn: Conn,
     call: u64,
     pub op: OpId,
+    /// What is not yet in `bytes`, in its order, and how much of the first of them is.
+    parts: VecDeque<Vec<u8>>,
+    part_at: usize,
     pub(super) bytes: Vec<u8>,
     base: Stamp,
     reads: Vec<Oref>,
@@ -72,6 +77,8 @@ impl At {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
+    /// The parts in which it came are put together.
+    Gather,
     /// Its base is decoded.
     Head,
     /// What it read is decoded.
@@ -105,14 +112,14 @@ impl Step {
 /// microseconds.
 const LARGE_BYTES: usize = 64 << 10;
 
-/// Writes, or reads to be certified, of a slice: some hundred microseconds.
-const SLICE_WRITES: usize = 500;
+/// Writes, or reads to be certified, of a slice: a hundred microseconds or two.
+const SLICE_WRITES: usize = 250;
 
 /// References, or writes, that are decoded in a slice, which is quick.
-const SLICE_READS: usize = 4_000;
+const SLICE_READS: usize = 2_000;
 
 /// Bytes of a slice where bytes are what takes the time.
-const SLICE_BYTES: usize = 256 << 10;
+const SLICE_BYTES: usize = 64 << 10;
 
 /// Whether a transaction of so many bytes is worked on in slices.
 pub(super) fn is_large(bytes: usize) -> bool {
@@ -123,6 +130,21 @@ pub(super) fn is_large(bytes: usize) -> bool {
 type Sliced = Result<(), Outcome>;
 
 impl Large {
+    /// Puts some more of what came together.
+    fn gather_slice(&mut self) {
+        let Some(part) = self.parts.front() else {
+            self.step = Step::Head;
+            return;
+        };
+        let end = part.len().min(self.part_at + SLICE_BYTES);
+        self.bytes.extend_from_slice(&part[self.part_at..end]);
+        self.part_at = end;
+        if end == part.len() {
+            self.parts.pop_front();
+            self.part_at = 0;
+        }
+    }
+
     /// Decodes some more; `next` is where in the bytes it goes on.
     fn decode_slice(&mut self) -> Result<(), DecodeError> {
         let mut r = Reader::new(&self.bytes[self.next..]);
@@ -223,8 +245,9 @@ impl Large {
 
 impl Server {
     /// Begins to work on a transaction.
-    pub(super) fn begin_large(&mut self, conn: Conn, call: u64, op: OpId, bytes: Vec<u8>) {
+    pub(super) fn begin_large(&mut self, conn: Conn, call: u64, op: OpId, parts: Vec<Vec<u8>>) {
         self.parked_last += 1;
+        let bytes = Vec::with_capacity(parts.iter().map(Vec::len).sum());
         self.large = Some(Box::new(Large {
             id: self.parked_last,
             conn,
@@ -242,8 +265,10 @@ impl Server {
             head: Vec::new(),
             first: None,
             staged: Stamp::ZERO,
+            parts: parts.into(),
+            part_at: 0,
             bytes,
-            step: Step::Head,
+            step: Step::Gather,
             next: 0,
             missing: 0,
             tries: 0,
@@ -262,7 +287,7 @@ impl Server {
 
     /// Whether the operation will be committed and is not yet ordered.
     pub(super) fn large_will_end(&self, op: OpId) -> bool {
-        self.large.as_ref().is_some_and(|l| l.op == op && l.step == Step::Stage)
+        self.large.as_ref().is_some_and(|l| l.op == op && l.first.is_some())
     }
 
     /// Whether there is a slice to be done.
@@ -278,7 +303,7 @@ impl Server {
         let Some(large) = self.large.as_mut().filter(|l| which(l)) else { return };
         match large.step {
             // It is finished, but nobody will make anything more in the pages that it fills.
-            Step::Stage => large.placing.let_leases_go(),
+            Step::Stage if large.first.is_some() => large.placing.let_leases_go(),
             Step::Undo => {}
             _ => self.undo_large(),
         }
@@ -287,16 +312,25 @@ impl Server {
     /// Ends a transaction that will not be committed, once nothing of it is in the buffer.
     fn undo_large(&mut self) {
         let Some(large) = &mut self.large else { return };
-        if large.step != Step::Place || large.next == 0 {
-            self.large = None;
-            self.behind_due = true;
-            return;
+        let placed = match large.step {
+            Step::Place => large.next,
+            Step::Stage => large.writes.len(),
+            _ => 0,
+        };
+        if placed == 0 {
+            return self.end_large();
         }
-        // What was put there are the writes up to here; nothing that it still waits for matters.
-        large.writes.truncate(large.next);
+        // Nothing that it still waits for matters.
+        large.writes.truncate(placed);
         (large.step, large.next, large.missing, large.tries) = (Step::Undo, 0, 0, 0);
         self.parked_last += 1;
         large.id = self.parked_last;
+    }
+
+    /// Nothing of it is left but its bytes. Those who waited behind it are tried again soon.
+    fn end_large(&mut self) {
+        self.spare = self.large.take().map_or(Vec::new(), |large| large.bytes);
+        self.behind_due = true;
     }
 
     /// Those who waited behind a large transaction are tried again.
@@ -327,6 +361,10 @@ impl Server {
         }
         let Some(mut large) = self.large.take() else { return };
         let sliced = match large.step {
+            Step::Gather => {
+                large.gather_slice();
+                Ok(())
+            }
             Step::Head | Step::Reads | Step::Writes => {
                 if let Err(e) = large.decode_slice() {
                     self.behind_due = true;
@@ -342,8 +380,8 @@ impl Server {
             Step::Undo => {
                 self.undo_slice(&mut large);
                 if large.next >= large.writes.len() {
-                    self.behind_due = true;
-                    return;
+                    self.large = Some(large);
+                    return self.end_large();
                 }
                 Ok(())
             }

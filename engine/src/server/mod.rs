@@ -28,7 +28,7 @@ use tercel_wire::id::{ClientId, OpId, Oref, PageId, SpaceId, Stamp};
 use tercel_wire::message::{Outcome, Reason, Refused, Verdict};
 
 use crate::limits;
-use crate::mutant::{Rule, dropped};
+use crate::mutant::{self, Rule, dropped};
 use crate::order::{Delivery, Ordering, Solo};
 use crate::store::entry::Entry;
 use crate::store::image::{Found, Images};
@@ -229,8 +229,8 @@ pub struct HostStats {
     pub disk_full: bool,
 }
 
-/// Writes of a large transaction that the index of recent ones takes in in one go: some hundred microseconds.
-const TAKEN_IN_AT_ONCE: usize = 2_000;
+/// Writes of a large transaction that the index of recent ones takes in in one go: a hundred microseconds or two.
+const TAKEN_IN_AT_ONCE: usize = 500;
 
 /// A commit that is ordered and not yet visible.
 struct Flight {
@@ -278,6 +278,8 @@ pub struct Server {
     staged: VecDeque<(Stamp, Stamp)>,
     /// The large transaction that is worked on.
     large: Option<Box<Large>>,
+    /// The bytes of the last one, which are given back a piece at a time.
+    spare: Vec<u8>,
     /// Those of the parked that wait for it, and whether they are to be tried again.
     behind: Vec<u64>,
     behind_due: bool,
@@ -291,6 +293,8 @@ pub struct Server {
     overflow: Option<place::Overflow>,
     installing: Option<Installing>,
     installs_since_checkpoint: usize,
+    /// When everybody had seen up to here, nothing could be installed.
+    nothing_at: Option<Stamp>,
     /// The last entry that the stored checkpoint contains.
     checkpointed: Stamp,
     /// The first entry that recovery would replay.
@@ -335,7 +339,8 @@ impl Server {
                     self.tick(out);
                 }
                 self.go_on_large(out);
-                self.state.take_in(TAKEN_IN_AT_ONCE);
+                self.state.settle(mutant::bound(TAKEN_IN_AT_ONCE, 1));
+                self.throw_away();
                 self.settle();
                 self.leave_some();
             }
@@ -349,8 +354,8 @@ impl Server {
     /// When it next wants to hear of the time.
     pub fn deadline(&self) -> Option<Now> {
         // Work in slices goes on as soon as others have been heard.
-        let is_behind = !self.settling.is_empty() || !self.leaving.is_empty() || self.state.is_fresh();
-        if is_behind || self.large_wants() {
+        let is_behind = !self.settling.is_empty() || !self.leaving.is_empty() || !self.spare.is_empty();
+        if is_behind || !self.state.is_settled() || self.large_wants() {
             return Some(self.now);
         }
         (!self.sessions.is_empty()).then(|| self.ticked.plus_us(limits::HEARTBEAT_US))

@@ -173,7 +173,7 @@ impl Server {
         self.expect_some(conn, &effects.writes, placing)?;
         placing.fits()?;
         self.place_some(&effects.writes, 0, placing)?;
-        self.keep_leases(conn, placing);
+        self.keep_leases(conn, placing, usize::MAX);
         Ok(())
     }
 
@@ -194,21 +194,22 @@ impl Server {
         Ok(())
     }
 
-    /// The client's leased pages have what was placed in them.
-    pub(super) fn keep_leases(&mut self, conn: Conn, placing: &mut Placing) {
-        if let Some(session) = self.sessions.get_mut(&conn) {
-            for (page, lease) in placing.leases.drain() {
-                if session.leases.get(&page).is_some_and(|before| before.made_count == 0) {
-                    session.unused -= 1;
-                    session.used += 1;
-                }
-                if lease.is_full() {
-                    session.leases.remove(&page);
-                } else {
-                    session.leases.insert(page, lease);
-                }
+    /// The client's leased pages have what was placed in them, so many of the pages; whether there are more.
+    pub(super) fn keep_leases(&mut self, conn: Conn, placing: &mut Placing, count: usize) -> bool {
+        let Some(session) = self.sessions.get_mut(&conn) else { return false };
+        let some = placing.leases.extract_if(|_, _| true).take(count);
+        for (page, lease) in some {
+            if session.leases.get(&page).is_some_and(|before| before.made_count == 0) {
+                session.unused -= 1;
+                session.used += 1;
+            }
+            if lease.is_full() {
+                session.leases.remove(&page);
+            } else {
+                session.leases.insert(page, lease);
             }
         }
+        !placing.leases.is_empty()
     }
 
     /// Takes the leases that new objects are made in, with their slots seen.

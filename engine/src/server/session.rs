@@ -72,7 +72,9 @@ const LEAVE_AT_ONCE: usize = 2_000;
 pub(super) struct Staged {
     pub seq: u32,
     pub parts: u32,
-    pub bytes: Vec<u8>,
+    /// As they came, small ones together: a buffer for all of them would be moved as it grows.
+    pub buffers: Vec<Vec<u8>>,
+    pub bytes: usize,
     /// Why nothing more of it is taken; its commit will be told.
     pub refused: Option<Limit>,
 }

@@ -17,11 +17,17 @@ use crate::store::entry::{self, Entry};
 /// little longer than syncing a small commit.
 const PIECE_BYTES: usize = 60 << 10;
 
+/// Leased pages that are brought up to date at once, when it is certain that something is made in them.
+const LEASES_AT_ONCE: usize = 500;
+
+/// Bytes that are given back to the system at once: some hundred microseconds.
+const THROWN_AWAY_BYTES: usize = 1 << 20;
+
 impl Server {
     /// Whether the transaction, which is being staged, can go on now.
     pub(super) fn stage_goes_on(&self, large: &Large) -> bool {
         // The index of recent writes takes in one at a time.
-        self.visible >= large.staged && !(self.state.is_fresh() && large.is_staged())
+        self.visible >= large.staged && (self.state.is_settled() || !large.is_staged())
     }
 
     /// The oldest entry of the log that is needed once these pages are stored as everybody sees them now. A replay must not
@@ -47,6 +53,8 @@ impl Server {
         if large.head.is_empty() {
             entry::commit_head(large.op, large.placing.placements(), &mut large.head);
             self.state.expect(large.writes.len());
+        } else if self.keep_leases(large.conn, &mut large.placing, LEASES_AT_ONCE) {
+            return Some(large);
         } else if large.is_staged() {
             self.order_large(large, out);
             return None;
@@ -64,14 +72,13 @@ impl Server {
     /// Gives it its place in the order, and its versions with it.
     fn order_large(&mut self, mut large: Box<Large>, out: &mut Effects) {
         self.evict_for(large.op.client, out);
-        self.keep_leases(large.conn, &mut large.placing);
         let list = large.writes.iter().map(|w| w.oref).collect();
         let page_max = large.changed.iter().map(|oref| oref.page()).max();
         let ticket = self.order.submit();
         let stamp = self.state.apply_large(large.op, list, std::mem::take(&mut large.written), page_max);
         let ordered = self.order.poll();
         debug_assert_eq!(ordered, Some(Delivery::Ordered(ticket, stamp)));
-        large.mark.ordered_at(stamp);
+        self.mob.ordered(&large.mark, stamp);
         self.staged.extend(large.first.map(|first| (first, stamp)));
         self.stats.ordered += 1;
         self.stats.commits += 1;
@@ -86,6 +93,14 @@ impl Server {
         if dropped(Rule::StreamUnsynced) {
             self.show(stamp, out);
         }
+        self.spare = std::mem::take(&mut large.bytes);
+    }
+
+    /// Gives back some of the bytes of the last large transaction: giving back 64 MB at once takes milliseconds.
+    pub(super) fn throw_away(&mut self) {
+        let left = self.spare.len().saturating_sub(THROWN_AWAY_BYTES);
+        self.spare.truncate(left);
+        self.spare.shrink_to_fit();
     }
 }
 

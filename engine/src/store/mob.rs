@@ -26,8 +26,9 @@ use crate::table::Map;
 #[derive(Debug, Default)]
 pub struct Mob {
     pages: Map<PageId, Patch>,
-    /// Of the versions in `pages`.
+    /// Of the versions in `pages`, and of those among them that have no place in the order.
     bytes: usize,
+    bytes_pending: usize,
     frozen: Option<Frozen>,
 }
 
@@ -138,6 +139,17 @@ impl Mob {
         self.frozen.as_ref().map_or(0, |f| f.bytes)
     }
 
+    /// Bytes of versions that have no place in the order yet.
+    pub fn bytes_pending(&self) -> usize {
+        self.bytes_pending
+    }
+
+    /// The transaction whose versions have no place in the order gets this one, and all of them with it.
+    pub fn ordered(&mut self, mark: &Mark, stamp: Stamp) {
+        mark.ordered_at(stamp);
+        self.bytes_pending = 0;
+    }
+
     /// From now on [`Mob::overlay_frozen`] shows pages as of `upto`, which nothing applied so far is above.
     pub fn freeze(&mut self, upto: Stamp) {
         self.frozen = Some(Frozen { upto, from: 0, aside: BTreeMap::new(), bytes: 0 });
@@ -237,6 +249,9 @@ impl Mob {
     fn put(&mut self, oref: Oref, when: &When, object: Box<[u8]>) {
         let version = Version { when: when.clone(), object };
         self.bytes += version.bytes();
+        if !when.is_ordered() {
+            self.bytes_pending += version.bytes();
+        }
         self.pages.entry(oref.page()).or_insert_with(|| Patch::new(when)).put(oref.slot(), version);
     }
 
@@ -247,6 +262,7 @@ impl Mob {
         let versions = &mut patch.slots[i].1;
         let Some(version) = versions.pop_if(|v| v.when.is_with(mark)) else { return };
         self.bytes -= version.bytes();
+        self.bytes_pending -= version.bytes();
         if versions.is_empty() {
             patch.slots.remove(i);
         }
