@@ -368,6 +368,33 @@ fn a_client_that_gives_no_page_back_is_cut_off() {
 }
 
 #[test]
+fn a_client_is_asked_for_a_page_once_and_reminded_after_a_while() {
+    let mut h = Hand::with(ServerConfig { subscriptions_max: 4, ..ServerConfig::default() });
+    h.greet(A, 5, 1);
+    let asked = |h: &mut Hand, n: u32| -> Vec<PageId> {
+        let page = PageId::new(n).unwrap();
+        let said = h.send(A, Kind::Fetch, |o| Fetch { page, fetch: n }.encode(o));
+        let streams = said.iter().filter(|(_, kind, ..)| *kind == Kind::Stream);
+        let revoked = streams.flat_map(|(.., body)| Stream::decode(body).unwrap().revoked);
+        revoked.map(|(page, _)| page).collect()
+    };
+    // What a page pushes out is asked for with the next.
+    let mut all: Vec<PageId> = (1..=13).flat_map(|n| asked(&mut h, n)).collect();
+    assert_eq!(all.len(), 8);
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 8, "none of them twice");
+    h.now = h.now.plus_us(60_000);
+    let reminded = asked(&mut h, 14);
+    assert!(reminded.len() == 9 && all.iter().all(|page| reminded.contains(page)), "{reminded:?}");
+    // Those that come back are not asked for again.
+    let pages = reminded.iter().take(8).map(|page| (*page, page.get())).collect();
+    h.send(A, Kind::Unsubscribe, |o| Unsubscribe { pages }.encode(o));
+    h.now = h.now.plus_us(60_000);
+    assert_eq!(asked(&mut h, 15).len(), 2);
+}
+
+#[test]
 fn a_connected_client_that_is_evicted_is_told_and_may_come_back_as_another() {
     let mut h = Hand::new();
     h.greet(A, 1, 1);

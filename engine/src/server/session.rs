@@ -28,6 +28,9 @@ pub(super) struct Session {
     pub subscribed: Map<PageId, u32>,
     /// Pages to be forgotten, not yet acknowledged.
     pub revoking: Map<PageId, u32>,
+    /// Those of them that the client was not asked for yet, and when it was reminded of all of them.
+    pub asking: Vec<PageId>,
+    pub reminded: Now,
     /// Pages it may make objects in, the oldest first.
     pub leases: BTreeMap<PageId, super::place::Lease>,
     /// Of all pages it ever leased, those in which it made nothing, and those in which it did.
@@ -95,6 +98,8 @@ impl Server {
             sent: self.visible,
             subscribed: Map::default(),
             revoking: Map::default(),
+            asking: Vec::new(),
+            reminded: self.now,
             leases: BTreeMap::new(),
             unused: 0,
             used: 0,

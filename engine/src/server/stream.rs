@@ -118,14 +118,22 @@ impl Server {
 
     /// Brings a session's stream up to the visible stamp.
     pub(super) fn stream_to(&mut self, conn: Conn, out: &mut Effects) {
-        let visible = self.visible;
+        let (visible, now) = (self.visible, self.now);
         let Some(session) = self.sessions.get_mut(&conn) else { return };
-        if session.client.is_none() || (session.sent >= visible && session.revoking.is_empty()) {
+        let remind = !session.revoking.is_empty() && now >= session.reminded.plus_us(REMIND_US);
+        if session.client.is_none() || (session.sent >= visible && session.asking.is_empty() && !remind) {
             return;
         }
         let mut changes = std::mem::take(&mut session.changes);
-        let mut revoked: Vec<(PageId, u32)> = session.revoking.iter().map(|(p, f)| (*p, *f)).collect();
-        revoked.sort_unstable();
+        let mut asked = std::mem::take(&mut session.asking);
+        if remind {
+            session.reminded = now;
+            asked = session.revoking.keys().copied().collect();
+        }
+        asked.sort_unstable();
+        let revoking = &session.revoking;
+        let revoked: Vec<(PageId, u32)> =
+            asked.into_iter().filter_map(|p| Some((p, *revoking.get(&p)?))).collect();
         let mut from = std::mem::replace(&mut session.sent, visible);
         // A message is bounded, so a long catalogue of changes is cut between commits, and a large commit within:
         // its stamp is reached only by the last piece.
@@ -176,6 +184,7 @@ impl Server {
                 return self.leave(page, conn);
             }
             session.revoking.insert(page, fetch);
+            session.asking.push(page);
             self.stats.revocations += 1;
         }
     }
@@ -196,6 +205,10 @@ impl Server {
         }
     }
 }
+
+/// A client is asked for a page once, and reminded of all that it has not given back this often at most: each message with
+/// all of them would cost more than what it comes with.
+const REMIND_US: u64 = 50_000;
 
 /// Objects whose hidden versions are dropped in one go: a hundred microseconds or two.
 const SETTLE_AT_ONCE: usize = 500;
