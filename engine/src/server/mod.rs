@@ -376,14 +376,20 @@ impl Server {
         self.state.epoch
     }
 
-    /// Whether everything that was ordered is visible and nothing is being installed: a moment to stop at.
+    /// Whether everything that was ordered is visible, no large transaction is on its way and nothing is being installed: a
+    /// moment to stop at.
     pub fn is_quiet(&self) -> bool {
-        self.is_settled() && self.installing.is_none()
+        self.is_settled() && self.large.is_none() && self.installing.is_none()
     }
 
     /// Whether everything that was ordered is visible, and so durable.
     pub fn is_settled(&self) -> bool {
         self.flights.is_empty()
+    }
+
+    /// Whether nothing more will be ordered of what has arrived, whoever still waits for it or does not.
+    pub fn is_idle(&self) -> bool {
+        self.is_settled() && self.large.is_none() && self.parked.is_empty()
     }
 
     /// Takes the counters that the process around it keeps, for the status it reports.

@@ -65,13 +65,14 @@ impl World {
         self.clients.len() - 1
     }
 
-    /// Whether every client has heard of everything.
+    /// Whether every client has heard of everything, and nothing that nobody waits for any more is still to come.
     pub(crate) fn is_level(&mut self) -> bool {
         let last = self.truth.promised;
         let is_level = |c: &mut ClientProcess| {
             matches!(c.machine.availability(), Some(Ok(()))) && c.machine.writer().watermark() >= last
         };
-        self.server.is_up() && self.clients.iter_mut().all(is_level)
+        let is_idle = self.server.running.as_ref().is_some_and(|running| running.machine.is_idle());
+        self.server.is_up() && is_idle && self.clients.iter_mut().all(is_level)
     }
 
     /// Does what the client's machine wants done, after any call of it.
