@@ -33,6 +33,12 @@ const ACCOUNTS: u64 = 200;
 const THREADS: usize = 8;
 const BALANCE: i64 = 1_000;
 
+/// Nothing is damaged, and every reference leads to an object.
+fn assert_whole(dir: &Path) {
+    let report = check(dir, |_, _| ()).unwrap();
+    assert!(report.is_sound() && report.unfilled == 0, "{report:?}");
+}
+
 fn socket(dir: &Path) -> Address {
     Address::Unix(dir.join("socket"))
 }
@@ -160,7 +166,7 @@ fn backups_of_a_server_at_work_have_all_of_before_and_nothing_of_after() {
                 let after = load(&sent);
                 let (from, to) = (dir.path().join(&name), dir.path().join(format!("restored{round}")));
                 restore(&from, &to, |_| ()).unwrap();
-                assert!(check(&to, |_, _| ()).unwrap().is_sound());
+                assert_whole(&to);
                 let copy = open(&to);
                 let counts = bank.audit(&copy);
                 copy.close().unwrap();
@@ -196,7 +202,7 @@ fn a_backup_is_not_served_and_a_space_is_no_backup() {
     assert!(!dir.path().join("new").exists());
     let again = backup(&Source::Directory(space), &copy, |_| ());
     assert!(matches!(again, Err(BackupError::Disk(DiskError::Occupied { .. }))));
-    assert!(check(&copy, |_, _| ()).unwrap().is_sound());
+    assert_whole(&copy);
 }
 
 #[test]
@@ -217,7 +223,7 @@ fn a_backup_with_a_page_of_another_one_is_not_restored() {
     new.commit(&PageBatch { pages: &[(page, &bytes)], meta: &[], applied_stamp }).unwrap();
     drop(new);
     // Every page is whole and every reference leads somewhere.
-    assert!(check(&dir.path().join("new"), |_, _| ()).unwrap().is_sound());
+    assert_whole(&dir.path().join("new"));
     let to = dir.path().join("to");
     let refused = restore(&dir.path().join("new"), &to, |_| ());
     assert!(matches!(refused, Err(BackupError::Damaged { .. })), "{refused:?}");
@@ -439,7 +445,7 @@ fn a_backup_and_a_restore_that_are_killed_are_known_as_unfinished_and_begun_agai
     let Err(e) = Server::start(ServerConfig::new(&restored)) else { panic!("half a space is served") };
     assert!(e.to_string().contains("`tercel restore`"), "{e}");
     restore(&copy, &restored, |_| ()).unwrap();
-    assert!(check(&restored, |_, _| ()).unwrap().is_sound());
+    assert_whole(&restored);
     bank.audit(&open(&restored));
     server.stop().unwrap();
 }
