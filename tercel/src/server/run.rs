@@ -14,7 +14,7 @@ use tercel_wire::log::Chain;
 use super::choked::Choked;
 use super::records::Records;
 use super::store::Store;
-use super::turns::{SLICE, Slice, TURN, Turns, read_some, split_some};
+use super::turns::{SLICE, Slice, Turns, read_some, split_some};
 use super::{Post, ServerError};
 use crate::disk::dir::DataDir;
 use crate::disk::log::{LogDone, LogThread};
@@ -46,8 +46,8 @@ pub(super) struct Loop {
     conns: HashMap<Conn, Peer>,
     /// Connections of which not everything that was received has been handled.
     turns: Turns,
-    /// When slices end, in this turn of the loop.
-    turn_end: Instant,
+    /// When the slice ends that all who are heard in this turn of the loop share.
+    slice_end: Instant,
     /// Connections that are not read until they have read.
     choked: Choked,
     out: Effects,
@@ -86,7 +86,7 @@ impl Loop {
             _dir: dir,
             conns: HashMap::new(),
             turns: Turns::default(),
-            turn_end: Instant::now(),
+            slice_end: Instant::now(),
             choked: Choked::default(),
             out,
             begun: Instant::now(),
@@ -125,9 +125,18 @@ impl Loop {
             let events = self.queue.get_next_events(&mut batch, BATCH_MAX, deadline)?;
             let ordered = self.machine.stats().ordered;
             let now = self.now();
-            self.turn_end = Instant::now() + TURN;
+            let waiting = self.turns.len();
+            self.slice_end = Instant::now() + SLICE;
             for event in batch.drain(..) {
                 self.event(now, event);
+            }
+            let mut all_wait =
+                self.turns.len() == waiting && self.machine.stats().ordered - ordered >= events as u64;
+            if waiting > 0 {
+                // Those who have had their slice go on when all who came now are served, even if that takes a sync.
+                self.perform(all_wait);
+                self.queue.flush();
+                all_wait = false;
             }
             self.go_on(now);
             if self.machine.deadline().is_some_and(|d| d <= now) {
@@ -138,7 +147,6 @@ impl Loop {
             if self.stop_by.is_some() {
                 self.machine.flush(&mut self.out);
             }
-            let all_wait = self.turns.is_empty() && self.machine.stats().ordered - ordered >= events as u64;
             self.perform(all_wait);
             if let Some(why) = self.failed.take() {
                 return Err(ServerError::Stopped(why));
@@ -249,7 +257,7 @@ impl Loop {
                     self.queue.pause(*token);
                     return self.choked.put(conn, unsent_bytes);
                 }
-                (deframer, Some(self.turn_end.min(Instant::now() + SLICE)))
+                (deframer, Some(self.slice_end))
             }
             // Who shares the process shares its fate.
             Some(Peer::Memory(_, deframer)) => (deframer, None),
@@ -268,8 +276,9 @@ impl Loop {
         self.was_read(now, conn, read);
     }
 
-    /// Handles more of what has waited, as long as slices last in this turn, and of one connection in any case.
+    /// Handles more of what has waited, for a slice of time.
     fn go_on(&mut self, now: Now) {
+        let end = Instant::now() + SLICE;
         while let Some(conn) = self.turns.next() {
             if let Some(Peer::Socket(token, deframer)) = self.conns.get_mut(&conn) {
                 let token = *token;
@@ -278,14 +287,13 @@ impl Loop {
                     self.choked.put(conn, unsent_bytes);
                     continue;
                 }
-                let end = Some(Instant::now() + SLICE);
-                let read = read_some(&mut self.machine, now, conn, deframer, end, &mut self.out);
+                let read = read_some(&mut self.machine, now, conn, deframer, Some(end), &mut self.out);
                 if read == Ok(Slice::Done) {
                     self.queue.resume(token);
                 }
                 self.was_read(now, conn, read);
             }
-            if Instant::now() >= self.turn_end {
+            if Instant::now() >= end {
                 return;
             }
         }

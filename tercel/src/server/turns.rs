@@ -1,8 +1,8 @@
 //! Connections whose frames wait for another turn of the loop.
 //!
-//! What one connection has sent is handled for a slice of time, at least a frame of it; what is left waits while the others
-//! are heard, and so does the connection, which is not read meanwhile. Those that wait take turns. So a client that sends
-//! whatever it likes as fast as it can has a share of the loop, and not more.
+//! What came is handled for a slice of time, at least a frame of each connection; what is left of a connection's waits while
+//! the others are heard and answered, and so does the connection, which is not read meanwhile. Those that wait take turns. So a
+//! client that sends whatever it likes as fast as it can has a share of the loop, and not more.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -27,16 +27,17 @@ pub(super) enum Slice {
     More,
 }
 
-/// For one connection at a time: some dozens of requests, and less than a client waits for a single one.
+/// In a turn of the loop, for all who are heard together, and once more for those who wait together: a dozen requests. Who
+/// is heard when it is used up has one frame handled.
 pub(super) const SLICE: Duration = Duration::from_micros(50);
-
-/// For slices of all of them together, in one turn of the loop: what others wait for them at most. Who is heard when it is
-/// used up has one frame handled.
-pub(super) const TURN: Duration = Duration::from_micros(200);
 
 impl Turns {
     pub(super) fn is_empty(&self) -> bool {
         self.order.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.order.len()
     }
 
     pub(super) fn waits(&self, conn: Conn) -> bool {
