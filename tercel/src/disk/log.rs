@@ -13,6 +13,7 @@
 mod file;
 mod keeper;
 mod open;
+mod spares;
 mod survey;
 mod thread;
 

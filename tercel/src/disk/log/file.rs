@@ -56,11 +56,11 @@ pub(super) fn segment_number(path: &Path) -> Option<u64> {
     (path == segment_path(path.parent()?, number)).then_some(number)
 }
 
-/// Writes zeros to `file` from `from` up to `to`, until `go_on` says no.
-pub(super) fn write_zeros(file: &File, from: u64, to: u64, go_on: impl Fn() -> bool) -> io::Result<()> {
+/// Writes zeros to `file` from `from` up to `to`.
+pub(super) fn write_zeros(file: &File, from: u64, to: u64) -> io::Result<()> {
     let zeros = vec![0; ZEROS_BYTES.min((to.saturating_sub(from)) as usize)];
     let mut at = from;
-    while at < to && go_on() {
+    while at < to {
         let bytes = ZEROS_BYTES.min((to - at) as usize);
         file.write_all_at(&zeros[..bytes], at)?;
         at += bytes as u64;
@@ -73,7 +73,7 @@ pub(crate) fn sync_dir(dir: &Path) -> Result<(), DiskError> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(DiskError::io("sync directory", dir))
 }
 
-/// Zeros written by one system call: large enough to be few, small enough to stop between them.
+/// Zeros written by one system call.
 const ZEROS_BYTES: usize = 1 << 20;
 
 const SEGMENT_SUFFIX: &str = "tlog";

@@ -1,9 +1,14 @@
-//! The background of the log: prepares the next segment and removes old ones, so that a commit never waits for either.
+//! The background of the log: prepares the next segment and lets old ones go, so that a commit never waits for either.
+//!
+//! Both go to the device that commits are synced to. So a segment is filled a step at a time, each made durable before the
+//! next and followed by a rest, and made of one that is not needed any more ([`Spares`]) rather than of new room. Only when
+//! somebody waits for it is it filled as fast as can be.
 //!
 //! The invariant: a file with a segment's name is complete. It is filled under another name, synced, and then renamed.
 
 use super::super::DiskError;
 use super::file::{Segment, Wrap, segment_path, sync_dir, write_zeros};
+use super::spares::{PREPARE_NAME, Spares};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::fs::{self, File};
@@ -13,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 /// Speaks to the background thread. Dropping it ends the thread.
 pub(super) struct Keeper {
@@ -23,7 +29,7 @@ pub(super) struct Keeper {
     failed: bool,
     /// Space may have become free since.
     hopeful: bool,
-    stop: Arc<AtomicBool>,
+    asked: Arc<Asked>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -32,14 +38,22 @@ enum Job {
     Remove(u64),
 }
 
+/// What the thread is asked while it fills a segment.
+#[derive(Default)]
+struct Asked {
+    stop: AtomicBool,
+    hurry: AtomicBool,
+}
+
 impl Keeper {
     /// Starts the thread for the log in `dir`.
     pub(super) fn start(dir: PathBuf, segment_bytes: u32, wrap: Wrap) -> Result<Keeper, DiskError> {
         // Unbounded by type, bounded by use: one preparation under way and one removal a segment.
         let (jobs, todo) = channel();
         let (report, prepared) = channel();
-        let stop = Arc::new(AtomicBool::new(false));
-        let (stopping, path) = (stop.clone(), dir.clone());
+        let asked = Arc::new(Asked::default());
+        let (of_thread, path) = (asked.clone(), dir.clone());
+        let mut spares = Spares::find(&dir, segment_bytes)?;
         let thread = thread::Builder::new()
             .name("tercel-keeper".into())
             .spawn(move || {
@@ -49,13 +63,15 @@ impl Keeper {
                 for job in todo {
                     match job {
                         Job::Prepare(number) => {
-                            let go_on = || !stopping.load(Ordering::Relaxed);
-                            let segment = prepare(&dir, number, segment_bytes, wrap, go_on);
+                            let (spare, pace) = (spares.take(), || of_thread.pace());
+                            let segment = make(&dir, number, segment_bytes, wrap, spare, pace);
                             if report.send(segment).is_err() {
                                 return;
                             }
                         }
-                        Job::Remove(number) => removing = removing && remove(&dir, number).is_ok(),
+                        Job::Remove(number) => {
+                            removing = removing && remove(&dir, number, &mut spares).is_ok();
+                        }
                     }
                 }
             })
@@ -66,7 +82,7 @@ impl Keeper {
             preparing: false,
             failed: false,
             hopeful: true,
-            stop,
+            asked,
             thread: Some(thread),
         })
     }
@@ -109,8 +125,10 @@ impl Keeper {
     /// Waits for the preparation under way.
     pub(super) fn wait(&mut self) -> Result<Segment, DiskError> {
         let ended = || DiskError::Poisoned { cause: "the thread that prepares segments has ended".into() };
-        let segment = self.prepared.recv().map_err(|_| ended())?;
-        self.done(segment)
+        self.ask(&self.asked.hurry);
+        let segment = self.prepared.recv().map_err(|_| ended());
+        self.asked.hurry.store(false, Ordering::Relaxed);
+        self.done(segment?)
     }
 
     fn done(&mut self, segment: Result<Segment, DiskError>) -> Result<Segment, DiskError> {
@@ -118,6 +136,13 @@ impl Keeper {
         self.failed = segment.is_err();
         self.hopeful = segment.is_ok();
         segment
+    }
+
+    fn ask(&self, what: &AtomicBool) {
+        what.store(true, Ordering::Relaxed);
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
     }
 
     fn send(&self, job: Job) {
@@ -128,7 +153,7 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.ask(&self.asked.stop);
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -136,55 +161,106 @@ impl Drop for Keeper {
     }
 }
 
-/// Makes the file of segment `number`, full of zeros. One that was stopped halfway is not renamed, and its remains are
-/// removed by the next opening.
-pub(super) fn prepare(
+/// How a segment is filled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    /// Others are to feel little of it.
+    Gentle,
+    Fast,
+    Stop,
+}
+
+impl Asked {
+    fn pace(&self) -> Pace {
+        match (self.stop.load(Ordering::Relaxed), self.hurry.load(Ordering::Relaxed)) {
+            (true, _) => Pace::Stop,
+            (false, true) => Pace::Fast,
+            (false, false) => Pace::Gentle,
+        }
+    }
+}
+
+/// Makes the file of segment `number`, full of zeros, at once.
+pub(super) fn prepare(dir: &Path, number: u64, bytes: u32, wrap: Wrap) -> Result<Segment, DiskError> {
+    make(dir, number, bytes, wrap, None, || Pace::Fast)
+}
+
+/// Makes the file of segment `number`, full of zeros, of a spare one or of new room. One that was stopped halfway is not
+/// renamed.
+fn make(
     dir: &Path,
     number: u64,
     bytes: u32,
     wrap: Wrap,
-    go_on: impl Fn() -> bool,
+    spare: Option<(PathBuf, File)>,
+    pace: impl Fn() -> Pace,
 ) -> Result<Segment, DiskError> {
-    let (temporary, path) = (dir.join(PREPARE_NAME), segment_path(dir, number));
-    let filled = (|| {
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(&temporary)?;
-        reserve(&file, bytes as u64)?;
-        write_zeros(&file, 0, bytes as u64, &go_on)?;
-        file.sync_all()?;
-        Ok(file)
-    })();
+    let path = segment_path(dir, number);
+    let is_spare = spare.is_some();
+    let unfinished = spare.as_ref().map_or_else(|| dir.join(PREPARE_NAME), |(path, _)| path.clone());
+    let filled = match spare {
+        Some((_, file)) => Ok(file),
+        None => reserve(&unfinished, bytes as u64),
+    }
+    .and_then(|file| Ok((fill(&file, bytes as u64, pace)?, file)));
     let file = match filled {
-        Ok(file) => file,
+        Ok((true, file)) => file,
+        Ok((false, _)) => {
+            if !is_spare {
+                let _ = fs::remove_file(&unfinished);
+            }
+            return Err(DiskError::Poisoned { cause: "the log is being closed".into() });
+        }
         Err(error) => {
             // What there is of it may be what fills the disk.
-            let _ = fs::remove_file(&temporary);
+            let _ = fs::remove_file(&unfinished);
             return Err(DiskError::io("prepare", &path)(error));
         }
     };
-    if !go_on() {
-        let _ = fs::remove_file(&temporary);
-        return Err(DiskError::Poisoned { cause: "the log is being closed".into() });
-    }
-    fs::rename(&temporary, &path).map_err(DiskError::io("rename", &temporary))?;
+    fs::rename(&unfinished, &path).map_err(DiskError::io("rename", &unfinished))?;
     sync_dir(dir)?;
     Ok(Segment { number, bytes, path, file: wrap(file) })
 }
 
-/// Takes the room for a file at once: a full disk is found out without filling what is left of it.
-fn reserve(file: &File, bytes: u64) -> io::Result<()> {
-    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes) {
+/// Makes a file and takes the room for it at once: a full disk is found out without filling what is left of it.
+fn reserve(path: &Path, bytes: u64) -> io::Result<File> {
+    let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
+    match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
         // Not every file system can, and then the zeros find out.
-        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(file),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Removes segment `number`. The directory is synced each time, so that no later segment can vanish before it.
-pub(super) fn remove(dir: &Path, number: u64) -> Result<(), DiskError> {
-    let path = segment_path(dir, number);
-    fs::remove_file(&path).map_err(DiskError::io("remove", &path))?;
+/// Fills a file with zeros, and makes it durable; says whether it was not stopped before.
+fn fill(file: &File, bytes: u64, pace: impl Fn() -> Pace) -> io::Result<bool> {
+    let mut at = 0;
+    while at < bytes {
+        let begun = Instant::now();
+        let to = bytes.min(at + STEP_BYTES);
+        write_zeros(file, at, to)?;
+        at = to;
+        match pace() {
+            Pace::Stop => return Ok(false),
+            Pace::Fast => {}
+            Pace::Gentle => {
+                file.sync_data()?;
+                thread::park_timeout(begun.elapsed().min(REST_MAX));
+            }
+        }
+    }
+    file.sync_all()?;
+    Ok(pace() != Pace::Stop)
+}
+
+/// Lets segment `number` go. The directory is synced each time, so that no later segment can vanish before it.
+fn remove(dir: &Path, number: u64, spares: &mut Spares) -> Result<(), DiskError> {
+    spares.let_go(number)?;
     sync_dir(dir)
 }
 
-/// The name of a segment while it is filled.
-pub(super) const PREPARE_NAME: &str = "prepare.tmp";
+/// Filled between two rests: what a device takes in about the time of a small sync.
+const STEP_BYTES: u64 = 256 << 10;
+
+/// A device that is slow is not idle for long.
+const REST_MAX: Duration = Duration::from_millis(20);

@@ -1,13 +1,13 @@
 //! Creating a log, and opening one: replay, and the repair of what a crash left.
 
 use super::file::{Segment, Wrap, segment_path, sync_dir, write_zeros};
-use super::keeper::{Keeper, PREPARE_NAME, prepare};
+use super::keeper::{Keeper, prepare};
 use super::survey::segment_files;
 use super::{Files, Log, LogConfig, Used};
 use crate::disk::DiskError;
 use std::collections::VecDeque;
 use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::io::Read as _;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use tercel_wire::id::{SpaceId, Stamp};
@@ -33,7 +33,7 @@ pub fn create(dir: &Path, space: SpaceId, stamp: Stamp, segment_bytes: u32) -> R
         fs::remove_file(&path).map_err(DiskError::io("remove", &path))?;
     }
     let log = LogId { space, salt: super::super::dir::random_u64(dir)? };
-    let first = prepare(dir, 1, segment_bytes, boxed, || true)?;
+    let first = prepare(dir, 1, segment_bytes, boxed)?;
     first.write_at(&SegmentHeader::first(log, stamp, segment_bytes).encode(), 0)?;
     first.sync()
 }
@@ -165,12 +165,6 @@ fn repair(
     tail: Tail,
     wrap: Wrap,
 ) -> Result<Log, DiskError> {
-    let unfinished = dir.join(PREPARE_NAME);
-    if let Err(error) = fs::remove_file(&unfinished)
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        return Err(DiskError::io("remove", &unfinished)(error));
-    }
     let first = found[0].number;
     let at = (tail.position.segment - first) as usize;
     let mut later = found.split_off(at + 1);
@@ -187,7 +181,7 @@ fn repair(
     let (tail_offset, segment_bytes) = (tail.position.offset as u64, header.bytes as u64);
     let zeros_to = current.zero_from.max(if current.file_bytes < segment_bytes { segment_bytes } else { 0 });
     let file = open_file(&current.path)?;
-    write_zeros(&file, tail_offset, zeros_to, || true)
+    write_zeros(&file, tail_offset, zeros_to)
         .and_then(|()| file.set_len(segment_bytes))
         .and_then(|()| file.sync_all())
         .map_err(DiskError::io("repair", &current.path))?;
