@@ -2,7 +2,6 @@
 
 mod world;
 
-use tercel_derive::Object;
 use tercel_engine::error::Error;
 use tercel_engine::limits::LAST_WRITES_MAX;
 use tercel_engine::server::ServerConfig;
@@ -10,51 +9,9 @@ use tercel_engine::txn::{Isolation, Tx, try_run};
 use tercel_wire::id::OP_SLOTS_MAX;
 use tercel_wire::message::Outcome;
 use tercel_wire::page::PAGE_BYTES;
-use tercel_wire::record::{Ref, Text};
+use tercel_wire::record::Ref;
 use world::World;
-
-/// Something to count and to grow.
-#[derive(Object, Debug, Clone, PartialEq)]
-#[object(crate = "tercel_engine")]
-struct Thing {
-    count: u64,
-    text: Text,
-    next: Ref<Thing>,
-}
-
-/// Another class.
-#[derive(Object, Debug, Clone, PartialEq)]
-#[object(crate = "tercel_engine")]
-struct Other {
-    word: u64,
-}
-
-fn thing(count: u64) -> Thing {
-    Thing { count, text: "".into(), next: Ref::NULL }
-}
-
-fn world(clients: usize) -> World {
-    World::new(1, clients, ServerConfig::default())
-}
-
-fn make(w: &World, client: usize, name: &str, count: u64) -> Ref<Thing> {
-    w.run(client, |tx| {
-        let r = tx.create(&thing(count))?;
-        tx.set_root(name, r)?;
-        Ok(r)
-    })
-    .unwrap()
-}
-
-/// What a client reads once everything that is on its way has arrived.
-fn count(w: &World, client: usize, r: Ref<Thing>) -> u64 {
-    w.settle();
-    w.run(client, |tx| Ok(tx.get(r)?.count())).unwrap()
-}
-
-fn set(tx: &Tx<'_>, r: Ref<Thing>, count: u64) -> Result<(), Error> {
-    tx.edit(r)?.set_count(count)
-}
+use world::things::{Thing, count, grow, make, many, promise, set, small, text, thing, world};
 
 #[test]
 fn a_commit_is_seen_by_others_once_it_is_synced_and_not_before() {
@@ -72,29 +29,6 @@ fn a_commit_is_seen_by_others_once_it_is_synced_and_not_before() {
     w.settle();
     assert_eq!(count(&w, 1, r), 2);
     assert_eq!(count(&w, 0, r), 2);
-}
-
-fn text(w: &World, client: usize, r: Ref<Thing>) -> usize {
-    w.settle();
-    w.run(client, |tx| Ok(tx.get(r)?.text()?.len())).unwrap()
-}
-
-/// A place in a page in which nothing else will be.
-fn promise(w: &World, client: usize) -> Ref<Thing> {
-    let large = Thing { text: "x".repeat(3_900).into(), ..thing(0) };
-    // Two of them fill a page.
-    w.run(client, |tx| (0..3).map(|_| tx.reserve(&large)).collect::<Result<Vec<_>, _>>()).unwrap()[2]
-}
-
-fn grow(w: &World, client: usize, r: Ref<Thing>, size: usize) {
-    w.run(client, |tx| tx.edit(r)?.set_text("x".repeat(size))).unwrap();
-}
-
-fn many(w: &World, client: usize, n: usize, size: usize) -> Vec<Ref<Thing>> {
-    let all = |tx: &Tx<'_>| {
-        (0..n).map(|i| tx.create(&Thing { text: "x".repeat(size).into(), ..thing(i as u64) })).collect()
-    };
-    w.run(client, all).unwrap()
 }
 
 #[test]
@@ -293,28 +227,6 @@ fn an_answer_about_another_page_ends_the_connection_and_not_the_hope() {
 }
 
 #[test]
-fn places_are_promised_only_once_it_is_durable_that_they_are() {
-    let w = world(1);
-    make(&w, 0, "r", 1);
-    let port = w.thread(0);
-    let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
-    w.cut(0);
-    w.settle();
-    // Were a place given out now, the crash would make the server forget it and give it out again, and the transaction
-    // would have two objects in it.
-    w.lock().hold.syncs = true;
-    w.lock().patience = 100;
-    assert_eq!(tx.create(&thing(7)).err(), Some(Error::Timeout(None)));
-    w.lock().crash(0);
-    w.lock().hold.syncs = false;
-    w.restart();
-    w.settle();
-    let (a, b) = (tx.create(&thing(8)).unwrap(), tx.create(&thing(9)).unwrap());
-    assert_ne!(a, b);
-    assert_eq!((tx.get(a).unwrap().count(), tx.get(b).unwrap().count()), (8, 9));
-}
-
-#[test]
 fn a_cut_costs_nothing_that_is_cached_and_what_changed_meanwhile_is_caught_up_with() {
     let w = world(2);
     let (x, y) = (make(&w, 0, "x", 1), make(&w, 0, "y", 1));
@@ -329,60 +241,6 @@ fn a_cut_costs_nothing_that_is_cached_and_what_changed_meanwhile_is_caught_up_wi
     assert_eq!(count(&w, 1, x), 2);
     // x and y are in one page: it came once more, for x.
     assert_eq!(w.lock().clients[1].stats().pages, pages + 1);
-}
-
-#[test]
-fn places_for_new_objects_do_not_outlive_their_connection() {
-    let w = world(1);
-    many(&w, 0, 3, 10);
-    w.cut(0);
-    w.settle();
-    let port = w.thread(0);
-    let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
-    let before = tx.create(&thing(1)).unwrap();
-    w.cut(0);
-    assert_eq!(tx.commit(), Err(Error::Conflict));
-    assert_eq!(w.run(0, |tx| Ok(tx.find(before)?.is_some())), Ok(false));
-    many(&w, 0, 3, 10);
-}
-
-#[test]
-fn a_place_of_an_earlier_transaction_that_is_lost_is_said_at_once_and_not_tried_again() {
-    let w = world(1);
-    make(&w, 0, "r", 1);
-    let place = w.run(0, |tx| tx.reserve(&thing(0))).unwrap();
-    w.cut(0);
-    w.settle();
-    let mut attempts = 0;
-    let filled = w.run(0, |tx| {
-        attempts += 1;
-        tx.create(&thing(2))?;
-        tx.fill(place, &thing(3))
-    });
-    assert_eq!((filled, attempts), (Err(Error::PlaceLost(place.oref())), 1));
-    // Nothing is lost for good to who takes its places in the transaction that fills them.
-    let port = w.thread(0);
-    let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
-    let own = tx.reserve(&thing(0)).unwrap();
-    tx.fill(own, &thing(3)).unwrap();
-    w.cut(0);
-    assert_eq!(tx.commit(), Err(Error::Conflict));
-}
-
-#[test]
-fn who_read_of_a_lost_place_in_what_has_changed_since_runs_again() {
-    let w = world(2);
-    let flag = make(&w, 0, "flag", 0);
-    let place = w.run(0, |tx| tx.reserve(&thing(0))).unwrap();
-    w.settle();
-    let port = w.thread(0);
-    let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
-    assert_eq!(tx.get(flag).unwrap().count(), 0);
-    tx.fill(place, &thing(3)).unwrap();
-    w.cut(0);
-    w.run(1, |tx| set(tx, flag, 1)).unwrap();
-    w.settle();
-    assert_eq!(tx.commit(), Err(Error::Conflict));
 }
 
 #[test]
@@ -472,93 +330,6 @@ fn commits_that_nobody_waits_for_any_more_give_their_slots_back() {
 }
 
 #[test]
-fn an_object_that_outgrows_its_page_is_found_where_it_went() {
-    let w = world(2);
-    let all = many(&w, 0, 12, 600);
-    for round in 1..4 {
-        for (i, r) in all.iter().enumerate() {
-            grow(&w, 0, *r, 600 + round * 500 + i);
-            if i % 5 == round {
-                assert_eq!(text(&w, 1, *r), 600 + round * 500 + i);
-            }
-        }
-        w.settle();
-        w.crash();
-        w.restart();
-        w.settle();
-        for (i, r) in all.iter().enumerate() {
-            assert_eq!(text(&w, 1, *r), 600 + round * 500 + i, "object {i} in round {round}");
-            assert_eq!(count(&w, 1, *r), i as u64);
-        }
-    }
-}
-
-#[test]
-fn objects_that_moved_to_one_page_grow_there_together() {
-    for together in [true, false] {
-        let w = world(2);
-        let all = many(&w, 0, 10, 700);
-        let (moving, staying) = all.split_at(7);
-        for size in [900, 1_100, 1_500, 2_000, 2_600, 3_900] {
-            if together {
-                let grow =
-                    |tx: &Tx<'_>| moving.iter().try_for_each(|r| tx.edit(*r)?.set_text("y".repeat(size)));
-                w.run(0, grow).unwrap();
-            } else {
-                moving.iter().for_each(|r| grow(&w, 0, *r, size));
-            }
-            assert!(moving.iter().all(|r| text(&w, 1, *r) == size), "at {size}");
-            assert!(staying.iter().all(|r| text(&w, 1, *r) == 700));
-        }
-    }
-}
-
-#[test]
-fn an_object_may_grow_in_the_transaction_that_makes_it() {
-    let w = world(2);
-    let mut all = Vec::new();
-    for size in [10, 300, 2_000, 3_900] {
-        let made = w
-            .run(0, |tx| {
-                let made: Vec<_> = (0..40).map(|i| tx.create(&thing(i))).collect::<Result<_, _>>()?;
-                for r in &made {
-                    tx.edit(*r)?.set_text("x".repeat(size))?;
-                }
-                Ok(made)
-            })
-            .unwrap();
-        all.extend(made.into_iter().map(|r| (r, size)));
-        all.push((w.run(0, |tx| tx.create(&thing(0))).unwrap(), 0));
-    }
-    for (r, size) in all {
-        assert_eq!(text(&w, 1, r), size);
-    }
-}
-
-#[test]
-fn two_threads_may_grow_what_they_make_in_the_same_page() {
-    let w = world(1);
-    let (a, b) = (w.thread(0), w.thread(0));
-    let (first, second) =
-        (Tx::begin(&a, Isolation::Serializable).unwrap(), Tx::begin(&b, Isolation::Serializable).unwrap());
-    let mut made = Vec::new();
-    for i in 0..100 {
-        for tx in [&first, &second] {
-            made.push(tx.create(&thing(i)).unwrap());
-        }
-    }
-    for r in made.iter().step_by(2) {
-        first.edit(*r).unwrap().set_text("x".repeat(1_000)).unwrap();
-    }
-    first.commit().unwrap();
-    // The places of the second may be used up by now; then it runs again elsewhere, and is never denied.
-    let committed = second.commit();
-    assert!(matches!(committed, Ok(_) | Err(Error::Conflict)), "{committed:?}");
-    many(&w, 0, 100, 10);
-    assert_eq!(text(&w, 0, made[0]), 1_000);
-}
-
-#[test]
 fn a_large_transaction_arrives_in_parts_and_is_whole() {
     let w = world(2);
     // 12 MB: some 48 parts, and more pages than a client is given at a time.
@@ -570,11 +341,6 @@ fn a_large_transaction_arrives_in_parts_and_is_whole() {
     w.restart();
     w.settle();
     assert_eq!(text(&w, 1, all[2_000]), 3_900);
-}
-
-fn small() -> ServerConfig {
-    // Sixteen pages of cache, and a buffer that is full after some commits.
-    ServerConfig { mob_bytes: 64 << 10, cache_bytes: 1, ..ServerConfig::default() }
 }
 
 #[test]
@@ -656,24 +422,6 @@ fn a_transaction_that_touches_more_pages_than_the_server_can_hold_is_told_so() {
 }
 
 #[test]
-fn neighbours_that_moved_are_changed_together_by_a_server_that_has_to_read_them_first() {
-    let w = World::new(1, 2, small());
-    let pair = many(&w, 0, 8, 900);
-    for (i, r) in pair[..2].iter().enumerate() {
-        grow(&w, 0, *r, 2_000 + i);
-        // Something else fills the page that moved objects go to, so that each goes to its own.
-        let other = many(&w, 0, 8, 900);
-        other.iter().for_each(|o| grow(&w, 0, *o, 1_900));
-    }
-    w.settle();
-    w.crash();
-    w.restart();
-    w.settle();
-    w.run(0, |tx| pair[..2].iter().try_for_each(|r| set(tx, *r, 77))).unwrap();
-    assert_eq!((count(&w, 1, pair[0]), count(&w, 1, pair[1])), (77, 77));
-}
-
-#[test]
 fn a_page_that_was_read_before_it_was_stored_is_read_again() {
     let w = World::new(1, 2, small());
     let all = many(&w, 0, 6, 600);
@@ -726,19 +474,6 @@ fn a_base_older_than_what_is_remembered_is_too_old() {
     assert!(w.lock().server.as_ref().unwrap().stats().conflicts > 0);
     w.run(1, |tx| set(tx, x, 6)).unwrap();
     assert_eq!((count(&w, 0, x), count(&w, 0, y)), (6, 1));
-}
-
-#[test]
-fn a_place_that_was_promised_before_a_crash_is_never_another_object_after_it() {
-    let w = world(1);
-    let holder = make(&w, 0, "holder", 1);
-    let promised = promise(&w, 0);
-    w.run(0, |tx| tx.edit(holder)?.set_next(promised)).unwrap();
-    w.crash();
-    w.restart();
-    w.settle();
-    many(&w, 0, 50, 100);
-    assert_eq!(w.run(0, |tx| Ok(tx.find(promised)?.is_some())), Ok(false));
 }
 
 #[test]

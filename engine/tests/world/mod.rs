@@ -6,6 +6,8 @@
 #![allow(dead_code, reason = "each test takes what it needs")]
 #![allow(clippy::disallowed_types, reason = "a port must be `Sync`, and a test has no better lock")]
 
+pub mod things;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
