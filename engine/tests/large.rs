@@ -1,47 +1,26 @@
 //! The server alone, spoken to by hand: large transactions are worked on in slices between which others are served, and
 //! what one client asks for does not stand in front of another's.
 
+mod world;
+
 use tercel_engine::limits::CREDIT;
-use tercel_engine::server::{Conn, Effect, Effects, Input, Recovery, Server, ServerConfig};
+use tercel_engine::server::{Conn, Input, Recovery, ServerConfig};
 use tercel_engine::store::entry::kind;
-use tercel_engine::time::Now;
-use tercel_wire::frame::{Deframer, Header, Kind};
+use tercel_wire::frame::Kind;
 use tercel_wire::id::{ClassId, ClientId, Epoch, OpId, Oref, PageId, SpaceId, Stamp};
 use tercel_wire::layout::{Layout, Shape};
 use tercel_wire::message::*;
 use tercel_wire::page::Page;
-use tercel_wire::schema::Scalar;
-
-type Work<'a> = tercel_wire::message::Effects<'a>;
-
-/// What the server said: to whom, what, with which call.
-type Said = Vec<(Conn, Kind, u64, Vec<u8>)>;
-
-const A: Conn = Conn(1);
-const B: Conn = Conn(2);
-
-struct Hand {
-    server: Server,
-    now: Now,
-    last: Stamp,
-    reads: Vec<PageId>,
-    /// Everything that was logged.
-    log: Vec<(Stamp, u8, Vec<u8>)>,
-}
+use world::hand::{self, A, B, Hand, Record, Said, Work, closed, layout, object, refused};
 
 impl Hand {
     /// A server whose store may have pages up to `stored_end`, with two clients.
     fn new(config: ServerConfig, stored_end: u32) -> Hand {
-        let mut out = Effects::default();
-        let recovery = Recovery::new(config, SpaceId(1), None, stored_end).unwrap();
-        let server = recovery.finish(Now(0), &mut out).unwrap();
-        Hand::at(server, Vec::new(), out)
+        Hand::greeted(Recovery::new(config, SpaceId(1), None, stored_end).unwrap(), Vec::new())
     }
 
-    fn at(server: Server, log: Vec<(Stamp, u8, Vec<u8>)>, out: Effects) -> Hand {
-        let mut hand = Hand { server, now: Now(1_000_000), last: Stamp::ZERO, reads: Vec::new(), log };
-        hand.take(out);
-        hand.sync();
+    fn greeted(recovery: Recovery, log: Vec<Record>) -> Hand {
+        let mut hand = Hand::of(recovery, log);
         hand.greet(A, 5, 1);
         hand.greet(B, 6, 1);
         hand
@@ -53,85 +32,7 @@ impl Hand {
         for (stamp, kind, payload) in &self.log[..records] {
             recovery.replay(*stamp, *kind, payload).unwrap();
         }
-        let mut out = Effects::default();
-        let server = recovery.finish(Now(0), &mut out).unwrap();
-        Hand::at(server, self.log[..records].to_vec(), out)
-    }
-
-    fn greet(&mut self, conn: Conn, client: u64, connection: u32) {
-        self.input(Input::Connected(conn));
-        let hello = Hello {
-            client: ClientId(client),
-            connection,
-            version_min: 1,
-            version_max: 1,
-            space: SpaceId(0),
-            resume: None,
-        };
-        self.send(conn, Kind::Hello, |o| hello.encode(o));
-    }
-
-    fn take(&mut self, out: Effects) -> Said {
-        let mut said = Said::new();
-        for effect in out.list {
-            match effect {
-                Effect::Send(conn, bytes) => {
-                    let mut d = Deframer::default();
-                    d.push(&bytes);
-                    while let Some((h, body)) = d.next_frame().unwrap() {
-                        said.push((conn, h.kind, h.call, body.to_vec()));
-                    }
-                }
-                Effect::Close(conn) => said.push((conn, Kind::Bye, 0, vec![])),
-                Effect::Log { stamp, kind, payload } => {
-                    self.last = stamp;
-                    self.log.push((stamp, kind, payload));
-                }
-                Effect::Read(page) => self.reads.push(page),
-                Effect::Install { .. } | Effect::Truncate(_) => {}
-                Effect::Pin(_) | Effect::ReadPinned { .. } | Effect::Unpin(_) => {}
-                Effect::Stop(why) => panic!("{why}"),
-            }
-        }
-        said
-    }
-
-    fn input(&mut self, input: Input<'_>) -> Said {
-        let mut out = Effects::default();
-        self.server.handle(self.now, input, &mut out);
-        self.take(out)
-    }
-
-    fn sync(&mut self) -> Said {
-        self.input(Input::Synced(self.last))
-    }
-
-    fn send(&mut self, conn: Conn, kind: Kind, write: impl FnOnce(&mut Vec<u8>)) -> Said {
-        let mut body = Vec::new();
-        write(&mut body);
-        let header = Header { body_bytes: body.len() as u32, ..Header::new(kind, 7) };
-        self.input(Input::Frame(conn, header, &body))
-    }
-
-    fn lease(&mut self, conn: Conn, pages: u16) -> Vec<PageId> {
-        let mut said = self.send(conn, Kind::Lease, |o| Lease { pages }.encode(o));
-        said.extend(self.sync());
-        let (.., body) = said.iter().find(|(_, k, ..)| *k == Kind::Leased).expect("leased");
-        Leased::decode(body).unwrap().pages
-    }
-
-    fn define(&mut self, conn: Conn) -> ClassId {
-        let layout = Layout::new("C".into(), vec![("n".into(), Shape::Scalar(Scalar::U32))]);
-        self.send(conn, Kind::Define, |o| layout.encode(o));
-        let said = self.sync();
-        let (.., body) = said.iter().find(|(_, k, ..)| *k == Kind::Defined).expect("defined");
-        ClassId(u16::from_le_bytes([body[0], body[1]]))
-    }
-
-    fn commit(&mut self, conn: Conn, op: OpId, work: &Work<'_>) -> Said {
-        let mut bytes = Vec::new();
-        work.encode(&mut bytes);
-        self.send(conn, Kind::Commit, |o| Commit { op, parts: 0, bytes: &bytes }.encode(o))
+        Hand::greeted(recovery, self.log[..records].to_vec())
     }
 
     /// Whether it wants to go on at once.
@@ -184,10 +85,6 @@ impl Hand {
         value.split(',').next().unwrap().parse().unwrap()
     }
 
-    fn fetch(&mut self, conn: Conn, page: PageId, fetch: u32) -> Said {
-        self.send(conn, Kind::Fetch, |o| Fetch { page, fetch }.encode(o))
-    }
-
     /// The first number of an object, as others see it.
     fn seen(&mut self, conn: Conn, oref: Oref, fetch: u32) -> Option<u8> {
         let said = self.fetch(conn, oref.page(), fetch);
@@ -202,26 +99,9 @@ fn op(client: u64, slot: u16, seq: u32) -> OpId {
     OpId { client: ClientId(client), slot, seq, epoch: Epoch(1) }
 }
 
-fn object(class: ClassId, n: u8) -> Vec<u8> {
-    let mut bytes = class.0.to_le_bytes().to_vec();
-    bytes.extend([0, 0, n, 2, 3, 4]);
-    bytes
-}
-
+/// What one of them was answered about operations.
 fn outcomes(said: &Said, conn: Conn) -> Vec<Outcome> {
-    let mut outcomes = Vec::new();
-    for (_, kind, _, body) in said.iter().filter(|(c, ..)| *c == conn) {
-        match kind {
-            Kind::Verdict => outcomes.push(Verdict::decode(body).unwrap().outcome),
-            Kind::Stream => {
-                let changes = Stream::decode(body).unwrap().changes;
-                outcomes
-                    .extend(changes.iter().filter(|c| c.own.is_some()).map(|c| Outcome::Committed(c.stamp)));
-            }
-            _ => {}
-        }
-    }
-    outcomes
+    hand::outcomes(said.iter().filter(|(c, ..)| *c == conn))
 }
 
 /// As many objects as make a transaction large several times over, 400 a page, and how to write all of them.
@@ -355,7 +235,7 @@ fn a_server_that_comes_after_one_that_was_staging_shows_all_of_it_or_nothing() {
             assert_eq!(next.seen(B, places[at], fetch), Some(seen), "{records} of {whole}");
         }
         assert_eq!(next.seen(B, mine, 9), Some(others), "{records} of {whole}");
-        let outcome = outcomes(&next.send(A, Kind::Resolve, |o| Resolve { op: op(5, 0, 2) }.encode(o)), A);
+        let outcome = outcomes(&next.resolve(A, op(5, 0, 2)), A);
         assert_eq!(matches!(outcome[..], [Outcome::Committed(_)]), records == whole, "{outcome:?}");
         // The pieces of one life are nothing to the next.
         let op = OpId { epoch: next.server.epoch(), ..op(5, 1, 1) };
@@ -377,7 +257,7 @@ fn a_large_transaction_whose_client_goes_once_it_is_staged_is_committed_all_the_
     h.sync();
     // Its client comes back and asks, and is told when it is durable.
     h.greet(A, 5, 2);
-    assert_eq!(h.send(A, Kind::Resolve, |o| Resolve { op: op(5, 0, 2) }.encode(o)), []);
+    assert_eq!(h.resolve(A, op(5, 0, 2)), []);
     // A later operation of the slot is executed later.
     let said = h.commit(A, op(5, 0, 3), &all(h.server.visible(), &places[..1], false, &object(class, 3)));
     assert_eq!((outcomes(&said, A), h.kind()), (vec![], kind::STAGE));
@@ -393,8 +273,7 @@ fn what_a_large_transaction_that_is_refused_had_placed_is_taken_back() {
     let (mut h, class, places, _) = filled();
     h.finish();
     let (two, three) = (object(class, 2), object(class, 3));
-    let layout = Layout::new("D".into(), vec![("n".into(), Shape::Scalar(Scalar::U32))]);
-    h.send(A, Kind::Define, |o| layout.encode(o));
+    h.send(A, Kind::Define, |o| layout("D").encode(o));
     h.sync();
     let stranger = object(ClassId(class.0 + 1), 2);
     let (base, bytes) = (h.server.visible(), h.stat("mob_bytes"));
@@ -520,14 +399,14 @@ fn asking_for_a_large_transaction_that_is_not_in_the_log_yet_spends_it() {
     let base = h.server.visible();
     h.commit(A, op(5, 0, 2), &all(base, &places, false, &two));
     h.turn();
-    let said = h.send(A, Kind::Resolve, |o| Resolve { op: op(5, 0, 2) }.encode(o));
+    let said = h.resolve(A, op(5, 0, 2));
     assert_eq!(outcomes(&said, A), [Outcome::NotExecuted]);
     let (said, _) = h.finish();
     assert_eq!(outcomes(&said, A), []);
     // Once it is in the log, in part, the answer comes when it is committed.
     h.commit(A, op(5, 0, 3), &all(base, &places, false, &two));
     h.until_ordered();
-    assert_eq!(h.send(A, Kind::Resolve, |o| Resolve { op: op(5, 0, 3) }.encode(o)), []);
+    assert_eq!(h.resolve(A, op(5, 0, 3)), []);
     h.finish();
     assert!(matches!(outcomes(&h.sync(), A)[..], [Outcome::Committed(_)]));
 }
@@ -542,15 +421,8 @@ fn a_large_transaction_that_cannot_be_read_to_its_end_ends_its_connection() {
     bytes[last] = 3;
     h.send(A, Kind::Commit, |o| Commit { op: op(5, 0, 2), parts: 0, bytes: &bytes }.encode(o));
     let (said, _) = h.finish();
-    assert!(said.iter().any(|(c, k, ..)| *c == A && *k == Kind::Bye));
+    assert!(closed(&said, A));
     assert_eq!(h.seen(B, places[0], 1), Some(1));
-}
-
-/// Who was refused what.
-fn refused(said: &Said) -> Option<(Reason, String)> {
-    let (.., body) = said.iter().find(|(_, k, ..)| *k == Kind::Refused)?;
-    let refused = Refused::decode(body).unwrap();
-    Some((refused.reason, refused.text))
 }
 
 #[test]

@@ -1,36 +1,18 @@
 //! The server alone, spoken to by hand: what no honest client sends, and what the network does to what they send.
 
-use std::sync::Arc;
+mod world;
 
 use tercel_engine::limits::{CLIENTS_MAX, LEASED_UNUSED_MAX, REVOKING_MAX};
-use tercel_engine::server::{
-    Checkpoint, Conn, Effect, Effects, Input, LogRoom, Recovery, Server, ServerConfig,
-};
+use tercel_engine::server::{Conn, Effects, Input, LogRoom, Recovery, ServerConfig};
 use tercel_engine::time::Now;
 use tercel_wire::class::FORWARD;
-use tercel_wire::frame::{Deframer, Header, Kind};
+use tercel_wire::frame::Kind;
 use tercel_wire::id::{ClassId, ClientId, Epoch, OpId, Oref, PageId, SpaceId, Stamp};
 use tercel_wire::layout::{Layout, Shape};
 use tercel_wire::message::*;
 use tercel_wire::page::Page;
 use tercel_wire::schema::Scalar;
-
-struct Hand {
-    server: Server,
-    now: Now,
-    last: Stamp,
-    /// What is to be stored, and below what the log is no longer needed.
-    installs: Vec<Option<Checkpoint>>,
-    /// The pages of the last one.
-    pages: Vec<(PageId, Arc<Vec<u8>>)>,
-    truncated: Stamp,
-}
-
-/// What the server answered: to whom, what, with which call.
-type Said = Vec<(Conn, Kind, u64, Vec<u8>)>;
-
-const A: Conn = Conn(1);
-const B: Conn = Conn(2);
+use world::hand::{A, B, Hand, Said, Work, closed, layout, object, outcomes, refused};
 
 impl Hand {
     fn new() -> Hand {
@@ -38,116 +20,13 @@ impl Hand {
     }
 
     fn with(config: ServerConfig) -> Hand {
-        let mut out = Effects::default();
-        let server = Recovery::new(config, SpaceId(1), None, 0).unwrap().finish(Now(0), &mut out).unwrap();
-        let mut hand = Hand {
-            server,
-            now: Now(1_000_000),
-            last: Stamp::ZERO,
-            installs: Vec::new(),
-            pages: Vec::new(),
-            truncated: Stamp::ZERO,
-        };
-        hand.take(out);
-        hand.sync();
-        hand
-    }
-
-    fn take(&mut self, out: Effects) -> Said {
-        let mut said = Said::new();
-        for effect in out.list {
-            match effect {
-                Effect::Send(conn, bytes) => {
-                    let mut d = Deframer::default();
-                    d.push(&bytes);
-                    while let Some((h, body)) = d.next_frame().unwrap() {
-                        said.push((conn, h.kind, h.call, body.to_vec()));
-                    }
-                }
-                // Bye is what clients say; here it stands for the end of a connection.
-                Effect::Close(conn) => said.push((conn, Kind::Bye, 0, vec![])),
-                Effect::Log { stamp, .. } => self.last = stamp,
-                Effect::Install { pages, checkpoint } => {
-                    self.installs.push(checkpoint);
-                    self.pages = pages;
-                }
-                Effect::Truncate(stamp) => self.truncated = stamp,
-                Effect::Read(_) | Effect::Pin(_) | Effect::ReadPinned { .. } | Effect::Unpin(_) => {}
-                Effect::Stop(why) => panic!("{why}"),
-            }
-        }
-        said
-    }
-
-    fn input(&mut self, input: Input<'_>) -> Said {
-        let mut out = Effects::default();
-        self.server.handle(self.now, input, &mut out);
-        self.take(out)
-    }
-
-    fn sync(&mut self) -> Said {
-        self.input(Input::Synced(self.last))
+        Hand::of(Recovery::new(config, SpaceId(1), None, 0).unwrap(), Vec::new())
     }
 
     fn flush(&mut self) {
         let mut out = Effects::default();
         self.server.flush(&mut out);
         self.take(out);
-    }
-
-    /// Places are heard of when they are durable.
-    fn ask_places(&mut self, conn: Conn, pages: u16) -> Said {
-        let mut said = self.send(conn, Kind::Lease, |o| Lease { pages }.encode(o));
-        said.extend(self.sync());
-        said.retain(|s| matches!(s.1, Kind::Leased | Kind::Refused));
-        said
-    }
-
-    fn send(&mut self, conn: Conn, kind: Kind, write: impl FnOnce(&mut Vec<u8>)) -> Said {
-        let mut body = Vec::new();
-        write(&mut body);
-        let header = Header { body_bytes: body.len() as u32, ..Header::new(kind, 7) };
-        self.input(Input::Frame(conn, header, &body))
-    }
-
-    fn greet(&mut self, conn: Conn, client: u64, connection: u32) -> Said {
-        self.input(Input::Connected(conn));
-        self.hello(conn, client, connection)
-    }
-
-    fn hello(&mut self, conn: Conn, client: u64, connection: u32) -> Said {
-        let hello = Hello {
-            client: ClientId(client),
-            connection,
-            version_min: 1,
-            version_max: 1,
-            space: SpaceId(0),
-            resume: None,
-        };
-        self.send(conn, Kind::Hello, |o| hello.encode(o))
-    }
-
-    /// A class of one number, durable.
-    fn define(&mut self, conn: Conn) -> ClassId {
-        self.send(conn, Kind::Define, |o| layout("C").encode(o));
-        let said = self.sync();
-        let (_, _, _, body) = said.iter().find(|(_, k, ..)| *k == Kind::Defined).expect("defined");
-        ClassId(u16::from_le_bytes([body[0], body[1]]))
-    }
-
-    fn lease(&mut self, conn: Conn) -> PageId {
-        let said = self.ask_places(conn, 1);
-        Leased::decode(&said[0].3).unwrap().pages[0]
-    }
-
-    fn commit(&mut self, conn: Conn, op: OpId, effects: &Effects_<'_>) -> Said {
-        let mut bytes = Vec::new();
-        effects.encode(&mut bytes);
-        self.send(conn, Kind::Commit, |o| Commit { op, parts: 0, bytes: &bytes }.encode(o))
-    }
-
-    fn resolve(&mut self, conn: Conn, op: OpId) -> Said {
-        self.send(conn, Kind::Resolve, |o| Resolve { op }.encode(o))
     }
 }
 
@@ -156,8 +35,8 @@ fn a_page_that_nobody_waits_for_any_more_is_brought_up_to_date_all_the_same() {
     let mut h = Hand::with(ServerConfig { cache_bytes: 1, ..ServerConfig::default() });
     h.greet(A, 5, 1);
     let class = h.define(A);
-    let page = h.lease(A);
-    let old = object(class);
+    let page = h.lease(A, 1)[0];
+    let old = object(class, 1);
     h.commit(A, op(5, 1), &make(page, 0, &old));
     h.sync();
     h.flush();
@@ -167,76 +46,43 @@ fn a_page_that_nobody_waits_for_any_more_is_brought_up_to_date_all_the_same() {
     let mut new = old.clone();
     new[4] = 9;
     let write = Write { oref: Oref::new(page, 0).unwrap(), new: false, object: &new };
-    let change = Effects_ { base: h.server.visible(), reads: vec![], writes: vec![write] };
+    let change = Work { base: h.server.visible(), reads: vec![], writes: vec![write] };
     h.commit(A, op(5, 2), &change);
     h.sync();
     h.flush();
     h.greet(B, 6, 1);
     for n in 0..40 {
         let other = PageId::new(1_000 + n).unwrap();
-        h.send(B, Kind::Fetch, |o| Fetch { page: other, fetch: n + 1 }.encode(o));
+        h.fetch(B, other, n + 1);
     }
     // Somebody asks for it and goes. The page as it was comes, then the word that the change is stored.
-    h.send(B, Kind::Fetch, |o| Fetch { page, fetch: 99 }.encode(o));
+    h.fetch(B, page, 99);
     h.input(Input::Disconnected(B));
     h.input(Input::Read(page, Ok(Some(stored))));
     h.input(Input::Installed);
     let again = Conn(3);
     h.greet(again, 6, 2);
-    let said = h.send(again, Kind::Fetch, |o| Fetch { page, fetch: 100 }.encode(o));
+    let said = h.fetch(again, page, 100);
     let (_, _, _, body) = said.iter().find(|(_, k, ..)| *k == Kind::Page).expect("it is here");
     let reply = PageReply::decode(body).unwrap();
     assert_eq!(Page::parse(reply.bytes, page).unwrap().object(0), Some(&new[..]));
-}
-
-type Effects_<'a> = tercel_wire::message::Effects<'a>;
-
-fn layout(name: &str) -> Layout {
-    Layout::new(name.into(), vec![("n".into(), Shape::Scalar(Scalar::U32))])
 }
 
 fn op(client: u64, seq: u32) -> OpId {
     OpId { client: ClientId(client), slot: 0, seq, epoch: Epoch(1) }
 }
 
-fn object(class: ClassId) -> Vec<u8> {
-    let mut bytes = class.0.to_le_bytes().to_vec();
-    bytes.extend([0, 0, 1, 2, 3, 4]);
-    bytes
-}
-
-fn make(page: PageId, slot: u16, object: &[u8]) -> Effects_<'_> {
+fn make(page: PageId, slot: u16, object: &[u8]) -> Work<'_> {
     let write = Write { oref: Oref::new(page, slot).unwrap(), new: true, object };
-    Effects_ { base: Stamp(1), reads: vec![], writes: vec![write] }
-}
-
-/// What was answered about operations: in verdicts, or by the stream, for those that were executed.
-fn outcomes(said: &Said) -> Vec<Outcome> {
-    let mut outcomes = Vec::new();
-    for (_, kind, _, body) in said {
-        match kind {
-            Kind::Verdict => outcomes.push(Verdict::decode(body).unwrap().outcome),
-            Kind::Stream => {
-                let changes = Stream::decode(body).unwrap().changes;
-                let own = changes.iter().filter(|c| c.own.is_some());
-                outcomes.extend(own.map(|c| Outcome::Committed(c.stamp)));
-            }
-            _ => {}
-        }
-    }
-    outcomes
-}
-
-fn closed(said: &Said, conn: Conn) -> bool {
-    said.iter().any(|(c, k, ..)| *c == conn && *k == Kind::Bye)
+    Work { base: Stamp(1), reads: vec![], writes: vec![write] }
 }
 
 #[test]
 fn a_commit_that_arrives_twice_is_executed_once() {
     let mut h = Hand::new();
     h.greet(A, 5, 1);
-    let (class, page) = (h.define(A), h.lease(A));
-    let object = object(class);
+    let (class, page) = (h.define(A), h.lease(A, 1)[0]);
+    let object = object(class, 1);
     let effects = make(page, 0, &object);
     assert_eq!(outcomes(&h.commit(A, op(5, 1), &effects)), []);
     assert_eq!(outcomes(&h.commit(A, op(5, 1), &effects)), []);
@@ -249,13 +95,13 @@ fn a_commit_that_arrives_twice_is_executed_once() {
 fn what_was_said_not_to_be_executed_never_will_be() {
     let mut h = Hand::new();
     h.greet(A, 5, 1);
-    let (class, page) = (h.define(A), h.lease(A));
+    let (class, page) = (h.define(A), h.lease(A, 1)[0]);
     assert_eq!(outcomes(&h.resolve(A, op(5, 1))), [Outcome::NotExecuted]);
-    let object = object(class);
+    let object = object(class, 1);
     assert_eq!(outcomes(&h.commit(A, op(5, 1), &make(page, 0, &object))), [Outcome::NotExecuted]);
     // Nor on another connection, nor an operation of another life.
     h.greet(B, 5, 2);
-    let page = h.lease(B);
+    let page = h.lease(B, 1)[0];
     assert_eq!(outcomes(&h.commit(B, op(5, 1), &make(page, 0, &object))), [Outcome::NotExecuted]);
     let old = OpId { epoch: Epoch(0), ..op(5, 2) };
     assert_eq!(outcomes(&h.commit(B, old, &make(page, 0, &object))), [Outcome::NotExecuted]);
@@ -305,12 +151,12 @@ fn clients_write_what_they_may_and_no_forwards() {
     let mut h = Hand::new();
     h.greet(A, 5, 1);
     h.greet(B, 6, 1);
-    let (class, page) = (h.define(A), h.lease(A));
+    let (class, page) = (h.define(A), h.lease(A, 1)[0]);
     let oref = Oref::new(page, 0).unwrap();
-    let (good, forward) = (object(class), object(FORWARD));
+    let (good, forward) = (object(class, 1), object(FORWARD, 1));
     assert_eq!(outcomes(&h.commit(A, op(5, 1), &make(page, 0, &forward))), [Outcome::Invalid(oref)]);
     assert_eq!(outcomes(&h.commit(B, op(6, 1), &make(page, 0, &good))), [Outcome::Invalid(oref)]);
-    let unknown = object(ClassId(4_000));
+    let unknown = object(ClassId(4_000), 1);
     assert_eq!(outcomes(&h.commit(A, op(5, 2), &make(page, 0, &unknown))), [Outcome::Invalid(oref)]);
     assert_eq!(outcomes(&h.commit(A, op(5, 3), &make(page, 0, &good))), []);
 }
@@ -361,7 +207,7 @@ fn a_client_that_gives_no_page_back_is_cut_off() {
     h.greet(A, 5, 1);
     let asked = (1..).find(|n| {
         let page = PageId::new(*n).unwrap();
-        closed(&h.send(A, Kind::Fetch, |o| Fetch { page, fetch: *n }.encode(o)), A)
+        closed(&h.fetch(A, page, *n), A)
     });
     let least = REVOKING_MAX as u32;
     assert!(asked.is_some_and(|n| (least..2 * least + 10).contains(&n)), "{asked:?}");
@@ -373,7 +219,7 @@ fn a_client_is_asked_for_a_page_once_and_reminded_after_a_while() {
     h.greet(A, 5, 1);
     let asked = |h: &mut Hand, n: u32| -> Vec<PageId> {
         let page = PageId::new(n).unwrap();
-        let said = h.send(A, Kind::Fetch, |o| Fetch { page, fetch: n }.encode(o));
+        let said = h.fetch(A, page, n);
         let streams = said.iter().filter(|(_, kind, ..)| *kind == Kind::Stream);
         let revoked = streams.flat_map(|(.., body)| Stream::decode(body).unwrap().revoked);
         revoked.map(|(page, _)| page).collect()
@@ -398,14 +244,14 @@ fn a_client_is_asked_for_a_page_once_and_reminded_after_a_while() {
 fn a_connected_client_that_is_evicted_is_told_and_may_come_back_as_another() {
     let mut h = Hand::new();
     h.greet(A, 1, 1);
-    let (class, page) = (h.define(A), h.lease(A));
-    let object = object(class);
+    let (class, page) = (h.define(A), h.lease(A, 1)[0]);
+    let object = object(class, 1);
     h.commit(A, op(1, 1), &make(page, 0, &object));
     let mut told = false;
     for client in 2..CLIENTS_MAX as u64 + 2 {
         let conn = Conn(client);
         h.greet(conn, client, 1);
-        let page = h.lease(conn);
+        let page = h.lease(conn, 1)[0];
         let said = h.commit(conn, op(client, 1), &make(page, 0, &object));
         told |= closed(&said, A);
         h.input(Input::Disconnected(conn));
@@ -420,13 +266,6 @@ fn a_connected_client_that_is_evicted_is_told_and_may_come_back_as_another() {
     );
     let welcome = h.greet(Conn(90_001), 77_777, 1);
     assert!(welcome.iter().any(|(_, k, ..)| *k == Kind::Welcome));
-}
-
-/// Who was refused what.
-fn refused(said: &Said) -> Option<(Reason, String)> {
-    let (_, _, _, body) = said.iter().find(|(_, k, ..)| *k == Kind::Refused)?;
-    let refused = Refused::decode(body).unwrap();
-    Some((refused.reason, refused.text))
 }
 
 #[test]
@@ -445,7 +284,7 @@ fn a_client_that_makes_nothing_in_its_pages_gets_no_more_of_them() {
     assert_eq!((refused.0, leased), (Reason::Full, LEASED_UNUSED_MAX));
     // Another client is not the poorer for it.
     h.greet(B, 6, 1);
-    h.lease(B);
+    assert_eq!(h.lease(B, 1).len(), 1);
 }
 
 #[test]
@@ -453,7 +292,7 @@ fn a_client_that_fills_its_pages_gets_as_many_as_it_fills() {
     let mut h = Hand::new();
     h.greet(A, 5, 1);
     let class = h.define(A);
-    let object = object(class);
+    let object = object(class, 1);
     let mut first = None;
     for _ in 0..LEASED_UNUSED_MAX / 64 {
         let said = h.ask_places(A, 64);
@@ -492,15 +331,15 @@ fn a_class_with_which_the_catalogue_could_not_be_sent_is_refused() {
 /// A client with an object that it changes again and again.
 fn changing(h: &mut Hand) -> impl FnMut(&mut Hand) -> Said + use<> {
     h.greet(A, 5, 1);
-    let (class, page) = (h.define(A), h.lease(A));
-    let object = object(class);
+    let (class, page) = (h.define(A), h.lease(A, 1)[0]);
+    let object = object(class, 1);
     h.commit(A, op(5, 1), &make(page, 0, &object));
     h.sync();
     let mut seq = 1;
     move |h| {
         seq += 1;
         let write = Write { oref: Oref::new(page, 0).unwrap(), new: false, object: &object };
-        let effects = Effects_ { base: h.last, reads: vec![], writes: vec![write] };
+        let effects = Work { base: h.last, reads: vec![], writes: vec![write] };
         let mut said = h.commit(A, op(5, seq), &effects);
         said.extend(h.sync());
         said
@@ -561,7 +400,7 @@ fn who_has_nothing_cached_is_not_told_of_every_beat() {
         h.input(Input::Time).iter().any(|(conn, k, ..)| *conn == B && *k == Kind::Stream)
     };
     assert!(!beat(&mut h));
-    h.send(B, Kind::Fetch, |o| Fetch { page: PageId::new(1).unwrap(), fetch: 1 }.encode(o));
+    h.fetch(B, PageId::new(1).unwrap(), 1);
     change(&mut h);
     assert!(beat(&mut h));
 }

@@ -6,6 +6,7 @@
 #![allow(dead_code, reason = "each test takes what it needs")]
 #![allow(clippy::disallowed_types, reason = "a port must be `Sync`, and a test has no better lock")]
 
+pub mod hand;
 pub mod things;
 
 use std::collections::BTreeMap;
