@@ -379,17 +379,17 @@ impl Server {
     /// Whether everything that was ordered is visible, no large transaction is on its way and nothing is being installed: a
     /// moment to stop at.
     pub fn is_quiet(&self) -> bool {
-        self.is_settled() && self.large.is_none() && self.installing.is_none()
+        self.is_all_visible() && self.large.is_none() && self.installing.is_none()
     }
 
     /// Whether everything that was ordered is visible, and so durable.
-    pub fn is_settled(&self) -> bool {
+    pub fn is_all_visible(&self) -> bool {
         self.flights.is_empty()
     }
 
     /// Whether nothing more will be ordered of what has arrived, whoever still waits for it or does not.
     pub fn is_idle(&self) -> bool {
-        self.is_settled() && self.large.is_none() && self.parked.is_empty()
+        self.is_all_visible() && self.large.is_none() && self.parked.is_empty()
     }
 
     /// Takes the counters that the process around it keeps, for the status it reports.

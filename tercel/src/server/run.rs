@@ -163,7 +163,7 @@ impl Loop {
     /// Whether everything is stored, or in the log as long as nobody can say when there is room to store it.
     fn may_stop(&self) -> bool {
         let is_stored = self.machine.is_quiet() && self.machine.is_flushed();
-        is_stored || (self.pages_full && self.machine.is_settled())
+        is_stored || (self.pages_full && self.machine.is_all_visible())
     }
 
     fn event(&mut self, now: Now, event: Event<Post>) {
