@@ -26,12 +26,22 @@ pub(super) struct Installing {
     waiting: Option<Checkpoint>,
 }
 
-/// Pages of a batch: a megabyte, some milliseconds of a store's work, and one of the loop's, which brings them up to date.
-/// All of it must find room in the page cache.
-const BATCH_PAGES: usize = 128;
+/// Pages of a batch: a quarter of a megabyte, which a store syncs in little more than the time of a commit, and some hundred
+/// microseconds of the loop, which brings them up to date. All of it must find room in the page cache.
+const BATCH_PAGES: usize = 32;
 
-/// Batches between two checkpoints: the ordered state has some megabytes, so it goes with every 16th batch of one.
-const BATCHES_PER_CHECKPOINT: usize = 16;
+/// Pages of a batch when commits wait for room: more of them in the same time, and longer waits for everybody else.
+const HURRIED_PAGES: usize = 4 * BATCH_PAGES;
+
+/// Batches whose pages are found at once: finding them takes as long however few they are.
+const FOUND_BATCHES: usize = 16;
+
+/// Full batches between two checkpoints, a hurried one being four: the ordered state has some megabytes, so it goes with
+/// sixteen of pages.
+const BATCHES_PER_CHECKPOINT: usize = 64;
+
+/// As how many a batch counts that is not full: then little is written, and there is time.
+const BATCHES_OF_REST: usize = 4;
 
 /// Entries that recovery would replay before modifications are installed however few there are: a second or two.
 const ENTRIES_BEHIND_MAX: usize = 100_000;
@@ -82,7 +92,7 @@ impl Server {
     /// Installs everything that is visible, batch after batch, ending with a checkpoint: for a clean stop.
     pub fn flush(&mut self, out: &mut Effects) {
         if self.installing.is_none() && !self.is_flushed() {
-            self.installs_since_checkpoint = BATCHES_PER_CHECKPOINT;
+            self.batches_since_checkpoint = BATCHES_PER_CHECKPOINT;
             self.start_install(out);
             self.ask_reads(out);
         }
@@ -94,8 +104,11 @@ impl Server {
     }
 
     fn start_install(&mut self, out: &mut Effects) {
-        let pages = self.mob.installable(self.visible, BATCH_PAGES.min(self.images.count_max() / 2));
-        let checkpoint = self.installs_since_checkpoint >= mutant::bound(BATCHES_PER_CHECKPOINT, 2)
+        let hurried = !self.stalled.is_empty() || self.is_pressed();
+        let pages_max = if hurried { HURRIED_PAGES } else { BATCH_PAGES };
+        let pages = self.next_batch(pages_max.min(self.images.count_max() / 2));
+        let checkpoint = self.batches_since_checkpoint
+            >= mutant::bound(BATCHES_PER_CHECKPOINT, 2 * BATCHES_OF_REST)
             || self.checkpoint_pays(&pages);
         if pages.is_empty() && !checkpoint {
             // Nothing of it is durable yet; the next sync comes by here.
@@ -114,6 +127,25 @@ impl Server {
             self.reads.wait(page, Waiter::Install);
         }
         self.maybe_install(out);
+    }
+
+    /// Some of the pages that were modified first.
+    fn next_batch(&mut self, pages_max: usize) -> Vec<PageId> {
+        let mut batch = Vec::with_capacity(pages_max);
+        while batch.len() < pages_max
+            && let Some(page) = self.to_install.pop_front()
+        {
+            // What was found before may have been stored since.
+            if self.mob.is_installable(page, self.visible) {
+                batch.push(page);
+            }
+        }
+        if batch.is_empty() && pages_max > 0 {
+            self.to_install = self.mob.installable(self.visible, FOUND_BATCHES * pages_max).into();
+            let n = pages_max.min(self.to_install.len());
+            batch.extend(self.to_install.drain(..n));
+        }
+        batch
     }
 
     /// Whether the log must become shorter, and a checkpoint with these pages would make it so by much.
@@ -136,7 +168,7 @@ impl Server {
     fn send_install(&mut self, out: &mut Effects) {
         let Some(mut installing) = self.installing.take() else { return };
         let visible = self.visible;
-        let due = self.installs_since_checkpoint >= mutant::bound(BATCHES_PER_CHECKPOINT, 2);
+        let due = self.batches_since_checkpoint >= mutant::bound(BATCHES_PER_CHECKPOINT, 2 * BATCHES_OF_REST);
         if installing.waiting.is_none() && (due || self.checkpoint_pays(&installing.pages)) {
             let replay_from = self.log_needed(&installing.pages).unwrap_or(self.state.stamp.next());
             installing.waiting = Some(Checkpoint {
@@ -172,8 +204,11 @@ impl Server {
         let checkpoint = installing.waiting.take();
         installing.checkpoint = checkpoint.as_ref().map(|c| (c.applied, c.replay_from));
         installing.sent = Some(visible);
-        self.installs_since_checkpoint =
-            if checkpoint.is_some() { 0 } else { self.installs_since_checkpoint + 1 };
+        self.batches_since_checkpoint = match &checkpoint {
+            Some(_) => 0,
+            None if pages.len() < BATCH_PAGES => self.batches_since_checkpoint + BATCHES_OF_REST,
+            None => self.batches_since_checkpoint + pages.len() / BATCH_PAGES,
+        };
         self.installing = Some(installing);
         out.push(Effect::Install { pages, checkpoint });
     }

@@ -292,7 +292,9 @@ pub struct Server {
     lease_next: u32,
     overflow: Option<place::Overflow>,
     installing: Option<Installing>,
-    installs_since_checkpoint: usize,
+    /// Pages of the next batches.
+    to_install: VecDeque<PageId>,
+    batches_since_checkpoint: usize,
     /// When everybody had seen up to here, nothing could be installed.
     nothing_at: Option<Stamp>,
     /// The last entry that the stored checkpoint contains.

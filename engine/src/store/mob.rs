@@ -285,7 +285,12 @@ impl Mob {
         lay(over, page, base, space, buffer)
     }
 
-    /// Pages whose oldest modification is visible, the oldest first, at most `max`.
+    /// Whether the page has modifications, the oldest of which is visible.
+    pub fn is_installable(&self, page: PageId, visible: Stamp) -> bool {
+        self.pages.get(&page).is_some_and(|p| p.first.stamp() <= visible)
+    }
+
+    /// Those pages, in their order: if there are more than `max`, those modified first. Looks at all there are.
     pub fn installable(&self, visible: Stamp, max: usize) -> Vec<PageId> {
         let mut all: Vec<(Stamp, PageId)> =
             self.pages.iter().map(|(id, p)| (p.first.stamp(), *id)).filter(|(s, _)| *s <= visible).collect();
