@@ -25,3 +25,12 @@ pub mod log;
 pub mod pages;
 
 pub use error::DiskError;
+
+/// Has the calling thread step back: whoever is woken to do something for somebody who waits goes first.
+pub(crate) fn in_the_background() {
+    // Where this is refused the thread is like any other.
+    let _ = rustix::process::nice(BACKGROUND_NICE);
+}
+
+/// A third of the weight of others. It is work that must keep up, so it has its share of a machine that is never idle.
+const BACKGROUND_NICE: i32 = 5;

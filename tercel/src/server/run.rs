@@ -52,6 +52,8 @@ pub(super) struct Loop {
     choked: Choked,
     out: Effects,
     begun: Instant,
+    /// Pages are being stored.
+    installing: bool,
     /// There was no room on the disk when it was looked at last.
     disk_full: bool,
     /// The page store waits for room.
@@ -90,6 +92,7 @@ impl Loop {
             choked: Choked::default(),
             out,
             begun: Instant::now(),
+            installing: false,
             disk_full: false,
             pages_full: false,
             log_room: LogRoom::Free,
@@ -130,13 +133,14 @@ impl Loop {
             for event in batch.drain(..) {
                 self.event(now, event);
             }
-            let mut all_wait =
+            let all_wait =
                 self.turns.len() == waiting && self.machine.stats().ordered - ordered >= events as u64;
             if waiting > 0 {
                 // Those who have had their slice go on when all who came now are served, even if that takes a sync.
-                self.perform(all_wait);
+                self.perform_all();
                 self.queue.flush();
-                all_wait = false;
+                self.perform(true);
+                self.queue.flush();
             }
             self.go_on(now);
             if self.machine.deadline().is_some_and(|d| d <= now) {
@@ -147,7 +151,7 @@ impl Loop {
             if self.stop_by.is_some() {
                 self.machine.flush(&mut self.out);
             }
-            self.perform(all_wait);
+            self.perform(all_wait && waiting == 0);
             if let Some(why) = self.failed.take() {
                 return Err(ServerError::Stopped(why));
             }
@@ -193,7 +197,10 @@ impl Loop {
             }
             Post::LogFailed(why) => self.failed = Some(format!("the log: {why}")),
             Post::Read(page, result) => self.machine.handle(now, Input::Read(page, result), &mut self.out),
-            Post::Installed(Ok(())) => self.machine.handle(now, Input::Installed, &mut self.out),
+            Post::Installed(Ok(())) => {
+                self.installing = false;
+                self.machine.handle(now, Input::Installed, &mut self.out);
+            }
             Post::Pinned(pin, result) => self.machine.handle(now, Input::Pinned(pin, result), &mut self.out),
             Post::PinnedRead(pin, result) => {
                 self.machine.handle(now, Input::PinnedRead(pin, result), &mut self.out);
@@ -360,7 +367,8 @@ impl Loop {
         }
     }
 
-    /// Does what was decided. `all_wait` says that whoever was heard waits for the log.
+    /// Does what was decided. `all_wait` says that whoever was heard waits for the log, or that nobody is
+    /// wronged by waiting for it.
     fn perform(&mut self, all_wait: bool) {
         self.perform_all();
         if self.hand_over(all_wait) {
@@ -386,7 +394,10 @@ impl Loop {
             Effect::Close(conn) => self.close(conn),
             Effect::Log { stamp, kind, payload } => self.record(stamp, kind, &payload),
             Effect::Read(page) => self.store.read(page),
-            Effect::Install { pages, checkpoint } => self.store.install(pages, checkpoint),
+            Effect::Install { pages, checkpoint } => {
+                self.installing = true;
+                self.store.install(pages, checkpoint);
+            }
             Effect::Pin(pin) => self.store.pin(pin),
             Effect::ReadPinned { pin, from, count } => self.store.read_pinned(pin, from, count),
             Effect::Unpin(pin) => self.store.unpin(pin),
@@ -426,7 +437,8 @@ impl Loop {
     /// Says whether that was done.
     fn hand_over(&mut self, all_wait: bool) -> bool {
         let Some((mut records, last)) = self.records.take(|| self.log.buffer()) else { return false };
-        if all_wait {
+        // While pages are synced, nobody knows how long it takes.
+        if all_wait && !self.installing {
             records = match self.log.commit_here(records, last) {
                 Ok(LogDone::Synced { last_stamp }) => {
                     let now = self.now();

@@ -14,8 +14,8 @@ use tercel_events::Handle;
 use tercel_wire::id::{PageId, Stamp};
 
 use super::Post;
-use crate::disk::DiskError;
 use crate::disk::pages::{PageBatch, PageRead, PageStore};
+use crate::disk::{DiskError, in_the_background};
 
 /// Feeds the threads. What is under way is bounded by the engine: reads by its clients' credit, installs to one.
 pub(super) struct Store {
@@ -165,6 +165,7 @@ fn install_all(
     handle: &Handle<Post>,
     stopping: &AtomicBool,
 ) {
+    in_the_background();
     while let Ok(turn) = rx.recv() {
         let job = match turn {
             Turn::Install(job) => job,

@@ -6,7 +6,7 @@
 //!
 //! The invariant: a file with a segment's name is complete. It is filled under another name, synced, and then renamed.
 
-use super::super::DiskError;
+use super::super::{DiskError, in_the_background};
 use super::file::{Segment, Wrap, segment_path, sync_dir, write_zeros};
 use super::spares::{PREPARE_NAME, Spares};
 use rustix::fs::FallocateFlags;
@@ -57,6 +57,7 @@ impl Keeper {
         let thread = thread::Builder::new()
             .name("tercel-keeper".into())
             .spawn(move || {
+                in_the_background();
                 // Once a segment could not be removed the later ones stay, too: a gap would look like damage. The next
                 // opening finds them, and its first truncation tries again.
                 let mut removing = true;
