@@ -368,7 +368,7 @@ fn a_log_that_is_too_long_is_made_shorter_and_commits_wait_for_that() {
     let mut h = Hand::new();
     let mut change = changing(&mut h);
     assert_eq!((outcomes(&change(&mut h)).len(), h.installs.len()), (1, 0));
-    // A checkpoint goes with the first batch, not with the sixteenth.
+    // A checkpoint goes with the first batch, not after many.
     h.input(Input::LogRoom(LogRoom::Tight));
     assert!(matches!(&h.installs[..], [Some(_)]), "{:?}", h.installs);
     assert_eq!(outcomes(&change(&mut h)).len(), 1);

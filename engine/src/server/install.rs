@@ -27,10 +27,10 @@ pub(super) struct Installing {
 }
 
 /// Pages of a batch: a quarter of a megabyte, which a store syncs in little more than the time of a commit, and some hundred
-/// microseconds of the loop, which brings them up to date. All of it must find room in the page cache.
+/// microseconds of the loop, which brings them up to date.
 const BATCH_PAGES: usize = 32;
 
-/// Pages of a batch when commits wait for room: more of them in the same time, and longer waits for everybody else.
+/// Pages of a batch when commits wait for room, or a stop does: more of them in the same time, and longer waits for everybody else.
 const HURRIED_PAGES: usize = 4 * BATCH_PAGES;
 
 /// Batches whose pages are found at once: finding them takes as long however few they are.
@@ -63,9 +63,15 @@ impl Server {
         if self.nothing_at == Some(self.visible) {
             return;
         }
-        if full || !self.stalled.is_empty() || self.is_pressed() {
-            self.start_install(out);
+        let hurried = self.is_hurried();
+        if full || hurried {
+            self.start_install(hurried, out);
         }
+    }
+
+    /// Whether commits wait for room, or will soon.
+    fn is_hurried(&self) -> bool {
+        !self.stalled.is_empty() || self.is_pressed() || self.mob.bytes() > self.config.mob_bytes / 2
     }
 
     /// Whether the log must become shorter and a checkpoint can make it so.
@@ -92,8 +98,10 @@ impl Server {
     /// Installs everything that is visible, batch after batch, ending with a checkpoint: for a clean stop.
     pub fn flush(&mut self, out: &mut Effects) {
         if self.installing.is_none() && !self.is_flushed() {
-            self.batches_since_checkpoint = BATCHES_PER_CHECKPOINT;
-            self.start_install(out);
+            if self.mob.pages() <= self.batch_max(true) {
+                self.batches_since_checkpoint = BATCHES_PER_CHECKPOINT;
+            }
+            self.start_install(true, out);
             self.ask_reads(out);
         }
     }
@@ -103,10 +111,14 @@ impl Server {
         self.installing.is_none() && self.mob.pages() == 0 && self.checkpointed == self.state.stamp
     }
 
-    fn start_install(&mut self, out: &mut Effects) {
-        let hurried = !self.stalled.is_empty() || self.is_pressed();
-        let pages_max = if hurried { HURRIED_PAGES } else { BATCH_PAGES };
-        let pages = self.next_batch(pages_max.min(self.images.count_max() / 2));
+    /// Pages of a batch: all of them must find room in the page cache.
+    fn batch_max(&self, hurried: bool) -> usize {
+        let pages = if hurried { HURRIED_PAGES } else { BATCH_PAGES };
+        pages.min(self.images.count_max() / 2)
+    }
+
+    fn start_install(&mut self, hurried: bool, out: &mut Effects) {
+        let pages = self.next_batch(self.batch_max(hurried));
         let checkpoint = self.batches_since_checkpoint
             >= mutant::bound(BATCHES_PER_CHECKPOINT, 2 * BATCHES_OF_REST)
             || self.checkpoint_pays(&pages);
@@ -129,7 +141,7 @@ impl Server {
         self.maybe_install(out);
     }
 
-    /// Some of the pages that were modified first.
+    /// The pages that were modified first, in their order.
     fn next_batch(&mut self, pages_max: usize) -> Vec<PageId> {
         let mut batch = Vec::with_capacity(pages_max);
         while batch.len() < pages_max
@@ -145,6 +157,7 @@ impl Server {
             let n = pages_max.min(self.to_install.len());
             batch.extend(self.to_install.drain(..n));
         }
+        batch.sort_unstable();
         batch
     }
 

@@ -290,7 +290,7 @@ impl Mob {
         self.pages.get(&page).is_some_and(|p| p.first.stamp() <= visible)
     }
 
-    /// Those pages, in their order: if there are more than `max`, those modified first. Looks at all there are.
+    /// Those pages, at most `max`, what was modified first coming first. Looks at all there are.
     pub fn installable(&self, visible: Stamp, max: usize) -> Vec<PageId> {
         let mut all: Vec<(Stamp, PageId)> =
             self.pages.iter().map(|(id, p)| (p.first.stamp(), *id)).filter(|(s, _)| *s <= visible).collect();
@@ -298,9 +298,8 @@ impl Mob {
             all.select_nth_unstable(max);
             all.truncate(max);
         }
-        let mut pages: Vec<PageId> = all.into_iter().map(|(_, page)| page).collect();
-        pages.sort_unstable();
-        pages
+        all.sort_unstable();
+        all.into_iter().map(|(_, page)| page).collect()
     }
 
     /// The page is stored as of `upto`: versions up to there are no longer needed.
