@@ -195,6 +195,7 @@ impl Dir {
     fn log_bytes(&self) -> u64 {
         let log = self.path().join("space").join("log");
         let files = std::fs::read_dir(log).into_iter().flatten().flatten();
-        files.filter_map(|f| f.metadata().ok()).map(|m| m.len()).sum()
+        let segments = files.filter(|f| f.path().extension().is_some_and(|extension| extension == "tlog"));
+        segments.filter_map(|f| f.metadata().ok()).map(|m| m.len()).sum()
     }
 }

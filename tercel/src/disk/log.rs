@@ -94,7 +94,7 @@ impl Log {
         Ok(())
     }
 
-    /// Removes, in the background, whole segments of which every record is below `stamp`. Does nothing while something
+    /// Lets go, in the background, of whole segments of which every record is below `stamp`. Does nothing while something
     /// appended is not synced: the header that will be the oldest must be durable first.
     pub fn truncate_below(&mut self, stamp: Stamp) {
         if self.synced && self.poisoned.is_none() {
@@ -299,6 +299,7 @@ impl Files {
             let Some(gone) = self.used.pop_front() else { return };
             self.keeper.remove(gone.number);
         }
+        self.keeper.look_at_room();
         self.keeper.hope();
         self.top_up();
     }
@@ -312,7 +313,7 @@ impl Files {
 /// Segments ready behind the current one. One is enough for any batch below its size; a larger batch waits.
 const PREPARED_AHEAD: usize = 1;
 
-/// 16 MiB: preparing one takes some 20 ms of a disk's time, once every few thousand commits of a few KiB.
+/// 16 MiB: preparing one takes some 40 ms of a disk's time, once every few thousand commits of a few KiB.
 const SEGMENT_BYTES: u32 = 16 << 20;
 
 /// 1 GiB: replaying it takes some seconds.

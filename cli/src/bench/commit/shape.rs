@@ -94,7 +94,12 @@ fn pass(mut from: TcpStream, mut to: TcpStream, count: &AtomicU64) {
 fn written(log: &Path) -> std::io::Result<u64> {
     let mut total = 0;
     for entry in std::fs::read_dir(log)? {
-        let bytes = std::fs::read(entry?.path())?;
+        let path = entry?.path();
+        // Others have been segments, and what is in them was counted then.
+        if path.extension().is_none_or(|extension| extension != "tlog") {
+            continue;
+        }
+        let bytes = std::fs::read(path)?;
         total += bytes.iter().rposition(|&b| b != 0).map_or(0, |last| last as u64 + 1);
     }
     Ok(total)

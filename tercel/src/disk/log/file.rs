@@ -76,4 +76,5 @@ pub(crate) fn sync_dir(dir: &Path) -> Result<(), DiskError> {
 /// Zeros written by one system call.
 const ZEROS_BYTES: usize = 1 << 20;
 
-const SEGMENT_SUFFIX: &str = "tlog";
+/// The extension of a segment's file.
+pub(super) const SEGMENT_SUFFIX: &str = "tlog";

@@ -36,6 +36,7 @@ pub(super) struct Keeper {
 enum Job {
     Prepare(u64),
     Remove(u64),
+    LookAtRoom,
 }
 
 /// What the thread is asked while it fills a segment.
@@ -48,7 +49,7 @@ struct Asked {
 impl Keeper {
     /// Starts the thread for the log in `dir`.
     pub(super) fn start(dir: PathBuf, segment_bytes: u32, wrap: Wrap) -> Result<Keeper, DiskError> {
-        // Unbounded by type, bounded by use: one preparation under way and one removal a segment.
+        // Unbounded by type, bounded by use: one preparation under way, one removal a segment, one look a truncation.
         let (jobs, todo) = channel();
         let (report, prepared) = channel();
         let asked = Arc::new(Asked::default());
@@ -70,8 +71,9 @@ impl Keeper {
                                 return;
                             }
                         }
+                        Job::LookAtRoom => spares.look_at_room(),
                         Job::Remove(number) => {
-                            removing = removing && remove(&dir, number, &mut spares).is_ok();
+                            removing = removing && spares.let_go(number).is_ok();
                         }
                     }
                 }
@@ -95,6 +97,11 @@ impl Keeper {
 
     pub(super) fn remove(&mut self, number: u64) {
         self.send(Job::Remove(number));
+    }
+
+    /// Has room given back that the disk may not have to spare.
+    pub(super) fn look_at_room(&mut self) {
+        self.send(Job::LookAtRoom);
     }
 
     /// A preparation is under way.
@@ -218,7 +225,10 @@ fn make(
             return Err(DiskError::io("prepare", &path)(error));
         }
     };
-    fs::rename(&unfinished, &path).map_err(DiskError::io("rename", &unfinished))?;
+    if let Err(error) = fs::rename(&unfinished, &path) {
+        let _ = fs::remove_file(&unfinished);
+        return Err(DiskError::io("rename", &unfinished)(error));
+    }
     sync_dir(dir)?;
     Ok(Segment { number, bytes, path, file: wrap(file) })
 }
@@ -252,12 +262,6 @@ fn fill(file: &File, bytes: u64, pace: impl Fn() -> Pace) -> io::Result<bool> {
     }
     file.sync_all()?;
     Ok(pace() != Pace::Stop)
-}
-
-/// Lets segment `number` go. The directory is synced each time, so that no later segment can vanish before it.
-fn remove(dir: &Path, number: u64, spares: &mut Spares) -> Result<(), DiskError> {
-    spares.let_go(number)?;
-    sync_dir(dir)
 }
 
 /// Filled between two rests: what a device takes in about the time of a small sync.

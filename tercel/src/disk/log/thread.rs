@@ -160,7 +160,9 @@ impl LogThread {
 
     /// Lets whole segments below `stamp` go, soon.
     pub fn truncate_below(&self, stamp: Stamp) {
-        self.shared.lock().truncate_below = Some(stamp);
+        let mut state = self.shared.lock();
+        state.truncate_below = state.truncate_below.max(Some(stamp));
+        drop(state);
         self.wake();
     }
 
