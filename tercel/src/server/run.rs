@@ -135,13 +135,7 @@ impl Loop {
             }
             let all_wait =
                 self.turns.len() == waiting && self.machine.stats().ordered - ordered >= events as u64;
-            if waiting > 0 {
-                // Those who have had their slice go on when all who came now are served, even if that takes a sync.
-                self.perform_all();
-                self.queue.flush();
-                self.perform(true);
-                self.queue.flush();
-            }
+            let now = if self.turns.is_empty() { now } else { self.serve_those_who_do_not_wait(waiting > 0) };
             self.go_on(now);
             if self.machine.deadline().is_some_and(|d| d <= now) {
                 self.look_at_disk(now);
@@ -233,7 +227,8 @@ impl Loop {
     /// that somebody made room is found out by trying.
     fn look_at_disk(&mut self, now: Now) {
         let log = self.log.state();
-        if log.is_short {
+        // Whatever it can do without it gives back.
+        if log.is_short || self.pages_full {
             self.log.truncate_below(Stamp::ZERO);
         }
         let full = log.is_short || self.pages_full;
@@ -281,6 +276,16 @@ impl Loop {
             }
         };
         self.was_read(now, conn, read);
+    }
+
+    /// Does and sends what was decided for those who came in this turn of the loop, before those who have had their slice go
+    /// on. If that takes a sync, and somebody waited already, it is made here. Says what time it is then.
+    fn serve_those_who_do_not_wait(&mut self, may_sync: bool) -> Now {
+        self.perform_all();
+        self.queue.flush();
+        self.perform(may_sync);
+        self.queue.flush();
+        self.now()
     }
 
     /// Handles more of what has waited, for a slice of time.
