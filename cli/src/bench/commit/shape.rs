@@ -132,8 +132,9 @@ mod tests {
     #[test]
     fn zeros_behind_the_last_record_were_not_written() {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("1"), [1, 0, 2, 0, 0]).unwrap();
-        std::fs::write(dir.path().join("2"), [0; 9]).unwrap();
+        std::fs::write(dir.path().join("1.tlog"), [1, 0, 2, 0, 0]).unwrap();
+        std::fs::write(dir.path().join("2.tlog"), [0; 9]).unwrap();
+        std::fs::write(dir.path().join("0.tmp"), [7; 9]).unwrap();
         assert_eq!(written(dir.path()).unwrap(), 3);
     }
 }
