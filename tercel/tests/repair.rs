@@ -193,6 +193,34 @@ fn commits_behind_a_lost_segment_are_told_of_and_those_before_are_kept() {
 }
 
 #[test]
+fn that_nothing_is_known_of_the_logs_commits_is_a_loss_and_said() {
+    let in_use = |dir: &Path| {
+        let is_used = |s: &PathBuf| fs::read(s).unwrap().iter().any(|b| *b != 0);
+        segments(dir).into_iter().filter(is_used).collect::<Vec<_>>()
+    };
+    // Too much of the header for one to be found that fits; all of it; the file; the file's name.
+    let ways: [fn(&Path); 4] = [
+        |segment| spoil(segment, [20, 40]),
+        |segment| spoil(segment, 0..64),
+        |segment| fs::write(segment, b"").unwrap(),
+        |segment| fs::remove_file(segment).unwrap(),
+    ];
+    for (i, way) in ways.into_iter().enumerate() {
+        let (dir, known) = crashed();
+        in_use(dir.path()).iter().for_each(|segment| way(segment));
+        let checked = check::check(dir.path(), |_, _| {}).unwrap();
+        let lost = |f: &check::Finding| f.kind == Kind::Commits && !f.repairable;
+        assert!(checked.findings.iter().any(lost), "{i}: {:?}", checked.findings);
+        assert!(repair(dir.path()).before.findings.iter().any(lost), "{i}");
+        let client = embedded(dir.path()).unwrap();
+        for (object, value) in known.dump(&client) {
+            assert!(value.is_none_or(|v| known.versions[&object].contains(&v)), "{i}: {object}");
+        }
+        client.run(|tx| tx.create(&Counter { count: 1, text: Text::from("goes on") })).unwrap();
+    }
+}
+
+#[test]
 fn a_header_of_a_segment_follows_from_the_one_before() {
     let (dir, known) = crashed();
     for segment in &segments(dir.path())[1..] {

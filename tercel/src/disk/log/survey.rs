@@ -63,6 +63,8 @@ pub struct Run {
     pub last: Stamp,
     /// How many records it has.
     pub records: u64,
+    /// Its beginning is known: the segment has a header, or one follows from a mark.
+    begins: bool,
     /// The segment that it begins in, and the header to begin with if it is not that of the file.
     from: u64,
     header: Option<SegmentHeader>,
@@ -187,8 +189,9 @@ impl Survey {
         }
     }
 
+    /// What begins nowhere has no records, and says of none that there are no more.
     fn keep(&mut self, run: Run) {
-        self.runs.push(run);
+        self.runs.extend(Some(run).filter(|run| run.begins));
     }
 
     fn patch_count(&self) -> usize {
@@ -219,7 +222,7 @@ impl Survey {
         each: &mut dyn FnMut(Record<'_>) -> Result<(), E>,
     ) -> Result<Passed, E> {
         let mut scanner = Scanner::new(self.space);
-        let mut run = Run { after: Stamp::ZERO, last: Stamp::ZERO, records: 0, from, header };
+        let mut run = Run { after: Stamp::ZERO, last: Stamp::ZERO, records: 0, begins: false, from, header };
         let mut number = from;
         while let Some(mut bytes) = self.bytes(number)? {
             if let Some(header) = header.filter(|header| header.number == number)
@@ -229,8 +232,9 @@ impl Survey {
             }
             if number == from
                 && let Ok(header) = SegmentHeader::decode(&bytes)
+                && (header.log.space, header.number) == (self.space, number)
             {
-                (run.after, run.last) = (header.stamp, header.stamp);
+                (run.after, run.last, run.begins) = (header.stamp, header.stamp, true);
             }
             let mut reader = scanner.segment(number, &bytes);
             while let Some(record) = reader.next() {
