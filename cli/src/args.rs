@@ -271,7 +271,8 @@ pub struct Inspect {
   tercel check --data ./packages --json
 
 A check changes nothing. A repair restores what pages and log still hold and keeps every damaged \
-file beside what replaces it, as NAME.damaged-N.
+file beside what replaces it, as NAME.damaged-N. What it cannot save it writes into lost.txt in DIR, and \
+every check says so until you have dealt with that and removed the file.
 
 Exit codes: 0 sound, or sound again with nothing lost; 1 it could not be done; 2 a wrong request; \
 3 something is wrong or lost.")]

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use tercel::check::{CheckError, Finding, Repaired, Report};
+use tercel::check::{CheckError, Finding, LOST_NAME, Repaired, Report};
 
 use crate::args;
 use crate::fail::{Failure, Outcome, of_disk};
@@ -30,22 +30,22 @@ pub fn run(args: &args::Check, term: &Term) -> Outcome {
         bar.set_length(total);
         bar.set_position(done);
     };
-    let sound = if args.repair {
+    let whole = if args.repair {
         let repaired = tercel::check::repair(&args.data, progress)?;
         bar.finish_and_clear();
         if args.json {
             say!("{}", repair_as_json(&repaired));
         } else {
-            tell_repair(&repaired, term);
+            tell_repair(&repaired, &args.data, term);
         }
-        is_whole(&repaired)
+        repaired.after.is_whole()
     } else {
         let report = tercel::check::check(&args.data, progress)?;
         bar.finish_and_clear();
         if args.json {
             say!("{}", as_json(&report));
         } else {
-            tell(&report, term);
+            tell(&report, &args.data, term);
             if !report.is_sound() {
                 let data = args.data.display();
                 say!(
@@ -54,9 +54,9 @@ pub fn run(args: &args::Check, term: &Term) -> Outcome {
                 );
             }
         }
-        report.is_sound()
+        report.is_whole()
     };
-    Ok(if sound { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
+    Ok(if whole { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
 }
 
 /// Sees that something is there which may be a data directory, damaged or not.
@@ -65,7 +65,7 @@ fn look(data: &Path) -> Result<(), Failure> {
     let refused = |e: std::io::Error| {
         let failure = Failure::new(format!("cannot look into {}: {e}", data.display()));
         match e.kind() {
-            ErrorKind::NotFound => failure.next(made),
+            ErrorKind::NotFound | ErrorKind::NotADirectory => failure.next(made),
             _ => failure.next("check it as a user who may read and write it"),
         }
     };
@@ -78,34 +78,28 @@ fn look(data: &Path) -> Result<(), Failure> {
     Err(Failure::new(format!("{} is not a data directory of Tercel", data.display())).next(made))
 }
 
-/// Whether the data is sound and nothing was lost on the way.
-fn is_whole(repaired: &Repaired) -> bool {
-    repaired.after.is_sound() && repaired.before.findings.iter().all(|f| f.repairable)
-}
-
-fn tell_repair(repaired: &Repaired, term: &Term) {
+fn tell_repair(repaired: &Repaired, data: &Path, term: &Term) {
     let Repaired { before, done, kept, after } = repaired;
     if done.is_empty() {
-        tell(before, term);
+        tell(before, data, term);
         if !before.is_sound() {
             say!("nothing of this can be repaired from the files; restore a backup, or go on with the rest");
         }
         return;
     }
     before.findings.iter().for_each(|f| say!("{} {f}", term.red("found:")));
+    tell_of_more(before, term);
     done.iter().for_each(|d| say!("{} {d}", term.green("done:")));
     kept.iter().for_each(|k| say!("{} {}", term.bold("kept:"), k.display()));
-    tell(after, term);
-    if before.findings.iter().any(|f| !f.repairable) {
-        say!("something was lost: see what was found; a backup may have it");
-    }
+    tell(after, data, term);
 }
 
-fn tell(report: &Report, term: &Term) {
+fn tell(report: &Report, data: &Path, term: &Term) {
     for finding in &report.findings {
         let hope = if finding.repairable { " (can be repaired)" } else { "" };
         say!("{} {finding}{hope}", term.red("wrong:"));
     }
+    tell_of_more(report, term);
     if report.torn {
         say!("the log ends in an unfinished write that nobody had been told of; the next server cuts it");
     }
@@ -116,10 +110,19 @@ fn tell(report: &Report, term: &Term) {
             count(report.unfilled, "reference leads", "references lead")
         );
     }
-    let verdict = if report.is_sound() {
-        term.green("sound")
-    } else {
-        term.red(&count(report.wrong, "thing is wrong", "things are wrong"))
+    report.lost.iter().for_each(|line| say!("{} {line}", term.red("lost:")));
+    if !report.lost.is_empty() {
+        say!(
+            "{} a backup may have what repairs could not save (`tercel restore`); once this is dealt with, remove {}, and a \
+             check is about damage again",
+            term.bold("next:"),
+            data.join(LOST_NAME).display()
+        );
+    }
+    let verdict = match (report.is_sound(), report.is_whole()) {
+        (true, true) => term.green("sound"),
+        (true, false) => term.red("nothing is damaged any more, and not everything is there"),
+        _ => term.red(&count(report.wrong, "thing is wrong", "things are wrong")),
     };
     say!(
         "{verdict}: {}, {}, {}, {}, up to commit {}",
@@ -131,11 +134,19 @@ fn tell(report: &Report, term: &Term) {
     );
 }
 
+/// How much is wrong that is not named.
+fn tell_of_more(report: &Report, term: &Term) {
+    let more = report.wrong - report.findings.len() as u64;
+    if more > 0 {
+        say!("{} and {more} more", term.red("wrong:"));
+    }
+}
+
 fn as_json(report: &Report) -> Value {
     json!({
-        "sound": report.is_sound(), "pages": report.pages, "objects": report.objects,
+        "sound": report.is_whole(), "pages": report.pages, "objects": report.objects,
         "references": report.references, "unfilled": report.unfilled, "log_records": report.log_records, "torn": report.torn,
-        "stamp": report.stamp.0, "wrong": report.wrong,
+        "stamp": report.stamp.0, "wrong": report.wrong, "beyond_repair": report.beyond_repair, "lost": report.lost,
         "findings": report.findings.iter().map(finding_as_json).collect::<Vec<_>>(),
     })
 }
@@ -143,7 +154,6 @@ fn as_json(report: &Report) -> Value {
 /// What a check says of the directory as it is now, with what was found and done before.
 fn repair_as_json(repaired: &Repaired) -> Value {
     let mut now = as_json(&repaired.after);
-    now["sound"] = is_whole(repaired).into();
     now["found"] = repaired.before.findings.iter().map(finding_as_json).collect();
     now["done"] = repaired.done.iter().cloned().collect();
     now["kept"] = repaired.kept.iter().map(|k| k.display().to_string()).collect();

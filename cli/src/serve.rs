@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use tercel::check::LOST_NAME;
 use tercel::{Server, ServerConfig};
 
 use crate::args;
@@ -35,6 +36,13 @@ pub fn run(args: &args::Serve) -> Outcome {
     };
     let at: Vec<String> = server.addresses().iter().map(|a| a.to_string()).collect();
     say!("listening on {} ({}, space {:016x}, {how})", at.join(" "), server.backend(), server.space().0);
+    let lost = args.data.join(LOST_NAME);
+    if lost.exists() {
+        eprintln!(
+            "warning: an earlier repair could not save everything; {} says what, remove it when that is dealt with",
+            lost.display()
+        );
+    }
     if args.until_eof {
         let stopper = server.stopper();
         std::thread::spawn(move || {

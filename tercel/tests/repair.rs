@@ -3,7 +3,7 @@
 mod common;
 mod damage;
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,10 +12,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::Counter;
-use damage::{Known, contents, crashed, crashed_with, files};
+use damage::{Blob, Known, contents, crashed, crashed_with, files};
+use tempfile::TempDir;
 use tercel::check::{self, Kind, Repaired};
 use tercel::wire::page::PAGE_BYTES;
-use tercel::{Error, Ref, Text, embedded};
+use tercel::{Bytes, Error, Ref, Text, embedded};
 
 fn spoil(file: &Path, at: impl IntoIterator<Item = usize>) {
     let mut bytes = fs::read(file).unwrap();
@@ -144,6 +145,128 @@ fn a_store_whose_inner_nodes_are_gone_is_made_anew_from_the_marks_of_its_pages()
     assert_whole(dir.path(), &known);
 }
 
+type Blobs = Vec<(Ref<Blob>, Vec<u8>)>;
+
+/// A store with some levels of inner nodes, and what is in its objects. Nothing of them is in the log any more.
+fn wide() -> (TempDir, Blobs) {
+    let dir = damage::place();
+    let mut all = Vec::new();
+    for round in 0..4 {
+        let client = embedded(dir.path()).unwrap();
+        let made = client.run(|tx| {
+            let datas = (0..150).map(|n| format!("blob {round} {n}, ").repeat(450).into_bytes());
+            datas.map(|data| Ok((tx.create(&Blob { data: Bytes::from(data.clone()) })?, data))).collect()
+        });
+        all.extend::<Vec<_>>(made.unwrap());
+        client.close().unwrap();
+    }
+    let stamp = check::check(dir.path(), |_, _| {}).unwrap().stamp;
+    damage::shorten(dir.path(), stamp);
+    (dir, all)
+}
+
+/// How many objects are not what they were.
+fn lost(dir: &Path, all: &[(Ref<Blob>, Vec<u8>)]) -> usize {
+    let client = embedded(dir).unwrap();
+    let read = |r: Ref<Blob>| client.run(|tx| Ok(tx.get(r)?.data()?.to_vec())).ok();
+    all.iter().filter(|(r, data)| read(*r).as_ref() != Some(data)).count()
+}
+
+#[test]
+fn what_a_store_that_was_cut_short_has_lost_is_told_then_and_later() {
+    let (dir, all) = wide();
+    let bytes = fs::metadata(dir.path().join("pages.redb")).unwrap().len();
+    let mut with_losses = 0;
+    for sixteenths in 1..16 {
+        let copied = damage::place();
+        let path = copied.path();
+        damage::copy(dir.path(), path);
+        let file = File::options().write(true).open(path.join("pages.redb")).unwrap();
+        file.set_len(bytes * sixteenths / 16).unwrap();
+        let checked = check::check(path, |_, _| {});
+        let Ok(checked) = checked else {
+            let error = checked.unwrap_err().to_string();
+            assert!(error.contains("tercel restore"), "{error}");
+            continue;
+        };
+        let before = repair(path).before;
+        let lost = lost(path, &all);
+        let what = format!("{sixteenths} sixteenths, {lost} lost: {before:?}");
+        assert!(!checked.is_sound() && checked == before, "{what}");
+        assert!((lost > 0) == (before.beyond_repair > 0), "{what}");
+        // A repaired store is sound, and what is lost from it stays known until somebody says that it is dealt with.
+        let later = check::check(path, |_, _| {}).unwrap();
+        assert!(later.is_sound() && later.is_whole() == (lost == 0), "{what}: {later:?}");
+        if lost > 0 {
+            with_losses += 1;
+            fs::remove_file(path.join("lost.txt")).unwrap();
+            assert!(check::check(path, |_, _| {}).unwrap().is_whole());
+        }
+    }
+    assert!(with_losses > 1, "{with_losses}");
+}
+
+#[test]
+fn pages_that_are_gone_without_a_trace_are_counted() {
+    let (dir, all) = wide();
+    let file = dir.path().join("pages.redb");
+    let mut bytes = fs::read(&file).unwrap();
+    for (_, data) in &all[200..207] {
+        let leaves =
+            (4096..bytes.len() - 8192).step_by(4096).filter(|at| bytes[at + 12..].starts_with(b"TP\x01\0"));
+        let found: Vec<usize> =
+            leaves.filter(|at| bytes[*at..at + 8192].windows(100).any(|w| w == &data[..100])).collect();
+        assert!(!found.is_empty());
+        found.into_iter().for_each(|leaf| bytes[leaf..leaf + 8192].fill(0));
+    }
+    let is_inner = |node: &[u8]| node[..2] == [2, 255] && node[4..8] == [255; 4];
+    bytes[4096..].chunks_exact_mut(4096).filter(|node| is_inner(node)).for_each(|node| node.fill(0));
+    fs::write(&file, bytes).unwrap();
+    let repaired = repair(dir.path());
+    let lost = lost(dir.path(), &all);
+    assert!(lost >= 7, "{lost}");
+    let told = format!("{lost} of the pages that the store had are gone without a trace");
+    assert!(
+        repaired.before.findings.iter().any(|f| !f.repairable && f.text.starts_with(&told)),
+        "{repaired:?}"
+    );
+    assert!(repaired.after.is_sound() && !repaired.after.is_whole());
+}
+
+#[test]
+fn remains_of_pages_are_not_taken_for_pages_while_none_is_missing() {
+    let (dir, known) = crashed();
+    let file = dir.path().join("pages.redb");
+    let mut bytes = fs::read(&file).unwrap();
+    // Heads of pages in free space: one with a number that was given out and not used, one with one that never was.
+    let used = known.blobs.iter().map(|b| b.oref().page().get()).max().unwrap();
+    let free: Vec<usize> = (4096..bytes.len() - 8192)
+        .step_by(4096)
+        .filter(|at| bytes[*at..at + 8192].iter().all(|b| *b == 0))
+        .step_by(2)
+        .take(2)
+        .collect();
+    assert_eq!(free.len(), 2);
+    for (at, id) in free.into_iter().zip([used + 1, 86_094]) {
+        bytes[at + 12..at + 20].copy_from_slice(&[b"TP\x01\0", &id.to_le_bytes()[..]].concat());
+    }
+    fs::write(&file, &bytes).unwrap();
+    assert!(check::check(dir.path(), |_, _| {}).unwrap().is_sound());
+    // What leads to the named values is wrong, in more than one byte; the pages do not care.
+    let copies: Vec<usize> =
+        (0..bytes.len() - 8).filter(|at| bytes[*at..].starts_with(b"tercelnv")).map(|at| at + 100).collect();
+    let mut beyond = 0;
+    for copy in copies {
+        spoil(&file, [copy, copy + 1]);
+        let report = check::check(dir.path(), |_, _| {}).unwrap();
+        assert!(report.findings.iter().all(|f| f.repairable && f.page.is_none()), "{report:?}");
+        beyond += usize::from(!report.is_sound());
+        spoil(&file, [copy, copy + 1]);
+    }
+    assert!(beyond > 0);
+    assert_whole(dir.path(), &known);
+}
+
 #[test]
 fn a_store_that_is_gone_is_made_anew_from_a_log_that_reaches_to_the_beginning() {
     let (dir, known) = crashed_with(u64::MAX);
@@ -198,12 +321,13 @@ fn that_nothing_is_known_of_the_logs_commits_is_a_loss_and_said() {
         let is_used = |s: &PathBuf| fs::read(s).unwrap().iter().any(|b| *b != 0);
         segments(dir).into_iter().filter(is_used).collect::<Vec<_>>()
     };
-    // Too much of the header for one to be found that fits; all of it; the file; the file's name.
-    let ways: [fn(&Path); 4] = [
+    // Too much of the header for one to be found that fits; all of it; the file; the file's name; the log.
+    let ways: [fn(&Path); 5] = [
         |segment| spoil(segment, [20, 40]),
         |segment| spoil(segment, 0..64),
         |segment| fs::write(segment, b"").unwrap(),
         |segment| fs::remove_file(segment).unwrap(),
+        |segment| _ = fs::remove_dir_all(segment.parent().unwrap()),
     ];
     for (i, way) in ways.into_iter().enumerate() {
         let (dir, known) = crashed();
@@ -239,7 +363,8 @@ fn a_repair_that_was_interrupted_goes_on() {
     let repaired = repair(dir.path());
     // As if it had ended when the old log had gone and the new one had not come.
     fs::rename(dir.path().join("log"), dir.path().join("log.repaired")).unwrap();
-    assert!(check::check(dir.path(), |_, _| {}).is_err());
+    let error = check::check(dir.path(), |_, _| {}).unwrap_err().to_string();
+    assert!(error.contains("--repair"), "{error}");
     assert!(repair(dir.path()).after.is_sound());
     assert!(repaired.kept.iter().all(|kept| kept.exists()));
     drop(known);

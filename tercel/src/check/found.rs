@@ -12,7 +12,7 @@ use tercel_engine::store::mob::Mob;
 use tercel_engine::store::staged::Staged;
 use tercel_engine::store::state::State;
 use tercel_wire::id::{PageId, SpaceId, Stamp};
-use tercel_wire::log::{self, RECORD_HEADER_BYTES};
+use tercel_wire::log;
 use tercel_wire::mend::ByteError;
 use tercel_wire::page::{PAGE_BYTES, Page, byte_errors};
 
@@ -39,6 +39,8 @@ pub(super) struct Found {
     /// What the log holds of pages that are damaged.
     pub restored: BTreeMap<PageId, Restored>,
     pub lost: Option<Lost>,
+    /// Everything before it was in the pages.
+    replay_from: Stamp,
     /// Which of the files are not as they should be.
     pub format_bad: bool,
     pub space_bad: bool,
@@ -63,8 +65,20 @@ pub(super) struct Restored {
     pub bytes: Option<Vec<u8>>,
     /// Whether everything that was ever written to the page is in the log.
     pub full: bool,
+    /// What is wrong with it, in words.
+    pub what: String,
+    /// The damaged bytes, if there are any that are known to be its own.
+    pub at: Option<u64>,
     /// Slots that the damaged bytes seem to have.
     pub slots: u16,
+}
+
+/// Bytes of a page that cannot be read.
+#[derive(Debug, Clone)]
+struct Broken {
+    at: u64,
+    what: String,
+    slots: u16,
 }
 
 /// Commits that were synced and cannot be replayed.
@@ -72,8 +86,6 @@ pub(super) struct Restored {
 pub(super) struct Lost {
     /// The last one that is known of.
     pub last: Stamp,
-    /// No more than so many can be lost.
-    pub count_max: u64,
 }
 
 /// A leaf of the page store that cannot be read: its place, and the pages that it can have.
@@ -96,12 +108,13 @@ struct Store {
     values: BTreeMap<(String, Vec<u8>), Vec<u8>>,
     /// Corrections that nothing but the page's own checksum speaks for.
     bits: Vec<PageId>,
-    /// Bytes of pages that cannot be read, for the number of their slots.
-    slots: BTreeMap<PageId, u16>,
+    broken: BTreeMap<PageId, Broken>,
     /// Something cannot be read that leads to pages or values, so some of them must be looked for.
     torn: bool,
     /// More than leaves cannot be read, so what is missing may be anywhere.
     unreachable: bool,
+    /// How many pages its table says that there are.
+    count: Option<u64>,
     /// Leaves that cannot be read.
     missing: Vec<Missing>,
     /// How many nodes cannot be read altogether.
@@ -146,14 +159,20 @@ impl Found {
             mob: Mob::default(),
             restored: BTreeMap::new(),
             lost: None,
+            replay_from: Stamp::ZERO,
             format_bad,
             space_bad,
             pages_bad: store.bad,
         };
         found.recover(checkpoint.as_ref(), report)?;
-        found.doubt(&store.bits, report)?;
-        found.restore(&store.slots)?;
+        found.doubt(&store.bits, &mut store.broken)?;
+        found.restore(store.broken, store.count, report)?;
         Ok(found)
+    }
+
+    /// Whether a repair makes pages or log anew.
+    pub(super) fn is_to_be_replaced(&self) -> bool {
+        self.pages_bad || self.log_bad
     }
 
     /// The bytes of a stored page, put right; `None` if there are none that can be believed.
@@ -185,6 +204,7 @@ impl Found {
     fn recover(&mut self, checkpoint: Option<&Checkpoint>, report: &mut Report) -> Result<(), CheckError> {
         let mut recovery = Recovery::new(Machine::default(), self.space, checkpoint, 0)?;
         let from = recovery.replay_from();
+        self.replay_from = from;
         let run = self.survey.runs.iter().rev().find(|run| run.after < from).copied();
         let (mut replayed, mut failed) = (Stamp(from.0 - 1), None);
         if let Some(run) = run {
@@ -208,8 +228,7 @@ impl Found {
             self.survey.runs.last().map_or(replayed, |run| run.last).max(self.state.stamp).max(replayed);
         let reaches = run.is_some_and(|run| Some(&run) == self.survey.runs.last());
         if replayed < last || !reaches {
-            let count_max = self.log_bytes()? / RECORD_HEADER_BYTES as u64;
-            self.lost = Some(Lost { last, count_max });
+            self.lost = Some(Lost { last });
             let text = match replayed < last {
                 true => format!(
                     "commits {} to {last} cannot be replayed: the log is damaged before them, and order matters",
@@ -232,14 +251,8 @@ impl Found {
         Ok(())
     }
 
-    fn log_bytes(&self) -> Result<u64, DiskError> {
-        let dir = self.path.join(LOG_NAME);
-        let entries = std::fs::read_dir(&dir).map_err(DiskError::io("list", &dir))?;
-        Ok(entries.filter_map(|e| e.ok()?.metadata().ok()).map(|m| m.len()).sum())
-    }
-
     /// A page that was put right by its own checksum alone must also hold objects of its classes.
-    fn doubt(&mut self, bits: &[PageId], report: &mut Report) -> Result<(), DiskError> {
+    fn doubt(&mut self, bits: &[PageId], broken: &mut BTreeMap<PageId, Broken>) -> Result<(), DiskError> {
         for id in bits {
             let Some(bytes) = self.page(*id)? else { continue };
             let sound = Page::parse(&bytes, *id).is_ok_and(|page| {
@@ -247,58 +260,121 @@ impl Found {
             });
             if !sound && let Some(stored) = self.pages.get_mut(id) {
                 (stored.fix, stored.bad) = (None, true);
-                let text = format!("page {id}: what one bit puts right holds no objects of its classes");
-                report.find(Finding::new(Kind::Page, text).page(*id).file(self.path.join(PAGES_NAME)));
+                let what = format!("page {id}: what one bit puts right holds no objects of its classes");
+                broken.insert(*id, Broken { at: stored.at, what, slots: 0 });
             }
         }
         Ok(())
     }
 
-    /// Looks for damaged pages in the whole log, also where it is older than recovery needs.
-    fn restore(&mut self, slots: &BTreeMap<PageId, u16>) -> Result<(), DiskError> {
+    /// Looks for damaged pages in the whole log, also where it is older than recovery needs, and for those of the `count`
+    /// that the store had of which there is no trace.
+    fn restore(
+        &mut self,
+        mut broken: BTreeMap<PageId, Broken>,
+        count: Option<u64>,
+        report: &mut Report,
+    ) -> Result<(), DiskError> {
+        let next_page = self.state.next_page;
+        if self.lost.is_none() {
+            // What a wrong byte made of a number that was given out.
+            self.pages.retain(|id, stored| !stored.bad || id.get() < next_page);
+        }
+        let gone = count.map_or(u64::MAX, |count| count.saturating_sub(self.pages.len() as u64));
         let bad: Vec<PageId> = self.pages.iter().filter(|(_, s)| s.bad).map(|(id, _)| *id).collect();
-        let Some(run) = self.survey.runs.last().copied().filter(|_| !bad.is_empty() && self.lost.is_none())
-        else {
-            for id in bad {
-                let slots = slots.get(&id).copied().unwrap_or(0);
-                self.restored.insert(id, Restored { bytes: None, full: false, slots });
-            }
-            return Ok(());
+        let run = self.survey.runs.last().copied().filter(|_| self.lost.is_none());
+        let held = match run.filter(|_| gone > 0 || !bad.is_empty()) {
+            Some(run) => self.replay_of(&run, |id| match self.pages.get(&id) {
+                Some(stored) => stored.bad,
+                None => gone > 0,
+            })?,
+            None => Held::default(),
         };
-        let (old, born_from) = self.replay_of(&run, &bad)?;
-        for id in bad {
-            let known = slots.get(&id).copied().unwrap_or(0);
-            let held = old.patch(id).is_some();
+        let is_all = run.is_some_and(|run| run.after == Stamp::ZERO);
+        // Of what has no trace in the store it had whatever was written before all that recovery needs, and what was born
+        // before the run may have been in it.
+        let is_old =
+            |id: PageId, first: Stamp| first < self.replay_from || (!is_all && id.get() < held.born_from);
+        let traceless =
+            held.first.iter().filter(|(id, first)| !self.pages.contains_key(id) && is_old(**id, **first));
+        let traceless: Vec<PageId> = traceless.map(|(id, _)| *id).collect();
+        let gone = gone.saturating_sub(traceless.len() as u64);
+        for id in bad.into_iter().chain(traceless) {
+            let bytes = held.mob.patch(id).is_some();
             let bytes =
-                held.then(|| old.overlay(id, None, Stamp(u64::MAX), self.space, Vec::new())).flatten();
-            let full = bytes.is_some() && (run.after == Stamp::ZERO || id.get() >= born_from);
-            self.restored.insert(id, Restored { bytes, full, slots: known });
+                bytes.then(|| held.mob.overlay(id, None, Stamp(u64::MAX), self.space, Vec::new())).flatten();
+            let full = bytes.is_some() && (is_all || id.get() >= held.born_from);
+            let is_gone = self.pages.insert(id, Stored { at: 0, fix: None, bad: true }).is_none();
+            self.pages_bad |= is_gone;
+            let (what, at, slots) = match broken.remove(&id) {
+                Some(broken) => (broken.what, Some(broken.at), broken.slots),
+                None => (format!("page {id} is {}", if is_gone { "gone" } else { "damaged" }), None, 0),
+            };
+            self.restored.insert(id, Restored { bytes, full, what, at, slots });
+        }
+        if gone > 0 && !is_all {
+            self.miss(count.map(|_| gone), report);
         }
         Ok(())
     }
 
-    /// The newest objects of some pages in a run of the log, and the page from which on all were born in it.
-    fn replay_of(&self, run: &Run, pages: &[PageId]) -> Result<(Mob, u32), DiskError> {
-        let (mut old, mut born_from) = (Mob::default(), u32::MAX);
+    /// What a run of the log holds of some pages.
+    fn replay_of(&self, run: &Run, wanted: impl Fn(PageId) -> bool) -> Result<Held, DiskError> {
+        let mut held = Held { born_from: u32::MAX, ..Held::default() };
         let mut staged = Staged::default();
         self.survey.read(run, &mut |record| {
             // What was staged before the run begins is of pages that were born before it.
             if let Ok(entry) = staged.entry(record.stamp, record.kind.get(), record.payload) {
                 if let Entry::Lease(next) = entry {
                     // Whatever was given out before is below it.
-                    born_from = born_from.min(next);
+                    held.born_from = held.born_from.min(next);
                 }
-                for oref in old.apply(record.stamp, &entry) {
-                    match pages.binary_search(&oref.page()) {
-                        Ok(_) => old.settle(oref.page(), oref.slot(), record.stamp),
-                        Err(_) => old.installed(oref.page(), record.stamp),
+                for oref in held.mob.apply(record.stamp, &entry) {
+                    let page = oref.page();
+                    if wanted(page) {
+                        held.first.entry(page).or_insert(record.stamp);
+                        held.mob.settle(page, oref.slot(), record.stamp);
+                    } else {
+                        held.mob.installed(page, record.stamp);
                     }
                 }
             }
             Ok::<(), DiskError>(())
         })?;
-        Ok((old, born_from))
+        Ok(held)
     }
+
+    /// Tells that pages of the store are gone without a trace: so many, or nobody knows how many.
+    fn miss(&mut self, gone: Option<u64>, report: &mut Report) {
+        let numbers = u64::from(self.state.next_page) - 1;
+        let free = numbers.saturating_sub(self.ids().len() as u64);
+        if free == 0 {
+            return;
+        }
+        self.pages_bad = true;
+        let text = match gone {
+            Some(gone) => format!(
+                "{} of the pages that the store had are gone without a trace, and all that was in them",
+                gone.min(free)
+            ),
+            None => format!(
+                "how many pages the store had cannot be told: of {numbers} numbers of pages that were given out {free} have \
+                 none, and each of these may have had one"
+            ),
+        };
+        report.find(Finding::new(Kind::Store, text).file(self.path.join(PAGES_NAME)));
+    }
+}
+
+/// What a run of the log holds of pages that the store has lost.
+#[derive(Default)]
+struct Held {
+    /// Their newest objects.
+    mob: Mob,
+    /// When each of them was first written in the run.
+    first: BTreeMap<PageId, Stamp>,
+    /// From this page on all were born in the run.
+    born_from: u32,
 }
 
 /// Which space it is: the log's segments know, too.
@@ -355,8 +431,14 @@ impl Store {
         Ok((Some(raw), store))
     }
 
+    /// Whether there are as many pages as there should be.
+    fn has_all(&self) -> bool {
+        self.count.is_some_and(|count| self.pages.len() as u64 >= count)
+    }
+
     fn see(&mut self, file: &Path, seen: Seen<'_>, report: &mut Report) {
         match seen {
+            Seen::Count { pages } => self.count = Some(pages),
             Seen::Missing { at, bytes, low, high } => {
                 // What has another size is no leaf, and may lead to many.
                 if bytes == LEAF_BYTES {
@@ -412,13 +494,13 @@ impl Store {
             }
             (Err(error), _) => {
                 self.bad = true;
-                self.slots.insert(id, Page::trusted(bytes, id).map_or(0, |page| page.slots()));
                 let fix = one_bit(bytes, id);
                 if fix.is_some() {
                     self.bits.push(id);
                     report.find(finding(format!("{error}; one bit puts it right"), at).repairable());
                 } else {
-                    report.find(finding(error.to_string(), at));
+                    let slots = Page::trusted(bytes, id).map_or(0, |page| page.slots());
+                    self.broken.insert(id, Broken { at, what: error.to_string(), slots });
                 }
                 self.pages.insert(id, Stored { at, fix, bad: fix.is_none() });
             }
@@ -427,6 +509,10 @@ impl Store {
 
     /// Looks for pages and values that nothing leads to any more.
     fn search(&mut self, raw: &Raw, file: &Path, report: &mut Report) -> Result<(), DiskError> {
+        if self.has_all() {
+            // It is values that are missing. Remains of pages, old ones and halves, are everywhere.
+            return Ok(());
+        }
         let mut best: BTreeMap<PageId, (Stamp, Option<u64>)> = BTreeMap::new();
         raw.strays(&mut |stray| {
             let (id, stamp, at) = match stray {
@@ -446,9 +532,14 @@ impl Store {
                 best.entry(page).or_insert((Stamp::ZERO, None));
             }
         }
-        for (id, (_, at)) in best {
-            if self.pages.contains_key(&id) {
-                continue;
+        // Those first that are whole: if those of missing leaves are all that is missing, remains of others mean nothing.
+        let (whole, rest): (Vec<_>, Vec<_>) = best
+            .into_iter()
+            .filter(|(id, _)| !self.pages.contains_key(id))
+            .partition(|(_, (_, at))| at.is_some());
+        for (id, (_, at)) in whole.into_iter().chain(rest) {
+            if at.is_none() && likely == 0 && self.has_all() {
+                break;
             }
             let inside = |missing: &Missing| at.is_some_and(|at| missing.file.contains(&at));
             let is_certain = self.missing.iter().any(inside);

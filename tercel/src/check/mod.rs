@@ -10,8 +10,10 @@
 //! | `found` | what a directory holds, damaged or not |
 //! | `walk` | looking at every object and reference |
 //! | `repair` | writing what was found anew |
+//! | `losses` | what repairs could not save |
 
 mod found;
+mod losses;
 mod repair;
 pub mod report;
 mod walk;
@@ -26,6 +28,7 @@ use crate::disk::DiskError;
 use crate::disk::pages::PageRead;
 use crate::server::{REPLAY_FROM_KEY, STATE_KEY, ServerError};
 use found::Found;
+pub use losses::LOST_NAME;
 pub use report::{FINDINGS_MAX, Finding, Kind, Report};
 
 /// Why a directory can be neither verified nor repaired.
@@ -37,6 +40,12 @@ pub enum CheckError {
     /// The log or the checkpoint can be read and makes no sense.
     #[error("{0}; restore a backup (`tercel restore`)")]
     Recovery(#[from] RecoveryError),
+    /// A repair was ended in the middle.
+    #[error("a repair of {} was interrupted; `tercel check --data DIR --repair` finishes it", .dir.display())]
+    Interrupted {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// Too much is lost to make a space of what is left.
     #[error("{what}; restore a backup (`tercel restore`)")]
     Beyond {
@@ -63,7 +72,10 @@ pub struct Repaired {
 /// # Errors
 /// If the directory cannot be read, or so much is lost that nothing can be told about the rest.
 pub fn check(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Report, CheckError> {
-    let mut report = Report::default();
+    if repair::is_interrupted(dir) {
+        return Err(CheckError::Interrupted { dir: dir.into() });
+    }
+    let mut report = Report { lost: losses::read(dir)?, ..Report::default() };
     let found = Found::look(dir, &mut report)?;
     walk::walk(&found, &mut report, &mut progress)?;
     Ok(report)
@@ -76,9 +88,12 @@ pub fn check(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Report, C
 /// Those of [`check`], and if a file cannot be written; then the directory is as it was, or whole.
 pub fn repair(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Repaired, CheckError> {
     repair::finish_interrupted(dir)?;
-    let mut before = Report::default();
+    let mut before = Report { lost: losses::read(dir)?, ..Report::default() };
     let found = Found::look(dir, &mut before)?;
     let named = walk::walk(&found, &mut before, &mut progress)?;
+    if found.is_to_be_replaced() {
+        losses::note(dir, &before)?;
+    }
     let (done, kept) = repair::repair(found, &named, &mut progress)?;
     let after = if done.is_empty() { before.clone() } else { check(dir, progress)? };
     Ok(Repaired { before, done, kept, after })

@@ -33,7 +33,7 @@ pub(super) fn repair(
 ) -> Result<(Vec<String>, Vec<PathBuf>), CheckError> {
     let mut work = Work { found, done: Vec::new(), kept: Vec::new() };
     work.texts()?;
-    if work.found.pages_bad || work.found.log_bad {
+    if work.found.is_to_be_replaced() {
         let state = work.state(named);
         work.pages(&state, named, progress)?;
         if work.found.log_bad {
@@ -43,10 +43,15 @@ pub(super) fn repair(
     Ok((work.done, work.kept))
 }
 
+/// Whether an interrupted repair left the log beside its place.
+pub(super) fn is_interrupted(dir: &Path) -> bool {
+    !dir.join(LOG_NAME).exists() && dir.join(LOG_MADE_NAME).exists()
+}
+
 /// Puts a log in its place that an interrupted repair left beside it.
 pub(super) fn finish_interrupted(dir: &Path) -> Result<(), DiskError> {
     let (log, made) = (dir.join(LOG_NAME), dir.join(LOG_MADE_NAME));
-    if !log.exists() && made.exists() {
+    if is_interrupted(dir) {
         fs::rename(&made, &log).map_err(DiskError::io("rename", &made))?;
         log::sync_dir(dir)?;
     }
@@ -96,11 +101,10 @@ impl Work {
         if let Some(lost) = self.found.lost {
             // Nobody knows how many commits are lost. Whoever saw any of them must be told, so stamps go on above all that
             // there can have been, and so do the server's lives and the numbers of pages.
-            let stamp = Stamp(lost.last.0.max(state.stamp.0) + lost.count_max + 1);
-            let lives = u32::try_from(lost.count_max).unwrap_or(LIVES_MAX).min(LIVES_MAX);
+            let stamp = Stamp(lost.last.0.max(state.stamp.0).saturating_add(COMMITS_LOST_MAX));
             let stored = self.found.ids().last().map_or(0, |id| id.get());
             let next_page = stored.max(named.page_max).max(state.next_page) + PAGES_SKIPPED;
-            state.skip_lost(stamp, Epoch(state.epoch.0.saturating_add(lives)), next_page);
+            state.skip_lost(stamp, Epoch(state.epoch.0.saturating_add(LIVES_LOST_MAX)), next_page);
         }
         state
     }
@@ -181,12 +185,14 @@ impl Work {
         let (old, made) = (dir.join(LOG_NAME), dir.join(LOG_MADE_NAME));
         log::create(&made, self.found.space, state.stamp, self.found.survey.segment_bytes())?;
         log::sync_dir(&dir)?;
-        let kept = self.free_name(&old);
-        // In between there is no log, and `finish_interrupted` knows what to do.
-        fs::rename(&old, &kept).map_err(DiskError::io("rename", &old))?;
+        if old.exists() {
+            let kept = self.free_name(&old);
+            // In between there is no log, and `finish_interrupted` knows what to do.
+            fs::rename(&old, &kept).map_err(DiskError::io("rename", &old))?;
+            self.kept.push(kept);
+        }
         fs::rename(&made, &old).map_err(DiskError::io("rename", &made))?;
         log::sync_dir(&dir)?;
-        self.kept.push(kept);
         self.done.push(format!("the log begins anew behind commit {}", state.stamp));
         Ok(())
     }
@@ -221,8 +227,11 @@ const BATCH_PAGES: usize = 256;
 /// Numbers of pages that are passed over when commits are lost: some of them may have been given out by those.
 const PAGES_SKIPPED: u32 = 4096;
 
+/// Commits that can be lost with a log of which nothing is left, generously: a million in each second of twelve days.
+const COMMITS_LOST_MAX: u64 = 1 << 40;
+
 /// Lives of a server that lost commits can have begun, generously: a million starts between two checkpoints.
-const LIVES_MAX: u32 = 1 << 20;
+const LIVES_LOST_MAX: u32 = 1 << 20;
 
 const PAGES_MADE_NAME: &str = "pages.redb.repaired";
 const LOG_MADE_NAME: &str = "log.repaired";

@@ -14,8 +14,8 @@ pub struct Report {
     /// References that name an object.
     pub references: u64,
     /// References to places that were promised for objects and are empty: somebody was interrupted between the commits of
-    /// what refers there and of what belongs there, or an earlier repair could not save it. Nothing is damaged; reading
-    /// one is answered `NotFound`.
+    /// what refers there and of what belongs there, or an earlier repair could not save it, which then is in `lost`.
+    /// Nothing is damaged; reading one is answered `NotFound`.
     pub unfilled: u64,
     /// Log records that are not in the pages yet.
     pub log_records: u64,
@@ -23,10 +23,14 @@ pub struct Report {
     pub torn: bool,
     /// The last commit.
     pub stamp: Stamp,
-    /// What is wrong, at most [`FINDINGS_MAX`] of it.
+    /// What is wrong, at most [`FINDINGS_MAX`] of it; what cannot be repaired is left out last.
     pub findings: Vec<Finding>,
     /// How much is wrong altogether.
     pub wrong: u64,
+    /// How much of that a repair cannot put right without losing something.
+    pub beyond_repair: u64,
+    /// What earlier repairs could not save, a sentence each, as the directory's `lost.txt` has it.
+    pub lost: Vec<String>,
 }
 
 /// Something that is wrong.
@@ -96,14 +100,23 @@ pub const FINDINGS_MAX: usize = 100;
 impl Report {
     pub(super) fn find(&mut self, what: Finding) {
         self.wrong += 1;
-        if self.findings.len() < FINDINGS_MAX {
-            self.findings.push(what);
+        self.beyond_repair += u64::from(!what.repairable);
+        if self.findings.len() == FINDINGS_MAX {
+            let least = self.findings.iter().rposition(|f| f.repairable).filter(|_| !what.repairable);
+            let Some(least) = least else { return };
+            self.findings.remove(least);
         }
+        self.findings.push(what);
     }
 
     /// Whether nothing is wrong.
     pub fn is_sound(&self) -> bool {
         self.wrong == 0
+    }
+
+    /// Whether nothing is wrong, and no earlier repair has lost anything that nobody has dealt with since.
+    pub fn is_whole(&self) -> bool {
+        self.is_sound() && self.lost.is_empty()
     }
 }
 
@@ -153,5 +166,23 @@ impl std::fmt::Display for Finding {
             (Some(file), None) => write!(f, "{}: {}", file.display(), self.text),
             _ => f.write_str(&self.text),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_repaired_is_named_however_much_else_is_wrong() {
+        let mut report = Report::default();
+        for n in 0..FINDINGS_MAX {
+            report.find(Finding::new(Kind::Store, format!("repairable {n}")).repairable());
+        }
+        report.find(Finding::new(Kind::Commits, "lost".into()));
+        report.find(Finding::new(Kind::Store, "one more".into()).repairable());
+        assert_eq!((report.findings.len(), report.wrong, report.beyond_repair), (FINDINGS_MAX, 102, 1));
+        assert!(report.findings.iter().any(|f| f.text == "lost"));
+        assert!(report.findings.iter().any(|f| f.text == "repairable 0"));
     }
 }

@@ -67,14 +67,14 @@ impl Walk<'_> {
             let file = found.path.join(PAGES_NAME);
             let held = restored.bytes.as_deref().and_then(|b| Page::trusted(b, id).ok());
             let slots: Vec<u16> = held.iter().flat_map(|p| p.objects()).map(|(slot, _)| slot).collect();
-            let text = match (restored.full, slots.len()) {
-                (true, n) => format!("page {id} is damaged; the log holds all of its {n} objects"),
-                (false, 0) => format!("page {id} is damaged; the log holds nothing of it"),
-                (false, n) => {
-                    format!("page {id} is damaged; the log holds {n} of its objects: {}", names(id, &slots))
-                }
+            let held = match (restored.full, slots.len()) {
+                (true, n) => format!("all of its {n} objects"),
+                (false, 0) => "nothing of it".into(),
+                (false, n) => format!("{n} of its objects: {}", names(id, &slots)),
             };
+            let text = format!("{}; the log holds {held}", restored.what);
             let finding = Finding::new(Kind::Page, text).page(id).file(file);
+            let finding = restored.at.into_iter().fold(finding, Finding::offset);
             self.report.find(if restored.full { finding.repairable() } else { finding });
             if !restored.full {
                 // Its objects count as there, so that one damaged page is not reported for every reference to it.

@@ -12,6 +12,7 @@ use super::file::{segment_number, segment_path};
 use crate::disk::DiskError;
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use tercel_wire::id::{SpaceId, Stamp};
 use tercel_wire::log::{
@@ -442,7 +443,12 @@ impl Survey {
 /// The segments in a directory, in order.
 pub(super) fn segment_files(dir: &Path) -> Result<Vec<(u64, PathBuf)>, DiskError> {
     let mut files = Vec::new();
-    for entry in fs::read_dir(dir).map_err(DiskError::io("list", dir))? {
+    let entries = match fs::read_dir(dir) {
+        // A log without its directory has lost all of its segments.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(files),
+        entries => entries.map_err(DiskError::io("list", dir))?,
+    };
+    for entry in entries {
         let path = entry.map_err(DiskError::io("list", dir))?.path();
         files.extend(segment_number(&path).map(|number| (number, path)));
     }

@@ -38,6 +38,8 @@ pub(crate) enum Seen<'a> {
     /// A leaf of the pages' table that cannot be read. The pages in it are above `low` and not above `high`, the last of
     /// them being `high` itself; `None` for the table's last leaf.
     Missing { at: u64, bytes: u64, low: u32, high: Option<u32> },
+    /// How many pages the table of pages says that it has.
+    Count { pages: u64 },
     /// Something is wrong with what holds the file together.
     Flaw { at: u64, what: String, state: Soundness },
 }
@@ -198,8 +200,11 @@ impl Raw {
             }
             let width = |at: usize| (table[at] != 0).then(|| le32(&table, at + 1) as usize);
             let widths = Widths { key: width(TABLE_KEY_AT), value: width(TABLE_KEY_AT + 5) };
-            let Some(root) = self.child(root_of_table(&table), each) else { continue };
             let is_pages = name == super::redb::PAGES_NAME;
+            if is_data && is_pages {
+                each(Seen::Count { pages: le64(&table, TABLE_LENGTH_AT) });
+            }
+            let Some(root) = self.child(root_of_table(&table), each) else { continue };
             self.tree(root, widths, Place::default(), &mut |entry| match entry {
                 Entry::Missing { at, bytes, place } if is_data && is_pages => {
                     each(Seen::Missing { at, bytes, low: place.low, high: place.high });
@@ -254,16 +259,6 @@ impl Raw {
                     let sum = 8 + i * 16;
                     let pointer = 8 + children * 16 + i * 8;
                     let Some(raw) = node.get(pointer..pointer + 8) else { break };
-                    let at = pointer_to(le64(raw, 0));
-                    if at.0 + at.1 > self.bytes {
-                        each(Entry::Flaw {
-                            at: child.at,
-                            what: "a node points outside".into(),
-                            state: Soundness::Bad,
-                        });
-                        continue;
-                    }
-                    let child = Child { at: at.0, bytes: at.1, sum: sum_at(&node, sum) };
                     // A separator is the greatest key to its left.
                     let separator = |i: usize| {
                         let at = 8 + children * 24 + i * 4;
@@ -271,7 +266,16 @@ impl Raw {
                     };
                     let low = if i == 0 { place.low } else { separator(i - 1).unwrap_or(place.low) };
                     let high = if i + 1 < children { separator(i) } else { place.high };
-                    self.tree(child, widths, Place { depth: place.depth + 1, low, high }, each)?;
+                    let place = Place { depth: place.depth + 1, low, high };
+                    let (at, bytes) = pointer_to(le64(raw, 0));
+                    if at + bytes > self.bytes {
+                        let what = "a node points outside".into();
+                        each(Entry::Flaw { at: child.at, what, state: Soundness::Bad });
+                        each(Entry::Missing { at, bytes, place });
+                        continue;
+                    }
+                    let child = Child { at, bytes, sum: sum_at(&node, sum) };
+                    self.tree(child, widths, place, each)?;
                 }
             }
             _ => {}
@@ -562,5 +566,6 @@ const SLOT_SUM_AT: usize = SLOT_BYTES - 16;
 const LEAF: u8 = 1;
 const BRANCH: u8 = 2;
 const TABLE_NORMAL: u8 = 3;
+const TABLE_LENGTH_AT: usize = 1;
 const TABLE_KEY_AT: usize = 42;
 const TABLE_BYTES: usize = TABLE_KEY_AT + 10;

@@ -153,7 +153,7 @@ fn walked(file: &Path) -> Walked {
     let mut walked = Walked::default();
     let mut wrong = |state: Soundness| walked.wrong += usize::from(state != Soundness::Sound);
     let (mut pages, mut values) = (BTreeMap::new(), BTreeMap::new());
-    let mut flaws = 0;
+    let (mut flaws, mut count) = (0, 0);
     raw::Raw::open(file)
         .unwrap()
         .walk(&mut |seen| match seen {
@@ -165,10 +165,12 @@ fn walked(file: &Path) -> Walked {
                 wrong(state);
                 values.insert((table.to_owned(), key.to_vec()), value.to_vec());
             }
+            Seen::Count { pages } => count = pages,
             Seen::Flaw { .. } | Seen::Missing { .. } => flaws += 1,
         })
         .unwrap();
     walked.wrong += flaws;
+    assert_eq!(count, pages.len() as u64);
     Walked { pages, values, ..walked }
 }
 
