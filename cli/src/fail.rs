@@ -98,6 +98,7 @@ pub fn of_disk(e: &DiskError) -> Option<&'static str> {
             ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => Some(
                 "a data directory must be writable for whoever opens it, even to read: copy it with `cp -r` to where it is",
             ),
+            ErrorKind::NotADirectory => Some("name a directory: a new one, or one that Tercel made"),
             _ => None,
         },
         _ => None,

@@ -223,6 +223,12 @@ fn a_directory_that_cannot_be_looked_into_is_not_called_none() {
     // Not even who may everything gets through a link to itself.
     let around = dir.path().join("around");
     std::os::unix::fs::symlink(&around, &around).unwrap();
+    let file = dir.path().join("notes.txt");
+    fs::write(&file, "not a directory").unwrap();
+    for command in ["check", "serve"] {
+        let refused = err(&tercel(&[command, "--data", file.to_str().unwrap()]));
+        assert!(refused.contains("notes.txt") && refused.contains("next: name"), "{refused}");
+    }
     let refused = tercel(&["check", "--data", around.to_str().unwrap()]);
     assert!(err(&refused).contains("cannot look into") && err(&refused).contains("symbolic links"));
 }
@@ -443,7 +449,7 @@ fn a_directory_without_its_format_can_be_repaired_as_its_error_says() {
 }
 
 #[test]
-fn a_page_store_that_is_gone_names_the_repair_and_the_backup() {
+fn a_page_store_or_a_log_that_is_gone_names_the_repair_and_the_backup() {
     let (_dir, space) = imported();
     let pages = Path::new(&space).join("pages.redb");
     let refused = |how: &str| {
@@ -451,10 +457,16 @@ fn a_page_store_that_is_gone_names_the_repair_and_the_backup() {
         assert!(said.contains(how) && said.contains("check --data DIR --repair"), "{said}");
         assert!(said.contains("restore"), "{said}");
     };
+    let (log, away) = (Path::new(&space).join("log"), Path::new(&space).join("away"));
+    fs::rename(&log, &away).unwrap();
+    refused("the segment is missing");
+    fs::rename(&away, &log).unwrap();
     File::options().write(true).open(&pages).unwrap().set_len(100_000).unwrap();
     refused("100000");
     fs::write(&pages, "").unwrap();
     refused("it is empty");
+    fs::write(&pages, [7; 100_000]).unwrap();
+    refused("pages.redb is damaged");
     fs::remove_file(&pages).unwrap();
     refused("it is missing");
 }

@@ -11,6 +11,7 @@ use super::{EachPage, PageBatch, PageRead, PageStore};
 use crate::disk::DiskError;
 use redb::{Builder, Database, ReadTransaction, ReadableDatabase, ReadableTableMetadata};
 use redb::{TableDefinition, TableError, WriteTransaction};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -331,6 +332,10 @@ impl Guard {
             Failure::Library(error) => *error,
         };
         match error {
+            // What the library says of a file that is not its own.
+            redb::Error::Io(source) if source.kind() == io::ErrorKind::InvalidData => {
+                self.damaged(source.to_string())
+            }
             redb::Error::Io(source) => DiskError::io("read or write", &self.file)(source),
             redb::Error::DatabaseAlreadyOpen => DiskError::Locked { dir: self.file.clone(), pid: None },
             redb::Error::PreviousIo => {
