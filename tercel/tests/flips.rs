@@ -1,7 +1,8 @@
 //! Flipped bytes, anywhere in a data directory: a check names them or they change no answer, a repair restores what pages
-//! and log still hold, and nothing panics.
+//! and log still hold, and nothing panics. And worse than that, blocks zeroed, overwritten, displaced, files cut: nothing is
+//! lost without a word.
 //!
-//! `TERCEL_TEST_FLIPS` (400) and `TERCEL_TEST_FLIPS_SEED` (1) choose how many there are and which.
+//! `TERCEL_TEST_FLIPS` (400), `TERCEL_TEST_HARMS` (100) and `TERCEL_TEST_FLIPS_SEED` (1) choose how many there are and which.
 
 mod common;
 mod damage;
@@ -71,6 +72,116 @@ fn several_wrong_bytes_in_the_log_lose_nothing_that_was_committed_before_them() 
     assert!(counts.get(LOST).is_some_and(|n| *n > 10), "{counts:?}");
 }
 
+#[test]
+fn whatever_happens_to_the_page_store_nothing_is_lost_without_a_word() {
+    let origin = Origin::new();
+    let counts = origin.harm(|_| origin.dir.path().join("pages.redb"), 1);
+    for verdict in [RESTORED, TOLD, REFUSED] {
+        assert!(counts.contains_key(verdict), "{counts:?}");
+    }
+}
+
+#[test]
+fn whatever_happens_to_the_log_what_is_read_was_committed() {
+    let origin = Origin::new();
+    let counts = origin.harm(|seeded| origin.segments[seeded.below(origin.segments.len())].clone(), 2);
+    for verdict in [RESTORED, TOLD] {
+        assert!(counts.contains_key(verdict), "{counts:?}");
+    }
+}
+
+/// What disks, file systems and people do to files.
+#[derive(Debug, Clone, Copy)]
+enum Harm {
+    Zeroed {
+        at: usize,
+        bytes: usize,
+    },
+    Garbage {
+        at: usize,
+        bytes: usize,
+        seed: u64,
+    },
+    /// A write that went elsewhere, or did not happen and left what was there before.
+    Displaced {
+        from: usize,
+        to: usize,
+    },
+    Cut {
+        bytes: usize,
+    },
+}
+
+impl Harm {
+    fn draw(length: usize, seeded: &mut Seeded) -> Harm {
+        let mut block = || seeded.below(length / BLOCK) * BLOCK;
+        let (at, other) = (block(), block());
+        let bytes = 512 << seeded.below(8);
+        match seeded.below(8) {
+            0 => Harm::Cut { bytes: at },
+            1 | 2 => Harm::Displaced { from: other, to: at },
+            3 | 4 => Harm::Garbage { at, bytes, seed: at as u64 },
+            _ => Harm::Zeroed { at, bytes },
+        }
+    }
+
+    fn spoil(self, file: &mut Vec<u8>) {
+        let length = file.len();
+        let range = |at: usize, bytes: usize| at.min(length)..(at + bytes).min(length);
+        match self {
+            Harm::Zeroed { at, bytes } => file[range(at, bytes)].fill(0),
+            Harm::Garbage { at, bytes, seed } => {
+                let mut seeded = Seeded(seed);
+                file[range(at, bytes)].iter_mut().for_each(|byte| *byte = seeded.below(256) as u8);
+            }
+            Harm::Displaced { from, to } => {
+                if from.max(to) + BLOCK <= length {
+                    file.copy_within(from..from + BLOCK, to);
+                }
+            }
+            Harm::Cut { bytes } => file.truncate(bytes),
+        }
+    }
+}
+
+const BLOCK: usize = 4096;
+
+/// Repairs a directory: what is read then is what was committed last, or it was told that something is lost.
+fn judge_harm(dir: &Path, known: &Known, what: &str) -> &'static str {
+    let before = contents(dir);
+    let report = match check::check(dir, |_, _| {}) {
+        Ok(report) => report,
+        Err(error) => {
+            assert!(error.to_string().contains("tercel restore"), "{what}: {error}");
+            assert!(check::repair(dir, |_, _| {}).is_err(), "{what}");
+            assert!(contents(dir) == before, "{what}: what cannot be repaired is left alone");
+            return REFUSED;
+        }
+    };
+    let repaired = check::repair(dir, |_, _| {}).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let client = embedded(dir).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let mut lost = Vec::new();
+    for (object, value) in known.dump(&client) {
+        let versions = &known.versions[&object];
+        assert!(value.as_ref().is_none_or(|value| versions.contains(value)), "{what}: {object} is {value:?}");
+        if value.as_ref() != versions.last() {
+            lost.push(object);
+        }
+    }
+    client.close().unwrap();
+    let told = report.beyond_repair > 0;
+    // A log that lost its end looks like one whose last write was not finished.
+    assert!(lost.is_empty() || told || report.torn, "{what}: lost {lost:?}, told {:?}", report.findings);
+    let after = check::check(dir, |_, _| {}).unwrap_or_else(|e| panic!("{what}: {e}"));
+    assert_eq!((after.is_whole(), repaired.after.is_whole()), (!told, !told), "{what}: {after:?}");
+    match (report.is_sound(), told) {
+        (true, _) => NO_CHANGE,
+        (false, false) => RESTORED,
+        (false, true) if lost.is_empty() => DOUBTED,
+        (false, true) => TOLD,
+    }
+}
+
 /// A sound directory, of which copies are spoiled.
 struct Origin {
     dir: TempDir,
@@ -95,6 +206,27 @@ impl Origin {
         let at = seeded.below(length as usize);
         let xor = (at..length as usize).take(bytes).map(|_| seeded.below(255) as u8 + 1).collect();
         Flip { name: name.into(), at, xor }
+    }
+
+    /// Harms a file in one copy after the other; how each of them ended, counted.
+    fn harm(&self, file: impl Fn(&mut Seeded) -> PathBuf, salt: u64) -> BTreeMap<&'static str, u32> {
+        let mut seeded = Seeded(of_environment("TERCEL_TEST_FLIPS_SEED", 1) << 8 | salt);
+        let mut counts = BTreeMap::new();
+        for case in 0..of_environment("TERCEL_TEST_HARMS", 100) {
+            let file = file(&mut seeded);
+            let name = file.strip_prefix(self.dir.path()).unwrap();
+            let mut bytes = fs::read(&file).unwrap();
+            let harms: Vec<Harm> =
+                (0..=seeded.below(3)).map(|_| Harm::draw(bytes.len(), &mut seeded)).collect();
+            harms.iter().for_each(|harm| harm.spoil(&mut bytes));
+            let dir = place();
+            copy(self.dir.path(), dir.path());
+            fs::write(dir.path().join(name), bytes).unwrap();
+            let what = format!("case {case}, {}: {harms:?}", name.display());
+            *counts.entry(judge_harm(dir.path(), &self.known, &what)).or_default() += 1;
+        }
+        println!("{counts:?}");
+        counts
     }
 
     /// How each of them ended, counted.
@@ -122,6 +254,8 @@ const NO_CHANGE: &str = "no change";
 const RESTORED: &str = "restored in full";
 const LOST: &str = "commits lost";
 const REFUSED: &str = "refused";
+const DOUBTED: &str = "told that something may be lost";
+const TOLD: &str = "told that something is lost";
 
 /// Where the records of a sound log are.
 struct Records {

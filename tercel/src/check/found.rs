@@ -494,12 +494,14 @@ impl Store {
             }
             (Err(error), _) => {
                 self.bad = true;
-                let fix = one_bit(bytes, id);
+                let whole = bytes.len() == PAGE_BYTES;
+                let fix = if whole { one_bit(bytes, id) } else { None };
                 if fix.is_some() {
                     self.bits.push(id);
                     report.find(finding(format!("{error}; one bit puts it right"), at).repairable());
                 } else {
-                    let slots = Page::trusted(bytes, id).map_or(0, |page| page.slots());
+                    let page = whole.then(|| Page::trusted(bytes, id).ok()).flatten();
+                    let slots = page.map_or(0, |page| page.slots());
                     self.broken.insert(id, Broken { at, what: error.to_string(), slots });
                 }
                 self.pages.insert(id, Stored { at, fix, bad: fix.is_none() });

@@ -233,7 +233,16 @@ impl Raw {
         let mut node = self.read(child.at, child.bytes)?;
         let state = self.verify(&mut node, &child, widths);
         let kind = node.first().copied();
-        if state != Soundness::Sound && !(kind == Some(LEAF) && is_of_pages(&node, widths)) {
+        let tells_itself = match state {
+            Soundness::Sound | Soundness::Mended { .. } => is_of_pages(&node, widths),
+            // Of what is wrong in ways unknown only a page is believed whose number is that which led here.
+            Soundness::Bad => {
+                is_of_pages(&node, widths)
+                    && Leaf::of(&node, widths)
+                        .is_some_and(|leaf| leaf.pairs == 1 && place.expects(&leaf, &node))
+            }
+        };
+        if state != Soundness::Sound && !tells_itself {
             let what = match kind {
                 Some(BRANCH) => "a node of the tree has a wrong checksum".into(),
                 _ => "a leaf of the tree has a wrong checksum".into(),
@@ -246,7 +255,7 @@ impl Raw {
             }
         }
         match kind {
-            Some(LEAF) => {
+            Some(LEAF) if state != Soundness::Bad || tells_itself => {
                 let Some(leaf) = Leaf::of(&node, widths) else { return Ok(()) };
                 for i in 0..leaf.pairs {
                     let Some((key, value, at)) = leaf.pair(&node, i) else { break };
@@ -364,6 +373,14 @@ struct Place {
     depth: usize,
     low: u32,
     high: Option<u32>,
+}
+
+impl Place {
+    /// Whether a leaf's first key is the only one that a leaf of one key can have here.
+    fn expects(&self, leaf: &Leaf, node: &[u8]) -> bool {
+        let key = leaf.pair(node, 0).and_then(|(key, ..)| key.try_into().ok()).map(u32::from_le_bytes);
+        key.is_some() && key == self.high
+    }
 }
 
 /// What a walk through one tree comes by.
