@@ -121,7 +121,7 @@ fn tell(report: &Report, data: &Path, term: &Term) {
     }
     let verdict = match (report.is_sound(), report.is_whole()) {
         (true, true) => term.green("sound"),
-        (true, false) => term.red("nothing is damaged any more, and not everything is there"),
+        (true, false) => term.red("nothing is damaged any more, and something is lost or may be"),
         _ => term.red(&count(report.wrong, "thing is wrong", "things are wrong")),
     };
     say!(
@@ -144,7 +144,7 @@ fn tell_of_more(report: &Report, term: &Term) {
 
 fn as_json(report: &Report) -> Value {
     json!({
-        "sound": report.is_whole(), "pages": report.pages, "objects": report.objects,
+        "sound": report.is_sound(), "whole": report.is_whole(), "pages": report.pages, "objects": report.objects,
         "references": report.references, "unfilled": report.unfilled, "log_records": report.log_records, "torn": report.torn,
         "stamp": report.stamp.0, "wrong": report.wrong, "beyond_repair": report.beyond_repair, "lost": report.lost,
         "findings": report.findings.iter().map(finding_as_json).collect::<Vec<_>>(),

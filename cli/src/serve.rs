@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tercel::check::LOST_NAME;
-use tercel::{Server, ServerConfig};
+use tercel::check::{LOST_NAME, losses};
+use tercel::{Server, ServerConfig, ServerError};
 
 use crate::args;
 use crate::fail::Outcome;
@@ -36,8 +36,8 @@ pub fn run(args: &args::Serve) -> Outcome {
     };
     let at: Vec<String> = server.addresses().iter().map(|a| a.to_string()).collect();
     say!("listening on {} ({}, space {:016x}, {how})", at.join(" "), server.backend(), server.space().0);
-    let lost = args.data.join(LOST_NAME);
-    if lost.exists() {
+    if !losses(&args.data).map_err(ServerError::from)?.is_empty() {
+        let lost = args.data.join(LOST_NAME);
         eprintln!(
             "warning: an earlier repair could not save everything; {} says what, remove it when that is dealt with",
             lost.display()

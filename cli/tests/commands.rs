@@ -70,8 +70,8 @@ fn a_repair_that_loses_objects_says_so_and_exits_with_3() {
     let checked = tercel(&["check", "--data", &space, "--json"]);
     let report: serde_json::Value = serde_json::from_slice(&checked.stdout).unwrap();
     assert_eq!(
-        (checked.status.code(), &report["wrong"], &report["sound"]),
-        (Some(3), &0.into(), &false.into())
+        (checked.status.code(), &report["sound"], &report["whole"]),
+        (Some(3), &true.into(), &false.into())
     );
     let lost = report["lost"][0].as_str().unwrap();
     assert!(lost.contains("the log holds nothing of it"), "{lost}");

@@ -106,6 +106,7 @@ enum Harm {
     Displaced {
         from: usize,
         to: usize,
+        bytes: usize,
     },
     Cut {
         bytes: usize,
@@ -119,7 +120,7 @@ impl Harm {
         let bytes = 512 << seeded.below(8);
         match seeded.below(8) {
             0 => Harm::Cut { bytes: at },
-            1 | 2 => Harm::Displaced { from: other, to: at },
+            1 | 2 => Harm::Displaced { from: other, to: at, bytes: BLOCK << seeded.below(3) },
             3 | 4 => Harm::Garbage { at, bytes, seed: at as u64 },
             _ => Harm::Zeroed { at, bytes },
         }
@@ -134,9 +135,9 @@ impl Harm {
                 let mut seeded = Seeded(seed);
                 file[range(at, bytes)].iter_mut().for_each(|byte| *byte = seeded.below(256) as u8);
             }
-            Harm::Displaced { from, to } => {
-                if from.max(to) + BLOCK <= length {
-                    file.copy_within(from..from + BLOCK, to);
+            Harm::Displaced { from, to, bytes } => {
+                if from.max(to) + bytes <= length {
+                    file.copy_within(from..from + bytes, to);
                 }
             }
             Harm::Cut { bytes } => file.truncate(bytes),

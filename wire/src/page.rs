@@ -99,13 +99,12 @@ impl<'a> Page<'a> {
 
     /// Checks everything but the checksum: for bytes that this process made or checked before.
     pub fn trusted(bytes: &'a [u8], page: PageId) -> Result<Page<'a>, PageError> {
+        if bytes.len() != PAGE_BYTES {
+            return Err(PageError::Magic { page });
+        }
         let slots = le16(bytes, 24);
         let end = le16(bytes, 26) as usize;
-        if bytes.len() != PAGE_BYTES
-            || slots > SLOTS_MAX
-            || end < PAGE_HEADER_BYTES
-            || end + slots as usize * SLOT_BYTES > PAGE_BYTES
-        {
+        if slots > SLOTS_MAX || end < PAGE_HEADER_BYTES || end + slots as usize * SLOT_BYTES > PAGE_BYTES {
             return Err(PageError::Slot { page, slot: slots });
         }
         let p = Page { bytes };

@@ -3,7 +3,8 @@
 //! Nothing is changed. What one wrong byte spoiled is read as if it were put right, where that is certain; what is lost is
 //! looked for in the log.
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry::Vacant;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use tercel_engine::server::{Checkpoint, Recovery, ServerConfig as Machine};
@@ -14,7 +15,7 @@ use tercel_engine::store::state::State;
 use tercel_wire::id::{PageId, SpaceId, Stamp};
 use tercel_wire::log;
 use tercel_wire::mend::ByteError;
-use tercel_wire::page::{PAGE_BYTES, Page, byte_errors};
+use tercel_wire::page::{PAGE_BYTES, Page};
 
 use super::CheckError;
 use super::report::{Finding, Kind, Report};
@@ -22,7 +23,7 @@ use crate::disk::DiskError;
 use crate::disk::dir::{FORMAT_NAME, LOG_NAME, Looked, PAGES_NAME, SPACE_NAME, Space};
 use crate::disk::log::{Run, Survey, space_of};
 use crate::disk::pages::overlay;
-use crate::disk::pages::raw::{Raw, Seen, Soundness, Stray, unframed};
+use crate::disk::pages::raw::{LEAF_BYTES, Raw, Seen, Soundness, Stray, unframed};
 use crate::disk::pages::redb::{APPLIED_STAMP, COPIES_NAME, META_NAME, STATE_NAME};
 use crate::server::{REPLAY_FROM_KEY, STATE_KEY};
 
@@ -38,6 +39,8 @@ pub(super) struct Found {
     pub mob: Mob,
     /// What the log holds of pages that are damaged.
     pub restored: BTreeMap<PageId, Restored>,
+    /// Pages of which the log has something, and the store may have had more.
+    pub doubtful: BTreeSet<PageId>,
     pub lost: Option<Lost>,
     /// Everything before it was in the pages.
     replay_from: Stamp,
@@ -76,7 +79,7 @@ pub(super) struct Restored {
 /// Bytes of a page that cannot be read.
 #[derive(Debug, Clone)]
 struct Broken {
-    at: u64,
+    at: Option<u64>,
     what: String,
     slots: u16,
 }
@@ -88,9 +91,10 @@ pub(super) struct Lost {
     pub last: Stamp,
 }
 
-/// A leaf of the page store that cannot be read: its place, and the pages that it can have.
+/// A node of the page store that cannot be read: its place, and the pages that can be in it or below.
 struct Missing {
     file: std::ops::Range<u64>,
+    is_leaf: bool,
     low: u32,
     high: Option<u32>,
 }
@@ -106,8 +110,6 @@ impl Missing {
 struct Store {
     pages: BTreeMap<PageId, Stored>,
     values: BTreeMap<(String, Vec<u8>), Vec<u8>>,
-    /// Corrections that nothing but the page's own checksum speaks for.
-    bits: Vec<PageId>,
     broken: BTreeMap<PageId, Broken>,
     /// Something cannot be read that leads to pages or values, so some of them must be looked for.
     torn: bool,
@@ -124,8 +126,7 @@ struct Store {
 
 impl Found {
     /// Looks through a directory, and tells the report what is wrong in the files themselves.
-    pub(super) fn look(path: &Path, report: &mut Report) -> Result<Found, CheckError> {
-        let mut looked = Looked::at(path)?;
+    pub(super) fn look(path: &Path, mut looked: Looked, report: &mut Report) -> Result<Found, CheckError> {
         let format_bad = match std::mem::replace(&mut looked.format, Ok(())) {
             Ok(()) => false,
             Err(DiskError::Damaged { what, .. }) => {
@@ -152,12 +153,13 @@ impl Found {
             looked,
             space,
             raw,
-            pages: store.pages,
+            pages: std::mem::take(&mut store.pages),
             log_bad: !survey.damage.is_empty(),
             survey,
             state: State::new(),
             mob: Mob::default(),
             restored: BTreeMap::new(),
+            doubtful: BTreeSet::new(),
             lost: None,
             replay_from: Stamp::ZERO,
             format_bad,
@@ -165,8 +167,7 @@ impl Found {
             pages_bad: store.bad,
         };
         found.recover(checkpoint.as_ref(), report)?;
-        found.doubt(&store.bits, &mut store.broken)?;
-        found.restore(store.broken, store.count, report)?;
+        found.restore(store, report)?;
         Ok(found)
     }
 
@@ -251,76 +252,93 @@ impl Found {
         Ok(())
     }
 
-    /// A page that was put right by its own checksum alone must also hold objects of its classes.
-    fn doubt(&mut self, bits: &[PageId], broken: &mut BTreeMap<PageId, Broken>) -> Result<(), DiskError> {
-        for id in bits {
-            let Some(bytes) = self.page(*id)? else { continue };
-            let sound = Page::parse(&bytes, *id).is_ok_and(|page| {
-                page.objects().all(|(_, object)| super::walk::flaw_of(&self.state, object).is_none())
+    /// Looks for damaged pages in the whole log, also where it is older than recovery needs, and for those that the store
+    /// had and of which there is no trace.
+    fn restore(&mut self, mut store: Store, report: &mut Report) -> Result<(), DiskError> {
+        let misses = store.count != Some(self.pages.len() as u64);
+        let is_wanted = |id: PageId| self.pages.get(&id).map_or(misses, |stored| stored.bad);
+        let run = self.survey.runs.last().copied().filter(|_| self.lost.is_none());
+        let held = match run.filter(|_| misses || self.pages.values().any(|stored| stored.bad)) {
+            Some(run) => self.replay_of(&run, is_wanted)?,
+            None => Held::default(),
+        };
+        if run.is_some() {
+            // What a wrong byte made of a number that was not given out, or that nothing was ever written to.
+            let next_page = self.state.next_page;
+            let is_one = |id: PageId| id.get() < next_page && (!held.is_whole(id) || held.has(id));
+            self.pages.retain(|id, stored| !stored.bad || is_one(*id));
+        }
+        let mut gone = store.count.map(|count| count.saturating_sub(self.pages.len() as u64));
+        let bad: Vec<PageId> = self.pages.iter().filter(|(_, s)| s.bad).map(|(id, _)| *id).collect();
+        for id in bad {
+            let broken = store.broken.remove(&id);
+            let broken = broken.unwrap_or_else(|| Broken {
+                at: None,
+                what: format!("page {id} is damaged"),
+                slots: 0,
             });
-            if !sound && let Some(stored) = self.pages.get_mut(id) {
-                (stored.fix, stored.bad) = (None, true);
-                let what = format!("page {id}: what one bit puts right holds no objects of its classes");
-                broken.insert(*id, Broken { at: stored.at, what, slots: 0 });
-            }
+            self.restored.insert(id, held.restored(id, self.space, broken));
+        }
+        // What was written before all that recovery needs was in the store.
+        let had = held
+            .first
+            .iter()
+            .filter(|(id, first)| !self.pages.contains_key(id) && **first < self.replay_from);
+        let had: Vec<PageId> = had.map(|(id, _)| *id).collect();
+        for id in had {
+            gone = gone.map(|gone| gone.saturating_sub(1));
+            let broken = Broken { at: None, what: format!("page {id} is gone"), slots: 0 };
+            self.restored.insert(id, held.restored(id, self.space, broken));
+            self.pages.insert(id, Stored { at: 0, fix: None, bad: true });
+            self.pages_bad = true;
+        }
+        if gone != Some(0) {
+            self.miss(gone, &held, &store, report);
         }
         Ok(())
     }
 
-    /// Looks for damaged pages in the whole log, also where it is older than recovery needs, and for those of the `count`
-    /// that the store had of which there is no trace.
-    fn restore(
-        &mut self,
-        mut broken: BTreeMap<PageId, Broken>,
-        count: Option<u64>,
-        report: &mut Report,
-    ) -> Result<(), DiskError> {
-        let next_page = self.state.next_page;
-        if self.lost.is_none() {
-            // What a wrong byte made of a number that was given out.
-            self.pages.retain(|id, stored| !stored.bad || id.get() < next_page);
-        }
-        let gone = count.map_or(u64::MAX, |count| count.saturating_sub(self.pages.len() as u64));
-        let bad: Vec<PageId> = self.pages.iter().filter(|(_, s)| s.bad).map(|(id, _)| *id).collect();
-        let run = self.survey.runs.last().copied().filter(|_| self.lost.is_none());
-        let held = match run.filter(|_| gone > 0 || !bad.is_empty()) {
-            Some(run) => self.replay_of(&run, |id| match self.pages.get(&id) {
-                Some(stored) => stored.bad,
-                None => gone > 0,
-            })?,
-            None => Held::default(),
+    /// Tells of pages that the store had and of which nothing is left: so many, or nobody knows how many.
+    fn miss(&mut self, gone: Option<u64>, held: &Held, store: &Store, report: &mut Report) {
+        let numbers =
+            (1..self.state.next_page).filter_map(PageId::new).filter(|id| !self.pages.contains_key(id));
+        let may_be_lost = |id: &PageId| {
+            !held.is_whole(*id)
+                && (store.unreachable || store.missing.iter().any(|missing| missing.may_have(*id)))
         };
-        let is_all = run.is_some_and(|run| run.after == Stamp::ZERO);
-        // Of what has no trace in the store it had whatever was written before all that recovery needs, and what was born
-        // before the run may have been in it.
-        let is_old =
-            |id: PageId, first: Stamp| first < self.replay_from || (!is_all && id.get() < held.born_from);
-        let traceless =
-            held.first.iter().filter(|(id, first)| !self.pages.contains_key(id) && is_old(**id, **first));
-        let traceless: Vec<PageId> = traceless.map(|(id, _)| *id).collect();
-        let gone = gone.saturating_sub(traceless.len() as u64);
-        for id in bad.into_iter().chain(traceless) {
-            let bytes = held.mob.patch(id).is_some();
-            let bytes =
-                bytes.then(|| held.mob.overlay(id, None, Stamp(u64::MAX), self.space, Vec::new())).flatten();
-            let full = bytes.is_some() && (is_all || id.get() >= held.born_from);
-            let is_gone = self.pages.insert(id, Stored { at: 0, fix: None, bad: true }).is_none();
-            self.pages_bad |= is_gone;
-            let (what, at, slots) = match broken.remove(&id) {
-                Some(broken) => (broken.what, Some(broken.at), broken.slots),
-                None => (format!("page {id} is {}", if is_gone { "gone" } else { "damaged" }), None, 0),
-            };
-            self.restored.insert(id, Restored { bytes, full, what, at, slots });
+        let lost: Vec<PageId> = numbers.clone().filter(may_be_lost).collect();
+        if lost.is_empty() {
+            return;
         }
-        if gone > 0 && !is_all {
-            self.miss(count.map(|_| gone), report);
-        }
-        Ok(())
+        self.pages_bad = true;
+        let which = match lost.len() {
+            n if n > NUMBERS_MAX => format!("{n} numbers of pages have none"),
+            _ => lost.iter().map(|id| id.to_string()).collect::<Vec<_>>().join(", "),
+        };
+        // What is gone may be what the log holds anyway.
+        let elsewhere = numbers.filter(|id| held.has(*id)).count();
+        let text = match gone {
+            Some(gone) if elsewhere == 0 && gone <= lost.len() as u64 => format!(
+                "{gone} of the pages that the store had are gone without a trace, and all that was in them: {which}"
+            ),
+            Some(gone) => format!(
+                "up to {} of the pages that the store had may be gone without a trace, and all that was in them: {which}",
+                gone.min(lost.len() as u64)
+            ),
+            None => format!(
+                "how many pages the store had cannot be told; any of these may be gone without a trace: {which}"
+            ),
+        };
+        report.find(Finding::new(Kind::Store, text).file(self.path.join(PAGES_NAME)));
+        self.doubtful = lost.into_iter().filter(|id| self.mob.patch(*id).is_some()).collect();
     }
 
     /// What a run of the log holds of some pages.
     fn replay_of(&self, run: &Run, wanted: impl Fn(PageId) -> bool) -> Result<Held, DiskError> {
-        let mut held = Held { born_from: u32::MAX, ..Held::default() };
+        let mut held = Held::default();
+        if run.after == Stamp::ZERO {
+            held.born_from = 0;
+        }
         let mut staged = Staged::default();
         self.survey.read(run, &mut |record| {
             // What was staged before the run begins is of pages that were born before it.
@@ -343,31 +361,9 @@ impl Found {
         })?;
         Ok(held)
     }
-
-    /// Tells that pages of the store are gone without a trace: so many, or nobody knows how many.
-    fn miss(&mut self, gone: Option<u64>, report: &mut Report) {
-        let numbers = u64::from(self.state.next_page) - 1;
-        let free = numbers.saturating_sub(self.ids().len() as u64);
-        if free == 0 {
-            return;
-        }
-        self.pages_bad = true;
-        let text = match gone {
-            Some(gone) => format!(
-                "{} of the pages that the store had are gone without a trace, and all that was in them",
-                gone.min(free)
-            ),
-            None => format!(
-                "how many pages the store had cannot be told: of {numbers} numbers of pages that were given out {free} have \
-                 none, and each of these may have had one"
-            ),
-        };
-        report.find(Finding::new(Kind::Store, text).file(self.path.join(PAGES_NAME)));
-    }
 }
 
 /// What a run of the log holds of pages that the store has lost.
-#[derive(Default)]
 struct Held {
     /// Their newest objects.
     mob: Mob,
@@ -375,6 +371,46 @@ struct Held {
     first: BTreeMap<PageId, Stamp>,
     /// From this page on all were born in the run.
     born_from: u32,
+}
+
+impl Held {
+    /// Whether all that was ever written to a page is in the run.
+    fn is_whole(&self, id: PageId) -> bool {
+        id.get() >= self.born_from
+    }
+
+    /// Whether anything of a page is in it.
+    fn has(&self, id: PageId) -> bool {
+        self.mob.patch(id).is_some()
+    }
+
+    fn restored(&self, id: PageId, space: SpaceId, broken: Broken) -> Restored {
+        let laid = self.has(id).then(|| self.mob.overlay(id, None, Stamp(u64::MAX), space, Vec::new()));
+        let bytes = laid.flatten();
+        let full = bytes.is_some() && self.is_whole(id);
+        Restored { bytes, full, what: broken.what, at: broken.at, slots: broken.slots }
+    }
+}
+
+impl Default for Held {
+    fn default() -> Held {
+        Held { mob: Mob::default(), first: BTreeMap::new(), born_from: u32::MAX }
+    }
+}
+
+/// Up to which commit the pages in a store are, if it is there and says so.
+pub(super) fn applied_stamp(file: &Path) -> Result<Option<Stamp>, DiskError> {
+    let mut applied = None;
+    if file.exists() {
+        Raw::open(file)?.walk(&mut |seen| {
+            if let Seen::Named { table: STATE_NAME, key, value, state: Soundness::Sound } = seen
+                && key == APPLIED_STAMP.as_bytes()
+            {
+                applied = value.first_chunk().map(|bytes| Stamp(u64::from_le_bytes(*bytes)));
+            }
+        })?;
+    }
+    Ok(applied)
 }
 
 /// Which space it is: the log's segments know, too.
@@ -424,7 +460,7 @@ impl Store {
             let text = format!("the page store is not consistent: {what}");
             report.find(Finding::new(Kind::Store, text).file(file).repairable());
         }
-        store.unreachable |= store.flaws > store.missing.len();
+        store.unreachable |= store.flaws > store.missing.iter().filter(|missing| missing.is_leaf).count();
         if store.torn {
             store.search(&raw, file, report)?;
         }
@@ -440,10 +476,7 @@ impl Store {
         match seen {
             Seen::Count { pages } => self.count = Some(pages),
             Seen::Missing { at, bytes, low, high } => {
-                // What has another size is no leaf, and may lead to many.
-                if bytes == LEAF_BYTES {
-                    self.missing.push(Missing { file: at..at + bytes, low, high });
-                }
+                self.missing.push(Missing { file: at..at + bytes, low, high, is_leaf: bytes == LEAF_BYTES });
             }
             Seen::Flaw { at, what, state } => {
                 self.bad = true;
@@ -486,25 +519,17 @@ impl Store {
                 report.find(finding(text, place).repairable());
                 self.pages.insert(id, Stored { at, fix, bad: false });
             }
-            (Ok(_), Soundness::Bad) => {
+            (parsed, state) => {
                 self.bad = true;
-                let text = format!("page {id}: what surrounds it in the file is wrong; itself it is not");
-                report.find(finding(text, at).repairable());
-                self.pages.insert(id, Stored { at, fix: None, bad: false });
-            }
-            (Err(error), _) => {
-                self.bad = true;
-                let whole = bytes.len() == PAGE_BYTES;
-                let fix = if whole { one_bit(bytes, id) } else { None };
-                if fix.is_some() {
-                    self.bits.push(id);
-                    report.find(finding(format!("{error}; one bit puts it right"), at).repairable());
-                } else {
-                    let page = whole.then(|| Page::trusted(bytes, id).ok()).flatten();
-                    let slots = page.map_or(0, |page| page.slots());
-                    self.broken.insert(id, Broken { at, what: error.to_string(), slots });
-                }
-                self.pages.insert(id, Stored { at, fix, bad: fix.is_none() });
+                let what = match (parsed, state) {
+                    (Err(error), _) => error.to_string(),
+                    (Ok(_), _) => format!(
+                        "page {id}: what is stored is not what was committed last, though it is whole"
+                    ),
+                };
+                let slots = Page::trusted(bytes, id).map_or(0, |page| page.slots());
+                self.broken.insert(id, Broken { at: Some(at), what, slots });
+                self.pages.insert(id, Stored { at, fix: None, bad: true });
             }
         }
     }
@@ -516,7 +541,7 @@ impl Store {
             return Ok(());
         }
         let mut best: BTreeMap<PageId, (Stamp, Option<u64>)> = BTreeMap::new();
-        raw.strays(&mut |stray| {
+        raw.strays(&[], &mut |stray| {
             let (id, stamp, at) = match stray {
                 Stray::Page { id, stamp, at } => (id, stamp, Some(at)),
                 Stray::Broken { id, stamp } => (id, stamp, None),
@@ -527,39 +552,31 @@ impl Store {
                 *known = (stamp, at);
             }
         })?;
-        let (mut certain, mut likely) = (0, 0);
-        for missing in &self.missing {
-            // Its last page is known by number even if nothing else of it is.
+        for missing in self.missing.iter().filter(|missing| missing.is_leaf) {
+            // Its page is known by number even if nothing else of it is. Whatever looks like it is an older copy, or would
+            // have been found to be what was committed.
             if let Some(page) = missing.high.and_then(PageId::new) {
-                best.entry(page).or_insert((Stamp::ZERO, None));
+                self.pages.entry(page).or_insert(Stored { at: 0, fix: None, bad: true });
             }
         }
-        // Those first that are whole: if those of missing leaves are all that is missing, remains of others mean nothing.
-        let (whole, rest): (Vec<_>, Vec<_>) = best
-            .into_iter()
-            .filter(|(id, _)| !self.pages.contains_key(id))
-            .partition(|(_, (_, at))| at.is_some());
-        for (id, (_, at)) in whole.into_iter().chain(rest) {
-            if at.is_none() && likely == 0 && self.has_all() {
-                break;
-            }
-            let inside = |missing: &Missing| at.is_some_and(|at| missing.file.contains(&at));
-            let is_certain = self.missing.iter().any(inside);
-            let is_old = self.missing.iter().any(|missing| missing.may_have(id) && !inside(missing));
-            let at = at.filter(|_| is_certain || !is_old);
-            match at {
-                Some(_) if is_certain => certain += 1,
-                Some(_) if self.unreachable => likely += 1,
-                // Written by a batch that was never committed: the log has what is in it.
-                Some(_) => continue,
-                None if !is_old && !self.unreachable => continue,
-                None => {}
-            }
-            self.pages.insert(id, Stored { at: at.unwrap_or(0), fix: None, bad: at.is_none() });
+        if !self.unreachable {
+            return Ok(());
         }
-        if certain > 0 {
-            let text = format!("{certain} pages in damaged leaves are whole");
-            report.find(Finding::new(Kind::Store, text).file(file).repairable());
+        // Those first that are whole: if there are enough of them, remains of others mean nothing.
+        let is_inside = |at: u64| self.missing.iter().any(|missing| missing.file.contains(&at));
+        let (whole, rest): (Vec<_>, Vec<_>) =
+            best.into_iter().partition(|(_, (_, at))| at.is_some_and(|at| !is_inside(at)));
+        let mut likely = 0;
+        for (id, (_, at)) in whole {
+            if let (Some(at), Vacant(place)) = (at, self.pages.entry(id)) {
+                place.insert(Stored { at, fix: None, bad: false });
+                likely += 1;
+            }
+        }
+        for (id, _) in rest {
+            if likely > 0 || !self.has_all() {
+                self.pages.entry(id).or_insert(Stored { at: 0, fix: None, bad: true });
+            }
         }
         if likely > 0 {
             let text = format!(
@@ -598,7 +615,7 @@ impl Store {
         let reach = survey.runs.last().map_or(Stamp(u64::MAX), |run| run.after);
         let mut values: BTreeMap<Stamp, Pair> = BTreeMap::new();
         if let Some(raw) = raw {
-            raw.strays(&mut |stray| {
+            raw.strays(&[STATE_KEY, REPLAY_FROM_KEY], &mut |stray| {
                 let Stray::Value { key, stamp, value } = stray else { return };
                 let pair = values.entry(stamp).or_default();
                 match key {
@@ -639,8 +656,8 @@ impl Store {
 /// A checkpoint's two values: the state, and where to replay from.
 type Pair = (Option<Vec<u8>>, Option<Vec<u8>>);
 
-/// What the page store's library takes for a page of ours.
-const LEAF_BYTES: u64 = 8192;
+/// Numbers of pages that are named in one sentence.
+const NUMBERS_MAX: usize = 16;
 
 fn made(applied: Stamp, from: &[u8], state: Vec<u8>) -> Checkpoint {
     Checkpoint { applied, replay_from: from_of(from), state }
@@ -648,13 +665,4 @@ fn made(applied: Stamp, from: &[u8], state: Vec<u8>) -> Checkpoint {
 
 fn from_of(value: &[u8]) -> Stamp {
     Stamp(value.first_chunk().map_or(0, |b| u64::from_le_bytes(*b)))
-}
-
-/// The one wrong bit of a page, if just one explains the checksum and makes it a page.
-fn one_bit(bytes: &[u8], id: PageId) -> Option<ByteError> {
-    let mut found = byte_errors(bytes).into_iter().filter(|e| e.is_bit());
-    let error = found.next().filter(|_| found.next().is_none())?;
-    let mut bytes = bytes.to_vec();
-    error.apply(&mut bytes);
-    Page::parse(&bytes, id).is_ok().then_some(error)
 }

@@ -25,10 +25,11 @@ use tercel_wire::id::Stamp;
 use thiserror::Error;
 
 use crate::disk::DiskError;
+use crate::disk::dir::Looked;
 use crate::disk::pages::PageRead;
 use crate::server::{REPLAY_FROM_KEY, STATE_KEY, ServerError};
 use found::Found;
-pub use losses::LOST_NAME;
+pub use losses::{LOST_NAME, losses};
 pub use report::{FINDINGS_MAX, Finding, Kind, Report};
 
 /// Why a directory can be neither verified nor repaired.
@@ -72,11 +73,12 @@ pub struct Repaired {
 /// # Errors
 /// If the directory cannot be read, or so much is lost that nothing can be told about the rest.
 pub fn check(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Report, CheckError> {
-    if repair::is_interrupted(dir) {
+    let looked = Looked::at(dir)?;
+    if repair::is_interrupted(dir)? {
         return Err(CheckError::Interrupted { dir: dir.into() });
     }
-    let mut report = Report { lost: losses::read(dir)?, ..Report::default() };
-    let found = Found::look(dir, &mut report)?;
+    let mut report = Report { lost: losses(dir)?, ..Report::default() };
+    let found = Found::look(dir, looked, &mut report)?;
     walk::walk(&found, &mut report, &mut progress)?;
     Ok(report)
 }
@@ -87,14 +89,12 @@ pub fn check(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Report, C
 /// # Errors
 /// Those of [`check`], and if a file cannot be written; then the directory is as it was, or whole.
 pub fn repair(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Repaired, CheckError> {
+    let looked = Looked::at(dir)?;
     repair::finish_interrupted(dir)?;
-    let mut before = Report { lost: losses::read(dir)?, ..Report::default() };
-    let found = Found::look(dir, &mut before)?;
+    let mut before = Report { lost: losses(dir)?, ..Report::default() };
+    let found = Found::look(dir, looked, &mut before)?;
     let named = walk::walk(&found, &mut before, &mut progress)?;
-    if found.is_to_be_replaced() {
-        losses::note(dir, &before)?;
-    }
-    let (done, kept) = repair::repair(found, &named, &mut progress)?;
+    let (done, kept) = repair::repair(found, &named, &before, &mut progress)?;
     let after = if done.is_empty() { before.clone() } else { check(dir, progress)? };
     Ok(Repaired { before, done, kept, after })
 }

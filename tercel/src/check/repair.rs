@@ -15,11 +15,13 @@ use tercel_wire::id::{Epoch, PageId, Stamp};
 use tercel_wire::page::{PAGE_BYTES, Page, PageBuilder};
 
 use super::CheckError;
-use super::found::Found;
+use super::found::{Found, applied_stamp};
+use super::losses;
+use super::report::Report;
 use super::walk::Named;
 use crate::disk::DiskError;
 use crate::disk::dir::{
-    FORMAT_NAME, LOG_NAME, PAGES_NAME, SPACE_NAME, Space, epoch_apart, today, write_format,
+    FORMAT_NAME, LOG_MADE_NAME, LOG_NAME, PAGES_NAME, SPACE_NAME, Space, epoch_apart, today, write_format,
 };
 use crate::disk::log;
 use crate::disk::pages::{PageBatch, PageRead, PageStore, RedbPages};
@@ -29,9 +31,10 @@ use crate::server::{REPLAY_FROM_KEY, STATE_KEY};
 pub(super) fn repair(
     found: Found,
     named: &Named,
+    report: &Report,
     progress: &mut impl FnMut(u64, u64),
 ) -> Result<(Vec<String>, Vec<PathBuf>), CheckError> {
-    let mut work = Work { found, done: Vec::new(), kept: Vec::new() };
+    let mut work = Work { found, report, done: Vec::new(), kept: Vec::new() };
     work.texts()?;
     if work.found.is_to_be_replaced() {
         let state = work.state(named);
@@ -43,28 +46,34 @@ pub(super) fn repair(
     Ok((work.done, work.kept))
 }
 
-/// Whether an interrupted repair left the log beside its place.
-pub(super) fn is_interrupted(dir: &Path) -> bool {
-    !dir.join(LOG_NAME).exists() && dir.join(LOG_MADE_NAME).exists()
+/// Whether an interrupted repair left the log beside its place: complete, and going on behind the pages that are there.
+pub(super) fn is_interrupted(dir: &Path) -> Result<bool, DiskError> {
+    let made = log::begins_behind(&dir.join(LOG_MADE_NAME));
+    let Some(made) = made.filter(|_| !dir.join(LOG_NAME).exists()) else { return Ok(false) };
+    Ok(applied_stamp(&dir.join(PAGES_NAME))? == Some(made))
 }
 
-/// Puts a log in its place that an interrupted repair left beside it.
+/// Puts a log in its place that an interrupted repair left beside it, and removes what else one left.
 pub(super) fn finish_interrupted(dir: &Path) -> Result<(), DiskError> {
     let (log, made) = (dir.join(LOG_NAME), dir.join(LOG_MADE_NAME));
-    if is_interrupted(dir) {
+    if is_interrupted(dir)? {
         fs::rename(&made, &log).map_err(DiskError::io("rename", &made))?;
         log::sync_dir(dir)?;
     }
-    Ok(())
+    match fs::remove_dir_all(&made) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(DiskError::io("remove", &made)(error)),
+        _ => Ok(()),
+    }
 }
 
-struct Work {
+struct Work<'a> {
     found: Found,
+    report: &'a Report,
     done: Vec<String>,
     kept: Vec<PathBuf>,
 }
 
-impl Work {
+impl Work<'_> {
     /// The two small files.
     fn texts(&mut self) -> Result<(), CheckError> {
         let dir = self.found.path.clone();
@@ -148,6 +157,7 @@ impl Work {
                     .map_err(DiskError::io("keep", &file))?;
                 self.kept.push(kept);
             }
+            losses::note(&dir, self.report)?;
             fs::rename(&made, &file).map_err(DiskError::io("rename", &made))?;
             log::sync_dir(&dir)?;
             self.done.push(format!(
@@ -169,13 +179,17 @@ impl Work {
         let Some(bytes) = self.found.mob.overlay(id, base, state.stamp, self.found.space, Vec::new()) else {
             return Err(CheckError::Beyond { what: format!("the log's objects do not fit into page {id}") });
         };
-        let Some(restored) = self.found.restored.get(&id).filter(|r| !r.full) else { return Ok(Some(bytes)) };
+        let slots = match self.found.restored.get(&id) {
+            Some(restored) if !restored.full => restored.slots,
+            None if self.found.doubtful.contains(&id) => 0,
+            _ => return Ok(Some(bytes)),
+        };
         let Ok(page) = Page::trusted(&bytes, id) else { return Ok(None) };
         let mut made = PageBuilder::new(Vec::new(), id, self.found.space);
         for (slot, object) in page.objects() {
             made.push(slot, object);
         }
-        made.reserve_slots(restored.slots.max(named.slots.get(&id).copied().unwrap_or(0)));
+        made.reserve_slots(slots.max(named.slots.get(&id).copied().unwrap_or(0)));
         Ok(Some(made.finish(state.stamp)))
     }
 
@@ -185,6 +199,7 @@ impl Work {
         let (old, made) = (dir.join(LOG_NAME), dir.join(LOG_MADE_NAME));
         log::create(&made, self.found.space, state.stamp, self.found.survey.segment_bytes())?;
         log::sync_dir(&dir)?;
+        losses::note(&dir, self.report)?;
         if old.exists() {
             let kept = self.free_name(&old);
             // In between there is no log, and `finish_interrupted` knows what to do.
@@ -234,4 +249,3 @@ const COMMITS_LOST_MAX: u64 = 1 << 40;
 const LIVES_LOST_MAX: u32 = 1 << 20;
 
 const PAGES_MADE_NAME: &str = "pages.redb.repaired";
-const LOG_MADE_NAME: &str = "log.repaired";

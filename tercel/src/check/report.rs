@@ -31,6 +31,8 @@ pub struct Report {
     pub beyond_repair: u64,
     /// What earlier repairs could not save, a sentence each, as the directory's `lost.txt` has it.
     pub lost: Vec<String>,
+    /// How much of what is beyond repair will not be found any more once the files are repaired.
+    pub(super) passing: u64,
 }
 
 /// Something that is wrong.
@@ -101,9 +103,10 @@ impl Report {
     pub(super) fn find(&mut self, what: Finding) {
         self.wrong += 1;
         self.beyond_repair += u64::from(!what.repairable);
+        self.passing += u64::from(what.weight() == Weight::Passing);
         if self.findings.len() == FINDINGS_MAX {
-            let least = self.findings.iter().rposition(|f| f.repairable).filter(|_| !what.repairable);
-            let Some(least) = least else { return };
+            let least = (0..FINDINGS_MAX).rev().min_by_key(|i| self.findings[*i].weight());
+            let Some(least) = least.filter(|i| self.findings[*i].weight() < what.weight()) else { return };
             self.findings.remove(least);
         }
         self.findings.push(what);
@@ -120,7 +123,25 @@ impl Report {
     }
 }
 
+/// What is rather left out than the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Weight {
+    Repairable,
+    /// Wrong in objects that a repair leaves as they are.
+    Staying,
+    /// Lost: when the files are repaired nothing tells of it.
+    Passing,
+}
+
 impl Finding {
+    pub(super) fn weight(&self) -> Weight {
+        match (self.repairable, self.kind) {
+            (true, _) => Weight::Repairable,
+            (false, Kind::Object | Kind::Reference) => Weight::Staying,
+            (false, _) => Weight::Passing,
+        }
+    }
+
     pub(super) fn new(kind: Kind, text: String) -> Finding {
         Finding {
             kind,
@@ -174,15 +195,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_repaired_is_named_however_much_else_is_wrong() {
+    fn what_is_lost_is_named_however_much_else_is_wrong() {
         let mut report = Report::default();
         for n in 0..FINDINGS_MAX {
             report.find(Finding::new(Kind::Store, format!("repairable {n}")).repairable());
         }
+        for n in 0..FINDINGS_MAX {
+            report.find(Finding::new(Kind::Object, format!("staying {n}")));
+        }
+        assert!(report.findings.iter().all(|f| f.text.starts_with("staying")));
         report.find(Finding::new(Kind::Commits, "lost".into()));
         report.find(Finding::new(Kind::Store, "one more".into()).repairable());
-        assert_eq!((report.findings.len(), report.wrong, report.beyond_repair), (FINDINGS_MAX, 102, 1));
+        assert_eq!((report.findings.len(), report.wrong), (FINDINGS_MAX, 202));
+        assert_eq!((report.beyond_repair, report.passing), (101, 1));
         assert!(report.findings.iter().any(|f| f.text == "lost"));
-        assert!(report.findings.iter().any(|f| f.text == "repairable 0"));
+        assert!(report.findings.iter().any(|f| f.text == "staying 0"));
     }
 }

@@ -144,7 +144,7 @@ impl Walk<'_> {
         let all = named.into_iter().map(|(to, by)| (to, by, promised(to)));
         for (to, by, may_be_empty) in all.chain(moved.into_iter().map(|(to, by)| (to, by, false))) {
             out.page_max = out.page_max.max(to.page().get());
-            if found.restored.contains_key(&to.page()) {
+            if found.restored.contains_key(&to.page()) || found.doubtful.contains(&to.page()) {
                 let slots = out.slots.entry(to.page()).or_default();
                 *slots = (*slots).max(to.slot() + 1);
             }

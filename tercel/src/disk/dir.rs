@@ -112,6 +112,7 @@ impl DataDir {
             create(path, Purpose::Space, &space, Stamp::ZERO, new.segment_bytes, || Ok::<(), DiskError>(()))?;
         } else {
             check_format(path)?;
+            remove_left_by_repairs(path)?;
         }
         let space = Space::read(&path.join(SPACE_NAME))?;
         Ok(DataDir { path: path.into(), space, created, _lock: lock })
@@ -282,6 +283,19 @@ fn make_dir(path: &Path) -> Result<(), DiskError> {
     }
 }
 
+/// Removes what an interrupted repair made beside a log that is still there: nobody may take it for that log later, when it
+/// has gone on.
+fn remove_left_by_repairs(path: &Path) -> Result<(), DiskError> {
+    if !path.join(LOG_NAME).exists() {
+        return Ok(());
+    }
+    let made = path.join(LOG_MADE_NAME);
+    match fs::remove_dir_all(&made) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(DiskError::io("remove", &made)(error)),
+        _ => Ok(()),
+    }
+}
+
 /// A directory with files but without ours is somebody else's, and a mistyped path must not fill it.
 fn refuse_foreign(path: &Path) -> Result<(), DiskError> {
     if path.join(LOCK_NAME).exists() || path.join(FORMAT_NAME).exists() {
@@ -441,6 +455,8 @@ const CREATING_NAME: &str = "creating";
 const CREATING_TEMPORARY_NAME: &str = "creating.tmp";
 pub(crate) const SPACE_NAME: &str = "space.toml";
 pub(crate) const LOG_NAME: &str = "log";
+/// What a repair makes, until it takes the log's place.
+pub(crate) const LOG_MADE_NAME: &str = "log.repaired";
 pub(crate) const PAGES_NAME: &str = "pages.redb";
 
 /// More than any of the text files has.

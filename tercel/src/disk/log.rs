@@ -18,7 +18,7 @@ mod survey;
 mod thread;
 
 pub use open::{Opened, create};
-pub use survey::{Damage, Decodes, Run, Survey, space_of};
+pub use survey::{Damage, Decodes, Run, Survey, begins_behind, space_of};
 pub use thread::{LogDone, LogState, LogThread, QUEUED_BATCHES_MAX, QUEUED_BYTES_MAX};
 
 pub(crate) use self::file::sync_dir;

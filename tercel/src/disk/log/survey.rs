@@ -117,6 +117,13 @@ pub fn space_of(dir: &Path) -> Option<SpaceId> {
     space
 }
 
+/// The stamp behind which a log begins that has its first segment, and nothing in it yet.
+pub fn begins_behind(dir: &Path) -> Option<Stamp> {
+    let (number, path) = segment_files(dir).ok()?.into_iter().next()?;
+    let header = SegmentHeader::decode(&head_of(&path).ok()?).ok()?;
+    (number == 1 && header.number == 1).then_some(header.stamp)
+}
+
 impl Survey {
     /// Looks through the log of `space` in `dir`. A wrong byte of a record is put right only if what comes out `decodes`.
     ///

@@ -27,6 +27,8 @@ pub(crate) struct Raw {
     bytes: u64,
     /// Nodes that were tried to be put right by trying bytes.
     tried: usize,
+    /// Nodes that were read.
+    visited: u64,
 }
 
 /// What a walk comes by.
@@ -35,8 +37,8 @@ pub(crate) enum Seen<'a> {
     Page { key: u32, at: u64, bytes: &'a [u8], state: Soundness },
     /// An entry of another table.
     Named { table: &'a str, key: &'a [u8], value: &'a [u8], state: Soundness },
-    /// A leaf of the pages' table that cannot be read. The pages in it are above `low` and not above `high`, the last of
-    /// them being `high` itself; `None` for the table's last leaf.
+    /// A node of the pages' table that cannot be read. The pages below it are above `low`, and the last of them is
+    /// `high`; `None` at the table's end. A leaf, which has [`LEAF_BYTES`], has one page.
     Missing { at: u64, bytes: u64, low: u32, high: Option<u32> },
     /// How many pages the table of pages says that it has.
     Count { pages: u64 },
@@ -82,11 +84,17 @@ struct Widths {
     value: Option<usize>,
 }
 
+impl Widths {
+    fn is_of_pages(self) -> bool {
+        self.key == Some(4) && self.value.is_none()
+    }
+}
+
 impl Raw {
     pub(crate) fn open(path: &Path) -> Result<Raw, DiskError> {
         let file = File::open(path).map_err(DiskError::io("open", path))?;
         let bytes = file.metadata().map_err(DiskError::io("inspect", path))?.len();
-        Ok(Raw { file, path: path.into(), bytes, tried: 0 })
+        Ok(Raw { file, path: path.into(), bytes, tried: 0, visited: 0 })
     }
 
     /// Reads `bytes` bytes; as many as there are.
@@ -230,6 +238,12 @@ impl Raw {
         place: Place,
         each: &mut dyn FnMut(Entry<'_>),
     ) -> Result<(), DiskError> {
+        // No tree has more nodes than the file has room for.
+        self.visited += 1;
+        if self.visited > self.bytes / NODE_BYTES + 1 {
+            each(Entry::Flaw { at: child.at, what: "the trees are tangled".into(), state: Soundness::Bad });
+            return Ok(());
+        }
         let mut node = self.read(child.at, child.bytes)?;
         let state = self.verify(&mut node, &child, widths);
         let kind = node.first().copied();
@@ -249,8 +263,6 @@ impl Raw {
             };
             each(Entry::Flaw { at: child.at, what, state });
             if state == Soundness::Bad {
-                // Whether it was a leaf is not sure either; above leaves there are many children, and one would miss
-                // more than the page that is named here.
                 each(Entry::Missing { at: child.at, bytes: child.bytes, place });
             }
         }
@@ -302,18 +314,10 @@ impl Raw {
         if fits(node) {
             return Soundness::Sound;
         }
-        // A page says itself which bytes may be wrong.
-        if let Some((_, value, at)) = Leaf::of(node, widths).and_then(|leaf| leaf.pair(node, 0))
-            && value.len() == PAGE
+        if widths.is_of_pages()
+            && let Some(state) = mend_page(node, child)
         {
-            for error in byte_errors(value) {
-                let error = ByteError { at: error.at + at, ..error };
-                error.apply(node);
-                if fits(node) {
-                    return Soundness::Mended { at: child.at + error.at as u64, xor: error.xor };
-                }
-                error.apply(node);
-            }
+            return state;
         }
         if self.tried >= TRIED_MAX {
             return Soundness::Bad;
@@ -336,21 +340,30 @@ impl Raw {
         Some(Child { at, bytes, sum })
     }
 
-    /// Looks through the whole file for pages and copies of named values, whether or not anything leads to them.
-    pub(crate) fn strays(&self, each: &mut dyn FnMut(Stray<'_>)) -> Result<(), DiskError> {
-        let mut at = 0;
+    /// Looks through the whole file for pages, and for copies of the values of these names, whether or not anything leads
+    /// to them.
+    pub(crate) fn strays(&self, names: &[&str], each: &mut dyn FnMut(Stray<'_>)) -> Result<(), DiskError> {
+        let (mut at, mut looked_at) = (0, 0);
         while at < self.bytes {
             let window = self.read(at, STRAY_WINDOW_BYTES)?;
             for i in 0..window.len().min(STRAY_STEP_BYTES as usize) {
                 let rest = &window[i..];
-                if rest.starts_with(b"TP\x01\0") && rest.len() >= PAGE {
+                let may_be_page = (at + i as u64) % NODE_BYTES == LEAF_HEAD_BYTES as u64;
+                if may_be_page && rest.starts_with(b"TP\x01\0") && rest.len() >= PAGE {
                     let Some(id) = PageId::new(le32(rest, 4)) else { continue };
                     each(match Page::parse(&rest[..PAGE], id) {
                         Ok(page) => Stray::Page { id, stamp: page.stamp(), at: at + i as u64 },
                         Err(_) => Stray::Broken { id, stamp: Stamp(le64(rest, 16)) },
                     });
                 } else if rest.starts_with(&COPY_MAGIC) && rest.len() >= COPY_HEAD_BYTES {
-                    let whole = copy_bytes(rest).min(COPY_BYTES_MAX);
+                    // They do not lie one in the other, and so have no more bytes than the file; more than that look so.
+                    let whole = copy_bytes(rest);
+                    let is_named =
+                        names.iter().any(|key| rest[COPY_HEAD_BYTES..].starts_with(key.as_bytes()));
+                    if !is_named || whole > COPY_BYTES_MAX || looked_at > COPIES_MAX * self.bytes {
+                        continue;
+                    }
+                    looked_at += whole as u64;
                     let copy = self.read(at + i as u64, whole as u64)?;
                     if let Some((key, stamp, value)) = unframed(&copy) {
                         each(Stray::Value { key, stamp, value });
@@ -379,7 +392,7 @@ impl Place {
     /// Whether a leaf's first key is the only one that a leaf of one key can have here.
     fn expects(&self, leaf: &Leaf, node: &[u8]) -> bool {
         let key = leaf.pair(node, 0).and_then(|(key, ..)| key.try_into().ok()).map(u32::from_le_bytes);
-        key.is_some() && key == self.high
+        key.is_some_and(|key| self.high.map_or(key > self.low, |high| key == high))
     }
 }
 
@@ -439,8 +452,7 @@ impl Leaf {
 
 /// Whether it is a leaf of the table of pages; those say themselves what is wrong with them.
 fn is_of_pages(node: &[u8], widths: Widths) -> bool {
-    widths.key == Some(4)
-        && widths.value.is_none()
+    widths.is_of_pages()
         && Leaf::of(node, widths)
             .and_then(|leaf| leaf.pair(node, 0))
             .is_some_and(|(_, value, _)| value.len() == PAGE)
@@ -466,6 +478,34 @@ fn end_of(node: &[u8], widths: Widths) -> Option<usize> {
         }
         _ => None,
     }
+}
+
+/// Puts a leaf right of which no more than one byte of its page is wrong, which the page's own checksum names, and
+/// anything of what surrounds it: that follows from the page. The checksum of the node proves it.
+fn mend_page(node: &mut [u8], child: &Child) -> Option<Soundness> {
+    if node.len() as u64 != LEAF_BYTES {
+        return None;
+    }
+    let mut errors = vec![None];
+    errors.extend(byte_errors(&node[LEAF_HEAD_BYTES..LEAF_HEAD_BYTES + PAGE]).into_iter().map(Some));
+    for (error, pad) in errors.into_iter().flat_map(|e| [node[1], 0, 0xff].map(|pad| (e, pad))) {
+        let mut made = node[..LEAF_HEAD_BYTES + PAGE].to_vec();
+        if let Some(error) = error {
+            error.apply(&mut made[LEAF_HEAD_BYTES..]);
+        }
+        made[..4].copy_from_slice(&[LEAF, pad, 1, 0]);
+        made[4..8].copy_from_slice(&((LEAF_HEAD_BYTES + PAGE) as u32).to_le_bytes());
+        made.copy_within(LEAF_HEAD_BYTES + 4..LEAF_HEAD_BYTES + 8, 8);
+        if XxHash3_128::oneshot(&made) != child.sum {
+            continue;
+        }
+        let wrong = |range: std::ops::Range<usize>| range.into_iter().find(|i| made[*i] != node[*i]);
+        let at = wrong(LEAF_HEAD_BYTES..made.len()).or_else(|| wrong(0..LEAF_HEAD_BYTES)).unwrap_or(0);
+        let state = Soundness::Mended { at: child.at + at as u64, xor: made[at] ^ node[at] };
+        node[..made.len()].copy_from_slice(&made);
+        return Some(state);
+    }
+    None
 }
 
 /// The byte with which everything fits; it is put right. Bits are tried first, because they are what mostly goes wrong.
@@ -546,6 +586,9 @@ fn copy_bytes(copy: &[u8]) -> usize {
 const COPY_MAGIC: [u8; 8] = *b"tercelnv";
 const COPY_HEAD_BYTES: usize = 24;
 
+/// By how much more than the file has in bytes may look like copies.
+const COPIES_MAX: u64 = 4;
+
 /// The largest named value that is looked for, the ordered state, has some megabytes.
 const COPY_BYTES_MAX: usize = 256 << 20;
 
@@ -564,6 +607,9 @@ const DEPTH_MAX: usize = 128;
 
 const MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
 const NODE_BYTES: u64 = 4096;
+/// What a leaf with a page of ours takes: two nodes' room, and before the page what it is, one pair, its end and its key.
+pub(crate) const LEAF_BYTES: u64 = 8192;
+const LEAF_HEAD_BYTES: usize = 12;
 const GOD_AT: usize = MAGIC.len();
 /// The newest commit is the second; the file was not closed; the commit was in two phases; it was not flushed.
 const GOD_BITS: u8 = 0b1111;
