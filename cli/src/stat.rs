@@ -25,7 +25,9 @@ pub fn run(args: &args::Stat) -> Outcome {
         .filter(|(id, _)| id.0 >= USER_CLASS_MIN)
         .map(|(id, l)| json!({ "name": l.name(), "id": id.0 }))
         .collect();
+    let warnings: Vec<String> = few_pages(&status).into_iter().collect();
     if args.json {
+        status["warnings"] = json!(warnings);
         say!("{status}");
     } else if let Value::Object(fields) = &status {
         for (key, label, meaning) in WORDS {
@@ -35,9 +37,25 @@ pub fn run(args: &args::Stat) -> Outcome {
         for (name, value) in fields.iter().filter(|(name, _)| WORDS.iter().all(|(key, ..)| key != name)) {
             show(&name.replace('_', " "), value, "");
         }
+        warnings.iter().for_each(|words| say!("{:<16} {words}", "warning"));
     }
     space::close(client)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What to do when few pages are left.
+fn few_pages(status: &Value) -> Option<String> {
+    // A server of before does not say how many there are.
+    let (given, max) = (status["pages"].as_u64()?, status["pages_max"].as_u64()?);
+    let left = max.saturating_sub(given);
+    (left < max / 10).then(|| {
+        format!(
+            "{} of the space's {} pages are left, and none is used again; when they are gone, nothing new finds a place: \
+             let a program copy what is still needed into another space before",
+            thousands(left),
+            thousands(max)
+        )
+    })
 }
 
 /// A line: what people call it, the value, and what it means.
@@ -64,7 +82,7 @@ fn element(value: &Value) -> String {
 }
 
 /// What the server reports: its name there, for people, and the meaning with its unit.
-const WORDS: [(&str, &str, &str); 24] = [
+const WORDS: [(&str, &str, &str); 25] = [
     ("space", "space", "the space's own number"),
     ("epoch", "epoch", "grows with every start of a server"),
     ("visible", "last commit", "the newest commit that clients can see"),
@@ -73,6 +91,7 @@ const WORDS: [(&str, &str, &str); 24] = [
         "pages given out",
         "of 8 KB, to objects or to clients for objects to come; `check` counts those stored",
     ),
+    ("pages_max", "pages at most", "that the space can give out; none is used again"),
     ("sessions", "clients", "connected now, this one too"),
     ("commits", "commits", "since the start, as all that follow up to forwards"),
     ("conflicts", "conflicts", "transactions refused because others were first"),
@@ -94,3 +113,19 @@ const WORDS: [(&str, &str, &str); 24] = [
     ("roots", "roots", ""),
     ("classes", "classes", ""),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_fewer_than_a_tenth_of_its_pages_left_is_told_what_to_do() {
+        let warned = |pages: u64| few_pages(&json!({ "pages": pages, "pages_max": 4_194_303 }));
+        assert_eq!((warned(1), warned(3_774_873)), (None, None));
+        let words = warned(3_774_874).unwrap();
+        assert!(words.starts_with("419,429 of the space's 4,194,303 pages are left"), "{words}");
+        assert!(words.contains("into another space"), "{words}");
+        assert!(warned(4_194_303).is_some_and(|words| words.starts_with("0 of")));
+        assert_eq!(few_pages(&json!({ "pages": 4_194_303 })), None);
+    }
+}

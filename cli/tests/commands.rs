@@ -112,6 +112,8 @@ fn the_same_answers_come_from_a_server() {
     let status: serde_json::Value =
         serde_json::from_str(&out(&tercel(&["stat", "--json", "--server", &server.1]))).unwrap();
     assert_eq!(status["roots"][0], "debian");
+    assert!(status["pages"].as_u64() > Some(1) && status["pages_max"] == 4_194_303, "{status}");
+    assert_eq!(status["warnings"], serde_json::json!([]));
 }
 
 #[test]

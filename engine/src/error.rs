@@ -46,6 +46,15 @@ impl Error {
         matches!(self, Error::Conflict)
     }
 
+    /// The space has no page left to make anything in.
+    pub(crate) fn no_pages() -> Error {
+        Error::Full(
+            "the space has given out all of its 4,194,303 pages, and none is used again: what is there can be read and \
+             changed within its pages; let a program copy what is still needed into another space"
+                .into(),
+        )
+    }
+
     /// A reference that names nothing.
     pub fn not_found(oref: Oref) -> Error {
         Error::NotFound(format!("object {oref}"))

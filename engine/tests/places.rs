@@ -5,8 +5,10 @@ mod world;
 
 use tercel_engine::error::Error;
 use tercel_engine::txn::{Isolation, Tx};
+use tercel_wire::id::PageId;
+use tercel_wire::record::Ref;
 use world::World;
-use world::things::{count, grow, make, many, promise, set, small, text, thing, world};
+use world::things::{Thing, count, grow, make, many, promise, set, small, text, thing, world};
 
 #[test]
 fn places_are_promised_only_once_it_is_durable_that_they_are() {
@@ -200,4 +202,52 @@ fn neighbours_that_moved_are_changed_together_by_a_server_that_has_to_read_them_
     w.settle();
     w.run(0, |tx| pair[..2].iter().try_for_each(|r| set(tx, *r, 77))).unwrap();
     assert_eq!((count(&w, 1, pair[0]), count(&w, 1, pair[1])), (77, 77));
+}
+
+/// Two of them fill a page, and no third of its size goes where they are.
+fn half_a_page(tx: &Tx<'_>) -> Result<Ref<Thing>, Error> {
+    tx.create(&Thing { text: "x".repeat(3_900).into(), ..thing(1) })
+}
+
+fn is_out_of_pages<T: std::fmt::Debug>(answer: Result<T, Error>) {
+    let Err(Error::Full(text)) = &answer else { panic!("{answer:?}") };
+    assert!(text.contains("4,194,303 pages") && text.contains("another space"), "{text}");
+}
+
+#[test]
+fn a_space_that_has_given_out_all_its_pages_says_so_and_serves_what_is_there() {
+    let w = world(2);
+    // Twelve of them fill a page.
+    let old = many(&w, 0, 120, 630);
+    w.settle();
+    w.crash();
+    w.lock().leave_pages(5);
+    w.restart();
+    w.settle();
+    let mut made = Vec::new();
+    let refused = loop {
+        match w.run(0, half_a_page) {
+            Ok(r) => made.push(r),
+            Err(e) => break e,
+        }
+    };
+    assert_eq!(made.iter().map(|r| r.oref().page()).max(), Some(PageId::MAX), "every page is used");
+    for _ in 0..2 {
+        is_out_of_pages(Err::<(), _>(refused.clone()));
+        is_out_of_pages(w.run(0, half_a_page));
+        is_out_of_pages(w.run(1, |tx| tx.create(&thing(1))));
+        // Nor do objects grow out of their pages, be the transaction small or large.
+        is_out_of_pages(w.run(1, |tx| tx.edit(old[0])?.set_text("y".repeat(1_000))));
+        let grow = |tx: &Tx<'_>| old.iter().try_for_each(|r| tx.edit(*r)?.set_text("y".repeat(1_000)));
+        is_out_of_pages(w.run(1, grow));
+        for (i, r) in old.iter().chain(&made).enumerate() {
+            w.run(i % 2, |tx| set(tx, *r, 100 + i as u64)).unwrap();
+            assert_eq!(count(&w, 1 - i % 2, *r), 100 + i as u64);
+        }
+        assert_eq!((text(&w, 0, old[0]), text(&w, 1, made[0])), (630, 3_900));
+        // The next life knows it, too.
+        w.crash();
+        w.restart();
+        w.settle();
+    }
 }

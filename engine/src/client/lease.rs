@@ -39,7 +39,7 @@ impl Leases {
         }
         self.call = None;
         if leased.pages.is_empty() {
-            self.refused = Some(Error::Full("the space has no pages left for new objects".into()));
+            self.refused = Some(Error::no_pages());
         }
         self.held.extend(leased.pages.iter().copied());
         self.empty.extend(leased.pages);

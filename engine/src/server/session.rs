@@ -442,7 +442,7 @@ impl Server {
                 "\"conflicts\":{},\"fetches\":{},\"page_reads\":{},\"pages_installed\":{},\"invalidations\":{},",
                 "\"revocations\":{},\"forwards\":{},\"mob_bytes\":{},\"mob_pages\":{},\"accepts_paused\":{},",
                 "\"log_bytes\":{},\"replay_entries\":{},\"disk_full\":{},\"staged_bytes\":{},\"backup_stamp\":{},",
-                "\"backup_bytes\":{}}}"
+                "\"pages_max\":{},\"backup_bytes\":{}}}"
             ),
             self.space.0,
             self.state.epoch.0,
@@ -465,6 +465,7 @@ impl Server {
             self.host.disk_full,
             self.staged_bytes,
             self.backup_stamp().map_or(0, |s| s.0),
+            PageId::MAX.get(),
             self.mob.bytes_aside(),
         )
     }

@@ -1,7 +1,7 @@
 //! Committing: what was read and written goes to the server as one operation.
 
 use tercel_wire::id::{OpId, Stamp};
-use tercel_wire::message::{Effects, Outcome, Write};
+use tercel_wire::message::{Effects, Limit, Outcome, Write};
 
 use super::{Isolation, Port, Step, Tx};
 use crate::client::{Client, Own};
@@ -115,22 +115,25 @@ fn verdict(op: OpId, outcome: Outcome) -> Result<Stamp, Error> {
         Outcome::Conflict(_) | Outcome::TooOld | Outcome::NotExecuted => Err(Error::Conflict),
         Outcome::Unknown if dropped(Rule::EvictedRetried) => Err(Error::Conflict),
         Outcome::Unknown => Err(Error::Timeout(Some(op))),
-        Outcome::Full(limit) => Err(Error::Full(match limit {
-            tercel_wire::message::Limit::Buffer => {
-                "the server's buffer of modified objects: it drains by itself, try again".into()
-            }
-            tercel_wire::message::Limit::Transaction => {
-                "the transaction is larger than the server takes: commit in smaller parts, or let its operator raise \
-                 mob_bytes (`tercel serve --mob`), and cache_bytes where it changes objects in very many pages"
-                    .into()
-            }
-            tercel_wire::message::Limit::Disk => "the server's disk: make room there".into(),
-            tercel_wire::message::Limit::Pages => "the space has used all its pages".into(),
-        })),
+        Outcome::Full(limit) => Err(full(limit)),
         Outcome::Invalid(oref) => {
             Err(Error::Denied(format!("the server does not let this client write object {oref}")))
         }
     }
+}
+
+/// What a bound means to a program.
+fn full(limit: Limit) -> Error {
+    let text = match limit {
+        Limit::Buffer => "the server's buffer of modified objects: it drains by itself, try again",
+        Limit::Transaction => {
+            "the transaction is larger than the server takes: commit in smaller parts, or let its operator raise \
+             mob_bytes (`tercel serve --mob`), and cache_bytes where it changes objects in very many pages"
+        }
+        Limit::Disk => "the server's disk: make room there",
+        Limit::Pages => return Error::no_pages(),
+    };
+    Error::Full(text.into())
 }
 
 /// Asks what became of an operation until the answer is known: whether it was executed.

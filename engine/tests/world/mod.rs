@@ -16,6 +16,7 @@ use tercel_engine::client::{Client, ClientConfig, Input as ClientInput};
 use tercel_engine::error::Error;
 use tercel_engine::random::Random;
 use tercel_engine::server::{Checkpoint, Conn, Effect, Effects, Input, Recovery, Server, ServerConfig};
+use tercel_engine::store::entry::Entry;
 use tercel_engine::time::Now;
 use tercel_engine::txn::{self, Isolation, Port, Step, Tx};
 use tercel_heap::{Boxed, Config as HeapConfig, SeqCst, arena_bytes, heap};
@@ -329,6 +330,16 @@ impl Inner {
             link.server_open = false;
             link.up.clear();
         }
+    }
+
+    /// Leaves so many numbers of pages to be given out, as if all others had been. Between two lives.
+    pub fn leave_pages(&mut self, left: u32) {
+        assert!(self.server.is_none(), "nobody gives out pages meanwhile");
+        let next = Entry::Lease(PageId::MAX.get() + 1 - left);
+        let after = self.history.last().map_or(Stamp::ZERO, |(stamp, ..)| *stamp).next();
+        let record = (after, next.kind(), next.encode());
+        self.history.push(record.clone());
+        self.disk.log.push(record);
     }
 
     fn crash_somehow(&mut self) {
