@@ -3,9 +3,12 @@
 //! `tercel-sim --seed 17` plays one and prints what happens; `tercel-sim --seeds 0..2000` runs many and prints what they
 //! did. A failure is one line, the command that plays it again in its shortest form. `tercel-sim --check FILE` judges a
 //! history that was written with `--history FILE`, here or by anybody else.
+//!
+//! Exit codes: 0 nothing was wrong; 1 something was, or it could not be done; 2 the command line is wrong.
 
 mod many;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -20,12 +23,12 @@ struct Args {
     /// Plays one world and prints what happens in it.
     #[arg(long, value_name = "N", conflicts_with = "seeds")]
     seed: Option<u64>,
-    /// Runs many worlds, the last one left out.
+    /// Runs many worlds, B left out; 0..200 if nothing is said.
     #[arg(long, value_name = "A..B", value_parser = range)]
     seeds: Option<(u64, u64)>,
     /// Judges a history in a file.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "seeds"])]
-    check: Option<std::path::PathBuf>,
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "seeds", "hunt", "drop", "history"])]
+    check: Option<PathBuf>,
     /// Worlds that run side by side; as many as there are processors if it is not said.
     #[arg(long)]
     jobs: Option<usize>,
@@ -41,15 +44,17 @@ struct Args {
     /// Which of the seed's faults strike, by their numbers, with commas between them; or `none`.
     #[arg(long, value_name = "LIST")]
     faults: Option<String>,
-    /// Drops a rule on purpose.
+    /// Drops a rule on purpose. Those of the engine can be dropped only in a build with the feature `mutants`:
+    /// `cargo run --release -p tercel-sim --features mutants -- --drop RULE`.
     #[arg(long, value_name = "RULE")]
     drop: Option<String>,
-    /// Drops each rule in turn and says after how many worlds that is noticed, at most so many.
+    /// Drops each rule in turn, or that of --drop, and says after how many worlds that is noticed, at most so many. Needs
+    /// the feature `mutants`, too.
     #[arg(long, value_name = "WORLDS", conflicts_with_all = ["seed", "seeds"])]
     hunt: Option<u64>,
     /// Writes the history of the one world to a file.
-    #[arg(long, value_name = "FILE", requires = "seed")]
-    history: Option<std::path::PathBuf>,
+    #[arg(long, value_name = "FILE", requires = "seed", conflicts_with_all = ["seeds", "hunt"])]
+    history: Option<PathBuf>,
     /// Prints no trace.
     #[arg(long)]
     quiet: bool,
@@ -64,67 +69,109 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(why) => {
-            eprintln!("tercel-sim: {why}");
-            ExitCode::FAILURE
+            eprintln!("tercel-sim: {}", why.text);
+            ExitCode::from(why.code)
         }
     }
 }
 
+/// Why nothing came of it.
+struct Failure {
+    text: String,
+    code: u8,
+}
+
+impl Failure {
+    /// The command line must change.
+    fn usage(text: String) -> Failure {
+        Failure { text, code: 2 }
+    }
+
+    fn of_file(file: &Path, why: impl std::fmt::Display) -> Failure {
+        Failure { text: format!("{}: {why}", file.display()), code: 1 }
+    }
+}
+
 /// Whether nothing was wrong.
-fn act(args: &Args) -> Result<bool, String> {
+fn act(args: &Args) -> Result<bool, Failure> {
     if let Some(file) = &args.check {
-        let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
-        let history = History::from_json(&text).map_err(|e| format!("{}: {e}", file.display()))?;
+        let text = std::fs::read_to_string(file).map_err(|e| Failure::of_file(file, e))?;
+        let history = History::from_json(&text).map_err(|e| Failure::of_file(file, e))?;
         let found = tercel_verify::check(&history);
         found.iter().for_each(|v| println!("{v}"));
         println!("{} transactions, {} violations", history.transactions.len(), found.len());
         return Ok(found.is_empty());
     }
+    let rule = rule(args)?;
     if let Some(worlds) = args.hunt {
-        return Ok(many::hunt_all(args.drop.as_deref(), worlds));
+        return Ok(many::hunt_all(rule, worlds));
     }
     match (args.seed, args.seeds) {
-        (Some(seed), _) => one(args, &plan(args, seed)?),
+        (Some(seed), _) => one(args, &plan(args, rule, seed)?),
         (None, seeds) => {
             let (from, to) = seeds.unwrap_or((0, 200));
-            let plans = (from..to).map(|seed| plan(args, seed)).collect::<Result<Vec<_>, _>>()?;
+            let plans = (from..to).map(|seed| plan(args, rule, seed)).collect::<Result<Vec<_>, _>>()?;
             Ok(many::run(&plans, args.jobs, !args.no_shrink))
         }
     }
 }
 
-fn one(args: &Args, plan: &Plan) -> Result<bool, String> {
+/// The rule to drop, which this build must be able to drop.
+fn rule(args: &Args) -> Result<Option<Rule>, Failure> {
+    let named = |name: &String| {
+        Rule::named(name).ok_or_else(|| {
+            let all: Vec<String> = Rule::all().into_iter().map(Rule::name).collect();
+            Failure::usage(format!("{name} is no rule; these are: {}", all.join(", ")))
+        })
+    };
+    let rule = args.drop.as_ref().map(named).transpose()?;
+    let possible = match rule {
+        Some(rule) => rule.can_be_dropped(),
+        None => args.hunt.is_none() || Rule::all().into_iter().all(Rule::can_be_dropped),
+    };
+    if possible {
+        return Ok(rule);
+    }
+    let said: Vec<String> = std::env::args().skip(1).collect();
+    Err(Failure::usage(format!(
+        "rules of the engine can be dropped only in a build with the feature `mutants`; run\n  \
+         cargo run --release -p tercel-sim --features mutants -- {}",
+        said.join(" ")
+    )))
+}
+
+fn one(args: &Args, plan: &Plan) -> Result<bool, Failure> {
     let Report { blames, counts, history, trace, .. } = run(plan, !args.quiet);
     print!("{trace}");
     println!("{}", many::summary(&counts));
     if let Some(file) = &args.history {
-        std::fs::write(file, history.to_json()).map_err(|e| format!("{}: {e}", file.display()))?;
+        std::fs::write(file, history.to_json()).map_err(|e| Failure::of_file(file, e))?;
     }
     blames.iter().for_each(|what| println!("WRONG: {what}"));
+    println!("{} violations", blames.len());
     Ok(blames.is_empty())
 }
 
-fn plan(args: &Args, seed: u64) -> Result<Plan, String> {
-    let mut plan = Plan::of(seed);
+fn plan(args: &Args, rule: Option<Rule>, seed: u64) -> Result<Plan, Failure> {
+    let mut plan = Plan { rule, ..Plan::of(seed) };
     if let Some(list) = &args.faults {
         let numbers = list.split(',').filter(|n| *n != "none");
-        let kept = numbers.map(|n| n.trim().parse().map_err(|_| format!("{n} is not the number of a fault")));
+        let wrong = |n: &str| Failure::usage(format!("{n} is not the number of a fault"));
+        let kept = numbers.map(|n| n.trim().parse().map_err(|_| wrong(n)));
         plan = plan.keep(&kept.collect::<Result<Vec<usize>, _>>()?);
     }
     plan.clients = args.clients.unwrap_or(plan.clients).max(1);
     plan.threads = args.threads.unwrap_or(plan.threads).max(1);
     plan.commits = args.commits.unwrap_or(plan.commits);
-    if let Some(name) = &args.drop {
-        plan.rule = Some(Rule::named(name).ok_or_else(|| {
-            let all: Vec<String> = Rule::all().into_iter().map(Rule::name).collect();
-            format!("{name} is no rule; these are: {}", all.join(", "))
-        })?);
-    }
     Ok(plan)
 }
 
 fn range(text: &str) -> Result<(u64, u64), String> {
     let (from, to) = text.split_once("..").ok_or("it is two numbers with .. between them")?;
     let number = |n: &str| n.parse::<u64>().map_err(|_| format!("{n} is not a number"));
-    Ok((number(from)?, number(to)?))
+    let (from, to) = (number(from)?, number(to)?);
+    match from < to {
+        true => Ok((from, to)),
+        false => Err(format!("there is no world in it: {to} is left out, so it must be above {from}")),
+    }
 }

@@ -10,6 +10,7 @@ use tercel_sim::Plan;
 use tercel_sim::hunt::{IMPOSSIBLE, VARIANTS, Variant, hunt, line};
 use tercel_sim::plan::FaultKind;
 use tercel_sim::record::Counts;
+use tercel_sim::rule::Rule;
 use tercel_sim::shrink::shrink;
 
 /// Runs of the shrinker for one failure: some tens of seconds.
@@ -24,6 +25,7 @@ struct Sum {
     faults: Vec<u64>,
     crashes: Vec<u64>,
     failed: Vec<(Plan, String)>,
+    violations: usize,
     said: Option<Instant>,
 }
 
@@ -56,14 +58,16 @@ pub fn run(plans: &[Plan], jobs: Option<usize>, shrinks: bool) -> bool {
     );
     for (i, (plan, what)) in sum.failed.iter().enumerate() {
         let shortest = if shrinks && i < SHRUNK_MAX { shrink(plan, SHRINK_RUNS_MAX) } else { plan.clone() };
-        println!("FAILED: {what}\n  cargo run --release -p tercel-sim -- {shortest}");
+        let feature = if matches!(plan.rule, Some(Rule::Engine(_))) { " --features mutants" } else { "" };
+        println!("FAILED: {what}\n  cargo run --release -p tercel-sim{feature} -- {shortest}");
     }
+    println!("{} violations in {} of {} worlds", sum.violations, sum.failed.len(), plans.len());
     sum.failed.is_empty()
 }
 
-/// Drops each rule, or the one of that name; whether all were noticed.
-pub fn hunt_all(name: Option<&str>, worlds: u64) -> bool {
-    let chosen = |v: &&Variant| name.is_none_or(|n| v.rule.name().eq_ignore_ascii_case(n));
+/// Drops each rule, or that one; whether all were noticed.
+pub fn hunt_all(rule: Option<Rule>, worlds: u64) -> bool {
+    let chosen = |v: &&Variant| rule.is_none_or(|r| v.rule == r);
     let variants: Vec<&Variant> = VARIANTS.iter().filter(chosen).collect();
     let next = AtomicUsize::new(0);
     let all = Mutex::new(true);
@@ -89,6 +93,7 @@ impl Sum {
         self.commits.push(report.counts.commits);
         self.faults.push(report.counts.faults_all());
         self.crashes.push(report.counts.crashes);
+        self.violations += report.blames.len();
         if let Some(what) = report.blames.first() {
             eprintln!("seed {} fails: {what}", report.plan.seed);
             self.failed.push((report.plan.clone(), what.clone()));

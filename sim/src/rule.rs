@@ -47,6 +47,11 @@ impl Rule {
         )
     }
 
+    /// Whether this build can drop it: those of the engine only with the feature `mutants`.
+    pub fn can_be_dropped(self) -> bool {
+        cfg!(feature = "mutants") || matches!(self, Rule::Runner(_))
+    }
+
     /// What it is called in command lines.
     pub fn name(self) -> String {
         match self {
