@@ -111,10 +111,11 @@ pub struct Serve {
     /// Allow addresses that other machines can reach, although nothing is encrypted
     #[arg(long)]
     pub allow_plain_remote: bool,
-    /// Memory for modified objects before they are installed into pages, 1M or more; no transaction can be larger
+    /// Memory for modified objects before they are installed into pages, from 1M to what the machine has; no transaction
+    /// can be larger
     #[arg(long, value_name = "BYTES", value_parser = server_bytes, default_value = "256M")]
     pub mob: usize,
-    /// Memory for cached pages, 1M or more
+    /// Memory for cached pages, from 1M to what the machine has
     #[arg(long, value_name = "BYTES", value_parser = server_bytes, default_value = "64M")]
     pub cache: usize,
     /// Pages that one client may have cached, from 16 to 4194304; beyond it the server asks for pages back
@@ -383,8 +384,8 @@ pub struct Soak {
     /// Seconds between two kills of the server
     #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = kill_seconds)]
     pub kill_every: f64,
-    /// Fill the store with so many bytes first, such as 1G
-    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "0")]
+    /// Fill the store with so many bytes first, such as 1G; up to 16G
+    #[arg(long, value_name = "BYTES", value_parser = fill_bytes, default_value = "0")]
     pub fill: usize,
     /// What the clients want and when roads are cut follows from this
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -415,7 +416,7 @@ fn server_bytes(s: &str) -> Result<usize, String> {
     }
 }
 
-/// Of modified objects, or cached pages; the library goes lower.
+/// Of modified objects, or cached pages; the library goes lower, and knows what is too much.
 const SERVER_BYTES_MIN: usize = 1 << 20;
 
 /// Room for what one transaction holds beside what is kept; the library goes down to a quarter of it.
@@ -433,6 +434,17 @@ fn subscriptions(s: &str) -> Result<usize, String> {
 
 /// As many as a space has pages.
 const SUBSCRIPTIONS_MAX: usize = 1 << 22;
+
+/// What a soak fills the store with.
+fn fill_bytes(s: &str) -> Result<usize, String> {
+    match bytes(s)? {
+        n @ 0..=FILL_BYTES_MAX => Ok(n),
+        _ => Err("a store is filled with 16G at most: a space holds 32G, and clients need some of it".into()),
+    }
+}
+
+/// Half of what a space can hold.
+const FILL_BYTES_MAX: usize = 16 << 30;
 
 /// How many seconds a soak works.
 fn soak_seconds(s: &str) -> Result<u64, String> {

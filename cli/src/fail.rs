@@ -58,6 +58,9 @@ impl From<tercel::Error> for Failure {
             }
             tercel::Error::Timeout(_) => Some("the server is slow or gone: `tercel stat` tells"),
             tercel::Error::Corrupt(_) => Some("stop the server and run `tercel check --data DIR`"),
+            tercel::Error::Full(why) if why.contains("configure less") => {
+                Some("give less memory with --cache")
+            }
             tercel::Error::Full(why) if why.contains("client's cache") || why.contains("the cache is") => {
                 Some("give more memory with --cache")
             }
@@ -77,10 +80,17 @@ impl From<ServerError> for Failure {
             ServerError::NoSpace(_) => {
                 Some("make one with `tercel import debian --data DIR` or `tercel serve --data DIR`")
             }
+            ServerError::TooLarge { name: "mob_bytes", .. } => {
+                Some("give less memory with --mob, such as --mob 1G")
+            }
+            ServerError::TooLarge { name: "cache_bytes", .. } => {
+                Some("give less memory with --cache, such as --cache 1G")
+            }
             ServerError::Disk(e) => of_disk(e),
             _ => None,
         };
-        let failure = Failure::new(e.to_string());
+        let wrong_line = matches!(e, ServerError::TooLarge { .. });
+        let failure = Failure::new(e.to_string()).code(if wrong_line { 2 } else { 1 });
         match next {
             Some(next) => failure.next(next),
             None => failure,

@@ -334,6 +334,25 @@ fn a_cache_that_cannot_be_is_a_wrong_command_line() {
         assert_eq!(refused.status.code(), Some(2));
         assert!(err(&refused).contains("1M or more"), "{}", err(&refused));
     }
+    let refused = tercel(&["soak", "--fill", "17G"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(err(&refused).contains("16G at most"), "{}", err(&refused));
+}
+
+#[test]
+fn more_memory_than_the_machine_has_is_a_wrong_command_line_and_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = |name: &str| dir.path().join(name).display().to_string();
+    let memory = fs::read_to_string("/proc/meminfo").unwrap();
+    let kib: u64 = memory.lines().next().unwrap().split_whitespace().nth(1).unwrap().parse().unwrap();
+    let (space, socket) = (place("space"), format!("unix:{}", place("socket")));
+    for bound in ["--mob", "--cache"] {
+        let refused = tercel(&["serve", "--data", &space, "--listen", &socket, bound, "10T"]);
+        let words = err(&refused);
+        assert_eq!(refused.status.code(), Some(2), "{words}");
+        assert!(words.contains(&format!("at most {}", kib << 10)) && words.contains(bound), "{words}");
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
 #[test]

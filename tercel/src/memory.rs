@@ -7,8 +7,18 @@ use std::io;
 use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::system::sysinfo;
 use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_query};
 use tercel_heap::{FRAME_BYTES, Fence, Memory};
+
+/// Bytes of memory that this machine has.
+pub(crate) fn machine_bytes() -> u64 {
+    let info = sysinfo();
+    (info.totalram as u64).saturating_mul(u64::from(info.mem_unit))
+}
+
+/// What it is called where that is the bound.
+pub(crate) const ALL_MEMORY: &str = "all the memory of this machine";
 
 /// A large page of the processors that we know.
 const HUGE_BYTES: usize = 2 << 20;

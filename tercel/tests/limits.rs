@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use common::{Counter, counter};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tercel::{Address, Client, Error, Object, Ref, Server, ServerConfig, embedded};
+use tercel::{
+    Address, Client, ClientConfig, Error, Object, Ref, Server, ServerConfig, ServerError, embedded,
+};
 
 #[derive(Object, Debug, Clone, PartialEq)]
 struct Blob {
@@ -199,6 +201,30 @@ fn child_that_serves_with_few_descriptors() {
     println!("at {}", server.addresses()[0]);
     let _ = std::io::stdin().read_line(&mut String::new());
     server.stop().unwrap();
+}
+
+#[test]
+fn bounds_that_no_machine_or_space_could_fill_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = || ServerConfig::new(dir.path().join("space"));
+    let refused = [
+        ServerConfig { mob_bytes: 10 << 40, ..config() },
+        ServerConfig { cache_bytes: usize::MAX, ..config() },
+        ServerConfig { log_bytes_max: u64::MAX, ..config() },
+        ServerConfig { subscriptions_max: usize::MAX, ..config() },
+    ];
+    let names = refused.map(|config| match Server::start(config).map(drop) {
+        Err(ServerError::TooLarge { name, value, max, .. }) if value > max && max > 0 => name,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(names, ["mob_bytes", "cache_bytes", "log_bytes_max", "subscriptions_max"]);
+    let cache = ClientConfig { cache_bytes: 10 << 40, ..ClientConfig::default() };
+    let refused = tercel::embedded_with(config(), cache.clone()).map(drop);
+    assert!(matches!(refused, Err(ServerError::TooLarge { name: "cache_bytes", .. })), "{refused:?}");
+    assert!(!dir.path().join("space").exists(), "nothing is left behind");
+    let nobody = Address::Unix(dir.path().join("nobody"));
+    let refused = Client::connect_with(&nobody, cache).map(drop);
+    assert!(matches!(&refused, Err(Error::Full(words)) if words.contains("all the memory")), "{refused:?}");
 }
 
 #[test]

@@ -25,7 +25,7 @@ use tercel_wire::page::{Page, class_of};
 use tercel_wire::record::HEADER_BYTES;
 
 use crate::address::Address;
-use crate::memory::{Barrier, Mapping};
+use crate::memory::{ALL_MEMORY, Barrier, Mapping, machine_bytes};
 use crate::server::{Server, ServerConfig, ServerError};
 use conn::Remote;
 use drive::Shared;
@@ -45,7 +45,8 @@ use drive::Shared;
 /// ```
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
-    /// Bytes of the cache, exactly: frames, table and all; 64 MiB by default. Larger means fewer fetches.
+    /// Bytes of the cache, exactly: frames, table and all; 64 MiB by default, 8 GiB and the machine's memory at most. Larger
+    /// means fewer fetches.
     pub cache_bytes: usize,
     /// What the cache forgets first; [`Policy::Hac`] by default.
     pub policy: Policy,
@@ -65,6 +66,17 @@ impl Default for ClientConfig {
             charge_table: true,
             transactions_max: 64,
             timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+impl ClientConfig {
+    /// Whether this machine can have such a cache; what else the heap wants of it, it says itself.
+    fn check(&self) -> Result<(), ServerError> {
+        let (value, max) = (self.cache_bytes as u64, machine_bytes());
+        match value > max {
+            true => Err(ServerError::TooLarge { name: "cache_bytes", value, max, what: ALL_MEMORY }),
+            false => Ok(()),
         }
     }
 }
@@ -133,6 +145,7 @@ impl Client {
 
     fn begin(remote: Remote, config: ClientConfig, server: Option<Server>) -> Result<Client, Error> {
         let full = |e: &dyn std::fmt::Display| Error::Full(format!("the client's cache: {e}"));
+        config.check().map_err(|e| full(&e))?;
         let heap_config = HeapConfig {
             budget_bytes: config.cache_bytes,
             policy: config.policy,
@@ -419,6 +432,7 @@ pub fn embedded(dir: impl Into<std::path::PathBuf>) -> Result<Client, ServerErro
 /// # Errors
 /// As [`embedded`].
 pub fn embedded_with(server: ServerConfig, client: ClientConfig) -> Result<Client, ServerError> {
+    client.check()?;
     let server = Server::start(server)?;
     let remote = Remote::Memory(server.handle());
     Client::begin(remote, client, Some(server)).map_err(|e: EngineError| ServerError::Stopped(e.to_string()))

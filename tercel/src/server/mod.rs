@@ -22,6 +22,7 @@ use thiserror::Error;
 
 use crate::address::Address;
 use crate::disk::DiskError;
+use crate::memory::{ALL_MEMORY, machine_bytes};
 use crate::pipe::Pipe;
 
 pub use start::Recovered;
@@ -56,17 +57,18 @@ pub struct ServerConfig {
     /// Whether an address that other machines can reach is allowed. There is no encryption yet, so it must be asked for.
     pub allow_plain_remote: bool,
     /// Bytes of modified objects held in memory before they are installed into pages, 256 MiB by default, 64 KiB at
-    /// least. Larger means fewer page writes, a longer log and a longer recovery; a transaction that writes more is
-    /// answered `Full`.
+    /// least, the machine's memory at most. Larger means fewer page writes, a longer log and a longer recovery; a
+    /// transaction that writes more is answered `Full`.
     pub mob_bytes: usize,
-    /// Bytes of pages cached, 64 MiB by default, 128 KiB at least. Larger means fewer reads of the page store.
+    /// Bytes of pages cached, 64 MiB by default, 128 KiB at least, the machine's memory at most. Larger means fewer reads of
+    /// the page store.
     pub cache_bytes: usize,
     /// Bytes that the log should take, 1 GiB by default. Above it modified objects are installed to make it shorter, and
     /// above it by a quarter commits wait for that. Smaller means more page writes and a shorter recovery; at least some
-    /// segments of 16 MiB are needed.
+    /// segments of 16 MiB are needed, and 1 TiB is the most.
     pub log_bytes_max: u64,
-    /// Pages that one client may have cached, 1,048,576 by default, 1 at least; beyond it the server asks for pages back, and a
-    /// transaction that reads more is answered `Full`. Each costs some 50 bytes while a client has it.
+    /// Pages that one client may have cached, 1,048,576 by default, 1 at least, 4,194,304 at most; beyond it the server asks
+    /// for pages back, and a transaction that reads more is answered `Full`. Each costs some 50 bytes while a client has it.
     pub subscriptions_max: usize,
     /// Milliseconds of silence after which a client and the server ask each other whether they are there, 2,000 by default;
     /// after twice that a peer is gone. Smaller finds out sooner who has vanished, costs more messages of idle clients, and
@@ -97,22 +99,34 @@ impl ServerConfig {
 
     /// Whether a server can work at all with these bounds.
     fn check(&self) -> Result<(), ServerError> {
+        let memory = machine_bytes();
+        let all_pages = "all the pages of a space";
         let bounds = [
-            ("mob_bytes", self.mob_bytes, MOB_BYTES_MIN),
-            ("cache_bytes", self.cache_bytes, CACHE_BYTES_MIN),
-            ("subscriptions_max", self.subscriptions_max, 1),
+            ("mob_bytes", self.mob_bytes as u64, MOB_BYTES_MIN, memory, ALL_MEMORY),
+            ("cache_bytes", self.cache_bytes as u64, CACHE_BYTES_MIN, memory, ALL_MEMORY),
+            ("log_bytes_max", self.log_bytes_max, 0, LOG_BYTES_MAX, "many times what a space can hold"),
+            ("subscriptions_max", self.subscriptions_max as u64, 1, SUBSCRIPTIONS_MAX, all_pages),
         ];
-        match bounds.into_iter().find(|(_, value, min)| value < min) {
-            Some((name, value, min)) => Err(ServerError::TooSmall { name, value, min }),
-            None => Ok(()),
+        for (name, value, min, max, what) in bounds {
+            if value < min {
+                return Err(ServerError::TooSmall { name, value, min });
+            }
+            if value > max {
+                return Err(ServerError::TooLarge { name, value, max, what });
+            }
         }
+        Ok(())
     }
 }
 
 /// Some pages' worth of objects: with less, a transaction of a single page may find no room.
-const MOB_BYTES_MIN: usize = 64 << 10;
+const MOB_BYTES_MIN: u64 = 64 << 10;
 /// Sixteen pages: what one small commit and the reads beside it need at once.
-const CACHE_BYTES_MIN: usize = 128 << 10;
+const CACHE_BYTES_MIN: u64 = 128 << 10;
+/// Many times what all pages of a space take.
+const LOG_BYTES_MAX: u64 = 1 << 40;
+/// As many as a space has pages.
+const SUBSCRIPTIONS_MAX: u64 = 1 << 22;
 
 /// Why a server did not start, or stopped by itself. Whoever runs it must act.
 #[derive(Debug, Error)]
@@ -135,9 +149,21 @@ pub enum ServerError {
         /// The bound.
         name: &'static str,
         /// What it is.
-        value: usize,
+        value: u64,
         /// What it must be at least.
-        min: usize,
+        min: u64,
+    },
+    /// A bound of the configuration that cannot be meant.
+    #[error("{name} is {value}, and can be at most {max}, which is {what}: configure less")]
+    TooLarge {
+        /// The bound.
+        name: &'static str,
+        /// What it is.
+        value: u64,
+        /// What it may be at most.
+        max: u64,
+        /// What that is.
+        what: &'static str,
     },
     /// The port or path.
     #[error("cannot listen at {address}: {source}; {}", advice(address, source))]

@@ -137,6 +137,7 @@ fn append(log: &mut Log, out: &Effects) -> Result<Stamp, ServerError> {
 }
 
 pub(super) fn start(config: ServerConfig) -> Result<Server, ServerError> {
+    config.check()?;
     for address in &config.listen {
         if !address.is_local() && !config.allow_plain_remote {
             return Err(ServerError::Remote(address.clone()));
