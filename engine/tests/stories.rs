@@ -3,15 +3,16 @@
 mod world;
 
 use tercel_engine::error::Error;
-use tercel_engine::limits::LAST_WRITES_MAX;
-use tercel_engine::server::ServerConfig;
+use tercel_engine::limits::{CLIENTS_MAX, LAST_WRITES_MAX};
+use tercel_engine::server::{Conn, Input, ServerConfig};
 use tercel_engine::txn::{Isolation, Tx, try_run};
-use tercel_wire::id::OP_SLOTS_MAX;
-use tercel_wire::message::Outcome;
+use tercel_wire::frame::{Header, Kind};
+use tercel_wire::id::{ClientId, OP_SLOTS_MAX, OpId};
+use tercel_wire::message::{Commit, Effects, Hello, Outcome};
 use tercel_wire::page::PAGE_BYTES;
 use tercel_wire::record::Ref;
-use world::World;
 use world::things::{Thing, count, grow, make, many, promise, set, small, text, thing, world};
+use world::{SPACE, World};
 
 #[test]
 fn a_commit_is_seen_by_others_once_it_is_synced_and_not_before() {
@@ -284,6 +285,79 @@ fn a_lost_answer_is_asked_for_and_nothing_is_done_twice() {
     w.settle();
     assert!(matches!(w.resolve(0, op), Outcome::Committed(_)));
     assert_eq!((count(&w, 0, r), count(&w, 1, r)), (2, 2));
+}
+
+/// Sets a number in a commit that is executed and whose answer is lost: the operation that the time-out names.
+fn set_without_hearing(w: &World, r: Ref<Thing>, count: u64) -> OpId {
+    let port = w.thread(0);
+    w.lock().patience = 50;
+    let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
+    set(&tx, r, count).unwrap();
+    w.lock().hold.down = Some(0);
+    let Err(Error::Timeout(Some(op))) = tx.commit() else { panic!("the answer is held") };
+    w.lock().hold.connects = true;
+    w.cut(0);
+    w.lock().hold.down = None;
+    w.settle();
+    op
+}
+
+#[test]
+fn the_outcome_of_an_operation_is_known_until_others_follow_it_and_then_it_is_said_to_be_forgotten() {
+    let w = world(1);
+    let r = make(&w, 0, "r", 1);
+    let op = set_without_hearing(&w, r, 2);
+    w.lock().hold.connects = false;
+    // However often it is asked for.
+    for _ in 0..3 {
+        assert!(matches!(w.resolve(0, op), Outcome::Committed(_)));
+    }
+    w.run(0, |tx| set(tx, r, 3)).unwrap();
+    assert_eq!(w.resolve(0, op), Outcome::Unknown);
+    w.crash();
+    w.restart();
+    assert_eq!(w.resolve(0, op), Outcome::Unknown);
+    assert_eq!(count(&w, 0, r), 3);
+}
+
+#[test]
+fn an_operation_of_a_client_that_was_silent_while_thousands_came_is_said_to_be_forgotten() {
+    let w = world(1);
+    let r = make(&w, 0, "r", 1);
+    let op = set_without_hearing(&w, r, 2);
+    for n in 1..=CLIENTS_MAX as u64 {
+        commit_as_another(&w, n);
+    }
+    w.lock().hold.connects = false;
+    w.settle();
+    assert_eq!(w.resolve(0, op), Outcome::Unknown);
+    // It was executed, once, and the client is there again, as another.
+    assert_eq!(count(&w, 0, r), 2);
+    w.run(0, |tx| set(tx, r, 3)).unwrap();
+    assert_eq!(count(&w, 0, r), 3);
+}
+
+/// A client that comes, commits and goes, without anybody listening to what it hears.
+fn commit_as_another(w: &World, n: u64) {
+    let (client, conn) = (ClientId(1_000_000 + n), Conn(1_000_000 + n));
+    let hello = Hello { client, connection: 1, version_min: 1, version_max: 1, space: SPACE, resume: None };
+    let base = w.lock().server.as_ref().unwrap().visible();
+    let epoch = w.lock().clients[0].epoch();
+    let mut work = Vec::new();
+    Effects { base, reads: vec![], writes: vec![] }.encode(&mut work);
+    let mut bodies = [(Kind::Hello, Vec::new()), (Kind::Commit, Vec::new())];
+    hello.encode(&mut bodies[0].1);
+    let op = OpId { client, slot: 0, seq: 1, epoch };
+    Commit { op, parts: 0, bytes: &work }.encode(&mut bodies[1].1);
+    let mut inner = w.lock();
+    inner.server_takes(Input::Connected(conn));
+    for (kind, body) in &bodies {
+        let header = Header { body_bytes: body.len() as u32, ..Header::new(*kind, 1) };
+        inner.server_takes(Input::Frame(conn, header, body));
+    }
+    inner.server_takes(Input::Disconnected(conn));
+    drop(inner);
+    w.settle();
 }
 
 #[test]
