@@ -300,7 +300,7 @@ Everything up to one commit is in it, and nothing after. Commits, reads and inst
 An unfinished backup is known as such; the same command begins it again.
 
 Exit codes: 0 done; 75 not now, try again later (the server is away, or busy with another \
-backup, or has ended this one); 1 anything else.")]
+backup, or has ended this one); 3 a page of the space is damaged; 1 anything else.")]
 pub struct Backup {
     /// Where to put it: a directory that is empty or does not exist
     #[arg(value_name = "DIR")]

@@ -90,7 +90,7 @@ impl From<BackupError> for Failure {
         let code = match &e {
             e if e.is_retryable() => LATER,
             BackupError::NotABackup(_) => 2,
-            BackupError::Damaged { .. } => 3,
+            BackupError::Damaged { .. } | BackupError::Unsound { .. } => 3,
             _ => 1,
         };
         // What happened, and behind the last semicolon what to do about it.

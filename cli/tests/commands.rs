@@ -153,6 +153,28 @@ fn a_backup_tells_by_its_exit_code_whether_to_try_again() {
 }
 
 #[test]
+fn a_backup_of_a_space_with_a_damaged_page_exits_with_3_and_says_how_to_go_on() {
+    let (dir, space) = imported();
+    let file = Path::new(&space).join("pages.redb");
+    let bytes = std::fs::read(&file).unwrap();
+    spoil(&file, &[bytes.windows(6).rposition(|w| w == b"helper").unwrap()]);
+    let copy = dir.path().join("copy").display().to_string();
+    let server = Serving::start(&space);
+    let refused = tercel(&["backup", &copy, "--server", &server.1]);
+    assert_eq!(refused.status.code(), Some(3), "{refused:?}");
+    let words = err(&refused);
+    assert!(words.contains("damaged and cannot be backed up: page "), "{words}");
+    assert!(
+        words.contains("next: stop the server, run `") && words.contains("check --data DIR --repair`"),
+        "{words}"
+    );
+    drop(server);
+    assert_eq!(tercel(&["backup", &copy, "--data", &space]).status.code(), Some(3));
+    out(&tercel(&["check", "--data", &space, "--repair"]));
+    out(&tercel(&["backup", &copy, "--data", &space]));
+}
+
+#[test]
 fn an_unknown_package_suggests_near_names() {
     let (_dir, space) = imported();
     let said = err(&tercel(&["query", "depends", "helpr", "--data", &space]));

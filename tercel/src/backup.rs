@@ -106,6 +106,14 @@ pub enum BackupError {
     /// The server says no, and what can be done about it.
     #[error("the server gives no backup: {}", .0.text)]
     Refused(Refused),
+    /// The space has damaged pages, and damage does not travel into a backup.
+    #[error("the space is damaged and cannot be backed up: {what}; {}", repair_first(.data.as_deref()))]
+    Unsound {
+        /// Which page, and what is wrong with it.
+        what: String,
+        /// The space's directory, if it is on this machine and no server has it.
+        data: Option<PathBuf>,
+    },
     /// The directory is no backup.
     #[error("{} is no backup; name a directory that `tercel backup` has made", .0.display())]
     NotABackup(PathBuf),
@@ -133,6 +141,18 @@ impl BackupError {
     }
 }
 
+/// What to do about a damaged page.
+fn repair_first(data: Option<&Path>) -> String {
+    match data {
+        Some(data) => {
+            format!("run `tercel check --data {} --repair`, then the same command again", data.display())
+        }
+        None => "stop the server, run `tercel check --data DIR --repair` on its directory and start it again, then run the \
+                 same command again"
+            .into(),
+    }
+}
+
 /// Takes a backup into `dir`, which must be empty or new, or hold an unfinished backup, which is begun again.
 ///
 /// # Errors
@@ -150,8 +170,13 @@ pub fn backup(source: &Source, dir: &Path, progress: impl FnMut(Progress)) -> Re
             // What is not there, or cannot be looked into, is for the server's opening to say.
             let server = Server::start(ServerConfig { create: false, ..ServerConfig::new(data) })?;
             let taken = receive::receive(&receive::Remote::Memory(server.handle()), dir, progress);
-            server.stop()?;
-            taken
+            let stopped = server.stop();
+            match taken {
+                Err(BackupError::Unsound { what, .. }) => {
+                    Err(BackupError::Unsound { what, data: Some(data.clone()) })
+                }
+                taken => stopped.map_err(BackupError::from).and(taken),
+            }
         }
     }
 }

@@ -233,6 +233,45 @@ fn a_backup_with_a_page_of_another_one_is_not_restored() {
 }
 
 #[test]
+fn a_backup_of_a_space_with_a_damaged_page_names_the_page_and_the_repair_and_is_taken_after_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let space = dir.path().join("space");
+    let client = open(&space);
+    let made = Counter { count: 1, text: "what will be spoiled".into() };
+    let c = client.run(|tx| tx.create(&made)).unwrap();
+    client.close().unwrap();
+    let file = space.join("pages.redb");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let at = bytes.windows(20).rposition(|w| w == b"what will be spoiled").unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let refused = |taken: Result<Taken, BackupError>, step: &str| {
+        let Err(e @ BackupError::Unsound { .. }) = taken else { panic!("{taken:?}") };
+        let words = e.to_string();
+        assert!(words.contains(&format!("page {}:", c.oref().page())) && words.ends_with(step), "{words}");
+        assert!(!e.is_retryable() && !tercel::backup::is_backup(&dir.path().join("copy")));
+    };
+    let command =
+        format!("run `tercel check --data {} --repair`, then the same command again", space.display());
+    refused(backup(&Source::Directory(space.clone()), &dir.path().join("copy"), |_| ()), &command);
+    let server = serve(dir.path(), "space");
+    let command = "stop the server, run `tercel check --data DIR --repair` on its directory and start it again, then \
+                   run the same command again";
+    refused(take(dir.path(), "copy"), command);
+    // Others are served, and the server stops as it should.
+    let client = connect(dir.path());
+    counter(&client, "another");
+    drop(client);
+    server.stop().unwrap();
+    let repaired = tercel::check::repair(&space, |_, _| ()).unwrap();
+    assert!(repaired.after.is_sound(), "{repaired:?}");
+    let server = serve(dir.path(), "space");
+    take(dir.path(), "copy").unwrap();
+    assert_whole(&dir.path().join("copy"));
+    server.stop().unwrap();
+}
+
+#[test]
 fn one_backup_at_a_time_and_the_next_when_it_is_done() {
     let dir = tempfile::tempdir().unwrap();
     let server = serve(dir.path(), "space");

@@ -227,7 +227,11 @@ impl Link {
                     return read(body).map_err(|e| broken(&e));
                 }
                 if header.kind == Kind::Refused {
-                    return Err(BackupError::Refused(Refused::decode(body).map_err(|e| broken(&e))?));
+                    let refused = Refused::decode(body).map_err(|e| broken(&e))?;
+                    return Err(match refused.reason {
+                        Reason::Corrupt => BackupError::Unsound { what: refused.text, data: None },
+                        _ => BackupError::Refused(refused),
+                    });
                 }
             }
             self.deframer.relax();

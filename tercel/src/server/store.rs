@@ -135,7 +135,7 @@ fn read_all(store: &dyn PageRead, rx: &Receiver<Read>, handle: &Handle<Post>) {
             Read::Pinned(pin, from, count) => {
                 // What was unpinned meanwhile nobody waits for.
                 if let Some((_, pages)) = kept.as_ref().filter(|(kept, _)| *kept == pin) {
-                    let read = read_some(&**pages, from, count).map_err(|e| e.to_string());
+                    let read = read_some(&**pages, from, count);
                     post(handle, Post::PinnedRead(pin, read));
                 }
             }
@@ -149,10 +149,12 @@ fn read_one(store: &dyn PageRead, page: PageId) -> Result<Option<Vec<u8>>, DiskE
 }
 
 /// Those of `count` pages from `from` on that there are.
-fn read_some(store: &dyn PageRead, from: PageId, count: u32) -> Result<Vec<(PageId, Vec<u8>)>, DiskError> {
+fn read_some(store: &dyn PageRead, from: PageId, count: u32) -> Result<Vec<(PageId, Vec<u8>)>, String> {
     let mut pages = Vec::with_capacity(count as usize);
     for page in (from.get()..from.get().saturating_add(count)).filter_map(PageId::new) {
-        pages.extend(read_one(store, page)?.map(|bytes| (page, bytes)));
+        // Whoever takes them all must hear which one it was.
+        let read = read_one(store, page).map_err(|e| format!("page {page}: {e}"))?;
+        pages.extend(read.map(|bytes| (page, bytes)));
     }
     Ok(pages)
 }
@@ -216,5 +218,46 @@ pub(super) fn post(handle: &Handle<Post>, mut message: Post) {
                 std::thread::yield_now();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::pages::EachPage;
+
+    /// A store that cannot read one of its pages, as where a byte of the store's own structure is wrong.
+    struct Torn(PageId);
+
+    impl PageRead for Torn {
+        fn read(&self, page: PageId, buf: &mut Vec<u8>) -> Result<bool, DiskError> {
+            buf.clear();
+            let wrong = || DiskError::Damaged { file: "pages".into(), position: None, what: "a node".into() };
+            if page == self.0 { Err(wrong()) } else { Ok(true) }
+        }
+
+        fn meta(&self, _: &str) -> Result<Option<Vec<u8>>, DiskError> {
+            Ok(None)
+        }
+
+        fn applied_stamp(&self) -> Result<Stamp, DiskError> {
+            Ok(Stamp::ZERO)
+        }
+
+        fn page_count(&self) -> Result<u64, DiskError> {
+            Ok(1)
+        }
+
+        fn for_each_page(&self, _: EachPage<'_>) -> Result<(), DiskError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn of_some_pages_the_one_that_cannot_be_read_is_named() {
+        let page = |n| PageId::new(n).unwrap();
+        let wrong = read_some(&Torn(page(7)), page(5), 4).unwrap_err();
+        assert!(wrong.starts_with("page 7: pages is damaged: a node"), "{wrong}");
+        assert_eq!(read_some(&Torn(page(7)), page(8), 2).unwrap().len(), 2);
     }
 }
