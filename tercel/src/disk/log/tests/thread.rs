@@ -1,0 +1,273 @@
+//! What the log's thread promises those who wait for it.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
+use std::sync::{Condvar, Mutex};
+
+use super::*;
+use crate::disk::log::thread::QUEUED_BATCHES_MAX;
+
+/// Lets a test hold syncs back and count them.
+struct Gate {
+    /// Open, and how many syncs came to it.
+    state: Mutex<(bool, u32)>,
+    changed: Condvar,
+}
+
+impl Gate {
+    const fn closed() -> Gate {
+        Gate { state: Mutex::new((false, 0)), changed: Condvar::new() }
+    }
+
+    fn pass(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.1 += 1;
+        self.changed.notify_all();
+        drop(self.changed.wait_while(state, |(open, _)| !*open).unwrap());
+    }
+
+    fn await_syncs(&self, n: u32) {
+        drop(self.changed.wait_while(self.state.lock().unwrap(), |(_, syncs)| *syncs < n).unwrap());
+    }
+
+    fn open(&self) {
+        self.state.lock().unwrap().0 = true;
+        self.changed.notify_all();
+    }
+
+    /// Gives how many syncs had come.
+    fn close(&self) -> u32 {
+        let mut state = self.state.lock().unwrap();
+        state.0 = false;
+        state.1
+    }
+}
+
+/// Syncs take no time, but for that at the gate.
+struct Quick(&'static Gate);
+
+impl SegmentFile for Odd<Quick> {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_all_at(bytes, offset)
+    }
+    fn sync(&self) -> io::Result<()> {
+        self.1.0.pass();
+        Ok(())
+    }
+}
+
+impl SegmentFile for Odd<&'static Gate> {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_all_at(bytes, offset)
+    }
+    fn sync(&self) -> io::Result<()> {
+        self.1.pass();
+        self.0.sync_data()
+    }
+}
+
+fn gated(dir: &Path, wrap: Wrap) -> (LogThread, Tail, std::sync::mpsc::Receiver<LogDone>) {
+    let ignore = |_: tercel_wire::log::Record<'_>| Ok::<(), DiskError>(());
+    let (log, _) = Log::open_with(dir, SPACE, config(), Stamp::ZERO, ignore, wrap).unwrap();
+    let (tail, (report, done)) = (log.tail(), channel());
+    let thread = LogThread::start(log, move |event| report.send(event).unwrap()).unwrap();
+    (thread, tail, done)
+}
+
+fn synced(done: &std::sync::mpsc::Receiver<LogDone>) -> u64 {
+    match done.recv().unwrap() {
+        LogDone::Synced { last_stamp } => last_stamp.0,
+        LogDone::Failed { error } => panic!("{error}"),
+    }
+}
+
+#[test]
+fn what_arrives_during_a_sync_shares_the_next_one() {
+    static GATE: Gate = Gate::closed();
+    let dir = new_log();
+    let (thread, mut tail, done) = gated(dir.path(), |file| Box::new(Odd(file, &GATE)));
+    thread.submit(records(&mut tail, &[10]), Stamp(1)).unwrap();
+    GATE.await_syncs(1);
+    for stamp in 2..=6 {
+        thread.submit(records(&mut tail, &[10]), Stamp(stamp)).unwrap();
+    }
+    GATE.open();
+    assert_eq!((synced(&done), synced(&done)), (1, 6));
+    assert_eq!(GATE.state.lock().unwrap().1, 2);
+    assert!(thread.buffer().capacity() > 0, "the first batch's buffer is used again");
+    thread.close().unwrap();
+    assert_eq!(open(dir.path()).2, (1..=6).collect::<Vec<u64>>());
+}
+
+/// A log whose segments have room for commits on the caller's thread.
+fn roomy(dir: &Path, wrap: Wrap) -> (LogThread, Tail, std::sync::mpsc::Receiver<LogDone>) {
+    create(dir, SPACE, Stamp::ZERO, LogConfig::default().segment_bytes).unwrap();
+    let ignore = |_: tercel_wire::log::Record<'_>| Ok::<(), DiskError>(());
+    let (log, _) = Log::open_with(dir, SPACE, LogConfig::default(), Stamp::ZERO, ignore, wrap).unwrap();
+    let (tail, (report, done)) = (log.tail(), channel());
+    (LogThread::start(log, move |event| report.send(event).unwrap()).unwrap(), tail, done)
+}
+
+/// Commits until one is made on this thread; gives how many there were.
+fn commit_until_here(thread: &LogThread, tail: &mut Tail, done: &std::sync::mpsc::Receiver<LogDone>) -> u64 {
+    for n in 1..1000 {
+        let batch = records(tail, &[10]);
+        match thread.commit_here(batch, tail.stamp) {
+            Ok(LogDone::Synced { last_stamp }) => {
+                assert_eq!(last_stamp, tail.stamp);
+                return n;
+            }
+            Ok(LogDone::Failed { error }) => panic!("{error}"),
+            // Unknown before the first how long it takes, and whenever the machine was slow.
+            Err(batch) => {
+                thread.submit(batch, tail.stamp).unwrap();
+                assert_eq!(synced(done), tail.stamp.0);
+            }
+        }
+    }
+    panic!("a thousand commits were all slow");
+}
+
+#[test]
+fn a_lone_commit_is_made_durable_on_the_callers_thread_once_the_disk_is_known_to_be_quick() {
+    static GATE: Gate = Gate::closed();
+    GATE.open();
+    let dir = tempfile::tempdir().unwrap();
+    let (thread, mut tail, done) = roomy(dir.path(), |file| Box::new(Odd(file, Quick(&GATE))));
+    let n = commit_until_here(&thread, &mut tail, &done);
+    assert!(n > 1, "how long the first takes is not known");
+    assert!(done.try_recv().is_err(), "what the caller was told is not told again");
+    thread.close().unwrap();
+    let mut stamps = Vec::new();
+    let read = |record: tercel_wire::log::Record<'_>| {
+        stamps.push(record.stamp.0);
+        Ok::<(), DiskError>(())
+    };
+    Log::open(dir.path(), SPACE, LogConfig::default(), Stamp::ZERO, read).unwrap();
+    assert_eq!(stamps, (1..=n).collect::<Vec<u64>>());
+}
+
+#[test]
+fn nothing_is_committed_on_the_callers_thread_while_the_log_is_busy() {
+    static GATE: Gate = Gate::closed();
+    GATE.open();
+    let dir = tempfile::tempdir().unwrap();
+    let (thread, mut tail, done) = roomy(dir.path(), |file| Box::new(Odd(file, Quick(&GATE))));
+    commit_until_here(&thread, &mut tail, &done);
+    let syncs = GATE.close();
+    thread.submit(records(&mut tail, &[10]), tail.stamp).unwrap();
+    GATE.await_syncs(syncs + 1);
+    let batch = records(&mut tail, &[10]);
+    let back = thread.commit_here(batch.clone(), tail.stamp).expect_err("a sync is under way");
+    assert_eq!(back, batch);
+    GATE.open();
+    synced(&done);
+    thread.submit(back, tail.stamp).unwrap();
+    assert_eq!(synced(&done), tail.stamp.0);
+    thread.close().unwrap();
+}
+
+#[test]
+fn a_full_queue_gives_the_batch_back() {
+    static GATE: Gate = Gate::closed();
+    let dir = new_log();
+    let (thread, mut tail, done) = gated(dir.path(), |file| Box::new(Odd(file, &GATE)));
+    thread.submit(records(&mut tail, &[0]), Stamp(1)).unwrap();
+    GATE.await_syncs(1);
+    for stamp in 0..QUEUED_BATCHES_MAX as u64 {
+        thread.submit(records(&mut tail, &[0]), Stamp(stamp + 2)).unwrap();
+    }
+    let refused = records(&mut tail, &[0]);
+    assert_eq!(thread.submit(refused.clone(), tail.stamp), Err(refused.clone()));
+    GATE.open();
+    synced(&done);
+    synced(&done);
+    thread.submit(refused, tail.stamp).unwrap();
+    assert_eq!(synced(&done), tail.stamp.0);
+}
+
+#[test]
+fn after_a_failure_the_thread_reports_nothing_but_failures() {
+    struct NeverSyncs;
+    impl SegmentFile for Odd<NeverSyncs> {
+        fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+            self.0.write_all_at(bytes, offset)
+        }
+        fn sync(&self) -> io::Result<()> {
+            Err(io::ErrorKind::Other.into())
+        }
+    }
+    let dir = new_log();
+    let (thread, mut tail, done) = gated(dir.path(), |file| Box::new(Odd(file, NeverSyncs)));
+    thread.submit(records(&mut tail, &[10]), Stamp(1)).unwrap();
+    assert!(matches!(done.recv().unwrap(), LogDone::Failed { error: DiskError::Io { .. } }));
+    thread.submit(records(&mut tail, &[10]), Stamp(2)).unwrap();
+    assert!(matches!(done.recv().unwrap(), LogDone::Failed { error: DiskError::Poisoned { .. } }));
+    assert!(matches!(thread.close(), Err(DiskError::Poisoned { .. })));
+}
+
+#[test]
+fn the_thread_truncates_when_asked() {
+    let dir = new_log();
+    let (log, ..) = open(dir.path());
+    let (mut tail, (report, done)) = (log.tail(), channel());
+    let thread = LogThread::start(log, move |event| report.send(event).unwrap()).unwrap();
+    thread.submit(records(&mut tail, &[3000; 10]), Stamp(10)).unwrap();
+    assert_eq!(synced(&done), 10);
+    // The state is known when the next batch is taken.
+    thread.submit(records(&mut tail, &[0]), Stamp(11)).unwrap();
+    assert_eq!(synced(&done), 11);
+    let state = thread.state();
+    assert!(state.over_cap && state.bytes > config().bytes_max && !state.is_short);
+    thread.truncate_below(Stamp(8));
+    // Who only wants room to be looked for takes nothing of that back.
+    thread.truncate_below(Stamp::ZERO);
+    thread.close().unwrap();
+    let (_, _, stamps) = open(dir.path());
+    assert!(stamps[0] > 1 && stamps[0] <= 8 && stamps.last() == Some(&11), "{stamps:?}");
+}
+
+const CHILD_DIR: &str = "TERCEL_TEST_LOG_DIR";
+
+#[test]
+#[ignore = "the child process of another test"]
+fn child_that_commits_until_it_is_killed() {
+    let (log, ..) = open(Path::new(&std::env::var_os(CHILD_DIR).unwrap()));
+    let mut tail = log.tail();
+    let (report, done) = channel();
+    let thread = LogThread::start(log, move |event| report.send(event).unwrap()).unwrap();
+    for n in 0.. {
+        let batch = records(&mut tail, &[n * 37 % 900, n % 50]);
+        thread.submit(batch, tail.stamp).unwrap();
+        // Some are under way whenever the end comes.
+        if n > 4 {
+            println!("synced {}", synced(&done));
+        }
+    }
+}
+
+#[test]
+fn what_was_reported_synced_survives_kill_9() {
+    let dir = new_log();
+    let mut before = 0;
+    for round in 0..4 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--nocapture", "child_that_commits_until_it_is_killed"])
+            .env(CHILD_DIR, dir.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let mut reported = lines.filter_map(|line| line.strip_prefix("synced ")?.parse::<u64>().ok());
+        let last = reported.nth(20 + round).expect("the child commits");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let last = reported.last().unwrap_or(last);
+
+        let (_, _, stamps) = open(dir.path());
+        assert!(last > before && stamps.len() as u64 >= last, "{} of {last}", stamps.len());
+        assert_eq!(stamps, (1..=stamps.len() as u64).collect::<Vec<u64>>());
+        before = stamps.len() as u64;
+    }
+}
