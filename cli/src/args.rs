@@ -373,7 +373,12 @@ pub struct Bench {
 #[command(after_help = "Examples:
   tercel soak --seconds 10 --clients 8 --kill-every 2
   tercel soak --seconds 120 --clients 32 --kill-every 2 --json
-  tercel soak --seconds 60 --fill 1G --dir /var/tmp/soak --history soak.json")]
+  tercel soak --seconds 60 --fill 1G --dir /var/tmp/soak --history soak.json
+
+When the time is over, a fresh client reads everything and all that the clients did and saw is judged. \
+That takes about a second for every 20,000 transactions: some 5 s after 20 s of work.
+
+Exit codes: 0 nothing was lost; 1 it could not be done; 2 a wrong request; 3 something was lost or wrong.")]
 pub struct Soak {
     /// How long
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = soak_seconds)]

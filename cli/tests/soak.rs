@@ -47,6 +47,22 @@ fn last_but_one(history: &History) -> Option<(usize, Value)> {
 }
 
 #[test]
+fn a_soak_says_when_it_begins_to_judge_and_its_help_how_long_that_takes() {
+    let soak = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_tercel")).arg("soak").args(args).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let words = soak(&["--seconds", "1", "--clients", "2"]);
+    let judging = words.lines().next().unwrap_or_default();
+    assert!(judging.starts_with("judging ") && judging.ends_with(" transactions"), "{words}");
+    assert!(words.contains("lost 0, duplicated 0, violations 0"), "{words}");
+    // Wherever the help breaks its lines.
+    let help = soak(&["--help"]).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(help.contains("about a second for every 20,000 transactions"), "{help}");
+}
+
+#[test]
 fn a_soak_of_nobody_is_refused() {
     let output =
         Command::new(env!("CARGO_BIN_EXE_tercel")).args(["soak", "--clients", "0"]).output().unwrap();

@@ -65,16 +65,32 @@ pub use verdict::{Property, Violation};
 
 /// Checks every property. An empty answer means that nothing is wrong with the history.
 pub fn check(history: &History) -> Vec<Violation> {
-    let index = Index::new(history);
-    let checks = [
-        clean::check,
-        once::check,
-        durable::check,
-        whole::check,
-        session::check,
-        strict::check,
-        serializable::check,
-        converged::check,
-    ];
-    checks.iter().flat_map(|check| check(&index)).collect()
+    check_each(history, |_| ())
 }
+
+/// [`check`], which says which property is next: a long history takes a while.
+pub fn check_each(history: &History, mut next: impl FnMut(Property)) -> Vec<Violation> {
+    let index = Index::new(history);
+    let mut found = Vec::new();
+    for (property, check) in CHECKS {
+        next(property);
+        found.extend(check(&index));
+    }
+    found
+}
+
+/// How many properties there are.
+pub const PROPERTIES: usize = CHECKS.len();
+
+type Check = fn(&Index<'_>) -> Vec<Violation>;
+
+const CHECKS: [(Property, Check); 8] = [
+    (Property::Clean, clean::check),
+    (Property::Once, once::check),
+    (Property::Durable, durable::check),
+    (Property::Whole, whole::check),
+    (Property::Session, session::check),
+    (Property::Strict, strict::check),
+    (Property::Serializable, serializable::check),
+    (Property::Converged, converged::check),
+];

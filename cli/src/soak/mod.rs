@@ -24,12 +24,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tercel::{Address, Client, ClientConfig};
-use tercel_verify::{History, Kind, View};
+use tercel_verify::{History, Kind, PROPERTIES, View};
 
 use crate::args;
 use crate::demo::ServerProcess;
 use crate::fail::{Failure, Outcome};
-use crate::term::Term;
+use crate::term::{Term, count};
 use crate::tidy::{self, OwnDir};
 use proxy::Proxy;
 use report::{Restart, Run};
@@ -96,9 +96,11 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
     if records.len() < args.clients {
         return Err(Failure::new("a client of the soak panicked; what it said stands above"));
     }
+    let bar = term.bar(1, BAR, "reading all there is");
     let last = client(server.address())?;
     let ending = shared.space.read(&last)?;
     drop(last);
+    bar.finish_and_clear();
     let mut history = History {
         about: format!(
             "tercel soak --seconds {} --clients {} --kill-every {} --seed {}",
@@ -113,7 +115,17 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
         history.transactions.extend(record.transactions);
         history.views.extend(record.view);
     }
-    run.judge(&history, &ending);
+    if !args.json {
+        say!("judging {}", count(history.transactions.len() as u64, "transaction", "transactions"));
+    }
+    let bar = term.bar(PROPERTIES as u64, BAR, "judging");
+    let mut done = 0;
+    run.judge(&history, &ending, |property| {
+        bar.set_message(format!("judging: {property:?}").to_lowercase());
+        bar.set_position(done);
+        done += 1;
+    });
+    bar.finish_and_clear();
     server.stop()?;
     if let (Some(path), Some(mut file)) = (&args.history, history_file) {
         file.write_all(history.to_json().as_bytes()).map_err(|e| cannot_write(path, &e))?;
@@ -135,7 +147,7 @@ fn reign(
     term: &Term,
 ) -> Result<(Vec<Restart>, ServerProcess), Failure> {
     let address = server.address().clone();
-    let bar = term.bar(args.seconds, "{msg:<22} {wide_bar:.cyan/dim} {elapsed}", "soak");
+    let bar = term.bar(args.seconds, BAR, "soak");
     let end = Duration::from_secs(args.seconds);
     let every = Duration::from_secs_f64(args.kill_every);
     let mut restarts = Vec::new();
@@ -157,6 +169,9 @@ fn reign(
     bar.finish_and_clear();
     Ok((restarts, server))
 }
+
+/// A bar of what takes its time.
+const BAR: &str = "{msg:<22} {wide_bar:.cyan/dim} {elapsed}";
 
 /// How often the bar moves.
 const BAR_STEP: Duration = Duration::from_millis(500);

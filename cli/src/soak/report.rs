@@ -120,8 +120,8 @@ impl Run {
         self.perhaps.extend(&record.perhaps);
     }
 
-    /// Checks the history and what is there in the end.
-    pub fn judge(&mut self, history: &History, ending: &Ending) {
+    /// Checks the history and what is there in the end; says which property is next.
+    pub fn judge(&mut self, history: &History, ending: &Ending, next: impl FnMut(Property)) {
         self.transactions = history.transactions.len();
         let is_done = |t: &tercel_verify::Transaction| matches!(t.outcome, Ended::Committed(_));
         self.acknowledged =
@@ -131,7 +131,7 @@ impl Run {
         self.unknown = history.transactions.iter().filter(|t| t.outcome == Ended::Unknown).count();
         self.judge_journals(ending);
         self.measure(history);
-        for violation in tercel_verify::check(history) {
+        for violation in tercel_verify::check_each(history, next) {
             match violation.property {
                 Property::Durable => self.lost += 1,
                 Property::Once => self.duplicated += 1,
