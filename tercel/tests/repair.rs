@@ -20,7 +20,7 @@ use tercel::disk::dir::{DataDir, NewSpace};
 use tercel::disk::log;
 use tercel::wire::id::PageId;
 use tercel::wire::page::{PAGE_BYTES, Page};
-use tercel::{Bytes, Error, Ref, ServerConfig, Stamp, Text, embedded};
+use tercel::{Bytes, Error, Ref, ServerConfig, Stamp, Text, Tx, embedded};
 
 fn spoil(file: &Path, at: impl IntoIterator<Item = usize>) {
     let mut bytes = fs::read(file).unwrap();
@@ -368,6 +368,143 @@ fn what_an_interrupted_repair_left_beside_a_log_is_not_taken_for_it_later() {
     let repaired = repair(dir.path());
     assert!(repaired.before.findings.iter().any(|f| f.kind == Kind::Commits), "{repaired:?}");
     assert!(!made.exists() && !repaired.after.is_whole());
+}
+
+#[test]
+fn a_log_that_lost_its_end_is_not_called_sound_and_not_served() {
+    let (dir, known) = crashed();
+    let is_used = |s: &PathBuf| fs::read(s).unwrap().iter().any(|b| *b != 0);
+    let used: Vec<String> = segments(dir.path())
+        .iter()
+        .filter(|s| is_used(s))
+        .map(|s| s.file_name().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    assert!(used.len() > 3);
+    type Way = Box<dyn Fn(&Path)>;
+    let mut ways: Vec<(String, Way)> = Vec::new();
+    for first in &used[1..] {
+        let gone = first.clone();
+        let behind = move |log: &Path| {
+            files(log)
+                .into_iter()
+                .filter(|f| f.file_name().unwrap() >= &*gone)
+                .for_each(|f| fs::remove_file(f).unwrap());
+        };
+        ways.push((format!("removed from {first}"), Box::new(behind)));
+    }
+    for name in &used {
+        for bytes in [300, 4096, 9001] {
+            let segment = name.clone();
+            let cut = move |log: &Path| {
+                File::options().write(true).open(log.join(&segment)).unwrap().set_len(bytes).unwrap();
+            };
+            ways.push((format!("{name} cut to {bytes}"), Box::new(cut)));
+        }
+    }
+    let mut told = 0;
+    for (what, way) in ways {
+        let copied = damage::place();
+        damage::copy(dir.path(), copied.path());
+        way(&copied.path().join("log"));
+        let refused = embedded(copied.path()).map(drop).map_err(|e| e.to_string());
+        assert!(refused.as_ref().is_err_and(|e| e.contains("check --data")), "{what}: {refused:?}");
+        let before = repair(copied.path()).before;
+        let is_told = before.findings.iter().any(|f| f.kind == Kind::Commits && !f.repairable);
+        let client = embedded(copied.path()).unwrap();
+        for (object, value) in known.dump(&client) {
+            let versions = &known.versions[&object];
+            assert!(value.as_ref().is_none_or(|v| versions.contains(v)), "{what}: {object}");
+            assert!(is_told || value.as_ref() == versions.last(), "{what}: {object}: {before:?}");
+        }
+        told += usize::from(is_told);
+    }
+    assert!(told > 6, "{told}");
+}
+
+#[test]
+fn pages_younger_than_the_log_tell_that_it_lost_its_end() {
+    let origin = damage::place();
+    let config = ServerConfig { mob_bytes: 1 << 20, ..ServerConfig::new(origin.path()) };
+    let client = tercel::embedded_with(config, Default::default()).unwrap();
+    let text = |n: u64| Text::from(format!("{n} ").repeat(300));
+    let mut counters: Vec<Ref<Counter>> = Vec::new();
+    for _ in 0..20 {
+        let made =
+            client.run(|tx| (0..100).map(|n| tx.create(&Counter { count: n, text: text(n) })).collect());
+        counters.extend::<Vec<_>>(made.unwrap());
+    }
+    for round in 0..60 {
+        for part in counters.chunks(100) {
+            let write = |tx: &Tx<'_>| part.iter().try_for_each(|c| tx.get(*c)?.edit()?.set_text(text(round)));
+            client.run(write).unwrap();
+        }
+        let copied = damage::place();
+        damage::copy(origin.path(), copied.path());
+        let Ok(sound) = check::check(copied.path(), |_, _| {}) else { continue };
+        if !sound.is_sound() || sound.log_records < 10 {
+            continue;
+        }
+        // A tail of zeros looks like a log's end; nothing but the pages knows better.
+        let segment = segments(copied.path())
+            .into_iter()
+            .rfind(|s| fs::read(s).unwrap().iter().any(|b| *b != 0))
+            .unwrap();
+        let mut bytes = fs::read(&segment).unwrap();
+        let used = bytes.iter().rposition(|b| *b != 0).unwrap();
+        let stamps: Vec<Stamp> = leaves(&fs::read(copied.path().join("pages.redb")).unwrap())
+            .values()
+            .map(|copies| copies.last().unwrap().0)
+            .collect();
+        bytes[used / 4..].fill(0);
+        fs::write(&segment, bytes).unwrap();
+        let Ok(before) = check::check(copied.path(), |_, _| {}) else { continue };
+        if stamps.iter().all(|stamp| *stamp <= before.stamp) {
+            continue;
+        }
+        let lost = |f: &check::Finding| f.kind == Kind::Commits && f.text.contains("is as of commit");
+        assert!(before.findings.iter().any(lost), "{before:?}");
+        let repaired = repair(copied.path());
+        assert!(repaired.after.is_sound() && !repaired.after.is_whole(), "{repaired:?}");
+        assert!(repaired.after.stamp > *stamps.iter().max().unwrap());
+        return;
+    }
+    panic!("no page was younger than what was left of the log");
+}
+
+#[test]
+fn files_of_another_space_are_refused_and_nothing_is_touched() {
+    let ((dir, _), (other, _)) = (crashed(), crashed());
+    for file in ["pages.redb", "log"] {
+        let copied = damage::place();
+        damage::copy(dir.path(), copied.path());
+        let (from, to) = (other.path().join(file), copied.path().join(file));
+        match from.is_dir() {
+            true => {
+                fs::remove_dir_all(&to).unwrap();
+                damage::copy(&from, &to);
+            }
+            false => _ = fs::copy(from, to).unwrap(),
+        }
+        assert!(embedded(copied.path()).is_err(), "{file}");
+        let before = contents(copied.path());
+        for error in
+            [check::check(copied.path(), |_, _| {}).err(), check::repair(copied.path(), |_, _| {}).err()]
+        {
+            let error = error.expect(file).to_string();
+            assert!(error.contains("of another space"), "{file}: {error}");
+        }
+        assert!(contents(copied.path()) == before, "{file}");
+    }
+}
+
+#[test]
+fn a_segment_in_the_place_of_a_later_one_costs_nothing() {
+    let (dir, known) = crashed();
+    let all = segments(dir.path());
+    let later = format!("{:010}.tlog", all.len() + 1);
+    fs::copy(&all[0], all[0].with_file_name(later)).unwrap();
+    assert!(check::check(dir.path(), |_, _| {}).unwrap().is_sound());
+    assert_whole(dir.path(), &known);
 }
 
 #[test]

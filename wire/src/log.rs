@@ -313,6 +313,9 @@ pub enum Flaw {
         /// The version in the header.
         found: u16,
     },
+    /// A record goes on in a segment that is not there. Whoever begins one has that segment already.
+    #[error("the segment in which this record goes on is missing")]
+    Ends,
     /// The checksum or the form of a record is wrong.
     #[error("the record's checksum does not fit")]
     Record,
@@ -324,7 +327,7 @@ pub enum Flaw {
 impl Flaw {
     /// A torn write cannot have left this.
     fn is_final(self) -> bool {
-        matches!(self, Flaw::FirstHeader | Flaw::OtherLog | Flaw::Version { .. })
+        matches!(self, Flaw::FirstHeader | Flaw::OtherLog | Flaw::Version { .. } | Flaw::Ends)
     }
 }
 

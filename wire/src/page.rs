@@ -29,6 +29,7 @@ pub const OBJECT_BYTES_MAX: usize = PAGE_BYTES - PAGE_HEADER_BYTES - SLOT_BYTES;
 
 const MAGIC: u16 = u16::from_le_bytes(*b"TP");
 const VERSION: u16 = 1;
+const SPACE_AT: usize = 28;
 const SUM_AT: usize = 12;
 
 const _: () = assert!(PAGE_BYTES.is_multiple_of(4) && PAGE_BYTES < 1 << 16);
@@ -142,6 +143,11 @@ impl<'a> Page<'a> {
         Stamp(le64(self.bytes, 16))
     }
 
+    /// The lower half of its space's id.
+    pub fn space_low(&self) -> u32 {
+        le32(self.bytes, SPACE_AT)
+    }
+
     /// Slots that were ever used, empty ones included.
     pub fn slots(&self) -> u16 {
         le16(self.bytes, 24)
@@ -197,7 +203,7 @@ impl PageBuilder {
         buffer[2..4].copy_from_slice(&VERSION.to_le_bytes());
         buffer[4..8].copy_from_slice(&id.get().to_le_bytes());
         buffer[8..12].copy_from_slice(&(PAGE_HEADER_BYTES as u32).to_le_bytes());
-        buffer[28..32].copy_from_slice(&(space.0 as u32).to_le_bytes());
+        buffer[SPACE_AT..SPACE_AT + 4].copy_from_slice(&(space.0 as u32).to_le_bytes());
         PageBuilder { bytes: buffer, id, slots: 0, end: PAGE_HEADER_BYTES }
     }
 

@@ -96,11 +96,14 @@ impl Log {
         let placed = self.writer.place(records, self.synced, |at, bytes| writes.push((at, bytes.to_vec())));
         placed.map_err(|flaw| format!("the records do not continue the log: {flaw}"))?;
         self.synced = false;
-        let mut left = bytes_max;
-        for (at, bytes) in writes {
+        // All segments are there before anything is written, so that no record ever goes on in one that is not.
+        for (at, _) in &writes {
             if !disk.has(at.segment) && !disk.create(at.segment, self.segment_bytes) {
                 return Err("no space left for a segment".into());
             }
+        }
+        let mut left = bytes_max;
+        for (at, bytes) in writes {
             if at.offset == 0
                 && let Ok(header) = SegmentHeader::decode(&bytes)
             {

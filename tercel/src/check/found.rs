@@ -60,6 +60,8 @@ pub(super) struct Stored {
     fix: Option<ByteError>,
     /// It cannot be read.
     pub bad: bool,
+    /// Nothing leads to it: it was found by its own marks, and may be an older copy.
+    found: bool,
 }
 
 /// A damaged page, as the log has it.
@@ -117,6 +119,10 @@ struct Store {
     unreachable: bool,
     /// How many pages its table says that there are.
     count: Option<u64>,
+    /// Half of the id of the space that its pages are of.
+    of_space: Option<u32>,
+    /// The youngest page, and up to which commit it is.
+    newest: Option<(Stamp, PageId)>,
     /// Leaves that cannot be read.
     missing: Vec<Missing>,
     /// How many nodes cannot be read altogether.
@@ -136,8 +142,8 @@ impl Found {
             Err(error) => return Err(error.into()),
         };
         let log_dir = path.join(LOG_NAME);
-        let (space, space_bad) = space(&looked, path, &log_dir, report)?;
         let (raw, mut store) = Store::walk(&path.join(PAGES_NAME), report)?;
+        let (space, space_bad) = space(&looked, path, &log_dir, store.of_space, report)?;
         let decodes = |kind: log::Kind, payload: &[u8]| Entry::decode(kind.get(), payload).is_ok();
         let survey = Survey::take(&log_dir, space, &decodes)?;
         for damage in &survey.damage {
@@ -166,7 +172,7 @@ impl Found {
             space_bad,
             pages_bad: store.bad,
         };
-        found.recover(checkpoint.as_ref(), report)?;
+        found.recover(checkpoint.as_ref(), store.newest, report)?;
         found.restore(store, report)?;
         Ok(found)
     }
@@ -202,7 +208,12 @@ impl Found {
     }
 
     /// Replays what can be replayed.
-    fn recover(&mut self, checkpoint: Option<&Checkpoint>, report: &mut Report) -> Result<(), CheckError> {
+    fn recover(
+        &mut self,
+        checkpoint: Option<&Checkpoint>,
+        newest: Option<(Stamp, PageId)>,
+        report: &mut Report,
+    ) -> Result<(), CheckError> {
         let mut recovery = Recovery::new(Machine::default(), self.space, checkpoint, 0)?;
         let from = recovery.replay_from();
         self.replay_from = from;
@@ -225,19 +236,25 @@ impl Found {
             self.log_bad = true;
             report.find(Finding::new(Kind::Log, text).file(self.path.join(LOG_NAME)).repairable());
         }
+        // Nothing is in the pages, nor in a checkpoint, before it is durable in the log.
+        let logged = self.survey.runs.last().map_or(Stamp::ZERO, |run| run.last);
+        let applied = checkpoint.map_or(Stamp::ZERO, |checkpoint| checkpoint.applied);
+        let newest = newest.filter(|(stamp, _)| *stamp > logged);
         let last =
-            self.survey.runs.last().map_or(replayed, |run| run.last).max(self.state.stamp).max(replayed);
+            logged.max(self.state.stamp).max(replayed).max(newest.map_or(Stamp::ZERO, |(stamp, _)| stamp));
         let reaches = run.is_some_and(|run| Some(&run) == self.survey.runs.last());
-        if replayed < last || !reaches {
+        if replayed < last || !reaches || logged < applied || self.survey.is_cut {
             self.lost = Some(Lost { last });
-            let text = match replayed < last {
-                true => format!(
+            let text = match newest {
+                Some((stamp, page)) => format!(
+                    "commits behind {logged} are lost with the log's end: page {page} is as of commit {stamp}, and pages \
+                     may be of different commits"
+                ),
+                None if replayed < last => format!(
                     "commits {} to {last} cannot be replayed: the log is damaged before them, and order matters",
                     replayed.next()
                 ),
-                false => {
-                    format!("how many commits followed {replayed} cannot be told: the log's end is lost")
-                }
+                None => format!("how many commits followed {replayed} cannot be told: the log's end is lost"),
             };
             report.find(Finding::new(Kind::Commits, text).file(self.path.join(LOG_NAME)));
             self.log_bad = true;
@@ -256,12 +273,23 @@ impl Found {
     /// had and of which there is no trace.
     fn restore(&mut self, mut store: Store, report: &mut Report) -> Result<(), DiskError> {
         let misses = store.count != Some(self.pages.len() as u64);
-        let is_wanted = |id: PageId| self.pages.get(&id).map_or(misses, |stored| stored.bad);
+        let is_doubted = |stored: &Stored| stored.bad || stored.found;
+        let is_wanted = |id: PageId| self.pages.get(&id).map_or(misses, is_doubted);
         let run = self.survey.runs.last().copied().filter(|_| self.lost.is_none());
-        let held = match run.filter(|_| misses || self.pages.values().any(|stored| stored.bad)) {
+        let held = match run.filter(|_| misses || self.pages.values().any(is_doubted)) {
             Some(run) => self.replay_of(&run, is_wanted)?,
             None => Held::default(),
         };
+        // Of which the log has everything it does not matter what was found.
+        self.pages.iter_mut().for_each(|(id, stored)| stored.bad |= stored.found && held.is_whole(*id));
+        let likely = self.pages.values().filter(|stored| stored.found && !stored.bad).count();
+        if likely > 0 {
+            let text = format!(
+                "nothing leads to {likely} pages, which were found by their own marks; if the newest copy of one is gone \
+                 without a trace, an older one was taken"
+            );
+            report.find(Finding::new(Kind::Store, text).file(self.path.join(PAGES_NAME)));
+        }
         if run.is_some() {
             // What a wrong byte made of a number that was not given out, or that nothing was ever written to.
             let next_page = self.state.next_page;
@@ -289,7 +317,7 @@ impl Found {
             gone = gone.map(|gone| gone.saturating_sub(1));
             let broken = Broken { at: None, what: format!("page {id} is gone"), slots: 0 };
             self.restored.insert(id, held.restored(id, self.space, broken));
-            self.pages.insert(id, Stored { at: 0, fix: None, bad: true });
+            self.pages.insert(id, Stored { at: 0, fix: None, bad: true, found: false });
             self.pages_bad = true;
         }
         if gone != Some(0) {
@@ -413,17 +441,33 @@ pub(super) fn applied_stamp(file: &Path) -> Result<Option<Stamp>, DiskError> {
     Ok(applied)
 }
 
-/// Which space it is: the log's segments know, too.
+/// Which space it is: the log's segments know, too, and half of it is in every page.
 fn space(
     looked: &Looked,
     path: &Path,
     log_dir: &Path,
+    of_pages: Option<u32>,
     report: &mut Report,
 ) -> Result<(SpaceId, bool), CheckError> {
     let of_log = space_of(log_dir);
     let file = path.join(SPACE_NAME);
+    let are_of = |space: SpaceId| of_pages.is_none_or(|low| low == space.0 as u32);
+    let said = looked.space.as_ref().ok().map(|said| said.id);
+    let strange = match (said, of_log) {
+        (Some(said), Some(log)) if said != log && of_pages.is_some() && are_of(log) => None,
+        (Some(said), Some(log)) if said != log => Some("the log"),
+        (said, log) => log.or(said).filter(|space| !are_of(*space)).map(|_| "the page store"),
+    };
+    if let Some(strange) = strange {
+        let what = format!(
+            "{strange} in {} is of another space than the rest; put the directory's own back, or move what is not its own \
+             away and repair what is left",
+            path.display()
+        );
+        return Err(CheckError::Beyond { what });
+    }
     let wrong = match (&looked.space, of_log) {
-        (Ok(said), Some(space)) if said.id != space => Some("its id is not that of the log".to_owned()),
+        (Ok(said), Some(space)) if said.id != space => Some("its id is not that of log and pages".to_owned()),
         (Ok(said), _) if said.page_bytes != PAGE_BYTES as u32 => {
             Some(format!("pages have {PAGE_BYTES} bytes, not {}", said.page_bytes))
         }
@@ -447,7 +491,8 @@ impl Store {
     fn walk(file: &Path, report: &mut Report) -> Result<(Option<Raw>, Store), CheckError> {
         let mut store = Store::default();
         if !file.exists() {
-            report.find(Finding::new(Kind::Store, "the page store is missing".into()).file(file));
+            report
+                .find(Finding::new(Kind::Store, "the page store is missing".into()).file(file).repairable());
             (store.torn, store.unreachable, store.bad) = (true, true, true);
             return Ok((None, store));
         }
@@ -462,9 +507,14 @@ impl Store {
         }
         store.unreachable |= store.flaws > store.missing.iter().filter(|missing| missing.is_leaf).count();
         if store.torn {
-            store.search(&raw, file, report)?;
+            store.search(&raw)?;
         }
         Ok((Some(raw), store))
+    }
+
+    /// Whether a page is of the space that the first one was of.
+    fn is_of_one_space(&mut self, page: &Page<'_>) -> bool {
+        *self.of_space.get_or_insert(page.space_low()) == page.space_low()
     }
 
     /// Whether there are as many pages as there should be.
@@ -509,33 +559,37 @@ impl Store {
         let inside = |place: u64| (at..at + PAGE_BYTES as u64).contains(&place);
         let finding = |text: String, at: u64| Finding::new(Kind::Page, text).page(id).file(file).offset(at);
         match (Page::parse(bytes, id), state) {
-            (Ok(_), Soundness::Sound) => {
-                self.pages.insert(id, Stored { at, fix: None, bad: false });
+            (Ok(page), Soundness::Sound) if self.is_of_one_space(&page) => {
+                if self.newest.is_none_or(|(stamp, _)| stamp < page.stamp()) {
+                    self.newest = Some((page.stamp(), id));
+                }
+                self.pages.insert(id, Stored { at, fix: None, bad: false, found: false });
             }
             (Ok(_), Soundness::Mended { at: place, xor }) => {
                 self.bad = true;
                 let fix = inside(place).then(|| ByteError { at: (place - at) as usize, xor });
                 let text = format!("page {id}: one byte is wrong, which two checksums agree on");
                 report.find(finding(text, place).repairable());
-                self.pages.insert(id, Stored { at, fix, bad: false });
+                self.pages.insert(id, Stored { at, fix, bad: false, found: false });
             }
             (parsed, state) => {
                 self.bad = true;
                 let what = match (parsed, state) {
                     (Err(error), _) => error.to_string(),
+                    (Ok(_), Soundness::Sound) => format!("page {id} is of another space than the rest"),
                     (Ok(_), _) => format!(
                         "page {id}: what is stored is not what was committed last, though it is whole"
                     ),
                 };
                 let slots = Page::trusted(bytes, id).map_or(0, |page| page.slots());
                 self.broken.insert(id, Broken { at: Some(at), what, slots });
-                self.pages.insert(id, Stored { at, fix: None, bad: true });
+                self.pages.insert(id, Stored { at, fix: None, bad: true, found: false });
             }
         }
     }
 
     /// Looks for pages and values that nothing leads to any more.
-    fn search(&mut self, raw: &Raw, file: &Path, report: &mut Report) -> Result<(), DiskError> {
+    fn search(&mut self, raw: &Raw) -> Result<(), DiskError> {
         if self.has_all() {
             // It is values that are missing. Remains of pages, old ones and halves, are everywhere.
             return Ok(());
@@ -556,7 +610,7 @@ impl Store {
             // Its page is known by number even if nothing else of it is. Whatever looks like it is an older copy, or would
             // have been found to be what was committed.
             if let Some(page) = missing.high.and_then(PageId::new) {
-                self.pages.entry(page).or_insert(Stored { at: 0, fix: None, bad: true });
+                self.pages.entry(page).or_insert(Stored { at: 0, fix: None, bad: true, found: false });
             }
         }
         if !self.unreachable {
@@ -569,21 +623,14 @@ impl Store {
         let mut likely = 0;
         for (id, (_, at)) in whole {
             if let (Some(at), Vacant(place)) = (at, self.pages.entry(id)) {
-                place.insert(Stored { at, fix: None, bad: false });
+                place.insert(Stored { at, fix: None, bad: false, found: true });
                 likely += 1;
             }
         }
         for (id, _) in rest {
             if likely > 0 || !self.has_all() {
-                self.pages.entry(id).or_insert(Stored { at: 0, fix: None, bad: true });
+                self.pages.entry(id).or_insert(Stored { at: 0, fix: None, bad: true, found: false });
             }
-        }
-        if likely > 0 {
-            let text = format!(
-                "nothing leads to {likely} pages, which were found by their own marks; if the newest copy of one is gone \
-                 without a trace, an older one was taken"
-            );
-            report.find(Finding::new(Kind::Store, text).file(file));
         }
         Ok(())
     }

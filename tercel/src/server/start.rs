@@ -9,9 +9,10 @@ use tercel_engine::server::{
 };
 use tercel_engine::time::Now;
 use tercel_events::{Config as EventsConfig, EventQueue};
+use tercel_wire::class::ROOT_HEAD;
 use tercel_wire::id::Stamp;
 use tercel_wire::log::{Kind, encode_record};
-use tercel_wire::page::PAGE_BYTES;
+use tercel_wire::page::{PAGE_BYTES, Page};
 
 use super::run::{LISTENER_KEY, Loop};
 use super::store::Store;
@@ -87,6 +88,13 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     let pages = RedbPages::open(&dir.pages_file(), dir.space().page_bytes)?;
     let applied = pages.applied_stamp()?;
     let checkpoint = crate::check::checkpoint(&pages)?;
+    let mut first = Vec::new();
+    if pages.read(ROOT_HEAD.page(), &mut first)?
+        && Page::parse(&first, ROOT_HEAD.page()).is_ok_and(|page| page.space_low() != space.0 as u32)
+    {
+        let what = "it is of another space than the directory; put the directory's own back".into();
+        return Err(DiskError::Damaged { file: dir.pages_file(), position: None, what }.into());
+    }
     let machine = MachineConfig {
         mob_bytes: config.mob_bytes,
         cache_bytes: config.cache_bytes,
@@ -101,6 +109,11 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     let (mut log, opened) = Log::open(&dir.log_dir(), space, log_config, from, |record| {
         recovery.replay(record.stamp, record.kind.get(), record.payload).map_err(ReplayError::Recovery)
     })?;
+    let ends = log.tail().stamp;
+    if let Some(checkpoint) = checkpoint.filter(|checkpoint| ends < checkpoint.applied) {
+        let what = format!("it ends with commit {ends}, and the pages are up to {}", checkpoint.applied);
+        return Err(DiskError::Damaged { file: dir.log_dir(), position: None, what }.into());
+    }
     let mut out = Effects::default();
     let mut machine = recovery.finish(Now(0), &mut out)?;
     let last = append(&mut log, &out)?;

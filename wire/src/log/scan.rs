@@ -117,7 +117,8 @@ impl Scanner {
     pub fn close(&mut self) {
         if !self.spanning.is_empty() && self.stopped.is_none() {
             let Position { segment, offset } = self.tail.position;
-            self.stop(Flaw::Record, segment, &[], offset as usize);
+            let flaw = if self.spans() { Flaw::Ends } else { Flaw::Record };
+            self.stop(flaw, segment, &[], offset as usize);
         }
     }
 

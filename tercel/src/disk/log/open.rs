@@ -124,6 +124,12 @@ fn segments(dir: &Path) -> Result<Vec<Found>, DiskError> {
             .read_to_end(&mut header)
             .map_err(DiskError::io("read", &path))?;
         let header = SegmentHeader::decode(&header);
+        if let Some(header) = header.ok().filter(|header| header.number == number)
+            && file_bytes < header.bytes.into()
+        {
+            let what = format!("it was cut short and has {file_bytes} of its {} bytes", header.bytes);
+            return Err(DiskError::Damaged { file: path, position: Some(file_bytes), what });
+        }
         found.push(Found { number, path, file_bytes, header, zero_from: 0 });
     }
     Ok(found)
@@ -132,7 +138,8 @@ fn segments(dir: &Path) -> Result<Vec<Found>, DiskError> {
 /// The index of the segment from which a replay must start: the last one that only later records than needed begin
 /// before.
 fn start_for(found: &[Found], from: Stamp) -> usize {
-    let valid = found.iter().take_while(|segment| segment.header.is_ok()).count();
+    let is_valid = |segment: &Found| segment.header.is_ok_and(|header| header.number == segment.number);
+    let valid = found.iter().take_while(|segment| is_valid(segment)).count();
     found[..valid].iter().rposition(|s| s.header.is_ok_and(|header| header.stamp < from)).unwrap_or(0)
 }
 
@@ -172,10 +179,6 @@ fn repair(
         .iter()
         .take_while(|segment| segment.zero_from == 0 && segment.file_bytes == config.segment_bytes as u64)
         .count();
-    // The last goes first, so that a crash in between leaves no gap.
-    for gone in later.split_off(keep).iter().rev() {
-        fs::remove_file(&gone.path).map_err(DiskError::io("remove", &gone.path))?;
-    }
     let current = found.pop().expect("the tail's segment was found");
     let header = current.header.map_err(|flaw| damaged(dir, tail.position, flaw))?;
     let (tail_offset, segment_bytes) = (tail.position.offset as u64, header.bytes as u64);
@@ -185,6 +188,11 @@ fn repair(
         .and_then(|()| file.set_len(segment_bytes))
         .and_then(|()| file.sync_all())
         .map_err(DiskError::io("repair", &current.path))?;
+    // Only now, so that a crash never leaves a record that goes on where nothing is; and the last first, so that it leaves
+    // no gap.
+    for gone in later.split_off(keep).iter().rev() {
+        fs::remove_file(&gone.path).map_err(DiskError::io("remove", &gone.path))?;
+    }
     for segment in found.iter().chain([&current]).filter(|segment| segment.number >= tail.synced.segment) {
         rewrite(segment, segment.number == first, &tail, wrap)?;
     }

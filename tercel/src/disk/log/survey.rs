@@ -33,8 +33,12 @@ pub struct Survey {
     pub damage: Vec<Damage>,
     /// What can be read, in order; the last one reaches to the end of the log.
     pub runs: Vec<Run>,
+    /// The segment in which the last run ends.
+    end: Option<u64>,
     /// Where a write that nobody had been told of stands unfinished at the end; an opening cuts it.
     pub torn: Option<Position>,
+    /// What followed the last run is lost with its segment, or with the end of that.
+    pub is_cut: bool,
 }
 
 /// Something in a log that is not as it was written.
@@ -141,11 +145,38 @@ impl Survey {
             );
             return Ok(survey);
         };
+        let short = survey.short()?;
         let mut next = Some((first, None));
         while let Some((from, header)) = next {
             next = survey.run(from, header, decodes)?;
         }
+        for (number, bytes, header) in short {
+            let at = Position { segment: number, offset: bytes };
+            let what = format!("the segment was cut short: it has {bytes} of its {} bytes", header.bytes);
+            survey.damaged(at, what, header.stamp, None);
+            // It has a header because records begin or go on in it.
+            survey.is_cut |= survey.end.is_none_or(|end| number >= end);
+        }
         Ok(survey)
+    }
+
+    /// Whether the log ends at the end of its last segment's file.
+    fn is_full(&self, end: Position) -> Result<bool, DiskError> {
+        let is_last = self.files.last().is_some_and(|(number, _)| *number == end.segment);
+        let bytes = self.bytes(end.segment)?.map_or(0, |bytes| bytes.len());
+        Ok(is_last && end.offset as usize + tercel_wire::log::MARK_BYTES > bytes)
+    }
+
+    /// Segments that have fewer bytes than their headers say: number, bytes, header.
+    fn short(&self) -> Result<Vec<(u64, u32, SegmentHeader)>, DiskError> {
+        let mut short = Vec::new();
+        for (number, path) in &self.files {
+            let bytes = fs::metadata(path).map_err(DiskError::io("inspect", path))?.len();
+            let header =
+                SegmentHeader::decode(&head_of(path)?).ok().filter(|header| header.number == *number);
+            short.extend(header.filter(|h| bytes < h.bytes.into()).map(|h| (*number, bytes as u32, h)));
+        }
+        Ok(short)
     }
 
     /// Bytes that a segment of this log has: those of the youngest that says so.
@@ -165,11 +196,26 @@ impl Survey {
         loop {
             let Passed { run, end, stop } = self.pass(from, header, &mut |_| Ok::<(), DiskError>(()))?;
             let position = match end {
-                End::Clean(_) => {
+                End::Clean(tail) => {
+                    self.end = Some(tail.position.segment);
                     self.keep(run);
-                    return self.behind_gap(from, run.last);
+                    let next = self.behind_gap(from, run.last)?;
+                    // The next segment is there long before one is full.
+                    self.is_cut = next.is_none() && self.is_full(tail.position)?;
+                    return Ok(next);
+                }
+                End::Damage { flaw: Flaw::Ends, position } => {
+                    self.keep(run);
+                    let next = self.behind_gap(from, run.last)?;
+                    if next.is_none() {
+                        let at = Position { segment: position.segment + 1, offset: 0 };
+                        self.damaged(at, "the segment is missing".into(), run.last, None);
+                        self.is_cut = true;
+                    }
+                    return Ok(next);
                 }
                 End::Torn(tail) => {
+                    self.end = Some(tail.position.segment);
                     self.keep(run);
                     let next = self.behind_gap(from, run.last)?;
                     // Before a missing segment nothing is torn: what is unfinished goes on in it.

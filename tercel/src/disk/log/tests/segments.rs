@@ -47,7 +47,8 @@ fn a_log_cut_anywhere_in_its_last_batch_opens_with_the_batches_before_and_goes_o
     for at in (tail.synced.offset..=tail.position.offset).step_by(3) {
         let crashed = copy(dir.path());
         let file = File::options().write(true).open(segment(crashed.path(), 2)).unwrap();
-        file.set_len(at as u64).unwrap();
+        let bytes = file.metadata().unwrap().len();
+        file.write_all_at(&vec![0; (bytes - at as u64) as usize], at as u64).unwrap();
 
         let (mut log, opened, stamps) = open(crashed.path());
         assert!(
@@ -60,6 +61,34 @@ fn a_log_cut_anywhere_in_its_last_batch_opens_with_the_batches_before_and_goes_o
         let (_, opened, again) = open(crashed.path());
         assert_eq!((opened.cut, again.len()), (None, stamps.len() + 1), "cut at {at}");
     }
+}
+
+#[test]
+fn a_record_that_goes_on_in_a_segment_that_is_gone_is_damage_and_never_cut() {
+    let dir = new_log();
+    let (mut log, ..) = open(dir.path());
+    commit(&mut log, &[3000]);
+    commit(&mut log, &[3000]);
+    let tail = log.tail();
+    drop(log);
+    assert_eq!(tail.position.segment, 2);
+    for number in (2..).take_while(|number| segment(dir.path(), *number).exists()) {
+        fs::remove_file(segment(dir.path(), number)).unwrap();
+    }
+    let Err(DiskError::Damaged { what, .. }) = try_open(dir.path(), Stamp::ZERO) else { panic!() };
+    assert!(what.contains("goes on is missing"), "{what}");
+}
+
+#[test]
+fn a_segment_that_was_cut_short_is_damage() {
+    let dir = new_log();
+    let (mut log, ..) = open(dir.path());
+    commit(&mut log, &[20]);
+    drop(log);
+    let file = File::options().write(true).open(segment(dir.path(), 1)).unwrap();
+    file.set_len(file.metadata().unwrap().len() - 512).unwrap();
+    let Err(DiskError::Damaged { what, .. }) = try_open(dir.path(), Stamp::ZERO) else { panic!() };
+    assert!(what.contains("cut short"), "{what}");
 }
 
 #[test]
