@@ -270,6 +270,7 @@ pub struct Inspect {
   tercel check --data ./packages && echo sound
   tercel check --data ./packages --repair
   tercel check --data ./packages --json
+  tercel check --data /backups/monday         as a restore would verify it
 
 A check changes nothing. A repair restores what pages and log still hold and keeps every damaged \
 file beside what replaces it, as NAME.damaged-N. What it cannot save it writes into lost.txt in DIR, and \

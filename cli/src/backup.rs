@@ -93,11 +93,6 @@ impl From<BackupError> for Failure {
             BackupError::Damaged { .. } | BackupError::Unsound { .. } => 3,
             _ => 1,
         };
-        // What happened, and behind the last semicolon what to do about it.
-        let text = e.to_string();
-        match text.rsplit_once("; ") {
-            Some((what, next)) => Failure::new(what).next(next).code(code),
-            None => Failure::new(text).code(code),
-        }
+        Failure::of_sentence(&e.to_string()).code(code)
     }
 }

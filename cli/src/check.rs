@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
+use tercel::backup::{BackupError, Verified, is_backup};
 use tercel::check::{CheckError, Finding, LOST_NAME, Repaired, Report};
 
 use crate::args;
@@ -39,6 +40,17 @@ pub fn run(args: &args::Check, term: &Term) -> Outcome {
             tell_repair(&repaired, &args.data, term);
         }
         repaired.after.is_whole()
+    } else if is_backup(&args.data) {
+        let verified =
+            tercel::backup::verify(&args.data, |p| progress(p.done, p.total)).map_err(of_backup)?;
+        bar.finish_and_clear();
+        if args.json {
+            let json = backup_as_json(&verified);
+            say!("{json}");
+        } else {
+            tell_backup(&verified, &args.data, term);
+        }
+        verified.is_sound()
     } else {
         let report = tercel::check::check(&args.data, progress)?;
         bar.finish_and_clear();
@@ -76,6 +88,32 @@ fn look(data: &Path) -> Result<(), Failure> {
         }
     }
     Err(Failure::new(format!("{} is not a data directory of Tercel", data.display())).next(made))
+}
+
+/// What is known of a backup.
+fn tell_backup(verified: &Verified, data: &Path, term: &Term) {
+    if let Some(what) = &verified.changed {
+        say!("{} this is not what was taken: {what}", term.red("wrong:"));
+    }
+    let report = &verified.report;
+    report.findings.iter().for_each(|finding| say!("{} {finding}", term.red("wrong:")));
+    tell_of_more(report, term);
+    let wrong = report.wrong + u64::from(verified.changed.is_some());
+    let verdict = if verified.is_sound() { term.green("sound") } else { wrongs(wrong, term) };
+    say!("{verdict}: {}", sums(report));
+    match verified.is_sound() {
+        true => {
+            say!(
+                "a backup, as it was taken: `tercel restore {} --data NEW` makes a space of it",
+                data.display()
+            )
+        }
+        false => say!(
+            "{} this is a backup; one that is damaged is neither restored nor repaired: take another one with `tercel backup`, \
+             or restore another one",
+            term.bold("next:")
+        ),
+    }
 }
 
 fn tell_repair(repaired: &Repaired, data: &Path, term: &Term) {
@@ -122,16 +160,25 @@ fn tell(report: &Report, data: &Path, term: &Term) {
     let verdict = match (report.is_sound(), report.is_whole()) {
         (true, true) => term.green("sound"),
         (true, false) => term.red("nothing is damaged any more, and something is lost or may be"),
-        _ => term.red(&count(report.wrong, "thing is wrong", "things are wrong")),
+        _ => wrongs(report.wrong, term),
     };
-    say!(
-        "{verdict}: {}, {}, {}, {}, up to commit {}",
+    say!("{verdict}: {}", sums(report));
+}
+
+fn wrongs(n: u64, term: &Term) -> String {
+    term.red(&count(n, "thing is wrong", "things are wrong"))
+}
+
+/// How much there is.
+fn sums(report: &Report) -> String {
+    format!(
+        "{}, {}, {}, {}, up to commit {}",
         count(report.pages, "page", "pages"),
         count(report.objects, "object", "objects"),
         count(report.references, "reference", "references"),
         count(report.log_records, "log record", "log records"),
         report.stamp
-    );
+    )
 }
 
 /// How much is wrong that is not named.
@@ -149,6 +196,22 @@ fn as_json(report: &Report) -> Value {
         "stamp": report.stamp.0, "wrong": report.wrong, "beyond_repair": report.beyond_repair, "lost": report.lost,
         "findings": report.findings.iter().map(finding_as_json).collect::<Vec<_>>(),
     })
+}
+
+/// What is known of a backup, with `changed` beside what a check says of any directory.
+fn backup_as_json(verified: &Verified) -> Value {
+    let mut json = as_json(&verified.report);
+    (json["sound"], json["whole"]) = (verified.is_sound().into(), verified.is_sound().into());
+    json["changed"] = verified.changed.clone().into();
+    json
+}
+
+/// A backup that cannot be looked at is like any other directory that cannot be.
+fn of_backup(e: BackupError) -> Failure {
+    match e {
+        BackupError::Check(e) => e.into(),
+        e => e.into(),
+    }
 }
 
 /// What a check says of the directory as it is now, with what was found and done before.
@@ -171,13 +234,12 @@ fn finding_as_json(finding: &Finding) -> Value {
 
 impl From<CheckError> for Failure {
     fn from(e: CheckError) -> Failure {
-        let failure = Failure::new(e.to_string());
         match &e {
-            CheckError::Disk(disk) => match of_disk(disk) {
-                Some(next) => failure.next(next),
-                None => failure,
-            },
-            _ => failure,
+            CheckError::Disk(disk) => {
+                let failure = Failure::new(e.to_string());
+                of_disk(disk).into_iter().fold(failure, |failure, next| failure.next(next))
+            }
+            _ => Failure::of_sentence(&e.to_string()),
         }
     }
 }

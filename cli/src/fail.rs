@@ -26,6 +26,14 @@ impl Failure {
         Failure { what: what.into(), next: None, code: 1 }
     }
 
+    /// Of an error that says behind its last semicolon what to do about it.
+    pub fn of_sentence(text: &str) -> Failure {
+        match text.rsplit_once("; ") {
+            Some((what, next)) => Failure::new(what).next(next),
+            None => Failure::new(text),
+        }
+    }
+
     pub fn next(mut self, next: impl Into<String>) -> Failure {
         self.next = Some(next.into());
         self

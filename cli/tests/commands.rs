@@ -282,3 +282,28 @@ fn a_bench_that_is_killed_takes_its_server_with_it() {
     bench.wait().unwrap();
     until(|| (!is_running(&server)).then_some(()));
 }
+
+#[test]
+fn a_check_of_a_backup_finds_what_a_restore_would_refuse() {
+    let (dir, space) = imported();
+    let monday = dir.path().join("monday").display().to_string();
+    out(&tercel(&["backup", &monday, "--data", &space]));
+    let words = out(&tercel(&["check", "--data", &monday]));
+    assert!(words.starts_with("sound") && words.contains("tercel restore"), "{words}");
+    let repair = err(&tercel(&["check", "--data", &monday, "--repair"]));
+    assert!(repair.contains("is a backup") && repair.contains("next: take another one"), "{repair}");
+    let file = Path::new(&monday).join("backup.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let (before, after) = text.split_once("\npages = ").unwrap();
+    let rest = after.split_once('\n').unwrap().1;
+    std::fs::write(&file, format!("{before}\npages = 99\n{rest}")).unwrap();
+    let checked = tercel(&["check", "--data", &monday]);
+    let words = String::from_utf8_lossy(&checked.stdout).into_owned();
+    assert_eq!(checked.status.code(), Some(3), "{words}");
+    assert!(words.contains("backup.toml says 99") && words.contains("1 thing is wrong"), "{words}");
+    assert!(words.contains("take another one") && !words.contains("sound"), "{words}");
+    let checked = tercel(&["check", "--data", &monday, "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&checked.stdout).unwrap();
+    assert_eq!((checked.status.code(), &report["sound"]), (Some(3), &false.into()));
+    assert!(report["changed"].as_str().is_some_and(|what| what.contains("99")), "{report}");
+}

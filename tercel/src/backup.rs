@@ -23,12 +23,12 @@ use tercel_wire::message::{Reason, Refused};
 use thiserror::Error;
 
 use crate::address::Address;
-use crate::check::CheckError;
+use crate::check::{CheckError, Report};
 use crate::disk::DiskError;
 use crate::disk::dir::FORMAT_NAME;
 use crate::server::{Server, ServerConfig, ServerError};
 
-pub use restore::restore;
+pub use restore::{restore, verify};
 
 /// Whose space a backup is taken of.
 #[derive(Debug, Clone)]
@@ -65,6 +65,22 @@ pub struct Restored {
     pub epoch_first: u32,
     /// How long it took.
     pub took: Duration,
+}
+
+/// What is known of a backup once it is verified.
+#[derive(Debug, Clone)]
+pub struct Verified {
+    /// What a check of the directory finds, as of any other.
+    pub report: Report,
+    /// How it differs from what was written when it was taken, if the check finds nothing wrong.
+    pub changed: Option<String>,
+}
+
+impl Verified {
+    /// Whether it can be restored.
+    pub fn is_sound(&self) -> bool {
+        self.report.is_sound() && self.changed.is_none()
+    }
 }
 
 /// How far a backup or a restore is.

@@ -5,15 +5,15 @@
 mod common;
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use common::{Counter, counter};
 use rustix::process::{Signal, getpid, kill_process};
-use tercel::backup::{BackupError, Source, Taken, backup, restore};
-use tercel::check::check;
+use tercel::backup::{BackupError, Source, Taken, backup, restore, verify};
+use tercel::check::{CheckError, check, repair};
 use tercel::disk::DiskError;
 use tercel::disk::dir::{DataDir, NewSpace};
 use tercel::disk::pages::{PageBatch, PageRead, PageStore, RedbPages};
@@ -205,6 +205,58 @@ fn a_backup_is_not_served_and_a_space_is_no_backup() {
     assert_whole(&copy);
 }
 
+/// Every file below a directory with its bytes; but the lock, which says who looked last.
+fn files(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => all.extend(files(&path)),
+            false if path.ends_with("lock") => {}
+            false => all.push((path.clone(), std::fs::read(&path).unwrap())),
+        }
+    }
+    all.sort();
+    all
+}
+
+#[test]
+fn a_backup_is_verified_against_what_was_written_when_it_was_taken_and_never_repaired() {
+    let dir = tempfile::tempdir().unwrap();
+    let (space, copy, to) = (dir.path().join("space"), dir.path().join("copy"), dir.path().join("to"));
+    let client = open(&space);
+    counter(&client, "c");
+    client.close().unwrap();
+    let taken = backup(&Source::Directory(space), &copy, |_| ()).unwrap();
+    let before = files(&copy);
+    let verified = verify(&copy, |_| ()).unwrap();
+    assert!(verified.is_sound() && verified.report.pages == taken.pages, "{verified:?}");
+    let refused = repair(&copy, |_, _| ()).unwrap_err();
+    assert!(matches!(refused, CheckError::Backup { .. }), "{refused}");
+    assert!(files(&copy) == before, "looking changes nothing, nor does what is refused");
+    let file = copy.join("backup.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let (pages, stamp) = (format!("pages = {}\n", taken.pages), format!("stamp = {}\n", taken.stamp));
+    for (from, to_be, word) in [
+        (&*pages, "pages = 99\n", "backup.toml says 99"),
+        (&*stamp, "stamp = 1\n", "backup.toml says 1"),
+        ("state_sum = ", "state_sum = 1", "state"),
+        ("pages_sum = ", "sum_of_pages = ", "`pages_sum = ...` is missing"),
+    ] {
+        let changed = text.replace(from, to_be);
+        assert_ne!(changed, text, "{from}");
+        std::fs::write(&file, changed).unwrap();
+        let verified = verify(&copy, |_| ()).unwrap();
+        assert!(verified.report.is_sound() && !verified.is_sound(), "{verified:?}");
+        assert!(verified.changed.as_ref().is_some_and(|what| what.contains(word)), "{verified:?}");
+        let refused = restore(&copy, &to, |_| ()).unwrap_err().to_string();
+        assert!(refused.contains(word) && refused.ends_with("; restore from another one"), "{refused}");
+    }
+    assert!(!to.exists());
+    std::fs::write(&file, text).unwrap();
+    restore(&copy, &to, |_| ()).unwrap();
+}
+
 #[test]
 fn a_backup_with_a_page_of_another_one_is_not_restored() {
     let dir = tempfile::tempdir().unwrap();
@@ -224,6 +276,8 @@ fn a_backup_with_a_page_of_another_one_is_not_restored() {
     drop(new);
     // Every page is whole and every reference leads somewhere.
     assert_whole(&dir.path().join("new"));
+    let verified = verify(&dir.path().join("new"), |_| ()).unwrap();
+    assert!(verified.changed.as_ref().is_some_and(|what| what.contains("its pages")), "{verified:?}");
     let to = dir.path().join("to");
     let refused = restore(&dir.path().join("new"), &to, |_| ());
     assert!(matches!(refused, Err(BackupError::Damaged { .. })), "{refused:?}");

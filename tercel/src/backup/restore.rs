@@ -12,11 +12,11 @@ use tercel_wire::id::Stamp;
 use tercel_wire::page::PAGE_BYTES;
 
 use super::fill::{Filler, Sums};
-use super::manifest::{self, Manifest};
-use super::{BackupError, Progress, Restored};
-use crate::check::check;
+use super::manifest::Manifest;
+use super::{BackupError, Progress, Restored, Verified};
+use crate::check::{Report, check};
 use crate::disk::DiskError;
-use crate::disk::dir::{DataDir, FORMAT_NAME, NewSpace, Purpose, Space, epoch_apart};
+use crate::disk::dir::{DataDir, FORMAT_NAME, Looked, NewSpace, PAGES_NAME, Purpose, Space, epoch_apart};
 use crate::disk::log::LogConfig;
 use crate::disk::pages::{PageRead, RedbPages};
 use crate::server::STATE_KEY;
@@ -36,7 +36,16 @@ pub fn restore(
     if data.join(FORMAT_NAME).exists() {
         return Err(DiskError::Occupied { dir: data.into() }.into());
     }
-    let manifest = verify(backup, &mut progress)?;
+    let manifest = read_manifest(backup)?;
+    let report = check_pages(backup, &mut progress)?;
+    if let Some(first) = report.findings.first() {
+        let what = match report.wrong {
+            1 => format!("{first}"),
+            n => format!("{n} things are wrong, the first: {first}"),
+        };
+        return Err(damaged(backup, what));
+    }
+    is_of_one_stamp(backup, &report, &manifest)?;
     let segment_bytes = LogConfig::default().segment_bytes;
     let source = DataDir::open(backup, &NewSpace { page_bytes: PAGE_BYTES as u32, segment_bytes })?;
     let pages = RedbPages::open(&source.pages_file(), source.space().page_bytes)?;
@@ -68,19 +77,65 @@ pub fn restore(
     })
 }
 
-/// Sees that a backup is sound, and that nothing was done to it since.
-fn verify(backup: &Path, progress: &mut impl FnMut(Progress)) -> Result<Manifest, BackupError> {
-    if !backup.join(manifest::NAME).exists() {
+/// Verifies a backup as [`restore`] does, and changes nothing, not even what every opening does.
+///
+/// # Errors
+/// If the directory is no backup, or cannot be read, or so much is lost that nothing can be told about the rest.
+pub fn verify(backup: &Path, mut progress: impl FnMut(Progress)) -> Result<Verified, BackupError> {
+    let manifest = match read_manifest(backup) {
+        Err(BackupError::Damaged { what, .. }) => Err(what),
+        manifest => Ok(manifest?),
+    };
+    let report = check_pages(backup, &mut progress)?;
+    let changed = match manifest {
+        Err(what) => Some(what),
+        Ok(_) if !report.is_sound() => None,
+        Ok(manifest) => match is_as_written(backup, &report, &manifest, &mut progress) {
+            Err(BackupError::Damaged { what, .. }) => Some(what),
+            compared => compared.map(|()| None)?,
+        },
+    };
+    Ok(Verified { report, changed })
+}
+
+/// Sees that nothing was done to a sound backup since.
+fn is_as_written(
+    backup: &Path,
+    report: &Report,
+    manifest: &Manifest,
+    progress: &mut impl FnMut(Progress),
+) -> Result<(), BackupError> {
+    is_of_one_stamp(backup, report, manifest)?;
+    let _looked = Looked::at(backup)?;
+    let pages = RedbPages::look(&backup.join(PAGES_NAME), PAGE_BYTES as u32)?;
+    let (state, _) = state_of(backup, &pages)?;
+    sum_up(backup, &pages, &state, manifest, progress)
+}
+
+fn read_manifest(backup: &Path) -> Result<Manifest, BackupError> {
+    if !super::is_backup(backup) {
         return Err(BackupError::NotABackup(backup.into()));
     }
-    let manifest = Manifest::read(backup)?;
-    let report = check(backup, |done, total| progress(Progress { what: "verifying", done, total }))?;
-    if let Some(first) = report.findings.first() {
-        return Err(damaged(backup, format!("{} things are wrong, the first: {first}", report.wrong)));
-    }
-    match report.log_records == 0 && report.stamp.0 == manifest.stamp {
-        true => Ok(manifest),
-        false => Err(damaged(backup, "something was committed to it after it was taken")),
+    // A repair, of which the disk's error speaks, does not bring back what was summed up.
+    Manifest::read(backup).map_err(|e| match e {
+        DiskError::Damaged { file, what, .. } => damaged(backup, format!("{}: {what}", file.display())),
+        e => e.into(),
+    })
+}
+
+fn check_pages(backup: &Path, progress: &mut impl FnMut(Progress)) -> Result<Report, BackupError> {
+    Ok(check(backup, |done, total| progress(Progress { what: "verifying", done, total }))?)
+}
+
+/// Sees that a backup ends with the commit that it was taken at.
+fn is_of_one_stamp(backup: &Path, report: &Report, manifest: &Manifest) -> Result<(), BackupError> {
+    match (report.log_records, report.stamp.0) {
+        (0, stamp) if stamp == manifest.stamp => Ok(()),
+        (0, stamp) => Err(damaged(
+            backup,
+            format!("it ends with commit {stamp}, and backup.toml says {}", manifest.stamp),
+        )),
+        _ => Err(damaged(backup, "something was committed to it after it was taken")),
     }
 }
 
@@ -98,10 +153,17 @@ fn sum_up(
         sums.add(bytes);
         Ok(())
     })?;
-    match sums.manifest(Stamp(manifest.stamp), state) == *manifest {
-        true => Ok(()),
-        false => Err(damaged(backup, "its pages are not those that were written")),
+    let found = sums.manifest(Stamp(manifest.stamp), state);
+    if found == *manifest {
+        return Ok(());
     }
+    Err(damaged(
+        backup,
+        match (found.pages, manifest.pages) {
+            (has, says) if has != says => format!("it has {has} pages, and backup.toml says {says}"),
+            _ => "its pages or its state are not those that were written".into(),
+        },
+    ))
 }
 
 /// Another page is done; a word of it now and then.

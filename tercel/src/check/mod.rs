@@ -47,6 +47,16 @@ pub enum CheckError {
         /// The directory.
         dir: PathBuf,
     },
+    /// What is asked for is the repair of a backup. What a repair makes of one is not what was summed up when it was
+    /// taken, so it could not be restored.
+    #[error(
+        "{} is a backup, and a repaired one could not be restored; take another one (`tercel backup`), or restore another one (`tercel restore`)",
+        .dir.display()
+    )]
+    Backup {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// Too much is lost to make a space of what is left.
     #[error("{what}; restore a backup (`tercel restore`)")]
     Beyond {
@@ -68,7 +78,8 @@ pub struct Repaired {
     pub after: Report,
 }
 
-/// Verifies a directory that no server has open. `progress` is told pages done and pages there are.
+/// Verifies a directory that no server has open; whether a backup is what was taken, [`crate::backup::verify`] tells.
+/// `progress` is told pages done and pages there are.
 ///
 /// # Errors
 /// If the directory cannot be read, or so much is lost that nothing can be told about the rest.
@@ -87,8 +98,12 @@ pub fn check(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Report, C
 /// after it was interrupted.
 ///
 /// # Errors
-/// Those of [`check`], and if a file cannot be written; then the directory is as it was, or whole.
+/// Those of [`check`], and [`Backup`](CheckError::Backup); and if a file cannot be written; then the directory is as it was,
+/// or whole.
 pub fn repair(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Repaired, CheckError> {
+    if crate::backup::is_backup(dir) {
+        return Err(CheckError::Backup { dir: dir.into() });
+    }
     let looked = Looked::at(dir)?;
     repair::finish_interrupted(dir)?;
     let mut before = Report { lost: losses(dir)?, ..Report::default() };

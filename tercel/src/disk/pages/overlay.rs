@@ -1,6 +1,6 @@
 //! A file that is read and never written: what redb writes while it verifies one stays in memory.
 
-use redb::{Builder, StorageBackend};
+use redb::{Builder, Database, DatabaseError, StorageBackend};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -11,9 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Lets redb verify a file: every checksum of its trees and its allocator. What it says if it is not content.
 pub(crate) fn verify(path: &Path) -> io::Result<Option<String>> {
-    let file = File::open(path)?;
-    let bytes = file.metadata()?.len();
-    let backend = Overlay { file, written: Mutex::new(Written { bytes, blocks: HashMap::new() }) };
+    let backend = Overlay::over(path)?;
     // Whatever panics is dropped, and with it all that it touched.
     let opened = catch_unwind(AssertUnwindSafe(|| {
         let mut builder = Builder::new();
@@ -25,6 +23,12 @@ pub(crate) fn verify(path: &Path) -> io::Result<Option<String>> {
         Ok(Err(error)) => Some(error.to_string()),
         Err(_) => Some("it panicked".into()),
     })
+}
+
+/// Opens a file to read.
+pub(super) fn open(path: &Path) -> Result<Database, DatabaseError> {
+    let backend = Overlay::over(path).map_err(redb::StorageError::Io)?;
+    Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend)
 }
 
 #[derive(Debug)]
@@ -40,6 +44,12 @@ struct Written {
 }
 
 impl Overlay {
+    fn over(path: &Path) -> io::Result<Overlay> {
+        let file = File::open(path)?;
+        let bytes = file.metadata()?.len();
+        Ok(Overlay { file, written: Mutex::new(Written { bytes, blocks: HashMap::new() }) })
+    }
+
     fn lock(&self) -> MutexGuard<'_, Written> {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }

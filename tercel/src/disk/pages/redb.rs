@@ -7,9 +7,9 @@
 //! [`DiskError::Damaged`], since damaged files are what makes it panic; after one, everything is refused.
 
 use super::raw::{framed, unframed};
-use super::{EachPage, PageBatch, PageRead, PageStore};
+use super::{EachPage, PageBatch, PageRead, PageStore, overlay};
 use crate::disk::DiskError;
-use redb::{Builder, Database, ReadTransaction, ReadableDatabase, ReadableTableMetadata};
+use redb::{Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTableMetadata};
 use redb::{TableDefinition, TableError, WriteTransaction};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,6 +41,19 @@ impl RedbPages {
 
     /// Opens the file that [`RedbPages::create`] made for pages of `page_bytes`.
     pub fn open(file: &Path, page_bytes: u32) -> Result<RedbPages, DiskError> {
+        RedbPages::open_by(file, page_bytes, || Builder::new().set_cache_size(CACHE_BYTES).open(file))
+    }
+
+    /// Opens it to read: the file stays as it is, byte for byte.
+    pub(crate) fn look(file: &Path, page_bytes: u32) -> Result<RedbPages, DiskError> {
+        RedbPages::open_by(file, page_bytes, || overlay::open(file))
+    }
+
+    fn open_by(
+        file: &Path,
+        page_bytes: u32,
+        open: impl FnOnce() -> Result<Database, DatabaseError>,
+    ) -> Result<RedbPages, DiskError> {
         let guard = Guard::new(file, page_bytes);
         if !file.exists() {
             return Err(guard.damaged("it is missing".into()));
@@ -48,7 +61,7 @@ impl RedbPages {
         if file.metadata().is_ok_and(|m| m.len() == 0) {
             return Err(guard.damaged("it is empty".into()));
         }
-        let db = guard.run(|| Ok(Builder::new().set_cache_size(CACHE_BYTES).open(file)?))?;
+        let db = guard.run(|| Ok(open()?))?;
         RedbPages::check(db, guard)
     }
 
