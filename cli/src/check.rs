@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 use tercel::backup::{BackupError, Verified, is_backup};
 use tercel::check::{CheckError, Finding, LOST_NAME, Repaired, Report};
+use tercel::disk::DiskError;
 
 use crate::args;
 use crate::fail::{Failure, Outcome, of_disk};
@@ -235,6 +236,12 @@ fn finding_as_json(finding: &Finding) -> Value {
 impl From<CheckError> for Failure {
     fn from(e: CheckError) -> Failure {
         match &e {
+            // A check has no other way than through the directory.
+            CheckError::Disk(DiskError::Locked { dir, pid }) => {
+                let pid = pid.map_or_else(|| "another process".into(), |pid| format!("process {pid}"));
+                Failure::new(format!("{} is in use by {pid}, and a check needs it for itself", dir.display()))
+                    .next("if that is a server, stop it first; else wait until it has ended, then run the same command again")
+            }
             CheckError::Disk(disk) => {
                 let failure = Failure::new(e.to_string());
                 of_disk(disk).into_iter().fold(failure, |failure, next| failure.next(next))

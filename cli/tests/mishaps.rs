@@ -510,6 +510,11 @@ fn a_directory_in_use_says_how_to_go_on() {
     let _server = Serving::start(&space);
     let said = err(&tercel(&["query", "depends", "lib", "--data", &space]));
     assert!(said.contains("leave --data out"), "{said}");
+    // A check cannot ask a server.
+    for repair in [&[][..], &["--repair"]] {
+        let said = err(&tercel(&[&["check", "--data", &space], repair].concat()));
+        assert!(said.contains("stop it first") && !said.contains("--data out"), "{said}");
+    }
 }
 
 #[test]
