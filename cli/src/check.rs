@@ -83,8 +83,13 @@ fn look(data: &Path) -> Result<(), Failure> {
         }
     };
     std::fs::metadata(data).map_err(refused)?;
-    for name in ["format", "space.toml"] {
-        if data.join(name).try_exists().map_err(refused)? {
+    // Without the first two all of the data may still be there.
+    for names in [&["format"][..], &["space.toml"], &["pages.redb", "log"]] {
+        let mut are_there = true;
+        for name in names {
+            are_there &= data.join(name).try_exists().map_err(refused)?;
+        }
+        if are_there {
             return Ok(());
         }
     }

@@ -1,6 +1,7 @@
 //! Errors as people meet them: what happened, and the next step.
 
 use std::io::ErrorKind;
+use std::path::Path;
 
 use tercel::ServerError;
 use tercel::disk::DiskError;
@@ -112,10 +113,15 @@ pub fn of_disk(e: &DiskError) -> Option<&'static str> {
         DiskError::Locked { .. } => Some(
             "if that is a server, leave --data out, or say --server ADDR; else wait: two commands on one --data exclude each other",
         ),
-        DiskError::Io { source, .. } => match source.kind() {
-            ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => Some(
-                "a data directory must be writable for whoever opens it, even to read: copy it with `cp -r` to where it is",
-            ),
+        DiskError::Io { source, path, .. } => match source.kind() {
+            ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => Some(match is_in_space(path) {
+                true => {
+                    "a data directory must be writable for whoever opens it, even to read: copy it with `cp -r` to where it is"
+                }
+                false => {
+                    "name a directory that this user may write to, or a new one where this user may make one"
+                }
+            }),
             ErrorKind::NotADirectory => Some("name a directory: a new one, or one that Tercel made"),
             _ => None,
         },
@@ -123,8 +129,30 @@ pub fn of_disk(e: &DiskError) -> Option<&'static str> {
     }
 }
 
+/// Whether a file is, or would be, in a directory with a space.
+fn is_in_space(file: &Path) -> bool {
+    file.parent().is_some_and(|dir| dir.join("format").exists())
+}
+
 impl From<std::io::Error> for Failure {
     fn from(e: std::io::Error) -> Failure {
         Failure::new(e.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_space_that_is_there_is_to_be_copied() {
+        let dir = tempfile::tempdir().unwrap();
+        let next = |name: &str| {
+            let source = ErrorKind::PermissionDenied.into();
+            of_disk(&DiskError::Io { op: "create", path: dir.path().join(name), source }).unwrap()
+        };
+        assert!(next("new").contains("may write"), "{}", next("new"));
+        std::fs::write(dir.path().join("format"), "").unwrap();
+        assert!(next("lock").contains("cp -r"), "{}", next("lock"));
     }
 }

@@ -468,6 +468,43 @@ fn a_directory_without_its_format_can_be_repaired_as_its_error_says() {
 }
 
 #[test]
+fn a_directory_that_lost_both_small_files_is_still_known_and_repaired() {
+    let (_dir, space) = imported();
+    for name in ["format", "space.toml"] {
+        fs::remove_file(Path::new(&space).join(name)).unwrap();
+    }
+    let said = err(&tercel(&["query", "depends", "lib", "--data", &space]));
+    assert!(said.contains("format") && said.contains("check --data DIR --repair"), "{said}");
+    let checked = tercel(&["check", "--data", &space]);
+    let words = String::from_utf8_lossy(&checked.stdout);
+    assert_eq!(checked.status.code(), Some(3), "{words}{}", err(&checked));
+    assert!(words.contains("format: it is missing") && words.contains("space.toml"), "{words}");
+    out(&tercel(&["check", "--data", &space, "--repair"]));
+    assert_eq!(out(&tercel(&["query", "depends", "lib", "--data", &space])), "core\nextra\n");
+}
+
+#[test]
+fn what_is_of_another_kind_than_it_must_be_is_named_with_the_next_step() {
+    let (_dir, space) = imported();
+    let at = |name: &str| Path::new(&space).join(name);
+    for name in ["log", "pages.redb"] {
+        fs::rename(at(name), at("away")).unwrap();
+        match name {
+            "log" => fs::write(at(name), "words").unwrap(),
+            _ => fs::create_dir(at(name)).unwrap(),
+        }
+        for args in [&["check"][..], &["check", "--repair"], &["query", "depends", "lib"]] {
+            let said = err(&tercel(&[args, &["--data", &space]].concat()));
+            assert!(said.contains(&format!("{name} is not a")) && said.contains("tercel restore"), "{said}");
+        }
+        fs::rename(at(name), at("strange")).unwrap();
+        fs::rename(at("away"), at(name)).unwrap();
+        assert_eq!(out(&tercel(&["query", "depends", "lib", "--data", &space])), "core\nextra\n");
+        let _ = fs::remove_file(at("strange"));
+    }
+}
+
+#[test]
 fn a_page_store_or_a_log_that_is_gone_names_the_repair_and_the_backup() {
     let (_dir, space) = imported();
     let pages = Path::new(&space).join("pages.redb");

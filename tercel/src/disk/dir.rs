@@ -100,6 +100,7 @@ impl DataDir {
     pub fn open(path: &Path, new: &NewSpace) -> Result<DataDir, DiskError> {
         make_dir(path)?;
         refuse_foreign(path)?;
+        refuse_strange(path)?;
         let lock = lock(path)?;
         let created = is_uncreated(path, Purpose::Space)?;
         if created {
@@ -183,11 +184,12 @@ pub(crate) struct Looked {
 impl Looked {
     /// Locks the directory and reads its small files; changes nothing but the lock.
     pub(crate) fn at(path: &Path) -> Result<Looked, DiskError> {
-        // One that lost its `format` has its `space.toml` still; one whose creation was interrupted holds nothing.
-        let is_without_format = path.join(SPACE_NAME).exists() && !path.join(CREATING_NAME).exists();
+        // One that lost its `format` has the rest still; one whose creation was interrupted holds nothing.
+        let is_without_format = holds_space(path) && !path.join(CREATING_NAME).exists();
         if !path.join(FORMAT_NAME).exists() && !is_without_format {
             return Err(DiskError::NotOurs { dir: path.into() });
         }
+        refuse_strange(path)?;
         let lock = lock(path)?;
         Ok(Looked { format: check_format(path), space: Space::read(&path.join(SPACE_NAME)), _lock: lock })
     }
@@ -298,11 +300,29 @@ fn remove_left_by_repairs(path: &Path) -> Result<(), DiskError> {
 
 /// A directory with files but without ours is somebody else's, and a mistyped path must not fill it.
 fn refuse_foreign(path: &Path) -> Result<(), DiskError> {
-    if path.join(LOCK_NAME).exists() || path.join(FORMAT_NAME).exists() {
+    if path.join(LOCK_NAME).exists() || path.join(FORMAT_NAME).exists() || holds_space(path) {
         return Ok(());
     }
     let mut entries = fs::read_dir(path).map_err(DiskError::io("list", path))?;
     if entries.next().is_some() { Err(DiskError::NotOurs { dir: path.into() }) } else { Ok(()) }
+}
+
+/// Whether there is something of a space in the directory, though its `format` may be gone.
+pub(crate) fn holds_space(path: &Path) -> bool {
+    path.join(SPACE_NAME).exists() || (path.join(PAGES_NAME).exists() && path.join(LOG_NAME).exists())
+}
+
+/// What has the name of ours and is of another kind was put there by somebody: neither opening nor repairing it could say
+/// what is meant.
+fn refuse_strange(path: &Path) -> Result<(), DiskError> {
+    for (name, wanted) in [(LOG_NAME, "a directory"), (PAGES_NAME, "a file")] {
+        let path = path.join(name);
+        let is_strange = fs::metadata(&path).is_ok_and(|is| is.is_dir() != (wanted == "a directory"));
+        if is_strange {
+            return Err(DiskError::Strange { path, wanted });
+        }
+    }
+    Ok(())
 }
 
 /// Whether the directory holds nothing that a creation for this purpose could destroy.

@@ -52,6 +52,17 @@ pub enum DiskError {
         /// The newest version that this build reads.
         known: u16,
     },
+    /// Something else has the name of a part of the directory.
+    #[error(
+        "{} is not {wanted}, as it must be; put back what was there, or move it away and run `tercel check --data DIR --repair`, or restore a backup with `tercel restore`",
+        .path.display()
+    )]
+    Strange {
+        /// What is in the way.
+        path: PathBuf,
+        /// What it should be.
+        wanted: &'static str,
+    },
     /// What was promised to be there cannot be read.
     #[error(
         "{} is damaged{}: {what}; `tercel check --data DIR --repair` saves what can be saved, else `tercel restore` makes it anew from a backup",
