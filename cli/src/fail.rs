@@ -65,7 +65,9 @@ impl From<tercel::Error> for Failure {
             tercel::Error::PlaceLost(_) => {
                 Some("the connection was lost in the middle: run the same command again")
             }
-            tercel::Error::Timeout(_) => Some("the server is slow or gone: `tercel stat` tells"),
+            tercel::Error::Timeout(_) => {
+                Some("the server is slow or gone: `tercel stat` tells whether it is there")
+            }
             tercel::Error::Corrupt(_) => Some("stop the server and run `tercel check --data DIR`"),
             tercel::Error::Full(why) if why.contains("configure less") => {
                 Some("give less memory with --cache")
@@ -75,12 +77,18 @@ impl From<tercel::Error> for Failure {
             }
             _ => None,
         };
-        let failure = Failure::new(e.to_string());
+        let text = e.to_string();
+        let failure = Failure::new(without_advice(&text));
         match next {
             Some(next) => failure.next(next),
             None => failure,
         }
     }
+}
+
+/// A sentence of the library's without what it says to do, where the command says it.
+fn without_advice(text: &str) -> &str {
+    text.split_once("; start a server there").map_or(text, |(what, _)| what)
 }
 
 impl From<ServerError> for Failure {

@@ -291,9 +291,9 @@ fn write_all(
 /// Gives every package its place, in order, before any of them is written.
 fn reserve(client: &Client, graph: &Graph) -> Result<Vec<Ref<Package>>, Failure> {
     let mut places = Vec::with_capacity(graph.packages.len());
-    let tx = client.begin_transaction()?;
+    let tx = client.begin_transaction().map_err(lost)?;
     for n in 0..graph.packages.len() {
-        places.push(tx.reserve(&package(graph, &[], n, Ref::NULL))?);
+        places.push(tx.reserve(&package(graph, &[], n, Ref::NULL)).map_err(lost)?);
     }
     Ok(places)
 }
@@ -409,11 +409,34 @@ impl Watch {
 const WATCH_STEP: Duration = Duration::from_millis(500);
 const WATCH_GIVE_UP: Duration = Duration::from_secs(30);
 
+/// Of an import that lost its server what is to be said is not what became of one operation, but what became of the list.
+fn lost(e: Error) -> Failure {
+    let kept = match PUBLISHING.load(Ordering::SeqCst) {
+        false => "nothing was changed, the list that was there before is kept",
+        true => "the old list is there or the new one, whole",
+    };
+    match e {
+        Error::Unavailable(_) | Error::Timeout(_) => {
+            Failure::new(format!("the server was lost in the middle of the import ({}): {kept}", why(&e)))
+                .next("start the server if it has ended, then run the same import again: a list is replaced all at once, so that is safe")
+        }
+        e => e.into(),
+    }
+}
+
+/// Why there was no answer, for whom the number of an operation means nothing.
+fn why(e: &Error) -> String {
+    match e {
+        Error::Unavailable(why) => why.clone(),
+        _ => "no answer came in time".into(),
+    }
+}
+
 /// Runs a transaction, again while the server's buffer is full: it drains by itself.
 fn patiently<R>(client: &Client, mut body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Failure> {
     for _ in 0..FULL_RETRIES_MAX {
         match client.run(&mut body) {
-            Err(Error::Full(why)) if why.contains("drains by itself") => {
+            Err(e) if space::drains(&e) => {
                 std::thread::sleep(Duration::from_millis(20));
             }
             // What was reserved for the whole list went with the connection.
@@ -427,8 +450,27 @@ fn patiently<R>(client: &Client, mut body: impl FnMut(&Tx<'_>) -> Result<R, Erro
                 return Err(Failure::new("somebody else imports at the same time: nothing was changed")
                     .next("run the same import again when the other one has ended"));
             }
-            other => return Ok(other?),
+            other => return other.map_err(lost),
         }
     }
     Err(Failure::new("the server stays full").next("give it more memory with --mob, or a faster disk"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tercel::wire::id::{ClientId, Epoch, OpId};
+
+    #[test]
+    fn an_import_that_lost_its_server_speaks_of_the_list_and_not_of_an_operation() {
+        let unknown = Error::Timeout(Some(OpId { client: ClientId(7), slot: 0, seq: 3, epoch: Epoch(1) }));
+        for e in [unknown, Error::Timeout(None), Error::Unavailable("Connection reset by peer".into())] {
+            let failure = lost(e);
+            let (what, next) = (failure.what, failure.next.unwrap());
+            assert!(what.contains("list that was there before is kept"), "{what}");
+            assert!(!what.contains("operation") && !next.contains("stat"), "{what}; {next}");
+            assert!(next.contains("run the same import again") && next.contains("safe"), "{next}");
+        }
+        assert_eq!(lost(Error::Denied("no".into())).what, "denied: no");
+    }
 }

@@ -1,6 +1,6 @@
 //! Opening a space as the command line says: a server's, or a directory's.
 
-use tercel::{Address, Client, ClientConfig, ServerConfig};
+use tercel::{Address, Client, ClientConfig, Error, ServerConfig};
 
 use crate::args;
 use crate::fail::Failure;
@@ -25,12 +25,16 @@ fn open_or(space: &args::Space, create: bool) -> Result<Client, Failure> {
         None => {
             let address = Address::default_tcp();
             Client::connect_with(&address, config).map_err(|e| {
-                Failure::new(format!("no space was named, and {e}")).next(
-                    "start a server with `tercel serve --data DIR`, or name a directory with --data DIR",
-                )
+                let failure = Failure::from(e);
+                Failure { what: format!("no space was named, and {}", failure.what), ..failure }
             })
         }
     }
+}
+
+/// Whether the server's buffer was full, so that nothing happened and the same can be tried again a moment later.
+pub fn drains(e: &Error) -> bool {
+    matches!(e, Error::Full(why) if why.contains("drains by itself"))
 }
 
 /// Closes it; an embedded server then has everything in its pages.
