@@ -148,9 +148,13 @@ fn tell(report: &Report, data: &Path, term: &Term) {
         say!("the log ends in an unfinished write that nobody had been told of; the next server cuts it");
     }
     if report.unfilled > 0 {
+        // Of a space that was never repaired, "saved" would sound like a loss.
+        let why = match report.lost.is_empty() {
+            true => "since somebody was interrupted before",
+            false => "since somebody was interrupted before, or where what was made could not be saved",
+        };
         say!(
-            "{} to places in which nothing was made, since somebody was interrupted before, or could not be saved: reading \
-             one is answered \"not found\"",
+            "{} to places in which nothing was made, {why}: reading one is answered \"not found\"",
             count(report.unfilled, "reference leads", "references lead")
         );
     }

@@ -579,6 +579,13 @@ fn an_import_that_is_killed_leaves_a_space_that_is_sound_and_can_be_backed_up() 
         serde_json::from_str(&out(&tercel(&["check", "--data", &space, "--json"]))).unwrap();
     assert_eq!(checked["sound"], true);
     assert!(checked["unfilled"].as_u64() > Some(0), "{checked}");
+    let words = out(&tercel(&["check", "--data", &space]));
+    assert!(words.contains("somebody was interrupted") && !words.contains("saved"), "{words}");
+    let lost = Path::new(&space).join("lost.txt");
+    fs::write(&lost, "2026-11-22, up to commit 3: page 9 is gone\n").unwrap();
+    let words = String::from_utf8(tercel(&["check", "--data", &space]).stdout).unwrap();
+    assert!(words.contains("could not be saved"), "{words}");
+    fs::remove_file(&lost).unwrap();
     out(&tercel(&["restore", &copy, "--data", &restored]));
     for space in [&space, &restored] {
         assert!(err(&tercel(&["query", "depends", "bash", "--data", space])).contains("import"));
