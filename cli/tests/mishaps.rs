@@ -542,6 +542,18 @@ fn every_number_of_a_server_is_explained() {
 }
 
 #[test]
+fn without_a_server_the_next_step_is_said_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let nobody = format!("unix:{}", dir.path().join("nobody").display());
+    let said = err(&tercel(&["stat", "--server", &nobody]));
+    assert!(said.contains("does not answer") && said.matches("start a server").count() == 1, "{said}");
+    let long = format!("unix:{}", dir.path().join("x".repeat(100)).display());
+    let refused = tercel(&["stat", "--server", &long]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(err(&refused).contains("can have 107 bytes"), "{}", err(&refused));
+}
+
+#[test]
 fn a_directory_in_use_says_how_to_go_on() {
     let (_dir, space) = imported();
     let _server = Serving::start(&space);

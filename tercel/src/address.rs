@@ -43,6 +43,7 @@ impl Address {
                 Err(last)
             }
             Address::Unix(path) => {
+                fits(path).map_err(io::Error::other)?;
                 let stream = UnixStream::connect(path)?;
                 stream.set_write_timeout(Some(timeout))?;
                 Ok(stream.into())
@@ -59,6 +60,7 @@ impl Address {
                 Ok((listener.into(), Address::Tcp(addr.to_string())))
             }
             Address::Unix(path) => {
+                fits(path).map_err(io::Error::other)?;
                 if is_left_over(path) {
                     std::fs::remove_file(path)?;
                 }
@@ -78,6 +80,20 @@ impl Address {
         }
     }
 }
+
+/// Whether the system can take a path as that of a socket.
+fn fits(path: &Path) -> Result<(), String> {
+    match path.as_os_str().len() {
+        0..=UNIX_BYTES_MAX => Ok(()),
+        n => Err(format!(
+            "the path of a Unix socket can have {UNIX_BYTES_MAX} bytes, and this one has {n}: take a shorter one, or one from \
+             where you are, such as unix:./socket"
+        )),
+    }
+}
+
+/// What Linux has room for, without the zero at the end.
+const UNIX_BYTES_MAX: usize = 107;
 
 /// Whether a socket is there that nobody answers at, left by a server that was killed. Whatever else is there is not
 /// ours to remove.
@@ -101,6 +117,7 @@ impl FromStr for Address {
 
     fn from_str(s: &str) -> Result<Address, String> {
         if let Some(path) = s.strip_prefix("unix:").filter(|path| !path.is_empty()) {
+            fits(Path::new(path))?;
             return Ok(Address::Unix(path.into()));
         }
         match s.rsplit_once(':') {
@@ -122,6 +139,23 @@ mod tests {
         assert_eq!("unix:/tmp/x".parse::<Address>().unwrap().to_string(), "unix:/tmp/x");
         for nowhere in ["nowhere", "h:99999", ":80", "unix:", ""] {
             assert!(nowhere.parse::<Address>().is_err(), "{nowhere}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_is_too_long_for_a_socket_is_refused_with_the_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |bytes: usize| {
+            let dir = dir.path().display().to_string();
+            format!("{dir}/{}", "x".repeat(bytes - dir.len() - 1))
+        };
+        let longest: Address = format!("unix:{}", path(UNIX_BYTES_MAX)).parse().unwrap();
+        drop(longest.listen().unwrap());
+        let refused = format!("unix:{}", path(UNIX_BYTES_MAX + 1)).parse::<Address>().unwrap_err();
+        assert!(refused.contains("can have 107 bytes, and this one has 108"), "{refused}");
+        let made = Address::Unix(path(UNIX_BYTES_MAX + 1).into());
+        for said in [made.listen().unwrap_err(), made.connect(Duration::from_secs(1)).unwrap_err()] {
+            assert_eq!(said.to_string(), refused);
         }
     }
 
