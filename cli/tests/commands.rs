@@ -306,4 +306,15 @@ fn a_check_of_a_backup_finds_what_a_restore_would_refuse() {
     let report: serde_json::Value = serde_json::from_slice(&checked.stdout).unwrap();
     assert_eq!((checked.status.code(), &report["sound"]), (Some(3), &false.into()));
     assert!(report["changed"].as_str().is_some_and(|what| what.contains("99")), "{report}");
+    std::fs::write(&file, text).unwrap();
+    let pages = Path::new(&monday).join("pages.redb");
+    let bytes = std::fs::read(&pages).unwrap();
+    spoil(&pages, &[bytes.windows(6).rposition(|w| w == b"helper").unwrap()]);
+    let checked = String::from_utf8(tercel(&["check", "--data", &monday]).stdout).unwrap();
+    assert!(checked.contains("1 thing is wrong") && checked.contains("take another one"), "{checked}");
+    let to = dir.path().join("to").display().to_string();
+    let refused = tercel(&["restore", &monday, "--data", &to]);
+    let said = err(&refused);
+    assert_eq!(refused.status.code(), Some(3), "{said}");
+    assert!(said.contains("is damaged: ") && !said.contains("1 thing"), "{said}");
 }

@@ -141,6 +141,14 @@ pub enum BackupError {
         /// What is wrong.
         what: String,
     },
+    /// What is to be made would lie in what it is made from, and change it.
+    #[error("{} lies within {}, which is to stay as it is; choose a directory outside of it", .dir.display(), .of.display())]
+    Within {
+        /// What was to be made.
+        dir: PathBuf,
+        /// What it was to be made from.
+        of: PathBuf,
+    },
     /// The system.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -183,6 +191,7 @@ pub fn backup(source: &Source, dir: &Path, progress: impl FnMut(Progress)) -> Re
             receive::receive(&receive::Remote::Address(address.clone()), dir, progress)
         }
         Source::Directory(data) => {
+            refuse_within(dir, data)?;
             // What is not there, or cannot be looked into, is for the server's opening to say.
             let server = Server::start(ServerConfig { create: false, ..ServerConfig::new(data) })?;
             let taken = receive::receive(&receive::Remote::Memory(server.handle()), dir, progress);
@@ -194,6 +203,19 @@ pub fn backup(source: &Source, dir: &Path, progress: impl FnMut(Progress)) -> Re
                 taken => stopped.map_err(BackupError::from).and(taken),
             }
         }
+    }
+}
+
+/// Refuses to make `dir` within `of`.
+fn refuse_within(dir: &Path, of: &Path) -> Result<(), BackupError> {
+    // What is not there yet will lie where the first directory above it that is there lies.
+    let above = dir.ancestors().map(|path| if path.as_os_str().is_empty() { Path::new(".") } else { path });
+    let above = above.filter_map(|path| path.canonicalize().ok()).next();
+    match (above, of.canonicalize()) {
+        (Some(above), Ok(whole)) if above.starts_with(&whole) => {
+            Err(BackupError::Within { dir: dir.into(), of: of.into() })
+        }
+        _ => Ok(()),
     }
 }
 

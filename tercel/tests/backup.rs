@@ -205,6 +205,28 @@ fn a_backup_is_not_served_and_a_space_is_no_backup() {
     assert_whole(&copy);
 }
 
+#[test]
+fn nothing_is_made_within_what_it_is_made_from() {
+    let dir = tempfile::tempdir().unwrap();
+    let (space, copy) = (dir.path().join("space"), dir.path().join("copy"));
+    open(&space).close().unwrap();
+    for inside in [space.join("backup"), space.join("log/a/b")] {
+        let refused = backup(&Source::Directory(space.clone()), &inside, |_| ());
+        assert!(matches!(refused, Err(BackupError::Within { .. })), "{refused:?}");
+    }
+    backup(&Source::Directory(space.clone()), &copy, |_| ()).unwrap();
+    let before = files(&copy);
+    let around = dir.path().join("around");
+    std::os::unix::fs::symlink(&copy, &around).unwrap();
+    for inside in [copy.join("sub"), around.join("sub/sub")] {
+        let refused = restore(&copy, &inside, |_| ()).unwrap_err();
+        assert!(refused.to_string().contains("outside of it"), "{refused}");
+    }
+    assert!(files(&copy) == before);
+    // Beside it is not within it, even if the name begins alike.
+    restore(&copy, &dir.path().join("copy2"), |_| ()).unwrap();
+}
+
 /// Every file below a directory with its bytes; but the lock, which says who looked last.
 fn files(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut all = Vec::new();

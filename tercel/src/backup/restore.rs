@@ -36,6 +36,7 @@ pub fn restore(
     if data.join(FORMAT_NAME).exists() {
         return Err(DiskError::Occupied { dir: data.into() }.into());
     }
+    super::refuse_within(data, backup)?;
     let manifest = read_manifest(backup)?;
     let report = check_pages(backup, &mut progress)?;
     if let Some(first) = report.findings.first() {
