@@ -375,6 +375,7 @@ pub struct Bench {
   tercel soak --seconds 10 --clients 8 --kill-every 2
   tercel soak --seconds 120 --clients 32 --kill-every 2 --json
   tercel soak --seconds 60 --fill 1G --dir /var/tmp/soak --history soak.json
+  tercel soak --seconds 60 --fill 64M --mob 4M     servers install all the time
 
 When the time is over, a fresh client reads everything and all that the clients did and saw is judged. \
 That takes about a second for every 20,000 transactions: some 5 s after 20 s of work.
@@ -387,16 +388,20 @@ pub struct Soak {
     /// How many clients, each with a connection and a cache of its own
     #[arg(long, value_name = "M", default_value_t = 16, value_parser = clients)]
     pub clients: usize,
-    /// Seconds between two kills of the server
-    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = kill_seconds)]
-    pub kill_every: f64,
+    /// Seconds between two kills of the server, no more than --seconds; else 2, or half of --seconds if that is less
+    #[arg(long, value_name = "S", value_parser = kill_seconds)]
+    pub kill_every: Option<f64>,
     /// Fill the store with so many bytes first, such as 1G; up to 16G
     #[arg(long, value_name = "BYTES", value_parser = fill_bytes, default_value = "0")]
     pub fill: usize,
+    /// The server's memory for modified objects, as `serve --mob` has it, from 4M; little makes it install pages all the time
+    #[arg(long, value_name = "BYTES", value_parser = soak_mob_bytes)]
+    pub mob: Option<usize>,
     /// What the clients want and when roads are cut follows from this
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Where to put the data; else a directory that is removed at the end
+    /// Where to put the data: a new directory, or one of an earlier soak, which then goes on in it; else one that is removed
+    /// at the end
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Write the history, for the checkers to read again
@@ -451,6 +456,16 @@ fn fill_bytes(s: &str) -> Result<usize, String> {
 
 /// Half of what a space can hold.
 const FILL_BYTES_MAX: usize = 16 << 30;
+
+/// A soak's server must have room for the largest of its transactions, of 2 MB, beside others.
+fn soak_mob_bytes(s: &str) -> Result<usize, String> {
+    match bytes(s)? {
+        n @ SOAK_MOB_BYTES_MIN.. => Ok(n),
+        _ => Err("a soak's server works with 4M or more".into()),
+    }
+}
+
+const SOAK_MOB_BYTES_MIN: usize = 4 << 20;
 
 /// How many seconds a soak works.
 fn soak_seconds(s: &str) -> Result<u64, String> {

@@ -82,3 +82,65 @@ fn an_endless_time_between_kills_is_refused() {
         assert!(said.contains("a number of seconds from 0.1 to 86400"), "{said}");
     }
 }
+
+#[test]
+fn kills_meet_a_server_that_installs_pages_if_its_memory_is_small() {
+    let soak = |mob: &[&str]| -> serde_json::Value {
+        let output = Command::new(env!("CARGO_BIN_EXE_tercel"))
+            .args([
+                "soak",
+                "--seconds",
+                "3",
+                "--clients",
+                "4",
+                "--kill-every",
+                "0.7",
+                "--fill",
+                "16M",
+                "--json",
+            ])
+            .args(mob)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let small = soak(&["--mob", "4M"]);
+    assert!(small["pages_installed"].as_u64() > Some(1_000), "{small}");
+    assert_eq!((&small["lost"], &small["violations"]), (&0.into(), &0.into()), "{small}");
+}
+
+#[test]
+fn a_soak_without_a_kill_is_refused() {
+    for (seconds, every) in [("2", "5"), ("1", "1.1")] {
+        let refused = Command::new(env!("CARGO_BIN_EXE_tercel"))
+            .args(["soak", "--seconds", seconds, "--kill-every", every])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{said}");
+        assert!(said.contains("never does") && said.contains("next:"), "{said}");
+    }
+}
+
+#[test]
+fn a_soak_goes_only_where_nothing_is_or_an_earlier_one_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let soak = |dir: &std::path::Path| {
+        let soak = ["soak", "--seconds", "1", "--clients", "2", "--kill-every", "0.9", "--dir"];
+        Command::new(env!("CARGO_BIN_EXE_tercel")).args(soak).arg(dir).output().unwrap()
+    };
+    let (used, own) = (dir.path().join("used"), dir.path().join("own"));
+    std::fs::create_dir(&used).unwrap();
+    std::fs::write(used.join("thesis.tex"), "x").unwrap();
+    let refused = soak(&used);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("is not empty") && said.contains("next:"), "{said}");
+    assert_eq!(std::fs::read_dir(&used).unwrap().count(), 1);
+    for goes_on in [false, true] {
+        let output = soak(&own);
+        let words = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && words.contains("s, 2 clients, 1 kill, "), "{output:?}");
+        assert_eq!(words.contains("goes on in its space"), goes_on, "{words}");
+    }
+}

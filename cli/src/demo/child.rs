@@ -22,10 +22,16 @@ pub struct ServerProcess {
 impl ServerProcess {
     /// Starts this very program as a server and waits until it listens; at a port of its choice if none is named.
     pub fn start(dir: &Path, at: Option<&Address>) -> Result<ServerProcess, Failure> {
+        ServerProcess::start_with(dir, at, &[])
+    }
+
+    /// With more arguments for it.
+    pub fn start_with(dir: &Path, at: Option<&Address>, more: &[String]) -> Result<ServerProcess, Failure> {
         let listen = at.map_or("127.0.0.1:0".to_string(), |a| a.to_string());
         let mut child = Command::new(std::env::current_exe()?)
             .args(["serve", "--until-eof", "--listen", &listen, "--data"])
             .arg(dir)
+            .args(more)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;

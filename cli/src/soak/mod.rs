@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use tercel::{Address, Client, ClientConfig};
 use tercel_verify::{History, Kind, PROPERTIES, View};
 
@@ -54,14 +55,21 @@ impl Shared {
 }
 
 pub fn run(args: &args::Soak, term: &Term) -> Outcome {
+    let every = between_kills(args)?;
     tidy::on_signals(|| "interrupted: nothing was judged".into())?;
+    let dir = Dir::new(args.dir.clone())?;
     // Opened before the work, for a name that cannot be written must not cost a whole run.
     let history_file = match &args.history {
         Some(path) => Some(File::create(path).map_err(|e| cannot_write(path, &e))?),
         None => None,
     };
-    let dir = Dir::new(args.dir.clone())?;
-    let server = ServerProcess::start(&dir.path().join("space"), None)?;
+    if dir.goes_on() && !args.json {
+        say!(
+            "{} is of an earlier soak: this one goes on in its space, beside what is there",
+            dir.path().display()
+        );
+    }
+    let server = dir.serve(None, args)?;
     let address = server.address().clone();
     let first = client(&address)?;
     if args.fill > 0 && !args.json {
@@ -77,7 +85,7 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
         space,
     };
     let proxy = Proxy::start(&address, args.seed)?;
-    let (records, restarts) = thread::scope(|scope| {
+    let (records, reigned) = thread::scope(|scope| {
         let workers: Vec<_> = (0..args.clients)
             .map(|i| {
                 let road = if i % 2 == 0 { proxy.address() } else { address.clone() };
@@ -85,31 +93,35 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
                 scope.spawn(move || worker.run(&road))
             })
             .collect();
-        let restarts = reign(args, &shared, server, &dir, term);
+        let reigned = reign(args, every, &shared, server, &dir, term);
         // Without a server nobody would come to an end by himself: each gives up at its own time-out.
         shared.stop.store(true, Ordering::Release);
         let records: Vec<Record> = workers.into_iter().filter_map(|w| w.join().ok()).collect();
-        (records, restarts)
+        (records, reigned)
     });
     let cuts = proxy.stop();
-    let (restarts, server) = restarts?;
+    let (reign, server) = reigned?;
     if records.len() < args.clients {
         return Err(Failure::new("a client of the soak panicked; what it said stands above"));
     }
     let bar = term.bar(1, BAR, "reading all there is");
     let last = client(server.address())?;
     let ending = shared.space.read(&last)?;
+    let pages_installed = reign.pages_installed + installed(&last);
     drop(last);
     bar.finish_and_clear();
     let mut history = History {
         about: format!(
             "tercel soak --seconds {} --clients {} --kill-every {} --seed {}",
-            args.seconds, args.clients, args.kill_every, args.seed
+            args.seconds,
+            args.clients,
+            every.as_secs_f64(),
+            args.seed
         ),
         ..History::default()
     };
     history.views.push(View { who: "a fresh client".into(), kind: Kind::Server, objects: ending.versions() });
-    let mut run = Run::new(args, restarts, cuts, &ending, shared.space.total());
+    let mut run = Run::new(args, reign.restarts, pages_installed, cuts, &ending, shared.space.total());
     for record in records {
         run.add(&record);
         history.transactions.extend(record.transactions);
@@ -138,19 +150,50 @@ fn cannot_write(path: &Path, e: &std::io::Error) -> Failure {
         .next("name another file with --history")
 }
 
+/// The time from one kill to the next, short enough for one.
+fn between_kills(args: &args::Soak) -> Result<Duration, Failure> {
+    let seconds = args.seconds as f64;
+    match args.kill_every {
+        Some(every) if every > seconds => Err(Failure::new(format!(
+            "a soak of {seconds} s that kills the server every {every} s never does, and proves nothing"
+        ))
+        .next("give a longer time with --seconds, or a shorter one with --kill-every")
+        .code(2)),
+        Some(every) => Ok(Duration::from_secs_f64(every)),
+        None => Ok(Duration::from_secs_f64(KILL_EVERY.min(seconds / 2.0))),
+    }
+}
+
+/// Seconds between two kills when nobody says otherwise.
+const KILL_EVERY: f64 = 2.0;
+
+/// Pages that a server has installed in its life, if it says so.
+fn installed(client: &Client) -> u64 {
+    let status = client.server_status().ok().and_then(|s| serde_json::from_str::<Value>(&s).ok());
+    status.and_then(|status| status["pages_installed"].as_u64()).unwrap_or(0)
+}
+
+/// What the servers of a run went through.
+#[derive(Default)]
+struct Reign {
+    restarts: Vec<Restart>,
+    /// Before they were killed.
+    pages_installed: u64,
+}
+
 /// Lets the clients work, killing the server and starting it again, and leaves one that works.
 fn reign(
     args: &args::Soak,
+    every: Duration,
     shared: &Shared,
     mut server: ServerProcess,
     dir: &Dir,
     term: &Term,
-) -> Result<(Vec<Restart>, ServerProcess), Failure> {
+) -> Result<(Reign, ServerProcess), Failure> {
     let address = server.address().clone();
     let bar = term.bar(args.seconds, BAR, "soak");
     let end = Duration::from_secs(args.seconds);
-    let every = Duration::from_secs_f64(args.kill_every);
-    let mut restarts = Vec::new();
+    let mut reign = Reign::default();
     let mut next = every;
     while shared.begun.elapsed() < end {
         let until = next.min(end).saturating_sub(shared.begun.elapsed());
@@ -160,14 +203,16 @@ fn reign(
             continue;
         }
         next += every;
+        // Who cannot be asked now has not installed for nothing; it is only not counted.
+        reign.pages_installed += client(&address).map_or(0, |client| installed(&client));
         let log_bytes = dir.log_bytes();
         let killed_us = shared.now_us();
         server.kill()?;
-        server = ServerProcess::start(&dir.path().join("space"), Some(&address))?;
-        restarts.push(Restart { killed_us, listening_us: shared.now_us(), log_bytes });
+        server = dir.serve(Some(&address), args)?;
+        reign.restarts.push(Restart { killed_us, listening_us: shared.now_us(), log_bytes });
     }
     bar.finish_and_clear();
-    Ok((restarts, server))
+    Ok((reign, server))
 }
 
 /// A bar of what takes its time.
@@ -180,10 +225,21 @@ fn client(address: &Address) -> Result<Client, Failure> {
     Ok(Client::connect_with(address, ClientConfig { cache_bytes: 8 << 20, ..ClientConfig::default() })?)
 }
 
+/// Whether anything is in a directory, or it is none.
+fn is_used(dir: &Path) -> bool {
+    match std::fs::read_dir(dir) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(_) => dir.exists(),
+    }
+}
+
+/// The file by which a directory of an earlier run is known.
+const MARK: &str = "made-by-tercel-soak";
+
 /// Where the space is.
 enum Dir {
-    /// Where the command line says.
-    Named(PathBuf),
+    /// Where the command line says; whether an earlier run has been there.
+    Named(PathBuf, bool),
     /// Made for this run.
     Own(OwnDir),
 }
@@ -191,17 +247,45 @@ enum Dir {
 impl Dir {
     fn new(named: Option<PathBuf>) -> Result<Dir, Failure> {
         let is_named = named.is_some();
+        let goes_on = named.as_deref().is_some_and(|dir| dir.join(MARK).exists());
+        if let Some(dir) = named.as_deref().filter(|dir| !goes_on && is_used(dir)) {
+            return Err(Failure::new(format!(
+                "{} is not empty, and no earlier soak has made it",
+                dir.display()
+            ))
+            .next("name a new directory with --dir, or one that a soak has made, to go on in it"));
+        }
         let path =
             named.unwrap_or_else(|| std::env::temp_dir().join(format!("tercel-soak-{}", std::process::id())));
         std::fs::create_dir_all(&path).map_err(|e| {
             Failure::new(format!("cannot make {}: {e}", path.display())).next("name another place with --dir")
         })?;
-        Ok(if is_named { Dir::Named(path) } else { Dir::Own(OwnDir::new(path)) })
+        if !is_named {
+            return Ok(Dir::Own(OwnDir::new(path)));
+        }
+        std::fs::write(path.join(MARK), "Made by `tercel soak --dir`, which goes on in it.\n").map_err(
+            |e| {
+                Failure::new(format!("cannot write into {}: {e}", path.display()))
+                    .next("name another place with --dir")
+            },
+        )?;
+        Ok(Dir::Named(path, goes_on))
+    }
+
+    /// Whether an earlier run has been there.
+    fn goes_on(&self) -> bool {
+        matches!(self, Dir::Named(_, true))
+    }
+
+    /// Starts a server over the space.
+    fn serve(&self, at: Option<&Address>, args: &args::Soak) -> Result<ServerProcess, Failure> {
+        let mob = args.mob.iter().flat_map(|bytes| ["--mob".to_owned(), bytes.to_string()]);
+        ServerProcess::start_with(&self.path().join("space"), at, &mob.collect::<Vec<_>>())
     }
 
     fn path(&self) -> &Path {
         match self {
-            Dir::Named(path) => path,
+            Dir::Named(path, _) => path,
             Dir::Own(own) => own.path(),
         }
     }

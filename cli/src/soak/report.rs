@@ -10,7 +10,7 @@ use super::space::Ending;
 use super::worker::Record;
 use crate::args;
 use crate::fail::Outcome;
-use crate::term::{Term, thousands};
+use crate::term::{Term, count, thousands};
 
 /// A kill and what came of it.
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +27,8 @@ pub struct Run {
     clients: usize,
     kills: usize,
     cuts: u64,
+    /// Pages that servers wrote to disk, as far as they could be asked before they were killed.
+    pages_installed: u64,
     /// Commits that wrote something and were acknowledged.
     acknowledged: u64,
     /// Of these, not there in the end.
@@ -76,7 +78,14 @@ struct Recovery {
 const FINDINGS_MAX: usize = 20;
 
 impl Run {
-    pub fn new(args: &args::Soak, restarts: Vec<Restart>, cuts: u64, ending: &Ending, total: i64) -> Run {
+    pub fn new(
+        args: &args::Soak,
+        restarts: Vec<Restart>,
+        pages_installed: u64,
+        cuts: u64,
+        ending: &Ending,
+        total: i64,
+    ) -> Run {
         let mut findings = Vec::new();
         if ending.cents != total {
             findings.push(format!("{} cents are there instead of {total}", ending.cents));
@@ -86,6 +95,7 @@ impl Run {
             clients: args.clients,
             kills: restarts.len(),
             cuts,
+            pages_installed,
             acknowledged: 0,
             lost: 0,
             duplicated: 0,
@@ -208,12 +218,13 @@ impl Run {
 
     fn print(&self, term: &Term) {
         say!(
-            "{} {} s, {} clients, {} kills, {} cut connections",
+            "{} {} s, {}, {}, {}, {}",
             term.bold("soak"),
             self.seconds,
-            self.clients,
-            self.kills,
-            self.cuts
+            count(self.clients as u64, "client", "clients"),
+            count(self.kills as u64, "kill", "kills"),
+            count(self.cuts, "cut connection", "cut connections"),
+            count(self.pages_installed, "page installed", "pages installed")
         );
         say!(
             "  {} transactions: {} commits acknowledged, {} that only read, {} that did not happen ({} conflicts), {} of unknown outcome",

@@ -4,6 +4,8 @@
 //! read says whose write it saw.
 
 use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
 
 use tercel::collections::Map;
 use tercel::{Bytes, Client, Error, List, Object, Ref};
@@ -63,6 +65,9 @@ pub struct Ending {
     pub entries: Vec<u64>,
 }
 
+/// Between two attempts while the server has no room.
+const PAUSE: Duration = Duration::from_millis(20);
+
 /// Keys of the shelf.
 pub const KEYS: u64 = 512;
 /// What each account has at first.
@@ -102,11 +107,16 @@ impl Space {
         let mut ballast = Vec::with_capacity(wanted);
         while ballast.len() < wanted {
             let n = BALLAST_BATCH.min(wanted - ballast.len());
-            ballast.extend(client.run(|tx| {
+            let made = client.run(|tx| {
                 let bytes = || Bytes(vec![0x5a; BALLAST_BYTES]);
                 let one = |_| tx.create(&Ballast { version: 0, bytes: bytes() });
                 (0..n).map(one).collect::<Result<Vec<_>, Error>>()
-            })?);
+            });
+            match made {
+                // A small buffer is installed more slowly than it is filled.
+                Err(e) if crate::space::drains(&e) => thread::sleep(PAUSE),
+                made => ballast.extend(made?),
+            }
             bar.iter().for_each(|bar| bar.set_position(ballast.len() as u64));
         }
         bar.iter().for_each(|bar| bar.finish_and_clear());

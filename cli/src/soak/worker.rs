@@ -198,6 +198,10 @@ impl<'a> Worker<'a> {
                 self.record.conflicts += 1;
                 (Outcome::Aborted, None, End::Again)
             }
+            Err(e) if crate::space::drains(&e) => {
+                thread::sleep(PAUSE);
+                (Outcome::Aborted, None, End::Again)
+            }
             Err(Error::Unavailable(_) | Error::Timeout(None)) => {
                 self.record.unavailable += 1;
                 thread::sleep(PAUSE);
