@@ -145,7 +145,9 @@ fn tell(report: &Report, data: &Path, term: &Term) {
     }
     tell_of_more(report, term);
     if report.torn {
-        say!("the log ends in an unfinished write that nobody had been told of; the next server cuts it");
+        say!(
+            "the log ends in what looks like an unfinished write, which nobody is told of; the next server cuts it"
+        );
     }
     if report.unfilled > 0 {
         // Of a space that was never repaired, "saved" would sound like a loss.
