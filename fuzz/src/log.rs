@@ -58,6 +58,8 @@ fn script(u: &mut Unstructured<'_>) -> Result<()> {
     }
     assert_eq!(scan(&segments), (written.clone(), End::Clean(writer.tail())));
 
+    // The next segment is there before it is needed.
+    segments.insert(segments.len() as u64 + 1, vec![0; segment_bytes as usize]);
     let whole = segments.clone();
     let mut mark = writer.tail().synced;
     if mark.offset == 64 && mark.segment > 1 {

@@ -140,21 +140,44 @@ fn a_log_cut_at_any_byte_of_its_last_batch_keeps_what_was_synced() {
     let mark = image.writer.tail().synced;
     for at in image.positions().filter(|&at| at >= mark) {
         let mut cut = image.clone();
-        cut.segments.retain(|&n, _| n <= at.segment);
-        cut.segments.get_mut(&at.segment).unwrap().truncate(at.offset as usize);
+        // Segments are there, in full, before anything is written into them.
+        for (_, bytes) in cut.segments.range_mut(at.segment + 1..) {
+            bytes.fill(0);
+        }
+        cut.segments.get_mut(&at.segment).unwrap()[at.offset as usize..].fill(0);
         let (found, end) = cut.scan();
         assert_eq!(found, records[..found.len()], "cut at {at}");
         assert!(found.len() >= synced, "cut at {at}");
         let (End::Clean(tail) | End::Torn(tail)) = end else { panic!("cut at {at}: {end:?}") };
-        assert!(tail.position <= at && tail.stamp == Stamp(found.len() as u64));
+        // What fills a record up to a multiple of 8 is zeros in any case.
+        let end = Position { offset: at.offset.next_multiple_of(8), ..at };
+        assert!(tail.position <= end && tail.stamp == Stamp(found.len() as u64), "cut at {at}: {tail:?}");
     }
+}
+
+#[test]
+fn a_record_that_goes_on_in_a_segment_that_is_not_there_is_damage() {
+    let (image, ..) = three_batches();
+    let spans = |image: &Image, segment: u64| {
+        let mut cut = image.clone();
+        cut.segments.retain(|&n, _| n <= segment);
+        cut.scan().1
+    };
+    let last = image.writer.tail().position.segment;
+    let ends = (1..last).map(|segment| spans(&image, segment));
+    assert!(ends.clone().any(|end| matches!(end, End::Damage { flaw: Flaw::Ends, .. })));
+    assert!(!matches!(spans(&image, last), End::Damage { .. }));
 }
 
 #[test]
 fn any_flipped_bit_before_the_last_mark_is_damage_and_behind_it_a_torn_tail() {
     let (mut image, records, synced) = three_batches();
     let tail = image.writer.tail();
-    for at in image.positions() {
+    let positions: Vec<Position> = image.positions().collect();
+    // The next segment is there, and empty.
+    let bytes = image.segments[&tail.position.segment].len();
+    image.segments.insert(tail.position.segment + 1, vec![0; bytes]);
+    for at in positions {
         for bit in 0..8 {
             *image.byte(at) ^= 1 << bit;
             let (found, end) = image.scan();
