@@ -123,7 +123,7 @@ struct Store {
     of_space: Option<u32>,
     /// The youngest page, and up to which commit it is.
     newest: Option<(Stamp, PageId)>,
-    /// Leaves that cannot be read.
+    /// Nodes of its table that cannot be read.
     missing: Vec<Missing>,
     /// How many nodes cannot be read altogether.
     flaws: usize,

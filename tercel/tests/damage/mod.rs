@@ -195,9 +195,8 @@ pub fn copy(from: &Path, to: &Path) {
         let target = to.join(file.strip_prefix(from).unwrap());
         fs::create_dir_all(target.parent().unwrap()).unwrap();
         match fs::copy(&file, &target) {
-            // A server at work prepares segments under other names.
-            Err(error)
-                if error.kind() == ErrorKind::NotFound && file.extension().is_some_and(|e| e == "tmp") => {}
+            // A server at work renames segments that it prepares or does not need any more.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
             copied => _ = copied.unwrap(),
         }
     }
