@@ -28,7 +28,7 @@ pub fn run(args: &args::Restore, term: &Term) -> Outcome {
             "{}",
             json!({
                 "stamp": restored.stamp.0, "pages": restored.pages, "bytes": restored.bytes,
-                "epoch_first": restored.epoch_first, "seconds": seconds, "data": args.data,
+                "view_first": restored.view_first, "seconds": seconds, "data": args.data,
             })
         );
     } else {

@@ -10,8 +10,8 @@ use tercel_engine::limits::{BACKUP_ASKED_MAX, BACKUP_WINDOW_US};
 use tercel_engine::random::Random;
 use tercel_engine::server::{Conn, Input, Recovery, ServerConfig};
 use tercel_engine::store::state::State;
-use tercel_wire::frame::{Deframer, Header, Kind};
-use tercel_wire::id::{ClientId, Epoch, PageId, SpaceId, Stamp};
+use tercel_wire::frame::{Deframer, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel_wire::id::{ClientId, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::message::*;
 use tercel_wire::page::{PAGE_BYTES, Page};
 use tercel_wire::record::{Ref, Text};
@@ -58,8 +58,8 @@ impl Taker {
         let hello = Hello {
             client: ClientId(n + 1_000_000),
             connection: 1,
-            version_min: 1,
-            version_max: 1,
+            version_min: WIRE_VERSION_MIN,
+            version_max: WIRE_VERSION,
             space: SpaceId(0),
             resume: None,
         };
@@ -146,7 +146,7 @@ impl Taker {
         let (state, mob) = recovery.into_parts();
         assert_eq!(self.state.len(), begun.state_bytes as usize);
         let taken = State::decode(&self.state).unwrap();
-        assert_eq!((taken.stamp, taken.epoch), (begun.stamp, begun.epoch));
+        assert_eq!((taken.stamp, taken.view), (begun.stamp, begun.view));
         assert!(taken.encode() == state.encode(), "the ordered state is that of the stamp");
         assert_eq!(self.pages.keys().copied().collect::<Vec<_>>(), mob.page_ids());
         assert_eq!(self.ended, Some(self.pages.len() as u64));
@@ -425,7 +425,7 @@ fn a_client_of_another_history_is_turned_away_and_its_operations_are_unknown() {
     w.lock().hold.syncs = false;
     // The same log, as a space that was restored from a backup of it.
     w.crash();
-    w.lock().config.epoch_first = 1 << 20;
+    w.lock().config.view_first = 1 << 20;
     w.restart();
     w.settle();
     w.lock().patience = 200;
@@ -438,14 +438,14 @@ fn a_client_of_another_history_is_turned_away_and_its_operations_are_unknown() {
     // A new client finds everything, and goes on over later restarts.
     let new = w.add_client(77, 512 << 10);
     assert_eq!(w.run(new, |tx| Ok(tx.get(r)?.count())), Ok(0));
-    assert_eq!(w.lock().clients[new].epoch(), Epoch(1 << 20));
+    assert_eq!(w.lock().clients[new].view().number, 1 << 20);
     w.crash();
     w.restart();
     w.run(new, |tx| tx.edit(r)?.set_count(4)).unwrap();
-    assert_eq!(w.lock().clients[new].epoch(), Epoch((1 << 20) + 1));
+    assert_eq!(w.lock().clients[new].view().number, (1 << 20) + 1);
     // By hand: an operation of before, asked for and sent, by a client that says nothing of where it comes from.
     let mut taker = Taker::new(&w, 5);
-    let op = tercel_wire::id::OpId { client: ClientId(1_000_005), slot: 0, seq: 1, epoch: Epoch(1) };
+    let op = tercel_wire::id::OpId { client: ClientId(1_000_005), slot: 0, seq: 1, view: ViewId::new(1, 0) };
     for (kind, body) in [
         (Kind::Resolve, written(|o| Resolve { op }.encode(o))),
         (Kind::Commit, {

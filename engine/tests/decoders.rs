@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use tercel_engine::server::{Checkpoint, Recovery, ServerConfig};
 use tercel_engine::store::entry::{Entry, Logged};
 use tercel_engine::store::state::State;
-use tercel_wire::id::{ClassId, ClientId, Epoch, OP_SLOTS_MAX, OpId, Oref, PageId, SpaceId, Stamp};
+use tercel_wire::id::{ClassId, ClientId, OP_SLOTS_MAX, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Shape};
 use tercel_wire::message::{Effects, Write};
 use tercel_wire::schema::Scalar;
@@ -14,12 +14,16 @@ fn oref() -> impl Strategy<Value = Oref> {
     (2..40u32, 0u16..512).prop_map(|(p, s)| Oref::new(PageId::new(p).unwrap(), s).unwrap())
 }
 
+fn view() -> impl Strategy<Value = ViewId> {
+    (any::<u32>(), any::<u32>()).prop_map(|(number, incarnation)| ViewId::new(number, incarnation))
+}
+
 fn op() -> impl Strategy<Value = OpId> {
-    (0u64..5, 0..OP_SLOTS_MAX, 1u32.., any::<u32>()).prop_map(|(c, slot, seq, e)| OpId {
+    (0u64..5, 0..OP_SLOTS_MAX, 1u64.., view()).prop_map(|(c, slot, seq, view)| OpId {
         client: ClientId(c),
         slot,
         seq,
-        epoch: Epoch(e),
+        view,
     })
 }
 
@@ -57,7 +61,7 @@ fn record() -> impl Strategy<Value = (u8, Vec<u8>)> {
     });
     let small = prop_oneof![
         Just(Entry::Genesis),
-        (0..u32::MAX).prop_map(|e| Entry::Epoch(Epoch(e))),
+        (0..u32::MAX, any::<u32>()).prop_map(|(n, i)| Entry::View(ViewId::new(n, i))),
         (0u64..5).prop_map(|c| Entry::Evict(ClientId(c))),
         (0..=PageId::MAX.get() + 1).prop_map(Entry::Lease),
     ];
@@ -161,6 +165,6 @@ proptest! {
             }
         }
         let mut out = Default::default();
-        let _ = recovery.finish(Default::default(), &mut out);
+        let _ = recovery.finish(Default::default(), 7, &mut out);
     }
 }

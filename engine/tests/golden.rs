@@ -1,4 +1,4 @@
-//! The bytes of the log's entries and of a stored state, as version 1 promised them, written by today's code and read
+//! The bytes of the log's entries and of a stored state, as the newest version promises them, written by today's code and read
 //! by it.
 
 #[path = "../../wire/tests/promise/mod.rs"]
@@ -7,7 +7,7 @@ mod promise;
 use promise::Promises;
 use tercel_engine::store::entry::{Entry, Logged};
 use tercel_engine::store::state::State;
-use tercel_wire::id::{ClassId, ClientId, Epoch, OpId, Oref, PageId, Stamp};
+use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Shape};
 use tercel_wire::message::{Effects, Write};
 use tercel_wire::schema::Scalar;
@@ -22,8 +22,12 @@ fn class() -> Layout {
 
 /// One entry of each kind, in an order that a log could have.
 fn entries() -> [(&'static str, Entry<'static>); 6] {
-    let op =
-        OpId { client: ClientId(0x0102_0304_0506_0708), slot: 0x0112, seq: 0x2122_2324, epoch: Epoch(9) };
+    let op = OpId {
+        client: ClientId(0x0102_0304_0506_0708),
+        slot: 0x0112,
+        seq: 0x2122_2324_2526_2728,
+        view: ViewId::new(9, 0x0a0b_0c0d),
+    };
     let effects = Effects {
         base: Stamp(6),
         reads: vec![oref(2, 1)],
@@ -34,7 +38,7 @@ fn entries() -> [(&'static str, Entry<'static>); 6] {
     };
     [
         ("genesis", Entry::Genesis),
-        ("epoch", Entry::Epoch(Epoch(0x0102_0304))),
+        ("view", Entry::View(ViewId::new(0x0102_0304, 0x0506_0708))),
         ("define", Entry::Define(ClassId(16), class())),
         ("lease", Entry::Lease(70)),
         ("commit", Entry::Commit(Logged { op, effects, placements: vec![(0, oref(12, 3))] })),
@@ -44,8 +48,12 @@ fn entries() -> [(&'static str, Entry<'static>); 6] {
 
 /// Those that change nothing by themselves.
 fn pieces() -> [(&'static str, Entry<'static>); 2] {
-    let op =
-        OpId { client: ClientId(0x0102_0304_0506_0708), slot: 0x0112, seq: 0x2122_2324, epoch: Epoch(9) };
+    let op = OpId {
+        client: ClientId(0x0102_0304_0506_0708),
+        slot: 0x0112,
+        seq: 0x2122_2324_2526_2728,
+        view: ViewId::new(9, 0x0a0b_0c0d),
+    };
     [
         ("stage", Entry::Stage { op, at: 0x3132_3334, bytes: &[5, 6, 7] }),
         ("commit_staged", Entry::CommitStaged { op, bytes: 0x4142_4344 }),
@@ -53,8 +61,8 @@ fn pieces() -> [(&'static str, Entry<'static>); 2] {
 }
 
 #[test]
-fn entries_have_the_bytes_of_version_1() {
-    let mut promised = Promises::read(include_str!("golden/entries_v1.txt"));
+fn entries_have_the_bytes_of_version_2() {
+    let mut promised = Promises::read(include_str!("golden/entries_v2.txt"));
     for (name, entry) in entries().into_iter().chain(pieces()) {
         // The kind is the log record's; here it stands first.
         let bytes = promised.keep(name, &[&[entry.kind()], &entry.encode()[..]].concat());
@@ -64,8 +72,8 @@ fn entries_have_the_bytes_of_version_1() {
 }
 
 #[test]
-fn a_stored_state_has_the_bytes_of_version_1() {
-    let mut promised = Promises::read(include_str!("golden/states_v1.txt"));
+fn a_stored_state_has_the_bytes_of_version_2() {
+    let mut promised = Promises::read(include_str!("golden/states_v2.txt"));
     let mut state = State::new();
     let bytes = promised.keep("new", &state.encode());
     assert_eq!(State::decode(&bytes).unwrap().encode(), bytes);
@@ -75,6 +83,9 @@ fn a_stored_state_has_the_bytes_of_version_1() {
     let bytes = promised.keep("of_every_entry", &state.encode());
     let read = State::decode(&bytes).unwrap();
     assert_eq!(read.encode(), bytes);
-    assert_eq!((read.stamp, read.epoch, read.next_page), (Stamp(6), Epoch(0x0102_0304), 70));
+    assert_eq!(
+        (read.stamp, read.view, read.next_page),
+        (Stamp(6), ViewId::new(0x0102_0304, 0x0506_0708), 70)
+    );
     promised.end();
 }

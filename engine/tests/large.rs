@@ -7,7 +7,7 @@ use tercel_engine::limits::CREDIT;
 use tercel_engine::server::{Conn, Input, Recovery, ServerConfig};
 use tercel_engine::store::entry::kind;
 use tercel_wire::frame::Kind;
-use tercel_wire::id::{ClassId, ClientId, Epoch, OpId, Oref, PageId, SpaceId, Stamp};
+use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Shape};
 use tercel_wire::message::*;
 use tercel_wire::page::Page;
@@ -52,7 +52,7 @@ impl Hand {
 
     /// Whether a transaction is in the log in part.
     fn is_staging(&self) -> bool {
-        let ends = [kind::STAGE, kind::COMMIT_STAGED, kind::EPOCH];
+        let ends = [kind::STAGE, kind::COMMIT_STAGED, kind::VIEW];
         let last = self.log.iter().rev().map(|(_, kind, _)| *kind).find(|kind| ends.contains(kind));
         last == Some(kind::STAGE)
     }
@@ -86,7 +86,7 @@ impl Hand {
     }
 
     /// The first number of an object, as others see it.
-    fn seen(&mut self, conn: Conn, oref: Oref, fetch: u32) -> Option<u8> {
+    fn seen(&mut self, conn: Conn, oref: Oref, fetch: u64) -> Option<u8> {
         let said = self.fetch(conn, oref.page(), fetch);
         let (.., body) = said.iter().find(|(_, k, ..)| *k == Kind::Page).expect("a page");
         let reply = PageReply::decode(body).unwrap();
@@ -95,8 +95,8 @@ impl Hand {
     }
 }
 
-fn op(client: u64, slot: u16, seq: u32) -> OpId {
-    OpId { client: ClientId(client), slot, seq, epoch: Epoch(1) }
+fn op(client: u64, slot: u16, seq: u64) -> OpId {
+    OpId { client: ClientId(client), slot, seq, view: ViewId::new(1, 0) }
 }
 
 /// What one of them was answered about operations.
@@ -161,7 +161,7 @@ fn others_are_served_and_commit_between_the_slices_of_a_large_transaction_and_se
     assert_eq!(h.seen(B, places[0], fetch + 1), Some(1));
     assert!(matches!(outcomes(&h.sync(), A)[..], [Outcome::Committed(_)]));
     for i in [0, 1, places.len() / 2, places.len() - 1] {
-        assert_eq!(h.seen(B, places[i], 100_000 + i as u32), Some(2));
+        assert_eq!(h.seen(B, places[i], 100_000 + i as u64), Some(2));
     }
     assert_eq!(h.seen(B, mine, 200_000), Some(3));
 }
@@ -238,7 +238,7 @@ fn a_server_that_comes_after_one_that_was_staging_shows_all_of_it_or_nothing() {
         let outcome = outcomes(&next.resolve(A, op(5, 0, 2)), A);
         assert_eq!(matches!(outcome[..], [Outcome::Committed(_)]), records == whole, "{outcome:?}");
         // The pieces of one life are nothing to the next.
-        let op = OpId { epoch: next.server.epoch(), ..op(5, 1, 1) };
+        let op = OpId { view: next.server.view(), ..op(5, 1, 1) };
         next.commit(A, op, &all(next.server.visible(), &places, false, &three));
         next.finish();
         let mut last = next.next(next.log.len());
@@ -336,7 +336,7 @@ fn whoever_is_ordered_first_all_objects_of_a_page_fit() {
         };
         if i < odd.len() {
             let object = if i % 2 == 0 { &large } else { &small };
-            h.commit(B, op(6, 1, i as u32 + 1), &all(h.server.visible(), &odd[i..=i], false, object));
+            h.commit(B, op(6, 1, i as u64 + 1), &all(h.server.visible(), &odd[i..=i], false, object));
             assert!(matches!(outcomes(&h.sync(), B)[..], [Outcome::Committed(_)]));
             fetch += 1;
             assert!(h.seen(B, odd[i], fetch).is_some(), "{i}");
@@ -345,7 +345,7 @@ fn whoever_is_ordered_first_all_objects_of_a_page_fit() {
     }
     h.sync();
     for (n, oref) in places.iter().enumerate() {
-        assert!(h.seen(B, *oref, 1_000 + n as u32).is_some());
+        assert!(h.seen(B, *oref, 1_000 + n as u64).is_some());
     }
 }
 
@@ -385,8 +385,8 @@ fn a_client_that_goes_in_the_middle_takes_its_large_transaction_along_and_nothin
         assert_eq!(outcomes(&said, B), []);
         assert!(matches!(outcomes(&h.sync(), B)[..], [Outcome::Committed(_)]));
         h.finish();
-        h.greet(A, 5, slices as u32 + 2);
-        assert_eq!(h.seen(B, places[0], slices as u32 + 1), Some(1));
+        h.greet(A, 5, slices as u64 + 2);
+        assert_eq!(h.seen(B, places[0], slices as u64 + 1), Some(1));
     }
     h.finish();
     assert!(matches!(outcomes(&h.sync(), A)[..], [Outcome::Committed(_)]));
@@ -430,7 +430,7 @@ fn who_asks_for_more_pages_than_granted_is_refused_and_others_have_their_turn() 
     let mut h = Hand::new(ServerConfig::default(), 10_000);
     let page = |n: u32| PageId::new(n).unwrap();
     for n in 0..CREDIT as u32 {
-        assert_eq!(h.fetch(A, page(100 + n), n + 1), []);
+        assert_eq!(h.fetch(A, page(100 + n), u64::from(n) + 1), []);
     }
     let (reason, text) = refused(&h.fetch(A, page(5_000), 999)).expect("refused");
     assert_eq!((reason, &*text), (Reason::Full, "more requests under way than were granted"));
@@ -451,14 +451,14 @@ fn who_asks_for_more_pages_than_granted_is_refused_and_others_have_their_turn() 
 fn a_client_with_very_many_pages_goes_in_slices_and_one_of_its_name_is_another() {
     let (mut h, class, places, _) = filled();
     for n in 0..20_000 {
-        h.fetch(B, PageId::new(1_000 + n).unwrap(), n + 1);
+        h.fetch(B, PageId::new(1_000 + n).unwrap(), u64::from(n) + 1);
     }
     h.input(Input::Disconnected(B));
     let slices = std::iter::from_fn(|| h.is_busy().then(|| h.turn())).count();
     assert!(slices > 5, "{slices}");
     // Gone in the middle of it, it is back under its name, and hears of what it has now.
     h.greet(B, 6, 2);
-    (0..10_000).for_each(|n| _ = h.fetch(B, PageId::new(1_000 + n).unwrap(), n + 1));
+    (0..10_000).for_each(|n| _ = h.fetch(B, PageId::new(1_000 + n).unwrap(), u64::from(n) + 1));
     h.fetch(B, places[0].page(), 20_000);
     h.input(Input::Disconnected(B));
     h.greet(B, 6, 3);

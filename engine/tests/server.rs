@@ -7,7 +7,7 @@ use tercel_engine::server::{Conn, Effects, Input, LogRoom, Recovery, ServerConfi
 use tercel_engine::time::Now;
 use tercel_wire::class::FORWARD;
 use tercel_wire::frame::Kind;
-use tercel_wire::id::{ClassId, ClientId, Epoch, OpId, Oref, PageId, SpaceId, Stamp};
+use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Shape};
 use tercel_wire::message::*;
 use tercel_wire::page::Page;
@@ -53,7 +53,7 @@ fn a_page_that_nobody_waits_for_any_more_is_brought_up_to_date_all_the_same() {
     h.greet(B, 6, 1);
     for n in 0..40 {
         let other = PageId::new(1_000 + n).unwrap();
-        h.fetch(B, other, n + 1);
+        h.fetch(B, other, u64::from(n) + 1);
     }
     // Somebody asks for it and goes. The page as it was comes, then the word that the change is stored.
     h.fetch(B, page, 99);
@@ -68,8 +68,8 @@ fn a_page_that_nobody_waits_for_any_more_is_brought_up_to_date_all_the_same() {
     assert_eq!(Page::parse(reply.bytes, page).unwrap().object(0), Some(&new[..]));
 }
 
-fn op(client: u64, seq: u32) -> OpId {
-    OpId { client: ClientId(client), slot: 0, seq, epoch: Epoch(1) }
+fn op(client: u64, seq: u64) -> OpId {
+    OpId { client: ClientId(client), slot: 0, seq, view: ViewId::new(1, 0) }
 }
 
 fn make(page: PageId, slot: u16, object: &[u8]) -> Work<'_> {
@@ -103,7 +103,7 @@ fn what_was_said_not_to_be_executed_never_will_be() {
     h.greet(B, 5, 2);
     let page = h.lease(B, 1)[0];
     assert_eq!(outcomes(&h.commit(B, op(5, 1), &make(page, 0, &object))), [Outcome::NotExecuted]);
-    let old = OpId { epoch: Epoch(0), ..op(5, 2) };
+    let old = OpId { view: ViewId::new(0, 0), ..op(5, 2) };
     assert_eq!(outcomes(&h.commit(B, old, &make(page, 0, &object))), [Outcome::NotExecuted]);
     assert_eq!(outcomes(&h.commit(B, op(5, 2), &make(page, 0, &object))), []);
     assert_eq!(h.server.stats().commits, 1);
@@ -207,7 +207,7 @@ fn a_client_that_gives_no_page_back_is_cut_off() {
     h.greet(A, 5, 1);
     let asked = (1..).find(|n| {
         let page = PageId::new(*n).unwrap();
-        closed(&h.fetch(A, page, *n), A)
+        closed(&h.fetch(A, page, u64::from(*n)), A)
     });
     let least = REVOKING_MAX as u32;
     assert!(asked.is_some_and(|n| (least..2 * least + 10).contains(&n)), "{asked:?}");
@@ -219,7 +219,7 @@ fn a_client_is_asked_for_a_page_once_and_reminded_after_a_while() {
     h.greet(A, 5, 1);
     let asked = |h: &mut Hand, n: u32| -> Vec<PageId> {
         let page = PageId::new(n).unwrap();
-        let said = h.fetch(A, page, n);
+        let said = h.fetch(A, page, u64::from(n));
         let streams = said.iter().filter(|(_, kind, ..)| *kind == Kind::Stream);
         let revoked = streams.flat_map(|(.., body)| Stream::decode(body).unwrap().revoked);
         revoked.map(|(page, _)| page).collect()
@@ -234,7 +234,7 @@ fn a_client_is_asked_for_a_page_once_and_reminded_after_a_while() {
     let reminded = asked(&mut h, 14);
     assert!(reminded.len() == 9 && all.iter().all(|page| reminded.contains(page)), "{reminded:?}");
     // Those that come back are not asked for again.
-    let pages = reminded.iter().take(8).map(|page| (*page, page.get())).collect();
+    let pages = reminded.iter().take(8).map(|page| (*page, u64::from(page.get()))).collect();
     h.send(A, Kind::Unsubscribe, |o| Unsubscribe { pages }.encode(o));
     h.now = h.now.plus_us(60_000);
     assert_eq!(asked(&mut h, 15).len(), 2);

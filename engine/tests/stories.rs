@@ -6,7 +6,7 @@ use tercel_engine::error::Error;
 use tercel_engine::limits::{CLIENTS_MAX, LAST_WRITES_MAX};
 use tercel_engine::server::{Conn, Input, ServerConfig};
 use tercel_engine::txn::{Isolation, Tx, try_run};
-use tercel_wire::frame::{Header, Kind};
+use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClientId, OP_SLOTS_MAX, OpId};
 use tercel_wire::message::{Commit, Effects, Hello, Outcome};
 use tercel_wire::page::PAGE_BYTES;
@@ -255,14 +255,14 @@ fn after_a_crash_what_was_acknowledged_is_there_and_what_was_not_is_executed_onc
         let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
         set(&tx, r, tx.get(r).unwrap().count() + 1).unwrap();
         let Err(Error::Timeout(Some(op))) = tx.commit() else { panic!("it is not synced") };
-        let epoch = w.lock().clients[0].epoch();
+        let view = w.lock().clients[0].view();
         w.lock().crash(survives);
         w.lock().hold.syncs = false;
         w.restart();
         w.settle();
         let outcome = w.resolve(0, op);
         assert_eq!(matches!(outcome, Outcome::Committed(_)), survives == 1, "{outcome:?}");
-        assert_ne!(w.lock().clients[0].epoch(), epoch);
+        assert_ne!(w.lock().clients[0].view(), view);
         if survives == 0 {
             w.run(0, |tx| set(tx, r, tx.get(r)?.count() + 1)).unwrap();
         }
@@ -340,14 +340,21 @@ fn an_operation_of_a_client_that_was_silent_while_thousands_came_is_said_to_be_f
 /// A client that comes, commits and goes, without anybody listening to what it hears.
 fn commit_as_another(w: &World, n: u64) {
     let (client, conn) = (ClientId(1_000_000 + n), Conn(1_000_000 + n));
-    let hello = Hello { client, connection: 1, version_min: 1, version_max: 1, space: SPACE, resume: None };
+    let hello = Hello {
+        client,
+        connection: 1,
+        version_min: WIRE_VERSION_MIN,
+        version_max: WIRE_VERSION,
+        space: SPACE,
+        resume: None,
+    };
     let base = w.lock().server.as_ref().unwrap().visible();
-    let epoch = w.lock().clients[0].epoch();
+    let view = w.lock().clients[0].view();
     let mut work = Vec::new();
     Effects { base, reads: vec![], writes: vec![] }.encode(&mut work);
     let mut bodies = [(Kind::Hello, Vec::new()), (Kind::Commit, Vec::new())];
     hello.encode(&mut bodies[0].1);
-    let op = OpId { client, slot: 0, seq: 1, epoch };
+    let op = OpId { client, slot: 0, seq: 1, view };
     Commit { op, parts: 0, bytes: &work }.encode(&mut bodies[1].1);
     let mut inner = w.lock();
     inner.server_takes(Input::Connected(conn));

@@ -5,7 +5,7 @@ use tercel_engine::server::{Checkpoint, Recovery, ServerConfig};
 use tercel_engine::store::entry::{Entry, Logged, kind};
 use tercel_engine::store::state::State;
 use tercel_engine::time::Now;
-use tercel_wire::id::{ClassId, ClientId, Epoch, OpId, Oref, PageId, SpaceId, Stamp};
+use tercel_wire::id::{ClassId, ClientId, ViewId, OpId, Oref, PageId, SpaceId, Stamp};
 use tercel_wire::message::{Effects, Write};
 
 use crate::shapes;
@@ -88,7 +88,7 @@ fn pieces(commit: &[u8], piece: usize) -> Vec<(u8, Vec<u8>)> {
 fn entry(u: &mut Unstructured<'_>) -> Result<(u8, Vec<u8>)> {
     let entry = match u.int_in_range(0..=6)? {
         0 => Entry::Genesis,
-        1 => Entry::Epoch(Epoch(u.int_in_range(0..=u32::MAX - 1)?)),
+        1 => Entry::View(ViewId::new(u.int_in_range(0..=u32::MAX - 1)?, u.arbitrary()?)),
         2 => Entry::Define(ClassId(u.int_in_range(10..=20)?), shapes::layout(u, 2)?),
         3 => Entry::Evict(ClientId(u.int_in_range(0..=3)?)),
         4 => Entry::Lease(u.int_in_range(0..=PageId::MAX.get() + 1)?),
@@ -108,7 +108,7 @@ fn entry(u: &mut Unstructured<'_>) -> Result<(u8, Vec<u8>)> {
                 client: ClientId(u.int_in_range(0..=3)?),
                 slot: u.int_in_range(0..=3)?,
                 seq: u.int_in_range(1..=5)?,
-                epoch: Epoch(u.int_in_range(0..=3)?),
+                view: ViewId::new(u.int_in_range(0..=3)?, *u.choose(&[0, 7])?),
             };
             let effects = Effects { base: Stamp(u.arbitrary()?), reads: vec![oref(u)?], writes };
             let logged = Entry::Commit(Logged { op, effects, placements });

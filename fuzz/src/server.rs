@@ -7,8 +7,8 @@ use arbitrary::{Arbitrary, Result, Unstructured};
 use tercel_derive::Object;
 use tercel_engine::server::{Conn, Input, ServerConfig};
 use tercel_wire::class;
-use tercel_wire::frame::{Header, Kind};
-use tercel_wire::id::{ClassId, ClientId, Epoch, OpId, Oref, PageId, SpaceId, Stamp};
+use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel_wire::id::{ClassId, ClientId, ViewId, OpId, Oref, PageId, SpaceId, Stamp};
 use tercel_wire::message::*;
 use tercel_wire::record::{List, Ref, Text};
 
@@ -72,8 +72,8 @@ fn try_run(u: &mut Unstructured<'_>) -> Result<()> {
                 STRANGERS.into_iter().for_each(|conn| inner.server_takes(Input::Connected(conn)));
             }
             _ => {
-                let epoch = w.lock().server.as_ref().map_or(Epoch(0), |s| s.epoch());
-                let (kind, body) = message(u, epoch)?;
+                let view = w.lock().server.as_ref().map_or(ViewId::NONE, |s| s.view());
+                let (kind, body) = message(u, view)?;
                 let mut header = Header::new(kind, u.int_in_range(0..=3)?);
                 header.body_bytes = body.len() as u32;
                 w.lock().server_takes(Input::Frame(conn, header, &body));
@@ -90,7 +90,7 @@ fn try_run(u: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-fn message(u: &mut Unstructured<'_>, epoch: Epoch) -> Result<(Kind, Vec<u8>)> {
+fn message(u: &mut Unstructured<'_>, view: ViewId) -> Result<(Kind, Vec<u8>)> {
     let mut body = Vec::new();
     let kind = match u.int_in_range(0..=13)? {
         0 => {
@@ -113,14 +113,14 @@ fn message(u: &mut Unstructured<'_>, epoch: Epoch) -> Result<(Kind, Vec<u8>)> {
         }
         2 | 3 => {
             let resume = if u.arbitrary()? {
-                let (epoch, watermark) = (Epoch(u.int_in_range(0..=3)?), Stamp(u.int_in_range(0..=40)?));
-                Some(Resume { epoch, watermark, pages: pages(u)? })
+                let (view, watermark) = (ViewId::new(u.int_in_range(0..=3)?, *u.choose(&[0, 7])?), Stamp(u.int_in_range(0..=40)?));
+                Some(Resume { view, watermark, pages: pages(u)? })
             } else {
                 None
             };
             let (client, connection) = (ClientId(u.int_in_range(0..=2)?), u.int_in_range(0..=3)?);
             let space = SpaceId(*u.choose(&[0, 77, 5])?);
-            Hello { client, connection, version_min: 1, version_max: 1, space, resume }.encode(&mut body);
+            Hello { client, connection, version_min: WIRE_VERSION_MIN, version_max: WIRE_VERSION, space, resume }.encode(&mut body);
             Kind::Hello
         }
         4 => {
@@ -140,18 +140,18 @@ fn message(u: &mut Unstructured<'_>, epoch: Epoch) -> Result<(Kind, Vec<u8>)> {
             Kind::Define
         }
         8 => {
-            Resolve { op: op(u, epoch)? }.encode(&mut body);
+            Resolve { op: op(u, view)? }.encode(&mut body);
             Kind::Resolve
         }
         9 => {
-            let (op, index) = (op(u, epoch)?, u.int_in_range(0..=2)?);
+            let (op, index) = (op(u, view)?, u.int_in_range(0..=2)?);
             let bytes = effects(u)?;
             let cut = u.int_in_range(0..=bytes.len())?;
             Part { op, index, bytes: &bytes[..cut] }.encode(&mut body);
             Kind::Part
         }
         _ => {
-            let (op, parts) = (op(u, epoch)?, *u.choose(&[0, 0, 0, 1, 9])?);
+            let (op, parts) = (op(u, view)?, *u.choose(&[0, 0, 0, 1, 9])?);
             let bytes = effects(u)?;
             Commit { op, parts, bytes: &bytes }.encode(&mut body);
             Kind::Commit
@@ -190,13 +190,13 @@ fn object(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn op(u: &mut Unstructured<'_>, epoch: Epoch) -> Result<OpId> {
-    let epoch = if u.ratio(1, 6)? { Epoch(u.arbitrary()?) } else { epoch };
+fn op(u: &mut Unstructured<'_>, view: ViewId) -> Result<OpId> {
+    let view = if u.ratio(1, 6)? { ViewId::new(u.arbitrary()?, u.arbitrary()?) } else { view };
     Ok(OpId {
         client: ClientId(u.int_in_range(0..=2)?),
         slot: u.int_in_range(0..=2)?,
         seq: u.int_in_range(1..=6)?,
-        epoch,
+        view,
     })
 }
 
@@ -206,7 +206,7 @@ fn page(u: &mut Unstructured<'_>) -> Result<PageId> {
     Ok(PageId::new(n).expect("a page"))
 }
 
-fn pages(u: &mut Unstructured<'_>) -> Result<Vec<(PageId, u32)>> {
+fn pages(u: &mut Unstructured<'_>) -> Result<Vec<(PageId, u64)>> {
     (0..u.int_in_range(0..=3)?).map(|_| Ok((page(u)?, u.arbitrary()?))).collect()
 }
 

@@ -62,7 +62,7 @@ pub struct Restored {
     /// Bytes of pages and state.
     pub bytes: u64,
     /// The first epoch of the new history.
-    pub epoch_first: u32,
+    pub view_first: u32,
     /// How long it took.
     pub took: Duration,
 }

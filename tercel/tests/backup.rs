@@ -17,7 +17,7 @@ use tercel::check::{CheckError, check, repair};
 use tercel::disk::DiskError;
 use tercel::disk::dir::{DataDir, NewSpace};
 use tercel::disk::pages::{PageBatch, PageRead, PageStore, RedbPages};
-use tercel::wire::frame::{self, Header, Kind};
+use tercel::wire::frame::{self, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel::wire::id::{ClientId, PageId, SpaceId};
 use tercel::wire::message::{Hello, Reason};
 use tercel::{Address, Client, ClientConfig, Error, Object, Ref, Server, ServerConfig};
@@ -377,8 +377,8 @@ fn a_client_that_begins_a_backup_and_falls_silent_holds_nothing_up() {
     let hello = Hello {
         client: ClientId(9),
         connection: 1,
-        version_min: 1,
-        version_max: 1,
+        version_min: WIRE_VERSION_MIN,
+        version_max: WIRE_VERSION,
         space: SpaceId(0),
         resume: None,
     };

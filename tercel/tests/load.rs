@@ -26,7 +26,7 @@ struct Raw {
     stream: TcpStream,
     deframer: Deframer,
     id: ClientId,
-    epoch: tercel::wire::id::Epoch,
+    view: tercel::wire::id::ViewId,
 }
 
 impl Raw {
@@ -34,7 +34,7 @@ impl Raw {
         let stream = TcpStream::connect(server.addresses()[0].to_string()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let mut raw =
-            Raw { stream, deframer: Deframer::default(), id: ClientId(id), epoch: Default::default() };
+            Raw { stream, deframer: Deframer::default(), id: ClientId(id), view: Default::default() };
         let hello = Hello {
             client: raw.id,
             connection: 1,
@@ -60,7 +60,7 @@ impl Raw {
         let mut buffer = vec![0; 64 << 10];
         loop {
             if let Some((header, body)) = self.deframer.next_frame().unwrap() {
-                self.epoch = header.epoch;
+                self.view = header.view;
                 return Some((header, body.to_vec()));
             }
             match self.stream.read(&mut buffer) {
@@ -82,8 +82,8 @@ impl Raw {
         }
     }
 
-    fn op(&self, seq: u32) -> OpId {
-        OpId { client: self.id, slot: 0, seq, epoch: self.epoch }
+    fn op(&self, seq: u64) -> OpId {
+        OpId { client: self.id, slot: 0, seq, view: self.view }
     }
 
     /// Ends a transaction of so many parts; what is answered.
@@ -183,7 +183,7 @@ fn asks(page: PageId, count: u32) -> Vec<u8> {
     let mut requests = Vec::new();
     for fetch in 0..count {
         let mut body = Vec::new();
-        Fetch { page, fetch }.encode(&mut body);
+        Fetch { page, fetch: fetch.into() }.encode(&mut body);
         frame::encode(Header::new(Kind::Fetch, 1), &body, &mut requests);
     }
     requests
@@ -266,7 +266,7 @@ fn a_client_that_gives_no_page_back_is_told_so_and_cut_off() {
     let mut raw = Raw::connect(&server, 7);
     let refused = other.goes_on_beside(|| {
         for n in 1.. {
-            raw.send(Kind::Fetch, |o| Fetch { page: page(n), fetch: n }.encode(o));
+            raw.send(Kind::Fetch, |o| Fetch { page: page(n), fetch: n.into() }.encode(o));
             let (header, body) = loop {
                 match raw.next().expect("an answer") {
                     (header, _) if header.kind == Kind::Stream => {}
@@ -303,7 +303,9 @@ fn a_client_that_wants_every_page_gets_them_and_others_go_on() {
         while got < 5_000 {
             while asked < got + 200 {
                 asked += 1;
-                greedy.send(Kind::Fetch, |o| Fetch { page: page(2 + asked % 400), fetch: asked }.encode(o));
+                greedy.send(Kind::Fetch, |o| {
+                    Fetch { page: page(2 + asked % 400), fetch: asked.into() }.encode(o)
+                });
             }
             match greedy.next().expect("an answer").0.kind {
                 Kind::Page => got += 1,

@@ -10,28 +10,28 @@
 //! 16  call             8   chosen by who asks, repeated by who answers; 0 for what nobody asked for
 //! 24  stamp            8   the stamp a reply is valid at; the stamp a request needs
 //! 32  ack              8   the watermark of the sender
-//! 40  epoch            4   the server's life that the sender speaks to, or speaks from
+//! 40  view             4   the number of the view that the sender speaks to, or speaks from
 //! 44  deadline         4   microseconds left to the caller; 0 is none
 //! 48  capabilities     4   features that the sender has (in hello and welcome: negotiated)
 //! 52  credit           2   requests that the receiver may have under way at once
 //! 54  context groups   2   entries of a causal context at the head of the body; 0 in this version
-//! 56  reserved         4   0
+//! 56  incarnation      4   of that view
 //! 60  checksum         4   CRC-32 of the 60 bytes before
 //! ```
 
 use thiserror::Error;
 
 use crate::cursor::{le16, le32, le64};
-use crate::id::{Epoch, Stamp};
+use crate::id::{Stamp, ViewId};
 
 /// Bytes of the header.
 pub const FRAME_BYTES: usize = 64;
 /// The largest body. Larger transactions are sent in parts, so a receiver's buffer is bounded.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 /// The version that this build speaks.
-pub const WIRE_VERSION: u16 = 1;
+pub const WIRE_VERSION: u16 = 2;
 /// The oldest version that this build understands.
-pub const WIRE_VERSION_MIN: u16 = 1;
+pub const WIRE_VERSION_MIN: u16 = 2;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"TRCL");
 const FLAG_BODY_SUM: u8 = 1;
@@ -122,8 +122,8 @@ pub struct Header {
     pub stamp: Stamp,
     /// The sender's watermark.
     pub ack: Stamp,
-    /// The server's life.
-    pub epoch: Epoch,
+    /// The view spoken to, or from.
+    pub view: ViewId,
     /// Time left to the caller, in microseconds; 0 is no limit.
     pub deadline_us: u32,
     /// Features.
@@ -167,7 +167,7 @@ impl Header {
             call,
             stamp: Stamp::ZERO,
             ack: Stamp::ZERO,
-            epoch: Epoch(0),
+            view: ViewId::NONE,
             deadline_us: 0,
             capabilities: 0,
             credit: 0,
@@ -186,10 +186,11 @@ impl Header {
         b[16..24].copy_from_slice(&self.call.to_le_bytes());
         b[24..32].copy_from_slice(&self.stamp.0.to_le_bytes());
         b[32..40].copy_from_slice(&self.ack.0.to_le_bytes());
-        b[40..44].copy_from_slice(&self.epoch.0.to_le_bytes());
+        b[40..44].copy_from_slice(&self.view.number.to_le_bytes());
         b[44..48].copy_from_slice(&self.deadline_us.to_le_bytes());
         b[48..52].copy_from_slice(&self.capabilities.to_le_bytes());
         b[52..54].copy_from_slice(&self.credit.to_le_bytes());
+        b[56..60].copy_from_slice(&self.view.incarnation.to_le_bytes());
         let sum = crc32fast::hash(&b[..SUM_AT]);
         b[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
         b
@@ -219,7 +220,7 @@ impl Header {
             call: le64(b, 16),
             stamp: Stamp(le64(b, 24)),
             ack: Stamp(le64(b, 32)),
-            epoch: Epoch(le32(b, 40)),
+            view: ViewId::new(le32(b, 40), le32(b, 56)),
             deadline_us: le32(b, 44),
             capabilities: le32(b, 48),
             credit: le16(b, 52),

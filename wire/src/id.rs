@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use crate::cursor::{DecodeError, Put, Reader};
+
 /// Slots of a page: 9 bits of a reference.
 pub const SLOTS_MAX: u16 = 512;
 
@@ -133,16 +135,54 @@ impl fmt::Display for Stamp {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct SpaceId(pub u64);
 
-/// One running life of a server; a higher one is younger.
+/// One term of a leader: its number, and what tells it from another history's view of the same number.
+///
+/// Numbers rise with every view of a history. A directory that was put back from a copy counts the same numbers again, so
+/// a view is the same one only if both parts are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Epoch(pub u32);
+pub struct ViewId {
+    /// Higher is younger; 0 is before the first view.
+    pub number: u32,
+    /// Drawn at random when the view begins.
+    pub incarnation: u32,
+}
+
+impl ViewId {
+    /// Before the first view.
+    pub const NONE: ViewId = ViewId::new(0, 0);
+
+    /// From its two parts.
+    pub const fn new(number: u32, incarnation: u32) -> ViewId {
+        ViewId { number, incarnation }
+    }
+
+    /// Appends its 8 bytes.
+    pub fn encode(self, out: &mut Vec<u8>) {
+        out.put_u32(self.number);
+        out.put_u32(self.incarnation);
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    /// If the bytes end before it does.
+    pub fn decode(r: &mut Reader<'_>) -> Result<ViewId, DecodeError> {
+        Ok(ViewId { number: r.u32()?, incarnation: r.u32()? })
+    }
+}
+
+impl fmt::Display for ViewId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.number)
+    }
+}
 
 /// A client process, drawn at random when it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ClientId(pub u64);
 
 /// An operation that must be executed at most once: who, in which of its slots, the how-manieth of that slot, and the
-/// server's epoch when it was first sent. A slot has one operation under way, so a higher sequence acknowledges the
+/// view in which it was first sent. A slot has one operation under way, so a higher sequence acknowledges the
 /// answer to the one before, and the server keeps one answer a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct OpId {
@@ -151,14 +191,14 @@ pub struct OpId {
     /// Its slot, below [`OP_SLOTS_MAX`].
     pub slot: u16,
     /// Counts the operations of the slot from 1.
-    pub seq: u32,
-    /// The epoch of the first sending.
-    pub epoch: Epoch,
+    pub seq: u64,
+    /// The view of the first sending.
+    pub view: ViewId,
 }
 
 impl fmt::Display for OpId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}/{}/{}@{}", self.client.0, self.slot, self.seq, self.epoch.0)
+        write!(f, "{:016x}/{}/{}@{}", self.client.0, self.slot, self.seq, self.view)
     }
 }
 

@@ -20,7 +20,7 @@ mod backup;
 pub use backup::{BACKUP_PAGES_MAX, BackupBegun, BackupPart};
 
 use crate::cursor::{DecodeError, Put, Reader};
-use crate::id::{ClassId, ClientId, Epoch, OP_SLOTS_MAX, OpId, Oref, PageId, SpaceId, Stamp};
+use crate::id::{ClassId, ClientId, OP_SLOTS_MAX, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use crate::layout::Layout;
 
 fn oref(r: &mut Reader<'_>) -> Result<Oref, DecodeError> {
@@ -32,15 +32,15 @@ fn page(r: &mut Reader<'_>) -> Result<PageId, DecodeError> {
 }
 
 fn op(r: &mut Reader<'_>) -> Result<OpId, DecodeError> {
-    let id = OpId { client: ClientId(r.u64()?), slot: r.u16()?, seq: r.u32()?, epoch: Epoch(r.u32()?) };
+    let id = OpId { client: ClientId(r.u64()?), slot: r.u16()?, seq: r.u64()?, view: ViewId::decode(r)? };
     if id.slot >= OP_SLOTS_MAX || id.seq == 0 { Err(DecodeError::BadField("operation")) } else { Ok(id) }
 }
 
 fn put_op(out: &mut Vec<u8>, id: &OpId) {
     out.put_u64(id.client.0);
     out.put_u16(id.slot);
-    out.put_u32(id.seq);
-    out.put_u32(id.epoch.0);
+    out.put_u64(id.seq);
+    id.view.encode(out);
 }
 
 /// The first message of a connection.
@@ -49,7 +49,7 @@ pub struct Hello {
     /// Drawn at random by the process.
     pub client: ClientId,
     /// Counts the connections of the process from 1; an older one never takes a younger one's place.
-    pub connection: u32,
+    pub connection: u64,
     /// Versions of the protocol that it speaks.
     pub version_min: u16,
     /// The newest of them.
@@ -63,25 +63,25 @@ pub struct Hello {
 /// What a client has kept: its watermark and, for every page it is subscribed to, the number of its last fetch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resume {
-    /// The server's life it comes from.
-    pub epoch: Epoch,
+    /// The view it comes from.
+    pub view: ViewId,
     /// Its watermark.
     pub watermark: Stamp,
     /// Its subscriptions.
-    pub pages: Vec<(PageId, u32)>,
+    pub pages: Vec<(PageId, u64)>,
 }
 
 impl Hello {
     /// Appends it.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u64(self.client.0);
-        out.put_u32(self.connection);
+        out.put_u64(self.connection);
         out.put_u16(self.version_min);
         out.put_u16(self.version_max);
         out.put_u64(self.space.0);
         out.put_u8(self.resume.is_some() as u8);
         if let Some(r) = &self.resume {
-            out.put_u32(r.epoch.0);
+            r.view.encode(out);
             out.put_u64(r.watermark.0);
             put_subscriptions(out, &r.pages);
         }
@@ -90,12 +90,12 @@ impl Hello {
     /// Reads it.
     pub fn decode(body: &[u8]) -> Result<Hello, DecodeError> {
         let mut r = Reader::new(body);
-        let (client, connection) = (ClientId(r.u64()?), r.u32()?);
+        let (client, connection) = (ClientId(r.u64()?), r.u64()?);
         let (version_min, version_max, space) = (r.u16()?, r.u16()?, SpaceId(r.u64()?));
         let resume = match r.u8()? {
             0 => None,
             1 => Some(Resume {
-                epoch: Epoch(r.u32()?),
+                view: ViewId::decode(&mut r)?,
                 watermark: Stamp(r.u64()?),
                 pages: subscriptions(&mut r)?,
             }),
@@ -106,16 +106,16 @@ impl Hello {
     }
 }
 
-fn put_subscriptions(out: &mut Vec<u8>, pages: &[(PageId, u32)]) {
+fn put_subscriptions(out: &mut Vec<u8>, pages: &[(PageId, u64)]) {
     out.put_u32(pages.len() as u32);
     for (page, fetch) in pages {
         out.put_u32(page.get());
-        out.put_u32(*fetch);
+        out.put_u64(*fetch);
     }
 }
 
-fn subscriptions(r: &mut Reader<'_>) -> Result<Vec<(PageId, u32)>, DecodeError> {
-    (0..r.count(8, "pages")?).map(|_| Ok((page(r)?, r.u32()?))).collect()
+fn subscriptions(r: &mut Reader<'_>) -> Result<Vec<(PageId, u64)>, DecodeError> {
+    (0..r.count(12, "pages")?).map(|_| Ok((page(r)?, r.u64()?))).collect()
 }
 
 /// The answer to [`Hello`]: from now on the connection is a session.
@@ -125,8 +125,8 @@ pub struct Welcome {
     pub version: u16,
     /// The space.
     pub space: SpaceId,
-    /// The server's life.
-    pub epoch: Epoch,
+    /// The view that answers.
+    pub view: ViewId,
     /// The stamp from which the stream goes on: everything up to it is in the client's hands, or nothing of it matters
     /// because the client has nothing cached.
     pub watermark: Stamp,
@@ -147,7 +147,7 @@ impl Welcome {
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u16(self.version);
         out.put_u64(self.space.0);
-        out.put_u32(self.epoch.0);
+        self.view.encode(out);
         out.put_u64(self.watermark.0);
         out.put_u8(self.resumed as u8);
         out.put_u32(self.keepalive_ms);
@@ -162,7 +162,7 @@ impl Welcome {
         let w = Welcome {
             version: r.u16()?,
             space: SpaceId(r.u64()?),
-            epoch: Epoch(r.u32()?),
+            view: ViewId::decode(&mut r)?,
             watermark: Stamp(r.u64()?),
             resumed: r.u8()? != 0,
             keepalive_ms: r.u32()?,
@@ -181,20 +181,20 @@ pub struct Fetch {
     /// The page.
     pub page: PageId,
     /// Counts the client's fetches, so that a late [`Unsubscribe`] cannot undo a newer fetch.
-    pub fetch: u32,
+    pub fetch: u64,
 }
 
 impl Fetch {
     /// Appends it.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u32(self.page.get());
-        out.put_u32(self.fetch);
+        out.put_u64(self.fetch);
     }
 
     /// Reads it.
     pub fn decode(body: &[u8]) -> Result<Fetch, DecodeError> {
         let mut r = Reader::new(body);
-        let f = Fetch { page: page(&mut r)?, fetch: r.u32()? };
+        let f = Fetch { page: page(&mut r)?, fetch: r.u64()? };
         r.end()?;
         Ok(f)
     }
@@ -219,7 +219,7 @@ impl<'a> PageReply<'a> {
     /// Reads it.
     pub fn decode(body: &'a [u8]) -> Result<PageReply<'a>, DecodeError> {
         let mut r = Reader::new(body);
-        let fetch = Fetch { page: page(&mut r)?, fetch: r.u32()? };
+        let fetch = Fetch { page: page(&mut r)?, fetch: r.u64()? };
         Ok(PageReply { fetch, bytes: r.rest() })
     }
 }
@@ -228,7 +228,7 @@ impl<'a> PageReply<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unsubscribe {
     /// Pages and the number of the last fetch that was served.
-    pub pages: Vec<(PageId, u32)>,
+    pub pages: Vec<(PageId, u64)>,
 }
 
 impl Unsubscribe {
@@ -514,7 +514,7 @@ pub struct Stream {
     /// Commits in order.
     pub changes: Vec<Change>,
     /// Pages the server wants to forget, each up to a fetch: the client drops them and unsubscribes.
-    pub revoked: Vec<(PageId, u32)>,
+    pub revoked: Vec<(PageId, u64)>,
 }
 
 /// The objects that a commit changed.

@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tercel_wire::cursor::DecodeError;
 use tercel_wire::frame::{self, Deframer, FRAME_BYTES, Header, Kind};
-use tercel_wire::id::{ClassId, ClientId, Epoch, OP_SLOTS_MAX, OpId, Oref, PageId, SpaceId, Stamp};
+use tercel_wire::id::{ClassId, ClientId, OP_SLOTS_MAX, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Shape};
 use tercel_wire::message::*;
 use tercel_wire::page::{PAGE_BYTES, Page, PageBuilder};
@@ -79,17 +79,21 @@ fn oref() -> impl Strategy<Value = Oref> {
     (page(), 0u16..512).prop_map(|(p, s)| Oref::new(p, s).unwrap())
 }
 
+fn view() -> impl Strategy<Value = ViewId> {
+    (any::<u32>(), any::<u32>()).prop_map(|(number, incarnation)| ViewId::new(number, incarnation))
+}
+
 fn op() -> impl Strategy<Value = OpId> {
-    (any::<u64>(), 0..OP_SLOTS_MAX, 1u32.., any::<u32>()).prop_map(|(c, slot, seq, e)| OpId {
+    (any::<u64>(), 0..OP_SLOTS_MAX, 1u64.., view()).prop_map(|(c, slot, seq, view)| OpId {
         client: ClientId(c),
         slot,
         seq,
-        epoch: Epoch(e),
+        view,
     })
 }
 
-fn pages() -> impl Strategy<Value = Vec<(PageId, u32)>> {
-    vec((page(), any::<u32>()), 0..5)
+fn pages() -> impl Strategy<Value = Vec<(PageId, u64)>> {
+    vec((page(), any::<u64>()), 0..5)
 }
 
 fn object() -> impl Strategy<Value = Vec<u8>> {
@@ -151,12 +155,12 @@ fn layout() -> impl Strategy<Value = Layout> {
 /// A message as an honest sender writes it.
 fn message() -> impl Strategy<Value = Vec<u8>> {
     let stamp = any::<u64>().prop_map(Stamp);
-    let resume = (any::<u32>(), any::<u64>(), pages()).prop_map(|(e, w, pages)| Resume {
-        epoch: Epoch(e),
+    let resume = (view(), any::<u64>(), pages()).prop_map(|(view, w, pages)| Resume {
+        view,
         watermark: Stamp(w),
         pages,
     });
-    let hello = (any::<u64>(), any::<u32>(), any::<u64>(), prop::option::of(resume)).prop_map(
+    let hello = (any::<u64>(), any::<u64>(), any::<u64>(), prop::option::of(resume)).prop_map(
         |(client, connection, space, resume)| {
             let hello = Hello {
                 client: ClientId(client),
@@ -195,7 +199,7 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
     let leased = vec(page(), 0..6).prop_map(|pages| written(|o| Leased { pages }.encode(o)));
     let begun =
         (any::<u64>(), any::<u32>(), 0..=PageId::MAX.get(), any::<u32>()).prop_map(|(s, e, pages_end, n)| {
-            let begun = BackupBegun { stamp: Stamp(s), epoch: Epoch(e), pages_end, state_bytes: n };
+            let begun = BackupBegun { stamp: Stamp(s), view: ViewId::new(e, 0), pages_end, state_bytes: n };
             written(|o| begun.encode(o))
         });
     let part = prop_oneof![

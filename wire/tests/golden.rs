@@ -1,4 +1,4 @@
-//! The bytes of every format, as version 1 promised them, written by today's code and read by it.
+//! The bytes of every format, as the newest version promises them, written by today's code and read by it.
 
 mod promise;
 
@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use tercel_wire::class;
 use tercel_wire::cursor::le32;
 use tercel_wire::frame::{self, Deframer, FRAME_BYTES, Header, Kind};
-use tercel_wire::id::{ClassId, ClientId, Epoch, OpId, Oref, PageId, SpaceId, Stamp};
+use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Var, var};
 use tercel_wire::message::*;
 use tercel_wire::page::{Page, PageBuilder};
@@ -244,7 +244,7 @@ fn header(kind: Kind) -> Header {
     Header {
         stamp: Stamp(0x2122_2324_2526_2728),
         ack: Stamp(0x3132_3334_3536_3738),
-        epoch: Epoch(0x4142_4344),
+        view: ViewId::new(0x4142_4344, 0x5152_5354),
         deadline_us: 0x5152_5354,
         capabilities: 0x6162_6364,
         credit: 0x7172,
@@ -253,8 +253,8 @@ fn header(kind: Kind) -> Header {
 }
 
 #[test]
-fn frames_have_the_bytes_of_version_1() {
-    let mut promised = Promises::read(include_str!("golden/frames_v1.txt"));
+fn frames_have_the_bytes_of_version_2() {
+    let mut promised = Promises::read(include_str!("golden/frames_v2.txt"));
     for (name, kind, body) in [
         ("header", Kind::Commit, &b""[..]),
         ("with_body", Kind::Stream, b"body"),
@@ -281,11 +281,15 @@ macro_rules! message {
 }
 
 #[test]
-fn messages_have_the_bytes_of_version_1() {
-    let mut promised = Promises::read(include_str!("golden/messages_v1.txt"));
-    let op =
-        OpId { client: ClientId(0x0102_0304_0506_0708), slot: 0x0112, seq: 0x2122_2324, epoch: Epoch(9) };
-    let pages = vec![(page_id(2), 3), (PageId::MAX, u32::MAX)];
+fn messages_have_the_bytes_of_version_2() {
+    let mut promised = Promises::read(include_str!("golden/messages_v2.txt"));
+    let op = OpId {
+        client: ClientId(0x0102_0304_0506_0708),
+        slot: 0x0112,
+        seq: 0x2122_2324_2526_2728,
+        view: ViewId::new(9, 0x0a0b_0c0d),
+    };
+    let pages = vec![(page_id(2), 3), (PageId::MAX, u64::MAX)];
     let hello = Hello {
         client: ClientId(0x0102_0304_0506_0708),
         connection: 2,
@@ -294,7 +298,7 @@ fn messages_have_the_bytes_of_version_1() {
         space: SpaceId(0x1112_1314_1516_1718),
         resume: None,
     };
-    let resume = Resume { epoch: Epoch(4), watermark: Stamp(5), pages: pages.clone() };
+    let resume = Resume { view: ViewId::new(4, 0), watermark: Stamp(5), pages: pages.clone() };
     message!(promised, "hello", Hello, hello.clone());
     message!(promised, "hello_resume", Hello, Hello { resume: Some(resume), ..hello });
     message!(
@@ -304,7 +308,7 @@ fn messages_have_the_bytes_of_version_1() {
         Welcome {
             version: 1,
             space: SpaceId(2),
-            epoch: Epoch(3),
+            view: ViewId::new(3, 0),
             watermark: Stamp(4),
             resumed: true,
             keepalive_ms: 5,
@@ -388,7 +392,7 @@ fn messages_have_the_bytes_of_version_1() {
     }
     let begun = BackupBegun {
         stamp: Stamp(0x2122_2324_2526_2728),
-        epoch: Epoch(0x4142_4344),
+        view: ViewId::new(0x4142_4344, 0x5152_5354),
         pages_end: 0x0031_3233,
         state_bytes: 0x5152_5354,
     };

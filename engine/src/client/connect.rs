@@ -3,6 +3,7 @@
 use tercel_wire::frame::{
     self, BODY_BYTES_MAX, Deframer, FrameError, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN,
 };
+use tercel_wire::id::ViewId;
 use tercel_wire::message::{
     Classes as ClassesMessage, Hello, Leased, PageReply, Reason, Refused, Resume, Stream, Verdict, Welcome,
 };
@@ -20,8 +21,8 @@ impl Client {
         self.deframer = Deframer::default();
         self.out.clear();
         self.stats.connections += 1;
-        let resume = (self.epoch.0 != 0).then(|| Resume {
-            epoch: self.epoch,
+        let resume = (self.view != ViewId::NONE).then(|| Resume {
+            view: self.view,
             watermark: self.reader.watermark(),
             pages: match dropped(Rule::ResumeWithoutPages) {
                 true => Vec::new(),
@@ -117,7 +118,7 @@ impl Client {
 
     /// The peer broke the protocol: no further byte of this connection counts.
     fn fail(&mut self, e: Error) {
-        let first = self.link == Link::Greeting && self.epoch.0 == 0;
+        let first = self.link == Link::Greeting && self.view == ViewId::NONE;
         self.disconnected(e.to_string());
         if first {
             // Whoever answers there has never been our server; trying again would not help.
@@ -161,7 +162,7 @@ impl Client {
             self.link = Link::Refused(Error::Unavailable("another space is served there".into()));
             return;
         }
-        if self.epoch.0 != 0 && w.space != self.space {
+        if self.view != ViewId::NONE && w.space != self.space {
             self.link = Link::Refused(Error::Unavailable("another space is served there now".into()));
             return;
         }
@@ -192,7 +193,7 @@ impl Client {
                 self.writer.advance(w.watermark);
             }
         }
-        self.epoch = w.epoch;
+        self.view = w.view;
         self.keepalive_us = w.keepalive_ms as u64 * 1000;
         self.transaction_bytes_max = w.transaction_bytes_max as usize;
         self.link = Link::Up;
@@ -233,5 +234,5 @@ impl Client {
     }
 }
 
-/// Pages that a greeting can name: each takes eight bytes, and the rest of it is below 64.
-const RESUMED_PAGES_MAX: usize = (BODY_BYTES_MAX - 64) / 8;
+/// Pages that a greeting can name: each takes twelve bytes, and the rest of it is below 64.
+const RESUMED_PAGES_MAX: usize = (BODY_BYTES_MAX - 64) / 12;

@@ -22,14 +22,14 @@ use crate::table::{Map, Set};
 #[derive(Default)]
 pub(super) struct Fetches {
     /// Counts fetches, over all connections.
-    last: u32,
+    last: u64,
     outstanding: Map<PageId, Outstanding>,
     /// What the server must tell us about.
     subscribed: Map<PageId, Subscribed>,
     /// Pages that were found empty, the oldest first; some may have been fetched again since.
     empty: VecDeque<PageId>,
     /// How the last fetch of a page failed.
-    failed: Map<PageId, (u32, Error)>,
+    failed: Map<PageId, (u64, Error)>,
     dropped: Vec<PageId>,
     /// Pages that the server asked back and that were not fetched since.
     given_back: Set<PageId>,
@@ -37,7 +37,7 @@ pub(super) struct Fetches {
 
 struct Subscribed {
     /// The last fetch that was served.
-    fetch: u32,
+    fetch: u64,
     /// Nothing was ever written to the page.
     empty: bool,
     /// Slots that changed since, if any did: a bit each.
@@ -46,7 +46,7 @@ struct Subscribed {
 
 struct Outstanding {
     call: u64,
-    fetch: u32,
+    fetch: u64,
     /// Slots that changed meanwhile, and when.
     kept: Vec<(u16, Stamp)>,
     /// A reply that came before the watermark reached it.
@@ -70,7 +70,7 @@ impl Subscribed {
 }
 
 impl Fetches {
-    pub(super) fn subscriptions(&self) -> Vec<(PageId, u32)> {
+    pub(super) fn subscriptions(&self) -> Vec<(PageId, u64)> {
         let mut all: Vec<_> = self.subscribed.iter().map(|(p, s)| (*p, s.fetch)).collect();
         all.sort_unstable();
         all
@@ -94,7 +94,7 @@ impl Fetches {
     }
 
     /// The number of the next fetch.
-    pub(super) fn next_number(&mut self) -> u32 {
+    pub(super) fn next_number(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
@@ -124,7 +124,7 @@ impl Fetches {
         true
     }
 
-    fn fail(&mut self, page: PageId, fetch: u32, error: Error) {
+    fn fail(&mut self, page: PageId, fetch: u64, error: Error) {
         if self.failed.len() >= FAILED_MAX {
             self.failed.clear();
         }
@@ -133,7 +133,7 @@ impl Fetches {
 
     /// A reply came and what it showed is not here. What is cached of the page may be older, so it says nothing about
     /// any slot; the server, however, believes that we have it.
-    fn lost(&mut self, page: PageId, fetch: u32, error: Error) {
+    fn lost(&mut self, page: PageId, fetch: u64, error: Error) {
         self.fail(page, fetch, error);
         if let Some(s) = self.subscribed.get_mut(&page) {
             s.changed = Some(Box::new([u64::MAX; SLOTS_MAX as usize / 64]));
@@ -152,17 +152,17 @@ impl Fetches {
     }
 
     /// Why the fetch `fetch` of `page`, or a later one, failed.
-    pub(super) fn failed(&self, page: PageId, fetch: u32) -> Option<&Error> {
+    pub(super) fn failed(&self, page: PageId, fetch: u64) -> Option<&Error> {
         self.failed.get(&page).filter(|(f, _)| *f >= fetch).map(|(_, error)| error)
     }
 
     /// Whether what the fetch `fetch`, or a later one, showed of this slot is still so.
-    pub(super) fn is_known(&self, oref: Oref, fetch: u32) -> bool {
+    pub(super) fn is_known(&self, oref: Oref, fetch: u64) -> bool {
         self.subscribed.get(&oref.page()).is_some_and(|s| s.fetch >= fetch && !s.has_changed(oref.slot()))
     }
 
     /// Whether that fetch, or a later one, was answered with what the page has.
-    pub(super) fn is_served(&self, page: PageId, fetch: u32) -> bool {
+    pub(super) fn is_served(&self, page: PageId, fetch: u64) -> bool {
         !self.outstanding.contains_key(&page)
             && self.failed(page, fetch).is_none()
             && self.subscribed.get(&page).is_some_and(|s| s.fetch >= fetch)
@@ -179,7 +179,7 @@ impl Fetches {
     }
 
     /// The server wants to forget a page: whether it may, which it may not if a newer fetch was served or is under way.
-    pub(super) fn revoke(&mut self, page: PageId, fetch: u32) -> bool {
+    pub(super) fn revoke(&mut self, page: PageId, fetch: u64) -> bool {
         if dropped(Rule::UnsubscribeWithoutNumber) {
             self.subscribed.remove(&page);
             return true;
@@ -203,12 +203,12 @@ impl Fetches {
 
 impl Client {
     /// Asks for a page, unless that is under way; gives the fetch's number.
-    pub(super) fn fetch(&mut self, page: PageId) -> u32 {
+    pub(super) fn fetch(&mut self, page: PageId) -> u64 {
         if let Some(o) = self.fetches.outstanding.get(&page) {
             return o.fetch;
         }
         let fetch = self.fetches.next_number();
-        let mut body = Vec::with_capacity(8);
+        let mut body = Vec::with_capacity(12);
         FetchMessage { page, fetch }.encode(&mut body);
         let call = self.request(Kind::Fetch, &body);
         self.fetches.failed.remove(&page);
@@ -243,7 +243,7 @@ impl Client {
     }
 
     /// A raw read subscribed this client like any fetch: that is kept if the page is cached, and given back if not.
-    fn settle_raw(&mut self, page: PageId, fetch: u32) {
+    fn settle_raw(&mut self, page: PageId, fetch: u64) {
         match self.fetches.subscribed.get_mut(&page) {
             Some(s) => s.fetch = s.fetch.max(fetch),
             None if self.fetches.outstanding.contains_key(&page) => {}
@@ -345,7 +345,7 @@ impl Client {
         self.send_unsubscribe(pages);
     }
 
-    pub(super) fn send_unsubscribe(&mut self, pages: Vec<(PageId, u32)>) {
+    pub(super) fn send_unsubscribe(&mut self, pages: Vec<(PageId, u64)>) {
         if pages.is_empty() || self.link != super::Link::Up {
             return;
         }

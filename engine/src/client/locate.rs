@@ -12,7 +12,7 @@ use crate::time::Now;
 /// What one search has asked for so far.
 #[derive(Debug, Default)]
 pub struct Search {
-    fetched: Option<(PageId, u32)>,
+    fetched: Option<(PageId, u64)>,
     /// How often the catalogue had been read when a class was first missing in it.
     catalogue: Option<u32>,
 }

@@ -18,7 +18,7 @@ mod stream;
 
 use tercel_heap::{Reader, Scope, Writer};
 use tercel_wire::frame::{self, Deframer, Header, Kind};
-use tercel_wire::id::{ClientId, Epoch, Oref, PageId, SpaceId, Stamp};
+use tercel_wire::id::{ClientId, Oref, PageId, SpaceId, Stamp, ViewId};
 
 use crate::error::Error;
 use crate::limits;
@@ -89,12 +89,12 @@ pub struct Client {
     reader: Reader,
     writer: Writer,
     id: ClientId,
-    connection: u32,
+    connection: u64,
     link: Link,
     /// Whether the greeting could not name all that is cached, so that none of it may be kept.
     begins_anew: bool,
     space: SpaceId,
-    epoch: Epoch,
+    view: ViewId,
     keepalive_us: u64,
     transaction_bytes_max: usize,
     last_heard: Now,
@@ -130,7 +130,7 @@ impl Client {
             connection: 0,
             link: Link::Down("not connected yet".into()),
             begins_anew: false,
-            epoch: Epoch(0),
+            view: ViewId::NONE,
             keepalive_us: limits::KEEPALIVE_MS as u64 * 1000,
             transaction_bytes_max: limits::TRANSACTION_BYTES_MAX,
             last_heard: Now(0),
@@ -215,9 +215,9 @@ impl Client {
         self.space
     }
 
-    /// The server's life, once known.
-    pub fn epoch(&self) -> Epoch {
-        self.epoch
+    /// The view that the server leads, once known.
+    pub fn view(&self) -> ViewId {
+        self.view
     }
 
     /// Counters.
@@ -307,7 +307,7 @@ impl Client {
     fn request(&mut self, kind: Kind, body: &[u8]) -> u64 {
         self.next_call += 1;
         let header =
-            Header { ack: self.reader.watermark(), epoch: self.epoch, ..Header::new(kind, self.next_call) };
+            Header { ack: self.reader.watermark(), view: self.view, ..Header::new(kind, self.next_call) };
         frame::encode(header, body, &mut self.out);
         self.next_call
     }

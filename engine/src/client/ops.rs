@@ -34,12 +34,12 @@ pub(super) struct Ops {
     /// Answers that nobody waited for any more.
     answered: Map<OpId, Outcome>,
     /// Operations not in a slot that were asked about, and the connection on which they were.
-    asked: Map<OpId, u32>,
+    asked: Map<OpId, u64>,
 }
 
 #[derive(Default)]
 struct Slot {
-    seq: u32,
+    seq: u64,
     busy: Option<Busy>,
 }
 
@@ -48,7 +48,7 @@ struct Busy {
     own: Vec<Own>,
     outcome: Option<Outcome>,
     /// The connection on which the outcome was asked for.
-    asked: Option<u32>,
+    asked: Option<u64>,
     /// Nobody waits for the answer: the slot is free when it comes.
     abandoned: bool,
     /// It makes objects.
@@ -166,7 +166,7 @@ impl Client {
         let makes = own.iter().any(|o| o.new);
         let slot = &mut self.ops.slots[index as usize];
         slot.seq += 1;
-        let op = OpId { client: self.id, slot: index, seq: slot.seq, epoch: self.epoch };
+        let op = OpId { client: self.id, slot: index, seq: slot.seq, view: self.view };
         let mut bytes = Vec::with_capacity(64 + own.iter().map(|o| o.object.len() + 32).sum::<usize>());
         effects(self, &own, &mut bytes);
         let heard = |o: &Own| self.fetches.is_subscribed(o.oref.page()) || dropped(Rule::OwnUnsubscribed);

@@ -57,7 +57,7 @@ impl Client {
         match call.filter(|c| self.raw.calls.contains_key(c)) {
             None => {
                 let fetch = self.fetches.next_number();
-                let mut body = Vec::with_capacity(8);
+                let mut body = Vec::with_capacity(12);
                 Fetch { page, fetch }.encode(&mut body);
                 let asked = self.request(Kind::Fetch, &body);
                 self.raw.calls.insert(asked, None);

@@ -71,7 +71,7 @@ impl Server {
         let state = self.state.encode();
         let begun = BackupBegun {
             stamp: self.state.stamp,
-            epoch: self.state.epoch,
+            view: self.state.view,
             pages_end: self.state.next_page,
             state_bytes: state.len() as u32,
         };

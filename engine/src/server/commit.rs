@@ -208,8 +208,8 @@ impl Server {
             Past::Committed(stamp) => Outcome::Committed(stamp),
             Past::Superseded | Past::Unknown => Outcome::Unknown,
             // It may have been executed in the history that this space was restored from, and nobody here can know.
-            Past::Never if !self.is_own_life(op.epoch) => Outcome::Unknown,
-            Past::Never if op.epoch != self.state.epoch => Outcome::NotExecuted,
+            Past::Never if !self.is_own_life(op.view) => Outcome::Unknown,
+            Past::Never if op.view != self.state.view => Outcome::NotExecuted,
             Past::Never if self.spent.is_spent(op) => Outcome::NotExecuted,
             Past::Never => return false,
         };

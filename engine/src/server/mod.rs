@@ -64,9 +64,9 @@ pub struct ServerConfig {
     pub keepalive_ms: u32,
     /// Pages that one session may be subscribed to; beyond it the server asks for pages back. Each costs some 50 bytes.
     pub subscriptions_max: usize,
-    /// The first epoch that this history of the space may have: of a space that was restored from a backup, one that the
-    /// history it was taken from never comes to. Who speaks of other epochs has seen commits that are not here.
-    pub epoch_first: u32,
+    /// The number of the first view that this history of the space may have: of a space that was restored from a backup, one that the
+    /// history it was taken from never comes to. A client that speaks of other views has seen commits that are not here.
+    pub view_first: u32,
 }
 
 impl Default for ServerConfig {
@@ -76,7 +76,7 @@ impl Default for ServerConfig {
             cache_bytes: 64 << 20,
             keepalive_ms: limits::KEEPALIVE_MS,
             subscriptions_max: limits::SUBSCRIPTIONS_MAX,
-            epoch_first: 0,
+            view_first: 0,
         }
     }
 }
@@ -373,9 +373,9 @@ impl Server {
         self.visible
     }
 
-    /// The server's life.
-    pub fn epoch(&self) -> tercel_wire::id::Epoch {
-        self.state.epoch
+    /// The view that it leads.
+    pub fn view(&self) -> tercel_wire::id::ViewId {
+        self.state.view
     }
 
     /// Whether everything that was ordered is visible, no large transaction is on its way and nothing is being installed: a
@@ -461,7 +461,7 @@ impl Server {
         let header = Header {
             stamp: self.visible,
             ack: self.visible,
-            epoch: self.state.epoch,
+            view: self.state.view,
             credit: limits::CREDIT,
             ..Header::new(kind, call)
         };

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use tercel_wire::cursor::DecodeError;
-use tercel_wire::id::{Epoch, SpaceId, Stamp};
+use tercel_wire::id::{SpaceId, Stamp, ViewId};
 use thiserror::Error;
 
 use super::{Checkpoint, Effects, HostStats, LogRoom, Server, ServerConfig, ServerStats};
@@ -143,7 +143,7 @@ impl Recovery {
     }
 
     /// The server, in its next life. What it appends to `out` must be synced before it serves anybody.
-    pub fn finish(mut self, now: Now, out: &mut Effects) -> Result<Server, RecoveryError> {
+    pub fn finish(mut self, now: Now, incarnation: u32, out: &mut Effects) -> Result<Server, RecoveryError> {
         let last = self.replayed.unwrap_or(Stamp(self.replay_from.0 - 1));
         if last < self.state.stamp {
             return Err(RecoveryError::Gap { from: last, to: self.state.stamp });
@@ -204,8 +204,8 @@ impl Recovery {
         if stamp == Stamp::ZERO {
             server.order(&Entry::Genesis, None, out);
         }
-        let epoch = Epoch((server.state.epoch.0 + 1).max(server.config.epoch_first));
-        server.order(&Entry::Epoch(epoch), None, out);
+        let view = ViewId::new((server.state.view.number + 1).max(server.config.view_first), incarnation);
+        server.order(&Entry::View(view), None, out);
         Ok(server)
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tercel_wire::frame::{Header, Kind};
-use tercel_wire::id::{ClassId, ClientId, Epoch, PageId, SpaceId, Stamp};
+use tercel_wire::id::{ClassId, ClientId, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::{
     Classes, Commit, Fetch, Hello, Lease, Leased, Limit, Part, Reason, Resolve, Unsubscribe, Welcome,
@@ -21,13 +21,13 @@ pub(super) struct Session {
     /// None until the greeting.
     pub client: Option<ClientId>,
     /// The client's count of its connections.
-    pub connection: u32,
+    pub connection: u64,
     /// The stream has been sent up to here.
     pub sent: Stamp,
     /// Pages it must hear of, with the last fetch that was served.
-    pub subscribed: Map<PageId, u32>,
+    pub subscribed: Map<PageId, u64>,
     /// Pages to be forgotten, not yet acknowledged.
-    pub revoking: Map<PageId, u32>,
+    pub revoking: Map<PageId, u64>,
     /// Those of them that the client was not asked for yet, and when it was reminded of all of them.
     pub asking: Vec<PageId>,
     pub reminded: Now,
@@ -64,7 +64,7 @@ pub(super) struct Leasing {
 /// A session that is gone and may still be in the lists of who must hear of these pages.
 pub(super) struct Leaving {
     conn: Conn,
-    pages: hashbrown::hash_map::IntoIter<PageId, u32>,
+    pages: hashbrown::hash_map::IntoIter<PageId, u64>,
 }
 
 /// Pages whose lists a session that is gone is taken from in one go: some hundred microseconds. A client may have had a
@@ -73,7 +73,7 @@ const LEAVE_AT_ONCE: usize = 2_000;
 
 /// A transaction that is arriving in parts.
 pub(super) struct Staged {
-    pub seq: u32,
+    pub seq: u64,
     pub parts: u32,
     /// As they came, small ones together: a buffer for all of them would be moved as it grows.
     pub buffers: Vec<Vec<u8>>,
@@ -233,7 +233,7 @@ impl Server {
         if hello.space != SpaceId(0) && hello.space != self.space {
             return self.expel(conn, "this server serves another space", out);
         }
-        if let Some(r) = hello.resume.as_ref().filter(|r| !self.is_own_life(r.epoch)) {
+        if let Some(r) = hello.resume.as_ref().filter(|r| !self.is_own_life(r.view)) {
             return self.turn_away(conn, r.watermark, out);
         }
         if self.state.may_be_evicted(hello.client, hello.connection) {
@@ -259,7 +259,7 @@ impl Server {
         let welcome = Welcome {
             version,
             space: self.space,
-            epoch: self.state.epoch,
+            view: self.state.view,
             watermark,
             resumed: resume.is_some(),
             keepalive_ms: self.config.keepalive_ms,
@@ -275,9 +275,9 @@ impl Server {
         }
     }
 
-    /// Whether this history of the space had, or has, this epoch.
-    pub(super) fn is_own_life(&self, epoch: Epoch) -> bool {
-        (self.config.epoch_first..=self.state.epoch.0).contains(&epoch.0)
+    /// Whether this history of the space had, or has, this view.
+    pub(super) fn is_own_life(&self, view: ViewId) -> bool {
+        (self.config.view_first..=self.state.view.number).contains(&view.number)
     }
 
     /// Refuses a client that comes from another history of the space. What it has cached and the commits that it was
@@ -438,14 +438,14 @@ impl Server {
         let s = &self.stats;
         format!(
             concat!(
-                "{{\"space\":\"{:016x}\",\"epoch\":{},\"visible\":{},\"pages\":{},\"sessions\":{},\"commits\":{},",
+                "{{\"space\":\"{:016x}\",\"view\":{},\"visible\":{},\"pages\":{},\"sessions\":{},\"commits\":{},",
                 "\"conflicts\":{},\"fetches\":{},\"page_reads\":{},\"pages_installed\":{},\"invalidations\":{},",
                 "\"revocations\":{},\"forwards\":{},\"mob_bytes\":{},\"mob_pages\":{},\"accepts_paused\":{},",
                 "\"log_bytes\":{},\"replay_entries\":{},\"disk_full\":{},\"staged_bytes\":{},\"backup_stamp\":{},",
                 "\"pages_max\":{},\"backup_bytes\":{}}}"
             ),
             self.space.0,
-            self.state.epoch.0,
+            self.state.view.number,
             self.visible.0,
             self.state.next_page.saturating_sub(1),
             self.sessions.len(),

@@ -1,7 +1,7 @@
 //! Operations that were answered "not executed" in this life of the server.
 //!
 //! Such an answer spends the id: a copy of the request that was delayed on an older connection must not execute after
-//! its client was told that it never will. Ids of earlier lives need no memory, their epoch refuses them. The invariant:
+//! its client was told that it never will. Ids of earlier lives need no memory, their view refuses them. The invariant:
 //! what a connected client was told is remembered, and so is what the last [`CLIENTS_MAX`] others were told.
 
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use crate::table::Map;
 #[derive(Default)]
 pub(super) struct Spent {
     /// By slot, the last sequence.
-    clients: Map<ClientId, Map<u16, u32>>,
+    clients: Map<ClientId, Map<u16, u64>>,
     /// The clients in the order in which they came to be here.
     order: VecDeque<ClientId>,
 }
@@ -54,10 +54,10 @@ const CLIENTS_MAX: usize = 4 * crate::limits::SESSIONS_MAX;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tercel_wire::id::Epoch;
+    use tercel_wire::id::ViewId;
 
-    fn op(client: u64, seq: u32) -> OpId {
-        OpId { client: ClientId(client), slot: 3, seq, epoch: Epoch(1) }
+    fn op(client: u64, seq: u64) -> OpId {
+        OpId { client: ClientId(client), slot: 3, seq, view: ViewId::new(1, 0) }
     }
 
     #[test]

@@ -132,7 +132,7 @@ impl Server {
         }
         asked.sort_unstable();
         let revoking = &session.revoking;
-        let revoked: Vec<(PageId, u32)> =
+        let revoked: Vec<(PageId, u64)> =
             asked.into_iter().filter_map(|p| Some((p, *revoking.get(&p)?))).collect();
         let mut from = std::mem::replace(&mut session.sent, visible);
         // A message is bounded, so a long catalogue of changes is cut between commits, and a large commit within:
@@ -157,7 +157,7 @@ impl Server {
     }
 
     /// Adds a session to those who hear of a page.
-    pub(super) fn subscribe(&mut self, conn: Conn, page: PageId, fetch: u32, out: &mut Effects) {
+    pub(super) fn subscribe(&mut self, conn: Conn, page: PageId, fetch: u64, out: &mut Effects) {
         let Some(session) = self.sessions.get_mut(&conn) else { return };
         session.revoking.remove(&page);
         if session.subscribed.insert(page, fetch).is_none() {

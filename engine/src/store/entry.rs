@@ -1,7 +1,7 @@
 //! What is ordered and logged. A log record's kind is the entry's, its payload the entry's bytes.
 
 use tercel_wire::cursor::{DecodeError, Put, Reader};
-use tercel_wire::id::{ClassId, ClientId, Epoch, OP_SLOTS_MAX, OpId, Oref, PageId};
+use tercel_wire::id::{ClassId, ClientId, OP_SLOTS_MAX, OpId, Oref, PageId, ViewId};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::Effects;
 
@@ -11,7 +11,7 @@ pub enum Entry<'a> {
     /// The space begins: the head of the list of roots is made.
     Genesis,
     /// The server begins a new life.
-    Epoch(Epoch),
+    View(ViewId),
     /// A transaction that was found free of conflicts.
     Commit(Logged<'a>),
     /// A class.
@@ -53,7 +53,7 @@ pub struct Logged<'a> {
 pub mod kind {
     #![allow(missing_docs, reason = "the variants of Entry")]
     pub const GENESIS: u8 = 1;
-    pub const EPOCH: u8 = 2;
+    pub const VIEW: u8 = 2;
     pub const COMMIT: u8 = 3;
     pub const DEFINE: u8 = 4;
     pub const EVICT: u8 = 5;
@@ -67,7 +67,7 @@ impl<'a> Entry<'a> {
     pub fn kind(&self) -> u8 {
         match self {
             Entry::Genesis => kind::GENESIS,
-            Entry::Epoch(_) => kind::EPOCH,
+            Entry::View(_) => kind::VIEW,
             Entry::Commit(_) => kind::COMMIT,
             Entry::Define(..) => kind::DEFINE,
             Entry::Evict(_) => kind::EVICT,
@@ -82,7 +82,7 @@ impl<'a> Entry<'a> {
         let mut out = Vec::new();
         match self {
             Entry::Genesis => {}
-            Entry::Epoch(e) => out.put_u32(e.0),
+            Entry::View(view) => view.encode(&mut out),
             Entry::Commit(c) => {
                 commit_head(c.op, &c.placements, &mut out);
                 c.effects.encode(&mut out);
@@ -112,7 +112,7 @@ impl<'a> Entry<'a> {
         let mut r = Reader::new(payload);
         let entry = match kind {
             kind::GENESIS => Entry::Genesis,
-            kind::EPOCH => Entry::Epoch(epoch(r.u32()?)?),
+            kind::VIEW => Entry::View(view(&mut r)?),
             kind::COMMIT => {
                 let op = op(&mut r)?;
                 let placements = (0..r.count(8, "placements")?)
@@ -154,24 +154,25 @@ pub fn commit_head(op: OpId, placements: &[(u32, Oref)], out: &mut Vec<u8>) {
 }
 
 /// Bytes of an operation's id.
-const OP_BYTES: usize = 18;
+const OP_BYTES: usize = 26;
 
 fn put_op(op: OpId, out: &mut Vec<u8>) {
     out.put_u64(op.client.0);
     out.put_u16(op.slot);
-    out.put_u32(op.seq);
-    out.put_u32(op.epoch.0);
+    out.put_u64(op.seq);
+    op.view.encode(out);
 }
 
 fn op(r: &mut Reader<'_>) -> Result<OpId, DecodeError> {
-    let op = OpId { client: ClientId(r.u64()?), slot: r.u16()?, seq: r.u32()?, epoch: Epoch(r.u32()?) };
+    let op = OpId { client: ClientId(r.u64()?), slot: r.u16()?, seq: r.u64()?, view: ViewId::decode(r)? };
     if op.slot >= OP_SLOTS_MAX { Err(DecodeError::BadField("operation")) } else { Ok(op) }
 }
 
 /// A server's life that another one can follow. The last number is never reached: it would take a start every second for
 /// more than a century.
-pub(super) fn epoch(n: u32) -> Result<Epoch, DecodeError> {
-    if n == u32::MAX { Err(DecodeError::BadField("epoch")) } else { Ok(Epoch(n)) }
+pub(super) fn view(r: &mut Reader<'_>) -> Result<ViewId, DecodeError> {
+    let view = ViewId::decode(r)?;
+    if view.number == u32::MAX { Err(DecodeError::BadField("view")) } else { Ok(view) }
 }
 
 /// The first page that was not given out, or one beyond the last page.
@@ -194,10 +195,10 @@ mod tests {
             reads: vec![oref],
             writes: vec![Write { oref, new: true, object: &object }],
         };
-        let op = OpId { client: ClientId(1), slot: 2, seq: 3, epoch: Epoch(4) };
+        let op = OpId { client: ClientId(1), slot: 2, seq: 3, view: ViewId::new(4, 0) };
         for entry in [
             Entry::Genesis,
-            Entry::Epoch(Epoch(9)),
+            Entry::View(ViewId::new(9, 7)),
             Entry::Commit(Logged { op, effects, placements: vec![(0, oref)] }),
             Entry::Define(ClassId(17), Layout::new("C".into(), vec![])),
             Entry::Evict(ClientId(8)),
@@ -215,9 +216,12 @@ mod tests {
 
     #[test]
     fn numbers_that_nothing_could_follow_are_damage() {
-        for (kind, n) in [(kind::EPOCH, u32::MAX), (kind::LEASE, PageId::MAX.get() + 2)] {
-            assert!(Entry::decode(kind, &n.to_le_bytes()).is_err());
-            assert!(Entry::decode(kind, &(n - 1).to_le_bytes()).is_ok());
+        for (kind, n) in [(kind::VIEW, u32::MAX), (kind::LEASE, PageId::MAX.get() + 2)] {
+            // What follows a view's number is its incarnation.
+            let bytes =
+                |n: u32| [&n.to_le_bytes()[..], &[7; 4][..if kind == kind::VIEW { 4 } else { 0 }]].concat();
+            assert!(Entry::decode(kind, &bytes(n)).is_err());
+            assert!(Entry::decode(kind, &bytes(n - 1)).is_ok());
         }
     }
 }

@@ -421,7 +421,7 @@ fn root_head() -> Box<[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tercel_wire::id::{ClientId, Epoch, OpId};
+    use tercel_wire::id::{ClientId, OpId, ViewId};
     use tercel_wire::message::{Effects, Write};
 
     fn commit(mob: &mut Mob, stamp: u64, oref: Oref, fill: u8, placements: Vec<(u32, Oref)>) {
@@ -431,7 +431,7 @@ mod tests {
             reads: vec![],
             writes: vec![Write { oref, new: false, object: &object }],
         };
-        let op = OpId { client: ClientId(1), slot: 0, seq: 1, epoch: Epoch(1) };
+        let op = OpId { client: ClientId(1), slot: 0, seq: 1, view: ViewId::new(1, 0) };
         mob.apply(Stamp(stamp), &Entry::Commit(Logged { op, effects, placements }));
     }
 

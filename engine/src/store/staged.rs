@@ -39,7 +39,7 @@ impl Staged {
         match entry {
             Entry::Stage { op, at, bytes } => self.piece(stamp, op, at as usize, bytes),
             // A new life knows nothing of what its predecessor was about to commit.
-            Entry::Epoch(_) => self.forget(),
+            Entry::View(_) => self.forget(),
             Entry::CommitStaged { op, bytes } => {
                 if self.op.take() != Some(op) || self.bytes.len() != bytes as usize {
                     return Err(DecodeError::BadField("pieces"));
@@ -77,14 +77,14 @@ impl Staged {
 mod tests {
     use super::super::entry::Logged;
     use super::*;
-    use tercel_wire::id::{ClientId, Epoch, Oref};
+    use tercel_wire::id::{ClientId, Oref, ViewId};
     use tercel_wire::message::{Effects, Write};
 
-    fn op(seq: u32) -> OpId {
-        OpId { client: ClientId(1), slot: 2, seq, epoch: Epoch(4) }
+    fn op(seq: u64) -> OpId {
+        OpId { client: ClientId(1), slot: 2, seq, view: ViewId::new(4, 0) }
     }
 
-    fn commit(seq: u32) -> Entry<'static> {
+    fn commit(seq: u64) -> Entry<'static> {
         let oref = Oref::from_raw(5 << 9).unwrap();
         let writes = vec![Write { oref, new: false, object: &[16, 0, 0, 0, 1, 2, 3, 4] }];
         let effects = Effects { base: Stamp(4), reads: vec![oref], writes };
@@ -94,7 +94,7 @@ mod tests {
     type Record = (u8, Vec<u8>);
 
     /// A transaction in pieces of so many bytes, and what commits it.
-    fn staged(seq: u32, piece: usize) -> (Vec<Record>, Record) {
+    fn staged(seq: u64, piece: usize) -> (Vec<Record>, Record) {
         let whole = commit(seq).encode();
         let pieces = whole.chunks(piece).enumerate().map(|(i, bytes)| {
             let entry = Entry::Stage { op: op(seq), at: (i * piece) as u32, bytes };
@@ -146,8 +146,8 @@ mod tests {
     #[test]
     fn what_was_staged_in_an_earlier_life_or_before_another_is_forgotten() {
         let (pieces, (kind, payload)) = staged(3, 7);
-        let epoch = Entry::Epoch(Epoch(5));
-        for between in [vec![(epoch.kind(), epoch.encode())], staged(4, 7).0] {
+        let view = Entry::View(ViewId::new(5, 1));
+        for between in [vec![(view.kind(), view.encode())], staged(4, 7).0] {
             let mut reader = Staged::default();
             read(&mut reader, &pieces);
             read(&mut reader, &between);

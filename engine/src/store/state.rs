@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tercel_wire::class;
 use tercel_wire::cursor::{DecodeError, Put, Reader};
-use tercel_wire::id::{ClassId, ClientId, Epoch, OP_SLOTS_MAX, OpId, Oref, PageId, Stamp};
+use tercel_wire::id::{ClassId, ClientId, OP_SLOTS_MAX, OpId, Oref, PageId, Stamp, ViewId};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::{Effects, Outcome};
 
@@ -24,7 +24,7 @@ pub struct State {
     /// The last entry that was applied.
     pub stamp: Stamp,
     /// The server's life.
-    pub epoch: Epoch,
+    pub view: ViewId,
     /// The first page that was neither used nor leased.
     pub next_page: u32,
     last: LastWrites,
@@ -61,7 +61,7 @@ struct Fresh {
 /// in the order.
 #[derive(Debug, Clone, Default)]
 struct Answers {
-    slots: Map<u16, (u32, Stamp)>,
+    slots: Map<u16, (u64, Stamp)>,
     used: Stamp,
 }
 
@@ -197,7 +197,7 @@ impl State {
         let stamp = self.stamp;
         match entry {
             Entry::Genesis => self.last.insert(class::ROOT_HEAD, stamp),
-            Entry::Epoch(epoch) => self.epoch = *epoch,
+            Entry::View(view) => self.view = *view,
             Entry::Commit(_) | Entry::Stage { .. } | Entry::CommitStaged { .. } => {}
             Entry::Lease(next) => self.next_page = self.next_page.max(*next),
             Entry::Define(id, layout) => {
@@ -298,7 +298,7 @@ impl State {
 
     /// Whether the client was evicted, or may have been: once some are no longer remembered as such, a stranger is
     /// believed to be new only on the first connection of its life.
-    pub fn may_be_evicted(&self, client: ClientId, connection: u32) -> bool {
+    pub fn may_be_evicted(&self, client: ClientId, connection: u64) -> bool {
         if dropped(Rule::EvictedReturns) {
             return false;
         }
@@ -318,9 +318,9 @@ impl State {
 
     /// Goes on behind entries that are lost: nothing that they named is given out again, and whoever has seen any of them
     /// is told that its base is too old. `stamp` must be above all of them.
-    pub fn skip_lost(&mut self, stamp: Stamp, epoch: Epoch, next_page: u32) {
+    pub fn skip_lost(&mut self, stamp: Stamp, view: ViewId, next_page: u32) {
         self.stamp = self.stamp.max(stamp);
-        self.epoch = self.epoch.max(epoch);
+        self.view = self.view.max(view);
         self.next_page = self.next_page.max(next_page.min(PageId::MAX.get() + 1));
         self.last = LastWrites { floor: self.stamp, ..LastWrites::default() };
     }
@@ -353,7 +353,7 @@ impl State {
         let mut out = Vec::with_capacity(64 + self.last.order.len() * 12);
         out.put_u16(STATE_VERSION);
         out.put_u64(self.stamp.0);
-        out.put_u32(self.epoch.0);
+        self.view.encode(&mut out);
         out.put_u32(self.next_page);
         out.put_u64(self.last.floor().0);
         let reach = self.last.reach();
@@ -374,7 +374,7 @@ impl State {
             out.put_u32(slots.len() as u32);
             for (slot, (seq, stamp)) in slots {
                 out.put_u16(*slot);
-                out.put_u32(*seq);
+                out.put_u64(*seq);
                 out.put_u64(stamp.0);
             }
         }
@@ -404,7 +404,7 @@ impl State {
         if s.stamp > STAMP_MAX {
             return Err(DecodeError::BadField("stamp"));
         }
-        s.epoch = entry::epoch(r.u32()?)?;
+        s.view = entry::view(&mut r)?;
         s.next_page = entry::next_page(r.u32()?)?;
         s.last.floor = Stamp(r.u64()?);
         for _ in 0..r.count(12, "recent writes")? {
@@ -416,8 +416,8 @@ impl State {
         for _ in 0..r.count(20, "clients")? {
             let (id, used) = (ClientId(r.u64()?), Stamp(r.u64()?));
             let mut slots = Map::default();
-            for _ in 0..r.count(14, "slots")? {
-                let (slot, seq, stamp) = (r.u16()?, r.u32()?, Stamp(r.u64()?));
+            for _ in 0..r.count(18, "slots")? {
+                let (slot, seq, stamp) = (r.u16()?, r.u64()?, Stamp(r.u64()?));
                 if slot >= OP_SLOTS_MAX {
                     return Err(DecodeError::BadField("slot"));
                 }
@@ -446,7 +446,7 @@ impl State {
 /// What a commit adds to the index it makes it drop, and once more, so that it never stays above its bound for long.
 const FORGOTTEN_A_WRITE: usize = 2;
 
-const STATE_VERSION: u16 = 1;
+const STATE_VERSION: u16 = 2;
 /// Far more entries than a log will ever have, and far from where stamps would begin again.
 const STAMP_MAX: Stamp = Stamp(1 << 62);
 
@@ -460,11 +460,11 @@ mod tests {
         Oref::from_raw((n + 2) << 9).unwrap()
     }
 
-    fn commit(state: &mut State, seq: u32, base: u64, writes: &[u32]) -> Stamp {
+    fn commit(state: &mut State, seq: u64, base: u64, writes: &[u32]) -> Stamp {
         let object = [16, 0, 0, 0, 0, 0, 0, 0];
         let writes = writes.iter().map(|n| Write { oref: oref(*n), new: false, object: &object }).collect();
         let effects = Effects { base: Stamp(base), reads: vec![], writes };
-        let op = OpId { client: ClientId(1), slot: 0, seq, epoch: Epoch(1) };
+        let op = OpId { client: ClientId(1), slot: 0, seq, view: ViewId::new(1, 0) };
         state.apply(&Entry::Commit(Logged { op, effects, placements: vec![] }))
     }
 
@@ -485,7 +485,7 @@ mod tests {
     fn below_the_floor_an_unknown_object_is_too_old() {
         let mut s = State::new();
         for n in 0..limits::LAST_WRITES_MAX as u32 + 10 {
-            commit(&mut s, n + 1, 0, &[n]);
+            commit(&mut s, u64::from(n) + 1, 0, &[n]);
         }
         assert_eq!(s.floor(), Stamp(10));
         assert_eq!(s.certify(&reads(9, &[3_000_000])), Err(Outcome::TooOld));
@@ -493,14 +493,19 @@ mod tests {
     }
 
     /// A large commit as the server applies it, or as a replay does.
-    fn large(state: &mut State, at_once: bool, seq: u32, writes: &[u32]) -> Stamp {
+    fn large(state: &mut State, at_once: bool, seq: u64, writes: &[u32]) -> Stamp {
         if !at_once {
             return commit(state, seq, 0, writes);
         }
         let list: Arc<[Oref]> = writes.iter().map(|n| oref(*n)).collect();
         let set = list.iter().copied().collect();
         let page_max = list.iter().map(|o| o.page()).max();
-        state.apply_large(OpId { client: ClientId(1), slot: 0, seq, epoch: Epoch(1) }, list, set, page_max)
+        state.apply_large(
+            OpId { client: ClientId(1), slot: 0, seq, view: ViewId::new(1, 0) },
+            list,
+            set,
+            page_max,
+        )
     }
 
     #[test]
@@ -561,8 +566,8 @@ mod tests {
     fn whoever_saw_what_is_lost_is_too_old() {
         let mut s = State::new();
         let at = commit(&mut s, 1, 0, &[1]);
-        s.skip_lost(Stamp(at.0 + 100), Epoch(9), 70);
-        assert_eq!((s.stamp, s.epoch, s.next_page), (Stamp(at.0 + 100), Epoch(9), 70));
+        s.skip_lost(Stamp(at.0 + 100), ViewId::new(9, 0), 70);
+        assert_eq!((s.stamp, s.view, s.next_page), (Stamp(at.0 + 100), ViewId::new(9, 0), 70));
         assert_eq!(s.certify(&reads(at.0 + 99, &[1])), Err(Outcome::TooOld));
         assert_eq!(s.certify(&reads(at.0 + 100, &[1])), Ok(()));
     }
@@ -571,7 +576,7 @@ mod tests {
     fn the_table_answers_exactly_once() {
         let mut s = State::new();
         let at = commit(&mut s, 5, 0, &[1]);
-        let op = |seq| OpId { client: ClientId(1), slot: 0, seq, epoch: Epoch(1) };
+        let op = |seq| OpId { client: ClientId(1), slot: 0, seq, view: ViewId::new(1, 0) };
         assert_eq!(s.past(op(5)), Past::Committed(at));
         assert_eq!(s.past(op(4)), Past::Superseded);
         assert_eq!(s.past(op(6)), Past::Never);
@@ -582,7 +587,7 @@ mod tests {
     #[test]
     fn a_state_that_nothing_could_follow_is_damaged() {
         let good = State::new().encode();
-        for (at, bytes) in [(2, u64::MAX.to_le_bytes().to_vec()), (10, vec![0xff; 4]), (14, vec![0xff; 4])] {
+        for (at, bytes) in [(2, u64::MAX.to_le_bytes().to_vec()), (10, vec![0xff; 4]), (18, vec![0xff; 4])] {
             let mut bad = good.clone();
             bad[at..at + bytes.len()].copy_from_slice(&bytes);
             assert!(State::decode(&bad).is_err(), "byte {at}");
@@ -592,8 +597,8 @@ mod tests {
     #[test]
     fn saved_state_judges_as_before() {
         let mut s = State::new();
-        for n in 0..100 {
-            commit(&mut s, n + 1, 0, &[n, n + 1]);
+        for n in 0..100u32 {
+            commit(&mut s, u64::from(n) + 1, 0, &[n, n + 1]);
         }
         s.apply(&Entry::Define(ClassId(16), Layout::new("C".into(), vec![])));
         s.apply(&Entry::Evict(ClientId(3)));

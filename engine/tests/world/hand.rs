@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tercel_engine::server::{Checkpoint, Conn, Effect, Effects, Input, Recovery, Server};
 use tercel_engine::time::Now;
-use tercel_wire::frame::{Deframer, Header, Kind};
+use tercel_wire::frame::{Deframer, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClassId, ClientId, OpId, PageId, SpaceId, Stamp};
 use tercel_wire::layout::{Layout, Shape};
 use tercel_wire::message::{
@@ -52,7 +52,7 @@ impl Hand {
     /// The server that was recovered from this log, once what it logs at first is durable.
     pub fn of(recovery: Recovery, log: Vec<Record>) -> Hand {
         let mut out = Effects::default();
-        let server = recovery.finish(Now(0), &mut out).unwrap();
+        let server = recovery.finish(Now(0), 7, &mut out).unwrap();
         let mut hand = Hand {
             server,
             now: Now(1_000_000),
@@ -116,17 +116,17 @@ impl Hand {
         self.input(Input::Frame(conn, header, &body))
     }
 
-    pub fn greet(&mut self, conn: Conn, client: u64, connection: u32) -> Said {
+    pub fn greet(&mut self, conn: Conn, client: u64, connection: u64) -> Said {
         self.input(Input::Connected(conn));
         self.hello(conn, client, connection)
     }
 
-    pub fn hello(&mut self, conn: Conn, client: u64, connection: u32) -> Said {
+    pub fn hello(&mut self, conn: Conn, client: u64, connection: u64) -> Said {
         let hello = Hello {
             client: ClientId(client),
             connection,
-            version_min: 1,
-            version_max: 1,
+            version_min: WIRE_VERSION_MIN,
+            version_max: WIRE_VERSION,
             space: SpaceId(0),
             resume: None,
         };
@@ -155,7 +155,7 @@ impl Hand {
         Leased::decode(body).unwrap().pages
     }
 
-    pub fn fetch(&mut self, conn: Conn, page: PageId, fetch: u32) -> Said {
+    pub fn fetch(&mut self, conn: Conn, page: PageId, fetch: u64) -> Said {
         self.send(conn, Kind::Fetch, |o| Fetch { page, fetch }.encode(o))
     }
 

@@ -301,7 +301,7 @@ impl Inner {
             recovery.replay(*stamp, *kind, payload).unwrap();
         }
         let mut out = Effects::default();
-        let mut server = recovery.finish(self.now, &mut out).unwrap();
+        let mut server = recovery.finish(self.now, 7, &mut out).unwrap();
         let mut last = Stamp::ZERO;
         for effect in out.list.drain(..) {
             let Effect::Log { stamp, kind, payload } = effect else {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use tercel_engine::random::Random;
 use tercel_engine::server::{Conn, Input, Recovery, ServerConfig};
 use tercel_wire::cursor::le32;
-use tercel_wire::frame::{Deframer, Header, Kind};
+use tercel_wire::frame::{Deframer, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClientId, PageId, SpaceId, Stamp};
 use tercel_wire::message::{BackupBegun, BackupPart, Hello};
 use tercel_wire::page::{PAGE_BYTES, Page};
@@ -143,8 +143,8 @@ impl World {
         let hello = Hello {
             client: ClientId(1 << 40 | n),
             connection: 1,
-            version_min: 1,
-            version_max: 1,
+            version_min: WIRE_VERSION_MIN,
+            version_max: WIRE_VERSION,
             space: SpaceId(0),
             resume: None,
         };

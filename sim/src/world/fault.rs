@@ -152,7 +152,8 @@ impl World {
         for client in 0..self.clients.len() {
             // A client whose very first answer was damaged takes the other end for a stranger, and gives up for good.
             let machine = &self.clients[client].machine;
-            let gave_up = machine.epoch().0 == 0 && matches!(machine.availability(), Some(Err(_)));
+            let gave_up = machine.view() == tercel_wire::id::ViewId::NONE
+                && matches!(machine.availability(), Some(Err(_)));
             if gave_up && self.trouble.excuses_damage {
                 self.crash_client(client);
             }

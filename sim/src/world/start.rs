@@ -26,7 +26,7 @@ impl World {
             cache_bytes: self.plan.images_bytes,
             keepalive_ms: self.plan.keepalive_ms,
             subscriptions_max: self.plan.subscriptions,
-            epoch_first: 0,
+            view_first: 0,
         }
     }
 
@@ -80,7 +80,8 @@ impl World {
         }
         let mut out = Effects::default();
         let now = self.server.clock.now(self.time);
-        let mut machine = recovery.finish(now, &mut out).map_err(|e| wrong(&e))?;
+        let incarnation = self.random.next_u64() as u32;
+        let mut machine = recovery.finish(now, incarnation, &mut out).map_err(|e| wrong(&e))?;
         let mut log = opened.log;
         let (mut bytes, mut chain, mut last) = (Vec::new(), log.chain(), Stamp::ZERO);
         for effect in out.list.drain(..) {
@@ -105,7 +106,7 @@ impl World {
         machine.handle(now, Input::Synced(last), &mut out);
         self.say(format_args!(
             "s       life {} begins at {last}, {} entries replayed from {from}{}",
-            machine.epoch().0,
+            machine.view(),
             opened.records.len(),
             if opened.is_torn { ", a torn write cut off" } else { "" }
         ));

@@ -113,7 +113,7 @@ impl Link {
             return Err(BackupError::Refused(Refused { reason: Reason::Schema, text }));
         }
         self.keepalive = Duration::from_millis(welcome.keepalive_ms.into());
-        Ok(Space { id: welcome.space, page_bytes: PAGE_BYTES as u32, created: today(), epoch_first: 0 })
+        Ok(Space { id: welcome.space, page_bytes: PAGE_BYTES as u32, created: today(), view_first: 0 })
     }
 
     fn begin(&mut self) -> Result<BackupBegun, BackupError> {
@@ -181,7 +181,7 @@ impl Link {
                     let _ = self.ask(Kind::Bye, &[]);
                     // The state is what makes the pages a space: it is looked at before it is believed.
                     let sound =
-                        State::decode(&state).is_ok_and(|s| s.stamp == begun.stamp && s.epoch == begun.epoch);
+                        State::decode(&state).is_ok_and(|s| s.stamp == begun.stamp && s.view == begun.view);
                     return match sound && state.len() == begun.state_bytes as usize {
                         true => Ok((state, pages)),
                         false => Err(BackupError::Lost("the state it sent is not one".into())),

@@ -1,6 +1,6 @@
 //! Making a space of a backup.
 //!
-//! The copy is the same space and another history of it. What tells them apart is the epoch: those of the copy begin at
+//! The copy is the same space and another history of it. What tells them apart is the view: those of the copy begin at
 //! random, far above those of the backup, so that neither the old server, should it live on, nor another restore of the
 //! same backup comes to give out the same.
 
@@ -16,7 +16,7 @@ use super::manifest::Manifest;
 use super::{BackupError, Progress, Restored, Verified};
 use crate::check::{Report, check};
 use crate::disk::DiskError;
-use crate::disk::dir::{DataDir, FORMAT_NAME, Looked, NewSpace, PAGES_NAME, Purpose, Space, epoch_apart};
+use crate::disk::dir::{DataDir, FORMAT_NAME, Looked, NewSpace, PAGES_NAME, Purpose, Space, view_apart};
 use crate::disk::log::LogConfig;
 use crate::disk::pages::{PageRead, RedbPages};
 use crate::server::STATE_KEY;
@@ -50,11 +50,11 @@ pub fn restore(
     let segment_bytes = LogConfig::default().segment_bytes;
     let source = DataDir::open(backup, &NewSpace { page_bytes: PAGE_BYTES as u32, segment_bytes })?;
     let pages = RedbPages::open(&source.pages_file(), source.space().page_bytes)?;
-    let (state, epoch) = state_of(backup, &pages)?;
+    let (state, view) = state_of(backup, &pages)?;
     sum_up(backup, &pages, &state, &manifest, &mut progress)?;
     let none_left = || damaged(backup, "the space was restored so often that it has no epochs left");
-    let epoch_first = epoch_apart(backup, epoch)?.ok_or_else(none_left)?;
-    let space = Space { epoch_first, ..source.space().clone() };
+    let view_first = view_apart(backup, view)?.ok_or_else(none_left)?;
+    let space = Space { view_first, ..source.space().clone() };
     let stamp = Stamp(manifest.stamp);
     let fill = |file: &Path| -> Result<(), BackupError> {
         let mut filler = Filler::open(file)?;
@@ -73,7 +73,7 @@ pub fn restore(
         stamp,
         pages: manifest.pages,
         bytes: manifest.pages * PAGE_BYTES as u64 + manifest.state_bytes,
-        epoch_first,
+        view_first,
         took: begun_at.elapsed(),
     })
 }
@@ -175,11 +175,11 @@ fn tell(progress: &mut impl FnMut(Progress), what: &'static str, done: &mut u64,
     }
 }
 
-/// The ordered state in a backup, and its epoch.
+/// The ordered state in a backup, and its view.
 fn state_of(backup: &Path, pages: &RedbPages) -> Result<(Vec<u8>, u32), BackupError> {
     let bytes = pages.meta(STATE_KEY)?.ok_or_else(|| damaged(backup, "it has no state"))?;
     let state = State::decode(&bytes).map_err(|e| damaged(backup, format!("its state: {e}")))?;
-    Ok((bytes, state.epoch.0))
+    Ok((bytes, state.view.number))
 }
 
 fn damaged(dir: &Path, what: impl Into<String>) -> BackupError {

@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use tercel_engine::store::state::State;
-use tercel_wire::id::{Epoch, PageId, Stamp};
+use tercel_wire::id::{PageId, Stamp, ViewId};
 use tercel_wire::page::{PAGE_BYTES, Page, PageBuilder};
 
 use super::CheckError;
@@ -21,7 +21,7 @@ use super::report::Report;
 use super::walk::Named;
 use crate::disk::DiskError;
 use crate::disk::dir::{
-    FORMAT_NAME, LOG_MADE_NAME, LOG_NAME, PAGES_NAME, SPACE_NAME, Space, epoch_apart, today, write_format,
+    FORMAT_NAME, LOG_MADE_NAME, LOG_NAME, PAGES_NAME, SPACE_NAME, Space, today, view_apart, write_format,
 };
 use crate::disk::log;
 use crate::disk::pages::{PageBatch, PageRead, PageStore, RedbPages};
@@ -92,16 +92,17 @@ impl Work<'_> {
 
     /// What `space.toml` should say.
     fn space(&self) -> Result<Space, CheckError> {
-        let (created, epoch_first) = match self.found.said() {
-            Some(said) => (said.created.clone(), said.epoch_first),
+        let (created, view_first) = match self.found.said() {
+            Some(said) => (said.created.clone(), said.view_first),
             // Nobody knows whether this is a restored space whose server was never started; so it is begun as one.
             None => {
                 let none_left = || CheckError::Beyond { what: "the space has no epochs left".into() };
-                let first = epoch_apart(&self.found.path, self.found.state.epoch.0)?.ok_or_else(none_left)?;
+                let first =
+                    view_apart(&self.found.path, self.found.state.view.number)?.ok_or_else(none_left)?;
                 (today(), first)
             }
         };
-        Ok(Space { id: self.found.space, page_bytes: PAGE_BYTES as u32, created, epoch_first })
+        Ok(Space { id: self.found.space, page_bytes: PAGE_BYTES as u32, created, view_first })
     }
 
     /// The state that goes with the pages.
@@ -113,7 +114,11 @@ impl Work<'_> {
             let stamp = Stamp(lost.last.0.max(state.stamp.0).saturating_add(COMMITS_LOST_MAX));
             let stored = self.found.ids().last().map_or(0, |id| id.get());
             let next_page = stored.max(named.page_max).max(state.next_page) + PAGES_SKIPPED;
-            state.skip_lost(stamp, Epoch(state.epoch.0.saturating_add(LIVES_LOST_MAX)), next_page);
+            state.skip_lost(
+                stamp,
+                ViewId::new(state.view.number.saturating_add(LIVES_LOST_MAX), 0),
+                next_page,
+            );
         }
         state
     }

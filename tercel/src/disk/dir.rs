@@ -44,7 +44,7 @@ pub struct Space {
     /// The day of its creation, UTC, as `YYYY-MM-DD`. For people.
     pub created: String,
     /// The first epoch of this history of the space; 0 unless it was restored from a backup.
-    pub epoch_first: u32,
+    pub view_first: u32,
 }
 
 /// What a directory is created as. One that is not finished can be begun again only as the same: an unfinished restore that
@@ -108,7 +108,7 @@ impl DataDir {
                 id: SpaceId(random_u64(path)?),
                 page_bytes: new.page_bytes,
                 created: today(),
-                epoch_first: 0,
+                view_first: 0,
             };
             create(path, Purpose::Space, &space, Stamp::ZERO, new.segment_bytes, || Ok::<(), DiskError>(()))?;
         } else {
@@ -233,8 +233,8 @@ impl Space {
             id: SpaceId(u64::from_str_radix(&quoted("space")?, 16).map_err(|_| bad("space"))?),
             page_bytes: field("page_bytes")?.parse().map_err(|_| bad("page_bytes"))?,
             created: quoted("created")?,
-            epoch_first: match field("epoch_first") {
-                Ok(first) => first.parse().map_err(|_| bad("epoch_first"))?,
+            view_first: match field("view_first") {
+                Ok(first) => first.parse().map_err(|_| bad("view_first"))?,
                 // A space that was never restored has no such line.
                 Err(_) => 0,
             },
@@ -242,10 +242,10 @@ impl Space {
     }
 
     fn text(&self) -> String {
-        let Space { id, page_bytes, created, epoch_first } = self;
-        let restored = match epoch_first {
+        let Space { id, page_bytes, created, view_first } = self;
+        let restored = match view_first {
             0 => String::new(),
-            first => format!("epoch_first = {first}\n"),
+            first => format!("view_first = {first}\n"),
         };
         let text = format!(
             "# Fixed when the space was created. Not a configuration: changing it makes the data unreadable.\n\
@@ -258,10 +258,10 @@ impl Space {
 }
 
 /// The first epoch of another history of a space than the one that has come to `epoch`; `None` if there is none left.
-pub(crate) fn epoch_apart(dir: &Path, epoch: u32) -> Result<Option<u32>, DiskError> {
+pub(crate) fn view_apart(dir: &Path, view: u32) -> Result<Option<u32>, DiskError> {
     let jump = LIVES_MAX + (random_u64(dir)? % u64::from(JUMP_MAX)) as u32;
     // Every life of a server takes one, and they must not run out.
-    Ok(epoch.checked_add(jump).filter(|first| *first < u32::MAX - LIVES_MAX))
+    Ok(view.checked_add(jump).filter(|first| *first < u32::MAX - LIVES_MAX))
 }
 
 /// Starts that the old server may still see without coming to epochs of the new history: one a minute for a month.
@@ -493,23 +493,23 @@ mod tests {
     #[test]
     fn a_new_history_begins_beyond_all_lives_of_the_old_one() {
         let dir = Path::new("a backup");
-        let mut firsts: Vec<u32> = (0..100).map(|_| epoch_apart(dir, 7).unwrap().unwrap()).collect();
+        let mut firsts: Vec<u32> = (0..100).map(|_| view_apart(dir, 7).unwrap().unwrap()).collect();
         assert!(firsts.iter().all(|first| *first >= 7 + LIVES_MAX));
         firsts.sort_unstable();
         firsts.dedup();
         assert!(firsts.len() > 90);
-        assert_eq!(epoch_apart(dir, u32::MAX - LIVES_MAX).unwrap(), None);
+        assert_eq!(view_apart(dir, u32::MAX - LIVES_MAX).unwrap(), None);
     }
 
     #[test]
     fn a_changed_space_file_is_noticed() {
-        let space = Space { id: SpaceId(7), page_bytes: 8064, created: today(), epoch_first: 65_540 };
+        let space = Space { id: SpaceId(7), page_bytes: 8064, created: today(), view_first: 65_540 };
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(SPACE_NAME);
         space.write(dir.path()).unwrap();
         assert_eq!(Space::read(&path).unwrap(), space);
         for (from, to) in
-            [("65540", "65541"), ("epoch_first", "epoch_fjrst"), ("created = \"2", "created = \"3")]
+            [("65540", "65541"), ("view_first", "epoch_fjrst"), ("created = \"2", "created = \"3")]
         {
             fs::write(&path, space.text().replace(from, to)).unwrap();
             assert!(matches!(Space::read(&path), Err(DiskError::Damaged { .. })), "{from}");
@@ -624,7 +624,7 @@ mod tests {
     fn an_unfinished_restore_is_begun_again_as_one_and_never_served() {
         let parent = tempfile::tempdir().unwrap();
         let path = parent.path().join("copy");
-        let space = Space { id: SpaceId(7), page_bytes: 8064, created: today(), epoch_first: 99 };
+        let space = Space { id: SpaceId(7), page_bytes: 8064, created: today(), view_first: 99 };
         let copy = |purpose, fails: bool| {
             DataDir::create_copy(&path, purpose, &space, Stamp(5), 4096, |pages| match fails {
                 true => Err(damaged(pages, "it was killed here".into())),

@@ -19,7 +19,7 @@ use super::store::Store;
 use super::{Post, Server, ServerConfig, ServerError};
 use crate::address::Address;
 use crate::disk::DiskError;
-use crate::disk::dir::{DataDir, NewSpace};
+use crate::disk::dir::{DataDir, NewSpace, random_u64};
 use crate::disk::log::{Log, LogConfig, LogDone, LogThread};
 use crate::disk::pages::{PageRead, RedbPages};
 
@@ -98,7 +98,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     let machine = MachineConfig {
         mob_bytes: config.mob_bytes,
         cache_bytes: config.cache_bytes,
-        epoch_first: dir.space().epoch_first,
+        view_first: dir.space().view_first,
         subscriptions_max: config.subscriptions_max,
         keepalive_ms: config.keepalive_ms.max(KEEPALIVE_MS_MIN),
     };
@@ -115,7 +115,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
         return Err(DiskError::Damaged { file: dir.log_dir(), position: None, what }.into());
     }
     let mut out = Effects::default();
-    let mut machine = recovery.finish(Now(0), &mut out)?;
+    let mut machine = recovery.finish(Now(0), random_u64(&config.dir)? as u32, &mut out)?;
     let last = append(&mut log, &out)?;
     log.sync()?;
     out.list.clear();

@@ -5,7 +5,7 @@
 
 use crate::cursor::{DecodeError, Put, Reader};
 use crate::frame::BODY_BYTES_MAX;
-use crate::id::{Epoch, PageId, Stamp};
+use crate::id::{PageId, Stamp, ViewId};
 use crate::page::PAGE_BYTES;
 
 /// The answer to `Backup`: from now on parts can be asked for, all of them of one stamp.
@@ -14,7 +14,7 @@ pub struct BackupBegun {
     /// Every commit up to this stamp is in it, and none after.
     pub stamp: Stamp,
     /// The server's life.
-    pub epoch: Epoch,
+    pub view: ViewId,
     /// The first page that nothing can be in; pages below it may be missing.
     pub pages_end: u32,
     /// Bytes of the ordered state, which come before the pages.
@@ -25,7 +25,7 @@ impl BackupBegun {
     /// Appends it.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u64(self.stamp.0);
-        out.put_u32(self.epoch.0);
+        self.view.encode(out);
         out.put_u32(self.pages_end);
         out.put_u32(self.state_bytes);
     }
@@ -35,7 +35,7 @@ impl BackupBegun {
         let mut r = Reader::new(body);
         let b = BackupBegun {
             stamp: Stamp(r.u64()?),
-            epoch: Epoch(r.u32()?),
+            view: ViewId::decode(&mut r)?,
             pages_end: r.u32()?,
             state_bytes: r.u32()?,
         };

@@ -42,7 +42,7 @@ struct Crowd {
 struct Worker {
     raw: Raw,
     oref: Oref,
-    seq: u32,
+    seq: u64,
     asked: u32,
     /// When what is not answered was sent: commits, in order, and fetches.
     committing: Option<Instant>,
@@ -137,7 +137,7 @@ impl Crowd {
     fn commit(&mut self, i: usize) -> io::Result<()> {
         let w = &mut self.clients[i];
         w.seq += 1;
-        let op = OpId { client: w.raw.id, slot: 0, seq: w.seq, epoch: w.raw.epoch };
+        let op = OpId { client: w.raw.id, slot: 0, seq: w.seq, view: w.raw.view };
         self.object[4] = w.seq as u8;
         let write = Write { oref: w.oref, new: false, object: &self.object };
         let (mut effects, mut body, mut bytes) = (Vec::new(), Vec::new(), Vec::new());

@@ -15,9 +15,9 @@ pub struct Raw {
     /// How far the server said it is.
     pub visible: Stamp,
     /// The server's life.
-    pub epoch: tercel::wire::id::Epoch,
+    pub view: tercel::wire::id::ViewId,
     pub id: ClientId,
-    fetches: u32,
+    fetches: u64,
 }
 
 impl Raw {
@@ -30,7 +30,7 @@ impl Raw {
             deframer: Deframer::default(),
             buffer: vec![0; RECEIVE_BYTES],
             visible: Stamp::ZERO,
-            epoch: Default::default(),
+            view: Default::default(),
             id: ClientId(id),
             fetches: 0,
         };
@@ -66,7 +66,7 @@ impl Raw {
         while let Some((header, body)) = self.deframer.next_frame().map_err(wrong)? {
             frames += 1;
             self.visible = self.visible.max(header.ack);
-            self.epoch = header.epoch;
+            self.view = header.view;
             take(&header, body)?;
         }
         self.deframer.relax();
@@ -90,10 +90,10 @@ pub fn hello(client: ClientId, out: &mut Vec<u8>) {
 }
 
 /// A request for a page.
-pub fn fetch(page: PageId, fetch: u32, out: &mut Vec<u8>) {
+pub fn fetch(page: PageId, fetch: u64, out: &mut Vec<u8>) {
     let mut body = Vec::with_capacity(8);
     Fetch { page, fetch }.encode(&mut body);
-    frame::encode(Header::new(Kind::Fetch, fetch as u64), &body, out);
+    frame::encode(Header::new(Kind::Fetch, fetch), &body, out);
 }
 
 /// Several pages at once.

@@ -231,7 +231,7 @@ impl Maker {
                 let mut bytes = Vec::new();
                 for _ in 0..SLOW_BURST {
                     n += 1;
-                    fetch(PageId::new(2 + n % 64).expect("a page"), n, &mut bytes);
+                    fetch(PageId::new(2 + n % 64).expect("a page"), n.into(), &mut bytes);
                 }
                 let mut one = [0];
                 let read = if i % 2 == 0 { Ok(1) } else { raw.stream.read(&mut one) };
