@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use arbitrary::{Result, Unstructured};
 use tercel_wire::id::{SpaceId, Stamp};
 use tercel_wire::log::{
-    Chain, End, Kind, LogId, Position, Scanner, SegmentHeader, Tail, Writer, encode_record,
+    Chain, End, Kind, LogId, LogOffset, Scanner, SegmentHeader, Tail, Writer, encode_record,
 };
 
 const LOG: LogId = LogId { space: SpaceId(7), salt: 0xfeed_face_cafe_f00d };
@@ -50,9 +50,9 @@ fn script(u: &mut Unstructured<'_>) -> Result<()> {
         if mark && !records.is_empty() {
             synced = before;
         }
-        let place = |at: Position, piece: &[u8]| {
+        let place = |at: LogOffset, piece: &[u8]| {
             let segment = segments.entry(at.segment).or_insert_with(|| vec![0; segment_bytes as usize]);
-            segment[at.offset as usize..][..piece.len()].copy_from_slice(piece);
+            segment[at.byte as usize..][..piece.len()].copy_from_slice(piece);
         };
         writer.place(&records, mark, place).expect("records of the chain");
     }
@@ -62,10 +62,10 @@ fn script(u: &mut Unstructured<'_>) -> Result<()> {
     segments.insert(segments.len() as u64 + 1, vec![0; segment_bytes as usize]);
     let whole = segments.clone();
     let mut mark = writer.tail().synced;
-    if mark.offset == 64 && mark.segment > 1 {
+    if mark.byte == 64 && mark.segment > 1 {
         // A mark that comes first in its segment came with the segment's header, but for the first, which was synced
         // when the log was made.
-        mark.offset = 0;
+        mark.byte = 0;
     }
     for _ in 0..u.int_in_range(0..=4)? {
         let segment = u.int_in_range(1..=segments.len() as u64)?;
@@ -78,7 +78,7 @@ fn script(u: &mut Unstructured<'_>) -> Result<()> {
     for (&segment, bytes) in &whole {
         for (offset, byte) in (0..).zip(bytes) {
             let changed = segments[&segment][offset as usize] != *byte;
-            let at = Position { segment, offset };
+            let at = LogOffset { segment, byte: offset };
             before |= changed && at < mark;
             behind |= changed && at >= mark;
         }

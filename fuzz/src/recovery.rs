@@ -72,7 +72,7 @@ fn replay(u: &mut Unstructured<'_>) -> Result<()> {
             return Ok(());
         }
     }
-    let _ = recovery.finish(Now(0), &mut Default::default());
+    let _ = recovery.finish(Now(0), 1, &mut Default::default());
     Ok(())
 }
 

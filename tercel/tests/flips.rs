@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use damage::{Known, contents, copy, crashed, files, place};
 use tempfile::TempDir;
 use tercel::check::{self, Kind};
-use tercel::wire::log::{End, Position, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader};
+use tercel::wire::log::{End, LogOffset, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader};
 use tercel::{Stamp, embedded};
 
 /// A sequence of numbers from a seed (SplitMix64).
@@ -261,7 +261,7 @@ const TOLD: &str = "told that something is lost";
 /// Where the records of a sound log are.
 struct Records {
     /// Where each begins, and its stamp.
-    begins: Vec<(Position, Stamp)>,
+    begins: Vec<(LogOffset, Stamp)>,
     /// By segment: where the first record that begins in it does.
     first: BTreeMap<u64, u32>,
 }
@@ -278,7 +278,7 @@ impl Records {
             let scanner = scanner.get_or_insert_with(|| Scanner::new(header.log.space));
             let mut reader = scanner.segment(header.number, &bytes);
             while let Some(record) = reader.next() {
-                records.begins.push((record.position, record.stamp));
+                records.begins.push((record.offset, record.stamp));
             }
         }
         assert!(matches!(scanner.unwrap().finish(), End::Clean(_)) && records.begins.len() > 20);
@@ -286,15 +286,15 @@ impl Records {
     }
 
     /// The last record before the one that a byte is in or behind.
-    fn before(&self, at: Position) -> Stamp {
+    fn before(&self, at: LogOffset) -> Stamp {
         let behind = self.begins.partition_point(|(begin, _)| *begin <= at);
         self.begins[..behind.saturating_sub(1)].last().map_or(Stamp::ZERO, |(_, stamp)| *stamp)
     }
 
     /// What a finding may name: the segment of the byte or, if that is in a record that goes on there, the one before.
-    fn named_by(&self, at: Position) -> RangeInclusive<u64> {
-        let spans = at.offset as usize >= SEGMENT_HEADER_BYTES
-            && self.first.get(&at.segment).is_some_and(|first| at.offset < *first);
+    fn named_by(&self, at: LogOffset) -> RangeInclusive<u64> {
+        let spans = at.byte as usize >= SEGMENT_HEADER_BYTES
+            && self.first.get(&at.segment).is_some_and(|first| at.byte < *first);
         at.segment - u64::from(spans)..=at.segment
     }
 }
@@ -307,9 +307,9 @@ struct Flip {
 
 impl Flip {
     /// Where it is in the log, if it is there.
-    fn in_log(&self) -> Option<Position> {
+    fn in_log(&self) -> Option<LogOffset> {
         let number = self.name.file_name()?.to_str()?.strip_suffix(".tlog")?;
-        Some(Position { segment: number.parse().unwrap(), offset: self.at as u32 })
+        Some(LogOffset { segment: number.parse().unwrap(), byte: self.at as u32 })
     }
 }
 

@@ -78,18 +78,18 @@ impl Chain {
     }
 }
 
-/// A place in the log. `offset` counts from the beginning of the segment, header included.
+/// Where bytes of a log stand: in which segment, and at which byte of it, its header included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Position {
+pub struct LogOffset {
     /// The segment's number.
     pub segment: u64,
     /// Bytes from the segment's beginning.
-    pub offset: u32,
+    pub byte: u32,
 }
 
-impl std::fmt::Display for Position {
+impl std::fmt::Display for LogOffset {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "segment {}, byte {}", self.segment, self.offset)
+        write!(f, "segment {}, byte {}", self.segment, self.byte)
     }
 }
 
@@ -154,16 +154,16 @@ pub struct RecordBegun {
     start: usize,
 }
 
-/// Appends a mark: everything before `position` has been synced. It must fit into the segment whole.
-pub fn encode_mark(out: &mut Vec<u8>, log: LogId, position: Position, chain: Chain, stamp: Stamp) {
+/// Appends a mark: everything before `offset` has been synced. It must fit into the segment whole.
+pub fn encode_mark(out: &mut Vec<u8>, log: LogId, offset: LogOffset, chain: Chain, stamp: Stamp) {
     let start = out.len();
     out.put_u32(0);
     out.put_u32(MARK_PAYLOAD_BYTES);
     out.put_u64(stamp.0);
     out.extend_from_slice(&MARK_TAG);
-    out.put_u32(position.offset);
+    out.put_u32(offset.byte);
     out.put_u32(chain.0);
-    let crc = crc_from(log.seed(position.segment), &out[start + RECORD_LEN_AT..]);
+    let crc = crc_from(log.seed(offset.segment), &out[start + RECORD_LEN_AT..]);
     put32(&mut out[start..], RECORD_CRC_AT, crc);
 }
 

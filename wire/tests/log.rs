@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use tercel_wire::id::{SpaceId, Stamp};
 use tercel_wire::log::{
-    Chain, End, Flaw, Kind, LogId, Position, RECORD_BYTES_MAX, RecordTooLong, Scanner, SegmentHeader, Tail,
+    Chain, End, Flaw, Kind, LogId, LogOffset, RECORD_BYTES_MAX, RecordTooLong, Scanner, SegmentHeader, Tail,
     Writer, begin_record, encode_record, finish_record,
 };
 
@@ -48,7 +48,7 @@ impl Image {
         self.writer
             .place(&records, mark, |at, piece| {
                 let segment = segments.entry(at.segment).or_insert_with(|| vec![0; bytes]);
-                segment[at.offset as usize..][..piece.len()].copy_from_slice(piece);
+                segment[at.byte as usize..][..piece.len()].copy_from_slice(piece);
             })
             .unwrap();
     }
@@ -58,13 +58,13 @@ impl Image {
     }
 
     /// Every byte of the image, in order.
-    fn positions(&self) -> impl Iterator<Item = Position> + use<> {
+    fn offsets(&self) -> impl Iterator<Item = LogOffset> + use<> {
         let sizes: Vec<(u64, u32)> = self.segments.iter().map(|(&n, b)| (n, b.len() as u32)).collect();
-        sizes.into_iter().flat_map(|(segment, n)| (0..n).map(move |offset| Position { segment, offset }))
+        sizes.into_iter().flat_map(|(segment, n)| (0..n).map(move |byte| LogOffset { segment, byte }))
     }
 
-    fn byte(&mut self, at: Position) -> &mut u8 {
-        &mut self.segments.get_mut(&at.segment).unwrap()[at.offset as usize]
+    fn byte(&mut self, at: LogOffset) -> &mut u8 {
+        &mut self.segments.get_mut(&at.segment).unwrap()[at.byte as usize]
     }
 }
 
@@ -126,7 +126,7 @@ fn a_scan_may_begin_at_any_segment() {
         let (found, end) = scan(&kept);
         assert_eq!(found, records[records.len() - found.len()..]);
         let End::Clean(tail) = end else { panic!("{end:?}") };
-        assert_eq!((tail.position, tail.chain), (image.writer.tail().position, image.writer.tail().chain));
+        assert_eq!((tail.offset, tail.chain), (image.writer.tail().offset, image.writer.tail().chain));
         let header = SegmentHeader::decode(&kept[&first]).unwrap();
         let missing = &records[..records.len() - found.len()];
         assert!(missing.iter().all(|record| record.1 <= header.stamp.0));
@@ -138,20 +138,20 @@ fn a_scan_may_begin_at_any_segment() {
 fn a_log_cut_at_any_byte_of_its_last_batch_keeps_what_was_synced() {
     let (image, records, synced) = three_batches();
     let mark = image.writer.tail().synced;
-    for at in image.positions().filter(|&at| at >= mark) {
+    for at in image.offsets().filter(|&at| at >= mark) {
         let mut cut = image.clone();
         // Segments are there, in full, before anything is written into them.
         for (_, bytes) in cut.segments.range_mut(at.segment + 1..) {
             bytes.fill(0);
         }
-        cut.segments.get_mut(&at.segment).unwrap()[at.offset as usize..].fill(0);
+        cut.segments.get_mut(&at.segment).unwrap()[at.byte as usize..].fill(0);
         let (found, end) = cut.scan();
         assert_eq!(found, records[..found.len()], "cut at {at}");
         assert!(found.len() >= synced, "cut at {at}");
         let (End::Clean(tail) | End::Torn(tail)) = end else { panic!("cut at {at}: {end:?}") };
         // What fills a record up to a multiple of 8 is zeros in any case.
-        let end = Position { offset: at.offset.next_multiple_of(8), ..at };
-        assert!(tail.position <= end && tail.stamp == Stamp(found.len() as u64), "cut at {at}: {tail:?}");
+        let end = LogOffset { byte: at.byte.next_multiple_of(8), ..at };
+        assert!(tail.offset <= end && tail.stamp == Stamp(found.len() as u64), "cut at {at}: {tail:?}");
     }
 }
 
@@ -163,7 +163,7 @@ fn a_record_that_goes_on_in_a_segment_that_is_not_there_is_damage() {
         cut.segments.retain(|&n, _| n <= segment);
         cut.scan().1
     };
-    let last = image.writer.tail().position.segment;
+    let last = image.writer.tail().offset.segment;
     let ends = (1..last).map(|segment| spans(&image, segment));
     assert!(ends.clone().any(|end| matches!(end, End::Damage { flaw: Flaw::Ends, .. })));
     assert!(!matches!(spans(&image, last), End::Damage { .. }));
@@ -173,18 +173,18 @@ fn a_record_that_goes_on_in_a_segment_that_is_not_there_is_damage() {
 fn any_flipped_bit_before_the_last_mark_is_damage_and_behind_it_a_torn_tail() {
     let (mut image, records, synced) = three_batches();
     let tail = image.writer.tail();
-    let positions: Vec<Position> = image.positions().collect();
+    let offsets: Vec<LogOffset> = image.offsets().collect();
     // The next segment is there, and empty.
-    let bytes = image.segments[&tail.position.segment].len();
-    image.segments.insert(tail.position.segment + 1, vec![0; bytes]);
-    for at in positions {
+    let bytes = image.segments[&tail.offset.segment].len();
+    image.segments.insert(tail.offset.segment + 1, vec![0; bytes]);
+    for at in offsets {
         for bit in 0..8 {
             *image.byte(at) ^= 1 << bit;
             let (found, end) = image.scan();
             assert_eq!(found, records[..found.len()], "flipped {at}");
             match end {
-                End::Damage { position, .. } => {
-                    assert!(position <= at && at < tail.synced, "flipped {at}: {end:?}")
+                End::Damage { offset, .. } => {
+                    assert!(offset <= at && at < tail.synced, "flipped {at}: {end:?}")
                 }
                 End::Torn(_) => assert!(at >= tail.synced && found.len() >= synced, "flipped {at}: {end:?}"),
                 End::Clean(_) => panic!("flipped {at}: nothing noticed"),
@@ -199,23 +199,20 @@ fn a_spanning_record_with_a_damaged_length_hides_no_mark() {
     // The length grows so far that the record seems to reach beyond everything that was synced behind it.
     let mut image = Image::new(4096);
     (0..20).for_each(|_| image.batch(&[500]));
-    let Position { segment, offset } = Position { segment: 1, offset: 64 + 32 };
-    image.segments.get_mut(&segment).unwrap()[offset as usize + 6] = 1;
+    let LogOffset { segment, byte } = LogOffset { segment: 1, byte: 64 + 32 };
+    image.segments.get_mut(&segment).unwrap()[byte as usize + 6] = 1;
     let (found, end) = image.scan();
     assert!(found.is_empty());
-    assert!(
-        matches!(end, End::Damage { position, .. } if position == Position { segment, offset }),
-        "{end:?}"
-    );
+    assert!(matches!(end, End::Damage { offset, .. } if offset == LogOffset { segment, byte }), "{end:?}");
 }
 
 #[test]
 fn a_damaged_segment_header_before_a_mark_is_damage_even_in_the_last_segment() {
     let mut image = Image::new(512);
     (0..3).for_each(|_| image.batch(&[100, 60]));
-    assert_eq!(image.writer.tail().position.segment, 2);
-    assert!(image.writer.tail().synced > Position { segment: 2, offset: 64 });
-    image.byte(Position { segment: 2, offset: 30 }).clone_from(&0x55);
+    assert_eq!(image.writer.tail().offset.segment, 2);
+    assert!(image.writer.tail().synced > LogOffset { segment: 2, byte: 64 });
+    image.byte(LogOffset { segment: 2, byte: 30 }).clone_from(&0x55);
     assert!(matches!(image.scan().1, End::Damage { flaw: Flaw::Header, .. }));
 }
 
@@ -230,11 +227,11 @@ fn bytes_left_by_an_earlier_record_in_the_same_place_are_not_taken() {
     let stale = image.segments[&1].clone();
 
     let mut image = before;
-    let Tail { mut chain, stamp, position, .. } = image.writer.tail();
+    let Tail { mut chain, stamp, offset, .. } = image.writer.tail();
     let mut record = Vec::new();
     encode_record(&mut record, &mut chain, kind(stamp), stamp.next(), &[9; 40]).unwrap();
     image.segments.insert(1, stale);
-    let place = position.offset as usize + 32;
+    let place = offset.byte as usize + 32;
     image.segments.get_mut(&1).unwrap()[place..][..record.len()].copy_from_slice(&record);
 
     let (found, end) = image.scan();
@@ -293,10 +290,10 @@ fn a_batch_is_guarded_by_the_mark_of_the_next_wherever_its_segment_ends() {
     for size in (0..200).step_by(8) {
         let mut image = Image::new(256);
         image.batch(&[size]);
-        let guarded = image.writer.tail().position;
+        let guarded = image.writer.tail().offset;
         image.batch(&[40]);
         assert_eq!(image.scan(), (expected(&[size, 40]), End::Clean(image.writer.tail())));
-        for at in image.positions().filter(|&at| at < guarded) {
+        for at in image.offsets().filter(|&at| at < guarded) {
             *image.byte(at) ^= 4;
             let (found, end) = image.scan();
             assert!(
@@ -386,9 +383,9 @@ proptest! {
         shortened in 1_u64..8,
     ) {
         let (mut image, records, _) = three_batches();
-        let positions: Vec<Position> = image.positions().collect();
+        let offsets: Vec<LogOffset> = image.offsets().collect();
         for (at, byte) in changes {
-            *image.byte(positions[at % positions.len()]) = byte;
+            *image.byte(offsets[at % offsets.len()]) = byte;
         }
         if let Some(bytes) = image.segments.get_mut(&shortened) {
             bytes.truncate(length);

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use tercel_engine::random::Random;
 use tercel_wire::id::{SpaceId, Stamp};
 use tercel_wire::log::{
-    Chain, End, LogId, MARK_BYTES, Position, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader, Tail, Writer,
+    Chain, End, LogId, LogOffset, MARK_BYTES, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader, Tail, Writer,
 };
 
 use super::disk::Disk;
@@ -21,7 +21,7 @@ pub(super) struct Log {
     segment_bytes: u32,
     synced: bool,
     /// The last mark that is durable: damage before it must be noticed.
-    vouched: Position,
+    vouched: LogOffset,
 }
 
 /// A record that was found.
@@ -74,7 +74,7 @@ impl Log {
         let (tail, is_torn) = match scanner.finish() {
             End::Clean(tail) => (tail, false),
             End::Torn(tail) => (tail, true),
-            End::Damage { position, flaw } => return Err(format!("{position}: {flaw}")),
+            End::Damage { offset, flaw } => return Err(format!("{offset}: {flaw}")),
         };
         let log = repair(disk, &numbers, tail, segment_bytes)?;
         Ok(Opened { log, records, is_torn })
@@ -92,7 +92,7 @@ impl Log {
         records: &[u8],
         bytes_max: usize,
     ) -> Result<(), String> {
-        let mut writes: Vec<(Position, Vec<u8>)> = Vec::new();
+        let mut writes: Vec<(LogOffset, Vec<u8>)> = Vec::new();
         let placed = self.writer.place(records, self.synced, |at, bytes| writes.push((at, bytes.to_vec())));
         placed.map_err(|flaw| format!("the records do not continue the log: {flaw}"))?;
         self.synced = false;
@@ -104,13 +104,13 @@ impl Log {
         }
         let mut left = bytes_max;
         for (at, bytes) in writes {
-            if at.offset == 0
+            if at.byte == 0
                 && let Ok(header) = SegmentHeader::decode(&bytes)
             {
                 self.used.push_back((header.number, header.stamp));
             }
             let some = bytes.len().min(left);
-            disk.write(at.segment, at.offset as usize, &bytes[..some]);
+            disk.write(at.segment, at.byte as usize, &bytes[..some]);
             left -= some;
             if left == 0 {
                 return Err("a write failed".into());
@@ -125,7 +125,7 @@ impl Log {
         self.synced = true;
         self.vouched = self.writer.tail().synced;
         // One segment is prepared ahead, if there is room for it.
-        let next = self.writer.tail().position.segment + 1;
+        let next = self.writer.tail().offset.segment + 1;
         if !disk.has(next) {
             disk.create(next, self.segment_bytes);
         }
@@ -142,7 +142,7 @@ impl Log {
 
     /// Whether the next segment could not be prepared.
     pub(super) fn is_short(&self, disk: &Disk) -> bool {
-        disk.full && !disk.has(self.writer.tail().position.segment + 1)
+        disk.full && !disk.has(self.writer.tail().offset.segment + 1)
     }
 
     /// Bytes of the segments with records.
@@ -167,7 +167,7 @@ impl Log {
     /// Flips a bit that a mark vouches for; whether there is one.
     pub(super) fn flip(&self, disk: &mut Disk, random: &mut Random) -> bool {
         // A mark that comes first in its segment was written with the segment's header and does not vouch for that.
-        let at = self.vouched.offset as usize;
+        let at = self.vouched.byte as usize;
         let end = if at == SEGMENT_HEADER_BYTES { 0 } else { at };
         disk.flip(random, (self.vouched.segment, end))
     }
@@ -175,10 +175,10 @@ impl Log {
 
 /// Makes the disk be what the tail says.
 fn repair(disk: &mut Disk, numbers: &[u64], tail: Tail, segment_bytes: u32) -> Result<Log, String> {
-    let at = tail.position.segment;
+    let at = tail.offset.segment;
     let mut current = disk.read(at);
     let header = SegmentHeader::decode(&current).map_err(|flaw| flaw.to_string())?;
-    current[tail.position.offset as usize..].fill(0);
+    current[tail.offset.byte as usize..].fill(0);
     let mut is_unused = true;
     for number in numbers.iter().filter(|n| **n > at) {
         let bytes = disk.read(*number);
@@ -194,7 +194,7 @@ fn repair(disk: &mut Disk, numbers: &[u64], tail: Tail, segment_bytes: u32) -> R
         Some((header.number, header.stamp))
     });
     let used = used.collect();
-    debug_assert!(tail.position.offset as usize >= SEGMENT_HEADER_BYTES);
+    debug_assert!(tail.offset.byte as usize >= SEGMENT_HEADER_BYTES);
     let writer = Writer::new(header.log, tail, header.bytes, segment_bytes);
     Ok(Log { writer, used, segment_bytes, synced: true, vouched: tail.synced })
 }

@@ -28,7 +28,7 @@ use super::DiskError;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use tercel_wire::id::Stamp;
-use tercel_wire::log::{Position, SegmentHeader, Tail, Writer};
+use tercel_wire::log::{LogOffset, SegmentHeader, Tail, Writer};
 
 /// What one server may choose about its log.
 #[derive(Debug, Clone)]
@@ -152,8 +152,8 @@ impl Log {
     /// Syncs, and ends with a mark, by which the next opening can tell damage of the last batch from a crash.
     pub fn close(mut self) -> Result<(), DiskError> {
         self.sync()?;
-        let Tail { position, synced, .. } = self.writer.tail();
-        if synced != after_mark_at(position) && self.room_bytes() > 0 {
+        let Tail { offset, synced, .. } = self.writer.tail();
+        if synced != after_mark_at(offset) && self.room_bytes() > 0 {
             self.place(&[])?;
             self.sync()?;
         }
@@ -181,9 +181,9 @@ impl std::fmt::Debug for Log {
     }
 }
 
-/// The place of a mark that ends at `position`, if one does.
-fn after_mark_at(position: Position) -> Position {
-    Position { offset: position.offset.saturating_sub(tercel_wire::log::MARK_BYTES as u32), ..position }
+/// The place of a mark that ends at `offset`, if one does.
+fn after_mark_at(offset: LogOffset) -> LogOffset {
+    LogOffset { byte: offset.byte.saturating_sub(tercel_wire::log::MARK_BYTES as u32), ..offset }
 }
 
 /// The open files and what waits to be written to them.
@@ -213,7 +213,7 @@ struct Used {
 
 impl Files {
     /// Takes `bytes` that belong at `at`, the next place in order. Errors wait for [`Files::outcome`].
-    fn put(&mut self, at: Position, bytes: &[u8]) {
+    fn put(&mut self, at: LogOffset, bytes: &[u8]) {
         if self.failed.is_none()
             && let Err(error) = self.try_put(at, bytes)
         {
@@ -221,7 +221,7 @@ impl Files {
         }
     }
 
-    fn try_put(&mut self, at: Position, bytes: &[u8]) -> Result<(), DiskError> {
+    fn try_put(&mut self, at: LogOffset, bytes: &[u8]) -> Result<(), DiskError> {
         if at.segment != self.current.number {
             self.roll(bytes)?;
         }
@@ -229,10 +229,10 @@ impl Files {
             self.flush()?;
         }
         if bytes.len() > STAGED_BYTES_MAX {
-            return self.current.write_at(bytes, at.offset as u64);
+            return self.current.write_at(bytes, at.byte as u64);
         }
         if self.staged.is_empty() {
-            self.staged_at = at.offset as u64;
+            self.staged_at = at.byte as u64;
         }
         self.staged.extend_from_slice(bytes);
         Ok(())

@@ -89,7 +89,7 @@ impl Place<'_> {
 pub fn mark(bytes: &[u8], log: LogId, tail: &Tail) -> Option<Vec<u8>> {
     let found = bytes.get(..MARK_BYTES)?;
     let mut right = Vec::with_capacity(MARK_BYTES);
-    encode_mark(&mut right, log, tail.position, tail.chain, tail.stamp);
+    encode_mark(&mut right, log, tail.offset, tail.chain, tail.stamp);
     let wrong = found.iter().zip(&right).filter(|(a, b)| a != b).count();
     (1..=MARK_WRONG_MAX).contains(&wrong).then_some(right)
 }
@@ -178,10 +178,10 @@ mod tests {
 
     #[test]
     fn a_mark_is_known_beforehand() {
-        let position = Position { segment: 2, offset: 320 };
-        let tail = Tail { position, chain: Chain(77), stamp: Stamp(9), synced: position };
+        let offset = LogOffset { segment: 2, byte: 320 };
+        let tail = Tail { offset, chain: Chain(77), stamp: Stamp(9), synced: offset };
         let mut right = Vec::new();
-        encode_mark(&mut right, LOG, position, tail.chain, tail.stamp);
+        encode_mark(&mut right, LOG, offset, tail.chain, tail.stamp);
         let mut bad = right.clone();
         bad[3] ^= 0x41;
         bad[20] = 0;

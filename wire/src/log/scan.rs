@@ -19,7 +19,7 @@ pub struct Scanner {
     /// too few for a mark.
     spanning: Vec<u8>,
     /// The first mark in the bytes of `spanning`: evidence in case it is no record after all.
-    mark_spanned: Option<Position>,
+    mark_spanned: Option<LogOffset>,
     /// A record was found to begin somewhere. Until then the scan is inside one whose beginning it was not given.
     anchored: bool,
     stopped: Option<Stopped>,
@@ -33,7 +33,7 @@ pub struct Stop {
     /// Up to where everything was good.
     pub tail: Tail,
     /// What was looked at: a record's segment and offset, or offset 0 for a segment's header.
-    pub at: Position,
+    pub at: LogOffset,
     /// The header that a segment must have, if that is what is wrong and what came before tells.
     pub expected: Option<SegmentHeader>,
 }
@@ -42,12 +42,12 @@ pub struct Stop {
 #[derive(Debug)]
 struct Stopped {
     flaw: Flaw,
-    at: Position,
+    at: LogOffset,
     expected: Option<SegmentHeader>,
     /// Something other than zeros was found from the tail on.
     dirty: bool,
     /// A valid mark behind the tail.
-    mark: Option<Position>,
+    mark: Option<LogOffset>,
 }
 
 impl Scanner {
@@ -57,10 +57,10 @@ impl Scanner {
             space,
             under_way: None,
             tail: Tail {
-                position: Position { segment: 0, offset: 0 },
+                offset: LogOffset { segment: 0, byte: 0 },
                 chain: Chain(0),
                 stamp: Stamp::ZERO,
-                synced: Position { segment: 0, offset: 0 },
+                synced: LogOffset { segment: 0, byte: 0 },
             },
             spanning: Vec::new(),
             mark_spanned: None,
@@ -116,22 +116,22 @@ impl Scanner {
     /// There is no further segment: a record that would go on in one is where the scan stops.
     pub fn close(&mut self) {
         if !self.spanning.is_empty() && self.stopped.is_none() {
-            let Position { segment, offset } = self.tail.position;
+            let LogOffset { segment, byte } = self.tail.offset;
             let flaw = if self.spans() { Flaw::Ends } else { Flaw::Record };
-            self.stop(flaw, segment, &[], offset as usize);
+            self.stop(flaw, segment, &[], byte as usize);
         }
     }
 
     /// The end of the log, after the last segment.
     pub fn finish(mut self) -> End {
         if self.under_way.is_none() {
-            return End::Damage { position: self.tail.position, flaw: Flaw::Header };
+            return End::Damage { offset: self.tail.offset, flaw: Flaw::Header };
         }
         self.close();
         match self.stopped {
             None => End::Clean(self.tail),
             Some(Stopped { flaw, mark, .. }) if mark.is_some() || flaw.is_final() => {
-                End::Damage { position: self.tail.position, flaw }
+                End::Damage { offset: self.tail.offset, flaw }
             }
             Some(Stopped { dirty: true, .. }) => End::Torn(self.tail),
             Some(Stopped { dirty: false, .. }) => End::Clean(self.tail),
@@ -145,7 +145,7 @@ impl Scanner {
         number: u64,
         header: Result<SegmentHeader, Flaw>,
     ) -> Result<(usize, usize), Flaw> {
-        self.tail.position = Position { segment: number, offset: 0 };
+        self.tail.offset = LogOffset { segment: number, byte: 0 };
         self.under_way = Some((LogId { space: self.space, salt: 0 }, number + 1));
         let header = header.map_err(|flaw| if flaw == Flaw::Header { Flaw::FirstHeader } else { flaw })?;
         if header.log.space != self.space {
@@ -157,10 +157,10 @@ impl Scanner {
         self.under_way = Some((header.log, number + 1));
         self.anchored = header.first_record < header.bytes;
         self.tail = Tail {
-            position: Position { segment: number, offset: header.first_record },
+            offset: LogOffset { segment: number, byte: header.first_record },
             chain: header.chain,
             stamp: header.stamp,
-            synced: Position { segment: number, offset: SEGMENT_HEADER_BYTES as u32 },
+            synced: LogOffset { segment: number, byte: SEGMENT_HEADER_BYTES as u32 },
         };
         Ok((header.first_record as usize, header.bytes as usize))
     }
@@ -201,7 +201,7 @@ impl Scanner {
             return Ok((SEGMENT_HEADER_BYTES, header.bytes as usize));
         }
         self.anchored = header.first_record < header.bytes;
-        self.tail.position = Position { segment: number, offset: header.first_record };
+        self.tail.offset = LogOffset { segment: number, byte: header.first_record };
         Ok((header.first_record as usize, header.bytes as usize))
     }
 
@@ -209,7 +209,7 @@ impl Scanner {
     fn expected_header(&self, number: u64, bytes: &[u8]) -> Option<SegmentHeader> {
         let (log, _) = self.under_way?;
         let segment_bytes = u32::try_from(bytes.len()).ok().filter(|b| *b >= SEGMENT_BYTES_MIN)?;
-        if !self.anchored || self.tail.position.segment == number {
+        if !self.anchored || self.tail.offset.segment == number {
             return None;
         }
         let (mut chain, mut stamp, mut missing) = (self.tail.chain, self.tail.stamp, 0);
@@ -263,7 +263,7 @@ impl Scanner {
         let dirty = self.spans();
         let evidence = if offset == 0 && !dirty { SEGMENT_HEADER_BYTES + ALIGN } else { offset };
         self.spanning = Vec::new();
-        let at = Position { segment: number, offset: offset as u32 };
+        let at = LogOffset { segment: number, byte: offset as u32 };
         self.stopped = Some(Stopped { flaw, at, expected: None, dirty, mark: self.mark_spanned.take() });
         self.gather(number, bytes, offset, evidence);
     }
@@ -278,9 +278,9 @@ impl Scanner {
         }
     }
 
-    fn find_mark(&self, number: u64, bytes: &[u8], offset: usize) -> Option<Position> {
+    fn find_mark(&self, number: u64, bytes: &[u8], offset: usize) -> Option<LogOffset> {
         let (log, _) = self.under_way?;
-        find_mark(log, number, bytes, offset).map(|mark| mark.position)
+        find_mark(log, number, bytes, offset).map(|mark| mark.offset)
     }
 }
 
@@ -288,7 +288,7 @@ impl Scanner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
     /// Its place.
-    pub position: Position,
+    pub offset: LogOffset,
     /// The chain before it, which is that of the record behind it, too.
     pub chain: Chain,
     /// The stamp of the record before it.
@@ -302,7 +302,7 @@ pub fn find_mark(log: LogId, number: u64, bytes: &[u8], offset: usize) -> Option
         .step_by(ALIGN)
         .find(|&at| is_mark(log, number, at, &bytes[at..at + MARK_BYTES]))?;
     Some(Mark {
-        position: Position { segment: number, offset: at as u32 },
+        offset: LogOffset { segment: number, byte: at as u32 },
         chain: Chain(le32(bytes, at + MARK_CHAIN_AT)),
         stamp: Stamp(le64(bytes, at + RECORD_STAMP_AT)),
     })
@@ -325,7 +325,7 @@ pub struct SegmentReader<'a> {
 /// A record that was found: its payload is in the segment from an offset on, or in what the scanner gathered.
 struct Found {
     head: Head,
-    position: Position,
+    offset: LogOffset,
     spanning: bool,
 }
 
@@ -333,10 +333,10 @@ impl SegmentReader<'_> {
     /// The next record; `None` when the segment, or the log, has no more. (No iterator: a record borrows the reader.)
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<Record<'_>> {
-        let Found { head, position, spanning } = self.advance()?;
-        let record = if spanning { &self.scanner.spanning } else { &self.bytes[position.offset as usize..] };
+        let Found { head, offset, spanning } = self.advance()?;
+        let record = if spanning { &self.scanner.spanning } else { &self.bytes[offset.byte as usize..] };
         let payload = &record[RECORD_HEADER_BYTES..][..head.payload_bytes];
-        Some(Record { kind: Kind(head.kind), stamp: head.stamp, payload, position })
+        Some(Record { kind: Kind(head.kind), stamp: head.stamp, payload, offset })
     }
 
     fn advance(&mut self) -> Option<Found> {
@@ -373,8 +373,8 @@ impl SegmentReader<'_> {
         let record = rest.get(..head.record_bytes()).ok_or(Flaw::Record)?;
         head.check(record, self.scanner.tail.chain, self.scanner.tail.stamp)?;
         self.moved(start + record.len(), Some(head));
-        let position = Position { segment: self.number, offset: start as u32 };
-        Ok(Some(Found { head, position, spanning: false }))
+        let offset = LogOffset { segment: self.number, byte: start as u32 };
+        Ok(Some(Found { head, offset, spanning: false }))
     }
 
     fn pass_mark(&mut self, mark: &[u8]) -> Result<Option<Found>, Flaw> {
@@ -385,7 +385,7 @@ impl SegmentReader<'_> {
         if !here {
             return Err(Flaw::Record);
         }
-        self.scanner.tail.synced = Position { segment: self.number, offset: self.offset as u32 };
+        self.scanner.tail.synced = LogOffset { segment: self.number, byte: self.offset as u32 };
         self.moved(self.offset + MARK_BYTES, None);
         Ok(None)
     }
@@ -411,17 +411,17 @@ impl SegmentReader<'_> {
         }
         let head = Head::parse(&self.scanner.spanning).ok_or(Flaw::Record)?;
         head.check(&self.scanner.spanning, self.scanner.tail.chain, self.scanner.tail.stamp)?;
-        let position = self.scanner.tail.position;
+        let offset = self.scanner.tail.offset;
         self.moved(piece_end, Some(head));
         self.spanned_out = true;
-        Ok(Some(Found { head, position, spanning: true }))
+        Ok(Some(Found { head, offset, spanning: true }))
     }
 
     /// Moves the tail behind a record or a mark.
     fn moved(&mut self, offset: usize, head: Option<Head>) {
         self.offset = offset;
         let tail = &mut self.scanner.tail;
-        tail.position = Position { segment: self.number, offset: offset as u32 };
+        tail.offset = LogOffset { segment: self.number, byte: offset as u32 };
         if let Some(head) = head {
             (tail.chain, tail.stamp) = (Chain(head.crc), head.stamp);
         }
@@ -452,21 +452,21 @@ pub struct Record<'a> {
     /// What was given to [`encode_record`].
     pub payload: &'a [u8],
     /// Where it begins.
-    pub position: Position,
+    pub offset: LogOffset,
 }
 
 /// Where records go on from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tail {
     /// Where the next record belongs. At the end of its segment, the next segment's body.
-    pub position: Position,
+    pub offset: LogOffset,
     /// The chain before it.
     pub chain: Chain,
     /// The stamp of the last record.
     pub stamp: Stamp,
     /// The place of the last mark: everything before it was synced, but for the header of its segment if it is the
     /// first thing behind it.
-    pub synced: Position,
+    pub synced: LogOffset,
 }
 
 /// How a log ends.
@@ -479,7 +479,7 @@ pub enum End {
     /// What was confirmed cannot be read. Somebody must restore the file or decide what to give up.
     Damage {
         /// Where the bad record begins.
-        position: Position,
+        offset: LogOffset,
         /// What is wrong there.
         flaw: Flaw,
     },

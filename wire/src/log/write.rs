@@ -4,7 +4,7 @@ use super::*;
 
 /// Places encoded records at the tail of a log, with the marks and segment headers that belong between them.
 ///
-/// It writes nothing itself: it names a position and bytes, and whoever owns the files writes them there.
+/// It writes nothing itself: it names an offset and bytes, and whoever owns the files writes them there.
 #[derive(Debug, Clone)]
 pub struct Writer {
     log: LogId,
@@ -34,7 +34,7 @@ impl Writer {
 
     /// Bytes of records that the tail's segment and `segments` further ones surely hold.
     pub fn room_bytes(&self, segments: u64) -> u64 {
-        let here = self.tail_segment_bytes - self.tail.position.offset;
+        let here = self.tail_segment_bytes - self.tail.offset.byte;
         let body = self.segment_bytes as u64 - SEGMENT_HEADER_BYTES as u64;
         // A mark, and the bytes that are passed over because they are too few for one.
         (here as u64 + segments * body).saturating_sub(2 * MARK_BYTES as u64)
@@ -49,51 +49,51 @@ impl Writer {
         &mut self,
         records: &[u8],
         mark: bool,
-        mut each: impl FnMut(Position, &[u8]),
+        mut each: impl FnMut(LogOffset, &[u8]),
     ) -> Result<(), Flaw> {
         let rolled = self.rolled(if mark { MARK_BYTES } else { 1 });
-        let position = rolled.map_or(self.tail.position, |header| Position {
+        let offset = rolled.map_or(self.tail.offset, |header| LogOffset {
             segment: header.number,
-            offset: SEGMENT_HEADER_BYTES as u32,
+            byte: SEGMENT_HEADER_BYTES as u32,
         });
         let end = rolled.map_or(self.tail_segment_bytes, |header| header.bytes);
-        let first = position.offset as usize + if mark { MARK_BYTES } else { 0 };
-        let (headers, chain, stamp) = self.headers(records, position.segment, end as usize - first)?;
+        let first = offset.byte as usize + if mark { MARK_BYTES } else { 0 };
+        let (headers, chain, stamp) = self.headers(records, offset.segment, end as usize - first)?;
 
         if let Some(header) = rolled {
-            each(Position { segment: header.number, offset: 0 }, &header.encode());
+            each(LogOffset { segment: header.number, byte: 0 }, &header.encode());
         }
         if mark {
             let mut bytes = Vec::with_capacity(MARK_BYTES);
-            encode_mark(&mut bytes, self.log, position, self.tail.chain, self.tail.stamp);
-            each(position, &bytes);
-            self.tail.synced = position;
+            encode_mark(&mut bytes, self.log, offset, self.tail.chain, self.tail.stamp);
+            each(offset, &bytes);
+            self.tail.synced = offset;
         }
-        let mut at = Position { segment: position.segment, offset: first as u32 };
+        let mut at = LogOffset { segment: offset.segment, byte: first as u32 };
         let (mut rest, mut segment_end) = (records, end);
         for header in headers {
-            let (piece, later) = rest.split_at((segment_end - at.offset) as usize);
+            let (piece, later) = rest.split_at((segment_end - at.byte) as usize);
             if !piece.is_empty() {
                 each(at, piece);
             }
-            each(Position { segment: header.number, offset: 0 }, &header.encode());
-            at = Position { segment: header.number, offset: SEGMENT_HEADER_BYTES as u32 };
+            each(LogOffset { segment: header.number, byte: 0 }, &header.encode());
+            at = LogOffset { segment: header.number, byte: SEGMENT_HEADER_BYTES as u32 };
             (rest, segment_end) = (later, header.bytes);
         }
         if !rest.is_empty() {
             each(at, rest);
         }
-        at.offset += rest.len() as u32;
-        self.tail = Tail { position: at, chain, stamp, synced: self.tail.synced };
+        at.byte += rest.len() as u32;
+        self.tail = Tail { offset: at, chain, stamp, synced: self.tail.synced };
         self.tail_segment_bytes = segment_end;
         Ok(())
     }
 
     /// The header of the next segment, if the tail's has less than `bytes` left.
     fn rolled(&self, bytes: usize) -> Option<SegmentHeader> {
-        let Tail { position, chain, stamp, .. } = self.tail;
-        let left = (self.tail_segment_bytes - position.offset) as usize;
-        (left < bytes).then(|| self.header(position.segment + 1, chain, stamp, 0))
+        let Tail { offset, chain, stamp, .. } = self.tail;
+        let left = (self.tail_segment_bytes - offset.byte) as usize;
+        (left < bytes).then(|| self.header(offset.segment + 1, chain, stamp, 0))
     }
 
     /// The header of a segment whose body begins with `spanned` bytes of an earlier record.

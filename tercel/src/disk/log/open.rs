@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use tercel_wire::id::{SpaceId, Stamp};
 use tercel_wire::log::{
-    End, Flaw, LOG_VERSION, LogId, Position, Record, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader, Tail,
+    End, Flaw, LOG_VERSION, LogId, LogOffset, Record, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader, Tail,
     Writer,
 };
 
@@ -22,7 +22,7 @@ pub struct Opened {
     /// Records handed to the replay.
     pub replayed: u64,
     /// Where an unfinished write was cut off, if there was one: nobody had been told that it succeeded.
-    pub cut: Option<Position>,
+    pub cut: Option<LogOffset>,
 }
 
 /// Creates the log of `space` in the directory `dir`, empty, for records with stamps above `stamp`. What is left of an
@@ -82,9 +82,9 @@ impl Log {
         let (tail, torn) = match scanner.finish() {
             End::Clean(tail) => (tail, false),
             End::Torn(tail) => (tail, true),
-            End::Damage { position, flaw } => return Err(damaged(dir, position, flaw).into()),
+            End::Damage { offset, flaw } => return Err(damaged(dir, offset, flaw).into()),
         };
-        let opened = Opened { replayed, cut: torn.then_some(tail.position) };
+        let opened = Opened { replayed, cut: torn.then_some(tail.offset) };
         Ok((repair(dir, config, found, tail, wrap)?, opened))
     }
 }
@@ -156,11 +156,11 @@ fn zero_from(bytes: &[u8]) -> u64 {
     bytes.iter().rposition(|&b| b != 0).map_or(0, |last| last as u64 + 1)
 }
 
-fn damaged(dir: &Path, position: Position, flaw: Flaw) -> DiskError {
-    let file = segment_path(dir, position.segment);
+fn damaged(dir: &Path, offset: LogOffset, flaw: Flaw) -> DiskError {
+    let file = segment_path(dir, offset.segment);
     match flaw {
         Flaw::Version { found } => DiskError::NewerFormat { file, found, known: LOG_VERSION },
-        flaw => DiskError::Damaged { file, position: Some(position.offset as u64), what: flaw.to_string() },
+        flaw => DiskError::Damaged { file, position: Some(offset.byte as u64), what: flaw.to_string() },
     }
 }
 
@@ -173,15 +173,15 @@ fn repair(
     wrap: Wrap,
 ) -> Result<Log, DiskError> {
     let first = found[0].number;
-    let at = (tail.position.segment - first) as usize;
+    let at = (tail.offset.segment - first) as usize;
     let mut later = found.split_off(at + 1);
     let keep = later
         .iter()
         .take_while(|segment| segment.zero_from == 0 && segment.file_bytes == config.segment_bytes as u64)
         .count();
     let current = found.pop().expect("the tail's segment was found");
-    let header = current.header.map_err(|flaw| damaged(dir, tail.position, flaw))?;
-    let (tail_offset, segment_bytes) = (tail.position.offset as u64, header.bytes as u64);
+    let header = current.header.map_err(|flaw| damaged(dir, tail.offset, flaw))?;
+    let (tail_offset, segment_bytes) = (tail.offset.byte as u64, header.bytes as u64);
     let zeros_to = current.zero_from.max(if current.file_bytes < segment_bytes { segment_bytes } else { 0 });
     let file = open_file(&current.path)?;
     write_zeros(&file, tail_offset, zeros_to)
@@ -239,11 +239,11 @@ fn repair(
 fn rewrite(segment: &Found, is_oldest: bool, tail: &Tail, wrap: Wrap) -> Result<(), DiskError> {
     let from = match segment.number == tail.synced.segment {
         // The header of a segment is written with the first mark in it; the oldest one's was synced long before.
-        true if is_oldest || tail.synced.offset as usize > SEGMENT_HEADER_BYTES => tail.synced.offset as u64,
+        true if is_oldest || tail.synced.byte as usize > SEGMENT_HEADER_BYTES => tail.synced.byte as u64,
         _ => 0,
     };
-    let to = match segment.number == tail.position.segment {
-        true => tail.position.offset as u64,
+    let to = match segment.number == tail.offset.segment {
+        true => tail.offset.byte as u64,
         false => segment.file_bytes,
     };
     let file = open_file(&segment.path)?;

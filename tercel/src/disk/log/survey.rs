@@ -16,7 +16,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use tercel_wire::id::{SpaceId, Stamp};
 use tercel_wire::log::{
-    Chain, End, Flaw, Kind, LogId, Mark, Position, Record, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader,
+    Chain, End, Flaw, Kind, LogId, LogOffset, Mark, Record, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader,
     Stop, Tail, find_mark, mend,
 };
 use tercel_wire::mend::ByteError;
@@ -36,7 +36,7 @@ pub struct Survey {
     /// The segment in which the last run ends.
     end: Option<u64>,
     /// Where a write that nobody had been told of stands unfinished at the end; an opening cuts it.
-    pub torn: Option<Position>,
+    pub torn: Option<LogOffset>,
     /// What followed the last run is lost with its segment, or with the end of that.
     pub is_cut: bool,
 }
@@ -138,7 +138,7 @@ impl Survey {
         let mut survey = Survey { dir: dir.into(), space, files, ..Survey::default() };
         let Some(&(first, _)) = survey.files.first() else {
             survey.damaged(
-                Position { segment: 1, offset: 0 },
+                LogOffset { segment: 1, byte: 0 },
                 "the segment is missing".into(),
                 Stamp::ZERO,
                 None,
@@ -151,7 +151,7 @@ impl Survey {
             next = survey.run(from, header, decodes)?;
         }
         for (number, bytes, header) in short {
-            let at = Position { segment: number, offset: bytes };
+            let at = LogOffset { segment: number, byte: bytes };
             let what = format!("the segment was cut short: it has {bytes} of its {} bytes", header.bytes);
             survey.damaged(at, what, header.stamp, None);
             // It has a header because records begin or go on in it.
@@ -161,10 +161,10 @@ impl Survey {
     }
 
     /// Whether the log ends at the end of its last segment's file.
-    fn is_full(&self, end: Position) -> Result<bool, DiskError> {
+    fn is_full(&self, end: LogOffset) -> Result<bool, DiskError> {
         let is_last = self.files.last().is_some_and(|(number, _)| *number == end.segment);
         let bytes = self.bytes(end.segment)?.map_or(0, |bytes| bytes.len());
-        Ok(is_last && end.offset as usize + tercel_wire::log::MARK_BYTES > bytes)
+        Ok(is_last && end.byte as usize + tercel_wire::log::MARK_BYTES > bytes)
     }
 
     /// Segments that have fewer bytes than their headers say: number, bytes, header.
@@ -195,40 +195,40 @@ impl Survey {
     ) -> Result<Option<(u64, Option<SegmentHeader>)>, DiskError> {
         loop {
             let Passed { run, end, stop } = self.pass(from, header, &mut |_| Ok::<(), DiskError>(()))?;
-            let position = match end {
+            let offset = match end {
                 End::Clean(tail) => {
-                    self.end = Some(tail.position.segment);
+                    self.end = Some(tail.offset.segment);
                     self.keep(run);
                     let next = self.behind_gap(from, run.last)?;
                     // The next segment is there long before one is full.
-                    self.is_cut = next.is_none() && self.is_full(tail.position)?;
+                    self.is_cut = next.is_none() && self.is_full(tail.offset)?;
                     return Ok(next);
                 }
-                End::Damage { flaw: Flaw::Ends, position } => {
+                End::Damage { flaw: Flaw::Ends, offset } => {
                     self.keep(run);
                     let next = self.behind_gap(from, run.last)?;
                     if next.is_none() {
-                        let at = Position { segment: position.segment + 1, offset: 0 };
+                        let at = LogOffset { segment: offset.segment + 1, byte: 0 };
                         self.damaged(at, "the segment is missing".into(), run.last, None);
                         self.is_cut = true;
                     }
                     return Ok(next);
                 }
                 End::Torn(tail) => {
-                    self.end = Some(tail.position.segment);
+                    self.end = Some(tail.offset.segment);
                     self.keep(run);
                     let next = self.behind_gap(from, run.last)?;
                     // Before a missing segment nothing is torn: what is unfinished goes on in it.
-                    self.torn = next.is_none().then_some(tail.position);
+                    self.torn = next.is_none().then_some(tail.offset);
                     return Ok(next);
                 }
-                End::Damage { position, .. } => position,
+                End::Damage { offset, .. } => offset,
             };
             let flaw = stop.map_or(Flaw::Record, |stop| stop.flaw);
             let at = match stop {
-                Some(stop) if stop.at.offset == 0 && !self.has_header(stop.at.segment)? => stop.at,
+                Some(stop) if stop.at.byte == 0 && !self.has_header(stop.at.segment)? => stop.at,
                 // A header that is well-formed and does not fit tells of a record before it that is wrong.
-                _ => position,
+                _ => offset,
             };
             let mended = match stop {
                 Some(stop) if self.patch_count() < MENDS_MAX => self.mend(&stop, decodes)?,
@@ -252,9 +252,9 @@ impl Survey {
         self.patches.values().map(Vec::len).sum()
     }
 
-    fn damaged(&mut self, at: Position, what: String, after: Stamp, mended: Option<String>) {
+    fn damaged(&mut self, at: LogOffset, what: String, after: Stamp, mended: Option<String>) {
         let file = segment_path(&self.dir, at.segment);
-        self.damage.push(Damage { file, offset: at.offset as u64, what, after, mended });
+        self.damage.push(Damage { file, offset: at.byte as u64, what, after, mended });
     }
 
     /// Shows the records of a run to `each`, in order.
@@ -323,14 +323,14 @@ impl Survey {
         else {
             return Ok(None);
         };
-        let at = Position { segment: expected, offset: 0 };
+        let at = LogOffset { segment: expected, byte: 0 };
         self.damaged(at, "the segment is missing".into(), last, None);
         Ok(Some((number, None)))
     }
 
     /// Where a run can begin again behind damage: at the next mark in the same segment, or at a later segment's header
     /// or mark.
-    fn resume(&self, at: Position) -> Result<Option<(u64, Option<SegmentHeader>)>, DiskError> {
+    fn resume(&self, at: LogOffset) -> Result<Option<(u64, Option<SegmentHeader>)>, DiskError> {
         let Some(log) = self.log()? else { return Ok(None) };
         for (number, _) in self.files.iter().filter(|(n, _)| *n >= at.segment) {
             let Some(bytes) = self.bytes(*number)? else { continue };
@@ -338,10 +338,10 @@ impl Survey {
             if header.is_some_and(|h| *number > at.segment && h.first_record < h.bytes) {
                 return Ok(Some((*number, None)));
             }
-            let from = if *number == at.segment { at.offset as usize + 1 } else { 0 };
+            let from = if *number == at.segment { at.byte as usize + 1 } else { 0 };
             if let Some(mark) = find_mark(log, *number, &bytes, from) {
-                let Mark { position, chain, stamp } = mark;
-                return Ok(Some((*number, Some(header_at(log, position, chain, stamp, &bytes)))));
+                let Mark { offset, chain, stamp } = mark;
+                return Ok(Some((*number, Some(header_at(log, offset, chain, stamp, &bytes)))));
             }
         }
         Ok(None)
@@ -371,7 +371,7 @@ impl Survey {
                 Mend::new(number, e.at, vec![bytes[e.at] ^ e.xor], what)
             }));
         }
-        if stop.at.offset == 0 && !self.has_header(number)? {
+        if stop.at.byte == 0 && !self.has_header(number)? {
             let what = "the header, which follows from the segment before";
             return Ok(stop.expected.map(|header| Mend::new(number, 0, header.encode().to_vec(), what)));
         }
@@ -387,23 +387,23 @@ impl Survey {
 
     /// The mark or the zeros that should stand at the tail.
     fn mend_between(&self, stop: &Stop) -> Result<Option<Mend>, DiskError> {
-        let Position { segment, offset } = stop.tail.position;
+        let LogOffset { segment, byte } = stop.tail.offset;
         let Some(bytes) = self.bytes(segment)? else { return Ok(None) };
-        let here = bytes.get(offset as usize..).unwrap_or_default();
+        let here = bytes.get(byte as usize..).unwrap_or_default();
         if let Some(log) = self.log()?
             && let Some(mark) = mend::mark(here, log, &stop.tail)
         {
             let what = "a mark, which is known beforehand";
-            return Ok(Some(Mend::new(segment, offset as usize, mark, what)));
+            return Ok(Some(Mend::new(segment, byte as usize, mark, what)));
         }
-        if stop.at.offset == 0 && here.len() < tercel_wire::log::MARK_BYTES {
+        if stop.at.byte == 0 && here.len() < tercel_wire::log::MARK_BYTES {
             // The next segment's header says that nothing began here, so these are the zeros too few for a mark.
             let next = self.bytes(segment + 1)?.and_then(|b| SegmentHeader::decode(&b).ok());
             if next.is_some_and(|h| {
                 h.first_record as usize == SEGMENT_HEADER_BYTES && h.chain == stop.tail.chain
             }) {
                 let what = "zeros at the segment's end";
-                return Ok(Some(Mend::new(segment, offset as usize, vec![0; here.len()], what)));
+                return Ok(Some(Mend::new(segment, byte as usize, vec![0; here.len()], what)));
             }
         }
         Ok(None)
@@ -411,7 +411,7 @@ impl Survey {
 
     /// The record that should stand at the tail: with one bit put right, or one byte that what follows speaks for.
     fn mend_record(&self, stop: &Stop, decodes: Decodes<'_>) -> Result<Option<Mend>, DiskError> {
-        let begin = stop.tail.position;
+        let begin = stop.tail.offset;
         let (stream, places) = self.stream(begin)?;
         let mend = |error: ByteError| {
             let mut before = 0;
@@ -447,7 +447,7 @@ impl Survey {
 
     /// Whether a record or a mark is chained to the record at the tail, once that is put right; if so, whether that decodes.
     fn follows(&self, tail: &Tail, mend: &Mend, decodes: Decodes<'_>) -> Result<Option<bool>, DiskError> {
-        let (Some(log), begin) = (self.log()?, tail.position) else { return Ok(None) };
+        let (Some(log), begin) = (self.log()?, tail.offset) else { return Ok(None) };
         let mut scanner = Scanner::new(self.space);
         let (mut number, mut decoded) = (begin.segment, None);
         while let Some(mut bytes) = self.bytes(number)? {
@@ -477,10 +477,10 @@ impl Survey {
         Ok(None)
     }
 
-    /// The bytes of the stream of records from `position` on, as many as can be mended, and where they stand.
-    fn stream(&self, position: Position) -> Result<(Vec<u8>, Vec<Stretch>), DiskError> {
+    /// The bytes of the stream of records from `offset` on, as many as can be mended, and where they stand.
+    fn stream(&self, offset: LogOffset) -> Result<(Vec<u8>, Vec<Stretch>), DiskError> {
         let (mut stream, mut places) = (Vec::new(), Vec::new());
-        let (mut number, mut offset) = (position.segment, position.offset as usize);
+        let (mut number, mut offset) = (offset.segment, offset.byte as usize);
         while stream.len() < STREAM_BYTES_MAX {
             let Some(bytes) = self.bytes(number)? else { break };
             let Some(rest) = bytes.get(offset..) else { break };
@@ -510,10 +510,10 @@ pub(super) fn segment_files(dir: &Path) -> Result<Vec<(u64, PathBuf)>, DiskError
 }
 
 /// A header of the segment that holds `bytes`, for a scan that begins in the middle of it.
-fn header_at(log: LogId, at: Position, chain: Chain, stamp: Stamp, bytes: &[u8]) -> SegmentHeader {
+fn header_at(log: LogId, at: LogOffset, chain: Chain, stamp: Stamp, bytes: &[u8]) -> SegmentHeader {
     let header = SegmentHeader::decode(bytes).ok().filter(|h| h.log == log && h.number == at.segment);
     let bytes = header.map_or(bytes.len() as u32, |h| h.bytes);
-    SegmentHeader { log, number: at.segment, stamp, bytes, first_record: at.offset, chain }
+    SegmentHeader { log, number: at.segment, stamp, bytes, first_record: at.byte, chain }
 }
 
 fn head_of(path: &Path) -> Result<Vec<u8>, DiskError> {

@@ -14,7 +14,7 @@ fn records_come_back_in_order_though_they_span_segments() {
     commit(&mut log, &[20_000]);
     commit(&mut log, &[0, 1]);
     let tail = log.tail();
-    assert_eq!(tail.position.segment, 7);
+    assert_eq!(tail.offset.segment, 7);
     drop(log);
 
     let (log, opened, stamps) = open(dir.path());
@@ -43,8 +43,8 @@ fn a_log_cut_anywhere_in_its_last_batch_opens_with_the_batches_before_and_goes_o
     commit(&mut log, &[30, 200, 8]);
     let tail = log.tail();
     drop(log);
-    assert_eq!(tail.position.segment, 2);
-    for at in (tail.synced.offset..=tail.position.offset).step_by(3) {
+    assert_eq!(tail.offset.segment, 2);
+    for at in (tail.synced.byte..=tail.offset.byte).step_by(3) {
         let crashed = copy(dir.path());
         let file = File::options().write(true).open(segment(crashed.path(), 2)).unwrap();
         let bytes = file.metadata().unwrap().len();
@@ -71,7 +71,7 @@ fn a_record_that_goes_on_in_a_segment_that_is_gone_is_damage_and_never_cut() {
     commit(&mut log, &[3000]);
     let tail = log.tail();
     drop(log);
-    assert_eq!(tail.position.segment, 2);
+    assert_eq!(tail.offset.segment, 2);
     for number in (2..).take_while(|number| segment(dir.path(), *number).exists()) {
         fs::remove_file(segment(dir.path(), number)).unwrap();
     }
@@ -98,19 +98,19 @@ fn a_torn_tail_is_cut_and_reported_and_its_remains_are_cleared() {
     commit(&mut log, &[100]);
     let before = log.tail();
     commit(&mut log, &[100, 100, 9000]);
-    let last = log.tail().position.segment;
+    let last = log.tail().offset.segment;
     drop(log);
     // The first record of the last batch is torn; the others are whole, up into later segments.
-    flip(&segment(dir.path(), 1), before.position.offset as u64 + 32 + 40);
+    flip(&segment(dir.path(), 1), before.offset.byte as u64 + 32 + 40);
 
     let (log, opened, stamps) = open(dir.path());
     assert_eq!(stamps, [1]);
     let cut = opened.cut.expect("something was cut");
-    assert_eq!(cut, log.tail().position);
+    assert_eq!(cut, log.tail().offset);
     drop(log);
     let bytes = fs::read(segment(dir.path(), 1)).unwrap();
     assert_eq!(bytes.len(), SEGMENT as usize);
-    assert!(bytes[cut.offset as usize..].iter().all(|&b| b == 0));
+    assert!(bytes[cut.byte as usize..].iter().all(|&b| b == 0));
     assert!(!segment(dir.path(), last).exists());
     assert_eq!(open(dir.path()).1, Opened { replayed: 1, cut: None });
 }
@@ -120,14 +120,14 @@ fn a_flipped_bit_before_the_last_batch_is_damage_that_names_segment_and_place() 
     let dir = new_log();
     let (mut log, ..) = open(dir.path());
     commit(&mut log, &[100]);
-    let place = log.tail().position;
+    let place = log.tail().offset;
     commit(&mut log, &[100]);
     commit(&mut log, &[5000]);
     commit(&mut log, &[100]);
     drop(log);
-    flip(&segment(dir.path(), 1), place.offset as u64 + 32 + 30);
+    flip(&segment(dir.path(), 1), place.byte as u64 + 32 + 30);
     let Err(DiskError::Damaged { file, position, .. }) = try_open(dir.path(), Stamp::ZERO) else { panic!() };
-    assert_eq!((file, position), (segment(dir.path(), 1), Some(place.offset as u64 + 32)));
+    assert_eq!((file, position), (segment(dir.path(), 1), Some(place.byte as u64 + 32)));
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn after_a_clean_close_damage_of_the_last_batch_is_noticed_too() {
     let dir = new_log();
     let (mut log, ..) = open(dir.path());
     commit(&mut log, &[100]);
-    let end = log.tail().position.offset as u64;
+    let end = log.tail().offset.byte as u64;
     log.close().unwrap();
     let (log, opened, _) = open(dir.path());
     assert_eq!(opened.cut, None);
@@ -173,7 +173,7 @@ fn the_next_segment_is_there_in_full_before_it_is_needed() {
     let dir = new_log();
     let (mut log, ..) = open(dir.path());
     log.files.take_prepared().unwrap();
-    assert_eq!(log.tail().position.segment, 1);
+    assert_eq!(log.tail().offset.segment, 1);
     assert_eq!(fs::read(segment(dir.path(), 2)).unwrap(), vec![0; SEGMENT as usize]);
     assert!(log.room_bytes() > SEGMENT as u64);
 }
@@ -299,11 +299,11 @@ fn what_no_mark_vouches_for_is_written_again_when_a_log_is_opened() {
     let dir = new_log();
     let (mut log, ..) = open(dir.path());
     commit(&mut log, &[10]);
-    let mark = log.tail().position.offset as u64;
+    let mark = log.tail().offset.byte as u64;
     // As if the sync of this batch had failed: its bytes are in the file, and nothing tells whether they are on the disk.
     log.append(&records(&mut log.tail(), &[20, 30])).unwrap();
     log.files.flush().unwrap();
-    let end = log.tail().position.offset as usize;
+    let end = log.tail().offset.byte as usize;
     drop(log);
     let before = fs::read(segment(dir.path(), 1)).unwrap();
     let ignore = |_: tercel_wire::log::Record<'_>| Ok::<(), DiskError>(());
@@ -350,12 +350,12 @@ fn every_byte_of_a_small_log_is_guarded() {
     commit(&mut log, &[25]);
     let tail = log.tail();
     log.close().unwrap();
-    for at in 0..tail.position.offset as u64 {
+    for at in 0..tail.offset.byte as u64 {
         flip(&segment(dir.path(), 1), at);
         let opened = try_open(dir.path(), Stamp::ZERO);
         assert!(matches!(opened, Err(DiskError::Damaged { .. })), "byte {at}: {opened:?}");
         flip(&segment(dir.path(), 1), at);
     }
-    assert!(tail.position.offset as usize > SEGMENT_HEADER_BYTES);
+    assert!(tail.offset.byte as usize > SEGMENT_HEADER_BYTES);
     assert_eq!(open(dir.path()).2, [1, 2]);
 }

@@ -45,11 +45,11 @@ fn a_survey_reads_over_one_wrong_byte_wherever_it_is() {
 /// Spoils bytes of a log one at a time, `at` some offsets of what is used of a segment, and expects all records.
 fn assert_read_over(xor: u8, at: impl Fn(usize, usize) -> bool) {
     let dir = spanning_log();
-    let end = open(dir.path()).0.tail().position;
+    let end = open(dir.path()).0.tail().offset;
     assert!(end.segment > 1);
     for number in 1..=end.segment {
         let bytes = fs::read(segment(dir.path(), number)).unwrap().len();
-        let used = if number == end.segment { end.offset as usize - MARK } else { bytes };
+        let used = if number == end.segment { end.byte as usize - MARK } else { bytes };
         for at in (0..used).filter(|place| at(*place, used)) {
             spoil(&segment(dir.path(), number), at as u64, xor);
             let before = fs::read(segment(dir.path(), number)).unwrap();
@@ -66,7 +66,7 @@ fn assert_read_over(xor: u8, at: impl Fn(usize, usize) -> bool) {
 #[test]
 fn a_wrong_byte_is_not_put_right_where_nothing_follows_or_what_comes_out_does_not_decode() {
     let dir = spanning_log();
-    let end = open(dir.path()).0.tail().position;
+    let end = open(dir.path()).0.tail().offset;
     let payload = (SEGMENT_HEADER_BYTES + MARK + 24 + 9) as u64;
     spoil(&segment(dir.path(), 1), payload, 0x91);
     let refusing = Survey::take(dir.path(), SPACE, &|_, _| false).unwrap();
@@ -75,7 +75,7 @@ fn a_wrong_byte_is_not_put_right_where_nothing_follows_or_what_comes_out_does_no
     assert_eq!(survey.damage[0].mended, Some(format!("one byte at {payload}")));
     // The mark that a clean close ends with is the only thing behind the last record; without it that is a torn tail.
     spoil(&segment(dir.path(), 1), payload, 0x91);
-    let mark = end.offset as u64 - MARK as u64;
+    let mark = end.byte as u64 - MARK as u64;
     (0..MARK as u64).for_each(|at| spoil(&segment(dir.path(), end.segment), mark + at, 0x55));
     spoil(&segment(dir.path(), end.segment), mark - 50, 0x91);
     let (survey, runs) = surveyed(dir.path());
@@ -106,11 +106,11 @@ fn a_survey_of_a_torn_log_says_where_and_cuts_nothing() {
     let dir = new_log();
     let (mut log, ..) = open(dir.path());
     commit(&mut log, &[40]);
-    let at = log.tail().position;
+    let at = log.tail().offset;
     log.append(&records(&mut log.tail(), &[25])).unwrap();
     log.sync().unwrap();
     drop(log);
-    flip(&segment(dir.path(), 1), at.offset as u64 + 32 + 30);
+    flip(&segment(dir.path(), 1), at.byte as u64 + 32 + 30);
     let before = fs::read(segment(dir.path(), 1)).unwrap();
     let (survey, runs) = surveyed(dir.path());
     assert!(survey.torn.is_some() && survey.damage.is_empty(), "{survey:?}");
