@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 
 use arbitrary::{Result, Unstructured};
-use tercel_wire::id::{SpaceId, Stamp};
+use tercel_wire::id::{LogPosition, SpaceId, Stamp, ViewId};
 use tercel_wire::log::{
-    Chain, End, Kind, LogId, LogOffset, Scanner, SegmentHeader, Tail, Writer, encode_record,
+    End, Kind, Last, LogId, LogOffset, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader, Writer, encode_record,
 };
 
 const LOG: LogId = LogId { space: SpaceId(7), salt: 0xfeed_face_cafe_f00d };
 
 type Segments = BTreeMap<u64, Vec<u8>>;
-type Found = Vec<(u8, u64, Vec<u8>)>;
+/// Kind, stamp, view, position and payload of every record.
+type Found = Vec<(u8, Stamp, ViewId, LogPosition, Vec<u8>)>;
 
 /// See the module.
 pub fn run(data: &[u8]) {
@@ -31,7 +32,8 @@ fn raw(data: &[u8]) {
 fn script(u: &mut Unstructured<'_>) -> Result<()> {
     let segment_bytes = 8 * u.int_in_range(32u32..=100)?;
     let mut first = vec![0; segment_bytes as usize];
-    first[..64].copy_from_slice(&SegmentHeader::first(LOG, Stamp::ZERO, segment_bytes).encode());
+    first[..SEGMENT_HEADER_BYTES]
+        .copy_from_slice(&SegmentHeader::first(LOG, Stamp::ZERO, segment_bytes).encode());
     let mut segments = Segments::from([(1, first)]);
     let End::Clean(tail) = scan(&segments).1 else { panic!("a new log is clean") };
     let mut writer = Writer::new(LOG, tail, segment_bytes, segment_bytes);
@@ -39,12 +41,11 @@ fn script(u: &mut Unstructured<'_>) -> Result<()> {
     // Records that a mark says were synced.
     let mut synced = 0;
     for _ in 0..u.int_in_range(1..=6)? {
-        let Tail { mut chain, mut stamp, .. } = writer.tail();
+        let mut last = writer.tail().last;
         let before = written.len();
         let mut records = Vec::new();
         for _ in 0..u.int_in_range(0..=4)? {
-            stamp = stamp.next();
-            record(u, &mut records, &mut chain, stamp, &mut written)?;
+            record(u, &mut records, &mut last, &mut written)?;
         }
         let mark = u.ratio(3, 4)?;
         if mark && !records.is_empty() {
@@ -62,7 +63,7 @@ fn script(u: &mut Unstructured<'_>) -> Result<()> {
     segments.insert(segments.len() as u64 + 1, vec![0; segment_bytes as usize]);
     let whole = segments.clone();
     let mut mark = writer.tail().synced;
-    if mark.byte == 64 && mark.segment > 1 {
+    if mark.byte as usize == SEGMENT_HEADER_BYTES && mark.segment > 1 {
         // A mark that comes first in its segment came with the segment's header, but for the first, which was synced
         // when the log was made.
         mark.byte = 0;
@@ -101,8 +102,7 @@ fn script(u: &mut Unstructured<'_>) -> Result<()> {
 fn record(
     u: &mut Unstructured<'_>,
     records: &mut Vec<u8>,
-    chain: &mut Chain,
-    stamp: Stamp,
+    last: &mut Last,
     written: &mut Found,
 ) -> Result<()> {
     let kind = Kind::new(u.int_in_range(1..=254)?).expect("a kind for the owner");
@@ -111,8 +111,13 @@ fn record(
         let few = u.bytes(u.len().min(40).min(payload.len()))?;
         payload[..few.len()].copy_from_slice(few);
     }
-    encode_record(records, chain, kind, stamp, &payload).expect("a small record");
-    written.push((kind.get(), stamp.0, payload));
+    last.stamp = Stamp(last.stamp.0 + u.int_in_range(0..=3)?);
+    if u.ratio(1, 4)? {
+        last.view = ViewId::new(last.view.number + u.int_in_range(1..=2)?, u.arbitrary()?);
+    }
+    last.position = last.position.next();
+    encode_record(records, &mut last.chain, kind, last.view, last.stamp, &payload).expect("a small record");
+    written.push((kind.get(), last.stamp, last.view, last.position, payload));
     Ok(())
 }
 
@@ -122,7 +127,8 @@ fn scan(segments: &Segments) -> (Found, End) {
     for (&number, bytes) in segments {
         let mut reader = scanner.segment(number, bytes);
         while let Some(record) = reader.next() {
-            found.push((record.kind.get(), record.stamp.0, record.payload.to_vec()));
+            let (kind, payload) = (record.kind.get(), record.payload.to_vec());
+            found.push((kind, record.stamp, record.view, record.position, payload));
         }
     }
     (found, scanner.finish())

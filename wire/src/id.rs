@@ -131,6 +131,39 @@ impl fmt::Display for Stamp {
     }
 }
 
+/// The number of a record in a server's log, counted without gaps since the log began. The first record has 1.
+///
+/// Stamps order commits and may skip numbers; positions order records and skip none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct LogPosition(pub u64);
+
+impl LogPosition {
+    /// Before the first record.
+    pub const ZERO: LogPosition = LogPosition(0);
+
+    /// The next record's.
+    pub const fn next(self) -> LogPosition {
+        LogPosition(self.0 + 1)
+    }
+}
+
+impl fmt::Display for LogPosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// How far a log is written: the position of a record, and the view in which that record was ordered.
+///
+/// The view is needed beside the position: a log that was cut has other records at the same positions in a later view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Written {
+    /// The view of the record.
+    pub view: ViewId,
+    /// The position of the record.
+    pub position: LogPosition,
+}
+
 /// A database: the unit of order, replication and placement. Random, so that two spaces are not confused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct SpaceId(pub u64);
@@ -154,6 +187,12 @@ impl ViewId {
     /// From its two parts.
     pub const fn new(number: u32, incarnation: u32) -> ViewId {
         ViewId { number, incarnation }
+    }
+
+    /// Whether a record of this view may stand behind one of the view `before`: if it is the same view, or has a higher
+    /// number. Equal numbers with different incarnations are views of two histories, of which one log holds at most one.
+    pub fn may_follow(self, before: ViewId) -> bool {
+        self.number > before.number || self == before
     }
 
     /// Appends its 8 bytes.

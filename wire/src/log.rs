@@ -8,13 +8,20 @@
 //! | 0 | checksum, u32 | | 0 | `tercelog` | |
 //! | 4 | bytes of payload, u32 | | 8 | version, u16, six zeros | |
 //! | 8 | stamp, u64 | | 16 | space, u64 | |
-//! | 16 | kind, u8, seven zeros | | 24 | number of the segment, u64 | |
-//! | 24 | payload, zeros up to 8 | | 32 | stamp of the record whose bytes come first, u64 | |
-//! | | | | 40 | salt of the log, u64 | |
-//! | | | | 48 | bytes of the segment, u32 | |
-//! | | | | 52 | where that record begins, u32 | |
-//! | | | | 56 | the checksum before that record, u32 | |
-//! | | | | 60 | checksum, u32 | |
+//! | 16 | view, number u32, incarnation u32 | | 24 | number of the segment, u64 | |
+//! | 24 | kind, u8, seven zeros | | 32 | stamp of the record before the first that begins here, u64 | |
+//! | 32 | payload, zeros up to 8 | | 40 | position of that record, u64 | |
+//! | | | | 48 | view of that record, number u32, incarnation u32 | |
+//! | | | | 56 | salt of the log, u64 | |
+//! | | | | 64 | bytes of the segment, u32 | |
+//! | | | | 68 | where the first record begins, u32 | |
+//! | | | | 72 | the checksum before that record, u32 | |
+//! | | | | 76 | checksum, u32 | |
+//!
+//! **Order.** A record's *stamp* is its place in the commit order: stamps never fall, and may skip numbers. Its *view* is
+//! the term of the sequencer that ordered it: views never fall either, and a view's number has one incarnation in a log.
+//! Its *position* is its number in the log, counted without gaps. Positions are not stored with records: the segment
+//! headers and marks have them, so a scan that begins at any of these knows all that follow.
 //!
 //! **Chain.** A record's checksum starts from the checksum of the record before it and covers every other byte up to
 //! the next record. Bytes left over from an earlier use of the same place therefore never pass for a record, however
@@ -22,11 +29,14 @@
 //!
 //! **Marks.** A record that fails may be the torn end of a write that no sync confirmed, which is cut, or damage to
 //! what was promised, which must be refused. A valid record behind it proves nothing: the kernel writes the pages of
-//! one batch in any order. So whoever writes the log puts a *mark* (a record of kind 255) before each batch, and
-//! writes it only when everything before has been synced. A valid mark behind bad bytes proves damage. Marks stand
-//! outside the chain and can be checked alone: their checksum starts from space, salt and segment number, and they
-//! name their own offset. Where a segment has too little room left for a mark, the rest of it stays zero and the mark
-//! comes first in the next. The salt is random, so that no payload can be made to look like one.
+//! one batch in any order. So the writer puts a *mark* (a record of kind 255) before each batch, and only when everything
+//! before has been synced. A valid mark behind bad bytes proves damage. Marks stand outside the chain and can be checked
+//! alone: their checksum starts from space, salt and segment number, and they name their own offset. Where a segment has
+//! too little room left for a mark, the rest of it stays zero and the mark comes first in the next. The salt is random,
+//! so that no payload can be made to look like a mark.
+//!
+//! A mark has the view, stamp and position of the record before it. It proves nothing if that view cannot follow the view
+//! of the last good record: it is then left over from what was cut off before that record was written.
 //!
 //! This module does no IO: [`Writer`] says which bytes belong where, [`Scanner`] walks what was found. The invariant:
 //! a scan yields exactly the records that were written, in order, up to a tail, and names the kind of that tail.
@@ -35,11 +45,11 @@ pub mod mend;
 mod scan;
 mod write;
 
-pub use scan::{End, Mark, Record, Scanner, SegmentReader, Stop, Tail, find_mark};
+pub use scan::{End, Mark, Record, Scanner, SegmentReader, Stop, Tail, marks};
 pub use write::Writer;
 
-use crate::cursor::{Put, le16, le32, le64};
-use crate::id::{SpaceId, Stamp};
+use crate::cursor::{le16, le32, le64};
+use crate::id::{LogPosition, SpaceId, Stamp, ViewId, Written};
 use thiserror::Error;
 
 /// Which log this is. Every segment of it repeats both.
@@ -78,6 +88,37 @@ impl Chain {
     }
 }
 
+/// The last record before some place in the log, as far as the records behind it depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Last {
+    /// The chain after it.
+    pub chain: Chain,
+    /// Its stamp.
+    pub stamp: Stamp,
+    /// Its view.
+    pub view: ViewId,
+    /// Its position.
+    pub position: LogPosition,
+}
+
+impl Last {
+    /// Before the first record of a log, whose records have stamps above `stamp`.
+    pub fn start(log: LogId, stamp: Stamp) -> Last {
+        Last { chain: Chain::start(log), stamp, view: ViewId::NONE, position: LogPosition::ZERO }
+    }
+
+    /// Its view and its position.
+    pub fn written(&self) -> Written {
+        Written { view: self.view, position: self.position }
+    }
+
+    /// The record of `head`, which follows this one.
+    fn then(&self, head: &Head) -> Last {
+        let position = self.position.next();
+        Last { chain: Chain(head.crc), stamp: head.stamp, view: head.view, position }
+    }
+}
+
 /// Where bytes of a log stand: in which segment, and at which byte of it, its header included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LogOffset {
@@ -106,12 +147,13 @@ pub fn encode_record(
     out: &mut Vec<u8>,
     chain: &mut Chain,
     kind: Kind,
+    view: ViewId,
     stamp: Stamp,
     payload: &[u8],
 ) -> Result<(), RecordTooLong> {
     let begun = begin_record(out);
     out.extend_from_slice(payload);
-    finish_record(out, begun, chain, kind, stamp)
+    finish_record(out, begun, chain, kind, view, stamp)
 }
 
 /// Begins a record whose payload the caller appends to `out` itself, so that a large one is copied once.
@@ -128,6 +170,7 @@ pub fn finish_record(
     begun: RecordBegun,
     chain: &mut Chain,
     kind: Kind,
+    view: ViewId,
     stamp: Stamp,
 ) -> Result<(), RecordTooLong> {
     let RecordBegun { start } = begun;
@@ -140,6 +183,7 @@ pub fn finish_record(
     let record = &mut out[start..];
     put32(record, RECORD_LEN_AT, bytes as u32);
     put64(record, RECORD_STAMP_AT, stamp.0);
+    put_view(record, RECORD_VIEW_AT, view);
     record[RECORD_KIND_AT] = kind.0;
     let crc = crc_from(chain.0, &record[RECORD_LEN_AT..]);
     put32(record, RECORD_CRC_AT, crc);
@@ -154,44 +198,45 @@ pub struct RecordBegun {
     start: usize,
 }
 
-/// Appends a mark: everything before `offset` has been synced. It must fit into the segment whole.
-pub fn encode_mark(out: &mut Vec<u8>, log: LogId, offset: LogOffset, chain: Chain, stamp: Stamp) {
+/// Appends a mark at `offset`, behind the record `last`: everything before it has been synced. It must fit into the
+/// segment whole.
+pub fn encode_mark(out: &mut Vec<u8>, log: LogId, offset: LogOffset, last: &Last) {
     let start = out.len();
-    out.put_u32(0);
-    out.put_u32(MARK_PAYLOAD_BYTES);
-    out.put_u64(stamp.0);
-    out.extend_from_slice(&MARK_TAG);
-    out.put_u32(offset.byte);
-    out.put_u32(chain.0);
-    let crc = crc_from(log.seed(offset.segment), &out[start + RECORD_LEN_AT..]);
-    put32(&mut out[start..], RECORD_CRC_AT, crc);
+    out.resize(start + MARK_BYTES, 0);
+    let mark = &mut out[start..];
+    put32(mark, RECORD_LEN_AT, MARK_PAYLOAD_BYTES);
+    put64(mark, RECORD_STAMP_AT, last.stamp.0);
+    put_view(mark, RECORD_VIEW_AT, last.view);
+    mark[RECORD_KIND_AT] = KIND_MARK;
+    put32(mark, MARK_OFFSET_AT, offset.byte);
+    put32(mark, MARK_CHAIN_AT, last.chain.0);
+    put64(mark, MARK_POSITION_AT, last.position.0);
+    let crc = crc_from(log.seed(offset.segment), &mark[RECORD_LEN_AT..]);
+    put32(mark, RECORD_CRC_AT, crc);
 }
 
 /// A record among encoded ones, as [`EncodedRecords`] finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EncodedRecord {
-    /// Its stamp.
-    pub stamp: Stamp,
     /// One past its last byte in the buffer, padding included.
     pub end: usize,
-    /// The chain after it.
-    pub chain: Chain,
+    /// What the next record follows.
+    pub last: Last,
 }
 
-/// Walks a buffer that [`encode_record`] filled, checking every record against the chain. For whoever is about to
-/// write it: bytes that would not be read back must not be written.
+/// Walks a buffer that [`encode_record`] filled, checking every record against the one before. For a writer: bytes that
+/// would not be read back must not be written.
 #[derive(Debug)]
 pub struct EncodedRecords<'a> {
     bytes: &'a [u8],
     at: usize,
-    chain: Chain,
-    stamp: Stamp,
+    last: Last,
 }
 
 impl<'a> EncodedRecords<'a> {
-    /// Over `bytes`, which follow a record that left `chain` and `stamp`.
-    pub fn new(bytes: &'a [u8], chain: Chain, stamp: Stamp) -> EncodedRecords<'a> {
-        EncodedRecords { bytes, at: 0, chain, stamp }
+    /// Over `bytes`, which follow the record `last`.
+    pub fn new(bytes: &'a [u8], last: Last) -> EncodedRecords<'a> {
+        EncodedRecords { bytes, at: 0, last }
     }
 }
 
@@ -206,12 +251,12 @@ impl Iterator for EncodedRecords<'_> {
         let found = (|| {
             let head = Head::parse(rest).ok_or(Flaw::Record)?;
             let record = rest.get(..head.record_bytes()).ok_or(Flaw::Record)?;
-            head.check(record, self.chain, self.stamp)?;
-            Ok(EncodedRecord { stamp: head.stamp, end: self.at + record.len(), chain: Chain(head.crc) })
+            head.check(record, &self.last)?;
+            Ok(EncodedRecord { end: self.at + record.len(), last: self.last.then(&head) })
         })();
         match found {
             Ok(record) => {
-                (self.at, self.chain, self.stamp) = (record.end, record.chain, record.stamp);
+                (self.at, self.last) = (record.end, record.last);
                 Some(Ok(record))
             }
             Err(flaw) => {
@@ -231,22 +276,20 @@ pub struct SegmentHeader {
     pub log: LogId,
     /// Counts the segments of a log from 1.
     pub number: u64,
-    /// The stamp before the first record that begins in this segment: every record that begins in an earlier segment
-    /// has at most this one, every record that begins here or later at least this one.
-    pub stamp: Stamp,
+    /// The record before the first one that begins in this segment: one that begins in an earlier segment, or the place
+    /// before the log's first record.
+    pub before: Last,
     /// Bytes of the whole segment, from [`SEGMENT_BYTES_MIN`] to [`SEGMENT_BYTES_MAX`], a multiple of 8.
     pub bytes: u32,
-    /// Offset of the first record that begins in this segment; equal to `bytes` if none does.
+    /// Byte of the first record that begins in this segment; equal to `bytes` if none does.
     pub first_record: u32,
-    /// The chain before that record.
-    pub chain: Chain,
 }
 
 impl SegmentHeader {
     /// Of the first segment of a new log, whose records have stamps above `stamp`.
     pub fn first(log: LogId, stamp: Stamp, bytes: u32) -> SegmentHeader {
         let first_record = SEGMENT_HEADER_BYTES as u32;
-        SegmentHeader { log, number: 1, stamp, bytes, first_record, chain: Chain::start(log) }
+        SegmentHeader { log, number: 1, before: Last::start(log, stamp), bytes, first_record }
     }
 
     /// As stored.
@@ -256,11 +299,13 @@ impl SegmentHeader {
         out[SEGMENT_VERSION_AT..][..2].copy_from_slice(&LOG_VERSION.to_le_bytes());
         put64(&mut out, SEGMENT_SPACE_AT, self.log.space.0);
         put64(&mut out, SEGMENT_NUMBER_AT, self.number);
-        put64(&mut out, SEGMENT_STAMP_AT, self.stamp.0);
+        put64(&mut out, SEGMENT_STAMP_AT, self.before.stamp.0);
+        put64(&mut out, SEGMENT_POSITION_AT, self.before.position.0);
+        put_view(&mut out, SEGMENT_VIEW_AT, self.before.view);
         put64(&mut out, SEGMENT_SALT_AT, self.log.salt);
         put32(&mut out, SEGMENT_LEN_AT, self.bytes);
         put32(&mut out, SEGMENT_FIRST_AT, self.first_record);
-        put32(&mut out, SEGMENT_CHAIN_AT, self.chain.0);
+        put32(&mut out, SEGMENT_CHAIN_AT, self.before.chain.0);
         let crc = crc_from(0, &out[..SEGMENT_CRC_AT]);
         put32(&mut out, SEGMENT_CRC_AT, crc);
         out
@@ -281,10 +326,14 @@ impl SegmentHeader {
         let header = SegmentHeader {
             log: LogId { space: SpaceId(le64(bytes, SEGMENT_SPACE_AT)), salt: le64(bytes, SEGMENT_SALT_AT) },
             number: le64(bytes, SEGMENT_NUMBER_AT),
-            stamp: Stamp(le64(bytes, SEGMENT_STAMP_AT)),
+            before: Last {
+                chain: Chain(le32(bytes, SEGMENT_CHAIN_AT)),
+                stamp: Stamp(le64(bytes, SEGMENT_STAMP_AT)),
+                view: view_at(bytes, SEGMENT_VIEW_AT),
+                position: LogPosition(le64(bytes, SEGMENT_POSITION_AT)),
+            },
             bytes: le32(bytes, SEGMENT_LEN_AT),
             first_record: le32(bytes, SEGMENT_FIRST_AT),
-            chain: Chain(le32(bytes, SEGMENT_CHAIN_AT)),
         };
         let sound = (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&header.bytes)
             && (SEGMENT_HEADER_BYTES as u32..=header.bytes).contains(&header.first_record)
@@ -322,6 +371,9 @@ pub enum Flaw {
     /// A record with a lower stamp than the one before it.
     #[error("the record's stamp is below that of the record before it")]
     Stamp,
+    /// A record of a view that cannot follow the view of the record before it.
+    #[error("the record's view cannot follow that of the record before it")]
+    View,
 }
 
 impl Flaw {
@@ -337,36 +389,43 @@ struct Head {
     crc: u32,
     payload_bytes: usize,
     stamp: Stamp,
+    view: ViewId,
     kind: u8,
 }
 
 impl Head {
     fn parse(bytes: &[u8]) -> Option<Head> {
         let bytes = bytes.get(..RECORD_HEADER_BYTES)?;
-        let (payload_bytes, kind) = (le32(bytes, RECORD_LEN_AT) as usize, bytes[RECORD_KIND_AT]);
+        let head = Head::read(bytes);
         let zeros = bytes[RECORD_KIND_AT + 1..].iter().all(|&b| b == 0);
-        let head = Head {
+        (head.kind != 0 && zeros && head.payload_bytes <= RECORD_BYTES_MAX).then_some(head)
+    }
+
+    /// What stands in the place of a header, whether it can be one or not.
+    fn read(bytes: &[u8]) -> Head {
+        Head {
             crc: le32(bytes, RECORD_CRC_AT),
-            payload_bytes,
+            payload_bytes: le32(bytes, RECORD_LEN_AT) as usize,
             stamp: Stamp(le64(bytes, RECORD_STAMP_AT)),
-            kind,
-        };
-        (kind != 0 && zeros && payload_bytes <= RECORD_BYTES_MAX).then_some(head)
+            view: view_at(bytes, RECORD_VIEW_AT),
+            kind: bytes[RECORD_KIND_AT],
+        }
     }
 
     fn record_bytes(&self) -> usize {
         record_bytes(self.payload_bytes)
     }
 
-    /// Checks a whole record, padding included, that follows one that left `chain` and `stamp`.
-    fn check(&self, record: &[u8], chain: Chain, stamp: Stamp) -> Result<(), Flaw> {
+    /// Checks a whole record, padding included, that follows `last`.
+    fn check(&self, record: &[u8], last: &Last) -> Result<(), Flaw> {
         let padding = &record[RECORD_HEADER_BYTES + self.payload_bytes..];
         let sound = self.kind != KIND_MARK
             && padding.iter().all(|&b| b == 0)
-            && crc_from(chain.0, &record[RECORD_LEN_AT..]) == self.crc;
+            && crc_from(last.chain.0, &record[RECORD_LEN_AT..]) == self.crc;
         match sound {
             false => Err(Flaw::Record),
-            true if self.stamp < stamp => Err(Flaw::Stamp),
+            true if self.stamp < last.stamp => Err(Flaw::Stamp),
+            true if !self.view.may_follow(last.view) => Err(Flaw::View),
             true => Ok(()),
         }
     }
@@ -381,13 +440,6 @@ impl LogId {
         put64(&mut bytes, 16, number);
         crc_from(0, &bytes)
     }
-}
-
-fn is_mark(log: LogId, number: u64, at: usize, bytes: &[u8]) -> bool {
-    bytes[RECORD_KIND_AT..MARK_OFFSET_AT] == MARK_TAG
-        && le32(bytes, RECORD_LEN_AT) == MARK_PAYLOAD_BYTES
-        && le32(bytes, MARK_OFFSET_AT) as usize == at
-        && le32(bytes, RECORD_CRC_AT) == crc_from(log.seed(number), &bytes[RECORD_LEN_AT..])
 }
 
 /// Bytes that a record of `payload` bytes takes in the log.
@@ -409,8 +461,17 @@ fn put64(bytes: &mut [u8], at: usize, v: u64) {
     bytes[at..at + 8].copy_from_slice(&v.to_le_bytes());
 }
 
+fn put_view(bytes: &mut [u8], at: usize, view: ViewId) {
+    put32(bytes, at, view.number);
+    put32(bytes, at + 4, view.incarnation);
+}
+
+fn view_at(bytes: &[u8], at: usize) -> ViewId {
+    ViewId::new(le32(bytes, at), le32(bytes, at + 4))
+}
+
 /// The version of segments and records that this build writes and reads.
-pub const LOG_VERSION: u16 = 1;
+pub const LOG_VERSION: u16 = 2;
 
 /// The longest payload: the largest transaction, 128 MiB of objects, once more for what it read and where its objects
 /// went, and 64 KiB for the rest.
@@ -423,7 +484,7 @@ pub const RECORD_HEADER_BYTES: usize = RECORD_KIND_AT + 8;
 pub const SEGMENT_HEADER_BYTES: usize = SEGMENT_CRC_AT + 4;
 
 /// Bytes of a mark.
-pub const MARK_BYTES: usize = MARK_CHAIN_AT + 4;
+pub const MARK_BYTES: usize = MARK_POSITION_AT + 8;
 
 /// The smallest segment: tests let records span many of them.
 pub const SEGMENT_BYTES_MIN: u32 = 256;
@@ -437,12 +498,14 @@ const ALIGN: usize = 8;
 const RECORD_CRC_AT: usize = 0;
 const RECORD_LEN_AT: usize = RECORD_CRC_AT + 4;
 const RECORD_STAMP_AT: usize = RECORD_LEN_AT + 4;
-const RECORD_KIND_AT: usize = RECORD_STAMP_AT + 8;
+const RECORD_VIEW_AT: usize = RECORD_STAMP_AT + 8;
+const RECORD_KIND_AT: usize = RECORD_VIEW_AT + 8;
 
 const KIND_MARK: u8 = 255;
 const MARK_TAG: [u8; 8] = [KIND_MARK, 0, 0, 0, 0, 0, 0, 0];
 const MARK_OFFSET_AT: usize = RECORD_HEADER_BYTES;
 const MARK_CHAIN_AT: usize = MARK_OFFSET_AT + 4;
+const MARK_POSITION_AT: usize = MARK_CHAIN_AT + 4;
 const MARK_PAYLOAD_BYTES: u32 = (MARK_BYTES - RECORD_HEADER_BYTES) as u32;
 
 const SEGMENT_MAGIC: [u8; 8] = *b"tercelog";
@@ -450,14 +513,16 @@ const SEGMENT_VERSION_AT: usize = SEGMENT_MAGIC.len();
 const SEGMENT_SPACE_AT: usize = SEGMENT_VERSION_AT + 8;
 const SEGMENT_NUMBER_AT: usize = SEGMENT_SPACE_AT + 8;
 const SEGMENT_STAMP_AT: usize = SEGMENT_NUMBER_AT + 8;
-const SEGMENT_SALT_AT: usize = SEGMENT_STAMP_AT + 8;
+const SEGMENT_POSITION_AT: usize = SEGMENT_STAMP_AT + 8;
+const SEGMENT_VIEW_AT: usize = SEGMENT_POSITION_AT + 8;
+const SEGMENT_SALT_AT: usize = SEGMENT_VIEW_AT + 8;
 const SEGMENT_LEN_AT: usize = SEGMENT_SALT_AT + 8;
 const SEGMENT_FIRST_AT: usize = SEGMENT_LEN_AT + 4;
 const SEGMENT_CHAIN_AT: usize = SEGMENT_FIRST_AT + 4;
 const SEGMENT_CRC_AT: usize = SEGMENT_CHAIN_AT + 4;
 
 const _: () = {
-    assert!(RECORD_HEADER_BYTES == 24 && SEGMENT_HEADER_BYTES == 64 && MARK_BYTES == 32);
+    assert!(RECORD_HEADER_BYTES == 32 && SEGMENT_HEADER_BYTES == 80 && MARK_BYTES == 48);
     assert!(RECORD_HEADER_BYTES.is_multiple_of(ALIGN) && SEGMENT_HEADER_BYTES.is_multiple_of(ALIGN));
     assert!(MARK_BYTES.is_multiple_of(ALIGN), "what follows a mark begins where records may begin");
     assert!(

@@ -3,10 +3,10 @@
 
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use tercel_wire::id::{SpaceId, Stamp};
+use tercel_wire::id::{LogPosition, SpaceId, Stamp, ViewId, Written};
 use tercel_wire::log::{
-    Chain, End, Flaw, Kind, LogId, LogOffset, RECORD_BYTES_MAX, RecordTooLong, Scanner, SegmentHeader, Tail,
-    Writer, begin_record, encode_record, finish_record,
+    Chain, End, Flaw, Kind, LogId, LogOffset, MARK_BYTES, RECORD_BYTES_MAX, RecordTooLong,
+    SEGMENT_HEADER_BYTES, Scanner, SegmentHeader, Tail, Writer, begin_record, encode_record, finish_record,
 };
 
 const LOG: LogId = LogId { space: SpaceId(0x0123_4567_89ab_cdef), salt: 0xfeed_face_cafe_f00d };
@@ -17,32 +17,60 @@ struct Image {
     segments: BTreeMap<u64, Vec<u8>>,
     segment_bytes: u32,
     writer: Writer,
+    /// Of what is appended next.
+    view: ViewId,
 }
 
-type Found = Vec<(u8, u64, Vec<u8>)>;
+/// A record, as it was written or found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Entry {
+    kind: Kind,
+    view: ViewId,
+    stamp: Stamp,
+    position: LogPosition,
+    payload: Vec<u8>,
+}
+
+impl Entry {
+    /// The record that the tests write at `position`: everything but its view and its size follows from that. Stamps skip
+    /// numbers.
+    fn at(position: LogPosition, view: ViewId, size: usize) -> Entry {
+        let n = position.0;
+        let payload = (0..size).map(|i| (n as usize * 31 + i + 1) as u8).collect();
+        Entry { kind: Kind::new(1 + (n % 7) as u8).unwrap(), view, stamp: Stamp(3 * n), position, payload }
+    }
+}
+
+type Found = Vec<Entry>;
+
+const HEADER: usize = SEGMENT_HEADER_BYTES;
+const VIEW: ViewId = ViewId::new(1, 0xabcd);
+const LATER: ViewId = ViewId::new(3, 0x1234);
 
 impl Image {
     fn new(segment_bytes: u32) -> Image {
         let mut first = vec![0; segment_bytes as usize];
         let header = SegmentHeader::first(LOG, Stamp::ZERO, segment_bytes);
-        first[..64].copy_from_slice(&header.encode());
+        first[..HEADER].copy_from_slice(&header.encode());
         let segments = BTreeMap::from([(1, first)]);
         let End::Clean(tail) = scan(&segments).1 else { panic!("a new log is clean") };
-        Image { segments, segment_bytes, writer: Writer::new(LOG, tail, segment_bytes, segment_bytes) }
+        let writer = Writer::new(LOG, tail, segment_bytes, segment_bytes);
+        Image { segments, segment_bytes, writer, view: VIEW }
     }
 
-    /// Writes records of these sizes as one batch; their stamps and bytes follow from their number.
+    /// Writes records of these sizes as one batch.
     fn batch(&mut self, sizes: &[usize]) {
         self.append(sizes, true);
     }
 
     /// The same; without a mark if what was placed before has not been synced.
     fn append(&mut self, sizes: &[usize], mark: bool) {
-        let Tail { mut chain, mut stamp, .. } = self.writer.tail();
+        let mut last = self.writer.tail().last;
         let mut records = Vec::new();
         for &size in sizes {
-            stamp = stamp.next();
-            encode_record(&mut records, &mut chain, kind(stamp), stamp, &payload(stamp, size)).unwrap();
+            last.position = last.position.next();
+            let Entry { kind, view, stamp, payload, .. } = Entry::at(last.position, self.view, size);
+            encode_record(&mut records, &mut last.chain, kind, view, stamp, &payload).unwrap();
         }
         let (segments, bytes) = (&mut self.segments, self.segment_bytes as usize);
         self.writer
@@ -68,20 +96,14 @@ impl Image {
     }
 }
 
-fn kind(stamp: Stamp) -> Kind {
-    Kind::new(1 + (stamp.0 % 7) as u8).unwrap()
+/// Of records whose kind does not matter.
+fn kind() -> Kind {
+    Kind::new(1).unwrap()
 }
 
-fn payload(stamp: Stamp, size: usize) -> Vec<u8> {
-    (0..size).map(|i| (stamp.0 as usize * 31 + i + 1) as u8).collect()
-}
-
+/// The records of these sizes, all of them in the first view.
 fn expected(sizes: &[usize]) -> Found {
-    let record = |(i, &size): (usize, &usize)| {
-        let stamp = Stamp(i as u64 + 1);
-        (kind(stamp).get(), stamp.0, payload(stamp, size))
-    };
-    sizes.iter().enumerate().map(record).collect()
+    sizes.iter().zip(1..).map(|(&size, n)| Entry::at(LogPosition(n), VIEW, size)).collect()
 }
 
 fn scan(segments: &BTreeMap<u64, Vec<u8>>) -> (Found, End) {
@@ -90,25 +112,30 @@ fn scan(segments: &BTreeMap<u64, Vec<u8>>) -> (Found, End) {
     for (&number, bytes) in segments {
         let mut reader = scanner.segment(number, bytes);
         while let Some(record) = reader.next() {
-            found.push((record.kind.get(), record.stamp.0, record.payload.to_vec()));
+            let (kind, view, stamp, position) = (record.kind, record.view, record.stamp, record.position);
+            found.push(Entry { kind, view, stamp, position, payload: record.payload.to_vec() });
         }
     }
     (found, scanner.finish())
 }
 
-/// Two batches that were synced and a last one that may not have been; records span segments.
+/// Two batches that were synced, and one of a later view that may not have been; records span segments.
 fn three_batches() -> (Image, Found, usize) {
-    let sizes: [&[usize]; 3] = [&[10, 300, 0], &[77, 5], &[33, 410, 8, 1]];
+    let sizes: [&[usize]; 3] = [&[10, 300, 0], &[40, 5], &[33, 410, 8, 1]];
     let mut image = Image::new(256);
-    sizes.iter().for_each(|batch| image.batch(batch));
-    (image, expected(&sizes.concat()), 5)
+    sizes[..2].iter().for_each(|batch| image.batch(batch));
+    image.view = LATER;
+    image.batch(sizes[2]);
+    let mut records = expected(&sizes.concat());
+    records[5..].iter_mut().for_each(|record| record.view = LATER);
+    (image, records, 5)
 }
 
 #[test]
-fn the_bytes_are_those_of_version_1() {
+fn the_bytes_are_those_of_version_2() {
     let (image, records, _) = three_batches();
     let written: Vec<u8> = image.segments.values().flatten().copied().collect();
-    let golden = include_bytes!("golden/log_v1.bin");
+    let golden = include_bytes!("golden/log_v2.bin");
     assert!(written == golden, "the log's format changed: give it a new version");
 
     let segments = golden.chunks(256).zip(1..).map(|(bytes, number)| (number, bytes.to_vec())).collect();
@@ -126,11 +153,11 @@ fn a_scan_may_begin_at_any_segment() {
         let (found, end) = scan(&kept);
         assert_eq!(found, records[records.len() - found.len()..]);
         let End::Clean(tail) = end else { panic!("{end:?}") };
-        assert_eq!((tail.offset, tail.chain), (image.writer.tail().offset, image.writer.tail().chain));
+        assert_eq!((tail.offset, tail.last), (image.writer.tail().offset, image.writer.tail().last));
         let header = SegmentHeader::decode(&kept[&first]).unwrap();
         let missing = &records[..records.len() - found.len()];
-        assert!(missing.iter().all(|record| record.1 <= header.stamp.0));
-        assert!(found.iter().all(|record| record.1 >= header.stamp.0));
+        let before = missing.last().map(|r| (r.stamp, r.view, r.position));
+        assert_eq!(before, Some((header.before.stamp, header.before.view, header.before.position)));
     }
 }
 
@@ -151,7 +178,7 @@ fn a_log_cut_at_any_byte_of_its_last_batch_keeps_what_was_synced() {
         let (End::Clean(tail) | End::Torn(tail)) = end else { panic!("cut at {at}: {end:?}") };
         // What fills a record up to a multiple of 8 is zeros in any case.
         let end = LogOffset { byte: at.byte.next_multiple_of(8), ..at };
-        assert!(tail.offset <= end && tail.stamp == Stamp(found.len() as u64), "cut at {at}: {tail:?}");
+        assert!(tail.offset <= end && tail.last.position.0 == found.len() as u64, "cut at {at}: {tail:?}");
     }
 }
 
@@ -199,7 +226,7 @@ fn a_spanning_record_with_a_damaged_length_hides_no_mark() {
     // The length grows so far that the record seems to reach beyond everything that was synced behind it.
     let mut image = Image::new(4096);
     (0..20).for_each(|_| image.batch(&[500]));
-    let LogOffset { segment, byte } = LogOffset { segment: 1, byte: 64 + 32 };
+    let LogOffset { segment, byte } = LogOffset { segment: 1, byte: (HEADER + MARK_BYTES) as u32 };
     image.segments.get_mut(&segment).unwrap()[byte as usize + 6] = 1;
     let (found, end) = image.scan();
     assert!(found.is_empty());
@@ -211,7 +238,7 @@ fn a_damaged_segment_header_before_a_mark_is_damage_even_in_the_last_segment() {
     let mut image = Image::new(512);
     (0..3).for_each(|_| image.batch(&[100, 60]));
     assert_eq!(image.writer.tail().offset.segment, 2);
-    assert!(image.writer.tail().synced > LogOffset { segment: 2, byte: 64 });
+    assert!(image.writer.tail().synced > LogOffset { segment: 2, byte: HEADER as u32 });
     image.byte(LogOffset { segment: 2, byte: 30 }).clone_from(&0x55);
     assert!(matches!(image.scan().1, End::Damage { flaw: Flaw::Header, .. }));
 }
@@ -227,17 +254,17 @@ fn bytes_left_by_an_earlier_record_in_the_same_place_are_not_taken() {
     let stale = image.segments[&1].clone();
 
     let mut image = before;
-    let Tail { mut chain, stamp, offset, .. } = image.writer.tail();
+    let Tail { mut last, offset, .. } = image.writer.tail();
     let mut record = Vec::new();
-    encode_record(&mut record, &mut chain, kind(stamp), stamp.next(), &[9; 40]).unwrap();
+    encode_record(&mut record, &mut last.chain, kind(), VIEW, last.stamp.next(), &[9; 40]).unwrap();
     image.segments.insert(1, stale);
-    let place = offset.byte as usize + 32;
+    let place = offset.byte as usize + MARK_BYTES;
     image.segments.get_mut(&1).unwrap()[place..][..record.len()].copy_from_slice(&record);
 
     let (found, end) = image.scan();
-    assert_eq!(found.last().unwrap().2, [9; 40]);
+    assert_eq!(found.last().unwrap().payload, [9; 40]);
     assert_eq!(found.len(), 2);
-    assert!(matches!(end, End::Torn(tail) if tail.chain == chain));
+    assert!(matches!(end, End::Torn(tail) if tail.last.chain == last.chain));
 }
 
 #[test]
@@ -258,30 +285,66 @@ fn a_segment_of_another_log_or_a_newer_version_is_refused() {
     let (mut image, ..) = three_batches();
     let mut header = SegmentHeader::decode(&image.segments[&2]).unwrap();
     header.log.salt += 1;
-    image.segments.get_mut(&2).unwrap()[..64].copy_from_slice(&header.encode());
+    image.segments.get_mut(&2).unwrap()[..HEADER].copy_from_slice(&header.encode());
     assert!(matches!(image.scan().1, End::Damage { flaw: Flaw::OtherLog, .. }));
 
     let first = image.segments.get_mut(&1).unwrap();
-    first[8] = 2;
-    let crc = crc32fast::hash(&first[..60]);
-    first[60..64].copy_from_slice(&crc.to_le_bytes());
-    assert!(matches!(image.scan().1, End::Damage { flaw: Flaw::Version { found: 2 }, .. }));
+    first[8] = 3;
+    let crc = crc32fast::hash(&first[..HEADER - 4]);
+    first[HEADER - 4..HEADER].copy_from_slice(&crc.to_le_bytes());
+    assert!(matches!(image.scan().1, End::Damage { flaw: Flaw::Version { found: 3 }, .. }));
 }
 
 #[test]
-fn records_that_do_not_fit_the_chain_are_not_placed() {
+fn records_that_do_not_follow_the_last_one_are_not_placed() {
     let mut image = Image::new(4096);
     image.batch(&[40]);
+    image.view = LATER;
+    image.batch(&[40]);
     let tail = image.writer.tail();
-    let mut records = Vec::new();
-    let mut other = Chain::start(LOG);
-    encode_record(&mut records, &mut other, kind(tail.stamp), tail.stamp.next(), b"elsewhere").unwrap();
-    assert_eq!(image.writer.place(&records, true, |_, _| panic!("placed")), Err(Flaw::Record));
-
-    let (mut records, mut chain) = (Vec::new(), tail.chain);
-    encode_record(&mut records, &mut chain, kind(tail.stamp), Stamp::ZERO, b"too early").unwrap();
-    assert_eq!(image.writer.place(&records, true, |_, _| panic!("placed")), Err(Flaw::Stamp));
+    let mut refuses = |mut chain: Chain, view: ViewId, stamp: Stamp, flaw: Flaw| {
+        let mut records = Vec::new();
+        encode_record(&mut records, &mut chain, kind(), view, stamp, b"no").unwrap();
+        assert_eq!(image.writer.place(&records, true, |_, _| panic!("placed")), Err(flaw));
+    };
+    let (chain, next) = (tail.last.chain, tail.last.stamp.next());
+    refuses(Chain::start(LOG), LATER, next, Flaw::Record);
+    refuses(chain, LATER, Stamp::ZERO, Flaw::Stamp);
+    refuses(chain, ViewId::new(LATER.number - 1, LATER.incarnation), next, Flaw::View);
+    refuses(chain, ViewId::new(LATER.number, LATER.incarnation + 1), next, Flaw::View);
     assert_eq!(image.writer.tail(), tail);
+}
+
+#[test]
+fn a_marks_view_decides_whether_it_is_evidence() {
+    // A batch of two records, the second of which is bad; behind it stands a mark that another batch left there.
+    let mut image = Image::new(4096);
+    image.batch(&[40]);
+    let mut batch = image.clone();
+    batch.view = LATER;
+    batch.batch(&[40, 40]);
+    let stale = |view: ViewId| {
+        let mut stale = image.clone();
+        stale.view = view;
+        stale.batch(&[40, 40, 40]);
+        stale.batch(&[]);
+        let mark = stale.writer.tail().synced;
+        let bytes = stale.segments[&mark.segment][mark.byte as usize..][..MARK_BYTES].to_vec();
+        let mut image = batch.clone();
+        image.segments.get_mut(&mark.segment).unwrap()[mark.byte as usize..][..MARK_BYTES]
+            .copy_from_slice(&bytes);
+        *image.byte(LogOffset { byte: batch.writer.tail().offset.byte - 5, ..mark }) ^= 1;
+        image.scan()
+    };
+    for view in [VIEW, ViewId::new(2, 0), ViewId::new(LATER.number, 99)] {
+        let (found, end) = stale(view);
+        let End::Torn(tail) = end else { panic!("{view:?}: {end:?}") };
+        let written = Written { view: LATER, position: LogPosition(2) };
+        assert_eq!((found.len(), tail.last.written()), (2, written), "{view:?}");
+    }
+    for view in [LATER, ViewId::new(LATER.number + 1, 0)] {
+        assert!(matches!(stale(view).1, End::Damage { flaw: Flaw::Record, .. }), "{view:?}");
+    }
 }
 
 /// Every place at which a segment's end can meet a batch's beginning.
@@ -311,7 +374,7 @@ fn a_record_above_the_maximum_is_taken_back() {
     let begun = begin_record(&mut out);
     let bytes = RECORD_BYTES_MAX + 1;
     out.resize(out.len() + bytes, 0);
-    let refused = finish_record(&mut out, begun, &mut chain, Kind::new(1).unwrap(), Stamp(1));
+    let refused = finish_record(&mut out, begun, &mut chain, kind(), VIEW, Stamp(1));
     assert_eq!(refused, Err(RecordTooLong { bytes }));
     assert_eq!((out.as_slice(), chain), (&b"before"[..], Chain::start(LOG)));
 }
@@ -371,7 +434,7 @@ proptest! {
     ) {
         let mut segments: BTreeMap<u64, Vec<u8>> = (1..).zip(segments).collect();
         if let (true, Some(first)) = (with_header, segments.get_mut(&1)) {
-            first.splice(..first.len().min(64), SegmentHeader::first(LOG, Stamp::ZERO, 512).encode());
+            first.splice(..first.len().min(HEADER), SegmentHeader::first(LOG, Stamp::ZERO, 512).encode());
         }
         scan(&segments);
     }

@@ -58,7 +58,8 @@ impl Log {
         let numbers = disk.numbers();
         let headers: Vec<_> = numbers.iter().map(|n| SegmentHeader::decode(&disk.read(*n))).collect();
         let valid = headers.iter().take_while(|h| h.is_ok()).count();
-        let start = headers[..valid].iter().rposition(|h| h.is_ok_and(|h| h.stamp < from)).unwrap_or(0);
+        let start =
+            headers[..valid].iter().rposition(|h| h.is_ok_and(|h| h.before.stamp < from)).unwrap_or(0);
         let mut scanner = Scanner::new(space);
         let mut records = Vec::new();
         for number in &numbers[start..] {
@@ -107,7 +108,7 @@ impl Log {
             if at.byte == 0
                 && let Ok(header) = SegmentHeader::decode(&bytes)
             {
-                self.used.push_back((header.number, header.stamp));
+                self.used.push_back((header.number, header.before.stamp));
             }
             let some = bytes.len().min(left);
             disk.write(at.segment, at.byte as usize, &bytes[..some]);
@@ -152,7 +153,7 @@ impl Log {
 
     /// The chain that the next record continues.
     pub(super) fn chain(&self) -> Chain {
-        self.writer.tail().chain
+        self.writer.tail().last.chain
     }
 
     /// Ends with a mark, as a clean stop does.
@@ -191,7 +192,7 @@ fn repair(disk: &mut Disk, numbers: &[u64], tail: Tail, segment_bytes: u32) -> R
     disk.replace(at, current);
     let used = numbers.iter().filter(|n| **n <= at).filter_map(|n| {
         let header = SegmentHeader::decode(&disk.read(*n)).ok()?;
-        Some((header.number, header.stamp))
+        Some((header.number, header.before.stamp))
     });
     let used = used.collect();
     debug_assert!(tail.offset.byte as usize >= SEGMENT_HEADER_BYTES);

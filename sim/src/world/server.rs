@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tercel_engine::random::Random;
 use tercel_engine::server::{Conn, Effect, Effects, Input, LogRoom, Server};
 use tercel_wire::frame::Deframer;
-use tercel_wire::id::Stamp;
+use tercel_wire::id::{Stamp, ViewId};
 use tercel_wire::log::{Chain, Kind, encode_record};
 
 use super::client::kinds;
@@ -248,7 +248,8 @@ impl World {
                     return self.blame(format!("the order: {why}"));
                 }
                 let Some(running) = &mut self.server.running else { return };
-                encode(&mut running.records, &mut running.chain, stamp, kind, &payload);
+                let view = running.machine.view();
+                encode(&mut running.records, &mut running.chain, view, stamp, kind, &payload);
                 running.records_last = stamp;
             }
             Effect::Read(page) => {
@@ -435,9 +436,16 @@ impl World {
     }
 }
 
-pub(super) fn encode(out: &mut Vec<u8>, chain: &mut Chain, stamp: Stamp, kind: u8, payload: &[u8]) {
+pub(super) fn encode(
+    out: &mut Vec<u8>,
+    chain: &mut Chain,
+    view: ViewId,
+    stamp: Stamp,
+    kind: u8,
+    payload: &[u8],
+) {
     let kind = Kind::new(kind).expect("entries have kinds");
-    encode_record(out, chain, kind, stamp, payload).expect("entries are bounded");
+    encode_record(out, chain, kind, view, stamp, payload).expect("entries are bounded");
 }
 
 /// How long the word of a deed takes at most.

@@ -89,7 +89,7 @@ impl World {
                 return Err(Failed::Wrong(format!("{effect:?} before the first sync")));
             };
             self.truth.append(stamp, kind, &payload).map_err(Failed::Wrong)?;
-            encode(&mut bytes, &mut chain, stamp, kind, &payload);
+            encode(&mut bytes, &mut chain, machine.view(), stamp, kind, &payload);
             last = stamp;
         }
         let appended = log.append(&mut self.disk, &bytes);

@@ -244,7 +244,7 @@ impl Files {
         let header = SegmentHeader::decode(header).map_err(|flaw| DiskError::NotChained { flaw })?;
         let next = self.prepared.pop_front().expect("room was made before the records were placed");
         assert_eq!(next.number, header.number, "segments are prepared in order");
-        self.used.push_back(Used { number: header.number, stamp: header.stamp, bytes: header.bytes });
+        self.used.push_back(Used { number: header.number, stamp: header.before.stamp, bytes: header.bytes });
         self.behind.push(std::mem::replace(&mut self.current, next));
         Ok(())
     }

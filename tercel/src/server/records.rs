@@ -3,7 +3,7 @@
 //! None is large: the engine puts a large transaction into the log in pieces. The invariant is the chain's: records are
 //! encoded in the order of their stamps.
 
-use tercel_wire::id::Stamp;
+use tercel_wire::id::{Stamp, ViewId};
 use tercel_wire::log::{Chain, Kind, encode_record};
 
 /// See the module.
@@ -19,9 +19,10 @@ impl Records {
     }
 
     /// Takes the next record.
-    pub(super) fn add(&mut self, stamp: Stamp, kind: u8, payload: &[u8]) -> Result<(), String> {
+    pub(super) fn add(&mut self, view: ViewId, stamp: Stamp, kind: u8, payload: &[u8]) -> Result<(), String> {
         let kind = Kind::new(kind).ok_or("an entry of the log has no kind")?;
-        encode_record(&mut self.bytes, &mut self.chain, kind, stamp, payload).map_err(|e| e.to_string())?;
+        encode_record(&mut self.bytes, &mut self.chain, kind, view, stamp, payload)
+            .map_err(|e| e.to_string())?;
         self.last = stamp;
         Ok(())
     }

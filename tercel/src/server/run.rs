@@ -431,7 +431,7 @@ impl Loop {
     }
 
     fn record(&mut self, stamp: Stamp, kind: u8, payload: &[u8]) {
-        if let Err(why) = self.records.add(stamp, kind, payload) {
+        if let Err(why) = self.records.add(self.machine.view(), stamp, kind, payload) {
             self.failed = Some(why);
         }
     }

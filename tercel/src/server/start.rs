@@ -10,7 +10,7 @@ use tercel_engine::server::{
 use tercel_engine::time::Now;
 use tercel_events::{Config as EventsConfig, EventQueue};
 use tercel_wire::class::ROOT_HEAD;
-use tercel_wire::id::Stamp;
+use tercel_wire::id::{Stamp, ViewId};
 use tercel_wire::log::{Kind, encode_record};
 use tercel_wire::page::{PAGE_BYTES, Page};
 
@@ -109,14 +109,14 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     let (mut log, opened) = Log::open(&dir.log_dir(), space, log_config, from, |record| {
         recovery.replay(record.stamp, record.kind.get(), record.payload).map_err(ReplayError::Recovery)
     })?;
-    let ends = log.tail().stamp;
+    let ends = log.tail().last.stamp;
     if let Some(checkpoint) = checkpoint.filter(|checkpoint| ends < checkpoint.applied) {
         let what = format!("it ends with commit {ends}, and the pages are up to {}", checkpoint.applied);
         return Err(DiskError::Damaged { file: dir.log_dir(), position: None, what }.into());
     }
     let mut out = Effects::default();
     let mut machine = recovery.finish(Now(0), random_u64(&config.dir)? as u32, &mut out)?;
-    let last = append(&mut log, &out)?;
+    let last = append(&mut log, machine.view(), &out)?;
     log.sync()?;
     out.list.clear();
     // If there was much to replay, this already begins to install it.
@@ -131,16 +131,16 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     Ok(Opened { dir, pages, machine, log, applied, recovered, out })
 }
 
-/// Appends the log records among some effects; gives the last stamp.
-fn append(log: &mut Log, out: &Effects) -> Result<Stamp, ServerError> {
+/// Appends the log records among some effects, as ordered in `view`; gives the last stamp.
+fn append(log: &mut Log, view: ViewId, out: &Effects) -> Result<Stamp, ServerError> {
     let mut bytes = Vec::new();
-    let mut chain = log.tail().chain;
+    let mut chain = log.tail().last.chain;
     let mut last = Stamp::ZERO;
     for effect in &out.list {
         if let Effect::Log { stamp, kind, payload } = effect {
             let kind =
                 Kind::new(*kind).ok_or_else(|| ServerError::Stopped("an entry without a kind".into()))?;
-            encode_record(&mut bytes, &mut chain, kind, *stamp, payload)
+            encode_record(&mut bytes, &mut chain, kind, view, *stamp, payload)
                 .map_err(|e| ServerError::Stopped(e.to_string()))?;
             last = *stamp;
         }
@@ -207,7 +207,7 @@ fn prepare(opened: Opened, listeners: Vec<OwnedFd>, spin_us: u64) -> Result<Loop
             .map_err(|e| ServerError::Stopped(format!("cannot watch a listener: {e}")))?;
     }
     let handle = queue.handle();
-    let chain = opened.log.tail().chain;
+    let chain = opened.log.tail().last.chain;
     let post = handle.clone();
     let log = LogThread::start(opened.log, move |done| {
         super::store::post(

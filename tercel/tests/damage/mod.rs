@@ -151,7 +151,7 @@ pub fn shorten(path: &Path, from: Stamp) {
     let space = dir.space().id;
     let mut records = Vec::new();
     let read = |r: tercel::wire::log::Record<'_>| {
-        records.push((r.kind, r.stamp, r.payload.to_vec()));
+        records.push((r.kind, r.view, r.stamp, r.payload.to_vec()));
         Ok::<(), DiskError>(())
     };
     Log::open(&dir.log_dir(), space, LogConfig::default(), Stamp::ZERO, read).unwrap();
@@ -159,9 +159,9 @@ pub fn shorten(path: &Path, from: Stamp) {
     let config = LogConfig { segment_bytes: SEGMENT, ..LogConfig::default() };
     let ignore = |_: tercel::wire::log::Record<'_>| Ok::<(), DiskError>(());
     let (mut log, _) = Log::open(&dir.log_dir(), space, config, Stamp::ZERO, ignore).unwrap();
-    for (kind, stamp, payload) in records.into_iter().filter(|(_, stamp, _)| *stamp >= from) {
-        let (mut bytes, mut chain) = (Vec::new(), log.tail().chain);
-        encode_record(&mut bytes, &mut chain, kind, stamp, &payload).unwrap();
+    for (kind, view, stamp, payload) in records.into_iter().filter(|(_, _, stamp, _)| *stamp >= from) {
+        let (mut bytes, mut chain) = (Vec::new(), log.tail().last.chain);
+        encode_record(&mut bytes, &mut chain, kind, view, stamp, &payload).unwrap();
         log.append(&bytes).unwrap();
         log.sync().unwrap();
     }

@@ -7,36 +7,34 @@
 use super::*;
 use crate::mend::{BITS_BYTES_MAX, ByteError, in_checksum, in_data};
 
-/// The one wrong bit of the record that begins with `bytes` and follows one that left `chain` and `stamp`. `bytes` may
-/// go on behind the record. `None` if no bit explains it, or more than one does.
-pub fn record_bit(bytes: &[u8], chain: Chain, stamp: Stamp) -> Option<ByteError> {
+/// The one wrong bit of the record that begins with `bytes` and follows `last`. `bytes` may go on behind the record. `None`
+/// if no bit explains it, or more than one does.
+pub fn record_bit(bytes: &[u8], last: &Last) -> Option<ByteError> {
     // The length decides what the checksum covers, so the header's bits are tried one by one.
     let header = (RECORD_LEN_AT..RECORD_HEADER_BYTES)
         .flat_map(|at| (0..8).map(move |bit| ByteError { at, xor: 1 << bit }));
-    let place = Place { bytes, chain, stamp, bytes_max: BITS_BYTES_MAX };
+    let place = Place { bytes, last, bytes_max: BITS_BYTES_MAX };
     match place.explained_by(header, ByteError::is_bit)[..] {
         [error] => Some(error),
         _ => None,
     }
 }
 
-/// All single bytes that explain what is wrong with the record that begins with `bytes` and follows one that left `chain`
-/// and `stamp`; none if it would be longer than [`MENDED_BYTES_MAX`].
+/// All single bytes that explain what is wrong with the record that begins with `bytes` and follows `last`; none if it would be longer than [`MENDED_BYTES_MAX`].
 ///
 /// Heavier damage looks like one byte by a chance of 255 / 2^32 for every byte of the record, so the checksum alone is no
 /// reason to believe it: what follows the record must be chained to it, too.
-pub fn record_byte(bytes: &[u8], chain: Chain, stamp: Stamp) -> Vec<ByteError> {
+pub fn record_byte(bytes: &[u8], last: &Last) -> Vec<ByteError> {
     // The checksum finds every other byte in one pass; the length decides what it covers.
     let length =
         (RECORD_LEN_AT..RECORD_STAMP_AT).flat_map(|at| (1..=u8::MAX).map(move |xor| ByteError { at, xor }));
-    Place { bytes, chain, stamp, bytes_max: MENDED_BYTES_MAX }.explained_by(length, |_| true)
+    Place { bytes, last, bytes_max: MENDED_BYTES_MAX }.explained_by(length, |_| true)
 }
 
 /// Where a record should be and is not.
 struct Place<'a> {
     bytes: &'a [u8],
-    chain: Chain,
-    stamp: Stamp,
+    last: &'a Last,
     bytes_max: usize,
 }
 
@@ -55,7 +53,8 @@ impl Place<'_> {
         };
         tried.for_each(&mut consider);
         if let Some(record) = self.whole() {
-            let syndrome = crc_from(self.chain.0, &record[RECORD_LEN_AT..]) ^ le32(record, RECORD_CRC_AT);
+            let syndrome =
+                crc_from(self.last.chain.0, &record[RECORD_LEN_AT..]) ^ le32(record, RECORD_CRC_AT);
             in_checksum(RECORD_CRC_AT, syndrome).into_iter().for_each(&mut consider);
             let covered = in_data(record.len() - RECORD_LEN_AT, syndrome);
             covered.into_iter().for_each(|e| consider(ByteError { at: e.at + RECORD_LEN_AT, ..e }));
@@ -81,7 +80,7 @@ impl Place<'_> {
         let Some(record) = self.bytes.get(..head.record_bytes()) else { return false };
         let mut record = record.to_vec();
         error.apply(&mut record);
-        head.check(&record, self.chain, self.stamp).is_ok()
+        head.check(&record, self.last).is_ok()
     }
 }
 
@@ -89,7 +88,7 @@ impl Place<'_> {
 pub fn mark(bytes: &[u8], log: LogId, tail: &Tail) -> Option<Vec<u8>> {
     let found = bytes.get(..MARK_BYTES)?;
     let mut right = Vec::with_capacity(MARK_BYTES);
-    encode_mark(&mut right, log, tail.offset, tail.chain, tail.stamp);
+    encode_mark(&mut right, log, tail.offset, &tail.last);
     let wrong = found.iter().zip(&right).filter(|(a, b)| a != b).count();
     (1..=MARK_WRONG_MAX).contains(&wrong).then_some(right)
 }
@@ -118,7 +117,7 @@ pub fn header_byte(bytes: &[u8], space: SpaceId, number: u64) -> Option<ByteErro
 /// wrong byte in 4 of 1,000 cases.
 pub const MENDED_BYTES_MAX: usize = 64 << 10;
 
-/// A mark has 32 bytes that are all known; anything else agrees with 28 of them by a chance of 2^-200.
+/// A mark has 48 bytes that are all known; anything else agrees with 44 of them by a chance of 2^-330.
 pub const MARK_WRONG_MAX: usize = 4;
 
 #[cfg(test)]
@@ -127,68 +126,71 @@ mod tests {
 
     const LOG: LogId = LogId { space: SpaceId(7), salt: 99 };
 
-    fn record(payload: &[u8]) -> (Vec<u8>, Chain) {
+    const VIEW: ViewId = ViewId::new(4, 9);
+
+    fn record(payload: &[u8]) -> (Vec<u8>, Last) {
         let (mut out, mut chain) = (Vec::new(), Chain::start(LOG));
-        encode_record(&mut out, &mut chain, Kind(3), Stamp(5), payload).unwrap();
-        (out, Chain::start(LOG))
+        encode_record(&mut out, &mut chain, Kind(3), VIEW, Stamp(5), payload).unwrap();
+        (out, Last { view: VIEW, ..Last::start(LOG, Stamp(4)) })
     }
 
     #[test]
     fn any_one_bit_of_a_record_is_put_right() {
-        let (right, chain) = record(&[0x5a; 61]);
+        let (right, last) = record(&[0x5a; 61]);
         for bit in 0..right.len() * 8 {
             let mut bad = right.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
             bad.extend_from_slice(&[9; 40]);
-            let error = record_bit(&bad, chain, Stamp(4));
+            let error = record_bit(&bad, &last);
             assert_eq!(error, Some(ByteError { at: bit / 8, xor: 1 << (bit % 8) }), "bit {bit}");
         }
     }
 
     #[test]
     fn two_bits_are_never_taken_for_one() {
-        let (right, chain) = record(&[0x5a; 61]);
+        let (right, last) = record(&[0x5a; 61]);
         let bits = right.len() * 8;
         for (a, b) in (0..bits).step_by(7).flat_map(|a| (a + 1..bits).step_by(13).map(move |b| (a, b))) {
             let mut bad = right.clone();
             bad[a / 8] ^= 1 << (a % 8);
             bad[b / 8] ^= 1 << (b % 8);
-            assert_eq!(record_bit(&bad, chain, Stamp(4)), None, "bits {a} and {b}");
+            assert_eq!(record_bit(&bad, &last), None, "bits {a} and {b}");
         }
     }
 
     #[test]
     fn any_one_byte_of_a_record_is_among_what_explains_it() {
-        let (right, chain) = record(&[0x5a; 1003]);
+        let (right, last) = record(&[0x5a; 1003]);
         for at in 0..right.len() {
             for xor in [0x91, 0xff, 0x06] {
                 let mut bad = right.clone();
                 bad[at] ^= xor;
                 bad.extend_from_slice(&[9; 40]);
-                assert_eq!(record_byte(&bad, chain, Stamp(4)), [ByteError { at, xor }], "byte {at}");
+                assert_eq!(record_byte(&bad, &last), [ByteError { at, xor }], "byte {at}");
             }
         }
-        let (mut long, chain) = record(&vec![0x5a; MENDED_BYTES_MAX - RECORD_HEADER_BYTES]);
+        let (mut long, last) = record(&vec![0x5a; MENDED_BYTES_MAX - RECORD_HEADER_BYTES]);
         long[MENDED_BYTES_MAX - 1] ^= 0x91;
-        assert_eq!(record_byte(&long, chain, Stamp(4)).len(), 1);
-        let (mut longer, chain) = record(&vec![0x5a; MENDED_BYTES_MAX]);
+        assert_eq!(record_byte(&long, &last).len(), 1);
+        let (mut longer, last) = record(&vec![0x5a; MENDED_BYTES_MAX]);
         longer[MENDED_BYTES_MAX - 1] ^= 0x91;
-        assert_eq!(record_byte(&longer, chain, Stamp(4)), [], "too long to be believed");
+        assert_eq!(record_byte(&longer, &last), [], "too long to be believed");
     }
 
     #[test]
     fn a_mark_is_known_beforehand() {
         let offset = LogOffset { segment: 2, byte: 320 };
-        let tail = Tail { offset, chain: Chain(77), stamp: Stamp(9), synced: offset };
+        let last = Last { chain: Chain(77), stamp: Stamp(9), view: VIEW, position: LogPosition(8) };
+        let tail = Tail { offset, last, synced: offset };
         let mut right = Vec::new();
-        encode_mark(&mut right, LOG, offset, tail.chain, tail.stamp);
+        encode_mark(&mut right, LOG, offset, &last);
         let mut bad = right.clone();
         bad[3] ^= 0x41;
-        bad[20] = 0;
+        bad[20] = 0x55;
         bad[30] ^= 2;
         assert_eq!(mark(&bad, LOG, &tail), Some(right.clone()));
         assert_eq!(mark(&right, LOG, &tail), None, "nothing is wrong with it");
-        assert_eq!(mark(&[7; 32], LOG, &tail), None);
+        assert_eq!(mark(&[7; MARK_BYTES], LOG, &tail), None);
     }
 
     #[test]

@@ -58,8 +58,12 @@ impl Scanner {
             under_way: None,
             tail: Tail {
                 offset: LogOffset { segment: 0, byte: 0 },
-                chain: Chain(0),
-                stamp: Stamp::ZERO,
+                last: Last {
+                    chain: Chain(0),
+                    stamp: Stamp::ZERO,
+                    view: ViewId::NONE,
+                    position: LogPosition::ZERO,
+                },
                 synced: LogOffset { segment: 0, byte: 0 },
             },
             spanning: Vec::new(),
@@ -158,8 +162,7 @@ impl Scanner {
         self.anchored = header.first_record < header.bytes;
         self.tail = Tail {
             offset: LogOffset { segment: number, byte: header.first_record },
-            chain: header.chain,
-            stamp: header.stamp,
+            last: header.before,
             synced: LogOffset { segment: number, byte: SEGMENT_HEADER_BYTES as u32 },
         };
         Ok((header.first_record as usize, header.bytes as usize))
@@ -177,23 +180,20 @@ impl Scanner {
             return Err(Flaw::OtherLog);
         }
         let begins_here =
-            header.first_record as usize == SEGMENT_HEADER_BYTES && header.chain == self.tail.chain;
+            header.first_record as usize == SEGMENT_HEADER_BYTES && header.before == self.tail.last;
         if begins_here && self.spanning.len() < MARK_BYTES && !self.spans() {
             self.spanning.clear();
         }
-        let chain = match self.spanning.first_chunk() {
-            Some(crc) => Chain(u32::from_le_bytes(*crc)),
-            None => self.tail.chain,
+        let continues = match self.spanning.first_chunk() {
+            Some(crc) => self.begins_behind_spanning(&header.before, Chain(u32::from_le_bytes(*crc))),
+            None => header.before == self.tail.last,
         };
         let first_record = if self.anchored {
             (SEGMENT_HEADER_BYTES + self.spanning_missing()?).min(header.bytes as usize)
         } else {
             header.first_record as usize
         };
-        let agrees = header.number == number
-            && header.chain == chain
-            && header.first_record as usize == first_record
-            && header.stamp >= self.tail.stamp;
+        let agrees = header.number == number && continues && header.first_record as usize == first_record;
         if !agrees {
             return Err(Flaw::Header);
         }
@@ -205,6 +205,15 @@ impl Scanner {
         Ok((header.first_record as usize, header.bytes as usize))
     }
 
+    /// Whether `before`, of a header, can be the record that spans into the segment and has the checksum `chain`.
+    fn begins_behind_spanning(&self, before: &Last, chain: Chain) -> bool {
+        let last = &self.tail.last;
+        before.chain == chain
+            && before.position == last.position.next()
+            && before.stamp >= last.stamp
+            && before.view.may_follow(last.view)
+    }
+
     /// The header that segment `number`, whose file holds `bytes`, must have if everything before it was read right.
     fn expected_header(&self, number: u64, bytes: &[u8]) -> Option<SegmentHeader> {
         let (log, _) = self.under_way?;
@@ -212,19 +221,18 @@ impl Scanner {
         if !self.anchored || self.tail.offset.segment == number {
             return None;
         }
-        let (mut chain, mut stamp, mut missing) = (self.tail.chain, self.tail.stamp, 0);
+        let (mut before, mut missing) = (self.tail.last, 0);
         if self.spans() {
-            // Records and segments are multiples of 8 bytes: the checksum is always in the first piece, the stamp in it
-            // or first in the next.
-            chain = Chain(le32(&self.spanning, RECORD_CRC_AT));
+            // The first piece has at least the checksum and the length. What it lacks of the record's header comes first in
+            // this segment.
+            let begun = self.spanning.len().min(RECORD_HEADER_BYTES);
+            let rest = bytes.get(SEGMENT_HEADER_BYTES..)?.get(..RECORD_HEADER_BYTES - begun)?;
+            let head = [&self.spanning[..begun], rest].concat();
             missing = self.spanning_missing().ok()?;
-            stamp = match self.spanning.get(RECORD_STAMP_AT..RECORD_STAMP_AT + 8) {
-                Some(bytes) => Stamp(le64(bytes, 0)),
-                None => Stamp(le64(bytes, SEGMENT_HEADER_BYTES)),
-            };
+            before = before.then(&Head::read(&head));
         }
         let first_record = (SEGMENT_HEADER_BYTES + missing).min(bytes.len()) as u32;
-        Some(SegmentHeader { log, number, stamp, bytes: segment_bytes, first_record, chain })
+        Some(SegmentHeader { log, number, before, bytes: segment_bytes, first_record })
     }
 
     /// A record, rather than zeros, is gathered.
@@ -249,7 +257,7 @@ impl Scanner {
     fn span(&mut self, number: u64, bytes: &[u8], offset: usize, end: usize) {
         let have = end.min(bytes.len());
         if self.mark_spanned.is_none() {
-            self.mark_spanned = self.find_mark(number, &bytes[..have], offset);
+            self.mark_spanned = self.evidence(number, &bytes[..have], offset);
         }
         let whole = self.spanning.len() + (end - offset);
         self.spanning.extend_from_slice(bytes.get(offset..have).unwrap_or_default());
@@ -271,41 +279,58 @@ impl Scanner {
     /// Looks behind the tail for anything that is not zero from `offset` on, and for a mark from `evidence` on.
     fn gather(&mut self, number: u64, bytes: &[u8], offset: usize, evidence: usize) {
         let rest = bytes.get(offset..).unwrap_or_default();
-        let mark = self.find_mark(number, bytes, evidence);
+        let mark = self.evidence(number, bytes, evidence);
         if let Some(stopped) = &mut self.stopped {
             stopped.dirty |= rest.iter().any(|&b| b != 0);
             stopped.mark = stopped.mark.or(mark);
         }
     }
 
-    fn find_mark(&self, number: u64, bytes: &[u8], offset: usize) -> Option<LogOffset> {
+    /// The first mark from `offset` on that proves what the tail leads to to have been synced. One of an older view does
+    /// not: it is left over from records that were cut off before the last good one was written.
+    fn evidence(&self, number: u64, bytes: &[u8], offset: usize) -> Option<LogOffset> {
         let (log, _) = self.under_way?;
-        find_mark(log, number, bytes, offset).map(|mark| mark.offset)
+        let view = self.tail.last.view;
+        marks(log, number, bytes, offset).find(|m| m.before.view.may_follow(view)).map(|mark| mark.offset)
     }
 }
 
 /// A mark: everything before it was synced, and the scan of a log may begin at it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
-    /// Its place.
+    /// Where it is.
     pub offset: LogOffset,
-    /// The chain before it, which is that of the record behind it, too.
-    pub chain: Chain,
-    /// The stamp of the record before it.
-    pub stamp: Stamp,
+    /// The record before it, which the one behind it follows.
+    pub before: Last,
 }
 
-/// The first valid mark from `offset` on in segment `number`, whose file holds `bytes`.
-pub fn find_mark(log: LogId, number: u64, bytes: &[u8], offset: usize) -> Option<Mark> {
-    let last = bytes.len().checked_sub(MARK_BYTES)?;
-    let at = (offset.next_multiple_of(ALIGN)..=last)
-        .step_by(ALIGN)
-        .find(|&at| is_mark(log, number, at, &bytes[at..at + MARK_BYTES]))?;
-    Some(Mark {
-        offset: LogOffset { segment: number, byte: at as u32 },
-        chain: Chain(le32(bytes, at + MARK_CHAIN_AT)),
-        stamp: Stamp(le64(bytes, at + RECORD_STAMP_AT)),
-    })
+impl Mark {
+    /// The mark that `bytes` begin with, at byte `at` of segment `number`.
+    fn read(log: LogId, number: u64, at: usize, bytes: &[u8]) -> Option<Mark> {
+        let mark = bytes.get(..MARK_BYTES)?;
+        let is_valid = mark[RECORD_KIND_AT..RECORD_HEADER_BYTES] == MARK_TAG
+            && le32(mark, RECORD_LEN_AT) == MARK_PAYLOAD_BYTES
+            && le32(mark, MARK_OFFSET_AT) as usize == at
+            && le32(mark, RECORD_CRC_AT) == crc_from(log.seed(number), &mark[RECORD_LEN_AT..]);
+        let before = Last {
+            chain: Chain(le32(mark, MARK_CHAIN_AT)),
+            stamp: Stamp(le64(mark, RECORD_STAMP_AT)),
+            view: view_at(mark, RECORD_VIEW_AT),
+            position: LogPosition(le64(mark, MARK_POSITION_AT)),
+        };
+        is_valid.then_some(Mark { offset: LogOffset { segment: number, byte: at as u32 }, before })
+    }
+}
+
+/// The valid marks from byte `from` on in segment `number`, whose file holds `bytes`.
+pub fn marks(
+    log: LogId,
+    number: u64,
+    bytes: &[u8],
+    from: usize,
+) -> impl DoubleEndedIterator<Item = Mark> + use<'_> {
+    let places = (from.next_multiple_of(ALIGN)..bytes.len()).step_by(ALIGN);
+    places.filter_map(move |at| Mark::read(log, number, at, &bytes[at..]))
 }
 
 /// The records of one segment, and of one that ends in it.
@@ -336,7 +361,8 @@ impl SegmentReader<'_> {
         let Found { head, offset, spanning } = self.advance()?;
         let record = if spanning { &self.scanner.spanning } else { &self.bytes[offset.byte as usize..] };
         let payload = &record[RECORD_HEADER_BYTES..][..head.payload_bytes];
-        Some(Record { kind: Kind(head.kind), stamp: head.stamp, payload, offset })
+        let position = self.scanner.tail.last.position;
+        Some(Record { kind: Kind(head.kind), view: head.view, stamp: head.stamp, position, payload, offset })
     }
 
     fn advance(&mut self) -> Option<Found> {
@@ -365,27 +391,25 @@ impl SegmentReader<'_> {
         }
         let head = Head::parse(rest).ok_or(Flaw::Record)?;
         if head.kind == KIND_MARK {
-            return self.pass_mark(rest.get(..MARK_BYTES).ok_or(Flaw::Record)?);
+            return self.pass_mark(rest);
         }
         if head.record_bytes() > room {
             return self.leave_open();
         }
         let record = rest.get(..head.record_bytes()).ok_or(Flaw::Record)?;
-        head.check(record, self.scanner.tail.chain, self.scanner.tail.stamp)?;
+        head.check(record, &self.scanner.tail.last)?;
         self.moved(start + record.len(), Some(head));
         let offset = LogOffset { segment: self.number, byte: start as u32 };
         Ok(Some(Found { head, offset, spanning: false }))
     }
 
-    fn pass_mark(&mut self, mark: &[u8]) -> Result<Option<Found>, Flaw> {
+    fn pass_mark(&mut self, bytes: &[u8]) -> Result<Option<Found>, Flaw> {
         let (log, _) = self.scanner.under_way.ok_or(Flaw::Record)?;
-        let here = is_mark(log, self.number, self.offset, mark)
-            && le32(mark, MARK_CHAIN_AT) == self.scanner.tail.chain.0
-            && self.offset + MARK_BYTES <= self.end;
-        if !here {
+        let mark = Mark::read(log, self.number, self.offset, bytes).ok_or(Flaw::Record)?;
+        if mark.before != self.scanner.tail.last || self.offset + MARK_BYTES > self.end {
             return Err(Flaw::Record);
         }
-        self.scanner.tail.synced = LogOffset { segment: self.number, byte: self.offset as u32 };
+        self.scanner.tail.synced = mark.offset;
         self.moved(self.offset + MARK_BYTES, None);
         Ok(None)
     }
@@ -410,7 +434,7 @@ impl SegmentReader<'_> {
             return Ok(None);
         }
         let head = Head::parse(&self.scanner.spanning).ok_or(Flaw::Record)?;
-        head.check(&self.scanner.spanning, self.scanner.tail.chain, self.scanner.tail.stamp)?;
+        head.check(&self.scanner.spanning, &self.scanner.tail.last)?;
         let offset = self.scanner.tail.offset;
         self.moved(piece_end, Some(head));
         self.spanned_out = true;
@@ -423,7 +447,7 @@ impl SegmentReader<'_> {
         let tail = &mut self.scanner.tail;
         tail.offset = LogOffset { segment: self.number, byte: offset as u32 };
         if let Some(head) = head {
-            (tail.chain, tail.stamp) = (Chain(head.crc), head.stamp);
+            tail.last = tail.last.then(&head);
         }
     }
 
@@ -447,8 +471,12 @@ impl Drop for SegmentReader<'_> {
 pub struct Record<'a> {
     /// What it is about.
     pub kind: Kind,
+    /// The view in which it was ordered; the view of the record before, or one with a higher number.
+    pub view: ViewId,
     /// Its place in the commit order; never below that of the record before.
     pub stamp: Stamp,
+    /// Its number in the log; one more than that of the record before.
+    pub position: LogPosition,
     /// What was given to [`encode_record`].
     pub payload: &'a [u8],
     /// Where it begins.
@@ -460,10 +488,8 @@ pub struct Record<'a> {
 pub struct Tail {
     /// Where the next record belongs. At the end of its segment, the next segment's body.
     pub offset: LogOffset,
-    /// The chain before it.
-    pub chain: Chain,
-    /// The stamp of the last record.
-    pub stamp: Stamp,
+    /// The last record.
+    pub last: Last,
     /// The place of the last mark: everything before it was synced, but for the header of its segment if it is the
     /// first thing behind it.
     pub synced: LogOffset,

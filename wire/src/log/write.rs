@@ -58,14 +58,14 @@ impl Writer {
         });
         let end = rolled.map_or(self.tail_segment_bytes, |header| header.bytes);
         let first = offset.byte as usize + if mark { MARK_BYTES } else { 0 };
-        let (headers, chain, stamp) = self.headers(records, offset.segment, end as usize - first)?;
+        let (headers, last) = self.headers(records, offset.segment, end as usize - first)?;
 
         if let Some(header) = rolled {
             each(LogOffset { segment: header.number, byte: 0 }, &header.encode());
         }
         if mark {
             let mut bytes = Vec::with_capacity(MARK_BYTES);
-            encode_mark(&mut bytes, self.log, offset, self.tail.chain, self.tail.stamp);
+            encode_mark(&mut bytes, self.log, offset, &self.tail.last);
             each(offset, &bytes);
             self.tail.synced = offset;
         }
@@ -84,50 +84,45 @@ impl Writer {
             each(at, rest);
         }
         at.byte += rest.len() as u32;
-        self.tail = Tail { offset: at, chain, stamp, synced: self.tail.synced };
+        self.tail = Tail { offset: at, last, synced: self.tail.synced };
         self.tail_segment_bytes = segment_end;
         Ok(())
     }
 
     /// The header of the next segment, if the tail's has less than `bytes` left.
     fn rolled(&self, bytes: usize) -> Option<SegmentHeader> {
-        let Tail { offset, chain, stamp, .. } = self.tail;
+        let Tail { offset, last, .. } = self.tail;
         let left = (self.tail_segment_bytes - offset.byte) as usize;
-        (left < bytes).then(|| self.header(offset.segment + 1, chain, stamp, 0))
+        (left < bytes).then(|| self.header(offset.segment + 1, last, 0))
     }
 
-    /// The header of a segment whose body begins with `spanned` bytes of an earlier record.
-    fn header(&self, number: u64, chain: Chain, stamp: Stamp, spanned: usize) -> SegmentHeader {
+    /// The header of a segment whose body begins with `spanned` bytes of an earlier record, which is `before`.
+    fn header(&self, number: u64, before: Last, spanned: usize) -> SegmentHeader {
         let first_record = (SEGMENT_HEADER_BYTES + spanned) as u32;
-        SegmentHeader { log: self.log, number, stamp, bytes: self.segment_bytes, first_record, chain }
+        SegmentHeader { log: self.log, number, before, bytes: self.segment_bytes, first_record }
     }
 
     /// Checks the records and gives the headers of all segments that they reach into behind `segment`, of which they
-    /// get `room` bytes; with chain and stamp after the last record.
-    fn headers(
-        &self,
-        records: &[u8],
-        segment: u64,
-        room: usize,
-    ) -> Result<(Vec<SegmentHeader>, Chain, Stamp), Flaw> {
+    /// get `room` bytes; with the last record.
+    fn headers(&self, records: &[u8], segment: u64, room: usize) -> Result<(Vec<SegmentHeader>, Last), Flaw> {
         let body = self.segment_bytes as usize - SEGMENT_HEADER_BYTES;
-        let (mut chain, mut stamp) = (self.tail.chain, self.tail.stamp);
+        let mut last = self.tail.last;
         let mut headers: Vec<SegmentHeader> = Vec::new();
         let mut cut = room;
         if room == 0 && !records.is_empty() {
             // A mark took the last bytes: the first record begins in the next segment.
-            headers.push(self.header(segment + 1, chain, stamp, 0));
+            headers.push(self.header(segment + 1, last, 0));
             cut = body;
         }
-        for record in EncodedRecords::new(records, chain, stamp) {
+        for record in EncodedRecords::new(records, last) {
             let record = record?;
-            (chain, stamp) = (record.chain, record.stamp);
+            last = record.last;
             while record.end >= cut && cut < records.len() {
                 let number = segment + 1 + headers.len() as u64;
-                headers.push(self.header(number, chain, stamp, (record.end - cut).min(body)));
+                headers.push(self.header(number, last, (record.end - cut).min(body)));
                 cut += body;
             }
         }
-        Ok((headers, chain, stamp))
+        Ok((headers, last))
     }
 }

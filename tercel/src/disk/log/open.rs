@@ -140,7 +140,7 @@ fn segments(dir: &Path) -> Result<Vec<Found>, DiskError> {
 fn start_for(found: &[Found], from: Stamp) -> usize {
     let is_valid = |segment: &Found| segment.header.is_ok_and(|header| header.number == segment.number);
     let valid = found.iter().take_while(|segment| is_valid(segment)).count();
-    found[..valid].iter().rposition(|s| s.header.is_ok_and(|header| header.stamp < from)).unwrap_or(0)
+    found[..valid].iter().rposition(|s| s.header.is_ok_and(|header| header.before.stamp < from)).unwrap_or(0)
 }
 
 fn read_whole(segment: &Found, bytes: &mut Vec<u8>) -> Result<(), DiskError> {
@@ -200,7 +200,7 @@ fn repair(
 
     let used = found.iter().chain([&current]).filter_map(|segment| {
         let header = segment.header.ok()?;
-        Some(Used { number: segment.number, stamp: header.stamp, bytes: header.bytes })
+        Some(Used { number: segment.number, stamp: header.before.stamp, bytes: header.bytes })
     });
     let used: VecDeque<Used> = used.collect();
     let open = |found: Found, file: File, bytes: u32| Segment {

@@ -14,10 +14,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use tercel_wire::id::{SpaceId, Stamp};
+use tercel_wire::id::{SpaceId, Stamp, ViewId};
 use tercel_wire::log::{
-    Chain, End, Flaw, Kind, LogId, LogOffset, Mark, Record, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader,
-    Stop, Tail, find_mark, mend,
+    End, Flaw, Kind, Last, LogId, LogOffset, Mark, Record, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader,
+    Stop, Tail, marks, mend,
 };
 use tercel_wire::mend::ByteError;
 
@@ -125,7 +125,7 @@ pub fn space_of(dir: &Path) -> Option<SpaceId> {
 pub fn begins_behind(dir: &Path) -> Option<Stamp> {
     let (number, path) = segment_files(dir).ok()?.into_iter().next()?;
     let header = SegmentHeader::decode(&head_of(&path).ok()?).ok()?;
-    (number == 1 && header.number == 1).then_some(header.stamp)
+    (number == 1 && header.number == 1).then_some(header.before.stamp)
 }
 
 impl Survey {
@@ -153,7 +153,7 @@ impl Survey {
         for (number, bytes, header) in short {
             let at = LogOffset { segment: number, byte: bytes };
             let what = format!("the segment was cut short: it has {bytes} of its {} bytes", header.bytes);
-            survey.damaged(at, what, header.stamp, None);
+            survey.damaged(at, what, header.before.stamp, None);
             // It has a header because records begin or go on in it.
             survey.is_cut |= survey.end.is_none_or(|end| number >= end);
         }
@@ -237,7 +237,7 @@ impl Survey {
             self.damaged(at, flaw.to_string(), run.last, mended.as_ref().map(|mend| mend.what.clone()));
             let Some(Mend { segment, patch, .. }) = mended else {
                 self.keep(run);
-                return self.resume(at);
+                return self.resume(at, stop.map_or(ViewId::NONE, |stop| stop.tail.last.view));
             };
             self.patches.entry(segment).or_default().push(patch);
         }
@@ -288,7 +288,7 @@ impl Survey {
                 && let Ok(header) = SegmentHeader::decode(&bytes)
                 && (header.log.space, header.number) == (self.space, number)
             {
-                (run.after, run.last, run.begins) = (header.stamp, header.stamp, true);
+                (run.after, run.last, run.begins) = (header.before.stamp, header.before.stamp, true);
             }
             let mut reader = scanner.segment(number, &bytes);
             while let Some(record) = reader.next() {
@@ -329,19 +329,20 @@ impl Survey {
     }
 
     /// Where a run can begin again behind damage: at the next mark in the same segment, or at a later segment's header
-    /// or mark.
-    fn resume(&self, at: LogOffset) -> Result<Option<(u64, Option<SegmentHeader>)>, DiskError> {
+    /// or mark. One of a view that cannot follow `view`, that of the last good record, is left over from what was cut off.
+    fn resume(&self, at: LogOffset, view: ViewId) -> Result<Option<(u64, Option<SegmentHeader>)>, DiskError> {
         let Some(log) = self.log()? else { return Ok(None) };
         for (number, _) in self.files.iter().filter(|(n, _)| *n >= at.segment) {
             let Some(bytes) = self.bytes(*number)? else { continue };
             let header = SegmentHeader::decode(&bytes).ok().filter(|h| h.log == log && h.number == *number);
+            let header = header.filter(|h| h.before.view.may_follow(view));
             if header.is_some_and(|h| *number > at.segment && h.first_record < h.bytes) {
                 return Ok(Some((*number, None)));
             }
             let from = if *number == at.segment { at.byte as usize + 1 } else { 0 };
-            if let Some(mark) = find_mark(log, *number, &bytes, from) {
-                let Mark { offset, chain, stamp } = mark;
-                return Ok(Some((*number, Some(header_at(log, offset, chain, stamp, &bytes)))));
+            let mark = marks(log, *number, &bytes, from).find(|mark| mark.before.view.may_follow(view));
+            if let Some(Mark { offset, before }) = mark {
+                return Ok(Some((*number, Some(header_at(log, offset, before, &bytes)))));
             }
         }
         Ok(None)
@@ -400,7 +401,7 @@ impl Survey {
             // The next segment's header says that nothing began here, so these are the zeros too few for a mark.
             let next = self.bytes(segment + 1)?.and_then(|b| SegmentHeader::decode(&b).ok());
             if next.is_some_and(|h| {
-                h.first_record as usize == SEGMENT_HEADER_BYTES && h.chain == stop.tail.chain
+                h.first_record as usize == SEGMENT_HEADER_BYTES && h.before == stop.tail.last
             }) {
                 let what = "zeros at the segment's end";
                 return Ok(Some(Mend::new(segment, byte as usize, vec![0; here.len()], what)));
@@ -430,11 +431,11 @@ impl Survey {
             }
             None
         };
-        if let Some(error) = mend::record_bit(&stream, stop.tail.chain, stop.tail.stamp) {
+        if let Some(error) = mend::record_bit(&stream, &stop.tail.last) {
             return Ok(mend(error));
         }
         let mut found = None;
-        for error in mend::record_byte(&stream, stop.tail.chain, stop.tail.stamp) {
+        for error in mend::record_byte(&stream, &stop.tail.last) {
             let Some(mend) = mend(error) else { continue };
             if let Some(decoded) = self.follows(&stop.tail, &mend, decodes)?
                 && found.replace((mend, decoded)).is_some()
@@ -455,7 +456,7 @@ impl Survey {
                 mend.patch.apply(&mut bytes);
             }
             if number == begin.segment && bytes.len() > SEGMENT_HEADER_BYTES {
-                let header = header_at(log, begin, tail.chain, tail.stamp, &bytes);
+                let header = header_at(log, begin, tail.last, &bytes);
                 bytes[..SEGMENT_HEADER_BYTES].copy_from_slice(&header.encode());
             }
             let mut reader = scanner.segment(number, &bytes);
@@ -510,10 +511,10 @@ pub(super) fn segment_files(dir: &Path) -> Result<Vec<(u64, PathBuf)>, DiskError
 }
 
 /// A header of the segment that holds `bytes`, for a scan that begins in the middle of it.
-fn header_at(log: LogId, at: LogOffset, chain: Chain, stamp: Stamp, bytes: &[u8]) -> SegmentHeader {
+fn header_at(log: LogId, at: LogOffset, before: Last, bytes: &[u8]) -> SegmentHeader {
     let header = SegmentHeader::decode(bytes).ok().filter(|h| h.log == log && h.number == at.segment);
     let bytes = header.map_or(bytes.len() as u32, |h| h.bytes);
-    SegmentHeader { log, number: at.segment, stamp, bytes, first_record: at.byte, chain }
+    SegmentHeader { log, number: at.segment, before, bytes, first_record: at.byte }
 }
 
 fn head_of(path: &Path) -> Result<Vec<u8>, DiskError> {

@@ -12,11 +12,14 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use tempfile::TempDir;
-use tercel_wire::id::SpaceId;
+use tercel_wire::id::{LogPosition, SpaceId, ViewId};
 use tercel_wire::log::{Kind, SEGMENT_HEADER_BYTES, encode_record};
 
 const SPACE: SpaceId = SpaceId(77);
 const SEGMENT: u32 = 4096;
+/// What a mark takes.
+const MARK: u64 = tercel_wire::log::MARK_BYTES as u64;
+const VIEW: ViewId = ViewId::new(2, 0x5eed);
 
 fn config() -> LogConfig {
     LogConfig { segment_bytes: SEGMENT, bytes_max: 3 * SEGMENT as u64 }
@@ -37,6 +40,7 @@ fn try_open(dir: &Path, from: Stamp) -> Result<(Log, Opened, Vec<u64>), DiskErro
     let mut stamps = Vec::new();
     let (log, opened) = Log::open(dir, SPACE, config(), from, |record| {
         assert_eq!(record.payload, payload(record.stamp, record.payload.len()));
+        assert_eq!((record.view, record.position), (VIEW, LogPosition(record.stamp.0)));
         stamps.push(record.stamp.0);
         Ok::<(), DiskError>(())
     })?;
@@ -50,11 +54,13 @@ fn payload(stamp: Stamp, bytes: usize) -> Vec<u8> {
 /// Encodes records of these sizes that continue a log at `tail`; moves `tail` on.
 fn records(tail: &mut Tail, sizes: &[usize]) -> Vec<u8> {
     let mut out = Vec::new();
+    let last = &mut tail.last;
     for &bytes in sizes {
-        tail.stamp = tail.stamp.next();
-        let (kind, stamp) = (Kind::new(1).unwrap(), tail.stamp);
-        encode_record(&mut out, &mut tail.chain, kind, stamp, &payload(stamp, bytes)).unwrap();
+        (last.stamp, last.position) = (last.stamp.next(), last.position.next());
+        let (kind, stamp) = (Kind::new(1).unwrap(), last.stamp);
+        encode_record(&mut out, &mut last.chain, kind, VIEW, stamp, &payload(stamp, bytes)).unwrap();
     }
+    last.view = VIEW;
     out
 }
 

@@ -101,7 +101,7 @@ fn a_torn_tail_is_cut_and_reported_and_its_remains_are_cleared() {
     let last = log.tail().offset.segment;
     drop(log);
     // The first record of the last batch is torn; the others are whole, up into later segments.
-    flip(&segment(dir.path(), 1), before.offset.byte as u64 + 32 + 40);
+    flip(&segment(dir.path(), 1), before.offset.byte as u64 + MARK + 40);
 
     let (log, opened, stamps) = open(dir.path());
     assert_eq!(stamps, [1]);
@@ -125,9 +125,9 @@ fn a_flipped_bit_before_the_last_batch_is_damage_that_names_segment_and_place() 
     commit(&mut log, &[5000]);
     commit(&mut log, &[100]);
     drop(log);
-    flip(&segment(dir.path(), 1), place.byte as u64 + 32 + 30);
+    flip(&segment(dir.path(), 1), place.byte as u64 + MARK + 30);
     let Err(DiskError::Damaged { file, position, .. }) = try_open(dir.path(), Stamp::ZERO) else { panic!() };
-    assert_eq!((file, position), (segment(dir.path(), 1), Some(place.byte as u64 + 32)));
+    assert_eq!((file, position), (segment(dir.path(), 1), Some(place.byte as u64 + MARK)));
 }
 
 #[test]

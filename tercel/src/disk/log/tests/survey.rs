@@ -1,6 +1,7 @@
 //! What a survey finds in a damaged log, which it leaves as it is.
 
 use super::*;
+use tercel_wire::log::RECORD_HEADER_BYTES;
 
 fn surveyed(dir: &Path) -> (Survey, Vec<Vec<u64>>) {
     let survey = Survey::take(dir, SPACE, &|kind, _| kind.get() == 1).unwrap();
@@ -67,7 +68,7 @@ fn assert_read_over(xor: u8, at: impl Fn(usize, usize) -> bool) {
 fn a_wrong_byte_is_not_put_right_where_nothing_follows_or_what_comes_out_does_not_decode() {
     let dir = spanning_log();
     let end = open(dir.path()).0.tail().offset;
-    let payload = (SEGMENT_HEADER_BYTES + MARK + 24 + 9) as u64;
+    let payload = (SEGMENT_HEADER_BYTES + MARK + RECORD_HEADER_BYTES + 9) as u64;
     spoil(&segment(dir.path(), 1), payload, 0x91);
     let refusing = Survey::take(dir.path(), SPACE, &|_, _| false).unwrap();
     assert!(refusing.damage[0].mended.is_none() && refusing.runs.len() == 2, "{refusing:?}");
@@ -84,7 +85,7 @@ fn a_wrong_byte_is_not_put_right_where_nothing_follows_or_what_comes_out_does_no
 }
 
 /// The mark that a clean close ends with: nothing behind it tells that it was there.
-const MARK: usize = tercel_wire::log::MARK_BYTES;
+const MARK: usize = super::MARK as usize;
 
 #[test]
 fn a_survey_goes_on_at_the_next_mark_behind_what_cannot_be_mended() {
@@ -92,7 +93,7 @@ fn a_survey_goes_on_at_the_next_mark_behind_what_cannot_be_mended() {
     let whole = fs::read(segment(dir.path(), 1)).unwrap();
     // The payload of the first record, of several bits.
     let mut bad = whole.clone();
-    let payload = SEGMENT_HEADER_BYTES + MARK + 24;
+    let payload = SEGMENT_HEADER_BYTES + MARK + RECORD_HEADER_BYTES;
     (payload..payload + 36).step_by(9).for_each(|at| bad[at] ^= 0x77);
     fs::write(segment(dir.path(), 1), bad).unwrap();
     let (survey, runs) = surveyed(dir.path());
@@ -110,7 +111,7 @@ fn a_survey_of_a_torn_log_says_where_and_cuts_nothing() {
     log.append(&records(&mut log.tail(), &[25])).unwrap();
     log.sync().unwrap();
     drop(log);
-    flip(&segment(dir.path(), 1), at.byte as u64 + 32 + 30);
+    flip(&segment(dir.path(), 1), (at.byte as usize + MARK + 30) as u64);
     let before = fs::read(segment(dir.path(), 1)).unwrap();
     let (survey, runs) = surveyed(dir.path());
     assert!(survey.torn.is_some() && survey.damage.is_empty(), "{survey:?}");

@@ -113,16 +113,16 @@ fn roomy(dir: &Path, wrap: Wrap) -> (LogThread, Tail, std::sync::mpsc::Receiver<
 fn commit_until_here(thread: &LogThread, tail: &mut Tail, done: &std::sync::mpsc::Receiver<LogDone>) -> u64 {
     for n in 1..1000 {
         let batch = records(tail, &[10]);
-        match thread.commit_here(batch, tail.stamp) {
+        match thread.commit_here(batch, tail.last.stamp) {
             Ok(LogDone::Synced { last_stamp }) => {
-                assert_eq!(last_stamp, tail.stamp);
+                assert_eq!(last_stamp, tail.last.stamp);
                 return n;
             }
             Ok(LogDone::Failed { error }) => panic!("{error}"),
             // Unknown before the first how long it takes, and whenever the machine was slow.
             Err(batch) => {
-                thread.submit(batch, tail.stamp).unwrap();
-                assert_eq!(synced(done), tail.stamp.0);
+                thread.submit(batch, tail.last.stamp).unwrap();
+                assert_eq!(synced(done), tail.last.stamp.0);
             }
         }
     }
@@ -156,15 +156,15 @@ fn nothing_is_committed_on_the_callers_thread_while_the_log_is_busy() {
     let (thread, mut tail, done) = roomy(dir.path(), |file| Box::new(Odd(file, Quick(&GATE))));
     commit_until_here(&thread, &mut tail, &done);
     let syncs = GATE.close();
-    thread.submit(records(&mut tail, &[10]), tail.stamp).unwrap();
+    thread.submit(records(&mut tail, &[10]), tail.last.stamp).unwrap();
     GATE.await_syncs(syncs + 1);
     let batch = records(&mut tail, &[10]);
-    let back = thread.commit_here(batch.clone(), tail.stamp).expect_err("a sync is under way");
+    let back = thread.commit_here(batch.clone(), tail.last.stamp).expect_err("a sync is under way");
     assert_eq!(back, batch);
     GATE.open();
     synced(&done);
-    thread.submit(back, tail.stamp).unwrap();
-    assert_eq!(synced(&done), tail.stamp.0);
+    thread.submit(back, tail.last.stamp).unwrap();
+    assert_eq!(synced(&done), tail.last.stamp.0);
     thread.close().unwrap();
 }
 
@@ -179,12 +179,12 @@ fn a_full_queue_gives_the_batch_back() {
         thread.submit(records(&mut tail, &[0]), Stamp(stamp + 2)).unwrap();
     }
     let refused = records(&mut tail, &[0]);
-    assert_eq!(thread.submit(refused.clone(), tail.stamp), Err(refused.clone()));
+    assert_eq!(thread.submit(refused.clone(), tail.last.stamp), Err(refused.clone()));
     GATE.open();
     synced(&done);
     synced(&done);
-    thread.submit(refused, tail.stamp).unwrap();
-    assert_eq!(synced(&done), tail.stamp.0);
+    thread.submit(refused, tail.last.stamp).unwrap();
+    assert_eq!(synced(&done), tail.last.stamp.0);
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn child_that_commits_until_it_is_killed() {
     let thread = LogThread::start(log, move |event| report.send(event).unwrap()).unwrap();
     for n in 0.. {
         let batch = records(&mut tail, &[n * 37 % 900, n % 50]);
-        thread.submit(batch, tail.stamp).unwrap();
+        thread.submit(batch, tail.last.stamp).unwrap();
         // Some are under way whenever the end comes.
         if n > 4 {
             println!("synced {}", synced(&done));
