@@ -250,7 +250,8 @@ pub struct Server {
 
 /// What other threads tell the loop.
 pub(crate) enum Post {
-    Synced(tercel_wire::id::Stamp),
+    /// All log records up to this one are durable.
+    Written(tercel_wire::id::Written),
     LogFailed(String),
     Read(tercel_wire::id::PageId, Result<Option<Vec<u8>>, String>),
     Installed(Result<(), String>),

@@ -9,7 +9,7 @@ use tercel_engine::time::Now;
 use tercel_events::{Backend, Event, EventQueue, Handle, Kind, SendError, Token};
 use tercel_wire::frame::{Deframer, FrameError};
 use tercel_wire::id::Stamp;
-use tercel_wire::log::Chain;
+use tercel_wire::log::Last;
 
 use super::choked::Choked;
 use super::records::Records;
@@ -74,7 +74,7 @@ impl Loop {
         queue: EventQueue<Post>,
         machine: Machine,
         log: LogThread,
-        chain: Chain,
+        last: Last,
         store: Store,
         dir: DataDir,
         out: Effects,
@@ -83,7 +83,7 @@ impl Loop {
             queue,
             machine,
             log,
-            records: Records::new(chain),
+            records: Records::new(last),
             store,
             _dir: dir,
             conns: HashMap::new(),
@@ -185,9 +185,11 @@ impl Loop {
 
     fn posted(&mut self, now: Now, post: Post) {
         match post {
-            Post::Synced(stamp) => {
+            Post::Written(last) => {
                 self.look_at_disk(now);
-                self.machine.handle(now, Input::Synced(stamp), &mut self.out);
+                if let Some(stamp) = self.records.written(last) {
+                    self.machine.handle(now, Input::Synced(stamp), &mut self.out);
+                }
             }
             Post::LogFailed(why) => self.failed = Some(format!("the log: {why}")),
             Post::Read(page, result) => self.machine.handle(now, Input::Read(page, result), &mut self.out),
@@ -445,9 +447,9 @@ impl Loop {
         // While pages are synced, nobody knows how long it takes.
         if all_wait && !self.installing {
             records = match self.log.commit_here(records, last) {
-                Ok(LogDone::Synced { last_stamp }) => {
+                Ok(LogDone::Synced { last }) => {
                     let now = self.now();
-                    self.posted(now, Post::Synced(last_stamp));
+                    self.posted(now, Post::Written(last));
                     return true;
                 }
                 Ok(LogDone::Failed { error }) => {

@@ -207,19 +207,19 @@ fn prepare(opened: Opened, listeners: Vec<OwnedFd>, spin_us: u64) -> Result<Loop
             .map_err(|e| ServerError::Stopped(format!("cannot watch a listener: {e}")))?;
     }
     let handle = queue.handle();
-    let chain = opened.log.tail().last.chain;
+    let last = opened.log.tail().last;
     let post = handle.clone();
     let log = LogThread::start(opened.log, move |done| {
         super::store::post(
             &post,
             match done {
-                LogDone::Synced { last_stamp } => Post::Synced(last_stamp),
+                LogDone::Synced { last } => Post::Written(last),
                 LogDone::Failed { error } => Post::LogFailed(error.to_string()),
             },
         );
     })?;
     let store = Store::start(Box::new(opened.pages), opened.applied, handle)?;
-    Ok(Loop::new(queue, opened.machine, log, chain, store, opened.dir, opened.out))
+    Ok(Loop::new(queue, opened.machine, log, last, store, opened.dir, opened.out))
 }
 
 /// As many clients as the events' default allows, if so many descriptors are left beside the server's own: were clients to

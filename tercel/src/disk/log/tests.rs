@@ -12,7 +12,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use tempfile::TempDir;
-use tercel_wire::id::{LogPosition, SpaceId, ViewId};
+use tercel_wire::id::{LogPosition, SpaceId, ViewId, Written};
 use tercel_wire::log::{Kind, SEGMENT_HEADER_BYTES, encode_record};
 
 const SPACE: SpaceId = SpaceId(77);

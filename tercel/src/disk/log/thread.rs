@@ -14,15 +14,15 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use tercel_wire::id::Stamp;
+use tercel_wire::id::{Stamp, Written};
 
 /// What became of everything submitted up to some point.
 #[derive(Debug)]
 pub enum LogDone {
-    /// All records with stamps up to this one are durable.
+    /// All records up to this one are durable.
     Synced {
-        /// The last batch's.
-        last_stamp: Stamp,
+        /// The last record of the last batch.
+        last: Written,
     },
     /// A batch, and every one behind it, is not known to be durable and never will be. The server must stop; opening
     /// the log again tells what is there.
@@ -97,7 +97,7 @@ impl LogState {
 #[derive(Debug)]
 struct Batch {
     records: Vec<u8>,
-    last_stamp: Stamp,
+    last: Written,
 }
 
 impl LogThread {
@@ -115,9 +115,9 @@ impl LogThread {
         Ok(LogThread { shared, thread: Some(thread) })
     }
 
-    /// Hands over encoded records, the last of which has `last_stamp`. Gives them back if [`QUEUED_BATCHES_MAX`] or
+    /// Hands over encoded records, the last of which is `last`. Gives them back if [`QUEUED_BATCHES_MAX`] or
     /// [`QUEUED_BYTES_MAX`] is reached: wait for the next [`LogDone`] and try again.
-    pub fn submit(&self, records: Vec<u8>, last_stamp: Stamp) -> Result<(), Vec<u8>> {
+    pub fn submit(&self, records: Vec<u8>, last: Written) -> Result<(), Vec<u8>> {
         let mut state = self.shared.lock();
         let full = state.queue.len() >= QUEUED_BATCHES_MAX
             || !state.queue.is_empty() && state.queued_bytes + records.len() > QUEUED_BYTES_MAX;
@@ -125,7 +125,7 @@ impl LogThread {
             return Err(records);
         }
         state.queued_bytes += records.len();
-        state.queue.push(Batch { records, last_stamp });
+        state.queue.push(Batch { records, last });
         drop(state);
         self.wake();
         Ok(())
@@ -134,7 +134,7 @@ impl LogThread {
     /// Writes and syncs encoded records on the calling thread, which waits for the disk, if nothing is under way and the
     /// disk was quick the last time; gives the records back if not, for [`LogThread::submit`]. `done` of
     /// [`LogThread::start`] is not called: what became of them is the answer.
-    pub fn commit_here(&self, records: Vec<u8>, last_stamp: Stamp) -> Result<LogDone, Vec<u8>> {
+    pub fn commit_here(&self, records: Vec<u8>, last: Written) -> Result<LogDone, Vec<u8>> {
         let mut state = self.shared.lock();
         let quick = state.log.took > Duration::ZERO && state.log.took <= HERE_MAX;
         // What needs another segment may have to wait for it.
@@ -145,7 +145,7 @@ impl LogThread {
         }
         state.busy = true;
         drop(state);
-        let mut batches = vec![Batch { records, last_stamp }];
+        let mut batches = vec![Batch { records, last }];
         let done = self.shared.commit(&batches);
         let mut state = self.shared.lock();
         state.busy = false;
@@ -241,13 +241,13 @@ impl Shared {
             None => Err(DiskError::Poisoned { cause: "the log was closed".into() }),
         };
         drop(log);
-        let last_stamp = batches.last().map_or(Stamp::ZERO, |batch| batch.last_stamp);
+        let last = batches.last().map_or_else(Written::default, |batch| batch.last);
         match result {
             Ok(mut log) => {
                 let mut state = self.lock();
                 log.took = smoothed(state.log.took, log.took);
                 (state.log, state.writing_bytes) = (log, 0);
-                LogDone::Synced { last_stamp }
+                LogDone::Synced { last }
             }
             Err(error) => {
                 self.lock().failed.get_or_insert_with(|| error.to_string());

@@ -75,9 +75,17 @@ fn gated(dir: &Path, wrap: Wrap) -> (LogThread, Tail, std::sync::mpsc::Receiver<
     (thread, tail, done)
 }
 
+/// The record at a position of a log whose records are all of one view.
+fn written(position: u64) -> Written {
+    Written { view: VIEW, position: LogPosition(position) }
+}
+
 fn synced(done: &std::sync::mpsc::Receiver<LogDone>) -> u64 {
     match done.recv().unwrap() {
-        LogDone::Synced { last_stamp } => last_stamp.0,
+        LogDone::Synced { last } => {
+            assert_eq!(last.view, VIEW);
+            last.position.0
+        }
         LogDone::Failed { error } => panic!("{error}"),
     }
 }
@@ -87,10 +95,10 @@ fn what_arrives_during_a_sync_shares_the_next_one() {
     static GATE: Gate = Gate::closed();
     let dir = new_log();
     let (thread, mut tail, done) = gated(dir.path(), |file| Box::new(Odd(file, &GATE)));
-    thread.submit(records(&mut tail, &[10]), Stamp(1)).unwrap();
+    thread.submit(records(&mut tail, &[10]), written(1)).unwrap();
     GATE.await_syncs(1);
     for stamp in 2..=6 {
-        thread.submit(records(&mut tail, &[10]), Stamp(stamp)).unwrap();
+        thread.submit(records(&mut tail, &[10]), written(stamp)).unwrap();
     }
     GATE.open();
     assert_eq!((synced(&done), synced(&done)), (1, 6));
@@ -113,16 +121,16 @@ fn roomy(dir: &Path, wrap: Wrap) -> (LogThread, Tail, std::sync::mpsc::Receiver<
 fn commit_until_here(thread: &LogThread, tail: &mut Tail, done: &std::sync::mpsc::Receiver<LogDone>) -> u64 {
     for n in 1..1000 {
         let batch = records(tail, &[10]);
-        match thread.commit_here(batch, tail.last.stamp) {
-            Ok(LogDone::Synced { last_stamp }) => {
-                assert_eq!(last_stamp, tail.last.stamp);
+        match thread.commit_here(batch, tail.last.written()) {
+            Ok(LogDone::Synced { last }) => {
+                assert_eq!(last, tail.last.written());
                 return n;
             }
             Ok(LogDone::Failed { error }) => panic!("{error}"),
             // Unknown before the first how long it takes, and whenever the machine was slow.
             Err(batch) => {
-                thread.submit(batch, tail.last.stamp).unwrap();
-                assert_eq!(synced(done), tail.last.stamp.0);
+                thread.submit(batch, tail.last.written()).unwrap();
+                assert_eq!(synced(done), tail.last.position.0);
             }
         }
     }
@@ -156,15 +164,15 @@ fn nothing_is_committed_on_the_callers_thread_while_the_log_is_busy() {
     let (thread, mut tail, done) = roomy(dir.path(), |file| Box::new(Odd(file, Quick(&GATE))));
     commit_until_here(&thread, &mut tail, &done);
     let syncs = GATE.close();
-    thread.submit(records(&mut tail, &[10]), tail.last.stamp).unwrap();
+    thread.submit(records(&mut tail, &[10]), tail.last.written()).unwrap();
     GATE.await_syncs(syncs + 1);
     let batch = records(&mut tail, &[10]);
-    let back = thread.commit_here(batch.clone(), tail.last.stamp).expect_err("a sync is under way");
+    let back = thread.commit_here(batch.clone(), tail.last.written()).expect_err("a sync is under way");
     assert_eq!(back, batch);
     GATE.open();
     synced(&done);
-    thread.submit(back, tail.last.stamp).unwrap();
-    assert_eq!(synced(&done), tail.last.stamp.0);
+    thread.submit(back, tail.last.written()).unwrap();
+    assert_eq!(synced(&done), tail.last.position.0);
     thread.close().unwrap();
 }
 
@@ -173,18 +181,18 @@ fn a_full_queue_gives_the_batch_back() {
     static GATE: Gate = Gate::closed();
     let dir = new_log();
     let (thread, mut tail, done) = gated(dir.path(), |file| Box::new(Odd(file, &GATE)));
-    thread.submit(records(&mut tail, &[0]), Stamp(1)).unwrap();
+    thread.submit(records(&mut tail, &[0]), written(1)).unwrap();
     GATE.await_syncs(1);
     for stamp in 0..QUEUED_BATCHES_MAX as u64 {
-        thread.submit(records(&mut tail, &[0]), Stamp(stamp + 2)).unwrap();
+        thread.submit(records(&mut tail, &[0]), written(stamp + 2)).unwrap();
     }
     let refused = records(&mut tail, &[0]);
-    assert_eq!(thread.submit(refused.clone(), tail.last.stamp), Err(refused.clone()));
+    assert_eq!(thread.submit(refused.clone(), tail.last.written()), Err(refused.clone()));
     GATE.open();
     synced(&done);
     synced(&done);
-    thread.submit(refused, tail.last.stamp).unwrap();
-    assert_eq!(synced(&done), tail.last.stamp.0);
+    thread.submit(refused, tail.last.written()).unwrap();
+    assert_eq!(synced(&done), tail.last.position.0);
 }
 
 #[test]
@@ -200,9 +208,9 @@ fn after_a_failure_the_thread_reports_nothing_but_failures() {
     }
     let dir = new_log();
     let (thread, mut tail, done) = gated(dir.path(), |file| Box::new(Odd(file, NeverSyncs)));
-    thread.submit(records(&mut tail, &[10]), Stamp(1)).unwrap();
+    thread.submit(records(&mut tail, &[10]), written(1)).unwrap();
     assert!(matches!(done.recv().unwrap(), LogDone::Failed { error: DiskError::Io { .. } }));
-    thread.submit(records(&mut tail, &[10]), Stamp(2)).unwrap();
+    thread.submit(records(&mut tail, &[10]), written(2)).unwrap();
     assert!(matches!(done.recv().unwrap(), LogDone::Failed { error: DiskError::Poisoned { .. } }));
     assert!(matches!(thread.close(), Err(DiskError::Poisoned { .. })));
 }
@@ -213,10 +221,10 @@ fn the_thread_truncates_when_asked() {
     let (log, ..) = open(dir.path());
     let (mut tail, (report, done)) = (log.tail(), channel());
     let thread = LogThread::start(log, move |event| report.send(event).unwrap()).unwrap();
-    thread.submit(records(&mut tail, &[3000; 10]), Stamp(10)).unwrap();
+    thread.submit(records(&mut tail, &[3000; 10]), written(10)).unwrap();
     assert_eq!(synced(&done), 10);
     // The state is known when the next batch is taken.
-    thread.submit(records(&mut tail, &[0]), Stamp(11)).unwrap();
+    thread.submit(records(&mut tail, &[0]), written(11)).unwrap();
     assert_eq!(synced(&done), 11);
     let state = thread.state();
     assert!(state.over_cap && state.bytes > config().bytes_max && !state.is_short);
@@ -239,7 +247,7 @@ fn child_that_commits_until_it_is_killed() {
     let thread = LogThread::start(log, move |event| report.send(event).unwrap()).unwrap();
     for n in 0.. {
         let batch = records(&mut tail, &[n * 37 % 900, n % 50]);
-        thread.submit(batch, tail.last.stamp).unwrap();
+        thread.submit(batch, tail.last.written()).unwrap();
         // Some are under way whenever the end comes.
         if n > 4 {
             println!("synced {}", synced(&done));
