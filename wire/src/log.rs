@@ -41,6 +41,7 @@
 //! This module does no IO: [`Writer`] says which bytes belong where, [`Scanner`] walks what was found. The invariant:
 //! a scan yields exactly the records that were written, in order, up to a tail, and names the kind of that tail.
 
+pub mod cut;
 pub mod mend;
 mod scan;
 mod write;

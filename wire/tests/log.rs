@@ -3,7 +3,9 @@
 
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use tercel_wire::id::{LogPosition, SpaceId, Stamp, ViewId, Written};
+use tercel_wire::log::cut::{Segments, erase, tail_above};
 use tercel_wire::log::{
     Chain, End, Flaw, Kind, LogId, LogOffset, MARK_BYTES, RECORD_BYTES_MAX, RecordTooLong,
     SEGMENT_HEADER_BYTES, Scanner, SegmentHeader, Tail, Writer, begin_record, encode_record, finish_record,
@@ -19,6 +21,36 @@ struct Image {
     writer: Writer,
     /// Of what is appended next.
     view: ViewId,
+}
+
+/// What a disk writes at once, so small that it is less than any record.
+const SECTOR: usize = 32;
+
+/// A disk that remembers what it was like at every sync.
+struct Steps {
+    segments: BTreeMap<u64, Vec<u8>>,
+    unsynced: bool,
+    states: Vec<BTreeMap<u64, Vec<u8>>>,
+}
+
+impl Segments for Steps {
+    type Error = Infallible;
+
+    fn read(&mut self, number: u64) -> Result<Vec<u8>, Infallible> {
+        Ok(self.segments[&number].clone())
+    }
+
+    fn zero(&mut self, at: LogOffset, bytes: usize) -> Result<(), Infallible> {
+        self.segments.get_mut(&at.segment).unwrap()[at.byte as usize..][..bytes].fill(0);
+        self.unsynced = true;
+        Ok(())
+    }
+
+    fn sync(&mut self, _: u64) -> Result<(), Infallible> {
+        self.states.push(self.segments.clone());
+        self.unsynced = false;
+        Ok(())
+    }
 }
 
 /// A record, as it was written or found.
@@ -85,6 +117,51 @@ impl Image {
         scan(&self.segments)
     }
 
+    /// Cuts the log above `position`. Gives the segments as they were before and at every sync.
+    fn cut_above(&mut self, position: LogPosition) -> Vec<BTreeMap<u64, Vec<u8>>> {
+        let last = *self.segments.keys().last().unwrap();
+        let begins = |bytes: &[u8]| SegmentHeader::decode(bytes).is_ok_and(|h| h.before.position < position);
+        let first = self.segments.iter().rev().find(|(_, bytes)| begins(bytes)).map_or(1, |(n, _)| *n);
+        let mut disk =
+            Steps { segments: self.segments.clone(), unsynced: false, states: vec![self.segments.clone()] };
+        let tail = tail_above(LOG.space, position, (first, last), &mut disk).unwrap().unwrap();
+        erase(LOG, tail.offset, last, &mut disk).unwrap();
+        assert!(!disk.unsynced);
+        self.segments = disk.segments;
+        self.go_on_at(tail);
+        disk.states
+    }
+
+    /// As an opening does: zeros behind the tail, and the next record belongs there.
+    fn repair(&mut self) -> Tail {
+        let (End::Clean(tail) | End::Torn(tail)) = self.scan().1 else { panic!("damaged") };
+        for (number, bytes) in self.segments.range_mut(tail.offset.segment..) {
+            let begin = if *number == tail.offset.segment { tail.offset.byte as usize } else { 0 };
+            bytes[begin..].fill(0);
+        }
+        self.go_on_at(tail);
+        tail
+    }
+
+    fn go_on_at(&mut self, tail: Tail) {
+        self.writer = Writer::new(LOG, tail, self.segment_bytes, self.segment_bytes);
+    }
+
+    /// Puts back some sectors of what changed since `before`.
+    fn lose(&mut self, before: &BTreeMap<u64, Vec<u8>>, lost: &[bool]) {
+        let mut lost = lost.iter().cycle();
+        for (number, bytes) in &mut self.segments {
+            let zeros = vec![0; bytes.len()];
+            let old = before.get(number).unwrap_or(&zeros);
+            for (new, old) in bytes.chunks_mut(SECTOR).zip(old.chunks(SECTOR)).filter(|(new, old)| new != old)
+            {
+                if *lost.next().unwrap() {
+                    new.copy_from_slice(old);
+                }
+            }
+        }
+    }
+
     /// Every byte of the image, in order.
     fn offsets(&self) -> impl Iterator<Item = LogOffset> + use<> {
         let sizes: Vec<(u64, u32)> = self.segments.iter().map(|(&n, b)| (n, b.len() as u32)).collect();
@@ -117,6 +194,26 @@ fn scan(segments: &BTreeMap<u64, Vec<u8>>) -> (Found, End) {
         }
     }
     (found, scanner.finish())
+}
+
+/// Batches by the views in which they are written, and the sizes of their records.
+fn batches() -> impl Strategy<Value = Vec<(bool, Vec<usize>)>> {
+    prop::collection::vec((any::<bool>(), prop::collection::vec(0_usize..400, 0..4)), 1..8)
+}
+
+/// A log of these batches, each synced before the next. `true` begins a view.
+fn in_views(segment_bytes: u32, batches: &[(bool, Vec<usize>)]) -> (Image, Found) {
+    let (mut image, mut records) = (Image::new(segment_bytes), Vec::new());
+    for (n, (is_new, sizes)) in (2..).zip(batches) {
+        if *is_new {
+            image.view = ViewId::new(n, 5 * n);
+        }
+        image.batch(sizes);
+        for size in sizes {
+            records.push(Entry::at(LogPosition(records.len() as u64 + 1), image.view, *size));
+        }
+    }
+    (image, records)
 }
 
 /// Two batches that were synced, and one of a later view that may not have been; records span segments.
@@ -408,23 +505,122 @@ proptest! {
         image.append(first, true);
         image.append(rest, false);
         let after = image.clone();
-        let mut sector = 0;
-        for (number, bytes) in &mut image.segments {
-            let zeros = vec![0; bytes.len()];
-            let old = before.segments.get(number).unwrap_or(&zeros);
-            for (new, old) in bytes.chunks_mut(32).zip(old.chunks(32)).filter(|(new, old)| new != old) {
-                if lost[sector % lost.len()] {
-                    new.copy_from_slice(old);
-                }
-                sector += 1;
-            }
-        }
+        image.lose(&before.segments, &lost);
         let (found, end) = image.scan();
         let all = expected(&[batches.concat(), last].concat());
         prop_assert!(found.len() >= batches.concat().len());
         prop_assert_eq!(&found[..], &all[..found.len()]);
         prop_assert!(!matches!(end, End::Damage { .. }), "{:?}", end);
         prop_assert!(after.segments == image.segments || found.len() < all.len());
+    }
+
+    #[test]
+    fn a_log_cut_anywhere_is_as_if_what_was_cut_had_never_been_written(
+        segment_bytes in (32_u32..128).prop_map(|n| n * 8),
+        batches in batches(),
+        at in any::<prop::sample::Index>(),
+    ) {
+        let (mut image, records) = in_views(segment_bytes, &batches);
+        let kept = at.index(records.len() + 1);
+        let whole = image.clone();
+        image.cut_above(LogPosition(kept as u64));
+        let (found, end) = image.scan();
+        prop_assert_eq!(&found[..], &records[..kept]);
+        let (Tail { offset, last, .. }, End::Clean(tail)) = (image.writer.tail(), end) else { panic!("{end:?}") };
+        prop_assert_eq!((tail.offset, tail.last), (offset, last));
+
+        let mut left = kept;
+        let mut shorter = batches;
+        for (_, sizes) in &mut shorter {
+            sizes.truncate(left);
+            left -= sizes.len();
+        }
+        // Of a batch of which nothing is left, neither the mark was written.
+        while shorter.last().is_some_and(|(_, sizes)| sizes.is_empty()) {
+            shorter.pop();
+        }
+        let (mut never, _) = in_views(segment_bytes, &shorter);
+        for number in whole.segments.keys() {
+            never.segments.entry(*number).or_insert_with(|| vec![0; segment_bytes as usize]);
+        }
+        prop_assert!(image.segments == never.segments);
+    }
+
+    #[test]
+    fn a_crash_during_a_cut_leaves_the_prefix_and_perhaps_some_of_the_rest(
+        segment_bytes in (32_u32..128).prop_map(|n| n * 8),
+        batches in batches(),
+        at in any::<prop::sample::Index>(),
+        step in any::<prop::sample::Index>(),
+        lost in prop::collection::vec(any::<bool>(), 1..64),
+        next in prop::collection::vec(0_usize..400, 1..4),
+    ) {
+        let (mut image, records) = in_views(segment_bytes, &batches);
+        let kept = at.index(records.len() + 1);
+        let position = LogPosition(kept as u64);
+        let mut cut = image.clone();
+        let states = cut.cut_above(position);
+        if let Some(steps) = states.len().checked_sub(2) {
+            let step = step.index(steps + 1);
+            image.segments.clone_from(&states[step + 1]);
+            image.lose(&states[step], &lost);
+        }
+        let (found, end) = image.scan();
+        prop_assert!(!matches!(end, End::Damage { .. }), "{:?}", end);
+        prop_assert!(found.len() >= kept);
+        prop_assert_eq!(&found[..], &records[..found.len()]);
+
+        // The next opening clears what is torn, and the cut is repeated.
+        image.repair();
+        image.cut_above(position);
+        prop_assert!(image.segments == cut.segments);
+
+        // A later view goes on there, and its first write is torn.
+        image.view = ViewId::new(99, 7);
+        let before = image.segments.clone();
+        image.batch(&next);
+        let all = image.scan().0;
+        prop_assert_eq!(all.len(), kept + next.len());
+        image.lose(&before, &lost);
+        let (found, end) = image.scan();
+        prop_assert!(!matches!(end, End::Damage { .. }), "{:?}", end);
+        prop_assert!(found.len() >= kept);
+        prop_assert_eq!(&found[..], &all[..found.len()]);
+    }
+
+    /// What [`erase`] erases is back, as after a disk that lied; a record of a later view stands before it.
+    #[test]
+    fn old_bytes_behind_a_later_view_are_neither_records_nor_evidence(
+        segment_bytes in (32_u32..128).prop_map(|n| n * 8),
+        batches in batches(),
+        at in any::<prop::sample::Index>(),
+        next in prop::collection::vec(0_usize..400, 1..4),
+        lost in prop::collection::vec(any::<bool>(), 1..64),
+    ) {
+        let (mut image, records) = in_views(segment_bytes, &batches);
+        let kept = at.index(records.len() + 1);
+        let old = image.segments.clone();
+        image.cut_above(LogPosition(kept as u64));
+        image.view = ViewId::new(99, 7);
+        // The first record is durable, the others are torn.
+        image.batch(&next[..1]);
+        let tail = image.writer.tail().offset;
+        let durable = image.segments.clone();
+        image.append(&next[1..], false);
+        let all = image.scan().0;
+        image.lose(&durable, &lost);
+        for (number, bytes) in image.segments.range_mut(tail.segment..) {
+            let begin = if *number == tail.segment { tail.byte as usize } else { 0 };
+            let Some(old) = old.get(number) else { continue };
+            for (new, old) in bytes[begin..].iter_mut().zip(&old[begin..]).filter(|(new, _)| **new == 0) {
+                *new = *old;
+            }
+        }
+        let (found, end) = image.scan();
+        // Old bytes may read like a record that goes on in a segment that is not there, and that is refused.
+        prop_assert!(!matches!(end, End::Damage { flaw, .. } if flaw != Flaw::Ends), "{:?}", end);
+        prop_assert!(found.len() > kept);
+        prop_assert_eq!(&found[..], &all[..found.len()]);
     }
 
     #[test]

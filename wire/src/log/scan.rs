@@ -365,6 +365,12 @@ impl SegmentReader<'_> {
         Some(Record { kind: Kind(head.kind), view: head.view, stamp: head.stamp, position, payload, offset })
     }
 
+    /// Whether the record at `position` is the last one that was read, or the one before the first that begins here.
+    pub(super) fn is_behind(&self, position: LogPosition) -> bool {
+        let Scanner { anchored, stopped, tail, .. } = &*self.scanner;
+        *anchored && stopped.is_none() && tail.last.position == position
+    }
+
     fn advance(&mut self) -> Option<Found> {
         self.drop_spanned();
         while self.offset < self.end {

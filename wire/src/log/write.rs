@@ -27,6 +27,11 @@ impl Writer {
         Writer { log, tail, tail_segment_bytes, segment_bytes }
     }
 
+    /// Which log it is.
+    pub fn log(&self) -> LogId {
+        self.log
+    }
+
     /// Where the next record belongs, and what it is chained to.
     pub fn tail(&self) -> Tail {
         self.tail
