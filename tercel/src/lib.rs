@@ -45,12 +45,16 @@
 //! | [`collections`] | ordered maps and lists, as ordinary objects |
 #![deny(unsafe_code)]
 
+#[cfg(test)]
+extern crate self as tercel;
+
 mod address;
 pub mod backup;
 pub mod check;
 mod client;
 pub mod disk;
 mod memory;
+mod panics;
 mod pipe;
 mod server;
 

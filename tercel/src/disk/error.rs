@@ -99,6 +99,12 @@ pub enum DiskError {
         /// What is wrong with them.
         flaw: Flaw,
     },
+    /// A thread that works on the files panicked; nothing can be promised any more.
+    #[error("{what}")]
+    Panicked {
+        /// Which thread, and what it said.
+        what: String,
+    },
     /// An earlier operation failed in a way after which nothing can be promised.
     #[error("refused since an earlier failure ({cause}); check the disk, then restart the server")]
     Poisoned {

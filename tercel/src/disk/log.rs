@@ -138,6 +138,11 @@ impl Log {
         self.poisoned.is_some()
     }
 
+    /// Ends its service. The first cause stays.
+    pub(super) fn poison(&mut self, cause: &str) {
+        self.poisoned.get_or_insert_with(|| cause.into());
+    }
+
     /// Space may have become free: the next segment is prepared if it could not be.
     pub(super) fn hope(&mut self) {
         self.files.keeper.hope();
@@ -160,7 +165,11 @@ impl Log {
         Ok(())
     }
 
-    fn refuse_if_poisoned(&self) -> Result<(), DiskError> {
+    fn refuse_if_poisoned(&mut self) -> Result<(), DiskError> {
+        self.files.take_ready();
+        if let Some(cause) = self.files.keeper.panicked() {
+            self.poisoned.get_or_insert_with(|| cause.into());
+        }
         self.poisoned.as_ref().map_or(Ok(()), |cause| Err(DiskError::Poisoned { cause: cause.clone() }))
     }
 
@@ -282,11 +291,16 @@ impl Files {
     /// Takes what was prepared meanwhile and asks for more, without waiting. A failure is not repeated here: it will
     /// be met again, and reported, when the segment is needed.
     fn top_up(&mut self) {
-        while let Some(segment) = self.keeper.poll() {
-            self.prepared.push_back(segment);
-        }
+        self.take_ready();
         if self.prepared.len() < PREPARED_AHEAD && self.keeper.may_prepare() {
             self.keeper.prepare(self.number_next());
+        }
+    }
+
+    /// Takes what was prepared meanwhile.
+    fn take_ready(&mut self) {
+        while let Some(segment) = self.keeper.poll() {
+            self.prepared.push_back(segment);
         }
     }
 
@@ -323,4 +337,4 @@ const BYTES_MAX: u64 = 1 << 30;
 const STAGED_BYTES_MAX: usize = 256 << 10;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -253,6 +253,8 @@ pub(crate) enum Post {
     /// All log records up to this one are durable.
     Written(tercel_wire::id::Written),
     LogFailed(String),
+    /// One of the page store's threads has ended so.
+    Panicked(String),
     Read(tercel_wire::id::PageId, Result<Option<Vec<u8>>, String>),
     Installed(Result<(), String>),
     Pinned(u64, Result<(), String>),
@@ -327,7 +329,7 @@ impl Server {
     fn join(&mut self) -> Result<(), ServerError> {
         match self.thread.take().map(|t| t.join()) {
             Some(Ok(result)) => result,
-            Some(Err(_)) => Err(ServerError::Stopped("its loop panicked".into())),
+            Some(Err(panic)) => Err(ServerError::Stopped(crate::panics::sentence("tercel-server", &*panic))),
             None => Ok(()),
         }
     }
@@ -354,3 +356,6 @@ impl Stopper {
         store::post(&self.0, Post::Stop);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -192,6 +192,7 @@ impl Loop {
                 }
             }
             Post::LogFailed(why) => self.failed = Some(format!("the log: {why}")),
+            Post::Panicked(why) => self.failed = Some(why),
             Post::Read(page, result) => self.machine.handle(now, Input::Read(page, result), &mut self.out),
             Post::Installed(Ok(())) => {
                 self.installing = false;

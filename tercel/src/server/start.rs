@@ -21,7 +21,7 @@ use crate::address::Address;
 use crate::disk::DiskError;
 use crate::disk::dir::{DataDir, NewSpace, random_u64};
 use crate::disk::log::{Log, LogConfig, LogDone, LogThread};
-use crate::disk::pages::{PageRead, RedbPages};
+use crate::disk::pages::{PageRead, PageStore, RedbPages};
 
 /// What recovery found in the directory.
 #[derive(Debug, Clone, Default)]
@@ -41,7 +41,7 @@ pub struct Recovered {
 /// What is open once a directory is recovered.
 pub(crate) struct Opened {
     pub dir: DataDir,
-    pub pages: RedbPages,
+    pub pages: Box<dyn PageStore>,
     pub machine: Machine,
     pub log: Log,
     pub applied: Stamp,
@@ -128,7 +128,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
         took: begun.elapsed(),
         stamp: machine.visible(),
     };
-    Ok(Opened { dir, pages, machine, log, applied, recovered, out })
+    Ok(Opened { dir, pages: Box::new(pages), machine, log, applied, recovered, out })
 }
 
 /// Appends the log records among some effects, as ordered in `view`; gives the last stamp.
@@ -160,12 +160,20 @@ pub(super) fn start(config: ServerConfig) -> Result<Server, ServerError> {
     // behind. A space that is there is recovered first: whoever can connect finds it ready.
     let early = if DataDir::is_absent(&config.dir) { Some(listen(&config.listen)?) } else { None };
     let opened = open(&config)?;
-    let (listeners, addresses) = match early {
+    let listening = match early {
         Some(listening) => listening,
         None => listen(&config.listen)?,
     };
+    launch(opened, listening, config.spin_us)
+}
+
+/// Runs what was opened on a thread of its own.
+pub(super) fn launch(
+    opened: Opened,
+    (listeners, addresses): (Vec<OwnedFd>, Vec<Address>),
+    spin_us: u64,
+) -> Result<Server, ServerError> {
     let (space, recovered) = (opened.machine.space(), opened.recovered.clone());
-    let spin_us = config.spin_us;
     // The queue belongs to the thread that runs it, so it is opened there and its handle sent back.
     let (tell, told) = std::sync::mpsc::channel();
     let thread = std::thread::Builder::new().name("tercel-server".into()).spawn(move || {
@@ -187,7 +195,7 @@ pub(super) fn start(config: ServerConfig) -> Result<Server, ServerError> {
 }
 
 /// Listens everywhere; gives the addresses with the ports that were taken.
-fn listen(wanted: &[Address]) -> Result<(Vec<OwnedFd>, Vec<Address>), ServerError> {
+pub(super) fn listen(wanted: &[Address]) -> Result<(Vec<OwnedFd>, Vec<Address>), ServerError> {
     let listened = wanted.iter().map(|address| {
         address.listen().map_err(|source| ServerError::Listen { address: address.clone(), source })
     });
@@ -218,7 +226,7 @@ fn prepare(opened: Opened, listeners: Vec<OwnedFd>, spin_us: u64) -> Result<Loop
             },
         );
     })?;
-    let store = Store::start(Box::new(opened.pages), opened.applied, handle)?;
+    let store = Store::start(opened.pages, opened.applied, handle)?;
     Ok(Loop::new(queue, opened.machine, log, last, store, opened.dir, opened.out))
 }
 

@@ -16,6 +16,7 @@ use tercel_wire::id::{PageId, Stamp};
 use super::Post;
 use crate::disk::pages::{PageBatch, PageRead, PageStore};
 use crate::disk::{DiskError, in_the_background};
+use crate::panics::caught;
 
 /// Feeds the threads. What is under way is bounded by the engine: reads by its clients' credit, installs to one.
 pub(super) struct Store {
@@ -62,8 +63,15 @@ impl Store {
         let reader = store.reader();
         let post = handle.clone();
         let keep = reads.clone();
-        let spawn =
-            |name: &str, f: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(name.into()).spawn(f);
+        let panicked = handle.clone();
+        let spawn = move |name: &str, work: Box<dyn FnOnce() + Send>| {
+            let panicked = panicked.clone();
+            std::thread::Builder::new().name(name.into()).spawn(move || {
+                if let Err(what) = caught(work) {
+                    self::post(&panicked, Post::Panicked(what));
+                }
+            })
+        };
         let stopping = Arc::new(AtomicBool::new(false));
         let stop = stopping.clone();
         let threads = vec![

@@ -9,6 +9,7 @@
 use super::super::{DiskError, in_the_background};
 use super::file::{Segment, Wrap, segment_path, sync_dir, write_zeros};
 use super::spares::{PREPARE_NAME, Spares};
+use crate::panics::caught;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::fs::{self, File};
@@ -27,6 +28,8 @@ pub(super) struct Keeper {
     preparing: bool,
     /// The last preparation failed.
     failed: bool,
+    /// The thread has ended so.
+    panicked: Option<String>,
     /// Space may have become free since.
     hopeful: bool,
     asked: Arc<Asked>,
@@ -58,24 +61,31 @@ impl Keeper {
         let thread = thread::Builder::new()
             .name("tercel-keeper".into())
             .spawn(move || {
-                in_the_background();
-                // Once a segment could not be removed the later ones stay, too: a gap would look like damage. The next
-                // opening finds them, and its first truncation tries again.
-                let mut removing = true;
-                for job in todo {
-                    match job {
-                        Job::Prepare(number) => {
-                            let (spare, pace) = (spares.take(), || of_thread.pace());
-                            let segment = make(&dir, number, segment_bytes, wrap, spare, pace);
-                            if report.send(segment).is_err() {
-                                return;
+                let of_work = report.clone();
+                let work = move || {
+                    in_the_background();
+                    // Once a segment could not be removed the later ones stay, too: a gap would look like damage. The next
+                    // opening finds them, and its first truncation tries again.
+                    let mut removing = true;
+                    for job in todo {
+                        match job {
+                            Job::Prepare(number) => {
+                                let (spare, pace) = (spares.take(), || of_thread.pace());
+                                let segment = make(&dir, number, segment_bytes, wrap, spare, pace);
+                                if of_work.send(segment).is_err() {
+                                    return;
+                                }
+                            }
+                            Job::LookAtRoom => spares.look_at_room(),
+                            Job::Remove(number) => {
+                                removing = removing && spares.let_go(number).is_ok();
                             }
                         }
-                        Job::LookAtRoom => spares.look_at_room(),
-                        Job::Remove(number) => {
-                            removing = removing && spares.let_go(number).is_ok();
-                        }
                     }
+                };
+                if let Err(what) = caught(work) {
+                    // Where the receiver is gone, the log is being closed.
+                    let _ = report.send(Err(DiskError::Panicked { what }));
                 }
             })
             .map_err(DiskError::io("start a thread for", &path))?;
@@ -84,6 +94,7 @@ impl Keeper {
             prepared,
             preparing: false,
             failed: false,
+            panicked: None,
             hopeful: true,
             asked,
             thread: Some(thread),
@@ -139,7 +150,15 @@ impl Keeper {
         self.done(segment?)
     }
 
+    /// What the thread said when it panicked, if it did and [`Keeper::poll`] or [`Keeper::wait`] has met that.
+    pub(super) fn panicked(&self) -> Option<&str> {
+        self.panicked.as_deref()
+    }
+
     fn done(&mut self, segment: Result<Segment, DiskError>) -> Result<Segment, DiskError> {
+        if let Err(DiskError::Panicked { what }) = &segment {
+            self.panicked = Some(what.clone());
+        }
         self.preparing = false;
         self.failed = segment.is_err();
         self.hopeful = segment.is_ok();

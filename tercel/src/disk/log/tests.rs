@@ -93,5 +93,24 @@ fn copy(from: &Path) -> TempDir {
     to
 }
 
+/// Opens a log with segments of which every sync panics.
+pub(crate) fn open_panicking(dir: &Path, space: SpaceId) -> Log {
+    struct Panics;
+    impl SegmentFile for Odd<Panics> {
+        fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+            self.0.write_all_at(bytes, offset)
+        }
+        fn sync(&self) -> io::Result<()> {
+            panic!("injected into a sync");
+        }
+    }
+    let ignore = |_: tercel_wire::log::Record<'_>| Ok::<(), DiskError>(());
+    // An opening syncs, too: the files are wrapped when that is done.
+    let (mut log, _) = Log::open(dir, space, LogConfig::default(), Stamp::ZERO, ignore).unwrap();
+    let file = File::options().read(true).write(true).open(&log.files.current.path).unwrap();
+    log.files.current.file = Box::new(Odd(file, Panics));
+    log
+}
+
 /// A file whose operations fail or wait when a test says so.
 struct Odd<T>(File, T);

@@ -10,6 +10,7 @@
 
 use super::Log;
 use crate::disk::DiskError;
+use crate::panics::caught;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -110,7 +111,12 @@ impl LogThread {
         let of_thread = shared.clone();
         let thread = thread::Builder::new()
             .name("tercel-log".into())
-            .spawn(move || of_thread.run(done))
+            .spawn(move || {
+                if let Err(what) = caught(|| of_thread.run(&done)) {
+                    of_thread.give_up(&what);
+                    done(LogDone::Failed { error: DiskError::Panicked { what } });
+                }
+            })
             .map_err(DiskError::io("start a thread for", Path::new(&dir)))?;
         Ok(LogThread { shared, thread: Some(thread) })
     }
@@ -177,7 +183,7 @@ impl LogThread {
     pub fn close(mut self) -> Result<(), DiskError> {
         match self.finish() {
             Some(log) => log.close(),
-            None => Err(DiskError::Poisoned { cause: "the log's thread panicked".into() }),
+            None => Err(DiskError::Poisoned { cause: "the log was closed before".into() }),
         }
     }
 
@@ -216,7 +222,15 @@ impl Shared {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&self, done: impl Fn(LogDone)) {
+    /// The thread cannot go on: nothing more is written, not even when the log is closed.
+    fn give_up(&self, cause: &str) {
+        self.lock().failed.get_or_insert_with(|| cause.into());
+        if let Some(log) = self.log().as_mut() {
+            log.poison(cause);
+        }
+    }
+
+    fn run(&self, done: &impl Fn(LogDone)) {
         let mut taken: Vec<Batch> = Vec::new();
         while let Some(truncate_below) = self.take(&mut taken) {
             if !taken.is_empty() {

@@ -313,9 +313,7 @@ impl Guard {
         match catch_unwind(AssertUnwindSafe(f)) {
             Ok(result) => result.map_err(|failure| self.error(failure)),
             Err(panic) => {
-                let text = panic.downcast_ref::<String>().map(String::as_str);
-                let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-                let what = format!("the library panicked: {text}");
+                let what = format!("the library panicked: {}", crate::panics::text(&*panic));
                 self.poison(what.clone());
                 Err(self.damaged(what))
             }

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::sync::{Condvar, Mutex};
+use std::time::Duration;
 
 use super::*;
 use crate::disk::log::thread::QUEUED_BATCHES_MAX;
@@ -213,6 +214,41 @@ fn after_a_failure_the_thread_reports_nothing_but_failures() {
     thread.submit(records(&mut tail, &[10]), written(2)).unwrap();
     assert!(matches!(done.recv().unwrap(), LogDone::Failed { error: DiskError::Poisoned { .. } }));
     assert!(matches!(thread.close(), Err(DiskError::Poisoned { .. })));
+}
+
+#[test]
+fn a_panic_of_the_thread_is_reported_with_its_text() {
+    let dir = new_log();
+    let log = open_panicking(dir.path(), SPACE);
+    let (mut tail, (report, done)) = (log.tail(), channel());
+    let thread = LogThread::start(log, move |event| report.send(event).unwrap()).unwrap();
+    thread.submit(records(&mut tail, &[10]), tail.last.written()).unwrap();
+    let said = done.recv_timeout(Duration::from_secs(10)).expect("a report");
+    let LogDone::Failed { error } = said else { panic!("{said:?}") };
+    assert!(error.to_string().contains("tercel-log panicked: injected into a sync"), "{error}");
+    let error = thread.close().unwrap_err();
+    assert!(error.to_string().contains("injected into a sync"), "{error}");
+}
+
+#[test]
+fn a_panic_of_the_thread_that_prepares_segments_ends_the_log() {
+    let dir = new_log();
+    let ignore = |_: tercel_wire::log::Record<'_>| Ok::<(), DiskError>(());
+    let wrap: Wrap = |file| {
+        assert!(std::thread::current().name() != Some("tercel-keeper"), "injected into the preparing");
+        Box::new(file)
+    };
+    let (mut log, _) = Log::open_with(dir.path(), SPACE, config(), Stamp::ZERO, ignore, wrap).unwrap();
+    let begun = std::time::Instant::now();
+    let error = loop {
+        let batch = records(&mut log.tail(), &[]);
+        if let Err(error) = log.append(&batch).and_then(|()| log.sync()) {
+            break error;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10), "the log goes on");
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    assert!(error.to_string().contains("tercel-keeper panicked: injected into the preparing"), "{error}");
 }
 
 #[test]
