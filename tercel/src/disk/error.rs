@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use tercel_wire::id::LogPosition;
 use tercel_wire::log::Flaw;
 use thiserror::Error;
 
@@ -75,6 +76,16 @@ pub enum DiskError {
         position: Option<u64>,
         /// What was found.
         what: String,
+    },
+    /// A log is to be cut above a position before which it was truncated already.
+    #[error("{} cannot be cut above position {position}: it begins behind position {begins}", .dir.display())]
+    CutTooLow {
+        /// The log.
+        dir: PathBuf,
+        /// Where it is to be cut.
+        position: LogPosition,
+        /// The position before its first record.
+        begins: LogPosition,
     },
     /// The device has no room left.
     #[error("no space left for {}; free some, or move the directory to a larger device", .path.display())]

@@ -7,9 +7,10 @@
 //! `fdatasync` is one write to the device. The next segment is prepared in the background.
 //!
 //! The invariant: a record that [`Log::sync`] returned for is yielded by every later [`Log::open`], until
-//! [`Log::truncate_below`] lets it go. After an error of writing or syncing nothing more is promised and the log
+//! [`Log::truncate_below`] lets it go or [`Log::cut_above`] erases it. After an error of writing or syncing nothing more is promised and the log
 //! refuses everything: the kernel may have dropped the bytes and reported it once.
 
+mod cut;
 mod file;
 mod keeper;
 mod open;
@@ -22,12 +23,12 @@ pub use survey::{Damage, Decodes, Run, Survey, begins_behind, space_of};
 pub use thread::{LogDone, LogState, LogThread, QUEUED_BATCHES_MAX, QUEUED_BYTES_MAX};
 
 pub(crate) use self::file::sync_dir;
-use self::file::{Segment, SegmentFile};
+use self::file::{Segment, SegmentFile, Wrap};
 use self::keeper::Keeper;
 use super::DiskError;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use tercel_wire::id::Stamp;
+use tercel_wire::id::{LogPosition, Stamp};
 use tercel_wire::log::{LogOffset, SegmentHeader, Tail, Writer};
 
 /// What one server may choose about its log.
@@ -156,6 +157,11 @@ impl Log {
 
     /// Syncs, and ends with a mark, by which the next opening can tell damage of the last batch from a crash.
     pub fn close(mut self) -> Result<(), DiskError> {
+        self.end_with_mark()
+    }
+
+    /// Syncs, and writes a mark if none stands at the tail and there is room for one.
+    fn end_with_mark(&mut self) -> Result<(), DiskError> {
         self.sync()?;
         let Tail { offset, synced, .. } = self.writer.tail();
         if synced != after_mark_at(offset) && self.room_bytes() > 0 {
@@ -205,6 +211,7 @@ struct Files {
     behind: Vec<Segment>,
     prepared: VecDeque<Segment>,
     keeper: Keeper,
+    wrap: Wrap,
     /// Bytes of the current batch that belong at `staged_at` of the current segment: one write for all.
     staged: Vec<u8>,
     staged_at: u64,
@@ -217,7 +224,16 @@ struct Used {
     number: u64,
     /// The stamp in its header: all earlier segments' records have at most this one.
     stamp: Stamp,
+    /// The position in its header: of the last record that begins in an earlier segment.
+    before: LogPosition,
     bytes: u32,
+}
+
+impl Used {
+    fn of(header: &SegmentHeader) -> Used {
+        let SegmentHeader { number, before, bytes, .. } = *header;
+        Used { number, stamp: before.stamp, before: before.position, bytes }
+    }
 }
 
 impl Files {
@@ -253,7 +269,7 @@ impl Files {
         let header = SegmentHeader::decode(header).map_err(|flaw| DiskError::NotChained { flaw })?;
         let next = self.prepared.pop_front().expect("room was made before the records were placed");
         assert_eq!(next.number, header.number, "segments are prepared in order");
-        self.used.push_back(Used { number: header.number, stamp: header.before.stamp, bytes: header.bytes });
+        self.used.push_back(Used::of(&header));
         self.behind.push(std::mem::replace(&mut self.current, next));
         Ok(())
     }

@@ -22,6 +22,7 @@ use thiserror::Error;
 
 use crate::address::Address;
 use crate::disk::DiskError;
+use crate::disk::log::LogDone;
 use crate::memory::{ALL_MEMORY, machine_bytes};
 use crate::pipe::Pipe;
 
@@ -252,6 +253,8 @@ pub struct Server {
 pub(crate) enum Post {
     /// All log records up to this one are durable.
     Written(tercel_wire::id::Written),
+    /// The log was cut and ends with this record.
+    Cut(tercel_wire::log::Last),
     LogFailed(String),
     /// One of the page store's threads has ended so.
     Panicked(String),
@@ -268,6 +271,16 @@ pub(crate) enum Post {
     /// It is gone.
     Gone(u64),
     Stop,
+}
+
+impl From<LogDone> for Post {
+    fn from(done: LogDone) -> Post {
+        match done {
+            LogDone::Synced { last } => Post::Written(last),
+            LogDone::Cut { last } => Post::Cut(last),
+            LogDone::Failed { error } => Post::LogFailed(error.to_string()),
+        }
+    }
 }
 
 impl Server {

@@ -17,7 +17,7 @@ use super::store::Store;
 use super::turns::{SLICE, Slice, Turns, read_some, split_some};
 use super::{Post, ServerError};
 use crate::disk::dir::DataDir;
-use crate::disk::log::{LogDone, LogThread};
+use crate::disk::log::LogThread;
 use crate::pipe::Pipe;
 
 /// The key of listeners; streams have 0.
@@ -191,6 +191,8 @@ impl Loop {
                     self.machine.handle(now, Input::Synced(stamp), &mut self.out);
                 }
             }
+            // What was encoded meanwhile does not continue the log any more.
+            Post::Cut(last) => self.records = Records::new(last),
             Post::LogFailed(why) => self.failed = Some(format!("the log: {why}")),
             Post::Panicked(why) => self.failed = Some(why),
             Post::Read(page, result) => self.machine.handle(now, Input::Read(page, result), &mut self.out),
@@ -448,13 +450,8 @@ impl Loop {
         // While pages are synced, nobody knows how long it takes.
         if all_wait && !self.installing {
             records = match self.log.commit_here(records, last) {
-                Ok(LogDone::Synced { last }) => {
-                    let now = self.now();
-                    self.posted(now, Post::Written(last));
-                    return true;
-                }
-                Ok(LogDone::Failed { error }) => {
-                    self.posted(self.now(), Post::LogFailed(error.to_string()));
+                Ok(done) => {
+                    self.posted(self.now(), Post::from(done));
                     return true;
                 }
                 Err(records) => records,

@@ -20,7 +20,7 @@ use super::{Post, Server, ServerConfig, ServerError};
 use crate::address::Address;
 use crate::disk::DiskError;
 use crate::disk::dir::{DataDir, NewSpace, random_u64};
-use crate::disk::log::{Log, LogConfig, LogDone, LogThread};
+use crate::disk::log::{Log, LogConfig, LogThread};
 use crate::disk::pages::{PageRead, PageStore, RedbPages};
 
 /// What recovery found in the directory.
@@ -217,15 +217,7 @@ fn prepare(opened: Opened, listeners: Vec<OwnedFd>, spin_us: u64) -> Result<Loop
     let handle = queue.handle();
     let last = opened.log.tail().last;
     let post = handle.clone();
-    let log = LogThread::start(opened.log, move |done| {
-        super::store::post(
-            &post,
-            match done {
-                LogDone::Synced { last } => Post::Written(last),
-                LogDone::Failed { error } => Post::LogFailed(error.to_string()),
-            },
-        );
-    })?;
+    let log = LogThread::start(opened.log, move |done| super::store::post(&post, Post::from(done)))?;
     let store = Store::start(opened.pages, opened.applied, handle)?;
     Ok(Loop::new(queue, opened.machine, log, last, store, opened.dir, opened.out))
 }

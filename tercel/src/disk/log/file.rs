@@ -74,7 +74,7 @@ pub(crate) fn sync_dir(dir: &Path) -> Result<(), DiskError> {
 }
 
 /// Zeros written by one system call.
-const ZEROS_BYTES: usize = 1 << 20;
+pub(super) const ZEROS_BYTES: usize = 1 << 20;
 
 /// The extension of a segment's file.
 pub(super) const SEGMENT_SUFFIX: &str = "tlog";

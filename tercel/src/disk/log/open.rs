@@ -148,7 +148,7 @@ fn read_whole(segment: &Found, bytes: &mut Vec<u8>) -> Result<(), DiskError> {
     open_file(&segment.path)?.read_exact_at(bytes, 0).map_err(DiskError::io("read", &segment.path))
 }
 
-fn open_file(path: &Path) -> Result<File, DiskError> {
+pub(super) fn open_file(path: &Path) -> Result<File, DiskError> {
     File::options().read(true).write(true).open(path).map_err(DiskError::io("open", path))
 }
 
@@ -198,11 +198,8 @@ fn repair(
     }
     sync_dir(dir)?;
 
-    let used = found.iter().chain([&current]).filter_map(|segment| {
-        let header = segment.header.ok()?;
-        Some(Used { number: segment.number, stamp: header.before.stamp, bytes: header.bytes })
-    });
-    let used: VecDeque<Used> = used.collect();
+    let headers = found.iter().chain([&current]).filter_map(|segment| segment.header.ok());
+    let used: VecDeque<Used> = headers.map(|header| Used::of(&header)).collect();
     let open = |found: Found, file: File, bytes: u32| Segment {
         number: found.number,
         bytes,
@@ -221,6 +218,7 @@ fn repair(
         behind: Vec::new(),
         prepared,
         keeper,
+        wrap,
         staged: Vec::new(),
         staged_at: 0,
         failed: None,

@@ -1,5 +1,6 @@
 //! A log on a real file system: what a crash leaves, what is refused, what the thread promises.
 
+mod cut;
 mod segments;
 mod spares;
 mod survey;
@@ -53,14 +54,18 @@ fn payload(stamp: Stamp, bytes: usize) -> Vec<u8> {
 
 /// Encodes records of these sizes that continue a log at `tail`; moves `tail` on.
 fn records(tail: &mut Tail, sizes: &[usize]) -> Vec<u8> {
+    records_in(VIEW, tail, sizes)
+}
+
+fn records_in(view: ViewId, tail: &mut Tail, sizes: &[usize]) -> Vec<u8> {
     let mut out = Vec::new();
     let last = &mut tail.last;
     for &bytes in sizes {
         (last.stamp, last.position) = (last.stamp.next(), last.position.next());
         let (kind, stamp) = (Kind::new(1).unwrap(), last.stamp);
-        encode_record(&mut out, &mut last.chain, kind, VIEW, stamp, &payload(stamp, bytes)).unwrap();
+        encode_record(&mut out, &mut last.chain, kind, view, stamp, &payload(stamp, bytes)).unwrap();
     }
-    last.view = VIEW;
+    last.view = view;
     out
 }
 

@@ -15,7 +15,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use tercel_wire::id::{Stamp, Written};
+use tercel_wire::id::{LogPosition, Stamp, Written};
+use tercel_wire::log::Last;
 
 /// What became of everything submitted up to some point.
 #[derive(Debug)]
@@ -24,6 +25,11 @@ pub enum LogDone {
     Synced {
         /// The last record of the last batch.
         last: Written,
+    },
+    /// The log was cut ([`LogThread::cut_above`]), and everything submitted before is durable or erased.
+    Cut {
+        /// The last record now; the next one is encoded on its chain.
+        last: Last,
     },
     /// A batch, and every one behind it, is not known to be durable and never will be. The server must stop; opening
     /// the log again tells what is there.
@@ -61,6 +67,8 @@ struct State {
     /// Empty buffers with capacity.
     spent: Vec<Vec<u8>>,
     truncate_below: Option<Stamp>,
+    /// Above which position the log is to be cut. Nothing is submitted meanwhile.
+    cut_above: Option<LogPosition>,
     closing: bool,
 }
 
@@ -101,6 +109,13 @@ struct Batch {
     last: Written,
 }
 
+/// What the thread does besides writing batches, and after that.
+#[derive(Debug, Clone, Copy)]
+struct Todo {
+    truncate_below: Option<Stamp>,
+    cut_above: Option<LogPosition>,
+}
+
 impl LogThread {
     /// Starts the thread. It calls `done` after each sync, for all batches that the sync covered at once, and should
     /// be kept no longer than it takes to wake somebody.
@@ -122,10 +137,12 @@ impl LogThread {
     }
 
     /// Hands over encoded records, the last of which is `last`. Gives them back if [`QUEUED_BATCHES_MAX`] or
-    /// [`QUEUED_BYTES_MAX`] is reached: wait for the next [`LogDone`] and try again.
+    /// [`QUEUED_BYTES_MAX`] is reached: wait for the next [`LogDone`] and try again. Gives them back, too, while the log is
+    /// to be cut.
     pub fn submit(&self, records: Vec<u8>, last: Written) -> Result<(), Vec<u8>> {
         let mut state = self.shared.lock();
-        let full = state.queue.len() >= QUEUED_BATCHES_MAX
+        let full = state.cut_above.is_some()
+            || state.queue.len() >= QUEUED_BATCHES_MAX
             || !state.queue.is_empty() && state.queued_bytes + records.len() > QUEUED_BYTES_MAX;
         if full {
             return Err(records);
@@ -145,7 +162,10 @@ impl LogThread {
         let quick = state.log.took > Duration::ZERO && state.log.took <= HERE_MAX;
         // What needs another segment may have to wait for it.
         let roomy = records.len() <= HERE_BYTES_MAX && state.log.room_bytes >= 2 * HERE_BYTES_MAX as u64;
-        let idle = !state.busy && state.queue.is_empty() && state.truncate_below.is_none();
+        let idle = !state.busy
+            && state.queue.is_empty()
+            && state.truncate_below.is_none()
+            && state.cut_above.is_none();
         if !(quick && roomy && idle && state.failed.is_none()) {
             return Err(records);
         }
@@ -168,6 +188,19 @@ impl LogThread {
     pub fn truncate_below(&self, stamp: Stamp) {
         let mut state = self.shared.lock();
         state.truncate_below = state.truncate_below.max(Some(stamp));
+        drop(state);
+        self.wake();
+    }
+
+    /// Erases every record above `position`, when all that was submitted before has been written: [`Log::cut_above`]. `done`
+    /// of [`LogThread::start`] is then called with [`LogDone::Cut`].
+    ///
+    /// The caller submits nothing before it has taken that answer: its record is the one that the next record follows.
+    /// Records encoded before do not continue the log. They are given back while the cut is to be made, and fail afterwards,
+    /// as any that are not chained.
+    pub fn cut_above(&self, position: LogPosition) {
+        let mut state = self.shared.lock();
+        state.cut_above = Some(state.cut_above.map_or(position, |before| before.min(position)));
         drop(state);
         self.wake();
     }
@@ -205,8 +238,10 @@ impl LogThread {
 impl Drop for LogThread {
     fn drop(&mut self) {
         if let Some(log) = self.finish() {
-            // Nobody is left to be told; `close` is for those who want to know.
-            let _ = log.close();
+            // `close` is for callers that want to know. A thread that panicked may have been writing.
+            if !thread::panicking() {
+                let _ = log.close();
+            }
         }
     }
 }
@@ -232,15 +267,44 @@ impl Shared {
 
     fn run(&self, done: &impl Fn(LogDone)) {
         let mut taken: Vec<Batch> = Vec::new();
-        while let Some(truncate_below) = self.take(&mut taken) {
+        while let Some(todo) = self.take(&mut taken) {
             if !taken.is_empty() {
                 done(self.commit(&taken));
             }
-            if let (Some(stamp), Some(log)) = (truncate_below, self.log().as_mut()) {
+            if let (Some(stamp), Some(log)) = (todo.truncate_below, self.log().as_mut()) {
                 log.truncate_below(stamp);
                 log.hope();
                 let mut state = self.lock();
                 state.log = LogState::of(log, state.log.took);
+            }
+            if let Some(position) = todo.cut_above {
+                done(self.cut(position));
+            }
+        }
+    }
+
+    fn cut(&self, position: LogPosition) -> LogDone {
+        let failed = self.lock().failed.clone();
+        let mut log = self.log();
+        let result = match (failed, log.as_mut()) {
+            (None, Some(log)) => {
+                log.cut_above(position).map(|()| (log.tail().last, LogState::of(log, Duration::ZERO)))
+            }
+            (Some(cause), _) => Err(DiskError::Poisoned { cause }),
+            (None, None) => Err(DiskError::Poisoned { cause: "the log was closed".into() }),
+        };
+        drop(log);
+        let mut state = self.lock();
+        // One for a lower position may have come meanwhile: its turn is next.
+        state.cut_above = state.cut_above.filter(|above| *above < position);
+        match result {
+            Ok((last, log)) => {
+                state.log = LogState { took: state.log.took, ..log };
+                LogDone::Cut { last }
+            }
+            Err(error) => {
+                state.failed.get_or_insert_with(|| error.to_string());
+                LogDone::Failed { error }
             }
         }
     }
@@ -303,18 +367,18 @@ impl Shared {
     }
 
     /// Gives back the buffers in `taken` and waits for something to do; `None` when there will be nothing.
-    fn take(&self, taken: &mut Vec<Batch>) -> Option<Option<Stamp>> {
+    fn take(&self, taken: &mut Vec<Batch>) -> Option<Todo> {
         let mut state = self.lock();
         state.writing_bytes = 0;
         state.busy = false;
         state.recycle(taken);
         loop {
-            let truncate_below = state.truncate_below.take();
-            if !state.queue.is_empty() || truncate_below.is_some() {
+            let todo = Todo { truncate_below: state.truncate_below.take(), cut_above: state.cut_above };
+            if !state.queue.is_empty() || todo.truncate_below.is_some() || todo.cut_above.is_some() {
                 std::mem::swap(&mut state.queue, taken);
                 state.writing_bytes = std::mem::take(&mut state.queued_bytes);
                 state.busy = true;
-                return Some(truncate_below);
+                return Some(todo);
             }
             if state.closing {
                 return None;

@@ -87,7 +87,7 @@ fn synced(done: &std::sync::mpsc::Receiver<LogDone>) -> u64 {
             assert_eq!(last.view, VIEW);
             last.position.0
         }
-        LogDone::Failed { error } => panic!("{error}"),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -127,7 +127,7 @@ fn commit_until_here(thread: &LogThread, tail: &mut Tail, done: &std::sync::mpsc
                 assert_eq!(last, tail.last.written());
                 return n;
             }
-            Ok(LogDone::Failed { error }) => panic!("{error}"),
+            Ok(other) => panic!("{other:?}"),
             // Unknown before the first how long it takes, and whenever the machine was slow.
             Err(batch) => {
                 thread.submit(batch, tail.last.written()).unwrap();
