@@ -5,24 +5,32 @@
 //!
 //! | room | what it decides |
 //! |---|---|
-//! | [`server`] | the order of commits, their verdicts, what is visible when, who must hear of it |
+//! | [`order`] | who leads, in which order entries stand, and when they are stable |
+//! | [`replica`] | what follows from the entries: ordered state |
+//! | [`pages`] | the buffer of modified objects, page images, installs |
+//! | `leader` | verdicts, places, grants: what one view's leader decides and knows alone |
+//! | `sessions` | greetings, the stream, resuming, backups |
+//! | [`server`], `recover` | these, wired; and how a server begins |
 //! | [`client`] | what is cached, when it is too old, what is asked for |
 //! | [`txn`] | what a transaction reads and writes, and what it sends to commit |
 //! | [`object`] | what a program holds: objects, references, lists |
-//! | [`store`] | the ordered state, the buffer of modified objects, the page cache |
-//! | [`order`] | the engines that put requests in an order: one node here |
 //!
 //! Learning one machine is learning all: `new(config, seed)`, `handle(now, input, ..)`, `deadline()`, getters.
 #![forbid(unsafe_code)]
 
 pub mod client;
+mod effect;
 pub mod error;
+mod leader;
 pub mod limits;
 pub mod object;
 pub mod order;
+pub mod pages;
 pub mod random;
+mod recover;
+pub mod replica;
 pub mod server;
-pub mod store;
+mod sessions;
 pub mod table;
 pub mod time;
 pub mod txn;

@@ -18,9 +18,18 @@ pub const LEASE_PAGES: u16 = 64;
 /// it writes them.
 pub const LEASED_PAGES_MAX: usize = 1 << 16;
 
-/// Pages that a session may lease, beyond those in which it made something, without making anything in them: two bulk
-/// loads at once. A page once leased is never given to another, so this bounds what a client can use up for nothing.
+/// Granted pages of a client in which it made nothing: two bulk loads at once.
 pub const LEASED_UNUSED_MAX: usize = 1 << 15;
+
+/// Granted pages of all clients that are not full: a few bulk loads at once. Each is a row of ordered state, of 13 bytes in a
+/// checkpoint; and a sixteenth of a space's pages is the most that clients can hold and use for nothing.
+pub const GRANTED_MAX: usize = 1 << 18;
+
+/// Bytes of what an operation returns, which is kept with its answer.
+pub const REPLY_BYTES_MAX: usize = 1 << 10;
+
+/// Views that are remembered, with what each kept: a start every hour for half a year.
+pub const VIEWS_MAX: usize = 4_096;
 
 /// Silence after which a side asks the other, in milliseconds. Twice this stops serializable reads.
 pub const KEEPALIVE_MS: u32 = 2_000;
@@ -33,8 +42,9 @@ pub const HEARTBEAT_US: u64 = 50_000;
 /// transaction wrote, so it may have more by what one wrote.
 pub const LAST_WRITES_MAX: usize = 1 << 18;
 
-/// Clients whose last answers are kept; the one silent longest is evicted when another comes.
-pub const CLIENTS_MAX: usize = 4_096;
+/// Clients whose last answers are kept: more than there are sessions, for only a client without one is evicted when another
+/// comes.
+pub const CLIENTS_MAX: usize = SESSIONS_MAX + 4_096;
 /// Evicted clients that are remembered as such.
 pub const EVICTED_MAX: usize = 65_536;
 

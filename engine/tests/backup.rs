@@ -8,8 +8,8 @@ use tercel_derive::Object;
 use tercel_engine::error::Error;
 use tercel_engine::limits::{BACKUP_ASKED_MAX, BACKUP_WINDOW_US};
 use tercel_engine::random::Random;
+use tercel_engine::replica::Replica;
 use tercel_engine::server::{Conn, Input, Recovery, ServerConfig};
-use tercel_engine::store::state::State;
 use tercel_wire::frame::{Deframer, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClientId, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::message::*;
@@ -140,13 +140,13 @@ impl Taker {
         let begun = self.begun.expect("a stamp");
         let mut recovery = Recovery::new(ServerConfig::default(), SPACE, None, 0).unwrap();
         let inner = w.lock();
-        for (stamp, kind, payload) in inner.history.iter().filter(|(stamp, ..)| *stamp <= begun.stamp) {
-            recovery.replay(*stamp, *kind, payload).unwrap();
+        for e in inner.history.iter().filter(|e| e.stamp <= begun.stamp) {
+            recovery.replay(e.view, e.stamp, e.kind, &e.payload).unwrap();
         }
         let (state, mob) = recovery.into_parts();
         assert_eq!(self.state.len(), begun.state_bytes as usize);
-        let taken = State::decode(&self.state).unwrap();
-        assert_eq!((taken.stamp, taken.view), (begun.stamp, begun.view));
+        let taken = Replica::decode(&self.state).unwrap();
+        assert_eq!((taken.stamp, taken.view()), (begun.stamp, begun.view));
         assert!(taken.encode() == state.encode(), "the ordered state is that of the stamp");
         assert_eq!(self.pages.keys().copied().collect::<Vec<_>>(), mob.page_ids());
         assert_eq!(self.ended, Some(self.pages.len() as u64));
@@ -445,7 +445,7 @@ fn a_client_of_another_history_is_turned_away_and_its_operations_are_unknown() {
     assert_eq!(w.lock().clients[new].view().number, (1 << 20) + 1);
     // By hand: an operation of before, asked for and sent, by a client that says nothing of where it comes from.
     let mut taker = Taker::new(&w, 5);
-    let op = tercel_wire::id::OpId { client: ClientId(1_000_005), slot: 0, seq: 1, view: ViewId::new(1, 0) };
+    let op = tercel_wire::id::OpId { client: ClientId(1_000_005), slot: 0, seq: 1, view: ViewId::new(1, 7) };
     for (kind, body) in [
         (Kind::Resolve, written(|o| Resolve { op }.encode(o))),
         (Kind::Commit, {

@@ -5,8 +5,10 @@
 mod promise;
 
 use promise::Promises;
-use tercel_engine::store::entry::{Entry, Logged};
-use tercel_engine::store::state::State;
+use tercel_engine::replica::Objects;
+use tercel_engine::replica::Replica;
+use tercel_engine::replica::entry::{Entry, Grant, Head, Logged};
+use tercel_engine::replica::when::{Mark, When};
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Shape};
 use tercel_wire::message::{Effects, Write};
@@ -21,12 +23,22 @@ fn class() -> Layout {
 }
 
 /// One entry of each kind, in an order that a log could have.
-fn entries() -> [(&'static str, Entry<'static>); 6] {
+fn entries() -> [(&'static str, Entry<'static>); 7] {
     let op = OpId {
         client: ClientId(0x0102_0304_0506_0708),
         slot: 0x0112,
         seq: 0x2122_2324_2526_2728,
         view: ViewId::new(9, 0x0a0b_0c0d),
+    };
+    let page = |n| PageId::new(n).unwrap();
+    let client = ClientId(0x1112_1314_1516_1718);
+    let head = Head {
+        op,
+        digest: 0x5152_5354,
+        reply: b"yes".to_vec(),
+        placements: vec![(0, oref(12, 3))],
+        named: vec![page(66)],
+        filled: vec![page(67)],
     };
     let effects = Effects {
         base: Stamp(6),
@@ -38,11 +50,12 @@ fn entries() -> [(&'static str, Entry<'static>); 6] {
     };
     [
         ("genesis", Entry::Genesis),
-        ("view", Entry::View(ViewId::new(0x0102_0304, 0x0506_0708))),
+        ("view", Entry::View { kept: Stamp(0x0102_0304_0506_0708) }),
         ("define", Entry::Define(ClassId(16), class())),
-        ("lease", Entry::Lease(70)),
-        ("commit", Entry::Commit(Logged { op, effects, placements: vec![(0, oref(12, 3))] })),
-        ("evict", Entry::Evict(ClientId(0x1112_1314_1516_1718))),
+        ("grant", Entry::Grant(Grant { client, seq: 3, next_page: 70, pages: vec![page(66), page(67)] })),
+        ("commit", Entry::Commit(Logged { head, effects })),
+        ("end", Entry::End(client)),
+        ("evict", Entry::Evict(client)),
     ]
 }
 
@@ -74,18 +87,27 @@ fn entries_have_the_bytes_of_version_2() {
 #[test]
 fn a_stored_state_has_the_bytes_of_version_2() {
     let mut promised = Promises::read(include_str!("golden/states_v2.txt"));
-    let mut state = State::new();
+    let mut state = Replica::new();
     let bytes = promised.keep("new", &state.encode());
-    assert_eq!(State::decode(&bytes).unwrap().encode(), bytes);
-    for (_, entry) in entries() {
-        state.apply(&entry);
+    assert_eq!(Replica::decode(&bytes).unwrap().encode(), bytes);
+    for (stamp, (_, entry)) in (1..).zip(entries()) {
+        state.apply(Stamp(stamp), ViewId::new(0x0102_0304, 0x0506_0708), &entry, &mut Nowhere).unwrap();
     }
     let bytes = promised.keep("of_every_entry", &state.encode());
-    let read = State::decode(&bytes).unwrap();
+    let read = Replica::decode(&bytes).unwrap();
     assert_eq!(read.encode(), bytes);
     assert_eq!(
-        (read.stamp, read.view, read.next_page),
-        (Stamp(6), ViewId::new(0x0102_0304, 0x0506_0708), 70)
+        (read.stamp, read.view(), read.places.next_page()),
+        (Stamp(7), ViewId::new(0x0102_0304, 0x0506_0708), 70)
     );
     promised.end();
+}
+
+/// Nobody looks at the objects here.
+struct Nowhere;
+
+impl Objects for Nowhere {
+    fn write(&mut self, _: Oref, _: Option<Oref>, _: &When, _: &[u8]) {}
+    fn ordered(&mut self, _: &Mark, _: Stamp) {}
+    fn retract(&mut self, _: Oref, _: &Mark) {}
 }

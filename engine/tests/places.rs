@@ -12,11 +12,10 @@ use world::things::{Thing, count, grow, make, many, promise, set, small, text, t
 
 #[test]
 fn places_are_promised_only_once_it_is_durable_that_they_are() {
-    let w = world(1);
+    let w = world(2);
     make(&w, 0, "r", 1);
-    let port = w.thread(0);
+    let port = w.thread(1);
     let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
-    w.cut(0);
     w.settle();
     // Were a place given out now, the crash would make the server forget it and give it out again, and the transaction
     // would have two objects in it.
@@ -33,18 +32,33 @@ fn places_are_promised_only_once_it_is_durable_that_they_are() {
 }
 
 #[test]
-fn places_for_new_objects_do_not_outlive_their_connection() {
+fn places_for_new_objects_outlive_connections_and_servers_but_not_their_session() {
     let w = world(1);
     many(&w, 0, 3, 10);
-    w.cut(0);
-    w.settle();
     let port = w.thread(0);
     let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
     let before = tx.create(&thing(1)).unwrap();
     w.cut(0);
+    w.crash();
+    w.restart();
+    w.settle();
+    tx.commit().unwrap();
+    assert_eq!(w.run(0, |tx| Ok(tx.get(before)?.count())), Ok(1));
+    let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
+    let before = tx.create(&thing(1)).unwrap();
+    end_session(&w, 0);
     assert_eq!(tx.commit(), Err(Error::Conflict));
     assert_eq!(w.run(0, |tx| Ok(tx.find(before)?.is_some())), Ok(false));
     many(&w, 0, 3, 10);
+}
+
+/// A client is away for longer than its session lasts.
+fn end_session(w: &World, client: usize) {
+    w.cut(client);
+    w.lock().hold.connects = true;
+    w.pass_ms(5_000);
+    w.lock().hold.connects = false;
+    w.settle();
 }
 
 #[test]
@@ -52,8 +66,7 @@ fn a_place_of_an_earlier_transaction_that_is_lost_is_said_at_once_and_not_tried_
     let w = world(1);
     make(&w, 0, "r", 1);
     let place = w.run(0, |tx| tx.reserve(&thing(0))).unwrap();
-    w.cut(0);
-    w.settle();
+    end_session(&w, 0);
     let mut attempts = 0;
     let filled = w.run(0, |tx| {
         attempts += 1;
@@ -66,7 +79,7 @@ fn a_place_of_an_earlier_transaction_that_is_lost_is_said_at_once_and_not_tried_
     let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
     let own = tx.reserve(&thing(0)).unwrap();
     tx.fill(own, &thing(3)).unwrap();
-    w.cut(0);
+    end_session(&w, 0);
     assert_eq!(tx.commit(), Err(Error::Conflict));
 }
 

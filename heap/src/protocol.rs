@@ -108,6 +108,28 @@ pub(crate) fn watermark(w: &AtomicU64) -> u64 {
     w.load(Ordering::Acquire)
 }
 
+/// The stamp in a watermark, which also counts histories: what was read of one is of no moment of another, although their
+/// stamps may be equal.
+#[inline]
+pub(crate) fn stamp_of(moment: u64) -> u64 {
+    moment & (1 << HISTORY_SHIFT) - 1
+}
+
+/// The watermark at `stamp` of the same history as `moment`.
+#[inline]
+pub(crate) fn at_stamp(moment: u64, stamp: u64) -> u64 {
+    moment & !((1 << HISTORY_SHIFT) - 1) | stamp_of(stamp)
+}
+
+/// The watermark at `stamp` of another history.
+#[inline]
+pub(crate) fn in_next_history(moment: u64, stamp: u64) -> u64 {
+    at_stamp(moment.wrapping_add(1 << HISTORY_SHIFT), stamp)
+}
+
+/// Stamps have so many bits here: at a million commits a second they last for two thousand years.
+const HISTORY_SHIFT: u32 = 56;
+
 /// Moves the watermark; every flag up to it was set before.
 #[inline]
 pub(crate) fn advance(w: &AtomicU64, stamp: u64) {

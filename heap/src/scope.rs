@@ -19,7 +19,7 @@ use crate::arena::{FRAME_WORDS, Object, Spot, USED};
 use crate::class::Typed;
 use crate::mutant::{Rule, dropped};
 use crate::page;
-use crate::protocol::{BUSY, load, pin, pin_again, unmoved, unpin, usable, watermark};
+use crate::protocol::{BUSY, load, pin, pin_again, stamp_of, unmoved, unpin, usable, watermark};
 use crate::shared::Shared;
 use crate::slot::{Cell, Mark, Slot, WORD_BITS, mark_of};
 use crate::swizzle::{HANDLE, NEAR};
@@ -35,7 +35,7 @@ pub struct Reader {
 impl Reader {
     /// The commit up to which all invalidations are applied here.
     pub fn watermark(&self) -> Stamp {
-        Stamp(watermark(&self.shared.watermark))
+        Stamp(stamp_of(watermark(&self.shared.watermark)))
     }
 
     /// A new transaction's read side; `None` while as many as the configuration allows are open.
@@ -50,7 +50,7 @@ impl Reader {
             watermark: std::ptr::from_ref(&self.shared.watermark),
             slot: std::ptr::from_ref(slot),
             expected: cell::Cell::new(0),
-            snapshot: cell::Cell::new(Stamp::ZERO),
+            moment: cell::Cell::new(0),
             overlaid: cell::Cell::new(false),
             near_from: cell::Cell::new(NEVER),
             handle_from: cell::Cell::new(NEVER),
@@ -87,7 +87,8 @@ pub struct Scope {
     slot: *const Slot,
     /// What the watermark must be for a hit to end at once: the snapshot, or what it never is where more is to be done.
     expected: cell::Cell<u64>,
-    snapshot: cell::Cell<Stamp>,
+    /// The watermark of the state that was read from.
+    moment: cell::Cell<u64>,
     overlaid: cell::Cell<bool>,
     /// From this on a word leads along its own frame, and from the other on through a handle. Both are [`NEVER`] while a
     /// hit is more than a hit, so that hits need not ask for that: with private copies, or where they leave their time.
@@ -147,26 +148,42 @@ impl Scope {
         unmoved(unsafe { &*self.watermark }, self.expected.get())
     }
 
-    fn watermark(&self) -> Stamp {
-        Stamp(watermark(&self.shared.watermark))
+    fn watermark(&self) -> u64 {
+        watermark(&self.shared.watermark)
     }
 
-    /// Takes `s` as the snapshot. For the writer, after a re-check.
-    pub(crate) fn adopt(&self, s: Stamp) {
-        self.snapshot.set(s);
+    /// Takes this watermark's state as the snapshot. For the writer, after a re-check.
+    pub(crate) fn adopt(&self, moment: u64) {
+        self.moment.set(moment);
         self.expect();
+    }
+
+    /// The watermark of the state that was read from.
+    pub(crate) fn moment(&self) -> u64 {
+        self.moment.get()
+    }
+
+    /// Whether nothing was applied to the cache since the scope began, or was last re-checked.
+    pub fn is_current(&self) -> bool {
+        self.moment.get() == self.watermark()
+    }
+
+    /// Whether the cache is still of the history that was read.
+    pub fn is_of_history(&self) -> bool {
+        let (then, now) = (self.moment.get(), self.watermark());
+        then - stamp_of(then) == now - stamp_of(now)
     }
 
     fn expect(&self) {
         let busy = self.shared.recency.is_some() || self.overlaid.get();
         self.near_from.set(if busy { NEVER } else { NEAR });
         self.handle_from.set(if busy || self.shared.strong { NEVER } else { HANDLE });
-        self.expected.set(if busy { u64::MAX } else { self.snapshot.get().0 });
+        self.expected.set(if busy { u64::MAX } else { self.moment.get() });
     }
 
     /// The commit that everything read so far is consistent with.
     pub fn snapshot(&self) -> Stamp {
-        self.snapshot.get()
+        Stamp(stamp_of(self.moment.get()))
     }
 
     /// Begins anew, for the next transaction or attempt. Takes the scope by `&mut`, so no view is alive.
@@ -498,7 +515,7 @@ fn late(scope: &Scope, object: Object<'_>, already: bool, clean: bool) -> bool {
         return false;
     }
     let unchecked = dropped(Rule::NoCheckOnHit) || dropped(Rule::CheckAtEndOnly);
-    if !unmoved(&scope.shared.watermark, scope.snapshot.get().0) && !unchecked {
+    if !unmoved(&scope.shared.watermark, scope.moment.get()) && !unchecked {
         return false;
     }
     if let Some(recency) = &scope.shared.recency {

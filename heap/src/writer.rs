@@ -37,7 +37,7 @@ use crate::homes::Homes;
 use crate::memory::{Fence, Memory};
 use crate::mutant::{Rule, dropped};
 use crate::page;
-use crate::protocol::{INVALID, VALID, advance, watermark};
+use crate::protocol::{INVALID, VALID, advance, at_stamp, in_next_history, stamp_of, watermark};
 use crate::scope::{Reader, Scope};
 use crate::shared::{FrameTag, Recency, Shared};
 use crate::slot::{BLOCK_BYTES, Slot, names_page};
@@ -229,23 +229,34 @@ impl Writer {
     /// A stamp that is not newer changes nothing.
     pub fn advance(&mut self, w: Stamp) {
         if w > self.watermark() {
-            advance(&self.shared.watermark, w.0);
+            advance(&self.shared.watermark, at_stamp(self.moment(), w.0));
         }
+    }
+
+    /// The space has another history than this cache was told of: nothing in it counts any more, what open scopes have read
+    /// included, and the watermark is `w` of the other, higher or lower.
+    pub fn begin_history(&mut self, w: Stamp) {
+        self.flag_all();
+        advance(&self.shared.watermark, in_next_history(self.moment(), w.0));
+    }
+
+    fn moment(&self) -> u64 {
+        watermark(&self.shared.watermark)
     }
 
     /// The commit up to which all invalidations are applied.
     pub fn watermark(&self) -> Stamp {
-        Stamp(watermark(&self.shared.watermark))
+        Stamp(stamp_of(self.moment()))
     }
 
     /// A hit or a re-check saw another watermark than its snapshot: if nothing that the scope read is obsolete, the
     /// watermark becomes its snapshot. The watermark is loaded before anything is tested.
     pub fn recheck(&mut self, scope: &Scope) -> Result<(), Doomed> {
         self.assert_own(scope);
-        let w = self.watermark();
+        let w = self.moment();
         let slot = scope.slot();
         let mut obsolete = slot.doomed.load(Ordering::Acquire);
-        if !obsolete && w == scope.snapshot() {
+        if !obsolete && w == scope.moment() {
             // The state that was read from is still the current one. This keeps a long transaction's misses from looking
             // at everything that it has read, each time.
             return Ok(());

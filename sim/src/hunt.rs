@@ -151,12 +151,6 @@ pub const VARIANTS: &[Variant] = &[
         None,
     ),
     engine(EngineRule::NobodyIsDoomed, "3: who read what has left its place is not told", 30, None),
-    engine(
-        EngineRule::LeaseNotLogged,
-        "promised places are not logged and are promised again after a restart",
-        20,
-        None,
-    ),
     engine(EngineRule::AbsenceIsNoRead, "2: that there is nothing does not count as read", 30, Some(births)),
     engine(
         EngineRule::ReadOvertakenByInstall,
@@ -246,6 +240,10 @@ pub const IMPOSSIBLE: &[(&str, &str)] = &[
     (
         "11, an id is not bound to the server's epoch",
         "a request is sent once, and its connection ends with the server's life",
+    ),
+    (
+        "promised places are told of before they are stable",
+        "an object is made, or named, only by an entry behind the one that promises its place",
     ),
     ("a slot is reused before the mark", "no slot is ever reused"),
     (

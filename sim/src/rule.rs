@@ -106,7 +106,7 @@ const RUNNER: [RunnerRule; 7] = [
     RunnerRule::PinOvertaken,
 ];
 
-const ENGINE: [EngineRule; 50] = [
+const ENGINE: [EngineRule; 49] = [
     EngineRule::WatermarkJumps,
     EngineRule::WatermarkBeforeFlags,
     EngineRule::InstallBeforeWatermark,
@@ -145,7 +145,6 @@ const ENGINE: [EngineRule; 50] = [
     EngineRule::ForwardLost,
     EngineRule::ReadSetForgetsMoved,
     EngineRule::NobodyIsDoomed,
-    EngineRule::LeaseNotLogged,
     EngineRule::AbsenceIsNoRead,
     EngineRule::ReadOvertakenByInstall,
     EngineRule::CheckpointUnsynced,

@@ -67,6 +67,8 @@ pub struct Resume {
     pub view: ViewId,
     /// Its watermark.
     pub watermark: Stamp,
+    /// The highest stamp that it has heard of, in any frame: an answer may be ahead of the watermark.
+    pub heard: Stamp,
     /// Its subscriptions.
     pub pages: Vec<(PageId, u64)>,
 }
@@ -83,6 +85,7 @@ impl Hello {
         if let Some(r) = &self.resume {
             r.view.encode(out);
             out.put_u64(r.watermark.0);
+            out.put_u64(r.heard.0);
             put_subscriptions(out, &r.pages);
         }
     }
@@ -97,6 +100,7 @@ impl Hello {
             1 => Some(Resume {
                 view: ViewId::decode(&mut r)?,
                 watermark: Stamp(r.u64()?),
+                heard: Stamp(r.u64()?),
                 pages: subscriptions(&mut r)?,
             }),
             _ => return Err(DecodeError::BadField("resume")),
@@ -132,6 +136,8 @@ pub struct Welcome {
     pub watermark: Stamp,
     /// Whether the client's copies may be kept; if not, the client drops all of them before it sets its watermark.
     pub resumed: bool,
+    /// Whether the places that the client was granted are still its own.
+    pub places: bool,
     /// Silence after which each side asks the other, in milliseconds.
     pub keepalive_ms: u32,
     /// Requests that the client may have under way.
@@ -150,6 +156,7 @@ impl Welcome {
         self.view.encode(out);
         out.put_u64(self.watermark.0);
         out.put_u8(self.resumed as u8);
+        out.put_u8(self.places as u8);
         out.put_u32(self.keepalive_ms);
         out.put_u16(self.credit);
         out.put_u32(self.transaction_bytes_max);
@@ -165,6 +172,7 @@ impl Welcome {
             view: ViewId::decode(&mut r)?,
             watermark: Stamp(r.u64()?),
             resumed: r.u8()? != 0,
+            places: r.u8()? != 0,
             keepalive_ms: r.u32()?,
             credit: r.u16()?,
             transaction_bytes_max: r.u32()?,
@@ -574,6 +582,8 @@ impl Stream {
 /// Asks for empty pages to make objects in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
+    /// Counts the session's grants from 1; one that was not heard of is asked for again by the same number.
+    pub seq: u64,
     /// How many.
     pub pages: u16,
 }
@@ -581,21 +591,24 @@ pub struct Lease {
 impl Lease {
     /// Appends it.
     pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.seq);
         out.put_u16(self.pages);
     }
 
     /// Reads it.
     pub fn decode(body: &[u8]) -> Result<Lease, DecodeError> {
         let mut r = Reader::new(body);
-        let pages = r.u16()?;
+        let (seq, pages) = (r.u64()?, r.u16()?);
         r.end()?;
-        Ok(Lease { pages })
+        Ok(Lease { seq, pages })
     }
 }
 
 /// The answer to [`Lease`]: fewer pages than asked for if the space or the client's share ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leased {
+    /// The number of the session's last grant, which this is unless it has no pages.
+    pub seq: u64,
     /// The pages, empty, in ascending order.
     pub pages: Vec<PageId>,
 }
@@ -603,6 +616,7 @@ pub struct Leased {
 impl Leased {
     /// Appends it.
     pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.seq);
         out.put_u32(self.pages.len() as u32);
         self.pages.iter().for_each(|p| out.put_u32(p.get()));
     }
@@ -610,9 +624,10 @@ impl Leased {
     /// Reads it.
     pub fn decode(body: &[u8]) -> Result<Leased, DecodeError> {
         let mut r = Reader::new(body);
+        let seq = r.u64()?;
         let pages = (0..r.count(4, "pages")?).map(|_| page(&mut r)).collect::<Result<_, _>>()?;
         r.end()?;
-        Ok(Leased { pages })
+        Ok(Leased { seq, pages })
     }
 }
 
@@ -671,6 +686,8 @@ pub enum Reason {
     Corrupt = 5,
     /// A bound of the server was reached.
     Full = 6,
+    /// The client has heard of commits that are not in the server's history: all that it has of them is void.
+    History = 7,
 }
 
 impl Refused {
@@ -690,6 +707,7 @@ impl Refused {
             4 => Reason::Evicted,
             5 => Reason::Corrupt,
             6 => Reason::Full,
+            7 => Reason::History,
             _ => return Err(DecodeError::BadField("reason")),
         };
         let text = r.str("text")?.to_owned();

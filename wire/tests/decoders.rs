@@ -155,9 +155,10 @@ fn layout() -> impl Strategy<Value = Layout> {
 /// A message as an honest sender writes it.
 fn message() -> impl Strategy<Value = Vec<u8>> {
     let stamp = any::<u64>().prop_map(Stamp);
-    let resume = (view(), any::<u64>(), pages()).prop_map(|(view, w, pages)| Resume {
+    let resume = (view(), any::<u64>(), any::<u64>(), pages()).prop_map(|(view, w, h, pages)| Resume {
         view,
         watermark: Stamp(w),
+        heard: Stamp(h),
         pages,
     });
     let hello = (any::<u64>(), any::<u64>(), any::<u64>(), prop::option::of(resume)).prop_map(
@@ -196,7 +197,8 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|(op, parts, bytes)| written(|o| Commit { op, parts, bytes: &bytes }.encode(o)));
     let refused = ".{0,20}".prop_map(|text| written(|o| Refused { reason: Reason::Full, text }.encode(o)));
     let unsubscribe = pages().prop_map(|pages| written(|o| Unsubscribe { pages }.encode(o)));
-    let leased = vec(page(), 0..6).prop_map(|pages| written(|o| Leased { pages }.encode(o)));
+    let leased = (any::<u64>(), vec(page(), 0..6))
+        .prop_map(|(seq, pages)| written(|o| Leased { seq, pages }.encode(o)));
     let begun =
         (any::<u64>(), any::<u32>(), 0..=PageId::MAX.get(), any::<u32>()).prop_map(|(s, e, pages_end, n)| {
             let begun = BackupBegun { stamp: Stamp(s), view: ViewId::new(e, 0), pages_end, state_bytes: n };

@@ -298,7 +298,8 @@ fn messages_have_the_bytes_of_version_2() {
         space: SpaceId(0x1112_1314_1516_1718),
         resume: None,
     };
-    let resume = Resume { view: ViewId::new(4, 0), watermark: Stamp(5), pages: pages.clone() };
+    let resume =
+        Resume { view: ViewId::new(4, 0), watermark: Stamp(5), heard: Stamp(6), pages: pages.clone() };
     message!(promised, "hello", Hello, hello.clone());
     message!(promised, "hello_resume", Hello, Hello { resume: Some(resume), ..hello });
     message!(
@@ -311,6 +312,7 @@ fn messages_have_the_bytes_of_version_2() {
             view: ViewId::new(3, 0),
             watermark: Stamp(4),
             resumed: true,
+            places: true,
             keepalive_ms: 5,
             credit: 6,
             transaction_bytes_max: 7,
@@ -367,8 +369,8 @@ fn messages_have_the_bytes_of_version_2() {
             revoked: pages,
         }
     );
-    message!(promised, "lease", Lease, Lease { pages: 0x0102 });
-    message!(promised, "leased", Leased, Leased { pages: vec![page_id(5), PageId::MAX] });
+    message!(promised, "lease", Lease, Lease { seq: 0x0304, pages: 0x0102 });
+    message!(promised, "leased", Leased, Leased { seq: 0x0304, pages: vec![page_id(5), PageId::MAX] });
     let layout = Layout::of(&INNER);
     let define = promised.keep("define", &written(|o| layout.encode(o)));
     assert_eq!(Layout::decode(&define), Ok(layout.clone()));

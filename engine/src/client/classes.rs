@@ -34,6 +34,7 @@ pub(super) struct Classes {
     /// Definitions under way: call, name.
     defining: Map<u64, String>,
     failed: Map<String, Error>,
+    is_foreign: bool,
 }
 
 struct Bound {
@@ -53,6 +54,7 @@ impl Classes {
             reads: 0,
             defining: Map::default(),
             failed: Map::default(),
+            is_foreign: false,
         };
         for (id, layout) in class::built_in() {
             c.add(id, layout, writer);
@@ -87,10 +89,28 @@ impl Classes {
         self.asked = None;
         self.fresh = true;
         self.reads += 1;
+        if std::mem::take(&mut self.is_foreign) {
+            self.agree(&m.classes)?;
+        }
         for (id, layout) in m.classes {
             self.add(id, layout, writer);
         }
         Ok(())
+    }
+
+    /// Types are bound to numbers of classes for as long as the cache is there.
+    fn agree(&self, theirs: &[(ClassId, Layout)]) -> Result<(), Error> {
+        let theirs: Map<ClassId, &Layout> = theirs.iter().map(|(id, layout)| (*id, layout)).collect();
+        let ours = self.layouts.iter().filter(|(id, _)| **id >= ClassId::FIRST_USER);
+        match ours.into_iter().find(|(id, layout)| theirs.get(*id).is_none_or(|l| **l != ***layout)) {
+            None => Ok(()),
+            Some((id, layout)) => Err(Error::Schema(format!(
+                "class {} was number {} of the space, which goes on from an older state without it: connect with a \
+                 new client",
+                layout.name(),
+                id.0
+            ))),
+        }
     }
 
     /// A class was defined: its id is in the catalogue, which is read again.
@@ -114,6 +134,22 @@ impl Classes {
         }
     }
 
+    /// What this client knows was of another history of the space: the catalogue is read again, and must agree.
+    pub(super) fn forget(&mut self) {
+        self.is_foreign = true;
+        self.failed.clear();
+    }
+
+    /// The catalogue that was read is of another connection, or another history.
+    pub(super) fn read_again(&mut self) {
+        (self.asked, self.fresh) = (None, false);
+    }
+
+    /// Whether another history's catalogue still has to agree with what this client has bound its types to.
+    pub(super) fn is_foreign(&self) -> bool {
+        self.is_foreign
+    }
+
     pub(super) fn abandon(&mut self) {
         self.asked = None;
         self.fresh = false;
@@ -123,9 +159,12 @@ impl Classes {
 
 impl Client {
     /// Reads the catalogue; whether that is done.
-    fn catalogue(&mut self) -> bool {
+    pub(super) fn catalogue(&mut self) -> bool {
         // What is asked for without a connection would be forgotten when one is made, and waited for in vain.
-        if !self.classes.fresh && self.classes.asked.is_none() && self.link == Link::Up {
+        if !self.classes.fresh
+            && self.classes.asked.is_none()
+            && matches!(self.link, Link::Up | Link::Checking)
+        {
             self.classes.asked = Some(self.request(Kind::Catalogue, &[]));
         }
         self.classes.fresh

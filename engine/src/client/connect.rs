@@ -3,7 +3,7 @@
 use tercel_wire::frame::{
     self, BODY_BYTES_MAX, Deframer, FrameError, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN,
 };
-use tercel_wire::id::ViewId;
+use tercel_wire::id::{Stamp, ViewId};
 use tercel_wire::message::{
     Classes as ClassesMessage, Hello, Leased, PageReply, Reason, Refused, Resume, Stream, Verdict, Welcome,
 };
@@ -24,6 +24,7 @@ impl Client {
         let resume = (self.view != ViewId::NONE).then(|| Resume {
             view: self.view,
             watermark: self.reader.watermark(),
+            heard: self.heard,
             pages: match dropped(Rule::ResumeWithoutPages) {
                 true => Vec::new(),
                 false => self.fetches.subscriptions(),
@@ -53,15 +54,14 @@ impl Client {
         self.out.clear();
         // Replies to the old connection will not come, or must not count if they do.
         self.fetches.abandon();
-        // The server drops them with the session.
-        self.leases.drop_all();
+        self.leases.abandon();
         self.classes.abandon();
         self.raw.abandon();
         self.status_call = None;
     }
 
     pub(super) fn tick(&mut self, now: Now) {
-        if !matches!(self.link, Link::Greeting | Link::Up) {
+        if !matches!(self.link, Link::Greeting | Link::Checking | Link::Up) {
             return;
         }
         if now.since_us(self.last_heard) > 2 * self.keepalive_us {
@@ -75,7 +75,7 @@ impl Client {
     }
 
     pub(super) fn receive(&mut self, now: Now, bytes: &[u8]) {
-        if !matches!(self.link, Link::Greeting | Link::Up) {
+        if !matches!(self.link, Link::Greeting | Link::Checking | Link::Up) {
             return;
         }
         self.last_heard = now;
@@ -83,7 +83,7 @@ impl Client {
         if let Err(e) = self.frames(bytes, &mut deframer) {
             return self.fail(e);
         }
-        if !matches!(self.link, Link::Greeting | Link::Up) {
+        if !matches!(self.link, Link::Greeting | Link::Checking | Link::Up) {
             return;
         }
         self.deframer = deframer;
@@ -96,7 +96,7 @@ impl Client {
         if deframer.is_empty() {
             while let Some((header, body, rest)) = frame::split(bytes).map_err(broken)? {
                 self.frame(&header, body)?;
-                if !matches!(self.link, Link::Greeting | Link::Up) {
+                if !matches!(self.link, Link::Greeting | Link::Checking | Link::Up) {
                     return Ok(());
                 }
                 bytes = rest;
@@ -108,7 +108,7 @@ impl Client {
         deframer.push(bytes);
         while let Some((header, body)) = deframer.next_frame().map_err(broken)? {
             self.frame(&header, body)?;
-            if !matches!(self.link, Link::Greeting | Link::Up) {
+            if !matches!(self.link, Link::Greeting | Link::Checking | Link::Up) {
                 return Ok(());
             }
         }
@@ -127,6 +127,7 @@ impl Client {
     }
 
     fn frame(&mut self, header: &Header, body: &[u8]) -> Result<(), Error> {
+        self.heard = self.heard.max(header.stamp);
         let broken = |e| Error::Unavailable(format!("the server broke the protocol: {e}"));
         match header.kind {
             Kind::Welcome => self.welcome(Welcome::decode(body).map_err(broken)?),
@@ -135,7 +136,13 @@ impl Client {
             Kind::Verdict => self.verdict(Verdict::decode(body).map_err(broken)?),
             Kind::Leased => self.leases.granted(header.call, Leased::decode(body).map_err(broken)?),
             Kind::Classes => {
-                self.classes.learned(ClassesMessage::decode(body).map_err(broken)?, &mut self.writer)?;
+                let learned =
+                    self.classes.learned(ClassesMessage::decode(body).map_err(broken)?, &mut self.writer);
+                match learned {
+                    Err(e) => self.link = Link::Refused(e),
+                    Ok(()) if self.link == Link::Checking => self.link = Link::Up,
+                    Ok(()) => {}
+                }
             }
             Kind::Defined => self.classes.defined(header.call),
             Kind::Pong => {}
@@ -171,18 +178,19 @@ impl Client {
             self.link = Link::Refused(Error::Schema(what));
             return;
         }
-        if w.watermark < self.reader.watermark() {
-            let what = format!(
-                "the server knows commits up to {} and this client has seen {}: it goes on from an older copy, as from a backup; connect with a new client",
-                w.watermark,
-                self.reader.watermark()
-            );
-            self.link = Link::Refused(Error::Corrupt(what));
+        if w.watermark < self.reader.watermark() && !self.is_foreign {
+            self.link = Link::Down("the server is behind what this client has heard of".into());
             return;
         }
         self.space = w.space;
         self.config.space = w.space;
-        if !w.resumed || self.begins_anew {
+        if !w.places {
+            self.leases.drop_all();
+        }
+        if std::mem::take(&mut self.is_foreign) {
+            self.writer.begin_history(w.watermark);
+            self.fetches.forget();
+        } else if !w.resumed || self.begins_anew {
             // Nothing says what changed meanwhile: every copy is flagged, those in open read sets included, before
             // the watermark moves.
             if !dropped(Rule::NothingFlaggedAtNewStart) {
@@ -196,23 +204,38 @@ impl Client {
         self.view = w.view;
         self.keepalive_us = w.keepalive_ms as u64 * 1000;
         self.transaction_bytes_max = w.transaction_bytes_max as usize;
-        self.link = Link::Up;
+        self.link = if self.classes.is_foreign() { Link::Checking } else { Link::Up };
+        if self.link == Link::Checking {
+            self.classes.read_again();
+            self.catalogue();
+        }
         for op in self.ops.unanswered() {
             self.ask_outcome(op);
         }
     }
 
+    /// Goes on under another identity: nothing is known of the operations of the one before, and its places are lost.
+    fn begin_as_another(&mut self, why: String) {
+        let mut random = crate::random::Random::new(self.id.0);
+        self.id = tercel_wire::id::ClientId(random.next_u64());
+        self.connection = 0;
+        self.ops.evicted();
+        self.leases.drop_all();
+        self.disconnected(why);
+    }
+
     fn refused(&mut self, call: u64, r: Refused) {
         let error = match r.reason {
             Reason::Protocol | Reason::Unavailable => Error::Unavailable(r.text),
-            Reason::Evicted => {
-                // The server has forgotten this client's operations: it comes back as another one.
-                let mut random = crate::random::Random::new(self.id.0);
-                self.id = tercel_wire::id::ClientId(random.next_u64());
-                self.connection = 0;
-                self.ops.evicted();
-                self.disconnected(r.text);
-                return;
+            // The server has forgotten this client's operations: it comes back as another one.
+            Reason::Evicted => return self.begin_as_another(r.text),
+            // What it was told of never happened there: nothing of it counts any more.
+            Reason::History => {
+                (self.view, self.is_foreign) = (ViewId::NONE, true);
+                (self.heard, self.acknowledged) = (Stamp::ZERO, Stamp::ZERO);
+                self.classes.forget();
+                self.ops.forget();
+                return self.begin_as_another(r.text);
             }
             Reason::Schema => Error::Schema(r.text),
             Reason::Corrupt => Error::Corrupt(r.text),

@@ -20,6 +20,8 @@ pub(super) struct Leases {
     /// All that the server lets us make objects in, the oldest first.
     held: BTreeSet<PageId>,
     call: Option<u64>,
+    /// Grants that were heard of in this session.
+    seq: u64,
     /// How many to ask for next: doubles with use.
     ask: u16,
     refused: Option<Error>,
@@ -41,6 +43,7 @@ impl Leases {
         if leased.pages.is_empty() {
             self.refused = Some(Error::no_pages());
         }
+        self.seq = leased.seq;
         self.held.extend(leased.pages.iter().copied());
         self.empty.extend(leased.pages);
         // The server, too, lets go of the oldest.
@@ -58,7 +61,12 @@ impl Leases {
         ours
     }
 
-    /// The connection is gone, and with it what was granted on it.
+    /// The connection is gone. What is on its way is asked for again.
+    pub(super) fn abandon(&mut self) {
+        (self.call, self.refused) = (None, None);
+    }
+
+    /// The session is over, and with it what was granted to it.
     pub(super) fn drop_all(&mut self) {
         *self = Leases::default();
     }
@@ -128,7 +136,7 @@ impl Client {
         }
         self.leases.ask = (self.leases.ask * 2).clamp(1, limits::LEASE_PAGES);
         let mut body = Vec::new();
-        Lease { pages: self.leases.ask }.encode(&mut body);
+        Lease { seq: self.leases.seq + 1, pages: self.leases.ask }.encode(&mut body);
         self.leases.call = Some(self.request(Kind::Lease, &body));
     }
 }

@@ -89,11 +89,7 @@ impl Client {
         if dropped(Rule::NoCheckOnHit) || dropped(Rule::CheckAtEndOnly) {
             return Ok(());
         }
-        if scope.doomed() || self.reader.watermark() != scope.snapshot() {
-            self.recheck(scope)
-        } else {
-            Ok(())
-        }
+        if scope.doomed() || !scope.is_current() { self.recheck(scope) } else { Ok(()) }
     }
 
     fn fetch_for(&mut self, scope: &Scope, oref: Oref, page: PageId, search: &mut Search) -> Located {

@@ -77,6 +77,8 @@ enum Link {
     Down(String),
     /// Hello is sent.
     Greeting,
+    /// Welcome has come, from another history than the cache was of: its catalogue must agree.
+    Checking,
     /// Welcome has come.
     Up,
     /// The server will not have us; there is no point in trying again.
@@ -107,8 +109,11 @@ pub struct Client {
     leases: Leases,
     classes: Classes,
     raw: raw::Raw,
-    /// The last commit of this client that was acknowledged.
+    /// The last commit of this client that was acknowledged, and the highest stamp that it has heard of in any frame.
     acknowledged: Stamp,
+    heard: Stamp,
+    /// The server's history is another than what is cached here is of.
+    is_foreign: bool,
     /// The status that the server last reported, and the call that asked for the next.
     status: Option<Vec<u8>>,
     status_call: Option<u64>,
@@ -144,6 +149,8 @@ impl Client {
             classes,
             raw: raw::Raw::default(),
             acknowledged: Stamp::ZERO,
+            heard: Stamp::ZERO,
+            is_foreign: false,
             status: None,
             status_call: None,
             flags_late: Vec::new(),
@@ -176,7 +183,7 @@ impl Client {
                 let silent = self.last_heard.plus_us(2 * self.keepalive_us + 1);
                 Some(self.last_asked.plus_us(self.keepalive_us).min(silent))
             }
-            Link::Greeting => Some(self.last_heard.plus_us(2 * self.keepalive_us + 1)),
+            Link::Greeting | Link::Checking => Some(self.last_heard.plus_us(2 * self.keepalive_us + 1)),
             Link::Down(_) | Link::Refused(_) => None,
         }
     }
@@ -196,7 +203,7 @@ impl Client {
         match &self.link {
             Link::Up => Some(Ok(())),
             Link::Refused(e) => Some(Err(e.clone())),
-            Link::Down(_) | Link::Greeting => None,
+            Link::Down(_) | Link::Greeting | Link::Checking => None,
         }
     }
 
@@ -205,7 +212,7 @@ impl Client {
         match &self.link {
             Link::Down(why) => why.clone(),
             Link::Refused(e) => e.to_string(),
-            Link::Greeting => "the server does not answer the greeting".into(),
+            Link::Greeting | Link::Checking => "the server does not answer the greeting".into(),
             Link::Up => "the server does not answer".into(),
         }
     }
@@ -303,11 +310,15 @@ impl Client {
         None
     }
 
+    /// Up to here everything is applied, and nothing that this client has under way was judged before it.
+    fn settled(&self) -> Stamp {
+        self.ops.oldest_base().map_or(self.reader.watermark(), |base| base.min(self.reader.watermark()))
+    }
+
     /// Sends a request and gives its call.
     fn request(&mut self, kind: Kind, body: &[u8]) -> u64 {
         self.next_call += 1;
-        let header =
-            Header { ack: self.reader.watermark(), view: self.view, ..Header::new(kind, self.next_call) };
+        let header = Header { ack: self.settled(), view: self.view, ..Header::new(kind, self.next_call) };
         frame::encode(header, body, &mut self.out);
         self.next_call
     }

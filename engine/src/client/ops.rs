@@ -45,6 +45,8 @@ struct Slot {
 
 struct Busy {
     op: OpId,
+    /// The state that the transaction read.
+    base: Stamp,
     own: Vec<Own>,
     outcome: Option<Outcome>,
     /// The connection on which the outcome was asked for.
@@ -84,6 +86,18 @@ impl Ops {
         // The stream alone proves that the operation is executed and durable.
         busy.outcome.get_or_insert(Outcome::Committed(stamp));
         std::mem::take(&mut busy.own)
+    }
+
+    /// The oldest base of an operation whose outcome is not known.
+    pub(super) fn oldest_base(&self) -> Option<Stamp> {
+        let busy = self.slots.iter().filter_map(|s| s.busy.as_ref());
+        busy.filter(|b| b.outcome.is_none()).map(|b| b.base).min()
+    }
+
+    /// Nothing that was answered counts any more: it was of another history.
+    pub(super) fn forget(&mut self) {
+        self.answered.clear();
+        self.asked.clear();
     }
 
     /// The server has forgotten this client: what is not answered never will be.
@@ -145,6 +159,7 @@ impl Client {
     pub(crate) fn submit(
         &mut self,
         _now: Now,
+        base: Stamp,
         own: impl FnOnce() -> Vec<Own>,
         effects: impl FnOnce(&mut Client, &[Own], &mut Vec<u8>),
     ) -> Option<Result<OpId, Error>> {
@@ -175,7 +190,7 @@ impl Client {
             keep.iter().for_each(|o| _ = self.writer.install_own(o.oref, &o.object));
         }
         self.ops.slots[index as usize].busy =
-            Some(Busy { op, own: keep, outcome: None, asked: None, abandoned: false, makes });
+            Some(Busy { op, base, own: keep, outcome: None, asked: None, abandoned: false, makes });
         if bytes.len() > limits::TRANSACTION_BYTES_MAX {
             self.ops.slots[index as usize].busy = None;
             self.ops.free.push(index);

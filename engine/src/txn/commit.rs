@@ -36,8 +36,18 @@ impl Tx<'_> {
             let op = match sent {
                 Some(op) => op,
                 None => {
-                    match client.submit(now, || self.own(), |client, own, out| self.effects(client, own, out))
-                    {
+                    if !self.scope.is_of_history() {
+                        // What was read never happened in the history that the space has now.
+                        outcome = Some(Err(Error::Conflict));
+                        return Step::Done;
+                    }
+                    let base = client.base(&self.scope);
+                    match client.submit(
+                        now,
+                        base,
+                        || self.own(),
+                        |client, own, out| self.effects(client, own, out),
+                    ) {
                         None => return Step::Wait,
                         Some(Err(e)) => {
                             outcome = Some(match e {

@@ -6,10 +6,11 @@
 
 use std::sync::Arc;
 
+use tercel_engine::order::Sealed;
 use tercel_engine::server::{Checkpoint, Conn, Effect, Effects, Input, Recovery, Server};
 use tercel_engine::time::Now;
 use tercel_wire::frame::{Deframer, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
-use tercel_wire::id::{ClassId, ClientId, OpId, PageId, SpaceId, Stamp};
+use tercel_wire::id::{ClassId, ClientId, LogPosition, OpId, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Shape};
 use tercel_wire::message::{
     Commit, Fetch, Hello, Lease, Leased, Outcome, Reason, Refused, Resolve, Stream, Verdict,
@@ -25,9 +26,6 @@ pub type Word = (Conn, Kind, u64, Vec<u8>);
 /// What the server said.
 pub type Said = Vec<Word>;
 
-/// A record of the log.
-pub type Record = (Stamp, u8, Vec<u8>);
-
 pub const A: Conn = Conn(1);
 pub const B: Conn = Conn(2);
 
@@ -35,10 +33,10 @@ pub const B: Conn = Conn(2);
 pub struct Hand {
     pub server: Server,
     pub now: Now,
-    /// What was logged last.
-    pub last: Stamp,
     /// Everything that was logged.
-    pub log: Vec<Record>,
+    pub log: Vec<Sealed>,
+    /// Grants that each connection has heard of.
+    grants: std::collections::BTreeMap<Conn, u64>,
     /// The pages that it wants to read.
     pub reads: Vec<PageId>,
     /// What is to be stored, and below what the log is no longer needed.
@@ -50,14 +48,14 @@ pub struct Hand {
 
 impl Hand {
     /// The server that was recovered from this log, once what it logs at first is durable.
-    pub fn of(recovery: Recovery, log: Vec<Record>) -> Hand {
+    pub fn of(recovery: Recovery, log: Vec<Sealed>) -> Hand {
         let mut out = Effects::default();
-        let server = recovery.finish(Now(0), 7, &mut out).unwrap();
+        let server = recovery.finish(Now(0), 7, LogPosition(log.len() as u64), &mut out).unwrap();
         let mut hand = Hand {
             server,
             now: Now(1_000_000),
-            last: Stamp::ZERO,
             log,
+            grants: Default::default(),
             reads: Vec::new(),
             installs: Vec::new(),
             pages: Vec::new(),
@@ -81,18 +79,18 @@ impl Hand {
                 }
                 // Bye is what clients say; here it stands for the end of a connection.
                 Effect::Close(conn) => said.push((conn, Kind::Bye, 0, vec![])),
-                Effect::Log { stamp, kind, payload } => {
-                    self.last = stamp;
-                    self.log.push((stamp, kind, payload));
+                Effect::Append(position, _, entry) => {
+                    self.log.push(entry);
+                    assert_eq!(position.0, self.log.len() as u64);
                 }
-                Effect::Read(page) => self.reads.push(page),
-                Effect::Install { pages, checkpoint } => {
+                Effect::Read(_, page) => self.reads.push(page),
+                Effect::Install { pages, checkpoint, .. } => {
                     self.installs.push(checkpoint);
                     self.pages = pages;
                 }
                 Effect::Truncate(stamp) => self.truncated = stamp,
-                Effect::Pin(_) | Effect::ReadPinned { .. } | Effect::Unpin(_) => {}
-                Effect::Stop(why) => panic!("{why}"),
+                Effect::Pin(..) | Effect::ReadPinned { .. } | Effect::Unpin(_) => {}
+                other => panic!("{other:?}"),
             }
         }
         said
@@ -106,7 +104,22 @@ impl Hand {
 
     /// Everything that was logged is durable.
     pub fn sync(&mut self) -> Said {
-        self.input(Input::Synced(self.last))
+        self.sync_upto(self.log.len())
+    }
+
+    /// The stamp of what was ordered last.
+    pub fn last(&self) -> Stamp {
+        self.log.last().map_or(Stamp::ZERO, |e| e.stamp)
+    }
+
+    /// So many records are durable.
+    pub fn sync_upto(&mut self, records: usize) -> Said {
+        self.input(Input::Written(self.server.view(), LogPosition(records as u64)))
+    }
+
+    /// The view that it leads, which names what is read and stored for it.
+    pub fn view(&self) -> ViewId {
+        self.server.view()
     }
 
     pub fn send(&mut self, conn: Conn, kind: Kind, write: impl FnOnce(&mut Vec<u8>)) -> Said {
@@ -143,9 +156,13 @@ impl Hand {
 
     /// Places are heard of when they are durable.
     pub fn ask_places(&mut self, conn: Conn, pages: u16) -> Said {
-        let mut said = self.send(conn, Kind::Lease, |o| Lease { pages }.encode(o));
+        let seq = self.grants.get(&conn).map_or(0, |n| *n) + 1;
+        let mut said = self.send(conn, Kind::Lease, |o| Lease { seq, pages }.encode(o));
         said.extend(self.sync());
         said.retain(|s| matches!(s.1, Kind::Leased | Kind::Refused));
+        if let Some((.., body)) = said.iter().find(|s| s.1 == Kind::Leased) {
+            self.grants.insert(conn, Leased::decode(body).unwrap().seq);
+        }
         said
     }
 

@@ -14,14 +14,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tercel_engine::client::{Client, ClientConfig, Input as ClientInput};
 use tercel_engine::error::Error;
+use tercel_engine::order::Sealed;
 use tercel_engine::random::Random;
+use tercel_engine::replica::entry::{Entry, Grant};
 use tercel_engine::server::{Checkpoint, Conn, Effect, Effects, Input, Recovery, Server, ServerConfig};
-use tercel_engine::store::entry::Entry;
 use tercel_engine::time::Now;
 use tercel_engine::txn::{self, Isolation, Port, Step, Tx};
 use tercel_heap::{Boxed, Config as HeapConfig, SeqCst, arena_bytes, heap};
 use tercel_wire::frame::{Deframer, Header, Kind};
-use tercel_wire::id::{OpId, PageId, SpaceId, Stamp};
+use tercel_wire::id::{ClientId, LogPosition, OpId, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::message::{Fetch, Outcome};
 
 pub const SPACE: SpaceId = SpaceId(77);
@@ -46,7 +47,7 @@ pub struct Inner {
     /// What was sent to connections that are no client's.
     pub heard: BTreeMap<Conn, Vec<u8>>,
     /// Every entry that was ordered and not lost, also those that the log has let go of.
-    pub history: Vec<(Stamp, u8, Vec<u8>)>,
+    pub history: Vec<Sealed>,
     pub chaos: Chaos,
     /// Transactions within transactions.
     pub depth: usize,
@@ -61,7 +62,9 @@ pub struct Inner {
 /// What a crash leaves.
 #[derive(Default, Clone)]
 pub struct Disk {
-    pub log: Vec<(Stamp, u8, Vec<u8>)>,
+    pub log: Vec<Sealed>,
+    /// Records that were before those.
+    pub log_gone: u64,
     pub synced: usize,
     pub pages: Pages,
     pub checkpoint: Option<Checkpoint>,
@@ -84,14 +87,14 @@ pub struct Link {
 
 enum Task {
     Sync,
-    Synced(Stamp),
-    Read(PageId),
-    ReadDone(PageId, Option<Vec<u8>>),
-    Install(Vec<(PageId, Arc<Vec<u8>>)>, Option<Checkpoint>),
-    Installed,
-    Pin(u64),
-    ReadPinned(u64, PageId, u32),
-    PinnedRead(u64, Vec<(PageId, Vec<u8>)>),
+    Synced(ViewId, LogPosition),
+    Read(ViewId, PageId),
+    ReadDone(ViewId, PageId, Option<Vec<u8>>),
+    Install(ViewId, Vec<(PageId, Arc<Vec<u8>>)>, Option<Checkpoint>),
+    Installed(ViewId),
+    Pin(ViewId, u64),
+    ReadPinned(ViewId, u64, PageId, u32),
+    PinnedRead(ViewId, u64, Vec<(PageId, Vec<u8>)>),
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -297,22 +300,20 @@ impl Inner {
         self.restarts += 1;
         let checkpoint = self.disk.checkpoint.as_ref();
         let mut recovery = Recovery::new(self.config.clone(), SPACE, checkpoint, stored_end).unwrap();
-        for (stamp, kind, payload) in &self.disk.log {
-            recovery.replay(*stamp, *kind, payload).unwrap();
+        for e in &self.disk.log {
+            recovery.replay(e.view, e.stamp, e.kind, &e.payload).unwrap();
         }
         let mut out = Effects::default();
-        let mut server = recovery.finish(self.now, 7, &mut out).unwrap();
-        let mut last = Stamp::ZERO;
+        let incarnation = 7 + self.restarts;
+        let mut server = recovery.finish(self.now, incarnation, self.disk.end(), &mut out).unwrap();
         for effect in out.list.drain(..) {
-            let Effect::Log { stamp, kind, payload } = effect else {
-                panic!("{effect:?} before the first sync")
-            };
-            self.history.push((stamp, kind, payload.clone()));
-            self.disk.log.push((stamp, kind, payload));
-            last = stamp;
+            let Effect::Append(_, _, entry) = effect else { panic!("{effect:?} before the first sync") };
+            self.history.push(entry.clone());
+            self.disk.log.push(entry);
         }
         self.disk.synced = self.disk.log.len();
-        server.handle(self.now, Input::Synced(last), &mut out);
+        let written = Input::Written(server.view(), self.disk.end());
+        server.handle(self.now, written, &mut out);
         self.server = Some(server);
         self.perform(out);
     }
@@ -322,8 +323,8 @@ impl Inner {
         self.server = None;
         self.counts.crashes += 1;
         self.disk.log.truncate(self.disk.synced + kept);
-        let last = self.disk.log.last().map_or(Stamp::ZERO, |(stamp, ..)| *stamp);
-        self.history.retain(|(stamp, ..)| *stamp <= last);
+        let last = self.disk.log.last().map_or(Stamp::ZERO, |e| e.stamp);
+        self.history.retain(|e| e.stamp <= last);
         self.disk.pinned = None;
         self.tasks.clear();
         for link in &mut self.links {
@@ -335,9 +336,10 @@ impl Inner {
     /// Leaves so many numbers of pages to be given out, as if all others had been. Between two lives.
     pub fn leave_pages(&mut self, left: u32) {
         assert!(self.server.is_none(), "nobody gives out pages meanwhile");
-        let next = Entry::Lease(PageId::MAX.get() + 1 - left);
-        let after = self.history.last().map_or(Stamp::ZERO, |(stamp, ..)| *stamp).next();
-        let record = (after, next.kind(), next.encode());
+        let next_page = PageId::MAX.get() + 1 - left;
+        let next = Entry::Grant(Grant { client: ClientId(1), seq: 1, next_page, pages: vec![] });
+        let (stamp, view) = self.history.last().map_or((Stamp::ZERO, ViewId::NONE), |e| (e.stamp, e.view));
+        let record = Sealed { stamp: stamp.next(), view, kind: next.kind(), payload: next.encode() };
         self.history.push(record.clone());
         self.disk.log.push(record);
     }
@@ -346,7 +348,7 @@ impl Inner {
         let unsynced = self.disk.log.len() - self.disk.synced;
         let kept = self.random.below(unsynced as u64 + 1) as usize;
         // What was being stored is stored or not.
-        if let Some(Task::Install(pages, checkpoint)) =
+        if let Some(Task::Install(_, pages, checkpoint)) =
             self.tasks.iter_mut().find(|t| matches!(t, Task::Install(..)))
         {
             let (pages, checkpoint) = (std::mem::take(pages), checkpoint.take());
@@ -440,44 +442,47 @@ impl Inner {
                         l.server_open = false;
                     }
                 }
-                Effect::Log { stamp, kind, payload } => {
-                    self.history.push((stamp, kind, payload.clone()));
-                    self.disk.log.push((stamp, kind, payload));
+                Effect::Append(position, _, entry) => {
+                    assert_eq!(position, self.disk.end().next());
+                    self.history.push(entry.clone());
+                    self.disk.log.push(entry);
                     if !self.tasks.iter().any(|t| matches!(t, Task::Sync)) {
                         self.tasks.push(Task::Sync);
                     }
                 }
-                Effect::Read(page) => self.tasks.push(Task::Read(page)),
-                Effect::Install { pages, checkpoint } => {
+                Effect::Read(view, page) => self.tasks.push(Task::Read(view, page)),
+                Effect::Install { view, pages, checkpoint } => {
                     assert!(
-                        !self.tasks.iter().any(|t| matches!(t, Task::Install(..) | Task::Installed)),
+                        !self.tasks.iter().any(|t| matches!(t, Task::Install(..) | Task::Installed(_))),
                         "one install at a time"
                     );
-                    self.tasks.push(Task::Install(pages, checkpoint));
+                    self.tasks.push(Task::Install(view, pages, checkpoint));
                 }
-                Effect::Pin(pin) => self.tasks.push(Task::Pin(pin)),
-                Effect::ReadPinned { pin, from, count } => {
-                    self.tasks.push(Task::ReadPinned(pin, from, count));
+                Effect::Pin(view, pin) => self.tasks.push(Task::Pin(view, pin)),
+                Effect::ReadPinned { view, pin, from, count } => {
+                    self.tasks.push(Task::ReadPinned(view, pin, from, count));
                 }
                 Effect::Unpin(pin) => {
-                    self.tasks.retain(|t| !matches!(t, Task::Pin(p) if *p == pin));
+                    self.tasks.retain(|t| !matches!(t, Task::Pin(_, p) if *p == pin));
                     self.disk.pinned = None;
                 }
                 Effect::Truncate(stamp) => {
-                    let gone = self.disk.log.iter().take_while(|(s, ..)| *s < stamp).count();
+                    let gone = self.disk.log.iter().take_while(|e| e.stamp < stamp).count();
                     assert!(gone <= self.disk.synced, "only what is durable is let go of");
                     self.disk.log.drain(..gone);
                     self.disk.synced -= gone;
+                    self.disk.log_gone += gone as u64;
                     self.counts.truncated = stamp;
                 }
                 Effect::Stop(why) => panic!("the server stopped: {why}"),
+                other => panic!("one node alone does not ask for {other:?}"),
             }
         }
     }
 
     fn perform_task(&mut self, at: usize) {
         // Installs and pins keep their order.
-        let takes_turns = |t: &Task| matches!(t, Task::Install(..) | Task::Pin(_));
+        let takes_turns = |t: &Task| matches!(t, Task::Install(..) | Task::Pin(..));
         let at = match takes_turns(&self.tasks[at]) {
             true => self.tasks.iter().position(takes_turns).unwrap(),
             false => at,
@@ -485,33 +490,33 @@ impl Inner {
         match self.tasks.remove(at) {
             Task::Sync => {
                 self.disk.synced = self.disk.log.len();
-                if let Some((stamp, ..)) = self.disk.log.last() {
-                    self.tasks.push(Task::Synced(*stamp));
+                if let Some(e) = self.disk.log.last() {
+                    self.tasks.push(Task::Synced(e.view, self.disk.end()));
                 }
             }
-            Task::Synced(stamp) => self.server_takes(Input::Synced(stamp)),
-            Task::Read(page) => {
+            Task::Synced(view, position) => self.server_takes(Input::Written(view, position)),
+            Task::Read(view, page) => {
                 let found = self.disk.pages.get(&page).map(|b| b.to_vec());
-                self.tasks.push(Task::ReadDone(page, found));
+                self.tasks.push(Task::ReadDone(view, page, found));
             }
-            Task::ReadDone(page, found) => self.server_takes(Input::Read(page, Ok(found))),
-            Task::Install(pages, checkpoint) => {
+            Task::ReadDone(view, page, found) => self.server_takes(Input::Read(view, page, Ok(found))),
+            Task::Install(view, pages, checkpoint) => {
                 self.counts.installs += 1;
                 self.disk.install(pages, checkpoint);
-                self.tasks.push(Task::Installed);
+                self.tasks.push(Task::Installed(view));
             }
-            Task::Installed => self.server_takes(Input::Installed),
-            Task::Pin(pin) => {
+            Task::Installed(view) => self.server_takes(Input::Installed(view)),
+            Task::Pin(view, pin) => {
                 self.disk.pinned = Some((pin, self.disk.pages.clone()));
-                self.server_takes(Input::Pinned(pin, Ok(())));
+                self.server_takes(Input::Pinned(view, pin, Ok(())));
             }
-            Task::ReadPinned(pin, from, count) => {
+            Task::ReadPinned(view, pin, from, count) => {
                 let Some((_, pages)) = self.disk.pinned.as_ref().filter(|(p, _)| *p == pin) else { return };
                 let range = from..PageId::new(from.get() + count).unwrap();
                 let read = pages.range(range).map(|(page, bytes)| (*page, bytes.to_vec())).collect();
-                self.tasks.push(Task::PinnedRead(pin, read));
+                self.tasks.push(Task::PinnedRead(view, pin, read));
             }
-            Task::PinnedRead(pin, pages) => self.server_takes(Input::PinnedRead(pin, Ok(pages))),
+            Task::PinnedRead(view, pin, pages) => self.server_takes(Input::PinnedRead(view, pin, Ok(pages))),
         }
     }
 
@@ -522,10 +527,10 @@ impl Inner {
 
     fn is_held(&self, task: &Task) -> bool {
         match task {
-            Task::Sync | Task::Synced(_) => self.hold.syncs,
-            Task::Read(_) => self.hold.reads,
+            Task::Sync | Task::Synced(..) => self.hold.syncs,
+            Task::Read(..) => self.hold.reads,
             Task::ReadDone(..) => self.hold.reads || self.hold.read_words,
-            Task::Install(..) | Task::Installed | Task::Pin(_) => self.hold.installs,
+            Task::Install(..) | Task::Installed(_) | Task::Pin(..) => self.hold.installs,
             Task::ReadPinned(..) | Task::PinnedRead(..) => self.hold.reads,
         }
     }
@@ -685,11 +690,16 @@ impl Inner {
 }
 
 impl Disk {
+    /// The position of the last record.
+    pub fn end(&self) -> LogPosition {
+        LogPosition(self.log_gone + self.log.len() as u64)
+    }
+
     fn install(&mut self, pages: Vec<(PageId, Arc<Vec<u8>>)>, checkpoint: Option<Checkpoint>) {
         self.pages.extend(pages);
         if let Some(c) = checkpoint {
             assert!(
-                self.log[..self.synced].last().is_none_or(|(s, ..)| *s >= c.applied),
+                self.log[..self.synced].last().is_none_or(|e| e.stamp >= c.applied),
                 "a state is stored only when all of it is durable"
             );
             self.checkpoint = Some(c);

@@ -3,8 +3,8 @@
 //! The whole log is replayed from its first entry into an empty buffer and laid out as pages; each stored page must have
 //! the same objects, and the stamp of its last change.
 
+use tercel_engine::pages::mob::forwarded;
 use tercel_engine::server::{Recovery, ServerConfig};
-use tercel_engine::store::mob::forwarded;
 use tercel_verify::{Kind, Read, View};
 use tercel_wire::id::{ClassId, Oref, Stamp};
 use tercel_wire::page::Page;
@@ -19,8 +19,8 @@ pub(crate) fn check(world: &World, ground: &Ground) -> (Vec<String>, Vec<View>) 
         Ok(recovery) => recovery,
         Err(e) => return (vec![e.to_string()], Vec::new()),
     };
-    for (stamp, kind, payload) in world.truth.entries() {
-        if let Err(e) = recovery.replay(stamp, kind, payload) {
+    for e in world.truth.entries() {
+        if let Err(e) = recovery.replay(e.view, e.stamp, e.kind, &e.payload) {
             return (vec![format!("the whole log cannot be replayed: {e}")], Vec::new());
         }
     }
@@ -45,7 +45,7 @@ pub(crate) fn check(world: &World, ground: &Ground) -> (Vec<String>, Vec<View>) 
         }
     }
     let classes: Vec<ClassId> =
-        state.classes().into_iter().filter(|(_, l)| cell::is_layout(l)).map(|(id, _)| id).collect();
+        state.catalogue.all().into_iter().filter(|(_, l)| cell::is_layout(l)).map(|(id, _)| id).collect();
     let by_log = |oref: Oref| mob.patch(oref.page())?.newest(oref.slot()).map(|o| o.to_vec());
     let by_pages = |oref: Oref| {
         let bytes = world.store.pages.get(&oref.page())?;

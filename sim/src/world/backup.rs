@@ -189,8 +189,8 @@ impl World {
         let head = b.head.ok_or("it ended before it began")?;
         let mut recovery =
             Recovery::new(ServerConfig::default(), SPACE, None, 0).map_err(|e| e.to_string())?;
-        for (stamp, kind, payload) in self.truth.entries().take_while(|(stamp, ..)| *stamp <= head.stamp) {
-            recovery.replay(stamp, kind, payload).map_err(|e| e.to_string())?;
+        for e in self.truth.entries().take_while(|e| e.stamp <= head.stamp) {
+            recovery.replay(e.view, e.stamp, e.kind, &e.payload).map_err(|e| e.to_string())?;
         }
         let (state, mob) = recovery.into_parts();
         if state.encode() != b.state {

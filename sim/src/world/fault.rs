@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tercel_engine::server::Checkpoint;
-use tercel_wire::id::PageId;
+use tercel_wire::id::{PageId, ViewId};
 
 use super::net::Arrival;
 use super::{DiskEvent, Event, Phase, World};
@@ -184,7 +184,12 @@ impl World {
         Ok(found)
     }
 
-    pub(super) fn install(&mut self, pages: Vec<(PageId, Arc<Vec<u8>>)>, checkpoint: Option<Checkpoint>) {
+    pub(super) fn install(
+        &mut self,
+        view: ViewId,
+        pages: Vec<(PageId, Arc<Vec<u8>>)>,
+        checkpoint: Option<Checkpoint>,
+    ) {
         let fails = std::mem::take(&mut self.trouble.install_fails);
         if !fails || self.random.below(2) == 0 {
             self.record.counts.installs += 1;
@@ -206,6 +211,6 @@ impl World {
         }
         let word = if fails { Err("the page store: a write failed".into()) } else { Ok(()) };
         let us = self.random.below(200);
-        self.at(self.time + us, Event::Disk(self.server.life, DiskEvent::Installed(word)));
+        self.at(self.time + us, Event::Disk(self.server.life, DiskEvent::Installed(view, word)));
     }
 }

@@ -5,10 +5,11 @@
 
 use std::collections::VecDeque;
 
+use tercel_engine::order::Sealed;
 use tercel_engine::random::Random;
 use tercel_wire::id::{SpaceId, Stamp};
 use tercel_wire::log::{
-    Chain, End, LogId, LogOffset, MARK_BYTES, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader, Tail, Writer,
+    End, Last, LogId, LogOffset, MARK_BYTES, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader, Tail, Writer,
 };
 
 use super::disk::Disk;
@@ -24,18 +25,12 @@ pub(super) struct Log {
     vouched: LogOffset,
 }
 
-/// A record that was found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Found {
-    pub stamp: Stamp,
-    pub kind: u8,
-    pub payload: Vec<u8>,
-}
-
 /// What an opening found.
 pub(super) struct Opened {
     pub log: Log,
-    pub records: Vec<Found>,
+    pub records: Vec<Sealed>,
+    /// The stamp before the first record that was read.
+    pub begins: Stamp,
     pub is_torn: bool,
 }
 
@@ -67,8 +62,8 @@ impl Log {
             let mut reader = scanner.segment(*number, &bytes);
             while let Some(record) = reader.next() {
                 if record.stamp >= from {
-                    let (stamp, kind) = (record.stamp, record.kind.get());
-                    records.push(Found { stamp, kind, payload: record.payload.to_vec() });
+                    let (stamp, view, kind) = (record.stamp, record.view, record.kind.get());
+                    records.push(Sealed { stamp, view, kind, payload: record.payload.to_vec() });
                 }
             }
         }
@@ -78,7 +73,8 @@ impl Log {
             End::Damage { offset, flaw } => return Err(format!("{offset}: {flaw}")),
         };
         let log = repair(disk, &numbers, tail, segment_bytes)?;
-        Ok(Opened { log, records, is_torn })
+        let begins = headers.get(start).and_then(|h| h.ok()).map_or(Stamp::ZERO, |h| h.before.stamp);
+        Ok(Opened { log, records, begins, is_torn })
     }
 
     /// Writes records; if that fails, `Err` says why and some of them may be there.
@@ -151,9 +147,9 @@ impl Log {
         self.used.len() as u64 * u64::from(self.segment_bytes)
     }
 
-    /// The chain that the next record continues.
-    pub(super) fn chain(&self) -> Chain {
-        self.writer.tail().last.chain
+    /// The last record, which the next one continues.
+    pub(super) fn last(&self) -> Last {
+        self.writer.tail().last
     }
 
     /// Ends with a mark, as a clean stop does.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use tercel_engine::random::Random;
 use tercel_engine::server::{Checkpoint, Conn};
-use tercel_wire::id::{PageId, SpaceId, Stamp};
+use tercel_wire::id::{PageId, SpaceId, Stamp, ViewId, Written};
 
 use crate::plan::{Fault, Plan};
 use crate::record::Record;
@@ -68,7 +68,7 @@ pub(crate) struct Store {
     /// The pages as they were when they were pinned.
     pinned: Option<Pinned>,
     /// What waits for the install before it.
-    pin_next: Option<u64>,
+    pin_next: Option<(ViewId, u64)>,
     is_installing: bool,
 }
 
@@ -117,15 +117,15 @@ enum Event {
 
 /// What a disk does, and the word of it.
 enum DiskEvent {
-    Sync(Stamp),
-    Synced(Stamp),
-    Read(PageId),
-    ReadDone(PageId, Result<Option<Vec<u8>>, String>),
-    Install(Vec<(PageId, Arc<Vec<u8>>)>, Option<Checkpoint>),
-    Installed(Result<(), String>),
-    Pin(u64),
-    Pinned(u64),
-    ReadPinned(u64, PageId, u32),
+    Sync(Written, Stamp),
+    Synced(Written, Stamp),
+    Read(ViewId, PageId),
+    ReadDone(ViewId, PageId, Result<Option<Vec<u8>>, String>),
+    Install(ViewId, Vec<(PageId, Arc<Vec<u8>>)>, Option<Checkpoint>),
+    Installed(ViewId, Result<(), String>),
+    Pin(ViewId, u64),
+    Pinned(ViewId, u64),
+    ReadPinned(ViewId, u64, PageId, u32),
 }
 
 impl World {
@@ -305,10 +305,10 @@ impl World {
             Event::Up(..) | Event::ServerTimer(_) | Event::Backup => self.server.paused_until,
             Event::Disk(
                 _,
-                DiskEvent::Synced(_)
+                DiskEvent::Synced(..)
                 | DiskEvent::ReadDone(..)
-                | DiskEvent::Installed(_)
-                | DiskEvent::Pinned(_)
+                | DiskEvent::Installed(..)
+                | DiskEvent::Pinned(..)
                 | DiskEvent::ReadPinned(..),
             ) => self.server.paused_until,
             Event::Down(conn, _) => self.clients[self.net.links.get(conn)?.client].paused_until,

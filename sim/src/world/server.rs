@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use tercel_engine::order::Sealed;
 use tercel_engine::random::Random;
 use tercel_engine::server::{Conn, Effect, Effects, Input, LogRoom, Server};
 use tercel_wire::frame::Deframer;
-use tercel_wire::id::{Stamp, ViewId};
-use tercel_wire::log::{Chain, Kind, encode_record};
+use tercel_wire::id::{Stamp, ViewId, Written};
+use tercel_wire::log::{Kind, Last, encode_record};
 
 use super::client::kinds;
 use super::clock::Clock;
@@ -32,10 +33,10 @@ pub(crate) struct ServerProcess {
 pub(super) struct Running {
     pub(super) machine: Server,
     pub(super) log: Log,
-    pub(super) chain: Chain,
+    /// The last record encoded.
+    pub(super) last: Last,
     /// Records encoded and not yet written.
     pub(super) records: Vec<u8>,
-    pub(super) records_last: Stamp,
     pub(super) is_syncing: bool,
     pub(super) truncate: Option<Stamp>,
     pub(super) conns: BTreeMap<Conn, Deframer>,
@@ -242,37 +243,35 @@ impl World {
                 }
             }
             Effect::Close(conn) => self.close(conn),
-            Effect::Log { stamp, kind, payload } => {
-                self.say(format_args!("s       orders {stamp}, kind {kind}"));
-                if let Err(why) = self.truth.append(stamp, kind, &payload) {
+            Effect::Append(position, _, entry) => {
+                self.say(format_args!("s       orders {}, kind {}", entry.stamp, entry.kind));
+                if let Err(why) = self.truth.append(position, &entry) {
                     return self.blame(format!("the order: {why}"));
                 }
                 let Some(running) = &mut self.server.running else { return };
-                let view = running.machine.view();
-                encode(&mut running.records, &mut running.chain, view, stamp, kind, &payload);
-                running.records_last = stamp;
+                encode(&mut running.records, &mut running.last, &entry);
             }
-            Effect::Read(page) => {
+            Effect::Read(view, page) => {
                 let us = self.disk_us() / 2;
-                self.at(self.time + us, Event::Disk(life, DiskEvent::Read(page)));
+                self.at(self.time + us, Event::Disk(life, DiskEvent::Read(view, page)));
             }
-            Effect::Install { pages, checkpoint } => {
+            Effect::Install { view, pages, checkpoint } => {
                 let us = self.disk_us() * 2;
                 self.store.is_installing = true;
-                self.at(self.time + us, Event::Disk(life, DiskEvent::Install(pages, checkpoint)));
+                self.at(self.time + us, Event::Disk(life, DiskEvent::Install(view, pages, checkpoint)));
             }
-            Effect::Pin(pin) if self.plan.rule == Some(Rule::Runner(RunnerRule::PinOvertaken)) => {
+            Effect::Pin(view, pin) if self.plan.rule == Some(Rule::Runner(RunnerRule::PinOvertaken)) => {
                 let us = self.disk_us() * 4;
-                self.at(self.time + us, Event::Disk(life, DiskEvent::Pin(pin)));
+                self.at(self.time + us, Event::Disk(life, DiskEvent::Pin(view, pin)));
             }
-            Effect::Pin(pin) if self.store.is_installing => self.store.pin_next = Some(pin),
-            Effect::Pin(pin) => self.pin(pin),
-            Effect::ReadPinned { pin, from, count } => {
+            Effect::Pin(view, pin) if self.store.is_installing => self.store.pin_next = Some((view, pin)),
+            Effect::Pin(view, pin) => self.pin(view, pin),
+            Effect::ReadPinned { view, pin, from, count } => {
                 let us = self.disk_us() / 2;
-                self.at(self.time + us, Event::Disk(life, DiskEvent::ReadPinned(pin, from, count)));
+                self.at(self.time + us, Event::Disk(life, DiskEvent::ReadPinned(view, pin, from, count)));
             }
             Effect::Unpin(pin) => {
-                self.store.pin_next = self.store.pin_next.filter(|p| *p > pin);
+                self.store.pin_next = self.store.pin_next.filter(|(_, p)| *p > pin);
                 self.store.pinned = self.store.pinned.take().filter(|(p, _)| *p > pin);
             }
             Effect::Truncate(stamp) => {
@@ -284,6 +283,7 @@ impl World {
                 self.truncate();
             }
             Effect::Stop(why) => self.server_fails(why),
+            other => self.blame(format!("one node alone does not ask for {other:?}")),
         }
     }
 
@@ -308,7 +308,7 @@ impl World {
             return;
         }
         let records = std::mem::take(&mut running.records);
-        let last = running.records_last;
+        let (written, last) = (running.last.written(), running.last.stamp);
         let appended = match std::mem::take(&mut self.trouble.write_fails) {
             true => {
                 let some = self.random.below(records.len() as u64) as usize;
@@ -322,9 +322,9 @@ impl World {
         }
         running.is_syncing = true;
         if self.plan.rule == Some(Rule::Runner(RunnerRule::SyncReportedEarly)) {
-            self.at(time, Event::Disk(life, DiskEvent::Synced(last)));
+            self.at(time, Event::Disk(life, DiskEvent::Synced(written, last)));
         }
-        self.at(time + us, Event::Disk(life, DiskEvent::Sync(last)));
+        self.at(time + us, Event::Disk(life, DiskEvent::Sync(written, last)));
     }
 
     /// The process cannot go on: something that it needs has failed.
@@ -340,54 +340,54 @@ impl World {
             return;
         }
         match event {
-            DiskEvent::Sync(last) => self.sync(last),
-            DiskEvent::Synced(last) => {
+            DiskEvent::Sync(written, last) => self.sync(written, last),
+            DiskEvent::Synced(written, last) => {
                 if let Some(running) = &mut self.server.running {
                     running.is_syncing = false;
                 }
                 self.truth.promised = self.truth.promised.max(last);
                 self.say(format_args!("s       synced up to {last}"));
                 self.look_at_disk();
-                self.server_takes(Input::Synced(last));
+                self.server_takes(Input::Written(written.view, written.position));
                 self.truncate();
                 self.hand_over();
             }
-            DiskEvent::Read(page) => {
+            DiskEvent::Read(view, page) => {
                 let found = self.read_page(page);
                 // The word of a read is sometimes late: the page may have been stored anew meanwhile.
                 let late = if self.random.below(8) == 0 { 1 + self.random.below(32) } else { 1 };
                 let us = self.disk_us() / 4 * late;
-                self.at(self.time + us, Event::Disk(life, DiskEvent::ReadDone(page, found)));
+                self.at(self.time + us, Event::Disk(life, DiskEvent::ReadDone(view, page, found)));
             }
-            DiskEvent::ReadDone(page, found) => self.server_takes(Input::Read(page, found)),
-            DiskEvent::Install(pages, checkpoint) => {
-                self.install(pages, checkpoint);
+            DiskEvent::ReadDone(view, page, found) => self.server_takes(Input::Read(view, page, found)),
+            DiskEvent::Install(view, pages, checkpoint) => {
+                self.install(view, pages, checkpoint);
                 self.store.is_installing = false;
-                if let Some(pin) = self.store.pin_next.take() {
-                    self.pin(pin);
+                if let Some((view, pin)) = self.store.pin_next.take() {
+                    self.pin(view, pin);
                 }
             }
-            DiskEvent::Pin(pin) => self.pin(pin),
-            DiskEvent::Pinned(pin) => self.server_takes(Input::Pinned(pin, Ok(()))),
-            DiskEvent::ReadPinned(pin, from, count) => {
+            DiskEvent::Pin(view, pin) => self.pin(view, pin),
+            DiskEvent::Pinned(view, pin) => self.server_takes(Input::Pinned(view, pin, Ok(()))),
+            DiskEvent::ReadPinned(view, pin, from, count) => {
                 let Some((_, pages)) = self.store.pinned.as_ref().filter(|(p, _)| *p == pin) else { return };
                 let end = from.get() + count;
                 let found = pages.range(from..).take_while(|(page, _)| page.get() < end);
                 let found = found.map(|(page, bytes)| (*page, bytes.to_vec())).collect();
-                self.server_takes(Input::PinnedRead(pin, Ok(found)));
+                self.server_takes(Input::PinnedRead(view, pin, Ok(found)));
             }
-            DiskEvent::Installed(Ok(())) => self.server_takes(Input::Installed),
-            DiskEvent::Installed(Err(why)) => self.server_fails(why),
+            DiskEvent::Installed(view, Ok(())) => self.server_takes(Input::Installed(view)),
+            DiskEvent::Installed(_, Err(why)) => self.server_fails(why),
         }
     }
 
     /// Keeps the pages as they are now. The word of it comes later.
-    fn pin(&mut self, pin: u64) {
+    fn pin(&mut self, view: ViewId, pin: u64) {
         self.store.pinned = Some((pin, self.store.pages.clone()));
-        self.at(self.time + WORD_US_MAX, Event::Disk(self.server.life, DiskEvent::Pinned(pin)));
+        self.at(self.time + WORD_US_MAX, Event::Disk(self.server.life, DiskEvent::Pinned(view, pin)));
     }
 
-    fn sync(&mut self, last: Stamp) {
+    fn sync(&mut self, written: Written, last: Stamp) {
         let life = self.server.life;
         let Some(running) = &mut self.server.running else { return };
         if std::mem::take(&mut self.trouble.sync_fails) {
@@ -401,7 +401,7 @@ impl World {
         }
         if self.plan.rule != Some(Rule::Runner(RunnerRule::SyncReportedEarly)) {
             let us = self.random.below(WORD_US_MAX);
-            self.at(self.time + us, Event::Disk(life, DiskEvent::Synced(last)));
+            self.at(self.time + us, Event::Disk(life, DiskEvent::Synced(written, last)));
         }
     }
 
@@ -436,16 +436,12 @@ impl World {
     }
 }
 
-pub(super) fn encode(
-    out: &mut Vec<u8>,
-    chain: &mut Chain,
-    view: ViewId,
-    stamp: Stamp,
-    kind: u8,
-    payload: &[u8],
-) {
-    let kind = Kind::new(kind).expect("entries have kinds");
-    encode_record(out, chain, kind, view, stamp, payload).expect("entries are bounded");
+/// Encodes a record that follows `last`.
+pub(super) fn encode(out: &mut Vec<u8>, last: &mut Last, entry: &Sealed) {
+    let kind = Kind::new(entry.kind).expect("entries have kinds");
+    encode_record(out, &mut last.chain, kind, entry.view, entry.stamp, &entry.payload)
+        .expect("entries are bounded");
+    (last.view, last.stamp, last.position) = (entry.view, entry.stamp, last.position.next());
 }
 
 /// How long the word of a deed takes at most.

@@ -73,24 +73,24 @@ impl World {
         };
         // A bit flipped where nobody needs it any more is not noticed, and must not be.
         self.disk.mend();
-        self.truth.recovered(from, &opened.records).map_err(Failed::Wrong)?;
+        let local_end = self.truth.recovered(from, opened.begins, &opened.records).map_err(Failed::Wrong)?;
         self.record.counts.torn += opened.is_torn as u64;
-        for r in &opened.records {
-            recovery.replay(r.stamp, r.kind, &r.payload).map_err(|e| wrong(&e))?;
+        self.truth.cut(local_end).map_err(Failed::Wrong)?;
+        for e in &opened.records {
+            recovery.replay(e.view, e.stamp, e.kind, &e.payload).map_err(|e| wrong(&e))?;
         }
         let mut out = Effects::default();
         let now = self.server.clock.now(self.time);
         let incarnation = self.random.next_u64() as u32;
-        let mut machine = recovery.finish(now, incarnation, &mut out).map_err(|e| wrong(&e))?;
+        let mut machine = recovery.finish(now, incarnation, local_end, &mut out).map_err(|e| wrong(&e))?;
         let mut log = opened.log;
-        let (mut bytes, mut chain, mut last) = (Vec::new(), log.chain(), Stamp::ZERO);
+        let (mut bytes, mut last) = (Vec::new(), log.last());
         for effect in out.list.drain(..) {
-            let Effect::Log { stamp, kind, payload } = effect else {
+            let Effect::Append(position, _, entry) = effect else {
                 return Err(Failed::Wrong(format!("{effect:?} before the first sync")));
             };
-            self.truth.append(stamp, kind, &payload).map_err(Failed::Wrong)?;
-            encode(&mut bytes, &mut chain, machine.view(), stamp, kind, &payload);
-            last = stamp;
+            self.truth.append(position, &entry).map_err(Failed::Wrong)?;
+            encode(&mut bytes, &mut last, &entry);
         }
         let appended = log.append(&mut self.disk, &bytes);
         let is_unlucky = !is_first && self.phase == Phase::Safety && self.random.below(16) == 0;
@@ -102,20 +102,21 @@ impl World {
             return Err(Failed::Again("the power is lost again".into()));
         }
         log.sync(&mut self.disk);
-        self.truth.promised = last;
-        machine.handle(now, Input::Synced(last), &mut out);
+        self.truth.promised = last.stamp;
+        let written = last.written();
+        machine.handle(now, Input::Written(written.view, written.position), &mut out);
         self.say(format_args!(
-            "s       life {} begins at {last}, {} entries replayed from {from}{}",
-            machine.view(),
+            "s       life {} begins at {}, {} entries replayed from {from}{}",
+            machine.view().number,
+            last.stamp,
             opened.records.len(),
             if opened.is_torn { ", a torn write cut off" } else { "" }
         ));
         let running = Running {
             machine,
             log,
-            chain,
+            last,
             records: Vec::new(),
-            records_last: last,
             is_syncing: false,
             truncate: None,
             conns: BTreeMap::new(),

@@ -1,24 +1,23 @@
-//! What the log must say: every entry that the server ordered, and up to which one it was told that they are durable.
+//! What the log must say: every entry that the server ordered, and up to which one was promised.
 //!
 //! The oracle of recovery: what an opening yields is what was appended, at least as far as was promised. What it does
-//! not yield never happened.
+//! not yield, or what a group cuts, never happened.
 
 use std::collections::BTreeMap;
 
-use tercel_engine::store::entry::Entry;
-use tercel_engine::store::staged::Staged;
+use tercel_engine::order::Sealed;
+use tercel_engine::replica::entry::{Entry, kind};
 use tercel_verify::{Logged, Object, Value, Write};
-use tercel_wire::id::{ClassId, Stamp};
+use tercel_wire::id::{ClassId, LogPosition, Stamp};
 
-use super::log::Found;
 use crate::workload::cell;
 
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Truth {
-    /// From stamp 1 on, without a gap.
-    entries: Vec<Found>,
-    /// The server was told that everything up to here is durable.
+    /// From position 1 on, without a gap.
+    entries: Vec<Sealed>,
+    /// Everything up to here must survive whatever happens.
     pub promised: Stamp,
     /// By written version, its place.
     values: BTreeMap<(Object, Value), u64>,
@@ -26,59 +25,87 @@ pub(crate) struct Truth {
 
 impl Truth {
     /// The server ordered an entry.
-    pub(super) fn append(&mut self, stamp: Stamp, kind: u8, payload: &[u8]) -> Result<(), String> {
-        if stamp.0 != self.entries.len() as u64 + 1 {
-            return Err(format!("entry {stamp} is ordered after {} others", self.entries.len()));
+    pub(super) fn append(&mut self, position: LogPosition, entry: &Sealed) -> Result<(), String> {
+        let end = self.end();
+        if position != end.next() {
+            return Err(format!("entry {} gets position {position} behind {end}", entry.stamp));
         }
-        self.entries.push(Found { stamp, kind, payload: payload.to_vec() });
+        if let Some(last) = self.entries.last().filter(|l| l.stamp >= entry.stamp || l.view > entry.view) {
+            return Err(format!("entry {} of view {} follows {}", entry.stamp, entry.view, last.stamp));
+        }
+        self.entries.push(entry.clone());
         Ok(())
     }
 
-    /// An opening of the log yielded these, from `from` on.
-    pub(super) fn recovered(&mut self, from: Stamp, found: &[Found]) -> Result<(), String> {
+    /// The position of the last entry.
+    pub(super) fn end(&self) -> LogPosition {
+        LogPosition(self.entries.len() as u64)
+    }
+
+    /// Entries above the position never happened.
+    pub(super) fn cut(&mut self, above: LogPosition) -> Result<(), String> {
+        self.entries.truncate(above.0 as usize);
+        let last = self.entries.last().map_or(Stamp::ZERO, |e| e.stamp);
+        if last < self.promised {
+            return Err(format!("the order is cut above {last}, and {} was promised", self.promised));
+        }
+        Ok(())
+    }
+
+    /// An opening of the log yielded these, from `from` on, as the last that it has. What comes up to `begins` it has let
+    /// go of. Gives the position of the last.
+    pub(super) fn recovered(
+        &self,
+        from: Stamp,
+        begins: Stamp,
+        found: &[Sealed],
+    ) -> Result<LogPosition, String> {
+        if begins >= from {
+            return Err(format!("the log begins behind {begins}, and {from} is needed"));
+        }
+        let first = self.entries.partition_point(|e| e.stamp < from);
         for (i, f) in found.iter().enumerate() {
-            if f.stamp.0 != from.0 + i as u64 {
-                return Err(format!("the log yields {} where {} is due", f.stamp, from.0 + i as u64));
-            }
-            match self.entries.get(f.stamp.0 as usize - 1) {
+            match self.entries.get(first + i) {
                 Some(e) if e == f => {}
-                Some(_) => return Err(format!("the log yields another entry {}", f.stamp)),
+                Some(e) => return Err(format!("the log yields {} where {} is due", f.stamp, e.stamp)),
                 None => return Err(format!("the log yields entry {}, which was never written", f.stamp)),
             }
         }
-        let last = from.0 + found.len() as u64 - 1;
-        if last < self.promised.0 {
-            return Err(format!("the log ends at {last}, and {} was promised", self.promised));
-        }
-        self.entries.truncate(last as usize);
-        self.promised = Stamp(last);
-        Ok(())
+        Ok(LogPosition((first + found.len()) as u64))
     }
 
     /// Every entry in order.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = (Stamp, u8, &[u8])> {
-        self.entries.iter().map(|e| (e.stamp, e.kind, e.payload.as_slice()))
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Sealed> {
+        self.entries.iter()
     }
 
-    /// The commits, as a history has them.
+    /// The commits that were promised, as a history has them.
     pub(crate) fn logged(&mut self) -> Vec<Logged> {
         let mut cell_classes: Vec<ClassId> = Vec::new();
         let mut logged = Vec::new();
         self.values.clear();
-        let mut staged = Staged::default();
-        for e in self.entries.iter().take(self.promised.0 as usize) {
-            match staged.entry(e.stamp, e.kind, &e.payload) {
-                Ok(Entry::Define(id, layout)) if cell::is_layout(&layout) => cell_classes.push(id),
-                Ok(Entry::Commit(c)) => {
-                    let writes =
-                        c.effects.writes.iter().filter_map(|w| cell::written(w.object, &cell_classes));
-                    let writes: Vec<Write> = writes.collect();
-                    for w in &writes {
-                        self.values.insert((w.object, w.value), e.stamp.0);
-                    }
-                    logged.push(Logged { stamp: e.stamp.0, op: c.op.to_string(), writes });
+        let mut pieces: Vec<u8> = Vec::new();
+        for e in self.entries.iter().take_while(|e| e.stamp <= self.promised) {
+            let commit = match Entry::decode(e.kind, &e.payload) {
+                Ok(Entry::Define(id, layout)) if cell::is_layout(&layout) => {
+                    cell_classes.push(id);
+                    continue;
                 }
-                _ => {}
+                Ok(Entry::Stage { at, bytes, .. }) => {
+                    pieces.truncate(at as usize);
+                    pieces.extend_from_slice(bytes);
+                    continue;
+                }
+                Ok(Entry::CommitStaged { .. }) => Entry::decode(kind::COMMIT, &pieces),
+                other => other,
+            };
+            if let Ok(Entry::Commit(c)) = commit {
+                let writes = c.effects.writes.iter().filter_map(|w| cell::written(w.object, &cell_classes));
+                let writes: Vec<Write> = writes.collect();
+                for w in &writes {
+                    self.values.insert((w.object, w.value), e.stamp.0);
+                }
+                logged.push(Logged { stamp: e.stamp.0, op: c.head.op.to_string(), writes });
             }
         }
         logged

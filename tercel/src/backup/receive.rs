@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use tercel_engine::store::state::State;
+use tercel_engine::replica::Replica;
 use tercel_wire::cursor::{DecodeError, le32};
 use tercel_wire::frame::{self, Deframer, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClientId, PageId, SpaceId};
@@ -180,8 +180,8 @@ impl Link {
                 Part::End(pages) => {
                     let _ = self.ask(Kind::Bye, &[]);
                     // The state is what makes the pages a space: it is looked at before it is believed.
-                    let sound =
-                        State::decode(&state).is_ok_and(|s| s.stamp == begun.stamp && s.view == begun.view);
+                    let sound = Replica::decode(&state)
+                        .is_ok_and(|s| s.stamp == begun.stamp && s.view() == begun.view);
                     return match sound && state.len() == begun.state_bytes as usize {
                         true => Ok((state, pages)),
                         false => Err(BackupError::Lost("the state it sent is not one".into())),

@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use tercel_engine::store::state::State;
+use tercel_engine::replica::Replica;
 use tercel_wire::id::Stamp;
 use tercel_wire::page::PAGE_BYTES;
 
@@ -178,8 +178,8 @@ fn tell(progress: &mut impl FnMut(Progress), what: &'static str, done: &mut u64,
 /// The ordered state in a backup, and its view.
 fn state_of(backup: &Path, pages: &RedbPages) -> Result<(Vec<u8>, u32), BackupError> {
     let bytes = pages.meta(STATE_KEY)?.ok_or_else(|| damaged(backup, "it has no state"))?;
-    let state = State::decode(&bytes).map_err(|e| damaged(backup, format!("its state: {e}")))?;
-    Ok((bytes, state.view.number))
+    let state = Replica::decode(&bytes).map_err(|e| damaged(backup, format!("its state: {e}")))?;
+    Ok((bytes, state.view().number))
 }
 
 fn damaged(dir: &Path, what: impl Into<String>) -> BackupError {

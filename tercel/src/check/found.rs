@@ -7,11 +7,10 @@ use std::collections::btree_map::Entry::Vacant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use tercel_engine::pages::mob::Mob;
+use tercel_engine::replica::Replica;
+use tercel_engine::replica::entry::Entry;
 use tercel_engine::server::{Checkpoint, Recovery, ServerConfig as Machine};
-use tercel_engine::store::entry::Entry;
-use tercel_engine::store::mob::Mob;
-use tercel_engine::store::staged::Staged;
-use tercel_engine::store::state::State;
 use tercel_wire::id::{PageId, SpaceId, Stamp};
 use tercel_wire::log;
 use tercel_wire::mend::ByteError;
@@ -35,7 +34,7 @@ pub(super) struct Found {
     raw: Option<Raw>,
     pub pages: BTreeMap<PageId, Stored>,
     pub survey: Survey,
-    pub state: State,
+    pub state: Replica,
     pub mob: Mob,
     /// What the log holds of pages that are damaged.
     pub restored: BTreeMap<PageId, Restored>,
@@ -162,7 +161,7 @@ impl Found {
             pages: std::mem::take(&mut store.pages),
             log_bad: !survey.damage.is_empty(),
             survey,
-            state: State::new(),
+            state: Replica::new(),
             mob: Mob::default(),
             restored: BTreeMap::new(),
             doubtful: BTreeSet::new(),
@@ -223,7 +222,7 @@ impl Found {
             self.survey.read(&run, &mut |record| {
                 if record.stamp >= from && failed.is_none() {
                     report.log_records += 1;
-                    match recovery.replay(record.stamp, record.kind.get(), record.payload) {
+                    match recovery.replay(record.view, record.stamp, record.kind.get(), record.payload) {
                         Ok(()) => replayed = record.stamp,
                         Err(e) => failed = Some(e.to_string()),
                     }
@@ -292,7 +291,7 @@ impl Found {
         }
         if run.is_some() {
             // What a wrong byte made of a number that was not given out, or that nothing was ever written to.
-            let next_page = self.state.next_page;
+            let next_page = self.state.places.next_page();
             let is_one = |id: PageId| id.get() < next_page && (!held.is_whole(id) || held.has(id));
             self.pages.retain(|id, stored| !stored.bad || is_one(*id));
         }
@@ -328,8 +327,9 @@ impl Found {
 
     /// Tells of pages that the store had and of which nothing is left: so many, or nobody knows how many.
     fn miss(&mut self, gone: Option<u64>, held: &Held, store: &Store, report: &mut Report) {
-        let numbers =
-            (1..self.state.next_page).filter_map(PageId::new).filter(|id| !self.pages.contains_key(id));
+        let numbers = (1..self.state.places.next_page())
+            .filter_map(PageId::new)
+            .filter(|id| !self.pages.contains_key(id));
         let may_be_lost = |id: &PageId| {
             !held.is_whole(*id)
                 && (store.unreachable || store.missing.iter().any(|missing| missing.may_have(*id)))
@@ -367,19 +367,22 @@ impl Found {
         if run.after == Stamp::ZERO {
             held.born_from = 0;
         }
-        let mut staged = Staged::default();
+        let mut replica = Replica::new();
         self.survey.read(run, &mut |record| {
             // What was staged before the run begins is of pages that were born before it.
-            if let Ok(entry) = staged.entry(record.stamp, record.kind.get(), record.payload) {
-                if let Entry::Lease(next) = entry {
-                    // Whatever was given out before is below it.
-                    held.born_from = held.born_from.min(next);
-                }
-                for oref in held.mob.apply(record.stamp, &entry) {
+            let entry = Entry::decode(record.kind.get(), record.payload);
+            if let Ok(Entry::Grant(grant)) = &entry {
+                // Whatever was given out before is below it.
+                held.born_from = held.born_from.min(grant.next_page);
+            }
+            let applied = entry.and_then(|e| replica.apply(record.stamp, record.view, &e, &mut held.mob));
+            replica.recent.settle(usize::MAX);
+            if let Ok(applied) = applied {
+                for oref in applied.changed {
                     let page = oref.page();
                     if wanted(page) {
                         held.first.entry(page).or_insert(record.stamp);
-                        held.mob.settle(page, oref.slot(), record.stamp);
+                        held.mob.drop_hidden(page, oref.slot(), record.stamp);
                     } else {
                         held.mob.installed(page, record.stamp);
                     }

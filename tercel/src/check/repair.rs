@@ -10,7 +10,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use tercel_engine::store::state::State;
+use tercel_engine::replica::Replica;
 use tercel_wire::id::{PageId, Stamp, ViewId};
 use tercel_wire::page::{PAGE_BYTES, Page, PageBuilder};
 
@@ -98,7 +98,7 @@ impl Work<'_> {
             None => {
                 let none_left = || CheckError::Beyond { what: "the space has no epochs left".into() };
                 let first =
-                    view_apart(&self.found.path, self.found.state.view.number)?.ok_or_else(none_left)?;
+                    view_apart(&self.found.path, self.found.state.view().number)?.ok_or_else(none_left)?;
                 (today(), first)
             }
         };
@@ -106,17 +106,17 @@ impl Work<'_> {
     }
 
     /// The state that goes with the pages.
-    fn state(&mut self, named: &Named) -> State {
+    fn state(&mut self, named: &Named) -> Replica {
         let mut state = self.found.state.clone();
         if let Some(lost) = self.found.lost {
             // Nobody knows how many commits are lost. Whoever saw any of them must be told, so stamps go on above all that
             // there can have been, and so do the server's lives and the numbers of pages.
             let stamp = Stamp(lost.last.0.max(state.stamp.0).saturating_add(COMMITS_LOST_MAX));
             let stored = self.found.ids().last().map_or(0, |id| id.get());
-            let next_page = stored.max(named.page_max).max(state.next_page) + PAGES_SKIPPED;
+            let next_page = stored.max(named.page_max).max(state.places.next_page()) + PAGES_SKIPPED;
             state.skip_lost(
                 stamp,
-                ViewId::new(state.view.number.saturating_add(LIVES_LOST_MAX), 0),
+                ViewId::new(state.view().number.saturating_add(LIVES_LOST_MAX), 0),
                 next_page,
             );
         }
@@ -126,7 +126,7 @@ impl Work<'_> {
     /// Brings every page up to date: in a store made anew if there is anything wrong with the old one.
     fn pages(
         &mut self,
-        state: &State,
+        state: &Replica,
         named: &Named,
         progress: &mut impl FnMut(u64, u64),
     ) -> Result<(), CheckError> {
@@ -178,7 +178,7 @@ impl Work<'_> {
 
     /// A page as it is to be stored. Slots of objects that are lost stay empty and taken, so that a reference to one
     /// never comes to name another object.
-    fn image(&self, id: PageId, state: &State, named: &Named) -> Result<Option<Vec<u8>>, CheckError> {
+    fn image(&self, id: PageId, state: &Replica, named: &Named) -> Result<Option<Vec<u8>>, CheckError> {
         let base = self.found.page(id)?;
         let base = base.as_deref().and_then(|bytes| Page::parse(bytes, id).ok());
         let Some(bytes) = self.found.mob.overlay(id, base, state.stamp, self.found.space, Vec::new()) else {
@@ -199,7 +199,7 @@ impl Work<'_> {
     }
 
     /// An empty log that goes on behind the pages, in place of the damaged one.
-    fn log(&mut self, state: &State) -> Result<(), CheckError> {
+    fn log(&mut self, state: &Replica) -> Result<(), CheckError> {
         let dir = self.found.path.clone();
         let (old, made) = (dir.join(LOG_NAME), dir.join(LOG_MADE_NAME));
         log::create(&made, self.found.space, state.stamp, self.found.survey.segment_bytes())?;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use tercel_engine::store::state::State;
+use tercel_engine::replica::Replica;
 use tercel_wire::class::{FORWARD, ROOT_HEAD};
 use tercel_wire::cursor::le32;
 use tercel_wire::id::{Oref, PageId, SLOTS_MAX};
@@ -39,9 +39,11 @@ pub(super) fn walk(
 }
 
 /// What is wrong with an object, header included.
-pub(super) fn flaw_of(state: &State, object: &[u8]) -> Option<String> {
+pub(super) fn flaw_of(state: &Replica, object: &[u8]) -> Option<String> {
     let class = class_of(object);
-    let Some(layout) = state.class(class) else { return Some(format!("the space has no class {}", class.0)) };
+    let Some(layout) = state.catalogue.class(class) else {
+        return Some(format!("the space has no class {}", class.0));
+    };
     layout.check(&object[HEADER_BYTES..]).err().map(|e| e.to_string())
 }
 
@@ -112,7 +114,7 @@ impl Walk<'_> {
 
     fn object(&mut self, oref: Oref, object: &[u8]) {
         let class = class_of(object);
-        let layout = self.found.state.class(class);
+        let layout = self.found.state.catalogue.class(class);
         if let Some(flaw) = flaw_of(&self.found.state, object) {
             let name = layout.map(|l| l.name());
             let of = name.map_or_else(String::new, |name| format!(" of class {name}"));
@@ -140,7 +142,7 @@ impl Walk<'_> {
         };
         let mut out = Named::default();
         // A client may refer to any place that was promised, made or not. Whatever else is referred to must be there.
-        let promised = |to: Oref| to.page().get() < found.state.next_page;
+        let promised = |to: Oref| to.page().get() < found.state.places.next_page();
         let all = named.into_iter().map(|(to, by)| (to, by, promised(to)));
         for (to, by, may_be_empty) in all.chain(moved.into_iter().map(|(to, by)| (to, by, false))) {
             out.page_max = out.page_max.max(to.page().get());

@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 
 use tercel_engine::server::ServerConfig as Machine;
 use tercel_events::Handle;
-use tercel_wire::id::SpaceId;
+use tercel_wire::id::{PageId, SpaceId, ViewId};
 use thiserror::Error;
 
 use crate::address::Address;
@@ -258,10 +258,10 @@ pub(crate) enum Post {
     LogFailed(String),
     /// One of the page store's threads has ended so.
     Panicked(String),
-    Read(tercel_wire::id::PageId, Result<Option<Vec<u8>>, String>),
-    Installed(Result<(), String>),
-    Pinned(u64, Result<(), String>),
-    PinnedRead(u64, Result<Vec<(tercel_wire::id::PageId, Vec<u8>)>, String>),
+    Read(ViewId, PageId, Result<Option<Vec<u8>>, String>),
+    Installed(ViewId, Result<(), String>),
+    Pinned(ViewId, u64, Result<(), String>),
+    PinnedRead(ViewId, u64, Result<Vec<(PageId, Vec<u8>)>, String>),
     /// The page store waits for room on the disk, or no longer.
     PagesFull(bool),
     /// A client of this process connects.

@@ -187,28 +187,30 @@ impl Loop {
         match post {
             Post::Written(last) => {
                 self.look_at_disk(now);
-                if let Some(stamp) = self.records.written(last) {
-                    self.machine.handle(now, Input::Synced(stamp), &mut self.out);
-                }
+                self.machine.handle(now, Input::Written(last.view, last.position), &mut self.out);
             }
             // What was encoded meanwhile does not continue the log any more.
             Post::Cut(last) => self.records = Records::new(last),
             Post::LogFailed(why) => self.failed = Some(format!("the log: {why}")),
             Post::Panicked(why) => self.failed = Some(why),
-            Post::Read(page, result) => self.machine.handle(now, Input::Read(page, result), &mut self.out),
-            Post::Installed(Ok(())) => {
-                self.installing = false;
-                self.machine.handle(now, Input::Installed, &mut self.out);
+            Post::Read(view, page, result) => {
+                self.machine.handle(now, Input::Read(view, page, result), &mut self.out);
             }
-            Post::Pinned(pin, result) => self.machine.handle(now, Input::Pinned(pin, result), &mut self.out),
-            Post::PinnedRead(pin, result) => {
-                self.machine.handle(now, Input::PinnedRead(pin, result), &mut self.out);
+            Post::Installed(view, Ok(())) => {
+                self.installing = false;
+                self.machine.handle(now, Input::Installed(view), &mut self.out);
+            }
+            Post::Pinned(view, pin, result) => {
+                self.machine.handle(now, Input::Pinned(view, pin, result), &mut self.out);
+            }
+            Post::PinnedRead(view, pin, result) => {
+                self.machine.handle(now, Input::PinnedRead(view, pin, result), &mut self.out);
             }
             Post::PagesFull(full) => {
                 self.pages_full = full;
                 self.look_at_disk(now);
             }
-            Post::Installed(Err(why)) => self.failed = Some(format!("the page store: {why}")),
+            Post::Installed(_, Err(why)) => self.failed = Some(format!("the page store: {why}")),
             Post::Open(_, pipe) if self.stop_by.is_some() => pipe.close(),
             Post::Open(id, pipe) => {
                 let conn = Conn(id | MEMORY_BIT);
@@ -402,17 +404,25 @@ impl Loop {
         match effect {
             Effect::Send(conn, bytes) => self.send(conn, bytes),
             Effect::Close(conn) => self.close(conn),
-            Effect::Log { stamp, kind, payload } => self.record(stamp, kind, &payload),
-            Effect::Read(page) => self.store.read(page),
-            Effect::Install { pages, checkpoint } => {
-                self.installing = true;
-                self.store.install(pages, checkpoint);
+            Effect::Append(position, view, entry) => {
+                if let Err(why) = self.records.add(position, view, &entry) {
+                    self.failed = Some(why);
+                }
             }
-            Effect::Pin(pin) => self.store.pin(pin),
-            Effect::ReadPinned { pin, from, count } => self.store.read_pinned(pin, from, count),
+            Effect::Read(view, page) => self.store.read(view, page),
+            Effect::Install { view, pages, checkpoint } => {
+                self.installing = true;
+                self.store.install(view, pages, checkpoint);
+            }
+            Effect::Pin(view, pin) => self.store.pin(view, pin),
+            Effect::ReadPinned { view, pin, from, count } => self.store.read_pinned(view, pin, from, count),
             Effect::Unpin(pin) => self.store.unpin(pin),
             Effect::Truncate(stamp) => self.log.truncate_below(stamp),
             Effect::Stop(why) => self.failed = Some(why),
+            // One node alone always leads, and speaks to no other.
+            Effect::Packet(..) | Effect::Recover(_) => {
+                self.failed = Some("a group's order reached a server that is alone".into());
+            }
         }
     }
 
@@ -432,12 +442,6 @@ impl Loop {
             },
             Some(Peer::Memory(pipe, _)) => pipe.push(&bytes),
             None => {}
-        }
-    }
-
-    fn record(&mut self, stamp: Stamp, kind: u8, payload: &[u8]) {
-        if let Err(why) = self.records.add(self.machine.view(), stamp, kind, payload) {
-            self.failed = Some(why);
         }
     }
 

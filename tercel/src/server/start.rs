@@ -10,10 +10,10 @@ use tercel_engine::server::{
 use tercel_engine::time::Now;
 use tercel_events::{Config as EventsConfig, EventQueue};
 use tercel_wire::class::ROOT_HEAD;
-use tercel_wire::id::{Stamp, ViewId};
-use tercel_wire::log::{Kind, encode_record};
+use tercel_wire::id::{Stamp, Written};
 use tercel_wire::page::{PAGE_BYTES, Page};
 
+use super::records::Records;
 use super::run::{LISTENER_KEY, Loop};
 use super::store::Store;
 use super::{Post, Server, ServerConfig, ServerError};
@@ -107,20 +107,24 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     let mut recovery = Recovery::new(machine, space, checkpoint.as_ref(), stored_end)?;
     let from = recovery.replay_from();
     let (mut log, opened) = Log::open(&dir.log_dir(), space, log_config, from, |record| {
-        recovery.replay(record.stamp, record.kind.get(), record.payload).map_err(ReplayError::Recovery)
+        recovery
+            .replay(record.view, record.stamp, record.kind.get(), record.payload)
+            .map_err(ReplayError::Recovery)
     })?;
+    recovery.begins_behind(opened.begins)?;
     let ends = log.tail().last.stamp;
     if let Some(checkpoint) = checkpoint.filter(|checkpoint| ends < checkpoint.applied) {
         let what = format!("it ends with commit {ends}, and the pages are up to {}", checkpoint.applied);
         return Err(DiskError::Damaged { file: dir.log_dir(), position: None, what }.into());
     }
     let mut out = Effects::default();
-    let mut machine = recovery.finish(Now(0), random_u64(&config.dir)? as u32, &mut out)?;
-    let last = append(&mut log, machine.view(), &out)?;
+    let incarnation = random_u64(&config.dir)? as u32;
+    let mut machine = recovery.finish(Now(0), incarnation, log.tail().last.position, &mut out)?;
+    append(&mut log, &mut out)?;
     log.sync()?;
-    out.list.clear();
+    let Written { view, position } = log.tail().last.written();
     // If there was much to replay, this already begins to install it.
-    machine.handle(Now(0), Input::Synced(last), &mut out);
+    machine.handle(Now(0), Input::Written(view, position), &mut out);
     let recovered = Recovered {
         created: dir.is_new(),
         replayed: opened.replayed,
@@ -131,22 +135,18 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     Ok(Opened { dir, pages: Box::new(pages), machine, log, applied, recovered, out })
 }
 
-/// Appends the log records among some effects, as ordered in `view`; gives the last stamp.
-fn append(log: &mut Log, view: ViewId, out: &Effects) -> Result<Stamp, ServerError> {
-    let mut bytes = Vec::new();
-    let mut chain = log.tail().last.chain;
-    let mut last = Stamp::ZERO;
-    for effect in &out.list {
-        if let Effect::Log { stamp, kind, payload } = effect {
-            let kind =
-                Kind::new(*kind).ok_or_else(|| ServerError::Stopped("an entry without a kind".into()))?;
-            encode_record(&mut bytes, &mut chain, kind, view, *stamp, payload)
-                .map_err(|e| ServerError::Stopped(e.to_string()))?;
-            last = *stamp;
+/// Appends the log records among some effects, which are taken out.
+fn append(log: &mut Log, out: &mut Effects) -> Result<(), ServerError> {
+    let mut records = Records::new(log.tail().last);
+    for effect in out.list.extract_if(.., |effect| matches!(effect, Effect::Append(..))) {
+        if let Effect::Append(position, view, entry) = effect {
+            records.add(position, view, &entry).map_err(ServerError::Stopped)?;
         }
     }
-    log.append(&bytes)?;
-    Ok(last)
+    if let Some((bytes, _)) = records.take(Vec::new) {
+        log.append(&bytes)?;
+    }
+    Ok(())
 }
 
 pub(super) fn start(config: ServerConfig) -> Result<Server, ServerError> {

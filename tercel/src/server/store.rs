@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tercel_engine::server::Checkpoint;
 use tercel_events::Handle;
-use tercel_wire::id::{PageId, Stamp};
+use tercel_wire::id::{PageId, Stamp, ViewId};
 
 use super::Post;
 use crate::disk::pages::{PageBatch, PageRead, PageStore};
@@ -28,9 +28,9 @@ pub(super) struct Store {
 
 /// What the thread that reads is asked.
 enum Read {
-    Page(PageId),
+    Page(ViewId, PageId),
     /// Some pages of a pin, from one on.
-    Pinned(u64, PageId, u32),
+    Pinned(ViewId, u64, PageId, u32),
     /// Here is a pin to keep.
     Keep(u64, Box<dyn PageRead>),
     /// No pin up to this one is needed, whether it is here or still to come.
@@ -40,10 +40,12 @@ enum Read {
 /// What the thread that installs is asked, in this order.
 enum Turn {
     Install(Install),
-    Pin(u64),
+    Pin(ViewId, u64),
 }
 
 struct Install {
+    /// For the answer.
+    view: ViewId,
     pages: Vec<(PageId, Arc<Vec<u8>>)>,
     checkpoint: Option<Checkpoint>,
 }
@@ -84,19 +86,19 @@ impl Store {
         Ok(Store { reads: Some(reads), installs: Some(installs), threads, stopping })
     }
 
-    pub(super) fn read(&self, page: PageId) {
-        self.ask(Read::Page(page));
+    pub(super) fn read(&self, view: ViewId, page: PageId) {
+        self.ask(Read::Page(view, page));
     }
 
     /// Pins the store as it is after the installs asked for so far.
-    pub(super) fn pin(&self, pin: u64) {
+    pub(super) fn pin(&self, view: ViewId, pin: u64) {
         if let Some(installs) = &self.installs {
-            let _ = installs.send(Turn::Pin(pin));
+            let _ = installs.send(Turn::Pin(view, pin));
         }
     }
 
-    pub(super) fn read_pinned(&self, pin: u64, from: PageId, count: u32) {
-        self.ask(Read::Pinned(pin, from, count));
+    pub(super) fn read_pinned(&self, view: ViewId, pin: u64, from: PageId, count: u32) {
+        self.ask(Read::Pinned(view, pin, from, count));
     }
 
     pub(super) fn unpin(&self, pin: u64) {
@@ -109,9 +111,14 @@ impl Store {
         }
     }
 
-    pub(super) fn install(&self, pages: Vec<(PageId, Arc<Vec<u8>>)>, checkpoint: Option<Checkpoint>) {
+    pub(super) fn install(
+        &self,
+        view: ViewId,
+        pages: Vec<(PageId, Arc<Vec<u8>>)>,
+        checkpoint: Option<Checkpoint>,
+    ) {
         if let Some(installs) = &self.installs {
-            let _ = installs.send(Turn::Install(Install { pages, checkpoint }));
+            let _ = installs.send(Turn::Install(Install { view, pages, checkpoint }));
         }
     }
 }
@@ -132,19 +139,19 @@ fn read_all(store: &dyn PageRead, rx: &Receiver<Read>, handle: &Handle<Post>) {
     let mut unpinned = 0;
     while let Ok(read) = rx.recv() {
         match read {
-            Read::Page(page) => {
-                post(handle, Post::Read(page, read_one(store, page).map_err(|e| e.to_string())));
+            Read::Page(view, page) => {
+                post(handle, Post::Read(view, page, read_one(store, page).map_err(|e| e.to_string())));
             }
             Read::Keep(pin, pages) => kept = Some((pin, pages)).filter(|_| pin > unpinned),
             Read::Unpin(pin) => {
                 unpinned = unpinned.max(pin);
                 kept = kept.filter(|(pin, _)| *pin > unpinned);
             }
-            Read::Pinned(pin, from, count) => {
+            Read::Pinned(view, pin, from, count) => {
                 // What was unpinned meanwhile nobody waits for.
                 if let Some((_, pages)) = kept.as_ref().filter(|(kept, _)| *kept == pin) {
                     let read = read_some(&**pages, from, count);
-                    post(handle, Post::PinnedRead(pin, read));
+                    post(handle, Post::PinnedRead(view, pin, read));
                 }
             }
         }
@@ -179,9 +186,9 @@ fn install_all(
     while let Ok(turn) = rx.recv() {
         let job = match turn {
             Turn::Install(job) => job,
-            Turn::Pin(pin) => {
+            Turn::Pin(view, pin) => {
                 let pinned = store.pin().map(|pages| _ = keep.send(Read::Keep(pin, pages)));
-                post(handle, Post::Pinned(pin, pinned.map_err(|e| e.to_string())));
+                post(handle, Post::Pinned(view, pin, pinned.map_err(|e| e.to_string())));
                 continue;
             }
         };
@@ -195,7 +202,7 @@ fn install_all(
             }
             post(handle, Post::PagesFull(false));
         }
-        post(handle, Post::Installed(result.map_err(|e| e.to_string())));
+        post(handle, Post::Installed(job.view, result.map_err(|e| e.to_string())));
     }
 }
 

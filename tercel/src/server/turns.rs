@@ -124,7 +124,7 @@ mod tests {
         use tercel_wire::id::SpaceId;
         let mut out = Effects::default();
         let recovery = Recovery::new(ServerConfig::default(), SpaceId(1), None, 0).unwrap();
-        let mut machine = recovery.finish(Now(0), 7, &mut out).unwrap();
+        let mut machine = recovery.finish(Now(0), 7, tercel_wire::id::LogPosition::ZERO, &mut out).unwrap();
         let mut bytes = Vec::new();
         (0..3).for_each(|call| encode(Header::new(Kind::Ping, call), b"", &mut bytes));
         let (conn, over) = (Conn(1), Some(Instant::now()));

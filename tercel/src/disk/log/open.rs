@@ -21,6 +21,8 @@ use tercel_wire::log::{
 pub struct Opened {
     /// Records handed to the replay.
     pub replayed: u64,
+    /// The stamp before the first record that was read: what comes up to it is in the log no more.
+    pub begins: Stamp,
     /// Where an unfinished write was cut off, if there was one: nobody had been told that it succeeded.
     pub cut: Option<LogOffset>,
 }
@@ -84,7 +86,8 @@ impl Log {
             End::Torn(tail) => (tail, true),
             End::Damage { offset, flaw } => return Err(damaged(dir, offset, flaw).into()),
         };
-        let opened = Opened { replayed, cut: torn.then_some(tail.offset) };
+        let begins = found[start].header.map_or(Stamp::ZERO, |header| header.before.stamp);
+        let opened = Opened { replayed, begins, cut: torn.then_some(tail.offset) };
         Ok((repair(dir, config, found, tail, wrap)?, opened))
     }
 }

@@ -244,7 +244,14 @@ impl Survey {
     }
 
     /// What begins nowhere has no records, and says of none that there are no more.
-    fn keep(&mut self, run: Run) {
+    /// Keeps a run. If it has no record, and its header is a guess from damaged bytes, the stamp there says nothing.
+    fn keep(&mut self, mut run: Run) {
+        let is_patched = |patch: &Patch| patch.at < SEGMENT_HEADER_BYTES;
+        let is_guessed = self.patches.get(&run.from).is_some_and(|patches| patches.iter().any(is_patched));
+        if is_guessed && run.records == 0 {
+            let before = self.runs.last().map_or(Stamp::ZERO, |run| run.last);
+            (run.after, run.last) = (before, before);
+        }
         self.runs.extend(Some(run).filter(|run| run.begins));
     }
 

@@ -9,7 +9,7 @@ use super::*;
 fn records_come_back_in_order_though_they_span_segments() {
     let dir = new_log();
     let (mut log, opened, stamps) = open(dir.path());
-    assert_eq!((opened, stamps), (Opened { replayed: 0, cut: None }, vec![]));
+    assert_eq!((opened, stamps), (Opened { replayed: 0, begins: Stamp::ZERO, cut: None }, vec![]));
     commit(&mut log, &[10, 3000, 2000]);
     commit(&mut log, &[20_000]);
     commit(&mut log, &[0, 1]);
@@ -18,7 +18,7 @@ fn records_come_back_in_order_though_they_span_segments() {
     drop(log);
 
     let (log, opened, stamps) = open(dir.path());
-    assert_eq!((opened, stamps), (Opened { replayed: 6, cut: None }, (1..=6).collect()));
+    assert_eq!((opened, stamps), (Opened { replayed: 6, begins: Stamp::ZERO, cut: None }, (1..=6).collect()));
     assert_eq!(log.tail(), tail);
 }
 
@@ -112,7 +112,7 @@ fn a_torn_tail_is_cut_and_reported_and_its_remains_are_cleared() {
     assert_eq!(bytes.len(), SEGMENT as usize);
     assert!(bytes[cut.byte as usize..].iter().all(|&b| b == 0));
     assert!(!segment(dir.path(), last).exists());
-    assert_eq!(open(dir.path()).1, Opened { replayed: 1, cut: None });
+    assert_eq!(open(dir.path()).1, Opened { replayed: 1, begins: Stamp::ZERO, cut: None });
 }
 
 #[test]

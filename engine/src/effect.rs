@@ -1,0 +1,199 @@
+//! What happens to a server, and what it wants done: the values that pass between it and its host.
+//!
+//! Everything that a view's effects ask for names the view into which the replica was recovered; an answer that names
+//! another is of a predecessor, and is dropped.
+
+use std::sync::Arc;
+
+use tercel_wire::frame::{self, Header};
+use tercel_wire::id::{LogPosition, PageId, Stamp, ViewId};
+
+use crate::limits;
+use crate::order::{NodeId, Sealed};
+
+/// A connection, named by the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Conn(pub u64);
+
+/// What one process may choose.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// Bytes of modified objects held in memory. A quarter of it starts installing; at all of it commits wait for that,
+    /// and answer `Full` when half as much is waiting. Larger means fewer page writes, a longer log and a longer
+    /// recovery.
+    pub mob_bytes: usize,
+    /// Bytes of pages cached. Larger means fewer reads of the store.
+    pub cache_bytes: usize,
+    /// Silence after which a client is asked, in milliseconds; twice that ends its session.
+    pub keepalive_ms: u32,
+    /// Pages that one session may be subscribed to; beyond it the server asks for pages back. Each costs some 50 bytes.
+    pub subscriptions_max: usize,
+    /// The number of the first view that this history of the space may have: of a space that was restored from a backup,
+    /// one that the history it was taken from never comes to. A client of another view has seen commits that are not here.
+    pub view_first: u32,
+}
+
+impl Default for ServerConfig {
+    fn default() -> ServerConfig {
+        ServerConfig {
+            mob_bytes: 256 << 20,
+            cache_bytes: 64 << 20,
+            keepalive_ms: limits::KEEPALIVE_MS,
+            subscriptions_max: limits::SUBSCRIPTIONS_MAX,
+            view_first: 0,
+        }
+    }
+}
+
+/// Something that happened to a server.
+#[derive(Debug)]
+pub enum Input<'a> {
+    /// A client connected.
+    Connected(Conn),
+    /// A frame arrived, checked.
+    Frame(Conn, Header, &'a [u8]),
+    /// The client shows that it is there, though what it says is not read now: it takes what it is sent.
+    Alive(Conn),
+    /// The connection is gone.
+    Disconnected(Conn),
+    /// Another member of the group says this.
+    Packet(NodeId, &'a [u8]),
+    /// The log is on disk up to this position, as this view wrote it.
+    Written(ViewId, LogPosition),
+    /// A page was read: its bytes, or none if the store has no such page.
+    Read(ViewId, PageId, Result<Option<Vec<u8>>, String>),
+    /// What [`Effect::Install`] asked for is stored.
+    Installed(ViewId),
+    /// What [`Effect::Pin`] asked for is done, or why it cannot be.
+    Pinned(ViewId, u64, Result<(), String>),
+    /// What [`Effect::ReadPinned`] asked for: those of the pages that exist, in their order.
+    PinnedRead(ViewId, u64, Result<Vec<(PageId, Vec<u8>)>, String>),
+    /// The disk is full, or no longer.
+    DiskFull(bool),
+    /// How much room the log has left of what it may take. To be said again after every truncation while it is not
+    /// [`LogRoom::Free`].
+    LogRoom(LogRoom),
+    /// Time passed.
+    Time,
+}
+
+/// How much room the log has, of what it may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogRoom {
+    /// Enough.
+    Free,
+    /// It is longer than it should be: it is made shorter.
+    Tight,
+    /// It must not become longer: commits wait until it is shorter, and are answered `Full` when too many wait.
+    Full,
+}
+
+/// What a server wants done.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Send these bytes.
+    Send(Conn, Vec<u8>),
+    /// Close the connection once what was sent is out.
+    Close(Conn),
+    /// Send this to another member of the group.
+    Packet(NodeId, Vec<u8>),
+    /// Append this record to the log, at this position, for this view; sync when nothing else is waiting.
+    Append(LogPosition, ViewId, Sealed),
+    /// Read this page.
+    Read(ViewId, PageId),
+    /// Store these pages and, if there is one, the checkpoint, all in one step.
+    Install {
+        /// For the answer.
+        view: ViewId,
+        /// Pages with checksum and stamp.
+        pages: Vec<(PageId, Arc<Vec<u8>>)>,
+        /// What recovery will start from.
+        checkpoint: Option<Checkpoint>,
+    },
+    /// Keep the pages as they are after the installs asked for so far, under this number, until [`Effect::Unpin`]. Numbers
+    /// only go up; one is kept at a time.
+    Pin(ViewId, u64),
+    /// Read pages of what is kept.
+    ReadPinned {
+        /// For the answer.
+        view: ViewId,
+        /// Under which number.
+        pin: u64,
+        /// The first page.
+        from: PageId,
+        /// How many page ids.
+        count: u32,
+    },
+    /// What is kept under this number, or will be, is no longer needed.
+    Unpin(u64),
+    /// Entries below this stamp are no longer needed.
+    Truncate(Stamp),
+    /// The leader was deposed: let what the log, the reader and the installer are doing come to its end, close all
+    /// connections, erase from the log what is above the position, durably, and recover from checkpoint and log with the
+    /// sequencer that this server had ([`crate::server::Server::into_sequencer`]). The server is of no more use.
+    Recover(Option<LogPosition>),
+    /// The server cannot go on.
+    Stop(String),
+}
+
+/// The ordered state and where in the log to start replaying.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// The last entry that the state contains.
+    pub applied: Stamp,
+    /// The first entry whose writes may be missing from the stored pages.
+    pub replay_from: Stamp,
+    /// The state, encoded.
+    pub state: Vec<u8>,
+}
+
+/// Where a server's effects go: owned and emptied by the caller.
+#[derive(Debug, Default)]
+pub struct Effects {
+    /// In order.
+    pub list: Vec<Effect>,
+}
+
+impl Effects {
+    pub(crate) fn push(&mut self, effect: Effect) {
+        self.list.push(effect);
+    }
+
+    /// Appends a frame to what is sent to a connection in this batch.
+    pub(crate) fn send(&mut self, conn: Conn, header: Header, body: &[u8]) {
+        if let Some(Effect::Send(last, bytes)) = self.list.last_mut()
+            && *last == conn
+        {
+            return frame::encode(header, body, bytes);
+        }
+        let mut bytes = Vec::with_capacity(frame::FRAME_BYTES + body.len());
+        frame::encode(header, body, &mut bytes);
+        self.push(Effect::Send(conn, bytes));
+    }
+}
+
+/// Counters of a server.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "named for what they count")]
+pub struct ServerStats {
+    pub ordered: u64,
+    pub commits: u64,
+    pub conflicts: u64,
+    pub fetches: u64,
+    pub page_reads: u64,
+    pub pages_installed: u64,
+    pub invalidations: u64,
+    pub revocations: u64,
+    pub forwards: u64,
+}
+
+/// Counters of the process around a server.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HostStats {
+    /// Times that accepting rested because descriptors or sources had run out.
+    pub accepts_paused: u64,
+    /// Bytes of the log's segments.
+    pub log_bytes: u64,
+    /// Whether the disk has no room for the log or the pages.
+    pub disk_full: bool,
+}

@@ -1,0 +1,77 @@
+//! Clients with grants and no session, and when their sessions are over.
+
+use std::collections::VecDeque;
+
+use tercel_wire::id::ClientId;
+
+use crate::table::Map;
+use crate::time::Now;
+
+/// See the module. All wait for as long, so those that came first are over first.
+#[derive(Debug, Default)]
+pub(super) struct Absent {
+    over: Map<ClientId, Now>,
+    /// Some of these may have come back, or have gone again since.
+    queue: VecDeque<(Now, ClientId)>,
+}
+
+impl Absent {
+    /// These clients, in the order of their names.
+    pub(super) fn all(clients: impl Iterator<Item = ClientId>, over: Now) -> Absent {
+        let mut clients: Vec<ClientId> = clients.collect();
+        clients.sort_unstable();
+        let mut absent = Absent::default();
+        clients.into_iter().for_each(|client| absent.insert(client, over));
+        absent
+    }
+
+    /// The client's session is over then.
+    pub(super) fn insert(&mut self, client: ClientId, over: Now) {
+        self.over.insert(client, over);
+        self.queue.push_back((over, client));
+    }
+
+    /// It is there again, or gone for good.
+    pub(super) fn remove(&mut self, client: ClientId) {
+        self.over.remove(&client);
+        while self.queue.front().is_some_and(|(over, client)| self.over.get(client) != Some(over)) {
+            self.queue.pop_front();
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.over.is_empty()
+    }
+
+    /// When the next session is over.
+    pub(super) fn next(&self) -> Option<Now> {
+        self.queue.front().map(|(over, _)| *over)
+    }
+
+    /// A client whose session is over by now.
+    pub(super) fn take(&mut self, now: Now) -> Option<ClientId> {
+        let client = self.queue.front().filter(|(over, _)| *over <= now).map(|(_, client)| *client)?;
+        self.remove(client);
+        Some(client)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_end_in_their_order_but_for_those_that_have_come_back() {
+        let [a, b, c] = [1, 2, 3].map(ClientId);
+        let mut absent = Absent::all([b, a].into_iter(), Now(10));
+        absent.insert(c, Now(12));
+        absent.remove(a);
+        absent.insert(a, Now(15));
+        assert_eq!((absent.next(), absent.take(Now(9))), (Some(Now(10)), None));
+        assert_eq!(absent.take(Now(12)), Some(b));
+        assert_eq!(absent.take(Now(12)), Some(c));
+        assert_eq!((absent.take(Now(12)), absent.next()), (None, Some(Now(15))));
+        absent.remove(a);
+        assert_eq!((absent.next(), absent.is_empty()), (None, true));
+    }
+}

@@ -1,0 +1,328 @@
+//! Commits: judged, placed, ordered; and operations whose answer did not arrive.
+
+use std::borrow::Cow;
+
+use tercel_wire::class::FORWARD;
+use tercel_wire::cursor::le32;
+use tercel_wire::id::{ClientId, OpId, Oref, PageId};
+use tercel_wire::message::{Effects, Limit, Outcome, Reason, Write};
+use tercel_wire::page::class_of;
+use tercel_wire::record::HEADER_BYTES;
+
+use super::large::is_large;
+use super::waiting::Parked;
+use super::{Asked, Leader, Work};
+use crate::mutant::{Rule, dropped};
+use crate::pages::reads::Waiter;
+use crate::replica::answers::Past;
+use crate::replica::entry::{Entry, Head, Logged};
+use crate::table::Set;
+
+/// A transaction's bytes: its parts, if it came in parts, and what came with the commit.
+#[derive(Debug)]
+pub(crate) struct Body<'a> {
+    pub parts: Vec<Vec<u8>>,
+    pub last: Cow<'a, [u8]>,
+}
+
+impl<'a> Body<'a> {
+    pub(crate) fn len(&self) -> usize {
+        self.parts.iter().map(Vec::len).sum::<usize>() + self.last.len()
+    }
+
+    /// All of it in one piece.
+    pub(crate) fn whole(self) -> Cow<'a, [u8]> {
+        match self.parts.is_empty() {
+            true => self.last,
+            false => [self.parts.concat(), self.last.into_owned()].concat().into(),
+        }
+    }
+
+    /// In the pieces that there are.
+    fn pieces(mut self) -> Vec<Vec<u8>> {
+        self.parts.push(self.last.into_owned());
+        self.parts
+    }
+
+    pub(super) fn into_owned(self) -> Body<'static> {
+        Body { parts: self.parts, last: self.last.into_owned().into() }
+    }
+}
+
+impl Leader {
+    /// Executes an operation at most once. The client is the one that the connection belongs to.
+    pub(crate) fn commit(&mut self, asked: Asked, op: OpId, body: Body<'_>, work: &mut Work<'_>) {
+        // A large one's checksum is summed up while it is put together.
+        let is_large = is_large(body.len());
+        let digest =
+            if is_large || !body.parts.is_empty() { None } else { Some(crc32fast::hash(&body.last)) };
+        if self.answer_past(asked, op, digest, work) {
+            return;
+        }
+        if work.disk_full {
+            return self.not_executed(asked, op, Outcome::Full(Limit::Disk), work);
+        }
+        if body.len() > work.config.mob_bytes {
+            return self.not_executed(asked, op, Outcome::Full(Limit::Transaction), work);
+        }
+        if work.log_is_full() || work.pages.mob.bytes() + body.len() > work.config.mob_bytes {
+            return self.stall(asked, op, body, work);
+        }
+        if is_large && self.large.is_some() || self.large_precedes(op) {
+            return self.wait_behind(asked, op, body, work);
+        }
+        if is_large {
+            return self.begin_large(asked, op, body.pieces());
+        }
+        let bytes = body.whole();
+        let effects = match Effects::decode(&bytes) {
+            Ok(effects) => effects,
+            Err(e) => return work.expel(asked.conn, format!("a commit: {e}")),
+        };
+        if let Err(outcome) = self.judge(&effects, work) {
+            work.stats.conflicts += 1;
+            return self.not_executed(asked, op, outcome, work);
+        }
+        if self.large_holds(&effects) {
+            return self.wait_behind(asked, op, Body { parts: Vec::new(), last: bytes }, work);
+        }
+        let missing = match self.missing_pages(&effects, work) {
+            Ok(missing) => missing,
+            Err(limit) => return self.not_executed(asked, op, Outcome::Full(limit), work),
+        };
+        if !missing.is_empty() {
+            return self.park(asked, op, Body { parts: Vec::new(), last: bytes }, missing, work);
+        }
+        match self.check_and_place(op.client, &effects, work) {
+            Err(outcome) => self.not_executed(asked, op, outcome, work),
+            Ok(head) => {
+                let head = Head { op, digest: digest.unwrap_or_else(|| crc32fast::hash(&bytes)), ..head };
+                self.order_commit(Logged { head, effects }, work);
+            }
+        }
+    }
+
+    fn order_commit(&mut self, logged: Logged<'_>, work: &mut Work<'_>) {
+        let op = logged.head.op;
+        self.evict_for(op.client, work);
+        work.stats.commits += 1;
+        work.stats.forwards += logged.head.placements.len() as u64;
+        let stamp = self.order(&Entry::Commit(logged), Some(op), work);
+        if dropped(Rule::ReplyUnsynced)
+            && let Some(present) = self.present.get(&op.client)
+        {
+            work.verdict(Asked { conn: present.conn, call: 0 }, op, Outcome::Committed(stamp));
+        }
+    }
+
+    /// Whether the transaction may commit after everything ordered so far.
+    pub(super) fn judge(&self, effects: &Effects<'_>, work: &Work<'_>) -> Result<(), Outcome> {
+        work.replica.certify(effects).or_else(|outcome| match outcome {
+            Outcome::Conflict(oref) if dropped(Rule::InFlightNotCertified) && self.is_in_flight(oref) => {
+                Ok(())
+            }
+            other => Err(other),
+        })
+    }
+
+    /// Makes room for a client among those whose answers are kept.
+    pub(super) fn evict_for(&mut self, client: ClientId, work: &mut Work<'_>) {
+        let victim = work.replica.answers.victim(client, |id| self.is_present(id));
+        if let Some(victim) = victim {
+            self.order(&Entry::Evict(victim), None, work);
+        }
+    }
+
+    /// Answers from what is known of the operation; whether it was. `digest` is a checksum of the bytes that came with it.
+    fn answer_past(&mut self, asked: Asked, op: OpId, digest: Option<u32>, work: &mut Work<'_>) -> bool {
+        let is_of_history = work.replica.views.knows(op.view);
+        let outcome = match work.replica.answers.past(op) {
+            Past::Never if self.large_will_end(op) => return true,
+            Past::Committed(answer) if digest.is_some_and(|digest| digest != answer.digest) => {
+                work.expel(asked.conn, format!("operation {op} was sent before, with other bytes"));
+                return true;
+            }
+            // Ordered and not yet visible: the answer comes when it is.
+            Past::Committed(answer) if answer.stamp > work.pages.visible() => return true,
+            Past::Committed(answer) => Outcome::Committed(answer.stamp),
+            Past::Superseded | Past::Unknown => Outcome::Unknown,
+            // It may have been executed in another history, and nobody here can know.
+            Past::Never if !is_of_history => Outcome::Unknown,
+            Past::Never if op.view != self.view && !dropped(Rule::SpentAcrossViews) => Outcome::NotExecuted,
+            Past::Never if self.rejected.is_spent(op) => Outcome::NotExecuted,
+            Past::Never => return false,
+        };
+        work.verdict(asked, op, outcome);
+        true
+    }
+
+    /// Answers that an operation is not executed, which spends its id: no later copy of the request will execute.
+    pub(super) fn not_executed(&mut self, asked: Asked, op: OpId, outcome: Outcome, work: &mut Work<'_>) {
+        let present = &self.present;
+        self.rejected.spend(op, |client| present.contains_key(&client));
+        work.verdict(asked, op, outcome);
+    }
+
+    /// A transaction that came in parts was let go of before its commit came.
+    pub(crate) fn refuse_parts(&mut self, asked: Asked, op: OpId, limit: Limit, work: &mut Work<'_>) {
+        if !self.answer_past(asked, op, None, work) {
+            self.not_executed(asked, op, Outcome::Full(limit), work);
+        }
+    }
+
+    /// A client asks what became of an operation of its own.
+    pub(crate) fn resolve(&mut self, asked: Asked, op: OpId, work: &mut Work<'_>) {
+        if self.answer_past(asked, op, None, work) {
+            return;
+        }
+        if dropped(Rule::ResolveDoesNotSpend) {
+            return work.verdict(asked, op, Outcome::NotExecuted);
+        }
+        self.waiting.drop_where(|w| w.op == op);
+        self.drop_large(|l| l.op == op);
+        self.not_executed(asked, op, Outcome::NotExecuted, work);
+    }
+
+    /// Pages that must be seen before the writes can be placed. They must find room in the page cache all at once, or
+    /// they would drive each other out for ever.
+    fn missing_pages(&mut self, effects: &Effects<'_>, work: &mut Work<'_>) -> Result<Vec<PageId>, Limit> {
+        let mut missing = Vec::new();
+        let mut needed: Set<PageId> = Set::default();
+        for w in &effects.writes {
+            let page = w.oref.page();
+            if w.new {
+                if !self.is_here_to_fill(page, work) {
+                    needed.insert(page);
+                    missing.push(page);
+                }
+                continue;
+            }
+            missing.extend(missing_of(w.oref, work, &mut needed));
+            if needed.len() > work.pages.cached_max() / 2 {
+                return Err(Limit::Transaction);
+            }
+        }
+        missing.sort_unstable();
+        missing.dedup();
+        Ok(missing)
+    }
+
+    /// Keeps a commit until pages are read.
+    fn park(&mut self, asked: Asked, op: OpId, body: Body<'_>, missing: Vec<PageId>, work: &mut Work<'_>) {
+        let Some(id) = self.hold(asked, op, body, missing.len(), work) else { return };
+        for page in missing {
+            work.pages.reads.wait(page, Waiter::Commit(asked.conn, id));
+        }
+    }
+
+    /// Keeps a commit until modified objects are installed and there is room for more, of them or of the log.
+    fn stall(&mut self, asked: Asked, op: OpId, body: Body<'_>, work: &mut Work<'_>) {
+        if let Some(id) = self.hold(asked, op, body, 1, work) {
+            self.waiting.stalled.push(id);
+            work.pages.installer.is_awaited = true;
+        }
+    }
+
+    /// Keeps a commit until the large one that stands in its way is ordered.
+    fn wait_behind(&mut self, asked: Asked, op: OpId, body: Body<'_>, work: &mut Work<'_>) {
+        let id = self.hold(asked, op, body, 1, work);
+        self.waiting.behind.extend(id);
+    }
+
+    /// Takes a commit among those that wait, or answers that too much waits.
+    fn hold(
+        &mut self,
+        asked: Asked,
+        op: OpId,
+        body: Body<'_>,
+        missing: usize,
+        work: &mut Work<'_>,
+    ) -> Option<u64> {
+        let id = self.waiting.hold(asked, op, body, missing, work.config.mob_bytes / 2);
+        if id.is_none() {
+            self.not_executed(asked, op, Outcome::Full(Limit::Buffer), work);
+        }
+        id
+    }
+
+    /// There may be room for those that wait for it.
+    pub(crate) fn unstall(&mut self, work: &mut Work<'_>) {
+        work.pages.installer.is_awaited = false;
+        for id in std::mem::take(&mut self.waiting.stalled) {
+            self.page_came(id, work);
+        }
+    }
+
+    /// Bytes that the first of those that wait for room needs.
+    pub(crate) fn bytes_awaited(&self) -> Option<usize> {
+        self.waiting.bytes_stalled()
+    }
+
+    /// Something that a commit waited for is here; with the last of it, it is tried again from the start.
+    pub(crate) fn page_came(&mut self, id: u64, work: &mut Work<'_>) {
+        if let Some(Parked { asked, op, body, .. }) = self.waiting.arrived(id) {
+            self.commit(asked, op, body, work);
+        }
+    }
+
+    /// A page that a commit waited for is damaged.
+    pub(crate) fn page_failed(&mut self, id: u64, why: &str, work: &mut Work<'_>) {
+        let Some(parked) = self.waiting.take(id) else { return };
+        work.refuse(parked.asked, Reason::Corrupt, why);
+        self.not_executed(parked.asked, parked.op, Outcome::NotExecuted, work);
+    }
+
+    /// Checks every write against its class and finds a place for it.
+    fn check_and_place(
+        &mut self,
+        client: ClientId,
+        effects: &Effects<'_>,
+        work: &mut Work<'_>,
+    ) -> Result<Head, Outcome> {
+        let mut sorted: Vec<Oref> = effects.writes.iter().map(|w| w.oref).collect();
+        sorted.sort_unstable();
+        if let Some(twice) = sorted.windows(2).find(|w| w[0] == w[1]) {
+            return Err(Outcome::Invalid(twice[0]));
+        }
+        let mut named = Vec::new();
+        effects.writes.iter().try_for_each(|w| check_object(w, &mut named, work))?;
+        let mut placing = self.place(client, &effects.writes, work)?;
+        let filled = self.keep_fills(&mut placing, usize::MAX).unwrap_or_default();
+        sort_named(&mut named);
+        Ok(Head { placements: placing.take_placements(), named, filled, ..Head::default() })
+    }
+}
+
+/// The pages of an object that are not at hand: its own, and the one that it moved to. All of them are `needed`.
+pub(super) fn missing_of(oref: Oref, work: &mut Work<'_>, needed: &mut Set<PageId>) -> Option<PageId> {
+    needed.insert(oref.page());
+    if !work.pages.is_here(oref.page()) {
+        return Some(oref.page());
+    }
+    let to = work.pages.forward_of(oref)?;
+    needed.insert(to.page());
+    (!work.pages.is_here(to.page())).then_some(to.page())
+}
+
+/// Checks an object against its class, and notes the pages that were given out, and not used, that it names places in.
+pub(super) fn check_object(w: &Write<'_>, named: &mut Vec<PageId>, work: &Work<'_>) -> Result<(), Outcome> {
+    // A forward is the server's to write.
+    let class = Some(class_of(w.object)).filter(|c| *c != FORWARD);
+    let layout = class.and_then(|c| work.replica.catalogue.class(c)).ok_or(Outcome::Invalid(w.oref))?;
+    let body = &w.object[HEADER_BYTES..];
+    layout.check(body).map_err(|_| Outcome::Invalid(w.oref))?;
+    let places = &work.replica.places;
+    let Some(first) = places.unused_first() else { return Ok(()) };
+    layout.refs(body, |at| {
+        let page = Oref::from_raw(le32(body, at)).unwrap_or_default().page();
+        if page >= first && named.last() != Some(&page) && places.is_unused(page) {
+            named.push(page);
+        }
+    });
+    Ok(())
+}
+
+pub(super) fn sort_named(named: &mut Vec<PageId>) {
+    named.sort_unstable();
+    named.dedup();
+}

@@ -1,0 +1,153 @@
+//! Pages to make objects in: granted to a client, kept over its connections, and ended with its session.
+//!
+//! A commit may refer to a place before anything is made in it, so nobody hears of a grant before it is visible: lost, the
+//! page would be granted again, and the reference would come to name another object. Pages of ended sessions are granted
+//! again by the rule of reuse alone: every session has acknowledged the end, and nothing that was judged before it is still
+//! under way.
+
+use tercel_wire::id::{ClientId, PageId, Stamp};
+use tercel_wire::message::{Lease, Leased, Reason};
+
+use super::{Asked, Leader, Reply, Work, session_us};
+use crate::limits;
+use crate::mutant::{self, Rule, dropped};
+use crate::replica::entry::{Entry, Grant};
+
+/// A grant that is ordered and not yet visible.
+#[derive(Debug)]
+pub(super) struct Granting {
+    stamp: Stamp,
+    client: ClientId,
+    pub asked: Asked,
+    leased: Leased,
+}
+
+impl Leader {
+    /// A client wants pages.
+    pub(crate) fn grant(&mut self, asked: Asked, client: ClientId, lease: Lease, work: &mut Work<'_>) {
+        if let Some(granting) = self.granting.iter_mut().find(|g| g.client == client) {
+            if lease.seq != granting.leased.seq {
+                return work.refuse(asked, Reason::Full, "a client asks for places once at a time");
+            }
+            // It asks again, on another connection.
+            granting.asked = asked;
+            return;
+        }
+        let (seq, last) = work.replica.places.last_grant(client);
+        if lease.seq != seq && lease.seq != seq + 1 {
+            return work.expel(asked.conn, "a client counts its grants");
+        }
+        if lease.seq == seq && seq > 0 {
+            // It has not heard of its last grant.
+            let leased = Leased { seq, pages: last.to_vec() };
+            return work.replies.push(Reply::Granted(asked, leased));
+        }
+        if work.disk_full {
+            return work.refuse(asked, Reason::Full, "the server's disk: make room there");
+        }
+        match self.pages_for(client, lease.pages, work) {
+            Err(text) => work.refuse(asked, Reason::Full, text),
+            Ok(pages) if pages.is_empty() => {
+                work.replies.push(Reply::Granted(asked, Leased { seq: lease.seq - 1, pages }));
+            }
+            Ok(pages) => {
+                let next_page = self.next_page.max(work.replica.places.next_page());
+                let entry = Entry::Grant(Grant { client, seq: lease.seq, next_page, pages: pages.clone() });
+                let stamp = self.order(&entry, None, work);
+                let leased = Leased { seq: lease.seq, pages };
+                self.granting.push_back(Granting { stamp, client, asked, leased });
+            }
+        }
+    }
+
+    /// Pages to grant: fewer if there are not so many, none if the space has none left.
+    fn pages_for(
+        &mut self,
+        client: ClientId,
+        wanted: u16,
+        work: &mut Work<'_>,
+    ) -> Result<Vec<PageId>, &'static str> {
+        let places = &work.replica.places;
+        let unused_max = mutant::bound(limits::LEASED_UNUSED_MAX, 16);
+        let spare = unused_max.saturating_sub(places.unused(client));
+        if spare == 0 {
+            return Err(
+                "this client has asked for too many places in which it made nothing: make something in them, \
+                        or end its session",
+            );
+        }
+        let left = mutant::bound(limits::GRANTED_MAX, 400).saturating_sub(places.granted_count());
+        if left == 0 {
+            return Err(
+                "the server has granted all the places it can keep count of: try again when other clients \
+                        have used theirs, or have gone",
+            );
+        }
+        let count = spare.min(left).min(wanted.min(limits::LEASE_PAGES) as usize);
+        let mut pages = self.reusable(count, work);
+        while pages.len() < count
+            && let Some(page) = self.promise_page(work)
+        {
+            pages.push(page);
+        }
+        pages.sort_unstable();
+        Ok(pages)
+    }
+
+    /// Pages of ended sessions that every session has acknowledged the end of.
+    fn reusable(&self, count: usize, work: &Work<'_>) -> Vec<PageId> {
+        // A large transaction was judged when they were still what they were before.
+        if self.large.is_some() || work.replica.places.returned_count() == 0 {
+            return Vec::new();
+        }
+        let acked = self.present.values().map(|p| p.acked).min().unwrap_or(Stamp(u64::MAX));
+        let acked = if self.absent.is_empty() { acked } else { Stamp::ZERO };
+        let acked = acked.min(work.pages.visible());
+        let acked = if dropped(Rule::ReuseAtOnce) { work.replica.stamp } else { acked };
+        work.replica.places.reusable(acked, count)
+    }
+
+    /// A page that was never given out, and now is promised.
+    pub(super) fn promise_page(&mut self, work: &Work<'_>) -> Option<PageId> {
+        if let Some(page) = self.unpromised.pop() {
+            return Some(page);
+        }
+        self.next_page = self.next_page.max(work.replica.places.next_page());
+        let page = PageId::new(self.next_page)?;
+        self.next_page += 1;
+        Some(page)
+    }
+
+    /// Tells of the grants that have become visible.
+    pub(super) fn granted_upto(&mut self, visible: Stamp, work: &mut Work<'_>) {
+        while let Some(g) = self.granting.pop_front_if(|g| g.stamp <= visible) {
+            work.replies.push(Reply::Granted(g.asked, g.leased));
+        }
+    }
+
+    /// A client has said good-bye.
+    pub(crate) fn end_session(&mut self, client: ClientId, work: &mut Work<'_>) {
+        self.absent.remove(client);
+        if self.large.as_ref().is_some_and(|large| large.op.client == client) {
+            // It is about to make objects in what was granted.
+            self.absent.insert(client, work.now.plus_us(session_us(work.config)));
+            return;
+        }
+        if work.replica.places.has_grants(client) && !work.disk_full {
+            self.order(&Entry::End(client), None, work);
+            let places = &work.replica.places;
+            self.fills.retain(|page, _| places.granted(*page).is_some());
+        }
+    }
+
+    /// Ends the sessions of clients that have been absent for too long.
+    pub(crate) fn end_absent(&mut self, work: &mut Work<'_>) {
+        for _ in 0..ENDED_AT_ONCE {
+            let Some(client) = self.absent.take(work.now) else { return };
+            self.end_session(client, work);
+        }
+    }
+}
+
+/// Sessions ended in one go: each may take thousands of rows from the tables.
+const ENDED_AT_ONCE: usize = 4;

@@ -1,0 +1,469 @@
+//! Large transactions, a slice at a time: whatever one transaction writes, others are served, and commit, between its slices.
+//!
+//! One is worked on at a time. It is checked, and its pages are brought here, while others do as they like. From the moment in
+//! which it is judged until it is ordered it *holds* what it read and what it writes: a transaction that writes any of that
+//! waits until then, and so does one that makes objects in the pages that it fills. All others are judged, placed and ordered
+//! as ever, before it. So whatever was found out about it stays true although it took many slices.
+//!
+//! What its writes will take of each page is kept in a ledger, which is counted when others look for room. Once all have
+//! their places it goes to the order in pieces, one after the other, and at last an entry of a few bytes commits it
+//! ([`super::stage`]): all of it becomes visible in one step. Until its first piece it can be dropped without a trace; from then
+//! on it is committed whatever becomes of its client.
+
+use std::collections::VecDeque;
+
+use tercel_wire::cursor::{DecodeError, Reader};
+use tercel_wire::id::{OpId, Oref, PageId, Stamp};
+use tercel_wire::message::{Effects, Outcome, Reason, Write};
+
+use super::commit::{check_object, missing_of, sort_named};
+use super::place::Placing;
+use super::{Asked, Leader, Work};
+use crate::mutant::{self, Rule, dropped};
+use crate::pages::reads::Waiter;
+use crate::replica::Replica;
+use crate::table::Set;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Large {
+    /// Tells its reads from those of another.
+    id: u64,
+    pub asked: Asked,
+    pub op: OpId,
+    /// What is not yet in `bytes`, in its order, and how much of the first of them is.
+    parts: VecDeque<Vec<u8>>,
+    part_at: usize,
+    pub(super) bytes: Vec<u8>,
+    pub(super) digest: crc32fast::Hasher,
+    base: Stamp,
+    reads: Vec<Oref>,
+    pub(super) writes: Vec<At>,
+    /// How many reads, or writes, are still to be decoded.
+    left: usize,
+    /// What it read, and what it writes.
+    read: Set<Oref>,
+    written: Set<Oref>,
+    pub(super) named: Vec<PageId>,
+    pub(super) filled: Vec<PageId>,
+    pub(super) placing: Placing,
+    /// What its record in the log begins with.
+    pub(super) head: Vec<u8>,
+    /// Its last piece so far.
+    pub(super) staged: Option<Stamp>,
+    pub(super) step: Step,
+    /// How far the step is.
+    pub(super) next: usize,
+    /// Pages that it waits for.
+    missing: usize,
+    /// How often the pages of this slice did not stay here together: it is so many times halved.
+    tries: u32,
+}
+
+/// A write, and where in the transaction's bytes its object is.
+#[derive(Debug)]
+pub(super) struct At {
+    pub oref: Oref,
+    new: bool,
+    at: u32,
+    len: u16,
+}
+
+impl At {
+    fn range(&self) -> std::ops::Range<usize> {
+        self.at as usize..self.at as usize + self.len as usize
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The parts in which it came are put together.
+    Gather,
+    /// Its base is decoded.
+    Head,
+    /// What it read is decoded.
+    Reads,
+    /// What it writes is decoded.
+    Writes,
+    /// Objects are what their classes say, and none is written twice.
+    Check,
+    /// Pages are brought here, so that few are missing later, when others wait.
+    Warm,
+    /// Nothing that was read has been written since.
+    Certify,
+    /// The places of new objects are the client's.
+    Expect,
+    /// Everything finds a place.
+    Place,
+    /// The pages that it fills are brought up to date.
+    Keep,
+    /// It goes to the order in pieces, and is committed behind the last.
+    Stage,
+}
+
+impl Step {
+    /// Whether it holds what it read and writes.
+    fn holds(self) -> bool {
+        matches!(self, Step::Certify | Step::Expect | Step::Place | Step::Keep | Step::Stage)
+    }
+}
+
+/// Bytes from which on a transaction is worked on in slices: what a turn of the loop handles in some hundred
+/// microseconds.
+const LARGE_BYTES: usize = 64 << 10;
+
+/// Writes, or reads to be certified, of a slice: a hundred microseconds or two.
+const SLICE_WRITES: usize = 250;
+
+/// References, or writes, that are decoded in a slice, which is quick.
+const SLICE_READS: usize = 2_000;
+
+/// Bytes of a slice where bytes are what takes the time.
+const SLICE_BYTES: usize = 64 << 10;
+
+/// Granted pages that are brought up to date at once, when it is certain that something is made in them.
+const FILLS_AT_ONCE: usize = 500;
+
+/// Whether a transaction of so many bytes is worked on in slices.
+pub(super) fn is_large(bytes: usize) -> bool {
+    bytes > mutant::bound(LARGE_BYTES, 200)
+}
+
+/// How a slice ended: a refusal ends the transaction.
+type Sliced = Result<(), Outcome>;
+
+impl Large {
+    /// Puts some more of what came together.
+    fn gather_slice(&mut self) {
+        let Some(part) = self.parts.front() else {
+            self.step = Step::Head;
+            return;
+        };
+        let end = part.len().min(self.part_at + SLICE_BYTES);
+        self.digest.update(&part[self.part_at..end]);
+        self.bytes.extend_from_slice(&part[self.part_at..end]);
+        self.part_at = end;
+        if end == part.len() {
+            self.parts.pop_front();
+            self.part_at = 0;
+        }
+    }
+
+    /// Decodes some more; `next` is where in the bytes it goes on.
+    fn decode_slice(&mut self) -> Result<(), DecodeError> {
+        let mut r = Reader::new(&self.bytes[self.next..]);
+        match self.step {
+            Step::Head => {
+                (self.base, self.left) = Effects::decode_head(&mut r)?;
+                self.reads.reserve_exact(self.left);
+                self.read.reserve(self.left);
+                self.step = Step::Reads;
+            }
+            Step::Reads => {
+                for _ in 0..self.left.min(SLICE_READS) {
+                    let oref = Effects::decode_read(&mut r)?;
+                    self.reads.push(oref);
+                    self.read.insert(oref);
+                    self.left -= 1;
+                }
+                if self.left == 0 {
+                    self.left = Effects::decode_count(&mut r)?;
+                    self.writes.reserve_exact(self.left);
+                    self.written.reserve(self.left);
+                    self.step = Step::Writes;
+                }
+            }
+            _ => {
+                for _ in 0..self.left.min(SLICE_READS) {
+                    let w = Write::decode(&mut r)?;
+                    let at = self.bytes.len() - r.rest().len() - w.object.len();
+                    self.writes.push(At {
+                        oref: w.oref,
+                        new: w.new,
+                        at: at as u32,
+                        len: w.object.len() as u16,
+                    });
+                    self.left -= 1;
+                }
+                if self.left == 0 {
+                    r.end()?;
+                    (self.step, self.next) = (Step::Check, 0);
+                    return Ok(());
+                }
+            }
+        }
+        self.next = self.bytes.len() - r.rest().len();
+        Ok(())
+    }
+
+    fn writes(&self, range: std::ops::Range<usize>) -> Vec<Write<'_>> {
+        let writes = self.writes[range].iter();
+        writes.map(|w| Write { oref: w.oref, new: w.new, object: &self.bytes[w.range()] }).collect()
+    }
+
+    /// The next writes of a slice, few enough for the page cache to hold all their pages.
+    fn slice(&self, pages_max: usize) -> std::ops::Range<usize> {
+        let mut end = self.next;
+        let (mut pages, mut bytes) = (0, 0);
+        let mut last = None;
+        let writes_max = mutant::bound(SLICE_WRITES, 2) >> self.tries.min(16);
+        for w in self.writes[self.next..].iter().take(writes_max.max(1)) {
+            if last.replace(w.oref.page()) != Some(w.oref.page()) {
+                pages += 1;
+            }
+            bytes += w.len as usize;
+            if end > self.next && (pages > pages_max || bytes > SLICE_BYTES) {
+                break;
+            }
+            end += 1;
+        }
+        self.next..end
+    }
+
+    /// Whether new objects are made in this page.
+    pub(super) fn fills(&self, page: PageId) -> bool {
+        self.placing.fills(page)
+    }
+
+    /// Whether a transaction may not be placed before this one is ordered.
+    fn holds(&self, effects: &Effects<'_>) -> bool {
+        let held = |w: &Write<'_>| self.read.contains(&w.oref) || self.written.contains(&w.oref);
+        self.step.holds() && effects.writes.iter().any(|w| held(w) || w.new && self.fills(w.oref.page()))
+    }
+
+    /// Goes on behind a slice, or to the next step.
+    fn done(&mut self, end: usize, of: usize, then: Step) {
+        self.next = end;
+        if end >= of {
+            (self.step, self.next) = (then, 0);
+        }
+    }
+}
+
+impl Leader {
+    /// Begins to work on a transaction.
+    pub(super) fn begin_large(&mut self, asked: Asked, op: OpId, parts: Vec<Vec<u8>>) {
+        let bytes = Vec::with_capacity(parts.iter().map(Vec::len).sum());
+        self.large = Some(Box::new(Large {
+            id: self.waiting.next_id(),
+            asked,
+            op,
+            base: Stamp::ZERO,
+            reads: Vec::new(),
+            writes: Vec::new(),
+            left: 0,
+            read: Set::default(),
+            written: Set::default(),
+            named: Vec::new(),
+            filled: Vec::new(),
+            placing: Placing::new(op.client),
+            head: Vec::new(),
+            staged: None,
+            parts: parts.into(),
+            part_at: 0,
+            bytes,
+            digest: crc32fast::Hasher::new(),
+            step: Step::Gather,
+            next: 0,
+            missing: 0,
+            tries: 0,
+        }));
+    }
+
+    /// Whether a commit must wait for a large one that holds what it writes.
+    pub(super) fn large_holds(&self, effects: &Effects<'_>) -> bool {
+        self.large.as_ref().is_some_and(|l| l.holds(effects)) && !dropped(Rule::HeldIgnored)
+    }
+
+    /// Whether a large transaction makes objects in the page.
+    pub(super) fn large_fills(&self, page: PageId) -> bool {
+        self.large.as_ref().is_some_and(|l| l.fills(page))
+    }
+
+    /// Whether a large transaction is of the same slot of the same client: a slot's operations are executed in their order.
+    pub(super) fn large_precedes(&self, op: OpId) -> bool {
+        self.large.as_ref().is_some_and(|l| (l.op.client, l.op.slot) == (op.client, op.slot))
+    }
+
+    /// Whether the operation will be committed and is not yet ordered.
+    pub(super) fn large_will_end(&self, op: OpId) -> bool {
+        self.large.as_ref().is_some_and(|l| l.op == op && l.staged.is_some())
+    }
+
+    /// Whether there is a slice to be done.
+    pub(super) fn large_wants(&self, visible: Stamp, replica: &Replica) -> bool {
+        let goes_on = |l: &Large| l.step != Step::Stage || l.may_stage(visible, replica);
+        self.large.as_ref().is_some_and(|l| l.missing == 0 && goes_on(l))
+    }
+
+    /// Lets go of a transaction whose client is gone or wants to hear that it was not executed, if no piece of it is
+    /// ordered yet. Those that waited behind it are tried again soon.
+    pub(super) fn drop_large(&mut self, which: impl Fn(&Large) -> bool) {
+        if self.large.as_ref().is_some_and(|l| which(l) && l.staged.is_none()) {
+            self.end_large();
+        }
+    }
+
+    /// Ends a transaction of which nothing was ordered. Nothing of it is left but its bytes.
+    fn end_large(&mut self) {
+        let Some(mut large) = self.large.take() else { return };
+        self.unplace(&mut large.placing);
+        self.spare = std::mem::take(&mut large.bytes);
+        self.waiting.behind_due = true;
+    }
+
+    /// Those that waited behind a large transaction are tried again.
+    pub(crate) fn go_on_behind(&mut self, work: &mut Work<'_>) {
+        if self.large.is_none() && std::mem::take(&mut self.waiting.behind_due) {
+            for id in std::mem::take(&mut self.waiting.behind) {
+                self.page_came(id, work);
+            }
+        }
+    }
+
+    /// A page that it waited for is here, or damaged.
+    pub(crate) fn large_read(&mut self, id: u64, failed: Option<&str>, work: &mut Work<'_>) {
+        let Some(large) = self.large.as_mut().filter(|l| l.id == id) else { return };
+        large.missing -= 1;
+        if let Some(why) = failed {
+            let (asked, op) = (large.asked, large.op);
+            self.end_large();
+            work.refuse(asked, Reason::Corrupt, why);
+            self.not_executed(asked, op, Outcome::NotExecuted, work);
+        }
+    }
+
+    /// Does a slice.
+    pub(super) fn go_on_large(&mut self, work: &mut Work<'_>) {
+        if !self.large_wants(work.pages.visible(), work.replica) {
+            return;
+        }
+        let Some(mut large) = self.large.take() else { return };
+        let sliced = match large.step {
+            Step::Gather => {
+                large.gather_slice();
+                Ok(())
+            }
+            Step::Head | Step::Reads | Step::Writes => {
+                if let Err(e) = large.decode_slice() {
+                    self.waiting.behind_due = true;
+                    return work.expel(large.asked.conn, format!("a commit: {e}"));
+                }
+                Ok(())
+            }
+            Step::Check => check_slice(&mut large, work),
+            Step::Warm => warm_slice(&mut large, work),
+            Step::Certify => self.certify_slice(&mut large, work),
+            Step::Expect => self.expect_slice(&mut large, work),
+            Step::Place => self.place_slice(&mut large, work),
+            Step::Keep => {
+                match self.keep_fills(&mut large.placing, FILLS_AT_ONCE) {
+                    Some(filled) => large.filled.extend(filled),
+                    None => (large.step, large.next) = (Step::Stage, 0),
+                }
+                Ok(())
+            }
+            Step::Stage => return self.stage_slice(large, work),
+        };
+        let (asked, op) = (large.asked, large.op);
+        self.large = Some(large);
+        if let Err(outcome) = sliced {
+            work.stats.conflicts += u64::from(matches!(outcome, Outcome::Conflict(_) | Outcome::TooOld));
+            self.end_large();
+            self.not_executed(asked, op, outcome, work);
+        }
+    }
+
+    fn certify_slice(&mut self, large: &mut Large, work: &mut Work<'_>) -> Sliced {
+        // A write counts as a read, and follows the reads here.
+        let all = large.reads.len() + large.writes.len();
+        let end = all.min(large.next + mutant::bound(SLICE_WRITES, 2));
+        let reads = &large.reads[large.next.min(large.reads.len())..end.min(large.reads.len())];
+        let from = large.next.max(large.reads.len()) - large.reads.len();
+        let writes = large.writes(from..end.max(large.reads.len()) - large.reads.len());
+        let effects = Effects { base: large.base, reads: reads.to_vec(), writes };
+        self.judge(&effects, work)?;
+        large.done(end, all, Step::Expect);
+        Ok(())
+    }
+
+    fn expect_slice(&mut self, large: &mut Large, work: &mut Work<'_>) -> Sliced {
+        let slice = large.slice(usize::MAX);
+        let mut placing = std::mem::take(&mut large.placing);
+        let expected = self.expect_some(&large.writes(slice.clone()), &mut placing, work);
+        large.placing = placing;
+        expected?;
+        large.done(slice.end, large.writes.len(), Step::Place);
+        if large.step == Step::Place {
+            large.placing.fits()?;
+        }
+        Ok(())
+    }
+
+    fn place_slice(&mut self, large: &mut Large, work: &mut Work<'_>) -> Sliced {
+        let slice = large.slice(pages_at_once(work));
+        miss(large, slice.clone(), work);
+        if large.missing > 0 {
+            large.tries += 1;
+            return Ok(());
+        }
+        large.tries = 0;
+        let mut placing = std::mem::take(&mut large.placing);
+        placing.look_again();
+        let placed = self.place_some(&large.writes(slice.clone()), slice.start, &mut placing, work);
+        large.placing = placing;
+        placed?;
+        large.done(slice.end, large.writes.len(), Step::Keep);
+        Ok(())
+    }
+}
+
+fn check_slice(large: &mut Large, work: &mut Work<'_>) -> Sliced {
+    let slice = large.slice(usize::MAX);
+    let mut named = std::mem::take(&mut large.named);
+    let checked = large.writes(slice.clone()).iter().try_for_each(|w| check_object(w, &mut named, work));
+    large.named = named;
+    checked?;
+    for i in slice.clone() {
+        let oref = large.writes[i].oref;
+        if !large.written.insert(oref) {
+            return Err(Outcome::Invalid(oref));
+        }
+    }
+    large.done(slice.end, large.writes.len(), Step::Warm);
+    sort_named(&mut large.named);
+    Ok(())
+}
+
+fn warm_slice(large: &mut Large, work: &mut Work<'_>) -> Sliced {
+    let slice = large.slice(pages_at_once(work));
+    miss(large, slice.clone(), work);
+    large.done(slice.end, large.writes.len(), Step::Certify);
+    Ok(())
+}
+
+/// Asks for the pages of a slice that are not here.
+fn miss(large: &mut Large, slice: std::ops::Range<usize>, work: &mut Work<'_>) {
+    let mut needed = Set::default();
+    let mut missing: Vec<PageId> = Vec::new();
+    for w in &large.writes[slice] {
+        if !w.new {
+            missing.extend(missing_of(w.oref, work, &mut needed));
+        } else if work.replica.places.granted(w.oref.page()).is_some_and(|g| g.is_made_in)
+            && !work.pages.is_here(w.oref.page())
+        {
+            missing.push(w.oref.page());
+        }
+    }
+    missing.sort_unstable();
+    missing.dedup();
+    large.missing = missing.len();
+    for page in missing {
+        work.pages.reads.wait(page, Waiter::Large(large.asked.conn, large.id));
+    }
+}
+
+/// Pages that a slice may need at once: they must all be here together, with the pages that others need.
+fn pages_at_once(work: &Work<'_>) -> usize {
+    work.pages.cached_max() / 8
+}

@@ -1,0 +1,294 @@
+//! What one view's leader decides, and all that it knows alone.
+//!
+//! A leader judges operations against everything that it ordered before, finds places, and orders entries. What it knows
+//! beyond ordered state is one value, made when its view begins and dropped when the view ends, so nothing leaks from view
+//! to view: each part is rebuilt from ordered state, or ends with the view. The invariant: before the view's own entry is
+//! stable nothing is answered, and nothing that was ordered is answered before it is visible.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | [`commit`] | whether a transaction may commit, and what keeps one waiting |
+//! | [`place`] | where new versions go |
+//! | [`large`], [`stage`] | large transactions, a slice at a time |
+//! | [`grant`] | pages to make objects in, and sessions that are over |
+//! | [`define`] | classes |
+//! | [`rejected`] | operations that were answered "not executed" |
+//! | [`flight`] | what is ordered and not yet visible |
+
+mod absent;
+mod commit;
+mod define;
+mod flight;
+mod grant;
+mod large;
+mod place;
+mod rejected;
+mod stage;
+mod waiting;
+
+use std::collections::VecDeque;
+
+use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, Stamp, ViewId};
+use tercel_wire::message::{Leased, Outcome, Reason};
+
+use crate::effect::{Conn, LogRoom, ServerConfig, ServerStats};
+use crate::mutant::{Rule, dropped};
+use crate::order::{self, Level, Sealed, Sequencer};
+use crate::pages::Pages;
+use crate::replica::Replica;
+use crate::replica::entry::Entry;
+use crate::table::Map;
+use crate::time::Now;
+
+use absent::Absent;
+use define::Defining;
+use flight::Flights;
+use grant::Granting;
+use large::Large;
+use place::{Fill, Overflow};
+use rejected::Rejected;
+use waiting::Waiting;
+
+pub(crate) use commit::Body;
+pub(crate) use flight::Flight;
+
+/// What the leader works on and says, for the time of one call.
+pub(crate) struct Work<'a> {
+    pub now: Now,
+    pub config: &'a ServerConfig,
+    pub replica: &'a mut Replica,
+    pub pages: &'a mut Pages,
+    pub sequencer: &'a mut dyn Sequencer,
+    /// What the sequencer said.
+    pub said: &'a mut Vec<order::Output>,
+    pub replies: &'a mut Vec<Reply>,
+    pub stats: &'a mut ServerStats,
+    pub disk_full: bool,
+}
+
+/// Who asks, and by which call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub conn: Conn,
+    pub call: u64,
+}
+
+/// What a leader answers.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Reply {
+    Verdict(Asked, OpId, Outcome),
+    Refused(Asked, Reason, String),
+    /// The client broke the protocol: its session ends.
+    Expel(Conn, String),
+    Granted(Asked, Leased),
+    Defined(Asked, ClassId),
+}
+
+impl Work<'_> {
+    fn verdict(&mut self, asked: Asked, op: OpId, outcome: Outcome) {
+        self.replies.push(Reply::Verdict(asked, op, outcome));
+    }
+
+    fn refuse(&mut self, asked: Asked, reason: Reason, text: impl Into<String>) {
+        self.replies.push(Reply::Refused(asked, reason, text.into()));
+    }
+
+    fn expel(&mut self, conn: Conn, text: impl Into<String>) {
+        self.replies.push(Reply::Expel(conn, text.into()));
+    }
+
+    fn log_is_full(&self) -> bool {
+        self.pages.installer.log_room == LogRoom::Full
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Leader {
+    view: ViewId,
+    /// The view's own entry.
+    first: Stamp,
+    flights: Flights,
+    rejected: Rejected,
+    /// Commits that wait for something.
+    waiting: Waiting,
+    /// The large transaction that is worked on, and the bytes of the last one, which are given back a piece at a time.
+    large: Option<Box<Large>>,
+    spare: Vec<u8>,
+    /// Granted pages as they fill.
+    fills: Map<PageId, Fill>,
+    /// The page that takes objects which outgrew their own.
+    overflow: Option<Overflow>,
+    /// The first page that was neither ordered nor promised, and pages below that were promised for nothing.
+    next_page: u32,
+    unpromised: Vec<PageId>,
+    defining: VecDeque<Defining>,
+    granting: VecDeque<Granting>,
+    /// Clients with a session.
+    present: Map<ClientId, Present>,
+    /// Clients with grants and no session, and when their sessions are over.
+    absent: Absent,
+}
+
+/// A client with a session.
+#[derive(Debug, Clone, Copy)]
+struct Present {
+    conn: Conn,
+    /// The highest stamp that it has acknowledged.
+    acked: Stamp,
+}
+
+impl Leader {
+    /// A view begins, behind everything that the replica has applied: its own entry is ordered. What it keeps and was not
+    /// visible becomes visible with that.
+    pub(crate) fn begin(view: ViewId, kept: Vec<Flight>, work: &mut Work<'_>) -> Leader {
+        let over = work.now.plus_us(session_us(work.config));
+        let mut leader = Leader {
+            view,
+            first: Stamp::ZERO,
+            flights: Flights::default(),
+            rejected: Rejected::default(),
+            waiting: Waiting::default(),
+            large: None,
+            spare: Vec::new(),
+            fills: Map::default(),
+            overflow: None,
+            next_page: 0,
+            unpromised: Vec::new(),
+            defining: VecDeque::new(),
+            granting: VecDeque::new(),
+            present: Map::default(),
+            // Whoever was granted something is counted as present until it has had time to come.
+            absent: Absent::all(work.replica.places.clients(), over),
+        };
+        kept.into_iter().for_each(|flight| leader.flights.push(flight));
+        let kept = work.replica.stamp;
+        if kept == Stamp::ZERO {
+            leader.order(&Entry::Genesis, None, work);
+        }
+        leader.first = leader.order(&Entry::View { kept }, None, work);
+        leader
+    }
+
+    /// The view.
+    pub(crate) fn view(&self) -> ViewId {
+        self.view
+    }
+
+    /// Whether the view's own entry is visible, so that clients may be answered.
+    pub(crate) fn is_ready(&self, visible: Stamp) -> bool {
+        visible >= self.first || dropped(Rule::AnswersBeforeView)
+    }
+
+    /// Orders an entry: applies it, tentatively, and submits it.
+    fn order(&mut self, entry: &Entry<'_>, op: Option<OpId>, work: &mut Work<'_>) -> Stamp {
+        let stamp = work.replica.stamp.next();
+        let applied = work.replica.apply(stamp, self.view, entry, &mut work.pages.mob);
+        let applied = applied.expect("a leader orders what follows from its own state");
+        work.stats.ordered += 1;
+        if let Some(first) = applied.pieces_from {
+            work.pages.installer.commits_pieces(first, stamp);
+        }
+        if dropped(Rule::FetchUnsynced) {
+            work.pages.changed_by_mistake(&applied.changed);
+        }
+        let sealed = Sealed { stamp, view: self.view, kind: entry.kind(), payload: entry.encode() };
+        self.flights.push(Flight { stamp, level: Level::Disk, op, changed: applied.changed.into() });
+        let input = order::Input::Submit { entry: sealed, level: Level::Disk };
+        work.sequencer.handle(work.now, input, work.said);
+        stamp
+    }
+
+    /// The entries that are visible, now that everything up to a stamp is this safe, in order.
+    pub(crate) fn stable(&mut self, stamp: Stamp, level: Level) -> Vec<Flight> {
+        self.flights.stable(stamp, level)
+    }
+
+    /// All entries, though they are not stable: a rule dropped on purpose.
+    pub(crate) fn show_by_mistake(&mut self) -> Vec<Flight> {
+        self.flights.all()
+    }
+
+    /// What was waited for is visible: classes and grants are told of.
+    pub(crate) fn shown(&mut self, visible: Stamp, work: &mut Work<'_>) {
+        self.defined_upto(visible, work);
+        self.granted_upto(visible, work);
+    }
+
+    /// A client has a session from now on.
+    pub(crate) fn arrived(&mut self, client: ClientId, conn: Conn, acked: Stamp) {
+        self.absent.remove(client);
+        self.present.insert(client, Present { conn, acked });
+    }
+
+    /// A client acknowledges everything up to a stamp: nothing that it has under way is older.
+    pub(crate) fn acknowledged(&mut self, client: ClientId, acked: Stamp) {
+        if let Some(present) = self.present.get_mut(&client) {
+            present.acked = present.acked.max(acked);
+        }
+    }
+
+    /// A connection is gone, and with it its client's session, if it was the client's last.
+    pub(crate) fn left(&mut self, client: ClientId, conn: Conn, work: &mut Work<'_>) {
+        if self.present.get(&client).is_some_and(|p| p.conn == conn) {
+            self.present.remove(&client);
+            if work.replica.places.has_grants(client) {
+                self.absent.insert(client, work.now.plus_us(session_us(work.config)));
+            }
+        }
+        self.waiting.drop_where(|w| w.asked.conn == conn);
+        self.drop_large(|l| l.asked.conn == conn);
+        for defining in &mut self.defining {
+            defining.asked.retain(|asked| asked.conn != conn);
+        }
+    }
+
+    /// Whether there is work that goes on in slices, which must not wait for anything to happen.
+    pub(crate) fn has_work(&self, visible: Stamp, replica: &Replica) -> bool {
+        !self.spare.is_empty() || !replica.recent.is_settled() || self.large_wants(visible, replica)
+    }
+
+    /// Goes on with what is worked on in slices.
+    pub(crate) fn go_on(&mut self, work: &mut Work<'_>) {
+        self.go_on_large(work);
+        work.replica.recent.settle(crate::mutant::bound(TAKEN_IN_AT_ONCE, 1));
+        self.throw_away();
+    }
+
+    /// When the next absent client's session is over.
+    pub(crate) fn deadline(&self) -> Option<Now> {
+        self.absent.next()
+    }
+
+    /// Whether everything that was ordered is visible.
+    pub(crate) fn is_all_visible(&self) -> bool {
+        self.flights.is_empty()
+    }
+
+    /// Whether nothing more will be ordered of what has arrived.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.is_all_visible() && self.large.is_none() && self.waiting.is_empty()
+    }
+
+    /// Whether a large transaction is worked on.
+    pub(crate) fn has_large(&self) -> bool {
+        self.large.is_some()
+    }
+
+    /// Whether what is ordered and not visible changes the object.
+    fn is_in_flight(&self, oref: Oref) -> bool {
+        self.flights.iter().any(|f| f.changed.contains(&oref))
+    }
+
+    fn is_present(&self, client: ClientId) -> bool {
+        self.present.contains_key(&client)
+    }
+}
+
+/// How long a session outlives its last connection, in microseconds: two keepalives.
+fn session_us(config: &ServerConfig) -> u64 {
+    2 * config.keepalive_ms as u64 * 1_000
+}
+
+/// Writes of a large transaction that the index of recent ones takes in in one go: a hundred microseconds or two.
+const TAKEN_IN_AT_ONCE: usize = 500;

@@ -1,0 +1,95 @@
+//! The end of a large transaction: it goes to the order in pieces, and an entry commits what was staged.
+//!
+//! Pieces are ordered like everything else, one when the one before is visible, so that no sync carries more of it than a
+//! piece, and others' commits go between. What has been staged and not committed when the view ends never happened. The
+//! invariant: as long as it is not ordered, or a page lacks what it wrote, the log is kept from its first piece on.
+
+use tercel_wire::id::Stamp;
+
+use super::large::Large;
+use super::{Leader, Work};
+use crate::mutant;
+use crate::replica::Replica;
+use crate::replica::entry::{Entry, Head};
+
+/// Bytes of a piece. A record of it has less than the 64 KiB up to which one wrong byte can be put right, and syncing it takes
+/// little longer than syncing a small commit.
+const PIECE_BYTES: usize = 60 << 10;
+
+/// Bytes that are given back to the system at once: some hundred microseconds.
+const THROWN_AWAY_BYTES: usize = 1 << 20;
+
+impl Leader {
+    /// Orders the next piece, or, behind the last, the transaction.
+    pub(super) fn stage_slice(&mut self, mut large: Box<Large>, work: &mut Work<'_>) {
+        if large.head.is_empty() {
+            let head = Head {
+                op: large.op,
+                digest: large.digest.clone().finalize(),
+                reply: Vec::new(),
+                placements: large.placing.placements().to_vec(),
+                named: std::mem::take(&mut large.named),
+                filled: std::mem::take(&mut large.filled),
+            };
+            head.encode(&mut large.head);
+            work.replica.recent.expect(large.writes.len());
+        } else if large.is_staged() {
+            return self.order_large(large, work);
+        }
+        let at = large.next as u32;
+        let piece = large.piece(mutant::bound(PIECE_BYTES, 64));
+        let entry = Entry::Stage { op: large.op, at, bytes: &piece };
+        let stamp = self.order(&entry, None, work);
+        large.staged = Some(stamp);
+        self.large = Some(large);
+    }
+
+    /// Gives it its place in the order, and its versions with it.
+    fn order_large(&mut self, mut large: Box<Large>, work: &mut Work<'_>) {
+        self.evict_for(large.op.client, work);
+        work.stats.commits += 1;
+        work.stats.forwards += large.placing.placements().len() as u64;
+        let entry = Entry::CommitStaged { op: large.op, bytes: large.bytes_all() as u32 };
+        self.order(&entry, Some(large.op), work);
+        self.spare = std::mem::take(&mut large.bytes);
+        self.waiting.behind_due = true;
+    }
+
+    /// Gives back some of the bytes of the last large transaction: giving back 64 MB at once takes milliseconds.
+    pub(super) fn throw_away(&mut self) {
+        let left = self.spare.len().saturating_sub(THROWN_AWAY_BYTES);
+        self.spare.truncate(left);
+        self.spare.shrink_to_fit();
+    }
+}
+
+impl Large {
+    /// Whether the next piece can be ordered now, or the transaction.
+    pub(super) fn may_stage(&self, visible: Stamp, replica: &Replica) -> bool {
+        // The index of recent writes takes in one at a time.
+        self.staged.is_none_or(|staged| visible >= staged)
+            && (replica.recent.is_settled() || !self.is_staged())
+    }
+
+    /// Bytes that its record would have.
+    fn bytes_all(&self) -> usize {
+        self.head.len() + self.bytes.len()
+    }
+
+    /// Whether the last piece was ordered.
+    fn is_staged(&self) -> bool {
+        !self.head.is_empty() && self.next == self.bytes_all()
+    }
+
+    /// Takes the next piece of its record.
+    fn piece(&mut self, bytes_max: usize) -> Vec<u8> {
+        let from = self.next;
+        let to = self.bytes_all().min(from + bytes_max);
+        let head = self.head.len();
+        let mut piece = Vec::with_capacity(to - from);
+        piece.extend_from_slice(&self.head[from.min(head)..to.min(head)]);
+        piece.extend_from_slice(&self.bytes[from.max(head) - head..to.max(head) - head]);
+        self.next = to;
+        piece
+    }
+}

@@ -1,0 +1,343 @@
+//! A group of one, for the simulator: everything that a group may do to its leader, and nothing that it must not.
+//!
+//! Stability lags and now and then stalls. The leader is deposed at any moment; any prefix of what it had ordered and not
+//! made stable survives, and the next view, in which the same node leads, begins behind that. An entry may be stable
+//! although this node's disk does not have it, as where a quorum of others has it. A process that ends is followed by one
+//! that is told what the group still knows ([`Known`]). The invariant: what was reported as stable survives everything.
+
+use std::collections::VecDeque;
+
+use tercel_wire::id::{LogPosition, Stamp, ViewId};
+
+use super::{Input, Level, Output, Sealed, Sequencer};
+use crate::random::Random;
+use crate::time::Now;
+
+/// How a group behaves.
+#[derive(Debug, Clone, Copy)]
+pub struct DelayedConfig {
+    /// How long it takes at most until an entry is stable, in microseconds; one in thirty-two takes fifty times as long.
+    pub stable_us: u64,
+    /// Entries of a view, at most, before its leader is deposed.
+    pub reign_entries: u64,
+    /// How long nobody leads at most, in microseconds.
+    pub vacant_us: u64,
+    /// Whether entries may be stable that this node's disk does not have.
+    pub others_suffice: bool,
+}
+
+/// What a group knows when one of its members starts.
+#[derive(Debug, Clone)]
+pub struct Known {
+    /// The newest view of anything it has.
+    pub view: ViewId,
+    /// Where the log of the member that starts ends.
+    pub local_end: LogPosition,
+    /// The last entry that was reported as stable, and its position.
+    pub stable: (Stamp, LogPosition),
+    /// What was ordered behind that, in order, as far as the group remembers.
+    pub suffix: Vec<Sealed>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Delayed {
+    config: DelayedConfig,
+    random: Random,
+    view: ViewId,
+    stage: Stage,
+    last: LogPosition,
+    /// What is not stable: the oldest first.
+    tentative: VecDeque<Tentative>,
+    stable: Stamp,
+    /// The first entry of this view, once there is one.
+    view_first: LogPosition,
+    /// What this node's disk has.
+    written: LogPosition,
+    submitted: u64,
+    reign_entries: u64,
+    deposed: u64,
+    /// What is to be said first.
+    first: Vec<Output>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Nobody leads until then.
+    Vacant(Now),
+    /// This node leads; it is deposed then, if it is known.
+    Leading(Option<Now>),
+}
+
+#[derive(Debug)]
+struct Tentative {
+    position: LogPosition,
+    stamp: Stamp,
+    /// When it is stable; never, until the view that keeps it has begun.
+    due: Now,
+}
+
+/// Later than any moment of a run.
+const NEVER: Now = Now(u64::MAX);
+/// Behind every record.
+const FAR: LogPosition = LogPosition(u64::MAX);
+
+impl Delayed {
+    /// A member starts.
+    pub fn new(config: DelayedConfig, seed: u64, now: Now, known: Known) -> Delayed {
+        let mut random = Random::new(seed);
+        let (stable, stable_at) = known.stable;
+        let mut group = Delayed {
+            config,
+            view: known.view,
+            stage: Stage::Vacant(now),
+            last: stable_at,
+            tentative: VecDeque::new(),
+            stable,
+            view_first: FAR,
+            written: known.local_end,
+            submitted: 0,
+            reign_entries: 1 + random.below(config.reign_entries),
+            deposed: 0,
+            first: Vec::new(),
+            random,
+        };
+        let survive = group.survivors(known.suffix.len());
+        for entry in known.suffix.into_iter().take(survive) {
+            group.last = group.last.next();
+            group.tentative.push_back(Tentative { position: group.last, stamp: entry.stamp, due: NEVER });
+            if group.last > known.local_end {
+                group.first.push(Output::Append(group.last, entry.view, entry));
+            }
+        }
+        if known.local_end > group.last {
+            group.first.push(Output::Cut(group.last));
+        }
+        group.fall_vacant(now);
+        group
+    }
+
+    /// The last entry that was reported as stable.
+    pub fn stable(&self) -> Stamp {
+        self.stable
+    }
+
+    /// How often its leader was deposed.
+    pub fn deposed(&self) -> u64 {
+        self.deposed
+    }
+
+    /// What must be done, durably, before the log is replayed: the rest of the group is ahead of it, or behind.
+    pub fn before_replay(&mut self) -> Vec<Output> {
+        self.written = self.last;
+        std::mem::take(&mut self.first)
+    }
+
+    /// How many of so many entries that are not stable survive: any prefix, often all or none.
+    fn survivors(&mut self, of: usize) -> usize {
+        match self.random.below(3) {
+            0 => of,
+            1 => 0,
+            _ => self.random.below(of as u64 + 1) as usize,
+        }
+    }
+
+    fn fall_vacant(&mut self, now: Now) {
+        let us = self.random.below(self.config.vacant_us + 1);
+        self.stage = Stage::Vacant(now.plus_us(us));
+    }
+
+    fn depose(&mut self, out: &mut Vec<Output>, now: Now) {
+        out.push(Output::Deposed(self.view));
+        self.deposed += 1;
+        let survive = self.survivors(self.tentative.len());
+        let before = self.last;
+        if let Some(lost) = self.tentative.get(survive) {
+            self.last = LogPosition(lost.position.0 - 1);
+        }
+        self.tentative.truncate(survive);
+        self.tentative.iter_mut().for_each(|t| t.due = NEVER);
+        if self.last < before {
+            out.push(Output::Cut(self.last));
+        }
+        // The log is idle, and cut, before the member that was deposed is here again.
+        self.written = self.last;
+        self.fall_vacant(now);
+    }
+
+    fn lead(&mut self, out: &mut Vec<Output>) {
+        let incarnation = 1 + self.random.below(u64::from(u32::MAX)) as u32;
+        self.view = ViewId::new(self.view.number + 1, incarnation);
+        (self.submitted, self.view_first) = (0, FAR);
+        self.reign_entries = 1 + self.random.below(self.config.reign_entries);
+        self.stage = Stage::Leading(None);
+        out.push(Output::Leading(self.view));
+    }
+
+    fn submit(&mut self, now: Now, entry: Sealed, out: &mut Vec<Output>) {
+        // A leader that does not know yet that it is deposed is not heard.
+        if entry.view != self.view || !matches!(self.stage, Stage::Leading(_)) {
+            return;
+        }
+        self.last = self.last.next();
+        let usual = self.random.below(self.config.stable_us + 1);
+        let stall = if self.random.below(32) == 0 { 50 } else { 1 };
+        let after = self.tentative.back().filter(|t| t.due < NEVER).map_or(now, |t| t.due.max(now));
+        let due = after.max(now.plus_us(usual * stall));
+        if self.submitted == 0 {
+            self.view_first = self.last;
+            // What the view kept is stable only with its first entry.
+            self.tentative.iter_mut().for_each(|t| t.due = due);
+        }
+        self.tentative.push_back(Tentative { position: self.last, stamp: entry.stamp, due });
+        self.submitted += 1;
+        if self.submitted == self.reign_entries {
+            let us = self.random.below(4 * self.config.stable_us + 2);
+            self.stage = Stage::Leading(Some(now.plus_us(us)));
+        }
+        out.push(Output::Append(self.last, self.view, entry));
+    }
+
+    fn stabilize(&mut self, now: Now, out: &mut Vec<Output>) {
+        let before = self.stable;
+        let ready = self.tentative.iter().take_while(|t| self.is_stable(t, now)).count();
+        let reaches_view =
+            ready.checked_sub(1).is_some_and(|i| self.tentative[i].position >= self.view_first);
+        // What was kept is stable together with the entry that keeps it, or not at all.
+        for t in self.tentative.drain(..if reaches_view { ready } else { 0 }) {
+            self.stable = t.stamp;
+        }
+        if self.stable > before {
+            out.push(Output::Stable(self.stable, Level::Disk));
+        }
+    }
+
+    fn is_stable(&self, t: &Tentative, now: Now) -> bool {
+        t.due <= now && (self.config.others_suffice || t.position <= self.written)
+    }
+}
+
+impl Sequencer for Delayed {
+    fn handle(&mut self, now: Now, input: Input<'_>, out: &mut Vec<Output>) {
+        match input {
+            Input::Submit { entry, .. } => self.submit(now, entry, out),
+            Input::Written(view, position) if view == self.view => self.written = self.written.max(position),
+            Input::Confirm(id) if matches!(self.stage, Stage::Leading(_)) => {
+                out.push(Output::Confirmed(id, self.stable));
+            }
+            Input::Written(..) | Input::Confirm(_) | Input::Packet(..) | Input::Gone(_) | Input::Time => {}
+        }
+        match self.stage {
+            Stage::Leading(Some(at)) if at <= now => self.depose(out, now),
+            Stage::Leading(_) => self.stabilize(now, out),
+            Stage::Vacant(until) if until <= now => self.lead(out),
+            Stage::Vacant(_) => {}
+        }
+    }
+
+    fn deadline(&self) -> Option<Now> {
+        let stage = match self.stage {
+            Stage::Vacant(until) => Some(until),
+            Stage::Leading(deposed_at) => deposed_at,
+        };
+        let due = self.tentative.front().map(|t| t.due).filter(|due| *due < NEVER);
+        // What waits for the disk waits for its word, not for the time.
+        let due = due.filter(|_| {
+            self.config.others_suffice || self.tentative.front().is_some_and(|t| t.position <= self.written)
+        });
+        stage.into_iter().chain(due).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: DelayedConfig =
+        DelayedConfig { stable_us: 100, reign_entries: 20, vacant_us: 50, others_suffice: false };
+
+    /// A leader as simple as can be, a log, and the promises made.
+    struct Group {
+        sequencer: Delayed,
+        view: Option<ViewId>,
+        log: Vec<Sealed>,
+        stable: Vec<Sealed>,
+        stamp: u64,
+        now: Now,
+        deposed: u32,
+    }
+
+    impl Group {
+        fn take(&mut self, input: Input<'_>) {
+            let mut out = Vec::new();
+            self.sequencer.handle(self.now, input, &mut out);
+            for said in out {
+                match said {
+                    Output::Append(position, view, entry) => {
+                        assert_eq!((position.0, Some(view)), (self.log.len() as u64 + 1, self.view));
+                        self.log.push(entry);
+                    }
+                    Output::Stable(stamp, Level::Disk) => {
+                        let upto = self.log.iter().take_while(|e| e.stamp <= stamp).count();
+                        assert_eq!(self.log[..self.stable.len()], self.stable);
+                        assert!(self.log[upto - 1].stamp == stamp && upto > self.stable.len());
+                        assert!(
+                            self.log[..upto].iter().any(|e| Some(e.view) == self.view),
+                            "kept before begun"
+                        );
+                        self.stable = self.log[..upto].to_vec();
+                    }
+                    Output::Deposed(view) => {
+                        assert_eq!(self.view.take(), Some(view));
+                        self.deposed += 1;
+                    }
+                    Output::Cut(above) => {
+                        assert!(self.view.is_none() && above.0 >= self.stable.len() as u64);
+                        self.log.truncate(above.0 as usize);
+                    }
+                    Output::Leading(view) => {
+                        assert!(self.log.iter().all(|e| e.view < view));
+                        self.view = Some(view);
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_stable_survives_every_deposition_and_views_do_change() {
+        for seed in 0..50 {
+            let known = Known {
+                view: ViewId::NONE,
+                local_end: LogPosition::ZERO,
+                stable: (Stamp::ZERO, LogPosition::ZERO),
+                suffix: vec![],
+            };
+            let mut random = Random::new(seed);
+            let sequencer = Delayed::new(CONFIG, seed, Now(0), known);
+            let mut g = Group {
+                sequencer,
+                view: None,
+                log: vec![],
+                stable: vec![],
+                stamp: 0,
+                now: Now(0),
+                deposed: 0,
+            };
+            for _ in 0..2_000 {
+                g.now = g.now.plus_us(random.below(40));
+                match (random.below(3), g.view) {
+                    (0, Some(view)) => {
+                        g.stamp += 1 + random.below(3);
+                        let entry = Sealed { stamp: Stamp(g.stamp), view, kind: 3, payload: vec![] };
+                        g.take(Input::Submit { entry, level: Level::Disk });
+                    }
+                    (1, Some(view)) => g.take(Input::Written(view, LogPosition(g.log.len() as u64))),
+                    _ => g.take(Input::Time),
+                }
+            }
+            assert!(g.deposed > 5 && g.stable.len() > 50, "seed {seed}: {} {}", g.deposed, g.stable.len());
+        }
+    }
+}

@@ -1,0 +1,488 @@
+//! The modified-object buffer: new versions wait here, in memory and in the log, until they are installed into their
+//! pages in the background, many of a page at once (Ghemawat 1995).
+//!
+//! Versions carry stamps, because what is ordered is not yet visible: readers see the newest up to the visible stamp,
+//! placing sees the newest of all. Those of a large transaction are here before it has a stamp ([`crate::replica::when`]), the newest of
+//! their slots.
+//!
+//! It can be frozen at a stamp for somebody who reads the pages as they were then. Nothing is copied: a version that
+//! would be dropped and that the frozen stamp shows is set aside instead, until its page has been read. With the pages
+//! that were stored when it was frozen, what is set aside and what is still here make up that stamp exactly.
+
+use std::collections::BTreeMap;
+
+use tercel_wire::class;
+use tercel_wire::id::{Oref, PageId, SpaceId, Stamp};
+use tercel_wire::page::{Page, PageBuilder};
+
+use crate::mutant::{Rule, dropped};
+use crate::replica::Objects;
+use crate::replica::when::{Mark, When};
+use crate::table::Map;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Mob {
+    pages: Map<PageId, Patch>,
+    /// Of the versions in `pages`, and of those among them that have no place in the order.
+    bytes: usize,
+    bytes_pending: usize,
+    frozen: Option<Frozen>,
+}
+
+/// What a stamp of the past still needs.
+#[derive(Debug)]
+struct Frozen {
+    upto: Stamp,
+    /// Pages below this one are not needed any more.
+    from: u32,
+    /// Versions set aside: the newest up to the stamp, of slots in which it would have been dropped.
+    aside: BTreeMap<PageId, Patch>,
+    bytes: usize,
+}
+
+/// The modified objects of a page.
+#[derive(Debug)]
+pub struct Patch {
+    /// By slot; of each the versions, oldest first.
+    slots: Vec<(u16, Vec<Version>)>,
+    /// When the oldest of the versions was written.
+    first: When,
+}
+
+#[derive(Debug)]
+struct Version {
+    when: When,
+    object: Box<[u8]>,
+}
+
+/// What a version costs beside its bytes: its place in two vectors and the allocator's share.
+const VERSION_BYTES: usize = 64;
+
+impl Version {
+    fn bytes(&self) -> usize {
+        self.object.len() + VERSION_BYTES
+    }
+}
+
+impl Patch {
+    fn bytes(&self) -> usize {
+        self.slots.iter().flat_map(|(_, versions)| versions).map(Version::bytes).sum()
+    }
+
+    fn new(first: &When) -> Patch {
+        Patch { slots: Vec::new(), first: first.clone() }
+    }
+
+    fn put(&mut self, slot: u16, version: Version) {
+        // Stamps only go up, so what has none yet will have a higher one.
+        if version.when.stamp() < self.first.stamp() {
+            self.first = version.when.clone();
+        }
+        match self.slots.binary_search_by_key(&slot, |(s, _)| *s) {
+            Ok(i) => self.slots[i].1.push(version),
+            Err(i) => self.slots.insert(i, (slot, vec![version])),
+        }
+    }
+
+    /// The newest version of a slot that has a place in the order, visible or not.
+    pub fn newest(&self, slot: u16) -> Option<&[u8]> {
+        let i = self.slots.binary_search_by_key(&slot, |(s, _)| *s).ok()?;
+        newest_ordered(&self.slots[i].1)
+    }
+
+    /// By slot, the newest versions that have a place in the order.
+    pub fn all_newest(&self) -> impl Iterator<Item = (u16, &[u8])> {
+        self.slots.iter().filter_map(|(slot, versions)| Some((*slot, newest_ordered(versions)?)))
+    }
+
+    fn visible(&self, upto: Stamp) -> impl Iterator<Item = (u16, &Version)> {
+        let early = dropped(Rule::PendingShown);
+        let is_shown = move |v: &&Version| v.when.stamp() <= upto || early && !v.when.is_ordered();
+        self.slots.iter().filter_map(move |(s, v)| v.iter().rev().find(is_shown).map(|v| (*s, v)))
+    }
+
+    /// Finds out anew which version is the oldest; whether there is any.
+    fn look(&mut self) -> bool {
+        let all = self.slots.iter().flat_map(|(_, versions)| versions).map(|v| &v.when);
+        let Some(first) = all.min_by_key(|w| w.stamp()).cloned() else { return false };
+        self.first = first;
+        true
+    }
+}
+
+impl Mob {
+    /// Bytes held, those set aside included.
+    pub fn bytes(&self) -> usize {
+        self.bytes + self.bytes_aside()
+    }
+
+    /// Bytes held only because it is frozen.
+    pub fn bytes_aside(&self) -> usize {
+        self.frozen.as_ref().map_or(0, |f| f.bytes)
+    }
+
+    /// Bytes of versions that have no place in the order yet.
+    pub fn bytes_pending(&self) -> usize {
+        self.bytes_pending
+    }
+
+    /// From now on [`Mob::overlay_frozen`] shows pages as of `upto`, which nothing applied so far is above.
+    pub fn freeze(&mut self, upto: Stamp) {
+        self.frozen = Some(Frozen { upto, from: 0, aside: BTreeMap::new(), bytes: 0 });
+    }
+
+    /// Pages below this one have been read as they were at the frozen stamp, and will not be again.
+    pub fn thaw_below(&mut self, page: PageId) {
+        let Some(frozen) = &mut self.frozen else { return };
+        frozen.from = page.get();
+        let kept = frozen.aside.split_off(&page);
+        let freed = std::mem::replace(&mut frozen.aside, kept);
+        frozen.bytes -= freed.values().map(Patch::bytes).sum::<usize>();
+    }
+
+    /// Nobody reads the frozen stamp any more.
+    pub fn thaw(&mut self) {
+        self.frozen = None;
+    }
+
+    /// Whether the page differs, at the frozen stamp, from what was stored when it was frozen.
+    pub fn differs_frozen(&self, page: PageId) -> bool {
+        !self.frozen_versions(page).is_empty()
+    }
+
+    /// As [`Mob::overlay`], at the frozen stamp; `base` is the page as it was stored when it was frozen.
+    pub fn overlay_frozen(
+        &self,
+        page: PageId,
+        base: Option<Page<'_>>,
+        space: SpaceId,
+        buffer: Vec<u8>,
+    ) -> Option<Vec<u8>> {
+        lay(self.frozen_versions(page).into_iter(), page, base, space, buffer)
+    }
+
+    /// By slot, what the frozen stamp shows of a page beside what is stored. A slot with a version set aside has only
+    /// younger ones left.
+    fn frozen_versions(&self, page: PageId) -> Vec<(u16, &Version)> {
+        let Some(frozen) = &self.frozen else { return Vec::new() };
+        let here = self.pages.get(&page).into_iter().flat_map(|p| p.visible(frozen.upto));
+        let aside = frozen.aside.get(&page).into_iter().flat_map(|p| p.visible(frozen.upto));
+        let mut all: Vec<_> = here.chain(aside).collect();
+        all.sort_unstable_by_key(|(slot, _)| *slot);
+        all
+    }
+
+    /// Pages with modified objects.
+    pub fn pages(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// The pages with modified objects, in order.
+    pub fn page_ids(&self) -> Vec<PageId> {
+        let mut ids: Vec<PageId> = self.pages.keys().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// A page's modified objects.
+    pub fn patch(&self, page: PageId) -> Option<&Patch> {
+        self.pages.get(&page)
+    }
+
+    fn put(&mut self, oref: Oref, when: &When, object: Box<[u8]>) {
+        let version = Version { when: when.clone(), object };
+        self.bytes += version.bytes();
+        if !when.is_ordered() {
+            self.bytes_pending += version.bytes();
+        }
+        self.pages.entry(oref.page()).or_insert_with(|| Patch::new(when)).put(oref.slot(), version);
+    }
+
+    /// Writes a page as readers at `upto` see it: its stored form, if there is one, with the visible versions over it.
+    /// `None` if the objects do not fit, which placing prevents.
+    pub fn overlay(
+        &self,
+        page: PageId,
+        base: Option<Page<'_>>,
+        upto: Stamp,
+        space: SpaceId,
+        buffer: Vec<u8>,
+    ) -> Option<Vec<u8>> {
+        let over = self.pages.get(&page).into_iter().flat_map(|p| p.visible(upto));
+        lay(over, page, base, space, buffer)
+    }
+
+    /// Whether the page has modifications, the oldest of which is visible.
+    pub fn is_installable(&self, page: PageId, visible: Stamp) -> bool {
+        self.pages.get(&page).is_some_and(|p| p.first.stamp() <= visible)
+    }
+
+    /// Those pages, at most `max`, what was modified first coming first. Looks at all there are.
+    pub fn installable(&self, visible: Stamp, max: usize) -> Vec<PageId> {
+        let mut all: Vec<(Stamp, PageId)> =
+            self.pages.iter().map(|(id, p)| (p.first.stamp(), *id)).filter(|(s, _)| *s <= visible).collect();
+        if all.len() > max {
+            all.select_nth_unstable(max);
+            all.truncate(max);
+        }
+        all.sort_unstable();
+        all.into_iter().map(|(_, page)| page).collect()
+    }
+
+    /// The page is stored as of `upto`: versions up to there are no longer needed.
+    pub fn installed(&mut self, page: PageId, upto: Stamp) {
+        let Some(patch) = self.pages.get_mut(&page) else { return };
+        for (slot, versions) in &mut patch.slots {
+            let n = versions.partition_point(|v| v.when.stamp() <= upto);
+            self.bytes -= drop_oldest(versions, n, page, *slot, &mut self.frozen);
+        }
+        patch.slots.retain(|(_, versions)| !versions.is_empty());
+        if !patch.look() {
+            self.pages.remove(&page);
+        }
+    }
+
+    /// Versions that a later visible one hides are dropped.
+    pub fn drop_hidden(&mut self, page: PageId, slot: u16, visible: Stamp) {
+        let Some(patch) = self.pages.get_mut(&page) else { return };
+        let Ok(i) = patch.slots.binary_search_by_key(&slot, |(s, _)| *s) else { return };
+        let versions = &mut patch.slots[i].1;
+        let Some(last) = versions.iter().rposition(|v| v.when.stamp() <= visible) else { return };
+        self.bytes -= drop_oldest(versions, last, page, slot, &mut self.frozen);
+    }
+
+    /// The oldest entry of the log that is needed for what is ordered, once `installing` are stored as of `upto`.
+    pub fn oldest(&self, installing: &[PageId], upto: Stamp) -> Option<Stamp> {
+        self.pages
+            .iter()
+            .filter_map(|(id, p)| match installing.binary_search(id) {
+                Err(_) => Some(p.first.stamp()),
+                Ok(_) => {
+                    let all = p.slots.iter().flat_map(|(_, v)| v).map(|v| v.when.stamp());
+                    all.filter(|s| *s > upto).min()
+                }
+            })
+            .min()
+            .filter(|stamp| *stamp < When::NEVER)
+    }
+}
+
+impl Objects for Mob {
+    fn write(&mut self, oref: Oref, to: Option<Oref>, when: &When, object: &[u8]) {
+        let Some(to) = to else { return self.put(oref, when, object.into()) };
+        if !dropped(Rule::ForwardLost) {
+            self.put(oref, when, forward(to));
+        }
+        self.put(to, when, object.into());
+    }
+
+    fn ordered(&mut self, mark: &Mark, stamp: Stamp) {
+        mark.ordered_at(stamp);
+        self.bytes_pending = 0;
+    }
+
+    fn retract(&mut self, oref: Oref, mark: &Mark) {
+        let Some(patch) = self.pages.get_mut(&oref.page()) else { return };
+        let Ok(i) = patch.slots.binary_search_by_key(&oref.slot(), |(s, _)| *s) else { return };
+        let versions = &mut patch.slots[i].1;
+        let Some(version) = versions.pop_if(|v| v.when.is_with(mark)) else { return };
+        self.bytes -= version.bytes();
+        self.bytes_pending -= version.bytes();
+        if versions.is_empty() {
+            patch.slots.remove(i);
+        }
+        if !patch.look() {
+            self.pages.remove(&oref.page());
+        }
+    }
+}
+
+fn newest_ordered(versions: &[Version]) -> Option<&[u8]> {
+    versions.iter().rev().find(|v| v.when.is_ordered()).map(|v| &*v.object)
+}
+
+/// Lays versions, in the order of their slots, over a page.
+fn lay<'a>(
+    over: impl Iterator<Item = (u16, &'a Version)>,
+    page: PageId,
+    base: Option<Page<'_>>,
+    space: SpaceId,
+    buffer: Vec<u8>,
+) -> Option<Vec<u8>> {
+    let mut builder = PageBuilder::new(buffer, page, space);
+    let mut stamp = base.map_or(Stamp::ZERO, |b| b.stamp());
+    let mut patch = over.peekable();
+    for (slot, object) in base.iter().flat_map(|b| b.objects()) {
+        while let Some((s, v)) = patch.next_if(|(s, _)| *s < slot) {
+            stamp = stamp.max(v.when.stamp());
+            builder.push(s, &v.object).then_some(())?;
+        }
+        let over = patch.next_if(|(s, _)| *s == slot);
+        stamp = stamp.max(over.as_ref().map_or(Stamp::ZERO, |(_, v)| v.when.stamp()));
+        builder.push(slot, over.as_ref().map_or(object, |(_, v)| &v.object)).then_some(())?;
+    }
+    for (s, v) in patch {
+        stamp = stamp.max(v.when.stamp());
+        builder.push(s, &v.object).then_some(())?;
+    }
+    if let Some(b) = base {
+        builder.reserve_slots(b.slots());
+    }
+    let before = base.map_or(Stamp::ZERO, |b| b.stamp());
+    Some(builder.finish(if dropped(Rule::PageWithoutStamp) { before } else { stamp }))
+}
+
+/// Drops the oldest `n` versions of a slot, but for the one that the frozen stamp shows, which is set aside. Gives the
+/// bytes that the slot has become smaller by.
+fn drop_oldest(
+    versions: &mut Vec<Version>,
+    n: usize,
+    page: PageId,
+    slot: u16,
+    frozen: &mut Option<Frozen>,
+) -> usize {
+    let mut frozen =
+        frozen.as_mut().filter(|f| page.get() >= f.from && !dropped(Rule::BackupForgetsReplaced));
+    let shown = frozen.as_ref().and_then(|f| versions.iter().rposition(|v| v.when.stamp() <= f.upto));
+    let mut freed = 0;
+    for (i, version) in versions.drain(..n).enumerate() {
+        freed += version.bytes();
+        if let Some(frozen) = frozen.as_mut().filter(|_| shown == Some(i)) {
+            frozen.bytes += version.bytes();
+            frozen.aside.entry(page).or_insert_with(|| Patch::new(&version.when)).put(slot, version);
+        }
+    }
+    freed
+}
+
+/// The object that stands where a moved one was.
+fn forward(to: Oref) -> Box<[u8]> {
+    let mut bytes = Vec::with_capacity(8);
+    bytes.extend_from_slice(&class::FORWARD.0.to_le_bytes());
+    bytes.extend_from_slice(&[0, 0]);
+    bytes.extend_from_slice(&to.raw().to_le_bytes());
+    bytes.into()
+}
+
+/// Where a forwarding object points, if this is one.
+pub fn forwarded(object: &[u8]) -> Option<Oref> {
+    if tercel_wire::page::class_of(object) != class::FORWARD {
+        return None;
+    }
+    Oref::from_raw(tercel_wire::cursor::le32(object, 4))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn commit(mob: &mut Mob, stamp: u64, oref: Oref, fill: u8, to: Option<Oref>) {
+        let object = [16, 0, 0, 0, fill, fill, fill, fill];
+        mob.write(oref, to, &When::At(Stamp(stamp)), &object);
+    }
+
+    fn at(page: u32, slot: u16) -> Oref {
+        Oref::new(PageId::new(page).unwrap(), slot).unwrap()
+    }
+
+    fn see(mob: &Mob, page: u32, upto: u64) -> Vec<(u16, u8)> {
+        let id = PageId::new(page).unwrap();
+        let bytes = mob.overlay(id, None, Stamp(upto), SpaceId(1), vec![]).unwrap();
+        Page::parse(&bytes, id).unwrap().objects().map(|(s, o)| (s, o[4])).collect()
+    }
+
+    #[test]
+    fn readers_see_only_what_is_visible() {
+        let mut mob = Mob::default();
+        commit(&mut mob, 1, at(9, 3), 1, None);
+        commit(&mut mob, 2, at(9, 3), 2, None);
+        commit(&mut mob, 3, at(9, 1), 3, None);
+        assert_eq!(see(&mob, 9, 1), [(3, 1)]);
+        assert_eq!(see(&mob, 9, 3), [(1, 3), (3, 2)]);
+        assert_eq!(mob.patch(PageId::new(9).unwrap()).unwrap().newest(3).unwrap()[4], 2);
+        mob.drop_hidden(PageId::new(9).unwrap(), 3, Stamp(3));
+        assert_eq!(see(&mob, 9, 3), [(1, 3), (3, 2)]);
+    }
+
+    #[test]
+    fn what_is_installed_is_forgotten_and_the_rest_kept() {
+        let mut mob = Mob::default();
+        let page = PageId::new(9).unwrap();
+        commit(&mut mob, 1, at(9, 3), 1, None);
+        commit(&mut mob, 5, at(9, 4), 2, None);
+        assert_eq!(mob.oldest(&[], Stamp(0)), Some(Stamp(1)));
+        assert_eq!(mob.oldest(&[page], Stamp(3)), Some(Stamp(5)));
+        mob.installed(page, Stamp(3));
+        assert_eq!(see(&mob, 9, 9), [(4, 2)]);
+        mob.installed(page, Stamp(5));
+        assert_eq!((mob.bytes(), mob.pages()), (0, 0));
+    }
+
+    #[test]
+    fn a_moved_object_leaves_word_where_it_went() {
+        let mut mob = Mob::default();
+        commit(&mut mob, 1, at(9, 3), 7, Some(at(12, 0)));
+        let home = mob.patch(PageId::new(9).unwrap()).unwrap().newest(3).unwrap();
+        assert_eq!(forwarded(home), Some(at(12, 0)));
+        assert_eq!(see(&mob, 12, 1), [(0, 7)]);
+    }
+
+    fn see_frozen(mob: &Mob, page: u32, base: Option<&[u8]>) -> Vec<(u16, u8)> {
+        let id = PageId::new(page).unwrap();
+        let base = base.map(|b| Page::parse(b, id).unwrap());
+        let bytes = mob.overlay_frozen(id, base, SpaceId(1), vec![]).unwrap();
+        Page::parse(&bytes, id).unwrap().objects().map(|(s, o)| (s, o[4])).collect()
+    }
+
+    #[test]
+    fn a_frozen_stamp_is_shown_whatever_is_hidden_and_stored_after_it() {
+        let mut mob = Mob::default();
+        let page = PageId::new(9).unwrap();
+        commit(&mut mob, 1, at(9, 3), 1, None);
+        commit(&mut mob, 2, at(9, 4), 2, None);
+        mob.freeze(Stamp(2));
+        let before = mob.bytes();
+        commit(&mut mob, 3, at(9, 3), 3, None);
+        commit(&mut mob, 4, at(9, 5), 4, None);
+        mob.drop_hidden(page, 3, Stamp(4));
+        assert_eq!(see_frozen(&mob, 9, None), [(3, 1), (4, 2)]);
+        mob.installed(page, Stamp(4));
+        assert_eq!((see_frozen(&mob, 9, None), mob.pages()), (vec![(3, 1), (4, 2)], 0));
+        assert_eq!((mob.bytes(), mob.bytes_aside()), (before, before));
+        commit(&mut mob, 5, at(9, 3), 5, None);
+        assert_eq!(see_frozen(&mob, 9, None), [(3, 1), (4, 2)]);
+    }
+
+    #[test]
+    fn what_is_stored_before_the_frozen_stamp_is_covered_by_what_came_later_up_to_it() {
+        let mut mob = Mob::default();
+        let page = PageId::new(9).unwrap();
+        commit(&mut mob, 1, at(9, 3), 1, None);
+        let stored = mob.overlay(page, None, Stamp(1), SpaceId(1), vec![]).unwrap();
+        commit(&mut mob, 2, at(9, 3), 2, None);
+        mob.freeze(Stamp(2));
+        // An install that was under way is done.
+        mob.installed(page, Stamp(1));
+        assert_eq!(mob.bytes_aside(), 0);
+        assert_eq!(see_frozen(&mob, 9, Some(&stored)), [(3, 2)]);
+    }
+
+    #[test]
+    fn what_has_been_read_is_not_kept() {
+        let mut mob = Mob::default();
+        for page in [8, 9] {
+            commit(&mut mob, 1, at(page, 3), 1, None);
+        }
+        mob.freeze(Stamp(1));
+        let half = mob.bytes() / 2;
+        mob.installed(PageId::new(8).unwrap(), Stamp(1));
+        assert_eq!(mob.bytes_aside(), half);
+        mob.thaw_below(PageId::new(9).unwrap());
+        assert_eq!((mob.bytes_aside(), mob.bytes()), (0, half));
+        mob.installed(PageId::new(9).unwrap(), Stamp(1));
+        assert_eq!(mob.bytes_aside(), half);
+        mob.thaw();
+        assert_eq!((mob.bytes(), mob.differs_frozen(PageId::new(9).unwrap())), (0, false));
+    }
+}

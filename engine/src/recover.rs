@@ -1,0 +1,244 @@
+//! Recovery: open, then replay the log.
+//!
+//! The checkpoint says which entries the ordered state contains and from which entry on the stored pages may lack writes.
+//! Every entry goes through the one door of ordered state; those that the state contains are only laid into the buffer.
+//! Stored pages may be ahead of the checkpoint; the buffer then holds the same or newer versions and covers them. What is not
+//! known to be stable is not applied: it waits as bytes for what the sequencer says of it.
+
+use std::collections::VecDeque;
+
+use tercel_wire::cursor::DecodeError;
+use tercel_wire::id::{LogPosition, SpaceId, Stamp, ViewId};
+use thiserror::Error;
+
+use crate::effect::{Checkpoint, Effects, ServerConfig};
+use crate::mutant::{Rule, dropped};
+use crate::order::solo::Solo;
+use crate::order::{Input, Sealed, Sequencer};
+use crate::pages::Pages;
+use crate::pages::install::Installer;
+use crate::pages::mob::Mob;
+use crate::replica::Replica;
+use crate::replica::entry::Entry;
+use crate::server::{End, Server};
+use crate::sessions::Sessions;
+use crate::sessions::horizon::Horizon;
+use crate::time::Now;
+
+/// A log or a checkpoint that cannot be replayed. An operator must act.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum RecoveryError {
+    /// The checkpoint is damaged.
+    #[error("the checkpoint is damaged: {0}")]
+    Checkpoint(DecodeError),
+    /// A record is damaged although its checksum is right.
+    #[error("the log's entry {stamp} cannot be read: {error}")]
+    Entry {
+        /// Its place.
+        stamp: Stamp,
+        /// What is wrong.
+        error: DecodeError,
+    },
+    /// Entries are missing.
+    #[error("the log goes from entry {from} to {to}: entries are missing")]
+    Gap {
+        /// The last one there.
+        from: Stamp,
+        /// The next one there.
+        to: Stamp,
+    },
+    /// The space has had as many views as there are numbers.
+    #[error("the space has had all the views that it can have: copy what is in it into another")]
+    Views,
+}
+
+/// A server that is being recovered.
+#[derive(Debug)]
+pub struct Recovery {
+    config: ServerConfig,
+    space: SpaceId,
+    replica: Replica,
+    mob: Mob,
+    horizon: Horizon,
+    /// First pieces and ends of the large commits in the log.
+    pieces: VecDeque<(Stamp, Stamp)>,
+    suffix: VecDeque<Sealed>,
+    /// Entries above this are not known to be stable.
+    stable: Stamp,
+    checkpointed: Stamp,
+    replay_from: Stamp,
+    replayed: Stamp,
+    stored_end: u32,
+}
+
+impl Recovery {
+    /// Begins with the last checkpoint, if there ever was one. `stored_end` is the highest page that the store may have.
+    ///
+    /// # Errors
+    /// If the checkpoint is damaged.
+    pub fn new(
+        config: ServerConfig,
+        space: SpaceId,
+        checkpoint: Option<&Checkpoint>,
+        stored_end: u32,
+    ) -> Result<Recovery, RecoveryError> {
+        let (replica, replay_from) = match checkpoint {
+            None => (Replica::new(), Stamp(1)),
+            Some(c) => {
+                let replica = Replica::decode(&c.state).map_err(RecoveryError::Checkpoint)?;
+                // There is no entry before the first, and none that both the state and the log may lack.
+                if c.replay_from == Stamp::ZERO || c.replay_from > replica.stamp.next() {
+                    return Err(RecoveryError::Checkpoint(DecodeError::BadField("replay from")));
+                }
+                (replica, c.replay_from)
+            }
+        };
+        Ok(Recovery {
+            config,
+            space,
+            horizon: Horizon::new(replica.stamp),
+            checkpointed: replica.stamp,
+            replica,
+            mob: Mob::default(),
+            pieces: VecDeque::new(),
+            suffix: VecDeque::new(),
+            stable: Stamp(u64::MAX),
+            replay_from,
+            replayed: Stamp::ZERO,
+            stored_end,
+        })
+    }
+
+    /// Only entries up to `stable` are known to be stable; without this all that the log has is.
+    pub fn only_stable_upto(&mut self, stable: Stamp) {
+        self.stable = stable;
+    }
+
+    /// The first entry that is needed.
+    pub fn replay_from(&self) -> Stamp {
+        self.replay_from
+    }
+
+    /// Takes the next entry of the log.
+    ///
+    /// # Errors
+    /// If it cannot be read, or does not go on where the one before ended.
+    pub fn replay(
+        &mut self,
+        view: ViewId,
+        stamp: Stamp,
+        kind: u8,
+        payload: &[u8],
+    ) -> Result<(), RecoveryError> {
+        if stamp < self.replay_from {
+            return Ok(());
+        }
+        if stamp <= self.replayed {
+            return Err(RecoveryError::Gap { from: self.replayed, to: stamp });
+        }
+        self.replayed = stamp;
+        if stamp > self.stable.max(self.checkpointed) {
+            self.suffix.push_back(Sealed { stamp, view, kind, payload: payload.to_vec() });
+            return Ok(());
+        }
+        let wrong = |error| RecoveryError::Entry { stamp, error };
+        let entry = Entry::decode(kind, payload).map_err(wrong)?;
+        let applied = self.replica.apply(stamp, view, &entry, &mut self.mob).map_err(wrong)?;
+        self.replica.recent.settle(usize::MAX);
+        self.pieces.extend(applied.pieces_from.map(|first| (first, stamp)));
+        for oref in &applied.changed {
+            self.mob.drop_hidden(oref.page(), oref.slot(), stamp);
+        }
+        self.horizon.changed(stamp, applied.changed.into());
+        Ok(())
+    }
+
+    /// The log that was replayed begins behind this stamp.
+    ///
+    /// # Errors
+    /// If it should begin earlier.
+    pub fn begins_behind(&self, before: Stamp) -> Result<(), RecoveryError> {
+        match before < self.replay_from {
+            true => Ok(()),
+            false => Err(RecoveryError::Gap { from: Stamp(self.replay_from.0 - 1), to: before.next() }),
+        }
+    }
+
+    /// The last entry that was applied.
+    pub fn stamp(&self) -> Stamp {
+        self.replica.stamp
+    }
+
+    /// The newest view that was applied.
+    pub fn view(&self) -> ViewId {
+        self.replica.view()
+    }
+
+    /// What was recovered, to be looked at and not served.
+    pub fn into_parts(self) -> (Replica, Mob) {
+        (self.replica, self.mob)
+    }
+
+    /// A server of one node: it leads in its next view, which has this incarnation, behind a log that ends at `last`. What it
+    /// appends to `out` must be synced before it serves anybody.
+    ///
+    /// # Errors
+    /// If entries are missing that the checkpoint contains.
+    pub fn finish(
+        self,
+        now: Now,
+        incarnation: u32,
+        last: LogPosition,
+        out: &mut Effects,
+    ) -> Result<Server, RecoveryError> {
+        let number =
+            self.view().number.checked_add(1).filter(|n| *n < u32::MAX).ok_or(RecoveryError::Views)?;
+        let view = ViewId::new(number.max(self.config.view_first), incarnation);
+        self.finish_with(now, Box::new(Solo::new(view, last)), view, out)
+    }
+
+    /// A server with a sequencer. `joined` names it in effects and their answers, and is another one after each recovery.
+    ///
+    /// # Errors
+    /// If entries are missing that the checkpoint contains.
+    pub fn finish_with(
+        mut self,
+        now: Now,
+        sequencer: Box<dyn Sequencer>,
+        joined: ViewId,
+        out: &mut Effects,
+    ) -> Result<Server, RecoveryError> {
+        if self.replayed < self.checkpointed && self.replay_from <= self.checkpointed {
+            return Err(RecoveryError::Gap { from: self.replayed, to: self.checkpointed });
+        }
+        let stamp = self.replica.stamp;
+        self.replica.forget_by_mistake();
+        let installer = Installer::new(self.config.mob_bytes, self.replay_from, self.pieces);
+        let mut pages = Pages::new(self.space, self.config.cache_bytes, self.mob, installer, self.stored_end);
+        pages.show_upto(stamp);
+        pages.written_upto(stamp);
+        let mut server = Server {
+            config: self.config,
+            space: self.space,
+            joined,
+            sequencer,
+            replica: self.replica,
+            pages,
+            leader: None,
+            sessions: Sessions::new(now, self.horizon),
+            unwritten: VecDeque::new(),
+            suffix: self.suffix,
+            suffix_stable: Stamp::ZERO,
+            end: End::Working,
+            disk_full: false,
+            host: Default::default(),
+            stats: Default::default(),
+            now,
+        };
+        if dropped(Rule::FollowerSkips) && server.suffix.len() > 1 {
+            server.suffix.pop_front();
+        }
+        server.sequence(Input::Time, out);
+        Ok(server)
+    }
+}

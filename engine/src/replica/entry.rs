@@ -1,0 +1,336 @@
+//! What is ordered and logged. A log record's kind is the entry's, its payload the entry's bytes; view and stamp stand in
+//! the record.
+//!
+//! An entry is the leader's judgement: an operation with its effects and the places of its objects. Whoever applies it
+//! judges nothing.
+
+use tercel_wire::class;
+use tercel_wire::cursor::{DecodeError, Put, Reader};
+use tercel_wire::id::{ClassId, ClientId, OP_SLOTS_MAX, OpId, Oref, PageId, Stamp, ViewId};
+use tercel_wire::layout::Layout;
+use tercel_wire::message::Effects;
+use tercel_wire::record::HEADER_BYTES;
+
+use crate::limits;
+
+/// An entry of the order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Entry<'a> {
+    /// The space begins: the head of the list of roots is made.
+    Genesis,
+    /// A view begins, which keeps everything up to this stamp.
+    View {
+        /// The last stamp of the views before that it keeps.
+        kept: Stamp,
+    },
+    /// A transaction that was found free of conflicts.
+    Commit(Logged<'a>),
+    /// A class.
+    Define(ClassId, Layout),
+    /// A client's last answers are forgotten.
+    Evict(ClientId),
+    /// A client may make objects in some pages.
+    Grant(Grant),
+    /// A client's session is over, and with it what was granted to it.
+    End(ClientId),
+    /// A piece of a transaction that is too large for one record.
+    Stage {
+        /// The transaction's operation.
+        op: OpId,
+        /// Bytes of it before this piece.
+        at: u32,
+        /// Of what a record of kind [`kind::COMMIT`] would have.
+        bytes: &'a [u8],
+    },
+    /// The transaction whose pieces came before.
+    CommitStaged {
+        /// The transaction's operation.
+        op: OpId,
+        /// How many bytes all its pieces have.
+        bytes: u32,
+    },
+}
+
+/// A transaction as it is logged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Logged<'a> {
+    /// What stands before the effects.
+    pub head: Head,
+    /// What it read and writes.
+    pub effects: Effects<'a>,
+}
+
+/// What the leader knows and decided about a transaction, beside its effects.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Head {
+    /// The operation.
+    pub op: OpId,
+    /// A checksum of the bytes that its client sent.
+    pub digest: u32,
+    /// What it returns, at most [`limits::REPLY_BYTES_MAX`].
+    pub reply: Vec<u8>,
+    /// Writes (by index) that do not fit where their object lives, and where they go instead.
+    pub placements: Vec<(u32, Oref)>,
+    /// Granted pages, not named before, that its objects name places in.
+    pub named: Vec<PageId>,
+    /// Granted pages in which it leaves no room for another object.
+    pub filled: Vec<PageId>,
+}
+
+/// Pages in which a client may make objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    /// The client.
+    pub client: ClientId,
+    /// Which grant of its session this is, from 1.
+    pub seq: u64,
+    /// The first page that was never given out, after this.
+    pub next_page: u32,
+    /// The pages, at most [`limits::LEASE_PAGES`].
+    pub pages: Vec<PageId>,
+}
+
+/// The kinds of log records.
+pub mod kind {
+    #![allow(missing_docs, reason = "the variants of Entry")]
+    pub const GENESIS: u8 = 1;
+    pub const VIEW: u8 = 2;
+    pub const COMMIT: u8 = 3;
+    pub const DEFINE: u8 = 4;
+    pub const EVICT: u8 = 5;
+    pub const GRANT: u8 = 6;
+    pub const STAGE: u8 = 7;
+    pub const COMMIT_STAGED: u8 = 8;
+    pub const END: u8 = 9;
+}
+
+impl<'a> Entry<'a> {
+    /// The record's kind.
+    pub fn kind(&self) -> u8 {
+        match self {
+            Entry::Genesis => kind::GENESIS,
+            Entry::View { .. } => kind::VIEW,
+            Entry::Commit(_) => kind::COMMIT,
+            Entry::Define(..) => kind::DEFINE,
+            Entry::Evict(_) => kind::EVICT,
+            Entry::Grant(_) => kind::GRANT,
+            Entry::End(_) => kind::END,
+            Entry::Stage { .. } => kind::STAGE,
+            Entry::CommitStaged { .. } => kind::COMMIT_STAGED,
+        }
+    }
+
+    /// The record's payload.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        match self {
+            Entry::Genesis => {}
+            Entry::View { kept } => out.put_u64(kept.0),
+            Entry::Commit(c) => {
+                c.head.encode(&mut out);
+                c.effects.encode(&mut out);
+            }
+            Entry::Define(id, layout) => {
+                out.put_u16(id.0);
+                layout.encode(&mut out);
+            }
+            Entry::Evict(client) | Entry::End(client) => out.put_u64(client.0),
+            Entry::Grant(g) => g.encode(&mut out),
+            Entry::Stage { op, at, bytes } => {
+                out.reserve_exact(OP_BYTES + 4 + bytes.len());
+                put_op(*op, &mut out);
+                out.put_u32(*at);
+                out.extend_from_slice(bytes);
+            }
+            Entry::CommitStaged { op, bytes } => {
+                put_op(*op, &mut out);
+                out.put_u32(*bytes);
+            }
+        }
+        out
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// If the payload is none of that kind.
+    pub fn decode(kind: u8, payload: &'a [u8]) -> Result<Entry<'a>, DecodeError> {
+        let mut r = Reader::new(payload);
+        let entry = match kind {
+            kind::GENESIS => Entry::Genesis,
+            kind::VIEW => Entry::View { kept: Stamp(r.u64()?) },
+            kind::COMMIT => {
+                let head = Head::decode(&mut r)?;
+                let effects = Effects::decode(r.rest())?;
+                if head.placements.iter().any(|(w, _)| *w as usize >= effects.writes.len()) {
+                    return Err(DecodeError::BadField("placement"));
+                }
+                return Ok(Entry::Commit(Logged { head, effects }));
+            }
+            kind::DEFINE => {
+                let id = ClassId(r.u16()?);
+                return Ok(Entry::Define(id, Layout::decode(r.rest())?));
+            }
+            kind::EVICT => Entry::Evict(ClientId(r.u64()?)),
+            kind::END => Entry::End(ClientId(r.u64()?)),
+            kind::GRANT => Entry::Grant(Grant::decode(&mut r)?),
+            kind::STAGE => return Ok(Entry::Stage { op: op(&mut r)?, at: r.u32()?, bytes: r.rest() }),
+            kind::COMMIT_STAGED => Entry::CommitStaged { op: op(&mut r)?, bytes: r.u32()? },
+            _ => return Err(DecodeError::BadField("kind")),
+        };
+        r.end()?;
+        Ok(entry)
+    }
+}
+
+impl Head {
+    /// Appends what an [`Entry::Commit`] begins with; the effects follow.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_op(self.op, out);
+        out.put_u32(self.digest);
+        out.put_bytes(&self.reply);
+        out.put_u32(self.placements.len() as u32);
+        for (write, oref) in &self.placements {
+            out.put_u32(*write);
+            out.put_u32(oref.raw());
+        }
+        put_pages(&self.named, out);
+        put_pages(&self.filled, out);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Head, DecodeError> {
+        let (op, digest, reply) = (op(r)?, r.u32()?, reply(r)?);
+        let placements = (0..r.count(8, "placements")?).map(|_| placement(r)).collect::<Result<_, _>>()?;
+        Ok(Head { op, digest, reply, placements, named: pages(r)?, filled: pages(r)? })
+    }
+}
+
+impl Grant {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.client.0);
+        out.put_u64(self.seq);
+        out.put_u32(self.next_page);
+        put_pages(&self.pages, out);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Grant, DecodeError> {
+        let (client, seq, next_page) = (ClientId(r.u64()?), r.u64()?, next_page(r)?);
+        Ok(Grant { client, seq, next_page, pages: pages(r)? })
+    }
+}
+
+/// The object that every space begins with: the head of the list of roots.
+pub fn root_head() -> Vec<u8> {
+    let root = class::built_in().into_iter().find(|(id, _)| *id == class::ROOT);
+    let body = root.map_or(0, |(_, layout)| layout.size());
+    let mut object = vec![0; HEADER_BYTES + body];
+    object[..2].copy_from_slice(&class::ROOT.0.to_le_bytes());
+    object
+}
+
+/// Bytes of an operation's id.
+const OP_BYTES: usize = 26;
+
+fn put_op(op: OpId, out: &mut Vec<u8>) {
+    out.put_u64(op.client.0);
+    out.put_u16(op.slot);
+    out.put_u64(op.seq);
+    op.view.encode(out);
+}
+
+pub(super) fn op(r: &mut Reader<'_>) -> Result<OpId, DecodeError> {
+    let op = OpId { client: ClientId(r.u64()?), slot: r.u16()?, seq: r.u64()?, view: ViewId::decode(r)? };
+    if op.slot >= OP_SLOTS_MAX { Err(DecodeError::BadField("operation")) } else { Ok(op) }
+}
+
+pub(super) fn reply(r: &mut Reader<'_>) -> Result<Vec<u8>, DecodeError> {
+    let reply = r.bytes("reply")?;
+    if reply.len() > limits::REPLY_BYTES_MAX {
+        Err(DecodeError::BadField("reply"))
+    } else {
+        Ok(reply.to_vec())
+    }
+}
+
+pub(super) fn placement(r: &mut Reader<'_>) -> Result<(u32, Oref), DecodeError> {
+    let write = r.u32()?;
+    let oref = Oref::from_raw(r.u32()?).filter(|o| !o.is_null());
+    Ok((write, oref.ok_or(DecodeError::BadField("placement"))?))
+}
+
+pub(super) fn page(r: &mut Reader<'_>) -> Result<PageId, DecodeError> {
+    PageId::new(r.u32()?).ok_or(DecodeError::BadField("page"))
+}
+
+fn put_pages(pages: &[PageId], out: &mut Vec<u8>) {
+    out.put_u32(pages.len() as u32);
+    pages.iter().for_each(|page| out.put_u32(page.get()));
+}
+
+fn pages(r: &mut Reader<'_>) -> Result<Vec<PageId>, DecodeError> {
+    (0..r.count(4, "pages")?).map(|_| page(r)).collect()
+}
+
+/// The first page that was not given out, or one beyond the last page.
+pub(super) fn next_page(r: &mut Reader<'_>) -> Result<u32, DecodeError> {
+    let n = r.u32()?;
+    if n > PageId::MAX.get() + 1 { Err(DecodeError::BadField("page")) } else { Ok(n) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tercel_wire::message::Write;
+
+    #[test]
+    fn entries_come_back() {
+        let object = [16, 0, 0, 0, 1, 2, 3, 4];
+        let oref = Oref::from_raw(5 << 9).unwrap();
+        let effects = Effects {
+            base: Stamp(4),
+            reads: vec![oref],
+            writes: vec![Write { oref, new: true, object: &object }],
+        };
+        let op = OpId { client: ClientId(1), slot: 2, seq: 3, view: ViewId::new(4, 5) };
+        let page = PageId::new(5).unwrap();
+        let head = Head {
+            op,
+            digest: 6,
+            reply: vec![7, 8],
+            placements: vec![(0, oref)],
+            named: vec![page],
+            filled: vec![page, page],
+        };
+        for entry in [
+            Entry::Genesis,
+            Entry::View { kept: Stamp(9) },
+            Entry::Commit(Logged { head, effects }),
+            Entry::Define(ClassId(17), Layout::new("C".into(), vec![])),
+            Entry::Evict(ClientId(8)),
+            Entry::End(ClientId(8)),
+            Entry::Grant(Grant { client: ClientId(8), seq: 1, next_page: 6, pages: vec![page] }),
+            Entry::Stage { op, at: 5, bytes: &[] },
+            Entry::CommitStaged { op, bytes: 9 },
+        ] {
+            let bytes = entry.encode();
+            assert_eq!(Entry::decode(entry.kind(), &bytes), Ok(entry.clone()));
+            for cut in 0..bytes.len() {
+                assert!(Entry::decode(entry.kind(), &bytes[..cut]).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_that_nothing_could_follow_are_damage() {
+        let grant = |next_page| Entry::Grant(Grant { client: ClientId(1), seq: 1, next_page, pages: vec![] });
+        let (good, bad) = (grant(PageId::MAX.get() + 1), grant(PageId::MAX.get() + 2));
+        assert!(Entry::decode(kind::GRANT, &good.encode()).is_ok());
+        assert!(Entry::decode(kind::GRANT, &bad.encode()).is_err());
+    }
+
+    #[test]
+    fn the_head_of_the_roots_is_an_object_of_its_class() {
+        let (_, layout) = class::built_in().into_iter().find(|(id, _)| *id == class::ROOT).unwrap();
+        assert_eq!(layout.check(&root_head()[HEADER_BYTES..]), Ok(()));
+    }
+}

@@ -1,0 +1,316 @@
+//! Ordered state: what follows from the entries alone, the same at every replica at equal stamps.
+//!
+//! Not here: who is connected, what is cached, what is decided. A leader judges and places; what it orders is applied
+//! here by the same function at the leader, at a follower and in recovery. The invariant: [`Replica::apply`] is the only
+//! door, and what it does depends on nothing but the state and the entry.
+//!
+//! | module | its noun |
+//! |---|---|
+//! | [`entry`] | what is ordered, and its bytes |
+//! | [`recent`] | the index of recent writes and its floor |
+//! | [`answers`] | what became of each client's last operations |
+//! | [`catalogue`] | classes |
+//! | [`places`] | pages given out to make objects in |
+//! | [`views`] | which views there were, and what each kept |
+//! | [`pieces`] | a large commit as its pieces arrive |
+//! | [`when`] | the stamp of a version, or the one it will get |
+//! | [`digest`] | a sum over the state, to compare replicas by |
+
+pub mod answers;
+pub mod catalogue;
+pub mod digest;
+pub mod entry;
+pub mod pieces;
+pub mod places;
+pub mod recent;
+mod saved;
+pub mod views;
+pub mod when;
+
+use tercel_wire::class;
+use tercel_wire::cursor::DecodeError;
+use tercel_wire::id::{ClientId, OpId, Oref, Stamp, ViewId};
+use tercel_wire::message::{Effects, Outcome};
+
+use answers::Answers;
+use catalogue::Catalogue;
+use digest::Digest;
+use entry::{Entry, Logged};
+use pieces::Pieces;
+use places::Places;
+use recent::RecentWrites;
+use views::Views;
+use when::{Mark, When};
+
+use crate::mutant::{Rule, dropped};
+
+/// Where the versions go that entries write: the buffer of modified objects.
+pub trait Objects {
+    /// Takes in one write, and where it goes if that is another place.
+    fn write(&mut self, oref: Oref, to: Option<Oref>, when: &When, object: &[u8]);
+    /// The versions that share the mark get this stamp.
+    fn ordered(&mut self, mark: &Mark, stamp: Stamp);
+    /// Takes back what a transaction that will have no stamp wrote there.
+    fn retract(&mut self, oref: Oref, mark: &Mark);
+}
+
+/// What an entry did.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// The references that changed, as readers know them.
+    pub changed: Vec<Oref>,
+    /// The operation, if it is a client's.
+    pub op: Option<OpId>,
+    /// If it committed pieces, the stamp of the first of them.
+    pub pieces_from: Option<Stamp>,
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct Replica {
+    /// The last entry that was applied.
+    pub stamp: Stamp,
+    /// Which views there were.
+    pub views: Views,
+    /// The index of recent writes.
+    pub recent: RecentWrites,
+    /// The last answers of each client.
+    pub answers: Answers,
+    /// Classes.
+    pub catalogue: Catalogue,
+    /// Pages given out to make objects in.
+    pub places: Places,
+    pieces: Option<Pieces>,
+    digest: Digest,
+}
+
+impl Default for Replica {
+    fn default() -> Replica {
+        Replica::new()
+    }
+}
+
+impl Replica {
+    /// A space before its first entry.
+    pub fn new() -> Replica {
+        Replica {
+            stamp: Stamp::ZERO,
+            views: Views::default(),
+            recent: RecentWrites::default(),
+            answers: Answers::default(),
+            catalogue: Catalogue::new(),
+            places: Places::new(),
+            pieces: None,
+            digest: Digest::default(),
+        }
+    }
+
+    /// Applies the next entry, ordered in `view`; what it writes goes to `objects`. An entry that the state already
+    /// contains, as one read from a log may be, only writes.
+    ///
+    /// # Errors
+    /// If the entry ends pieces that are not all there. Nothing has changed then.
+    pub fn apply(
+        &mut self,
+        stamp: Stamp,
+        view: ViewId,
+        entry: &Entry<'_>,
+        objects: &mut impl Objects,
+    ) -> Result<Applied, DecodeError> {
+        let is_new = stamp > self.stamp;
+        let applied = match entry {
+            Entry::Stage { op, at, bytes } => {
+                self.piece(stamp, *op, *at as usize, bytes, objects)?;
+                Applied::default()
+            }
+            Entry::CommitStaged { op, bytes } => {
+                self.commit_pieces(stamp, *op, *bytes as usize, is_new, objects)?
+            }
+            Entry::Commit(c) => {
+                let changed = write_all(stamp, c, objects);
+                if is_new {
+                    self.commit(stamp, c);
+                }
+                Applied { changed, op: Some(c.head.op), pieces_from: None }
+            }
+            Entry::Genesis => {
+                objects.write(class::ROOT_HEAD, None, &When::At(stamp), &entry::root_head());
+                if is_new {
+                    self.recent.insert(class::ROOT_HEAD, stamp);
+                    self.digest.chain(class::ROOT_HEAD, stamp);
+                }
+                Applied { changed: vec![class::ROOT_HEAD], ..Applied::default() }
+            }
+            Entry::View { kept } => {
+                // A new view knows nothing of what its predecessor was about to commit.
+                self.forget_pieces(objects);
+                if is_new {
+                    self.views.begin(view, *kept);
+                }
+                Applied::default()
+            }
+            _ => {
+                if is_new {
+                    self.apply_small(stamp, entry);
+                }
+                Applied::default()
+            }
+        };
+        if is_new {
+            self.stamp = stamp;
+            self.digest.entry(stamp, view, entry.kind());
+        }
+        Ok(applied)
+    }
+
+    /// Entries that write no object.
+    fn apply_small(&mut self, stamp: Stamp, entry: &Entry<'_>) {
+        match entry {
+            Entry::Define(id, layout) => self.catalogue.define(*id, layout.clone()),
+            Entry::Evict(client) => self.answers.evict(*client),
+            Entry::Grant(g) => self.places.grant(stamp, g),
+            Entry::End(client) => self.places.end(stamp, *client),
+            _ => {}
+        }
+    }
+
+    fn commit(&mut self, stamp: Stamp, c: &Logged<'_>) {
+        self.answers.committed(&c.head, stamp);
+        for w in &c.effects.writes {
+            self.places.used(w.oref.page(), w.new);
+            self.recent.insert(w.oref, stamp);
+            self.digest.chain(w.oref, stamp);
+        }
+        c.head.placements.iter().for_each(|(_, to)| self.places.used(to.page(), false));
+        self.places.judged(&c.head.named, &c.head.filled);
+        self.recent.forget_for(c.effects.writes.len());
+    }
+
+    fn piece(
+        &mut self,
+        stamp: Stamp,
+        op: OpId,
+        at: usize,
+        bytes: &[u8],
+        objects: &mut impl Objects,
+    ) -> Result<(), DecodeError> {
+        if at == 0 {
+            self.forget_pieces(objects);
+            self.pieces = Some(Pieces::new(op, stamp));
+        }
+        // A piece that continues nothing is of a transaction whose beginning was let go of: it is in the pages.
+        let Some(pieces) = self.pieces.as_mut().filter(|p| p.continues(op, at)) else { return Ok(()) };
+        pieces.take(bytes, objects)
+    }
+
+    fn commit_pieces(
+        &mut self,
+        stamp: Stamp,
+        op: OpId,
+        bytes: usize,
+        is_new: bool,
+        objects: &mut impl Objects,
+    ) -> Result<Applied, DecodeError> {
+        let Some(pieces) = self.pieces.take_if(|p| p.is_whole(op, bytes)) else {
+            return Err(DecodeError::BadField("pieces"));
+        };
+        objects.ordered(&pieces.mark, stamp);
+        if is_new {
+            self.answers.committed(&pieces.head, stamp);
+            for (oref, new) in &pieces.writes {
+                self.places.used(oref.page(), *new);
+                self.digest.chain(*oref, stamp);
+            }
+            pieces.head.placements.iter().for_each(|(_, to)| self.places.used(to.page(), false));
+            self.places.judged(&pieces.head.named, &pieces.head.filled);
+            // The index takes in one large commit at a time.
+            self.recent.settle(usize::MAX);
+            self.recent.insert_large(
+                stamp,
+                pieces.writes.iter().map(|(oref, _)| *oref).collect(),
+                pieces.set,
+            );
+        }
+        Ok(Applied { changed: pieces.changed, op: Some(op), pieces_from: Some(pieces.first) })
+    }
+
+    fn forget_pieces(&mut self, objects: &mut impl Objects) {
+        if let Some(pieces) = self.pieces.take() {
+            pieces.changed.iter().for_each(|oref| objects.retract(*oref, &pieces.mark));
+        }
+    }
+
+    /// The stamp of the first piece of a large commit that is arriving.
+    pub fn pieces_from(&self) -> Option<Stamp> {
+        self.pieces.as_ref().map(|p| p.first)
+    }
+
+    /// Whether a transaction may commit after everything applied so far: a function of the ordered prefix alone.
+    ///
+    /// # Errors
+    /// What the client is told: a conflict, or that its base is older than the index reaches.
+    pub fn certify(&self, effects: &Effects<'_>) -> Result<(), Outcome> {
+        if dropped(Rule::NoCertification) {
+            return Ok(());
+        }
+        if effects.base > self.stamp {
+            return Err(Outcome::Conflict(Oref::NULL));
+        }
+        // A place was given out again: a transaction that began before may name what it was.
+        if effects.base < self.places.reused() {
+            return Err(Outcome::TooOld);
+        }
+        self.recent.certify(effects)
+    }
+
+    /// The view of the newest [`Entry::View`].
+    pub fn view(&self) -> ViewId {
+        self.views.last()
+    }
+
+    /// A sum over everything applied: equal at equal stamps, at every replica.
+    pub fn digest(&self) -> u64 {
+        self.digest.value()
+            ^ self.answers.digest()
+            ^ self.places.digest()
+            ^ self.catalogue.digest()
+            ^ self.views.digest()
+    }
+
+    /// What a restart must not forget, forgotten if a rule is dropped.
+    pub(crate) fn forget_by_mistake(&mut self) {
+        if dropped(Rule::RestartEmptyIndex) {
+            self.recent = RecentWrites::default();
+        }
+        if dropped(Rule::VolatileOperationTable) {
+            self.answers.clear();
+        }
+    }
+
+    /// Goes on behind entries that are lost: nothing that they named is given out again, and a client that has seen any
+    /// of them is told that its base is too old. `stamp` must be above all of them.
+    pub fn skip_lost(&mut self, stamp: Stamp, view: ViewId, next_page: u32) {
+        self.stamp = self.stamp.max(stamp);
+        self.views.skip_to(view, self.stamp);
+        self.places.skip_to(next_page);
+        self.recent = RecentWrites::with_floor(self.stamp);
+        self.pieces = None;
+    }
+
+    /// Whether the client's operations are known, or may have been.
+    pub fn may_be_evicted(&self, client: ClientId, connection: u64) -> bool {
+        self.answers.may_be_evicted(client, connection)
+    }
+}
+
+fn write_all(stamp: Stamp, c: &Logged<'_>, objects: &mut impl Objects) -> Vec<Oref> {
+    let mut changed = Vec::with_capacity(c.effects.writes.len());
+    let mut placements = c.head.placements.iter().peekable();
+    for (i, w) in c.effects.writes.iter().enumerate() {
+        let to = placements.next_if(|(write, _)| *write as usize == i).map(|(_, to)| *to);
+        objects.write(w.oref, to, &When::At(stamp), w.object);
+        changed.push(w.oref);
+        changed.extend(to);
+    }
+    changed
+}

@@ -1,0 +1,342 @@
+//! Pages given out to make objects in: to whom, and when they may be given out again.
+//!
+//! A grant outlives connections and views. It ends with its client's session, by an ordered entry. A page in which nothing
+//! was made by then, and that no object refers to, returns: it is given out again once every session has acknowledged the
+//! end, so that no commit under way still means the old place. A place in any other page stays what it was promised to be.
+//! The invariant: a page is in at most one of the tables, and every page from 2 up to `next_page` was given out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tercel_wire::id::{ClientId, PageId, Stamp};
+
+use super::digest::RowSum;
+use super::entry::Grant;
+use crate::limits;
+use crate::mutant;
+use crate::table::Map;
+
+/// See the module.
+#[derive(Debug, Clone, Default)]
+pub struct Places {
+    /// The first page that was never given out.
+    next_page: u32,
+    granted: BTreeMap<PageId, Granted>,
+    clients: Map<ClientId, Grantee>,
+    /// Pages that are given out again once everybody has acknowledged the stamp.
+    returned: BTreeMap<PageId, Stamp>,
+    /// The highest of these stamps among pages that were given out again.
+    reused: Stamp,
+    sum: RowSum,
+}
+
+/// A page that a client may make objects in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Granted {
+    /// Whose it is.
+    pub client: ClientId,
+    /// Whether anything was made in it.
+    pub is_made_in: bool,
+    /// Whether an object refers to a place in it.
+    pub is_named: bool,
+}
+
+/// A client that was granted pages.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Grantee {
+    pub pages: BTreeSet<PageId>,
+    /// Those among them in which nothing was made.
+    pub unused: usize,
+    /// Its last grant: the how-manieth, and of which pages. It is repeated if the client has not heard of it.
+    pub seq: u64,
+    pub last: Vec<PageId>,
+}
+
+impl Places {
+    pub(super) fn new() -> Places {
+        // Page 1 has the head of the list of roots.
+        Places { next_page: 2, ..Places::default() }
+    }
+
+    /// The first page that was never given out.
+    pub fn next_page(&self) -> u32 {
+        self.next_page
+    }
+
+    /// A commit whose base is below this may mean by a place what it was before it was given out again.
+    pub fn reused(&self) -> Stamp {
+        self.reused
+    }
+
+    /// The page, if objects may be made in it.
+    pub fn granted(&self, page: PageId) -> Option<&Granted> {
+        self.granted.get(&page)
+    }
+
+    /// The lowest page that may be unused.
+    pub fn unused_first(&self) -> Option<PageId> {
+        let first = [
+            self.granted.first_key_value().map(|(p, _)| *p),
+            self.returned.first_key_value().map(|(p, _)| *p),
+        ];
+        first.into_iter().flatten().min()
+    }
+
+    /// Whether the page may return, or has returned: nothing was made in it and nothing names it.
+    pub fn is_unused(&self, page: PageId) -> bool {
+        self.granted.get(&page).is_some_and(|g| !g.is_made_in && !g.is_named)
+            || self.returned.contains_key(&page)
+    }
+
+    /// How many pages objects may be made in.
+    pub fn granted_count(&self) -> usize {
+        self.granted.len()
+    }
+
+    /// Pages that wait to be given out again.
+    pub fn returned_count(&self) -> usize {
+        self.returned.len()
+    }
+
+    /// Clients with grants.
+    pub fn clients(&self) -> impl Iterator<Item = ClientId> {
+        self.clients.keys().copied()
+    }
+
+    /// Whether the client has grants.
+    pub fn has_grants(&self, client: ClientId) -> bool {
+        self.clients.contains_key(&client)
+    }
+
+    /// The client's pages in which nothing was made.
+    pub fn unused(&self, client: ClientId) -> usize {
+        self.clients.get(&client).map_or(0, |g| g.unused)
+    }
+
+    /// The client's last grant: the how-manieth, and of which pages.
+    pub fn last_grant(&self, client: ClientId) -> (u64, &[PageId]) {
+        self.clients.get(&client).map_or((0, &[]), |g| (g.seq, &g.last))
+    }
+
+    /// Pages whose return everybody has acknowledged who has acknowledged `acked`, at most `max`.
+    pub fn reusable(&self, acked: Stamp, max: usize) -> Vec<PageId> {
+        self.returned.iter().filter(|(_, at)| **at <= acked).map(|(page, _)| *page).take(max).collect()
+    }
+
+    /// When the page was returned, if it waits to be given out again.
+    pub fn returned_at(&self, page: PageId) -> Option<Stamp> {
+        self.returned.get(&page).copied()
+    }
+
+    /// A client may make objects in these pages. Beyond [`limits::LEASED_PAGES_MAX`] it loses the lowest, as it knows.
+    pub(super) fn grant(&mut self, stamp: Stamp, g: &Grant) {
+        self.next_page = self.next_page.max(g.next_page);
+        for page in &g.pages {
+            if let Some(at) = self.returned.remove(page) {
+                self.reused = self.reused.max(at);
+                self.sum.remove(&[page.get().into(), at.0]);
+            }
+            self.remove(*page);
+            let row = Granted { client: g.client, is_made_in: false, is_named: false };
+            self.sum.add(&row.row(*page));
+            self.granted.insert(*page, row);
+        }
+        let grantee = self.clients.entry(g.client).or_default();
+        for page in &g.pages {
+            grantee.unused += usize::from(grantee.pages.insert(*page));
+        }
+        (grantee.seq, grantee.last) = (g.seq, g.pages.clone());
+        while self.clients.get(&g.client).is_some_and(|g| g.pages.len() > pages_max()) {
+            if let Some(page) = self.clients.get(&g.client).and_then(|g| g.pages.first()).copied() {
+                self.release(stamp, page);
+            }
+        }
+    }
+
+    /// A client's session is over.
+    pub(super) fn end(&mut self, stamp: Stamp, client: ClientId) {
+        let Some(grantee) = self.clients.remove(&client) else { return };
+        grantee.pages.into_iter().for_each(|page| self.release(stamp, page));
+    }
+
+    /// The page is granted no more.
+    fn remove(&mut self, page: PageId) -> Option<Granted> {
+        let row = self.granted.remove(&page)?;
+        self.sum.remove(&row.row(page));
+        if let Some(grantee) = self.clients.get_mut(&row.client) {
+            grantee.pages.remove(&page);
+            grantee.unused -= usize::from(!row.is_made_in);
+        }
+        Some(row)
+    }
+
+    /// The page is granted no more. It returns if nothing was made in it and nothing names it.
+    fn release(&mut self, stamp: Stamp, page: PageId) {
+        let Some(row) = self.remove(page) else { return };
+        if !row.is_made_in && !row.is_named {
+            self.returned.insert(page, stamp);
+            self.sum.add(&[page.get().into(), stamp.0]);
+        }
+    }
+
+    /// A commit writes in a page, where it is new if it makes an object there.
+    pub(super) fn used(&mut self, page: PageId, is_new: bool) {
+        self.next_page = self.next_page.max(page.get() + 1);
+        if is_new && let Some(at) = self.returned.remove(&page) {
+            self.sum.remove(&[page.get().into(), at.0]);
+        }
+        if is_new && let Some(row) = self.granted.get_mut(&page).filter(|row| !row.is_made_in) {
+            self.sum.remove(&row.row(page));
+            row.is_made_in = true;
+            self.sum.add(&row.row(page));
+            if let Some(grantee) = self.clients.get_mut(&row.client) {
+                grantee.unused -= 1;
+            }
+        }
+    }
+
+    /// What a leader found out about a commit: pages that its objects name, and pages that it filled.
+    pub(super) fn judged(&mut self, named: &[PageId], filled: &[PageId]) {
+        for page in named {
+            // A place that was promised is named although its client has gone: the page stays as it is.
+            if let Some(at) = self.returned.remove(page) {
+                self.sum.remove(&[page.get().into(), at.0]);
+            }
+            if let Some(row) = self.granted.get_mut(page) {
+                self.sum.remove(&row.row(*page));
+                row.is_named = true;
+                self.sum.add(&row.row(*page));
+            }
+        }
+        for page in filled {
+            self.remove(*page);
+        }
+    }
+
+    pub(super) fn skip_to(&mut self, next_page: u32) {
+        self.next_page = self.next_page.max(next_page.min(PageId::MAX.get() + 1));
+    }
+
+    /// For [`super::Replica::digest`].
+    pub fn digest(&self) -> u64 {
+        let mut sum = self.sum.clone();
+        sum.add(&[self.next_page.into(), self.reused.0, 0]);
+        sum.value()
+    }
+
+    pub(super) fn grantees(&self) -> Vec<(ClientId, &Grantee)> {
+        let mut all: Vec<_> = self.clients.iter().map(|(id, g)| (*id, g)).collect();
+        all.sort_unstable_by_key(|(id, _)| *id);
+        all
+    }
+
+    pub(super) fn returned(&self) -> impl ExactSizeIterator<Item = (PageId, Stamp)> {
+        self.returned.iter().map(|(page, at)| (*page, *at))
+    }
+
+    /// The tables as they were saved.
+    pub(super) fn restored(
+        next_page: u32,
+        reused: Stamp,
+        rows: impl Iterator<Item = (PageId, Granted)>,
+        last: impl Iterator<Item = (ClientId, u64, Vec<PageId>)>,
+        returned: impl Iterator<Item = (PageId, Stamp)>,
+    ) -> Places {
+        let mut places = Places { next_page, reused, ..Places::default() };
+        for (client, seq, last) in last {
+            places.clients.insert(client, Grantee { seq, last, ..Grantee::default() });
+        }
+        for (page, row) in rows {
+            places.sum.add(&row.row(page));
+            let grantee = places.clients.entry(row.client).or_default();
+            grantee.pages.insert(page);
+            grantee.unused += usize::from(!row.is_made_in);
+            places.granted.insert(page, row);
+        }
+        for (page, at) in returned {
+            places.sum.add(&[page.get().into(), at.0]);
+            places.returned.insert(page, at);
+        }
+        places
+    }
+}
+
+impl Granted {
+    fn row(self, page: PageId) -> [u64; 3] {
+        let flags = u64::from(self.is_made_in) | u64::from(self.is_named) << 1;
+        [page.get().into(), self.client.0, flags]
+    }
+}
+
+fn pages_max() -> usize {
+    mutant::bound(limits::LEASED_PAGES_MAX, 24)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(n: u32) -> PageId {
+        PageId::new(n).unwrap()
+    }
+
+    fn grant(places: &mut Places, stamp: u64, client: u64, seq: u64, pages: &[u32]) {
+        let next_page = pages.iter().max().map_or(0, |p| p + 1);
+        let pages = pages.iter().map(|n| page(*n)).collect();
+        places.grant(Stamp(stamp), &Grant { client: ClientId(client), seq, next_page, pages });
+    }
+
+    #[test]
+    fn of_an_ended_session_only_untouched_pages_return() {
+        let mut p = Places::new();
+        grant(&mut p, 1, 7, 1, &[2, 3, 4, 5]);
+        p.used(page(2), true);
+        p.judged(&[page(3)], &[]);
+        p.judged(&[], &[page(5)]);
+        assert_eq!(p.unused(ClientId(7)), 2);
+        p.end(Stamp(9), ClientId(7));
+        assert_eq!((p.granted_count(), p.returned_count()), (0, 1));
+        assert!(p.reusable(Stamp(8), 10).is_empty());
+        assert_eq!(p.reusable(Stamp(9), 10), [page(4)]);
+        assert!(!p.has_grants(ClientId(7)));
+    }
+
+    #[test]
+    fn a_page_that_is_given_out_again_raises_the_stamp_below_which_bases_are_too_old() {
+        let mut p = Places::new();
+        grant(&mut p, 1, 7, 1, &[2, 3]);
+        p.end(Stamp(5), ClientId(7));
+        grant(&mut p, 8, 9, 1, &[3]);
+        assert_eq!((p.reused(), p.next_page()), (Stamp(5), 4));
+        assert_eq!(p.granted(page(3)).unwrap().client, ClientId(9));
+        assert_eq!(p.returned_count(), 1);
+    }
+
+    #[test]
+    fn a_client_with_too_many_pages_loses_the_lowest() {
+        let mut p = Places::new();
+        let max = limits::LEASED_PAGES_MAX as u32;
+        for n in 0..max / 64 + 1 {
+            let pages: Vec<u32> = (0..64).map(|i| 2 + 64 * n + i).collect();
+            grant(&mut p, u64::from(n) + 1, 7, u64::from(n) + 1, &pages);
+        }
+        assert_eq!(p.granted_count(), limits::LEASED_PAGES_MAX);
+        assert!(p.granted(page(2)).is_none() && p.returned_at(page(2)).is_some());
+        assert_eq!(p.unused(ClientId(7)), limits::LEASED_PAGES_MAX);
+    }
+
+    #[test]
+    fn the_digest_is_of_what_the_tables_hold() {
+        let (mut a, mut b) = (Places::new(), Places::new());
+        grant(&mut a, 1, 7, 1, &[2, 3]);
+        grant(&mut a, 2, 8, 1, &[4]);
+        grant(&mut b, 1, 8, 1, &[4]);
+        grant(&mut b, 2, 7, 1, &[2, 3]);
+        assert_eq!(a.digest(), b.digest());
+        a.used(page(4), true);
+        assert_ne!(a.digest(), b.digest());
+        b.used(page(4), true);
+        a.end(Stamp(3), ClientId(7));
+        b.end(Stamp(3), ClientId(7));
+        assert_eq!(a.digest(), b.digest());
+    }
+}

@@ -1,0 +1,109 @@
+//! The views that there were, and what each kept of those before it.
+//!
+//! A view begins with an ordered entry that names the last stamp it keeps. A client of an older view may have heard of
+//! stamps beyond that: they were lost, and what it has of them never happened. Stamps need not be dense, so the view's own
+//! stamp would hide such a loss. The invariant: numbers rise, kept stamps never fall.
+
+use std::collections::VecDeque;
+
+use tercel_wire::id::{Stamp, ViewId};
+
+use super::digest::{RowSum, view_word};
+use crate::limits;
+use crate::mutant;
+
+/// See the module.
+#[derive(Debug, Clone, Default)]
+pub struct Views {
+    /// The oldest first.
+    list: VecDeque<(ViewId, Stamp)>,
+}
+
+impl Views {
+    /// A view begins. Beyond [`limits::VIEWS_MAX`] the oldest is forgotten: its clients begin anew.
+    pub fn begin(&mut self, view: ViewId, kept: Stamp) {
+        self.list.push_back((view, kept));
+        while self.list.len() > mutant::bound(limits::VIEWS_MAX, 6) {
+            self.list.pop_front();
+        }
+    }
+
+    /// The newest view.
+    pub fn last(&self) -> ViewId {
+        self.list.back().map_or(ViewId::NONE, |(view, _)| *view)
+    }
+
+    /// Whether the view is one of this history, as far as it is remembered.
+    pub fn knows(&self, view: ViewId) -> bool {
+        self.list.iter().any(|(v, _)| *v == view)
+    }
+
+    /// Whether a client of `view` that has heard of stamps up to `heard` may have heard of something that is not in this
+    /// history: the view is none of it, or its successor kept less.
+    pub fn contradict(&self, view: ViewId, heard: Stamp) -> bool {
+        match self.list.iter().position(|(v, _)| *v == view) {
+            None => true,
+            Some(i) => self.list.get(i + 1).is_some_and(|(_, kept)| heard > *kept),
+        }
+    }
+
+    /// All of them, the oldest first, each with the last stamp that it kept.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (ViewId, Stamp)> {
+        self.list.iter().copied()
+    }
+
+    /// Forgets all of them but that numbers have come to `view`: of a history whose end is lost nobody may go on.
+    pub fn skip_to(&mut self, view: ViewId, kept: Stamp) {
+        let number = self.last().number.max(view.number);
+        self.list.clear();
+        self.list.push_back((ViewId { number, ..view }, kept));
+    }
+
+    /// For [`super::Replica::digest`].
+    pub fn digest(&self) -> u64 {
+        let mut sum = RowSum::default();
+        self.list.iter().for_each(|(view, kept)| sum.add(&[view_word(*view), kept.0]));
+        sum.value()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn three() -> Views {
+        let mut views = Views::default();
+        views.begin(ViewId::new(1, 11), Stamp(0));
+        views.begin(ViewId::new(2, 22), Stamp(10));
+        views.begin(ViewId::new(3, 33), Stamp(15));
+        views
+    }
+
+    #[test]
+    fn a_client_is_contradicted_by_what_the_next_view_did_not_keep() {
+        let views = three();
+        assert!(!views.contradict(ViewId::new(1, 11), Stamp(10)));
+        assert!(views.contradict(ViewId::new(1, 11), Stamp(11)));
+        assert!(!views.contradict(ViewId::new(2, 22), Stamp(15)));
+        assert!(views.contradict(ViewId::new(2, 22), Stamp(16)));
+        assert!(!views.contradict(ViewId::new(3, 33), Stamp(1_000)));
+    }
+
+    #[test]
+    fn a_view_of_another_incarnation_or_never_heard_of_is_none_of_this_history() {
+        let views = three();
+        assert!(views.contradict(ViewId::new(3, 34), Stamp(0)));
+        assert!(views.contradict(ViewId::new(4, 33), Stamp(0)));
+        assert!(views.knows(ViewId::new(2, 22)) && !views.knows(ViewId::new(2, 0)));
+    }
+
+    #[test]
+    fn the_oldest_views_are_forgotten_beyond_the_bound() {
+        let mut views = Views::default();
+        for n in 1..=limits::VIEWS_MAX as u32 + 1 {
+            views.begin(ViewId::new(n, n), Stamp(n.into()));
+        }
+        assert!(!views.knows(ViewId::new(1, 1)) && views.knows(ViewId::new(2, 2)));
+        assert_eq!(views.iter().len(), limits::VIEWS_MAX);
+    }
+}

@@ -1,0 +1,397 @@
+//! A server: the rooms of the engine, wired.
+//!
+//! Its doors: [`Recovery::finish`] (a server begins with what was recovered), [`Server::handle`] with effects appended to a
+//! buffer that the caller owns, [`Server::deadline`], getters. It does no input or output: reading a page, writing the log
+//! and installing pages are effects that come back as inputs.
+//!
+//! A server is a replica that follows the order, and leads while the sequencer says so. The invariant is *stable before
+//! visible*: what a leader orders is judged and applied at once, tentatively; no reply, page, stream or watermark shows it
+//! before it is stable. A leader that is deposed is thrown away with its replica, and another server is recovered.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tercel_wire::id::{LogPosition, PageId, SpaceId, Stamp, ViewId};
+
+pub use crate::effect::{
+    Checkpoint, Conn, Effect, Effects, HostStats, Input, LogRoom, ServerConfig, ServerStats,
+};
+pub use crate::recover::{Recovery, RecoveryError};
+
+use crate::leader::{Flight, Leader, Work};
+use crate::mutant::{Rule, dropped};
+use crate::order::{self, Level, Output, Sealed, Sequencer};
+use crate::pages::Pages;
+use crate::pages::image::Found;
+use crate::pages::install::ToStore;
+use crate::replica::Replica;
+use crate::replica::entry::Entry;
+use crate::sessions::{Cx, Sessions};
+use crate::time::Now;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Server {
+    pub(crate) config: ServerConfig,
+    pub(crate) space: SpaceId,
+    /// The view into which the replica was recovered: what effects and their answers name.
+    pub(crate) joined: ViewId,
+    pub(crate) sequencer: Box<dyn Sequencer>,
+    pub(crate) replica: Replica,
+    pub(crate) pages: Pages,
+    pub(crate) leader: Option<Leader>,
+    pub(crate) sessions: Sessions,
+    /// Entries that this node's disk does not have yet.
+    pub(crate) unwritten: VecDeque<(ViewId, LogPosition, Stamp)>,
+    /// Entries to apply: those that are not known to be stable, or for which there is no room yet.
+    pub(crate) suffix: VecDeque<Sealed>,
+    /// What is in the suffix up to here is stable.
+    pub(crate) suffix_stable: Stamp,
+    pub(crate) end: End,
+    pub(crate) disk_full: bool,
+    pub(crate) host: HostStats,
+    pub(crate) stats: ServerStats,
+    pub(crate) now: Now,
+}
+
+/// Whether the server is of any more use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Working,
+    /// Its leader was deposed; the log is to be cut above the position.
+    Deposed(Option<LogPosition>),
+    /// The host was told.
+    Over,
+}
+
+impl Server {
+    /// Takes in what happened and appends what is to be done.
+    pub fn handle(&mut self, now: Now, input: Input<'_>, out: &mut Effects) {
+        if self.end == End::Over {
+            return;
+        }
+        self.now = now;
+        match input {
+            Input::Connected(conn) => self.sessions(out, |s, cx| s.connected(conn, cx)),
+            Input::Frame(conn, header, body) => self.sessions(out, |s, cx| s.frame(conn, &header, body, cx)),
+            Input::Alive(conn) => self.sessions.alive(conn, now),
+            Input::Disconnected(conn) => self.sessions(out, |s, cx| s.disconnected(conn, cx)),
+            Input::Packet(from, bytes) => self.sequence(order::Input::Packet(from, bytes), out),
+            Input::Written(view, position) => self.written(view, position, out),
+            Input::Read(view, page, result) if self.is_answered(view) => {
+                self.sessions(out, |s, cx| s.page_read(page, result, cx));
+            }
+            Input::Installed(view) if self.is_answered(view) => self.installed(out),
+            Input::Pinned(view, pin, result) if self.is_answered(view) => {
+                self.sessions(out, |s, cx| s.pinned(pin, result, cx));
+            }
+            Input::PinnedRead(view, pin, result) if self.is_answered(view) => {
+                self.sessions(out, |s, cx| s.pinned_read(pin, result, cx));
+            }
+            // The answer to a predecessor.
+            Input::Read(..) | Input::Installed(_) | Input::Pinned(..) | Input::PinnedRead(..) => {}
+            Input::DiskFull(full) => self.disk_full = full,
+            Input::LogRoom(room) => {
+                if self.pages.installer.log_has(room) {
+                    self.sessions(out, |s, cx| s.lead(cx, |leader, work| leader.unstall(work)));
+                }
+            }
+            Input::Time => self.time(out),
+        }
+        self.go_on(out);
+    }
+
+    /// When it next wants to hear of the time.
+    pub fn deadline(&self) -> Option<Now> {
+        let leads = self.leader.as_ref();
+        let has_work = leads.is_some_and(|l| l.has_work(self.pages.visible(), &self.replica));
+        // Work in slices goes on as soon as others have been heard.
+        if has_work || self.sessions.has_work() || self.pages.has_hidden() {
+            return Some(self.now);
+        }
+        let absent = leads.and_then(|l| l.deadline());
+        [self.sequencer.deadline(), self.sessions.deadline(), absent].into_iter().flatten().min()
+    }
+
+    fn is_answered(&self, view: ViewId) -> bool {
+        view == self.joined || dropped(Rule::CreditsOldInstall)
+    }
+
+    /// Has the sessions do something.
+    fn sessions<R>(&mut self, out: &mut Effects, f: impl FnOnce(&mut Sessions, &mut Cx<'_>) -> R) -> R {
+        let mut said = Vec::new();
+        let mut cx = Cx {
+            now: self.now,
+            space: self.space,
+            joined: self.joined,
+            config: &self.config,
+            replica: &mut self.replica,
+            pages: &mut self.pages,
+            leader: self.leader.as_mut(),
+            sequencer: &mut *self.sequencer,
+            said: &mut said,
+            stats: &mut self.stats,
+            host: self.host,
+            disk_full: self.disk_full,
+            out,
+        };
+        let result = f(&mut self.sessions, &mut cx);
+        self.said(said, out);
+        result
+    }
+
+    /// Tells the sequencer something.
+    pub(crate) fn sequence(&mut self, input: order::Input<'_>, out: &mut Effects) {
+        let mut said = Vec::new();
+        self.sequencer.handle(self.now, input, &mut said);
+        self.said(said, out);
+    }
+
+    /// Does what the sequencer says.
+    fn said(&mut self, said: Vec<Output>, out: &mut Effects) {
+        for output in said {
+            match output {
+                Output::Send(to, bytes) => out.push(Effect::Packet(to, bytes)),
+                Output::Append(position, view, entry) => {
+                    self.unwritten.push_back((view, position, entry.stamp));
+                    out.push(Effect::Append(position, view, entry));
+                    if dropped(Rule::StreamUnsynced) {
+                        self.show_by_mistake(out);
+                    }
+                }
+                Output::Cut(above) => self.end = End::Deposed(Some(above)),
+                Output::Entry(entry) => {
+                    self.suffix_stable = entry.stamp;
+                    self.suffix.push_back(entry);
+                }
+                Output::Stable(stamp, level) => self.stable(stamp, level, out),
+                Output::Leading(view) => self.lead(view, out),
+                Output::Deposed(_) => self.end = End::Deposed(None),
+                // Nobody asks yet.
+                Output::Confirmed(..) => {}
+            }
+        }
+    }
+
+    /// This node leads: what it was given is kept, and the view begins.
+    fn lead(&mut self, view: ViewId, out: &mut Effects) {
+        let mut kept = Vec::new();
+        while let Some(entry) = self.suffix.pop_front() {
+            match self.apply(&entry) {
+                Ok(flight) => kept.push(flight),
+                Err(why) => return out.push(Effect::Stop(why)),
+            }
+        }
+        let (mut said, mut replies) = (Vec::new(), Vec::new());
+        let mut work = Work {
+            now: self.now,
+            config: &self.config,
+            replica: &mut self.replica,
+            pages: &mut self.pages,
+            sequencer: &mut *self.sequencer,
+            said: &mut said,
+            replies: &mut replies,
+            stats: &mut self.stats,
+            disk_full: self.disk_full,
+        };
+        self.leader = Some(Leader::begin(view, kept, &mut work));
+        self.said(said, out);
+    }
+
+    /// Applies an entry that another server ordered, or this one in an earlier view.
+    fn apply(&mut self, entry: &Sealed) -> Result<Flight, String> {
+        let wrong = |e: &dyn std::fmt::Display| format!("entry {} cannot be applied: {e}", entry.stamp);
+        let decoded = Entry::decode(entry.kind, &entry.payload).map_err(|e| wrong(&e))?;
+        let applied = self.replica.apply(entry.stamp, entry.view, &decoded, &mut self.pages.mob);
+        let applied = applied.map_err(|e| wrong(&e))?;
+        if let Some(first) = applied.pieces_from {
+            self.pages.installer.commits_pieces(first, entry.stamp);
+        }
+        Ok(Flight { stamp: entry.stamp, level: Level::Disk, op: applied.op, changed: applied.changed.into() })
+    }
+
+    /// A follower applies what is stable, as far as there is room; the rest waits as bytes.
+    fn follow(&mut self, out: &mut Effects) {
+        while self.leader.is_none()
+            && self.pages.mob.bytes() <= self.config.mob_bytes
+            && self.replica.recent.is_settled()
+            && let Some(entry) = self.suffix.pop_front_if(|e| e.stamp <= self.suffix_stable)
+        {
+            match self.apply(&entry) {
+                Ok(flight) => {
+                    self.pages.written_upto(entry.stamp);
+                    self.show(vec![flight], out);
+                }
+                Err(why) => return out.push(Effect::Stop(why)),
+            }
+        }
+    }
+
+    /// Everything up to the stamp is this safe.
+    fn stable(&mut self, stamp: Stamp, level: Level, out: &mut Effects) {
+        let Some(leader) = &mut self.leader else { return };
+        let shown = leader.stable(stamp, level);
+        self.show(shown, out);
+    }
+
+    /// Shows entries that are not stable: a rule dropped on purpose.
+    fn show_by_mistake(&mut self, out: &mut Effects) {
+        let Some(leader) = &mut self.leader else { return };
+        let shown = leader.show_by_mistake();
+        self.show(shown, out);
+    }
+
+    /// Makes entries visible: pages, then the stream, then what waited for them.
+    fn show(&mut self, shown: Vec<Flight>, out: &mut Effects) {
+        shown.iter().for_each(|flight| self.pages.show(flight.stamp, flight.changed.clone()));
+        let visible = self.pages.visible();
+        self.sessions(out, |s, cx| {
+            s.show(&shown, cx);
+            s.lead(cx, |leader, work| leader.shown(visible, work));
+        });
+    }
+
+    /// The log is on this node's disk up to a position.
+    fn written(&mut self, view: ViewId, position: LogPosition, out: &mut Effects) {
+        while let Some((.., stamp)) = self.unwritten.pop_front_if(|(v, at, _)| *v == view && *at <= position)
+        {
+            self.pages.written_upto(stamp);
+        }
+        self.sequence(order::Input::Written(view, position), out);
+    }
+
+    /// What was to be stored is.
+    fn installed(&mut self, out: &mut Effects) {
+        out.list.extend(self.pages.installed().map(Effect::Truncate));
+        self.sessions(out, |s, cx| s.lead(cx, |leader, work| leader.unstall(work)));
+    }
+
+    fn time(&mut self, out: &mut Effects) {
+        self.sequence(order::Input::Time, out);
+        self.sessions(out, |s, cx| {
+            s.tick(cx);
+            s.lead(cx, |leader, work| {
+                leader.end_absent(work);
+                leader.go_on(work);
+            });
+            s.resume_some(cx);
+            s.leave_some();
+        });
+        if self.leader.is_none() {
+            self.replica.recent.settle(usize::MAX);
+        }
+        self.pages.drop_hidden();
+    }
+
+    /// What follows from whatever has happened.
+    fn go_on(&mut self, out: &mut Effects) {
+        self.follow(out);
+        self.sessions(out, |s, cx| {
+            s.lead(cx, |leader, work| leader.go_on_behind(work));
+            s.drive_backup(cx);
+        });
+        let to_store = self.pages.maybe_install(&self.replica);
+        self.store(to_store, out);
+        if let End::Deposed(cut) = self.end {
+            self.end = End::Over;
+            out.push(Effect::Recover(cut));
+        }
+    }
+
+    fn store(&mut self, to_store: Option<ToStore>, out: &mut Effects) {
+        if let Some(ToStore { pages, checkpoint }) = to_store {
+            out.push(Effect::Install { view: self.joined, pages, checkpoint });
+        }
+        while let Some(page) = self.pages.reads.next() {
+            self.pages.reads_asked += 1;
+            out.push(Effect::Read(self.joined, page));
+        }
+    }
+
+    /// Installs everything that is visible, batch after batch, ending with a checkpoint: for a clean stop.
+    pub fn flush(&mut self, out: &mut Effects) {
+        let to_store = self.pages.flush(&self.replica);
+        self.store(to_store, out);
+    }
+
+    /// Whether everything ordered is stored, so that recovery would replay nothing.
+    pub fn is_flushed(&self) -> bool {
+        self.pages.is_flushed(&self.replica)
+    }
+
+    /// The space.
+    pub fn space(&self) -> SpaceId {
+        self.space
+    }
+
+    /// Everything up to here is stable and visible.
+    pub fn visible(&self) -> Stamp {
+        self.pages.visible()
+    }
+
+    /// The view that it leads, or that it has heard of last.
+    pub fn view(&self) -> ViewId {
+        self.leader.as_ref().map_or(self.replica.view(), |leader| leader.view())
+    }
+
+    /// Whether it leads, and clients are answered.
+    pub fn is_leading(&self) -> bool {
+        self.leader.as_ref().is_some_and(|leader| leader.is_ready(self.pages.visible()))
+    }
+
+    /// Whether everything that was ordered is visible, no large transaction is on its way and nothing is being installed: a
+    /// moment to stop at.
+    pub fn is_quiet(&self) -> bool {
+        let no_large = self.leader.as_ref().is_none_or(|leader| !leader.has_large());
+        self.is_all_visible() && no_large && !self.pages.installer.is_installing()
+    }
+
+    /// Whether everything that was ordered is visible, and so stable.
+    pub fn is_all_visible(&self) -> bool {
+        self.leader.as_ref().is_none_or(|leader| leader.is_all_visible())
+    }
+
+    /// Whether nothing more will be ordered of what has arrived, whether or not its client still waits for it.
+    pub fn is_idle(&self) -> bool {
+        self.leader.as_ref().is_none_or(|leader| leader.is_idle())
+    }
+
+    /// How many clients are connected.
+    pub fn sessions_count(&self) -> usize {
+        self.sessions.count()
+    }
+
+    /// Takes the counters that the process around it keeps, for the status it reports.
+    pub fn set_host(&mut self, host: HostStats) {
+        self.host = host;
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> ServerStats {
+        let (page_reads, pages_installed) = (self.pages.reads_asked, self.pages.pages_installed);
+        ServerStats { page_reads, pages_installed, ..self.stats }
+    }
+
+    /// The last entry applied, and a sum over ordered state: equal at every replica at equal stamps.
+    pub fn digest(&self) -> (Stamp, u64) {
+        (self.replica.stamp, self.replica.digest())
+    }
+
+    /// The page as everybody may see it now; `None` if it must be read from the store first.
+    pub fn page(&mut self, page: PageId) -> Option<Option<Arc<Vec<u8>>>> {
+        match self.pages.image(page) {
+            Found::Current(bytes) | Found::Stale(bytes) => Some(bytes),
+            Found::Missing => None,
+        }
+    }
+
+    /// Bytes of entries that wait to be applied.
+    pub fn suffix_bytes(&self) -> usize {
+        self.suffix.iter().map(|e| e.payload.len()).sum()
+    }
+
+    /// What outlives a server whose leader was deposed.
+    pub fn into_sequencer(self) -> Box<dyn Sequencer> {
+        self.sequencer
+    }
+}

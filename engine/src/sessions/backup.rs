@@ -1,0 +1,290 @@
+//! Backups: everything as of one stamp, handed out part by part while the server works.
+//!
+//! A backup begins by freezing: the ordered state is written down, the buffer of modified objects keeps from now on what
+//! the stamp shows, and the page store is pinned. The pin goes the way of the installs, so what was sent to be installed
+//! before is in it and what comes later is not. Entries up to the stamp are all ordered by then but perhaps not durable;
+//! nobody hears of the stamp before they are.
+//!
+//! The invariant: the pinned pages hold nothing younger than the stamp, and whatever of it they lack is in the buffer. It is
+//! bounded: one backup at a time, a part only when it was asked for, time without progress, and what is set aside counts
+//! among the bytes of the buffer. Commits come first: where one would have to wait for a backup, the backup ends.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use tercel_wire::frame::Kind;
+use tercel_wire::id::{PageId, Stamp};
+use tercel_wire::message::{BACKUP_PAGES_MAX, BackupBegun, BackupPart, Reason};
+use tercel_wire::page::{PAGE_BYTES, Page};
+
+use super::{Cx, Sessions};
+use crate::effect::Effect;
+use crate::leader::Asked;
+use crate::limits;
+use crate::mutant::{Rule, dropped};
+use crate::time::Now;
+
+/// The backup under way, and the count of the pins of the page store.
+#[derive(Debug, Default)]
+pub(super) struct Backups {
+    current: Option<Backup>,
+    pins: u64,
+}
+
+/// A backup under way.
+#[derive(Debug)]
+struct Backup {
+    /// Names the pin of the page store.
+    pin: u64,
+    /// What it was begun by.
+    asked: Asked,
+    /// Whether that was answered: everything up to the stamp is visible, and the store pinned.
+    is_told: bool,
+    is_pinned: bool,
+    begun: BackupBegun,
+    state: Vec<u8>,
+    state_sent: usize,
+    /// The first page that was not read yet.
+    next: u32,
+    pages_sent: u64,
+    /// Requests for the next part, in order.
+    wanted: VecDeque<u64>,
+    /// Pages are being read for the first of them.
+    is_reading: bool,
+    /// When its progress was looked at last, and how far it was then.
+    looked: Now,
+    was_at: usize,
+}
+
+impl Backup {
+    /// How far it is, in pages.
+    fn progress(&self) -> usize {
+        self.next as usize + self.state_sent / PAGE_BYTES
+    }
+}
+
+impl Backups {
+    /// The stamp of the backup under way, if there is one.
+    pub(super) fn stamp(&self) -> Option<Stamp> {
+        self.current.as_ref().map(|b| b.begun.stamp)
+    }
+}
+
+/// Pages of a part: they are read one after the other, and a fetch that comes meanwhile waits for them.
+const PART_PAGES: u32 = 16;
+const _: () = assert!(PART_PAGES as usize <= BACKUP_PAGES_MAX);
+
+impl Sessions {
+    pub(super) fn backup(&mut self, asked: Asked, cx: &mut Cx<'_>) {
+        if self.backups.current.is_some() {
+            let text =
+                "another backup is under way, and a server takes one at a time: try again when it is done";
+            return cx.refuse(asked, Reason::Full, text);
+        }
+        if cx.disk_full {
+            let text = "the server's disk is full, and a backup would keep it from being made room on: make room first";
+            return cx.refuse(asked, Reason::Full, text);
+        }
+        let state = cx.replica.encode();
+        let begun = BackupBegun {
+            stamp: cx.replica.stamp,
+            view: cx.replica.view(),
+            pages_end: cx.replica.places.next_page(),
+            state_bytes: state.len() as u32,
+        };
+        cx.pages.mob.freeze(begun.stamp);
+        self.backups.pins += 1;
+        let pin = self.backups.pins;
+        cx.out.push(Effect::Pin(cx.joined, pin));
+        self.backups.current = Some(Backup {
+            pin,
+            asked,
+            is_told: false,
+            is_pinned: false,
+            begun,
+            state,
+            state_sent: 0,
+            next: 1,
+            pages_sent: 0,
+            wanted: VecDeque::new(),
+            is_reading: false,
+            looked: cx.now,
+            was_at: 0,
+        });
+    }
+
+    /// Somebody can take another part.
+    pub(super) fn backup_next(&mut self, asked: Asked, cx: &mut Cx<'_>) {
+        match self.backups.current.as_mut().filter(|b| b.asked.conn == asked.conn) {
+            None => {
+                let text = "no backup of this client is under way: begin again";
+                cx.refuse(asked, Reason::Unavailable, text);
+            }
+            Some(b) if b.wanted.len() >= limits::BACKUP_ASKED_MAX => {
+                let text = "a backup's parts are asked for a few at a time";
+                cx.refuse(asked, Reason::Full, text);
+            }
+            Some(b) => b.wanted.push_back(asked.call),
+        }
+    }
+
+    /// The page store is pinned, or cannot be.
+    pub(crate) fn pinned(&mut self, pin: u64, result: Result<(), String>, cx: &mut Cx<'_>) {
+        let Some(backup) = self.backups.current.as_mut().filter(|b| b.pin == pin) else { return };
+        match result {
+            Ok(()) => backup.is_pinned = true,
+            Err(e) => self.end_backup(Reason::Unavailable, e, cx),
+        }
+    }
+
+    /// Pages from the first one that was not read yet are here as the pinned store has them; those that it does not have
+    /// are left out.
+    pub(crate) fn pinned_read(
+        &mut self,
+        pin: u64,
+        result: Result<Vec<(PageId, Vec<u8>)>, String>,
+        cx: &mut Cx<'_>,
+    ) {
+        let under_way = self.backups.current.as_mut().filter(|b| b.pin == pin && b.is_reading);
+        let Some(backup) = under_way else { return };
+        backup.is_reading = false;
+        let upto = backup.next.saturating_add(PART_PAGES).min(backup.begun.pages_end);
+        let range = std::mem::replace(&mut backup.next, upto)..upto;
+        let pages = match result.and_then(|stored| as_of_backup(range, stored, cx)) {
+            Ok(pages) => pages,
+            Err(e) => return self.end_backup(Reason::Corrupt, e, cx),
+        };
+        let before = cx.pages.mob.bytes_aside();
+        PageId::new(upto).into_iter().for_each(|page| cx.pages.mob.thaw_below(page));
+        if cx.pages.mob.bytes_aside() < before {
+            self.lead(cx, |leader, work| leader.unstall(work));
+        }
+        // Nothing is there: what comes behind it is looked for at once.
+        let Some(backup) = self.backups.current.as_mut().filter(|_| !pages.is_empty()) else { return };
+        backup.pages_sent += (pages.len() / PAGE_BYTES) as u64;
+        let (conn, call) = (backup.asked.conn, backup.wanted.pop_front());
+        if let Some(call) = call {
+            send_part(Asked { conn, call }, &BackupPart::Pages { upto, pages: &pages }, cx);
+        }
+    }
+
+    /// Takes the backup as far as it gets. Called after everything that happens.
+    pub(crate) fn drive_backup(&mut self, cx: &mut Cx<'_>) {
+        let Some(backup) = &self.backups.current else { return };
+        if !self.all.contains_key(&backup.asked.conn) {
+            return self.drop_backup(cx);
+        }
+        if cx.disk_full {
+            let text = "the server's disk is full: make room there, then begin again";
+            return self.end_backup(Reason::Full, text, cx);
+        }
+        self.make_room_of_backup(cx);
+        let Some(backup) = &mut self.backups.current else { return };
+        let is_visible = backup.begun.stamp <= cx.pages.visible() || dropped(Rule::BackupUnsynced);
+        if !backup.is_told && backup.is_pinned && is_visible {
+            backup.is_told = true;
+            backup.looked = cx.now;
+            let (asked, begun) = (backup.asked, backup.begun);
+            let mut body = Vec::new();
+            begun.encode(&mut body);
+            cx.reply(asked.conn, Kind::BackupBegun, asked.call, &body);
+        }
+        self.send_parts(cx);
+    }
+
+    fn send_parts(&mut self, cx: &mut Cx<'_>) {
+        while let Some(b) = self.backups.current.as_mut().filter(|b| b.is_told && !b.is_reading) {
+            let Some(call) = b.wanted.front().copied() else { return };
+            let asked = Asked { conn: b.asked.conn, call };
+            if b.state_sent < b.state.len() {
+                let from = b.state_sent;
+                b.state_sent = b.state.len().min(from + limits::PART_BYTES);
+                let piece = b.state[from..b.state_sent].to_vec();
+                b.wanted.pop_front();
+                send_part(asked, &BackupPart::State(&piece), cx);
+            } else if let Some(from) = PageId::new(b.next).filter(|_| b.next < b.begun.pages_end) {
+                b.state = Vec::new();
+                b.state_sent = 0;
+                b.is_reading = true;
+                let count = PART_PAGES.min(b.begun.pages_end - b.next);
+                return cx.out.push(Effect::ReadPinned { view: cx.joined, pin: b.pin, from, count });
+            } else {
+                let pages = b.pages_sent;
+                send_part(asked, &BackupPart::End { pages }, cx);
+                return self.drop_backup(cx);
+            }
+        }
+    }
+
+    /// Whether the client still takes what it asked for. One that does not must not keep old pages on the disk for ever.
+    pub(super) fn look_at_backup(&mut self, cx: &mut Cx<'_>) {
+        let Some(b) = self.backups.current.as_mut().filter(|b| b.is_told) else { return };
+        if cx.now.since_us(b.looked) < limits::BACKUP_WINDOW_US {
+            return;
+        }
+        let moved = b.progress().saturating_sub(b.was_at);
+        if b.wanted.is_empty() && moved < limits::BACKUP_WINDOW_PAGES_MIN {
+            let text = "the backup made too little progress in a minute and was ended: begin again, \
+                        closer to the server or onto a faster disk";
+            return self.end_backup(Reason::Unavailable, text, cx);
+        }
+        b.looked = cx.now;
+        b.was_at = b.progress();
+    }
+
+    /// A commit may wait for room in the buffer of modified objects. If what is set aside is in its way, the backup ends:
+    /// installing would make no room.
+    fn make_room_of_backup(&mut self, cx: &mut Cx<'_>) {
+        let Some(bytes) = cx.leader.as_ref().and_then(|leader| leader.bytes_awaited()) else { return };
+        let surplus = (cx.pages.mob.bytes() + bytes).saturating_sub(cx.config.mob_bytes);
+        if surplus > 0 && surplus <= cx.pages.mob.bytes_aside() {
+            let text = "so much changed during the backup that the server has no memory for the old versions: \
+                        try again when there is less to do, or serve with a larger --mob";
+            self.end_backup(Reason::Full, text, cx);
+        }
+    }
+
+    /// Ends it and tells its client why.
+    fn end_backup(&mut self, reason: Reason, text: impl Into<String>, cx: &mut Cx<'_>) {
+        if let Some(backup) = &self.backups.current {
+            cx.refuse(backup.asked, reason, text);
+        }
+        self.drop_backup(cx);
+    }
+
+    fn drop_backup(&mut self, cx: &mut Cx<'_>) {
+        let Some(backup) = self.backups.current.take() else { return };
+        cx.pages.mob.thaw();
+        cx.out.push(Effect::Unpin(backup.pin));
+        self.lead(cx, |leader, work| leader.unstall(work));
+    }
+}
+
+fn send_part(asked: Asked, part: &BackupPart<'_>, cx: &mut Cx<'_>) {
+    let mut body = Vec::new();
+    part.encode(&mut body);
+    cx.reply(asked.conn, Kind::BackupPart, asked.call, &body);
+}
+
+/// The pages of a range as of the backup's stamp, one after the other.
+fn as_of_backup(range: Range<u32>, stored: Vec<(PageId, Vec<u8>)>, cx: &Cx<'_>) -> Result<Vec<u8>, String> {
+    let mut pages = Vec::with_capacity(stored.len() * PAGE_BYTES);
+    let mut stored = stored.into_iter().peekable();
+    for page in range.filter_map(PageId::new) {
+        let bytes = stored.next_if(|(p, _)| *p == page).map(|(_, bytes)| bytes);
+        // Damage must not travel into a backup under a checksum that is right again.
+        let base = match &bytes {
+            Some(bytes) => Some(Page::parse(bytes, page).map_err(|e| e.to_string())?),
+            None => None,
+        };
+        match (&bytes, cx.pages.mob.differs_frozen(page)) {
+            (None, false) => {}
+            (Some(bytes), false) => pages.extend_from_slice(bytes),
+            (_, true) => {
+                let laid = cx.pages.mob.overlay_frozen(page, base, cx.space, Vec::new());
+                pages.extend(laid.ok_or_else(|| format!("page {page}: its objects do not fit into it"))?);
+            }
+        }
+    }
+    Ok(pages)
+}

@@ -1,0 +1,100 @@
+//! Serving pages.
+
+use std::sync::Arc;
+
+use tercel_wire::frame::Kind;
+use tercel_wire::id::PageId;
+use tercel_wire::message::{Fetch, PageReply, Reason};
+use tercel_wire::page::Page;
+
+use super::{Cx, Sessions};
+use crate::effect::Effect;
+use crate::leader::Asked;
+use crate::limits;
+use crate::mutant::{Rule, dropped};
+use crate::pages::image::Found;
+use crate::pages::reads::{Done, Waiter};
+
+impl Sessions {
+    pub(super) fn fetch(&mut self, asked: Asked, fetch: Fetch, cx: &mut Cx<'_>) {
+        cx.stats.fetches += 1;
+        self.serve_or_wait(asked, fetch, cx);
+    }
+
+    fn serve_or_wait(&mut self, asked: Asked, fetch: Fetch, cx: &mut Cx<'_>) {
+        match cx.pages.image(fetch.page) {
+            Found::Current(bytes) | Found::Stale(bytes) => self.serve(asked, fetch, bytes, cx),
+            Found::Missing => {
+                let Some(session) = self.all.get_mut(&asked.conn) else { return };
+                if session.fetches >= limits::CREDIT as usize {
+                    return cx.refuse(asked, Reason::Full, "more requests under way than were granted");
+                }
+                session.fetches += 1;
+                cx.pages.reads.wait(fetch.page, Waiter::Fetch(asked.conn, asked.call, fetch));
+            }
+        }
+    }
+
+    fn serve(&mut self, asked: Asked, fetch: Fetch, bytes: Option<Arc<Vec<u8>>>, cx: &mut Cx<'_>) {
+        // The subscription holds from the stamp of the reply, and the stream is there before it.
+        if !dropped(Rule::InstallBeforeWatermark) {
+            self.stream_to(asked.conn, cx);
+        }
+        self.subscribe(asked.conn, fetch.page, fetch.fetch, cx);
+        if !self.all.contains_key(&asked.conn) {
+            return;
+        }
+        let mut body = Vec::with_capacity(16 + tercel_wire::page::PAGE_BYTES);
+        PageReply { fetch, bytes: bytes.as_ref().map_or(&[], |b| b.as_slice()) }.encode(&mut body);
+        cx.reply(asked.conn, Kind::Page, asked.call, &body);
+    }
+
+    /// The store has a page, or has not, or cannot read it: whoever waits for it goes on.
+    pub(crate) fn page_read(
+        &mut self,
+        page: PageId,
+        result: Result<Option<Vec<u8>>, String>,
+        cx: &mut Cx<'_>,
+    ) {
+        let waiters = match cx.pages.reads.done(page) {
+            Done::For(waiters) => waiters,
+            Done::Again => return cx.out.push(Effect::Read(cx.joined, page)),
+            Done::Unasked => return,
+        };
+        let checked = result.and_then(|bytes| match bytes {
+            None => Ok(None),
+            Some(bytes) => {
+                Page::parse(&bytes, page).map(|_| ()).map_err(|e| e.to_string()).map(|()| Some(bytes))
+            }
+        });
+        let failed = checked.map(|bytes| cx.pages.keep_read(page, bytes.map(Arc::new))).err();
+        for waiter in waiters {
+            self.go_on(waiter, failed.as_deref(), cx);
+        }
+    }
+
+    fn go_on(&mut self, waiter: Waiter, failed: Option<&str>, cx: &mut Cx<'_>) {
+        match (waiter, failed) {
+            (Waiter::Fetch(conn, call, fetch), failed) => {
+                let Some(session) = self.all.get_mut(&conn) else { return };
+                session.fetches = session.fetches.saturating_sub(1);
+                let asked = Asked { conn, call };
+                match failed {
+                    None => self.serve_or_wait(asked, fetch, cx),
+                    Some(e) => cx.refuse(asked, Reason::Corrupt, e),
+                }
+            }
+            (Waiter::Commit(_, id), None) => self.lead(cx, |leader, work| leader.page_came(id, work)),
+            (Waiter::Commit(_, id), Some(e)) => self.lead(cx, |leader, work| leader.page_failed(id, e, work)),
+            (Waiter::Large(_, id), failed) => {
+                self.lead(cx, |leader, work| leader.large_read(id, failed, work))
+            }
+            (Waiter::Install, None) => cx.pages.install_read(),
+            // A damaged page that must be rewritten cannot be: stopping keeps the log, which has the new objects.
+            (Waiter::Install, Some(e)) => {
+                let next = "`tercel check --repair` restores what the log holds";
+                cx.out.push(Effect::Stop(format!("{e}; {next}")));
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Greeting: a client is new, goes on from where it was, or is of another history.
+//!
+//! A client that resumes names its view, its watermark, the highest stamp that it heard of, and every page that it is
+//! subscribed to. If the ordered list of views contradicts what it heard, what it has never happened here: it is told so, and
+//! begins anew as another client. A greeting names up to 87,000 pages, so they are taken in slices; the client is welcomed
+//! behind the last, and told of everything that changed since its watermark.
+
+use tercel_wire::frame::{Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel_wire::id::{ClientId, PageId, SpaceId, Stamp};
+use tercel_wire::message::{Change, Hello, Reason, Resume, Welcome};
+
+use super::{Cx, Sessions, unasked};
+use crate::effect::Conn;
+use crate::limits;
+use crate::mutant::{Rule, dropped};
+use crate::replica::answers::clients_max;
+
+/// A greeting whose pages are being subscribed to.
+#[derive(Debug)]
+pub(super) struct Resuming {
+    pub conn: Conn,
+    watermark: Stamp,
+    pages: std::vec::IntoIter<(PageId, u64)>,
+}
+
+/// Pages that are subscribed to in one go: some hundred microseconds.
+const RESUMED_AT_ONCE: usize = 1_000;
+
+impl Sessions {
+    pub(super) fn hello(&mut self, conn: Conn, hello: Hello, cx: &mut Cx<'_>) {
+        if self.all.get(&conn).is_some_and(|s| s.client.is_some()) {
+            return self.expel(conn, "a connection greets once", cx);
+        }
+        let visible = cx.pages.visible();
+        if !cx.leader.as_ref().is_some_and(|leader| leader.is_ready(visible)) {
+            return self.turn_away(conn, Reason::Unavailable, "no server leads yet: try again", cx);
+        }
+        if hello.version_max.min(WIRE_VERSION) < hello.version_min.max(WIRE_VERSION_MIN) {
+            let text =
+                format!("this server speaks versions {WIRE_VERSION_MIN} to {WIRE_VERSION} of the protocol");
+            return self.expel(conn, text, cx);
+        }
+        if hello.space != SpaceId(0) && hello.space != cx.space {
+            return self.expel(conn, "this server serves another space", cx);
+        }
+        if let Some(r) = &hello.resume
+            && let Some((reason, text)) = contradiction(r, cx)
+        {
+            return self.turn_away(conn, reason, &text, cx);
+        }
+        if cx.replica.may_be_evicted(hello.client, hello.connection) {
+            let text = "the client was silent for too long and is forgotten";
+            return self.turn_away(conn, Reason::Evicted, text, cx);
+        }
+        if let Some(old) = self.clients.get(&hello.client).copied()
+            && old != conn
+        {
+            if self.all.get(&old).is_some_and(|s| s.connection >= hello.connection) {
+                return self.expel(conn, "a younger connection of this client is here", cx);
+            }
+            self.disconnected(old, cx);
+            cx.close(old);
+        }
+        if self.clients.len() >= clients_max() {
+            let text = "the server has all the clients whose answers it can keep: try again later";
+            return self.turn_away(conn, Reason::Unavailable, text, cx);
+        }
+        self.enter(conn, hello, cx);
+    }
+
+    /// The client has a session from now on.
+    fn enter(&mut self, conn: Conn, hello: Hello, cx: &mut Cx<'_>) {
+        let visible = cx.pages.visible();
+        // A place may have been given out again since: what the client has of it is of another object.
+        let is_whole = |r: &Resume| r.watermark >= cx.replica.places.reused();
+        let is_known = |r: &Resume| self.horizon.reaches(r.watermark) && r.watermark <= visible;
+        let resume = hello.resume.filter(|r| is_known(r) && is_whole(r));
+        let watermark = resume.as_ref().map_or(visible, |r| r.watermark);
+        let Some(session) = self.all.get_mut(&conn) else { return };
+        session.client = Some(hello.client);
+        session.connection = hello.connection;
+        session.news.sent = watermark;
+        self.clients.insert(hello.client, conn);
+        self.lead(cx, |leader, _| leader.arrived(hello.client, conn, watermark));
+        match resume {
+            None => self.welcome(conn, hello.client, visible, false, cx),
+            Some(r) => {
+                let (watermark, pages) = (r.watermark, r.pages.into_iter());
+                self.resuming.push_back(Resuming { conn, watermark, pages });
+                if self.resuming.len() == 1 {
+                    self.resume_some(cx);
+                }
+            }
+        }
+    }
+
+    fn welcome(&mut self, conn: Conn, client: ClientId, watermark: Stamp, resumed: bool, cx: &mut Cx<'_>) {
+        let Some(view) = cx.leader.as_ref().map(|l| l.view()) else { return };
+        let welcome = Welcome {
+            version: WIRE_VERSION,
+            space: cx.space,
+            view,
+            watermark,
+            resumed,
+            places: cx.replica.places.has_grants(client),
+            keepalive_ms: cx.config.keepalive_ms,
+            credit: limits::CREDIT,
+            transaction_bytes_max: limits::TRANSACTION_BYTES_MAX as u32,
+            page_bytes: tercel_wire::page::PAGE_BYTES as u16,
+        };
+        let mut body = Vec::new();
+        welcome.encode(&mut body);
+        cx.reply(conn, Kind::Welcome, 0, &body);
+    }
+
+    /// Subscribes sessions that resume to some more of what they had; welcomes those that have all of it, and tells them what
+    /// changed since.
+    pub(crate) fn resume_some(&mut self, cx: &mut Cx<'_>) {
+        let Some(mut resuming) = self.resuming.pop_front() else { return };
+        for (page, fetch) in resuming.pages.by_ref().take(RESUMED_AT_ONCE) {
+            self.subscribe(resuming.conn, page, fetch, cx);
+        }
+        let Some(session) = self.all.get_mut(&resuming.conn) else { return };
+        if resuming.pages.len() > 0 {
+            return self.resuming.push_front(resuming);
+        }
+        let Some(client) = session.client else { return };
+        if !self.horizon.reaches(resuming.watermark) {
+            let text = "too much has changed while the client greeted: try again";
+            return self.turn_away(resuming.conn, Reason::Unavailable, text, cx);
+        }
+        session.news.changes.clear();
+        for (stamp, changed) in self.horizon.since(resuming.watermark) {
+            let held = changed.iter().filter(|o| session.pages.held.contains_key(&o.page()));
+            let orefs: Vec<_> = held.copied().collect();
+            if !orefs.is_empty() {
+                session.news.changes.push(Change { stamp: *stamp, own: None, orefs });
+            }
+        }
+        self.welcome(resuming.conn, client, resuming.watermark, true, cx);
+        self.stream_to(resuming.conn, cx);
+    }
+
+    /// Whether the session's pages are still being subscribed to: what changes meanwhile it is told of behind the last.
+    pub(super) fn is_resuming(&self, conn: Conn) -> bool {
+        self.resuming.iter().any(|r| r.conn == conn)
+    }
+
+    /// Refuses a greeting, and ends the connection.
+    fn turn_away(&mut self, conn: Conn, reason: Reason, text: &str, cx: &mut Cx<'_>) {
+        cx.refuse(unasked(conn), reason, text);
+        cx.close(conn);
+        self.disconnected(conn, cx);
+    }
+}
+
+/// Why a client cannot go on from where it was, if it cannot. What it has cached and the commits that it was told of may not
+/// be here, and stamps of the one history mean nothing in the other: it must not go on as if they did.
+fn contradiction(r: &Resume, cx: &Cx<'_>) -> Option<(Reason, String)> {
+    let heard = r.watermark.max(r.heard);
+    if r.view.number < cx.config.view_first {
+        let text = format!(
+            "the space was restored from a backup, and this client has seen commits up to {heard} of what it was before, \
+             which may be gone: connect with a new client, and look at what is there"
+        );
+        return Some((Reason::Corrupt, text));
+    }
+    if cx.replica.views.contradict(r.view, heard) && !dropped(Rule::ResumesOverLoss) {
+        let text = format!(
+            "the space goes on from before what this client has heard of, which is view {} up to {heard}: commits that it \
+             was told of may be gone",
+            r.view
+        );
+        return Some((Reason::History, text));
+    }
+    None
+}

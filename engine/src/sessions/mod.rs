@@ -1,0 +1,274 @@
+//! Connections: greeting, subscriptions, the stream, resuming, backups, silence.
+//!
+//! Sessions speak the protocol. What they are asked to decide they hand to the leader, and what the leader answers they
+//! send. The invariant: a client hears of every change to every page that it is subscribed to, in the order of stamps, and
+//! of nothing that is not visible.
+//!
+//! | module | its noun |
+//! |---|---|
+//! | [`session`] | one connected client |
+//! | [`greet`] | greeting: new, resumed, of another history |
+//! | [`requests`] | what a client asks |
+//! | [`stream`] | what changed, and who must know |
+//! | [`subscribe`] | pages, and the sessions that hear of them |
+//! | [`horizon`] | recent changes, for sessions that resume |
+//! | [`fetch`] | pages served |
+//! | [`backup`] | everything as of one stamp |
+//! | [`status`] | how the server is, in numbers |
+
+mod backup;
+mod fetch;
+mod greet;
+pub(crate) mod horizon;
+mod requests;
+mod session;
+mod status;
+mod stream;
+mod subscribe;
+
+use std::collections::VecDeque;
+
+use tercel_wire::frame::{Header, Kind};
+use tercel_wire::id::{ClientId, OpId, PageId, SpaceId, ViewId};
+use tercel_wire::message::{Outcome, Reason, Refused, Verdict};
+
+use crate::effect::{Conn, Effect, Effects, HostStats, ServerConfig, ServerStats};
+use crate::leader::{Asked, Leader, Reply, Work};
+use crate::limits;
+use crate::order::{self, Sequencer};
+use crate::pages::Pages;
+use crate::replica::Replica;
+use crate::table::{Map, Set};
+use crate::time::Now;
+
+use backup::Backups;
+use greet::Resuming;
+use horizon::Horizon;
+use session::Session;
+
+/// What sessions work on and say, for the time of one call.
+pub(crate) struct Cx<'a> {
+    pub now: Now,
+    pub space: SpaceId,
+    /// The view into which the replica was recovered.
+    pub joined: ViewId,
+    pub config: &'a ServerConfig,
+    pub replica: &'a mut Replica,
+    pub pages: &'a mut Pages,
+    pub leader: Option<&'a mut Leader>,
+    pub sequencer: &'a mut dyn Sequencer,
+    /// What the sequencer said.
+    pub said: &'a mut Vec<order::Output>,
+    pub stats: &'a mut ServerStats,
+    pub host: HostStats,
+    pub disk_full: bool,
+    pub out: &'a mut Effects,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    all: Map<Conn, Session>,
+    /// Sessions that are subscribed to anything: those that must hear how far it is.
+    listening: Set<Conn>,
+    clients: Map<ClientId, Conn>,
+    /// The sessions that must hear of changes to a page.
+    directory: Map<PageId, Vec<Conn>>,
+    horizon: Horizon,
+    /// Greetings whose pages are being subscribed to.
+    resuming: VecDeque<Resuming>,
+    /// Sessions that are gone, as far as they are still known.
+    leaving: VecDeque<subscribe::Leaving>,
+    /// Bytes of transactions that are arriving in parts, of all sessions.
+    parts_bytes: usize,
+    backups: Backups,
+    /// When it last looked at the sessions that listen, and at all of them.
+    ticked: Now,
+    looked: Now,
+}
+
+impl Cx<'_> {
+    /// Has the leader do something; gives what it answers. `None` if this node does not lead, or not yet.
+    fn lead<R>(&mut self, f: impl FnOnce(&mut Leader, &mut Work<'_>) -> R) -> Option<(R, Vec<Reply>)> {
+        let leader = self.leader.as_deref_mut()?;
+        let mut replies = Vec::new();
+        let mut work = Work {
+            now: self.now,
+            config: self.config,
+            replica: self.replica,
+            pages: self.pages,
+            sequencer: self.sequencer,
+            said: self.said,
+            replies: &mut replies,
+            stats: self.stats,
+            disk_full: self.disk_full,
+        };
+        let result = f(leader, &mut work);
+        Some((result, replies))
+    }
+
+    fn reply(&mut self, conn: Conn, kind: Kind, call: u64, body: &[u8]) {
+        let visible = self.pages.visible();
+        let header = Header {
+            stamp: visible,
+            ack: visible,
+            view: self.leader.as_ref().map_or(ViewId::NONE, |l| l.view()),
+            credit: limits::CREDIT,
+            ..Header::new(kind, call)
+        };
+        self.out.send(conn, header, body);
+    }
+
+    fn refuse(&mut self, asked: Asked, reason: Reason, text: impl Into<String>) {
+        let mut body = Vec::new();
+        Refused { reason, text: text.into() }.encode(&mut body);
+        self.reply(asked.conn, Kind::Refused, asked.call, &body);
+    }
+
+    fn verdict(&mut self, asked: Asked, op: OpId, outcome: Outcome) {
+        let mut body = Vec::new();
+        Verdict { op, outcome }.encode(&mut body);
+        self.reply(asked.conn, Kind::Verdict, asked.call, &body);
+    }
+
+    fn close(&mut self, conn: Conn) {
+        self.out.push(Effect::Close(conn));
+    }
+}
+
+impl Sessions {
+    /// Nobody is connected; `horizon` is what recovery found.
+    pub(crate) fn new(now: Now, horizon: Horizon) -> Sessions {
+        Sessions {
+            all: Map::default(),
+            listening: Set::default(),
+            clients: Map::default(),
+            directory: Map::default(),
+            horizon,
+            resuming: VecDeque::new(),
+            leaving: VecDeque::new(),
+            parts_bytes: 0,
+            backups: Backups::default(),
+            ticked: now,
+            looked: now,
+        }
+    }
+
+    pub(crate) fn connected(&mut self, conn: Conn, cx: &mut Cx<'_>) {
+        // A name that comes back is another's: what its last bearer left is not taken from it.
+        while self.leaving.iter().any(|l| l.conn == conn) {
+            self.leave_some();
+        }
+        if self.all.len() >= limits::SESSIONS_MAX {
+            cx.refuse(unasked(conn), Reason::Unavailable, "the server has all the clients it can take");
+            return cx.close(conn);
+        }
+        self.all.insert(conn, Session::new(cx.now, cx.pages.visible()));
+    }
+
+    pub(crate) fn disconnected(&mut self, conn: Conn, cx: &mut Cx<'_>) {
+        let Some(session) = self.all.remove(&conn) else { return };
+        self.listening.remove(&conn);
+        self.resuming.retain(|r| r.conn != conn);
+        self.leaving.push_back(subscribe::Leaving { conn, pages: session.pages.held.into_iter() });
+        self.leave_some();
+        self.parts_bytes -= session.parts.bytes;
+        cx.pages.reads.forget(conn);
+        let Some(client) = session.client else { return };
+        if self.clients.get(&client) == Some(&conn) {
+            self.clients.remove(&client);
+        }
+        let left = cx.lead(|leader, work| leader.left(client, conn, work));
+        self.answer(left.map_or(Vec::new(), |(_, replies)| replies), cx);
+    }
+
+    /// A client whose frames wait takes what it is sent: that is no silence.
+    pub(crate) fn alive(&mut self, conn: Conn, now: Now) {
+        if let Some(session) = self.all.get_mut(&conn) {
+            session.heard = now;
+        }
+    }
+
+    /// Ends a session whose client broke the protocol.
+    fn expel(&mut self, conn: Conn, text: impl Into<String>, cx: &mut Cx<'_>) {
+        cx.refuse(unasked(conn), Reason::Protocol, text);
+        cx.close(conn);
+        self.disconnected(conn, cx);
+    }
+
+    /// Has the leader do something, and sends what it answers.
+    pub(crate) fn lead(&mut self, cx: &mut Cx<'_>, f: impl FnOnce(&mut Leader, &mut Work<'_>)) {
+        let replies = cx.lead(f).map_or(Vec::new(), |(_, replies)| replies);
+        self.answer(replies, cx);
+    }
+
+    /// Sends what the leader answers. A session that is gone needs no answer.
+    fn answer(&mut self, replies: Vec<Reply>, cx: &mut Cx<'_>) {
+        for reply in replies {
+            match reply {
+                Reply::Verdict(asked, op, outcome) => cx.verdict(asked, op, outcome),
+                Reply::Refused(asked, reason, text) => cx.refuse(asked, reason, text),
+                Reply::Expel(conn, text) => self.expel(conn, text, cx),
+                Reply::Granted(asked, leased) => {
+                    let mut body = Vec::new();
+                    leased.encode(&mut body);
+                    cx.reply(asked.conn, Kind::Leased, asked.call, &body);
+                }
+                Reply::Defined(asked, id) => {
+                    cx.reply(asked.conn, Kind::Defined, asked.call, &id.0.to_le_bytes());
+                }
+            }
+        }
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether there is work that goes on in slices.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.leaving.is_empty() || !self.resuming.is_empty()
+    }
+
+    /// When sessions are to be looked at next.
+    pub(crate) fn deadline(&self) -> Option<Now> {
+        (!self.all.is_empty()).then(|| self.ticked.plus_us(limits::HEARTBEAT_US))
+    }
+
+    /// Time passed: silent sessions end, those that listen hear how far it is.
+    pub(crate) fn tick(&mut self, cx: &mut Cx<'_>) {
+        if cx.now < self.ticked.plus_us(limits::HEARTBEAT_US) {
+            return;
+        }
+        self.ticked = cx.now;
+        self.look_at_backup(cx);
+        let silence = 2 * cx.config.keepalive_ms as u64 * 1000;
+        let mut silent: Vec<Conn> = Vec::new();
+        // With thousands of sessions a look at all of them takes a while, and silence is long.
+        if cx.now.since_us(self.looked) >= silence / 8 {
+            self.looked = cx.now;
+            let heard = self.all.iter().filter(|(_, s)| cx.now.since_us(s.heard) > silence);
+            silent.extend(heard.map(|(conn, _)| *conn));
+        }
+        // A client with nothing in its cache hears how far the space is with what it asks for.
+        let visible = cx.pages.visible();
+        let is_behind =
+            |conn: &&Conn| self.all.get(*conn).is_some_and(|s| s.client.is_some() && s.news.sent < visible);
+        let mut behind: Vec<Conn> = self.listening.iter().filter(is_behind).copied().collect();
+        silent.sort_unstable();
+        behind.sort_unstable();
+        for conn in silent {
+            self.disconnected(conn, cx);
+            cx.close(conn);
+        }
+        for conn in behind {
+            self.stream_to(conn, cx);
+        }
+    }
+}
+
+/// What a server says by itself.
+fn unasked(conn: Conn) -> Asked {
+    Asked { conn, call: 0 }
+}

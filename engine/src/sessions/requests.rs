@@ -1,0 +1,135 @@
+//! What a client asks: each frame decoded, and handed to where it is decided.
+
+use tercel_wire::frame::{BODY_BYTES_MAX, Header, Kind};
+use tercel_wire::id::{ClientId, OpId, Oref};
+use tercel_wire::layout::Layout;
+use tercel_wire::message::{Commit, Fetch, Hello, Lease, Outcome, Part, Reason, Resolve, Unsubscribe};
+
+use super::{Cx, Sessions};
+use crate::effect::Conn;
+use crate::leader::{Asked, Body};
+use crate::mutant::{Rule, dropped};
+
+impl Sessions {
+    pub(crate) fn frame(&mut self, conn: Conn, header: &Header, body: &[u8], cx: &mut Cx<'_>) {
+        let Some(session) = self.all.get_mut(&conn) else { return };
+        session.heard = cx.now;
+        let client = session.client;
+        if header.kind == Kind::Hello {
+            return match Hello::decode(body) {
+                Ok(hello) => self.hello(conn, hello, cx),
+                Err(e) => self.expel(conn, e.to_string(), cx),
+            };
+        }
+        let Some(client) = client else {
+            return self.expel(conn, "the first message must be a greeting", cx);
+        };
+        self.lead(cx, |leader, _| leader.acknowledged(client, header.ack));
+        let asked = Asked { conn, call: header.call };
+        let result = match header.kind {
+            Kind::Fetch => Fetch::decode(body).map(|f| self.fetch(asked, f, cx)),
+            Kind::Part => Part::decode(body).map(|p| self.part(conn, p)),
+            Kind::Commit => Commit::decode(body).map(|c| self.commit(asked, client, c, cx)),
+            Kind::Resolve => Resolve::decode(body).map(|r| self.resolve(asked, client, r.op, cx)),
+            Kind::Ack => Ok(()),
+            Kind::Unsubscribe => Unsubscribe::decode(body).map(|u| self.unsubscribe(conn, &u)),
+            Kind::Lease => Lease::decode(body)
+                .map(|l| self.lead(cx, |leader, work| leader.grant(asked, client, l, work))),
+            Kind::Define => {
+                Layout::decode(body).map(|l| self.lead(cx, |leader, work| leader.define(asked, l, work)))
+            }
+            Kind::Catalogue => {
+                self.catalogue(asked, cx);
+                Ok(())
+            }
+            Kind::Ping => {
+                self.stream_to(conn, cx);
+                cx.reply(conn, Kind::Pong, header.call, &[]);
+                Ok(())
+            }
+            Kind::Stat => {
+                let status = self.status(cx);
+                cx.reply(conn, Kind::Status, header.call, status.as_bytes());
+                Ok(())
+            }
+            Kind::Backup => {
+                self.backup(asked, cx);
+                Ok(())
+            }
+            Kind::BackupNext => {
+                self.backup_next(asked, cx);
+                Ok(())
+            }
+            Kind::Bye => {
+                self.disconnected(conn, cx);
+                cx.close(conn);
+                self.lead(cx, |leader, work| leader.end_session(client, work));
+                Ok(())
+            }
+            other => return self.expel(conn, format!("{other:?} is for servers to send"), cx),
+        };
+        if let Err(e) = result {
+            self.expel(conn, e.to_string(), cx);
+        }
+    }
+
+    fn part(&mut self, conn: Conn, part: Part<'_>) {
+        let Some(session) = self.all.get_mut(&conn) else { return };
+        let before = session.parts.bytes;
+        session.parts.take(part, self.parts_bytes - before);
+        self.parts_bytes = self.parts_bytes - before + session.parts.bytes;
+    }
+
+    fn commit(&mut self, asked: Asked, client: ClientId, commit: Commit<'_>, cx: &mut Cx<'_>) {
+        if commit.op.client != client {
+            return cx.verdict(asked, commit.op, Outcome::Invalid(Oref::NULL));
+        }
+        let mut body = Body { parts: Vec::new(), last: commit.bytes.into() };
+        if commit.parts > 0 {
+            let Some(session) = self.all.get_mut(&asked.conn) else { return };
+            let before = session.parts.bytes;
+            let parts = session.parts.complete(commit.op, commit.parts);
+            self.parts_bytes = self.parts_bytes - before + session.parts.bytes;
+            match parts {
+                Ok(parts) => body.parts = parts,
+                Err(limit) => {
+                    return self.lead(cx, |leader, work| leader.refuse_parts(asked, commit.op, limit, work));
+                }
+            }
+            if dropped(Rule::StagedInParts) {
+                body = half_of(body);
+            }
+        }
+        self.lead(cx, |leader, work| leader.commit(asked, commit.op, body, work));
+    }
+
+    fn resolve(&mut self, asked: Asked, client: ClientId, op: OpId, cx: &mut Cx<'_>) {
+        if op.client != client {
+            return cx.verdict(asked, op, Outcome::Unknown);
+        }
+        self.lead(cx, |leader, work| leader.resolve(asked, op, work));
+    }
+
+    fn catalogue(&mut self, asked: Asked, cx: &mut Cx<'_>) {
+        let Some((classes, _)) = cx.lead(|leader, work| leader.catalogue(work)) else { return };
+        let mut body = Vec::new();
+        classes.encode(&mut body);
+        if body.len() > BODY_BYTES_MAX {
+            return cx.refuse(asked, Reason::Full, "the catalogue is larger than a message");
+        }
+        cx.reply(asked.conn, Kind::Classes, asked.call, &body);
+    }
+}
+
+/// What is left of a transaction if only half of what it writes counts: a rule dropped on purpose.
+fn half_of(body: Body<'_>) -> Body<'static> {
+    use tercel_wire::message::Effects;
+    let bytes = body.whole();
+    let mut half = Vec::new();
+    if let Ok(mut effects) = Effects::decode(&bytes) {
+        effects.writes.truncate(effects.writes.len() / 2);
+        effects.encode(&mut half);
+    }
+    let last = if half.is_empty() { bytes.into_owned() } else { half };
+    Body { parts: Vec::new(), last: last.into() }
+}

@@ -1,0 +1,120 @@
+//! One connected client, as the server knows it.
+
+use tercel_wire::id::{ClientId, OpId, PageId, Stamp};
+use tercel_wire::message::{Change, Limit, Part};
+
+use crate::limits;
+use crate::table::Map;
+use crate::time::Now;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Session {
+    /// None until the greeting.
+    pub client: Option<ClientId>,
+    /// The client's count of its connections.
+    pub connection: u64,
+    pub heard: Now,
+    pub pages: Subscriptions,
+    pub news: News,
+    pub parts: Parts,
+    /// Fetches that wait for their page.
+    pub fetches: usize,
+}
+
+/// Pages that a session must hear of.
+#[derive(Debug, Default)]
+pub(super) struct Subscriptions {
+    /// With the last fetch that was served.
+    pub held: Map<PageId, u64>,
+    /// Pages to be forgotten, not yet acknowledged.
+    pub revoking: Map<PageId, u64>,
+    /// Those of them that the client was not asked for yet, and when it was reminded of all of them.
+    pub asking: Vec<PageId>,
+    pub reminded: Now,
+}
+
+/// What a session is to hear of next.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    /// The stream has been sent up to here.
+    pub sent: Stamp,
+    /// Changes to send with the next stream message.
+    pub changes: Vec<Change>,
+}
+
+/// Transactions that are arriving in parts, by slot.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    slots: Map<u16, Arriving>,
+    pub bytes: usize,
+}
+
+/// A transaction that is arriving in parts.
+#[derive(Debug)]
+pub(super) struct Arriving {
+    seq: u64,
+    count: u32,
+    /// As they came, small ones together: a buffer for all of them would be moved as it grows.
+    pub buffers: Vec<Vec<u8>>,
+    bytes: usize,
+    /// Why nothing more of it is taken; its commit will be told.
+    refused: Option<Limit>,
+}
+
+impl Session {
+    pub(super) fn new(now: Now, visible: Stamp) -> Session {
+        Session {
+            client: None,
+            connection: 0,
+            heard: now,
+            pages: Subscriptions { reminded: now, ..Subscriptions::default() },
+            news: News { sent: visible, changes: Vec::new() },
+            parts: Parts::default(),
+            fetches: 0,
+        }
+    }
+}
+
+impl Parts {
+    /// Takes a piece of a transaction; all sessions together have `others` bytes beside this one's. With one that is out of
+    /// order or beyond a bound all of it is let go: the commit that follows is told why.
+    pub(super) fn take(&mut self, part: Part<'_>, others: usize) {
+        let fresh = || Arriving { seq: part.op.seq, count: 0, buffers: Vec::new(), bytes: 0, refused: None };
+        let arriving = self.slots.entry(part.op.slot).or_insert_with(fresh);
+        self.bytes -= arriving.bytes;
+        if arriving.seq != part.op.seq {
+            *arriving = fresh();
+        }
+        let after = arriving.bytes + part.bytes.len();
+        let is_wrong = part.index != arriving.count || self.bytes + after > limits::TRANSACTION_BYTES_MAX;
+        let is_much = others + self.bytes + after > limits::STAGED_BYTES_MAX;
+        arriving.refused = arriving.refused.or(match (is_wrong, is_much) {
+            (true, _) => Some(Limit::Transaction),
+            (false, true) => Some(Limit::Buffer),
+            (false, false) => None,
+        });
+        if arriving.refused.is_some() {
+            (arriving.buffers, arriving.bytes) = (Vec::new(), 0);
+        } else {
+            match arriving.buffers.last_mut().filter(|b| b.len() + part.bytes.len() <= limits::PART_BYTES) {
+                Some(buffer) => buffer.extend_from_slice(part.bytes),
+                None => arriving.buffers.push(part.bytes.to_vec()),
+            }
+            arriving.count += 1;
+            arriving.bytes = after;
+        }
+        self.bytes += arriving.bytes;
+    }
+
+    /// The parts of an operation whose commit has come, if they are what it says.
+    pub(super) fn complete(&mut self, op: OpId, count: u32) -> Result<Vec<Vec<u8>>, Limit> {
+        let arriving = self.slots.remove(&op.slot).ok_or(Limit::Transaction)?;
+        self.bytes -= arriving.bytes;
+        match arriving.refused {
+            Some(limit) => Err(limit),
+            None if arriving.seq != op.seq || arriving.count != count => Err(Limit::Transaction),
+            None => Ok(arriving.buffers),
+        }
+    }
+}
