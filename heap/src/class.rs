@@ -8,8 +8,8 @@ use std::sync::atomic::AtomicU16;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use tercel_wire::id::ClassId;
-use tercel_wire::layout::{Layout, NONE_AT, SPILLED};
-use tercel_wire::record::Class;
+use tercel_wire::layout::{Layout, NONE_AT, SPILLED, padded};
+use tercel_wire::record::{Class, HEADER_BYTES};
 use tercel_wire::schema::{Schema, Type};
 
 use crate::arena::Object;
@@ -161,9 +161,9 @@ impl BoundType {
         })
     }
 
-    /// Bytes of the whole object, padded.
+    /// Bytes of the whole object, padded as it is stored: all of it, for the check lets no other length pass.
     pub(crate) fn object_bytes(&self, o: Object<'_>) -> usize {
-        (4 + self.used(o)).next_multiple_of(4)
+        HEADER_BYTES + padded(self.used(o))
     }
 }
 

@@ -13,7 +13,7 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 
 use tercel_wire::id::Oref;
-use tercel_wire::layout::{NONE_AT, SPILLED, Var};
+use tercel_wire::layout::{NONE_AT, SPILLED, Var, padded};
 use tercel_wire::record::{Class, Fixed};
 
 use crate::arena::{CONVERTED, Object};
@@ -284,7 +284,7 @@ impl<'s, T: Class> View<'s, T> {
         let shared = &*self.scope.shared;
         let number = self.object.class().load(Ordering::Relaxed);
         let class = shared.types.get(number).map_or(0, |t| t.class.0);
-        let body = used(&T::SCHEMA, &Body(self.object)).next_multiple_of(4);
+        let body = padded(used(&T::SCHEMA, &Body(self.object)));
         let mut out = Vec::with_capacity(4 + body);
         out.extend_from_slice(&class.to_le_bytes());
         out.extend_from_slice(&[0, 0]);

@@ -2,13 +2,14 @@
 //! to convert it to another version of the same class.
 //!
 //! [`Layout::check`] is the door through which every record from outside comes: after it, every descriptor lies inside
-//! the body, variable parts stand in order and do not overlap, texts are UTF-8, truth values are 0 or 1 and every
-//! reference is in stored form. Readers may then rely on all of it.
+//! the body, variable parts stand in order and do not overlap, nothing but zero padding stands behind the last one,
+//! texts are UTF-8, truth values are 0 or 1 and every reference is in stored form. Readers may then rely on all of it.
 
 use thiserror::Error;
 
 use crate::cursor::{DecodeError, Put, Reader, le16, le32};
 use crate::id::Oref;
+use crate::record::{HEADER_BYTES, OBJECT_BYTES_MIN};
 use crate::schema::{Scalar, Schema, Type};
 
 /// The type of a field, owned.
@@ -64,6 +65,24 @@ pub enum RecordError {
         /// Bytes of the fixed part.
         expected: usize,
     },
+    /// Longer or shorter than its parts and their padding.
+    #[error(
+        "a record of class `{class}` has {found} bytes where its parts and their padding have {expected}"
+    )]
+    Length {
+        /// The class.
+        class: String,
+        /// Bytes found.
+        found: usize,
+        /// Bytes of the parts, padded.
+        expected: usize,
+    },
+    /// Padding that is not zero.
+    #[error("the padding behind the last part of a record of class `{class}` is not zero")]
+    Padding {
+        /// The class.
+        class: String,
+    },
     /// A field that cannot be what it is.
     #[error("field `{field}` of class `{class}`: {what}")]
     Field {
@@ -106,6 +125,13 @@ pub enum Var {
         /// Elements (bytes, for texts).
         len: usize,
     },
+}
+
+/// Bytes of a body whose parts have `used`: the object is a multiple of 4 and has at least [`OBJECT_BYTES_MIN`].
+pub const fn padded(used: usize) -> usize {
+    let body = used.next_multiple_of(4);
+    let body_min = OBJECT_BYTES_MIN - HEADER_BYTES;
+    if body < body_min { body_min } else { body }
 }
 
 /// Reads a descriptor of a checked body.
@@ -298,7 +324,7 @@ impl Layout {
         if self.places.iter().any(|p| p.shape.depth() > DEPTH_MAX) {
             return Err("lists, options and records nest at most 4 deep");
         }
-        if self.size > crate::page::OBJECT_BYTES_MAX - crate::record::HEADER_BYTES {
+        if self.size > crate::page::OBJECT_BYTES_MAX - HEADER_BYTES {
             return Err("the fixed part of a class must fit into a page");
         }
         for (i, p) in self.places.iter().enumerate() {
@@ -325,7 +351,10 @@ impl Layout {
         self.size
     }
 
-    /// Checks a body whose references are in stored form. See the module.
+    /// Checks a whole body, padding included, whose references are in stored form. See the module.
+    ///
+    /// The length must be exactly that of the parts, padded: a cache keeps objects side by side and finds the next one
+    /// by what the one before says of itself.
     pub fn check(&self, body: &[u8]) -> Result<(), RecordError> {
         if body.len() < self.size {
             return Err(RecordError::Short {
@@ -339,11 +368,23 @@ impl Layout {
                 return Err(self.field_error(at as usize, "a reference is not in stored form"));
             }
         }
-        if self.fixed && self.plain {
-            return Ok(());
-        }
         let mut end = self.size;
-        self.check_record(body, 0, &mut end)
+        if !(self.fixed && self.plain) {
+            self.check_record(body, 0, &mut end)?;
+        }
+        self.check_end(body, end)
+    }
+
+    /// Checks what stands behind the parts, which end at `end`.
+    fn check_end(&self, body: &[u8], end: usize) -> Result<(), RecordError> {
+        let (class, found, expected) = (&self.name, body.len(), padded(end));
+        if found != expected {
+            return Err(RecordError::Length { class: class.clone(), found, expected });
+        }
+        match body[end..].iter().all(|&b| b == 0) {
+            true => Ok(()),
+            false => Err(RecordError::Padding { class: class.clone() }),
+        }
     }
 
     fn field_error(&self, at: usize, what: &'static str) -> RecordError {
@@ -379,7 +420,8 @@ impl Layout {
         }
     }
 
-    /// Bytes of a checked body that count: its fixed part and everything its descriptors name.
+    /// Bytes of a checked body that count: its fixed part and everything its descriptors name. The body has as many and
+    /// the padding of [`padded`].
     pub fn used(&self, body: &[u8]) -> usize {
         let mut end = self.size;
         if !self.fixed {

@@ -8,14 +8,14 @@
 //! ```
 //! A slot is an offset and a length, two bytes each; offset 0 is an empty slot. Objects stand at multiples of 4 between
 //! the header and the slot table. A [`Page`] that exists has been checked: every slot lies inside and holds a whole
-//! number of words, at least a header. Whether the objects are what their classes say is for [`crate::layout`].
+//! number of words, at least as many as a forward. Whether the objects are what their classes say is for [`crate::layout`].
 
 use thiserror::Error;
 
 use crate::cursor::{le16, le32, le64};
 use crate::id::{ClassId, Oref, PageId, SLOTS_MAX, SpaceId, Stamp};
 use crate::mend::{BITS_BYTES_MAX, ByteError, in_checksum, in_data};
-use crate::record::HEADER_BYTES;
+use crate::record::OBJECT_BYTES_MIN;
 
 /// Bytes of a page, all included. Stores that keep pages as values grow sharply at 8,192; the rest of a cache's
 /// 8-KiB frame belongs to the cache.
@@ -114,7 +114,7 @@ impl<'a> Page<'a> {
             let inside = at >= PAGE_HEADER_BYTES
                 && at % 4 == 0
                 && len % 4 == 0
-                && len >= HEADER_BYTES
+                && len >= OBJECT_BYTES_MIN
                 && at + len <= end;
             if at != 0 && !inside {
                 return Err(PageError::Slot { page, slot });
@@ -216,9 +216,9 @@ impl PageBuilder {
     /// `false`, and nothing changed, if there is no room.
     ///
     /// # Panics
-    /// If the slot is behind one already filled, or the object is not a whole number of words.
+    /// If the slot is behind one already filled, or the object is not a whole number of words, two at least.
     pub fn push(&mut self, slot: u16, object: &[u8]) -> bool {
-        assert!(slot >= self.slots && object.len().is_multiple_of(4) && object.len() >= HEADER_BYTES);
+        assert!(slot >= self.slots && object.len().is_multiple_of(4) && object.len() >= OBJECT_BYTES_MIN);
         let table = (slot as usize + 1) * SLOT_BYTES;
         if slot >= SLOTS_MAX || self.end + object.len() + table > PAGE_BYTES {
             return false;

@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use thiserror::Error;
 
 use crate::id::{ClassId, Oref};
-use crate::layout::{Layout, NONE_AT, Place, SPILLED, Shape, Var, var};
+use crate::layout::{Layout, NONE_AT, Place, SPILLED, Shape, Var, padded, var};
 use crate::page::OBJECT_BYTES_MAX;
 use crate::schema::{Scalar, Schema, Type};
 
@@ -128,11 +128,12 @@ impl<'a> Encoder<'a> {
         if let Some(e) = self.error {
             return Err(e);
         }
-        let mut out = Vec::with_capacity((HEADER_BYTES + self.body.len()).next_multiple_of(4));
+        let bytes = HEADER_BYTES + padded(self.body.len());
+        let mut out = Vec::with_capacity(bytes);
         out.extend_from_slice(&class.0.to_le_bytes());
         out.extend_from_slice(&[0, 0]);
         out.extend_from_slice(&self.body);
-        out.resize(out.len().next_multiple_of(4).max(OBJECT_BYTES_MIN), 0);
+        out.resize(bytes, 0);
         if out.len() > OBJECT_BYTES_MAX { Err(EncodeError::TooLarge(out.len())) } else { Ok(out) }
     }
 

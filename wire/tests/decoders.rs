@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tercel_wire::cursor::DecodeError;
 use tercel_wire::frame::{self, Deframer, FRAME_BYTES, Header, Kind};
 use tercel_wire::id::{ClassId, ClientId, OP_SLOTS_MAX, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
-use tercel_wire::layout::{Layout, Shape};
+use tercel_wire::layout::{Layout, RecordError, Shape, padded};
 use tercel_wire::message::*;
 use tercel_wire::page::{PAGE_BYTES, Page, PageBuilder};
 use tercel_wire::schema::Scalar;
@@ -254,9 +254,14 @@ proptest! {
         prop_assert_eq!(back.as_ref(), Ok(&l));
         let _ = l.accepts(&other);
         for l in [Some(l), Layout::decode(&damaged).ok()].into_iter().flatten() {
-            if l.check(&body).is_ok() {
-                prop_assert!(l.used(&body) <= body.len());
-                l.refs(&body, |at| assert!(at + 4 <= body.len()));
+            // Where nothing but the length is wrong, the right one is named, and random bytes seldom have it.
+            let body = match l.check(&body) {
+                Err(RecordError::Length { expected, .. }) if expected < body.len() => &body[..expected],
+                _ => &body[..],
+            };
+            if l.check(body).is_ok() {
+                prop_assert_eq!(padded(l.used(body)), body.len());
+                l.refs(body, |at| assert!(at + 4 <= body.len()));
             }
         }
     }

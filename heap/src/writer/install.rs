@@ -1,7 +1,8 @@
 //! New bytes: a page that was fetched, or an own new version.
 
 use tercel_wire::id::{Oref, PageId, Stamp};
-use tercel_wire::page::{Extent, Page};
+use tercel_wire::page::{Extent, OBJECT_BYTES_MAX, Page};
+use tercel_wire::record::OBJECT_BYTES_MIN;
 use thiserror::Error;
 
 use super::{Full, State, Writer};
@@ -93,13 +94,14 @@ impl Writer {
     }
 
     /// Installs an object of a commit of this process, whose stamp the watermark has reached, without a fetch. The
-    /// copies that it replaces were flagged before; any that were not are now. An object whose class no type reads, or
-    /// which is not what its class says, is left out: whoever wants it fetches it.
+    /// copies that it replaces were flagged before; any that were not are now. An object whose class no type reads,
+    /// which is not what its class says, or which no page could hold, is left out: a reader that wants it fetches it.
     pub fn install_own(&mut self, oref: Oref, object: &[u8]) -> Result<(), Full> {
         if !dropped(Rule::OwnDoesNotFlag) {
             self.flag(oref);
         }
-        if object.len() < 4 || !object.len().is_multiple_of(4) || oref.is_null() {
+        let sized = (OBJECT_BYTES_MIN..=OBJECT_BYTES_MAX).contains(&object.len());
+        if !sized || !object.len().is_multiple_of(4) || oref.is_null() {
             return Ok(());
         }
         self.table_room(2)?;

@@ -90,6 +90,7 @@ impl Writer {
 
     /// Words for a handle and what follows, in the target frame or a new one; the place behind the handle.
     fn place(&mut self, words: u32) -> Option<Spot> {
+        assert!(words <= FRAME_WORDS, "an object, its handle and what stands behind it fit into a frame");
         let fits = |w: &Writer, f: u32| w.frames[f as usize].fill as u32 + words <= FRAME_WORDS;
         let frame = match self.target.filter(|&f| fits(self, f)) {
             Some(f) => f,
