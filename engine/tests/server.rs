@@ -180,6 +180,22 @@ fn clients_write_what_they_may_and_no_forwards() {
 }
 
 #[test]
+fn bytes_behind_the_last_part_of_an_object_are_refused() {
+    let mut h = Hand::new();
+    h.greet(A, 5, 1);
+    let (class, page) = (h.define(A), h.lease(A, 1)[0]);
+    let oref = Oref::new(page, 0).unwrap();
+    let good = object(class, 1);
+    for (seq, behind) in (1..).zip([vec![0; 4], vec![0xee; 4], vec![0; 4_000]]) {
+        let longer = [good.clone(), behind].concat();
+        let said = outcomes(&h.commit(A, op(5, seq), &make(page, 0, &longer)));
+        assert_eq!(said, [Outcome::Invalid(oref)], "{} bytes stand behind an object of 8", longer.len() - 8);
+    }
+    assert_eq!(outcomes(&h.commit(A, op(5, 9), &make(page, 0, &good))), []);
+    assert!(matches!(outcomes(&h.sync())[..], [Outcome::Committed(_)]));
+}
+
+#[test]
 fn a_class_is_heard_of_when_it_is_durable() {
     let mut h = Hand::new();
     h.greet(A, 5, 1);
