@@ -8,6 +8,10 @@ pub const TRANSACTION_BYTES_MAX: usize = 128 << 20;
 /// clients' frames pass between.
 pub const PART_BYTES: usize = 256 << 10;
 
+/// Bytes that wait to be sent at which a client's next commit waits with its caller: a few parts, so that a slow connection
+/// costs a process one large transaction and not one of each thread.
+pub const UNSENT_BYTES_MAX: usize = 1 << 20;
+
 /// Requests that a client may have under way: fetches and commits of a few dozen threads.
 pub const CREDIT: u16 = 256;
 

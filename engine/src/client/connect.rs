@@ -64,13 +64,20 @@ impl Client {
         if !matches!(self.link, Link::Greeting | Link::Checking | Link::Up) {
             return;
         }
-        if now.since_us(self.last_heard) > 2 * self.keepalive_us {
+        if self.seems_silent(now) {
             return self.disconnected("the server has been silent for two keepalives".into());
         }
         // However much is heard: a server that talks all the time must hear from us, too.
         if self.link == Link::Up && now.since_us(self.last_asked) >= self.keepalive_us {
             self.last_asked = now;
             self.request(Kind::Ping, &[]);
+        }
+    }
+
+    /// What waits for the server makes questions wait too, so taking it is as good as an answer.
+    pub(super) fn taken(&mut self, now: Now) {
+        if matches!(self.link, Link::Greeting | Link::Up) {
+            self.last_heard = now;
         }
     }
 

@@ -155,7 +155,8 @@ impl Ops {
 }
 
 impl Client {
-    /// Sends a transaction as one operation; `None` while there is no connection or no slot.
+    /// Sends a transaction as one operation; `None` while there is no connection or no slot, or while much else waits to
+    /// be sent.
     pub(crate) fn submit(
         &mut self,
         _now: Now,
@@ -165,6 +166,9 @@ impl Client {
     ) -> Option<Result<OpId, Error>> {
         if let Err(e) = self.availability()? {
             return Some(Err(e));
+        }
+        if self.out.len() > limits::UNSENT_BYTES_MAX {
+            return None;
         }
         let own = own();
         let mut lost = own.iter().filter(|o| o.new && !self.leases.holds(o.oref.page())).peekable();

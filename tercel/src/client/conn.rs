@@ -35,8 +35,8 @@ pub(crate) enum Conn {
 /// How long anybody sleeps on a connection at most before looking at the time.
 pub(crate) const SLEEP_MAX: Duration = Duration::from_millis(200);
 
-/// How long a connection may take to be made, and how long its peer may take nothing of what is sent.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a connection may take to be made, and how long it may neither take nor bring a byte while one is to be sent.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Remote {
     pub(crate) fn connect(&self) -> io::Result<Conn> {
@@ -90,6 +90,33 @@ impl Conn {
         }
     }
 
+    /// Sends what is taken at once; how many bytes that was.
+    pub(crate) fn offer(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Conn::Memory(..) => self.send(bytes).map(|()| bytes.len()),
+            Conn::Socket(socket, _) => {
+                match rustix::net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                    Ok(0) => Err(io::ErrorKind::WriteZero.into()),
+                    Ok(n) => Ok(n),
+                    Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(0),
+                    Err(e) => Err(e.into()),
+                }
+            }
+        }
+    }
+
+    /// Waits until more would be taken or, with `reads`, until bytes have arrived; whether they have.
+    pub(crate) fn wait_to_send(&self, timeout: Duration, reads: bool) -> io::Result<bool> {
+        let Conn::Socket(socket, _) = self else { return Ok(false) };
+        let flags = if reads { PollFlags::OUT | PollFlags::IN } else { PollFlags::OUT };
+        let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), flags)];
+        match poll(&mut fds, Some(&timespec(timeout))) {
+            Ok(_) => Ok(fds[0].revents().contains(PollFlags::IN)),
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+
     /// Waits for bytes; with `woken`, [`Conn::wake`] ends the wait.
     pub(crate) fn wait(&self, timeout: Duration, woken: bool) -> io::Result<Waited> {
         match self {
@@ -100,8 +127,7 @@ impl Conn {
                     PollFd::from_borrowed_fd(wake.as_fd(), PollFlags::IN),
                 ];
                 let watched = if woken { 2 } else { 1 };
-                let timeout = Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
-                match poll(&mut fds[..watched], Some(&timeout)) {
+                match poll(&mut fds[..watched], Some(&timespec(timeout))) {
                     Ok(0) | Err(rustix::io::Errno::INTR) => Ok(Waited::Idle),
                     Ok(_) if !fds[0].revents().is_empty() => Ok(Waited::Ready),
                     Ok(_) => {
@@ -155,6 +181,10 @@ impl Conn {
             Conn::Socket(socket, _) => take(socket, RecvFlags::DONTWAIT, buffer),
         }
     }
+}
+
+fn timespec(timeout: Duration) -> Timespec {
+    Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 })
 }
 
 /// Receives once, into room that was not filled with zeros first, which for a commit's reply would take longer than the

@@ -1,8 +1,13 @@
 //! Driving the machine: who reads the connection, who sleeps, who reconnects.
 //!
-//! Locks, in the order in which they may be taken: the baton (who reads), the sender (who writes), the machine, the
-//! connection. The machine and the connection change together, under the machine's lock, so what the machine says is
+//! Locks, in the order in which they may be taken: the baton (who reads), the machine, the connection. The sender (who
+//! writes) is never waited for: a thread that finds it taken leaves its bytes to the thread that has it, which looks once
+//! more, under the machine's lock, before it lets go. So a thread that reads never stands behind one that sends, and one
+//! whose bytes are not taken reads meanwhile, if no other does: a server may want to be read first. The machine and the connection change together, under the machine's lock, so what the machine says is
 //! sent on the connection it speaks of, and what arrives is believed only if it came on that one.
+//!
+//! Silence is judged with the baton only, by a thread that has just found the connection empty: that nothing was heard
+//! may be because nobody listened.
 //!
 //! Nobody sleeps on old news: what may end a wait is counted under the machine's lock, and who is about to sleep looks
 //! whether the count is still what it was when the wait was found necessary.
@@ -15,10 +20,11 @@ use std::time::{Duration, Instant};
 
 use tercel_engine::Error;
 use tercel_engine::client::{Client as Machine, Input};
+use tercel_engine::limits::UNSENT_BYTES_MAX;
 use tercel_engine::time::Now;
 use tercel_engine::txn::{Port, Step};
 
-use super::conn::{Conn, Remote, SLEEP_MAX};
+use super::conn::{CONNECT_TIMEOUT, Conn, Remote, SLEEP_MAX};
 use crate::pipe::Waited;
 
 /// What the threads of a client share.
@@ -33,7 +39,7 @@ pub(super) struct Shared {
     asleep: AtomicUsize,
     /// Held by the one thread that reads the connection.
     baton: Mutex<Baton>,
-    /// Held while bytes are being sent, so that they leave in order; keeps the buffer they were in.
+    /// Held while bytes are being sent, so that they leave in order; keeps the buffer that they were in.
     sender: Mutex<Vec<u8>>,
     conn: Mutex<Option<Arc<Conn>>>,
     remote: Remote,
@@ -63,6 +69,10 @@ const DRIVER_REST_MIN: Duration = Duration::from_millis(2);
 /// missed meanwhile, and less than the server's own heartbeat lets a client be behind; and a driver that looked more
 /// often would cost a process with many clients, or a small machine, more than its calls do.
 const DRIVER_REST_MAX: Duration = Duration::from_millis(32);
+/// How long a thread that sends lets another one read before it looks whether that still does: most reads end sooner.
+const READER_CHECK: Duration = Duration::from_millis(10);
+/// What a thread sends for others in one go before it leaves that to the driver.
+const SENDS_MAX: u32 = 16;
 /// What is kept of a buffer for sending: a large transaction's would be kept for nothing.
 const SENDER_BYTES_MAX: usize = 64 << 10;
 /// The first pause between two attempts to connect; doubles up to 64 times.
@@ -108,23 +118,123 @@ impl Shared {
         unpoison(self.conn.lock()).clone()
     }
 
-    /// Sends what the machine wants sent.
+    /// Sends what the machine wants sent, or leaves it to the thread that is sending.
     fn flush(&self) {
-        let mut sender = unpoison(self.sender.lock());
-        let conn = {
+        let mut sender = match self.sender.try_lock() {
+            Ok(sender) => sender,
+            Err(TryLockError::Poisoned(p)) => p.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        for _ in 0..SENDS_MAX {
+            let conn = {
+                let mut machine = self.machine();
+                if machine.outgoing().is_empty() {
+                    // Before the machine is let go of: whoever wants something sent from now on finds the sender free.
+                    drop(sender);
+                    return;
+                }
+                std::mem::swap(machine.outgoing(), &mut *sender);
+                if sender.len() > UNSENT_BYTES_MAX {
+                    // A commit may wait for this.
+                    self.happen(&machine);
+                }
+                self.conn()
+            };
+            let sent = conn.map(|conn| self.send(&conn, &sender).map_err(|e| (conn, e)));
+            sender.clear();
+            sender.shrink_to(SENDER_BYTES_MAX);
+            if let Some(Err((conn, e))) = sent {
+                self.lose(&conn, e.to_string());
+            }
+        }
+        // Others have more to send all the time, and this thread has a call to return from.
+        drop(sender);
+        self.rouse();
+        if let Some(conn) = self.conn() {
+            conn.wake();
+        }
+    }
+
+    /// Sends all of it. Fails if for some seconds the connection neither takes nor brings anything, or if it takes nothing
+    /// for as long as a call may wait.
+    fn send(&self, conn: &Arc<Conn>, mut bytes: &[u8]) -> io::Result<()> {
+        bytes = &bytes[conn.offer(bytes)?..];
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let mut reader = None;
+        let sent = self.send_slowly(conn, bytes, &mut reader);
+        if reader.take().is_some() && self.waiting.load(Ordering::SeqCst) > 0 {
+            // Whoever waited for this thread to read must read now.
+            self.happen(&self.machine());
+        }
+        sent
+    }
+
+    /// The rest of a send, for which there was no room: takes the baton if it is free, and reads as long as it sends.
+    fn send_slowly<'a>(
+        &'a self,
+        conn: &Arc<Conn>,
+        mut bytes: &[u8],
+        reader: &mut Option<MutexGuard<'a, Baton>>,
+    ) -> io::Result<()> {
+        let mut taken = Instant::now();
+        let mut moved = taken;
+        while !bytes.is_empty() {
+            if reader.is_none() {
+                *reader = match self.baton.try_lock() {
+                    Ok(baton) => Some(baton),
+                    Err(TryLockError::Poisoned(p)) => Some(p.into_inner()),
+                    Err(TryLockError::WouldBlock) => None,
+                };
+            }
+            let patience = if reader.is_some() { SLEEP_MAX } else { READER_CHECK };
+            let arrived = conn.wait_to_send(patience, reader.is_some())?;
+            if let Some(baton) = reader {
+                if arrived {
+                    let received = conn.receive(&mut baton.buffer);
+                    moved = if matches!(received, Ok(true)) { Instant::now() } else { moved };
+                    self.read(conn, baton, received);
+                } else {
+                    self.judge(conn, baton);
+                }
+            }
+            let n = conn.offer(bytes)?;
+            bytes = &bytes[n..];
+            let now = Instant::now();
+            if n > 0 {
+                (taken, moved) = (now, now);
+                let mut machine = self.machine();
+                if self.is_current(conn) {
+                    machine.handle(self.now(), Input::Taken);
+                }
+            } else if now - moved > CONNECT_TIMEOUT || now - taken > self.timeout.max(CONNECT_TIMEOUT) {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "the server has stopped taking bytes"));
+            }
+        }
+        Ok(())
+    }
+
+    /// With the baton: if the server seems silent, looks whether it said something, and tells the machine the time if not.
+    fn judge(&self, conn: &Arc<Conn>, baton: &mut Baton) {
+        if !self.machine().seems_silent(self.now()) {
+            return;
+        }
+        let received = conn.receive(&mut baton.buffer);
+        if !matches!(received, Ok(false)) {
+            return self.read(conn, baton, received);
+        }
+        let why = {
             let mut machine = self.machine();
-            if machine.outgoing().is_empty() {
+            if !self.is_current(conn) {
                 return;
             }
-            std::mem::swap(machine.outgoing(), &mut *sender);
-            self.conn()
+            machine.handle(self.now(), Input::Time);
+            self.happen(&machine);
+            machine.wants_close().then(|| machine.trouble())
         };
-        let sent = conn.map(|conn| conn.send(&sender).map_err(|e| (conn, e)));
-        sender.clear();
-        sender.shrink_to(SENDER_BYTES_MAX);
-        drop(sender);
-        if let Some(Err((conn, e))) = sent {
-            self.lose(&conn, e.to_string());
+        if let Some(why) = why {
+            self.lose(conn, why);
         }
     }
 
@@ -201,7 +311,10 @@ impl Shared {
                     // Who held the baton before may have read just what this thread waits for.
                     if nothing_happened() {
                         let received = conn.wait_and_receive(left, &mut baton.buffer);
-                        self.read(conn, &baton, received);
+                        match received {
+                            Ok(false) => self.judge(conn, &mut baton),
+                            received => self.read(conn, &baton, received),
+                        }
                     }
                     drop(baton);
                     // Whoever waited for this thread to read must read now.
@@ -314,19 +427,26 @@ impl Shared {
 
     /// Tells the machine the time if it wants to know; whether the connection is up.
     fn keep_time(&self) -> bool {
-        let (up, why) = {
+        let (up, is_silent, why) = {
             let mut machine = self.machine();
             let now = self.now();
-            if machine.deadline().is_some_and(|d| d <= now) {
+            let is_silent = machine.seems_silent(now);
+            if machine.deadline().is_some_and(|d| d <= now) && !is_silent {
                 machine.handle(now, Input::Time);
                 self.happen(&machine);
             }
             let why = machine.wants_close().then(|| machine.trouble());
-            (matches!(machine.availability(), Some(Ok(()))), why)
+            (matches!(machine.availability(), Some(Ok(()))), is_silent, why)
         };
         self.flush();
-        if let (Some(why), Some(conn)) = (why, self.conn()) {
+        let Some(conn) = self.conn() else { return up };
+        if let Some(why) = why {
             self.lose(&conn, why);
+        } else if is_silent && let Ok(mut baton) = self.baton.try_lock() {
+            // A thread that has the baton judges for itself.
+            self.judge(&conn, &mut baton);
+            drop(baton);
+            self.happen(&self.machine());
         }
         up
     }
