@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use tercel_engine::Error;
 use tercel_engine::client::{Client as Machine, Input};
 use tercel_engine::limits::UNSENT_BYTES_MAX;
+use tercel_engine::random::Random;
 use tercel_engine::time::Now;
 use tercel_engine::txn::{Port, Step};
 
@@ -44,6 +45,8 @@ pub(super) struct Shared {
     conn: Mutex<Option<Arc<Conn>>>,
     remote: Remote,
     timeout: Duration,
+    /// Where the randomness of this client's pauses begins.
+    seed: u64,
     begun: Instant,
     /// Threads inside [`Port::drive`] that wait.
     waiting: AtomicUsize,
@@ -75,18 +78,43 @@ const READER_CHECK: Duration = Duration::from_millis(10);
 const SENDS_MAX: u32 = 16;
 /// What is kept of a buffer for sending: a large transaction's would be kept for nothing.
 const SENDER_BYTES_MAX: usize = 64 << 10;
-/// The first pause between two attempts to connect; doubles up to 64 times.
+/// The first pause between two attempts to connect, at its longest; doubles up to 64 times.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(5);
 /// How long the first connection may take.
 const FIRST_CONNECT: Duration = Duration::from_secs(5);
+
+/// The pauses between attempts to connect. They grow, and each is cut by up to half at random: the clients of a server that
+/// ends must not all come back at the same moments.
+struct Pauses {
+    /// The longest that the next one can be.
+    longest: Duration,
+    random: Random,
+}
+
+impl Pauses {
+    fn new(seed: u64) -> Pauses {
+        Pauses { longest: Duration::ZERO, random: Random::new(seed) }
+    }
+
+    /// The connection is of use: the next attempt comes at once.
+    fn reset(&mut self) {
+        self.longest = Duration::ZERO;
+    }
+
+    fn take(&mut self) -> Duration {
+        let longest_us = self.longest.as_micros() as u64;
+        self.longest = (self.longest * 2).clamp(RECONNECT_PAUSE, RECONNECT_PAUSE * 64);
+        Duration::from_micros(longest_us - self.random.below(longest_us / 2 + 1))
+    }
+}
 
 fn unpoison<T>(r: Result<T, PoisonError<T>>) -> T {
     r.unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
-    pub(super) fn new(machine: Machine, remote: Remote, timeout: Duration) -> Result<Shared, Error> {
-        Ok(Shared {
+    pub(super) fn new(machine: Machine, remote: Remote, timeout: Duration, seed: u64) -> Shared {
+        Shared {
             machine: Mutex::new(machine),
             changed: Condvar::new(),
             happened: AtomicU64::new(0),
@@ -96,6 +124,7 @@ impl Shared {
             conn: Mutex::default(),
             remote,
             timeout,
+            seed,
             begun: Instant::now(),
             waiting: AtomicUsize::new(0),
             waits: AtomicU64::new(0),
@@ -103,7 +132,7 @@ impl Shared {
             stopping: AtomicBool::new(false),
             last_trouble: Mutex::default(),
             driver: OnceLock::new(),
-        })
+        }
     }
 
     pub(super) fn machine(&self) -> MutexGuard<'_, Machine> {
@@ -379,16 +408,17 @@ impl Shared {
     /// The resident thread.
     pub(super) fn run_driver(&self) {
         let _ = self.driver.set(std::thread::current());
-        let mut pause = Duration::ZERO;
+        // Another sequence than that of the client's names.
+        let mut pauses = Pauses::new(!self.seed);
         let mut rest = DRIVER_REST_MIN;
         while !self.stopping.load(Ordering::SeqCst) {
             if self.conn().is_none() {
-                self.reconnect(&mut pause);
+                self.reconnect(&mut pauses);
                 continue;
             }
             // Also while others read: they look at the connection only, and the time passes for it as well.
             if self.keep_time() {
-                pause = Duration::ZERO;
+                pauses.reset();
             }
             let before = self.waits.load(Ordering::SeqCst);
             std::thread::park_timeout(rest);
@@ -451,17 +481,21 @@ impl Shared {
         up
     }
 
-    fn reconnect(&self, pause: &mut Duration) {
+    fn reconnect(&self, pauses: &mut Pauses) {
         if !self.machine().wants_connection() {
             // Refused for good: there is nothing to drive.
             self.happen(&self.machine());
             return std::thread::park_timeout(SLEEP_MAX);
         }
-        if !pause.is_zero() {
-            std::thread::park_timeout(*pause);
+        // A connection that is made and ended before it is of use counts like one that is not made. Its loss ends a rest, and
+        // must not end this pause.
+        let due = Instant::now() + pauses.take();
+        while Instant::now() < due {
+            if self.stopping.load(Ordering::SeqCst) {
+                return;
+            }
+            std::thread::park_timeout(due.saturating_duration_since(Instant::now()));
         }
-        // A connection that is made and ended before it is of use counts like one that is not made.
-        *pause = (*pause * 2).clamp(RECONNECT_PAUSE, RECONNECT_PAUSE * 64);
         let connected = self.remote.connect();
         let mut machine = self.machine();
         match connected {

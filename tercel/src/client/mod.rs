@@ -156,8 +156,9 @@ impl Client {
         let memory = Mapping::new(bytes).map_err(|e| full(&e))?;
         let (reader, writer) =
             heap(heap_config, Box::new(memory), Box::new(Barrier::new())).map_err(|e| full(&e))?;
-        let machine = Machine::new(MachineConfig { space: SpaceId(0) }, seed()?, reader, writer);
-        let shared = Arc::new(Shared::new(machine, remote, config.timeout)?);
+        let seed = seed()?;
+        let machine = Machine::new(MachineConfig { space: SpaceId(0) }, seed, reader, writer);
+        let shared = Arc::new(Shared::new(machine, remote, config.timeout, seed));
         let of_driver = shared.clone();
         let driver = std::thread::Builder::new()
             .name("tercel-client".into())
