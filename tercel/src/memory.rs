@@ -1,12 +1,14 @@
-//! What the cache stands on: a mapping of its own and the kernel's process-wide fence.
+//! What the cache stands on: a mapping of its own and the kernel's process-wide fence; and a mark that a fork removes.
 //!
-//! The one place of this crate with unsafe code: two traits of the heap whose promises only the kernel can keep.
+//! The one place of this crate with unsafe code: two traits of the heap whose promises only the kernel can keep, and a
+//! byte in memory that the kernel empties in a child.
 #![allow(unsafe_code, reason = "the heap's arena and fence are promises of the kernel; argued below")]
 
 use std::io;
 use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::process::{Pid, getpid};
 use rustix::system::sysinfo;
 use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_query};
 use tercel_heap::{FRAME_BYTES, Fence, Memory};
@@ -119,6 +121,67 @@ unsafe impl Fence for Barrier {
 
     fn is_process_wide(&self) -> bool {
         self.process_wide
+    }
+}
+
+/// Tells the process that made it from every process forked off it since: a load, where the kernel empties marked memory
+/// in a child.
+pub(crate) struct Birthmark {
+    /// The first byte of a mapping, which is 1 here and 0 in a child; none where the kernel cannot.
+    byte: Option<NonNull<u8>>,
+    pid: Pid,
+}
+
+// SAFETY: the byte is written before the value exists, and by the kernel in a child before that runs; later it is read only.
+unsafe impl Send for Birthmark {}
+// SAFETY: as above.
+unsafe impl Sync for Birthmark {}
+
+/// A mapping has whole pages, however little is asked for.
+const BIRTHMARK_BYTES: usize = 1;
+
+impl Birthmark {
+    /// Marks this process.
+    pub(crate) fn new() -> Birthmark {
+        Birthmark { byte: Birthmark::mapped(), pid: getpid() }
+    }
+
+    fn mapped() -> Option<NonNull<u8>> {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches nothing that exists.
+        let start =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), BIRTHMARK_BYTES, protection, flags) }.ok()?;
+        // SAFETY: the advice is about this mapping alone, in which nothing stands yet.
+        let wiped = unsafe { madvise(start, BIRTHMARK_BYTES, Advice::LinuxWipeOnFork) };
+        let byte = NonNull::new(start.cast::<u8>()).filter(|_| wiped.is_ok());
+        match byte {
+            // SAFETY: the mapping is readable and writable, and nobody else knows it.
+            Some(byte) => unsafe { byte.write(1) },
+            // SAFETY: this is the whole mapping, and nobody knows it.
+            None => _ = unsafe { munmap(start, BIRTHMARK_BYTES) },
+        }
+        byte
+    }
+
+    /// Whether this process was forked off the one that made the mark. Where the kernel empties no memory, a process that
+    /// has by chance the number of a dead ancestor is not told apart from it.
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        match self.byte {
+            // SAFETY: the mapping lives as long as the value, and nobody writes it while anybody runs. Volatile, for what
+            // changes it is no thread of this process.
+            Some(byte) => unsafe { byte.read_volatile() == 0 },
+            None => getpid() != self.pid,
+        }
+    }
+}
+
+impl Drop for Birthmark {
+    fn drop(&mut self) {
+        if let Some(byte) = self.byte {
+            // SAFETY: this is the whole mapping, and the value that knew it is gone.
+            let _ = unsafe { munmap(byte.as_ptr().cast(), BIRTHMARK_BYTES) };
+        }
     }
 }
 

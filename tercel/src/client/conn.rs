@@ -57,6 +57,14 @@ impl Remote {
         }
     }
 
+    /// The same for a process forked off this one; none for a server that is a thread of this one.
+    pub(crate) fn for_child(&self) -> Option<Remote> {
+        match self {
+            Remote::Address(address) => Some(Remote::Address(address.clone())),
+            Remote::Memory(_) => None,
+        }
+    }
+
     pub(crate) fn describe(&self) -> String {
         match self {
             Remote::Address(address) => address.to_string(),

@@ -26,6 +26,7 @@ use tercel_engine::time::Now;
 use tercel_engine::txn::{Port, Step};
 
 use super::conn::{CONNECT_TIMEOUT, Conn, Remote, SLEEP_MAX};
+use crate::memory::Birthmark;
 use crate::pipe::Waited;
 
 /// What the threads of a client share.
@@ -45,6 +46,9 @@ pub(super) struct Shared {
     conn: Mutex<Option<Arc<Conn>>>,
     remote: Remote,
     timeout: Duration,
+    /// Of the process whose client this is. A child has copies of all of this as they were at the fork, locks that a thread
+    /// held among them, and the parent's connection: it touches none of it.
+    birthmark: Birthmark,
     /// Where the randomness of this client's pauses begins.
     seed: u64,
     begun: Instant,
@@ -124,6 +128,7 @@ impl Shared {
             conn: Mutex::default(),
             remote,
             timeout,
+            birthmark: Birthmark::new(),
             seed,
             begun: Instant::now(),
             waiting: AtomicUsize::new(0),
@@ -133,6 +138,15 @@ impl Shared {
             last_trouble: Mutex::default(),
             driver: OnceLock::new(),
         }
+    }
+
+    /// Whether this process was forked off the one whose client this is.
+    pub(super) fn is_forked(&self) -> bool {
+        self.birthmark.is_forked()
+    }
+
+    pub(super) fn remote(&self) -> &Remote {
+        &self.remote
     }
 
     pub(super) fn machine(&self) -> MutexGuard<'_, Machine> {
@@ -523,6 +537,12 @@ impl Shared {
 
 impl Port for Shared {
     fn drive(&self, step: &mut dyn FnMut(&mut Machine, Now) -> Step) -> Result<(), Error> {
+        if self.is_forked() {
+            return Err(Error::Unavailable(
+                "this transaction was begun before this process was forked, by another client: begin it anew"
+                    .into(),
+            ));
+        }
         let mut end = None;
         loop {
             let (done, sends, seen) = {

@@ -7,7 +7,7 @@
 pub(crate) mod conn;
 mod drive;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -83,6 +83,11 @@ impl ClientConfig {
 
 /// A connection to one space, with its cache. `Send` and `Sync`: one is enough for all threads of a process.
 ///
+/// A process that forks leaves its child another client: the child's first call makes it one, with an empty cache, an
+/// identity and a connection of its own, and the parent hears nothing of it. Transactions begun before the fork fail in the
+/// child; an embedded space stays with the parent. Other threads may hold locks at the fork, which a child then finds held:
+/// fork while no other thread is inside of a call or of a transaction, or let go in the child of nothing begun before.
+///
 /// It is not `Clone`, because a second one would be a second cache: threads share it by reference, or in an `Arc` where
 /// they outlive the function that made it. Dropping it ends the connection and, for an embedded space, stops the server;
 /// [`Client::close`] does the same and says how it went.
@@ -111,10 +116,58 @@ impl ClientConfig {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Client {
-    shared: Arc<Shared>,
-    driver: Option<JoinHandle<()>>,
+    life: Life,
+    config: ClientConfig,
     /// The server, if it is inside this process; it stops after the client.
     server: Option<Server>,
+}
+
+/// A client as one process has it: its cache, its connection and its thread.
+struct Life {
+    shared: Arc<Shared>,
+    driver: Option<JoinHandle<()>>,
+    /// That of a child, which was forked off the process that this one is of.
+    of_child: OnceLock<Box<Life>>,
+}
+
+impl Life {
+    fn begin(remote: Remote, config: &ClientConfig) -> Result<Life, Error> {
+        let full = |e: &dyn std::fmt::Display| Error::Full(format!("the client's cache: {e}"));
+        config.check().map_err(|e| full(&e))?;
+        let heap_config = HeapConfig {
+            budget_bytes: config.cache_bytes,
+            policy: config.policy,
+            charge_table: config.charge_table,
+            scopes_max: config.transactions_max,
+        };
+        let bytes = arena_bytes(&heap_config).map_err(|e| full(&e))?;
+        let memory = Mapping::new(bytes).map_err(|e| full(&e))?;
+        let (reader, writer) =
+            heap(heap_config, Box::new(memory), Box::new(Barrier::new())).map_err(|e| full(&e))?;
+        let seed = seed()?;
+        let machine = Machine::new(MachineConfig { space: SpaceId(0) }, seed, reader, writer);
+        let shared = Arc::new(Shared::new(machine, remote, config.timeout, seed));
+        let of_driver = shared.clone();
+        let driver = std::thread::Builder::new()
+            .name("tercel-client".into())
+            .spawn(move || of_driver.run_driver())
+            .map_err(|e| full(&e))?;
+        Ok(Life { shared, driver: Some(driver), of_child: OnceLock::new() })
+    }
+
+    fn end(&mut self) {
+        let driver = self.driver.take();
+        if self.shared.is_forked() {
+            // The thread is the parent's, and so is the connection: nothing of them may be waited for or closed.
+            std::mem::forget((driver, self.shared.clone()));
+        } else if let Some(driver) = driver {
+            self.shared.stop();
+            let _ = driver.join();
+        }
+        if let Some(child) = self.of_child.get_mut() {
+            child.end();
+        }
+    }
 }
 
 /// What a client has counted.
@@ -144,29 +197,30 @@ impl Client {
     }
 
     fn begin(remote: Remote, config: ClientConfig, server: Option<Server>) -> Result<Client, Error> {
-        let full = |e: &dyn std::fmt::Display| Error::Full(format!("the client's cache: {e}"));
-        config.check().map_err(|e| full(&e))?;
-        let heap_config = HeapConfig {
-            budget_bytes: config.cache_bytes,
-            policy: config.policy,
-            charge_table: config.charge_table,
-            scopes_max: config.transactions_max,
-        };
-        let bytes = arena_bytes(&heap_config).map_err(|e| full(&e))?;
-        let memory = Mapping::new(bytes).map_err(|e| full(&e))?;
-        let (reader, writer) =
-            heap(heap_config, Box::new(memory), Box::new(Barrier::new())).map_err(|e| full(&e))?;
-        let seed = seed()?;
-        let machine = Machine::new(MachineConfig { space: SpaceId(0) }, seed, reader, writer);
-        let shared = Arc::new(Shared::new(machine, remote, config.timeout, seed));
-        let of_driver = shared.clone();
-        let driver = std::thread::Builder::new()
-            .name("tercel-client".into())
-            .spawn(move || of_driver.run_driver())
-            .map_err(|e| full(&e))?;
-        let client = Client { shared, driver: Some(driver), server };
-        client.shared.wait_connected()?;
+        let client = Client { life: Life::begin(remote, &config)?, config, server };
+        client.life.shared.wait_connected()?;
         Ok(client)
+    }
+
+    /// The client of this process: another one in a child, begun when it is first used there. That has nothing cached, an
+    /// identity, a connection and a thread of its own.
+    fn shared(&self) -> Result<&Shared, Error> {
+        let mut life = &self.life;
+        while life.shared.is_forked() {
+            life = match life.of_child.get() {
+                Some(child) => child,
+                None => {
+                    let remote = life.shared.remote().for_child().ok_or_else(left_behind)?;
+                    let child = Life::begin(remote, &self.config)?;
+                    if let Err(mut late) = life.of_child.set(Box::new(child)) {
+                        // Another thread of this process was first.
+                        late.end();
+                    }
+                    continue;
+                }
+            };
+        }
+        Ok(&life.shared)
     }
 
     /// Runs `body` in a serializable transaction and commits; again after every conflict, after pauses that grow from
@@ -200,7 +254,7 @@ impl Client {
     /// What `body` returned, unless that is a conflict; a conflict that 64 attempts, each from a newer state, did not get past; what the commit
     /// said.
     pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
-        run(&*self.shared, Isolation::Serializable, body)
+        run(self.shared()?, Isolation::Serializable, body)
     }
 
     /// [`run`](Client::run) for a `body` with errors of its own: those of Tercel become them by `From`, others come from
@@ -257,7 +311,7 @@ impl Client {
     /// # Errors
     /// What `body` returned on a state that still holds; as [`Client::run`] otherwise.
     pub fn try_run<R, E: From<Error>>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, E>) -> Result<R, E> {
-        try_run(&*self.shared, Isolation::Serializable, body)
+        try_run(self.shared()?, Isolation::Serializable, body)
     }
 
     /// [`run`](Client::run) with another isolation.
@@ -269,7 +323,7 @@ impl Client {
         isolation: Isolation,
         body: impl FnMut(&Tx<'_>) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        run(&*self.shared, isolation, body)
+        run(self.shared()?, isolation, body)
     }
 
     /// Begins a serializable transaction for the caller to [`commit`](Tx::commit), and to run again if that is a
@@ -279,7 +333,7 @@ impl Client {
     /// `Unavailable` if the server has been silent for too long; `Full` if
     /// [`transactions_max`](ClientConfig::transactions_max) are open.
     pub fn begin_transaction(&self) -> Result<Tx<'_>, Error> {
-        Tx::begin(&*self.shared, Isolation::Serializable)
+        Tx::begin(self.shared()?, Isolation::Serializable)
     }
 
     /// What became of an operation whose commit ended in `Timeout`: its stamp if it was executed, none if it was not
@@ -289,7 +343,7 @@ impl Client {
     /// `Timeout` if the server cannot be asked or no longer knows.
     pub fn resolve(&self, op: OpId) -> Result<Option<Stamp>, Error> {
         let mut found = None;
-        self.shared.drive(&mut |client, now| match client.resolve(now, op) {
+        self.shared()?.drive(&mut |client, now| match client.resolve(now, op) {
             Some(outcome) => {
                 found = Some(outcome);
                 Step::Done
@@ -309,7 +363,7 @@ impl Client {
     /// `Unavailable`, `Timeout`.
     pub fn classes(&self) -> Result<Vec<(ClassId, Arc<Layout>)>, Error> {
         let mut found = None;
-        self.shared.drive(&mut |client, _| match client.all_classes() {
+        self.shared()?.drive(&mut |client, _| match client.all_classes() {
             Some(result) => {
                 found = Some(result);
                 Step::Done
@@ -326,7 +380,7 @@ impl Client {
     pub fn page(&self, page: PageId) -> Result<Option<Vec<u8>>, Error> {
         let mut call = None;
         let mut found = None;
-        self.shared.drive(&mut |client, _| match client.raw_page(page, &mut call) {
+        self.shared()?.drive(&mut |client, _| match client.raw_page(page, &mut call) {
             Some(result) => {
                 found = Some(result);
                 Step::Done
@@ -368,7 +422,7 @@ impl Client {
     /// `Unavailable`, `Timeout`.
     pub fn server_status(&self) -> Result<String, Error> {
         let mut found = None;
-        self.shared.drive(&mut |client, now| match client.server_status(now) {
+        self.shared()?.drive(&mut |client, now| match client.server_status(now) {
             Some(status) => {
                 found = Some(status);
                 Step::Done
@@ -380,13 +434,20 @@ impl Client {
 
     /// Counters.
     pub fn stats(&self) -> Stats {
-        let machine = self.shared.machine();
+        // A child that cannot have a client has counted nothing.
+        let Ok(shared) = self.shared() else {
+            return Stats { client: Default::default(), cache: Default::default() };
+        };
+        let machine = shared.machine();
         Stats { client: machine.stats(), cache: machine.cache_stats() }
     }
 
     /// Lets a closure use the machine under its lock: for measuring.
+    ///
+    /// # Panics
+    /// In a process that was forked off the one with the embedded space.
     pub fn with_machine<R>(&self, f: impl FnOnce(&mut Machine) -> R) -> R {
-        f(&mut self.shared.machine())
+        f(&mut self.shared().unwrap_or_else(|e| panic!("{e}")).machine())
     }
 
     /// The server inside this process, if there is one.
@@ -407,9 +468,10 @@ impl Client {
     }
 
     fn end(&mut self) {
-        self.shared.stop();
-        if let Some(driver) = self.driver.take() {
-            let _ = driver.join();
+        self.life.end();
+        if self.life.shared.is_forked() {
+            // Its threads are the parent's.
+            std::mem::forget(self.server.take());
         }
     }
 }
@@ -437,6 +499,15 @@ pub fn embedded_with(server: ServerConfig, client: ClientConfig) -> Result<Clien
     let server = Server::start(server)?;
     let remote = Remote::Memory(server.handle());
     Client::begin(remote, client, Some(server)).map_err(|e: EngineError| ServerError::Stopped(e.to_string()))
+}
+
+/// What a child is told that was forked off a process with a server inside.
+fn left_behind() -> Error {
+    Error::Unavailable(
+        "an embedded space stays with the process that opened it, and this one was forked off that: let the server listen, \
+         and connect to its address"
+            .into(),
+    )
 }
 
 /// Randomness for the client's identity.
