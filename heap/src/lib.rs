@@ -53,7 +53,7 @@ pub use class::{TYPES_MAX, TypeIndex, TypeKey, Typed};
 pub use config::{
     BUDGET_BYTES_MIN, Config, ConfigError, FRAMES_MIN, HacParams, Policy, SCOPES_MAX, arena_bytes,
 };
-pub use memory::{Boxed, Fence, Memory, SeqCst};
+pub use memory::{Boxed, Fence, Memory, OneAtATime, SeqCst};
 pub use overlay::{Overlay, OverlayError};
 pub use scope::{Reader, Scope, Step};
 pub use shared::TRACE_PAGES_MAX;

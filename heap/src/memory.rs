@@ -56,6 +56,34 @@ unsafe impl Fence for SeqCst {
     }
 }
 
+/// A fence for threads that use a cache one at a time, as in a simulation: no other one runs while it is called, so it says
+/// of itself that it reaches all that do. Readers then take the way that they take under a process-wide fence.
+#[derive(Debug)]
+pub struct OneAtATime(());
+
+impl OneAtATime {
+    /// The fence.
+    ///
+    /// # Safety
+    /// What any thread does with the cache that gets it happens before what the next one does, or after: between two threads
+    /// there is always a release by the one and an acquire by the other.
+    pub unsafe fn new() -> OneAtATime {
+        OneAtATime(())
+    }
+}
+
+// SAFETY: whoever made it promised that all that other threads did with the cache happened before the call, and that what
+// they will do happens after it: no pin of theirs can be unseen, and no closed entry.
+unsafe impl Fence for OneAtATime {
+    fn heavy(&self) {
+        fence(Ordering::SeqCst);
+    }
+
+    fn is_process_wide(&self) -> bool {
+        true
+    }
+}
+
 /// An arena from the allocator, for tests and small tools.
 #[derive(Debug)]
 pub struct Boxed {

@@ -31,7 +31,13 @@ struct Model {
 
 impl Model {
     fn new(seed: u64, config: Config, pages: u32) -> Model {
-        let mut w = World::new(config);
+        // Half of them as in production, where a hit has no fence.
+        let fence: Box<dyn Fence> = match seed % 2 {
+            // SAFETY: a model is one thread's.
+            0 => Box::new(unsafe { OneAtATime::new() }),
+            _ => Box::new(SeqCst),
+        };
+        let mut w = World::with(config, fence);
         let mut rng = Random(seed * 2 + 1);
         let all: Vec<Oref> = (1..=pages).flat_map(|p| (0..SLOTS).map(move |s| oref(p, s))).collect();
         for (i, &o) in all.iter().enumerate() {

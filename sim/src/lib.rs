@@ -26,7 +26,7 @@
 //! | `check` | what only the simulator can see |
 //! | [`shrink`] | a shorter script of a failure |
 //! | [`rule`], [`hunt`] | rules that can be dropped on purpose, and who notices |
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod check;
 pub mod hunt;

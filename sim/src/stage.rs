@@ -8,7 +8,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 
+use tercel_heap::OneAtATime;
+
 use crate::world::World;
+
+/// The fence of the caches in a world, whose readers pay for none of their own, as in production.
+#[allow(unsafe_code, reason = "that one thread runs at a time is this file's own invariant")]
+pub(crate) fn fence() -> OneAtATime {
+    // SAFETY: threads use a world's caches only while they hold the baton, which one gives with a release and the next
+    // takes with an acquire (`give`, `await_turn`); before the first turn and after the last there is one thread, which
+    // spawns the others and joins them.
+    unsafe { OneAtATime::new() }
+}
 
 /// A thread of the stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -209,8 +209,12 @@ pub enum Stop {
 
 impl World {
     pub fn new(config: Config) -> World {
+        World::with(config, Box::new(SeqCst))
+    }
+
+    pub fn with(config: Config, fence: Box<dyn Fence>) -> World {
         let memory = Boxed::new(arena_bytes(&config).unwrap());
-        let (reader, mut writer) = heap(config, Box::new(memory), Box::new(SeqCst)).unwrap();
+        let (reader, mut writer) = heap(config, Box::new(memory), fence).unwrap();
         defined(&mut writer);
         World { server: Server::default(), reader, writer, fetches: vec![], verify_each: false }
     }

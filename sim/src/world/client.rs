@@ -4,7 +4,7 @@ use tercel_engine::client::{Client, ClientConfig, Input};
 use tercel_engine::random::Random;
 use tercel_engine::server::Conn;
 use tercel_engine::time::Now;
-use tercel_heap::{Boxed, Config as HeapConfig, SeqCst, arena_bytes, heap};
+use tercel_heap::{Boxed, Config as HeapConfig, arena_bytes, heap};
 use tercel_wire::frame::{Deframer, Kind};
 use tercel_wire::id::SpaceId;
 use tercel_wire::message::{Fetch, PageReply, Stream, Unsubscribe, Verdict};
@@ -15,6 +15,7 @@ use super::net::Arrival;
 use super::{Event, World};
 use crate::plan::Plan;
 use crate::rule::{Rule, RunnerRule};
+use crate::stage;
 
 /// See the module.
 pub(crate) struct ClientProcess {
@@ -36,7 +37,7 @@ impl ClientProcess {
     pub(super) fn new(plan: &Plan, number: u64, random: &mut Random) -> ClientProcess {
         let config = HeapConfig { budget_bytes: plan.cache_bytes, scopes_max: 8, ..HeapConfig::default() };
         let bytes = arena_bytes(&config).expect("a plan's cache is large enough");
-        let (reader, writer) = heap(config, Box::new(Boxed::new(bytes)), Box::new(SeqCst))
+        let (reader, writer) = heap(config, Box::new(Boxed::new(bytes)), Box::new(stage::fence()))
             .expect("the arena is as large as the configuration says");
         let seed = plan.seed.wrapping_mul(1_000).wrapping_add(number) ^ random.next_u64();
         ClientProcess {
