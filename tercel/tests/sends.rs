@@ -23,8 +23,9 @@ struct Blob {
 /// How a relay treats what comes from clients, once that is more than their greetings and questions.
 #[derive(Clone, Copy)]
 enum Way {
-    /// It reads nothing until so many bytes, which nobody asked for, have been taken from it.
-    SpeaksFirst(usize),
+    /// So many times, each time that another megabyte has come, it reads nothing until so many bytes, which nobody asked for,
+    /// have been taken from it.
+    SpeaksFirst(usize, usize),
     /// It reads so many bytes, then rests.
     Slowly(usize, Duration),
 }
@@ -40,8 +41,8 @@ struct Seen {
     connections: AtomicUsize,
     /// The most that came from a client on one connection.
     bytes: AtomicUsize,
-    /// It has spoken first.
-    spoken: AtomicBool,
+    /// It has spoken first so often.
+    spoken: AtomicUsize,
 }
 
 impl Seen {
@@ -93,7 +94,7 @@ fn tell(mut from: UnixStream, to: &Mutex<UnixStream>) {
 
 /// From client to server.
 fn ask(mut from: UnixStream, mut to: UnixStream, back: &Mutex<UnixStream>, way: Way, sees: &Seen) {
-    let mut seen = 0;
+    let (mut seen, mut speaks_at) = (0, 0);
     let mut buffer = vec![0; 64 << 10];
     loop {
         let slow = seen >= LARGE;
@@ -102,10 +103,12 @@ fn ask(mut from: UnixStream, mut to: UnixStream, back: &Mutex<UnixStream>, way: 
             Way::Slowly(bytes, rest) if slow => (bytes, rest),
             _ => (buffer.len(), Duration::ZERO),
         };
-        if let Way::SpeaksFirst(bytes) = way
+        if let Way::SpeaksFirst(times, bytes) = way
             && slow
-            && !sees.spoken.swap(true, Ordering::SeqCst)
+            && seen >= speaks_at
+            && sees.spoken.fetch_add(1, Ordering::SeqCst) < times
         {
+            speaks_at = seen + (1 << 20);
             speak(&mut back.lock().unwrap(), bytes);
         }
         std::thread::sleep(rest);
@@ -142,7 +145,7 @@ fn commit_blob(client: &Client) -> Result<(), tercel::Error> {
 fn a_large_commit_goes_on_while_the_server_wants_to_be_read_first() {
     let dir = tempfile::tempdir().unwrap();
     let server = serve(dir.path(), 2_000);
-    let (at, seen) = relay(dir.path(), &server.addresses()[0], Way::SpeaksFirst(2 * BLOB_BYTES));
+    let (at, seen) = relay(dir.path(), &server.addresses()[0], Way::SpeaksFirst(1, 2 * BLOB_BYTES));
     let client = Client::connect(&at).unwrap();
     let begun = Instant::now();
     commit_blob(&client).unwrap();
@@ -152,6 +155,24 @@ fn a_large_commit_goes_on_while_the_server_wants_to_be_read_first() {
         1,
         "the connection was given up in the middle of a commit that took {took:?}"
     );
+    client.close().unwrap();
+    server.stop().unwrap();
+}
+
+#[test]
+fn large_commits_beside_each_other_go_on_while_the_server_wants_to_be_read_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path(), 2_000);
+    let way = Way::SpeaksFirst(6, BLOB_BYTES);
+    let (at, seen) = relay(dir.path(), &server.addresses()[0], way);
+    let client = Client::connect(&at).unwrap();
+    // A thread that reads sends what the others have to send, too.
+    let committed: Vec<_> = std::thread::scope(|scope| {
+        let commits = [(); 3].map(|()| scope.spawn(|| [(); 2].map(|()| commit_blob(&client))));
+        commits.into_iter().flat_map(|c| c.join().unwrap()).collect()
+    });
+    assert_eq!(seen.connections(), 1, "the connection was given up in the middle of commits: {committed:?}");
+    assert_eq!(committed, vec![Ok(()); 6]);
     client.close().unwrap();
     server.stop().unwrap();
 }

@@ -1,10 +1,13 @@
 //! Driving the machine: who reads the connection, who sleeps, who reconnects.
 //!
-//! Locks, in the order in which they may be taken: the baton (who reads), the machine, the connection. The sender (who
-//! writes) is never waited for: a thread that finds it taken leaves its bytes to the thread that has it, which looks once
-//! more, under the machine's lock, before it lets go. So a thread that reads never stands behind one that sends, and one
-//! whose bytes are not taken reads meanwhile, if no other does: a server may want to be read first. The machine and the connection change together, under the machine's lock, so what the machine says is
-//! sent on the connection it speaks of, and what arrives is believed only if it came on that one.
+//! Locks, in the order in which they may be taken: the baton (who reads), the machine, the connection. The machine and the
+//! connection change together, under the machine's lock, so what the machine says is sent on the connection it speaks of,
+//! and what arrives is believed only if it came on that one.
+//!
+//! The sender (who writes) is never waited for: a thread that finds it taken leaves its bytes to the thread that has it,
+//! which looks once more, under the machine's lock, before it lets go. So a thread that reads never stands behind one that
+//! sends. One whose bytes are not taken reads meanwhile, if it has the baton or no other has: a server may want to be read
+//! first.
 //!
 //! Silence is judged with the baton only, by a thread that has just found the connection empty: that nothing was heard
 //! may be because nobody listened.
@@ -161,8 +164,8 @@ impl Shared {
         unpoison(self.conn.lock()).clone()
     }
 
-    /// Sends what the machine wants sent, or leaves it to the thread that is sending.
-    fn flush(&self) {
+    /// Sends what the machine wants sent, or leaves it to the thread that is sending. With the baton, if this thread has it.
+    fn flush(&self, mut baton: Option<&mut Baton>) {
         let mut sender = match self.sender.try_lock() {
             Ok(sender) => sender,
             Err(TryLockError::Poisoned(p)) => p.into_inner(),
@@ -183,7 +186,8 @@ impl Shared {
                 }
                 self.conn()
             };
-            let sent = conn.map(|conn| self.send(&conn, &sender).map_err(|e| (conn, e)));
+            let sent =
+                conn.map(|conn| self.send(&conn, &sender, baton.as_deref_mut()).map_err(|e| (conn, e)));
             sender.clear();
             sender.shrink_to(SENDER_BYTES_MAX);
             if let Some(Err((conn, e))) = sent {
@@ -200,58 +204,61 @@ impl Shared {
 
     /// Sends all of it. Fails if for some seconds the connection neither takes nor brings anything, or if it takes nothing
     /// for as long as a call may wait.
-    fn send(&self, conn: &Arc<Conn>, mut bytes: &[u8]) -> io::Result<()> {
-        bytes = &bytes[conn.offer(bytes)?..];
-        if bytes.is_empty() {
+    fn send(&self, conn: &Arc<Conn>, bytes: &[u8], baton: Option<&mut Baton>) -> io::Result<()> {
+        let rest = &bytes[conn.offer(bytes)?..];
+        if rest.is_empty() {
             return Ok(());
         }
-        let mut reader = None;
-        let sent = self.send_slowly(conn, bytes, &mut reader);
-        if reader.take().is_some() && self.waiting.load(Ordering::SeqCst) > 0 {
+        let mut taken = None;
+        let sent = self.send_slowly(conn, rest, baton, &mut taken);
+        if taken.take().is_some() && self.waiting.load(Ordering::SeqCst) > 0 {
             // Whoever waited for this thread to read must read now.
             self.happen(&self.machine());
         }
         sent
     }
 
-    /// The rest of a send, for which there was no room: takes the baton if it is free, and reads as long as it sends.
+    /// The rest of a send, for which there was no room: reads as long as it sends, with the baton that this thread has, or
+    /// that it has `taken` because it was free.
     fn send_slowly<'a>(
         &'a self,
         conn: &Arc<Conn>,
         mut bytes: &[u8],
-        reader: &mut Option<MutexGuard<'a, Baton>>,
+        mut baton: Option<&mut Baton>,
+        taken: &mut Option<MutexGuard<'a, Baton>>,
     ) -> io::Result<()> {
-        let mut taken = Instant::now();
-        let mut moved = taken;
+        let mut took = Instant::now();
+        let mut moved = took;
         while !bytes.is_empty() {
-            if reader.is_none() {
-                *reader = match self.baton.try_lock() {
-                    Ok(baton) => Some(baton),
+            if baton.is_none() && taken.is_none() {
+                *taken = match self.baton.try_lock() {
+                    Ok(free) => Some(free),
                     Err(TryLockError::Poisoned(p)) => Some(p.into_inner()),
                     Err(TryLockError::WouldBlock) => None,
                 };
             }
+            let reader = baton.as_deref_mut().or(taken.as_deref_mut());
             let patience = if reader.is_some() { SLEEP_MAX } else { READER_CHECK };
             let arrived = conn.wait_to_send(patience, reader.is_some())?;
-            if let Some(baton) = reader {
-                if arrived {
+            match reader {
+                Some(baton) if arrived => {
                     let received = conn.receive(&mut baton.buffer);
                     moved = if matches!(received, Ok(true)) { Instant::now() } else { moved };
                     self.read(conn, baton, received);
-                } else {
-                    self.judge(conn, baton);
                 }
+                Some(baton) => self.judge(conn, baton),
+                None => {}
             }
             let n = conn.offer(bytes)?;
             bytes = &bytes[n..];
             let now = Instant::now();
             if n > 0 {
-                (taken, moved) = (now, now);
+                (took, moved) = (now, now);
                 let mut machine = self.machine();
                 if self.is_current(conn) {
                     machine.handle(self.now(), Input::Taken);
                 }
-            } else if now - moved > CONNECT_TIMEOUT || now - taken > self.timeout.max(CONNECT_TIMEOUT) {
+            } else if now - moved > CONNECT_TIMEOUT || now - took > self.timeout.max(CONNECT_TIMEOUT) {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "the server has stopped taking bytes"));
             }
         }
@@ -315,7 +322,7 @@ impl Shared {
     }
 
     /// Takes in what was received, with the baton held.
-    fn read(&self, conn: &Arc<Conn>, baton: &Baton, received: io::Result<bool>) {
+    fn read(&self, conn: &Arc<Conn>, baton: &mut Baton, received: io::Result<bool>) {
         match received {
             Ok(false) => {}
             Ok(true) => {
@@ -328,7 +335,7 @@ impl Shared {
                     self.happen(&machine);
                     machine.wants_close().then(|| machine.trouble())
                 };
-                self.flush();
+                self.flush(Some(baton));
                 if let Some(why) = close {
                     self.lose(conn, why);
                 }
@@ -356,7 +363,7 @@ impl Shared {
                         let received = conn.wait_and_receive(left, &mut baton.buffer);
                         match received {
                             Ok(false) => self.judge(conn, &mut baton),
-                            received => self.read(conn, &baton, received),
+                            received => self.read(conn, &mut baton, received),
                         }
                     }
                     drop(baton);
@@ -446,7 +453,7 @@ impl Shared {
             }
         }
         self.machine().bye();
-        self.flush();
+        self.flush(None);
     }
 
     /// Sleeps on the connection while nobody else wants it.
@@ -462,7 +469,7 @@ impl Shared {
             && let Ok(Waited::Ready) = conn.wait(SLEEP_MAX, true)
         {
             let received = conn.receive(&mut baton.buffer);
-            self.read(&conn, &baton, received);
+            self.read(&conn, &mut baton, received);
         }
         self.driver_sleeps.store(false, Ordering::SeqCst);
         drop(baton);
@@ -482,7 +489,7 @@ impl Shared {
             let why = machine.wants_close().then(|| machine.trouble());
             (matches!(machine.availability(), Some(Ok(()))), is_silent, why)
         };
-        self.flush();
+        self.flush(None);
         let Some(conn) = self.conn() else { return up };
         if let Some(why) = why {
             self.lose(&conn, why);
@@ -521,7 +528,7 @@ impl Shared {
         }
         self.happen(&machine);
         drop(machine);
-        self.flush();
+        self.flush(None);
     }
 
     /// Ends the driver.
@@ -551,7 +558,7 @@ impl Port for Shared {
                 (done, !machine.outgoing().is_empty(), self.happened.load(Ordering::SeqCst))
             };
             if sends {
-                self.flush();
+                self.flush(None);
             }
             if done {
                 return Ok(());
