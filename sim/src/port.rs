@@ -1,9 +1,8 @@
 //! A client's port in the world: waiting is letting the world go on.
 
-use tercel_engine::client::Client;
 use tercel_engine::error::Error;
 use tercel_engine::time::Now;
-use tercel_engine::txn::{Port, Step};
+use tercel_engine::txn::{Home, Port, Step};
 
 use crate::stage::{Actor, Stage};
 
@@ -26,7 +25,7 @@ impl Seated<'_> {
 }
 
 impl Port for Seated<'_> {
-    fn drive(&self, step: &mut dyn FnMut(&mut Client, Now) -> Step) -> Result<(), Error> {
+    fn drive(&self, step: &mut dyn FnMut(&mut dyn Home, Now) -> Step) -> Result<(), Error> {
         let mut end = None;
         loop {
             {

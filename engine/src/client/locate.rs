@@ -1,52 +1,27 @@
 //! Finding an object that the hit path did not find.
 
-use tercel_heap::{Resolved, Scope, TypeKey, Writer};
+use tercel_heap::{Resolved, Scope, TypeKey};
 use tercel_wire::id::{ClassId, Oref, PageId};
 
 use super::Client;
 use super::classes::taken;
 use crate::error::Error;
 use crate::mutant::{Rule, dropped};
+use crate::object::RefsLeaf;
 use crate::time::Now;
-
-/// What one search has asked for so far.
-#[derive(Debug, Default)]
-pub struct Search {
-    fetched: Option<(PageId, u64)>,
-    /// How often the catalogue had been read when a class was first missing in it.
-    catalogue: Option<u32>,
-}
-
-/// How far a search is.
-#[derive(Debug)]
-pub enum Located {
-    /// It is in the cache: the hit path will find it, by this handle if not by the word.
-    Ready {
-        /// The handle, or 0 if the word leads there without one.
-        hint: u32,
-    },
-    /// Something was asked for.
-    Wait,
-    /// The server says that there is none.
-    Absent,
-    /// It cannot be had.
-    Failed(Error),
-}
+use crate::txn::{Located, Search, Wanted};
 
 impl Client {
-    pub(crate) fn locate(
-        &mut self,
-        now: Now,
-        scope: &Scope,
-        oref: Oref,
-        resolve: &dyn Fn(&mut Writer) -> Resolved,
-        key: TypeKey,
-        search: &mut Search,
-    ) -> Located {
+    pub(crate) fn locate(&mut self, now: Now, wanted: &Wanted<'_>, search: &mut Search) -> Located {
+        let Wanted { scope, oref, link, key } = *wanted;
         if let Err(e) = self.still_true(scope) {
             return Located::Failed(e);
         }
-        match resolve(&mut self.writer) {
+        let resolved = match link {
+            Some(link) => self.writer.resolve(scope, link, key),
+            None => self.writer.lookup(scope, oref, key),
+        };
+        match resolved {
             Resolved::Ready { hint } => Located::Ready { hint },
             Resolved::Miss { page } | Resolved::Stale { page } => self.fetch_for(scope, oref, page, search),
             Resolved::Empty { page } => match search.fetched {
@@ -68,7 +43,7 @@ impl Client {
                 match self.bind_for_reading(now, key, class, &mut search.catalogue) {
                     None => Located::Wait,
                     Some(Err(e)) => Located::Failed(e),
-                    Some(Ok(())) => self.locate(now, scope, oref, resolve, key, search),
+                    Some(Ok(())) => self.locate(now, wanted, search),
                 }
             }
             Resolved::WrongClass { found } => {
@@ -131,23 +106,21 @@ impl Client {
         now: Now,
         scope: &Scope,
         oref: Oref,
-        expected: TypeKey,
         search: &mut Search,
     ) -> Option<Result<ClassId, Error>> {
+        let key = TypeKey::of::<RefsLeaf>();
         if let Err(e) = self.still_true(scope) {
             return Some(Err(e));
         }
-        match self.writer.lookup(scope, oref, expected) {
+        match self.writer.lookup(scope, oref, key) {
             Resolved::WrongClass { found } | Resolved::Unbound { class: found } => Some(Ok(found)),
             Resolved::Ready { .. } => Some(Ok(tercel_wire::class::REFS_LEAF)),
-            _ => {
-                match self.locate(now, scope, oref, &|w| w.lookup(scope, oref, expected), expected, search) {
-                    Located::Wait => None,
-                    Located::Failed(e) => Some(Err(e)),
-                    Located::Absent => Some(Err(Error::not_found(oref))),
-                    Located::Ready { .. } => Some(Ok(tercel_wire::class::REFS_LEAF)),
-                }
-            }
+            _ => match self.locate(now, &Wanted { scope, oref, link: None, key }, search) {
+                Located::Wait => None,
+                Located::Failed(e) => Some(Err(e)),
+                Located::Absent => Some(Err(Error::not_found(oref))),
+                Located::Ready { .. } => Some(Ok(tercel_wire::class::REFS_LEAF)),
+            },
         }
     }
 }

@@ -10,6 +10,7 @@
 mod classes;
 mod connect;
 mod fetch;
+mod home;
 mod lease;
 mod locate;
 mod ops;
@@ -32,8 +33,6 @@ use lease::Leases;
 use ops::Ops;
 
 pub use classes::Catalogue;
-pub use locate::{Located, Search};
-pub use ops::Own;
 
 /// What a client may be told.
 #[derive(Debug, Clone)]

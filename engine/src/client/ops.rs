@@ -4,7 +4,7 @@
 //! the id, so a late copy of the request cannot execute.
 
 use tercel_wire::frame::{BODY_BYTES_MAX, Kind};
-use tercel_wire::id::{OP_SLOTS_MAX, OpId, Oref, PageId, Stamp};
+use tercel_wire::id::{OP_SLOTS_MAX, OpId, PageId, Stamp};
 use tercel_wire::message::{Commit, Outcome, Part, Resolve, Verdict};
 
 use super::{Client, Link};
@@ -13,19 +13,7 @@ use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::table::Map;
 use crate::time::Now;
-
-/// A new version that this client wrote.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Own {
-    /// The object.
-    pub oref: Oref,
-    /// Header and body in stored form.
-    pub object: Vec<u8>,
-    /// Whether the operation makes it.
-    pub new: bool,
-    /// Whether its place was taken before the transaction that makes it, which therefore cannot take another.
-    pub brought: bool,
-}
+use crate::txn::Own;
 
 /// The slots of a client.
 pub(super) struct Ops {
@@ -161,8 +149,8 @@ impl Client {
         &mut self,
         _now: Now,
         base: Stamp,
-        own: impl FnOnce() -> Vec<Own>,
-        effects: impl FnOnce(&mut Client, &[Own], &mut Vec<u8>),
+        own: &mut Vec<Own>,
+        bytes: &[u8],
     ) -> Option<Result<OpId, Error>> {
         if let Err(e) = self.availability()? {
             return Some(Err(e));
@@ -170,7 +158,6 @@ impl Client {
         if self.out.len() > limits::UNSENT_BYTES_MAX {
             return None;
         }
-        let own = own();
         let mut lost = own.iter().filter(|o| o.new && !self.leases.holds(o.oref.page())).peekable();
         if lost.peek().is_some() {
             // The connection is another one than that on which the places were given. A transaction that runs again takes
@@ -186,10 +173,8 @@ impl Client {
         let slot = &mut self.ops.slots[index as usize];
         slot.seq += 1;
         let op = OpId { client: self.id, slot: index, seq: slot.seq, view: self.view };
-        let mut bytes = Vec::with_capacity(64 + own.iter().map(|o| o.object.len() + 32).sum::<usize>());
-        effects(self, &own, &mut bytes);
         let heard = |o: &Own| self.fetches.is_subscribed(o.oref.page()) || dropped(Rule::OwnUnsubscribed);
-        let keep: Vec<Own> = own.into_iter().filter(heard).collect();
+        let keep: Vec<Own> = std::mem::take(own).into_iter().filter(heard).collect();
         if dropped(Rule::OwnShownAtSend) {
             keep.iter().for_each(|o| _ = self.writer.install_own(o.oref, &o.object));
         }
@@ -202,7 +187,7 @@ impl Client {
                 "the transaction reads or writes too much: commit in smaller parts".into(),
             )));
         }
-        self.send_commit(op, &bytes);
+        self.send_commit(op, bytes);
         self.stats.commits += 1;
         Some(Ok(op))
     }

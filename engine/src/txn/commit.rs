@@ -3,8 +3,7 @@
 use tercel_wire::id::{OpId, Stamp};
 use tercel_wire::message::{Effects, Limit, Outcome, Write};
 
-use super::{Isolation, Port, Step, Tx};
-use crate::client::{Client, Own};
+use super::{Home, Isolation, Own, Port, Step, Tx};
 use crate::error::Error;
 use crate::mutant::{Rule, dropped};
 
@@ -15,6 +14,15 @@ pub struct Commit {
     pub stamp: Stamp,
     /// The operation; none if nothing was written.
     pub op: Option<OpId>,
+}
+
+/// A transaction as it is sent.
+struct Parcel {
+    /// The state that it read.
+    base: Stamp,
+    own: Vec<Own>,
+    /// [`Effects`] as bytes.
+    effects: Vec<u8>,
 }
 
 impl Tx<'_> {
@@ -32,7 +40,8 @@ impl Tx<'_> {
         }
         let mut sent: Option<OpId> = None;
         let mut outcome = None;
-        let driven = self.port.drive(&mut |client, now| {
+        let mut parcel = None;
+        let driven = self.port.drive(&mut |home, now| {
             let op = match sent {
                 Some(op) => op,
                 None => {
@@ -41,18 +50,13 @@ impl Tx<'_> {
                         outcome = Some(Err(Error::Conflict));
                         return Step::Done;
                     }
-                    let base = client.base(&self.scope);
-                    match client.submit(
-                        now,
-                        base,
-                        || self.own(),
-                        |client, own, out| self.effects(client, own, out),
-                    ) {
+                    let parcel = parcel.get_or_insert_with(|| self.parcel(home));
+                    match home.submit(now, parcel.base, &mut parcel.own, &parcel.effects) {
                         None => return Step::Wait,
                         Some(Err(e)) => {
                             outcome = Some(match e {
                                 // What was read may have named the place, and name another one now.
-                                Error::PlaceLost(_) => client.recheck(&self.scope).and(Err(e)),
+                                Error::PlaceLost(_) => home.recheck(&self.scope).and(Err(e)),
                                 e => Err(e),
                             });
                             return Step::Done;
@@ -61,7 +65,7 @@ impl Tx<'_> {
                     }
                 }
             };
-            match client.outcome(op) {
+            match home.outcome(op) {
                 Some(o) => {
                     outcome = Some(Ok((op, o)));
                     Step::Done
@@ -74,8 +78,8 @@ impl Tx<'_> {
                 None => Err(e),
                 // It is on its way: whatever kept the answer off, the outcome is unknown.
                 Some(op) => {
-                    self.port.drive(&mut |client, _| {
-                        client.abandon(op);
+                    self.port.drive(&mut |home, _| {
+                        home.abandon(op);
                         Step::Done
                     })?;
                     Err(Error::Timeout(Some(op)))
@@ -102,11 +106,13 @@ impl Tx<'_> {
             .collect()
     }
 
-    fn effects(&self, client: &mut Client, own: &[Own], out: &mut Vec<u8>) {
+    /// What is written, and the bytes to send for it.
+    fn parcel(&self, home: &mut dyn Home) -> Parcel {
+        let own = self.own();
         let made = self.made.borrow();
         let mut reads = Vec::new();
         if self.isolation == Isolation::Serializable {
-            client.read_set(&self.scope, &mut reads);
+            home.read_set(&self.scope, &mut reads);
         }
         // A copy begins as what was read, so a write counts as a read, whatever the isolation.
         reads.extend(own.iter().map(|o| o.oref));
@@ -114,7 +120,10 @@ impl Tx<'_> {
         reads.sort_unstable();
         reads.dedup();
         let writes = own.iter().map(|o| Write { oref: o.oref, new: o.new, object: &o.object }).collect();
-        Effects { base: client.base(&self.scope), reads, writes }.encode(out);
+        let mut effects = Vec::with_capacity(64 + own.iter().map(|o| o.object.len() + 32).sum::<usize>());
+        let base = home.base(&self.scope);
+        Effects { base, reads, writes }.encode(&mut effects);
+        Parcel { base, own, effects }
     }
 }
 
@@ -152,7 +161,7 @@ fn full(limit: Limit) -> Error {
 /// `Timeout` if the server no longer knows, or cannot be asked.
 pub fn resolve(port: &dyn Port, op: OpId) -> Result<bool, Error> {
     let mut found = None;
-    port.drive(&mut |client, now| match client.resolve(now, op) {
+    port.drive(&mut |home, now| match home.resolve(now, op) {
         Some(outcome) => {
             found = Some(outcome);
             Step::Done

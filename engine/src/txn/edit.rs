@@ -149,7 +149,7 @@ impl<'c> Tx<'c> {
     /// A place for a new object of that many bytes.
     pub(super) fn reserve_bytes(&self, bytes: usize) -> Result<Oref, Error> {
         let mut place = Err(Error::Conflict);
-        self.port.drive(&mut |client, now| match client.allocate(now, bytes) {
+        self.port.drive(&mut |home, now| match home.allocate(now, bytes) {
             Some(result) => {
                 place = result;
                 Step::Done

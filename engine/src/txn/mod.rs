@@ -1,10 +1,12 @@
 //! Transactions as programs see them.
 //!
-//! A [`Tx`] reads through a heap scope, writes into private copies and commits through a [`Port`], the one seam
-//! between the engine and whoever runs it: "do this under the client's lock, and wait until it is done".
+//! A [`Tx`] reads through a heap scope, writes into private copies and commits through a [`Home`]: a client of a server, or
+//! the server itself. A [`Port`] is the seam between a home and the threads that use it: "do this with the home locked, and
+//! wait until it is done".
 
 mod commit;
 mod edit;
+mod home;
 mod read;
 mod root;
 mod tree;
@@ -16,22 +18,22 @@ use tercel_heap::{Overlay, OverlayError, Scope, TypeKey, Typed};
 use tercel_wire::id::{ClassId, Oref, Stamp};
 use tercel_wire::layout::Layout;
 
-use crate::client::Client;
 use crate::error::Error;
 use crate::mutant::{Rule, dropped};
 use crate::table::{Map, Set};
 use crate::time::Now;
 
 pub use commit::Commit;
+pub use home::{Home, Located, Own, Search, Wanted};
 pub(crate) use read::Boxed;
 
-/// Who runs a client: holds its lock, sends what it says, brings it what arrives.
-pub trait Port: Sync {
-    /// Calls `step` with the client locked, again after everything that happens, until it says [`Step::Done`].
+/// A thread's way to a home: holds its lock, carries out what the home wants done, waits.
+pub trait Port {
+    /// Calls `step` with the home locked, again after everything that happens, until it says [`Step::Done`].
     ///
     /// # Errors
     /// `Timeout` when the port's patience ends, `Unavailable` when it is closed.
-    fn drive(&self, step: &mut dyn FnMut(&mut Client, Now) -> Step) -> Result<(), Error>;
+    fn drive(&self, step: &mut dyn FnMut(&mut dyn Home, Now) -> Step) -> Result<(), Error>;
 
     /// Waits about `us` microseconds: the back-off between two attempts of `run`.
     fn back_off(&self, us: u64);
@@ -86,13 +88,13 @@ struct Known {
 }
 
 impl<'c> Tx<'c> {
-    /// Begins one. Waits until the client has applied its own last commit.
+    /// Begins one. Waits until the home shows its own last commit.
     ///
     /// # Errors
     /// `Unavailable` if the server has been silent for too long, `Full` if too many transactions are open.
     pub fn begin(port: &'c dyn Port, isolation: Isolation) -> Result<Tx<'c>, Error> {
         let mut begun = Err(Error::Unavailable("the client is closed".into()));
-        port.drive(&mut |client, now| match client.begin(now) {
+        port.drive(&mut |home, now| match home.begin(now) {
             Some(result) => {
                 begun = result;
                 Step::Done
@@ -124,7 +126,7 @@ impl<'c> Tx<'c> {
             return Ok(known.clone());
         }
         let mut found = Err(Error::Conflict);
-        self.port.drive(&mut |client, now| match client.class_for(now, TypeKey::of::<T>()) {
+        self.port.drive(&mut |home, now| match home.class_for(now, TypeKey::of::<T>()) {
             Some(result) => {
                 found = result;
                 Step::Done

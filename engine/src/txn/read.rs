@@ -1,12 +1,11 @@
 //! Reading: the hit path, and what happens when it does not hit.
 
-use tercel_heap::{Left, Lent, Link, Resolved, Step as Hit, TypeKey, Typed, View, Writer};
+use tercel_heap::{Left, Lent, Link, Step as Hit, TypeKey, Typed, View};
 use tercel_wire::id::Oref;
 use tercel_wire::layout::Var;
 use tercel_wire::record::{Class, Ref};
 
-use super::{Step, Tx};
-use crate::client::Located;
+use super::{Located, Step, Tx, Wanted};
 use crate::error::Error;
 use crate::object::{Obj, Object};
 
@@ -18,9 +17,6 @@ pub(crate) type Boxed<T> = Result<Option<Box<T>>, Box<Error>>;
 /// Attempts to enter an object that was found and then lost again to replacement before it could be pinned. Losing it
 /// once is rare; losing it this often means a cache of a few frames and many threads.
 const ENTER_ATTEMPTS_MAX: usize = 10_000;
-
-/// How the writer is asked for an object.
-type Resolve<'a> = &'a dyn Fn(&mut Writer) -> Resolved;
 
 impl<'c> Tx<'c> {
     /// The object that `r` names.
@@ -113,9 +109,7 @@ impl<'c> Tx<'c> {
     #[inline(never)]
     fn follow_slow<'t, T: Object>(&'t self, link: Link<'_, 't>) -> Boxed<View<'t, T>> {
         let oref = link.target().0;
-        let key = TypeKey::of::<T>();
-        let resolve = |writer: &mut Writer| writer.resolve(&self.scope, &link, key);
-        match self.enter::<T>(oref, &resolve, &|| self.scope.follow_clean(&link)) {
+        match self.enter::<T>(oref, Some(&link)) {
             Ok(Some(view)) => Ok(Some(Box::new(view))),
             Ok(None) => Err(Box::new(Error::not_found(oref))),
             Err(e) => Err(Box::new(e)),
@@ -136,23 +130,20 @@ impl<'c> Tx<'c> {
         }
     }
 
-    /// Finds the object of a reference, whatever it takes; none if the server says that there is none.
+    /// Finds the object of a reference, whatever it takes; none if the home says that there is none.
     #[cold]
     #[inline(never)]
     pub(super) fn enter_oref<'t, T: Typed>(&'t self, oref: Oref) -> Result<Option<View<'t, T>>, Error> {
         if oref.is_null() {
             return Ok(None);
         }
-        let key = TypeKey::of::<T>();
-        let resolve = |writer: &mut Writer| writer.lookup(&self.scope, oref, key);
-        self.enter::<T>(oref, &resolve, &|| Hit::Slow)
+        self.enter::<T>(oref, None)
     }
 
     fn enter<'t, T: Typed>(
         &'t self,
         oref: Oref,
-        resolve: Resolve<'_>,
-        retry: &dyn Fn() -> Hit<View<'t, T>>,
+        link: Option<&Link<'_, 't>>,
     ) -> Result<Option<View<'t, T>>, Error> {
         if let Some(view) = self.overlay.view::<T>(&self.scope, oref) {
             return Ok(Some(view));
@@ -161,8 +152,8 @@ impl<'c> Tx<'c> {
             return Err(Error::Schema(format!("object {oref} is not of class {}", T::SCHEMA.name)));
         }
         for _ in 0..ENTER_ATTEMPTS_MAX {
-            let Some(hint) = self.locate::<T>(oref, resolve)? else { return Ok(None) };
-            if let Hit::Hit(view) = retry() {
+            let Some(hint) = self.locate::<T>(oref, link)? else { return Ok(None) };
+            if let Some(Hit::Hit(view)) = link.map(|link| self.scope.follow_clean(link)) {
                 return Ok(Some(view));
             }
             // A word of a private copy stays stored, and a token has an old hint: go by the one just found.
@@ -173,12 +164,12 @@ impl<'c> Tx<'c> {
         Err(Error::Full("the cache is too small for its threads: give it more memory".into()))
     }
 
-    fn locate<T: Typed>(&self, oref: Oref, resolve: Resolve<'_>) -> Result<Option<u32>, Error> {
-        let key = TypeKey::of::<T>();
+    fn locate<T: Typed>(&self, oref: Oref, link: Option<&Link<'_, '_>>) -> Result<Option<u32>, Error> {
+        let wanted = Wanted { scope: &self.scope, oref, link, key: TypeKey::of::<T>() };
         let mut located = Ok(None);
         let mut search = Default::default();
-        self.port.drive(&mut |client, now| {
-            located = match client.locate(now, &self.scope, oref, resolve, key, &mut search) {
+        self.port.drive(&mut |home, now| {
+            located = match home.locate(now, &wanted, &mut search) {
                 Located::Wait => return Step::Wait,
                 Located::Ready { hint } => Ok(Some(hint)),
                 Located::Absent => Ok(None),
@@ -192,8 +183,8 @@ impl<'c> Tx<'c> {
     /// Whether something this transaction read has changed since.
     pub(super) fn is_stale(&self) -> Result<bool, Error> {
         let mut stale = false;
-        self.port.drive(&mut |client, _| {
-            stale = client.recheck(&self.scope) == Err(Error::Conflict);
+        self.port.drive(&mut |home, _| {
+            stale = home.recheck(&self.scope) == Err(Error::Conflict);
             Step::Done
         })?;
         Ok(stale)

@@ -3,7 +3,7 @@
 //! Leaves hold up to [`LEAF_BYTES`] bytes or as many references as fit there; nodes hold children. All but the last
 //! leaf are full. The objects are ordinary ones: they are cached, evicted, checked and committed like any other.
 
-use tercel_heap::{TypeKey, Typed, View};
+use tercel_heap::{Typed, View};
 use tercel_wire::class::{self, LEAF_BYTES, NODE_CHILDREN};
 use tercel_wire::id::{ClassId, Oref};
 use tercel_wire::layout::Var;
@@ -131,8 +131,8 @@ impl<'c> Tx<'c> {
         }
         let mut found = Err(Error::Conflict);
         let mut search = Default::default();
-        self.port.drive(&mut |client, now| {
-            found = match client.class_at(now, &self.scope, oref, TypeKey::of::<RefsLeaf>(), &mut search) {
+        self.port.drive(&mut |home, now| {
+            found = match home.class_at(now, &self.scope, oref, &mut search) {
                 Some(result) => result,
                 None => return super::Step::Wait,
             };

@@ -19,7 +19,7 @@ use tercel_engine::random::Random;
 use tercel_engine::replica::entry::{Entry, Grant};
 use tercel_engine::server::{Checkpoint, Conn, Effect, Effects, Input, Recovery, Server, ServerConfig};
 use tercel_engine::time::Now;
-use tercel_engine::txn::{self, Isolation, Port, Step, Tx};
+use tercel_engine::txn::{self, Home, Isolation, Port, Step, Tx};
 use tercel_heap::{Boxed, Config as HeapConfig, SeqCst, arena_bytes, heap};
 use tercel_wire::frame::{Deframer, Header, Kind};
 use tercel_wire::id::{ClientId, LogPosition, OpId, PageId, SpaceId, Stamp, ViewId};
@@ -239,7 +239,7 @@ impl World {
 }
 
 impl Port for Thread<'_> {
-    fn drive(&self, step: &mut dyn FnMut(&mut Client, Now) -> Step) -> Result<(), Error> {
+    fn drive(&self, step: &mut dyn FnMut(&mut dyn Home, Now) -> Step) -> Result<(), Error> {
         let patience = self.world.lock().patience;
         for _ in 0..patience {
             {

@@ -26,7 +26,7 @@ use tercel_engine::client::{Client as Machine, Input};
 use tercel_engine::limits::UNSENT_BYTES_MAX;
 use tercel_engine::random::Random;
 use tercel_engine::time::Now;
-use tercel_engine::txn::{Port, Step};
+use tercel_engine::txn::{Home, Port, Step};
 
 use super::conn::{CONNECT_TIMEOUT, Conn, Remote, SLEEP_MAX};
 use crate::memory::Birthmark;
@@ -55,7 +55,7 @@ pub(super) struct Shared {
     /// Where the randomness of this client's pauses begins.
     seed: u64,
     begun: Instant,
-    /// Threads inside [`Port::drive`] that wait.
+    /// Threads inside [`Shared::drive_machine`] that wait.
     waiting: AtomicUsize,
     /// Counts waits, so that the driver knows whether there were any lately.
     waits: AtomicU64,
@@ -542,14 +542,12 @@ impl Shared {
     }
 }
 
-impl Port for Shared {
-    fn drive(&self, step: &mut dyn FnMut(&mut Machine, Now) -> Step) -> Result<(), Error> {
-        if self.is_forked() {
-            return Err(Error::Unavailable(
-                "this transaction was begun before this process was forked, by another client: begin it anew"
-                    .into(),
-            ));
-        }
+impl Shared {
+    /// Calls `step` with the machine locked, again after everything that happens, until it says [`Step::Done`].
+    ///
+    /// # Errors
+    /// `Timeout` after the client's timeout, `Unavailable` if it is closed or not connected by then.
+    pub(super) fn drive_machine(&self, step: &mut dyn FnMut(&mut Machine, Now) -> Step) -> Result<(), Error> {
         let mut end = None;
         loop {
             let (done, sends, seen) = {
@@ -577,6 +575,18 @@ impl Port for Shared {
             }
             self.wait_counted(seen, end);
         }
+    }
+}
+
+impl Port for Shared {
+    fn drive(&self, step: &mut dyn FnMut(&mut dyn Home, Now) -> Step) -> Result<(), Error> {
+        if self.is_forked() {
+            return Err(Error::Unavailable(
+                "this transaction was begun before this process was forked, by another client: begin it anew"
+                    .into(),
+            ));
+        }
+        self.drive_machine(&mut |machine, now| step(machine, now))
     }
 
     fn back_off(&self, us: u64) {

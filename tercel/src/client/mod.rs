@@ -14,7 +14,7 @@ use std::time::Duration;
 use tercel_engine::Error;
 use tercel_engine::client::{Client as Machine, ClientConfig as MachineConfig};
 use tercel_engine::error::Error as EngineError;
-use tercel_engine::txn::{Isolation, Port, Step, Tx, run, try_run};
+use tercel_engine::txn::{Isolation, Step, Tx, run, try_run};
 use tercel_heap::{Config as HeapConfig, Policy, arena_bytes, heap};
 use tercel_wire::class::FORWARD;
 use tercel_wire::cursor::le32;
@@ -343,7 +343,7 @@ impl Client {
     /// `Timeout` if the server cannot be asked or no longer knows.
     pub fn resolve(&self, op: OpId) -> Result<Option<Stamp>, Error> {
         let mut found = None;
-        self.shared()?.drive(&mut |client, now| match client.resolve(now, op) {
+        self.shared()?.drive_machine(&mut |client, now| match client.resolve(now, op) {
             Some(outcome) => {
                 found = Some(outcome);
                 Step::Done
@@ -363,7 +363,7 @@ impl Client {
     /// `Unavailable`, `Timeout`.
     pub fn classes(&self) -> Result<Vec<(ClassId, Arc<Layout>)>, Error> {
         let mut found = None;
-        self.shared()?.drive(&mut |client, _| match client.all_classes() {
+        self.shared()?.drive_machine(&mut |client, _| match client.all_classes() {
             Some(result) => {
                 found = Some(result);
                 Step::Done
@@ -380,7 +380,7 @@ impl Client {
     pub fn page(&self, page: PageId) -> Result<Option<Vec<u8>>, Error> {
         let mut call = None;
         let mut found = None;
-        self.shared()?.drive(&mut |client, _| match client.raw_page(page, &mut call) {
+        self.shared()?.drive_machine(&mut |client, _| match client.raw_page(page, &mut call) {
             Some(result) => {
                 found = Some(result);
                 Step::Done
@@ -422,7 +422,7 @@ impl Client {
     /// `Unavailable`, `Timeout`.
     pub fn server_status(&self) -> Result<String, Error> {
         let mut found = None;
-        self.shared()?.drive(&mut |client, now| match client.server_status(now) {
+        self.shared()?.drive_machine(&mut |client, now| match client.server_status(now) {
             Some(status) => {
                 found = Some(status);
                 Step::Done

@@ -1,0 +1,75 @@
+//! A client as the home of its transactions.
+
+use std::sync::Arc;
+
+use tercel_heap::{Scope, TypeKey};
+use tercel_wire::id::{ClassId, OpId, Oref, Stamp};
+use tercel_wire::layout::Layout;
+use tercel_wire::message::Outcome;
+
+use super::Client;
+use crate::error::Error;
+use crate::time::Now;
+use crate::txn::{Home, Located, Own, Search, Wanted};
+
+impl Home for Client {
+    fn begin(&mut self, now: Now) -> Option<Result<(Scope, usize), Error>> {
+        Client::begin(self, now)
+    }
+
+    fn class_for(&mut self, now: Now, key: TypeKey) -> Option<Result<(ClassId, Arc<Layout>), Error>> {
+        Client::class_for(self, now, key)
+    }
+
+    fn locate(&mut self, now: Now, wanted: &Wanted<'_>, search: &mut Search) -> Located {
+        Client::locate(self, now, wanted, search)
+    }
+
+    fn class_at(
+        &mut self,
+        now: Now,
+        scope: &Scope,
+        oref: Oref,
+        search: &mut Search,
+    ) -> Option<Result<ClassId, Error>> {
+        Client::class_at(self, now, scope, oref, search)
+    }
+
+    fn allocate(&mut self, now: Now, bytes: usize) -> Option<Result<Oref, Error>> {
+        Client::allocate(self, now, bytes)
+    }
+
+    fn recheck(&mut self, scope: &Scope) -> Result<(), Error> {
+        Client::recheck(self, scope)
+    }
+
+    fn base(&self, scope: &Scope) -> Stamp {
+        Client::base(self, scope)
+    }
+
+    fn read_set(&mut self, scope: &Scope, out: &mut Vec<Oref>) {
+        Client::read_set(self, scope, out);
+    }
+
+    fn submit(
+        &mut self,
+        now: Now,
+        base: Stamp,
+        own: &mut Vec<Own>,
+        effects: &[u8],
+    ) -> Option<Result<OpId, Error>> {
+        Client::submit(self, now, base, own, effects)
+    }
+
+    fn outcome(&mut self, op: OpId) -> Option<Outcome> {
+        Client::outcome(self, op)
+    }
+
+    fn abandon(&mut self, op: OpId) {
+        Client::abandon(self, op);
+    }
+
+    fn resolve(&mut self, now: Now, op: OpId) -> Option<Outcome> {
+        Client::resolve(self, now, op)
+    }
+}

@@ -1,0 +1,137 @@
+//! Where a transaction runs: what [`Tx`](super::Tx) asks of whatever keeps the objects, hits excepted.
+//!
+//! A home is a machine: it never waits. A call that cannot be answered yet answers `None` (or [`Located::Wait`]), has asked
+//! for what is missing, and is repeated after something has happened. A remote client is a home; so is a server, for the
+//! transactions inside of it ([`super::local`]).
+//!
+//! The invariant: all that a transaction was given is of one state, the scope's snapshot, or the next call says `Conflict`.
+
+use std::sync::Arc;
+
+use tercel_heap::{Link, Scope, TypeKey};
+use tercel_wire::id::{ClassId, OpId, Oref, PageId, Stamp};
+use tercel_wire::layout::Layout;
+use tercel_wire::message::Outcome;
+
+use crate::error::Error;
+use crate::time::Now;
+
+/// What runs transactions. `None` means: call again when something has happened.
+pub trait Home {
+    /// Opens the read side of a transaction; with it, how many bytes the transaction may write. Waits until the home
+    /// shows its own last commit.
+    ///
+    /// # Errors
+    /// `Unavailable` if the state may be too old to read; `Full` if too many transactions are open.
+    fn begin(&mut self, now: Now) -> Option<Result<(Scope, usize), Error>>;
+
+    /// The class that a type of the program is written as, defined in the space if need be.
+    ///
+    /// # Errors
+    /// `Schema` if the space or the program has another class of that name; `Full`; `Unavailable`.
+    fn class_for(&mut self, now: Now, key: TypeKey) -> Option<Result<(ClassId, Arc<Layout>), Error>>;
+
+    /// Makes an object readable through the scope. `search` is kept between the calls of one search.
+    fn locate(&mut self, now: Now, wanted: &Wanted<'_>, search: &mut Search) -> Located;
+
+    /// The class of an object, whatever it is.
+    ///
+    /// # Errors
+    /// `NotFound`, `Conflict`, `Corrupt`, and as [`Home::locate`].
+    fn class_at(
+        &mut self,
+        now: Now,
+        scope: &Scope,
+        oref: Oref,
+        search: &mut Search,
+    ) -> Option<Result<ClassId, Error>>;
+
+    /// A place for a new object of that many bytes.
+    ///
+    /// # Errors
+    /// `Full` if the object is larger than a page or the space has no pages left; `Unavailable`.
+    fn allocate(&mut self, now: Now, bytes: usize) -> Option<Result<Oref, Error>>;
+
+    /// Looks whether everything that the scope read still holds, and takes the newest state as its snapshot if so.
+    ///
+    /// # Errors
+    /// `Conflict` if something changed; `Full` if the scope read more than the home can remember.
+    fn recheck(&mut self, scope: &Scope) -> Result<(), Error>;
+
+    /// The stamp of the state that everything the scope read is of: the base of a commit.
+    fn base(&self, scope: &Scope) -> Stamp;
+
+    /// Appends the references of everything that the scope read, those that named nothing included.
+    fn read_set(&mut self, scope: &Scope, out: &mut Vec<Oref>);
+
+    /// Sends a transaction as one operation: `base` is [`Home::base`] of its scope, `effects`
+    /// [`tercel_wire::message::Effects`] as bytes, `own` the new versions in it, which are taken once it is sent.
+    ///
+    /// # Errors
+    /// `PlaceLost` or `Conflict` if it makes an object in a place that is lost; `Full` if it is too large; `Unavailable`.
+    fn submit(
+        &mut self,
+        now: Now,
+        base: Stamp,
+        own: &mut Vec<Own>,
+        effects: &[u8],
+    ) -> Option<Result<OpId, Error>>;
+
+    /// The answer to an operation that was submitted, once later transactions of this home see its effects. It is given once.
+    fn outcome(&mut self, op: OpId) -> Option<Outcome>;
+
+    /// Nobody waits for the answer any more; [`Home::resolve`] will find it.
+    fn abandon(&mut self, op: OpId);
+
+    /// What became of an operation that was abandoned.
+    fn resolve(&mut self, now: Now, op: OpId) -> Option<Outcome>;
+}
+
+/// An object that a transaction wants to read.
+pub struct Wanted<'a> {
+    /// The transaction's read side.
+    pub scope: &'a Scope,
+    /// The object.
+    pub oref: Oref,
+    /// The reference that leads there, if it stands in an object at hand.
+    pub link: Option<&'a Link<'a, 'a>>,
+    /// The type that it is read as.
+    pub key: TypeKey,
+}
+
+/// What one search has asked for so far.
+#[derive(Debug, Default)]
+pub struct Search {
+    pub(crate) fetched: Option<(PageId, u64)>,
+    /// How often the catalogue had been read when a class was first missing in it.
+    pub(crate) catalogue: Option<u32>,
+}
+
+/// How far a search is.
+#[derive(Debug)]
+pub enum Located {
+    /// The scope has it: a hit will find it, by this handle if not by the word.
+    Ready {
+        /// The handle, or 0 if the word leads there without one.
+        hint: u32,
+    },
+    /// Something was asked for.
+    Wait,
+    /// There is none.
+    Absent,
+    /// It cannot be had.
+    Failed(Error),
+}
+
+/// A new version that a transaction wrote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Own {
+    /// The object.
+    pub oref: Oref,
+    /// Header and body in stored form.
+    pub object: Vec<u8>,
+    /// Whether the operation makes it.
+    pub new: bool,
+    /// Whether its place was taken before the transaction that makes it, which therefore cannot take another.
+    pub brought: bool,
+}
