@@ -27,6 +27,7 @@
 compile_error!("reference words are read as they are stored, which is little-endian");
 
 mod arena;
+mod bindings;
 mod class;
 mod config;
 mod hints;
@@ -49,6 +50,7 @@ mod writer;
 mod zeroed;
 
 pub use arena::FRAME_BYTES;
+pub use bindings::BindError;
 pub use class::{TYPES_MAX, TypeIndex, TypeKey, Typed};
 pub use config::{
     BUDGET_BYTES_MIN, Config, ConfigError, FRAMES_MIN, HacParams, Policy, SCOPES_MAX, arena_bytes,
@@ -59,4 +61,4 @@ pub use scope::{Reader, Scope, Step};
 pub use shared::TRACE_PAGES_MAX;
 pub use stats::Stats;
 pub use view::{Items, Left, Lent, Link, View};
-pub use writer::{BindError, Doomed, Full, InstallError, Resolved, Writer, heap};
+pub use writer::{Doomed, Full, InstallError, Resolved, Writer, heap};

@@ -103,6 +103,16 @@ impl Shared {
         self.classes.lock().unwrap_or_else(|e| e.into_inner())
     }
 
+    /// Keeps a class of the catalogue. A class once defined stays what it is.
+    pub(crate) fn define(&self, id: ClassId, layout: Arc<Layout>) {
+        self.classes().entry(id).or_insert(layout);
+    }
+
+    /// The layout of a defined class.
+    pub(crate) fn layout(&self, id: ClassId) -> Option<Arc<Layout>> {
+        self.classes().get(&id).cloned()
+    }
+
     pub(crate) fn pool(&self) -> MutexGuard<'_, Vec<u32>> {
         self.pool.lock().unwrap_or_else(|e| e.into_inner())
     }

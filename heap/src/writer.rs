@@ -22,14 +22,14 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
-use tercel_wire::id::{ClassId, Oref, PageId, Stamp};
+use tercel_wire::id::{Oref, PageId, Stamp};
 use thiserror::Error;
 
-pub use bind::BindError;
 pub use install::InstallError;
 pub use resolve::Resolved;
 
 use crate::arena::{Arena, CONVERTED, FORWARDED, FRAME_BYTES, FRAME_WORDS, Object, Spot};
+use crate::bindings::Bindings;
 use crate::class::Types;
 use crate::config::{Config, ConfigError, Plan, Policy};
 use crate::hints::Hints;
@@ -82,7 +82,7 @@ pub fn heap(
         free: (0..plan.frames as u32).rev().collect(),
         withheld: 0,
         pages: HashMap::with_capacity_and_hasher(plan.frames, FxBuildHasher),
-        bindings: HashMap::default(),
+        bindings: Bindings::default(),
         superseded: Vec::with_capacity(plan.frames),
         target: None,
         newest: None,
@@ -115,7 +115,7 @@ pub struct Writer {
     free: Vec<u32>,
     withheld: u32,
     pages: HashMap<PageId, PageInfo, FxBuildHasher>,
-    bindings: HashMap<ClassId, bind::Binding, FxBuildHasher>,
+    bindings: Bindings,
     /// Intact frames whose page was fetched anew.
     superseded: Vec<u32>,
     /// The frame that kept objects, own versions and converted objects are appended to.

@@ -4,59 +4,17 @@
 //! They are appended to one target frame after the other, each behind a word with its handle. Bytes beyond the fill
 //! cannot be reached, so appending to a frame that readers are in disturbs nobody.
 
-use tercel_wire::id::{ClassId, Oref};
-use tercel_wire::page::OBJECT_BYTES_MAX;
-use tercel_wire::record::{Encoder, NoSpill, convert};
+use tercel_wire::id::Oref;
 
-use super::resolve::{class_of, damaged};
-use super::{Item, Resolved, State, Writer};
+use super::{Item, State, Writer};
 use crate::arena::{CONVERTED, FORWARDED, FRAME_WORDS, Spot, USED};
+use crate::bindings::Made;
 use crate::protocol::{INVALID, VALID, publish};
 use crate::slot::Moved;
 use crate::swizzle::Word;
 use crate::sync::Ordering;
 
-/// A checked object, ready to be appended.
-pub(super) struct Made {
-    pub(super) number: u16,
-    pub(super) flags: u8,
-    object: Vec<u8>,
-    /// The record that it was converted from.
-    behind: Vec<u8>,
-}
-
 impl Writer {
-    /// Checks a stored object and converts it if its class wants that.
-    pub(super) fn make(&self, object: &[u8]) -> Result<Made, Resolved> {
-        let class = class_of(object);
-        let unbound = Resolved::Unbound { class };
-        let Some(binding) = self.bindings.get(&class) else { return Err(unbound) };
-        let Some(t) = self.shared.types.get(binding.number) else { return Err(unbound) };
-        if !binding.converted {
-            t.layout.check(&object[4..]).map_err(Resolved::Damaged)?;
-            return Ok(Made {
-                number: binding.number,
-                flags: VALID,
-                object: object.into(),
-                behind: Vec::new(),
-            });
-        }
-        let Some(stored) = self.layout(class) else { return Err(unbound) };
-        stored.check(&object[4..]).map_err(Resolved::Damaged)?;
-        let mut no = NoSpill;
-        let mut e = Encoder::new(t.layout.size(), &mut no).spill_above(OBJECT_BYTES_MAX);
-        convert(&stored, &object[4..], &t.layout, &mut e, |_, _| false);
-        let too_large =
-            || Resolved::Damaged(damaged(t.key.schema.name, "", "converted, it is too large for a frame"));
-        let made = e.finish(ClassId(0)).map_err(|_| too_large())?;
-        t.layout.check(&made[4..]).map_err(Resolved::Damaged)?;
-        // Its handle, its length and a forward's word stand around it.
-        if made.len() + object.len() + 12 > FRAME_WORDS as usize * 4 {
-            return Err(too_large());
-        }
-        Ok(Made { number: binding.number, flags: VALID | CONVERTED, object: made, behind: object.into() })
-    }
-
     /// Appends a made object under its handle; `to` is the handle of the place that a forwarded one was read from.
     /// `None` if there is no frame for it. The entries are for the caller to lead there.
     pub(super) fn append(&mut self, handle: u32, made: &Made, to: Option<u32>) -> Option<Spot> {

@@ -5,9 +5,11 @@
 use tercel_wire::class::FORWARD;
 use tercel_wire::id::{ClassId, Oref, PageId};
 use tercel_wire::layout::RecordError;
+use tercel_wire::page::class_of;
 
 use super::{Full, State, Writer};
 use crate::arena::{CONVERTED, Spot};
+use crate::bindings::damaged;
 use crate::class::TypeKey;
 use crate::page;
 use crate::protocol::{INVALID, VALID, publish, set_flag};
@@ -155,7 +157,7 @@ impl Writer {
         }
         if flags & VALID == 0 {
             let class = ClassId(self.object(spot).class().load(Ordering::Relaxed));
-            if self.bindings.get(&class).is_none_or(|b| b.converted) {
+            if self.bindings.get(class).is_none_or(|b| b.converted) {
                 return None;
             }
             if let Err(other) = self.touch(spot, bytes, key) {
@@ -209,7 +211,7 @@ impl Writer {
         if class == FORWARD {
             return self.find_forwarded(oref, spot, bytes, key);
         }
-        if self.bindings.get(&class).is_some_and(|b| b.converted) {
+        if self.bindings.get(class).is_some_and(|b| b.converted) {
             let object = self.untouched(spot, bytes).to_vec();
             return self.find_made(oref, &object, None, key);
         }
@@ -302,7 +304,7 @@ impl Writer {
     /// Checks an untouched object in place and makes it one of its type.
     pub(super) fn touch(&mut self, spot: Spot, bytes: usize, key: TypeKey) -> Result<(), Resolved> {
         let class = ClassId(self.object(spot).class().load(Ordering::Relaxed));
-        let Some(binding) = self.bindings.get(&class).filter(|b| !b.converted) else {
+        let Some(binding) = self.bindings.get(class).filter(|b| !b.converted) else {
             return Err(Resolved::Unbound { class });
         };
         let number = binding.number;
@@ -324,13 +326,4 @@ impl Writer {
         // the writer, which alone could make it so, is borrowed.
         unsafe { self.shared.arena.bytes(spot.0 as usize * 4, bytes) }
     }
-}
-
-/// The class in a stored object's header.
-pub(super) fn class_of(object: &[u8]) -> ClassId {
-    ClassId(u16::from_le_bytes([object[0], object[1]]))
-}
-
-pub(super) fn damaged(class: &str, field: &str, what: &'static str) -> RecordError {
-    RecordError::Field { class: class.into(), field: field.into(), what }
 }
