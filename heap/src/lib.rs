@@ -45,6 +45,7 @@ mod stats;
 mod swizzle;
 mod sync;
 mod table;
+mod version;
 mod view;
 mod writer;
 mod zeroed;

@@ -3,11 +3,10 @@
 //! A copy is changed in place only while no view of it is alive; otherwise a fresh version takes its place and the old
 //! one stays as long as its views. References of private copies stay in stored form.
 //!
-//! The invariant: every version passed the check of its type's layout, and one that a view shows is neither changed nor
-//! freed.
+//! The invariant: every version is of an object that passed the check of its type's layout, and one that a view shows is
+//! neither changed nor freed.
 
-use std::cell::{RefCell, UnsafeCell};
-use std::ptr::NonNull;
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -18,12 +17,11 @@ use tercel_wire::page::OBJECT_BYTES_MAX;
 use tercel_wire::record::{Encoder, HEADER_BYTES, NoSpill, convert};
 use thiserror::Error;
 
-use crate::arena::Object;
 use crate::class::{TypeKey, Typed};
-use crate::protocol::{VALID, is_pinned, pin_again};
+use crate::protocol::VALID;
 use crate::scope::Scope;
 use crate::shared::Shared;
-use crate::slot::Cell;
+use crate::version::Held;
 use crate::view::View;
 
 /// A copy that cannot be kept. The program, or the engine above, must act.
@@ -68,78 +66,6 @@ struct Copy {
     behind: Option<Vec<u8>>,
 }
 
-/// The reference, then the object, in words.
-struct Version {
-    /// Only its pins count: nothing of a private copy is marked.
-    cell: Cell,
-    words: Box<[UnsafeCell<u32>]>,
-}
-
-/// Owns a version through a plain pointer, because views have references to it while this moves about.
-struct Held(NonNull<Version>);
-
-impl Held {
-    fn new(oref: Oref, number: u16, object: &[u8]) -> Held {
-        let words = (0..=object.len() / 4).map(|_| UnsafeCell::new(0)).collect();
-        let held = Held(NonNull::from(Box::leak(Box::new(Version { cell: Cell::default(), words }))));
-        // SAFETY: the version was just made, nobody has a view of it.
-        unsafe { held.fill(oref, number, object) };
-        held
-    }
-}
-
-impl std::ops::Deref for Held {
-    type Target = Version;
-
-    fn deref(&self) -> &Version {
-        // SAFETY: the version was leaked by `new` and is freed by `drop` only.
-        unsafe { self.0.as_ref() }
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        // SAFETY: the pointer came from a leaked box; who drops this saw that no view pins the version, or holds the
-        // overlay by `&mut`, which no view outlives.
-        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
-    }
-}
-
-impl Version {
-    /// # Safety
-    /// No view of this version is alive.
-    unsafe fn fill(&self, oref: Oref, number: u16, object: &[u8]) {
-        let header = (u32::from(number) | u32::from(VALID) << 16).to_le();
-        let body = object[HEADER_BYTES..].chunks_exact(4);
-        let body = body.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]).to_le());
-        for (cell, word) in self.words.iter().zip([oref.raw(), header].into_iter().chain(body)) {
-            // SAFETY: nobody reads the cell, as the caller promises, and the overlay is used by one thread.
-            unsafe { cell.get().write(word) };
-        }
-    }
-
-    fn object(&self) -> Object<'_> {
-        let first = NonNull::from(&*self.words).cast::<u8>();
-        // SAFETY: a version has at least two words: the reference and the header.
-        let header = unsafe { first.add(4) };
-        // SAFETY: words are aligned to 4, stay allocated as long as the version, and are cells.
-        unsafe { Object::new(header) }
-    }
-
-    /// The object with the class in its header.
-    fn bytes(&self, class: ClassId) -> Vec<u8> {
-        let mut out = Vec::with_capacity((self.words.len() - 1) * 4);
-        out.extend_from_slice(&class.0.to_le_bytes());
-        out.extend_from_slice(&[0, 0]);
-        for w in &self.words[2..] {
-            // SAFETY: one thread uses the overlay, and it does not write now.
-            let word = unsafe { w.get().read() };
-            out.extend_from_slice(&u32::from_le(word).to_le_bytes());
-        }
-        out
-    }
-}
-
 impl Overlay {
     /// An empty one, for the cache that `scope` belongs to.
     pub fn new(scope: &Scope) -> Overlay {
@@ -164,7 +90,7 @@ impl Overlay {
             self.stored_layout(b).ok_or(OverlayError::Size)?.check(&b[HEADER_BYTES..])?;
         }
         let mut inner = self.inner.borrow_mut();
-        let version = Held::new(oref, number, object);
+        let version = Held::new(oref, number, VALID, object);
         inner.bytes += object.len();
         let copy = Copy { version, key, behind };
         match inner.copies.insert(oref, copy) {
@@ -195,13 +121,13 @@ impl Overlay {
         };
         place.copy_from_slice(bytes);
         self.layout(number)?.check(&object[HEADER_BYTES..])?;
-        if is_pinned(&copy.version.cell.pins) {
-            let old = std::mem::replace(&mut copy.version, Held::new(oref, number, &object));
+        if copy.version.is_pinned() {
+            let old = std::mem::replace(&mut copy.version, Held::new(oref, number, VALID, &object));
             inner.bytes += object.len();
             inner.retire(old);
         } else {
             // SAFETY: no view pins it.
-            unsafe { copy.version.fill(oref, number, &object) };
+            unsafe { copy.version.fill(oref, number, VALID, &object) };
         }
         Ok(())
     }
@@ -214,11 +140,9 @@ impl Overlay {
         assert!(Arc::ptr_eq(&self.shared, &scope.shared), "a scope of the overlay's own cache");
         let inner = self.inner.borrow();
         let copy = inner.copies.get(&oref).filter(|c| c.key.number == T::index().number())?;
-        pin_again(&copy.version.cell.pins);
-        // SAFETY: the version does not move; it is changed or freed only when no view pins it, or when the overlay,
-        // which `'s` borrows, is gone.
-        let version: &'s Version = unsafe { copy.version.0.as_ref() };
-        Some(View::new(version.object(), &version.cell, scope))
+        // SAFETY: the object passed the check of the type whose number it has, and that is `T`'s. The version is changed or
+        // freed only when no view pins it, or when the overlay, which `'s` borrows, is gone.
+        Some(unsafe { copy.version.view(scope) })
     }
 
     /// What the private copy was converted from; see [`View::behind`].
@@ -298,9 +222,9 @@ impl Inner {
         self.old.push(version);
         let bytes = &mut self.bytes;
         self.old.retain(|v| {
-            let keep = is_pinned(&v.cell.pins);
+            let keep = v.is_pinned();
             if !keep {
-                *bytes -= (v.words.len() - 1) * 4;
+                *bytes -= v.object_bytes();
             }
             keep
         });
