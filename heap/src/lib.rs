@@ -6,6 +6,9 @@
 //! installs pages, flags what a commit made obsolete, swizzles, and makes room by the hybrid policy of HAC (Castro,
 //! Adya, Liskov, Myers: *HAC: Hybrid Adaptive Caching for Distributed Storage Systems*, SOSP '97).
 //!
+//! A [`Copier`] is a heap without frames, for a process that has the pages itself: its scopes hold copies of what they
+//! read, and no reference is followed without asking.
+//!
 //! Nothing that can be seen is ever overwritten or slid: new versions and kept objects go to a fresh place, and a frame
 //! is reused only when no view is in it and no way leads there.
 //!
@@ -20,6 +23,7 @@
 //! | `class` | which bytes of a type are references, and which types are bound |
 //! | `table`, `hints`, `homes` | handles, where references were last found, which frame a page is in |
 //! | `slot`, `scope`, `view`, `overlay` | pins and marks, the hit path, what a program reads, what it has changed |
+//! | `version`, `copies`, `copier` | objects outside of the arena; a heap without frames, for those who have the pages |
 //! | `writer` | one file a transition: `resolve`, `install`, `flag`, `keep`, `replace` |
 #![cfg(not(loom))]
 
@@ -30,6 +34,8 @@ mod arena;
 mod bindings;
 mod class;
 mod config;
+mod copier;
+mod copies;
 mod hints;
 mod homes;
 mod memory;
@@ -56,6 +62,7 @@ pub use class::{TYPES_MAX, TypeIndex, TypeKey, Typed};
 pub use config::{
     BUDGET_BYTES_MIN, Config, ConfigError, FRAMES_MIN, HacParams, Policy, SCOPES_MAX, arena_bytes,
 };
+pub use copier::{Copied, Copier};
 pub use memory::{Boxed, Fence, Memory, OneAtATime, SeqCst};
 pub use overlay::{Overlay, OverlayError};
 pub use scope::{Reader, Scope, Step};

@@ -17,6 +17,7 @@ use tercel_wire::record::{Class, Ref};
 
 use crate::arena::{FRAME_WORDS, Object, Spot, USED};
 use crate::class::Typed;
+use crate::copies::Copies;
 use crate::mutant::{Rule, dropped};
 use crate::page;
 use crate::protocol::{BUSY, load, pin, pin_again, stamp_of, unmoved, unpin, usable, watermark};
@@ -56,6 +57,7 @@ impl Reader {
             handle_from: cell::Cell::new(NEVER),
             number,
             shared: self.shared.clone(),
+            copies: None,
             not_send: PhantomData,
         };
         scope.begin();
@@ -97,6 +99,8 @@ pub struct Scope {
     handle_from: cell::Cell<u32>,
     number: u32,
     pub(crate) shared: Arc<Shared>,
+    /// What was read, where there are no frames.
+    pub(crate) copies: Option<Box<Copies>>,
     not_send: PhantomData<*const ()>,
 }
 
@@ -189,6 +193,9 @@ impl Scope {
     /// Begins anew, for the next transaction or attempt. Takes the scope by `&mut`, so no view is alive.
     pub fn reset(&mut self) {
         self.end();
+        if let Some(copies) = &mut self.copies {
+            copies.clear();
+        }
         self.begin();
     }
 
@@ -352,6 +359,12 @@ impl Scope {
         }
         let is_plain = self.near_from.get() != NEVER;
         object.class().load(Ordering::Relaxed) == number && (is_plain || late(self, object, true, clean))
+    }
+
+    /// The copy of an object in this scope, in a heap without frames; `None` if there is none, or it is not a `T`. There no
+    /// hit ends well, and whoever misses asks here before it asks [`crate::Copier`].
+    pub fn copy<T: Typed>(&self, oref: Oref) -> Option<View<'_, T>> {
+        self.copies.as_ref()?.view(self, oref)
     }
 
     /// Whether `oref` was read and has left its place since.

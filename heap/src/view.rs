@@ -307,6 +307,9 @@ impl<'s, T: Class> View<'s, T> {
         if self.object.flags().load(Ordering::Relaxed) & CONVERTED == 0 {
             return None;
         }
+        if self.is_private() {
+            return self.scope.copies.as_ref()?.behind(self.oref());
+        }
         let shared = &*self.scope.shared;
         let t = shared.types.get(self.object.class().load(Ordering::Relaxed))?;
         let spot = shared.arena.spot(self.object);

@@ -52,7 +52,7 @@ impl Class for Node {
     }
 }
 
-const OLD_SCHEMA: Schema = Schema {
+pub const OLD_SCHEMA: Schema = Schema {
     name: "Node",
     fields: &[
         Field { name: "secret", ty: Type::Text },

@@ -1,0 +1,126 @@
+//! What a scope without frames has read: a copy of each object, of the scope's own.
+//!
+//! References of copies stay in stored form, so a reference is never followed without asking [`crate::Copier`]. Copies are
+//! never changed and live as long as the scope.
+//!
+//! The invariant: every copy is of an object that passed the check of the layout of the type whose number it has, and the
+//! bytes of all of them stay within the scope's bound.
+
+use std::cell::RefCell;
+
+use hashbrown::{HashMap, HashSet};
+use rustc_hash::FxBuildHasher;
+use tercel_wire::id::Oref;
+
+use crate::bindings::Made;
+use crate::class::Typed;
+use crate::scope::Scope;
+use crate::version::Held;
+use crate::view::View;
+
+/// See the module.
+pub(crate) struct Copies {
+    inner: RefCell<Inner>,
+    bytes_max: usize,
+}
+
+#[derive(Default)]
+struct Inner {
+    copies: HashMap<Oref, Copy, FxBuildHasher>,
+    /// References that were found to name nothing.
+    absent: HashSet<Oref, FxBuildHasher>,
+    bytes: usize,
+}
+
+struct Copy {
+    version: Held,
+    number: u16,
+    /// The record that it was converted from; empty if it was not.
+    behind: Box<[u8]>,
+}
+
+/// Bytes that a copy costs beside its objects': places in the table, the version, its allocations.
+const COPY_BYTES: usize = 128;
+/// Bytes that a reference that names nothing costs.
+const ABSENT_BYTES: usize = 16;
+
+impl Copies {
+    /// None, with room for so many bytes.
+    pub(crate) fn new(bytes_max: usize) -> Copies {
+        Copies { inner: RefCell::default(), bytes_max }
+    }
+
+    /// Keeps a copy; `false` if there is no room. One that is there stays.
+    pub(crate) fn keep(&self, oref: Oref, made: Made) -> bool {
+        let mut inner = self.inner.borrow_mut();
+        let bytes = COPY_BYTES + made.object.len() + made.behind.len();
+        if inner.copies.contains_key(&oref) {
+            return true;
+        }
+        if !inner.take(bytes, self.bytes_max) {
+            return false;
+        }
+        let version = Held::new(oref, made.number, made.flags, &made.object);
+        inner.copies.insert(oref, Copy { version, number: made.number, behind: made.behind.into() });
+        true
+    }
+
+    /// Counts a reference that names nothing as read; `false` if there is no room.
+    pub(crate) fn keep_absent(&self, oref: Oref) -> bool {
+        let mut inner = self.inner.borrow_mut();
+        inner.absent.contains(&oref) || inner.take(ABSENT_BYTES, self.bytes_max) && inner.absent.insert(oref)
+    }
+
+    /// The number of the type that the copy is of.
+    pub(crate) fn number(&self, oref: Oref) -> Option<u16> {
+        self.inner.borrow().copies.get(&oref).map(|c| c.number)
+    }
+
+    /// A view of the copy in `scope`, whose copies these are; `None` if there is none, or it is not a `T`.
+    pub(crate) fn view<'s, T: Typed>(&'s self, scope: &'s Scope, oref: Oref) -> Option<View<'s, T>> {
+        let inner = self.inner.borrow();
+        let copy = inner.copies.get(&oref).filter(|c| c.number == T::index().number())?;
+        // SAFETY: the object passed the check of the type whose number it has, and that is `T`'s. Versions are never
+        // changed, and are freed with these copies or by `&mut`, both after `'s`.
+        Some(unsafe { copy.version.view(scope) })
+    }
+
+    /// The record that a copy was converted from.
+    pub(crate) fn behind(&self, oref: Oref) -> Option<Vec<u8>> {
+        let inner = self.inner.borrow();
+        inner.copies.get(&oref).map(|c| c.behind.to_vec()).filter(|b| !b.is_empty())
+    }
+
+    /// Whether the reference was read, whatever it named.
+    pub(crate) fn has_read(&self, oref: Oref) -> bool {
+        let inner = self.inner.borrow();
+        inner.copies.contains_key(&oref) || inner.absent.contains(&oref)
+    }
+
+    /// Whether nothing was read.
+    pub(crate) fn is_empty(&self) -> bool {
+        let inner = self.inner.borrow();
+        inner.copies.is_empty() && inner.absent.is_empty()
+    }
+
+    /// Appends every reference that was read, each once, in their order.
+    pub(crate) fn read_set(&self, out: &mut Vec<Oref>) {
+        let inner = self.inner.borrow();
+        let from = out.len();
+        out.extend(inner.copies.keys().chain(&inner.absent));
+        out[from..].sort_unstable();
+    }
+
+    /// Forgets everything; by `&mut`, so no view is alive.
+    pub(crate) fn clear(&mut self) {
+        *self.inner.get_mut() = Inner::default();
+    }
+}
+
+impl Inner {
+    fn take(&mut self, bytes: usize, bytes_max: usize) -> bool {
+        let fits = bytes <= bytes_max - self.bytes;
+        self.bytes += if fits { bytes } else { 0 };
+        fits
+    }
+}
