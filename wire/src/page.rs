@@ -109,18 +109,38 @@ impl<'a> Page<'a> {
             return Err(PageError::Slot { page, slot: slots });
         }
         let p = Page { bytes };
-        for slot in 0..slots {
-            let (at, len) = p.raw_slot(slot);
-            let inside = at >= PAGE_HEADER_BYTES
-                && at % 4 == 0
-                && len % 4 == 0
-                && len >= OBJECT_BYTES_MIN
-                && at + len <= end;
-            if at != 0 && !inside {
-                return Err(PageError::Slot { page, slot });
-            }
+        match (0..slots).find(|slot| !p.is_inside(*slot, end)) {
+            Some(slot) => Err(PageError::Slot { page, slot }),
+            None => Ok(p),
         }
-        Ok(p)
+    }
+
+    /// Where the object of one slot is, in bytes that this process made or checked before; `None` if the slot is empty or
+    /// was never used. Looks at that slot only, where [`Page::trusted`] looks at all of them.
+    ///
+    /// # Errors
+    /// If the bytes are not those of a page, or the slot lies outside of its objects.
+    pub fn extent_in(bytes: &'a [u8], page: PageId, slot: u16) -> Result<Option<Extent>, PageError> {
+        if bytes.len() != PAGE_BYTES {
+            return Err(PageError::Magic { page });
+        }
+        let p = Page { bytes };
+        if slot >= p.slots().min(SLOTS_MAX) {
+            return Ok(None);
+        }
+        let end = (le16(bytes, 26) as usize).min(PAGE_BYTES);
+        if p.is_inside(slot, end) { Ok(p.extent(slot)) } else { Err(PageError::Slot { page, slot }) }
+    }
+
+    /// Whether a slot of the table is empty or names an object before `end`.
+    fn is_inside(&self, slot: u16, end: usize) -> bool {
+        let (at, len) = self.raw_slot(slot);
+        let inside = at >= PAGE_HEADER_BYTES
+            && at % 4 == 0
+            && len % 4 == 0
+            && len >= OBJECT_BYTES_MIN
+            && at + len <= end;
+        at == 0 || inside
     }
 
     fn raw_slot(&self, slot: u16) -> (usize, usize) {
@@ -305,6 +325,9 @@ mod tests {
         assert_eq!(p.object(1), None);
         assert_eq!(p.object(3), Some(&[2u8; 12][..]));
         assert_eq!(p.object(4), None);
+        for slot in 0..6 {
+            assert_eq!(Page::extent_in(&bytes, p.id(), slot), Ok(p.extent(slot)));
+        }
         assert_eq!(p.free(), PAGE_BYTES - 32 - 20 - 16);
     }
 
@@ -352,6 +375,7 @@ mod tests {
                 matches!(Page::parse(&bytes, PageId::new(9).unwrap()), Err(PageError::Slot { .. })),
                 "{at} {len}"
             );
+            assert!(Page::extent_in(&bytes, PageId::new(9).unwrap(), 0).is_err(), "{at} {len}");
         }
     }
 }
