@@ -1,37 +1,26 @@
-//! Places for new objects: empty pages leased from the server, filled in order of creation.
-
-use std::collections::{BTreeSet, VecDeque};
+//! Places for new objects: empty pages leased from the server.
 
 use tercel_wire::frame::Kind;
-use tercel_wire::id::{Oref, PageId, SLOTS_MAX};
+use tercel_wire::id::{Oref, PageId};
 use tercel_wire::message::{Lease, Leased};
-use tercel_wire::page::{OBJECT_BYTES_MAX, PAGE_BYTES, PAGE_HEADER_BYTES, SLOT_BYTES};
+use tercel_wire::page::OBJECT_BYTES_MAX;
 
 use super::Client;
 use crate::error::Error;
 use crate::limits;
 use crate::time::Now;
+use crate::txn::Places;
 
 /// The pages that a client may make objects in.
 #[derive(Default)]
 pub(super) struct Leases {
-    empty: VecDeque<PageId>,
-    current: Option<Filling>,
-    /// All that the server lets us make objects in, the oldest first.
-    held: BTreeSet<PageId>,
+    places: Places,
     call: Option<u64>,
     /// Grants that were heard of in this session.
     seq: u64,
     /// How many to ask for next: doubles with use.
     ask: u16,
     refused: Option<Error>,
-}
-
-struct Filling {
-    page: PageId,
-    used: usize,
-    /// What each slot was promised.
-    promised: Vec<u16>,
 }
 
 impl Leases {
@@ -44,12 +33,7 @@ impl Leases {
             self.refused = Some(Error::no_pages());
         }
         self.seq = leased.seq;
-        self.held.extend(leased.pages.iter().copied());
-        self.empty.extend(leased.pages);
-        // The server, too, lets go of the oldest.
-        while self.held.len() > limits::LEASED_PAGES_MAX {
-            self.held.pop_first();
-        }
+        self.places.grant(leased.pages);
     }
 
     pub(super) fn refused(&mut self, call: u64, error: &Error) -> bool {
@@ -72,39 +56,15 @@ impl Leases {
     }
 
     pub(super) fn holds(&self, page: PageId) -> bool {
-        self.held.contains(&page)
+        self.places.holds(page)
     }
 
-    fn place(&mut self, bytes: usize) -> Option<Oref> {
-        if let Some(f) = &mut self.current {
-            let slot = f.promised.len() as u16;
-            let end = f.used + bytes + SLOT_BYTES * (slot as usize + 1);
-            if slot < SLOTS_MAX && end <= PAGE_BYTES {
-                let oref = Oref::new(f.page, slot)?;
-                f.promised.push(bytes as u16);
-                f.used += bytes;
-                return Some(oref);
-            }
-        }
-        let page = self.empty.pop_front()?;
-        self.current = Some(Filling { page, used: PAGE_HEADER_BYTES, promised: Vec::new() });
-        self.place(bytes)
-    }
-
-    /// An object is made larger than its place was: there is so much less room for others.
     pub(super) fn made(&mut self, oref: Oref, bytes: usize) {
-        if let Some(f) = self.current.as_mut().filter(|f| f.page == oref.page())
-            && let Some(promised) = f.promised.get_mut(oref.slot() as usize)
-        {
-            let more = bytes.saturating_sub(*promised as usize);
-            *promised += more as u16;
-            f.used += more;
-        }
+        self.places.made(oref, bytes);
     }
 
-    /// The page being filled is left as it is: what the server thinks of it differs from what was thought here.
     pub(super) fn turn_page(&mut self) {
-        self.current = None;
+        self.places.turn_page();
     }
 }
 
@@ -117,10 +77,10 @@ impl Client {
         if let Err(e) = self.availability()? {
             return Some(Err(e));
         }
-        if self.leases.empty.len() < self.leases.ask as usize / 2 || self.leases.ask == 0 {
+        if self.leases.places.empty_count() < self.leases.ask as usize / 2 || self.leases.ask == 0 {
             self.lease();
         }
-        if let Some(oref) = self.leases.place(bytes) {
+        if let Some(oref) = self.leases.places.place(bytes) {
             return Some(Ok(oref));
         }
         if let Some(e) = self.leases.refused.take() {

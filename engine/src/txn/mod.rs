@@ -7,6 +7,7 @@
 mod commit;
 mod edit;
 mod home;
+mod places;
 mod read;
 mod root;
 mod tree;
@@ -25,6 +26,7 @@ use crate::time::Now;
 
 pub use commit::Commit;
 pub use home::{Home, Located, Own, Search, Wanted};
+pub(crate) use places::Places;
 pub(crate) use read::Boxed;
 
 /// A thread's way to a home: holds its lock, carries out what the home wants done, waits.
