@@ -163,7 +163,7 @@ impl Overlay {
     }
 
     /// What a commit sends for the private copy: as [`Overlay::get`], but a copy that was converted goes back into the
-    /// record that it came from if that can hold it, so that fields unknown to this program keep their values.
+    /// record that it came from if that can hold all of it, so that fields unknown to this program keep their values.
     pub fn record(&self, oref: Oref) -> Option<Vec<u8>> {
         let own = self.get(oref)?;
         let inner = self.inner.borrow();
@@ -183,6 +183,10 @@ impl Overlay {
         let stored = self.stored_layout(behind)?;
         let mine = self.layout(self.number(key).ok()?).ok()?;
         stored.accepts(&mine).ok()?;
+        // A field that the program has and the record's class has not would be lost.
+        if !mine.places().iter().all(|p| stored.place(&p.name).is_some()) {
+            return None;
+        }
         let mut no = NoSpill;
         let mut e = Encoder::new(stored.size(), &mut no).spill_above(OBJECT_BYTES_MAX);
         convert(&stored, &behind[HEADER_BYTES..], &stored, &mut e, |place, e| {

@@ -46,6 +46,26 @@ fn wide(id: u64) -> Vec<u8> {
     e.finish(WIDE).unwrap()
 }
 
+/// A node as it was before it had a name.
+const NAMELESS: ClassId = ClassId(20);
+const NAMELESS_SCHEMA: Schema = Schema { name: "Node", fields: &[Field { name: "id", ty: u64::TYPE }] };
+
+#[test]
+fn older_version_that_lacks_a_field_is_written_as_the_program_has_it() {
+    let mut c = copier(ROOM);
+    c.define(NAMELESS, Arc::new(Layout::of(&NAMELESS_SCHEMA)));
+    c.bind_converted(TypeKey::of::<Node>(), NAMELESS).unwrap();
+    let scope = c.scope(Stamp(1)).unwrap();
+    let at = oref(1, 0);
+    let record = [&NAMELESS.0.to_le_bytes()[..], &[0; 2], &7u64.to_le_bytes()].concat();
+    assert_eq!(keep(&c, &scope, at, &record), Copied::Ready);
+    let v = view(&scope, at);
+    let overlay = Overlay::new(&scope);
+    let named = Node::new(7, "seven", oref(2, 7), &[]);
+    overlay.put(at, &named.object(), TypeKey::of::<Node>(), v.behind()).unwrap();
+    assert_eq!(overlay.record(at), Some(named.object()));
+}
+
 fn keep(c: &Copier, scope: &Scope, at: Oref, object: &[u8]) -> Copied {
     c.keep(scope, at, object, TypeKey::of::<Node>())
 }
