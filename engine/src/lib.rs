@@ -12,7 +12,7 @@
 //! | `sessions` | greetings, the stream, resuming, backups |
 //! | [`server`], `recover` | these, wired; and how a server begins |
 //! | [`client`] | what is cached, when it is too old, what is asked for |
-//! | [`txn`] | what a transaction reads and writes, and what it sends to commit |
+//! | [`txn`] | what a transaction reads and writes, what it sends to commit, and where it runs: its home |
 //! | [`object`] | what a program holds: objects, references, lists |
 //!
 //! Learning one machine is learning all: `new(config, seed)`, `handle(now, input, ..)`, `deadline()`, getters.

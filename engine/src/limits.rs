@@ -81,6 +81,13 @@ pub const RUN_ATTEMPTS_MAX: u32 = 64;
 /// connection or catches up.
 pub const RUN_RETRIES_MAX: u32 = 1_024;
 
+/// Transactions open at once inside of a server: threads of its program and methods under way.
+pub const LOCAL_TRANSACTIONS_MAX: usize = 64;
+
+/// Bytes that a transaction inside of a server may copy of what it reads: tens of thousands of objects. With as many
+/// transactions as may be open they are half a gigabyte, which only a program that reads that much uses.
+pub const LOCAL_READ_BYTES_MAX: usize = 8 << 20;
+
 /// Parts of a backup that its client may have asked for and not yet got: one is read while the next is on its way.
 pub const BACKUP_ASKED_MAX: usize = 4;
 

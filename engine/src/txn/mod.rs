@@ -7,6 +7,7 @@
 mod commit;
 mod edit;
 mod home;
+pub mod local;
 mod places;
 mod read;
 mod root;

@@ -151,6 +151,9 @@ impl<'c> Tx<'c> {
         if self.overlay.contains(oref) {
             return Err(Error::Schema(format!("object {oref} is not of class {}", T::SCHEMA.name)));
         }
+        if let Some(view) = self.scope.copy::<T>(oref) {
+            return Ok(Some(view));
+        }
         for _ in 0..ENTER_ATTEMPTS_MAX {
             let Some(hint) = self.locate::<T>(oref, link)? else { return Ok(None) };
             if let Some(Hit::Hit(view)) = link.map(|link| self.scope.follow_clean(link)) {
@@ -158,6 +161,10 @@ impl<'c> Tx<'c> {
             }
             // A word of a private copy stays stored, and a token has an old hint: go by the one just found.
             if let Hit::Hit(view) = self.scope.get_clean(Ref::with_hint(oref, hint)) {
+                return Ok(Some(view));
+            }
+            // Where there are no frames no hit ends well.
+            if let Some(view) = self.scope.copy::<T>(oref) {
                 return Ok(Some(view));
             }
         }

@@ -1,0 +1,142 @@
+//! One step of a transaction inside of a server: the calls of [`Home`].
+
+use std::sync::Arc;
+
+use tercel_heap::{Scope, TypeKey};
+use tercel_wire::id::{ClassId, OpId, Oref, Stamp};
+use tercel_wire::layout::Layout;
+use tercel_wire::message::Outcome;
+use tercel_wire::page::OBJECT_BYTES_MAX;
+use tercel_wire::record::EncodeError;
+
+use super::{Local, Source};
+use crate::error::Error;
+use crate::limits;
+use crate::mutant::{Rule, dropped};
+use crate::time::Now;
+use crate::txn::{Home, Located, Own, Search, Wanted};
+
+/// A [`Local`] over its server. See the module above.
+pub struct Inside<'a> {
+    pub(super) local: &'a mut Local,
+    pub(super) source: &'a mut dyn Source,
+}
+
+impl Home for Inside<'_> {
+    fn begin(&mut self, _now: Now) -> Option<Result<(Scope, usize), Error>> {
+        if let Err(e) = self.local.meet(self.source) {
+            return Some(Err(e));
+        }
+        let full = || Error::Full("too many transactions are open inside of this server".into());
+        let scope = self.local.copier.scope(self.source.visible()).ok_or_else(full);
+        Some(scope.map(|scope| (scope, self.local.config.write_bytes_max)))
+    }
+
+    fn class_for(&mut self, _now: Now, key: TypeKey) -> Option<Result<(ClassId, Arc<Layout>), Error>> {
+        self.local.classes.class_for(key, &mut self.local.copier, self.source)
+    }
+
+    fn locate(&mut self, _now: Now, wanted: &Wanted<'_>, _search: &mut Search) -> Located {
+        self.copy(wanted.scope, wanted.oref, wanted.key)
+    }
+
+    fn class_at(
+        &mut self,
+        _now: Now,
+        scope: &Scope,
+        oref: Oref,
+        _search: &mut Search,
+    ) -> Option<Result<ClassId, Error>> {
+        self.class_here(scope, oref)
+    }
+
+    fn allocate(&mut self, _now: Now, bytes: usize) -> Option<Result<Oref, Error>> {
+        if bytes > OBJECT_BYTES_MAX {
+            return Some(Err(EncodeError::TooLarge(bytes).into()));
+        }
+        if let Err(e) = self.local.meet(self.source) {
+            return Some(Err(e));
+        }
+        if let Some(oref) = self.local.places.place(bytes) {
+            return Some(Ok(oref));
+        }
+        match self.source.grant(self.local.ask)? {
+            Err(e) => return Some(Err(e)),
+            Ok(pages) => self.local.places.grant(pages),
+        }
+        self.local.ask = (self.local.ask * 2).min(limits::LEASE_PAGES);
+        Some(self.local.places.place(bytes).ok_or_else(Error::no_pages))
+    }
+
+    fn recheck(&mut self, scope: &Scope) -> Result<(), Error> {
+        Inside::recheck(self, scope)
+    }
+
+    fn base(&self, scope: &Scope) -> Stamp {
+        if dropped(Rule::BaseIsWatermark) { self.source.visible() } else { scope.snapshot() }
+    }
+
+    fn read_set(&mut self, scope: &Scope, out: &mut Vec<Oref>) {
+        self.local.copier.read_set(scope, out);
+    }
+
+    fn submit(
+        &mut self,
+        _now: Now,
+        _base: Stamp,
+        own: &mut Vec<Own>,
+        effects: &[u8],
+    ) -> Option<Result<OpId, Error>> {
+        let session = match self.local.meet(self.source) {
+            Ok(session) => session,
+            Err(e) => return Some(Err(e)),
+        };
+        if effects.len() > limits::TRANSACTION_BYTES_MAX {
+            let text = "the transaction reads or writes too much: commit in smaller parts";
+            return Some(Err(Error::Full(text.into())));
+        }
+        let mut lost = own.iter().filter(|o| o.new && !self.local.places.holds(o.oref.page())).peekable();
+        if lost.peek().is_some() {
+            // A transaction that runs again takes other places, but not for what it brought.
+            let error = lost.find(|o| o.brought).map_or(Error::Conflict, |o| Error::PlaceLost(o.oref));
+            return Some(Err(error));
+        }
+        if self.local.ops.hear_abandoned(self.source) {
+            self.local.places.turn_page();
+        }
+        let makes = own.iter().any(|o| o.new);
+        let op = match self.local.ops.submit(session, makes, effects, self.source)? {
+            Ok(op) => op,
+            Err(e) => return Some(Err(e)),
+        };
+        for o in own.drain(..).filter(|o| o.new) {
+            self.local.places.made(o.oref, o.object.len());
+        }
+        Some(Ok(op))
+    }
+
+    fn outcome(&mut self, op: OpId) -> Option<Outcome> {
+        self.hear(op);
+        self.local.ops.outcome(op, self.source.visible())
+    }
+
+    fn abandon(&mut self, op: OpId) {
+        self.local.ops.abandon(op);
+    }
+
+    fn resolve(&mut self, _now: Now, op: OpId) -> Option<Outcome> {
+        self.hear(op);
+        self.local.ops.resolve(op, self.source.visible())
+    }
+}
+
+impl Inside<'_> {
+    /// Takes the answer to an operation, if it has come.
+    fn hear(&mut self, op: OpId) {
+        // A server that serves no transactions now may still answer those that it took.
+        let _ = self.local.meet(self.source);
+        if self.local.ops.hear(op, self.source) {
+            self.local.places.turn_page();
+        }
+    }
+}

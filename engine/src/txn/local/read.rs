@@ -1,0 +1,158 @@
+//! Reading inside of a server: from a page's image into the scope.
+
+use std::sync::Arc;
+
+use tercel_heap::{Copied, Scope, TypeKey};
+use tercel_wire::class::FORWARD;
+use tercel_wire::cursor::le32;
+use tercel_wire::id::{ClassId, Oref};
+use tercel_wire::page::{Page, class_of};
+use tercel_wire::record::HEADER_BYTES;
+
+use super::{Image, Inside};
+use crate::error::Error;
+use crate::mutant::{Rule, dropped};
+use crate::txn::Located;
+
+/// An object in an image.
+enum Found {
+    /// The image and the object in it, header included.
+    Here(Arc<Vec<u8>>, std::ops::Range<usize>),
+    /// There is none.
+    Absent,
+    /// A page is being read.
+    Missing,
+}
+
+impl Inside<'_> {
+    /// What must hold before anything is read: [`Inside::recheck`].
+    fn still_true(&mut self, scope: &Scope) -> Result<(), Error> {
+        if dropped(Rule::NoCheckOnHit) || dropped(Rule::CheckAtEndOnly) {
+            return Ok(());
+        }
+        self.recheck(scope)
+    }
+
+    /// Fails if something that the scope read has changed, else takes the visible state as its snapshot. Looks only at what
+    /// became visible since.
+    pub(super) fn recheck(&mut self, scope: &Scope) -> Result<(), Error> {
+        if scope.doomed() {
+            return Err(Error::Conflict);
+        }
+        let (since, visible) = (scope.snapshot(), self.source.visible());
+        if since == visible {
+            return Ok(());
+        }
+        let copier = &self.local.copier;
+        let mut changed = false;
+        let known = copier.has_read_nothing(scope)
+            || self.source.changes(since, &mut |oref| changed |= copier.has_read(scope, oref));
+        if changed || !known || since > visible {
+            copier.doom(scope);
+            return Err(Error::Conflict);
+        }
+        copier.adopt(scope, visible);
+        Ok(())
+    }
+
+    /// Copies an object into the scope.
+    pub(super) fn copy(&mut self, scope: &Scope, oref: Oref, key: TypeKey) -> Located {
+        if let Err(e) = self.still_true(scope) {
+            return Located::Failed(e);
+        }
+        let (image, at) = match self.find(oref) {
+            Ok(Found::Here(image, at)) => (image, at),
+            Ok(Found::Missing) => return Located::Wait,
+            Ok(Found::Absent) => return self.absent(scope, oref),
+            Err(e) => return Located::Failed(e),
+        };
+        // A class that is not bound is bound once; then it is.
+        for _ in 0..2 {
+            match self.local.copier.keep(scope, oref, &image[at.clone()], key) {
+                Copied::Ready => return Located::Ready { hint: 0 },
+                Copied::Unbound { class } => {
+                    let local = &mut *self.local;
+                    match local.classes.bind_for_reading(key, class, &mut local.copier, self.source) {
+                        None => return Located::Wait,
+                        Some(Err(e)) => return Located::Failed(e),
+                        Some(Ok(())) => {}
+                    }
+                }
+                Copied::WrongClass { found } => {
+                    return Located::Failed(self.local.classes.wrong(oref, found, key, self.source));
+                }
+                Copied::Damaged(e) => return Located::Failed(Error::Corrupt(format!("object {oref}: {e}"))),
+                Copied::Full => return Located::Failed(self.full()),
+            }
+        }
+        Located::Failed(Error::Corrupt(format!("object {oref} is of a class that cannot be bound")))
+    }
+
+    /// The class of an object, whatever it is.
+    pub(super) fn class_here(&mut self, scope: &Scope, oref: Oref) -> Option<Result<ClassId, Error>> {
+        if let Err(e) = self.still_true(scope) {
+            return Some(Err(e));
+        }
+        match self.find(oref) {
+            Ok(Found::Here(image, at)) => Some(Ok(class_of(&image[at]))),
+            Ok(Found::Missing) => None,
+            Ok(Found::Absent) => Some(Err(match self.absent(scope, oref) {
+                Located::Failed(e) => e,
+                _ => Error::not_found(oref),
+            })),
+            Err(e) => Some(Err(e)),
+        }
+    }
+
+    /// That there is none is a read like any other: a later birth must be noticed.
+    fn absent(&mut self, scope: &Scope, oref: Oref) -> Located {
+        if dropped(Rule::AbsenceIsNoRead) || self.local.copier.keep_absent(scope, oref) {
+            Located::Absent
+        } else {
+            Located::Failed(self.full())
+        }
+    }
+
+    fn full(&self) -> Error {
+        Error::Full(format!(
+            "a transaction inside of this server reads at most {} bytes: read less in one, or let its operator raise \
+             `read_bytes_max`",
+            self.local.config.read_bytes_max
+        ))
+    }
+
+    /// The object in the image of its page, or where the forward in its slot leads.
+    fn find(&mut self, oref: Oref) -> Result<Found, Error> {
+        let (image, at) = match self.find_at(oref)? {
+            Found::Here(image, at) => (image, at),
+            other => return Ok(other),
+        };
+        let object = &image[at.clone()];
+        if class_of(object) != FORWARD {
+            return Ok(Found::Here(image, at));
+        }
+        let damaged = |what: &str| Error::Corrupt(format!("object {oref} has moved {what}"));
+        let to = (object.len() >= HEADER_BYTES + 4).then(|| Oref::from_raw(le32(object, HEADER_BYTES)));
+        let to = to.flatten().filter(|to| !to.is_null()).ok_or_else(|| damaged("nowhere"))?;
+        match self.find_at(to)? {
+            Found::Here(image, at) if class_of(&image[at.clone()]) == FORWARD => Err(damaged("twice")),
+            Found::Absent => Err(damaged(&format!("to page {}, which does not have it", to.page()))),
+            found => Ok(found),
+        }
+    }
+
+    /// The object in a slot.
+    fn find_at(&mut self, oref: Oref) -> Result<Found, Error> {
+        let image = match self.source.image(oref.page()) {
+            Image::Here(Some(image)) => image,
+            Image::Here(None) => return Ok(Found::Absent),
+            Image::Missing => return Ok(Found::Missing),
+            Image::Failed(e) => return Err(e),
+        };
+        let extent = Page::extent_in(&image, oref.page(), oref.slot());
+        match extent.map_err(|e| Error::Corrupt(e.to_string()))? {
+            Some(e) => Ok(Found::Here(image, e.at..e.at + e.len)),
+            None => Ok(Found::Absent),
+        }
+    }
+}

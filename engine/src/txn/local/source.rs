@@ -1,0 +1,78 @@
+//! What a server lends to the transactions inside of it.
+
+use std::sync::Arc;
+
+use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, Stamp, ViewId};
+use tercel_wire::layout::Layout;
+use tercel_wire::message::Outcome;
+
+use crate::error::Error;
+
+/// A server, as its own transactions see it: its visible state and one session of its own.
+///
+/// It never waits: what takes time is begun, answered with `None` or [`Image::Missing`], and asked for again after something
+/// has happened. A question that is repeated while it is being answered is the same question. Between two calls of one step
+/// (see [`super::Local::over`]) the visible state stays what it is.
+pub trait Source {
+    /// Who submits, and in which view. Another answer than before is another session: what was granted to the
+    /// one before is gone, and its operations without an answer are unknown.
+    ///
+    /// # Errors
+    /// `Unavailable` if the server cannot serve transactions now.
+    fn session(&self) -> Result<Session, Error>;
+
+    /// The state that may be seen: everything up to here is durable. Never goes back.
+    fn visible(&self) -> Stamp;
+
+    /// Calls `see` with the reference of each object that a commit after `since` and up to [`Source::visible`] wrote or
+    /// made. `false` if not all of them are known any more; then `see` need not have been called.
+    fn changes(&mut self, since: Stamp, see: &mut dyn FnMut(Oref)) -> bool;
+
+    /// A page as it is at [`Source::visible`].
+    fn image(&mut self, page: PageId) -> Image;
+
+    /// A class of the catalogue; `None` if the space does not have it.
+    fn class(&self, id: ClassId) -> Option<Arc<Layout>>;
+
+    /// The youngest class of this layout, defined and durable.
+    ///
+    /// # Errors
+    /// `Schema` if the space's class of that name cannot become this one; `Full`.
+    fn define(&mut self, layout: &Layout) -> Option<Result<ClassId, Error>>;
+
+    /// Empty pages to make objects in: at least one and at most `count`, granted to the session as a lease is.
+    ///
+    /// # Errors
+    /// `Full` if the space has no pages left.
+    fn grant(&mut self, count: u16) -> Option<Result<Vec<PageId>, Error>>;
+
+    /// Takes an operation of the session: `effects` is [`tercel_wire::message::Effects`] as bytes, judged as those of any
+    /// client. `None`, and nothing is taken, if there is no room for it now.
+    ///
+    /// # Errors
+    /// `Unavailable` if it is not taken and will not be.
+    fn submit(&mut self, op: OpId, effects: &[u8]) -> Option<Result<(), Error>>;
+
+    /// Takes the answer to an operation, once it is there: of a commit, once it is durable.
+    fn outcome(&mut self, op: OpId) -> Option<Outcome>;
+}
+
+/// The name under which transactions inside of a server are submitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Session {
+    /// The client.
+    pub client: ClientId,
+    /// The view that it began in.
+    pub view: ViewId,
+}
+
+/// A page, if it is at hand.
+#[derive(Debug, Clone)]
+pub enum Image {
+    /// Its bytes; none if nothing that is visible was ever written to it.
+    Here(Option<Arc<Vec<u8>>>),
+    /// It is being read.
+    Missing,
+    /// It cannot be had.
+    Failed(Error),
+}
