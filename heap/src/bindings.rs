@@ -2,6 +2,8 @@
 //!
 //! The invariant: a [`Made`] object passed the check of its type's layout.
 
+use std::borrow::Cow;
+
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use tercel_wire::id::ClassId;
@@ -52,12 +54,12 @@ pub enum BindError {
 pub(crate) struct Bindings(HashMap<ClassId, Binding, FxBuildHasher>);
 
 /// A checked object, of the type that reads its class.
-pub(crate) struct Made {
+pub(crate) struct Made<'a> {
     pub(crate) number: u16,
     pub(crate) flags: u8,
-    pub(crate) object: Vec<u8>,
+    pub(crate) object: Cow<'a, [u8]>,
     /// The record that it was converted from; empty if it was not.
-    pub(crate) behind: Vec<u8>,
+    pub(crate) behind: &'a [u8],
 }
 
 /// Why no object can be made of a record.
@@ -112,14 +114,14 @@ impl Bindings {
     }
 
     /// Checks a stored object and converts it if its class wants that.
-    pub(crate) fn make(&self, shared: &Shared, object: &[u8]) -> Result<Made, Unmade> {
+    pub(crate) fn make<'a>(&self, shared: &Shared, object: &'a [u8]) -> Result<Made<'a>, Unmade> {
         let class = class_of(object);
         let binding = self.get(class).ok_or(Unmade::Unbound(class))?;
         let t = shared.types.get(binding.number).ok_or(Unmade::Unbound(class))?;
         let number = binding.number;
         if !binding.converted {
             t.layout.check(&object[HEADER_BYTES..]).map_err(Unmade::Damaged)?;
-            return Ok(Made { number, flags: VALID, object: object.into(), behind: Vec::new() });
+            return Ok(Made { number, flags: VALID, object: object.into(), behind: &[] });
         }
         let stored = shared.layout(class).ok_or(Unmade::Unbound(class))?;
         stored.check(&object[HEADER_BYTES..]).map_err(Unmade::Damaged)?;
@@ -134,7 +136,7 @@ impl Bindings {
         if made.len() + object.len() + 12 > FRAME_WORDS as usize * 4 {
             return Err(too_large());
         }
-        Ok(Made { number, flags: VALID | CONVERTED, object: made, behind: object.into() })
+        Ok(Made { number, flags: VALID | CONVERTED, object: made.into(), behind: object })
     }
 }
 

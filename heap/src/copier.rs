@@ -130,7 +130,7 @@ impl Copier {
             Err(Unmade::Unbound(class)) => Copied::Unbound { class },
             Err(Unmade::Damaged(e)) => Copied::Damaged(e),
             Ok(made) => match self.typed(made.number, key) {
-                Copied::Ready if !copies.keep(oref, made) => Copied::Full,
+                Copied::Ready if !copies.keep(oref, &made) => Copied::Full,
                 other => other,
             },
         }

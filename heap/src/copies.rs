@@ -13,14 +13,18 @@ use rustc_hash::FxBuildHasher;
 use tercel_wire::id::Oref;
 
 use crate::bindings::Made;
+use crate::chunks::{Chunks, Place};
 use crate::class::Typed;
+use crate::protocol::pin_again;
 use crate::scope::Scope;
-use crate::version::Held;
+use crate::slot::Cell;
 use crate::view::View;
 
 /// See the module.
 pub(crate) struct Copies {
     inner: RefCell<Inner>,
+    /// Pins of all copies: nobody asks for them, since copies go with the scope.
+    cell: Cell,
     bytes_max: usize,
 }
 
@@ -29,17 +33,18 @@ struct Inner {
     copies: HashMap<Oref, Copy, FxBuildHasher>,
     /// References that were found to name nothing.
     absent: HashSet<Oref, FxBuildHasher>,
+    chunks: Chunks,
     bytes: usize,
 }
 
 struct Copy {
-    version: Held,
+    place: Place,
     number: u16,
-    /// The record that it was converted from; empty if it was not.
-    behind: Box<[u8]>,
+    /// The record that it was converted from.
+    behind: Option<Box<[u8]>>,
 }
 
-/// Bytes that a copy costs beside its objects': places in the table, the version, its allocations.
+/// Bytes that a copy costs beside its objects': its place in the table, which may be half empty, and the reference.
 const COPY_BYTES: usize = 128;
 /// Bytes that a reference that names nothing costs.
 const ABSENT_BYTES: usize = 16;
@@ -47,21 +52,19 @@ const ABSENT_BYTES: usize = 16;
 impl Copies {
     /// None, with room for so many bytes.
     pub(crate) fn new(bytes_max: usize) -> Copies {
-        Copies { inner: RefCell::default(), bytes_max }
+        Copies { inner: RefCell::default(), cell: Cell::default(), bytes_max }
     }
 
-    /// Keeps a copy; `false` if there is no room. One that is there stays.
-    pub(crate) fn keep(&self, oref: Oref, made: Made) -> bool {
+    /// Keeps a copy of an object that has none; `false` if there is no room.
+    pub(crate) fn keep(&self, oref: Oref, made: &Made<'_>) -> bool {
         let mut inner = self.inner.borrow_mut();
         let bytes = COPY_BYTES + made.object.len() + made.behind.len();
-        if inner.copies.contains_key(&oref) {
-            return true;
-        }
         if !inner.take(bytes, self.bytes_max) {
             return false;
         }
-        let version = Held::new(oref, made.number, made.flags, &made.object);
-        inner.copies.insert(oref, Copy { version, number: made.number, behind: made.behind.into() });
+        let place = inner.chunks.put(oref, made.number, made.flags, &made.object);
+        let behind = (!made.behind.is_empty()).then(|| made.behind.into());
+        inner.copies.insert(oref, Copy { place, number: made.number, behind });
         true
     }
 
@@ -80,15 +83,17 @@ impl Copies {
     pub(crate) fn view<'s, T: Typed>(&'s self, scope: &'s Scope, oref: Oref) -> Option<View<'s, T>> {
         let inner = self.inner.borrow();
         let copy = inner.copies.get(&oref).filter(|c| c.number == T::index().number())?;
-        // SAFETY: the object passed the check of the type whose number it has, and that is `T`'s. Versions are never
-        // changed, and are freed with these copies or by `&mut`, both after `'s`.
-        Some(unsafe { copy.version.view(scope) })
+        // SAFETY: chunks are cleared and dropped by `&mut` only, after `'s`, which borrows them.
+        let object = unsafe { copy.place.object() };
+        // The view's promise: the object passed the check of the type whose number it has, which is `T`'s, and is never
+        // changed.
+        pin_again(&self.cell.pins);
+        Some(View::new(object, &self.cell, scope))
     }
 
     /// The record that a copy was converted from.
     pub(crate) fn behind(&self, oref: Oref) -> Option<Vec<u8>> {
-        let inner = self.inner.borrow();
-        inner.copies.get(&oref).map(|c| c.behind.to_vec()).filter(|b| !b.is_empty())
+        self.inner.borrow().copies.get(&oref)?.behind.as_ref().map(|b| b.to_vec())
     }
 
     /// Whether the reference was read, whatever it named.

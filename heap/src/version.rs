@@ -67,13 +67,8 @@ impl Version {
     /// # Safety
     /// No view of this version is alive.
     pub(crate) unsafe fn fill(&self, oref: Oref, number: u16, flags: u8, object: &[u8]) {
-        let header = (u32::from(number) | u32::from(flags) << 16).to_le();
-        let body = object[HEADER_BYTES..].chunks_exact(4);
-        let body = body.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]).to_le());
-        for (cell, word) in self.words.iter().zip([oref.raw(), header].into_iter().chain(body)) {
-            // SAFETY: nobody reads the cell, as the caller promises, and a version's owner is used by one thread.
-            unsafe { cell.get().write(word) };
-        }
+        // SAFETY: no view reads these words, as the caller promises.
+        unsafe { fill(&self.words, oref, number, flags, object) };
     }
 
     fn object(&self) -> Object<'_> {
@@ -105,5 +100,19 @@ impl Version {
             out.extend_from_slice(&u32::from_le(word).to_le_bytes());
         }
         out
+    }
+}
+
+/// Writes an object outside of the arena: its reference, its header, its body.
+///
+/// # Safety
+/// No view reads these words, and no other thread has them.
+pub(crate) unsafe fn fill(words: &[UnsafeCell<u32>], oref: Oref, number: u16, flags: u8, object: &[u8]) {
+    let header = (u32::from(number) | u32::from(flags) << 16).to_le();
+    let body = object[HEADER_BYTES..].chunks_exact(4);
+    let body = body.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]).to_le());
+    for (cell, word) in words.iter().zip([oref.raw(), header].into_iter().chain(body)) {
+        // SAFETY: nobody reads the cell, as the caller promises.
+        unsafe { cell.get().write(word) };
     }
 }

@@ -33,7 +33,7 @@ impl Writer {
     }
 
     /// Checks a stored object and converts it if its class wants that.
-    pub(super) fn make(&self, object: &[u8]) -> Result<Made, Resolved> {
+    pub(super) fn make<'a>(&self, object: &'a [u8]) -> Result<Made<'a>, Resolved> {
         self.bindings.make(&self.shared, object).map_err(|e| match e {
             Unmade::Unbound(class) => Resolved::Unbound { class },
             Unmade::Damaged(e) => Resolved::Damaged(e),

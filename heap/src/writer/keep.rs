@@ -17,7 +17,7 @@ use crate::sync::Ordering;
 impl Writer {
     /// Appends a made object under its handle; `to` is the handle of the place that a forwarded one was read from.
     /// `None` if there is no frame for it. The entries are for the caller to lead there.
-    pub(super) fn append(&mut self, handle: u32, made: &Made, to: Option<u32>) -> Option<Spot> {
+    pub(super) fn append(&mut self, handle: u32, made: &Made<'_>, to: Option<u32>) -> Option<Spot> {
         let object = (made.object.len() / 4) as u32;
         let behind = if made.behind.is_empty() { 0 } else { 1 + (made.behind.len() / 4) as u32 };
         let spot = self.place(1 + object + behind + to.is_some() as u32)?;
@@ -27,7 +27,7 @@ impl Writer {
         if behind != 0 {
             self.shared.arena.word(spot.0 + object).store(made.behind.len() as u32, Ordering::Relaxed);
             // SAFETY: as above.
-            unsafe { self.shared.arena.fill(at + made.object.len() + 4, &made.behind) };
+            unsafe { self.shared.arena.fill(at + made.object.len() + 4, made.behind) };
         }
         self.shared.arena.word(spot.0 - 1).store(handle, Ordering::Relaxed);
         let o = self.object(spot);
