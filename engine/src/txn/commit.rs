@@ -30,7 +30,7 @@ impl Tx<'_> {
     ///
     /// # Errors
     /// `Conflict` if another transaction changed what this one read; `Timeout` with the operation if no answer came;
-    /// `PlaceLost` if it fills a place that is lost; `Full`; `Unavailable`.
+    /// `PlaceLost` if it fills a place that is lost; `Full`, also if it read more than can be remembered; `Unavailable`.
     pub fn commit(self) -> Result<Commit, Error> {
         if self.overlay.is_empty() {
             if dropped(Rule::CheckAtEndOnly) && self.is_stale()? {
@@ -48,6 +48,10 @@ impl Tx<'_> {
                     if !self.scope.is_of_history() {
                         // What was read never happened in the history that the space has now.
                         outcome = Some(Err(Error::Conflict));
+                        return Step::Done;
+                    }
+                    if let Err(e) = self.remembers_reads(home) {
+                        outcome = Some(Err(e));
                         return Step::Done;
                     }
                     let parcel = parcel.get_or_insert_with(|| self.parcel(home));
@@ -90,6 +94,15 @@ impl Tx<'_> {
             }
             (Ok(()), Some(Err(e))) => Err(e),
             (Ok(()), None) => Err(Error::Timeout(sent)),
+        }
+    }
+
+    /// Fails if what was read is not all known any more, or has changed: what would be sent to be judged is then not what
+    /// was read.
+    fn remembers_reads(&self, home: &mut dyn Home) -> Result<(), Error> {
+        match self.isolation {
+            Isolation::Serializable if self.scope.doomed() => home.recheck(&self.scope),
+            _ => Ok(()),
         }
     }
 
