@@ -324,6 +324,21 @@ fn a_client_that_makes_nothing_in_its_pages_gets_no_more_of_them() {
 }
 
 #[test]
+fn whether_a_session_is_over_is_said_only_once_it_is_certain() {
+    let mut h = Hand::new();
+    h.greet(A, 5, 1);
+    h.lease(A, 1);
+    h.input(Input::Disconnected(A));
+    h.now = h.now.plus_us(5 * ServerConfig::default().keepalive_ms as u64 * 1_000);
+    h.input(Input::Time);
+    // The end is ordered. Were it lost, the client would still have its grants, and count from the first one anew.
+    assert_eq!(refused(&h.greet(B, 5, 2)).map(|r| r.0), Some(Reason::Unavailable));
+    h.sync();
+    h.greet(Conn(3), 5, 3);
+    assert_eq!(h.lease(Conn(3), 1).len(), 1);
+}
+
+#[test]
 fn a_client_that_fills_its_pages_gets_as_many_as_it_fills() {
     let mut h = Hand::new();
     h.greet(A, 5, 1);

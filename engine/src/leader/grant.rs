@@ -123,21 +123,29 @@ impl Leader {
         while let Some(g) = self.granting.pop_front_if(|g| g.stamp <= visible) {
             work.replies.push(Reply::Granted(g.asked, g.leased));
         }
+        while self.ending.pop_front_if(|(stamp, _)| *stamp <= visible).is_some() {}
     }
 
     /// A client has said good-bye.
     pub(crate) fn end_session(&mut self, client: ClientId, work: &mut Work<'_>) {
         self.absent.remove(client);
-        if self.large.as_ref().is_some_and(|large| large.op.client == client) {
-            // It is about to make objects in what was granted.
-            self.absent.insert(client, work.now.plus_us(session_us(work.config)));
+        if !work.replica.places.has_grants(client) {
             return;
         }
-        if work.replica.places.has_grants(client) && !work.disk_full {
-            self.order(&Entry::End(client), None, work);
-            let places = &work.replica.places;
-            self.fills.retain(|page, _| places.granted(*page).is_some());
+        // A large transaction is about to make objects in what was granted; and a full disk takes nothing.
+        if work.disk_full || self.large.as_ref().is_some_and(|large| large.op.client == client) {
+            return self.absent.insert(client, work.now.plus_us(session_us(work.config)));
         }
+        let stamp = self.order(&Entry::End(client), None, work);
+        self.ending.push_back((stamp, client));
+        let places = &work.replica.places;
+        self.fills.retain(|page, _| places.granted(*page).is_some());
+    }
+
+    /// Whether the end of the client's session is ordered and not yet visible: it may still be lost, so nobody can say
+    /// whether what was granted to the client is still its own.
+    pub(crate) fn is_ending(&self, client: ClientId) -> bool {
+        self.ending.iter().any(|(_, ending)| *ending == client)
     }
 
     /// Ends the sessions of clients that have been absent for too long.

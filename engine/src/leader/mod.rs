@@ -124,6 +124,8 @@ pub(crate) struct Leader {
     unpromised: Vec<PageId>,
     defining: VecDeque<Defining>,
     granting: VecDeque<Granting>,
+    /// Ends of sessions that are ordered and not yet visible.
+    ending: VecDeque<(Stamp, ClientId)>,
     /// Clients with a session.
     present: Map<ClientId, Present>,
     /// Clients with grants and no session, and when their sessions are over.
@@ -157,6 +159,7 @@ impl Leader {
             unpromised: Vec::new(),
             defining: VecDeque::new(),
             granting: VecDeque::new(),
+            ending: VecDeque::new(),
             present: Map::default(),
             // Whoever was granted something is counted as present until it has had time to come.
             absent: Absent::all(work.replica.places.clients(), over),

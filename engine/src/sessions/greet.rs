@@ -52,6 +52,10 @@ impl Sessions {
             let text = "the client was silent for too long and is forgotten";
             return self.turn_away(conn, Reason::Evicted, text, cx);
         }
+        if cx.leader.as_ref().is_some_and(|leader| leader.is_ending(hello.client)) {
+            let text = "the session that the client had before is just ending: try again";
+            return self.turn_away(conn, Reason::Unavailable, text, cx);
+        }
         if let Some(old) = self.clients.get(&hello.client).copied()
             && old != conn
         {
