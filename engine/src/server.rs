@@ -166,7 +166,9 @@ impl Server {
                 }
                 Output::Stable(stamp, level) => self.stable(stamp, level, out),
                 Output::Leading(view) => self.lead(view, out),
-                Output::Deposed(_) => self.end = End::Deposed(None),
+                Output::Deposed(_) if self.end == End::Working => self.end = End::Deposed(None),
+                // It has said already how the log is to be cut.
+                Output::Deposed(_) => {}
                 // Nobody asks yet.
                 Output::Confirmed(..) => {}
             }

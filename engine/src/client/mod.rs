@@ -192,7 +192,7 @@ impl Client {
 
     /// Whether nothing was heard of the server for so long that [`Input::Time`] would end the connection.
     pub fn seems_silent(&self, now: Now) -> bool {
-        matches!(self.link, Link::Greeting | Link::Up)
+        matches!(self.link, Link::Greeting | Link::Checking | Link::Up)
             && now.since_us(self.last_heard) > 2 * self.keepalive_us
     }
 
