@@ -45,6 +45,8 @@ pub fn hunt(variant: &Variant, worlds: u64) -> Option<Catch> {
 pub fn plan(variant: &Variant, seed: u64) -> Plan {
     let mut plan = Plan::of(seed);
     plan.rule = Some(variant.rule);
+    // These rules are those of a server that is alone.
+    plan.group = None;
     if let Some(tune) = variant.tune {
         tune(&mut plan);
     }

@@ -24,6 +24,8 @@ struct Sum {
     commits: Vec<u64>,
     faults: Vec<u64>,
     crashes: Vec<u64>,
+    /// Of worlds with a group.
+    depositions: Vec<u64>,
     failed: Vec<(Plan, String)>,
     violations: usize,
     said: Option<Instant>,
@@ -51,10 +53,11 @@ pub fn run(plans: &[Plan], jobs: Option<usize>, shrinks: bool) -> bool {
     println!("{} worlds in {seconds:.1} s on {jobs} threads", plans.len());
     println!("{}", summary(&sum.all));
     println!(
-        "the median world: {} commits, {} faults, {} crashes of the server",
+        "the median world: {} commits, {} faults, {} crashes of the server; the median one with a group: {} depositions",
         median(sum.commits),
         median(sum.faults),
-        median(sum.crashes)
+        median(sum.crashes),
+        median(sum.depositions)
     );
     for (i, (plan, what)) in sum.failed.iter().enumerate() {
         let shortest = if shrinks && i < SHRUNK_MAX { shrink(plan, SHRINK_RUNS_MAX) } else { plan.clone() };
@@ -93,6 +96,7 @@ impl Sum {
         self.commits.push(report.counts.commits);
         self.faults.push(report.counts.faults_all());
         self.crashes.push(report.counts.crashes);
+        self.depositions.extend(report.plan.group.map(|_| report.counts.depositions));
         self.violations += report.blames.len();
         if let Some(what) = report.blames.first() {
             eprintln!("seed {} fails: {what}", report.plan.seed);
@@ -117,7 +121,7 @@ pub fn summary(c: &Counts) -> String {
     let kinds: Vec<String> = faults.iter().map(|(kind, n)| format!("{kind:?} {n}")).collect();
     format!(
         concat!(
-            "{} commits, {} read-only, {} aborted, {} unknown; {} ends of the server, {} torn logs, {} damaged logs ",
+            "{} commits, {} read-only, {} aborted, {} unknown; {} ends of the server, {} depositions, {} torn logs, {} damaged logs ",
             "refused;\n{} installs, {} checkpoints, {} backups, {} connections, {} revocations, {} forwards, {} full, {} corrupt; ",
             "{} events, {} switches\n{} faults: {}"
         ),
@@ -126,6 +130,7 @@ pub fn summary(c: &Counts) -> String {
         c.aborts,
         c.unknown,
         c.crashes,
+        c.depositions,
         c.torn,
         c.damage_found,
         c.installs,

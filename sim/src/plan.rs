@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use tercel_engine::order::delayed::DelayedConfig;
 use tercel_engine::random::Random;
 
 use crate::rule::Rule;
@@ -51,6 +52,8 @@ pub struct Plan {
     pub think_us: u64,
     /// What the clients do, by weight: see [`crate::workload`].
     pub mix: [u64; MIX],
+    /// How the server's group behaves; a server without one is alone, and always leads.
+    pub group: Option<DelayedConfig>,
     /// Bounds of the engine, where the build lets them be made small.
     pub small: bool,
     /// A rule that is dropped on purpose.
@@ -204,6 +207,7 @@ impl Plan {
             small: r.below(2) == 0,
             rule: None,
             log_bytes_max: pick(r, &[32 << 10, 128 << 10, u64::MAX, u64::MAX]),
+            group: (r.below(2) == 0).then(|| draw_group(r)),
         };
         // What the largest transactions need, and a few segments, since a log becomes shorter by whole ones.
         let least = (mix[9] * (4 << 20)).max(4 * u64::from(plan.segment_bytes));
@@ -246,6 +250,15 @@ impl fmt::Display for Plan {
             write!(f, " --drop {}", rule.name())?;
         }
         Ok(())
+    }
+}
+
+fn draw_group(r: &mut Random) -> DelayedConfig {
+    DelayedConfig {
+        stable_us: pick(r, &[20, 500, 5_000]),
+        reign_entries: pick(r, &[50, 150, 300]),
+        vacant_us: pick(r, &[100, 20_000, 200_000]),
+        others_suffice: r.below(2) == 0,
     }
 }
 

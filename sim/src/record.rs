@@ -32,6 +32,8 @@ pub struct Counts {
     pub faults: BTreeMap<FaultKind, u64>,
     /// Ends of the server, for whatever reason.
     pub crashes: u64,
+    /// Leaders that were deposed.
+    pub depositions: u64,
     /// Logs that ended in an unfinished write.
     pub torn: u64,
     /// Flipped bits of the log that an opening refused.
@@ -70,6 +72,7 @@ impl Counts {
         self.aborts += other.aborts;
         self.unknown += other.unknown;
         self.crashes += other.crashes;
+        self.depositions += other.depositions;
         self.torn += other.torn;
         self.damage_found += other.damage_found;
         self.installs += other.installs;

@@ -14,7 +14,7 @@ const COMMITS_MAX: u64 = 300;
 #[test]
 fn no_world_shows_anything_wrong() {
     let next = AtomicU64::new(0);
-    let totals = std::sync::Mutex::new((0, 0, 0, 0));
+    let totals = std::sync::Mutex::new((0, 0, 0, 0, 0));
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -36,13 +36,17 @@ fn no_world_shows_anything_wrong() {
                     totals.1 += report.counts.faults_all();
                     totals.2 += report.counts.crashes;
                     totals.3 += report.counts.backups;
+                    totals.4 += report.counts.depositions;
                 }
             });
         }
     });
-    let (commits, faults, crashes, backups) = totals.into_inner().unwrap();
-    eprintln!("{commits} commits, {faults} faults, {crashes} crashes, {backups} backups");
+    let (commits, faults, crashes, backups, depositions) = totals.into_inner().unwrap();
+    eprintln!(
+        "{commits} commits, {faults} faults, {crashes} crashes, {backups} backups, {depositions} depositions"
+    );
     // Worlds in which nothing happens would prove nothing.
     assert!(commits > 200 * SEEDS && faults > 5 * SEEDS && crashes > 2 * SEEDS);
+    assert!(depositions > 2 * SEEDS, "{depositions} depositions");
     assert!(backups > SEEDS / 4, "{backups} backups");
 }

@@ -14,7 +14,7 @@ use crate::random::Random;
 use crate::time::Now;
 
 /// How a group behaves.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DelayedConfig {
     /// How long it takes at most until an entry is stable, in microseconds; one in thirty-two takes fifty times as long.
     pub stable_us: u64,
@@ -120,6 +120,11 @@ impl Delayed {
     /// The last entry that was reported as stable.
     pub fn stable(&self) -> Stamp {
         self.stable
+    }
+
+    /// The position of the last entry that it has, stable or not.
+    pub fn end(&self) -> LogPosition {
+        self.last
     }
 
     /// How often its leader was deposed.

@@ -162,6 +162,11 @@ impl World {
         self.server_takes(Input::Frame(conn, header, body));
     }
 
+    /// The server has forgotten everybody.
+    pub(super) fn forget_backup(&mut self) {
+        self.taker.under_way = None;
+    }
+
     fn leave_backup(&mut self) {
         if let Some(b) = self.taker.under_way.take() {
             self.server_takes(Input::Disconnected(b.conn));
@@ -189,7 +194,7 @@ impl World {
         let head = b.head.ok_or("it ended before it began")?;
         let mut recovery =
             Recovery::new(ServerConfig::default(), SPACE, None, 0).map_err(|e| e.to_string())?;
-        for e in self.truth.entries().take_while(|e| e.stamp <= head.stamp) {
+        for e in self.truth.promised().take_while(|e| e.stamp <= head.stamp) {
             recovery.replay(e.view, e.stamp, e.kind, &e.payload).map_err(|e| e.to_string())?;
         }
         let (state, mob) = recovery.into_parts();

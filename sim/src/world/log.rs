@@ -4,10 +4,12 @@
 //! by [`tercel_wire::log`]. The invariant is the same: what a sync confirmed is yielded by every later opening.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 
 use tercel_engine::order::Sealed;
 use tercel_engine::random::Random;
-use tercel_wire::id::{SpaceId, Stamp};
+use tercel_wire::id::{LogPosition, SpaceId, Stamp};
+use tercel_wire::log::cut::{Segments, erase, tail_above};
 use tercel_wire::log::{
     End, Last, LogId, LogOffset, MARK_BYTES, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader, Tail, Writer,
 };
@@ -75,6 +77,24 @@ impl Log {
         let log = repair(disk, &numbers, tail, segment_bytes)?;
         let begins = headers.get(start).and_then(|h| h.ok()).map_or(Stamp::ZERO, |h| h.before.stamp);
         Ok(Opened { log, records, begins, is_torn })
+    }
+
+    /// Erases every record above a position; all that was appended is synced. The log is then opened anew.
+    pub(super) fn cut_above(self, disk: &mut Disk, position: LogPosition) -> Result<(), String> {
+        if position >= self.last().position {
+            return Ok(());
+        }
+        let begins = |number: &u64| SegmentHeader::decode(&disk.read(*number)).map(|h| h.before.position);
+        let numbers: Vec<u64> = self.used.iter().map(|(number, _)| *number).collect();
+        let first =
+            numbers.iter().rposition(|n| begins(n).is_ok_and(|before| before < position)).unwrap_or(0);
+        let (log, last) = (self.writer.log(), self.writer.tail().offset.segment);
+        let range = (numbers[first], last);
+        let Ok(tail) = tail_above(log.space, position, range, &mut Cut(disk));
+        let tail =
+            tail.ok_or_else(|| format!("the record at {position}, behind which to cut, cannot be read"))?;
+        let Ok(()) = erase(log, tail.offset, last, &mut Cut(disk));
+        Ok(())
     }
 
     /// Writes records; if that fails, `Err` says why and some of them may be there.
@@ -167,6 +187,27 @@ impl Log {
         let at = self.vouched.byte as usize;
         let end = if at == SEGMENT_HEADER_BYTES { 0 } else { at };
         disk.flip(random, (self.vouched.segment, end))
+    }
+}
+
+/// A disk whose log is cut.
+struct Cut<'a>(&'a mut Disk);
+
+impl Segments for Cut<'_> {
+    type Error = Infallible;
+
+    fn read(&mut self, number: u64) -> Result<Vec<u8>, Infallible> {
+        Ok(self.0.read(number))
+    }
+
+    fn zero(&mut self, at: LogOffset, bytes: usize) -> Result<(), Infallible> {
+        self.0.write(at.segment, at.byte as usize, &vec![0; bytes]);
+        Ok(())
+    }
+
+    fn sync(&mut self, _: u64) -> Result<(), Infallible> {
+        self.0.sync();
+        Ok(())
     }
 }
 

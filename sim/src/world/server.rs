@@ -6,7 +6,7 @@ use tercel_engine::order::Sealed;
 use tercel_engine::random::Random;
 use tercel_engine::server::{Conn, Effect, Effects, Input, LogRoom, Server};
 use tercel_wire::frame::Deframer;
-use tercel_wire::id::{Stamp, ViewId, Written};
+use tercel_wire::id::{LogPosition, Stamp, ViewId, Written};
 use tercel_wire::log::{Kind, Last, encode_record};
 
 use super::client::kinds;
@@ -22,6 +22,8 @@ pub(crate) struct ServerProcess {
     pub(super) running: Option<Running>,
     /// Counts the processes that the server was.
     pub life: u32,
+    /// Counts how often it joined its group.
+    pub(super) joined: u32,
     pub(super) clock: Clock,
     pub(super) paused_until: u64,
     pub(super) is_restarting: bool,
@@ -39,6 +41,8 @@ pub(super) struct Running {
     pub(super) records: Vec<u8>,
     pub(super) is_syncing: bool,
     pub(super) truncate: Option<Stamp>,
+    /// Its leader was deposed, and the log is to be cut above the position.
+    pub(super) deposed: Option<Option<LogPosition>>,
     pub(super) conns: BTreeMap<Conn, Deframer>,
     pub(super) timer: Option<u64>,
     pub(super) knows_full: bool,
@@ -50,6 +54,7 @@ impl ServerProcess {
         ServerProcess {
             running: None,
             life: 0,
+            joined: 0,
             clock: Clock::new(900 + random.below(200), random.below(1_000_000)),
             paused_until: 0,
             is_restarting: false,
@@ -63,6 +68,23 @@ impl ServerProcess {
 }
 
 impl Running {
+    /// A machine whose log is idle.
+    pub(super) fn new(machine: Server, log: Log, last: Last) -> Running {
+        Running {
+            machine,
+            log,
+            last,
+            records: Vec::new(),
+            is_syncing: false,
+            truncate: None,
+            deposed: None,
+            conns: BTreeMap::new(),
+            timer: None,
+            knows_full: false,
+            knows_room: LogRoom::Free,
+        }
+    }
+
     /// Flips a bit of the log that a mark vouches for; whether there is one.
     pub(super) fn log_flips(&self, disk: &mut Disk, random: &mut Random) -> bool {
         self.log.flip(disk, random)
@@ -76,9 +98,7 @@ impl World {
         self.say(format_args!("s       ends: {why}"));
         (self.store.is_installing, self.store.pin_next, self.store.pinned) = (false, None, None);
         self.record.counts.crashes += 1;
-        let stats = running.machine.stats();
-        self.record.counts.revocations += stats.revocations;
-        self.record.counts.forwards += stats.forwards;
+        self.count(&running.machine);
         self.server.is_stopping = false;
         self.server.paused_until = 0;
         for conn in running.conns.into_keys() {
@@ -92,11 +112,15 @@ impl World {
 
     /// What a running server's counters say, for the end of a run.
     pub(crate) fn count_server(&mut self) {
-        if let Some(running) = &self.server.running {
-            let stats = running.machine.stats();
-            self.record.counts.revocations += stats.revocations;
-            self.record.counts.forwards += stats.forwards;
+        if let Some(running) = self.server.running.take() {
+            self.count(&running.machine);
         }
+    }
+
+    pub(super) fn count(&mut self, machine: &Server) {
+        let stats = machine.stats();
+        self.record.counts.revocations += stats.revocations;
+        self.record.counts.forwards += stats.forwards;
     }
 
     pub(super) fn arrived_up(&mut self, conn: Conn, arrival: Arrival) {
@@ -227,9 +251,18 @@ impl World {
             }
             self.perform_one(effect);
         }
+        self.note_promises();
         self.hand_over();
         self.wind_timer();
         self.stop_if_quiet();
+        self.rejoin_if_idle();
+    }
+
+    /// In a group what is visible was promised; a server alone promises what its disk has.
+    fn note_promises(&mut self) {
+        if let (Some(running), Some(_)) = (&self.server.running, &self.plan.group) {
+            self.truth.promised = self.truth.promised.max(running.machine.visible());
+        }
     }
 
     fn perform_one(&mut self, effect: Effect) {
@@ -283,7 +316,15 @@ impl World {
                 self.truncate();
             }
             Effect::Stop(why) => self.server_fails(why),
-            other => self.blame(format!("one node alone does not ask for {other:?}")),
+            Effect::Recover(cut) => {
+                self.say(format_args!("s       is deposed, the log is cut above {cut:?}"));
+                self.record.counts.depositions += 1;
+                let Some(running) = &mut self.server.running else { return };
+                running.deposed = Some(cut);
+                let conns: Vec<Conn> = running.conns.keys().copied().collect();
+                conns.into_iter().for_each(|conn| self.close(conn));
+            }
+            Effect::Packet(to, _) => self.blame(format!("a group of one has no member {to:?}")),
         }
     }
 
@@ -345,12 +386,15 @@ impl World {
                 if let Some(running) = &mut self.server.running {
                     running.is_syncing = false;
                 }
-                self.truth.promised = self.truth.promised.max(last);
+                if self.plan.group.is_none() {
+                    self.truth.promised = self.truth.promised.max(last);
+                }
                 self.say(format_args!("s       synced up to {last}"));
                 self.look_at_disk();
                 self.server_takes(Input::Written(written.view, written.position));
                 self.truncate();
                 self.hand_over();
+                self.rejoin_if_idle();
             }
             DiskEvent::Read(view, page) => {
                 let found = self.read_page(page);
@@ -366,6 +410,7 @@ impl World {
                 if let Some((view, pin)) = self.store.pin_next.take() {
                     self.pin(view, pin);
                 }
+                self.rejoin_if_idle();
             }
             DiskEvent::Pin(view, pin) => self.pin(view, pin),
             DiskEvent::Pinned(view, pin) => self.server_takes(Input::Pinned(view, pin, Ok(()))),
@@ -402,6 +447,14 @@ impl World {
         if self.plan.rule != Some(Rule::Runner(RunnerRule::SyncReportedEarly)) {
             let us = self.random.below(WORD_US_MAX);
             self.at(self.time + us, Event::Disk(life, DiskEvent::Synced(written, last)));
+        }
+    }
+
+    /// Once the log and the store are idle, a server whose leader was deposed begins anew.
+    fn rejoin_if_idle(&mut self) {
+        let is_idle = |r: &Running| r.deposed.is_some() && !r.is_syncing && r.records.is_empty();
+        if !self.store.is_installing && self.server.running.as_ref().is_some_and(is_idle) {
+            self.rejoin();
         }
     }
 

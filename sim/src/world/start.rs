@@ -3,12 +3,12 @@
 //! As in a real process, what the machine says first is durable before it serves anybody, and power may fail even now.
 //! Whether what was recovered is what had been promised is seen here, with the eyes of [`super::truth`].
 
-use std::collections::BTreeMap;
+use tercel_engine::order::delayed::{Delayed, DelayedConfig, Known};
+use tercel_engine::order::{Output, Sequencer};
+use tercel_engine::server::{Checkpoint, Effect, Effects, Input, Recovery, ServerConfig};
+use tercel_wire::id::{LogPosition, PageId, Stamp, ViewId};
 
-use tercel_engine::server::{Effect, Effects, Input, LogRoom, Recovery, ServerConfig};
-use tercel_wire::id::{PageId, Stamp};
-
-use super::log::Log;
+use super::log::{Log, Opened};
 use super::server::{Running, encode};
 use super::{Event, Phase, SPACE, World};
 use crate::rule::{Rule, RunnerRule};
@@ -51,30 +51,56 @@ impl World {
     }
 
     fn recover(&mut self) -> Result<(Running, Effects), Failed> {
-        let is_first = self.server.life == 1;
-        let stored_end = if is_first { 0 } else { PageId::MAX.get() };
+        let checkpoint = self.checkpoint();
+        let opened = self.open(&checkpoint)?;
+        // A bit flipped where nobody needs it any more is not noticed, and must not be.
+        self.disk.mend();
+        let from = self.begin_recovery(&checkpoint)?.replay_from();
+        let local_end = self.truth.recovered(from, opened.begins, &opened.records).map_err(Failed::Wrong)?;
+        self.record.counts.torn += opened.is_torn as u64;
+        match self.plan.group {
+            None => self.begin_alone(&checkpoint, opened, local_end),
+            Some(config) => self.begin_in_group(config, &checkpoint, opened, local_end),
+        }
+    }
+
+    /// The last checkpoint that was stored.
+    fn checkpoint(&self) -> Option<Checkpoint> {
         let mut checkpoint = self.store.checkpoint.clone();
         if self.plan.rule == Some(Rule::Runner(RunnerRule::ReplayFromLater))
             && let Some(c) = &mut checkpoint
         {
             c.replay_from = Stamp(c.applied.0 + 1);
         }
-        let wrong = |e: &dyn std::fmt::Display| Failed::Wrong(e.to_string());
-        let mut recovery =
-            Recovery::new(self.config(), SPACE, checkpoint.as_ref(), stored_end).map_err(|e| wrong(&e))?;
-        let from = recovery.replay_from();
-        let opened = match Log::open(&mut self.disk, SPACE, from, self.plan.segment_bytes) {
-            Ok(opened) => opened,
+        checkpoint
+    }
+
+    fn begin_recovery(&self, checkpoint: &Option<Checkpoint>) -> Result<Recovery, Failed> {
+        let is_new = self.server.life == 1 && self.server.joined == 0;
+        let stored_end = if is_new { 0 } else { PageId::MAX.get() };
+        Recovery::new(self.config(), SPACE, checkpoint.as_ref(), stored_end).map_err(|e| wrong(&e))
+    }
+
+    fn open(&mut self, checkpoint: &Option<Checkpoint>) -> Result<Opened, Failed> {
+        let from = self.begin_recovery(checkpoint)?.replay_from();
+        match Log::open(&mut self.disk, SPACE, from, self.plan.segment_bytes) {
+            Ok(opened) => Ok(opened),
             Err(why) if self.disk.mend() => {
                 self.record.counts.damage_found += 1;
-                return Err(Failed::Again(why));
+                Err(Failed::Again(why))
             }
-            Err(why) => return Err(Failed::Wrong(format!("the log is refused: {why}"))),
-        };
-        // A bit flipped where nobody needs it any more is not noticed, and must not be.
-        self.disk.mend();
-        let local_end = self.truth.recovered(from, opened.begins, &opened.records).map_err(Failed::Wrong)?;
-        self.record.counts.torn += opened.is_torn as u64;
+            Err(why) => Err(Failed::Wrong(format!("the log is refused: {why}"))),
+        }
+    }
+
+    /// What the disk has is all that there is.
+    fn begin_alone(
+        &mut self,
+        checkpoint: &Option<Checkpoint>,
+        opened: Opened,
+        local_end: LogPosition,
+    ) -> Result<(Running, Effects), Failed> {
+        let mut recovery = self.begin_recovery(checkpoint)?;
         self.truth.cut(local_end).map_err(Failed::Wrong)?;
         for e in &opened.records {
             recovery.replay(e.view, e.stamp, e.kind, &e.payload).map_err(|e| wrong(&e))?;
@@ -92,7 +118,124 @@ impl World {
             self.truth.append(position, &entry).map_err(Failed::Wrong)?;
             encode(&mut bytes, &mut last, &entry);
         }
-        let appended = log.append(&mut self.disk, &bytes);
+        self.write_at_start(&mut log, &bytes)?;
+        self.truth.promised = last.stamp;
+        let written = last.written();
+        machine.handle(now, Input::Written(written.view, written.position), &mut out);
+        self.say(format_args!(
+            "s       view {} begins at {}, {} entries replayed{}",
+            machine.view(),
+            last.stamp,
+            opened.records.len(),
+            if opened.is_torn { ", a torn write cut off" } else { "" }
+        ));
+        Ok((Running::new(machine, log, last), out))
+    }
+
+    /// The rest of the group has what was promised, and perhaps more, or less, than is on this disk.
+    fn begin_in_group(
+        &mut self,
+        config: DelayedConfig,
+        checkpoint: &Option<Checkpoint>,
+        opened: Opened,
+        local_end: LogPosition,
+    ) -> Result<(Running, Effects), Failed> {
+        let mut log = opened.log;
+        let (mut bytes, mut last) = (Vec::new(), log.last());
+        let stable_end = self.truth.promised_end();
+        for entry in self.truth.between(local_end, stable_end) {
+            encode(&mut bytes, &mut last, entry);
+        }
+        let local_end = local_end.max(stable_end);
+        let known = Known {
+            view: self.truth.view(),
+            local_end,
+            stable: (self.truth.promised, stable_end),
+            suffix: self.truth.between(stable_end, self.truth.end()).to_vec(),
+        };
+        let now = self.server.clock.now(self.time);
+        let mut group = Delayed::new(config, self.random.next_u64(), now, known);
+        let mut cut = None;
+        for output in group.before_replay() {
+            match output {
+                Output::Append(_, _, entry) => encode(&mut bytes, &mut last, &entry),
+                Output::Cut(above) => cut = Some(above),
+                other => return Err(Failed::Wrong(format!("{other:?} before anything is replayed"))),
+            }
+        }
+        self.write_at_start(&mut log, &bytes)?;
+        self.truth.cut(group.end()).map_err(Failed::Wrong)?;
+        if let Some(above) = cut {
+            log.cut_above(&mut self.disk, above).map_err(Failed::Wrong)?;
+        }
+        self.replay_in_group(checkpoint, Box::new(group))
+    }
+
+    /// Opens the log, which ends where the group's does, and recovers from it.
+    fn replay_in_group(
+        &mut self,
+        checkpoint: &Option<Checkpoint>,
+        sequencer: Box<dyn Sequencer>,
+    ) -> Result<(Running, Effects), Failed> {
+        let opened = self.open(checkpoint)?;
+        let mut recovery = self.begin_recovery(checkpoint)?;
+        let from = recovery.replay_from();
+        let end = self.truth.recovered(from, opened.begins, &opened.records).map_err(Failed::Wrong)?;
+        if end != self.truth.end() {
+            let due = self.truth.end();
+            return Err(Failed::Wrong(format!("the log ends at {end}, and {due} entries were kept")));
+        }
+        recovery.only_stable_upto(self.truth.promised);
+        for e in &opened.records {
+            recovery.replay(e.view, e.stamp, e.kind, &e.payload).map_err(|e| wrong(&e))?;
+        }
+        self.server.joined += 1;
+        let joined = ViewId::new(self.server.joined, 1);
+        let (mut out, now) = (Effects::default(), self.server.clock.now(self.time));
+        let machine = recovery.finish_with(now, sequencer, joined, &mut out).map_err(|e| wrong(&e))?;
+        let stable = self.truth.promised;
+        self.say(format_args!(
+            "s       joins with {end} entries, stable up to {stable}, {} replayed from {from}",
+            opened.records.len()
+        ));
+        let last = opened.log.last();
+        Ok((Running::new(machine, opened.log, last), out))
+    }
+
+    /// Begins anew after its leader was deposed: the log and the store are idle.
+    pub(super) fn rejoin(&mut self) {
+        let Some(running) = self.server.running.take() else { return };
+        self.count(&running.machine);
+        self.forget_backup();
+        (self.store.pin_next, self.store.pinned) = (None, None);
+        let cut = running.deposed.flatten();
+        let begun = self.cut(running.log, cut).and_then(|()| {
+            let checkpoint = self.checkpoint();
+            self.replay_in_group(&checkpoint, running.machine.into_sequencer())
+        });
+        match begun {
+            Ok((running, out)) => {
+                self.server.running = Some(running);
+                self.perform(out);
+            }
+            Err(Failed::Again(why)) => {
+                self.say(format_args!("s       does not go on: {why}"));
+                self.restart_soon();
+            }
+            Err(Failed::Wrong(why)) => self.blame(format!("recovery after a deposition: {why}")),
+        }
+    }
+
+    fn cut(&mut self, log: Log, above: Option<LogPosition>) -> Result<(), Failed> {
+        let Some(above) = above else { return Ok(()) };
+        log.cut_above(&mut self.disk, above).map_err(Failed::Wrong)?;
+        self.truth.cut(above).map_err(Failed::Wrong)
+    }
+
+    /// Writes what must be there before anything is served; now and then the power fails just then.
+    fn write_at_start(&mut self, log: &mut Log, bytes: &[u8]) -> Result<(), Failed> {
+        let appended = log.append(&mut self.disk, bytes);
+        let is_first = self.server.life == 1;
         let is_unlucky = !is_first && self.phase == Phase::Safety && self.random.below(16) == 0;
         if let Err(why) = appended {
             return Err(Failed::Again(why));
@@ -102,29 +245,7 @@ impl World {
             return Err(Failed::Again("the power is lost again".into()));
         }
         log.sync(&mut self.disk);
-        self.truth.promised = last.stamp;
-        let written = last.written();
-        machine.handle(now, Input::Written(written.view, written.position), &mut out);
-        self.say(format_args!(
-            "s       life {} begins at {}, {} entries replayed from {from}{}",
-            machine.view().number,
-            last.stamp,
-            opened.records.len(),
-            if opened.is_torn { ", a torn write cut off" } else { "" }
-        ));
-        let running = Running {
-            machine,
-            log,
-            last,
-            records: Vec::new(),
-            is_syncing: false,
-            truncate: None,
-            conns: BTreeMap::new(),
-            timer: None,
-            knows_full: false,
-            knows_room: LogRoom::Free,
-        };
-        Ok((running, out))
+        Ok(())
     }
 
     pub(super) fn restart_soon(&mut self) {
@@ -134,6 +255,10 @@ impl World {
             self.at(self.time + us, Event::Restart);
         }
     }
+}
+
+fn wrong(why: &dyn std::fmt::Display) -> Failed {
+    Failed::Wrong(why.to_string())
 }
 
 /// Why a server did not start.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use tercel_engine::order::Sealed;
 use tercel_engine::replica::entry::{Entry, kind};
 use tercel_verify::{Logged, Object, Value, Write};
-use tercel_wire::id::{ClassId, LogPosition, Stamp};
+use tercel_wire::id::{ClassId, LogPosition, Stamp, ViewId};
 
 use crate::workload::cell;
 
@@ -40,6 +40,22 @@ impl Truth {
     /// The position of the last entry.
     pub(super) fn end(&self) -> LogPosition {
         LogPosition(self.entries.len() as u64)
+    }
+
+    /// The position of the last entry that was promised.
+    pub(super) fn promised_end(&self) -> LogPosition {
+        LogPosition(self.entries.partition_point(|e| e.stamp <= self.promised) as u64)
+    }
+
+    /// The entries above a position, up to another.
+    pub(super) fn between(&self, above: LogPosition, upto: LogPosition) -> &[Sealed] {
+        let upto = (upto.0 as usize).min(self.entries.len());
+        &self.entries[(above.0 as usize).min(upto)..upto]
+    }
+
+    /// The newest view of any entry.
+    pub(super) fn view(&self) -> ViewId {
+        self.entries.last().map_or(ViewId::NONE, |e| e.view)
     }
 
     /// Entries above the position never happened.
@@ -74,9 +90,9 @@ impl Truth {
         Ok(LogPosition((first + found.len()) as u64))
     }
 
-    /// Every entry in order.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = &Sealed> {
-        self.entries.iter()
+    /// Every entry that was promised, in order.
+    pub(crate) fn promised(&self) -> impl Iterator<Item = &Sealed> {
+        self.entries.iter().take_while(|e| e.stamp <= self.promised)
     }
 
     /// The commits that were promised, as a history has them.
