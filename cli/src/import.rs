@@ -439,7 +439,7 @@ fn patiently<R>(client: &Client, mut body: impl FnMut(&Tx<'_>) -> Result<R, Erro
             Err(e) if space::drains(&e) => {
                 std::thread::sleep(Duration::from_millis(20));
             }
-            // What was reserved for the whole list went with the connection.
+            // What was reserved for the whole list went with the session.
             Err(Error::PlaceLost(_)) => {
                 return Err(Failure::new(
                     "the server was started again in the middle of the import, or the connection to it was lost: nothing was changed",

@@ -16,11 +16,12 @@ pub enum Error {
     /// The time ran out with the outcome unknown. `Client::resolve` asks for it by the operation's id.
     #[error("no answer came in time{}", .0.map(|op| format!(": the outcome of operation {op} is unknown")).unwrap_or_default())]
     Timeout(Option<OpId>),
-    /// The object's place was reserved by an earlier transaction, and is lost with the connection that it was given on:
-    /// when that breaks, or the server is started again. Or it was reserved by another client. Running this transaction
-    /// again cannot help; reserve another place, and write anew what refers to this one.
+    /// The object's place was reserved by an earlier transaction, and is lost with the session that it was given in: the
+    /// client was without a connection for too long, or its server was put back to an earlier state. Or it was reserved by
+    /// another client. Running this transaction again cannot help; reserve another place, and write anew what refers to
+    /// this one.
     #[error(
-        "the place of object {0} is not this client's, or no longer: places go with the connection that they were reserved on; reserve another"
+        "the place of object {0} is not this client's, or no longer: places go with the session that they were reserved in; reserve another"
     )]
     PlaceLost(Oref),
     /// The reference names no object, or the root does not exist.

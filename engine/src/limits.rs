@@ -15,17 +15,17 @@ pub const UNSENT_BYTES_MAX: usize = 1 << 20;
 /// Requests that a client may have under way: fetches and commits of a few dozen threads.
 pub const CREDIT: u16 = 256;
 
-/// Pages leased at once: a bulk load fills them in some milliseconds, and an idle client blocks only half a megabyte
+/// Pages granted at once: a bulk load fills them in some milliseconds, and an idle client blocks only half a megabyte
 /// of addresses.
 pub const LEASE_PAGES: u16 = 64;
-/// Pages that a session may hold leased and not yet full: a bulk load that gives 128 MB of objects their places before
+/// Granted pages of a session that are not full: a bulk load that gives 128 MB of objects their places before
 /// it writes them.
 pub const LEASED_PAGES_MAX: usize = 1 << 16;
 
 /// Granted pages of a client in which it made nothing: two bulk loads at once.
 pub const LEASED_UNUSED_MAX: usize = 1 << 15;
 
-/// Granted pages of all clients that are not full: a few bulk loads at once. Each is a row of ordered state, of 13 bytes in a
+/// Granted pages of all clients that are not full: a few bulk loads at once. Each is a row of ordered state, of 5 bytes in a
 /// checkpoint; and a sixteenth of a space's pages is the most that clients can hold and use for nothing.
 pub const GRANTED_MAX: usize = 1 << 18;
 

@@ -2,8 +2,8 @@
 //!
 //! A backup is a data directory of its own: the pages, the ordered state of one stamp and an empty log, so that
 //! [`check`](crate::check::check) works on it as it is. Beside them is `backup.toml`, by which it is known: nobody serves
-//! it, for whoever did would begin a second history of the space under the epochs of the first. [`restore`] verifies a
-//! backup, copies it, and lets the copy's epochs begin where those of the old history never come to; that is how
+//! it, for whoever did would begin a second history of the space under the views of the first. [`restore`] verifies a
+//! backup, copies it, and lets the copy's views begin where those of the old history never come to; that is how
 //! clients that have seen more than the backup holds are found out.
 //!
 //! The invariant: a directory counts as a backup, or as restored, only when all of it is on disk and its checksums are
@@ -61,7 +61,7 @@ pub struct Restored {
     pub pages: u64,
     /// Bytes of pages and state.
     pub bytes: u64,
-    /// The first epoch of the new history.
+    /// The number of the new history's first view.
     pub view_first: u32,
     /// How long it took.
     pub took: Duration,

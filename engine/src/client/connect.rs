@@ -30,7 +30,7 @@ impl Client {
                 false => self.fetches.subscriptions(),
             },
         });
-        // A cache of more pages than a message can name begins anew; epoch and watermark are said in any case, for they
+        // A cache of more pages than a message can name begins anew; view and watermark are said in any case, for they
         // tell the server whether this client is of its history at all.
         self.begins_anew = resume.as_ref().is_some_and(|r| r.pages.len() > RESUMED_PAGES_MAX);
         let resume = resume.map(|r| if self.begins_anew { Resume { pages: Vec::new(), ..r } } else { r });

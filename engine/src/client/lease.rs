@@ -1,4 +1,4 @@
-//! Places for new objects: empty pages leased from the server.
+//! Places for new objects: empty pages granted by the server.
 
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{Oref, PageId};

@@ -160,8 +160,8 @@ impl Client {
         }
         let mut lost = own.iter().filter(|o| o.new && !self.leases.holds(o.oref.page())).peekable();
         if lost.peek().is_some() {
-            // The connection is another one than that on which the places were given. A transaction that runs again takes
-            // others, but not for what it brought.
+            // The session in which the places were granted is over. A transaction that runs again takes others, but not
+            // for what it brought.
             let error = lost.find(|o| o.brought).map_or(Error::Conflict, |o| Error::PlaceLost(o.oref));
             return Some(Err(error));
         }

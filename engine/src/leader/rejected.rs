@@ -1,8 +1,9 @@
 //! Operations that were answered "not executed" in this view.
 //!
 //! Such an answer spends the id: a copy of the request that was delayed on an older connection must not execute after
-//! its client was told that it never will. Ids of earlier views need no memory: a leader answers them from the table or refuses them, and never executes them. The invariant:
-//! what a connected client was told is remembered, and so is what the last [`CLIENTS_MAX`] others were told.
+//! its client was told that it never will. Ids of earlier views need no memory: a leader answers them from the table or
+//! refuses them, and never executes them. The invariant: what a connected client was told is remembered, and so is what
+//! the last [`CLIENTS_MAX`] others were told.
 
 use std::collections::VecDeque;
 

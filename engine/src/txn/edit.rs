@@ -29,11 +29,12 @@ impl<'c> Tx<'c> {
     /// Takes a place for an object that will be as large as `value` is, to refer to it before it exists; fill it with
     /// [`Tx::fill`], in this transaction or a later one of this client.
     ///
-    /// A place lasts as long as the connection that it was given on. When that breaks, and when the server is started
-    /// again, every place that is not filled by then is lost for good, although the client connects again by itself; a
-    /// later transaction that fills one fails with [`Error::PlaceLost`]. What was committed by then and refers to such a
-    /// place leads to `NotFound`, and `tercel check` counts it. So whoever keeps places for later transactions must be able
-    /// to begin anew, and lets what leads there be reached by others only with the last of them.
+    /// A place lasts as long as the client's session, which outlives connections and starts of the server. The session ends
+    /// when the client closes, when it has had no connection for two keepalives, and when the server was put back to an
+    /// earlier state. Every place that is not filled by then is lost for good, although the client connects again by
+    /// itself; a later transaction that fills one fails with [`Error::PlaceLost`]. What was committed by then and refers to
+    /// such a place leads to `NotFound`, and `tercel check` counts it. So a program that keeps places for later transactions
+    /// must be able to begin anew, and lets others reach what leads there only with the last of them.
     ///
     /// # Errors
     /// As [`Tx::create`].

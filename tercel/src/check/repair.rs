@@ -110,7 +110,7 @@ impl Work<'_> {
         let mut state = self.found.state.clone();
         if let Some(lost) = self.found.lost {
             // Nobody knows how many commits are lost. Whoever saw any of them must be told, so stamps go on above all that
-            // there can have been, and so do the server's lives and the numbers of pages.
+            // there can have been, and so do the numbers of views and of pages.
             let stamp = Stamp(lost.last.0.max(state.stamp.0).saturating_add(COMMITS_LOST_MAX));
             let stored = self.found.ids().last().map_or(0, |id| id.get());
             let next_page = stored.max(named.page_max).max(state.places.next_page()) + PAGES_SKIPPED;

@@ -43,7 +43,7 @@ pub struct Space {
     pub page_bytes: u32,
     /// The day of its creation, UTC, as `YYYY-MM-DD`. For people.
     pub created: String,
-    /// The first epoch of this history of the space; 0 unless it was restored from a backup.
+    /// The number of the first view of this history of the space; 0 unless it was restored from a backup.
     pub view_first: u32,
 }
 
@@ -257,14 +257,15 @@ impl Space {
     }
 }
 
-/// The first epoch of another history of a space than the one that has come to `epoch`; `None` if there is none left.
+/// The number of the first view of another history of a space than the one that has come to `view`; `None` if there is
+/// none left.
 pub(crate) fn view_apart(dir: &Path, view: u32) -> Result<Option<u32>, DiskError> {
     let jump = LIVES_MAX + (random_u64(dir)? % u64::from(JUMP_MAX)) as u32;
     // Every life of a server takes one, and they must not run out.
     Ok(view.checked_add(jump).filter(|first| *first < u32::MAX - LIVES_MAX))
 }
 
-/// Starts that the old server may still see without coming to epochs of the new history: one a minute for a month.
+/// Starts that the old server may still see without coming to views of the new history: one a minute for a month.
 const LIVES_MAX: u32 = 1 << 16;
 
 /// How far apart the beginnings of histories lie at most: two restores of one backup that each see a thousand lives meet

@@ -71,7 +71,7 @@ impl From<ReplayError> for ServerError {
     }
 }
 
-/// Opens and recovers; the machine is in its next life, which is on disk.
+/// Opens and recovers; the machine leads in its next view, whose own entry is on disk.
 pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     let begun = Instant::now();
     config.check()?;
