@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use arbitrary::{Arbitrary, Unstructured};
 use tercel_wire::cursor::DecodeError;
-use tercel_wire::frame::{Deframer, FRAME_BYTES};
+use tercel_wire::frame::{Deframer, FRAME_BYTES, WIRE_VERSION};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::*;
 
@@ -57,7 +57,7 @@ fn mend(stream: &mut [u8]) {
     let mut at = 0;
     while let Some(head) = stream.get_mut(at..at + FRAME_BYTES) {
         head[..4].copy_from_slice(b"TRCL");
-        head[4..6].copy_from_slice(&1u16.to_le_bytes());
+        head[4..6].copy_from_slice(&WIRE_VERSION.to_le_bytes());
         let body = u32::from(head[8]);
         head[8..12].copy_from_slice(&body.to_le_bytes());
         let end = at + FRAME_BYTES + body as usize;

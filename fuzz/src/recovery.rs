@@ -1,20 +1,21 @@
 //! What a server finds when it starts: a stored state and the entries of its log.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
+use tercel_engine::replica::entry::{Entry, Grant, Head, Logged, kind};
+use tercel_engine::replica::when::{Mark, When};
+use tercel_engine::replica::{Objects, Replica};
 use tercel_engine::server::{Checkpoint, Recovery, ServerConfig};
-use tercel_engine::store::entry::{Entry, Logged, kind};
-use tercel_engine::store::state::State;
 use tercel_engine::time::Now;
-use tercel_wire::id::{ClassId, ClientId, ViewId, OpId, Oref, PageId, SpaceId, Stamp};
+use tercel_wire::id::{ClassId, ClientId, LogPosition, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::message::{Effects, Write};
 
 use crate::shapes;
 
 /// See the module.
 pub fn run(data: &[u8]) {
-    if let Ok(state) = State::decode(data) {
-        let again = State::decode(&state.encode()).expect("a state that was written");
-        assert_eq!(again.encode(), state.encode());
+    if let Ok(state) = Replica::decode(data) {
+        let again = Replica::decode(&state.encode()).expect("a state that was written");
+        assert_eq!((again.encode(), again.digest()), (state.encode(), state.digest()));
     }
     if let Some((kind, payload)) = data.split_first()
         && let Ok(entry) = Entry::decode(*kind, payload)
@@ -26,35 +27,53 @@ pub fn run(data: &[u8]) {
 
 fn replay(u: &mut Unstructured<'_>) -> Result<()> {
     let mut records = Vec::new();
+    let mut view = ViewId::new(u.int_in_range(0..=3)?, *u.choose(&[0, 7])?);
     for _ in 0..u.int_in_range(1..=12)? {
         let (kind, payload) = entry(u)?;
+        if kind == kind::VIEW && u.ratio(7, 8)? {
+            let number = match u.int_in_range(0..=15)? {
+                0 => u.arbitrary()?,
+                1 => u32::MAX - u.int_in_range(0..=2)?,
+                _ => view.number.saturating_add(1),
+            };
+            view = ViewId::new(number, u.arbitrary()?);
+        }
         if kind == kind::COMMIT && u.ratio(1, 4)? {
-            records.extend(pieces(&payload, u.int_in_range(1..=64)?));
+            let pieces = pieces(&payload, u.int_in_range(1..=64)?);
+            records.extend(pieces.into_iter().map(|(kind, payload)| (view, kind, payload)));
             continue;
         }
-        records.push((kind, payload));
+        records.push((view, kind, payload));
     }
-    for (_, payload) in &mut records {
+    for (_, _, payload) in &mut records {
         if u.ratio(1, 8)? && !payload.is_empty() {
             let at = u.choose_index(payload.len())?;
             payload[at] = u.arbitrary()?;
         }
     }
+    // A view may have kept less than was ordered: then there are stamps that no entry has.
+    let mut stamp = 0;
+    let mut log = Vec::new();
+    for (view, kind, payload) in records {
+        stamp += if u.ratio(1, 16)? { u.int_in_range(1..=3)? } else { 1 };
+        log.push((Stamp(stamp), view, kind, payload));
+    }
     let checkpoint = match u.int_in_range(0..=2)? {
         0 => None,
         1 => {
-            let mut state = State::new();
-            let applied = u.choose_index(records.len())?;
-            for (kind, payload) in &records[..applied] {
+            let mut state = Replica::new();
+            let applied = u.choose_index(log.len())?;
+            for (stamp, view, kind, payload) in &log[..applied] {
                 let Ok(entry) = Entry::decode(*kind, payload) else { return Ok(()) };
-                state.apply(&entry);
+                // Pieces that are not all there are an error, and change nothing.
+                let before = state.encode();
+                if state.apply(*stamp, *view, &entry, &mut Nowhere).is_err() {
+                    assert_eq!(state.encode(), before);
+                    return Ok(());
+                }
             }
-            let replay_from = u.int_in_range(0..=applied as u64 + 1)?;
-            Some(Checkpoint {
-                applied: Stamp(applied as u64),
-                replay_from: Stamp(replay_from),
-                state: state.encode(),
-            })
+            let replay_from = u.int_in_range(0..=state.stamp.0 + 1)?;
+            Some(Checkpoint { applied: state.stamp, replay_from: Stamp(replay_from), state: state.encode() })
         }
         _ => Some(Checkpoint {
             applied: Stamp(u.arbitrary()?),
@@ -67,18 +86,29 @@ fn replay(u: &mut Unstructured<'_>) -> Result<()> {
     else {
         return Ok(());
     };
-    for (i, (kind, payload)) in records.iter().enumerate() {
-        if recovery.replay(Stamp(i as u64 + 1), *kind, payload).is_err() {
+    for (stamp, view, kind, payload) in &log {
+        if recovery.replay(*view, *stamp, *kind, payload).is_err() {
             return Ok(());
         }
     }
-    let _ = recovery.finish(Now(0), 1, &mut Default::default());
+    let mut out = Default::default();
+    let _ = recovery.finish(Now(0), 1, LogPosition(log.len() as u64), &mut out);
     Ok(())
+}
+
+/// Nobody looks at the objects here.
+struct Nowhere;
+
+impl Objects for Nowhere {
+    fn write(&mut self, _: Oref, _: Option<Oref>, _: &When, _: &[u8]) {}
+    fn ordered(&mut self, _: &Mark, _: Stamp) {}
+    fn retract(&mut self, _: Oref, _: &Mark) {}
 }
 
 /// A commit as it is staged.
 fn pieces(commit: &[u8], piece: usize) -> Vec<(u8, Vec<u8>)> {
-    let Ok(Entry::Commit(Logged { op, .. })) = Entry::decode(kind::COMMIT, commit) else { return Vec::new() };
+    let Ok(Entry::Commit(c)) = Entry::decode(kind::COMMIT, commit) else { return Vec::new() };
+    let op = c.head.op;
     let at = (0u32..).step_by(piece);
     let pieces = at.zip(commit.chunks(piece)).map(|(at, bytes)| Entry::Stage { op, at, bytes });
     let end = Entry::CommitStaged { op, bytes: commit.len() as u32 };
@@ -86,12 +116,24 @@ fn pieces(commit: &[u8], piece: usize) -> Vec<(u8, Vec<u8>)> {
 }
 
 fn entry(u: &mut Unstructured<'_>) -> Result<(u8, Vec<u8>)> {
-    let entry = match u.int_in_range(0..=6)? {
+    let entry = match u.int_in_range(0..=7)? {
         0 => Entry::Genesis,
-        1 => Entry::View(ViewId::new(u.int_in_range(0..=u32::MAX - 1)?, u.arbitrary()?)),
+        1 => {
+            Entry::View { kept: Stamp(if u.ratio(1, 4)? { u.arbitrary()? } else { u.int_in_range(0..=12)? }) }
+        }
         2 => Entry::Define(ClassId(u.int_in_range(10..=20)?), shapes::layout(u, 2)?),
         3 => Entry::Evict(ClientId(u.int_in_range(0..=3)?)),
-        4 => Entry::Lease(u.int_in_range(0..=PageId::MAX.get() + 1)?),
+        4 => Entry::End(ClientId(u.int_in_range(0..=3)?)),
+        5 => Entry::Grant(Grant {
+            client: ClientId(u.int_in_range(0..=3)?),
+            seq: if u.ratio(1, 8)? { u.arbitrary()? } else { u.int_in_range(0..=3)? },
+            next_page: if u.arbitrary()? {
+                u.int_in_range(0..=40)?
+            } else {
+                u.int_in_range(0..=PageId::MAX.get() + 1)?
+            },
+            pages: pages(u)?,
+        }),
         _ => {
             let objects: Vec<[u8; 8]> = (0..u.int_in_range(0..=4)?)
                 .map(|_| Ok([u.int_in_range(0..=18)?, 0, 0, 0, u.arbitrary()?, 0, 0, 0]))
@@ -110,15 +152,25 @@ fn entry(u: &mut Unstructured<'_>) -> Result<(u8, Vec<u8>)> {
                 seq: u.int_in_range(1..=5)?,
                 view: ViewId::new(u.int_in_range(0..=3)?, *u.choose(&[0, 7])?),
             };
+            let reply = (0..u.int_in_range(0..=3)?).map(|_| u.arbitrary()).collect::<Result<_>>()?;
+            let head =
+                Head { op, digest: u.arbitrary()?, reply, placements, named: pages(u)?, filled: pages(u)? };
             let effects = Effects { base: Stamp(u.arbitrary()?), reads: vec![oref(u)?], writes };
-            let logged = Entry::Commit(Logged { op, effects, placements });
+            let logged = Entry::Commit(Logged { head, effects });
             return Ok((logged.kind(), logged.encode()));
         }
     };
     Ok((entry.kind(), entry.encode()))
 }
 
+fn pages(u: &mut Unstructured<'_>) -> Result<Vec<PageId>> {
+    (0..u.int_in_range(0..=3)?).map(|_| page(u)).collect()
+}
+
+fn page(u: &mut Unstructured<'_>) -> Result<PageId> {
+    Ok(PageId::new(u.int_in_range(1..=12)?).expect("a page"))
+}
+
 fn oref(u: &mut Unstructured<'_>) -> Result<Oref> {
-    let page = PageId::new(u.int_in_range(1..=12)?).expect("a page");
-    Ok(Oref::new(page, u.int_in_range(0..=511)?).expect("a slot"))
+    Ok(Oref::new(page(u)?, u.int_in_range(0..=511)?).expect("a slot"))
 }

@@ -8,7 +8,7 @@ use tercel_derive::Object;
 use tercel_engine::server::{Conn, Input, ServerConfig};
 use tercel_wire::class;
 use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
-use tercel_wire::id::{ClassId, ClientId, ViewId, OpId, Oref, PageId, SpaceId, Stamp};
+use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::message::*;
 use tercel_wire::record::{List, Ref, Text};
 
@@ -113,14 +113,28 @@ fn message(u: &mut Unstructured<'_>, view: ViewId) -> Result<(Kind, Vec<u8>)> {
         }
         2 | 3 => {
             let resume = if u.arbitrary()? {
-                let (view, watermark) = (ViewId::new(u.int_in_range(0..=3)?, *u.choose(&[0, 7])?), Stamp(u.int_in_range(0..=40)?));
-                Some(Resume { view, watermark, pages: pages(u)? })
+                let view = if u.arbitrary()? {
+                    view
+                } else {
+                    ViewId::new(u.int_in_range(0..=3)?, *u.choose(&[0, 7])?)
+                };
+                let watermark = Stamp(u.int_in_range(0..=40)?);
+                let heard = if u.ratio(1, 4)? { u.arbitrary()? } else { u.int_in_range(0..=40)? };
+                Some(Resume { view, watermark, heard: Stamp(heard), pages: pages(u)? })
             } else {
                 None
             };
             let (client, connection) = (ClientId(u.int_in_range(0..=2)?), u.int_in_range(0..=3)?);
             let space = SpaceId(*u.choose(&[0, 77, 5])?);
-            Hello { client, connection, version_min: WIRE_VERSION_MIN, version_max: WIRE_VERSION, space, resume }.encode(&mut body);
+            Hello {
+                client,
+                connection,
+                version_min: WIRE_VERSION_MIN,
+                version_max: WIRE_VERSION,
+                space,
+                resume,
+            }
+            .encode(&mut body);
             Kind::Hello
         }
         4 => {
@@ -132,7 +146,8 @@ fn message(u: &mut Unstructured<'_>, view: ViewId) -> Result<(Kind, Vec<u8>)> {
             Kind::Unsubscribe
         }
         6 => {
-            Lease { pages: u.arbitrary()? }.encode(&mut body);
+            let seq = if u.ratio(1, 4)? { u.arbitrary()? } else { u.int_in_range(0..=4)? };
+            Lease { seq, pages: u.arbitrary()? }.encode(&mut body);
             Kind::Lease
         }
         7 => {
