@@ -50,8 +50,8 @@ fn few_pages(status: &Value) -> Option<String> {
     let left = max.saturating_sub(given);
     (left < max / 10).then(|| {
         format!(
-            "{} of the space's {} pages are left, and none is used again; when they are gone, nothing new finds a place: \
-             let a program copy what is still needed into another space before",
+            "{} of the space's {} pages are left, and none that an object was made in is used again; when they are gone, \
+             nothing new finds a place: let a program copy what is still needed into another space before",
             thousands(left),
             thousands(max)
         )
@@ -82,16 +82,18 @@ fn element(value: &Value) -> String {
 }
 
 /// What the server reports: its name there, for people, and the meaning with its unit.
-const WORDS: [(&str, &str, &str); 25] = [
+const WORDS: [(&str, &str, &str); 27] = [
     ("space", "space", "the space's own number"),
-    ("epoch", "epoch", "grows with every start of a server"),
+    ("view", "view", "grows with every start of a server"),
     ("visible", "last commit", "the newest commit that clients can see"),
     (
         "pages",
         "pages given out",
         "of 8 KB, to objects or to clients for objects to come; `check` counts those stored",
     ),
-    ("pages_max", "pages at most", "that the space can give out; none is used again"),
+    ("pages_max", "pages at most", "that the space can give out"),
+    ("pages_granted", "pages granted", "among those given out, to clients that may make objects in them"),
+    ("pages_returned", "pages returned", "among those given out, that nothing was made in and are given out again"),
     ("sessions", "clients", "connected now, this one too"),
     ("commits", "commits", "since the start, as all that follow up to forwards"),
     ("conflicts", "conflicts", "transactions refused because others were first"),

@@ -240,7 +240,7 @@ pub const IMPOSSIBLE: &[(&str, &str)] = &[
         "the frame of a view cannot be taken, which is a matter of memory and proved by the cache's own models",
     ),
     (
-        "11, an id is not bound to the server's epoch",
+        "11, an id is not bound to the server's view",
         "a request is sent once, and its connection ends with the server's life",
     ),
     (

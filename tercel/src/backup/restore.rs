@@ -52,7 +52,7 @@ pub fn restore(
     let pages = RedbPages::open(&source.pages_file(), source.space().page_bytes)?;
     let (state, view) = state_of(backup, &pages)?;
     sum_up(backup, &pages, &state, &manifest, &mut progress)?;
-    let none_left = || damaged(backup, "the space was restored so often that it has no epochs left");
+    let none_left = || damaged(backup, "the space was restored so often that it has no views left");
     let view_first = view_apart(backup, view)?.ok_or_else(none_left)?;
     let space = Space { view_first, ..source.space().clone() };
     let stamp = Stamp(manifest.stamp);

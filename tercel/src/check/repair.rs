@@ -96,7 +96,7 @@ impl Work<'_> {
             Some(said) => (said.created.clone(), said.view_first),
             // Nobody knows whether this is a restored space whose server was never started; so it is begun as one.
             None => {
-                let none_left = || CheckError::Beyond { what: "the space has no epochs left".into() };
+                let none_left = || CheckError::Beyond { what: "the space has no views left".into() };
                 let first =
                     view_apart(&self.found.path, self.found.state.view().number)?.ok_or_else(none_left)?;
                 (today(), first)

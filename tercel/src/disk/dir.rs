@@ -510,7 +510,7 @@ mod tests {
         space.write(dir.path()).unwrap();
         assert_eq!(Space::read(&path).unwrap(), space);
         for (from, to) in
-            [("65540", "65541"), ("view_first", "epoch_fjrst"), ("created = \"2", "created = \"3")]
+            [("65540", "65541"), ("view_first", "view_fjrst"), ("created = \"2", "created = \"3")]
         {
             fs::write(&path, space.text().replace(from, to)).unwrap();
             assert!(matches!(Space::read(&path), Err(DiskError::Damaged { .. })), "{from}");
