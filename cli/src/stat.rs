@@ -93,7 +93,11 @@ const WORDS: [(&str, &str, &str); 27] = [
     ),
     ("pages_max", "pages at most", "that the space can give out"),
     ("pages_granted", "pages granted", "among those given out, to clients that may make objects in them"),
-    ("pages_returned", "pages returned", "among those given out, that nothing was made in and are given out again"),
+    (
+        "pages_returned",
+        "pages returned",
+        "among those given out, that nothing was made in and are given out again",
+    ),
     ("sessions", "clients", "connected now, this one too"),
     ("commits", "commits", "since the start, as all that follow up to forwards"),
     ("conflicts", "conflicts", "transactions refused because others were first"),

@@ -22,6 +22,11 @@ pub const LEASE_PAGES: u16 = 64;
 /// it writes them.
 pub const LEASED_PAGES_MAX: usize = 1 << 16;
 
+/// [`LEASED_PAGES_MAX`], which client and server must agree on also where tests make it small.
+pub(crate) fn leased_pages_max() -> usize {
+    crate::mutant::bound(LEASED_PAGES_MAX, 160)
+}
+
 /// Granted pages of a client in which it made nothing: two bulk loads at once.
 pub const LEASED_UNUSED_MAX: usize = 1 << 15;
 

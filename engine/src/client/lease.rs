@@ -16,6 +16,10 @@ use crate::txn::Places;
 pub(super) struct Leases {
     places: Places,
     call: Option<u64>,
+    /// Somebody waits for that call's answer; else it asks ahead.
+    is_needed: bool,
+    /// Asked ahead in vain: it asks again when a place is needed.
+    is_content: bool,
     /// Grants that were heard of in this session.
     seq: u64,
     /// How many to ask for next: doubles with use.
@@ -30,9 +34,12 @@ impl Leases {
         }
         self.call = None;
         if leased.pages.is_empty() {
-            self.refused = Some(Error::no_pages());
+            self.in_vain(Error::no_pages());
         }
         self.seq = leased.seq;
+        if !leased.pages.is_empty() {
+            (self.is_needed, self.is_content) = (false, false);
+        }
         self.places.grant(leased.pages);
     }
 
@@ -40,14 +47,23 @@ impl Leases {
         let ours = self.call == Some(call);
         if ours {
             self.call = None;
-            self.refused = Some(error.clone());
+            self.in_vain(error.clone());
         }
         ours
+    }
+
+    /// There are no more pages now. Who asked ahead may find some when it needs them.
+    fn in_vain(&mut self, why: Error) {
+        self.is_content = true;
+        if std::mem::take(&mut self.is_needed) {
+            self.refused = Some(why);
+        }
     }
 
     /// The connection is gone. What is on its way is asked for again.
     pub(super) fn abandon(&mut self) {
         (self.call, self.refused) = (None, None);
+        (self.is_needed, self.is_content) = (false, false);
     }
 
     /// The session is over, and with it what was granted to it.
@@ -77,7 +93,9 @@ impl Client {
         if let Err(e) = self.availability()? {
             return Some(Err(e));
         }
-        if self.leases.places.empty_count() < self.leases.ask as usize / 2 || self.leases.ask == 0 {
+        if (self.leases.places.empty_count() < self.leases.ask as usize / 2 || self.leases.ask == 0)
+            && !self.leases.is_content
+        {
             self.lease();
         }
         if let Some(oref) = self.leases.places.place(bytes) {
@@ -87,6 +105,7 @@ impl Client {
             return Some(Err(e));
         }
         self.lease();
+        self.leases.is_needed = true;
         None
     }
 

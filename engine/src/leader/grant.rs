@@ -68,7 +68,7 @@ impl Leader {
         work: &mut Work<'_>,
     ) -> Result<Vec<PageId>, &'static str> {
         let places = &work.replica.places;
-        let unused_max = mutant::bound(limits::LEASED_UNUSED_MAX, 16);
+        let unused_max = mutant::bound(limits::LEASED_UNUSED_MAX, 96);
         let spare = unused_max.saturating_sub(places.unused(client));
         if spare == 0 {
             return Err(
@@ -76,7 +76,7 @@ impl Leader {
                         or end its session",
             );
         }
-        let left = mutant::bound(limits::GRANTED_MAX, 400).saturating_sub(places.granted_count());
+        let left = mutant::bound(limits::GRANTED_MAX, 1_200).saturating_sub(places.granted_count());
         if left == 0 {
             return Err(
                 "the server has granted all the places it can keep count of: try again when other clients \

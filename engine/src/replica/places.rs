@@ -12,7 +12,6 @@ use tercel_wire::id::{ClientId, PageId, Stamp};
 use super::digest::RowSum;
 use super::entry::Grant;
 use crate::limits;
-use crate::mutant;
 use crate::table::Map;
 
 /// See the module.
@@ -145,7 +144,7 @@ impl Places {
             grantee.unused += usize::from(grantee.pages.insert(*page));
         }
         (grantee.seq, grantee.last) = (g.seq, g.pages.clone());
-        while self.clients.get(&g.client).is_some_and(|g| g.pages.len() > pages_max()) {
+        while self.clients.get(&g.client).is_some_and(|g| g.pages.len() > limits::leased_pages_max()) {
             if let Some(page) = self.clients.get(&g.client).and_then(|g| g.pages.first()).copied() {
                 self.release(stamp, page);
             }
@@ -265,10 +264,6 @@ impl Granted {
         let flags = u64::from(self.is_made_in) | u64::from(self.is_named) << 1;
         [page.get().into(), self.client.0, flags]
     }
-}
-
-fn pages_max() -> usize {
-    mutant::bound(limits::LEASED_PAGES_MAX, 24)
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ impl Places {
         self.held.extend(pages.iter().copied());
         self.empty.extend(pages);
         // The server, too, lets go of the oldest.
-        while self.held.len() > limits::LEASED_PAGES_MAX {
+        while self.held.len() > limits::leased_pages_max() {
             self.held.pop_first();
         }
     }
