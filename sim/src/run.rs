@@ -156,9 +156,10 @@ fn direct(stage: &Stage, plan: &Plan, ground: &Ground) {
         return stage.world().blame("a thread never comes to an end although everything works".into());
     }
     if !wait(stage, me, |world| world.is_level()) {
-        return stage
-            .world()
-            .blame("a client never hears of the last commit although everything works".into());
+        let mut world = stage.world();
+        let why = world.uneven();
+        return world
+            .blame(format!("a client never hears of the last commit although everything works: {why}"));
     }
     look(stage, me, ground);
     if stage.world().is_over() {

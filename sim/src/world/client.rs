@@ -76,6 +76,20 @@ impl World {
         self.server.is_up() && is_idle && self.clients.iter_mut().all(is_level)
     }
 
+    /// What [`World::is_level`] misses.
+    pub(crate) fn uneven(&mut self) -> String {
+        let server = match &self.server.running {
+            None => "the server is down".into(),
+            Some(running) => format!("the server is idle: {}", running.machine.is_idle()),
+        };
+        let clients = self.clients.iter_mut().map(|c| {
+            let watermark = c.machine.writer().watermark();
+            format!("at {watermark}, {:?}", c.machine.availability())
+        });
+        let clients: Vec<String> = clients.collect();
+        format!("{} is promised; {server}; clients: {}", self.truth.promised, clients.join("; "))
+    }
+
     /// Does what the client's machine wants done, after any call of it.
     pub(crate) fn after_client(&mut self, client: usize) {
         let bytes = std::mem::take(self.clients[client].machine.outgoing());
