@@ -148,7 +148,7 @@ fn a_list_comes_through_a_pipe_too_and_says_what_it_replaces() {
 }
 
 #[test]
-fn an_import_over_a_restart_of_the_server_says_at_once_that_it_must_run_again() {
+fn an_import_goes_on_over_a_restart_of_the_server() {
     const PACKAGES: usize = 50_000;
     let dir = tempfile::tempdir().unwrap();
     let list = dir.path().join("Packages");
@@ -171,13 +171,8 @@ fn an_import_over_a_restart_of_the_server_says_at_once_that_it_must_run_again() 
     });
     drop(server);
     let _server = Serving::start_with(&data, &["--listen", &at]);
-    let said = err(&import.wait_with_output().unwrap());
-    assert!(
-        said.contains("the server was started again") && said.contains("run the same import again"),
-        "{said}"
-    );
-    assert!(err(&tercel(&["query", "depends", "p7", "--server", &at])).contains("nothing was imported"));
-    out(&tercel(&["import", "debian", "--input", list.to_str().unwrap(), "--server", &at]));
+    // The places that it was given outlive the server.
+    out(&import.wait_with_output().unwrap());
     assert_eq!(out(&tercel(&["query", "depends", "p7", "--server", &at])), "p3\n");
 }
 
