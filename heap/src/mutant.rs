@@ -75,6 +75,4 @@ pub enum Rule {
     SpentAcrossViews,
     ResumesOverLoss,
     FollowerSkips,
-    KeepsLeader,
-    AnswersLost,
 }

@@ -199,6 +199,7 @@ pub const VARIANTS: &[Variant] = &[
         40,
         None,
     ),
+    engine(EngineRule::TentativeInstalled, "what is not durable is stored in pages", 20, None),
     runner(RunnerRule::FailedSyncIgnored, "a failed sync is taken for done", 20, None),
     runner(RunnerRule::SyncReportedEarly, "8: a sync is reported when it is begun", 20, None),
     runner(RunnerRule::ReplayFromLater, "recovery begins behind what the checkpoint says", 20, None),
@@ -247,7 +248,23 @@ pub const IMPOSSIBLE: &[(&str, &str)] = &[
         "promised places are told of before they are stable",
         "an object is made, or named, only by an entry behind the one that promises its place",
     ),
-    ("a slot is reused before the mark", "no slot is ever reused"),
+    (
+        "a view answers before its first entry is visible (AnswersBeforeView)",
+        "one node alone has its first entry on its disk before anybody connects, so no world of one node is between",
+    ),
+    (
+        "an answer of the disk to a view before is believed (CreditsOldInstall)",
+        "the answers that a life of one node waits for are lost with it",
+    ),
+    (
+        "a client of a lost history resumes (ResumesOverLoss)",
+        "one node alone shows nothing that its disk can still lose, so no client has heard of what is lost",
+    ),
+    ("a follower leaves an entry out (FollowerSkips)", "a world of one node has no follower"),
+    (
+        "a returned place is given out before everybody knows (ReuseAtOnce)",
+        "not noticed yet: sessions end too seldom in the worlds that there are",
+    ),
     (
         "a redirect is not followed after compaction",
         "a moved object leaves none: its entry leads to the new place (see FlagAtHomeOnly)",

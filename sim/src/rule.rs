@@ -106,7 +106,7 @@ const RUNNER: [RunnerRule; 7] = [
     RunnerRule::PinOvertaken,
 ];
 
-const ENGINE: [EngineRule; 49] = [
+const ENGINE: [EngineRule; 50] = [
     EngineRule::WatermarkJumps,
     EngineRule::WatermarkBeforeFlags,
     EngineRule::InstallBeforeWatermark,
@@ -156,4 +156,5 @@ const ENGINE: [EngineRule; 49] = [
     EngineRule::PiecesNotKept,
     EngineRule::HeldIgnored,
     EngineRule::FreshNotCertified,
+    EngineRule::TentativeInstalled,
 ];
