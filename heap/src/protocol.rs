@@ -112,13 +112,13 @@ pub(crate) fn watermark(w: &AtomicU64) -> u64 {
 /// stamps may be equal.
 #[inline]
 pub(crate) fn stamp_of(moment: u64) -> u64 {
-    moment & (1 << HISTORY_SHIFT) - 1
+    moment & ((1 << HISTORY_SHIFT) - 1)
 }
 
 /// The watermark at `stamp` of the same history as `moment`.
 #[inline]
 pub(crate) fn at_stamp(moment: u64, stamp: u64) -> u64 {
-    moment & !((1 << HISTORY_SHIFT) - 1) | stamp_of(stamp)
+    (moment & !((1 << HISTORY_SHIFT) - 1)) | stamp_of(stamp)
 }
 
 /// The watermark at `stamp` of another history.
