@@ -61,7 +61,7 @@ impl Client {
     }
 
     pub(super) fn tick(&mut self, now: Now) {
-        if !matches!(self.link, Link::Greeting | Link::Checking | Link::Up) {
+        if !self.link.is_connected() {
             return;
         }
         if self.seems_silent(now) {
@@ -76,13 +76,13 @@ impl Client {
 
     /// What waits for the server makes questions wait too, so taking it is as good as an answer.
     pub(super) fn taken(&mut self, now: Now) {
-        if matches!(self.link, Link::Greeting | Link::Up) {
+        if self.link.is_connected() {
             self.last_heard = now;
         }
     }
 
     pub(super) fn receive(&mut self, now: Now, bytes: &[u8]) {
-        if !matches!(self.link, Link::Greeting | Link::Checking | Link::Up) {
+        if !self.link.is_connected() {
             return;
         }
         self.last_heard = now;
@@ -90,7 +90,7 @@ impl Client {
         if let Err(e) = self.frames(bytes, &mut deframer) {
             return self.fail(e);
         }
-        if !matches!(self.link, Link::Greeting | Link::Checking | Link::Up) {
+        if !self.link.is_connected() {
             return;
         }
         self.deframer = deframer;
@@ -103,7 +103,7 @@ impl Client {
         if deframer.is_empty() {
             while let Some((header, body, rest)) = frame::split(bytes).map_err(broken)? {
                 self.frame(&header, body)?;
-                if !matches!(self.link, Link::Greeting | Link::Checking | Link::Up) {
+                if !self.link.is_connected() {
                     return Ok(());
                 }
                 bytes = rest;
@@ -115,7 +115,7 @@ impl Client {
         deframer.push(bytes);
         while let Some((header, body)) = deframer.next_frame().map_err(broken)? {
             self.frame(&header, body)?;
-            if !matches!(self.link, Link::Greeting | Link::Checking | Link::Up) {
+            if !self.link.is_connected() {
                 return Ok(());
             }
         }

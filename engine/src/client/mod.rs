@@ -86,6 +86,13 @@ enum Link {
     Refused(Error),
 }
 
+impl Link {
+    /// Whether there is a connection, whatever it is good for yet.
+    fn is_connected(&self) -> bool {
+        matches!(self, Link::Greeting | Link::Checking | Link::Up)
+    }
+}
+
 /// See the module.
 pub struct Client {
     config: ClientConfig,
@@ -192,8 +199,7 @@ impl Client {
 
     /// Whether nothing was heard of the server for so long that [`Input::Time`] would end the connection.
     pub fn seems_silent(&self, now: Now) -> bool {
-        matches!(self.link, Link::Greeting | Link::Checking | Link::Up)
-            && now.since_us(self.last_heard) > 2 * self.keepalive_us
+        self.link.is_connected() && now.since_us(self.last_heard) > 2 * self.keepalive_us
     }
 
     /// Whether it wants a connection made (again).
