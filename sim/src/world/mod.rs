@@ -196,6 +196,9 @@ impl World {
         self.phase = Phase::Safety;
         self.faults_from = self.record.counts.events;
         self.say(format_args!("the faults begin"));
+        if self.plan.group.is_some() {
+            self.end_server("its group begins to change leaders", true);
+        }
         self.begin_backups();
     }
 

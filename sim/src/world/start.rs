@@ -154,6 +154,9 @@ impl World {
             suffix: self.truth.between(stable_end, self.truth.end()).to_vec(),
         };
         let now = self.server.clock.now(self.time);
+        // Nobody is deposed while the space is being filled.
+        let reign_entries = if self.phase == Phase::Before { u64::MAX } else { config.reign_entries };
+        let config = DelayedConfig { reign_entries, ..config };
         let mut group = Delayed::new(config, self.random.next_u64(), now, known);
         let mut cut = None;
         for output in group.before_replay() {
