@@ -134,7 +134,6 @@ impl Client {
     }
 
     fn frame(&mut self, header: &Header, body: &[u8]) -> Result<(), Error> {
-        self.heard = self.heard.max(header.stamp);
         let broken = |e| Error::Unavailable(format!("the server broke the protocol: {e}"));
         match header.kind {
             Kind::Welcome => self.welcome(Welcome::decode(body).map_err(broken)?),
@@ -164,6 +163,10 @@ impl Client {
                     "the server sent {other:?}, which only clients send"
                 )));
             }
+        }
+        // What is said before the welcome is of a view that this client does not know yet.
+        if matches!(self.link, Link::Checking | Link::Up) {
+            self.heard = self.heard.max(header.stamp);
         }
         Ok(())
     }
