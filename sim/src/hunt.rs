@@ -138,7 +138,7 @@ pub const VARIANTS: &[Variant] = &[
     engine(
         EngineRule::EvictedReturns,
         "11: a client that was forgotten goes on as if it were known",
-        60,
+        160,
         Some(forgetful),
     ),
     engine(EngineRule::EvictedRetried, "11: an unknown outcome is run again", 60, Some(forgetful)),
@@ -305,10 +305,12 @@ fn crowded(plan: &mut Plan) {
 /// A table of operations that is too small for its clients, whose connections are cut all the time.
 fn forgetful(plan: &mut Plan) {
     plan.small = true;
-    plan.clients = 5;
+    plan.clients = 7;
     plan.patience_us = 200_000;
     plan.sync_us = 500;
-    plan.faults.iter_mut().for_each(|f| f.kind = FaultKind::Cut);
+    // New processes take the places of those whose connections are cut.
+    let kinds = [FaultKind::Cut, FaultKind::Cut, FaultKind::ClientCrash];
+    plan.faults.iter_mut().zip(kinds.into_iter().cycle()).for_each(|(f, kind)| f.kind = kind);
 }
 
 /// Pages are stored and read all the time, through a page cache that holds few of them.
