@@ -100,6 +100,23 @@ fn a_stored_state_has_the_bytes_of_version_2() {
         (read.stamp, read.view(), read.places.next_page()),
         (Stamp(7), ViewId::new(0x0102_0304, 0x0506_0708), 70)
     );
+    // A page that is granted and one that has returned.
+    let view = state.view();
+    let grants = [(0x0203_0405_0607_0809, 70), (0x0a0b_0c0d_0e0f_1011, 71)].map(|(client, page)| Grant {
+        client: ClientId(client),
+        seq: 1,
+        next_page: page + 1,
+        pages: vec![PageId::new(page).unwrap()],
+    });
+    let ended = Entry::End(grants[1].client);
+    let entries = grants.into_iter().map(Entry::Grant).chain([ended]);
+    for (stamp, entry) in (8..).zip(entries) {
+        state.apply(Stamp(stamp), view, &entry, &mut Nowhere).unwrap();
+    }
+    let bytes = promised.keep("of_grants", &state.encode());
+    let read = Replica::decode(&bytes).unwrap();
+    assert_eq!(read.encode(), bytes);
+    assert_eq!((read.places.granted_count(), read.places.returned_count()), (1, 1));
     promised.end();
 }
 

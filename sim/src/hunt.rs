@@ -138,8 +138,8 @@ pub const VARIANTS: &[Variant] = &[
     engine(
         EngineRule::EvictedReturns,
         "11: a client that was forgotten goes on as if it were known",
-        160,
-        Some(forgetful),
+        60,
+        Some(half_open),
     ),
     engine(EngineRule::EvictedRetried, "11: an unknown outcome is run again", 60, Some(forgetful)),
     engine(EngineRule::PageWithoutStamp, "a page is stored without the stamp of its change", 20, None),
@@ -311,6 +311,24 @@ fn forgetful(plan: &mut Plan) {
     // New processes take the places of those whose connections are cut.
     let kinds = [FaultKind::Cut, FaultKind::Cut, FaultKind::ClientCrash];
     plan.faults.iter_mut().zip(kinds.into_iter().cycle()).for_each(|(f, kind)| f.kind = kind);
+}
+
+/// As [`forgetful`], and who has lost its connection with commits under way does not know it for a while: meanwhile new
+/// processes take its place in the table.
+fn half_open(plan: &mut Plan) {
+    plan.small = true;
+    plan.clients = 6;
+    plan.threads = 3;
+    plan.patience_us = 200_000;
+    plan.sync_us = 4_000;
+    plan.think_us = 20;
+    plan.keepalive_ms = 300;
+    let kinds = [FaultKind::HalfOpen, FaultKind::ClientCrash, FaultKind::ClientCrash, FaultKind::ClientCrash];
+    for (f, kind) in plan.faults.iter_mut().zip(kinds.into_iter().cycle()) {
+        f.kind = kind;
+        // The server hears at once that the connection is gone, the client not.
+        f.dice = (f.dice & 0xffff) | (1 << 16);
+    }
 }
 
 /// Pages are stored and read all the time, through a page cache that holds few of them.

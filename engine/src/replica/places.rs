@@ -33,6 +33,8 @@ pub struct Places {
 pub struct Granted {
     /// Whose it is.
     pub client: ClientId,
+    /// By which of the client's grants, from 1.
+    pub seq: u64,
     /// Whether anything was made in it.
     pub is_made_in: bool,
     /// Whether an object refers to a place in it.
@@ -42,7 +44,8 @@ pub struct Granted {
 /// A client that was granted pages.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Grantee {
-    pub pages: BTreeSet<PageId>,
+    /// By grant, so that the oldest is first: a page that was given out again has a lower number than older ones.
+    pub pages: BTreeSet<(u64, PageId)>,
     /// Those among them in which nothing was made.
     pub unused: usize,
     /// Its last grant: the how-manieth, and of which pages. It is repeated if the client has not heard of it.
@@ -126,7 +129,7 @@ impl Places {
         self.returned.get(&page).copied()
     }
 
-    /// A client may make objects in these pages. Beyond [`limits::LEASED_PAGES_MAX`] it loses the lowest, as it knows.
+    /// A client may make objects in these pages. Beyond [`limits::LEASED_PAGES_MAX`] it loses the oldest, as it knows.
     pub(super) fn grant(&mut self, stamp: Stamp, g: &Grant) {
         self.next_page = self.next_page.max(g.next_page);
         for page in &g.pages {
@@ -135,17 +138,17 @@ impl Places {
                 self.sum.remove(&[page.get().into(), at.0]);
             }
             self.remove(*page);
-            let row = Granted { client: g.client, is_made_in: false, is_named: false };
+            let row = Granted { client: g.client, seq: g.seq, is_made_in: false, is_named: false };
             self.sum.add(&row.row(*page));
             self.granted.insert(*page, row);
         }
         let grantee = self.clients.entry(g.client).or_default();
         for page in &g.pages {
-            grantee.unused += usize::from(grantee.pages.insert(*page));
+            grantee.unused += usize::from(grantee.pages.insert((g.seq, *page)));
         }
         (grantee.seq, grantee.last) = (g.seq, g.pages.clone());
         while self.clients.get(&g.client).is_some_and(|g| g.pages.len() > limits::leased_pages_max()) {
-            if let Some(page) = self.clients.get(&g.client).and_then(|g| g.pages.first()).copied() {
+            if let Some((_, page)) = self.clients.get(&g.client).and_then(|g| g.pages.first()).copied() {
                 self.release(stamp, page);
             }
         }
@@ -154,7 +157,7 @@ impl Places {
     /// A client's session is over.
     pub(super) fn end(&mut self, stamp: Stamp, client: ClientId) {
         let Some(grantee) = self.clients.remove(&client) else { return };
-        grantee.pages.into_iter().for_each(|page| self.release(stamp, page));
+        grantee.pages.into_iter().for_each(|(_, page)| self.release(stamp, page));
     }
 
     /// The page is granted no more.
@@ -162,7 +165,7 @@ impl Places {
         let row = self.granted.remove(&page)?;
         self.sum.remove(&row.row(page));
         if let Some(grantee) = self.clients.get_mut(&row.client) {
-            grantee.pages.remove(&page);
+            grantee.pages.remove(&(row.seq, page));
             grantee.unused -= usize::from(!row.is_made_in);
         }
         Some(row)
@@ -247,7 +250,7 @@ impl Places {
         for (page, row) in rows {
             places.sum.add(&row.row(page));
             let grantee = places.clients.entry(row.client).or_default();
-            grantee.pages.insert(page);
+            grantee.pages.insert((row.seq, page));
             grantee.unused += usize::from(!row.is_made_in);
             places.granted.insert(page, row);
         }
@@ -262,7 +265,7 @@ impl Places {
 impl Granted {
     fn row(self, page: PageId) -> [u64; 3] {
         let flags = u64::from(self.is_made_in) | u64::from(self.is_named) << 1;
-        [page.get().into(), self.client.0, flags]
+        [page.get().into(), self.client.0, self.seq << 2 | flags]
     }
 }
 
@@ -307,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_with_too_many_pages_loses_the_lowest() {
+    fn a_client_with_too_many_pages_loses_the_oldest() {
         let mut p = Places::new();
         let max = limits::LEASED_PAGES_MAX as u32;
         for n in 0..max / 64 + 1 {
@@ -317,6 +320,9 @@ mod tests {
         assert_eq!(p.granted_count(), limits::LEASED_PAGES_MAX);
         assert!(p.granted(page(2)).is_none() && p.returned_at(page(2)).is_some());
         assert_eq!(p.unused(ClientId(7)), limits::LEASED_PAGES_MAX);
+        // A page that was given out again has a low number, and is new.
+        grant(&mut p, 5_000, 7, 5_000, &[2]);
+        assert!(p.granted(page(2)).is_some() && p.returned_at(page(66)).is_some());
     }
 
     #[test]

@@ -17,7 +17,7 @@ impl Replica {
     /// As bytes. Pieces of a large commit are not among them: they are read from the log again.
     pub fn encode(&self) -> Vec<u8> {
         let (floor, writes) = self.recent.rows();
-        let mut out = Vec::with_capacity(256 + writes.len() * 12 + self.places.granted_count() * 13);
+        let mut out = Vec::with_capacity(256 + writes.len() * 12 + self.places.granted_count() * 21);
         out.put_u16(STATE_VERSION);
         out.put_u64(self.stamp.0);
         out.put_u64(self.digest.value());
@@ -84,9 +84,10 @@ impl Replica {
             out.put_u32(grantee.last.len() as u32);
             grantee.last.iter().for_each(|page| out.put_u32(page.get()));
             out.put_u32(grantee.pages.len() as u32);
-            for page in &grantee.pages {
+            for (seq, page) in &grantee.pages {
                 let row = self.places.granted(*page);
                 let (made, named) = row.map_or((false, false), |row| (row.is_made_in, row.is_named));
+                out.put_u64(*seq);
                 out.put_u32(page.get());
                 out.put_u8(made as u8 | (named as u8) << 1);
             }
@@ -176,12 +177,13 @@ fn places(r: &mut Reader<'_>) -> Result<Places, DecodeError> {
         let (client, seq) = (ClientId(r.u64()?), r.u64()?);
         let pages = (0..r.count(4, "pages")?).map(|_| entry::page(r)).collect::<Result<Vec<PageId>, _>>()?;
         last.push((client, seq, pages));
-        for _ in 0..r.count(5, "granted pages")? {
-            let (page, flags) = (entry::page(r)?, r.u8()?);
+        for _ in 0..r.count(13, "granted pages")? {
+            let (by, page, flags) = (r.u64()?, entry::page(r)?, r.u8()?);
             if flags > 3 {
                 return Err(DecodeError::BadField("grant"));
             }
-            rows.push((page, Granted { client, is_made_in: flags & 1 != 0, is_named: flags & 2 != 0 }));
+            let (is_made_in, is_named) = (flags & 1 != 0, flags & 2 != 0);
+            rows.push((page, Granted { client, seq: by, is_made_in, is_named }));
         }
     }
     let returned = (0..r.count(12, "returned pages")?).map(|_| Ok((entry::page(r)?, Stamp(r.u64()?))));

@@ -13,8 +13,10 @@ use crate::limits;
 pub(crate) struct Places {
     empty: VecDeque<PageId>,
     current: Option<Filling>,
-    /// All that the server lets the home make objects in, the oldest first.
+    /// All that the server lets the home make objects in.
     held: BTreeSet<PageId>,
+    /// The same in the order of the grants.
+    by_age: VecDeque<PageId>,
 }
 
 struct Filling {
@@ -27,11 +29,12 @@ struct Filling {
 impl Places {
     /// Takes pages that the server granted.
     pub(crate) fn grant(&mut self, pages: Vec<PageId>) {
-        self.held.extend(pages.iter().copied());
+        self.by_age.extend(pages.iter().filter(|page| self.held.insert(**page)));
         self.empty.extend(pages);
         // The server, too, lets go of the oldest.
         while self.held.len() > limits::leased_pages_max() {
-            self.held.pop_first();
+            let Some(oldest) = self.by_age.pop_front() else { return };
+            self.held.remove(&oldest);
         }
     }
 
