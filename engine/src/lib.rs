@@ -21,6 +21,7 @@
 pub mod client;
 mod effect;
 pub mod error;
+mod inside;
 mod leader;
 pub mod limits;
 pub mod object;

@@ -30,7 +30,7 @@ pub(crate) fn leased_pages_max() -> usize {
 /// Granted pages of a client in which it made nothing: two bulk loads at once.
 pub const LEASED_UNUSED_MAX: usize = 1 << 15;
 
-/// Granted pages of all clients that are not full: a few bulk loads at once. Each is a row of ordered state, of 5 bytes in a
+/// Granted pages of all clients that are not full: a few bulk loads at once. Each is a row of ordered state, of 13 bytes in a
 /// checkpoint; and a sixteenth of a space's pages is the most that clients can hold and use for nothing.
 pub const GRANTED_MAX: usize = 1 << 18;
 

@@ -118,7 +118,11 @@ impl Server {
     }
 
     /// Has the sessions do something.
-    fn sessions<R>(&mut self, out: &mut Effects, f: impl FnOnce(&mut Sessions, &mut Cx<'_>) -> R) -> R {
+    pub(crate) fn sessions<R>(
+        &mut self,
+        out: &mut Effects,
+        f: impl FnOnce(&mut Sessions, &mut Cx<'_>) -> R,
+    ) -> R {
         let mut said = Vec::new();
         let mut cx = Cx {
             now: self.now,
@@ -286,7 +290,7 @@ impl Server {
     }
 
     /// What follows from whatever has happened.
-    fn go_on(&mut self, out: &mut Effects) {
+    pub(crate) fn go_on(&mut self, out: &mut Effects) {
         self.follow(out);
         self.sessions(out, |s, cx| {
             s.lead(cx, |leader, work| leader.go_on_behind(work));

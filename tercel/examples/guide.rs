@@ -163,6 +163,8 @@ fn networked(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
     let client = Client::connect(&server.addresses()[0])?;
 
     assert!(client.run(|tx| tx.root::<PersonOfToday>("ann"))?.is_some());
+    let has_ann = server.run(|tx| Ok(tx.root::<PersonOfToday>("ann")?.is_some()))?;
+    assert!(has_ann);
     drop(client);
     Ok(server.stop()?)
 }

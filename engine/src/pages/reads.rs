@@ -33,6 +33,8 @@ pub(crate) enum Waiter {
     Commit(Conn, u64),
     /// The large transaction of that number.
     Large(Conn, u64),
+    /// A transaction inside of this server, by its session's connection.
+    Inside(Conn, PageId),
     /// The installer.
     Install,
 }
@@ -67,6 +69,7 @@ impl Waiter {
     fn asker(&self) -> Asker {
         match self {
             Waiter::Fetch(conn, ..) | Waiter::Commit(conn, _) | Waiter::Large(conn, _) => Some(*conn),
+            Waiter::Inside(conn, _) => Some(*conn),
             Waiter::Install => None,
         }
     }

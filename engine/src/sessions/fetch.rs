@@ -89,6 +89,7 @@ impl Sessions {
             (Waiter::Large(_, id), failed) => {
                 self.lead(cx, |leader, work| leader.large_read(id, failed, work))
             }
+            (Waiter::Inside(_, page), failed) => self.inside.page_read(page, failed),
             (Waiter::Install, None) => cx.pages.install_read(),
             // A damaged page that must be rewritten cannot be: stopping keeps the log, which has the new objects.
             (Waiter::Install, Some(e)) => {

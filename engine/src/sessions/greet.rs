@@ -56,6 +56,9 @@ impl Sessions {
             let text = "the session that the client had before is just ending: try again";
             return self.turn_away(conn, Reason::Unavailable, text, cx);
         }
+        if self.inside.is(hello.client) {
+            return self.expel(conn, "this client is the server itself", cx);
+        }
         if let Some(old) = self.clients.get(&hello.client).copied()
             && old != conn
         {
@@ -65,7 +68,7 @@ impl Sessions {
             self.disconnected(old, cx);
             cx.close(old);
         }
-        if self.clients.len() >= clients_max() {
+        if self.clients.len() + usize::from(self.inside.is_open()) >= clients_max() {
             let text = "the server has all the clients whose answers it can keep: try again later";
             return self.turn_away(conn, Reason::Unavailable, text, cx);
         }

@@ -13,6 +13,7 @@
 //! | [`subscribe`] | pages, and the sessions that hear of them |
 //! | [`horizon`] | recent changes, for sessions that resume |
 //! | [`fetch`] | pages served |
+//! | [`inside`] | the session of the transactions inside of this server |
 //! | [`backup`] | everything as of one stamp |
 //! | [`status`] | how the server is, in numbers |
 
@@ -20,6 +21,7 @@ mod backup;
 mod fetch;
 mod greet;
 pub(crate) mod horizon;
+mod inside;
 mod requests;
 mod session;
 mod status;
@@ -44,6 +46,7 @@ use crate::time::Now;
 use backup::Backups;
 use greet::Resuming;
 use horizon::Horizon;
+use inside::Inside;
 use session::Session;
 
 /// What sessions work on and say, for the time of one call.
@@ -82,6 +85,7 @@ pub(crate) struct Sessions {
     /// Bytes of transactions that are arriving in parts, of all sessions.
     parts_bytes: usize,
     backups: Backups,
+    inside: Inside,
     /// When it last looked at the sessions that listen, and at all of them.
     ticked: Now,
     looked: Now,
@@ -149,6 +153,7 @@ impl Sessions {
             leaving: VecDeque::new(),
             parts_bytes: 0,
             backups: Backups::default(),
+            inside: Inside::default(),
             ticked: now,
             looked: now,
         }
@@ -205,6 +210,7 @@ impl Sessions {
     /// Sends what the leader answers. A session that is gone needs no answer.
     fn answer(&mut self, replies: Vec<Reply>, cx: &mut Cx<'_>) {
         for reply in replies {
+            let Some(reply) = self.inside.hear(reply) else { continue };
             match reply {
                 Reply::Verdict(asked, op, outcome) => cx.verdict(asked, op, outcome),
                 Reply::Refused(asked, reason, text) => cx.refuse(asked, reason, text),

@@ -25,6 +25,9 @@ impl Sessions {
     }
 
     fn show_one(&mut self, flight: &Flight, told: &mut Vec<Conn>, cx: &mut Cx<'_>) {
+        if let Some(op) = flight.op {
+            self.inside.committed(op, flight.stamp);
+        }
         let owner = flight.op.and_then(|op| self.clients.get(&op.client)).copied();
         // Who hears of which of them: the directory has of every page the sessions that are subscribed to it.
         let mut hear: Vec<(Conn, &[Oref])> = owner.map(|conn| (conn, &[][..])).into_iter().collect();

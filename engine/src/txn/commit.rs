@@ -82,10 +82,12 @@ impl Tx<'_> {
                 None => Err(e),
                 // It is on its way: whatever kept the answer off, the outcome is unknown.
                 Some(op) => {
-                    self.port.drive(&mut |home, _| {
+                    let abandoned = self.port.drive(&mut |home, _| {
                         home.abandon(op);
                         Step::Done
-                    })?;
+                    });
+                    // A home that is closed keeps nothing that could be abandoned.
+                    abandoned.ok();
                     Err(Error::Timeout(Some(op)))
                 }
             },

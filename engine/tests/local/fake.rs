@@ -252,7 +252,7 @@ impl Fake {
 }
 
 impl Source for Fake {
-    fn session(&self) -> Result<Session, Error> {
+    fn session(&mut self) -> Result<Session, Error> {
         let Session { client, view } = self.session.clone()?;
         Ok(Session { client: ClientId(client.0 + self.program), view })
     }
@@ -283,7 +283,7 @@ impl Source for Fake {
         Image::Here((!is_empty).then(|| Arc::new(builder.finish(self.visible))))
     }
 
-    fn class(&self, id: ClassId) -> Option<Arc<Layout>> {
+    fn class(&mut self, id: ClassId) -> Option<Arc<Layout>> {
         self.classes.iter().find(|(i, _)| *i == id).map(|(_, l)| l.clone())
     }
 

@@ -9,6 +9,7 @@
 pub mod hand;
 pub mod things;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -19,6 +20,7 @@ use tercel_engine::random::Random;
 use tercel_engine::replica::entry::{Entry, Grant};
 use tercel_engine::server::{Checkpoint, Conn, Effect, Effects, Input, Recovery, Server, ServerConfig};
 use tercel_engine::time::Now;
+use tercel_engine::txn::local::{Local, LocalConfig};
 use tercel_engine::txn::{self, Home, Isolation, Port, Step, Tx};
 use tercel_heap::{Boxed, Config as HeapConfig, SeqCst, arena_bytes, heap};
 use tercel_wire::frame::{Deframer, Header, Kind};
@@ -133,6 +135,12 @@ pub struct Thread<'w> {
     pub client: usize,
 }
 
+/// A program inside of the server: its port. There is one in a world, for a server has one session of its own.
+pub struct Indoors<'w> {
+    pub world: &'w World,
+    local: RefCell<Local>,
+}
+
 /// Far more steps than anything needs that is not lost.
 const PATIENCE: usize = 20_000;
 
@@ -187,6 +195,15 @@ impl World {
 
     pub fn thread(&self, client: usize) -> Thread<'_> {
         Thread { world: self, client }
+    }
+
+    /// A program inside of the server.
+    pub fn indoors(&self) -> Indoors<'_> {
+        self.indoors_with(LocalConfig::default())
+    }
+
+    pub fn indoors_with(&self, config: LocalConfig) -> Indoors<'_> {
+        Indoors { world: self, local: RefCell::new(Local::new(config)) }
     }
 
     /// Runs a transaction of a client, again after conflicts.
@@ -257,6 +274,63 @@ impl Port for Thread<'_> {
             None => Err(Error::Unavailable("no connection".into())),
             _ => Err(Error::Timeout(None)),
         }
+    }
+
+    fn back_off(&self, _: u64) {
+        self.world.wait();
+    }
+}
+
+impl Indoors<'_> {
+    pub fn begin(&self) -> Tx<'_> {
+        Tx::begin(self, Isolation::Serializable).unwrap()
+    }
+
+    pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
+        txn::run(self, Isolation::Serializable, body)
+    }
+
+    /// Asks what became of an operation, once.
+    pub fn resolve(&self, op: OpId) -> Outcome {
+        let mut found = None;
+        self.drive(&mut |home, now| {
+            found = home.resolve(now, op);
+            if found.is_some() { Step::Done } else { Step::Wait }
+        })
+        .unwrap();
+        found.unwrap()
+    }
+}
+
+impl Port for Indoors<'_> {
+    fn drive(&self, step: &mut dyn FnMut(&mut dyn Home, Now) -> Step) -> Result<(), Error> {
+        let patience = self.world.lock().patience;
+        let mut seen = None;
+        for _ in 0..patience {
+            let mut inner = self.world.lock();
+            let now = inner.now;
+            let mut out = Effects::default();
+            // Between two servers nobody is asked.
+            let done = inner.server.as_mut().is_some_and(|server| {
+                let news = server.inside_news();
+                // It is asked again only after what it waits for may have happened.
+                if seen.replace(news) == Some(news) {
+                    return false;
+                }
+                let mut local = self.local.borrow_mut();
+                server.inside(now, &mut out, |source| step(&mut local.over(source), now)) == Step::Done
+            });
+            if inner.server.is_none() {
+                seen = None;
+            }
+            inner.perform(out);
+            drop(inner);
+            if done {
+                return Ok(());
+            }
+            self.world.wait();
+        }
+        Err(Error::Timeout(None))
     }
 
     fn back_off(&self, _: u64) {

@@ -5,6 +5,7 @@
 //! the loop itself while the disk is quick, for then the way to the log's thread and back would take nearly as long.
 
 mod choked;
+mod inside;
 mod records;
 mod run;
 mod start;
@@ -15,7 +16,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use tercel_engine::Error;
 use tercel_engine::server::ServerConfig as Machine;
+use tercel_engine::txn::{self, Isolation, Tx};
 use tercel_events::Handle;
 use tercel_wire::id::{PageId, SpaceId, ViewId};
 use thiserror::Error;
@@ -26,6 +29,7 @@ use crate::disk::log::LogDone;
 use crate::memory::{ALL_MEMORY, machine_bytes};
 use crate::pipe::Pipe;
 
+use inside::Inside;
 pub use start::Recovered;
 pub(crate) use store::{REPLAY_FROM_KEY, STATE_KEY};
 
@@ -247,6 +251,7 @@ pub struct Server {
     backend: tercel_events::Backend,
     space: SpaceId,
     recovered: Recovered,
+    inside: Inside,
 }
 
 /// What other threads tell the loop.
@@ -270,6 +275,8 @@ pub(crate) enum Post {
     Bytes(u64, Vec<u8>),
     /// It is gone.
     Gone(u64),
+    /// A transaction inside of the server has left something to do.
+    Inside,
     Stop,
 }
 
@@ -315,6 +322,65 @@ impl Server {
     /// What recovery found.
     pub fn recovered(&self) -> &Recovered {
         &self.recovered
+    }
+
+    /// Runs a transaction inside of the server, on this thread, as [`Client::run`](crate::Client::run) does at a client: it
+    /// reads the server's own pages and sends nothing. It sees what clients see, and is judged as theirs are.
+    ///
+    /// ```
+    /// use tercel::{Address, Client, Object, Server, ServerConfig};
+    ///
+    /// #[derive(Object)]
+    /// struct Visits {
+    ///     count: u64,
+    /// }
+    ///
+    /// let dir = std::env::temp_dir().join(format!("tercel-doc-inside-{}", std::process::id()));
+    /// let listen = vec!["127.0.0.1:0".parse::<Address>()?];
+    /// let server = Server::start(ServerConfig { listen, ..ServerConfig::new(&dir) })?;
+    ///
+    /// let visits = server.run(|tx| {
+    ///     let visits = tx.create(&Visits { count: 0 })?;
+    ///     tx.set_root("visits", visits)?;
+    ///     Ok(visits)
+    /// })?;
+    /// let client = Client::connect(&server.addresses()[0])?;
+    /// client.run(|tx| tx.edit(visits)?.set_count(1))?;
+    /// assert_eq!(server.run(|tx| Ok(tx.get(visits)?.count()))?, 1);
+    /// # client.close()?;
+    /// server.stop()?;
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// All of a program's transactions inside of a server share the server's thread for what they ask of it, and read one type
+    /// for each class. `body` itself runs on the thread that calls, and holds nobody up.
+    ///
+    /// # Errors
+    /// As [`Client::run`](crate::Client::run); `Unavailable` once the server has stopped; `Full` if 64 transactions are open
+    /// inside of it, or one reads more than 8 MiB of objects.
+    pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
+        self.run_with(Isolation::Serializable, body)
+    }
+
+    /// [`run`](Server::run) with another isolation.
+    ///
+    /// # Errors
+    /// As [`Server::run`].
+    pub fn run_with<R>(
+        &self,
+        isolation: Isolation,
+        body: impl FnMut(&Tx<'_>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        txn::run(&self.inside, isolation, body)
+    }
+
+    /// [`run`](Server::run) for a `body` with errors of its own, as [`Client::try_run`](crate::Client::try_run).
+    ///
+    /// # Errors
+    /// What `body` returned on a state that still holds; as [`Server::run`] otherwise.
+    pub fn try_run<R, E: From<Error>>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, E>) -> Result<R, E> {
+        txn::try_run(&self.inside, Isolation::Serializable, body)
     }
 
     /// A way to ask it to stop from another thread.

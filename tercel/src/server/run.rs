@@ -12,6 +12,7 @@ use tercel_wire::id::Stamp;
 use tercel_wire::log::Last;
 
 use super::choked::Choked;
+use super::inside::{Core, Lending};
 use super::records::Records;
 use super::store::Store;
 use super::turns::{SLICE, Slice, Turns, read_some, split_some};
@@ -36,7 +37,9 @@ const STOP_SECONDS_MAX: u64 = 60;
 /// See the module.
 pub(super) struct Loop {
     queue: EventQueue<Post>,
-    machine: Machine,
+    /// The machine, before and after [`Loop::run`].
+    core: Option<Box<Core>>,
+    lending: Arc<Lending>,
     log: LogThread,
     /// Not yet taken by the log's thread.
     records: Records,
@@ -50,8 +53,6 @@ pub(super) struct Loop {
     slice_end: Instant,
     /// Connections that are not read until they have read.
     choked: Choked,
-    out: Effects,
-    begun: Instant,
     /// Pages are being stored.
     installing: bool,
     /// There was no room on the disk when it was looked at last.
@@ -81,7 +82,8 @@ impl Loop {
     ) -> Loop {
         Loop {
             queue,
-            machine,
+            core: Some(Box::new(Core::new(machine, out))),
+            lending: Arc::default(),
             log,
             records: Records::new(last),
             store,
@@ -90,8 +92,6 @@ impl Loop {
             turns: Turns::default(),
             slice_end: Instant::now(),
             choked: Choked::default(),
-            out,
-            begun: Instant::now(),
             installing: false,
             disk_full: false,
             pages_full: false,
@@ -109,48 +109,33 @@ impl Loop {
         self.queue.backend()
     }
 
-    fn now(&self) -> Now {
-        Now(self.begun.elapsed().as_micros() as u64)
+    pub(super) fn lending(&self) -> Arc<Lending> {
+        self.lending.clone()
     }
 
     /// Runs until it is told to stop or cannot go on.
     pub(super) fn run(&mut self) -> Result<(), ServerError> {
         let mut batch = Vec::with_capacity(BATCH_MAX);
+        let mut core = self.core.take().ok_or_else(|| ServerError::Stopped("a loop runs once".into()))?;
+        let mut sleepless_turns = 0;
         // What recovery wants done.
-        self.perform(false);
+        self.perform(&mut core, false);
         loop {
-            let deadline = self.machine.deadline().map(|d| self.begun + Duration::from_micros(d.0));
+            let deadline = core.machine.deadline().map(|d| core.instant(d));
             let deadline = match (deadline, self.stop_by) {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
             };
-            let deadline = if !self.turns.is_empty() { Some(self.begun) } else { deadline };
-            let events = self.queue.get_next_events(&mut batch, BATCH_MAX, deadline)?;
-            let ordered = self.machine.stats().ordered;
-            let now = self.now();
-            let waiting = self.turns.len();
-            self.slice_end = Instant::now() + SLICE;
-            for event in batch.drain(..) {
-                self.event(now, event);
-            }
-            let all_wait =
-                self.turns.len() == waiting && self.machine.stats().ordered - ordered >= events as u64;
-            let now = if self.turns.is_empty() { now } else { self.serve_those_who_do_not_wait(waiting > 0) };
-            self.go_on(now);
-            if self.machine.deadline().is_some_and(|d| d <= now) {
-                self.look_at_disk(now);
-                self.look_at_choked(now);
-                self.machine.handle(now, Input::Time, &mut self.out);
-            }
-            if self.stop_by.is_some() {
-                self.machine.flush(&mut self.out);
-            }
-            self.perform(all_wait && waiting == 0);
+            let deadline = if !self.turns.is_empty() { Some(core.instant(Now(0))) } else { deadline };
+            self.lending.lend(core);
+            let events = self.queue.get_next_events(&mut batch, BATCH_MAX, deadline);
+            core = self.lending.take_back(&mut sleepless_turns).ok_or_else(|| self.lost(&mut batch))?;
+            self.turn(&mut core, events?, &mut batch);
             if let Some(why) = self.failed.take() {
                 return Err(ServerError::Stopped(why));
             }
             if let Some(by) = self.stop_by
-                && (Instant::now() >= by || self.may_stop())
+                && (Instant::now() >= by || self.may_stop(&core))
             {
                 self.queue.flush();
                 return Ok(());
@@ -158,13 +143,46 @@ impl Loop {
         }
     }
 
-    /// Whether everything is stored, or in the log as long as nobody can say when there is room to store it.
-    fn may_stop(&self) -> bool {
-        let is_stored = self.machine.is_quiet() && self.machine.is_flushed();
-        is_stored || (self.pages_full && self.machine.is_all_visible())
+    /// Why there is no machine any more: the thread that lost it has said so.
+    fn lost(&mut self, batch: &mut Vec<Event<Post>>) -> ServerError {
+        let said = batch.drain(..).find_map(|event| match event.kind {
+            Kind::Posted(Post::Panicked(why)) => Some(why),
+            _ => None,
+        });
+        ServerError::Stopped(said.unwrap_or_else(|| "a transaction inside of it panicked".into()))
     }
 
-    fn event(&mut self, now: Now, event: Event<Post>) {
+    /// Takes what has happened, and does what is decided.
+    fn turn(&mut self, core: &mut Core, events: usize, batch: &mut Vec<Event<Post>>) {
+        let ordered = core.machine.stats().ordered;
+        let now = core.now();
+        let waiting = self.turns.len();
+        self.slice_end = Instant::now() + SLICE;
+        for event in batch.drain(..) {
+            self.event(core, now, event);
+        }
+        let all_wait = self.turns.len() == waiting && core.machine.stats().ordered - ordered >= events as u64;
+        let now =
+            if self.turns.is_empty() { now } else { self.serve_those_who_do_not_wait(core, waiting > 0) };
+        self.go_on(core, now);
+        if core.machine.deadline().is_some_and(|d| d <= now) {
+            self.look_at_disk(core, now);
+            self.look_at_choked(core, now);
+            core.take(now, Input::Time);
+        }
+        if self.stop_by.is_some() {
+            core.machine.flush(&mut core.out);
+        }
+        self.perform(core, all_wait && waiting == 0);
+    }
+
+    /// Whether everything is stored, or in the log as long as nobody can say when there is room to store it.
+    fn may_stop(&self, core: &Core) -> bool {
+        let is_stored = core.machine.is_quiet() && core.machine.is_flushed();
+        is_stored || (self.pages_full && core.machine.is_all_visible())
+    }
+
+    fn event(&mut self, core: &mut Core, now: Now, event: Event<Post>) {
         let conn = Conn(event.token.bits());
         match event.kind {
             Kind::Accepted { stream, .. } if self.stop_by.is_some() => {
@@ -173,58 +191,61 @@ impl Loop {
             Kind::Accepted { stream, .. } => {
                 let conn = Conn(stream.bits());
                 self.conns.insert(conn, Peer::Socket(stream, Deframer::default()));
-                self.machine.handle(now, Input::Connected(conn), &mut self.out);
+                core.take(now, Input::Connected(conn));
             }
-            Kind::Received(lease) => self.received(now, conn, &lease),
-            Kind::EndOfStream | Kind::Closed(_) => self.gone(now, conn),
-            Kind::Posted(post) => self.posted(now, post),
+            Kind::Received(lease) => self.received(core, now, conn, &lease),
+            Kind::EndOfStream | Kind::Closed(_) => self.gone(core, now, conn),
+            Kind::Posted(post) => self.posted(core, now, post),
             Kind::Drained => self.has_read(conn),
             Kind::Ready(_) | Kind::Timer | Kind::Wake => {}
         }
     }
 
-    fn posted(&mut self, now: Now, post: Post) {
+    fn posted(&mut self, core: &mut Core, now: Now, post: Post) {
         match post {
             Post::Written(last) => {
-                self.look_at_disk(now);
-                self.machine.handle(now, Input::Written(last.view, last.position), &mut self.out);
+                self.look_at_disk(core, now);
+                core.take(now, Input::Written(last.view, last.position));
             }
             // What was encoded meanwhile does not continue the log any more.
             Post::Cut(last) => self.records = Records::new(last),
             Post::LogFailed(why) => self.failed = Some(format!("the log: {why}")),
             Post::Panicked(why) => self.failed = Some(why),
             Post::Read(view, page, result) => {
-                self.machine.handle(now, Input::Read(view, page, result), &mut self.out);
+                core.take(now, Input::Read(view, page, result));
             }
             Post::Installed(view, Ok(())) => {
                 self.installing = false;
-                self.machine.handle(now, Input::Installed(view), &mut self.out);
+                core.take(now, Input::Installed(view));
             }
             Post::Pinned(view, pin, result) => {
-                self.machine.handle(now, Input::Pinned(view, pin, result), &mut self.out);
+                core.take(now, Input::Pinned(view, pin, result));
             }
             Post::PinnedRead(view, pin, result) => {
-                self.machine.handle(now, Input::PinnedRead(view, pin, result), &mut self.out);
+                core.take(now, Input::PinnedRead(view, pin, result));
             }
             Post::PagesFull(full) => {
                 self.pages_full = full;
-                self.look_at_disk(now);
+                self.look_at_disk(core, now);
             }
             Post::Installed(_, Err(why)) => self.failed = Some(format!("the page store: {why}")),
             Post::Open(_, pipe) if self.stop_by.is_some() => pipe.close(),
             Post::Open(id, pipe) => {
                 let conn = Conn(id | MEMORY_BIT);
                 self.conns.insert(conn, Peer::Memory(pipe, Deframer::default()));
-                self.machine.handle(now, Input::Connected(conn), &mut self.out);
+                core.take(now, Input::Connected(conn));
             }
-            Post::Bytes(id, bytes) => self.received(now, Conn(id | MEMORY_BIT), &bytes),
-            Post::Gone(id) => self.gone(now, Conn(id | MEMORY_BIT)),
+            Post::Bytes(id, bytes) => self.received(core, now, Conn(id | MEMORY_BIT), &bytes),
+            Post::Gone(id) => self.gone(core, now, Conn(id | MEMORY_BIT)),
+            // What it left to do is done behind this batch.
+            Post::Inside => {}
             Post::Stop => {
+                self.lending.stop();
                 self.stop_by.get_or_insert(Instant::now() + Duration::from_secs(STOP_SECONDS_MAX));
                 // Who went on committing would keep the buffer from ever being empty. What is ordered is not lost:
                 // clients ask for it when there is a server again.
                 for conn in self.conns.keys().copied().collect::<Vec<_>>() {
-                    self.gone(now, conn);
+                    self.gone(core, now, conn);
                 }
             }
         }
@@ -232,7 +253,7 @@ impl Loop {
 
     /// Tells the machine whether log and pages find room. While they do not, nothing is committed and so nothing synced:
     /// that somebody made room is found out by trying.
-    fn look_at_disk(&mut self, now: Now) {
+    fn look_at_disk(&mut self, core: &mut Core, now: Now) {
         let log = self.log.state();
         // Whatever it can do without it gives back.
         if log.is_short || self.pages_full {
@@ -241,7 +262,7 @@ impl Loop {
         let full = log.is_short || self.pages_full;
         if full != self.disk_full {
             self.disk_full = full;
-            self.machine.handle(now, Input::DiskFull(full), &mut self.out);
+            core.take(now, Input::DiskFull(full));
         }
         let room = match (log.far_over_cap, log.over_cap || log.is_short) {
             (true, _) => LogRoom::Full,
@@ -250,13 +271,13 @@ impl Loop {
         };
         if room != LogRoom::Free || self.log_room != LogRoom::Free {
             self.log_room = room;
-            self.machine.handle(now, Input::LogRoom(room), &mut self.out);
+            core.take(now, Input::LogRoom(room));
         }
         let accepts_paused = self.queue.counters().accepts_paused;
-        self.machine.set_host(HostStats { accepts_paused, log_bytes: log.bytes, disk_full: full });
+        core.machine.set_host(HostStats { accepts_paused, log_bytes: log.bytes, disk_full: full });
     }
 
-    fn received(&mut self, now: Now, conn: Conn, bytes: &[u8]) {
+    fn received(&mut self, core: &mut Core, now: Now, conn: Conn, bytes: &[u8]) {
         let (deframer, end) = match self.conns.get_mut(&conn) {
             Some(Peer::Socket(token, deframer)) => {
                 // As of the flush before this batch: what was not sent then is what the peer did not take.
@@ -273,30 +294,30 @@ impl Loop {
             None => return,
         };
         let read = match deframer.is_empty() {
-            true => split_some(&mut self.machine, now, conn, bytes, deframer, end, &mut self.out),
+            true => split_some(&mut core.machine, now, conn, bytes, deframer, end, &mut core.out),
             false => {
                 deframer.push(bytes);
                 if self.turns.waits(conn) {
                     return;
                 }
-                read_some(&mut self.machine, now, conn, deframer, end, &mut self.out)
+                read_some(&mut core.machine, now, conn, deframer, end, &mut core.out)
             }
         };
-        self.was_read(now, conn, read);
+        self.was_read(core, now, conn, read);
     }
 
     /// Does and sends what was decided for those who came in this turn of the loop, before those who have had their slice go
     /// on. If that takes a sync, and somebody waited already, it is made here. Says what time it is then.
-    fn serve_those_who_do_not_wait(&mut self, may_sync: bool) -> Now {
-        self.perform_all();
+    fn serve_those_who_do_not_wait(&mut self, core: &mut Core, may_sync: bool) -> Now {
+        self.perform_all(core);
         self.queue.flush();
-        self.perform(may_sync);
+        self.perform(core, may_sync);
         self.queue.flush();
-        self.now()
+        core.now()
     }
 
     /// Handles more of what has waited, for a slice of time.
-    fn go_on(&mut self, now: Now) {
+    fn go_on(&mut self, core: &mut Core, now: Now) {
         let end = Instant::now() + SLICE;
         while let Some(conn) = self.turns.next() {
             if let Some(Peer::Socket(token, deframer)) = self.conns.get_mut(&conn) {
@@ -306,11 +327,11 @@ impl Loop {
                     self.choked.put(conn, unsent_bytes);
                     continue;
                 }
-                let read = read_some(&mut self.machine, now, conn, deframer, Some(end), &mut self.out);
+                let read = read_some(&mut core.machine, now, conn, deframer, Some(end), &mut core.out);
                 if read == Ok(Slice::Done) {
                     self.queue.resume(token);
                 }
-                self.was_read(now, conn, read);
+                self.was_read(core, now, conn, read);
             }
             if Instant::now() >= end {
                 return;
@@ -331,18 +352,18 @@ impl Loop {
     }
 
     /// Tells the machine who reads, of those that are not heard.
-    fn look_at_choked(&mut self, now: Now) {
+    fn look_at_choked(&mut self, core: &mut Core, now: Now) {
         let (conns, queue) = (&self.conns, &self.queue);
         let unsent_bytes = |conn| match conns.get(&conn) {
             Some(Peer::Socket(token, _)) => queue.unsent_bytes(*token).unwrap_or(0),
             _ => 0,
         };
         for conn in self.choked.that_read(Instant::now(), unsent_bytes) {
-            self.machine.handle(now, Input::Alive(conn), &mut self.out);
+            core.take(now, Input::Alive(conn));
         }
     }
 
-    fn was_read(&mut self, now: Now, conn: Conn, read: Result<Slice, FrameError>) {
+    fn was_read(&mut self, core: &mut Core, now: Now, conn: Conn, read: Result<Slice, FrameError>) {
         match (read, self.conns.get(&conn)) {
             (Ok(Slice::More), Some(Peer::Socket(token, _))) => {
                 self.queue.pause(*token);
@@ -352,15 +373,15 @@ impl Loop {
             // Whoever sent this speaks another language or is broken: no answer would be understood.
             (Err(_), _) => {
                 self.close(conn);
-                self.machine.handle(now, Input::Disconnected(conn), &mut self.out);
+                core.take(now, Input::Disconnected(conn));
             }
         }
     }
 
-    fn gone(&mut self, now: Now, conn: Conn) {
+    fn gone(&mut self, core: &mut Core, now: Now, conn: Conn) {
         if self.conns.contains_key(&conn) {
             self.close(conn);
-            self.machine.handle(now, Input::Disconnected(conn), &mut self.out);
+            core.take(now, Input::Disconnected(conn));
         }
     }
 
@@ -381,28 +402,28 @@ impl Loop {
 
     /// Does what was decided. `all_wait` says that whoever was heard waits for the log, or that nobody is
     /// wronged by waiting for it.
-    fn perform(&mut self, all_wait: bool) {
-        self.perform_all();
-        if self.hand_over(all_wait) {
-            self.perform_all();
-            self.hand_over(false);
+    fn perform(&mut self, core: &mut Core, all_wait: bool) {
+        self.perform_all(core);
+        if self.hand_over(core, all_wait) {
+            self.perform_all(core);
+            self.hand_over(core, false);
         }
     }
 
-    fn perform_all(&mut self) {
+    fn perform_all(&mut self, core: &mut Core) {
         // Doing one thing may lead to another.
-        while !self.out.list.is_empty() {
-            let mut list = std::mem::take(&mut self.out.list);
-            list.drain(..).for_each(|effect| self.perform_one(effect));
-            if self.out.list.is_empty() {
-                self.out.list = list;
+        while !core.out.list.is_empty() {
+            let mut list = std::mem::take(&mut core.out.list);
+            list.drain(..).for_each(|effect| self.perform_one(core, effect));
+            if core.out.list.is_empty() {
+                core.out.list = list;
             }
         }
     }
 
-    fn perform_one(&mut self, effect: Effect) {
+    fn perform_one(&mut self, core: &mut Core, effect: Effect) {
         match effect {
-            Effect::Send(conn, bytes) => self.send(conn, bytes),
+            Effect::Send(conn, bytes) => self.send(core, conn, bytes),
             Effect::Close(conn) => self.close(conn),
             Effect::Append(position, view, entry) => {
                 if let Err(why) = self.records.add(position, view, &entry) {
@@ -426,7 +447,7 @@ impl Loop {
         }
     }
 
-    fn send(&mut self, conn: Conn, bytes: Vec<u8>) {
+    fn send(&mut self, core: &mut Core, conn: Conn, bytes: Vec<u8>) {
         match self.conns.get(&conn) {
             Some(Peer::Socket(token, _)) => match self.queue.send(*token, bytes) {
                 Ok(()) | Err(SendError::Gone(_)) => {}
@@ -436,8 +457,8 @@ impl Loop {
                     self.conns.remove(&conn);
                     self.choked.take(conn);
                     self.queue.revoke(token);
-                    let now = self.now();
-                    self.machine.handle(now, Input::Disconnected(conn), &mut self.out);
+                    let now = core.now();
+                    core.take(now, Input::Disconnected(conn));
                 }
             },
             Some(Peer::Memory(pipe, _)) => pipe.push(&bytes),
@@ -449,13 +470,13 @@ impl Loop {
     /// queue empties with a sync, whose report turns the loop. If all who were heard wait for the log, it is made durable
     /// here and now where the log thinks that quicker: nobody else waits, and all who come meanwhile share the next sync.
     /// Says whether that was done.
-    fn hand_over(&mut self, all_wait: bool) -> bool {
+    fn hand_over(&mut self, core: &mut Core, all_wait: bool) -> bool {
         let Some((mut records, last)) = self.records.take(|| self.log.buffer()) else { return false };
         // While pages are synced, nobody knows how long it takes.
         if all_wait && !self.installing {
             records = match self.log.commit_here(records, last) {
                 Ok(done) => {
-                    self.posted(self.now(), Post::from(done));
+                    self.posted(core, core.now(), Post::from(done));
                     return true;
                 }
                 Err(records) => records,
@@ -470,6 +491,7 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
+        self.lending.close();
         // Sockets close with the queue; who waits at a pipe must be told.
         for peer in self.conns.values() {
             if let Peer::Memory(pipe, _) = peer {

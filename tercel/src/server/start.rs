@@ -13,6 +13,7 @@ use tercel_wire::class::ROOT_HEAD;
 use tercel_wire::id::{Stamp, Written};
 use tercel_wire::page::{PAGE_BYTES, Page};
 
+use super::inside::Inside;
 use super::records::Records;
 use super::run::{LISTENER_KEY, Loop};
 use super::store::Store;
@@ -180,7 +181,7 @@ pub(super) fn launch(
         let prepared = prepare(opened, listeners, spin_us);
         match prepared {
             Ok(mut running) => {
-                let _ = tell.send(Ok((running.handle(), running.backend())));
+                let _ = tell.send(Ok((running.handle(), running.backend(), running.lending())));
                 running.run()
             }
             Err(e) => {
@@ -189,9 +190,10 @@ pub(super) fn launch(
             }
         }
     })?;
-    let (handle, backend) =
+    let (handle, backend, lending) =
         told.recv().map_err(|_| ServerError::Stopped("its loop did not start".into()))??;
-    Ok(Server { handle, thread: Some(thread), addresses, backend, space, recovered })
+    let inside = Inside { lending, handle: handle.clone() };
+    Ok(Server { handle, inside, thread: Some(thread), addresses, backend, space, recovered })
 }
 
 /// Listens everywhere; gives the addresses with the ports that were taken.

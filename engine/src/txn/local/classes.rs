@@ -107,7 +107,7 @@ impl Classes {
     }
 
     /// Why an object cannot be read as a type.
-    pub(super) fn wrong(&self, oref: Oref, found: ClassId, key: TypeKey, source: &dyn Source) -> Error {
+    pub(super) fn wrong(&self, oref: Oref, found: ClassId, key: TypeKey, source: &mut dyn Source) -> Error {
         let name = source.class(found).map_or_else(|| format!("number {}", found.0), |l| l.name().to_owned());
         match name == key.schema().name {
             true => taken(key),

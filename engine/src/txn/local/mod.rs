@@ -84,7 +84,7 @@ impl Local {
     }
 
     /// Learns which session this is; with another one, what the one before had is gone.
-    fn meet(&mut self, source: &dyn Source) -> Result<Session, Error> {
+    fn meet(&mut self, source: &mut dyn Source) -> Result<Session, Error> {
         let session = source.session()?;
         if self.session.replace(session) != Some(session) {
             self.places = Places::default();

@@ -19,7 +19,7 @@ pub trait Source {
     ///
     /// # Errors
     /// `Unavailable` if the server cannot serve transactions now.
-    fn session(&self) -> Result<Session, Error>;
+    fn session(&mut self) -> Result<Session, Error>;
 
     /// The state that may be seen: everything up to here is durable. Never goes back.
     fn visible(&self) -> Stamp;
@@ -32,7 +32,7 @@ pub trait Source {
     fn image(&mut self, page: PageId) -> Image;
 
     /// A class of the catalogue; `None` if the space does not have it.
-    fn class(&self, id: ClassId) -> Option<Arc<Layout>>;
+    fn class(&mut self, id: ClassId) -> Option<Arc<Layout>>;
 
     /// The youngest class of this layout, defined and durable.
     ///

@@ -1,0 +1,79 @@
+//! A server lends itself to the transactions inside of it: [`Source`] over the rooms that have the answers.
+
+use std::sync::Arc;
+
+use tercel_wire::id::{ClassId, OpId, Oref, PageId, Stamp};
+use tercel_wire::layout::Layout;
+use tercel_wire::message::Outcome;
+
+use crate::effect::Effects;
+use crate::error::Error;
+use crate::server::{End, Server};
+use crate::time::Now;
+use crate::txn::local::{Image, Session, Source};
+
+impl Server {
+    /// Has transactions inside of this server do one step, over its state as it is now. What they want done is appended to
+    /// `out`, as by [`Server::handle`].
+    pub fn inside<R>(&mut self, now: Now, out: &mut Effects, step: impl FnOnce(&mut dyn Source) -> R) -> R {
+        self.now = self.now.max(now);
+        let result = step(&mut Lent { server: self, out });
+        self.go_on(out);
+        result
+    }
+
+    /// Rises whenever a step that had to wait may go on. Another server begins anew.
+    pub fn inside_news(&self) -> u64 {
+        self.sessions.inside_news()
+    }
+}
+
+/// A server for the time of one step.
+struct Lent<'a> {
+    server: &'a mut Server,
+    out: &'a mut Effects,
+}
+
+impl Source for Lent<'_> {
+    fn session(&mut self) -> Result<Session, Error> {
+        if self.server.end != End::Working {
+            return Err(Error::Unavailable("this server does not lead any more: try again".into()));
+        }
+        self.server.sessions(self.out, |s, cx| s.inside_session(cx))
+    }
+
+    fn visible(&self) -> Stamp {
+        self.server.visible()
+    }
+
+    fn changes(&mut self, since: Stamp, see: &mut dyn FnMut(Oref)) -> bool {
+        self.server.sessions(self.out, |s, cx| s.inside_changes(since, see, cx))
+    }
+
+    fn image(&mut self, page: PageId) -> Image {
+        self.server.sessions(self.out, |s, cx| s.inside_image(page, cx))
+    }
+
+    fn class(&mut self, id: ClassId) -> Option<Arc<Layout>> {
+        self.server.sessions(self.out, |s, cx| s.inside_class(id, cx))
+    }
+
+    fn define(&mut self, layout: &Layout) -> Option<Result<ClassId, Error>> {
+        self.server.sessions(self.out, |s, cx| s.inside_define(layout, cx))
+    }
+
+    fn grant(&mut self, count: u16) -> Option<Result<Vec<PageId>, Error>> {
+        self.server.sessions(self.out, |s, cx| s.inside_grant(count, cx))
+    }
+
+    fn submit(&mut self, op: OpId, effects: &[u8]) -> Option<Result<(), Error>> {
+        if self.server.end != End::Working {
+            return Some(Err(Error::Unavailable("this server does not lead any more: try again".into())));
+        }
+        self.server.sessions(self.out, |s, cx| s.inside_submit(op, effects, cx))
+    }
+
+    fn outcome(&mut self, op: OpId) -> Option<Outcome> {
+        self.server.sessions(self.out, |s, _| s.inside_outcome(op))
+    }
+}

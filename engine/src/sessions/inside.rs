@@ -1,0 +1,306 @@
+//! The server's own session: that of the transactions inside of it.
+//!
+//! It asks the leader as any client does, without frames: what is answered is kept here until the transaction that asked
+//! takes it. It has no connection that could be cut, so it lasts as long as the view; another view is another session. The
+//! invariant: each question has one answer, and each answer raises [`Inside::news`], for those that wait.
+
+use std::sync::Arc;
+
+use tercel_wire::id::{ClassId, ClientId, OpId, PageId, Stamp, ViewId};
+use tercel_wire::layout::Layout;
+use tercel_wire::message::{Lease, Outcome, Reason};
+
+use super::{Cx, Sessions};
+use crate::effect::Conn;
+use crate::error::Error;
+use crate::leader::{Asked, Body, Reply};
+use crate::limits;
+use crate::pages::image::Found;
+use crate::pages::reads::Waiter;
+use crate::random::Random;
+use crate::table::{Map, Set};
+use crate::txn::local::{Image, Session};
+
+/// The connection that the session would have. No host gives it to another.
+const CONN: Conn = Conn(u64::MAX);
+
+/// Questions about classes whose answers nobody has taken yet.
+const DEFINING_MAX: usize = 64;
+
+/// Pages that could not be read, until a transaction that wants one hears of it.
+const UNREAD_MAX: usize = 64;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Inside {
+    session: Option<Session>,
+    /// Sessions of this server that ended before their view did: a fault of this program.
+    broken: u64,
+    /// The last call.
+    call: u64,
+    /// Grants that were heard of.
+    granted: u64,
+    granting: Question<Vec<PageId>>,
+    defining: Vec<(Layout, Question<ClassId>)>,
+    /// Operations without an answer.
+    under_way: Set<OpId>,
+    answers: Map<OpId, Outcome>,
+    /// Pages that are being read, and those that could not be.
+    reading: Set<PageId>,
+    unread: Map<PageId, String>,
+    news: u64,
+}
+
+/// A question that takes time.
+#[derive(Debug, Default)]
+enum Question<T> {
+    #[default]
+    Unasked,
+    /// By that call.
+    Asked(u64),
+    Answered(Result<T, Error>),
+}
+
+impl<T> Question<T> {
+    fn is_asked_by(&self, call: u64) -> bool {
+        matches!(self, Question::Asked(asked) if *asked == call)
+    }
+
+    /// The answer, once.
+    fn take(&mut self) -> Option<Result<T, Error>> {
+        match std::mem::take(self) {
+            Question::Answered(answer) => Some(answer),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+}
+
+impl Inside {
+    /// Rises with everything that a waiting transaction may have waited for.
+    pub(crate) fn news(&self) -> u64 {
+        self.news
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.session.is_some()
+    }
+
+    pub(super) fn is(&self, client: ClientId) -> bool {
+        self.session.is_some_and(|s| s.client == client)
+    }
+
+    fn asked(&mut self) -> Asked {
+        self.call += 1;
+        Asked { conn: CONN, call: self.call }
+    }
+
+    /// An operation is visible.
+    pub(super) fn committed(&mut self, op: OpId, stamp: Stamp) {
+        self.answer(op, Outcome::Committed(stamp));
+    }
+
+    fn answer(&mut self, op: OpId, outcome: Outcome) {
+        if self.under_way.remove(&op) {
+            self.answers.insert(op, outcome);
+            self.news += 1;
+        }
+    }
+
+    pub(super) fn page_read(&mut self, page: PageId, failed: Option<&str>) {
+        self.reading.remove(&page);
+        self.news += 1;
+        if let Some(why) = failed {
+            if self.unread.len() >= UNREAD_MAX {
+                self.unread.clear();
+            }
+            self.unread.insert(page, why.to_owned());
+        }
+    }
+
+    /// Takes what the leader answers this session; gives back what it answers others.
+    pub(super) fn hear(&mut self, reply: Reply) -> Option<Reply> {
+        match reply {
+            Reply::Verdict(Asked { conn: CONN, .. }, op, outcome) => self.answer(op, outcome),
+            Reply::Granted(Asked { conn: CONN, call }, leased) => {
+                if self.granting.is_asked_by(call) {
+                    self.granted = leased.seq;
+                    let none = leased.pages.is_empty().then(Error::no_pages);
+                    self.granting = Question::Answered(none.map_or(Ok(leased.pages), Err));
+                }
+            }
+            Reply::Defined(Asked { conn: CONN, call }, id) => self.defined(call, Ok(id)),
+            // An operation that is refused has a verdict beside.
+            Reply::Refused(Asked { conn: CONN, call }, reason, text) => {
+                let error = refused(reason, text);
+                if self.granting.is_asked_by(call) {
+                    self.granting = Question::Answered(Err(error));
+                } else {
+                    self.defined(call, Err(error));
+                }
+            }
+            Reply::Expel(CONN, _) => self.end(),
+            other => return Some(other),
+        }
+        self.news += 1;
+        None
+    }
+
+    fn defined(&mut self, call: u64, answer: Result<ClassId, Error>) {
+        if let Some((_, question)) = self.defining.iter_mut().find(|(_, q)| q.is_asked_by(call)) {
+            *question = Question::Answered(answer);
+        }
+    }
+
+    /// The session is over, and nobody will answer what is under way.
+    fn end(&mut self) {
+        let (broken, call, news) = (self.broken + 1, self.call, self.news + 1);
+        let reading = std::mem::take(&mut self.reading);
+        *self = Inside { broken, call, news, reading, ..Inside::default() };
+    }
+}
+
+/// What a refusal means to a transaction.
+fn refused(reason: Reason, text: String) -> Error {
+    match reason {
+        Reason::Schema => Error::Schema(text),
+        Reason::Corrupt => Error::Corrupt(text),
+        Reason::Full => Error::Full(text),
+        Reason::Protocol | Reason::Unavailable | Reason::Evicted | Reason::History => {
+            Error::Unavailable(text)
+        }
+    }
+}
+
+/// The name of a session: no other view has it, and no client, for theirs are as random.
+fn client_of(view: ViewId, broken: u64) -> ClientId {
+    let seed = u64::from(view.number) << 32 | u64::from(view.incarnation);
+    ClientId(Random::new(seed ^ broken.rotate_right(8)).next_u64())
+}
+
+impl Sessions {
+    /// The session, begun if need be.
+    ///
+    /// # Errors
+    /// `Unavailable` as long as this server does not lead.
+    pub(crate) fn inside_session(&mut self, cx: &mut Cx<'_>) -> Result<Session, Error> {
+        let visible = cx.pages.visible();
+        let ready = cx.leader.as_mut().filter(|leader| leader.is_ready(visible));
+        let leader =
+            ready.ok_or_else(|| Error::Unavailable("this server does not lead: try again".into()))?;
+        let view = leader.view();
+        if let Some(session) = self.inside.session.filter(|s| s.view == view) {
+            return Ok(session);
+        }
+        let session = Session { client: client_of(view, self.inside.broken), view };
+        // Its transactions read the state as it is. Of a commit that is older than a place's return the index of recent
+        // writes says that it is too old, so the session holds no place back.
+        leader.arrived(session.client, CONN, Stamp(u64::MAX));
+        self.inside.session = Some(session);
+        Ok(session)
+    }
+
+    /// See [`crate::txn::local::Source::changes`].
+    pub(crate) fn inside_changes(
+        &self,
+        since: Stamp,
+        see: &mut dyn FnMut(tercel_wire::id::Oref),
+        cx: &Cx<'_>,
+    ) -> bool {
+        if since > cx.pages.visible() || !self.horizon.reaches(since) {
+            return false;
+        }
+        self.horizon.since(since).for_each(|(_, changed)| changed.iter().for_each(|oref| see(*oref)));
+        true
+    }
+
+    /// See [`crate::txn::local::Source::image`].
+    pub(crate) fn inside_image(&mut self, page: PageId, cx: &mut Cx<'_>) -> Image {
+        match cx.pages.image(page) {
+            Found::Current(bytes) | Found::Stale(bytes) => Image::Here(bytes),
+            Found::Missing => {
+                if let Some(why) = self.inside.unread.remove(&page) {
+                    return Image::Failed(Error::Corrupt(why));
+                }
+                if self.inside.reading.insert(page) {
+                    cx.pages.reads.wait(page, Waiter::Inside(CONN, page));
+                }
+                Image::Missing
+            }
+        }
+    }
+
+    /// See [`crate::txn::local::Source::class`].
+    pub(crate) fn inside_class(&self, id: ClassId, cx: &Cx<'_>) -> Option<Arc<Layout>> {
+        cx.replica.catalogue.class(id).map(|layout| Arc::new(layout.clone()))
+    }
+
+    /// See [`crate::txn::local::Source::define`].
+    pub(crate) fn inside_define(
+        &mut self,
+        layout: &Layout,
+        cx: &mut Cx<'_>,
+    ) -> Option<Result<ClassId, Error>> {
+        let asked = self.inside.defining.iter().position(|(l, _)| l == layout);
+        if asked.is_none() {
+            let asked = self.inside.asked();
+            if self.inside.defining.len() >= DEFINING_MAX {
+                self.inside.defining.retain(|(_, q)| !matches!(q, Question::Answered(_)));
+            }
+            self.inside.defining.push((layout.clone(), Question::Asked(asked.call)));
+            self.lead(cx, |leader, work| leader.define(asked, layout.clone(), work));
+        }
+        let at = self.inside.defining.iter().position(|(l, _)| l == layout)?;
+        let answer = self.inside.defining[at].1.take()?;
+        self.inside.defining.swap_remove(at);
+        Some(answer)
+    }
+
+    /// See [`crate::txn::local::Source::grant`].
+    pub(crate) fn inside_grant(&mut self, count: u16, cx: &mut Cx<'_>) -> Option<Result<Vec<PageId>, Error>> {
+        let session = match self.inside_session(cx) {
+            Ok(session) => session,
+            Err(e) => return Some(Err(e)),
+        };
+        if matches!(self.inside.granting, Question::Unasked) {
+            let asked = self.inside.asked();
+            self.inside.granting = Question::Asked(asked.call);
+            let lease = Lease { seq: self.inside.granted + 1, pages: count };
+            self.lead(cx, |leader, work| leader.grant(asked, session.client, lease, work));
+        }
+        self.inside.granting.take()
+    }
+
+    /// See [`crate::txn::local::Source::submit`].
+    pub(crate) fn inside_submit(
+        &mut self,
+        op: OpId,
+        effects: &[u8],
+        cx: &mut Cx<'_>,
+    ) -> Option<Result<(), Error>> {
+        if !self.inside.is(op.client) {
+            return Some(Err(Error::Unavailable(
+                "the session of the transaction is over: run it again".into(),
+            )));
+        }
+        if self.inside.under_way.len() >= limits::CREDIT as usize {
+            return None;
+        }
+        self.inside.under_way.insert(op);
+        let asked = self.inside.asked();
+        let body = Body { parts: Vec::new(), last: effects.into() };
+        self.lead(cx, |leader, work| leader.commit(asked, op, body, work));
+        Some(Ok(()))
+    }
+
+    /// See [`crate::txn::local::Source::outcome`].
+    pub(crate) fn inside_outcome(&mut self, op: OpId) -> Option<Outcome> {
+        self.inside.answers.remove(&op)
+    }
+
+    pub(crate) fn inside_news(&self) -> u64 {
+        self.inside.news()
+    }
+}

@@ -1,0 +1,207 @@
+//! Transactions inside of the server: on threads of the program, over the machine itself.
+//!
+//! The loop owns the machine while it works, and lends it while it sleeps. A thread that wants a step of its transaction done
+//! takes what is lent, does the step and gives it back; if that left something to do it wakes the loop. So a step costs a
+//! lock, not a wake-up, and no thread holds the machine while it waits for a page or for the log.
+//!
+//! The invariant: the machine is with the loop, or lent, or with one thread; whoever waits for it is told when it is lent.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tercel_engine::Error;
+use tercel_engine::server::{Effects, Input, Server as Machine};
+use tercel_engine::time::Now;
+use tercel_engine::txn::local::{Local, LocalConfig};
+use tercel_engine::txn::{Home, Port, Step};
+use tercel_events::Handle;
+
+use super::{Post, store};
+
+/// What decides, and what it has decided.
+pub(super) struct Core {
+    pub machine: Machine,
+    pub out: Effects,
+    local: Local,
+    begun: Instant,
+}
+
+impl Core {
+    pub(super) fn new(machine: Machine, out: Effects) -> Core {
+        Core { machine, out, local: Local::new(LocalConfig::default()), begun: Instant::now() }
+    }
+
+    pub(super) fn now(&self) -> Now {
+        Now(self.begun.elapsed().as_micros() as u64)
+    }
+
+    /// The moment of the loop's clock.
+    pub(super) fn instant(&self, now: Now) -> Instant {
+        self.begun + Duration::from_micros(now.0)
+    }
+
+    pub(super) fn take(&mut self, now: Now, input: Input<'_>) {
+        self.machine.handle(now, input, &mut self.out);
+    }
+
+    fn step(&mut self, step: &mut dyn FnMut(&mut dyn Home, Now) -> Step) -> Step {
+        let now = self.now();
+        let Core { machine, out, local, .. } = self;
+        machine.inside(now, out, |source| step(&mut local.over(source), now))
+    }
+}
+
+/// Where the machine is lent. See the module.
+#[derive(Default)]
+pub(super) struct Lending {
+    place: Mutex<Place>,
+    /// The machine is lent, or nobody will lend it again.
+    lent: Condvar,
+    /// A thread has given it back.
+    back: Condvar,
+    /// Threads that want it.
+    wanting: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Place {
+    core: Option<Box<Core>>,
+    /// Steps done so far.
+    steps: u64,
+    /// What the loop was to do next when it lent the machine, and by when.
+    deadline: Option<Now>,
+    /// Whether steps are still begun. Those that wait for an answer may get it.
+    is_stopping: bool,
+    is_closed: bool,
+}
+
+/// Turns of a loop that does not sleep after which it waits for one of the threads that want the machine. A thread that sleeps
+/// takes some turns to wake up.
+const TURNS_MAX: u32 = 4;
+
+impl Lending {
+    fn place(&self) -> MutexGuard<'_, Place> {
+        // A step that panicked has lost the machine: the loop finds that out and stops.
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lends the machine.
+    pub(super) fn lend(&self, core: Box<Core>) {
+        let mut place = self.place();
+        place.deadline = core.machine.deadline();
+        place.core = Some(core);
+        drop(place);
+        if self.wanting.load(Ordering::SeqCst) > 0 {
+            self.lent.notify_all();
+        }
+    }
+
+    /// Takes it back; none if a thread lost it. `turns` counts how often the loop was back so soon that nobody could have
+    /// taken it.
+    pub(super) fn take_back(&self, turns: &mut u32) -> Option<Box<Core>> {
+        let mut place = self.place();
+        *turns = if self.wanting.load(Ordering::SeqCst) == 0 { 0 } else { *turns + 1 };
+        if *turns >= TURNS_MAX {
+            *turns = 0;
+            let before = place.steps;
+            let is_waited_for = |place: &mut Place| {
+                place.core.is_some() && place.steps == before && self.wanting.load(Ordering::SeqCst) > 0
+            };
+            place = self
+                .back
+                .wait_timeout_while(place, PATIENCE, is_waited_for)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+        place.core.take()
+    }
+
+    /// No step is begun any more.
+    pub(super) fn stop(&self) {
+        self.place().is_stopping = true;
+    }
+
+    /// Nobody will lend it again.
+    pub(super) fn close(&self) {
+        self.place().is_closed = true;
+        self.lent.notify_all();
+    }
+}
+
+/// How long the loop waits for a thread that wants the machine to wake up.
+const PATIENCE: Duration = Duration::from_millis(1);
+
+/// A program's way to the server that runs beside it.
+pub(super) struct Inside {
+    pub lending: Arc<Lending>,
+    pub handle: Handle<Post>,
+}
+
+impl Inside {
+    /// Waits until the machine is lent and `may_go_on` says so.
+    fn wait(
+        &self,
+        until: Instant,
+        may_go_on: impl Fn(&Core) -> bool,
+    ) -> Result<MutexGuard<'_, Place>, Error> {
+        let lending = &self.lending;
+        lending.wanting.fetch_add(1, Ordering::SeqCst);
+        let is_waiting =
+            |place: &mut Place| !place.is_closed && !place.core.as_deref().is_some_and(&may_go_on);
+        let left = until.saturating_duration_since(Instant::now());
+        let waited = lending.lent.wait_timeout_while(lending.place(), left, is_waiting);
+        lending.wanting.fetch_sub(1, Ordering::SeqCst);
+        let (place, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        match (place.is_closed, waited.timed_out()) {
+            (true, _) => Err(Error::Unavailable("the server has stopped".into())),
+            (false, true) => Err(Error::Timeout(None)),
+            (false, false) => Ok(place),
+        }
+    }
+}
+
+/// How long a step waits for what it needs, such as a page or the log: as long as a client waits by default.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Tells the loop that a step has panicked and the machine is lost.
+struct Loses<'a>(&'a Handle<Post>);
+
+impl Drop for Loses<'_> {
+    fn drop(&mut self) {
+        store::post(self.0, Post::Panicked("a transaction inside of the server panicked".into()));
+    }
+}
+
+impl Port for Inside {
+    fn drive(&self, step: &mut dyn FnMut(&mut dyn Home, Now) -> Step) -> Result<(), Error> {
+        let (mut heard, until) = (None, Instant::now() + TIMEOUT);
+        loop {
+            let mut place = self.wait(until, |core| heard != Some(core.machine.inside_news()))?;
+            if place.is_stopping && heard.is_none() {
+                return Err(Error::Unavailable("the server is stopping".into()));
+            }
+            let Some(mut core) = place.core.take() else { continue };
+            let loses = Loses(&self.handle);
+            let said = core.step(step);
+            std::mem::forget(loses);
+            heard = Some(core.machine.inside_news());
+            let wants = |a: Option<Now>, b: Option<Now>| a.is_some_and(|a| b.is_none_or(|b| a < b));
+            let has_work = !core.out.list.is_empty() || wants(core.machine.deadline(), place.deadline);
+            place.core = Some(core);
+            place.steps += 1;
+            drop(place);
+            self.lending.back.notify_one();
+            if has_work {
+                store::post(&self.handle, Post::Inside);
+            }
+            if said == Step::Done {
+                return Ok(());
+            }
+        }
+    }
+
+    fn back_off(&self, us: u64) {
+        std::thread::sleep(Duration::from_micros(us));
+    }
+}
