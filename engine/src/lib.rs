@@ -10,7 +10,7 @@
 //! | [`pages`] | the buffer of modified objects, page images, installs |
 //! | `leader` | verdicts, places, grants: what one view's leader decides and knows alone |
 //! | `sessions` | greetings, the stream, resuming, backups |
-//! | [`server`], `recover` | these, wired; and how a server begins |
+//! | [`server`] | these, wired; how a server begins, and lends itself to transactions inside of it |
 //! | [`client`] | what is cached, when it is too old, what is asked for |
 //! | [`txn`] | what a transaction reads and writes, what it sends to commit, and where it runs: its home |
 //! | [`object`] | what a program holds: objects, references, lists |
@@ -21,14 +21,11 @@
 pub mod client;
 mod effect;
 pub mod error;
-mod inside;
 mod leader;
 pub mod limits;
-pub mod object;
 pub mod order;
 pub mod pages;
 pub mod random;
-mod recover;
 pub mod replica;
 pub mod server;
 mod sessions;
@@ -37,6 +34,7 @@ pub mod time;
 pub mod txn;
 
 pub use error::Error;
+pub use txn::object;
 
 #[doc(hidden)]
 pub use tercel_heap::mutant;
@@ -45,7 +43,7 @@ pub use tercel_heap::mutant;
 #[doc(hidden)]
 pub mod __private {
     pub use crate::error::Error;
-    pub use crate::object::{Field, ListField, Object, RawMut, RawObj, Record, Stored, load_elements};
+    pub use crate::txn::object::{Field, ListField, Object, RawMut, RawObj, Record, Stored, load_elements};
     pub use tercel_heap::{TypeIndex, Typed};
     pub use tercel_wire as wire;
 }

@@ -8,6 +8,9 @@
 //! visible*: what a leader orders is judged and applied at once, tentatively; no reply, page, stream or watermark shows it
 //! before it is stable. A leader that is deposed is thrown away with its replica, and another server is recovered.
 
+mod lend;
+mod recover;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -16,7 +19,7 @@ use tercel_wire::id::{LogPosition, PageId, SpaceId, Stamp, ViewId};
 pub use crate::effect::{
     Checkpoint, Conn, Effect, Effects, HostStats, Input, LogRoom, ServerConfig, ServerStats,
 };
-pub use crate::recover::{Recovery, RecoveryError};
+pub use recover::{Recovery, RecoveryError};
 
 use crate::leader::{Flight, Leader, Work};
 use crate::mutant::{Rule, dropped};

@@ -26,6 +26,7 @@ use crate::address::Address;
 use crate::check::{CheckError, Report};
 use crate::disk::DiskError;
 use crate::disk::dir::FORMAT_NAME;
+pub use crate::disk::dir::is_backup;
 use crate::server::{Server, ServerConfig, ServerError};
 
 pub use restore::{restore, verify};
@@ -217,9 +218,4 @@ fn refuse_within(dir: &Path, of: &Path) -> Result<(), BackupError> {
         }
         _ => Ok(()),
     }
-}
-
-/// Whether a directory is a finished backup.
-pub fn is_backup(dir: &Path) -> bool {
-    dir.join(manifest::NAME).exists()
 }

@@ -11,9 +11,9 @@ use tercel_wire::message::Classes as ClassesMessage;
 
 use super::{Client, Link};
 use crate::error::Error;
-use crate::object::{BytesLeaf, ChunkNode, RefsLeaf, Root};
 use crate::table::Map;
 use crate::time::Now;
+use crate::txn::object::{BytesLeaf, ChunkNode, RefsLeaf, Root};
 
 /// Classes by id.
 pub type Catalogue = Vec<(ClassId, Arc<Layout>)>;

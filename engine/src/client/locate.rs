@@ -7,8 +7,8 @@ use super::Client;
 use super::classes::taken;
 use crate::error::Error;
 use crate::mutant::{Rule, dropped};
-use crate::object::RefsLeaf;
 use crate::time::Now;
+use crate::txn::object::RefsLeaf;
 use crate::txn::{Located, Search, Wanted};
 
 impl Client {

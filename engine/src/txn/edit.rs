@@ -11,7 +11,7 @@ use tercel_wire::schema::Type;
 use super::tree::TreeBuilder;
 use super::{Step, Tx, overlay_error};
 use crate::error::Error;
-use crate::object::{Object, RawMut};
+use crate::txn::object::{Object, RawMut};
 
 impl<'c> Tx<'c> {
     /// Makes a new object. Its reference is final; the object exists for others once this transaction commits.
@@ -186,8 +186,8 @@ impl<'c> Tx<'c> {
     ///
     /// # Errors
     /// As [`Tx::get`], without `NotFound`.
-    pub fn find<'t, T: Object>(&'t self, r: Ref<T>) -> Result<Option<crate::object::Obj<'t, T>>, Error> {
-        Ok(self.enter_oref::<T>(r.oref())?.map(|view| crate::object::Obj::new(view, self)))
+    pub fn find<'t, T: Object>(&'t self, r: Ref<T>) -> Result<Option<crate::txn::object::Obj<'t, T>>, Error> {
+        Ok(self.enter_oref::<T>(r.oref())?.map(|view| crate::txn::object::Obj::new(view, self)))
     }
 }
 

@@ -8,6 +8,7 @@ mod commit;
 mod edit;
 mod home;
 pub mod local;
+pub mod object;
 mod places;
 mod read;
 mod root;

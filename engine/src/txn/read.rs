@@ -7,7 +7,7 @@ use tercel_wire::record::{Class, Ref};
 
 use super::{Located, Step, Tx, Wanted};
 use crate::error::Error;
-use crate::object::{Obj, Object};
+use crate::txn::object::{Obj, Object};
 
 /// What a slow way answers. Boxed, so that it comes back in registers: a result as large as an object's view would be
 /// written into the caller's own, which must then live in memory also where the quick way was enough, and copying it

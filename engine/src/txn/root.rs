@@ -5,7 +5,7 @@ use tercel_wire::record::{Class, Ref, Target, Text};
 
 use super::Tx;
 use crate::error::Error;
-use crate::object::{Field, Obj, Root};
+use crate::txn::object::{Field, Obj, Root};
 
 /// Roots of a space: the list is walked, so it stays short.
 const ROOTS_MAX: usize = 1_024;

@@ -11,7 +11,7 @@ use tercel_wire::record::{Any, Class, EncodeError, Encoder, List, NoSpill, Ref, 
 
 use super::Tx;
 use crate::error::Error;
-use crate::object::{BytesLeaf, ChunkNode, RefsLeaf, TREE_HEIGHT_MAX, TreeNode};
+use crate::txn::object::{BytesLeaf, ChunkNode, RefsLeaf, TREE_HEIGHT_MAX, TreeNode};
 
 /// Makes trees of a transaction's large values.
 pub(super) struct TreeBuilder<'a, 'c> {

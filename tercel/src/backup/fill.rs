@@ -9,7 +9,7 @@ use tercel_wire::page::PAGE_BYTES;
 use super::manifest::Manifest;
 use crate::disk::DiskError;
 use crate::disk::pages::{PageBatch, PageStore, RedbPages};
-use crate::server::{REPLAY_FROM_KEY, STATE_KEY};
+use crate::disk::pages::{REPLAY_FROM_KEY, STATE_KEY};
 
 /// A page store that is being filled. Its stamp is 0 until it is finished.
 pub(super) struct Filler {

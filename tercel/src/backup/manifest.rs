@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use crate::disk::DiskError;
-use crate::disk::dir::{read_small, today, write_whole};
+use crate::disk::dir::{BACKUP_NAME, read_small, today, write_whole};
 
 /// See the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,9 +23,6 @@ pub(super) struct Manifest {
     /// Its CRC-32.
     pub state_sum: u32,
 }
-
-/// The file's name. A directory that has it is a backup.
-pub(super) const NAME: &str = "backup.toml";
 
 /// The version of what a backup is: its files and this one.
 const FORMAT: u64 = 1;
@@ -43,12 +40,12 @@ impl Manifest {
              state_bytes = {state_bytes}\nstate_sum = {state_sum}\ntaken = \"{}\"\n",
             today()
         );
-        write_whole(&dir.join(NAME), &text)
+        write_whole(&dir.join(BACKUP_NAME), &text)
     }
 
     /// Reads it.
     pub(super) fn read(dir: &Path) -> Result<Manifest, DiskError> {
-        let file = dir.join(NAME);
+        let file = dir.join(BACKUP_NAME);
         let text = read_small(&file)?;
         let damaged = |what| DiskError::Damaged { file: file.clone(), position: None, what };
         let number = |name: &str| {
@@ -90,7 +87,7 @@ mod tests {
             Manifest { stamp: u64::MAX, pages: 2, pages_sum: u32::MAX, state_bytes: 4, state_sum: 5 };
         manifest.write(dir.path()).unwrap();
         assert_eq!(Manifest::read(dir.path()).unwrap(), manifest);
-        let file = dir.path().join(NAME);
+        let file = dir.path().join(BACKUP_NAME);
         let text = std::fs::read_to_string(&file).unwrap();
         std::fs::write(&file, text.replace("format = 1", "format = 2")).unwrap();
         assert!(matches!(Manifest::read(dir.path()), Err(DiskError::NewerFormat { found: 2, .. })));

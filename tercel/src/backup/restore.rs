@@ -18,8 +18,8 @@ use crate::check::{Report, check};
 use crate::disk::DiskError;
 use crate::disk::dir::{DataDir, FORMAT_NAME, Looked, NewSpace, PAGES_NAME, Purpose, Space, view_apart};
 use crate::disk::log::LogConfig;
+use crate::disk::pages::STATE_KEY;
 use crate::disk::pages::{PageRead, RedbPages};
-use crate::server::STATE_KEY;
 
 /// Makes a space of a backup in `data`, which must be empty or new, or hold an unfinished restore, which is begun again. The
 /// backup is verified in full before anything is written.

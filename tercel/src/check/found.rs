@@ -24,7 +24,7 @@ use crate::disk::log::{Run, Survey, space_of};
 use crate::disk::pages::overlay;
 use crate::disk::pages::raw::{LEAF_BYTES, Raw, Seen, Soundness, Stray, unframed};
 use crate::disk::pages::redb::{APPLIED_STAMP, COPIES_NAME, META_NAME, STATE_NAME};
-use crate::server::{REPLAY_FROM_KEY, STATE_KEY};
+use crate::disk::pages::{REPLAY_FROM_KEY, STATE_KEY};
 
 /// See the module.
 pub(super) struct Found {

@@ -20,14 +20,11 @@ mod walk;
 
 use std::path::{Path, PathBuf};
 
-use tercel_engine::server::{Checkpoint, RecoveryError};
-use tercel_wire::id::Stamp;
+use tercel_engine::server::RecoveryError;
 use thiserror::Error;
 
 use crate::disk::DiskError;
-use crate::disk::dir::Looked;
-use crate::disk::pages::PageRead;
-use crate::server::{REPLAY_FROM_KEY, STATE_KEY, ServerError};
+use crate::disk::dir::{Looked, is_backup};
 use found::Found;
 pub use losses::{LOST_NAME, losses};
 pub use report::{FINDINGS_MAX, Finding, Kind, Report};
@@ -101,7 +98,7 @@ pub fn check(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Report, C
 /// Those of [`check`], and [`Backup`](CheckError::Backup); and if a file cannot be written; then the directory is as it was,
 /// or whole.
 pub fn repair(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Repaired, CheckError> {
-    if crate::backup::is_backup(dir) {
+    if is_backup(dir) {
         return Err(CheckError::Backup { dir: dir.into() });
     }
     let looked = Looked::at(dir)?;
@@ -112,16 +109,4 @@ pub fn repair(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Repaired
     let (done, kept) = repair::repair(found, &named, &before, &mut progress)?;
     let after = if done.is_empty() { before.clone() } else { check(dir, progress)? };
     Ok(Repaired { before, done, kept, after })
-}
-
-/// The checkpoint in a page store, if there ever was one.
-pub(crate) fn checkpoint(store: &dyn PageRead) -> Result<Option<Checkpoint>, ServerError> {
-    let applied = store.applied_stamp()?;
-    Ok(match (store.meta(STATE_KEY)?, store.meta(REPLAY_FROM_KEY)?) {
-        (Some(state), Some(from)) => {
-            let from = from.first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
-            Some(Checkpoint { applied, replay_from: Stamp(from), state })
-        }
-        _ => None,
-    })
 }

@@ -25,7 +25,7 @@ use crate::disk::dir::{
 };
 use crate::disk::log;
 use crate::disk::pages::{PageBatch, PageRead, PageStore, RedbPages};
-use crate::server::{REPLAY_FROM_KEY, STATE_KEY};
+use crate::disk::pages::{REPLAY_FROM_KEY, STATE_KEY};
 
 /// Repairs what was found to be damaged in the files; says what was done, and where the old ones are.
 pub(super) fn repair(

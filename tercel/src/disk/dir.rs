@@ -14,6 +14,14 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tercel_wire::id::{SpaceId, Stamp};
 
+/// What makes a directory a backup: its manifest.
+pub(crate) const BACKUP_NAME: &str = "backup.toml";
+
+/// Whether a directory is a finished backup.
+pub fn is_backup(dir: &Path) -> bool {
+    dir.join(BACKUP_NAME).exists()
+}
+
 /// An open data directory.
 #[derive(Debug)]
 pub struct DataDir {

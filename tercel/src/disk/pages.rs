@@ -13,6 +13,7 @@ pub(crate) mod redb;
 pub use self::redb::RedbPages;
 
 use super::DiskError;
+use tercel_engine::server::Checkpoint;
 use tercel_wire::id::{PageId, Stamp};
 
 /// Reading pages, of the newest commit or of a pinned one.
@@ -31,6 +32,22 @@ pub trait PageRead: Send {
 
     /// Shows every page, in the order of their ids, all of the same commit. The first error of `each` ends it.
     fn for_each_page(&self, each: EachPage<'_>) -> Result<(), DiskError>;
+}
+
+/// The names of the checkpoint's parts.
+pub(crate) const STATE_KEY: &str = "state";
+pub(crate) const REPLAY_FROM_KEY: &str = "replay_from";
+
+/// The checkpoint in a store, if there ever was one.
+pub(crate) fn checkpoint(store: &dyn PageRead) -> Result<Option<Checkpoint>, DiskError> {
+    let applied = store.applied_stamp()?;
+    Ok(match (store.meta(STATE_KEY)?, store.meta(REPLAY_FROM_KEY)?) {
+        (Some(state), Some(from)) => {
+            let from = from.first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
+            Some(Checkpoint { applied, replay_from: Stamp(from), state })
+        }
+        _ => None,
+    })
 }
 
 /// What is shown every page.

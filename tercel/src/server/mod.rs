@@ -31,7 +31,6 @@ use crate::pipe::Pipe;
 
 use inside::Inside;
 pub use start::Recovered;
-pub(crate) use store::{REPLAY_FROM_KEY, STATE_KEY};
 
 /// What one server process may choose.
 ///

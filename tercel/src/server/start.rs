@@ -20,9 +20,9 @@ use super::store::Store;
 use super::{Post, Server, ServerConfig, ServerError};
 use crate::address::Address;
 use crate::disk::DiskError;
-use crate::disk::dir::{DataDir, NewSpace, random_u64};
+use crate::disk::dir::{DataDir, NewSpace, is_backup, random_u64};
 use crate::disk::log::{Log, LogConfig, LogThread};
-use crate::disk::pages::{PageRead, PageStore, RedbPages};
+use crate::disk::pages::{PageRead, PageStore, RedbPages, checkpoint};
 
 /// What recovery found in the directory.
 #[derive(Debug, Clone, Default)]
@@ -76,7 +76,7 @@ impl From<ReplayError> for ServerError {
 pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     let begun = Instant::now();
     config.check()?;
-    if crate::backup::is_backup(&config.dir) {
+    if is_backup(&config.dir) {
         return Err(ServerError::Backup(config.dir.clone()));
     }
     if !config.create && DataDir::is_absent(&config.dir) {
@@ -88,7 +88,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     let space = dir.space().id;
     let pages = RedbPages::open(&dir.pages_file(), dir.space().page_bytes)?;
     let applied = pages.applied_stamp()?;
-    let checkpoint = crate::check::checkpoint(&pages)?;
+    let checkpoint = checkpoint(&pages)?;
     let mut first = Vec::new();
     if pages.read(ROOT_HEAD.page(), &mut first)?
         && Page::parse(&first, ROOT_HEAD.page()).is_ok_and(|page| page.space_low() != space.0 as u32)

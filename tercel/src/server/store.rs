@@ -14,7 +14,7 @@ use tercel_events::Handle;
 use tercel_wire::id::{PageId, Stamp, ViewId};
 
 use super::Post;
-use crate::disk::pages::{PageBatch, PageRead, PageStore};
+use crate::disk::pages::{PageBatch, PageRead, PageStore, REPLAY_FROM_KEY, STATE_KEY};
 use crate::disk::{DiskError, in_the_background};
 use crate::panics::caught;
 
@@ -49,10 +49,6 @@ struct Install {
     pages: Vec<(PageId, Arc<Vec<u8>>)>,
     checkpoint: Option<Checkpoint>,
 }
-
-/// The checkpoint's names in the store.
-pub(crate) const STATE_KEY: &str = "state";
-pub(crate) const REPLAY_FROM_KEY: &str = "replay_from";
 
 impl Store {
     pub(super) fn start(

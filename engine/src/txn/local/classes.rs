@@ -9,8 +9,8 @@ use tercel_wire::layout::Layout;
 
 use super::Source;
 use crate::error::Error;
-use crate::object::{BytesLeaf, ChunkNode, RefsLeaf, Root};
 use crate::table::Map;
+use crate::txn::object::{BytesLeaf, ChunkNode, RefsLeaf, Root};
 
 /// By name, the type that writes a class.
 pub(super) struct Classes(Map<&'static str, Bound>);
