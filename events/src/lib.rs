@@ -22,8 +22,8 @@
 //!   the buffer back; below a mark [`Kind::Drained`] says so.
 //! - **Limits are states.** A listener that meets the descriptor limit rests and tries again ([`ListenerState`]); a
 //!   peer that does not read fills its own queue and nothing else. Each such moment is counted ([`Counters`]).
-//! - **Two backends**, io_uring and epoll, chosen when the queue is opened ([`Backend`]). Where a kernel or a sandbox
-//!   refuses the ring, epoll serves. The environment variable `TERCEL_EVENTS` forces one of them.
+//! - **Two backends**, io_uring and epoll, chosen when the queue is opened ([`Backend`]): epoll, unless the ring is asked for. The
+//!   environment variable `TERCEL_EVENTS` chooses for a whole process.
 //!
 //! # An echo server
 //!

@@ -18,14 +18,14 @@ const IO_URING_SETUP: i64 = 425;
 const CHILD: &str = "TERCEL_TEST_SANDBOX";
 
 #[test]
-fn a_queue_falls_back_to_epoll_by_itself_and_says_so() {
+fn queue_whose_ring_is_refused_says_so_and_the_default_works() {
     if let Ok(errno) = std::env::var(CHILD) {
         return confined(errno.parse().unwrap());
     }
     // What containers answer, and what kernels without rings answer.
     for errno in [Errno::PERM, Errno::NOSYS] {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "a_queue_falls_back_to_epoll_by_itself_and_says_so", "--nocapture"])
+            .args(["--exact", "queue_whose_ring_is_refused_says_so_and_the_default_works", "--nocapture"])
             .env(CHILD, errno.raw_os_error().to_string())
             .env_remove("TERCEL_EVENTS")
             .output()
@@ -56,7 +56,7 @@ fn confined(errno: i32) {
         other => panic!("{other:?}"),
     }
 
-    // Left to itself, the queue is one of epoll, and works.
+    // Left to itself the queue needs no ring.
     let config = Config::small();
     let queue = EventQueue::open(config.clone()).unwrap();
     assert_eq!(queue.backend(), Backend::Epoll);

@@ -72,17 +72,16 @@ pub(crate) enum Poller {
 }
 
 impl Poller {
-    /// Opens the backend that was forced, or the best that the kernel allows.
-    pub(crate) fn open(forced: Option<Backend>, config: &Config) -> Result<Self, OpenError> {
-        if forced != Some(Backend::Epoll) {
-            match uring::Uring::open(config.sources_max) {
-                Ok(ring) => return Ok(Poller::Uring(Box::new(ring))),
-                Err(error) if !is_refusal(&error) => return Err(OpenError::Os(error)),
-                Err(error) if forced.is_some() => return Err(OpenError::RingRefused(error)),
-                Err(_) => {}
-            }
+    /// Opens the backend that was chosen, or epoll.
+    pub(crate) fn open(chosen: Option<Backend>, config: &Config) -> Result<Self, OpenError> {
+        match chosen {
+            Some(Backend::Uring) => match uring::Uring::open(config.sources_max) {
+                Ok(ring) => Ok(Poller::Uring(Box::new(ring))),
+                Err(error) if is_refusal(&error) => Err(OpenError::RingRefused(error)),
+                Err(error) => Err(OpenError::Os(error)),
+            },
+            Some(Backend::Epoll) | None => epoll::Epoll::open().map(Poller::Epoll).map_err(OpenError::Os),
         }
-        epoll::Epoll::open().map(Poller::Epoll).map_err(OpenError::Os)
     }
 
     pub(crate) fn backend(&self) -> Backend {
