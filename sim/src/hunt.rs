@@ -47,6 +47,8 @@ pub fn plan(variant: &Variant, seed: u64) -> Plan {
     plan.rule = Some(variant.rule);
     // These rules are those of a server that is alone.
     plan.group = None;
+    // The bounds were found without anybody inside of it.
+    plan.inside = 0;
     if let Some(tune) = variant.tune {
         tune(&mut plan);
     }

@@ -7,6 +7,7 @@
 //! | in the world | what it is |
 //! |---|---|
 //! | clients | the engine's client machine and heap, each with its own clock; threads that run transactions on objects, maps and vectors, one at a time under a baton |
+//! | a program in the server | threads that run the same transactions inside of the server's process, and end with it |
 //! | network | connections that carry bytes in order and are cut, half open, silent, slow or garbled |
 //! | log | the real encoding on a disk of bytes: torn writes, lost writes, failed operations, a full disk, flipped bits |
 //! | pages | whole installs, with or without the word of it; failed and damaged reads |
@@ -21,7 +22,7 @@
 //! |---|---|
 //! | [`plan`] | what a seed draws |
 //! | `stage`, `port` | the baton, and waiting as letting the world go on |
-//! | `world` | the queue of events; `server`, `client`, `net`, `disk`, `log`, `clock`, `fault`, `truth` |
+//! | `world` | the queue of events; `server`, `client`, `inside`, `net`, `disk`, `log`, `clock`, `fault`, `truth` |
 //! | [`workload`] | what the clients do |
 //! | `check` | what only the simulator can see |
 //! | [`shrink`] | a shorter script of a failure |

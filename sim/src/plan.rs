@@ -9,7 +9,9 @@ use std::fmt;
 use tercel_engine::order::delayed::DelayedConfig;
 use tercel_engine::random::Random;
 
+use crate::port::Site;
 use crate::rule::Rule;
+use crate::stage::Actor;
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,6 +22,8 @@ pub struct Plan {
     pub clients: usize,
     /// Threads of each.
     pub threads: usize,
+    /// Threads of a program inside of the server.
+    pub inside: usize,
     /// Commits after which the faults end.
     pub commits: u64,
     /// What may go wrong, by when it does.
@@ -189,6 +193,8 @@ impl Plan {
             seed,
             clients: 3 + r.below(3) as usize,
             threads: 1 + r.below(3) as usize,
+            // Drawn apart, so that what else a seed draws stays what it was.
+            inside: Random::new(seed ^ 0x1951_de00).below(3) as usize,
             commits,
             faults: draw_faults(r, commits),
             kept: None,
@@ -215,6 +221,20 @@ impl Plan {
         plan
     }
 
+    /// Threads that run transactions.
+    pub(crate) fn actors(&self) -> usize {
+        self.clients * self.threads + self.inside
+    }
+
+    /// Which process a thread belongs to; none for the first, which directs.
+    pub(crate) fn site_of(&self, actor: Actor) -> Option<Site> {
+        let number = actor.0.checked_sub(1)?;
+        Some(match number / self.threads {
+            client if client < self.clients => Site::Client(client),
+            _ => Site::Server,
+        })
+    }
+
     /// The same with only some of the faults of the seed's list.
     pub fn keep(&self, kept: &[usize]) -> Plan {
         let all = Plan::of(self.seed).faults;
@@ -238,6 +258,9 @@ impl fmt::Display for Plan {
         }
         if self.threads != all.threads {
             write!(f, " --threads {}", self.threads)?;
+        }
+        if self.inside != all.inside {
+            write!(f, " --inside {}", self.inside)?;
         }
         if self.commits != all.commits {
             write!(f, " --commits {}", self.commits)?;

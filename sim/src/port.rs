@@ -1,4 +1,6 @@
-//! A client's port in the world: waiting is letting the world go on.
+//! A process's port in the world, a client's or the server's own: waiting is letting the world go on.
+
+use std::fmt;
 
 use tercel_engine::error::Error;
 use tercel_engine::time::Now;
@@ -6,11 +8,39 @@ use tercel_engine::txn::{Home, Port, Step};
 
 use crate::stage::{Actor, Stage};
 
-/// What a thread of a client's process runs transactions on.
+/// Where a thread runs transactions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Site {
+    /// At a client.
+    Client(usize),
+    /// Inside of the server.
+    Server,
+}
+
+impl Site {
+    /// A number of the process that no other process has.
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            Site::Client(client) => client as u32,
+            Site::Server => 1_000,
+        }
+    }
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Site::Client(client) => write!(f, "c{client}"),
+            Site::Server => f.write_str("s"),
+        }
+    }
+}
+
+/// What a thread of a process runs transactions on.
 pub(crate) struct Seated<'s> {
     pub stage: &'s Stage,
     pub me: Actor,
-    pub client: usize,
+    pub site: Site,
     /// Which life of the process it belongs to: one that crashed is never heard of again.
     pub life: u32,
     pub patience_us: u64,
@@ -20,7 +50,7 @@ impl Seated<'_> {
     /// Whether the process that this thread belongs to is gone.
     pub(crate) fn is_gone(&self) -> bool {
         let world = self.stage.world();
-        world.clients[self.client].life != self.life || world.is_over()
+        world.life_of(self.site) != self.life || world.is_over()
     }
 }
 
@@ -30,23 +60,27 @@ impl Port for Seated<'_> {
         loop {
             {
                 let mut world = self.stage.world();
-                if world.clients[self.client].life != self.life || world.is_over() {
+                if world.life_of(self.site) != self.life || world.is_over() {
                     return Err(Error::Unavailable("the process has ended".into()));
                 }
-                let (now, time) = (world.client_now(self.client), world.time());
-                let done = step(&mut world.clients[self.client].machine, now) == Step::Done;
-                world.after_client(self.client);
-                if done {
+                let time = world.time();
+                let said = match self.site {
+                    Site::Client(client) => world.step_at_client(client, step),
+                    Site::Server => world.step_inside(step),
+                };
+                if said == Step::Done {
                     return Ok(());
                 }
                 let end = *end.get_or_insert(time + self.patience_us);
                 if time >= end {
-                    return Err(match world.clients[self.client].machine.availability() {
-                        None => Error::Unavailable("no connection".into()),
+                    return Err(match self.site {
+                        Site::Client(client) if world.clients[client].machine.availability().is_none() => {
+                            Error::Unavailable("no connection".into())
+                        }
                         _ => Error::Timeout(None),
                     });
                 }
-                world.listen(self.me, self.client, end);
+                world.listen(self.me, self.site, end);
             }
             self.stage.pass(self.me);
         }

@@ -8,7 +8,7 @@ use tercel_verify::{History, Kind, Outcome, Process, Session, Transaction};
 
 use crate::check;
 use crate::plan::Plan;
-use crate::port::Seated;
+use crate::port::{Seated, Site};
 use crate::record::Counts;
 use crate::rule::{drop_here, keep_here};
 use crate::stage::{Actor, Stage};
@@ -35,26 +35,26 @@ pub struct Report {
 /// Runs a world.
 pub fn run(plan: &Plan, trace: bool) -> Report {
     crate::quiet::hear_panics();
-    let stage = Stage::new(World::new(plan.clone(), trace), 1 + plan.clients * plan.threads);
+    let stage = Stage::new(World::new(plan.clone(), trace), 1 + plan.actors());
     drop_here(plan);
     let first = Actor(0);
     stage.sit(first);
     let ground = caught(&stage, || fill(&stage, plan)).flatten();
     if let Some(ground) = &ground {
         std::thread::scope(|scope| {
-            for i in 1..=plan.clients * plan.threads {
+            for i in 1..=plan.actors() {
                 let (stage, plan) = (&stage, &plan);
-                let body = move || act(stage, plan, Actor(i), (i - 1) / plan.threads, ground);
+                let body = move || act(stage, plan, Actor(i), ground);
                 std::thread::Builder::new()
                     .stack_size(STACK_BYTES)
                     .spawn_scoped(scope, body)
                     .expect("the system gives a few threads");
             }
             let seated = |i| stage.is_seated(Actor(i));
-            while !(1..=plan.clients * plan.threads).all(seated) {
+            while !(1..=plan.actors()).all(seated) {
                 std::thread::yield_now();
             }
-            (1..=plan.clients * plan.threads).for_each(|i| stage.world().enter(Actor(i)));
+            (1..=plan.actors()).for_each(|i| stage.world().enter(Actor(i)));
             caught(&stage, || direct(&stage, plan, ground));
             // Whatever has happened, nobody is left on the stage.
             stage.world().end();
@@ -69,11 +69,11 @@ pub fn run(plan: &Plan, trace: bool) -> Report {
     finish(world)
 }
 
-fn act(stage: &Stage, plan: &Plan, me: Actor, client: usize, ground: &Ground) {
+fn act(stage: &Stage, plan: &Plan, me: Actor, ground: &Ground) {
     drop_here(plan);
     stage.sit(me);
     stage.await_turn(me);
-    caught(stage, || live(stage, me, client, ground));
+    caught(stage, || live(stage, me, ground));
     stage.world().done(me);
     stage.leave();
 }
@@ -95,7 +95,7 @@ fn caught<R>(stage: &Stage, f: impl FnOnce() -> R) -> Option<R> {
 
 /// Makes the objects, before anything goes wrong.
 fn fill(stage: &Stage, plan: &Plan) -> Option<Ground> {
-    let port = Seated { stage, me: Actor(0), client: 0, life: 0, patience_us: SETTLE_US };
+    let port = Seated { stage, me: Actor(0), site: Site::Client(0), life: 0, patience_us: SETTLE_US };
     for _ in 0..FILL_ATTEMPTS {
         let mut notes = Notes::new(0, 0);
         let made = Tx::begin(&port, Isolation::Serializable).and_then(|tx| {
@@ -196,13 +196,17 @@ fn wait(stage: &Stage, me: Actor, is_so: impl Fn(&mut World) -> bool) -> bool {
 /// What everybody says in the end: each client, and one that has never cached anything.
 fn look(stage: &Stage, me: Actor, ground: &Ground) {
     let fresh = stage.world().add_client();
-    for client in 0..=fresh {
-        let life = stage.world().clients[client].life;
-        stage.world().after_client(client);
-        let port = Seated { stage, me, client, life, patience_us: SETTLE_US };
-        let (who, kind) = match client == fresh {
-            true => ("the server".to_owned(), Kind::Server),
-            false => (format!("client {client}"), Kind::Cache),
+    let clients = (0..=fresh).map(Site::Client);
+    for site in clients.chain([Site::Server]) {
+        let life = stage.world().life_of(site);
+        let port = Seated { stage, me, site, life, patience_us: SETTLE_US };
+        let (who, kind) = match site {
+            Site::Client(client) => {
+                stage.world().after_client(client);
+                let who = if client == fresh { "the server".to_owned() } else { format!("client {client}") };
+                (who, if client == fresh { Kind::Server } else { Kind::Cache })
+            }
+            Site::Server => ("a program inside of the server".to_owned(), Kind::Server),
         };
         match survey(&port, ground, who.clone(), kind) {
             Ok((view, wrong)) => {

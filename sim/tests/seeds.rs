@@ -5,16 +5,20 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tercel_sim::{Plan, run};
+use tercel_verify::{Outcome, Process, Transaction};
 
 /// Some tens of seconds with the optimizations of the tests' profile.
 const SEEDS: u64 = 250;
 /// Shorter than what a seed draws, so that there can be more of them.
 const COMMITS_MAX: u64 = 300;
 
+/// Processes from here on are servers.
+const INSIDE: Process = Process(1_000_000);
+
 #[test]
 fn no_world_shows_anything_wrong() {
     let next = AtomicU64::new(0);
-    let totals = std::sync::Mutex::new((0, 0, 0, 0, 0));
+    let totals = std::sync::Mutex::new((0, 0, 0, 0, 0, 0));
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -37,16 +41,22 @@ fn no_world_shows_anything_wrong() {
                     totals.2 += report.counts.crashes;
                     totals.3 += report.counts.backups;
                     totals.4 += report.counts.depositions;
+                    let transactions = &report.history.transactions;
+                    let is_inside =
+                        |t: &&Transaction| t.process >= INSIDE && matches!(t.outcome, Outcome::Committed(_));
+                    totals.5 += transactions.iter().filter(is_inside).count() as u64;
                 }
             });
         }
     });
-    let (commits, faults, crashes, backups, depositions) = totals.into_inner().unwrap();
+    let (commits, faults, crashes, backups, depositions, inside) = totals.into_inner().unwrap();
     eprintln!(
-        "{commits} commits, {faults} faults, {crashes} crashes, {backups} backups, {depositions} depositions"
+        "{commits} commits, {faults} faults, {crashes} crashes, {backups} backups, {depositions} depositions, \
+         {inside} commits inside of servers"
     );
     // Worlds in which nothing happens would prove nothing.
     assert!(commits > 200 * SEEDS && faults > 5 * SEEDS && crashes > 2 * SEEDS);
     assert!(depositions > 2 * SEEDS, "{depositions} depositions");
+    assert!(inside > 20 * SEEDS, "{inside} commits inside");
     assert!(backups > SEEDS / 4, "{backups} backups");
 }

@@ -37,7 +37,7 @@ struct Lent<'a> {
 impl Source for Lent<'_> {
     fn session(&mut self) -> Result<Session, Error> {
         if self.server.end != End::Working {
-            return Err(Error::Unavailable("this server does not lead any more: try again".into()));
+            return Err(deposed());
         }
         self.server.sessions(self.out, |s, cx| s.inside_session(cx))
     }
@@ -51,6 +51,10 @@ impl Source for Lent<'_> {
     }
 
     fn image(&mut self, page: PageId) -> Image {
+        // What others have committed since is not known here.
+        if self.server.end != End::Working {
+            return Image::Failed(deposed());
+        }
         self.server.sessions(self.out, |s, cx| s.inside_image(page, cx))
     }
 
@@ -68,7 +72,7 @@ impl Source for Lent<'_> {
 
     fn submit(&mut self, op: OpId, effects: &[u8]) -> Option<Result<(), Error>> {
         if self.server.end != End::Working {
-            return Some(Err(Error::Unavailable("this server does not lead any more: try again".into())));
+            return Some(Err(deposed()));
         }
         self.server.sessions(self.out, |s, cx| s.inside_submit(op, effects, cx))
     }
@@ -76,4 +80,9 @@ impl Source for Lent<'_> {
     fn outcome(&mut self, op: OpId) -> Option<Outcome> {
         self.server.sessions(self.out, |s, _| s.inside_outcome(op))
     }
+}
+
+/// Another server is about to be recovered.
+fn deposed() -> Error {
+    Error::Unavailable("this server does not lead any more: try again".into())
 }

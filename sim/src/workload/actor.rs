@@ -61,7 +61,7 @@ impl<'s> Worker<'s> {
 
     /// A process that crashed comes back as another.
     fn come_back(&mut self) {
-        let life = self.port.stage.world().clients[self.port.client].life;
+        let life = self.port.stage.world().life_of(self.port.site);
         if life != self.port.life {
             self.port.life = life;
             self.unknown.clear();
@@ -233,7 +233,7 @@ impl<'s> Worker<'s> {
         }
         let t = Transaction {
             session: Session(self.port.me.0 as u32 * 1_000 + life),
-            process: Process(self.port.client as u32 * 1_000 + life),
+            process: Process(self.port.site.number() * 1_000 + life),
             begin_us,
             end_us,
             isolation: match isolation {
@@ -248,8 +248,8 @@ impl<'s> Worker<'s> {
         };
         if world.trace.is_on() {
             let (reads, writes) = (t.reads.len(), t.writes.len());
-            let (me, client) = (self.port.me.0, self.port.client);
-            world.say(format_args!("c{client}.{me}    {outcome:?}, {reads} reads, {writes} writes"));
+            let (me, site) = (self.port.me.0, self.port.site);
+            world.say(format_args!("{site}.{me}    {outcome:?}, {reads} reads, {writes} writes"));
         }
         world.record.push(t)
     }
@@ -268,7 +268,7 @@ impl<'s> Worker<'s> {
             Error::Corrupt(_) if world.excuses_damage() => world.record.counts.corrupt += 1,
             // A promise that another connection was given.
             Error::Denied(_) | Error::PlaceLost(_) if kind == 7 => {}
-            e => world.blame(format!("client {} got an error that nothing excuses: {e}", self.port.client)),
+            e => world.blame(format!("{} got an error that nothing excuses: {e}", self.port.site)),
         }
         drop(world);
         let us = self.below(2_000);
@@ -310,12 +310,13 @@ impl<'s> Worker<'s> {
 }
 
 /// A thread's whole life.
-pub(crate) fn live(stage: &Stage, me: Actor, client: usize, ground: &Ground) {
-    let (plan, life) = {
+pub(crate) fn live(stage: &Stage, me: Actor, ground: &Ground) {
+    let (plan, site, life) = {
         let world = stage.world();
-        (world.plan.clone(), world.clients[client].life)
+        let site = world.plan.site_of(me).expect("the first thread directs");
+        (world.plan.clone(), site, world.life_of(site))
     };
-    let port = Seated { stage, me, client, life, patience_us: plan.patience_us };
+    let port = Seated { stage, me, site, life, patience_us: plan.patience_us };
     let seed = plan.seed.wrapping_mul(31).wrapping_add(me.0 as u64);
     Worker::new(port, seed, plan.think_us).work(ground, &plan.mix);
 }

@@ -4,6 +4,7 @@ use tercel_engine::client::{Client, ClientConfig, Input};
 use tercel_engine::random::Random;
 use tercel_engine::server::Conn;
 use tercel_engine::time::Now;
+use tercel_engine::txn::{Home, Step};
 use tercel_heap::{Boxed, Config as HeapConfig, arena_bytes, heap};
 use tercel_wire::frame::{Deframer, Kind};
 use tercel_wire::id::SpaceId;
@@ -14,6 +15,7 @@ use super::clock::Clock;
 use super::net::Arrival;
 use super::{Event, World};
 use crate::plan::Plan;
+use crate::port::Site;
 use crate::rule::{Rule, RunnerRule};
 use crate::stage;
 
@@ -57,6 +59,18 @@ impl World {
     /// What a client's clock shows.
     pub(crate) fn client_now(&self, client: usize) -> Now {
         self.clients[client].clock.now(self.time)
+    }
+
+    /// One step of a transaction at a client.
+    pub(crate) fn step_at_client(
+        &mut self,
+        client: usize,
+        step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
+    ) -> Step {
+        let now = self.client_now(client);
+        let said = step(&mut self.clients[client].machine, now);
+        self.after_client(client);
+        said
     }
 
     /// Adds a client that was not there before; gives its number. Its threads are the first thread's.
@@ -127,7 +141,7 @@ impl World {
             self.clients[client].pause_us = 0;
         }
         self.after_client(client);
-        self.happened(client);
+        self.happened(Site::Client(client));
     }
 
     pub(super) fn client_timer(&mut self, client: usize, life: u32) {
@@ -276,7 +290,7 @@ impl World {
         let number = (client as u64 + 1) * 10_000 + life as u64;
         let process = ClientProcess::new(&self.plan, number, &mut self.random);
         self.clients[client] = ClientProcess { life, ..process };
-        self.happened(client);
+        self.happened(Site::Client(client));
         self.after_client(client);
     }
 }

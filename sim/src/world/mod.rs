@@ -9,6 +9,7 @@ mod client;
 mod clock;
 mod disk;
 mod fault;
+mod inside;
 mod log;
 mod net;
 mod server;
@@ -23,6 +24,7 @@ use tercel_engine::server::{Checkpoint, Conn};
 use tercel_wire::id::{PageId, SpaceId, Stamp, ViewId, Written};
 
 use crate::plan::{Fault, Plan};
+use crate::port::Site;
 use crate::record::Record;
 use crate::stage::Actor;
 use crate::trace::Trace;
@@ -95,8 +97,8 @@ pub(crate) enum Phase {
 struct ActorState {
     /// Which of its waits this is: a wake-up for an earlier one counts for nothing.
     wait: u64,
-    /// The client whose doings end the wait.
-    listens: Option<usize>,
+    /// The process whose doings end the wait.
+    listens: Option<Site>,
     is_woken: bool,
     is_waiting: bool,
     is_done: bool,
@@ -134,7 +136,7 @@ impl World {
         let mut random = Random::new(plan.seed ^ 0x7e4c_e150_0000_0001);
         let server = ServerProcess::new(&mut random);
         let clients = (0..plan.clients).map(|i| ClientProcess::new(&plan, i as u64, &mut random)).collect();
-        let actors = 1 + plan.clients * plan.threads;
+        let actors = 1 + plan.actors();
         let mut world = World {
             record: Record::default(),
             truth: Truth::default(),
@@ -234,13 +236,13 @@ impl World {
         self.at(self.time + us, Event::Wake(actor, self.actors[actor.0].wait));
     }
 
-    /// A thread waits until something happens to a client, or until `end`.
-    pub(crate) fn listen(&mut self, actor: Actor, client: usize, end: u64) {
-        self.wait(actor, Some(client));
+    /// A thread waits until something happens to a process, or until `end`.
+    pub(crate) fn listen(&mut self, actor: Actor, site: Site, end: u64) {
+        self.wait(actor, Some(site));
         self.at(end, Event::Wake(actor, self.actors[actor.0].wait));
     }
 
-    fn wait(&mut self, actor: Actor, listens: Option<usize>) {
+    fn wait(&mut self, actor: Actor, listens: Option<Site>) {
         let state = &mut self.actors[actor.0];
         state.wait += 1;
         state.listens = listens;
@@ -248,11 +250,11 @@ impl World {
         state.is_waiting = true;
     }
 
-    /// Something happened that threads of the client may wait for.
-    fn happened(&mut self, client: usize) {
+    /// Something happened that threads of the process may wait for.
+    fn happened(&mut self, site: Site) {
         for i in 0..self.actors.len() {
             let state = &mut self.actors[i];
-            if state.listens == Some(client) && !state.is_woken && state.is_waiting {
+            if state.listens == Some(site) && !state.is_woken && state.is_waiting {
                 state.is_woken = true;
                 let wait = state.wait;
                 let us = self.random.below(WAKE_US_MAX);
@@ -301,10 +303,10 @@ impl World {
     /// Until when the process that the event is for stands still, if it does.
     fn paused(&self, event: &Event) -> Option<u64> {
         let until = match event {
-            Event::Wake(actor, _) => {
-                let client = self.client_of(*actor)?;
-                self.clients[client].paused_until
-            }
+            Event::Wake(actor, _) => match self.plan.site_of(*actor)? {
+                Site::Client(client) => self.clients[client].paused_until,
+                Site::Server => self.server.paused_until,
+            },
             Event::Up(..) | Event::ServerTimer(_) | Event::Backup => self.server.paused_until,
             Event::Disk(
                 _,
@@ -321,8 +323,12 @@ impl World {
         (until > self.time).then_some(until)
     }
 
-    fn client_of(&self, actor: Actor) -> Option<usize> {
-        (actor.0 > 0).then(|| (actor.0 - 1) / self.plan.threads)
+    /// Which of its lives a process is in.
+    pub(crate) fn life_of(&self, site: Site) -> u32 {
+        match site {
+            Site::Client(client) => self.clients[client].life,
+            Site::Server => self.server.life,
+        }
     }
 
     fn happen(&mut self, event: Event) -> Option<Actor> {

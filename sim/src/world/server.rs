@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use tercel_engine::order::Sealed;
 use tercel_engine::random::Random;
 use tercel_engine::server::{Conn, Effect, Effects, Input, LogRoom, Server};
+use tercel_engine::txn::local::Local;
 use tercel_wire::frame::Deframer;
 use tercel_wire::id::{LogPosition, Stamp, ViewId, Written};
 use tercel_wire::log::{Kind, Last, encode_record};
@@ -29,6 +30,9 @@ pub(crate) struct ServerProcess {
     pub(super) is_restarting: bool,
     /// It stops cleanly as soon as everything is stored.
     pub(super) is_stopping: bool,
+    /// What runs inside of it, and the news that it has heard of.
+    pub(super) inside: Local,
+    pub(super) inside_heard: Option<u64>,
 }
 
 /// What there is while the process runs.
@@ -59,6 +63,8 @@ impl ServerProcess {
             paused_until: 0,
             is_restarting: false,
             is_stopping: false,
+            inside: super::inside::program(),
+            inside_heard: None,
         }
     }
 
@@ -252,6 +258,7 @@ impl World {
             self.perform_one(effect);
         }
         self.note_promises();
+        self.tell_inside();
         self.hand_over();
         self.wind_timer();
         self.stop_if_quiet();

@@ -11,6 +11,7 @@ use tercel_wire::id::{LogPosition, PageId, Stamp, ViewId};
 use super::log::{Log, Opened};
 use super::server::{Running, encode};
 use super::{Event, Phase, SPACE, World};
+use crate::port::Site;
 use crate::rule::{Rule, RunnerRule};
 
 impl World {
@@ -37,6 +38,8 @@ impl World {
             return;
         }
         self.server.life += 1;
+        self.server.inside = super::inside::program();
+        self.happened(Site::Server);
         match self.recover() {
             Ok((running, out)) => {
                 self.server.running = Some(running);
