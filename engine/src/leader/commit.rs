@@ -140,7 +140,8 @@ impl Leader {
 
     /// Answers from what is known of the operation; whether it was. `digest` is a checksum of the bytes that came with it.
     fn answer_past(&mut self, asked: Asked, op: OpId, digest: Option<u32>, work: &mut Work<'_>) -> bool {
-        let is_of_history = work.replica.views.knows(op.view);
+        // A space that was restored has the views of the backup, too; what was done in them after it was taken is not here.
+        let is_of_history = work.replica.views.knows(op.view) && op.view.number >= work.config.view_first;
         let outcome = match work.replica.answers.past(op) {
             Past::Never if self.large_will_end(op) => return true,
             Past::Committed(answer) if digest.is_some_and(|digest| digest != answer.digest) => {
