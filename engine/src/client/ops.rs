@@ -299,20 +299,13 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
-    use tercel_heap::{Boxed, Config, SeqCst, arena_bytes, heap};
     use tercel_wire::frame::split;
-    use tercel_wire::id::SpaceId;
 
     use super::*;
-    use crate::client::ClientConfig;
 
     #[test]
     fn slot_that_was_used_4_billion_times_is_used_again() {
-        let config = Config { budget_bytes: 512 << 10, ..Config::default() };
-        let memory = Boxed::new(arena_bytes(&config).unwrap());
-        let (reader, writer) = heap(config, Box::new(memory), Box::new(SeqCst)).unwrap();
-        let mut client = Client::new(ClientConfig { space: SpaceId(0) }, 1, reader, writer);
-        client.link = Link::Up;
+        let mut client = Client::connected_for_test();
         client.ops.slots.push(Slot { seq: u32::MAX.into(), busy: None });
         client.ops.free.push(0);
         let submitted = client.submit(Now(0), Stamp::ZERO, &mut Vec::new(), b"");
