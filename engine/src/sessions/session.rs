@@ -34,6 +34,13 @@ pub(super) struct Subscriptions {
     pub reminded: Now,
 }
 
+impl Subscriptions {
+    /// Pages that it has and was not asked for.
+    pub(super) fn kept(&self) -> usize {
+        self.held.len() - self.revoking.len()
+    }
+}
+
 /// What a session is to hear of next.
 #[derive(Debug, Default)]
 pub(super) struct News {

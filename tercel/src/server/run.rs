@@ -12,6 +12,7 @@ use tercel_wire::id::Stamp;
 use tercel_wire::log::Last;
 
 use super::choked::Choked;
+use super::held::{Bounds, Held};
 use super::records::Records;
 use super::store::Store;
 use super::turns::{SLICE, Slice, Turns, read_some, split_some};
@@ -50,6 +51,13 @@ pub(super) struct Loop {
     slice_end: Instant,
     /// Connections that are not read until they have read.
     choked: Choked,
+    /// What has arrived of messages that are not whole: of all connections, and of those that have not greeted.
+    received: Held,
+    greeting: Held,
+    /// What was not taken.
+    unsent: Held,
+    /// Connections that were ended because too much was held.
+    ended_for_room: u64,
     out: Effects,
     begun: Instant,
     /// Pages are being stored.
@@ -73,11 +81,11 @@ impl Loop {
     pub(super) fn new(
         queue: EventQueue<Post>,
         machine: Machine,
-        log: LogThread,
-        last: Last,
+        (log, last): (LogThread, Last),
         store: Store,
         dir: DataDir,
         out: Effects,
+        bounds: Bounds,
     ) -> Loop {
         Loop {
             queue,
@@ -90,6 +98,10 @@ impl Loop {
             turns: Turns::default(),
             slice_end: Instant::now(),
             choked: Choked::default(),
+            received: Held::new(bounds.received_bytes_max),
+            greeting: Held::new(bounds.greeting_bytes_max),
+            unsent: Held::new(bounds.unsent_bytes_max),
+            ended_for_room: 0,
             out,
             begun: Instant::now(),
             installing: false,
@@ -253,7 +265,9 @@ impl Loop {
             self.machine.handle(now, Input::LogRoom(room), &mut self.out);
         }
         let accepts_paused = self.queue.counters().accepts_paused;
-        self.machine.set_host(HostStats { accepts_paused, log_bytes: log.bytes, disk_full: full });
+        let ended_for_room = self.ended_for_room;
+        let log_bytes = log.bytes;
+        self.machine.set_host(HostStats { accepts_paused, log_bytes, disk_full: full, ended_for_room });
     }
 
     fn received(&mut self, now: Now, conn: Conn, bytes: &[u8]) {
@@ -264,7 +278,8 @@ impl Loop {
                 if self.choked.is_choked(conn, unsent_bytes) {
                     deframer.push(bytes);
                     self.queue.pause(*token);
-                    return self.choked.put(conn, unsent_bytes);
+                    self.choked.put(conn, unsent_bytes);
+                    return self.keeps(now, conn, bytes.len());
                 }
                 (deframer, Some(self.slice_end))
             }
@@ -272,17 +287,52 @@ impl Loop {
             Some(Peer::Memory(_, deframer)) => (deframer, None),
             None => return,
         };
+        let before = deframer.bytes();
         let read = match deframer.is_empty() {
             true => split_some(&mut self.machine, now, conn, bytes, deframer, end, &mut self.out),
             false => {
                 deframer.push(bytes);
-                if self.turns.waits(conn) {
-                    return;
+                match self.turns.waits(conn) {
+                    true => Ok(Slice::Done),
+                    false => read_some(&mut self.machine, now, conn, deframer, end, &mut self.out),
                 }
-                read_some(&mut self.machine, now, conn, deframer, end, &mut self.out)
             }
         };
+        // Who shares the process shares its memory.
+        let more = if end.is_some() { deframer.bytes().saturating_sub(before) } else { 0 };
         self.was_read(now, conn, read);
+        if more > 0 {
+            self.keeps(now, conn, more);
+        }
+    }
+
+    /// So many bytes more were kept of what a connection sent. If all have sent too much, those that hold most end.
+    fn keeps(&mut self, now: Now, conn: Conn, bytes: usize) {
+        let mut over = Vec::new();
+        if !self.machine.has_greeted(conn) && self.greeting.add(bytes) {
+            let held = self.received_bytes(|conn| !self.machine.has_greeted(conn));
+            over = self.greeting.count(held);
+        }
+        if self.received.add(bytes) {
+            let held = self.received_bytes(|conn| !over.contains(&conn));
+            over.extend(self.received.count(held));
+        }
+        for conn in over {
+            self.ended_for_room += 1;
+            let why = "the server has received too much of messages that do not come to their end: try again";
+            self.machine.handle(now, Input::NoRoom(conn, why), &mut self.out);
+        }
+    }
+
+    /// What is kept of what the sockets among these connections have sent.
+    fn received_bytes(&self, is_among: impl Fn(Conn) -> bool) -> Vec<(usize, Conn)> {
+        let of_one = |(conn, peer): (&Conn, &Peer)| match peer {
+            Peer::Socket(_, deframer) if deframer.bytes() > 0 && is_among(*conn) => {
+                Some((deframer.bytes(), *conn))
+            }
+            _ => None,
+        };
+        self.conns.iter().filter_map(of_one).collect()
     }
 
     /// Does and sends what was decided for those who came in this turn of the loop, before those who have had their slice go
@@ -427,22 +477,41 @@ impl Loop {
     }
 
     fn send(&mut self, conn: Conn, bytes: Vec<u8>) {
+        let more = bytes.len();
         match self.conns.get(&conn) {
             Some(Peer::Socket(token, _)) => match self.queue.send(*token, bytes) {
+                Ok(()) if self.unsent.add(more) => self.look_at_unsent(),
                 Ok(()) | Err(SendError::Gone(_)) => {}
                 // It does not read what it is told: its bound is reached, the others go on.
-                Err(SendError::Full(_)) => {
-                    let token = *token;
-                    self.conns.remove(&conn);
-                    self.choked.take(conn);
-                    self.queue.revoke(token);
-                    let now = self.now();
-                    self.machine.handle(now, Input::Disconnected(conn), &mut self.out);
-                }
+                Err(SendError::Full(_)) => self.cut_off(conn),
             },
             Some(Peer::Memory(pipe, _)) => pipe.push(&bytes),
             None => {}
         }
+    }
+
+    /// All connections together may have taken too little: then those that have most to take end.
+    fn look_at_unsent(&mut self) {
+        self.queue.flush();
+        let of_one = |(conn, peer): (&Conn, &Peer)| match peer {
+            Peer::Socket(token, _) => Some((self.queue.unsent_bytes(*token).unwrap_or(0), *conn)),
+            Peer::Memory(..) => None,
+        };
+        let unsent = self.conns.iter().filter_map(of_one).collect();
+        for conn in self.unsent.count(unsent) {
+            self.ended_for_room += 1;
+            self.cut_off(conn);
+        }
+    }
+
+    /// Ends the connection of a client that does not read: it would not read why, either.
+    fn cut_off(&mut self, conn: Conn) {
+        if let Some(Peer::Socket(token, _)) = self.conns.remove(&conn) {
+            self.queue.revoke(token);
+        }
+        self.choked.take(conn);
+        let now = self.now();
+        self.machine.handle(now, Input::Disconnected(conn), &mut self.out);
     }
 
     /// Gives the log's thread what this batch ordered. If its queue is full, the records go with the next batch; the
