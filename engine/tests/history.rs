@@ -3,6 +3,7 @@
 
 mod world;
 
+use tercel_derive::Object;
 use tercel_engine::error::Error;
 use tercel_engine::txn::{Isolation, Tx};
 use tercel_wire::message::Outcome;
@@ -51,4 +52,31 @@ fn client_of_a_lost_history_keeps_no_copy_place_or_answer_of_it() {
         assert!(!theirs.contains(r));
         assert_eq!(count(&w, other, *r), i as u64);
     }
+}
+
+/// A class that only the lost history has.
+#[derive(Object, Debug, Clone, PartialEq)]
+#[object(crate = "tercel_engine")]
+struct Other {
+    word: u64,
+}
+
+#[test]
+fn client_with_a_class_of_a_lost_history_is_refused_by_its_name() {
+    let w = world(1);
+    let r = make(&w, 0, "r", 1);
+    w.settle();
+    let old = w.lock().disk.clone();
+    w.run(0, |tx| tx.create(&Other { word: 1 })).unwrap();
+    w.crash();
+    w.lock().disk = old;
+    w.restart();
+    w.settle();
+    // Its number may soon be that of another class, and types are bound to numbers for as long as a cache is there.
+    w.lock().patience = 200;
+    let refused = w.run(0, |tx| Ok(tx.get(r)?.count()));
+    let is_told = |why: &str| why.contains("class Other") && why.contains("connect with a new client");
+    assert!(matches!(&refused, Err(Error::Schema(why)) if is_told(why)), "{refused:?}");
+    let new = w.add_client(99, 512 << 10);
+    assert_eq!(count(&w, new, r), 1);
 }
