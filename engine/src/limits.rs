@@ -81,6 +81,10 @@ pub const GREETING_BYTES_MAX: usize = 64 << 20;
 /// one asks waits at a megabyte. Where the sum comes near it, the connections that hold most are ended.
 pub const UNSENT_ALL_BYTES_MAX: usize = 1 << 30;
 
+/// Bytes that connections which the server has ended may still take, of all of them: hundreds of thousands of last words. What
+/// comes above it is dropped with its connection.
+pub const LAST_BYTES_MAX: usize = 64 << 20;
+
 /// Pages asked back from one session and not yet given back. A client answers within a round trip; one that goes on
 /// fetching without an answer is cut off here.
 pub const REVOKING_MAX: usize = 1_024;

@@ -6,6 +6,9 @@
 //! every connection, comes only once in an eighth of the bound. The invariant: never is more held than the bound, and what
 //! came last.
 
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
 use tercel_engine::limits;
 use tercel_engine::server::Conn;
 
@@ -63,9 +66,52 @@ impl Held {
     }
 }
 
+/// What connections that were ended have not taken, at most. They are no longer known here, and are let go of in the end.
+pub(super) struct Last {
+    bytes_max: usize,
+    /// By when they are let go of, with their bytes.
+    ended: VecDeque<(Instant, usize)>,
+    bytes: usize,
+}
+
+/// How long a connection that was ended may take its last bytes.
+pub(super) const LINGER: Duration = Duration::from_secs(5);
+
+impl Last {
+    /// None was ended yet.
+    pub(super) fn new(bytes_max: usize) -> Last {
+        Last { bytes_max, ended: VecDeque::new(), bytes: 0 }
+    }
+
+    /// Takes note of a connection that ends with so many bytes. Says whether it may take them, or too many have as much.
+    pub(super) fn add(&mut self, now: Instant, bytes: usize) -> bool {
+        while let Some((_, gone)) = self.ended.pop_front_if(|(by, _)| *by <= now) {
+            self.bytes -= gone;
+        }
+        if bytes == 0 {
+            return true;
+        }
+        let fits = self.bytes + bytes <= self.bytes_max;
+        if fits {
+            self.bytes += bytes;
+            self.ended.push_back((now + LINGER, bytes));
+        }
+        fits
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn last_bytes_of_ended_connections_are_bounded_until_they_are_let_go_of() {
+        let begin = Instant::now();
+        let mut last = Last::new(100);
+        assert!(last.add(begin, 60) && last.add(begin + LINGER / 2, 40));
+        assert!(!last.add(begin + LINGER / 2, 1) && last.add(begin + LINGER / 2, 0));
+        assert!(last.add(begin + LINGER, 60) && !last.add(begin + LINGER, 1));
+    }
 
     fn conns(held: &[(usize, u64)]) -> Vec<(usize, Conn)> {
         held.iter().map(|(bytes, conn)| (*bytes, Conn(*conn))).collect()

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tercel_engine::limits;
 use tercel_engine::server::{Conn, Effect, Effects, HostStats, Input, LogRoom, Server as Machine};
 use tercel_engine::time::Now;
 use tercel_events::{Backend, Event, EventQueue, Handle, Kind, SendError, Token};
@@ -12,7 +13,7 @@ use tercel_wire::id::Stamp;
 use tercel_wire::log::Last;
 
 use super::choked::Choked;
-use super::held::{Bounds, Held};
+use super::held::{Bounds, Held, Last as LastBytes};
 use super::records::Records;
 use super::store::Store;
 use super::turns::{SLICE, Slice, Turns, read_some, split_some};
@@ -54,8 +55,9 @@ pub(super) struct Loop {
     /// What has arrived of messages that are not whole: of all connections, and of those that have not greeted.
     received: Held,
     greeting: Held,
-    /// What was not taken.
+    /// What was not taken: by connections that are there, and by those that were ended.
     unsent: Held,
+    last: LastBytes,
     /// Connections that were ended because too much was held.
     ended_for_room: u64,
     out: Effects,
@@ -101,6 +103,7 @@ impl Loop {
             received: Held::new(bounds.received_bytes_max),
             greeting: Held::new(bounds.greeting_bytes_max),
             unsent: Held::new(bounds.unsent_bytes_max),
+            last: LastBytes::new(limits::LAST_BYTES_MAX),
             ended_for_room: 0,
             out,
             begun: Instant::now(),
@@ -422,7 +425,11 @@ impl Loop {
                 self.queue.revoke(token);
             }
             Some(Peer::Socket(token, _)) => {
-                self.queue.finish(token);
+                let unsent_bytes = self.queue.unsent_bytes(token).unwrap_or(0);
+                match self.last.add(Instant::now(), unsent_bytes) {
+                    true => self.queue.finish(token),
+                    false => self.queue.revoke(token),
+                };
             }
             Some(Peer::Memory(pipe, _)) => pipe.close(),
             None => {}

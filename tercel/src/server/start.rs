@@ -13,7 +13,7 @@ use tercel_wire::class::ROOT_HEAD;
 use tercel_wire::id::{Stamp, Written};
 use tercel_wire::page::{PAGE_BYTES, Page};
 
-use super::held::Bounds;
+use super::held::{Bounds, LINGER};
 use super::records::Records;
 use super::run::{LISTENER_KEY, Loop};
 use super::store::Store;
@@ -219,6 +219,7 @@ fn prepare(opened: Opened, listeners: Vec<OwnedFd>, spin_us: u64) -> Result<Loop
         spin_us,
         write_bytes_max: SLOW_READER_BYTES,
         sources_max: sources_max(),
+        linger_ms: LINGER.as_millis() as u64,
         ..EventsConfig::default()
     })?;
     for fd in listeners {
