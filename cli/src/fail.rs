@@ -63,7 +63,7 @@ impl From<tercel::Error> for Failure {
                 Some("start a server with `tercel serve --data DIR`, or name a directory with --data DIR")
             }
             tercel::Error::PlaceLost(_) => {
-                Some("the connection was lost in the middle: run the same command again")
+                Some("the server did not hear of this client for too long: run the same command again")
             }
             tercel::Error::Timeout(_) => {
                 Some("the server is slow or gone: `tercel stat` tells whether it is there")

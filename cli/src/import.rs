@@ -442,7 +442,7 @@ fn patiently<R>(client: &Client, mut body: impl FnMut(&Tx<'_>) -> Result<R, Erro
             // What was reserved for the whole list went with the session.
             Err(Error::PlaceLost(_)) => {
                 return Err(Failure::new(
-                    "the server was started again in the middle of the import, or the connection to it was lost: nothing was changed",
+                    "the server did not hear of this import for too long, and ended its session: nothing was changed",
                 )
                 .next("run the same import again"));
             }

@@ -82,7 +82,7 @@ fn element(value: &Value) -> String {
 }
 
 /// What the server reports: its name there, for people, and the meaning with its unit.
-const WORDS: [(&str, &str, &str); 27] = [
+const WORDS: [(&str, &str, &str); 29] = [
     ("space", "space", "the space's own number"),
     ("view", "view", "grows with every start of a server"),
     ("visible", "last commit", "the newest commit that clients can see"),
@@ -105,12 +105,22 @@ const WORDS: [(&str, &str, &str); 27] = [
     ("page_reads", "page reads", "pages read from disk"),
     ("pages_installed", "pages installed", "pages written to disk"),
     ("invalidations", "invalidations", "objects that clients were told have changed"),
+    (
+        "subscriptions",
+        "subscriptions",
+        "pages that clients are told of changes to, each as often as clients have it",
+    ),
     ("revocations", "revocations", "pages that clients had to give up, for watching too many"),
     ("forwards", "forwards", "objects that outgrew their page and moved to another"),
     ("mob_bytes", "modified bytes", "of objects in memory that are in the log and not yet in pages"),
     ("mob_pages", "modified pages", "that these objects belong to"),
     ("staged_bytes", "staged bytes", "of transactions of which parts are still to come"),
     ("accepts_paused", "accepts paused", "times that no client was let in, for want of descriptors"),
+    (
+        "ended_for_room",
+        "ended for room",
+        "connections, because too much had arrived in part or was not taken",
+    ),
     ("log_bytes", "log bytes", "on disk"),
     ("replay_entries", "log to replay", "commits that a start after a crash would replay"),
     ("disk_full", "disk full", "whether commits wait for room on the disk"),

@@ -28,6 +28,9 @@ pub struct ServerConfig {
     pub keepalive_ms: u32,
     /// Pages that one session may be subscribed to; beyond it the server asks for pages back. Each costs some 50 bytes.
     pub subscriptions_max: usize,
+    /// Pages that all sessions together may be subscribed to; beyond it the server asks the session that has most for pages
+    /// back.
+    pub subscriptions_all_max: usize,
     /// The number of the first view that this history of the space may have: of a space that was restored from a backup,
     /// one that the history it was taken from never comes to. A client of another view has seen commits that are not here.
     pub view_first: u32,
@@ -40,6 +43,7 @@ impl Default for ServerConfig {
             cache_bytes: 64 << 20,
             keepalive_ms: limits::KEEPALIVE_MS,
             subscriptions_max: limits::SUBSCRIPTIONS_MAX,
+            subscriptions_all_max: limits::SUBSCRIPTIONS_ALL_MAX,
             view_first: 0,
         }
     }
@@ -56,6 +60,8 @@ pub enum Input<'a> {
     Alive(Conn),
     /// The connection is gone.
     Disconnected(Conn),
+    /// The host has no room for what the connection makes it keep: its client is told why, and it ends.
+    NoRoom(Conn, &'static str),
     /// Another member of the group says this.
     Packet(NodeId, &'a [u8]),
     /// The log is on disk up to this position, as this view wrote it.
@@ -196,4 +202,6 @@ pub struct HostStats {
     pub log_bytes: u64,
     /// Whether the disk has no room for the log or the pages.
     pub disk_full: bool,
+    /// Connections that were ended because all together had received in part, or not taken, too much.
+    pub ended_for_room: u64,
 }

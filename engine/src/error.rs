@@ -50,8 +50,8 @@ impl Error {
     /// The space has no page left to make anything in.
     pub(crate) fn no_pages() -> Error {
         Error::Full(
-            "the space has given out all of its 4,194,303 pages, and none is used again: what is there can be read and \
-             changed within its pages; let a program copy what is still needed into another space"
+            "the space has given out all of its 4,194,303 pages, and none that an object was made in is used again: what \
+             is there can be read and changed within its pages; let a program copy what is still needed into another space"
                 .into(),
         )
     }

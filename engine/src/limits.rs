@@ -61,6 +61,30 @@ pub const EVICTED_MAX: usize = 65_536;
 /// revokes.
 pub const SUBSCRIPTIONS_MAX: usize = 1 << 20;
 
+/// Pages that all sessions together are subscribed to: a thousand clients with caches of 128 MB. Each costs some 50 bytes, so
+/// they cost a server less than a gigabyte. Beyond it the session that has most is asked for pages back.
+pub const SUBSCRIPTIONS_ALL_MAX: usize = 1 << 24;
+
+/// Pages of greetings that are being taken in, of all clients that greet: 48 of the largest greetings, at 16 bytes a page. A
+/// client that comes above it is told to come again.
+pub const GREETED_PAGES_MAX: usize = 1 << 22;
+
+/// Bytes of messages that have arrived in part, of all connections of a server: 256 of the largest. Messages mostly arrive
+/// within a few round trips, so honest clients have less under way. Where the sum comes near it, the connections that hold
+/// most are ended.
+pub const RECEIVED_BYTES_MAX: usize = 256 << 20;
+
+/// The same of connections that have not greeted, whose messages are greetings: strangers take no room from clients.
+pub const GREETING_BYTES_MAX: usize = 64 << 20;
+
+/// Bytes of answers that were not taken, of all connections of a server: a thousand clients that ask and do not read, for what
+/// one asks waits at a megabyte. Where the sum comes near it, the connections that hold most are ended.
+pub const UNSENT_ALL_BYTES_MAX: usize = 1 << 30;
+
+/// Bytes that connections which the server has ended may still take, of all of them: hundreds of thousands of last words. What
+/// comes above it is dropped with its connection.
+pub const LAST_BYTES_MAX: usize = 64 << 20;
+
 /// Pages asked back from one session and not yet given back. A client answers within a round trip; one that goes on
 /// fetching without an answer is cut off here.
 pub const REVOKING_MAX: usize = 1_024;

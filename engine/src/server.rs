@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tercel_wire::id::{LogPosition, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::message::Reason;
 
 pub use crate::effect::{
     Checkpoint, Conn, Effect, Effects, HostStats, Input, LogRoom, ServerConfig, ServerStats,
@@ -79,6 +80,9 @@ impl Server {
             Input::Frame(conn, header, body) => self.sessions(out, |s, cx| s.frame(conn, &header, body, cx)),
             Input::Alive(conn) => self.sessions.alive(conn, now),
             Input::Disconnected(conn) => self.sessions(out, |s, cx| s.disconnected(conn, cx)),
+            Input::NoRoom(conn, why) => {
+                self.sessions(out, |s, cx| s.turn_away(conn, Reason::Full, why, cx));
+            }
             Input::Packet(from, bytes) => self.sequence(order::Input::Packet(from, bytes), out),
             Input::Written(view, position) => self.written(view, position, out),
             Input::Read(view, page, result) if self.is_answered(view) => {
@@ -363,6 +367,11 @@ impl Server {
     /// Whether nothing more will be ordered of what has arrived, whether or not its client still waits for it.
     pub fn is_idle(&self) -> bool {
         self.leader.as_ref().is_none_or(|leader| leader.is_idle())
+    }
+
+    /// Whether the connection's client has greeted, and was not turned away.
+    pub fn has_greeted(&self, conn: Conn) -> bool {
+        self.sessions.has_greeted(conn)
     }
 
     /// How many clients are connected.

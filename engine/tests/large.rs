@@ -413,6 +413,42 @@ fn asking_for_a_large_transaction_that_is_not_in_the_log_yet_spends_it() {
 }
 
 #[test]
+fn large_transaction_that_arrives_twice_is_executed_once_and_with_other_bytes_ends_its_connection() {
+    let (mut h, class, places, _) = filled();
+    let (two, three) = (object(class, 2), object(class, 3));
+    let base = h.server.visible();
+    let bytes = |object: &[u8]| {
+        let mut bytes = Vec::new();
+        all(base, &places, false, object).encode(&mut bytes);
+        bytes
+    };
+    // In one message, or in parts of any size: it is the same transaction.
+    let send = |h: &mut Hand, conn, bytes: &[u8], part_bytes: usize| {
+        let op = op(5, 0, 2);
+        let (head, last) = bytes.split_at((bytes.len() - 1) / part_bytes * part_bytes);
+        let mut parts = 0;
+        for bytes in head.chunks(part_bytes) {
+            h.send(conn, Kind::Part, |o| Part { op, index: parts, bytes }.encode(o));
+            parts += 1;
+        }
+        h.send(conn, Kind::Commit, |o| Commit { op, parts, bytes: last }.encode(o))
+    };
+    send(&mut h, A, &bytes(&two), 50_000);
+    h.finish();
+    let [Outcome::Committed(stamp)] = outcomes(&h.sync(), A)[..] else { panic!("it is committed") };
+    for part_bytes in [1 << 20, 50_000, 7_000] {
+        let said = send(&mut h, A, &bytes(&two), part_bytes);
+        assert_eq!(outcomes(&said, A), [Outcome::Committed(stamp)], "{part_bytes}");
+    }
+    for (n, part_bytes) in [1 << 20, 50_000].into_iter().enumerate() {
+        let conn = Conn(10 + n as u64);
+        h.greet(conn, 5, 2 + n as u64);
+        assert!(closed(&send(&mut h, conn, &bytes(&three), part_bytes), conn), "{part_bytes}");
+    }
+    assert_eq!(h.seen(B, places[0], 1), Some(2));
+}
+
+#[test]
 fn a_large_transaction_that_cannot_be_read_to_its_end_ends_its_connection() {
     let (mut h, class, places, _) = filled();
     let two = object(class, 2);

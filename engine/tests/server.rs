@@ -92,6 +92,37 @@ fn a_commit_that_arrives_twice_is_executed_once() {
 }
 
 #[test]
+fn slot_goes_on_beyond_4_billion_operations_and_over_a_restart() {
+    let mut h = Hand::new();
+    h.greet(A, 5, 1);
+    let (class, page) = (h.define(A), h.lease(A, 1)[0]);
+    let (one, oref) = (object(class, 1), Oref::new(page, 0).unwrap());
+    let end = u64::from(u32::MAX);
+    let mut last = Outcome::Unknown;
+    for seq in end - 1..=end + 2 {
+        let write = Write { oref, new: seq == end - 1, object: &one };
+        let work = Work { base: h.server.visible(), reads: vec![], writes: vec![write] };
+        h.commit(A, op(5, seq), &work);
+        let said = outcomes(&h.sync());
+        assert!(matches!(said[..], [Outcome::Committed(_)]), "operation {seq}: {said:?}");
+        last = said[0];
+    }
+    assert_eq!(outcomes(&h.resolve(A, op(5, end + 1))), [Outcome::Unknown], "a later one was executed");
+    assert_eq!(outcomes(&h.resolve(A, op(5, end + 2))), [last]);
+    // From a checkpoint, without the log before it.
+    h.flush();
+    h.input(Input::Installed(h.view()));
+    h.flush();
+    let checkpoint = h.installs.iter().flatten().last().expect("a checkpoint").clone();
+    assert_eq!(checkpoint.applied, h.last());
+    let recovery = Recovery::new(ServerConfig::default(), SpaceId(1), Some(&checkpoint), PageId::MAX.get());
+    let mut h = Hand::of(recovery.unwrap(), Vec::new());
+    h.greet(B, 5, 2);
+    assert_eq!(outcomes(&h.resolve(B, op(5, end + 2))), [last]);
+    assert_eq!(outcomes(&h.resolve(B, op(5, end + 1))), [Outcome::Unknown]);
+}
+
+#[test]
 fn what_was_said_not_to_be_executed_never_will_be() {
     let mut h = Hand::new();
     h.greet(A, 5, 1);

@@ -599,6 +599,36 @@ fn a_greeting_that_nobody_answers_ends() {
 }
 
 #[test]
+fn server_that_falls_silent_while_catalogues_are_compared_is_given_up() {
+    let w = world(1);
+    let r = make(&w, 0, "r", 1);
+    w.settle();
+    let old = w.lock().disk.clone();
+    w.run(0, |tx| set(tx, r, 2)).unwrap();
+    w.crash();
+    w.lock().disk = old;
+    // The client hears that the history is another, greets as another client, and is welcomed; its question for the
+    // catalogue never arrives.
+    w.lock().hold.down = Some(0);
+    w.restart();
+    w.settle();
+    let held = [(Some(0), None), (None, Some(0)), (Some(0), None)];
+    for (up, down) in held {
+        (w.lock().hold.up, w.lock().hold.down) = (up, down);
+        w.settle();
+    }
+    let view = w.lock().clients[0].view();
+    assert_eq!(view, w.lock().server.as_ref().unwrap().view(), "it is welcomed");
+    assert!(w.lock().clients[0].availability().is_none() && !w.lock().clients[0].wants_connection());
+    w.lock().hold.connects = true;
+    w.lock().server = None;
+    for _ in 0..50 {
+        w.lock().pass(100_000);
+    }
+    assert!(w.lock().clients[0].wants_connection());
+}
+
+#[test]
 fn pages_are_given_back_when_the_server_asks_and_nothing_is_missed() {
     let w = World::new(1, 2, ServerConfig { subscriptions_max: 6, ..ServerConfig::default() });
     let all = many(&w, 0, 40, 3_900);

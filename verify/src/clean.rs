@@ -63,11 +63,15 @@ mod tests {
 
     #[test]
     fn what_the_log_does_not_have_was_shown_too_early() {
-        let mut h = history([t(1).writes([w(1, 10)]).op("a").unknown(), t(2).reads([r(1, 10)]).aborted()]);
-        h.log = Some(vec![]);
-        assert_eq!(super::check(&crate::Index::new(&h)).len(), 1);
-        h.log = Some(vec![crate::Logged { stamp: 3, op: "a".into(), writes: vec![w(1, 10)] }]);
-        assert_eq!(super::check(&crate::Index::new(&h)), []);
+        let writer = t(1).writes([w(1, 10)]);
+        // Whether or not the history names the operation.
+        for writer in [writer.clone().op("a").unknown(), writer.clone().unknown(), writer.at(3)] {
+            let mut h = history([writer, t(2).reads([r(1, 10)]).aborted()]);
+            h.log = Some(vec![]);
+            assert_eq!(super::check(&crate::Index::new(&h)).len(), 1);
+            h.log = Some(vec![crate::Logged { stamp: 3, op: "a".into(), writes: vec![w(1, 10)] }]);
+            assert_eq!(super::check(&crate::Index::new(&h)), []);
+        }
     }
 
     #[test]

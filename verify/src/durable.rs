@@ -13,17 +13,19 @@ pub fn check(index: &Index<'_>) -> Vec<Violation> {
     let mut bad = |transactions, text| found.push(Violation::new(Property::Durable, transactions, text));
     if index.history.log.is_some() {
         for (i, t) in index.transactions().filter(|(_, t)| !t.is_read_only()) {
-            let (Outcome::Committed(stamp), Some(op)) = (t.outcome, &t.op) else { continue };
-            match index.logged(op) {
-                None => bad(vec![i], format!("operation {op} was acknowledged at {stamp} and is lost")),
+            let Outcome::Committed(stamp) = t.outcome else { continue };
+            // One whose operation the history does not name is known by its place.
+            let (entry, name) = match &t.op {
+                Some(op) => (index.logged(op), format!("operation {op}")),
+                None => (index.logged_at(stamp), "a commit".into()),
+            };
+            match entry {
+                None => bad(vec![i], format!("{name} was acknowledged at {stamp} and is lost")),
                 Some(entry) if entry.stamp != stamp => {
-                    bad(
-                        vec![i],
-                        format!("operation {op} was acknowledged at {stamp} and is at {}", entry.stamp),
-                    );
+                    bad(vec![i], format!("{name} was acknowledged at {stamp} and is at {}", entry.stamp));
                 }
                 Some(entry) if !t.writes.iter().all(|w| entry.writes.contains(w)) => {
-                    bad(vec![i], format!("operation {op} is in the log with other effects"));
+                    bad(vec![i], format!("{name} of {stamp} is in the log with other effects"));
                 }
                 Some(_) => {}
             }
@@ -76,9 +78,14 @@ mod tests {
     fn the_log_has_it_where_it_was_said_to_be() {
         let mut h = history([t(1).writes([w(1, 10)]).op("a").at(4)]);
         let entry = |stamp, value| Logged { stamp, op: "a".into(), writes: vec![w(1, value)] };
-        for (log, wrong) in
-            [(vec![entry(4, 10)], 0), (vec![entry(5, 10)], 1), (vec![entry(4, 9)], 1), (vec![], 1)]
-        {
+        let logs = [(vec![entry(4, 10)], 0), (vec![entry(5, 10)], 1), (vec![entry(4, 9)], 1), (vec![], 1)];
+        for (log, wrong) in logs.clone() {
+            h.log = Some(log);
+            assert_eq!(super::check(&Index::new(&h)).len(), wrong);
+        }
+        // The same of one whose operation the history does not name.
+        h.transactions[0].op = None;
+        for (log, wrong) in logs {
             h.log = Some(log);
             assert_eq!(super::check(&Index::new(&h)).len(), wrong);
         }

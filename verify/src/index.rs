@@ -21,6 +21,8 @@ pub struct Index<'h> {
     versions: BTreeMap<Object, Vec<(u64, Value)>>,
     /// The log, by operation.
     logged: BTreeMap<&'h str, &'h Logged>,
+    /// The log, by place in the order.
+    logged_at: BTreeMap<u64, &'h Logged>,
     /// Versions that only the log knows a writer of.
     strangers: BTreeMap<(Object, Value), u64>,
 }
@@ -37,6 +39,7 @@ impl<'h> Index<'h> {
             writers: BTreeMap::new(),
             versions: BTreeMap::new(),
             logged,
+            logged_at: history.log.iter().flatten().map(|entry| (entry.stamp, entry)).collect(),
             strangers: BTreeMap::new(),
         };
         index.place();
@@ -105,8 +108,12 @@ impl<'h> Index<'h> {
 
     /// Whether the log is known and does not have what the transaction wrote.
     pub fn is_lost(&self, transaction: usize) -> bool {
-        let op = self.history.transactions[transaction].op.as_deref();
-        self.history.log.is_some() && op.and_then(|op| self.logged.get(op)).is_none()
+        let t = &self.history.transactions[transaction];
+        self.history.log.as_ref().is_some_and(|log| match &t.op {
+            Some(op) => !self.logged.contains_key(op.as_str()),
+            // Values are unique, so an entry with any of them is the transaction's.
+            None => !log.iter().any(|entry| t.writes.iter().any(|w| entry.writes.contains(w))),
+        })
     }
 
     /// Who wrote a version.
@@ -124,6 +131,11 @@ impl<'h> Index<'h> {
     /// The log's entry of an operation.
     pub fn logged(&self, op: &str) -> Option<&'h Logged> {
         self.logged.get(op).copied()
+    }
+
+    /// The log's entry at a place in the order.
+    pub fn logged_at(&self, stamp: u64) -> Option<&'h Logged> {
+        self.logged_at.get(&stamp).copied()
     }
 
     /// The versions of an object whose place is known, in order.

@@ -289,6 +289,11 @@ impl Deframer {
         self.from == self.buffer.len()
     }
 
+    /// Bytes that it keeps, those of frames that were given out and not yet let go of among them.
+    pub fn bytes(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// Gives memory back when a burst is over.
     pub fn relax(&mut self) {
         if self.from == self.buffer.len() {

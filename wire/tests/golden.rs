@@ -387,6 +387,7 @@ fn messages_have_the_bytes_of_version_2() {
         ("refused_evicted", Reason::Evicted),
         ("refused_corrupt", Reason::Corrupt),
         ("refused_full", Reason::Full),
+        ("refused_history", Reason::History),
     ] {
         let refused = Refused { reason, text: "why".into() };
         let bytes = promised.keep(name, &written(|o| refused.encode(o)));

@@ -119,3 +119,56 @@ impl Client {
         self.leases.call = Some(self.request(Kind::Lease, &body));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two of them fill a page.
+    const HALF: usize = 3_900;
+
+    /// How many pages the client has just asked for, if it has asked for any.
+    fn asked(client: &mut Client) -> Option<u16> {
+        let bytes = std::mem::take(client.outgoing());
+        let (header, body, rest) = tercel_wire::frame::split(&bytes).unwrap()?;
+        assert!(header.kind == Kind::Lease && rest.is_empty());
+        Some(Lease::decode(body).unwrap().pages)
+    }
+
+    #[test]
+    fn places_asked_ahead_in_vain_are_asked_for_again_when_one_is_needed() {
+        let mut client = Client::connected_for_test();
+        let allocate = |client: &mut Client| client.allocate(Now(0), HALF);
+        let full = Error::Full("all are granted".into());
+        // It has used many before, and so asks for many.
+        client.leases.ask = 8;
+        assert_eq!((allocate(&mut client), asked(&mut client)), (None, Some(16)));
+        let pages: Vec<PageId> = (2..4).filter_map(PageId::new).collect();
+        let call = client.leases.call.unwrap();
+        client.leases.granted(call, Leased { seq: 1, pages: pages.clone() });
+        // Two pages hold four objects. That is little, and more are asked for ahead.
+        let mut places = vec![allocate(&mut client).expect("there is one").expect("it is given")];
+        assert!(asked(&mut client).is_some());
+        let call = client.leases.call.unwrap();
+        assert!(client.leases.refused(call, &full));
+        // Nobody waited for it: what is there is used up, without another question.
+        while places.len() < 4 {
+            places.push(allocate(&mut client).expect("there is one").expect("it is given"));
+            assert_eq!(asked(&mut client), None);
+        }
+        assert!(places.iter().all(|place| pages.contains(&place.page())));
+        // Now one is needed, so it is asked again, and who waits is told.
+        for _ in 0..2 {
+            assert_eq!(allocate(&mut client), None);
+            assert!(asked(&mut client).is_some());
+            let call = client.leases.call.unwrap();
+            assert!(client.leases.refused(call, &full));
+            assert_eq!(allocate(&mut client), Some(Err(full.clone())));
+            assert_eq!(asked(&mut client), None);
+        }
+        assert_eq!(allocate(&mut client), None);
+        let call = client.leases.call.unwrap();
+        client.leases.granted(call, Leased { seq: 2, pages: vec![PageId::MAX] });
+        assert_eq!(allocate(&mut client).unwrap().unwrap().page(), PageId::MAX);
+    }
+}

@@ -342,3 +342,17 @@ impl Client {
         }
     }
 }
+
+#[cfg(test)]
+impl Client {
+    /// One that has been welcomed and has nothing.
+    pub(super) fn connected_for_test() -> Client {
+        use tercel_heap::{Boxed, Config, SeqCst, arena_bytes, heap};
+        let config = Config { budget_bytes: 512 << 10, ..Config::default() };
+        let memory = Boxed::new(arena_bytes(&config).unwrap());
+        let (reader, writer) = heap(config, Box::new(memory), Box::new(SeqCst)).unwrap();
+        let mut client = Client::new(ClientConfig { space: SpaceId(0) }, 1, reader, writer);
+        client.link = Link::Up;
+        client
+    }
+}

@@ -296,3 +296,22 @@ impl Client {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tercel_wire::frame::split;
+
+    use super::*;
+
+    #[test]
+    fn slot_that_was_used_4_billion_times_is_used_again() {
+        let mut client = Client::connected_for_test();
+        client.ops.slots.push(Slot { seq: u32::MAX.into(), busy: None });
+        client.ops.free.push(0);
+        let submitted = client.submit(Now(0), Stamp::ZERO, &mut Vec::new(), b"");
+        let op = submitted.expect("there is a slot").expect("it is taken");
+        assert_eq!((op.slot, op.seq), (0, 1 << 32));
+        let (_, body, _) = split(client.outgoing()).unwrap().unwrap();
+        assert_eq!(Commit::decode(body).unwrap().op, op);
+    }
+}

@@ -21,11 +21,19 @@ use crate::table::Set;
 /// A transaction's bytes: its parts, if it came in parts, and what came with the commit.
 #[derive(Debug)]
 pub(crate) struct Body<'a> {
-    pub parts: Vec<Vec<u8>>,
-    pub last: Cow<'a, [u8]>,
+    parts: Vec<Vec<u8>>,
+    last: Cow<'a, [u8]>,
+    /// A checksum of all of it.
+    digest: u32,
 }
 
 impl<'a> Body<'a> {
+    /// Puts together what came with the commit, and the parts before it with the checksum that was summed up as they came.
+    pub(crate) fn new(parts: Vec<Vec<u8>>, mut sum: crc32fast::Hasher, last: &'a [u8]) -> Body<'a> {
+        sum.update(last);
+        Body { parts, last: last.into(), digest: sum.finalize() }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.parts.iter().map(Vec::len).sum::<usize>() + self.last.len()
     }
@@ -45,18 +53,15 @@ impl<'a> Body<'a> {
     }
 
     pub(super) fn into_owned(self) -> Body<'static> {
-        Body { parts: self.parts, last: self.last.into_owned().into() }
+        Body { last: self.last.into_owned().into(), ..self }
     }
 }
 
 impl Leader {
     /// Executes an operation at most once. The client is the one that the connection belongs to.
     pub(crate) fn commit(&mut self, asked: Asked, op: OpId, body: Body<'_>, work: &mut Work<'_>) {
-        // A large one's checksum is summed up while it is put together.
-        let is_large = is_large(body.len());
-        let digest =
-            if is_large || !body.parts.is_empty() { None } else { Some(crc32fast::hash(&body.last)) };
-        if self.answer_past(asked, op, digest, work) {
+        let (is_large, digest) = (is_large(body.len()), body.digest);
+        if self.answer_past(asked, op, Some(digest), work) {
             return;
         }
         if work.disk_full {
@@ -72,7 +77,7 @@ impl Leader {
             return self.wait_behind(asked, op, body, work);
         }
         if is_large {
-            return self.begin_large(asked, op, body.pieces());
+            return self.begin_large(asked, op, digest, body.pieces());
         }
         let bytes = body.whole();
         let effects = match Effects::decode(&bytes) {
@@ -84,19 +89,19 @@ impl Leader {
             return self.not_executed(asked, op, outcome, work);
         }
         if self.large_holds(&effects) {
-            return self.wait_behind(asked, op, Body { parts: Vec::new(), last: bytes }, work);
+            return self.wait_behind(asked, op, Body { parts: Vec::new(), last: bytes, digest }, work);
         }
         let missing = match self.missing_pages(&effects, work) {
             Ok(missing) => missing,
             Err(limit) => return self.not_executed(asked, op, Outcome::Full(limit), work),
         };
         if !missing.is_empty() {
-            return self.park(asked, op, Body { parts: Vec::new(), last: bytes }, missing, work);
+            return self.park(asked, op, Body { parts: Vec::new(), last: bytes, digest }, missing, work);
         }
         match self.check_and_place(op.client, &effects, work) {
             Err(outcome) => self.not_executed(asked, op, outcome, work),
             Ok(head) => {
-                let head = Head { op, digest: digest.unwrap_or_else(|| crc32fast::hash(&bytes)), ..head };
+                let head = Head { op, digest, ..head };
                 self.order_commit(Logged { head, effects }, work);
             }
         }
@@ -135,7 +140,8 @@ impl Leader {
 
     /// Answers from what is known of the operation; whether it was. `digest` is a checksum of the bytes that came with it.
     fn answer_past(&mut self, asked: Asked, op: OpId, digest: Option<u32>, work: &mut Work<'_>) -> bool {
-        let is_of_history = work.replica.views.knows(op.view);
+        // A space that was restored has the views of the backup, too; what was done in them after it was taken is not here.
+        let is_of_history = work.replica.views.knows(op.view) && op.view.number >= work.config.view_first;
         let outcome = match work.replica.answers.past(op) {
             Past::Never if self.large_will_end(op) => return true,
             Past::Committed(answer) if digest.is_some_and(|digest| digest != answer.digest) => {

@@ -100,9 +100,11 @@ impl Leader {
         if self.large.is_some() || work.replica.places.returned_count() == 0 {
             return Vec::new();
         }
-        let acked = self.present.values().map(|p| p.acked).min().unwrap_or(Stamp(u64::MAX));
-        let acked = if self.absent.is_empty() { acked } else { Stamp::ZERO };
-        let acked = acked.min(work.pages.visible());
+        let present = self.present.values().map(|p| p.acked).min();
+        // While clients come and go there is always an absent one: were it counted as having acknowledged nothing, no page
+        // would ever be given out again.
+        let acked = present.into_iter().chain(self.absent.acked()).chain([work.pages.visible()]).min();
+        let acked = acked.unwrap_or_default();
         let acked = if dropped(Rule::ReuseAtOnce) { work.replica.stamp } else { acked };
         work.replica.places.reusable(acked, count)
     }
@@ -134,7 +136,7 @@ impl Leader {
         }
         // A large transaction is about to make objects in what was granted; and a full disk takes nothing.
         if work.disk_full || self.large.as_ref().is_some_and(|large| large.op.client == client) {
-            return self.absent.insert(client, work.now.plus_us(session_us(work.config)));
+            return self.absent.insert(client, work.now.plus_us(session_us(work.config)), Stamp::ZERO);
         }
         let stamp = self.order(&Entry::End(client), None, work);
         self.ending.push_back((stamp, client));

@@ -35,7 +35,7 @@ pub(super) struct Large {
     parts: VecDeque<Vec<u8>>,
     part_at: usize,
     pub(super) bytes: Vec<u8>,
-    pub(super) digest: crc32fast::Hasher,
+    pub(super) digest: u32,
     base: Stamp,
     reads: Vec<Oref>,
     pub(super) writes: Vec<At>,
@@ -140,7 +140,6 @@ impl Large {
             return;
         };
         let end = part.len().min(self.part_at + SLICE_BYTES);
-        self.digest.update(&part[self.part_at..end]);
         self.bytes.extend_from_slice(&part[self.part_at..end]);
         self.part_at = end;
         if end == part.len() {
@@ -242,7 +241,7 @@ impl Large {
 
 impl Leader {
     /// Begins to work on a transaction.
-    pub(super) fn begin_large(&mut self, asked: Asked, op: OpId, parts: Vec<Vec<u8>>) {
+    pub(super) fn begin_large(&mut self, asked: Asked, op: OpId, digest: u32, parts: Vec<Vec<u8>>) {
         let bytes = Vec::with_capacity(parts.iter().map(Vec::len).sum());
         self.large = Some(Box::new(Large {
             id: self.waiting.next_id(),
@@ -262,7 +261,7 @@ impl Leader {
             parts: parts.into(),
             part_at: 0,
             bytes,
-            digest: crc32fast::Hasher::new(),
+            digest,
             step: Step::Gather,
             next: 0,
             missing: 0,

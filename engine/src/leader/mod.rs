@@ -233,10 +233,10 @@ impl Leader {
 
     /// A connection is gone, and with it its client's session, if it was the client's last.
     pub(crate) fn left(&mut self, client: ClientId, conn: Conn, work: &mut Work<'_>) {
-        if self.present.get(&client).is_some_and(|p| p.conn == conn) {
+        if let Some(Present { acked, .. }) = self.present.get(&client).copied().filter(|p| p.conn == conn) {
             self.present.remove(&client);
             if work.replica.places.has_grants(client) {
-                self.absent.insert(client, work.now.plus_us(session_us(work.config)));
+                self.absent.insert(client, work.now.plus_us(session_us(work.config)), acked);
             }
         }
         self.waiting.drop_where(|w| w.asked.conn == conn);

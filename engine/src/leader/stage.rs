@@ -25,7 +25,7 @@ impl Leader {
         if large.head.is_empty() {
             let head = Head {
                 op: large.op,
-                digest: large.digest.clone().finalize(),
+                digest: large.digest,
                 reply: Vec::new(),
                 placements: large.placing.placements().to_vec(),
                 named: std::mem::take(&mut large.named),

@@ -141,11 +141,12 @@ impl Places {
             let row = Granted { client: g.client, seq: g.seq, is_made_in: false, is_named: false };
             self.sum.add(&row.row(*page));
             self.granted.insert(*page, row);
+            // Together with the row: a damaged record may name a page twice.
+            let grantee = self.clients.entry(g.client).or_default();
+            grantee.pages.insert((g.seq, *page));
+            grantee.unused += 1;
         }
         let grantee = self.clients.entry(g.client).or_default();
-        for page in &g.pages {
-            grantee.unused += usize::from(grantee.pages.insert((g.seq, *page)));
-        }
         (grantee.seq, grantee.last) = (g.seq, g.pages.clone());
         while self.clients.get(&g.client).is_some_and(|g| g.pages.len() > limits::leased_pages_max()) {
             if let Some((_, page)) = self.clients.get(&g.client).and_then(|g| g.pages.first()).copied() {
@@ -323,6 +324,17 @@ mod tests {
         // A page that was given out again has a low number, and is new.
         grant(&mut p, 5_000, 7, 5_000, &[2]);
         assert!(p.granted(page(2)).is_some() && p.returned_at(page(66)).is_some());
+    }
+
+    #[test]
+    fn page_that_a_damaged_grant_names_twice_counts_once() {
+        let mut p = Places::new();
+        grant(&mut p, 1, 7, 1, &[2, 2, 3]);
+        assert_eq!((p.granted_count(), p.unused(ClientId(7))), (2, 2));
+        grant(&mut p, 2, 7, 2, &[3, 4]);
+        assert_eq!((p.granted_count(), p.unused(ClientId(7))), (3, 3));
+        p.end(Stamp(3), ClientId(7));
+        assert_eq!((p.granted_count(), p.returned_count()), (0, 3));
     }
 
     #[test]

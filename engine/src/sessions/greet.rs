@@ -3,7 +3,7 @@
 //! A client that resumes names its view, its watermark, the highest stamp that it heard of, and every page that it is
 //! subscribed to. If the ordered list of views contradicts what it heard, what it has never happened here: it is told so, and
 //! begins anew as another client. A greeting names up to 87,000 pages, so they are taken in slices; the client is welcomed
-//! behind the last, and told of everything that changed since its watermark.
+//! behind the last, and told of everything that changed since its watermark. The pages of all greetings together are bounded.
 
 use tercel_wire::frame::{Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClientId, PageId, SpaceId, Stamp};
@@ -67,6 +67,11 @@ impl Sessions {
             }
             self.disconnected(old, cx);
             cx.close(old);
+        }
+        let named: usize = self.resuming.iter().map(|r| r.pages.len()).sum();
+        if named + hello.resume.as_ref().map_or(0, |r| r.pages.len()) > limits::GREETED_PAGES_MAX {
+            let text = "too many clients greet at once: try again";
+            return self.turn_away(conn, Reason::Unavailable, text, cx);
         }
         if self.clients.len() + usize::from(self.inside.is_open()) >= clients_max() {
             let text = "the server has all the clients whose answers it can keep: try again later";
@@ -153,8 +158,8 @@ impl Sessions {
         self.resuming.iter().any(|r| r.conn == conn)
     }
 
-    /// Refuses a greeting, and ends the connection.
-    fn turn_away(&mut self, conn: Conn, reason: Reason, text: &str, cx: &mut Cx<'_>) {
+    /// Tells a client why it is not served, and ends the connection.
+    pub(crate) fn turn_away(&mut self, conn: Conn, reason: Reason, text: &str, cx: &mut Cx<'_>) {
         cx.refuse(unasked(conn), reason, text);
         cx.close(conn);
         self.disconnected(conn, cx);

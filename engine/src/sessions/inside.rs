@@ -290,7 +290,7 @@ impl Sessions {
         }
         self.inside.under_way.insert(op);
         let asked = self.inside.asked();
-        let body = Body { parts: Vec::new(), last: effects.into() };
+        let body = Body::new(Vec::new(), crc32fast::Hasher::new(), effects);
         self.lead(cx, |leader, work| leader.commit(asked, op, body, work));
         Some(Ok(()))
     }

@@ -48,6 +48,7 @@ use greet::Resuming;
 use horizon::Horizon;
 use inside::Inside;
 use session::Session;
+use subscribe::Fullest;
 
 /// What sessions work on and say, for the time of one call.
 pub(crate) struct Cx<'a> {
@@ -77,6 +78,9 @@ pub(crate) struct Sessions {
     clients: Map<ClientId, Conn>,
     /// The sessions that must hear of changes to a page.
     directory: Map<PageId, Vec<Conn>>,
+    /// Pages that all sessions are subscribed to and were not asked back, and which session had most of them lately.
+    kept: usize,
+    fullest: Fullest,
     horizon: Horizon,
     /// Greetings whose pages are being subscribed to.
     resuming: VecDeque<Resuming>,
@@ -148,6 +152,8 @@ impl Sessions {
             listening: Set::default(),
             clients: Map::default(),
             directory: Map::default(),
+            kept: 0,
+            fullest: Fullest::default(),
             horizon,
             resuming: VecDeque::new(),
             leaving: VecDeque::new(),
@@ -175,6 +181,7 @@ impl Sessions {
         let Some(session) = self.all.remove(&conn) else { return };
         self.listening.remove(&conn);
         self.resuming.retain(|r| r.conn != conn);
+        self.kept -= session.pages.kept();
         self.leaving.push_back(subscribe::Leaving { conn, pages: session.pages.held.into_iter() });
         self.leave_some();
         self.parts_bytes -= session.parts.bytes;
@@ -227,6 +234,11 @@ impl Sessions {
         }
     }
 
+    /// Whether the connection has a client's session.
+    pub(crate) fn has_greeted(&self, conn: Conn) -> bool {
+        self.all.get(&conn).is_some_and(|s| s.client.is_some())
+    }
+
     /// How many there are.
     pub(crate) fn count(&self) -> usize {
         self.all.len()
@@ -259,8 +271,8 @@ impl Sessions {
         }
         // A client with nothing in its cache hears how far the space is with what it asks for.
         let visible = cx.pages.visible();
-        let is_behind =
-            |conn: &&Conn| self.all.get(*conn).is_some_and(|s| s.client.is_some() && s.news.sent < visible);
+        let wants = |s: &Session| s.news.sent < visible || !s.pages.revoking.is_empty();
+        let is_behind = |conn: &&Conn| self.all.get(*conn).is_some_and(|s| s.client.is_some() && wants(s));
         let mut behind: Vec<Conn> = self.listening.iter().filter(is_behind).copied().collect();
         silent.sort_unstable();
         behind.sort_unstable();

@@ -84,21 +84,24 @@ impl Sessions {
         if commit.op.client != client {
             return cx.verdict(asked, commit.op, Outcome::Invalid(Oref::NULL));
         }
-        let mut body = Body { parts: Vec::new(), last: commit.bytes.into() };
+        let (mut parts, mut sum) = (Vec::new(), crc32fast::Hasher::new());
         if commit.parts > 0 {
             let Some(session) = self.all.get_mut(&asked.conn) else { return };
             let before = session.parts.bytes;
-            let parts = session.parts.complete(commit.op, commit.parts);
+            let complete = session.parts.complete(commit.op, commit.parts);
             self.parts_bytes = self.parts_bytes - before + session.parts.bytes;
-            match parts {
-                Ok(parts) => body.parts = parts,
+            match complete {
+                Ok(complete) => (parts, sum) = complete,
                 Err(limit) => {
                     return self.lead(cx, |leader, work| leader.refuse_parts(asked, commit.op, limit, work));
                 }
             }
-            if dropped(Rule::StagedInParts) {
-                body = half_of(body);
-            }
+        }
+        let half;
+        let mut body = Body::new(parts, sum, commit.bytes);
+        if commit.parts > 0 && dropped(Rule::StagedInParts) {
+            half = half_of(body);
+            body = Body::new(Vec::new(), crc32fast::Hasher::new(), &half);
         }
         self.lead(cx, |leader, work| leader.commit(asked, commit.op, body, work));
     }
@@ -122,7 +125,7 @@ impl Sessions {
 }
 
 /// What is left of a transaction if only half of what it writes counts: a rule dropped on purpose.
-fn half_of(body: Body<'_>) -> Body<'static> {
+fn half_of(body: Body<'_>) -> Vec<u8> {
     use tercel_wire::message::Effects;
     let bytes = body.whole();
     let mut half = Vec::new();
@@ -130,6 +133,5 @@ fn half_of(body: Body<'_>) -> Body<'static> {
         effects.writes.truncate(effects.writes.len() / 2);
         effects.encode(&mut half);
     }
-    let last = if half.is_empty() { bytes.into_owned() } else { half };
-    Body { parts: Vec::new(), last: last.into() }
+    if half.is_empty() { bytes.into_owned() } else { half }
 }

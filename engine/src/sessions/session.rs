@@ -34,6 +34,13 @@ pub(super) struct Subscriptions {
     pub reminded: Now,
 }
 
+impl Subscriptions {
+    /// Pages that it has and was not asked for.
+    pub(super) fn kept(&self) -> usize {
+        self.held.len() - self.revoking.len()
+    }
+}
+
 /// What a session is to hear of next.
 #[derive(Debug, Default)]
 pub(super) struct News {
@@ -57,6 +64,8 @@ pub(super) struct Arriving {
     count: u32,
     /// As they came, small ones together: a buffer for all of them would be moved as it grows.
     pub buffers: Vec<Vec<u8>>,
+    /// A checksum of them, summed up as they come: all of it at once would take tens of milliseconds.
+    sum: crc32fast::Hasher,
     bytes: usize,
     /// Why nothing more of it is taken; its commit will be told.
     refused: Option<Limit>,
@@ -80,7 +89,14 @@ impl Parts {
     /// Takes a piece of a transaction; all sessions together have `others` bytes beside this one's. With one that is out of
     /// order or beyond a bound all of it is let go: the commit that follows is told why.
     pub(super) fn take(&mut self, part: Part<'_>, others: usize) {
-        let fresh = || Arriving { seq: part.op.seq, count: 0, buffers: Vec::new(), bytes: 0, refused: None };
+        let fresh = || Arriving {
+            seq: part.op.seq,
+            count: 0,
+            buffers: Vec::new(),
+            sum: crc32fast::Hasher::new(),
+            bytes: 0,
+            refused: None,
+        };
         let arriving = self.slots.entry(part.op.slot).or_insert_with(fresh);
         self.bytes -= arriving.bytes;
         if arriving.seq != part.op.seq {
@@ -101,20 +117,25 @@ impl Parts {
                 Some(buffer) => buffer.extend_from_slice(part.bytes),
                 None => arriving.buffers.push(part.bytes.to_vec()),
             }
+            arriving.sum.update(part.bytes);
             arriving.count += 1;
             arriving.bytes = after;
         }
         self.bytes += arriving.bytes;
     }
 
-    /// The parts of an operation whose commit has come, if they are what it says.
-    pub(super) fn complete(&mut self, op: OpId, count: u32) -> Result<Vec<Vec<u8>>, Limit> {
+    /// The parts of an operation whose commit has come, and their checksum, if they are what it says.
+    pub(super) fn complete(
+        &mut self,
+        op: OpId,
+        count: u32,
+    ) -> Result<(Vec<Vec<u8>>, crc32fast::Hasher), Limit> {
         let arriving = self.slots.remove(&op.slot).ok_or(Limit::Transaction)?;
         self.bytes -= arriving.bytes;
         match arriving.refused {
             Some(limit) => Err(limit),
             None if arriving.seq != op.seq || arriving.count != count => Err(Limit::Transaction),
-            None => Ok(arriving.buffers),
+            None => Ok((arriving.buffers, arriving.sum)),
         }
     }
 }

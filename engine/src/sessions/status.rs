@@ -7,7 +7,7 @@ use super::{Cx, Sessions};
 impl Sessions {
     pub(super) fn status(&self, cx: &Cx<'_>) -> String {
         let (s, mob, visible) = (&cx.stats, &cx.pages.mob, cx.pages.visible());
-        let fields: [(&str, u64); 23] = [
+        let fields: [(&str, u64); 25] = [
             ("view", cx.replica.view().number.into()),
             ("visible", visible.0),
             ("pages", cx.replica.places.next_page().saturating_sub(1).into()),
@@ -18,11 +18,13 @@ impl Sessions {
             ("page_reads", cx.pages.reads_asked),
             ("pages_installed", cx.pages.pages_installed),
             ("invalidations", s.invalidations),
+            ("subscriptions", self.kept as u64),
             ("revocations", s.revocations),
             ("forwards", s.forwards),
             ("mob_bytes", mob.bytes() as u64),
             ("mob_pages", mob.pages() as u64),
             ("accepts_paused", cx.host.accepts_paused),
+            ("ended_for_room", cx.host.ended_for_room),
             ("log_bytes", cx.host.log_bytes),
             ("replay_entries", cx.pages.entries_behind()),
             ("staged_bytes", self.parts_bytes as u64),

@@ -1,10 +1,10 @@
 //! Pages, and the sessions that hear of them.
 //!
 //! The directory is bounded by session: beyond the bound some page is asked back, and is forgotten once the client has said
-//! so, not before.
+//! so, not before. All of it is bounded, too: there the session that has most is asked.
 
 use tercel_wire::id::PageId;
-use tercel_wire::message::Unsubscribe;
+use tercel_wire::message::{Reason, Unsubscribe};
 
 use super::{Cx, Sessions};
 use crate::effect::Conn;
@@ -22,21 +22,64 @@ pub(super) struct Leaving {
 /// million.
 const LEAVE_AT_ONCE: usize = 2_000;
 
+/// The session that has most pages, or had lately.
+#[derive(Debug, Default)]
+pub(super) struct Fullest {
+    conn: Option<Conn>,
+    /// How often it is taken for that without another look at all sessions.
+    looks: usize,
+}
+
+/// Pages asked back until all sessions are looked at again for the one that has most: a look at thousands of sessions costs
+/// each of these pages some nanoseconds.
+const LOOK_EVERY: usize = 1_000;
+
+/// Pages that a session is asked for with one message, while it has nothing else to hear.
+const ASKED_TOGETHER: usize = 32;
+
 impl Sessions {
     /// Adds a session to those that hear of a page.
     pub(super) fn subscribe(&mut self, conn: Conn, page: PageId, fetch: u64, cx: &mut Cx<'_>) {
         let Some(session) = self.all.get_mut(&conn) else { return };
         let pages = &mut session.pages;
+        let before = pages.kept();
         pages.revoking.remove(&page);
-        if pages.held.insert(page, fetch).is_none() {
+        let is_new = pages.held.insert(page, fetch).is_none();
+        self.kept = self.kept - before + pages.kept();
+        if is_new {
             self.directory.entry(page).or_default().push(conn);
             self.listening.insert(conn);
             if pages.revoking.len() >= limits::REVOKING_MAX {
                 return self.expel(conn, "the client does not give pages back that it is asked for", cx);
             }
-            if pages.held.len() > cx.config.subscriptions_max + pages.revoking.len() {
+            if pages.kept() > cx.config.subscriptions_max {
                 self.revoke_one(conn, page, cx);
             }
+        }
+        if self.kept > cx.config.subscriptions_all_max {
+            self.revoke_of_fullest(conn, page, cx);
+        }
+    }
+
+    /// All sessions together have too many pages: the one that has most is asked for one. One that gives nothing back ends.
+    fn revoke_of_fullest(&mut self, asking: Conn, but: PageId, cx: &mut Cx<'_>) {
+        if self.fullest.looks == 0 || !self.fullest.conn.is_some_and(|conn| self.all.contains_key(&conn)) {
+            let by_pages = self.all.iter().map(|(conn, s)| (s.pages.kept(), *conn));
+            self.fullest = Fullest { conn: by_pages.max().map(|(_, conn)| conn), looks: LOOK_EVERY };
+        }
+        self.fullest.looks -= 1;
+        let Some(conn) = self.fullest.conn else { return };
+        let Some(session) = self.all.get(&conn) else { return };
+        if session.pages.revoking.len() >= limits::REVOKING_MAX {
+            let text = "all clients together have too many pages cached, and this one has most and gives none back: \
+                        connect again";
+            return self.turn_away(conn, Reason::Full, text, cx);
+        }
+        self.revoke_one(conn, but, cx);
+        // The session that asks for a page hears of it with what it asks next.
+        let is_much = |s: &super::Session| s.pages.asking.len() >= ASKED_TOGETHER;
+        if conn != asking && self.all.get(&conn).is_some_and(is_much) {
+            self.stream_to(conn, cx);
         }
     }
 
@@ -45,6 +88,7 @@ impl Sessions {
         let pages = &mut session.pages;
         let victim = pages.held.iter().find(|(p, _)| **p != but && !pages.revoking.contains_key(*p));
         if let Some((page, fetch)) = victim.map(|(p, f)| (*p, *f)) {
+            self.kept -= 1;
             if dropped(Rule::SilentOverflow) {
                 pages.held.remove(&page);
                 return self.leave(page, conn);
@@ -59,11 +103,16 @@ impl Sessions {
         for (page, fetch) in &u.pages {
             let Some(session) = self.all.get_mut(&conn) else { return };
             let pages = &mut session.pages;
+            let before = pages.kept();
             pages.revoking.remove(page);
             // A fetch that was served later than the one named keeps the subscription.
             let any = dropped(Rule::UnsubscribeWithoutNumber);
-            if pages.held.get(page).is_some_and(|served| served <= fetch || any) {
+            let is_given_back = pages.held.get(page).is_some_and(|served| served <= fetch || any);
+            if is_given_back {
                 pages.held.remove(page);
+            }
+            self.kept = self.kept - before + pages.kept();
+            if is_given_back {
                 if pages.held.is_empty() {
                     self.listening.remove(&conn);
                 }

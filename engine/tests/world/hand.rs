@@ -166,6 +166,12 @@ impl Hand {
         said
     }
 
+    /// A client that had a connection goes on counting its grants on another.
+    pub fn goes_on(&mut self, before: Conn, conn: Conn) {
+        let heard = self.grants.get(&before).copied();
+        heard.into_iter().for_each(|seq| _ = self.grants.insert(conn, seq));
+    }
+
     pub fn lease(&mut self, conn: Conn, pages: u16) -> Vec<PageId> {
         let said = self.ask_places(conn, pages);
         let (.., body) = said.iter().find(|(_, k, ..)| *k == Kind::Leased).expect("leased");

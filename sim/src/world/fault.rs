@@ -20,9 +20,9 @@ pub(super) struct Trouble {
     pub read_flips: bool,
     pub full_until: u64,
     pub slow_until: u64,
-    /// Some operation of a disk has failed or may: a server that stops has a reason.
+    /// An operation of the disk has failed since the server started: it has a reason to stop, once.
     pub excuses_stop: bool,
-    /// A page may have been damaged on its way.
+    /// A page may have been damaged on its way, or could not be read.
     pub excuses_damage: bool,
 }
 
@@ -111,13 +111,13 @@ impl World {
                     _ => self.clients[client].clock.jump(us),
                 }
             }
-            FaultKind::SyncFails => (self.trouble.sync_fails, self.trouble.excuses_stop) = (true, true),
-            FaultKind::WriteFails => (self.trouble.write_fails, self.trouble.excuses_stop) = (true, true),
-            FaultKind::InstallFails => (self.trouble.install_fails, self.trouble.excuses_stop) = (true, true),
-            FaultKind::ReadFails => (self.trouble.read_fails, self.trouble.excuses_stop) = (true, true),
-            FaultKind::ReadFlips => (self.trouble.read_flips, self.trouble.excuses_stop) = (true, true),
+            FaultKind::SyncFails => self.trouble.sync_fails = true,
+            FaultKind::WriteFails => self.trouble.write_fails = true,
+            FaultKind::InstallFails => self.trouble.install_fails = true,
+            FaultKind::ReadFails => self.trouble.read_fails = true,
+            FaultKind::ReadFlips => self.trouble.read_flips = true,
             FaultKind::DiskFull => {
-                (self.disk.full, self.trouble.excuses_stop) = (true, true);
+                self.disk.full = true;
                 self.trouble.full_until = self.time + much % 500_000;
             }
             FaultKind::LogFlips => {
@@ -171,6 +171,7 @@ impl World {
 
     pub(super) fn read_page(&mut self, page: PageId) -> Result<Option<Vec<u8>>, String> {
         if std::mem::take(&mut self.trouble.read_fails) {
+            (self.trouble.excuses_stop, self.trouble.excuses_damage) = (true, true);
             return Err("a read failed".into());
         }
         let mut found = self.store.pages.get(&page).map(|bytes| bytes.to_vec());
@@ -178,6 +179,7 @@ impl World {
             && let Some(bytes) = &mut found
         {
             self.trouble.read_flips = false;
+            (self.trouble.excuses_stop, self.trouble.excuses_damage) = (true, true);
             let i = self.random.below(bytes.len() as u64) as usize;
             bytes[i] ^= 1 << self.random.below(8);
         }
@@ -191,6 +193,7 @@ impl World {
         checkpoint: Option<Checkpoint>,
     ) {
         let fails = std::mem::take(&mut self.trouble.install_fails);
+        self.trouble.excuses_stop |= fails;
         if !fails || self.random.below(2) == 0 {
             self.record.counts.installs += 1;
             self.record.counts.checkpoints += checkpoint.is_some() as u64;
@@ -212,5 +215,28 @@ impl World {
         let word = if fails { Err("the page store: a write failed".into()) } else { Ok(()) };
         let us = self.random.below(200);
         self.at(self.time + us, Event::Disk(self.server.life, DiskEvent::Installed(view, word)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Plan;
+
+    #[test]
+    fn failed_operation_of_a_disk_excuses_one_stop_and_no_other() {
+        let mut world = World::new(Plan { faults: Vec::new(), group: None, ..Plan::of(1) }, false);
+        world.begin_safety();
+        assert!(world.inject(Fault { at: 0, kind: FaultKind::ReadFails, dice: 0 }));
+        assert!(!world.trouble.excuses_stop, "nothing has failed yet");
+        assert!(world.read_page(PageId::new(1).unwrap()).is_err());
+        world.server_fails("a page cannot be read".into());
+        assert!(!world.is_over() && !world.is_server_up());
+        // Now and then the power fails once more at a start.
+        while !world.is_server_up() {
+            world.start_server();
+        }
+        world.server_fails("for nothing".into());
+        assert!(world.is_over(), "the second stop has no reason");
     }
 }

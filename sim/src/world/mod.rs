@@ -170,7 +170,7 @@ impl World {
 
     /// Whether pages may have been read with errors.
     pub(crate) fn excuses_damage(&self) -> bool {
-        self.trouble.excuses_stop || self.trouble.excuses_damage
+        self.trouble.excuses_damage
     }
 
     pub(crate) fn is_server_up(&self) -> bool {

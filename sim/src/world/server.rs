@@ -107,6 +107,8 @@ impl World {
         self.count(&running.machine);
         self.server.is_stopping = false;
         self.server.paused_until = 0;
+        // What has failed up to now is no reason for the next process to stop.
+        self.trouble.excuses_stop = false;
         for conn in running.conns.into_keys() {
             // A kernel that lives tells the others; a machine without power tells nobody.
             if told || self.random.below(2) == 0 {
@@ -359,6 +361,7 @@ impl World {
         let (written, last) = (running.last.written(), running.last.stamp);
         let appended = match std::mem::take(&mut self.trouble.write_fails) {
             true => {
+                self.trouble.excuses_stop = true;
                 let some = self.random.below(records.len() as u64) as usize;
                 let torn = running.log.append_some(&mut self.disk, &records, some);
                 torn.and(Err("a write failed".into()))
@@ -366,6 +369,7 @@ impl World {
             false => running.log.append(&mut self.disk, &records),
         };
         if let Err(why) = appended {
+            self.trouble.excuses_stop |= self.disk.full;
             return self.server_fails(format!("the log: {why}"));
         }
         running.is_syncing = true;
@@ -445,6 +449,7 @@ impl World {
         if std::mem::take(&mut self.trouble.sync_fails) {
             // The kernel says so once, and what it could not write is gone.
             self.disk.lose(&mut self.random);
+            self.trouble.excuses_stop = true;
             if self.plan.rule != Some(Rule::Runner(RunnerRule::FailedSyncIgnored)) {
                 return self.server_fails("the log: a sync failed".into());
             }

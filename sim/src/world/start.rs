@@ -27,7 +27,7 @@ impl World {
             cache_bytes: self.plan.images_bytes,
             keepalive_ms: self.plan.keepalive_ms,
             subscriptions_max: self.plan.subscriptions,
-            view_first: 0,
+            ..ServerConfig::default()
         }
     }
 

@@ -413,6 +413,8 @@ fn check_format(path: &Path) -> Result<(), DiskError> {
         Some(found) if found > FORMAT_VERSION => {
             Err(DiskError::NewerFormat { file, found, known: FORMAT_VERSION })
         }
+        // The first one was 1.
+        Some(found @ 1..) => Err(DiskError::OlderFormat { file, found, known: FORMAT_VERSION }),
         _ => Err(damaged(&file, format!("it says {text:?} instead of a format's version"))),
     }
 }
@@ -475,7 +477,7 @@ fn date_of_day(day: u64) -> String {
 }
 
 /// The version of the directory that this build writes and reads: its layout, the log, the page store.
-pub const FORMAT_VERSION: u16 = 1;
+pub const FORMAT_VERSION: u16 = 2;
 
 const LOCK_NAME: &str = "lock";
 pub(crate) const FORMAT_NAME: &str = "format";
@@ -602,7 +604,26 @@ mod tests {
         fs::write(parent.path().join(FORMAT_NAME), "tercel data, format 9\n").unwrap();
         let Err(error) = DataDir::open(parent.path(), &NEW) else { panic!() };
         assert!(matches!(error, DiskError::NewerFormat { found: 9, known: FORMAT_VERSION, .. }));
-        assert!(error.to_string().contains("format 9, this build knows 1"), "{error}");
+        assert!(error.to_string().contains("format 9, this build knows 2"), "{error}");
+    }
+
+    #[test]
+    fn older_format_is_refused_with_the_next_step_and_left_alone() {
+        let parent = tempfile::tempdir().unwrap();
+        drop(DataDir::open(parent.path(), &NEW).unwrap());
+        let format = parent.path().join(FORMAT_NAME);
+        fs::write(&format, "tercel data, format 1\n").unwrap();
+        let error = DataDir::open(parent.path(), &NEW).unwrap_err();
+        assert!(matches!(error, DiskError::OlderFormat { found: 1, known: FORMAT_VERSION, .. }));
+        assert!(error.to_string().contains("run the build that wrote it"), "{error}");
+        assert!(!error.to_string().contains("--repair"), "{error}");
+        // A repair would make it say that it is this build's.
+        let repaired = crate::check::repair(parent.path(), |_, _| ()).map(drop).unwrap_err();
+        assert!(repaired.to_string().contains("run the build that wrote it"), "{repaired}");
+        assert_eq!(fs::read_to_string(&format).unwrap(), "tercel data, format 1\n");
+        // No build ever wrote a format 0.
+        fs::write(&format, "tercel data, format 0\n").unwrap();
+        assert!(matches!(DataDir::open(parent.path(), &NEW), Err(DiskError::Damaged { .. })));
     }
 
     #[test]

@@ -53,6 +53,19 @@ pub enum DiskError {
         /// The newest version that this build reads.
         known: u16,
     },
+    /// An older build wrote this, and nothing converts it.
+    #[error(
+        "{} has format {found}, which this build does not read: it knows {known} alone; run the build that wrote it, or choose a new directory and write anew what is needed",
+        .file.display()
+    )]
+    OlderFormat {
+        /// The file that names the version.
+        file: PathBuf,
+        /// The version in the file.
+        found: u16,
+        /// The version that this build reads.
+        known: u16,
+    },
     /// Something else has the name of a part of the directory.
     #[error(
         "{} is not {wanted}, as it must be; put back what was there, or move it away and run `tercel check --data DIR --repair`, or restore a backup with `tercel restore`",

@@ -5,6 +5,7 @@
 //! the loop itself while the disk is quick, for then the way to the log's thread and back would take nearly as long.
 
 mod choked;
+mod held;
 mod inside;
 mod records;
 mod run;

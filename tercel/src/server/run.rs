@@ -12,6 +12,7 @@ use tercel_wire::id::Stamp;
 use tercel_wire::log::Last;
 
 use super::choked::Choked;
+use super::held::{Bounds, HeldByAll};
 use super::inside::{Core, Lending};
 use super::records::Records;
 use super::store::Store;
@@ -53,6 +54,8 @@ pub(super) struct Loop {
     slice_end: Instant,
     /// Connections that are not read until they have read.
     choked: Choked,
+    /// What connections make this server hold.
+    held: HeldByAll,
     /// Pages are being stored.
     installing: bool,
     /// There was no room on the disk when it was looked at last.
@@ -74,11 +77,11 @@ impl Loop {
     pub(super) fn new(
         queue: EventQueue<Post>,
         machine: Machine,
-        log: LogThread,
-        last: Last,
+        (log, last): (LogThread, Last),
         store: Store,
         dir: DataDir,
         out: Effects,
+        bounds: Bounds,
     ) -> Loop {
         Loop {
             queue,
@@ -92,6 +95,7 @@ impl Loop {
             turns: Turns::default(),
             slice_end: Instant::now(),
             choked: Choked::default(),
+            held: HeldByAll::new(&bounds),
             installing: false,
             disk_full: false,
             pages_full: false,
@@ -274,7 +278,9 @@ impl Loop {
             core.take(now, Input::LogRoom(room));
         }
         let accepts_paused = self.queue.counters().accepts_paused;
-        core.machine.set_host(HostStats { accepts_paused, log_bytes: log.bytes, disk_full: full });
+        let ended_for_room = self.held.ended;
+        let log_bytes = log.bytes;
+        core.machine.set_host(HostStats { accepts_paused, log_bytes, disk_full: full, ended_for_room });
     }
 
     fn received(&mut self, core: &mut Core, now: Now, conn: Conn, bytes: &[u8]) {
@@ -285,7 +291,8 @@ impl Loop {
                 if self.choked.is_choked(conn, unsent_bytes) {
                     deframer.push(bytes);
                     self.queue.pause(*token);
-                    return self.choked.put(conn, unsent_bytes);
+                    self.choked.put(conn, unsent_bytes);
+                    return self.keeps(core, now, conn, bytes.len());
                 }
                 (deframer, Some(self.slice_end))
             }
@@ -293,17 +300,52 @@ impl Loop {
             Some(Peer::Memory(_, deframer)) => (deframer, None),
             None => return,
         };
+        let before = deframer.bytes();
         let read = match deframer.is_empty() {
             true => split_some(&mut core.machine, now, conn, bytes, deframer, end, &mut core.out),
             false => {
                 deframer.push(bytes);
-                if self.turns.waits(conn) {
-                    return;
+                match self.turns.waits(conn) {
+                    true => Ok(Slice::Done),
+                    false => read_some(&mut core.machine, now, conn, deframer, end, &mut core.out),
                 }
-                read_some(&mut core.machine, now, conn, deframer, end, &mut core.out)
             }
         };
+        // Who shares the process shares its memory.
+        let more = if end.is_some() { deframer.bytes().saturating_sub(before) } else { 0 };
         self.was_read(core, now, conn, read);
+        if more > 0 {
+            self.keeps(core, now, conn, more);
+        }
+    }
+
+    /// So many bytes more were kept of what a connection sent. If all have sent too much, those that hold most end.
+    fn keeps(&mut self, core: &mut Core, now: Now, conn: Conn, bytes: usize) {
+        let mut over = Vec::new();
+        if !core.machine.has_greeted(conn) && self.held.greeting.add(bytes) {
+            let held = self.received_bytes(|conn| !core.machine.has_greeted(conn));
+            over = self.held.greeting.count(held);
+        }
+        if self.held.received.add(bytes) {
+            let held = self.received_bytes(|conn| !over.contains(&conn));
+            over.extend(self.held.received.count(held));
+        }
+        for conn in over {
+            self.held.ended += 1;
+            let why = "the server has received too much of messages that do not come to their end: try again";
+            core.take(now, Input::NoRoom(conn, why));
+        }
+    }
+
+    /// What is kept of what the sockets among these connections have sent.
+    fn received_bytes(&self, is_among: impl Fn(Conn) -> bool) -> Vec<(usize, Conn)> {
+        let of_one = |(conn, peer): (&Conn, &Peer)| match peer {
+            Peer::Socket(_, deframer) if deframer.bytes() > 0 && is_among(*conn) => {
+                Some((deframer.bytes(), *conn))
+            }
+            _ => None,
+        };
+        self.conns.iter().filter_map(of_one).collect()
     }
 
     /// Does and sends what was decided for those who came in this turn of the loop, before those who have had their slice go
@@ -393,7 +435,11 @@ impl Loop {
                 self.queue.revoke(token);
             }
             Some(Peer::Socket(token, _)) => {
-                self.queue.finish(token);
+                let unsent_bytes = self.queue.unsent_bytes(token).unwrap_or(0);
+                match self.held.last.add(Instant::now(), unsent_bytes) {
+                    true => self.queue.finish(token),
+                    false => self.queue.revoke(token),
+                };
             }
             Some(Peer::Memory(pipe, _)) => pipe.close(),
             None => {}
@@ -448,22 +494,41 @@ impl Loop {
     }
 
     fn send(&mut self, core: &mut Core, conn: Conn, bytes: Vec<u8>) {
+        let more = bytes.len();
         match self.conns.get(&conn) {
             Some(Peer::Socket(token, _)) => match self.queue.send(*token, bytes) {
+                Ok(()) if self.held.unsent.add(more) => self.look_at_unsent(core),
                 Ok(()) | Err(SendError::Gone(_)) => {}
                 // It does not read what it is told: its bound is reached, the others go on.
-                Err(SendError::Full(_)) => {
-                    let token = *token;
-                    self.conns.remove(&conn);
-                    self.choked.take(conn);
-                    self.queue.revoke(token);
-                    let now = core.now();
-                    core.take(now, Input::Disconnected(conn));
-                }
+                Err(SendError::Full(_)) => self.cut_off(core, conn),
             },
             Some(Peer::Memory(pipe, _)) => pipe.push(&bytes),
             None => {}
         }
+    }
+
+    /// All connections together may have taken too little: then those that have most to take end.
+    fn look_at_unsent(&mut self, core: &mut Core) {
+        self.queue.flush();
+        let of_one = |(conn, peer): (&Conn, &Peer)| match peer {
+            Peer::Socket(token, _) => Some((self.queue.unsent_bytes(*token).unwrap_or(0), *conn)),
+            Peer::Memory(..) => None,
+        };
+        let unsent = self.conns.iter().filter_map(of_one).collect();
+        for conn in self.held.unsent.count(unsent) {
+            self.held.ended += 1;
+            self.cut_off(core, conn);
+        }
+    }
+
+    /// Ends the connection of a client that does not read: it would not read why, either.
+    fn cut_off(&mut self, core: &mut Core, conn: Conn) {
+        if let Some(Peer::Socket(token, _)) = self.conns.remove(&conn) {
+            self.queue.revoke(token);
+        }
+        self.choked.take(conn);
+        let now = core.now();
+        core.take(now, Input::Disconnected(conn));
     }
 
     /// Gives the log's thread what this batch ordered. If its queue is full, the records go with the next batch; the

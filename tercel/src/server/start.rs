@@ -13,6 +13,7 @@ use tercel_wire::class::ROOT_HEAD;
 use tercel_wire::id::{Stamp, Written};
 use tercel_wire::page::{PAGE_BYTES, Page};
 
+use super::held::{Bounds, LINGER};
 use super::inside::Inside;
 use super::records::Records;
 use super::run::{LISTENER_KEY, Loop};
@@ -49,6 +50,7 @@ pub(crate) struct Opened {
     pub recovered: Recovered,
     /// What the machine wants done first.
     pub out: Effects,
+    pub bounds: Bounds,
 }
 
 /// An error on the way through the log: of the disk, or of what the records mean.
@@ -102,6 +104,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
         view_first: dir.space().view_first,
         subscriptions_max: config.subscriptions_max,
         keepalive_ms: config.keepalive_ms.max(KEEPALIVE_MS_MIN),
+        ..MachineConfig::default()
     };
     // Any page may be in the store after a crash, so every one is looked for there before it counts as new.
     let stored_end = if dir.is_new() { 0 } else { tercel_wire::id::PageId::MAX.get() };
@@ -133,7 +136,16 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
         took: begun.elapsed(),
         stamp: machine.visible(),
     };
-    Ok(Opened { dir, pages: Box::new(pages), machine, log, applied, recovered, out })
+    Ok(Opened {
+        dir,
+        pages: Box::new(pages),
+        machine,
+        log,
+        applied,
+        recovered,
+        out,
+        bounds: Bounds::default(),
+    })
 }
 
 /// Appends the log records among some effects, which are taken out.
@@ -209,6 +221,7 @@ fn prepare(opened: Opened, listeners: Vec<OwnedFd>, spin_us: u64) -> Result<Loop
         spin_us,
         write_bytes_max: SLOW_READER_BYTES,
         sources_max: sources_max(),
+        linger_ms: LINGER.as_millis() as u64,
         ..EventsConfig::default()
     })?;
     for fd in listeners {
@@ -221,7 +234,8 @@ fn prepare(opened: Opened, listeners: Vec<OwnedFd>, spin_us: u64) -> Result<Loop
     let post = handle.clone();
     let log = LogThread::start(opened.log, move |done| super::store::post(&post, Post::from(done)))?;
     let store = Store::start(opened.pages, opened.applied, handle)?;
-    Ok(Loop::new(queue, opened.machine, log, last, store, opened.dir, opened.out))
+    let log = (log, last);
+    Ok(Loop::new(queue, opened.machine, log, store, opened.dir, opened.out, opened.bounds))
 }
 
 /// As many clients as the events' default allows, if so many descriptors are left beside the server's own: were clients to

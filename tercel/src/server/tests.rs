@@ -1,15 +1,21 @@
-//! What becomes of a server of which a thread panics: it stops, and says which thread it was and why.
+//! What becomes of a server of which a thread panics: it stops, and says which thread it was and why. What becomes of clients
+//! that together make a server hold too much: some are ended, and others go on.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tercel_wire::id::{PageId, Stamp};
+use tercel_wire::id::{ClientId, PageId, SpaceId, Stamp};
 
+use super::held::Bounds;
 use super::start::{Opened, launch, listen, open};
 use super::*;
 use crate::disk::log::tests::open_panicking;
 use crate::disk::pages::{EachPage, PageBatch, PageRead, PageStore};
+use crate::wire::frame::{Deframer, FRAME_BYTES, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN, encode};
+use crate::wire::message::{Fetch, Hello, Reason, Refused};
 use crate::wire::record::Ref;
 use crate::{Client, Object};
 
@@ -155,4 +161,144 @@ fn panic_while_syncing_the_log_stops_the_server() {
     });
     let why = stops(server, move |client| _ = client.run(|tx| tx.edit(counter)?.set_count(8)));
     assert!(why.contains("tercel-log") && why.contains("injected into a sync"), "{why}");
+}
+
+/// A server with small bounds on what all connections make it hold, and a client that is served all the while.
+fn bounded(bounds: Bounds) -> (TempDir, Server, Client, Ref<Counter>) {
+    let (dir, counter) = with_an_object();
+    let server = serve(&dir, |opened| Opened { bounds, ..opened });
+    let client = Client::connect(&server.addresses()[0]).unwrap();
+    (dir, server, client, counter)
+}
+
+fn connect(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(server.addresses()[0].to_string()).unwrap();
+    stream.set_read_timeout(Some(STOPS_WITHIN)).unwrap();
+    stream
+}
+
+/// The next message; none at the end.
+fn next(stream: &mut TcpStream) -> Option<(Header, Vec<u8>)> {
+    let mut deframer = Deframer::default();
+    let mut buffer = [0; 4096];
+    loop {
+        let read = stream.read(&mut buffer).unwrap_or(0);
+        deframer.push(&buffer[..read]);
+        match deframer.next_frame().unwrap() {
+            Some((header, body)) => return Some((header, body.to_vec())),
+            None if read == 0 => return None,
+            None => {}
+        }
+    }
+}
+
+fn greet(server: &Server, client: u64) -> TcpStream {
+    let mut stream = connect(server);
+    let hello = Hello {
+        client: ClientId(client),
+        connection: 1,
+        version_min: WIRE_VERSION_MIN,
+        version_max: WIRE_VERSION,
+        space: SpaceId(0),
+        resume: None,
+    };
+    let (mut body, mut bytes) = (Vec::new(), Vec::new());
+    hello.encode(&mut body);
+    encode(Header::new(Kind::Hello, 1), &body, &mut bytes);
+    stream.write_all(&bytes).unwrap();
+    assert_eq!(next(&mut stream).unwrap().0.kind, Kind::Welcome);
+    stream
+}
+
+/// A message of this kind that never comes to its end.
+fn begin(kind: Kind, bytes: usize) -> Vec<u8> {
+    let mut message = Vec::new();
+    encode(Header::new(kind, 1), &vec![7; bytes], &mut message);
+    message.pop();
+    message
+}
+
+/// A number in what the server says of itself.
+fn number(client: &Client, name: &str) -> u64 {
+    let status = client.server_status().unwrap();
+    let (_, value) = status.split_once(&format!("\"{name}\":")).unwrap_or_else(|| panic!("{status}"));
+    value.split([',', '}']).next().unwrap().parse().unwrap()
+}
+
+/// Waits until the server has ended some connections for room; the client commits meanwhile. Says how many.
+fn ended(client: &Client, counter: Ref<Counter>) -> u64 {
+    let by = Instant::now() + STOPS_WITHIN;
+    loop {
+        client.run(|tx| tx.edit(counter)?.set_count(8)).unwrap();
+        match number(client, "ended_for_room") {
+            0 => assert!(Instant::now() < by, "no connection was ended"),
+            n => return n,
+        }
+    }
+}
+
+const MANY: usize = 64 << 20;
+
+#[test]
+fn strangers_whose_greetings_do_not_end_are_bounded_together() {
+    let bounds = Bounds { received_bytes_max: MANY, greeting_bytes_max: 1 << 20, unsent_bytes_max: MANY };
+    let (_dir, server, client, counter) = bounded(bounds);
+    let mut member = greet(&server, 5);
+    member.write_all(&begin(Kind::Commit, 500 << 10)).unwrap();
+    // Ten of a hundred kilobytes have less together, and eleven come near it.
+    let message = begin(Kind::Hello, 100 << 10);
+    let mut strangers: Vec<TcpStream> = (0..8).map(|_| connect(&server)).collect();
+    strangers.iter_mut().for_each(|stranger| stranger.write_all(&message).unwrap());
+    strangers.extend((0..4).map(|_| connect(&server)));
+    strangers[8..].iter_mut().for_each(|stranger| _ = stranger.write_all(&message));
+    let ended = ended(&client, counter);
+    assert!((1..6).contains(&ended), "{ended}");
+    let told = strangers.iter_mut().filter_map(|stranger| {
+        stranger.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        next(stranger)
+    });
+    let told: Vec<Refused> = told.map(|(_, body)| Refused::decode(&body).unwrap()).collect();
+    assert_eq!(told.len() as u64, ended);
+    assert!(told.iter().all(|r| r.reason == Reason::Full && r.text.contains("try again")), "{told:?}");
+    // Who has greeted has another bound.
+    member.write_all(&[7]).unwrap();
+    assert_eq!(next(&mut member).unwrap().0.kind, Kind::Refused, "its commit is no commit");
+    server.stop().unwrap();
+}
+
+#[test]
+fn clients_whose_messages_do_not_end_are_bounded_together() {
+    let bounds = Bounds { received_bytes_max: 4 << 20, greeting_bytes_max: MANY, unsent_bytes_max: MANY };
+    let (_dir, server, client, counter) = bounded(bounds);
+    let mut small = greet(&server, 5);
+    small.write_all(&begin(Kind::Commit, 1_000)).unwrap();
+    let message = begin(Kind::Commit, 1 << 20);
+    let mut large: Vec<TcpStream> = (0..6).map(|n| greet(&server, 10 + n)).collect();
+    large.iter_mut().for_each(|stream| _ = stream.write_all(&message));
+    let ended = ended(&client, counter);
+    assert!((1..6).contains(&ended), "{ended}");
+    // Those that hold little stay.
+    small.write_all(&[7]).unwrap();
+    let (_, body) = next(&mut small).unwrap();
+    assert_eq!(Refused::decode(&body).unwrap().reason, Reason::Protocol);
+    server.stop().unwrap();
+}
+
+#[test]
+fn clients_that_ask_and_do_not_read_are_bounded_together() {
+    let bounds = Bounds { received_bytes_max: MANY, greeting_bytes_max: MANY, unsent_bytes_max: 2 << 20 };
+    let (_dir, server, client, counter) = bounded(bounds);
+    // Each may leave a megabyte, and what the kernel takes.
+    let asks = 20_000_000 / (FRAME_BYTES + 8064);
+    let mut bytes = Vec::new();
+    for call in 0..asks as u64 {
+        let mut body = Vec::new();
+        Fetch { page: counter.oref().page(), fetch: call + 1 }.encode(&mut body);
+        encode(Header::new(Kind::Fetch, call + 1), &body, &mut bytes);
+    }
+    let mut readers: Vec<TcpStream> = (0..6).map(|n| greet(&server, 10 + n)).collect();
+    readers.iter_mut().for_each(|reader| _ = reader.write_all(&bytes));
+    let ended = ended(&client, counter);
+    assert!((1..6).contains(&ended), "{ended}");
+    server.stop().unwrap();
 }

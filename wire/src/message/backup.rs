@@ -13,7 +13,7 @@ use crate::page::PAGE_BYTES;
 pub struct BackupBegun {
     /// Every commit up to this stamp is in it, and none after.
     pub stamp: Stamp,
-    /// The server's life.
+    /// The view in which it was begun.
     pub view: ViewId,
     /// The first page that nothing can be in; pages below it may be missing.
     pub pages_end: u32,
