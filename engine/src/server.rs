@@ -104,7 +104,10 @@ impl Server {
     /// When it next wants to hear of the time.
     pub fn deadline(&self) -> Option<Now> {
         let leads = self.leader.as_ref();
-        let has_work = leads.is_some_and(|l| l.has_work(self.pages.visible(), &self.replica));
+        let has_work = match leads {
+            Some(leader) => leader.has_work(self.pages.visible(), &self.replica),
+            None => !self.replica.recent.is_settled(),
+        };
         // Work in slices goes on as soon as others have been heard.
         if has_work || self.sessions.has_work() || self.pages.has_hidden() {
             return Some(self.now);
