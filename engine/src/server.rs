@@ -218,7 +218,7 @@ impl Server {
     /// A follower applies what is stable, as far as there is room; the rest waits as bytes.
     fn follow(&mut self, out: &mut Effects) {
         while self.leader.is_none()
-            && self.pages.mob.bytes() <= self.config.mob_bytes
+            && self.has_room()
             && self.replica.recent.is_settled()
             && let Some(entry) = self.suffix.pop_front_if(|e| e.stamp <= self.suffix_stable)
         {
@@ -230,6 +230,13 @@ impl Server {
                 Err(why) => return out.push(Effect::Stop(why)),
             }
         }
+    }
+
+    /// Whether the buffer of modified objects has room for one more entry. What has no place in the order is not counted:
+    /// no install makes it smaller, only the entries that come.
+    fn has_room(&self) -> bool {
+        let mob = &self.pages.mob;
+        mob.bytes() - mob.bytes_pending() <= self.config.mob_bytes
     }
 
     /// Everything up to the stamp is this safe.

@@ -159,3 +159,15 @@ fn a_follower_goes_on_behind_a_large_transaction_of_few_objects() {
     node.settle();
     assert!(node.is_at(&order), "{:?}", node.server.digest());
 }
+
+#[test]
+fn a_large_transaction_passes_through_a_smaller_buffer() {
+    let mut order = Order::new();
+    let end = order.stage(8..20, 8, 900);
+    order.push(&end);
+    order.commit(8..9, 1, 20);
+    let mut node = Node::new(20_000);
+    node.feed(&order, 0);
+    node.settle();
+    assert!(node.is_at(&order), "{:?}", node.server.digest());
+}
