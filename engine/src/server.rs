@@ -24,6 +24,7 @@ use crate::order::{self, Level, Output, Sealed, Sequencer};
 use crate::pages::Pages;
 use crate::pages::image::Found;
 use crate::pages::install::ToStore;
+use crate::pages::reads::Waiter;
 use crate::replica::Replica;
 use crate::replica::entry::Entry;
 use crate::sessions::{Cx, Sessions};
@@ -223,10 +224,7 @@ impl Server {
             && let Some(entry) = self.suffix.pop_front_if(|e| e.stamp <= self.suffix_stable)
         {
             match self.apply(&entry) {
-                Ok(flight) => {
-                    self.pages.written_upto(entry.stamp);
-                    self.show(vec![flight], out);
-                }
+                Ok(flight) => self.show(vec![flight], out),
                 Err(why) => return out.push(Effect::Stop(why)),
             }
         }
@@ -265,7 +263,8 @@ impl Server {
 
     /// The log is on this node's disk up to a position.
     fn written(&mut self, view: ViewId, position: LogPosition, out: &mut Effects) {
-        while let Some((.., stamp)) = self.unwritten.pop_front_if(|(v, at, _)| *v == view && *at <= position)
+        // The last record of what was written may be of a younger view than those before it.
+        while let Some((.., stamp)) = self.unwritten.pop_front_if(|(v, at, _)| *v <= view && *at <= position)
         {
             self.pages.written_upto(stamp);
         }
@@ -384,20 +383,41 @@ impl Server {
         ServerStats { page_reads, pages_installed, ..self.stats }
     }
 
+    /// The last entry that was applied, visible or not.
+    pub fn applied(&self) -> Stamp {
+        self.replica.stamp
+    }
+
     /// The last entry applied, and a sum over ordered state: equal at every replica at equal stamps.
     pub fn digest(&self) -> (Stamp, u64) {
         (self.replica.stamp, self.replica.digest())
     }
 
-    /// The page as everybody may see it now; `None` if it must be read from the store first.
-    pub fn page(&mut self, page: PageId) -> Option<Option<Arc<Vec<u8>>>> {
+    /// The page as everybody may see it now. `None` if it must be read from the store first, which is asked for: ask again
+    /// when the read is answered.
+    pub fn page(&mut self, page: PageId, out: &mut Effects) -> Option<Option<Arc<Vec<u8>>>> {
         match self.pages.image(page) {
             Found::Current(bytes) | Found::Stale(bytes) => Some(bytes),
-            Found::Missing => None,
+            Found::Missing => {
+                self.pages.reads.wait_once(page, Waiter::Host);
+                self.store(None, out);
+                None
+            }
         }
     }
 
-    /// Bytes of entries that wait to be applied.
+    /// A page as everybody may see it now, made of its stored bytes: for comparing replicas. Changes nothing.
+    pub fn page_over(&self, page: PageId, stored: Option<Arc<Vec<u8>>>) -> Option<Arc<Vec<u8>>> {
+        self.pages.render(page, stored, self.pages.visible())
+    }
+
+    /// Pages that have changed since they were stored, in order.
+    pub fn pages_modified(&self) -> Vec<PageId> {
+        self.pages.mob.page_ids()
+    }
+
+    /// Bytes of entries that wait to be applied. While they are many, the host of a follower takes nothing more of what it
+    /// is fed: it is sent again later.
     pub fn suffix_bytes(&self) -> usize {
         self.suffix.iter().map(|e| e.payload.len()).sum()
     }

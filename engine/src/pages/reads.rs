@@ -35,9 +35,11 @@ pub(crate) enum Waiter {
     Large(Conn, u64),
     /// The installer.
     Install,
+    /// The host, which asks again.
+    Host,
 }
 
-/// A session, or the installer.
+/// A session, or the node itself.
 type Asker = Option<Conn>;
 
 #[derive(Debug, Default)]
@@ -67,7 +69,7 @@ impl Waiter {
     fn asker(&self) -> Asker {
         match self {
             Waiter::Fetch(conn, ..) | Waiter::Commit(conn, _) | Waiter::Large(conn, _) => Some(*conn),
-            Waiter::Install => None,
+            Waiter::Install | Waiter::Host => None,
         }
     }
 }
@@ -86,6 +88,13 @@ impl Reads {
             self.turns.push_back(asker);
         }
         queue.push_back(page);
+    }
+
+    /// As [`Reads::wait`], unless the same waits already.
+    pub(crate) fn wait_once(&mut self, page: PageId, waiter: Waiter) {
+        if !self.pages.get(&page).is_some_and(|r| r.waiters.contains(&waiter)) {
+            self.wait(page, waiter);
+        }
     }
 
     /// The next page to read, if one more may be with the host.

@@ -90,6 +90,7 @@ impl Sessions {
                 self.lead(cx, |leader, work| leader.large_read(id, failed, work))
             }
             (Waiter::Install, None) => cx.pages.install_read(),
+            (Waiter::Host, _) => {}
             // A damaged page that must be rewritten cannot be: stopping keeps the log, which has the new objects.
             (Waiter::Install, Some(e)) => {
                 let next = "`tercel check --repair` restores what the log holds";
