@@ -4,6 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tercel_sim::record::Counts;
 use tercel_sim::{Plan, run};
 
 /// Some tens of seconds with the optimizations of the tests' profile.
@@ -14,7 +15,7 @@ const COMMITS_MAX: u64 = 300;
 #[test]
 fn no_world_shows_anything_wrong() {
     let next = AtomicU64::new(0);
-    let totals = std::sync::Mutex::new((0, 0, 0, 0, 0));
+    let totals = std::sync::Mutex::new(Counts::default());
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -31,22 +32,21 @@ fn no_world_shows_anything_wrong() {
                         "{}\n  cargo run --release -p tercel-sim -- {plan}",
                         report.blames.join("\n")
                     );
-                    let mut totals = totals.lock().unwrap();
-                    totals.0 += report.counts.commits;
-                    totals.1 += report.counts.faults_all();
-                    totals.2 += report.counts.crashes;
-                    totals.3 += report.counts.backups;
-                    totals.4 += report.counts.depositions;
+                    totals.lock().unwrap().add(&report.counts);
                 }
             });
         }
     });
-    let (commits, faults, crashes, backups, depositions) = totals.into_inner().unwrap();
+    let c = totals.into_inner().unwrap();
+    let faults = c.faults_all();
     eprintln!(
-        "{commits} commits, {faults} faults, {crashes} crashes, {backups} backups, {depositions} depositions"
+        "{} commits, {faults} faults, {} crashes, {} backups, {} depositions; the follower: {} ends, {} digests and {} pages compared",
+        c.commits, c.crashes, c.backups, c.depositions, c.follower_ends, c.digests_compared, c.pages_compared
     );
     // Worlds in which nothing happens would prove nothing.
-    assert!(commits > 200 * SEEDS && faults > 5 * SEEDS && crashes > 2 * SEEDS);
-    assert!(depositions > 2 * SEEDS, "{depositions} depositions");
-    assert!(backups > SEEDS / 4, "{backups} backups");
+    assert!(c.commits > 200 * SEEDS && faults > 5 * SEEDS && c.crashes > 2 * SEEDS);
+    assert!(c.depositions > 2 * SEEDS, "{} depositions", c.depositions);
+    assert!(c.backups > SEEDS / 4, "{} backups", c.backups);
+    assert!(c.follower_ends > SEEDS / 2 && c.follower_waits > SEEDS && c.follower_checkpoints > SEEDS);
+    assert!(c.digests_compared > 100 * SEEDS && c.pages_compared > 30 * SEEDS);
 }

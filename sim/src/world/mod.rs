@@ -7,8 +7,11 @@
 mod backup;
 mod client;
 mod clock;
+mod compare;
 mod disk;
 mod fault;
+mod feeder;
+mod follower;
 mod log;
 mod net;
 mod server;
@@ -28,6 +31,7 @@ use crate::stage::Actor;
 use crate::trace::Trace;
 use client::ClientProcess;
 use disk::Disk;
+use follower::{FollowerEvent, FollowerProcess};
 use net::{Arrival, Net};
 use server::ServerProcess;
 use truth::Truth;
@@ -44,6 +48,8 @@ pub(crate) struct World {
     pub clients: Vec<ClientProcess>,
     pub(crate) server: ServerProcess,
     pub store: Store,
+    pub(crate) follower: FollowerProcess,
+    comparison: compare::Comparison,
     disk: Disk,
     taker: backup::Taker,
     net: Net,
@@ -113,6 +119,7 @@ enum Event {
     Disk(u32, DiskEvent),
     Restart,
     Backup,
+    Follower(u32, FollowerEvent),
 }
 
 /// What a disk does, and the word of it.
@@ -142,6 +149,8 @@ impl World {
             clients,
             server,
             store: Store::default(),
+            follower: FollowerProcess::new(plan.seed),
+            comparison: compare::Comparison::default(),
             disk: Disk::default(),
             taker: backup::Taker::default(),
             net: Net::default(),
@@ -158,6 +167,7 @@ impl World {
             plan,
         };
         world.create_space();
+        world.start_follower();
         world
     }
 
@@ -277,8 +287,11 @@ impl World {
                 continue;
             };
             self.time = self.time.max(key.0);
-            self.record.counts.events += 1;
-            self.strike();
+            // The follower's events are not counted: the faults, which are due by their number, do not depend on it.
+            if !matches!(event, Event::Follower(..)) {
+                self.record.counts.events += 1;
+                self.strike();
+            }
             if let Some(until) = self.paused(&event) {
                 self.queue.insert((until, key.1), event);
                 continue;
@@ -316,7 +329,8 @@ impl World {
             ) => self.server.paused_until,
             Event::Down(conn, _) => self.clients[self.net.links.get(conn)?.client].paused_until,
             Event::ClientTimer(client, _) | Event::Connect(client, _) => self.clients[*client].paused_until,
-            Event::Disk(..) | Event::Restart => return None,
+            Event::Follower(_, event) if event.is_of_process() => self.follower.paused_until,
+            Event::Disk(..) | Event::Restart | Event::Follower(..) => return None,
         };
         (until > self.time).then_some(until)
     }
@@ -342,6 +356,7 @@ impl World {
             Event::Disk(life, event) => self.disk_event(life, event),
             Event::Restart => self.start_server(),
             Event::Backup => self.backup_turn(),
+            Event::Follower(life, event) => self.follower_event(life, event),
         }
         None
     }
