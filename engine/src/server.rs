@@ -218,6 +218,9 @@ impl Server {
 
     /// A follower applies what is stable, as far as there is room; the rest waits as bytes.
     fn follow(&mut self, out: &mut Effects) {
+        if dropped(Rule::FollowerSkips) && self.leader.is_none() && !self.has_room() {
+            self.suffix.pop_front_if(|e| e.stamp <= self.suffix_stable);
+        }
         while self.leader.is_none()
             && self.has_room()
             && self.replica.recent.is_settled()
