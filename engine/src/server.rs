@@ -28,6 +28,7 @@ use crate::order::{self, Level, Output, Sealed, Sequencer};
 use crate::pages::Pages;
 use crate::pages::image::Found;
 use crate::pages::install::ToStore;
+use crate::pages::reads::Waiter;
 use crate::replica::Replica;
 use crate::replica::entry::Entry;
 use crate::sessions::{Cx, Sessions};
@@ -111,7 +112,10 @@ impl Server {
     /// When it next wants to hear of the time.
     pub fn deadline(&self) -> Option<Now> {
         let leads = self.leader.as_ref();
-        let has_work = leads.is_some_and(|l| l.has_work(self.pages.visible(), &self.replica));
+        let has_work = match leads {
+            Some(leader) => leader.has_work(self.pages.visible(), &self.replica),
+            None => !self.replica.recent.is_settled(),
+        };
         // Work in slices goes on as soon as others have been heard.
         if has_work || self.sessions.has_work() || self.pages.has_hidden() {
             return Some(self.now);
@@ -225,19 +229,26 @@ impl Server {
 
     /// A follower applies what is stable, as far as there is room; the rest waits as bytes.
     fn follow(&mut self, out: &mut Effects) {
+        if dropped(Rule::FollowerSkips) && self.leader.is_none() && !self.has_room() {
+            self.suffix.pop_front_if(|e| e.stamp <= self.suffix_stable);
+        }
         while self.leader.is_none()
-            && self.pages.mob.bytes() <= self.config.mob_bytes
+            && self.has_room()
             && self.replica.recent.is_settled()
             && let Some(entry) = self.suffix.pop_front_if(|e| e.stamp <= self.suffix_stable)
         {
             match self.apply(&entry) {
-                Ok(flight) => {
-                    self.pages.written_upto(entry.stamp);
-                    self.show(vec![flight], out);
-                }
+                Ok(flight) => self.show(vec![flight], out),
                 Err(why) => return out.push(Effect::Stop(why)),
             }
         }
+    }
+
+    /// Whether the buffer of modified objects has room for one more entry. What has no place in the order is not counted:
+    /// no install makes it smaller, only the entries that come.
+    fn has_room(&self) -> bool {
+        let mob = &self.pages.mob;
+        mob.bytes() - mob.bytes_pending() <= self.config.mob_bytes
     }
 
     /// Everything up to the stamp is this safe.
@@ -266,7 +277,8 @@ impl Server {
 
     /// The log is on this node's disk up to a position.
     fn written(&mut self, view: ViewId, position: LogPosition, out: &mut Effects) {
-        while let Some((.., stamp)) = self.unwritten.pop_front_if(|(v, at, _)| *v == view && *at <= position)
+        // The last record of what was written may be of a younger view than those before it.
+        while let Some((.., stamp)) = self.unwritten.pop_front_if(|(v, at, _)| *v <= view && *at <= position)
         {
             self.pages.written_upto(stamp);
         }
@@ -390,20 +402,41 @@ impl Server {
         ServerStats { page_reads, pages_installed, ..self.stats }
     }
 
+    /// The last entry that was applied, visible or not.
+    pub fn applied(&self) -> Stamp {
+        self.replica.stamp
+    }
+
     /// The last entry applied, and a sum over ordered state: equal at every replica at equal stamps.
     pub fn digest(&self) -> (Stamp, u64) {
         (self.replica.stamp, self.replica.digest())
     }
 
-    /// The page as everybody may see it now; `None` if it must be read from the store first.
-    pub fn page(&mut self, page: PageId) -> Option<Option<Arc<Vec<u8>>>> {
+    /// The page as everybody may see it now. `None` if it must be read from the store first, which is asked for: ask again
+    /// when the read is answered.
+    pub fn page(&mut self, page: PageId, out: &mut Effects) -> Option<Option<Arc<Vec<u8>>>> {
         match self.pages.image(page) {
             Found::Current(bytes) | Found::Stale(bytes) => Some(bytes),
-            Found::Missing => None,
+            Found::Missing => {
+                self.pages.reads.wait_once(page, Waiter::Host);
+                self.store(None, out);
+                None
+            }
         }
     }
 
-    /// Bytes of entries that wait to be applied.
+    /// A page as everybody may see it now, made of its stored bytes: for comparing replicas. Changes nothing.
+    pub fn page_over(&self, page: PageId, stored: Option<Arc<Vec<u8>>>) -> Option<Arc<Vec<u8>>> {
+        self.pages.render(page, stored, self.pages.visible())
+    }
+
+    /// Pages that have changed since they were stored, in order.
+    pub fn pages_modified(&self) -> Vec<PageId> {
+        self.pages.mob.page_ids()
+    }
+
+    /// Bytes of entries that wait to be applied. While they are many, the host of a follower takes nothing more of what it
+    /// is fed: it is sent again later.
     pub fn suffix_bytes(&self) -> usize {
         self.suffix.iter().map(|e| e.payload.len()).sum()
     }

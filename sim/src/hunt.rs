@@ -202,6 +202,7 @@ pub const VARIANTS: &[Variant] = &[
         None,
     ),
     engine(EngineRule::TentativeInstalled, "what is not durable is stored in pages", 20, None),
+    engine(EngineRule::FollowerSkips, "a follower leaves out an entry for which it has no room", 20, None),
     runner(RunnerRule::FailedSyncIgnored, "a failed sync is taken for done", 20, None),
     runner(RunnerRule::SyncReportedEarly, "8: a sync is reported when it is begun", 20, None),
     runner(RunnerRule::ReplayFromLater, "recovery begins behind what the checkpoint says", 20, None),
@@ -262,7 +263,6 @@ pub const IMPOSSIBLE: &[(&str, &str)] = &[
         "a client of a lost history resumes (ResumesOverLoss)",
         "one node alone shows nothing that its disk can still lose, so no client has heard of what is lost",
     ),
-    ("a follower leaves an entry out (FollowerSkips)", "a world of one node has no follower"),
     (
         "a returned place is given out before everybody knows (ReuseAtOnce)",
         "not noticed yet: sessions end too seldom in the worlds that there are",

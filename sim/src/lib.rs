@@ -1,13 +1,14 @@
 //! The engine, unchanged, in a world made from one seed.
 //!
-//! A world is a server, some clients with threads of user code, a network, a disk, clocks, and whatever goes wrong with
-//! them. Everything in it follows from a [`Plan`], and a plan from a number, so a failure is a command line. Not here:
+//! A world is a server, a follower of it, some clients with threads of user code, a network, disks, clocks, and whatever
+//! goes wrong with them. Everything in it follows from a [`Plan`], and a plan from a number, so a failure is a command line. Not here:
 //! sockets, files, real time. What the engine is given instead is below; nothing between differs from a real process.
 //!
 //! | in the world | what it is |
 //! |---|---|
 //! | clients | the engine's client machine and heap, each with its own clock; threads that run transactions on objects, maps and vectors, one at a time under a baton |
 //! | a program in the server | threads that run the same transactions inside of the server's process, and end with it |
+//! | follower | a second node that is fed what is stable: a disk, a log, a store of its own, other sizes, its own ends and restarts |
 //! | network | connections that carry bytes in order and are cut, half open, silent, slow or garbled |
 //! | log | the real encoding on a disk of bytes: torn writes, lost writes, failed operations, a full disk, flipped bits |
 //! | pages | whole installs, with or without the word of it; failed and damaged reads |
@@ -15,14 +16,15 @@
 //! | clocks | run at their own speed and jump ahead |
 //!
 //! A run has two halves (safety, then liveness): while faults strike nothing wrong may be seen; then everything works,
-//! every thread must come to an end, every cache must say what the server says, and the stored pages what the log says.
+//! every thread must come to an end, every cache must say what the server says, and the stored pages what the log says. At
+//! equal stamps the follower's ordered state and pages are those of the leader, at any time.
 //! What was seen is a history that `tercel-verify` judges.
 //!
 //! | module | its noun |
 //! |---|---|
 //! | [`plan`] | what a seed draws |
 //! | `stage`, `port` | the baton, and waiting as letting the world go on |
-//! | `world` | the queue of events; `server`, `client`, `inside`, `net`, `disk`, `log`, `clock`, `fault`, `truth` |
+//! | `world` | the queue of events; `server`, `client`, `inside`, `net`, `disk`, `log`, `clock`, `fault`, `truth`; `follower`, `feeder`, `compare` |
 //! | [`workload`] | what the clients do |
 //! | `check` | what only the simulator can see |
 //! | [`shrink`] | a shorter script of a failure |

@@ -123,7 +123,9 @@ pub fn summary(c: &Counts) -> String {
         concat!(
             "{} commits, {} read-only, {} aborted, {} unknown; {} ends of the server, {} depositions, {} torn logs, {} damaged logs ",
             "refused;\n{} installs, {} checkpoints, {} backups, {} connections, {} revocations, {} forwards, {} full, {} corrupt; ",
-            "{} events, {} switches\n{} faults: {}"
+            "{} events, {} switches\n",
+            "the follower: {} ends, {} installs, {} checkpoints, {} packets refused for want of room, {} digests and {} pages ",
+            "compared\n{} faults: {}"
         ),
         c.commits,
         c.reads,
@@ -143,6 +145,12 @@ pub fn summary(c: &Counts) -> String {
         c.corrupt,
         c.events,
         c.switches,
+        c.follower_ends,
+        c.follower_installs,
+        c.follower_checkpoints,
+        c.follower_waits,
+        c.digests_compared,
+        c.pages_compared,
         c.faults_all(),
         kinds.join(", ")
     )

@@ -22,6 +22,8 @@ pub struct Record {
 pub struct Counts {
     /// Transactions that wrote and were acknowledged.
     pub commits: u64,
+    /// Those among all that were acknowledged which ran inside of the server.
+    pub inside: u64,
     /// Transactions that only read.
     pub reads: u64,
     /// Attempts that were refused or given up.
@@ -44,6 +46,18 @@ pub struct Counts {
     pub checkpoints: u64,
     /// Backups that were taken to their end and compared with the log.
     pub backups: u64,
+    /// Ends of the follower.
+    pub follower_ends: u64,
+    /// Packets that the follower did not take because too much waited for room.
+    pub follower_waits: u64,
+    /// Page batches that the follower stored.
+    pub follower_installs: u64,
+    /// Checkpoints that the follower stored.
+    pub follower_checkpoints: u64,
+    /// Stamps at which the follower's state was compared with the leader's.
+    pub digests_compared: u64,
+    /// Pages of the follower that were compared with the leader's.
+    pub pages_compared: u64,
     /// Connections made.
     pub connections: u64,
     /// Pages that servers asked back.
@@ -68,6 +82,7 @@ impl Counts {
             *self.faults.entry(*kind).or_default() += n;
         }
         self.commits += other.commits;
+        self.inside += other.inside;
         self.reads += other.reads;
         self.aborts += other.aborts;
         self.unknown += other.unknown;
@@ -78,6 +93,12 @@ impl Counts {
         self.installs += other.installs;
         self.checkpoints += other.checkpoints;
         self.backups += other.backups;
+        self.follower_ends += other.follower_ends;
+        self.follower_waits += other.follower_waits;
+        self.follower_installs += other.follower_installs;
+        self.follower_checkpoints += other.follower_checkpoints;
+        self.digests_compared += other.digests_compared;
+        self.pages_compared += other.pages_compared;
         self.connections += other.connections;
         self.revocations += other.revocations;
         self.forwards += other.forwards;

@@ -106,7 +106,7 @@ const RUNNER: [RunnerRule; 7] = [
     RunnerRule::PinOvertaken,
 ];
 
-const ENGINE: [EngineRule; 50] = [
+const ENGINE: [EngineRule; 51] = [
     EngineRule::WatermarkJumps,
     EngineRule::WatermarkBeforeFlags,
     EngineRule::InstallBeforeWatermark,
@@ -157,4 +157,5 @@ const ENGINE: [EngineRule; 50] = [
     EngineRule::HeldIgnored,
     EngineRule::FreshNotCertified,
     EngineRule::TentativeInstalled,
+    EngineRule::FollowerSkips,
 ];

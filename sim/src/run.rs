@@ -165,9 +165,21 @@ fn direct(stage: &Stage, plan: &Plan, ground: &Ground) {
     if stage.world().is_over() {
         return;
     }
+    if !wait(stage, me, |world| world.is_follower_level()) {
+        return stage
+            .world()
+            .blame("the follower is never where the leader is although everything works".into());
+    }
     stage.world().store_everything();
+    stage.world().stop_follower();
     if !wait(stage, me, |world| !world.is_server_up()) {
         return stage.world().blame("the server does not come to a clean stop".into());
+    }
+    if !wait(stage, me, |world| !world.is_follower_up()) {
+        return stage.world().blame("the follower does not come to a clean stop".into());
+    }
+    if stage.world().is_over() {
+        return;
     }
     keep_here();
     let (wrong, views) = check::pages::check(&stage.world(), ground);

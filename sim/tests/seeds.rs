@@ -4,21 +4,18 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tercel_sim::record::Counts;
 use tercel_sim::{Plan, run};
-use tercel_verify::{Outcome, Process, Transaction};
 
 /// Some tens of seconds with the optimizations of the tests' profile.
 const SEEDS: u64 = 250;
 /// Shorter than what a seed draws, so that there can be more of them.
 const COMMITS_MAX: u64 = 300;
 
-/// Processes from here on are servers.
-const INSIDE: Process = Process(1_000_000);
-
 #[test]
 fn no_world_shows_anything_wrong() {
     let next = AtomicU64::new(0);
-    let totals = std::sync::Mutex::new((0, 0, 0, 0, 0, 0));
+    let totals = std::sync::Mutex::new(Counts::default());
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -35,28 +32,29 @@ fn no_world_shows_anything_wrong() {
                         "{}\n  cargo run --release -p tercel-sim -- {plan}",
                         report.blames.join("\n")
                     );
-                    let mut totals = totals.lock().unwrap();
-                    totals.0 += report.counts.commits;
-                    totals.1 += report.counts.faults_all();
-                    totals.2 += report.counts.crashes;
-                    totals.3 += report.counts.backups;
-                    totals.4 += report.counts.depositions;
-                    let transactions = &report.history.transactions;
-                    let is_inside =
-                        |t: &&Transaction| t.process >= INSIDE && matches!(t.outcome, Outcome::Committed(_));
-                    totals.5 += transactions.iter().filter(is_inside).count() as u64;
+                    totals.lock().unwrap().add(&report.counts);
                 }
             });
         }
     });
-    let (commits, faults, crashes, backups, depositions, inside) = totals.into_inner().unwrap();
+    let c = totals.into_inner().unwrap();
+    let faults = c.faults_all();
     eprintln!(
-        "{commits} commits, {faults} faults, {crashes} crashes, {backups} backups, {depositions} depositions, \
-         {inside} commits inside of servers"
+        "{} commits, {faults} faults, {} crashes, {} backups, {} depositions, {} commits inside of servers; the follower: {} ends, {} digests and {} pages compared",
+        c.commits,
+        c.crashes,
+        c.backups,
+        c.depositions,
+        c.inside,
+        c.follower_ends,
+        c.digests_compared,
+        c.pages_compared
     );
     // Worlds in which nothing happens would prove nothing.
-    assert!(commits > 200 * SEEDS && faults > 5 * SEEDS && crashes > 2 * SEEDS);
-    assert!(depositions > 2 * SEEDS, "{depositions} depositions");
-    assert!(inside > 20 * SEEDS, "{inside} commits inside");
-    assert!(backups > SEEDS / 4, "{backups} backups");
+    assert!(c.commits > 200 * SEEDS && faults > 5 * SEEDS && c.crashes > 2 * SEEDS);
+    assert!(c.depositions > 2 * SEEDS, "{} depositions", c.depositions);
+    assert!(c.inside > 20 * SEEDS, "{} commits inside of servers", c.inside);
+    assert!(c.backups > SEEDS / 4, "{} backups", c.backups);
+    assert!(c.follower_ends > SEEDS / 2 && c.follower_waits > SEEDS && c.follower_checkpoints > SEEDS);
+    assert!(c.digests_compared > 100 * SEEDS && c.pages_compared > 30 * SEEDS);
 }

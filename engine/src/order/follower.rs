@@ -1,7 +1,14 @@
 //! A node that is given what is stable, and never leads: a learner of a group, or a copy that serves reads.
+//!
+//! It has a log of its own, like every node: what it is fed is appended there, and given on to be applied once this node's
+//! disk has it. So it restarts from its own checkpoint and log, whatever its feeder has let go of, and never shows less
+//! than it did before. It tells its feeder up to where its disk has everything ([`acked`]), and is sent what comes behind
+//! that until it says more. The invariant: entries come in their order, each once, and none is left out.
+
+use std::collections::VecDeque;
 
 use tercel_wire::cursor::{DecodeError, Put, Reader};
-use tercel_wire::id::{Stamp, ViewId};
+use tercel_wire::id::{LogPosition, Stamp, ViewId};
 
 use super::{Input, NodeId, Output, Sealed, Sequencer};
 use crate::time::Now;
@@ -9,32 +16,64 @@ use crate::time::Now;
 /// See the module.
 #[derive(Debug)]
 pub struct Follower {
-    /// The last entry that was given on.
+    /// The last entry that it was fed, and its position in the log.
     last: Stamp,
+    end: LogPosition,
+    /// The last entry that this node's disk has, and those that it does not have yet.
+    written: Stamp,
+    unwritten: VecDeque<(LogPosition, Sealed)>,
+    has_greeted: bool,
 }
 
 impl Follower {
-    /// Goes on behind `last`.
-    pub fn new(last: Stamp) -> Follower {
-        Follower { last }
+    /// Goes on behind a log whose last entry is `last`, at `end`.
+    pub fn new(last: Stamp, end: LogPosition) -> Follower {
+        Follower { last, end, written: last, unwritten: VecDeque::new(), has_greeted: false }
     }
 
-    /// The last entry that it has given on; what is fed next begins behind it.
-    pub fn last(&self) -> Stamp {
-        self.last
+    fn fed(&mut self, from: NodeId, before: Stamp, entry: Sealed, out: &mut Vec<Output>) {
+        if entry.stamp <= self.written {
+            // Its feeder has not heard that it is here.
+            return out.push(Output::Send(from, ack(self.written)));
+        }
+        // What was lost on its way comes again.
+        if before != self.last || entry.stamp <= before {
+            return;
+        }
+        self.last = entry.stamp;
+        self.end = self.end.next();
+        self.unwritten.push_back((self.end, entry.clone()));
+        out.push(Output::Append(self.end, entry.view, entry));
+    }
+
+    fn written(&mut self, view: ViewId, position: LogPosition, out: &mut Vec<Output>) {
+        let before = self.written;
+        // The last record of a batch may be of a younger view than those before it.
+        while let Some((_, entry)) = self.unwritten.pop_front_if(|(at, e)| *at <= position && e.view <= view)
+        {
+            self.written = entry.stamp;
+            out.push(Output::Entry(entry));
+        }
+        if self.written > before {
+            out.push(Output::Send(FEEDER, ack(self.written)));
+        }
     }
 }
 
 impl Sequencer for Follower {
     fn handle(&mut self, _: Now, input: Input<'_>, out: &mut Vec<Output>) {
-        // What is damaged on its way is sent again by the member that feeds this one.
-        if let Input::Packet(_, bytes) = input
-            && let Ok((before, entry)) = unpack(bytes)
-            && before == self.last
-            && entry.stamp > before
-        {
-            self.last = entry.stamp;
-            out.push(Output::Entry(entry));
+        match input {
+            Input::Packet(from, bytes) => {
+                // What is damaged on its way is sent again by the member that feeds this one.
+                if let Ok((before, entry)) = unpack(bytes) {
+                    self.fed(from, before, entry, out);
+                }
+            }
+            Input::Written(view, position) => self.written(view, position, out),
+            Input::Time if !std::mem::replace(&mut self.has_greeted, true) => {
+                out.push(Output::Send(FEEDER, ack(self.written)));
+            }
+            Input::Submit { .. } | Input::Gone(_) | Input::Confirm(_) | Input::Time => {}
         }
     }
 
@@ -62,6 +101,15 @@ fn unpack(bytes: &[u8]) -> Result<(Stamp, Sealed), DecodeError> {
     Ok((before, Sealed { stamp, view, kind, payload }))
 }
 
+fn ack(written: Stamp) -> Vec<u8> {
+    written.0.to_le_bytes().to_vec()
+}
+
+/// Reads what a follower tells its feeder: its disk has everything up to this stamp. `None` if it is damaged.
+pub fn acked(packet: &[u8]) -> Option<Stamp> {
+    Some(Stamp(u64::from_le_bytes(packet.try_into().ok()?)))
+}
+
 /// Members that a follower hears from have no names yet.
 pub const FEEDER: NodeId = NodeId(0);
 
@@ -69,31 +117,66 @@ pub const FEEDER: NodeId = NodeId(0);
 mod tests {
     use super::*;
 
-    fn entry(stamp: u64) -> Sealed {
-        Sealed { stamp: Stamp(stamp), view: ViewId::new(1, 2), kind: 3, payload: vec![4, 5] }
+    fn entry(view: u32, stamp: u64) -> Sealed {
+        Sealed { stamp: Stamp(stamp), view: ViewId::new(view, 2), kind: 3, payload: vec![4, 5] }
+    }
+
+    fn said(follower: &mut Follower, input: Input<'_>) -> Vec<Output> {
+        let mut out = Vec::new();
+        follower.handle(Now(0), input, &mut out);
+        out
+    }
+
+    fn feed(follower: &mut Follower, before: u64, entry: &Sealed) -> Vec<Output> {
+        said(follower, Input::Packet(FEEDER, &packet(Stamp(before), entry)))
+    }
+
+    fn append(position: u64, entry: Sealed) -> Output {
+        Output::Append(LogPosition(position), entry.view, entry)
+    }
+
+    fn says(written: u64) -> Output {
+        Output::Send(FEEDER, ack(Stamp(written)))
     }
 
     #[test]
-    fn entries_come_in_order_once_and_none_is_skipped() {
-        let mut follower = Follower::new(Stamp(3));
-        let mut feed = |before, stamp: u64| {
-            let mut out = Vec::new();
-            follower.handle(Now(0), Input::Packet(FEEDER, &packet(Stamp(before), &entry(stamp))), &mut out);
-            out
-        };
-        assert_eq!(feed(5, 6), []);
-        assert_eq!(feed(3, 5), [Output::Entry(entry(5))]);
-        assert_eq!(feed(3, 5), []);
-        assert_eq!(feed(5, 6), [Output::Entry(entry(6))]);
+    fn entries_are_logged_in_order_once_and_none_is_left_out() {
+        let f = &mut Follower::new(Stamp(3), LogPosition(2));
+        assert_eq!(feed(f, 5, &entry(1, 6)), []);
+        assert_eq!(feed(f, 3, &entry(1, 5)), [append(3, entry(1, 5))]);
+        assert_eq!(feed(f, 3, &entry(1, 5)), []);
+        assert_eq!(feed(f, 5, &entry(1, 6)), [append(4, entry(1, 6))]);
+        assert_eq!(feed(f, 2, &entry(1, 3)), [says(3)]);
+    }
+
+    #[test]
+    fn what_the_disk_has_is_given_on_also_of_views_before_the_last_record_s() {
+        let f = &mut Follower::new(Stamp(0), LogPosition(0));
+        for e in [entry(1, 1), entry(2, 2), entry(2, 3)] {
+            feed(f, e.stamp.0 - 1, &e);
+        }
+        let written = |view, position| Input::Written(ViewId::new(view, 2), LogPosition(position));
+        let given = [Output::Entry(entry(1, 1)), Output::Entry(entry(2, 2)), says(2)];
+        assert_eq!(said(f, written(2, 2)), given);
+        assert_eq!(said(f, written(2, 2)), []);
+        assert_eq!(said(f, written(2, 3)), [Output::Entry(entry(2, 3)), says(3)]);
+    }
+
+    #[test]
+    fn a_follower_that_begins_says_up_to_where_its_log_goes() {
+        let f = &mut Follower::new(Stamp(7), LogPosition(5));
+        let [Output::Send(_, packet)] = &said(f, Input::Time)[..] else { panic!("it says nothing") };
+        assert_eq!(acked(packet), Some(Stamp(7)));
+        assert_eq!(acked(&packet[1..]), None);
+        assert_eq!(said(f, Input::Time), []);
     }
 
     #[test]
     fn a_damaged_packet_is_nothing() {
-        let bytes = packet(Stamp(0), &entry(1));
+        let bytes = packet(Stamp(0), &entry(1, 1));
         for cut in 0..bytes.len() {
-            let mut out = Vec::new();
-            Follower::new(Stamp(0)).handle(Now(0), Input::Packet(FEEDER, &bytes[..cut]), &mut out);
-            assert_eq!(out, []);
+            let f = &mut Follower::new(Stamp(0), LogPosition(0));
+            assert_eq!(said(f, Input::Packet(FEEDER, &bytes[..cut])), []);
         }
     }
 }

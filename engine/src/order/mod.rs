@@ -12,7 +12,7 @@
 //! |---|---|
 //! | [`solo`] | one node: it always leads, and what its disk has is stable |
 //! | [`delayed`] | for the simulator: stability lags and stalls, leaders are deposed, some of a suffix survives |
-//! | [`follower`] | a node that is given what is stable, and never leads |
+//! | [`follower`] | a node that is given what is stable, logs it and never leads |
 
 pub mod delayed;
 pub mod follower;
@@ -81,7 +81,7 @@ pub enum Output {
     Append(LogPosition, ViewId, Sealed),
     /// Erase, durably, what the log has above this position; nothing is appended before that is done.
     Cut(LogPosition),
-    /// Apply this entry: it is stable. For followers.
+    /// Apply this entry: it is stable, and on this node's disk. For followers.
     Entry(Sealed),
     /// Every entry up to this stamp is as safe as this.
     Stable(Stamp, Level),

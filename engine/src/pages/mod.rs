@@ -172,7 +172,12 @@ impl Pages {
     }
 
     /// A page's bytes with the modified objects up to a stamp over them; none if nothing of it is there.
-    fn render(&self, page: PageId, base: Option<Arc<Vec<u8>>>, upto: Stamp) -> Option<Arc<Vec<u8>>> {
+    pub(crate) fn render(
+        &self,
+        page: PageId,
+        base: Option<Arc<Vec<u8>>>,
+        upto: Stamp,
+    ) -> Option<Arc<Vec<u8>>> {
         let parsed = base.as_ref().and_then(|bytes| Page::trusted(bytes, page).ok());
         let image = match self.mob.patch(page) {
             None => base,

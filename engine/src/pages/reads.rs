@@ -37,9 +37,11 @@ pub(crate) enum Waiter {
     Inside(Conn, PageId),
     /// The installer.
     Install,
+    /// The host, which asks again.
+    Host,
 }
 
-/// A session, or the installer.
+/// A session, or the node itself.
 type Asker = Option<Conn>;
 
 #[derive(Debug, Default)]
@@ -70,7 +72,7 @@ impl Waiter {
         match self {
             Waiter::Fetch(conn, ..) | Waiter::Commit(conn, _) | Waiter::Large(conn, _) => Some(*conn),
             Waiter::Inside(conn, _) => Some(*conn),
-            Waiter::Install => None,
+            Waiter::Install | Waiter::Host => None,
         }
     }
 }
@@ -89,6 +91,13 @@ impl Reads {
             self.turns.push_back(asker);
         }
         queue.push_back(page);
+    }
+
+    /// As [`Reads::wait`], unless the same waits already.
+    pub(crate) fn wait_once(&mut self, page: PageId, waiter: Waiter) {
+        if !self.pages.get(&page).is_some_and(|r| r.waiters.contains(&waiter)) {
+            self.wait(page, waiter);
+        }
     }
 
     /// The next page to read, if one more may be with the host.

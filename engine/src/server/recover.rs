@@ -12,7 +12,6 @@ use tercel_wire::id::{LogPosition, SpaceId, Stamp, ViewId};
 use thiserror::Error;
 
 use crate::effect::{Checkpoint, Effects, ServerConfig};
-use crate::mutant::{Rule, dropped};
 use crate::order::solo::Solo;
 use crate::order::{Input, Sealed, Sequencer};
 use crate::pages::Pages;
@@ -235,9 +234,6 @@ impl Recovery {
             stats: Default::default(),
             now,
         };
-        if dropped(Rule::FollowerSkips) && server.suffix.len() > 1 {
-            server.suffix.pop_front();
-        }
         server.sequence(Input::Time, out);
         Ok(server)
     }

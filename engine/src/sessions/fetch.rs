@@ -91,6 +91,7 @@ impl Sessions {
             }
             (Waiter::Inside(_, page), failed) => self.inside.page_read(page, failed),
             (Waiter::Install, None) => cx.pages.install_read(),
+            (Waiter::Host, _) => {}
             // A damaged page that must be rewritten cannot be: stopping keeps the log, which has the new objects.
             (Waiter::Install, Some(e)) => {
                 let next = "`tercel check --repair` restores what the log holds";

@@ -1,12 +1,12 @@
 //! The stored pages are what the log says: redo repeats history (Mohan et al.: *ARIES*, TODS 1992).
 //!
-//! The whole log is replayed from its first entry into an empty buffer and laid out as pages; each stored page must have
-//! the same objects, and the stamp of its last change.
+//! The whole log is replayed from its first entry into an empty buffer and laid out as pages; each page that the leader or
+//! the follower has stored must have the same objects, and the stamp of its last change.
 
 use tercel_engine::pages::mob::forwarded;
 use tercel_engine::server::{Recovery, ServerConfig};
 use tercel_verify::{Kind, Read, View};
-use tercel_wire::id::{ClassId, Oref};
+use tercel_wire::id::{ClassId, Oref, PageId};
 use tercel_wire::page::Page;
 
 use crate::workload::{CRADLE, Ground, bulk_id, cell, cell_id};
@@ -28,21 +28,10 @@ pub(crate) fn check(world: &World, ground: &Ground) -> (Vec<String>, Vec<View>) 
     // What a large transaction has placed that was never ordered is nobody's.
     for id in mob.page_ids().into_iter().filter(|page| mob.is_installable(*page, state.stamp)) {
         let due = mob.overlay(id, None, state.stamp, SPACE, Vec::new());
-        let (Some(due), Some(stored)) = (due, world.store.pages.get(&id)) else {
-            wrong.push(format!("page {id} is in the log and not in the store"));
-            continue;
-        };
-        match (Page::parse(&due, id), Page::parse(stored, id)) {
-            (Ok(due), Ok(stored)) => {
-                if !due.objects().eq(stored.objects()) {
-                    wrong.push(format!("page {id} has other objects than the log says"));
-                } else if due.stamp() != stored.stamp() {
-                    let (due, stored) = (due.stamp(), stored.stamp());
-                    wrong
-                        .push(format!("page {id} says that it last changed at {stored}, the log says {due}"));
-                }
-            }
-            _ => wrong.push(format!("page {id} cannot be read")),
+        let stores = [("", &world.store), ("the follower's ", &world.follower.store)];
+        for (whose, store) in stores {
+            let stored = store.pages.get(&id).map(|bytes| bytes.as_slice());
+            wrong.extend(flaw(id, due.as_deref(), stored).map(|flaw| format!("{whose}page {id} {flaw}")));
         }
     }
     let classes: Vec<ClassId> =
@@ -57,6 +46,21 @@ pub(crate) fn check(world: &World, ground: &Ground) -> (Vec<String>, Vec<View>) 
         view(ground, &classes, "the store of pages", Kind::Pages, &by_pages),
     ];
     (wrong, views)
+}
+
+/// What is wrong with a stored page, if anything is.
+fn flaw(id: PageId, due: Option<&[u8]>, stored: Option<&[u8]>) -> Option<String> {
+    let (Some(due), Some(stored)) = (due, stored) else {
+        return Some("is in the log and not in the store".into());
+    };
+    let (Ok(due), Ok(stored)) = (Page::parse(due, id), Page::parse(stored, id)) else {
+        return Some("cannot be read".into());
+    };
+    if !due.objects().eq(stored.objects()) {
+        return Some("has other objects than the log says".into());
+    }
+    let (due, stored) = (due.stamp(), stored.stamp());
+    (due != stored).then(|| format!("says that it last changed at {stored}, the log says {due}"))
 }
 
 fn view(

@@ -11,7 +11,7 @@ use tercel_wire::message::Outcome as Answer;
 
 use super::kinds::{Deed, Known};
 use super::{Ground, Notes};
-use crate::port::Seated;
+use crate::port::{Seated, Site};
 use crate::stage::{Actor, Stage};
 use crate::world::Phase;
 
@@ -246,6 +246,8 @@ impl<'s> Worker<'s> {
             op: op.map(|op| op.to_string()),
             request: Some(request),
         };
+        let is_inside = self.port.site == Site::Server && matches!(outcome, Outcome::Committed(_));
+        world.record.counts.inside += u64::from(is_inside);
         if world.trace.is_on() {
             let (reads, writes) = (t.reads.len(), t.writes.len());
             let (me, site) = (self.port.me.0, self.port.site);

@@ -145,6 +145,7 @@ impl World {
         self.trouble = Trouble { excuses_stop, excuses_damage, ..Trouble::default() };
         self.disk.full = false;
         self.server.paused_until = 0;
+        self.follower.paused_until = 0;
         for client in &mut self.clients {
             client.paused_until = 0;
         }

@@ -7,8 +7,11 @@
 mod backup;
 mod client;
 mod clock;
+mod compare;
 mod disk;
 mod fault;
+mod feeder;
+mod follower;
 mod inside;
 mod log;
 mod net;
@@ -30,6 +33,7 @@ use crate::stage::Actor;
 use crate::trace::Trace;
 use client::ClientProcess;
 use disk::Disk;
+use follower::{FollowerEvent, FollowerProcess};
 use net::{Arrival, Net};
 use server::ServerProcess;
 use truth::Truth;
@@ -46,6 +50,8 @@ pub(crate) struct World {
     pub clients: Vec<ClientProcess>,
     pub(crate) server: ServerProcess,
     pub store: Store,
+    pub(crate) follower: FollowerProcess,
+    comparison: compare::Comparison,
     disk: Disk,
     taker: backup::Taker,
     net: Net,
@@ -115,6 +121,7 @@ enum Event {
     Disk(u32, DiskEvent),
     Restart,
     Backup,
+    Follower(u32, FollowerEvent),
 }
 
 /// What a disk does, and the word of it.
@@ -144,6 +151,8 @@ impl World {
             clients,
             server,
             store: Store::default(),
+            follower: FollowerProcess::new(plan.seed),
+            comparison: compare::Comparison::default(),
             disk: Disk::default(),
             taker: backup::Taker::default(),
             net: Net::default(),
@@ -160,6 +169,7 @@ impl World {
             plan,
         };
         world.create_space();
+        world.start_follower();
         world
     }
 
@@ -279,8 +289,11 @@ impl World {
                 continue;
             };
             self.time = self.time.max(key.0);
-            self.record.counts.events += 1;
-            self.strike();
+            // The follower's events are not counted: the faults, which are due by their number, do not depend on it.
+            if !matches!(event, Event::Follower(..)) {
+                self.record.counts.events += 1;
+                self.strike();
+            }
             if let Some(until) = self.paused(&event) {
                 self.queue.insert((until, key.1), event);
                 continue;
@@ -318,7 +331,8 @@ impl World {
             ) => self.server.paused_until,
             Event::Down(conn, _) => self.clients[self.net.links.get(conn)?.client].paused_until,
             Event::ClientTimer(client, _) | Event::Connect(client, _) => self.clients[*client].paused_until,
-            Event::Disk(..) | Event::Restart => return None,
+            Event::Follower(_, event) if event.is_of_process() => self.follower.paused_until,
+            Event::Disk(..) | Event::Restart | Event::Follower(..) => return None,
         };
         (until > self.time).then_some(until)
     }
@@ -348,6 +362,7 @@ impl World {
             Event::Disk(life, event) => self.disk_event(life, event),
             Event::Restart => self.start_server(),
             Event::Backup => self.backup_turn(),
+            Event::Follower(life, event) => self.follower_event(life, event),
         }
         None
     }

@@ -104,6 +104,7 @@ impl World {
         self.say(format_args!("s       ends: {why}"));
         (self.store.is_installing, self.store.pin_next, self.store.pinned) = (false, None, None);
         self.record.counts.crashes += 1;
+        self.forget_digests();
         self.count(&running.machine);
         self.server.is_stopping = false;
         self.server.paused_until = 0;
@@ -260,6 +261,8 @@ impl World {
             self.perform_one(effect);
         }
         self.note_promises();
+        self.note_leader();
+        self.note_fed();
         self.tell_inside();
         self.hand_over();
         self.wind_timer();

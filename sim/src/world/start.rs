@@ -212,6 +212,7 @@ impl World {
     pub(super) fn rejoin(&mut self) {
         let Some(running) = self.server.running.take() else { return };
         self.count(&running.machine);
+        self.forget_digests();
         self.forget_backup();
         (self.store.pin_next, self.store.pinned) = (None, None);
         let cut = running.deposed.flatten();

@@ -44,7 +44,17 @@ impl Truth {
 
     /// The position of the last entry that was promised.
     pub(super) fn promised_end(&self) -> LogPosition {
-        LogPosition(self.entries.partition_point(|e| e.stamp <= self.promised) as u64)
+        self.position_of(self.promised)
+    }
+
+    /// The position of the last entry up to a stamp.
+    pub(super) fn position_of(&self, stamp: Stamp) -> LogPosition {
+        LogPosition(self.entries.partition_point(|e| e.stamp <= stamp) as u64)
+    }
+
+    /// The entry at a position.
+    pub(super) fn at(&self, position: LogPosition) -> Option<&Sealed> {
+        self.entries.get((position.0 as usize).checked_sub(1)?)
     }
 
     /// The entries above a position, up to another.

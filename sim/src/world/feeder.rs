@@ -1,0 +1,117 @@
+//! What feeds the follower: entries that were promised, in their order, in packets that are lost, come twice, too early
+//! or damaged.
+//!
+//! The feeder knows only what the follower has said. What stays unsaid it sends again.
+
+use tercel_engine::order::follower::{acked, packet};
+use tercel_wire::id::{LogPosition, Stamp};
+
+use super::World;
+use super::follower::FollowerEvent;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Feeder {
+    /// Up to where the follower's disk has everything, as it said.
+    acked: LogPosition,
+    /// The last entry that was sent.
+    sent: LogPosition,
+    /// When what is behind what the follower has is sent again, and how often it was since the follower said more.
+    again_at: u64,
+    again: u32,
+    /// When its next turn is.
+    next: Option<u64>,
+    /// What was promised when it looked last.
+    promised: Stamp,
+}
+
+impl World {
+    /// What was promised may be fed.
+    pub(super) fn note_fed(&mut self) {
+        if self.follower.feeder.promised < self.truth.promised {
+            self.follower.feeder.promised = self.truth.promised;
+            self.feed_in(0);
+        }
+    }
+
+    /// The feeder has a turn so soon, at the latest.
+    pub(super) fn feed_in(&mut self, us: u64) {
+        let when = self.time + us;
+        let feeder = &mut self.follower.feeder;
+        if feeder.next.is_none_or(|t| t > when) {
+            feeder.next = Some(when);
+            self.follower_at(us, FollowerEvent::Feed);
+        }
+    }
+
+    /// How long a packet takes on its way.
+    pub(super) fn feed_us(&mut self) -> u64 {
+        let us = self.plan.latency_us;
+        us / 2 + self.follower.random.below(us + 1)
+    }
+
+    pub(super) fn feed(&mut self) {
+        if self.follower.feeder.next != Some(self.time) {
+            return;
+        }
+        let upto = self.truth.position_of(self.feed_upto());
+        let (one_in, window) = (self.follower.nature.strays_one_in, self.follower.nature.window_bytes);
+        let feeder = &mut self.follower.feeder;
+        feeder.next = None;
+        if self.time >= feeder.again_at {
+            (feeder.sent, feeder.again) = (feeder.acked, feeder.again + 1);
+            feeder.again_at = self.time + (AGAIN_US << feeder.again.min(AGAIN_SHIFT_MAX));
+        }
+        // What nobody answers is asked for with little.
+        let window = if feeder.again == 0 { window } else { window.min(PROBE_BYTES) };
+        let again_in = feeder.again_at - self.time;
+        let on_way: usize =
+            self.truth.between(feeder.acked, feeder.sent).iter().map(|e| e.payload.len()).sum();
+        let (mut bytes, mut packets) = (on_way, Vec::new());
+        let mut before = self.truth.at(feeder.sent).map_or(Stamp::ZERO, |e| e.stamp);
+        for entry in self.truth.between(feeder.sent, upto) {
+            if bytes >= window {
+                break;
+            }
+            bytes += 1 + entry.payload.len();
+            packets.push(packet(before, entry));
+            before = entry.stamp;
+            feeder.sent = feeder.sent.next();
+        }
+        let is_behind = feeder.acked < upto;
+        for i in 0..packets.len() {
+            match self.follower.random.below(4 * one_in) {
+                0 => packets[i].clear(),
+                1 => packets.push(packets[i].clone()),
+                2 => packets.swap(i, 0),
+                3 => _ = packets[i].pop(),
+                _ => {}
+            }
+        }
+        if !packets.is_empty() {
+            let us = self.feed_us();
+            self.follower_at(us, FollowerEvent::Packets(packets));
+        }
+        if is_behind {
+            self.feed_in(again_in);
+        }
+    }
+
+    /// The follower has everything up to a stamp.
+    pub(super) fn feeder_hears(&mut self, bytes: &[u8]) {
+        let Some(stamp) = acked(bytes) else { return };
+        let position = self.truth.position_of(stamp);
+        let feeder = &mut self.follower.feeder;
+        if position > feeder.acked {
+            (feeder.acked, feeder.sent) = (position, feeder.sent.max(position));
+            (feeder.again_at, feeder.again) = (self.time + AGAIN_US, 0);
+            self.feed_in(0);
+        }
+    }
+}
+
+/// Silence after which what the follower may lack is sent again; it doubles so often.
+const AGAIN_US: u64 = 20_000;
+const AGAIN_SHIFT_MAX: u32 = 3;
+/// Bytes that are sent then.
+const PROBE_BYTES: usize = 512;
