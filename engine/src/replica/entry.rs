@@ -120,9 +120,21 @@ impl<'a> Entry<'a> {
         }
     }
 
+    /// About how long its payload is, so that it is seldom copied while it grows.
+    fn bytes_about(&self) -> usize {
+        match self {
+            Entry::Commit(c) => {
+                let objects: usize = c.effects.writes.iter().map(|w| w.object.len() + 16).sum();
+                128 + 4 * c.effects.reads.len() + objects
+            }
+            Entry::Stage { bytes, .. } => 64 + bytes.len(),
+            _ => 64,
+        }
+    }
+
     /// The record's payload.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
+        let mut out = Vec::with_capacity(self.bytes_about());
         match self {
             Entry::Genesis => {}
             Entry::View { kept } => out.put_u64(kept.0),

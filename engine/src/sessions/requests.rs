@@ -24,7 +24,9 @@ impl Sessions {
         let Some(client) = client else {
             return self.expel(conn, "the first message must be a greeting", cx);
         };
-        self.lead(cx, |leader, _| leader.acknowledged(client, header.ack));
+        if let Some(leader) = cx.leader.as_deref_mut() {
+            leader.acknowledged(client, header.ack);
+        }
         let asked = Asked { conn, call: header.call };
         let result = match header.kind {
             Kind::Fetch => Fetch::decode(body).map(|f| self.fetch(asked, f, cx)),

@@ -326,16 +326,19 @@ impl Shared {
         match received {
             Ok(false) => {}
             Ok(true) => {
-                let close = {
+                let (close, answers) = {
                     let mut machine = self.machine();
                     if !self.is_current(conn) {
                         return;
                     }
                     machine.handle(self.now(), Input::Bytes(&baton.buffer));
                     self.happen(&machine);
-                    machine.wants_close().then(|| machine.trouble())
+                    let answers = !machine.outgoing().is_empty();
+                    (machine.wants_close().then(|| machine.trouble()), answers)
                 };
-                self.flush(Some(baton));
+                if answers {
+                    self.flush(Some(baton));
+                }
                 if let Some(why) = close {
                     self.lose(conn, why);
                 }

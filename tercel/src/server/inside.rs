@@ -1,12 +1,12 @@
 //! Transactions inside of the server: on threads of the program, over the machine itself.
 //!
-//! The loop owns the machine while it works, and lends it while it sleeps. A thread that wants a step of its transaction done
+//! The loop owns the machine while it works, and lends it while it sleeps, once a thread has asked for it. A thread that wants a step of its transaction done
 //! takes what is lent, does the step and gives it back; if that left something to do it wakes the loop. So a step costs a
 //! lock, not a wake-up, and no thread holds the machine while it waits for a page or for the log.
 //!
 //! The invariant: the machine is with the loop, or lent, or with one thread; whoever waits for it is told when it is lent.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -62,6 +62,8 @@ pub(super) struct Lending {
     back: Condvar,
     /// Threads that want it.
     wanting: AtomicUsize,
+    /// Whether a thread ever asked: until then nothing is lent, which costs a loop two locks a turn.
+    is_asked_for: AtomicBool,
 }
 
 #[derive(Default)]
@@ -86,8 +88,11 @@ impl Lending {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lends the machine.
-    pub(super) fn lend(&self, core: Box<Core>) {
+    /// Lends the machine, or gives it back if nobody ever wanted it.
+    pub(super) fn lend(&self, core: Box<Core>) -> Option<Box<Core>> {
+        if !self.is_asked_for.load(Ordering::SeqCst) {
+            return Some(core);
+        }
         let mut place = self.place();
         place.deadline = core.machine.deadline();
         place.core = Some(core);
@@ -95,6 +100,7 @@ impl Lending {
         if self.wanting.load(Ordering::SeqCst) > 0 {
             self.lent.notify_all();
         }
+        None
     }
 
     /// Takes it back; none if a thread lost it. `turns` counts how often the loop was back so soon that nobody could have
@@ -146,6 +152,10 @@ impl Inside {
         may_go_on: impl Fn(&Core) -> bool,
     ) -> Result<MutexGuard<'_, Place>, Error> {
         let lending = &self.lending;
+        if !lending.is_asked_for.swap(true, Ordering::SeqCst) {
+            // The loop may sleep with the machine.
+            store::post(&self.handle, Post::Inside);
+        }
         lending.wanting.fetch_add(1, Ordering::SeqCst);
         let is_waiting =
             |place: &mut Place| !place.is_closed && !place.core.as_deref().is_some_and(&may_go_on);

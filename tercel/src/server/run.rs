@@ -131,9 +131,10 @@ impl Loop {
                 (a, b) => a.or(b),
             };
             let deadline = if !self.turns.is_empty() { Some(core.instant(Now(0))) } else { deadline };
-            self.lending.lend(core);
+            let kept = self.lending.lend(core);
             let events = self.queue.get_next_events(&mut batch, BATCH_MAX, deadline);
-            core = self.lending.take_back(&mut sleepless_turns).ok_or_else(|| self.lost(&mut batch))?;
+            let back = kept.or_else(|| self.lending.take_back(&mut sleepless_turns));
+            core = back.ok_or_else(|| self.lost(&mut batch))?;
             self.turn(&mut core, events?, &mut batch);
             if let Some(why) = self.failed.take() {
                 return Err(ServerError::Stopped(why));

@@ -271,7 +271,9 @@ impl Shared {
             if !taken.is_empty() {
                 done(self.commit(&taken));
             }
-            if let (Some(stamp), Some(log)) = (todo.truncate_below, self.log().as_mut()) {
+            if let Some(stamp) = todo.truncate_below
+                && let Some(log) = self.log().as_mut()
+            {
                 log.truncate_below(stamp);
                 log.hope();
                 let mut state = self.lock();
