@@ -11,6 +11,7 @@ mod disk;
 mod fault;
 mod log;
 mod net;
+mod oracle;
 mod server;
 mod start;
 mod truth;
@@ -118,7 +119,8 @@ enum Event {
 /// What a disk does, and the word of it.
 enum DiskEvent {
     Sync(Written, Stamp),
-    Synced(Written, Stamp),
+    /// To the server that had joined the group so often.
+    Synced(u32, Written, Stamp),
     Read(ViewId, PageId),
     ReadDone(ViewId, PageId, Result<Option<Vec<u8>>, String>),
     Install(ViewId, Vec<(PageId, Arc<Vec<u8>>)>, Option<Checkpoint>),
