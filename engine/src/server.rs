@@ -40,6 +40,8 @@ pub struct Server {
     pub(crate) replica: Replica,
     pub(crate) pages: Pages,
     pub(crate) leader: Option<Leader>,
+    /// The leader of the view before: always none, unless a rule is dropped.
+    pub(crate) predecessor: Option<Leader>,
     pub(crate) sessions: Sessions,
     /// Entries that this node's disk does not have yet.
     pub(crate) unwritten: VecDeque<(ViewId, LogPosition, Stamp)>,
@@ -166,7 +168,10 @@ impl Server {
                 }
                 Output::Stable(stamp, level) => self.stable(stamp, level, out),
                 Output::Leading(view) => self.lead(view, out),
-                Output::Deposed(_) if self.end == End::Working => self.end = End::Deposed(None),
+                Output::Deposed(_) if self.end == End::Working => {
+                    self.end = End::Deposed(None);
+                    self.answer_lost_by_mistake(out);
+                }
                 // It has said already how the log is to be cut.
                 Output::Deposed(_) => {}
                 // Nobody asks yet.
@@ -196,7 +201,11 @@ impl Server {
             stats: &mut self.stats,
             disk_full: self.disk_full,
         };
-        self.leader = Some(Leader::begin(view, kept, &mut work));
+        let mut leader = Leader::begin(view, kept, &mut work);
+        if let Some(of) = self.predecessor.take() {
+            leader.inherit_by_mistake(of);
+        }
+        self.leader = Some(leader);
         self.said(said, out);
     }
 
@@ -243,6 +252,13 @@ impl Server {
         self.show(shown, out);
     }
 
+    /// Answers commits that are not stable although the view has ended: a rule dropped on purpose.
+    fn answer_lost_by_mistake(&mut self, out: &mut Effects) {
+        if dropped(Rule::LostIsCommitted) || dropped(Rule::LostIsNotExecuted) {
+            self.sessions(out, |s, cx| s.lead(cx, |leader, work| leader.answer_lost_by_mistake(work)));
+        }
+    }
+
     /// Makes entries visible: pages, then the stream, then what waited for them.
     fn show(&mut self, shown: Vec<Flight>, out: &mut Effects) {
         shown.iter().for_each(|flight| self.pages.show(flight.stamp, flight.changed.clone()));
@@ -255,8 +271,8 @@ impl Server {
 
     /// The log is on this node's disk up to a position.
     fn written(&mut self, view: ViewId, position: LogPosition, out: &mut Effects) {
-        while let Some((.., stamp)) = self.unwritten.pop_front_if(|(v, at, _)| *v == view && *at <= position)
-        {
+        let is_of = |v: ViewId| v == view || dropped(Rule::CreditsOldWritten);
+        while let Some((.., stamp)) = self.unwritten.pop_front_if(|(v, at, _)| is_of(*v) && *at <= position) {
             self.pages.written_upto(stamp);
         }
         self.sequence(order::Input::Written(view, position), out);

@@ -75,4 +75,8 @@ pub enum Rule {
     SpentAcrossViews,
     ResumesOverLoss,
     FollowerSkips,
+    CreditsOldWritten,
+    LeaderOutlivesView,
+    LostIsCommitted,
+    LostIsNotExecuted,
 }

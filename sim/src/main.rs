@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
+use tercel_sim::hunt::VARIANTS;
 use tercel_sim::rule::Rule;
 use tercel_sim::{Plan, Report, run};
 use tercel_verify::History;
@@ -52,6 +53,10 @@ struct Args {
     /// the feature `mutants`, too.
     #[arg(long, value_name = "WORLDS", conflicts_with_all = ["seed", "seeds"])]
     hunt: Option<u64>,
+    /// Makes the world, or the worlds, as the last hunt for this rule does, where what the rule forbids can happen. Drops
+    /// nothing.
+    #[arg(long, value_name = "RULE", conflicts_with = "hunt")]
+    tuned: Option<String>,
     /// Writes the history of the one world to a file.
     #[arg(long, value_name = "FILE", requires = "seed", conflicts_with_all = ["seeds", "hunt"])]
     history: Option<PathBuf>,
@@ -116,14 +121,16 @@ fn act(args: &Args) -> Result<bool, Failure> {
     }
 }
 
+/// The rule of that name.
+fn named(name: &String) -> Result<Rule, Failure> {
+    Rule::named(name).ok_or_else(|| {
+        let all: Vec<String> = Rule::all().into_iter().map(Rule::name).collect();
+        Failure::usage(format!("{name} is no rule; these are: {}", all.join(", ")))
+    })
+}
+
 /// The rule to drop, which this build must be able to drop.
 fn rule(args: &Args) -> Result<Option<Rule>, Failure> {
-    let named = |name: &String| {
-        Rule::named(name).ok_or_else(|| {
-            let all: Vec<String> = Rule::all().into_iter().map(Rule::name).collect();
-            Failure::usage(format!("{name} is no rule; these are: {}", all.join(", ")))
-        })
-    };
     let rule = args.drop.as_ref().map(named).transpose()?;
     let possible = match rule {
         Some(rule) => rule.can_be_dropped(),
@@ -153,7 +160,12 @@ fn one(args: &Args, plan: &Plan) -> Result<bool, Failure> {
 }
 
 fn plan(args: &Args, rule: Option<Rule>, seed: u64) -> Result<Plan, Failure> {
-    let mut plan = Plan { rule, ..Plan::of(seed) };
+    let tuned = args.tuned.as_ref().map(named).transpose()?;
+    let variant = VARIANTS.iter().rev().find(|v| Some(v.rule) == tuned);
+    let mut plan = match variant {
+        Some(variant) => Plan { rule, ..tercel_sim::hunt::plan(variant, seed) },
+        None => Plan { rule, ..Plan::of(seed) },
+    };
     if let Some(list) = &args.faults {
         let numbers = list.split(',').filter(|n| *n != "none");
         let wrong = |n: &str| Failure::usage(format!("{n} is not the number of a fault"));

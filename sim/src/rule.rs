@@ -28,6 +28,8 @@ pub enum RunnerRule {
     CheckpointWithoutPages,
     /// Pages are pinned later than the installs before are done.
     PinOvertaken,
+    /// A deposed server's log is cut less than its sequencer said.
+    LogCutTooLittle,
 }
 
 impl Rule {
@@ -96,7 +98,7 @@ pub(crate) fn drop_here(plan: &crate::Plan) {
 #[cfg(not(feature = "mutants"))]
 pub(crate) fn keep_here() {}
 
-const RUNNER: [RunnerRule; 7] = [
+const RUNNER: [RunnerRule; 8] = [
     RunnerRule::FailedSyncIgnored,
     RunnerRule::SyncReportedEarly,
     RunnerRule::ReplayFromLater,
@@ -104,9 +106,10 @@ const RUNNER: [RunnerRule; 7] = [
     RunnerRule::OldConnectionBelieved,
     RunnerRule::CheckpointWithoutPages,
     RunnerRule::PinOvertaken,
+    RunnerRule::LogCutTooLittle,
 ];
 
-const ENGINE: [EngineRule; 50] = [
+const ENGINE: [EngineRule; 59] = [
     EngineRule::WatermarkJumps,
     EngineRule::WatermarkBeforeFlags,
     EngineRule::InstallBeforeWatermark,
@@ -157,4 +160,13 @@ const ENGINE: [EngineRule; 50] = [
     EngineRule::HeldIgnored,
     EngineRule::FreshNotCertified,
     EngineRule::TentativeInstalled,
+    EngineRule::AnswersBeforeView,
+    EngineRule::CreditsOldInstall,
+    EngineRule::SpentAcrossViews,
+    EngineRule::ReuseAtOnce,
+    EngineRule::EvictsSessions,
+    EngineRule::CreditsOldWritten,
+    EngineRule::LeaderOutlivesView,
+    EngineRule::LostIsCommitted,
+    EngineRule::LostIsNotExecuted,
 ];

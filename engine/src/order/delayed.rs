@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use tercel_wire::id::{LogPosition, Stamp, ViewId};
 
 use super::{Input, Level, Output, Sealed, Sequencer};
+use crate::mutant::{Rule, dropped};
 use crate::random::Random;
 use crate::time::Now;
 
@@ -226,7 +227,7 @@ impl Sequencer for Delayed {
     fn handle(&mut self, now: Now, input: Input<'_>, out: &mut Vec<Output>) {
         match input {
             Input::Submit { entry, .. } => self.submit(now, entry, out),
-            Input::Written(view, position) if view == self.view => {
+            Input::Written(view, position) if view == self.view || dropped(Rule::CreditsOldWritten) => {
                 // Until the next view begins, the word may be of entries that were cut.
                 self.written = self.written.max(position.min(self.last));
             }
