@@ -299,6 +299,12 @@ pub const VARIANTS: &[Variant] = &[
         Some(repeating_group),
     ),
     engine(
+        EngineRule::ResumesOverLoss,
+        "a client that has heard of what was lost resumes",
+        20,
+        Some(put_back),
+    ),
+    engine(
         EngineRule::ReuseAtOnce,
         "a returned place is given out before everybody knows that it has returned",
         40,
@@ -347,10 +353,6 @@ pub const IMPOSSIBLE: &[(&str, &str)] = &[
     (
         "promised places are told of before they are stable",
         "an object is made, or named, only by an entry behind the one that promises its place",
-    ),
-    (
-        "a client that has heard of what was lost resumes (ResumesOverLoss)",
-        "no group and no disk of these worlds loses what was shown, so nobody has heard of anything that is lost",
     ),
     ("a follower leaves an entry out (FollowerSkips)", "a world of one node has no follower"),
     (
@@ -454,6 +456,12 @@ fn grouped(plan: &mut Plan) {
         vacant_us: 1_000,
         others_suffice: plan.seed.is_multiple_of(2),
     });
+}
+
+/// A space that is put back from a copy, soon.
+fn put_back(plan: &mut Plan) {
+    plan.put_back = true;
+    plan.commits = 100;
 }
 
 /// Views that end before their own entry is stable.

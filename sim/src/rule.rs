@@ -109,7 +109,7 @@ const RUNNER: [RunnerRule; 8] = [
     RunnerRule::LogCutTooLittle,
 ];
 
-const ENGINE: [EngineRule; 59] = [
+const ENGINE: [EngineRule; 60] = [
     EngineRule::WatermarkJumps,
     EngineRule::WatermarkBeforeFlags,
     EngineRule::InstallBeforeWatermark,
@@ -162,6 +162,7 @@ const ENGINE: [EngineRule; 59] = [
     EngineRule::TentativeInstalled,
     EngineRule::AnswersBeforeView,
     EngineRule::CreditsOldInstall,
+    EngineRule::ResumesOverLoss,
     EngineRule::SpentAcrossViews,
     EngineRule::ReuseAtOnce,
     EngineRule::EvictsSessions,

@@ -7,6 +7,7 @@
 mod backup;
 mod client;
 mod clock;
+mod copy;
 mod disk;
 mod fault;
 mod log;
@@ -57,6 +58,8 @@ pub(crate) struct World {
     faults_from: u64,
     trouble: fault::Trouble,
     phase: Phase,
+    /// The space goes on from before something that clients have heard of.
+    is_put_back: bool,
     /// Transactions whose stamps only the log knows.
     pub unplaced: Vec<usize>,
 }
@@ -156,6 +159,7 @@ impl World {
             faults_from: 0,
             trouble: fault::Trouble::default(),
             phase: Phase::Before,
+            is_put_back: false,
             unplaced: Vec::new(),
             plan,
         };

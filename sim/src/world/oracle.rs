@@ -92,7 +92,7 @@ impl World {
     /// and clients of older ones begin anew.
     pub(super) fn may_be_foreign(&mut self, client: usize, view: ViewId) {
         let is_foreign = view != ViewId::NONE && self.clients[client].machine.view() == ViewId::NONE;
-        if is_foreign && !self.plan.small {
+        if is_foreign && !self.plan.small && !self.is_put_back {
             self.blame(format!("client {client} is told that what it has heard of is lost, and nothing is"));
         }
     }

@@ -14,7 +14,7 @@ use tercel_wire::id::{ClassId, ClientId, LogPosition, PageId, Stamp, ViewId};
 use crate::workload::cell;
 
 /// See the module.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub(crate) struct Truth {
     /// From position 1 on, without a gap.
     entries: Vec<Sealed>,
