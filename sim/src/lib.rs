@@ -10,6 +10,8 @@
 //! | network | connections that carry bytes in order and are cut, half open, silent, slow or garbled |
 //! | log | the real encoding on a disk of bytes: torn writes, lost writes, failed operations, a full disk, flipped bits |
 //! | pages | whole installs, with or without the word of it; failed and damaged reads |
+//! | group | deposes its leader at any moment, and keeps any prefix of what was not stable |
+//! | directory | in some worlds is put back from a copy, when all is quiet, with what was committed since lost |
 //! | processes | are killed, lose their power, stand still, stop cleanly, start again, and die while starting |
 //! | clocks | run at their own speed and jump ahead |
 //!
@@ -21,7 +23,7 @@
 //! |---|---|
 //! | [`plan`] | what a seed draws |
 //! | `stage`, `port` | the baton, and waiting as letting the world go on |
-//! | `world` | the queue of events; `server`, `client`, `net`, `disk`, `log`, `clock`, `fault`, `truth` |
+//! | `world` | the queue of events; `server`, `client`, `net`, `disk`, `log`, `clock`, `fault`, `copy`; `truth` and `oracle`, which look on |
 //! | [`workload`] | what the clients do |
 //! | `check` | what only the simulator can see |
 //! | [`shrink`] | a shorter script of a failure |
