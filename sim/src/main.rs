@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use tercel_sim::hunt::VARIANTS;
-use tercel_sim::rule::Rule;
+use tercel_sim::rule::{BUILD, Rule};
 use tercel_sim::{Plan, Report, run};
 use tercel_verify::History;
 
@@ -45,12 +45,12 @@ struct Args {
     /// Which of the seed's faults strike, by their numbers, with commas between them; or `none`.
     #[arg(long, value_name = "LIST")]
     faults: Option<String>,
-    /// Drops a rule on purpose. Those of the engine can be dropped only in a build with the feature `mutants`:
-    /// `cargo run --release -p tercel-sim --features mutants -- --drop RULE`.
+    /// Drops a rule on purpose. Those of the engine can be dropped only in a build with `--cfg tercel_mutants`:
+    /// `RUSTFLAGS='--cfg tercel_mutants' CARGO_TARGET_DIR=target/mutants cargo run --release -p tercel-sim -- --drop RULE`.
     #[arg(long, value_name = "RULE")]
     drop: Option<String>,
     /// Drops each rule in turn, or that of --drop, and says after how many worlds that is noticed, at most so many. Needs
-    /// the feature `mutants`, too.
+    /// a build with `--cfg tercel_mutants`, too.
     #[arg(long, value_name = "WORLDS", conflicts_with_all = ["seed", "seeds"])]
     hunt: Option<u64>,
     /// Makes the world, or the worlds, as the last hunt for this rule does, where what the rule forbids can happen. Drops
@@ -141,8 +141,8 @@ fn rule(args: &Args) -> Result<Option<Rule>, Failure> {
     }
     let said: Vec<String> = std::env::args().skip(1).collect();
     Err(Failure::usage(format!(
-        "rules of the engine can be dropped only in a build with the feature `mutants`; run\n  \
-         cargo run --release -p tercel-sim --features mutants -- {}",
+        "rules of the engine can be dropped only in a build with `--cfg tercel_mutants`; run\n  \
+         {BUILD} cargo run --release -p tercel-sim -- {}",
         said.join(" ")
     )))
 }
