@@ -23,7 +23,7 @@ pub const LEASE_PAGES: u16 = 64;
 pub const LEASED_PAGES_MAX: usize = 1 << 16;
 
 /// [`LEASED_PAGES_MAX`], which client and server must agree on also where tests make it small.
-pub(crate) fn leased_pages_max() -> usize {
+pub fn leased_pages_max() -> usize {
     crate::mutant::bound(LEASED_PAGES_MAX, 160)
 }
 

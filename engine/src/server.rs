@@ -45,18 +45,25 @@ pub struct Server {
     pub(crate) replica: Replica,
     pub(crate) pages: Pages,
     pub(crate) leader: Option<Leader>,
+    /// The leader of the view before: always none, unless a rule is dropped.
+    pub(crate) predecessor: Option<Leader>,
     pub(crate) sessions: Sessions,
     /// Entries that this node's disk does not have yet.
     pub(crate) unwritten: VecDeque<(ViewId, LogPosition, Stamp)>,
-    /// Entries to apply: those that are not known to be stable, or for which there is no room yet.
-    pub(crate) suffix: VecDeque<Sealed>,
-    /// What is in the suffix up to here is stable.
-    pub(crate) suffix_stable: Stamp,
+    pub(crate) suffix: Suffix,
     pub(crate) end: End,
     pub(crate) disk_full: bool,
     pub(crate) host: HostStats,
     pub(crate) stats: ServerStats,
     pub(crate) now: Now,
+}
+
+/// Entries to apply: those that are not known to be stable, or for which there is no room yet.
+#[derive(Debug, Default)]
+pub(crate) struct Suffix {
+    pub entries: VecDeque<Sealed>,
+    /// Up to here they are stable.
+    pub stable: Stamp,
 }
 
 /// Whether the server is of any more use.
@@ -176,12 +183,15 @@ impl Server {
                 }
                 Output::Cut(above) => self.end = End::Deposed(Some(above)),
                 Output::Entry(entry) => {
-                    self.suffix_stable = entry.stamp;
-                    self.suffix.push_back(entry);
+                    self.suffix.stable = entry.stamp;
+                    self.suffix.entries.push_back(entry);
                 }
                 Output::Stable(stamp, level) => self.stable(stamp, level, out),
                 Output::Leading(view) => self.lead(view, out),
-                Output::Deposed(_) if self.end == End::Working => self.end = End::Deposed(None),
+                Output::Deposed(_) if self.end == End::Working => {
+                    self.end = End::Deposed(None);
+                    self.answer_lost_by_mistake(out);
+                }
                 // It has said already how the log is to be cut.
                 Output::Deposed(_) => {}
                 // Nobody asks yet.
@@ -193,7 +203,7 @@ impl Server {
     /// This node leads: what it was given is kept, and the view begins.
     fn lead(&mut self, view: ViewId, out: &mut Effects) {
         let mut kept = Vec::new();
-        while let Some(entry) = self.suffix.pop_front() {
+        while let Some(entry) = self.suffix.entries.pop_front() {
             match self.apply(&entry) {
                 Ok(flight) => kept.push(flight),
                 Err(why) => return out.push(Effect::Stop(why)),
@@ -211,7 +221,11 @@ impl Server {
             stats: &mut self.stats,
             disk_full: self.disk_full,
         };
-        self.leader = Some(Leader::begin(view, kept, &mut work));
+        let mut leader = Leader::begin(view, kept, &mut work);
+        if let Some(of) = self.predecessor.take() {
+            leader.inherit_by_mistake(of);
+        }
+        self.leader = Some(leader);
         self.said(said, out);
     }
 
@@ -230,12 +244,12 @@ impl Server {
     /// A follower applies what is stable, as far as there is room; the rest waits as bytes.
     fn follow(&mut self, out: &mut Effects) {
         if dropped(Rule::FollowerSkips) && self.leader.is_none() && !self.has_room() {
-            self.suffix.pop_front_if(|e| e.stamp <= self.suffix_stable);
+            self.suffix.entries.pop_front_if(|e| e.stamp <= self.suffix.stable);
         }
         while self.leader.is_none()
             && self.has_room()
             && self.replica.recent.is_settled()
-            && let Some(entry) = self.suffix.pop_front_if(|e| e.stamp <= self.suffix_stable)
+            && let Some(entry) = self.suffix.entries.pop_front_if(|e| e.stamp <= self.suffix.stable)
         {
             match self.apply(&entry) {
                 Ok(flight) => self.show(vec![flight], out),
@@ -265,6 +279,13 @@ impl Server {
         self.show(shown, out);
     }
 
+    /// Answers commits that are not stable although the view has ended: a rule dropped on purpose.
+    fn answer_lost_by_mistake(&mut self, out: &mut Effects) {
+        if dropped(Rule::LostIsCommitted) || dropped(Rule::LostIsNotExecuted) {
+            self.sessions(out, |s, cx| s.lead(cx, |leader, work| leader.answer_lost_by_mistake(work)));
+        }
+    }
+
     /// Makes entries visible: pages, then the stream, then what waited for them.
     fn show(&mut self, shown: Vec<Flight>, out: &mut Effects) {
         shown.iter().for_each(|flight| self.pages.show(flight.stamp, flight.changed.clone()));
@@ -278,8 +299,8 @@ impl Server {
     /// The log is on this node's disk up to a position.
     fn written(&mut self, view: ViewId, position: LogPosition, out: &mut Effects) {
         // The last record of what was written may be of a younger view than those before it.
-        while let Some((.., stamp)) = self.unwritten.pop_front_if(|(v, at, _)| *v <= view && *at <= position)
-        {
+        let is_of = |v: ViewId| v <= view || dropped(Rule::CreditsOldWritten);
+        while let Some((.., stamp)) = self.unwritten.pop_front_if(|(v, at, _)| is_of(*v) && *at <= position) {
             self.pages.written_upto(stamp);
         }
         self.sequence(order::Input::Written(view, position), out);
@@ -438,7 +459,7 @@ impl Server {
     /// Bytes of entries that wait to be applied. While they are many, the host of a follower takes nothing more of what it
     /// is fed: it is sent again later.
     pub fn suffix_bytes(&self) -> usize {
-        self.suffix.iter().map(|e| e.payload.len()).sum()
+        self.suffix.entries.iter().map(|e| e.payload.len()).sum()
     }
 
     /// What outlives a server whose leader was deposed.

@@ -84,6 +84,25 @@ fn a_place_of_an_earlier_transaction_that_is_lost_is_said_at_once_and_not_tried_
 }
 
 #[test]
+fn a_place_that_is_lost_before_it_is_named_never_comes_to_name_another_object() {
+    let w = world(2);
+    let holder = make(&w, 1, "holder", 1);
+    let port = w.thread(0);
+    let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
+    let place = tx.reserve(&thing(0)).unwrap();
+    end_session(&w, 0);
+    // Everybody hears of the end; then the other client gets the page, and makes something of its own in the place.
+    w.pass_ms(10_000);
+    let page = |r: Ref<Thing>| r.oref().page();
+    let is_taken = (0..50).any(|_| page(w.run(1, half_a_page).unwrap()) == page(place));
+    assert!(is_taken, "the page was given out again");
+    w.settle();
+    tx.edit(holder).unwrap().set_next(place).unwrap();
+    assert_eq!(tx.commit(), Err(Error::Conflict));
+    assert!(w.run(1, |tx| Ok(tx.get(holder)?.next().is_null())).unwrap());
+}
+
+#[test]
 fn who_read_of_a_lost_place_in_what_has_changed_since_runs_again() {
     let w = world(2);
     let flag = make(&w, 0, "flag", 0);

@@ -1,78 +1,91 @@
 //! Rules that the simulator's tests drop on purpose, to see that they are missed.
 //!
-//! The feature `mutants`, which only those tests turn on, decides between two files of the same functions. Without it a
-//! rule is never dropped and a bound is what it is, both known to the compiler, so nothing of this is in a program. The
-//! choice belongs to the thread: worlds that run side by side drop different rules.
+//! `--cfg tercel_mutants`, which only those tests are built with, decides between two files of the same functions. Without
+//! it a rule is never dropped and a bound is what it is, both known to the compiler, so nothing of this is in a program.
+//! It is no feature of Cargo, which any crate of a build could turn on for all of it. The choice belongs to the thread:
+//! worlds that run side by side drop different rules.
 
-#[cfg(not(feature = "mutants"))]
+#[cfg(not(tercel_mutants))]
 mod off;
-#[cfg(feature = "mutants")]
+#[cfg(tercel_mutants)]
 mod on;
 
-#[cfg(not(feature = "mutants"))]
+#[cfg(not(tercel_mutants))]
 pub use off::{bound, dropped};
-#[cfg(feature = "mutants")]
+#[cfg(tercel_mutants)]
 pub use on::{bound, drop_rule, dropped, shrink_bounds};
 
-/// A rule of cache, client or server that can be dropped. `tercel-sim` has the table of what they mean.
+/// A rule of cache, client or server that can be dropped, room by room. `tercel-sim` has the table of what they mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs, reason = "named for what is done wrong")]
 pub enum Rule {
+    // The client's connections, fetches, stream.
     WatermarkJumps,
     WatermarkBeforeFlags,
     InstallBeforeWatermark,
-    NoCheckOnHit,
-    CheckAtEndOnly,
-    RecheckByEntry,
-    NoCertification,
-    WritesCertifiedOnly,
     BaseIsWatermark,
     ResumeWithoutPages,
-    ResumePastHorizon,
     FetchOutlivesConnection,
-    InFlightNotCertified,
-    NoFloor,
-    RestartEmptyIndex,
-    FetchUnsynced,
-    StreamUnsynced,
-    ReplyUnsynced,
-    OwnNotInStream,
     OwnDoesNotFlag,
     OwnShownAtSend,
     OwnUnsubscribed,
-    ReadSetDoesNotHold,
     UnsubscribeWithFrame,
-    SilentOverflow,
-    UnsubscribeWithoutNumber,
-    NoOperationTable,
-    VolatileOperationTable,
-    RetryWithoutResolve,
-    ResolveDoesNotSpend,
-    EvictedReturns,
-    EvictedRetried,
-    PageWithoutStamp,
-    StagedInParts,
+    NothingFlaggedAtNewStart,
+    // The cache.
+    NoCheckOnHit,
+    RecheckByEntry,
+    ReadSetDoesNotHold,
     FlagAtHomeOnly,
-    ForwardLost,
     ReadSetForgetsMoved,
     NobodyIsDoomed,
+    // Transactions.
+    CheckAtEndOnly,
+    RetryWithoutResolve,
+    EvictedRetried,
     AbsenceIsNoRead,
+    // Ordered state.
+    NoCertification,
+    WritesCertifiedOnly,
+    NoFloor,
+    RestartEmptyIndex,
+    NoOperationTable,
+    VolatileOperationTable,
+    EvictedReturns,
+    EvictsSessions,
+    FreshNotCertified,
+    // What one leader decides and knows.
+    InFlightNotCertified,
+    ReplyUnsynced,
+    ResolveDoesNotSpend,
+    SpentAcrossViews,
+    AnswersBeforeView,
+    ReuseAtOnce,
+    HeldIgnored,
+    LeaderOutlivesView,
+    LostIsCommitted,
+    LostIsNotExecuted,
+    // Sessions.
+    OwnNotInStream,
+    ResumePastHorizon,
+    ResumesOverLoss,
+    SilentOverflow,
+    UnsubscribeWithoutNumber,
+    StagedInParts,
+    BackupUnsynced,
+    // Pages and the buffer of modified objects.
+    FetchUnsynced,
+    PageWithoutStamp,
+    ForwardLost,
     ReadOvertakenByInstall,
     CheckpointUnsynced,
-    NothingFlaggedAtNewStart,
     InstalledUptoNow,
     BackupForgetsReplaced,
-    BackupUnsynced,
     PendingShown,
     PiecesNotKept,
-    HeldIgnored,
-    FreshNotCertified,
-    EvictsSessions,
-    AnswersBeforeView,
     TentativeInstalled,
+    // The server, its recovery, the order.
+    StreamUnsynced,
     CreditsOldInstall,
-    ReuseAtOnce,
-    SpentAcrossViews,
-    ResumesOverLoss,
+    CreditsOldWritten,
     FollowerSkips,
 }

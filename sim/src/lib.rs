@@ -12,6 +12,8 @@
 //! | network | connections that carry bytes in order and are cut, half open, silent, slow or garbled |
 //! | log | the real encoding on a disk of bytes: torn writes, lost writes, failed operations, a full disk, flipped bits |
 //! | pages | whole installs, with or without the word of it; failed and damaged reads |
+//! | group | deposes its leader at any moment, and keeps any prefix of what was not stable |
+//! | directory | in some worlds is put back from a copy, when all is quiet, with what was committed since lost |
 //! | processes | are killed, lose their power, stand still, stop cleanly, start again, and die while starting |
 //! | clocks | run at their own speed and jump ahead |
 //!
@@ -24,7 +26,7 @@
 //! |---|---|
 //! | [`plan`] | what a seed draws |
 //! | `stage`, `port` | the baton, and waiting as letting the world go on |
-//! | `world` | the queue of events; `server`, `client`, `inside`, `net`, `disk`, `log`, `clock`, `fault`, `truth`; `follower`, `feeder`, `compare` |
+//! | `world` | the queue of events; `server`, `client`, `inside`, `net`, `disk`, `log`, `clock`, `fault`, `copy`; `follower`, `feeder`; `truth`, `oracle` and `compare`, which look on |
 //! | [`workload`] | what the clients do |
 //! | `check` | what only the simulator can see |
 //! | [`shrink`] | a shorter script of a failure |

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use tercel_sim::rule::Rule;
+use tercel_sim::hunt::VARIANTS;
+use tercel_sim::rule::{BUILD, Rule};
 use tercel_sim::{Plan, Report, run};
 use tercel_verify::History;
 
@@ -47,14 +48,18 @@ struct Args {
     /// Which of the seed's faults strike, by their numbers, with commas between them; or `none`.
     #[arg(long, value_name = "LIST")]
     faults: Option<String>,
-    /// Drops a rule on purpose. Those of the engine can be dropped only in a build with the feature `mutants`:
-    /// `cargo run --release -p tercel-sim --features mutants -- --drop RULE`.
+    /// Drops a rule on purpose. Those of the engine can be dropped only in a build with `--cfg tercel_mutants`:
+    /// `RUSTFLAGS='--cfg tercel_mutants' CARGO_TARGET_DIR=target/mutants cargo run --release -p tercel-sim -- --drop RULE`.
     #[arg(long, value_name = "RULE")]
     drop: Option<String>,
     /// Drops each rule in turn, or that of --drop, and says after how many worlds that is noticed, at most so many. Needs
-    /// the feature `mutants`, too.
+    /// a build with `--cfg tercel_mutants`, too.
     #[arg(long, value_name = "WORLDS", conflicts_with_all = ["seed", "seeds"])]
     hunt: Option<u64>,
+    /// Makes the world, or the worlds, as the last hunt for this rule does, where what the rule forbids can happen. Drops
+    /// nothing.
+    #[arg(long, value_name = "RULE", conflicts_with = "hunt")]
+    tuned: Option<String>,
     /// Writes the history of the one world to a file.
     #[arg(long, value_name = "FILE", requires = "seed", conflicts_with_all = ["seeds", "hunt"])]
     history: Option<PathBuf>,
@@ -119,14 +124,16 @@ fn act(args: &Args) -> Result<bool, Failure> {
     }
 }
 
+/// The rule of that name.
+fn named(name: &String) -> Result<Rule, Failure> {
+    Rule::named(name).ok_or_else(|| {
+        let all: Vec<String> = Rule::all().into_iter().map(Rule::name).collect();
+        Failure::usage(format!("{name} is no rule; these are: {}", all.join(", ")))
+    })
+}
+
 /// The rule to drop, which this build must be able to drop.
 fn rule(args: &Args) -> Result<Option<Rule>, Failure> {
-    let named = |name: &String| {
-        Rule::named(name).ok_or_else(|| {
-            let all: Vec<String> = Rule::all().into_iter().map(Rule::name).collect();
-            Failure::usage(format!("{name} is no rule; these are: {}", all.join(", ")))
-        })
-    };
     let rule = args.drop.as_ref().map(named).transpose()?;
     let possible = match rule {
         Some(rule) => rule.can_be_dropped(),
@@ -137,8 +144,8 @@ fn rule(args: &Args) -> Result<Option<Rule>, Failure> {
     }
     let said: Vec<String> = std::env::args().skip(1).collect();
     Err(Failure::usage(format!(
-        "rules of the engine can be dropped only in a build with the feature `mutants`; run\n  \
-         cargo run --release -p tercel-sim --features mutants -- {}",
+        "rules of the engine can be dropped only in a build with `--cfg tercel_mutants`; run\n  \
+         {BUILD} cargo run --release -p tercel-sim -- {}",
         said.join(" ")
     )))
 }
@@ -156,7 +163,12 @@ fn one(args: &Args, plan: &Plan) -> Result<bool, Failure> {
 }
 
 fn plan(args: &Args, rule: Option<Rule>, seed: u64) -> Result<Plan, Failure> {
-    let mut plan = Plan { rule, ..Plan::of(seed) };
+    let tuned = args.tuned.as_ref().map(named).transpose()?;
+    let variant = VARIANTS.iter().rev().find(|v| Some(v.rule) == tuned);
+    let mut plan = match variant {
+        Some(variant) => Plan { rule, ..tercel_sim::hunt::plan(variant, seed) },
+        None => Plan { rule, ..Plan::of(seed) },
+    };
     if let Some(list) = &args.faults {
         let numbers = list.split(',').filter(|n| *n != "none");
         let wrong = |n: &str| Failure::usage(format!("{n} is not the number of a fault"));

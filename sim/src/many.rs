@@ -10,7 +10,7 @@ use tercel_sim::Plan;
 use tercel_sim::hunt::{IMPOSSIBLE, VARIANTS, Variant, hunt, line};
 use tercel_sim::plan::FaultKind;
 use tercel_sim::record::Counts;
-use tercel_sim::rule::Rule;
+use tercel_sim::rule::{BUILD, Rule};
 use tercel_sim::shrink::shrink;
 
 /// Runs of the shrinker for one failure: some tens of seconds.
@@ -61,8 +61,9 @@ pub fn run(plans: &[Plan], jobs: Option<usize>, shrinks: bool) -> bool {
     );
     for (i, (plan, what)) in sum.failed.iter().enumerate() {
         let shortest = if shrinks && i < SHRUNK_MAX { shrink(plan, SHRINK_RUNS_MAX) } else { plan.clone() };
-        let feature = if matches!(plan.rule, Some(Rule::Engine(_))) { " --features mutants" } else { "" };
-        println!("FAILED: {what}\n  cargo run --release -p tercel-sim{feature} -- {shortest}");
+        let build =
+            if matches!(plan.rule, Some(Rule::Engine(_))) { format!("{BUILD} ") } else { String::new() };
+        println!("FAILED: {what}\n  {build}cargo run --release -p tercel-sim -- {shortest}");
     }
     println!("{} violations in {} of {} worlds", sum.violations, sum.failed.len(), plans.len());
     sum.failed.is_empty()

@@ -58,6 +58,8 @@ pub struct Plan {
     pub mix: [u64; MIX],
     /// How the server's group behaves; a server without one is alone, and always leads.
     pub group: Option<DelayedConfig>,
+    /// Whether the space is put back from a copy in the end, and goes on from there.
+    pub put_back: bool,
     /// Bounds of the engine, where the build lets them be made small.
     pub small: bool,
     /// A rule that is dropped on purpose.
@@ -210,6 +212,7 @@ impl Plan {
             sync_us: pick(r, &[50, 500, 4_000]),
             think_us: pick(r, &[20, 200, 1_000]),
             mix,
+            put_back: seed % WORLDS_PER_PUT_BACK == WORLDS_PER_PUT_BACK - 1,
             small: r.below(2) == 0,
             rule: None,
             log_bytes_max: pick(r, &[32 << 10, 128 << 10, u64::MAX, u64::MAX]),
@@ -320,3 +323,6 @@ const EVENTS_PER_COMMIT: u64 = 20;
 
 /// Enough to break anything; a world in which everything always fails does nothing.
 const FAULTS_MAX: usize = 120;
+
+/// A space is put back in one world of so many.
+const WORLDS_PER_PUT_BACK: u64 = 8;

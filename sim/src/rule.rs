@@ -2,6 +2,10 @@
 
 pub use tercel_engine::mutant::Rule as EngineRule;
 
+/// What stands before a command of Cargo whose build can drop rules of the engine: with a target directory of its own, since
+/// other flags build everything anew.
+pub const BUILD: &str = "RUSTFLAGS='--cfg tercel_mutants' CARGO_TARGET_DIR=target/mutants";
+
 /// A rule to drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
@@ -28,6 +32,8 @@ pub enum RunnerRule {
     CheckpointWithoutPages,
     /// Pages are pinned later than the installs before are done.
     PinOvertaken,
+    /// A deposed server's log is cut less than its sequencer said.
+    LogCutTooLittle,
 }
 
 impl Rule {
@@ -47,9 +53,9 @@ impl Rule {
         )
     }
 
-    /// Whether this build can drop it: those of the engine only with the feature `mutants`.
+    /// Whether this build can drop it: those of the engine only with `--cfg tercel_mutants`.
     pub fn can_be_dropped(self) -> bool {
-        cfg!(feature = "mutants") || matches!(self, Rule::Runner(_))
+        cfg!(tercel_mutants) || matches!(self, Rule::Runner(_))
     }
 
     /// What it is called in command lines.
@@ -67,7 +73,7 @@ impl Rule {
 }
 
 /// Drops the plan's rule, if it is one of the engine, on this thread, and makes bounds small if the plan says so.
-#[cfg(feature = "mutants")]
+#[cfg(tercel_mutants)]
 pub(crate) fn drop_here(plan: &crate::Plan) {
     use tercel_engine::mutant;
     mutant::drop_rule(match plan.rule {
@@ -78,25 +84,25 @@ pub(crate) fn drop_here(plan: &crate::Plan) {
 }
 
 /// Keeps all rules on this thread from now on: who looks at what is left must see it as it is.
-#[cfg(feature = "mutants")]
+#[cfg(tercel_mutants)]
 pub(crate) fn keep_here() {
     tercel_engine::mutant::drop_rule(None);
 }
 
-/// In a build without the feature no rule of the engine can be dropped.
-#[cfg(not(feature = "mutants"))]
+/// In another build no rule of the engine can be dropped.
+#[cfg(not(tercel_mutants))]
 pub(crate) fn drop_here(plan: &crate::Plan) {
     assert!(
         !matches!(plan.rule, Some(Rule::Engine(_))),
-        "rules of the engine can be dropped only in a build with the feature `mutants`"
+        "rules of the engine can be dropped only in a build with `--cfg tercel_mutants`"
     );
 }
 
-/// In a build without the feature all rules are kept everywhere.
-#[cfg(not(feature = "mutants"))]
+/// In another build all rules are kept everywhere.
+#[cfg(not(tercel_mutants))]
 pub(crate) fn keep_here() {}
 
-const RUNNER: [RunnerRule; 7] = [
+const RUNNER: [RunnerRule; 8] = [
     RunnerRule::FailedSyncIgnored,
     RunnerRule::SyncReportedEarly,
     RunnerRule::ReplayFromLater,
@@ -104,9 +110,10 @@ const RUNNER: [RunnerRule; 7] = [
     RunnerRule::OldConnectionBelieved,
     RunnerRule::CheckpointWithoutPages,
     RunnerRule::PinOvertaken,
+    RunnerRule::LogCutTooLittle,
 ];
 
-const ENGINE: [EngineRule; 51] = [
+const ENGINE: [EngineRule; 61] = [
     EngineRule::WatermarkJumps,
     EngineRule::WatermarkBeforeFlags,
     EngineRule::InstallBeforeWatermark,
@@ -158,4 +165,14 @@ const ENGINE: [EngineRule; 51] = [
     EngineRule::FreshNotCertified,
     EngineRule::TentativeInstalled,
     EngineRule::FollowerSkips,
+    EngineRule::AnswersBeforeView,
+    EngineRule::CreditsOldInstall,
+    EngineRule::ResumesOverLoss,
+    EngineRule::SpentAcrossViews,
+    EngineRule::ReuseAtOnce,
+    EngineRule::EvictsSessions,
+    EngineRule::CreditsOldWritten,
+    EngineRule::LeaderOutlivesView,
+    EngineRule::LostIsCommitted,
+    EngineRule::LostIsNotExecuted,
 ];

@@ -14,7 +14,7 @@ use crate::rule::{drop_here, keep_here};
 use crate::stage::{Actor, Stage};
 use crate::workload::actor::{SETTLE_US, live};
 use crate::workload::survey::survey;
-use crate::workload::{Ground, Notes};
+use crate::workload::{Ground, Notes, cell_id};
 use crate::world::World;
 
 /// What a run has shown.
@@ -161,6 +161,14 @@ fn direct(stage: &Stage, plan: &Plan, ground: &Ground) {
         return world
             .blame(format!("a client never hears of the last commit although everything works: {why}"));
     }
+    if plan.put_back {
+        lose(stage, me, ground);
+        if !wait(stage, me, |world| world.is_level()) {
+            let mut world = stage.world();
+            let why = world.uneven();
+            return world.blame(format!("a client does not go on after a loss: {why}"));
+        }
+    }
     look(stage, me, ground);
     if stage.world().is_over() {
         return;
@@ -203,6 +211,59 @@ fn wait(stage: &Stage, me: Actor, is_so: impl Fn(&mut World) -> bool) -> bool {
         }
         stage.sleep(me, GLANCE_US);
     }
+}
+
+/// Puts the space back to what it was before each client's last commit, and lets a stranger commit until stamps are where they
+/// were: clients that go on as if nothing were lost take the new commits for theirs.
+fn lose(stage: &Stage, me: Actor, ground: &Ground) {
+    let copy = stage.world().copy();
+    let known = stage.world().clients.len();
+    for client in 0..known {
+        change_one(stage, me, client, ground, client);
+    }
+    let mut world = stage.world();
+    let lost = world.truth.promised;
+    world.put_back(copy);
+    let stranger = world.add_client();
+    drop(world);
+    for i in known.. {
+        stage.world().after_client(stranger);
+        if stage.world().is_over() || stage.world().truth.promised > lost {
+            return;
+        }
+        if let Some(transaction) = change_one(stage, me, stranger, ground, i) {
+            stage.world().record.push(transaction);
+        }
+    }
+}
+
+/// Changes a cell; gives what to note of it, if it is known to be committed.
+fn change_one(stage: &Stage, me: Actor, client: usize, ground: &Ground, n: usize) -> Option<Transaction> {
+    let life = stage.world().clients[client].life;
+    let port = Seated { stage, me, site: Site::Client(client), life, patience_us: SETTLE_US };
+    // A number that no thread of the workload has.
+    let mut notes = Notes::new(1_000 + n, 0);
+    let i = n % ground.cells.len();
+    let begin_us = stage.world().time();
+    let changed = Tx::begin(&port, Isolation::Serializable).and_then(|tx| {
+        notes.see(&tx, ground.cells[i], cell_id(i))?;
+        tx.edit(ground.cells[i])?.set_value(notes.write(cell_id(i)).0)?;
+        tx.commit()
+    });
+    let commit = changed.ok()?;
+    let (reads, writes) = notes.into_parts();
+    Some(Transaction {
+        session: Session(1_000_000 + n as u32),
+        process: Process(1_000_000 + n as u32),
+        begin_us,
+        end_us: stage.world().time(),
+        isolation: tercel_verify::Isolation::Serializable,
+        reads,
+        writes,
+        outcome: Outcome::Committed(commit.stamp.0),
+        op: commit.op.map(|op| op.to_string()),
+        request: None,
+    })
 }
 
 /// What everybody says in the end: each client, and one that has never cached anything.

@@ -2,6 +2,9 @@
 
 use std::process::{Command, Output};
 
+#[cfg(not(tercel_mutants))]
+use tercel_sim::rule::BUILD;
+
 fn sim(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tercel-sim")).args(args).output().unwrap()
 }
@@ -22,7 +25,7 @@ fn good(args: &[&str]) -> String {
 }
 
 #[test]
-#[cfg(not(feature = "mutants"))]
+#[cfg(not(tercel_mutants))]
 fn a_rule_that_this_build_cannot_drop_is_an_error_with_the_command_that_can() {
     let lines: [&[&str]; 3] = [
         &["--seed", "3", "--drop", "NoCertification"],
@@ -31,10 +34,10 @@ fn a_rule_that_this_build_cannot_drop_is_an_error_with_the_command_that_can() {
     ];
     for args in lines {
         let words = usage(args);
-        let command = format!("cargo run --release -p tercel-sim --features mutants -- {}", args.join(" "));
-        assert!(words.contains("feature `mutants`") && words.contains(&command), "{words}");
+        let command = format!("{BUILD} cargo run --release -p tercel-sim -- {}", args.join(" "));
+        assert!(words.contains("`--cfg tercel_mutants`") && words.contains(&command), "{words}");
     }
-    assert!(good(&["--help"]).contains("--features mutants"));
+    assert!(good(&["--help"]).contains("--cfg tercel_mutants"));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Rules dropped on purpose are noticed: the checkers and the worlds prove something.
 //!
-//! `cargo test --release -p tercel-sim --features mutants`
-#![cfg(feature = "mutants")]
+//! `RUSTFLAGS='--cfg tercel_mutants' CARGO_TARGET_DIR=target/mutants cargo test --release -p tercel-sim`
+#![cfg(tercel_mutants)]
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -39,6 +39,10 @@ impl Home for Client {
         Client::allocate(self, now, bytes)
     }
 
+    fn sessions_ended(&self) -> u64 {
+        self.leases.sessions_ended()
+    }
+
     fn recheck(&mut self, scope: &Scope) -> Result<(), Error> {
         Client::recheck(self, scope)
     }

@@ -25,6 +25,8 @@ pub(super) struct Leases {
     /// How many to ask for next: doubles with use.
     ask: u16,
     refused: Option<Error>,
+    /// Sessions that were over.
+    sessions_ended: u64,
 }
 
 impl Leases {
@@ -68,7 +70,11 @@ impl Leases {
 
     /// The session is over, and with it what was granted to it.
     pub(super) fn drop_all(&mut self) {
-        *self = Leases::default();
+        *self = Leases { sessions_ended: self.sessions_ended + 1, ..Leases::default() };
+    }
+
+    pub(super) fn sessions_ended(&self) -> u64 {
+        self.sessions_ended
     }
 
     pub(super) fn holds(&self, page: PageId) -> bool {

@@ -231,6 +231,11 @@ impl Client {
         }
     }
 
+    /// What the server knows it by.
+    pub fn id(&self) -> ClientId {
+        self.id
+    }
+
     /// The space, once known.
     pub fn space(&self) -> SpaceId {
         self.space

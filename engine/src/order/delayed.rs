@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use tercel_wire::id::{LogPosition, Stamp, ViewId};
 
 use super::{Input, Level, Output, Sealed, Sequencer};
+use crate::mutant::{Rule, dropped};
 use crate::random::Random;
 use crate::time::Now;
 
@@ -226,7 +227,10 @@ impl Sequencer for Delayed {
     fn handle(&mut self, now: Now, input: Input<'_>, out: &mut Vec<Output>) {
         match input {
             Input::Submit { entry, .. } => self.submit(now, entry, out),
-            Input::Written(view, position) if view == self.view => self.written = self.written.max(position),
+            Input::Written(view, position) if view == self.view || dropped(Rule::CreditsOldWritten) => {
+                // Until the next view begins, the word may be of entries that were cut.
+                self.written = self.written.max(position.min(self.last));
+            }
             Input::Confirm(id) if matches!(self.stage, Stage::Leading(_)) => {
                 out.push(Output::Confirmed(id, self.stable));
             }
@@ -308,6 +312,47 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn word_of_entries_that_were_cut_makes_none_of_the_next_view_stable() {
+        let mut cut = 0;
+        for seed in 0..20 {
+            let known = Known {
+                view: ViewId::NONE,
+                local_end: LogPosition::ZERO,
+                stable: (Stamp::ZERO, LogPosition::ZERO),
+                suffix: vec![],
+            };
+            let mut d = Delayed::new(CONFIG, seed, Now(0), known);
+            let (mut now, mut end, mut view) = (Now(0), 0, None);
+            let mut deposed = None;
+            for stamp in 1..=60 {
+                now = now.plus_us(60_000);
+                let mut out = Vec::new();
+                d.handle(now, Input::Time, &mut out);
+                if let Some(view) = view {
+                    let entry = Sealed { stamp: Stamp(stamp), view, kind: 3, payload: vec![] };
+                    d.handle(now, Input::Submit { entry, level: Level::Disk }, &mut out);
+                }
+                for said in out {
+                    match said {
+                        Output::Leading(of) => view = Some(of),
+                        Output::Append(position, ..) => end = position.0,
+                        Output::Deposed(of) => (deposed, view) = (Some((of, end)), None),
+                        Output::Cut(above) => {
+                            cut += 1;
+                            assert!(end > above.0);
+                        }
+                        other => panic!("seed {seed}: {other:?}, and nothing of the view is written"),
+                    }
+                }
+                if let Some((of, end)) = deposed {
+                    d.handle(now, Input::Written(of, LogPosition(end)), &mut Vec::new());
+                }
+            }
+        }
+        assert!(cut > 10, "{cut}");
     }
 
     #[test]

@@ -12,6 +12,8 @@ use tercel_wire::id::{LogPosition, SpaceId, Stamp, ViewId};
 use thiserror::Error;
 
 use crate::effect::{Checkpoint, Effects, ServerConfig};
+use crate::leader::Leader;
+use crate::mutant::{Rule, dropped};
 use crate::order::solo::Solo;
 use crate::order::{Input, Sealed, Sequencer};
 use crate::pages::Pages;
@@ -19,7 +21,7 @@ use crate::pages::install::Installer;
 use crate::pages::mob::Mob;
 use crate::replica::Replica;
 use crate::replica::entry::Entry;
-use crate::server::{End, Server};
+use crate::server::{End, Server, Suffix};
 use crate::sessions::Sessions;
 use crate::sessions::horizon::Horizon;
 use crate::time::Now;
@@ -68,6 +70,8 @@ pub struct Recovery {
     replay_from: Stamp,
     replayed: Stamp,
     stored_end: u32,
+    /// The leader of the view before: always none, unless a rule is dropped.
+    predecessor: Option<Leader>,
 }
 
 impl Recovery {
@@ -105,12 +109,20 @@ impl Recovery {
             replay_from,
             replayed: Stamp::ZERO,
             stored_end,
+            predecessor: None,
         })
     }
 
     /// Only entries up to `stable` are known to be stable; without this all that the log has is.
     pub fn only_stable_upto(&mut self, stable: Stamp) {
         self.stable = stable;
+    }
+
+    /// Takes over what the leader of a server that was deposed knew: a rule dropped on purpose.
+    pub fn inherit_by_mistake(&mut self, of: &mut Server) {
+        if dropped(Rule::LeaderOutlivesView) {
+            self.predecessor = of.leader.take();
+        }
     }
 
     /// The first entry that is needed.
@@ -224,10 +236,10 @@ impl Recovery {
             replica: self.replica,
             pages,
             leader: None,
+            predecessor: self.predecessor,
             sessions: Sessions::new(now, self.horizon),
             unwritten: VecDeque::new(),
-            suffix: self.suffix,
-            suffix_stable: Stamp::ZERO,
+            suffix: Suffix { entries: self.suffix, stable: Stamp::ZERO },
             end: End::Working,
             disk_full: false,
             host: Default::default(),

@@ -50,6 +50,11 @@ impl Tx<'_> {
                         outcome = Some(Err(Error::Conflict));
                         return Step::Done;
                     }
+                    if self.placed_in.get().is_some_and(|session| session != home.sessions_ended()) {
+                        // What it refers to may be another's place by now.
+                        outcome = Some(Err(Error::Conflict));
+                        return Step::Done;
+                    }
                     if let Err(e) = self.remembers_reads(home) {
                         outcome = Some(Err(e));
                         return Step::Done;

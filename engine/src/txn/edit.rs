@@ -153,6 +153,7 @@ impl<'c> Tx<'c> {
         self.port.drive(&mut |home, now| match home.allocate(now, bytes) {
             Some(result) => {
                 place = result;
+                self.placed_in.set(self.placed_in.get().or(Some(home.sessions_ended())));
                 Step::Done
             }
             None => Step::Wait,

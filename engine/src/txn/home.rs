@@ -52,6 +52,9 @@ pub trait Home {
     /// `Full` if the object is larger than a page or the space has no pages left; `Unavailable`.
     fn allocate(&mut self, now: Now, bytes: usize) -> Option<Result<Oref, Error>>;
 
+    /// How many sessions have ended in which places were given out: those of an earlier session are lost.
+    fn sessions_ended(&self) -> u64;
+
     /// Looks whether everything that the scope read still holds, and takes the newest state as its snapshot if so.
     ///
     /// # Errors

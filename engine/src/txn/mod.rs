@@ -82,6 +82,8 @@ pub struct Tx<'c> {
     reserved: RefCell<Set<Oref>>,
     /// Those of the objects made whose place was reserved by an earlier one.
     brought: RefCell<Set<Oref>>,
+    /// [`Home::sessions_ended`] when it took its first place.
+    placed_in: Cell<Option<u64>>,
 }
 
 /// A class that this transaction has used.
@@ -116,6 +118,7 @@ impl<'c> Tx<'c> {
             made: RefCell::default(),
             reserved: RefCell::default(),
             brought: RefCell::default(),
+            placed_in: Cell::new(None),
         })
     }
 

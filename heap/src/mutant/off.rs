@@ -1,4 +1,4 @@
-//! Without the feature: every rule holds, every bound is the usual one.
+//! Without `--cfg tercel_mutants`: every rule holds, every bound is the usual one.
 
 use super::Rule;
 

@@ -1,4 +1,4 @@
-//! With the feature: what this thread was told.
+//! With `--cfg tercel_mutants`: what this thread was told.
 
 use std::cell::Cell;
 

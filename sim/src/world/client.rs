@@ -30,6 +30,9 @@ pub(crate) struct ClientProcess {
     timer: Option<u64>,
     connecting: bool,
     pause_us: u64,
+    /// Requests that come once more, each on that connection or a later one, and how many are still to be kept for that.
+    late: Vec<(u64, Vec<u8>)>,
+    keeps_late: u32,
 }
 
 /// The first pause between two attempts to connect; it doubles up to 64 times, as in the real driver.
@@ -51,6 +54,8 @@ impl ClientProcess {
             timer: None,
             connecting: false,
             pause_us: 0,
+            late: Vec::new(),
+            keeps_late: 0,
         }
     }
 }
@@ -136,7 +141,9 @@ impl World {
 
     fn handle(&mut self, client: usize, input: Input<'_>) {
         let now = self.client_now(client);
+        let view = self.clients[client].machine.view();
         self.clients[client].machine.handle(now, input);
+        self.may_be_foreign(client, view);
         if matches!(self.clients[client].machine.availability(), Some(Ok(()))) {
             self.clients[client].pause_us = 0;
         }
@@ -178,13 +185,25 @@ impl World {
     }
 
     fn send_up(&mut self, client: usize, mut bytes: Vec<u8>) {
-        let Some(conn) = self.clients[client].link else { return };
+        let process = &mut self.clients[client];
+        let Some(conn) = process.link else { return };
+        let connections = process.machine.stats().connections;
         if let Some(link) = self.net.links.get_mut(&conn) {
             let again = std::mem::take(&mut link.repeated);
             if std::mem::take(&mut link.repeats) {
-                link.repeated = repeatable(&bytes);
+                link.repeated = repeatable(&bytes, REPEATED);
+                process.keeps_late += 1;
             }
             bytes.extend(again);
+        }
+        if process.keeps_late > 0 {
+            let late = repeatable(&bytes, REPEATED_LATE);
+            process.keeps_late -= u32::from(!late.is_empty());
+            process.late.extend(Some((connections + LATE_CONNECTIONS, late)).filter(|(_, b)| !b.is_empty()));
+        }
+        let is_up = matches!(process.machine.availability(), Some(Ok(())));
+        if is_up {
+            process.late.extract_if(.., |(from, _)| *from <= connections).for_each(|(_, b)| bytes.extend(b));
         }
         if self.trace.is_on() {
             let what = kinds(&bytes);
@@ -295,14 +314,18 @@ impl World {
     }
 }
 
-/// Those of some requests that may arrive more than once without harm.
-fn repeatable(bytes: &[u8]) -> Vec<u8> {
+/// Requests that may arrive more than once without harm; those that may do so on a later connection; and on which one.
+const REPEATED: &[Kind] = &[Kind::Commit, Kind::Resolve, Kind::Fetch, Kind::Unsubscribe, Kind::Ping];
+const REPEATED_LATE: &[Kind] = &[Kind::Commit, Kind::Resolve];
+const LATE_CONNECTIONS: u64 = 2;
+
+/// Those of some requests that are of these kinds.
+fn repeatable(bytes: &[u8], kinds: &[Kind]) -> Vec<u8> {
     let mut deframer = Deframer::default();
     deframer.push(bytes);
     let mut out = Vec::new();
     while let Ok(Some((header, body))) = deframer.next_frame() {
-        if matches!(header.kind, Kind::Commit | Kind::Resolve | Kind::Fetch | Kind::Unsubscribe | Kind::Ping)
-        {
+        if kinds.contains(&header.kind) {
             tercel_wire::frame::encode(header, body, &mut out);
         }
     }

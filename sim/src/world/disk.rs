@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use tercel_engine::random::Random;
 
 /// See the module.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub(super) struct Disk {
     segments: BTreeMap<u64, Segment>,
     /// There is no room for another segment.
@@ -17,12 +17,13 @@ pub(super) struct Disk {
     flips: Vec<Flip>,
 }
 
-#[derive(Default)]
+#[derive(Default, Clone)]
 struct Segment {
     durable: Vec<u8>,
     dirty: Vec<(usize, Vec<u8>)>,
 }
 
+#[derive(Clone)]
 struct Flip {
     segment: u64,
     at: usize,

@@ -214,7 +214,9 @@ impl World {
             }
         }
         let word = if fails { Err("the page store: a write failed".into()) } else { Ok(()) };
-        let us = self.random.below(200);
+        // The word is sometimes late: the leader may have been deposed meanwhile, and another install begun.
+        let late = if self.random.below(8) == 0 { 1 + self.random.below(32) } else { 1 };
+        let us = self.random.below(200) * late;
         self.at(self.time + us, Event::Disk(self.server.life, DiskEvent::Installed(view, word)));
     }
 }

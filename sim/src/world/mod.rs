@@ -8,6 +8,7 @@ mod backup;
 mod client;
 mod clock;
 mod compare;
+mod copy;
 mod disk;
 mod fault;
 mod feeder;
@@ -15,6 +16,7 @@ mod follower;
 mod inside;
 mod log;
 mod net;
+mod oracle;
 mod server;
 mod start;
 mod truth;
@@ -64,6 +66,8 @@ pub(crate) struct World {
     faults_from: u64,
     trouble: fault::Trouble,
     phase: Phase,
+    /// The space goes on from before something that clients have heard of.
+    is_put_back: bool,
     /// Transactions whose stamps only the log knows.
     pub unplaced: Vec<usize>,
 }
@@ -127,7 +131,8 @@ enum Event {
 /// What a disk does, and the word of it.
 enum DiskEvent {
     Sync(Written, Stamp),
-    Synced(Written, Stamp),
+    /// To the server that had joined the group so often.
+    Synced(u32, Written, Stamp),
     Read(ViewId, PageId),
     ReadDone(ViewId, PageId, Result<Option<Vec<u8>>, String>),
     Install(ViewId, Vec<(PageId, Arc<Vec<u8>>)>, Option<Checkpoint>),
@@ -165,6 +170,7 @@ impl World {
             faults_from: 0,
             trouble: fault::Trouble::default(),
             phase: Phase::Before,
+            is_put_back: false,
             unplaced: Vec::new(),
             plan,
         };

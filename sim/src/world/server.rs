@@ -43,7 +43,11 @@ pub(super) struct Running {
     pub(super) last: Last,
     /// Records encoded and not yet written.
     pub(super) records: Vec<u8>,
+    /// A batch is with the disk; and the word of it is still to come.
+    pub(super) is_writing: bool,
     pub(super) is_syncing: bool,
+    /// Everything up to here is on the disk.
+    pub(super) synced: Stamp,
     pub(super) truncate: Option<Stamp>,
     /// Its leader was deposed, and the log is to be cut above the position.
     pub(super) deposed: Option<Option<LogPosition>>,
@@ -79,8 +83,10 @@ impl Running {
         Running {
             machine,
             log,
+            synced: last.stamp,
             last,
             records: Vec::new(),
+            is_writing: false,
             is_syncing: false,
             truncate: None,
             deposed: None,
@@ -270,13 +276,6 @@ impl World {
         self.rejoin_if_idle();
     }
 
-    /// In a group what is visible was promised; a server alone promises what its disk has.
-    fn note_promises(&mut self) {
-        if let (Some(running), Some(_)) = (&self.server.running, &self.plan.group) {
-            self.truth.promised = self.truth.promised.max(running.machine.visible());
-        }
-    }
-
     fn perform_one(&mut self, effect: Effect) {
         let life = self.server.life;
         match effect {
@@ -290,6 +289,7 @@ impl World {
             Effect::Close(conn) => self.close(conn),
             Effect::Append(position, _, entry) => {
                 self.say(format_args!("s       orders {}, kind {}", entry.stamp, entry.kind));
+                self.may_be_ordered(&entry);
                 if let Err(why) = self.truth.append(position, &entry) {
                     return self.blame(format!("the order: {why}"));
                 }
@@ -301,6 +301,7 @@ impl World {
                 self.at(self.time + us, Event::Disk(life, DiskEvent::Read(view, page)));
             }
             Effect::Install { view, pages, checkpoint } => {
+                self.may_be_stored(&pages, &checkpoint);
                 let us = self.disk_us() * 2;
                 self.store.is_installing = true;
                 self.at(self.time + us, Event::Disk(life, DiskEvent::Install(view, pages, checkpoint)));
@@ -320,6 +321,7 @@ impl World {
                 self.store.pinned = self.store.pinned.take().filter(|(p, _)| *p > pin);
             }
             Effect::Truncate(stamp) => {
+                self.may_be_truncated(stamp);
                 let further = self.plan.rule == Some(Rule::Runner(RunnerRule::LogCutTooFar));
                 let upto = if further { self.truth.promised.next() } else { stamp };
                 if let Some(running) = &mut self.server.running {
@@ -375,9 +377,9 @@ impl World {
             self.trouble.excuses_stop |= self.disk.full;
             return self.server_fails(format!("the log: {why}"));
         }
-        running.is_syncing = true;
+        (running.is_writing, running.is_syncing) = (true, true);
         if self.plan.rule == Some(Rule::Runner(RunnerRule::SyncReportedEarly)) {
-            self.at(time, Event::Disk(life, DiskEvent::Synced(written, last)));
+            self.at(time, Event::Disk(life, DiskEvent::Synced(self.server.joined, written, last)));
         }
         self.at(time + us, Event::Disk(life, DiskEvent::Sync(written, last)));
     }
@@ -396,7 +398,11 @@ impl World {
         }
         match event {
             DiskEvent::Sync(written, last) => self.sync(written, last),
-            DiskEvent::Synced(written, last) => {
+            // The word to a server whose leader was deposed.
+            DiskEvent::Synced(joined, written, _) if joined != self.server.joined => {
+                self.server_takes(Input::Written(written.view, written.position));
+            }
+            DiskEvent::Synced(_, written, last) => {
                 if let Some(running) = &mut self.server.running {
                     running.is_syncing = false;
                 }
@@ -447,7 +453,7 @@ impl World {
     }
 
     fn sync(&mut self, written: Written, last: Stamp) {
-        let life = self.server.life;
+        let (life, joined) = (self.server.life, self.server.joined);
         let Some(running) = &mut self.server.running else { return };
         if std::mem::take(&mut self.trouble.sync_fails) {
             // The kernel says so once, and what it could not write is gone.
@@ -458,16 +464,20 @@ impl World {
             }
         } else {
             running.log.sync(&mut self.disk);
+            running.synced = last;
         }
+        running.is_writing = false;
         if self.plan.rule != Some(Rule::Runner(RunnerRule::SyncReportedEarly)) {
             let us = self.random.below(WORD_US_MAX);
-            self.at(self.time + us, Event::Disk(life, DiskEvent::Synced(written, last)));
+            self.at(self.time + us, Event::Disk(life, DiskEvent::Synced(joined, written, last)));
         }
+        self.rejoin_if_idle();
     }
 
-    /// Once the log and the store are idle, a server whose leader was deposed begins anew.
+    /// Once the log and the store are idle, a server whose leader was deposed begins anew. The word of what they did last may
+    /// still be on its way.
     fn rejoin_if_idle(&mut self) {
-        let is_idle = |r: &Running| r.deposed.is_some() && !r.is_syncing && r.records.is_empty();
+        let is_idle = |r: &Running| r.deposed.is_some() && !r.is_writing && r.records.is_empty();
         if !self.store.is_installing && self.server.running.as_ref().is_some_and(is_idle) {
             self.rejoin();
         }

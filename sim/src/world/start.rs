@@ -55,10 +55,10 @@ impl World {
 
     fn recover(&mut self) -> Result<(Running, Effects), Failed> {
         let checkpoint = self.checkpoint();
-        let opened = self.open(&checkpoint)?;
+        let from = self.begin_recovery(&checkpoint)?.replay_from();
+        let opened = self.open(from)?;
         // A bit flipped where nobody needs it any more is not noticed, and must not be.
         self.disk.mend();
-        let from = self.begin_recovery(&checkpoint)?.replay_from();
         let local_end = self.truth.recovered(from, opened.begins, &opened.records).map_err(Failed::Wrong)?;
         self.record.counts.torn += opened.is_torn as u64;
         match self.plan.group {
@@ -84,8 +84,7 @@ impl World {
         Recovery::new(self.config(), SPACE, checkpoint.as_ref(), stored_end).map_err(|e| wrong(&e))
     }
 
-    fn open(&mut self, checkpoint: &Option<Checkpoint>) -> Result<Opened, Failed> {
-        let from = self.begin_recovery(checkpoint)?.replay_from();
+    fn open(&mut self, from: Stamp) -> Result<Opened, Failed> {
         match Log::open(&mut self.disk, SPACE, from, self.plan.segment_bytes) {
             Ok(opened) => Ok(opened),
             Err(why) if self.disk.mend() => {
@@ -174,18 +173,17 @@ impl World {
         if let Some(above) = cut {
             log.cut_above(&mut self.disk, above).map_err(Failed::Wrong)?;
         }
-        self.replay_in_group(checkpoint, Box::new(group))
+        self.replay_in_group(self.begin_recovery(checkpoint)?, Box::new(group))
     }
 
     /// Opens the log, which ends where the group's does, and recovers from it.
     fn replay_in_group(
         &mut self,
-        checkpoint: &Option<Checkpoint>,
+        mut recovery: Recovery,
         sequencer: Box<dyn Sequencer>,
     ) -> Result<(Running, Effects), Failed> {
-        let opened = self.open(checkpoint)?;
-        let mut recovery = self.begin_recovery(checkpoint)?;
         let from = recovery.replay_from();
+        let opened = self.open(from)?;
         let end = self.truth.recovered(from, opened.begins, &opened.records).map_err(Failed::Wrong)?;
         if end != self.truth.end() {
             let due = self.truth.end();
@@ -210,15 +208,16 @@ impl World {
 
     /// Begins anew after its leader was deposed: the log and the store are idle.
     pub(super) fn rejoin(&mut self) {
-        let Some(running) = self.server.running.take() else { return };
+        let Some(mut running) = self.server.running.take() else { return };
         self.count(&running.machine);
         self.forget_digests();
         self.forget_backup();
         (self.store.pin_next, self.store.pinned) = (None, None);
         let cut = running.deposed.flatten();
         let begun = self.cut(running.log, cut).and_then(|()| {
-            let checkpoint = self.checkpoint();
-            self.replay_in_group(&checkpoint, running.machine.into_sequencer())
+            let mut recovery = self.begin_recovery(&self.checkpoint())?;
+            recovery.inherit_by_mistake(&mut running.machine);
+            self.replay_in_group(recovery, running.machine.into_sequencer())
         });
         match begun {
             Ok((running, out)) => {
@@ -235,7 +234,9 @@ impl World {
 
     fn cut(&mut self, log: Log, above: Option<LogPosition>) -> Result<(), Failed> {
         let Some(above) = above else { return Ok(()) };
-        log.cut_above(&mut self.disk, above).map_err(Failed::Wrong)?;
+        let less = self.plan.rule == Some(Rule::Runner(RunnerRule::LogCutTooLittle));
+        let of_log = if less { above.next() } else { above };
+        log.cut_above(&mut self.disk, of_log).map_err(Failed::Wrong)?;
         self.truth.cut(above).map_err(Failed::Wrong)
     }
 

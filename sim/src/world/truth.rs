@@ -5,15 +5,16 @@
 
 use std::collections::BTreeMap;
 
+use tercel_engine::limits;
 use tercel_engine::order::Sealed;
 use tercel_engine::replica::entry::{Entry, kind};
 use tercel_verify::{Logged, Object, Value, Write};
-use tercel_wire::id::{ClassId, LogPosition, Stamp, ViewId};
+use tercel_wire::id::{ClassId, ClientId, LogPosition, PageId, Stamp, ViewId};
 
 use crate::workload::cell;
 
 /// See the module.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub(crate) struct Truth {
     /// From position 1 on, without a gap.
     entries: Vec<Sealed>,
@@ -98,6 +99,28 @@ impl Truth {
             }
         }
         Ok(LogPosition((first + found.len()) as u64))
+    }
+
+    /// By page, when the session ended of the client that it was granted to, if the client had it until then.
+    pub(super) fn ended(&self) -> BTreeMap<PageId, Stamp> {
+        let mut granted: BTreeMap<ClientId, Vec<PageId>> = BTreeMap::new();
+        let mut ended = BTreeMap::new();
+        for e in self.entries.iter().filter(|e| matches!(e.kind, kind::GRANT | kind::END)) {
+            match Entry::decode(e.kind, &e.payload) {
+                Ok(Entry::Grant(g)) => {
+                    g.pages.iter().for_each(|page| _ = ended.remove(page));
+                    granted.entry(g.client).or_default().extend(g.pages);
+                }
+                Ok(Entry::End(client)) => {
+                    // A client with too many pages loses the oldest, when is not looked into here.
+                    let pages = granted.remove(&client).unwrap_or_default();
+                    let last = pages.iter().rev().take(limits::leased_pages_max());
+                    ended.extend(last.map(|page| (*page, e.stamp)));
+                }
+                _ => {}
+            }
+        }
+        ended
     }
 
     /// Every entry that was promised, in order.

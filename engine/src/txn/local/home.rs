@@ -68,6 +68,11 @@ impl Home for Inside<'_> {
         Some(self.local.places.place(bytes).ok_or_else(Error::no_pages))
     }
 
+    /// The session of transactions inside of a server lasts as long as the server.
+    fn sessions_ended(&self) -> u64 {
+        0
+    }
+
     fn recheck(&mut self, scope: &Scope) -> Result<(), Error> {
         Inside::recheck(self, scope)
     }

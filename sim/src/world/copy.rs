@@ -1,0 +1,41 @@
+//! The server's directory is copied, and put back later: what was committed in between never happened.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tercel_engine::server::Checkpoint;
+use tercel_wire::id::PageId;
+
+use super::World;
+use super::disk::Disk;
+use super::truth::Truth;
+
+/// What a directory had at one moment, and what was known of it.
+pub(crate) struct Copy {
+    disk: Disk,
+    pages: BTreeMap<PageId, Arc<Vec<u8>>>,
+    checkpoint: Option<Checkpoint>,
+    truth: Truth,
+}
+
+impl World {
+    /// Copies the directory.
+    pub(crate) fn copy(&self) -> Copy {
+        Copy {
+            disk: self.disk.clone(),
+            pages: self.store.pages.clone(),
+            checkpoint: self.store.checkpoint.clone(),
+            truth: self.truth.clone(),
+        }
+    }
+
+    /// Puts it back, and starts the server.
+    pub(crate) fn put_back(&mut self, copy: Copy) {
+        self.end_server("its directory is put back from a copy", true);
+        self.is_put_back = true;
+        self.disk = copy.disk;
+        (self.store.pages, self.store.checkpoint) = (copy.pages, copy.checkpoint);
+        self.truth = copy.truth;
+        self.restart_soon();
+    }
+}
