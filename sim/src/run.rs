@@ -174,9 +174,10 @@ fn direct(stage: &Stage, plan: &Plan, ground: &Ground) {
         return;
     }
     if !wait(stage, me, |world| world.is_follower_level()) {
-        return stage
-            .world()
-            .blame("the follower is never where the leader is although everything works".into());
+        let mut world = stage.world();
+        let why = world.follower_gap();
+        return world
+            .blame(format!("the follower is never where the leader is although everything works: {why}"));
     }
     stage.world().store_everything();
     stage.world().stop_follower();

@@ -164,6 +164,21 @@ impl World {
     }
 }
 
+impl World {
+    /// What [`World::is_follower_level`] misses.
+    pub(crate) fn follower_gap(&mut self) -> String {
+        let promised = self.truth.promised;
+        let look = self.comparison.look.as_ref().map(|look| (look.stamp, look.left.len()));
+        match self.follower.machine() {
+            None => "it is down".into(),
+            Some(m) => {
+                let (visible, waits) = (m.visible(), m.suffix_bytes());
+                format!("at {visible} of {promised}, {waits} bytes wait, looked at is {look:?}")
+            }
+        }
+    }
+}
+
 fn is_same(page: PageId, due: &Image, found: &Image) -> bool {
     match (due, found) {
         (None, None) => true,

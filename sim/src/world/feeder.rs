@@ -6,8 +6,8 @@
 use tercel_engine::order::follower::{acked, packet};
 use tercel_wire::id::{LogPosition, Stamp};
 
-use super::World;
 use super::follower::FollowerEvent;
+use super::{Phase, World};
 
 /// See the module.
 #[derive(Default)]
@@ -19,6 +19,8 @@ pub(super) struct Feeder {
     /// When what is behind what the follower has is sent again, and how often it was since the follower said more.
     again_at: u64,
     again: u32,
+    /// Bytes that are sent and not answered, at most: doubled by every answer, so that a lossy way is not flooded.
+    window: usize,
     /// When its next turn is.
     next: Option<u64>,
     /// What was promised when it looked last.
@@ -55,15 +57,18 @@ impl World {
             return;
         }
         let upto = self.truth.position_of(self.feed_upto());
+        let is_safe = self.phase != Phase::Safety;
         let (one_in, window) = (self.follower.nature.strays_one_in, self.follower.nature.window_bytes);
         let feeder = &mut self.follower.feeder;
         feeder.next = None;
         if self.time >= feeder.again_at {
-            (feeder.sent, feeder.again) = (feeder.acked, feeder.again + 1);
+            if feeder.sent > feeder.acked {
+                (feeder.sent, feeder.again) = (feeder.acked, feeder.again + 1);
+                feeder.window = PROBE_BYTES;
+            }
             feeder.again_at = self.time + (AGAIN_US << feeder.again.min(AGAIN_SHIFT_MAX));
         }
-        // What nobody answers is asked for with little.
-        let window = if feeder.again == 0 { window } else { window.min(PROBE_BYTES) };
+        let window = feeder.window.max(PROBE_BYTES).min(if is_safe { HEALED_BYTES } else { window });
         let again_in = feeder.again_at - self.time;
         let on_way: usize =
             self.truth.between(feeder.acked, feeder.sent).iter().map(|e| e.payload.len()).sum();
@@ -79,7 +84,7 @@ impl World {
             feeder.sent = feeder.sent.next();
         }
         let is_behind = feeder.acked < upto;
-        for i in 0..packets.len() {
+        for i in 0..if is_safe { 0 } else { packets.len() } {
             match self.follower.random.below(4 * one_in) {
                 0 => packets[i].clear(),
                 1 => packets.push(packets[i].clone()),
@@ -105,6 +110,7 @@ impl World {
         if position > feeder.acked {
             (feeder.acked, feeder.sent) = (position, feeder.sent.max(position));
             (feeder.again_at, feeder.again) = (self.time + AGAIN_US, 0);
+            feeder.window = (2 * feeder.window).clamp(PROBE_BYTES, HEALED_BYTES);
             self.feed_in(0);
         }
     }
@@ -113,5 +119,7 @@ impl World {
 /// Silence after which what the follower may lack is sent again; it doubles so often.
 const AGAIN_US: u64 = 20_000;
 const AGAIN_SHIFT_MAX: u32 = 3;
-/// Bytes that are sent then.
+/// Bytes that are sent, or may wait to be applied, once everything works.
+pub(super) const HEALED_BYTES: usize = 1 << 20;
+/// Bytes that are sent to a follower that was silent.
 const PROBE_BYTES: usize = 512;

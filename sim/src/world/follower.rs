@@ -15,7 +15,7 @@ use tercel_wire::log::Last;
 
 use super::clock::Clock;
 use super::disk::Disk;
-use super::feeder::Feeder;
+use super::feeder::{Feeder, HEALED_BYTES};
 use super::log::Log;
 use super::server::encode;
 use super::{Event, Phase, SPACE, Store, World};
@@ -278,7 +278,8 @@ impl World {
 
     /// A packet arrives. What there is no room for is lost: its feeder sends it again.
     fn follower_hears(&mut self, packet: &[u8]) {
-        let max = self.follower.nature.waiting_bytes_max;
+        let safety = self.phase == Phase::Safety;
+        let max = if safety { self.follower.nature.waiting_bytes_max } else { HEALED_BYTES };
         let Some(machine) = self.follower.machine() else { return };
         if machine.suffix_bytes() > max {
             self.record.counts.follower_waits += 1;

@@ -68,6 +68,9 @@ impl Writer {
 
     /// One epoch: the primary pointer decays and values its next frames, the secondary ones look for unused pages.
     pub(super) fn scan(&mut self) {
+        if self.hac().epoch == u32::MAX {
+            self.forget_all();
+        }
         let h = self.hac();
         h.epoch += 1;
         let (params, primary, n) = (h.params, h.primary, self.frames.len() as u32);
@@ -115,6 +118,16 @@ impl Writer {
         }
         let f = &mut self.frames[frame as usize];
         (f.epoch, f.t, f.h) = (epoch, t, h);
+    }
+
+    /// Forgets all candidates, and counts epochs anew: there is one a fetch, so a busy cache has them all in a day, and what
+    /// was valued before would stay the youngest for ever.
+    fn forget_all(&mut self) {
+        self.hac().epoch = 0;
+        for frame in std::mem::take(&mut self.hac().candidates) {
+            let f = &mut self.frames[frame as usize];
+            (f.epoch, f.listed) = (0, false);
+        }
     }
 
     fn forget_old(&mut self) {
@@ -205,6 +218,7 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Boxed, Config, SeqCst, arena_bytes, heap};
 
     fn value(usage: &[(usize, u32)]) -> (u8, f64) {
         let mut look = Look { objects: 0, touched: 0, usage: [0; 16] };
@@ -224,5 +238,23 @@ mod tests {
         assert_eq!(value(&[(8, 10)]), (8, 0.0));
         assert_eq!(value(&[(0, 9), (8, 1)]), (0, 0.1));
         assert_eq!(value(&[]), (0, 0.0));
+    }
+
+    #[test]
+    fn epochs_begin_anew_without_the_candidates_of_before() {
+        let config = Config { budget_bytes: 512 << 10, ..Config::default() };
+        let memory = Box::new(Boxed::new(arena_bytes(&config).unwrap()));
+        let (_reader, mut w) = heap(config, memory, Box::new(SeqCst)).unwrap();
+        w.hac().epoch = u32::MAX - 1;
+        w.scan();
+        w.propose(3, (0, 0));
+        w.scan();
+        assert!(w.hac().candidates.is_empty() && !w.frames[3].listed);
+        w.propose(4, (0, 0));
+        for _ in 0..=w.hac().params.e {
+            assert_eq!(w.hac().candidates, [4]);
+            w.scan();
+        }
+        assert!(w.hac().candidates.is_empty());
     }
 }
