@@ -282,7 +282,16 @@ fn look(stage: &Stage, me: Actor, ground: &Ground) {
             }
             Site::Server => ("a program inside of the server".to_owned(), Kind::Server),
         };
-        match survey(&port, ground, who.clone(), kind) {
+        let mut seen = survey(&port, ground, who.clone(), kind);
+        // Inside of a server nobody waits for another leader.
+        let end = stage.world().time() + SETTLE_US;
+        let is_vacant =
+            |seen: &Result<_, _>| site == Site::Server && matches!(seen, Err(Error::Unavailable(_)));
+        while is_vacant(&seen) && stage.world().time() < end && !stage.world().is_over() {
+            stage.sleep(me, GLANCE_US);
+            seen = survey(&port, ground, who.clone(), kind);
+        }
+        match seen {
             Ok((view, wrong)) => {
                 let mut world = stage.world();
                 world.record.view(view);

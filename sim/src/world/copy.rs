@@ -36,6 +36,7 @@ impl World {
         self.disk = copy.disk;
         (self.store.pages, self.store.checkpoint) = (copy.pages, copy.checkpoint);
         self.truth = copy.truth;
+        self.begin_follower_anew();
         self.restart_soon();
     }
 }

@@ -14,6 +14,7 @@ use tercel_wire::id::{PageId, Stamp, ViewId, Written};
 use tercel_wire::log::Last;
 
 use super::clock::Clock;
+use super::compare::Comparison;
 use super::disk::Disk;
 use super::feeder::{Feeder, HEALED_BYTES};
 use super::log::Log;
@@ -26,6 +27,8 @@ pub(crate) struct FollowerProcess {
     pub(super) nature: Nature,
     running: Option<Running>,
     life: u32,
+    /// What lives before this one said is of a history that is lost.
+    life_first: u32,
     clock: Clock,
     disk: Disk,
     pub(crate) store: Store,
@@ -122,6 +125,7 @@ impl FollowerProcess {
             nature,
             running: None,
             life: 0,
+            life_first: 0,
             clock: Clock::new(900 + random.below(200), random.below(1_000_000)),
             disk,
             store: Store::default(),
@@ -209,6 +213,7 @@ impl World {
     pub(super) fn follower_event(&mut self, life: u32, event: FollowerEvent) {
         match event {
             FollowerEvent::Feed => return self.feed(),
+            FollowerEvent::Said(_) if life < self.follower.life_first => return,
             FollowerEvent::Said(bytes) => return self.feeder_hears(&bytes),
             FollowerEvent::Restart => return self.start_follower(),
             _ => {}
@@ -268,6 +273,17 @@ impl World {
         let us = 1_000 + self.follower.random.below(RESTART_US_MAX);
         self.record.counts.follower_ends += 1;
         self.follower_at(us, FollowerEvent::Restart);
+    }
+
+    /// What it has may be of a history that is lost: it begins anew, with nothing.
+    pub(super) fn begin_follower_anew(&mut self) {
+        self.end_follower("its history is lost");
+        let f = &mut self.follower;
+        (f.disk, f.store, f.feeder, f.said) = Default::default();
+        Log::create(&mut f.disk, SPACE, f.random.next_u64(), f.nature.segment_bytes);
+        f.life_first = f.life + 1;
+        self.comparison = Comparison::default();
+        self.start_follower();
     }
 
     fn end_follower(&mut self, why: &str) {
