@@ -163,7 +163,7 @@ impl Client {
         // What is asked for without a connection would be forgotten when one is made, and waited for in vain.
         if !self.classes.fresh
             && self.classes.asked.is_none()
-            && matches!(self.link, Link::Up | Link::Checking)
+            && matches!(self.peer.link, Link::Up | Link::Checking)
         {
             self.classes.asked = Some(self.request(Kind::Catalogue, &[]));
         }

@@ -15,16 +15,16 @@ use crate::time::Now;
 
 impl Client {
     pub(super) fn connected(&mut self, now: Now) {
-        self.connection += 1;
-        self.link = Link::Greeting;
-        self.last_heard = now;
-        self.deframer = Deframer::default();
-        self.out.clear();
+        self.peer.connection += 1;
+        self.peer.link = Link::Greeting;
+        self.peer.last_heard = now;
+        self.peer.deframer = Deframer::default();
+        self.peer.out.clear();
         self.stats.connections += 1;
-        let resume = (self.view != ViewId::NONE).then(|| Resume {
-            view: self.view,
+        let resume = (self.history.view != ViewId::NONE).then(|| Resume {
+            view: self.history.view,
             watermark: self.reader.watermark(),
-            heard: self.heard,
+            heard: self.history.heard,
             pages: match dropped(Rule::ResumeWithoutPages) {
                 true => Vec::new(),
                 false => self.fetches.subscriptions(),
@@ -32,11 +32,12 @@ impl Client {
         });
         // A cache of more pages than a message can name begins anew; view and watermark are said in any case, for they
         // tell the server whether this client is of its history at all.
-        self.begins_anew = resume.as_ref().is_some_and(|r| r.pages.len() > RESUMED_PAGES_MAX);
-        let resume = resume.map(|r| if self.begins_anew { Resume { pages: Vec::new(), ..r } } else { r });
+        self.peer.begins_anew = resume.as_ref().is_some_and(|r| r.pages.len() > RESUMED_PAGES_MAX);
+        let resume =
+            resume.map(|r| if self.peer.begins_anew { Resume { pages: Vec::new(), ..r } } else { r });
         let hello = Hello {
             client: self.id,
-            connection: self.connection,
+            connection: self.peer.connection,
             version_min: WIRE_VERSION_MIN,
             version_max: WIRE_VERSION,
             space: self.config.space,
@@ -48,52 +49,52 @@ impl Client {
     }
 
     pub(super) fn disconnected(&mut self, why: String) {
-        if !matches!(self.link, Link::Refused(_)) {
-            self.link = Link::Down(why);
+        if !matches!(self.peer.link, Link::Refused(_)) {
+            self.peer.link = Link::Down(why);
         }
-        self.out.clear();
+        self.peer.out.clear();
         // Replies to the old connection will not come, or must not count if they do.
         self.fetches.abandon();
         self.leases.abandon();
         self.classes.abandon();
         self.raw.abandon();
-        self.status_call = None;
+        self.status.call = None;
     }
 
     pub(super) fn tick(&mut self, now: Now) {
-        if !self.link.is_connected() {
+        if !self.peer.link.is_connected() {
             return;
         }
         if self.seems_silent(now) {
             return self.disconnected("the server has been silent for two keepalives".into());
         }
         // However much is heard: a server that talks all the time must hear from us, too.
-        if self.link == Link::Up && now.since_us(self.last_asked) >= self.keepalive_us {
-            self.last_asked = now;
+        if self.peer.link == Link::Up && now.since_us(self.peer.last_asked) >= self.peer.keepalive_us {
+            self.peer.last_asked = now;
             self.request(Kind::Ping, &[]);
         }
     }
 
     /// What waits for the server makes questions wait too, so taking it is as good as an answer.
     pub(super) fn taken(&mut self, now: Now) {
-        if self.link.is_connected() {
-            self.last_heard = now;
+        if self.peer.link.is_connected() {
+            self.peer.last_heard = now;
         }
     }
 
     pub(super) fn receive(&mut self, now: Now, bytes: &[u8]) {
-        if !self.link.is_connected() {
+        if !self.peer.link.is_connected() {
             return;
         }
-        self.last_heard = now;
-        let mut deframer = std::mem::take(&mut self.deframer);
+        self.peer.last_heard = now;
+        let mut deframer = std::mem::take(&mut self.peer.deframer);
         if let Err(e) = self.frames(bytes, &mut deframer) {
             return self.fail(e);
         }
-        if !self.link.is_connected() {
+        if !self.peer.link.is_connected() {
             return;
         }
-        self.deframer = deframer;
+        self.peer.deframer = deframer;
         self.unsubscribe();
     }
 
@@ -103,7 +104,7 @@ impl Client {
         if deframer.is_empty() {
             while let Some((header, body, rest)) = frame::split(bytes).map_err(broken)? {
                 self.frame(&header, body)?;
-                if !self.link.is_connected() {
+                if !self.peer.link.is_connected() {
                     return Ok(());
                 }
                 bytes = rest;
@@ -115,7 +116,7 @@ impl Client {
         deframer.push(bytes);
         while let Some((header, body)) = deframer.next_frame().map_err(broken)? {
             self.frame(&header, body)?;
-            if !self.link.is_connected() {
+            if !self.peer.link.is_connected() {
                 return Ok(());
             }
         }
@@ -125,11 +126,11 @@ impl Client {
 
     /// The peer broke the protocol: no further byte of this connection counts.
     fn fail(&mut self, e: Error) {
-        let first = self.link == Link::Greeting && self.view == ViewId::NONE;
+        let first = self.peer.link == Link::Greeting && self.history.view == ViewId::NONE;
         self.disconnected(e.to_string());
         if first {
             // Whoever answers there has never been our server; trying again would not help.
-            self.link = Link::Refused(e);
+            self.peer.link = Link::Refused(e);
         }
     }
 
@@ -145,16 +146,16 @@ impl Client {
                 let learned =
                     self.classes.learned(ClassesMessage::decode(body).map_err(broken)?, &mut self.writer);
                 match learned {
-                    Err(e) => self.link = Link::Refused(e),
-                    Ok(()) if self.link == Link::Checking => self.link = Link::Up,
+                    Err(e) => self.peer.link = Link::Refused(e),
+                    Ok(()) if self.peer.link == Link::Checking => self.peer.link = Link::Up,
                     Ok(()) => {}
                 }
             }
             Kind::Defined => self.classes.defined(header.call),
             Kind::Pong => {}
             Kind::Status => {
-                if self.status_call.take() == Some(header.call) {
-                    self.status = Some(body.to_vec());
+                if self.status.call.take() == Some(header.call) {
+                    self.status.last = Some(body.to_vec());
                 }
             }
             Kind::Refused => self.refused(header.call, Refused::decode(body).map_err(broken)?),
@@ -165,31 +166,31 @@ impl Client {
             }
         }
         // What is said before the welcome is of a view that this client does not know yet.
-        if matches!(self.link, Link::Checking | Link::Up) {
-            self.heard = self.heard.max(header.stamp);
+        if matches!(self.peer.link, Link::Checking | Link::Up) {
+            self.history.heard = self.history.heard.max(header.stamp);
         }
         Ok(())
     }
 
     fn welcome(&mut self, w: Welcome) {
-        if self.link != Link::Greeting {
+        if self.peer.link != Link::Greeting {
             return;
         }
         if self.config.space.0 != 0 && w.space != self.config.space {
-            self.link = Link::Refused(Error::Unavailable("another space is served there".into()));
+            self.peer.link = Link::Refused(Error::Unavailable("another space is served there".into()));
             return;
         }
-        if self.view != ViewId::NONE && w.space != self.space {
-            self.link = Link::Refused(Error::Unavailable("another space is served there now".into()));
+        if self.history.view != ViewId::NONE && w.space != self.space {
+            self.peer.link = Link::Refused(Error::Unavailable("another space is served there now".into()));
             return;
         }
         if w.page_bytes as usize != tercel_wire::page::PAGE_BYTES {
             let what = format!("the space's pages have {} bytes, this build's have 8064", w.page_bytes);
-            self.link = Link::Refused(Error::Schema(what));
+            self.peer.link = Link::Refused(Error::Schema(what));
             return;
         }
-        if w.watermark < self.reader.watermark() && !self.is_foreign {
-            self.link = Link::Down("the server is behind what this client has heard of".into());
+        if w.watermark < self.reader.watermark() && !self.history.is_foreign {
+            self.peer.link = Link::Down("the server is behind what this client has heard of".into());
             return;
         }
         self.space = w.space;
@@ -197,10 +198,10 @@ impl Client {
         if !w.places {
             self.leases.drop_all();
         }
-        if std::mem::take(&mut self.is_foreign) {
+        if std::mem::take(&mut self.history.is_foreign) {
             self.writer.begin_history(w.watermark);
             self.fetches.forget();
-        } else if !w.resumed || self.begins_anew {
+        } else if !w.resumed || self.peer.begins_anew {
             // Nothing says what changed meanwhile: every copy is flagged, those in open read sets included, before
             // the watermark moves.
             if !dropped(Rule::NothingFlaggedAtNewStart) {
@@ -211,11 +212,11 @@ impl Client {
                 self.writer.advance(w.watermark);
             }
         }
-        self.view = w.view;
-        self.keepalive_us = w.keepalive_ms as u64 * 1000;
+        self.history.view = w.view;
+        self.peer.keepalive_us = w.keepalive_ms as u64 * 1000;
         self.transaction_bytes_max = w.transaction_bytes_max as usize;
-        self.link = if self.classes.is_foreign() { Link::Checking } else { Link::Up };
-        if self.link == Link::Checking {
+        self.peer.link = if self.classes.is_foreign() { Link::Checking } else { Link::Up };
+        if self.peer.link == Link::Checking {
             self.classes.read_again();
             self.catalogue();
         }
@@ -228,7 +229,7 @@ impl Client {
     fn begin_as_another(&mut self, why: String) {
         let mut random = crate::random::Random::new(self.id.0);
         self.id = tercel_wire::id::ClientId(random.next_u64());
-        self.connection = 0;
+        self.peer.connection = 0;
         self.ops.evicted();
         self.leases.drop_all();
         self.disconnected(why);
@@ -241,8 +242,8 @@ impl Client {
             Reason::Evicted => return self.begin_as_another(r.text),
             // What it was told of never happened there: nothing of it counts any more.
             Reason::History => {
-                (self.view, self.is_foreign) = (ViewId::NONE, true);
-                (self.heard, self.acknowledged) = (Stamp::ZERO, Stamp::ZERO);
+                (self.history.view, self.history.is_foreign) = (ViewId::NONE, true);
+                (self.history.heard, self.history.acknowledged) = (Stamp::ZERO, Stamp::ZERO);
                 self.classes.forget();
                 self.ops.forget();
                 return self.begin_as_another(r.text);
@@ -251,8 +252,8 @@ impl Client {
             Reason::Corrupt => Error::Corrupt(r.text),
             Reason::Full => Error::Full(r.text),
         };
-        if self.status_call == Some(call) {
-            self.status_call = None;
+        if self.status.call == Some(call) {
+            self.status.call = None;
         }
         let known = self.fetches.refused(call, &error)
             || self.classes.refused(call, &error)
@@ -261,7 +262,7 @@ impl Client {
         if !known && call == 0 {
             match r.reason {
                 Reason::Unavailable | Reason::Full => self.disconnected(error.to_string()),
-                _ => self.link = Link::Refused(error),
+                _ => self.peer.link = Link::Refused(error),
             }
         }
     }

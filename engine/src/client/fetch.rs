@@ -346,7 +346,7 @@ impl Client {
     }
 
     pub(super) fn send_unsubscribe(&mut self, pages: Vec<(PageId, u64)>) {
-        if pages.is_empty() || self.link != super::Link::Up {
+        if pages.is_empty() || self.peer.link != super::Link::Up {
             return;
         }
         let mut body = Vec::new();

@@ -99,35 +99,53 @@ pub struct Client {
     reader: Reader,
     writer: Writer,
     id: ClientId,
-    connection: u64,
-    link: Link,
-    /// Whether the greeting could not name all that is cached, so that none of it may be kept.
-    begins_anew: bool,
     space: SpaceId,
-    view: ViewId,
-    keepalive_us: u64,
     transaction_bytes_max: usize,
-    last_heard: Now,
-    last_asked: Now,
-    next_call: u64,
-    deframer: Deframer,
-    out: Vec<u8>,
+    peer: Peer,
+    history: History,
     fetches: Fetches,
     ops: Ops,
     leases: Leases,
     classes: Classes,
     raw: raw::Raw,
-    /// The last commit of this client that was acknowledged, and the highest stamp that it has heard of in any frame.
-    acknowledged: Stamp,
-    heard: Stamp,
-    /// The server's history is another than what is cached here is of.
-    is_foreign: bool,
-    /// The status that the server last reported, and the call that asked for the next.
-    status: Option<Vec<u8>>,
-    status_call: Option<u64>,
+    status: Status,
     /// Always empty, unless a rule is dropped.
     flags_late: Vec<Oref>,
     stats: ClientStats,
+}
+
+/// The connection to the server: how far it is, and the bytes of both directions.
+struct Peer {
+    link: Link,
+    /// Which of the client's connections it is.
+    connection: u64,
+    /// Whether the greeting could not name all that is cached, so that none of it may be kept.
+    begins_anew: bool,
+    keepalive_us: u64,
+    last_heard: Now,
+    last_asked: Now,
+    next_call: u64,
+    deframer: Deframer,
+    out: Vec<u8>,
+}
+
+/// What the client has heard of, and in which history.
+struct History {
+    /// The view of the last welcome.
+    view: ViewId,
+    /// The last commit of this client that was acknowledged.
+    acknowledged: Stamp,
+    /// The highest stamp in any frame.
+    heard: Stamp,
+    /// The server's history is another than what is cached here is of.
+    is_foreign: bool,
+}
+
+/// The status that the server last reported, and the call that asked for the next.
+#[derive(Default)]
+struct Status {
+    last: Option<Vec<u8>>,
+    call: Option<u64>,
 }
 
 impl Client {
@@ -140,27 +158,30 @@ impl Client {
             reader,
             writer,
             id: ClientId(Random::new(seed).next_u64()),
-            connection: 0,
-            link: Link::Down("not connected yet".into()),
-            begins_anew: false,
-            view: ViewId::NONE,
-            keepalive_us: limits::KEEPALIVE_MS as u64 * 1000,
             transaction_bytes_max: limits::TRANSACTION_BYTES_MAX,
-            last_heard: Now(0),
-            last_asked: Now(0),
-            next_call: 0,
-            deframer: Deframer::default(),
-            out: Vec::new(),
+            peer: Peer {
+                link: Link::Down("not connected yet".into()),
+                connection: 0,
+                begins_anew: false,
+                keepalive_us: limits::KEEPALIVE_MS as u64 * 1000,
+                last_heard: Now(0),
+                last_asked: Now(0),
+                next_call: 0,
+                deframer: Deframer::default(),
+                out: Vec::new(),
+            },
+            history: History {
+                view: ViewId::NONE,
+                acknowledged: Stamp::ZERO,
+                heard: Stamp::ZERO,
+                is_foreign: false,
+            },
             fetches: Fetches::default(),
             ops: Ops::new(),
             leases: Leases::default(),
             classes,
             raw: raw::Raw::default(),
-            acknowledged: Stamp::ZERO,
-            heard: Stamp::ZERO,
-            is_foreign: false,
-            status: None,
-            status_call: None,
+            status: Status::default(),
             flags_late: Vec::new(),
             stats: ClientStats::default(),
         }
@@ -182,39 +203,41 @@ impl Client {
 
     /// Bytes to send, in order; the caller takes them away.
     pub fn outgoing(&mut self) -> &mut Vec<u8> {
-        &mut self.out
+        &mut self.peer.out
     }
 
     /// When it next wants to hear of the time.
     pub fn deadline(&self) -> Option<Now> {
-        match self.link {
+        match self.peer.link {
             Link::Up => {
-                let silent = self.last_heard.plus_us(2 * self.keepalive_us + 1);
-                Some(self.last_asked.plus_us(self.keepalive_us).min(silent))
+                let silent = self.peer.last_heard.plus_us(2 * self.peer.keepalive_us + 1);
+                Some(self.peer.last_asked.plus_us(self.peer.keepalive_us).min(silent))
             }
-            Link::Greeting | Link::Checking => Some(self.last_heard.plus_us(2 * self.keepalive_us + 1)),
+            Link::Greeting | Link::Checking => {
+                Some(self.peer.last_heard.plus_us(2 * self.peer.keepalive_us + 1))
+            }
             Link::Down(_) | Link::Refused(_) => None,
         }
     }
 
     /// Whether nothing was heard of the server for so long that [`Input::Time`] would end the connection.
     pub fn seems_silent(&self, now: Now) -> bool {
-        self.link.is_connected() && now.since_us(self.last_heard) > 2 * self.keepalive_us
+        self.peer.link.is_connected() && now.since_us(self.peer.last_heard) > 2 * self.peer.keepalive_us
     }
 
     /// Whether it wants a connection made (again).
     pub fn wants_connection(&self) -> bool {
-        matches!(self.link, Link::Down(_))
+        matches!(self.peer.link, Link::Down(_))
     }
 
     /// Whether the connection should be cut: the server broke the protocol or refused.
     pub fn wants_close(&self) -> bool {
-        matches!(self.link, Link::Down(_) | Link::Refused(_))
+        matches!(self.peer.link, Link::Down(_) | Link::Refused(_))
     }
 
     /// Whether requests can be answered now; if not, why. `None` while a connection is being made.
     pub fn availability(&self) -> Option<Result<(), Error>> {
-        match &self.link {
+        match &self.peer.link {
             Link::Up => Some(Ok(())),
             Link::Refused(e) => Some(Err(e.clone())),
             Link::Down(_) | Link::Greeting | Link::Checking => None,
@@ -223,7 +246,7 @@ impl Client {
 
     /// Why there is no connection.
     pub fn trouble(&self) -> String {
-        match &self.link {
+        match &self.peer.link {
             Link::Down(why) => why.clone(),
             Link::Refused(e) => e.to_string(),
             Link::Greeting | Link::Checking => "the server does not answer the greeting".into(),
@@ -243,7 +266,7 @@ impl Client {
 
     /// The view that the server leads, once known.
     pub fn view(&self) -> ViewId {
-        self.view
+        self.history.view
     }
 
     /// Counters.
@@ -267,7 +290,7 @@ impl Client {
             return Some(Err(e));
         }
         // Perhaps nobody looked: who reads the connection will say, by bytes or by the time.
-        if self.seems_silent(now) || self.reader.watermark() < self.acknowledged {
+        if self.seems_silent(now) || self.reader.watermark() < self.history.acknowledged {
             return None;
         }
         Some(match self.reader.scope() {
@@ -318,11 +341,11 @@ impl Client {
 
     /// Asks the server how it is: JSON.
     pub fn server_status(&mut self, _now: Now) -> Option<Vec<u8>> {
-        if let Some(status) = self.status.take() {
+        if let Some(status) = self.status.last.take() {
             return Some(status);
         }
-        if self.status_call.is_none() && self.link == Link::Up {
-            self.status_call = Some(self.request(Kind::Stat, &[]));
+        if self.status.call.is_none() && self.peer.link == Link::Up {
+            self.status.call = Some(self.request(Kind::Stat, &[]));
         }
         None
     }
@@ -334,15 +357,16 @@ impl Client {
 
     /// Sends a request and gives its call.
     fn request(&mut self, kind: Kind, body: &[u8]) -> u64 {
-        self.next_call += 1;
-        let header = Header { ack: self.settled(), view: self.view, ..Header::new(kind, self.next_call) };
-        frame::encode(header, body, &mut self.out);
-        self.next_call
+        self.peer.next_call += 1;
+        let header =
+            Header { ack: self.settled(), view: self.history.view, ..Header::new(kind, self.peer.next_call) };
+        frame::encode(header, body, &mut self.peer.out);
+        self.peer.next_call
     }
 
     /// Says good-bye, so that the server frees the session at once.
     pub fn bye(&mut self) {
-        if self.link == Link::Up {
+        if self.peer.link == Link::Up {
             self.request(Kind::Bye, &[]);
         }
     }
@@ -357,7 +381,7 @@ impl Client {
         let memory = Boxed::new(arena_bytes(&config).unwrap());
         let (reader, writer) = heap(config, Box::new(memory), Box::new(SeqCst)).unwrap();
         let mut client = Client::new(ClientConfig { space: SpaceId(0) }, 1, reader, writer);
-        client.link = Link::Up;
+        client.peer.link = Link::Up;
         client
     }
 }

@@ -155,7 +155,7 @@ impl Client {
         if let Err(e) = self.availability()? {
             return Some(Err(e));
         }
-        if self.out.len() > limits::UNSENT_BYTES_MAX {
+        if self.peer.out.len() > limits::UNSENT_BYTES_MAX {
             return None;
         }
         let mut lost = own.iter().filter(|o| o.new && !self.leases.holds(o.oref.page())).peekable();
@@ -172,7 +172,7 @@ impl Client {
         let makes = own.iter().any(|o| o.new);
         let slot = &mut self.ops.slots[index as usize];
         slot.seq += 1;
-        let op = OpId { client: self.id, slot: index, seq: slot.seq, view: self.view };
+        let op = OpId { client: self.id, slot: index, seq: slot.seq, view: self.history.view };
         let heard = |o: &Own| self.fetches.is_subscribed(o.oref.page()) || dropped(Rule::OwnUnsubscribed);
         let keep: Vec<Own> = std::mem::take(own).into_iter().filter(heard).collect();
         if dropped(Rule::OwnShownAtSend) {
@@ -210,8 +210,8 @@ impl Client {
     }
 
     pub(super) fn ask_outcome(&mut self, op: OpId) {
-        let connection = self.connection;
-        if self.link != Link::Up {
+        let connection = self.peer.connection;
+        if self.peer.link != Link::Up {
             return;
         }
         if let Some(busy) = self.ops.busy(op) {
@@ -261,7 +261,7 @@ impl Client {
 
     /// The answer, once it is there and the cache has caught up with it; the slot is then free again.
     pub(crate) fn outcome(&mut self, op: OpId) -> Option<Outcome> {
-        if let (Link::Refused(_), Some(busy)) = (&self.link, self.ops.busy(op)) {
+        if let (Link::Refused(_), Some(busy)) = (&self.peer.link, self.ops.busy(op)) {
             // There will be no connection on which an answer could come.
             busy.outcome.get_or_insert(Outcome::Unknown);
         }
@@ -269,7 +269,7 @@ impl Client {
             Outcome::Committed(stamp) if self.reader.watermark() < stamp => {
                 return None;
             }
-            Outcome::Committed(stamp) => self.acknowledged = self.acknowledged.max(stamp),
+            Outcome::Committed(stamp) => self.history.acknowledged = self.history.acknowledged.max(stamp),
             _ => {}
         }
         self.ops.release(op)
@@ -282,14 +282,14 @@ impl Client {
                 if self.reader.watermark() < stamp {
                     return None;
                 }
-                self.acknowledged = self.acknowledged.max(stamp);
+                self.history.acknowledged = self.history.acknowledged.max(stamp);
             }
             return self.ops.answered.remove(&op);
         }
         if let Some(outcome) = self.outcome(op) {
             return Some(outcome);
         }
-        if op.client != self.id || matches!(self.link, Link::Refused(_)) {
+        if op.client != self.id || matches!(self.peer.link, Link::Refused(_)) {
             return Some(Outcome::Unknown);
         }
         self.ask_outcome(op);

@@ -31,9 +31,7 @@ pub(super) struct Large {
     id: u64,
     pub asked: Asked,
     pub op: OpId,
-    /// What is not yet in `bytes`, in its order, and how much of the first of them is.
-    parts: VecDeque<Vec<u8>>,
-    part_at: usize,
+    arriving: Arriving,
     pub(super) bytes: Vec<u8>,
     pub(super) digest: u32,
     base: Stamp,
@@ -41,20 +39,43 @@ pub(super) struct Large {
     pub(super) writes: Vec<At>,
     /// How many reads, or writes, are still to be decoded.
     left: usize,
-    /// What it read, and what it writes.
-    read: Set<Oref>,
-    written: Set<Oref>,
-    pub(super) named: Vec<PageId>,
-    pub(super) filled: Vec<PageId>,
+    touched: Touched,
     pub(super) placing: Placing,
-    /// What its record in the log begins with.
-    pub(super) head: Vec<u8>,
-    /// Its last piece so far.
-    pub(super) staged: Option<Stamp>,
+    pub(super) record: Record,
     pub(super) step: Step,
     /// How far the step is.
     pub(super) next: usize,
-    /// Pages that it waits for.
+    pages: Missing,
+}
+
+/// What is not yet in the bytes, in its order, and how much of the first of them is.
+#[derive(Debug)]
+struct Arriving {
+    parts: VecDeque<Vec<u8>>,
+    part_at: usize,
+}
+
+/// What it read, and what it writes.
+#[derive(Debug, Default)]
+struct Touched {
+    read: Set<Oref>,
+    written: Set<Oref>,
+}
+
+/// What its record in the log has beside its bytes.
+#[derive(Debug, Default)]
+pub(super) struct Record {
+    pub named: Vec<PageId>,
+    pub filled: Vec<PageId>,
+    /// What the record begins with.
+    pub head: Vec<u8>,
+    /// Its last piece so far.
+    pub staged: Option<Stamp>,
+}
+
+/// Pages that it waits for.
+#[derive(Debug, Default)]
+struct Missing {
     missing: usize,
     /// How often the pages of this slice did not stay here together: it is so many times halved.
     tries: u32,
@@ -135,16 +156,16 @@ type Sliced = Result<(), Outcome>;
 impl Large {
     /// Puts some more of what came together.
     fn gather_slice(&mut self) {
-        let Some(part) = self.parts.front() else {
+        let Some(part) = self.arriving.parts.front() else {
             self.step = Step::Head;
             return;
         };
-        let end = part.len().min(self.part_at + SLICE_BYTES);
-        self.bytes.extend_from_slice(&part[self.part_at..end]);
-        self.part_at = end;
+        let end = part.len().min(self.arriving.part_at + SLICE_BYTES);
+        self.bytes.extend_from_slice(&part[self.arriving.part_at..end]);
+        self.arriving.part_at = end;
         if end == part.len() {
-            self.parts.pop_front();
-            self.part_at = 0;
+            self.arriving.parts.pop_front();
+            self.arriving.part_at = 0;
         }
     }
 
@@ -155,20 +176,20 @@ impl Large {
             Step::Head => {
                 (self.base, self.left) = Effects::decode_head(&mut r)?;
                 self.reads.reserve_exact(self.left);
-                self.read.reserve(self.left);
+                self.touched.read.reserve(self.left);
                 self.step = Step::Reads;
             }
             Step::Reads => {
                 for _ in 0..self.left.min(SLICE_READS) {
                     let oref = Effects::decode_read(&mut r)?;
                     self.reads.push(oref);
-                    self.read.insert(oref);
+                    self.touched.read.insert(oref);
                     self.left -= 1;
                 }
                 if self.left == 0 {
                     self.left = Effects::decode_count(&mut r)?;
                     self.writes.reserve_exact(self.left);
-                    self.written.reserve(self.left);
+                    self.touched.written.reserve(self.left);
                     self.step = Step::Writes;
                 }
             }
@@ -205,7 +226,7 @@ impl Large {
         let mut end = self.next;
         let (mut pages, mut bytes) = (0, 0);
         let mut last = None;
-        let writes_max = mutant::bound(SLICE_WRITES, 2) >> self.tries.min(16);
+        let writes_max = mutant::bound(SLICE_WRITES, 2) >> self.pages.tries.min(16);
         for w in self.writes[self.next..].iter().take(writes_max.max(1)) {
             if last.replace(w.oref.page()) != Some(w.oref.page()) {
                 pages += 1;
@@ -226,7 +247,8 @@ impl Large {
 
     /// Whether a transaction may not be placed before this one is ordered.
     fn holds(&self, effects: &Effects<'_>) -> bool {
-        let held = |w: &Write<'_>| self.read.contains(&w.oref) || self.written.contains(&w.oref);
+        let held =
+            |w: &Write<'_>| self.touched.read.contains(&w.oref) || self.touched.written.contains(&w.oref);
         self.step.holds() && effects.writes.iter().any(|w| held(w) || w.new && self.fills(w.oref.page()))
     }
 
@@ -251,21 +273,15 @@ impl Leader {
             reads: Vec::new(),
             writes: Vec::new(),
             left: 0,
-            read: Set::default(),
-            written: Set::default(),
-            named: Vec::new(),
-            filled: Vec::new(),
+            touched: Touched::default(),
+            record: Record::default(),
             placing: Placing::new(op.client),
-            head: Vec::new(),
-            staged: None,
-            parts: parts.into(),
-            part_at: 0,
+            arriving: Arriving { parts: parts.into(), part_at: 0 },
             bytes,
             digest,
             step: Step::Gather,
             next: 0,
-            missing: 0,
-            tries: 0,
+            pages: Missing::default(),
         }));
     }
 
@@ -286,19 +302,19 @@ impl Leader {
 
     /// Whether the operation will be committed and is not yet ordered.
     pub(super) fn large_will_end(&self, op: OpId) -> bool {
-        self.large.as_ref().is_some_and(|l| l.op == op && l.staged.is_some())
+        self.large.as_ref().is_some_and(|l| l.op == op && l.record.staged.is_some())
     }
 
     /// Whether there is a slice to be done.
     pub(super) fn large_wants(&self, visible: Stamp, replica: &Replica) -> bool {
         let goes_on = |l: &Large| l.step != Step::Stage || l.may_stage(visible, replica);
-        self.large.as_ref().is_some_and(|l| l.missing == 0 && goes_on(l))
+        self.large.as_ref().is_some_and(|l| l.pages.missing == 0 && goes_on(l))
     }
 
     /// Lets go of a transaction whose client is gone or wants to hear that it was not executed, if no piece of it is
     /// ordered yet. Those that waited behind it are tried again soon.
     pub(super) fn drop_large(&mut self, which: impl Fn(&Large) -> bool) {
-        if self.large.as_ref().is_some_and(|l| which(l) && l.staged.is_none()) {
+        if self.large.as_ref().is_some_and(|l| which(l) && l.record.staged.is_none()) {
             self.end_large();
         }
     }
@@ -323,7 +339,7 @@ impl Leader {
     /// A page that it waited for is here, or damaged.
     pub(crate) fn large_read(&mut self, id: u64, failed: Option<&str>, work: &mut Work<'_>) {
         let Some(large) = self.large.as_mut().filter(|l| l.id == id) else { return };
-        large.missing -= 1;
+        large.pages.missing -= 1;
         if let Some(why) = failed {
             let (asked, op) = (large.asked, large.op);
             self.end_large();
@@ -357,7 +373,7 @@ impl Leader {
             Step::Place => self.place_slice(&mut large, work),
             Step::Keep => {
                 match self.keep_fills(&mut large.placing, FILLS_AT_ONCE) {
-                    Some(filled) => large.filled.extend(filled),
+                    Some(filled) => large.record.filled.extend(filled),
                     None => (large.step, large.next) = (Step::Stage, 0),
                 }
                 Ok(())
@@ -402,11 +418,11 @@ impl Leader {
     fn place_slice(&mut self, large: &mut Large, work: &mut Work<'_>) -> Sliced {
         let slice = large.slice(pages_at_once(work));
         miss(large, slice.clone(), work);
-        if large.missing > 0 {
-            large.tries += 1;
+        if large.pages.missing > 0 {
+            large.pages.tries += 1;
             return Ok(());
         }
-        large.tries = 0;
+        large.pages.tries = 0;
         let mut placing = std::mem::take(&mut large.placing);
         placing.look_again();
         let placed = self.place_some(&large.writes(slice.clone()), slice.start, &mut placing, work);
@@ -419,18 +435,18 @@ impl Leader {
 
 fn check_slice(large: &mut Large, work: &mut Work<'_>) -> Sliced {
     let slice = large.slice(usize::MAX);
-    let mut named = std::mem::take(&mut large.named);
+    let mut named = std::mem::take(&mut large.record.named);
     let checked = large.writes(slice.clone()).iter().try_for_each(|w| check_object(w, &mut named, work));
-    large.named = named;
+    large.record.named = named;
     checked?;
     for i in slice.clone() {
         let oref = large.writes[i].oref;
-        if !large.written.insert(oref) {
+        if !large.touched.written.insert(oref) {
             return Err(Outcome::Invalid(oref));
         }
     }
     large.done(slice.end, large.writes.len(), Step::Warm);
-    sort_named(&mut large.named);
+    sort_named(&mut large.record.named);
     Ok(())
 }
 
@@ -456,7 +472,7 @@ fn miss(large: &mut Large, slice: std::ops::Range<usize>, work: &mut Work<'_>) {
     }
     missing.sort_unstable();
     missing.dedup();
-    large.missing = missing.len();
+    large.pages.missing = missing.len();
     for page in missing {
         work.pages.reads.wait(page, Waiter::Large(large.asked.conn, large.id));
     }

@@ -22,16 +22,16 @@ const THROWN_AWAY_BYTES: usize = 1 << 20;
 impl Leader {
     /// Orders the next piece, or, behind the last, the transaction.
     pub(super) fn stage_slice(&mut self, mut large: Box<Large>, work: &mut Work<'_>) {
-        if large.head.is_empty() {
+        if large.record.head.is_empty() {
             let head = Head {
                 op: large.op,
                 digest: large.digest,
                 reply: Vec::new(),
                 placements: large.placing.placements().to_vec(),
-                named: std::mem::take(&mut large.named),
-                filled: std::mem::take(&mut large.filled),
+                named: std::mem::take(&mut large.record.named),
+                filled: std::mem::take(&mut large.record.filled),
             };
-            head.encode(&mut large.head);
+            head.encode(&mut large.record.head);
             work.replica.recent.expect(large.writes.len());
         } else if large.is_staged() {
             return self.order_large(large, work);
@@ -40,7 +40,7 @@ impl Leader {
         let piece = large.piece(mutant::bound(PIECE_BYTES, 64));
         let entry = Entry::Stage { op: large.op, at, bytes: &piece };
         let stamp = self.order(&entry, None, work);
-        large.staged = Some(stamp);
+        large.record.staged = Some(stamp);
         self.large = Some(large);
     }
 
@@ -67,27 +67,27 @@ impl Large {
     /// Whether the next piece can be ordered now, or the transaction.
     pub(super) fn may_stage(&self, visible: Stamp, replica: &Replica) -> bool {
         // The index of recent writes takes in one at a time.
-        self.staged.is_none_or(|staged| visible >= staged)
+        self.record.staged.is_none_or(|staged| visible >= staged)
             && (replica.recent.is_settled() || !self.is_staged())
     }
 
     /// Bytes that its record would have.
     fn bytes_all(&self) -> usize {
-        self.head.len() + self.bytes.len()
+        self.record.head.len() + self.bytes.len()
     }
 
     /// Whether the last piece was ordered.
     fn is_staged(&self) -> bool {
-        !self.head.is_empty() && self.next == self.bytes_all()
+        !self.record.head.is_empty() && self.next == self.bytes_all()
     }
 
     /// Takes the next piece of its record.
     fn piece(&mut self, bytes_max: usize) -> Vec<u8> {
         let from = self.next;
         let to = self.bytes_all().min(from + bytes_max);
-        let head = self.head.len();
+        let head = self.record.head.len();
         let mut piece = Vec::with_capacity(to - from);
-        piece.extend_from_slice(&self.head[from.min(head)..to.min(head)]);
+        piece.extend_from_slice(&self.record.head[from.min(head)..to.min(head)]);
         piece.extend_from_slice(&self.bytes[from.max(head) - head..to.max(head) - head]);
         self.next = to;
         piece
