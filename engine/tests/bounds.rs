@@ -1,4 +1,4 @@
-//! What all clients together make a server keep is bounded, by hand: who comes above a bound is told, and others go on.
+//! What all clients together make a server keep is bounded, by hand: a client above a bound is told, and others go on.
 
 mod world;
 

@@ -143,7 +143,7 @@ fn places_of_an_earlier_session_are_given_out_again() {
     w.settle();
     w.crash();
     w.restart();
-    // Two keepalives, and nobody has come who has a session by that name.
+    // The earlier session ends after two keepalives, for no client of its name has come.
     w.pass_ms(2 * 2 * u64::from(ServerConfig::default().keepalive_ms));
     let before = w.lock().history.last().unwrap().stamp;
     p.run(|tx| tx.create(&thing(3))).unwrap();

@@ -163,7 +163,7 @@ mod tests {
             assert_eq!(asked(&mut client), None);
         }
         assert!(places.iter().all(|place| pages.contains(&place.page())));
-        // Now one is needed, so it is asked again, and who waits is told.
+        // A transaction needs a place now, so the server is asked again, and the transaction is told.
         for _ in 0..2 {
             assert_eq!(allocate(&mut client), None);
             assert!(asked(&mut client).is_some());

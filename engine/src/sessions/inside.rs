@@ -30,7 +30,7 @@ const DEFINING_MAX: usize = 64;
 /// Pages that could not be read, until a transaction that wants one hears of it.
 const UNREAD_MAX: usize = 64;
 
-/// See the module.
+/// The session's questions under way, and the answers that no transaction has taken yet.
 #[derive(Debug, Default)]
 pub(crate) struct Inside {
     session: Option<Session>,

@@ -13,7 +13,7 @@ use tercel_wire::page::Page;
 
 use super::World;
 
-/// See the module.
+/// The leader's digests and pages that the follower is compared with.
 #[derive(Default)]
 pub(super) struct Comparison {
     /// What the leader's digest was.

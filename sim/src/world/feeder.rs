@@ -9,7 +9,7 @@ use tercel_wire::id::{LogPosition, Stamp};
 use super::follower::FollowerEvent;
 use super::{Phase, World};
 
-/// See the module.
+/// What the feeder has sent, and what the follower has said.
 #[derive(Default)]
 pub(super) struct Feeder {
     /// Up to where the follower's disk has everything, as it said.

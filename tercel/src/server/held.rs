@@ -55,7 +55,7 @@ impl HeldByAll {
     }
 }
 
-/// One sum. See the module.
+/// One sum of bytes, and its bound.
 pub(super) struct Held {
     bytes_max: usize,
     bytes_at_most: usize,

@@ -52,7 +52,7 @@ impl Core {
     }
 }
 
-/// Where the machine is lent. See the module.
+/// Where the loop lends its machine.
 #[derive(Default)]
 pub(super) struct Lending {
     place: Mutex<Place>,
@@ -193,9 +193,10 @@ impl Port for Inside {
             }
             let Some(mut core) = place.core.take() else { continue };
             let loses = Loses(&self.handle);
+            // The machine may answer at the end of the very step that asks: what came since its beginning is news.
+            heard = Some(core.machine.inside_news());
             let said = core.step(step);
             std::mem::forget(loses);
-            heard = Some(core.machine.inside_news());
             let wants = |a: Option<Now>, b: Option<Now>| a.is_some_and(|a| b.is_none_or(|b| a < b));
             let has_work = !core.out.list.is_empty() || wants(core.machine.deadline(), place.deadline);
             place.core = Some(core);
