@@ -5,7 +5,8 @@ mod world;
 use tercel_engine::limits::{GRANTED_MAX, LEASE_PAGES, LEASED_UNUSED_MAX};
 use tercel_engine::order::Sealed;
 use tercel_engine::replica::entry::{Entry, Grant};
-use tercel_engine::server::{Conn, Input, Recovery, ServerConfig};
+use tercel_engine::server::{Conn, Effects, Input, Recovery, ServerConfig};
+use tercel_engine::txn::local::Source;
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Shape};
@@ -83,6 +84,34 @@ fn thousand_clients_that_come_and_vanish_use_each_others_pages() {
         h.input(Input::Disconnected(conn));
         pass_ms(&mut h, 100);
     }
+}
+
+#[test]
+fn places_of_a_session_inside_that_the_leader_ended_are_given_out_again() {
+    let mut h = with_pages_left(64);
+    let mut inside = |h: &mut Hand, step: &mut dyn FnMut(&mut dyn Source)| {
+        let mut out = Effects::default();
+        h.server.inside(h.now, &mut out, |source| step(source));
+        h.take(out);
+        h.sync();
+    };
+    let (mut session, mut granted) = (None, None);
+    inside(&mut h, &mut |source| {
+        session = Some(source.session().unwrap());
+        granted = source.grant(64);
+    });
+    inside(&mut h, &mut |source| granted = source.grant(64));
+    assert_eq!(granted.map(|g| g.map(|pages| pages.len())), Some(Ok(64)));
+    h.greet(A, 5, 1);
+    assert_eq!(take(&mut h, A, 64), (0, Some(Reason::Full)));
+    // What no client may send ends the session.
+    let session = session.unwrap();
+    let op = OpId { client: session.client, slot: 0, seq: 1, view: session.view };
+    inside(&mut h, &mut |source| assert_eq!(source.submit(op, b"no effects"), Some(Ok(()))));
+    inside(&mut h, &mut |source| assert_ne!(source.session().unwrap().client, op.client));
+    pass_ms(&mut h, 10_000);
+    h.greet(B, 6, 1);
+    assert_eq!(take(&mut h, B, 64), (64, None));
 }
 
 #[test]

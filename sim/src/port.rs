@@ -64,6 +64,7 @@ impl Port for Seated<'_> {
                     return Err(Error::Unavailable("the process has ended".into()));
                 }
                 let time = world.time();
+                let heard = world.inside_news();
                 let said = match self.site {
                     Site::Client(client) => world.step_at_client(client, step),
                     Site::Server => world.step_inside(step),
@@ -72,6 +73,10 @@ impl Port for Seated<'_> {
                     return Ok(());
                 }
                 let end = *end.get_or_insert(time + self.patience_us);
+                // The machine may answer at the end of the very step that asks.
+                if self.site == Site::Server && world.inside_news() != heard {
+                    continue;
+                }
                 if time >= end {
                     return Err(match self.site {
                         Site::Client(client) if world.clients[client].machine.availability().is_none() => {

@@ -22,7 +22,7 @@ use crate::table::{Map, Set};
 use crate::txn::local::{Image, Session};
 
 /// The connection that the session would have. No host gives it to another.
-const CONN: Conn = Conn(u64::MAX);
+pub(super) const CONN: Conn = Conn(u64::MAX);
 
 /// Questions about classes whose answers nobody has taken yet.
 const DEFINING_MAX: usize = 64;
@@ -120,7 +120,7 @@ impl Inside {
         }
     }
 
-    /// Takes what the leader answers this session; gives back what it answers others.
+    /// Takes what the leader answers this session; gives back what it answers others, and the end of this one.
     pub(super) fn hear(&mut self, reply: Reply) -> Option<Reply> {
         match reply {
             Reply::Verdict(Asked { conn: CONN, .. }, op, outcome) => self.answer(op, outcome),
@@ -141,7 +141,6 @@ impl Inside {
                     self.defined(call, Err(error));
                 }
             }
-            Reply::Expel(CONN, _) => self.end(),
             other => return Some(other),
         }
         self.news += 1;
@@ -154,11 +153,13 @@ impl Inside {
         }
     }
 
-    /// The session is over, and nobody will answer what is under way.
-    fn end(&mut self) {
+    /// The session is over, and nothing that is under way will be answered. Whose it was.
+    fn end(&mut self) -> Option<ClientId> {
+        let client = self.session.map(|session| session.client);
         let (broken, call, news) = (self.broken + 1, self.call, self.news + 1);
         let reading = std::mem::take(&mut self.reading);
         *self = Inside { broken, call, news, reading, ..Inside::default() };
+        client
     }
 }
 
@@ -200,6 +201,14 @@ impl Sessions {
         leader.arrived(session.client, CONN, Stamp(u64::MAX));
         self.inside.session = Some(session);
         Ok(session)
+    }
+
+    /// The leader has ended the server's own session: the next transaction begins another. Its places return as those of
+    /// any client that left do.
+    pub(super) fn expel_inside(&mut self, cx: &mut Cx<'_>) {
+        if let Some(client) = self.inside.end() {
+            self.lead(cx, |leader, work| leader.left(client, CONN, work));
+        }
     }
 
     /// See [`crate::txn::local::Source::changes`].

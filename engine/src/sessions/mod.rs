@@ -221,6 +221,7 @@ impl Sessions {
             match reply {
                 Reply::Verdict(asked, op, outcome) => cx.verdict(asked, op, outcome),
                 Reply::Refused(asked, reason, text) => cx.refuse(asked, reason, text),
+                Reply::Expel(inside::CONN, _) => self.expel_inside(cx),
                 Reply::Expel(conn, text) => self.expel(conn, text, cx),
                 Reply::Granted(asked, leased) => {
                     let mut body = Vec::new();

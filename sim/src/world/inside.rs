@@ -28,9 +28,14 @@ impl World {
         said
     }
 
+    /// What the server has told the program so far, as a count; none while there is no server.
+    pub(crate) fn inside_news(&self) -> Option<u64> {
+        self.server.running.as_ref().map(|running| running.machine.inside_news())
+    }
+
     /// Tells the program if the server has news for it.
     pub(super) fn tell_inside(&mut self) {
-        let news = self.server.running.as_ref().map(|running| running.machine.inside_news());
+        let news = self.inside_news();
         if self.server.inside_heard != news {
             self.server.inside_heard = news;
             self.happened(Site::Server);
