@@ -463,8 +463,7 @@ mod tests {
 
     #[test]
     fn an_import_that_lost_its_server_speaks_of_the_list_and_not_of_an_operation() {
-        let unknown =
-            Error::Timeout(Some(OpId { client: ClientId(7), slot: 0, seq: 3, view: ViewId::new(1, 0) }));
+        let unknown = Error::unknown(OpId { client: ClientId(7), slot: 0, seq: 3, view: ViewId::new(1, 0) });
         for e in [unknown, Error::Timeout(None), Error::Unavailable("Connection reset by peer".into())] {
             let failure = lost(e);
             let (what, next) = (failure.what, failure.next.unwrap());

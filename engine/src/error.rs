@@ -14,8 +14,8 @@ pub enum Error {
     #[error("the server is not available: {0}")]
     Unavailable(String),
     /// The time ran out with the outcome unknown. `Client::resolve` asks for it by the operation's id.
-    #[error("no answer came in time{}", .0.map(|op| format!(": the outcome of operation {op} is unknown")).unwrap_or_default())]
-    Timeout(Option<OpId>),
+    #[error("no answer came in time{}", .0.as_ref().map(|op| format!(": the outcome of operation {op} is unknown")).unwrap_or_default())]
+    Timeout(Option<Box<OpId>>),
     /// The object's place was reserved by an earlier transaction, and is lost with the session that it was given in: the
     /// client was without a connection for too long, or its server was put back to an earlier state. Or it was reserved by
     /// another client. Running this transaction again cannot help; reserve another place, and write anew what refers to
@@ -41,6 +41,10 @@ pub enum Error {
     Full(String),
 }
 
+// A step along a reference answers an object, 32 bytes, or an error. As long as the error is not the larger one, the compiler
+// keeps the object in registers; with an error of 40 bytes every step of a hot traversal took 6 to 20 % longer.
+const _: () = assert!(size_of::<Error>() <= 32);
+
 impl Error {
     /// Whether running the same transaction again can succeed without anybody's help.
     pub fn is_retryable(&self) -> bool {
@@ -54,6 +58,11 @@ impl Error {
              is there can be read and changed within its pages; let a program copy what is still needed into another space"
                 .into(),
         )
+    }
+
+    /// Whether an operation was executed is not known.
+    pub fn unknown(op: OpId) -> Error {
+        Error::Timeout(Some(Box::new(op)))
     }
 
     /// A reference that names nothing.

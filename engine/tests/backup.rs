@@ -434,7 +434,7 @@ fn a_client_of_another_history_is_turned_away_and_its_operations_are_unknown() {
     assert!(e.to_string().contains("restored from a backup"), "{e}");
     // Whether it was executed before, nobody can say; and that is said at once.
     w.lock().patience = 1;
-    assert_eq!(w.resolve(0, op), Outcome::Unknown);
+    assert_eq!(w.resolve(0, *op), Outcome::Unknown);
     w.lock().patience = 200;
     // A new client finds everything, and goes on over later restarts.
     let new = w.add_client(77, 512 << 10);

@@ -89,7 +89,7 @@ fn thousand_clients_that_come_and_vanish_use_each_others_pages() {
 #[test]
 fn places_of_a_session_inside_that_the_leader_ended_are_given_out_again() {
     let mut h = with_pages_left(64);
-    let mut inside = |h: &mut Hand, step: &mut dyn FnMut(&mut dyn Source)| {
+    let inside = |h: &mut Hand, step: &mut dyn FnMut(&mut dyn Source)| {
         let mut out = Effects::default();
         h.server.inside(h.now, &mut out, |source| step(source));
         h.take(out);

@@ -40,7 +40,7 @@ fn client_of_a_lost_history_keeps_no_copy_place_or_answer_of_it() {
     w.lock().hold.up = None;
     w.settle();
     assert_eq!(count(&w, 0, r), 7);
-    assert_eq!(w.resolve(0, op), Outcome::Unknown);
+    assert_eq!(w.resolve(0, *op), Outcome::Unknown);
     assert_eq!(open.commit(), Err(Error::Conflict));
     // It makes objects in pages that are its own in this history.
     let mine = many(&w, 0, 20, 3_900);

@@ -30,7 +30,7 @@ fn commit_inside_is_answered_and_seen_once_it_is_synced() {
     assert_eq!(inside(&p, r), 1);
     assert_eq!(count(&w, 0, r), 1);
     w.lock().hold.syncs = false;
-    assert!(matches!(p.resolve(op), Outcome::Committed(_)));
+    assert!(matches!(p.resolve(*op), Outcome::Committed(_)));
     assert_eq!((inside(&p, r), count(&w, 0, r)), (2, 2));
 }
 
@@ -122,7 +122,7 @@ fn another_server_is_another_session() {
     w.lock().crash(0);
     w.lock().hold.syncs = false;
     w.restart();
-    assert_eq!(p.resolve(op), Outcome::Unknown);
+    assert_eq!(p.resolve(*op), Outcome::Unknown);
     assert_eq!(inside(&p, r), 1);
     assert!(open.get(r).is_ok(), "nothing has changed since");
     // Its places are the old session's.

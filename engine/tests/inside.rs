@@ -244,10 +244,10 @@ fn abandoned_operation_is_resolved_later() {
     let tx = p.begin();
     tx.edit(all[0]).unwrap().set_count(5).unwrap();
     let Err(Error::Timeout(Some(op))) = tx.commit() else { panic!("nothing is shown") };
-    assert_eq!(p.resolve(op), Err(Error::Timeout(None)));
+    assert_eq!(p.resolve(*op), Err(Error::Timeout(None)));
     p.fake().hold = false;
-    assert!(matches!(p.resolve(op), Ok(Outcome::Committed(_))));
-    assert_eq!(p.resolve(op), Ok(Outcome::Unknown), "an answer is given once");
+    assert!(matches!(p.resolve(*op), Ok(Outcome::Committed(_))));
+    assert_eq!(p.resolve(*op), Ok(Outcome::Unknown), "an answer is given once");
     // Also if others went on meanwhile, in slots of their own.
     p.fake().hold = true;
     let tx = p.begin();
@@ -255,7 +255,7 @@ fn abandoned_operation_is_resolved_later() {
     let Err(Error::Timeout(Some(op))) = tx.commit() else { panic!("nothing is shown") };
     p.fake().hold = false;
     set(&p, make(&p, 1, 0)[0], 8);
-    assert!(matches!(p.resolve(op), Ok(Outcome::Committed(_))));
+    assert!(matches!(p.resolve(*op), Ok(Outcome::Committed(_))));
     assert_eq!(p.run(|tx| Ok(tx.get(all[0])?.count())), Ok(6));
 }
 
@@ -269,7 +269,7 @@ fn abandoned_operations_give_their_slots_back() {
         tx.edit(r).unwrap().set_count(count.into()).unwrap();
         p.fake().hold = true;
         let given_up = tx.commit().map(drop);
-        assert!(matches!(given_up, Err(Error::Timeout(Some(op))) if op.slot < 3), "{given_up:?}");
+        assert!(matches!(&given_up, Err(Error::Timeout(Some(op))) if op.slot < 3), "{given_up:?}");
         p.fake().hold = false;
         while p.fake().step() {}
     }

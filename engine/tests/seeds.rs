@@ -156,7 +156,7 @@ fn meanwhile(w: &World) {
     match result {
         Ok(()) => {}
         Err(Error::Conflict | Error::Unavailable(_) | Error::Timeout(None)) => {}
-        Err(Error::Timeout(Some(op))) => model(|m| m.unknown[client].push(op)),
+        Err(Error::Timeout(Some(op))) => model(|m| m.unknown[client].push(*op)),
         Err(Error::Full(why)) if why.contains("buffer") => {}
         Err(e) => panic!("client {client}: {e}"),
     }

@@ -261,7 +261,7 @@ fn after_a_crash_what_was_acknowledged_is_there_and_what_was_not_is_executed_onc
         w.lock().hold.syncs = false;
         w.restart();
         w.settle();
-        let outcome = w.resolve(0, op);
+        let outcome = w.resolve(0, *op);
         assert_eq!(matches!(outcome, Outcome::Committed(_)), survives == 1, "{outcome:?}");
         assert_ne!(w.lock().clients[0].view(), view);
         if survives == 0 {
@@ -284,7 +284,7 @@ fn a_lost_answer_is_asked_for_and_nothing_is_done_twice() {
     w.cut(0);
     w.lock().hold.down = None;
     w.settle();
-    assert!(matches!(w.resolve(0, op), Outcome::Committed(_)));
+    assert!(matches!(w.resolve(0, *op), Outcome::Committed(_)));
     assert_eq!((count(&w, 0, r), count(&w, 1, r)), (2, 2));
 }
 
@@ -300,7 +300,7 @@ fn set_without_hearing(w: &World, r: Ref<Thing>, count: u64) -> OpId {
     w.cut(0);
     w.lock().hold.down = None;
     w.settle();
-    op
+    *op
 }
 
 #[test]
@@ -388,7 +388,7 @@ fn a_commit_that_is_on_its_way_when_the_connection_goes_is_unknown_and_not_unava
     w.lock().chaos.meanwhile = 0;
     w.lock().hold.connects = false;
     w.settle();
-    let executed = matches!(w.resolve(0, op), Outcome::Committed(_));
+    let executed = matches!(w.resolve(0, *op), Outcome::Committed(_));
     assert_eq!(count(&w, 0, r), if executed { 2 } else { 1 });
 }
 
@@ -467,7 +467,7 @@ fn a_full_buffer_delays_commits_and_does_not_refuse_them() {
     w.lock().hold.installs = false;
     w.settle();
     let Error::Timeout(Some(op)) = stuck else { panic!() };
-    assert!(matches!(w.resolve(0, op), Outcome::Committed(_)));
+    assert!(matches!(w.resolve(0, *op), Outcome::Committed(_)));
     many(&w, 0, 10, 3_000);
 }
 

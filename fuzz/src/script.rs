@@ -281,7 +281,7 @@ fn commit(w: &World, model: &mut Model, o: Open<'_>) {
         Ok(_) => true,
         Err(Error::Timeout(Some(op))) => {
             heal(w);
-            match w.resolve(client, op) {
+            match w.resolve(client, *op) {
                 Outcome::Committed(_) => true,
                 Outcome::NotExecuted => false,
                 other => panic!("an operation of a living client: {other:?}"),

@@ -73,7 +73,7 @@ fn stream(client: &Client, r: Ref<Counter>, acknowledged: &AtomicU64, over: &Ato
                 done += 1;
                 acknowledged.fetch_add(1, Ordering::SeqCst);
             }
-            Err(Error::Timeout(Some(op))) => unknown.push(op),
+            Err(Error::Timeout(Some(op))) => unknown.push(*op),
             Err(Error::Unavailable(_) | Error::Timeout(None) | Error::Conflict) => {}
             Err(e) => panic!("{e}"),
         }

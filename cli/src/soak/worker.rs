@@ -189,10 +189,10 @@ impl<'a> Worker<'a> {
         });
         let (outcome, op, end) = match answer {
             Ok(commit) => (Outcome::Committed(commit.stamp.0), commit.op, End::Done),
-            Err(Error::Timeout(Some(op))) => match self.resolve(client, op) {
-                Some(Some(stamp)) => (Outcome::Committed(stamp), Some(op), End::Done),
-                Some(None) => (Outcome::Aborted, Some(op), End::Again),
-                None => (Outcome::Unknown, Some(op), End::GivenUp),
+            Err(Error::Timeout(Some(op))) => match self.resolve(client, *op) {
+                Some(Some(stamp)) => (Outcome::Committed(stamp), Some(*op), End::Done),
+                Some(None) => (Outcome::Aborted, Some(*op), End::Again),
+                None => (Outcome::Unknown, Some(*op), End::GivenUp),
             },
             Err(Error::Conflict) => {
                 self.record.conflicts += 1;

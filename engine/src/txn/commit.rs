@@ -93,14 +93,14 @@ impl Tx<'_> {
                     });
                     // A home that is closed keeps nothing that could be abandoned.
                     abandoned.ok();
-                    Err(Error::Timeout(Some(op)))
+                    Err(Error::unknown(op))
                 }
             },
             (Ok(()), Some(Ok((op, outcome)))) => {
                 verdict(op, outcome).map(|stamp| Commit { stamp, op: Some(op) })
             }
             (Ok(()), Some(Err(e))) => Err(e),
-            (Ok(()), None) => Err(Error::Timeout(sent)),
+            (Ok(()), None) => Err(Error::Timeout(sent.map(Box::new))),
         }
     }
 
@@ -153,7 +153,7 @@ fn verdict(op: OpId, outcome: Outcome) -> Result<Stamp, Error> {
         Outcome::Committed(stamp) => Ok(stamp),
         Outcome::Conflict(_) | Outcome::TooOld | Outcome::NotExecuted => Err(Error::Conflict),
         Outcome::Unknown if dropped(Rule::EvictedRetried) => Err(Error::Conflict),
-        Outcome::Unknown => Err(Error::Timeout(Some(op))),
+        Outcome::Unknown => Err(Error::unknown(op)),
         Outcome::Full(limit) => Err(full(limit)),
         Outcome::Invalid(oref) => {
             Err(Error::Denied(format!("the server does not let this client write object {oref}")))
@@ -188,10 +188,10 @@ pub fn resolve(port: &dyn Port, op: OpId) -> Result<bool, Error> {
         }
         None => Step::Wait,
     })
-    .map_err(|_| Error::Timeout(Some(op)))?;
+    .map_err(|_| Error::unknown(op))?;
     match found {
         Some(Outcome::Committed(_)) => Ok(true),
-        Some(Outcome::Unknown) | None => Err(Error::Timeout(Some(op))),
+        Some(Outcome::Unknown) | None => Err(Error::unknown(op)),
         Some(_) => Ok(false),
     }
 }

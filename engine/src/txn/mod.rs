@@ -200,7 +200,7 @@ fn attempts<R, E: From<Error>>(
             Ok(value) => match tx.commit() {
                 Ok(_) => return Ok(value),
                 Err(Error::Timeout(Some(_))) if dropped(Rule::RetryWithoutResolve) => Error::Conflict.into(),
-                Err(Error::Timeout(Some(op))) => match commit::resolve(port, op)? {
+                Err(Error::Timeout(Some(op))) => match commit::resolve(port, *op)? {
                     true => return Ok(value),
                     false => Error::Conflict.into(),
                 },

@@ -140,10 +140,10 @@ impl<'s> Worker<'s> {
         };
         let (outcome, op, again) = match ended {
             Ok(commit) => (Outcome::Committed(commit.stamp.0), commit.op, false),
-            Err(Error::Timeout(Some(op))) => match self.resolve(op) {
-                Some(Answer::Committed(stamp)) => (Outcome::Committed(stamp.0), Some(op), false),
-                Some(Answer::Unknown) | None => (Outcome::Unknown, Some(op), false),
-                Some(_) => (Outcome::Aborted, Some(op), true),
+            Err(Error::Timeout(Some(op))) => match self.resolve(*op) {
+                Some(Answer::Committed(stamp)) => (Outcome::Committed(stamp.0), Some(*op), false),
+                Some(Answer::Unknown) | None => (Outcome::Unknown, Some(*op), false),
+                Some(_) => (Outcome::Aborted, Some(*op), true),
             },
             // Whoever might have been told is gone.
             Err(_) if self.port.is_gone() => (Outcome::Unknown, None, false),
@@ -192,7 +192,7 @@ impl<'s> Worker<'s> {
         let (outcome, op) = match ended {
             // The stamp of a commit is looked up in the log afterwards; one that is not there has stamp 0.
             Ok(()) => (Outcome::Committed(snapshot), None),
-            Err(Error::Timeout(Some(op))) => (Outcome::Unknown, Some(op)),
+            Err(Error::Timeout(Some(op))) => (Outcome::Unknown, Some(*op)),
             Err(_) if self.port.is_gone() => (Outcome::Unknown, None),
             Err(e) => {
                 self.trouble(&e, kind, false);

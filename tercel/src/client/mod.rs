@@ -352,7 +352,7 @@ impl Client {
         })?;
         match found {
             Some(Outcome::Committed(stamp)) => Ok(Some(stamp)),
-            Some(Outcome::Unknown) | None => Err(Error::Timeout(Some(op))),
+            Some(Outcome::Unknown) | None => Err(Error::unknown(op)),
             Some(_) => Ok(None),
         }
     }
