@@ -1,8 +1,7 @@
 //! Driving the machine: who reads the connection, who sleeps, who reconnects.
 //!
-//! Locks, in the order in which they may be taken: the baton (who reads), the machine, the connection. The machine and the
-//! connection change together, under the machine's lock, so what the machine says is sent on the connection it speaks of,
-//! and what arrives is believed only if it came on that one.
+//! Locks, in the order in which they may be taken: the baton (who reads), then the machine with its connection. What the
+//! machine says is sent on the connection it speaks of, and what arrives is believed only if it came on that one.
 //!
 //! The sender (who writes) is never waited for: a thread that finds it taken leaves its bytes to the thread that has it,
 //! which looks once more, under the machine's lock, before it lets go. So a thread that reads never stands behind one that
@@ -16,6 +15,7 @@
 //! whether the count is still what it was when the wait was found necessary.
 
 use std::io;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread::Thread;
@@ -32,9 +32,37 @@ use super::conn::{CONNECT_TIMEOUT, Conn, Remote, SLEEP_MAX};
 use crate::memory::Birthmark;
 use crate::pipe::Waited;
 
+/// The machine, and the connection that it speaks of: they change together.
+pub(super) struct Linked {
+    machine: Machine,
+    conn: Option<Arc<Conn>>,
+    /// Why the last attempt to connect failed.
+    last_trouble: Option<String>,
+}
+
+impl Linked {
+    fn is_current(&self, conn: &Arc<Conn>) -> bool {
+        self.conn.as_ref().is_some_and(|c| Arc::ptr_eq(c, conn))
+    }
+}
+
+impl Deref for Linked {
+    type Target = Machine;
+
+    fn deref(&self) -> &Machine {
+        &self.machine
+    }
+}
+
+impl DerefMut for Linked {
+    fn deref_mut(&mut self) -> &mut Machine {
+        &mut self.machine
+    }
+}
+
 /// What the threads of a client share.
 pub(super) struct Shared {
-    machine: Mutex<Machine>,
+    machine: Mutex<Linked>,
     /// Waited on by threads that do not hold the baton; paired with the machine.
     changed: Condvar,
     /// Counts what may end a wait; changed under the machine's lock.
@@ -46,7 +74,6 @@ pub(super) struct Shared {
     baton: Mutex<Baton>,
     /// Held while bytes are being sent, so that they leave in order; keeps the buffer that they were in.
     sender: Mutex<Vec<u8>>,
-    conn: Mutex<Option<Arc<Conn>>>,
     remote: Remote,
     timeout: Duration,
     /// Of the process whose client this is. A child has copies of all of this as they were at the fork, locks that a thread
@@ -62,7 +89,6 @@ pub(super) struct Shared {
     /// Whether the driver holds the baton and sleeps on the connection.
     driver_sleeps: AtomicBool,
     stopping: AtomicBool,
-    last_trouble: Mutex<Option<String>>,
     /// The resident thread, once it runs.
     driver: OnceLock<Thread>,
 }
@@ -122,13 +148,12 @@ fn unpoison<T>(r: Result<T, PoisonError<T>>) -> T {
 impl Shared {
     pub(super) fn new(machine: Machine, remote: Remote, timeout: Duration, seed: u64) -> Shared {
         Shared {
-            machine: Mutex::new(machine),
+            machine: Mutex::new(Linked { machine, conn: None, last_trouble: None }),
             changed: Condvar::new(),
             happened: AtomicU64::new(0),
             asleep: AtomicUsize::new(0),
             baton: Mutex::default(),
             sender: Mutex::default(),
-            conn: Mutex::default(),
             remote,
             timeout,
             birthmark: Birthmark::new(),
@@ -138,7 +163,6 @@ impl Shared {
             waits: AtomicU64::new(0),
             driver_sleeps: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
-            last_trouble: Mutex::default(),
             driver: OnceLock::new(),
         }
     }
@@ -152,7 +176,7 @@ impl Shared {
         &self.remote
     }
 
-    pub(super) fn machine(&self) -> MutexGuard<'_, Machine> {
+    pub(super) fn machine(&self) -> MutexGuard<'_, Linked> {
         unpoison(self.machine.lock())
     }
 
@@ -161,31 +185,27 @@ impl Shared {
     }
 
     fn conn(&self) -> Option<Arc<Conn>> {
-        unpoison(self.conn.lock()).clone()
+        self.machine().conn.clone()
     }
 
     /// Sends what the machine wants sent, or leaves it to the thread that is sending. With the baton, if this thread has it.
-    fn flush(&self, mut baton: Option<&mut Baton>) {
+    fn flush<'a>(&'a self, mut machine: MutexGuard<'a, Linked>, mut baton: Option<&mut Baton>) {
+        if machine.outgoing().is_empty() {
+            return;
+        }
         let mut sender = match self.sender.try_lock() {
             Ok(sender) => sender,
             Err(TryLockError::Poisoned(p)) => p.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
         for _ in 0..SENDS_MAX {
-            let conn = {
-                let mut machine = self.machine();
-                if machine.outgoing().is_empty() {
-                    // Before the machine is let go of: whoever wants something sent from now on finds the sender free.
-                    drop(sender);
-                    return;
-                }
-                std::mem::swap(machine.outgoing(), &mut *sender);
-                if sender.len() > UNSENT_BYTES_MAX {
-                    // A commit may wait for this.
-                    self.happen(&machine);
-                }
-                self.conn()
-            };
+            std::mem::swap(machine.outgoing(), &mut *sender);
+            if sender.len() > UNSENT_BYTES_MAX {
+                // A commit may wait for this.
+                self.happen(&machine);
+            }
+            let conn = machine.conn.clone();
+            drop(machine);
             let sent =
                 conn.map(|conn| self.send(&conn, &sender, baton.as_deref_mut()).map_err(|e| (conn, e)));
             sender.clear();
@@ -193,7 +213,14 @@ impl Shared {
             if let Some(Err((conn, e))) = sent {
                 self.lose(&conn, e.to_string());
             }
+            machine = self.machine();
+            if machine.outgoing().is_empty() {
+                // Before the machine is let go of: what is to be sent from now on finds the sender free.
+                drop(sender);
+                return;
+            }
         }
+        drop(machine);
         // Others have more to send all the time, and this thread has a call to return from.
         drop(sender);
         self.rouse();
@@ -255,7 +282,7 @@ impl Shared {
             if n > 0 {
                 (took, moved) = (now, now);
                 let mut machine = self.machine();
-                if self.is_current(conn) {
+                if machine.is_current(conn) {
                     machine.handle(self.now(), Input::Taken);
                 }
             } else if now - moved > CONNECT_TIMEOUT || now - took > self.timeout.max(CONNECT_TIMEOUT) {
@@ -276,7 +303,7 @@ impl Shared {
         }
         let why = {
             let mut machine = self.machine();
-            if !self.is_current(conn) {
+            if !machine.is_current(conn) {
                 return;
             }
             machine.handle(self.now(), Input::Time);
@@ -291,10 +318,10 @@ impl Shared {
     /// The connection is gone, if it is still this one.
     fn lose(&self, conn: &Arc<Conn>, why: String) {
         let mut machine = self.machine();
-        if !self.is_current(conn) {
+        if !machine.is_current(conn) {
             return;
         }
-        *unpoison(self.conn.lock()) = None;
+        machine.conn = None;
         machine.handle(self.now(), Input::Disconnected(why));
         self.happen(&machine);
         drop(machine);
@@ -309,12 +336,8 @@ impl Shared {
         }
     }
 
-    fn is_current(&self, conn: &Arc<Conn>) -> bool {
-        unpoison(self.conn.lock()).as_ref().is_some_and(|c| Arc::ptr_eq(c, conn))
-    }
-
     /// Something that a thread may wait for has happened.
-    fn happen(&self, _machine: &MutexGuard<'_, Machine>) {
+    fn happen(&self, _machine: &MutexGuard<'_, Linked>) {
         self.happened.fetch_add(1, Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) > 0 {
             self.changed.notify_all();
@@ -326,19 +349,14 @@ impl Shared {
         match received {
             Ok(false) => {}
             Ok(true) => {
-                let (close, answers) = {
-                    let mut machine = self.machine();
-                    if !self.is_current(conn) {
-                        return;
-                    }
-                    machine.handle(self.now(), Input::Bytes(&baton.buffer));
-                    self.happen(&machine);
-                    let answers = !machine.outgoing().is_empty();
-                    (machine.wants_close().then(|| machine.trouble()), answers)
-                };
-                if answers {
-                    self.flush(Some(baton));
+                let mut machine = self.machine();
+                if !machine.is_current(conn) {
+                    return;
                 }
+                machine.handle(self.now(), Input::Bytes(&baton.buffer));
+                self.happen(&machine);
+                let close = machine.wants_close().then(|| machine.trouble());
+                self.flush(machine, Some(baton));
                 if let Some(why) = close {
                     self.lose(conn, why);
                 }
@@ -353,12 +371,11 @@ impl Shared {
         }
     }
 
-    /// Waits for something to happen after the count was `seen`: by reading, if nobody else does.
-    fn wait(&self, seen: u64, end: Instant) {
+    /// Waits for something to happen after the count was `seen`: by reading `conn`, if no other thread does.
+    fn wait(&self, conn: Option<&Arc<Conn>>, seen: u64, end: Instant) {
         let left = end.saturating_duration_since(Instant::now()).min(SLEEP_MAX);
         let nothing_happened = || self.happened.load(Ordering::SeqCst) == seen;
-        let conn = self.conn();
-        if let Some(conn) = &conn {
+        if let Some(conn) = conn {
             match self.baton.try_lock() {
                 Ok(mut baton) => {
                     // Who held the baton before may have read just what this thread waits for.
@@ -396,14 +413,13 @@ impl Shared {
     pub(super) fn wait_connected(&self) -> Result<(), Error> {
         let end = Instant::now() + FIRST_CONNECT;
         loop {
-            let seen = {
+            let (seen, conn) = {
                 let machine = self.machine();
                 if let Some(result) = machine.availability() {
                     return result;
                 }
-                let trouble = unpoison(self.last_trouble.lock()).clone();
-                // Nobody listens: trying on would only make the caller wait for the same answer.
-                if let Some(why) = trouble {
+                // Nothing listens: trying on would only make the caller wait for the same answer.
+                if let Some(why) = &machine.last_trouble {
                     return Err(Error::Unavailable(format!(
                         "{} does not answer: {why}; start a server there with `tercel serve`, or name another address",
                         self.remote.describe()
@@ -416,16 +432,16 @@ impl Shared {
                         machine.trouble()
                     )));
                 }
-                self.happened.load(Ordering::SeqCst)
+                (self.happened.load(Ordering::SeqCst), machine.conn.clone())
             };
-            self.wait_counted(seen, end);
+            self.wait_counted(conn.as_ref(), seen, end);
         }
     }
 
-    fn wait_counted(&self, seen: u64, end: Instant) {
+    fn wait_counted(&self, conn: Option<&Arc<Conn>>, seen: u64, end: Instant) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         self.waits.fetch_add(1, Ordering::SeqCst);
-        self.wait(seen, end);
+        self.wait(conn, seen, end);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
@@ -455,8 +471,9 @@ impl Shared {
                 self.read_idle();
             }
         }
-        self.machine().bye();
-        self.flush(None);
+        let mut machine = self.machine();
+        machine.bye();
+        self.flush(machine, None);
     }
 
     /// Sleeps on the connection while nobody else wants it.
@@ -481,19 +498,18 @@ impl Shared {
 
     /// Tells the machine the time if it wants to know; whether the connection is up.
     fn keep_time(&self) -> bool {
-        let (up, is_silent, why) = {
-            let mut machine = self.machine();
-            let now = self.now();
-            let is_silent = machine.seems_silent(now);
-            if machine.deadline().is_some_and(|d| d <= now) && !is_silent {
-                machine.handle(now, Input::Time);
-                self.happen(&machine);
-            }
-            let why = machine.wants_close().then(|| machine.trouble());
-            (matches!(machine.availability(), Some(Ok(()))), is_silent, why)
-        };
-        self.flush(None);
-        let Some(conn) = self.conn() else { return up };
+        let mut machine = self.machine();
+        let now = self.now();
+        let is_silent = machine.seems_silent(now);
+        if machine.deadline().is_some_and(|d| d <= now) && !is_silent {
+            machine.handle(now, Input::Time);
+            self.happen(&machine);
+        }
+        let why = machine.wants_close().then(|| machine.trouble());
+        let up = matches!(machine.availability(), Some(Ok(())));
+        let conn = machine.conn.clone();
+        self.flush(machine, None);
+        let Some(conn) = conn else { return up };
         if let Some(why) = why {
             self.lose(&conn, why);
         } else if is_silent && let Ok(mut baton) = self.baton.try_lock() {
@@ -524,14 +540,13 @@ impl Shared {
         let mut machine = self.machine();
         match connected {
             Ok(conn) => {
-                *unpoison(self.conn.lock()) = Some(Arc::new(conn));
+                machine.conn = Some(Arc::new(conn));
                 machine.handle(self.now(), Input::Connected);
             }
-            Err(e) => *unpoison(self.last_trouble.lock()) = Some(e.to_string()),
+            Err(e) => machine.last_trouble = Some(e.to_string()),
         }
         self.happen(&machine);
-        drop(machine);
-        self.flush(None);
+        self.flush(machine, None);
     }
 
     /// Ends the driver.
@@ -553,17 +568,12 @@ impl Shared {
     pub(super) fn drive_machine(&self, step: &mut dyn FnMut(&mut Machine, Now) -> Step) -> Result<(), Error> {
         let mut end = None;
         loop {
-            let (done, sends, seen) = {
-                let mut machine = self.machine();
-                let done = step(&mut machine, self.now()) == Step::Done;
-                (done, !machine.outgoing().is_empty(), self.happened.load(Ordering::SeqCst))
-            };
-            if sends {
-                self.flush(None);
-            }
-            if done {
-                return Ok(());
-            }
+            let mut machine = self.machine();
+            let said = step(&mut machine, self.now());
+            let waits_for =
+                (said == Step::Wait).then(|| (self.happened.load(Ordering::SeqCst), machine.conn.clone()));
+            self.flush(machine, None);
+            let Some((seen, conn)) = waits_for else { return Ok(()) };
             let now = Instant::now();
             let end = *end.get_or_insert(now + self.timeout);
             if self.stopping.load(Ordering::SeqCst) {
@@ -576,7 +586,7 @@ impl Shared {
                     _ => Error::Timeout(None),
                 });
             }
-            self.wait_counted(seen, end);
+            self.wait_counted(conn.as_ref(), seen, end);
         }
     }
 }
