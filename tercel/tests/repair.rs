@@ -20,7 +20,7 @@ use tercel::disk::dir::{DataDir, NewSpace};
 use tercel::disk::log;
 use tercel::wire::id::PageId;
 use tercel::wire::page::{PAGE_BYTES, Page};
-use tercel::{Bytes, Error, Ref, ServerConfig, Stamp, Text, Tx, embedded};
+use tercel::{Bytes, Error, Object, Ref, ServerConfig, Stamp, Text, Tx, embedded};
 
 fn spoil(file: &Path, at: impl IntoIterator<Item = usize>) {
     let mut bytes = fs::read(file).unwrap();
@@ -731,4 +731,25 @@ fn nothing_is_repaired_where_nothing_is_wrong() {
     assert!(repaired.done.is_empty() && repaired.kept.is_empty() && repaired.after.is_sound());
     assert!(contents(dir.path()) == before);
     assert_whole(dir.path(), &known);
+}
+
+#[test]
+fn a_reference_into_a_page_that_was_never_given_out_is_found() {
+    let dir = damage::place();
+    let client = tercel::embedded(dir.path()).unwrap();
+    let all =
+        client.run(|tx| (0..2).map(|_| tx.create(&Pair { other: Ref::NULL })).collect::<Result<Vec<_>, _>>());
+    let [a, b] = all.unwrap()[..] else { unreachable!() };
+    client.run(|tx| tx.edit(a)?.set_other(b)).unwrap();
+    client.close().unwrap();
+    assert!(check::check(dir.path(), |_, _| ()).unwrap().findings.is_empty());
+    // No server logs this, for none lets it be committed.
+    damage::again(dir.path(), b.oref().raw().to_le_bytes(), (1u32 << 24).to_le_bytes());
+    let report = check::check(dir.path(), |_, _| ()).unwrap();
+    assert!(report.findings[0].text.contains("does not exist"), "{:?}", report.findings);
+}
+
+#[derive(Object)]
+struct Pair {
+    other: Ref<Pair>,
 }

@@ -443,6 +443,8 @@ pub enum Outcome {
     Full(Limit),
     /// Not executed: a write that no honest client sends (a page not leased, a class not defined).
     Invalid(Oref),
+    /// Not executed: a write names this object, in a page that the space never gave out.
+    Nowhere(Oref),
 }
 
 /// What was full.
@@ -480,6 +482,7 @@ impl Verdict {
             Outcome::Unknown => (4, 0),
             Outcome::Full(l) => (5, l as u64),
             Outcome::Invalid(o) => (6, o.raw() as u64),
+            Outcome::Nowhere(o) => (7, o.raw() as u64),
         };
         out.put_u8(code);
         out.put_u64(value);
@@ -506,6 +509,7 @@ impl Verdict {
                 _ => return Err(DecodeError::BadField("limit")),
             }),
             6 => Outcome::Invalid(oref()?),
+            7 => Outcome::Nowhere(oref()?),
             _ => return Err(DecodeError::BadField("outcome")),
         };
         Ok(Verdict { op, outcome })

@@ -116,6 +116,7 @@ fn outcome() -> impl Strategy<Value = Outcome> {
         prop::sample::select(vec![Limit::Buffer, Limit::Transaction, Limit::Disk, Limit::Pages])
             .prop_map(Outcome::Full),
         oref().prop_map(Outcome::Invalid),
+        oref().prop_map(Outcome::Nowhere),
     ]
 }
 

@@ -351,6 +351,7 @@ fn messages_have_the_bytes_of_version_2() {
         ("verdict_full_disk", Outcome::Full(Limit::Disk)),
         ("verdict_full_pages", Outcome::Full(Limit::Pages)),
         ("verdict_invalid", Outcome::Invalid(oref(3, 4))),
+        ("verdict_nowhere", Outcome::Nowhere(oref(3, 4))),
     ] {
         let bytes = promised.keep(name, &written(|o| Verdict { op, outcome }.encode(o)));
         assert_eq!(Verdict::decode(&bytes), Ok(Verdict { op, outcome }));

@@ -239,7 +239,8 @@ impl Client {
                 if !matches!(v.outcome, Outcome::Committed(_)) {
                     busy.own.clear();
                 }
-                let refused = matches!(v.outcome, Outcome::NotExecuted | Outcome::Invalid(_));
+                let refused =
+                    matches!(v.outcome, Outcome::NotExecuted | Outcome::Invalid(_) | Outcome::Nowhere(_));
                 if refused && busy.makes {
                     self.leases.turn_page();
                 }

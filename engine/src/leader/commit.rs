@@ -310,7 +310,8 @@ pub(super) fn missing_of(oref: Oref, work: &mut Work<'_>, needed: &mut Set<PageI
     (!work.pages.is_here(to.page())).then_some(to.page())
 }
 
-/// Checks an object against its class, and notes the pages that were given out, and not used, that it names places in.
+/// Checks an object against its class, and that no page it names was never given out; notes those that were given out, and
+/// not used.
 pub(super) fn check_object(w: &Write<'_>, named: &mut Vec<PageId>, work: &Work<'_>) -> Result<(), Outcome> {
     // A forward is the server's to write.
     let class = Some(class_of(w.object)).filter(|c| *c != FORWARD);
@@ -318,14 +319,24 @@ pub(super) fn check_object(w: &Write<'_>, named: &mut Vec<PageId>, work: &Work<'
     let body = &w.object[HEADER_BYTES..];
     layout.check(body).map_err(|_| Outcome::Invalid(w.oref))?;
     let places = &work.replica.places;
-    let Some(first) = places.unused_first() else { return Ok(()) };
+    let first_unused = places.unused_first();
+    let mut wrong = None;
     layout.refs(body, |at| {
-        let page = Oref::from_raw(le32(body, at)).unwrap_or_default().page();
-        if page >= first && named.last() != Some(&page) && places.is_unused(page) {
+        let Some(to) = Oref::from_raw(le32(body, at)) else {
+            wrong = Some(Outcome::Invalid(w.oref));
+            return;
+        };
+        let page = to.page();
+        if page.get() >= places.next_page() {
+            wrong = Some(Outcome::Nowhere(to));
+        } else if first_unused.is_some_and(|first| page >= first)
+            && named.last() != Some(&page)
+            && places.is_unused(page)
+        {
             named.push(page);
         }
     });
-    Ok(())
+    wrong.map_or(Ok(()), Err)
 }
 
 pub(super) fn sort_named(named: &mut Vec<PageId>) {

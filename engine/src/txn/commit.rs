@@ -158,6 +158,10 @@ fn verdict(op: OpId, outcome: Outcome) -> Result<Stamp, Error> {
         Outcome::Invalid(oref) => {
             Err(Error::Denied(format!("the server does not let this client write object {oref}")))
         }
+        Outcome::Nowhere(oref) => Err(Error::Denied(format!(
+            "this transaction writes a reference to object {oref}, which this space never had: it is of another space, or \
+             of before a restore; look the object up again, by a root"
+        ))),
     }
 }
 

@@ -168,6 +168,28 @@ pub fn shorten(path: &Path, from: Stamp) {
     log.close().unwrap();
 }
 
+/// Appends the last record whose payload has these bytes once more, others in their place.
+pub fn again(path: &Path, old: [u8; 4], new: [u8; 4]) {
+    let dir = DataDir::open(path, &NewSpace { page_bytes: 8064, segment_bytes: SEGMENT }).unwrap();
+    let mut found = None;
+    let read = |r: tercel::wire::log::Record<'_>| {
+        if let Some(at) = r.payload.windows(4).rposition(|bytes| bytes == old) {
+            found = Some((r.kind, r.payload.to_vec(), at));
+        }
+        Ok::<(), DiskError>(())
+    };
+    let (mut log, _) =
+        Log::open(&dir.log_dir(), dir.space().id, LogConfig::default(), Stamp::ZERO, read).unwrap();
+    let (kind, mut payload, at) = found.unwrap();
+    payload[at..at + 4].copy_from_slice(&new);
+    let last = log.tail().last;
+    let (mut bytes, mut chain) = (Vec::new(), last.chain);
+    encode_record(&mut bytes, &mut chain, kind, last.view, Stamp(last.stamp.0 + 1), &payload).unwrap();
+    log.append(&bytes).unwrap();
+    log.sync().unwrap();
+    log.close().unwrap();
+}
+
 const SEGMENT: u32 = 16 << 10;
 
 /// In memory if there is such a place: it is about bytes, not about disks.

@@ -70,7 +70,8 @@ impl Ops {
     pub(super) fn hear(&mut self, op: OpId, source: &mut dyn Source) -> bool {
         let Some(busy) = self.busy(op).filter(|b| b.outcome.is_none()) else { return false };
         busy.outcome = source.outcome(op);
-        busy.makes && matches!(busy.outcome, Some(Outcome::NotExecuted | Outcome::Invalid(_)))
+        busy.makes
+            && matches!(busy.outcome, Some(Outcome::NotExecuted | Outcome::Invalid(_) | Outcome::Nowhere(_)))
     }
 
     /// Takes the answers that nobody waits for, so that their slots are free again.
