@@ -146,7 +146,7 @@ fn tell(report: &Report, data: &Path, term: &Term) {
     tell_of_more(report, term);
     if report.torn {
         say!(
-            "the log ends in what looks like an unfinished write, which nobody is told of; the next server cuts it"
+            "the log ends in what looks like a write that was never acknowledged; the next server cuts it off"
         );
     }
     if report.unfilled > 0 {

@@ -119,7 +119,7 @@ impl From<ServerError> for Failure {
 pub fn of_disk(e: &DiskError) -> Option<&'static str> {
     match e {
         DiskError::Locked { .. } => Some(
-            "if that is a server, leave --data out, or say --server ADDR; else wait: two commands on one --data exclude each other",
+            "if that is a server, ask it instead with --server ADDR where a command has that; else end it or wait: one data directory is used by one at a time",
         ),
         DiskError::Io { source, path, .. } => match source.kind() {
             ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => Some(match is_in_space(path) {

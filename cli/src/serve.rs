@@ -28,8 +28,9 @@ pub fn run(args: &args::Serve) -> Outcome {
     let how = match (recovered.created, recovered.torn) {
         (true, _) => "a new space".to_string(),
         (false, torn) => format!(
-            "{} log records replayed in {:.0} ms{}",
+            "{} log record{} replayed in {:.0} ms{}",
             recovered.replayed,
+            if recovered.replayed == 1 { "" } else { "s" },
             recovered.took.as_secs_f64() * 1e3,
             if torn { ", an unfinished write was cut" } else { "" }
         ),

@@ -124,7 +124,9 @@ impl FromStr for Address {
             Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
                 Ok(Address::Tcp(s.into()))
             }
-            _ => Err(format!("`{s}` is not an address: write HOST:PORT or unix:PATH")),
+            _ => Err(format!(
+                "`{s}` is not an address: write HOST:PORT, with a port up to 65535, or unix:PATH"
+            )),
         }
     }
 }

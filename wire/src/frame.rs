@@ -136,7 +136,7 @@ pub struct Header {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum FrameError {
     /// Not ours.
-    #[error("the peer does not speak Tercel: its first bytes are {0:#010x}")]
+    #[error("the peer does not speak Tercel: its first bytes are `{}`", .0.to_le_bytes().escape_ascii())]
     Magic(u32),
     /// Damaged on the way.
     #[error("the checksum of a frame's header does not match")]

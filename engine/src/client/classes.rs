@@ -277,8 +277,8 @@ impl Client {
 /// One client has one type for a class: objects are in the cache as that type reads them.
 pub(super) fn taken(key: TypeKey) -> Error {
     Error::Schema(format!(
-        "this client uses the class {} with another type of the program: use one type for it, or name this one's class \
-         with #[object(name = \"...\")]",
+        "this client uses the class {} with another type of the program: use one type for it in a \
+         client, or give this one's class another name with #[object(name = \"...\")]",
         key.schema().name
     ))
 }

@@ -295,7 +295,11 @@ impl Client {
         }
         Some(match self.reader.scope() {
             Some(scope) => Ok((scope, self.transaction_bytes_max)),
-            None => Err(Error::Full("too many transactions are open in this process".into())),
+            None => Err(Error::Full(
+                "as many transactions of this client are open as its `transactions_max` allows, 64 by default: raise that in \
+                 its ClientConfig, or run fewer at once"
+                    .into(),
+            )),
         })
     }
 

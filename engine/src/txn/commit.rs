@@ -155,9 +155,9 @@ fn verdict(op: OpId, outcome: Outcome) -> Result<Stamp, Error> {
         Outcome::Unknown if dropped(Rule::EvictedRetried) => Err(Error::Conflict),
         Outcome::Unknown => Err(Error::unknown(op)),
         Outcome::Full(limit) => Err(full(limit)),
-        Outcome::Invalid(oref) => {
-            Err(Error::Denied(format!("the server does not let this client write object {oref}")))
-        }
+        Outcome::Invalid(oref) => Err(Error::Denied(format!(
+            "the server does not let this client write object {oref}: it is of another class, or was made before"
+        ))),
         Outcome::Nowhere(oref) => Err(Error::Denied(format!(
             "this transaction writes a reference to object {oref}, which this space never had: it is of another space, or \
              of before a restore; look the object up again, by a root"

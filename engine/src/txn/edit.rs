@@ -52,7 +52,7 @@ impl<'c> Tx<'c> {
     /// Makes the object in a place that was reserved.
     ///
     /// # Errors
-    /// As [`Tx::create`]; `Full` if the value is larger than the place. The commit says `PlaceLost` if the place was reserved
+    /// As [`Tx::create`]. The commit says `PlaceLost` if the place was reserved
     /// by an earlier transaction and is lost since, as [`Tx::reserve`] tells.
     pub fn fill<T: Object>(&self, place: Ref<T>, value: &T) -> Result<(), Error> {
         let class = self.class_of::<T>()?.class;

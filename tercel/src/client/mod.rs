@@ -54,7 +54,7 @@ pub struct ClientConfig {
     pub charge_table: bool,
     /// Transactions that may be open at once, 64 by default. Each costs 8 bytes per 8 KiB of cache.
     pub transactions_max: usize,
-    /// How long a call waits for the server before it gives up, 30 s by default.
+    /// How long a call waits for the server before it gives up, 30 s by default. Connecting takes at most 5 s.
     pub timeout: Duration,
 }
 
@@ -224,7 +224,7 @@ impl Client {
     }
 
     /// Runs `body` in a serializable transaction and commits; again after every conflict, after pauses that grow from
-    /// 0.1 to 12.8 ms, up to 64 times in all. So `body` may run several times and should do nothing outside of the
+    /// 0.1 to 12.8 ms, up to 64 times, each from a newer state than the time before, and 1,024 times in all. So `body` may run several times and should do nothing outside of the
     /// transaction. When it returns an error, the transaction is aborted.
     ///
     /// What `body` gives back must not borrow from the transaction: take an object out with

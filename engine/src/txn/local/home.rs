@@ -27,7 +27,13 @@ impl Home for Inside<'_> {
         if let Err(e) = self.local.meet(self.source) {
             return Some(Err(e));
         }
-        let full = || Error::Full("too many transactions are open inside of this server".into());
+        let full = || {
+            Error::Full(format!(
+                "{} transactions are open inside of this server, which are all it takes at once: run \
+                 fewer at the same time, or some at a client",
+                limits::LOCAL_TRANSACTIONS_MAX
+            ))
+        };
         let scope = self.local.copier.scope(self.source.visible()).ok_or_else(full);
         Some(scope.map(|scope| (scope, self.local.config.write_bytes_max)))
     }

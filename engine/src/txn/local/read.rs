@@ -115,8 +115,7 @@ impl Inside<'_> {
 
     fn full(&self) -> Error {
         Error::Full(format!(
-            "a transaction inside of this server reads at most {} bytes: read less in one, or let its operator raise \
-             `read_bytes_max`",
+            "a transaction inside of this server reads at most {} bytes: read less in one, or run it at a client",
             self.local.config.read_bytes_max
         ))
     }
