@@ -1,5 +1,5 @@
 //! Transfers between accounts by many threads: no money is made or lost.
-//! `cargo run --release -p tercel --example bank`.
+//! `cargo run -p tercel --example bank`.
 
 use tercel::{Error, List, Object, Ref};
 

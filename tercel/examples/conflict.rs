@@ -1,5 +1,5 @@
 //! One server, two clients, and a seat that both want: what a conflict is, and what runs again.
-//! `cargo run --release -p tercel --example conflict`.
+//! `cargo run -p tercel --example conflict`.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
 //! docs/guide.md as one program: every snippet there stands here, in its order, and does what is said of it.
-//! `cargo run --release -p tercel --example guide`.
+//! `cargo run -p tercel --example guide`.
 
 use tercel::collections::{Map, Vector};
 use tercel::{Address, Client, Error, List, Object, Record, Ref, Server, ServerConfig, Text};

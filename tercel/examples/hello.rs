@@ -1,4 +1,4 @@
-//! Two people, one transaction, and a restart: `cargo run --release -p tercel --example hello`.
+//! Two people, one transaction, and a restart: `cargo run -p tercel --example hello`.
 
 use tercel::{List, Object, Ref, Text};
 
