@@ -29,5 +29,5 @@ pub mod recovery;
 pub mod script;
 pub mod server;
 pub mod shapes;
-#[path = "../../engine/tests/world/mod.rs"]
+#[path = "../../engine/tests/it/world/mod.rs"]
 mod world;

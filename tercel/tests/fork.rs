@@ -1,5 +1,6 @@
 //! A process that forks: its child is another client, and the parent hears nothing of it.
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::io::{Read, Write};

@@ -1,0 +1,274 @@
+//! What several transactions at once see of a collection and do to it.
+
+use crate::common::{Item, LARGE, item, space};
+use tercel::collections::vector::FANOUT;
+use tercel::collections::{Map, Vector};
+use tercel::{Client, Error, Isolation, Ref};
+
+const KEYS: u64 = 1_000;
+
+/// A map of even numbers on several leaves.
+fn even(client: &Client) -> Map<u64, Item> {
+    client
+        .run(|tx| {
+            let value = item(tx, 0)?;
+            Map::build_sorted(tx, (0..KEYS).map(|i| (i * 2, value)))
+        })
+        .unwrap()
+}
+
+fn insert(client: &Client, map: Map<u64, Item>, key: u64) {
+    client.run(|tx| map.insert(tx, key, item(tx, key)?)).unwrap();
+}
+
+/// A transaction that read something and writes something else, so that its commit is checked.
+fn reads_then_commits(
+    client: &Client,
+    read: impl Fn(&tercel::Tx<'_>),
+    between: impl FnOnce(),
+) -> Result<(), Error> {
+    let other = client.run(|tx| item(tx, 0)).unwrap();
+    let tx = client.begin_transaction().unwrap();
+    read(&tx);
+    tx.edit(other).and_then(|mut o| o.set_number(1)).unwrap();
+    between();
+    tx.commit().map(|_| ())
+}
+
+#[test]
+fn nothing_appears_in_a_range_that_was_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let client = space(&dir, LARGE);
+    let map = even(&client);
+    let scan = |tx: &tercel::Tx<'_>| assert_eq!(map.range(tx, 500..600).count(), 50);
+    assert_eq!(reads_then_commits(&client, scan, || insert(&client, map, 555)), Err(Error::Conflict));
+    client.close().unwrap();
+}
+
+#[test]
+fn a_key_that_was_not_there_stays_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let client = space(&dir, LARGE);
+    let map = even(&client);
+    for key in [501, KEYS * 2 + 1] {
+        let miss = |tx: &tercel::Tx<'_>| assert_eq!(map.get(tx, key).unwrap(), None);
+        assert_eq!(
+            reads_then_commits(&client, miss, || insert(&client, map, key)),
+            Err(Error::Conflict),
+            "{key}"
+        );
+    }
+    let empty = client.run(Map::<u64, Item>::create).unwrap();
+    let none = |tx: &tercel::Tx<'_>| assert!(empty.first(tx).unwrap().is_none());
+    assert_eq!(reads_then_commits(&client, none, || insert(&client, empty, 1)), Err(Error::Conflict));
+    client.close().unwrap();
+}
+
+#[test]
+fn a_change_far_from_what_was_read_does_no_harm() {
+    let dir = tempfile::tempdir().unwrap();
+    let client = space(&dir, LARGE);
+    let map = even(&client);
+    // The last leaf has room, so the insert splits nothing.
+    let scan = |tx: &tercel::Tx<'_>| assert_eq!(map.range(tx, 500..600).count(), 50);
+    assert_eq!(reads_then_commits(&client, scan, || insert(&client, map, KEYS * 2 + 1)), Ok(()));
+    client.close().unwrap();
+}
+
+#[test]
+fn a_range_reads_no_leaf_beyond_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let client = space(&dir, LARGE);
+    let map = even(&client);
+    // What the key at the end names is changed, which splits nothing. That key is in the last leaf of the range, unless
+    // the range ends where a leaf does.
+    let mut through = 0;
+    for end in (2..400).step_by(2) {
+        let scan = |tx: &tercel::Tx<'_>| assert_eq!(map.range(tx, 0..end).count() as u64, end / 2);
+        through += usize::from(reads_then_commits(&client, scan, || insert(&client, map, end)).is_ok());
+    }
+    assert!((1..10).contains(&through), "{through} of 200 ranges ended with their leaf");
+    client.close().unwrap();
+}
+
+#[test]
+fn no_change_is_lost_in_leaves_that_are_joined_under_snapshots() {
+    let dir = tempfile::tempdir().unwrap();
+    let client = space(&dir, LARGE);
+    let map = even(&client);
+    // Few entries are left in all but the first leaf, whose keys are then removed one by one. At some time it is joined
+    // with the second, at some time the top takes over the last one, and each time others are changing those.
+    client
+        .run(|tx| (70..KEYS).filter(|i| i % 64 != 0).try_for_each(|i| map.remove(tx, i * 2).map(|_| ())))
+        .unwrap();
+    let left: Vec<u64> = (1..).map(|i| i * 128).skip(1).take_while(|k| *k < KEYS * 2).collect();
+    for removed in 0..70 {
+        for key in &left {
+            let value = client.run(|tx| item(tx, *key + removed)).unwrap();
+            let mut attempts = 0;
+            client
+                .run_with(Isolation::Snapshot, |tx| {
+                    attempts += 1;
+                    map.insert(tx, *key, value)?;
+                    if attempts == 1 && key == &left[removed as usize % left.len()] {
+                        client.run(|inner| map.remove(inner, removed * 2))?;
+                    }
+                    Ok(())
+                })
+                .unwrap();
+            assert_eq!(client.run(|tx| map.get(tx, *key)).unwrap(), Some(value), "{key} at {removed}");
+        }
+    }
+    client.close().unwrap();
+}
+
+#[test]
+fn no_change_is_lost_when_a_last_entry_goes_under_snapshots() {
+    let dir = tempfile::tempdir().unwrap();
+    let client = space(&dir, LARGE);
+    // With one of these lengths the last leaf has one entry: then removing it drops that leaf, and the top takes over
+    // the other.
+    for len in 60..80 {
+        for changed in [0, len] {
+            let map = client
+                .run(|tx| {
+                    let value = item(tx, 0)?;
+                    Map::<u64, Item>::build_sorted(tx, (0..len).map(|i| (i, value)))
+                })
+                .unwrap();
+            let mut attempts = 0;
+            let value = client
+                .run_with(Isolation::Snapshot, |tx| {
+                    attempts += 1;
+                    let value = item(tx, 1)?;
+                    map.insert(tx, changed, value)?;
+                    if attempts == 1 {
+                        client.run(|inner| map.remove(inner, len - 1))?;
+                    }
+                    Ok(value)
+                })
+                .unwrap();
+            assert_eq!(client.run(|tx| map.get(tx, changed)).unwrap(), Some(value), "{changed} of {len}");
+        }
+    }
+    client.close().unwrap();
+}
+
+#[test]
+fn no_change_is_lost_in_leaves_that_are_popped_under_snapshots() {
+    let dir = tempfile::tempdir().unwrap();
+    let client = space(&dir, LARGE);
+    let len = FANOUT as u64 + 1;
+    for changed in [0, len - 1] {
+        let vector = client
+            .run(|tx| {
+                let value = item(tx, 0)?;
+                Vector::<Item>::build(tx, std::iter::repeat_n(value, len as usize))
+            })
+            .unwrap();
+        let mut attempts = 0;
+        let outcome = client.run_with(Isolation::Snapshot, |tx| {
+            attempts += 1;
+            let value = item(tx, 245)?;
+            vector.set(tx, changed, value)?;
+            if attempts == 1 {
+                client.run(|inner| vector.pop_back(inner))?;
+            }
+            Ok(value)
+        });
+        assert_eq!(attempts, 2);
+        match outcome {
+            Ok(value) => assert_eq!(client.run(|tx| vector.get(tx, changed)).unwrap(), Some(value)),
+            Err(e) => assert!(changed == len - 1 && matches!(e, Error::NotFound(_)), "{e}"),
+        }
+    }
+    client.close().unwrap();
+}
+
+#[test]
+fn threads_lose_no_insert_and_no_removal() {
+    const THREADS: u64 = 4;
+    const EACH: u64 = 250;
+    let dir = tempfile::tempdir().unwrap();
+    let client = space(&dir, LARGE);
+    for isolation in [Isolation::Serializable, Isolation::Snapshot] {
+        let map = client.run(Map::<u64, Item>::create).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let client = &client;
+                scope.spawn(move || {
+                    for i in 0..EACH {
+                        // Neighbours in the map, so the threads meet in most leaves.
+                        let key = i * THREADS + thread;
+                        client.run_with(isolation, |tx| map.insert(tx, key, item(tx, key)?)).unwrap();
+                        if i % 3 == 2 {
+                            let gone =
+                                client.run_with(isolation, |tx| map.remove(tx, key - THREADS)).unwrap();
+                            assert!(gone.is_some());
+                        }
+                    }
+                });
+            }
+        });
+        let expected: Vec<u64> =
+            (0..EACH * THREADS).filter(|k| k / THREADS % 3 != 1 || k / THREADS + 1 >= EACH).collect();
+        client
+            .run(|tx| {
+                let found: Vec<u64> = map.iter(tx).map(|e| Ok(e?.0)).collect::<Result<_, Error>>()?;
+                assert_eq!(found, expected);
+                for key in &expected {
+                    assert_eq!(map.find(tx, *key)?.unwrap().number(), *key);
+                }
+                Ok(())
+            })
+            .unwrap();
+    }
+    client.close().unwrap();
+}
+
+#[test]
+fn threads_lose_no_push() {
+    let dir = tempfile::tempdir().unwrap();
+    let client = space(&dir, LARGE);
+    let vector = client.run(Vector::<Item>::create).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..3u64 {
+            let client = &client;
+            scope.spawn(move || {
+                for i in 0..200 {
+                    client.run(|tx| vector.push_back(tx, item(tx, thread * 1_000 + i)?)).unwrap();
+                }
+            });
+        }
+    });
+    client
+        .run(|tx| {
+            let items: Vec<Ref<Item>> = vector.iter(tx).collect::<Result<_, _>>()?;
+            let mut found: Vec<u64> =
+                items.into_iter().map(|r| Ok(tx.get(r)?.number())).collect::<Result<_, Error>>()?;
+            found.sort_unstable();
+            let expected: Vec<u64> = (0..3).flat_map(|t| (0..200).map(move |i| t * 1_000 + i)).collect();
+            assert_eq!(found, expected);
+            Ok(())
+        })
+        .unwrap();
+    client.close().unwrap();
+}
+
+#[test]
+fn a_push_leaves_readers_of_other_leaves_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let client = space(&dir, LARGE);
+    let vector = client
+        .run(|tx| {
+            let value = item(tx, 0)?;
+            Vector::<Item>::build(tx, std::iter::repeat_n(value, 1_000))
+        })
+        .unwrap();
+    let read = |tx: &tercel::Tx<'_>| assert!(vector.get(tx, 17).unwrap().is_some());
+    let push = || client.run(|tx| vector.push_back(tx, item(tx, 1)?)).unwrap();
+    assert_eq!(reads_then_commits(&client, read, push), Ok(()));
+    let len = |tx: &tercel::Tx<'_>| assert_eq!(vector.len(tx).unwrap(), 1_001);
+    assert_eq!(reads_then_commits(&client, len, push), Err(Error::Conflict));
+    client.close().unwrap();
+}

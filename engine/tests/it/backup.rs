@@ -1,0 +1,472 @@
+//! Backups: one stamp, whatever happens meanwhile, and nothing kept that nobody takes.
+
+use std::collections::BTreeMap;
+
+use crate::world::{Chaos, SPACE, World};
+use tercel_derive::Object;
+use tercel_engine::error::Error;
+use tercel_engine::limits::{BACKUP_ASKED_MAX, BACKUP_WINDOW_US};
+use tercel_engine::random::Random;
+use tercel_engine::replica::Replica;
+use tercel_engine::server::{Conn, Input, Recovery, ServerConfig};
+use tercel_wire::frame::{Deframer, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel_wire::id::{ClientId, PageId, SpaceId, Stamp};
+use tercel_wire::message::*;
+use tercel_wire::page::{PAGE_BYTES, Page};
+use tercel_wire::record::{Ref, Text};
+
+#[derive(Object, Debug, Clone, PartialEq)]
+#[object(crate = "tercel_engine")]
+struct Thing {
+    count: u64,
+    text: Text,
+}
+
+/// Whoever takes a backup: a connection, and what came on it.
+struct Taker {
+    conn: Conn,
+    call: u64,
+    asked: usize,
+    deframer: Deframer,
+    begun: Option<BackupBegun>,
+    state: Vec<u8>,
+    pages: BTreeMap<PageId, Vec<u8>>,
+    ended: Option<u64>,
+    refused: Option<Refused>,
+    status: String,
+}
+
+impl Taker {
+    fn new(w: &World, n: u64) -> Taker {
+        let conn = Conn(1 << 40 | n);
+        w.lock().heard.insert(conn, Vec::new());
+        w.lock().server_takes(Input::Connected(conn));
+        let mut taker = Taker {
+            conn,
+            call: 0,
+            asked: 0,
+            deframer: Deframer::default(),
+            begun: None,
+            state: Vec::new(),
+            pages: BTreeMap::new(),
+            ended: None,
+            refused: None,
+            status: String::new(),
+        };
+        let hello = Hello {
+            client: ClientId(n + 1_000_000),
+            connection: 1,
+            version_min: WIRE_VERSION_MIN,
+            version_max: WIRE_VERSION,
+            space: SpaceId(0),
+            resume: None,
+        };
+        let mut body = Vec::new();
+        hello.encode(&mut body);
+        taker.send(w, Kind::Hello, &body);
+        taker
+    }
+
+    fn send(&mut self, w: &World, kind: Kind, body: &[u8]) {
+        self.call += 1;
+        let header = Header { body_bytes: body.len() as u32, ..Header::new(kind, self.call) };
+        w.lock().server_takes(Input::Frame(self.conn, header, body));
+        self.hear(w);
+    }
+
+    fn begin(w: &World, n: u64) -> Taker {
+        let mut taker = Taker::new(w, n);
+        taker.send(w, Kind::Backup, &[]);
+        taker
+    }
+
+    fn next(&mut self, w: &World) {
+        self.asked += 1;
+        self.send(w, Kind::BackupNext, &[]);
+    }
+
+    fn hear(&mut self, w: &World) {
+        let bytes = w.lock().heard(self.conn);
+        self.deframer.push(&bytes);
+        while let Some((header, body)) = self.deframer.next_frame().unwrap() {
+            match header.kind {
+                Kind::BackupBegun => {
+                    self.begun = Some(BackupBegun::decode(body).unwrap());
+                    let visible = w.lock().server.as_ref().unwrap().visible();
+                    assert!(self.begun.unwrap().stamp <= visible, "nobody hears of what is not durable");
+                }
+                Kind::BackupPart => {
+                    self.asked -= 1;
+                    match BackupPart::decode(body).unwrap() {
+                        BackupPart::State(piece) => self.state.extend_from_slice(piece),
+                        BackupPart::Pages { upto, pages } => {
+                            for bytes in pages.chunks(PAGE_BYTES) {
+                                let id = PageId::new(tercel_wire::cursor::le32(bytes, 4)).unwrap();
+                                assert!(id.get() < upto && self.pages.keys().all(|p| *p < id));
+                                self.pages.insert(id, bytes.to_vec());
+                            }
+                        }
+                        BackupPart::End { pages } => self.ended = Some(pages),
+                    }
+                }
+                Kind::Status => self.status = String::from_utf8(body.to_vec()).unwrap(),
+                Kind::Refused => self.refused = Some(Refused::decode(body).unwrap()),
+                _ => {}
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.ended.is_some() || self.refused.is_some()
+    }
+
+    /// Asks until all of it is here.
+    fn finish(&mut self, w: &World) {
+        for _ in 0..10_000 {
+            w.settle();
+            self.hear(w);
+            if self.is_over() {
+                return;
+            }
+            self.next(w);
+        }
+        panic!("the backup does not come to its end");
+    }
+
+    /// What was taken is what the whole history up to the stamp says, and nothing else.
+    fn verify(&self, w: &World) {
+        let begun = self.begun.expect("a stamp");
+        let mut recovery = Recovery::new(ServerConfig::default(), SPACE, None, 0).unwrap();
+        let inner = w.lock();
+        for e in inner.history.iter().filter(|e| e.stamp <= begun.stamp) {
+            recovery.replay(e.view, e.stamp, e.kind, &e.payload).unwrap();
+        }
+        let (state, mob) = recovery.into_parts();
+        assert_eq!(self.state.len(), begun.state_bytes as usize);
+        let taken = Replica::decode(&self.state).unwrap();
+        assert_eq!((taken.stamp, taken.view()), (begun.stamp, begun.view));
+        assert!(taken.encode() == state.encode(), "the ordered state is that of the stamp");
+        assert_eq!(self.pages.keys().copied().collect::<Vec<_>>(), mob.page_ids());
+        assert_eq!(self.ended, Some(self.pages.len() as u64));
+        for (id, bytes) in &self.pages {
+            let due = mob.overlay(*id, None, begun.stamp, SPACE, Vec::new()).unwrap();
+            let (due, taken) = (Page::parse(&due, *id).unwrap(), Page::parse(bytes, *id).unwrap());
+            assert!(taken.objects().eq(due.objects()), "page {id} is that of the stamp");
+            assert_eq!(taken.stamp(), due.stamp());
+        }
+    }
+}
+
+fn make(w: &World, n: u64) -> Vec<Ref<Thing>> {
+    let all = |tx: &tercel_engine::txn::Tx<'_>| {
+        (0..n).map(|i| tx.create(&Thing { count: i, text: "x".repeat(900).into() })).collect()
+    };
+    w.run(0, all).unwrap()
+}
+
+fn set(w: &World, r: Ref<Thing>, count: u64) {
+    w.run(0, |tx| tx.edit(r)?.set_count(count)).unwrap();
+}
+
+fn config() -> ServerConfig {
+    // Installing begins at 64 KB.
+    ServerConfig { mob_bytes: 256 << 10, cache_bytes: 1, ..ServerConfig::default() }
+}
+
+fn bytes_aside(w: &World) -> u64 {
+    let mut taker = Taker::new(w, 99);
+    taker.send(w, Kind::Stat, &[]);
+    w.lock().server_takes(Input::Disconnected(taker.conn));
+    let (_, behind) = taker.status.split_once("\"backup_bytes\":").expect("a status");
+    behind.trim_end_matches('}').parse().unwrap()
+}
+
+#[test]
+fn a_backup_is_of_the_stamp_at_which_it_began() {
+    let w = World::new(1, 1, config());
+    let all = make(&w, 100);
+    w.settle();
+    let mut taker = Taker::begin(&w, 1);
+    for r in &all {
+        set(&w, *r, 1_000);
+    }
+    make(&w, 50);
+    taker.finish(&w);
+    taker.verify(&w);
+}
+
+#[test]
+fn a_backup_begun_while_an_install_is_under_way_has_what_the_install_has() {
+    let w = World::new(1, 1, config());
+    w.lock().hold.installs = true;
+    let all = make(&w, 100);
+    w.settle();
+    set(&w, all[0], 7);
+    let mut taker = Taker::begin(&w, 1);
+    set(&w, all[1], 8);
+    w.lock().hold.installs = false;
+    w.settle();
+    assert!(w.lock().counts.installs > 0);
+    for r in &all {
+        set(&w, *r, 9);
+    }
+    make(&w, 100);
+    taker.finish(&w);
+    taker.verify(&w);
+}
+
+#[test]
+fn installs_go_on_between_the_parts_and_none_of_them_is_in_the_backup() {
+    let w = World::new(1, 1, config());
+    let all = make(&w, 200);
+    w.settle();
+    let mut taker = Taker::begin(&w, 1);
+    w.settle();
+    let before = w.lock().counts.installs;
+    let mut round = 0;
+    while !taker.is_over() {
+        round += 1;
+        for r in &all {
+            set(&w, *r, round);
+        }
+        taker.next(&w);
+        w.settle();
+        taker.hear(&w);
+    }
+    assert!(w.lock().counts.installs > before + 2);
+    taker.verify(&w);
+}
+
+#[test]
+fn nobody_hears_of_a_backup_before_its_stamp_is_durable() {
+    let w = World::new(1, 1, config());
+    let all = make(&w, 3);
+    w.settle();
+    let durable = w.lock().server.as_ref().unwrap().visible();
+    w.lock().hold.syncs = true;
+    w.lock().patience = 100;
+    assert!(w.run(0, |tx| tx.edit(all[0])?.set_count(5)).is_err());
+    let mut taker = Taker::begin(&w, 1);
+    w.settle();
+    taker.hear(&w);
+    assert_eq!(taker.begun, None);
+    w.lock().hold.syncs = false;
+    w.settle();
+    taker.hear(&w);
+    assert_eq!(taker.begun.map(|b| b.stamp), Some(durable.next()));
+    taker.finish(&w);
+    taker.verify(&w);
+}
+
+#[test]
+fn a_second_backup_is_refused_and_a_later_one_is_not() {
+    let w = World::new(1, 1, config());
+    make(&w, 20);
+    w.settle();
+    let mut first = Taker::begin(&w, 1);
+    let second = Taker::begin(&w, 2);
+    assert_eq!(second.refused.as_ref().map(|r| r.reason), Some(Reason::Full), "{:?}", second.refused);
+    first.finish(&w);
+    first.verify(&w);
+    let mut third = Taker::begin(&w, 3);
+    third.finish(&w);
+    third.verify(&w);
+}
+
+#[test]
+fn a_client_that_goes_lets_go_of_its_backup() {
+    let w = World::new(1, 1, config());
+    let all = make(&w, 100);
+    w.settle();
+    let taker = Taker::begin(&w, 1);
+    w.settle();
+    for r in &all {
+        set(&w, *r, 1);
+    }
+    w.lock().hold.syncs = false;
+    make(&w, 100);
+    w.settle();
+    assert!(bytes_aside(&w) > 0);
+    w.lock().server_takes(Input::Disconnected(taker.conn));
+    assert_eq!(bytes_aside(&w), 0);
+    let mut next = Taker::begin(&w, 2);
+    next.finish(&w);
+    next.verify(&w);
+}
+
+#[test]
+fn a_client_that_asks_for_nothing_is_told_that_its_backup_is_over() {
+    let w = World::new(1, 1, ServerConfig { keepalive_ms: 1_000_000, ..config() });
+    make(&w, 100);
+    w.settle();
+    let mut taker = Taker::begin(&w, 1);
+    w.settle();
+    taker.hear(&w);
+    assert!(taker.begun.is_some());
+    w.lock().pass(BACKUP_WINDOW_US - 200_000);
+    taker.hear(&w);
+    assert_eq!(taker.refused, None);
+    w.lock().pass(400_000);
+    taker.hear(&w);
+    let refused = taker.refused.take().expect("it is told");
+    assert!(refused.reason == Reason::Unavailable && refused.text.contains("begin again"), "{refused:?}");
+    taker.next(&w);
+    assert_eq!(taker.refused.map(|r| r.reason), Some(Reason::Unavailable));
+    assert_eq!(bytes_aside(&w), 0);
+}
+
+#[test]
+fn commits_come_before_a_backup_that_is_in_their_way() {
+    let w = World::new(1, 1, config());
+    let all = make(&w, 60);
+    w.settle();
+    let mut taker = Taker::begin(&w, 1);
+    w.settle();
+    // The oldest versions are set aside, and then installs stop: what is set aside is in the way of the last commits.
+    for round in 0..4 {
+        all.iter().for_each(|r| set(&w, *r, round));
+    }
+    w.settle();
+    assert!(bytes_aside(&w) > 0);
+    w.lock().hold.installs = true;
+    while bytes_aside(&w) > 0 {
+        make(&w, 5);
+    }
+    taker.hear(&w);
+    assert_eq!(taker.refused.map(|r| r.reason), Some(Reason::Full));
+}
+
+#[test]
+fn more_requests_than_a_few_are_refused() {
+    let w = World::new(1, 1, config());
+    make(&w, 100);
+    w.settle();
+    let mut taker = Taker::begin(&w, 1);
+    w.settle();
+    taker.hear(&w);
+    w.lock().hold.reads = true;
+    // The state goes at once, and then as many may wait as are allowed.
+    taker.next(&w);
+    for _ in 0..BACKUP_ASKED_MAX {
+        taker.next(&w);
+        assert_eq!(taker.refused, None);
+    }
+    taker.next(&w);
+    assert_eq!(taker.refused.map(|r| r.reason), Some(Reason::Full));
+}
+
+#[test]
+fn whatever_happens_meanwhile_what_is_taken_is_of_one_stamp() {
+    let mut taken = 0;
+    for seed in 0..60 {
+        let w = World::new(seed, 3, config());
+        let mut random = Random::new(seed);
+        let mut all = make(&w, 40);
+        w.lock().chaos = Chaos { cut: 300, crash: 700, pause: 0, meanwhile: 0 };
+        let mut taker: Option<Taker> = None;
+        let (mut number, mut crashes) = (0, 0);
+        for _ in 0..250 {
+            let (client, r) = (random.below(3) as usize, all[random.below(all.len() as u64) as usize]);
+            let count = random.below(1_000);
+            // Whatever becomes of it, the history knows.
+            match random.below(12) {
+                0 => {
+                    let made = w.run(client, |tx| {
+                        tx.create(&Thing { count, text: "y".repeat(count as usize).into() })
+                    });
+                    all.extend(made);
+                }
+                1..=7 => {
+                    let size = random.below(1_500) as usize;
+                    let _ = w.run(client, |tx| {
+                        let mut e = tx.edit(r)?;
+                        e.set_text("z".repeat(size))?;
+                        e.set_count(count)
+                    });
+                }
+                _ => {}
+            }
+            // A restarted server knows nothing of it.
+            let now = w.lock().counts.crashes;
+            if std::mem::replace(&mut crashes, now) < now {
+                taker = None;
+            }
+            match &mut taker {
+                _ if w.lock().server.is_none() => {}
+                None => {
+                    number += 1;
+                    taker = Some(Taker::begin(&w, number));
+                }
+                Some(t) if t.asked < BACKUP_ASKED_MAX => t.next(&w),
+                Some(t) => t.hear(&w),
+            }
+            if taker.as_ref().is_some_and(|t| t.is_over()) {
+                let t = taker.take().unwrap();
+                if t.ended.is_some() {
+                    taken += 1;
+                    t.verify(&w);
+                }
+            }
+        }
+    }
+    assert!(taken > 60, "only {taken} backups came to their end");
+}
+
+#[test]
+fn a_client_of_another_history_is_turned_away_and_its_operations_are_unknown() {
+    let w = World::new(1, 1, config());
+    let r = make(&w, 1)[0];
+    w.settle();
+    w.lock().hold.syncs = true;
+    w.lock().patience = 100;
+    let Err(Error::Timeout(Some(op))) = w.run(0, |tx| tx.edit(r)?.set_count(9)) else { panic!() };
+    w.lock().hold.syncs = false;
+    let before = w.lock().clients[0].view();
+    // The same log, as a space that was restored from a backup of it.
+    w.crash();
+    w.lock().config.view_first = 1 << 20;
+    w.restart();
+    w.settle();
+    w.lock().patience = 200;
+    let e = w.run(0, |tx| Ok(tx.get(r)?.count())).unwrap_err();
+    assert!(e.to_string().contains("restored from a backup"), "{e}");
+    // Whether it was executed before, nobody can say; and that is said at once.
+    w.lock().patience = 1;
+    assert_eq!(w.resolve(0, *op), Outcome::Unknown);
+    w.lock().patience = 200;
+    // A new client finds everything, and goes on over later restarts.
+    let new = w.add_client(77, 512 << 10);
+    assert_eq!(w.run(new, |tx| Ok(tx.get(r)?.count())), Ok(0));
+    assert_eq!(w.lock().clients[new].view().number, 1 << 20);
+    w.crash();
+    w.restart();
+    w.run(new, |tx| tx.edit(r)?.set_count(4)).unwrap();
+    assert_eq!(w.lock().clients[new].view().number, (1 << 20) + 1);
+    // By hand: an operation of before, asked for and sent, by a client that says nothing of where it comes from. Its view is
+    // one of the backup's, and what it did after the backup was taken is not here.
+    let mut taker = Taker::new(&w, 5);
+    let op = tercel_wire::id::OpId { client: ClientId(1_000_005), slot: 0, seq: 1, view: before };
+    for (kind, body) in [
+        (Kind::Resolve, written(|o| Resolve { op }.encode(o))),
+        (Kind::Commit, {
+            let effects = written(|o| Effects { base: Stamp(1), reads: vec![], writes: vec![] }.encode(o));
+            written(|o| Commit { op, parts: 0, bytes: &effects }.encode(o))
+        }),
+    ] {
+        let header = Header { body_bytes: body.len() as u32, ..Header::new(kind, 9) };
+        taker.hear(&w);
+        w.lock().server_takes(Input::Frame(taker.conn, header, &body));
+        let bytes = w.lock().heard(taker.conn);
+        let mut deframer = Deframer::default();
+        deframer.push(&bytes);
+        let (header, body) = deframer.next_frame().unwrap().expect("an answer");
+        assert_eq!(header.kind, Kind::Verdict);
+        assert_eq!(Verdict::decode(body).unwrap().outcome, Outcome::Unknown, "{kind:?}");
+    }
+}
+
+fn written(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = Vec::new();
+    write(&mut out);
+    out
+}

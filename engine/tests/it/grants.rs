@@ -1,0 +1,160 @@
+//! Grants of places over many clients and connections: numbers of pages do not run out while few pages are in use.
+
+use crate::world::hand::{A, B, Hand, Work, object, outcomes, refused};
+use tercel_engine::limits::{GRANTED_MAX, LEASE_PAGES, LEASED_UNUSED_MAX};
+use tercel_engine::order::Sealed;
+use tercel_engine::replica::entry::{Entry, Grant};
+use tercel_engine::server::{Conn, Effects, Input, Recovery, ServerConfig};
+use tercel_engine::txn::local::Source;
+use tercel_wire::frame::Kind;
+use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::layout::{Layout, Shape};
+use tercel_wire::message::{Leased, Outcome, Reason, Write};
+use tercel_wire::schema::Scalar;
+
+/// A server whose space has so many numbers of pages left.
+fn with_pages_left(left: u32) -> Hand {
+    let next_page = PageId::MAX.get() + 1 - left;
+    let entries = [
+        Entry::Genesis,
+        Entry::View { kept: Stamp(1) },
+        Entry::Grant(Grant { client: ClientId(1), seq: 1, next_page, pages: vec![] }),
+        Entry::End(ClientId(1)),
+    ];
+    let mut recovery = Recovery::new(ServerConfig::default(), SpaceId(1), None, 0).unwrap();
+    let view = ViewId::new(1, 7);
+    let mut log = Vec::new();
+    for (stamp, entry) in (1..).map(Stamp).zip(&entries) {
+        recovery.replay(view, stamp, entry.kind(), &entry.encode()).unwrap();
+        log.push(Sealed { stamp, view, kind: entry.kind(), payload: entry.encode() });
+    }
+    Hand::of(recovery, log)
+}
+
+/// Takes all the pages that the server grants to this client, at most so many; says how many, and why not more.
+fn take(h: &mut Hand, conn: Conn, max: usize) -> (usize, Option<Reason>) {
+    let mut pages = 0;
+    while pages < max {
+        let said = h.ask_places(conn, LEASE_PAGES);
+        if let Some((reason, _)) = refused(&said) {
+            return (pages, Some(reason));
+        }
+        let granted = Leased::decode(&said[0].3).unwrap().pages.len();
+        if granted == 0 {
+            return (pages, Some(Reason::Full));
+        }
+        pages += granted;
+    }
+    (pages, None)
+}
+
+/// Lets so many milliseconds pass; what is ordered meanwhile is durable.
+fn pass_ms(h: &mut Hand, ms: u64) {
+    h.now = h.now.plus_us(ms * 1_000);
+    h.input(Input::Time);
+    h.sync();
+}
+
+#[test]
+fn client_that_reconnects_128_times_keeps_its_pages_and_gets_no_more() {
+    let mut h = Hand::of(Recovery::new(ServerConfig::default(), SpaceId(1), None, 0).unwrap(), Vec::new());
+    let mut all = 0;
+    for connection in 1..=128 {
+        let conn = Conn(100 + connection);
+        h.greet(conn, 5, connection);
+        h.goes_on(Conn(99 + connection), conn);
+        all += take(&mut h, conn, LEASED_UNUSED_MAX).0;
+        h.input(Input::Disconnected(conn));
+    }
+    assert_eq!(all, LEASED_UNUSED_MAX);
+    h.greet(A, 6, 1);
+    assert_eq!(h.lease(A, 1).len(), 1);
+}
+
+#[test]
+fn thousand_clients_that_come_and_vanish_use_each_others_pages() {
+    // Each takes 128, and forty of them are not over at any time.
+    let mut h = with_pages_left(20_000);
+    for client in 0..1_000 {
+        let conn = Conn(100 + client);
+        h.greet(conn, 1_000 + client, 1);
+        assert_eq!(take(&mut h, conn, 128), (128, None), "client {client}");
+        h.input(Input::Disconnected(conn));
+        pass_ms(&mut h, 100);
+    }
+}
+
+#[test]
+fn places_of_a_session_inside_that_the_leader_ended_are_given_out_again() {
+    let mut h = with_pages_left(64);
+    let inside = |h: &mut Hand, step: &mut dyn FnMut(&mut dyn Source)| {
+        let mut out = Effects::default();
+        h.server.inside(h.now, &mut out, |source| step(source));
+        h.take(out);
+        h.sync();
+    };
+    let (mut session, mut granted) = (None, None);
+    inside(&mut h, &mut |source| {
+        session = Some(source.session().unwrap());
+        granted = source.grant(64);
+    });
+    inside(&mut h, &mut |source| granted = source.grant(64));
+    assert_eq!(granted.map(|g| g.map(|pages| pages.len())), Some(Ok(64)));
+    h.greet(A, 5, 1);
+    assert_eq!(take(&mut h, A, 64), (0, Some(Reason::Full)));
+    // What no client may send ends the session.
+    let session = session.unwrap();
+    let op = OpId { client: session.client, slot: 0, seq: 1, view: session.view };
+    inside(&mut h, &mut |source| assert_eq!(source.submit(op, b"no effects"), Some(Ok(()))));
+    inside(&mut h, &mut |source| assert_ne!(source.session().unwrap().client, op.client));
+    pass_ms(&mut h, 10_000);
+    h.greet(B, 6, 1);
+    assert_eq!(take(&mut h, B, 64), (64, None));
+}
+
+#[test]
+fn all_clients_together_are_granted_so_much_until_some_have_gone() {
+    let mut h = Hand::of(Recovery::new(ServerConfig::default(), SpaceId(1), None, 0).unwrap(), Vec::new());
+    let full = GRANTED_MAX / LEASED_UNUSED_MAX;
+    for client in 0..full as u64 {
+        h.greet(Conn(100 + client), 1_000 + client, 1);
+        assert_eq!(take(&mut h, Conn(100 + client), LEASED_UNUSED_MAX), (LEASED_UNUSED_MAX, None));
+    }
+    h.greet(A, 5, 1);
+    assert_eq!(take(&mut h, A, 1), (0, Some(Reason::Full)));
+    h.send(Conn(100), Kind::Bye, |_| ());
+    h.sync();
+    assert_eq!(take(&mut h, A, 1).1, None);
+}
+
+#[test]
+fn commit_that_is_refused_gives_back_the_pages_promised_to_it() {
+    let mut h = Hand::of(Recovery::new(ServerConfig::default(), SpaceId(1), None, 0).unwrap(), Vec::new());
+    h.greet(A, 5, 1);
+    let (class, page) = (h.define(A), h.lease(A, 1)[0]);
+    // The class with one more field, of half a page.
+    let number = ("n".into(), Shape::Scalar(Scalar::U32));
+    let more = ("more".into(), Shape::Array(Scalar::U8, 3_900));
+    h.send(A, Kind::Define, |o| Layout::new("C".into(), vec![number, more]).encode(o));
+    let said = h.sync();
+    let (.., body) = said.iter().find(|(_, k, ..)| *k == Kind::Defined).expect("defined");
+    let (small, mut large) = (object(class, 1), object(ClassId(u16::from_le_bytes([body[0], body[1]])), 1));
+    large.resize(large.len() + 3_900, 7);
+    let op = |seq| OpId { client: ClientId(5), slot: 0, seq, view: ViewId::new(1, 7) };
+    let places: Vec<Oref> = (0..4).map(|slot| Oref::new(page, slot).unwrap()).collect();
+    let write = |oref, new, object| Write { oref, new, object };
+    let make = places.iter().map(|oref| write(*oref, true, &small[..])).collect();
+    h.commit(A, op(1), &Work { base: Stamp(1), reads: vec![], writes: make });
+    assert!(matches!(outcomes(&h.sync())[..], [Outcome::Committed(_)]));
+    // Four that outgrow their page need two more; the last write is of an object that nobody made.
+    let nothing = Oref::new(page, 9).unwrap();
+    for seq in 2..100 {
+        let mut writes: Vec<_> = places.iter().map(|oref| write(*oref, false, &large[..])).collect();
+        writes.push(write(nothing, false, &small[..]));
+        let work = Work { base: h.server.visible(), reads: vec![], writes };
+        assert_eq!(outcomes(&h.commit(A, op(seq), &work)), [Outcome::Invalid(nothing)]);
+    }
+    h.greet(B, 6, 1);
+    let next = h.lease(B, 1)[0];
+    assert!(next.get() <= page.get() + 3, "page {next} is given out after page {page}");
+}

@@ -1,0 +1,107 @@
+//! Greetings by hand: how long one may hold the server up, and which histories a client may go on in.
+
+use crate::world::hand::{A, B, Hand, Said, Work, object, refused};
+use tercel_engine::order::Sealed;
+use tercel_engine::server::{Conn, Input, Recovery, ServerConfig};
+use tercel_wire::frame::{Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel_wire::id::{ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::message::{Hello, Reason, Resume, Stream, Welcome, Write};
+
+fn begun() -> Hand {
+    Hand::of(Recovery::new(ServerConfig::default(), SpaceId(1), None, 0).unwrap(), Vec::new())
+}
+
+/// The next server, which finds these records.
+fn next(log: &[Sealed]) -> Hand {
+    let mut recovery = Recovery::new(ServerConfig::default(), SpaceId(1), None, 0).unwrap();
+    for e in log {
+        recovery.replay(e.view, e.stamp, e.kind, &e.payload).unwrap();
+    }
+    Hand::of(recovery, log.to_vec())
+}
+
+fn resume(h: &mut Hand, conn: Conn, client: u64, resume: Resume) -> Said {
+    h.input(Input::Connected(conn));
+    let hello = Hello {
+        client: ClientId(client),
+        connection: 1,
+        version_min: WIRE_VERSION_MIN,
+        version_max: WIRE_VERSION,
+        space: SpaceId(0),
+        resume: Some(resume),
+    };
+    h.send(conn, Kind::Hello, |o| hello.encode(o))
+}
+
+fn write(h: &mut Hand, conn: Conn, seq: u64, oref: Oref, new: bool, object: &[u8]) {
+    let op = OpId { client: ClientId(5), slot: 0, seq, view: ViewId::new(1, 7) };
+    let base = h.server.visible();
+    h.commit(conn, op, &Work { base, reads: vec![], writes: vec![Write { oref, new, object }] });
+    h.sync();
+}
+
+#[test]
+fn huge_greeting_is_taken_in_turns_and_others_are_served_between() {
+    // About as many as a message of a megabyte can name.
+    const PAGES: u32 = 87_000;
+    let mut h = begun();
+    h.greet(A, 5, 1);
+    let (class, page) = (h.define(A), h.lease(A, 1)[0]);
+    let (one, oref) = (object(class, 1), Oref::new(page, 0).unwrap());
+    write(&mut h, A, 1, oref, true, &one);
+    let (view, watermark) = (h.view(), h.server.visible());
+    let pages = (0..PAGES).map(|n| (PageId::new(page.get() + n).unwrap(), 1)).collect();
+    let mut said = resume(&mut h, B, 6, Resume { view, watermark, heard: watermark, pages });
+    let mut turns = 0;
+    while said.is_empty() {
+        assert_eq!(h.server.deadline(), Some(h.now), "the rest waits for nothing");
+        if turns == 3 {
+            write(&mut h, A, 2, oref, false, &one);
+        }
+        let pong = h.send(A, Kind::Ping, |_| ());
+        assert!(pong.iter().any(|(conn, kind, ..)| (*conn, *kind) == (A, Kind::Pong)));
+        said = h.input(Input::Time);
+        turns += 1;
+    }
+    assert!(turns >= 50, "the first {turns} turns took all of it");
+    // Then it is welcomed, and told of what changed meanwhile.
+    let kinds: Vec<Kind> = said.iter().filter(|s| s.0 == B).map(|s| s.1).collect();
+    assert_eq!(kinds, [Kind::Welcome, Kind::Stream]);
+    let welcome = Welcome::decode(&said[0].3).unwrap();
+    assert_eq!((welcome.resumed, welcome.watermark), (true, watermark));
+    let stream = Stream::decode(&said[1].3).unwrap();
+    assert_eq!(stream.changes.iter().flat_map(|c| c.orefs.clone()).collect::<Vec<_>>(), [oref]);
+}
+
+#[test]
+fn client_that_heard_of_what_was_not_kept_is_told_by_watermark_or_heard() {
+    let mut first = begun();
+    first.greet(A, 5, 1);
+    let (class, page) = (first.define(A), first.lease(A, 1)[0]);
+    let (one, oref) = (object(class, 1), Oref::new(page, 0).unwrap());
+    (1..10).for_each(|seq| write(&mut first, A, seq, oref, seq == 1, &one));
+    let end = first.last();
+    let kept = Stamp(end.0 - 4);
+    let log: Vec<Sealed> = first.log.iter().filter(|e| e.stamp <= kept).cloned().collect();
+    let beyond = kept.next();
+    for (watermark, heard, is_of_this_history) in [
+        (kept, kept, true),
+        (kept, Stamp::ZERO, true),
+        (kept, beyond, false),
+        (beyond, Stamp::ZERO, false),
+        (end, end, false),
+    ] {
+        let mut h = next(&log);
+        // The new history comes to the same stamps, which prove nothing.
+        h.greet(A, 5, 2);
+        (0..10).for_each(|_| _ = h.lease(A, 1));
+        assert!(h.server.visible() > end);
+        let resumed = Resume { view: first.view(), watermark, heard, pages: vec![(page, 1)] };
+        let said = resume(&mut h, B, 6, resumed);
+        let told = refused(&said).map(|(reason, _)| reason);
+        match is_of_this_history {
+            true => assert!(said.iter().any(|s| s.1 == Kind::Welcome), "{watermark}, {heard}: {told:?}"),
+            false => assert_eq!(told, Some(Reason::History), "{watermark}, {heard}"),
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! The integration tests of this crate, one module a file. They are one program, because every program is linked for itself.
+
+mod local;
+mod program;
+#[path = "../../../wire/tests/it/promise/mod.rs"]
+mod promise;
+mod world;
+
+mod backup;
+mod bounds;
+mod classes;
+mod decoders;
+mod follower;
+mod golden;
+mod grants;
+mod greeting;
+mod history;
+mod homes;
+mod indoors;
+mod inside;
+mod inside_model;
+mod large;
+mod lists;
+mod overfull;
+mod places;
+mod seeds;
+mod server;
+mod stories;

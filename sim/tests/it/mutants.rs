@@ -1,0 +1,60 @@
+//! Rules dropped on purpose are noticed: the checkers and the worlds prove something.
+//!
+//! `RUSTFLAGS='--cfg tercel_mutants' CARGO_TARGET_DIR=target/mutants cargo test --release -p tercel-sim`
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tercel_sim::hunt::{IMPOSSIBLE, VARIANTS, hunt, line};
+use tercel_sim::rule::Rule;
+use tercel_sim::{Plan, run};
+
+#[test]
+fn every_dropped_rule_is_noticed_within_its_number_of_worlds() {
+    let next = AtomicUsize::new(0);
+    let missed = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some(variant) = VARIANTS.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let caught = hunt(variant, variant.worlds_max);
+                    println!("{}", line(variant, caught.as_ref()));
+                    if caught.is_none() {
+                        missed.lock().unwrap().push(variant.rule.name());
+                    }
+                }
+            });
+        }
+    });
+    IMPOSSIBLE.iter().for_each(|(rule, why)| println!("cannot be dropped: {rule}: {why}"));
+    assert_eq!(missed.into_inner().unwrap(), Vec::<String>::new());
+}
+
+#[test]
+fn every_rule_that_can_be_dropped_is_in_the_table() {
+    for rule in Rule::all() {
+        assert!(VARIANTS.iter().any(|v| v.rule == rule), "{}", rule.name());
+    }
+    assert!(VARIANTS.len() >= 25);
+}
+
+/// What the variants are tuned to must be found in them, not in the tuning.
+#[test]
+fn the_true_engine_passes_the_tuned_worlds() {
+    for variant in VARIANTS.iter().filter(|v| v.tune.is_some()) {
+        for seed in 0..4 {
+            let plan = Plan { rule: None, ..tercel_sim::hunt::plan(variant, seed) };
+            let report = run(&plan, false);
+            assert!(report.blames.is_empty(), "{} {seed}: {:?}", variant.rule.name(), report.blames);
+        }
+    }
+}
+
+/// With bounds so small that short histories reach them: evictions, floors, horizons, checkpoints.
+#[test]
+fn the_true_engine_passes_with_small_bounds() {
+    for seed in 0..60 {
+        let report = run(&Plan { small: true, ..Plan::of(seed) }, false);
+        assert!(report.blames.is_empty(), "seed {seed}: {:?}", report.blames);
+    }
+}

@@ -1,0 +1,62 @@
+//! Many worlds: in each of them nothing wrong is seen, and in the end everything comes to rest.
+//!
+//! `TERCEL_TEST_WORLDS` (50) is their number; `.ci/run` sets 250. `cargo run --release -p tercel-sim -- --seeds 0..2000` runs
+//! more of them, without the checks for overflow that a test has.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tercel_sim::record::Counts;
+use tercel_sim::{Plan, run};
+
+/// Some seconds with the optimizations of the tests' profile.
+const SEEDS: u64 = 50;
+/// Shorter than what a seed draws, so that there can be more of them.
+const COMMITS_MAX: u64 = 300;
+
+#[test]
+fn no_world_shows_anything_wrong() {
+    let seeds = std::env::var("TERCEL_TEST_WORLDS").map_or(SEEDS, |n| n.parse().unwrap());
+    let next = AtomicU64::new(0);
+    let totals = std::sync::Mutex::new(Counts::default());
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds {
+                        return;
+                    }
+                    let drawn = Plan::of(seed);
+                    let plan = Plan { commits: drawn.commits.min(COMMITS_MAX), ..drawn };
+                    let report = run(&plan, false);
+                    assert!(
+                        report.blames.is_empty(),
+                        "{}\n  cargo run --release -p tercel-sim -- {plan}",
+                        report.blames.join("\n")
+                    );
+                    totals.lock().unwrap().add(&report.counts);
+                }
+            });
+        }
+    });
+    let c = totals.into_inner().unwrap();
+    let faults = c.faults_all();
+    eprintln!(
+        "{} commits, {faults} faults, {} crashes, {} backups, {} depositions, {} commits inside of servers; the follower: {} ends, {} digests and {} pages compared",
+        c.commits,
+        c.crashes,
+        c.backups,
+        c.depositions,
+        c.inside,
+        c.follower_ends,
+        c.digests_compared,
+        c.pages_compared
+    );
+    // Worlds in which nothing happens would prove nothing.
+    assert!(c.commits > 200 * seeds && faults > 5 * seeds && c.crashes > 2 * seeds);
+    assert!(c.depositions > 2 * seeds, "{} depositions", c.depositions);
+    assert!(c.inside > 20 * seeds, "{} commits inside of servers", c.inside);
+    assert!(c.backups > seeds / 4, "{} backups", c.backups);
+    assert!(c.follower_ends > seeds / 2 && c.follower_waits > seeds && c.follower_checkpoints > seeds);
+    assert!(c.digests_compared > 100 * seeds && c.pages_compared > 30 * seeds);
+}

@@ -1,0 +1,136 @@
+//! A server that is killed again and again, by the signal that leaves it no last word, while clients commit.
+//!
+//! The server is this very program: with `TERCEL_TEST_SERVE` set, the test serves instead of testing.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::common::{Counter, counter};
+use tercel::{Address, Client, ClientConfig, Error, OpId, Ref, Server, ServerConfig};
+
+const SERVE: &str = "TERCEL_TEST_SERVE";
+const THREADS: usize = 4;
+const KILLS: u64 = 30;
+/// Acknowledged commits between two kills.
+const COMMITS: u64 = 120;
+
+#[test]
+fn a_killed_server_keeps_what_it_acknowledged() {
+    if let Ok(dir) = std::env::var(SERVE) {
+        return serve_until_killed(Path::new(&dir));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Killed::start(dir.path());
+    let client = connect(dir.path());
+    let counters: Vec<Ref<Counter>> = (0..THREADS).map(|i| counter(&client, &format!("c{i}"))).collect();
+    let (acknowledged, over) = (AtomicU64::new(0), AtomicBool::new(false));
+    // The last server is handed out: what is asked below needs one.
+    let (outcomes, _server): (Vec<(u64, Vec<OpId>)>, Killed) = std::thread::scope(|s| {
+        let threads: Vec<_> = counters
+            .iter()
+            .map(|r| {
+                let (client, acknowledged, over) = (&client, &acknowledged, &over);
+                s.spawn(move || stream(client, *r, acknowledged, over))
+            })
+            .collect();
+        for kill in 1..=KILLS {
+            let end = Instant::now() + Duration::from_secs(60);
+            while acknowledged.load(Ordering::SeqCst) < kill * COMMITS && Instant::now() < end {
+                std::thread::yield_now();
+            }
+            assert!(Instant::now() < end, "commits stopped after {} kills", kill - 1);
+            drop(server);
+            server = Killed::start(dir.path());
+            check(dir.path(), &counters, acknowledged.load(Ordering::SeqCst));
+        }
+        over.store(true, Ordering::SeqCst);
+        (threads.into_iter().map(|t| t.join().unwrap()).collect(), server)
+    });
+    for (r, (done, unknown)) in counters.iter().zip(outcomes) {
+        let late = unknown.iter().filter(|op| client.resolve(**op).unwrap().is_some()).count() as u64;
+        let count = client.run(|tx| Ok(tx.get(*r)?.count())).unwrap();
+        assert_eq!(count, done + late, "each commit once");
+    }
+}
+
+/// Commits until it is over: how many were acknowledged, and which were never answered.
+fn stream(client: &Client, r: Ref<Counter>, acknowledged: &AtomicU64, over: &AtomicBool) -> (u64, Vec<OpId>) {
+    let (mut done, mut unknown) = (0, Vec::new());
+    while !over.load(Ordering::SeqCst) {
+        let result = client.run(|tx| {
+            let n = tx.get(r)?;
+            let size = (n.count() * 37 % 3_000) as usize;
+            let mut e = n.edit()?;
+            e.set_text("x".repeat(size))?;
+            e.set_count(n.count() + 1)
+        });
+        match result {
+            Ok(()) => {
+                done += 1;
+                acknowledged.fetch_add(1, Ordering::SeqCst);
+            }
+            Err(Error::Timeout(Some(op))) => unknown.push(*op),
+            Err(Error::Unavailable(_) | Error::Timeout(None) | Error::Conflict) => {}
+            Err(e) => panic!("{e}"),
+        }
+    }
+    (done, unknown)
+}
+
+/// A stranger, who has nothing cached, finds everything that was acknowledged.
+fn check(dir: &Path, counters: &[Ref<Counter>], acknowledged: u64) {
+    let reader = connect(dir);
+    let sum = reader.run(|tx| counters.iter().map(|r| Ok(tx.get(*r)?.count())).sum::<Result<u64, Error>>());
+    let sum = sum.unwrap();
+    assert!(sum >= acknowledged, "{acknowledged} were acknowledged and {sum} are there");
+}
+
+fn socket(dir: &Path) -> Address {
+    Address::Unix(dir.join("socket"))
+}
+
+fn connect(dir: &Path) -> Client {
+    let config =
+        ClientConfig { timeout: Duration::from_secs(10), cache_bytes: 1 << 20, ..ClientConfig::default() };
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        match Client::connect_with(&socket(dir), config.clone()) {
+            Ok(client) => return client,
+            // It is still starting.
+            Err(Error::Unavailable(_)) if Instant::now() < end => std::thread::yield_now(),
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+/// Modified objects are installed all the time, so that kills meet that as well.
+fn serve_until_killed(dir: &Path) {
+    let config = ServerConfig {
+        listen: vec![socket(dir)],
+        mob_bytes: 128 << 10,
+        cache_bytes: 256 << 10,
+        ..ServerConfig::new(dir.join("space"))
+    };
+    Server::start(config).unwrap().wait().unwrap();
+}
+
+/// A server in a process of its own, killed at the end.
+struct Killed(Child);
+
+impl Killed {
+    fn start(dir: &Path) -> Killed {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "kill::a_killed_server_keeps_what_it_acknowledged", "--nocapture"]);
+        command.env(SERVE, dir).stdout(Stdio::null()).stdin(Stdio::null());
+        Killed(command.spawn().unwrap())
+    }
+}
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}

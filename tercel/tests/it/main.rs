@@ -1,0 +1,24 @@
+//! The integration tests of this crate, one module a file. They are one program, because every program is linked for itself.
+//!
+//! `tests/fork.rs` stands apart: a forked child has one thread, so a lock that another thread held is never released.
+
+mod common;
+mod damage;
+#[path = "../../../engine/tests/it/program/mod.rs"]
+mod program;
+
+mod backup;
+mod collections;
+mod embedded;
+mod flips;
+mod guide;
+mod inside;
+mod kill;
+mod limits;
+mod load;
+mod memory;
+mod network;
+mod reconnects;
+mod repair;
+mod sends;
+mod threads;

@@ -1,0 +1,448 @@
+//! The bytes of every format, as the newest version promises them, written by today's code and read by it.
+
+use crate::promise::Promises;
+use std::sync::Mutex;
+
+use tercel_wire::class;
+use tercel_wire::cursor::le32;
+use tercel_wire::frame::{self, Deframer, FRAME_BYTES, Header, Kind};
+use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::layout::{Layout, Var, var};
+use tercel_wire::message::*;
+use tercel_wire::page::{Page, PageBuilder};
+use tercel_wire::record::{
+    Any, Bytes, EncodeError, Encoder, HEADER_BYTES, List, NoSpill, Ref, SPILL_BYTES, Spill, Text, Value,
+};
+use tercel_wire::schema::{Field, Scalar, Schema, Type};
+
+const CHANGED: &str = "formats are promises: make a new version";
+
+fn written(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = Vec::new();
+    write(&mut out);
+    out
+}
+
+fn page_id(n: u32) -> PageId {
+    PageId::new(n).unwrap()
+}
+
+fn oref(page: u32, slot: u16) -> Oref {
+    Oref::new(page_id(page), slot).unwrap()
+}
+
+fn reference(page: u32, slot: u16) -> Ref<Any> {
+    Ref::new(oref(page, slot))
+}
+
+// Records.
+
+/// A record within one.
+struct Inner {
+    small: u8,
+    text: Text,
+    wide: i64,
+}
+
+const INNER: Schema = Schema {
+    name: "golden.Inner",
+    fields: &[
+        Field { name: "small", ty: Type::Scalar(Scalar::U8) },
+        Field { name: "text", ty: Type::Text },
+        Field { name: "wide", ty: Type::Scalar(Scalar::I64) },
+    ],
+};
+
+impl Value for Inner {
+    const TYPE: Type = Type::Record(&INNER);
+    fn put(&self, e: &mut Encoder<'_>, at: usize) {
+        self.small.put(e, at + INNER.offset(0));
+        self.text.put(e, at + INNER.offset(1));
+        self.wide.put(e, at + INNER.offset(2));
+    }
+}
+
+fn inner(n: u8, text: &str) -> Inner {
+    Inner { small: n, text: text.into(), wide: -i64::from(n) }
+}
+
+/// Its name, what writes its value at a place, its type.
+type Sample = (&'static str, Box<dyn FnOnce(&mut Encoder<'_>, usize)>, Type);
+
+/// Schemas live as long as the program; so do those made here, where a sanitizer can still see them.
+fn forever(fields: Vec<Field>) -> &'static [Field] {
+    static KEPT: Mutex<Vec<&'static [Field]>> = Mutex::new(Vec::new());
+    let fields: &'static [Field] = fields.leak();
+    KEPT.lock().unwrap().push(fields);
+    fields
+}
+
+/// One field of every shape.
+fn fields() -> Vec<Sample> {
+    fn field<V: Value + 'static>(name: &'static str, value: V) -> Sample {
+        (name, Box::new(move |e: &mut Encoder<'_>, at: usize| value.put(e, at)), V::TYPE)
+    }
+    vec![
+        field("u8", 0x81u8),
+        field("u16", 0x8182u16),
+        field("u32", 0x8182_8384u32),
+        field("u64", 0x8182_8384_8586_8788u64),
+        field("i8", -2i8),
+        field("i16", -3i16),
+        field("i32", -4i32),
+        field("i64", -5i64),
+        field("f32", 1.5f32),
+        field("f64", -2.25f64),
+        field("bool", true),
+        field("array", [1u16, 2, 0xfffe]),
+        field("array_of_bool", [true, false, true]),
+        field("text", Text::from("gr\u{fc}n")),
+        field("text_empty", Text::from("")),
+        field("bytes", Bytes(vec![0, 255, 1])),
+        field("ref", reference(5, 3)),
+        field("ref_null", Ref::<Any>::NULL),
+        field("list_of_numbers", List(vec![1u32, 2])),
+        field("list_empty", List::<u64>(vec![])),
+        field("list_of_refs", List(vec![reference(6, 0), Ref::NULL])),
+        field("list_of_texts", List(vec![Text::from("a"), Text::from(""), Text::from("bc")])),
+        field("list_of_lists", List(vec![List(vec![1u8]), List(vec![]), List(vec![2, 3])])),
+        field("option_number", Some(9u32)),
+        field("option_number_none", None::<u32>),
+        field("option_text", Some(Text::from("t"))),
+        field("option_text_none", None::<Text>),
+        field("option_list_none", None::<List<u8>>),
+        field("option_ref", Some(reference(7, 1))),
+        field("option_ref_none", None::<Ref<Any>>),
+        field("record", inner(1, "in")),
+        field("option_record", Some(inner(2, "opt"))),
+        field("option_record_none", None::<Inner>),
+        field("list_of_records", List(vec![inner(3, "x"), inner(4, "")])),
+        field("list_of_options", List(vec![Some(5u16), None])),
+        field("bytes_spilled", Bytes(vec![7; SPILL_BYTES + 1])),
+        field("refs_spilled", List(vec![reference(8, 2); SPILL_BYTES / 4 + 1])),
+    ]
+}
+
+/// Trees of chunks are at 900.1 and 900.2.
+struct Trees;
+
+impl Spill for Trees {
+    fn bytes(&mut self, _: &[u8]) -> Result<Oref, EncodeError> {
+        Ok(oref(900, 1))
+    }
+    fn refs(&mut self, _: &[Oref]) -> Result<Oref, EncodeError> {
+        Ok(oref(900, 2))
+    }
+}
+
+#[test]
+fn every_shape_of_field_has_the_bytes_of_version_1() {
+    let mut promised = Promises::read(include_str!("../golden/records_v1.txt"));
+    for (name, put, ty) in fields() {
+        // A number before it shows the alignment, and one behind it where the fixed part goes on.
+        let fields = vec![
+            Field { name: "before", ty: Type::Scalar(Scalar::U8) },
+            Field { name: "value", ty },
+            Field { name: "after", ty: Type::Scalar(Scalar::U8) },
+        ];
+        let schema = Schema { name: "golden.One", fields: forever(fields) };
+        let mut trees = Trees;
+        let mut e = Encoder::new(schema.size(), &mut trees);
+        0xaau8.put(&mut e, schema.offset(0));
+        put(&mut e, schema.offset(1));
+        0xbbu8.put(&mut e, schema.offset(2));
+        let object = promised.keep(name, &e.finish(ClassId(0x1234)).unwrap());
+        let layout = Layout::of(&schema);
+        layout.check(&object[HEADER_BYTES..]).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(
+            object.len(),
+            (HEADER_BYTES + layout.used(&object[HEADER_BYTES..])).next_multiple_of(4).max(8)
+        );
+    }
+    promised.end();
+}
+
+#[test]
+fn parts_stand_behind_the_fixed_part_in_the_order_of_the_fields() {
+    let mut promised = Promises::read(include_str!("../golden/record_v1.txt"));
+    let all = fields();
+    let schema = Schema {
+        name: "golden.All",
+        fields: forever(all.iter().map(|(name, _, ty)| Field { name, ty: *ty }).collect()),
+    };
+    let mut trees = Trees;
+    let mut e = Encoder::new(schema.size(), &mut trees);
+    for (i, (_, put, _)) in all.into_iter().enumerate() {
+        put(&mut e, schema.offset(i));
+    }
+    let object = promised.keep("all", &e.finish(ClassId(16)).unwrap());
+    promised.end();
+
+    let (layout, body) = (Layout::of(&schema), &object[HEADER_BYTES..]);
+    layout.check(body).unwrap();
+    let at = |name: &str| layout.place(name).unwrap().at;
+    let Var::Here { at: text, len } = var(body, at("text")) else { panic!("the text is in the record") };
+    assert_eq!(&body[text..text + len], "gr\u{fc}n".as_bytes());
+    assert!(matches!(var(body, at("bytes_spilled")), Var::Spilled { len, .. } if len == SPILL_BYTES + 1));
+    let mut found = vec![];
+    layout.refs(body, |at| found.push(Oref::from_raw(le32(body, at)).unwrap()));
+    found.retain(|r| !r.is_null());
+    found.sort();
+    assert_eq!(found, [oref(5, 3), oref(6, 0), oref(7, 1), oref(900, 1), oref(900, 2)]);
+}
+
+// Classes.
+
+#[test]
+fn classes_have_the_bytes_of_version_1() {
+    let mut promised = Promises::read(include_str!("../golden/classes_v1.txt"));
+    let all = fields();
+    let schema = Schema {
+        name: "golden.All",
+        fields: forever(all.iter().map(|(name, _, ty)| Field { name, ty: *ty }).collect()),
+    };
+    let named = Schema { name: "golden.Named", fields: &[Field { name: "to", ty: Type::Ref("golden.All") }] };
+    let written_ones = [schema, named].map(|s| (s.name.to_owned(), Layout::of(&s)));
+    let built_in = class::built_in().map(|(id, layout)| (format!("{}:{}", id.0, layout.name()), layout));
+    for (name, layout) in written_ones.into_iter().chain(built_in) {
+        let bytes = promised.keep(&name, &written(|o| layout.encode(o)));
+        assert_eq!(Layout::decode(&bytes), Ok(layout));
+    }
+    promised.end();
+}
+
+// Pages.
+
+#[test]
+fn a_page_has_the_bytes_of_version_1() {
+    let object = |n: u8, words: usize| {
+        let mut no = NoSpill;
+        let mut e = Encoder::new(4 * words, &mut no);
+        (0..4 * words).for_each(|at| e.set(at, &[n]));
+        e.finish(ClassId(16 + u16::from(n))).unwrap()
+    };
+    let (small, large) = (object(1, 1), object(2, 30));
+    let mut builder = PageBuilder::new(Vec::new(), page_id(0x2a_bc), SpaceId(0x1122_3344_5566_7788));
+    // Slots 1, 2 and 4 to 6 are empty: passed over, and kept from being used again.
+    assert!(builder.push(0, &small) && builder.push(3, &large));
+    builder.reserve_slots(7);
+    let bytes = builder.finish(Stamp(0x0102_0304_0506));
+    let golden = include_bytes!("../golden/page_v1.bin");
+    let differs = bytes.iter().zip(golden).position(|(a, b)| a != b);
+    assert!(bytes == golden, "byte {differs:?} of a page changed: {CHANGED}");
+
+    let page = Page::parse(golden, page_id(0x2a_bc)).unwrap();
+    assert_eq!((page.slots(), page.stamp()), (7, Stamp(0x0102_0304_0506)));
+    assert_eq!(page.objects().collect::<Vec<_>>(), [(0, &small[..]), (3, &large[..])]);
+}
+
+// Frames and messages.
+
+fn header(kind: Kind) -> Header {
+    Header {
+        stamp: Stamp(0x2122_2324_2526_2728),
+        ack: Stamp(0x3132_3334_3536_3738),
+        view: ViewId::new(0x4142_4344, 0x5152_5354),
+        deadline_us: 0x5152_5354,
+        capabilities: 0x6162_6364,
+        credit: 0x7172,
+        ..Header::new(kind, 0x1112_1314_1516_1718)
+    }
+}
+
+#[test]
+fn frames_have_the_bytes_of_version_2() {
+    let mut promised = Promises::read(include_str!("../golden/frames_v2.txt"));
+    for (name, kind, body) in [
+        ("header", Kind::Commit, &b""[..]),
+        ("with_body", Kind::Stream, b"body"),
+        ("page_without_sum", Kind::Page, b"page"),
+    ] {
+        let bytes = promised.keep(name, &written(|o| frame::encode(header(kind), body, o)));
+        let mut deframer = Deframer::default();
+        deframer.push(&bytes);
+        let (read, found) = deframer.next_frame().unwrap().unwrap();
+        let sum = (name == "with_body").then(|| crc32fast::hash(body));
+        assert_eq!(read, Header { body_bytes: body.len() as u32, body_sum: sum, ..header(kind) });
+        assert_eq!(found, body);
+    }
+    promised.end();
+}
+
+/// Keeps the promise of a message and reads what was promised.
+macro_rules! message {
+    ($promised:ident, $name:literal, $type:ident, $value:expr) => {{
+        let value = $value;
+        let bytes = $promised.keep($name, &written(|o| value.encode(o)));
+        assert_eq!($type::decode(&bytes).as_ref(), Ok(&value), $name);
+    }};
+}
+
+#[test]
+fn messages_have_the_bytes_of_version_2() {
+    let mut promised = Promises::read(include_str!("../golden/messages_v2.txt"));
+    let op = OpId {
+        client: ClientId(0x0102_0304_0506_0708),
+        slot: 0x0112,
+        seq: 0x2122_2324_2526_2728,
+        view: ViewId::new(9, 0x0a0b_0c0d),
+    };
+    let pages = vec![(page_id(2), 3), (PageId::MAX, u64::MAX)];
+    let hello = Hello {
+        client: ClientId(0x0102_0304_0506_0708),
+        connection: 2,
+        version_min: 1,
+        version_max: 3,
+        space: SpaceId(0x1112_1314_1516_1718),
+        resume: None,
+    };
+    let resume =
+        Resume { view: ViewId::new(4, 0), watermark: Stamp(5), heard: Stamp(6), pages: pages.clone() };
+    message!(promised, "hello", Hello, hello.clone());
+    message!(promised, "hello_resume", Hello, Hello { resume: Some(resume), ..hello });
+    message!(
+        promised,
+        "welcome",
+        Welcome,
+        Welcome {
+            version: 1,
+            space: SpaceId(2),
+            view: ViewId::new(3, 0),
+            watermark: Stamp(4),
+            resumed: true,
+            places: true,
+            keepalive_ms: 5,
+            credit: 6,
+            transaction_bytes_max: 7,
+            page_bytes: 8,
+        }
+    );
+    let fetch = Fetch { page: page_id(0x0a_0b0c), fetch: 0x0102_0304 };
+    message!(promised, "fetch", Fetch, fetch);
+    message!(promised, "page", PageReply, PageReply { fetch, bytes: b"the page" });
+    message!(promised, "page_unwritten", PageReply, PageReply { fetch, bytes: b"" });
+    message!(promised, "unsubscribe", Unsubscribe, Unsubscribe { pages: pages.clone() });
+    message!(promised, "part", Part, Part { op, index: 7, bytes: b"piece" });
+    message!(promised, "commit", Commit, Commit { op, parts: 2, bytes: b"the rest" });
+    message!(
+        promised,
+        "effects",
+        Effects,
+        Effects {
+            base: Stamp(6),
+            reads: vec![oref(2, 1), oref(3, 511)],
+            writes: vec![
+                Write { oref: oref(2, 1), new: false, object: &[16, 0, 0, 0, 1, 2, 3, 4] },
+                Write { oref: oref(9, 0), new: true, object: &[17, 0, 0, 0, 5, 6, 7, 8, 9, 10, 11, 12] },
+            ],
+        }
+    );
+    message!(promised, "resolve", Resolve, Resolve { op });
+    for (name, outcome) in [
+        ("verdict_committed", Outcome::Committed(Stamp(0x0102_0304_0506_0708))),
+        ("verdict_conflict", Outcome::Conflict(oref(2, 1))),
+        ("verdict_too_old", Outcome::TooOld),
+        ("verdict_not_executed", Outcome::NotExecuted),
+        ("verdict_unknown", Outcome::Unknown),
+        ("verdict_full_buffer", Outcome::Full(Limit::Buffer)),
+        ("verdict_full_transaction", Outcome::Full(Limit::Transaction)),
+        ("verdict_full_disk", Outcome::Full(Limit::Disk)),
+        ("verdict_full_pages", Outcome::Full(Limit::Pages)),
+        ("verdict_invalid", Outcome::Invalid(oref(3, 4))),
+        ("verdict_nowhere", Outcome::Nowhere(oref(3, 4))),
+    ] {
+        let bytes = promised.keep(name, &written(|o| Verdict { op, outcome }.encode(o)));
+        assert_eq!(Verdict::decode(&bytes), Ok(Verdict { op, outcome }));
+    }
+    message!(
+        promised,
+        "stream",
+        Stream,
+        Stream {
+            from: Stamp(1),
+            to: Stamp(9),
+            changes: vec![
+                Change { stamp: Stamp(3), own: None, orefs: vec![oref(2, 1), oref(2, 2)] },
+                Change { stamp: Stamp(9), own: Some(op), orefs: vec![] },
+            ],
+            revoked: pages,
+        }
+    );
+    message!(promised, "lease", Lease, Lease { seq: 0x0304, pages: 0x0102 });
+    message!(promised, "leased", Leased, Leased { seq: 0x0304, pages: vec![page_id(5), PageId::MAX] });
+    let layout = Layout::of(&INNER);
+    let define = promised.keep("define", &written(|o| layout.encode(o)));
+    assert_eq!(Layout::decode(&define), Ok(layout.clone()));
+    message!(
+        promised,
+        "classes",
+        Classes,
+        Classes { classes: vec![(ClassId(16), layout), (ClassId(0x1234), Layout::new("C".into(), vec![]))] }
+    );
+    for (name, reason) in [
+        ("refused_protocol", Reason::Protocol),
+        ("refused_unavailable", Reason::Unavailable),
+        ("refused_schema", Reason::Schema),
+        ("refused_evicted", Reason::Evicted),
+        ("refused_corrupt", Reason::Corrupt),
+        ("refused_full", Reason::Full),
+        ("refused_history", Reason::History),
+    ] {
+        let refused = Refused { reason, text: "why".into() };
+        let bytes = promised.keep(name, &written(|o| refused.encode(o)));
+        assert_eq!(Refused::decode(&bytes), Ok(refused));
+    }
+    let begun = BackupBegun {
+        stamp: Stamp(0x2122_2324_2526_2728),
+        view: ViewId::new(0x4142_4344, 0x5152_5354),
+        pages_end: 0x0031_3233,
+        state_bytes: 0x5152_5354,
+    };
+    message!(promised, "backup_begun", BackupBegun, begun);
+    message!(promised, "backup_state", BackupPart, BackupPart::State(b"piece"));
+    message!(promised, "backup_no_pages", BackupPart, BackupPart::Pages { upto: 0x0102_0304, pages: b"" });
+    message!(promised, "backup_end", BackupPart, BackupPart::End { pages: 0x0102_0304_0506_0708 });
+    promised.end();
+}
+
+#[test]
+fn kinds_have_the_numbers_of_version_1() {
+    let numbers = [
+        (Kind::Hello, 1),
+        (Kind::Fetch, 2),
+        (Kind::Commit, 3),
+        (Kind::Part, 4),
+        (Kind::Resolve, 5),
+        (Kind::Ack, 6),
+        (Kind::Unsubscribe, 7),
+        (Kind::Lease, 8),
+        (Kind::Define, 9),
+        (Kind::Catalogue, 10),
+        (Kind::Ping, 11),
+        (Kind::Stat, 12),
+        (Kind::Bye, 13),
+        (Kind::Backup, 14),
+        (Kind::BackupNext, 15),
+        (Kind::Welcome, 64),
+        (Kind::Page, 65),
+        (Kind::Verdict, 67),
+        (Kind::Stream, 68),
+        (Kind::Leased, 69),
+        (Kind::Defined, 70),
+        (Kind::Classes, 71),
+        (Kind::Pong, 72),
+        (Kind::Status, 73),
+        (Kind::Refused, 74),
+        (Kind::BackupBegun, 75),
+        (Kind::BackupPart, 76),
+    ];
+    for number in 0..=u8::MAX {
+        let mut head: [u8; FRAME_BYTES] = Header::new(Kind::Ping, 1).encode();
+        head[6] = number;
+        let sum = crc32fast::hash(&head[..60]);
+        head[60..].copy_from_slice(&sum.to_le_bytes());
+        let promised = numbers.iter().find(|(_, n)| *n == number).map(|(kind, _)| *kind);
+        let read = Header::decode(&head).ok().map(|h| h.kind);
+        assert_eq!(read, promised, "kind {number} of a message: {CHANGED}");
+    }
+}

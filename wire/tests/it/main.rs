@@ -1,0 +1,8 @@
+//! The integration tests of this crate, one module a file. They are one program, because every program is linked for itself.
+
+mod promise;
+
+mod decoders;
+mod exact;
+mod golden;
+mod log;
