@@ -7,7 +7,7 @@
 use tercel_engine::order::delayed::DelayedConfig;
 use tercel_engine::random::Random;
 
-use crate::plan::{Fault, FaultKind, Plan};
+use crate::plan::{Fault, FaultKind, LogBounds, Plan};
 use crate::rule::{EngineRule, Rule, RunnerRule};
 use crate::run::run;
 
@@ -51,8 +51,9 @@ pub fn plan(variant: &Variant, seed: u64) -> Plan {
     if is_hunted_alone(variant.rule) {
         plan.group = None;
     }
-    // The bounds were found without anybody inside of it.
+    // The bounds were found without a program inside of the server, and with a loop that takes no time.
     plan.inside = 0;
+    plan.pace = None;
     if let Some(tune) = variant.tune {
         tune(&mut plan);
     }
@@ -482,7 +483,7 @@ fn storing_group(plan: &mut Plan) {
     plan.mob_bytes = 32 << 10;
     plan.images_bytes = 1;
     // The log is always too long, so that each batch comes with a checkpoint.
-    (plan.segment_bytes, plan.log_bytes_max) = (1_024, 4_096);
+    plan.log = LogBounds { segment_bytes: 1_024, bytes_max: 4_096 };
     plan.sync_us = 1000;
     plan.mix = [8, 0, 6, 4, 0, 0, 0, 0, 0, 0];
 }

@@ -40,21 +40,26 @@ fn no_world_shows_anything_wrong() {
     let c = totals.into_inner().unwrap();
     let faults = c.faults_all();
     eprintln!(
-        "{} commits, {faults} faults, {} crashes, {} backups, {} depositions, {} commits inside of servers; the follower: {} ends, {} digests and {} pages compared",
+        "{} commits, {faults} faults, {} crashes, {} backups, {} depositions, {} commits inside of servers; the follower: {} ends, {} digests and {} pages compared; the loop: {} turns from the run queue, {} connections backpressured, {} syncs",
         c.commits,
         c.crashes,
         c.backups,
         c.depositions,
         c.inside,
-        c.follower_ends,
+        c.follower.ends,
         c.digests_compared,
-        c.pages_compared
+        c.pages_compared,
+        c.schedule.turns,
+        c.schedule.backpressured,
+        c.schedule.synced_here
     );
     // Worlds in which nothing happens would prove nothing.
     assert!(c.commits > 200 * SEEDS && faults > 5 * SEEDS && c.crashes > 2 * SEEDS);
     assert!(c.depositions > 2 * SEEDS, "{} depositions", c.depositions);
     assert!(c.inside > 20 * SEEDS, "{} commits inside of servers", c.inside);
     assert!(c.backups > SEEDS / 4, "{} backups", c.backups);
-    assert!(c.follower_ends > SEEDS / 2 && c.follower_waits > SEEDS && c.follower_checkpoints > SEEDS);
+    assert!(c.follower.ends > SEEDS / 2 && c.follower.waits > SEEDS && c.follower.checkpoints > SEEDS);
     assert!(c.digests_compared > 100 * SEEDS && c.pages_compared > 30 * SEEDS);
+    assert!(c.schedule.turns > 20 * SEEDS && c.schedule.backpressured > 3 * SEEDS);
+    assert!(c.schedule.synced_here > 20 * SEEDS, "{} syncs on the loop", c.schedule.synced_here);
 }
