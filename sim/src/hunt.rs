@@ -7,7 +7,7 @@
 use tercel_engine::order::delayed::DelayedConfig;
 use tercel_engine::random::Random;
 
-use crate::plan::{Fault, FaultKind, LogBounds, Plan};
+use crate::plan::{Fault, FaultKind, LogBounds, Pace, Plan};
 use crate::rule::{EngineRule, Rule, RunnerRule};
 use crate::run::run;
 
@@ -315,6 +315,24 @@ pub const VARIANTS: &[Variant] = &[
         Some(leaving),
     ),
     engine(EngineRule::EvictsSessions, "11: a client that has a session is forgotten", 40, Some(forgetful)),
+    engine(
+        EngineRule::QueuedForgotten,
+        "a connection whose frames wait for a turn is not put into the run queue",
+        20,
+        Some(paced),
+    ),
+    engine(
+        EngineRule::QueuedOvertaken,
+        "frames that come while a connection waits are handled before those that are kept",
+        20,
+        Some(paced),
+    ),
+    engine(
+        EngineRule::BackpressuredForEver,
+        "a connection is not read again although its client has read",
+        20,
+        Some(paced),
+    ),
     runner(
         RunnerRule::LogCutTooLittle,
         "a deposed server's log is cut less than the sequencer said",
@@ -509,6 +527,17 @@ fn leaving(plan: &mut Plan) {
     plan.keepalive_ms = 100;
     let kinds = [FaultKind::ClientCrash, FaultKind::Cut, FaultKind::ClientPause, FaultKind::HalfOpen];
     plan.faults.iter_mut().zip(kinds.into_iter().cycle()).for_each(|(f, kind)| f.kind = kind);
+}
+
+/// A loop whose slices end, and clients that leave much unread.
+fn paced(plan: &mut Plan) {
+    plan.pace = Some(Pace {
+        frame_us: 25,
+        unsent_ask_max: 512,
+        unsent_bytes_max: 1 << 30,
+        window_bytes: 512,
+        slow_us: 200,
+    });
 }
 
 /// Faults of these kinds in turn, one every so many events.

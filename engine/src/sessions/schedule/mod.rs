@@ -27,6 +27,7 @@ use tercel_wire::frame::{Deframer, FrameError, Header, split};
 
 use crate::effect::Conn;
 use crate::limits;
+use crate::mutant::{Rule, dropped};
 use crate::table::Map;
 use crate::time::Now;
 
@@ -205,7 +206,8 @@ impl Scheduler {
         }
         let end = is_bounded.then_some(self.turn.slice_end);
         let before = deframer.bytes();
-        let slice = if deframer.is_empty() {
+        let overtakes = dropped(Rule::QueuedOvertaken) && self.run_queue.waits(conn);
+        let slice = if deframer.is_empty() || overtakes {
             split_some(bytes, deframer, end, clock, handle)
         } else {
             deframer.push(bytes);
@@ -217,7 +219,9 @@ impl Scheduler {
         let kept_bytes = if is_bounded { deframer.bytes().saturating_sub(before) } else { 0 };
         let decision = match slice {
             Ok(Slice::More) if is_bounded => {
-                self.run_queue.put(conn);
+                if !dropped(Rule::QueuedForgotten) {
+                    self.run_queue.put(conn);
+                }
                 Decision::Pause
             }
             Ok(_) => Decision::Keep,
@@ -283,7 +287,7 @@ impl Scheduler {
 
     /// The peer has taken what it was sent: its frames wait for a turn again.
     pub fn drained(&mut self, conn: Conn) -> Decision {
-        if !self.backpressured.take(conn) {
+        if !self.backpressured.take(conn) || dropped(Rule::BackpressuredForEver) {
             return Decision::Keep;
         }
         match self.conns.get(&conn) {
