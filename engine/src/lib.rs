@@ -10,6 +10,7 @@
 //! | [`pages`] | the buffer of modified objects, page images, installs |
 //! | `leader` | verdicts, places, grants: what one view's leader decides and knows alone |
 //! | `sessions` | greetings, the stream, resuming, backups |
+//! | [`schedule`] | of the sessions: which connection is served next, which is not read, where a commit is synced |
 //! | [`server`] | these, wired; how a server begins, and lends itself to transactions inside of it |
 //! | [`client`] | what is cached, when it is too old, what is asked for |
 //! | [`txn`] | what a transaction reads and writes, what it sends to commit, and where it runs: its home |
@@ -34,6 +35,7 @@ pub mod time;
 pub mod txn;
 
 pub use error::Error;
+pub use sessions::schedule;
 pub use txn::object;
 
 #[doc(hidden)]

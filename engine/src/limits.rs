@@ -81,6 +81,17 @@ pub const GREETING_BYTES_MAX: usize = 64 << 20;
 /// one asks waits at a megabyte. Where the sum comes near it, the connections that hold most are ended.
 pub const UNSENT_ALL_BYTES_MAX: usize = 1 << 30;
 
+/// Unsent answers above which a connection is not read: a hundred pages. A fast reader leaves less between two turns of the
+/// loop, and a thousand connections that do not read cost a server one gigabyte and not sixteen.
+pub const UNSENT_ASK_MAX: usize = 1 << 20;
+
+/// Microseconds for which a turn of the loop serves the connections that are heard together, and once more those of the run
+/// queue: a dozen requests. A connection that is heard later has one frame handled.
+pub const SLICE_US: u64 = 50;
+
+/// How long a connection that was ended may take its last bytes, in microseconds.
+pub const LINGER_US: u64 = 5_000_000;
+
 /// Bytes that connections which the server has ended may still take, of all of them: hundreds of thousands of last words. What
 /// comes above it is dropped with its connection.
 pub const LAST_BYTES_MAX: usize = 64 << 20;

@@ -72,6 +72,9 @@ pub enum Rule {
     UnsubscribeWithoutNumber,
     StagedInParts,
     BackupUnsynced,
+    QueuedForgotten,
+    QueuedOvertaken,
+    BackpressuredForEver,
     // Pages and the buffer of modified objects.
     FetchUnsynced,
     PageWithoutStamp,

@@ -7,7 +7,7 @@
 use tercel_engine::order::delayed::DelayedConfig;
 use tercel_engine::random::Random;
 
-use crate::plan::{Fault, FaultKind, Plan};
+use crate::plan::{Fault, FaultKind, LogBounds, Pace, Plan};
 use crate::rule::{EngineRule, Rule, RunnerRule};
 use crate::run::run;
 
@@ -51,8 +51,9 @@ pub fn plan(variant: &Variant, seed: u64) -> Plan {
     if is_hunted_alone(variant.rule) {
         plan.group = None;
     }
-    // The bounds were found without anybody inside of it.
+    // The bounds were found without a program inside of the server, and with a loop that takes no time.
     plan.inside = 0;
+    plan.pace = None;
     if let Some(tune) = variant.tune {
         tune(&mut plan);
     }
@@ -314,6 +315,24 @@ pub const VARIANTS: &[Variant] = &[
         Some(leaving),
     ),
     engine(EngineRule::EvictsSessions, "11: a client that has a session is forgotten", 40, Some(forgetful)),
+    engine(
+        EngineRule::QueuedForgotten,
+        "a connection whose frames wait for a turn is not put into the run queue",
+        20,
+        Some(paced),
+    ),
+    engine(
+        EngineRule::QueuedOvertaken,
+        "frames that come while a connection waits are handled before those that are kept",
+        20,
+        Some(paced),
+    ),
+    engine(
+        EngineRule::BackpressuredForEver,
+        "a connection is not read again although its client has read",
+        20,
+        Some(paced),
+    ),
     runner(
         RunnerRule::LogCutTooLittle,
         "a deposed server's log is cut less than the sequencer said",
@@ -482,7 +501,7 @@ fn storing_group(plan: &mut Plan) {
     plan.mob_bytes = 32 << 10;
     plan.images_bytes = 1;
     // The log is always too long, so that each batch comes with a checkpoint.
-    (plan.segment_bytes, plan.log_bytes_max) = (1_024, 4_096);
+    plan.log = LogBounds { segment_bytes: 1_024, bytes_max: 4_096 };
     plan.sync_us = 1000;
     plan.mix = [8, 0, 6, 4, 0, 0, 0, 0, 0, 0];
 }
@@ -508,6 +527,17 @@ fn leaving(plan: &mut Plan) {
     plan.keepalive_ms = 100;
     let kinds = [FaultKind::ClientCrash, FaultKind::Cut, FaultKind::ClientPause, FaultKind::HalfOpen];
     plan.faults.iter_mut().zip(kinds.into_iter().cycle()).for_each(|(f, kind)| f.kind = kind);
+}
+
+/// A loop whose slices end, and clients that leave much unread.
+fn paced(plan: &mut Plan) {
+    plan.pace = Some(Pace {
+        frame_us: 25,
+        unsent_ask_max: 512,
+        unsent_bytes_max: 1 << 30,
+        window_bytes: 512,
+        slow_us: 200,
+    });
 }
 
 /// Faults of these kinds in turn, one every so many events.

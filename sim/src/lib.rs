@@ -10,6 +10,7 @@
 //! | a program in the server | threads that run the same transactions inside of the server's process, and end with it |
 //! | follower | a second node that is fed what is stable: a disk, a log, a store of its own, other sizes, its own ends and restarts |
 //! | network | connections that carry bytes in order and are cut, half open, silent, slow or garbled |
+//! | loop | the engine's scheduler over frames that take time: slices end, connections wait for turns, clients read slowly, the loop waits for its own syncs |
 //! | log | the real encoding on a disk of bytes: torn writes, lost writes, failed operations, a full disk, flipped bits |
 //! | pages | whole installs, with or without the word of it; failed and damaged reads |
 //! | group | deposes its leader at any moment, and keeps any prefix of what was not stable |
@@ -26,7 +27,7 @@
 //! |---|---|
 //! | [`plan`] | what a seed draws |
 //! | `stage`, `port` | the baton, and waiting as letting the world go on |
-//! | `world` | the queue of events; `server`, `client`, `inside`, `net`, `disk`, `log`, `clock`, `fault`, `copy`; `follower`, `feeder`; `truth`, `oracle` and `compare`, which look on |
+//! | `world` | the queue of events; `server`, `turn`, `client`, `inside`, `net`, `disk`, `log`, `clock`, `fault`, `copy`; `follower`, `feeder`; `truth`, `oracle` and `compare`, which look on |
 //! | [`workload`] | what the clients do |
 //! | `check` | what only the simulator can see |
 //! | [`shrink`] | a shorter script of a failure |

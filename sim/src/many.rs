@@ -126,7 +126,7 @@ pub fn summary(c: &Counts) -> String {
             "refused;\n{} installs, {} checkpoints, {} backups, {} connections, {} revocations, {} forwards, {} full, {} corrupt; ",
             "{} events, {} switches\n",
             "the follower: {} ends, {} installs, {} checkpoints, {} packets refused for want of room, {} digests and {} pages ",
-            "compared\n{} faults: {}"
+            "compared\nthe loop: {} turns from the run queue, {} connections backpressured, {} ended for room, {} syncs on the loop\n{} faults: {}"
         ),
         c.commits,
         c.reads,
@@ -146,12 +146,16 @@ pub fn summary(c: &Counts) -> String {
         c.corrupt,
         c.events,
         c.switches,
-        c.follower_ends,
-        c.follower_installs,
-        c.follower_checkpoints,
-        c.follower_waits,
+        c.follower.ends,
+        c.follower.installs,
+        c.follower.checkpoints,
+        c.follower.waits,
         c.digests_compared,
         c.pages_compared,
+        c.schedule.turns,
+        c.schedule.backpressured,
+        c.schedule.ended_for_room,
+        c.schedule.synced_here,
         c.faults_all(),
         kinds.join(", ")
     )

@@ -40,10 +40,8 @@ pub struct Plan {
     pub images_bytes: usize,
     /// Pages that a session may be subscribed to.
     pub subscriptions: usize,
-    /// Bytes of a segment of the log.
-    pub segment_bytes: u32,
-    /// Bytes that the log may have before it must become shorter.
-    pub log_bytes_max: u64,
+    /// How large the log may be.
+    pub log: LogBounds,
     /// Silence after which a side asks the other.
     pub keepalive_ms: u32,
     /// How long a client waits for an answer.
@@ -60,10 +58,53 @@ pub struct Plan {
     pub group: Option<DelayedConfig>,
     /// Whether the space is put back from a copy in the end, and goes on from there.
     pub put_back: bool,
+    /// How long the server's loop takes; none if it takes no time, and no connection waits.
+    pub pace: Option<Pace>,
     /// Bounds of the engine, where the build lets them be made small.
     pub small: bool,
     /// A rule that is dropped on purpose.
     pub rule: Option<Rule>,
+}
+
+/// How large a log may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogBounds {
+    /// Bytes of a segment.
+    pub segment_bytes: u32,
+    /// Bytes before it must become shorter.
+    pub bytes_max: u64,
+}
+
+/// How fast the server's loop handles frames, and its clients read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// Microseconds that a frame takes, on average.
+    pub frame_us: u64,
+    /// Unsent bytes above which a connection is not read.
+    pub unsent_ask_max: usize,
+    /// Unsent bytes of all connections.
+    pub unsent_bytes_max: usize,
+    /// Bytes that kernels keep for a client; more is unsent.
+    pub window_bytes: usize,
+    /// Microseconds that the first client takes for 1024 bytes.
+    pub slow_us: u64,
+}
+
+impl Pace {
+    fn draw(r: &mut Random) -> Pace {
+        Pace {
+            frame_us: pick(r, &[1, 5, 25, 100]),
+            unsent_ask_max: pick(r, &[512, 4 << 10, 32 << 10, 1 << 20]),
+            window_bytes: pick(r, &[512, 4 << 10, 32 << 10]),
+            slow_us: pick(r, &[0, 0, 20, 200]),
+            unsent_bytes_max: pick(r, &[64 << 10, 256 << 10, 1 << 30]),
+        }
+    }
+
+    /// Unsent bytes below which the kernel says that there is room again.
+    pub(crate) fn mark_bytes(&self) -> usize {
+        self.unsent_ask_max / 4
+    }
 }
 
 /// Kinds of transactions.
@@ -205,7 +246,7 @@ impl Plan {
             mob_bytes,
             images_bytes,
             subscriptions: pick(r, &[8, 16, 1 << 20, 1 << 20]),
-            segment_bytes: pick(r, &[1_024, 4_096, 16_384, 65_536]),
+            log: LogBounds { segment_bytes: pick(r, &[1_024, 4_096, 16_384, 65_536]), bytes_max: 0 },
             keepalive_ms: pick(r, &[100, 300, 2_000]),
             patience_us: pick(r, &[20_000, 200_000, 2_000_000]),
             latency_us: pick(r, &[20, 200, 2_000]),
@@ -215,12 +256,15 @@ impl Plan {
             put_back: seed % WORLDS_PER_PUT_BACK == WORLDS_PER_PUT_BACK - 1,
             small: r.below(2) == 0,
             rule: None,
-            log_bytes_max: pick(r, &[32 << 10, 128 << 10, u64::MAX, u64::MAX]),
-            group: (r.below(2) == 0).then(|| draw_group(r)),
+            // Drawn apart, as threads inside of the server are.
+            pace: draw_pace(seed),
+            group: None,
         };
+        plan.log.bytes_max = pick(r, &[32 << 10, 128 << 10, u64::MAX, u64::MAX]);
+        plan.group = (r.below(2) == 0).then(|| draw_group(r));
         // What the largest transactions need, and a few segments, since a log becomes shorter by whole ones.
-        let least = (mix[9] * (4 << 20)).max(4 * u64::from(plan.segment_bytes));
-        plan.log_bytes_max = plan.log_bytes_max.max(least);
+        let least = (mix[9] * (4 << 20)).max(4 * u64::from(plan.log.segment_bytes));
+        plan.log.bytes_max = plan.log.bytes_max.max(least);
         plan
     }
 
@@ -277,6 +321,12 @@ impl fmt::Display for Plan {
         }
         Ok(())
     }
+}
+
+/// In one world of four the loop takes no time.
+fn draw_pace(seed: u64) -> Option<Pace> {
+    let r = &mut Random::new(seed ^ 0x9ace_0000_0000_0001);
+    (r.below(4) != 0).then(|| Pace::draw(r))
 }
 
 fn draw_group(r: &mut Random) -> DelayedConfig {

@@ -46,14 +46,10 @@ pub struct Counts {
     pub checkpoints: u64,
     /// Backups that were taken to their end and compared with the log.
     pub backups: u64,
-    /// Ends of the follower.
-    pub follower_ends: u64,
-    /// Packets that the follower did not take because too much waited for room.
-    pub follower_waits: u64,
-    /// Page batches that the follower stored.
-    pub follower_installs: u64,
-    /// Checkpoints that the follower stored.
-    pub follower_checkpoints: u64,
+    /// What the follower did.
+    pub follower: FollowerCounts,
+    /// What the server's scheduler decided.
+    pub schedule: ScheduleCounts,
     /// Stamps at which the follower's state was compared with the leader's.
     pub digests_compared: u64,
     /// Pages of the follower that were compared with the leader's.
@@ -72,6 +68,32 @@ pub struct Counts {
     pub full: u64,
     /// Answers that only a fault explains: damaged pages.
     pub corrupt: u64,
+}
+
+/// What a follower did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FollowerCounts {
+    /// Its ends.
+    pub ends: u64,
+    /// Packets that it did not take because too much waited for room.
+    pub waits: u64,
+    /// Page batches that it stored.
+    pub installs: u64,
+    /// Checkpoints that it stored.
+    pub checkpoints: u64,
+}
+
+/// What a server's scheduler decided.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ScheduleCounts {
+    /// Turns that connections had from the run queue.
+    pub turns: u64,
+    /// Times that a connection was not read because its client did not read.
+    pub backpressured: u64,
+    /// Connections that were ended because all together had taken too little.
+    pub ended_for_room: u64,
+    /// Syncs that the loop waited for.
+    pub synced_here: u64,
 }
 
 impl Counts {
@@ -93,10 +115,14 @@ impl Counts {
         self.installs += other.installs;
         self.checkpoints += other.checkpoints;
         self.backups += other.backups;
-        self.follower_ends += other.follower_ends;
-        self.follower_waits += other.follower_waits;
-        self.follower_installs += other.follower_installs;
-        self.follower_checkpoints += other.follower_checkpoints;
+        self.follower.ends += other.follower.ends;
+        self.follower.waits += other.follower.waits;
+        self.follower.installs += other.follower.installs;
+        self.follower.checkpoints += other.follower.checkpoints;
+        self.schedule.turns += other.schedule.turns;
+        self.schedule.backpressured += other.schedule.backpressured;
+        self.schedule.ended_for_room += other.schedule.ended_for_room;
+        self.schedule.synced_here += other.schedule.synced_here;
         self.digests_compared += other.digests_compared;
         self.pages_compared += other.pages_compared;
         self.connections += other.connections;

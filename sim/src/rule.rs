@@ -113,7 +113,7 @@ const RUNNER: [RunnerRule; 8] = [
     RunnerRule::LogCutTooLittle,
 ];
 
-const ENGINE: [EngineRule; 61] = [
+const ENGINE: [EngineRule; 64] = [
     EngineRule::WatermarkJumps,
     EngineRule::WatermarkBeforeFlags,
     EngineRule::InstallBeforeWatermark,
@@ -175,4 +175,7 @@ const ENGINE: [EngineRule; 61] = [
     EngineRule::LeaderOutlivesView,
     EngineRule::LostIsCommitted,
     EngineRule::LostIsNotExecuted,
+    EngineRule::QueuedForgotten,
+    EngineRule::QueuedOvertaken,
+    EngineRule::BackpressuredForEver,
 ];

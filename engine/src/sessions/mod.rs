@@ -16,6 +16,7 @@
 //! | [`inside`] | the session of the transactions inside of this server |
 //! | [`backup`] | everything as of one stamp |
 //! | [`status`] | how the server is, in numbers |
+//! | [`schedule`] | whose frames are handled next |
 
 mod backup;
 mod fetch;
@@ -23,6 +24,7 @@ mod greet;
 pub(crate) mod horizon;
 mod inside;
 mod requests;
+pub mod schedule;
 mod session;
 mod status;
 mod stream;

@@ -13,7 +13,7 @@ use tercel_wire::page::Page;
 
 use super::clock::Clock;
 use super::net::Arrival;
-use super::{Event, World};
+use super::{Event, Phase, World};
 use crate::plan::Plan;
 use crate::port::Site;
 use crate::rule::{Rule, RunnerRule};
@@ -178,6 +178,12 @@ impl World {
         }
         let conn = self.net.connect(client, self.server.life, self.time);
         self.clients[client].link = Some(conn);
+        if let (Some(pace), Some(link)) = (&self.plan.pace, self.net.links.get_mut(&conn))
+            && client == 0
+            && self.phase == Phase::Safety
+        {
+            link.slow_us = pace.slow_us;
+        }
         self.record.counts.connections += 1;
         self.say(format_args!("c{client}      connects, {}", conn.0));
         self.send(conn, Arrival::Open, true);
@@ -218,11 +224,15 @@ impl World {
         let split = self.random.below(16) == 0;
         let dice = self.random.next_u64();
         let now = self.time;
+        let sent = if let Arrival::Bytes(bytes) = &arrival { bytes.len() } else { 0 };
+        if !up && sent > 0 {
+            self.sent_down(conn, sent);
+        }
         let Some(link) = self.net.links.get_mut(&conn) else { return };
         if if up { link.up_lost } else { link.down_lost } {
             return;
         }
-        let at = if up { link.up(now, latency) } else { link.down(now, latency) };
+        let at = if up { link.up(now, latency) } else { link.down(now, latency, sent) };
         let event = |a: Arrival| if up { Event::Up(conn, a) } else { Event::Down(conn, a) };
         match arrival {
             Arrival::Bytes(mut bytes) => {
@@ -232,7 +242,7 @@ impl World {
                 }
                 if split && bytes.len() > 1 {
                     let rest = bytes.split_off(1 + (dice % (bytes.len() as u64 - 1)) as usize);
-                    let later = if up { link.up(now, 2 * latency) } else { link.down(now, 2 * latency) };
+                    let later = if up { link.up(now, 2 * latency) } else { link.down(now, 2 * latency, 0) };
                     self.at(at, event(Arrival::Bytes(bytes)));
                     self.at(later, event(Arrival::Bytes(rest)));
                 } else {
@@ -244,6 +254,9 @@ impl World {
     }
 
     pub(super) fn arrived_down(&mut self, conn: Conn, arrival: Arrival) {
+        if let Arrival::Bytes(bytes) = &arrival {
+            self.taken_down(conn, bytes.len());
+        }
         let Some(client) = self.net.links.get(&conn).map(|l| l.client) else { return };
         if self.clients[client].link != Some(conn) {
             return self.arrived_late(client, arrival);
@@ -260,7 +273,7 @@ impl World {
                 self.handle(client, Input::Bytes(&bytes));
             }
             Arrival::Close => self.lose(client, "the server closed the connection".into()),
-            Arrival::Open => {}
+            Arrival::Open | Arrival::Drained => {}
         }
     }
 

@@ -149,6 +149,7 @@ impl World {
         for client in &mut self.clients {
             client.paused_until = 0;
         }
+        self.net.links.values_mut().for_each(|link| link.slow_us = 0);
         self.say(format_args!("everything works again"));
         for client in 0..self.clients.len() {
             // A client whose very first answer was damaged takes the other end for a stranger, and gives up for good.

@@ -271,7 +271,7 @@ impl World {
         }
         self.end_follower(if what == 1 { "without power" } else { "killed" });
         let us = 1_000 + self.follower.random.below(RESTART_US_MAX);
-        self.record.counts.follower_ends += 1;
+        self.record.counts.follower.ends += 1;
         self.follower_at(us, FollowerEvent::Restart);
     }
 
@@ -298,7 +298,7 @@ impl World {
         let max = if safety { self.follower.nature.waiting_bytes_max } else { HEALED_BYTES };
         let Some(machine) = self.follower.machine() else { return };
         if machine.suffix_bytes() > max {
-            self.record.counts.follower_waits += 1;
+            self.record.counts.follower.waits += 1;
             return;
         }
         self.follower_takes(Input::Packet(FEEDER, packet));
@@ -355,8 +355,8 @@ impl World {
                 // What takes long before takes long no more once everything works.
                 let us = if self.phase == Phase::Safety { install_us } else { sync_us };
                 let us = us / 2 + self.follower.random.below(us);
-                self.record.counts.follower_installs += 1;
-                self.record.counts.follower_checkpoints += u64::from(checkpoint.is_some());
+                self.record.counts.follower.installs += 1;
+                self.record.counts.follower.checkpoints += u64::from(checkpoint.is_some());
                 self.follower_at(us, FollowerEvent::Install(view, pages, checkpoint));
             }
             Effect::Truncate(stamp) => {

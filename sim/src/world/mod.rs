@@ -20,6 +20,7 @@ mod oracle;
 mod server;
 mod start;
 mod truth;
+mod turn;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -120,6 +121,8 @@ enum Event {
     Up(Conn, Arrival),
     Down(Conn, Arrival),
     ServerTimer(u32),
+    /// The loop of the server's process has time again.
+    ServerTurn(u32),
     ClientTimer(usize, u32),
     Connect(usize, u32),
     Disk(u32, DiskEvent),
@@ -295,8 +298,9 @@ impl World {
                 continue;
             };
             self.time = self.time.max(key.0);
-            // The follower's events are not counted: the faults, which are due by their number, do not depend on it.
-            if !matches!(event, Event::Follower(..)) {
+            // The follower's events and the loop's turns are not counted: the faults, which are due by the number of events,
+            // do not depend on them.
+            if !matches!(event, Event::Follower(..) | Event::ServerTurn(_)) {
                 self.record.counts.events += 1;
                 self.strike();
             }
@@ -324,9 +328,11 @@ impl World {
         let until = match event {
             Event::Wake(actor, _) => match self.plan.site_of(*actor)? {
                 Site::Client(client) => self.clients[client].paused_until,
-                Site::Server => self.server.paused_until,
+                Site::Server => self.server.busy_until(),
             },
-            Event::Up(..) | Event::ServerTimer(_) | Event::Backup => self.server.paused_until,
+            // The kernel receives while the loop is busy.
+            Event::Up(..) | Event::ServerTurn(_) => self.server.paused_until,
+            Event::ServerTimer(_) | Event::Backup => self.server.busy_until(),
             Event::Disk(
                 _,
                 DiskEvent::Synced(..)
@@ -334,7 +340,7 @@ impl World {
                 | DiskEvent::Installed(..)
                 | DiskEvent::Pinned(..)
                 | DiskEvent::ReadPinned(..),
-            ) => self.server.paused_until,
+            ) => self.server.busy_until(),
             Event::Down(conn, _) => self.clients[self.net.links.get(conn)?.client].paused_until,
             Event::ClientTimer(client, _) | Event::Connect(client, _) => self.clients[*client].paused_until,
             Event::Follower(_, event) if event.is_of_process() => self.follower.paused_until,
@@ -363,6 +369,7 @@ impl World {
             Event::Up(conn, arrival) => self.arrived_up(conn, arrival),
             Event::Down(conn, arrival) => self.arrived_down(conn, arrival),
             Event::ServerTimer(life) => self.server_timer(life),
+            Event::ServerTurn(life) => self.server_turn(life),
             Event::ClientTimer(client, life) => self.client_timer(client, life),
             Event::Connect(client, life) => self.connect(client, life),
             Event::Disk(life, event) => self.disk_event(life, event),

@@ -27,10 +27,16 @@ pub(super) struct Link {
     pub silent_until: u64,
     /// The next bytes are damaged.
     pub garbled: bool,
-    /// Bytes leave and nobody will ever get them.
+    /// Bytes that were sent to the client and that it has not taken.
+    pub down_bytes: usize,
+    /// The server's kernel is to say when these have become few.
+    pub owes_drained: bool,
+    /// Microseconds that the client takes for 1024 bytes.
+    pub slow_us: u64,
     /// Requests that are sent once more with the next bytes; and whether the next requests will be.
     pub repeated: Vec<u8>,
     pub repeats: bool,
+    /// Bytes leave and nobody will ever get them.
     pub up_lost: bool,
     pub down_lost: bool,
 }
@@ -42,6 +48,8 @@ pub(super) enum Arrival {
     Bytes(Vec<u8>),
     /// Its end.
     Close,
+    /// The server's kernel says that most of what was sent is taken.
+    Drained,
 }
 
 impl Net {
@@ -56,6 +64,9 @@ impl Net {
             down_at: now,
             silent_until: 0,
             garbled: false,
+            down_bytes: 0,
+            owes_drained: false,
+            slow_us: 0,
             repeated: Vec::new(),
             repeats: false,
             up_lost: false,
@@ -77,9 +88,10 @@ impl Link {
         self.up_at
     }
 
-    /// When something sent now arrives at the client's end.
-    pub(super) fn down(&mut self, now: u64, latency: u64) -> u64 {
+    /// When so many bytes sent now have arrived at the client's end.
+    pub(super) fn down(&mut self, now: u64, latency: u64, bytes: usize) -> u64 {
         self.down_at = self.down_at.max(now + latency).max(self.silent_until);
+        self.down_at += bytes as u64 * self.slow_us / 1024;
         self.down_at
     }
 }

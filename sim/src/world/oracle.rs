@@ -84,7 +84,7 @@ impl World {
     /// Whether the client has a session, as it and the server say.
     fn has_session(&self, client: &ClientProcess) -> bool {
         let is_up = matches!(client.machine.availability(), Some(Ok(())));
-        let conns = self.server.running.as_ref().map(|r| &r.conns);
+        let conns = self.server.running.as_ref().map(|r| &r.host.conns);
         is_up && client.link.is_some_and(|conn| conns.is_some_and(|conns| conns.contains_key(&conn)))
     }
 

@@ -1,12 +1,10 @@
 //! The server's process: the machine, its log, its page store. What the real loop does on the kernel is done here.
 
-use std::collections::BTreeMap;
-
 use tercel_engine::order::Sealed;
 use tercel_engine::random::Random;
+use tercel_engine::schedule::Moment;
 use tercel_engine::server::{Conn, Effect, Effects, Input, LogRoom, Server};
 use tercel_engine::txn::local::Local;
-use tercel_wire::frame::Deframer;
 use tercel_wire::id::{LogPosition, Stamp, ViewId, Written};
 use tercel_wire::log::{Kind, Last, encode_record};
 
@@ -15,6 +13,7 @@ use super::clock::Clock;
 use super::disk::Disk;
 use super::log::Log;
 use super::net::Arrival;
+use super::turn::Host;
 use super::{DiskEvent, Event, World};
 use crate::rule::{Rule, RunnerRule};
 
@@ -51,7 +50,7 @@ pub(super) struct Running {
     pub(super) truncate: Option<Stamp>,
     /// Its leader was deposed, and the log is to be cut above the position.
     pub(super) deposed: Option<Option<LogPosition>>,
-    pub(super) conns: BTreeMap<Conn, Deframer>,
+    pub(super) host: Host,
     pub(super) timer: Option<u64>,
     pub(super) knows_full: bool,
     pub(super) knows_room: LogRoom,
@@ -75,11 +74,16 @@ impl ServerProcess {
     pub(super) fn is_up(&self) -> bool {
         self.running.is_some()
     }
+
+    /// Until when the process does nothing else: it stands still, or its loop is at work.
+    pub(super) fn busy_until(&self) -> u64 {
+        self.running.as_ref().map_or(0, |running| running.host.busy_until()).max(self.paused_until)
+    }
 }
 
 impl Running {
     /// A machine whose log is idle.
-    pub(super) fn new(machine: Server, log: Log, last: Last) -> Running {
+    pub(super) fn new(machine: Server, log: Log, last: Last, host: Host) -> Running {
         Running {
             machine,
             log,
@@ -90,7 +94,7 @@ impl Running {
             is_syncing: false,
             truncate: None,
             deposed: None,
-            conns: BTreeMap::new(),
+            host,
             timer: None,
             knows_full: false,
             knows_room: LogRoom::Free,
@@ -111,12 +115,12 @@ impl World {
         (self.store.is_installing, self.store.pin_next, self.store.pinned) = (false, None, None);
         self.record.counts.crashes += 1;
         self.forget_digests();
-        self.count(&running.machine);
+        self.count(&running.machine, &running.host);
         self.server.is_stopping = false;
         self.server.paused_until = 0;
         // What has failed up to now is no reason for the next process to stop.
         self.trouble.excuses_stop = false;
-        for conn in running.conns.into_keys() {
+        for conn in running.host.conns.into_keys() {
             // A kernel that lives tells the others; a machine without power tells nobody.
             if told || self.random.below(2) == 0 {
                 self.send(conn, Arrival::Close, false);
@@ -128,71 +132,46 @@ impl World {
     /// What a running server's counters say, for the end of a run.
     pub(crate) fn count_server(&mut self) {
         if let Some(running) = self.server.running.take() {
-            self.count(&running.machine);
+            self.count(&running.machine, &running.host);
         }
     }
 
-    pub(super) fn count(&mut self, machine: &Server) {
+    pub(super) fn count(&mut self, machine: &Server, host: &Host) {
+        let scheduled = host.scheduled();
+        self.record.counts.schedule.turns += scheduled.turns;
+        self.record.counts.schedule.backpressured += scheduled.backpressured;
+        self.record.counts.schedule.ended_for_room += scheduled.ended_for_room;
         let stats = machine.stats();
         self.record.counts.revocations += stats.revocations;
         self.record.counts.forwards += stats.forwards;
     }
 
     pub(super) fn arrived_up(&mut self, conn: Conn, arrival: Arrival) {
-        let Some(running) = &mut self.server.running else { return };
         let Some(link) = self.net.links.get(&conn).filter(|l| l.server_life == self.server.life) else {
             return;
         };
         let client = link.client;
-        match arrival {
-            Arrival::Open if self.server.is_stopping => self.close(conn),
-            Arrival::Open => {
-                running.conns.insert(conn, Deframer::default());
-                self.server_takes(Input::Connected(conn));
-            }
-            Arrival::Bytes(bytes) => {
-                if self.trace.is_on() {
-                    let what = kinds(&bytes);
-                    self.say(format_args!("s <- c{client}  {what}"));
-                }
-                self.received(conn, &bytes);
-            }
-            Arrival::Close => self.gone(conn),
+        if let Arrival::Bytes(bytes) = &arrival
+            && self.trace.is_on()
+        {
+            let what = kinds(bytes);
+            self.say(format_args!("s <- c{client}  {what}"));
         }
-    }
-
-    fn received(&mut self, conn: Conn, bytes: &[u8]) {
-        let now = self.server.clock.now(self.time);
-        let Some(running) = &mut self.server.running else { return };
-        let Some(deframer) = running.conns.get_mut(&conn) else { return };
-        deframer.push(bytes);
-        let mut out = Effects::default();
-        let is_sound = loop {
-            match deframer.next_frame() {
-                Ok(Some((header, body))) => {
-                    running.machine.handle(now, Input::Frame(conn, header, body), &mut out);
-                }
-                Ok(None) => break true,
-                Err(_) => break false,
-            }
-        };
-        self.perform(out);
-        if !is_sound {
-            self.gone(conn);
-        }
+        self.arrived_at_loop(conn, arrival);
     }
 
     pub(super) fn gone(&mut self, conn: Conn) {
         let Some(running) = &mut self.server.running else { return };
-        if running.conns.contains_key(&conn) {
+        if running.host.is_up(conn) {
             self.close(conn);
             self.server_takes(Input::Disconnected(conn));
         }
     }
 
-    fn close(&mut self, conn: Conn) {
+    pub(super) fn close(&mut self, conn: Conn) {
+        let now = self.server.clock.now(self.time);
         if let Some(running) = &mut self.server.running {
-            running.conns.remove(&conn);
+            running.host.close(conn, now);
         }
         self.send(conn, Arrival::Close, false);
     }
@@ -200,9 +179,23 @@ impl World {
     pub(super) fn server_takes(&mut self, input: Input<'_>) {
         let now = self.server.clock.now(self.time);
         let Some(running) = &mut self.server.running else { return };
+        let mut out = running.host.take_out();
+        running.host.begin_small_turn(&running.machine);
+        running.machine.handle(now, input, &mut out);
+        running.host.end_small_turn(&running.machine);
+        self.perform(out, Moment::End);
+    }
+
+    /// Takes something in behind a sync. What follows from one that the loop waited for goes to the log's thread.
+    fn server_takes_behind(&mut self, input: Input<'_>, moment: Option<Moment>) {
+        if moment.is_none() {
+            return self.server_takes(input);
+        }
+        let now = self.server.clock.now(self.time);
+        let Some(running) = &mut self.server.running else { return };
         let mut out = Effects::default();
         running.machine.handle(now, input, &mut out);
-        self.perform(out);
+        self.perform(out, Moment::Behind);
     }
 
     pub(super) fn server_timer(&mut self, life: u32) {
@@ -215,6 +208,7 @@ impl World {
         let now = self.server.clock.now(time);
         if running.machine.deadline().is_some_and(|d| d <= now) {
             self.look_at_disk();
+            self.look_at_backpressured();
             self.server_takes(Input::Time);
         } else {
             self.wind_timer();
@@ -236,7 +230,7 @@ impl World {
     fn look_at_disk(&mut self) {
         let Some(running) = &mut self.server.running else { return };
         let is_full = running.log.is_short(&self.disk);
-        let cap = self.plan.log_bytes_max;
+        let cap = self.plan.log.bytes_max;
         let room = match running.log.bytes() {
             bytes if bytes > cap.saturating_add(cap / 4) => LogRoom::Full,
             bytes if bytes > cap || is_full => LogRoom::Tight,
@@ -253,7 +247,7 @@ impl World {
     }
 
     /// Does what was decided.
-    pub(super) fn perform(&mut self, mut out: Effects) {
+    pub(super) fn perform(&mut self, mut out: Effects, moment: Moment) {
         let is_stopping = self.server.is_stopping;
         if let Some(running) = &mut self.server.running
             && is_stopping
@@ -266,11 +260,12 @@ impl World {
             }
             self.perform_one(effect);
         }
+        self.cut_off();
         self.note_promises();
         self.note_leader();
         self.note_fed();
         self.tell_inside();
-        self.hand_over();
+        self.hand_over(moment);
         self.wind_timer();
         self.stop_if_quiet();
         self.rejoin_if_idle();
@@ -281,7 +276,7 @@ impl World {
         match effect {
             Effect::Send(conn, bytes) if self.taker.takes(conn, &bytes) => {}
             Effect::Send(conn, bytes) => {
-                let is_open = self.server.running.as_ref().is_some_and(|r| r.conns.contains_key(&conn));
+                let is_open = self.server.running.as_ref().is_some_and(|r| r.host.is_up(conn));
                 if is_open {
                     self.send(conn, Arrival::Bytes(bytes), false);
                 }
@@ -304,6 +299,9 @@ impl World {
                 self.may_be_stored(&pages, &checkpoint);
                 let us = self.disk_us() * 2;
                 self.store.is_installing = true;
+                if let Some(running) = &mut self.server.running {
+                    running.host.set_installing(true);
+                }
                 self.at(self.time + us, Event::Disk(life, DiskEvent::Install(view, pages, checkpoint)));
             }
             Effect::Pin(view, pin) if self.plan.rule == Some(Rule::Runner(RunnerRule::PinOvertaken)) => {
@@ -335,7 +333,7 @@ impl World {
                 self.record.counts.depositions += 1;
                 let Some(running) = &mut self.server.running else { return };
                 running.deposed = Some(cut);
-                let conns: Vec<Conn> = running.conns.keys().copied().collect();
+                let conns: Vec<Conn> = running.host.conns.keys().copied().collect();
                 conns.into_iter().for_each(|conn| self.close(conn));
             }
             Effect::Packet(to, _) => self.blame(format!("a group of one has no member {to:?}")),
@@ -353,8 +351,9 @@ impl World {
         }
     }
 
-    /// Gives the log what was ordered, unless it is busy: then it goes with the next batch.
-    fn hand_over(&mut self) {
+    /// Gives the log what was ordered, unless it is busy: then it goes with the next batch. Where the scheduler says so, the
+    /// loop waits for the sync.
+    fn hand_over(&mut self, moment: Moment) {
         let time = self.time;
         let us = self.disk_us();
         let life = self.server.life;
@@ -378,6 +377,9 @@ impl World {
             return self.server_fails(format!("the log: {why}"));
         }
         (running.is_writing, running.is_syncing) = (true, true);
+        let is_idle = running.truncate.is_none();
+        let here = running.host.syncs_here(moment, records.len(), is_idle).then_some(moment);
+        let us = running.host.begin_sync(time, us, here);
         if self.plan.rule == Some(Rule::Runner(RunnerRule::SyncReportedEarly)) {
             self.at(time, Event::Disk(life, DiskEvent::Synced(self.server.joined, written, last)));
         }
@@ -402,20 +404,7 @@ impl World {
             DiskEvent::Synced(joined, written, _) if joined != self.server.joined => {
                 self.server_takes(Input::Written(written.view, written.position));
             }
-            DiskEvent::Synced(_, written, last) => {
-                if let Some(running) = &mut self.server.running {
-                    running.is_syncing = false;
-                }
-                if self.plan.group.is_none() {
-                    self.truth.promised = self.truth.promised.max(last);
-                }
-                self.say(format_args!("s       synced up to {last}"));
-                self.look_at_disk();
-                self.server_takes(Input::Written(written.view, written.position));
-                self.truncate();
-                self.hand_over();
-                self.rejoin_if_idle();
-            }
+            DiskEvent::Synced(_, written, last) => self.synced(written, last),
             DiskEvent::Read(view, page) => {
                 let found = self.read_page(page);
                 // The word of a read is sometimes late: the page may have been stored anew meanwhile.
@@ -441,8 +430,35 @@ impl World {
                 let found = found.map(|(page, bytes)| (*page, bytes.to_vec())).collect();
                 self.server_takes(Input::PinnedRead(view, pin, Ok(found)));
             }
-            DiskEvent::Installed(view, Ok(())) => self.server_takes(Input::Installed(view)),
+            DiskEvent::Installed(view, Ok(())) => {
+                if let Some(running) = &mut self.server.running {
+                    running.host.set_installing(false);
+                }
+                self.server_takes(Input::Installed(view));
+            }
             DiskEvent::Installed(_, Err(why)) => self.server_fails(why),
+        }
+    }
+
+    /// The word of a sync. If the loop waited for it, its turn goes on.
+    fn synced(&mut self, written: Written, last: Stamp) {
+        let joined = self.server.joined;
+        let moment = self.end_sync_here();
+        if let Some(running) = &mut self.server.running {
+            running.is_syncing = false;
+        }
+        if self.plan.group.is_none() {
+            self.truth.promised = self.truth.promised.max(last);
+        }
+        let how = if moment.is_some() { ", on the loop" } else { "" };
+        self.say(format_args!("s       synced up to {last}{how}"));
+        self.look_at_disk();
+        self.server_takes_behind(Input::Written(written.view, written.position), moment);
+        self.truncate();
+        self.hand_over(Moment::Behind);
+        self.rejoin_if_idle();
+        if let Some(moment) = moment.filter(|_| joined == self.server.joined) {
+            self.go_on_behind(moment);
         }
     }
 
@@ -467,6 +483,10 @@ impl World {
             running.synced = last;
         }
         running.is_writing = false;
+        running.host.end_sync();
+        if running.host.waits_for_sync() && self.server.paused_until <= self.time {
+            return self.synced(written, last);
+        }
         if self.plan.rule != Some(Rule::Runner(RunnerRule::SyncReportedEarly)) {
             let us = self.random.below(WORD_US_MAX);
             self.at(self.time + us, Event::Disk(life, DiskEvent::Synced(joined, written, last)));
@@ -500,11 +520,11 @@ impl World {
     pub(super) fn stop_server(&mut self) {
         self.server.is_stopping = true;
         let conns: Vec<Conn> = match &self.server.running {
-            Some(running) => running.conns.keys().copied().collect(),
+            Some(running) => running.host.conns.keys().copied().collect(),
             None => return,
         };
         conns.into_iter().for_each(|conn| self.gone(conn));
-        self.perform(Effects::default());
+        self.perform(Effects::default(), Moment::Behind);
     }
 
     /// How long the disk takes this time.

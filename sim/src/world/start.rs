@@ -5,11 +5,13 @@
 
 use tercel_engine::order::delayed::{Delayed, DelayedConfig, Known};
 use tercel_engine::order::{Output, Sequencer};
+use tercel_engine::schedule::Moment;
 use tercel_engine::server::{Checkpoint, Effect, Effects, Input, Recovery, ServerConfig};
 use tercel_wire::id::{LogPosition, PageId, Stamp, ViewId};
 
 use super::log::{Log, Opened};
 use super::server::{Running, encode};
+use super::turn::Host;
 use super::{Event, Phase, SPACE, World};
 use crate::port::Site;
 use crate::rule::{Rule, RunnerRule};
@@ -17,7 +19,7 @@ use crate::rule::{Rule, RunnerRule};
 impl World {
     pub(super) fn create_space(&mut self) {
         let salt = self.random.next_u64();
-        Log::create(&mut self.disk, SPACE, salt, self.plan.segment_bytes);
+        Log::create(&mut self.disk, SPACE, salt, self.plan.log.segment_bytes);
         self.start_server();
     }
 
@@ -49,7 +51,7 @@ impl World {
         match self.recover() {
             Ok((running, out)) => {
                 self.server.running = Some(running);
-                self.perform(out);
+                self.perform(out, Moment::Behind);
             }
             Err(Failed::Again(why)) => {
                 self.say(format_args!("s       does not start: {why}"));
@@ -73,6 +75,11 @@ impl World {
         }
     }
 
+    /// The loop of the process as it begins.
+    fn host(&self) -> Host {
+        Host::new(&self.plan, u64::from(self.server.life) << 16 | u64::from(self.server.joined))
+    }
+
     /// The last checkpoint that was stored.
     fn checkpoint(&self) -> Option<Checkpoint> {
         let mut checkpoint = self.store.checkpoint.clone();
@@ -91,7 +98,7 @@ impl World {
     }
 
     fn open(&mut self, from: Stamp) -> Result<Opened, Failed> {
-        match Log::open(&mut self.disk, SPACE, from, self.plan.segment_bytes) {
+        match Log::open(&mut self.disk, SPACE, from, self.plan.log.segment_bytes) {
             Ok(opened) => Ok(opened),
             Err(why) if self.disk.mend() => {
                 self.record.counts.damage_found += 1;
@@ -137,7 +144,7 @@ impl World {
             opened.records.len(),
             if opened.is_torn { ", a torn write cut off" } else { "" }
         ));
-        Ok((Running::new(machine, log, last), out))
+        Ok((Running::new(machine, log, last, self.host()), out))
     }
 
     /// The rest of the group has what was promised, and perhaps more, or less, than is on this disk.
@@ -209,13 +216,13 @@ impl World {
             opened.records.len()
         ));
         let last = opened.log.last();
-        Ok((Running::new(machine, opened.log, last), out))
+        Ok((Running::new(machine, opened.log, last, self.host()), out))
     }
 
     /// Begins anew after its leader was deposed: the log and the store are idle.
     pub(super) fn rejoin(&mut self) {
         let Some(mut running) = self.server.running.take() else { return };
-        self.count(&running.machine);
+        self.count(&running.machine, &running.host);
         self.forget_digests();
         self.forget_backup();
         (self.store.pin_next, self.store.pinned) = (None, None);
@@ -228,7 +235,7 @@ impl World {
         match begun {
             Ok((running, out)) => {
                 self.server.running = Some(running);
-                self.perform(out);
+                self.perform(out, Moment::Behind);
             }
             Err(Failed::Again(why)) => {
                 self.say(format_args!("s       does not go on: {why}"));

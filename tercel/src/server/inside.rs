@@ -11,11 +11,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tercel_engine::Error;
-use tercel_engine::server::{Effects, Input, Server as Machine};
+use tercel_engine::server::{Conn, Effects, Input, Server as Machine};
 use tercel_engine::time::Now;
 use tercel_engine::txn::local::{Local, LocalConfig};
 use tercel_engine::txn::{Home, Port, Step};
 use tercel_events::Handle;
+use tercel_wire::frame::Header;
 
 use super::{Post, store};
 
@@ -33,12 +34,24 @@ impl Core {
     }
 
     pub(super) fn now(&self) -> Now {
-        Now(self.begun.elapsed().as_micros() as u64)
+        since(self.begun)
     }
 
     /// The moment of the loop's clock.
     pub(super) fn instant(&self, now: Now) -> Instant {
         self.begun + Duration::from_micros(now.0)
+    }
+
+    /// The clock, and what hands frames to the machine.
+    pub(super) fn frames(
+        &mut self,
+        now: Now,
+    ) -> (impl Fn() -> Now + use<>, impl FnMut(Conn, Header, &[u8]) + use<'_>) {
+        let (begun, machine, out) = (self.begun, &mut self.machine, &mut self.out);
+        let handle = move |conn, header: Header, body: &[u8]| {
+            machine.handle(now, Input::Frame(conn, header, body), out);
+        };
+        (move || since(begun), handle)
     }
 
     pub(super) fn take(&mut self, now: Now, input: Input<'_>) {
@@ -50,6 +63,10 @@ impl Core {
         let Core { machine, out, local, .. } = self;
         machine.inside(now, out, |source| step(&mut local.over(source), now))
     }
+}
+
+fn since(begun: Instant) -> Now {
+    Now(begun.elapsed().as_micros() as u64)
 }
 
 /// Where the loop lends its machine.

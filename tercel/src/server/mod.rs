@@ -4,14 +4,11 @@
 //! and installed on two more, so that neither a sync nor a read holds the loop up; but a commit that is alone is synced on
 //! the loop itself while the disk is quick, for then the way to the log's thread and back would take nearly as long.
 
-mod choked;
-mod held;
 mod inside;
 mod records;
 mod run;
 mod start;
 mod store;
-mod turns;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -4,19 +4,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tercel_engine::schedule::{Bounds, Decision, Moment, Origin, Received, Scheduler};
 use tercel_engine::server::{Conn, Effect, Effects, HostStats, Input, LogRoom, Server as Machine};
 use tercel_engine::time::Now;
 use tercel_events::{Backend, Event, EventQueue, Handle, Kind, SendError, Token};
-use tercel_wire::frame::{Deframer, FrameError};
 use tercel_wire::id::Stamp;
 use tercel_wire::log::Last;
 
-use super::choked::Choked;
-use super::held::{Bounds, HeldByAll};
 use super::inside::{Core, Lending};
 use super::records::Records;
 use super::store::Store;
-use super::turns::{SLICE, Slice, Turns, read_some, split_some};
 use super::{Post, ServerError};
 use crate::disk::dir::DataDir;
 use crate::disk::log::LogThread;
@@ -48,16 +45,8 @@ pub(super) struct Loop {
     /// Keeps the directory locked.
     _dir: DataDir,
     conns: HashMap<Conn, Peer>,
-    /// Connections of which not everything that was received has been handled.
-    turns: Turns,
-    /// When the slice ends that all who are heard in this turn of the loop share.
-    slice_end: Instant,
-    /// Connections that are not read until they have read.
-    choked: Choked,
-    /// What connections make this server hold.
-    held: HeldByAll,
-    /// Pages are being stored.
-    installing: bool,
+    /// Decides which connection is served next, which is not read, and where a commit is synced.
+    scheduler: Scheduler,
     /// There was no room on the disk when it was looked at last.
     disk_full: bool,
     /// The page store waits for room.
@@ -69,8 +58,8 @@ pub(super) struct Loop {
 
 /// The other end of a connection.
 enum Peer {
-    Socket(Token, Deframer),
-    Memory(Arc<Pipe>, Deframer),
+    Socket(Token),
+    Memory(Arc<Pipe>),
 }
 
 impl Loop {
@@ -92,11 +81,7 @@ impl Loop {
             store,
             _dir: dir,
             conns: HashMap::new(),
-            turns: Turns::default(),
-            slice_end: Instant::now(),
-            choked: Choked::default(),
-            held: HeldByAll::new(&bounds),
-            installing: false,
+            scheduler: Scheduler::new(bounds),
             disk_full: false,
             pages_full: false,
             log_room: LogRoom::Free,
@@ -123,14 +108,14 @@ impl Loop {
         let mut core = self.core.take().ok_or_else(|| ServerError::Stopped("a loop runs once".into()))?;
         let mut sleepless_turns = 0;
         // What recovery wants done.
-        self.perform(&mut core, false);
+        self.perform(&mut core, Moment::Behind);
         loop {
             let deadline = core.machine.deadline().map(|d| core.instant(d));
             let deadline = match (deadline, self.stop_by) {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
             };
-            let deadline = if !self.turns.is_empty() { Some(core.instant(Now(0))) } else { deadline };
+            let deadline = if self.scheduler.is_idle() { deadline } else { Some(core.instant(Now(0))) };
             let kept = self.lending.lend(core);
             let events = self.queue.get_next_events(&mut batch, BATCH_MAX, deadline);
             let back = kept.or_else(|| self.lending.take_back(&mut sleepless_turns));
@@ -159,26 +144,22 @@ impl Loop {
 
     /// Takes what has happened, and does what is decided.
     fn turn(&mut self, core: &mut Core, events: usize, batch: &mut Vec<Event<Post>>) {
-        let ordered = core.machine.stats().ordered;
         let now = core.now();
-        let waiting = self.turns.len();
-        self.slice_end = Instant::now() + SLICE;
+        self.scheduler.begin_turn(now, core.machine.stats().ordered);
         for event in batch.drain(..) {
             self.event(core, now, event);
         }
-        let all_wait = self.turns.len() == waiting && core.machine.stats().ordered - ordered >= events as u64;
-        let now =
-            if self.turns.is_empty() { now } else { self.serve_those_who_do_not_wait(core, waiting > 0) };
-        self.go_on(core, now);
+        self.scheduler.end_arrivals(events, core.machine.stats().ordered);
+        let now = if self.scheduler.is_idle() { now } else { self.serve_run_queue(core) };
         if core.machine.deadline().is_some_and(|d| d <= now) {
             self.look_at_disk(core, now);
-            self.look_at_choked(core, now);
+            self.look_at_backpressured(core, now);
             core.take(now, Input::Time);
         }
         if self.stop_by.is_some() {
             core.machine.flush(&mut core.out);
         }
-        self.perform(core, all_wait && waiting == 0);
+        self.perform(core, Moment::End);
     }
 
     /// Whether everything is stored, or in the log as long as nobody can say when there is room to store it.
@@ -195,13 +176,21 @@ impl Loop {
             }
             Kind::Accepted { stream, .. } => {
                 let conn = Conn(stream.bits());
-                self.conns.insert(conn, Peer::Socket(stream, Deframer::default()));
+                self.conns.insert(conn, Peer::Socket(stream));
+                self.scheduler.connected(conn, Origin::Network);
                 core.take(now, Input::Connected(conn));
             }
-            Kind::Received(lease) => self.received(core, now, conn, &lease),
+            Kind::Received(lease) => {
+                // As of the flush before this batch: what was not sent then is what the peer did not take.
+                let unsent_bytes = self.queue.unsent_bytes(event.token).unwrap_or(0);
+                self.received(core, now, conn, &lease, unsent_bytes);
+            }
             Kind::EndOfStream | Kind::Closed(_) => self.gone(core, now, conn),
             Kind::Posted(post) => self.posted(core, now, post),
-            Kind::Drained => self.has_read(conn),
+            Kind::Drained => {
+                let decision = self.scheduler.drained(conn);
+                self.obey(core, now, conn, decision);
+            }
             Kind::Ready(_) | Kind::Timer | Kind::Wake => {}
         }
     }
@@ -220,7 +209,7 @@ impl Loop {
                 core.take(now, Input::Read(view, page, result));
             }
             Post::Installed(view, Ok(())) => {
-                self.installing = false;
+                self.scheduler.set_installing(false);
                 core.take(now, Input::Installed(view));
             }
             Post::Pinned(view, pin, result) => {
@@ -237,10 +226,11 @@ impl Loop {
             Post::Open(_, pipe) if self.stop_by.is_some() => pipe.close(),
             Post::Open(id, pipe) => {
                 let conn = Conn(id | MEMORY_BIT);
-                self.conns.insert(conn, Peer::Memory(pipe, Deframer::default()));
+                self.conns.insert(conn, Peer::Memory(pipe));
+                self.scheduler.connected(conn, Origin::Process);
                 core.take(now, Input::Connected(conn));
             }
-            Post::Bytes(id, bytes) => self.received(core, now, Conn(id | MEMORY_BIT), &bytes),
+            Post::Bytes(id, bytes) => self.received(core, now, Conn(id | MEMORY_BIT), &bytes, 0),
             Post::Gone(id) => self.gone(core, now, Conn(id | MEMORY_BIT)),
             // What it left to do is done behind this batch.
             Post::Inside => {}
@@ -279,181 +269,106 @@ impl Loop {
             core.take(now, Input::LogRoom(room));
         }
         let accepts_paused = self.queue.counters().accepts_paused;
-        let ended_for_room = self.held.ended;
+        let ended_for_room = self.scheduler.scheduled().ended_for_room;
         let log_bytes = log.bytes;
         core.machine.set_host(HostStats { accepts_paused, log_bytes, disk_full: full, ended_for_room });
     }
 
-    fn received(&mut self, core: &mut Core, now: Now, conn: Conn, bytes: &[u8]) {
-        let (deframer, end) = match self.conns.get_mut(&conn) {
-            Some(Peer::Socket(token, deframer)) => {
-                // As of the flush before this batch: what was not sent then is what the peer did not take.
-                let unsent_bytes = self.queue.unsent_bytes(*token).unwrap_or(0);
-                if self.choked.is_choked(conn, unsent_bytes) {
-                    deframer.push(bytes);
-                    self.queue.pause(*token);
-                    self.choked.put(conn, unsent_bytes);
-                    return self.keeps(core, now, conn, bytes.len());
-                }
-                (deframer, Some(self.slice_end))
-            }
-            // Who shares the process shares its fate.
-            Some(Peer::Memory(_, deframer)) => (deframer, None),
-            None => return,
-        };
-        let before = deframer.bytes();
-        let read = match deframer.is_empty() {
-            true => split_some(&mut core.machine, now, conn, bytes, deframer, end, &mut core.out),
-            false => {
-                deframer.push(bytes);
-                match self.turns.waits(conn) {
-                    true => Ok(Slice::Done),
-                    false => read_some(&mut core.machine, now, conn, deframer, end, &mut core.out),
-                }
-            }
-        };
-        // Who shares the process shares its memory.
-        let more = if end.is_some() { deframer.bytes().saturating_sub(before) } else { 0 };
-        self.was_read(core, now, conn, read);
-        if more > 0 {
-            self.keeps(core, now, conn, more);
+    fn received(&mut self, core: &mut Core, now: Now, conn: Conn, bytes: &[u8], unsent_bytes: usize) {
+        let (clock, mut handle) = core.frames(now);
+        let handle_one = move |header, body: &[u8]| handle(conn, header, body);
+        let Received { decision, kept_bytes } =
+            self.scheduler.received(conn, bytes, unsent_bytes, clock, handle_one);
+        self.obey(core, now, conn, decision);
+        if kept_bytes > 0 {
+            self.end_for_room(core, now, conn, kept_bytes);
         }
     }
 
-    /// So many bytes more were kept of what a connection sent. If all have sent too much, those that hold most end.
-    fn keeps(&mut self, core: &mut Core, now: Now, conn: Conn, bytes: usize) {
-        let mut over = Vec::new();
-        if !core.machine.has_greeted(conn) && self.held.greeting.add(bytes) {
-            let held = self.received_bytes(|conn| !core.machine.has_greeted(conn));
-            over = self.held.greeting.count(held);
+    /// Carries out the scheduler's decision on a connection.
+    fn obey(&mut self, core: &mut Core, now: Now, conn: Conn, decision: Decision) {
+        match (decision, self.conns.get(&conn)) {
+            (Decision::Pause, Some(Peer::Socket(token))) => _ = self.queue.pause(*token),
+            (Decision::Resume, Some(Peer::Socket(token))) => _ = self.queue.resume(*token),
+            (Decision::Close, _) => {
+                self.close(core, conn);
+                core.take(now, Input::Disconnected(conn));
+            }
+            _ => {}
         }
-        if self.held.received.add(bytes) {
-            let held = self.received_bytes(|conn| !over.contains(&conn));
-            over.extend(self.held.received.count(held));
-        }
-        for conn in over {
-            self.held.ended += 1;
+    }
+
+    /// Ends connections if so many bytes more of this one are too much.
+    fn end_for_room(&mut self, core: &mut Core, now: Now, conn: Conn, bytes: usize) {
+        let has_greeted = |conn| core.machine.has_greeted(conn);
+        for conn in self.scheduler.over_received(conn, bytes, has_greeted) {
             let why = "the server has received too much of messages that do not come to their end: try again";
             core.take(now, Input::NoRoom(conn, why));
         }
     }
 
-    /// What is kept of what the sockets among these connections have sent.
-    fn received_bytes(&self, is_among: impl Fn(Conn) -> bool) -> Vec<(usize, Conn)> {
-        let of_one = |(conn, peer): (&Conn, &Peer)| match peer {
-            Peer::Socket(_, deframer) if deframer.bytes() > 0 && is_among(*conn) => {
-                Some((deframer.bytes(), *conn))
-            }
-            _ => None,
-        };
-        self.conns.iter().filter_map(of_one).collect()
-    }
-
-    /// Does and sends what was decided for those who came in this turn of the loop, before those who have had their slice go
-    /// on. If that takes a sync, and somebody waited already, it is made here. Says what time it is then.
-    fn serve_those_who_do_not_wait(&mut self, core: &mut Core, may_sync: bool) -> Now {
+    /// Does and sends what was decided for the connections of the first slice, then serves the run queue for the second. The
+    /// replies may take a sync, which is made here if connections waited already. Says what time it is then.
+    fn serve_run_queue(&mut self, core: &mut Core) -> Now {
         self.perform_all(core);
         self.queue.flush();
-        self.perform(core, may_sync);
+        self.perform(core, Moment::Between);
         self.queue.flush();
-        core.now()
-    }
-
-    /// Handles more of what has waited, for a slice of time.
-    fn go_on(&mut self, core: &mut Core, now: Now) {
-        let end = Instant::now() + SLICE;
-        while let Some(conn) = self.turns.next() {
-            if let Some(Peer::Socket(token, deframer)) = self.conns.get_mut(&conn) {
-                let token = *token;
-                let unsent_bytes = self.queue.unsent_bytes(token).unwrap_or(0);
-                if self.choked.is_choked(conn, unsent_bytes) {
-                    self.choked.put(conn, unsent_bytes);
-                    continue;
-                }
-                let read = read_some(&mut core.machine, now, conn, deframer, Some(end), &mut core.out);
-                if read == Ok(Slice::Done) {
-                    self.queue.resume(token);
-                }
-                self.was_read(core, now, conn, read);
-            }
-            if Instant::now() >= end {
-                return;
+        let now = core.now();
+        self.scheduler.begin_second_slice(now);
+        while let Some((conn, decision)) = self.serve_next(core, now) {
+            self.obey(core, now, conn, decision);
+            if self.scheduler.is_slice_over(core.now()) {
+                break;
             }
         }
+        now
     }
 
-    /// Somebody has taken what it was sent: what it asks has its turn again.
-    fn has_read(&mut self, conn: Conn) {
-        if !self.choked.take(conn) {
-            return;
-        }
-        match self.conns.get(&conn) {
-            Some(Peer::Socket(token, deframer)) if deframer.is_empty() => _ = self.queue.resume(*token),
-            Some(_) => self.turns.put(conn),
-            None => {}
-        }
+    fn serve_next(&mut self, core: &mut Core, now: Now) -> Option<(Conn, Decision)> {
+        let (clock, handle) = core.frames(now);
+        let unsent_bytes = |conn| unsent_bytes(&self.conns, &self.queue, conn);
+        self.scheduler.serve_next(unsent_bytes, clock, handle)
     }
 
-    /// Tells the machine who reads, of those that are not heard.
-    fn look_at_choked(&mut self, core: &mut Core, now: Now) {
-        let (conns, queue) = (&self.conns, &self.queue);
-        let unsent_bytes = |conn| match conns.get(&conn) {
-            Some(Peer::Socket(token, _)) => queue.unsent_bytes(*token).unwrap_or(0),
-            _ => 0,
-        };
-        for conn in self.choked.that_read(Instant::now(), unsent_bytes) {
+    /// Tells the machine which clients read, among those that are not heard.
+    fn look_at_backpressured(&mut self, core: &mut Core, now: Now) {
+        let unsent_bytes = |conn| unsent_bytes(&self.conns, &self.queue, conn);
+        for conn in self.scheduler.that_read(now, unsent_bytes) {
             core.take(now, Input::Alive(conn));
-        }
-    }
-
-    fn was_read(&mut self, core: &mut Core, now: Now, conn: Conn, read: Result<Slice, FrameError>) {
-        match (read, self.conns.get(&conn)) {
-            (Ok(Slice::More), Some(Peer::Socket(token, _))) => {
-                self.queue.pause(*token);
-                self.turns.put(conn);
-            }
-            (Ok(_), _) => {}
-            // Whoever sent this speaks another language or is broken: no answer would be understood.
-            (Err(_), _) => {
-                self.close(conn);
-                core.take(now, Input::Disconnected(conn));
-            }
         }
     }
 
     fn gone(&mut self, core: &mut Core, now: Now, conn: Conn) {
         if self.conns.contains_key(&conn) {
-            self.close(conn);
+            self.close(core, conn);
             core.take(now, Input::Disconnected(conn));
         }
     }
 
-    fn close(&mut self, conn: Conn) {
-        let is_choked = self.choked.take(conn);
+    fn close(&mut self, core: &Core, conn: Conn) {
         match self.conns.remove(&conn) {
-            // Who does not read will not read the rest either.
-            Some(Peer::Socket(token, _)) if is_choked => {
-                self.queue.revoke(token);
-            }
-            Some(Peer::Socket(token, _)) => {
+            Some(Peer::Socket(token)) => {
                 let unsent_bytes = self.queue.unsent_bytes(token).unwrap_or(0);
-                match self.held.last.add(Instant::now(), unsent_bytes) {
+                match self.scheduler.closed(conn, core.now(), unsent_bytes) {
                     true => self.queue.finish(token),
                     false => self.queue.revoke(token),
                 };
             }
-            Some(Peer::Memory(pipe, _)) => pipe.close(),
+            Some(Peer::Memory(pipe)) => {
+                self.scheduler.forget(conn);
+                pipe.close();
+            }
             None => {}
         }
     }
 
-    /// Does what was decided. `all_wait` says that whoever was heard waits for the log, or that nobody is
-    /// wronged by waiting for it.
-    fn perform(&mut self, core: &mut Core, all_wait: bool) {
+    /// Does what was decided.
+    fn perform(&mut self, core: &mut Core, moment: Moment) {
         self.perform_all(core);
-        if self.hand_over(core, all_wait) {
+        if self.hand_over(core, moment) {
             self.perform_all(core);
-            self.hand_over(core, false);
+            self.hand_over(core, Moment::Behind);
         }
     }
 
@@ -471,7 +386,7 @@ impl Loop {
     fn perform_one(&mut self, core: &mut Core, effect: Effect) {
         match effect {
             Effect::Send(conn, bytes) => self.send(core, conn, bytes),
-            Effect::Close(conn) => self.close(conn),
+            Effect::Close(conn) => self.close(core, conn),
             Effect::Append(position, view, entry) => {
                 if let Err(why) = self.records.add(position, view, &entry) {
                     self.failed = Some(why);
@@ -479,7 +394,7 @@ impl Loop {
             }
             Effect::Read(view, page) => self.store.read(view, page),
             Effect::Install { view, pages, checkpoint } => {
-                self.installing = true;
+                self.scheduler.set_installing(true);
                 self.store.install(view, pages, checkpoint);
             }
             Effect::Pin(view, pin) => self.store.pin(view, pin),
@@ -497,13 +412,13 @@ impl Loop {
     fn send(&mut self, core: &mut Core, conn: Conn, bytes: Vec<u8>) {
         let more = bytes.len();
         match self.conns.get(&conn) {
-            Some(Peer::Socket(token, _)) => match self.queue.send(*token, bytes) {
-                Ok(()) if self.held.unsent.add(more) => self.look_at_unsent(core),
+            Some(Peer::Socket(token)) => match self.queue.send(*token, bytes) {
+                Ok(()) if self.scheduler.sent(more) => self.look_at_unsent(core),
                 Ok(()) | Err(SendError::Gone(_)) => {}
                 // It does not read what it is told: its bound is reached, the others go on.
                 Err(SendError::Full(_)) => self.cut_off(core, conn),
             },
-            Some(Peer::Memory(pipe, _)) => pipe.push(&bytes),
+            Some(Peer::Memory(pipe)) => pipe.push(&bytes),
             None => {}
         }
     }
@@ -512,34 +427,31 @@ impl Loop {
     fn look_at_unsent(&mut self, core: &mut Core) {
         self.queue.flush();
         let of_one = |(conn, peer): (&Conn, &Peer)| match peer {
-            Peer::Socket(token, _) => Some((self.queue.unsent_bytes(*token).unwrap_or(0), *conn)),
+            Peer::Socket(token) => Some((self.queue.unsent_bytes(*token).unwrap_or(0), *conn)),
             Peer::Memory(..) => None,
         };
         let unsent = self.conns.iter().filter_map(of_one).collect();
-        for conn in self.held.unsent.count(unsent) {
-            self.held.ended += 1;
+        for conn in self.scheduler.over_unsent(unsent) {
             self.cut_off(core, conn);
         }
     }
 
     /// Ends the connection of a client that does not read: it would not read why, either.
     fn cut_off(&mut self, core: &mut Core, conn: Conn) {
-        if let Some(Peer::Socket(token, _)) = self.conns.remove(&conn) {
+        if let Some(Peer::Socket(token)) = self.conns.remove(&conn) {
             self.queue.revoke(token);
         }
-        self.choked.take(conn);
+        self.scheduler.forget(conn);
         let now = core.now();
         core.take(now, Input::Disconnected(conn));
     }
 
     /// Gives the log's thread what this batch ordered. If its queue is full, the records go with the next batch; the
-    /// queue empties with a sync, whose report turns the loop. If all who were heard wait for the log, it is made durable
-    /// here and now where the log thinks that quicker: nobody else waits, and all who come meanwhile share the next sync.
-    /// Says whether that was done.
-    fn hand_over(&mut self, core: &mut Core, all_wait: bool) -> bool {
+    /// queue empties with a sync, whose report turns the loop. Where the scheduler and the log agree, the batch is synced here
+    /// and now. Says whether that was done.
+    fn hand_over(&mut self, core: &mut Core, moment: Moment) -> bool {
         let Some((mut records, last)) = self.records.take(|| self.log.buffer()) else { return false };
-        // While pages are synced, nobody knows how long it takes.
-        if all_wait && !self.installing {
+        if self.scheduler.may_sync_here(moment) {
             records = match self.log.commit_here(records, last) {
                 Ok(done) => {
                     self.posted(core, core.now(), Post::from(done));
@@ -555,12 +467,20 @@ impl Loop {
     }
 }
 
+/// Bytes that a connection's peer has not taken.
+fn unsent_bytes(conns: &HashMap<Conn, Peer>, queue: &EventQueue<Post>, conn: Conn) -> usize {
+    match conns.get(&conn) {
+        Some(Peer::Socket(token)) => queue.unsent_bytes(*token).unwrap_or(0),
+        _ => 0,
+    }
+}
+
 impl Drop for Loop {
     fn drop(&mut self) {
         self.lending.close();
         // Sockets close with the queue; who waits at a pipe must be told.
         for peer in self.conns.values() {
-            if let Peer::Memory(pipe, _) = peer {
+            if let Peer::Memory(pipe) = peer {
                 pipe.close();
             }
         }

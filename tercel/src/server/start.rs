@@ -4,6 +4,8 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
+use tercel_engine::limits;
+use tercel_engine::schedule::Bounds;
 use tercel_engine::server::{
     Effect, Effects, Input, Recovery, Server as Machine, ServerConfig as MachineConfig,
 };
@@ -13,7 +15,6 @@ use tercel_wire::class::ROOT_HEAD;
 use tercel_wire::id::{Stamp, Written};
 use tercel_wire::page::{PAGE_BYTES, Page};
 
-use super::held::{Bounds, LINGER};
 use super::inside::Inside;
 use super::records::Records;
 use super::run::{LISTENER_KEY, Loop};
@@ -221,7 +222,7 @@ fn prepare(opened: Opened, listeners: Vec<OwnedFd>, spin_us: u64) -> Result<Loop
         spin_us,
         write_bytes_max: SLOW_READER_BYTES,
         sources_max: sources_max(),
-        linger_ms: LINGER.as_millis() as u64,
+        linger_ms: limits::LINGER_US / 1_000,
         ..EventsConfig::default()
     })?;
     for fd in listeners {

@@ -7,9 +7,9 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+use tercel_engine::schedule::Bounds;
 use tercel_wire::id::{ClientId, PageId, SpaceId, Stamp};
 
-use super::held::Bounds;
 use super::start::{Opened, launch, listen, open};
 use super::*;
 use crate::disk::log::tests::open_panicking;
@@ -241,7 +241,12 @@ const MANY: usize = 64 << 20;
 
 #[test]
 fn strangers_whose_greetings_do_not_end_are_bounded_together() {
-    let bounds = Bounds { received_bytes_max: MANY, greeting_bytes_max: 1 << 20, unsent_bytes_max: MANY };
+    let bounds = Bounds {
+        received_bytes_max: MANY,
+        greeting_bytes_max: 1 << 20,
+        unsent_bytes_max: MANY,
+        ..Bounds::default()
+    };
     let (_dir, server, client, counter) = bounded(bounds);
     let mut member = greet(&server, 5);
     member.write_all(&begin(Kind::Commit, 500 << 10)).unwrap();
@@ -268,7 +273,12 @@ fn strangers_whose_greetings_do_not_end_are_bounded_together() {
 
 #[test]
 fn clients_whose_messages_do_not_end_are_bounded_together() {
-    let bounds = Bounds { received_bytes_max: 4 << 20, greeting_bytes_max: MANY, unsent_bytes_max: MANY };
+    let bounds = Bounds {
+        received_bytes_max: 4 << 20,
+        greeting_bytes_max: MANY,
+        unsent_bytes_max: MANY,
+        ..Bounds::default()
+    };
     let (_dir, server, client, counter) = bounded(bounds);
     let mut small = greet(&server, 5);
     small.write_all(&begin(Kind::Commit, 1_000)).unwrap();
@@ -286,7 +296,12 @@ fn clients_whose_messages_do_not_end_are_bounded_together() {
 
 #[test]
 fn clients_that_ask_and_do_not_read_are_bounded_together() {
-    let bounds = Bounds { received_bytes_max: MANY, greeting_bytes_max: MANY, unsent_bytes_max: 2 << 20 };
+    let bounds = Bounds {
+        received_bytes_max: MANY,
+        greeting_bytes_max: MANY,
+        unsent_bytes_max: 2 << 20,
+        ..Bounds::default()
+    };
     let (_dir, server, client, counter) = bounded(bounds);
     // Each may leave a megabyte, and what the kernel takes.
     let asks = 20_000_000 / (FRAME_BYTES + 8064);

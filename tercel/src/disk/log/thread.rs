@@ -15,6 +15,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use tercel_engine::schedule::{LogLoad, SyncTime};
 use tercel_wire::id::{LogPosition, Stamp, Written};
 use tercel_wire::log::Last;
 
@@ -86,12 +87,12 @@ pub struct LogState {
     pub far_over_cap: bool,
     /// [`Log::is_short`], or a batch waits for room: refuse commits, for they would wait, too. Truncate to try again.
     pub is_short: bool,
-    /// How long a write and sync takes, lately, what is slow counted as a millisecond; zero before the first.
-    pub took: Duration,
+    /// How long a write and sync takes, lately.
+    pub took: SyncTime,
 }
 
 impl LogState {
-    fn of(log: &Log, took: Duration) -> LogState {
+    fn of(log: &Log, took: SyncTime) -> LogState {
         LogState {
             took,
             room_bytes: log.room_bytes(),
@@ -121,7 +122,7 @@ impl LogThread {
     /// be kept no longer than it takes to wake somebody.
     pub fn start(log: Log, done: impl Fn(LogDone) + Send + 'static) -> Result<LogThread, DiskError> {
         let dir = log.dir().to_path_buf();
-        let state = State { log: LogState::of(&log, Duration::ZERO), ..State::default() };
+        let state = State { log: LogState::of(&log, SyncTime::default()), ..State::default() };
         let shared = Arc::new(Shared { state: Mutex::new(state), log: Mutex::new(Some(log)) });
         let of_thread = shared.clone();
         let thread = thread::Builder::new()
@@ -159,14 +160,13 @@ impl LogThread {
     /// [`LogThread::start`] is not called: what became of them is the answer.
     pub fn commit_here(&self, records: Vec<u8>, last: Written) -> Result<LogDone, Vec<u8>> {
         let mut state = self.shared.lock();
-        let quick = state.log.took > Duration::ZERO && state.log.took <= HERE_MAX;
-        // What needs another segment may have to wait for it.
-        let roomy = records.len() <= HERE_BYTES_MAX && state.log.room_bytes >= 2 * HERE_BYTES_MAX as u64;
-        let idle = !state.busy
+        let is_idle = !state.busy
             && state.queue.is_empty()
             && state.truncate_below.is_none()
-            && state.cut_above.is_none();
-        if !(quick && roomy && idle && state.failed.is_none()) {
+            && state.cut_above.is_none()
+            && state.failed.is_none();
+        let load = LogLoad { sync: state.log.took, room_bytes: state.log.room_bytes, is_idle };
+        if !load.suits_loop(records.len()) {
             return Err(records);
         }
         state.busy = true;
@@ -290,7 +290,7 @@ impl Shared {
         let mut log = self.log();
         let result = match (failed, log.as_mut()) {
             (None, Some(log)) => {
-                log.cut_above(position).map(|()| (log.tail().last, LogState::of(log, Duration::ZERO)))
+                log.cut_above(position).map(|()| (log.tail().last, LogState::of(log, SyncTime::default())))
             }
             (Some(cause), _) => Err(DiskError::Poisoned { cause }),
             (None, None) => Err(DiskError::Poisoned { cause: "the log was closed".into() }),
@@ -317,16 +317,19 @@ impl Shared {
         let begin = Instant::now();
         let mut log = self.log();
         let result = match log.as_mut() {
-            Some(log) => self.write(log, batches, &failed).map(|()| LogState::of(log, begin.elapsed())),
+            Some(log) => self.write(log, batches, &failed).map(|()| {
+                let took = begin.elapsed();
+                (LogState::of(log, SyncTime::default()), took)
+            }),
             None => Err(DiskError::Poisoned { cause: "the log was closed".into() }),
         };
         drop(log);
         let last = batches.last().map_or_else(Written::default, |batch| batch.last);
         match result {
-            Ok(mut log) => {
+            Ok((log, took)) => {
                 let mut state = self.lock();
-                log.took = smoothed(state.log.took, log.took);
-                (state.log, state.writing_bytes) = (log, 0);
+                state.log = LogState { took: state.log.took.and(took), ..log };
+                state.writing_bytes = 0;
                 LogDone::Synced { last }
             }
             Err(error) => {
@@ -404,12 +407,6 @@ impl State {
     }
 }
 
-/// One that took long among many says more of the machine than of the disk, however long it took.
-fn smoothed(before: Duration, took: Duration) -> Duration {
-    let took = took.min(2 * HERE_MAX);
-    if before.is_zero() { took } else { (before * (SMOOTHED_OVER - 1) + took) / SMOOTHED_OVER }
-}
-
 /// How long a batch without room waits before it is tried again.
 const ROOM_RETRY: Duration = Duration::from_millis(50);
 
@@ -420,33 +417,8 @@ pub const QUEUED_BATCHES_MAX: usize = 4096;
 /// a second.
 pub const QUEUED_BYTES_MAX: usize = 64 << 20;
 
-/// Writes and syncs that an estimate of their time is made of.
-const SMOOTHED_OVER: u32 = 8;
-
-/// A write and sync that takes longer is left to the thread: what a caller may be held up by is then a few times what
-/// the switches of threads cost.
-const HERE_MAX: Duration = Duration::from_micros(500);
-
-/// More is left to the thread, for its time depends on its size: nobody waits for the loop to write a piece of a large
-/// transaction.
-const HERE_BYTES_MAX: usize = 32 << 10;
-
 /// Buffers kept for reuse: two batches of a busy server's loop, and some that differ in size.
 const SPENT_MAX: usize = 16;
 
 /// Buffers above this are given back to the system.
 const SPENT_BYTES_MAX: usize = 1 << 20;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_single_stall_does_not_make_a_quick_disk_slow_and_a_slow_disk_is_found_out() {
-        let quick = Duration::from_micros(150);
-        let stalled = smoothed(quick, Duration::from_secs(5));
-        assert!(stalled < HERE_MAX, "{stalled:?}");
-        let slow = (0..SMOOTHED_OVER).fold(quick, |took, _| smoothed(took, Duration::from_millis(5)));
-        assert!(slow > HERE_MAX, "{slow:?}");
-    }
-}

@@ -1,36 +1,20 @@
-//! What connections make the server hold, all together: bytes of messages that are not whole, bytes that were not taken.
+//! What all connections together make a server hold: bytes of messages that are not whole, and bytes that were not taken.
 //!
-//! Each connection has a bound of its own, and there are thousands of them. The sum is kept as a number that is at least what
-//! is held: it only grows, by what arrives, until it passes the bound; then what is held is counted. If that is nearly as much
-//! as the bound, the connections that hold most are to end, until a quarter of the bound is free. So a count, which looks at
-//! every connection, comes only once in an eighth of the bound. The invariant: never is more held than the bound, and what
-//! came last.
+//! Each connection has a bound of its own, and there are thousands of them. The sum is kept as a number that is at least
+//! what is held. It only grows, by what arrives, until it passes the bound; then what is held is counted. If the count is
+//! nearly as much as the bound, the connections that hold most are to end, until a quarter of the bound is free. So a count,
+//! which looks at every connection, comes only once in an eighth of the bound. The invariant: never is more held than the
+//! bound and what came last.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
 
-use tercel_engine::limits;
-use tercel_engine::server::Conn;
-
-/// How much a server lets its connections make it hold.
-#[derive(Clone, Copy)]
-pub(crate) struct Bounds {
-    pub received_bytes_max: usize,
-    pub greeting_bytes_max: usize,
-    pub unsent_bytes_max: usize,
-}
-
-impl Default for Bounds {
-    fn default() -> Bounds {
-        Bounds {
-            received_bytes_max: limits::RECEIVED_BYTES_MAX,
-            greeting_bytes_max: limits::GREETING_BYTES_MAX,
-            unsent_bytes_max: limits::UNSENT_ALL_BYTES_MAX,
-        }
-    }
-}
+use super::Bounds;
+use crate::effect::Conn;
+use crate::limits;
+use crate::time::Now;
 
 /// All that connections make a server hold.
+#[derive(Debug)]
 pub(super) struct HeldByAll {
     /// What has arrived of messages that are not whole: of all connections, and of those that have not greeted.
     pub received: Held,
@@ -38,8 +22,6 @@ pub(super) struct HeldByAll {
     /// What was not taken: by connections that are there, and by those that were ended.
     pub unsent: Held,
     pub last: Last,
-    /// Connections that were ended because too much was held.
-    pub ended: u64,
 }
 
 impl HeldByAll {
@@ -50,12 +32,12 @@ impl HeldByAll {
             greeting: Held::new(bounds.greeting_bytes_max),
             unsent: Held::new(bounds.unsent_bytes_max),
             last: Last::new(limits::LAST_BYTES_MAX),
-            ended: 0,
         }
     }
 }
 
 /// One sum of bytes, and its bound.
+#[derive(Debug)]
 pub(super) struct Held {
     bytes_max: usize,
     bytes_at_most: usize,
@@ -67,13 +49,13 @@ impl Held {
         Held { bytes_max, bytes_at_most: 0 }
     }
 
-    /// Takes note of so many bytes more. Says whether it is time to count what is held.
+    /// Adds so many bytes. Says whether it is time to count what is held.
     pub(super) fn add(&mut self, bytes: usize) -> bool {
         self.bytes_at_most += bytes;
         self.bytes_at_most > self.bytes_max
     }
 
-    /// Takes note of what every connection holds. Gives the connections to end, those that hold most first.
+    /// Takes what every connection holds. Gives the connections to end, those that hold most first.
     pub(super) fn count(&mut self, mut held: Vec<(usize, Conn)>) -> Vec<Conn> {
         let mut sum = held.iter().map(|(bytes, _)| bytes).sum::<usize>();
         let mut over = Vec::new();
@@ -91,25 +73,24 @@ impl Held {
     }
 }
 
-/// What connections that were ended have not taken, at most. They are no longer known here, and are let go of in the end.
+/// What ended connections have not taken, at most. The server no longer knows them, and the host drops them in the end.
+#[derive(Debug)]
 pub(super) struct Last {
     bytes_max: usize,
-    /// By when they are let go of, with their bytes.
-    ended: VecDeque<(Instant, usize)>,
+    /// By when they are dropped, with their bytes.
+    ended: VecDeque<(Now, usize)>,
     bytes: usize,
 }
 
-/// How long a connection that was ended may take its last bytes.
-pub(super) const LINGER: Duration = Duration::from_secs(5);
-
 impl Last {
-    /// None was ended yet.
+    /// No connection was ended yet.
     pub(super) fn new(bytes_max: usize) -> Last {
         Last { bytes_max, ended: VecDeque::new(), bytes: 0 }
     }
 
-    /// Takes note of a connection that ends with so many bytes. Says whether it may take them, or too many have as much.
-    pub(super) fn add(&mut self, now: Instant, bytes: usize) -> bool {
+    /// Adds a connection that ends with so many bytes. Says whether it may take them; if not, other ended connections have
+    /// too many.
+    pub(super) fn add(&mut self, now: Now, bytes: usize) -> bool {
         while let Some((_, gone)) = self.ended.pop_front_if(|(by, _)| *by <= now) {
             self.bytes -= gone;
         }
@@ -119,7 +100,7 @@ impl Last {
         let fits = self.bytes + bytes <= self.bytes_max;
         if fits {
             self.bytes += bytes;
-            self.ended.push_back((now + LINGER, bytes));
+            self.ended.push_back((now.plus_us(limits::LINGER_US), bytes));
         }
         fits
     }
@@ -130,12 +111,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn last_bytes_of_ended_connections_are_bounded_until_they_are_let_go_of() {
-        let begin = Instant::now();
+    fn last_bytes_of_ended_connections_are_bounded_until_they_are_dropped() {
+        let begin = Now(7);
+        let (half, whole) = (begin.plus_us(limits::LINGER_US / 2), begin.plus_us(limits::LINGER_US));
         let mut last = Last::new(100);
-        assert!(last.add(begin, 60) && last.add(begin + LINGER / 2, 40));
-        assert!(!last.add(begin + LINGER / 2, 1) && last.add(begin + LINGER / 2, 0));
-        assert!(last.add(begin + LINGER, 60) && !last.add(begin + LINGER, 1));
+        assert!(last.add(begin, 60) && last.add(half, 40));
+        assert!(!last.add(half, 1) && last.add(half, 0));
+        assert!(last.add(whole, 60) && !last.add(whole, 1));
     }
 
     fn conns(held: &[(usize, u64)]) -> Vec<(usize, Conn)> {
@@ -143,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_and_went_is_no_reason_to_end_anybody() {
+    fn bytes_that_came_and_went_end_no_connection() {
         let mut held = Held::new(800);
         assert!(!held.add(800));
         assert!(held.add(1));
@@ -154,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_hold_most_end_until_a_quarter_is_free() {
+    fn connections_that_hold_most_end_until_a_quarter_is_free() {
         let mut held = Held::new(800);
         assert!(held.add(900));
         let over = held.count(conns(&[(100, 1), (90, 2), (250, 3), (10, 4), (300, 5), (150, 6)]));
