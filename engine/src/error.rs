@@ -1,4 +1,4 @@
-//! What can go wrong, sorted by who must act.
+//! The errors of the engine, sorted by the party that must act.
 
 use tercel_wire::id::{OpId, Oref};
 use tercel_wire::record::EncodeError;
@@ -46,7 +46,7 @@ pub enum Error {
 const _: () = assert!(size_of::<Error>() <= 32);
 
 impl Error {
-    /// Whether running the same transaction again can succeed without anybody's help.
+    /// Whether running the same transaction again can succeed without an intervention.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Error::Conflict)
     }

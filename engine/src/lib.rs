@@ -5,7 +5,7 @@
 //!
 //! | room | what it decides |
 //! |---|---|
-//! | [`order`] | who leads, in which order entries stand, and when they are stable |
+//! | [`order`] | which node leads, in which order entries stand, and when they are stable |
 //! | [`replica`] | what follows from the entries: ordered state |
 //! | [`pages`] | the buffer of modified objects, page images, installs |
 //! | `leader` | verdicts, places, grants: what one view's leader decides and knows alone |

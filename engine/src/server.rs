@@ -34,7 +34,7 @@ use crate::replica::entry::Entry;
 use crate::sessions::{Cx, Sessions};
 use crate::time::Now;
 
-/// See the module.
+/// A replica that follows the order, and leads while its sequencer says so.
 #[derive(Debug)]
 pub struct Server {
     pub(crate) config: ServerConfig,
@@ -194,7 +194,7 @@ impl Server {
                 }
                 // It has said already how the log is to be cut.
                 Output::Deposed(_) => {}
-                // Nobody asks yet.
+                // The server sends no `Input::Confirm` yet.
                 Output::Confirmed(..) => {}
             }
         }
@@ -433,8 +433,8 @@ impl Server {
         (self.replica.stamp, self.replica.digest())
     }
 
-    /// The page as everybody may see it now. `None` if it must be read from the store first, which is asked for: ask again
-    /// when the read is answered.
+    /// Renders the page at the visible stamp. `None` if it must be read from the store first: the read is asked for, and the
+    /// caller calls again when it is answered.
     pub fn page(&mut self, page: PageId, out: &mut Effects) -> Option<Option<Arc<Vec<u8>>>> {
         match self.pages.image(page) {
             Found::Current(bytes) | Found::Stale(bytes) => Some(bytes),
@@ -446,7 +446,7 @@ impl Server {
         }
     }
 
-    /// A page as everybody may see it now, made of its stored bytes: for comparing replicas. Changes nothing.
+    /// Renders a page at the visible stamp from its stored bytes, to compare replicas. Changes nothing.
     pub fn page_over(&self, page: PageId, stored: Option<Arc<Vec<u8>>>) -> Option<Arc<Vec<u8>>> {
         self.pages.render(page, stored, self.pages.visible())
     }

@@ -69,7 +69,7 @@ impl Drop for Lease {
     }
 }
 
-/// The buffers that nobody holds.
+/// The buffers that no lease holds.
 pub(crate) struct Pool {
     /// A stack: the buffer returned last is leased next, while its lines are still in the cache. Its capacity is the
     /// number of buffers, so returning one never allocates.
@@ -88,7 +88,7 @@ impl Pool {
         Some(Lease { buffer, bytes: 0, pool: Rc::clone(self) })
     }
 
-    /// How many buffers nobody holds.
+    /// How many buffers no lease holds.
     pub(crate) fn free(&self) -> usize {
         self.free.borrow().len()
     }

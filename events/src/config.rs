@@ -39,8 +39,8 @@ pub struct Config {
     /// Size of one receive buffer. Larger means fewer calls for large messages, and more memory that a small message
     /// occupies while it is leased; pages never written to cost nothing.
     pub buffer_bytes: usize,
-    /// A batch ends once it holds so many received bytes: what a caller may have to handle before it looks again. Larger
-    /// means fewer looks under load, and later answers for those who come meanwhile.
+    /// A batch ends once it holds so many received bytes: what a caller may have to handle before it looks again.
+    /// Larger means fewer looks under load, and later answers to bytes that come meanwhile.
     pub batch_bytes_max: usize,
     /// How many unsent bytes a stream may hold before `send` refuses. This much memory a slow reader can cost.
     /// One buffer on an empty queue is always taken, so that a message larger than this can leave.

@@ -26,7 +26,7 @@ pub enum Kind<M = ()> {
     Accepted {
         /// The new stream; give it a key with `set_key`.
         stream: Token,
-        /// Who connected, where the address family can say.
+        /// The address that connected, where the address family can say.
         peer: Option<SocketAddr>,
     },
     /// A stream has received bytes, at least one.
@@ -66,7 +66,7 @@ pub enum CloseReason {
     Reset,
     /// The peer stopped answering.
     TimedOut,
-    /// Nobody listens at the peer's address.
+    /// No listener is at the peer's address.
     Refused,
     /// Anything else, by the system's number.
     Os(i32),
@@ -94,7 +94,7 @@ impl fmt::Display for CloseReason {
     }
 }
 
-/// Whether a listener accepts, and if not, who holds it.
+/// Whether a listener accepts, and if not, the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenerState {
     /// It accepts.
@@ -117,7 +117,7 @@ pub struct Counters {
     pub events: u64,
     /// Times the kernel was asked for events.
     pub looks: u64,
-    /// Of those, times the queue was ready to sleep.
+    /// Looks for which the queue was ready to sleep.
     pub sleeps: u64,
     /// Streams accepted.
     pub accepted: u64,
@@ -129,7 +129,7 @@ pub struct Counters {
     pub sends_blocked: u64,
     /// Buffers that `send` refused because the stream was full.
     pub sends_refused: u64,
-    /// Completions for sources that had left; they reached nobody.
+    /// Completions for sources that had left; they reached no source.
     pub hints_stale: u64,
     /// Finished streams that were cut because their rest did not leave in time.
     pub lingers_cut: u64,

@@ -4,8 +4,8 @@
 //! (1999): a source is declared once, and from then on the kernel remembers it; `get_next_events` returns a bounded
 //! batch of what happened. Its cost does not depend on how many sources are silent, nor on how fast the others are.
 //!
-//! It knows sockets, timers and wake-ups. It does not know messages, and it decides nothing: what bytes mean, whom to
-//! disconnect and how to answer overload is the caller's business.
+//! It knows sockets, timers and wake-ups. It does not know messages, and it decides nothing: what bytes mean, which
+//! peer to disconnect and how to answer overload is the caller's business.
 //!
 //! # The contract
 //!
@@ -22,8 +22,8 @@
 //!   the buffer back; below a mark [`Kind::Drained`] says so.
 //! - **Limits are states.** A listener that meets the descriptor limit rests and tries again ([`ListenerState`]); a
 //!   peer that does not read fills its own queue and nothing else. Each such moment is counted ([`Counters`]).
-//! - **Two backends**, io_uring and epoll, chosen when the queue is opened ([`Backend`]): epoll, unless the ring is asked for. The
-//!   environment variable `TERCEL_EVENTS` chooses for a whole process.
+//! - **Two backends**, io_uring and epoll, chosen when the queue is opened ([`Backend`]): epoll, unless the ring is
+//!   asked for. The environment variable `TERCEL_EVENTS` chooses for a whole process.
 //!
 //! # An echo server
 //!
@@ -68,9 +68,9 @@
 //!
 //! # The rooms
 //!
-//! `queue` (the doors), `turn` (flush, look, merge), `deliver` (events are made), `slots` and `token` (who lives where),
-//! `list` (pending, once each), `stream` and `listener` (bytes and connections), `buffer` (leases), `timer` (the wheel),
-//! `wake` (other threads), `sys` (the two backends and their contract).
+//! `queue` (the doors), `turn` (flush, look, merge), `deliver` (events are made), `slots` and `token` (which source has
+//! which slot), `list` (pending, once each), `stream` and `listener` (bytes and connections), `buffer` (leases),
+//! `timer` (the wheel), `wake` (other threads), `sys` (the two backends and their contract).
 
 #![deny(unsafe_code)]
 

@@ -21,7 +21,7 @@ pub(crate) struct Listener {
 /// What one accept gave.
 pub(crate) enum Accept {
     Stream(OwnedFd, Option<SocketAddr>),
-    /// Nobody waits.
+    /// No connection waits.
     Nobody,
     /// The process or the system is out of descriptors or memory.
     Limit,

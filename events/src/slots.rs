@@ -1,4 +1,4 @@
-//! The table of sources: who lives in which slot, in which generation.
+//! The table of sources: which source has which slot, in which generation.
 //!
 //! A slot goes `free -> tenant -> (zombie ->) free`. Its generation moves on when the tenant leaves, which is what
 //! makes a revoked token mean nothing from that moment; a zombie slot has no tenant and waits for the kernel's last
@@ -17,7 +17,7 @@ pub(crate) struct Slot {
     generation: u32,
     /// What the backend watches for.
     pub(crate) armed: Interest,
-    /// What the kernel hinted and nobody has used up.
+    /// The kernel's hints that the queue has not used up.
     pub(crate) seen: Seen,
     /// Why the source cannot go on. A stream still delivers what it received before, then it closes.
     pub(crate) failed: Option<Errno>,
@@ -48,9 +48,9 @@ pub(crate) struct Seen {
 }
 
 pub(crate) enum Source {
-    /// Nobody; the next free slot.
+    /// No tenant; the next free slot.
     Free(u32),
-    /// Nobody; the kernel may still answer for the last tenant.
+    /// No tenant; the kernel may still answer for the last one.
     Zombie,
     /// The doorbell.
     Mailbox,
@@ -83,7 +83,7 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// A table for `slots_max` slots, whose memory is touched as they come into use.
+    /// A table for `slots_max` slots; its memory is touched as they come into use.
     pub(crate) fn new(slots_max: usize) -> Self {
         Slots { slots: Vec::with_capacity(slots_max), free: NONE, slots_max, tenants: 0, zombies: 0 }
     }

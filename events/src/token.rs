@@ -1,7 +1,7 @@
 //! The name of a source: a slot and the generation of its tenant.
 //!
-//! A token is never given twice: the generation of a slot moves on when its tenant leaves, so a stale token, like a
-//! stale completion, finds nobody. The same 64 bits travel through the kernel as user data.
+//! A token is never given twice: the generation of a slot moves on when its tenant leaves. So a stale token, like a
+//! stale completion, finds no source. The same 64 bits travel through the kernel as user data.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -20,7 +20,7 @@ impl Token {
         Token(NonZeroU64::new(bits).expect("generations start at one"))
     }
 
-    /// What the kernel said back, unless it is an answer to nobody.
+    /// The token in an answer of the kernel; `None` if the answer is for no source.
     pub(crate) fn from_bits(bits: u64) -> Option<Self> {
         NonZeroU64::new(bits).map(Token)
     }

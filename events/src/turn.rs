@@ -94,7 +94,7 @@ impl<M: Send> EventQueue<M> {
         [until_tick, until_deadline].into_iter().flatten().min()
     }
 
-    /// Asks the kernel, sleeping if the timeout allows and nobody has posted, and takes in what it says.
+    /// Asks the kernel and takes in what it says; sleeps if the timeout allows and no other thread has posted.
     fn look(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.counters.looks += 1;
         let may_sleep = timeout != Some(Duration::ZERO);

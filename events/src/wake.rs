@@ -176,7 +176,7 @@ impl<M> Shared<M> {
     }
 }
 
-/// Somebody called `wake`.
+/// A thread called `wake`.
 const WOKEN: u32 = 1;
 /// The shared queue holds messages.
 const POSTED: u32 = 2;

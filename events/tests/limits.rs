@@ -1,4 +1,5 @@
-//! The descriptor limit of the process. One test in a process of its own, for the limit is everybody's.
+//! The descriptor limit of the process. The one test has a process of its own, because all threads of a process share
+//! the limit.
 
 mod rig;
 

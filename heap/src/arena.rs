@@ -1,8 +1,8 @@
 //! Bytes of the arena, by place: the only file that turns a number into a pointer.
 //!
 //! A [`Spot`] is the place of an object's header, counted in words of 4 bytes. Headers and reference words are only
-//! ever touched as atomics of one size each; all other bytes of a frame are written while nobody can see them and are
-//! immutable while anybody can.
+//! ever touched as atomics of one size each; all other bytes of a frame are written while no reader can reach them and
+//! are immutable while a reader can.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -109,13 +109,13 @@ impl Arena {
         unsafe { AtomicU32::from_ptr(self.at(at as usize * 4, 4).cast().as_ptr()) }
     }
 
-    /// A byte that nobody changes while its frame is in use.
+    /// A byte that is never changed while its frame is in use.
     pub(crate) fn plain_u8(&self, offset: usize) -> u8 {
         // SAFETY: 1 byte inside the arena; the caller names one that is immutable while its frame is in use.
         unsafe { self.at(offset, 1).read() }
     }
 
-    /// Two bytes that nobody changes while their frame is in use, such as a page's slot table.
+    /// Two bytes that are never changed while their frame is in use, such as a page's slot table.
     pub(crate) fn plain_u16(&self, offset: usize) -> u16 {
         // SAFETY: 2 bytes inside the arena; the caller names bytes that are immutable while their frame is in use.
         let bytes: [u8; 2] = unsafe { self.at(offset, 2).cast().read_unaligned() };
@@ -129,14 +129,14 @@ impl Arena {
     pub(crate) unsafe fn fill(&self, offset: usize, bytes: &[u8]) {
         let to = self.at(offset, bytes.len());
         // SAFETY: `at` checked the range, the source is a Rust slice outside the arena's cells or unreachable to
-        // writers, and the caller promises that nobody else touches the target.
+        // writers, and the caller promises that no other thread can reach the target.
         unsafe { to.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) }
     }
 
     /// Bytes of a frame.
     ///
     /// # Safety
-    /// Nobody writes these bytes as long as the slice lives.
+    /// These bytes are not written as long as the slice lives.
     pub(crate) unsafe fn bytes(&self, offset: usize, len: usize) -> &[u8] {
         let from = self.at(offset, len);
         // SAFETY: `at` checked the range; the caller promises that it does not change.

@@ -26,7 +26,7 @@ pub(crate) struct Binding {
     pub(crate) converted: bool,
 }
 
-/// A type that cannot read a class. The program, or whoever changed the class, must act.
+/// A type that cannot read a class. Its program must act, or the program that changed the class.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum BindError {
     /// The catalogue has no such class.

@@ -10,7 +10,7 @@ use tercel_wire::id::Oref;
 use crate::arena::Object;
 use crate::version::fill;
 
-/// See the module.
+/// Words in chunks: taken one after the other, and freed all together.
 #[derive(Default)]
 pub(crate) struct Chunks {
     all: Vec<Chunk>,
@@ -34,7 +34,7 @@ impl Chunks {
     pub(crate) fn put(&mut self, oref: Oref, number: u16, flags: u8, object: &[u8]) -> Place {
         let wanted = 1 + object.len() / 4;
         let words = self.take(wanted);
-        // SAFETY: the words were just taken and nobody knows of them; chunks are used by one thread.
+        // SAFETY: the words were just taken and no place leads to them yet; chunks are used by one thread.
         unsafe { fill(words, oref, number, flags, object) };
         // From the words themselves, so that the place may be used for all of them.
         let first = NonNull::from(words).cast::<u8>();
@@ -42,7 +42,7 @@ impl Chunks {
         Place(unsafe { first.add(4) })
     }
 
-    /// So many words that nobody has.
+    /// Takes `wanted` words that were not taken before.
     fn take(&mut self, wanted: usize) -> &[UnsafeCell<u32>] {
         let last = self.all.last().map_or(0, |c| c.words().len());
         if last - self.taken < wanted {

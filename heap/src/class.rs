@@ -64,7 +64,7 @@ impl TypeIndex {
 #[macro_export]
 macro_rules! typed {
     ($type:ty) => {
-        // SAFETY: the static is inside this function, where nobody else can name it, and the type is not generic.
+        // SAFETY: the static is inside this function, where no other code can name it, and the type is not generic.
         unsafe impl $crate::Typed for $type {
             #[inline]
             fn index() -> &'static $crate::TypeIndex {
@@ -280,7 +280,7 @@ const fn type_bits(ty: &Type, at: usize, kind: Kind, out: &mut Bits) {
         Type::List(Type::Ref(_)) => matches!(kind, Kind::Part | Kind::RefList),
         Type::List(_) => matches!(kind, Kind::Part),
         Type::Option(t) => {
-            // What an absent value would read as is nobody's part; its references are checked all the same.
+            // The bytes of an absent value do not count as a part; its references are checked all the same.
             let pad = if t.has_none() { 0 } else { t.align() };
             if t.has_none() || matches!(kind, Kind::Ref) {
                 type_bits(t, at + pad, kind, out);
@@ -329,7 +329,7 @@ fn region_of(ty: &Type, body: &Body<'_>, base: usize, at: usize) -> Option<Regio
             let inner = base + t.align();
             match own && at < inner {
                 true => Some(Region::Plain(inner)),
-                // Nobody checked what stands in an absent value.
+                // The bytes of an absent value were not checked.
                 false if body.u8(base) != 1 => None,
                 false => region_of(t, body, inner, at),
             }

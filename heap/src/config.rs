@@ -51,7 +51,7 @@ pub struct HacParams {
     pub r: f64,
     /// Epochs (fetches) after which what is known of a frame is too old.
     pub e: u32,
-    /// Secondary pointers, which look for pages that nobody used. Each costs a look at `k` frames a fetch.
+    /// Secondary pointers, which look for pages that were not used. Each costs a look at `k` frames a fetch.
     pub s: u32,
     /// Frames each pointer passes at a fetch. Low values find bad victims.
     pub k: u32,
@@ -63,7 +63,7 @@ impl Default for HacParams {
     }
 }
 
-/// A configuration that cannot be. Whoever wrote it must act.
+/// A configuration that cannot work. Its author must act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ConfigError {
     /// Too few bytes for a cache that could work.

@@ -1,4 +1,5 @@
-//! A heap without frames, for those who have the pages themselves: what a transaction reads is copied into its scope.
+//! A heap without frames, for an owner that has the pages itself: each object that a transaction reads is copied into its
+//! scope.
 //!
 //! A [`Copier`] binds types and converts records as a [`crate::Writer`] does. It caches nothing, installs nothing and knows
 //! no watermark: its owner says of which state each scope is, and what has changed.
@@ -27,7 +28,7 @@ use crate::shared::Shared;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 use crate::table::Table;
 
-/// The owner of a heap without frames. See the module.
+/// A heap without frames: it binds types and copies objects into scopes.
 pub struct Copier {
     shared: Arc<Shared>,
     bindings: Bindings,
@@ -49,7 +50,7 @@ pub enum Copied {
         /// The class that this type writes.
         found: ClassId,
     },
-    /// The record is not what its class says. Whoever keeps the page must act.
+    /// The record is not what its class says. The keeper of the page must act.
     Damaged(RecordError),
     /// The scope has no room for it: the transaction reads too much.
     Full,

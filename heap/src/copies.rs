@@ -1,4 +1,4 @@
-//! What a scope without frames has read: a copy of each object, of the scope's own.
+//! The objects that a scope without frames has read: a copy of each, of the scope's own.
 //!
 //! References of copies stay in stored form, so a reference is never followed without asking [`crate::Copier`]. Copies are
 //! never changed and live as long as the scope.
@@ -20,10 +20,10 @@ use crate::scope::Scope;
 use crate::slot::Cell;
 use crate::view::View;
 
-/// See the module.
+/// The copies of one scope, and the references that were found to name nothing.
 pub(crate) struct Copies {
     inner: RefCell<Inner>,
-    /// Pins of all copies: nobody asks for them, since copies go with the scope.
+    /// Pins of all copies: the count is never read, since copies go with the scope.
     cell: Cell,
     bytes_max: usize,
 }

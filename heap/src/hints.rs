@@ -1,13 +1,13 @@
 //! Where references were last found: a small table from references to handles that needs no lock.
 //!
-//! A token without a hint of its own looks here before it asks the writer. An answer may be wrong or old; whoever uses
-//! it checks that the handle's entry names the reference, as with any hint.
+//! A token without a hint of its own looks here before it asks the writer. An answer may be wrong or old; the reader
+//! checks that the handle's entry names the reference, as with any hint.
 
 use tercel_wire::id::Oref;
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// See the module. Direct-mapped: a reference in the upper half of a word, its handle in the lower.
+/// The table, direct-mapped: a reference in the upper half of a word, its handle in the lower.
 pub(crate) struct Hints {
     words: Box<[AtomicU64]>,
 }

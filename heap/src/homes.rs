@@ -1,13 +1,13 @@
 //! Which frame each page is in: a small table from pages to frames that needs no lock.
 //!
 //! A token of an object that is in its own page needs no entry: its page's frame and its slot say where it is. An answer
-//! may be old; whoever uses it pins the frame and then sees whether its tag still names the page.
+//! may be old; the reader pins the frame and then sees whether its tag still names the page.
 
 use tercel_wire::id::PageId;
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// See the module. In buckets of [`WAYS`]: a page in the upper half of a word, its frame and one in the lower.
+/// The table, in buckets of [`WAYS`]: a page in the upper half of a word, its frame and one in the lower.
 pub(crate) struct Homes {
     words: Box<[AtomicU64]>,
 }

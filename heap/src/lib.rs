@@ -23,7 +23,7 @@
 //! | `class` | which bytes of a type are references, and which types are bound |
 //! | `table`, `hints`, `homes` | handles, where references were last found, which frame a page is in |
 //! | `slot`, `scope`, `view`, `overlay` | pins and marks, the hit path, what a program reads, what it has changed |
-//! | `version`, `chunks`, `copies`, `copier` | objects outside of the arena; a heap without frames, for those who have the pages |
+//! | `version`, `chunks`, `copies`, `copier` | objects outside of the arena; a heap without frames, whose owner has the pages |
 //! | `writer` | one file a transition: `resolve`, `install`, `flag`, `keep`, `replace` |
 #![cfg(not(loom))]
 

@@ -1,4 +1,4 @@
-//! What the cache stands on: an arena and a fence, both handed in, so that this crate needs no system call.
+//! An arena and a fence, on which the cache stands: both are handed in, so that this crate needs no system call.
 
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
@@ -8,9 +8,9 @@ use crate::sync::{Ordering, fence};
 /// The arena in which frames live.
 ///
 /// # Safety
-/// From [`Memory::base`] on, [`Memory::len`] bytes are readable and writable, zero at first, aligned to 8,192, at the
-/// same place and nobody else's until the value is dropped. [`Memory::discard`] leaves every byte of its range
-/// readable and writable, with any content.
+/// From [`Memory::base`] on, [`Memory::len`] bytes are readable and writable, zero at first, and aligned to 8,192. They
+/// stay at the same place and belong to no other owner until the value is dropped. [`Memory::discard`] leaves every byte
+/// of its range readable and writable, with any content.
 pub unsafe trait Memory: Send + Sync {
     /// The first byte.
     fn base(&self) -> NonNull<u8>;
@@ -27,7 +27,7 @@ pub unsafe trait Memory: Send + Sync {
     fn discard(&self, offset: usize, len: usize);
 }
 
-/// The writer's half of the fence between readers who pin and the writer who evicts.
+/// The writer's half of the fence between readers that pin and the writer that evicts.
 ///
 /// # Safety
 /// If [`Fence::is_process_wide`] says so, [`Fence::heavy`] acts as a sequentially consistent fence on every thread of
@@ -65,15 +65,15 @@ impl OneAtATime {
     /// The fence.
     ///
     /// # Safety
-    /// What any thread does with the cache that gets it happens before what the next one does, or after: between two threads
-    /// there is always a release by the one and an acquire by the other.
+    /// Threads use the cache that gets this fence one after the other: all uses by one thread happen before or after all uses
+    /// by the next. Between two threads there is always a release by the one and an acquire by the other.
     pub unsafe fn new() -> OneAtATime {
         OneAtATime(())
     }
 }
 
-// SAFETY: whoever made it promised that all that other threads did with the cache happened before the call, and that what
-// they will do happens after it: no pin of theirs can be unseen, and no closed entry.
+// SAFETY: the caller of `new` promised that all that other threads did with the cache happened before the call, and that
+// all that they will do happens after it: no pin of theirs can be unseen, and no closed entry.
 unsafe impl Fence for OneAtATime {
     fn heavy(&self) {
         fence(Ordering::SeqCst);
@@ -101,7 +101,8 @@ impl Boxed {
     }
 }
 
-// SAFETY: the cells are never touched by this type once it is built; whoever holds the arena decides who touches what.
+// SAFETY: the cells are never touched by this type once it is built; the holder of the arena decides which thread touches
+// which bytes.
 unsafe impl Send for Boxed {}
 // SAFETY: as above; no method reads or writes a cell.
 unsafe impl Sync for Boxed {}

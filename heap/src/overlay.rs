@@ -1,4 +1,4 @@
-//! A transaction's private copies: what it has changed or made and nobody else sees (no-steal).
+//! A transaction's private copies: objects that it has changed or made and that no other transaction sees (no-steal).
 //!
 //! A copy is changed in place only while no view of it is alive; otherwise a fresh version takes its place and the old
 //! one stays as long as its views. References of private copies stay in stored form.
@@ -44,7 +44,7 @@ pub enum OverlayError {
     OtherType(Oref),
 }
 
-/// Private copies by reference. See the module.
+/// The private copies of one transaction, by reference.
 pub struct Overlay {
     shared: Arc<Shared>,
     inner: RefCell<Inner>,

@@ -46,7 +46,7 @@ pub(crate) fn index(arena: &Arena, frame: u32, page: &Page<'_>) {
             first[extent.at / INDEX_SPAN] = (slot as u32 / step) as u8;
         }
     }
-    // SAFETY: the frame is free: no entry leads into it and nobody pins it.
+    // SAFETY: the frame is free: no entry leads into it and no reader pins it.
     unsafe { arena.fill(frame as usize * FRAME_BYTES + PAGE_BYTES, &first) };
 }
 

@@ -1,8 +1,8 @@
 //! The hit path: a transaction's read side, on one thread, with loads and plain stores only.
 //!
 //! A hit pins the object's frame, sees that the copy is valid, current and of the wanted type, leaves usage and mark,
-//! and compares the watermark with the snapshot last. At a copy that is marked already it only asks for the type. Whatever is not as hoped is answered with [`Step::Slow`]; the
-//! caller then takes the writer's lock.
+//! and compares the watermark with the snapshot last. At a copy that is marked already it only asks for the type. If a
+//! check fails, the answer is [`Step::Slow`]; the caller then takes the writer's lock.
 //!
 //! The invariant: every object that a scope gave a view of is marked in it, or its reference is kept in its slot,
 //! until the scope is reset or dropped.
@@ -76,10 +76,10 @@ pub enum Step<V> {
     Slow,
 }
 
-/// A transaction's read side. See the module.
+/// A transaction's read side, on one thread.
 ///
 /// The plain pointers are what a hit needs, one load away. They lead into boxed slices and fields of `shared`, which this
-/// scope keeps alive and which nobody replaces.
+/// scope keeps alive and which are never replaced.
 pub struct Scope {
     cells: *const Cell,
     words: *const AtomicU64,
@@ -362,7 +362,7 @@ impl Scope {
     }
 
     /// The copy of an object in this scope, in a heap without frames; `None` if there is none, or it is not a `T`. There no
-    /// hit ends well, and whoever misses asks here before it asks [`crate::Copier`].
+    /// hit ends well, and the caller that misses asks here before it asks [`crate::Copier`].
     pub fn copy<T: Typed>(&self, oref: Oref) -> Option<View<'_, T>> {
         self.copies.as_ref()?.view(self, oref)
     }
@@ -457,8 +457,8 @@ fn roundabout<'s>(
 /// view's, or is given back.
 ///
 /// One that this transaction has marked was seen to be valid, not obsolete and of its snapshot, and was then left a sign
-/// of use. It is the same copy, and nobody changes a copy, so nothing of that is asked again, not even the watermark: if
-/// the copy became obsolete since, it still is what the transaction has read.
+/// of use. It is the same copy, and a copy is never changed, so nothing of that is asked again, not even the watermark:
+/// if the copy became obsolete since, it still is what the transaction has read.
 #[inline(always)]
 fn arrive<'s, T: Typed, const CLEAN: bool>(
     scope: &'s Scope,

@@ -46,7 +46,7 @@ pub(crate) struct Shared {
 /// What readers may know of a frame that they have pinned.
 #[derive(Debug, Default)]
 pub(crate) struct FrameTag {
-    /// The page of an intact frame; 0 for others. As long as it has [`BUSY`] nobody gets in by it.
+    /// The page of an intact frame; 0 for others. As long as it has [`BUSY`] no reader gets in by it.
     pub(crate) page: AtomicU32,
     /// Its slots.
     pub(crate) slots: AtomicU32,

@@ -37,7 +37,7 @@ const NOBODY: u32 = u32::MAX;
 pub(crate) struct Cell {
     pub(crate) pins: AtomicU32,
     /// Where the marks are among those of the slot, in bytes. A frame without a block has block 0, which belongs to
-    /// nobody and stays empty.
+    /// no frame and stays empty.
     marks: AtomicU32,
 }
 
@@ -243,7 +243,7 @@ impl Slot {
         self.block(block).iter().for_each(|word| word.store(0, Ordering::Relaxed));
     }
 
-    /// Takes the marks of a frame that nobody pins: `f` gets each marked place. For the writer, under the lock.
+    /// Takes the marks of a frame that is not pinned: `f` gets each marked place. For the writer, under the lock.
     pub(crate) fn take_marks(&self, kept: &mut Kept, frame: u32, mut f: impl FnMut(&mut Kept, Spot)) {
         let cell = self.cell(frame);
         let block = cell.block();

@@ -28,7 +28,7 @@ impl Held {
     pub(crate) fn new(oref: Oref, number: u16, flags: u8, object: &[u8]) -> Held {
         let words = (0..=object.len() / 4).map(|_| UnsafeCell::new(0)).collect();
         let held = Held(NonNull::from(Box::leak(Box::new(Version { cell: Cell::default(), words }))));
-        // SAFETY: the version was just made, nobody has a view of it.
+        // SAFETY: the version was just made, and no view of it exists.
         unsafe { held.fill(oref, number, flags, object) };
         held
     }
@@ -57,8 +57,8 @@ impl std::ops::Deref for Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // SAFETY: the pointer came from a leaked box; who drops this saw that no view pins the version, or holds
-        // its owner by `&mut`, which no view outlives.
+        // SAFETY: the pointer came from a leaked box; the code that drops this saw that no view pins the version, or
+        // holds its owner by `&mut`, which no view outlives.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
@@ -112,7 +112,7 @@ pub(crate) unsafe fn fill(words: &[UnsafeCell<u32>], oref: Oref, number: u16, fl
     let body = object[HEADER_BYTES..].chunks_exact(4);
     let body = body.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]).to_le());
     for (cell, word) in words.iter().zip([oref.raw(), header].into_iter().chain(body)) {
-        // SAFETY: nobody reads the cell, as the caller promises.
+        // SAFETY: no view reads the cell and no other thread has it, as the caller promises.
         unsafe { cell.get().write(word) };
     }
 }

@@ -40,8 +40,8 @@ impl<'s, T> View<'s, T> {
         View { object, cell, scope, class: PhantomData }
     }
 
-    /// The same view, of the scope that another view of that scope names. Who holds both then keeps one scope in mind and
-    /// not two.
+    /// The same view, of the scope that another view of that scope names. A caller that holds both then keeps one pointer
+    /// to the scope and not two.
     ///
     /// # Panics
     /// If they are of two scopes.
@@ -207,7 +207,7 @@ impl<'s, T: Class> View<'s, T> {
         self.items_kept(list)
     }
 
-    /// The same, while somebody keeps the view for `'a`.
+    /// The same, while the caller keeps the view for `'a`.
     #[inline(always)]
     fn items_kept<'a>(&self, list: usize) -> Items<'a, 's, T>
     where
@@ -323,7 +323,7 @@ impl<'s, T: Class> View<'s, T> {
     }
 }
 
-/// A reference in an object that somebody keeps a view of. See [`View::link`].
+/// A reference in an object of which the caller keeps a view. See [`View::link`].
 pub struct Link<'v, 's> {
     pub(crate) word: &'v AtomicU32,
     pub(crate) object: Object<'s>,
@@ -348,7 +348,7 @@ impl Link<'_, '_> {
     }
 }
 
-/// A view that somebody else keeps: for passing it on by value, so that nobody needs to know where it stands.
+/// A view that another owner keeps: it is passed on by value, so that the callee does not need the view's address.
 pub struct Lent<'a, 's, T> {
     view: ManuallyDrop<View<'s, T>>,
     kept: PhantomData<&'a View<'s, T>>,

@@ -317,8 +317,8 @@ impl Writer {
     }
 
     /// Appends the pages that no cached object, pin or open read set names any more; each is reported once, until it is
-    /// installed again. Who asked for invalidations of them need not any longer. To be called now and then: until it is
-    /// reported, a page costs bytes of the budget, and the cache would shrink for pages that it does not hold.
+    /// installed again. The owner no longer needs invalidations of them. It calls this now and then: until it is reported, a
+    /// page costs bytes of the budget, and the cache would shrink for pages that it does not hold.
     pub fn dropped(&mut self, out: &mut Vec<PageId>) {
         let ended = self.shared.ended.load(Ordering::Acquire);
         if ended != std::mem::replace(&mut self.ended, ended) {

@@ -20,7 +20,7 @@ use protocol::*;
 struct Frame {
     pins: AtomicU32,
     entry: AtomicU32,
-    /// Who may touch this is the question: loom reports a read beside a write.
+    /// The bytes under test: loom reports a read beside a write.
     bytes: UnsafeCell<u32>,
 }
 
@@ -42,7 +42,7 @@ impl Frame {
 
     fn reuse(&self) {
         publish(&self.entry, 0);
-        // SAFETY: nobody pins the frame and no entry leads there; that is what the model tests.
+        // SAFETY: no reader pins the frame and no entry leads there; that is what the model tests.
         self.bytes.with_mut(|b| unsafe { *b = 60 });
         publish(&self.entry, 6);
     }

@@ -11,7 +11,7 @@ struct Concert {
     seats_free: u32,
 }
 
-/// Why nobody got a seat: an error of the program's own beside those of the space.
+/// Why a buyer got no seat: an error of the program's own beside the errors of the space.
 #[derive(Debug)]
 enum BuyError {
     SoldOut,

@@ -20,7 +20,7 @@ pub enum Address {
 }
 
 impl Address {
-    /// Where a server listens when nobody says otherwise.
+    /// The address at which a server listens by default.
     pub fn default_tcp() -> Address {
         Address::Tcp("127.0.0.1:7117".into())
     }
@@ -95,8 +95,8 @@ fn fits(path: &Path) -> Result<(), String> {
 /// What Linux has room for, without the zero at the end.
 const UNIX_BYTES_MAX: usize = 107;
 
-/// Whether a socket is there that nobody answers at, left by a server that was killed. Whatever else is there is not
-/// ours to remove.
+/// Whether there is a socket at `path` at which no server answers, left by a server that was killed. Any other file
+/// there is not ours to remove.
 fn is_left_over(path: &Path) -> bool {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
     let refused = |e: io::Error| e.kind() == io::ErrorKind::ConnectionRefused;

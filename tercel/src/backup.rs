@@ -1,10 +1,10 @@
 //! Backups of a space, taken while it is served, and spaces made from them.
 //!
 //! A backup is a data directory of its own: the pages, the ordered state of one stamp and an empty log, so that
-//! [`check`](crate::check::check) works on it as it is. Beside them is `backup.toml`, by which it is known: nobody serves
-//! it, for whoever did would begin a second history of the space under the views of the first. [`restore`] verifies a
-//! backup, copies it, and lets the copy's views begin where those of the old history never come to; that is how
-//! clients that have seen more than the backup holds are found out.
+//! [`check`](crate::check::check) works on it as it is. The file `backup.toml` beside them marks it as a backup. No
+//! server serves a backup: it would begin a second history of the space under the views of the first. [`restore`]
+//! verifies a backup, copies it, and lets the copy's views begin where the views of the old history never come to. That
+//! is how a server finds clients that have seen more than the backup holds.
 //!
 //! The invariant: a directory counts as a backup, or as restored, only when all of it is on disk and its checksums are
 //! known to be right.
@@ -31,7 +31,7 @@ use crate::server::{Server, ServerConfig, ServerError};
 
 pub use restore::{restore, verify};
 
-/// Whose space a backup is taken of.
+/// The space that a backup is taken of.
 #[derive(Debug, Clone)]
 pub enum Source {
     /// A server's, which goes on working meanwhile.
@@ -107,7 +107,7 @@ pub enum BackupError {
     /// The backup cannot be verified.
     #[error(transparent)]
     Check(#[from] CheckError),
-    /// Nobody answers.
+    /// No server answers.
     #[error("{server} cannot be reached: {why}; start it, or name a directory with --data")]
     Unreachable {
         /// Where.

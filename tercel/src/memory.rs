@@ -67,7 +67,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: this is the whole mapping, and whoever was lent it is gone with the value.
+        // SAFETY: this is the whole mapping, and every user of its memory is gone with the value.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.mapped) };
     }
 }
@@ -89,7 +89,8 @@ unsafe impl Memory for Mapping {
         }
         // SAFETY: the range was just seen to lie inside.
         let from = unsafe { self.base.add(offset) };
-        // SAFETY: dropping pages of a private anonymous mapping leaves zeros behind; the heap says that nobody uses them.
+        // SAFETY: dropping pages of a private anonymous mapping leaves zeros behind; the heap says that it does not use
+        // them.
         let _ = unsafe { madvise(from.as_ptr().cast(), len, Advice::LinuxDontNeed) };
     }
 }
@@ -155,9 +156,9 @@ impl Birthmark {
         let wiped = unsafe { madvise(start, BIRTHMARK_BYTES, Advice::LinuxWipeOnFork) };
         let byte = NonNull::new(start.cast::<u8>()).filter(|_| wiped.is_ok());
         match byte {
-            // SAFETY: the mapping is readable and writable, and nobody else knows it.
+            // SAFETY: the mapping is readable and writable, and no other code knows it.
             Some(byte) => unsafe { byte.write(1) },
-            // SAFETY: this is the whole mapping, and nobody knows it.
+            // SAFETY: this is the whole mapping, and no other code knows it.
             None => _ = unsafe { munmap(start, BIRTHMARK_BYTES) },
         }
         byte
@@ -168,8 +169,8 @@ impl Birthmark {
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         match self.byte {
-            // SAFETY: the mapping lives as long as the value, and nobody writes it while anybody runs. Volatile, for what
-            // changes it is no thread of this process.
+            // SAFETY: the mapping lives as long as the value, and no thread of this process writes it meanwhile. The
+            // read is volatile because the kernel changes the byte, in a child.
             Some(byte) => unsafe { byte.read_volatile() == 0 },
             None => getpid() != self.pid,
         }

@@ -22,7 +22,7 @@ struct State {
 pub(crate) enum Waited {
     /// Bytes, or the end, can be taken.
     Ready,
-    /// Somebody wants the connection.
+    /// Another thread wants the connection.
     Woken,
     /// Nothing happened in time.
     Idle,

@@ -7,7 +7,7 @@
 //!  7  flags            1   bit 0: the body's checksum is given
 //!  8  body bytes       4   at most [`BODY_BYTES_MAX`]
 //! 12  body checksum    4   CRC-32, or 0 (a page carries its own)
-//! 16  call             8   chosen by who asks, repeated by who answers; 0 for what nobody asked for
+//! 16  call             8   chosen by the requester, repeated in the reply; 0 for a message without a request
 //! 24  stamp            8   the stamp a reply is valid at; the stamp a request needs
 //! 32  ack              8   the watermark of the sender
 //! 40  view             4   the number of the view that the sender speaks to, or speaks from

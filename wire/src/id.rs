@@ -220,7 +220,7 @@ impl fmt::Display for ViewId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ClientId(pub u64);
 
-/// An operation that must be executed at most once: who, in which of its slots, the how-manieth of that slot, and the
+/// An operation that must be executed at most once: its client, the client's slot, its sequence in that slot, and the
 /// view in which it was first sent. A slot has one operation under way, so a higher sequence acknowledges the
 /// answer to the one before, and the server keeps one answer a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

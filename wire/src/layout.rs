@@ -52,7 +52,7 @@ pub struct Layout {
     plain: bool,
 }
 
-/// A record that breaks its layout: whoever made the bytes must act.
+/// A record that breaks its layout: the maker of its bytes must act.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RecordError {
     /// Shorter than the fixed part.
@@ -351,7 +351,7 @@ impl Layout {
         self.size
     }
 
-    /// Checks a whole body, padding included, whose references are in stored form. See the module.
+    /// Checks a whole body, padding included, whose references are in stored form. Readers rely on bodies that pass.
     ///
     /// The length must be exactly that of the parts, padded: a cache keeps objects side by side and finds the next one
     /// by what the one before says of itself.

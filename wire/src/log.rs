@@ -62,7 +62,7 @@ pub struct LogId {
     pub salt: u64,
 }
 
-/// What a record is about, 1 to 254; its meaning belongs to whoever writes the log.
+/// The kind of a record, 1 to 254; the program that writes the log gives it its meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kind(u8);
 
@@ -363,7 +363,7 @@ pub enum Flaw {
         /// The version in the header.
         found: u16,
     },
-    /// A record goes on in a segment that is not there. Whoever begins one has that segment already.
+    /// A record goes on in a segment that is not there. A writer that begins such a record has that segment already.
     #[error("the segment in which this record goes on is missing")]
     Ends,
     /// The checksum or the form of a record is wrong.

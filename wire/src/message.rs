@@ -668,9 +668,9 @@ impl Classes {
 /// A request that the server does not serve, or the end of the connection if the frame's call is 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// Who must act.
+    /// The party that must act.
     pub reason: Reason,
-    /// What to tell a person.
+    /// The text for a person.
     pub text: String,
 }
 

@@ -35,7 +35,7 @@ const SUM_AT: usize = 12;
 const _: () = assert!(PAGE_BYTES.is_multiple_of(4) && PAGE_BYTES < 1 << 16);
 const _: () = assert!(OBJECT_BYTES_MAX == 8_028);
 
-/// A page that is damaged: whoever keeps the bytes must act.
+/// A page that is damaged: the keeper of its bytes must act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum PageError {
     /// Not a page of this format.
@@ -280,8 +280,8 @@ impl PageBuilder {
     }
 }
 
-/// Every single byte of a page that would explain why its checksum does not fit; whether one is right is for whoever has
-/// other evidence, unless it is one bit and the only one. Each makes the checksum fit, and nothing else is checked.
+/// Every single byte of a page that would explain why its checksum does not fit. Each makes the checksum fit, and nothing
+/// else is checked. The caller needs other evidence to believe an error, unless it is one bit and the only one.
 pub fn byte_errors(bytes: &[u8]) -> Vec<ByteError> {
     if bytes.len() != PAGE_BYTES {
         return Vec::new();

@@ -75,7 +75,7 @@ impl Client {
         }
     }
 
-    /// What waits for the server makes questions wait too, so taking it is as good as an answer.
+    /// Notes that the server took bytes. Unsent bytes make questions wait too, so this is as good as an answer.
     pub(super) fn taken(&mut self, now: Now) {
         if self.peer.link.is_connected() {
             self.peer.last_heard = now;
@@ -129,7 +129,7 @@ impl Client {
         let first = self.peer.link == Link::Greeting && self.history.view == ViewId::NONE;
         self.disconnected(e.to_string());
         if first {
-            // Whoever answers there has never been our server; trying again would not help.
+            // The peer at that address has never been our server; trying again would not help.
             self.peer.link = Link::Refused(e);
         }
     }

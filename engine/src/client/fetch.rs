@@ -24,7 +24,7 @@ pub(super) struct Fetches {
     /// Counts fetches, over all connections.
     last: u64,
     outstanding: Map<PageId, Outstanding>,
-    /// What the server must tell us about.
+    /// The pages whose changes the server must announce.
     subscribed: Map<PageId, Subscribed>,
     /// Pages that were found empty, the oldest first; some may have been fetched again since.
     empty: VecDeque<PageId>,
@@ -53,7 +53,7 @@ struct Outstanding {
     early: Option<(Stamp, Vec<u8>)>,
 }
 
-/// Failures that are remembered for whoever waits; each is looked at at once or asked for again.
+/// Failures that are remembered for waiting transactions. A transaction looks at a failure at once, or fetches again.
 const FAILED_MAX: usize = 1_024;
 
 /// Pages given back that are remembered, to tell a transaction that reads too much from one that was unlucky.
@@ -141,7 +141,7 @@ impl Fetches {
         self.dropped.push(page);
     }
 
-    /// An object changed: fetches under way must know, and so must those who found its slot empty.
+    /// Notes a change of the object: for a fetch under way, and for transactions that found its slot empty.
     pub(super) fn changed(&mut self, oref: Oref, stamp: Stamp) {
         if let Some(o) = self.outstanding.get_mut(&oref.page()) {
             o.kept.push((oref.slot(), stamp));
@@ -227,7 +227,7 @@ impl Client {
         let asked = self.fetches.outstanding.get_mut(&page);
         let Some(o) = asked.filter(|o| o.call == header.call && o.fetch == reply.fetch.fetch) else {
             return match self.fetches.is_call(header.call) {
-                // Who waits for that call would wait for ever.
+                // The transaction that waits for that call would wait for ever.
                 true => Err(Error::Unavailable(format!(
                     "the server answered a fetch with page {page}, which is another"
                 ))),
@@ -282,9 +282,9 @@ impl Client {
         Ok(())
     }
 
-    /// Keeps an empty page subscribed: whoever read that there is nothing must hear of a birth. The cache does not know
-    /// the page, so it cannot say when nobody needs it; beyond the bound the oldest is let go, and so is everybody who
-    /// relies on it.
+    /// Keeps an empty page subscribed: a transaction that read that there is nothing must hear when an object is made. The
+    /// cache does not know the page, so it cannot tell when the page is no longer needed. Beyond the bound the client drops
+    /// the oldest page and dooms the transactions that rely on it.
     fn found_empty(&mut self, page: PageId) {
         self.fetches.empty.push_back(page);
         if self.fetches.empty.len() <= mutant::bound(limits::EMPTY_PAGES_MAX, 2) {

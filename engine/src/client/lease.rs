@@ -16,7 +16,7 @@ use crate::txn::Places;
 pub(super) struct Leases {
     places: Places,
     call: Option<u64>,
-    /// Somebody waits for that call's answer; else it asks ahead.
+    /// A transaction waits for that call's answer; else the client asks ahead.
     is_needed: bool,
     /// Asked ahead in vain: it asks again when a place is needed.
     is_content: bool,
@@ -54,7 +54,8 @@ impl Leases {
         ours
     }
 
-    /// There are no more pages now. Who asked ahead may find some when it needs them.
+    /// Notes that there are no more pages now. Only a waiting transaction gets the error: a client that asked ahead may find
+    /// some when it needs them.
     fn in_vain(&mut self, why: Error) {
         self.is_content = true;
         if std::mem::take(&mut self.is_needed) {
@@ -157,7 +158,7 @@ mod tests {
         assert!(asked(&mut client).is_some());
         let call = client.leases.call.unwrap();
         assert!(client.leases.refused(call, &full));
-        // Nobody waited for it: what is there is used up, without another question.
+        // No transaction waited for it: the places at hand are used up without another request.
         while places.len() < 4 {
             places.push(allocate(&mut client).expect("there is one").expect("it is given"));
             assert_eq!(asked(&mut client), None);

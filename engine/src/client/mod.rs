@@ -93,7 +93,7 @@ impl Link {
     }
 }
 
-/// See the module.
+/// A machine that keeps a cache true to one server.
 pub struct Client {
     config: ClientConfig,
     reader: Reader,
@@ -289,7 +289,7 @@ impl Client {
         if let Err(e) = self.availability()? {
             return Some(Err(e));
         }
-        // Perhaps nobody looked: who reads the connection will say, by bytes or by the time.
+        // The host may not have read the connection for a while. Its next input decides: bytes, or the time.
         if self.seems_silent(now) || self.reader.watermark() < self.history.acknowledged {
             return None;
         }

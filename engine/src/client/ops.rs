@@ -19,7 +19,7 @@ use crate::txn::Own;
 pub(super) struct Ops {
     slots: Vec<Slot>,
     free: Vec<u16>,
-    /// Answers that nobody waited for any more.
+    /// Answers to abandoned operations.
     answered: Map<OpId, Outcome>,
     /// Operations not in a slot that were asked about, and the connection on which they were.
     asked: Map<OpId, u64>,
@@ -39,13 +39,13 @@ struct Busy {
     outcome: Option<Outcome>,
     /// The connection on which the outcome was asked for.
     asked: Option<u64>,
-    /// Nobody waits for the answer: the slot is free when it comes.
+    /// No caller waits for the answer: the slot is free when it comes.
     abandoned: bool,
     /// It makes objects.
     makes: bool,
 }
 
-/// Answers kept, and questions remembered, for callers who come back later. Without them the server is asked again.
+/// Answers kept, and questions remembered, for callers that ask again later. Without them the server is asked again.
 const ANSWERED_MAX: usize = 4_096;
 
 impl Ops {
@@ -96,7 +96,7 @@ impl Ops {
         self.sweep();
     }
 
-    /// Frees the slots that nobody waits for and whose answers are here.
+    /// Frees the slots of abandoned operations whose answers are here, and keeps the answers.
     fn sweep(&mut self) {
         let busy = self.slots.iter().filter_map(|s| s.busy.as_ref());
         let done: Vec<OpId> = busy.filter(|b| b.abandoned && b.outcome.is_some()).map(|b| b.op).collect();
@@ -252,7 +252,7 @@ impl Client {
         }
     }
 
-    /// Nobody waits for the answer any more; [`Client::resolve`] will find it.
+    /// Stops waiting for the answer; [`Client::resolve`] finds it later.
     pub(crate) fn abandon(&mut self, op: OpId) {
         if let Some(busy) = self.ops.busy(op) {
             busy.abandoned = true;

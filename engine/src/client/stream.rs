@@ -1,4 +1,4 @@
-//! What others changed: flags first, then the watermark, then new bytes.
+//! Applying the server's stream of changes: flags first, then the watermark, then new bytes.
 
 use tercel_wire::id::{OpId, Oref, Stamp};
 use tercel_wire::message::Stream;

@@ -7,7 +7,7 @@ use tercel_wire::id::{ClientId, Stamp};
 use crate::table::Map;
 use crate::time::Now;
 
-/// See the module. All wait for as long, so those that came first are over first.
+/// The clients with grants and no connection. Every session waits equally long, so the first in the queue ends first.
 #[derive(Debug, Default)]
 pub(super) struct Absent {
     over: Map<ClientId, (Now, Stamp)>,
@@ -32,7 +32,7 @@ impl Absent {
         self.queue.push_back((over, client));
     }
 
-    /// It is there again, or gone for good.
+    /// Removes a client that is there again, or gone for good.
     pub(super) fn remove(&mut self, client: ClientId) {
         self.over.remove(&client);
         let is_stale =
@@ -42,7 +42,7 @@ impl Absent {
         }
     }
 
-    /// What all of them have acknowledged; `None` if there are none.
+    /// The stamp up to which all of them have acknowledged; `None` if there are none.
     pub(super) fn acked(&self) -> Option<Stamp> {
         self.over.values().map(|(_, acked)| *acked).min()
     }

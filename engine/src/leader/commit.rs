@@ -130,7 +130,7 @@ impl Leader {
         })
     }
 
-    /// Makes room for a client among those whose answers are kept.
+    /// Makes room for a client in the table of answers.
     pub(super) fn evict_for(&mut self, client: ClientId, work: &mut Work<'_>) {
         let victim = work.replica.answers.victim(client, |id| self.is_present(id));
         if let Some(victim) = victim {
@@ -152,7 +152,7 @@ impl Leader {
             Past::Committed(answer) if answer.stamp > work.pages.visible() => return true,
             Past::Committed(answer) => Outcome::Committed(answer.stamp),
             Past::Superseded | Past::Unknown => Outcome::Unknown,
-            // It may have been executed in another history, and nobody here can know.
+            // It may have been executed in another history, which this server does not know.
             Past::Never if !is_of_history => Outcome::Unknown,
             Past::Never if op.view != self.view && !dropped(Rule::SpentAcrossViews) => Outcome::NotExecuted,
             Past::Never if self.rejected.is_spent(op) => Outcome::NotExecuted,

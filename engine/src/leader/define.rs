@@ -9,7 +9,7 @@ use super::{Asked, Leader, Reply, Work};
 use crate::limits;
 use crate::replica::entry::Entry;
 
-/// A class that is ordered and not yet visible, and who waits to hear of it.
+/// A class that is ordered and not yet visible, and the requests that wait for it.
 #[derive(Debug)]
 pub(super) struct Defining {
     stamp: Stamp,
@@ -34,8 +34,8 @@ impl Leader {
             Err((reason, text)) => work.refuse(asked, reason, text),
             Ok(id) => {
                 let stamp = self.order(&Entry::Define(id, layout), None, work);
-                // Nobody hears of a number before it is visible: lost, it could be given to another class, and a client
-                // that had heard of it would write objects of the wrong one.
+                // The leader announces a number only once it is visible. A lost number could be given to another class,
+                // and a client that had heard of it would write objects of the wrong class.
                 self.defining.push_back(Defining { stamp, id, asked: vec![asked] });
             }
         }

@@ -1,4 +1,4 @@
-//! What is ordered and not yet visible: the tentative suffix of a leader's entries.
+//! Entries that are ordered and not yet visible: the tentative suffix of a leader's entries.
 //!
 //! The invariant: entries become visible in the order of their stamps, each once everything up to it is stable at its
 //! own level.
@@ -10,7 +10,7 @@ use tercel_wire::id::{OpId, Oref, Stamp};
 
 use crate::order::Level;
 
-/// See the module.
+/// The entries that are ordered and not yet visible, in the order of their stamps.
 #[derive(Debug, Default)]
 pub(super) struct Flights {
     queue: VecDeque<Flight>,

@@ -1,9 +1,9 @@
 //! Pages to make objects in: granted to a client, kept over its connections, and ended with its session.
 //!
-//! A commit may refer to a place before anything is made in it, so nobody hears of a grant before it is visible: lost, the
-//! page would be granted again, and the reference would come to name another object. Pages of ended sessions are granted
-//! again by the rule of reuse alone: every session has acknowledged the end, and nothing that was judged before it is still
-//! under way.
+//! A commit may refer to a place before an object is made in it. So the leader announces a grant only once it is visible:
+//! the page of a lost grant would be granted again, and the reference would come to name another object. Pages of ended
+//! sessions are granted again by the rule of reuse alone: every session has acknowledged the end, and no transaction that
+//! was judged before it is still under way.
 
 use tercel_wire::id::{ClientId, PageId, Stamp};
 use tercel_wire::message::{Lease, Leased, Reason};
@@ -144,8 +144,8 @@ impl Leader {
         self.fills.retain(|page, _| places.granted(*page).is_some());
     }
 
-    /// Whether the end of the client's session is ordered and not yet visible: it may still be lost, so nobody can say
-    /// whether what was granted to the client is still its own.
+    /// Whether the end of the client's session is ordered and not yet visible. The end may still be lost, so the leader
+    /// cannot tell whether the client still has its grants.
     pub(crate) fn is_ending(&self, client: ClientId) -> bool {
         self.ending.iter().any(|(_, ending)| *ending == client)
     }

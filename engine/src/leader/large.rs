@@ -24,7 +24,7 @@ use crate::pages::reads::Waiter;
 use crate::replica::Replica;
 use crate::table::Set;
 
-/// See the module.
+/// The large transaction that the leader works on, and how far its work is.
 #[derive(Debug)]
 pub(super) struct Large {
     /// Tells its reads from those of another.

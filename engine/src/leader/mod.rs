@@ -1,4 +1,4 @@
-//! What one view's leader decides, and all that it knows alone.
+//! The decisions of one view's leader, and all that it knows alone.
 //!
 //! A leader judges operations against everything that it ordered before, finds places, and orders entries. What it knows
 //! beyond ordered state is one value, made when its view begins and dropped when the view ends, so nothing leaks from view
@@ -66,14 +66,14 @@ pub(crate) struct Work<'a> {
     pub disk_full: bool,
 }
 
-/// Who asks, and by which call.
+/// The connection and the call of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub conn: Conn,
     pub call: u64,
 }
 
-/// What a leader answers.
+/// An answer of the leader.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Reply {
     Verdict(Asked, OpId, Outcome),
@@ -102,7 +102,7 @@ impl Work<'_> {
     }
 }
 
-/// See the module.
+/// The leader of one view: all that it knows beyond ordered state.
 #[derive(Debug)]
 pub(crate) struct Leader {
     view: ViewId,
@@ -161,7 +161,7 @@ impl Leader {
             granting: VecDeque::new(),
             ending: VecDeque::new(),
             present: Map::default(),
-            // Whoever was granted something is counted as present until it has had time to come.
+            // A client with grants keeps its session until it has had time to connect.
             absent: Absent::all(work.replica.places.clients(), over),
         };
         kept.into_iter().for_each(|flight| leader.flights.push(flight));

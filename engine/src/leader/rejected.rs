@@ -11,7 +11,7 @@ use tercel_wire::id::{ClientId, OpId};
 
 use crate::table::Map;
 
-/// See the module.
+/// The ids that were spent in this view by the answer "not executed".
 #[derive(Debug, Default)]
 pub(super) struct Rejected {
     /// By slot, the last sequence.
@@ -21,7 +21,7 @@ pub(super) struct Rejected {
 }
 
 impl Rejected {
-    /// Spends the operation's id and all before it in its slot. `is_connected` says whom not to forget.
+    /// Spends the operation's id and all before it in its slot. Clients for which `is_connected` holds are not forgotten.
     pub(super) fn spend(&mut self, op: OpId, is_connected: impl Fn(ClientId) -> bool) {
         if !self.clients.contains_key(&op.client) {
             self.order.push_back(op.client);

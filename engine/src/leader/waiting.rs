@@ -9,16 +9,16 @@ use crate::effect::Conn;
 use crate::limits;
 use crate::table::Map;
 
-/// See the module.
+/// The commits that wait, by number, with their bytes and their count for each connection.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     commits: Map<u64, Parked>,
     bytes: usize,
     last: u64,
     by_conn: Map<Conn, usize>,
-    /// Those that wait for room in the buffer of modified objects, or in the log.
+    /// Commits that wait for room in the buffer of modified objects, or in the log.
     pub stalled: Vec<u64>,
-    /// Those that wait for a large one, and whether they are to be tried again.
+    /// Commits that wait for a large one, and whether they are to be tried again.
     pub behind: Vec<u64>,
     pub behind_due: bool,
 }

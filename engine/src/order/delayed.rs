@@ -21,7 +21,7 @@ pub struct DelayedConfig {
     pub stable_us: u64,
     /// Entries of a view, at most, before its leader is deposed.
     pub reign_entries: u64,
-    /// How long nobody leads at most, in microseconds.
+    /// The longest time without a leader, in microseconds.
     pub vacant_us: u64,
     /// Whether entries may be stable that this node's disk does not have.
     pub others_suffice: bool,
@@ -36,11 +36,11 @@ pub struct Known {
     pub local_end: LogPosition,
     /// The last entry that was reported as stable, and its position.
     pub stable: (Stamp, LogPosition),
-    /// What was ordered behind that, in order, as far as the group remembers.
+    /// Entries that were ordered behind that, in order, as far as the group remembers.
     pub suffix: Vec<Sealed>,
 }
 
-/// See the module.
+/// The sequencer of a simulated group of one node: it delays stability and deposes the leader.
 #[derive(Debug)]
 pub struct Delayed {
     config: DelayedConfig,
@@ -48,7 +48,7 @@ pub struct Delayed {
     view: ViewId,
     stage: Stage,
     last: LogPosition,
-    /// What is not stable: the oldest first.
+    /// Entries that are not stable: the oldest first.
     tentative: VecDeque<Tentative>,
     stable: Stamp,
     /// The first entry of this view, once there is one.
@@ -64,7 +64,7 @@ pub struct Delayed {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Nobody leads until then.
+    /// No node leads until then.
     Vacant(Now),
     /// This node leads; it is deposed then, if it is known.
     Leading(Option<Now>),

@@ -13,7 +13,7 @@ use tercel_wire::id::{LogPosition, Stamp, ViewId};
 use super::{Input, NodeId, Output, Sealed, Sequencer};
 use crate::time::Now;
 
-/// See the module.
+/// The sequencer of a node that is given stable entries and never leads.
 #[derive(Debug)]
 pub struct Follower {
     /// The last entry that it was fed, and its position in the log.
@@ -36,7 +36,7 @@ impl Follower {
             // Its feeder has not heard that it is here.
             return out.push(Output::Send(from, ack(self.written)));
         }
-        // What was lost on its way comes again.
+        // An entry that was lost on its way comes again.
         if before != self.last || entry.stamp <= before {
             return;
         }
@@ -64,7 +64,7 @@ impl Sequencer for Follower {
     fn handle(&mut self, _: Now, input: Input<'_>, out: &mut Vec<Output>) {
         match input {
             Input::Packet(from, bytes) => {
-                // What is damaged on its way is sent again by the member that feeds this one.
+                // The member that feeds this one sends damaged bytes again.
                 if let Ok((before, entry)) = unpack(bytes) {
                     self.fed(from, before, entry, out);
                 }

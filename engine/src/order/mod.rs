@@ -1,8 +1,9 @@
 //! The sequencer's shape: entries in, their order and its safety out.
 //!
 //! A leader gives each entry a stamp and submits it. The sequencer says where in the log it stands ([`Output::Append`]),
-//! when it is as safe as it was asked to be ([`Output::Stable`]), and who leads. What is not stable yet is *tentative*: a
-//! leader that is deposed forgets it, and the next view says what of it was kept. What was lost is answered with nothing.
+//! when it is as safe as it was asked to be ([`Output::Stable`]), and which node leads. An entry that is not stable yet is
+//! *tentative*: a deposed leader forgets it, and the next view says which of these entries were kept. A lost entry gets no
+//! answer.
 //!
 //! Position in the log and stamp are two types: positions are dense and the sequencer's, stamps rise and are the leader's.
 //! Every sequencer is a machine: [`Sequencer::handle`] with outputs appended to a buffer of the caller's,

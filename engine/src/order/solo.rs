@@ -7,7 +7,7 @@ use tercel_wire::id::{LogPosition, Stamp, ViewId};
 use super::{Input, Level, Output, Sequencer};
 use crate::time::Now;
 
-/// See the module.
+/// The sequencer of a single node, which always leads.
 #[derive(Debug)]
 pub struct Solo {
     view: ViewId,
@@ -45,7 +45,7 @@ impl Sequencer for Solo {
                     out.push(Output::Stable(self.stable, Level::Disk));
                 }
             }
-            // Nobody else can lead.
+            // No other node can lead.
             Input::Confirm(id) => out.push(Output::Confirmed(id, self.stable)),
             Input::Written(..) | Input::Packet(..) | Input::Gone(_) | Input::Time => {}
         }

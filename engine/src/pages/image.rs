@@ -10,7 +10,7 @@ use tercel_wire::page::PAGE_BYTES;
 
 use crate::table::Map;
 
-/// See the module.
+/// The page images in memory, at most `count_max` of them.
 #[derive(Debug)]
 pub struct Images {
     pages: Map<PageId, Image>,

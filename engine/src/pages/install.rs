@@ -26,7 +26,7 @@ pub(crate) struct Installer {
     /// Pages of the next batches.
     next: VecDeque<PageId>,
     batches_since_checkpoint: usize,
-    /// When everybody had seen up to here, nothing could be installed.
+    /// The visible stamp at which nothing could be installed.
     nothing_at: Option<Stamp>,
     /// The last entry that the stored checkpoint contains.
     checkpointed: Stamp,
@@ -64,7 +64,8 @@ pub(crate) struct ToStore {
 /// microseconds of the loop, which brings them up to date.
 const BATCH_PAGES: usize = 32;
 
-/// Pages of a batch when commits wait for room, or a stop does: more of them in the same time, and longer waits for everybody else.
+/// Pages of a batch when commits wait for room, or a stop does: more of them in the same time, and longer waits for all
+/// other work.
 const HURRIED_PAGES: usize = 4 * BATCH_PAGES;
 
 /// Batches whose pages are found at once: finding them takes as long however few they are.
@@ -232,8 +233,8 @@ impl Pages {
         batch
     }
 
-    /// The oldest entry of the log that is needed once these pages are stored as everybody sees them now. A replay must not
-    /// begin between the first piece of a large commit and its end.
+    /// The oldest entry of the log that is needed once these pages are stored at the visible stamp. A replay must not begin
+    /// between the first piece of a large commit and its end.
     fn log_needed(&self, replica: &Replica, installing: &[PageId]) -> Option<Stamp> {
         let arriving = replica.pieces_from().filter(|_| !dropped(Rule::PiecesNotKept));
         let needed = self.mob.oldest(installing, self.visible).into_iter().chain(arriving).min()?;

@@ -1,13 +1,13 @@
 //! The modified-object buffer: new versions wait here, in memory and in the log, until they are installed into their
 //! pages in the background, many of a page at once (Ghemawat 1995).
 //!
-//! Versions carry stamps, because what is ordered is not yet visible: readers see the newest up to the visible stamp,
-//! placing sees the newest of all. Those of a large transaction are here before it has a stamp ([`crate::replica::when`]), the newest of
-//! their slots.
+//! Versions carry stamps, because an ordered entry is not yet visible: readers see the newest up to the visible stamp,
+//! placing sees the newest of all. Versions of a large transaction are here before it has a stamp
+//! ([`crate::replica::when`]), as the newest of their slots.
 //!
-//! It can be frozen at a stamp for somebody who reads the pages as they were then. Nothing is copied: a version that
-//! would be dropped and that the frozen stamp shows is set aside instead, until its page has been read. With the pages
-//! that were stored when it was frozen, what is set aside and what is still here make up that stamp exactly.
+//! It can be frozen at a stamp for a backup, which reads the pages as they were then. Nothing is copied: a version that
+//! would be dropped and that the frozen stamp shows is set aside instead, until its page has been read. The pages stored
+//! at the freeze, the versions set aside and the versions still here make up that stamp exactly.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::replica::Objects;
 use crate::replica::when::{Mark, When};
 use crate::table::Map;
 
-/// See the module.
+/// The buffer of modified objects: the versions of each page that are not installed yet.
 #[derive(Debug, Default)]
 pub struct Mob {
     pages: Map<PageId, Patch>,
@@ -141,7 +141,7 @@ impl Mob {
         frozen.bytes -= freed.values().map(Patch::bytes).sum::<usize>();
     }
 
-    /// Nobody reads the frozen stamp any more.
+    /// Ends the freeze and drops the versions that were set aside.
     pub fn thaw(&mut self) {
         self.frozen = None;
     }

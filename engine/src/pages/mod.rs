@@ -1,14 +1,14 @@
 //! Where objects are on this node: pages on disk, and over them the buffer of modified objects.
 //!
-//! Reading, installing and pinning are effects that the host carries out; their answers name the view into which this
-//! replica was recovered, and those of another are dropped. The invariant: nobody sees a version above the visible stamp,
-//! and pages are handed to the host only when all that is visible is on this node's disk, too.
+//! Reading, installing and pinning are effects that the host carries out. Their answers name the view into which this
+//! replica was recovered, and answers of another view are dropped. The invariant: no reader sees a version above the
+//! visible stamp, and pages are handed to the host only when all that is visible is on this node's disk, too.
 //!
 //! | module | its noun |
 //! |---|---|
 //! | [`mob`] | the modified-object buffer |
 //! | [`image`] | the page cache |
-//! | [`reads`] | pages that must be read: who waits, and whose turn it is |
+//! | [`reads`] | pages that must be read: the requests that wait, and the order of the reads |
 //! | [`install`] | bringing stored pages up to date, checkpoints, how much of the log is needed |
 
 pub mod image;
@@ -29,7 +29,7 @@ use install::Installer;
 use mob::{Mob, forwarded};
 use reads::Reads;
 
-/// See the module.
+/// The pages of this node: stored pages with the buffer of modified objects over them.
 #[derive(Debug)]
 pub struct Pages {
     space: SpaceId,
@@ -146,7 +146,7 @@ impl Pages {
         }
     }
 
-    /// The page as everybody may see it now.
+    /// Looks the page up, brought up to the visible stamp.
     pub(crate) fn image(&mut self, page: PageId) -> Found {
         let base = match self.images.get(page) {
             Found::Current(bytes) => return Found::Current(bytes),
@@ -190,8 +190,8 @@ impl Pages {
     /// A page was read from the store.
     pub(crate) fn keep_read(&mut self, page: PageId, bytes: Option<Arc<Vec<u8>>>) {
         self.images.put(page, bytes, true);
-        // What the buffer has for it is laid over now, whoever still waits: once an install that is under way is done,
-        // the buffer does not have it any more.
+        // The buffer's versions are laid over now, even if no request waits any more: once an install that is under way
+        // is done, the buffer does not have them any more.
         self.image(page);
     }
 

@@ -1,9 +1,9 @@
-//! Pages that must be read: who waits for which, and whose turn it is.
+//! Pages that must be read: the requests that wait for each, and the order of the reads.
 //!
 //! Each session has a queue of its own, the installer another, and they take turns, a page each; only a few reads are
-//! with the host at a time. So who asks for a thousand pages waits for a thousand, and who asks for one waits for a few,
-//! whatever the others want. A page is read once however many wait for it. The invariant: a page that is waited for and not
-//! with the host is in the queue of everybody who waits for it.
+//! with the host at a time. So a session that asks for a thousand pages waits for a thousand. A session that asks for one
+//! page waits for a few, whatever the others want. A page is read once however many requests wait for it. The invariant: a
+//! page that is waited for and not with the host is in the queue of every asker that waits for it.
 
 use std::collections::VecDeque;
 
@@ -13,18 +13,18 @@ use tercel_wire::message::Fetch;
 use crate::effect::Conn;
 use crate::table::Map;
 
-/// See the module.
+/// The pages that must be read, with a queue for each session and one for the node itself.
 #[derive(Debug, Default)]
 pub(crate) struct Reads {
     pages: Map<PageId, Reading>,
     queues: Map<Asker, VecDeque<PageId>>,
-    /// Those whose queues are not empty.
+    /// The askers whose queues are not empty.
     turns: VecDeque<Asker>,
     /// Reads that are with the host.
     out: usize,
 }
 
-/// Who waits for a page to be read.
+/// A request that waits for a page to be read.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Waiter {
     /// A client's fetch.
@@ -49,7 +49,7 @@ struct Reading {
     waiters: Vec<Waiter>,
     /// Whether the host has been asked.
     is_out: bool,
-    /// What it brings may be older than what has been stored since.
+    /// The bytes that it brings may be older than those stored since.
     again: bool,
 }
 
@@ -63,7 +63,7 @@ pub(crate) enum Done {
     For(Vec<Waiter>),
     /// It must be done once more.
     Again,
-    /// Nobody asked.
+    /// No request waits for it.
     Unasked,
 }
 
@@ -78,7 +78,7 @@ impl Waiter {
 }
 
 impl Reads {
-    /// Somebody waits for a page.
+    /// Adds a request that waits for a page, and queues the page unless the host reads it already.
     pub(crate) fn wait(&mut self, page: PageId, waiter: Waiter) {
         let asker = waiter.asker();
         let reading = self.pages.entry(page).or_default();

@@ -15,7 +15,7 @@ use crate::limits;
 use crate::mutant::{self, Rule, dropped};
 use crate::table::{Map, Set};
 
-/// See the module.
+/// The last answer of each slot of each client, and the clients that were evicted.
 #[derive(Debug, Clone, Default)]
 pub struct Answers {
     clients: Map<ClientId, Client>,

@@ -7,7 +7,7 @@ use tercel_wire::layout::Layout;
 use super::digest::RowSum;
 use crate::table::Map;
 
-/// See the module.
+/// The classes by number, and the newest class of each name.
 #[derive(Debug, Clone, Default)]
 pub struct Catalogue {
     classes: Map<ClassId, Layout>,

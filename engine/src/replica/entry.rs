@@ -1,8 +1,8 @@
-//! What is ordered and logged. A log record's kind is the entry's, its payload the entry's bytes; view and stamp stand in
-//! the record.
+//! The entries that are ordered and logged. A log record's kind is the entry's, its payload the entry's bytes; view and
+//! stamp stand in the record.
 //!
-//! An entry is the leader's judgement: an operation with its effects and the places of its objects. Whoever applies it
-//! judges nothing.
+//! An entry is the leader's judgement: an operation with its effects and the places of its objects. A replica that applies
+//! it judges nothing.
 
 use tercel_wire::class;
 use tercel_wire::cursor::{DecodeError, Put, Reader};

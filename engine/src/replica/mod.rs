@@ -1,8 +1,8 @@
 //! Ordered state: what follows from the entries alone, the same at every replica at equal stamps.
 //!
-//! Not here: who is connected, what is cached, what is decided. A leader judges and places; what it orders is applied
-//! here by the same function at the leader, at a follower and in recovery. The invariant: [`Replica::apply`] is the only
-//! door, and what it does depends on nothing but the state and the entry.
+//! Not here: connections, caches, decisions. A leader judges and places; the entries that it orders are applied here by
+//! the same function at the leader, at a follower and in recovery. The invariant: [`Replica::apply`] is the only door, and
+//! its effect depends on nothing but the state and the entry.
 //!
 //! | module | its noun |
 //! |---|---|
@@ -65,7 +65,7 @@ pub struct Applied {
     pub pieces_from: Option<Stamp>,
 }
 
-/// See the module.
+/// The ordered state of a space after an entry.
 #[derive(Debug, Clone)]
 pub struct Replica {
     /// The last entry that was applied.

@@ -1,6 +1,6 @@
 //! A large commit as its pieces arrive: entries among others', and an entry that commits them.
 //!
-//! What the pieces say put together is what one record of a commit would have said. It is decoded as it comes, and each
+//! All pieces together say what one record of a commit would have said. They are decoded as they come, and each
 //! object goes where all objects go, under a mark that has no stamp yet; so applying a piece takes as long as the piece is,
 //! whatever the size of the whole, at the leader, at a follower and in recovery. The invariant: a commit is of all its
 //! pieces, in order and without a gap, or it is an error.
@@ -14,7 +14,7 @@ use super::entry::{self, Head};
 use super::when::{Mark, When};
 use crate::table::Set;
 
-/// See the module.
+/// The pieces of one large commit that have arrived so far, put together and decoded.
 #[derive(Debug, Clone)]
 pub(super) struct Pieces {
     op: OpId,

@@ -1,4 +1,4 @@
-//! Pages given out to make objects in: to whom, and when they may be given out again.
+//! Pages given out to make objects in: to which client, and when they may be given out again.
 //!
 //! A grant outlives connections and views. It ends with its client's session, by an ordered entry. A page in which nothing
 //! was made by then, and that no object refers to, returns: it is given out again once every session has acknowledged the
@@ -14,14 +14,14 @@ use super::entry::Grant;
 use crate::limits;
 use crate::table::Map;
 
-/// See the module.
+/// The pages that were granted, and the returned pages that wait to be given out again.
 #[derive(Debug, Clone, Default)]
 pub struct Places {
     /// The first page that was never given out.
     next_page: u32,
     granted: BTreeMap<PageId, Granted>,
     clients: Map<ClientId, Grantee>,
-    /// Pages that are given out again once everybody has acknowledged the stamp.
+    /// Pages that are given out again once every session has acknowledged the stamp.
     returned: BTreeMap<PageId, Stamp>,
     /// The highest of these stamps among pages that were given out again.
     reused: Stamp,
@@ -31,7 +31,7 @@ pub struct Places {
 /// A page that a client may make objects in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Granted {
-    /// Whose it is.
+    /// The client that may make objects in it.
     pub client: ClientId,
     /// By which of the client's grants, from 1.
     pub seq: u64,
@@ -46,9 +46,9 @@ pub struct Granted {
 pub(super) struct Grantee {
     /// By grant, so that the oldest is first: a page that was given out again has a lower number than older ones.
     pub pages: BTreeSet<(u64, PageId)>,
-    /// Those among them in which nothing was made.
+    /// The number of its pages in which nothing was made.
     pub unused: usize,
-    /// Its last grant: the how-manieth, and of which pages. It is repeated if the client has not heard of it.
+    /// The number of its last grant, and that grant's pages. The grant is repeated if the client has not heard of it.
     pub seq: u64,
     pub last: Vec<PageId>,
 }
@@ -114,12 +114,12 @@ impl Places {
         self.clients.get(&client).map_or(0, |g| g.unused)
     }
 
-    /// The client's last grant: the how-manieth, and of which pages.
+    /// The number of the client's last grant, and that grant's pages.
     pub fn last_grant(&self, client: ClientId) -> (u64, &[PageId]) {
         self.clients.get(&client).map_or((0, &[]), |g| (g.seq, &g.last))
     }
 
-    /// Pages whose return everybody has acknowledged who has acknowledged `acked`, at most `max`.
+    /// The pages that may be given out again once every session has acknowledged `acked`, at most `max`.
     pub fn reusable(&self, acked: Stamp, max: usize) -> Vec<PageId> {
         self.returned.iter().filter(|(_, at)| **at <= acked).map(|(page, _)| *page).take(max).collect()
     }

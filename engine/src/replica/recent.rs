@@ -15,7 +15,7 @@ use crate::limits;
 use crate::mutant::{self, Rule, dropped};
 use crate::table::{Map, Set};
 
-/// See the module.
+/// The stamps of recent writes by object, and the floor.
 #[derive(Debug, Clone, Default)]
 pub struct RecentWrites {
     stamps: Map<Oref, Stamp>,

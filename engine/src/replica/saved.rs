@@ -205,7 +205,7 @@ mod tests {
     use super::super::when::{Mark, When};
     use super::*;
 
-    /// Nobody looks at the objects here.
+    /// Drops all objects: the tests look at ordered state only.
     struct Nowhere;
 
     impl Objects for Nowhere {

@@ -12,7 +12,7 @@ use super::digest::{RowSum, view_word};
 use crate::limits;
 use crate::mutant;
 
-/// See the module.
+/// The views that are remembered, each with the last stamp that it kept.
 #[derive(Debug, Clone, Default)]
 pub struct Views {
     /// The oldest first.
@@ -52,7 +52,8 @@ impl Views {
         self.list.iter().copied()
     }
 
-    /// Forgets all of them but that numbers have come to `view`: of a history whose end is lost nobody may go on.
+    /// Replaces all views by `view`, whose number becomes at least that of the last one. No client may go on in a history
+    /// whose end is lost.
     pub fn skip_to(&mut self, view: ViewId, kept: Stamp) {
         let number = self.last().number.max(view.number);
         self.list.clear();

@@ -190,8 +190,8 @@ impl Recovery {
         (self.replica, self.mob)
     }
 
-    /// A server of one node: it leads in its next view, which has this incarnation, behind a log that ends at `last`. What it
-    /// appends to `out` must be synced before it serves anybody.
+    /// Makes a server of one node. It leads in its next view, which has this incarnation, behind a log that ends at `last`.
+    /// The host must sync the entries that are appended to `out` before the server serves a client.
     ///
     /// # Errors
     /// If entries are missing that the checkpoint contains.

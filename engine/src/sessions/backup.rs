@@ -1,9 +1,9 @@
 //! Backups: everything as of one stamp, handed out part by part while the server works.
 //!
 //! A backup begins by freezing: the ordered state is written down, the buffer of modified objects keeps from now on what
-//! the stamp shows, and the page store is pinned. The pin goes the way of the installs, so what was sent to be installed
-//! before is in it and what comes later is not. Entries up to the stamp are all ordered by then but perhaps not durable;
-//! nobody hears of the stamp before they are.
+//! the stamp shows, and the page store is pinned. The pin goes the way of the installs: it contains the pages that were
+//! sent to be installed before it, and no later ones. Entries up to the stamp are all ordered by then but perhaps not
+//! durable; the server announces the stamp only once they are.
 //!
 //! The invariant: the pinned pages hold nothing younger than the stamp, and whatever of it they lack is in the buffer. It is
 //! bounded: one backup at a time, a part only when it was asked for, time without progress, and what is set aside counts
@@ -113,7 +113,8 @@ impl Sessions {
         });
     }
 
-    /// Somebody can take another part.
+    /// Queues a request for the next part. Refused as `Unavailable` without a backup of this connection, and as `Full` if too
+    /// many requests are queued.
     pub(super) fn backup_next(&mut self, asked: Asked, cx: &mut Cx<'_>) {
         match self.backups.current.as_mut().filter(|b| b.asked.conn == asked.conn) {
             None => {

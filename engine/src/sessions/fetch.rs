@@ -49,7 +49,7 @@ impl Sessions {
         cx.reply(asked.conn, Kind::Page, asked.call, &body);
     }
 
-    /// The store has a page, or has not, or cannot read it: whoever waits for it goes on.
+    /// Takes a page from the store, or the news that it has none or cannot read it. Every waiter of the page goes on.
     pub(crate) fn page_read(
         &mut self,
         page: PageId,

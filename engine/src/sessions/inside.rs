@@ -24,7 +24,7 @@ use crate::txn::local::{Image, Session};
 /// The connection that the session would have. No host gives it to another.
 pub(super) const CONN: Conn = Conn(u64::MAX);
 
-/// Questions about classes whose answers nobody has taken yet.
+/// Questions about classes whose answers no transaction has taken yet.
 const DEFINING_MAX: usize = 64;
 
 /// Pages that could not be read, until a transaction that wants one hears of it.
@@ -153,7 +153,7 @@ impl Inside {
         }
     }
 
-    /// The session is over, and nothing that is under way will be answered. Whose it was.
+    /// Ends the session: no request that is under way will be answered. Returns the session's client.
     fn end(&mut self) -> Option<ClientId> {
         let client = self.session.map(|session| session.client);
         let (broken, call, news) = (self.broken + 1, self.call, self.news + 1);

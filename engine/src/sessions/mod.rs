@@ -1,22 +1,21 @@
 //! Connections: greeting, subscriptions, the stream, resuming, backups, silence.
 //!
-//! Sessions speak the protocol. What they are asked to decide they hand to the leader, and what the leader answers they
-//! send. The invariant: a client hears of every change to every page that it is subscribed to, in the order of stamps, and
-//! of nothing that is not visible.
+//! Sessions speak the protocol. They hand decisions to the leader and send its answers. The invariant: a client hears of
+//! every change to every page that it is subscribed to, in the order of stamps, and of nothing that is not visible.
 //!
 //! | module | its noun |
 //! |---|---|
 //! | [`session`] | one connected client |
 //! | [`greet`] | greeting: new, resumed, of another history |
-//! | [`requests`] | what a client asks |
-//! | [`stream`] | what changed, and who must know |
+//! | [`requests`] | the requests of a client |
+//! | [`stream`] | changes, and the sessions that must hear of them |
 //! | [`subscribe`] | pages, and the sessions that hear of them |
 //! | [`horizon`] | recent changes, for sessions that resume |
 //! | [`fetch`] | pages served |
 //! | [`inside`] | the session of the transactions inside of this server |
 //! | [`backup`] | everything as of one stamp |
 //! | [`status`] | how the server is, in numbers |
-//! | [`schedule`] | whose frames are handled next |
+//! | [`schedule`] | which connection is served next |
 
 mod backup;
 mod fetch;
@@ -71,7 +70,7 @@ pub(crate) struct Cx<'a> {
     pub out: &'a mut Effects,
 }
 
-/// See the module.
+/// The sessions of a server, and the pages that each must hear of.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     all: Map<Conn, Session>,
@@ -147,7 +146,7 @@ impl Cx<'_> {
 }
 
 impl Sessions {
-    /// Nobody is connected; `horizon` is what recovery found.
+    /// Begins without connections; `horizon` has the changes that recovery found.
     pub(crate) fn new(now: Now, horizon: Horizon) -> Sessions {
         Sessions {
             all: Map::default(),

@@ -1,4 +1,4 @@
-//! What a client asks: each frame decoded, and handed to where it is decided.
+//! The requests of a client: each frame is decoded, and handed to the component that decides it.
 
 use tercel_wire::frame::{BODY_BYTES_MAX, Header, Kind};
 use tercel_wire::id::{ClientId, OpId, Oref};

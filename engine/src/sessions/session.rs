@@ -7,7 +7,7 @@ use crate::limits;
 use crate::table::Map;
 use crate::time::Now;
 
-/// See the module.
+/// What the server knows of one connected client.
 #[derive(Debug)]
 pub(super) struct Session {
     /// None until the greeting.

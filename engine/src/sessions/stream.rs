@@ -1,4 +1,4 @@
-//! What changed, and who must know.
+//! The stream of changes, and the sessions that must hear of them.
 
 use tercel_wire::frame::{BODY_BYTES_MAX, Kind};
 use tercel_wire::id::{Oref, PageId, Stamp};
@@ -29,7 +29,7 @@ impl Sessions {
             self.inside.committed(op, flight.stamp);
         }
         let owner = flight.op.and_then(|op| self.clients.get(&op.client)).copied();
-        // Who hears of which of them: the directory has of every page the sessions that are subscribed to it.
+        // The sessions that must hear, with their objects: the directory has the sessions subscribed to every page.
         let mut hear: Vec<(Conn, &[Oref])> = owner.map(|conn| (conn, &[][..])).into_iter().collect();
         // Objects of a page mostly stand together.
         for of_page in flight.changed.chunk_by(|a, b| a.page() == b.page()) {

@@ -83,7 +83,7 @@ pub trait Home {
     /// The answer to an operation that was submitted, once later transactions of this home see its effects. It is given once.
     fn outcome(&mut self, op: OpId) -> Option<Outcome>;
 
-    /// Nobody waits for the answer any more; [`Home::resolve`] will find it.
+    /// Stops waiting for the answer; [`Home::resolve`] finds it later.
     fn abandon(&mut self, op: OpId);
 
     /// What became of an operation that was abandoned.

@@ -193,7 +193,8 @@ fn attempts<R, E: From<Error>>(
     let (mut attempt, mut retries, mut seen) = (0, 0u32, None);
     loop {
         let tx = Tx::begin(port, isolation)?;
-        // While nothing has been heard of whoever was first, an attempt fails as the one before, and does not count.
+        // The commit that won the conflict may not have arrived here yet. Until it does, an attempt begins at the same
+        // snapshot and fails again, so it does not count.
         let begun = tx.scope.snapshot();
         attempt += u32::from(seen.replace(begun) != Some(begun));
         let conflict = match body(&tx) {

@@ -1,4 +1,4 @@
-//! Backups: one stamp, whatever happens meanwhile, and nothing kept that nobody takes.
+//! Backups: one stamp, whatever happens meanwhile, and nothing kept for a backup that is not taken.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ struct Thing {
     text: Text,
 }
 
-/// Whoever takes a backup: a connection, and what came on it.
+/// A client that takes a backup: a connection, and what came on it.
 struct Taker {
     conn: Conn,
     call: u64,
@@ -430,7 +430,7 @@ fn a_client_of_another_history_is_turned_away_and_its_operations_are_unknown() {
     w.lock().patience = 200;
     let e = w.run(0, |tx| Ok(tx.get(r)?.count())).unwrap_err();
     assert!(e.to_string().contains("restored from a backup"), "{e}");
-    // Whether it was executed before, nobody can say; and that is said at once.
+    // Whether it was executed before is unknown, and the answer says so at once.
     w.lock().patience = 1;
     assert_eq!(w.resolve(0, *op), Outcome::Unknown);
     w.lock().patience = 200;

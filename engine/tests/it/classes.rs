@@ -112,7 +112,7 @@ fn the_catalogue_is_asked_for_again_if_the_first_question_was_lost() {
     let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
     w.lock().hold.connects = true;
     w.cut(1);
-    // The page is here, the class is not known, and there is nobody to ask.
+    // The page is here, the class is not known, and there is no server to ask.
     w.lock().patience = 20;
     assert!(tx.get(other).is_err());
     w.lock().hold.connects = false;

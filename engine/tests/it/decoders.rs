@@ -106,7 +106,7 @@ fn state_after(records: &[(u8, Vec<u8>)]) -> Replica {
     state
 }
 
-/// Nobody looks at the objects here.
+/// Drops all objects: the test looks at ordered state only.
 struct Nowhere;
 
 impl Objects for Nowhere {

@@ -117,7 +117,7 @@ fn a_stored_state_has_the_bytes_of_version_2() {
     promised.end();
 }
 
-/// Nobody looks at the objects here.
+/// Drops all objects: the test looks at ordered state only.
 struct Nowhere;
 
 impl Objects for Nowhere {

@@ -146,7 +146,7 @@ fn commit_that_is_refused_gives_back_the_pages_promised_to_it() {
     let make = places.iter().map(|oref| write(*oref, true, &small[..])).collect();
     h.commit(A, op(1), &Work { base: Stamp(1), reads: vec![], writes: make });
     assert!(matches!(outcomes(&h.sync())[..], [Outcome::Committed(_)]));
-    // Four that outgrow their page need two more; the last write is of an object that nobody made.
+    // Four that outgrow their page need two more; the last write is of an object that was never made.
     let nothing = Oref::new(page, 9).unwrap();
     for seq in 2..100 {
         let mut writes: Vec<_> = places.iter().map(|oref| write(*oref, false, &large[..])).collect();

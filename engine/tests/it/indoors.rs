@@ -43,7 +43,7 @@ fn commit_of_a_client_is_not_seen_inside_before_it_is_synced() {
     set(&tx, r, 2).unwrap();
     assert!(matches!(tx.commit(), Err(Error::Timeout(Some(_)))));
     assert_eq!(inside(&p, r), 1);
-    // But nobody commits over it.
+    // But no transaction commits over it.
     let tx = p.begin();
     set(&tx, r, 3).unwrap();
     assert_eq!(tx.commit().unwrap_err(), Error::Conflict);
@@ -76,7 +76,7 @@ fn pages_that_are_not_in_memory_are_waited_for_and_others_are_served_meanwhile()
     let sum = |tx: &Tx<'_>| all.iter().try_fold(0, |sum, r| Ok::<_, Error>(sum + tx.get(*r)?.count()));
     assert_eq!(p.run(sum).unwrap(), 10 * (0..10).sum::<u64>());
     assert!(w.lock().server.as_ref().unwrap().stats().page_reads > before + 16);
-    // A read that is stuck keeps nobody from what is at hand.
+    // A read that is stuck keeps no transaction from the pages at hand.
     assert_eq!(count(&w, 0, r), 5);
     w.lock().hold.reads = true;
     assert_eq!(p.run(|tx| tx.get(all[0]).map(|o| o.count())).unwrap_err(), Error::Timeout(None));

@@ -176,7 +176,8 @@ fn a_commit_that_writes_what_a_large_one_holds_waits_for_it_and_others_do_not() 
     h.commit(A, op(5, 0, 2), &reading);
     h.until_ordered();
     assert_eq!(h.kind(), kind::STAGE);
-    // What it writes and what it read wait; who reads what it writes goes before it.
+    // A commit waits if it writes an object that the large one writes or has read. A commit that only reads an object
+    // that the large one writes goes before it.
     let mut said = h.commit(B, op(6, 1, 1), &all(base, &[places[200]], false, &three));
     said.extend(h.commit(B, op(6, 2, 1), &all(base, &[places[7]], false, &three)));
     assert_eq!((h.kind(), outcomes(&said, B)), (kind::STAGE, vec![]));
@@ -317,7 +318,7 @@ fn whoever_is_ordered_first_all_objects_of_a_page_fit() {
     h.commit(A, op(5, 0, 1), &all(Stamp(1), &places, true, &full));
     h.finish();
     h.sync();
-    // Their client goes, so the pages are everybody's.
+    // Their client goes, so the pages are open to all clients.
     h.input(Input::Disconnected(A));
     h.greet(A, 5, 2);
     let (small, large) = (object(8, 2), object(1_000, 3));

@@ -72,7 +72,7 @@ fn a_place_of_an_earlier_transaction_that_is_lost_is_said_at_once_and_not_tried_
         tx.fill(place, &thing(3))
     });
     assert_eq!((filled, attempts), (Err(Error::PlaceLost(place.oref())), 1));
-    // Nothing is lost for good to who takes its places in the transaction that fills them.
+    // A transaction that reserves the places that it fills loses nothing for good: it is a conflict, and runs again.
     let port = w.thread(0);
     let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
     let own = tx.reserve(&thing(0)).unwrap();
@@ -89,7 +89,7 @@ fn a_place_that_is_lost_before_it_is_named_never_comes_to_name_another_object() 
     let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
     let place = tx.reserve(&thing(0)).unwrap();
     end_session(&w, 0);
-    // Everybody hears of the end; then the other client gets the page, and makes something of its own in the place.
+    // Every session hears of the end; then the other client gets the page, and makes an object of its own in the place.
     w.pass_ms(10_000);
     let page = |r: Ref<Thing>| r.oref().page();
     let is_taken = (0..50).any(|_| page(w.run(1, half_a_page).unwrap()) == page(place));

@@ -53,7 +53,7 @@ fn a_page_that_nobody_waits_for_any_more_is_brought_up_to_date_all_the_same() {
         let other = PageId::new(1_000 + n).unwrap();
         h.fetch(B, other, u64::from(n) + 1);
     }
-    // Somebody asks for it and goes. The page as it was comes, then the word that the change is stored.
+    // A client asks for it and goes. The page as it was comes, then the answer that the change is stored.
     h.fetch(B, page, 99);
     h.input(Input::Disconnected(B));
     h.input(Input::Read(h.view(), page, Ok(Some(stored))));
@@ -260,7 +260,7 @@ fn who_is_not_read_and_takes_what_it_is_sent_is_not_silent() {
     // Once it takes nothing any more, it is silent like others.
     h.now = h.now.plus_us(2 * silence_us);
     assert!(closed(&h.input(Input::Time), A));
-    // Of somebody who is gone it means nothing.
+    // For a closed connection the input means nothing.
     assert!(h.input(Input::Alive(A)).is_empty());
 }
 

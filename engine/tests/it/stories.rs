@@ -170,7 +170,7 @@ fn an_answer_that_there_is_nothing_grows_old_while_nobody_looks_at_it() {
     let flag = make(&w, 0, "flag", 0);
     let unborn = w.run(0, |tx| tx.reserve(&thing(0))).unwrap();
     count(&w, 1, flag);
-    // Client 1 asks; the answer comes, and before anybody looks at it, the birth.
+    // Client 1 asks. The answer comes, and the object is made before a transaction looks at the answer.
     w.lock().patience = 1;
     assert!(w.run(1, |tx| Ok(tx.find(unborn)?.is_some())).is_err());
     w.settle();
@@ -336,7 +336,7 @@ fn an_operation_of_a_client_that_was_silent_while_thousands_came_is_said_to_be_f
     assert_eq!(count(&w, 0, r), 3);
 }
 
-/// A client that comes, commits and goes, without anybody listening to what it hears.
+/// A client that connects, commits and goes; its answers are not read.
 fn commit_as_another(w: &World, n: u64) {
     let (client, conn) = (ClientId(1_000_000 + n), Conn(1_000_000 + n));
     let hello = Hello {

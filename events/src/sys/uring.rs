@@ -91,9 +91,9 @@ impl Uring {
             return true;
         }
         // If the kernel takes no cancel now, the slot stays out of use until the poll ends of itself: a slot is lost,
-        // no promise is. A descriptor closed and reused before its poll was submitted is no danger either: the kernel
-        // takes submissions in order, so the cancel follows the poll, and what the poll said meanwhile is for a token
-        // that nobody holds.
+        // no promise is. A descriptor closed and reused before its poll was submitted is no danger either. The kernel
+        // takes submissions in order, so the cancel follows the poll, and an answer of the poll meanwhile carries a
+        // token that no source has.
         let _ = self.cancel(token.bits());
         if armed.has(Interest::WRITE_ONCE) {
             let _ = self.cancel(token.bits() | WRITE_ONCE_MARK);
@@ -164,7 +164,7 @@ impl Uring {
     }
 
     /// Cancels every poll with this user data; each answers with its own final completion. The cancel itself is
-    /// answered only when it finds nothing, and that answer is for nobody.
+    /// answered only when it finds nothing, and that answer is for no source.
     fn cancel(&mut self, user_data: u64) -> io::Result<()> {
         let cancel = opcode::AsyncCancel2::new(CancelBuilder::user_data(user_data).all())
             .build()

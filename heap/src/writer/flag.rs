@@ -17,7 +17,7 @@ use crate::sync::Ordering;
 impl Writer {
     /// A commit changed the object: every copy of it becomes obsolete, and scopes that read one which has left its
     /// place are doomed. An object that has moved is announced twice, by its home reference and by the place where it
-    /// is: who holds only that page must hear of it too.
+    /// is: a cache that holds only that page must hear of it too.
     pub fn flag(&mut self, oref: Oref) {
         if let Some(to) = self.flag_one(oref) {
             // Only the home reference may have been announced, and the next reader is led to the copy behind it.
@@ -81,7 +81,7 @@ impl Writer {
         }
     }
 
-    /// Nobody knows any more what commits change on the page: every copy of its objects becomes obsolete.
+    /// Makes every copy of the page's objects obsolete: the cache no longer hears of the changes to the page.
     pub fn flag_page(&mut self, page: PageId) {
         for slot in 0..SLOTS_MAX {
             let Some(oref) = Oref::new(page, slot) else { continue };
@@ -100,8 +100,8 @@ impl Writer {
         self.doom(|moved| names_page(moved, page));
     }
 
-    /// Nobody knows any more what commits change: every copy becomes obsolete, and so does everything that open scopes
-    /// have read.
+    /// Makes every copy obsolete, and everything that open scopes have read: the cache no longer knows which objects
+    /// commits change.
     pub fn flag_all(&mut self) {
         let mut items = Vec::new();
         for frame in 0..self.frames.len() as u32 {

@@ -18,7 +18,7 @@ pub enum InstallError {
     /// There is no frame for it.
     #[error(transparent)]
     Full(#[from] Full),
-    /// Two of its objects share bytes: whoever keeps the page must act.
+    /// Two of its objects share bytes: the keeper of the page must act.
     #[error("page {page}: the objects in slots {a} and {b} overlap, the page is damaged")]
     Overlap {
         /// The page.
@@ -31,8 +31,8 @@ pub enum InstallError {
 }
 
 impl Writer {
-    /// Installs a page as it is at `at`, with the slots that later invalidations named. What was cached of it before
-    /// stays where it is for those who read it; who comes later gets the new copies.
+    /// Installs a page as it is at `at`, with the slots that later invalidations named. Copies that were cached before
+    /// stay where they are for their readers; later readers get the new copies.
     ///
     /// # Panics
     /// If the watermark has not reached `at`: a reader could then see the page's new objects with old ones of others.
@@ -46,7 +46,7 @@ impl Writer {
         self.pages_room()?;
         let Some(frame) = self.free.pop() else { return Err(Full { pinned: 0 }.into()) };
         let base = frame as usize * FRAME_BYTES;
-        // SAFETY: the frame is free: no entry leads into it and nobody pins it.
+        // SAFETY: the frame is free: no entry leads into it and no reader pins it.
         unsafe { self.shared.arena.fill(base, page.bytes()) };
         for (slot, _) in page.objects() {
             let Some(extent) = page.extent(slot) else { continue };
@@ -60,7 +60,7 @@ impl Writer {
         if let Some(old) = self.page_info(page.id()).frame.replace(frame) {
             self.supersede(old, page.id());
         }
-        // Only now may anybody get in: a scope that knows the old frame has heard by then that marks do not tell all.
+        // Only now may a reader get in: a scope that knows the old frame has heard by then that marks do not tell all.
         publish(&self.shared.frames[frame as usize].page, page.id().get());
         self.shared.homes.put(page.id(), frame);
         if let Some(r) = &self.shared.recency {

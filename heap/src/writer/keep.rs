@@ -2,7 +2,7 @@
 //! taken.
 //!
 //! They are appended to one target frame after the other, each behind a word with its handle. Bytes beyond the fill
-//! cannot be reached, so appending to a frame that readers are in disturbs nobody.
+//! cannot be reached, so appending to a frame disturbs none of the readers in it.
 
 use tercel_wire::id::Oref;
 
@@ -22,7 +22,7 @@ impl Writer {
         let behind = if made.behind.is_empty() { 0 } else { 1 + (made.behind.len() / 4) as u32 };
         let spot = self.place(1 + object + behind + to.is_some() as u32)?;
         let at = spot.0 as usize * 4;
-        // SAFETY: `place` gave words beyond the fill of a compacted frame, which nobody can reach yet.
+        // SAFETY: `place` gave words beyond the fill of a compacted frame, which no other thread can reach yet.
         unsafe { self.shared.arena.fill(at, &made.object) };
         if behind != 0 {
             self.shared.arena.word(spot.0 + object).store(made.behind.len() as u32, Ordering::Relaxed);
@@ -34,7 +34,7 @@ impl Writer {
         o.class().store(made.number, Ordering::Relaxed);
         o.usage().store(USED, Ordering::Relaxed);
         o.flags().store(made.flags | if to.is_some() { FORWARDED } else { 0 }, Ordering::Release);
-        // The word before the object names the handle, so that even an obsolete copy knows whose it is.
+        // The word before the object names the handle, so that even an obsolete copy leads to its reference.
         self.index.name(handle);
         self.page_info(self.shared.table.oref(handle).page()).copies += 1;
         if let Some(to) = to {
@@ -66,7 +66,7 @@ impl Writer {
         Some(Spot(frame * FRAME_WORDS + at + 1))
     }
 
-    /// Takes a frame whose entries are closed and that nobody pins: live objects that were used more than `threshold`
+    /// Takes a frame whose entries are closed and that is not pinned: live objects that were used more than `threshold`
     /// are kept, at home if their page is here or else in the target frame; all others go. The frame is free then.
     pub(super) fn take(&mut self, frame: u32, threshold: u8) {
         let mut items = Vec::new();

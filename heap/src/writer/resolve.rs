@@ -51,7 +51,7 @@ pub enum Resolved {
         /// The class that was found.
         found: ClassId,
     },
-    /// The record is not what its class says. Whoever keeps the page must act.
+    /// The record is not what its class says. The keeper of the page must act.
     Damaged(RecordError),
     /// There is no room for what resolving needs.
     Full(Full),
@@ -105,7 +105,7 @@ impl Writer {
         };
         let found = self.find(oref, key);
         if let Resolved::Ready { hint } = found {
-            // The count is there before the word is, so the handle outlives whoever reads the word.
+            // The count is there before the word is, so the handle outlives every reader of the word.
             self.index.name(hint);
             publish(link.word, Word::Handle(hint).raw());
             self.stats.swizzled += 1;

@@ -115,7 +115,7 @@ fn a_refetched_page_serves_new_readers_and_leaves_old_views_alone() {
         let fresh = w.get(&other, oref(1, 1)).unwrap();
         assert_eq!(fresh.fixed::<u64>(ID), 111);
         assert_eq!(a.fixed::<u64>(ID), 10);
-        // Who has read the obsolete neighbour goes on reading that one, and gets nothing that is newer beside it.
+        // A scope that has read the obsolete neighbour goes on reading that copy, and gets nothing newer beside it.
         assert_eq!(w.follow(&scope, &a, NEXT).unwrap().unwrap().fixed::<u64>(ID), 11);
         assert_eq!(w.get(&scope, oref(2, 0)).unwrap_err(), Stop::Doomed);
     }
@@ -278,7 +278,7 @@ fn a_damaged_record_is_found_at_its_first_touch() {
     let scope = w.reader.scope().unwrap();
     let key = TypeKey::of::<Node>();
     assert!(matches!(w.writer.lookup(&scope, oref(3, 1), key), Resolved::Damaged(_)));
-    // Flags that came with a page are nobody's.
+    // Flags that came with a page are ignored.
     assert!(matches!(w.writer.lookup(&scope, oref(3, 2), key), Resolved::Ready { .. }));
     assert_eq!(w.writer.lookup(&scope, oref(3, 3), key), Resolved::Unbound { class: ClassId(99) });
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::disk::DiskError;
 use crate::disk::dir::{BACKUP_NAME, read_small, today, write_whole};
 
-/// See the module.
+/// Describes a backup, with the fields of `backup.toml`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Manifest {
     /// The last commit in it.

@@ -1,7 +1,7 @@
 //! Receiving a backup: greeting, asking for part after part, writing them down.
 //!
-//! One thread speaks to the server and one writes, so that a slow disk here does not look like silence there. What is
-//! between them is bounded: the server is asked for more only when there is room.
+//! One thread speaks to the server and another writes, so that a slow disk here does not look like silence there. The
+//! data between them is bounded: the server is asked for more only when there is room.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -284,7 +284,7 @@ fn write(
             pages += 1;
             filler.page(id, bytes.to_vec()).map_err(|e: DiskError| BackupError::Disk(e))?;
         }
-        // Whoever receives may have given up.
+        // The receiving thread may have given up.
         let _ = tell.send(());
     }
     Ok((pages, filler))

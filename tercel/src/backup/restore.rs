@@ -1,7 +1,7 @@
 //! Making a space of a backup.
 //!
-//! The copy is the same space and another history of it. What tells them apart is the view: those of the copy begin at
-//! random, far above those of the backup, so that neither the old server, should it live on, nor another restore of the
+//! The copy is the same space and another history of it. The view tells the two apart: the copy's views begin at
+//! random, far above the views of the backup. So neither the old server, should it live on, nor another restore of the
 //! same backup comes to give out the same.
 
 use std::path::Path;

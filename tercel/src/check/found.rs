@@ -1,7 +1,7 @@
 //! What a data directory holds, damaged or not: every page that can be read, every record, and the state that follows.
 //!
-//! Nothing is changed. What one wrong byte spoiled is read as if it were put right, where that is certain; what is lost is
-//! looked for in the log.
+//! Nothing is changed. Data that one wrong byte spoiled is read as if it were put right, where that is certain. Lost
+//! data is looked for in the log.
 
 use std::collections::btree_map::Entry::Vacant;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +26,7 @@ use crate::disk::pages::raw::{LEAF_BYTES, Raw, Seen, Soundness, Stray, unframed}
 use crate::disk::pages::redb::{APPLIED_STAMP, COPIES_NAME, META_NAME, STATE_NAME};
 use crate::disk::pages::{REPLAY_FROM_KEY, STATE_KEY};
 
-/// See the module.
+/// The readable content of a data directory: its pages, its log, and the state that follows from them.
 pub(super) struct Found {
     pub path: PathBuf,
     looked: Looked,
@@ -268,8 +268,8 @@ impl Found {
         Ok(())
     }
 
-    /// Looks for damaged pages in the whole log, also where it is older than recovery needs, and for those that the store
-    /// had and of which there is no trace.
+    /// Looks for damaged pages in the whole log, also where it is older than recovery needs. Looks there, too, for
+    /// pages that the store had and of which there is no trace.
     fn restore(&mut self, mut store: Store, report: &mut Report) -> Result<(), DiskError> {
         let misses = store.count != Some(self.pages.len() as u64);
         let is_doubted = |stored: &Stored| stored.bad || stored.found;
@@ -325,7 +325,8 @@ impl Found {
         Ok(())
     }
 
-    /// Tells of pages that the store had and of which nothing is left: so many, or nobody knows how many.
+    /// Reports the pages that the store had and of which nothing is left. `gone` is their number, `None` if it is
+    /// unknown.
     fn miss(&mut self, gone: Option<u64>, held: &Held, store: &Store, report: &mut Report) {
         let numbers = (1..self.state.places.next_page())
             .filter_map(PageId::new)
@@ -372,7 +373,7 @@ impl Found {
             // What was staged before the run begins is of pages that were born before it.
             let entry = Entry::decode(record.kind.get(), record.payload);
             if let Ok(Entry::Grant(grant)) = &entry {
-                // Whatever was given out before is below it.
+                // Every page that was given out before is below it.
                 held.born_from = held.born_from.min(grant.next_page);
             }
             let applied = entry.and_then(|e| replica.apply(record.stamp, record.view, &e, &mut held.mob));
@@ -619,7 +620,7 @@ impl Store {
         if !self.unreachable {
             return Ok(());
         }
-        // Those first that are whole: if there are enough of them, remains of others mean nothing.
+        // Whole pages come first: if there are enough of them, remains of others mean nothing.
         let is_inside = |at: u64| self.missing.iter().any(|missing| missing.file.contains(&at));
         let (whole, rest): (Vec<_>, Vec<_>) =
             best.into_iter().partition(|(_, (_, at))| at.is_some_and(|at| !is_inside(at)));

@@ -1,7 +1,7 @@
 //! What repairs could not save, in words.
 //!
-//! A repaired directory is sound, and what is lost from it looks like what was never made. So a repair that loses something
-//! writes it down in `lost.txt`, and every check says so until somebody has dealt with it and removed the file.
+//! A repaired directory is sound, and what it has lost looks as if it had never been made. So a repair writes each loss
+//! down in `lost.txt`. Every check reports the losses until the operator has dealt with them and removed the file.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -14,7 +14,7 @@ use crate::disk::dir::{today, write_whole};
 /// The file in a data directory that says what repairs could not save.
 pub const LOST_NAME: &str = "lost.txt";
 
-/// What earlier repairs lost, a sentence each; nothing if they lost nothing, or somebody removed what they wrote.
+/// Reads the losses of earlier repairs, a sentence each; none if there were none, or the operator has removed them.
 ///
 /// # Errors
 /// If `lost.txt` is there and cannot be read.
@@ -84,7 +84,7 @@ mod tests {
         assert!(!dir.path().join(LOST_NAME).exists(), "it stays in the pages");
         let first = loses(Kind::Page, "page 3 is gone");
         assert!(first.len() == 1 && first[0].ends_with("up to commit 0: page 3 is gone"), "{first:?}");
-        // As if it had been on another day, and somebody had taken the last line's end away.
+        // As if it had been on another day, and an operator had taken the last line's end away.
         let file = dir.path().join(LOST_NAME);
         let text = std::fs::read_to_string(&file).unwrap().replace(&today(), "1970-01-01");
         std::fs::write(&file, text.trim_end()).unwrap();

@@ -32,7 +32,7 @@ pub use report::{FINDINGS_MAX, Finding, Kind, Report};
 /// Why a directory can be neither verified nor repaired.
 #[derive(Debug, Error)]
 pub enum CheckError {
-    /// A file cannot be read or written, or somebody else has the directory open.
+    /// A file cannot be read or written, or another process has the directory open.
     #[error(transparent)]
     Disk(#[from] DiskError),
     /// The log or the checkpoint can be read and makes no sense.
@@ -95,8 +95,8 @@ pub fn check(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Report, C
 /// after it was interrupted.
 ///
 /// # Errors
-/// Those of [`check`], and [`Backup`](CheckError::Backup); and if a file cannot be written; then the directory is as it was,
-/// or whole.
+/// The errors of [`check`], and [`Backup`](CheckError::Backup). Also fails if a file cannot be written; the directory
+/// is then as it was, or whole.
 pub fn repair(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Repaired, CheckError> {
     if is_backup(dir) {
         return Err(CheckError::Backup { dir: dir.into() });

@@ -94,7 +94,7 @@ impl Work<'_> {
     fn space(&self) -> Result<Space, CheckError> {
         let (created, view_first) = match self.found.said() {
             Some(said) => (said.created.clone(), said.view_first),
-            // Nobody knows whether this is a restored space whose server was never started; so it is begun as one.
+            // No file tells whether this is a restored space whose server was never started, so it is begun as one.
             None => {
                 let none_left = || CheckError::Beyond { what: "the space has no views left".into() };
                 let first =
@@ -109,8 +109,8 @@ impl Work<'_> {
     fn state(&mut self, named: &Named) -> Replica {
         let mut state = self.found.state.clone();
         if let Some(lost) = self.found.lost {
-            // Nobody knows how many commits are lost. Whoever saw any of them must be told, so stamps go on above all that
-            // there can have been, and so do the numbers of views and of pages.
+            // The number of lost commits is unknown. A client that saw a lost commit must be told, so stamps go on
+            // above all that there can have been. The numbers of views and of pages do the same.
             let stamp = Stamp(lost.last.0.max(state.stamp.0).saturating_add(COMMITS_LOST_MAX));
             let stored = self.found.ids().last().map_or(0, |id| id.get());
             let next_page = stored.max(named.page_max).max(state.places.next_page()) + PAGES_SKIPPED;
@@ -244,7 +244,7 @@ impl Work<'_> {
 /// Pages in one commit of a store: 2 MB.
 const BATCH_PAGES: usize = 256;
 
-/// Numbers of pages that are passed over when commits are lost: some of them may have been given out by those.
+/// Numbers of pages that are passed over when commits are lost: the lost commits may have given out some of them.
 const PAGES_SKIPPED: u32 = 4096;
 
 /// Commits that can be lost with a log of which nothing is left, generously: a million in each second of twelve days.

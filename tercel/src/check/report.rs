@@ -13,13 +13,13 @@ pub struct Report {
     pub objects: u64,
     /// References that name an object.
     pub references: u64,
-    /// References to places that were promised for objects and are empty: somebody was interrupted between the commits of
-    /// what refers there and of what belongs there, or an earlier repair could not save it, which then is in `lost`.
-    /// Nothing is damaged; reading one is answered `NotFound`.
+    /// References to places that were promised for objects and are empty. Either a program was interrupted between the
+    /// commits of the reference and of the object, or an earlier repair could not save the object. In the latter case
+    /// the loss is in `lost`. Nothing is damaged; a read of such a place is answered `NotFound`.
     pub unfilled: u64,
     /// Log records that are not in the pages yet.
     pub log_records: u64,
-    /// Whether the log ends in an unfinished write, which nobody had been told of and which the next opening cuts.
+    /// Whether the log ends in an unfinished write, which the next opening cuts. No client had been told of that write.
     pub torn: bool,
     /// The last commit.
     pub stamp: Stamp,
@@ -117,7 +117,7 @@ impl Report {
         self.wrong == 0
     }
 
-    /// Whether nothing is wrong, and no earlier repair has lost anything that nobody has dealt with since.
+    /// Whether nothing is wrong, and every loss of an earlier repair has been dealt with.
     pub fn is_whole(&self) -> bool {
         self.is_sound() && self.lost.is_empty()
     }

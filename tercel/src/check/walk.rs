@@ -56,7 +56,7 @@ struct Walk<'a> {
     report: &'a mut Report,
     /// Slots with objects, a bit each.
     slots: HashMap<PageId, Slots>,
-    /// References and who holds them; looked up at the end.
+    /// References, each with the object that holds it; looked up at the end.
     named: Vec<(Oref, Oref)>,
     /// Where objects that outgrew their pages say that they went; looked up at the end.
     moved: Vec<(Oref, Oref)>,
@@ -141,7 +141,8 @@ impl Walk<'_> {
             slots.get(&o.page()).is_some_and(|b| b[o.slot() as usize / 64] & (1 << (o.slot() % 64)) != 0)
         };
         let mut out = Named::default();
-        // A client may refer to any place that was promised, made or not. Whatever else is referred to must be there.
+        // A client may refer to any place that was promised, made or not. Every other place that is referred to must be
+        // there.
         let promised = |to: Oref| to.page().get() < found.state.places.next_page();
         let all = named.into_iter().map(|(to, by)| (to, by, promised(to)));
         for (to, by, may_be_empty) in all.chain(moved.into_iter().map(|(to, by)| (to, by, false))) {

@@ -32,7 +32,7 @@ pub(crate) enum Conn {
     Memory(u64, Arc<Pipe>, Handle<Post>),
 }
 
-/// How long anybody sleeps on a connection at most before looking at the time.
+/// How long a thread sleeps on a connection at most before it looks at the time.
 pub(crate) const SLEEP_MAX: Duration = Duration::from_millis(200);
 
 /// How long a connection may take to be made, and how long it may neither take nor bring a byte while one is to be sent.
@@ -161,7 +161,7 @@ impl Conn {
         }
     }
 
-    /// Ends the connection for whoever waits on it.
+    /// Ends the connection for every thread that waits on it.
     pub(crate) fn cut(&self) {
         if let Conn::Socket(socket, _) = self {
             let _ = shutdown(socket, Shutdown::Both);

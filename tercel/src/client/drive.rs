@@ -1,18 +1,19 @@
-//! Driving the machine: who reads the connection, who sleeps, who reconnects.
+//! Driving the machine: which thread reads the connection, which threads sleep, which thread reconnects.
 //!
-//! Locks, in the order in which they may be taken: the baton (who reads), then the machine with its connection. What the
-//! machine says is sent on the connection it speaks of, and what arrives is believed only if it came on that one.
+//! Locks, in the order in which they may be taken: the baton (the right to read), then the machine with its connection.
+//! Output of the machine is sent on the connection that the machine speaks of. Bytes that arrive are believed only if
+//! they came on that connection.
 //!
-//! The sender (who writes) is never waited for: a thread that finds it taken leaves its bytes to the thread that has it,
-//! which looks once more, under the machine's lock, before it lets go. So a thread that reads never stands behind one that
-//! sends. One whose bytes are not taken reads meanwhile, if it has the baton or no other has: a server may want to be read
-//! first.
+//! No thread waits for the sender (the right to write). A thread that finds it taken leaves its bytes to the thread
+//! that has it. That thread looks once more, under the machine's lock, before it lets go. So a thread that reads never
+//! stands behind a thread that sends. A thread whose bytes are not taken reads meanwhile, if it has the baton or no
+//! other thread has: a server may want to be read first.
 //!
-//! Silence is judged with the baton only, by a thread that has just found the connection empty: that nothing was heard
-//! may be because nobody listened.
+//! Only a thread with the baton judges silence, just after it has found the connection empty. Without that look,
+//! nothing may have been heard because no thread listened.
 //!
-//! Nobody sleeps on old news: what may end a wait is counted under the machine's lock, and who is about to sleep looks
-//! whether the count is still what it was when the wait was found necessary.
+//! No thread sleeps on old news: events that may end a wait are counted under the machine's lock. A thread that is
+//! about to sleep looks whether the count is still the count at which it found the wait necessary.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -67,8 +68,8 @@ pub(super) struct Shared {
     changed: Condvar,
     /// Counts what may end a wait; changed under the machine's lock.
     happened: AtomicU64,
-    /// Threads asleep on `changed`; changed under the machine's lock. Most often none, and then nobody is to be woken,
-    /// which would be a system call for each reply.
+    /// Threads asleep on `changed`; changed under the machine's lock. Most often there are none, and a wake-up would be
+    /// a needless system call for each reply.
     asleep: AtomicUsize,
     /// Held by the one thread that reads the connection.
     baton: Mutex<Baton>,
@@ -76,8 +77,8 @@ pub(super) struct Shared {
     sender: Mutex<Vec<u8>>,
     remote: Remote,
     timeout: Duration,
-    /// Of the process whose client this is. A child has copies of all of this as they were at the fork, locks that a thread
-    /// held among them, and the parent's connection: it touches none of it.
+    /// The mark of the process that made this client. A child has copies of all fields as they were at the fork, locks
+    /// that a thread held among them, and the parent's connection. It touches none of them.
     birthmark: Birthmark,
     /// Where the randomness of this client's pauses begins.
     seed: u64,
@@ -98,8 +99,8 @@ struct Baton {
     buffer: Vec<u8>,
 }
 
-/// How long the driver at first leaves the connection to the threads that use it, so that a lone caller is not disturbed
-/// between two calls. Invalidations that arrive when nobody waits are applied this late at most.
+/// How long the driver at first leaves the connection to the threads that use it, so that a lone caller is not
+/// disturbed between two calls. Invalidations that arrive while no thread waits are applied this late at most.
 const DRIVER_REST_MIN: Duration = Duration::from_millis(2);
 /// How long it comes to leave it to threads that use it all the time. Each call brings what has arrived, so little is
 /// missed meanwhile, and less than the server's own heartbeat lets a client be behind; and a driver that looked more
@@ -167,7 +168,7 @@ impl Shared {
         }
     }
 
-    /// Whether this process was forked off the one whose client this is.
+    /// Whether this process was forked off the one that made this client.
     pub(super) fn is_forked(&self) -> bool {
         self.birthmark.is_forked()
     }
@@ -239,7 +240,7 @@ impl Shared {
         let mut taken = None;
         let sent = self.send_slowly(conn, rest, baton, &mut taken);
         if taken.take().is_some() && self.waiting.load(Ordering::SeqCst) > 0 {
-            // Whoever waited for this thread to read must read now.
+            // A thread that waited for this one to read must read now.
             self.happen(&self.machine());
         }
         sent
@@ -378,7 +379,7 @@ impl Shared {
         if let Some(conn) = conn {
             match self.baton.try_lock() {
                 Ok(mut baton) => {
-                    // Who held the baton before may have read just what this thread waits for.
+                    // The previous holder of the baton may have read just what this thread waits for.
                     if nothing_happened() {
                         let received = conn.wait_and_receive(left, &mut baton.buffer);
                         match received {
@@ -387,7 +388,7 @@ impl Shared {
                         }
                     }
                     drop(baton);
-                    // Whoever waited for this thread to read must read now.
+                    // A thread that waited for this one to read must read now.
                     if self.waiting.load(Ordering::SeqCst) > 1 {
                         self.happen(&self.machine());
                     }
@@ -476,7 +477,7 @@ impl Shared {
         self.flush(machine, None);
     }
 
-    /// Sleeps on the connection while nobody else wants it.
+    /// Sleeps on the connection while no other thread wants it.
     fn read_idle(&self) {
         let Some(conn) = self.conn() else { return };
         let mut baton = match self.baton.try_lock() {

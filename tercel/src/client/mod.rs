@@ -1,7 +1,7 @@
 //! A client: the engine's client machine, run on the kernel, shared by the threads of a process.
 //!
 //! One cache, one connection. A thread that waits for something takes the *baton* and reads the connection itself, so a
-//! lone caller pays no hand-over between threads; a resident driver thread reads when nobody waits, reconnects, and
+//! lone caller pays no hand-over between threads. A resident driver thread reads when no thread waits, reconnects, and
 //! keeps time.
 
 pub(crate) mod conn;
@@ -183,7 +183,7 @@ impl Client {
     /// Connects with the defaults to where a [`Server`] listens: `Client::connect(&"127.0.0.1:7117".parse()?)`.
     ///
     /// # Errors
-    /// `Unavailable` if nobody answers there, or not a Tercel server.
+    /// `Unavailable` if no Tercel server answers there.
     pub fn connect(address: &Address) -> Result<Client, Error> {
         Client::connect_with(address, ClientConfig::default())
     }
@@ -224,8 +224,9 @@ impl Client {
     }
 
     /// Runs `body` in a serializable transaction and commits; again after every conflict, after pauses that grow from
-    /// 0.1 to 12.8 ms, up to 64 times, each from a newer state than the time before, and 1,024 times in all. So `body` may run several times and should do nothing outside of the
-    /// transaction. When it returns an error, the transaction is aborted.
+    /// 0.1 to 12.8 ms, up to 64 times, each from a newer state than the time before, and 1,024 times in all. So `body`
+    /// may run several times and should do nothing outside of the transaction. When it returns an error, the
+    /// transaction is aborted.
     ///
     /// What `body` gives back must not borrow from the transaction: take an object out with
     /// [`to_value()`](crate::Obj::to_value), a text with `into_owned()`, a way back to it with
@@ -251,17 +252,17 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// What `body` returned, unless that is a conflict; a conflict that 64 attempts, each from a newer state, did not get past; what the commit
-    /// said.
+    /// What `body` returned, unless that is a conflict; a conflict that 64 attempts, each from a newer state, did not
+    /// get past; what the commit said.
     pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
         run(self.shared()?, Isolation::Serializable, body)
     }
 
-    /// [`run`](Client::run) for a `body` with errors of its own: those of Tercel become them by `From`, others come from
-    /// wherever the program likes, and each aborts the transaction.
+    /// [`run`](Client::run) for a `body` with errors of its own. Tercel's errors become them by `From`, other errors
+    /// come from wherever the program likes, and each aborts the transaction.
     ///
-    /// `Error::Conflict` cannot be seen in an error of another type, so the state decides: whatever `body` returned, it is
-    /// run again if something that it read has changed meanwhile. Attempts and pauses are those of `run`.
+    /// `Error::Conflict` cannot be seen in an error of another type, so the state decides. Whatever `body` returned, it
+    /// is run again if something that it read has changed meanwhile. Attempts and pauses are as in `run`.
     ///
     /// ```
     /// use tercel::{Object, Text};

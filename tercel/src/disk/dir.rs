@@ -1,8 +1,9 @@
-//! The data directory: who has it open, which format it has, which space it is.
+//! The data directory: the process that has it open, its format, its space.
 //!
-//! While it is created it has the file `creating`, and only then is a creation begun again, from nothing: a directory
-//! that lost its `format` is damaged, and one that never had it and has other files is not ours. The invariant: while a [`DataDir`] exists no other one, in any process, has the same
-//! directory.
+//! A directory has the file `creating` while it is created. Only then is a creation begun again, from nothing. A
+//! directory that lost its `format` is damaged. A directory that never had a `format` and has other files is not ours.
+//!
+//! The invariant: while a [`DataDir`] exists, no other one, in any process, has the same directory.
 
 use super::log::sync_dir;
 use super::{DiskError, log, pages};
@@ -55,8 +56,8 @@ pub struct Space {
     pub view_first: u32,
 }
 
-/// What a directory is created as. One that is not finished can be begun again only as the same: an unfinished restore that
-/// a server took for a new space would be served empty.
+/// The purpose for which a directory is created. An unfinished creation can be begun again only for the same purpose: a
+/// server that took an unfinished restore for a new space would serve it empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// A new space.
@@ -77,7 +78,7 @@ impl Purpose {
         }
     }
 
-    /// Who can go on with what was begun.
+    /// The command that can go on with an unfinished creation.
     fn command(self) -> &'static str {
         match self {
             Purpose::Space => "tercel serve",
@@ -179,7 +180,7 @@ impl DataDir {
     }
 }
 
-/// A data directory that is only looked at, and that nobody opens meanwhile.
+/// A data directory that is only looked at. Its lock keeps it from being opened meanwhile.
 #[derive(Debug)]
 pub(crate) struct Looked {
     /// What its `format` says, if that is this build's.
@@ -192,7 +193,8 @@ pub(crate) struct Looked {
 impl Looked {
     /// Locks the directory and reads its small files; changes nothing but the lock.
     pub(crate) fn at(path: &Path) -> Result<Looked, DiskError> {
-        // One that lost its `format` has the rest still; one whose creation was interrupted holds nothing.
+        // A directory that lost its `format` still has the rest. A directory with an interrupted creation holds
+        // nothing.
         let is_without_format = holds_space(path) && !path.join(CREATING_NAME).exists();
         if !path.join(FORMAT_NAME).exists() && !is_without_format {
             return Err(DiskError::NotOurs { dir: path.into() });
@@ -294,8 +296,8 @@ fn make_dir(path: &Path) -> Result<(), DiskError> {
     }
 }
 
-/// Removes what an interrupted repair made beside a log that is still there: nobody may take it for that log later, when it
-/// has gone on.
+/// Removes what an interrupted repair made beside a log that is still there. A later repair must not take it for that
+/// log when the log has gone on.
 fn remove_left_by_repairs(path: &Path) -> Result<(), DiskError> {
     if !path.join(LOG_NAME).exists() {
         return Ok(());
@@ -307,7 +309,8 @@ fn remove_left_by_repairs(path: &Path) -> Result<(), DiskError> {
     }
 }
 
-/// A directory with files but without ours is somebody else's, and a mistyped path must not fill it.
+/// Refuses a directory that has files but none of ours, with `NotOurs`. It belongs to another program, and a mistyped
+/// path must not fill it.
 fn refuse_foreign(path: &Path) -> Result<(), DiskError> {
     if path.join(LOCK_NAME).exists() || path.join(FORMAT_NAME).exists() || holds_space(path) {
         return Ok(());
@@ -321,8 +324,8 @@ pub(crate) fn holds_space(path: &Path) -> bool {
     path.join(SPACE_NAME).exists() || (path.join(PAGES_NAME).exists() && path.join(LOG_NAME).exists())
 }
 
-/// What has the name of ours and is of another kind was put there by somebody: neither opening nor repairing it could say
-/// what is meant.
+/// Refuses a file or directory that has a name of ours and is of another kind, with `Strange`. Another program or the
+/// operator put it there: neither opening nor repairing could say what is meant.
 fn refuse_strange(path: &Path) -> Result<(), DiskError> {
     for (name, wanted) in [(LOG_NAME, "a directory"), (PAGES_NAME, "a file")] {
         let path = path.join(name);

@@ -1,4 +1,4 @@
-//! What can go wrong with the files of a server, sorted by who must act.
+//! What can go wrong with the files of a server, sorted by the party that must act.
 
 use std::io;
 use std::path::{Path, PathBuf};

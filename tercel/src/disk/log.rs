@@ -1,14 +1,14 @@
 //! The log of a server on disk: segment files that are written once, in order, and synced.
 //!
-//! [`Log`] appends and syncs for one thread at a time; [`LogThread`] is that thread, and lends it to who asks while it is
-//! idle. What the bytes mean is [`tercel_wire::log`]'s business, what the records mean is the engine's.
+//! [`Log`] appends and syncs for one thread at a time. [`LogThread`] is that thread, and lends the log to a caller
+//! while it is idle. [`tercel_wire::log`] says what the bytes mean, the engine says what the records mean.
 //!
 //! Segments are filled with zeros and synced before they are used, so that a commit changes no metadata and its
 //! `fdatasync` is one write to the device. The next segment is prepared in the background.
 //!
-//! The invariant: a record that [`Log::sync`] returned for is yielded by every later [`Log::open`], until
-//! [`Log::truncate_below`] lets it go or [`Log::cut_above`] erases it. After an error of writing or syncing nothing more is promised and the log
-//! refuses everything: the kernel may have dropped the bytes and reported it once.
+//! The invariant: every later [`Log::open`] yields a record that [`Log::sync`] returned for, until
+//! [`Log::truncate_below`] lets it go or [`Log::cut_above`] erases it. After an error of writing or syncing, the log
+//! promises nothing more and refuses everything: the kernel may have dropped the bytes and reported it once.
 
 mod cut;
 mod file;
@@ -38,7 +38,7 @@ pub struct LogConfig {
     /// [`SEGMENT_BYTES_MIN`](tercel_wire::log::SEGMENT_BYTES_MIN) to
     /// [`SEGMENT_BYTES_MAX`](tercel_wire::log::SEGMENT_BYTES_MAX), a multiple of 8.
     pub segment_bytes: u32,
-    /// The size above which [`Log::over_cap`] says so. The log goes on; whoever keeps it long must let go.
+    /// The size above which [`Log::over_cap`] says so. The log goes on; the component that keeps it long must let go.
     pub bytes_max: u64,
 }
 

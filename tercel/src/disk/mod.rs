@@ -11,7 +11,7 @@
 //!
 //! | module | its noun |
 //! |---|---|
-//! | [`dir`] | the directory: who has it open, which version it is |
+//! | [`dir`] | the directory: the process that has it open, its format version |
 //! | [`log`] | the segment files, appended to, synced, replayed and truncated; the thread that does so |
 //! | [`pages`] | the page store: pages and the stamp that they reflect, changed together |
 //!
@@ -26,7 +26,7 @@ pub mod pages;
 
 pub use error::DiskError;
 
-/// Has the calling thread step back: whoever is woken to do something for somebody who waits goes first.
+/// Lowers the priority of the calling thread, so that a thread with a waiting caller goes first.
 pub(crate) fn in_the_background() {
     // Where this is refused the thread is like any other.
     let _ = rustix::process::nice(BACKGROUND_NICE);

@@ -1,10 +1,12 @@
-//! Transactions inside of the server: on threads of the program, over the machine itself.
+//! Transactions inside the server: on threads of the program, over the machine itself.
 //!
-//! The loop owns the machine while it works, and lends it while it sleeps, once a thread has asked for it. A thread that wants a step of its transaction done
-//! takes what is lent, does the step and gives it back; if that left something to do it wakes the loop. So a step costs a
-//! lock, not a wake-up, and no thread holds the machine while it waits for a page or for the log.
+//! The loop owns the machine while it works. Once a thread has asked for the machine, the loop lends it while it
+//! sleeps. A thread takes the lent machine, does one step of its transaction and gives the machine back. If the step
+//! left work to do, the thread wakes the loop. So a step costs a lock, not a wake-up. No thread holds the machine while
+//! it waits for a page or for the log.
 //!
-//! The invariant: the machine is with the loop, or lent, or with one thread; whoever waits for it is told when it is lent.
+//! The invariant: the machine is with the loop, or lent, or with one thread. A thread that waits for the machine is
+//! told when it is lent.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -73,7 +75,7 @@ fn since(begun: Instant) -> Now {
 #[derive(Default)]
 pub(super) struct Lending {
     place: Mutex<Place>,
-    /// The machine is lent, or nobody will lend it again.
+    /// The machine is lent, or the loop will not lend it again.
     lent: Condvar,
     /// A thread has given it back.
     back: Condvar,
@@ -90,12 +92,12 @@ struct Place {
     steps: u64,
     /// What the loop was to do next when it lent the machine, and by when.
     deadline: Option<Now>,
-    /// Whether steps are still begun. Those that wait for an answer may get it.
+    /// Whether the server stops: no new step is begun, and a step that waits for an answer may still get it.
     is_stopping: bool,
     is_closed: bool,
 }
 
-/// Turns of a loop that does not sleep after which it waits for one of the threads that want the machine. A thread that sleeps
+/// Turns of a loop that does not sleep after which it waits for a thread that wants the machine. A thread that sleeps
 /// takes some turns to wake up.
 const TURNS_MAX: u32 = 4;
 
@@ -105,7 +107,7 @@ impl Lending {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lends the machine, or gives it back if nobody ever wanted it.
+    /// Lends the machine, or gives it back if no thread has ever asked for it.
     pub(super) fn lend(&self, core: Box<Core>) -> Option<Box<Core>> {
         if !self.is_asked_for.load(Ordering::SeqCst) {
             return Some(core);
@@ -120,8 +122,8 @@ impl Lending {
         None
     }
 
-    /// Takes it back; none if a thread lost it. `turns` counts how often the loop was back so soon that nobody could have
-    /// taken it.
+    /// Takes the machine back; `None` if a thread lost it. `turns` counts how often the loop was back too soon for a
+    /// waiting thread to take it.
     pub(super) fn take_back(&self, turns: &mut u32) -> Option<Box<Core>> {
         let mut place = self.place();
         *turns = if self.wanting.load(Ordering::SeqCst) == 0 { 0 } else { *turns + 1 };
@@ -145,7 +147,7 @@ impl Lending {
         self.place().is_stopping = true;
     }
 
-    /// Nobody will lend it again.
+    /// Ends the lending: the loop will not lend the machine again.
     pub(super) fn close(&self) {
         self.place().is_closed = true;
         self.lent.notify_all();

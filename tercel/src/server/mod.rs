@@ -50,8 +50,8 @@ pub use start::Recovered;
 pub struct ServerConfig {
     /// The data directory.
     pub dir: PathBuf,
-    /// Whether a space is made in the directory if there is none, as it is by default. Whoever only reads says no,
-    /// so that a mistyped path is an error and not an empty space.
+    /// Whether the server makes a space in the directory if there is none; true by default. A program that only reads
+    /// sets `false`, so that a mistyped path is an error and not an empty space.
     pub create: bool,
     /// Where to listen, each address a way in of its own; at none by default, which suits [`embedded`](crate::embedded)
     /// and nothing else. Port 0 takes a free one: [`Server::addresses`] tells which.
@@ -72,9 +72,9 @@ pub struct ServerConfig {
     /// Pages that one client may have cached, 1,048,576 by default, 1 at least, 4,194,304 at most; beyond it the server asks
     /// for pages back, and a transaction that reads more is answered `Full`. Each costs some 50 bytes while a client has it.
     pub subscriptions_max: usize,
-    /// Milliseconds of silence after which a client and the server ask each other whether they are there, 2,000 by default;
-    /// after twice that a peer is gone. Smaller finds out sooner who has vanished, costs more messages of idle clients, and
-    /// takes a machine's or a network's pause for an end; less than 100 counts as 100.
+    /// Milliseconds of silence after which a client and the server ask each other whether they are there, 2,000 by
+    /// default; after twice that a peer is gone. A smaller value finds a vanished peer sooner and costs more messages
+    /// of idle clients. It also takes a pause of a machine or a network for an end. Less than 100 counts as 100.
     pub keepalive_ms: u32,
     /// Microseconds for which the loop looks for events before it sleeps, 0 by default. Saves wake-ups and burns a core.
     pub spin_us: u64,
@@ -130,7 +130,7 @@ const LOG_BYTES_MAX: u64 = 1 << 40;
 /// As many as a space has pages.
 const SUBSCRIPTIONS_MAX: u64 = 1 << 22;
 
-/// Why a server did not start, or stopped by itself. Whoever runs it must act.
+/// Why a server did not start, or stopped by itself. Its operator must act.
 #[derive(Debug, Error)]
 pub enum ServerError {
     /// The data directory.
@@ -350,8 +350,8 @@ impl Server {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// All of a program's transactions inside of a server share the server's thread for what they ask of it, and read one type
-    /// for each class. `body` itself runs on the thread that calls, and holds nobody up.
+    /// All transactions of a program inside a server share the server's thread for their requests, and read one type
+    /// for each class. `body` itself runs on the calling thread and holds up no other thread.
     ///
     /// # Errors
     /// As [`Client::run`](crate::Client::run); `Unavailable` once the server has stopped; `Full` if 64 transactions are open

@@ -7,7 +7,7 @@ use tercel_engine::order::Sealed;
 use tercel_wire::id::{LogPosition, ViewId, Written};
 use tercel_wire::log::{Kind, Last, encode_record};
 
-/// See the module.
+/// Holds the encoded records that the log thread has not yet taken.
 pub(super) struct Records {
     last: Last,
     bytes: Vec<u8>,

@@ -32,7 +32,7 @@ const MEMORY_BIT: u64 = 1 << 63;
 /// How long a clean stop waits for what was ordered to be installed. It does not wait for room on the disk: all is in the log.
 const STOP_SECONDS_MAX: u64 = 60;
 
-/// See the module.
+/// The loop of a server: takes events, hands them to the machine, and performs the machine's decisions.
 pub(super) struct Loop {
     queue: EventQueue<Post>,
     /// The machine, before and after [`Loop::run`].
@@ -162,7 +162,7 @@ impl Loop {
         self.perform(core, Moment::End);
     }
 
-    /// Whether everything is stored, or in the log as long as nobody can say when there is room to store it.
+    /// Whether everything is stored, or is in the log while the disk has no room to store it.
     fn may_stop(&self, core: &Core) -> bool {
         let is_stored = core.machine.is_quiet() && core.machine.is_flushed();
         is_stored || (self.pages_full && core.machine.is_all_visible())
@@ -237,8 +237,8 @@ impl Loop {
             Post::Stop => {
                 self.lending.stop();
                 self.stop_by.get_or_insert(Instant::now() + Duration::from_secs(STOP_SECONDS_MAX));
-                // Who went on committing would keep the buffer from ever being empty. What is ordered is not lost:
-                // clients ask for it when there is a server again.
+                // A client that went on committing would keep the buffer from ever being empty. Ordered commits are not
+                // lost: clients ask for them when there is a server again.
                 for conn in self.conns.keys().copied().collect::<Vec<_>>() {
                     self.gone(core, now, conn);
                 }
@@ -246,11 +246,11 @@ impl Loop {
         }
     }
 
-    /// Tells the machine whether log and pages find room. While they do not, nothing is committed and so nothing synced:
-    /// that somebody made room is found out by trying.
+    /// Tells the machine whether log and pages find room. While they do not, the server commits nothing and so syncs
+    /// nothing: it finds new room only by trying.
     fn look_at_disk(&mut self, core: &mut Core, now: Now) {
         let log = self.log.state();
-        // Whatever it can do without it gives back.
+        // The log gives back what it can do without.
         if log.is_short || self.pages_full {
             self.log.truncate_below(Stamp::ZERO);
         }
@@ -331,7 +331,7 @@ impl Loop {
         self.scheduler.serve_next(unsent_bytes, clock, handle)
     }
 
-    /// Tells the machine which clients read, among those that are not heard.
+    /// Tells the machine which clients still read, among the clients that are not heard.
     fn look_at_backpressured(&mut self, core: &mut Core, now: Now) {
         let unsent_bytes = |conn| unsent_bytes(&self.conns, &self.queue, conn);
         for conn in self.scheduler.that_read(now, unsent_bytes) {
@@ -423,7 +423,7 @@ impl Loop {
         }
     }
 
-    /// All connections together may have taken too little: then those that have most to take end.
+    /// Ends the connections that have most to take, if all connections together have taken too little.
     fn look_at_unsent(&mut self, core: &mut Core) {
         self.queue.flush();
         let of_one = |(conn, peer): (&Conn, &Peer)| match peer {
@@ -478,7 +478,7 @@ fn unsent_bytes(conns: &HashMap<Conn, Peer>, queue: &EventQueue<Post>, conn: Con
 impl Drop for Loop {
     fn drop(&mut self) {
         self.lending.close();
-        // Sockets close with the queue; who waits at a pipe must be told.
+        // Sockets close with the queue; a client that waits at a pipe must be told.
         for peer in self.conns.values() {
             if let Peer::Memory(pipe) = peer {
                 pipe.close();

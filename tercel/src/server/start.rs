@@ -33,7 +33,7 @@ pub struct Recovered {
     pub created: bool,
     /// Log records replayed.
     pub replayed: u64,
-    /// Whether the log ended in an unfinished write, which nobody had been told of and which was cut.
+    /// Whether the log ended in an unfinished write, which recovery cut. No client had been told of that write.
     pub torn: bool,
     /// How long it took.
     pub took: Duration,
@@ -170,8 +170,8 @@ pub(super) fn start(config: ServerConfig) -> Result<Server, ServerError> {
             return Err(ServerError::Remote(address.clone()));
         }
     }
-    // Nothing is made in a new directory before the addresses are ours, so that a port that is taken leaves nothing
-    // behind. A space that is there is recovered first: whoever can connect finds it ready.
+    // In a new directory the server makes nothing before it has its addresses, so that a taken port leaves nothing
+    // behind. An existing space is recovered first: a client that can connect finds it ready.
     let early = if DataDir::is_absent(&config.dir) { Some(listen(&config.listen)?) } else { None };
     let opened = open(&config)?;
     let listening = match early {
@@ -239,8 +239,8 @@ fn prepare(opened: Opened, listeners: Vec<OwnedFd>, spin_us: u64) -> Result<Loop
     Ok(Loop::new(queue, opened.machine, log, store, opened.dir, opened.out, opened.bounds))
 }
 
-/// As many clients as the events' default allows, if so many descriptors are left beside the server's own: were clients to
-/// take all of them, no segment of the log could be opened any more, and nobody could commit.
+/// As many clients as the events' default allows, if so many descriptors are left beside the server's own. If clients
+/// took all of them, the log could open no segment and no client could commit.
 fn sources_max() -> usize {
     let default = EventsConfig::default().sources_max;
     match getrlimit(Resource::Nofile).current {

@@ -144,7 +144,7 @@ fn read_all(store: &dyn PageRead, rx: &Receiver<Read>, handle: &Handle<Post>) {
                 kept = kept.filter(|(pin, _)| *pin > unpinned);
             }
             Read::Pinned(view, pin, from, count) => {
-                // What was unpinned meanwhile nobody waits for.
+                // A request for a pin that was released meanwhile needs no answer.
                 if let Some((_, pages)) = kept.as_ref().filter(|(kept, _)| *kept == pin) {
                     let read = read_some(&**pages, from, count);
                     post(handle, Post::PinnedRead(view, pin, read));
@@ -159,11 +159,11 @@ fn read_one(store: &dyn PageRead, page: PageId) -> Result<Option<Vec<u8>>, DiskE
     Ok(store.read(page, &mut buf)?.then_some(buf))
 }
 
-/// Those of `count` pages from `from` on that there are.
+/// Reads those of `count` pages from `from` on that exist. Fails with the error of the first page that cannot be read.
 fn read_some(store: &dyn PageRead, from: PageId, count: u32) -> Result<Vec<(PageId, Vec<u8>)>, String> {
     let mut pages = Vec::with_capacity(count as usize);
     for page in (from.get()..from.get().saturating_add(count)).filter_map(PageId::new) {
-        // Whoever takes them all must hear which one it was.
+        // The error names the page: a caller that takes many pages must learn which of them it was.
         let read = read_one(store, page).map_err(|e| format!("page {page}: {e}"))?;
         pages.extend(read.map(|bytes| (page, bytes)));
     }

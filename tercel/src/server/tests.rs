@@ -27,7 +27,7 @@ struct Counter {
 /// How long a server may take to stop: a test that fails waits for that, one that passes does not.
 const STOPS_WITHIN: Duration = Duration::from_secs(10);
 
-/// A directory in whose pages there is one object.
+/// A directory with one object in its pages.
 fn with_an_object() -> (TempDir, Ref<Counter>) {
     let dir = tempfile::tempdir().unwrap();
     let client = crate::embedded(dir.path()).unwrap();
@@ -265,7 +265,7 @@ fn strangers_whose_greetings_do_not_end_are_bounded_together() {
     let told: Vec<Refused> = told.map(|(_, body)| Refused::decode(&body).unwrap()).collect();
     assert_eq!(told.len() as u64, ended);
     assert!(told.iter().all(|r| r.reason == Reason::Full && r.text.contains("try again")), "{told:?}");
-    // Who has greeted has another bound.
+    // A client that has greeted has another bound.
     member.write_all(&[7]).unwrap();
     assert_eq!(next(&mut member).unwrap().0.kind, Kind::Refused, "its commit is no commit");
     server.stop().unwrap();
@@ -287,7 +287,7 @@ fn clients_whose_messages_do_not_end_are_bounded_together() {
     large.iter_mut().for_each(|stream| _ = stream.write_all(&message));
     let ended = ended(&client, counter);
     assert!((1..6).contains(&ended), "{ended}");
-    // Those that hold little stay.
+    // Clients that hold little stay.
     small.write_all(&[7]).unwrap();
     let (_, body) = next(&mut small).unwrap();
     assert_eq!(Refused::decode(&body).unwrap().reason, Reason::Protocol);

@@ -1,4 +1,5 @@
-//! Backups of a server at work, and spaces made from them: what is in them, who is told what, and what kills leave behind.
+//! Backups of a server at work, and spaces made from them: what is in them, which clients are told what, and what kills
+//! leave behind.
 //!
 //! Processes that are killed are this very program: with `TERCEL_TEST_ROLE` set, the test plays that part instead.
 
@@ -169,7 +170,7 @@ fn backups_of_a_server_at_work_have_all_of_before_and_nothing_of_after() {
                 let counts = bank.audit(&copy);
                 copy.close().unwrap();
                 for i in 0..THREADS {
-                    // Transfers of an account to itself are none and are counted by nobody.
+                    // A transfer from an account to itself is no transfer, and no counter counts it.
                     let skipped = (0..after[i])
                         .filter(|n| (n * 7 + i as u64 * 31) % ACCOUNTS == (n * 13 + 1) % ACCOUNTS);
                     let skipped = skipped.count() as u64;
@@ -225,7 +226,7 @@ fn nothing_is_made_within_what_it_is_made_from() {
     restore(&copy, &dir.path().join("copy2"), |_| ()).unwrap();
 }
 
-/// Every file below a directory with its bytes; but the lock, which says who looked last.
+/// Every file below a directory with its bytes, except the lock, which names the process that looked last.
 fn files(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap() {

@@ -93,7 +93,7 @@ fn money_moved_by_clients_and_inside_the_server_stays_the_same_sum() {
                 })
             })
             .collect();
-        // Whoever looks meanwhile sees all of it at one moment.
+        // A reader beside the movers sees all accounts at one moment.
         let looker = scope.spawn(|| {
             let mut looks = 0;
             while !stop.load(Ordering::Relaxed) || looks == 0 {

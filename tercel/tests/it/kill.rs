@@ -79,7 +79,7 @@ fn stream(client: &Client, r: Ref<Counter>, acknowledged: &AtomicU64, over: &Ato
     (done, unknown)
 }
 
-/// A stranger, who has nothing cached, finds everything that was acknowledged.
+/// Asserts that a new client, which has nothing cached, finds everything that was acknowledged.
 fn check(dir: &Path, counters: &[Ref<Counter>], acknowledged: u64) {
     let reader = connect(dir);
     let sum = reader.run(|tx| counters.iter().map(|r| Ok(tx.get(*r)?.count())).sum::<Result<u64, Error>>());

@@ -178,7 +178,7 @@ fn child_whose_pages_find_no_room() {
     let report = tercel::check::check(&at.join("data"), |_, _| ()).unwrap();
     assert!(report.is_sound() && report.unfilled == 0, "{report:?}");
 
-    // Who opens the directory to read does not wait for room at the end.
+    // A program that opens the directory to read does not wait for room at the end.
     fill(&ballast, 0);
     let space = embedded(at.join("data")).unwrap();
     assert!(space.run(|tx| Ok(tx.get(n)?.count())).unwrap() > 0);
@@ -243,7 +243,7 @@ fn without_descriptors_accepting_rests_and_goes_on() {
     let Address::Tcp(host) = &address else { panic!("it listens on TCP") };
     let crowd: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(host).unwrap()).collect();
     await_that("a pause", || number(&client, "accepts_paused") > 0);
-    // Who is in is served meanwhile, and who waited comes in when others go.
+    // A connected client is served meanwhile, and a waiting client comes in when others go.
     let n = counter(&client, "n");
     drop(crowd);
     let late = Client::connect(&address).unwrap();

@@ -96,7 +96,7 @@ impl Raw {
     }
 }
 
-/// Somebody who goes on: it commits and reads all the time.
+/// A client that goes on: it commits and reads all the time.
 struct Other {
     client: Client,
     counter: Ref<Counter>,
@@ -399,7 +399,7 @@ fn a_value_of_64_mb_is_written_and_read_back_where_there_is_room_for_it() {
         let config = ClientConfig { cache_bytes, transactions_max: 2, ..ClientConfig::default() };
         let client = Client::connect_with(address, config).unwrap();
         let read = other.goes_on_beside(|| client.run(|tx| Ok(tx.get(r)?.bytes()?.to_vec())));
-        // Whatever it was told, it is none the worse for it.
+        // The answer, whatever it was, did the client no harm.
         assert!(client.run(|tx| Ok(tx.get(other.counter)?.count())).is_ok());
         read
     };
@@ -446,7 +446,7 @@ fn hostile_frames_end_their_connection_with_a_word_and_others_go_on() {
         let is_reset = |e: &std::io::Error| e.kind() == ErrorKind::ConnectionReset;
         assert!(ended.as_ref().is_ok() || ended.as_ref().is_err_and(is_reset), "{what}: {ended:?}");
     }
-    // Who speaks the language is told what was wrong.
+    // A client that speaks the protocol is told what was wrong.
     let says = |kind, body: &[u8]| {
         let mut raw = Raw::connect(&server, 7);
         raw.send(kind, |o| o.extend_from_slice(body));

@@ -133,7 +133,7 @@ fn one(client: &Client, random: &mut Random) -> Result<(), Error> {
     })
 }
 
-/// Memory of this process that is not of files: program text that is touched belongs to nobody's budget.
+/// Memory of this process that is not of files: program text that is touched belongs to no budget.
 fn anonymous_bytes() -> usize {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
     let line = text.lines().find(|l| l.starts_with("Anonymous:")).unwrap();

@@ -195,7 +195,7 @@ fn what_a_store_that_was_cut_short_has_lost_is_told_then_and_later() {
         let what = format!("{sixteenths} sixteenths, {lost} lost: {before:?}");
         assert!(!checked.is_sound() && checked == before, "{what}");
         assert!((lost > 0) == (before.beyond_repair > 0), "{what}");
-        // A repaired store is sound, and what is lost from it stays known until somebody says that it is dealt with.
+        // A repaired store is sound. Its losses stay known until the operator says that they are dealt with.
         let later = check::check(path, |_, _| {}).unwrap();
         assert!(later.is_sound() && later.is_whole() == (lost == 0), "{what}: {later:?}");
         if lost > 0 {
@@ -649,7 +649,7 @@ fn repair_killed_after(dir: &Path, time: Duration) -> (Duration, bool) {
 #[test]
 fn a_repair_that_is_killed_anywhere_is_finished_by_the_next() {
     let (dir, known) = crashed();
-    // One byte each in pages, in the log, and in what says whose they are: nothing is lost.
+    // One byte each in the pages, in the log, and in the file that names their space: nothing is lost.
     let name = format!("node 2 {}", "x".repeat(90));
     let pages = dir.path().join("pages.redb");
     let bytes = fs::read(&pages).unwrap();

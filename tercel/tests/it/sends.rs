@@ -21,8 +21,8 @@ struct Blob {
 /// How a relay treats what comes from clients, once that is more than their greetings and questions.
 #[derive(Clone, Copy)]
 enum Way {
-    /// So many times, each time that another megabyte has come, it reads nothing until so many bytes, which nobody asked for,
-    /// have been taken from it.
+    /// The relay stops reading so many times, each time after another megabyte. It goes on once the client has taken so
+    /// many bytes from it, for which the client did not ask.
     SpeaksFirst(usize, usize),
     /// It reads so many bytes, then rests.
     Slowly(usize, Duration),
@@ -253,7 +253,7 @@ fn a_client_that_was_held_up_does_not_call_its_server_silent() {
     let client = Client::connect(&server.addresses()[0]).unwrap();
     let counter = counter(&client, "counter");
     for round in 0..3 {
-        // Nobody takes in what arrives, as when the whole process is stopped and goes on.
+        // No thread takes in what arrives, as when the whole process is stopped and goes on.
         client.with_machine(|_| std::thread::sleep(Duration::from_millis(3 * KEEPALIVE_MS as u64)));
         let read = client.run(|tx| Ok(tx.get(counter)?.count()));
         assert_eq!(read, Ok(0), "round {round}: nobody had looked whether the server had said anything");

@@ -1,5 +1,6 @@
-//! Many threads on one cache while another client changes what they read: nobody ever sees a mixture of two states, not
-//! even who goes on reading after a conflict, and not while the cache is so small that objects come and go.
+//! Many threads on one cache while another client changes what they read: no thread ever sees a mixture of two states.
+//! This holds for a thread that goes on reading after a conflict, and while the cache is so small that objects come and
+//! go.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};

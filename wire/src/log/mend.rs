@@ -1,8 +1,9 @@
 //! Putting right what one wrong bit or byte did to a log.
 //!
-//! A record with one wrong bit is corrected where the checksum tells errors of one and two bits apart; of one with a wrong
-//! byte all explanations are found, and whoever knows what follows it chooses. A mark is known beforehand to the last byte, and so is the header of a segment but the oldest, of which one wrong byte can be found by
-//! trying. Whoever mends scans again afterwards: what follows must check, too.
+//! A record with one wrong bit is corrected where the checksum tells errors of one and two bits apart. For a record with
+//! one wrong byte all explanations are found, and the caller chooses by the record's successor. A mark is known beforehand
+//! to the last byte, and so is every segment's header but the oldest's: there one wrong byte can be found by trying. The
+//! caller scans again after mending: the rest of the log must check, too.
 
 use super::*;
 use crate::mend::{BITS_BYTES_MAX, ByteError, in_checksum, in_data};
@@ -20,7 +21,8 @@ pub fn record_bit(bytes: &[u8], last: &Last) -> Option<ByteError> {
     }
 }
 
-/// All single bytes that explain what is wrong with the record that begins with `bytes` and follows `last`; none if it would be longer than [`MENDED_BYTES_MAX`].
+/// All single bytes that explain what is wrong with the record that begins with `bytes` and follows `last`; none if it would
+/// be longer than [`MENDED_BYTES_MAX`].
 ///
 /// Heavier damage looks like one byte by a chance of 255 / 2^32 for every byte of the record, so the checksum alone is no
 /// reason to believe it: what follows the record must be chained to it, too.
@@ -93,7 +95,7 @@ pub fn mark(bytes: &[u8], log: LogId, tail: &Tail) -> Option<Vec<u8>> {
     (1..=MARK_WRONG_MAX).contains(&wrong).then_some(right)
 }
 
-/// The one wrong byte of the header of segment `number`. For the oldest segment, of which nothing else tells.
+/// The one wrong byte of the header of segment `number`. For the oldest segment, whose header is not known otherwise.
 pub fn header_byte(bytes: &[u8], space: SpaceId, number: u64) -> Option<ByteError> {
     let mut header: [u8; SEGMENT_HEADER_BYTES] = bytes.get(..SEGMENT_HEADER_BYTES)?.try_into().ok()?;
     let mut found = None;

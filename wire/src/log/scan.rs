@@ -506,9 +506,9 @@ pub struct Tail {
 pub enum End {
     /// Zeros follow the last record.
     Clean(Tail),
-    /// What follows the last record was written and never confirmed. It must be cut: replaced by zeros.
+    /// The bytes behind the last record were written and never confirmed. They must be cut: replaced by zeros.
     Torn(Tail),
-    /// What was confirmed cannot be read. Somebody must restore the file or decide what to give up.
+    /// A confirmed record cannot be read. The operator must restore the file or decide what to give up.
     Damage {
         /// Where the bad record begins.
         offset: LogOffset,

@@ -4,7 +4,7 @@ use super::*;
 
 /// Places encoded records at the tail of a log, with the marks and segment headers that belong between them.
 ///
-/// It writes nothing itself: it names an offset and bytes, and whoever owns the files writes them there.
+/// It writes nothing itself: it names an offset and bytes, and the owner of the files writes them there.
 #[derive(Debug, Clone)]
 pub struct Writer {
     log: LogId,

@@ -1,7 +1,7 @@
 //! The bodies of a backup: what it is of, and its parts, each asked for by itself.
 //!
-//! `Backup` and `BackupNext` have no body. Whoever asks for the next part says by that how much it can take, so neither
-//! end keeps more than what is under way.
+//! `Backup` and `BackupNext` have no body. A client asks for a part only when it can take that part, so neither end keeps
+//! more than the parts under way.
 
 use crate::cursor::{DecodeError, Put, Reader};
 use crate::frame::BODY_BYTES_MAX;

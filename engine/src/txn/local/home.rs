@@ -16,7 +16,7 @@ use crate::mutant::{Rule, dropped};
 use crate::time::Now;
 use crate::txn::{Home, Located, Own, Search, Wanted};
 
-/// A [`Local`] over its server. See the module above.
+/// A [`Local`] together with its server, as the [`Home`] of one step.
 pub struct Inside<'a> {
     pub(super) local: &'a mut Local,
     pub(super) source: &'a mut dyn Source,

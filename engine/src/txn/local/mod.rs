@@ -50,7 +50,7 @@ impl Default for LocalConfig {
     }
 }
 
-/// What the transactions inside of a server share. See the module.
+/// The state that the transactions inside of a server share.
 pub struct Local {
     config: LocalConfig,
     copier: Copier,

@@ -1,7 +1,7 @@
 //! Operations of the server's own session: each in a slot, each with one answer.
 //!
-//! Between a server and the transactions inside of it nothing is lost, so an operation that was taken is answered unless
-//! the session ends first; then nobody here can know.
+//! No message is lost between a server and the transactions inside of it. So an operation that was taken is answered,
+//! unless the session ends first: then its outcome is unknown.
 
 use tercel_wire::id::{OP_SLOTS_MAX, OpId, Stamp};
 use tercel_wire::message::Outcome;
@@ -10,14 +10,14 @@ use super::{Session, Source};
 use crate::error::Error;
 use crate::table::Map;
 
-/// See the module.
+/// The slots of the operations under way, and the answers to abandoned operations.
 #[derive(Default)]
 pub(super) struct Ops {
     slots: Vec<Slot>,
     free: Vec<u16>,
-    /// Operations in slots that nobody waits for: at most as many as there are slots.
+    /// Abandoned operations that still have a slot: at most as many as there are slots.
     abandoned: Vec<OpId>,
-    /// Answers that nobody waited for any more.
+    /// Answers to abandoned operations.
     answered: Map<OpId, Outcome>,
 }
 
@@ -34,7 +34,7 @@ struct Busy {
     makes: bool,
 }
 
-/// Answers kept for those who come back later; without them an operation is unknown.
+/// Answers kept for transactions that ask again later. An operation without a kept answer is unknown.
 const ANSWERED_MAX: usize = 4_096;
 
 impl Ops {
@@ -74,7 +74,7 @@ impl Ops {
             && matches!(busy.outcome, Some(Outcome::NotExecuted | Outcome::Invalid(_) | Outcome::Nowhere(_)))
     }
 
-    /// Takes the answers that nobody waits for, so that their slots are free again.
+    /// Takes the answers to abandoned operations and frees their slots. Returns whether one of them refuses to make objects.
     pub(super) fn hear_abandoned(&mut self, source: &mut dyn Source) -> bool {
         let refused = self.abandoned.clone().into_iter().fold(false, |any, op| any | self.hear(op, source));
         self.sweep();
@@ -89,7 +89,7 @@ impl Ops {
         self.sweep();
     }
 
-    /// Frees the slots of operations that are answered and that nobody waits for.
+    /// Frees the slots of abandoned operations that are answered, and keeps the answers.
     fn sweep(&mut self) {
         for op in std::mem::take(&mut self.abandoned) {
             let Some(outcome) = self.release(op) else {

@@ -1,4 +1,4 @@
-//! What a server lends to the transactions inside of it.
+//! The interface that a server lends to the transactions inside of it.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::error::Error;
 /// has happened. A question that is repeated while it is being answered is the same question. Between two calls of one step
 /// (see [`super::Local::over`]) the visible state stays what it is.
 pub trait Source {
-    /// Who submits, and in which view. Another answer than before is another session: what was granted to the
-    /// one before is gone, and its operations without an answer are unknown.
+    /// The client and the view that submit operations. A change of the answer means a new session: the grants of the earlier
+    /// session are gone, and its operations without an answer are unknown.
     ///
     /// # Errors
     /// `Unavailable` if the server cannot serve transactions now.

@@ -14,7 +14,7 @@ use tercel_wire::message::{Effects, Outcome};
 use tercel_wire::page::{PAGE_BYTES, PAGE_HEADER_BYTES, PageBuilder, SLOT_BYTES, class_of};
 use tercel_wire::record::HEADER_BYTES;
 
-/// See the module.
+/// A server as transactions inside of it see one.
 pub struct Fake {
     pub random: Random,
     /// What stood in each slot from which stamp on, forwards included.
@@ -187,7 +187,7 @@ impl Fake {
         PAGE_HEADER_BYTES + used + object.len() + slots * SLOT_BYTES <= PAGE_BYTES
     }
 
-    /// Stores damaged bytes in an object's slot, visible at once and noticed by nobody.
+    /// Stores damaged bytes in an object's slot. They are visible at once, and no transaction is told.
     pub fn damage(&mut self, at: Oref, object: Vec<u8>) {
         self.slots.get_mut(&at).unwrap().last_mut().unwrap().1 = object;
     }

@@ -20,7 +20,7 @@ use tercel_wire::schema::Scalar;
 /// What a transaction did, as it is sent.
 pub type Work<'a> = tercel_wire::message::Effects<'a>;
 
-/// To whom the server said what, with which call.
+/// A message of the server: its connection, kind, call and body.
 pub type Word = (Conn, Kind, u64, Vec<u8>);
 
 /// What the server said.
@@ -222,7 +222,7 @@ pub fn outcomes<'a>(said: impl IntoIterator<Item = &'a Word>) -> Vec<Outcome> {
     outcomes
 }
 
-/// Who was refused what.
+/// The reason and the text of the first refusal.
 pub fn refused(said: &Said) -> Option<(Reason, String)> {
     let (.., body) = said.iter().find(|(_, k, ..)| *k == Kind::Refused)?;
     let refused = Refused::decode(body).unwrap();

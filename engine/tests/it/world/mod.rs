@@ -246,7 +246,7 @@ impl World {
         inner.cut(at);
     }
 
-    /// Lets time pass, in small steps, at which everybody looks at the clock.
+    /// Lets time pass in small steps. After each, the server and every client look at the clock.
     pub fn pass_ms(&self, ms: u64) {
         for _ in 0..ms.div_ceil(10) {
             self.lock().pass(10_000);
@@ -310,7 +310,7 @@ impl Port for Indoors<'_> {
             let mut inner = self.world.lock();
             let now = inner.now;
             let mut out = Effects::default();
-            // Between two servers nobody is asked.
+            // Between two servers there is none to ask.
             let done = inner.server.as_mut().is_some_and(|server| {
                 let news = server.inside_news();
                 // It is asked again only after what it waits for may have happened.

@@ -1,5 +1,5 @@
-//! Objects to count and to grow, and short words for what tests do with them. What is counted or measured is read in a
-//! world that has come to rest, so that it is what everybody sees.
+//! Objects to count and to grow, and short words for what tests do with them. Counts and sizes are read in a world that
+//! has come to rest, so that every client sees the same.
 
 use tercel_derive::Object;
 use tercel_engine::error::Error;

@@ -2,7 +2,7 @@
 //!
 //! A frame's value is `<T, H>`: T is the least usage such that fewer than R of its objects are used more, H the share of
 //! those. The least valuable frame goes, and of it everything not used more than T. Usage is four bits an object, set by
-//! hits and halved, rounding up, when the primary pointer passes; secondary pointers look ahead for pages that nobody
+//! hits and halved, rounding up, when the primary pointer passes; secondary pointers look ahead for pages that were not
 //! used. (Castro et al., SOSP '97, sections 3.2.1 to 3.2.3.)
 
 use super::{KEEP_NONE, Victim};

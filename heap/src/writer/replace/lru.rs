@@ -8,7 +8,7 @@ use crate::sync::Ordering;
 use crate::writer::{State, Writer};
 
 impl Writer {
-    /// Frames that nobody is led to any more first, then the least recently used.
+    /// Picks `wanted` frames: first superseded ones, to which no reader is led any more, then the least recently used.
     pub(super) fn victims_lru(&self, wanted: usize) -> Vec<Victim> {
         let Some(recency) = &self.shared.recency else { return Vec::new() };
         let mut frames: Vec<u32> = (0..self.frames.len() as u32).filter(|&f| self.is_takeable(f)).collect();

@@ -18,9 +18,9 @@ impl Log {
     /// had been written behind it and the log had been closed; records of a later view may follow. Does nothing if the log
     /// ends at or before `position`.
     ///
-    /// After a crash in the middle the log opens with the records up to `position` and perhaps the first of those behind
-    /// it: cut it again. To cut a log before it is replayed, open it with [`Stamp`](tercel_wire::id::Stamp) `u64::MAX`,
-    /// which replays nothing, cut it, close it, and open it again.
+    /// After a crash in the middle the log opens with the records up to `position` and perhaps the first of the records
+    /// behind it: cut it again. To cut a log before it is replayed, open it with [`Stamp`](tercel_wire::id::Stamp)
+    /// `u64::MAX`, which replays nothing, cut it, close it, and open it again.
     ///
     /// # Errors
     /// [`DiskError::CutTooLow`] if records above `position` were truncated already, and [`DiskError::Damaged`] if the
@@ -58,7 +58,7 @@ impl Files {
     /// Makes `number` the segment in use; all behind it have been erased.
     fn end_with(&mut self, number: u64, segment_bytes: u32, disk: &mut Disk) -> Result<(), DiskError> {
         if self.keeper.is_preparing() {
-            // It would come to stand behind a gap. One that failed is tried again when it is needed.
+            // The segment would come to stand behind a gap. A failed preparation is tried again when it is needed.
             self.prepared.extend(self.keeper.wait().ok());
         }
         while let Some(&Used { number: last, bytes, .. }) = self.used.back()

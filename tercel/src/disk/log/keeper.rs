@@ -1,8 +1,8 @@
 //! The background of the log: prepares the next segment and lets old ones go, so that a commit never waits for either.
 //!
-//! Both go to the device that commits are synced to. So a segment is filled a step at a time, each made durable before the
-//! next and followed by a rest, and made of one that is not needed any more ([`Spares`]) rather than of new room. Only when
-//! somebody waits for it is it filled as fast as can be.
+//! Both go to the device that commits are synced to. So the keeper fills a segment a step at a time, makes each step
+//! durable before the next, and rests in between. It makes the segment of one that is not needed any more ([`Spares`])
+//! rather than of new room. It fills a segment as fast as it can only while a caller waits for it.
 //!
 //! The invariant: a file with a segment's name is complete. It is filled under another name, synced, and then renamed.
 
@@ -212,8 +212,8 @@ pub(super) fn prepare(dir: &Path, number: u64, bytes: u32, wrap: Wrap) -> Result
     make(dir, number, bytes, wrap, None, || Pace::Fast)
 }
 
-/// Makes the file of segment `number`, full of zeros, of a spare one or of new room. One that was stopped halfway is not
-/// renamed.
+/// Makes the file of segment `number`, full of zeros, of a spare segment or of new room. A file that was stopped
+/// halfway is not renamed.
 fn make(
     dir: &Path,
     number: u64,

@@ -23,7 +23,7 @@ pub struct Opened {
     pub replayed: u64,
     /// The stamp before the first record that was read: what comes up to it is in the log no more.
     pub begins: Stamp,
-    /// Where an unfinished write was cut off, if there was one: nobody had been told that it succeeded.
+    /// Where an unfinished write was cut off, if there was one. No caller had been told that it succeeded.
     pub cut: Option<LogOffset>,
 }
 
@@ -233,10 +233,10 @@ fn repair(
 
 /// Writes what stands in a segment from the last mark up to the tail once more, and syncs it.
 ///
-/// Nobody has been told that it is durable, and syncing alone would not make it so: after a sync that failed, the kernel
-/// may hold these bytes in memory as if they were on the disk (Rebello et al., *Can Applications Recover from fsync
-/// Failures?*, USENIX ATC 2020), and a mark will claim that they are. What is written again is on its way to the disk
-/// again. It is at most what was appended between two syncs.
+/// No caller has been told that these bytes are durable, and syncing alone would not make them so. After a failed sync,
+/// the kernel may hold them in memory as if they were on the disk (Rebello et al., *Can Applications Recover from fsync
+/// Failures?*, USENIX ATC 2020), and a mark will claim that they are. Bytes that are written again are on their way to
+/// the disk again. They are at most what was appended between two syncs.
 fn rewrite(segment: &Found, is_oldest: bool, tail: &Tail, wrap: Wrap) -> Result<(), DiskError> {
     let from = match segment.number == tail.synced.segment {
         // The header of a segment is written with the first mark in it; the oldest one's was synced long before.

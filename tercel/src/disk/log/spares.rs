@@ -10,7 +10,7 @@ use super::file::{SEGMENT_SUFFIX, segment_number, segment_path, sync_dir};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// See the module.
+/// Holds the paths of the spare segments in one log directory.
 pub(super) struct Spares {
     dir: PathBuf,
     segment_bytes: u32,
@@ -18,7 +18,7 @@ pub(super) struct Spares {
 }
 
 impl Spares {
-    /// Those in `dir`. What cannot be used, and what is left of a segment that was not finished, is removed.
+    /// Finds the spares in `dir`. Removes every spare that cannot be used, and what is left of an unfinished segment.
     pub(super) fn find(dir: &Path, segment_bytes: u32) -> Result<Spares, DiskError> {
         let mut spares = Spares { dir: dir.into(), segment_bytes, kept: Vec::new() };
         let is_roomy = spares.is_roomy();

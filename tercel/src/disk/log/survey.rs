@@ -35,7 +35,7 @@ pub struct Survey {
     pub runs: Vec<Run>,
     /// The segment in which the last run ends.
     end: Option<u64>,
-    /// Where a write that nobody had been told of stands unfinished at the end; an opening cuts it.
+    /// Where an unfinished write stands at the end; an opening cuts it. No caller had been told that it succeeded.
     pub torn: Option<LogOffset>,
     /// What followed the last run is lost with its segment, or with the end of that.
     pub is_cut: bool,
@@ -56,7 +56,7 @@ pub struct Damage {
     pub mended: Option<String>,
 }
 
-/// Says whether a payload is one that whoever writes the log gives to records of this kind.
+/// Says whether a payload is one that the log's writer gives to records of this kind.
 pub type Decodes<'a> = &'a dyn Fn(Kind, &[u8]) -> bool;
 
 /// Records that follow each other without a gap.
@@ -109,7 +109,7 @@ struct Passed {
     stop: Option<Stop>,
 }
 
-/// The space that the segments in `dir` say they belong to, if all whose header can be read agree.
+/// The space that the segments in `dir` say they belong to, if all segments with a readable header agree.
 pub fn space_of(dir: &Path) -> Option<SpaceId> {
     let mut space = None;
     for (_, path) in segment_files(dir).ok()? {
@@ -179,7 +179,7 @@ impl Survey {
         Ok(short)
     }
 
-    /// Bytes that a segment of this log has: those of the youngest that says so.
+    /// Bytes of a segment of this log, as its youngest segment with a readable header says.
     pub fn segment_bytes(&self) -> u32 {
         let header = |(_, path): &(u64, PathBuf)| SegmentHeader::decode(&head_of(path).ok()?).ok();
         let youngest = self.files.iter().rev().find_map(header);
@@ -267,7 +267,7 @@ impl Survey {
     /// Shows the records of a run to `each`, in order.
     ///
     /// # Errors
-    /// If the files cannot be read, and those of `each`.
+    /// If the files cannot be read, and the errors of `each`.
     pub fn read<E: From<DiskError>>(
         &self,
         run: &Run,
@@ -336,7 +336,8 @@ impl Survey {
     }
 
     /// Where a run can begin again behind damage: at the next mark in the same segment, or at a later segment's header
-    /// or mark. One of a view that cannot follow `view`, that of the last good record, is left over from what was cut off.
+    /// or mark. A header or mark of a view that cannot follow `view`, the view of the last good record, is left over
+    /// from what was cut off.
     fn resume(&self, at: LogOffset, view: ViewId) -> Result<Option<(u64, Option<SegmentHeader>)>, DiskError> {
         let Some(log) = self.log()? else { return Ok(None) };
         for (number, _) in self.files.iter().filter(|(n, _)| *n >= at.segment) {

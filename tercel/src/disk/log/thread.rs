@@ -1,11 +1,13 @@
 //! The thread that owns a [`Log`] and gives natural group commit: the next batch is whatever came while the last sync
 //! ran.
 //!
-//! Handing over a commit costs a lock, and a wake-up only if the thread sleeps; it writes and syncs once and calls back.
-//! There and back are two switches of threads, which on a fast disk take a third of a lone commit's time, so whoever has
-//! nothing else to do may write and sync on its own thread instead ([`LogThread::commit_here`]).
-//! A batch for which the disk has no room waits until it has: it is not known to anybody yet, and what is in the log is
-//! not touched.
+//! Handing over a commit costs a lock, and a wake-up only if the thread sleeps; the thread writes and syncs once and
+//! calls back. There and back are two switches of threads, which on a fast disk take a third of a lone commit's time.
+//! So a caller with nothing else to do may write and sync on its own thread instead ([`LogThread::commit_here`]).
+//!
+//! A batch for which the disk has no room waits until it has. No caller has been told of the batch yet, and what is in
+//! the log is not touched.
+//!
 //! The invariant: callbacks come in the order of submission, and after the first failure there are only failures.
 
 use super::Log;
@@ -50,7 +52,7 @@ pub struct LogThread {
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// Locked by whoever was told so by `State::busy`, so nobody ever waits for it, and taken out at the end.
+    /// Locked only by the thread that has set `State::busy`, so no thread ever waits for it; taken out at the end.
     log: Mutex<Option<Log>>,
 }
 
@@ -60,7 +62,7 @@ struct State {
     queued_bytes: usize,
     /// Taken out of the queue and not yet in `log`.
     writing_bytes: usize,
-    /// Somebody uses the log.
+    /// A thread uses the log.
     busy: bool,
     /// Why a batch failed; all that follow fail too.
     failed: Option<String>,
@@ -81,7 +83,7 @@ pub struct LogState {
     pub room_bytes: u64,
     /// Bytes of all segments.
     pub bytes: u64,
-    /// [`Log::over_cap`]: whoever keeps the log long should let go.
+    /// [`Log::over_cap`]: the component that keeps the log long should let go.
     pub over_cap: bool,
     /// [`Log::far_over_cap`]: nothing more should be given to it before that.
     pub far_over_cap: bool,
@@ -118,8 +120,8 @@ struct Todo {
 }
 
 impl LogThread {
-    /// Starts the thread. It calls `done` after each sync, for all batches that the sync covered at once, and should
-    /// be kept no longer than it takes to wake somebody.
+    /// Starts the thread. It calls `done` after each sync, once for all batches that the sync covered. `done` should
+    /// take no longer than it takes to wake a thread.
     pub fn start(log: Log, done: impl Fn(LogDone) + Send + 'static) -> Result<LogThread, DiskError> {
         let dir = log.dir().to_path_buf();
         let state = State { log: LogState::of(&log, SyncTime::default()), ..State::default() };
@@ -253,7 +255,7 @@ impl Shared {
     }
 
     fn log(&self) -> MutexGuard<'_, Option<Log>> {
-        // Whoever panicked while writing never ceased to be `busy`, so nothing more is written.
+        // A thread that panicked while writing never ceased to be `busy`, so nothing more is written.
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -311,7 +313,7 @@ impl Shared {
         }
     }
 
-    /// Writes and syncs, and leaves word of how it went. For whoever is `busy`.
+    /// Writes and syncs the batches, and notes the result in the state. The calling thread must have set `State::busy`.
     fn commit(&self, batches: &[Batch]) -> LogDone {
         let failed = self.lock().failed.clone();
         let begin = Instant::now();

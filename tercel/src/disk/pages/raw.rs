@@ -249,7 +249,7 @@ impl Raw {
         let kind = node.first().copied();
         let tells_itself = match state {
             Soundness::Sound | Soundness::Mended { .. } => is_of_pages(&node, widths),
-            // Of what is wrong in ways unknown only a page is believed whose number is that which led here.
+            // A node that is wrong in unknown ways is believed only if it is a page with the number that led here.
             Soundness::Bad => {
                 is_of_pages(&node, widths)
                     && Leaf::of(&node, widths)
@@ -380,7 +380,7 @@ fn flaw(at: u64, what: String) -> Seen<'static> {
     Seen::Flaw { at, what, state: Soundness::Bad }
 }
 
-/// Where in a tree a node is, and between which keys, if those are numbers.
+/// Where in a tree a node is, and between which keys, if the keys are numbers.
 #[derive(Debug, Clone, Copy, Default)]
 struct Place {
     depth: usize,
@@ -450,7 +450,7 @@ impl Leaf {
     }
 }
 
-/// Whether it is a leaf of the table of pages; those say themselves what is wrong with them.
+/// Whether it is a leaf of the table of pages. Such a leaf says itself what is wrong with it.
 fn is_of_pages(node: &[u8], widths: Widths) -> bool {
     widths.is_of_pages()
         && Leaf::of(node, widths)

@@ -178,14 +178,14 @@ struct Shared {
 }
 
 impl Shared {
-    /// Reads in the newest commit. A transaction kept between reads would keep replaced pages on disk while nobody
+    /// Reads in the newest commit. A transaction kept between reads would keep replaced pages on disk while no thread
     /// reads.
     fn now<T>(&self, f: impl FnOnce(&ReadTransaction) -> Result<T, Failure>) -> Result<T, DiskError> {
         self.with(|db| f(&db.begin_read()?))
     }
 
     fn with<T>(&self, f: impl FnOnce(&Database) -> Result<T, Failure>) -> Result<T, DiskError> {
-        // Whoever panicked did so in the library, after which the guard refuses everything.
+        // A thread that panicked did so in the library, after which the guard refuses everything.
         let db = self.db.read().unwrap_or_else(PoisonError::into_inner);
         match &*db {
             Some(db) => self.guard.run(|| f(db)),
@@ -320,8 +320,8 @@ impl Guard {
         }
     }
 
-    /// Whether the disk has room for a batch of so many bytes: copies of what it changes in the tree, too, and some more
-    /// for whoever else writes meanwhile.
+    /// Fails with `Full` if the disk has no room for a batch of so many bytes. The room includes copies of what the
+    /// batch changes in the tree, and some more for other programs that write meanwhile.
     fn look_for_room(&self, bytes: u64) -> Result<(), DiskError> {
         match rustix::fs::statvfs(&self.file) {
             Ok(disk) if disk.f_bavail.saturating_mul(disk.f_frsize) < 2 * bytes + ROOM_BYTES => {
@@ -374,7 +374,7 @@ const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new(META_NAME);
 const COPIES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new(COPIES_NAME);
 const STATE: TableDefinition<'_, &str, u64> = TableDefinition::new(STATE_NAME);
 
-/// The tables' names; those of [`META_NAME`]'s values are the keys of the other two.
+/// The tables' names; the names of [`META_NAME`]'s values are the keys of the other two.
 pub(crate) const PAGES_NAME: &str = "pages";
 pub(crate) const META_NAME: &str = "meta";
 pub(crate) const COPIES_NAME: &str = "copies";

@@ -124,7 +124,7 @@ pub fn crashed() -> (TempDir, Known) {
     crashed_with(6)
 }
 
-/// The same, with a log that begins so many records before those that recovery needs; `u64::MAX` for all.
+/// The same, with a log that begins so many records before the records that recovery needs; `u64::MAX` for all.
 pub fn crashed_with(before: u64) -> (TempDir, Known) {
     let origin = place();
     let mut known = Known::default();
@@ -168,7 +168,7 @@ pub fn shorten(path: &Path, from: Stamp) {
     log.close().unwrap();
 }
 
-/// Appends the last record whose payload has these bytes once more, others in their place.
+/// Appends the last record with `old` in its payload once more, with `new` in place of these bytes.
 pub fn again(path: &Path, old: [u8; 4], new: [u8; 4]) {
     let dir = DataDir::open(path, &NewSpace { page_bytes: 8064, segment_bytes: SEGMENT }).unwrap();
     let mut found = None;

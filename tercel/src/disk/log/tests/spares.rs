@@ -19,7 +19,7 @@ fn a_segment_that_is_let_go_is_a_later_one_full_of_zeros_again() {
     let first = fs::metadata(segment(dir.path(), 1)).unwrap().ino();
     (0..8).for_each(|_| commit(&mut log, &[3000]));
     log.truncate_below(Stamp(3));
-    // Whoever waits for segments waits for what was let go before.
+    // A wait for segments also waits for what was let go before.
     let mut made = Vec::new();
     while !made.contains(&first) {
         log.files.take_prepared().unwrap();
@@ -55,7 +55,7 @@ fn what_a_crash_left_of_spares_and_unfinished_segments_is_used_or_removed() {
     drop(log);
     let (log, _, stamps) = open(dir.path());
     log.close().unwrap();
-    // Nobody has let anything go since.
+    // No segment was let go since.
     assert_eq!((stamps, spares(dir.path())), (vec![1, 2], vec![]));
 }
 

@@ -1,4 +1,4 @@
-//! What the log's thread promises those who wait for it.
+//! What the log's thread promises its callers.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -265,7 +265,7 @@ fn the_thread_truncates_when_asked() {
     let state = thread.state();
     assert!(state.over_cap && state.bytes > config().bytes_max && !state.is_short);
     thread.truncate_below(Stamp(8));
-    // Who only wants room to be looked for takes nothing of that back.
+    // A call that only asks the thread to look for room takes nothing of that back.
     thread.truncate_below(Stamp::ZERO);
     thread.close().unwrap();
     let (_, _, stamps) = open(dir.path());
