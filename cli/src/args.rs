@@ -125,7 +125,7 @@ pub struct Serve {
     /// peer is gone
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(100..=600_000), default_value = "2000")]
     pub keepalive: u32,
-    /// Stop when standard input ends: whoever started this has ended
+    /// Stop when standard input ends, because the process that started this one has ended
     #[arg(long, hide = true)]
     pub until_eof: bool,
 }
@@ -154,7 +154,7 @@ pub struct Import {
 
 #[derive(Debug, Subcommand)]
 pub enum ImportWhat {
-    /// A Debian Packages file: packages, details, and who depends on whom
+    /// A Debian Packages file: packages, details, and the dependencies between packages
     #[command(after_help = "Examples:
   tercel import debian --data ./packages
   tercel import debian --sample --data ./packages
@@ -397,7 +397,7 @@ pub struct Soak {
     /// The server's memory for modified objects, as `serve --mob` has it, from 4M; little makes it install pages all the time
     #[arg(long, value_name = "BYTES", value_parser = soak_mob_bytes)]
     pub mob: Option<usize>,
-    /// What the clients want and when roads are cut follows from this
+    /// The work of the clients and the times of cut connections follow from this
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// Where to put the data: a new directory, or one of an earlier soak, which then goes on in it; else one that is removed
@@ -432,7 +432,7 @@ const SERVER_BYTES_MIN: usize = 1 << 20;
 
 /// Room for what one transaction holds beside what is kept; the library goes down to a quarter of it.
 const CACHE_BYTES_MIN: usize = 1 << 20;
-/// What references in a cache can address.
+/// The bytes that references in a cache can address.
 const CACHE_BYTES_MAX: usize = 8 << 30;
 
 /// How many pages a client may have.
@@ -446,7 +446,7 @@ fn subscriptions(s: &str) -> Result<usize, String> {
 /// As many as a space has pages.
 const SUBSCRIPTIONS_MAX: usize = 1 << 22;
 
-/// What a soak fills the store with.
+/// Parses the number of bytes that a soak fills the store with.
 fn fill_bytes(s: &str) -> Result<usize, String> {
     match bytes(s)? {
         n @ 0..=FILL_BYTES_MAX => Ok(n),
@@ -499,9 +499,9 @@ pub enum Suite {
     Commit,
     /// Import and closures of the package graph
     Graph,
-    /// What connections that do nothing cost: memory, and time of those that do something
+    /// The cost of connections that do nothing: memory, and time of the connections that work
     Idle,
-    /// What others feel of clients that make trouble, and 1,000 clients at work
+    /// The delay of other clients beside clients that make trouble, and 1,000 clients at work
     Load,
 }
 

@@ -50,7 +50,7 @@ pub fn run(args: &args::Backup, term: &Term) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is to be said of a copy that was ended by a signal.
+/// The message for a copy that a signal ended.
 pub fn unfinished(what: &str, dir: &Path) -> String {
     match dir.exists() {
         false => format!("interrupted: nothing was made, {} does not exist", dir.display()),

@@ -96,7 +96,7 @@ fn look(data: &Path) -> Result<(), Failure> {
     Err(Failure::new(format!("{} is not a data directory of Tercel", data.display())).next(made))
 }
 
-/// What is known of a backup.
+/// Prints the result of the check of a backup.
 fn tell_backup(verified: &Verified, data: &Path, term: &Term) {
     if let Some(what) = &verified.changed {
         say!("{} this is not what was taken: {what}", term.red("wrong:"));
@@ -210,7 +210,7 @@ fn as_json(report: &Report) -> Value {
     })
 }
 
-/// What is known of a backup, with `changed` beside what a check says of any directory.
+/// Encodes the check of a backup: the fields of any directory, and `changed`.
 fn backup_as_json(verified: &Verified) -> Value {
     let mut json = as_json(&verified.report);
     (json["sound"], json["whole"]) = (verified.is_sound().into(), verified.is_sound().into());
@@ -226,7 +226,7 @@ fn of_backup(e: BackupError) -> Failure {
     }
 }
 
-/// What a check says of the directory as it is now, with what was found and done before.
+/// Encodes a repair: the check of the directory as it is now, and the findings and repairs before it.
 fn repair_as_json(repaired: &Repaired) -> Value {
     let mut now = as_json(&repaired.after);
     now["found"] = repaired.before.findings.iter().map(finding_as_json).collect();

@@ -8,7 +8,7 @@ use tercel::disk::DiskError;
 
 use crate::term::{Term, program};
 
-/// What a command failed with.
+/// The failure of a command.
 #[derive(Debug)]
 pub struct Failure {
     /// What happened.
@@ -115,7 +115,7 @@ impl From<ServerError> for Failure {
     }
 }
 
-/// What to do when a data directory cannot be opened, where the error itself does not say.
+/// The next step when a data directory cannot be opened and the error itself names none.
 pub fn of_disk(e: &DiskError) -> Option<&'static str> {
     match e {
         DiskError::Locked { .. } => Some(

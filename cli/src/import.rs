@@ -26,7 +26,7 @@ use crate::space;
 use crate::term::{THINGS, Term, count, thousands};
 use crate::tidy;
 
-/// What an import did.
+/// The counts of an import.
 #[derive(Debug, Clone, Serialize)]
 pub struct Imported {
     /// The file, or `sample`.
@@ -37,7 +37,7 @@ pub struct Imported {
     pub virtuals: u32,
     /// Dependencies.
     pub edges: u64,
-    /// Objects written, those of lists and maps not counted.
+    /// Objects written; objects of lists and maps are not counted.
     pub objects: u64,
     /// Packages of the list that was there before, if there was one.
     pub replaced: Option<u32>,
@@ -95,7 +95,7 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// What depends on a package.
+    /// Gives the packages that depend on a package.
     pub fn rdepends(&self, n: u32) -> &[u32] {
         &self.rdepends[n as usize]
     }
@@ -111,7 +111,7 @@ impl Graph {
         self.packages.iter().any(|p| p.details.is_some() && p.name == name)
     }
 
-    /// The package, of those that a stanza defines, that most others name.
+    /// Gives the package that most others name, among the packages that a stanza defines.
     pub fn most_needed(&self) -> &str {
         let defined = self.packages.iter().zip(&self.rdepends).filter(|(p, _)| p.details.is_some());
         defined.max_by_key(|(_, rdepends)| rdepends.len()).map_or("", |(p, _)| &p.name)
@@ -163,7 +163,7 @@ pub fn summary(i: &Imported) -> String {
     )
 }
 
-/// What is to be said of an import that was ended by a signal.
+/// The message for an import that a signal ended.
 fn interrupted() -> String {
     match PUBLISHING.load(Ordering::SeqCst) {
         false => "interrupted: nothing was changed, the list that was there before is kept".into(),
@@ -409,7 +409,7 @@ impl Watch {
 const WATCH_STEP: Duration = Duration::from_millis(500);
 const WATCH_GIVE_UP: Duration = Duration::from_secs(30);
 
-/// Of an import that lost its server what is to be said is not what became of one operation, but what became of the list.
+/// Reports a lost server by the state of the list, because the fate of one operation means nothing to the user of an import.
 fn lost(e: Error) -> Failure {
     let kept = match PUBLISHING.load(Ordering::SeqCst) {
         false => "nothing was changed, the list that was there before is kept",
@@ -424,7 +424,7 @@ fn lost(e: Error) -> Failure {
     }
 }
 
-/// Why there was no answer, for whom the number of an operation means nothing.
+/// Says why there was no answer, without the number of the operation, which means nothing to the user of an import.
 fn why(e: &Error) -> String {
     match e {
         Error::Unavailable(why) => why.clone(),
@@ -439,7 +439,7 @@ fn patiently<R>(client: &Client, mut body: impl FnMut(&Tx<'_>) -> Result<R, Erro
             Err(e) if space::drains(&e) => {
                 std::thread::sleep(Duration::from_millis(20));
             }
-            // What was reserved for the whole list went with the session.
+            // The session held the reservation for the whole list, so both are lost.
             Err(Error::PlaceLost(_)) => {
                 return Err(Failure::new(
                     "the server did not hear of this import for too long, and ended its session: nothing was changed",

@@ -25,7 +25,7 @@ pub struct Package {
 pub struct Details {
     /// Such as `net` or `libs`.
     pub section: Text,
-    /// Who looks after it.
+    /// Its maintainer, as the list names it.
     pub maintainer: Text,
     /// Where it comes from.
     pub homepage: Text,

@@ -158,7 +158,7 @@ fn why(client: &Client, args: &args::Why, json: bool) -> Outcome {
 fn path(tx: &Tx<'_>, from: Ref<Package>, to: Ref<Package>) -> Result<Option<Vec<String>>, Error> {
     let goal = tx.get(to)?.number();
     let start = tx.get(from)?;
-    // Of every package seen: who led there, and where it is.
+    // By every package seen: the package before it on the path, and its own reference.
     let mut before: std::collections::HashMap<u32, (Option<u32>, Ref<Package>)> = Default::default();
     before.insert(start.number(), (None, from));
     let mut todo = VecDeque::from([from]);

@@ -49,8 +49,8 @@ impl Term {
     }
 }
 
-/// Prints a line to standard output. If whoever reads it has gone, there is nothing left to do; any other failure ends
-/// the command, for its answer is lost.
+/// Prints a line to standard output. If its reader has gone, the command ends without an error, because nothing is left
+/// to do. Any other failure ends the command with an error, because its answer is lost.
 macro_rules! say {
     () => { $crate::term::line(format_args!("")) };
     ($($words:tt)*) => { $crate::term::line(format_args!($($words)*)) };
@@ -70,7 +70,7 @@ pub fn line(words: std::fmt::Arguments<'_>) {
     }
 }
 
-/// This program, as whoever started it called it: what is offered for copying then works.
+/// Gives the name by which this program was called, so that a command offered for copying works.
 pub fn program() -> String {
     let called =
         std::env::args_os().next().map_or_else(|| "tercel".into(), |p| p.to_string_lossy().into_owned());

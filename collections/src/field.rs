@@ -1,6 +1,6 @@
 //! A collection as a field of an object: it stands there as the reference to its top node.
 
-/// What every handle of a collection is: a copy of a reference, typed by what is in the collection.
+/// Makes the handle of a collection a copy of a reference, typed by the collection's contents.
 macro_rules! handle {
     ($name:ident<$($p:ident: $bound:path),+>, $node:ty) => {
         impl<$($p),+> Clone for $name<$($p),+> {

@@ -1,4 +1,4 @@
-//! What a key of a map can be, and how it becomes bytes whose order is the keys' own.
+//! The types that a key of a map can have, and their form as bytes whose order is the keys' own.
 
 use std::fmt::Debug;
 
@@ -40,7 +40,7 @@ pub(crate) fn check(key: &[u8]) -> Result<(), KeyTooLong> {
     if key.len() > KEY_BYTES_MAX { Err(KeyTooLong { bytes: key.len() }) } else { Ok(()) }
 }
 
-/// What only this crate may know of a key: its stored form is a format, so the kinds are fixed here.
+/// The part of a key that only this crate may know: its stored form is a format, so the kinds are fixed here.
 pub(crate) mod sealed {
     use super::{Error, Key};
 

@@ -1,10 +1,10 @@
 //! An ordered map from keys to references: a B+tree whose nodes are ordinary objects.
 //!
-//! A look-up reads one node a level, in the cache's memory, and follows references that the cache has made direct. All
-//! nodes that are visited belong to what the transaction has read, also when the key is not there: the leaf that does
-//! not have a key stands for its absence, so nobody can insert into what another one has read without one of the two
-//! being told. The map keeps no count, for then every two inserts would conflict; two inserts into different leaves do
-//! not, as long as neither splits a node.
+//! A look-up reads one node a level, in the cache's memory, and follows references that the cache has made direct. The
+//! transaction's read set holds all visited nodes, also when the key is not there: the leaf without the key stands for its
+//! absence. So if one transaction inserts into a leaf that another has read, one of the two is told of a conflict. The map
+//! keeps no count, because then every two inserts would conflict. Two inserts into different leaves do not conflict, as
+//! long as neither splits a node.
 
 mod build;
 mod change;
@@ -74,8 +74,9 @@ pub use range::Range;
 /// beginning; a handful of references is better a `List<Ref<V>>`.
 ///
 /// # Errors
-/// What reads gives the errors of [`Tx::get`], and `Schema` if the map was made with another type of keys. What writes
-/// also gives those of [`Tx::create`], and `Full` if the key is too long. `Corrupt` is a node that no map has made.
+/// A method that reads fails with the errors of [`Tx::get`], and with `Schema` if the map was made with another type of
+/// keys. A method that writes also fails with the errors of [`Tx::create`], and with `Full` if the key is too long.
+/// `Corrupt` is a node that no map has made.
 pub struct Map<K, V> {
     top: Ref<MapNode>,
     contents: PhantomData<fn() -> (K, V)>,
@@ -111,12 +112,12 @@ impl<K: Key, V: Target> Map<K, V> {
         Ok(map)
     }
 
-    /// Whether the key can be stored, for who wants to know before a transaction has begun.
+    /// Checks whether the key can be stored, without a transaction. Fails with [`KeyTooLong`] if it cannot.
     pub fn check_key(key: K::Arg<'_>) -> Result<(), KeyTooLong> {
         check(K::encode(key).as_ref())
     }
 
-    /// What the key names.
+    /// Gives the reference that the key names.
     pub fn get(&self, tx: &Tx<'_>, key: K::Arg<'_>) -> Result<Option<Ref<V>>, Error> {
         let key = K::encode(key);
         let leaf = Node::top(tx, self.top, K::KIND)?.leaf_of(key.as_ref())?;

@@ -1,8 +1,8 @@
 //! Sorted keys in one byte string: read in place, changed as a copy.
 //!
 //! The form is the starts of all keys, two bytes each, little-endian and counted from the string's own begin, then the
-//! keys one after the other. The first start thus tells how many there are, and no keys are no bytes. What is read may
-//! come from anybody: bytes that are not of this form give [`Error::Corrupt`], never a panic.
+//! keys one after the other. The first start thus tells how many there are, and no keys are no bytes. The
+//! bytes may come from any source: bytes that are not of this form give [`Error::Corrupt`], never a panic.
 
 use std::cmp::Ordering;
 
@@ -72,7 +72,7 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// Keys to change. The one who changes them keeps them sorted.
+/// Keys to change. The caller keeps them sorted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KeyList {
     ends: Vec<u16>,

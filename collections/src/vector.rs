@@ -1,7 +1,7 @@
 //! A vector of references: a tree in which all nodes are full but the last of each level.
 //!
 //! The way to an element is arithmetic, and its length is what the last nodes have, so it is stored nowhere: a push
-//! changes the last leaf and conflicts with those who read or change that one, not with all.
+//! changes the last leaf and conflicts only with transactions that read or change that leaf.
 
 mod build;
 mod node;
@@ -57,8 +57,8 @@ pub use node::{FANOUT, VectorNode};
 /// A vector takes about 1 KiB in its page from the beginning; a handful of references is better a `List<Ref<V>>`.
 ///
 /// # Errors
-/// What reads gives the errors of [`Tx::get`]. What writes also gives those of [`Tx::create`]. `Corrupt` is a node that
-/// no vector has made.
+/// A method that reads fails with the errors of [`Tx::get`]. A method that writes also fails with the errors of
+/// [`Tx::create`]. `Corrupt` is a node that no vector has made.
 pub struct Vector<V> {
     top: Ref<VectorNode>,
     contents: PhantomData<fn() -> V>,
@@ -141,7 +141,7 @@ impl<V: Target> Vector<V> {
     /// Adds an element at the end.
     pub fn push_back(&self, tx: &Tx<'_>, value: Ref<V>) -> Result<(), Error> {
         let (mut above, leaf) = self.path_to_last(tx)?;
-        // What is to be added to the node at hand; a node that is full begins a new one of its height.
+        // The item to add to the node at hand; a full node begins a new node of its height.
         let mut item: Ref<Any> = value.cast();
         let mut node = Some(leaf);
         while let Some(at) = node {
@@ -174,7 +174,7 @@ impl<V: Target> Vector<V> {
         let mut at = leaf.reference();
         let mut draft = Draft::copy(&leaf)?;
         let Some(popped) = draft.items.pop() else { return Ok(None) };
-        // A node that is dropped is written, so that who changes it meanwhile conflicts.
+        // A node that is dropped is written, so that a transaction that changes it meanwhile conflicts.
         while draft.items.is_empty()
             && let Some(parent) = above.pop()
         {
@@ -234,7 +234,7 @@ impl<V: Target> Vector<V> {
 
 /// The elements of a [`Vector`] in order. After an error nothing more comes.
 ///
-/// What the transaction itself changes in the meantime may be seen or not, up to the end of the leaf being gone through.
+/// Changes of the transaction itself in the meantime may be seen or not, up to the end of the leaf being gone through.
 pub struct Iter<'t, V> {
     tx: &'t Tx<'t>,
     vector: Vector<V>,

@@ -1,7 +1,7 @@
-//! What to write instead of the types of the standard library that one would reach for first.
+//! The types to write instead of types of the standard library that a user is likely to try first.
 //!
-//! The compiler refuses whatever is not a field; this only says it earlier, once, and with the remedy. It goes by the
-//! name alone, so it knows just those names that a nested record would hardly have.
+//! The compiler refuses every type that is not a field; this module only says it earlier, once, and with the remedy. It goes
+//! by the name alone, so it knows only names that a nested record would hardly have.
 
 use syn::{Error, GenericArgument, PathArguments, Type};
 

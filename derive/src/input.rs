@@ -1,9 +1,9 @@
 //! A struct as its author wrote it, read once into what the expansions need.
 //!
-//! What can be seen in the source is refused here, all of it at once, each error at the place that must change: forms
-//! that are no record, unknown attributes, names that cannot be. What only the types know (whether one can be a field,
-//! how large it is) is left to the code of [`crate::schema`]. After [`Input::parse`] every name fits a catalogue and no
-//! two accessors share one.
+//! This module refuses mistakes that the source shows, all of them at once, each error at the place that must change: forms
+//! that are no record, unknown attributes, names that cannot be. The code of [`crate::schema`] checks properties that only
+//! the types know: whether a type can be a field, and how large it is. After [`Input::parse`] every name fits a catalogue
+//! and no two accessors share a name.
 
 use proc_macro2::{Group, Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote};

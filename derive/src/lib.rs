@@ -117,8 +117,8 @@ pub fn derive_object(input: TokenStream) -> TokenStream {
 /// `Result<Vec<Size>, Error>`. A list of records that hold nothing but numbers may have any length; one of records with
 /// references, texts or lists in them has at most 1,024 bytes.
 ///
-/// The attributes and limits are those of [`Object`](macro@Object), but that every name of a field will do, for there
-/// are no accessors. A record cannot contain itself, not even in a list.
+/// The attributes and limits are the same as for [`Object`](macro@Object), except that a field may have any name, because
+/// there are no accessors. A record cannot contain itself, not even in a list.
 #[proc_macro_derive(Record, attributes(object))]
 pub fn derive_record(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);

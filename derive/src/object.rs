@@ -1,6 +1,6 @@
 //! `#[derive(Object)]`: a class, and the two types that read and change its objects.
 //!
-//! Everything but those two types stands in an anonymous constant and names what it uses by full path: the module of
+//! Everything but these two types stands in an anonymous constant and names what it uses by full path: the module of
 //! the struct gains two names and loses none.
 
 use proc_macro2::{Delimiter, Group, TokenStream};
@@ -83,7 +83,7 @@ fn implementation(input: &Input, view: &Ident, edit: &Ident) -> TokenStream {
         quote!(#field: #load(stored, #at)?,)
     });
     quote! {
-        // SAFETY: the static is inside this function, where nobody else can name it, and the type is not generic.
+        // SAFETY: the static is inside this function, where no other code can name it, and the type is not generic.
         #[automatically_derived]
         unsafe impl #private::Typed for #ident {
             #[inline]

@@ -1,7 +1,7 @@
 //! The schema of a struct, and the assertions about it that only the compiler can check.
 //!
 //! A field's type is named at its own span in everything that is emitted, so that an error of the compiler points at
-//! the field. The bounds are those a catalogue has; a program that compiles is never refused for them later.
+//! the field. The bounds are the bounds of a catalogue; a program that compiles is never refused for them later.
 
 use proc_macro2::TokenStream;
 use quote::{quote, quote_spanned};

@@ -1,4 +1,4 @@
-//! What `#[derive(Object)]` and `#[derive(Record)]` make of a struct, seen by a crate that hosts the code.
+//! The code that `#[derive(Object)]` and `#[derive(Record)]` make of a struct, seen by a crate that hosts it.
 #![deny(missing_docs, warnings)]
 
 mod host;

@@ -7,7 +7,7 @@ use tercel_wire::message::Classes;
 
 use crate::shapes;
 
-/// See the module.
+/// Decodes the bytes as classes, and compares a class with a changed one.
 pub fn run(data: &[u8]) {
     if let Ok(layout) = Layout::decode(data) {
         judge(&layout);

@@ -1,4 +1,4 @@
-//! What the fuzzer does with its bytes: one module a target, each with a `run` that panics if something is wrong.
+//! The targets of the fuzzer: one module each, with a `run` that takes bytes and panics if something is wrong.
 //!
 //! The targets live in a library so that the corpora beside it can be replayed without a fuzzer, by `cargo test`: a
 //! finding, once mended, stays in the corpus and is a test from then on.

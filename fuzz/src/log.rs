@@ -14,7 +14,7 @@ type Segments = BTreeMap<u64, Vec<u8>>;
 /// Kind, stamp, view, position and payload of every record.
 type Found = Vec<(u8, Stamp, ViewId, LogPosition, Vec<u8>)>;
 
-/// See the module.
+/// Scans the bytes as a log, then plays them as a script that writes, damages and reads a log.
 pub fn run(data: &[u8]) {
     raw(data);
     let _ = script(&mut Unstructured::new(data));
@@ -74,7 +74,7 @@ fn script(u: &mut Unstructured<'_>) -> Result<()> {
         let offset = u.choose_index(bytes.len())?;
         bytes[offset] = u.arbitrary()?;
     }
-    // What stands before the last mark was synced; the mark itself and what follows it may not have been.
+    // Bytes before the last mark were synced; the mark itself and the bytes behind it may not have been.
     let (mut before, mut behind) = (false, false);
     for (&segment, bytes) in &whole {
         for (offset, byte) in (0..).zip(bytes) {

@@ -7,7 +7,7 @@ use crate::debian::stanza::Stanzas;
 /// What a file says: for each stanza its name and what it depends on, and in the end what is wrong.
 type Said = (Vec<(String, Vec<String>)>, Option<String>);
 
-/// See the module.
+/// Reads the bytes as a list, whole and in small pieces; both readings must agree.
 pub fn run(data: &[u8]) {
     let whole = read(Stanzas::new(data));
     assert_eq!(

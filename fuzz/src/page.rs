@@ -14,7 +14,7 @@ struct Input<'a> {
     bytes: &'a [u8],
 }
 
-/// See the module.
+/// Parses the bytes as a page, and rebuilds a page that passes the check.
 pub fn run(data: &[u8]) {
     for id in [1, 9] {
         let _ = Page::parse(data, PageId::new(id).expect("a page"));
@@ -45,7 +45,7 @@ pub fn run(data: &[u8]) {
 
     let objects: Vec<(u16, &[u8])> = page.objects().collect();
     let room: usize = objects.iter().map(|(_, o)| o.len()).sum();
-    // Objects may overlap: whether they do is for whoever uses them. Then they need not fit a page of their own.
+    // The parser lets objects overlap: only their user can tell. Then they need not fit a page of their own.
     if room + PAGE_HEADER_BYTES + 4 * usize::from(page.slots()) > PAGE_BYTES {
         return;
     }

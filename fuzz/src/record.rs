@@ -9,7 +9,7 @@ use tercel_wire::record::{EncodeError, Encoder, HEADER_BYTES, Spill, convert};
 
 use crate::shapes;
 
-/// See the module.
+/// Checks a record that the bytes describe, uses it, and converts it to a changed class.
 pub fn run(data: &[u8]) {
     let _ = try_run(&mut Unstructured::new(data));
 }
@@ -52,7 +52,7 @@ fn try_run(u: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What everybody does with a checked record.
+/// Uses a checked record as every caller does.
 fn use_it(layout: &Layout, body: &[u8]) {
     assert_eq!(padded(layout.used(body)), body.len());
     let mut seen = Vec::new();

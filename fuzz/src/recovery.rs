@@ -1,4 +1,4 @@
-//! What a server finds when it starts: a stored state and the entries of its log.
+//! The input of a starting server: a stored state and the entries of its log.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use tercel_engine::replica::entry::{Entry, Grant, Head, Logged, kind};
@@ -11,7 +11,7 @@ use tercel_wire::message::{Effects, Write};
 
 use crate::shapes;
 
-/// See the module.
+/// Decodes the bytes as a state and as an entry, then replays a log that they describe.
 pub fn run(data: &[u8]) {
     if let Ok(state) = Replica::decode(data) {
         let again = Replica::decode(&state.encode()).expect("a state that was written");
@@ -96,7 +96,7 @@ fn replay(u: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Nobody looks at the objects here.
+/// Ignores all objects, because this target does not look at them.
 struct Nowhere;
 
 impl Objects for Nowhere {

@@ -1,8 +1,8 @@
 //! Two clients with overlapping transactions, one server, and everything that befalls them, against a list of states.
 //!
-//! Every committed state is kept, and every value that is written is a new one. A transaction must see one of those
-//! states, not older than its client knew when it began; one that commits an update must have seen the last; what was
-//! acknowledged stays, and what timed out was executed once or never.
+//! Every committed state is kept, and every value that is written is a new one. A transaction must see one of
+//! these states, not older than its client knew when it began. A transaction that commits an update must have seen the last
+//! state. Acknowledged updates stay, and a timed-out update was executed once or never.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use tercel_wire::record::{List, Ref, Text};
 
 use crate::world::{Hold, Thread, World};
 
-/// What is read and written.
+/// The object that the transactions read and write.
 #[derive(Object, Debug, Clone, PartialEq)]
 #[object(crate = "tercel_engine")]
 struct Cell {
@@ -65,7 +65,7 @@ const PATIENCE: usize = 600;
 /// The values of all cells.
 type State = [u64; CELLS];
 
-/// What is known of the truth.
+/// The model that the engine is compared with.
 struct Model {
     states: Vec<State>,
     /// The state that each client has seen at least.
@@ -81,7 +81,7 @@ struct Open<'w> {
     wrote: BTreeMap<usize, u64>,
 }
 
-/// See the module.
+/// Plays the operations that the bytes describe, and checks every transaction against the list of states.
 pub fn run(data: &[u8]) {
     let mut u = Unstructured::new(data);
     let Ok(seed) = u.arbitrary::<u8>() else { return };
@@ -181,7 +181,7 @@ fn pick(open: &[Open<'_>], tx: u8) -> Option<usize> {
     (!open.is_empty()).then(|| usize::from(tx) % open.len())
 }
 
-/// What a transaction may meet and its program must live with.
+/// Says whether a transaction may fail with this error, so that its program must handle it.
 fn passes(e: &Error) -> bool {
     match e {
         Error::Conflict | Error::Unavailable(_) | Error::Timeout(None) => true,

@@ -1,7 +1,7 @@
-//! A server with one honest client and a stranger who says anything, in frames that are well formed.
+//! A server with one honest client and a stranger, which sends anything in frames that are well formed.
 //!
-//! The stranger may write what it likes where the protocol lets it; but the server goes on, and what it logged it can
-//! replay.
+//! The stranger may write anything where the protocol lets it. The server must go on all the same, and must be able to
+//! replay its log.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use tercel_derive::Object;
@@ -27,7 +27,7 @@ struct Thing {
 const STRANGERS: [Conn; 2] = [Conn(1 << 40), Conn((1 << 40) + 1)];
 const STEPS_MAX: usize = 60;
 
-/// See the module.
+/// Plays the frames that the bytes describe against a server with an honest client.
 pub fn run(data: &[u8]) {
     let _ = try_run(&mut Unstructured::new(data));
 }
@@ -82,7 +82,7 @@ fn try_run(u: &mut Unstructured<'_>) -> Result<()> {
     }
     w.lock().server_takes(Input::DiskFull(false));
     w.settle();
-    // What was logged is replayed, and the honest client goes on with what there is.
+    // The server replays its log, and the honest client goes on with the objects that remain.
     w.crash();
     w.restart();
     w.settle();

@@ -1,8 +1,8 @@
-//! Rules dropped on purpose, and how soon somebody notices.
+//! Rules dropped on purpose, and how soon a world notices.
 //!
-//! Each variant of the engine, or of who runs it, does one thing wrong; the worlds must notice within a stated number of
-//! seeds, or the checkers prove nothing. Some are found by any world, some only by worlds that are tuned to the race:
-//! `tune` says how. The invariant of the table: what is not in it is named among what cannot be dropped, with the reason.
+//! Each variant of the engine, or of its runner, does one thing wrong. The worlds must notice within a stated number of
+//! seeds, or the checkers prove nothing. Any world finds some of the variants; others need worlds that are tuned to the
+//! race, as `tune` says. The invariant of the table: a rule that is not in it is listed as not droppable, with the reason.
 
 use tercel_engine::order::delayed::DelayedConfig;
 use tercel_engine::random::Random;
@@ -16,7 +16,7 @@ use crate::run::run;
 pub struct Variant {
     /// The rule.
     pub rule: Rule,
-    /// What is done wrong, in a sentence.
+    /// The mistake, in a sentence.
     pub says: &'static str,
     /// Within how many worlds it must be noticed.
     pub worlds_max: u64,
@@ -24,14 +24,14 @@ pub struct Variant {
     pub tune: Option<fn(&mut Plan)>,
 }
 
-/// Who noticed.
+/// The world that noticed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Catch {
     /// In which world.
     pub seed: u64,
     /// After how many.
     pub worlds: u64,
-    /// What was wrong.
+    /// The finding.
     pub what: String,
 }
 
@@ -341,7 +341,7 @@ pub const VARIANTS: &[Variant] = &[
     ),
 ];
 
-/// What cannot be dropped here, and why.
+/// The rules that cannot be dropped here, and the reasons.
 pub const IMPOSSIBLE: &[(&str, &str)] = &[
     (
         "1, a session does not wait for its own commit",
@@ -419,13 +419,13 @@ fn forgetful(plan: &mut Plan) {
     plan.clients = 7;
     plan.patience_us = 200_000;
     plan.sync_us = 500;
-    // New processes take the places of those whose connections are cut.
+    // New processes take the places of clients whose connections are cut.
     let kinds = [FaultKind::Cut, FaultKind::Cut, FaultKind::ClientCrash];
     plan.faults.iter_mut().zip(kinds.into_iter().cycle()).for_each(|(f, kind)| f.kind = kind);
 }
 
-/// As [`forgetful`], and who has lost its connection with commits under way does not know it for a while: meanwhile new
-/// processes take its place in the table.
+/// As [`forgetful`], but a client that lost its connection with commits under way does not know it for a while. Meanwhile
+/// new processes take its place in the table.
 fn half_open(plan: &mut Plan) {
     plan.small = true;
     plan.clients = 6;

@@ -20,8 +20,8 @@
 //!
 //! A run has two halves (safety, then liveness): while faults strike nothing wrong may be seen; then everything works,
 //! every thread must come to an end, every cache must say what the server says, and the stored pages what the log says. At
-//! equal stamps the follower's ordered state and pages are those of the leader, at any time.
-//! What was seen is a history that `tercel-verify` judges.
+//! equal stamps the follower's ordered state and pages are equal to the leader's, at any time.
+//! `tercel-verify` judges the history of the run.
 //!
 //! | module | its noun |
 //! |---|---|
@@ -31,7 +31,7 @@
 //! | [`workload`] | what the clients do |
 //! | `check` | what only the simulator can see |
 //! | [`shrink`] | a shorter script of a failure |
-//! | [`rule`], [`hunt`] | rules that can be dropped on purpose, and who notices |
+//! | [`rule`], [`hunt`] | rules that can be dropped on purpose, and the worlds that notice |
 #![deny(unsafe_code)]
 
 mod check;

@@ -2,7 +2,7 @@
 //!
 //! `tercel-sim --seed 17` plays one and prints what happens; `tercel-sim --seeds 0..2000` runs many and prints what they
 //! did. A failure is one line, the command that plays it again in its shortest form. `tercel-sim --check FILE` judges a
-//! history that was written with `--history FILE`, here or by anybody else.
+//! history that was written with `--history FILE`, here or by another program.
 //!
 //! Exit codes: 0 nothing was wrong; 1 something was, or it could not be done; 2 the command line is wrong.
 
@@ -48,7 +48,7 @@ struct Args {
     /// Which of the seed's faults strike, by their numbers, with commas between them; or `none`.
     #[arg(long, value_name = "LIST")]
     faults: Option<String>,
-    /// Drops a rule on purpose. Those of the engine can be dropped only in a build with `--cfg tercel_mutants`:
+    /// Drops a rule on purpose. A rule of the engine can be dropped only in a build with `--cfg tercel_mutants`:
     /// `RUSTFLAGS='--cfg tercel_mutants' CARGO_TARGET_DIR=target/mutants cargo run --release -p tercel-sim -- --drop RULE`.
     #[arg(long, value_name = "RULE")]
     drop: Option<String>,

@@ -1,4 +1,4 @@
-//! What one seed draws: how large the world is, what may go wrong in it and when.
+//! The plan that one seed draws: the size of the world, its faults and their times.
 //!
 //! Swarm testing (Groce, Zhang, Eide, Chen, Regehr, ISSTA 2012): each seed leaves most kinds of fault out and makes the
 //! others frequent, since faults also hide each other. The faults are a list that is drawn before the run, so a shorter
@@ -13,7 +13,7 @@ use crate::port::Site;
 use crate::rule::Rule;
 use crate::stage::Actor;
 
-/// See the module.
+/// The size, the faults and the settings of one world.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// Everything that happens is drawn from it.
@@ -26,11 +26,11 @@ pub struct Plan {
     pub inside: usize,
     /// Commits after which the faults end.
     pub commits: u64,
-    /// What may go wrong, by when it does.
+    /// The faults, in the order of their times.
     pub faults: Vec<Fault>,
-    /// Those of the seed's list that are in `faults`; none if all are.
+    /// The places of `faults` in the seed's list; `None` if all of the list is kept.
     pub kept: Option<Vec<usize>>,
-    /// Objects that everybody reads and writes.
+    /// Objects that all clients read and write.
     pub cells: usize,
     /// Bytes of a client's cache.
     pub cache_bytes: usize,
@@ -52,7 +52,7 @@ pub struct Plan {
     pub sync_us: u64,
     /// How long a thread thinks between two steps.
     pub think_us: u64,
-    /// What the clients do, by weight: see [`crate::workload`].
+    /// The weights of the kinds of transaction: see [`crate::workload`].
     pub mix: [u64; MIX],
     /// How the server's group behaves; a server without one is alone, and always leads.
     pub group: Option<DelayedConfig>,
@@ -115,13 +115,13 @@ pub const MIX: usize = 10;
 pub struct Fault {
     /// After so many events.
     pub at: u64,
-    /// What.
+    /// Its kind.
     pub kind: FaultKind,
-    /// To whom, how long, how much: what the kind makes of it.
+    /// Random bits from which the kind draws its target, its duration and its amount.
     pub dice: u64,
 }
 
-/// What can go wrong.
+/// The kinds of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs, reason = "named for what they do; `FaultKind::says` tells more")]
 pub enum FaultKind {
@@ -212,7 +212,7 @@ impl FaultKind {
 }
 
 impl Plan {
-    /// What a seed draws.
+    /// Draws the plan of a seed.
     pub fn of(seed: u64) -> Plan {
         let mut r = Random::new(seed.wrapping_mul(0x9e37_79b9).wrapping_add(7));
         let r = &mut r;

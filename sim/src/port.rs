@@ -36,7 +36,7 @@ impl fmt::Display for Site {
     }
 }
 
-/// What a thread of a process runs transactions on.
+/// The port on which a thread of a process runs transactions.
 pub(crate) struct Seated<'s> {
     pub stage: &'s Stage,
     pub me: Actor,

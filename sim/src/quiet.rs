@@ -31,7 +31,7 @@ pub(crate) fn quietly<R>(f: impl FnOnce() -> R) -> R {
     r
 }
 
-/// What the last panic of this thread said.
+/// Gives the message of the last panic of this thread.
 pub(crate) fn last_panic() -> String {
     IN_WORLD.set(false);
     LAST.with(|last| last.borrow().clone())

@@ -1,4 +1,4 @@
-//! What a run leaves: its history, what was counted, and what was found wrong.
+//! The record of a run: its history, its counters and its findings.
 
 use std::collections::BTreeMap;
 
@@ -6,23 +6,23 @@ use tercel_verify::{History, Transaction, View};
 
 use crate::plan::FaultKind;
 
-/// See the module.
+/// The history, the findings and the counters of a run.
 #[derive(Debug, Default)]
 pub struct Record {
-    /// What the clients saw and did.
+    /// The transactions and views of the clients.
     pub history: History,
-    /// What was found wrong, a sentence each; nothing else happens after the first.
+    /// The findings, a sentence each; no event happens after the first.
     pub blames: Vec<String>,
     /// Counters.
     pub counts: Counts,
 }
 
-/// What a run counted.
+/// The counters of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Transactions that wrote and were acknowledged.
     pub commits: u64,
-    /// Those among all that were acknowledged which ran inside of the server.
+    /// Acknowledged transactions that ran inside of the server.
     pub inside: u64,
     /// Transactions that only read.
     pub reads: u64,
@@ -46,9 +46,9 @@ pub struct Counts {
     pub checkpoints: u64,
     /// Backups that were taken to their end and compared with the log.
     pub backups: u64,
-    /// What the follower did.
+    /// The counters of the follower.
     pub follower: FollowerCounts,
-    /// What the server's scheduler decided.
+    /// The decisions of the server's scheduler.
     pub schedule: ScheduleCounts,
     /// Stamps at which the follower's state was compared with the leader's.
     pub digests_compared: u64,
@@ -70,7 +70,7 @@ pub struct Counts {
     pub corrupt: u64,
 }
 
-/// What a follower did.
+/// The counters of a follower.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FollowerCounts {
     /// Its ends.
@@ -83,7 +83,7 @@ pub struct FollowerCounts {
     pub checkpoints: u64,
 }
 
-/// What a server's scheduler decided.
+/// The decisions of a server's scheduler.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ScheduleCounts {
     /// Turns that connections had from the run queue.
@@ -161,7 +161,7 @@ impl Record {
         self.history.transactions.len() - 1
     }
 
-    /// What some part of the space says in the end.
+    /// Records the final view of a part of the space.
     pub(crate) fn view(&mut self, view: View) {
         self.history.views.push(view);
     }

@@ -1,21 +1,21 @@
-//! Rules that can be dropped on purpose: those of the engine, and those of who runs it.
+//! Rules that can be dropped on purpose: rules of the engine, and rules of its runner.
 
 pub use tercel_engine::mutant::Rule as EngineRule;
 
-/// What stands before a command of Cargo whose build can drop rules of the engine: with a target directory of its own, since
+/// Stands before a command of Cargo whose build can drop rules of the engine. It names a target directory of its own, since
 /// other flags build everything anew.
 pub const BUILD: &str = "RUSTFLAGS='--cfg tercel_mutants' CARGO_TARGET_DIR=target/mutants";
 
 /// A rule to drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    /// One that the engine keeps.
+    /// A rule that the engine keeps.
     Engine(EngineRule),
-    /// One that who runs the engine keeps.
+    /// A rule that the runner of the engine keeps.
     Runner(RunnerRule),
 }
 
-/// What who runs the engine may do wrong.
+/// The mistakes that the runner of the engine may make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunnerRule {
     /// A failed sync is reported as done.
@@ -53,12 +53,12 @@ impl Rule {
         )
     }
 
-    /// Whether this build can drop it: those of the engine only with `--cfg tercel_mutants`.
+    /// Whether this build can drop it: rules of the engine only with `--cfg tercel_mutants`.
     pub fn can_be_dropped(self) -> bool {
         cfg!(tercel_mutants) || matches!(self, Rule::Runner(_))
     }
 
-    /// What it is called in command lines.
+    /// Its name in command lines.
     pub fn name(self) -> String {
         match self {
             Rule::Engine(r) => format!("{r:?}"),
@@ -83,7 +83,7 @@ pub(crate) fn drop_here(plan: &crate::Plan) {
     mutant::shrink_bounds(plan.small);
 }
 
-/// Keeps all rules on this thread from now on: who looks at what is left must see it as it is.
+/// Keeps all rules on this thread from now on, because a check must see the true state.
 #[cfg(tercel_mutants)]
 pub(crate) fn keep_here() {
     tercel_engine::mutant::drop_rule(None);

@@ -17,18 +17,18 @@ use crate::workload::survey::survey;
 use crate::workload::{Ground, Notes, cell_id};
 use crate::world::World;
 
-/// What a run has shown.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Report {
     /// The world.
     pub plan: Plan,
-    /// What is wrong, if anything is: a sentence each.
+    /// The findings, a sentence each.
     pub blames: Vec<String>,
-    /// What was counted.
+    /// The counters.
     pub counts: Counts,
-    /// What the clients saw and did.
+    /// The transactions and views of the clients.
     pub history: History,
-    /// What happened, if lines were wanted.
+    /// The lines of the trace, if they were kept.
     pub trace: String,
 }
 
@@ -56,7 +56,7 @@ pub fn run(plan: &Plan, trace: bool) -> Report {
             }
             (1..=plan.actors()).for_each(|i| stage.world().enter(Actor(i)));
             caught(&stage, || direct(&stage, plan, ground));
-            // Whatever has happened, nobody is left on the stage.
+            // Whatever has happened, no thread may be left on the stage.
             stage.world().end();
             while !stage.world().all_done() {
                 stage.sleep(first, 1);
@@ -267,7 +267,7 @@ fn change_one(stage: &Stage, me: Actor, client: usize, ground: &Ground, n: usize
     })
 }
 
-/// What everybody says in the end: each client, and one that has never cached anything.
+/// Records the final views of each client, of a client that has never cached anything, and of a program in the server.
 fn look(stage: &Stage, me: Actor, ground: &Ground) {
     let fresh = stage.world().add_client();
     let clients = (0..=fresh).map(Site::Client);
@@ -283,7 +283,7 @@ fn look(stage: &Stage, me: Actor, ground: &Ground) {
             Site::Server => ("a program inside of the server".to_owned(), Kind::Server),
         };
         let mut seen = survey(&port, ground, who.clone(), kind);
-        // Inside of a server nobody waits for another leader.
+        // A transaction inside of a server does not wait for another leader, so this loop does.
         let end = stage.world().time() + SETTLE_US;
         let is_vacant =
             |seen: &Result<_, _>| site == Site::Server && matches!(seen, Err(Error::Unavailable(_)));
@@ -328,7 +328,7 @@ fn finish(mut world: World) -> Report {
     history.about = world.plan.to_string();
     history.log = Some(logged);
     let mut blames = std::mem::take(&mut world.record.blames);
-    // What a run that was broken off has not finished says nothing about the space.
+    // The unfinished work of a run that was broken off says nothing about the space.
     if blames.is_empty() {
         blames.extend(tercel_verify::check(&history).iter().map(|v| v.to_string()));
     }

@@ -1,8 +1,8 @@
-//! Threads of user code of which one runs at a time.
+//! Threads of user code, of which only one runs at a time.
 //!
-//! Who holds the baton runs; who has to wait lets the world go on, on the spot, until it is somebody's turn: another
-//! thread's, and the baton passes, or its own again, which costs no switch. The invariant: everything that a thread does
-//! between two waits is one step, and the order of the steps comes from the seed alone.
+//! The thread that holds the baton runs. A thread that has to wait runs the world itself until a thread's turn comes. It
+//! passes the baton to another thread, or goes on without a switch if the turn is its own. The invariant: everything that a
+//! thread does between two waits is one step, and the order of the steps comes from the seed alone.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -25,7 +25,7 @@ pub(crate) fn fence() -> OneAtATime {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Actor(pub usize);
 
-/// See the module.
+/// A world, and the seats of the threads that pass the baton in it.
 pub(crate) struct Stage {
     world: Mutex<World>,
     seats: Vec<Seat>,
@@ -43,7 +43,7 @@ impl Stage {
         Stage { world: Mutex::new(world), seats: (0..actors).map(|_| Seat::default()).collect() }
     }
 
-    /// The world, for whoever holds the baton.
+    /// The world, for the thread that holds the baton.
     pub(crate) fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -79,7 +79,7 @@ impl Stage {
         }
     }
 
-    /// Leaves the stage: the baton goes to whoever is next.
+    /// Leaves the stage and gives the baton to the next thread.
     pub(crate) fn leave(&self) {
         let next = self.world().next_turn();
         self.give(next);

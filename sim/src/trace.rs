@@ -1,8 +1,8 @@
-//! What happened, as lines for people, if anybody wants them.
+//! The events of a world, as lines for people, if the caller wants them.
 
 use std::fmt::{Arguments, Write};
 
-/// See the module.
+/// The lines of a trace; `None` if they are not kept.
 #[derive(Debug, Default)]
 pub(crate) struct Trace {
     lines: Option<String>,

@@ -1,13 +1,13 @@
-//! Nobody sees what was aborted, what was never written, or a value that its own writer replaced.
+//! No transaction sees an aborted value, a value that was never written, or a value that its own writer replaced.
 //!
 //! Adya, Liskov, O'Neil: *Generalized Isolation Level Definitions*, ICDE 2000, phenomena G1a (aborted read) and G1b
-//! (intermediate read): only last values are recorded as writes, so an intermediate one is one that nobody wrote.
+//! (intermediate read). A history records only last values as writes, so an intermediate value counts as never written.
 
 use crate::history::{Outcome, Read};
 use crate::index::Index;
 use crate::verdict::{Property, Violation};
 
-/// See the module.
+/// Finds each read of a value that was aborted, was never written or never became durable.
 pub fn check(index: &Index<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for (i, t) in index.transactions() {

@@ -1,4 +1,4 @@
-//! When nothing happens any more, everybody says the same: each cache what the server says, the pages what the log says.
+//! When nothing happens any more, all parts agree: each cache with the server, the server and the pages with the log.
 //!
 //! For the caches this is what convergence means (Saito, Shapiro: *Optimistic Replication*, ACM Computing Surveys 2005);
 //! for log and pages, that redo is complete (Gray, Reuter: *Transaction Processing*, 1993, chapter 11).
@@ -9,7 +9,7 @@ use crate::history::{Kind, Object, Value, View};
 use crate::index::Index;
 use crate::verdict::{Property, Violation};
 
-/// See the module.
+/// Finds each view that differs from the server's or the log's, and each last write that the log's view misses.
 pub fn check(index: &Index<'_>) -> Vec<Violation> {
     let views = &index.history.views;
     let mut found = Vec::new();
@@ -46,7 +46,7 @@ fn compare(view: &View, truth: &View, found: &mut Vec<Violation>) {
     }
 }
 
-/// What a replay gives is what the commits say one by one.
+/// Compares the replayed objects with the last writes of the commits.
 fn last_values(index: &Index<'_>, replayed: &View, found: &mut Vec<Violation>) {
     for read in &replayed.objects {
         let last = index.versions(read.object).last();

@@ -1,5 +1,5 @@
-//! What was acknowledged stays: it is in the log if there is one, at its place, and no later look at the space shows an
-//! older version than the last acknowledged one.
+//! Acknowledged commits stay: each is in the log if there is one, at its place, and no later view of the space shows an
+//! older version than the last acknowledged version.
 //!
 //! Gray, Reuter: *Transaction Processing*, 1993, chapter 10 (the D of ACID).
 
@@ -7,14 +7,14 @@ use crate::history::Outcome;
 use crate::index::Index;
 use crate::verdict::{Property, Violation};
 
-/// See the module.
+/// Finds each acknowledged commit that the log or a later view does not hold.
 pub fn check(index: &Index<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut bad = |transactions, text| found.push(Violation::new(Property::Durable, transactions, text));
     if index.history.log.is_some() {
         for (i, t) in index.transactions().filter(|(_, t)| !t.is_read_only()) {
             let Outcome::Committed(stamp) = t.outcome else { continue };
-            // One whose operation the history does not name is known by its place.
+            // A commit whose operation the history does not name is known by its place.
             let (entry, name) = match &t.op {
                 Some(op) => (index.logged(op), format!("operation {op}")),
                 None => (index.logged_at(stamp), "a commit".into()),

@@ -1,8 +1,8 @@
-//! What happened, in plain data: the input of every checker, and its form as JSON.
+//! A history in plain data: the input of every checker, and its form as JSON.
 //!
-//! Versions are named by values: whoever records a history gives every write a value of its own, which no other write of
-//! the whole history has, and keeps it in the object, so that a read says whose write it saw. The invariant that the
-//! recorder owes: values are unique, and the clock behind `begin_us` and `end_us` is one for all sessions.
+//! Versions are named by values. The recorder of a history gives every write a value that no other write of the history
+//! has, and keeps it in the object. So a read names the write that it saw. The invariant that the recorder owes: values are
+//! unique, and one clock gives `begin_us` and `end_us` for all sessions.
 
 use std::fmt;
 
@@ -16,10 +16,10 @@ pub struct History {
     pub about: String,
     /// In any order.
     pub transactions: Vec<Transaction>,
-    /// Everything that the space ordered and made durable, in order, if somebody knows: then nothing else happened.
+    /// Everything that the space ordered and made durable, in order, if the recorder knows it: then nothing else happened.
     #[serde(default)]
     pub log: Option<Vec<Logged>>,
-    /// What the parts of the space said when all was quiet again.
+    /// The views of the parts of the space when all was quiet again.
     #[serde(default)]
     pub views: Vec<View>,
 }
@@ -33,47 +33,47 @@ pub struct Object(pub u64);
 pub struct Value(pub u64);
 
 impl Value {
-    /// What was there before the history's first write, be it nothing at all.
+    /// The version before the history's first write, even if there was no object.
     pub const INITIAL: Value = Value(0);
 }
 
-/// Who runs transactions one after the other: a thread of a program.
+/// A thread of a program, which runs transactions one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Session(pub u32);
 
-/// Whose cache a session shares.
+/// A process, whose sessions share one cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Process(pub u32);
 
 /// One attempt: what is run again after a conflict is another transaction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transaction {
-    /// Who ran it.
+    /// The session that ran it.
     pub session: Session,
-    /// In which process.
+    /// The process that ran it.
     pub process: Process,
     /// When it began, in microseconds.
     pub begin_us: u64,
     /// When its end was known to the session.
     pub end_us: u64,
-    /// What it was promised.
+    /// The isolation that it was promised.
     #[serde(default)]
     pub isolation: Isolation,
-    /// What it read, its own writes left out.
+    /// Its reads, without reads of its own writes.
     pub reads: Vec<Read>,
-    /// What it wrote, the last value of each object.
+    /// Its writes: the last value of each object.
     pub writes: Vec<Write>,
     /// How it ended.
     pub outcome: Outcome,
     /// The operation's name, if it was sent to the server.
     #[serde(default)]
     pub op: Option<String>,
-    /// What the program wanted done once; all attempts at it share this number.
+    /// The request, which must be executed once; all attempts at it share this number.
     #[serde(default)]
     pub request: Option<u64>,
 }
 
-/// What a transaction was promised.
+/// The isolation that a transaction was promised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Isolation {
     /// As if transactions ran one after the other.
@@ -90,7 +90,7 @@ pub enum Outcome {
     Committed(u64),
     /// It did not happen, and never will.
     Aborted,
-    /// Nobody was told.
+    /// The session was not told the outcome.
     Unknown,
 }
 
@@ -119,18 +119,18 @@ pub struct Logged {
     pub stamp: u64,
     /// The operation.
     pub op: String,
-    /// What it wrote.
+    /// Its writes.
     pub writes: Vec<Write>,
 }
 
-/// What one part of the space said of its objects when nothing happened any more.
+/// The objects of one part of the space when nothing happened any more.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct View {
-    /// Who said it.
+    /// The name of the part that said it.
     pub who: String,
-    /// What kind of part that is.
+    /// The kind of that part.
     pub kind: Kind,
-    /// What it said, each object once.
+    /// The versions that it gave, each object once.
     pub objects: Vec<Read>,
 }
 
@@ -168,7 +168,7 @@ impl History {
     /// From JSON.
     ///
     /// # Errors
-    /// The text is not JSON, or not a history: whoever wrote it must act.
+    /// Fails if the text is not JSON, or not a history: its writer must act.
     pub fn from_json(text: &str) -> Result<History, BadHistory> {
         serde_json::from_str(text).map_err(BadHistory)
     }

@@ -1,4 +1,4 @@
-//! A history looked up from all sides: who wrote a version, when, and what came after it.
+//! Look-ups in a history: the writer of a version, its time, and the version after it.
 //!
 //! The invariant: an interval that [`Index::life`] gives is never shorter than the version's real life. Where a place in
 //! the order is not known the bound is left open.
@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 
 use crate::history::{History, Logged, Object, Outcome, Transaction, Value};
 
-/// See the module.
+/// The look-up tables of one history.
 pub struct Index<'h> {
-    /// What is looked up.
+    /// The history.
     pub history: &'h History,
     /// By transaction, its place in the order, if it committed and that is known.
     stamps: Vec<Option<u64>>,
     /// By transaction, whether it must have taken effect.
     effects: Vec<bool>,
-    /// Who wrote a version.
+    /// The transaction that wrote each version.
     writers: BTreeMap<(Object, Value), usize>,
     /// The versions of an object whose stamps are known, in order.
     versions: BTreeMap<Object, Vec<(u64, Value)>>,
@@ -70,7 +70,7 @@ impl<'h> Index<'h> {
         }
     }
 
-    /// Whose writes somebody saw has committed, whatever was said.
+    /// Marks a transaction of unknown outcome as effective if a read or a view saw one of its writes.
     fn see(&mut self) {
         let views = self.history.views.iter().flat_map(|v| &v.objects);
         let reads = self.history.transactions.iter().flat_map(|t| &t.reads);
@@ -116,12 +116,12 @@ impl<'h> Index<'h> {
         })
     }
 
-    /// Who wrote a version.
+    /// Gives the transaction that wrote a version.
     pub fn writer(&self, object: Object, value: Value) -> Option<usize> {
         self.writers.get(&(object, value)).copied()
     }
 
-    /// Whether anybody wrote it, be it only the log that says so.
+    /// Whether the version exists: it is the initial one, a transaction wrote it, or only the log names its write.
     pub fn is_written(&self, object: Object, value: Value) -> bool {
         value == Value::INITIAL
             || self.writers.contains_key(&(object, value))

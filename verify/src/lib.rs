@@ -13,9 +13,9 @@
 //! | [`serializable`] | transactions look as if they ran one after the other | Adya, Liskov, O'Neil, ICDE 2000 (PL-3) |
 //! | [`strict`] | commits are ordered as they happened | Herlihy, Wing, TOPLAS 1990; Papadimitriou, JACM 1979 |
 //! | [`whole`] | no transaction, not even one that aborts, sees a mixture | Guerraoui, Kapałka, PPoPP 2008 (opacity) |
-//! | [`clean`] | nobody sees what was aborted or never written | Adya et al. (G1a, G1b) |
+//! | [`clean`] | no transaction sees a value that was aborted or never written | Adya et al. (G1a, G1b) |
 //! | [`session`] | a session sees its own commits and never goes back | Terry et al., PDIS 1994 |
-//! | [`durable`] | what was acknowledged stays | Gray, Reuter 1993, chapter 10 |
+//! | [`durable`] | acknowledged commits stay | Gray, Reuter 1993, chapter 10 |
 //! | [`once`] | an operation is executed once at most | Birrell, Nelson, TOCS 1984; Lee et al. (RIFL), SOSP 2015 |
 //! | [`converged`] | in the end all caches say what the server says, and the pages what the log says | Gray, Reuter, chapter 11 |
 //!

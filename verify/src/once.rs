@@ -9,7 +9,7 @@ use crate::history::Outcome;
 use crate::index::Index;
 use crate::verdict::{Property, Violation};
 
-/// See the module.
+/// Finds each operation or request that was executed twice, or executed although it was reported as aborted.
 pub fn check(index: &Index<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut bad = |transactions, text| found.push(Violation::new(Property::Once, transactions, text));

@@ -1,10 +1,10 @@
-//! Committed transactions look as if they had run one after the other: the graph of who must come before whom has no
-//! cycle.
+//! Committed transactions look as if they had run one after the other: the graph of transactions that must come before
+//! others has no cycle.
 //!
 //! Adya, Liskov, O'Neil: *Generalized Isolation Level Definitions*, ICDE 2000, PL-3 (no G0, G1c, G2); Bernstein, Hadzilacos,
 //! Goodman: *Concurrency Control and Recovery in Database Systems*, 1987, chapter 5 (the version-order graph). Versions
-//! are ordered by the stamps of their writers. One whose stamp is not known is placed by what its writer read: behind
-//! that version, before whoever overwrote it.
+//! are ordered by the stamps of their writers. A version of unknown stamp stands behind the version that its writer read,
+//! and before the version that overwrote it.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::history::{Isolation, Object, Outcome, Value};
 use crate::index::Index;
 use crate::verdict::{Property, Violation};
 
-/// See the module.
+/// Finds a cycle in the order of the transactions.
 pub fn check(index: &Index<'_>) -> Vec<Violation> {
     let graph = Graph::new(index);
     let Some(cycle) = graph.cycle() else { return Vec::new() };
@@ -146,13 +146,14 @@ impl Graph {
     }
 }
 
-/// Who replaced each version: the next one in the order of stamps, and whoever of unknown place read and replaced it.
+/// Maps each version to its replacers: the next writer in the order of stamps, and writers that read it, where a place is
+/// unknown.
 fn successors(index: &Index<'_>) -> BTreeMap<(Object, Value), Vec<usize>> {
     let mut next: BTreeMap<(Object, Value), Vec<usize>> = BTreeMap::new();
     for object in index.objects() {
         let mut before = Value::INITIAL;
         for (_, value) in index.versions(object) {
-            // What the log alone knows takes its place in the order and stands in no cycle of ours.
+            // A version that only the log knows takes its place in the order, but its writer is in no cycle.
             if let Some(writer) = index.writer(object, *value) {
                 next.entry((object, before)).or_default().push(writer);
             }
@@ -167,7 +168,7 @@ fn successors(index: &Index<'_>) -> BTreeMap<(Object, Value), Vec<usize>> {
             }
         }
     }
-    // Whoever read a version of unknown place and replaced it comes behind it, wherever that is.
+    // A transaction that read a version of unknown place and replaced it comes behind it, wherever that is.
     for (i, t) in index.transactions().filter(|(i, _)| index.stamp(*i).is_some()) {
         for w in &t.writes {
             let read =

@@ -1,4 +1,4 @@
-//! A session sees its own commits, and what it has seen once it does not unsee.
+//! A session sees its own commits, and never goes back to an older state than it has seen.
 //!
 //! Terry et al.: *Session Guarantees for Weakly Consistent Replicated Data*, PDIS 1994 (read your writes, monotonic
 //! reads; with one order of commits the other two follow).
@@ -16,7 +16,7 @@ struct Seen {
     transaction: usize,
 }
 
-/// See the module.
+/// Finds each transaction that saw an older state than its session had seen before.
 pub fn check(index: &Index<'_>) -> Vec<Violation> {
     let mut sessions: BTreeMap<Session, Vec<usize>> = BTreeMap::new();
     index.transactions().for_each(|(i, t)| sessions.entry(t.session).or_default().push(i));
@@ -24,7 +24,7 @@ pub fn check(index: &Index<'_>) -> Vec<Violation> {
     for (session, mut all) in sessions {
         all.sort_by_key(|i| (index.history.transactions[*i].begin_us, *i));
         let mut seen = Seen::default();
-        // What a session was told only later, when it asked what became of a timeout, counts from then on.
+        // An outcome that a session learned only later, by asking for a timed-out operation, counts from then on.
         let mut ended: Vec<(u64, Seen)> = Vec::new();
         for i in all {
             let t = &index.history.transactions[i];

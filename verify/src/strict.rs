@@ -9,7 +9,7 @@ use crate::history::{Isolation, Outcome};
 use crate::index::Index;
 use crate::verdict::{Property, Violation};
 
-/// See the module.
+/// Finds commits that are ordered against their times, and commits whose reads were not current at their stamps.
 pub fn check(index: &Index<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     overlapping(index, &mut found);
@@ -53,7 +53,7 @@ fn at_their_place(index: &Index<'_>, found: &mut Vec<Violation>) {
             }
             let (born, _) = index.life(read.object, read.value);
             let between = index.versions(read.object).iter().find(|(s, _)| *s > born && *s < stamp);
-            // A version whose own place is not known says nothing.
+            // A version of unknown place proves nothing.
             let known = index.born(read.object, read.value).is_some();
             if let (Some((s, value)), true) = (between, known) {
                 let text = format!(

@@ -1,10 +1,10 @@
-//! What a checker found.
+//! The findings of a checker.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// What must hold of a history.
+/// The properties that a history must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Property {
     /// [`crate::clean`]
@@ -28,11 +28,11 @@ pub enum Property {
 /// Something that must not have happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Violation {
-    /// What was broken.
+    /// The property that was broken.
     pub property: Property,
     /// How, in a sentence.
     pub text: String,
-    /// Who had part in it: places in the history's list.
+    /// The transactions that took part: places in the history's list.
     pub transactions: Vec<usize>,
 }
 

@@ -7,7 +7,7 @@ use crate::history::Outcome;
 use crate::index::Index;
 use crate::verdict::{Property, Violation};
 
-/// See the module.
+/// Finds each transaction that saw a mixture of two states, or another state than it names.
 pub fn check(index: &Index<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for (i, t) in index.transactions() {

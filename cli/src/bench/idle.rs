@@ -40,7 +40,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
     options.say("starting two servers");
     let (busy, lonely) = (Child::serve(&scratch.join("busy"))?, Child::serve(&scratch.join("lonely"))?);
     let (with, without) = (Caller::connect(&busy)?, Caller::connect(&lonely)?);
-    // What the first calls allocate is not the connections'.
+    // The first calls allocate memory that does not belong to the connections.
     for caller in [&with, &without] {
         caller.block()?;
     }
@@ -191,7 +191,7 @@ fn beat(stream: &mut TcpStream, ping: &[u8]) -> std::io::Result<()> {
     stream.write_all(ping)
 }
 
-/// What a process has written to and not to a file: heap, stacks, tables.
+/// Reads the bytes of memory that a process has written to and no file backs: heap, stacks, tables.
 pub(super) fn anonymous_bytes(process: u32) -> Result<u64, String> {
     let path = format!("/proc/{process}/status");
     let status = std::fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
@@ -210,7 +210,7 @@ const ROOT_PAGE: PageId = PageId::new(1).expect("a page");
 /// How often an idle client says that it is there: as often as Tercel's own client does.
 const PING_EVERY: Duration = Duration::from_secs(2);
 
-/// What a process has open beside the connections, several times over.
+/// Descriptors of a process beside the connections, several times over.
 const OWN_DESCRIPTORS: u64 = 128;
 
 /// Calls of a block, some tens of milliseconds.

@@ -1,13 +1,13 @@
-//! What a suite says: rows for programs as JSON, for people as a table.
+//! The report of a suite: rows for programs as JSON, for people as a table.
 //!
-//! A row that claims speed names its limit, the raw path measured in the same run; absolute times on shared machines mean
-//! little, the ratio is what is claimed.
+//! A row that claims speed names its limit, the raw path measured in the same run. Absolute times on shared machines mean
+//! little, so the row claims only the ratio.
 
 use serde::Serialize;
 
 use super::blocks::Pairs;
 
-/// What a suite measured.
+/// The measurements of a suite.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// Its name.
@@ -16,7 +16,7 @@ pub struct Report {
     pub commit: &'static str,
     /// Where it ran.
     pub machine: Machine,
-    /// What was measured.
+    /// The measurements, one row each.
     pub rows: Vec<Row>,
 }
 
@@ -58,7 +58,7 @@ pub struct Row {
     /// The name of what it is measured against.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
-    /// What that took or did.
+    /// The value of the limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_value: Option<f64>,
     /// The median of value by limit over pairs of blocks.
@@ -70,20 +70,20 @@ pub struct Row {
     /// Upper end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio_hi: Option<f64>,
-    /// The same beside somebody who only takes as much of the machine.
+    /// The same beside a bystander, which only takes as much of the machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bystander: Option<Bystander>,
-    /// Operations measured, those of the limit not counted.
+    /// Operations measured; operations of the limit are not counted.
     pub n: u64,
     /// The founding paper's own figure for the ratio, or for the value if there is no ratio.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paper: Option<f64>,
-    /// What a reader must know.
+    /// A remark that the reader of the row needs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// What a row's value is beside a bystander, who takes as much of the machine as what is measured and does nothing else.
+/// A row's value beside a bystander. The bystander takes as much of the machine as the trouble and does nothing else.
 #[derive(Debug, Clone, Serialize)]
 pub struct Bystander {
     /// The median over the blocks.

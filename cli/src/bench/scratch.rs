@@ -15,7 +15,7 @@ impl Scratch {
     pub fn new(parent: Option<&Path>, name: &str) -> Result<Scratch, String> {
         let parent = parent.map_or_else(std::env::temp_dir, Path::to_path_buf);
         let path = parent.join(format!("tercel-bench-{name}-{}", std::process::id()));
-        // The directories above are not made: nobody would remove them.
+        // The directories above are not made, because nothing would remove them.
         std::fs::create_dir(&path)
             .map_err(|e| format!("cannot make {}: {e}; name another place with --dir", path.display()))?;
         Ok(Scratch(OwnDir::new(path)))

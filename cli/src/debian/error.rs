@@ -4,7 +4,7 @@ use std::io;
 
 use thiserror::Error;
 
-/// Why the reading of a list ended early. The list is at fault, and whoever named it must fetch it again or name another.
+/// The error that ended the reading of a list early. The list is at fault: the user must fetch it again or name another.
 #[derive(Debug, Error)]
 pub enum ParseError {
     /// The file could not be read or unpacked further.

@@ -1,9 +1,9 @@
 //! Opening a list, packed or not.
 //!
-//! What a file is, its first bytes say; its name is never asked. A packed file that ends before its own end mark gives
-//! [`io::ErrorKind::UnexpectedEof`], never a quiet end, so a download cut short is not taken for a short index. Plain text
-//! has no end mark: [`Stanzas`](super::Stanzas), to which it is left what the text means, refuses it when it ends within a
-//! line, and one that was cut between two lines cannot be told from a whole one.
+//! The first bytes of a file give its format; its name is never asked. A packed file that ends before its own end mark
+//! gives [`io::ErrorKind::UnexpectedEof`], never a quiet end, so a download cut short is not taken for a short index. Plain
+//! text has no end mark. [`Stanzas`](super::Stanzas), which reads the text, refuses a text that ends within a line. A text
+//! that was cut between two lines cannot be told from a whole text.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -53,8 +53,8 @@ pub enum OpenError {
 /// Opens the list at `path`.
 ///
 /// # Errors
-/// [`OpenError::Io`] if the file cannot be opened or its first bytes cannot be read, [`OpenError::Unsupported`] if they are
-/// those of bzip2, zstd or a zip archive. Damage further in is met while reading.
+/// [`OpenError::Io`] if the file cannot be opened or its first bytes cannot be read, [`OpenError::Unsupported`] if they
+/// name bzip2, zstd or a zip archive. Damage further in is met while reading.
 pub fn open(path: impl AsRef<Path>) -> Result<Input, OpenError> {
     let file = File::open(path)?;
     let file_bytes = file.metadata()?.len();

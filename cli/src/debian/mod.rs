@@ -1,8 +1,8 @@
 //! Package indexes of Debian: finding one, unpacking it, reading it stanza by stanza.
 //!
-//! This module knows the text and nothing of where it goes. It reads one stanza at a time in memory that does not grow with
-//! the file, and it gives each stanza as it stands. Two rules are left to whoever puts the stanzas together into a graph,
-//! and whoever checks such a graph must follow the same:
+//! This module knows the text, but not its use. It reads one stanza at a time in memory that does not grow with the file,
+//! and it gives each stanza as it stands. Two rules are left to the code that puts the stanzas together into a graph. A
+//! check of such a graph must follow the same rules:
 //!
 //! 1. Of several stanzas with one name, the last wins. It wins entirely: the edges of the earlier ones go with them.
 //! 2. A name that is mentioned in `Depends` or `Pre-Depends` of a winning stanza, but defined by no stanza, is a virtual

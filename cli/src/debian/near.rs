@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 /// At most `n` of `names` that look like `name`, the likeliest first.
 ///
 /// A name is likely if few letters are wrong, missing, spare or swapped with their neighbour (about one in three, at most
-/// four), or if it begins with `name` in full. Of equally many mistakes, those further from the beginning weigh less.
+/// four), or if it begins with `name` in full. Of equally many mistakes, a mistake further from the beginning weighs less.
 /// Capitals are as small letters.
 pub fn near<I>(name: &str, names: I, n: usize) -> Vec<String>
 where

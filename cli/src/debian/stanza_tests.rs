@@ -187,7 +187,7 @@ fn the_bundled_index_is_whole() {
     assert_eq!((count, edges), (37_726, 207_865));
 }
 
-/// One package as the index describes it, with its own text. The fields are those of [`StanzaRef`].
+/// One package as the index describes it, with its own text. The fields are the fields of [`StanzaRef`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stanza {
     /// Name of the package.

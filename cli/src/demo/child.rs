@@ -10,7 +10,7 @@ use tercel::Address;
 use crate::fail::Failure;
 use crate::tidy;
 
-/// See the module. Killed when dropped.
+/// A server process that this process started. It is killed when this is dropped.
 pub struct ServerProcess {
     child: Child,
     /// Kept open, so that the server can say that it has stopped.

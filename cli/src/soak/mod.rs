@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `space` | the objects, and how they are made and read out |
 //! | `worker` | a client: what it does and records |
-//! | `proxy` | a road that is cut now and then |
+//! | `proxy` | a link whose connections are cut now and then |
 //! | `report` | the verdict |
 
 mod proxy;
@@ -37,7 +37,7 @@ use report::{Restart, Run};
 use space::Space;
 use worker::{Record, Worker};
 
-/// What all threads of a run share.
+/// The state that all threads of a run share.
 struct Shared {
     /// The one clock.
     begun: Instant,
@@ -94,7 +94,7 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
             })
             .collect();
         let reigned = reign(args, every, &shared, server, &dir, term);
-        // Without a server nobody would come to an end by himself: each gives up at its own time-out.
+        // Set also if `reign` failed: without a server no client ends by itself. Each then gives up at its own time-out.
         shared.stop.store(true, Ordering::Release);
         let records: Vec<Record> = workers.into_iter().filter_map(|w| w.join().ok()).collect();
         (records, reigned)
@@ -164,7 +164,7 @@ fn between_kills(args: &args::Soak) -> Result<Duration, Failure> {
     }
 }
 
-/// Seconds between two kills when nobody says otherwise.
+/// Seconds between two kills, unless the command line says otherwise.
 const KILL_EVERY: f64 = 2.0;
 
 /// Pages that a server has installed in its life, if it says so.
@@ -173,7 +173,7 @@ fn installed(client: &Client) -> u64 {
     status.and_then(|status| status["pages_installed"].as_u64()).unwrap_or(0)
 }
 
-/// What the servers of a run went through.
+/// The restarts of the servers of a run, and the pages that the servers installed.
 #[derive(Default)]
 struct Reign {
     restarts: Vec<Restart>,
@@ -203,7 +203,7 @@ fn reign(
             continue;
         }
         next += every;
-        // Who cannot be asked now has not installed for nothing; it is only not counted.
+        // A server that does not answer now may have installed pages; they are only not counted.
         reign.pages_installed += client(&address).map_or(0, |client| installed(&client));
         let log_bytes = dir.log_bytes();
         let killed_us = shared.now_us();

@@ -1,4 +1,4 @@
-//! A road to the server that is cut now and then: a proxy on a loopback port that drops connections at random.
+//! A proxy on a loopback port: a link to the server whose connections are dropped at random.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -12,12 +12,12 @@ use tercel::Address;
 use super::worker::Random;
 use crate::fail::Failure;
 
-/// See the module.
+/// Forwards connections to the server, and cuts them at random times.
 pub struct Proxy {
     address: Address,
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// Dropped to stop the one who cuts.
+    /// Dropped to stop the thread that cuts connections.
     end: mpsc::Sender<()>,
 }
 
@@ -25,7 +25,7 @@ struct Shared {
     server: Address,
     stop: AtomicBool,
     cuts: AtomicU64,
-    /// Both ends of every road.
+    /// Both ends of every connection that is forwarded.
     roads: Mutex<Vec<(TcpStream, TcpStream)>>,
 }
 
@@ -58,12 +58,12 @@ impl Proxy {
         self.address.clone()
     }
 
-    /// Ends every road; says how many were cut before.
+    /// Ends every connection. Returns how many were cut before.
     pub fn stop(self) -> u64 {
         let cuts = self.shared.cuts.load(Ordering::Relaxed);
         self.shared.stop.store(true, Ordering::Release);
         drop(self.end);
-        // The one who accepts is woken by a last visitor.
+        // A last connection wakes the thread that accepts.
         drop(TcpStream::connect(self.address.to_string()));
         self.threads.into_iter().for_each(|t| drop(t.join()));
         self.shared.roads().drain(..).for_each(|(a, b)| close(&a, &b));
@@ -93,7 +93,7 @@ impl Shared {
         }
     }
 
-    /// Cuts one road after the other, at random times.
+    /// Cuts one connection after the other, at random times.
     fn cut(&self, ended: &mpsc::Receiver<()>, mut random: Random) {
         loop {
             let pause = Duration::from_millis(100 + random.below(CUT_EVERY_MS * 2));
@@ -101,7 +101,7 @@ impl Shared {
                 return;
             }
             let mut roads = self.roads();
-            // Those whose ends have gone are only forgotten.
+            // A connection that has already ended is forgotten, and not counted as cut.
             roads.retain(|(a, _)| a.peer_addr().is_ok());
             if roads.is_empty() {
                 continue;
@@ -119,7 +119,7 @@ fn close(a: &TcpStream, b: &TcpStream) {
     let _ = b.shutdown(Shutdown::Both);
 }
 
-/// Carries bytes one way until one end has gone; then neither is left.
+/// Copies bytes one way until one end has gone, then closes both ends.
 fn carry(mut from: TcpStream, mut to: TcpStream) {
     let mut buffer = [0; 16 << 10];
     while let Ok(n @ 1..) = from.read(&mut buffer) {

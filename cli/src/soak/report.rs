@@ -39,13 +39,13 @@ pub struct Run {
     conflicts: u64,
     /// Attempts that found no server.
     unavailable: u64,
-    /// Commits whose outcome nobody knows.
+    /// Commits of unknown outcome.
     unknown: usize,
-    /// All of them: those that were acknowledged, that only read, that were aborted, and of unknown outcome.
+    /// All transactions: acknowledged, read-only, aborted, and of unknown outcome.
     transactions: usize,
-    /// Those that read and wrote nothing.
+    /// Transactions that wrote nothing.
     read_only: usize,
-    /// Those that did not happen: conflicts, and attempts without a server.
+    /// Transactions that did not happen: conflicts, and attempts without a server.
     aborted: usize,
     /// From a kill to the first commit that was acknowledged after it, and from a kill until the server listened again.
     worst_outage_ms: f64,
@@ -55,7 +55,7 @@ pub struct Run {
     /// From a request's begin to its acknowledgement.
     worst_request_ms: f64,
     recovery: Vec<Recovery>,
-    /// What was wrong, a few of each kind.
+    /// The findings, a few of each kind.
     findings: Vec<String>,
     #[serde(skip)]
     restarts: Vec<Restart>,
@@ -153,7 +153,7 @@ impl Run {
         }
     }
 
-    /// Every entry that was acknowledged is in its journal, once; none is there that nobody tried.
+    /// Checks that every acknowledged entry is in its journal once, and that no journal has an entry that was never tried.
     fn judge_journals(&mut self, ending: &Ending) {
         let mut times: BTreeMap<u64, usize> = BTreeMap::new();
         ending.entries.iter().for_each(|e| *times.entry(*e).or_default() += 1);
@@ -185,7 +185,7 @@ impl Run {
             let restart = (r.listening_us - r.killed_us) as f64 / 1e3;
             by_size.entry((r.log_bytes >> 20).next_power_of_two()).or_default().push(restart);
             self.worst_restart_ms = self.worst_restart_ms.max(restart);
-            // The run may have ended before anybody committed again.
+            // The run may have ended before any client committed again.
             let Some(first) = ends.get(ends.partition_point(|&end| end < r.listening_us)) else { continue };
             let outage = (first - r.killed_us) as f64 / 1e3;
             self.worst_outage_ms = self.worst_outage_ms.max(outage);

@@ -1,7 +1,7 @@
 //! The objects of a soak: accounts, journals, a shelf, and ballast that makes the store large.
 //!
-//! Every object has the version that its last writer put there, a number that no other write of the run has, so that a
-//! read says whose write it saw.
+//! Every object holds the number of its last write, which no other write of the run has. So a read names the write that it
+//! saw.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -17,7 +17,7 @@ use crate::term::Term;
 /// Money.
 #[derive(Object)]
 pub struct Account {
-    /// Who wrote it.
+    /// The number of its last write.
     pub version: u64,
     /// How much.
     pub cents: i64,
@@ -26,7 +26,7 @@ pub struct Account {
 /// A list that is only appended to.
 #[derive(Object)]
 pub struct Journal {
-    /// Who wrote it.
+    /// The number of its last write.
     pub version: u64,
     /// The versions that it had, in order.
     pub entries: List<u64>,
@@ -35,20 +35,20 @@ pub struct Journal {
 /// A place of the shelf.
 #[derive(Object)]
 pub struct Entry {
-    /// Who wrote it.
+    /// The number of its last write.
     pub version: u64,
 }
 
-/// What makes the store large.
+/// An object that makes the store large.
 #[derive(Object)]
 pub struct Ballast {
-    /// Who wrote it.
+    /// The number of its last write.
     pub version: u64,
     /// Nothing of interest.
     pub bytes: Bytes,
 }
 
-/// What all clients know.
+/// The objects that all clients know.
 pub struct Space {
     pub accounts: Vec<Ref<Account>>,
     pub journals: Vec<Ref<Journal>>,
@@ -56,7 +56,7 @@ pub struct Space {
     pub ballast: Vec<Ref<Ballast>>,
 }
 
-/// What a client finds in the end.
+/// The state that a client reads in the end.
 #[derive(Default)]
 pub struct Ending {
     versions: BTreeMap<u64, u64>,
@@ -70,7 +70,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Keys of the shelf.
 pub const KEYS: u64 = 512;
-/// What each account has at first.
+/// The first balance of each account.
 const CENTS: i64 = 1_000;
 /// Bytes of an object of ballast, and objects made in one transaction.
 const BALLAST_BYTES: usize = 960;

@@ -1,7 +1,7 @@
-//! A client of the soak: does what it does, and writes down what it saw.
+//! A client of the soak: it runs transactions and records their outcomes.
 //!
-//! The invariant: what is recorded is what the library said and nothing better. A time-out is resolved by its operation;
-//! where that cannot be done the outcome is *unknown* and the request is not tried again.
+//! The invariant: a record holds the library's own answer and nothing better. A time-out is resolved by its operation.
+//! Where that fails, the outcome is *unknown* and the request is not tried again.
 
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -15,7 +15,7 @@ use tercel_verify::{
 use super::Shared;
 use super::space::{Entry, KEYS, account, ballast, journal, place};
 
-/// See the module.
+/// Runs the transactions of one client and keeps their record.
 pub struct Worker<'a> {
     shared: &'a Shared,
     number: usize,
@@ -26,15 +26,15 @@ pub struct Worker<'a> {
     record: Record,
 }
 
-/// What a client did.
+/// The record of one client.
 #[derive(Default)]
 pub struct Record {
     pub transactions: Vec<Transaction>,
-    /// What its cache said in the end.
+    /// The view of its cache in the end.
     pub view: Option<View>,
     /// Entries that the journals must have.
     pub appended: Vec<u64>,
-    /// Entries of which nobody knows.
+    /// Entries of unknown outcome.
     pub perhaps: Vec<u64>,
     /// The longest time from a request's begin to its acknowledgement.
     pub request_us_max: u64,
@@ -44,7 +44,7 @@ pub struct Record {
     pub errors: Vec<String>,
 }
 
-/// What a transaction read and wrote.
+/// The reads and writes of a transaction.
 #[derive(Default)]
 struct Seen {
     reads: Vec<Read>,
@@ -101,12 +101,12 @@ impl<'a> Worker<'a> {
         self.record
     }
 
-    /// What the cache says when all is quiet and it has heard of every commit.
+    /// Reads the view of the cache when all is quiet and it has heard of every commit.
     fn converge(&self, client: &Client) -> Result<View, Error> {
         for _ in 0..CONVERGE_ATTEMPTS {
             let last = self.shared.last_stamp.load(Ordering::Acquire);
             let quiet = self.shared.working.load(Ordering::Acquire) == 0;
-            // The road may be cut at any time still.
+            // The connection may still be cut at any time.
             if quiet
                 && client.begin_transaction().is_ok_and(|tx| tx.snapshot().0 >= last)
                 && let Ok(ending) = self.shared.space.read(client)
@@ -237,7 +237,7 @@ impl<'a> Worker<'a> {
         end
     }
 
-    /// What became of an operation: executed at a stamp, not executed, or nobody knows.
+    /// Finds the outcome of an operation: executed at a stamp, not executed, or `None` if it stays unknown.
     fn resolve(&self, client: &Client, op: tercel::OpId) -> Option<Option<u64>> {
         let end = Instant::now() + RESOLVE_MAX;
         loop {

@@ -1,4 +1,4 @@
-//! What goes wrong around the command, and what is left behind then: nothing, and a word on what to do.
+//! Mishaps around the command. It must leave nothing behind, and must name the next step.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -213,7 +213,7 @@ fn who_only_reads_makes_nothing() {
 #[test]
 fn a_directory_that_cannot_be_looked_into_is_not_called_none() {
     let dir = tempfile::tempdir().unwrap();
-    // Not even who may everything gets through a link to itself.
+    // Even a user with every permission cannot follow a link to itself.
     let around = dir.path().join("around");
     std::os::unix::fs::symlink(&around, &around).unwrap();
     let file = dir.path().join("notes.txt");
@@ -236,7 +236,7 @@ fn interrupted_at(pipe: &Path, args: &[&str]) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Opening waits for who reads; held open, it lets that wait for words that never come.
+    // Opening waits for the command to open the pipe. The open end then keeps it waiting for bytes that never come.
     let held = File::options().write(true).open(pipe).unwrap();
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
     let output = child.wait_with_output().unwrap();

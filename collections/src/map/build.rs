@@ -14,7 +14,7 @@ pub struct Build<'a, 'c> {
     tx: &'a Tx<'c>,
     kind: u8,
     leaf: Draft,
-    /// What parts the leaf at hand from the one before; nothing for the first.
+    /// The key that parts the leaf at hand from the leaf before; empty for the first.
     separator: Vec<u8>,
     made: Vec<(Vec<u8>, Ref<MapNode>)>,
 }

@@ -22,13 +22,13 @@ use crate::packed::{KeyList, Keys, START_BYTES, between};
 #[derive(Object)]
 #[object(name = "collections.MapNode", crate = "::tercel_engine")]
 pub struct MapNode {
-    /// What the keys are: 1 texts, 2 byte strings, 3 numbers, highest byte first.
+    /// The kind of the keys: 1 texts, 2 byte strings, 3 numbers, highest byte first.
     pub(crate) kind: u8,
     /// Of a leaf, the keys; of another node, what parts its children. Sorted: the start of each, then all of them.
     pub(crate) keys: Bytes,
     /// The nodes below; none in a leaf.
     pub(crate) children: List<Ref<MapNode>>,
-    /// What the keys of a leaf name, in their order.
+    /// The references that the keys of a leaf name, in their order.
     pub(crate) values: List<Ref<Any>>,
 }
 
@@ -99,7 +99,7 @@ impl<'t> Node<'t> {
         Node::new(self.children().get(i)?.ok_or_else(|| self.damaged())?)
     }
 
-    /// What key `i` names.
+    /// Gives the reference that key `i` names.
     pub fn value(&self, i: usize) -> Result<Ref<Any>, Error> {
         self.values().reference_at(i)?.ok_or_else(|| self.damaged())
     }
@@ -117,7 +117,7 @@ impl<'t> Node<'t> {
         Err(node.damaged())
     }
 
-    /// What is wrong with it, for an operator.
+    /// Describes its damage for an operator.
     #[cold]
     pub fn damaged(&self) -> Error {
         Error::Corrupt(format!("the node {} of a map is not as maps make them", self.reference().oref()))
@@ -184,7 +184,7 @@ impl Draft {
         self.bytes() + START_BYTES + key_bytes + REF_BYTES <= NODE_BYTES_MAX
     }
 
-    /// Adds a key with what it names, or what parts a child from those before it with the child.
+    /// Adds a key with the reference that it names, or the key that parts a child from its predecessors with the child.
     pub fn push(&mut self, key: &[u8], item: Ref<Any>) {
         self.keys.push(key);
         self.items.push(item);

@@ -32,7 +32,7 @@ pub struct Range<'t, K, V> {
 struct Place<'t> {
     leaf: Node<'t>,
     next: usize,
-    /// What parts the leaf from the one in the direction; none at the end of the map.
+    /// The key that parts the leaf from the next leaf in the direction; none at the end of the map.
     fence: Option<Vec<u8>>,
 }
 
@@ -83,7 +83,7 @@ impl<'t, K: Key, V: Target> Range<'t, K, V> {
                 return Ok(Some(found));
             }
             match place.fence {
-                // What is left lies before the fence, which itself is in the leaf gone through.
+                // The rest lies before the fence, which itself is in the leaf gone through.
                 Some(fence) if leaves_something_below(&fence, &self.low) => {
                     self.high = Bound::Excluded(fence)
                 }

@@ -8,7 +8,7 @@ use tercel::{Error, Ref, Text, Tx};
 /// Runs a transaction in one of the homes.
 type Run<'a> = &'a dyn Fn(&mut dyn FnMut(&Tx<'_>) -> Result<(), Error>) -> Result<(), Error>;
 
-/// What a program of many small transactions saw.
+/// Runs many small transactions, and gives the observations of each.
 fn program(run: Run<'_>) -> Result<Vec<String>, Error> {
     let (map, vector, items) = made(run)?;
     let mut numbers = Numbers(5);

@@ -1,4 +1,4 @@
-//! What several transactions at once see of a collection and do to it.
+//! Several transactions at once that read and change one collection.
 
 use crate::common::{Item, LARGE, item, space};
 use tercel::collections::vector::FANOUT;
@@ -97,7 +97,8 @@ fn no_change_is_lost_in_leaves_that_are_joined_under_snapshots() {
     let client = space(&dir, LARGE);
     let map = even(&client);
     // Few entries are left in all but the first leaf, whose keys are then removed one by one. At some time it is joined
-    // with the second, at some time the top takes over the last one, and each time others are changing those.
+    // with the second, at some time the top takes over the last leaf. Each time other transactions are changing these
+    // leaves.
     client
         .run(|tx| (70..KEYS).filter(|i| i % 64 != 0).try_for_each(|i| map.remove(tx, i * 2).map(|_| ())))
         .unwrap();

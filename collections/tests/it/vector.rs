@@ -26,7 +26,7 @@ fn histories_end_as_those_of_a_vec_do() {
         let tx = client.begin_transaction().unwrap();
         let vector = Vector::<Item>::open(tx.root("vector").unwrap().unwrap());
         let before = model.clone();
-        // Long runs in one direction fill many leaves, and those back empty them.
+        // Long runs in one direction fill many leaves, and long runs back empty them.
         let grows = turn % 6 < 3;
         for _ in 0..numbers.below(2_000) {
             match numbers.below(10) {

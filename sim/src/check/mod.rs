@@ -1,3 +1,3 @@
-//! What the simulator can see and a history cannot: the pages and the log, byte by byte.
+//! Checks of state that a history does not show: the pages and the log, byte by byte.
 
 pub(crate) mod pages;

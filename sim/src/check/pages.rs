@@ -12,7 +12,7 @@ use tercel_wire::page::Page;
 use crate::workload::{CRADLE, Ground, bulk_id, cell, cell_id};
 use crate::world::{SPACE, World};
 
-/// Compares all pages; gives what is wrong, and what both sides say of the objects that everybody knows.
+/// Compares all stored pages with the log. Gives the flaws, and the views of the objects that all clients know.
 pub(crate) fn check(world: &World, ground: &Ground) -> (Vec<String>, Vec<View>) {
     let mut wrong = Vec::new();
     let mut recovery = match Recovery::new(ServerConfig::default(), SPACE, None, 0) {
@@ -25,7 +25,7 @@ pub(crate) fn check(world: &World, ground: &Ground) -> (Vec<String>, Vec<View>) 
         }
     }
     let (state, mob) = recovery.into_parts();
-    // What a large transaction has placed that was never ordered is nobody's.
+    // Objects that a large transaction has placed, but that were never ordered, belong to no state.
     for id in mob.page_ids().into_iter().filter(|page| mob.is_installable(*page, state.stamp)) {
         let due = mob.overlay(id, None, state.stamp, SPACE, Vec::new());
         let stores = [("", &world.store), ("the follower's ", &world.follower.store)];
@@ -48,7 +48,7 @@ pub(crate) fn check(world: &World, ground: &Ground) -> (Vec<String>, Vec<View>) 
     (wrong, views)
 }
 
-/// What is wrong with a stored page, if anything is.
+/// Describes the flaw of a stored page, if it has one.
 fn flaw(id: PageId, due: Option<&[u8]>, stored: Option<&[u8]>) -> Option<String> {
     let (Some(due), Some(stored)) = (due, stored) else {
         return Some("is in the log and not in the store".into());

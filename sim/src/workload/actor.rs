@@ -1,4 +1,4 @@
-//! A thread of a client's process: one transaction after the other, each written down as it ended.
+//! A thread of a client's process: it runs one transaction after the other and records how each ended.
 
 use std::cell::RefCell;
 
@@ -15,7 +15,7 @@ use crate::port::{Seated, Site};
 use crate::stage::{Actor, Stage};
 use crate::world::Phase;
 
-/// See the module.
+/// Runs the transactions of one thread, with its random numbers and its open outcomes.
 pub(crate) struct Worker<'s> {
     pub port: Seated<'s>,
     pub random: RefCell<Random>,
@@ -145,7 +145,7 @@ impl<'s> Worker<'s> {
                 Some(Answer::Unknown) | None => (Outcome::Unknown, Some(*op), false),
                 Some(_) => (Outcome::Aborted, Some(*op), true),
             },
-            // Whoever might have been told is gone.
+            // The process that waited for the answer is gone.
             Err(_) if self.port.is_gone() => (Outcome::Unknown, None, false),
             Err(e) => (Outcome::Aborted, None, self.trouble(&e, kind, false)),
         };
@@ -256,7 +256,7 @@ impl<'s> Worker<'s> {
         world.record.push(t)
     }
 
-    /// What an error means; whether another attempt may help. Those that nothing excuses are the engine's.
+    /// Judges an error, and says whether another attempt may help. Blames the engine for an error that nothing excuses.
     fn trouble(&self, e: &Error, kind: usize, at_begin: bool) -> bool {
         let mut world = self.port.stage.world();
         if world.is_over() {

@@ -34,7 +34,7 @@ pub(crate) fn is_layout(layout: &Layout) -> bool {
     layout.name() == Cell::SCHEMA.name
 }
 
-/// What a stored object says, if it is a cell of the history.
+/// Reads the write that a stored object holds, if it is a cell of the history.
 pub(crate) fn written(object: &[u8], classes: &[ClassId]) -> Option<Write> {
     if !classes.contains(&class_of(object)) {
         return None;

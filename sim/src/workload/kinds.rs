@@ -18,15 +18,15 @@ pub(super) type Known = std::cell::Cell<Option<Ref<Cell>>>;
 pub(super) struct Deed<'a> {
     /// The transaction.
     pub tx: &'a Tx<'a>,
-    /// What there is.
+    /// The objects that all clients know.
     pub ground: &'a Ground,
-    /// What it sees and writes.
+    /// The record of its reads and writes.
     pub notes: &'a mut Notes,
     /// Decides; the same at every attempt.
     pub r: Random,
     /// Lets others go on.
     pub think: &'a dyn Fn(),
-    /// What the thread knows.
+    /// The state that the thread knows.
     pub known: &'a Known,
 }
 

@@ -1,4 +1,4 @@
-//! What the clients do: ordinary user code on ordinary objects and collections.
+//! The work of the clients: ordinary user code on ordinary objects and collections.
 //!
 //! | kind | what it does |
 //! |---|---|
@@ -31,7 +31,7 @@ use crate::plan::Plan;
 use cell::Cell;
 pub(crate) use notes::Notes;
 
-/// The objects that everybody knows.
+/// The objects that all clients know.
 #[derive(Clone)]
 pub(crate) struct Ground {
     pub cells: Vec<Ref<Cell>>,

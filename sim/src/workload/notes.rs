@@ -1,4 +1,4 @@
-//! What one attempt saw and wrote, as it goes along.
+//! The reads and writes of one attempt, noted as it goes along.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use tercel_wire::record::Ref;
 use super::cell::Cell;
 use super::value_of;
 
-/// See the module.
+/// Collects the reads and writes of one attempt.
 #[derive(Debug, Clone)]
 pub(crate) struct Notes {
     actor: usize,
@@ -79,7 +79,7 @@ impl Notes {
         }
     }
 
-    /// What a history has.
+    /// Gives the reads and writes in the form of a history.
     pub(crate) fn into_parts(self) -> (Vec<Read>, Vec<Write>) {
         let writes = self.writes.into_iter().map(|(object, value)| Write { object, value }).collect();
         (self.reads, writes)

@@ -1,7 +1,7 @@
-//! Backups: in some worlds somebody takes one after the other, over whatever happens, and looks at what came.
+//! Backups: in some worlds a taker takes one after the other, whatever happens, and checks each.
 //!
-//! The taker is no client of the workload and its road is never cut; what strikes it is what strikes the server. What it
-//! was given must be what the log says of the stamp that it was told, and that stamp must be durable when it is told.
+//! The taker is no client of the workload and its link is never cut: only faults of the server strike it. A backup must be
+//! equal to the log's state at the stamp that the server named. That stamp must be durable when the server names it.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use tercel_wire::page::{PAGE_BYTES, Page};
 use super::{Event, Phase, SPACE, World};
 use crate::rule::{drop_here, keep_here};
 
-/// Who takes backups in this world, if anybody does.
+/// Takes backups in this world, if it has a source of random numbers.
 #[derive(Default)]
 pub(super) struct Taker {
     random: Option<Random>,
@@ -162,7 +162,7 @@ impl World {
         self.server_takes(Input::Frame(conn, header, body));
     }
 
-    /// The server has forgotten everybody.
+    /// Drops the backup under way, because the server has forgotten its connections.
     pub(super) fn forget_backup(&mut self) {
         self.taker.under_way = None;
     }
@@ -179,7 +179,7 @@ impl World {
         if b.sent.is_none() {
             return;
         }
-        // Who looks must see things as they are.
+        // The comparison must see the true state, so no rule is dropped meanwhile.
         keep_here();
         let compared = self.compare(&b);
         drop_here(&self.plan);
@@ -201,7 +201,7 @@ impl World {
         if state.encode() != b.state {
             return Err(format!("its state is not that of {}", head.stamp));
         }
-        // What a large transaction has placed that is not ordered yet is nobody's.
+        // Objects that a large transaction has placed, but that are not ordered yet, belong to no stamp.
         let due = mob.page_ids().into_iter().filter(|page| mob.is_installable(*page, head.stamp));
         if !b.pages.keys().copied().eq(due) || b.sent != Some(b.pages.len() as u64) {
             return Err(format!("it has other pages than there were at {}", head.stamp));

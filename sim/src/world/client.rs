@@ -1,4 +1,4 @@
-//! A client's process: the machine, its connection, its clock. What the real driver does on the kernel is done here.
+//! A client's process: the machine, its connection, its clock. It does the work that the real driver does on the kernel.
 
 use tercel_engine::client::{Client, ClientConfig, Input};
 use tercel_engine::random::Random;
@@ -19,7 +19,7 @@ use crate::port::Site;
 use crate::rule::{Rule, RunnerRule};
 use crate::stage;
 
-/// See the module.
+/// The present process of a client: its machine, its link and its clock.
 pub(crate) struct ClientProcess {
     pub machine: Client,
     /// Counts the processes that this client was.
@@ -61,7 +61,7 @@ impl ClientProcess {
 }
 
 impl World {
-    /// What a client's clock shows.
+    /// Gives the time of a client's clock.
     pub(crate) fn client_now(&self, client: usize) -> Now {
         self.clients[client].clock.now(self.time)
     }
@@ -85,7 +85,7 @@ impl World {
         self.clients.len() - 1
     }
 
-    /// Whether every client has heard of everything, and nothing that nobody waits for any more is still to come.
+    /// Whether every client has heard of every promised commit, and the server can order nothing more of earlier requests.
     pub(crate) fn is_level(&mut self) -> bool {
         let last = self.truth.promised;
         let is_level = |c: &mut ClientProcess| {
@@ -95,7 +95,7 @@ impl World {
         self.server.is_up() && is_idle && self.clients.iter_mut().all(is_level)
     }
 
-    /// What [`World::is_level`] misses.
+    /// Describes the missing condition of [`World::is_level`].
     pub(crate) fn uneven(&mut self) -> String {
         let server = match &self.server.running {
             None => "the server is down".into(),
@@ -277,7 +277,7 @@ impl World {
         }
     }
 
-    /// What arrives on a connection that the client has given up is nothing to it.
+    /// Ignores bytes that arrive on a connection that the client has given up.
     fn arrived_late(&mut self, client: usize, arrival: Arrival) {
         let believed = self.plan.rule == Some(Rule::Runner(RunnerRule::OldConnectionBelieved));
         if let (true, Arrival::Bytes(bytes)) = (believed, arrival) {
@@ -327,12 +327,13 @@ impl World {
     }
 }
 
-/// Requests that may arrive more than once without harm; those that may do so on a later connection; and on which one.
+/// Requests that may arrive more than once without harm, requests that may also do so on a later connection, and how much
+/// later.
 const REPEATED: &[Kind] = &[Kind::Commit, Kind::Resolve, Kind::Fetch, Kind::Unsubscribe, Kind::Ping];
 const REPEATED_LATE: &[Kind] = &[Kind::Commit, Kind::Resolve];
 const LATE_CONNECTIONS: u64 = 2;
 
-/// Those of some requests that are of these kinds.
+/// Gives the requests that are of these kinds.
 fn repeatable(bytes: &[u8], kinds: &[Kind]) -> Vec<u8> {
     let mut deframer = Deframer::default();
     deframer.push(bytes);

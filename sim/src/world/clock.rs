@@ -2,7 +2,7 @@
 
 use tercel_engine::time::Now;
 
-/// See the module.
+/// Turns the world's time into the time of one process.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clock {
     /// Thousandths of the world's speed.
@@ -15,7 +15,7 @@ impl Clock {
         Clock { permille, ahead_us }
     }
 
-    /// What it shows at a moment of the world.
+    /// Gives the time that it shows at a moment of the world.
     pub(super) fn now(&self, time_us: u64) -> Now {
         Now(time_us * self.permille / 1_000 + self.ahead_us)
     }

@@ -16,12 +16,12 @@ use super::World;
 /// The leader's digests and pages that the follower is compared with.
 #[derive(Default)]
 pub(super) struct Comparison {
-    /// What the leader's digest was.
+    /// The leader's digests.
     digests: BTreeMap<Stamp, u64>,
     /// The last stamps of which digests were noted, and compared.
     noted: Stamp,
     compared: Stamp,
-    /// When pages are looked at next, and those that are.
+    /// When pages are compared next, and the pages under comparison.
     next: Stamp,
     look: Option<Look>,
     /// Whether this was the last one.
@@ -35,7 +35,7 @@ type Image = Option<Arc<Vec<u8>>>;
 struct Look {
     stamp: Stamp,
     pages: BTreeMap<PageId, Image>,
-    /// Those that the follower has not yet given.
+    /// Pages that the follower has not yet given.
     left: Vec<PageId>,
 }
 
@@ -165,7 +165,7 @@ impl World {
 }
 
 impl World {
-    /// What [`World::is_follower_level`] misses.
+    /// Describes the missing condition of [`World::is_follower_level`].
     pub(crate) fn follower_gap(&mut self) -> String {
         let promised = self.truth.promised;
         let look = self.comparison.look.as_ref().map(|look| (look.stamp, look.left.len()));

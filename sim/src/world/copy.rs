@@ -1,4 +1,4 @@
-//! The server's directory is copied, and put back later: what was committed in between never happened.
+//! Copies the server's directory and puts it back later: commits in between then never happened.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::World;
 use super::disk::Disk;
 use super::truth::Truth;
 
-/// What a directory had at one moment, and what was known of it.
+/// The contents of a directory at one moment, and the truth of that moment.
 pub(crate) struct Copy {
     disk: Disk,
     pages: BTreeMap<PageId, Arc<Vec<u8>>>,

@@ -1,14 +1,14 @@
-//! A disk of segments, as bytes: what is on it, and what was written and not yet synced.
+//! A disk of segments, as bytes: the durable bytes, and the bytes that were written and not yet synced.
 //!
-//! A process that is killed loses nothing that it wrote, for the kernel has it; a machine that loses its power keeps of
-//! what was not synced some pieces and not others, in any order. The invariant: what was synced stays, unless a fault
-//! that is meant to break just this is injected, and that one is remembered, so that it can be mended.
+//! A process that is killed loses nothing that it wrote, because the kernel has it. A machine that loses its power keeps
+//! some of the unsynced pieces and not others, in any order. The invariant: synced bytes stay, unless an injected fault is
+//! meant to break just this. Such a fault is remembered, so that it can be mended.
 
 use std::collections::BTreeMap;
 
 use tercel_engine::random::Random;
 
-/// See the module.
+/// The segments of one disk, with their durable and their unsynced bytes.
 #[derive(Default, Clone)]
 pub(super) struct Disk {
     segments: BTreeMap<u64, Segment>,
@@ -86,7 +86,7 @@ impl Disk {
         self.segments.insert(number, Segment { durable: bytes, dirty: Vec::new() });
     }
 
-    /// What was not synced is gone, but for pieces of it.
+    /// Drops the unsynced bytes, but for some pieces of them.
     pub(super) fn lose(&mut self, random: &mut Random) {
         // Most disks write sectors whole; a few tear them.
         let piece_bytes = if random.below(4) == 0 { 8 } else { SECTOR_BYTES };

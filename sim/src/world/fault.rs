@@ -1,4 +1,4 @@
-//! What goes wrong, when it is due.
+//! Injects the faults of the plan when they are due.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::{DiskEvent, Event, Phase, World};
 use crate::plan::{Fault, FaultKind};
 use crate::rule::{Rule, RunnerRule};
 
-/// What waits to go wrong with the next operation of its kind, and how long things stay bad.
+/// Faults that wait for the next operation of their kind, and the times at which lasting faults end.
 #[derive(Default)]
 pub(super) struct Trouble {
     pub sync_fails: bool,
@@ -138,7 +138,7 @@ impl World {
         self.end_server("without power", false);
     }
 
-    /// Everything works from now on, and whoever is down comes back.
+    /// Ends all faults: everything works from now on, and processes that are down come back.
     pub(crate) fn heal(&mut self) {
         self.phase = Phase::Healed;
         let Trouble { excuses_stop, excuses_damage, .. } = self.trouble;

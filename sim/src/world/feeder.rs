@@ -1,7 +1,7 @@
-//! What feeds the follower: entries that were promised, in their order, in packets that are lost, come twice, too early
+//! The feeder of the follower: it sends promised entries, in their order, in packets that are lost, come twice, too early
 //! or damaged.
 //!
-//! The feeder knows only what the follower has said. What stays unsaid it sends again.
+//! The feeder knows only the follower's answers. It sends again all entries that the follower has not acknowledged.
 
 use tercel_engine::order::follower::{acked, packet};
 use tercel_wire::id::{LogPosition, Stamp};
@@ -9,26 +9,26 @@ use tercel_wire::id::{LogPosition, Stamp};
 use super::follower::FollowerEvent;
 use super::{Phase, World};
 
-/// What the feeder has sent, and what the follower has said.
+/// The progress of the feeder, and of the follower by its answers.
 #[derive(Default)]
 pub(super) struct Feeder {
-    /// Up to where the follower's disk has everything, as it said.
+    /// The follower's disk has everything up to here, by its last answer.
     acked: LogPosition,
     /// The last entry that was sent.
     sent: LogPosition,
-    /// When what is behind what the follower has is sent again, and how often it was since the follower said more.
+    /// When entries beyond the acknowledged ones are sent again, and how often that was since the last progress.
     again_at: u64,
     again: u32,
     /// Bytes that are sent and not answered, at most: doubled by every answer, so that a lossy way is not flooded.
     window: usize,
     /// When its next turn is.
     next: Option<u64>,
-    /// What was promised when it looked last.
+    /// The promised stamp that it saw last.
     promised: Stamp,
 }
 
 impl World {
-    /// What was promised may be fed.
+    /// Lets the feeder send entries that are promised since it looked last.
     pub(super) fn note_fed(&mut self) {
         if self.follower.feeder.promised < self.truth.promised {
             self.follower.feeder.promised = self.truth.promised;

@@ -1,9 +1,9 @@
 //! A follower's process: a second node, which is fed what the leader has made stable, and which ends, restarts and stores
 //! its pages at moments of its own.
 //!
-//! It has its own disk, log, store and clock, and buffers of other sizes than the leader's. What it is like and what
-//! happens to it is drawn from a randomness of its own, and its events are counted nowhere: so nothing else in a world
-//! depends on it. How it is fed is in [`super::feeder`], what it is compared with in [`super::compare`].
+//! It has its own disk, log, store and clock, and buffers of other sizes than the leader's. Its nature and its faults come
+//! from random numbers of its own, and its events are counted nowhere: so nothing else in a world depends on it.
+//! [`super::feeder`] feeds it, and [`super::compare`] compares it with the leader.
 
 use std::sync::Arc;
 
@@ -21,13 +21,13 @@ use super::log::Log;
 use super::server::encode;
 use super::{Event, Phase, SPACE, Store, World};
 
-/// See the module.
+/// The follower: its running process, if any, and its disk, store and clock.
 pub(crate) struct FollowerProcess {
     pub(super) random: Random,
     pub(super) nature: Nature,
     running: Option<Running>,
     life: u32,
-    /// What lives before this one said is of a history that is lost.
+    /// The first life whose messages count: messages of earlier lives belong to a lost history.
     life_first: u32,
     clock: Clock,
     disk: Disk,
@@ -40,7 +40,7 @@ pub(crate) struct FollowerProcess {
     said: Stamp,
 }
 
-/// What a follower is like.
+/// The sizes, times and faults of a follower.
 pub(super) struct Nature {
     mob_bytes: usize,
     images_bytes: usize,
@@ -58,7 +58,7 @@ pub(super) struct Nature {
     pub(super) window_bytes: usize,
 }
 
-/// What there is while the process runs.
+/// The parts of a running process.
 struct Running {
     machine: Server,
     log: Log,
@@ -72,13 +72,13 @@ struct Running {
     timer: Option<u64>,
 }
 
-/// What happens to a follower, or to its feeder.
+/// The events of a follower and of its feeder.
 pub(super) enum FollowerEvent {
     /// The feeder's turn.
     Feed,
-    /// What the follower told its feeder.
+    /// An answer of the follower to its feeder.
     Said(Vec<u8>),
-    /// What it is fed arrives.
+    /// Packets of the feeder arrive.
     Packets(Vec<Vec<u8>>),
     Sync(Written),
     Synced(Written),
@@ -275,7 +275,7 @@ impl World {
         self.follower_at(us, FollowerEvent::Restart);
     }
 
-    /// What it has may be of a history that is lost: it begins anew, with nothing.
+    /// Begins the follower anew, with nothing, because its entries may belong to a lost history.
     pub(super) fn begin_follower_anew(&mut self) {
         self.end_follower("its history is lost");
         let f = &mut self.follower;
@@ -352,7 +352,7 @@ impl World {
                 self.follower_at(us, FollowerEvent::Read(view, page));
             }
             Effect::Install { view, pages, checkpoint } => {
-                // What takes long before takes long no more once everything works.
+                // A slow install becomes as fast as a sync once everything works.
                 let us = if self.phase == Phase::Safety { install_us } else { sync_us };
                 let us = us / 2 + self.follower.random.below(us);
                 self.record.counts.follower.installs += 1;

@@ -12,7 +12,7 @@ use tercel_engine::txn::{Home, Step};
 use super::World;
 use crate::port::Site;
 
-/// What the transactions of one process share.
+/// The state that the transactions of one process share.
 pub(super) fn program() -> Local {
     Local::new(LocalConfig { transactions_max: 8, ..LocalConfig::default() })
 }
@@ -29,7 +29,7 @@ impl World {
         said
     }
 
-    /// What the server has told the program so far, as a count; none while there is no server.
+    /// Counts the news that the server has told the program; `None` while there is no server.
     pub(crate) fn inside_news(&self) -> Option<u64> {
         self.server.running.as_ref().map(|running| running.machine.inside_news())
     }

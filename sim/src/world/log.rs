@@ -1,7 +1,7 @@
 //! The log on the world's disk, laid out and read back by the real encoding.
 //!
-//! What the real one does with files and a thread is done here with the disk of the world; what stands where is decided
-//! by [`tercel_wire::log`]. The invariant is the same: what a sync confirmed is yielded by every later opening.
+//! It does with the disk of the world the work that the real log does with files and a thread. [`tercel_wire::log`] decides
+//! the layout. The invariant is the same: every later opening yields the records that a sync confirmed.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -16,7 +16,7 @@ use tercel_wire::log::{
 
 use super::disk::Disk;
 
-/// See the module.
+/// A log on a disk of the world, open for writing.
 pub(super) struct Log {
     writer: Writer,
     /// The segments with records: their numbers, and the stamp before their first record.
@@ -27,7 +27,7 @@ pub(super) struct Log {
     vouched: LogOffset,
 }
 
-/// What an opening found.
+/// The result of an opening.
 pub(super) struct Opened {
     pub log: Log,
     pub records: Vec<Sealed>,

@@ -1,8 +1,8 @@
-//! The world: a queue of what happens next, and everybody it happens to.
+//! The world: a queue of events, and all processes that they happen to.
 //!
 //! Nothing here decides anything that the engine decides. It carries bytes, keeps disks and clocks, ends and starts
-//! processes, and calls the machines. Whatever takes time is two events, the deed and the word of it, so that everything
-//! else can happen between. The invariant: what happens next follows from the plan alone.
+//! processes, and calls the machines. An operation that takes time is two events, the deed and the word of it, so that
+//! everything else can happen between. The invariant: the next event follows from the plan alone.
 
 mod backup;
 mod client;
@@ -44,7 +44,7 @@ use truth::Truth;
 /// The space of every world.
 pub(crate) const SPACE: SpaceId = SpaceId(77);
 
-/// See the module.
+/// The queue of events, the processes, the disk and the network of one world.
 pub(crate) struct World {
     pub plan: Plan,
     pub record: Record,
@@ -73,14 +73,14 @@ pub(crate) struct World {
     pub unplaced: Vec<usize>,
 }
 
-/// What the page store holds: whole installs.
+/// The contents of the page store: whole installs.
 #[derive(Default)]
 pub(crate) struct Store {
     pub pages: BTreeMap<PageId, Arc<Vec<u8>>>,
     pub checkpoint: Option<Checkpoint>,
     /// The pages as they were when they were pinned.
     pinned: Option<Pinned>,
-    /// What waits for the install before it.
+    /// The pin that waits for the install before it.
     pin_next: Option<(ViewId, u64)>,
     is_installing: bool,
 }
@@ -99,7 +99,7 @@ pub(crate) enum Phase {
     Healed,
     /// The server stops for good.
     Closing,
-    /// Whoever still waits is told to go.
+    /// Threads that still wait are told to go.
     Over,
 }
 
@@ -115,7 +115,7 @@ struct ActorState {
     is_done: bool,
 }
 
-/// What happens.
+/// The events of a world.
 enum Event {
     Wake(Actor, u64),
     Up(Conn, Arrival),
@@ -131,7 +131,7 @@ enum Event {
     Follower(u32, FollowerEvent),
 }
 
-/// What a disk does, and the word of it.
+/// The operations of a disk, and the word of each.
 enum DiskEvent {
     Sync(Written, Stamp),
     /// To the server that had joined the group so often.
@@ -200,12 +200,12 @@ impl World {
         self.phase
     }
 
-    /// Whether everybody must go: all is done, or something is wrong.
+    /// Whether all threads must go: all is done, or something is wrong.
     pub(crate) fn is_over(&self) -> bool {
         self.phase == Phase::Over
     }
 
-    /// Something is wrong: that is the end.
+    /// Records that something is wrong, and ends the run.
     pub(crate) fn blame(&mut self, what: String) {
         self.say(format_args!("WRONG: {what}"));
         self.record.blame(what);
@@ -287,7 +287,7 @@ impl World {
         self.queue.insert((time, self.queued), event);
     }
 
-    /// Lets things happen until it is somebody's turn.
+    /// Lets events happen until a thread's turn comes, and gives that thread.
     pub(crate) fn next_turn(&mut self) -> Actor {
         loop {
             if self.is_over() {
@@ -315,7 +315,7 @@ impl World {
         }
     }
 
-    /// When all is over everybody gets a turn at once, the first thread last.
+    /// Gives the next thread to go when all is over: each waiting thread at once, the first thread last.
     fn next_to_go(&mut self) -> Actor {
         let waiting = (1..self.actors.len()).chain([0]).find(|i| self.actors[*i].is_waiting);
         let next = waiting.unwrap_or(0);

@@ -36,12 +36,12 @@ pub(super) struct Link {
     /// Requests that are sent once more with the next bytes; and whether the next requests will be.
     pub repeated: Vec<u8>,
     pub repeats: bool,
-    /// Bytes leave and nobody will ever get them.
+    /// Bytes leave and never arrive.
     pub up_lost: bool,
     pub down_lost: bool,
 }
 
-/// What arrives.
+/// The things that can arrive at one end.
 pub(super) enum Arrival {
     /// The connection.
     Open,

@@ -1,7 +1,7 @@
-//! What must be so at the moment at which the server does something, seen with the eyes of the whole world.
+//! Conditions that must hold at the moment of an action of the server, checked with the state of the whole world.
 //!
-//! A history shows what clients saw. Here is what they would come to see later, or only if something else went wrong, too.
-//! Each of these looks at what the server does from outside and blames what nothing excuses.
+//! A history shows the view of the clients. Clients would see these mistakes only later, or only after another fault.
+//! Each check looks at an action of the server from outside, and blames a mistake that nothing excuses.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::World;
 use super::client::ClientProcess;
 
 impl World {
-    /// In a group what is visible was promised; a server alone promises what its disk has. Where others do not suffice, the
+    /// In a group visible entries are promised; a server alone promises the entries on its disk. Where others do not suffice, the
     /// group needs this node's disk, too.
     pub(super) fn note_promises(&mut self) {
         let (Some(running), Some(group)) = (&self.server.running, &self.plan.group) else { return };
@@ -28,7 +28,7 @@ impl World {
         }
     }
 
-    /// What is stored in pages is on this node's disk: with a checkpoint the log loses it.
+    /// Checks that entries stored in pages are on this node's disk, because the log loses them with a checkpoint.
     pub(super) fn may_be_stored(
         &mut self,
         pages: &[(PageId, Arc<Vec<u8>>)],

@@ -1,4 +1,4 @@
-//! The server's process: the machine, its log, its page store. What the real loop does on the kernel is done here.
+//! The server's process: the machine, its log, its page store. It does the work that the real loop does on the kernel.
 
 use tercel_engine::order::Sealed;
 use tercel_engine::random::Random;
@@ -17,7 +17,7 @@ use super::turn::Host;
 use super::{DiskEvent, Event, World};
 use crate::rule::{Rule, RunnerRule};
 
-/// See the module.
+/// The server: its running process, if any, and its clock.
 pub(crate) struct ServerProcess {
     pub(super) running: Option<Running>,
     /// Counts the processes that the server was.
@@ -34,7 +34,7 @@ pub(crate) struct ServerProcess {
     pub(super) inside_heard: Option<u64>,
 }
 
-/// What there is while the process runs.
+/// The parts of a running process.
 pub(super) struct Running {
     pub(super) machine: Server,
     pub(super) log: Log,
@@ -121,7 +121,7 @@ impl World {
         // What has failed up to now is no reason for the next process to stop.
         self.trouble.excuses_stop = false;
         for conn in running.host.conns.into_keys() {
-            // A kernel that lives tells the others; a machine without power tells nobody.
+            // A living kernel tells every client of the end. After a loss of power only some clients hear of it.
             if told || self.random.below(2) == 0 {
                 self.send(conn, Arrival::Close, false);
             }
@@ -129,7 +129,7 @@ impl World {
         self.restart_soon();
     }
 
-    /// What a running server's counters say, for the end of a run.
+    /// Adds the counters of a running server to the record, at the end of a run.
     pub(crate) fn count_server(&mut self) {
         if let Some(running) = self.server.running.take() {
             self.count(&running.machine, &running.host);
@@ -516,7 +516,7 @@ impl World {
         }
     }
 
-    /// Begins a clean stop: nobody is served any more, everything is stored.
+    /// Begins a clean stop: the server drops its connections and stores everything.
     pub(super) fn stop_server(&mut self) {
         self.server.is_stopping = true;
         let conns: Vec<Conn> = match &self.server.running {

@@ -1,7 +1,7 @@
 //! A server's process begins: it opens and recovers, or it must wait, or something is wrong.
 //!
-//! As in a real process, what the machine says first is durable before it serves anybody, and power may fail even now.
-//! Whether what was recovered is what had been promised is seen here, with the eyes of [`super::truth`].
+//! As in a real process, the machine's first output is durable before it serves any client, and power may fail even now.
+//! [`super::truth`] says here whether the recovered entries are the promised entries.
 
 use tercel_engine::order::delayed::{Delayed, DelayedConfig, Known};
 use tercel_engine::order::{Output, Sequencer};
@@ -65,7 +65,7 @@ impl World {
         let checkpoint = self.checkpoint();
         let from = self.begin_recovery(&checkpoint)?.replay_from();
         let opened = self.open(from)?;
-        // A bit flipped where nobody needs it any more is not noticed, and must not be.
+        // A bit that is still flipped lies in a part of the log that is no longer needed. The opening must not notice it.
         self.disk.mend();
         let local_end = self.truth.recovered(from, opened.begins, &opened.records).map_err(Failed::Wrong)?;
         self.record.counts.torn += opened.is_torn as u64;
@@ -108,7 +108,7 @@ impl World {
         }
     }
 
-    /// What the disk has is all that there is.
+    /// Begins without a group: the disk has all entries that there are.
     fn begin_alone(
         &mut self,
         checkpoint: &Option<Checkpoint>,
@@ -169,7 +169,7 @@ impl World {
             suffix: self.truth.between(stable_end, self.truth.end()).to_vec(),
         };
         let now = self.server.clock.now(self.time);
-        // Nobody is deposed while the space is being filled.
+        // No leader is deposed while the space is being filled.
         let reign_entries = if self.phase == Phase::Before { u64::MAX } else { config.reign_entries };
         let config = DelayedConfig { reign_entries, ..config };
         let mut group = Delayed::new(config, self.random.next_u64(), now, known);

@@ -1,7 +1,7 @@
-//! What the log must say: every entry that the server ordered, and up to which one was promised.
+//! The truth about the log: every entry that the server ordered, and how far the entries were promised.
 //!
-//! The oracle of recovery: what an opening yields is what was appended, at least as far as was promised. What it does
-//! not yield, or what a group cuts, never happened.
+//! The oracle of recovery: an opening yields the appended entries, at least as far as was promised. An entry that it does
+//! not yield, or that a group cuts, never happened.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use tercel_wire::id::{ClassId, ClientId, LogPosition, PageId, Stamp, ViewId};
 
 use crate::workload::cell;
 
-/// See the module.
+/// The entries that the log must hold, and how far they are promised.
 #[derive(Default, Clone)]
 pub(crate) struct Truth {
     /// From position 1 on, without a gap.

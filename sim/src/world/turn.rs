@@ -28,9 +28,9 @@ pub(super) struct Host {
     pace: Option<Pace>,
     random: Random,
     pub(super) conns: BTreeMap<Conn, Peer>,
-    /// What the kernel has received and the loop has not taken.
+    /// Arrivals that the kernel has received and the loop has not taken.
     arrivals: VecDeque<(Conn, Arrival)>,
-    /// What the machine wants done in this turn.
+    /// Effects that the machine wants done in this turn.
     out: Effects,
     /// Microseconds that this turn has taken so far.
     spent_us: Cell<u64>,
@@ -40,11 +40,11 @@ pub(super) struct Host {
     sync: HostSync,
     /// Connections that are to end because all together have taken too little.
     over: Vec<Conn>,
-    /// What is seen from outside to be wrong.
+    /// A mistake of the machine that is seen from outside.
     wrong: Option<String>,
 }
 
-/// What the loop knows of the log's syncs.
+/// The loop's knowledge of the log's syncs.
 #[derive(Default)]
 struct HostSync {
     time: SyncTime,
@@ -127,7 +127,7 @@ impl Host {
         self.scheduler.end_arrivals(1, machine.stats().ordered);
     }
 
-    /// What the machine wants done and was not.
+    /// Takes the effects that the machine wants done and the loop has not done.
     pub(super) fn take_out(&mut self) -> Effects {
         take(&mut self.out)
     }
@@ -470,7 +470,7 @@ impl World {
         self.go_on_behind(Moment::End);
     }
 
-    /// Tells the machine which clients read, among those that are not heard.
+    /// Tells the machine which of the unheard clients read.
     pub(super) fn look_at_backpressured(&mut self) {
         let now = self.server.clock.now(self.time);
         let Some(running) = &mut self.server.running else { return };

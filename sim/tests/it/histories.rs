@@ -1,4 +1,4 @@
-//! What a world leaves can be judged by itself, and a failure can be told again in fewer words.
+//! The history of a world can be judged by itself, and a failure can be reported again in fewer words.
 
 use tercel_sim::rule::{Rule, RunnerRule};
 use tercel_sim::shrink::shrink;

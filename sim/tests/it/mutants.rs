@@ -38,7 +38,7 @@ fn every_rule_that_can_be_dropped_is_in_the_table() {
     assert!(VARIANTS.len() >= 25);
 }
 
-/// What the variants are tuned to must be found in them, not in the tuning.
+/// A finding must come from the variant, not from its tuning.
 #[test]
 fn the_true_engine_passes_the_tuned_worlds() {
     for variant in VARIANTS.iter().filter(|v| v.tune.is_some()) {

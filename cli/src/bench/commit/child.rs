@@ -57,7 +57,7 @@ impl Child {
         Child::start(command)
     }
 
-    /// Who makes trouble, or works, for suite `load`.
+    /// Starts a process of suite `load` that makes trouble or works.
     ///
     /// # Errors
     /// As [`Child::serve`].

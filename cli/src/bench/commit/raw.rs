@@ -1,7 +1,7 @@
 //! The bare server: bytes in, bytes to the disk, bytes out, and nothing between.
 //!
-//! Alone with one connection it blocks on it; with many it asks epoll who has sent, writes what all of them need at once,
-//! syncs once, and answers all of them.
+//! Alone with one connection it blocks on that connection. With many it asks epoll for the connections that have sent,
+//! writes the bytes of all of them at once, syncs once, and answers all of them.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -56,7 +56,7 @@ fn parse(role: &OsStr) -> Option<(Mode, Shape, PathBuf)> {
 pub fn serve(role: &OsStr) -> Result<(), String> {
     let (mode, shape, path) = parse(role).ok_or_else(|| format!("{ROLE} is for this program's own use"))?;
     std::thread::spawn(|| {
-        // Whoever started this has ended or wants it to.
+        // The process that started this one has ended, or wants it to end.
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
         std::process::exit(0);
     });

@@ -36,7 +36,7 @@ pub fn measure<C>(
     log: &Path,
     commit: impl Fn(&Address, u64) -> Result<C, String>,
 ) -> Result<Shape, String> {
-    // What connecting takes is in both runs and so not in their difference.
+    // Both runs contain the cost of connecting, so their difference does not.
     let [few, many] = [WARM, WARM + COUNTED].map(|commits| {
         let before = written(log).map_err(|e| format!("cannot read the log: {e}"))?;
         let relay = Relay::start(server.address()).map_err(|e| format!("cannot relay: {e}"))?;

@@ -1,9 +1,9 @@
-//! What others feel: blocks that are quiet, blocks beside somebody who makes trouble, blocks beside a bystander.
+//! The times of other clients: in quiet blocks, in blocks beside a trouble process, in blocks beside a bystander.
 //!
-//! The server is a process of its own, and so is whoever makes trouble. Eight clients that read and eight that commit have
-//! work at fixed times; what each operation took, its waiting included, is measured block by block. The limit of a row is
-//! the 99th percentile of the quiet blocks: the ratio says how many times longer the unluckiest of a hundred operations
-//! takes beside that trouble. How much of that is only the machine being shared is what the blocks beside a bystander say.
+//! The server is a process of its own, and so is the trouble. Eight clients that read and eight that commit have work at
+//! fixed times. The time of each operation, its waiting included, is measured block by block. The limit of a row is the
+//! 99th percentile of the quiet blocks. The ratio says how many times longer the unluckiest of a hundred operations takes
+//! beside that trouble. The blocks beside a bystander show how much of that comes only from sharing the machine.
 
 use tercel::Address;
 use tercel::wire::id::PageId;
@@ -18,7 +18,7 @@ use super::share::{Share, Strangers};
 use super::sizes::{SETTLE, Sizes};
 use super::trouble::{Made, Trouble};
 
-/// Whom a block is beside.
+/// The process that a block runs beside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Block {
     Nobody,
@@ -26,15 +26,15 @@ enum Block {
     Bystander,
 }
 
-/// Every kind once a round, and the order turns, so that what slows the machine slows all kinds. The bystander takes what the
-/// trouble of its round took, so it comes after it.
+/// Every kind once a round. The order turns, so that a slow machine slows all kinds. The bystander takes the share that the
+/// trouble of its round took, so it comes after the trouble.
 const ORDERS: [[Block; 3]; 3] = [
     [Block::Nobody, Block::Trouble, Block::Bystander],
     [Block::Trouble, Block::Nobody, Block::Bystander],
     [Block::Trouble, Block::Bystander, Block::Nobody],
 ];
 
-/// What one kind of operation took, of each kind of block: a value a round.
+/// The times of one kind of operation, for each kind of block: a value a round.
 #[derive(Debug, Default)]
 struct Rounds {
     quiet: Vec<Felt>,

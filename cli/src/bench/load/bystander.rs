@@ -1,9 +1,9 @@
-//! A bystander: takes of the machine what somebody who makes trouble takes, and never speaks to the server.
+//! A bystander: it takes as much of the machine as a trouble process takes, and never speaks to the server.
 //!
-//! All work on one machine here, those who make trouble, too; a stranger on a network would use processors of his own. The
-//! bystander has as many threads as the trouble, of the same priority, and takes as much time of processors: outside the
-//! kernel by counting, inside it by sending bytes to itself over the loopback. What others feel beside the bystander is the
-//! machine's share of what they feel beside the trouble; the rest is the server's.
+//! All processes share one machine here, the trouble too; a client on a network would use processors of its own. The
+//! bystander has as many threads as the trouble, of the same priority, and takes as much processor time. Outside the kernel
+//! it takes the time by counting, inside it by sending bytes to itself over the loopback. The delay of other clients beside
+//! the bystander is the machine's share of their delay beside the trouble; the rest is the server's.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -78,7 +78,7 @@ fn to_itself() -> io::Result<(TcpStream, TcpStream)> {
 const PIECE_BYTES: usize = 16 << 10;
 /// Counted at once: as long.
 const PIECE_STEPS: u32 = 20_000;
-/// How long who has had its share rests before it looks again.
+/// How long a thread that has had its share rests before it looks again.
 const REST: Duration = Duration::from_millis(1);
 
 #[cfg(test)]

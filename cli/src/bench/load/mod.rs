@@ -2,10 +2,10 @@
 //!
 //! | module | its noun |
 //! |---|---|
-//! | `others` | clients that behave, and whose waiting is measured |
+//! | `others` | clients that behave; their waiting is measured |
 //! | `beside` | the blocks: quiet, beside a trouble, beside a bystander; and the rows |
-//! | `trouble` | who makes trouble |
-//! | `bystander` | who takes as much of the machine and makes none |
+//! | `trouble` | the processes that make trouble |
+//! | `bystander` | a process that takes as much of the machine and makes no trouble |
 //! | `active` | a thousand clients at work |
 //! | `share` | what a process takes of the machine |
 //! | `raw`, `switch`, `sizes` | a client without a cache, how a process is told, how large everything is |
@@ -38,7 +38,7 @@ use super::{COMMIT, Options};
 /// The environment variable that makes this program one of the suite's own processes.
 pub const ROLE: &str = "TERCEL_BENCH_LOAD";
 
-/// What the pages are full of: two of them each.
+/// The object that fills the pages, two to a page.
 #[derive(Object)]
 struct Filler {
     bytes: [u8; 3_900],
@@ -82,7 +82,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
     Ok(Report { suite: "load", commit: COMMIT, machine: Machine::here(backend), rows })
 }
 
-/// Fills a space with pages and gives their numbers, all stored and none in anybody's memory.
+/// Fills a space with pages and gives their numbers. All pages are stored, and none is in the memory of a process.
 fn fill(data: &Path, sizes: Sizes) -> Result<Vec<PageId>, String> {
     let space = tercel::embedded(data).map_err(failed)?;
     let mut pages = Vec::new();

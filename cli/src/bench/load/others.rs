@@ -1,8 +1,8 @@
-//! The others: clients that behave, and whose waiting is measured.
+//! The others: clients that behave; their waiting is measured.
 //!
-//! Each has work at fixed times, whether or not the work before is done: what waits behind something slow is counted with
-//! its waiting. Only where a client had nothing to do does its time begin when it woke up, for how late a machine wakes its
-//! sleepers is not the server's doing.
+//! Each has work at fixed times, whether or not the work before is done: an operation that waits behind a slow one is
+//! counted with its waiting. The time of an idle client begins only when it wakes up, because the server does not cause late
+//! wake-ups.
 
 use std::time::{Duration, Instant};
 
@@ -11,14 +11,14 @@ use tercel::{Address, Client, ClientConfig, Error, Object, Ref};
 
 use super::super::blocks::percentile;
 
-/// What each commits to: 60 bytes as stored.
+/// The object that each client commits to: 60 bytes as stored.
 #[derive(Object)]
 pub struct Counter {
     pub value: u64,
     pub padding: [u8; 48],
 }
 
-/// Clients that behave: some read, some commit, so that who waits for the one is not late for the other.
+/// Clients that behave: some read, some commit, so that a wait for a read does not delay a commit, nor the reverse.
 pub struct Others {
     readers: Vec<Other>,
     writers: Vec<Other>,
@@ -128,7 +128,7 @@ fn at_times(
         if now < due {
             std::thread::sleep(due - now);
         }
-        // Who slept until it was time begins now; who was still busy then is late.
+        // A client that slept until this operation was due begins now; a client that was still busy then is late.
         let from = if now < due { Instant::now() } else { due };
         if patiently(&mut what).map_err(failed)? {
             times.push(from.elapsed().as_secs_f64() * 1e6);
@@ -138,7 +138,8 @@ fn at_times(
     Ok(times)
 }
 
-/// Does something until there is a server to do it: who has lost the connection waits for another, and that is counted.
+/// Repeats an operation until there is a server to do it. A client that lost its connection waits for another, and the wait
+/// is counted.
 fn patiently<R>(mut what: impl FnMut() -> Result<R, Error>) -> Result<R, Error> {
     let end = Instant::now() + PATIENCE;
     loop {

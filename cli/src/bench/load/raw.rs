@@ -7,7 +7,7 @@ use tercel::wire::frame::{self, Deframer, Header, Kind, WIRE_VERSION, WIRE_VERSI
 use tercel::wire::id::{ClientId, PageId, SpaceId, Stamp};
 use tercel::wire::message::{Fetch, Hello};
 
-/// See the module.
+/// A connection to the server that sends and receives plain frames.
 pub struct Raw {
     pub stream: TcpStream,
     deframer: Deframer,

@@ -1,4 +1,4 @@
-//! What a process takes of the machine, and what others take.
+//! The share of the machine that a process takes, and the share of other processes.
 
 use std::time::{Duration, Instant};
 
@@ -55,9 +55,9 @@ impl Meter {
     }
 }
 
-/// Measures what everybody else takes of the machine, those on the same hardware included as far as it is known.
+/// Measures the share of all other processes, and of other machines on the same hardware as far as it is known.
 pub struct Strangers {
-    /// Whose share is not others'.
+    /// Processes that are not counted.
     ours: Vec<String>,
     begun: Instant,
     before: f64,
@@ -83,12 +83,12 @@ impl Strangers {
     }
 }
 
-/// What a clock of processor time shows.
+/// Reads a clock of processor time.
 pub fn took(clock: ClockId) -> Duration {
     Duration::try_from(clock_gettime(clock)).unwrap_or_default()
 }
 
-/// What a process has taken in the program and in the kernel, in ticks; nothing if it is gone.
+/// The time of a process in the program and in the kernel, in ticks; zero if the process is gone.
 fn ticks(process: &str) -> (f64, f64) {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     // The name of the program, in brackets, may have anything in it.
@@ -97,7 +97,7 @@ fn ticks(process: &str) -> (f64, f64) {
     (next(), next())
 }
 
-/// What all processors together did, in ticks.
+/// The working time of all processors together, in ticks.
 fn ticks_of_all() -> f64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let fields = stat.lines().next().unwrap_or("").split_whitespace().skip(1).take(STEAL);
@@ -109,7 +109,7 @@ fn ticks_of_all() -> f64 {
 /// first behind the name.
 const STAT_USER: usize = 14;
 
-/// Fields of `/proc/stat` up to what other machines on the same hardware took, and those of them in which nobody worked.
+/// Fields of `/proc/stat` up to the time that other machines on the same hardware took, and the fields of idle time.
 const STEAL: usize = 8;
 const IDLE: [usize; 2] = [3, 4];
 
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn what_one_takes_oneself_is_not_strangers() {
         assert!(ticks_of_all() > 0.0);
-        // Whoever else there is, there are no more processors than there are.
+        // Other processes cannot use more processors than the machine has.
         let strangers = Strangers::begin(&[]);
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_millis(200) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// See the module.
+/// The amounts and durations of one run of the suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sizes {
     /// Transactions that fill the store, of [`FILL_OBJECTS`] each.

@@ -44,7 +44,7 @@ pub fn serve(mut what: impl FnMut(&Switch, &str) -> Result<String, String>) -> R
                         return;
                     }
                 }
-                // Whoever started this has ended or wants it to.
+                // The process that started this one has ended, or wants it to end.
                 std::process::exit(0);
             }
         });

@@ -1,5 +1,5 @@
-//! Those who make trouble, each kind in a process of its own with the lowest priority, for they stand for other machines:
-//! what they take of this one is not what is measured.
+//! The processes that make trouble, one for each kind. They have the lowest priority, because they stand for other machines:
+//! their load on this machine is not the subject of the measurement.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ use super::share::{Meter, Share};
 use super::sizes::Sizes;
 use super::switch::{Switch, serve};
 
-/// What somebody may do to a server.
+/// The kinds of trouble that clients may make for a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
     SlowReader,
@@ -101,14 +101,14 @@ impl Trouble {
     }
 }
 
-/// What somebody did while the switch was on.
+/// The trouble that a process made while the switch was on.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Made {
     /// How much, in the unit that [`Trouble::what`] names.
     pub count: u64,
     /// How often the server met it with its bound: cut off, ended, refused.
     pub met: u64,
-    /// What it took of the machine.
+    /// Its share of the machine.
     pub share: Share,
 }
 
@@ -135,8 +135,8 @@ pub fn make(name: &str, address: &str, pages: u32, sizes: Sizes) -> Result<(), S
     })
 }
 
-/// Gives this process, which has no other thread yet, the lowest priority there is: it runs when nobody else does, and who is
-/// woken on its processor need not wait for it (`SCHED_IDLE`). Where that is not to be had, the lowest of the usual ones.
+/// Gives this process the lowest priority there is (`SCHED_IDLE`), or else the lowest of the usual priorities. It then runs
+/// when no other process does, and a process that wakes on its processor need not wait for it. It has no other thread yet.
 pub fn step_back() {
     let _ = rustix::process::nice(NICE);
     let own = std::process::id().to_string();
@@ -151,7 +151,7 @@ struct Maker {
     address: String,
     pages: u32,
     ids: u64,
-    /// Never asked for before by who never gives anything back.
+    /// Grows with every page that `NeverAck` asks for, so that it asks for new pages.
     fresh: u32,
     /// How often it met its bound since it was told to begin.
     met: u64,
@@ -159,7 +159,7 @@ struct Maker {
     work: Option<Work>,
 }
 
-/// What needs a client with a cache.
+/// The kinds of trouble that need a client with a cache.
 enum Work {
     Objects(Box<Client>, Vec<Ref<Counter>>),
     Value(Box<Client>, Box<Client>, Ref<Value>),
@@ -253,7 +253,7 @@ impl Maker {
     fn half_open(&mut self, switch: &Switch) -> io::Result<u64> {
         let mut all = Vec::new();
         while switch.is_on() {
-            // A few at a time: it is not connecting that is measured.
+            // A few at a time: connecting is not measured.
             for _ in 0..10 {
                 if all.len() < HALF_OPEN {
                     let mut raw = self.connect()?;
@@ -264,7 +264,7 @@ impl Maker {
                     all.push((raw, Instant::now()));
                 }
             }
-            // Nothing is read, as of somebody who vanished, until the server should long have ended it.
+            // Like a client that vanished, this one reads nothing until the server should long have ended it.
             let before = all.len();
             all.retain_mut(|(raw, begun)| begun.elapsed() < SILENCE_FELT || !is_ended(&mut raw.stream));
             self.met += (before - all.len()) as u64;
@@ -443,9 +443,9 @@ const SLOW_BURST: u32 = 256;
 const HALF_OPEN: usize = 200;
 /// Connections that flood at once, a thread each.
 const FLOODS: usize = 4;
-/// Of servers whose answer to a trouble is that it is silent: an end by silence then takes less than a block.
+/// For servers that meet a trouble by its silence: ending a silent client then takes less than a block.
 const KEEPALIVE_MS: &str = "400";
-/// When who fell silent should have been ended: two keepalives, what it takes to look, and the machine's hiccups.
+/// When a silent client should have been ended: two keepalives, the time to look, and the machine's hiccups.
 const SILENCE_FELT: Duration = Duration::from_millis(1_000);
 /// Page numbers have 22 bits.
 const FRESH_MAX: u32 = (1 << 22) - 8;

@@ -17,7 +17,7 @@ use super::classes::{Assembly, Composite, Connection, Document, Manual, Module, 
 /// The root of the module.
 pub const ROOT: &str = "oo7";
 
-/// What was built.
+/// The result of a build.
 #[derive(Debug, Clone, Copy)]
 pub struct Built {
     /// Bytes of the pages up to that of the last connection: the whole database but for leaves of the module's own list.
@@ -27,7 +27,7 @@ pub struct Built {
 /// Builds the module that `spec` and `seed` name; `done` is told each composite part's number.
 ///
 /// # Errors
-/// Those of transactions.
+/// The errors of transactions.
 pub fn build(client: &Client, spec: Spec, seed: u64, done: &mut dyn FnMut(u32)) -> Result<Built, Error> {
     let mut builder = Builder {
         client,

@@ -1,4 +1,4 @@
-//! The traversals, as anybody would write them.
+//! The traversals, written as in an ordinary application.
 
 use tercel::{Client, Error, Obj, Ref, Tx};
 
@@ -9,7 +9,7 @@ use super::classes::{Assembly, Composite, Module, Part};
 /// Traversal T1: depth first through all atomic parts of each composite part referred to as private.
 ///
 /// # Errors
-/// Those of transactions; `NotFound` if nothing was built.
+/// The errors of transactions; `NotFound` if nothing was built.
 pub fn t1(tx: &Tx<'_>, visited: &mut Visited) -> Result<Tally, Error> {
     let mut tally = Tally::default();
     each_private(&design_root(tx)?, &mut |composite| {
