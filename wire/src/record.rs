@@ -287,6 +287,38 @@ impl From<&str> for Text {
     }
 }
 
+impl std::ops::Deref for Text {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl AsRef<str> for Text {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl PartialEq<str> for Text {
+    fn eq(&self, other: &str) -> bool {
+        self.0 == other
+    }
+}
+
+impl PartialEq<&str> for Text {
+    fn eq(&self, other: &&str) -> bool {
+        self.0 == *other
+    }
+}
+
+impl From<std::borrow::Cow<'_, str>> for Text {
+    fn from(s: std::borrow::Cow<'_, str>) -> Text {
+        Text(s.into_owned())
+    }
+}
+
 impl From<String> for Text {
     fn from(s: String) -> Text {
         Text(s)
@@ -310,6 +342,18 @@ impl Value for Text {
 /// Bytes of any length.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Bytes(pub Vec<u8>);
+
+impl From<&[u8]> for Bytes {
+    fn from(bytes: &[u8]) -> Bytes {
+        Bytes(bytes.to_vec())
+    }
+}
+
+impl<const N: usize> From<[u8; N]> for Bytes {
+    fn from(bytes: [u8; N]) -> Bytes {
+        Bytes(bytes.into())
+    }
+}
 
 impl From<Vec<u8>> for Bytes {
     fn from(b: Vec<u8>) -> Bytes {
@@ -437,6 +481,19 @@ pub struct List<T>(pub Vec<T>);
 impl<T> Default for List<T> {
     fn default() -> List<T> {
         List(Vec::new())
+    }
+}
+
+impl<T> List<T> {
+    /// An empty one.
+    pub const fn new() -> List<T> {
+        List(Vec::new())
+    }
+}
+
+impl<T, const N: usize> From<[T; N]> for List<T> {
+    fn from(elements: [T; N]) -> List<T> {
+        List(elements.into())
     }
 }
 
