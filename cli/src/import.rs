@@ -338,7 +338,7 @@ fn write_batch(
 
 /// Makes everything reachable, at once; gives the packages of the list that was there.
 fn publish(tx: &Tx<'_>, graph: &Graph, places: &[Ref<Package>], source: &str) -> Result<Option<u32>, Error> {
-    let replaced = match tx.root::<Catalog>(CATALOG)? {
+    let replaced = match tx.get_root_ref::<Catalog>(CATALOG)? {
         Some(before) => Some(tx.get(before)?.packages()),
         None => None,
     };

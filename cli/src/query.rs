@@ -191,9 +191,9 @@ fn path(tx: &Tx<'_>, from: Ref<Package>, to: Ref<Package>) -> Result<Option<Vec<
 /// Finds a package by name, or says which names are near.
 pub fn find(client: &Client, name: &str) -> Result<Ref<Package>, Failure> {
     let found = client.run(|tx| {
-        let Some(catalog) = tx.root::<Catalog>(CATALOG)? else { return Ok(None) };
+        let Some(catalog) = tx.get_root_ref::<Catalog>(CATALOG)? else { return Ok(None) };
         let names = tx.get(catalog)?.names();
-        Ok(Some((names.get(tx, name)?, names)))
+        Ok(Some((names.get_ref(tx, name)?, names)))
     })?;
     match found {
         None => Err(Failure::new("nothing was imported into this space yet")

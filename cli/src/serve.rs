@@ -1,6 +1,7 @@
 //! `tercel serve`.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -18,7 +19,7 @@ pub fn run(args: &args::Serve) -> Outcome {
         mob_bytes: args.mob,
         cache_bytes: args.cache,
         subscriptions_max: args.subscriptions,
-        keepalive_ms: args.keepalive,
+        keepalive: Duration::from_millis(args.keepalive.into()),
         ..ServerConfig::new(&args.data)
     };
     let mut signals = Signals::new([SIGINT, SIGTERM])?;

@@ -52,10 +52,10 @@ pub use range::Range;
 ///     tx.set_root("people", people.reference())
 /// })?;
 /// space.run(|tx| {
-///     let people = Map::<Text, Person>::open(tx.root("people")?.expect("stored just now"));
+///     let people = Map::<Text, Person>::open(tx.get_root_ref("people")?.expect("stored just now"));
 ///     let ann = people.find(tx, "Ann")?.expect("inserted just now");
 ///     assert_eq!(ann.age(), 41);
-///     ann.friends().insert(tx, "Bea", people.get(tx, "Bea")?.expect("inserted just now"))?;
+///     ann.friends().insert(tx, "Bea", people.get_ref(tx, "Bea")?.expect("inserted just now"))?;
 ///     let mut names = Vec::new();
 ///     for entry in people.prefix(tx, "B") {
 ///         let (name, _person) = entry?;
@@ -117,8 +117,21 @@ impl<K: Key, V: Target> Map<K, V> {
         check(K::encode(key).as_ref())
     }
 
-    /// Gives the reference that the key names.
-    pub fn get(&self, tx: &Tx<'_>, key: K::Arg<'_>) -> Result<Option<Ref<V>>, Error> {
+    /// The object that the key names.
+    ///
+    /// # Errors
+    /// `NotFound` if the map does not have the key, or has it with a null reference.
+    #[inline]
+    pub fn get<'t>(&self, tx: &'t Tx<'_>, key: K::Arg<'_>) -> Result<Obj<'t, V>, Error>
+    where
+        V: Object,
+    {
+        let missing = || Error::NotFound(format!("a key of the map {}", self.top.oref()));
+        self.find(tx, key)?.ok_or_else(missing)
+    }
+
+    /// The reference that the key names, as a value; none if the map does not have the key.
+    pub fn get_ref(&self, tx: &Tx<'_>, key: K::Arg<'_>) -> Result<Option<Ref<V>>, Error> {
         let key = K::encode(key);
         let leaf = Node::top(tx, self.top, K::KIND)?.leaf_of(key.as_ref())?;
         match leaf.sorted()?.search(key.as_ref())? {
@@ -136,14 +149,14 @@ impl<K: Key, V: Target> Map<K, V> {
         let key = K::encode(key);
         let leaf = Node::top(tx, self.top, K::KIND)?.leaf_of(key.as_ref())?;
         match leaf.sorted()?.search(key.as_ref())? {
-            Ok(i) => leaf.values().cast::<V>().get(i),
+            Ok(i) => leaf.values().cast::<V>().find(i),
             Err(_) => Ok(None),
         }
     }
 
     /// Whether it has the key.
     pub fn contains(&self, tx: &Tx<'_>, key: K::Arg<'_>) -> Result<bool, Error> {
-        Ok(self.get(tx, key)?.is_some())
+        Ok(self.get_ref(tx, key)?.is_some())
     }
 
     /// Lets the key name `value`; gives what it named before.

@@ -94,10 +94,21 @@ impl<V: Target> Vector<V> {
         Ok(top.values().is_empty() && top.children().is_empty())
     }
 
-    /// Element `i`; none beyond the end.
-    pub fn get(&self, tx: &Tx<'_>, i: u64) -> Result<Option<Ref<V>>, Error> {
+    /// The object at `i`.
+    ///
+    /// # Errors
+    /// `NotFound` beyond the end, and if the element is null.
+    pub fn get<'t>(&self, tx: &'t Tx<'_>, i: u64) -> Result<Obj<'t, V>, Error>
+    where
+        V: Object,
+    {
+        self.find(tx, i)?.ok_or_else(|| self.beyond(i))
+    }
+
+    /// Element `i` as a value; none beyond the end.
+    pub fn get_ref(&self, tx: &Tx<'_>, i: u64) -> Result<Option<Ref<V>>, Error> {
         match self.leaf_of(tx, i)? {
-            Some((leaf, i)) => Ok(leaf.values().reference_at(i)?.map(Ref::cast)),
+            Some((leaf, i)) => Ok(leaf.values().get_ref(i)?.map(Ref::cast)),
             None => Ok(None),
         }
     }
@@ -108,16 +119,20 @@ impl<V: Target> Vector<V> {
         V: Object,
     {
         match self.leaf_of(tx, i)? {
-            Some((leaf, i)) => leaf.values().cast::<V>().get(i),
+            Some((leaf, i)) => leaf.values().cast::<V>().find(i),
             None => Ok(None),
         }
+    }
+
+    fn beyond(&self, i: u64) -> Error {
+        Error::NotFound(format!("element {i} of the vector {}", self.top.oref()))
     }
 
     /// The last element; none if it is empty.
     pub fn last(&self, tx: &Tx<'_>) -> Result<Option<Ref<V>>, Error> {
         let leaf = self.path_to_last(tx)?.1;
         match leaf.values().len().checked_sub(1) {
-            Some(last) => Ok(leaf.values().reference_at(last)?.map(Ref::cast)),
+            Some(last) => Ok(leaf.values().get_ref(last)?.map(Ref::cast)),
             None => Ok(None),
         }
     }
@@ -127,10 +142,9 @@ impl<V: Target> Vector<V> {
     /// # Errors
     /// `NotFound` beyond the end.
     pub fn set(&self, tx: &Tx<'_>, i: u64, value: Ref<V>) -> Result<Ref<V>, Error> {
-        let beyond = || Error::NotFound(format!("element {i} of the vector {}", self.top.oref()));
-        let (leaf, at) = self.leaf_of(tx, i)?.ok_or_else(beyond)?;
+        let (leaf, at) = self.leaf_of(tx, i)?.ok_or_else(|| self.beyond(i))?;
         let mut draft = Draft::copy(&leaf)?;
-        let place = draft.items.get_mut(at).ok_or_else(beyond)?;
+        let place = draft.items.get_mut(at).ok_or_else(|| self.beyond(i))?;
         let old = std::mem::replace(place, value.cast());
         if old != value.cast() {
             draft.store(tx, leaf.reference())?;
@@ -250,7 +264,7 @@ impl<V: Target> Iter<'_, V> {
             self.leaf = self.vector.leaf_of(self.tx, self.next)?;
         }
         let Some((leaf, i)) = &mut self.leaf else { return Ok(None) };
-        let found = leaf.values().reference_at(*i)?;
+        let found = leaf.values().get_ref(*i)?;
         *i += 1;
         self.next += 1;
         Ok(found.map(Ref::cast))

@@ -65,8 +65,8 @@ use crate::input::{Input, Kind};
 /// pub struct PartMut<'t>(..);
 /// impl<'t> PartMut<'t> {
 ///     pub fn reference(&self) -> Ref<Part>;
-///     pub fn set_id(&mut self, value: u32) -> Result<(), Error>;
-///     pub fn set_name(&mut self, value: impl Into<Text>) -> Result<(), Error>;
+///     pub fn set_id(&self, value: u32) -> Result<(), Error>;
+///     pub fn set_name(&self, value: impl Into<Text>) -> Result<(), Error>;
 ///     ..
 /// }
 /// ```

@@ -165,8 +165,8 @@ fn setters(input: &Input, view: &Ident, edit: &Ident) -> TokenStream {
         let result = quote!(::core::result::Result<(), #private::Error>);
         quote! {
             #[doc = #doc]
-            #field_vis fn #setter(&mut self, value: #takes) -> #result {
-                #set(#value, &mut self.0, #i, #at)
+            #field_vis fn #setter(&self, value: #takes) -> #result {
+                #set(#value, &self.0, #i, #at)
             }
         }
     });

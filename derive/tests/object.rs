@@ -106,7 +106,7 @@ fn a_view_reads_each_field_at_its_place() {
 #[test]
 fn a_setter_says_which_field_and_where() {
     let mut sets = vec![];
-    let mut part = edit::<Part>(&mut sets);
+    let part = edit::<Part>(&mut sets);
     part.set_id(9).unwrap();
     part.set_name("wheel").unwrap();
     part.set_next(Ref::NULL).unwrap();

@@ -6,6 +6,7 @@ use thiserror::Error;
 
 /// Why a call on an object, a transaction or a client failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum Error {
     /// Another transaction changed what this one read. Run it again; `Client::run` does so by itself.
     #[error("another transaction changed what this one read: run it again")]
@@ -36,6 +37,9 @@ pub enum Error {
     /// Stored or received bytes are damaged. An operator must act: `tercel check` tells where.
     #[error("damaged data: {0}")]
     Corrupt(String),
+    /// An argument that cannot be meant, such as an address that is none. The program must change.
+    #[error("{0}")]
+    Invalid(String),
     /// A bound was reached; the text says which one and how to raise it or live with it.
     #[error("full: {0}")]
     Full(String),

@@ -262,7 +262,7 @@ fn read(o: &mut Open<'_>, model: &mut Model, cells: &[Ref<Cell>], cell: usize) -
     } else if let Some(before) = o.seen.insert(cell, value) {
         assert_eq!(value, before, "a transaction reads the same twice");
     }
-    if let Some(twin) = found.twin().opt()? {
+    if let Some(twin) = found.twin().find()? {
         assert_eq!(twin.value(), value, "what was written together is seen together");
     }
     for (i, part) in found.parts()?.into_iter().enumerate() {

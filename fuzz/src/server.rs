@@ -86,7 +86,7 @@ fn try_run(u: &mut Unstructured<'_>) -> Result<()> {
     w.crash();
     w.restart();
     w.settle();
-    let _ = w.run(0, |tx| tx.root::<Thing>("things"));
+    let _ = w.run(0, |tx| tx.get_root_ref::<Thing>("things"));
     Ok(())
 }
 

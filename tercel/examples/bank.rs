@@ -44,8 +44,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         threads.into_iter().try_for_each(|t| t.join().expect("a teller does not panic"))
     })?;
     let total = space.run(|tx| {
-        let bank = tx.root::<Bank>("bank")?.ok_or(Error::NotFound("the bank".into()))?;
-        tx.get(bank)?.accounts().into_iter().map(|a| Ok(a?.cents())).sum::<Result<i64, Error>>()
+        tx.get_root::<Bank>("bank")?
+            .accounts()
+            .into_iter()
+            .map(|a| Ok(a?.cents()))
+            .sum::<Result<i64, Error>>()
     })?;
     println!("{} transfers by {THREADS} threads; the accounts hold {total} cents", THREADS * TRANSFERS);
     assert_eq!(total, ACCOUNTS as i64 * 1_000);

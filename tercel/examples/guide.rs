@@ -2,7 +2,7 @@
 //! `cargo run -p tercel --example guide`.
 
 use tercel::collections::{Map, Vector};
-use tercel::{Address, Client, Error, List, Object, Record, Ref, Server, ServerConfig, Text};
+use tercel::{Client, Error, List, Object, Record, Ref, Server, Text};
 
 #[derive(Object)]
 struct Person {
@@ -58,15 +58,14 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
 fn objects(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
     let space = tercel::embedded(dir)?;
     space.run(|tx| {
-        let bob =
-            tx.create(&Person { name: "Bob".into(), born: 1990, home: None, friends: List::default() })?;
+        let bob = tx.create(&Person { name: "Bob".into(), born: 1990, home: None, friends: List::new() })?;
         let home = Place { street: "Mill Lane".into(), number: 7 };
-        let ann = Person { name: "Ann".into(), born: 1988, home: Some(home), friends: List(vec![bob]) };
+        let ann = Person { name: "Ann".into(), born: 1988, home: Some(home), friends: [bob].into() };
         tx.set_root("ann", tx.create(&ann)?)
     })?;
 
     space.run(|tx| {
-        let ann = tx.get(tx.root::<Person>("ann")?.ok_or(Error::NotFound("ann".into()))?)?;
+        let ann = tx.get_root::<Person>("ann")?;
         for friend in ann.friends() {
             println!("{} is a friend", friend?.name()?);
         }
@@ -74,22 +73,22 @@ fn objects(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
     })?;
 
     let (name, ann) = space.run(|tx| {
-        let ann = tx.get(tx.root::<Person>("ann")?.ok_or(Error::NotFound("ann".into()))?)?;
+        let ann = tx.get_root::<Person>("ann")?;
         Ok((ann.name()?.into_owned(), ann.to_value()?))
     })?;
 
     assert_eq!((name.as_str(), ann.born, ann.friends.0.len()), ("Anne", 1988, 1));
 
     space.run(|tx| {
-        let ann = tx.get(tx.root::<Person>("ann")?.ok_or(Error::NotFound("ann".into()))?)?;
-        let cleo = Person { name: "Cleo".into(), born: 1991, home: None, friends: List::default() };
+        let ann = tx.get_root::<Person>("ann")?;
+        let cleo = Person { name: "Cleo".into(), born: 1991, home: None, friends: List::new() };
         let mut friends = ann.to_value()?.friends.0;
         friends.push(tx.create(&cleo)?);
         ann.edit()?.set_friends(friends)
     })?;
 
     let friends = space.run(|tx| {
-        let ann = tx.get(tx.root::<Person>("ann")?.ok_or(Error::NotFound("ann".into()))?)?;
+        let ann = tx.get_root::<Person>("ann")?;
         let names = ann.friends().into_iter().map(|friend| Ok(friend?.name()?.into_owned()));
         names.collect::<Result<Vec<_>, Error>>()
     })?;
@@ -102,7 +101,7 @@ fn objects(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
 fn changed_class(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
     let space = tercel::embedded(dir)?;
     space.run(|tx| {
-        let ann = tx.get(tx.root::<PersonOfToday>("ann")?.ok_or(Error::NotFound("ann".into()))?)?;
+        let ann = tx.get_root::<PersonOfToday>("ann")?;
         assert_eq!((ann.born(), ann.nickname()?.as_ref()), (1988, ""));
         ann.edit()?.set_nickname("Annie")
     })?;
@@ -113,7 +112,7 @@ fn changed_class(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>
 fn registers(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
     let space = tercel::embedded(dir)?;
     space.run(|tx| {
-        let ann = tx.root::<PersonOfToday>("ann")?.ok_or(Error::NotFound("ann".into()))?;
+        let ann = tx.get_root::<PersonOfToday>("ann")?.reference();
         let (by_name, arrivals) = (Map::create(tx)?, Vector::create(tx)?);
         by_name.insert(tx, "Anne", ann)?;
         arrivals.push_back(tx, ann)?;
@@ -121,8 +120,8 @@ fn registers(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
     })?;
 
     let names = space.run(|tx| {
-        let register = tx.root::<Register>("register")?.ok_or(Error::NotFound("register".into()))?;
-        let Register { by_name, arrivals } = tx.get(register)?.to_value()?;
+        let register = tx.get_root::<Register>("register")?;
+        let Register { by_name, arrivals } = register.to_value()?;
         println!("{} arrived", arrivals.len(tx)?);
         for entry in by_name.range(tx, "A".."B") {
             let (name, person) = entry?;
@@ -131,10 +130,7 @@ fn registers(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
         Ok(by_name)
     })?;
 
-    let arrivals = space.run(|tx| {
-        let register = tx.root::<Register>("register")?.ok_or(Error::NotFound("register".into()))?;
-        tx.get(register)?.arrivals().len(tx)
-    })?;
+    let arrivals = space.run(|tx| tx.get_root::<Register>("register")?.arrivals().len(tx))?;
     assert_eq!(arrivals, 1);
     assert!(matches!(rename(&space, names, "Anne", "Anne"), Err(RenameError::Taken)));
     rename(&space, names, "Anne", "Anna").map_err(|e| format!("{e:?}"))?;
@@ -158,12 +154,11 @@ fn rename(space: &Client, names: Map<Text, PersonOfToday>, from: &str, to: &str)
 }
 
 fn networked(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
-    let listen: Vec<Address> = vec!["127.0.0.1:0".parse()?];
-    let server = Server::start(ServerConfig { listen, ..ServerConfig::new(dir) })?;
+    let server = Server::builder(dir).listen("127.0.0.1:0").start()?;
     let client = Client::connect(&server.addresses()[0])?;
 
-    assert!(client.run(|tx| tx.root::<PersonOfToday>("ann"))?.is_some());
-    let has_ann = server.run(|tx| Ok(tx.root::<PersonOfToday>("ann")?.is_some()))?;
+    assert!(client.run(|tx| tx.get_root_ref::<PersonOfToday>("ann"))?.is_some());
+    let has_ann = server.run(|tx| Ok(tx.get_root_ref::<PersonOfToday>("ann")?.is_some()))?;
     assert!(has_ann);
     drop(client);
     Ok(server.stop()?)

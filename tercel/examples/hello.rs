@@ -12,16 +12,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::temp_dir().join(format!("tercel-hello-{}", std::process::id()));
     let space = tercel::embedded(&dir)?;
     space.run(|tx| {
-        let bob = tx.create(&Person { name: "Bob".into(), friends: List::default() })?;
-        let ann = tx.create(&Person { name: "Ann".into(), friends: List(vec![bob]) })?;
+        let bob = tx.create(&Person { name: "Bob".into(), friends: List::new() })?;
+        let ann = tx.create(&Person { name: "Ann".into(), friends: [bob].into() })?;
         tx.set_root("ann", ann)
     })?;
     space.close()?;
 
     let space = tercel::embedded(&dir)?;
     space.run(|tx| {
-        let ann = tx.root::<Person>("ann")?.ok_or(tercel::Error::NotFound("ann".into()))?;
-        for friend in tx.get(ann)?.friends() {
+        for friend in tx.get_root::<Person>("ann")?.friends() {
             println!("Ann has a friend called {}", friend?.name()?);
         }
         Ok(())

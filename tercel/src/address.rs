@@ -1,5 +1,6 @@
 //! Where a server listens and a client connects: `HOST:PORT`, or `unix:PATH`.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -9,6 +10,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
+
+use thiserror::Error;
 
 /// An address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,21 +115,68 @@ impl fmt::Display for Address {
     }
 }
 
-impl FromStr for Address {
-    type Err = String;
+/// A text that is no address. The caller must write another.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct AddressError(String);
 
-    fn from_str(s: &str) -> Result<Address, String> {
+impl From<Infallible> for AddressError {
+    fn from(never: Infallible) -> AddressError {
+        match never {}
+    }
+}
+
+impl From<&Address> for Address {
+    fn from(address: &Address) -> Address {
+        address.clone()
+    }
+}
+
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Address {
+        Address::Tcp(address.to_string())
+    }
+}
+
+impl TryFrom<&str> for Address {
+    type Error = AddressError;
+
+    fn try_from(s: &str) -> Result<Address, AddressError> {
+        s.parse()
+    }
+}
+
+impl TryFrom<&String> for Address {
+    type Error = AddressError;
+
+    fn try_from(s: &String) -> Result<Address, AddressError> {
+        s.parse()
+    }
+}
+
+impl TryFrom<String> for Address {
+    type Error = AddressError;
+
+    fn try_from(s: String) -> Result<Address, AddressError> {
+        s.parse()
+    }
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(s: &str) -> Result<Address, AddressError> {
         if let Some(path) = s.strip_prefix("unix:").filter(|path| !path.is_empty()) {
-            fits(Path::new(path))?;
+            fits(Path::new(path)).map_err(AddressError)?;
             return Ok(Address::Unix(path.into()));
         }
         match s.rsplit_once(':') {
             Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
                 Ok(Address::Tcp(s.into()))
             }
-            _ => Err(format!(
+            _ => Err(AddressError(format!(
                 "`{s}` is not an address: write HOST:PORT, with a port up to 65535, or unix:PATH"
-            )),
+            ))),
         }
     }
 }
@@ -154,10 +204,10 @@ mod tests {
         let longest: Address = format!("unix:{}", path(UNIX_BYTES_MAX)).parse().unwrap();
         drop(longest.listen().unwrap());
         let refused = format!("unix:{}", path(UNIX_BYTES_MAX + 1)).parse::<Address>().unwrap_err();
-        assert!(refused.contains("can have 107 bytes, and this one has 108"), "{refused}");
+        assert!(refused.to_string().contains("can have 107 bytes, and this one has 108"), "{refused}");
         let made = Address::Unix(path(UNIX_BYTES_MAX + 1).into());
         for said in [made.listen().unwrap_err(), made.connect(Duration::from_secs(1)).unwrap_err()] {
-            assert_eq!(said.to_string(), refused);
+            assert_eq!(said.to_string(), refused.to_string());
         }
     }
 

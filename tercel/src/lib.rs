@@ -17,12 +17,12 @@
 //! let dir = std::env::temp_dir().join(format!("tercel-doc-{}", std::process::id()));
 //! let space = tercel::embedded(&dir)?;
 //! space.run(|tx| {
-//!     let bob = tx.create(&Person { name: "Bob".into(), friends: List::default() })?;
-//!     let ann = tx.create(&Person { name: "Ann".into(), friends: List(vec![bob]) })?;
+//!     let bob = tx.create(&Person { name: "Bob".into(), friends: List::new() })?;
+//!     let ann = tx.create(&Person { name: "Ann".into(), friends: [bob].into() })?;
 //!     tx.set_root("ann", ann)
 //! })?;
 //! space.run(|tx| {
-//!     let ann = tx.get(tx.root::<Person>("ann")?.expect("stored just now"))?;
+//!     let ann = tx.get_root::<Person>("ann")?;
 //!     for friend in ann.friends() {
 //!         assert_eq!(friend?.name()?, "Bob");
 //!     }
@@ -58,9 +58,9 @@ mod panics;
 mod pipe;
 mod server;
 
-pub use address::Address;
+pub use address::{Address, AddressError};
 pub use client::{Client, ClientConfig, Stats, embedded, embedded_with};
-pub use server::{Recovered, Server, ServerConfig, ServerError, Stopper};
+pub use server::{Recovered, Server, ServerBuilder, ServerConfig, ServerError, Stopper};
 pub use tercel_collections as collections;
 pub use tercel_derive::{Object, Record};
 // The derive macros and their traits have the same names, so that one `use` brings both.

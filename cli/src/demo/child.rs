@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use tercel::Address;
+use tercel::{Address, AddressError};
 
 use crate::fail::Failure;
 use crate::tidy;
@@ -47,7 +47,7 @@ impl ServerProcess {
             let _ = child.wait();
             return Err(failed("did not start; it said why above"));
         };
-        let address = address.parse().map_err(Failure::new)?;
+        let address = address.parse().map_err(|e: AddressError| Failure::new(e.to_string()))?;
         let backend = rest.split(',').next().unwrap_or_default().to_string();
         Ok(ServerProcess { child, _out: out, address, backend })
     }

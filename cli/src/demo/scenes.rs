@@ -170,9 +170,8 @@ pub fn advisory(server: &ServerProcess, root: &str, term: &Term) -> Result<(), F
 
 /// Reads the marks: how many without and with the advisory.
 fn look(tx: &tercel::Tx<'_>) -> Result<(usize, usize), Error> {
-    let root = tx.root::<Marks>(MARKS)?.ok_or_else(|| Error::NotFound("the marks".into()))?;
     let mut seen = (0, 0);
-    for mark in tx.get(root)?.marks().iter().take(MARKS_READ) {
+    for mark in tx.get_root::<Marks>(MARKS)?.marks().iter().take(MARKS_READ) {
         match mark?.advisory() {
             0 => seen.0 += 1,
             _ => seen.1 += 1,

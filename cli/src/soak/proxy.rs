@@ -33,7 +33,7 @@ impl Proxy {
     /// Begins to listen.
     pub fn start(server: &Address, seed: u64) -> Result<Proxy, Failure> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
-        let address: Address = listener.local_addr()?.to_string().parse().map_err(Failure::new)?;
+        let address = Address::from(listener.local_addr()?);
         let shared = Arc::new(Shared {
             server: server.clone(),
             stop: AtomicBool::new(false),

@@ -258,7 +258,7 @@ impl<'a> Worker<'a> {
                     let a = tx.get(space.accounts[i])?;
                     seen.read(account(i), a.version());
                     let now = a.cents() + change;
-                    let mut edit = a.edit()?;
+                    let edit = a.edit()?;
                     edit.set_cents(now)?;
                     edit.set_version(version)?;
                     seen.write(account(i), version);
@@ -269,7 +269,7 @@ impl<'a> Worker<'a> {
                 seen.read(journal(i), j.version());
                 let mut entries = j.entries()?;
                 entries.push(version);
-                let mut edit = j.edit()?;
+                let edit = j.edit()?;
                 edit.set_entries(List(entries))?;
                 edit.set_version(version)?;
                 seen.write(journal(i), version);

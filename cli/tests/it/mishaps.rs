@@ -162,7 +162,7 @@ fn an_import_goes_on_over_a_restart_of_the_server() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let observer = tercel::Client::connect(&at.parse().unwrap()).unwrap();
+    let observer = tercel::Client::connect(at.as_str()).unwrap();
     until(|| {
         let status: serde_json::Value = serde_json::from_str(&observer.server_status().unwrap()).unwrap();
         (status["commits"].as_u64().unwrap() >= 2).then_some(())
@@ -551,11 +551,11 @@ fn a_directory_in_use_says_how_to_go_on() {
     let (_dir, space) = imported();
     let _server = Serving::start(&space);
     let said = err(&tercel(&["query", "depends", "lib", "--data", &space]));
-    assert!(said.contains("leave --data out"), "{said}");
+    assert!(said.contains("ask it instead with --server"), "{said}");
     // A check cannot ask a server.
     for repair in [&[][..], &["--repair"]] {
         let said = err(&tercel(&[&["check", "--data", &space], repair].concat()));
-        assert!(said.contains("stop it first") && !said.contains("--data out"), "{said}");
+        assert!(said.contains("stop it first") && !said.contains("--server"), "{said}");
     }
 }
 

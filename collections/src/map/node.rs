@@ -96,12 +96,12 @@ impl<'t> Node<'t> {
 
     /// Child `i`.
     pub fn child(&self, i: usize) -> Result<Node<'t>, Error> {
-        Node::new(self.children().get(i)?.ok_or_else(|| self.damaged())?)
+        Node::new(self.children().find(i)?.ok_or_else(|| self.damaged())?)
     }
 
     /// Gives the reference that key `i` names.
     pub fn value(&self, i: usize) -> Result<Ref<Any>, Error> {
-        self.values().reference_at(i)?.ok_or_else(|| self.damaged())
+        self.values().get_ref(i)?.ok_or_else(|| self.damaged())
     }
 
     /// The leaf that has the key or would have it.

@@ -65,7 +65,7 @@ impl<'t> Node<'t> {
 
     /// Child `i`.
     pub fn child(&self, i: usize) -> Result<Node<'t>, Error> {
-        Node::below(self.children().get(i)?.ok_or_else(|| self.damaged())?, self.height())
+        Node::below(self.children().find(i)?.ok_or_else(|| self.damaged())?, self.height())
     }
 
     /// Elements below a full child.

@@ -30,7 +30,7 @@ fn reads_then_commits(
     let other = client.run(|tx| item(tx, 0)).unwrap();
     let tx = client.begin_transaction().unwrap();
     read(&tx);
-    tx.edit(other).and_then(|mut o| o.set_number(1)).unwrap();
+    tx.edit(other).and_then(|o| o.set_number(1)).unwrap();
     between();
     tx.commit().map(|_| ())
 }
@@ -51,7 +51,7 @@ fn a_key_that_was_not_there_stays_away() {
     let client = space(&dir, LARGE);
     let map = even(&client);
     for key in [501, KEYS * 2 + 1] {
-        let miss = |tx: &tercel::Tx<'_>| assert_eq!(map.get(tx, key).unwrap(), None);
+        let miss = |tx: &tercel::Tx<'_>| assert_eq!(map.get_ref(tx, key).unwrap(), None);
         assert_eq!(
             reads_then_commits(&client, miss, || insert(&client, map, key)),
             Err(Error::Conflict),
@@ -117,7 +117,7 @@ fn no_change_is_lost_in_leaves_that_are_joined_under_snapshots() {
                     Ok(())
                 })
                 .unwrap();
-            assert_eq!(client.run(|tx| map.get(tx, *key)).unwrap(), Some(value), "{key} at {removed}");
+            assert_eq!(client.run(|tx| map.get_ref(tx, *key)).unwrap(), Some(value), "{key} at {removed}");
         }
     }
     client.close().unwrap();
@@ -149,7 +149,7 @@ fn no_change_is_lost_when_a_last_entry_goes_under_snapshots() {
                     Ok(value)
                 })
                 .unwrap();
-            assert_eq!(client.run(|tx| map.get(tx, changed)).unwrap(), Some(value), "{changed} of {len}");
+            assert_eq!(client.run(|tx| map.get_ref(tx, changed)).unwrap(), Some(value), "{changed} of {len}");
         }
     }
     client.close().unwrap();
@@ -179,7 +179,7 @@ fn no_change_is_lost_in_leaves_that_are_popped_under_snapshots() {
         });
         assert_eq!(attempts, 2);
         match outcome {
-            Ok(value) => assert_eq!(client.run(|tx| vector.get(tx, changed)).unwrap(), Some(value)),
+            Ok(value) => assert_eq!(client.run(|tx| vector.get_ref(tx, changed)).unwrap(), Some(value)),
             Err(e) => assert!(changed == len - 1 && matches!(e, Error::NotFound(_)), "{e}"),
         }
     }
@@ -266,7 +266,7 @@ fn a_push_leaves_readers_of_other_leaves_alone() {
             Vector::<Item>::build(tx, std::iter::repeat_n(value, 1_000))
         })
         .unwrap();
-    let read = |tx: &tercel::Tx<'_>| assert!(vector.get(tx, 17).unwrap().is_some());
+    let read = |tx: &tercel::Tx<'_>| assert!(vector.get_ref(tx, 17).unwrap().is_some());
     let push = || client.run(|tx| vector.push_back(tx, item(tx, 1)?)).unwrap();
     assert_eq!(reads_then_commits(&client, read, push), Ok(()));
     let len = |tx: &tercel::Tx<'_>| assert_eq!(vector.len(tx).unwrap(), 1_001);

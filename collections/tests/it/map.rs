@@ -103,7 +103,7 @@ fn play(history: &[Step]) {
         history.split_inclusive(|s| matches!(s, Step::Commit | Step::Abort | Step::Reopen)).enumerate()
     {
         let tx = client.begin_transaction().unwrap();
-        let map = Map::open(tx.root("map").unwrap().unwrap());
+        let map = Map::open(tx.get_root_ref("map").unwrap().unwrap());
         let mut changed = model.clone();
         for step in part {
             take(&tx, map, &mut changed, step).unwrap();
@@ -245,7 +245,7 @@ fn a_key_that_is_too_long_is_refused_and_found_nowhere() {
             .run(|tx| {
                 let map = Map::<Text, Item>::create(tx)?;
                 assert!(matches!(map.insert(tx, &long, item(tx, 1)?), Err(Error::Full(_))));
-                assert_eq!(map.get(tx, &long)?, None);
+                assert_eq!(map.get_ref(tx, &long)?, None);
                 assert_eq!(map.remove(tx, &long)?, None);
                 assert!(map.is_empty(tx)?);
                 assert!(map.insert(tx, &long[1..], item(tx, 1)?)?.is_none());
@@ -263,7 +263,7 @@ fn a_map_is_opened_with_its_own_type_of_keys_only() {
             .run(|tx| {
                 let map = Map::<Text, Item>::create(tx)?;
                 let other = Map::<u64, Item>::open(map.reference());
-                assert!(matches!(other.get(tx, 1), Err(Error::Schema(_))));
+                assert!(matches!(other.get_ref(tx, 1), Err(Error::Schema(_))));
                 assert!(matches!(other.insert(tx, 1, Ref::NULL), Err(Error::Schema(_))));
                 assert!(matches!(other.iter(tx).next(), Some(Err(Error::Schema(_)))));
                 Ok(())

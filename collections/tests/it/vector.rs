@@ -10,7 +10,7 @@ fn assert_same(tx: &Tx<'_>, vector: Vector<Item>, model: &[Ref<Item>]) -> Result
     assert_eq!(vector.is_empty(tx)?, model.is_empty());
     assert_eq!(vector.last(tx)?, model.last().copied());
     assert_eq!(vector.iter(tx).collect::<Result<Vec<_>, _>>()?, model);
-    assert_eq!(vector.get(tx, model.len() as u64)?, None);
+    assert_eq!(vector.get_ref(tx, model.len() as u64)?, None);
     Ok(())
 }
 
@@ -24,7 +24,7 @@ fn histories_end_as_those_of_a_vec_do() {
     let mut model: Vec<Ref<Item>> = Vec::new();
     for turn in 0..60 {
         let tx = client.begin_transaction().unwrap();
-        let vector = Vector::<Item>::open(tx.root("vector").unwrap().unwrap());
+        let vector = Vector::<Item>::open(tx.get_root_ref("vector").unwrap().unwrap());
         let before = model.clone();
         // Long runs in one direction fill many leaves, and long runs back empty them.
         let grows = turn % 6 < 3;
@@ -76,13 +76,13 @@ fn every_length_around_a_full_level_grows_and_shrinks() {
                     assert_eq!(vector.len(tx)?, len as u64);
                     vector.push_back(tx, item(tx, len as u64)?)?;
                     assert_eq!(vector.find(tx, len as u64)?.unwrap().number(), len as u64);
-                    assert_eq!(vector.get(tx, 0)?, Some(value));
+                    assert_eq!(vector.get_ref(tx, 0)?, Some(value));
                 }
                 for len in (built..around + 3).rev() {
                     let popped = vector.pop_back(tx)?.unwrap();
                     assert_eq!(tx.get(popped)?.number(), len as u64);
                     assert_eq!(vector.len(tx)?, len as u64);
-                    assert_eq!(vector.get(tx, len as u64)?, None);
+                    assert_eq!(vector.get_ref(tx, len as u64)?, None);
                 }
                 Ok(())
             })

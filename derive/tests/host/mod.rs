@@ -2,6 +2,7 @@
 //! editor notes what it was asked to do.
 #![allow(dead_code, unused_imports, reason = "not every test reads and changes")]
 
+use std::cell::RefCell;
 use std::marker::PhantomData;
 
 use tercel_wire::cursor::le32;
@@ -49,7 +50,7 @@ pub trait Field: Value + Sized {
     fn put_field(&self, e: &mut Encoder<'_>, at: usize) {
         self.put(e, at);
     }
-    fn set_field<T: Object>(self, object: &mut RawMut<'_, T>, field: usize, at: usize) -> Result<(), Error> {
+    fn set_field<T: Object>(self, object: &RawMut<'_, T>, field: usize, at: usize) -> Result<(), Error> {
         object.set(field, at, self)
     }
 }
@@ -91,17 +92,17 @@ pub struct Stored<'a> {
 pub type Set = (usize, usize, Vec<u8>);
 
 pub struct RawMut<'t, T> {
-    sets: &'t mut Vec<Set>,
+    sets: RefCell<&'t mut Vec<Set>>,
     class: PhantomData<fn() -> T>,
 }
 
 impl<T: Object> RawMut<'_, T> {
-    pub fn set<F: Value>(&mut self, field: usize, at: usize, value: F) -> Result<(), Error> {
+    pub fn set<F: Value>(&self, field: usize, at: usize, value: F) -> Result<(), Error> {
         let mut no = NoSpill;
         let mut e = Encoder::new(F::TYPE.size(), &mut no);
         value.put(&mut e, 0);
         let bytes = e.finish(ClassId(99)).map_err(|_| Error)?;
-        self.sets.push((field, at, bytes[HEADER_BYTES..].to_vec()));
+        self.sets.borrow_mut().push((field, at, bytes[HEADER_BYTES..].to_vec()));
         Ok(())
     }
 
@@ -123,7 +124,7 @@ pub fn view<T: Object>(body: &[u8]) -> T::View<'_> {
 }
 
 pub fn edit<T: Object>(sets: &mut Vec<Set>) -> T::Mut<'_> {
-    T::edit(RawMut { sets, class: PhantomData })
+    T::edit(RawMut { sets: RefCell::new(sets), class: PhantomData })
 }
 
 macro_rules! numbers {

@@ -79,7 +79,7 @@ pub trait Field: Value + Sized {
     }
     /// Sets the field that begins at `at`. For derived code.
     #[doc(hidden)]
-    fn set_field<T: Object>(self, object: &mut RawMut<'_, T>, field: usize, at: usize) -> Result<(), Error> {
+    fn set_field<T: Object>(self, object: &RawMut<'_, T>, field: usize, at: usize) -> Result<(), Error> {
         object.set(field, at, self)
     }
 }
@@ -159,7 +159,7 @@ pub struct RawMut<'t, T> {
 
 impl<'t, T: Object> RawMut<'t, T> {
     /// Sets the field that begins at `at`.
-    pub fn set<F: Value>(&mut self, _field: usize, at: usize, value: F) -> Result<(), Error> {
+    pub fn set<F: Value>(&self, _field: usize, at: usize, value: F) -> Result<(), Error> {
         self.tx.set_field::<T, F>(self.oref, at, &value)
     }
 
@@ -307,7 +307,10 @@ impl<H: Class, T> Link<'_, '_, H, T> {
 }
 
 impl<'t, H: Class, T: Object> Link<'_, 't, H, T> {
-    /// The object. Null is `NotFound`; see [`Link::opt`].
+    /// The object.
+    ///
+    /// # Errors
+    /// `NotFound` if the reference is null or names nothing; as [`Tx::get`].
     #[inline(always)]
     pub fn get(&self) -> Result<Obj<'t, T>, Error> {
         match self.tx.follow(&self.holder, self.at)? {
@@ -318,7 +321,7 @@ impl<'t, H: Class, T: Object> Link<'_, 't, H, T> {
 
     /// The object, or none if the reference is null.
     #[inline(always)]
-    pub fn opt(&self) -> Result<Option<Obj<'t, T>>, Error> {
+    pub fn find(&self) -> Result<Option<Obj<'t, T>>, Error> {
         self.tx.follow(&self.holder, self.at)
     }
 }
@@ -326,6 +329,11 @@ impl<'t, H: Class, T: Object> Link<'_, 't, H, T> {
 #[cold]
 fn null() -> Box<Error> {
     Box::new(Error::NotFound("the object of a null reference".into()))
+}
+
+#[cold]
+fn absent(i: usize) -> Box<Error> {
+    Box::new(Error::NotFound(format!("element {i} of a list")))
 }
 
 impl<E: ListField> Field for List<E> {
@@ -451,7 +459,7 @@ impl<'a, 't, H: Class, T> Refs<'a, 't, H, T> {
     }
 
     /// Reference `i` as a value; none beyond the end.
-    pub fn reference_at(&self, i: usize) -> Result<Option<Ref<T>>, Error> {
+    pub fn get_ref(&self, i: usize) -> Result<Option<Ref<T>>, Error> {
         let (oref, hint) = match self.holder.var(self.list) {
             Var::Here { at, len } if i < len => self.holder.word(at + 4 * i),
             Var::Spilled { at, len } if i < len => {
@@ -495,9 +503,21 @@ fn short(oref: Oref) -> Error {
 }
 
 impl<'a, 't, H: Class, T: Object> Refs<'a, 't, H, T> {
+    /// Object `i`.
+    ///
+    /// # Errors
+    /// `NotFound` beyond the end, and if the reference is null; as [`Tx::get`].
+    #[inline]
+    pub fn get(&self, i: usize) -> Result<Obj<'t, T>, Error> {
+        match self.find(i)? {
+            Some(obj) => Ok(obj),
+            None => Err(*absent(i)),
+        }
+    }
+
     /// Object `i`; none beyond the end, or if the reference is null.
     #[inline]
-    pub fn get(&self, i: usize) -> Result<Option<Obj<'t, T>>, Error> {
+    pub fn find(&self, i: usize) -> Result<Option<Obj<'t, T>>, Error> {
         match self.holder.items(self.list).nth::<T>(i) {
             Some(step) => self.tx.arrived(step, &self.holder, self.list, i),
             None => self.get_in_chunks(i),

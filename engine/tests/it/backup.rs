@@ -379,7 +379,7 @@ fn whatever_happens_meanwhile_what_is_taken_is_of_one_stamp() {
                 1..=7 => {
                     let size = random.below(1_500) as usize;
                     let _ = w.run(client, |tx| {
-                        let mut e = tx.edit(r)?;
+                        let e = tx.edit(r)?;
                         e.set_text("z".repeat(size))?;
                         e.set_count(count)
                     });

@@ -45,7 +45,7 @@ fn missing_page_is_waited_for_and_read_once() {
     let before = p.fake().reads;
     let tx = p.begin();
     assert_eq!(tx.get(r).unwrap().count(), 0);
-    assert_eq!(tx.get(r).unwrap().next().opt().unwrap().map(|o| o.count()), None);
+    assert_eq!(tx.get(r).unwrap().next().find().unwrap().map(|o| o.count()), None);
     // Without forwards it is one page; with one it is two.
     assert!((1..=2).contains(&(p.fake().reads - before)));
 }

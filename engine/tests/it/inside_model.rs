@@ -128,7 +128,7 @@ impl<'p> Model<'p> {
             }),
             Step::Grow(actor, cell, bytes) => self.act(actor, |m, open| {
                 m.read(open, cell, true)?;
-                let mut edit = open.tx.edit(m.cells[cell])?;
+                let edit = open.tx.edit(m.cells[cell])?;
                 edit.set_text("z".repeat(bytes as usize))?;
                 edit.set_value(m.next)?;
                 open.writes.insert(cell, m.next);
@@ -165,7 +165,7 @@ impl<'p> Model<'p> {
                 if !open.writes.contains_key(&from) {
                     open.reads.insert(from, holder.value());
                 }
-                holder.others().get(cell)?.unwrap().value()
+                holder.others().get(cell)?.value()
             }
             false => open.tx.get(self.cells[cell])?.value(),
         };

@@ -225,7 +225,7 @@ fn cradle(w: &World, client: usize) -> Result<(), Error> {
     let mut reserved = None;
     change(w, client, |tx| {
         let c = tx.get(cradle)?;
-        let mut e = c.edit()?;
+        let e = c.edit()?;
         if reserve {
             let child = tx.reserve(&Account { money: 0, padding: "".into() })?;
             reserved = Some(child);

@@ -722,8 +722,8 @@ fn a_space_has_as_many_roots_as_it_may_and_no_more() {
     let r = make(&w, 0, "root 0", 7);
     w.run(0, |tx| (1..1_024).try_for_each(|n| tx.set_root(&format!("root {n}"), r))).unwrap();
     assert_eq!(w.run(0, |tx| Ok(tx.roots()?.len())), Ok(1_024));
-    assert_eq!(w.run(0, |tx| tx.root::<Thing>("absent")), Ok(None));
-    assert_eq!(w.run(0, |tx| tx.root::<Thing>("root 0")), Ok(Some(r)));
+    assert_eq!(w.run(0, |tx| tx.get_root_ref::<Thing>("absent")), Ok(None));
+    assert_eq!(w.run(0, |tx| tx.get_root_ref::<Thing>("root 0")), Ok(Some(r)));
     let more = w.run(0, |tx| tx.set_root("one more", r));
     assert!(matches!(&more, Err(Error::Full(why)) if why.contains("1024 roots")), "{more:?}");
     w.run(0, |tx| tx.set_root("root 5", r)).unwrap();

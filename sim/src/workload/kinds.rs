@@ -56,7 +56,7 @@ impl Deed<'_> {
         }
         let writes = 1 + r.below(chosen.len() as u64) as usize;
         for i in &chosen[..writes] {
-            let mut cell = tx.edit(ground.cells[*i])?;
+            let cell = tx.edit(ground.cells[*i])?;
             cell.set_value(notes.write(cell_id(*i)).0)?;
             if r.below(4) == 0 {
                 think();
@@ -81,7 +81,7 @@ impl Deed<'_> {
         notes.see(tx, ground.cells[i], cell_id(i))?;
         think();
         let bytes = r.below(3_500) as usize;
-        let mut cell = tx.edit(ground.cells[i])?;
+        let cell = tx.edit(ground.cells[i])?;
         cell.set_padding("g".repeat(bytes))?;
         cell.set_value(notes.write(cell_id(i)).0)
     }
@@ -123,7 +123,7 @@ impl Deed<'_> {
         let Deed { tx, ground, notes, r, think, .. } = self;
         let key = r.below(KEYS);
         let object = key_id(key);
-        let old = ground.map.get(tx, key)?;
+        let old = ground.map.get_ref(tx, key)?;
         think();
         match old {
             Some(cell) => {
@@ -145,7 +145,7 @@ impl Deed<'_> {
         if r.below(3) > 0 {
             for _ in 0..1 + r.below(4) {
                 let key = r.below(KEYS);
-                match ground.map.get(tx, key)? {
+                match ground.map.get_ref(tx, key)? {
                     Some(cell) => notes.see(tx, cell, key_id(key))?,
                     None => notes.saw(key_id(key), Value::INITIAL),
                 }
@@ -181,7 +181,7 @@ impl Deed<'_> {
         }
         for _ in 0..len.min(3) {
             let i = r.below(len);
-            match ground.vector.get(tx, i)? {
+            match ground.vector.get_ref(tx, i)? {
                 Some(cell) => notes.see(tx, cell, element_id(i))?,
                 None => notes.wrong = Some(format!("a vector of {len} has no element {i}")),
             }
@@ -209,7 +209,7 @@ impl Deed<'_> {
         }
         let is_born = !child.is_null() && notes.look(tx, child, child_id(child))?;
         think();
-        let mut cradle = tx.edit(ground.cradle)?;
+        let cradle = tx.edit(ground.cradle)?;
         if child.is_null() || is_born || r.below(4) == 0 {
             let promised = tx.reserve(&Cell::small(Object(1), Value(0)))?;
             cradle.set_next(promised)?;

@@ -28,7 +28,7 @@ pub(crate) fn survey(
         each(&|tx, notes| notes.see(tx, *cell, bulk_id(i)))?;
     }
     for key in 0..KEYS {
-        each(&|tx, notes| match ground.map.get(tx, key)? {
+        each(&|tx, notes| match ground.map.get_ref(tx, key)? {
             Some(cell) => notes.see(tx, cell, key_id(key)),
             None => {
                 notes.saw(key_id(key), Value::INITIAL);
@@ -37,7 +37,7 @@ pub(crate) fn survey(
         })?;
     }
     for i in 0..ELEMENTS_MAX {
-        each(&|tx, notes| match ground.vector.get(tx, i)? {
+        each(&|tx, notes| match ground.vector.get_ref(tx, i)? {
             Some(cell) => notes.see(tx, cell, element_id(i)),
             None => Ok(()),
         })?;

@@ -24,7 +24,7 @@ use tercel_wire::message::Outcome;
 use tercel_wire::page::{Page, class_of};
 use tercel_wire::record::HEADER_BYTES;
 
-use crate::address::Address;
+use crate::address::{Address, AddressError};
 use crate::memory::{ALL_MEMORY, Barrier, Mapping, machine_bytes};
 use crate::server::{Server, ServerConfig, ServerError};
 use conn::Remote;
@@ -88,15 +88,15 @@ impl ClientConfig {
 /// child; an embedded space stays with the parent. Other threads may hold locks at the fork, which a child then finds held:
 /// fork while no other thread is inside of a call or of a transaction, or let go in the child of nothing begun before.
 ///
-/// It is not `Clone`, because a second one would be a second cache: threads share it by reference, or in an `Arc` where
-/// they outlive the function that made it. Dropping it ends the connection and, for an embedded space, stops the server;
-/// [`Client::close`] does the same and says how it went.
+/// A clone is the same client, with the same cache and connection: for threads that outlive the function that made it.
+/// Dropping the last one ends the connection and, for an embedded space, stops the server; [`Client::close`] does the same
+/// and says how it went.
 ///
 /// ```
 /// # #[derive(tercel::Object)]
 /// # struct Counter { count: u64 }
 /// # let dir = std::env::temp_dir().join(format!("tercel-doc-client-{}", std::process::id()));
-/// let space = std::sync::Arc::new(tercel::embedded(&dir)?);
+/// let space = tercel::embedded(&dir)?;
 /// let counter = space.run(|tx| tx.create(&Counter { count: 0 }))?;
 /// let threads = [1, 2].map(|by| {
 ///     let space = space.clone();
@@ -115,7 +115,13 @@ impl ClientConfig {
 /// # std::fs::remove_dir_all(&dir)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(Clone)]
 pub struct Client {
+    inner: Arc<Inner>,
+}
+
+/// What the clones of a client share.
+struct Inner {
     life: Life,
     config: ClientConfig,
     /// The server, if it is inside this process; it stops after the client.
@@ -180,11 +186,15 @@ pub struct Stats {
 }
 
 impl Client {
-    /// Connects with the defaults to where a [`Server`] listens: `Client::connect(&"127.0.0.1:7117".parse()?)`.
+    /// Connects with the defaults to where a [`Server`] listens: `Client::connect("127.0.0.1:7117")`.
     ///
     /// # Errors
-    /// `Unavailable` if no Tercel server answers there.
-    pub fn connect(address: &Address) -> Result<Client, Error> {
+    /// `Invalid` if the text is no address; `Unavailable` if no Tercel server answers there.
+    pub fn connect<A>(address: A) -> Result<Client, Error>
+    where
+        A: TryInto<Address>,
+        AddressError: From<A::Error>,
+    {
         Client::connect_with(address, ClientConfig::default())
     }
 
@@ -192,26 +202,31 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::connect`]; `Full` if the cache cannot be made.
-    pub fn connect_with(address: &Address, config: ClientConfig) -> Result<Client, Error> {
-        Client::begin(Remote::Address(address.clone()), config, None)
+    pub fn connect_with<A>(address: A, config: ClientConfig) -> Result<Client, Error>
+    where
+        A: TryInto<Address>,
+        AddressError: From<A::Error>,
+    {
+        let address = address.try_into().map_err(|e| Error::Invalid(AddressError::from(e).to_string()))?;
+        Client::begin(Remote::Address(address), config, None)
     }
 
     fn begin(remote: Remote, config: ClientConfig, server: Option<Server>) -> Result<Client, Error> {
-        let client = Client { life: Life::begin(remote, &config)?, config, server };
-        client.life.shared.wait_connected()?;
-        Ok(client)
+        let inner = Inner { life: Life::begin(remote, &config)?, config, server };
+        inner.life.shared.wait_connected()?;
+        Ok(Client { inner: Arc::new(inner) })
     }
 
     /// The client of this process: another one in a child, begun when it is first used there. That has nothing cached, an
     /// identity, a connection and a thread of its own.
     fn shared(&self) -> Result<&Shared, Error> {
-        let mut life = &self.life;
+        let mut life = &self.inner.life;
         while life.shared.is_forked() {
             life = match life.of_child.get() {
                 Some(child) => child,
                 None => {
                     let remote = life.shared.remote().for_child().ok_or_else(left_behind)?;
-                    let child = Life::begin(remote, &self.config)?;
+                    let child = Life::begin(remote, &self.inner.config)?;
                     if let Err(mut late) = life.of_child.set(Box::new(child)) {
                         // Another thread of this process was first.
                         late.end();
@@ -453,21 +468,25 @@ impl Client {
 
     /// The server inside this process, if there is one.
     pub fn server(&self) -> Option<&Server> {
-        self.server.as_ref()
+        self.inner.server.as_ref()
     }
 
-    /// Ends the connection and, for an embedded space, stops the server cleanly.
+    /// Ends the connection and, for an embedded space, stops the server cleanly. As long as there are clones it only lets
+    /// this one go: the last one ends.
     ///
     /// # Errors
     /// What the embedded server said when it stopped.
-    pub fn close(mut self) -> Result<(), ServerError> {
-        self.end();
-        match self.server.take() {
+    pub fn close(self) -> Result<(), ServerError> {
+        let Some(mut inner) = Arc::into_inner(self.inner) else { return Ok(()) };
+        inner.end();
+        match inner.server.take() {
             Some(server) => server.stop(),
             None => Ok(()),
         }
     }
+}
 
+impl Inner {
     fn end(&mut self) {
         self.life.end();
         if self.life.shared.is_forked() {
@@ -477,7 +496,7 @@ impl Client {
     }
 }
 
-impl Drop for Client {
+impl Drop for Inner {
     fn drop(&mut self) {
         self.end();
     }

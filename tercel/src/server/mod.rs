@@ -4,6 +4,7 @@
 //! and installed on two more, so that neither a sync nor a read holds the loop up; but a commit that is alone is synced on
 //! the loop itself while the disk is quick, for then the way to the log's thread and back would take nearly as long.
 
+mod builder;
 mod inside;
 mod records;
 mod run;
@@ -13,6 +14,7 @@ mod store;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tercel_engine::Error;
 use tercel_engine::server::ServerConfig as Machine;
@@ -21,18 +23,20 @@ use tercel_events::Handle;
 use tercel_wire::id::{PageId, SpaceId, ViewId};
 use thiserror::Error;
 
-use crate::address::Address;
+use crate::address::{Address, AddressError};
 use crate::disk::DiskError;
 use crate::disk::log::LogDone;
 use crate::memory::{ALL_MEMORY, machine_bytes};
 use crate::pipe::Pipe;
 
+pub use builder::ServerBuilder;
 use inside::Inside;
 pub use start::Recovered;
 
 /// What one server process may choose.
 ///
 /// ```
+/// use std::time::Duration;
 /// use tercel::{Address, ServerConfig};
 ///
 /// let config = ServerConfig { listen: vec![Address::default_tcp()], ..ServerConfig::new("./people") };
@@ -43,8 +47,8 @@ pub use start::Recovered;
 /// assert_eq!(config.cache_bytes, 64 << 20);
 /// assert_eq!(config.log_bytes_max, 1 << 30);
 /// assert_eq!(config.subscriptions_max, 1 << 20);
-/// assert_eq!(config.keepalive_ms, 2_000);
-/// assert_eq!(config.spin_us, 0);
+/// assert_eq!(config.keepalive, Duration::from_secs(2));
+/// assert_eq!(config.spin, Duration::ZERO);
 /// ```
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
@@ -72,12 +76,12 @@ pub struct ServerConfig {
     /// Pages that one client may have cached, 1,048,576 by default, 1 at least, 4,194,304 at most; beyond it the server asks
     /// for pages back, and a transaction that reads more is answered `Full`. Each costs some 50 bytes while a client has it.
     pub subscriptions_max: usize,
-    /// Milliseconds of silence after which a client and the server ask each other whether they are there, 2,000 by
-    /// default; after twice that a peer is gone. A smaller value finds a vanished peer sooner and costs more messages
-    /// of idle clients. It also takes a pause of a machine or a network for an end. Less than 100 counts as 100.
-    pub keepalive_ms: u32,
-    /// Microseconds for which the loop looks for events before it sleeps, 0 by default. Saves wake-ups and burns a core.
-    pub spin_us: u64,
+    /// The silence after which a client and the server ask each other whether they are there, 2 s by default;
+    /// after twice that a peer is gone. A smaller value finds a vanished peer sooner and costs more messages of idle
+    /// clients. It also takes a pause of a machine or a network for an end. Less than 100 ms counts as 100 ms.
+    pub keepalive: Duration,
+    /// The time for which the loop looks for events before it sleeps, none by default. Saves wake-ups and burns a core.
+    pub spin: Duration,
 }
 
 impl ServerConfig {
@@ -94,8 +98,8 @@ impl ServerConfig {
             cache_bytes: machine.cache_bytes,
             log_bytes_max: crate::disk::log::LogConfig::default().bytes_max,
             subscriptions_max: machine.subscriptions_max,
-            keepalive_ms: machine.keepalive_ms,
-            spin_us: 0,
+            keepalive: Duration::from_millis(machine.keepalive_ms.into()),
+            spin: Duration::ZERO,
         }
     }
 
@@ -175,9 +179,12 @@ pub enum ServerError {
         /// Why not.
         source: std::io::Error,
     },
+    /// An address to listen at that is none.
+    #[error(transparent)]
+    Address(#[from] AddressError),
     /// An address beyond this machine.
     #[error(
-        "{0} can be reached from other machines and nothing is encrypted yet: say --allow-plain-remote if that is meant"
+        "{0} can be reached from other machines and nothing is encrypted yet: say so with `allow_plain_remote` (`tercel serve --allow-plain-remote`) if that is meant"
     )]
     Remote(Address),
     /// The kernel's events.
@@ -299,6 +306,11 @@ impl Server {
     /// [`Events`](ServerError::Events) and [`Io`](ServerError::Io) if the system refuses what a server needs.
     pub fn start(config: ServerConfig) -> Result<Server, ServerError> {
         start::start(config)
+    }
+
+    /// Chooses what a server of a data directory does, before it starts.
+    pub fn builder(dir: impl Into<PathBuf>) -> ServerBuilder {
+        ServerBuilder::new(dir.into())
     }
 
     /// Where it listens, in the order of the configuration and with the ports that were taken.

@@ -104,7 +104,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
         cache_bytes: config.cache_bytes,
         view_first: dir.space().view_first,
         subscriptions_max: config.subscriptions_max,
-        keepalive_ms: config.keepalive_ms.max(KEEPALIVE_MS_MIN),
+        keepalive_ms: millis(config.keepalive.max(KEEPALIVE_MIN)),
         ..MachineConfig::default()
     };
     // Any page may be in the store after a crash, so every one is looked for there before it counts as new.
@@ -178,7 +178,7 @@ pub(super) fn start(config: ServerConfig) -> Result<Server, ServerError> {
         Some(listening) => listening,
         None => listen(&config.listen)?,
     };
-    launch(opened, listening, config.spin_us)
+    launch(opened, listening, config.spin.as_micros().try_into().unwrap_or(u64::MAX))
 }
 
 /// Runs what was opened on a thread of its own.
@@ -260,4 +260,8 @@ const SOURCES_MIN: usize = 16;
 const SLOW_READER_BYTES: usize = 16 << 20;
 
 /// A shorter keepalive would take a busy machine's pauses for silence.
-const KEEPALIVE_MS_MIN: u32 = 100;
+const KEEPALIVE_MIN: Duration = Duration::from_millis(100);
+
+fn millis(time: Duration) -> u32 {
+    time.as_millis().try_into().unwrap_or(u32::MAX)
+}

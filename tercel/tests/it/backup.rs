@@ -56,7 +56,7 @@ fn serve(dir: &Path, name: &str) -> Server {
 fn connect(dir: &Path) -> Client {
     let end = Instant::now() + Duration::from_secs(20);
     loop {
-        match Client::connect_with(&socket(dir), quick()) {
+        match Client::connect_with(socket(dir), quick()) {
             Ok(client) => return client,
             Err(Error::Unavailable(_)) if Instant::now() < end => std::thread::yield_now(),
             Err(e) => panic!("{e}"),
@@ -98,7 +98,7 @@ impl Bank {
         client.run(|tx| {
             for (account, by) in [(from, -5), (to, 5)] {
                 let a = tx.get(self.accounts[account as usize])?;
-                let mut e = a.edit()?;
+                let e = a.edit()?;
                 e.set_balance(a.balance() + by)?;
                 e.set_transfers(a.transfers() + 1)?;
             }

@@ -33,14 +33,14 @@ fn an_element_of_a_list_is_had_by_its_position() {
                 let all = books.references()?;
                 assert_eq!(all.len() as u64, len + 1);
                 for (i, book) in all.iter().enumerate().take(len as usize) {
-                    assert_eq!(books.reference_at(i)?, Some(*book));
-                    assert_eq!(books.get(i)?.expect("not null").number(), i as u64);
+                    assert_eq!(books.get_ref(i)?, Some(*book));
+                    assert_eq!(books.get(i)?.number(), i as u64);
                 }
                 let last = len as usize;
-                assert_eq!(books.reference_at(last)?, Some(Ref::NULL));
-                assert!(books.get(last)?.is_none());
-                assert_eq!(books.reference_at(last + 1)?, None);
-                assert!(books.get(last + 1)?.is_none());
+                assert_eq!(books.get_ref(last)?, Some(Ref::NULL));
+                assert!(books.find(last)?.is_none() && matches!(books.get(last), Err(Error::NotFound(_))));
+                assert_eq!(books.get_ref(last + 1)?, None);
+                assert!(books.find(last + 1)?.is_none() && books.get(last + 1).is_err());
                 if len > 0 {
                     assert!(matches!(books.cast::<Shelf>().get(0), Err(Error::Schema(_))));
                 }

@@ -13,7 +13,7 @@ struct Person {
 
 /// What is generic over classes names the trait by the same `use` as the derive.
 fn only<T: Object>(space: &tercel::Client, root: &str) -> Result<Option<T>, Error> {
-    space.run(|tx| tx.root::<T>(root)?.map(|r| tx.get(r)?.to_value()).transpose())
+    space.run(|tx| tx.get_root_ref::<T>(root)?.map(|r| tx.get(r)?.to_value()).transpose())
 }
 
 fn person(name: &str, age: u32) -> Person {
@@ -34,7 +34,7 @@ fn objects_are_made_read_changed_and_found_again_after_a_restart() {
     for turn in 0..2 {
         space
             .run(|tx| {
-                let ann = tx.get(tx.root::<Person>("ann")?.unwrap())?;
+                let ann = tx.get_root::<Person>("ann")?;
                 assert_eq!(ann.name()?, "Ann");
                 assert_eq!(ann.age(), 41 + turn);
                 assert_eq!(ann.boss().get()?.name()?, "Bob");
@@ -44,7 +44,7 @@ fn objects_are_made_read_changed_and_found_again_after_a_restart() {
                     .map(|f| Ok(f?.name()?.into_owned()))
                     .collect::<Result<_, Error>>()?;
                 assert_eq!(names, ["Bob", "Bob"]);
-                let mut edit = ann.edit()?;
+                let edit = ann.edit()?;
                 edit.set_age(ann.age() + 1)?;
                 edit.set_note(Some("older".into()))?;
                 assert_eq!(tx.get(ann.reference())?.age(), 42 + turn);
@@ -57,7 +57,7 @@ fn objects_are_made_read_changed_and_found_again_after_a_restart() {
     let space = tercel::embedded(dir.path()).unwrap();
     space
         .run(|tx| {
-            let ann = tx.get(tx.root::<Person>("ann")?.unwrap())?;
+            let ann = tx.get_root::<Person>("ann")?;
             assert_eq!((ann.age(), ann.name()?.as_ref()), (43, "Ann"));
             Ok(())
         })
@@ -74,6 +74,76 @@ fn a_function_can_be_generic_over_classes() {
     assert_eq!(only::<Person>(&space, "ann"), Ok(Some(ann)));
     assert_eq!(only::<Person>(&space, "bob"), Ok(None));
     space.close().unwrap();
+}
+
+#[test]
+fn root_is_got_found_replaced_and_removed_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let space = tercel::embedded(dir.path()).unwrap();
+    let roots = ["ann", "bob", "cleo"];
+    for name in roots {
+        space.run(|tx| tx.set_root(name, tx.create(&person(name, 40))?)).unwrap();
+    }
+    let found = |name: &str| {
+        space.run(|tx| Ok(tx.find_root::<Person>(name)?.map(|p| p.name().unwrap().into_owned()))).unwrap()
+    };
+    assert_eq!(found("bob").as_deref(), Some("bob"));
+    assert_eq!(space.run(|tx| tx.remove_root("bob")), Ok(true));
+    assert_eq!(space.run(|tx| tx.remove_root("bob")), Ok(false));
+    assert_eq!(found("bob"), None);
+    let got = space.run(|tx| tx.get_root::<Person>("bob").map(drop));
+    assert!(matches!(&got, Err(Error::NotFound(what)) if what.contains("`bob`")), "{got:?}");
+    // A null reference removes as well, and the others stay.
+    space.run(|tx| tx.set_root("ann", Ref::<Person>::NULL)).unwrap();
+    assert_eq!((found("ann"), found("cleo").as_deref()), (None, Some("cleo")));
+    space.run(|tx| tx.set_root("bob", tx.get_root_ref::<Person>("cleo")?.unwrap())).unwrap();
+    let names =
+        space.run(|tx| Ok(tx.roots()?.into_iter().map(|(name, _)| name).collect::<Vec<_>>())).unwrap();
+    assert_eq!(names, ["bob", "cleo"]);
+    let longest = "x".repeat(255);
+    space.run(|tx| tx.set_root(&longest, tx.get_root_ref::<Person>("cleo")?.unwrap())).unwrap();
+    for wrong in ["", &"x".repeat(256)] {
+        let refused = space.run(|tx| tx.set_root(wrong, tx.create(&person("dora", 1))?));
+        assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+    }
+    space.close().unwrap();
+}
+
+#[test]
+fn clone_is_the_same_client_and_the_last_one_stops_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let space = tercel::embedded(dir.path()).unwrap();
+    let clone = space.clone();
+    let ann = clone.run(|tx| tx.create(&person("Ann", 40))).unwrap();
+    space.close().unwrap();
+    let edited = clone.run(|tx| {
+        let edit = tx.edit(ann)?;
+        edit.set_age(41)?;
+        edit.set_friends([ann])?;
+        Ok(tx.get(ann)?.friends().get(0)?.age())
+    });
+    assert_eq!(edited, Ok(41));
+    assert!(
+        tercel::embedded(dir.path()).is_err(),
+        "the server has the directory as long as there is a client"
+    );
+    clone.close().unwrap();
+    tercel::embedded(dir.path()).unwrap().close().unwrap();
+}
+
+#[test]
+fn address_may_be_a_text_and_a_wrong_one_is_told() {
+    let wrong = tercel::Client::connect("nowhere").err().unwrap();
+    assert!(
+        matches!(&wrong, Error::Invalid(why) if why.contains("`nowhere` is not an address")),
+        "{wrong:?}"
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let server = tercel::Server::builder(dir.path()).listen("127.0.0.1:0").start().unwrap();
+    let client = tercel::Client::connect(server.addresses()[0].to_string()).unwrap();
+    client.run(|tx| tx.set_root("ann", tx.create(&person("Ann", 40))?)).unwrap();
+    client.close().unwrap();
+    server.stop().unwrap();
 }
 
 #[test]

@@ -126,7 +126,7 @@ fn what_was_committed_inside_is_there_after_the_server_was_started_again() {
     let server = serve(&dir, 64 << 20);
     let note: String = server.run(|tx| Ok(tx.get(made)?.note()?.into_owned())).unwrap();
     assert_eq!(
-        (note.as_str(), server.run(|tx| tx.root::<Account>("account")).unwrap()),
+        (note.as_str(), server.run(|tx| tx.get_root_ref::<Account>("account")).unwrap()),
         ("kept", Some(made))
     );
     server.stop().unwrap();

@@ -62,7 +62,7 @@ fn stream(client: &Client, r: Ref<Counter>, acknowledged: &AtomicU64, over: &Ato
         let result = client.run(|tx| {
             let n = tx.get(r)?;
             let size = (n.count() * 37 % 3_000) as usize;
-            let mut e = n.edit()?;
+            let e = n.edit()?;
             e.set_text("x".repeat(size))?;
             e.set_count(n.count() + 1)
         });
@@ -96,7 +96,7 @@ fn connect(dir: &Path) -> Client {
         ClientConfig { timeout: Duration::from_secs(10), cache_bytes: 1 << 20, ..ClientConfig::default() };
     let end = Instant::now() + Duration::from_secs(20);
     loop {
-        match Client::connect_with(&socket(dir), config.clone()) {
+        match Client::connect_with(socket(dir), config.clone()) {
             Ok(client) => return client,
             // It is still starting.
             Err(Error::Unavailable(_)) if Instant::now() < end => std::thread::yield_now(),

@@ -194,7 +194,7 @@ const KERNEL_BYTES: usize = 8 << 20;
 #[test]
 fn what_a_reader_that_does_not_read_asks_waits_until_it_is_ended_by_silence() {
     let dir = tempfile::tempdir().unwrap();
-    let server = serve_with(dir.path(), |c| c.keepalive_ms = 500);
+    let server = serve_with(dir.path(), |c| c.keepalive = Duration::from_millis(500));
     let other = Other::connect(&server);
     let (page, mut raw) = reader_of_a_page(&server, &other);
     let requests = asks(page, 64);

@@ -87,7 +87,7 @@ fn load(address: &Address) {
 fn work(address: &str) {
     let before = anonymous_bytes();
     let config = ClientConfig { cache_bytes: BUDGET_BYTES, ..ClientConfig::default() };
-    let client = Client::connect_with(&address.parse().unwrap(), config).unwrap();
+    let client = Client::connect_with(address, config).unwrap();
     let most = std::thread::scope(|scope| {
         let work = |seed| {
             let mut random = Random(seed);
@@ -118,10 +118,10 @@ fn one(client: &Client, random: &mut Random) -> Result<(), Error> {
     let (seed, writes) = (random.0, random.below(10) == 0);
     client.run(|tx| {
         let mut random = Random(seed);
-        let shelf = tx.get(tx.root::<Shelf>("shelf")?.expect("it was loaded"))?;
+        let shelf = tx.get_root::<Shelf>("shelf")?;
         let docs = shelf.docs();
         for _ in 0..8 {
-            let doc = tx.get(docs.reference_at(random.below(docs.len()))?.expect("below the length"))?;
+            let doc = tx.get(docs.get_ref(random.below(docs.len()))?.expect("below the length"))?;
             for other in doc.others() {
                 assert!(other?.text()?.len() < TEXT_BYTES);
             }

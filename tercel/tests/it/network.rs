@@ -190,7 +190,7 @@ fn strangers_are_shown_out_and_others_go_on() {
 #[test]
 fn who_finds_no_server_is_told_what_to_do() {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let Err(Error::Unavailable(why)) = Client::connect(&Address::Tcp(gone.to_string())) else {
+    let Err(Error::Unavailable(why)) = Client::connect(Address::Tcp(gone.to_string())) else {
         panic!("nobody is there")
     };
     assert!(why.contains(&gone.to_string()) && why.contains("start a server"), "{why}");

@@ -132,7 +132,8 @@ fn speak(to: &mut UnixStream, bytes: usize) {
 
 fn serve(dir: &Path, keepalive_ms: u32) -> Server {
     let listen = vec![Address::Unix(dir.join("server"))];
-    Server::start(ServerConfig { listen, keepalive_ms, ..ServerConfig::new(dir.join("data")) }).unwrap()
+    let keepalive = Duration::from_millis(keepalive_ms.into());
+    Server::start(ServerConfig { listen, keepalive, ..ServerConfig::new(dir.join("data")) }).unwrap()
 }
 
 fn commit_blob(client: &Client) -> Result<(), tercel::Error> {

@@ -33,7 +33,7 @@ fn build(client: &Client) -> Vec<Ref<Half>> {
             for (i, l) in left.iter().enumerate() {
                 let next = List(vec![left[(i + 1) % PAIRS], left[(i * 7 + 3) % PAIRS]]);
                 let right = tx.create(&Half { partner: *l, ..half(List::default()) })?;
-                let mut edit = tx.edit(*l)?;
+                let edit = tx.edit(*l)?;
                 edit.set_partner(right)?;
                 edit.set_next(next)?;
             }
@@ -50,7 +50,7 @@ fn walk(tx: &Tx<'_>, from: Ref<Half>, steps: u64) -> Result<u64, Error> {
             let left = tx.get(at)?;
             let right = left.partner().get()?;
             assert_eq!(left.number(), right.number(), "a pair is seen as one commit left it");
-            let next = left.next().get((step % 2) as usize)?.expect("each has two");
+            let next = left.next().get((step % 2) as usize)?;
             Ok(next.reference())
         };
         match read() {

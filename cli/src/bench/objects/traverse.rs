@@ -78,8 +78,7 @@ pub fn t2b(tx: &Tx<'_>, visited: &mut Visited) -> Result<Tally, Error> {
 }
 
 fn design_root<'t>(tx: &'t Tx<'_>) -> Result<Obj<'t, Assembly>, Error> {
-    let module = tx.root::<Module>(ROOT)?.ok_or_else(|| Error::NotFound("the module".into()))?;
-    tx.get(module)?.design_root().get()
+    tx.get_root::<Module>(ROOT)?.design_root().get()
 }
 
 /// Calls `f` with each composite part referred to as private at or below an assembly.
@@ -141,7 +140,7 @@ fn visit_some(
 fn swap(part: &Obj<'_, Part>, visited: &mut Visited, tally: &mut Tally) -> Result<(), Error> {
     let (x, y) = (part.x(), part.y());
     tally.visit(part.id(), x, y);
-    let mut edit = part.edit()?;
+    let edit = part.edit()?;
     edit.set_x(y)?;
     edit.set_y(x)?;
     for connection in part.to() {

@@ -13,10 +13,10 @@
 //!
 //! | module | its noun |
 //! |---|---|
-//! | [`run_queue`] | connections that wait for a turn |
-//! | [`backpressure`] | connections that ask faster than they read |
-//! | [`held`] | what all connections make the server hold |
-//! | [`sync`] | syncs on the loop, or on the log's thread |
+//! | `run_queue` | connections that wait for a turn |
+//! | `backpressure` | connections that ask faster than they read |
+//! | `held` | what all connections make the server hold |
+//! | `sync` | syncs on the loop, or on the log's thread |
 
 mod backpressure;
 mod held;

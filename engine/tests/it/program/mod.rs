@@ -86,7 +86,7 @@ fn build(home: Run<'_>) -> Result<(), Error> {
 
 /// What is reached from the ring's root, by every way that there is.
 fn walk(tx: &Tx<'_>) -> Result<(Vec<u64>, u64, usize, Vec<String>), Error> {
-    let head = tx.get(tx.root::<Thing>("ring")?.unwrap())?;
+    let head = tx.get_root::<Thing>("ring")?;
     let (mut at, mut counts) = (head.next().get()?, vec![head.count()]);
     while at.reference() != head.reference() {
         counts.push(at.count());
@@ -96,32 +96,32 @@ fn walk(tx: &Tx<'_>) -> Result<(Vec<u64>, u64, usize, Vec<String>), Error> {
     for kid in head.kids().iter() {
         sum += kid?.count();
     }
-    let third = head.kids().get(3)?.unwrap().name()?.into_owned();
+    let third = head.kids().get(3)?.name()?.into_owned();
     let roots = tx.roots()?.into_iter().map(|(name, _)| name);
     Ok((counts, sum, head.kids().len(), roots.chain([third]).collect()))
 }
 
 /// Changes in place, grows beyond what the page has, and sees its own changes at once.
 fn change(tx: &Tx<'_>) -> Result<(), Error> {
-    let head = tx.get(tx.root::<Thing>("ring")?.unwrap())?;
-    let first = head.kids().get(1)?.unwrap();
-    let mut edit = first.edit()?;
+    let head = tx.get_root::<Thing>("ring")?;
+    let first = head.kids().get(1)?;
+    let edit = first.edit()?;
     edit.set_count(77)?;
     edit.set_name("x".repeat(900))?;
     edit.set_maybe(Some(5))?;
     assert_eq!((first.count(), tx.get(first.reference())?.count()), (1, 77));
-    assert_eq!(head.kids().get(1)?.unwrap().name()?.len(), 900);
+    assert_eq!(head.kids().get(1)?.name()?.len(), 900);
     let made = tx.create(&Thing { next: first.reference(), ..thing(500) })?;
     assert_eq!(tx.get(made)?.next().get()?.count(), 77);
     head.edit()?.set_next(made)?;
-    tx.replace(head.kids().get(2)?.unwrap().reference(), &thing(88))
+    tx.replace(head.kids().get(2)?.reference(), &thing(88))
 }
 
 fn large(tx: &Tx<'_>) -> Result<(usize, usize, Vec<u64>, u64, u32), Error> {
-    let large = tx.get(tx.root::<Thing>("large")?.unwrap())?;
+    let large = tx.get_root::<Thing>("large")?;
     let blob = large.blob()?;
     assert!(blob.iter().zip(0u32..).all(|(b, i)| *b == i as u8));
-    let some = [0, 991, 992, 2_499].map(|i| large.kids().get(i).map(|kid| kid.unwrap().count()));
+    let some = [0, 991, 992, 2_499].map(|i| large.kids().get(i).map(|kid| kid.count()));
     let sum = large.kids().iter().try_fold(0, |sum, kid| Ok::<_, Error>(sum + kid?.count()))?;
     let numbers = large.numbers()?.iter().sum();
     assert_eq!(large.to_value()?.kids.0.len(), 2_500);
@@ -136,12 +136,12 @@ fn refused(home: Run<'_>) -> Vec<String> {
     };
     vec![
         kind(run(home, |tx| tx.get(Ref::<Thing>::NULL).map(drop))),
-        kind(run(home, |tx| tx.get(tx.root::<Thing>("ring")?.unwrap().cast::<Other>()).map(drop))),
+        kind(run(home, |tx| tx.get(tx.get_root_ref::<Thing>("ring")?.unwrap().cast::<Other>()).map(drop))),
         kind(run(home, |tx| {
             let names = List((0..400).map(|i| format!("{i:090}").into()).collect());
             tx.create(&Other { names }).map(drop)
         })),
-        format!("{:?}", run(home, |tx| tx.root::<Thing>("none"))),
+        format!("{:?}", run(home, |tx| tx.get_root_ref::<Thing>("none"))),
     ]
 }
 

@@ -80,7 +80,8 @@ impl Known {
             let read = client.run(|tx| Ok(format!("{:?}", tx.get(*r)?.data()?)));
             all.push((format!("blob {i}"), read.ok()));
         }
-        let root = client.run(|tx| Ok(tx.root::<Node>("node")?.map(|n| Oref::from_raw(n.oref().raw()))));
+        let root =
+            client.run(|tx| Ok(tx.get_root_ref::<Node>("node")?.map(|n| Oref::from_raw(n.oref().raw()))));
         all.push(("root".into(), root.ok().map(|r| format!("{r:?}"))));
         all
     }
@@ -102,7 +103,7 @@ impl Known {
                     }
                     blobs.push(tx.create(&Blob { data: Bytes::from(vec![n as u8; 300 * step]) })?);
                     for old in self.counters.iter().skip(n % 5).step_by(5) {
-                        let mut e = tx.get(*old)?.edit()?;
+                        let e = tx.get(*old)?.edit()?;
                         e.set_text(format!("changed by {n}"))?;
                         e.set_count(n as u64)?;
                     }

@@ -1,0 +1,113 @@
+//! A server's choices, one call each.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::{Server, ServerConfig, ServerError};
+use crate::address::{Address, AddressError};
+
+/// The choices for a server, made by [`Server::builder`]. A choice that is not made keeps the value that [`ServerConfig`]
+/// tells.
+///
+/// ```
+/// use std::time::Duration;
+/// use tercel::{Client, Server};
+///
+/// let dir = std::env::temp_dir().join(format!("tercel-doc-builder-{}", std::process::id()));
+/// let server =
+///     Server::builder(&dir).listen("127.0.0.1:0").keepalive(Duration::from_millis(500)).cache_bytes(16 << 20).start()?;
+/// let client = Client::connect(&server.addresses()[0])?;
+/// # client.close()?;
+/// server.stop()?;
+///
+/// // An address that is none is told at the start, in its own words.
+/// let refused = Server::builder(&dir).listen("here").start().err().expect("it is no address");
+/// assert!(refused.to_string().contains("`here` is not an address"));
+/// # std::fs::remove_dir_all(&dir)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "a server runs once it is started"]
+pub struct ServerBuilder {
+    config: ServerConfig,
+    /// The first address that was none.
+    wrong: Option<AddressError>,
+}
+
+impl ServerBuilder {
+    pub(super) fn new(dir: PathBuf) -> ServerBuilder {
+        ServerBuilder { config: ServerConfig::new(dir), wrong: None }
+    }
+
+    /// Listens at one more address: [`ServerConfig::listen`].
+    pub fn listen<A>(mut self, address: A) -> ServerBuilder
+    where
+        A: TryInto<Address>,
+        AddressError: From<A::Error>,
+    {
+        match address.try_into() {
+            Ok(address) => self.config.listen.push(address),
+            Err(e) => _ = self.wrong.get_or_insert(e.into()),
+        }
+        self
+    }
+
+    /// Makes a space in the directory if there is none: [`ServerConfig::create`].
+    pub fn create(mut self, create: bool) -> ServerBuilder {
+        self.config.create = create;
+        self
+    }
+
+    /// Allows addresses that other machines can reach: [`ServerConfig::allow_plain_remote`].
+    pub fn allow_plain_remote(mut self, allow: bool) -> ServerBuilder {
+        self.config.allow_plain_remote = allow;
+        self
+    }
+
+    /// Bounds the buffer of modified objects: [`ServerConfig::mob_bytes`].
+    pub fn mob_bytes(mut self, bytes: usize) -> ServerBuilder {
+        self.config.mob_bytes = bytes;
+        self
+    }
+
+    /// Bounds the cached pages: [`ServerConfig::cache_bytes`].
+    pub fn cache_bytes(mut self, bytes: usize) -> ServerBuilder {
+        self.config.cache_bytes = bytes;
+        self
+    }
+
+    /// Bounds the log: [`ServerConfig::log_bytes_max`].
+    pub fn log_bytes_max(mut self, bytes: u64) -> ServerBuilder {
+        self.config.log_bytes_max = bytes;
+        self
+    }
+
+    /// Bounds the pages that one client has cached: [`ServerConfig::subscriptions_max`].
+    pub fn subscriptions_max(mut self, pages: usize) -> ServerBuilder {
+        self.config.subscriptions_max = pages;
+        self
+    }
+
+    /// Sets the silence after which peers ask each other for a sign of life: [`ServerConfig::keepalive`].
+    pub fn keepalive(mut self, silence: Duration) -> ServerBuilder {
+        self.config.keepalive = silence;
+        self
+    }
+
+    /// Sets how long the loop looks for events before it sleeps: [`ServerConfig::spin`].
+    pub fn spin(mut self, time: Duration) -> ServerBuilder {
+        self.config.spin = time;
+        self
+    }
+
+    /// Starts the server.
+    ///
+    /// # Errors
+    /// [`Address`](ServerError::Address) if one to listen at was none; as [`Server::start`].
+    pub fn start(self) -> Result<Server, ServerError> {
+        match self.wrong {
+            Some(wrong) => Err(wrong.into()),
+            None => Server::start(self.config),
+        }
+    }
+}
