@@ -291,7 +291,7 @@ fn write_all(
 /// Gives every package its place, in order, before any of them is written.
 fn reserve(client: &Client, graph: &Graph) -> Result<Vec<Ref<Package>>, Failure> {
     let mut places = Vec::with_capacity(graph.packages.len());
-    let tx = client.begin_transaction().map_err(lost)?;
+    let tx = client.transaction().begin().map_err(lost)?;
     for n in 0..graph.packages.len() {
         places.push(tx.reserve(&package(graph, &[], n, Ref::NULL)).map_err(lost)?);
     }

@@ -55,7 +55,15 @@ impl Seated<'_> {
 }
 
 impl Port for Seated<'_> {
-    fn drive(&self, step: &mut dyn FnMut(&mut dyn Home, Now) -> Step) -> Result<(), Error> {
+    fn now(&self) -> Now {
+        Now(self.stage.world().time())
+    }
+
+    fn drive(
+        &self,
+        until: Option<Now>,
+        step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
+    ) -> Result<(), Error> {
         let mut end = None;
         loop {
             {
@@ -72,7 +80,7 @@ impl Port for Seated<'_> {
                 if said == Step::Done {
                     return Ok(());
                 }
-                let end = *end.get_or_insert(time + self.patience_us);
+                let end = *end.get_or_insert(until.map_or(time + self.patience_us, |until| until.0));
                 // The machine may answer at the end of the very step that asks.
                 if self.site == Site::Server && world.inside_news() != heard {
                     continue;

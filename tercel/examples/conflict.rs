@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let concert = ann.run(|tx| tx.create(&Concert { name: "Thursday".into(), seats_free: SEATS }))?;
 
     // By hand: Ann has read how many seats there are when Bob takes one, so she may not write what follows from it.
-    let tx = ann.begin_transaction()?;
+    let tx = ann.transaction().begin()?;
     let free = tx.get(concert)?.seats_free();
     tx.edit(concert)?.set_seats_free(free - 1)?;
     bob.run(|tx| take(tx, concert))?;

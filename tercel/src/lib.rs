@@ -57,12 +57,14 @@ mod memory;
 mod panics;
 mod pipe;
 mod server;
+mod transaction;
 
 pub use address::{Address, AddressError};
 pub use client::{Client, ClientConfig, Stats, embedded, embedded_with};
 pub use server::{Recovered, Server, ServerBuilder, ServerConfig, ServerError, Stopper};
 pub use tercel_collections as collections;
 pub use tercel_derive::{Object, Record};
+pub use transaction::Transaction;
 // The derive macros and their traits have the same names, so that one `use` brings both.
 pub use tercel_engine::object::{Field, Link, ListField, Obj, Object, Record, Refs, RefsIter};
 pub use tercel_engine::txn::{Commit, Isolation, Tx};

@@ -125,7 +125,7 @@ fn a_transaction_of_before_the_fork_fails_in_the_child_and_not_in_the_parent() {
     let server = serve(dir.path());
     let client = connect(&server.addresses()[0]);
     let counter = counter(&client, "counter");
-    let tx = client.begin_transaction().unwrap();
+    let tx = client.transaction().begin().unwrap();
     tx.edit(counter).unwrap().set_count(5).unwrap();
     let mut tx = Some(tx);
     let said = in_child(|| match tx.take().unwrap().commit() {

@@ -108,7 +108,7 @@ impl<'a> Worker<'a> {
             let quiet = self.shared.working.load(Ordering::Acquire) == 0;
             // The connection may still be cut at any time.
             if quiet
-                && client.begin_transaction().is_ok_and(|tx| tx.snapshot().0 >= last)
+                && client.transaction().begin().is_ok_and(|tx| tx.snapshot().0 >= last)
                 && let Ok(ending) = self.shared.space.read(client)
             {
                 let objects = ending.versions();
@@ -183,7 +183,7 @@ impl<'a> Worker<'a> {
         let version = (self.number as u64 + 1) << 40 | self.versions;
         let begin_us = self.shared.now_us();
         let mut seen = Seen::default();
-        let answer = client.begin_transaction().and_then(|tx| {
+        let answer = client.transaction().begin().and_then(|tx| {
             self.grant(&tx, wish, version, &mut seen)?;
             tx.commit()
         });

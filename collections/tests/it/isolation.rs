@@ -28,7 +28,7 @@ fn reads_then_commits(
     between: impl FnOnce(),
 ) -> Result<(), Error> {
     let other = client.run(|tx| item(tx, 0)).unwrap();
-    let tx = client.begin_transaction().unwrap();
+    let tx = client.transaction().begin().unwrap();
     read(&tx);
     tx.edit(other).and_then(|o| o.set_number(1)).unwrap();
     between();
@@ -108,7 +108,9 @@ fn no_change_is_lost_in_leaves_that_are_joined_under_snapshots() {
             let value = client.run(|tx| item(tx, *key + removed)).unwrap();
             let mut attempts = 0;
             client
-                .run_with(Isolation::Snapshot, |tx| {
+                .transaction()
+                .isolation(Isolation::Snapshot)
+                .run(|tx| {
                     attempts += 1;
                     map.insert(tx, *key, value)?;
                     if attempts == 1 && key == &left[removed as usize % left.len()] {
@@ -139,7 +141,9 @@ fn no_change_is_lost_when_a_last_entry_goes_under_snapshots() {
                 .unwrap();
             let mut attempts = 0;
             let value = client
-                .run_with(Isolation::Snapshot, |tx| {
+                .transaction()
+                .isolation(Isolation::Snapshot)
+                .run(|tx| {
                     attempts += 1;
                     let value = item(tx, 1)?;
                     map.insert(tx, changed, value)?;
@@ -168,7 +172,7 @@ fn no_change_is_lost_in_leaves_that_are_popped_under_snapshots() {
             })
             .unwrap();
         let mut attempts = 0;
-        let outcome = client.run_with(Isolation::Snapshot, |tx| {
+        let outcome = client.transaction().isolation(Isolation::Snapshot).run(|tx| {
             attempts += 1;
             let value = item(tx, 245)?;
             vector.set(tx, changed, value)?;
@@ -201,10 +205,17 @@ fn threads_lose_no_insert_and_no_removal() {
                     for i in 0..EACH {
                         // Neighbours in the map, so the threads meet in most leaves.
                         let key = i * THREADS + thread;
-                        client.run_with(isolation, |tx| map.insert(tx, key, item(tx, key)?)).unwrap();
+                        client
+                            .transaction()
+                            .isolation(isolation)
+                            .run(|tx| map.insert(tx, key, item(tx, key)?))
+                            .unwrap();
                         if i % 3 == 2 {
-                            let gone =
-                                client.run_with(isolation, |tx| map.remove(tx, key - THREADS)).unwrap();
+                            let gone = client
+                                .transaction()
+                                .isolation(isolation)
+                                .run(|tx| map.remove(tx, key - THREADS))
+                                .unwrap();
                             assert!(gone.is_some());
                         }
                     }

@@ -102,7 +102,7 @@ fn play(history: &[Step]) {
     for (i, part) in
         history.split_inclusive(|s| matches!(s, Step::Commit | Step::Abort | Step::Reopen)).enumerate()
     {
-        let tx = client.begin_transaction().unwrap();
+        let tx = client.transaction().begin().unwrap();
         let map = Map::open(tx.get_root_ref("map").unwrap().unwrap());
         let mut changed = model.clone();
         for step in part {
@@ -152,7 +152,7 @@ fn a_map_larger_than_the_cache_does_the_same() {
     let (map, mut model) = client.run(build).unwrap();
     let mut numbers = Numbers(2);
     for _ in 0..30 {
-        let tx = client.begin_transaction().unwrap();
+        let tx = client.transaction().begin().unwrap();
         for _ in 0..100 {
             let key = name(numbers.below(30_000));
             match numbers.below(3) {

@@ -23,7 +23,7 @@ fn histories_end_as_those_of_a_vec_do() {
     client.run(|tx| tx.set_root("vector", root)).unwrap();
     let mut model: Vec<Ref<Item>> = Vec::new();
     for turn in 0..60 {
-        let tx = client.begin_transaction().unwrap();
+        let tx = client.transaction().begin().unwrap();
         let vector = Vector::<Item>::open(tx.get_root_ref("vector").unwrap().unwrap());
         let before = model.clone();
         // Long runs in one direction fill many leaves, and long runs back empty them.

@@ -6,6 +6,7 @@ use tercel_wire::message::{Effects, Limit, Outcome, Write};
 use super::{Home, Isolation, Own, Port, Step, Tx};
 use crate::error::Error;
 use crate::mutant::{Rule, dropped};
+use crate::time::Now;
 
 /// A transaction that was committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +42,7 @@ impl Tx<'_> {
         let mut sent: Option<OpId> = None;
         let mut outcome = None;
         let mut parcel = None;
-        let driven = self.port.drive(&mut |home, now| {
+        let driven = self.port.drive(self.until, &mut |home, now| {
             let op = match sent {
                 Some(op) => op,
                 None => {
@@ -87,7 +88,7 @@ impl Tx<'_> {
                 None => Err(e),
                 // It is on its way: whatever kept the answer off, the outcome is unknown.
                 Some(op) => {
-                    let abandoned = self.port.drive(&mut |home, _| {
+                    let abandoned = self.port.drive(None, &mut |home, _| {
                         home.abandon(op);
                         Step::Done
                     });
@@ -183,9 +184,9 @@ fn full(limit: Limit) -> Error {
 ///
 /// # Errors
 /// `Timeout` if the server no longer knows, or cannot be asked.
-pub fn resolve(port: &dyn Port, op: OpId) -> Result<bool, Error> {
+pub fn resolve(port: &dyn Port, until: Option<Now>, op: OpId) -> Result<bool, Error> {
     let mut found = None;
-    port.drive(&mut |home, now| match home.resolve(now, op) {
+    port.drive(until, &mut |home, now| match home.resolve(now, op) {
         Some(outcome) => {
             found = Some(outcome);
             Step::Done

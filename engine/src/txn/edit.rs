@@ -150,7 +150,7 @@ impl<'c> Tx<'c> {
     /// A place for a new object of that many bytes.
     pub(super) fn reserve_bytes(&self, bytes: usize) -> Result<Oref, Error> {
         let mut place = Err(Error::Conflict);
-        self.port.drive(&mut |home, now| match home.allocate(now, bytes) {
+        self.port.drive(self.until, &mut |home, now| match home.allocate(now, bytes) {
             Some(result) => {
                 place = result;
                 self.placed_in.set(self.placed_in.get().or(Some(home.sessions_ended())));

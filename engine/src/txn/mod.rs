@@ -16,6 +16,7 @@ mod tree;
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tercel_heap::{Overlay, OverlayError, Scope, TypeKey, Typed};
 use tercel_wire::id::{ClassId, Oref, Stamp};
@@ -33,11 +34,19 @@ pub(crate) use read::Boxed;
 
 /// A thread's way to a home: holds its lock, carries out what the home wants done, waits.
 pub trait Port {
-    /// Calls `step` with the home locked, again after everything that happens, until it says [`Step::Done`].
+    /// The time by the home's clock.
+    fn now(&self) -> Now;
+
+    /// Calls `step` with the home locked, again after everything that happens, until it says [`Step::Done`]. Calls it at
+    /// least once.
     ///
     /// # Errors
-    /// `Timeout` when the port's patience ends, `Unavailable` when it is closed.
-    fn drive(&self, step: &mut dyn FnMut(&mut dyn Home, Now) -> Step) -> Result<(), Error>;
+    /// `Timeout` at `until`, or when the port's own patience ends if that is none; `Unavailable` when it is closed.
+    fn drive(
+        &self,
+        until: Option<Now>,
+        step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
+    ) -> Result<(), Error>;
 
     /// Waits about `us` microseconds: the back-off between two attempts of `run`.
     fn back_off(&self, us: u64);
@@ -63,6 +72,29 @@ pub enum Isolation {
     Snapshot,
 }
 
+/// How a transaction is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Options {
+    /// How strictly it reads.
+    pub isolation: Isolation,
+    /// The time after which its calls wait no longer, counted from its begin and over all attempts of `run`. If there is
+    /// none, each call waits as long as the home's calls do.
+    pub timeout: Option<Duration>,
+}
+
+impl From<Isolation> for Options {
+    fn from(isolation: Isolation) -> Options {
+        Options { isolation, timeout: None }
+    }
+}
+
+impl Options {
+    fn until(&self, port: &dyn Port) -> Option<Now> {
+        let us = |timeout: Duration| timeout.as_micros().try_into().unwrap_or(u64::MAX);
+        self.timeout.map(|timeout| port.now().plus_us(us(timeout)))
+    }
+}
+
 /// A transaction: reads one consistent state, writes privately, commits at once or not at all.
 ///
 /// Dropping it aborts it, silently: what was created and edited in it is lost without [`Tx::commit`]. Inside of
@@ -73,6 +105,8 @@ pub struct Tx<'c> {
     scope: Scope,
     overlay: Overlay,
     isolation: Isolation,
+    /// The moment at which its calls wait no longer.
+    until: Option<Now>,
     /// Bytes in the overlay that the server's bound on a transaction allows.
     bytes_max: Cell<usize>,
     classes: RefCell<Map<&'static str, Known>>,
@@ -98,9 +132,14 @@ impl<'c> Tx<'c> {
     ///
     /// # Errors
     /// `Unavailable` if the server has been silent for too long, `Full` if too many transactions are open.
-    pub fn begin(port: &'c dyn Port, isolation: Isolation) -> Result<Tx<'c>, Error> {
+    pub fn begin(port: &'c dyn Port, options: impl Into<Options>) -> Result<Tx<'c>, Error> {
+        let options = options.into();
+        Tx::begin_until(port, options.isolation, options.until(port))
+    }
+
+    fn begin_until(port: &'c dyn Port, isolation: Isolation, until: Option<Now>) -> Result<Tx<'c>, Error> {
         let mut begun = Err(Error::Unavailable("the client is closed".into()));
-        port.drive(&mut |home, now| match home.begin(now) {
+        port.drive(until, &mut |home, now| match home.begin(now) {
             Some(result) => {
                 begun = result;
                 Step::Done
@@ -113,6 +152,7 @@ impl<'c> Tx<'c> {
             overlay: Overlay::new(&scope),
             scope,
             isolation,
+            until,
             bytes_max: Cell::new(bytes_max),
             classes: RefCell::default(),
             made: RefCell::default(),
@@ -133,7 +173,7 @@ impl<'c> Tx<'c> {
             return Ok(known.clone());
         }
         let mut found = Err(Error::Conflict);
-        self.port.drive(&mut |home, now| match home.class_for(now, TypeKey::of::<T>()) {
+        self.port.drive(self.until, &mut |home, now| match home.class_for(now, TypeKey::of::<T>()) {
             Some(result) => {
                 found = result;
                 Step::Done
@@ -157,16 +197,17 @@ fn overlay_error(e: OverlayError) -> Error {
     }
 }
 
-/// Runs `body` in a transaction and commits, again after every conflict, with growing pauses.
+/// Runs `body` in a transaction and commits, again after every conflict, with growing pauses. With a timeout the last
+/// attempt begins before its end.
 ///
 /// # Errors
 /// What `body` returned, if that is not a conflict; a conflict after many attempts; what the commit said.
 pub fn run<R>(
     port: &dyn Port,
-    isolation: Isolation,
+    options: impl Into<Options>,
     body: impl FnMut(&Tx<'_>) -> Result<R, Error>,
 ) -> Result<R, Error> {
-    attempts(port, isolation, body, Error::is_retryable)
+    attempts(port, options.into(), body, Error::is_retryable)
 }
 
 /// [`run`] for a body with errors of its own. They cannot be asked whether they are a conflict, so the transaction is:
@@ -176,23 +217,24 @@ pub fn run<R>(
 /// What `body` returned on a state that still holds; as [`run`] otherwise.
 pub fn try_run<R, E: From<Error>>(
     port: &dyn Port,
-    isolation: Isolation,
+    options: impl Into<Options>,
     body: impl FnMut(&Tx<'_>) -> Result<R, E>,
 ) -> Result<R, E> {
-    attempts(port, isolation, body, |_| false)
+    attempts(port, options.into(), body, |_| false)
 }
 
 /// The attempts of [`run`] and [`try_run`]. `is_conflict` knows conflicts among the errors of `body`; those that it does
 /// not know are known by the transaction, for a call in it says `Conflict` only when it is doomed for good.
 fn attempts<R, E: From<Error>>(
     port: &dyn Port,
-    isolation: Isolation,
+    options: Options,
     mut body: impl FnMut(&Tx<'_>) -> Result<R, E>,
     is_conflict: impl Fn(&E) -> bool,
 ) -> Result<R, E> {
+    let until = options.until(port);
     let (mut attempt, mut retries, mut seen) = (0, 0u32, None);
     loop {
-        let tx = Tx::begin(port, isolation)?;
+        let tx = Tx::begin_until(port, options.isolation, until)?;
         // The commit that won the conflict may not have arrived here yet. Until it does, an attempt begins at the same
         // snapshot and fails again, so it does not count.
         let begun = tx.scope.snapshot();
@@ -201,7 +243,7 @@ fn attempts<R, E: From<Error>>(
             Ok(value) => match tx.commit() {
                 Ok(_) => return Ok(value),
                 Err(Error::Timeout(Some(_))) if dropped(Rule::RetryWithoutResolve) => Error::Conflict.into(),
-                Err(Error::Timeout(Some(op))) => match commit::resolve(port, *op)? {
+                Err(Error::Timeout(Some(op))) => match commit::resolve(port, until, *op)? {
                     true => return Ok(value),
                     false => Error::Conflict.into(),
                 },
@@ -214,7 +256,9 @@ fn attempts<R, E: From<Error>>(
             Err(e) => return Err(e),
         };
         retries += 1;
-        if attempt >= crate::limits::RUN_ATTEMPTS_MAX || retries >= crate::limits::RUN_RETRIES_MAX {
+        let is_late = until.is_some_and(|until| port.now() >= until);
+        if attempt >= crate::limits::RUN_ATTEMPTS_MAX || retries >= crate::limits::RUN_RETRIES_MAX || is_late
+        {
             return Err(conflict);
         }
         port.back_off(BACK_OFF_US << retries.min(8));

@@ -175,7 +175,7 @@ impl<'c> Tx<'c> {
         let wanted = Wanted { scope: &self.scope, oref, link, key: TypeKey::of::<T>() };
         let mut located = Ok(None);
         let mut search = Default::default();
-        self.port.drive(&mut |home, now| {
+        self.port.drive(self.until, &mut |home, now| {
             located = match home.locate(now, &wanted, &mut search) {
                 Located::Wait => return Step::Wait,
                 Located::Ready { hint } => Ok(Some(hint)),
@@ -190,7 +190,7 @@ impl<'c> Tx<'c> {
     /// Whether something this transaction read has changed since.
     pub(super) fn is_stale(&self) -> Result<bool, Error> {
         let mut stale = false;
-        self.port.drive(&mut |home, _| {
+        self.port.drive(self.until, &mut |home, _| {
             stale = home.recheck(&self.scope) == Err(Error::Conflict);
             Step::Done
         })?;

@@ -131,7 +131,7 @@ impl<'c> Tx<'c> {
         }
         let mut found = Err(Error::Conflict);
         let mut search = Default::default();
-        self.port.drive(&mut |home, now| {
+        self.port.drive(self.until, &mut |home, now| {
             found = match home.class_at(now, &self.scope, oref, &mut search) {
                 Some(result) => result,
                 None => return super::Step::Wait,

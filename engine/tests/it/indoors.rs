@@ -227,7 +227,7 @@ fn server_that_does_not_lead_takes_no_transaction() {
     let begun = Tx::begin(&p, Isolation::Serializable).map(|tx| tx.snapshot());
     assert!(matches!(begun, Err(Error::Unavailable(_))), "{begun:?}");
     let mut visible = Stamp(1);
-    p.drive(&mut |home, now| {
+    p.drive(None, &mut |home, now| {
         visible = home.begin(now).map_or(Stamp::ZERO, |b| b.map_or(Stamp::ZERO, |(s, _)| s.snapshot()));
         Step::Done
     })

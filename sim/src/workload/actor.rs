@@ -280,7 +280,7 @@ impl<'s> Worker<'s> {
 
     fn resolve(&self, op: OpId) -> Option<Answer> {
         let mut found = None;
-        let driven = self.port.drive(&mut |client, now| {
+        let driven = self.port.drive(None, &mut |client, now| {
             found = client.resolve(now, op);
             if found.is_some() { Step::Done } else { Step::Wait }
         });

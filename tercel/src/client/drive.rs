@@ -562,12 +562,22 @@ impl Shared {
 }
 
 impl Shared {
+    /// Calls `step` as [`Shared::drive_until`] does, for as long as a call of this client waits.
+    pub(super) fn drive_machine(&self, step: &mut dyn FnMut(&mut Machine, Now) -> Step) -> Result<(), Error> {
+        self.drive_until(None, step)
+    }
+
     /// Calls `step` with the machine locked, again after everything that happens, until it says [`Step::Done`].
     ///
     /// # Errors
-    /// `Timeout` after the client's timeout, `Unavailable` if it is closed or not connected by then.
-    pub(super) fn drive_machine(&self, step: &mut dyn FnMut(&mut Machine, Now) -> Step) -> Result<(), Error> {
-        let mut end = None;
+    /// `Timeout` at `until`, or after the client's timeout if there is none; `Unavailable` if the client is closed, or not
+    /// connected by then.
+    fn drive_until(
+        &self,
+        until: Option<Now>,
+        step: &mut dyn FnMut(&mut Machine, Now) -> Step,
+    ) -> Result<(), Error> {
+        let mut end = until.map(|until| self.begun + Duration::from_micros(until.0));
         loop {
             let mut machine = self.machine();
             let said = step(&mut machine, self.now());
@@ -593,14 +603,22 @@ impl Shared {
 }
 
 impl Port for Shared {
-    fn drive(&self, step: &mut dyn FnMut(&mut dyn Home, Now) -> Step) -> Result<(), Error> {
+    fn now(&self) -> Now {
+        Shared::now(self)
+    }
+
+    fn drive(
+        &self,
+        until: Option<Now>,
+        step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
+    ) -> Result<(), Error> {
         if self.is_forked() {
             return Err(Error::Unavailable(
                 "this transaction was begun before this process was forked, by another client: begin it anew"
                     .into(),
             ));
         }
-        self.drive_machine(&mut |machine, now| step(machine, now))
+        self.drive_until(until, &mut |machine, now| step(machine, now))
     }
 
     fn back_off(&self, us: u64) {

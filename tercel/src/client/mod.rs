@@ -14,7 +14,7 @@ use std::time::Duration;
 use tercel_engine::Error;
 use tercel_engine::client::{Client as Machine, ClientConfig as MachineConfig};
 use tercel_engine::error::Error as EngineError;
-use tercel_engine::txn::{Isolation, Step, Tx, run, try_run};
+use tercel_engine::txn::{Port, Step, Tx};
 use tercel_heap::{Config as HeapConfig, Policy, arena_bytes, heap};
 use tercel_wire::class::FORWARD;
 use tercel_wire::cursor::le32;
@@ -27,6 +27,7 @@ use tercel_wire::record::HEADER_BYTES;
 use crate::address::{Address, AddressError};
 use crate::memory::{ALL_MEMORY, Barrier, Mapping, machine_bytes};
 use crate::server::{Server, ServerConfig, ServerError};
+use crate::transaction::Transaction;
 use conn::Remote;
 use drive::Shared;
 
@@ -270,7 +271,7 @@ impl Client {
     /// What `body` returned, unless that is a conflict; a conflict that 64 attempts, each from a newer state, did not
     /// get past; what the commit said.
     pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
-        run(self.shared()?, Isolation::Serializable, body)
+        self.transaction().run(body)
     }
 
     /// [`run`](Client::run) for a `body` with errors of its own. Tercel's errors become them by `From`, other errors
@@ -327,29 +328,12 @@ impl Client {
     /// # Errors
     /// What `body` returned on a state that still holds; as [`Client::run`] otherwise.
     pub fn try_run<R, E: From<Error>>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, E>) -> Result<R, E> {
-        try_run(self.shared()?, Isolation::Serializable, body)
+        self.transaction().try_run(body)
     }
 
-    /// [`run`](Client::run) with another isolation.
-    ///
-    /// # Errors
-    /// As [`Client::run`].
-    pub fn run_with<R>(
-        &self,
-        isolation: Isolation,
-        body: impl FnMut(&Tx<'_>) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        run(self.shared()?, isolation, body)
-    }
-
-    /// Begins a serializable transaction for the caller to [`commit`](Tx::commit), and to run again if that is a
-    /// conflict. Dropped without, it is aborted and what it wrote is lost, silently; [`Client::run`] does both.
-    ///
-    /// # Errors
-    /// `Unavailable` if the server has been silent for too long; `Full` if
-    /// [`transactions_max`](ClientConfig::transactions_max) are open.
-    pub fn begin_transaction(&self) -> Result<Tx<'_>, Error> {
-        Tx::begin(self.shared()?, Isolation::Serializable)
+    /// Chooses isolation and timeout of a transaction before it runs, or begins one for the caller to commit.
+    pub fn transaction(&self) -> Transaction<'_> {
+        Transaction::new(self.shared().map(|shared| shared as &dyn Port))
     }
 
     /// What became of an operation whose commit ended in `Timeout`: its stamp if it was executed, none if it was not

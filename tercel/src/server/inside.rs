@@ -161,6 +161,8 @@ const PATIENCE: Duration = Duration::from_millis(1);
 pub(super) struct Inside {
     pub lending: Arc<Lending>,
     pub handle: Handle<Post>,
+    /// The moment from which the threads of the program count time.
+    pub begun: Instant,
 }
 
 impl Inside {
@@ -203,8 +205,18 @@ impl Drop for Loses<'_> {
 }
 
 impl Port for Inside {
-    fn drive(&self, step: &mut dyn FnMut(&mut dyn Home, Now) -> Step) -> Result<(), Error> {
-        let (mut heard, until) = (None, Instant::now() + TIMEOUT);
+    fn now(&self) -> Now {
+        Now(self.begun.elapsed().as_micros() as u64)
+    }
+
+    fn drive(
+        &self,
+        until: Option<Now>,
+        step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
+    ) -> Result<(), Error> {
+        let until = until
+            .map_or_else(|| Instant::now() + TIMEOUT, |until| self.begun + Duration::from_micros(until.0));
+        let mut heard = None;
         loop {
             let mut place = self.wait(until, |core| heard != Some(core.machine.inside_news()))?;
             if place.is_stopping && heard.is_none() {

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use tercel_engine::Error;
 use tercel_engine::server::ServerConfig as Machine;
-use tercel_engine::txn::{self, Isolation, Tx};
+use tercel_engine::txn::Tx;
 use tercel_events::Handle;
 use tercel_wire::id::{PageId, SpaceId, ViewId};
 use thiserror::Error;
@@ -28,6 +28,7 @@ use crate::disk::DiskError;
 use crate::disk::log::LogDone;
 use crate::memory::{ALL_MEMORY, machine_bytes};
 use crate::pipe::Pipe;
+use crate::transaction::Transaction;
 
 pub use builder::ServerBuilder;
 use inside::Inside;
@@ -233,7 +234,7 @@ fn advice(address: &Address, source: &std::io::Error) -> &'static str {
 /// let (ann, bob) = (Client::connect(&server.addresses()[0])?, Client::connect(&server.addresses()[0])?);
 /// let counter = ann.run(|tx| tx.create(&Counter { count: 0 }))?;
 /// // Ann comes before a transaction of Bob's: it is refused, and run again it begins from what she wrote.
-/// let late = bob.begin_transaction()?;
+/// let late = bob.transaction().begin()?;
 /// let count = late.get(counter)?.count();
 /// late.edit(counter)?.set_count(count + 1)?;
 /// ann.run(|tx| tx.edit(counter)?.set_count(10))?;
@@ -369,19 +370,13 @@ impl Server {
     /// As [`Client::run`](crate::Client::run); `Unavailable` once the server has stopped; `Full` if 64 transactions are open
     /// inside of it, or one reads more than 8 MiB of objects.
     pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
-        self.run_with(Isolation::Serializable, body)
+        self.transaction().run(body)
     }
 
-    /// [`run`](Server::run) with another isolation.
-    ///
-    /// # Errors
-    /// As [`Server::run`].
-    pub fn run_with<R>(
-        &self,
-        isolation: Isolation,
-        body: impl FnMut(&Tx<'_>) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        txn::run(&self.inside, isolation, body)
+    /// Chooses isolation and timeout of a transaction before it runs inside of the server, or begins one for the caller to
+    /// commit.
+    pub fn transaction(&self) -> Transaction<'_> {
+        Transaction::new(Ok(&self.inside))
     }
 
     /// [`run`](Server::run) for a `body` with errors of its own, as [`Client::try_run`](crate::Client::try_run).
@@ -389,7 +384,7 @@ impl Server {
     /// # Errors
     /// What `body` returned on a state that still holds; as [`Server::run`] otherwise.
     pub fn try_run<R, E: From<Error>>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, E>) -> Result<R, E> {
-        txn::try_run(&self.inside, Isolation::Serializable, body)
+        self.transaction().try_run(body)
     }
 
     /// A way to ask it to stop from another thread.

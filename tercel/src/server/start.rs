@@ -205,7 +205,7 @@ pub(super) fn launch(
     })?;
     let (handle, backend, lending) =
         told.recv().map_err(|_| ServerError::Stopped("its loop did not start".into()))??;
-    let inside = Inside { lending, handle: handle.clone() };
+    let inside = Inside { lending, handle: handle.clone(), begun: Instant::now() };
     Ok(Server { handle, inside, thread: Some(thread), addresses, backend, space, recovered })
 }
 

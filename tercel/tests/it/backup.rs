@@ -413,7 +413,7 @@ fn clients_of_before_a_restore_are_told_and_their_operations_stay_unknown() {
     let c = counter(&writer, "c");
     assert_eq!(reader.run(|tx| Ok(tx.get(c)?.count())).unwrap(), 0);
     take(dir.path(), "copy").unwrap();
-    let tx = writer.begin_transaction().unwrap();
+    let tx = writer.transaction().begin().unwrap();
     tx.edit(c).unwrap().set_count(5).unwrap();
     let lost = tx.commit().unwrap().op.unwrap();
     // It hears of it by itself.

@@ -295,3 +295,17 @@ fn a_cache_too_small_for_what_is_held_says_full() {
     assert_eq!(sum, Ok(4950));
     server.stop().unwrap();
 }
+
+#[test]
+fn transaction_waits_no_longer_than_its_timeout() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::builder(dir.path()).listen("127.0.0.1:0").start().unwrap();
+    let client = Client::connect(&server.addresses()[0]).unwrap();
+    let n = counter(&client, "n");
+    server.stop().unwrap();
+    let begun = Instant::now();
+    let waited = client.transaction().timeout(Duration::from_millis(300)).run(|tx| tx.edit(n)?.set_count(2));
+    let took = begun.elapsed();
+    assert!(matches!(waited, Err(Error::Unavailable(_) | Error::Timeout(_))), "{waited:?}");
+    assert!(took >= Duration::from_millis(300) && took < Duration::from_secs(10), "{took:?}");
+}

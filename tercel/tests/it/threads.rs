@@ -80,7 +80,7 @@ fn threads_of_one_cache_never_see_half_of_a_commit() {
                     let mut turn = t;
                     while !stop.load(Ordering::Relaxed) {
                         turn += 17;
-                        let tx = reader.begin_transaction().unwrap();
+                        let tx = reader.transaction().begin().unwrap();
                         match walk(&tx, pairs[turn % PAIRS], 24) {
                             Ok(n) => read.fetch_add(n, Ordering::Relaxed),
                             Err(Error::Conflict) => conflicts.fetch_add(1, Ordering::Relaxed),

@@ -54,7 +54,7 @@ impl<'s> Inside<'s> {
     /// What became of an operation; an error if that is not known in time.
     pub fn resolve(&self, op: OpId) -> Result<Outcome, Error> {
         let mut found = None;
-        self.drive(&mut |home, now| {
+        self.drive(None, &mut |home, now| {
             found = home.resolve(now, op);
             if found.is_some() { Step::Done } else { Step::Wait }
         })?;
@@ -63,7 +63,15 @@ impl<'s> Inside<'s> {
 }
 
 impl Port for Inside<'_> {
-    fn drive(&self, step: &mut dyn FnMut(&mut dyn Home, Now) -> Step) -> Result<(), Error> {
+    fn now(&self) -> Now {
+        Now(0)
+    }
+
+    fn drive(
+        &self,
+        _until: Option<Now>,
+        step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
+    ) -> Result<(), Error> {
         loop {
             let mut server = self.server.borrow_mut();
             let mut local = self.local.borrow_mut();

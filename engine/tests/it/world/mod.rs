@@ -214,7 +214,7 @@ impl World {
     /// What became of an operation.
     pub fn resolve(&self, client: usize, op: OpId) -> Outcome {
         let mut found = None;
-        let driven = self.thread(client).drive(&mut |c, now| {
+        let driven = self.thread(client).drive(None, &mut |c, now| {
             found = c.resolve(now, op);
             if found.is_some() { Step::Done } else { Step::Wait }
         });
@@ -256,7 +256,15 @@ impl World {
 }
 
 impl Port for Thread<'_> {
-    fn drive(&self, step: &mut dyn FnMut(&mut dyn Home, Now) -> Step) -> Result<(), Error> {
+    fn now(&self) -> Now {
+        self.world.lock().now
+    }
+
+    fn drive(
+        &self,
+        _until: Option<Now>,
+        step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
+    ) -> Result<(), Error> {
         let patience = self.world.lock().patience;
         for _ in 0..patience {
             {
@@ -293,7 +301,7 @@ impl Indoors<'_> {
     /// Asks what became of an operation, once.
     pub fn resolve(&self, op: OpId) -> Outcome {
         let mut found = None;
-        self.drive(&mut |home, now| {
+        self.drive(None, &mut |home, now| {
             found = home.resolve(now, op);
             if found.is_some() { Step::Done } else { Step::Wait }
         })
@@ -303,7 +311,15 @@ impl Indoors<'_> {
 }
 
 impl Port for Indoors<'_> {
-    fn drive(&self, step: &mut dyn FnMut(&mut dyn Home, Now) -> Step) -> Result<(), Error> {
+    fn now(&self) -> Now {
+        self.world.lock().now
+    }
+
+    fn drive(
+        &self,
+        _until: Option<Now>,
+        step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
+    ) -> Result<(), Error> {
         let patience = self.world.lock().patience;
         let mut seen = None;
         for _ in 0..patience {

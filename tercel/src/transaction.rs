@@ -1,0 +1,85 @@
+//! The choices for a transaction, one call each.
+
+use std::time::Duration;
+
+use tercel_engine::Error;
+use tercel_engine::txn::{self, Isolation, Options, Port, Tx};
+
+/// The choices for a transaction, made by [`Client::transaction`](crate::Client::transaction) or
+/// [`Server::transaction`](crate::Server::transaction). Without any it is what `run` runs: serializable, and each of its
+/// calls waits as long as a call of the client or the server does.
+///
+/// ```
+/// use std::time::Duration;
+/// use tercel::{Isolation, Object};
+///
+/// #[derive(Object)]
+/// struct Counter {
+///     count: u64,
+/// }
+///
+/// # let dir = std::env::temp_dir().join(format!("tercel-doc-transaction-{}", std::process::id()));
+/// # let space = tercel::embedded(&dir)?;
+/// let counter = space.run(|tx| tx.create(&Counter { count: 0 }))?;
+/// let quick = space.transaction().isolation(Isolation::Snapshot).timeout(Duration::from_millis(500));
+/// quick.run(|tx| tx.edit(counter)?.set_count(1))?;
+///
+/// // A transaction of the program's own to commit, and to run again if that is a conflict.
+/// let tx = space.transaction().begin()?;
+/// tx.edit(counter)?.set_count(2)?;
+/// tx.commit()?;
+/// assert_eq!(space.run(|tx| Ok(tx.get(counter)?.count()))?, 2);
+/// # space.close()?;
+/// # std::fs::remove_dir_all(&dir)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "a transaction runs with `run`, `try_run` or `begin`"]
+#[derive(Clone)]
+pub struct Transaction<'c> {
+    port: Result<&'c dyn Port, Error>,
+    options: Options,
+}
+
+impl<'c> Transaction<'c> {
+    pub(crate) fn new(port: Result<&'c dyn Port, Error>) -> Transaction<'c> {
+        Transaction { port, options: Options::default() }
+    }
+
+    /// Chooses how strictly it reads.
+    pub fn isolation(mut self, isolation: Isolation) -> Transaction<'c> {
+        self.options.isolation = isolation;
+        self
+    }
+
+    /// Chooses how long its calls wait in all, over every attempt of [`run`](Transaction::run). A call that waits beyond
+    /// that ends with `Timeout`, or with `Unavailable` if the server is gone.
+    pub fn timeout(mut self, timeout: Duration) -> Transaction<'c> {
+        self.options.timeout = Some(timeout);
+        self
+    }
+
+    /// Runs `body` in the transaction and commits, as [`Client::run`](crate::Client::run) does.
+    ///
+    /// # Errors
+    /// As [`Client::run`](crate::Client::run).
+    pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
+        txn::run(self.port.clone()?, self.options, body)
+    }
+
+    /// [`run`](Transaction::run) for a `body` with errors of its own, as [`Client::try_run`](crate::Client::try_run).
+    ///
+    /// # Errors
+    /// As [`Client::try_run`](crate::Client::try_run).
+    pub fn try_run<R, E: From<Error>>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, E>) -> Result<R, E> {
+        txn::try_run(self.port.clone()?, self.options, body)
+    }
+
+    /// Begins the transaction, for the caller to [`commit`](Tx::commit) and to run again if that is a conflict. Dropped
+    /// without, it is aborted, and its writes are lost silently.
+    ///
+    /// # Errors
+    /// `Unavailable` if the server has been silent for too long; `Full` if as many transactions are open as may be.
+    pub fn begin(&self) -> Result<Tx<'c>, Error> {
+        Tx::begin(self.port.clone()?, self.options)
+    }
+}
