@@ -501,7 +501,7 @@ pub enum Suite {
     Graph,
     /// The cost of connections that do nothing: memory, and time of the connections that work
     Idle,
-    /// The delay of other clients beside clients that make trouble, and 1,000 clients at work
+    /// The delay of other clients beside antagonist clients, and 1,000 clients at work
     Load,
 }
 

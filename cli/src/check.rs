@@ -79,7 +79,7 @@ fn look(data: &Path) -> Result<(), Failure> {
         let failure = Failure::new(format!("cannot look into {}: {e}", data.display()));
         match e.kind() {
             ErrorKind::NotFound | ErrorKind::NotADirectory => failure.next(made),
-            _ => failure.next("check it as a user who may read and write it"),
+            _ => failure.next("check it as a user that may read and write it"),
         }
     };
     std::fs::metadata(data).map_err(refused)?;
@@ -152,8 +152,8 @@ fn tell(report: &Report, data: &Path, term: &Term) {
     if report.unfilled > 0 {
         // Of a space that was never repaired, "saved" would sound like a loss.
         let why = match report.lost.is_empty() {
-            true => "since somebody was interrupted before",
-            false => "since somebody was interrupted before, or where what was made could not be saved",
+            true => "since a program was interrupted before",
+            false => "since a program was interrupted before, or where what was made could not be saved",
         };
         say!(
             "{} to places in which nothing was made, {why}: reading one is answered \"not found\"",

@@ -124,7 +124,7 @@ pub fn of_disk(e: &DiskError) -> Option<&'static str> {
         DiskError::Io { source, path, .. } => match source.kind() {
             ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => Some(match is_in_space(path) {
                 true => {
-                    "a data directory must be writable for whoever opens it, even to read: copy it with `cp -r` to where it is"
+                    "a data directory must be writable for the user that opens it, even to read: copy it with `cp -r` to where it is"
                 }
                 false => {
                     "name a directory that this user may write to, or a new one where this user may make one"

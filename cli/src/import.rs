@@ -379,11 +379,11 @@ impl Watch {
         while !*ended {
             let waited = self.wake.wait_timeout(ended, WATCH_STEP).unwrap_or_else(PoisonError::into_inner);
             ended = waited.0;
-            let trouble = client.with_machine(|m| match m.availability() {
+            let reason = client.with_machine(|m| match m.availability() {
                 Some(Ok(())) => None,
-                _ => Some(m.trouble()),
+                _ => Some(m.why_unavailable()),
             });
-            match (&trouble, lost) {
+            match (&reason, lost) {
                 (Some(why), None) => {
                     let seconds = WATCH_GIVE_UP.as_secs();
                     bar.suspend(|| eprintln!("lost the server ({why}); trying again for {seconds} s"));
@@ -447,7 +447,7 @@ fn patiently<R>(client: &Client, mut body: impl FnMut(&Tx<'_>) -> Result<R, Erro
                 .next("run the same import again"));
             }
             Err(Error::Conflict) => {
-                return Err(Failure::new("somebody else imports at the same time: nothing was changed")
+                return Err(Failure::new("another import runs at the same time: nothing was changed")
                     .next("run the same import again when the other one has ended"));
             }
             other => return other.map_err(lost),

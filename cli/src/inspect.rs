@@ -85,7 +85,7 @@ fn locate(client: &Client, what: &str) -> Result<Oref, Failure> {
 const ROOTS_NAMED_MAX: usize = 20;
 
 fn record(layout: &Layout, body: &[u8], at: usize) -> Value {
-    let fields = layout.places().iter().map(|p| (p.name.clone(), value(&p.shape, body, at + p.at)));
+    let fields = layout.fields().iter().map(|p| (p.name.clone(), value(&p.shape, body, at + p.at)));
     Value::Object(fields.collect())
 }
 

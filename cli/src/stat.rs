@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_fewer_than_a_tenth_of_its_pages_left_is_told_what_to_do() {
+    fn nearly_full_space_names_next_step() {
         let warned = |pages: u64| few_pages(&json!({ "pages": pages, "pages_max": 4_194_303 }));
         assert_eq!((warned(1), warned(3_774_873)), (None, None));
         let words = warned(3_774_874).unwrap();

@@ -189,7 +189,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_packed_is_read_and_found(keys in keys(), other in prop::collection::vec(0u8..4, 0..6)) {
+        fn packed_keys_are_read_and_found(keys in keys(), other in prop::collection::vec(0u8..4, 0..6)) {
             let packed = list(&keys).pack();
             let read = Keys::new(&packed.0).unwrap();
             prop_assert_eq!(packed.0.len(), list(&keys).bytes_packed());

@@ -80,7 +80,7 @@ mod tests {
     fn what_can_be_a_field_is_left_alone() {
         assert!(said(syn::parse_quote!(Option<List<Ref<wire::Part>>>)).is_empty());
         assert!(said(syn::parse_quote!([u8; 4])).is_empty());
-        assert!(said(syn::parse_quote!(Box)).is_empty(), "it may be somebody's record");
+        assert!(said(syn::parse_quote!(Box)).is_empty(), "it may be a user's record");
     }
 
     #[test]

@@ -26,7 +26,7 @@ use crate::leader::{Flight, Leader, Work};
 use crate::mutant::{Rule, dropped};
 use crate::order::{self, Level, Output, Sealed, Sequencer};
 use crate::pages::Pages;
-use crate::pages::image::Found;
+use crate::pages::image::CachedImage;
 use crate::pages::install::ToStore;
 use crate::pages::reads::Waiter;
 use crate::replica::Replica;
@@ -121,7 +121,7 @@ impl Server {
         let leads = self.leader.as_ref();
         let has_work = match leads {
             Some(leader) => leader.has_work(self.pages.visible(), &self.replica),
-            None => !self.replica.recent.is_settled(),
+            None => !self.replica.recent.is_index_complete(),
         };
         // Work in slices goes on as soon as others have been heard.
         if has_work || self.sessions.has_work() || self.pages.has_hidden() {
@@ -248,7 +248,7 @@ impl Server {
         }
         while self.leader.is_none()
             && self.has_room()
-            && self.replica.recent.is_settled()
+            && self.replica.recent.is_index_complete()
             && let Some(entry) = self.suffix.entries.pop_front_if(|e| e.stamp <= self.suffix.stable)
         {
             match self.apply(&entry) {
@@ -324,7 +324,7 @@ impl Server {
             s.leave_some();
         });
         if self.leader.is_none() {
-            self.replica.recent.settle(usize::MAX);
+            self.replica.recent.index_pending(usize::MAX);
         }
         self.pages.drop_hidden();
     }
@@ -437,8 +437,8 @@ impl Server {
     /// caller calls again when it is answered.
     pub fn page(&mut self, page: PageId, out: &mut Effects) -> Option<Option<Arc<Vec<u8>>>> {
         match self.pages.image(page) {
-            Found::Current(bytes) | Found::Stale(bytes) => Some(bytes),
-            Found::Missing => {
+            CachedImage::Current(bytes) | CachedImage::Stale(bytes) => Some(bytes),
+            CachedImage::Missing => {
                 self.pages.reads.wait_once(page, Waiter::Host);
                 self.store(None, out);
                 None

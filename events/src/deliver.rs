@@ -180,7 +180,7 @@ impl<M: Send> EventQueue<M> {
                     }
                 }
             }
-            Accept::Nobody => {
+            Accept::Empty => {
                 listener.burst = BURST;
                 *seen = Seen::default();
                 None

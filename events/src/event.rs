@@ -88,7 +88,7 @@ impl fmt::Display for CloseReason {
         match self {
             CloseReason::Reset => out.write_str("the peer reset the connection"),
             CloseReason::TimedOut => out.write_str("the peer stopped answering"),
-            CloseReason::Refused => out.write_str("nobody listens at the peer's address"),
+            CloseReason::Refused => out.write_str("no process listens at the peer's address"),
             CloseReason::Os(code) => fmt::Display::fmt(&std::io::Error::from_raw_os_error(*code), out),
         }
     }

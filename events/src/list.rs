@@ -1,19 +1,19 @@
 //! A queue of slots in which each slot stands at most once: the bound on pending work, by construction.
 //!
-//! The links live in a table beside the slots, so joining and leaving cost no allocation and a source that is revoked
+//! The nodes live in a table beside the slots, so joining and leaving cost no allocation and a source that is revoked
 //! leaves from the middle. However fast events arrive, a list is never longer than there are sources (the bound of
 //! Banga, Mogul and Druschel 1999, section 4).
 
 /// A doubly linked queue over slot numbers.
 pub(crate) struct SlotList {
-    links: Vec<Link>,
+    nodes: Vec<ListNode>,
     head: u32,
     tail: u32,
     len: usize,
 }
 
 #[derive(Clone, Copy)]
-struct Link {
+struct ListNode {
     previous: u32,
     next: u32,
 }
@@ -21,7 +21,7 @@ struct Link {
 impl SlotList {
     /// Room for slots below `slots_max`; the memory is touched as slots come into use.
     pub(crate) fn new(slots_max: usize) -> Self {
-        SlotList { links: Vec::with_capacity(slots_max), head: NONE, tail: NONE, len: 0 }
+        SlotList { nodes: Vec::with_capacity(slots_max), head: NONE, tail: NONE, len: 0 }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -29,7 +29,7 @@ impl SlotList {
     }
 
     pub(crate) fn contains(&self, slot: u32) -> bool {
-        self.links.get(slot as usize).is_some_and(|link| link.next != ABSENT)
+        self.nodes.get(slot as usize).is_some_and(|link| link.next != ABSENT)
     }
 
     /// Joins at the end; a slot that already stands in the queue keeps its place.
@@ -38,10 +38,10 @@ impl SlotList {
             return;
         }
         let tail = self.tail;
-        self.links[slot as usize] = Link { previous: tail, next: NONE };
+        self.nodes[slot as usize] = ListNode { previous: tail, next: NONE };
         match tail {
             NONE => self.head = slot,
-            _ => self.links[tail as usize].next = slot,
+            _ => self.nodes[tail as usize].next = slot,
         }
         self.tail = slot;
     }
@@ -52,10 +52,10 @@ impl SlotList {
             return;
         }
         let head = self.head;
-        self.links[slot as usize] = Link { previous: NONE, next: head };
+        self.nodes[slot as usize] = ListNode { previous: NONE, next: head };
         match head {
             NONE => self.tail = slot,
-            _ => self.links[head as usize].previous = slot,
+            _ => self.nodes[head as usize].previous = slot,
         }
         self.head = slot;
     }
@@ -74,16 +74,16 @@ impl SlotList {
         if !self.contains(slot) {
             return;
         }
-        let Link { previous, next } = self.links[slot as usize];
+        let ListNode { previous, next } = self.nodes[slot as usize];
         match previous {
             NONE => self.head = next,
-            _ => self.links[previous as usize].next = next,
+            _ => self.nodes[previous as usize].next = next,
         }
         match next {
             NONE => self.tail = previous,
-            _ => self.links[next as usize].previous = previous,
+            _ => self.nodes[next as usize].previous = previous,
         }
-        self.links[slot as usize].next = ABSENT;
+        self.nodes[slot as usize].next = ABSENT;
         self.len -= 1;
     }
 
@@ -93,9 +93,9 @@ impl SlotList {
             return false;
         }
         let needed = slot as usize + 1;
-        if self.links.len() < needed {
-            let absent = Link { previous: NONE, next: ABSENT };
-            self.links.resize(needed, absent);
+        if self.nodes.len() < needed {
+            let absent = ListNode { previous: NONE, next: ABSENT };
+            self.nodes.resize(needed, absent);
         }
         self.len += 1;
         true

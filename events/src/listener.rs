@@ -22,7 +22,7 @@ pub(crate) struct Listener {
 pub(crate) enum Accept {
     Stream(OwnedFd, Option<SocketAddr>),
     /// No connection waits.
-    Nobody,
+    Empty,
     /// The process or the system is out of descriptors or memory.
     Limit,
     /// The listener is of no use any more.
@@ -40,7 +40,7 @@ impl Listener {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             match rustix::net::acceptfrom_with(&self.fd, flags) {
                 Ok((fd, peer)) => return Accept::Stream(fd, peer.and_then(|peer| peer.try_into().ok())),
-                Err(Errno::AGAIN) => return Accept::Nobody,
+                Err(Errno::AGAIN) => return Accept::Empty,
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return Accept::Limit,
                 Err(error @ (Errno::BADF | Errno::INVAL | Errno::NOTSOCK | Errno::OPNOTSUPP)) => {
                     return Accept::Broken(error);

@@ -204,7 +204,7 @@ impl<M: Send> EventQueue<M> {
         }
         if listens {
             // The kernel holds the socket, and its address, until the watch has ended: let it end now.
-            self.settle();
+            self.drain_released();
         }
         declared
     }
@@ -310,7 +310,7 @@ impl<M: Send> EventQueue<M> {
     /// Whether one more source fits, if need be after the kernel has let go of some.
     pub(crate) fn has_room(&mut self) -> bool {
         if !self.slots.has_room() && self.slots.zombies > 0 {
-            self.settle();
+            self.drain_released();
         }
         self.slots.has_room()
     }
@@ -357,7 +357,7 @@ impl<M: Send> Drop for EventQueue<M> {
                 self.release(number);
             }
         }
-        self.settle();
+        self.drain_released();
     }
 }
 
@@ -400,7 +400,7 @@ pub enum SendError {
     #[error("the stream holds as many unsent bytes as allowed; wait for Drained, or drop the slow reader")]
     Full(Vec<u8>),
     /// The token names no stream, or its peer is gone (`Closed` follows).
-    #[error("the stream is gone; nobody will read the bytes")]
+    #[error("the stream is gone; the bytes will not be read")]
     Gone(Vec<u8>),
 }
 

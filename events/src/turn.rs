@@ -257,7 +257,7 @@ impl<M: Send> EventQueue<M> {
         self.ready.push_back(number);
     }
 
-    /// Sends what is queued to one stream and settles what follows: an event owed, a watch for room, the end.
+    /// Sends what is queued to one stream and handles what follows: an event owed, a watch for room, the end.
     pub(crate) fn flush_stream(&mut self, number: u32) {
         let slot = self.slots.at(number);
         let Source::Stream(stream) = &mut slot.source else {
@@ -319,8 +319,8 @@ impl<M: Send> EventQueue<M> {
     }
 
     /// Lets the kernel end its watches over sources that were released. A few looks do; more is not worth waiting for.
-    pub(crate) fn settle(&mut self) {
-        for _ in 0..SETTLE_LOOKS {
+    pub(crate) fn drain_released(&mut self) {
+        for _ in 0..DRAIN_LOOKS {
             if self.slots.zombies == 0 || self.look(Some(Duration::ZERO)).is_err() {
                 return;
             }
@@ -347,5 +347,5 @@ fn errno(error: &io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
-/// Looks that `settle` spends: cancels go out with the first, their answers come with the second.
-const SETTLE_LOOKS: u32 = 4;
+/// Looks of `drain_released`: cancels go out with the first, their answers come with the second.
+const DRAIN_LOOKS: u32 = 4;

@@ -62,7 +62,7 @@ pub enum PostError<M> {
     #[error("the event queue's mailbox is full; wait for the loop to catch up, or raise messages_max")]
     Full(M),
     /// The queue was dropped.
-    #[error("the event queue is gone; nobody will read the message")]
+    #[error("the event queue is gone; the message will not be read")]
     Closed(M),
 }
 

@@ -34,7 +34,7 @@ fn judge(layout: &Layout) {
     assert_eq!(layout.admissible(), Ok(()));
     assert_eq!(layout.accepts(layout), Ok(()));
     let mut end = 0;
-    for place in layout.places() {
+    for place in layout.fields() {
         assert!(place.at >= end && place.at % place.shape.align() == 0, "fields overlap");
         end = place.at + place.shape.size();
     }

@@ -12,7 +12,7 @@ const LOG: LogId = LogId { space: SpaceId(7), salt: 0xfeed_face_cafe_f00d };
 
 type Segments = BTreeMap<u64, Vec<u8>>;
 /// Kind, stamp, view, position and payload of every record.
-type Found = Vec<(u8, Stamp, ViewId, LogPosition, Vec<u8>)>;
+type ScannedRecords = Vec<(u8, Stamp, ViewId, LogPosition, Vec<u8>)>;
 
 /// Scans the bytes as a log, then plays them as a script that writes, damages and reads a log.
 pub fn run(data: &[u8]) {
@@ -37,7 +37,7 @@ fn script(u: &mut Unstructured<'_>) -> Result<()> {
     let mut segments = Segments::from([(1, first)]);
     let End::Clean(tail) = scan(&segments).1 else { panic!("a new log is clean") };
     let mut writer = Writer::new(LOG, tail, segment_bytes, segment_bytes);
-    let mut written = Found::new();
+    let mut written = ScannedRecords::new();
     // Records that a mark says were synced.
     let mut synced = 0;
     for _ in 0..u.int_in_range(1..=6)? {
@@ -103,7 +103,7 @@ fn record(
     u: &mut Unstructured<'_>,
     records: &mut Vec<u8>,
     last: &mut Last,
-    written: &mut Found,
+    written: &mut ScannedRecords,
 ) -> Result<()> {
     let kind = Kind::new(u.int_in_range(1..=254)?).expect("a kind for the owner");
     let mut payload = vec![u.arbitrary()?; u.int_in_range(0..=400)?];
@@ -121,7 +121,7 @@ fn record(
     Ok(())
 }
 
-fn scan(segments: &Segments) -> (Found, End) {
+fn scan(segments: &Segments) -> (ScannedRecords, End) {
     let mut scanner = Scanner::new(LOG.space);
     let mut found = Vec::new();
     for (&number, bytes) in segments {

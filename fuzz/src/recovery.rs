@@ -2,12 +2,12 @@
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use tercel_engine::replica::entry::{Entry, Grant, Head, Logged, kind};
-use tercel_engine::replica::when::{Mark, When};
+use tercel_engine::replica::version::{PendingStamp, VersionStamp};
 use tercel_engine::replica::{Objects, Replica};
 use tercel_engine::server::{Checkpoint, Recovery, ServerConfig};
 use tercel_engine::time::Now;
 use tercel_wire::id::{ClassId, ClientId, LogPosition, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
-use tercel_wire::message::{Effects, Write};
+use tercel_wire::message::{CommitEffects, Write};
 
 use crate::shapes;
 
@@ -100,9 +100,9 @@ fn replay(u: &mut Unstructured<'_>) -> Result<()> {
 struct Nowhere;
 
 impl Objects for Nowhere {
-    fn write(&mut self, _: Oref, _: Option<Oref>, _: &When, _: &[u8]) {}
-    fn ordered(&mut self, _: &Mark, _: Stamp) {}
-    fn retract(&mut self, _: Oref, _: &Mark) {}
+    fn write(&mut self, _: Oref, _: Option<Oref>, _: &VersionStamp, _: &[u8]) {}
+    fn ordered(&mut self, _: &PendingStamp, _: Stamp) {}
+    fn retract(&mut self, _: Oref, _: &PendingStamp) {}
 }
 
 /// A commit as it is staged.
@@ -155,7 +155,7 @@ fn entry(u: &mut Unstructured<'_>) -> Result<(u8, Vec<u8>)> {
             let reply = (0..u.int_in_range(0..=3)?).map(|_| u.arbitrary()).collect::<Result<_>>()?;
             let head =
                 Head { op, digest: u.arbitrary()?, reply, placements, named: pages(u)?, filled: pages(u)? };
-            let effects = Effects { base: Stamp(u.arbitrary()?), reads: vec![oref(u)?], writes };
+            let effects = CommitEffects { base: Stamp(u.arbitrary()?), reads: vec![oref(u)?], writes };
             let logged = Entry::Commit(Logged { head, effects });
             return Ok((logged.kind(), logged.encode()));
         }

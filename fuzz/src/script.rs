@@ -45,7 +45,7 @@ enum Op {
     Parts { tx: u8, cell: u8, count: u8 },
     Commit { tx: u8 },
     Abort { tx: u8 },
-    Settle,
+    RunUntilIdle,
     Pass { ms: u8 },
     Cut { client: u8 },
     Crash { kept: u8 },
@@ -140,7 +140,7 @@ fn play(seed: u64, ops: &[Op]) {
                     open.remove(at);
                 }
             }
-            Op::Settle => w.settle(),
+            Op::RunUntilIdle => w.run_until_idle(),
             Op::Pass { ms } => w.pass_ms(u64::from(ms) * 20),
             Op::Cut { client } => {
                 let client = usize::from(client) % CLIENTS;
@@ -316,6 +316,6 @@ fn heal(w: &World) {
             inner.start();
         }
     }
-    w.settle();
+    w.run_until_idle();
     w.pass_ms(100);
 }

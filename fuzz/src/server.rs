@@ -44,7 +44,7 @@ fn try_run(u: &mut Unstructured<'_>) -> Result<()> {
         Ok(all)
     });
     let things = made.expect("a fresh space has room");
-    w.settle();
+    w.run_until_idle();
     STRANGERS.into_iter().for_each(|conn| w.lock().server_takes(Input::Connected(conn)));
     for _ in 0..STEPS_MAX {
         if u.is_empty() {
@@ -52,7 +52,7 @@ fn try_run(u: &mut Unstructured<'_>) -> Result<()> {
         }
         let conn = *u.choose(&STRANGERS)?;
         match u.int_in_range(0..=15)? {
-            0 => w.settle(),
+            0 => w.run_until_idle(),
             1 => w.pass_ms(u64::from(u.arbitrary::<u8>()?) * 40),
             2 => {
                 w.lock().server_takes(Input::Disconnected(conn));
@@ -81,11 +81,11 @@ fn try_run(u: &mut Unstructured<'_>) -> Result<()> {
         }
     }
     w.lock().server_takes(Input::DiskFull(false));
-    w.settle();
+    w.run_until_idle();
     // The server replays its log, and the honest client goes on with the objects that remain.
     w.crash();
     w.restart();
-    w.settle();
+    w.run_until_idle();
     let _ = w.run(0, |tx| tx.get_root_ref::<Thing>("things"));
     Ok(())
 }
@@ -184,7 +184,7 @@ fn effects(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     }
     let base = if u.ratio(1, 4)? { u.arbitrary()? } else { u.int_in_range(0..=40)? };
     let mut bytes = Vec::new();
-    Effects { base: Stamp(base), reads, writes }.encode(&mut bytes);
+    CommitEffects { base: Stamp(base), reads, writes }.encode(&mut bytes);
     Ok(bytes)
 }
 

@@ -29,7 +29,7 @@ pub fn layout(u: &mut Unstructured<'_>, depth: usize) -> Result<Layout> {
 /// The same class later: fields dropped, added, moved, widened.
 pub fn changed(u: &mut Unstructured<'_>, old: &Layout) -> Result<Layout> {
     let mut fields = Vec::new();
-    for place in old.places() {
+    for place in old.fields() {
         match u.int_in_range(0..=5)? {
             0 => {}
             1 => fields.push((place.name.clone(), shape(u, 0)?)),

@@ -1,6 +1,6 @@
 //! Bytes of the arena, by place: the only file that turns a number into a pointer.
 //!
-//! A [`Spot`] is the place of an object's header, counted in words of 4 bytes. Headers and reference words are only
+//! An [`ArenaOffset`] is the place of an object's header, counted in words of 4 bytes. Headers and reference words are only
 //! ever touched as atomics of one size each; all other bytes of a frame are written while no reader can reach them and
 //! are immutable while a reader can.
 
@@ -21,13 +21,13 @@ const _: () = assert!(tercel_wire::page::PAGE_BYTES <= FRAME_BYTES);
 
 /// Where a header is, in words from the arena's start. Never 0: every frame begins with something else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Spot(pub(crate) u32);
+pub(crate) struct ArenaOffset(pub(crate) u32);
 
-impl Spot {
+impl ArenaOffset {
     /// The word `bytes` into a frame.
     #[inline]
-    pub(crate) fn new(frame: u32, bytes: usize) -> Spot {
-        Spot(frame * FRAME_WORDS + (bytes / 4) as u32)
+    pub(crate) fn new(frame: u32, bytes: usize) -> ArenaOffset {
+        ArenaOffset(frame * FRAME_WORDS + (bytes / 4) as u32)
     }
 
     /// The frame.
@@ -84,8 +84,8 @@ impl Arena {
 
     /// The place of a header that this arena holds.
     #[inline(always)]
-    pub(crate) fn spot(&self, o: Object<'_>) -> Spot {
-        Spot((o.ptr.addr().get().wrapping_sub(self.base.addr().get()) / 4) as u32)
+    pub(crate) fn arena_offset(&self, o: Object<'_>) -> ArenaOffset {
+        ArenaOffset((o.ptr.addr().get().wrapping_sub(self.base.addr().get()) / 4) as u32)
     }
 
     /// `len` bytes at `offset`, checked to be inside.
@@ -96,10 +96,10 @@ impl Arena {
     }
 
     /// The object at a place.
-    pub(crate) fn object(&self, spot: Spot) -> Object<'_> {
-        // SAFETY: `at` gives the first of 4 bytes inside the arena, aligned because a spot counts words; they stay
+    pub(crate) fn object(&self, arena_offset: ArenaOffset) -> Object<'_> {
+        // SAFETY: `at` gives the first of 4 bytes inside the arena, aligned because an arena offset counts words; they stay
         // readable as long as the arena lives.
-        unsafe { Object::new(self.at(spot.0 as usize * 4, 4)) }
+        unsafe { Object::new(self.at(arena_offset.0 as usize * 4, 4)) }
     }
 
     /// A word.

@@ -146,5 +146,5 @@ pub(crate) fn damaged(class: &str, field: &str, what: &'static str) -> RecordErr
 
 /// Whether records of one are records of the other.
 fn same(a: &Layout, b: &Layout) -> bool {
-    a.size() == b.size() && a.places() == b.places()
+    a.size() == b.size() && a.fields() == b.fields()
 }

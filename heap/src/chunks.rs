@@ -23,7 +23,7 @@ struct Chunk(NonNull<[UnsafeCell<u32>]>);
 
 /// Where a copy's header is. Good as long as the [`Chunks`] that gave it are neither cleared nor dropped.
 #[derive(Clone, Copy)]
-pub(crate) struct Place(NonNull<u8>);
+pub(crate) struct HeaderPtr(NonNull<u8>);
 
 /// Words of the first chunk, for transactions that read a few objects, and of the largest, which is a page's.
 const FIRST_WORDS: usize = 128;
@@ -31,7 +31,7 @@ const LARGEST_WORDS: usize = 2_048;
 
 impl Chunks {
     /// Copies an object of whole words, header included, behind its reference; its header gets these numbers.
-    pub(crate) fn put(&mut self, oref: Oref, number: u16, flags: u8, object: &[u8]) -> Place {
+    pub(crate) fn put(&mut self, oref: Oref, number: u16, flags: u8, object: &[u8]) -> HeaderPtr {
         let wanted = 1 + object.len() / 4;
         let words = self.take(wanted);
         // SAFETY: the words were just taken and no place leads to them yet; chunks are used by one thread.
@@ -39,7 +39,7 @@ impl Chunks {
         // From the words themselves, so that the place may be used for all of them.
         let first = NonNull::from(words).cast::<u8>();
         // SAFETY: there are at least two words: the reference and the header.
-        Place(unsafe { first.add(4) })
+        HeaderPtr(unsafe { first.add(4) })
     }
 
     /// Takes `wanted` words that were not taken before.
@@ -55,7 +55,7 @@ impl Chunks {
     }
 }
 
-impl Place {
+impl HeaderPtr {
     /// The object.
     ///
     /// # Safety

@@ -111,12 +111,12 @@ pub(crate) struct BoundType {
     /// References of the fixed part.
     refs: Box<[u16]>,
     /// The variable parts, if they can be gone through without the schema.
-    parts: Option<Box<[Place]>>,
+    parts: Option<Box<[VarDescriptor]>>,
 }
 
 /// Where a variable part's descriptor stands, and what the part is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct VarDescriptor {
     at: u16,
     /// Bytes of an element.
     item: u16,
@@ -143,9 +143,9 @@ impl BoundType {
         };
         for place in parts {
             match body.part(place.at as usize) {
-                Part::Here(from, len) if place.is_refs => (0..len).for_each(|i| f(from + 4 * i)),
-                Part::Here(..) | Part::None => {}
-                Part::Spilled(from) => f(from),
+                PartExtent::Here(from, len) if place.is_refs => (0..len).for_each(|i| f(from + 4 * i)),
+                PartExtent::Here(..) | PartExtent::None => {}
+                PartExtent::Spilled(from) => f(from),
             }
         }
     }
@@ -155,9 +155,9 @@ impl BoundType {
         let body = Body(o);
         let Some(parts) = &self.parts else { return used(self.key.schema, &body) };
         parts.iter().fold(self.layout.size(), |end, place| match body.part(place.at as usize) {
-            Part::None => end,
-            Part::Here(from, len) => end.max(from + len * place.item as usize),
-            Part::Spilled(from) => end.max(from + 8),
+            PartExtent::None => end,
+            PartExtent::Here(from, len) => end.max(from + len * place.item as usize),
+            PartExtent::Spilled(from) => end.max(from + 8),
         })
     }
 
@@ -336,10 +336,10 @@ fn region_of(ty: &Type, body: &Body<'_>, base: usize, at: usize) -> Option<Regio
         }
         Type::Text | Type::Bytes | Type::List(_) if own => (at == base).then_some(Region::Part),
         Type::Text | Type::Bytes | Type::List(_) => match body.part(base) {
-            Part::None => None,
-            Part::Spilled(from) if at == from => Some(Region::Ref),
-            Part::Spilled(from) => (from + 4 <= at && at < from + 8).then_some(Region::Plain(from + 8)),
-            Part::Here(from, len) => region_of_block(ty, body, from, len, at),
+            PartExtent::None => None,
+            PartExtent::Spilled(from) if at == from => Some(Region::Ref),
+            PartExtent::Spilled(from) => (from + 4 <= at && at < from + 8).then_some(Region::Plain(from + 8)),
+            PartExtent::Here(from, len) => region_of_block(ty, body, from, len, at),
         },
     }
 }
@@ -423,9 +423,9 @@ fn var_refs(ty: &Type, body: &Body<'_>, at: usize, f: &mut dyn FnMut(usize)) {
             }
         }
         Type::Text | Type::Bytes | Type::List(_) => match body.part(at) {
-            Part::None => {}
-            Part::Spilled(from) => f(from),
-            Part::Here(from, len) => {
+            PartExtent::None => {}
+            PartExtent::Spilled(from) => f(from),
+            PartExtent::Here(from, len) => {
                 let Type::List(t) = ty else { return };
                 for i in 0..len {
                     item_refs(t, body, from + i * t.size(), f);
@@ -438,11 +438,11 @@ fn var_refs(ty: &Type, body: &Body<'_>, at: usize, f: &mut dyn FnMut(usize)) {
 
 /// Collects the variable parts that always are where the schema says and whose elements have nothing to be looked into:
 /// nearly all. `None` if there are others.
-fn simple_parts(schema: &Schema, base: usize, out: &mut Option<Vec<Place>>) {
+fn simple_parts(schema: &Schema, base: usize, out: &mut Option<Vec<VarDescriptor>>) {
     for_places(schema, base, &mut |ty, at| simple_part(ty, at, out));
 }
 
-fn simple_part(ty: &Type, at: usize, out: &mut Option<Vec<Place>>) {
+fn simple_part(ty: &Type, at: usize, out: &mut Option<Vec<VarDescriptor>>) {
     let (item, is_refs) = match ty {
         Type::Option(t) if t.has_none() => return simple_part(t, at, out),
         Type::Record(r) => return simple_parts(r, at, out),
@@ -453,7 +453,7 @@ fn simple_part(ty: &Type, at: usize, out: &mut Option<Vec<Place>>) {
         _ => return *out = None,
     };
     match (out, u16::try_from(at), u16::try_from(item)) {
-        (Some(out), Ok(at), Ok(item)) => out.push(Place { at, item, is_refs }),
+        (Some(out), Ok(at), Ok(item)) => out.push(VarDescriptor { at, item, is_refs }),
         (out, ..) => *out = None,
     }
 }
@@ -477,9 +477,9 @@ fn var_end(ty: &Type, body: &Body<'_>, at: usize) -> usize {
             }
         }
         Type::Text | Type::Bytes | Type::List(_) => match body.part(at) {
-            Part::None => {}
-            Part::Spilled(from) => end = from + 8,
-            Part::Here(from, len) => {
+            PartExtent::None => {}
+            PartExtent::Spilled(from) => end = from + 8,
+            PartExtent::Here(from, len) => {
                 let Type::List(t) = ty else { return from + len };
                 end = from + len * t.size();
                 if !is_fixed(t) {
@@ -494,7 +494,7 @@ fn var_end(ty: &Type, body: &Body<'_>, at: usize) -> usize {
 /// The numbers of a checked body that say where things are. They are plain bytes, so they may be read at any time.
 pub(crate) struct Body<'a>(pub(crate) Object<'a>);
 
-enum Part {
+enum PartExtent {
     None,
     Here(usize, usize),
     Spilled(usize),
@@ -513,11 +513,11 @@ impl Body<'_> {
         u16::from_le_bytes([b[0], b[1]])
     }
 
-    fn part(&self, at: usize) -> Part {
+    fn part(&self, at: usize) -> PartExtent {
         match (self.u16(at), self.u16(at + 2)) {
-            (NONE_AT, _) | (_, 0) => Part::None,
-            (from, SPILLED) => Part::Spilled(from as usize),
-            (from, len) => Part::Here(from as usize, len as usize),
+            (NONE_AT, _) | (_, 0) => PartExtent::None,
+            (from, SPILLED) => PartExtent::Spilled(from as usize),
+            (from, len) => PartExtent::Here(from as usize, len as usize),
         }
     }
 }
@@ -544,7 +544,7 @@ mod tests {
     fn a_list_whose_elements_have_references_inside_is_gone_through_by_its_schema() {
         const INNER: Schema = Schema { name: "r", fields: &[Field { name: "x", ty: REF }] };
         const MAYBE: Schema = Schema { name: "m", fields: &[Field { name: "t", ty: Type::Text }] };
-        let place = |item, is_refs| Some(vec![Place { at: 8, item, is_refs }]);
+        let place = |item, is_refs| Some(vec![VarDescriptor { at: 8, item, is_refs }]);
         assert_eq!(places!(Type::Text), place(1, false));
         assert_eq!(places!(Type::Option(&Type::Bytes)), place(1, false));
         assert_eq!(places!(Type::List(&U64)), place(8, false));

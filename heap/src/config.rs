@@ -4,8 +4,8 @@ use thiserror::Error;
 
 use crate::arena::{ARENA_BYTES_MAX, FRAME_BYTES};
 use crate::hints::Hints;
-use crate::homes::HOME_BYTES;
-use crate::slot::CELL_BYTES;
+use crate::page_table::PAGE_TABLE_BYTES;
+use crate::scope_slot::CELL_BYTES;
 use crate::swizzle::HANDLES_MAX;
 use crate::table::{ENTRY_BYTES, GRANT_MIN};
 
@@ -118,8 +118,8 @@ pub(crate) struct Plan {
 }
 
 /// Bytes of side arrays a frame: the writer's (24), the readers' (8), a time of use (8), two lists (8), the table of
-/// homes, and the page map at its least filling (48).
-const SIDE_BYTES: usize = 24 + 8 + 8 + 8 + HOME_BYTES + 48;
+/// the page table, and the page map at its least filling (48).
+const SIDE_BYTES: usize = 24 + 8 + 8 + 8 + PAGE_TABLE_BYTES + 48;
 /// Pages waiting to be reported as dropped, and lists of one transition.
 const ONCE_BYTES: usize = 64 << 10;
 

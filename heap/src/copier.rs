@@ -20,8 +20,8 @@ use crate::class::{TypeKey, Types};
 use crate::config::SCOPES_MAX;
 use crate::copies::Copies;
 use crate::hints::Hints;
-use crate::homes::Homes;
 use crate::memory::{Boxed, SeqCst};
+use crate::page_table::PageTable;
 use crate::protocol::at_stamp;
 use crate::scope::{Reader, Scope};
 use crate::shared::Shared;
@@ -50,7 +50,7 @@ pub enum Copied {
         /// The class that this type writes.
         found: ClassId,
     },
-    /// The record is not what its class says. The keeper of the page must act.
+    /// The record is not what its class says. The owner of the page must act.
     Damaged(RecordError),
     /// The scope has no room for it: the transaction reads too much.
     Full,
@@ -65,7 +65,7 @@ impl Copier {
             arena: Arena::new(Box::new(Boxed::new(0)), 0),
             table: Table::new(0),
             hints: Hints::new(0),
-            homes: Homes::new(0),
+            page_table: PageTable::new(0),
             types: Types::new(),
             classes: Mutex::default(),
             frames: Box::default(),

@@ -13,11 +13,11 @@ use rustc_hash::FxBuildHasher;
 use tercel_wire::id::Oref;
 
 use crate::bindings::Made;
-use crate::chunks::{Chunks, Place};
+use crate::chunks::{Chunks, HeaderPtr};
 use crate::class::Typed;
 use crate::protocol::pin_again;
 use crate::scope::Scope;
-use crate::slot::Cell;
+use crate::scope_slot::Cell;
 use crate::view::View;
 
 /// The copies of one scope, and the references that were found to name nothing.
@@ -38,7 +38,7 @@ struct Inner {
 }
 
 struct Copy {
-    place: Place,
+    header: HeaderPtr,
     number: u16,
     /// The record that it was converted from.
     behind: Option<Box<[u8]>>,
@@ -62,9 +62,9 @@ impl Copies {
         if !inner.take(bytes, self.bytes_max) {
             return false;
         }
-        let place = inner.chunks.put(oref, made.number, made.flags, &made.object);
+        let header = inner.chunks.put(oref, made.number, made.flags, &made.object);
         let behind = (!made.behind.is_empty()).then(|| made.behind.into());
-        inner.copies.insert(oref, Copy { place, number: made.number, behind });
+        inner.copies.insert(oref, Copy { header, number: made.number, behind });
         true
     }
 
@@ -84,7 +84,7 @@ impl Copies {
         let inner = self.inner.borrow();
         let copy = inner.copies.get(&oref).filter(|c| c.number == T::index().number())?;
         // SAFETY: chunks are cleared and dropped by `&mut` only, after `'s`, which borrows them.
-        let object = unsafe { copy.place.object() };
+        let object = unsafe { copy.header.object() };
         // The view's promise: the object passed the check of the type whose number it has, which is `T`'s, and is never
         // changed.
         pin_again(&self.cell.pins);

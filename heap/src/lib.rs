@@ -21,8 +21,8 @@
 //! | `arena`, `page`, `swizzle` | places, slots of intact frames, forms of reference words |
 //! | `protocol`, `sync` | the steps that threads take at the same time |
 //! | `class` | which bytes of a type are references, and which types are bound |
-//! | `table`, `hints`, `homes` | handles, where references were last found, which frame a page is in |
-//! | `slot`, `scope`, `view`, `overlay` | pins and marks, the hit path, what a program reads, what it has changed |
+//! | `table`, `hints`, `page_table` | handles, where references were last found, which frame a page is in |
+//! | `scope_slot`, `scope`, `view`, `write_set` | pins and marks, the hit path, what a program reads, what it has changed |
 //! | `version`, `chunks`, `copies`, `copier` | objects outside of the arena; a heap without frames, whose owner has the pages |
 //! | `writer` | one file a transition: `resolve`, `install`, `flag`, `keep`, `replace` |
 #![cfg(not(loom))]
@@ -38,22 +38,22 @@ mod config;
 mod copier;
 mod copies;
 mod hints;
-mod homes;
 mod memory;
 #[doc(hidden)]
 pub mod mutant;
-mod overlay;
 mod page;
+mod page_table;
 mod protocol;
 mod scope;
+mod scope_slot;
 mod shared;
-mod slot;
 mod stats;
 mod swizzle;
 mod sync;
 mod table;
 mod version;
 mod view;
+mod write_set;
 mod writer;
 mod zeroed;
 
@@ -65,9 +65,9 @@ pub use config::{
 };
 pub use copier::{Copied, Copier};
 pub use memory::{Boxed, Fence, Memory, OneAtATime, SeqCst};
-pub use overlay::{Overlay, OverlayError};
-pub use scope::{Reader, Scope, Step};
+pub use scope::{Lookup, Reader, Scope};
 pub use shared::TRACE_PAGES_MAX;
 pub use stats::Stats;
-pub use view::{Items, Left, Lent, Link, View};
+pub use view::{Items, Left, Lent, RefView, View};
+pub use write_set::{WriteSet, WriteSetError};
 pub use writer::{Doomed, Full, InstallError, Resolved, Writer, heap};

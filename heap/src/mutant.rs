@@ -37,7 +37,7 @@ pub enum Rule {
     ReadSetDoesNotHold,
     FlagAtHomeOnly,
     ReadSetForgetsMoved,
-    NobodyIsDoomed,
+    NoScopeIsDoomed,
     // Transactions.
     CheckAtEndOnly,
     RetryWithoutResolve,
@@ -56,8 +56,8 @@ pub enum Rule {
     // What one leader decides and knows.
     InFlightNotCertified,
     ReplyUnsynced,
-    ResolveDoesNotSpend,
-    SpentAcrossViews,
+    ResolveDoesNotReject,
+    RejectedAcrossViews,
     AnswersBeforeView,
     ReuseAtOnce,
     HeldIgnored,

@@ -4,18 +4,22 @@ use tercel_wire::id::{Oref, SLOTS_MAX};
 use tercel_wire::page::{PAGE_BYTES, Page, SLOT_BYTES};
 use tercel_wire::record::OBJECT_BYTES_MIN;
 
-use crate::arena::{Arena, FRAME_BYTES, Spot};
+use crate::arena::{Arena, ArenaOffset, FRAME_BYTES};
 use crate::shared::Shared;
 use crate::sync::Ordering;
 
 /// Where an intact frame's slot has its object and how many bytes it takes; `None` for an empty slot.
-pub(crate) fn extent(shared: &Shared, frame: u32, slot: u16) -> Option<(Spot, usize)> {
+pub(crate) fn extent(shared: &Shared, frame: u32, slot: u16) -> Option<(ArenaOffset, usize)> {
     if slot as u32 >= slots(shared, frame) {
         return None;
     }
     let entry = frame as usize * FRAME_BYTES + PAGE_BYTES - SLOT_BYTES * (slot as usize + 1);
     let at = shared.arena.plain_u16(entry) as usize;
-    if at == 0 { None } else { Some((Spot::new(frame, at), shared.arena.plain_u16(entry + 2) as usize)) }
+    if at == 0 {
+        None
+    } else {
+        Some((ArenaOffset::new(frame, at), shared.arena.plain_u16(entry + 2) as usize))
+    }
 }
 
 /// Slots of an intact frame, empty ones included.
@@ -24,16 +28,16 @@ pub(crate) fn slots(shared: &Shared, frame: u32) -> u32 {
 }
 
 /// The slot whose object begins at a place. The index behind the page leads to it, or to one of the few before it.
-pub(crate) fn slot_at(shared: &Shared, spot: Spot) -> Option<u16> {
-    let n = slots(shared, spot.frame());
-    let frame = spot.frame() as usize * FRAME_BYTES;
-    let first = shared.arena.plain_u8(frame + PAGE_BYTES + spot.offset() / INDEX_SPAN);
-    let at = |slot: u32| extent(shared, spot.frame(), slot as u16).map_or(0, |(s, _)| s.0);
+pub(crate) fn slot_at(shared: &Shared, arena_offset: ArenaOffset) -> Option<u16> {
+    let n = slots(shared, arena_offset.frame());
+    let frame = arena_offset.frame() as usize * FRAME_BYTES;
+    let first = shared.arena.plain_u8(frame + PAGE_BYTES + arena_offset.offset() / INDEX_SPAN);
+    let at = |slot: u32| extent(shared, arena_offset.frame(), slot as u16).map_or(0, |(s, _)| s.0);
     let mut near = (first as u32 * index_step(n)..n).take(SPAN_SLOTS);
-    if let Some(slot) = near.find(|&slot| at(slot) == spot.0) {
+    if let Some(slot) = near.find(|&slot| at(slot) == arena_offset.0) {
         return Some(slot as u16);
     }
-    (0..n).find(|&slot| at(slot) == spot.0).map(|slot| slot as u16)
+    (0..n).find(|&slot| at(slot) == arena_offset.0).map(|slot| slot as u16)
 }
 
 /// Writes behind a page, in the bytes that its frame has left, which slots begin in each stretch of it. Pages are
@@ -67,5 +71,5 @@ const _: () = assert!(PAGE_BYTES + INDEX_BYTES <= FRAME_BYTES);
 
 /// The reference of the object at an offset of an intact frame.
 pub(crate) fn oref_at(shared: &Shared, frame: u32, offset: usize) -> Option<Oref> {
-    Oref::new(shared.page(frame)?, slot_at(shared, Spot::new(frame, offset))?)
+    Oref::new(shared.page(frame)?, slot_at(shared, ArenaOffset::new(frame, offset))?)
 }

@@ -2,7 +2,7 @@
 //!
 //! A hit pins the object's frame, sees that the copy is valid, current and of the wanted type, leaves usage and mark,
 //! and compares the watermark with the snapshot last. At a copy that is marked already it only asks for the type. If a
-//! check fails, the answer is [`Step::Slow`]; the caller then takes the writer's lock.
+//! check fails, the answer is [`Lookup::Slow`]; the caller then takes the writer's lock.
 //!
 //! The invariant: every object that a scope gave a view of is marked in it, or its reference is kept in its slot,
 //! until the scope is reset or dropped.
@@ -15,17 +15,17 @@ use std::sync::Arc;
 use tercel_wire::id::{Oref, Stamp};
 use tercel_wire::record::{Class, Ref};
 
-use crate::arena::{FRAME_WORDS, Object, Spot, USED};
+use crate::arena::{ArenaOffset, FRAME_WORDS, Object, USED};
 use crate::class::Typed;
 use crate::copies::Copies;
 use crate::mutant::{Rule, dropped};
 use crate::page;
 use crate::protocol::{BUSY, load, pin, pin_again, stamp_of, unmoved, unpin, usable, watermark};
+use crate::scope_slot::{Cell, MarkResult, ScopeSlot, WORD_BITS, mark_of};
 use crate::shared::Shared;
-use crate::slot::{Cell, Mark, Slot, WORD_BITS, mark_of};
 use crate::swizzle::{HANDLE, NEAR};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, light};
-use crate::view::{Link, View};
+use crate::view::{RefView, View};
 
 /// Opens scopes; any thread may have a clone.
 #[derive(Clone)]
@@ -67,12 +67,12 @@ impl Reader {
 
 /// What a step along a reference found.
 #[derive(Debug)]
-pub enum Step<V> {
+pub enum Lookup<V> {
     /// The object.
     Hit(V),
     /// The reference names no object.
     Null,
-    /// Not this way: ask the overlay if there is one, then the writer, and try again.
+    /// Not this way: ask the write set if there is one, then the writer, and try again.
     Slow,
 }
 
@@ -86,7 +86,7 @@ pub struct Scope {
     entries: *const AtomicU32,
     base: NonNull<u8>,
     watermark: *const AtomicU64,
-    slot: *const Slot,
+    slot: *const ScopeSlot,
     /// What the watermark must be for a hit to end at once: the snapshot, or what it never is where more is to be done.
     expected: cell::Cell<u64>,
     /// The watermark of the state that was read from.
@@ -117,7 +117,7 @@ impl Scope {
     }
 
     #[inline(always)]
-    pub(crate) fn slot(&self) -> &Slot {
+    pub(crate) fn slot(&self) -> &ScopeSlot {
         // SAFETY: the slot stands in a `OnceLock` of a boxed slice of `shared`; see the type.
         unsafe { &*self.slot }
     }
@@ -200,7 +200,7 @@ impl Scope {
     }
 
     /// Says whether the transaction has private copies. Then a hit on an object that was read before is answered with
-    /// [`Step::Slow`], so that the caller can look for the private copy first; if there is none, it goes on with
+    /// [`Lookup::Slow`], so that the caller can look for the private copy first; if there is none, it goes on with
     /// [`Scope::follow_clean`] or [`Scope::get_clean`].
     pub fn set_overlaid(&self, overlaid: bool) {
         self.overlaid.set(overlaid);
@@ -230,40 +230,40 @@ impl Scope {
     /// # Panics
     /// If no reference stands there.
     #[inline(always)]
-    pub fn follow<'s, T: Typed>(&'s self, holder: &View<'s, impl Class>, at: usize) -> Step<View<'s, T>> {
+    pub fn follow<'s, T: Typed>(&'s self, holder: &View<'s, impl Class>, at: usize) -> Lookup<View<'s, T>> {
         let word = load(holder.reference(at));
         along::<T, false>(holder.scope, holder.object.frame(), holder.cell, word)
     }
 
-    /// [`Scope::follow`] past the overlay.
+    /// [`Scope::follow`] past the write set.
     #[inline]
-    pub fn follow_clean<'s, T: Typed>(&'s self, link: &Link<'_, 's>) -> Step<View<'s, T>> {
-        along::<T, true>(link.scope, link.object.frame(), link.cell, load(link.word))
+    pub fn follow_clean<'s, T: Typed>(&'s self, ref_view: &RefView<'_, 's>) -> Lookup<View<'s, T>> {
+        along::<T, true>(ref_view.scope, ref_view.object.frame(), ref_view.cell, load(ref_view.word))
     }
 
     /// The object that a token names, if it is where its hint or this cache's own say.
     #[inline]
-    pub fn get<T: Typed>(&self, r: Ref<T>) -> Step<View<'_, T>> {
+    pub fn get<T: Typed>(&self, r: Ref<T>) -> Lookup<View<'_, T>> {
         self.by_token::<T, false>(r)
     }
 
-    /// [`Scope::get`] past the overlay.
+    /// [`Scope::get`] past the write set.
     #[inline]
-    pub fn get_clean<T: Typed>(&self, r: Ref<T>) -> Step<View<'_, T>> {
+    pub fn get_clean<T: Typed>(&self, r: Ref<T>) -> Lookup<View<'_, T>> {
         self.by_token::<T, true>(r)
     }
 
     #[inline(always)]
-    fn by_token<T: Typed, const CLEAN: bool>(&self, r: Ref<T>) -> Step<View<'_, T>> {
+    fn by_token<T: Typed, const CLEAN: bool>(&self, r: Ref<T>) -> Lookup<View<'_, T>> {
         if r.is_null() {
-            return Step::Null;
+            return Lookup::Null;
         }
-        let Some((object, cell)) = self.enter(r.oref(), r.hint()) else { return Step::Slow };
+        let Some((object, cell)) = self.enter(r.oref(), r.hint()) else { return Lookup::Slow };
         if self.is_right(object, cell, T::index().number(), CLEAN) {
-            return Step::Hit(View::new(object, cell, self));
+            return Lookup::Hit(View::new(object, cell, self));
         }
         unpin(&cell.pins);
-        Step::Slow
+        Lookup::Slow
     }
 
     /// The object of a reference, its frame pinned. It may still be one that was never checked.
@@ -273,7 +273,7 @@ impl Scope {
         {
             return Some(home);
         }
-        if let Some(frame) = self.shared.homes.get(oref.page())
+        if let Some(frame) = self.shared.page_table.get(oref.page())
             && let Some((object, cell)) = self.enter_home(oref, frame)
         {
             // One that has a copy elsewhere was never touched here, or is obsolete.
@@ -299,7 +299,7 @@ impl Scope {
             return None;
         }
         match page::extent(shared, frame, oref.slot()) {
-            Some((spot, _)) => Some((shared.arena.object(spot), cell)),
+            Some((arena_offset, _)) => Some((shared.arena.object(arena_offset), cell)),
             None => {
                 unpin(&cell.pins);
                 None
@@ -328,7 +328,7 @@ impl Scope {
     /// Where the entry of a handle leads. The handle is one that a word had, tag and all, or that was seen to be below
     /// the table's length. `strong`: whether readers pay for the fence.
     #[inline(always)]
-    fn enter_handle(&self, handle: u32, strong: bool) -> Option<(Object<'_>, &Cell, Spot)> {
+    fn enter_handle(&self, handle: u32, strong: bool) -> Option<(Object<'_>, &Cell, ArenaOffset)> {
         // The shift that makes an index of words one of bytes also takes the tag off.
         // SAFETY: handles have 30 bits, and in words and where the caller checked they are below the table's length.
         let entry = unsafe { self.entries.byte_add((handle << 2) as usize) };
@@ -339,16 +339,16 @@ impl Scope {
         if seen.wrapping_sub(1) >= BUSY - 1 {
             return None;
         }
-        let spot = Spot(seen);
+        let arena_offset = ArenaOffset(seen);
         // SAFETY: the writer leads entries to places in the arena only.
-        let cell = unsafe { self.cell(spot.frame()) };
+        let cell = unsafe { self.cell(arena_offset.frame()) };
         if !pin(&cell.pins, entry, seen, strong) {
             return None;
         }
         // SAFETY: as above.
-        let header = unsafe { self.base.add(spot.0 as usize * 4) };
+        let header = unsafe { self.base.add(arena_offset.0 as usize * 4) };
         // SAFETY: the entry led to a header, and the frame is pinned since before it was seen to lead there still.
-        Some((unsafe { Object::new(header) }, cell, spot))
+        Some((unsafe { Object::new(header) }, cell, arena_offset))
     }
 
     /// Whether a hit on an object of a pinned frame is one, all that it can be asked asked.
@@ -387,23 +387,25 @@ pub(crate) fn along<'s, T: Typed, const CLEAN: bool>(
     frame: NonNull<u8>,
     held: &'s Cell,
     word: u32,
-) -> Step<View<'s, T>> {
+) -> Lookup<View<'s, T>> {
     if word >= scope.near_from.get() {
         return arrive::<T, CLEAN>(scope, near(frame, held, word), held, near_place(word));
     }
     if word >= scope.handle_from.get() {
         return match scope.enter_handle(word, false) {
-            Some((object, cell, spot)) => arrive::<T, CLEAN>(scope, object, cell, spot.0 as usize),
-            None => Step::Slow,
+            Some((object, cell, arena_offset)) => {
+                arrive::<T, CLEAN>(scope, object, cell, arena_offset.0 as usize)
+            }
+            None => Lookup::Slow,
         };
     }
     if word >= HANDLE {
         return match roundabout(scope, frame, held, word, T::index().number(), CLEAN) {
-            Some((object, cell)) => Step::Hit(View::new(object, cell, scope)),
-            None => Step::Slow,
+            Some((object, cell)) => Lookup::Hit(View::new(object, cell, scope)),
+            None => Lookup::Slow,
         };
     }
-    if word == 0 { Step::Null } else { Step::Slow }
+    if word == 0 { Lookup::Null } else { Lookup::Slow }
 }
 
 /// Where a same-frame word of an object in a pinned frame leads; the frame is pinned once more.
@@ -465,16 +467,16 @@ fn arrive<'s, T: Typed, const CLEAN: bool>(
     object: Object<'s>,
     cell: &'s Cell,
     place: usize,
-) -> Step<View<'s, T>> {
+) -> Lookup<View<'s, T>> {
     let hit = match scope.is_marked(cell, place) {
         true => is::<T>(object),
         false => first(scope, object, cell, T::index().number(), CLEAN),
     };
     if hit {
-        Step::Hit(View::new(object, cell, scope))
+        Lookup::Hit(View::new(object, cell, scope))
     } else {
         unpin(&cell.pins);
-        Step::Slow
+        Lookup::Slow
     }
 }
 
@@ -496,11 +498,11 @@ fn first(scope: &Scope, object: Object<'_>, cell: &Cell, number: u16, clean: boo
         object.usage().store(usage | USED, Ordering::Relaxed);
     }
     match scope.slot().mark(cell, place(object)) {
-        Mark::NoBlock => first_of_frame(scope, object, cell, number, clean),
-        Mark::Fresh if scope.is_unmoved() => true,
+        MarkResult::NoBlock => first_of_frame(scope, object, cell, number, clean),
+        MarkResult::Fresh if scope.is_unmoved() => true,
         mark => {
-            let is_hit = late(scope, object, mark == Mark::Already, clean);
-            if !is_hit && mark == Mark::Fresh {
+            let is_hit = late(scope, object, mark == MarkResult::Already, clean);
+            if !is_hit && mark == MarkResult::Fresh {
                 // It was not read: a mark would make the next attempt take it for an object of the snapshot.
                 scope.slot().unmark(cell, place(object));
             }
@@ -514,7 +516,7 @@ fn first(scope: &Scope, object: Object<'_>, cell: &Cell, number: u16, clean: boo
 #[cold]
 #[inline(never)]
 fn first_of_frame(scope: &Scope, object: Object<'_>, cell: &Cell, number: u16, clean: bool) -> bool {
-    let frame = scope.shared.arena.spot(object).frame();
+    let frame = scope.shared.arena.arena_offset(object).frame();
     scope.slot().take_block(cell, frame) && first(scope, object, cell, number, clean)
 }
 
@@ -532,7 +534,7 @@ fn late(scope: &Scope, object: Object<'_>, already: bool, clean: bool) -> bool {
         return false;
     }
     if let Some(recency) = &scope.shared.recency {
-        let frame = scope.shared.arena.spot(object).frame();
+        let frame = scope.shared.arena.arena_offset(object).frame();
         recency.touch(frame, scope.shared.page(frame).map_or(0, |p| p.get()));
     }
     true

@@ -10,10 +10,10 @@ use tercel_wire::layout::Layout;
 use crate::arena::Arena;
 use crate::class::Types;
 use crate::hints::Hints;
-use crate::homes::Homes;
 use crate::memory::Fence;
+use crate::page_table::PageTable;
 use crate::protocol::BUSY;
-use crate::slot::Slot;
+use crate::scope_slot::ScopeSlot;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::table::Table;
 
@@ -22,14 +22,14 @@ pub(crate) struct Shared {
     pub(crate) arena: Arena,
     pub(crate) table: Table,
     pub(crate) hints: Hints,
-    pub(crate) homes: Homes,
+    pub(crate) page_table: PageTable,
     pub(crate) types: Types,
     /// The catalogue's classes.
     pub(crate) classes: Mutex<HashMap<ClassId, Arc<Layout>, FxBuildHasher>>,
     pub(crate) frames: Box<[FrameTag]>,
     /// The commit up to which every invalidation is applied.
     pub(crate) watermark: AtomicU64,
-    pub(crate) slots: Box<[OnceLock<Slot>]>,
+    pub(crate) slots: Box<[OnceLock<ScopeSlot>]>,
     /// Slots that no scope has open, the last used one on top.
     pub(crate) pool: Mutex<Vec<u32>>,
     pub(crate) fence: Box<dyn Fence>,
@@ -90,12 +90,12 @@ impl Recency {
 
 impl Shared {
     /// The slot of a number, made at its first use.
-    pub(crate) fn slot(&self, n: u32) -> &Slot {
-        self.slots[n as usize].get_or_init(|| Slot::new(self.frames.len()))
+    pub(crate) fn slot(&self, n: u32) -> &ScopeSlot {
+        self.slots[n as usize].get_or_init(|| ScopeSlot::new(self.frames.len()))
     }
 
     /// Slots that were ever opened.
-    pub(crate) fn opened(&self) -> impl Iterator<Item = &Slot> {
+    pub(crate) fn opened(&self) -> impl Iterator<Item = &ScopeSlot> {
         self.slots.iter().filter_map(OnceLock::get)
     }
 

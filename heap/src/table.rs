@@ -9,7 +9,7 @@
 
 use tercel_wire::id::Oref;
 
-use crate::arena::Spot;
+use crate::arena::ArenaOffset;
 use crate::protocol::{BUSY, load, publish};
 use crate::sync::{AtomicU32, Ordering};
 use crate::zeroed::zeroed;
@@ -43,15 +43,15 @@ impl Table {
     }
 
     /// The entry's copy, if it has one. For the writer: a busy one counts.
-    pub(crate) fn spot(&self, handle: u32) -> Option<Spot> {
+    pub(crate) fn arena_offset(&self, handle: u32) -> Option<ArenaOffset> {
         match self.addr(handle).load(Ordering::Relaxed) & !BUSY {
             0 => None,
-            at => Some(Spot(at)),
+            at => Some(ArenaOffset(at)),
         }
     }
 
     /// Leads the handle to a copy, or to none.
-    pub(crate) fn lead(&self, handle: u32, to: Option<Spot>) {
+    pub(crate) fn lead(&self, handle: u32, to: Option<ArenaOffset>) {
         publish(self.addr(handle), to.map_or(0, |s| s.0));
     }
 
@@ -226,7 +226,7 @@ impl Index {
 
     /// Gives the entry back if nothing names it and it leads nowhere.
     pub(crate) fn tidy(&mut self, table: &Table, handle: u32) {
-        if self.count[handle as usize] != 0 || table.spot(handle).is_some() {
+        if self.count[handle as usize] != 0 || table.arena_offset(handle).is_some() {
             return;
         }
         let oref = table.oref(handle);

@@ -11,7 +11,7 @@ use tercel_wire::record::HEADER_BYTES;
 use crate::arena::Object;
 use crate::protocol::{is_pinned, pin_again};
 use crate::scope::Scope;
-use crate::slot::Cell;
+use crate::scope_slot::Cell;
 use crate::view::View;
 
 /// The reference, then the object, in words.

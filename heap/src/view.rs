@@ -20,8 +20,8 @@ use crate::arena::{CONVERTED, Object};
 use crate::class::{Body, Kinds, Region, Typed, region, used};
 use crate::page;
 use crate::protocol::{load, pin_again, unpin};
-use crate::scope::{AT_HOME, Scope, Step, along};
-use crate::slot::Cell;
+use crate::scope::{AT_HOME, Lookup, Scope, along};
+use crate::scope_slot::Cell;
 use crate::swizzle::Word;
 use crate::sync::{AtomicU32, Ordering};
 
@@ -68,11 +68,11 @@ impl<'s, T> View<'s, T> {
         if self.is_private() {
             return (Oref::from_raw(self.word_before()).unwrap_or(Oref::NULL), 0);
         }
-        let spot = shared.arena.spot(self.object);
-        match shared.page(spot.frame()) {
+        let arena_offset = shared.arena.arena_offset(self.object);
+        match shared.page(arena_offset.frame()) {
             Some(page) => {
-                let oref = page::slot_at(shared, spot).and_then(|slot| Oref::new(page, slot));
-                (oref.unwrap_or(Oref::NULL), AT_HOME | spot.frame())
+                let oref = page::slot_at(shared, arena_offset).and_then(|slot| Oref::new(page, slot));
+                (oref.unwrap_or(Oref::NULL), AT_HOME | arena_offset.frame())
             }
             None => (shared.table.oref(self.word_before()), self.word_before()),
         }
@@ -244,7 +244,7 @@ impl<'s, T: Class> View<'s, T> {
     /// # Panics
     /// If no reference stands there.
     pub fn word(&self, at: usize) -> (Oref, u32) {
-        self.link(at).target()
+        self.ref_view(at).target()
     }
 
     /// What element `i` of the list of references whose descriptor is at `list` names, as [`View::word`]; `None` if the
@@ -253,15 +253,15 @@ impl<'s, T: Class> View<'s, T> {
     /// # Panics
     /// If no list of references stands there.
     pub fn word_item(&self, list: usize, i: usize) -> Option<(Oref, u32)> {
-        self.link_item(list, i).map(|link| link.target())
+        self.ref_view_item(list, i).map(|ref_view| ref_view.target())
     }
 
     /// The reference at `at`, for the slow ways along it, which then need not ask again what stands there.
     ///
     /// # Panics
     /// If no reference stands there.
-    pub fn link(&self, at: usize) -> Link<'_, 's> {
-        self.linked(self.reference(at))
+    pub fn ref_view(&self, at: usize) -> RefView<'_, 's> {
+        self.ref_view_at(self.reference(at))
     }
 
     /// Element `i` of the list of references whose descriptor is at `list`; `None` if the list is in chunks or has no such
@@ -269,13 +269,13 @@ impl<'s, T: Class> View<'s, T> {
     ///
     /// # Panics
     /// If no list of references stands there.
-    pub fn link_item(&self, list: usize, i: usize) -> Option<Link<'_, 's>> {
-        self.items(list).words.nth(i).map(|word| self.linked(word))
+    pub fn ref_view_item(&self, list: usize, i: usize) -> Option<RefView<'_, 's>> {
+        self.items(list).words.nth(i).map(|word| self.ref_view_at(word))
     }
 
-    fn linked<'v>(&self, word: &'v AtomicU32) -> Link<'v, 's> {
+    fn ref_view_at<'v>(&self, word: &'v AtomicU32) -> RefView<'v, 's> {
         let View { object, cell, scope, .. } = *self;
-        Link { word, object, cell, scope }
+        RefView { word, object, cell, scope }
     }
 
     /// The whole object as it would be stored: the class that this program writes, flags and usage 0, references
@@ -302,7 +302,7 @@ impl<'s, T: Class> View<'s, T> {
     }
 
     /// The record that this object was converted from, header included, if its stored class is not the one that this
-    /// program writes: [`crate::Overlay::put`] keeps it, so that fields which this program does not know survive.
+    /// program writes: [`crate::WriteSet::put`] keeps it, so that fields which this program does not know survive.
     pub fn behind(&self) -> Option<Vec<u8>> {
         if self.object.flags().load(Ordering::Relaxed) & CONVERTED == 0 {
             return None;
@@ -312,8 +312,8 @@ impl<'s, T: Class> View<'s, T> {
         }
         let shared = &*self.scope.shared;
         let t = shared.types.get(self.object.class().load(Ordering::Relaxed))?;
-        let spot = shared.arena.spot(self.object);
-        let at = spot.0 + (t.object_bytes(self.object) / 4) as u32;
+        let arena_offset = shared.arena.arena_offset(self.object);
+        let at = arena_offset.0 + (t.object_bytes(self.object) / 4) as u32;
         let words = shared.arena.word(at).load(Ordering::Relaxed) / 4;
         let mut out = Vec::with_capacity(words as usize * 4);
         for i in 1..=words {
@@ -323,15 +323,15 @@ impl<'s, T: Class> View<'s, T> {
     }
 }
 
-/// A reference in an object of which the caller keeps a view. See [`View::link`].
-pub struct Link<'v, 's> {
+/// A reference in an object of which the caller keeps a view. See [`View::ref_view`].
+pub struct RefView<'v, 's> {
     pub(crate) word: &'v AtomicU32,
     pub(crate) object: Object<'s>,
     pub(crate) cell: &'s Cell,
     pub(crate) scope: &'s Scope,
 }
 
-impl Link<'_, '_> {
+impl RefView<'_, '_> {
     /// What it names, and the handle where it was last found, or 0.
     pub fn target(&self) -> (Oref, u32) {
         let shared = &*self.scope.shared;
@@ -340,7 +340,7 @@ impl Link<'_, '_> {
             Word::Stored(oref) => (oref, 0),
             Word::Handle(h) => (shared.table.oref(h), h),
             Word::Near(offset) => {
-                let frame = shared.arena.spot(self.object).frame();
+                let frame = shared.arena.arena_offset(self.object).frame();
                 let oref = page::oref_at(shared, frame, offset as usize);
                 (oref.unwrap_or(Oref::NULL), AT_HOME | frame)
             }
@@ -429,13 +429,13 @@ impl<'a, 's, T> Items<'a, 's, T> {
 
     /// The object that the next element names, as [`Scope::follow`]; `None` at the end.
     #[inline(always)]
-    pub fn follow<U: Typed>(&mut self) -> Option<Step<View<'s, U>>> {
+    pub fn follow<U: Typed>(&mut self) -> Option<Lookup<View<'s, U>>> {
         self.nth(0)
     }
 
     /// The object that element `i` of those that are left names, as [`Scope::follow`]; `None` beyond the end.
     #[inline(always)]
-    pub fn nth<U: Typed>(&mut self, i: usize) -> Option<Step<View<'s, U>>> {
+    pub fn nth<U: Typed>(&mut self, i: usize) -> Option<Lookup<View<'s, U>>> {
         let word = if i == 0 { self.words.next() } else { self.words.nth(i) };
         word.map(|word| along::<U, false>(self.scope, self.frame, self.cell, load(word)))
     }

@@ -28,19 +28,19 @@ use thiserror::Error;
 pub use install::InstallError;
 pub use resolve::Resolved;
 
-use crate::arena::{Arena, CONVERTED, FORWARDED, FRAME_BYTES, FRAME_WORDS, Object, Spot};
+use crate::arena::{Arena, ArenaOffset, CONVERTED, FORWARDED, FRAME_BYTES, FRAME_WORDS, Object};
 use crate::bindings::Bindings;
 use crate::class::Types;
 use crate::config::{Config, ConfigError, Plan, Policy};
 use crate::hints::Hints;
-use crate::homes::Homes;
 use crate::memory::{Fence, Memory};
 use crate::mutant::{Rule, dropped};
 use crate::page;
+use crate::page_table::PageTable;
 use crate::protocol::{INVALID, VALID, advance, at_stamp, in_next_history, stamp_of, watermark};
 use crate::scope::{Reader, Scope};
+use crate::scope_slot::{BLOCK_BYTES, ScopeSlot, names_page};
 use crate::shared::{FrameTag, Recency, Shared};
-use crate::slot::{BLOCK_BYTES, Slot, names_page};
 use crate::stats::Stats;
 use crate::swizzle::Word;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
@@ -63,7 +63,7 @@ pub fn heap(
         arena: Arena::new(memory, needed),
         table: Table::new(plan.entries_max),
         hints: Hints::new(config.budget_bytes),
-        homes: Homes::new(plan.frames),
+        page_table: PageTable::new(plan.frames),
         types: Types::new(),
         classes: Mutex::default(),
         frames: (0..plan.frames).map(|_| FrameTag::default()).collect(),
@@ -212,7 +212,7 @@ struct PageInfo {
 /// An object in a frame.
 #[derive(Debug, Clone, Copy)]
 struct Item {
-    spot: Spot,
+    arena_offset: ArenaOffset,
     oref: Oref,
     flags: u8,
     usage: u8,
@@ -261,9 +261,10 @@ impl Writer {
             // at everything that it has read, each time.
             return Ok(());
         }
-        slot.marks(|spot| {
-            let spot = if dropped(Rule::RecheckByEntry) { self.led_now(spot) } else { spot };
-            obsolete |= self.shared.arena.object(spot).flags().load(Ordering::Relaxed) & INVALID != 0;
+        slot.marks(|arena_offset| {
+            let arena_offset =
+                if dropped(Rule::RecheckByEntry) { self.led_now(arena_offset) } else { arena_offset };
+            obsolete |= self.shared.arena.object(arena_offset).flags().load(Ordering::Relaxed) & INVALID != 0;
         });
         if obsolete {
             slot.doomed.store(true, Ordering::Release);
@@ -277,7 +278,7 @@ impl Writer {
     pub fn read_set(&mut self, scope: &Scope, out: &mut Vec<Oref>) {
         self.assert_own(scope);
         let from = out.len();
-        scope.slot().marks(|spot| out.extend(self.oref_at(spot)));
+        scope.slot().marks(|arena_offset| out.extend(self.oref_at(arena_offset)));
         if !dropped(Rule::ReadSetForgetsMoved) {
             out.extend(scope.slot().kept().moved.iter().filter_map(|&o| Oref::from_raw(o)));
         }
@@ -497,7 +498,7 @@ impl Writer {
         if passed {
             self.index.rotate(&self.shared.table);
             for (slot, gets) in self.shared.slots.iter().zip(&mut self.gets) {
-                *gets = slot.get().map_or(0, |s: &Slot| s.gets.load(Ordering::Acquire));
+                *gets = slot.get().map_or(0, |s: &ScopeSlot| s.gets.load(Ordering::Acquire));
             }
         }
     }
@@ -552,92 +553,93 @@ impl Writer {
     }
 
     /// Where the entry of an object now leads: what a re-check must not look at.
-    fn led_now(&self, spot: Spot) -> Spot {
-        let oref = self.oref_at(spot);
+    fn led_now(&self, arena_offset: ArenaOffset) -> ArenaOffset {
+        let oref = self.oref_at(arena_offset);
         let handle = oref.and_then(|o| self.index.find(&self.shared.table, o));
-        let home = || oref.and_then(|o| self.at_home(o)).map(|(spot, _)| spot);
-        handle.and_then(|h| self.shared.table.spot(h)).or_else(home).unwrap_or(spot)
+        let home = || oref.and_then(|o| self.at_home(o)).map(|(arena_offset, _)| arena_offset);
+        handle.and_then(|h| self.shared.table.arena_offset(h)).or_else(home).unwrap_or(arena_offset)
     }
 
     /// The reference of the object at a place.
-    fn oref_at(&self, spot: Spot) -> Option<Oref> {
-        match self.shared.page(spot.frame()) {
-            Some(page) => page::slot_at(&self.shared, spot).and_then(|slot| Oref::new(page, slot)),
-            None => Some(self.shared.table.oref(self.handle_before(spot))),
+    fn oref_at(&self, arena_offset: ArenaOffset) -> Option<Oref> {
+        match self.shared.page(arena_offset.frame()) {
+            Some(page) => page::slot_at(&self.shared, arena_offset).and_then(|slot| Oref::new(page, slot)),
+            None => Some(self.shared.table.oref(self.handle_before(arena_offset))),
         }
     }
 
     /// The handle in front of an object of a compacted frame.
-    fn handle_before(&self, spot: Spot) -> u32 {
-        self.shared.arena.word(spot.0 - 1).load(Ordering::Relaxed)
+    fn handle_before(&self, arena_offset: ArenaOffset) -> u32 {
+        self.shared.arena.word(arena_offset.0 - 1).load(Ordering::Relaxed)
     }
 
-    fn object(&self, spot: Spot) -> Object<'_> {
-        self.shared.arena.object(spot)
+    fn object(&self, arena_offset: ArenaOffset) -> Object<'_> {
+        self.shared.arena.object(arena_offset)
     }
 
     /// The object at a place of the page map's own frame of its page.
-    fn at_home(&self, oref: Oref) -> Option<(Spot, usize)> {
+    fn at_home(&self, oref: Oref) -> Option<(ArenaOffset, usize)> {
         page::extent(&self.shared, self.pages.get(&oref.page())?.frame?, oref.slot())
     }
 
     /// Every object of a frame, in order of place.
     fn items(&self, frame: u32, out: &mut Vec<Item>) {
         out.clear();
-        let mut push = |spot: Spot, oref: Oref| {
-            let o = self.object(spot);
+        let mut push = |arena_offset: ArenaOffset, oref: Oref| {
+            let o = self.object(arena_offset);
             let (flags, usage) = (o.flags().load(Ordering::Relaxed), o.usage().load(Ordering::Relaxed));
-            out.push(Item { spot, oref, flags, usage });
+            out.push(Item { arena_offset, oref, flags, usage });
         };
         if let Some(page) = self.shared.page(frame) {
             for slot in 0..page::slots(&self.shared, frame) as u16 {
-                if let (Some((spot, _)), Some(oref)) =
+                if let (Some((arena_offset, _)), Some(oref)) =
                     (page::extent(&self.shared, frame, slot), Oref::new(page, slot))
                 {
-                    push(spot, oref);
+                    push(arena_offset, oref);
                 }
             }
-            out.sort_unstable_by_key(|i| i.spot);
+            out.sort_unstable_by_key(|i| i.arena_offset);
             return;
         }
         let mut at = 0;
         while at < self.frames[frame as usize].fill as u32 {
-            let spot = Spot(frame * FRAME_WORDS + at + 1);
-            push(spot, self.shared.table.oref(self.handle_before(spot)));
-            at += 1 + self.item_words(spot);
+            let arena_offset = ArenaOffset(frame * FRAME_WORDS + at + 1);
+            push(arena_offset, self.shared.table.oref(self.handle_before(arena_offset)));
+            at += 1 + self.item_words(arena_offset);
         }
     }
 
     /// Words of a valid object: itself, the record behind it, the word of a forward.
-    fn item_words(&self, spot: Spot) -> u32 {
-        let (object, behind, forward) = self.item_parts(spot);
+    fn item_words(&self, arena_offset: ArenaOffset) -> u32 {
+        let (object, behind, forward) = self.item_parts(arena_offset);
         object + behind + forward
     }
 
-    fn item_parts(&self, spot: Spot) -> (u32, u32, u32) {
-        let o = self.object(spot);
+    fn item_parts(&self, arena_offset: ArenaOffset) -> (u32, u32, u32) {
+        let o = self.object(arena_offset);
         let flags = o.flags().load(Ordering::Relaxed);
         let number = o.class().load(Ordering::Relaxed);
         let object = self.shared.types.get(number).map_or(4, |t| t.object_bytes(o)) as u32 / 4;
         let behind = match flags & CONVERTED {
             0 => 0,
-            _ => 1 + self.shared.arena.word(spot.0 + object).load(Ordering::Relaxed) / 4,
+            _ => 1 + self.shared.arena.word(arena_offset.0 + object).load(Ordering::Relaxed) / 4,
         };
         (object, behind, (flags & FORWARDED != 0) as u32)
     }
 
     /// The handle of the place that a forwarded copy was read from.
-    fn forward_of(&self, spot: Spot) -> Option<u32> {
-        let (object, behind, forward) = self.item_parts(spot);
-        (forward != 0).then(|| self.shared.arena.word(spot.0 + object + behind).load(Ordering::Relaxed))
+    fn forward_of(&self, arena_offset: ArenaOffset) -> Option<u32> {
+        let (object, behind, forward) = self.item_parts(arena_offset);
+        (forward != 0)
+            .then(|| self.shared.arena.word(arena_offset.0 + object + behind).load(Ordering::Relaxed))
     }
 
     /// Calls `f` with every reference word of a valid object.
-    fn each_word(&self, spot: Spot, mut f: impl FnMut(u32, Word)) {
-        let o = self.object(spot);
+    fn each_word(&self, arena_offset: ArenaOffset, mut f: impl FnMut(u32, Word)) {
+        let o = self.object(arena_offset);
         if let Some(t) = self.shared.types.get(o.class().load(Ordering::Relaxed)) {
             t.refs(o, |at| {
-                let word = spot.0 + 1 + at as u32 / 4;
+                let word = arena_offset.0 + 1 + at as u32 / 4;
                 f(word, Word::read(self.shared.arena.word(word).load(Ordering::Relaxed)));
             });
         }

@@ -74,7 +74,7 @@ fn is_hunted_alone(rule: Rule) -> bool {
                 | E::StreamUnsynced
                 | E::ReplyUnsynced
                 | E::VolatileOperationTable
-                | E::ResolveDoesNotSpend
+                | E::ResolveDoesNotReject
                 | E::EvictedReturns
                 | E::EvictedRetried
                 | E::ReadSetForgetsMoved
@@ -146,7 +146,7 @@ pub const VARIANTS: &[Variant] = &[
     engine(EngineRule::OwnShownAtSend, "9: own new versions are shown when they are sent", 20, None),
     engine(
         EngineRule::OwnUnsubscribed,
-        "10: own new versions are cached of pages that nobody hears of",
+        "10: own new versions are cached for pages without a subscription",
         20,
         None,
     ),
@@ -163,8 +163,8 @@ pub const VARIANTS: &[Variant] = &[
     engine(EngineRule::VolatileOperationTable, "11: the table of operations is lost at a restart", 20, None),
     engine(EngineRule::RetryWithoutResolve, "11: a timeout is run again without asking", 20, None),
     engine(
-        EngineRule::ResolveDoesNotSpend,
-        "11: \"not executed\" does not spend the id",
+        EngineRule::ResolveDoesNotReject,
+        "11: \"not executed\" does not reject the id",
         40,
         Some(impatient),
     ),
@@ -185,7 +185,7 @@ pub const VARIANTS: &[Variant] = &[
         40,
         None,
     ),
-    engine(EngineRule::NobodyIsDoomed, "3: who read what has left its place is not told", 30, None),
+    engine(EngineRule::NoScopeIsDoomed, "3: a scope that read a moved object is not doomed", 30, None),
     engine(EngineRule::AbsenceIsNoRead, "2: that there is nothing does not count as read", 30, Some(births)),
     engine(
         EngineRule::ReadOvertakenByInstall,
@@ -297,7 +297,7 @@ pub const VARIANTS: &[Variant] = &[
         Some(grouped),
     ),
     engine(
-        EngineRule::SpentAcrossViews,
+        EngineRule::RejectedAcrossViews,
         "11: an operation of a view before is executed",
         40,
         Some(repeating_group),
@@ -310,7 +310,7 @@ pub const VARIANTS: &[Variant] = &[
     ),
     engine(
         EngineRule::ReuseAtOnce,
-        "a returned place is given out before everybody knows that it has returned",
+        "a returned place is given out before every session knows that it has returned",
         40,
         Some(leaving),
     ),

@@ -26,8 +26,8 @@
 //! | module | its noun |
 //! |---|---|
 //! | [`plan`] | what a seed draws |
-//! | `stage`, `port` | the baton, and waiting as letting the world go on |
-//! | `world` | the queue of events; `server`, `turn`, `client`, `inside`, `net`, `disk`, `log`, `clock`, `fault`, `copy`; `follower`, `feeder`; `truth`, `oracle` and `compare`, which look on |
+//! | `scheduler`, `port` | the baton, and waiting as letting the world go on |
+//! | `world` | the queue of events; `server`, `turn`, `client`, `inside`, `net`, `disk`, `log`, `clock`, `fault`, `copy`; `follower`, `feeder`; `oracle`, `conditions` and `compare`, which look on |
 //! | [`workload`] | what the clients do |
 //! | `check` | what only the simulator can see |
 //! | [`shrink`] | a shorter script of a failure |
@@ -42,8 +42,8 @@ mod quiet;
 pub mod record;
 pub mod rule;
 mod run;
+mod scheduler;
 pub mod shrink;
-mod stage;
 mod trace;
 pub mod workload;
 mod world;

@@ -11,7 +11,7 @@ use tercel_engine::random::Random;
 
 use crate::port::Site;
 use crate::rule::Rule;
-use crate::stage::Actor;
+use crate::scheduler::Actor;
 
 /// The size, the faults and the settings of one world.
 #[derive(Debug, Clone, PartialEq)]

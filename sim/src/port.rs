@@ -6,7 +6,7 @@ use tercel_engine::error::Error;
 use tercel_engine::time::Now;
 use tercel_engine::txn::{Home, Port, Step};
 
-use crate::stage::{Actor, Stage};
+use crate::scheduler::{Actor, ActorScheduler};
 
 /// Where a thread runs transactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,8 +37,8 @@ impl fmt::Display for Site {
 }
 
 /// The port on which a thread of a process runs transactions.
-pub(crate) struct Seated<'s> {
-    pub stage: &'s Stage,
+pub(crate) struct ActorPort<'s> {
+    pub scheduler: &'s ActorScheduler,
     pub me: Actor,
     pub site: Site,
     /// Which life of the process it belongs to: one that crashed is never heard of again.
@@ -46,17 +46,17 @@ pub(crate) struct Seated<'s> {
     pub patience_us: u64,
 }
 
-impl Seated<'_> {
+impl ActorPort<'_> {
     /// Whether the process that this thread belongs to is gone.
     pub(crate) fn is_gone(&self) -> bool {
-        let world = self.stage.world();
+        let world = self.scheduler.world();
         world.life_of(self.site) != self.life || world.is_over()
     }
 }
 
-impl Port for Seated<'_> {
+impl Port for ActorPort<'_> {
     fn now(&self) -> Now {
-        Now(self.stage.world().time())
+        Now(self.scheduler.world().time())
     }
 
     fn drive(
@@ -67,7 +67,7 @@ impl Port for Seated<'_> {
         let mut end = None;
         loop {
             {
-                let mut world = self.stage.world();
+                let mut world = self.scheduler.world();
                 if world.life_of(self.site) != self.life || world.is_over() {
                     return Err(Error::Unavailable("the process has ended".into()));
                 }
@@ -95,11 +95,11 @@ impl Port for Seated<'_> {
                 }
                 world.listen(self.me, self.site, end);
             }
-            self.stage.pass(self.me);
+            self.scheduler.pass(self.me);
         }
     }
 
     fn back_off(&self, us: u64) {
-        self.stage.sleep(self.me, us);
+        self.scheduler.sleep(self.me, us);
     }
 }

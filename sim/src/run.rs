@@ -8,12 +8,12 @@ use tercel_verify::{History, Kind, Outcome, Process, Session, Transaction};
 
 use crate::check;
 use crate::plan::Plan;
-use crate::port::{Seated, Site};
+use crate::port::{ActorPort, Site};
 use crate::record::Counts;
 use crate::rule::{drop_here, keep_here};
-use crate::stage::{Actor, Stage};
-use crate::workload::actor::{SETTLE_US, live};
-use crate::workload::survey::survey;
+use crate::scheduler::{Actor, ActorScheduler};
+use crate::workload::actor::{HEALED_WAIT_US, live};
+use crate::workload::read_all::read_all;
 use crate::workload::{Ground, Notes, cell_id};
 use crate::world::World;
 
@@ -35,56 +35,56 @@ pub struct Report {
 /// Runs a world.
 pub fn run(plan: &Plan, trace: bool) -> Report {
     crate::quiet::hear_panics();
-    let stage = Stage::new(World::new(plan.clone(), trace), 1 + plan.actors());
+    let scheduler = ActorScheduler::new(World::new(plan.clone(), trace), 1 + plan.actors());
     drop_here(plan);
     let first = Actor(0);
-    stage.sit(first);
-    let ground = caught(&stage, || fill(&stage, plan)).flatten();
+    scheduler.register(first);
+    let ground = caught(&scheduler, || fill(&scheduler, plan)).flatten();
     if let Some(ground) = &ground {
         std::thread::scope(|scope| {
             for i in 1..=plan.actors() {
-                let (stage, plan) = (&stage, &plan);
-                let body = move || act(stage, plan, Actor(i), ground);
+                let (scheduler, plan) = (&scheduler, &plan);
+                let body = move || act(scheduler, plan, Actor(i), ground);
                 std::thread::Builder::new()
                     .stack_size(STACK_BYTES)
                     .spawn_scoped(scope, body)
                     .expect("the system gives a few threads");
             }
-            let seated = |i| stage.is_seated(Actor(i));
-            while !(1..=plan.actors()).all(seated) {
+            let registered = |i| scheduler.is_registered(Actor(i));
+            while !(1..=plan.actors()).all(registered) {
                 std::thread::yield_now();
             }
-            (1..=plan.actors()).for_each(|i| stage.world().enter(Actor(i)));
-            caught(&stage, || direct(&stage, plan, ground));
-            // Whatever has happened, no thread may be left on the stage.
-            stage.world().end();
-            while !stage.world().all_done() {
-                stage.sleep(first, 1);
+            (1..=plan.actors()).for_each(|i| scheduler.world().enter(Actor(i)));
+            caught(&scheduler, || direct(&scheduler, plan, ground));
+            // Whatever has happened, no thread may be left waiting in the scheduler.
+            scheduler.world().end();
+            while !scheduler.world().all_done() {
+                scheduler.sleep(first, 1);
             }
         });
     }
     keep_here();
-    let mut world = stage.into_world();
+    let mut world = scheduler.into_world();
     world.count_server();
     finish(world)
 }
 
-fn act(stage: &Stage, plan: &Plan, me: Actor, ground: &Ground) {
+fn act(scheduler: &ActorScheduler, plan: &Plan, me: Actor, ground: &Ground) {
     drop_here(plan);
-    stage.sit(me);
-    stage.await_turn(me);
-    caught(stage, || live(stage, me, ground));
-    stage.world().done(me);
-    stage.leave();
+    scheduler.register(me);
+    scheduler.await_turn(me);
+    caught(scheduler, || live(scheduler, me, ground));
+    scheduler.world().done(me);
+    scheduler.leave();
 }
 
 /// Runs something; a panic in it is the world's end.
-fn caught<R>(stage: &Stage, f: impl FnOnce() -> R) -> Option<R> {
+fn caught<R>(scheduler: &ActorScheduler, f: impl FnOnce() -> R) -> Option<R> {
     match catch_unwind(AssertUnwindSafe(|| crate::quiet::quietly(f))) {
         Ok(r) => Some(r),
         Err(_) => {
             let what = crate::quiet::last_panic();
-            let mut world = stage.world();
+            let mut world = scheduler.world();
             if !world.is_over() {
                 world.blame(format!("panic: {what}"));
             }
@@ -94,8 +94,9 @@ fn caught<R>(stage: &Stage, f: impl FnOnce() -> R) -> Option<R> {
 }
 
 /// Makes the objects, before anything goes wrong.
-fn fill(stage: &Stage, plan: &Plan) -> Option<Ground> {
-    let port = Seated { stage, me: Actor(0), site: Site::Client(0), life: 0, patience_us: SETTLE_US };
+fn fill(scheduler: &ActorScheduler, plan: &Plan) -> Option<Ground> {
+    let port =
+        ActorPort { scheduler, me: Actor(0), site: Site::Client(0), life: 0, patience_us: HEALED_WAIT_US };
     for _ in 0..FILL_ATTEMPTS {
         let mut notes = Notes::new(0, 0);
         let made = Tx::begin(&port, Isolation::Serializable).and_then(|tx| {
@@ -105,7 +106,7 @@ fn fill(stage: &Stage, plan: &Plan) -> Option<Ground> {
         match made {
             Ok((ground, commit)) => {
                 let (reads, writes) = notes.into_parts();
-                let mut world = stage.world();
+                let mut world = scheduler.world();
                 let end_us = world.time();
                 world.record.push(Transaction {
                     session: Session(0),
@@ -123,23 +124,23 @@ fn fill(stage: &Stage, plan: &Plan) -> Option<Ground> {
             }
             Err(Error::Conflict) => {}
             Err(e) => {
-                stage.world().blame(format!("the space cannot be filled: {e}"));
+                scheduler.world().blame(format!("the space cannot be filled: {e}"));
                 return None;
             }
         }
     }
-    stage.world().blame("the space cannot be filled: conflicts, though nobody else is there".into());
+    scheduler.world().blame("the space cannot be filled: conflicts, though no other client is there".into());
     None
 }
 
 /// Lets the world go from phase to phase.
-fn direct(stage: &Stage, plan: &Plan, ground: &Ground) {
+fn direct(scheduler: &ActorScheduler, plan: &Plan, ground: &Ground) {
     let me = Actor(0);
-    stage.world().begin_safety();
-    let begun = stage.world().time();
+    scheduler.world().begin_safety();
+    let begun = scheduler.world().time();
     loop {
-        stage.sleep(me, GLANCE_US);
-        let world = stage.world();
+        scheduler.sleep(me, GLANCE_US);
+        let world = scheduler.world();
         let counts = &world.record.counts;
         let enough = counts.commits >= plan.commits
             || counts.events > plan.commits * EVENTS_A_COMMIT_MAX + 50_000
@@ -148,61 +149,61 @@ fn direct(stage: &Stage, plan: &Plan, ground: &Ground) {
             break;
         }
     }
-    if stage.world().is_over() {
+    if scheduler.world().is_over() {
         return;
     }
-    stage.world().heal();
-    if !wait(stage, me, |world| world.all_done()) {
-        return stage.world().blame("a thread never comes to an end although everything works".into());
+    scheduler.world().heal();
+    if !wait(scheduler, me, |world| world.all_done()) {
+        return scheduler.world().blame("a thread never comes to an end although everything works".into());
     }
-    if !wait(stage, me, |world| world.is_level()) {
-        let mut world = stage.world();
+    if !wait(scheduler, me, |world| world.is_level()) {
+        let mut world = scheduler.world();
         let why = world.uneven();
         return world
             .blame(format!("a client never hears of the last commit although everything works: {why}"));
     }
     if plan.put_back {
-        lose(stage, me, ground);
-        if !wait(stage, me, |world| world.is_level()) {
-            let mut world = stage.world();
+        lose(scheduler, me, ground);
+        if !wait(scheduler, me, |world| world.is_level()) {
+            let mut world = scheduler.world();
             let why = world.uneven();
             return world.blame(format!("a client does not go on after a loss: {why}"));
         }
     }
-    look(stage, me, ground);
-    if stage.world().is_over() {
+    look(scheduler, me, ground);
+    if scheduler.world().is_over() {
         return;
     }
-    if !wait(stage, me, |world| world.is_follower_level()) {
-        let mut world = stage.world();
+    if !wait(scheduler, me, |world| world.is_follower_level()) {
+        let mut world = scheduler.world();
         let why = world.follower_gap();
         return world
             .blame(format!("the follower is never where the leader is although everything works: {why}"));
     }
-    stage.world().store_everything();
-    stage.world().stop_follower();
-    if !wait(stage, me, |world| !world.is_server_up()) {
-        return stage.world().blame("the server does not come to a clean stop".into());
+    scheduler.world().store_everything();
+    scheduler.world().stop_follower();
+    if !wait(scheduler, me, |world| !world.is_server_up()) {
+        return scheduler.world().blame("the server does not come to a clean stop".into());
     }
-    if !wait(stage, me, |world| !world.is_follower_up()) {
-        return stage.world().blame("the follower does not come to a clean stop".into());
+    if !wait(scheduler, me, |world| !world.is_follower_up()) {
+        return scheduler.world().blame("the follower does not come to a clean stop".into());
     }
-    if stage.world().is_over() {
+    if scheduler.world().is_over() {
         return;
     }
     keep_here();
-    let (wrong, views) = check::pages::check(&stage.world(), ground);
-    let mut world = stage.world();
+    let (wrong, views) = check::pages::check(&scheduler.world(), ground);
+    let mut world = scheduler.world();
     views.into_iter().for_each(|view| world.record.view(view));
     wrong.into_iter().for_each(|what| world.blame(what));
 }
 
 /// Waits until something is so; `false` if it never is.
-fn wait(stage: &Stage, me: Actor, is_so: impl Fn(&mut World) -> bool) -> bool {
-    let end = stage.world().time() + 4 * SETTLE_US;
+fn wait(scheduler: &ActorScheduler, me: Actor, is_so: impl Fn(&mut World) -> bool) -> bool {
+    let end = scheduler.world().time() + 4 * HEALED_WAIT_US;
     loop {
         {
-            let mut world = stage.world();
+            let mut world = scheduler.world();
             if world.is_over() || is_so(&mut world) {
                 return true;
             }
@@ -210,42 +211,48 @@ fn wait(stage: &Stage, me: Actor, is_so: impl Fn(&mut World) -> bool) -> bool {
                 return false;
             }
         }
-        stage.sleep(me, GLANCE_US);
+        scheduler.sleep(me, GLANCE_US);
     }
 }
 
 /// Puts the space back to what it was before each client's last commit, and lets a stranger commit until stamps are where they
 /// were: clients that go on as if nothing were lost take the new commits for theirs.
-fn lose(stage: &Stage, me: Actor, ground: &Ground) {
-    let copy = stage.world().copy();
-    let known = stage.world().clients.len();
+fn lose(scheduler: &ActorScheduler, me: Actor, ground: &Ground) {
+    let copy = scheduler.world().copy();
+    let known = scheduler.world().clients.len();
     for client in 0..known {
-        change_one(stage, me, client, ground, client);
+        change_one(scheduler, me, client, ground, client);
     }
-    let mut world = stage.world();
-    let lost = world.truth.promised;
+    let mut world = scheduler.world();
+    let lost = world.oracle.promised;
     world.put_back(copy);
     let stranger = world.add_client();
     drop(world);
     for i in known.. {
-        stage.world().after_client(stranger);
-        if stage.world().is_over() || stage.world().truth.promised > lost {
+        scheduler.world().after_client(stranger);
+        if scheduler.world().is_over() || scheduler.world().oracle.promised > lost {
             return;
         }
-        if let Some(transaction) = change_one(stage, me, stranger, ground, i) {
-            stage.world().record.push(transaction);
+        if let Some(transaction) = change_one(scheduler, me, stranger, ground, i) {
+            scheduler.world().record.push(transaction);
         }
     }
 }
 
 /// Changes a cell; gives what to note of it, if it is known to be committed.
-fn change_one(stage: &Stage, me: Actor, client: usize, ground: &Ground, n: usize) -> Option<Transaction> {
-    let life = stage.world().clients[client].life;
-    let port = Seated { stage, me, site: Site::Client(client), life, patience_us: SETTLE_US };
+fn change_one(
+    scheduler: &ActorScheduler,
+    me: Actor,
+    client: usize,
+    ground: &Ground,
+    n: usize,
+) -> Option<Transaction> {
+    let life = scheduler.world().clients[client].life;
+    let port = ActorPort { scheduler, me, site: Site::Client(client), life, patience_us: HEALED_WAIT_US };
     // A number that no thread of the workload has.
     let mut notes = Notes::new(1_000 + n, 0);
     let i = n % ground.cells.len();
-    let begin_us = stage.world().time();
+    let begin_us = scheduler.world().time();
     let changed = Tx::begin(&port, Isolation::Serializable).and_then(|tx| {
         notes.see(&tx, ground.cells[i], cell_id(i))?;
         tx.edit(ground.cells[i])?.set_value(notes.write(cell_id(i)).0)?;
@@ -257,7 +264,7 @@ fn change_one(stage: &Stage, me: Actor, client: usize, ground: &Ground, n: usize
         session: Session(1_000_000 + n as u32),
         process: Process(1_000_000 + n as u32),
         begin_us,
-        end_us: stage.world().time(),
+        end_us: scheduler.world().time(),
         isolation: tercel_verify::Isolation::Serializable,
         reads,
         writes,
@@ -268,40 +275,43 @@ fn change_one(stage: &Stage, me: Actor, client: usize, ground: &Ground, n: usize
 }
 
 /// Records the final views of each client, of a client that has never cached anything, and of a program in the server.
-fn look(stage: &Stage, me: Actor, ground: &Ground) {
-    let fresh = stage.world().add_client();
+fn look(scheduler: &ActorScheduler, me: Actor, ground: &Ground) {
+    let fresh = scheduler.world().add_client();
     let clients = (0..=fresh).map(Site::Client);
     for site in clients.chain([Site::Server]) {
-        let life = stage.world().life_of(site);
-        let port = Seated { stage, me, site, life, patience_us: SETTLE_US };
-        let (who, kind) = match site {
+        let life = scheduler.world().life_of(site);
+        let port = ActorPort { scheduler, me, site, life, patience_us: HEALED_WAIT_US };
+        let (viewer, kind) = match site {
             Site::Client(client) => {
-                stage.world().after_client(client);
-                let who = if client == fresh { "the server".to_owned() } else { format!("client {client}") };
-                (who, if client == fresh { Kind::Server } else { Kind::Cache })
+                scheduler.world().after_client(client);
+                let viewer =
+                    if client == fresh { "the server".to_owned() } else { format!("client {client}") };
+                (viewer, if client == fresh { Kind::Server } else { Kind::Cache })
             }
             Site::Server => ("a program inside of the server".to_owned(), Kind::Server),
         };
-        let mut seen = survey(&port, ground, who.clone(), kind);
+        let mut seen = read_all(&port, ground, viewer.clone(), kind);
         // A transaction inside of a server does not wait for another leader, so this loop does.
-        let end = stage.world().time() + SETTLE_US;
+        let end = scheduler.world().time() + HEALED_WAIT_US;
         let is_vacant =
             |seen: &Result<_, _>| site == Site::Server && matches!(seen, Err(Error::Unavailable(_)));
-        while is_vacant(&seen) && stage.world().time() < end && !stage.world().is_over() {
-            stage.sleep(me, GLANCE_US);
-            seen = survey(&port, ground, who.clone(), kind);
+        while is_vacant(&seen) && scheduler.world().time() < end && !scheduler.world().is_over() {
+            scheduler.sleep(me, GLANCE_US);
+            seen = read_all(&port, ground, viewer.clone(), kind);
         }
         match seen {
             Ok((view, wrong)) => {
-                let mut world = stage.world();
+                let mut world = scheduler.world();
                 world.record.view(view);
                 if let Some(wrong) = wrong {
-                    world.blame(format!("{who}: {wrong}"));
+                    world.blame(format!("{viewer}: {wrong}"));
                 }
             }
-            Err(_) if stage.world().is_over() => return,
+            Err(_) if scheduler.world().is_over() => return,
             Err(e) => {
-                return stage.world().blame(format!("{who} cannot read although everything works: {e}"));
+                return scheduler
+                    .world()
+                    .blame(format!("{viewer} cannot read although everything works: {e}"));
             }
         }
     }
@@ -309,18 +319,18 @@ fn look(stage: &Stage, me: Actor, ground: &Ground) {
 
 /// Fills in what only the log knows, and hands the history to the checkers.
 fn finish(mut world: World) -> Report {
-    let logged = world.truth.logged();
+    let logged = world.oracle.logged();
     let unplaced = std::mem::take(&mut world.unplaced);
     let transactions = &mut world.record.history.transactions;
     for place in unplaced {
         let t = &mut transactions[place];
-        let stamp = t.writes.first().and_then(|w| world.truth.place_of(w.object, w.value));
+        let stamp = t.writes.first().and_then(|w| world.oracle.place_of(w.object, w.value));
         t.outcome = Outcome::Committed(stamp.unwrap_or(0));
     }
     let ops: std::collections::BTreeMap<u64, &str> =
         logged.iter().map(|entry| (entry.stamp, entry.op.as_str())).collect();
     for t in transactions.iter_mut().filter(|t| t.op.is_none()) {
-        let stamp = t.writes.first().and_then(|w| world.truth.place_of(w.object, w.value));
+        let stamp = t.writes.first().and_then(|w| world.oracle.place_of(w.object, w.value));
         t.op = stamp.and_then(|s| ops.get(&s)).map(|op| (*op).to_owned());
     }
     // Transactions on the twin maps leave no version in the log: what they are is checked while they run.

@@ -67,7 +67,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     assert_eq!(bought, SEATS, "each seat is sold once");
     println!(
-        "Who commits first has the seat. Who was slower pauses before trying again, so the quicker one may well take all."
+        "The first commit has the seat. The slower buyer pauses before it tries again, so the quicker buyer may well take all."
     );
     drop((ann, bob));
     server.stop()?;

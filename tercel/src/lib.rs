@@ -66,8 +66,8 @@ pub use tercel_collections as collections;
 pub use tercel_derive::{Object, Record};
 pub use transaction::Transaction;
 // The derive macros and their traits have the same names, so that one `use` brings both.
-pub use tercel_engine::object::{Field, Link, ListField, Obj, Object, Record, Refs, RefsIter};
-pub use tercel_engine::txn::{Commit, Isolation, Tx};
+pub use tercel_engine::object::{Field, ListField, Obj, Object, Record, RefField, Refs, RefsIter};
+pub use tercel_engine::txn::{Committed, Isolation, Tx};
 pub use tercel_engine::{Error, object};
 pub use tercel_heap::{HacParams, Policy};
 pub use tercel_wire as wire;

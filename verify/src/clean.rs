@@ -16,21 +16,21 @@ pub fn check(index: &Index<'_>) -> Vec<Violation> {
         );
     }
     for view in &index.history.views {
-        found.extend(view.objects.iter().filter_map(|read| judge(index, &view.who, None, read)));
+        found.extend(view.objects.iter().filter_map(|read| judge(index, &view.viewer, None, read)));
     }
     found
 }
 
-fn judge(index: &Index<'_>, who: &str, reader: Option<usize>, read: &Read) -> Option<Violation> {
+fn judge(index: &Index<'_>, viewer: &str, reader: Option<usize>, read: &Read) -> Option<Violation> {
     let (object, value) = (read.object.0, read.value.0);
     let (writer, text) = match index.writer(read.object, read.value) {
         None if index.is_written(read.object, read.value) => return None,
-        None => (None, format!("{who} sees {value} in object {object}, which nobody wrote")),
+        None => (None, format!("{viewer} sees {value} in object {object}, which no transaction wrote")),
         Some(w) if index.history.transactions[w].outcome == Outcome::Aborted => {
-            (Some(w), format!("{who} sees {value} in object {object}, which was aborted"))
+            (Some(w), format!("{viewer} sees {value} in object {object}, which was aborted"))
         }
         Some(w) if index.is_lost(w) => {
-            (Some(w), format!("{who} sees {value} in object {object}, which never became durable"))
+            (Some(w), format!("{viewer} sees {value} in object {object}, which never became durable"))
         }
         Some(_) => return None,
     };

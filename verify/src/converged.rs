@@ -14,9 +14,11 @@ pub fn check(index: &Index<'_>) -> Vec<Violation> {
     let views = &index.history.views;
     let mut found = Vec::new();
     let first = |kind| views.iter().find(|v| v.kind == kind);
-    for (kind, truth) in [(Kind::Cache, Kind::Server), (Kind::Pages, Kind::Log), (Kind::Server, Kind::Log)] {
-        let Some(truth) = first(truth) else { continue };
-        views.iter().filter(|v| v.kind == kind).for_each(|view| compare(view, truth, &mut found));
+    for (kind, reference) in
+        [(Kind::Cache, Kind::Server), (Kind::Pages, Kind::Log), (Kind::Server, Kind::Log)]
+    {
+        let Some(reference) = first(reference) else { continue };
+        views.iter().filter(|v| v.kind == kind).for_each(|view| compare(view, reference, &mut found));
     }
     if let Some(replayed) = first(Kind::Log) {
         last_values(index, replayed, &mut found);
@@ -24,14 +26,15 @@ pub fn check(index: &Index<'_>) -> Vec<Violation> {
     found
 }
 
-fn compare(view: &View, truth: &View, found: &mut Vec<Violation>) {
-    let truths: BTreeMap<Object, Value> = truth.objects.iter().map(|r| (r.object, r.value)).collect();
+fn compare(view: &View, reference: &View, found: &mut Vec<Violation>) {
+    let reference_values: BTreeMap<Object, Value> =
+        reference.objects.iter().map(|r| (r.object, r.value)).collect();
     for read in &view.objects {
-        match truths.get(&read.object) {
+        match reference_values.get(&read.object) {
             Some(value) if *value != read.value => {
                 let text = format!(
                     "{} says {} in object {}, {} says {}",
-                    view.who, read.value.0, read.object.0, truth.who, value.0
+                    view.viewer, read.value.0, read.object.0, reference.viewer, value.0
                 );
                 found.push(Violation::new(Property::Converged, vec![], text));
             }
@@ -39,7 +42,8 @@ fn compare(view: &View, truth: &View, found: &mut Vec<Violation>) {
             // A log may be asked for fewer objects than a server.
             None if view.kind == Kind::Server => {}
             None => {
-                let text = format!("{} has object {}, {} has not", view.who, read.object.0, truth.who);
+                let text =
+                    format!("{} has object {}, {} has not", view.viewer, read.object.0, reference.viewer);
                 found.push(Violation::new(Property::Converged, vec![], text));
             }
         }
@@ -56,7 +60,7 @@ fn last_values(index: &Index<'_>, replayed: &View, found: &mut Vec<Violation>) {
         {
             let text = format!(
                 "{} says {} in object {}, whose last version is {} of {stamp}",
-                replayed.who, read.value.0, read.object.0, value.0
+                replayed.viewer, read.value.0, read.object.0, value.0
             );
             found.push(Violation::new(Property::Converged, vec![], text));
         }
@@ -70,11 +74,11 @@ mod tests {
 
     #[test]
     fn caches_say_what_the_server_says_and_pages_what_the_log_says() {
-        for (kind, truth) in [(Kind::Cache, Kind::Server), (Kind::Pages, Kind::Log)] {
+        for (kind, reference) in [(Kind::Cache, Kind::Server), (Kind::Pages, Kind::Log)] {
             let mut h = history([]);
             for (value, wrong) in [(10, 0), (11, 1)] {
                 let (mut a, mut b) = (view([r(1, value)]), view([r(1, 10), r(2, 20)]));
-                (a.kind, b.kind) = (kind, truth);
+                (a.kind, b.kind) = (kind, reference);
                 h.views = vec![a, b];
                 assert_eq!(super::check(&Index::new(&h)).len(), wrong);
             }

@@ -42,7 +42,7 @@ pub fn check(index: &Index<'_>) -> Vec<Violation> {
                 let (object, seen) = (read.object.0, read.value.0);
                 let text = format!(
                     "{} has {seen} (of {born}) in object {object}, although {} was committed at {stamp}",
-                    view.who, value.0
+                    view.viewer, value.0
                 );
                 bad(writer, text);
             }

@@ -127,7 +127,7 @@ pub struct Logged {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct View {
     /// The name of the part that said it.
-    pub who: String,
+    pub viewer: String,
     /// The kind of that part.
     pub kind: Kind,
     /// The versions that it gave, each object once.
@@ -254,7 +254,7 @@ pub(crate) mod test {
     }
 
     pub(crate) fn view(objects: impl Into<Vec<Read>>) -> View {
-        View { who: "somebody".into(), kind: Kind::Server, objects: objects.into() }
+        View { viewer: "server".into(), kind: Kind::Server, objects: objects.into() }
     }
 
     pub(crate) fn history(transactions: impl IntoIterator<Item = T>) -> History {

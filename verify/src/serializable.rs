@@ -77,33 +77,33 @@ impl Graph {
     /// Some cycle, if there is one: a walk in depth, without recursion, since histories are long.
     fn cycle(&self) -> Option<Vec<usize>> {
         #[derive(Clone, Copy, PartialEq)]
-        enum Mark {
+        enum Visit {
             New,
             Open,
             Done,
         }
-        let mut marks = vec![Mark::New; self.edges.len()];
+        let mut marks = vec![Visit::New; self.edges.len()];
         for root in 0..self.edges.len() {
-            if marks[root] != Mark::New {
+            if marks[root] != Visit::New {
                 continue;
             }
             let mut path = vec![(root, 0)];
-            marks[root] = Mark::Open;
+            marks[root] = Visit::Open;
             while let Some((at, next)) = path.last_mut() {
                 let Some((to, _)) = self.edges[*at].get(*next) else {
-                    marks[*at] = Mark::Done;
+                    marks[*at] = Visit::Done;
                     path.pop();
                     continue;
                 };
                 *next += 1;
                 match marks[*to] {
-                    Mark::Done => {}
-                    Mark::Open => {
+                    Visit::Done => {}
+                    Visit::Open => {
                         let from = path.iter().position(|(t, _)| t == to).unwrap_or(0);
                         return Some(self.shortened(path[from..].iter().map(|(t, _)| *t).collect()));
                     }
-                    Mark::New => {
-                        marks[*to] = Mark::Open;
+                    Visit::New => {
+                        marks[*to] = Visit::Open;
                         path.push((*to, 0));
                     }
                 }

@@ -79,7 +79,7 @@ mod tests {
     use crate::{Index, Isolation};
 
     #[test]
-    fn who_ended_before_another_began_comes_first() {
+    fn earlier_ended_transaction_comes_first() {
         let h = history([t(1).writes([w(1, 10)]).begin(0).at(5), t(2).writes([w(2, 20)]).begin(100).at(6)]);
         assert_eq!(super::check(&Index::new(&h)), []);
         let h = history([t(1).writes([w(1, 10)]).begin(0).at(6), t(2).writes([w(2, 20)]).begin(100).at(5)]);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn under_snapshot_only_what_is_written_must_be_so() {
+    fn snapshot_checks_only_writes() {
         let first = t(1).writes([w(1, 10)]).at(5);
         for (object, wrong) in [(2, 0), (1, 1)] {
             let mut second = t(2).reads([r(1, 0)]).writes([w(object, 20)]).at(6);

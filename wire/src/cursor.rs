@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// A body that is not what its kind promises. The peer must act, or the keeper of the bytes if they were damaged.
+/// A body that is not what its kind promises. The peer must act, or the owner of the bytes if they were damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum DecodeError {
     /// Fewer bytes than the fields need.

@@ -28,7 +28,7 @@ pub enum Shape {
 
 /// A field and where it begins in the body.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct FieldLayout {
     /// Its name.
     pub name: String,
     /// Its type.
@@ -41,7 +41,7 @@ pub struct Place {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     name: String,
-    places: Vec<Place>,
+    fields: Vec<FieldLayout>,
     size: usize,
     align: usize,
     /// Offsets of the references of the fixed part.
@@ -233,7 +233,7 @@ impl Shape {
     fn depth(&self) -> usize {
         match self {
             Shape::List(t) | Shape::Option(t) => 1 + t.depth(),
-            Shape::Record(r) => 1 + r.places.iter().map(|p| p.shape.depth()).max().unwrap_or(0),
+            Shape::Record(r) => 1 + r.fields.iter().map(|p| p.shape.depth()).max().unwrap_or(0),
             _ => 0,
         }
     }
@@ -275,7 +275,7 @@ impl Layout {
     /// Computes offsets. Sound only for what [`Layout::admissible`] accepts, if it comes from outside.
     pub fn new(name: String, fields: Vec<(String, Shape)>) -> Layout {
         let (mut at, mut align) = (0usize, 1);
-        let mut places = Vec::with_capacity(fields.len());
+        let mut laid_out = Vec::with_capacity(fields.len());
         let mut refs = Vec::new();
         let (mut fixed, mut plain) = (true, true);
         for (name, shape) in fields {
@@ -286,17 +286,17 @@ impl Layout {
             plain &= shape.is_plain();
             shape.fixed_refs(at, &mut refs);
             let size = shape.size();
-            places.push(Place { name, shape, at });
+            laid_out.push(FieldLayout { name, shape, at });
             at = at.saturating_add(size);
         }
-        Layout { name, places, size: at.next_multiple_of(align), align, refs, fixed, plain }
+        Layout { name, fields: laid_out, size: at.next_multiple_of(align), align, refs, fixed, plain }
     }
 
     /// Appends what is stored of it: names and types; the rest follows from them.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_bytes(self.name.as_bytes());
-        out.put_u32(self.places.len() as u32);
-        for p in &self.places {
+        out.put_u32(self.fields.len() as u32);
+        for p in &self.fields {
             out.put_bytes(p.name.as_bytes());
             encode_shape(&p.shape, out);
         }
@@ -315,20 +315,20 @@ impl Layout {
     pub fn admissible(&self) -> Result<(), &'static str> {
         let names_ok =
             |n: &str| !n.is_empty() && n.len() <= NAME_BYTES_MAX && n.chars().all(|c| !c.is_control());
-        if !names_ok(&self.name) || self.places.iter().any(|p| !names_ok(&p.name)) {
+        if !names_ok(&self.name) || self.fields.iter().any(|p| !names_ok(&p.name)) {
             return Err("a name of a class or field has 1 to 128 bytes and no control characters");
         }
-        if self.places.len() > FIELDS_MAX {
+        if self.fields.len() > FIELDS_MAX {
             return Err("a class has at most 256 fields");
         }
-        if self.places.iter().any(|p| p.shape.depth() > DEPTH_MAX) {
+        if self.fields.iter().any(|p| p.shape.depth() > DEPTH_MAX) {
             return Err("lists, options and records nest at most 4 deep");
         }
         if self.size > crate::page::OBJECT_BYTES_MAX - HEADER_BYTES {
             return Err("the fixed part of a class must fit into a page");
         }
-        for (i, p) in self.places.iter().enumerate() {
-            if self.places[..i].iter().any(|q| q.name == p.name) {
+        for (i, p) in self.fields.iter().enumerate() {
+            if self.fields[..i].iter().any(|q| q.name == p.name) {
                 return Err("two fields of a class have the same name");
             }
             admissible_shape(&p.shape)?;
@@ -342,8 +342,8 @@ impl Layout {
     }
 
     /// The fields in order.
-    pub fn places(&self) -> &[Place] {
-        &self.places
+    pub fn fields(&self) -> &[FieldLayout] {
+        &self.fields
     }
 
     /// Bytes of the fixed part.
@@ -388,12 +388,12 @@ impl Layout {
     }
 
     fn field_error(&self, at: usize, what: &'static str) -> RecordError {
-        let field = self.places.iter().rev().find(|p| p.at <= at).map_or("", |p| &p.name);
+        let field = self.fields.iter().rev().find(|p| p.at <= at).map_or("", |p| &p.name);
         RecordError::Field { class: self.name.clone(), field: field.into(), what }
     }
 
     fn check_record(&self, body: &[u8], base: usize, end: &mut usize) -> Result<(), RecordError> {
-        for p in &self.places {
+        for p in &self.fields {
             check_value(&p.shape, body, base + p.at, end).map_err(|what| RecordError::Field {
                 class: self.name.clone(),
                 field: p.name.clone(),
@@ -415,7 +415,7 @@ impl Layout {
     }
 
     fn refs_of_vars(&self, body: &[u8], base: usize, f: &mut dyn FnMut(usize)) {
-        for p in &self.places {
+        for p in &self.fields {
             refs_of_var(&p.shape, body, base + p.at, f);
         }
     }
@@ -425,7 +425,7 @@ impl Layout {
     pub fn used(&self, body: &[u8]) -> usize {
         let mut end = self.size;
         if !self.fixed {
-            for p in &self.places {
+            for p in &self.fields {
                 end = end.max(var_end(&p.shape, body, p.at));
             }
         }
@@ -435,8 +435,8 @@ impl Layout {
     /// Whether a program with this layout can read what `older` (or newer) programs wrote: fields may be added,
     /// dropped and widened. The error names the field.
     pub fn accepts(&self, other: &Layout) -> Result<(), RecordError> {
-        for p in &self.places {
-            if other.place(&p.name).is_some_and(|q| !p.shape.accepts(&q.shape)) {
+        for p in &self.fields {
+            if other.field(&p.name).is_some_and(|q| !p.shape.accepts(&q.shape)) {
                 return Err(RecordError::Field {
                     class: self.name.clone(),
                     field: p.name.clone(),
@@ -448,8 +448,8 @@ impl Layout {
     }
 
     /// The field of that name.
-    pub fn place(&self, name: &str) -> Option<&Place> {
-        self.places.iter().find(|p| p.name == name)
+    pub fn field(&self, name: &str) -> Option<&FieldLayout> {
+        self.fields.iter().find(|p| p.name == name)
     }
 }
 
@@ -550,7 +550,7 @@ fn check_value(shape: &Shape, body: &[u8], at: usize, end: &mut usize) -> Result
         Shape::Scalar(_) | Shape::Array(..) => Ok(()),
         Shape::Ref(_) if Oref::from_raw(le32(body, at)).is_none() => Err("a reference is not in stored form"),
         Shape::Ref(_) => Ok(()),
-        Shape::Record(r) => r.places.iter().try_for_each(|p| check_value(&p.shape, body, at + p.at, end)),
+        Shape::Record(r) => r.fields.iter().try_for_each(|p| check_value(&p.shape, body, at + p.at, end)),
         Shape::Option(t) if t.has_none() => match **t {
             Shape::Ref(_) => check_value(t, body, at, end),
             _ if le16(body, at) == NONE_AT => Ok(()),
@@ -657,7 +657,7 @@ fn refs_of_element(shape: &Shape, body: &[u8], at: usize, f: &mut dyn FnMut(usiz
 fn var_end(shape: &Shape, body: &[u8], at: usize) -> usize {
     let (size, inner) = match shape {
         Shape::Record(r) if !r.fixed => {
-            return r.places.iter().map(|p| var_end(&p.shape, body, at + p.at)).max().unwrap_or(0);
+            return r.fields.iter().map(|p| var_end(&p.shape, body, at + p.at)).max().unwrap_or(0);
         }
         Shape::Option(t) if t.has_none() => return var_end(t, body, at),
         Shape::Option(t) if body[at] == 1 => return var_end(t, body, at + t.align()),

@@ -282,7 +282,7 @@ impl<'a> Part<'a> {
 }
 
 /// Asks to execute a transaction. What follows its head is the end of the transaction's bytes, in the form of
-/// [`Effects`]; `parts` pieces came before.
+/// [`CommitEffects`]; `parts` pieces came before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Commit<'a> {
     /// The operation.
@@ -310,7 +310,7 @@ impl<'a> Commit<'a> {
 
 /// What a transaction read and what it leaves behind.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Effects<'a> {
+pub struct CommitEffects<'a> {
     /// The snapshot that all its reads are of.
     pub base: Stamp,
     /// What it read, and what it writes in part.
@@ -335,7 +335,7 @@ const WRITE_HEAD_BYTES: usize = 8;
 const WRITE_NEW: u16 = 1;
 
 impl<'a> Write<'a> {
-    /// Reads one of those that [`Effects`] end with.
+    /// Reads one of those that [`CommitEffects`] end with.
     ///
     /// # Errors
     /// If it is none that a client may send.
@@ -353,7 +353,7 @@ impl<'a> Write<'a> {
     }
 }
 
-impl<'a> Effects<'a> {
+impl<'a> CommitEffects<'a> {
     /// The base and how many references were read, which is what effects begin with.
     ///
     /// # Errors
@@ -393,14 +393,14 @@ impl<'a> Effects<'a> {
     }
 
     /// Reads them.
-    pub fn decode(bytes: &'a [u8]) -> Result<Effects<'a>, DecodeError> {
+    pub fn decode(bytes: &'a [u8]) -> Result<CommitEffects<'a>, DecodeError> {
         let mut r = Reader::new(bytes);
-        let (base, reads) = Effects::decode_head(&mut r)?;
-        let reads = (0..reads).map(|_| Effects::decode_read(&mut r)).collect::<Result<_, _>>()?;
-        let writes = Effects::decode_count(&mut r)?;
+        let (base, reads) = CommitEffects::decode_head(&mut r)?;
+        let reads = (0..reads).map(|_| CommitEffects::decode_read(&mut r)).collect::<Result<_, _>>()?;
+        let writes = CommitEffects::decode_count(&mut r)?;
         let writes = (0..writes).map(|_| Write::decode(&mut r)).collect::<Result<_, _>>()?;
         r.end()?;
-        Ok(Effects { base, reads, writes })
+        Ok(CommitEffects { base, reads, writes })
     }
 }
 

@@ -35,7 +35,7 @@ const SUM_AT: usize = 12;
 const _: () = assert!(PAGE_BYTES.is_multiple_of(4) && PAGE_BYTES < 1 << 16);
 const _: () = assert!(OBJECT_BYTES_MAX == 8_028);
 
-/// A page that is damaged: the keeper of its bytes must act.
+/// A page that is damaged: the owner of its bytes must act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum PageError {
     /// Not a page of this format.

@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use thiserror::Error;
 
 use crate::id::{ClassId, Oref};
-use crate::layout::{Layout, NONE_AT, Place, SPILLED, Shape, Var, padded, var};
+use crate::layout::{FieldLayout, Layout, NONE_AT, SPILLED, Shape, Var, padded, var};
 use crate::page::OBJECT_BYTES_MAX;
 use crate::schema::{Scalar, Schema, Type};
 
@@ -593,13 +593,13 @@ pub fn convert(
     body: &[u8],
     to: &Layout,
     e: &mut Encoder<'_>,
-    mut at_place: impl FnMut(&Place, &mut Encoder<'_>) -> bool,
+    mut at_place: impl FnMut(&FieldLayout, &mut Encoder<'_>) -> bool,
 ) {
-    for p in to.places() {
+    for p in to.fields() {
         if at_place(p, e) {
             continue;
         }
-        match from.place(&p.name) {
+        match from.field(&p.name) {
             Some(q) => copy_value(&q.shape, body, q.at, &p.shape, e, p.at),
             None => empty_value(&p.shape, e, p.at),
         }
@@ -609,7 +609,7 @@ pub fn convert(
 fn empty_value(shape: &Shape, e: &mut Encoder<'_>, at: usize) {
     match shape {
         Shape::Option(t) if t.has_none() && !matches!(**t, Shape::Ref(_)) => e.put_none(at),
-        Shape::Record(r) => r.places().iter().for_each(|p| empty_value(&p.shape, e, at + p.at)),
+        Shape::Record(r) => r.fields().iter().for_each(|p| empty_value(&p.shape, e, at + p.at)),
         _ => {}
     }
 }
@@ -636,8 +636,8 @@ fn copy_value(old: &Shape, body: &[u8], from: usize, new: &Shape, e: &mut Encode
             }
         },
         (Shape::Record(a), Shape::Record(b)) => {
-            for p in b.places() {
-                match a.place(&p.name) {
+            for p in b.fields() {
+                match a.field(&p.name) {
                     Some(q) => copy_value(&q.shape, body, from + q.at, &p.shape, e, to + p.at),
                     None => empty_value(&p.shape, e, to + p.at),
                 }
@@ -697,7 +697,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_passes_the_check_and_is_found_again() {
+    fn encoded_record_passes_check_and_reads_back() {
         let l = shape(&[
             ("n", Shape::Scalar(Scalar::I64)),
             ("t", Shape::Text),
@@ -707,19 +707,19 @@ mod tests {
         ]);
         let mut no = NoSpill;
         let mut e = Encoder::new(l.size(), &mut no);
-        (-5i64).put(&mut e, l.places()[0].at);
-        Text::from("hello").put(&mut e, l.places()[1].at);
+        (-5i64).put(&mut e, l.fields()[0].at);
+        Text::from("hello").put(&mut e, l.fields()[1].at);
         let r = Ref::<Any>::new(Oref::from_raw(7 << 9).unwrap());
-        List(vec![r, Ref::NULL]).put(&mut e, l.places()[2].at);
-        None::<Text>.put(&mut e, l.places()[3].at);
-        List(vec![Text::from("a"), Text::from(""), Text::from("bc")]).put(&mut e, l.places()[4].at);
+        List(vec![r, Ref::NULL]).put(&mut e, l.fields()[2].at);
+        None::<Text>.put(&mut e, l.fields()[3].at);
+        List(vec![Text::from("a"), Text::from(""), Text::from("bc")]).put(&mut e, l.fields()[4].at);
         let bytes = e.finish(ClassId(20)).unwrap();
         let body = &bytes[HEADER_BYTES..];
         l.check(body).unwrap();
         assert_eq!(body[..8], (-5i64).to_le_bytes());
-        let Var::Here { at, len } = var(body, l.places()[1].at) else { panic!() };
+        let Var::Here { at, len } = var(body, l.fields()[1].at) else { panic!() };
         assert_eq!(&body[at..at + len], b"hello");
-        assert_eq!(var(body, l.places()[3].at), Var::None);
+        assert_eq!(var(body, l.fields()[3].at), Var::None);
         let mut refs = vec![];
         l.refs(body, |at| refs.push(crate::cursor::le32(body, at)));
         assert_eq!(refs, [7 << 9, 0]);
@@ -753,11 +753,11 @@ mod tests {
         let r = Ref::<Any>::new(Oref::from_raw(7 << 9).unwrap());
         let mut no = NoSpill;
         let mut e = Encoder::new(l.size(), &mut no);
-        List(vec![Some(r), None]).put(&mut e, l.places()[0].at);
-        let block = e.put_block(l.places()[1].at, 2, 8, 4).unwrap();
+        List(vec![Some(r), None]).put(&mut e, l.fields()[0].at);
+        let block = e.put_block(l.fields()[1].at, 2, 8, 4).unwrap();
         e.set(block, &[1]);
         r.put(&mut e, block + 4);
-        r.put(&mut e, l.places()[2].at);
+        r.put(&mut e, l.fields()[2].at);
         let bytes = e.finish(ClassId(20)).unwrap();
         l.check(&bytes[4..]).unwrap();
         let mut refs = vec![];
@@ -832,16 +832,16 @@ mod tests {
         let mut no = NoSpill;
         let mut e = Encoder::new(old.size(), &mut no);
         (-2i16).put(&mut e, 0);
-        e.put_bytes(old.places()[1].at, b"bye");
-        e.put_bytes(old.places()[2].at, b"kept");
+        e.put_bytes(old.fields()[1].at, b"bye");
+        e.put_bytes(old.fields()[2].at, b"kept");
         let bytes = e.finish(ClassId(16)).unwrap();
         let mut no = NoSpill;
         let mut e = Encoder::new(new.size(), &mut no);
         convert(&old, &bytes[4..], &new, &mut e, |_, _| false);
         let bytes = e.finish(ClassId(17)).unwrap();
         new.check(&bytes[4..]).unwrap();
-        assert_eq!(bytes[4 + new.places()[1].at..][..8], (-2i64).to_le_bytes());
-        assert_eq!(var(&bytes[4..], new.places()[2].at), Var::None);
+        assert_eq!(bytes[4 + new.fields()[1].at..][..8], (-2i64).to_le_bytes());
+        assert_eq!(var(&bytes[4..], new.fields()[2].at), Var::None);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! | `graph` | suite `graph`: import and closures of the package graph |
 //! | `commit` | suite `commit`: durable commits, one at a time and 64 at once |
 //! | `idle` | suite `idle`: what connections that do nothing cost |
-//! | `load` | suite `load`: what others feel of clients that make trouble, and 1,000 clients at work |
+//! | `load` | suite `load`: the latency of other clients beside antagonists, and 1,000 clients at work |
 
 mod blocks;
 mod commit;
@@ -42,7 +42,7 @@ pub enum Suite {
     Graph,
     /// Connections that do nothing.
     Idle,
-    /// Clients that make trouble, and many clients.
+    /// Antagonist clients, and many clients.
     Load,
 }
 
@@ -57,7 +57,7 @@ pub struct Options {
     pub dir: Option<PathBuf>,
     /// How many connections do nothing, in suite `idle`.
     pub connections: usize,
-    /// Which troubles to measure, in suite `load`; all if none is named.
+    /// Which antagonists to measure, in suite `load`; all if none is named.
     pub only: Vec<String>,
     /// Whether to say on standard error what is being done.
     pub progress: bool,

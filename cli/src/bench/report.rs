@@ -83,7 +83,7 @@ pub struct Row {
     pub note: Option<String>,
 }
 
-/// A row's value beside a bystander. The bystander takes as much of the machine as the trouble and does nothing else.
+/// A row's value beside a bystander. The bystander takes as much of the machine as the antagonist and does nothing else.
 #[derive(Debug, Clone, Serialize)]
 pub struct Bystander {
     /// The median over the blocks.

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused() {
+    fn invalid_name_is_refused() {
         for field in [
             "a, +b",
             "a b",

@@ -18,17 +18,17 @@ pub use child::ServerProcess;
 pub fn run(args: &args::Demo, term: &Term) -> Outcome {
     let begun = Instant::now();
     crate::tidy::on_signals(|| "interrupted".into())?;
-    let place = Place::new(args.dir.as_deref())?;
+    let dir = DemoDir::new(args.dir.as_deref())?;
     let source = Source::choose(args.input.as_deref(), args.sample);
     say!("{} package index: {}", term.bold("data"), source.describe());
     let graph = import::read(&source, term)?;
-    let mut server = ServerProcess::start(place.path(), None)?;
+    let mut server = ServerProcess::start(dir.path(), None)?;
     say!("{} process {} at {} ({})", term.bold("server"), server.id(), server.address(), server.backend());
     let imported = scenes::import(&server, &graph, &source, begun, term)?;
     let root = scenes::root(&graph, term);
     scenes::closure(&server, root, &imported, term)?;
     scenes::advisory(&server, root, term)?;
-    scenes::crash(&mut server, place.path(), term)?;
+    scenes::crash(&mut server, dir.path(), term)?;
     server.stop()?;
     let program = program();
     let list = match &source {
@@ -47,15 +47,15 @@ pub fn run(args: &args::Demo, term: &Term) -> Outcome {
 }
 
 /// Where the demonstration's data is.
-enum Place {
+enum DemoDir {
     /// Where the command line says.
     Named(PathBuf),
     /// Made for this run.
     Own(OwnDir),
 }
 
-impl Place {
-    fn new(dir: Option<&Path>) -> Result<Place, Failure> {
+impl DemoDir {
+    fn new(dir: Option<&Path>) -> Result<DemoDir, Failure> {
         let path = match dir {
             Some(dir) => dir.to_path_buf(),
             None => std::env::temp_dir().join(format!("tercel-demo-{}", std::process::id())),
@@ -67,13 +67,13 @@ impl Place {
         }
         let cannot = |e| Failure::new(format!("cannot make {}: {e}", path.display()));
         std::fs::create_dir_all(&path).map_err(|e| cannot(e).next("name another place with --dir"))?;
-        Ok(if dir.is_some() { Place::Named(path) } else { Place::Own(OwnDir::new(path)) })
+        Ok(if dir.is_some() { DemoDir::Named(path) } else { DemoDir::Own(OwnDir::new(path)) })
     }
 
     fn path(&self) -> &Path {
         match self {
-            Place::Named(path) => path,
-            Place::Own(own) => own.path(),
+            DemoDir::Named(path) => path,
+            DemoDir::Own(own) => own.path(),
         }
     }
 }

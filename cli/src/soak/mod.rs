@@ -85,29 +85,29 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
         space,
     };
     let proxy = Proxy::start(&address, args.seed)?;
-    let (records, reigned) = thread::scope(|scope| {
+    let (records, ended) = thread::scope(|scope| {
         let workers: Vec<_> = (0..args.clients)
             .map(|i| {
-                let road = if i % 2 == 0 { proxy.address() } else { address.clone() };
+                let target = if i % 2 == 0 { proxy.address() } else { address.clone() };
                 let worker = Worker::new(&shared, i, args.seed);
-                scope.spawn(move || worker.run(&road))
+                scope.spawn(move || worker.run(&target))
             })
             .collect();
-        let reigned = reign(args, every, &shared, server, &dir, term);
-        // Set also if `reign` failed: without a server no client ends by itself. Each then gives up at its own time-out.
+        let ended = kill_loop(args, every, &shared, server, &dir, term);
+        // Set also if `kill_loop` failed: without a server no client ends by itself. Each then gives up at its own time-out.
         shared.stop.store(true, Ordering::Release);
         let records: Vec<Record> = workers.into_iter().filter_map(|w| w.join().ok()).collect();
-        (records, reigned)
+        (records, ended)
     });
     let cuts = proxy.stop();
-    let (reign, server) = reigned?;
+    let (kill_loop, server) = ended?;
     if records.len() < args.clients {
         return Err(Failure::new("a client of the soak panicked; what it said stands above"));
     }
     let bar = term.bar(1, BAR, "reading all there is");
     let last = client(server.address())?;
     let ending = shared.space.read(&last)?;
-    let pages_installed = reign.pages_installed + installed(&last);
+    let pages_installed = kill_loop.pages_installed + installed(&last);
     drop(last);
     bar.finish_and_clear();
     let mut history = History {
@@ -120,8 +120,12 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
         ),
         ..History::default()
     };
-    history.views.push(View { who: "a fresh client".into(), kind: Kind::Server, objects: ending.versions() });
-    let mut run = Run::new(args, reign.restarts, pages_installed, cuts, &ending, shared.space.total());
+    history.views.push(View {
+        viewer: "a fresh client".into(),
+        kind: Kind::Server,
+        objects: ending.versions(),
+    });
+    let mut run = Run::new(args, kill_loop.restarts, pages_installed, cuts, &ending, shared.space.total());
     for record in records {
         run.add(&record);
         history.transactions.extend(record.transactions);
@@ -175,25 +179,25 @@ fn installed(client: &Client) -> u64 {
 
 /// The restarts of the servers of a run, and the pages that the servers installed.
 #[derive(Default)]
-struct Reign {
+struct KillLoop {
     restarts: Vec<Restart>,
     /// Before they were killed.
     pages_installed: u64,
 }
 
 /// Lets the clients work, killing the server and starting it again, and leaves one that works.
-fn reign(
+fn kill_loop(
     args: &args::Soak,
     every: Duration,
     shared: &Shared,
     mut server: ServerProcess,
     dir: &Dir,
     term: &Term,
-) -> Result<(Reign, ServerProcess), Failure> {
+) -> Result<(KillLoop, ServerProcess), Failure> {
     let address = server.address().clone();
     let bar = term.bar(args.seconds, BAR, "soak");
     let end = Duration::from_secs(args.seconds);
-    let mut reign = Reign::default();
+    let mut kill_loop = KillLoop::default();
     let mut next = every;
     while shared.begun.elapsed() < end {
         let until = next.min(end).saturating_sub(shared.begun.elapsed());
@@ -204,15 +208,15 @@ fn reign(
         }
         next += every;
         // A server that does not answer now may have installed pages; they are only not counted.
-        reign.pages_installed += client(&address).map_or(0, |client| installed(&client));
+        kill_loop.pages_installed += client(&address).map_or(0, |client| installed(&client));
         let log_bytes = dir.log_bytes();
         let killed_us = shared.now_us();
         server.kill()?;
         server = dir.serve(Some(&address), args)?;
-        reign.restarts.push(Restart { killed_us, listening_us: shared.now_us(), log_bytes });
+        kill_loop.restarts.push(Restart { killed_us, listening_us: shared.now_us(), log_bytes });
     }
     bar.finish_and_clear();
-    Ok((reign, server))
+    Ok((kill_loop, server))
 }
 
 /// A bar of what takes its time.

@@ -26,7 +26,7 @@ struct Shared {
     stop: AtomicBool,
     cuts: AtomicU64,
     /// Both ends of every connection that is forwarded.
-    roads: Mutex<Vec<(TcpStream, TcpStream)>>,
+    links: Mutex<Vec<(TcpStream, TcpStream)>>,
 }
 
 impl Proxy {
@@ -38,7 +38,7 @@ impl Proxy {
             server: server.clone(),
             stop: AtomicBool::new(false),
             cuts: AtomicU64::new(0),
-            roads: Mutex::default(),
+            links: Mutex::default(),
         });
         let (end, ended) = mpsc::channel();
         let threads = vec![
@@ -66,14 +66,14 @@ impl Proxy {
         // A last connection wakes the thread that accepts.
         drop(TcpStream::connect(self.address.to_string()));
         self.threads.into_iter().for_each(|t| drop(t.join()));
-        self.shared.roads().drain(..).for_each(|(a, b)| close(&a, &b));
+        self.shared.links().drain(..).for_each(|(a, b)| close(&a, &b));
         cuts
     }
 }
 
 impl Shared {
-    fn roads(&self) -> MutexGuard<'_, Vec<(TcpStream, TcpStream)>> {
-        self.roads.lock().unwrap_or_else(|e| e.into_inner())
+    fn links(&self) -> MutexGuard<'_, Vec<(TcpStream, TcpStream)>> {
+        self.links.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     fn accept(self: &Arc<Self>, listener: &TcpListener) {
@@ -86,8 +86,8 @@ impl Shared {
             let Ok(server) = TcpStream::connect(self.server.to_string()) else { continue };
             let _ = (client.set_nodelay(true), server.set_nodelay(true));
             let ends = || io::Result::Ok((client.try_clone()?, server.try_clone()?));
-            let (Ok(there), Ok(back), Ok(road)) = (ends(), ends(), ends()) else { continue };
-            self.roads().push(road);
+            let (Ok(there), Ok(back), Ok(link)) = (ends(), ends(), ends()) else { continue };
+            self.links().push(link);
             thread::spawn(move || carry(there.0, there.1));
             thread::spawn(move || carry(back.1, back.0));
         }
@@ -100,14 +100,14 @@ impl Shared {
             if ended.recv_timeout(pause) != Err(mpsc::RecvTimeoutError::Timeout) {
                 return;
             }
-            let mut roads = self.roads();
+            let mut links = self.links();
             // A connection that has already ended is forgotten, and not counted as cut.
-            roads.retain(|(a, _)| a.peer_addr().is_ok());
-            if roads.is_empty() {
+            links.retain(|(a, _)| a.peer_addr().is_ok());
+            if links.is_empty() {
                 continue;
             }
-            let i = random.below(roads.len() as u64) as usize;
-            let (a, b) = roads.swap_remove(i);
+            let i = random.below(links.len() as u64) as usize;
+            let (a, b) = links.swap_remove(i);
             close(&a, &b);
             self.cuts.fetch_add(1, Ordering::Relaxed);
         }

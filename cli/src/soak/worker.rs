@@ -85,10 +85,10 @@ impl<'a> Worker<'a> {
     }
 
     /// Works until it is told to stop.
-    pub fn run(mut self, road: &Address) -> Record {
+    pub fn run(mut self, target: &Address) -> Record {
         let config = ClientConfig { cache_bytes: 2 << 20, transactions_max: 2, ..ClientConfig::default() };
         let working = Working(self.shared);
-        let Some(client) = self.connect(road, &config) else { return self.record };
+        let Some(client) = self.connect(target, &config) else { return self.record };
         while !self.stopped() {
             let wish = self.wish();
             self.request(&client, wish);
@@ -112,7 +112,7 @@ impl<'a> Worker<'a> {
                 && let Ok(ending) = self.shared.space.read(client)
             {
                 let objects = ending.versions();
-                return Ok(View { who: format!("client {}", self.number), kind: Kind::Cache, objects });
+                return Ok(View { viewer: format!("client {}", self.number), kind: Kind::Cache, objects });
             }
             thread::sleep(PAUSE);
         }
@@ -124,9 +124,9 @@ impl<'a> Worker<'a> {
     }
 
     /// The first connection may be cut as any other.
-    fn connect(&mut self, road: &Address, config: &ClientConfig) -> Option<Client> {
+    fn connect(&mut self, target: &Address, config: &ClientConfig) -> Option<Client> {
         while !self.stopped() {
-            match Client::connect_with(road, config.clone()) {
+            match Client::connect_with(target, config.clone()) {
                 Ok(client) => return Some(client),
                 Err(Error::Unavailable(_) | Error::Timeout(_)) => thread::sleep(PAUSE),
                 Err(e) => {

@@ -22,9 +22,9 @@ fn number(row: &Value, name: &str) -> f64 {
     number
 }
 
-fn is_of_fetches_and_commits_beside(rows: &[Value], trouble: &str) {
+fn is_of_fetches_and_commits_beside(rows: &[Value], antagonist: &str) {
     let ids: Vec<&str> = rows.iter().map(|row| row["id"].as_str().unwrap()).collect();
-    assert_eq!(ids, [format!("load.{trouble}.fetch.p99"), format!("load.{trouble}.commit.p99")]);
+    assert_eq!(ids, [format!("load.{antagonist}.fetch.p99"), format!("load.{antagonist}.commit.p99")]);
     for row in rows {
         assert_eq!(row["unit"], "us");
         assert!(number(row, "n") >= 10.0, "{row}");
@@ -54,8 +54,8 @@ fn what_others_feel_of_large_values_has_its_rows() {
 
 #[test]
 fn what_others_feel_of_each_misbehaviour_has_its_rows() {
-    for trouble in ["slow_reader", "half_open", "never_ack", "greedy", "flood"] {
-        is_of_fetches_and_commits_beside(&rows(&[trouble]), trouble);
+    for antagonist in ["slow_reader", "half_open", "never_ack", "greedy", "flood"] {
+        is_of_fetches_and_commits_beside(&rows(&[antagonist]), antagonist);
     }
 }
 

@@ -48,7 +48,7 @@ fn a_signal_ends_the_server_and_removes_the_directory() {
 }
 
 #[test]
-fn a_server_ends_with_who_started_it_however_that_ended() {
+fn server_ends_with_its_parent_process() {
     let temporary = tempfile::tempdir().unwrap();
     let (mut soak, server) = soaking(temporary.path());
     soak.kill().unwrap();
@@ -57,7 +57,7 @@ fn a_server_ends_with_who_started_it_however_that_ended() {
 }
 
 #[test]
-fn a_demonstration_that_nobody_reads_ends_with_its_server_and_its_directory() {
+fn demo_with_closed_output_cleans_up() {
     let dir = tempfile::tempdir().unwrap();
     let temporary = tempfile::tempdir().unwrap();
     let list = dir.path().join("Packages");
@@ -190,7 +190,7 @@ fn an_answer_that_cannot_be_written_is_an_error() {
 }
 
 #[test]
-fn who_only_reads_makes_nothing() {
+fn read_only_command_creates_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let typo = dir.path().join("typo");
     let data = ["--data", typo.to_str().unwrap()];
@@ -246,7 +246,7 @@ fn interrupted_at(pipe: &Path, args: &[&str]) -> Output {
 }
 
 #[test]
-fn who_is_interrupted_says_what_is_left_behind() {
+fn interrupted_command_names_its_leftovers() {
     let (dir, space) = imported();
     let at = |name: &str| dir.path().join(name).display().to_string();
     let (monday, copy) = (at("monday"), at("copy"));
@@ -397,7 +397,7 @@ fn a_soak_that_cannot_write_its_history_does_not_begin() {
 }
 
 #[test]
-fn what_is_not_there_is_told_from_what_cannot_be() {
+fn absent_path_differs_from_impossible_path() {
     let (_dir, space) = imported();
     let ask = |args: &[&str]| tercel(&[args, &["--data", &space]].concat());
     for out_of_range in ["4.999", "99999999.3"] {
@@ -477,7 +477,7 @@ fn a_directory_that_lost_both_small_files_is_still_known_and_repaired() {
 }
 
 #[test]
-fn what_is_of_another_kind_than_it_must_be_is_named_with_the_next_step() {
+fn path_of_wrong_kind_names_next_step() {
     let (_dir, space) = imported();
     let at = |name: &str| Path::new(&space).join(name);
     for name in ["log", "pages.redb"] {
@@ -585,7 +585,7 @@ fn an_import_that_is_killed_leaves_a_space_that_is_sound_and_can_be_backed_up() 
     assert_eq!(checked["sound"], true);
     assert!(checked["unfilled"].as_u64() > Some(0), "{checked}");
     let words = out(&tercel(&["check", "--data", &space]));
-    assert!(words.contains("somebody was interrupted") && !words.contains("saved"), "{words}");
+    assert!(words.contains("a program was interrupted") && !words.contains("saved"), "{words}");
     let lost = Path::new(&space).join("lost.txt");
     fs::write(&lost, "2026-11-22, up to commit 3: page 9 is gone\n").unwrap();
     let words = String::from_utf8(tercel(&["check", "--data", &space]).stdout).unwrap();

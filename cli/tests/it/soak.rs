@@ -63,7 +63,7 @@ fn a_soak_says_when_it_begins_to_judge_and_its_help_how_long_that_takes() {
 }
 
 #[test]
-fn a_soak_of_nobody_is_refused() {
+fn soak_without_clients_is_refused() {
     let output =
         Command::new(env!("CARGO_BIN_EXE_tercel")).args(["soak", "--clients", "0"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));

@@ -22,14 +22,14 @@ pub struct Range<'t, K, V> {
     top: Ref<MapNode>,
     low: Bound<Vec<u8>>,
     high: Bound<Vec<u8>>,
-    front: Option<Place<'t>>,
-    back: Option<Place<'t>>,
+    front: Option<LeafCursor<'t>>,
+    back: Option<LeafCursor<'t>>,
     is_done: bool,
     contents: PhantomData<fn() -> (K, V)>,
 }
 
 /// A place in a leaf: before key `next` going on, behind it going back.
-struct Place<'t> {
+struct LeafCursor<'t> {
     leaf: Node<'t>,
     next: usize,
     /// The key that parts the leaf from the next leaf in the direction; none at the end of the map.
@@ -43,22 +43,22 @@ impl<'t, K: Key, V: Target> Range<'t, K, V> {
 
     fn step(&mut self) -> Result<Option<(K, Ref<V>)>, Error> {
         loop {
-            let mut place = match self.front.take() {
-                Some(place) => place,
+            let mut cursor = match self.front.take() {
+                Some(cursor) => cursor,
                 None => self.go_to_low()?,
             };
-            if place.next < place.leaf.sorted()?.len() {
-                let key = place.leaf.sorted()?.get(place.next)?;
+            if cursor.next < cursor.leaf.sorted()?.len() {
+                let key = cursor.leaf.sorted()?.get(cursor.next)?;
                 if !is_below(key, &self.high) {
                     return Ok(None);
                 }
-                let found = (K::decode(key)?, place.leaf.value(place.next)?.cast());
+                let found = (K::decode(key)?, cursor.leaf.value(cursor.next)?.cast());
                 set(&mut self.low, Bound::Excluded, key);
-                place.next += 1;
-                self.front = Some(place);
+                cursor.next += 1;
+                self.front = Some(cursor);
                 return Ok(Some(found));
             }
-            match place.fence {
+            match cursor.fence {
                 Some(fence) if is_below(&fence, &self.high) => self.low = Bound::Included(fence),
                 _ => return Ok(None),
             }
@@ -67,22 +67,22 @@ impl<'t, K: Key, V: Target> Range<'t, K, V> {
 
     fn step_back(&mut self) -> Result<Option<(K, Ref<V>)>, Error> {
         loop {
-            let mut place = match self.back.take() {
-                Some(place) => place,
+            let mut cursor = match self.back.take() {
+                Some(cursor) => cursor,
                 None => self.go_to_high()?,
             };
-            if place.next > 0 {
-                let key = place.leaf.sorted()?.get(place.next - 1)?;
+            if cursor.next > 0 {
+                let key = cursor.leaf.sorted()?.get(cursor.next - 1)?;
                 if !is_above(key, &self.low) {
                     return Ok(None);
                 }
-                let found = (K::decode(key)?, place.leaf.value(place.next - 1)?.cast());
+                let found = (K::decode(key)?, cursor.leaf.value(cursor.next - 1)?.cast());
                 set(&mut self.high, Bound::Excluded, key);
-                place.next -= 1;
-                self.back = Some(place);
+                cursor.next -= 1;
+                self.back = Some(cursor);
                 return Ok(Some(found));
             }
-            match place.fence {
+            match cursor.fence {
                 // The rest lies before the fence, which itself is in the leaf gone through.
                 Some(fence) if leaves_something_below(&fence, &self.low) => {
                     self.high = Bound::Excluded(fence)
@@ -93,7 +93,7 @@ impl<'t, K: Key, V: Target> Range<'t, K, V> {
     }
 
     /// The place of the first key that is not below the range.
-    fn go_to_low(&self) -> Result<Place<'t>, Error> {
+    fn go_to_low(&self) -> Result<LeafCursor<'t>, Error> {
         let mut node = Node::top(self.tx, self.top, K::KIND)?;
         let mut fence = None;
         for _ in 0..=HEIGHT_MAX {
@@ -104,7 +104,7 @@ impl<'t, K: Key, V: Target> Range<'t, K, V> {
                     Bound::Included(key) => keys.less_than(key)?,
                     Bound::Excluded(key) => keys.at_most(key)?,
                 };
-                return Ok(Place { leaf: node, next, fence });
+                return Ok(LeafCursor { leaf: node, next, fence });
             }
             let i = match &self.low {
                 Bound::Unbounded => 0,
@@ -119,7 +119,7 @@ impl<'t, K: Key, V: Target> Range<'t, K, V> {
     }
 
     /// The place behind the last key that is not above the range.
-    fn go_to_high(&self) -> Result<Place<'t>, Error> {
+    fn go_to_high(&self) -> Result<LeafCursor<'t>, Error> {
         let mut node = Node::top(self.tx, self.top, K::KIND)?;
         let mut fence = None;
         for _ in 0..=HEIGHT_MAX {
@@ -130,7 +130,7 @@ impl<'t, K: Key, V: Target> Range<'t, K, V> {
                 Bound::Excluded(key) => keys.less_than(key)?,
             };
             if node.is_leaf() {
-                return Ok(Place { leaf: node, next: i, fence });
+                return Ok(LeafCursor { leaf: node, next: i, fence });
             }
             if i > 0 {
                 fence = Some(keys.get(i - 1)?.to_vec());

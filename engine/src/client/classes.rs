@@ -9,7 +9,7 @@ use tercel_wire::id::ClassId;
 use tercel_wire::layout::Layout;
 use tercel_wire::message::Classes as ClassesMessage;
 
-use super::{Client, Link};
+use super::{Client, LinkState};
 use crate::error::Error;
 use crate::table::Map;
 use crate::time::Now;
@@ -163,7 +163,7 @@ impl Client {
         // What is asked for without a connection would be forgotten when one is made, and waited for in vain.
         if !self.classes.fresh
             && self.classes.asked.is_none()
-            && matches!(self.peer.link, Link::Up | Link::Checking)
+            && matches!(self.peer.link, LinkState::Up | LinkState::Checking)
         {
             self.classes.asked = Some(self.request(Kind::Catalogue, &[]));
         }

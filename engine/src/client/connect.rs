@@ -8,7 +8,7 @@ use tercel_wire::message::{
     Classes as ClassesMessage, Hello, Leased, PageReply, Reason, Refused, Resume, Stream, Verdict, Welcome,
 };
 
-use super::{Client, Link};
+use super::{Client, LinkState};
 use crate::error::Error;
 use crate::mutant::{Rule, dropped};
 use crate::time::Now;
@@ -16,7 +16,7 @@ use crate::time::Now;
 impl Client {
     pub(super) fn connected(&mut self, now: Now) {
         self.peer.connection += 1;
-        self.peer.link = Link::Greeting;
+        self.peer.link = LinkState::Greeting;
         self.peer.last_heard = now;
         self.peer.deframer = Deframer::default();
         self.peer.out.clear();
@@ -49,8 +49,8 @@ impl Client {
     }
 
     pub(super) fn disconnected(&mut self, why: String) {
-        if !matches!(self.peer.link, Link::Refused(_)) {
-            self.peer.link = Link::Down(why);
+        if !matches!(self.peer.link, LinkState::Refused(_)) {
+            self.peer.link = LinkState::Down(why);
         }
         self.peer.out.clear();
         // Replies to the old connection will not come, or must not count if they do.
@@ -69,7 +69,7 @@ impl Client {
             return self.disconnected("the server has been silent for two keepalives".into());
         }
         // However much is heard: a server that talks all the time must hear from us, too.
-        if self.peer.link == Link::Up && now.since_us(self.peer.last_asked) >= self.peer.keepalive_us {
+        if self.peer.link == LinkState::Up && now.since_us(self.peer.last_asked) >= self.peer.keepalive_us {
             self.peer.last_asked = now;
             self.request(Kind::Ping, &[]);
         }
@@ -126,11 +126,11 @@ impl Client {
 
     /// The peer broke the protocol: no further byte of this connection counts.
     fn fail(&mut self, e: Error) {
-        let first = self.peer.link == Link::Greeting && self.history.view == ViewId::NONE;
+        let first = self.peer.link == LinkState::Greeting && self.history.view == ViewId::NONE;
         self.disconnected(e.to_string());
         if first {
             // The peer at that address has never been our server; trying again would not help.
-            self.peer.link = Link::Refused(e);
+            self.peer.link = LinkState::Refused(e);
         }
     }
 
@@ -146,8 +146,8 @@ impl Client {
                 let learned =
                     self.classes.learned(ClassesMessage::decode(body).map_err(broken)?, &mut self.writer);
                 match learned {
-                    Err(e) => self.peer.link = Link::Refused(e),
-                    Ok(()) if self.peer.link == Link::Checking => self.peer.link = Link::Up,
+                    Err(e) => self.peer.link = LinkState::Refused(e),
+                    Ok(()) if self.peer.link == LinkState::Checking => self.peer.link = LinkState::Up,
                     Ok(()) => {}
                 }
             }
@@ -166,31 +166,32 @@ impl Client {
             }
         }
         // What is said before the welcome is of a view that this client does not know yet.
-        if matches!(self.peer.link, Link::Checking | Link::Up) {
+        if matches!(self.peer.link, LinkState::Checking | LinkState::Up) {
             self.history.heard = self.history.heard.max(header.stamp);
         }
         Ok(())
     }
 
     fn welcome(&mut self, w: Welcome) {
-        if self.peer.link != Link::Greeting {
+        if self.peer.link != LinkState::Greeting {
             return;
         }
         if self.config.space.0 != 0 && w.space != self.config.space {
-            self.peer.link = Link::Refused(Error::Unavailable("another space is served there".into()));
+            self.peer.link = LinkState::Refused(Error::Unavailable("another space is served there".into()));
             return;
         }
         if self.history.view != ViewId::NONE && w.space != self.space {
-            self.peer.link = Link::Refused(Error::Unavailable("another space is served there now".into()));
+            self.peer.link =
+                LinkState::Refused(Error::Unavailable("another space is served there now".into()));
             return;
         }
         if w.page_bytes as usize != tercel_wire::page::PAGE_BYTES {
             let what = format!("the space's pages have {} bytes, this build's have 8064", w.page_bytes);
-            self.peer.link = Link::Refused(Error::Schema(what));
+            self.peer.link = LinkState::Refused(Error::Schema(what));
             return;
         }
         if w.watermark < self.reader.watermark() && !self.history.is_foreign {
-            self.peer.link = Link::Down("the server is behind what this client has heard of".into());
+            self.peer.link = LinkState::Down("the server is behind what this client has heard of".into());
             return;
         }
         self.space = w.space;
@@ -215,8 +216,8 @@ impl Client {
         self.history.view = w.view;
         self.peer.keepalive_us = w.keepalive_ms as u64 * 1000;
         self.transaction_bytes_max = w.transaction_bytes_max as usize;
-        self.peer.link = if self.classes.is_foreign() { Link::Checking } else { Link::Up };
-        if self.peer.link == Link::Checking {
+        self.peer.link = if self.classes.is_foreign() { LinkState::Checking } else { LinkState::Up };
+        if self.peer.link == LinkState::Checking {
             self.classes.read_again();
             self.catalogue();
         }
@@ -262,7 +263,7 @@ impl Client {
         if !known && call == 0 {
             match r.reason {
                 Reason::Unavailable | Reason::Full => self.disconnected(error.to_string()),
-                _ => self.peer.link = Link::Refused(error),
+                _ => self.peer.link = LinkState::Refused(error),
             }
         }
     }

@@ -221,7 +221,7 @@ impl Client {
     pub(super) fn page(&mut self, header: &Header, reply: PageReply<'_>) -> Result<(), Error> {
         let page = reply.fetch.page;
         if self.raw.take(header.call, &reply) {
-            self.settle_raw(page, reply.fetch.fetch);
+            self.note_raw_subscription(page, reply.fetch.fetch);
             return Ok(());
         }
         let asked = self.fetches.outstanding.get_mut(&page);
@@ -243,7 +243,7 @@ impl Client {
     }
 
     /// A raw read subscribed this client like any fetch: that is kept if the page is cached, and given back if not.
-    fn settle_raw(&mut self, page: PageId, fetch: u64) {
+    fn note_raw_subscription(&mut self, page: PageId, fetch: u64) {
         match self.fetches.subscribed.get_mut(&page) {
             Some(s) => s.fetch = s.fetch.max(fetch),
             None if self.fetches.outstanding.contains_key(&page) => {}
@@ -346,7 +346,7 @@ impl Client {
     }
 
     pub(super) fn send_unsubscribe(&mut self, pages: Vec<(PageId, u64)>) {
-        if pages.is_empty() || self.peer.link != super::Link::Up {
+        if pages.is_empty() || self.peer.link != super::LinkState::Up {
             return;
         }
         let mut body = Vec::new();

@@ -10,7 +10,7 @@ use tercel_wire::message::Outcome;
 use super::Client;
 use crate::error::Error;
 use crate::time::Now;
-use crate::txn::{Home, Located, Own, Search, Wanted};
+use crate::txn::{Home, LocalWrite, Located, Search, Wanted};
 
 impl Home for Client {
     fn begin(&mut self, now: Now) -> Option<Result<(Scope, usize), Error>> {
@@ -59,10 +59,10 @@ impl Home for Client {
         &mut self,
         now: Now,
         base: Stamp,
-        own: &mut Vec<Own>,
+        local_writes: &mut Vec<LocalWrite>,
         effects: &[u8],
     ) -> Option<Result<OpId, Error>> {
-        Client::submit(self, now, base, own, effects)
+        Client::submit(self, now, base, local_writes, effects)
     }
 
     fn outcome(&mut self, op: OpId) -> Option<Outcome> {

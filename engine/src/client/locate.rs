@@ -13,12 +13,12 @@ use crate::txn::{Located, Search, Wanted};
 
 impl Client {
     pub(crate) fn locate(&mut self, now: Now, wanted: &Wanted<'_>, search: &mut Search) -> Located {
-        let Wanted { scope, oref, link, key } = *wanted;
+        let Wanted { scope, oref, ref_view, key } = *wanted;
         if let Err(e) = self.still_true(scope) {
             return Located::Failed(e);
         }
-        let resolved = match link {
-            Some(link) => self.writer.resolve(scope, link, key),
+        let resolved = match ref_view {
+            Some(ref_view) => self.writer.resolve(scope, ref_view, key),
             None => self.writer.lookup(scope, oref, key),
         };
         match resolved {
@@ -115,7 +115,7 @@ impl Client {
         match self.writer.lookup(scope, oref, key) {
             Resolved::WrongClass { found } | Resolved::Unbound { class: found } => Some(Ok(found)),
             Resolved::Ready { .. } => Some(Ok(tercel_wire::class::REFS_LEAF)),
-            _ => match self.locate(now, &Wanted { scope, oref, link: None, key }, search) {
+            _ => match self.locate(now, &Wanted { scope, oref, ref_view: None, key }, search) {
                 Located::Wait => None,
                 Located::Failed(e) => Some(Err(e)),
                 Located::Absent => Some(Err(Error::not_found(oref))),

@@ -73,7 +73,7 @@ pub struct ClientStats {
 
 /// How far the connection is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Link {
+enum LinkState {
     /// None; why the last one ended.
     Down(String),
     /// Hello is sent.
@@ -86,10 +86,10 @@ enum Link {
     Refused(Error),
 }
 
-impl Link {
+impl LinkState {
     /// Whether there is a connection, whatever it is good for yet.
     fn is_connected(&self) -> bool {
-        matches!(self, Link::Greeting | Link::Checking | Link::Up)
+        matches!(self, LinkState::Greeting | LinkState::Checking | LinkState::Up)
     }
 }
 
@@ -116,7 +116,7 @@ pub struct Client {
 
 /// The connection to the server: how far it is, and the bytes of both directions.
 struct Peer {
-    link: Link,
+    link: LinkState,
     /// Which of the client's connections it is.
     connection: u64,
     /// Whether the greeting could not name all that is cached, so that none of it may be kept.
@@ -160,7 +160,7 @@ impl Client {
             id: ClientId(Random::new(seed).next_u64()),
             transaction_bytes_max: limits::TRANSACTION_BYTES_MAX,
             peer: Peer {
-                link: Link::Down("not connected yet".into()),
+                link: LinkState::Down("not connected yet".into()),
                 connection: 0,
                 begins_anew: false,
                 keepalive_us: limits::KEEPALIVE_MS as u64 * 1000,
@@ -209,14 +209,14 @@ impl Client {
     /// When it next wants to hear of the time.
     pub fn deadline(&self) -> Option<Now> {
         match self.peer.link {
-            Link::Up => {
+            LinkState::Up => {
                 let silent = self.peer.last_heard.plus_us(2 * self.peer.keepalive_us + 1);
                 Some(self.peer.last_asked.plus_us(self.peer.keepalive_us).min(silent))
             }
-            Link::Greeting | Link::Checking => {
+            LinkState::Greeting | LinkState::Checking => {
                 Some(self.peer.last_heard.plus_us(2 * self.peer.keepalive_us + 1))
             }
-            Link::Down(_) | Link::Refused(_) => None,
+            LinkState::Down(_) | LinkState::Refused(_) => None,
         }
     }
 
@@ -227,30 +227,30 @@ impl Client {
 
     /// Whether it wants a connection made (again).
     pub fn wants_connection(&self) -> bool {
-        matches!(self.peer.link, Link::Down(_))
+        matches!(self.peer.link, LinkState::Down(_))
     }
 
     /// Whether the connection should be cut: the server broke the protocol or refused.
     pub fn wants_close(&self) -> bool {
-        matches!(self.peer.link, Link::Down(_) | Link::Refused(_))
+        matches!(self.peer.link, LinkState::Down(_) | LinkState::Refused(_))
     }
 
     /// Whether requests can be answered now; if not, why. `None` while a connection is being made.
     pub fn availability(&self) -> Option<Result<(), Error>> {
         match &self.peer.link {
-            Link::Up => Some(Ok(())),
-            Link::Refused(e) => Some(Err(e.clone())),
-            Link::Down(_) | Link::Greeting | Link::Checking => None,
+            LinkState::Up => Some(Ok(())),
+            LinkState::Refused(e) => Some(Err(e.clone())),
+            LinkState::Down(_) | LinkState::Greeting | LinkState::Checking => None,
         }
     }
 
     /// Why there is no connection.
-    pub fn trouble(&self) -> String {
+    pub fn why_unavailable(&self) -> String {
         match &self.peer.link {
-            Link::Down(why) => why.clone(),
-            Link::Refused(e) => e.to_string(),
-            Link::Greeting | Link::Checking => "the server does not answer the greeting".into(),
-            Link::Up => "the server does not answer".into(),
+            LinkState::Down(why) => why.clone(),
+            LinkState::Refused(e) => e.to_string(),
+            LinkState::Greeting | LinkState::Checking => "the server does not answer the greeting".into(),
+            LinkState::Up => "the server does not answer".into(),
         }
     }
 
@@ -348,29 +348,32 @@ impl Client {
         if let Some(status) = self.status.last.take() {
             return Some(status);
         }
-        if self.status.call.is_none() && self.peer.link == Link::Up {
+        if self.status.call.is_none() && self.peer.link == LinkState::Up {
             self.status.call = Some(self.request(Kind::Stat, &[]));
         }
         None
     }
 
     /// Up to here everything is applied, and nothing that this client has under way was judged before it.
-    fn settled(&self) -> Stamp {
+    fn ack_stamp(&self) -> Stamp {
         self.ops.oldest_base().map_or(self.reader.watermark(), |base| base.min(self.reader.watermark()))
     }
 
     /// Sends a request and gives its call.
     fn request(&mut self, kind: Kind, body: &[u8]) -> u64 {
         self.peer.next_call += 1;
-        let header =
-            Header { ack: self.settled(), view: self.history.view, ..Header::new(kind, self.peer.next_call) };
+        let header = Header {
+            ack: self.ack_stamp(),
+            view: self.history.view,
+            ..Header::new(kind, self.peer.next_call)
+        };
         frame::encode(header, body, &mut self.peer.out);
         self.peer.next_call
     }
 
     /// Says good-bye, so that the server frees the session at once.
     pub fn bye(&mut self) {
-        if self.peer.link == Link::Up {
+        if self.peer.link == LinkState::Up {
             self.request(Kind::Bye, &[]);
         }
     }
@@ -385,7 +388,7 @@ impl Client {
         let memory = Boxed::new(arena_bytes(&config).unwrap());
         let (reader, writer) = heap(config, Box::new(memory), Box::new(SeqCst)).unwrap();
         let mut client = Client::new(ClientConfig { space: SpaceId(0) }, 1, reader, writer);
-        client.peer.link = Link::Up;
+        client.peer.link = LinkState::Up;
         client
     }
 }

@@ -1,23 +1,23 @@
 //! Operations under way: each in a slot, each with one answer.
 //!
-//! An operation whose answer did not come is asked for by its id, never sent again: the answer "not executed" spends
+//! An operation whose answer did not come is asked for by its id, never sent again: the answer "not executed" rejects
 //! the id, so a late copy of the request cannot execute.
 
 use tercel_wire::frame::{BODY_BYTES_MAX, Kind};
 use tercel_wire::id::{OP_SLOTS_MAX, OpId, PageId, Stamp};
 use tercel_wire::message::{Commit, Outcome, Part, Resolve, Verdict};
 
-use super::{Client, Link};
+use super::{Client, LinkState};
 use crate::error::Error;
 use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::table::Map;
 use crate::time::Now;
-use crate::txn::Own;
+use crate::txn::LocalWrite;
 
 /// The slots of a client.
 pub(super) struct Ops {
-    slots: Vec<Slot>,
+    slots: Vec<OpSlot>,
     free: Vec<u16>,
     /// Answers to abandoned operations.
     answered: Map<OpId, Outcome>,
@@ -26,7 +26,7 @@ pub(super) struct Ops {
 }
 
 #[derive(Default)]
-struct Slot {
+struct OpSlot {
     seq: u64,
     busy: Option<Busy>,
 }
@@ -35,7 +35,7 @@ struct Busy {
     op: OpId,
     /// The state that the transaction read.
     base: Stamp,
-    own: Vec<Own>,
+    local_writes: Vec<LocalWrite>,
     outcome: Option<Outcome>,
     /// The connection on which the outcome was asked for.
     asked: Option<u64>,
@@ -66,14 +66,14 @@ impl Ops {
     /// Whether an unresolved operation writes to the page.
     pub(super) fn names(&self, page: PageId) -> bool {
         let busy = self.slots.iter().filter_map(|s| s.busy.as_ref());
-        busy.flat_map(|b| b.own.iter()).any(|o| o.oref.page() == page)
+        busy.flat_map(|b| b.local_writes.iter()).any(|o| o.oref.page() == page)
     }
 
-    pub(super) fn take_own(&mut self, op: OpId, stamp: Stamp) -> Vec<Own> {
+    pub(super) fn take_local_writes(&mut self, op: OpId, stamp: Stamp) -> Vec<LocalWrite> {
         let Some(busy) = self.busy(op) else { return Vec::new() };
         // The stream alone proves that the operation is executed and durable.
         busy.outcome.get_or_insert(Outcome::Committed(stamp));
-        std::mem::take(&mut busy.own)
+        std::mem::take(&mut busy.local_writes)
     }
 
     /// The oldest base of an operation whose outcome is not known.
@@ -129,7 +129,7 @@ impl Ops {
         if self.slots.len() >= OP_SLOTS_MAX as usize {
             return None;
         }
-        self.slots.push(Slot::default());
+        self.slots.push(OpSlot::default());
         Some(self.slots.len() as u16 - 1)
     }
 
@@ -149,7 +149,7 @@ impl Client {
         &mut self,
         _now: Now,
         base: Stamp,
-        own: &mut Vec<Own>,
+        local_writes: &mut Vec<LocalWrite>,
         bytes: &[u8],
     ) -> Option<Result<OpId, Error>> {
         if let Err(e) = self.availability()? {
@@ -158,7 +158,7 @@ impl Client {
         if self.peer.out.len() > limits::UNSENT_BYTES_MAX {
             return None;
         }
-        let mut lost = own.iter().filter(|o| o.new && !self.leases.holds(o.oref.page())).peekable();
+        let mut lost = local_writes.iter().filter(|o| o.new && !self.leases.holds(o.oref.page())).peekable();
         if lost.peek().is_some() {
             // The session in which the places were granted is over. A transaction that runs again takes others, but not
             // for what it brought.
@@ -166,20 +166,21 @@ impl Client {
             return Some(Err(error));
         }
         let index = self.ops.take()?;
-        for o in own.iter().filter(|o| o.new) {
+        for o in local_writes.iter().filter(|o| o.new) {
             self.leases.made(o.oref, o.object.len());
         }
-        let makes = own.iter().any(|o| o.new);
+        let makes = local_writes.iter().any(|o| o.new);
         let slot = &mut self.ops.slots[index as usize];
         slot.seq += 1;
         let op = OpId { client: self.id, slot: index, seq: slot.seq, view: self.history.view };
-        let heard = |o: &Own| self.fetches.is_subscribed(o.oref.page()) || dropped(Rule::OwnUnsubscribed);
-        let keep: Vec<Own> = std::mem::take(own).into_iter().filter(heard).collect();
+        let heard =
+            |o: &LocalWrite| self.fetches.is_subscribed(o.oref.page()) || dropped(Rule::OwnUnsubscribed);
+        let keep: Vec<LocalWrite> = std::mem::take(local_writes).into_iter().filter(heard).collect();
         if dropped(Rule::OwnShownAtSend) {
             keep.iter().for_each(|o| _ = self.writer.install_own(o.oref, &o.object));
         }
         self.ops.slots[index as usize].busy =
-            Some(Busy { op, base, own: keep, outcome: None, asked: None, abandoned: false, makes });
+            Some(Busy { op, base, local_writes: keep, outcome: None, asked: None, abandoned: false, makes });
         if bytes.len() > limits::TRANSACTION_BYTES_MAX {
             self.ops.slots[index as usize].busy = None;
             self.ops.free.push(index);
@@ -211,7 +212,7 @@ impl Client {
 
     pub(super) fn ask_outcome(&mut self, op: OpId) {
         let connection = self.peer.connection;
-        if self.peer.link != Link::Up {
+        if self.peer.link != LinkState::Up {
             return;
         }
         if let Some(busy) = self.ops.busy(op) {
@@ -237,7 +238,7 @@ impl Client {
             Some(busy) => {
                 busy.outcome.get_or_insert(v.outcome);
                 if !matches!(v.outcome, Outcome::Committed(_)) {
-                    busy.own.clear();
+                    busy.local_writes.clear();
                 }
                 let refused =
                     matches!(v.outcome, Outcome::NotExecuted | Outcome::Invalid(_) | Outcome::Nowhere(_));
@@ -262,7 +263,7 @@ impl Client {
 
     /// The answer, once it is there and the cache has caught up with it; the slot is then free again.
     pub(crate) fn outcome(&mut self, op: OpId) -> Option<Outcome> {
-        if let (Link::Refused(_), Some(busy)) = (&self.peer.link, self.ops.busy(op)) {
+        if let (LinkState::Refused(_), Some(busy)) = (&self.peer.link, self.ops.busy(op)) {
             // There will be no connection on which an answer could come.
             busy.outcome.get_or_insert(Outcome::Unknown);
         }
@@ -290,7 +291,7 @@ impl Client {
         if let Some(outcome) = self.outcome(op) {
             return Some(outcome);
         }
-        if op.client != self.id || matches!(self.peer.link, Link::Refused(_)) {
+        if op.client != self.id || matches!(self.peer.link, LinkState::Refused(_)) {
             return Some(Outcome::Unknown);
         }
         self.ask_outcome(op);
@@ -307,7 +308,7 @@ mod tests {
     #[test]
     fn slot_that_was_used_4_billion_times_is_used_again() {
         let mut client = Client::connected_for_test();
-        client.ops.slots.push(Slot { seq: u32::MAX.into(), busy: None });
+        client.ops.slots.push(OpSlot { seq: u32::MAX.into(), busy: None });
         client.ops.free.push(0);
         let submitted = client.submit(Now(0), Stamp::ZERO, &mut Vec::new(), b"");
         let op = submitted.expect("there is a slot").expect("it is taken");

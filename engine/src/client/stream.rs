@@ -53,13 +53,13 @@ impl Client {
 
     /// Makes this client's own new versions readable here, where the server tells us of later changes.
     fn install_own(&mut self, op: OpId, stamp: Stamp, later: &Set<Oref>) {
-        for own in self.ops.take_own(op, stamp) {
-            let heard = self.fetches.is_subscribed(own.oref.page()) || dropped(Rule::OwnUnsubscribed);
-            if later.contains(&own.oref) || !heard {
+        for local_write in self.ops.take_local_writes(op, stamp) {
+            let heard = self.fetches.is_subscribed(local_write.oref.page()) || dropped(Rule::OwnUnsubscribed);
+            if later.contains(&local_write.oref) || !heard {
                 continue;
             }
             // A full cache is no reason to fail: the object will be fetched when it is wanted.
-            let _ = self.writer.install_own(own.oref, &own.object);
+            let _ = self.writer.install_own(local_write.oref, &local_write.object);
         }
     }
 }

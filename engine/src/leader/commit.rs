@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use tercel_wire::class::FORWARD;
 use tercel_wire::cursor::le32;
 use tercel_wire::id::{ClientId, OpId, Oref, PageId};
-use tercel_wire::message::{Effects, Limit, Outcome, Reason, Write};
+use tercel_wire::message::{CommitEffects, Limit, Outcome, Reason, Write};
 use tercel_wire::page::class_of;
 use tercel_wire::record::HEADER_BYTES;
 
@@ -80,7 +80,7 @@ impl Leader {
             return self.begin_large(asked, op, digest, body.pieces());
         }
         let bytes = body.whole();
-        let effects = match Effects::decode(&bytes) {
+        let effects = match CommitEffects::decode(&bytes) {
             Ok(effects) => effects,
             Err(e) => return work.expel(asked.conn, format!("a commit: {e}")),
         };
@@ -121,7 +121,7 @@ impl Leader {
     }
 
     /// Whether the transaction may commit after everything ordered so far.
-    pub(super) fn judge(&self, effects: &Effects<'_>, work: &Work<'_>) -> Result<(), Outcome> {
+    pub(super) fn judge(&self, effects: &CommitEffects<'_>, work: &Work<'_>) -> Result<(), Outcome> {
         work.replica.certify(effects).or_else(|outcome| match outcome {
             Outcome::Conflict(oref) if dropped(Rule::InFlightNotCertified) && self.is_in_flight(oref) => {
                 Ok(())
@@ -154,18 +154,20 @@ impl Leader {
             Past::Superseded | Past::Unknown => Outcome::Unknown,
             // It may have been executed in another history, which this server does not know.
             Past::Never if !is_of_history => Outcome::Unknown,
-            Past::Never if op.view != self.view && !dropped(Rule::SpentAcrossViews) => Outcome::NotExecuted,
-            Past::Never if self.rejected.is_spent(op) => Outcome::NotExecuted,
+            Past::Never if op.view != self.view && !dropped(Rule::RejectedAcrossViews) => {
+                Outcome::NotExecuted
+            }
+            Past::Never if self.rejected.is_rejected(op) => Outcome::NotExecuted,
             Past::Never => return false,
         };
         work.verdict(asked, op, outcome);
         true
     }
 
-    /// Answers that an operation is not executed, which spends its id: no later copy of the request will execute.
+    /// Answers that an operation is not executed, which rejects its id: no later copy of the request will execute.
     pub(super) fn not_executed(&mut self, asked: Asked, op: OpId, outcome: Outcome, work: &mut Work<'_>) {
         let present = &self.present;
-        self.rejected.spend(op, |client| present.contains_key(&client));
+        self.rejected.reject(op, |client| present.contains_key(&client));
         work.verdict(asked, op, outcome);
     }
 
@@ -181,7 +183,7 @@ impl Leader {
         if self.answer_past(asked, op, None, work) {
             return;
         }
-        if dropped(Rule::ResolveDoesNotSpend) {
+        if dropped(Rule::ResolveDoesNotReject) {
             return work.verdict(asked, op, Outcome::NotExecuted);
         }
         self.waiting.drop_where(|w| w.op == op);
@@ -191,7 +193,11 @@ impl Leader {
 
     /// Pages that must be seen before the writes can be placed. They must find room in the page cache all at once, or
     /// they would drive each other out for ever.
-    fn missing_pages(&mut self, effects: &Effects<'_>, work: &mut Work<'_>) -> Result<Vec<PageId>, Limit> {
+    fn missing_pages(
+        &mut self,
+        effects: &CommitEffects<'_>,
+        work: &mut Work<'_>,
+    ) -> Result<Vec<PageId>, Limit> {
         let mut missing = Vec::new();
         let mut needed: Set<PageId> = Set::default();
         for w in &effects.writes {
@@ -282,7 +288,7 @@ impl Leader {
     fn check_and_place(
         &mut self,
         client: ClientId,
-        effects: &Effects<'_>,
+        effects: &CommitEffects<'_>,
         work: &mut Work<'_>,
     ) -> Result<Head, Outcome> {
         let mut sorted: Vec<Oref> = effects.writes.iter().map(|w| w.oref).collect();

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 use tercel_wire::cursor::{DecodeError, Reader};
 use tercel_wire::id::{OpId, Oref, PageId, Stamp};
-use tercel_wire::message::{Effects, Outcome, Reason, Write};
+use tercel_wire::message::{CommitEffects, Outcome, Reason, Write};
 
 use super::commit::{check_object, missing_of, sort_named};
 use super::place::Placing;
@@ -42,7 +42,7 @@ pub(super) struct Large {
     touched: Touched,
     pub(super) placing: Placing,
     pub(super) record: Record,
-    pub(super) step: Step,
+    pub(super) phase: LargePhase,
     /// How far the step is.
     pub(super) next: usize,
     pages: Missing,
@@ -97,7 +97,7 @@ impl At {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum LargePhase {
     /// The parts in which it came are put together.
     Gather,
     /// Its base is decoded.
@@ -122,10 +122,17 @@ pub(super) enum Step {
     Stage,
 }
 
-impl Step {
+impl LargePhase {
     /// Whether it holds what it read and writes.
     fn holds(self) -> bool {
-        matches!(self, Step::Certify | Step::Expect | Step::Place | Step::Keep | Step::Stage)
+        matches!(
+            self,
+            LargePhase::Certify
+                | LargePhase::Expect
+                | LargePhase::Place
+                | LargePhase::Keep
+                | LargePhase::Stage
+        )
     }
 }
 
@@ -157,7 +164,7 @@ impl Large {
     /// Puts some more of what came together.
     fn gather_slice(&mut self) {
         let Some(part) = self.arriving.parts.front() else {
-            self.step = Step::Head;
+            self.phase = LargePhase::Head;
             return;
         };
         let end = part.len().min(self.arriving.part_at + SLICE_BYTES);
@@ -172,25 +179,25 @@ impl Large {
     /// Decodes some more; `next` is where in the bytes it goes on.
     fn decode_slice(&mut self) -> Result<(), DecodeError> {
         let mut r = Reader::new(&self.bytes[self.next..]);
-        match self.step {
-            Step::Head => {
-                (self.base, self.left) = Effects::decode_head(&mut r)?;
+        match self.phase {
+            LargePhase::Head => {
+                (self.base, self.left) = CommitEffects::decode_head(&mut r)?;
                 self.reads.reserve_exact(self.left);
                 self.touched.read.reserve(self.left);
-                self.step = Step::Reads;
+                self.phase = LargePhase::Reads;
             }
-            Step::Reads => {
+            LargePhase::Reads => {
                 for _ in 0..self.left.min(SLICE_READS) {
-                    let oref = Effects::decode_read(&mut r)?;
+                    let oref = CommitEffects::decode_read(&mut r)?;
                     self.reads.push(oref);
                     self.touched.read.insert(oref);
                     self.left -= 1;
                 }
                 if self.left == 0 {
-                    self.left = Effects::decode_count(&mut r)?;
+                    self.left = CommitEffects::decode_count(&mut r)?;
                     self.writes.reserve_exact(self.left);
                     self.touched.written.reserve(self.left);
-                    self.step = Step::Writes;
+                    self.phase = LargePhase::Writes;
                 }
             }
             _ => {
@@ -207,7 +214,7 @@ impl Large {
                 }
                 if self.left == 0 {
                     r.end()?;
-                    (self.step, self.next) = (Step::Check, 0);
+                    (self.phase, self.next) = (LargePhase::Check, 0);
                     return Ok(());
                 }
             }
@@ -246,17 +253,17 @@ impl Large {
     }
 
     /// Whether a transaction may not be placed before this one is ordered.
-    fn holds(&self, effects: &Effects<'_>) -> bool {
+    fn holds(&self, effects: &CommitEffects<'_>) -> bool {
         let held =
             |w: &Write<'_>| self.touched.read.contains(&w.oref) || self.touched.written.contains(&w.oref);
-        self.step.holds() && effects.writes.iter().any(|w| held(w) || w.new && self.fills(w.oref.page()))
+        self.phase.holds() && effects.writes.iter().any(|w| held(w) || w.new && self.fills(w.oref.page()))
     }
 
     /// Goes on behind a slice, or to the next step.
-    fn done(&mut self, end: usize, of: usize, then: Step) {
+    fn done(&mut self, end: usize, of: usize, then: LargePhase) {
         self.next = end;
         if end >= of {
-            (self.step, self.next) = (then, 0);
+            (self.phase, self.next) = (then, 0);
         }
     }
 }
@@ -279,14 +286,14 @@ impl Leader {
             arriving: Arriving { parts: parts.into(), part_at: 0 },
             bytes,
             digest,
-            step: Step::Gather,
+            phase: LargePhase::Gather,
             next: 0,
             pages: Missing::default(),
         }));
     }
 
     /// Whether a commit must wait for a large one that holds what it writes.
-    pub(super) fn large_holds(&self, effects: &Effects<'_>) -> bool {
+    pub(super) fn large_holds(&self, effects: &CommitEffects<'_>) -> bool {
         self.large.as_ref().is_some_and(|l| l.holds(effects)) && !dropped(Rule::HeldIgnored)
     }
 
@@ -307,7 +314,7 @@ impl Leader {
 
     /// Whether there is a slice to be done.
     pub(super) fn large_wants(&self, visible: Stamp, replica: &Replica) -> bool {
-        let goes_on = |l: &Large| l.step != Step::Stage || l.may_stage(visible, replica);
+        let goes_on = |l: &Large| l.phase != LargePhase::Stage || l.may_stage(visible, replica);
         self.large.as_ref().is_some_and(|l| l.pages.missing == 0 && goes_on(l))
     }
 
@@ -354,31 +361,31 @@ impl Leader {
             return;
         }
         let Some(mut large) = self.large.take() else { return };
-        let sliced = match large.step {
-            Step::Gather => {
+        let sliced = match large.phase {
+            LargePhase::Gather => {
                 large.gather_slice();
                 Ok(())
             }
-            Step::Head | Step::Reads | Step::Writes => {
+            LargePhase::Head | LargePhase::Reads | LargePhase::Writes => {
                 if let Err(e) = large.decode_slice() {
                     self.waiting.behind_due = true;
                     return work.expel(large.asked.conn, format!("a commit: {e}"));
                 }
                 Ok(())
             }
-            Step::Check => check_slice(&mut large, work),
-            Step::Warm => warm_slice(&mut large, work),
-            Step::Certify => self.certify_slice(&mut large, work),
-            Step::Expect => self.expect_slice(&mut large, work),
-            Step::Place => self.place_slice(&mut large, work),
-            Step::Keep => {
+            LargePhase::Check => check_slice(&mut large, work),
+            LargePhase::Warm => warm_slice(&mut large, work),
+            LargePhase::Certify => self.certify_slice(&mut large, work),
+            LargePhase::Expect => self.expect_slice(&mut large, work),
+            LargePhase::Place => self.place_slice(&mut large, work),
+            LargePhase::Keep => {
                 match self.keep_fills(&mut large.placing, FILLS_AT_ONCE) {
                     Some(filled) => large.record.filled.extend(filled),
-                    None => (large.step, large.next) = (Step::Stage, 0),
+                    None => (large.phase, large.next) = (LargePhase::Stage, 0),
                 }
                 Ok(())
             }
-            Step::Stage => return self.stage_slice(large, work),
+            LargePhase::Stage => return self.stage_slice(large, work),
         };
         let (asked, op) = (large.asked, large.op);
         self.large = Some(large);
@@ -396,9 +403,9 @@ impl Leader {
         let reads = &large.reads[large.next.min(large.reads.len())..end.min(large.reads.len())];
         let from = large.next.max(large.reads.len()) - large.reads.len();
         let writes = large.writes(from..end.max(large.reads.len()) - large.reads.len());
-        let effects = Effects { base: large.base, reads: reads.to_vec(), writes };
+        let effects = CommitEffects { base: large.base, reads: reads.to_vec(), writes };
         self.judge(&effects, work)?;
-        large.done(end, all, Step::Expect);
+        large.done(end, all, LargePhase::Expect);
         Ok(())
     }
 
@@ -408,8 +415,8 @@ impl Leader {
         let expected = self.expect_some(&large.writes(slice.clone()), &mut placing, work);
         large.placing = placing;
         expected?;
-        large.done(slice.end, large.writes.len(), Step::Place);
-        if large.step == Step::Place {
+        large.done(slice.end, large.writes.len(), LargePhase::Place);
+        if large.phase == LargePhase::Place {
             large.placing.fits()?;
         }
         Ok(())
@@ -428,7 +435,7 @@ impl Leader {
         let placed = self.place_some(&large.writes(slice.clone()), slice.start, &mut placing, work);
         large.placing = placing;
         placed?;
-        large.done(slice.end, large.writes.len(), Step::Keep);
+        large.done(slice.end, large.writes.len(), LargePhase::Keep);
         Ok(())
     }
 }
@@ -445,7 +452,7 @@ fn check_slice(large: &mut Large, work: &mut Work<'_>) -> Sliced {
             return Err(Outcome::Invalid(oref));
         }
     }
-    large.done(slice.end, large.writes.len(), Step::Warm);
+    large.done(slice.end, large.writes.len(), LargePhase::Warm);
     sort_named(&mut large.record.named);
     Ok(())
 }
@@ -453,7 +460,7 @@ fn check_slice(large: &mut Large, work: &mut Work<'_>) -> Sliced {
 fn warm_slice(large: &mut Large, work: &mut Work<'_>) -> Sliced {
     let slice = large.slice(pages_at_once(work));
     miss(large, slice.clone(), work);
-    large.done(slice.end, large.writes.len(), Step::Certify);
+    large.done(slice.end, large.writes.len(), LargePhase::Certify);
     Ok(())
 }
 

@@ -46,7 +46,7 @@ use flight::Flights;
 use grant::Granting;
 use large::Large;
 use place::{Fill, Overflow};
-use rejected::Rejected;
+use rejected::RejectedOps;
 use waiting::Waiting;
 
 pub(crate) use commit::Body;
@@ -109,7 +109,7 @@ pub(crate) struct Leader {
     /// The view's own entry.
     first: Stamp,
     flights: Flights,
-    rejected: Rejected,
+    rejected: RejectedOps,
     /// Commits that wait for something.
     waiting: Waiting,
     /// The large transaction that is worked on, and the bytes of the last one, which are given back a piece at a time.
@@ -149,7 +149,7 @@ impl Leader {
             view,
             first: Stamp::ZERO,
             flights: Flights::default(),
-            rejected: Rejected::default(),
+            rejected: RejectedOps::default(),
             waiting: Waiting::default(),
             large: None,
             spare: Vec::new(),
@@ -266,13 +266,13 @@ impl Leader {
 
     /// Whether there is work that goes on in slices, which must not wait for anything to happen.
     pub(crate) fn has_work(&self, visible: Stamp, replica: &Replica) -> bool {
-        !self.spare.is_empty() || !replica.recent.is_settled() || self.large_wants(visible, replica)
+        !self.spare.is_empty() || !replica.recent.is_index_complete() || self.large_wants(visible, replica)
     }
 
     /// Goes on with what is worked on in slices.
     pub(crate) fn go_on(&mut self, work: &mut Work<'_>) {
         self.go_on_large(work);
-        work.replica.recent.settle(crate::mutant::bound(TAKEN_IN_AT_ONCE, 1));
+        work.replica.recent.index_pending(crate::mutant::bound(TAKEN_IN_AT_ONCE, 1));
         self.throw_away();
     }
 

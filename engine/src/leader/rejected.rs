@@ -1,6 +1,6 @@
 //! Operations that were answered "not executed" in this view.
 //!
-//! Such an answer spends the id: a copy of the request that was delayed on an older connection must not execute after
+//! Such an answer rejects the id: a copy of the request that was delayed on an older connection must not execute after
 //! its client was told that it never will. Ids of earlier views need no memory: a leader answers them from the table or
 //! refuses them, and never executes them. The invariant: what a connected client was told is remembered, and so is what
 //! the last [`CLIENTS_MAX`] others were told.
@@ -11,18 +11,18 @@ use tercel_wire::id::{ClientId, OpId};
 
 use crate::table::Map;
 
-/// The ids that were spent in this view by the answer "not executed".
+/// The ids that were rejected in this view by the answer "not executed".
 #[derive(Debug, Default)]
-pub(super) struct Rejected {
+pub(super) struct RejectedOps {
     /// By slot, the last sequence.
     clients: Map<ClientId, Map<u16, u64>>,
     /// The clients in the order in which they came to be here.
     order: VecDeque<ClientId>,
 }
 
-impl Rejected {
-    /// Spends the operation's id and all before it in its slot. Clients for which `is_connected` holds are not forgotten.
-    pub(super) fn spend(&mut self, op: OpId, is_connected: impl Fn(ClientId) -> bool) {
+impl RejectedOps {
+    /// Rejects the operation's id and all before it in its slot. Clients for which `is_connected` holds are not forgotten.
+    pub(super) fn reject(&mut self, op: OpId, is_connected: impl Fn(ClientId) -> bool) {
         if !self.clients.contains_key(&op.client) {
             self.order.push_back(op.client);
         }
@@ -42,8 +42,8 @@ impl Rejected {
         }
     }
 
-    /// Whether the id was spent.
-    pub(super) fn is_spent(&self, op: OpId) -> bool {
+    /// Whether the id was rejected.
+    pub(super) fn is_rejected(&self, op: OpId) -> bool {
         self.clients.get(&op.client).and_then(|slots| slots.get(&op.slot)).is_some_and(|seq| *seq >= op.seq)
     }
 }
@@ -62,23 +62,23 @@ mod tests {
     }
 
     #[test]
-    fn a_spent_id_spends_those_before_it() {
-        let mut rejected = Rejected::default();
-        rejected.spend(op(1, 5), |_| true);
-        rejected.spend(op(1, 4), |_| true);
-        assert!(rejected.is_spent(op(1, 5)) && rejected.is_spent(op(1, 2)));
-        assert!(!rejected.is_spent(op(1, 6)) && !rejected.is_spent(op(2, 1)));
+    fn rejected_id_rejects_earlier_ids() {
+        let mut rejected = RejectedOps::default();
+        rejected.reject(op(1, 5), |_| true);
+        rejected.reject(op(1, 4), |_| true);
+        assert!(rejected.is_rejected(op(1, 5)) && rejected.is_rejected(op(1, 2)));
+        assert!(!rejected.is_rejected(op(1, 6)) && !rejected.is_rejected(op(2, 1)));
     }
 
     #[test]
     fn only_clients_that_went_are_forgotten_and_only_when_there_are_many() {
-        let mut rejected = Rejected::default();
+        let mut rejected = RejectedOps::default();
         let connected = |c: ClientId| c == ClientId(0);
         for client in 0..CLIENTS_MAX as u64 + 2 {
-            rejected.spend(op(client, 1), connected);
+            rejected.reject(op(client, 1), connected);
         }
         assert_eq!(rejected.clients.len(), CLIENTS_MAX);
-        assert!(rejected.is_spent(op(0, 1)) && rejected.is_spent(op(3, 1)));
-        assert!(!rejected.is_spent(op(1, 1)) && !rejected.is_spent(op(2, 1)));
+        assert!(rejected.is_rejected(op(0, 1)) && rejected.is_rejected(op(3, 1)));
+        assert!(!rejected.is_rejected(op(1, 1)) && !rejected.is_rejected(op(2, 1)));
     }
 }

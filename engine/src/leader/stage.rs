@@ -68,7 +68,7 @@ impl Large {
     pub(super) fn may_stage(&self, visible: Stamp, replica: &Replica) -> bool {
         // The index of recent writes takes in one at a time.
         self.record.staged.is_none_or(|staged| visible >= staged)
-            && (replica.recent.is_settled() || !self.is_staged())
+            && (replica.recent.is_index_complete() || !self.is_staged())
     }
 
     /// Bytes that its record would have.

@@ -46,7 +46,7 @@ pub struct Delayed {
     config: DelayedConfig,
     random: Random,
     view: ViewId,
-    stage: Stage,
+    leadership: Leadership,
     last: LogPosition,
     /// Entries that are not stable: the oldest first.
     tentative: VecDeque<Tentative>,
@@ -63,7 +63,7 @@ pub struct Delayed {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum Leadership {
     /// No node leads until then.
     Vacant(Now),
     /// This node leads; it is deposed then, if it is known.
@@ -91,7 +91,7 @@ impl Delayed {
         let mut group = Delayed {
             config,
             view: known.view,
-            stage: Stage::Vacant(now),
+            leadership: Leadership::Vacant(now),
             last: stable_at,
             tentative: VecDeque::new(),
             stable,
@@ -150,7 +150,7 @@ impl Delayed {
 
     fn fall_vacant(&mut self, now: Now) {
         let us = self.random.below(self.config.vacant_us + 1);
-        self.stage = Stage::Vacant(now.plus_us(us));
+        self.leadership = Leadership::Vacant(now.plus_us(us));
     }
 
     fn depose(&mut self, out: &mut Vec<Output>, now: Now) {
@@ -176,13 +176,13 @@ impl Delayed {
         self.view = ViewId::new(self.view.number + 1, incarnation);
         (self.submitted, self.view_first) = (0, FAR);
         self.reign_entries = 1 + self.random.below(self.config.reign_entries);
-        self.stage = Stage::Leading(None);
+        self.leadership = Leadership::Leading(None);
         out.push(Output::Leading(self.view));
     }
 
     fn submit(&mut self, now: Now, entry: Sealed, out: &mut Vec<Output>) {
         // A leader that does not know yet that it is deposed is not heard.
-        if entry.view != self.view || !matches!(self.stage, Stage::Leading(_)) {
+        if entry.view != self.view || !matches!(self.leadership, Leadership::Leading(_)) {
             return;
         }
         self.last = self.last.next();
@@ -199,7 +199,7 @@ impl Delayed {
         self.submitted += 1;
         if self.submitted == self.reign_entries {
             let us = self.random.below(4 * self.config.stable_us + 2);
-            self.stage = Stage::Leading(Some(now.plus_us(us)));
+            self.leadership = Leadership::Leading(Some(now.plus_us(us)));
         }
         out.push(Output::Append(self.last, self.view, entry));
     }
@@ -231,30 +231,30 @@ impl Sequencer for Delayed {
                 // Until the next view begins, the word may be of entries that were cut.
                 self.written = self.written.max(position.min(self.last));
             }
-            Input::Confirm(id) if matches!(self.stage, Stage::Leading(_)) => {
+            Input::Confirm(id) if matches!(self.leadership, Leadership::Leading(_)) => {
                 out.push(Output::Confirmed(id, self.stable));
             }
             Input::Written(..) | Input::Confirm(_) | Input::Packet(..) | Input::Gone(_) | Input::Time => {}
         }
-        match self.stage {
-            Stage::Leading(Some(at)) if at <= now => self.depose(out, now),
-            Stage::Leading(_) => self.stabilize(now, out),
-            Stage::Vacant(until) if until <= now => self.lead(out),
-            Stage::Vacant(_) => {}
+        match self.leadership {
+            Leadership::Leading(Some(at)) if at <= now => self.depose(out, now),
+            Leadership::Leading(_) => self.stabilize(now, out),
+            Leadership::Vacant(until) if until <= now => self.lead(out),
+            Leadership::Vacant(_) => {}
         }
     }
 
     fn deadline(&self) -> Option<Now> {
-        let stage = match self.stage {
-            Stage::Vacant(until) => Some(until),
-            Stage::Leading(deposed_at) => deposed_at,
+        let leadership = match self.leadership {
+            Leadership::Vacant(until) => Some(until),
+            Leadership::Leading(deposed_at) => deposed_at,
         };
         let due = self.tentative.front().map(|t| t.due).filter(|due| *due < NEVER);
         // What waits for the disk waits for its word, not for the time.
         let due = due.filter(|_| {
             self.config.others_suffice || self.tentative.front().is_some_and(|t| t.position <= self.written)
         });
-        stage.into_iter().chain(due).min()
+        leadership.into_iter().chain(due).min()
     }
 }
 
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stable_survives_every_deposition_and_views_do_change() {
+    fn stable_entries_survive_every_deposition() {
         for seed in 0..50 {
             let known = Known {
                 view: ViewId::NONE,

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn it_leads_at_once_and_what_is_written_is_stable() {
+    fn solo_leads_at_once_and_written_is_stable() {
         let mut solo = Solo::new(VIEW, LogPosition(7));
         assert_eq!(said(&mut solo, Input::Time), [Output::Leading(VIEW)]);
         for (position, stamp) in [(8, 20), (9, 22), (10, 23)] {

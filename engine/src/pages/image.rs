@@ -28,7 +28,7 @@ struct Image {
 
 /// What a look-up gives.
 #[derive(Debug, Clone)]
-pub enum Found {
+pub enum CachedImage {
     /// Current bytes, or none if the page was never written.
     Current(Option<Arc<Vec<u8>>>),
     /// Bytes that modified objects must still be laid over.
@@ -49,16 +49,16 @@ impl Images {
     }
 
     /// Looks a page up.
-    pub fn get(&mut self, page: PageId) -> Found {
+    pub fn get(&mut self, page: PageId) -> CachedImage {
         self.clock += 1;
         match self.pages.get_mut(&page) {
-            None => Found::Missing,
+            None => CachedImage::Missing,
             Some(image) => {
                 image.used = self.clock;
                 if image.stale {
-                    Found::Stale(image.bytes.clone())
+                    CachedImage::Stale(image.bytes.clone())
                 } else {
-                    Found::Current(image.bytes.clone())
+                    CachedImage::Current(image.bytes.clone())
                 }
             }
         }

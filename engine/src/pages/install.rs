@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tercel_wire::id::{PageId, Stamp};
 
 use super::Pages;
-use super::image::Found;
+use super::image::CachedImage;
 use super::reads::Waiter;
 use crate::effect::{Checkpoint, LogRoom};
 use crate::mutant::{self, Rule, dropped};
@@ -201,7 +201,7 @@ impl Pages {
         }
         let mut missing = Vec::new();
         for page in &pages {
-            if matches!(self.image(*page), Found::Missing) {
+            if matches!(self.image(*page), CachedImage::Missing) {
                 missing.push(*page);
             }
         }
@@ -286,9 +286,9 @@ impl Pages {
         let mut pages: Vec<(PageId, Arc<Vec<u8>>)> = Vec::with_capacity(batch.pages.len());
         for page in &batch.pages {
             match self.image_to_store(*page) {
-                Found::Current(Some(bytes)) => pages.push((*page, bytes)),
-                Found::Current(None) | Found::Stale(_) => {}
-                Found::Missing => {
+                CachedImage::Current(Some(bytes)) => pages.push((*page, bytes)),
+                CachedImage::Current(None) | CachedImage::Stale(_) => {}
+                CachedImage::Missing => {
                     // Evicted while others were read: it is read again.
                     batch.missing += 1;
                     self.reads.wait(*page, Waiter::Install);

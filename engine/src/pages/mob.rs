@@ -3,7 +3,7 @@
 //!
 //! Versions carry stamps, because an ordered entry is not yet visible: readers see the newest up to the visible stamp,
 //! placing sees the newest of all. Versions of a large transaction are here before it has a stamp
-//! ([`crate::replica::when`]), as the newest of their slots.
+//! ([`crate::replica::version`]), as the newest of their slots.
 //!
 //! It can be frozen at a stamp for a backup, which reads the pages as they were then. Nothing is copied: a version that
 //! would be dropped and that the frozen stamp shows is set aside instead, until its page has been read. The pages stored
@@ -17,7 +17,7 @@ use tercel_wire::page::{Page, PageBuilder};
 
 use crate::mutant::{Rule, dropped};
 use crate::replica::Objects;
-use crate::replica::when::{Mark, When};
+use crate::replica::version::{PendingStamp, VersionStamp};
 use crate::table::Map;
 
 /// The buffer of modified objects: the versions of each page that are not installed yet.
@@ -47,12 +47,12 @@ pub struct Patch {
     /// By slot; of each the versions, oldest first.
     slots: Vec<(u16, Vec<Version>)>,
     /// When the oldest of the versions was written.
-    first: When,
+    first: VersionStamp,
 }
 
 #[derive(Debug)]
 struct Version {
-    when: When,
+    written: VersionStamp,
     object: Box<[u8]>,
 }
 
@@ -70,14 +70,14 @@ impl Patch {
         self.slots.iter().flat_map(|(_, versions)| versions).map(Version::bytes).sum()
     }
 
-    fn new(first: &When) -> Patch {
+    fn new(first: &VersionStamp) -> Patch {
         Patch { slots: Vec::new(), first: first.clone() }
     }
 
     fn put(&mut self, slot: u16, version: Version) {
         // Stamps only go up, so what has none yet will have a higher one.
-        if version.when.stamp() < self.first.stamp() {
-            self.first = version.when.clone();
+        if version.written.stamp() < self.first.stamp() {
+            self.first = version.written.clone();
         }
         match self.slots.binary_search_by_key(&slot, |(s, _)| *s) {
             Ok(i) => self.slots[i].1.push(version),
@@ -98,13 +98,13 @@ impl Patch {
 
     fn visible(&self, upto: Stamp) -> impl Iterator<Item = (u16, &Version)> {
         let early = dropped(Rule::PendingShown);
-        let is_shown = move |v: &&Version| v.when.stamp() <= upto || early && !v.when.is_ordered();
+        let is_shown = move |v: &&Version| v.written.stamp() <= upto || early && !v.written.is_ordered();
         self.slots.iter().filter_map(move |(s, v)| v.iter().rev().find(is_shown).map(|v| (*s, v)))
     }
 
     /// Finds out anew which version is the oldest; whether there is any.
     fn look(&mut self) -> bool {
-        let all = self.slots.iter().flat_map(|(_, versions)| versions).map(|v| &v.when);
+        let all = self.slots.iter().flat_map(|(_, versions)| versions).map(|v| &v.written);
         let Some(first) = all.min_by_key(|w| w.stamp()).cloned() else { return false };
         self.first = first;
         true
@@ -127,7 +127,7 @@ impl Mob {
         self.bytes_pending
     }
 
-    /// From now on [`Mob::overlay_frozen`] shows pages as of `upto`, which nothing applied so far is above.
+    /// From now on [`Mob::merge_page_frozen`] shows pages as of `upto`, which nothing applied so far is above.
     pub fn freeze(&mut self, upto: Stamp) {
         self.frozen = Some(Frozen { upto, from: 0, aside: BTreeMap::new(), bytes: 0 });
     }
@@ -151,8 +151,8 @@ impl Mob {
         !self.frozen_versions(page).is_empty()
     }
 
-    /// As [`Mob::overlay`], at the frozen stamp; `base` is the page as it was stored when it was frozen.
-    pub fn overlay_frozen(
+    /// As [`Mob::merge_page`], at the frozen stamp; `base` is the page as it was stored when it was frozen.
+    pub fn merge_page_frozen(
         &self,
         page: PageId,
         base: Option<Page<'_>>,
@@ -190,18 +190,18 @@ impl Mob {
         self.pages.get(&page)
     }
 
-    fn put(&mut self, oref: Oref, when: &When, object: Box<[u8]>) {
-        let version = Version { when: when.clone(), object };
+    fn put(&mut self, oref: Oref, written: &VersionStamp, object: Box<[u8]>) {
+        let version = Version { written: written.clone(), object };
         self.bytes += version.bytes();
-        if !when.is_ordered() {
+        if !written.is_ordered() {
             self.bytes_pending += version.bytes();
         }
-        self.pages.entry(oref.page()).or_insert_with(|| Patch::new(when)).put(oref.slot(), version);
+        self.pages.entry(oref.page()).or_insert_with(|| Patch::new(written)).put(oref.slot(), version);
     }
 
     /// Writes a page as readers at `upto` see it: its stored form, if there is one, with the visible versions over it.
     /// `None` if the objects do not fit, which placing prevents.
-    pub fn overlay(
+    pub fn merge_page(
         &self,
         page: PageId,
         base: Option<Page<'_>>,
@@ -234,7 +234,7 @@ impl Mob {
     pub fn installed(&mut self, page: PageId, upto: Stamp) {
         let Some(patch) = self.pages.get_mut(&page) else { return };
         for (slot, versions) in &mut patch.slots {
-            let n = versions.partition_point(|v| v.when.stamp() <= upto);
+            let n = versions.partition_point(|v| v.written.stamp() <= upto);
             self.bytes -= drop_oldest(versions, n, page, *slot, &mut self.frozen);
         }
         patch.slots.retain(|(_, versions)| !versions.is_empty());
@@ -248,7 +248,7 @@ impl Mob {
         let Some(patch) = self.pages.get_mut(&page) else { return };
         let Ok(i) = patch.slots.binary_search_by_key(&slot, |(s, _)| *s) else { return };
         let versions = &mut patch.slots[i].1;
-        let Some(last) = versions.iter().rposition(|v| v.when.stamp() <= visible) else { return };
+        let Some(last) = versions.iter().rposition(|v| v.written.stamp() <= visible) else { return };
         self.bytes -= drop_oldest(versions, last, page, slot, &mut self.frozen);
     }
 
@@ -259,34 +259,34 @@ impl Mob {
             .filter_map(|(id, p)| match installing.binary_search(id) {
                 Err(_) => Some(p.first.stamp()),
                 Ok(_) => {
-                    let all = p.slots.iter().flat_map(|(_, v)| v).map(|v| v.when.stamp());
+                    let all = p.slots.iter().flat_map(|(_, v)| v).map(|v| v.written.stamp());
                     all.filter(|s| *s > upto).min()
                 }
             })
             .min()
-            .filter(|stamp| *stamp < When::NEVER)
+            .filter(|stamp| *stamp < VersionStamp::NEVER)
     }
 }
 
 impl Objects for Mob {
-    fn write(&mut self, oref: Oref, to: Option<Oref>, when: &When, object: &[u8]) {
-        let Some(to) = to else { return self.put(oref, when, object.into()) };
+    fn write(&mut self, oref: Oref, to: Option<Oref>, written: &VersionStamp, object: &[u8]) {
+        let Some(to) = to else { return self.put(oref, written, object.into()) };
         if !dropped(Rule::ForwardLost) {
-            self.put(oref, when, forward(to));
+            self.put(oref, written, forward(to));
         }
-        self.put(to, when, object.into());
+        self.put(to, written, object.into());
     }
 
-    fn ordered(&mut self, mark: &Mark, stamp: Stamp) {
-        mark.ordered_at(stamp);
+    fn ordered(&mut self, pending: &PendingStamp, stamp: Stamp) {
+        pending.ordered_at(stamp);
         self.bytes_pending = 0;
     }
 
-    fn retract(&mut self, oref: Oref, mark: &Mark) {
+    fn retract(&mut self, oref: Oref, pending: &PendingStamp) {
         let Some(patch) = self.pages.get_mut(&oref.page()) else { return };
         let Ok(i) = patch.slots.binary_search_by_key(&oref.slot(), |(s, _)| *s) else { return };
         let versions = &mut patch.slots[i].1;
-        let Some(version) = versions.pop_if(|v| v.when.is_with(mark)) else { return };
+        let Some(version) = versions.pop_if(|v| v.written.is_with(pending)) else { return };
         self.bytes -= version.bytes();
         self.bytes_pending -= version.bytes();
         if versions.is_empty() {
@@ -299,7 +299,7 @@ impl Objects for Mob {
 }
 
 fn newest_ordered(versions: &[Version]) -> Option<&[u8]> {
-    versions.iter().rev().find(|v| v.when.is_ordered()).map(|v| &*v.object)
+    versions.iter().rev().find(|v| v.written.is_ordered()).map(|v| &*v.object)
 }
 
 /// Lays versions, in the order of their slots, over a page.
@@ -315,15 +315,15 @@ fn lay<'a>(
     let mut patch = over.peekable();
     for (slot, object) in base.iter().flat_map(|b| b.objects()) {
         while let Some((s, v)) = patch.next_if(|(s, _)| *s < slot) {
-            stamp = stamp.max(v.when.stamp());
+            stamp = stamp.max(v.written.stamp());
             builder.push(s, &v.object).then_some(())?;
         }
         let over = patch.next_if(|(s, _)| *s == slot);
-        stamp = stamp.max(over.as_ref().map_or(Stamp::ZERO, |(_, v)| v.when.stamp()));
+        stamp = stamp.max(over.as_ref().map_or(Stamp::ZERO, |(_, v)| v.written.stamp()));
         builder.push(slot, over.as_ref().map_or(object, |(_, v)| &v.object)).then_some(())?;
     }
     for (s, v) in patch {
-        stamp = stamp.max(v.when.stamp());
+        stamp = stamp.max(v.written.stamp());
         builder.push(s, &v.object).then_some(())?;
     }
     if let Some(b) = base {
@@ -344,13 +344,13 @@ fn drop_oldest(
 ) -> usize {
     let mut frozen =
         frozen.as_mut().filter(|f| page.get() >= f.from && !dropped(Rule::BackupForgetsReplaced));
-    let shown = frozen.as_ref().and_then(|f| versions.iter().rposition(|v| v.when.stamp() <= f.upto));
+    let shown = frozen.as_ref().and_then(|f| versions.iter().rposition(|v| v.written.stamp() <= f.upto));
     let mut freed = 0;
     for (i, version) in versions.drain(..n).enumerate() {
         freed += version.bytes();
         if let Some(frozen) = frozen.as_mut().filter(|_| shown == Some(i)) {
             frozen.bytes += version.bytes();
-            frozen.aside.entry(page).or_insert_with(|| Patch::new(&version.when)).put(slot, version);
+            frozen.aside.entry(page).or_insert_with(|| Patch::new(&version.written)).put(slot, version);
         }
     }
     freed
@@ -379,7 +379,7 @@ mod tests {
 
     fn commit(mob: &mut Mob, stamp: u64, oref: Oref, fill: u8, to: Option<Oref>) {
         let object = [16, 0, 0, 0, fill, fill, fill, fill];
-        mob.write(oref, to, &When::At(Stamp(stamp)), &object);
+        mob.write(oref, to, &VersionStamp::At(Stamp(stamp)), &object);
     }
 
     fn at(page: u32, slot: u16) -> Oref {
@@ -388,12 +388,12 @@ mod tests {
 
     fn see(mob: &Mob, page: u32, upto: u64) -> Vec<(u16, u8)> {
         let id = PageId::new(page).unwrap();
-        let bytes = mob.overlay(id, None, Stamp(upto), SpaceId(1), vec![]).unwrap();
+        let bytes = mob.merge_page(id, None, Stamp(upto), SpaceId(1), vec![]).unwrap();
         Page::parse(&bytes, id).unwrap().objects().map(|(s, o)| (s, o[4])).collect()
     }
 
     #[test]
-    fn readers_see_only_what_is_visible() {
+    fn readers_see_only_visible_versions() {
         let mut mob = Mob::default();
         commit(&mut mob, 1, at(9, 3), 1, None);
         commit(&mut mob, 2, at(9, 3), 2, None);
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_installed_is_forgotten_and_the_rest_kept() {
+    fn installed_versions_are_dropped_others_kept() {
         let mut mob = Mob::default();
         let page = PageId::new(9).unwrap();
         commit(&mut mob, 1, at(9, 3), 1, None);
@@ -431,7 +431,7 @@ mod tests {
     fn see_frozen(mob: &Mob, page: u32, base: Option<&[u8]>) -> Vec<(u16, u8)> {
         let id = PageId::new(page).unwrap();
         let base = base.map(|b| Page::parse(b, id).unwrap());
-        let bytes = mob.overlay_frozen(id, base, SpaceId(1), vec![]).unwrap();
+        let bytes = mob.merge_page_frozen(id, base, SpaceId(1), vec![]).unwrap();
         Page::parse(&bytes, id).unwrap().objects().map(|(s, o)| (s, o[4])).collect()
     }
 
@@ -455,11 +455,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_before_the_frozen_stamp_is_covered_by_what_came_later_up_to_it() {
+    fn frozen_page_covers_earlier_stored_versions() {
         let mut mob = Mob::default();
         let page = PageId::new(9).unwrap();
         commit(&mut mob, 1, at(9, 3), 1, None);
-        let stored = mob.overlay(page, None, Stamp(1), SpaceId(1), vec![]).unwrap();
+        let stored = mob.merge_page(page, None, Stamp(1), SpaceId(1), vec![]).unwrap();
         commit(&mut mob, 2, at(9, 3), 2, None);
         mob.freeze(Stamp(2));
         // An install that was under way is done.

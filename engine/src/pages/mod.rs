@@ -24,7 +24,7 @@ use tercel_wire::id::{Oref, PageId, SpaceId, Stamp};
 use tercel_wire::page::{PAGE_BYTES, PAGE_HEADER_BYTES, Page, SLOT_BYTES};
 
 use crate::mutant::{Rule, dropped};
-use image::{Found, Images};
+use image::{CachedImage, Images};
 use install::Installer;
 use mob::{Mob, forwarded};
 use reads::Reads;
@@ -147,28 +147,28 @@ impl Pages {
     }
 
     /// Looks the page up, brought up to the visible stamp.
-    pub(crate) fn image(&mut self, page: PageId) -> Found {
+    pub(crate) fn image(&mut self, page: PageId) -> CachedImage {
         let base = match self.images.get(page) {
-            Found::Current(bytes) => return Found::Current(bytes),
-            Found::Stale(base) => base,
-            Found::Missing if page.get() > self.stored_end => None,
-            Found::Missing => return Found::Missing,
+            CachedImage::Current(bytes) => return CachedImage::Current(bytes),
+            CachedImage::Stale(base) => base,
+            CachedImage::Missing if page.get() > self.stored_end => None,
+            CachedImage::Missing => return CachedImage::Missing,
         };
         let upto = if dropped(Rule::FetchUnsynced) { TENTATIVE } else { self.visible };
         let image = self.render(page, base, upto);
         self.images.put(page, image.clone(), false);
-        Found::Current(image)
+        CachedImage::Current(image)
     }
 
     /// The page as it may be stored now.
-    pub(crate) fn image_to_store(&mut self, page: PageId) -> Found {
+    pub(crate) fn image_to_store(&mut self, page: PageId) -> CachedImage {
         if !dropped(Rule::TentativeInstalled) {
             return self.image(page);
         }
-        let (Found::Current(base) | Found::Stale(base)) = self.images.get(page) else {
+        let (CachedImage::Current(base) | CachedImage::Stale(base)) = self.images.get(page) else {
             return self.image(page);
         };
-        Found::Current(self.render(page, base, TENTATIVE))
+        CachedImage::Current(self.render(page, base, TENTATIVE))
     }
 
     /// A page's bytes with the modified objects up to a stamp over them; none if nothing of it is there.
@@ -181,7 +181,7 @@ impl Pages {
         let parsed = base.as_ref().and_then(|bytes| Page::trusted(bytes, page).ok());
         let image = match self.mob.patch(page) {
             None => base,
-            Some(_) => self.mob.overlay(page, parsed, upto, self.space, Vec::new()).map(Arc::new),
+            Some(_) => self.mob.merge_page(page, parsed, upto, self.space, Vec::new()).map(Arc::new),
         };
         // A page of which nothing is visible yet does not exist for readers.
         image.filter(|bytes| le16(bytes, SLOTS_AT) > 0)
@@ -197,7 +197,7 @@ impl Pages {
 
     /// Whether a page's contents are at hand, brought up to date or not.
     pub(crate) fn is_here(&mut self, page: PageId) -> bool {
-        page.get() > self.stored_end || !matches!(self.images.get(page), Found::Missing)
+        page.get() > self.stored_end || !matches!(self.images.get(page), CachedImage::Missing)
     }
 
     /// Shows the newest version of an object that was ordered, visible or not.
@@ -206,7 +206,9 @@ impl Pages {
             return Some(look(object));
         }
         // What is not in the buffer is in the page as it was stored, however old the image of it is.
-        let (Found::Current(bytes) | Found::Stale(bytes)) = self.images.get(oref.page()) else { return None };
+        let (CachedImage::Current(bytes) | CachedImage::Stale(bytes)) = self.images.get(oref.page()) else {
+            return None;
+        };
         let page = Page::trusted(bytes.as_ref()?, oref.page()).ok()?;
         page.object(oref.slot()).map(look)
     }
@@ -219,7 +221,7 @@ impl Pages {
     /// By slot, the bytes of the newest ordered version of everything in a page, in order of slots; none of a page that
     /// is not at hand.
     pub(crate) fn extents(&mut self, page: PageId) -> Option<Extents> {
-        let Found::Current(bytes) = self.image(page) else { return None };
+        let CachedImage::Current(bytes) = self.image(page) else { return None };
         let parsed = bytes.as_ref().and_then(|b| Page::trusted(b, page).ok());
         let mut all = Extents { slots: parsed.map_or(0, |p| p.slots()), bytes: Vec::new() };
         all.bytes.extend(parsed.iter().flat_map(|p| p.objects()).map(|(slot, o)| (slot, o.len())));

@@ -19,7 +19,7 @@ pub(crate) struct Reads {
     pages: Map<PageId, Reading>,
     queues: Map<Asker, VecDeque<PageId>>,
     /// The askers whose queues are not empty.
-    turns: VecDeque<Asker>,
+    round_robin: VecDeque<Asker>,
     /// Reads that are with the host.
     out: usize,
 }
@@ -88,7 +88,7 @@ impl Reads {
         }
         let queue = self.queues.entry(asker).or_default();
         if queue.is_empty() {
-            self.turns.push_back(asker);
+            self.round_robin.push_back(asker);
         }
         queue.push_back(page);
     }
@@ -103,13 +103,13 @@ impl Reads {
     /// The next page to read, if one more may be with the host.
     pub(crate) fn next(&mut self) -> Option<PageId> {
         while self.out < OUT_MAX {
-            let asker = self.turns.pop_front()?;
+            let asker = self.round_robin.pop_front()?;
             let Some(queue) = self.queues.get_mut(&asker) else { continue };
             let page = queue.pop_front();
             if queue.is_empty() {
                 self.queues.remove(&asker);
             } else {
-                self.turns.push_back(asker);
+                self.round_robin.push_back(asker);
             }
             // Another's turn may have come first.
             let reading = page.and_then(|page| self.pages.get_mut(&page)).filter(|r| !r.is_out);
@@ -143,7 +143,7 @@ impl Reads {
     pub(crate) fn forget(&mut self, conn: Conn) {
         let asker = Some(conn);
         self.queues.remove(&asker);
-        self.turns.retain(|t| *t != asker);
+        self.round_robin.retain(|t| *t != asker);
         self.pages.retain(|_, reading| {
             reading.waiters.retain(|w| w.asker() != asker);
             reading.is_out || !reading.waiters.is_empty()
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_read_once_for_all_who_wait_and_at_the_turn_that_comes_first() {
+    fn page_is_read_once_for_all_waiters() {
         let mut reads = Reads::default();
         (1..=20).for_each(|n| fetch(&mut reads, 1, n));
         fetch(&mut reads, 2, 20);
@@ -208,11 +208,11 @@ mod tests {
         assert_eq!(order.iter().filter(|n| **n == 20).count(), 1);
         assert_eq!(order[1], 20);
         assert_eq!(order.len(), 20);
-        assert!(reads.pages.is_empty() && reads.queues.is_empty() && reads.turns.is_empty());
+        assert!(reads.pages.is_empty() && reads.queues.is_empty() && reads.round_robin.is_empty());
     }
 
     #[test]
-    fn who_has_gone_leaves_no_read_behind() {
+    fn closed_session_leaves_no_read() {
         let mut reads = Reads::default();
         (1..=100).for_each(|n| fetch(&mut reads, 1, n));
         fetch(&mut reads, 2, 50);
@@ -220,7 +220,7 @@ mod tests {
         reads.forget(Conn(1));
         with_host.into_iter().for_each(|p| _ = reads.done(p));
         assert!(drain(&mut reads).len() <= 1);
-        assert!(reads.pages.is_empty() && reads.queues.is_empty() && reads.turns.is_empty());
+        assert!(reads.pages.is_empty() && reads.queues.is_empty() && reads.round_robin.is_empty());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use tercel_wire::class;
 use tercel_wire::cursor::{DecodeError, Put, Reader};
 use tercel_wire::id::{ClassId, ClientId, OP_SLOTS_MAX, OpId, Oref, PageId, Stamp, ViewId};
 use tercel_wire::layout::Layout;
-use tercel_wire::message::Effects;
+use tercel_wire::message::CommitEffects;
 use tercel_wire::record::HEADER_BYTES;
 
 use crate::limits;
@@ -57,7 +57,7 @@ pub struct Logged<'a> {
     /// What stands before the effects.
     pub head: Head,
     /// What it read and writes.
-    pub effects: Effects<'a>,
+    pub effects: CommitEffects<'a>,
 }
 
 /// What the leader knows and decided about a transaction, beside its effects.
@@ -173,7 +173,7 @@ impl<'a> Entry<'a> {
             kind::VIEW => Entry::View { kept: Stamp(r.u64()?) },
             kind::COMMIT => {
                 let head = Head::decode(&mut r)?;
-                let effects = Effects::decode(r.rest())?;
+                let effects = CommitEffects::decode(r.rest())?;
                 if head.placements.iter().any(|(w, _)| *w as usize >= effects.writes.len()) {
                     return Err(DecodeError::BadField("placement"));
                 }
@@ -298,7 +298,7 @@ mod tests {
     fn entries_come_back() {
         let object = [16, 0, 0, 0, 1, 2, 3, 4];
         let oref = Oref::from_raw(5 << 9).unwrap();
-        let effects = Effects {
+        let effects = CommitEffects {
             base: Stamp(4),
             reads: vec![oref],
             writes: vec![Write { oref, new: true, object: &object }],

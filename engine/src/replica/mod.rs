@@ -13,7 +13,7 @@
 //! | [`places`] | pages given out to make objects in |
 //! | [`views`] | which views there were, and what each kept |
 //! | [`pieces`] | a large commit as its pieces arrive |
-//! | [`when`] | the stamp of a version, or the one it will get |
+//! | [`version`] | the stamp of a version, or the one it will get |
 //! | [`digest`] | a sum over the state, to compare replicas by |
 
 pub mod answers;
@@ -24,13 +24,13 @@ pub mod pieces;
 pub mod places;
 pub mod recent;
 mod saved;
+pub mod version;
 pub mod views;
-pub mod when;
 
 use tercel_wire::class;
 use tercel_wire::cursor::DecodeError;
 use tercel_wire::id::{ClientId, OpId, Oref, Stamp, ViewId};
-use tercel_wire::message::{Effects, Outcome};
+use tercel_wire::message::{CommitEffects, Outcome};
 
 use answers::Answers;
 use catalogue::Catalogue;
@@ -39,19 +39,19 @@ use entry::{Entry, Logged};
 use pieces::Pieces;
 use places::Places;
 use recent::RecentWrites;
+use version::{PendingStamp, VersionStamp};
 use views::Views;
-use when::{Mark, When};
 
 use crate::mutant::{Rule, dropped};
 
 /// Where the versions go that entries write: the buffer of modified objects.
 pub trait Objects {
     /// Takes in one write, and where it goes if that is another place.
-    fn write(&mut self, oref: Oref, to: Option<Oref>, when: &When, object: &[u8]);
-    /// The versions that share the mark get this stamp.
-    fn ordered(&mut self, mark: &Mark, stamp: Stamp);
+    fn write(&mut self, oref: Oref, to: Option<Oref>, written: &VersionStamp, object: &[u8]);
+    /// The versions that share the pending stamp get this stamp.
+    fn ordered(&mut self, pending: &PendingStamp, stamp: Stamp);
     /// Takes back what a transaction that will have no stamp wrote there.
-    fn retract(&mut self, oref: Oref, mark: &Mark);
+    fn retract(&mut self, oref: Oref, pending: &PendingStamp);
 }
 
 /// What an entry did.
@@ -134,7 +134,7 @@ impl Replica {
                 Applied { changed, op: Some(c.head.op), pieces_from: None }
             }
             Entry::Genesis => {
-                objects.write(class::ROOT_HEAD, None, &When::At(stamp), &entry::root_head());
+                objects.write(class::ROOT_HEAD, None, &VersionStamp::At(stamp), &entry::root_head());
                 if is_new {
                     self.recent.insert(class::ROOT_HEAD, stamp);
                     self.digest.chain(class::ROOT_HEAD, stamp);
@@ -214,7 +214,7 @@ impl Replica {
         let Some(pieces) = self.pieces.take_if(|p| p.is_whole(op, bytes)) else {
             return Err(DecodeError::BadField("pieces"));
         };
-        objects.ordered(&pieces.mark, stamp);
+        objects.ordered(&pieces.pending, stamp);
         if is_new {
             self.answers.committed(&pieces.head, stamp);
             for (oref, new) in &pieces.writes {
@@ -224,7 +224,7 @@ impl Replica {
             pieces.head.placements.iter().for_each(|(_, to)| self.places.used(to.page(), false));
             self.places.judged(&pieces.head.named, &pieces.head.filled);
             // The index takes in one large commit at a time.
-            self.recent.settle(usize::MAX);
+            self.recent.index_pending(usize::MAX);
             self.recent.insert_large(
                 stamp,
                 pieces.writes.iter().map(|(oref, _)| *oref).collect(),
@@ -236,7 +236,7 @@ impl Replica {
 
     fn forget_pieces(&mut self, objects: &mut impl Objects) {
         if let Some(pieces) = self.pieces.take() {
-            pieces.changed.iter().for_each(|oref| objects.retract(*oref, &pieces.mark));
+            pieces.changed.iter().for_each(|oref| objects.retract(*oref, &pieces.pending));
         }
     }
 
@@ -249,7 +249,7 @@ impl Replica {
     ///
     /// # Errors
     /// What the client is told: a conflict, or that its base is older than the index reaches.
-    pub fn certify(&self, effects: &Effects<'_>) -> Result<(), Outcome> {
+    pub fn certify(&self, effects: &CommitEffects<'_>) -> Result<(), Outcome> {
         if dropped(Rule::NoCertification) {
             return Ok(());
         }
@@ -308,7 +308,7 @@ fn write_all(stamp: Stamp, c: &Logged<'_>, objects: &mut impl Objects) -> Vec<Or
     let mut placements = c.head.placements.iter().peekable();
     for (i, w) in c.effects.writes.iter().enumerate() {
         let to = placements.next_if(|(write, _)| *write as usize == i).map(|(_, to)| *to);
-        objects.write(w.oref, to, &When::At(stamp), w.object);
+        objects.write(w.oref, to, &VersionStamp::At(stamp), w.object);
         changed.push(w.oref);
         changed.extend(to);
     }

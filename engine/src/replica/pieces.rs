@@ -1,17 +1,17 @@
 //! A large commit as its pieces arrive: entries among others', and an entry that commits them.
 //!
 //! All pieces together say what one record of a commit would have said. They are decoded as they come, and each
-//! object goes where all objects go, under a mark that has no stamp yet; so applying a piece takes as long as the piece is,
+//! object goes where all objects go, under a pending stamp that has no value yet; so applying a piece takes as long as the piece is,
 //! whatever the size of the whole, at the leader, at a follower and in recovery. The invariant: a commit is of all its
 //! pieces, in order and without a gap, or it is an error.
 
 use tercel_wire::cursor::{DecodeError, Reader};
 use tercel_wire::id::{OpId, Oref, Stamp};
-use tercel_wire::message::{Effects, Write};
+use tercel_wire::message::{CommitEffects, Write};
 
 use super::Objects;
 use super::entry::{self, Head};
-use super::when::{Mark, When};
+use super::version::{PendingStamp, VersionStamp};
 use crate::table::Set;
 
 /// The pieces of one large commit that have arrived so far, put together and decoded.
@@ -23,7 +23,7 @@ pub(super) struct Pieces {
     /// Bytes of all pieces so far, and the last of them that are no whole element yet.
     bytes: usize,
     rest: Vec<u8>,
-    step: Step,
+    state: DecodeState,
     pub head: Head,
     next_placement: usize,
     /// What it writes, and whether that is new.
@@ -31,12 +31,12 @@ pub(super) struct Pieces {
     pub set: Set<Oref>,
     /// The references that changed, as readers know them.
     pub changed: Vec<Oref>,
-    pub mark: Mark,
+    pub pending: PendingStamp,
 }
 
 /// What comes next, and how many more of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum DecodeState {
     Begin,
     Placements(u32),
     Named(u32),
@@ -53,13 +53,13 @@ impl Pieces {
             first,
             bytes: 0,
             rest: Vec::new(),
-            step: Step::Begin,
+            state: DecodeState::Begin,
             head: Head::default(),
             next_placement: 0,
             writes: Vec::new(),
             set: Set::default(),
             changed: Vec::new(),
-            mark: Mark::default(),
+            pending: PendingStamp::default(),
         }
     }
 
@@ -70,7 +70,7 @@ impl Pieces {
     /// Whether this is all of the operation, of so many bytes.
     pub(super) fn is_whole(&self, op: OpId, bytes: usize) -> bool {
         self.continues(op, bytes)
-            && self.step == Step::Writes(0)
+            && self.state == DecodeState::Writes(0)
             && self.rest.is_empty()
             && self.head.op == op
     }
@@ -100,40 +100,40 @@ impl Pieces {
 
     /// Takes one element; `false` if there is none to come.
     fn element(&mut self, r: &mut Reader<'_>, objects: &mut impl Objects) -> Result<bool, DecodeError> {
-        self.step = match self.step {
-            Step::Begin => {
+        self.state = match self.state {
+            DecodeState::Begin => {
                 let (op, digest, reply, count) = (entry::op(r)?, r.u32()?, entry::reply(r)?, r.u32()?);
                 self.head = Head { op, digest, reply, ..Head::default() };
-                Step::Placements(count)
+                DecodeState::Placements(count)
             }
-            Step::Placements(0) => Step::Named(r.u32()?),
-            Step::Placements(n) => {
+            DecodeState::Placements(0) => DecodeState::Named(r.u32()?),
+            DecodeState::Placements(n) => {
                 self.head.placements.push(entry::placement(r)?);
-                Step::Placements(n - 1)
+                DecodeState::Placements(n - 1)
             }
-            Step::Named(0) => Step::Filled(r.u32()?),
-            Step::Named(n) => {
+            DecodeState::Named(0) => DecodeState::Filled(r.u32()?),
+            DecodeState::Named(n) => {
                 self.head.named.push(entry::page(r)?);
-                Step::Named(n - 1)
+                DecodeState::Named(n - 1)
             }
-            Step::Filled(0) => Step::Base,
-            Step::Filled(n) => {
+            DecodeState::Filled(0) => DecodeState::Base,
+            DecodeState::Filled(n) => {
                 self.head.filled.push(entry::page(r)?);
-                Step::Filled(n - 1)
+                DecodeState::Filled(n - 1)
             }
-            Step::Base => {
+            DecodeState::Base => {
                 r.u64()?;
-                Step::Reads(r.u32()?)
+                DecodeState::Reads(r.u32()?)
             }
-            Step::Reads(0) => Step::Writes(r.u32()?),
-            Step::Reads(n) => {
-                Effects::decode_read(r)?;
-                Step::Reads(n - 1)
+            DecodeState::Reads(0) => DecodeState::Writes(r.u32()?),
+            DecodeState::Reads(n) => {
+                CommitEffects::decode_read(r)?;
+                DecodeState::Reads(n - 1)
             }
-            Step::Writes(0) => return Ok(false),
-            Step::Writes(n) => {
+            DecodeState::Writes(0) => return Ok(false),
+            DecodeState::Writes(n) => {
                 self.write(&Write::decode(r)?, objects);
-                Step::Writes(n - 1)
+                DecodeState::Writes(n - 1)
             }
         };
         Ok(true)
@@ -145,7 +145,7 @@ impl Pieces {
             self.head.placements.get(self.next_placement).filter(|(write, _)| *write as usize == index);
         let to = placed.map(|(_, to)| *to);
         self.next_placement += usize::from(to.is_some());
-        objects.write(w.oref, to, &When::With(self.mark.clone()), w.object);
+        objects.write(w.oref, to, &VersionStamp::With(self.pending.clone()), w.object);
         self.writes.push((w.oref, w.new));
         self.set.insert(w.oref);
         self.changed.push(w.oref);
@@ -162,25 +162,26 @@ mod tests {
 
     /// Versions in the order in which they came, with their stamps.
     #[derive(Default)]
-    struct Seen(Vec<(Oref, Option<Oref>, When)>);
+    struct Seen(Vec<(Oref, Option<Oref>, VersionStamp)>);
 
     impl Objects for Seen {
-        fn write(&mut self, oref: Oref, to: Option<Oref>, when: &When, _: &[u8]) {
-            self.0.push((oref, to, when.clone()));
+        fn write(&mut self, oref: Oref, to: Option<Oref>, written: &VersionStamp, _: &[u8]) {
+            self.0.push((oref, to, written.clone()));
         }
 
-        fn ordered(&mut self, mark: &Mark, stamp: Stamp) {
-            mark.ordered_at(stamp);
+        fn ordered(&mut self, pending: &PendingStamp, stamp: Stamp) {
+            pending.ordered_at(stamp);
         }
 
-        fn retract(&mut self, oref: Oref, mark: &Mark) {
-            self.0.retain(|(o, to, when)| !(when.is_with(mark) && (*o == oref || *to == Some(oref))));
+        fn retract(&mut self, oref: Oref, pending: &PendingStamp) {
+            self.0
+                .retain(|(o, to, written)| !(written.is_with(pending) && (*o == oref || *to == Some(oref))));
         }
     }
 
     impl Seen {
         fn stamps(&self) -> Vec<(Oref, Option<Oref>, Stamp)> {
-            self.0.iter().map(|(oref, to, when)| (*oref, *to, when.stamp())).collect()
+            self.0.iter().map(|(oref, to, written)| (*oref, *to, written.stamp())).collect()
         }
     }
 
@@ -194,8 +195,11 @@ mod tests {
 
     fn commit(seq: u64) -> Entry<'static> {
         let write = |n, new| Write { oref: oref(n), new, object: &[16, 0, 0, 0, 1, 2, 3, 4] };
-        let effects =
-            Effects { base: Stamp(4), reads: vec![oref(3)], writes: vec![write(3, false), write(4, true)] };
+        let effects = CommitEffects {
+            base: Stamp(4),
+            reads: vec![oref(3)],
+            writes: vec![write(3, false), write(4, true)],
+        };
         let head = Head { op: op(seq), digest: 9, placements: vec![(0, oref(7))], ..Head::default() };
         Entry::Commit(Logged { head, effects })
     }
@@ -237,7 +241,7 @@ mod tests {
             let mut w = World::new();
             let (pieces, end) = staged(3, piece);
             w.pieces(3, &pieces);
-            assert!(w.seen.0.iter().all(|(.., when)| !when.is_ordered()));
+            assert!(w.seen.0.iter().all(|(.., written)| !written.is_ordered()));
             let ended = w.apply(&end).unwrap();
             assert_eq!(
                 (&ended.changed, ended.op, ended.pieces_from),

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tercel_wire::id::{Oref, Stamp};
-use tercel_wire::message::{Effects, Outcome};
+use tercel_wire::message::{CommitEffects, Outcome};
 
 use crate::limits;
 use crate::mutant::{self, Rule, dropped};
@@ -71,7 +71,7 @@ impl RecentWrites {
     }
 
     /// Whether anything that the transaction read, or changes, was written after its base.
-    pub(super) fn certify(&self, effects: &Effects<'_>) -> Result<(), Outcome> {
+    pub(super) fn certify(&self, effects: &CommitEffects<'_>) -> Result<(), Outcome> {
         let written = effects.writes.iter().filter(|w| !w.new).map(|w| w.oref);
         let all = if dropped(Rule::WritesCertifiedOnly) { &[][..] } else { &effects.reads[..] };
         let (base, reach, floor) = (effects.base, self.reach(), self.floor());
@@ -114,9 +114,9 @@ impl RecentWrites {
     }
 
     /// Takes in the writes of a large commit at once, whatever their number: `set` has the same as `list`. They are moved
-    /// into the index later, a few at a time ([`RecentWrites::settle`]). Only when [`RecentWrites::is_settled`].
+    /// into the index later, a few at a time ([`RecentWrites::index_pending`]). Only when [`RecentWrites::is_index_complete`].
     pub(super) fn insert_large(&mut self, stamp: Stamp, list: Arc<[Oref]>, set: Set<Oref>) {
-        debug_assert!(self.is_settled(), "one at a time");
+        debug_assert!(self.is_index_complete(), "one at a time");
         self.order.extend(list.iter().map(|oref| (*oref, stamp)));
         self.fresh = Some(Fresh { stamp, orefs: set, list, next: 0 });
         self.is_over = true;
@@ -128,12 +128,12 @@ impl RecentWrites {
     }
 
     /// Whether the index has taken in all of the last large commit, and dropped what it forgot for it.
-    pub fn is_settled(&self) -> bool {
+    pub fn is_index_complete(&self) -> bool {
         self.fresh.is_none() && !self.is_over
     }
 
     /// Lets the index take in, and drop, so many writes.
-    pub fn settle(&mut self, count: usize) {
+    pub fn index_pending(&mut self, count: usize) {
         self.take_in(count);
         if self.is_over {
             self.is_over = self.forget(count);
@@ -191,8 +191,8 @@ mod tests {
         recent.insert_large(Stamp(stamp), list, set);
     }
 
-    fn reads(base: u64, orefs: &[u32]) -> Effects<'static> {
-        Effects { base: Stamp(base), reads: orefs.iter().map(|n| oref(*n)).collect(), writes: vec![] }
+    fn reads(base: u64, orefs: &[u32]) -> CommitEffects<'static> {
+        CommitEffects { base: Stamp(base), reads: orefs.iter().map(|n| oref(*n)).collect(), writes: vec![] }
     }
 
     #[test]
@@ -222,14 +222,14 @@ mod tests {
         large(&mut r, true, 2, &[2, 3, 4]);
         commit(&mut r, 3, &[3]);
         for taken_in in 0..4 {
-            assert_eq!(r.is_settled(), taken_in >= 3);
+            assert_eq!(r.is_index_complete(), taken_in >= 3);
             for n in [2, 4] {
                 assert_eq!(r.certify(&reads(2, &[n])), Ok(()), "{n}, {taken_in}");
                 assert_eq!(r.certify(&reads(1, &[n])), Err(Outcome::Conflict(oref(n))), "{n}, {taken_in}");
             }
             assert_eq!(r.certify(&reads(2, &[3])), Err(Outcome::Conflict(oref(3))), "{taken_in}");
             assert_eq!(r.certify(&reads(3, &[3])), Ok(()));
-            r.settle(1);
+            r.index_pending(1);
         }
     }
 
@@ -242,9 +242,9 @@ mod tests {
         let (mut live, mut replayed) = (RecentWrites::default(), RecentWrites::default());
         let saved = |r: &RecentWrites| (r.rows().0, r.rows().1.collect::<Vec<_>>());
         for (stamp, writes) in (1..).zip(&script) {
-            live.settle(usize::MAX);
+            live.index_pending(usize::MAX);
             large(&mut live, writes.len() > 8_000, stamp, writes);
-            live.settle(1_000);
+            live.index_pending(1_000);
             large(&mut replayed, false, stamp, writes);
             assert!(saved(&live) == saved(&replayed), "{stamp}");
             // Both judge alike, however far each of them is.
@@ -255,9 +255,9 @@ mod tests {
                 }
             }
         }
-        assert!(live.order.len() > limits::LAST_WRITES_MAX + 10_000 && !live.is_settled());
-        live.settle(usize::MAX);
-        assert!(live.is_settled());
+        assert!(live.order.len() > limits::LAST_WRITES_MAX + 10_000 && !live.is_index_complete());
+        live.index_pending(usize::MAX);
+        assert!(live.is_index_complete());
         assert!(live.order.len() < limits::LAST_WRITES_MAX + 50_000);
         let (floor, rows) = live.rows();
         let back = RecentWrites::restored(floor, rows);

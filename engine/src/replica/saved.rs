@@ -198,20 +198,20 @@ const STAMP_MAX: Stamp = Stamp(1 << 62);
 #[cfg(test)]
 mod tests {
     use tercel_wire::id::OpId;
-    use tercel_wire::message::{Effects, Write};
+    use tercel_wire::message::{CommitEffects, Write};
 
     use super::super::Objects;
     use super::super::entry::{Entry, Grant, Head, Logged};
-    use super::super::when::{Mark, When};
+    use super::super::version::{PendingStamp, VersionStamp};
     use super::*;
 
     /// Drops all objects: the tests look at ordered state only.
     struct Nowhere;
 
     impl Objects for Nowhere {
-        fn write(&mut self, _: Oref, _: Option<Oref>, _: &When, _: &[u8]) {}
-        fn ordered(&mut self, _: &Mark, _: Stamp) {}
-        fn retract(&mut self, _: Oref, _: &Mark) {}
+        fn write(&mut self, _: Oref, _: Option<Oref>, _: &VersionStamp, _: &[u8]) {}
+        fn ordered(&mut self, _: &PendingStamp, _: Stamp) {}
+        fn retract(&mut self, _: Oref, _: &PendingStamp) {}
     }
 
     fn apply(s: &mut Replica, entry: &Entry<'_>) {
@@ -226,7 +226,7 @@ mod tests {
     fn commit(s: &mut Replica, seq: u64, writes: &[u32]) {
         let object = [16, 0, 0, 0, 0, 0, 0, 0];
         let writes = writes.iter().map(|n| Write { oref: oref(*n), new: false, object: &object }).collect();
-        let effects = Effects { base: Stamp(0), reads: vec![], writes };
+        let effects = CommitEffects { base: Stamp(0), reads: vec![], writes };
         let op = OpId { client: ClientId(1), slot: 0, seq, view: ViewId::new(3, 33) };
         let head = Head { op, digest: 5, reply: vec![1, 2, 3], ..Head::default() };
         apply(s, &Entry::Commit(Logged { head, effects }));
@@ -266,9 +266,9 @@ mod tests {
         assert_eq!((back.encode(), back.digest()), (s.encode(), s.digest()));
         assert_eq!((back.stamp, back.places.next_page(), back.view()), (s.stamp, 202, ViewId::new(3, 33)));
         assert_eq!(back.places.last_grant(ClientId(8)), (4, &pages[..1]));
-        let read = Effects { base: Stamp(210), reads: vec![oref(99)], writes: vec![] };
+        let read = CommitEffects { base: Stamp(210), reads: vec![oref(99)], writes: vec![] };
         assert_eq!(back.certify(&read), s.certify(&read));
-        assert!(back.certify(&Effects { base: Stamp(100), ..read }).is_err());
+        assert!(back.certify(&CommitEffects { base: Stamp(100), ..read }).is_err());
     }
 
     #[test]
@@ -278,7 +278,7 @@ mod tests {
         let at = s.stamp;
         s.skip_lost(Stamp(at.0 + 100), ViewId::new(9, 0), 70);
         assert_eq!((s.stamp, s.view().number, s.places.next_page()), (Stamp(at.0 + 100), 9, 70));
-        let read = |base| Effects { base: Stamp(base), reads: vec![oref(1)], writes: vec![] };
+        let read = |base| CommitEffects { base: Stamp(base), reads: vec![oref(1)], writes: vec![] };
         assert!(s.certify(&read(at.0 + 99)).is_err());
         assert_eq!(s.certify(&read(at.0 + 100)), Ok(()));
     }

@@ -155,7 +155,7 @@ impl Recovery {
         let wrong = |error| RecoveryError::Entry { stamp, error };
         let entry = Entry::decode(kind, payload).map_err(wrong)?;
         let applied = self.replica.apply(stamp, view, &entry, &mut self.mob).map_err(wrong)?;
-        self.replica.recent.settle(usize::MAX);
+        self.replica.recent.index_pending(usize::MAX);
         self.pieces.extend(applied.pieces_from.map(|first| (first, stamp)));
         for oref in &applied.changed {
             self.mob.drop_hidden(oref.page(), oref.slot(), stamp);

@@ -282,7 +282,7 @@ fn as_of_backup(range: Range<u32>, stored: Vec<(PageId, Vec<u8>)>, cx: &Cx<'_>) 
             (None, false) => {}
             (Some(bytes), false) => pages.extend_from_slice(bytes),
             (_, true) => {
-                let laid = cx.pages.mob.overlay_frozen(page, base, cx.space, Vec::new());
+                let laid = cx.pages.mob.merge_page_frozen(page, base, cx.space, Vec::new());
                 pages.extend(laid.ok_or_else(|| format!("page {page}: its objects do not fit into it"))?);
             }
         }

@@ -12,7 +12,7 @@ use crate::effect::Effect;
 use crate::leader::Asked;
 use crate::limits;
 use crate::mutant::{Rule, dropped};
-use crate::pages::image::Found;
+use crate::pages::image::CachedImage;
 use crate::pages::reads::{Done, Waiter};
 
 impl Sessions {
@@ -23,8 +23,8 @@ impl Sessions {
 
     fn serve_or_wait(&mut self, asked: Asked, fetch: Fetch, cx: &mut Cx<'_>) {
         match cx.pages.image(fetch.page) {
-            Found::Current(bytes) | Found::Stale(bytes) => self.serve(asked, fetch, bytes, cx),
-            Found::Missing => {
+            CachedImage::Current(bytes) | CachedImage::Stale(bytes) => self.serve(asked, fetch, bytes, cx),
+            CachedImage::Missing => {
                 let Some(session) = self.all.get_mut(&asked.conn) else { return };
                 if session.fetches >= limits::CREDIT as usize {
                     return cx.refuse(asked, Reason::Full, "more requests under way than were granted");

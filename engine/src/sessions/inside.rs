@@ -15,7 +15,7 @@ use crate::effect::Conn;
 use crate::error::Error;
 use crate::leader::{Asked, Body, Reply};
 use crate::limits;
-use crate::pages::image::Found;
+use crate::pages::image::CachedImage;
 use crate::pages::reads::Waiter;
 use crate::random::Random;
 use crate::table::{Map, Set};
@@ -228,8 +228,8 @@ impl Sessions {
     /// See [`crate::txn::local::Source::image`].
     pub(crate) fn inside_image(&mut self, page: PageId, cx: &mut Cx<'_>) -> Image {
         match cx.pages.image(page) {
-            Found::Current(bytes) | Found::Stale(bytes) => Image::Here(bytes),
-            Found::Missing => {
+            CachedImage::Current(bytes) | CachedImage::Stale(bytes) => Image::Here(bytes),
+            CachedImage::Missing => {
                 if let Some(why) = self.inside.unread.remove(&page) {
                     return Image::Failed(Error::Corrupt(why));
                 }

@@ -128,10 +128,10 @@ impl Sessions {
 
 /// What is left of a transaction if only half of what it writes counts: a rule dropped on purpose.
 fn half_of(body: Body<'_>) -> Vec<u8> {
-    use tercel_wire::message::Effects;
+    use tercel_wire::message::CommitEffects;
     let bytes = body.whole();
     let mut half = Vec::new();
-    if let Ok(mut effects) = Effects::decode(&bytes) {
+    if let Ok(mut effects) = CommitEffects::decode(&bytes) {
         effects.writes.truncate(effects.writes.len() / 2);
         effects.encode(&mut half);
     }

@@ -1,16 +1,16 @@
 //! Committing: what was read and written goes to the server as one operation.
 
 use tercel_wire::id::{OpId, Stamp};
-use tercel_wire::message::{Effects, Limit, Outcome, Write};
+use tercel_wire::message::{CommitEffects, Limit, Outcome, Write};
 
-use super::{Home, Isolation, Own, Port, Step, Tx};
+use super::{Home, Isolation, LocalWrite, Port, Step, Tx};
 use crate::error::Error;
 use crate::mutant::{Rule, dropped};
 use crate::time::Now;
 
 /// A transaction that was committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Commit {
+pub struct Committed {
     /// The place in the space's order: of the commit, or of the state that a read-only transaction read.
     pub stamp: Stamp,
     /// The operation; none if nothing was written.
@@ -21,8 +21,8 @@ pub struct Commit {
 struct Parcel {
     /// The state that it read.
     base: Stamp,
-    own: Vec<Own>,
-    /// [`Effects`] as bytes.
+    local_writes: Vec<LocalWrite>,
+    /// [`CommitEffects`] as bytes.
     effects: Vec<u8>,
 }
 
@@ -32,12 +32,12 @@ impl Tx<'_> {
     /// # Errors
     /// `Conflict` if another transaction changed what this one read; `Timeout` with the operation if no answer came;
     /// `PlaceLost` if it fills a place that is lost; `Full`, also if it read more than can be remembered; `Unavailable`.
-    pub fn commit(self) -> Result<Commit, Error> {
-        if self.overlay.is_empty() {
+    pub fn commit(self) -> Result<Committed, Error> {
+        if self.write_set.is_empty() {
             if dropped(Rule::CheckAtEndOnly) && self.is_stale()? {
                 return Err(Error::Conflict);
             }
-            return Ok(Commit { stamp: self.scope.snapshot(), op: None });
+            return Ok(Committed { stamp: self.scope.snapshot(), op: None });
         }
         let mut sent: Option<OpId> = None;
         let mut outcome = None;
@@ -61,7 +61,7 @@ impl Tx<'_> {
                         return Step::Done;
                     }
                     let parcel = parcel.get_or_insert_with(|| self.parcel(home));
-                    match home.submit(now, parcel.base, &mut parcel.own, &parcel.effects) {
+                    match home.submit(now, parcel.base, &mut parcel.local_writes, &parcel.effects) {
                         None => return Step::Wait,
                         Some(Err(e)) => {
                             outcome = Some(match e {
@@ -98,7 +98,7 @@ impl Tx<'_> {
                 }
             },
             (Ok(()), Some(Ok((op, outcome)))) => {
-                verdict(op, outcome).map(|stamp| Commit { stamp, op: Some(op) })
+                verdict(op, outcome).map(|stamp| Committed { stamp, op: Some(op) })
             }
             (Ok(()), Some(Err(e))) => Err(e),
             (Ok(()), None) => Err(Error::Timeout(sent.map(Box::new))),
@@ -115,36 +115,38 @@ impl Tx<'_> {
     }
 
     /// Copies of what is written, to be installed when the commit comes back in the stream.
-    fn own(&self) -> Vec<Own> {
+    fn local_writes(&self) -> Vec<LocalWrite> {
         let (made, brought) = (self.made.borrow(), self.brought.borrow());
-        let orefs = self.overlay.orefs().into_iter();
+        let orefs = self.write_set.orefs().into_iter();
         orefs
             .filter_map(|oref| {
-                let object = self.overlay.record(oref)?;
+                let object = self.write_set.record(oref)?;
                 let (new, brought) = (made.contains(&oref), brought.contains(&oref));
-                Some(Own { oref, object, new, brought })
+                Some(LocalWrite { oref, object, new, brought })
             })
             .collect()
     }
 
     /// What is written, and the bytes to send for it.
     fn parcel(&self, home: &mut dyn Home) -> Parcel {
-        let own = self.own();
+        let local_writes = self.local_writes();
         let made = self.made.borrow();
         let mut reads = Vec::new();
         if self.isolation == Isolation::Serializable {
             home.read_set(&self.scope, &mut reads);
         }
         // A copy begins as what was read, so a write counts as a read, whatever the isolation.
-        reads.extend(own.iter().map(|o| o.oref));
+        reads.extend(local_writes.iter().map(|o| o.oref));
         reads.retain(|o| !made.contains(o) && !o.is_null());
         reads.sort_unstable();
         reads.dedup();
-        let writes = own.iter().map(|o| Write { oref: o.oref, new: o.new, object: &o.object }).collect();
-        let mut effects = Vec::with_capacity(64 + own.iter().map(|o| o.object.len() + 32).sum::<usize>());
+        let writes =
+            local_writes.iter().map(|o| Write { oref: o.oref, new: o.new, object: &o.object }).collect();
+        let mut effects =
+            Vec::with_capacity(64 + local_writes.iter().map(|o| o.object.len() + 32).sum::<usize>());
         let base = home.base(&self.scope);
-        Effects { base, reads, writes }.encode(&mut effects);
-        Parcel { base, own, effects }
+        CommitEffects { base, reads, writes }.encode(&mut effects);
+        Parcel { base, local_writes, effects }
     }
 }
 

@@ -9,7 +9,7 @@ use tercel_wire::record::{Encoder, HEADER_BYTES, NoSpill, Ref, Value, convert};
 use tercel_wire::schema::Type;
 
 use super::tree::TreeBuilder;
-use super::{Step, Tx, overlay_error};
+use super::{Step, Tx, write_set_error};
 use crate::error::Error;
 use crate::txn::object::{Object, RawMut};
 
@@ -86,7 +86,7 @@ impl<'c> Tx<'c> {
 
     pub(crate) fn edit_view<'t, T: Object>(&'t self, view: &View<'t, T>) -> Result<T::Mut<'t>, Error> {
         let oref = view.oref();
-        if !self.overlay.contains(oref) {
+        if !self.write_set.contains(oref) {
             // The class must be writable as T is now, not only readable.
             self.class_of::<T>()?;
             self.put::<T>(oref, view.to_stored(), view.behind())?;
@@ -106,12 +106,12 @@ impl<'c> Tx<'c> {
             let mut e = Encoder::new(F::TYPE.size(), &mut refuse);
             value.put(&mut e, 0);
             let bytes = e.finish_bytes()?;
-            return self.overlay.patch(oref, at, &bytes).map_err(overlay_error);
+            return self.write_set.patch(oref, at, &bytes).map_err(write_set_error);
         }
         let known = self.class_of::<T>()?;
-        let Some(old) = self.overlay.get(oref) else { return Err(Error::not_found(oref)) };
+        let Some(old) = self.write_set.get(oref) else { return Err(Error::not_found(oref)) };
         let object = self.rebuild(&known.layout, &old, known.class, at, value)?;
-        let behind = self.overlay.behind(oref);
+        let behind = self.write_set.behind(oref);
         self.put::<T>(oref, object, behind)
     }
 
@@ -168,12 +168,12 @@ impl<'c> Tx<'c> {
 
     fn put<T: Typed>(&self, oref: Oref, object: Vec<u8>, behind: Option<Vec<u8>>) -> Result<(), Error> {
         let room = self.bytes_max.get();
-        if self.overlay.bytes_total() + object.len() > room {
+        if self.write_set.bytes_total() + object.len() > room {
             return Err(Error::Full(format!(
                 "a transaction writes at most {room} bytes here: commit in smaller parts"
             )));
         }
-        self.overlay.put(oref, &object, TypeKey::of::<T>(), behind).map_err(overlay_error)?;
+        self.write_set.put(oref, &object, TypeKey::of::<T>(), behind).map_err(write_set_error)?;
         self.scope.set_overlaid(true);
         Ok(())
     }

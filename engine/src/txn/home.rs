@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use tercel_heap::{Link, Scope, TypeKey};
+use tercel_heap::{RefView, Scope, TypeKey};
 use tercel_wire::id::{ClassId, OpId, Oref, PageId, Stamp};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::Outcome;
@@ -68,7 +68,7 @@ pub trait Home {
     fn read_set(&mut self, scope: &Scope, out: &mut Vec<Oref>);
 
     /// Sends a transaction as one operation: `base` is [`Home::base`] of its scope, `effects`
-    /// [`tercel_wire::message::Effects`] as bytes, `own` the new versions in it, which are taken once it is sent.
+    /// [`tercel_wire::message::CommitEffects`] as bytes, `local_writes` the new versions in it, which are taken once it is sent.
     ///
     /// # Errors
     /// `PlaceLost` or `Conflict` if it makes an object in a place that is lost; `Full` if it is too large; `Unavailable`.
@@ -76,7 +76,7 @@ pub trait Home {
         &mut self,
         now: Now,
         base: Stamp,
-        own: &mut Vec<Own>,
+        local_writes: &mut Vec<LocalWrite>,
         effects: &[u8],
     ) -> Option<Result<OpId, Error>>;
 
@@ -97,7 +97,7 @@ pub struct Wanted<'a> {
     /// The object.
     pub oref: Oref,
     /// The reference that leads there, if it stands in an object at hand.
-    pub link: Option<&'a Link<'a, 'a>>,
+    pub ref_view: Option<&'a RefView<'a, 'a>>,
     /// The type that it is read as.
     pub key: TypeKey,
 }
@@ -128,7 +128,7 @@ pub enum Located {
 
 /// A new version that a transaction wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Own {
+pub struct LocalWrite {
     /// The object.
     pub oref: Oref,
     /// Header and body in stored form.

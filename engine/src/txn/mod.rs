@@ -18,7 +18,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tercel_heap::{Overlay, OverlayError, Scope, TypeKey, Typed};
+use tercel_heap::{Scope, TypeKey, Typed, WriteSet, WriteSetError};
 use tercel_wire::id::{ClassId, Oref, Stamp};
 use tercel_wire::layout::Layout;
 
@@ -27,8 +27,8 @@ use crate::mutant::{Rule, dropped};
 use crate::table::{Map, Set};
 use crate::time::Now;
 
-pub use commit::Commit;
-pub use home::{Home, Located, Own, Search, Wanted};
+pub use commit::Committed;
+pub use home::{Home, LocalWrite, Located, Search, Wanted};
 pub(crate) use places::Places;
 pub(crate) use read::Boxed;
 
@@ -103,11 +103,11 @@ impl Options {
 pub struct Tx<'c> {
     port: &'c dyn Port,
     scope: Scope,
-    overlay: Overlay,
+    write_set: WriteSet,
     isolation: Isolation,
     /// The moment at which its calls wait no longer.
     until: Option<Now>,
-    /// Bytes in the overlay that the server's bound on a transaction allows.
+    /// Bytes in the write set that the server's bound on a transaction allows.
     bytes_max: Cell<usize>,
     classes: RefCell<Map<&'static str, Known>>,
     /// Objects made by this transaction.
@@ -149,7 +149,7 @@ impl<'c> Tx<'c> {
         let (scope, bytes_max) = begun?;
         Ok(Tx {
             port,
-            overlay: Overlay::new(&scope),
+            write_set: WriteSet::new(&scope),
             scope,
             isolation,
             until,
@@ -188,12 +188,12 @@ impl<'c> Tx<'c> {
 }
 
 /// What a private copy that cannot be kept means to a program.
-fn overlay_error(e: OverlayError) -> Error {
+fn write_set_error(e: WriteSetError) -> Error {
     match e {
-        OverlayError::Unbound(_) | OverlayError::OtherType(_) => Error::Schema(e.to_string()),
-        OverlayError::Damaged(e) => Error::Corrupt(e.to_string()),
-        OverlayError::Size => Error::Full(e.to_string()),
-        OverlayError::Absent(oref) => Error::not_found(oref),
+        WriteSetError::Unbound(_) | WriteSetError::OtherType(_) => Error::Schema(e.to_string()),
+        WriteSetError::Damaged(e) => Error::Corrupt(e.to_string()),
+        WriteSetError::Size => Error::Full(e.to_string()),
+        WriteSetError::Absent(oref) => Error::not_found(oref),
     }
 }
 

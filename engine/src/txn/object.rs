@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 
-use tercel_heap::{Items, Lent, Step, Typed, View};
+use tercel_heap::{Items, Lent, Lookup, Typed, View};
 use tercel_wire::class;
 use tercel_wire::id::Oref;
 use tercel_wire::layout::{self, Var};
@@ -273,12 +273,12 @@ impl Stored<'_> {
 
 impl<U: Target> Field for Ref<U> {
     type Got<'a, 't, T: Object>
-        = Link<'a, 't, T, U>
+        = RefField<'a, 't, T, U>
     where
         't: 'a;
     #[inline(always)]
-    fn got<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Link<'a, 't, T, U> {
-        Link { holder: Lent::new(&obj.view), at, tx: obj.tx, class: PhantomData }
+    fn got<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> RefField<'a, 't, T, U> {
+        RefField { holder: Lent::new(&obj.view), at, tx: obj.tx, class: PhantomData }
     }
     fn load(stored: &Stored<'_>, at: usize) -> Result<Ref<U>, Error> {
         Ok(Ref::new(stored.oref(at)))
@@ -286,14 +286,14 @@ impl<U: Target> Field for Ref<U> {
 }
 
 /// A reference field of an object at hand: can be followed, or taken as a value.
-pub struct Link<'a, 't, H, T> {
+pub struct RefField<'a, 't, H, T> {
     holder: Lent<'a, 't, H>,
     at: usize,
     tx: &'t Tx<'t>,
     class: PhantomData<fn() -> T>,
 }
 
-impl<H: Class, T> Link<'_, '_, H, T> {
+impl<H: Class, T> RefField<'_, '_, H, T> {
     /// The reference as a value.
     pub fn reference(&self) -> Ref<T> {
         let (oref, hint) = self.holder.word(self.at);
@@ -306,7 +306,7 @@ impl<H: Class, T> Link<'_, '_, H, T> {
     }
 }
 
-impl<'t, H: Class, T: Object> Link<'_, 't, H, T> {
+impl<'t, H: Class, T: Object> RefField<'_, 't, H, T> {
     /// The object.
     ///
     /// # Errors
@@ -603,10 +603,10 @@ impl<'t, H: Class, T: Object> Iterator for RefsIter<'_, 't, H, T> {
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         while let Some(step) = self.items.follow::<T>() {
-            if let Step::Hit(view) = step {
+            if let Lookup::Hit(view) = step {
                 return Some(Ok(Obj::new(view, self.tx)));
             }
-            if let Step::Slow = step {
+            if let Lookup::Slow = step {
                 match self.tx.item_slow(self.holder.clone(), self.list, self.items.left()) {
                     Ok(None) => {}
                     Ok(Some(view)) => return Some(Ok(Obj::new(view.beside(&self.holder), self.tx))),
@@ -655,13 +655,13 @@ impl<'t> TreeIter<'t> {
             self.next += 1;
             let mut items = leaf.items(0);
             match items.nth::<T>(i) {
-                Some(Step::Hit(view)) => return Ok(Some(Box::new(view))),
-                Some(Step::Slow) => {
+                Some(Lookup::Hit(view)) => return Ok(Some(Box::new(view))),
+                Some(Lookup::Slow) => {
                     if let Some(view) = tx.item_slow(Lent::new(leaf), 0, items.left())? {
                         return Ok(Some(view));
                     }
                 }
-                Some(Step::Null) | None => {}
+                Some(Lookup::Null) | None => {}
             }
         }
     }

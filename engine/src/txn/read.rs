@@ -1,6 +1,6 @@
 //! Reading: the hit path, and what happens when it does not hit.
 
-use tercel_heap::{Left, Lent, Link, Step as Hit, TypeKey, Typed, View};
+use tercel_heap::{Left, Lent, Lookup, RefView, TypeKey, Typed, View};
 use tercel_wire::id::Oref;
 use tercel_wire::layout::Var;
 use tercel_wire::record::{Class, Ref};
@@ -27,9 +27,9 @@ impl<'c> Tx<'c> {
     #[inline]
     pub fn get<'t, T: Object>(&'t self, r: Ref<T>) -> Result<Obj<'t, T>, Error> {
         match self.scope.get(r) {
-            Hit::Hit(view) => Ok(Obj::new(view, self)),
-            Hit::Null => Err(Error::not_found(Oref::NULL)),
-            Hit::Slow => match self.get_slow(r) {
+            Lookup::Hit(view) => Ok(Obj::new(view, self)),
+            Lookup::Null => Err(Error::not_found(Oref::NULL)),
+            Lookup::Slow => match self.get_slow(r) {
                 Ok(obj) => Ok(*obj),
                 Err(e) => Err(*e),
             },
@@ -54,9 +54,9 @@ impl<'c> Tx<'c> {
         at: usize,
     ) -> Result<Option<Obj<'t, T>>, Error> {
         match self.scope.follow(holder, at) {
-            Hit::Hit(view) => Ok(Some(Obj::new(view, self))),
-            Hit::Null => Ok(None),
-            Hit::Slow => self.unboxed(holder, self.fixed_slow(holder.clone(), at)),
+            Lookup::Hit(view) => Ok(Some(Obj::new(view, self))),
+            Lookup::Null => Ok(None),
+            Lookup::Slow => self.unboxed(holder, self.fixed_slow(holder.clone(), at)),
         }
     }
 
@@ -64,16 +64,16 @@ impl<'c> Tx<'c> {
     #[inline(always)]
     pub(crate) fn arrived<'t, H: Class, T: Object>(
         &'t self,
-        step: Hit<View<'t, T>>,
+        step: Lookup<View<'t, T>>,
         holder: &Lent<'_, 't, H>,
         list: usize,
         i: usize,
     ) -> Result<Option<Obj<'t, T>>, Error> {
         match step {
-            Hit::Hit(view) => Ok(Some(Obj::new(view, self))),
-            Hit::Null => Ok(None),
-            Hit::Slow => match holder.link_item(list, i) {
-                Some(link) => self.unboxed(holder, self.follow_slow(link)),
+            Lookup::Hit(view) => Ok(Some(Obj::new(view, self))),
+            Lookup::Null => Ok(None),
+            Lookup::Slow => match holder.ref_view_item(list, i) {
+                Some(ref_view) => self.unboxed(holder, self.follow_slow(ref_view)),
                 None => Ok(None),
             },
         }
@@ -89,8 +89,8 @@ impl<'c> Tx<'c> {
         left: Left<'_>,
     ) -> Boxed<View<'t, T>> {
         let Var::Here { len, .. } = holder.var(list) else { return Ok(None) };
-        match holder.link_item(list, len.wrapping_sub(left.count() + 1)) {
-            Some(link) => self.follow_slow(link),
+        match holder.ref_view_item(list, len.wrapping_sub(left.count() + 1)) {
+            Some(ref_view) => self.follow_slow(ref_view),
             None => Ok(None),
         }
     }
@@ -102,14 +102,14 @@ impl<'c> Tx<'c> {
         holder: Lent<'_, 't, H>,
         at: usize,
     ) -> Boxed<View<'t, T>> {
-        self.follow_slow(holder.link(at))
+        self.follow_slow(holder.ref_view(at))
     }
 
     #[cold]
     #[inline(never)]
-    fn follow_slow<'t, T: Object>(&'t self, link: Link<'_, 't>) -> Boxed<View<'t, T>> {
-        let oref = link.target().0;
-        match self.enter::<T>(oref, Some(&link)) {
+    fn follow_slow<'t, T: Object>(&'t self, ref_view: RefView<'_, 't>) -> Boxed<View<'t, T>> {
+        let oref = ref_view.target().0;
+        match self.enter::<T>(oref, Some(&ref_view)) {
             Ok(Some(view)) => Ok(Some(Box::new(view))),
             Ok(None) => Err(Box::new(Error::not_found(oref))),
             Err(e) => Err(Box::new(e)),
@@ -143,24 +143,24 @@ impl<'c> Tx<'c> {
     fn enter<'t, T: Typed>(
         &'t self,
         oref: Oref,
-        link: Option<&Link<'_, 't>>,
+        ref_view: Option<&RefView<'_, 't>>,
     ) -> Result<Option<View<'t, T>>, Error> {
-        if let Some(view) = self.overlay.view::<T>(&self.scope, oref) {
+        if let Some(view) = self.write_set.view::<T>(&self.scope, oref) {
             return Ok(Some(view));
         }
-        if self.overlay.contains(oref) {
+        if self.write_set.contains(oref) {
             return Err(Error::Schema(format!("object {oref} is not of class {}", T::SCHEMA.name)));
         }
         if let Some(view) = self.scope.copy::<T>(oref) {
             return Ok(Some(view));
         }
         for _ in 0..ENTER_ATTEMPTS_MAX {
-            let Some(hint) = self.locate::<T>(oref, link)? else { return Ok(None) };
-            if let Some(Hit::Hit(view)) = link.map(|link| self.scope.follow_clean(link)) {
+            let Some(hint) = self.locate::<T>(oref, ref_view)? else { return Ok(None) };
+            if let Some(Lookup::Hit(view)) = ref_view.map(|ref_view| self.scope.follow_clean(ref_view)) {
                 return Ok(Some(view));
             }
             // A word of a private copy stays stored, and a token has an old hint: go by the one just found.
-            if let Hit::Hit(view) = self.scope.get_clean(Ref::with_hint(oref, hint)) {
+            if let Lookup::Hit(view) = self.scope.get_clean(Ref::with_hint(oref, hint)) {
                 return Ok(Some(view));
             }
             // Where there are no frames no hit ends well.
@@ -171,8 +171,8 @@ impl<'c> Tx<'c> {
         Err(Error::Full("the cache is too small for its threads: give it more memory".into()))
     }
 
-    fn locate<T: Typed>(&self, oref: Oref, link: Option<&Link<'_, '_>>) -> Result<Option<u32>, Error> {
-        let wanted = Wanted { scope: &self.scope, oref, link, key: TypeKey::of::<T>() };
+    fn locate<T: Typed>(&self, oref: Oref, ref_view: Option<&RefView<'_, '_>>) -> Result<Option<u32>, Error> {
+        let wanted = Wanted { scope: &self.scope, oref, ref_view, key: TypeKey::of::<T>() };
         let mut located = Ok(None);
         let mut search = Default::default();
         self.port.drive(self.until, &mut |home, now| {

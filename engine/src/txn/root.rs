@@ -11,7 +11,7 @@ use crate::txn::object::{Field, Obj, Object, Root};
 const ROOTS_MAX: usize = 1_024;
 
 /// A root, behind the element of the list that refers to it.
-type Found<'t> = (Obj<'t, Root>, Obj<'t, Root>);
+type ListedRoot<'t> = (Obj<'t, Root>, Obj<'t, Root>);
 
 /// Bytes of a root's name.
 const NAME_BYTES_MAX: usize = 255;
@@ -98,7 +98,7 @@ impl<'c> Tx<'c> {
     fn walk_roots<'t>(
         &'t self,
         mut stop: impl FnMut(&str, &Obj<'t, Root>) -> bool,
-    ) -> Result<Option<Found<'t>>, Error> {
+    ) -> Result<Option<ListedRoot<'t>>, Error> {
         let mut before = self.get(Ref::<Root>::new(ROOT_HEAD))?;
         // The end of the list stands behind the last one.
         for _ in 0..=ROOTS_MAX {

@@ -126,7 +126,7 @@ impl<'c> Tx<'c> {
     }
 
     fn class_at(&self, oref: Oref) -> Result<ClassId, Error> {
-        if let Some(object) = self.overlay.get(oref) {
+        if let Some(object) = self.write_set.get(oref) {
             return Ok(tercel_wire::page::class_of(&object));
         }
         let mut found = Err(Error::Conflict);

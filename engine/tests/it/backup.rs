@@ -23,7 +23,7 @@ struct Thing {
 }
 
 /// A client that takes a backup: a connection, and what came on it.
-struct Taker {
+struct BackupClient {
     conn: Conn,
     call: u64,
     asked: usize,
@@ -36,12 +36,12 @@ struct Taker {
     status: String,
 }
 
-impl Taker {
-    fn new(w: &World, n: u64) -> Taker {
+impl BackupClient {
+    fn new(w: &World, n: u64) -> BackupClient {
         let conn = Conn(1 << 40 | n);
         w.lock().heard.insert(conn, Vec::new());
         w.lock().server_takes(Input::Connected(conn));
-        let mut taker = Taker {
+        let mut backup_client = BackupClient {
             conn,
             call: 0,
             asked: 0,
@@ -63,8 +63,8 @@ impl Taker {
         };
         let mut body = Vec::new();
         hello.encode(&mut body);
-        taker.send(w, Kind::Hello, &body);
-        taker
+        backup_client.send(w, Kind::Hello, &body);
+        backup_client
     }
 
     fn send(&mut self, w: &World, kind: Kind, body: &[u8]) {
@@ -74,10 +74,10 @@ impl Taker {
         self.hear(w);
     }
 
-    fn begin(w: &World, n: u64) -> Taker {
-        let mut taker = Taker::new(w, n);
-        taker.send(w, Kind::Backup, &[]);
-        taker
+    fn begin(w: &World, n: u64) -> BackupClient {
+        let mut backup_client = BackupClient::new(w, n);
+        backup_client.send(w, Kind::Backup, &[]);
+        backup_client
     }
 
     fn next(&mut self, w: &World) {
@@ -93,7 +93,7 @@ impl Taker {
                 Kind::BackupBegun => {
                     self.begun = Some(BackupBegun::decode(body).unwrap());
                     let visible = w.lock().server.as_ref().unwrap().visible();
-                    assert!(self.begun.unwrap().stamp <= visible, "nobody hears of what is not durable");
+                    assert!(self.begun.unwrap().stamp <= visible, "only durable stamps are announced");
                 }
                 Kind::BackupPart => {
                     self.asked -= 1;
@@ -123,7 +123,7 @@ impl Taker {
     /// Asks until all of it is here.
     fn finish(&mut self, w: &World) {
         for _ in 0..10_000 {
-            w.settle();
+            w.run_until_idle();
             self.hear(w);
             if self.is_over() {
                 return;
@@ -149,7 +149,7 @@ impl Taker {
         assert_eq!(self.pages.keys().copied().collect::<Vec<_>>(), mob.page_ids());
         assert_eq!(self.ended, Some(self.pages.len() as u64));
         for (id, bytes) in &self.pages {
-            let due = mob.overlay(*id, None, begun.stamp, SPACE, Vec::new()).unwrap();
+            let due = mob.merge_page(*id, None, begun.stamp, SPACE, Vec::new()).unwrap();
             let (due, taken) = (Page::parse(&due, *id).unwrap(), Page::parse(bytes, *id).unwrap());
             assert!(taken.objects().eq(due.objects()), "page {id} is that of the stamp");
             assert_eq!(taken.stamp(), due.stamp());
@@ -174,10 +174,10 @@ fn config() -> ServerConfig {
 }
 
 fn bytes_aside(w: &World) -> u64 {
-    let mut taker = Taker::new(w, 99);
-    taker.send(w, Kind::Stat, &[]);
-    w.lock().server_takes(Input::Disconnected(taker.conn));
-    let (_, behind) = taker.status.split_once("\"backup_bytes\":").expect("a status");
+    let mut backup_client = BackupClient::new(w, 99);
+    backup_client.send(w, Kind::Stat, &[]);
+    w.lock().server_takes(Input::Disconnected(backup_client.conn));
+    let (_, behind) = backup_client.status.split_once("\"backup_bytes\":").expect("a status");
     behind.trim_end_matches('}').parse().unwrap()
 }
 
@@ -185,14 +185,14 @@ fn bytes_aside(w: &World) -> u64 {
 fn a_backup_is_of_the_stamp_at_which_it_began() {
     let w = World::new(1, 1, config());
     let all = make(&w, 100);
-    w.settle();
-    let mut taker = Taker::begin(&w, 1);
+    w.run_until_idle();
+    let mut backup_client = BackupClient::begin(&w, 1);
     for r in &all {
         set(&w, *r, 1_000);
     }
     make(&w, 50);
-    taker.finish(&w);
-    taker.verify(&w);
+    backup_client.finish(&w);
+    backup_client.verify(&w);
 }
 
 #[test]
@@ -200,75 +200,75 @@ fn a_backup_begun_while_an_install_is_under_way_has_what_the_install_has() {
     let w = World::new(1, 1, config());
     w.lock().hold.installs = true;
     let all = make(&w, 100);
-    w.settle();
+    w.run_until_idle();
     set(&w, all[0], 7);
-    let mut taker = Taker::begin(&w, 1);
+    let mut backup_client = BackupClient::begin(&w, 1);
     set(&w, all[1], 8);
     w.lock().hold.installs = false;
-    w.settle();
+    w.run_until_idle();
     assert!(w.lock().counts.installs > 0);
     for r in &all {
         set(&w, *r, 9);
     }
     make(&w, 100);
-    taker.finish(&w);
-    taker.verify(&w);
+    backup_client.finish(&w);
+    backup_client.verify(&w);
 }
 
 #[test]
 fn installs_go_on_between_the_parts_and_none_of_them_is_in_the_backup() {
     let w = World::new(1, 1, config());
     let all = make(&w, 200);
-    w.settle();
-    let mut taker = Taker::begin(&w, 1);
-    w.settle();
+    w.run_until_idle();
+    let mut backup_client = BackupClient::begin(&w, 1);
+    w.run_until_idle();
     let before = w.lock().counts.installs;
     let mut round = 0;
-    while !taker.is_over() {
+    while !backup_client.is_over() {
         round += 1;
         for r in &all {
             set(&w, *r, round);
         }
-        taker.next(&w);
-        w.settle();
-        taker.hear(&w);
+        backup_client.next(&w);
+        w.run_until_idle();
+        backup_client.hear(&w);
     }
     assert!(w.lock().counts.installs > before + 2);
-    taker.verify(&w);
+    backup_client.verify(&w);
 }
 
 #[test]
-fn nobody_hears_of_a_backup_before_its_stamp_is_durable() {
+fn backup_is_announced_after_its_stamp_is_durable() {
     let w = World::new(1, 1, config());
     let all = make(&w, 3);
-    w.settle();
+    w.run_until_idle();
     let durable = w.lock().server.as_ref().unwrap().visible();
     w.lock().hold.syncs = true;
     w.lock().patience = 100;
     assert!(w.run(0, |tx| tx.edit(all[0])?.set_count(5)).is_err());
-    let mut taker = Taker::begin(&w, 1);
-    w.settle();
-    taker.hear(&w);
-    assert_eq!(taker.begun, None);
+    let mut backup_client = BackupClient::begin(&w, 1);
+    w.run_until_idle();
+    backup_client.hear(&w);
+    assert_eq!(backup_client.begun, None);
     w.lock().hold.syncs = false;
-    w.settle();
-    taker.hear(&w);
-    assert_eq!(taker.begun.map(|b| b.stamp), Some(durable.next()));
-    taker.finish(&w);
-    taker.verify(&w);
+    w.run_until_idle();
+    backup_client.hear(&w);
+    assert_eq!(backup_client.begun.map(|b| b.stamp), Some(durable.next()));
+    backup_client.finish(&w);
+    backup_client.verify(&w);
 }
 
 #[test]
 fn a_second_backup_is_refused_and_a_later_one_is_not() {
     let w = World::new(1, 1, config());
     make(&w, 20);
-    w.settle();
-    let mut first = Taker::begin(&w, 1);
-    let second = Taker::begin(&w, 2);
+    w.run_until_idle();
+    let mut first = BackupClient::begin(&w, 1);
+    let second = BackupClient::begin(&w, 2);
     assert_eq!(second.refused.as_ref().map(|r| r.reason), Some(Reason::Full), "{:?}", second.refused);
     first.finish(&w);
     first.verify(&w);
-    let mut third = Taker::begin(&w, 3);
+    let mut third = BackupClient::begin(&w, 3);
     third.finish(&w);
     third.verify(&w);
 }
@@ -277,19 +277,19 @@ fn a_second_backup_is_refused_and_a_later_one_is_not() {
 fn a_client_that_goes_lets_go_of_its_backup() {
     let w = World::new(1, 1, config());
     let all = make(&w, 100);
-    w.settle();
-    let taker = Taker::begin(&w, 1);
-    w.settle();
+    w.run_until_idle();
+    let backup_client = BackupClient::begin(&w, 1);
+    w.run_until_idle();
     for r in &all {
         set(&w, *r, 1);
     }
     w.lock().hold.syncs = false;
     make(&w, 100);
-    w.settle();
+    w.run_until_idle();
     assert!(bytes_aside(&w) > 0);
-    w.lock().server_takes(Input::Disconnected(taker.conn));
+    w.lock().server_takes(Input::Disconnected(backup_client.conn));
     assert_eq!(bytes_aside(&w), 0);
-    let mut next = Taker::begin(&w, 2);
+    let mut next = BackupClient::begin(&w, 2);
     next.finish(&w);
     next.verify(&w);
 }
@@ -298,20 +298,20 @@ fn a_client_that_goes_lets_go_of_its_backup() {
 fn a_client_that_asks_for_nothing_is_told_that_its_backup_is_over() {
     let w = World::new(1, 1, ServerConfig { keepalive_ms: 1_000_000, ..config() });
     make(&w, 100);
-    w.settle();
-    let mut taker = Taker::begin(&w, 1);
-    w.settle();
-    taker.hear(&w);
-    assert!(taker.begun.is_some());
+    w.run_until_idle();
+    let mut backup_client = BackupClient::begin(&w, 1);
+    w.run_until_idle();
+    backup_client.hear(&w);
+    assert!(backup_client.begun.is_some());
     w.lock().pass(BACKUP_WINDOW_US - 200_000);
-    taker.hear(&w);
-    assert_eq!(taker.refused, None);
+    backup_client.hear(&w);
+    assert_eq!(backup_client.refused, None);
     w.lock().pass(400_000);
-    taker.hear(&w);
-    let refused = taker.refused.take().expect("it is told");
+    backup_client.hear(&w);
+    let refused = backup_client.refused.take().expect("it is told");
     assert!(refused.reason == Reason::Unavailable && refused.text.contains("begin again"), "{refused:?}");
-    taker.next(&w);
-    assert_eq!(taker.refused.map(|r| r.reason), Some(Reason::Unavailable));
+    backup_client.next(&w);
+    assert_eq!(backup_client.refused.map(|r| r.reason), Some(Reason::Unavailable));
     assert_eq!(bytes_aside(&w), 0);
 }
 
@@ -319,51 +319,51 @@ fn a_client_that_asks_for_nothing_is_told_that_its_backup_is_over() {
 fn commits_come_before_a_backup_that_is_in_their_way() {
     let w = World::new(1, 1, config());
     let all = make(&w, 60);
-    w.settle();
-    let mut taker = Taker::begin(&w, 1);
-    w.settle();
+    w.run_until_idle();
+    let mut backup_client = BackupClient::begin(&w, 1);
+    w.run_until_idle();
     // The oldest versions are set aside, and then installs stop: what is set aside is in the way of the last commits.
     for round in 0..4 {
         all.iter().for_each(|r| set(&w, *r, round));
     }
-    w.settle();
+    w.run_until_idle();
     assert!(bytes_aside(&w) > 0);
     w.lock().hold.installs = true;
     while bytes_aside(&w) > 0 {
         make(&w, 5);
     }
-    taker.hear(&w);
-    assert_eq!(taker.refused.map(|r| r.reason), Some(Reason::Full));
+    backup_client.hear(&w);
+    assert_eq!(backup_client.refused.map(|r| r.reason), Some(Reason::Full));
 }
 
 #[test]
 fn more_requests_than_a_few_are_refused() {
     let w = World::new(1, 1, config());
     make(&w, 100);
-    w.settle();
-    let mut taker = Taker::begin(&w, 1);
-    w.settle();
-    taker.hear(&w);
+    w.run_until_idle();
+    let mut backup_client = BackupClient::begin(&w, 1);
+    w.run_until_idle();
+    backup_client.hear(&w);
     w.lock().hold.reads = true;
     // The state goes at once, and then as many may wait as are allowed.
-    taker.next(&w);
+    backup_client.next(&w);
     for _ in 0..BACKUP_ASKED_MAX {
-        taker.next(&w);
-        assert_eq!(taker.refused, None);
+        backup_client.next(&w);
+        assert_eq!(backup_client.refused, None);
     }
-    taker.next(&w);
-    assert_eq!(taker.refused.map(|r| r.reason), Some(Reason::Full));
+    backup_client.next(&w);
+    assert_eq!(backup_client.refused.map(|r| r.reason), Some(Reason::Full));
 }
 
 #[test]
-fn whatever_happens_meanwhile_what_is_taken_is_of_one_stamp() {
+fn backup_under_load_is_of_one_stamp() {
     let mut taken = 0;
     for seed in 0..60 {
         let w = World::new(seed, 3, config());
         let mut random = Random::new(seed);
         let mut all = make(&w, 40);
         w.lock().chaos = Chaos { cut: 300, crash: 700, pause: 0, meanwhile: 0 };
-        let mut taker: Option<Taker> = None;
+        let mut backup_client: Option<BackupClient> = None;
         let (mut number, mut crashes) = (0, 0);
         for _ in 0..250 {
             let (client, r) = (random.below(3) as usize, all[random.below(all.len() as u64) as usize]);
@@ -389,19 +389,19 @@ fn whatever_happens_meanwhile_what_is_taken_is_of_one_stamp() {
             // A restarted server knows nothing of it.
             let now = w.lock().counts.crashes;
             if std::mem::replace(&mut crashes, now) < now {
-                taker = None;
+                backup_client = None;
             }
-            match &mut taker {
+            match &mut backup_client {
                 _ if w.lock().server.is_none() => {}
                 None => {
                     number += 1;
-                    taker = Some(Taker::begin(&w, number));
+                    backup_client = Some(BackupClient::begin(&w, number));
                 }
                 Some(t) if t.asked < BACKUP_ASKED_MAX => t.next(&w),
                 Some(t) => t.hear(&w),
             }
-            if taker.as_ref().is_some_and(|t| t.is_over()) {
-                let t = taker.take().unwrap();
+            if backup_client.as_ref().is_some_and(|t| t.is_over()) {
+                let t = backup_client.take().unwrap();
                 if t.ended.is_some() {
                     taken += 1;
                     t.verify(&w);
@@ -416,7 +416,7 @@ fn whatever_happens_meanwhile_what_is_taken_is_of_one_stamp() {
 fn a_client_of_another_history_is_turned_away_and_its_operations_are_unknown() {
     let w = World::new(1, 1, config());
     let r = make(&w, 1)[0];
-    w.settle();
+    w.run_until_idle();
     w.lock().hold.syncs = true;
     w.lock().patience = 100;
     let Err(Error::Timeout(Some(op))) = w.run(0, |tx| tx.edit(r)?.set_count(9)) else { panic!() };
@@ -426,7 +426,7 @@ fn a_client_of_another_history_is_turned_away_and_its_operations_are_unknown() {
     w.crash();
     w.lock().config.view_first = 1 << 20;
     w.restart();
-    w.settle();
+    w.run_until_idle();
     w.lock().patience = 200;
     let e = w.run(0, |tx| Ok(tx.get(r)?.count())).unwrap_err();
     assert!(e.to_string().contains("restored from a backup"), "{e}");
@@ -444,19 +444,20 @@ fn a_client_of_another_history_is_turned_away_and_its_operations_are_unknown() {
     assert_eq!(w.lock().clients[new].view().number, (1 << 20) + 1);
     // By hand: an operation of before, asked for and sent, by a client that says nothing of where it comes from. Its view is
     // one of the backup's, and what it did after the backup was taken is not here.
-    let mut taker = Taker::new(&w, 5);
+    let mut backup_client = BackupClient::new(&w, 5);
     let op = tercel_wire::id::OpId { client: ClientId(1_000_005), slot: 0, seq: 1, view: before };
     for (kind, body) in [
         (Kind::Resolve, written(|o| Resolve { op }.encode(o))),
         (Kind::Commit, {
-            let effects = written(|o| Effects { base: Stamp(1), reads: vec![], writes: vec![] }.encode(o));
+            let effects =
+                written(|o| CommitEffects { base: Stamp(1), reads: vec![], writes: vec![] }.encode(o));
             written(|o| Commit { op, parts: 0, bytes: &effects }.encode(o))
         }),
     ] {
         let header = Header { body_bytes: body.len() as u32, ..Header::new(kind, 9) };
-        taker.hear(&w);
-        w.lock().server_takes(Input::Frame(taker.conn, header, &body));
-        let bytes = w.lock().heard(taker.conn);
+        backup_client.hear(&w);
+        w.lock().server_takes(Input::Frame(backup_client.conn, header, &body));
+        let bytes = w.lock().heard(backup_client.conn);
         let mut deframer = Deframer::default();
         deframer.push(&bytes);
         let (header, body) = deframer.next_frame().unwrap().expect("an answer");

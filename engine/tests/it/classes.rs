@@ -46,7 +46,7 @@ fn make(w: &World, client: usize, count: u64) -> Ref<Thing> {
 
 /// What a client reads once everything that is on its way has arrived.
 fn count(w: &World, client: usize, r: Ref<Thing>) -> u64 {
-    w.settle();
+    w.run_until_idle();
     w.run(client, |tx| Ok(tx.get(r)?.count())).unwrap()
 }
 
@@ -71,7 +71,7 @@ fn two_types_of_one_name_are_not_written_by_one_client() {
 fn two_types_of_one_name_are_not_read_by_one_client() {
     let w = world(2);
     let r = make(&w, 0, 7);
-    w.settle();
+    w.run_until_idle();
     is_taken(w.run(0, |tx| Ok(tx.get(r.cast::<Twin>())?.count())));
     is_taken(w.run(0, |tx| Ok(tx.get(r.cast::<Namesake>())?.weight())));
     // Also where the class was only read before.
@@ -82,9 +82,9 @@ fn two_types_of_one_name_are_not_read_by_one_client() {
 }
 
 #[test]
-fn a_class_gets_its_number_for_good_before_anybody_hears_of_it() {
+fn class_number_is_durable_before_it_is_announced() {
     let w = world(2);
-    w.settle();
+    w.run_until_idle();
     w.lock().hold.syncs = true;
     w.lock().patience = 100;
     let made = w.run(0, |tx| tx.create(&Thing { count: 1 }));
@@ -93,7 +93,7 @@ fn a_class_gets_its_number_for_good_before_anybody_hears_of_it() {
     w.crash();
     w.lock().hold.syncs = false;
     w.restart();
-    w.settle();
+    w.run_until_idle();
     w.lock().patience = 10_000;
     w.run(1, |tx| tx.create(&Other { word: 7 })).unwrap();
     let r = make(&w, 0, 3);
@@ -116,7 +116,7 @@ fn the_catalogue_is_asked_for_again_if_the_first_question_was_lost() {
     w.lock().patience = 20;
     assert!(tx.get(other).is_err());
     w.lock().hold.connects = false;
-    w.settle();
+    w.run_until_idle();
     w.lock().patience = 1_000;
     assert_eq!(w.run(1, |tx| Ok(tx.get(other)?.word())), Ok(7));
 }

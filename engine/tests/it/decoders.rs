@@ -3,14 +3,14 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tercel_engine::replica::entry::{Entry, Grant, Head, Logged};
-use tercel_engine::replica::when::{Mark, When};
+use tercel_engine::replica::version::{PendingStamp, VersionStamp};
 use tercel_engine::replica::{Objects, Replica};
 use tercel_engine::server::{Checkpoint, Recovery, ServerConfig};
 use tercel_wire::id::{
     ClassId, ClientId, LogPosition, OP_SLOTS_MAX, OpId, Oref, PageId, SpaceId, Stamp, ViewId,
 };
 use tercel_wire::layout::{Layout, Shape};
-use tercel_wire::message::{Effects, Write};
+use tercel_wire::message::{CommitEffects, Write};
 use tercel_wire::schema::Scalar;
 
 fn oref() -> impl Strategy<Value = Oref> {
@@ -54,7 +54,8 @@ fn record() -> impl Strategy<Value = (u8, Vec<u8>)> {
             .map(|((oref, new, _), object)| Write { oref: *oref, new: *new, object })
             .collect();
         let head = Head { op, digest: 7, reply: vec![1, 2], placements, ..Head::default() };
-        let entry = Entry::Commit(Logged { head, effects: Effects { base: Stamp(base), reads, writes } });
+        let entry =
+            Entry::Commit(Logged { head, effects: CommitEffects { base: Stamp(base), reads, writes } });
         (entry.kind(), entry.encode())
     });
     let define = (16u16..20, "[A-C]", 0usize..3).prop_map(|(id, name, n)| {
@@ -110,9 +111,9 @@ fn state_after(records: &[(u8, Vec<u8>)]) -> Replica {
 struct Nowhere;
 
 impl Objects for Nowhere {
-    fn write(&mut self, _: Oref, _: Option<Oref>, _: &When, _: &[u8]) {}
-    fn ordered(&mut self, _: &Mark, _: Stamp) {}
-    fn retract(&mut self, _: Oref, _: &Mark) {}
+    fn write(&mut self, _: Oref, _: Option<Oref>, _: &VersionStamp, _: &[u8]) {}
+    fn ordered(&mut self, _: &PendingStamp, _: Stamp) {}
+    fn retract(&mut self, _: Oref, _: &PendingStamp) {}
 }
 
 proptest! {

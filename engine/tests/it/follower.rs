@@ -10,7 +10,7 @@ use tercel_engine::replica::entry::{Entry, Head, Logged};
 use tercel_engine::server::{Checkpoint, Effect, Effects, Input, LogRoom, Recovery, Server, ServerConfig};
 use tercel_engine::time::Now;
 use tercel_wire::id::{ClassId, ClientId, LogPosition, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
-use tercel_wire::message::{Effects as Written, Write};
+use tercel_wire::message::{CommitEffects as Written, Write};
 use tercel_wire::page::Page;
 
 const SPACE: SpaceId = SpaceId(77);
@@ -64,7 +64,7 @@ impl Order {
         for e in &self.0 {
             let entry = Entry::decode(e.kind, &e.payload).unwrap();
             replica.apply(e.stamp, e.view, &entry, &mut mob).unwrap();
-            replica.recent.settle(usize::MAX);
+            replica.recent.index_pending(usize::MAX);
         }
         replica.digest()
     }
@@ -181,7 +181,7 @@ impl Node {
     }
 
     /// Lets it do what it wants to do at once.
-    fn settle(&mut self) {
+    fn run_until_idle(&mut self) {
         for _ in 0..1_000 {
             if self.server.deadline().is_none_or(|d| d > self.now) {
                 return;
@@ -218,7 +218,7 @@ fn a_follower_goes_on_behind_a_large_transaction_of_few_objects() {
     let mut node = Node::new(1 << 20);
     node.feed(&order);
     node.sync();
-    node.settle();
+    node.run_until_idle();
     assert!(node.is_at(&order), "{:?}", node.server.digest());
 }
 
@@ -231,7 +231,7 @@ fn a_large_transaction_passes_through_a_smaller_buffer() {
     let mut node = Node::new(20_000);
     node.feed(&order);
     node.sync();
-    node.settle();
+    node.run_until_idle();
     assert!(node.is_at(&order), "{:?}", node.server.digest());
 }
 
@@ -299,7 +299,7 @@ fn a_follower_gives_pages_that_it_must_read_first() {
     let mut node = Node::new(8_000);
     node.feed(&order);
     node.sync();
-    node.settle();
+    node.run_until_idle();
     assert!(node.is_at(&order) && node.pages.len() > 16);
     let mut asked = 0;
     for page in (8..60).map(|n| PageId::new(n).unwrap()) {

@@ -5,10 +5,10 @@ use crate::promise::Promises;
 use tercel_engine::replica::Objects;
 use tercel_engine::replica::Replica;
 use tercel_engine::replica::entry::{Entry, Grant, Head, Logged};
-use tercel_engine::replica::when::{Mark, When};
+use tercel_engine::replica::version::{PendingStamp, VersionStamp};
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Shape};
-use tercel_wire::message::{Effects, Write};
+use tercel_wire::message::{CommitEffects, Write};
 use tercel_wire::schema::Scalar;
 
 fn oref(page: u32, slot: u16) -> Oref {
@@ -37,7 +37,7 @@ fn entries() -> [(&'static str, Entry<'static>); 7] {
         named: vec![page(66)],
         filled: vec![page(67)],
     };
-    let effects = Effects {
+    let effects = CommitEffects {
         base: Stamp(6),
         reads: vec![oref(2, 1)],
         writes: vec![
@@ -121,7 +121,7 @@ fn a_stored_state_has_the_bytes_of_version_2() {
 struct Nowhere;
 
 impl Objects for Nowhere {
-    fn write(&mut self, _: Oref, _: Option<Oref>, _: &When, _: &[u8]) {}
-    fn ordered(&mut self, _: &Mark, _: Stamp) {}
-    fn retract(&mut self, _: Oref, _: &Mark) {}
+    fn write(&mut self, _: Oref, _: Option<Oref>, _: &VersionStamp, _: &[u8]) {}
+    fn ordered(&mut self, _: &PendingStamp, _: Stamp) {}
+    fn retract(&mut self, _: Oref, _: &PendingStamp) {}
 }

@@ -11,7 +11,7 @@ use tercel_wire::message::Outcome;
 fn client_of_a_lost_history_keeps_no_copy_place_or_answer_of_it() {
     let w = world(1);
     let r = make(&w, 0, "r", 1);
-    w.settle();
+    w.run_until_idle();
     let old = w.lock().disk.clone();
     // What is lost: a version that is cached, pages that were granted, places of a transaction that is still open, and an
     // operation whose answer is here and was not asked for.
@@ -24,7 +24,7 @@ fn client_of_a_lost_history_keeps_no_copy_place_or_answer_of_it() {
     w.lock().patience = 50;
     let Err(Error::Timeout(Some(op))) = w.run(0, |tx| set(tx, r, 3)) else { panic!("it is not answered") };
     w.lock().hold.down = None;
-    w.settle();
+    w.run_until_idle();
     // The new history reaches the same stamps, and beyond, before the client is heard.
     w.crash();
     w.lock().disk = old;
@@ -36,13 +36,13 @@ fn client_of_a_lost_history_keeps_no_copy_place_or_answer_of_it() {
     let theirs = many(&w, other, 20, 3_900);
     (0..20).for_each(|n| w.run(other, |tx| set(tx, theirs[0], n)).unwrap());
     w.lock().hold.up = None;
-    w.settle();
+    w.run_until_idle();
     assert_eq!(count(&w, 0, r), 7);
     assert_eq!(w.resolve(0, *op), Outcome::Unknown);
     assert_eq!(open.commit(), Err(Error::Conflict));
     // It makes objects in pages that are its own in this history.
     let mine = many(&w, 0, 20, 3_900);
-    w.settle();
+    w.run_until_idle();
     for (i, r) in theirs.iter().enumerate().skip(1) {
         assert_eq!(count(&w, 0, *r), i as u64);
     }
@@ -63,13 +63,13 @@ struct Other {
 fn client_with_a_class_of_a_lost_history_is_refused_by_its_name() {
     let w = world(1);
     let r = make(&w, 0, "r", 1);
-    w.settle();
+    w.run_until_idle();
     let old = w.lock().disk.clone();
     w.run(0, |tx| tx.create(&Other { word: 1 })).unwrap();
     w.crash();
     w.lock().disk = old;
     w.restart();
-    w.settle();
+    w.run_until_idle();
     // Its number may soon be that of another class, and types are bound to numbers for as long as a cache is there.
     w.lock().patience = 200;
     let refused = w.run(0, |tx| Ok(tx.get(r)?.count()));

@@ -48,7 +48,7 @@ fn commit_of_a_client_is_not_seen_inside_before_it_is_synced() {
     set(&tx, r, 3).unwrap();
     assert_eq!(tx.commit().unwrap_err(), Error::Conflict);
     w.lock().hold.syncs = false;
-    w.settle();
+    w.run_until_idle();
     assert_eq!(inside(&p, r), 2);
 }
 
@@ -68,7 +68,7 @@ fn pages_that_are_not_in_memory_are_waited_for_and_others_are_served_meanwhile()
     let w = World::new(1, 1, small());
     let all: Vec<Ref<Thing>> = (0..10).flat_map(|_| many(&w, 0, 10, 3_000)).collect();
     let r = make(&w, 0, "r", 5);
-    w.settle();
+    w.run_until_idle();
     w.crash();
     w.restart();
     let p = w.indoors();
@@ -89,10 +89,10 @@ fn pages_that_are_not_in_memory_are_waited_for_and_others_are_served_meanwhile()
 fn page_that_cannot_be_read_is_an_error_inside_and_is_asked_for_anew() {
     let w = World::new(1, 1, small());
     let all: Vec<Ref<Thing>> = (0..10).flat_map(|_| many(&w, 0, 10, 3_000)).collect();
-    w.settle();
+    w.run_until_idle();
     w.crash();
     w.restart();
-    w.settle();
+    w.run_until_idle();
     let p = w.indoors();
     w.lock().hold.reads = true;
     let missing = |r: &&Ref<Thing>| p.run(|tx| tx.get(**r).map(|o| o.count())) == Err(Error::Timeout(None));
@@ -138,7 +138,7 @@ fn places_of_an_earlier_session_are_given_out_again() {
     p.run(|tx| tx.reserve(&thing(0))).unwrap();
     let granted = |w: &World| w.lock().server.as_ref().unwrap().stats().ordered;
     assert!(granted(&w) > 0);
-    w.settle();
+    w.run_until_idle();
     w.crash();
     w.restart();
     // The earlier session ends after two keepalives, for no client of its name has come.
@@ -207,7 +207,7 @@ fn client_by_the_name_of_the_servers_own_session_is_refused() {
     heard.push(&inner.heard(conn));
     assert_eq!(heard.next_frame().unwrap().unwrap().0.kind, Kind::Refused);
     drop(inner);
-    w.settle();
+    w.run_until_idle();
     assert_eq!(inside(&p, r), 2);
 }
 

@@ -196,7 +196,7 @@ fn a_commit_that_writes_what_a_large_one_holds_waits_for_it_and_others_do_not() 
 }
 
 #[test]
-fn who_read_what_a_large_one_has_just_written_is_a_conflict_however_soon_it_comes() {
+fn reader_of_fresh_large_write_conflicts() {
     let (mut h, class, places, mine) = filled();
     let (two, three) = (object(class, 2), object(class, 3));
     let base = h.server.visible();
@@ -297,7 +297,7 @@ fn a_large_transaction_that_is_refused_leaves_nothing_behind() {
 
 /// A large transaction makes objects smaller, and larger, in pages in which others do so meanwhile.
 #[test]
-fn whoever_is_ordered_first_all_objects_of_a_page_fit() {
+fn page_objects_fit_in_any_commit_order() {
     let mut h = Hand::storing(ServerConfig::default(), 0);
     let layout = Layout::new("T".into(), vec![("t".into(), Shape::Bytes)]);
     h.send(A, Kind::Define, |o| layout.encode(o));
@@ -462,7 +462,7 @@ fn a_large_transaction_that_cannot_be_read_to_its_end_ends_its_connection() {
 }
 
 #[test]
-fn who_asks_for_more_pages_than_granted_is_refused_and_others_have_their_turn() {
+fn request_beyond_grant_is_refused_others_proceed() {
     let mut h = Hand::storing(ServerConfig::default(), 10_000);
     let page = |n: u32| PageId::new(n).unwrap();
     for n in 0..CREDIT as u32 {

@@ -83,7 +83,7 @@ fn lists_of_all_kinds_come_back_in_the_record_and_in_chunks() {
                 Ok(r)
             })
             .unwrap();
-        w.settle();
+        w.run_until_idle();
         w.run(1, |tx| {
             let read = tx.get(r)?;
             assert_eq!(read.to_value()?, made);
@@ -106,7 +106,7 @@ fn a_list_of_records_grows_out_of_its_record_and_shrinks_back_and_its_neighbours
     for n in [4_000, 1, 900, 0] {
         w.run(0, |tx| tx.edit(r)?.set_weights(weights(n))).unwrap();
         w.run(0, |tx| tx.edit(r)?.set_number(n as u32)).unwrap();
-        w.settle();
+        w.run_until_idle();
         let read = w.run(1, |tx| tx.get(r)?.to_value()).unwrap();
         assert_eq!(read, Bill { number: n as u32, weights: weights(n), ..bill(3) });
     }
@@ -174,13 +174,13 @@ fn a_new_version_of_a_class_gains_a_list_of_records_and_keeps_the_one_it_had() {
     for n in [4, 1_000] {
         let w = world(2);
         let r = w.run(0, |tx| tx.create(&first::Parcel { number: 9, weights: weights(n) })).unwrap();
-        w.settle();
+        w.run_until_idle();
         let r = r.cast::<second::Parcel>();
         let read = w.run(1, |tx| tx.get(r)?.to_value()).unwrap();
         assert_eq!(read, second::Parcel { lines: List::default(), weights: weights(n), number: 9 });
 
         w.run(1, |tx| tx.edit(r)?.set_lines(bill(0).lines)).unwrap();
-        w.settle();
+        w.run_until_idle();
         let fresh = w.add_client(9, 512 << 10);
         let read = w.run(fresh, |tx| tx.get(r)?.to_value()).unwrap();
         assert_eq!(read, second::Parcel { lines: bill(0).lines, weights: weights(n), number: 9 });
@@ -192,7 +192,7 @@ fn a_version_whose_elements_are_others_is_refused_by_the_name_of_the_field() {
     use versions::{first, wrong};
     let w = world(2);
     let r = w.run(0, |tx| tx.create(&first::Parcel { number: 9, weights: weights(4) })).unwrap();
-    w.settle();
+    w.run_until_idle();
     let refused = w.run(1, |tx| tx.get(r.cast::<wrong::Parcel>())?.to_value());
     assert!(matches!(&refused, Err(Error::Schema(why)) if why.contains("`weights`")), "{refused:?}");
 }

@@ -14,7 +14,7 @@ fn places_are_promised_only_once_it_is_durable_that_they_are() {
     make(&w, 0, "r", 1);
     let port = w.thread(1);
     let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
-    w.settle();
+    w.run_until_idle();
     // Were a place given out now, the crash would make the server forget it and give it out again, and the transaction
     // would have two objects in it.
     w.lock().hold.syncs = true;
@@ -23,7 +23,7 @@ fn places_are_promised_only_once_it_is_durable_that_they_are() {
     w.lock().crash(0);
     w.lock().hold.syncs = false;
     w.restart();
-    w.settle();
+    w.run_until_idle();
     let (a, b) = (tx.create(&thing(8)).unwrap(), tx.create(&thing(9)).unwrap());
     assert_ne!(a, b);
     assert_eq!((tx.get(a).unwrap().count(), tx.get(b).unwrap().count()), (8, 9));
@@ -39,7 +39,7 @@ fn places_for_new_objects_outlive_connections_and_servers_but_not_their_session(
     w.cut(0);
     w.crash();
     w.restart();
-    w.settle();
+    w.run_until_idle();
     tx.commit().unwrap();
     assert_eq!(w.run(0, |tx| Ok(tx.get(before)?.count())), Ok(1));
     let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
@@ -56,7 +56,7 @@ fn end_session(w: &World, client: usize) {
     w.lock().hold.connects = true;
     w.pass_ms(5_000);
     w.lock().hold.connects = false;
-    w.settle();
+    w.run_until_idle();
 }
 
 #[test]
@@ -94,25 +94,25 @@ fn a_place_that_is_lost_before_it_is_named_never_comes_to_name_another_object() 
     let page = |r: Ref<Thing>| r.oref().page();
     let is_taken = (0..50).any(|_| page(w.run(1, half_a_page).unwrap()) == page(place));
     assert!(is_taken, "the page was given out again");
-    w.settle();
+    w.run_until_idle();
     tx.edit(holder).unwrap().set_next(place).unwrap();
     assert_eq!(tx.commit(), Err(Error::Conflict));
     assert!(w.run(1, |tx| Ok(tx.get(holder)?.next().is_null())).unwrap());
 }
 
 #[test]
-fn who_read_of_a_lost_place_in_what_has_changed_since_runs_again() {
+fn reader_of_lost_place_runs_again() {
     let w = world(2);
     let flag = make(&w, 0, "flag", 0);
     let place = w.run(0, |tx| tx.reserve(&thing(0))).unwrap();
-    w.settle();
+    w.run_until_idle();
     let port = w.thread(0);
     let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
     assert_eq!(tx.get(flag).unwrap().count(), 0);
     tx.fill(place, &thing(3)).unwrap();
     w.cut(0);
     w.run(1, |tx| set(tx, flag, 1)).unwrap();
-    w.settle();
+    w.run_until_idle();
     assert_eq!(tx.commit(), Err(Error::Conflict));
 }
 
@@ -124,7 +124,7 @@ fn a_place_that_was_promised_before_a_crash_is_never_another_object_after_it() {
     w.run(0, |tx| tx.edit(holder)?.set_next(promised)).unwrap();
     w.crash();
     w.restart();
-    w.settle();
+    w.run_until_idle();
     many(&w, 0, 50, 100);
     assert_eq!(w.run(0, |tx| Ok(tx.find(promised)?.is_some())), Ok(false));
 }
@@ -185,10 +185,10 @@ fn an_object_that_outgrows_its_page_is_found_where_it_went() {
                 assert_eq!(text(&w, 1, *r), 600 + round * 500 + i);
             }
         }
-        w.settle();
+        w.run_until_idle();
         w.crash();
         w.restart();
-        w.settle();
+        w.run_until_idle();
         for (i, r) in all.iter().enumerate() {
             assert_eq!(text(&w, 1, *r), 600 + round * 500 + i, "object {i} in round {round}");
             assert_eq!(count(&w, 1, *r), i as u64);
@@ -226,10 +226,10 @@ fn neighbours_that_moved_are_changed_together_by_a_server_that_has_to_read_them_
         let other = many(&w, 0, 8, 900);
         other.iter().for_each(|o| grow(&w, 0, *o, 1_900));
     }
-    w.settle();
+    w.run_until_idle();
     w.crash();
     w.restart();
-    w.settle();
+    w.run_until_idle();
     w.run(0, |tx| pair[..2].iter().try_for_each(|r| set(tx, *r, 77))).unwrap();
     assert_eq!((count(&w, 1, pair[0]), count(&w, 1, pair[1])), (77, 77));
 }
@@ -245,15 +245,15 @@ fn is_out_of_pages<T: std::fmt::Debug>(answer: Result<T, Error>) {
 }
 
 #[test]
-fn a_space_that_has_given_out_all_its_pages_says_so_and_serves_what_is_there() {
+fn full_space_refuses_grants_and_serves_reads() {
     let w = world(2);
     // Twelve of them fill a page.
     let old = many(&w, 0, 120, 630);
-    w.settle();
+    w.run_until_idle();
     w.crash();
     w.lock().leave_pages(5);
     w.restart();
-    w.settle();
+    w.run_until_idle();
     let mut made = Vec::new();
     let refused = loop {
         match w.run(0, half_a_page) {
@@ -278,6 +278,6 @@ fn a_space_that_has_given_out_all_its_pages_says_so_and_serves_what_is_there() {
         // The next life knows it, too.
         w.crash();
         w.restart();
-        w.settle();
+        w.run_until_idle();
     }
 }

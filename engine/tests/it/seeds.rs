@@ -298,7 +298,7 @@ fn heal(w: &World) {
             inner.start();
         }
     }
-    w.settle();
+    w.run_until_idle();
     w.pass_ms(100);
     for client in 0..CLIENTS {
         let (ledger, acknowledged, unknown) =
@@ -311,10 +311,10 @@ fn heal(w: &World) {
         assert_eq!(done, executed, "client {client}: what was executed, once each");
     }
     let fresh = w.add_client(999, 512 << 10);
-    let truth = everything(w, fresh);
+    let expected = everything(w, fresh);
     for client in 0..CLIENTS {
         read_all(w, client).unwrap();
-        assert_eq!(everything(w, client), truth, "client {client}'s cache");
+        assert_eq!(everything(w, client), expected, "client {client}'s cache");
     }
 }
 

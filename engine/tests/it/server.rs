@@ -29,7 +29,7 @@ impl Hand {
 }
 
 #[test]
-fn a_page_that_nobody_waits_for_any_more_is_brought_up_to_date_all_the_same() {
+fn page_without_waiters_is_still_updated() {
     let mut h = Hand::with(ServerConfig { cache_bytes: 1, ..ServerConfig::default() });
     h.greet(A, 5, 1);
     let class = h.define(A);
@@ -137,7 +137,7 @@ fn what_was_said_not_to_be_executed_never_will_be() {
 }
 
 #[test]
-fn an_operation_of_an_earlier_view_is_never_executed_and_of_another_history_nobody_knows() {
+fn old_operations_never_execute_foreign_ones_are_unknown() {
     let first = Hand::new();
     let mut recovery = Recovery::new(ServerConfig::default(), SpaceId(1), None, 0).unwrap();
     for e in &first.log {
@@ -245,7 +245,7 @@ fn a_class_is_heard_of_when_it_is_durable() {
 }
 
 #[test]
-fn who_is_not_read_and_takes_what_it_is_sent_is_not_silent() {
+fn backpressured_client_that_reads_is_not_silent() {
     let mut h = Hand::new();
     h.greet(A, 1, 1);
     h.greet(B, 2, 1);
@@ -470,7 +470,7 @@ fn when_too_many_commits_wait_for_a_long_log_they_are_answered_full() {
 }
 
 #[test]
-fn who_has_nothing_cached_is_not_told_of_every_beat() {
+fn client_without_cached_pages_hears_fewer_beats() {
     let mut h = Hand::new();
     let mut change = changing(&mut h);
     h.greet(B, 6, 1);

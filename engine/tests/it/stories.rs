@@ -9,7 +9,7 @@ use tercel_engine::server::{Conn, Input, ServerConfig};
 use tercel_engine::txn::{Isolation, Tx, try_run};
 use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClientId, OP_SLOTS_MAX, OpId};
-use tercel_wire::message::{Commit, Effects, Hello, Outcome};
+use tercel_wire::message::{Commit, CommitEffects, Hello, Outcome};
 use tercel_wire::page::PAGE_BYTES;
 use tercel_wire::record::Ref;
 
@@ -23,10 +23,10 @@ fn a_commit_is_seen_by_others_once_it_is_synced_and_not_before() {
     let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
     set(&tx, r, 2).unwrap();
     assert!(matches!(tx.commit(), Err(Error::Timeout(Some(_)))));
-    w.settle();
+    w.run_until_idle();
     assert_eq!(count(&w, 1, r), 1);
     w.lock().hold.syncs = false;
-    w.settle();
+    w.run_until_idle();
     assert_eq!(count(&w, 1, r), 2);
     assert_eq!(count(&w, 0, r), 2);
 }
@@ -66,14 +66,14 @@ fn two_that_change_the_same_conflict_and_the_second_runs_again() {
 
 /// An error of a program's own.
 #[derive(Debug, PartialEq)]
-enum Own {
+enum ProgramError {
     Space(Error),
     Enough,
 }
 
-impl From<Error> for Own {
-    fn from(e: Error) -> Own {
-        Own::Space(e)
+impl From<Error> for ProgramError {
+    fn from(e: Error) -> ProgramError {
+        ProgramError::Space(e)
     }
 }
 
@@ -82,12 +82,12 @@ fn a_body_aborts_with_an_error_of_its_own() {
     let w = world(1);
     let r = make(&w, 0, "r", 1);
     let mut attempts = 0;
-    let answer: Result<(), Own> = try_run(&w.thread(0), Isolation::Serializable, |tx| {
+    let answer: Result<(), ProgramError> = try_run(&w.thread(0), Isolation::Serializable, |tx| {
         attempts += 1;
         set(tx, r, 2)?;
-        Err(Own::Enough)
+        Err(ProgramError::Enough)
     });
-    assert_eq!((answer, attempts), (Err(Own::Enough), 1));
+    assert_eq!((answer, attempts), (Err(ProgramError::Enough), 1));
     assert_eq!(count(&w, 0, r), 1);
 }
 
@@ -97,14 +97,14 @@ fn a_conflict_runs_again_also_when_the_body_made_an_error_of_its_own_of_it() {
     let (x, y) = (make(&w, 0, "x", 1), make(&w, 0, "y", 1));
     count(&w, 1, x);
     let mut attempts = 0;
-    let seen: Result<_, Own> = try_run(&w.thread(1), Isolation::Serializable, |tx| {
+    let seen: Result<_, ProgramError> = try_run(&w.thread(1), Isolation::Serializable, |tx| {
         attempts += 1;
         let of_x = tx.get(x)?.count();
         if attempts == 1 {
             w.run(0, |tx| [x, y].iter().try_for_each(|r| set(tx, *r, 2)))?;
-            w.settle();
+            w.run_until_idle();
         }
-        let of_y = tx.get(y).map_err(|_| Own::Enough)?.count();
+        let of_y = tx.get(y).map_err(|_| ProgramError::Enough)?.count();
         Ok((of_x, of_y))
     });
     assert_eq!((seen, attempts), (Ok((2, 2)), 2));
@@ -115,7 +115,7 @@ fn a_commit_that_conflicts_runs_again_whatever_the_errors_of_the_body() {
     let w = world(2);
     let r = make(&w, 0, "r", 1);
     let mut attempts = 0;
-    let done: Result<(), Own> = try_run(&w.thread(1), Isolation::Serializable, |tx| {
+    let done: Result<(), ProgramError> = try_run(&w.thread(1), Isolation::Serializable, |tx| {
         attempts += 1;
         let n = tx.get(r)?.count();
         if attempts == 1 {
@@ -140,7 +140,7 @@ fn a_reader_never_sees_half_of_a_commit() {
         set(tx, y, 2)
     })
     .unwrap();
-    w.settle();
+    w.run_until_idle();
     assert_eq!(reader.get(y).err(), Some(Error::Conflict));
 }
 
@@ -158,14 +158,14 @@ fn that_there_is_nothing_is_a_read_like_any_other() {
         set(tx, flag, 1)
     })
     .unwrap();
-    w.settle();
+    w.run_until_idle();
     assert_eq!(reader.get(flag).err(), Some(Error::Conflict));
     drop(reader);
     assert_eq!(count(&w, 1, unborn), 5);
 }
 
 #[test]
-fn an_answer_that_there_is_nothing_grows_old_while_nobody_looks_at_it() {
+fn unused_absence_answer_expires() {
     let w = world(2);
     let flag = make(&w, 0, "flag", 0);
     let unborn = w.run(0, |tx| tx.reserve(&thing(0))).unwrap();
@@ -173,32 +173,32 @@ fn an_answer_that_there_is_nothing_grows_old_while_nobody_looks_at_it() {
     // Client 1 asks. The answer comes, and the object is made before a transaction looks at the answer.
     w.lock().patience = 1;
     assert!(w.run(1, |tx| Ok(tx.find(unborn)?.is_some())).is_err());
-    w.settle();
+    w.run_until_idle();
     w.lock().patience = 1_000;
     w.run(0, |tx| {
         tx.fill(unborn, &thing(5))?;
         set(tx, flag, 1)
     })
     .unwrap();
-    w.settle();
+    w.run_until_idle();
     let seen = w.run(1, |tx| Ok((tx.find(unborn)?.is_some(), tx.get(flag)?.count()))).unwrap();
     assert_eq!(seen, (true, 1));
 }
 
 #[test]
-fn a_page_that_arrives_damaged_says_nothing_about_what_is_not_in_it() {
+fn damaged_page_proves_no_absence() {
     let w = world(2).with_meanwhile(|w| {
         w.lock().hold.down = Some(1);
-        w.settle();
+        w.run_until_idle();
         w.lock().damage_down(1, 1);
         w.lock().hold.down = None;
-        w.settle();
+        w.run_until_idle();
     });
     let (other, unborn) = w.run(0, |tx| Ok((tx.create(&thing(1))?, tx.reserve(&thing(0))?))).unwrap();
     // Client 1 has the page without the object that is then made in it.
     assert_eq!(count(&w, 1, other), 1);
     w.run(0, |tx| tx.fill(unborn, &thing(5))).unwrap();
-    w.settle();
+    w.run_until_idle();
     w.lock().chaos.meanwhile = 1;
     let seen = w.run(1, |tx| Ok(tx.find(unborn)?.is_some()));
     assert!(matches!(seen, Err(Error::Corrupt(_))), "{seen:?}");
@@ -212,14 +212,14 @@ fn an_answer_about_another_page_ends_the_connection_and_not_the_hope() {
     const BODY_BYTES: usize = 8 + PAGE_BYTES;
     let w = world(2).with_meanwhile(|w| {
         w.lock().hold.down = Some(1);
-        w.settle();
+        w.run_until_idle();
         w.lock().damage_down(1, BODY_BYTES);
         w.lock().hold.down = None;
         w.lock().chaos.meanwhile = 0;
-        w.settle();
+        w.run_until_idle();
     });
     let r = make(&w, 0, "r", 5);
-    w.settle();
+    w.run_until_idle();
     let connections = w.lock().clients[1].stats().connections;
     w.lock().chaos.meanwhile = 1;
     assert_eq!(w.run(1, |tx| Ok(tx.get(r)?.count())), Ok(5));
@@ -236,7 +236,7 @@ fn a_cut_costs_nothing_that_is_cached_and_what_changed_meanwhile_is_caught_up_wi
     w.cut(1);
     w.run(0, |tx| set(tx, x, 2)).unwrap();
     w.lock().hold.connects = false;
-    w.settle();
+    w.run_until_idle();
     assert_eq!(count(&w, 1, y), 1);
     assert_eq!(count(&w, 1, x), 2);
     // x and y are in one page: it came once more, for x.
@@ -258,7 +258,7 @@ fn after_a_crash_what_was_acknowledged_is_there_and_what_was_not_is_executed_onc
         w.lock().crash(survives);
         w.lock().hold.syncs = false;
         w.restart();
-        w.settle();
+        w.run_until_idle();
         let outcome = w.resolve(0, *op);
         assert_eq!(matches!(outcome, Outcome::Committed(_)), survives == 1, "{outcome:?}");
         assert_ne!(w.lock().clients[0].view(), view);
@@ -281,7 +281,7 @@ fn a_lost_answer_is_asked_for_and_nothing_is_done_twice() {
     let Err(Error::Timeout(Some(op))) = tx.commit() else { panic!("the answer is held") };
     w.cut(0);
     w.lock().hold.down = None;
-    w.settle();
+    w.run_until_idle();
     assert!(matches!(w.resolve(0, *op), Outcome::Committed(_)));
     assert_eq!((count(&w, 0, r), count(&w, 1, r)), (2, 2));
 }
@@ -297,7 +297,7 @@ fn set_without_hearing(w: &World, r: Ref<Thing>, count: u64) -> OpId {
     w.lock().hold.connects = true;
     w.cut(0);
     w.lock().hold.down = None;
-    w.settle();
+    w.run_until_idle();
     *op
 }
 
@@ -328,7 +328,7 @@ fn an_operation_of_a_client_that_was_silent_while_thousands_came_is_said_to_be_f
         commit_as_another(&w, n);
     }
     w.lock().hold.connects = false;
-    w.settle();
+    w.run_until_idle();
     assert_eq!(w.resolve(0, op), Outcome::Unknown);
     // It was executed, once, and the client is there again, as another.
     assert_eq!(count(&w, 0, r), 2);
@@ -350,7 +350,7 @@ fn commit_as_another(w: &World, n: u64) {
     let base = w.lock().server.as_ref().unwrap().visible();
     let view = w.lock().clients[0].view();
     let mut work = Vec::new();
-    Effects { base, reads: vec![], writes: vec![] }.encode(&mut work);
+    CommitEffects { base, reads: vec![], writes: vec![] }.encode(&mut work);
     let mut bodies = [(Kind::Hello, Vec::new()), (Kind::Commit, Vec::new())];
     hello.encode(&mut bodies[0].1);
     let op = OpId { client, slot: 0, seq: 1, view };
@@ -363,7 +363,7 @@ fn commit_as_another(w: &World, n: u64) {
     }
     inner.server_takes(Input::Disconnected(conn));
     drop(inner);
-    w.settle();
+    w.run_until_idle();
 }
 
 #[test]
@@ -385,13 +385,13 @@ fn a_commit_that_is_on_its_way_when_the_connection_goes_is_unknown_and_not_unava
     let Err(Error::Timeout(Some(op))) = tx.commit() else { panic!("the connection was cut") };
     w.lock().chaos.meanwhile = 0;
     w.lock().hold.connects = false;
-    w.settle();
+    w.run_until_idle();
     let executed = matches!(w.resolve(0, *op), Outcome::Committed(_));
     assert_eq!(count(&w, 0, r), if executed { 2 } else { 1 });
 }
 
 #[test]
-fn commits_that_nobody_waits_for_any_more_give_their_slots_back() {
+fn abandoned_commits_return_their_slots() {
     let w = world(1);
     let r = make(&w, 0, "r", 0);
     let port = w.thread(0);
@@ -402,7 +402,7 @@ fn commits_that_nobody_waits_for_any_more_give_their_slots_back() {
         set(&tx, r, 1).unwrap();
         assert!(matches!(tx.commit(), Err(Error::Timeout(Some(_)))));
         w.lock().hold.syncs = false;
-        w.settle();
+        w.run_until_idle();
     }
     w.lock().patience = 1_000;
     w.run(0, |tx| set(tx, r, 2)).unwrap();
@@ -419,7 +419,7 @@ fn a_large_transaction_arrives_in_parts_and_is_whole() {
     }
     w.crash();
     w.restart();
-    w.settle();
+    w.run_until_idle();
     assert_eq!(text(&w, 1, all[2_000]), 3_900);
 }
 
@@ -430,7 +430,7 @@ fn recovery_goes_on_from_a_checkpoint_when_the_log_before_it_is_gone() {
     for _ in 0..60 {
         all.extend(many(&w, 0, 10, 1_000));
     }
-    w.settle();
+    w.run_until_idle();
     let (truncated, checkpoint) = {
         let inner = w.lock();
         (inner.counts.truncated, inner.disk.checkpoint.is_some())
@@ -438,7 +438,7 @@ fn recovery_goes_on_from_a_checkpoint_when_the_log_before_it_is_gone() {
     assert!(checkpoint && truncated.0 > 1, "the log is truncated to {truncated}");
     w.crash();
     w.restart();
-    w.settle();
+    w.run_until_idle();
     for (i, r) in all.iter().enumerate() {
         assert_eq!(count(&w, 1, *r), i as u64 % 10);
     }
@@ -463,7 +463,7 @@ fn a_full_buffer_delays_commits_and_does_not_refuse_them() {
     };
     assert!(done > 5 && matches!(stuck, Error::Timeout(Some(_))), "{stuck} after {done}");
     w.lock().hold.installs = false;
-    w.settle();
+    w.run_until_idle();
     let Error::Timeout(Some(op)) = stuck else { panic!() };
     assert!(matches!(w.resolve(0, *op), Outcome::Committed(_)));
     many(&w, 0, 10, 3_000);
@@ -495,7 +495,7 @@ fn a_transaction_that_touches_more_pages_than_the_server_can_hold_is_told_so() {
     let all = many(&w, 0, 60, 3_900);
     w.crash();
     w.restart();
-    w.settle();
+    w.run_until_idle();
     let touch = |n: usize| w.run(0, |tx| all[..n].iter().try_for_each(|r| set(tx, *r, 9)));
     assert_eq!(touch(12), Ok(()));
     assert!(matches!(touch(60), Err(Error::Full(why)) if why.contains("smaller parts")));
@@ -505,10 +505,10 @@ fn a_transaction_that_touches_more_pages_than_the_server_can_hold_is_told_so() {
 fn a_page_that_was_read_before_it_was_stored_is_read_again() {
     let w = World::new(1, 2, small());
     let all = many(&w, 0, 6, 600);
-    w.settle();
+    w.run_until_idle();
     // Stored once, at 600 bytes; then changed, and the change on its way to the store.
     many(&w, 0, 20, 3_000);
-    w.settle();
+    w.run_until_idle();
     w.run(0, |tx| all.iter().try_for_each(|r| set(tx, *r, 50))).unwrap();
     w.lock().hold.installs = true;
     w.lock().patience = 100;
@@ -520,17 +520,17 @@ fn a_page_that_was_read_before_it_was_stored_is_read_again() {
     // The server's own copies of the pages go, and the store is asked for them before the change is there.
     for page in 20..60 {
         w.lock().ask_for(1, page);
-        w.settle();
+        w.run_until_idle();
     }
     w.lock().hold.read_words = true;
     for page in 1..20 {
         w.lock().ask_for(1, page);
-        w.settle();
+        w.run_until_idle();
     }
     w.lock().hold.installs = false;
-    w.settle();
+    w.run_until_idle();
     w.lock().hold.read_words = false;
-    w.settle();
+    w.run_until_idle();
     w.lock().patience = 10_000;
     let fresh = w.add_client(5, 512 << 10);
     for r in &all {
@@ -539,7 +539,7 @@ fn a_page_that_was_read_before_it_was_stored_is_read_again() {
 }
 
 #[test]
-fn a_base_older_than_what_is_remembered_is_too_old() {
+fn base_below_floor_is_too_old() {
     let w = world(2);
     let (x, y) = (make(&w, 0, "x", 1), make(&w, 0, "y", 1));
     count(&w, 1, x);
@@ -557,7 +557,7 @@ fn a_base_older_than_what_is_remembered_is_too_old() {
 }
 
 #[test]
-fn who_only_listens_to_a_busy_server_stays_connected() {
+fn idle_client_of_busy_server_stays_connected() {
     let w = world(2);
     let r = make(&w, 0, "r", 0);
     count(&w, 1, r);
@@ -584,10 +584,10 @@ fn a_busy_server_looks_after_the_silent() {
 }
 
 #[test]
-fn a_greeting_that_nobody_answers_ends() {
+fn unanswered_greeting_ends() {
     let w = world(1);
     w.lock().hold.up = Some(0);
-    w.settle();
+    w.run_until_idle();
     assert!(w.lock().clients[0].availability().is_none() && !w.lock().clients[0].wants_connection());
     w.lock().hold.connects = true;
     w.lock().server = None;
@@ -601,7 +601,7 @@ fn a_greeting_that_nobody_answers_ends() {
 fn server_that_falls_silent_while_catalogues_are_compared_is_given_up() {
     let w = world(1);
     let r = make(&w, 0, "r", 1);
-    w.settle();
+    w.run_until_idle();
     let old = w.lock().disk.clone();
     w.run(0, |tx| set(tx, r, 2)).unwrap();
     w.crash();
@@ -610,11 +610,11 @@ fn server_that_falls_silent_while_catalogues_are_compared_is_given_up() {
     // catalogue never arrives.
     w.lock().hold.down = Some(0);
     w.restart();
-    w.settle();
+    w.run_until_idle();
     let held = [(Some(0), None), (None, Some(0)), (Some(0), None)];
     for (up, down) in held {
         (w.lock().hold.up, w.lock().hold.down) = (up, down);
-        w.settle();
+        w.run_until_idle();
     }
     let view = w.lock().clients[0].view();
     assert_eq!(view, w.lock().server.as_ref().unwrap().view(), "it is welcomed");
@@ -641,7 +641,7 @@ fn pages_are_given_back_when_the_server_asks_and_nothing_is_missed() {
             count(&w, 1, *r);
         }
         w.run(0, |tx| all.iter().try_for_each(|r| set(tx, *r, 100 + round))).unwrap();
-        w.settle();
+        w.run_until_idle();
         for r in &all {
             assert_eq!(count(&w, 1, *r), 100 + round);
         }
@@ -662,7 +662,7 @@ fn of_a_directory_that_was_put_back_a_client_believes_nothing_that_it_had() {
     w.crash();
     w.lock().disk = old;
     w.restart();
-    w.settle();
+    w.run_until_idle();
     // It is another client from now on, with what the directory has.
     assert_eq!(w.run(0, |tx| Ok(tx.get(r)?.count())), Ok(1));
     w.run(0, |tx| set(tx, r, 3)).unwrap();
@@ -673,7 +673,7 @@ fn of_a_directory_that_was_put_back_a_client_believes_nothing_that_it_had() {
 fn a_transaction_that_began_in_another_history_is_a_conflict() {
     let w = world(1);
     let (r, other) = (make(&w, 0, "r", 1), make(&w, 0, "other", 1));
-    w.settle();
+    w.run_until_idle();
     let old = w.lock().disk.clone();
     w.run(0, |tx| set(tx, r, 2)).unwrap();
     let port = w.thread(0);
@@ -684,7 +684,7 @@ fn a_transaction_that_began_in_another_history_is_a_conflict() {
     w.crash();
     w.lock().disk = old;
     w.restart();
-    w.settle();
+    w.run_until_idle();
     // Stamps of the one history say nothing in the other, even once they are equal.
     for _ in 0..3 {
         w.run(0, |tx| set(tx, other, 7)).unwrap();

@@ -7,11 +7,11 @@ use tercel_wire::class::FORWARD;
 use tercel_wire::id::{Oref, PageId, SLOTS_MAX};
 
 use super::{State, Writer};
-use crate::arena::Spot;
+use crate::arena::ArenaOffset;
 use crate::mutant::{Rule, dropped};
 use crate::page;
 use crate::protocol::{INVALID, VALID, set_flag};
-use crate::slot::{Moved, names_page};
+use crate::scope_slot::{Moved, names_page};
 use crate::sync::Ordering;
 
 impl Writer {
@@ -28,21 +28,22 @@ impl Writer {
     /// Flags the copies of one reference; gives where a forward in its slot leads.
     fn flag_one(&mut self, oref: Oref) -> Option<Oref> {
         let mut forward = None;
-        if let Some(spot) = self.index.find(&self.shared.table, oref).and_then(|h| self.shared.table.spot(h))
+        if let Some(arena_offset) =
+            self.index.find(&self.shared.table, oref).and_then(|h| self.shared.table.arena_offset(h))
             && !dropped(Rule::FlagAtHomeOnly)
         {
-            self.flag_copy(spot);
+            self.flag_copy(arena_offset);
         }
-        if let Some((spot, bytes)) = self.at_home(oref) {
-            forward = self.forward_at(spot, bytes);
-            self.flag_copy(spot);
+        if let Some((arena_offset, bytes)) = self.at_home(oref) {
+            forward = self.forward_at(arena_offset, bytes);
+            self.flag_copy(arena_offset);
         }
         for i in 0..self.superseded.len() {
             let frame = self.superseded[i];
             if self.shared.page(frame) == Some(oref.page())
-                && let Some((spot, _)) = page::extent(&self.shared, frame, oref.slot())
+                && let Some((arena_offset, _)) = page::extent(&self.shared, frame, oref.slot())
             {
-                self.flag_copy(spot);
+                self.flag_copy(arena_offset);
             }
         }
         self.doom(|moved| moved.contains(&oref.raw()));
@@ -50,18 +51,19 @@ impl Writer {
     }
 
     /// Where an untouched forward leads.
-    pub(super) fn forward_at(&self, spot: Spot, bytes: usize) -> Option<Oref> {
-        let o = self.object(spot);
+    pub(super) fn forward_at(&self, arena_offset: ArenaOffset, bytes: usize) -> Option<Oref> {
+        let o = self.object(arena_offset);
         let is_forward =
             o.flags().load(Ordering::Relaxed) & VALID == 0 && o.class().load(Ordering::Relaxed) == FORWARD.0;
         if !is_forward || bytes < 8 {
             return None;
         }
-        Oref::from_raw(self.shared.arena.word(spot.0 + 1).load(Ordering::Relaxed)).filter(|o| !o.is_null())
+        Oref::from_raw(self.shared.arena.word(arena_offset.0 + 1).load(Ordering::Relaxed))
+            .filter(|o| !o.is_null())
     }
 
-    fn flag_copy(&mut self, spot: Spot) {
-        let o = self.object(spot);
+    fn flag_copy(&mut self, arena_offset: ArenaOffset) {
+        let o = self.object(arena_offset);
         if o.flags().load(Ordering::Relaxed) & INVALID == 0 {
             set_flag(o.flags(), INVALID);
             // An obsolete copy leaves at the next chance.
@@ -71,7 +73,7 @@ impl Writer {
     }
 
     fn doom(&self, hit: impl Fn(&Moved) -> bool) {
-        if dropped(Rule::NobodyIsDoomed) {
+        if dropped(Rule::NoScopeIsDoomed) {
             return;
         }
         for slot in self.shared.opened() {
@@ -94,7 +96,7 @@ impl Writer {
         for i in 0..self.superseded.len() {
             if self.shared.page(self.superseded[i]) == Some(page) {
                 self.items(self.superseded[i], &mut items);
-                items.iter().for_each(|item| self.flag_copy(item.spot));
+                items.iter().for_each(|item| self.flag_copy(item.arena_offset));
             }
         }
         self.doom(|moved| names_page(moved, page));
@@ -110,7 +112,7 @@ impl Writer {
                 State::Intact | State::Superseded | State::Compacted
             ) {
                 self.items(frame, &mut items);
-                items.iter().for_each(|item| self.flag_copy(item.spot));
+                items.iter().for_each(|item| self.flag_copy(item.arena_offset));
             }
         }
         self.doom(|moved| !moved.is_empty());

@@ -6,7 +6,7 @@ use tercel_wire::record::OBJECT_BYTES_MIN;
 use thiserror::Error;
 
 use super::{Full, State, Writer};
-use crate::arena::{FRAME_BYTES, Spot};
+use crate::arena::{ArenaOffset, FRAME_BYTES};
 use crate::mutant::{Rule, dropped};
 use crate::page;
 use crate::protocol::{INVALID, VALID, close, publish};
@@ -18,7 +18,7 @@ pub enum InstallError {
     /// There is no frame for it.
     #[error(transparent)]
     Full(#[from] Full),
-    /// Two of its objects share bytes: the keeper of the page must act.
+    /// Two of its objects share bytes: the owner of the page must act.
     #[error("page {page}: the objects in slots {a} and {b} overlap, the page is damaged")]
     Overlap {
         /// The page.
@@ -50,7 +50,7 @@ impl Writer {
         unsafe { self.shared.arena.fill(base, page.bytes()) };
         for (slot, _) in page.objects() {
             let Some(extent) = page.extent(slot) else { continue };
-            let o = self.object(Spot::new(frame, extent.at));
+            let o = self.object(ArenaOffset::new(frame, extent.at));
             o.flags().store(if stale.contains(&slot) { INVALID } else { 0 }, Ordering::Relaxed);
             o.usage().store(0, Ordering::Relaxed);
         }
@@ -62,7 +62,7 @@ impl Writer {
         }
         // Only now may a reader get in: a scope that knows the old frame has heard by then that marks do not tell all.
         publish(&self.shared.frames[frame as usize].page, page.id().get());
-        self.shared.homes.put(page.id(), frame);
+        self.shared.page_table.put(page.id(), frame);
         if let Some(r) = &self.shared.recency {
             r.touch(frame, 0);
         }
@@ -81,7 +81,7 @@ impl Writer {
         self.items(frame, &mut items);
         for item in items.iter().filter(|i| i.flags & VALID != 0) {
             if let Some(h) = self.index.find(&self.shared.table, item.oref)
-                && self.shared.table.spot(h) == Some(item.spot)
+                && self.shared.table.arena_offset(h) == Some(item.arena_offset)
             {
                 self.shared.table.lead(h, None);
                 self.index.tidy(&self.shared.table, h);
@@ -117,11 +117,11 @@ impl Writer {
                 None => return Err(Full { pinned: 0 }),
             },
         };
-        let Some(spot) = self.append(handle, &made, None) else {
+        let Some(arena_offset) = self.append(handle, &made, None) else {
             self.index.tidy(&self.shared.table, handle);
             return Err(Full { pinned: 0 });
         };
-        self.shared.table.lead(handle, Some(spot));
+        self.shared.table.lead(handle, Some(arena_offset));
         self.stats.installs_own += 1;
         Ok(())
     }

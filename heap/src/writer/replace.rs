@@ -104,8 +104,8 @@ impl Writer {
         for (victim, closed) in victims.iter().zip(closed) {
             let frame = victim.frame;
             if self.is_pinned(frame) {
-                for (handle, spot) in closed {
-                    self.shared.table.lead(handle, Some(crate::arena::Spot(spot)));
+                for (handle, arena_offset) in closed {
+                    self.shared.table.lead(handle, Some(crate::arena::ArenaOffset(arena_offset)));
                 }
                 if self.frames[frame as usize].state == State::Intact {
                     let page = self.shared.page(frame).map_or(0, |p| p.get());
@@ -131,12 +131,12 @@ impl Writer {
         self.items(frame, &mut items);
         let mut closed = Vec::new();
         for item in items.iter().filter(|i| i.flags & VALID != 0) {
-            let forward = self.forward_of(item.spot);
+            let forward = self.forward_of(item.arena_offset);
             let own = self.index.find(&self.shared.table, item.oref);
             for handle in own.into_iter().chain(forward) {
-                if self.shared.table.spot(handle) == Some(item.spot) {
+                if self.shared.table.arena_offset(handle) == Some(item.arena_offset) {
                     close(self.shared.table.addr(handle));
-                    closed.push((handle, item.spot.0));
+                    closed.push((handle, item.arena_offset.0));
                 }
             }
         }

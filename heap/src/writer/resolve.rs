@@ -8,7 +8,7 @@ use tercel_wire::layout::RecordError;
 use tercel_wire::page::class_of;
 
 use super::{Full, State, Writer};
-use crate::arena::{CONVERTED, Spot};
+use crate::arena::{ArenaOffset, CONVERTED};
 use crate::bindings::damaged;
 use crate::class::TypeKey;
 use crate::page;
@@ -16,7 +16,7 @@ use crate::protocol::{INVALID, VALID, publish, set_flag};
 use crate::scope::Scope;
 use crate::swizzle::Word;
 use crate::sync::Ordering;
-use crate::view::Link;
+use crate::view::RefView;
 
 /// What became of a reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub enum Resolved {
         /// The class that was found.
         found: ClassId,
     },
-    /// The record is not what its class says. The keeper of the page must act.
+    /// The record is not what its class says. The owner of the page must act.
     Damaged(RecordError),
     /// There is no room for what resolving needs.
     Full(Full),
@@ -63,27 +63,27 @@ impl Writer {
     ///
     /// # Panics
     /// If scope and view belong to another cache.
-    pub fn resolve(&mut self, scope: &Scope, link: &Link<'_, '_>, key: TypeKey) -> Resolved {
+    pub fn resolve(&mut self, scope: &Scope, ref_view: &RefView<'_, '_>, key: TypeKey) -> Resolved {
         self.assert_own(scope);
-        self.assert_own(link.scope);
+        self.assert_own(ref_view.scope);
         if let Err(full) = self.prepare(scope) {
             return Resolved::Full(full);
         }
-        let word = Word::read(link.word.load(Ordering::Relaxed));
-        if !self.shared.arena.holds(link.object) {
+        let word = Word::read(ref_view.word.load(Ordering::Relaxed));
+        if !self.shared.arena.holds(ref_view.object) {
             return match word {
                 Word::Stored(oref) => self.find(oref, key),
                 _ => Resolved::Ready { hint: 0 },
             };
         }
-        let frame = self.shared.arena.spot(link.object).frame();
+        let frame = self.shared.arena.arena_offset(ref_view.object).frame();
         let oref = match word {
             Word::Null => return Resolved::Ready { hint: 0 },
             Word::Handle(h) => return self.find(self.shared.table.oref(h), key),
             Word::Stored(oref) => {
                 match self.near(frame, oref, key) {
-                    Some(Ok(spot)) => {
-                        publish(link.word, Word::Near(spot.offset() as u32).raw());
+                    Some(Ok(arena_offset)) => {
+                        publish(ref_view.word, Word::Near(arena_offset.offset() as u32).raw());
                         self.stats.swizzled += 1;
                         return Resolved::Ready { hint: 0 };
                     }
@@ -93,11 +93,11 @@ impl Writer {
                 oref
             }
             Word::Near(offset) => {
-                let spot = Spot::new(frame, offset as usize);
-                if self.object(spot).flags().load(Ordering::Relaxed) & INVALID == 0 {
-                    return self.typed(spot, key, 0);
+                let arena_offset = ArenaOffset::new(frame, offset as usize);
+                if self.object(arena_offset).flags().load(Ordering::Relaxed) & INVALID == 0 {
+                    return self.typed(arena_offset, key, 0);
                 }
-                match self.oref_at(spot) {
+                match self.oref_at(arena_offset) {
                     Some(oref) => oref,
                     None => return Resolved::Ready { hint: 0 },
                 }
@@ -107,7 +107,7 @@ impl Writer {
         if let Resolved::Ready { hint } = found {
             // The count is there before the word is, so the handle outlives every reader of the word.
             self.index.name(hint);
-            publish(link.word, Word::Handle(hint).raw());
+            publish(ref_view.word, Word::Handle(hint).raw());
             self.stats.swizzled += 1;
         }
         found
@@ -139,40 +139,40 @@ impl Writer {
 
     /// The target in the holder's own frame, where a word may lead to it without an entry: the frame is the page's
     /// newest, and no copy of the object lives elsewhere.
-    fn near(&mut self, frame: u32, oref: Oref, key: TypeKey) -> Option<Result<Spot, Resolved>> {
+    fn near(&mut self, frame: u32, oref: Oref, key: TypeKey) -> Option<Result<ArenaOffset, Resolved>> {
         let here = self.shared.page(frame) == Some(oref.page())
             && self.frames[frame as usize].state == State::Intact;
         if !here {
             return None;
         }
-        let (spot, bytes) = page::extent(&self.shared, frame, oref.slot())?;
+        let (arena_offset, bytes) = page::extent(&self.shared, frame, oref.slot())?;
         let elsewhere = self
             .index
             .find(&self.shared.table, oref)
-            .and_then(|h| self.shared.table.spot(h))
-            .is_some_and(|at| at != spot);
-        let flags = self.object(spot).flags().load(Ordering::Relaxed);
+            .and_then(|h| self.shared.table.arena_offset(h))
+            .is_some_and(|at| at != arena_offset);
+        let flags = self.object(arena_offset).flags().load(Ordering::Relaxed);
         if elsewhere || flags & INVALID != 0 {
             return None;
         }
         if flags & VALID == 0 {
-            let class = ClassId(self.object(spot).class().load(Ordering::Relaxed));
+            let class = ClassId(self.object(arena_offset).class().load(Ordering::Relaxed));
             if self.bindings.get(class).is_none_or(|b| b.converted) {
                 return None;
             }
-            if let Err(other) = self.touch(spot, bytes, key) {
+            if let Err(other) = self.touch(arena_offset, bytes, key) {
                 return Some(Err(other));
             }
         }
-        match self.typed(spot, key, 0) {
-            Resolved::Ready { .. } => Some(Ok(spot)),
+        match self.typed(arena_offset, key, 0) {
+            Resolved::Ready { .. } => Some(Ok(arena_offset)),
             other => Some(Err(other)),
         }
     }
 
     /// Whether a valid copy is of the wanted type.
-    fn typed(&self, spot: Spot, key: TypeKey, hint: u32) -> Resolved {
-        let number = self.object(spot).class().load(Ordering::Relaxed);
+    fn typed(&self, arena_offset: ArenaOffset, key: TypeKey, hint: u32) -> Resolved {
+        let number = self.object(arena_offset).class().load(Ordering::Relaxed);
         match self.shared.types.get(number) {
             Some(t) if t.key.number == key.number => Resolved::Ready { hint },
             Some(t) => Resolved::WrongClass { found: t.class },
@@ -183,61 +183,67 @@ impl Writer {
     /// Leads the reference's entry to a usable copy, if there is one.
     fn find(&mut self, oref: Oref, key: TypeKey) -> Resolved {
         let handle = self.index.find(&self.shared.table, oref);
-        let led = handle.and_then(|h| Some((h, self.shared.table.spot(h)?)));
-        if let Some((h, spot)) = led
-            && self.object(spot).flags().load(Ordering::Relaxed) & INVALID == 0
+        let led = handle.and_then(|h| Some((h, self.shared.table.arena_offset(h)?)));
+        if let Some((h, arena_offset)) = led
+            && self.object(arena_offset).flags().load(Ordering::Relaxed) & INVALID == 0
         {
-            return self.typed(spot, key, h);
+            return self.typed(arena_offset, key, h);
         }
         let page = oref.page();
         let Some(frame) = self.pages.get(&page).and_then(|p| p.frame) else {
             // A copy outside its page that became obsolete needs the page as much as one that was never here.
             return Resolved::Miss { page };
         };
-        let Some((spot, bytes)) = page::extent(&self.shared, frame, oref.slot()) else {
+        let Some((arena_offset, bytes)) = page::extent(&self.shared, frame, oref.slot()) else {
             return Resolved::Empty { page };
         };
-        let flags = self.object(spot).flags().load(Ordering::Relaxed);
+        let flags = self.object(arena_offset).flags().load(Ordering::Relaxed);
         if flags & INVALID != 0 {
             return Resolved::Stale { page };
         }
         if flags & VALID != 0 {
-            return match self.typed(spot, key, 0) {
-                Resolved::Ready { .. } => self.lead(oref, spot),
+            return match self.typed(arena_offset, key, 0) {
+                Resolved::Ready { .. } => self.lead(oref, arena_offset),
                 other => other,
             };
         }
-        let class = ClassId(self.object(spot).class().load(Ordering::Relaxed));
+        let class = ClassId(self.object(arena_offset).class().load(Ordering::Relaxed));
         if class == FORWARD {
-            return self.find_forwarded(oref, spot, bytes, key);
+            return self.find_forwarded(oref, arena_offset, bytes, key);
         }
         if self.bindings.get(class).is_some_and(|b| b.converted) {
-            let object = self.untouched(spot, bytes).to_vec();
+            let object = self.untouched(arena_offset, bytes).to_vec();
             return self.find_made(oref, &object, None, key);
         }
-        match self.touch(spot, bytes, key) {
-            Ok(()) => self.lead(oref, spot),
+        match self.touch(arena_offset, bytes, key) {
+            Ok(()) => self.lead(oref, arena_offset),
             Err(other) => other,
         }
     }
 
     /// The object that had moved, found behind the forward in its home slot.
-    fn find_forwarded(&mut self, home: Oref, spot: Spot, bytes: usize, key: TypeKey) -> Resolved {
-        let Some(to) = self.forward_at(spot, bytes) else {
+    fn find_forwarded(
+        &mut self,
+        home: Oref,
+        arena_offset: ArenaOffset,
+        bytes: usize,
+        key: TypeKey,
+    ) -> Resolved {
+        let Some(to) = self.forward_at(arena_offset, bytes) else {
             return Resolved::Damaged(damaged("tercel.Forward", "to", "it leads nowhere"));
         };
         let page = to.page();
         let Some(frame) = self.pages.get(&page).and_then(|p| p.frame) else { return Resolved::Miss { page } };
-        let Some((spot, bytes)) = page::extent(&self.shared, frame, to.slot()) else {
+        let Some((arena_offset, bytes)) = page::extent(&self.shared, frame, to.slot()) else {
             return Resolved::Empty { page };
         };
-        let flags = self.object(spot).flags().load(Ordering::Relaxed);
+        let flags = self.object(arena_offset).flags().load(Ordering::Relaxed);
         if flags & INVALID != 0 {
             return Resolved::Stale { page };
         }
         let object = match flags & VALID {
-            0 => self.untouched(spot, bytes).to_vec(),
-            _ => self.stored(spot),
+            0 => self.untouched(arena_offset, bytes).to_vec(),
+            _ => self.stored(arena_offset),
         };
         if class_of(&object) == FORWARD {
             return Resolved::Damaged(damaged("tercel.Forward", "to", "it leads to another forward"));
@@ -267,13 +273,13 @@ impl Writer {
             Some(Some(h)) => Some(h),
             None => None,
         };
-        let Some(spot) = self.append(handle, &made, to) else {
+        let Some(arena_offset) = self.append(handle, &made, to) else {
             self.tidy(handle, to);
             return full;
         };
-        self.shared.table.lead(handle, Some(spot));
+        self.shared.table.lead(handle, Some(arena_offset));
         if let Some(to) = to {
-            self.shared.table.lead(to, Some(spot));
+            self.shared.table.lead(to, Some(arena_offset));
         }
         self.stats.converted += (made.flags & CONVERTED != 0) as u64;
         Resolved::Ready { hint: handle }
@@ -291,10 +297,10 @@ impl Writer {
         self.index.find(&self.shared.table, oref).or_else(|| self.index.insert(&self.shared.table, oref))
     }
 
-    fn lead(&mut self, oref: Oref, spot: Spot) -> Resolved {
+    fn lead(&mut self, oref: Oref, arena_offset: ArenaOffset) -> Resolved {
         match self.handle(oref) {
             Some(h) => {
-                self.shared.table.lead(h, Some(spot));
+                self.shared.table.lead(h, Some(arena_offset));
                 Resolved::Ready { hint: h }
             }
             None => Resolved::Full(Full { pinned: 0 }),
@@ -302,8 +308,13 @@ impl Writer {
     }
 
     /// Checks an untouched object in place and makes it one of its type.
-    pub(super) fn touch(&mut self, spot: Spot, bytes: usize, key: TypeKey) -> Result<(), Resolved> {
-        let class = ClassId(self.object(spot).class().load(Ordering::Relaxed));
+    pub(super) fn touch(
+        &mut self,
+        arena_offset: ArenaOffset,
+        bytes: usize,
+        key: TypeKey,
+    ) -> Result<(), Resolved> {
+        let class = ClassId(self.object(arena_offset).class().load(Ordering::Relaxed));
         let Some(binding) = self.bindings.get(class).filter(|b| !b.converted) else {
             return Err(Resolved::Unbound { class });
         };
@@ -312,8 +323,8 @@ impl Writer {
         if t.key.number != key.number {
             return Err(Resolved::WrongClass { found: class });
         }
-        t.layout.check(&self.untouched(spot, bytes)[4..]).map_err(Resolved::Damaged)?;
-        let o = self.object(spot);
+        t.layout.check(&self.untouched(arena_offset, bytes)[4..]).map_err(Resolved::Damaged)?;
+        let o = self.object(arena_offset);
         o.class().store(number, Ordering::Relaxed);
         set_flag(o.flags(), VALID);
         self.stats.touched += 1;
@@ -321,9 +332,9 @@ impl Writer {
     }
 
     /// An untouched object of an intact frame.
-    fn untouched(&self, spot: Spot, bytes: usize) -> &[u8] {
+    fn untouched(&self, arena_offset: ArenaOffset, bytes: usize) -> &[u8] {
         // SAFETY: readers write usage and the writer swizzles only in objects that are valid; this one is not, and
         // the writer, which alone could make it so, is borrowed.
-        unsafe { self.shared.arena.bytes(spot.0 as usize * 4, bytes) }
+        unsafe { self.shared.arena.bytes(arena_offset.0 as usize * 4, bytes) }
     }
 }

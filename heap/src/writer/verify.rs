@@ -70,10 +70,10 @@ impl Writer {
             self.items(frame, &mut items);
             for item in items.iter().filter(|i| i.flags & VALID != 0) {
                 let mut bad = None;
-                self.each_word(item.spot, |_, word| match word {
+                self.each_word(item.arena_offset, |_, word| match word {
                     Word::Handle(h) => *names.entry(h).or_insert(0) += 1,
                     Word::Near(at) => {
-                        let near = crate::arena::Spot::new(frame, at as usize);
+                        let near = crate::arena::ArenaOffset::new(frame, at as usize);
                         if page::slot_at(&self.shared, near).is_none() {
                             bad = Some(format!("a word of {} leads to no object of its frame", item.oref));
                         }
@@ -84,9 +84,9 @@ impl Writer {
                     return Err(bad);
                 }
                 if state == State::Compacted {
-                    *names.entry(self.handle_before(item.spot)).or_insert(0) += 1;
+                    *names.entry(self.handle_before(item.arena_offset)).or_insert(0) += 1;
                     pages.entry(item.oref.page()).or_default().2 += 1;
-                    if let Some(to) = self.forward_of(item.spot) {
+                    if let Some(to) = self.forward_of(item.arena_offset) {
                         *names.entry(to).or_insert(0) += 1;
                         pages.entry(self.shared.table.oref(to).page()).or_default().2 += 1;
                     }
@@ -112,17 +112,17 @@ impl Writer {
                     self.index.names(h)
                 ));
             }
-            match table.spot(h) {
+            match table.arena_offset(h) {
                 None if counted == 0 => {
                     return Err(format!("the entry of {oref} leads nowhere and is not named"));
                 }
                 None => {}
-                Some(spot) => {
-                    let frame = &self.frames[spot.frame() as usize];
-                    let o = self.object(spot);
+                Some(arena_offset) => {
+                    let frame = &self.frames[arena_offset.frame() as usize];
+                    let o = self.object(arena_offset);
                     let valid = o.flags().load(Ordering::Relaxed) & VALID != 0;
-                    let own = self.oref_at(spot) == Some(oref)
-                        || self.forward_of(spot).is_some_and(|to| table.oref(to) == oref);
+                    let own = self.oref_at(arena_offset) == Some(oref)
+                        || self.forward_of(arena_offset).is_some_and(|to| table.oref(to) == oref);
                     let held = matches!(frame.state, State::Intact | State::Compacted);
                     if !valid || !own || !held {
                         return Err(format!("the entry of {oref} leads to a place that is not its copy"));

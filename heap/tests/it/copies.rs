@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::common::*;
-use tercel_heap::{Copied, Copier, Overlay, Scope, Step, TypeKey, View};
+use tercel_heap::{Copied, Copier, Lookup, Scope, TypeKey, View, WriteSet};
 use tercel_wire::id::{ClassId, Oref, Stamp};
 use tercel_wire::layout::Layout;
 use tercel_wire::record::{Class, Encoder, NoSpill, Ref, Text, Value};
@@ -59,10 +59,10 @@ fn older_version_that_lacks_a_field_is_written_as_the_program_has_it() {
     let record = [&NAMELESS.0.to_le_bytes()[..], &[0; 2], &7u64.to_le_bytes()].concat();
     assert_eq!(keep(&c, &scope, at, &record), Copied::Ready);
     let v = view(&scope, at);
-    let overlay = Overlay::new(&scope);
+    let write_set = WriteSet::new(&scope);
     let named = Node::new(7, "seven", oref(2, 7), &[]);
-    overlay.put(at, &named.object(), TypeKey::of::<Node>(), v.behind()).unwrap();
-    assert_eq!(overlay.record(at), Some(named.object()));
+    write_set.put(at, &named.object(), TypeKey::of::<Node>(), v.behind()).unwrap();
+    assert_eq!(write_set.record(at), Some(named.object()));
 }
 
 fn keep(c: &Copier, scope: &Scope, at: Oref, object: &[u8]) -> Copied {
@@ -90,11 +90,11 @@ fn copied_object_reads_as_it_was_stored() {
     assert_eq!((scope.snapshot(), v.is_private()), (Stamp(5), true));
     // No hit ends well here, with whatever hint.
     for hint in [0, 1, 1 << 31, u32::MAX] {
-        assert!(matches!(scope.get(Ref::<Node>::with_hint(at, hint)), Step::Slow));
+        assert!(matches!(scope.get(Ref::<Node>::with_hint(at, hint)), Lookup::Slow));
     }
-    assert!(matches!(scope.follow::<Node>(&v, NEXT), Step::Slow));
-    assert!(matches!(v.items(KIDS).nth::<Node>(0), Some(Step::Slow)));
-    assert!(matches!(v.items(KIDS).nth::<Node>(1), Some(Step::Null)));
+    assert!(matches!(scope.follow::<Node>(&v, NEXT), Lookup::Slow));
+    assert!(matches!(v.items(KIDS).nth::<Node>(0), Some(Lookup::Slow)));
+    assert!(matches!(v.items(KIDS).nth::<Node>(1), Some(Lookup::Null)));
 }
 
 #[test]
@@ -125,15 +125,15 @@ fn older_version_is_converted_and_its_unknown_field_survives_a_change() {
     let (at, wide) = (oref(1, 1), wide(7));
     keep(&c, &scope, at, &wide);
     let v = view(&scope, at);
-    let overlay = Overlay::new(&scope);
-    overlay.put(at, &v.to_stored(), TypeKey::of::<Node>(), v.behind()).unwrap();
-    overlay.patch(at, ID, &9u64.to_le_bytes()).unwrap();
-    assert_eq!(overlay.record(at), Some(self::wide(9)));
+    let write_set = WriteSet::new(&scope);
+    write_set.put(at, &v.to_stored(), TypeKey::of::<Node>(), v.behind()).unwrap();
+    write_set.patch(at, ID, &9u64.to_le_bytes()).unwrap();
+    assert_eq!(write_set.record(at), Some(self::wide(9)));
     assert_eq!(Node::read(&v).id, 7);
 }
 
 #[test]
-fn what_is_no_node_is_refused_by_name_and_not_counted_as_read() {
+fn wrong_type_is_refused_and_not_read() {
     let c = copier(ROOM);
     let scope = c.scope(Stamp(1)).unwrap();
     let at = oref(1, 0);

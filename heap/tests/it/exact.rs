@@ -110,7 +110,7 @@ fn an_object_without_fields_comes_out_as_it_was_stored() {
     let Resolved::Ready { hint } = w.writer.lookup(&scope, oref(1, 0), TypeKey::of::<Empty>()) else {
         panic!()
     };
-    let Step::Hit(view) = scope.get(Ref::<Empty>::with_hint(oref(1, 0), hint)) else { panic!() };
+    let Lookup::Hit(view) = scope.get(Ref::<Empty>::with_hint(oref(1, 0), hint)) else { panic!() };
     assert_eq!(view.to_stored(), empty());
 }
 

@@ -54,7 +54,7 @@ fn hops(name: &str, pages: u32, slots: u16) {
     let ours = best(|| {
         let mut sum = 0u64;
         for _ in 0..n {
-            let Step::Hit(next) = scope.follow::<Node>(&v, NEXT) else { panic!("every hop is hot") };
+            let Lookup::Hit(next) = scope.follow::<Node>(&v, NEXT) else { panic!("every hop is hot") };
             sum += next.fixed::<u64>(ID);
             v = next;
         }
@@ -147,8 +147,8 @@ fn parts(name: &str, pages: u32, far: bool) {
         for part in &all {
             let mut items = part.items(KIDS);
             while let Some(step) = items.follow::<Node>() {
-                let Step::Hit(connection) = step else { panic!("every hop is hot") };
-                let Step::Hit(end) = scope.follow::<Node>(&connection, NEXT) else {
+                let Lookup::Hit(connection) = step else { panic!("every hop is hot") };
+                let Lookup::Hit(end) = scope.follow::<Node>(&connection, NEXT) else {
                     panic!("every hop is hot")
                 };
                 sum += end.fixed::<u64>(ID);
@@ -170,7 +170,7 @@ fn a_ring_leads_around_through_frames_and_through_handles() {
         }
         for i in 0..all.len() {
             assert_eq!(v.fixed::<u64>(ID), i as u64);
-            let Step::Hit(next) = scope.follow::<Node>(&v, NEXT) else { panic!("every hop is hot") };
+            let Lookup::Hit(next) = scope.follow::<Node>(&v, NEXT) else { panic!("every hop is hot") };
             v = next;
         }
     }

@@ -343,7 +343,7 @@ fn tokens_of_other_transactions_lead_to_the_right_object_or_nowhere() {
             tokens.push(Ref::<Node>::with_hint(o, hint));
         }
         let token = *m.rng.pick(&tokens);
-        if let Step::Hit(v) = scope.get(token) {
+        if let Lookup::Hit(v) = scope.get(token) {
             assert_eq!(v.oref(), token.oref());
         }
     }

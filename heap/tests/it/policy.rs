@@ -56,7 +56,7 @@ fn whole_pages_are_forgotten_exactly_as_a_simulator_does() {
                     let Var::Here { at: kids, .. } = v.var(KIDS) else { panic!() };
                     let step = if rng.below(3) == 0 { NEXT } else { kids };
                     at = match scope.follow::<Node>(&v, step) {
-                        Step::Hit(next) => next.oref(),
+                        Lookup::Hit(next) => next.oref(),
                         _ => v.word(step).0,
                     };
                 }
@@ -91,7 +91,7 @@ fn badly_clustered(policy: Policy, charge_table: bool) -> usize {
 }
 
 #[test]
-fn the_hybrid_policy_keeps_what_is_used_of_badly_clustered_pages() {
+fn hac_keeps_used_objects_of_badly_clustered_pages() {
     let whole = badly_clustered(Policy::Lru, false);
     let hybrid = badly_clustered(Policy::Hac(HacParams::default()), false);
     let charged = badly_clustered(Policy::Hac(HacParams::default()), true);
@@ -131,7 +131,7 @@ fn the_budget_holds_while_the_table_grows() {
                 match w.writer.lookup(&scope, oref(p, s), TypeKey::of::<Node>()) {
                     Resolved::Ready { hint } => {
                         let r = tercel_wire::record::Ref::<Node>::with_hint(oref(p, s), hint);
-                        assert!(matches!(scope.get(r), Step::Hit(_)));
+                        assert!(matches!(scope.get(r), Lookup::Hit(_)));
                         break;
                     }
                     Resolved::Miss { page } => {

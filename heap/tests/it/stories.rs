@@ -41,8 +41,8 @@ fn references_are_followed_within_a_page_and_across() {
     assert_eq!(w.follow(&scope, &a, at + 8).unwrap().unwrap().oref(), oref(2, 0));
     assert!(w.follow(&scope, &a, at + 4).unwrap().is_none());
     // Swizzled, the same way is a hit, by element as well.
-    assert!(matches!(scope.follow::<Node>(&a, NEXT), Step::Hit(_)));
-    assert!(matches!(a.items(KIDS).nth::<Node>(2), Some(Step::Hit(_))));
+    assert!(matches!(scope.follow::<Node>(&a, NEXT), Lookup::Hit(_)));
+    assert!(matches!(a.items(KIDS).nth::<Node>(2), Some(Lookup::Hit(_))));
     assert!(a.items(KIDS).nth::<Node>(3).is_none());
     assert_eq!(a.word(NEXT).0, oref(1, 1));
     assert_eq!(b.word(NEXT).0, oref(2, 0));
@@ -77,7 +77,7 @@ fn a_hit_after_an_invalidation_is_slow_and_the_recheck_tells_which() {
     let a = w.get(&s, oref(1, 0)).unwrap();
     w.get(&t, oref(2, 0)).unwrap();
     w.commit(&[(oref(1, 0), Node::new(99, "new", Oref::NULL, &[]))]);
-    assert!(matches!(s.get(Ref::<Node>::with_hint(oref(2, 0), 1)), Step::Slow));
+    assert!(matches!(s.get(Ref::<Node>::with_hint(oref(2, 0), 1)), Lookup::Slow));
     assert_eq!(w.writer.recheck(&s), Err(Doomed));
     assert_eq!((w.writer.recheck(&t), t.snapshot(), s.snapshot()), (Ok(()), Stamp(1), Stamp(0)));
     // The view still shows what it showed.
@@ -96,11 +96,11 @@ fn a_hit_that_came_too_late_leaves_no_trace() {
     w.commit(&[(oref(2, 0), Node::new(21, "", Oref::NULL, &[]))]);
     // The object did not change, but only the writer can say that it belongs to one state with what was read before.
     for _ in 0..2 {
-        assert!(matches!(scope.get(first), Step::Slow), "what was not read at first is not read now");
+        assert!(matches!(scope.get(first), Lookup::Slow), "what was not read at first is not read now");
     }
     assert_eq!(w.read_set(&scope), [oref(1, 1)].into());
     w.writer.recheck(&scope).unwrap();
-    assert!(matches!(scope.get(first), Step::Hit(_)));
+    assert!(matches!(scope.get(first), Lookup::Hit(_)));
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn a_word_of_a_superseded_frame_is_led_to_the_new_copy() {
     w.commit(&[(oref(1, 1), Node::new(111, "new", oref(2, 0), &[]))]);
     let b = w.follow(&scope, &a, NEXT).unwrap().unwrap();
     assert_eq!((b.fixed::<u64>(ID), scope.snapshot()), (111, Stamp(1)));
-    assert!(matches!(scope.follow::<Node>(&a, NEXT), Step::Hit(_)));
+    assert!(matches!(scope.follow::<Node>(&a, NEXT), Lookup::Hit(_)));
     w.writer.verify().unwrap();
 }
 
@@ -195,11 +195,14 @@ fn an_older_record_is_converted_and_its_unknown_fields_survive_a_write() {
     // Neighbours reach it by its handle, never by its place in the page.
     let b = w.follow(&scope, &v, NEXT).unwrap().unwrap();
     assert_eq!(w.follow(&scope, &b, NEXT).unwrap().unwrap().oref(), oref(1, 0));
-    let overlay = Overlay::new(&scope);
-    overlay.put(oref(1, 0), &v.to_stored(), TypeKey::of::<Node>(), v.behind()).unwrap();
-    overlay.patch(oref(1, 0), ID, &9u64.to_le_bytes()).unwrap();
+    let write_set = WriteSet::new(&scope);
+    write_set.put(oref(1, 0), &v.to_stored(), TypeKey::of::<Node>(), v.behind()).unwrap();
+    write_set.patch(oref(1, 0), ID, &9u64.to_le_bytes()).unwrap();
     // The old record cannot hold the wider number, so the new class is written.
-    assert_eq!(overlay.record(oref(1, 0)), Some(Node::new(9, "old one", oref(1, 1), &[oref(1, 1)]).object()));
+    assert_eq!(
+        write_set.record(oref(1, 0)),
+        Some(Node::new(9, "old one", oref(1, 1), &[oref(1, 1)]).object())
+    );
     w.writer.verify().unwrap();
 }
 
@@ -232,13 +235,13 @@ fn an_object_of_another_type_is_no_hit() {
         Resolved::Ready { hint } => hint,
         other => panic!("{other:?}"),
     };
-    assert!(matches!(scope.get(Ref::<Other>::with_hint(oref(1, 0), hint)), Step::Slow));
+    assert!(matches!(scope.get(Ref::<Other>::with_hint(oref(1, 0), hint)), Lookup::Slow));
     assert_eq!(
         w.writer.lookup(&scope, oref(1, 0), TypeKey::of::<Other>()),
         Resolved::WrongClass { found: NODE }
     );
     assert_eq!(
-        w.writer.resolve(&scope, &v.link(NEXT), TypeKey::of::<Other>()),
+        w.writer.resolve(&scope, &v.ref_view(NEXT), TypeKey::of::<Other>()),
         Resolved::WrongClass { found: NODE }
     );
 }
@@ -249,10 +252,10 @@ fn hints_are_only_hints() {
     let scope = w.reader.scope().unwrap();
     w.get(&scope, oref(1, 0)).unwrap();
     for hint in [0, 1, 2, 77, 1 << 29, u32::MAX] {
-        if let Step::Hit(v) = scope.get(Ref::<Node>::with_hint(oref(1, 0), hint)) {
+        if let Lookup::Hit(v) = scope.get(Ref::<Node>::with_hint(oref(1, 0), hint)) {
             assert_eq!(v.oref(), oref(1, 0));
         }
-        assert!(!matches!(scope.get(Ref::<Node>::with_hint(oref(2, 0), hint)), Step::Hit(_)));
+        assert!(!matches!(scope.get(Ref::<Node>::with_hint(oref(2, 0), hint)), Lookup::Hit(_)));
     }
 }
 
@@ -330,29 +333,29 @@ fn private_copies_are_found_before_the_shared_one() {
     let back = w.get(&scope, oref(2, 0)).unwrap();
     let to_first = back.var_at(KIDS, 0);
     w.follow(&scope, &back, to_first).unwrap();
-    let overlay = Overlay::new(&scope);
-    overlay.put(oref(1, 0), &v.to_stored(), TypeKey::of::<Node>(), None).unwrap();
+    let write_set = WriteSet::new(&scope);
+    write_set.put(oref(1, 0), &v.to_stored(), TypeKey::of::<Node>(), None).unwrap();
     scope.set_overlaid(true);
-    // What was read before may have a private copy; the caller asks the overlay.
-    assert!(matches!(scope.follow::<Node>(&back, to_first), Step::Slow));
-    let mine = overlay.view::<Node>(&scope, oref(1, 0)).unwrap();
-    overlay.patch(oref(1, 0), ID, &1234u64.to_le_bytes()).unwrap();
+    // What was read before may have a private copy; the caller asks the write set.
+    assert!(matches!(scope.follow::<Node>(&back, to_first), Lookup::Slow));
+    let mine = write_set.view::<Node>(&scope, oref(1, 0)).unwrap();
+    write_set.patch(oref(1, 0), ID, &1234u64.to_le_bytes()).unwrap();
     assert_eq!(mine.fixed::<u64>(ID), 10, "a view is not changed under its holder");
-    let mine = overlay.view::<Node>(&scope, oref(1, 0)).unwrap();
+    let mine = write_set.view::<Node>(&scope, oref(1, 0)).unwrap();
     assert_eq!((mine.fixed::<u64>(ID), mine.oref(), mine.is_private()), (1234, oref(1, 0), true));
     assert_eq!(mine.word(NEXT).0, oref(1, 1));
     // Its references are stored, so they are looked up.
-    assert!(matches!(scope.follow::<Node>(&mine, NEXT), Step::Slow));
+    assert!(matches!(scope.follow::<Node>(&mine, NEXT), Lookup::Slow));
     assert!(
-        matches!(w.writer.resolve(&scope, &mine.link(NEXT), TypeKey::of::<Node>()), Resolved::Ready { hint } if hint != 0)
+        matches!(w.writer.resolve(&scope, &mine.ref_view(NEXT), TypeKey::of::<Node>()), Resolved::Ready { hint } if hint != 0)
     );
     assert!(
-        matches!(scope.follow_clean::<Node>(&back.link(to_first)), Step::Hit(v) if v.fixed::<u64>(ID) == 10)
+        matches!(scope.follow_clean::<Node>(&back.ref_view(to_first)), Lookup::Hit(v) if v.fixed::<u64>(ID) == 10)
     );
-    assert_eq!(overlay.get(oref(1, 0)), Some(Node { id: 1234, ..Node::read(&v) }.object()));
-    assert_eq!(overlay.orefs(), [oref(1, 0)]);
-    assert!(overlay.view::<Other>(&scope, oref(1, 0)).is_none());
-    assert!(overlay.patch(oref(1, 0), NEXT, &[0xff; 4]).is_err(), "a swizzled word is no stored reference");
+    assert_eq!(write_set.get(oref(1, 0)), Some(Node { id: 1234, ..Node::read(&v) }.object()));
+    assert_eq!(write_set.orefs(), [oref(1, 0)]);
+    assert!(write_set.view::<Other>(&scope, oref(1, 0)).is_none());
+    assert!(write_set.patch(oref(1, 0), NEXT, &[0xff; 4]).is_err(), "a swizzled word is no stored reference");
     drop(b);
 }
 
@@ -361,15 +364,15 @@ fn replaced_versions_are_freed_when_their_views_are_gone() {
     let mut w = chain();
     let scope = w.reader.scope().unwrap();
     let v = w.get(&scope, oref(1, 0)).unwrap();
-    let overlay = Overlay::new(&scope);
+    let write_set = WriteSet::new(&scope);
     let bytes = v.to_stored();
-    overlay.put(oref(1, 0), &bytes, TypeKey::of::<Node>(), None).unwrap();
-    let view = overlay.view::<Node>(&scope, oref(1, 0)).unwrap();
-    overlay.patch(oref(1, 0), ID, &1u64.to_le_bytes()).unwrap();
-    assert_eq!(overlay.bytes_total(), 2 * bytes.len());
+    write_set.put(oref(1, 0), &bytes, TypeKey::of::<Node>(), None).unwrap();
+    let view = write_set.view::<Node>(&scope, oref(1, 0)).unwrap();
+    write_set.patch(oref(1, 0), ID, &1u64.to_le_bytes()).unwrap();
+    assert_eq!(write_set.bytes_total(), 2 * bytes.len());
     drop(view);
-    overlay.put(oref(1, 0), &bytes, TypeKey::of::<Node>(), None).unwrap();
-    assert_eq!(overlay.bytes_total(), bytes.len());
+    write_set.put(oref(1, 0), &bytes, TypeKey::of::<Node>(), None).unwrap();
+    assert_eq!(write_set.bytes_total(), bytes.len());
 }
 
 #[test]
@@ -581,12 +584,12 @@ fn a_private_copy_is_asked_for_even_when_the_shared_one_was_fetched_anew() {
     scope.set_overlaid(true);
     w.fetch(PageId::new(1).unwrap()).unwrap();
     assert!(matches!(
-        w.writer.resolve(&scope, &back.link(at), TypeKey::of::<Node>()),
+        w.writer.resolve(&scope, &back.ref_view(at), TypeKey::of::<Node>()),
         Resolved::Ready { .. }
     ));
     // The new copy has no mark of the first read, and yet the caller must look at its private copies.
-    assert!(matches!(scope.follow::<Node>(&back, at), Step::Slow));
-    assert!(matches!(scope.follow_clean::<Node>(&back.link(at)), Step::Hit(_)));
+    assert!(matches!(scope.follow::<Node>(&back, at), Lookup::Slow));
+    assert!(matches!(scope.follow_clean::<Node>(&back.ref_view(at)), Lookup::Hit(_)));
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn step<'s>(
     hits: &AtomicU64,
 ) -> Result<View<'s, Node>, Stop> {
     if let Some(v) = from {
-        if let Step::Hit(next) = scope.follow(v, at) {
+        if let Lookup::Hit(next) = scope.follow(v, at) {
             hits.fetch_add(1, Relaxed);
             return Ok(next);
         }

@@ -19,7 +19,7 @@ pub(crate) fn check(world: &World, ground: &Ground) -> (Vec<String>, Vec<View>) 
         Ok(recovery) => recovery,
         Err(e) => return (vec![e.to_string()], Vec::new()),
     };
-    for e in world.truth.promised() {
+    for e in world.oracle.promised() {
         if let Err(e) = recovery.replay(e.view, e.stamp, e.kind, &e.payload) {
             return (vec![format!("the whole log cannot be replayed: {e}")], Vec::new());
         }
@@ -27,7 +27,7 @@ pub(crate) fn check(world: &World, ground: &Ground) -> (Vec<String>, Vec<View>) 
     let (state, mob) = recovery.into_parts();
     // Objects that a large transaction has placed, but that were never ordered, belong to no state.
     for id in mob.page_ids().into_iter().filter(|page| mob.is_installable(*page, state.stamp)) {
-        let due = mob.overlay(id, None, state.stamp, SPACE, Vec::new());
+        let due = mob.merge_page(id, None, state.stamp, SPACE, Vec::new());
         let stores = [("", &world.store), ("the follower's ", &world.follower.store)];
         for (whose, store) in stores {
             let stored = store.pages.get(&id).map(|bytes| bytes.as_slice());
@@ -66,7 +66,7 @@ fn flaw(id: PageId, due: Option<&[u8]>, stored: Option<&[u8]>) -> Option<String>
 fn view(
     ground: &Ground,
     classes: &[ClassId],
-    who: &str,
+    viewer: &str,
     kind: Kind,
     object: &dyn Fn(Oref) -> Option<Vec<u8>>,
 ) -> View {
@@ -82,5 +82,5 @@ fn view(
         let written = cell::written(&found, classes)?;
         Some(Read { object: written.object, value: written.value })
     });
-    View { who: who.into(), kind, objects: objects.collect() }
+    View { viewer: viewer.into(), kind, objects: objects.collect() }
 }

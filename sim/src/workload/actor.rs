@@ -11,13 +11,13 @@ use tercel_wire::message::Outcome as Answer;
 
 use super::kinds::{Deed, Known};
 use super::{Ground, Notes};
-use crate::port::{Seated, Site};
-use crate::stage::{Actor, Stage};
+use crate::port::{ActorPort, Site};
+use crate::scheduler::{Actor, ActorScheduler};
 use crate::world::Phase;
 
 /// Runs the transactions of one thread, with its random numbers and its open outcomes.
 pub(crate) struct Worker<'s> {
-    pub port: Seated<'s>,
+    pub port: ActorPort<'s>,
     pub random: RefCell<Random>,
     pub think_us: u64,
     /// The last number given to a write.
@@ -32,7 +32,7 @@ pub(crate) struct Worker<'s> {
 const ATTEMPTS_MAX: u32 = 5;
 
 impl<'s> Worker<'s> {
-    pub(crate) fn new(port: Seated<'s>, seed: u64, think_us: u64) -> Worker<'s> {
+    pub(crate) fn new(port: ActorPort<'s>, seed: u64, think_us: u64) -> Worker<'s> {
         let random = RefCell::new(Random::new(seed));
         Worker { port, random, think_us, last: 0, requests: 0, known: Known::default(), unknown: Vec::new() }
     }
@@ -41,10 +41,10 @@ impl<'s> Worker<'s> {
     pub(crate) fn work(&mut self, ground: &Ground, mix: &[u64]) {
         let total: u64 = mix.iter().sum();
         loop {
-            let phase = self.port.stage.world().phase();
+            let phase = self.port.scheduler.world().phase();
             match phase {
                 Phase::Before | Phase::Safety => {}
-                Phase::Healed => return self.settle(),
+                Phase::Healed => return self.resolve_unknown(),
                 Phase::Closing | Phase::Over => return,
             }
             self.come_back();
@@ -61,7 +61,7 @@ impl<'s> Worker<'s> {
 
     /// A process that crashed comes back as another.
     fn come_back(&mut self) {
-        let life = self.port.stage.world().life_of(self.port.site);
+        let life = self.port.scheduler.world().life_of(self.port.site);
         if life != self.port.life {
             self.port.life = life;
             self.unknown.clear();
@@ -76,7 +76,7 @@ impl<'s> Worker<'s> {
     fn think(&self) {
         if self.below(3) == 0 {
             let us = self.below(self.think_us + 1);
-            self.port.stage.sleep(self.port.me, us);
+            self.port.scheduler.sleep(self.port.me, us);
         }
     }
 
@@ -97,7 +97,7 @@ impl<'s> Worker<'s> {
                 return;
             }
             let us = self.below(50 << attempt);
-            self.port.stage.sleep(self.port.me, us);
+            self.port.scheduler.sleep(self.port.me, us);
         }
     }
 
@@ -125,7 +125,7 @@ impl<'s> Worker<'s> {
         let mut notes = Notes::new(self.port.me.0, self.last);
         let tx = match Tx::begin(&self.port, isolation) {
             Ok(tx) => tx,
-            Err(e) => return self.trouble(&e, kind, true),
+            Err(e) => return self.note_error(&e, kind, true),
         };
         let body = self.deed(&tx, ground, &mut notes, dice, &|| self.think()).run(kind);
         self.last = notes.last;
@@ -133,7 +133,7 @@ impl<'s> Worker<'s> {
             Ok(()) => tx.commit(),
             Err(e) => {
                 drop(tx);
-                let again = self.trouble(&e, kind, false);
+                let again = self.note_error(&e, kind, false);
                 self.note(notes, begin_us, isolation, request, None, Outcome::Aborted);
                 return again;
             }
@@ -147,7 +147,7 @@ impl<'s> Worker<'s> {
             },
             // The process that waited for the answer is gone.
             Err(_) if self.port.is_gone() => (Outcome::Unknown, None, false),
-            Err(e) => (Outcome::Aborted, None, self.trouble(&e, kind, false)),
+            Err(e) => (Outcome::Aborted, None, self.note_error(&e, kind, false)),
         };
         let place = self.note(notes, begin_us, isolation, request, op, outcome);
         if let (Outcome::Unknown, Some(op)) = (outcome, op) {
@@ -185,7 +185,7 @@ impl<'s> Worker<'s> {
         }
         let Some((begin_us, notes, snapshot)) = final_one else {
             if let Err(e) = ended {
-                self.trouble(&e, kind, true);
+                self.note_error(&e, kind, true);
             }
             return;
         };
@@ -195,13 +195,13 @@ impl<'s> Worker<'s> {
             Err(Error::Timeout(Some(op))) => (Outcome::Unknown, Some(*op)),
             Err(_) if self.port.is_gone() => (Outcome::Unknown, None),
             Err(e) => {
-                self.trouble(&e, kind, false);
+                self.note_error(&e, kind, false);
                 (Outcome::Aborted, None)
             }
         };
         let by_run = matches!(outcome, Outcome::Committed(_));
         let place = self.note(notes, begin_us, isolation, request, op, outcome);
-        let mut world = self.port.stage.world();
+        let mut world = self.port.scheduler.world();
         if by_run && !world.record.history.transactions[place].is_read_only() {
             world.unplaced.push(place);
         }
@@ -224,7 +224,7 @@ impl<'s> Worker<'s> {
         let wrong = notes.wrong.clone();
         let (reads, writes) = notes.into_parts();
         let life = self.port.life;
-        let mut world = self.port.stage.world();
+        let mut world = self.port.scheduler.world();
         let end_us = world.time();
         if let Some(wrong) = wrong
             && !world.is_over()
@@ -257,8 +257,8 @@ impl<'s> Worker<'s> {
     }
 
     /// Judges an error, and says whether another attempt may help. Blames the engine for an error that nothing excuses.
-    fn trouble(&self, e: &Error, kind: usize, at_begin: bool) -> bool {
-        let mut world = self.port.stage.world();
+    fn note_error(&self, e: &Error, kind: usize, at_begin: bool) -> bool {
+        let mut world = self.port.scheduler.world();
         if world.is_over() {
             return false;
         }
@@ -274,7 +274,7 @@ impl<'s> Worker<'s> {
         }
         drop(world);
         let us = self.below(2_000);
-        self.port.stage.sleep(self.port.me, us);
+        self.port.scheduler.sleep(self.port.me, us);
         false
     }
 
@@ -288,18 +288,18 @@ impl<'s> Worker<'s> {
     }
 
     /// Asks what became of everything unknown, now that everything works.
-    fn settle(&mut self) {
+    fn resolve_unknown(&mut self) {
         if self.port.is_gone() {
             return;
         }
-        self.port.patience_us = SETTLE_US;
+        self.port.patience_us = HEALED_WAIT_US;
         for (op, place) in std::mem::take(&mut self.unknown) {
             let outcome = match self.resolve(op) {
                 Some(Answer::Committed(stamp)) => Outcome::Committed(stamp.0),
                 Some(Answer::Unknown) | None => continue,
                 Some(_) => Outcome::Aborted,
             };
-            let mut world = self.port.stage.world();
+            let mut world = self.port.scheduler.world();
             let end_us = world.time();
             let t = &mut world.record.history.transactions[place];
             (t.outcome, t.end_us) = (outcome, end_us);
@@ -307,21 +307,21 @@ impl<'s> Worker<'s> {
     }
 
     fn now(&self) -> u64 {
-        self.port.stage.world().time()
+        self.port.scheduler.world().time()
     }
 }
 
 /// A thread's whole life.
-pub(crate) fn live(stage: &Stage, me: Actor, ground: &Ground) {
+pub(crate) fn live(scheduler: &ActorScheduler, me: Actor, ground: &Ground) {
     let (plan, site, life) = {
-        let world = stage.world();
+        let world = scheduler.world();
         let site = world.plan.site_of(me).expect("the first thread directs");
         (world.plan.clone(), site, world.life_of(site))
     };
-    let port = Seated { stage, me, site, life, patience_us: plan.patience_us };
+    let port = ActorPort { scheduler, me, site, life, patience_us: plan.patience_us };
     let seed = plan.seed.wrapping_mul(31).wrapping_add(me.0 as u64);
     Worker::new(port, seed, plan.think_us).work(ground, &plan.mix);
 }
 
 /// How long everything may take once everything works.
-pub(crate) const SETTLE_US: u64 = 60_000_000;
+pub(crate) const HEALED_WAIT_US: u64 = 60_000_000;

@@ -19,7 +19,7 @@ pub(crate) mod actor;
 pub mod cell;
 mod kinds;
 mod notes;
-pub(crate) mod survey;
+pub(crate) mod read_all;
 
 use tercel_collections::{Map, Vector};
 use tercel_engine::error::Error;

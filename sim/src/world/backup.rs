@@ -1,6 +1,6 @@
-//! Backups: in some worlds a taker takes one after the other, whatever happens, and checks each.
+//! Backups: in some worlds a backup client takes one after the other, whatever happens, and checks each.
 //!
-//! The taker is no client of the workload and its link is never cut: only faults of the server strike it. A backup must be
+//! The backup client is no client of the workload and its link is never cut: only faults of the server strike it. A backup must be
 //! equal to the log's state at the stamp that the server named. That stamp must be durable when the server names it.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::rule::{drop_here, keep_here};
 
 /// Takes backups in this world, if it has a source of random numbers.
 #[derive(Default)]
-pub(super) struct Taker {
+pub(super) struct BackupClient {
     random: Option<Random>,
     begun: u64,
     under_way: Option<Backup>,
@@ -39,7 +39,7 @@ struct Backup {
     is_refused: bool,
 }
 
-impl Taker {
+impl BackupClient {
     /// Whether a connection is its own; what was sent there is then kept.
     pub(super) fn takes(&mut self, conn: Conn, bytes: &[u8]) -> bool {
         match self.under_way.as_mut().filter(|b| b.conn == conn) {
@@ -88,27 +88,28 @@ impl Backup {
 }
 
 impl World {
-    /// In one world of four there is a taker, and in each in which one is needed.
+    /// In one world of four there is a backup client, and in each in which one is needed.
     pub(super) fn begin_backups(&mut self) {
         let is_needed = self.plan.rule.is_some_and(|rule| rule.is_of_backups());
         if is_needed || self.plan.seed.is_multiple_of(WORLDS_PER_TAKER) {
-            self.taker.random = Some(Random::new(self.plan.seed ^ 0xbac0_0000_0000_0000));
+            self.backup_client.random = Some(Random::new(self.plan.seed ^ 0xbac0_0000_0000_0000));
             self.at(self.time, Event::Backup);
         }
     }
 
-    /// The taker's turn.
+    /// The backup client's turn.
     pub(super) fn backup_turn(&mut self) {
-        if !matches!(self.phase, Phase::Safety | Phase::Healed) || self.taker.begun > BACKUPS_MAX {
+        if !matches!(self.phase, Phase::Safety | Phase::Healed) || self.backup_client.begun > BACKUPS_MAX {
             return self.leave_backup();
         }
         let life = self.server.life;
         let is_up = self.server.is_up();
-        self.taker.under_way = self.taker.under_way.take().filter(|b| is_up && b.life == life);
-        match self.taker.under_way.as_mut() {
+        self.backup_client.under_way =
+            self.backup_client.under_way.take().filter(|b| is_up && b.life == life);
+        match self.backup_client.under_way.as_mut() {
             None if is_up => self.begin_backup(),
             None => {}
-            Some(b) => match b.hear(self.truth.promised) {
+            Some(b) => match b.hear(self.oracle.promised) {
                 Err(why) => self.blame(format!("a backup: {why}")),
                 Ok(()) if b.is_over() => self.end_backup(),
                 Ok(()) if b.asked < ASKED_MAX => {
@@ -118,16 +119,16 @@ impl World {
                 Ok(()) => {}
             },
         }
-        let pause = if self.taker.under_way.is_some() { STEP_US_MAX } else { PAUSE_US_MAX };
-        let us = self.taker.random.as_mut().map_or(0, |r| r.below(pause));
+        let pause = if self.backup_client.under_way.is_some() { STEP_US_MAX } else { PAUSE_US_MAX };
+        let us = self.backup_client.random.as_mut().map_or(0, |r| r.below(pause));
         self.at(self.time + us, Event::Backup);
     }
 
     fn begin_backup(&mut self) {
-        self.taker.begun += 1;
-        let n = self.taker.begun;
+        self.backup_client.begun += 1;
+        let n = self.backup_client.begun;
         let conn = Conn(1 << 40 | n);
-        self.taker.under_way = Some(Backup {
+        self.backup_client.under_way = Some(Backup {
             conn,
             life: self.server.life,
             call: 0,
@@ -155,7 +156,7 @@ impl World {
     }
 
     fn say_to_server(&mut self, kind: Kind, body: &[u8]) {
-        let Some(b) = &mut self.taker.under_way else { return };
+        let Some(b) = &mut self.backup_client.under_way else { return };
         b.call += 1;
         let header = Header { body_bytes: body.len() as u32, ..Header::new(kind, b.call) };
         let conn = b.conn;
@@ -164,17 +165,17 @@ impl World {
 
     /// Drops the backup under way, because the server has forgotten its connections.
     pub(super) fn forget_backup(&mut self) {
-        self.taker.under_way = None;
+        self.backup_client.under_way = None;
     }
 
     fn leave_backup(&mut self) {
-        if let Some(b) = self.taker.under_way.take() {
+        if let Some(b) = self.backup_client.under_way.take() {
             self.server_takes(Input::Disconnected(b.conn));
         }
     }
 
     fn end_backup(&mut self) {
-        let Some(b) = self.taker.under_way.take() else { return };
+        let Some(b) = self.backup_client.under_way.take() else { return };
         self.server_takes(Input::Disconnected(b.conn));
         if b.sent.is_none() {
             return;
@@ -194,7 +195,7 @@ impl World {
         let head = b.head.ok_or("it ended before it began")?;
         let mut recovery =
             Recovery::new(ServerConfig::default(), SPACE, None, 0).map_err(|e| e.to_string())?;
-        for e in self.truth.promised().take_while(|e| e.stamp <= head.stamp) {
+        for e in self.oracle.promised().take_while(|e| e.stamp <= head.stamp) {
             recovery.replay(e.view, e.stamp, e.kind, &e.payload).map_err(|e| e.to_string())?;
         }
         let (state, mob) = recovery.into_parts();
@@ -207,7 +208,7 @@ impl World {
             return Err(format!("it has other pages than there were at {}", head.stamp));
         }
         for (id, bytes) in &b.pages {
-            let due = mob.overlay(*id, None, head.stamp, SPACE, Vec::new()).ok_or("a page is too full")?;
+            let due = mob.merge_page(*id, None, head.stamp, SPACE, Vec::new()).ok_or("a page is too full")?;
             match (Page::parse(&due, *id), Page::parse(bytes, *id)) {
                 (Ok(due), Ok(taken)) if due.objects().eq(taken.objects()) && due.stamp() == taken.stamp() => {
                 }

@@ -17,7 +17,7 @@ use super::{Event, Phase, World};
 use crate::plan::Plan;
 use crate::port::Site;
 use crate::rule::{Rule, RunnerRule};
-use crate::stage;
+use crate::scheduler;
 
 /// The present process of a client: its machine, its link and its clock.
 pub(crate) struct ClientProcess {
@@ -42,7 +42,7 @@ impl ClientProcess {
     pub(super) fn new(plan: &Plan, number: u64, random: &mut Random) -> ClientProcess {
         let config = HeapConfig { budget_bytes: plan.cache_bytes, scopes_max: 8, ..HeapConfig::default() };
         let bytes = arena_bytes(&config).expect("a plan's cache is large enough");
-        let (reader, writer) = heap(config, Box::new(Boxed::new(bytes)), Box::new(stage::fence()))
+        let (reader, writer) = heap(config, Box::new(Boxed::new(bytes)), Box::new(scheduler::fence()))
             .expect("the arena is as large as the configuration says");
         let seed = plan.seed.wrapping_mul(1_000).wrapping_add(number) ^ random.next_u64();
         ClientProcess {
@@ -87,7 +87,7 @@ impl World {
 
     /// Whether every client has heard of every promised commit, and the server can order nothing more of earlier requests.
     pub(crate) fn is_level(&mut self) -> bool {
-        let last = self.truth.promised;
+        let last = self.oracle.promised;
         let is_level = |c: &mut ClientProcess| {
             matches!(c.machine.availability(), Some(Ok(()))) && c.machine.writer().watermark() >= last
         };
@@ -106,7 +106,7 @@ impl World {
             format!("at {watermark}, {:?}", c.machine.availability())
         });
         let clients: Vec<String> = clients.collect();
-        format!("{} is promised; {server}; clients: {}", self.truth.promised, clients.join("; "))
+        format!("{} is promised; {server}; clients: {}", self.oracle.promised, clients.join("; "))
     }
 
     /// Does what the client's machine wants done, after any call of it.
@@ -116,7 +116,7 @@ impl World {
             self.send_up(client, bytes);
         }
         if self.clients[client].machine.wants_close() && self.clients[client].link.is_some() {
-            let why = self.clients[client].machine.trouble();
+            let why = self.clients[client].machine.why_unavailable();
             self.client_closes(client);
             self.lose(client, why);
         }

@@ -42,7 +42,7 @@ struct Look {
 impl World {
     /// The leader ends: what it had ordered and not promised may come otherwise.
     pub(super) fn forget_digests(&mut self) {
-        let _ = self.comparison.digests.split_off(&self.truth.promised.next());
+        let _ = self.comparison.digests.split_off(&self.oracle.promised.next());
         self.comparison.noted = Stamp::ZERO;
     }
 
@@ -56,7 +56,7 @@ impl World {
         self.comparison.noted = applied;
         let digest = running.machine.digest().1;
         self.comparison.digests.insert(applied, digest);
-        if self.truth.promised >= self.comparison.next {
+        if self.oracle.promised >= self.comparison.next {
             self.begin_look();
         }
     }
@@ -65,7 +65,7 @@ impl World {
     fn begin_look(&mut self) {
         let Some(running) = &self.server.running else { return };
         let (machine, stamp) = (&running.machine, running.machine.visible());
-        if self.comparison.look.is_some() || stamp != self.truth.promised {
+        if self.comparison.look.is_some() || stamp != self.oracle.promised {
             return;
         }
         let all: BTreeSet<PageId> =
@@ -82,7 +82,7 @@ impl World {
     /// Up to where the follower is fed now.
     pub(super) fn feed_upto(&self) -> Stamp {
         let look = self.comparison.look.as_ref();
-        look.map_or(self.truth.promised, |look| look.stamp)
+        look.map_or(self.oracle.promised, |look| look.stamp)
     }
 
     /// The follower has applied something.
@@ -155,10 +155,10 @@ impl World {
         if !self.comparison.is_over {
             self.begin_look();
             let look = self.comparison.look.as_ref();
-            self.comparison.is_over = look.is_some_and(|look| look.stamp == self.truth.promised);
+            self.comparison.is_over = look.is_some_and(|look| look.stamp == self.oracle.promised);
             self.look_on();
         }
-        let promised = self.truth.promised;
+        let promised = self.oracle.promised;
         let is_there = self.follower.machine().is_some_and(|m| m.visible() == promised);
         self.comparison.is_over && self.comparison.look.is_none() && is_there
     }
@@ -167,7 +167,7 @@ impl World {
 impl World {
     /// Describes the missing condition of [`World::is_follower_level`].
     pub(crate) fn follower_gap(&mut self) -> String {
-        let promised = self.truth.promised;
+        let promised = self.oracle.promised;
         let look = self.comparison.look.as_ref().map(|look| (look.stamp, look.left.len()));
         match self.follower.machine() {
             None => "it is down".into(),

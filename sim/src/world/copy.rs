@@ -8,14 +8,14 @@ use tercel_wire::id::PageId;
 
 use super::World;
 use super::disk::Disk;
-use super::truth::Truth;
+use super::oracle::Oracle;
 
-/// The contents of a directory at one moment, and the truth of that moment.
+/// The contents of a directory at one moment, and the oracle of that moment.
 pub(crate) struct Copy {
     disk: Disk,
     pages: BTreeMap<PageId, Arc<Vec<u8>>>,
     checkpoint: Option<Checkpoint>,
-    truth: Truth,
+    oracle: Oracle,
 }
 
 impl World {
@@ -25,7 +25,7 @@ impl World {
             disk: self.disk.clone(),
             pages: self.store.pages.clone(),
             checkpoint: self.store.checkpoint.clone(),
-            truth: self.truth.clone(),
+            oracle: self.oracle.clone(),
         }
     }
 
@@ -35,7 +35,7 @@ impl World {
         self.is_put_back = true;
         self.disk = copy.disk;
         (self.store.pages, self.store.checkpoint) = (copy.pages, copy.checkpoint);
-        self.truth = copy.truth;
+        self.oracle = copy.oracle;
         self.begin_follower_anew();
         self.restart_soon();
     }

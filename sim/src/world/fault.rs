@@ -12,7 +12,7 @@ use crate::rule::{Rule, RunnerRule};
 
 /// Faults that wait for the next operation of their kind, and the times at which lasting faults end.
 #[derive(Default)]
-pub(super) struct Trouble {
+pub(super) struct ArmedFaults {
     pub sync_fails: bool,
     pub write_fails: bool,
     pub install_fails: bool,
@@ -29,7 +29,7 @@ pub(super) struct Trouble {
 impl World {
     /// Injects the faults that are due.
     pub(super) fn strike(&mut self) {
-        if self.disk.full && self.time >= self.trouble.full_until {
+        if self.disk.full && self.time >= self.armed_faults.full_until {
             self.disk.full = false;
         }
         if self.phase != Phase::Safety {
@@ -85,7 +85,7 @@ impl World {
                 let Some(l) = link.and_then(|conn| self.net.links.get_mut(&conn)) else { return false };
                 l.garbled = true;
                 // The client cannot tell where a page was damaged.
-                self.trouble.excuses_damage = true;
+                self.armed_faults.excuses_damage = true;
             }
             FaultKind::Repeat => {
                 let Some(l) = link.and_then(|conn| self.net.links.get_mut(&conn)) else { return false };
@@ -111,14 +111,14 @@ impl World {
                     _ => self.clients[client].clock.jump(us),
                 }
             }
-            FaultKind::SyncFails => self.trouble.sync_fails = true,
-            FaultKind::WriteFails => self.trouble.write_fails = true,
-            FaultKind::InstallFails => self.trouble.install_fails = true,
-            FaultKind::ReadFails => self.trouble.read_fails = true,
-            FaultKind::ReadFlips => self.trouble.read_flips = true,
+            FaultKind::SyncFails => self.armed_faults.sync_fails = true,
+            FaultKind::WriteFails => self.armed_faults.write_fails = true,
+            FaultKind::InstallFails => self.armed_faults.install_fails = true,
+            FaultKind::ReadFails => self.armed_faults.read_fails = true,
+            FaultKind::ReadFlips => self.armed_faults.read_flips = true,
             FaultKind::DiskFull => {
                 self.disk.full = true;
-                self.trouble.full_until = self.time + much % 500_000;
+                self.armed_faults.full_until = self.time + much % 500_000;
             }
             FaultKind::LogFlips => {
                 let Self { server, disk, random, .. } = self;
@@ -128,7 +128,7 @@ impl World {
                 }
                 self.lose_power();
             }
-            FaultKind::SlowDisk => self.trouble.slow_until = self.time + much % 200_000,
+            FaultKind::SlowDisk => self.armed_faults.slow_until = self.time + much % 200_000,
         }
         true
     }
@@ -141,8 +141,8 @@ impl World {
     /// Ends all faults: everything works from now on, and processes that are down come back.
     pub(crate) fn heal(&mut self) {
         self.phase = Phase::Healed;
-        let Trouble { excuses_stop, excuses_damage, .. } = self.trouble;
-        self.trouble = Trouble { excuses_stop, excuses_damage, ..Trouble::default() };
+        let ArmedFaults { excuses_stop, excuses_damage, .. } = self.armed_faults;
+        self.armed_faults = ArmedFaults { excuses_stop, excuses_damage, ..ArmedFaults::default() };
         self.disk.full = false;
         self.server.paused_until = 0;
         self.follower.paused_until = 0;
@@ -156,7 +156,7 @@ impl World {
             let machine = &self.clients[client].machine;
             let gave_up = machine.view() == tercel_wire::id::ViewId::NONE
                 && matches!(machine.availability(), Some(Err(_)));
-            if gave_up && self.trouble.excuses_damage {
+            if gave_up && self.armed_faults.excuses_damage {
                 self.crash_client(client);
             }
         }
@@ -172,16 +172,16 @@ impl World {
     }
 
     pub(super) fn read_page(&mut self, page: PageId) -> Result<Option<Vec<u8>>, String> {
-        if std::mem::take(&mut self.trouble.read_fails) {
-            (self.trouble.excuses_stop, self.trouble.excuses_damage) = (true, true);
+        if std::mem::take(&mut self.armed_faults.read_fails) {
+            (self.armed_faults.excuses_stop, self.armed_faults.excuses_damage) = (true, true);
             return Err("a read failed".into());
         }
         let mut found = self.store.pages.get(&page).map(|bytes| bytes.to_vec());
-        if self.trouble.read_flips
+        if self.armed_faults.read_flips
             && let Some(bytes) = &mut found
         {
-            self.trouble.read_flips = false;
-            (self.trouble.excuses_stop, self.trouble.excuses_damage) = (true, true);
+            self.armed_faults.read_flips = false;
+            (self.armed_faults.excuses_stop, self.armed_faults.excuses_damage) = (true, true);
             let i = self.random.below(bytes.len() as u64) as usize;
             bytes[i] ^= 1 << self.random.below(8);
         }
@@ -194,8 +194,8 @@ impl World {
         pages: Vec<(PageId, Arc<Vec<u8>>)>,
         checkpoint: Option<Checkpoint>,
     ) {
-        let fails = std::mem::take(&mut self.trouble.install_fails);
-        self.trouble.excuses_stop |= fails;
+        let fails = std::mem::take(&mut self.armed_faults.install_fails);
+        self.armed_faults.excuses_stop |= fails;
         if !fails || self.random.below(2) == 0 {
             self.record.counts.installs += 1;
             self.record.counts.checkpoints += checkpoint.is_some() as u64;
@@ -204,10 +204,10 @@ impl World {
                 self.store.pages.extend(pages);
             }
             if let Some(c) = checkpoint {
-                if c.applied > self.truth.promised {
+                if c.applied > self.oracle.promised {
                     let what = format!(
                         "a state of {} is stored, and only {} is durable",
-                        c.applied, self.truth.promised
+                        c.applied, self.oracle.promised
                     );
                     return self.blame(what);
                 }
@@ -232,7 +232,7 @@ mod tests {
         let mut world = World::new(Plan { faults: Vec::new(), group: None, ..Plan::of(1) }, false);
         world.begin_safety();
         assert!(world.inject(Fault { at: 0, kind: FaultKind::ReadFails, dice: 0 }));
-        assert!(!world.trouble.excuses_stop, "nothing has failed yet");
+        assert!(!world.armed_faults.excuses_stop, "nothing has failed yet");
         assert!(world.read_page(PageId::new(1).unwrap()).is_err());
         world.server_fails("a page cannot be read".into());
         assert!(!world.is_over() && !world.is_server_up());

@@ -30,8 +30,8 @@ pub(super) struct Feeder {
 impl World {
     /// Lets the feeder send entries that are promised since it looked last.
     pub(super) fn note_fed(&mut self) {
-        if self.follower.feeder.promised < self.truth.promised {
-            self.follower.feeder.promised = self.truth.promised;
+        if self.follower.feeder.promised < self.oracle.promised {
+            self.follower.feeder.promised = self.oracle.promised;
             self.feed_in(0);
         }
     }
@@ -56,7 +56,7 @@ impl World {
         if self.follower.feeder.next != Some(self.time) {
             return;
         }
-        let upto = self.truth.position_of(self.feed_upto());
+        let upto = self.oracle.position_of(self.feed_upto());
         let is_safe = self.phase != Phase::Safety;
         let (one_in, window) = (self.follower.nature.strays_one_in, self.follower.nature.window_bytes);
         let feeder = &mut self.follower.feeder;
@@ -71,10 +71,10 @@ impl World {
         let window = feeder.window.max(PROBE_BYTES).min(if is_safe { HEALED_BYTES } else { window });
         let again_in = feeder.again_at - self.time;
         let on_way: usize =
-            self.truth.between(feeder.acked, feeder.sent).iter().map(|e| e.payload.len()).sum();
+            self.oracle.between(feeder.acked, feeder.sent).iter().map(|e| e.payload.len()).sum();
         let (mut bytes, mut packets) = (on_way, Vec::new());
-        let mut before = self.truth.at(feeder.sent).map_or(Stamp::ZERO, |e| e.stamp);
-        for entry in self.truth.between(feeder.sent, upto) {
+        let mut before = self.oracle.at(feeder.sent).map_or(Stamp::ZERO, |e| e.stamp);
+        for entry in self.oracle.between(feeder.sent, upto) {
             if bytes >= window {
                 break;
             }
@@ -105,7 +105,7 @@ impl World {
     /// The follower has everything up to a stamp.
     pub(super) fn feeder_hears(&mut self, bytes: &[u8]) {
         let Some(stamp) = acked(bytes) else { return };
-        let position = self.truth.position_of(stamp);
+        let position = self.oracle.position_of(stamp);
         let feeder = &mut self.follower.feeder;
         if position > feeder.acked {
             (feeder.acked, feeder.sent) = (position, feeder.sent.max(position));

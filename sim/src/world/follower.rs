@@ -180,7 +180,7 @@ impl World {
             .map_err(|e| e.to_string())?;
         let from = recovery.replay_from();
         let opened = Log::open(&mut f.disk, SPACE, from, f.nature.segment_bytes)?;
-        self.truth.recovered(from, opened.begins, &opened.records)?;
+        self.oracle.recovered(from, opened.begins, &opened.records)?;
         for e in &opened.records {
             recovery.replay(e.view, e.stamp, e.kind, &e.payload).map_err(|e| e.to_string())?;
         }
@@ -332,7 +332,7 @@ impl World {
         let (sync_us, install_us) = (self.follower.nature.sync_us, self.follower.nature.install_us);
         match effect {
             Effect::Append(position, _, entry) => {
-                if self.truth.at(position) != Some(&entry) {
+                if self.oracle.at(position) != Some(&entry) {
                     return self.blame(format!("the follower logs {} at {position}", entry.stamp));
                 }
                 let Some(running) = &mut self.follower.running else { return };

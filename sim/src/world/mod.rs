@@ -8,6 +8,7 @@ mod backup;
 mod client;
 mod clock;
 mod compare;
+mod conditions;
 mod copy;
 mod disk;
 mod fault;
@@ -19,7 +20,6 @@ mod net;
 mod oracle;
 mod server;
 mod start;
-mod truth;
 mod turn;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -32,14 +32,14 @@ use tercel_wire::id::{PageId, SpaceId, Stamp, ViewId, Written};
 use crate::plan::{Fault, Plan};
 use crate::port::Site;
 use crate::record::Record;
-use crate::stage::Actor;
+use crate::scheduler::Actor;
 use crate::trace::Trace;
 use client::ClientProcess;
 use disk::Disk;
 use follower::{FollowerEvent, FollowerProcess};
 use net::{Arrival, Net};
+use oracle::Oracle;
 use server::ServerProcess;
-use truth::Truth;
 
 /// The space of every world.
 pub(crate) const SPACE: SpaceId = SpaceId(77);
@@ -48,7 +48,7 @@ pub(crate) const SPACE: SpaceId = SpaceId(77);
 pub(crate) struct World {
     pub plan: Plan,
     pub record: Record,
-    pub truth: Truth,
+    pub oracle: Oracle,
     pub trace: Trace,
     pub clients: Vec<ClientProcess>,
     pub(crate) server: ServerProcess,
@@ -56,7 +56,7 @@ pub(crate) struct World {
     pub(crate) follower: FollowerProcess,
     comparison: compare::Comparison,
     disk: Disk,
-    taker: backup::Taker,
+    backup_client: backup::BackupClient,
     net: Net,
     random: Random,
     actors: Vec<ActorState>,
@@ -65,7 +65,7 @@ pub(crate) struct World {
     time: u64,
     faults: VecDeque<Fault>,
     faults_from: u64,
-    trouble: fault::Trouble,
+    armed_faults: fault::ArmedFaults,
     phase: Phase,
     /// The space goes on from before something that clients have heard of.
     is_put_back: bool,
@@ -154,7 +154,7 @@ impl World {
         let actors = 1 + plan.actors();
         let mut world = World {
             record: Record::default(),
-            truth: Truth::default(),
+            oracle: Oracle::default(),
             trace: Trace::new(trace),
             clients,
             server,
@@ -162,7 +162,7 @@ impl World {
             follower: FollowerProcess::new(plan.seed),
             comparison: compare::Comparison::default(),
             disk: Disk::default(),
-            taker: backup::Taker::default(),
+            backup_client: backup::BackupClient::default(),
             net: Net::default(),
             random,
             actors: (0..actors).map(|_| ActorState::default()).collect(),
@@ -171,7 +171,7 @@ impl World {
             time: 0,
             faults: plan.faults.iter().copied().collect(),
             faults_from: 0,
-            trouble: fault::Trouble::default(),
+            armed_faults: fault::ArmedFaults::default(),
             phase: Phase::Before,
             is_put_back: false,
             unplaced: Vec::new(),
@@ -189,7 +189,7 @@ impl World {
 
     /// Whether pages may have been read with errors.
     pub(crate) fn excuses_damage(&self) -> bool {
-        self.trouble.excuses_damage
+        self.armed_faults.excuses_damage
     }
 
     pub(crate) fn is_server_up(&self) -> bool {

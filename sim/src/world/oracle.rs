@@ -1,99 +1,167 @@
-//! Conditions that must hold at the moment of an action of the server, checked with the state of the whole world.
+//! The oracle of the log: every entry that the server ordered, and how far the entries were promised.
 //!
-//! A history shows the view of the clients. Clients would see these mistakes only later, or only after another fault.
-//! Each check looks at an action of the server from outside, and blames a mistake that nothing excuses.
+//! The oracle of recovery: an opening yields the appended entries, at least as far as was promised. An entry that it does
+//! not yield, or that a group cuts, never happened.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
+use tercel_engine::limits;
 use tercel_engine::order::Sealed;
-use tercel_engine::replica::entry::{Entry, Grant};
-use tercel_engine::server::Checkpoint;
-use tercel_wire::id::{ClientId, PageId, Stamp, ViewId};
-use tercel_wire::page::Page;
+use tercel_engine::replica::entry::{Entry, kind};
+use tercel_verify::{Logged, Object, Value, Write};
+use tercel_wire::id::{ClassId, ClientId, LogPosition, PageId, Stamp, ViewId};
 
-use super::World;
-use super::client::ClientProcess;
+use crate::workload::cell;
 
-impl World {
-    /// In a group visible entries are promised; a server alone promises the entries on its disk. Where others do not suffice, the
-    /// group needs this node's disk, too.
-    pub(super) fn note_promises(&mut self) {
-        let (Some(running), Some(group)) = (&self.server.running, &self.plan.group) else { return };
-        let (visible, synced) = (running.machine.visible(), running.synced);
-        self.truth.promised = self.truth.promised.max(visible);
-        if visible > synced && !group.others_suffice {
-            self.blame(format!(
-                "{visible} is shown, and the disk has only {synced}, without which none suffice"
-            ));
+/// The entries that the log must hold, and how far they are promised.
+#[derive(Default, Clone)]
+pub(crate) struct Oracle {
+    /// From position 1 on, without a gap.
+    entries: Vec<Sealed>,
+    /// Everything up to here must survive whatever happens.
+    pub promised: Stamp,
+    /// By written version, its place.
+    values: BTreeMap<(Object, Value), u64>,
+}
+
+impl Oracle {
+    /// The server ordered an entry.
+    pub(super) fn append(&mut self, position: LogPosition, entry: &Sealed) -> Result<(), String> {
+        let end = self.end();
+        if position != end.next() {
+            return Err(format!("entry {} gets position {position} behind {end}", entry.stamp));
         }
+        if let Some(last) = self.entries.last().filter(|l| l.stamp >= entry.stamp || l.view > entry.view) {
+            return Err(format!("entry {} of view {} follows {}", entry.stamp, entry.view, last.stamp));
+        }
+        self.entries.push(entry.clone());
+        Ok(())
     }
 
-    /// Checks that entries stored in pages are on this node's disk, because the log loses them with a checkpoint.
-    pub(super) fn may_be_stored(
-        &mut self,
-        pages: &[(PageId, Arc<Vec<u8>>)],
-        checkpoint: &Option<Checkpoint>,
-    ) {
-        let Some(synced) = self.server.running.as_ref().map(|r| r.synced) else { return };
-        let stamp =
-            |(id, bytes): &(PageId, Arc<Vec<u8>>)| Page::parse(bytes, *id).map(|page| page.stamp()).ok();
-        let last = pages.iter().filter_map(stamp).chain(checkpoint.iter().map(|c| c.applied)).max();
-        if let Some(last) = last.filter(|last| *last > synced) {
-            self.blame(format!("{last} is to be stored, and this node's disk has only {synced}"));
-        }
+    /// The position of the last entry.
+    pub(super) fn end(&self) -> LogPosition {
+        LogPosition(self.entries.len() as u64)
     }
 
-    /// The log is needed from where recovery would begin.
-    pub(super) fn may_be_truncated(&mut self, below: Stamp) {
-        let from = self.store.checkpoint.as_ref().map_or(Stamp(1), |c| c.replay_from);
-        if below > from {
-            self.blame(format!("the log is to be cut below {below}, and recovery would begin at {from}"));
-        }
+    /// The position of the last entry that was promised.
+    pub(super) fn promised_end(&self) -> LogPosition {
+        self.position_of(self.promised)
     }
 
-    /// An entry is about to be ordered.
-    pub(super) fn may_be_ordered(&mut self, entry: &Sealed) {
-        match Entry::decode(entry.kind, &entry.payload) {
-            Ok(Entry::Evict(client)) => self.may_be_evicted(client),
-            Ok(Entry::Grant(grant)) => self.may_be_granted(&grant),
-            _ => {}
-        }
+    /// The position of the last entry up to a stamp.
+    pub(super) fn position_of(&self, stamp: Stamp) -> LogPosition {
+        LogPosition(self.entries.partition_point(|e| e.stamp <= stamp) as u64)
     }
 
-    /// The answers of a client that has a session are kept.
-    fn may_be_evicted(&mut self, id: ClientId) {
-        if self.clients.iter().any(|c| c.machine.id() == id && self.has_session(c)) {
-            self.blame(format!("client {:x} has a session, and its answers are forgotten", id.0));
-        }
+    /// The entry at a position.
+    pub(super) fn at(&self, position: LogPosition) -> Option<&Sealed> {
+        self.entries.get((position.0 as usize).checked_sub(1)?)
     }
 
-    /// A place is given out again only when every client that has a session has heard that it was given back.
-    fn may_be_granted(&mut self, grant: &Grant) {
-        let ended = self.truth.ended();
-        let back = grant.pages.iter().filter_map(|page| ended.get(page)).max().copied().unwrap_or_default();
-        let with_session = (0..self.clients.len()).filter(|i| self.has_session(&self.clients[*i]));
-        for client in with_session.collect::<Vec<_>>() {
-            if self.clients[client].machine.writer().watermark() < back {
-                self.blame(format!(
-                    "client {client} has not heard of {back}, and a place is given out that came back then"
-                ));
+    /// The entries above a position, up to another.
+    pub(super) fn between(&self, above: LogPosition, upto: LogPosition) -> &[Sealed] {
+        let upto = (upto.0 as usize).min(self.entries.len());
+        &self.entries[(above.0 as usize).min(upto)..upto]
+    }
+
+    /// The newest view of any entry.
+    pub(super) fn view(&self) -> ViewId {
+        self.entries.last().map_or(ViewId::NONE, |e| e.view)
+    }
+
+    /// Entries above the position never happened.
+    pub(super) fn cut(&mut self, above: LogPosition) -> Result<(), String> {
+        self.entries.truncate(above.0 as usize);
+        let last = self.entries.last().map_or(Stamp::ZERO, |e| e.stamp);
+        if last < self.promised {
+            return Err(format!("the order is cut above {last}, and {} was promised", self.promised));
+        }
+        Ok(())
+    }
+
+    /// An opening of the log yielded these, from `from` on, as the last that it has. What comes up to `begins` it has let
+    /// go of. Gives the position of the last.
+    pub(super) fn recovered(
+        &self,
+        from: Stamp,
+        begins: Stamp,
+        found: &[Sealed],
+    ) -> Result<LogPosition, String> {
+        if begins >= from {
+            return Err(format!("the log begins behind {begins}, and {from} is needed"));
+        }
+        let first = self.entries.partition_point(|e| e.stamp < from);
+        for (i, f) in found.iter().enumerate() {
+            match self.entries.get(first + i) {
+                Some(e) if e == f => {}
+                Some(e) => return Err(format!("the log yields {} where {} is due", f.stamp, e.stamp)),
+                None => return Err(format!("the log yields entry {}, which was never written", f.stamp)),
             }
         }
+        Ok(LogPosition((first + found.len()) as u64))
     }
 
-    /// Whether the client has a session, as it and the server say.
-    fn has_session(&self, client: &ClientProcess) -> bool {
-        let is_up = matches!(client.machine.availability(), Some(Ok(())));
-        let conns = self.server.running.as_ref().map(|r| &r.host.conns);
-        is_up && client.link.is_some_and(|conn| conns.is_some_and(|conns| conns.contains_key(&conn)))
-    }
-
-    /// A client that was of `view` is told that what it heard of is lost. With small bounds the server remembers few views,
-    /// and clients of older ones begin anew.
-    pub(super) fn may_be_foreign(&mut self, client: usize, view: ViewId) {
-        let is_foreign = view != ViewId::NONE && self.clients[client].machine.view() == ViewId::NONE;
-        if is_foreign && !self.plan.small && !self.is_put_back {
-            self.blame(format!("client {client} is told that what it has heard of is lost, and nothing is"));
+    /// By page, when the session ended of the client that it was granted to, if the client had it until then.
+    pub(super) fn ended(&self) -> BTreeMap<PageId, Stamp> {
+        let mut granted: BTreeMap<ClientId, Vec<PageId>> = BTreeMap::new();
+        let mut ended = BTreeMap::new();
+        for e in self.entries.iter().filter(|e| matches!(e.kind, kind::GRANT | kind::END)) {
+            match Entry::decode(e.kind, &e.payload) {
+                Ok(Entry::Grant(g)) => {
+                    g.pages.iter().for_each(|page| _ = ended.remove(page));
+                    granted.entry(g.client).or_default().extend(g.pages);
+                }
+                Ok(Entry::End(client)) => {
+                    // A client with too many pages loses the oldest, when is not looked into here.
+                    let pages = granted.remove(&client).unwrap_or_default();
+                    let last = pages.iter().rev().take(limits::leased_pages_max());
+                    ended.extend(last.map(|page| (*page, e.stamp)));
+                }
+                _ => {}
+            }
         }
+        ended
+    }
+
+    /// Every entry that was promised, in order.
+    pub(crate) fn promised(&self) -> impl Iterator<Item = &Sealed> {
+        self.entries.iter().take_while(|e| e.stamp <= self.promised)
+    }
+
+    /// The commits that were promised, as a history has them.
+    pub(crate) fn logged(&mut self) -> Vec<Logged> {
+        let mut cell_classes: Vec<ClassId> = Vec::new();
+        let mut logged = Vec::new();
+        self.values.clear();
+        let mut pieces: Vec<u8> = Vec::new();
+        for e in self.entries.iter().take_while(|e| e.stamp <= self.promised) {
+            let commit = match Entry::decode(e.kind, &e.payload) {
+                Ok(Entry::Define(id, layout)) if cell::is_layout(&layout) => {
+                    cell_classes.push(id);
+                    continue;
+                }
+                Ok(Entry::Stage { at, bytes, .. }) => {
+                    pieces.truncate(at as usize);
+                    pieces.extend_from_slice(bytes);
+                    continue;
+                }
+                Ok(Entry::CommitStaged { .. }) => Entry::decode(kind::COMMIT, &pieces),
+                other => other,
+            };
+            if let Ok(Entry::Commit(c)) = commit {
+                let writes = c.effects.writes.iter().filter_map(|w| cell::written(w.object, &cell_classes));
+                let writes: Vec<Write> = writes.collect();
+                for w in &writes {
+                    self.values.insert((w.object, w.value), e.stamp.0);
+                }
+                logged.push(Logged { stamp: e.stamp.0, op: c.head.op.to_string(), writes });
+            }
+        }
+        logged
+    }
+
+    /// Where a version was written, as of the last [`Oracle::logged`].
+    pub(crate) fn place_of(&self, object: Object, value: Value) -> Option<u64> {
+        self.values.get(&(object, value)).copied()
     }
 }

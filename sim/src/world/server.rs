@@ -119,7 +119,7 @@ impl World {
         self.server.is_stopping = false;
         self.server.paused_until = 0;
         // What has failed up to now is no reason for the next process to stop.
-        self.trouble.excuses_stop = false;
+        self.armed_faults.excuses_stop = false;
         for conn in running.host.conns.into_keys() {
             // A living kernel tells every client of the end. After a loss of power only some clients hear of it.
             if told || self.random.below(2) == 0 {
@@ -274,7 +274,7 @@ impl World {
     fn perform_one(&mut self, effect: Effect) {
         let life = self.server.life;
         match effect {
-            Effect::Send(conn, bytes) if self.taker.takes(conn, &bytes) => {}
+            Effect::Send(conn, bytes) if self.backup_client.takes(conn, &bytes) => {}
             Effect::Send(conn, bytes) => {
                 let is_open = self.server.running.as_ref().is_some_and(|r| r.host.is_up(conn));
                 if is_open {
@@ -285,7 +285,7 @@ impl World {
             Effect::Append(position, _, entry) => {
                 self.say(format_args!("s       orders {}, kind {}", entry.stamp, entry.kind));
                 self.may_be_ordered(&entry);
-                if let Err(why) = self.truth.append(position, &entry) {
+                if let Err(why) = self.oracle.append(position, &entry) {
                     return self.blame(format!("the order: {why}"));
                 }
                 let Some(running) = &mut self.server.running else { return };
@@ -321,7 +321,7 @@ impl World {
             Effect::Truncate(stamp) => {
                 self.may_be_truncated(stamp);
                 let further = self.plan.rule == Some(Rule::Runner(RunnerRule::LogCutTooFar));
-                let upto = if further { self.truth.promised.next() } else { stamp };
+                let upto = if further { self.oracle.promised.next() } else { stamp };
                 if let Some(running) = &mut self.server.running {
                     running.truncate = Some(upto);
                 }
@@ -363,9 +363,9 @@ impl World {
         }
         let records = std::mem::take(&mut running.records);
         let (written, last) = (running.last.written(), running.last.stamp);
-        let appended = match std::mem::take(&mut self.trouble.write_fails) {
+        let appended = match std::mem::take(&mut self.armed_faults.write_fails) {
             true => {
-                self.trouble.excuses_stop = true;
+                self.armed_faults.excuses_stop = true;
                 let some = self.random.below(records.len() as u64) as usize;
                 let torn = running.log.append_some(&mut self.disk, &records, some);
                 torn.and(Err("a write failed".into()))
@@ -373,7 +373,7 @@ impl World {
             false => running.log.append(&mut self.disk, &records),
         };
         if let Err(why) = appended {
-            self.trouble.excuses_stop |= self.disk.full;
+            self.armed_faults.excuses_stop |= self.disk.full;
             return self.server_fails(format!("the log: {why}"));
         }
         (running.is_writing, running.is_syncing) = (true, true);
@@ -388,7 +388,7 @@ impl World {
 
     /// The process cannot go on: something that it needs has failed.
     pub(super) fn server_fails(&mut self, why: String) {
-        if !self.trouble.excuses_stop {
+        if !self.armed_faults.excuses_stop {
             return self.blame(format!("the server stopped without a reason: {why}"));
         }
         self.end_server(&why, true);
@@ -448,7 +448,7 @@ impl World {
             running.is_syncing = false;
         }
         if self.plan.group.is_none() {
-            self.truth.promised = self.truth.promised.max(last);
+            self.oracle.promised = self.oracle.promised.max(last);
         }
         let how = if moment.is_some() { ", on the loop" } else { "" };
         self.say(format_args!("s       synced up to {last}{how}"));
@@ -471,10 +471,10 @@ impl World {
     fn sync(&mut self, written: Written, last: Stamp) {
         let (life, joined) = (self.server.life, self.server.joined);
         let Some(running) = &mut self.server.running else { return };
-        if std::mem::take(&mut self.trouble.sync_fails) {
+        if std::mem::take(&mut self.armed_faults.sync_fails) {
             // The kernel says so once, and what it could not write is gone.
             self.disk.lose(&mut self.random);
-            self.trouble.excuses_stop = true;
+            self.armed_faults.excuses_stop = true;
             if self.plan.rule != Some(Rule::Runner(RunnerRule::FailedSyncIgnored)) {
                 return self.server_fails("the log: a sync failed".into());
             }
@@ -529,7 +529,7 @@ impl World {
 
     /// How long the disk takes this time.
     fn disk_us(&mut self) -> u64 {
-        let slow = if self.time < self.trouble.slow_until { 50 } else { 1 };
+        let slow = if self.time < self.armed_faults.slow_until { 50 } else { 1 };
         self.about(self.plan.sync_us) * slow
     }
 }

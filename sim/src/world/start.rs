@@ -1,7 +1,7 @@
 //! A server's process begins: it opens and recovers, or it must wait, or something is wrong.
 //!
 //! As in a real process, the machine's first output is durable before it serves any client, and power may fail even now.
-//! [`super::truth`] says here whether the recovered entries are the promised entries.
+//! [`super::oracle`] says here whether the recovered entries are the promised entries.
 
 use tercel_engine::order::delayed::{Delayed, DelayedConfig, Known};
 use tercel_engine::order::{Output, Sequencer};
@@ -67,7 +67,7 @@ impl World {
         let opened = self.open(from)?;
         // A bit that is still flipped lies in a part of the log that is no longer needed. The opening must not notice it.
         self.disk.mend();
-        let local_end = self.truth.recovered(from, opened.begins, &opened.records).map_err(Failed::Wrong)?;
+        let local_end = self.oracle.recovered(from, opened.begins, &opened.records).map_err(Failed::Wrong)?;
         self.record.counts.torn += opened.is_torn as u64;
         match self.plan.group {
             None => self.begin_alone(&checkpoint, opened, local_end),
@@ -116,7 +116,7 @@ impl World {
         local_end: LogPosition,
     ) -> Result<(Running, Effects), Failed> {
         let mut recovery = self.begin_recovery(checkpoint)?;
-        self.truth.cut(local_end).map_err(Failed::Wrong)?;
+        self.oracle.cut(local_end).map_err(Failed::Wrong)?;
         for e in &opened.records {
             recovery.replay(e.view, e.stamp, e.kind, &e.payload).map_err(|e| wrong(&e))?;
         }
@@ -130,11 +130,11 @@ impl World {
             let Effect::Append(position, _, entry) = effect else {
                 return Err(Failed::Wrong(format!("{effect:?} before the first sync")));
             };
-            self.truth.append(position, &entry).map_err(Failed::Wrong)?;
+            self.oracle.append(position, &entry).map_err(Failed::Wrong)?;
             encode(&mut bytes, &mut last, &entry);
         }
         self.write_at_start(&mut log, &bytes)?;
-        self.truth.promised = last.stamp;
+        self.oracle.promised = last.stamp;
         let written = last.written();
         machine.handle(now, Input::Written(written.view, written.position), &mut out);
         self.say(format_args!(
@@ -157,16 +157,16 @@ impl World {
     ) -> Result<(Running, Effects), Failed> {
         let mut log = opened.log;
         let (mut bytes, mut last) = (Vec::new(), log.last());
-        let stable_end = self.truth.promised_end();
-        for entry in self.truth.between(local_end, stable_end) {
+        let stable_end = self.oracle.promised_end();
+        for entry in self.oracle.between(local_end, stable_end) {
             encode(&mut bytes, &mut last, entry);
         }
         let local_end = local_end.max(stable_end);
         let known = Known {
-            view: self.truth.view().max(ViewId::new(self.view_first(), 0)),
+            view: self.oracle.view().max(ViewId::new(self.view_first(), 0)),
             local_end,
-            stable: (self.truth.promised, stable_end),
-            suffix: self.truth.between(stable_end, self.truth.end()).to_vec(),
+            stable: (self.oracle.promised, stable_end),
+            suffix: self.oracle.between(stable_end, self.oracle.end()).to_vec(),
         };
         let now = self.server.clock.now(self.time);
         // No leader is deposed while the space is being filled.
@@ -182,7 +182,7 @@ impl World {
             }
         }
         self.write_at_start(&mut log, &bytes)?;
-        self.truth.cut(group.end()).map_err(Failed::Wrong)?;
+        self.oracle.cut(group.end()).map_err(Failed::Wrong)?;
         if let Some(above) = cut {
             log.cut_above(&mut self.disk, above).map_err(Failed::Wrong)?;
         }
@@ -197,12 +197,12 @@ impl World {
     ) -> Result<(Running, Effects), Failed> {
         let from = recovery.replay_from();
         let opened = self.open(from)?;
-        let end = self.truth.recovered(from, opened.begins, &opened.records).map_err(Failed::Wrong)?;
-        if end != self.truth.end() {
-            let due = self.truth.end();
+        let end = self.oracle.recovered(from, opened.begins, &opened.records).map_err(Failed::Wrong)?;
+        if end != self.oracle.end() {
+            let due = self.oracle.end();
             return Err(Failed::Wrong(format!("the log ends at {end}, and {due} entries were kept")));
         }
-        recovery.only_stable_upto(self.truth.promised);
+        recovery.only_stable_upto(self.oracle.promised);
         for e in &opened.records {
             recovery.replay(e.view, e.stamp, e.kind, &e.payload).map_err(|e| wrong(&e))?;
         }
@@ -210,7 +210,7 @@ impl World {
         let joined = ViewId::new(self.server.joined, 1);
         let (mut out, now) = (Effects::default(), self.server.clock.now(self.time));
         let machine = recovery.finish_with(now, sequencer, joined, &mut out).map_err(|e| wrong(&e))?;
-        let stable = self.truth.promised;
+        let stable = self.oracle.promised;
         self.say(format_args!(
             "s       joins with {end} entries, stable up to {stable}, {} replayed from {from}",
             opened.records.len()
@@ -250,7 +250,7 @@ impl World {
         let less = self.plan.rule == Some(Rule::Runner(RunnerRule::LogCutTooLittle));
         let of_log = if less { above.next() } else { above };
         log.cut_above(&mut self.disk, of_log).map_err(Failed::Wrong)?;
-        self.truth.cut(above).map_err(Failed::Wrong)
+        self.oracle.cut(above).map_err(Failed::Wrong)
     }
 
     /// Writes what must be there before anything is served; now and then the power fails just then.

@@ -16,12 +16,12 @@ use tercel_wire::page::{PAGE_BYTES, Page};
 
 use super::fill::Filler;
 use super::{BackupError, Progress, Taken};
-use crate::client::conn::Conn;
+use crate::client::connection::ServerConnection;
 use crate::disk::DiskError;
 use crate::disk::dir::{DataDir, Purpose, Space, random_u64, today};
 use crate::disk::log::LogConfig;
 
-pub(super) use crate::client::conn::Remote;
+pub(super) use crate::client::connection::Remote;
 
 /// Takes a backup over a connection.
 pub(super) fn receive(
@@ -30,13 +30,13 @@ pub(super) fn receive(
     mut progress: impl FnMut(Progress),
 ) -> Result<Taken, BackupError> {
     let begun_at = Instant::now();
-    let mut link = Link::open(remote)?;
-    let space = link.greet()?;
-    let begun = link.begin()?;
+    let mut connection = BackupConnection::open(remote)?;
+    let space = connection.greet()?;
+    let begun = connection.begin()?;
     let segment_bytes = LogConfig::default().segment_bytes;
     let mut taken = None;
     let fill = |pages: &Path| -> Result<(), BackupError> {
-        let (state, filler) = link.take_all(&begun, Filler::open(pages)?, &mut progress)?;
+        let (state, filler) = connection.take_all(&begun, Filler::open(pages)?, &mut progress)?;
         progress(Progress { what: "writing", done: 1, total: 1 });
         let manifest = filler.finish(begun.stamp, &state)?;
         manifest.write(dir)?;
@@ -54,8 +54,8 @@ pub(super) fn receive(
 }
 
 /// The connection to the server.
-struct Link {
-    conn: Conn,
+struct BackupConnection {
+    conn: ServerConnection,
     deframer: Deframer,
     buffer: Vec<u8>,
     call: u64,
@@ -75,12 +75,12 @@ const QUEUED_MAX: usize = 64;
 /// How long the server may be silent. It answers questions about its health while it is busy.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-impl Link {
-    fn open(remote: &Remote) -> Result<Link, BackupError> {
+impl BackupConnection {
+    fn open(remote: &Remote) -> Result<BackupConnection, BackupError> {
         let unreachable = |why| BackupError::Unreachable { server: remote.describe(), why };
         let conn = remote.connect().map_err(unreachable)?;
         let now = Instant::now();
-        Ok(Link {
+        Ok(BackupConnection {
             conn,
             deframer: Deframer::default(),
             buffer: Vec::new(),
@@ -161,23 +161,24 @@ impl Link {
                 self.ask(Kind::BackupNext, &[])?;
                 asked += 1;
             }
-            let part = self.await_frame(Kind::BackupPart, |body| BackupPart::decode(body).map(Part::of))?;
+            let part =
+                self.await_frame(Kind::BackupPart, |body| BackupPart::decode(body).map(ReceivedPart::of))?;
             asked -= 1;
             match part {
-                Part::State(piece) => {
+                ReceivedPart::State(piece) => {
                     state.extend_from_slice(&piece);
                     if state.len() > begun.state_bytes as usize {
                         return Err(BackupError::Lost("it sent more than it had said".into()));
                     }
                 }
-                Part::Pages { upto, pages } => {
+                ReceivedPart::Pages { upto, pages } => {
                     queued += 1;
                     if parts.send(pages).is_err() {
                         return Err(BackupError::Lost("nothing can be written any more".into()));
                     }
                     progress(Progress { what: "receiving", done: u64::from(upto.saturating_sub(1)), total });
                 }
-                Part::End(pages) => {
+                ReceivedPart::End(pages) => {
                     let _ = self.ask(Kind::Bye, &[]);
                     // The state is what makes the pages a space: it is looked at before it is believed.
                     let sound = Replica::decode(&state)
@@ -249,18 +250,18 @@ impl Link {
 }
 
 /// A part, out of the buffer that it arrived in.
-enum Part {
+enum ReceivedPart {
     State(Vec<u8>),
     Pages { upto: u32, pages: Vec<u8> },
     End(u64),
 }
 
-impl Part {
-    fn of(part: BackupPart<'_>) -> Part {
+impl ReceivedPart {
+    fn of(part: BackupPart<'_>) -> ReceivedPart {
         match part {
-            BackupPart::State(bytes) => Part::State(bytes.to_vec()),
-            BackupPart::Pages { upto, pages } => Part::Pages { upto, pages: pages.to_vec() },
-            BackupPart::End { pages } => Part::End(pages),
+            BackupPart::State(bytes) => ReceivedPart::State(bytes.to_vec()),
+            BackupPart::Pages { upto, pages } => ReceivedPart::Pages { upto, pages: pages.to_vec() },
+            BackupPart::End { pages } => ReceivedPart::End(pages),
         }
     }
 }

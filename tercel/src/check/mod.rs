@@ -12,8 +12,8 @@
 //! | `repair` | writing what was found anew |
 //! | `losses` | what repairs could not save |
 
-mod found;
 mod losses;
+mod recovered;
 mod repair;
 pub mod report;
 mod walk;
@@ -25,8 +25,8 @@ use thiserror::Error;
 
 use crate::disk::DiskError;
 use crate::disk::dir::{Looked, is_backup};
-use found::Found;
 pub use losses::{LOST_NAME, losses};
+use recovered::RecoveredImage;
 pub use report::{FINDINGS_MAX, Finding, Kind, Report};
 
 /// Why a directory can be neither verified nor repaired.
@@ -86,8 +86,8 @@ pub fn check(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Report, C
         return Err(CheckError::Interrupted { dir: dir.into() });
     }
     let mut report = Report { lost: losses(dir)?, ..Report::default() };
-    let found = Found::look(dir, looked, &mut report)?;
-    walk::walk(&found, &mut report, &mut progress)?;
+    let recovered = RecoveredImage::look(dir, looked, &mut report)?;
+    walk::walk(&recovered, &mut report, &mut progress)?;
     Ok(report)
 }
 
@@ -104,9 +104,9 @@ pub fn repair(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Repaired
     let looked = Looked::at(dir)?;
     repair::finish_interrupted(dir)?;
     let mut before = Report { lost: losses(dir)?, ..Report::default() };
-    let found = Found::look(dir, looked, &mut before)?;
-    let named = walk::walk(&found, &mut before, &mut progress)?;
-    let (done, kept) = repair::repair(found, &named, &before, &mut progress)?;
+    let recovered = RecoveredImage::look(dir, looked, &mut before)?;
+    let named = walk::walk(&recovered, &mut before, &mut progress)?;
+    let (done, kept) = repair::repair(recovered, &named, &before, &mut progress)?;
     let after = if done.is_empty() { before.clone() } else { check(dir, progress)? };
     Ok(Repaired { before, done, kept, after })
 }

@@ -15,8 +15,8 @@ use tercel_wire::id::{PageId, Stamp, ViewId};
 use tercel_wire::page::{PAGE_BYTES, Page, PageBuilder};
 
 use super::CheckError;
-use super::found::{Found, applied_stamp};
 use super::losses;
+use super::recovered::{RecoveredImage, applied_stamp};
 use super::report::Report;
 use super::walk::Named;
 use crate::disk::DiskError;
@@ -29,17 +29,17 @@ use crate::disk::pages::{REPLAY_FROM_KEY, STATE_KEY};
 
 /// Repairs what was found to be damaged in the files; says what was done, and where the old ones are.
 pub(super) fn repair(
-    found: Found,
+    recovered: RecoveredImage,
     named: &Named,
     report: &Report,
     progress: &mut impl FnMut(u64, u64),
 ) -> Result<(Vec<String>, Vec<PathBuf>), CheckError> {
-    let mut work = Work { found, report, done: Vec::new(), kept: Vec::new() };
+    let mut work = Work { recovered, report, done: Vec::new(), kept: Vec::new() };
     work.texts()?;
-    if work.found.is_to_be_replaced() {
+    if work.recovered.is_to_be_replaced() {
         let state = work.state(named);
         work.pages(&state, named, progress)?;
-        if work.found.log_bad {
+        if work.recovered.log_bad {
             work.log(&state)?;
         }
     }
@@ -67,7 +67,7 @@ pub(super) fn finish_interrupted(dir: &Path) -> Result<(), DiskError> {
 }
 
 struct Work<'a> {
-    found: Found,
+    recovered: RecoveredImage,
     report: &'a Report,
     done: Vec<String>,
     kept: Vec<PathBuf>,
@@ -76,13 +76,13 @@ struct Work<'a> {
 impl Work<'_> {
     /// The two small files.
     fn texts(&mut self) -> Result<(), CheckError> {
-        let dir = self.found.path.clone();
-        if self.found.space_bad {
+        let dir = self.recovered.path.clone();
+        if self.recovered.space_bad {
             self.keep_copy(&dir.join(SPACE_NAME))?;
             self.space()?.write(&dir)?;
             self.done.push("space.toml was written anew from what the log says".into());
         }
-        if self.found.format_bad {
+        if self.recovered.format_bad {
             self.keep_copy(&dir.join(FORMAT_NAME))?;
             write_format(&dir)?;
             self.done.push("format was written anew".into());
@@ -92,27 +92,27 @@ impl Work<'_> {
 
     /// What `space.toml` should say.
     fn space(&self) -> Result<Space, CheckError> {
-        let (created, view_first) = match self.found.said() {
+        let (created, view_first) = match self.recovered.said() {
             Some(said) => (said.created.clone(), said.view_first),
             // No file tells whether this is a restored space whose server was never started, so it is begun as one.
             None => {
                 let none_left = || CheckError::Beyond { what: "the space has no views left".into() };
-                let first =
-                    view_apart(&self.found.path, self.found.state.view().number)?.ok_or_else(none_left)?;
+                let first = view_apart(&self.recovered.path, self.recovered.state.view().number)?
+                    .ok_or_else(none_left)?;
                 (today(), first)
             }
         };
-        Ok(Space { id: self.found.space, page_bytes: PAGE_BYTES as u32, created, view_first })
+        Ok(Space { id: self.recovered.space, page_bytes: PAGE_BYTES as u32, created, view_first })
     }
 
     /// The state that goes with the pages.
     fn state(&mut self, named: &Named) -> Replica {
-        let mut state = self.found.state.clone();
-        if let Some(lost) = self.found.lost {
+        let mut state = self.recovered.state.clone();
+        if let Some(lost) = self.recovered.lost {
             // The number of lost commits is unknown. A client that saw a lost commit must be told, so stamps go on
             // above all that there can have been. The numbers of views and of pages do the same.
             let stamp = Stamp(lost.last.0.max(state.stamp.0).saturating_add(COMMITS_LOST_MAX));
-            let stored = self.found.ids().last().map_or(0, |id| id.get());
+            let stored = self.recovered.ids().last().map_or(0, |id| id.get());
             let next_page = stored.max(named.page_max).max(state.places.next_page()) + PAGES_SKIPPED;
             state.skip_lost(
                 stamp,
@@ -130,14 +130,14 @@ impl Work<'_> {
         named: &Named,
         progress: &mut impl FnMut(u64, u64),
     ) -> Result<(), CheckError> {
-        let dir = self.found.path.clone();
+        let dir = self.recovered.path.clone();
         let (file, made) = (dir.join(PAGES_NAME), dir.join(PAGES_MADE_NAME));
-        let anew = self.found.pages_bad;
+        let anew = self.recovered.pages_bad;
         if anew {
             RedbPages::create(&made, PAGE_BYTES as u32)?;
         }
         let mut store = RedbPages::open(if anew { &made } else { &file }, PAGE_BYTES as u32)?;
-        let ids = if anew { self.found.ids() } else { self.found.mob.page_ids() };
+        let ids = if anew { self.recovered.ids() } else { self.recovered.mob.page_ids() };
         let applied = store.applied_stamp()?;
         let mut written = 0;
         for batch in ids.chunks(BATCH_PAGES) {
@@ -179,18 +179,20 @@ impl Work<'_> {
     /// A page as it is to be stored. Slots of objects that are lost stay empty and taken, so that a reference to one
     /// never comes to name another object.
     fn image(&self, id: PageId, state: &Replica, named: &Named) -> Result<Option<Vec<u8>>, CheckError> {
-        let base = self.found.page(id)?;
+        let base = self.recovered.page(id)?;
         let base = base.as_deref().and_then(|bytes| Page::parse(bytes, id).ok());
-        let Some(bytes) = self.found.mob.overlay(id, base, state.stamp, self.found.space, Vec::new()) else {
+        let Some(bytes) =
+            self.recovered.mob.merge_page(id, base, state.stamp, self.recovered.space, Vec::new())
+        else {
             return Err(CheckError::Beyond { what: format!("the log's objects do not fit into page {id}") });
         };
-        let slots = match self.found.restored.get(&id) {
+        let slots = match self.recovered.restored.get(&id) {
             Some(restored) if !restored.full => restored.slots,
-            None if self.found.doubtful.contains(&id) => 0,
+            None if self.recovered.doubtful.contains(&id) => 0,
             _ => return Ok(Some(bytes)),
         };
         let Ok(page) = Page::trusted(&bytes, id) else { return Ok(None) };
-        let mut made = PageBuilder::new(Vec::new(), id, self.found.space);
+        let mut made = PageBuilder::new(Vec::new(), id, self.recovered.space);
         for (slot, object) in page.objects() {
             made.push(slot, object);
         }
@@ -200,9 +202,9 @@ impl Work<'_> {
 
     /// An empty log that goes on behind the pages, in place of the damaged one.
     fn log(&mut self, state: &Replica) -> Result<(), CheckError> {
-        let dir = self.found.path.clone();
+        let dir = self.recovered.path.clone();
         let (old, made) = (dir.join(LOG_NAME), dir.join(LOG_MADE_NAME));
-        log::create(&made, self.found.space, state.stamp, self.found.survey.segment_bytes())?;
+        log::create(&made, self.recovered.space, state.stamp, self.recovered.salvage.segment_bytes())?;
         log::sync_dir(&dir)?;
         losses::note(&dir, self.report)?;
         if old.exists() {

@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_lost_is_named_however_much_else_is_wrong() {
+    fn losses_are_named_beside_other_damage() {
         let mut report = Report::default();
         for n in 0..FINDINGS_MAX {
             report.find(Finding::new(Kind::Store, format!("repairable {n}")).repairable());

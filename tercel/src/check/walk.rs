@@ -10,7 +10,7 @@ use tercel_wire::page::{Page, class_of};
 use tercel_wire::record::HEADER_BYTES;
 
 use super::CheckError;
-use super::found::Found;
+use super::recovered::RecoveredImage;
 use super::report::{Finding, Kind, Report};
 use crate::disk::dir::PAGES_NAME;
 
@@ -23,12 +23,12 @@ pub(super) struct Named {
 
 /// Looks at everything; tells the report.
 pub(super) fn walk(
-    found: &Found,
+    recovered: &RecoveredImage,
     report: &mut Report,
     progress: &mut impl FnMut(u64, u64),
 ) -> Result<Named, CheckError> {
-    let mut walk = Walk { found, report, slots: HashMap::new(), named: Vec::new(), moved: Vec::new() };
-    let ids = found.ids();
+    let mut walk = Walk { recovered, report, slots: HashMap::new(), named: Vec::new(), moved: Vec::new() };
+    let ids = recovered.ids();
     for (done, id) in ids.iter().enumerate() {
         walk.page(*id)?;
         if done % PROGRESS_PAGES == 0 {
@@ -52,7 +52,7 @@ const PROGRESS_PAGES: usize = 256;
 type Slots = [u64; SLOTS_MAX as usize / 64];
 
 struct Walk<'a> {
-    found: &'a Found,
+    recovered: &'a RecoveredImage,
     report: &'a mut Report,
     /// Slots with objects, a bit each.
     slots: HashMap<PageId, Slots>,
@@ -64,9 +64,9 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn page(&mut self, id: PageId) -> Result<(), CheckError> {
-        let found = self.found;
-        if let Some(restored) = found.restored.get(&id) {
-            let file = found.path.join(PAGES_NAME);
+        let recovered = self.recovered;
+        if let Some(restored) = recovered.restored.get(&id) {
+            let file = recovered.path.join(PAGES_NAME);
             let held = restored.bytes.as_deref().and_then(|b| Page::trusted(b, id).ok());
             let slots: Vec<u16> = held.iter().flat_map(|p| p.objects()).map(|(slot, _)| slot).collect();
             let held = match (restored.full, slots.len()) {
@@ -83,7 +83,7 @@ impl Walk<'_> {
                 self.slots.insert(id, [u64::MAX; SLOTS_MAX as usize / 64]);
             }
         }
-        let base = found.page(id)?;
+        let base = recovered.page(id)?;
         let base = match base.as_deref().map(|bytes| Page::parse(bytes, id)) {
             Some(Err(e)) => {
                 self.slots.insert(id, [u64::MAX; SLOTS_MAX as usize / 64]);
@@ -93,7 +93,9 @@ impl Walk<'_> {
             Some(Ok(page)) => Some(page),
             None => None,
         };
-        let Some(bytes) = found.mob.overlay(id, base, found.state.stamp, found.space, Vec::new()) else {
+        let Some(bytes) =
+            recovered.mob.merge_page(id, base, recovered.state.stamp, recovered.space, Vec::new())
+        else {
             let text = format!("page {id}: the log's objects do not fit into it");
             self.report.find(Finding::new(Kind::Page, text).page(id));
             return Ok(());
@@ -114,8 +116,8 @@ impl Walk<'_> {
 
     fn object(&mut self, oref: Oref, object: &[u8]) {
         let class = class_of(object);
-        let layout = self.found.state.catalogue.class(class);
-        if let Some(flaw) = flaw_of(&self.found.state, object) {
+        let layout = self.recovered.state.catalogue.class(class);
+        if let Some(flaw) = flaw_of(&self.recovered.state, object) {
             let name = layout.map(|l| l.name());
             let of = name.map_or_else(String::new, |name| format!(" of class {name}"));
             let text = format!("object {oref}{of}: {flaw}");
@@ -136,18 +138,18 @@ impl Walk<'_> {
     }
 
     fn finish(self) -> Named {
-        let Walk { found, report, slots, named, moved } = self;
+        let Walk { recovered, report, slots, named, moved } = self;
         let exists = |o: Oref| {
             slots.get(&o.page()).is_some_and(|b| b[o.slot() as usize / 64] & (1 << (o.slot() % 64)) != 0)
         };
         let mut out = Named::default();
         // A client may refer to any place that was promised, made or not. Every other place that is referred to must be
         // there.
-        let promised = |to: Oref| to.page().get() < found.state.places.next_page();
+        let promised = |to: Oref| to.page().get() < recovered.state.places.next_page();
         let all = named.into_iter().map(|(to, by)| (to, by, promised(to)));
         for (to, by, may_be_empty) in all.chain(moved.into_iter().map(|(to, by)| (to, by, false))) {
             out.page_max = out.page_max.max(to.page().get());
-            if found.restored.contains_key(&to.page()) || found.doubtful.contains(&to.page()) {
+            if recovered.restored.contains_key(&to.page()) || recovered.doubtful.contains(&to.page()) {
                 let slots = out.slots.entry(to.page()).or_default();
                 *slots = (*slots).max(to.slot() + 1);
             }

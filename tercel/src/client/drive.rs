@@ -29,20 +29,20 @@ use tercel_engine::random::Random;
 use tercel_engine::time::Now;
 use tercel_engine::txn::{Home, Port, Step};
 
-use super::conn::{CONNECT_TIMEOUT, Conn, Remote, SLEEP_MAX};
+use super::connection::{CONNECT_TIMEOUT, Remote, SLEEP_MAX, ServerConnection};
 use crate::memory::Birthmark;
 use crate::pipe::Waited;
 
 /// The machine, and the connection that it speaks of: they change together.
 pub(super) struct Linked {
     machine: Machine,
-    conn: Option<Arc<Conn>>,
+    conn: Option<Arc<ServerConnection>>,
     /// Why the last attempt to connect failed.
-    last_trouble: Option<String>,
+    last_failure: Option<String>,
 }
 
 impl Linked {
-    fn is_current(&self, conn: &Arc<Conn>) -> bool {
+    fn is_current(&self, conn: &Arc<ServerConnection>) -> bool {
         self.conn.as_ref().is_some_and(|c| Arc::ptr_eq(c, conn))
     }
 }
@@ -149,7 +149,7 @@ fn unpoison<T>(r: Result<T, PoisonError<T>>) -> T {
 impl Shared {
     pub(super) fn new(machine: Machine, remote: Remote, timeout: Duration, seed: u64) -> Shared {
         Shared {
-            machine: Mutex::new(Linked { machine, conn: None, last_trouble: None }),
+            machine: Mutex::new(Linked { machine, conn: None, last_failure: None }),
             changed: Condvar::new(),
             happened: AtomicU64::new(0),
             asleep: AtomicUsize::new(0),
@@ -185,7 +185,7 @@ impl Shared {
         Now(self.begun.elapsed().as_micros() as u64)
     }
 
-    fn conn(&self) -> Option<Arc<Conn>> {
+    fn conn(&self) -> Option<Arc<ServerConnection>> {
         self.machine().conn.clone()
     }
 
@@ -232,7 +232,7 @@ impl Shared {
 
     /// Sends all of it. Fails if for some seconds the connection neither takes nor brings anything, or if it takes nothing
     /// for as long as a call may wait.
-    fn send(&self, conn: &Arc<Conn>, bytes: &[u8], baton: Option<&mut Baton>) -> io::Result<()> {
+    fn send(&self, conn: &Arc<ServerConnection>, bytes: &[u8], baton: Option<&mut Baton>) -> io::Result<()> {
         let rest = &bytes[conn.offer(bytes)?..];
         if rest.is_empty() {
             return Ok(());
@@ -250,7 +250,7 @@ impl Shared {
     /// that it has `taken` because it was free.
     fn send_slowly<'a>(
         &'a self,
-        conn: &Arc<Conn>,
+        conn: &Arc<ServerConnection>,
         mut bytes: &[u8],
         mut baton: Option<&mut Baton>,
         taken: &mut Option<MutexGuard<'a, Baton>>,
@@ -294,7 +294,7 @@ impl Shared {
     }
 
     /// With the baton: if the server seems silent, looks whether it said something, and tells the machine the time if not.
-    fn judge(&self, conn: &Arc<Conn>, baton: &mut Baton) {
+    fn judge(&self, conn: &Arc<ServerConnection>, baton: &mut Baton) {
         if !self.machine().seems_silent(self.now()) {
             return;
         }
@@ -309,7 +309,7 @@ impl Shared {
             }
             machine.handle(self.now(), Input::Time);
             self.happen(&machine);
-            machine.wants_close().then(|| machine.trouble())
+            machine.wants_close().then(|| machine.why_unavailable())
         };
         if let Some(why) = why {
             self.lose(conn, why);
@@ -317,7 +317,7 @@ impl Shared {
     }
 
     /// The connection is gone, if it is still this one.
-    fn lose(&self, conn: &Arc<Conn>, why: String) {
+    fn lose(&self, conn: &Arc<ServerConnection>, why: String) {
         let mut machine = self.machine();
         if !machine.is_current(conn) {
             return;
@@ -346,7 +346,7 @@ impl Shared {
     }
 
     /// Takes in what was received, with the baton held.
-    fn read(&self, conn: &Arc<Conn>, baton: &mut Baton, received: io::Result<bool>) {
+    fn read(&self, conn: &Arc<ServerConnection>, baton: &mut Baton, received: io::Result<bool>) {
         match received {
             Ok(false) => {}
             Ok(true) => {
@@ -356,7 +356,7 @@ impl Shared {
                 }
                 machine.handle(self.now(), Input::Bytes(&baton.buffer));
                 self.happen(&machine);
-                let close = machine.wants_close().then(|| machine.trouble());
+                let close = machine.wants_close().then(|| machine.why_unavailable());
                 self.flush(machine, Some(baton));
                 if let Some(why) = close {
                     self.lose(conn, why);
@@ -373,7 +373,7 @@ impl Shared {
     }
 
     /// Waits for something to happen after the count was `seen`: by reading `conn`, if no other thread does.
-    fn wait(&self, conn: Option<&Arc<Conn>>, seen: u64, end: Instant) {
+    fn wait(&self, conn: Option<&Arc<ServerConnection>>, seen: u64, end: Instant) {
         let left = end.saturating_duration_since(Instant::now()).min(SLEEP_MAX);
         let nothing_happened = || self.happened.load(Ordering::SeqCst) == seen;
         if let Some(conn) = conn {
@@ -420,7 +420,7 @@ impl Shared {
                     return result;
                 }
                 // Nothing listens: trying on would only make the caller wait for the same answer.
-                if let Some(why) = &machine.last_trouble {
+                if let Some(why) = &machine.last_failure {
                     return Err(Error::Unavailable(format!(
                         "{} does not answer: {why}; start a server there with `tercel serve`, or name another address",
                         self.remote.describe()
@@ -430,7 +430,7 @@ impl Shared {
                     return Err(Error::Unavailable(format!(
                         "{}: {}",
                         self.remote.describe(),
-                        machine.trouble()
+                        machine.why_unavailable()
                     )));
                 }
                 (self.happened.load(Ordering::SeqCst), machine.conn.clone())
@@ -439,7 +439,7 @@ impl Shared {
         }
     }
 
-    fn wait_counted(&self, conn: Option<&Arc<Conn>>, seen: u64, end: Instant) {
+    fn wait_counted(&self, conn: Option<&Arc<ServerConnection>>, seen: u64, end: Instant) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         self.waits.fetch_add(1, Ordering::SeqCst);
         self.wait(conn, seen, end);
@@ -506,7 +506,7 @@ impl Shared {
             machine.handle(now, Input::Time);
             self.happen(&machine);
         }
-        let why = machine.wants_close().then(|| machine.trouble());
+        let why = machine.wants_close().then(|| machine.why_unavailable());
         let up = matches!(machine.availability(), Some(Ok(())));
         let conn = machine.conn.clone();
         self.flush(machine, None);
@@ -544,7 +544,7 @@ impl Shared {
                 machine.conn = Some(Arc::new(conn));
                 machine.handle(self.now(), Input::Connected);
             }
-            Err(e) => machine.last_trouble = Some(e.to_string()),
+            Err(e) => machine.last_failure = Some(e.to_string()),
         }
         self.happen(&machine);
         self.flush(machine, None);
@@ -593,7 +593,11 @@ impl Shared {
             if now >= end {
                 let machine = self.machine();
                 return Err(match machine.availability() {
-                    None => Error::Unavailable(format!("{}: {}", self.remote.describe(), machine.trouble())),
+                    None => Error::Unavailable(format!(
+                        "{}: {}",
+                        self.remote.describe(),
+                        machine.why_unavailable()
+                    )),
                     _ => Error::Timeout(None),
                 });
             }

@@ -4,7 +4,7 @@
 //! lone caller pays no hand-over between threads. A resident driver thread reads when no thread waits, reconnects, and
 //! keeps time.
 
-pub(crate) mod conn;
+pub(crate) mod connection;
 mod drive;
 
 use std::sync::{Arc, OnceLock};
@@ -28,7 +28,7 @@ use crate::address::{Address, AddressError};
 use crate::memory::{ALL_MEMORY, Barrier, Mapping, machine_bytes};
 use crate::server::{Server, ServerConfig, ServerError};
 use crate::transaction::Transaction;
-use conn::Remote;
+use connection::Remote;
 use drive::Shared;
 
 /// What one client process may choose.

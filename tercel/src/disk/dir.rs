@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_handle_is_refused_and_told_who_has_it() {
+    fn second_handle_is_refused_with_owner() {
         let parent = tempfile::tempdir().unwrap();
         let first = DataDir::open(parent.path(), &NEW).unwrap();
         let Err(DiskError::Locked { dir, pid }) = DataDir::open(parent.path(), &NEW) else { panic!() };

@@ -12,19 +12,19 @@
 
 mod cut;
 mod file;
-mod keeper;
 mod open;
+mod preparer;
+mod salvage;
 mod spares;
-mod survey;
 mod thread;
 
 pub use open::{Opened, create};
-pub use survey::{Damage, Decodes, Run, Survey, begins_behind, space_of};
+pub use salvage::{Damage, Decodes, LogSalvage, Run, begins_behind, space_of};
 pub use thread::{LogDone, LogState, LogThread, QUEUED_BATCHES_MAX, QUEUED_BYTES_MAX};
 
 pub(crate) use self::file::sync_dir;
 use self::file::{Segment, SegmentFile, Wrap};
-use self::keeper::Keeper;
+use self::preparer::SegmentPreparer;
 use super::DiskError;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -116,7 +116,7 @@ impl Log {
     /// The next segment could not be prepared, most likely because the disk is full. Truncating tries again; so does a
     /// batch that needs the segment.
     pub fn is_short(&self) -> bool {
-        self.files.keeper.has_failed()
+        self.files.preparer.has_failed()
     }
 
     /// Bytes of all segments, prepared ones included.
@@ -146,7 +146,7 @@ impl Log {
 
     /// Space may have become free: the next segment is prepared if it could not be.
     pub(super) fn hope(&mut self) {
-        self.files.keeper.hope();
+        self.files.preparer.hope();
         self.files.top_up();
     }
 
@@ -173,7 +173,7 @@ impl Log {
 
     fn refuse_if_poisoned(&mut self) -> Result<(), DiskError> {
         self.files.take_ready();
-        if let Some(cause) = self.files.keeper.panicked() {
+        if let Some(cause) = self.files.preparer.panicked() {
             self.poisoned.get_or_insert_with(|| cause.into());
         }
         self.poisoned.as_ref().map_or(Ok(()), |cause| Err(DiskError::Poisoned { cause: cause.clone() }))
@@ -210,11 +210,11 @@ struct Files {
     /// Written to since the last sync, before the current one.
     behind: Vec<Segment>,
     prepared: VecDeque<Segment>,
-    keeper: Keeper,
+    preparer: SegmentPreparer,
     wrap: Wrap,
-    /// Bytes of the current batch that belong at `staged_at` of the current segment: one write for all.
-    staged: Vec<u8>,
-    staged_at: u64,
+    /// Bytes of the current batch that belong at `unwritten_at` of the current segment: one write for all.
+    unwritten: Vec<u8>,
+    unwritten_at: u64,
     failed: Option<DiskError>,
 }
 
@@ -250,16 +250,16 @@ impl Files {
         if at.segment != self.current.number {
             self.roll(bytes)?;
         }
-        if self.staged.len() + bytes.len() > STAGED_BYTES_MAX {
+        if self.unwritten.len() + bytes.len() > UNWRITTEN_BYTES_MAX {
             self.flush()?;
         }
-        if bytes.len() > STAGED_BYTES_MAX {
+        if bytes.len() > UNWRITTEN_BYTES_MAX {
             return self.current.write_at(bytes, at.byte as u64);
         }
-        if self.staged.is_empty() {
-            self.staged_at = at.byte as u64;
+        if self.unwritten.is_empty() {
+            self.unwritten_at = at.byte as u64;
         }
-        self.staged.extend_from_slice(bytes);
+        self.unwritten.extend_from_slice(bytes);
         Ok(())
     }
 
@@ -275,9 +275,9 @@ impl Files {
     }
 
     fn flush(&mut self) -> Result<(), DiskError> {
-        if !self.staged.is_empty() {
-            self.current.write_at(&self.staged, self.staged_at)?;
-            self.staged.clear();
+        if !self.unwritten.is_empty() {
+            self.current.write_at(&self.unwritten, self.unwritten_at)?;
+            self.unwritten.clear();
         }
         Ok(())
     }
@@ -296,10 +296,10 @@ impl Files {
 
     /// Waits for one more prepared segment.
     fn take_prepared(&mut self) -> Result<(), DiskError> {
-        if !self.keeper.is_preparing() {
-            self.keeper.prepare(self.number_next());
+        if !self.preparer.is_preparing() {
+            self.preparer.prepare(self.number_next());
         }
-        let segment = self.keeper.wait()?;
+        let segment = self.preparer.wait()?;
         self.prepared.push_back(segment);
         Ok(())
     }
@@ -308,14 +308,14 @@ impl Files {
     /// be met again, and reported, when the segment is needed.
     fn top_up(&mut self) {
         self.take_ready();
-        if self.prepared.len() < PREPARED_AHEAD && self.keeper.may_prepare() {
-            self.keeper.prepare(self.number_next());
+        if self.prepared.len() < PREPARED_AHEAD && self.preparer.may_prepare() {
+            self.preparer.prepare(self.number_next());
         }
     }
 
     /// Takes what was prepared meanwhile.
     fn take_ready(&mut self) {
-        while let Some(segment) = self.keeper.poll() {
+        while let Some(segment) = self.preparer.poll() {
             self.prepared.push_back(segment);
         }
     }
@@ -327,10 +327,10 @@ impl Files {
     fn truncate_below(&mut self, stamp: Stamp) {
         while self.used.get(1).is_some_and(|next| next.stamp < stamp) {
             let Some(gone) = self.used.pop_front() else { return };
-            self.keeper.remove(gone.number);
+            self.preparer.remove(gone.number);
         }
-        self.keeper.look_at_room();
-        self.keeper.hope();
+        self.preparer.look_at_room();
+        self.preparer.hope();
         self.top_up();
     }
 
@@ -350,7 +350,7 @@ const SEGMENT_BYTES: u32 = 16 << 20;
 const BYTES_MAX: u64 = 1 << 30;
 
 /// Up to here the parts of a batch are copied together to be one system call; above, copying costs more than the call.
-const STAGED_BYTES_MAX: usize = 256 << 10;
+const UNWRITTEN_BYTES_MAX: usize = 256 << 10;
 
 #[cfg(test)]
 pub(crate) mod tests;

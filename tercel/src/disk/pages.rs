@@ -6,7 +6,7 @@
 //!
 //! The invariant: whatever [`PageRead`] shows is the state after some whole [`PageStore::commit`].
 
-pub(crate) mod overlay;
+pub(crate) mod copy_on_write;
 pub(crate) mod raw;
 pub(crate) mod redb;
 

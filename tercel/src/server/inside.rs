@@ -74,7 +74,7 @@ fn since(begun: Instant) -> Now {
 /// Where the loop lends its machine.
 #[derive(Default)]
 pub(super) struct Lending {
-    place: Mutex<Place>,
+    state: Mutex<LendState>,
     /// The machine is lent, or the loop will not lend it again.
     lent: Condvar,
     /// A thread has given it back.
@@ -86,7 +86,7 @@ pub(super) struct Lending {
 }
 
 #[derive(Default)]
-struct Place {
+struct LendState {
     core: Option<Box<Core>>,
     /// Steps done so far.
     steps: u64,
@@ -102,9 +102,9 @@ struct Place {
 const TURNS_MAX: u32 = 4;
 
 impl Lending {
-    fn place(&self) -> MutexGuard<'_, Place> {
+    fn state(&self) -> MutexGuard<'_, LendState> {
         // A step that panicked has lost the machine: the loop finds that out and stops.
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lends the machine, or gives it back if no thread has ever asked for it.
@@ -112,10 +112,10 @@ impl Lending {
         if !self.is_asked_for.load(Ordering::SeqCst) {
             return Some(core);
         }
-        let mut place = self.place();
-        place.deadline = core.machine.deadline();
-        place.core = Some(core);
-        drop(place);
+        let mut state = self.state();
+        state.deadline = core.machine.deadline();
+        state.core = Some(core);
+        drop(state);
         if self.wanting.load(Ordering::SeqCst) > 0 {
             self.lent.notify_all();
         }
@@ -125,31 +125,31 @@ impl Lending {
     /// Takes the machine back; `None` if a thread lost it. `turns` counts how often the loop was back too soon for a
     /// waiting thread to take it.
     pub(super) fn take_back(&self, turns: &mut u32) -> Option<Box<Core>> {
-        let mut place = self.place();
+        let mut state = self.state();
         *turns = if self.wanting.load(Ordering::SeqCst) == 0 { 0 } else { *turns + 1 };
         if *turns >= TURNS_MAX {
             *turns = 0;
-            let before = place.steps;
-            let is_waited_for = |place: &mut Place| {
-                place.core.is_some() && place.steps == before && self.wanting.load(Ordering::SeqCst) > 0
+            let before = state.steps;
+            let is_waited_for = |state: &mut LendState| {
+                state.core.is_some() && state.steps == before && self.wanting.load(Ordering::SeqCst) > 0
             };
-            place = self
+            state = self
                 .back
-                .wait_timeout_while(place, PATIENCE, is_waited_for)
+                .wait_timeout_while(state, PATIENCE, is_waited_for)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
         }
-        place.core.take()
+        state.core.take()
     }
 
     /// No step is begun any more.
     pub(super) fn stop(&self) {
-        self.place().is_stopping = true;
+        self.state().is_stopping = true;
     }
 
     /// Ends the lending: the loop will not lend the machine again.
     pub(super) fn close(&self) {
-        self.place().is_closed = true;
+        self.state().is_closed = true;
         self.lent.notify_all();
     }
 }
@@ -171,7 +171,7 @@ impl Inside {
         &self,
         until: Instant,
         may_go_on: impl Fn(&Core) -> bool,
-    ) -> Result<MutexGuard<'_, Place>, Error> {
+    ) -> Result<MutexGuard<'_, LendState>, Error> {
         let lending = &self.lending;
         if !lending.is_asked_for.swap(true, Ordering::SeqCst) {
             // The loop may sleep with the machine.
@@ -179,15 +179,15 @@ impl Inside {
         }
         lending.wanting.fetch_add(1, Ordering::SeqCst);
         let is_waiting =
-            |place: &mut Place| !place.is_closed && !place.core.as_deref().is_some_and(&may_go_on);
+            |state: &mut LendState| !state.is_closed && !state.core.as_deref().is_some_and(&may_go_on);
         let left = until.saturating_duration_since(Instant::now());
-        let waited = lending.lent.wait_timeout_while(lending.place(), left, is_waiting);
+        let waited = lending.lent.wait_timeout_while(lending.state(), left, is_waiting);
         lending.wanting.fetch_sub(1, Ordering::SeqCst);
-        let (place, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-        match (place.is_closed, waited.timed_out()) {
+        let (state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        match (state.is_closed, waited.timed_out()) {
             (true, _) => Err(Error::Unavailable("the server has stopped".into())),
             (false, true) => Err(Error::Timeout(None)),
-            (false, false) => Ok(place),
+            (false, false) => Ok(state),
         }
     }
 }
@@ -218,21 +218,21 @@ impl Port for Inside {
             .map_or_else(|| Instant::now() + TIMEOUT, |until| self.begun + Duration::from_micros(until.0));
         let mut heard = None;
         loop {
-            let mut place = self.wait(until, |core| heard != Some(core.machine.inside_news()))?;
-            if place.is_stopping && heard.is_none() {
+            let mut state = self.wait(until, |core| heard != Some(core.machine.inside_news()))?;
+            if state.is_stopping && heard.is_none() {
                 return Err(Error::Unavailable("the server is stopping".into()));
             }
-            let Some(mut core) = place.core.take() else { continue };
+            let Some(mut core) = state.core.take() else { continue };
             let loses = Loses(&self.handle);
             // The machine may answer at the end of the very step that asks: what came since its beginning is news.
             heard = Some(core.machine.inside_news());
             let said = core.step(step);
             std::mem::forget(loses);
             let wants = |a: Option<Now>, b: Option<Now>| a.is_some_and(|a| b.is_none_or(|b| a < b));
-            let has_work = !core.out.list.is_empty() || wants(core.machine.deadline(), place.deadline);
-            place.core = Some(core);
-            place.steps += 1;
-            drop(place);
+            let has_work = !core.out.list.is_empty() || wants(core.machine.deadline(), state.deadline);
+            state.core = Some(core);
+            state.steps += 1;
+            drop(state);
             self.lending.back.notify_one();
             if has_work {
                 store::post(&self.handle, Post::Inside);

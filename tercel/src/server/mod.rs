@@ -145,7 +145,7 @@ pub enum ServerError {
     #[error("the data directory cannot be recovered: {0}")]
     Recovery(#[from] tercel_engine::server::RecoveryError),
     /// The directory is a backup.
-    #[error("{} is a backup and is not served: whoever did would make two histories of one space; make a space of it with `tercel restore {} --data NEW`", .0.display(), .0.display())]
+    #[error("{} is a backup and is not served: a server on it would make two histories of one space; make a space of it with `tercel restore {} --data NEW`", .0.display(), .0.display())]
     Backup(PathBuf),
     /// There is no space in the directory, and none was to be made.
     #[error("there is no space in {}; name the directory of one, or make one there", .0.display())]
@@ -207,7 +207,7 @@ fn advice(address: &Address, source: &std::io::Error) -> &'static str {
         ErrorKind::AddrInUse if is_unix => {
             "another server holds this path, or a file is in the way: stop it, remove the file, or choose another with --listen"
         }
-        ErrorKind::AddrInUse => "choose another with --listen, or stop who holds it",
+        ErrorKind::AddrInUse => "choose another with --listen, or stop the process that holds it",
         ErrorKind::NotFound if is_unix => "make the directory first, or choose another path with --listen",
         ErrorKind::AddrNotAvailable => {
             "this machine has no such address: choose one that it has with --listen, such as 127.0.0.1"

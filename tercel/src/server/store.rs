@@ -21,7 +21,7 @@ use crate::panics::caught;
 /// Feeds the threads. What is under way is bounded by the engine: reads by its clients' credit, installs to one.
 pub(super) struct Store {
     reads: Option<Sender<Read>>,
-    installs: Option<Sender<Turn>>,
+    installs: Option<Sender<StoreJob>>,
     threads: Vec<JoinHandle<()>>,
     stopping: Arc<AtomicBool>,
 }
@@ -38,7 +38,7 @@ enum Read {
 }
 
 /// What the thread that installs is asked, in this order.
-enum Turn {
+enum StoreJob {
     Install(Install),
     Pin(ViewId, u64),
 }
@@ -89,7 +89,7 @@ impl Store {
     /// Pins the store as it is after the installs asked for so far.
     pub(super) fn pin(&self, view: ViewId, pin: u64) {
         if let Some(installs) = &self.installs {
-            let _ = installs.send(Turn::Pin(view, pin));
+            let _ = installs.send(StoreJob::Pin(view, pin));
         }
     }
 
@@ -114,7 +114,7 @@ impl Store {
         checkpoint: Option<Checkpoint>,
     ) {
         if let Some(installs) = &self.installs {
-            let _ = installs.send(Turn::Install(Install { view, pages, checkpoint }));
+            let _ = installs.send(StoreJob::Install(Install { view, pages, checkpoint }));
         }
     }
 }
@@ -173,7 +173,7 @@ fn read_some(store: &dyn PageRead, from: PageId, count: u32) -> Result<Vec<(Page
 fn install_all(
     mut store: Box<dyn PageStore>,
     mut applied: Stamp,
-    rx: &Receiver<Turn>,
+    rx: &Receiver<StoreJob>,
     keep: &Sender<Read>,
     handle: &Handle<Post>,
     stopping: &AtomicBool,
@@ -181,8 +181,8 @@ fn install_all(
     in_the_background();
     while let Ok(turn) = rx.recv() {
         let job = match turn {
-            Turn::Install(job) => job,
-            Turn::Pin(view, pin) => {
+            StoreJob::Install(job) => job,
+            StoreJob::Pin(view, pin) => {
                 let pinned = store.pin().map(|pages| _ = keep.send(Read::Keep(pin, pages)));
                 post(handle, Post::Pinned(view, pin, pinned.map_err(|e| e.to_string())));
                 continue;

@@ -436,7 +436,7 @@ fn clients_of_before_a_restore_are_told_and_their_operations_stay_unknown() {
         assert!(matches!(&e, Error::Corrupt(why) if why.contains("restored from a backup")), "{e}");
     }
     let outcome = writer.resolve(lost);
-    assert!(outcome.is_err(), "nobody can know: {outcome:?}");
+    assert!(outcome.is_err(), "the outcome is unknown: {outcome:?}");
     let fresh = connect(dir.path());
     assert_eq!(fresh.run(|tx| Ok(tx.get(c)?.count())).unwrap(), 0);
     assert!(fresh.resolve(lost).is_err());

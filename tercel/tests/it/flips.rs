@@ -35,7 +35,7 @@ fn of_environment(name: &str, default: u64) -> u64 {
 }
 
 #[test]
-fn a_flipped_byte_is_found_and_what_is_still_held_is_restored() {
+fn flipped_byte_is_found_and_repaired() {
     let origin = Origin::new();
     let mut seeded = Seeded(of_environment("TERCEL_TEST_FLIPS_SEED", 1));
     let others = ["pages.redb", "space.toml", "format"].map(|name| origin.dir.path().join(name));
@@ -79,7 +79,7 @@ fn whatever_happens_to_the_page_store_nothing_is_lost_without_a_word() {
 }
 
 #[test]
-fn whatever_happens_to_the_log_what_is_read_was_committed() {
+fn damaged_log_yields_only_committed_values() {
     let origin = Origin::new();
     let counts = origin.harm(|seeded| origin.segments[seeded.below(origin.segments.len())].clone(), 2);
     for verdict in [RESTORED, TOLD] {

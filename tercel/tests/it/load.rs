@@ -215,7 +215,7 @@ fn what_a_reader_that_does_not_read_asks_waits_until_it_is_ended_by_silence() {
 }
 
 #[test]
-fn who_reads_late_gets_all_that_it_asked_for() {
+fn late_reader_gets_all_requested_pages() {
     const PAGES: u32 = 4_000;
     let dir = tempfile::tempdir().unwrap();
     let server = serve(dir.path());

@@ -188,10 +188,10 @@ fn strangers_are_shown_out_and_others_go_on() {
 }
 
 #[test]
-fn who_finds_no_server_is_told_what_to_do() {
+fn missing_server_error_names_next_step() {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let Err(Error::Unavailable(why)) = Client::connect(Address::Tcp(gone.to_string())) else {
-        panic!("nobody is there")
+        panic!("no server is there")
     };
     assert!(why.contains(&gone.to_string()) && why.contains("start a server"), "{why}");
 }
@@ -222,7 +222,7 @@ fn a_server_that_cannot_listen_makes_no_directory() {
 }
 
 #[test]
-fn who_only_reads_makes_no_space() {
+fn read_only_client_creates_no_space() {
     let dir = tempfile::tempdir().unwrap();
     for place in [dir.path().join("typo"), dir.path().to_path_buf()] {
         let started = Server::start(ServerConfig { create: false, ..ServerConfig::new(&place) });
@@ -276,7 +276,7 @@ fn an_address_that_others_can_reach_must_be_asked_for() {
 }
 
 #[test]
-fn a_cache_too_small_for_what_is_held_says_full() {
+fn cache_too_small_for_pins_says_full() {
     let dir = tempfile::tempdir().unwrap();
     let server = serve(dir.path());
     let address = &server.addresses()[0];

@@ -257,7 +257,11 @@ fn a_client_that_was_held_up_does_not_call_its_server_silent() {
         // No thread takes in what arrives, as when the whole process is stopped and goes on.
         client.with_machine(|_| std::thread::sleep(Duration::from_millis(3 * KEEPALIVE_MS as u64)));
         let read = client.run(|tx| Ok(tx.get(counter)?.count()));
-        assert_eq!(read, Ok(0), "round {round}: nobody had looked whether the server had said anything");
+        assert_eq!(
+            read,
+            Ok(0),
+            "round {round}: the client had not looked whether the server had said anything"
+        );
     }
     client.close().unwrap();
     server.stop().unwrap();

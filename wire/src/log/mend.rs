@@ -14,8 +14,8 @@ pub fn record_bit(bytes: &[u8], last: &Last) -> Option<ByteError> {
     // The length decides what the checksum covers, so the header's bits are tried one by one.
     let header = (RECORD_LEN_AT..RECORD_HEADER_BYTES)
         .flat_map(|at| (0..8).map(move |bit| ByteError { at, xor: 1 << bit }));
-    let place = Place { bytes, last, bytes_max: BITS_BYTES_MAX };
-    match place.explained_by(header, ByteError::is_bit)[..] {
+    let expected = ExpectedRecord { bytes, last, bytes_max: BITS_BYTES_MAX };
+    match expected.explained_by(header, ByteError::is_bit)[..] {
         [error] => Some(error),
         _ => None,
     }
@@ -30,17 +30,17 @@ pub fn record_byte(bytes: &[u8], last: &Last) -> Vec<ByteError> {
     // The checksum finds every other byte in one pass; the length decides what it covers.
     let length =
         (RECORD_LEN_AT..RECORD_STAMP_AT).flat_map(|at| (1..=u8::MAX).map(move |xor| ByteError { at, xor }));
-    Place { bytes, last, bytes_max: MENDED_BYTES_MAX }.explained_by(length, |_| true)
+    ExpectedRecord { bytes, last, bytes_max: MENDED_BYTES_MAX }.explained_by(length, |_| true)
 }
 
 /// Where a record should be and is not.
-struct Place<'a> {
+struct ExpectedRecord<'a> {
     bytes: &'a [u8],
     last: &'a Last,
     bytes_max: usize,
 }
 
-impl Place<'_> {
+impl ExpectedRecord<'_> {
     /// The errors among `tried`, and among all that the checksum tells, without which there is a record.
     fn explained_by(
         &self,

@@ -348,7 +348,7 @@ pub struct SegmentReader<'a> {
 }
 
 /// A record that was found: its payload is in the segment from an offset on, or in what the scanner gathered.
-struct Found {
+struct LocatedRecord {
     head: Head,
     offset: LogOffset,
     spanning: bool,
@@ -358,7 +358,7 @@ impl SegmentReader<'_> {
     /// The next record; `None` when the segment, or the log, has no more. (No iterator: a record borrows the reader.)
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<Record<'_>> {
-        let Found { head, offset, spanning } = self.advance()?;
+        let LocatedRecord { head, offset, spanning } = self.advance()?;
         let record = if spanning { &self.scanner.spanning } else { &self.bytes[offset.byte as usize..] };
         let payload = &record[RECORD_HEADER_BYTES..][..head.payload_bytes];
         let position = self.scanner.tail.last.position;
@@ -371,7 +371,7 @@ impl SegmentReader<'_> {
         *anchored && stopped.is_none() && tail.last.position == position
     }
 
-    fn advance(&mut self) -> Option<Found> {
+    fn advance(&mut self) -> Option<LocatedRecord> {
         self.drop_spanned();
         while self.offset < self.end {
             let step = if self.scanner.spanning.is_empty() { self.in_place() } else { self.continued() };
@@ -388,7 +388,7 @@ impl SegmentReader<'_> {
     }
 
     /// What begins at the offset. `None`: a mark, or a record that goes on in the next segment.
-    fn in_place(&mut self) -> Result<Option<Found>, Flaw> {
+    fn in_place(&mut self) -> Result<Option<LocatedRecord>, Flaw> {
         let (start, room) = (self.offset, self.end - self.offset);
         let rest = self.bytes.get(start..).unwrap_or_default();
         let zeros = room < MARK_BYTES && rest.iter().take(room).all(|&b| b == 0);
@@ -406,10 +406,10 @@ impl SegmentReader<'_> {
         head.check(record, &self.scanner.tail.last)?;
         self.moved(start + record.len(), Some(head));
         let offset = LogOffset { segment: self.number, byte: start as u32 };
-        Ok(Some(Found { head, offset, spanning: false }))
+        Ok(Some(LocatedRecord { head, offset, spanning: false }))
     }
 
-    fn pass_mark(&mut self, bytes: &[u8]) -> Result<Option<Found>, Flaw> {
+    fn pass_mark(&mut self, bytes: &[u8]) -> Result<Option<LocatedRecord>, Flaw> {
         let (log, _) = self.scanner.under_way.ok_or(Flaw::Record)?;
         let mark = Mark::read(log, self.number, self.offset, bytes).ok_or(Flaw::Record)?;
         if mark.before != self.scanner.tail.last || self.offset + MARK_BYTES > self.end {
@@ -421,14 +421,14 @@ impl SegmentReader<'_> {
     }
 
     /// Keeps the rest of the segment as the beginning of a record.
-    fn leave_open(&mut self) -> Result<Option<Found>, Flaw> {
+    fn leave_open(&mut self) -> Result<Option<LocatedRecord>, Flaw> {
         self.scanner.span(self.number, self.bytes, self.offset, self.end);
         self.offset = self.end;
         Ok(None)
     }
 
     /// Goes on with the record that began in an earlier segment.
-    fn continued(&mut self) -> Result<Option<Found>, Flaw> {
+    fn continued(&mut self) -> Result<Option<LocatedRecord>, Flaw> {
         let missing = self.scanner.spanning_missing()?;
         let piece_end = self.offset + missing.min(self.end - self.offset);
         if self.bytes.len() < piece_end {
@@ -444,7 +444,7 @@ impl SegmentReader<'_> {
         let offset = self.scanner.tail.offset;
         self.moved(piece_end, Some(head));
         self.spanned_out = true;
-        Ok(Some(Found { head, offset, spanning: true }))
+        Ok(Some(LocatedRecord { head, offset, spanning: true }))
     }
 
     /// Moves the tail behind a record or a mark.

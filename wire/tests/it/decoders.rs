@@ -32,7 +32,7 @@ fn read_as_anything(b: &[u8]) {
     again(Unsubscribe::decode(b), Unsubscribe::encode, |o, m| Unsubscribe::decode(o).as_ref() == Ok(m));
     again(Part::decode(b), Part::encode, |o, m| Part::decode(o).as_ref() == Ok(m));
     again(Commit::decode(b), Commit::encode, |o, m| Commit::decode(o).as_ref() == Ok(m));
-    again(Effects::decode(b), Effects::encode, |o, m| Effects::decode(o).as_ref() == Ok(m));
+    again(CommitEffects::decode(b), CommitEffects::encode, |o, m| CommitEffects::decode(o).as_ref() == Ok(m));
     again(Resolve::decode(b), Resolve::encode, |o, m| Resolve::decode(o).as_ref() == Ok(m));
     again(Verdict::decode(b), Verdict::encode, |o, m| Verdict::decode(o).as_ref() == Ok(m));
     again(Stream::decode(b), Stream::encode, |o, m| Stream::decode(o).as_ref() == Ok(m));
@@ -179,7 +179,7 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
     let effects = (stamp.clone(), vec(oref(), 0..6), vec(write, 0..6)).prop_map(|(base, reads, writes)| {
         let writes =
             writes.iter().map(|(oref, new, object)| Write { oref: *oref, new: *new, object }).collect();
-        written(|o| Effects { base, reads, writes }.encode(o))
+        written(|o| CommitEffects { base, reads, writes }.encode(o))
     });
     let change = (any::<u64>(), prop::option::of(op()), vec(oref(), 0..5))
         .prop_map(|(stamp, own, orefs)| Change { stamp: Stamp(stamp), own, orefs });

@@ -180,7 +180,7 @@ fn parts_stand_behind_the_fixed_part_in_the_order_of_the_fields() {
 
     let (layout, body) = (Layout::of(&schema), &object[HEADER_BYTES..]);
     layout.check(body).unwrap();
-    let at = |name: &str| layout.place(name).unwrap().at;
+    let at = |name: &str| layout.field(name).unwrap().at;
     let Var::Here { at: text, len } = var(body, at("text")) else { panic!("the text is in the record") };
     assert_eq!(&body[text..text + len], "gr\u{fc}n".as_bytes());
     assert!(matches!(var(body, at("bytes_spilled")), Var::Spilled { len, .. } if len == SPILL_BYTES + 1));
@@ -327,8 +327,8 @@ fn messages_have_the_bytes_of_version_2() {
     message!(
         promised,
         "effects",
-        Effects,
-        Effects {
+        CommitEffects,
+        CommitEffects {
             base: Stamp(6),
             reads: vec![oref(2, 1), oref(3, 511)],
             writes: vec![

@@ -73,7 +73,7 @@ impl Entry {
     }
 }
 
-type Found = Vec<Entry>;
+type Entries = Vec<Entry>;
 
 const HEADER: usize = SEGMENT_HEADER_BYTES;
 const VIEW: ViewId = ViewId::new(1, 0xabcd);
@@ -113,7 +113,7 @@ impl Image {
             .unwrap();
     }
 
-    fn scan(&self) -> (Found, End) {
+    fn scan(&self) -> (Entries, End) {
         scan(&self.segments)
     }
 
@@ -179,11 +179,11 @@ fn kind() -> Kind {
 }
 
 /// The records of these sizes, all of them in the first view.
-fn expected(sizes: &[usize]) -> Found {
+fn expected(sizes: &[usize]) -> Entries {
     sizes.iter().zip(1..).map(|(&size, n)| Entry::at(LogPosition(n), VIEW, size)).collect()
 }
 
-fn scan(segments: &BTreeMap<u64, Vec<u8>>) -> (Found, End) {
+fn scan(segments: &BTreeMap<u64, Vec<u8>>) -> (Entries, End) {
     let mut scanner = Scanner::new(LOG.space);
     let mut found = Vec::new();
     for (&number, bytes) in segments {
@@ -202,7 +202,7 @@ fn batches() -> impl Strategy<Value = Vec<(bool, Vec<usize>)>> {
 }
 
 /// A log of these batches, each synced before the next. `true` begins a view.
-fn in_views(segment_bytes: u32, batches: &[(bool, Vec<usize>)]) -> (Image, Found) {
+fn in_views(segment_bytes: u32, batches: &[(bool, Vec<usize>)]) -> (Image, Entries) {
     let (mut image, mut records) = (Image::new(segment_bytes), Vec::new());
     for (n, (is_new, sizes)) in (2..).zip(batches) {
         if *is_new {
@@ -217,7 +217,7 @@ fn in_views(segment_bytes: u32, batches: &[(bool, Vec<usize>)]) -> (Image, Found
 }
 
 /// Two batches that were synced, and one of a later view that may not have been; records span segments.
-fn three_batches() -> (Image, Found, usize) {
+fn three_batches() -> (Image, Entries, usize) {
     let sizes: [&[usize]; 3] = [&[10, 300, 0], &[40, 5], &[33, 410, 8, 1]];
     let mut image = Image::new(256);
     sizes[..2].iter().for_each(|batch| image.batch(batch));

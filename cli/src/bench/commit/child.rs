@@ -57,7 +57,7 @@ impl Child {
         Child::start(command)
     }
 
-    /// Starts a process of suite `load` that makes trouble or works.
+    /// Starts a process of suite `load` that runs an antagonist or works.
     ///
     /// # Errors
     /// As [`Child::serve`].

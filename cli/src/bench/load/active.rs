@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, epoll};
 use tercel::wire::frame::{self, Header, Kind};
 use tercel::wire::id::{OpId, Oref, PageId};
-use tercel::wire::message::{Commit, Effects, Outcome, Stream, Verdict, Write};
+use tercel::wire::message::{Commit, CommitEffects, Outcome, Stream, Verdict, Write};
 
 use super::super::blocks::percentile;
 use super::raw::Raw;
@@ -141,7 +141,7 @@ impl Crowd {
         self.object[4] = w.seq as u8;
         let write = Write { oref: w.oref, new: false, object: &self.object };
         let (mut effects, mut body, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
-        Effects { base: w.raw.visible, reads: vec![w.oref], writes: vec![write] }.encode(&mut effects);
+        CommitEffects { base: w.raw.visible, reads: vec![w.oref], writes: vec![write] }.encode(&mut effects);
         Commit { op, parts: 0, bytes: &effects }.encode(&mut body);
         frame::encode(Header::new(Kind::Commit, 1), &body, &mut bytes);
         w.committing = Some(Instant::now());

@@ -1,9 +1,9 @@
-//! A bystander: it takes as much of the machine as a trouble process takes, and never speaks to the server.
+//! A bystander: it takes as much of the machine as an antagonist process takes, and never speaks to the server.
 //!
-//! All processes share one machine here, the trouble too; a client on a network would use processors of its own. The
-//! bystander has as many threads as the trouble, of the same priority, and takes as much processor time. Outside the kernel
+//! All processes share one machine here, the antagonist too; a client on a network would use processors of its own. The
+//! bystander has as many threads as the antagonist, of the same priority, and takes as much processor time. Outside the kernel
 //! it takes the time by counting, inside it by sending bytes to itself over the loopback. The delay of other clients beside
-//! the bystander is the machine's share of their delay beside the trouble; the rest is the server's.
+//! the bystander is the machine's share of their delay beside the antagonist; the rest is the server's.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -19,7 +19,7 @@ pub const NAME: &str = "bystander";
 
 /// Runs as the bystander: at `on USER SYSTEM` takes these shares with so many threads, and says at the end what it took.
 pub fn stand_by(threads: usize) -> Result<(), String> {
-    super::trouble::step_back();
+    super::antagonist::step_back();
     serve(|switch, words| {
         let share = Share::parse(words).ok_or("a bystander is told which share to take")?;
         let meter = Meter::begin();

@@ -1,16 +1,17 @@
-//! Suite `load`: what others feel of clients that make trouble, and a thousand clients at work.
+//! Suite `load`: the latency of other clients beside antagonists, and a thousand clients at work.
 //!
 //! | module | its noun |
 //! |---|---|
 //! | `others` | clients that behave; their waiting is measured |
-//! | `beside` | the blocks: quiet, beside a trouble, beside a bystander; and the rows |
-//! | `trouble` | the processes that make trouble |
-//! | `bystander` | a process that takes as much of the machine and makes no trouble |
+//! | `beside` | the blocks: quiet, beside an antagonist, beside a bystander; and the rows |
+//! | `antagonist` | the antagonist processes |
+//! | `bystander` | a process that takes as much of the machine and sends nothing |
 //! | `active` | a thousand clients at work |
 //! | `share` | what a process takes of the machine |
 //! | `raw`, `switch`, `sizes` | a client without a cache, how a process is told, how large everything is |
 
 mod active;
+mod antagonist;
 mod beside;
 mod bystander;
 mod others;
@@ -18,7 +19,6 @@ mod raw;
 mod share;
 mod sizes;
 mod switch;
-mod trouble;
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -26,9 +26,9 @@ use std::path::Path;
 use tercel::wire::id::{Oref, PageId};
 use tercel::{Address, Client, ClientConfig, Object, Ref};
 
+use self::antagonist::Antagonist;
 use self::others::{Counter, failed};
 use self::sizes::{FILL_OBJECTS, Sizes};
-use self::trouble::Trouble;
 use super::commit::child::Child;
 use super::idle::anonymous_bytes;
 use super::report::{Machine, Report, Row};
@@ -50,9 +50,9 @@ struct Filler {
 /// A sentence: what failed.
 pub fn run(options: &Options) -> Result<Report, String> {
     let wanted = |name: &str| options.only.is_empty() || options.only.iter().any(|o| o == name);
-    let known = |name: &String| name == ACTIVE || Trouble::ALL.iter().any(|t| t.name() == name);
+    let known = |name: &String| name == ACTIVE || Antagonist::ALL.iter().any(|t| t.name() == name);
     if let Some(stranger) = options.only.iter().find(|o| !known(o)) {
-        let names: Vec<&str> = Trouble::ALL.iter().map(|t| t.name()).chain([ACTIVE]).collect();
+        let names: Vec<&str> = Antagonist::ALL.iter().map(|t| t.name()).chain([ACTIVE]).collect();
         return Err(format!("suite load has no row {stranger}; its rows are {}", names.join(", ")));
     }
     let scratch = Scratch::new(options.dir.as_deref(), "load")?;
@@ -66,12 +66,12 @@ pub fn run(options: &Options) -> Result<Report, String> {
     let pages = fill(&data, sizes)?;
     let mut rows = Vec::new();
     let mut backend = String::new();
-    for trouble in Trouble::ALL.into_iter().filter(|t| wanted(t.name())) {
+    for antagonist in Antagonist::ALL.into_iter().filter(|t| wanted(t.name())) {
         // A server of its own for each: what one kind leaves behind is not another's.
-        let server = Child::serve_with(&data, &[&["--cache", SERVER_CACHE], trouble.server()].concat())?;
+        let server = Child::serve_with(&data, &[&["--cache", SERVER_CACHE], antagonist.server()].concat())?;
         backend = server.backend().to_string();
-        options.say(&format!("{}: {}", trouble.name(), trouble.what()));
-        rows.extend(beside::measure(options, &server, trouble, &pages, sizes)?);
+        options.say(&format!("{}: {}", antagonist.name(), antagonist.what()));
+        rows.extend(beside::measure(options, &server, antagonist, &pages, sizes)?);
     }
     if wanted(ACTIVE) {
         let server = Child::serve_with(&data, &["--cache", SERVER_CACHE])?;
@@ -166,9 +166,9 @@ pub fn child(role: &OsStr) -> Result<(), String> {
             active::work(address, pages.parse().map_err(|_| wrong())?, &bytes, &orefs)
         }
         [bystander::NAME, threads] => bystander::stand_by(threads.parse().map_err(|_| wrong())?),
-        [trouble, address, pages, sizes] => {
+        [antagonist, address, pages, sizes] => {
             let sizes = Sizes::named(sizes).ok_or_else(wrong)?;
-            trouble::make(trouble, address, pages.parse().map_err(|_| wrong())?, sizes)
+            antagonist::make(antagonist, address, pages.parse().map_err(|_| wrong())?, sizes)
         }
         _ => Err(wrong()),
     }

@@ -39,7 +39,7 @@ pub struct Times {
 
 /// Of a block: median and 99th percentile.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Felt {
+pub struct Latency {
     pub p50: f64,
     pub p99: f64,
 }
@@ -152,11 +152,11 @@ fn patiently<R>(mut what: impl FnMut() -> Result<R, Error>) -> Result<R, Error> 
     }
 }
 
-impl Felt {
+impl Latency {
     /// Of some times.
-    pub fn of(mut times: Vec<f64>) -> Felt {
+    pub fn of(mut times: Vec<f64>) -> Latency {
         times.sort_unstable_by(f64::total_cmp);
-        Felt { p50: percentile(&times, 0.5), p99: percentile(&times, 0.99) }
+        Latency { p50: percentile(&times, 0.5), p99: percentile(&times, 0.99) }
     }
 }
 

@@ -24,8 +24,8 @@ pub struct Sizes {
 /// Objects of half a page that a transaction fills the store with.
 pub const FILL_OBJECTS: usize = 512;
 
-/// Before each block: for the trouble to begin, or for its end to be over.
-pub const SETTLE: Duration = Duration::from_millis(200);
+/// Before each block: for the antagonist to begin, or for its end to be over.
+pub const BLOCK_PAUSE: Duration = Duration::from_millis(200);
 
 impl Sizes {
     /// What is measured: 64 MB of pages, of which the server keeps a quarter in memory, so that most pages asked for must be
@@ -41,7 +41,7 @@ impl Sizes {
         block: Duration::from_secs(3),
     };
 
-    /// The same trouble, and blocks so short that all of them are over in three minutes: 480 commits a block, of which the
+    /// The same antagonist, and blocks so short that all of them are over in three minutes: 480 commits a block, of which the
     /// fifth largest is the 99th percentile.
     pub const QUICK: Sizes =
         Sizes { active_seconds: 3, rounds: 6, block: Duration::from_millis(1_200), ..Sizes::FULL };

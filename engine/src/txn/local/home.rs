@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::time::Now;
-use crate::txn::{Home, Located, Own, Search, Wanted};
+use crate::txn::{Home, LocalWrite, Located, Search, Wanted};
 
 /// A [`Local`] together with its server, as the [`Home`] of one step.
 pub struct Inside<'a> {
@@ -95,7 +95,7 @@ impl Home for Inside<'_> {
         &mut self,
         _now: Now,
         _base: Stamp,
-        own: &mut Vec<Own>,
+        local_writes: &mut Vec<LocalWrite>,
         effects: &[u8],
     ) -> Option<Result<OpId, Error>> {
         let session = match self.local.meet(self.source) {
@@ -106,7 +106,8 @@ impl Home for Inside<'_> {
             let text = "the transaction reads or writes too much: commit in smaller parts";
             return Some(Err(Error::Full(text.into())));
         }
-        let mut lost = own.iter().filter(|o| o.new && !self.local.places.holds(o.oref.page())).peekable();
+        let mut lost =
+            local_writes.iter().filter(|o| o.new && !self.local.places.holds(o.oref.page())).peekable();
         if lost.peek().is_some() {
             // A transaction that runs again takes other places, but not for what it brought.
             let error = lost.find(|o| o.brought).map_or(Error::Conflict, |o| Error::PlaceLost(o.oref));
@@ -115,12 +116,12 @@ impl Home for Inside<'_> {
         if self.local.ops.hear_abandoned(self.source) {
             self.local.places.turn_page();
         }
-        let makes = own.iter().any(|o| o.new);
+        let makes = local_writes.iter().any(|o| o.new);
         let op = match self.local.ops.submit(session, makes, effects, self.source)? {
             Ok(op) => op,
             Err(e) => return Some(Err(e)),
         };
-        for o in own.drain(..).filter(|o| o.new) {
+        for o in local_writes.drain(..).filter(|o| o.new) {
             self.local.places.made(o.oref, o.object.len());
         }
         Some(Ok(op))

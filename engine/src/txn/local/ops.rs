@@ -13,7 +13,7 @@ use crate::table::Map;
 /// The slots of the operations under way, and the answers to abandoned operations.
 #[derive(Default)]
 pub(super) struct Ops {
-    slots: Vec<Slot>,
+    slots: Vec<OpSlot>,
     free: Vec<u16>,
     /// Abandoned operations that still have a slot: at most as many as there are slots.
     abandoned: Vec<OpId>,
@@ -22,7 +22,7 @@ pub(super) struct Ops {
 }
 
 #[derive(Default)]
-struct Slot {
+struct OpSlot {
     seq: u64,
     busy: Option<Busy>,
 }
@@ -61,7 +61,7 @@ impl Ops {
     /// One more free slot, if there may be.
     fn grow(&mut self) -> Option<u16> {
         let index = u16::try_from(self.slots.len()).ok().filter(|i| *i < OP_SLOTS_MAX)?;
-        self.slots.push(Slot::default());
+        self.slots.push(OpSlot::default());
         self.free.push(index);
         Some(index)
     }

@@ -15,7 +15,7 @@ use crate::mutant::{Rule, dropped};
 use crate::txn::Located;
 
 /// An object in an image.
-enum Found {
+enum ImageLookup {
     /// The image and the object in it, header included.
     Here(Arc<Vec<u8>>, std::ops::Range<usize>),
     /// There is none.
@@ -61,9 +61,9 @@ impl Inside<'_> {
             return Located::Failed(e);
         }
         let (image, at) = match self.find(oref) {
-            Ok(Found::Here(image, at)) => (image, at),
-            Ok(Found::Missing) => return Located::Wait,
-            Ok(Found::Absent) => return self.absent(scope, oref),
+            Ok(ImageLookup::Here(image, at)) => (image, at),
+            Ok(ImageLookup::Missing) => return Located::Wait,
+            Ok(ImageLookup::Absent) => return self.absent(scope, oref),
             Err(e) => return Located::Failed(e),
         };
         // A class that is not bound is bound once; then it is.
@@ -94,9 +94,9 @@ impl Inside<'_> {
             return Some(Err(e));
         }
         match self.find(oref) {
-            Ok(Found::Here(image, at)) => Some(Ok(class_of(&image[at]))),
-            Ok(Found::Missing) => None,
-            Ok(Found::Absent) => Some(Err(match self.absent(scope, oref) {
+            Ok(ImageLookup::Here(image, at)) => Some(Ok(class_of(&image[at]))),
+            Ok(ImageLookup::Missing) => None,
+            Ok(ImageLookup::Absent) => Some(Err(match self.absent(scope, oref) {
                 Located::Failed(e) => e,
                 _ => Error::not_found(oref),
             })),
@@ -121,37 +121,37 @@ impl Inside<'_> {
     }
 
     /// The object in the image of its page, or where the forward in its slot leads.
-    fn find(&mut self, oref: Oref) -> Result<Found, Error> {
+    fn find(&mut self, oref: Oref) -> Result<ImageLookup, Error> {
         let (image, at) = match self.find_at(oref)? {
-            Found::Here(image, at) => (image, at),
+            ImageLookup::Here(image, at) => (image, at),
             other => return Ok(other),
         };
         let object = &image[at.clone()];
         if class_of(object) != FORWARD {
-            return Ok(Found::Here(image, at));
+            return Ok(ImageLookup::Here(image, at));
         }
         let damaged = |what: &str| Error::Corrupt(format!("object {oref} has moved {what}"));
         let to = (object.len() >= HEADER_BYTES + 4).then(|| Oref::from_raw(le32(object, HEADER_BYTES)));
         let to = to.flatten().filter(|to| !to.is_null()).ok_or_else(|| damaged("nowhere"))?;
         match self.find_at(to)? {
-            Found::Here(image, at) if class_of(&image[at.clone()]) == FORWARD => Err(damaged("twice")),
-            Found::Absent => Err(damaged(&format!("to page {}, which does not have it", to.page()))),
+            ImageLookup::Here(image, at) if class_of(&image[at.clone()]) == FORWARD => Err(damaged("twice")),
+            ImageLookup::Absent => Err(damaged(&format!("to page {}, which does not have it", to.page()))),
             found => Ok(found),
         }
     }
 
     /// The object in a slot.
-    fn find_at(&mut self, oref: Oref) -> Result<Found, Error> {
+    fn find_at(&mut self, oref: Oref) -> Result<ImageLookup, Error> {
         let image = match self.source.image(oref.page()) {
             Image::Here(Some(image)) => image,
-            Image::Here(None) => return Ok(Found::Absent),
-            Image::Missing => return Ok(Found::Missing),
+            Image::Here(None) => return Ok(ImageLookup::Absent),
+            Image::Missing => return Ok(ImageLookup::Missing),
             Image::Failed(e) => return Err(e),
         };
         let extent = Page::extent_in(&image, oref.page(), oref.slot());
         match extent.map_err(|e| Error::Corrupt(e.to_string()))? {
-            Some(e) => Ok(Found::Here(image, e.at..e.at + e.len)),
-            None => Ok(Found::Absent),
+            Some(e) => Ok(ImageLookup::Here(image, e.at..e.at + e.len)),
+            None => Ok(ImageLookup::Absent),
         }
     }
 }

@@ -46,7 +46,7 @@ pub trait Source {
     /// `Full` if the space has no pages left.
     fn grant(&mut self, count: u16) -> Option<Result<Vec<PageId>, Error>>;
 
-    /// Takes an operation of the session: `effects` is [`tercel_wire::message::Effects`] as bytes, judged as those of any
+    /// Takes an operation of the session: `effects` is [`tercel_wire::message::CommitEffects`] as bytes, judged as those of any
     /// client. `None`, and nothing is taken, if there is no room for it now.
     ///
     /// # Errors

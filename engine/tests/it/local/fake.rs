@@ -10,7 +10,7 @@ use tercel_engine::txn::local::{Image, Session, Source};
 use tercel_wire::class::{FORWARD, ROOT, ROOT_HEAD, built_in};
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::Layout;
-use tercel_wire::message::{Effects, Outcome};
+use tercel_wire::message::{CommitEffects, Outcome};
 use tercel_wire::page::{PAGE_BYTES, PAGE_HEADER_BYTES, PageBuilder, SLOT_BYTES, class_of};
 use tercel_wire::record::HEADER_BYTES;
 
@@ -196,7 +196,7 @@ impl Fake {
         self.newest(self.moved.get(&at).copied().unwrap_or(at)).unwrap()
     }
 
-    fn judge(&self, effects: &Effects<'_>) -> Result<(), Outcome> {
+    fn judge(&self, effects: &CommitEffects<'_>) -> Result<(), Outcome> {
         let written = effects.writes.iter().filter(|w| !w.new).map(|w| w.oref);
         for oref in effects.reads.iter().copied().chain(written) {
             if self.log.iter().any(|(stamp, all)| *stamp > effects.base && all.contains(&oref)) {
@@ -237,7 +237,7 @@ impl Fake {
         self.put(oref, &forward);
     }
 
-    fn execute(&mut self, op: OpId, effects: &Effects<'_>) -> Result<(), Outcome> {
+    fn execute(&mut self, op: OpId, effects: &CommitEffects<'_>) -> Result<(), Outcome> {
         if let Some(outcome) = self.refuse.take() {
             return Err(outcome);
         }
@@ -315,7 +315,7 @@ impl Source for Fake {
         let seq = self.seqs.entry((op.client, op.slot)).or_default();
         assert!(op.seq > *seq, "an id is used once");
         *seq = op.seq;
-        let effects = Effects::decode(effects).expect("what a client could send");
+        let effects = CommitEffects::decode(effects).expect("what a client could send");
         if let Err(outcome) = self.execute(op, &effects) {
             self.answers.insert(op, outcome);
         }

@@ -18,7 +18,7 @@ use tercel_wire::message::{
 use tercel_wire::schema::Scalar;
 
 /// What a transaction did, as it is sent.
-pub type Work<'a> = tercel_wire::message::Effects<'a>;
+pub type Work<'a> = tercel_wire::message::CommitEffects<'a>;
 
 /// A message of the server: its connection, kind, call and body.
 pub type Word = (Conn, Kind, u64, Vec<u8>);

@@ -222,7 +222,7 @@ impl World {
     }
 
     /// Lets everything happen that can, until nothing can.
-    pub fn settle(&self) {
+    pub fn run_until_idle(&self) {
         let mut inner = self.lock();
         for _ in 0..PATIENCE * 50 {
             if !inner.step_in_order() {
@@ -250,7 +250,7 @@ impl World {
     pub fn pass_ms(&self, ms: u64) {
         for _ in 0..ms.div_ceil(10) {
             self.lock().pass(10_000);
-            self.settle();
+            self.run_until_idle();
         }
     }
 }
@@ -425,7 +425,7 @@ impl Inner {
 
     /// Leaves so many numbers of pages to be given out, as if all others had been. Between two lives.
     pub fn leave_pages(&mut self, left: u32) {
-        assert!(self.server.is_none(), "nobody gives out pages meanwhile");
+        assert!(self.server.is_none(), "no server gives out pages meanwhile");
         let next_page = PageId::MAX.get() + 1 - left;
         let next = Entry::Grant(Grant { client: ClientId(1), seq: 1, next_page, pages: vec![] });
         let (stamp, view) = self.history.last().map_or((Stamp::ZERO, ViewId::NONE), |e| (e.stamp, e.view));

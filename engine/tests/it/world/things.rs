@@ -64,11 +64,11 @@ pub fn grow(w: &World, client: usize, r: Ref<Thing>, size: usize) {
 
 /// What a client reads once everything that is on its way has arrived.
 pub fn count(w: &World, client: usize, r: Ref<Thing>) -> u64 {
-    w.settle();
+    w.run_until_idle();
     w.run(client, |tx| Ok(tx.get(r)?.count())).unwrap()
 }
 
 pub fn text(w: &World, client: usize, r: Ref<Thing>) -> usize {
-    w.settle();
+    w.run_until_idle();
     w.run(client, |tx| Ok(tx.get(r)?.text()?.len())).unwrap()
 }

@@ -6,7 +6,7 @@
 //! used. (Castro et al., SOSP '97, sections 3.2.1 to 3.2.3.)
 
 use super::{KEEP_NONE, Victim};
-use crate::arena::{FRAME_WORDS, Spot};
+use crate::arena::{ArenaOffset, FRAME_WORDS};
 use crate::config::HacParams;
 use crate::page;
 use crate::protocol::{INVALID, VALID};
@@ -181,8 +181,8 @@ impl Writer {
     /// never was.
     fn look(&self, frame: u32, decay: bool) -> Look {
         let mut look = Look { objects: 0, touched: 0, usage: [0; 16] };
-        let mut count = |spot: Spot| {
-            let o = self.object(spot);
+        let mut count = |arena_offset: ArenaOffset| {
+            let o = self.object(arena_offset);
             let flags = o.flags().load(Ordering::Relaxed);
             look.objects += 1;
             if flags & VALID == 0 {
@@ -199,17 +199,17 @@ impl Writer {
         };
         if self.shared.page(frame).is_some() {
             for slot in 0..page::slots(&self.shared, frame) as u16 {
-                if let Some((spot, _)) = page::extent(&self.shared, frame, slot) {
-                    count(spot);
+                if let Some((arena_offset, _)) = page::extent(&self.shared, frame, slot) {
+                    count(arena_offset);
                 }
             }
             return look;
         }
         let mut at = 0;
         while at < self.frames[frame as usize].fill as u32 {
-            let spot = Spot(frame * FRAME_WORDS + at + 1);
-            count(spot);
-            at += 1 + self.item_words(spot);
+            let arena_offset = ArenaOffset(frame * FRAME_WORDS + at + 1);
+            count(arena_offset);
+            at += 1 + self.item_words(arena_offset);
         }
         look
     }

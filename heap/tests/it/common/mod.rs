@@ -262,9 +262,9 @@ impl World {
     ) -> Result<View<'s, Node>, Stop> {
         for _ in 0..50 {
             match scope.get_clean(Ref::<Node>::with_hint(o, *hint)) {
-                Step::Hit(v) => return Ok(v),
-                Step::Null => panic!("{o} is not null"),
-                Step::Slow => {}
+                Lookup::Hit(v) => return Ok(v),
+                Lookup::Null => panic!("{o} is not null"),
+                Lookup::Slow => {}
             }
             self.recheck(scope)?;
             let r = self.writer.lookup(scope, o, TypeKey::of::<Node>());
@@ -281,13 +281,13 @@ impl World {
         at: usize,
     ) -> Result<Option<View<'s, Node>>, Stop> {
         for _ in 0..50 {
-            match scope.follow_clean(&v.link(at)) {
-                Step::Hit(v) => return Ok(Some(v)),
-                Step::Null => return Ok(None),
-                Step::Slow => {}
+            match scope.follow_clean(&v.ref_view(at)) {
+                Lookup::Hit(v) => return Ok(Some(v)),
+                Lookup::Null => return Ok(None),
+                Lookup::Slow => {}
             }
             self.recheck(scope)?;
-            let r = self.writer.resolve(scope, &v.link(at), TypeKey::of::<Node>());
+            let r = self.writer.resolve(scope, &v.ref_view(at), TypeKey::of::<Node>());
             self.resolved(r)?;
         }
         panic!("no way along {at}");

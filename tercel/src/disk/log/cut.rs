@@ -57,9 +57,9 @@ impl Log {
 impl Files {
     /// Makes `number` the segment in use; all behind it have been erased.
     fn end_with(&mut self, number: u64, segment_bytes: u32, disk: &mut Disk) -> Result<(), DiskError> {
-        if self.keeper.is_preparing() {
+        if self.preparer.is_preparing() {
             // The segment would come to stand behind a gap. A failed preparation is tried again when it is needed.
-            self.prepared.extend(self.keeper.wait().ok());
+            self.prepared.extend(self.preparer.wait().ok());
         }
         while let Some(&Used { number: last, bytes, .. }) = self.used.back()
             && last > number
@@ -72,7 +72,7 @@ impl Files {
         }
         let fits = self.prepared.iter().take_while(|segment| segment.bytes == segment_bytes).count();
         for gone in self.prepared.drain(fits.min(PREPARED_AHEAD)..).rev() {
-            self.keeper.remove(gone.number);
+            self.preparer.remove(gone.number);
         }
         Ok(())
     }

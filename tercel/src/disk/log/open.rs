@@ -1,8 +1,8 @@
 //! Creating a log, and opening one: replay, and the repair of what a crash left.
 
 use super::file::{Segment, Wrap, segment_path, sync_dir, write_zeros};
-use super::keeper::{Keeper, prepare};
-use super::survey::segment_files;
+use super::preparer::{SegmentPreparer, prepare};
+use super::salvage::segment_files;
 use super::{Files, Log, LogConfig, Used};
 use crate::disk::DiskError;
 use std::collections::VecDeque;
@@ -93,7 +93,7 @@ impl Log {
 }
 
 /// A segment's file as it was found. Not kept open: there may be more of them than a process may open.
-struct Found {
+struct RecoveredSegment {
     number: u64,
     path: PathBuf,
     file_bytes: u64,
@@ -103,7 +103,7 @@ struct Found {
 }
 
 /// Lists all segments, in order, with their headers.
-fn segments(dir: &Path) -> Result<Vec<Found>, DiskError> {
+fn segments(dir: &Path) -> Result<Vec<RecoveredSegment>, DiskError> {
     let files = segment_files(dir)?;
     let missing = |number: u64| DiskError::Damaged {
         file: segment_path(dir, number),
@@ -113,7 +113,7 @@ fn segments(dir: &Path) -> Result<Vec<Found>, DiskError> {
     if files.is_empty() {
         return Err(missing(1));
     }
-    let mut found: Vec<Found> = Vec::with_capacity(files.len());
+    let mut found: Vec<RecoveredSegment> = Vec::with_capacity(files.len());
     for (number, path) in files {
         if let Some(before) = found.last()
             && before.number + 1 != number
@@ -133,20 +133,21 @@ fn segments(dir: &Path) -> Result<Vec<Found>, DiskError> {
             let what = format!("it was cut short and has {file_bytes} of its {} bytes", header.bytes);
             return Err(DiskError::Damaged { file: path, position: Some(file_bytes), what });
         }
-        found.push(Found { number, path, file_bytes, header, zero_from: 0 });
+        found.push(RecoveredSegment { number, path, file_bytes, header, zero_from: 0 });
     }
     Ok(found)
 }
 
 /// The index of the segment from which a replay must start: the last one that only later records than needed begin
 /// before.
-fn start_for(found: &[Found], from: Stamp) -> usize {
-    let is_valid = |segment: &Found| segment.header.is_ok_and(|header| header.number == segment.number);
+fn start_for(found: &[RecoveredSegment], from: Stamp) -> usize {
+    let is_valid =
+        |segment: &RecoveredSegment| segment.header.is_ok_and(|header| header.number == segment.number);
     let valid = found.iter().take_while(|segment| is_valid(segment)).count();
     found[..valid].iter().rposition(|s| s.header.is_ok_and(|header| header.before.stamp < from)).unwrap_or(0)
 }
 
-fn read_whole(segment: &Found, bytes: &mut Vec<u8>) -> Result<(), DiskError> {
+fn read_whole(segment: &RecoveredSegment, bytes: &mut Vec<u8>) -> Result<(), DiskError> {
     bytes.resize(segment.file_bytes as usize, 0);
     open_file(&segment.path)?.read_exact_at(bytes, 0).map_err(DiskError::io("read", &segment.path))
 }
@@ -171,7 +172,7 @@ fn damaged(dir: &Path, offset: LogOffset, flaw: Flaw) -> DiskError {
 fn repair(
     dir: &Path,
     config: LogConfig,
-    mut found: Vec<Found>,
+    mut found: Vec<RecoveredSegment>,
     tail: Tail,
     wrap: Wrap,
 ) -> Result<Log, DiskError> {
@@ -203,7 +204,7 @@ fn repair(
 
     let headers = found.iter().chain([&current]).filter_map(|segment| segment.header.ok());
     let used: VecDeque<Used> = headers.map(|header| Used::of(&header)).collect();
-    let open = |found: Found, file: File, bytes: u32| Segment {
+    let open = |found: RecoveredSegment, file: File, bytes: u32| Segment {
         number: found.number,
         bytes,
         path: found.path,
@@ -214,16 +215,16 @@ fn repair(
         let file = open_file(&found.path)?;
         prepared.push_back(open(found, file, config.segment_bytes));
     }
-    let keeper = Keeper::start(dir.into(), config.segment_bytes, wrap)?;
+    let preparer = SegmentPreparer::start(dir.into(), config.segment_bytes, wrap)?;
     let mut files = Files {
         used,
         current: open(current, file, header.bytes),
         behind: Vec::new(),
         prepared,
-        keeper,
+        preparer,
         wrap,
-        staged: Vec::new(),
-        staged_at: 0,
+        unwritten: Vec::new(),
+        unwritten_at: 0,
         failed: None,
     };
     files.top_up();
@@ -237,7 +238,7 @@ fn repair(
 /// the kernel may hold them in memory as if they were on the disk (Rebello et al., *Can Applications Recover from fsync
 /// Failures?*, USENIX ATC 2020), and a mark will claim that they are. Bytes that are written again are on their way to
 /// the disk again. They are at most what was appended between two syncs.
-fn rewrite(segment: &Found, is_oldest: bool, tail: &Tail, wrap: Wrap) -> Result<(), DiskError> {
+fn rewrite(segment: &RecoveredSegment, is_oldest: bool, tail: &Tail, wrap: Wrap) -> Result<(), DiskError> {
     let from = match segment.number == tail.synced.segment {
         // The header of a segment is written with the first mark in it; the oldest one's was synced long before.
         true if is_oldest || tail.synced.byte as usize > SEGMENT_HEADER_BYTES => tail.synced.byte as u64,

@@ -1,9 +1,9 @@
 //! A log on a real file system: what a crash leaves, what is refused, what the thread promises.
 
 mod cut;
+mod salvage;
 mod segments;
 mod spares;
-mod survey;
 mod thread;
 
 use super::file::Wrap;

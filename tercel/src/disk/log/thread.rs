@@ -68,7 +68,7 @@ struct State {
     failed: Option<String>,
     log: LogState,
     /// Empty buffers with capacity.
-    spent: Vec<Vec<u8>>,
+    free_buffers: Vec<Vec<u8>>,
     truncate_below: Option<Stamp>,
     /// Above which position the log is to be cut. Nothing is submitted meanwhile.
     cut_above: Option<LogPosition>,
@@ -183,7 +183,7 @@ impl LogThread {
 
     /// An empty buffer to encode into, used before if there is one.
     pub fn buffer(&self) -> Vec<u8> {
-        self.shared.lock().spent.pop().unwrap_or_default()
+        self.shared.lock().free_buffers.pop().unwrap_or_default()
     }
 
     /// Lets whole segments below `stamp` go, soon.
@@ -402,9 +402,9 @@ impl State {
     fn recycle(&mut self, batches: &mut Vec<Batch>) {
         let reusable =
             batches.drain(..).map(|batch| batch.records).filter(|b| b.capacity() <= SPENT_BYTES_MAX);
-        for mut records in reusable.take(SPENT_MAX.saturating_sub(self.spent.len())) {
+        for mut records in reusable.take(FREE_BUFFERS_MAX.saturating_sub(self.free_buffers.len())) {
             records.clear();
-            self.spent.push(records);
+            self.free_buffers.push(records);
         }
     }
 }
@@ -420,7 +420,7 @@ pub const QUEUED_BATCHES_MAX: usize = 4096;
 pub const QUEUED_BYTES_MAX: usize = 64 << 20;
 
 /// Buffers kept for reuse: two batches of a busy server's loop, and some that differ in size.
-const SPENT_MAX: usize = 16;
+const FREE_BUFFERS_MAX: usize = 16;
 
 /// Buffers above this are given back to the system.
 const SPENT_BYTES_MAX: usize = 1 << 20;

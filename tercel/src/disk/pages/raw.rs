@@ -136,7 +136,7 @@ impl Raw {
             }
         }
         if head[GOD_AT] & !GOD_BITS != 0 {
-            let what = "the header has flags that nobody sets".into();
+            let what = "the header has unknown flags".into();
             each(Seen::Flaw { at: GOD_AT as u64, what, state: Soundness::Sound });
         }
         self.layout(&head, each);
@@ -195,7 +195,7 @@ impl Raw {
     fn tables(&mut self, root: Child, is_data: bool, each: Each<'_>) -> Result<(), DiskError> {
         let mut found: Vec<(String, Vec<u8>)> = Vec::new();
         let widths = Widths { key: None, value: None };
-        self.tree(root, widths, Place::default(), &mut |entry| match entry {
+        self.tree(root, widths, NodePosition::default(), &mut |entry| match entry {
             Entry::Pair { key, value, state, .. } if state != Soundness::Bad => {
                 found.push((String::from_utf8_lossy(key).into_owned(), value.to_vec()));
             }
@@ -213,9 +213,9 @@ impl Raw {
                 each(Seen::Count { pages: le64(&table, TABLE_LENGTH_AT) });
             }
             let Some(root) = self.child(root_of_table(&table), each) else { continue };
-            self.tree(root, widths, Place::default(), &mut |entry| match entry {
-                Entry::Missing { at, bytes, place } if is_data && is_pages => {
-                    each(Seen::Missing { at, bytes, low: place.low, high: place.high });
+            self.tree(root, widths, NodePosition::default(), &mut |entry| match entry {
+                Entry::Missing { at, bytes, position } if is_data && is_pages => {
+                    each(Seen::Missing { at, bytes, low: position.low, high: position.high });
                 }
                 Entry::Missing { .. } => {}
                 Entry::Flaw { at, what, state } => each(Seen::Flaw { at, what, state }),
@@ -235,7 +235,7 @@ impl Raw {
         &mut self,
         child: Child,
         widths: Widths,
-        place: Place,
+        position: NodePosition,
         each: &mut dyn FnMut(Entry<'_>),
     ) -> Result<(), DiskError> {
         // No tree has more nodes than the file has room for.
@@ -253,7 +253,7 @@ impl Raw {
             Soundness::Bad => {
                 is_of_pages(&node, widths)
                     && Leaf::of(&node, widths)
-                        .is_some_and(|leaf| leaf.pairs == 1 && place.expects(&leaf, &node))
+                        .is_some_and(|leaf| leaf.pairs == 1 && position.expects(&leaf, &node))
             }
         };
         if state != Soundness::Sound && !tells_itself {
@@ -263,7 +263,7 @@ impl Raw {
             };
             each(Entry::Flaw { at: child.at, what, state });
             if state == Soundness::Bad {
-                each(Entry::Missing { at: child.at, bytes: child.bytes, place });
+                each(Entry::Missing { at: child.at, bytes: child.bytes, position });
             }
         }
         match kind {
@@ -274,7 +274,7 @@ impl Raw {
                     each(Entry::Pair { key, value, at: child.at + at as u64, state });
                 }
             }
-            Some(BRANCH) if state != Soundness::Bad && place.depth < DEPTH_MAX => {
+            Some(BRANCH) if state != Soundness::Bad && position.depth < DEPTH_MAX => {
                 let children = le16(&node, 2) as usize + 1;
                 for i in 0..children {
                     let sum = 8 + i * 16;
@@ -285,18 +285,18 @@ impl Raw {
                         let at = 8 + children * 24 + i * 4;
                         node.get(at..at + 4).filter(|_| widths.key == Some(4)).map(|key| le32(key, 0))
                     };
-                    let low = if i == 0 { place.low } else { separator(i - 1).unwrap_or(place.low) };
-                    let high = if i + 1 < children { separator(i) } else { place.high };
-                    let place = Place { depth: place.depth + 1, low, high };
+                    let low = if i == 0 { position.low } else { separator(i - 1).unwrap_or(position.low) };
+                    let high = if i + 1 < children { separator(i) } else { position.high };
+                    let position = NodePosition { depth: position.depth + 1, low, high };
                     let (at, bytes) = pointer_to(le64(raw, 0));
                     if at + bytes > self.bytes {
                         let what = "a node points outside".into();
                         each(Entry::Flaw { at: child.at, what, state: Soundness::Bad });
-                        each(Entry::Missing { at, bytes, place });
+                        each(Entry::Missing { at, bytes, position });
                         continue;
                     }
                     let child = Child { at, bytes, sum: sum_at(&node, sum) };
-                    self.tree(child, widths, place, each)?;
+                    self.tree(child, widths, position, each)?;
                 }
             }
             _ => {}
@@ -382,13 +382,13 @@ fn flaw(at: u64, what: String) -> Seen<'static> {
 
 /// Where in a tree a node is, and between which keys, if the keys are numbers.
 #[derive(Debug, Clone, Copy, Default)]
-struct Place {
+struct NodePosition {
     depth: usize,
     low: u32,
     high: Option<u32>,
 }
 
-impl Place {
+impl NodePosition {
     /// Whether a leaf's first key is the only one that a leaf of one key can have here.
     fn expects(&self, leaf: &Leaf, node: &[u8]) -> bool {
         let key = leaf.pair(node, 0).and_then(|(key, ..)| key.try_into().ok()).map(u32::from_le_bytes);
@@ -398,7 +398,7 @@ impl Place {
 
 /// What a walk through one tree comes by.
 enum Entry<'a> {
-    Missing { at: u64, bytes: u64, place: Place },
+    Missing { at: u64, bytes: u64, position: NodePosition },
     Pair { key: &'a [u8], value: &'a [u8], at: u64, state: Soundness },
     Flaw { at: u64, what: String, state: Soundness },
 }

@@ -7,7 +7,7 @@
 //! [`DiskError::Damaged`], since damaged files are what makes it panic; after one, everything is refused.
 
 use super::raw::{framed, unframed};
-use super::{EachPage, PageBatch, PageRead, PageStore, overlay};
+use super::{EachPage, PageBatch, PageRead, PageStore, copy_on_write};
 use crate::disk::DiskError;
 use redb::{Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTableMetadata};
 use redb::{TableDefinition, TableError, WriteTransaction};
@@ -46,7 +46,7 @@ impl RedbPages {
 
     /// Opens it to read: the file stays as it is, byte for byte.
     pub(crate) fn look(file: &Path, page_bytes: u32) -> Result<RedbPages, DiskError> {
-        RedbPages::open_by(file, page_bytes, || overlay::open(file))
+        RedbPages::open_by(file, page_bytes, || copy_on_write::open(file))
     }
 
     fn open_by(
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pin_ends_where_the_file_is_opened_anew_and_harms_nobody() {
+    fn pin_ends_when_file_reopens() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("pages");
         RedbPages::create(&file, 8).unwrap();

@@ -202,7 +202,7 @@ fn a_walk_by_hand_sees_what_was_committed() {
     let value = |table: &str, key: &[u8]| seen.values[&(table.to_owned(), key.to_vec())].clone();
     assert_eq!(value("meta", b"floor"), [251; 40]);
     assert_eq!(raw::unframed(&value("copies", b"floor")), Some(("floor", Stamp(251), &[251; 40][..])));
-    assert_eq!(overlay::verify(&file).unwrap(), None);
+    assert_eq!(copy_on_write::verify(&file).unwrap(), None);
 }
 
 #[test]
@@ -225,16 +225,16 @@ fn a_wrong_byte_is_seen_and_put_right_or_nothing_uses_it() {
 }
 
 #[test]
-fn verifying_writes_nothing_and_finds_what_is_wrong() {
+fn verify_writes_nothing_and_finds_damage() {
     let (_dir, file) = store_of_pages();
     let good = std::fs::read(&file).unwrap();
-    assert_eq!(overlay::verify(&file).unwrap(), None);
+    assert_eq!(copy_on_write::verify(&file).unwrap(), None);
     let page = good.windows(4).rposition(|w| w == b"TP\x01\0").unwrap();
     let mut bad = good.clone();
     bad[page + 20] ^= 1;
     std::fs::write(&file, &bad).unwrap();
     let newest = walked(&file).wrong > 0;
-    assert_eq!(overlay::verify(&file).unwrap().is_some(), newest);
+    assert_eq!(copy_on_write::verify(&file).unwrap().is_some(), newest);
     assert!(std::fs::read(&file).unwrap() == bad);
 }
 

@@ -43,12 +43,12 @@ fn what_a_crash_left_of_spares_and_unfinished_segments_is_used_or_removed() {
     // A segment that was let go, one of another size, one being filled when the end came.
     fs::copy(segment(dir.path(), 1), dir.path().join("0000000000.tmp")).unwrap();
     fs::write(dir.path().join("0000000009.tmp"), b"short").unwrap();
-    fs::write(dir.path().join("notes.tmp"), b"somebody's own").unwrap();
+    fs::write(dir.path().join("notes.tmp"), b"a user's own").unwrap();
     fs::write(dir.path().join("prepare.tmp"), vec![0; SEGMENT as usize]).unwrap();
     let spare = fs::metadata(dir.path().join("0000000000.tmp")).unwrap().ino();
     let (mut log, opened, stamps) = open(dir.path());
     assert_eq!((opened.cut, stamps), (None, vec![1]));
-    assert_eq!(fs::read(dir.path().join("notes.tmp")).unwrap(), b"somebody's own");
+    assert_eq!(fs::read(dir.path().join("notes.tmp")).unwrap(), b"a user's own");
     commit(&mut log, &[20_000]);
     let made = |s: &PathBuf| fs::metadata(s).unwrap().ino() == spare;
     assert!((2..8).map(|n| segment(dir.path(), n)).filter(|s| s.exists()).any(|s| made(&s)));

@@ -235,7 +235,7 @@ fn a_panic_of_the_thread_that_prepares_segments_ends_the_log() {
     let dir = new_log();
     let ignore = |_: tercel_wire::log::Record<'_>| Ok::<(), DiskError>(());
     let wrap: Wrap = |file| {
-        assert!(std::thread::current().name() != Some("tercel-keeper"), "injected into the preparing");
+        assert!(std::thread::current().name() != Some("tercel-preparer"), "injected into the preparing");
         Box::new(file)
     };
     let (mut log, _) = Log::open_with(dir.path(), SPACE, config(), Stamp::ZERO, ignore, wrap).unwrap();
@@ -248,7 +248,7 @@ fn a_panic_of_the_thread_that_prepares_segments_ends_the_log() {
         assert!(begun.elapsed() < Duration::from_secs(10), "the log goes on");
         std::thread::sleep(Duration::from_millis(1));
     };
-    assert!(error.to_string().contains("tercel-keeper panicked: injected into the preparing"), "{error}");
+    assert!(error.to_string().contains("tercel-preparer panicked: injected into the preparing"), "{error}");
 }
 
 #[test]

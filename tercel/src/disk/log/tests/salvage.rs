@@ -1,13 +1,13 @@
-//! What a survey finds in a damaged log, which it leaves as it is.
+//! What a salvage finds in a damaged log, which it leaves as it is.
 
 use super::*;
 use tercel_wire::log::RECORD_HEADER_BYTES;
 
-fn surveyed(dir: &Path) -> (Survey, Vec<Vec<u64>>) {
-    let survey = Survey::take(dir, SPACE, &|kind, _| kind.get() == 1).unwrap();
-    let runs = survey.runs.iter().map(|run| {
+fn salvaged(dir: &Path) -> (LogSalvage, Vec<Vec<u64>>) {
+    let salvage = LogSalvage::take(dir, SPACE, &|kind, _| kind.get() == 1).unwrap();
+    let runs = salvage.runs.iter().map(|run| {
         let mut stamps = Vec::new();
-        survey
+        salvage
             .read(run, &mut |record: tercel_wire::log::Record<'_>| {
                 stamps.push(record.stamp.0);
                 Ok::<(), DiskError>(())
@@ -17,7 +17,7 @@ fn surveyed(dir: &Path) -> (Survey, Vec<Vec<u64>>) {
         stamps
     });
     let runs = runs.collect();
-    (survey, runs)
+    (salvage, runs)
 }
 
 /// Batches of one record and of two, of which some span segments.
@@ -32,12 +32,12 @@ fn spanning_log() -> TempDir {
 }
 
 #[test]
-fn a_survey_reads_over_one_wrong_bit_wherever_it_is() {
+fn a_salvage_reads_over_one_wrong_bit_wherever_it_is() {
     assert_read_over(0x10, |at, used| at < 200 || at % 37 == 0 || at > used - 70);
 }
 
 #[test]
-fn a_survey_reads_over_one_wrong_byte_wherever_it_is() {
+fn a_salvage_reads_over_one_wrong_byte_wherever_it_is() {
     let most = |at: usize, used: usize| at < 400 || at.is_multiple_of(5) || at > used - 70;
     assert_read_over(0xff, most);
     assert_read_over(0x91, most);
@@ -54,14 +54,14 @@ fn assert_read_over(xor: u8, at: impl Fn(usize, usize) -> bool) {
         for at in (0..used).filter(|place| at(*place, used)) {
             spoil(&segment(dir.path(), number), at as u64, xor);
             let before = fs::read(segment(dir.path(), number)).unwrap();
-            let (survey, runs) = surveyed(dir.path());
-            assert_eq!(runs, [[1, 2, 3, 4, 5, 6]], "segment {number}, byte {at}: {survey:?}");
-            assert!(survey.damage.len() == 1 && survey.damage[0].mended.is_some(), "{survey:?}");
+            let (salvage, runs) = salvaged(dir.path());
+            assert_eq!(runs, [[1, 2, 3, 4, 5, 6]], "segment {number}, byte {at}: {salvage:?}");
+            assert!(salvage.damage.len() == 1 && salvage.damage[0].mended.is_some(), "{salvage:?}");
             assert!(fs::read(segment(dir.path(), number)).unwrap() == before, "nothing is written");
             spoil(&segment(dir.path(), number), at as u64, xor);
         }
     }
-    assert!(surveyed(dir.path()).0.damage.is_empty());
+    assert!(salvaged(dir.path()).0.damage.is_empty());
 }
 
 #[test]
@@ -70,17 +70,17 @@ fn a_wrong_byte_is_not_put_right_where_nothing_follows_or_what_comes_out_does_no
     let end = open(dir.path()).0.tail().offset;
     let payload = (SEGMENT_HEADER_BYTES + MARK + RECORD_HEADER_BYTES + 9) as u64;
     spoil(&segment(dir.path(), 1), payload, 0x91);
-    let refusing = Survey::take(dir.path(), SPACE, &|_, _| false).unwrap();
+    let refusing = LogSalvage::take(dir.path(), SPACE, &|_, _| false).unwrap();
     assert!(refusing.damage[0].mended.is_none() && refusing.runs.len() == 2, "{refusing:?}");
-    let (survey, _) = surveyed(dir.path());
-    assert_eq!(survey.damage[0].mended, Some(format!("one byte at {payload}")));
+    let (salvage, _) = salvaged(dir.path());
+    assert_eq!(salvage.damage[0].mended, Some(format!("one byte at {payload}")));
     // The mark that a clean close ends with is the only thing behind the last record; without it that is a torn tail.
     spoil(&segment(dir.path(), 1), payload, 0x91);
     let mark = end.byte as u64 - MARK as u64;
     (0..MARK as u64).for_each(|at| spoil(&segment(dir.path(), end.segment), mark + at, 0x55));
     spoil(&segment(dir.path(), end.segment), mark - 50, 0x91);
-    let (survey, runs) = surveyed(dir.path());
-    assert!(survey.torn.is_some() && survey.damage.is_empty(), "{survey:?}");
+    let (salvage, runs) = salvaged(dir.path());
+    assert!(salvage.torn.is_some() && salvage.damage.is_empty(), "{salvage:?}");
     assert_eq!(runs, [[1, 2, 3, 4, 5]]);
 }
 
@@ -88,7 +88,7 @@ fn a_wrong_byte_is_not_put_right_where_nothing_follows_or_what_comes_out_does_no
 const MARK: usize = super::MARK as usize;
 
 #[test]
-fn a_survey_goes_on_at_the_next_mark_behind_what_cannot_be_mended() {
+fn a_salvage_goes_on_at_the_next_mark_behind_what_cannot_be_mended() {
     let dir = spanning_log();
     let whole = fs::read(segment(dir.path(), 1)).unwrap();
     // The payload of the first record, of several bits.
@@ -96,14 +96,14 @@ fn a_survey_goes_on_at_the_next_mark_behind_what_cannot_be_mended() {
     let payload = SEGMENT_HEADER_BYTES + MARK + RECORD_HEADER_BYTES;
     (payload..payload + 36).step_by(9).for_each(|at| bad[at] ^= 0x77);
     fs::write(segment(dir.path(), 1), bad).unwrap();
-    let (survey, runs) = surveyed(dir.path());
+    let (salvage, runs) = salvaged(dir.path());
     assert_eq!(runs, [vec![], vec![2, 3, 4, 5, 6]]);
-    assert_eq!((survey.damage.len(), survey.damage[0].after, survey.torn), (1, Stamp(0), None));
-    assert!(survey.damage[0].mended.is_none() && survey.runs[1].after == Stamp(1));
+    assert_eq!((salvage.damage.len(), salvage.damage[0].after, salvage.torn), (1, Stamp(0), None));
+    assert!(salvage.damage[0].mended.is_none() && salvage.runs[1].after == Stamp(1));
 }
 
 #[test]
-fn a_survey_of_a_torn_log_says_where_and_cuts_nothing() {
+fn a_salvage_of_a_torn_log_says_where_and_cuts_nothing() {
     let dir = new_log();
     let (mut log, ..) = open(dir.path());
     commit(&mut log, &[40]);
@@ -113,8 +113,8 @@ fn a_survey_of_a_torn_log_says_where_and_cuts_nothing() {
     drop(log);
     flip(&segment(dir.path(), 1), (at.byte as usize + MARK + 30) as u64);
     let before = fs::read(segment(dir.path(), 1)).unwrap();
-    let (survey, runs) = surveyed(dir.path());
-    assert!(survey.torn.is_some() && survey.damage.is_empty(), "{survey:?}");
+    let (salvage, runs) = salvaged(dir.path());
+    assert!(salvage.torn.is_some() && salvage.damage.is_empty(), "{salvage:?}");
     assert_eq!(runs, [[1]]);
     assert!(fs::read(segment(dir.path(), 1)).unwrap() == before);
 }

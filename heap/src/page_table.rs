@@ -8,14 +8,14 @@ use tercel_wire::id::PageId;
 use crate::sync::{AtomicU64, Ordering};
 
 /// The table, in buckets of [`WAYS`]: a page in the upper half of a word, its frame and one in the lower.
-pub(crate) struct Homes {
+pub(crate) struct PageTable {
     words: Box<[AtomicU64]>,
 }
 
-impl Homes {
+impl PageTable {
     /// For so many frames.
-    pub(crate) fn new(frames: usize) -> Homes {
-        Homes { words: (0..words(frames)).map(|_| AtomicU64::new(0)).collect() }
+    pub(crate) fn new(frames: usize) -> PageTable {
+        PageTable { words: (0..words(frames)).map(|_| AtomicU64::new(0)).collect() }
     }
 
     /// The frame that a page had.
@@ -62,7 +62,7 @@ fn words(frames: usize) -> usize {
 }
 
 /// Bytes that a frame costs here at most.
-pub(crate) const HOME_BYTES: usize = 32;
+pub(crate) const PAGE_TABLE_BYTES: usize = 32;
 
 #[cfg(test)]
 mod tests {
@@ -70,16 +70,16 @@ mod tests {
 
     #[test]
     fn nearly_every_page_is_found_until_it_goes() {
-        let homes = Homes::new(1000);
+        let page_table = PageTable::new(1000);
         let page = |n: u32| PageId::new(n * 3 + 1).unwrap();
-        (0..1000).for_each(|n| homes.put(page(n), n));
-        let found = (0..1000).filter(|&n| homes.get(page(n)) == Some(n)).count();
+        (0..1000).for_each(|n| page_table.put(page(n), n));
+        let found = (0..1000).filter(|&n| page_table.get(page(n)) == Some(n)).count();
         assert!(found > 950, "{found} of 1000");
-        assert_eq!(homes.get(page(1000)), None);
-        homes.put(page(7), 2000);
-        homes.remove(page(7), 7);
-        assert_eq!(homes.get(page(7)), Some(2000));
-        homes.remove(page(7), 2000);
-        assert_eq!(homes.get(page(7)), None);
+        assert_eq!(page_table.get(page(1000)), None);
+        page_table.put(page(7), 2000);
+        page_table.remove(page(7), 7);
+        assert_eq!(page_table.get(page(7)), Some(2000));
+        page_table.remove(page(7), 2000);
+        assert_eq!(page_table.get(page(7)), None);
     }
 }

@@ -25,7 +25,7 @@ pub(crate) enum Remote {
 }
 
 /// A connection.
-pub(crate) enum Conn {
+pub(crate) enum ServerConnection {
     /// A socket, and what ends a wait on it.
     Socket(OwnedFd, OwnedFd),
     /// A pipe to the loop of this process.
@@ -39,20 +39,20 @@ pub(crate) const SLEEP_MAX: Duration = Duration::from_millis(200);
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Remote {
-    pub(crate) fn connect(&self) -> io::Result<Conn> {
+    pub(crate) fn connect(&self) -> io::Result<ServerConnection> {
         match self {
             Remote::Address(address) => {
                 let socket = address.connect(CONNECT_TIMEOUT)?;
                 set_socket_timeout(&socket, Timeout::Recv, Some(SLEEP_MAX))?;
                 let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-                Ok(Conn::Socket(socket, wake))
+                Ok(ServerConnection::Socket(socket, wake))
             }
             Remote::Memory(handle) => {
                 static NEXT: AtomicU64 = AtomicU64::new(1);
                 let id = NEXT.fetch_add(1, Ordering::Relaxed);
                 let pipe = Arc::new(Pipe::default());
                 post(handle, Post::Open(id, pipe.clone()))?;
-                Ok(Conn::Memory(id, pipe, handle.clone()))
+                Ok(ServerConnection::Memory(id, pipe, handle.clone()))
             }
         }
     }
@@ -73,12 +73,12 @@ impl Remote {
     }
 }
 
-impl Conn {
+impl ServerConnection {
     /// Sends all of it; blocks if the peer is slow, and fails if it takes nothing for some seconds.
     pub(crate) fn send(&self, mut bytes: &[u8]) -> io::Result<()> {
         match self {
-            Conn::Memory(id, _, handle) => post(handle, Post::Bytes(*id, bytes.to_vec())),
-            Conn::Socket(socket, _) => {
+            ServerConnection::Memory(id, _, handle) => post(handle, Post::Bytes(*id, bytes.to_vec())),
+            ServerConnection::Socket(socket, _) => {
                 while !bytes.is_empty() {
                     match rustix::net::send(socket, bytes, SendFlags::NOSIGNAL) {
                         Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -101,8 +101,8 @@ impl Conn {
     /// Sends what is taken at once; how many bytes that was.
     pub(crate) fn offer(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Conn::Memory(..) => self.send(bytes).map(|()| bytes.len()),
-            Conn::Socket(socket, _) => {
+            ServerConnection::Memory(..) => self.send(bytes).map(|()| bytes.len()),
+            ServerConnection::Socket(socket, _) => {
                 match rustix::net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                     Ok(0) => Err(io::ErrorKind::WriteZero.into()),
                     Ok(n) => Ok(n),
@@ -115,7 +115,7 @@ impl Conn {
 
     /// Waits until more would be taken or, with `reads`, until bytes have arrived; whether they have.
     pub(crate) fn wait_to_send(&self, timeout: Duration, reads: bool) -> io::Result<bool> {
-        let Conn::Socket(socket, _) = self else { return Ok(false) };
+        let ServerConnection::Socket(socket, _) = self else { return Ok(false) };
         let flags = if reads { PollFlags::OUT | PollFlags::IN } else { PollFlags::OUT };
         let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), flags)];
         match poll(&mut fds, Some(&timespec(timeout))) {
@@ -125,11 +125,11 @@ impl Conn {
         }
     }
 
-    /// Waits for bytes; with `woken`, [`Conn::wake`] ends the wait.
+    /// Waits for bytes; with `woken`, [`ServerConnection::wake`] ends the wait.
     pub(crate) fn wait(&self, timeout: Duration, woken: bool) -> io::Result<Waited> {
         match self {
-            Conn::Memory(_, pipe, _) => Ok(pipe.wait(timeout, woken)),
-            Conn::Socket(socket, wake) => {
+            ServerConnection::Memory(_, pipe, _) => Ok(pipe.wait(timeout, woken)),
+            ServerConnection::Socket(socket, wake) => {
                 let mut fds = [
                     PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN),
                     PollFd::from_borrowed_fd(wake.as_fd(), PollFlags::IN),
@@ -149,11 +149,13 @@ impl Conn {
         }
     }
 
-    /// Waits for bytes and takes them, in one system call if the wait may be [`SLEEP_MAX`]. Answers as [`Conn::receive`];
-    /// only [`Conn::cut`] ends it before its time.
+    /// Waits for bytes and takes them, in one system call if the wait may be [`SLEEP_MAX`]. Answers as [`ServerConnection::receive`];
+    /// only [`ServerConnection::cut`] ends it before its time.
     pub(crate) fn wait_and_receive(&self, timeout: Duration, buffer: &mut Vec<u8>) -> io::Result<bool> {
         match self {
-            Conn::Socket(socket, _) if timeout >= SLEEP_MAX => take(socket, RecvFlags::empty(), buffer),
+            ServerConnection::Socket(socket, _) if timeout >= SLEEP_MAX => {
+                take(socket, RecvFlags::empty(), buffer)
+            }
             _ => match self.wait(timeout, false)? {
                 Waited::Ready => self.receive(buffer),
                 Waited::Woken | Waited::Idle => Ok(false),
@@ -163,7 +165,7 @@ impl Conn {
 
     /// Ends the connection for every thread that waits on it.
     pub(crate) fn cut(&self) {
-        if let Conn::Socket(socket, _) = self {
+        if let ServerConnection::Socket(socket, _) = self {
             let _ = shutdown(socket, Shutdown::Both);
         }
         self.wake();
@@ -172,8 +174,8 @@ impl Conn {
     /// Ends a wait that watches for it.
     pub(crate) fn wake(&self) {
         match self {
-            Conn::Memory(_, pipe, _) => pipe.wake(),
-            Conn::Socket(_, wake) => {
+            ServerConnection::Memory(_, pipe, _) => pipe.wake(),
+            ServerConnection::Socket(_, wake) => {
                 let _ = rustix::io::write(wake, &1u64.to_le_bytes());
             }
         }
@@ -182,11 +184,11 @@ impl Conn {
     /// Takes what is there, without waiting; none if there is nothing, an error at the end.
     pub(crate) fn receive(&self, buffer: &mut Vec<u8>) -> io::Result<bool> {
         match self {
-            Conn::Memory(_, pipe, _) => match pipe.take(buffer) {
+            ServerConnection::Memory(_, pipe, _) => match pipe.take(buffer) {
                 true => Ok(!buffer.is_empty()),
                 false => Err(io::ErrorKind::UnexpectedEof.into()),
             },
-            Conn::Socket(socket, _) => take(socket, RecvFlags::DONTWAIT, buffer),
+            ServerConnection::Socket(socket, _) => take(socket, RecvFlags::DONTWAIT, buffer),
         }
     }
 }
@@ -208,9 +210,9 @@ fn take(socket: &OwnedFd, flags: RecvFlags, buffer: &mut Vec<u8>) -> io::Result<
     }
 }
 
-impl Drop for Conn {
+impl Drop for ServerConnection {
     fn drop(&mut self) {
-        if let Conn::Memory(id, _, handle) = self {
+        if let ServerConnection::Memory(id, _, handle) = self {
             let _ = post(handle, Post::Gone(*id));
         }
     }
@@ -239,12 +241,12 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     /// A connection whose sends give up after a moment, and its other end.
-    fn pair() -> (Conn, TcpStream) {
+    fn pair() -> (ServerConnection, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = Address::Tcp(listener.local_addr().unwrap().to_string());
         let socket = address.connect(Duration::from_millis(100)).unwrap();
         let wake = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        (Conn::Socket(socket, wake), listener.accept().unwrap().0)
+        (ServerConnection::Socket(socket, wake), listener.accept().unwrap().0)
     }
 
     #[test]

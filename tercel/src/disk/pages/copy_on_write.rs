@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Lets redb verify a file: every checksum of its trees and its allocator. What it says if it is not content.
 pub(crate) fn verify(path: &Path) -> io::Result<Option<String>> {
-    let backend = Overlay::over(path)?;
+    let backend = CopyOnWriteFile::over(path)?;
     // Whatever panics is dropped, and with it all that it touched.
     let opened = catch_unwind(AssertUnwindSafe(|| {
         let mut builder = Builder::new();
@@ -27,12 +27,12 @@ pub(crate) fn verify(path: &Path) -> io::Result<Option<String>> {
 
 /// Opens a file to read.
 pub(super) fn open(path: &Path) -> Result<Database, DatabaseError> {
-    let backend = Overlay::over(path).map_err(redb::StorageError::Io)?;
+    let backend = CopyOnWriteFile::over(path).map_err(redb::StorageError::Io)?;
     Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend)
 }
 
 #[derive(Debug)]
-struct Overlay {
+struct CopyOnWriteFile {
     file: File,
     written: Mutex<Written>,
 }
@@ -43,11 +43,11 @@ struct Written {
     blocks: HashMap<u64, Box<[u8; BLOCK_BYTES]>>,
 }
 
-impl Overlay {
-    fn over(path: &Path) -> io::Result<Overlay> {
+impl CopyOnWriteFile {
+    fn over(path: &Path) -> io::Result<CopyOnWriteFile> {
         let file = File::open(path)?;
         let bytes = file.metadata()?.len();
-        Ok(Overlay { file, written: Mutex::new(Written { bytes, blocks: HashMap::new() }) })
+        Ok(CopyOnWriteFile { file, written: Mutex::new(Written { bytes, blocks: HashMap::new() }) })
     }
 
     fn lock(&self) -> MutexGuard<'_, Written> {
@@ -81,7 +81,7 @@ fn parts(offset: u64, bytes: usize) -> impl Iterator<Item = (u64, usize, std::op
     })
 }
 
-impl StorageBackend for Overlay {
+impl StorageBackend for CopyOnWriteFile {
     fn len(&self) -> io::Result<u64> {
         Ok(self.lock().bytes)
     }

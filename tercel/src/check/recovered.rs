@@ -20,20 +20,20 @@ use super::CheckError;
 use super::report::{Finding, Kind, Report};
 use crate::disk::DiskError;
 use crate::disk::dir::{FORMAT_NAME, LOG_NAME, Looked, PAGES_NAME, SPACE_NAME, Space};
-use crate::disk::log::{Run, Survey, space_of};
-use crate::disk::pages::overlay;
+use crate::disk::log::{LogSalvage, Run, space_of};
+use crate::disk::pages::copy_on_write;
 use crate::disk::pages::raw::{LEAF_BYTES, Raw, Seen, Soundness, Stray, unframed};
 use crate::disk::pages::redb::{APPLIED_STAMP, COPIES_NAME, META_NAME, STATE_NAME};
 use crate::disk::pages::{REPLAY_FROM_KEY, STATE_KEY};
 
 /// The readable content of a data directory: its pages, its log, and the state that follows from them.
-pub(super) struct Found {
+pub(super) struct RecoveredImage {
     pub path: PathBuf,
     looked: Looked,
     pub space: SpaceId,
     raw: Option<Raw>,
     pub pages: BTreeMap<PageId, Stored>,
-    pub survey: Survey,
+    pub salvage: LogSalvage,
     pub state: Replica,
     pub mob: Mob,
     /// What the log holds of pages that are damaged.
@@ -129,9 +129,13 @@ struct Store {
     bad: bool,
 }
 
-impl Found {
+impl RecoveredImage {
     /// Looks through a directory, and tells the report what is wrong in the files themselves.
-    pub(super) fn look(path: &Path, mut looked: Looked, report: &mut Report) -> Result<Found, CheckError> {
+    pub(super) fn look(
+        path: &Path,
+        mut looked: Looked,
+        report: &mut Report,
+    ) -> Result<RecoveredImage, CheckError> {
         let format_bad = match std::mem::replace(&mut looked.format, Ok(())) {
             Ok(()) => false,
             Err(DiskError::Damaged { what, .. }) => {
@@ -144,23 +148,23 @@ impl Found {
         let (raw, mut store) = Store::walk(&path.join(PAGES_NAME), report)?;
         let (space, space_bad) = space(&looked, path, &log_dir, store.of_space, report)?;
         let decodes = |kind: log::Kind, payload: &[u8]| Entry::decode(kind.get(), payload).is_ok();
-        let survey = Survey::take(&log_dir, space, &decodes)?;
-        for damage in &survey.damage {
+        let salvage = LogSalvage::take(&log_dir, space, &decodes)?;
+        for damage in &salvage.damage {
             let how = damage.mended.as_ref().map_or_else(String::new, |what| format!("; mended: {what}"));
             let text = format!("the log is damaged behind commit {}: {}{how}", damage.after, damage.what);
             let finding = Finding::new(Kind::Log, text).file(&damage.file).offset(damage.offset).repairable();
             report.find(finding);
         }
-        report.torn = survey.torn.is_some();
-        let checkpoint = store.checkpoint(&raw, &survey, path, report)?;
-        let mut found = Found {
+        report.torn = salvage.torn.is_some();
+        let checkpoint = store.checkpoint(&raw, &salvage, path, report)?;
+        let mut recovered = RecoveredImage {
             path: path.into(),
             looked,
             space,
             raw,
             pages: std::mem::take(&mut store.pages),
-            log_bad: !survey.damage.is_empty(),
-            survey,
+            log_bad: !salvage.damage.is_empty(),
+            salvage,
             state: Replica::new(),
             mob: Mob::default(),
             restored: BTreeMap::new(),
@@ -171,9 +175,9 @@ impl Found {
             space_bad,
             pages_bad: store.bad,
         };
-        found.recover(checkpoint.as_ref(), store.newest, report)?;
-        found.restore(store, report)?;
-        Ok(found)
+        recovered.recover(checkpoint.as_ref(), store.newest, report)?;
+        recovered.restore(store, report)?;
+        Ok(recovered)
     }
 
     /// Whether a repair makes pages or log anew.
@@ -216,10 +220,10 @@ impl Found {
         let mut recovery = Recovery::new(Machine::default(), self.space, checkpoint, 0)?;
         let from = recovery.replay_from();
         self.replay_from = from;
-        let run = self.survey.runs.iter().rev().find(|run| run.after < from).copied();
+        let run = self.salvage.runs.iter().rev().find(|run| run.after < from).copied();
         let (mut replayed, mut failed) = (Stamp(from.0 - 1), None);
         if let Some(run) = run {
-            self.survey.read(&run, &mut |record| {
+            self.salvage.read(&run, &mut |record| {
                 if record.stamp >= from && failed.is_none() {
                     report.log_records += 1;
                     match recovery.replay(record.view, record.stamp, record.kind.get(), record.payload) {
@@ -236,13 +240,13 @@ impl Found {
             report.find(Finding::new(Kind::Log, text).file(self.path.join(LOG_NAME)).repairable());
         }
         // Nothing is in the pages, nor in a checkpoint, before it is durable in the log.
-        let logged = self.survey.runs.last().map_or(Stamp::ZERO, |run| run.last);
+        let logged = self.salvage.runs.last().map_or(Stamp::ZERO, |run| run.last);
         let applied = checkpoint.map_or(Stamp::ZERO, |checkpoint| checkpoint.applied);
         let newest = newest.filter(|(stamp, _)| *stamp > logged);
         let last =
             logged.max(self.state.stamp).max(replayed).max(newest.map_or(Stamp::ZERO, |(stamp, _)| stamp));
-        let reaches = run.is_some_and(|run| Some(&run) == self.survey.runs.last());
-        if replayed < last || !reaches || logged < applied || self.survey.is_cut {
+        let reaches = run.is_some_and(|run| Some(&run) == self.salvage.runs.last());
+        if replayed < last || !reaches || logged < applied || self.salvage.is_cut {
             self.lost = Some(Lost { last });
             let text = match newest {
                 Some((stamp, page)) => format!(
@@ -274,7 +278,7 @@ impl Found {
         let misses = store.count != Some(self.pages.len() as u64);
         let is_doubted = |stored: &Stored| stored.bad || stored.found;
         let is_wanted = |id: PageId| self.pages.get(&id).map_or(misses, is_doubted);
-        let run = self.survey.runs.last().copied().filter(|_| self.lost.is_none());
+        let run = self.salvage.runs.last().copied().filter(|_| self.lost.is_none());
         let held = match run.filter(|_| misses || self.pages.values().any(is_doubted)) {
             Some(run) => self.replay_of(&run, is_wanted)?,
             None => Held::default(),
@@ -369,7 +373,7 @@ impl Found {
             held.born_from = 0;
         }
         let mut replica = Replica::new();
-        self.survey.read(run, &mut |record| {
+        self.salvage.read(run, &mut |record| {
             // What was staged before the run begins is of pages that were born before it.
             let entry = Entry::decode(record.kind.get(), record.payload);
             if let Ok(Entry::Grant(grant)) = &entry {
@@ -377,7 +381,7 @@ impl Found {
                 held.born_from = held.born_from.min(grant.next_page);
             }
             let applied = entry.and_then(|e| replica.apply(record.stamp, record.view, &e, &mut held.mob));
-            replica.recent.settle(usize::MAX);
+            replica.recent.index_pending(usize::MAX);
             if let Ok(applied) = applied {
                 for oref in applied.changed {
                     let page = oref.page();
@@ -417,7 +421,7 @@ impl Held {
     }
 
     fn restored(&self, id: PageId, space: SpaceId, broken: Broken) -> Restored {
-        let laid = self.has(id).then(|| self.mob.overlay(id, None, Stamp(u64::MAX), space, Vec::new()));
+        let laid = self.has(id).then(|| self.mob.merge_page(id, None, Stamp(u64::MAX), space, Vec::new()));
         let bytes = laid.flatten();
         let full = bytes.is_some() && self.is_whole(id);
         Restored { bytes, full, what: broken.what, at: broken.at, slots: broken.slots }
@@ -503,7 +507,7 @@ impl Store {
         let mut raw = Raw::open(file)?;
         raw.walk(&mut |seen| store.see(file, seen, report))?;
         if !store.bad
-            && let Some(what) = overlay::verify(file).map_err(DiskError::io("read", file))?
+            && let Some(what) = copy_on_write::verify(file).map_err(DiskError::io("read", file))?
         {
             store.bad = true;
             let text = format!("the page store is not consistent: {what}");
@@ -643,7 +647,7 @@ impl Store {
     fn checkpoint(
         &mut self,
         raw: &Option<Raw>,
-        survey: &Survey,
+        salvage: &LogSalvage,
         path: &Path,
         report: &mut Report,
     ) -> Result<Option<Checkpoint>, CheckError> {
@@ -663,7 +667,7 @@ impl Store {
         if !self.torn && main == (None, None) {
             return Ok(None);
         }
-        let reach = survey.runs.last().map_or(Stamp(u64::MAX), |run| run.after);
+        let reach = salvage.runs.last().map_or(Stamp(u64::MAX), |run| run.after);
         let mut values: BTreeMap<Stamp, Pair> = BTreeMap::new();
         if let Some(raw) = raw {
             raw.strays(&[STATE_KEY, REPLAY_FROM_KEY], &mut |stray| {

@@ -26,7 +26,7 @@ use crate::view::View;
 
 /// A copy that cannot be kept. The program, or the engine above, must act.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum OverlayError {
+pub enum WriteSetError {
     /// The type was never bound to a class.
     #[error("the type `{0}` is bound to no class of this space: bind it before writing objects")]
     Unbound(&'static str),
@@ -45,7 +45,7 @@ pub enum OverlayError {
 }
 
 /// The private copies of one transaction, by reference.
-pub struct Overlay {
+pub struct WriteSet {
     shared: Arc<Shared>,
     inner: RefCell<Inner>,
 }
@@ -66,10 +66,10 @@ struct Copy {
     behind: Option<Vec<u8>>,
 }
 
-impl Overlay {
+impl WriteSet {
     /// An empty one, for the cache that `scope` belongs to.
-    pub fn new(scope: &Scope) -> Overlay {
-        Overlay { shared: scope.shared.clone(), inner: RefCell::default() }
+    pub fn new(scope: &Scope) -> WriteSet {
+        WriteSet { shared: scope.shared.clone(), inner: RefCell::default() }
     }
 
     /// Keeps a private copy, in place of any other: an object in stored form, whose class is taken from the type.
@@ -80,14 +80,14 @@ impl Overlay {
         object: &[u8],
         key: TypeKey,
         behind: Option<Vec<u8>>,
-    ) -> Result<(), OverlayError> {
+    ) -> Result<(), WriteSetError> {
         if object.len() < HEADER_BYTES || !object.len().is_multiple_of(4) || object.len() > OBJECT_BYTES_MAX {
-            return Err(OverlayError::Size);
+            return Err(WriteSetError::Size);
         }
         let number = self.number(key)?;
         self.layout(number)?.check(&object[HEADER_BYTES..])?;
         if let Some(b) = &behind {
-            self.stored_layout(b).ok_or(OverlayError::Size)?.check(&b[HEADER_BYTES..])?;
+            self.stored_layout(b).ok_or(WriteSetError::Size)?.check(&b[HEADER_BYTES..])?;
         }
         let mut inner = self.inner.borrow_mut();
         let version = Held::new(oref, number, VALID, object);
@@ -100,24 +100,24 @@ impl Overlay {
         Ok(())
     }
 
-    fn number(&self, key: TypeKey) -> Result<u16, OverlayError> {
-        self.shared.types.number(key).ok_or(OverlayError::Unbound(key.schema.name))
+    fn number(&self, key: TypeKey) -> Result<u16, WriteSetError> {
+        self.shared.types.number(key).ok_or(WriteSetError::Unbound(key.schema.name))
     }
 
-    fn layout(&self, number: u16) -> Result<Arc<Layout>, OverlayError> {
-        let t = self.shared.types.get(number).ok_or(OverlayError::Unbound(""))?;
+    fn layout(&self, number: u16) -> Result<Arc<Layout>, WriteSetError> {
+        let t = self.shared.types.get(number).ok_or(WriteSetError::Unbound(""))?;
         Ok(t.layout.clone())
     }
 
     /// Overwrites bytes of a private copy's body.
-    pub fn patch(&self, oref: Oref, at: usize, bytes: &[u8]) -> Result<(), OverlayError> {
+    pub fn patch(&self, oref: Oref, at: usize, bytes: &[u8]) -> Result<(), WriteSetError> {
         let mut inner = self.inner.borrow_mut();
-        let copy = inner.copies.get_mut(&oref).ok_or(OverlayError::Absent(oref))?;
+        let copy = inner.copies.get_mut(&oref).ok_or(WriteSetError::Absent(oref))?;
         let number = self.number(copy.key)?;
         let mut object = copy.version.bytes(ClassId(0));
         let from = HEADER_BYTES.saturating_add(at);
         let Some(place) = object.get_mut(from..from.saturating_add(bytes.len())) else {
-            return Err(OverlayError::Size);
+            return Err(WriteSetError::Size);
         };
         place.copy_from_slice(bytes);
         self.layout(number)?.check(&object[HEADER_BYTES..])?;
@@ -135,13 +135,13 @@ impl Overlay {
     /// A view of the private copy; `None` if there is none, or it is not a `T`.
     ///
     /// # Panics
-    /// If `scope` belongs to another cache than this overlay.
+    /// If `scope` belongs to another cache than this write set.
     pub fn view<'s, T: Typed>(&'s self, scope: &'s Scope, oref: Oref) -> Option<View<'s, T>> {
-        assert!(Arc::ptr_eq(&self.shared, &scope.shared), "a scope of the overlay's own cache");
+        assert!(Arc::ptr_eq(&self.shared, &scope.shared), "a scope of the write_set's own cache");
         let inner = self.inner.borrow();
         let copy = inner.copies.get(&oref).filter(|c| c.key.number == T::index().number())?;
         // SAFETY: the object passed the check of the type whose number it has, and that is `T`'s. The version is changed or
-        // freed only when no view pins it, or when the overlay, which `'s` borrows, is gone.
+        // freed only when no view pins it, or when the write set, which `'s` borrows, is gone.
         Some(unsafe { copy.version.view(scope) })
     }
 
@@ -162,7 +162,7 @@ impl Overlay {
         Some(copy.version.bytes(self.shared.types.get(self.shared.types.number(copy.key)?)?.class))
     }
 
-    /// What a commit sends for the private copy: as [`Overlay::get`], but a copy that was converted goes back into the
+    /// What a commit sends for the private copy: as [`WriteSet::get`], but a copy that was converted goes back into the
     /// record that it came from if that can hold all of it, so that fields unknown to this program keep their values.
     pub fn record(&self, oref: Oref) -> Option<Vec<u8>> {
         let own = self.get(oref)?;
@@ -184,13 +184,13 @@ impl Overlay {
         let mine = self.layout(self.number(key).ok()?).ok()?;
         stored.accepts(&mine).ok()?;
         // A field that the program has and the record's class has not would be lost.
-        if !mine.places().iter().all(|p| stored.place(&p.name).is_some()) {
+        if !mine.fields().iter().all(|p| stored.field(&p.name).is_some()) {
             return None;
         }
         let mut no = NoSpill;
         let mut e = Encoder::new(stored.size(), &mut no).spill_above(OBJECT_BYTES_MAX);
         convert(&stored, &behind[HEADER_BYTES..], &stored, &mut e, |place, e| {
-            let known = mine.place(&place.name).is_some();
+            let known = mine.field(&place.name).is_some();
             if known {
                 convert(&mine, &own[HEADER_BYTES..], &stored, e, |p, _| p.name != place.name);
             }

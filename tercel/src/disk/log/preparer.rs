@@ -1,6 +1,6 @@
 //! The background of the log: prepares the next segment and lets old ones go, so that a commit never waits for either.
 //!
-//! Both go to the device that commits are synced to. So the keeper fills a segment a step at a time, makes each step
+//! Both go to the device that commits are synced to. So the preparer fills a segment a step at a time, makes each step
 //! durable before the next, and rests in between. It makes the segment of one that is not needed any more ([`Spares`])
 //! rather than of new room. It fills a segment as fast as it can only while a caller waits for it.
 //!
@@ -22,7 +22,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Speaks to the background thread. Dropping it ends the thread.
-pub(super) struct Keeper {
+pub(super) struct SegmentPreparer {
     jobs: Option<Sender<Job>>,
     prepared: Receiver<Result<Segment, DiskError>>,
     preparing: bool,
@@ -49,9 +49,9 @@ struct Asked {
     hurry: AtomicBool,
 }
 
-impl Keeper {
+impl SegmentPreparer {
     /// Starts the thread for the log in `dir`.
-    pub(super) fn start(dir: PathBuf, segment_bytes: u32, wrap: Wrap) -> Result<Keeper, DiskError> {
+    pub(super) fn start(dir: PathBuf, segment_bytes: u32, wrap: Wrap) -> Result<SegmentPreparer, DiskError> {
         // Unbounded by type, bounded by use: one preparation under way, one removal a segment, one look a truncation.
         let (jobs, todo) = channel();
         let (report, prepared) = channel();
@@ -59,7 +59,7 @@ impl Keeper {
         let (of_thread, path) = (asked.clone(), dir.clone());
         let mut spares = Spares::find(&dir, segment_bytes)?;
         let thread = thread::Builder::new()
-            .name("tercel-keeper".into())
+            .name("tercel-preparer".into())
             .spawn(move || {
                 let of_work = report.clone();
                 let work = move || {
@@ -89,7 +89,7 @@ impl Keeper {
                 }
             })
             .map_err(DiskError::io("start a thread for", &path))?;
-        Ok(Keeper {
+        Ok(SegmentPreparer {
             jobs: Some(jobs),
             prepared,
             preparing: false,
@@ -150,7 +150,7 @@ impl Keeper {
         self.done(segment?)
     }
 
-    /// What the thread said when it panicked, if it did and [`Keeper::poll`] or [`Keeper::wait`] has met that.
+    /// What the thread said when it panicked, if it did and [`SegmentPreparer::poll`] or [`SegmentPreparer::wait`] has met that.
     pub(super) fn panicked(&self) -> Option<&str> {
         self.panicked.as_deref()
     }
@@ -178,7 +178,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for SegmentPreparer {
     fn drop(&mut self) {
         self.ask(&self.asked.stop);
         self.jobs = None;

@@ -7,14 +7,14 @@ use tercel_engine::txn::{Isolation, Tx, run};
 use tercel_verify::{Kind, Value, View};
 
 use super::{CRADLE, ELEMENTS_MAX, Ground, KEYS, Notes, bulk_id, cell_id, child_id, element_id, key_id};
-use crate::port::Seated;
+use crate::port::ActorPort;
 
 /// All objects as a client sees them, and whether anything about them is wrong. One after the other: together they may
 /// be on more pages than a session may be subscribed to, and nothing changes meanwhile.
-pub(crate) fn survey(
-    port: &Seated<'_>,
+pub(crate) fn read_all(
+    port: &ActorPort<'_>,
     ground: &Ground,
-    who: String,
+    viewer: String,
     kind: Kind,
 ) -> Result<(View, Option<String>), Error> {
     let notes = RefCell::new(Notes::new(0, 0));
@@ -62,5 +62,5 @@ pub(crate) fn survey(
     let mut notes = notes.into_inner();
     let wrong = notes.wrong.take();
     let (objects, _) = notes.into_parts();
-    Ok((View { who, kind, objects }, wrong))
+    Ok((View { viewer, kind, objects }, wrong))
 }

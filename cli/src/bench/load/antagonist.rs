@@ -1,4 +1,4 @@
-//! The processes that make trouble, one for each kind. They have the lowest priority, because they stand for other machines:
+//! The antagonist processes, one for each kind. They have the lowest priority, because they stand for other machines:
 //! their load on this machine is not the subject of the measurement.
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -15,9 +15,9 @@ use super::share::{Meter, Share};
 use super::sizes::Sizes;
 use super::switch::{Switch, serve};
 
-/// The kinds of trouble that clients may make for a server.
+/// The kinds of antagonists of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trouble {
+pub enum Antagonist {
     SlowReader,
     HalfOpen,
     NeverAck,
@@ -27,84 +27,86 @@ pub enum Trouble {
     Flood,
 }
 
-impl Trouble {
-    pub const ALL: [Trouble; 7] = [
-        Trouble::SlowReader,
-        Trouble::HalfOpen,
-        Trouble::NeverAck,
-        Trouble::Greedy,
-        Trouble::Tx100k,
-        Trouble::Value64m,
-        Trouble::Flood,
+impl Antagonist {
+    pub const ALL: [Antagonist; 7] = [
+        Antagonist::SlowReader,
+        Antagonist::HalfOpen,
+        Antagonist::NeverAck,
+        Antagonist::Greedy,
+        Antagonist::Tx100k,
+        Antagonist::Value64m,
+        Antagonist::Flood,
     ];
 
-    pub fn named(name: &str) -> Option<Trouble> {
-        Trouble::ALL.into_iter().find(|t| t.name() == name)
+    pub fn named(name: &str) -> Option<Antagonist> {
+        Antagonist::ALL.into_iter().find(|t| t.name() == name)
     }
 
     /// Threads that it works with.
     pub fn threads(self) -> usize {
         match self {
-            Trouble::SlowReader | Trouble::HalfOpen | Trouble::NeverAck | Trouble::Greedy => 1,
+            Antagonist::SlowReader | Antagonist::HalfOpen | Antagonist::NeverAck | Antagonist::Greedy => 1,
             // A client has a thread of its own beside the program's.
-            Trouble::Tx100k => 2,
-            Trouble::Value64m => 3,
-            Trouble::Flood => FLOODS,
+            Antagonist::Tx100k => 2,
+            Antagonist::Value64m => 3,
+            Antagonist::Flood => FLOODS,
         }
     }
 
     /// What its server is told, so that the bound is met within a block.
     pub fn server(self) -> &'static [&'static str] {
         match self {
-            Trouble::SlowReader | Trouble::HalfOpen | Trouble::Flood => &["--keepalive", KEEPALIVE_MS],
-            Trouble::NeverAck => &["--subscriptions", "1000"],
-            Trouble::Greedy | Trouble::Tx100k | Trouble::Value64m => &[],
+            Antagonist::SlowReader | Antagonist::HalfOpen | Antagonist::Flood => {
+                &["--keepalive", KEEPALIVE_MS]
+            }
+            Antagonist::NeverAck => &["--subscriptions", "1000"],
+            Antagonist::Greedy | Antagonist::Tx100k | Antagonist::Value64m => &[],
         }
     }
 
     /// As rows and roles call it.
     pub fn name(self) -> &'static str {
         match self {
-            Trouble::SlowReader => "slow_reader",
-            Trouble::HalfOpen => "half_open",
-            Trouble::NeverAck => "never_ack",
-            Trouble::Greedy => "greedy",
-            Trouble::Tx100k => "tx100k",
-            Trouble::Value64m => "value64m",
-            Trouble::Flood => "flood",
+            Antagonist::SlowReader => "slow_reader",
+            Antagonist::HalfOpen => "half_open",
+            Antagonist::NeverAck => "never_ack",
+            Antagonist::Greedy => "greedy",
+            Antagonist::Tx100k => "tx100k",
+            Antagonist::Value64m => "value64m",
+            Antagonist::Flood => "flood",
         }
     }
 
     /// What is run, and what is counted of it.
     pub fn what(self) -> &'static str {
         match self {
-            Trouble::SlowReader => {
+            Antagonist::SlowReader => {
                 "8 clients that ask for 2,560 pages a second each and read nothing, 8 that ask and read a byte at a time; ended"
             }
-            Trouble::HalfOpen => {
+            Antagonist::HalfOpen => {
                 "200 clients that subscribe to 16 pages each and are never heard of again; ended by silence"
             }
-            Trouble::NeverAck => {
+            Antagonist::NeverAck => {
                 "2 clients that ask for ever new pages, 64 at once, and never give one back; pages"
             }
-            Trouble::Greedy => "2 clients that ask for all pages over and over, 256 at once; pages",
-            Trouble::Tx100k => {
+            Antagonist::Greedy => "2 clients that ask for all pages over and over, 256 at once; pages",
+            Antagonist::Tx100k => {
                 "a client that changes 100,000 objects in a transaction, one after the other; commits"
             }
-            Trouble::Value64m => {
+            Antagonist::Value64m => {
                 "a client that writes a value of 64 MB and one that reads it, in turn; values"
             }
-            Trouble::Flood => {
+            Antagonist::Flood => {
                 "2 clients that say they are there, at full speed, 1 that sends garbage, 1 that sends megabytes with a wrong checksum; megabytes"
             }
         }
     }
 }
 
-/// The trouble that a process made while the switch was on.
+/// The load that a process made while the switch was on.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Made {
-    /// How much, in the unit that [`Trouble::what`] names.
+    /// How much, in the unit that [`Antagonist::what`] names.
     pub count: u64,
     /// How often the server met it with its bound: cut off, ended, refused.
     pub met: u64,
@@ -121,12 +123,12 @@ impl Made {
     }
 }
 
-/// Makes trouble whenever standard input says `on`, until it says `off`, and then says how much it was.
+/// Runs the antagonist whenever standard input says `on`, until it says `off`, and then says how much it was.
 pub fn make(name: &str, address: &str, pages: u32, sizes: Sizes) -> Result<(), String> {
-    let trouble = Trouble::named(name).ok_or("no such trouble")?;
+    let antagonist = Antagonist::named(name).ok_or("no such antagonist")?;
     step_back();
     crate::serve::raise_descriptors();
-    let mut maker = Maker::new(trouble, address, pages, sizes)?;
+    let mut maker = Maker::new(antagonist, address, pages, sizes)?;
     serve(|switch, _| {
         let meter = Meter::begin();
         maker.met = 0;
@@ -147,7 +149,7 @@ pub fn step_back() {
 
 /// One kind, ready to begin.
 struct Maker {
-    trouble: Trouble,
+    antagonist: Antagonist,
     address: String,
     pages: u32,
     ids: u64,
@@ -159,7 +161,7 @@ struct Maker {
     work: Option<Work>,
 }
 
-/// The kinds of trouble that need a client with a cache.
+/// The kinds of antagonists that need a client with a cache.
 enum Work {
     Objects(Box<Client>, Vec<Ref<Counter>>),
     Value(Box<Client>, Box<Client>, Ref<Value>),
@@ -171,14 +173,14 @@ struct Value {
 }
 
 impl Maker {
-    fn new(trouble: Trouble, address: &str, pages: u32, sizes: Sizes) -> Result<Maker, String> {
+    fn new(antagonist: Antagonist, address: &str, pages: u32, sizes: Sizes) -> Result<Maker, String> {
         let client = |cache_bytes| {
             let address: Address = address.parse().map_err(failed)?;
             let config = ClientConfig { cache_bytes, transactions_max: 2, ..ClientConfig::default() };
             Client::connect_with(&address, config).map(Box::new).map_err(failed)
         };
-        let work = match trouble {
-            Trouble::Tx100k => {
+        let work = match antagonist {
+            Antagonist::Tx100k => {
                 let client = client(64 << 20)?;
                 let make = || {
                     let counter = Counter { value: 0, padding: [7; 48] };
@@ -187,26 +189,35 @@ impl Maker {
                 let refs = make().map_err(failed)?;
                 Some(Work::Objects(client, refs))
             }
-            Trouble::Value64m => {
+            Antagonist::Value64m => {
                 let (writer, reader) = (client(192 << 20)?, client(192 << 20)?);
                 let value = writer.run(|tx| tx.create(&Value { bytes: Bytes(vec![]) })).map_err(failed)?;
                 Some(Work::Value(writer, reader, value))
             }
             _ => None,
         };
-        Ok(Maker { trouble, address: address.into(), pages, ids: 1 << 40, fresh: pages, met: 0, sizes, work })
+        Ok(Maker {
+            antagonist,
+            address: address.into(),
+            pages,
+            ids: 1 << 40,
+            fresh: pages,
+            met: 0,
+            sizes,
+            work,
+        })
     }
 
     fn run(&mut self, switch: &Switch) -> Result<u64, String> {
-        match self.trouble {
-            Trouble::SlowReader => self.slow_reader(switch),
-            Trouble::HalfOpen => self.half_open(switch),
-            Trouble::NeverAck => self.never_ack(switch),
-            Trouble::Greedy => self.greedy(switch),
-            Trouble::Flood => self.flood(switch),
-            Trouble::Tx100k | Trouble::Value64m => return self.work(switch),
+        match self.antagonist {
+            Antagonist::SlowReader => self.slow_reader(switch),
+            Antagonist::HalfOpen => self.half_open(switch),
+            Antagonist::NeverAck => self.never_ack(switch),
+            Antagonist::Greedy => self.greedy(switch),
+            Antagonist::Flood => self.flood(switch),
+            Antagonist::Tx100k | Antagonist::Value64m => return self.work(switch),
         }
-        .map_err(|e| format!("{}: {e}", self.trouble.name()))
+        .map_err(|e| format!("{}: {e}", self.antagonist.name()))
     }
 
     fn connect(&mut self) -> io::Result<Raw> {
@@ -443,7 +454,7 @@ const SLOW_BURST: u32 = 256;
 const HALF_OPEN: usize = 200;
 /// Connections that flood at once, a thread each.
 const FLOODS: usize = 4;
-/// For servers that meet a trouble by its silence: ending a silent client then takes less than a block.
+/// For servers that meet an antagonist by its silence: ending a silent client then takes less than a block.
 const KEEPALIVE_MS: &str = "400";
 /// When a silent client should have been ended: two keepalives, the time to look, and the machine's hiccups.
 const SILENCE_FELT: Duration = Duration::from_millis(1_000);
@@ -455,7 +466,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_at_the_end_is_understood() {
+    fn final_report_is_parsed() {
         let share = Share { user: 0.5, system: 0.25 };
         assert_eq!(Made::parse(&format!("7 2 {share}")), Some(Made { count: 7, met: 2, share }));
         assert_eq!(Made::parse("7 2"), None);

@@ -21,26 +21,29 @@ pub(crate) fn fence() -> OneAtATime {
     unsafe { OneAtATime::new() }
 }
 
-/// A thread of the stage.
+/// A thread of the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Actor(pub usize);
 
-/// A world, and the seats of the threads that pass the baton in it.
-pub(crate) struct Stage {
+/// A world, and the turns of the threads that pass the baton in it.
+pub(crate) struct ActorScheduler {
     world: Mutex<World>,
-    seats: Vec<Seat>,
+    turns: Vec<ActorTurn>,
 }
 
 #[derive(Default)]
-struct Seat {
-    turn: AtomicBool,
+struct ActorTurn {
+    is_on: AtomicBool,
     thread: OnceLock<Thread>,
 }
 
-impl Stage {
+impl ActorScheduler {
     /// With places for so many threads.
-    pub(crate) fn new(world: World, actors: usize) -> Stage {
-        Stage { world: Mutex::new(world), seats: (0..actors).map(|_| Seat::default()).collect() }
+    pub(crate) fn new(world: World, actors: usize) -> ActorScheduler {
+        ActorScheduler {
+            world: Mutex::new(world),
+            turns: (0..actors).map(|_| ActorTurn::default()).collect(),
+        }
     }
 
     /// The world, for the thread that holds the baton.
@@ -53,19 +56,19 @@ impl Stage {
         self.world.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a seat; to be called on the actor's own thread, before its first turn.
-    pub(crate) fn sit(&self, me: Actor) {
-        let _ = self.seats[me.0].thread.set(std::thread::current());
+    /// Registers the thread; to be called on the actor's own thread, before its first turn.
+    pub(crate) fn register(&self, me: Actor) {
+        let _ = self.turns[me.0].thread.set(std::thread::current());
     }
 
     /// Whether the actor's thread has come.
-    pub(crate) fn is_seated(&self, actor: Actor) -> bool {
-        self.seats[actor.0].thread.get().is_some()
+    pub(crate) fn is_registered(&self, actor: Actor) -> bool {
+        self.turns[actor.0].thread.get().is_some()
     }
 
     /// Waits for the first turn.
     pub(crate) fn await_turn(&self, me: Actor) {
-        while !self.seats[me.0].turn.swap(false, Ordering::Acquire) {
+        while !self.turns[me.0].is_on.swap(false, Ordering::Acquire) {
             std::thread::park();
         }
     }
@@ -79,7 +82,7 @@ impl Stage {
         }
     }
 
-    /// Leaves the stage and gives the baton to the next thread.
+    /// Leaves the scheduler and gives the baton to the next thread.
     pub(crate) fn leave(&self) {
         let next = self.world().next_turn();
         self.give(next);
@@ -92,9 +95,9 @@ impl Stage {
     }
 
     fn give(&self, next: Actor) {
-        let seat = &self.seats[next.0];
-        seat.turn.store(true, Ordering::Release);
-        if let Some(thread) = seat.thread.get() {
+        let turn = &self.turns[next.0];
+        turn.is_on.store(true, Ordering::Release);
+        if let Some(thread) = turn.thread.get() {
             thread.unpark();
         }
     }

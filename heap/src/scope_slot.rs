@@ -11,7 +11,7 @@ use hashbrown::HashSet;
 use rustc_hash::FxBuildHasher;
 use tercel_wire::id::{Oref, PageId, SLOTS_MAX};
 
-use crate::arena::{ARENA_BYTES_MAX, FRAME_BYTES, FRAME_WORDS, Spot};
+use crate::arena::{ARENA_BYTES_MAX, ArenaOffset, FRAME_BYTES, FRAME_WORDS};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::zeroed::{Zero, zeroed};
 
@@ -30,7 +30,7 @@ const _: () =
     assert!(ARENA_BYTES_MAX / FRAME_BYTES * MARK_BYTES <= u32::MAX as usize, "blocks are named by 32 bits");
 
 /// A block that belongs to no frame.
-const NOBODY: u32 = u32::MAX;
+const NO_FRAME: u32 = u32::MAX;
 
 /// Pins and marks of one frame, side by side because a hit touches both.
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ unsafe impl Zero for Cell {}
 
 /// The answer to a mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mark {
+pub(crate) enum MarkResult {
     /// It is new.
     Fresh,
     /// It was there.
@@ -56,7 +56,7 @@ pub(crate) enum Mark {
 }
 
 /// One of the places that scopes are opened at.
-pub(crate) struct Slot {
+pub(crate) struct ScopeSlot {
     cells: Box<[Cell]>,
     words: Box<[AtomicU64]>,
     /// The frame of each block.
@@ -97,7 +97,7 @@ pub(crate) fn names_page(moved: &Moved, page: PageId) -> bool {
 }
 
 impl Cell {
-    /// Where the marks of the frame begin among [`Slot::words`], in bytes.
+    /// Where the marks of the frame begin among [`ScopeSlot::words`], in bytes.
     #[inline(always)]
     pub(crate) fn marks(&self) -> usize {
         self.marks.load(Ordering::Relaxed) as usize
@@ -115,9 +115,9 @@ pub(crate) fn mark_of(place: usize) -> (usize, usize) {
     (place / WORD_BITS % BLOCK_WORDS * 8, place)
 }
 
-impl Slot {
-    pub(crate) fn new(frames: usize) -> Slot {
-        Slot {
+impl ScopeSlot {
+    pub(crate) fn new(frames: usize) -> ScopeSlot {
+        ScopeSlot {
             cells: zeroed(frames),
             words: zeroed((frames + 1) * BLOCK_WORDS),
             owners: zeroed(frames + 1),
@@ -149,19 +149,19 @@ impl Slot {
 
     /// Notes that the object at a place of a pinned frame, as [`mark_of`] wants it, was read.
     #[inline(always)]
-    pub(crate) fn mark(&self, cell: &Cell, place: usize) -> Mark {
+    pub(crate) fn mark(&self, cell: &Cell, place: usize) -> MarkResult {
         if cell.marks() == 0 {
-            return Mark::NoBlock;
+            return MarkResult::NoBlock;
         }
         let (at, bit) = mark_of(place);
         let word = &self.words[(cell.marks() + at) / 8];
         let old = word.load(Ordering::Relaxed);
         let new = old | 1 << (bit % WORD_BITS);
         word.store(new, Ordering::Relaxed);
-        if old == new { Mark::Already } else { Mark::Fresh }
+        if old == new { MarkResult::Already } else { MarkResult::Fresh }
     }
 
-    /// Takes back the mark that [`Slot::mark`] just left in a frame that is still pinned.
+    /// Takes back the mark that [`ScopeSlot::mark`] just left in a frame that is still pinned.
     pub(crate) fn unmark(&self, cell: &Cell, place: usize) {
         let (at, bit) = mark_of(place);
         let word = &self.words[(cell.marks() + at) / 8];
@@ -216,11 +216,11 @@ impl Slot {
     }
 
     /// Calls `f` with the place of everything marked. For the scope's own thread.
-    pub(crate) fn marks(&self, mut f: impl FnMut(Spot)) {
+    pub(crate) fn marks(&self, mut f: impl FnMut(ArenaOffset)) {
         for b in 1..=self.next.load(Ordering::Relaxed) as usize {
             let frame = self.owners[b].load(Ordering::Relaxed);
-            if frame != NOBODY {
-                self.block_marks(b, |cell| f(Spot(frame * FRAME_WORDS + cell)));
+            if frame != NO_FRAME {
+                self.block_marks(b, |cell| f(ArenaOffset(frame * FRAME_WORDS + cell)));
             }
         }
     }
@@ -244,15 +244,15 @@ impl Slot {
     }
 
     /// Takes the marks of a frame that is not pinned: `f` gets each marked place. For the writer, under the lock.
-    pub(crate) fn take_marks(&self, kept: &mut Kept, frame: u32, mut f: impl FnMut(&mut Kept, Spot)) {
+    pub(crate) fn take_marks(&self, kept: &mut Kept, frame: u32, mut f: impl FnMut(&mut Kept, ArenaOffset)) {
         let cell = self.cell(frame);
         let block = cell.block();
         if block == 0 {
             return;
         }
-        self.block_marks(block, |at| f(kept, Spot(frame * FRAME_WORDS + at)));
+        self.block_marks(block, |at| f(kept, ArenaOffset(frame * FRAME_WORDS + at)));
         self.clear_block(block);
-        self.owners[block].store(NOBODY, Ordering::Relaxed);
+        self.owners[block].store(NO_FRAME, Ordering::Relaxed);
         cell.marks.store(0, Ordering::Relaxed);
         kept.returned.push(block as u32);
     }
@@ -263,7 +263,7 @@ impl Slot {
         let mut kept = self.kept();
         for b in 1..=self.next.load(Ordering::Relaxed) as usize {
             let frame = self.owners[b].load(Ordering::Relaxed);
-            if frame != NOBODY {
+            if frame != NO_FRAME {
                 self.clear_block(b);
                 let cell = self.cell(frame);
                 cell.marks.store(0, Ordering::Relaxed);
@@ -285,43 +285,43 @@ impl Slot {
 mod tests {
     use super::*;
 
-    fn mark(slot: &Slot, at: u32) -> Mark {
-        let frame = Spot(at).frame();
+    fn mark(slot: &ScopeSlot, at: u32) -> MarkResult {
+        let frame = ArenaOffset(at).frame();
         let cell = slot.cell(frame);
         match slot.mark(cell, at as usize) {
-            Mark::NoBlock if slot.take_block(cell, frame) => slot.mark(cell, at as usize),
+            MarkResult::NoBlock if slot.take_block(cell, frame) => slot.mark(cell, at as usize),
             mark => mark,
         }
     }
 
     #[test]
     fn marks_come_back_until_the_scope_clears_them() {
-        let slot = Slot::new(4);
+        let slot = ScopeSlot::new(4);
         let mark = |at: u32| mark(&slot, at);
-        assert_eq!(mark(10), Mark::NoBlock);
+        assert_eq!(mark(10), MarkResult::NoBlock);
         slot.grant(2);
         assert_eq!(
             [mark(10), mark(11), mark(10), mark(2048 + 2047)],
-            [Mark::Fresh, Mark::Fresh, Mark::Already, Mark::Fresh]
+            [MarkResult::Fresh, MarkResult::Fresh, MarkResult::Already, MarkResult::Fresh]
         );
-        assert_eq!(mark(3 * 2048 + 8), Mark::NoBlock);
+        assert_eq!(mark(3 * 2048 + 8), MarkResult::NoBlock);
         let mut seen = vec![];
         slot.marks(|s| seen.push(s.0));
         assert_eq!(seen, [10, 11, 4095]);
         slot.clear();
         slot.marks(|_| panic!("nothing is marked any more"));
-        assert_eq!(mark(3 * 2048 + 8), Mark::Fresh);
+        assert_eq!(mark(3 * 2048 + 8), MarkResult::Fresh);
     }
 
     #[test]
     fn a_taken_frame_gives_its_block_to_the_next() {
-        let slot = Slot::new(4);
+        let slot = ScopeSlot::new(4);
         slot.grant(1);
         mark(&slot, 8);
         let mut seen = vec![];
         slot.take_marks(&mut slot.kept(), 0, |_, s| seen.push(s.0));
         assert_eq!((seen, slot.has_room()), (vec![8], true));
-        assert_eq!(mark(&slot, 2048 + 9), Mark::Fresh);
+        assert_eq!(mark(&slot, 2048 + 9), MarkResult::Fresh);
         let mut seen = vec![];
         slot.marks(|s| seen.push(s.0));
         assert_eq!(seen, [2057]);

@@ -1,6 +1,6 @@
 //! Looking through a log without changing anything: what is in it, what is damaged, and what could be put right.
 //!
-//! Opening a log refuses damage and prepares for writing. A [`Survey`] goes on behind damage, from the next mark or the
+//! Opening a log refuses damage and prepares for writing. A [`LogSalvage`] goes on behind damage, from the next mark or the
 //! next segment's header, so that it knows all runs of records that can still be read; and where one wrong bit or byte, a
 //! mark or a header explains the damage, it reads on as if it were put right. The files stay as they are: corrections are kept
 //! beside them and laid over what is read.
@@ -23,7 +23,7 @@ use tercel_wire::mend::ByteError;
 
 /// What was found in a log.
 #[derive(Debug, Default)]
-pub struct Survey {
+pub struct LogSalvage {
     dir: PathBuf,
     space: SpaceId,
     files: Vec<(u64, PathBuf)>,
@@ -128,36 +128,36 @@ pub fn begins_behind(dir: &Path) -> Option<Stamp> {
     (number == 1 && header.number == 1).then_some(header.before.stamp)
 }
 
-impl Survey {
+impl LogSalvage {
     /// Looks through the log of `space` in `dir`. A wrong byte of a record is put right only if what comes out `decodes`.
     ///
     /// # Errors
     /// Only if the files cannot be read; whatever is in them is an answer.
-    pub fn take(dir: &Path, space: SpaceId, decodes: Decodes<'_>) -> Result<Survey, DiskError> {
+    pub fn take(dir: &Path, space: SpaceId, decodes: Decodes<'_>) -> Result<LogSalvage, DiskError> {
         let files = segment_files(dir)?;
-        let mut survey = Survey { dir: dir.into(), space, files, ..Survey::default() };
-        let Some(&(first, _)) = survey.files.first() else {
-            survey.damaged(
+        let mut salvage = LogSalvage { dir: dir.into(), space, files, ..LogSalvage::default() };
+        let Some(&(first, _)) = salvage.files.first() else {
+            salvage.damaged(
                 LogOffset { segment: 1, byte: 0 },
                 "the segment is missing".into(),
                 Stamp::ZERO,
                 None,
             );
-            return Ok(survey);
+            return Ok(salvage);
         };
-        let short = survey.short()?;
+        let short = salvage.short()?;
         let mut next = Some((first, None));
         while let Some((from, header)) = next {
-            next = survey.run(from, header, decodes)?;
+            next = salvage.run(from, header, decodes)?;
         }
         for (number, bytes, header) in short {
             let at = LogOffset { segment: number, byte: bytes };
             let what = format!("the segment was cut short: it has {bytes} of its {} bytes", header.bytes);
-            survey.damaged(at, what, header.before.stamp, None);
+            salvage.damaged(at, what, header.before.stamp, None);
             // It has a header because records begin or go on in it.
-            survey.is_cut |= survey.end.is_none_or(|end| number >= end);
+            salvage.is_cut |= salvage.end.is_none_or(|end| number >= end);
         }
-        Ok(survey)
+        Ok(salvage)
     }
 
     /// Whether the log ends at the end of its last segment's file.
