@@ -14,6 +14,11 @@ pub enum Error {
     /// The server cannot be reached, or the client has not heard from it for too long to read consistently. Try later.
     #[error("the server is not available: {0}")]
     Unavailable(String),
+    /// The space at the address is another one, or was put back to an earlier state, by a restore or a directory that was
+    /// moved; or a token is of another history. What the client has of the space is void: connect with a new client, and
+    /// look references up again. The client goes on trying, in case the right server comes back.
+    #[error("another history: {0}")]
+    OtherHistory(String),
     /// The time ran out with the outcome unknown. `Client::resolve` asks for it by the operation's id.
     #[error("no answer came in time{}", .0.as_ref().map(|op| format!(": the outcome of operation {op} is unknown")).unwrap_or_default())]
     Timeout(Option<Box<OpId>>),
@@ -53,6 +58,11 @@ impl Error {
     /// Whether running the same transaction again can succeed without an intervention.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Error::Conflict)
+    }
+
+    /// Whether the server is gone, or the space behind the address is another one.
+    pub(crate) fn is_outage(&self) -> bool {
+        matches!(self, Error::Unavailable(_) | Error::OtherHistory(_))
     }
 
     /// The space has no page left to make anything in.

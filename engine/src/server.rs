@@ -194,8 +194,9 @@ impl Server {
                 }
                 // It has said already how the log is to be cut.
                 Output::Deposed(_) => {}
-                // The server sends no `Input::Confirm` yet.
-                Output::Confirmed(..) => {}
+                Output::Confirmed(number, stamp) => {
+                    self.sessions(out, |s, cx| s.confirmed(number, stamp, cx));
+                }
             }
         }
     }

@@ -31,6 +31,9 @@ pub enum Rule {
     OwnUnsubscribed,
     UnsubscribeWithFrame,
     NothingFlaggedAtNewStart,
+    StrictBelievesEarlier,
+    BoundedByServerClock,
+    AtLeastOfAnyHistory,
     // The cache.
     NoCheckOnHit,
     RecheckByEntry,

@@ -333,6 +333,24 @@ pub const VARIANTS: &[Variant] = &[
         20,
         Some(paced),
     ),
+    engine(
+        EngineRule::StrictBelievesEarlier,
+        "13: a strict transaction believes what was heard before it began",
+        20,
+        None,
+    ),
+    engine(
+        EngineRule::BoundedByServerClock,
+        "13: the age of a state is taken by the server's clock",
+        20,
+        None,
+    ),
+    engine(
+        EngineRule::AtLeastOfAnyHistory,
+        "13: a token is believed whatever history it is of",
+        20,
+        Some(put_back),
+    ),
     runner(
         RunnerRule::LogCutTooLittle,
         "a deposed server's log is cut less than the sequencer said",

@@ -56,7 +56,7 @@ impl ActorPort<'_> {
 
 impl Port for ActorPort<'_> {
     fn now(&self) -> Now {
-        Now(self.scheduler.world().time())
+        self.scheduler.world().now_at(self.site)
     }
 
     fn drive(
@@ -80,7 +80,8 @@ impl Port for ActorPort<'_> {
                 if said == Step::Done {
                     return Ok(());
                 }
-                let end = *end.get_or_insert(until.map_or(time + self.patience_us, |until| until.0));
+                let until = until.map(|until| world.when_at(self.site, until));
+                let end = *end.get_or_insert(until.unwrap_or(time + self.patience_us));
                 // The machine may answer at the end of the very step that asks.
                 if self.site == Site::Server && world.inside_news() != heard {
                     continue;
@@ -102,4 +103,11 @@ impl Port for ActorPort<'_> {
     fn back_off(&self, us: u64) {
         self.scheduler.sleep(self.me, us);
     }
+
+    fn pause(&self) {
+        self.scheduler.sleep(self.me, PAUSE_US);
+    }
 }
+
+/// How long a thread waits before it is told that the server is gone.
+const PAUSE_US: u64 = 10_000;

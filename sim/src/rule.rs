@@ -113,7 +113,7 @@ const RUNNER: [RunnerRule; 8] = [
     RunnerRule::LogCutTooLittle,
 ];
 
-const ENGINE: [EngineRule; 64] = [
+const ENGINE: [EngineRule; 67] = [
     EngineRule::WatermarkJumps,
     EngineRule::WatermarkBeforeFlags,
     EngineRule::InstallBeforeWatermark,
@@ -178,4 +178,7 @@ const ENGINE: [EngineRule; 64] = [
     EngineRule::QueuedForgotten,
     EngineRule::QueuedOvertaken,
     EngineRule::BackpressuredForEver,
+    EngineRule::StrictBelievesEarlier,
+    EngineRule::BoundedByServerClock,
+    EngineRule::AtLeastOfAnyHistory,
 ];

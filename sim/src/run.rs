@@ -3,8 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tercel_engine::error::Error;
-use tercel_engine::txn::{Isolation, Tx};
+use tercel_engine::txn::{Isolation, Options, Tx};
 use tercel_verify::{History, Kind, Outcome, Process, Session, Transaction};
+use tercel_wire::token::Token;
 
 use crate::check;
 use crate::plan::Plan;
@@ -163,11 +164,14 @@ fn direct(scheduler: &ActorScheduler, plan: &Plan, ground: &Ground) {
             .blame(format!("a client never hears of the last commit although everything works: {why}"));
     }
     if plan.put_back {
-        lose(scheduler, me, ground);
+        let lost = lose(scheduler, me, ground);
         if !wait(scheduler, me, |world| world.is_level()) {
             let mut world = scheduler.world();
             let why = world.uneven();
             return world.blame(format!("a client does not go on after a loss: {why}"));
+        }
+        for (client, token) in lost.into_iter().enumerate() {
+            present(scheduler, me, client, token);
         }
     }
     look(scheduler, me, ground);
@@ -216,13 +220,12 @@ fn wait(scheduler: &ActorScheduler, me: Actor, is_so: impl Fn(&mut World) -> boo
 }
 
 /// Puts the space back to what it was before each client's last commit, and lets a stranger commit until stamps are where they
-/// were: clients that go on as if nothing were lost take the new commits for theirs.
-fn lose(scheduler: &ActorScheduler, me: Actor, ground: &Ground) {
+/// were: clients that go on as if nothing were lost take the new commits for theirs. Gives the tokens of the lost commits.
+fn lose(scheduler: &ActorScheduler, me: Actor, ground: &Ground) -> Vec<Token> {
     let copy = scheduler.world().copy();
     let known = scheduler.world().clients.len();
-    for client in 0..known {
-        change_one(scheduler, me, client, ground, client);
-    }
+    let changed = (0..known).filter_map(|client| change_one(scheduler, me, client, ground, client));
+    let tokens = changed.map(|(_, token)| token).collect();
     let mut world = scheduler.world();
     let lost = world.oracle.promised;
     world.put_back(copy);
@@ -231,22 +234,37 @@ fn lose(scheduler: &ActorScheduler, me: Actor, ground: &Ground) {
     for i in known.. {
         scheduler.world().after_client(stranger);
         if scheduler.world().is_over() || scheduler.world().oracle.promised > lost {
-            return;
+            break;
         }
-        if let Some(transaction) = change_one(scheduler, me, stranger, ground, i) {
+        if let Some((transaction, _)) = change_one(scheduler, me, stranger, ground, i) {
             scheduler.world().record.push(transaction);
         }
     }
+    tokens
 }
 
-/// Changes a cell; gives what to note of it, if it is known to be committed.
+/// Presents the token of a commit that was lost: no state contains it, whatever its stamp.
+fn present(scheduler: &ActorScheduler, me: Actor, client: usize, token: Token) {
+    let life = scheduler.world().clients[client].life;
+    let port = ActorPort { scheduler, me, site: Site::Client(client), life, patience_us: HEALED_WAIT_US };
+    let options = Options { at_least: Some(token), ..Options::default() };
+    let begun = Tx::begin(&port, options).map(|tx| tx.snapshot());
+    let mut world = scheduler.world();
+    if !world.is_over() && !matches!(begun, Err(Error::OtherHistory(_))) {
+        world.blame(format!(
+            "client {client} presents {token}, which is of another history, and gets {begun:?}"
+        ));
+    }
+}
+
+/// Changes a cell; gives what to note of it, and its token, if it is known to be committed.
 fn change_one(
     scheduler: &ActorScheduler,
     me: Actor,
     client: usize,
     ground: &Ground,
     n: usize,
-) -> Option<Transaction> {
+) -> Option<(Transaction, Token)> {
     let life = scheduler.world().clients[client].life;
     let port = ActorPort { scheduler, me, site: Site::Client(client), life, patience_us: HEALED_WAIT_US };
     // A number that no thread of the workload has.
@@ -260,7 +278,7 @@ fn change_one(
     });
     let commit = changed.ok()?;
     let (reads, writes) = notes.into_parts();
-    Some(Transaction {
+    let transaction = Transaction {
         session: Session(1_000_000 + n as u32),
         process: Process(1_000_000 + n as u32),
         begin_us,
@@ -271,7 +289,8 @@ fn change_one(
         outcome: Outcome::Committed(commit.stamp.0),
         op: commit.op.map(|op| op.to_string()),
         request: None,
-    })
+    };
+    Some((transaction, commit.token))
 }
 
 /// Records the final views of each client, of a client that has never cached anything, and of a program in the server.

@@ -1,8 +1,10 @@
 //! docs/guide.md as one program: every snippet there stands here, in its order, and does what is said of it.
 //! `cargo run -p tercel --example guide`.
 
+use std::time::Duration;
+
 use tercel::collections::{Map, Vector};
-use tercel::{Client, Error, List, Object, Record, Ref, Server, Text};
+use tercel::{Client, Error, Isolation, List, Object, Record, Ref, Server, Text};
 
 #[derive(Object)]
 struct Person {
@@ -160,6 +162,31 @@ fn networked(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
     assert!(client.run(|tx| tx.get_root_ref::<PersonOfToday>("ann"))?.is_some());
     let has_ann = server.run(|tx| Ok(tx.get_root_ref::<PersonOfToday>("ann")?.is_some()))?;
     assert!(has_ann);
+    fresh(&client, &Client::connect(&server.addresses()[0])?)?;
     drop(client);
     Ok(server.stop()?)
+}
+
+fn fresh(client: &Client, other: &Client) -> Result<(), Box<dyn std::error::Error>> {
+    let ann = client.run(|tx| Ok(tx.get_root::<PersonOfToday>("ann")?.reference()))?;
+
+    // All that was acknowledged to any client before it began: one round trip, which those that begin together share.
+    let strict = client.transaction().isolation(Isolation::Strict);
+    let nickname = strict.run(|tx| Ok(tx.get(ann)?.nickname()?.into_owned()))?;
+
+    // What another client committed, as soon as this one has it. A token is small, and may be sent as text.
+    let tx = client.transaction().begin()?;
+    tx.edit(ann)?.set_nickname("Annie")?;
+    let token = tx.commit()?.token.to_string();
+    let seen = other.transaction().at_least(token.parse()?);
+    assert_eq!(seen.run(|tx| Ok(tx.get(ann)?.nickname()?.into_owned()))?, "Annie");
+
+    // At most 50 ms old, by this machine's clock alone. Within the bound it asks nobody.
+    let young = other.transaction().bounded(Duration::from_millis(50));
+    println!("{:?} old at most", young.run(|tx| Ok(tx.as_of().age))?);
+
+    // Whatever is cached, also while the server is gone.
+    other.transaction().stale().run(|tx| Ok(tx.get(ann)?.nickname()?.into_owned()))?;
+    println!("{nickname} is Annie now");
+    Ok(())
 }

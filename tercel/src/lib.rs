@@ -67,12 +67,13 @@ pub use tercel_derive::{Object, Record};
 pub use transaction::Transaction;
 // The derive macros and their traits have the same names, so that one `use` brings both.
 pub use tercel_engine::object::{Field, ListField, Obj, Object, Record, RefField, Refs, RefsIter};
-pub use tercel_engine::txn::{Committed, Isolation, Tx};
+pub use tercel_engine::txn::{AsOf, Committed, Freshness, Isolation, Tx};
 pub use tercel_engine::{Error, object};
 pub use tercel_heap::{HacParams, Policy};
 pub use tercel_wire as wire;
 pub use tercel_wire::id::{OpId, Oref, SpaceId, Stamp};
 pub use tercel_wire::record::{Any, Bytes, List, Ref, Text};
+pub use tercel_wire::token::{Token, TokenError};
 
 /// What derived code needs. Not for people.
 #[doc(hidden)]

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tercel_engine::Error;
-use tercel_engine::txn::{self, Isolation, Options, Port, Tx};
+use tercel_engine::txn::{self, Freshness, Isolation, Options, Port, Tx};
+use tercel_wire::token::Token;
 
 /// The choices for a transaction, made by [`Client::transaction`](crate::Client::transaction) or
 /// [`Server::transaction`](crate::Server::transaction). Without any it is what `run` runs: serializable, and each of its
@@ -24,6 +25,17 @@ use tercel_engine::txn::{self, Isolation, Options, Port, Tx};
 /// let quick = space.transaction().isolation(Isolation::Snapshot).timeout(Duration::from_millis(500));
 /// quick.run(|tx| tx.edit(counter)?.set_count(1))?;
 ///
+/// // As new as needed: all that was committed anywhere; what this token stands for; at most a second old.
+/// let mark = space.transaction().begin()?.commit()?.token;
+/// space.transaction().isolation(Isolation::Strict).run(|tx| Ok(tx.get(counter)?.count()))?;
+/// space.transaction().at_least(mark).run(|tx| Ok(tx.get(counter)?.count()))?;
+/// space.transaction().bounded(Duration::from_secs(1)).run(|tx| {
+///     assert!(tx.as_of().age <= Duration::from_secs(1) && tx.as_of().token.stamp >= mark.stamp);
+///     Ok(())
+/// })?;
+/// // Whatever is cached, also while the server is gone.
+/// space.transaction().stale().run(|tx| Ok(tx.get(counter)?.count()))?;
+///
 /// // A transaction of the program's own to commit, and to run again if that is a conflict.
 /// let tx = space.transaction().begin()?;
 /// tx.edit(counter)?.set_count(2)?;
@@ -36,13 +48,13 @@ use tercel_engine::txn::{self, Isolation, Options, Port, Tx};
 #[must_use = "a transaction runs with `run`, `try_run` or `begin`"]
 #[derive(Clone)]
 pub struct Transaction<'c> {
-    port: Result<&'c dyn Port, Error>,
+    port: Result<&'c (dyn Port + Sync), Error>,
     options: Options,
 }
 
 impl<'c> Transaction<'c> {
-    pub(crate) fn new(port: Result<&'c dyn Port, Error>) -> Transaction<'c> {
-        Transaction { port, options: Options::default() }
+    pub(crate) fn new(port: Result<&'c (dyn Port + Sync), Error>, options: Options) -> Transaction<'c> {
+        Transaction { port, options }
     }
 
     /// Chooses how strictly it reads.
@@ -51,8 +63,32 @@ impl<'c> Transaction<'c> {
         self
     }
 
+    /// Chooses how old the state may be that it reads, at most.
+    pub fn freshness(mut self, freshness: Freshness) -> Transaction<'c> {
+        self.options.freshness = freshness;
+        self
+    }
+
+    /// Reads a state that is at most `age` old, or waits for the server: [`Freshness::Bounded`].
+    pub fn bounded(self, age: Duration) -> Transaction<'c> {
+        self.freshness(Freshness::Bounded(age))
+    }
+
+    /// Reads what is cached, however old it is: [`Freshness::Stale`].
+    pub fn stale(self) -> Transaction<'c> {
+        self.freshness(Freshness::Stale)
+    }
+
+    /// Reads a state that contains the token's: what a commit anywhere wrote whose [`Committed`](crate::Committed) has this token.
+    /// Begins at once if the cache has it; otherwise the server is asked.
+    pub fn at_least(mut self, token: Token) -> Transaction<'c> {
+        self.options.at_least = Some(token);
+        self
+    }
+
     /// Chooses how long its calls wait in all, over every attempt of [`run`](Transaction::run). A call that waits beyond
-    /// that ends with `Timeout`, or with `Unavailable` if the server is gone.
+    /// that ends with `Timeout`, or with `Unavailable` if the server is gone. Beginning waits as long for a server that is
+    /// gone; without this call it waits for two keepalives.
     pub fn timeout(mut self, timeout: Duration) -> Transaction<'c> {
         self.options.timeout = Some(timeout);
         self

@@ -12,6 +12,7 @@
 //! | [`record`] | values into records, and the numbers back out |
 //! | [`page`] | objects in slots, with checksum and stamp |
 //! | [`frame`] | the 64-byte header before every message |
+//! | [`token`] | a stamp that may be passed on |
 //! | [`message`] | the bodies of messages |
 //! | [`log`] | what the log of a server looks like |
 //! | [`mend`] | the one byte that is wrong under a checksum |
@@ -29,3 +30,4 @@ pub mod message;
 pub mod page;
 pub mod record;
 pub mod schema;
+pub mod token;

@@ -8,7 +8,8 @@
 //! | [`Lease`] | [`Leased`] |
 //! | `Define` (a [`Layout`]) | `Defined` (its id), or [`Refused`] |
 //! | `Catalogue` | [`Classes`] |
-//! | `Ping`, `Stat` | `Pong`, `Status` (JSON) |
+//! | [`Ping`] | `Pong` (the frame's stamp is visible, and the sequencer has confirmed it), or [`Refused`] |
+//! | `Stat` | `Status` (JSON) |
 //! | `Backup` | [`BackupBegun`], or [`Refused`] |
 //! | `BackupNext` | [`BackupPart`], or [`Refused`] |
 //! | `Ack`, [`Unsubscribe`], `Bye` | nothing |
@@ -22,6 +23,7 @@ pub use backup::{BACKUP_PAGES_MAX, BackupBegun, BackupPart};
 use crate::cursor::{DecodeError, Put, Reader};
 use crate::id::{ClassId, ClientId, OP_SLOTS_MAX, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use crate::layout::Layout;
+use crate::token::Token;
 
 fn oref(r: &mut Reader<'_>) -> Result<Oref, DecodeError> {
     Oref::from_raw(r.u32()?).filter(|o| !o.is_null()).ok_or(DecodeError::BadField("reference"))
@@ -180,6 +182,31 @@ impl Welcome {
         };
         r.end()?;
         Ok(w)
+    }
+}
+
+/// Asks how far the space is. The echo counts from the sending of the question: the server asks its sequencer whether it
+/// still leads, and answers behind everything that was visible then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ping {
+    /// Asks as well whether this state is of the server's history. `Refused` if it is not.
+    pub of: Option<Token>,
+}
+
+impl Ping {
+    /// Appends it.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        if let Some(token) = &self.of {
+            token.encode(out);
+        }
+    }
+
+    /// Reads it.
+    pub fn decode(body: &[u8]) -> Result<Ping, DecodeError> {
+        match body.is_empty() {
+            true => Ok(Ping { of: None }),
+            false => Ok(Ping { of: Some(Token::from_bytes(body)?) }),
+        }
     }
 }
 
@@ -692,6 +719,9 @@ pub enum Reason {
     Full = 6,
     /// The client has heard of commits that are not in the server's history: all that it has of them is void.
     History = 7,
+    /// Another space is served here, or the space was put back to an earlier state: this client must be replaced. As the
+    /// answer to [`Ping`], its token is of another history.
+    OtherHistory = 8,
 }
 
 impl Refused {
@@ -712,6 +742,7 @@ impl Refused {
             5 => Reason::Corrupt,
             6 => Reason::Full,
             7 => Reason::History,
+            8 => Reason::OtherHistory,
             _ => return Err(DecodeError::BadField("reason")),
         };
         let text = r.str("text")?.to_owned();

@@ -8,6 +8,7 @@ use tercel_wire::message::{
     Classes as ClassesMessage, Hello, Leased, PageReply, Reason, Refused, Resume, Stream, Verdict, Welcome,
 };
 
+use super::begin::Tokens;
 use super::{Client, LinkState};
 use crate::error::Error;
 use crate::mutant::{Rule, dropped};
@@ -58,6 +59,8 @@ impl Client {
         self.leases.abandon();
         self.classes.abandon();
         self.raw.abandon();
+        self.questions.echoes.abandon();
+        self.questions.tokens.abandon();
         self.status.call = None;
     }
 
@@ -70,8 +73,7 @@ impl Client {
         }
         // However much is heard: a server that talks all the time must hear from us, too.
         if self.peer.link == LinkState::Up && now.since_us(self.peer.last_asked) >= self.peer.keepalive_us {
-            self.peer.last_asked = now;
-            self.request(Kind::Ping, &[]);
+            self.ask(now, None);
         }
     }
 
@@ -152,7 +154,7 @@ impl Client {
                 }
             }
             Kind::Defined => self.classes.defined(header.call),
-            Kind::Pong => {}
+            Kind::Pong => self.echoed(header.call, header.stamp, body),
             Kind::Status => {
                 if self.status.call.take() == Some(header.call) {
                     self.status.last = Some(body.to_vec());
@@ -177,12 +179,17 @@ impl Client {
             return;
         }
         if self.config.space.0 != 0 && w.space != self.config.space {
-            self.peer.link = LinkState::Refused(Error::Unavailable("another space is served there".into()));
+            let why = format!(
+                "the server has space {:x}, and space {:x} was asked for",
+                w.space.0, self.config.space.0
+            );
+            self.peer.link = LinkState::Refused(Error::OtherHistory(why));
             return;
         }
         if self.history.view != ViewId::NONE && w.space != self.space {
-            self.peer.link =
-                LinkState::Refused(Error::Unavailable("another space is served there now".into()));
+            let why =
+                format!("another space is served there now: {:x}, {:x} before", w.space.0, self.space.0);
+            self.peer.link = LinkState::Refused(Error::OtherHistory(why));
             return;
         }
         if w.page_bytes as usize != tercel_wire::page::PAGE_BYTES {
@@ -215,7 +222,7 @@ impl Client {
         }
         self.history.view = w.view;
         self.peer.keepalive_us = w.keepalive_ms as u64 * 1000;
-        self.transaction_bytes_max = w.transaction_bytes_max as usize;
+        self.peer.transaction_bytes_max = w.transaction_bytes_max as usize;
         self.peer.link = if self.classes.is_foreign() { LinkState::Checking } else { LinkState::Up };
         if self.peer.link == LinkState::Checking {
             self.classes.read_again();
@@ -245,6 +252,8 @@ impl Client {
             Reason::History => {
                 (self.history.view, self.history.is_foreign) = (ViewId::NONE, true);
                 (self.history.heard, self.history.acknowledged) = (Stamp::ZERO, Stamp::ZERO);
+                self.questions.echoes.forget();
+                self.questions.tokens = Tokens::default();
                 self.classes.forget();
                 self.ops.forget();
                 return self.begin_as_another(r.text);
@@ -252,7 +261,11 @@ impl Client {
             Reason::Schema => Error::Schema(r.text),
             Reason::Corrupt => Error::Corrupt(r.text),
             Reason::Full => Error::Full(r.text),
+            Reason::OtherHistory => Error::OtherHistory(r.text),
         };
+        if self.questions.tokens.refused(call, &error.to_string()) {
+            return;
+        }
         if self.status.call == Some(call) {
             self.status.call = None;
         }

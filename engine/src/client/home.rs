@@ -6,15 +6,20 @@ use tercel_heap::{Scope, TypeKey};
 use tercel_wire::id::{ClassId, OpId, Oref, Stamp};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::Outcome;
+use tercel_wire::token::Token;
 
 use super::Client;
 use crate::error::Error;
 use crate::time::Now;
-use crate::txn::{Home, LocalWrite, Located, Search, Wanted};
+use crate::txn::{Begin, Begun, Home, LocalWrite, Located, Search, Wanted};
 
 impl Home for Client {
-    fn begin(&mut self, now: Now) -> Option<Result<(Scope, usize), Error>> {
-        Client::begin(self, now)
+    fn begin(&mut self, now: Now, begin: &mut Begin) -> Option<Result<Begun, Error>> {
+        Client::begin(self, now, begin)
+    }
+
+    fn token(&mut self, stamp: Stamp) -> Token {
+        Client::token(self, stamp)
     }
 
     fn class_for(&mut self, now: Now, key: TypeKey) -> Option<Result<(ClassId, Arc<Layout>), Error>> {

@@ -7,6 +7,7 @@
 //! first, then `W`, then new bytes. A reply is installed only when `W` has reached the stamp it is valid at, and only
 //! if it answers an outstanding fetch of this connection.
 
+mod begin;
 mod classes;
 mod connect;
 mod fetch;
@@ -27,6 +28,7 @@ use crate::mutant::{Rule, dropped};
 use crate::random::Random;
 use crate::time::Now;
 
+use begin::Questions;
 use classes::Classes;
 use fetch::Fetches;
 use lease::Leases;
@@ -69,6 +71,8 @@ pub struct ClientStats {
     pub commits: u64,
     /// Connections made.
     pub connections: u64,
+    /// Questions how far the space is.
+    pub questions: u64,
 }
 
 /// How far the connection is.
@@ -82,7 +86,7 @@ enum LinkState {
     Checking,
     /// Welcome has come.
     Up,
-    /// The server will not have us; there is no point in trying again.
+    /// The server will not have us.
     Refused(Error),
 }
 
@@ -100,9 +104,9 @@ pub struct Client {
     writer: Writer,
     id: ClientId,
     space: SpaceId,
-    transaction_bytes_max: usize,
     peer: Peer,
     history: History,
+    questions: Questions,
     fetches: Fetches,
     ops: Ops,
     leases: Leases,
@@ -119,9 +123,15 @@ struct Peer {
     link: LinkState,
     /// Which of the client's connections it is.
     connection: u64,
+    /// Since when it has not been up.
+    down_since: Option<Now>,
+    /// Why the server turned this client away, until it is welcomed.
+    refusal: Option<Error>,
     /// Whether the greeting could not name all that is cached, so that none of it may be kept.
     begins_anew: bool,
     keepalive_us: u64,
+    /// Bytes that one transaction may have there.
+    transaction_bytes_max: usize,
     last_heard: Now,
     last_asked: Now,
     next_call: u64,
@@ -158,12 +168,14 @@ impl Client {
             reader,
             writer,
             id: ClientId(Random::new(seed).next_u64()),
-            transaction_bytes_max: limits::TRANSACTION_BYTES_MAX,
             peer: Peer {
                 link: LinkState::Down("not connected yet".into()),
                 connection: 0,
+                down_since: None,
+                refusal: None,
                 begins_anew: false,
                 keepalive_us: limits::KEEPALIVE_MS as u64 * 1000,
+                transaction_bytes_max: limits::TRANSACTION_BYTES_MAX,
                 last_heard: Now(0),
                 last_asked: Now(0),
                 next_call: 0,
@@ -176,6 +188,7 @@ impl Client {
                 heard: Stamp::ZERO,
                 is_foreign: false,
             },
+            questions: Questions::default(),
             fetches: Fetches::default(),
             ops: Ops::new(),
             leases: Leases::default(),
@@ -199,6 +212,24 @@ impl Client {
             Input::Taken => self.taken(now),
             Input::Time => self.tick(now),
         }
+        self.note_link(now);
+    }
+
+    /// Notes since when there has been no use in the connection. When it is of use again, the server is asked at once how far
+    /// it is, for transactions wait for that.
+    fn note_link(&mut self, now: Now) {
+        match &self.peer.link {
+            LinkState::Up => {
+                self.peer.refusal = None;
+                if self.peer.down_since.take().is_some() {
+                    self.ask(now, None);
+                }
+                return;
+            }
+            LinkState::Refused(e) => self.peer.refusal = Some(e.clone()),
+            LinkState::Down(_) | LinkState::Greeting | LinkState::Checking => {}
+        }
+        self.peer.down_since.get_or_insert(now);
     }
 
     /// Bytes to send, in order; the caller takes them away.
@@ -225,9 +256,15 @@ impl Client {
         self.peer.link.is_connected() && now.since_us(self.peer.last_heard) > 2 * self.peer.keepalive_us
     }
 
-    /// Whether it wants a connection made (again).
+    /// Whether it wants a connection made (again). A client that found another history at the address tries on, for the right
+    /// server may come back; one that was refused for another reason would only be refused again.
     pub fn wants_connection(&self) -> bool {
-        matches!(self.peer.link, LinkState::Down(_))
+        matches!(self.peer.link, LinkState::Down(_) | LinkState::Refused(Error::OtherHistory(_)))
+    }
+
+    /// Why the server turned this client away, if it did when it was asked last.
+    pub fn refusal(&self) -> Option<&Error> {
+        self.peer.refusal.as_ref()
     }
 
     /// Whether the connection should be cut: the server broke the protocol or refused.
@@ -239,8 +276,7 @@ impl Client {
     pub fn availability(&self) -> Option<Result<(), Error>> {
         match &self.peer.link {
             LinkState::Up => Some(Ok(())),
-            LinkState::Refused(e) => Some(Err(e.clone())),
-            LinkState::Down(_) | LinkState::Greeting | LinkState::Checking => None,
+            _ => self.peer.refusal.clone().map(Err),
         }
     }
 
@@ -282,25 +318,6 @@ impl Client {
     /// The cache's owner's side: for measuring.
     pub fn writer(&mut self) -> &mut Writer {
         &mut self.writer
-    }
-
-    /// Begins a transaction's reading; `None` while the client is behind its own last commit or not connected.
-    pub(crate) fn begin(&mut self, now: Now) -> Option<Result<(Scope, usize), Error>> {
-        if let Err(e) = self.availability()? {
-            return Some(Err(e));
-        }
-        // The host may not have read the connection for a while. Its next input decides: bytes, or the time.
-        if self.seems_silent(now) || self.reader.watermark() < self.history.acknowledged {
-            return None;
-        }
-        Some(match self.reader.scope() {
-            Some(scope) => Ok((scope, self.transaction_bytes_max)),
-            None => Err(Error::Full(
-                "as many transactions of this client are open as its `transactions_max` allows, 64 by default: raise that in \
-                 its ClientConfig, or run fewer at once"
-                    .into(),
-            )),
-        })
     }
 
     pub(crate) fn recheck(&mut self, scope: &Scope) -> Result<(), Error> {

@@ -58,6 +58,8 @@ pub struct Delayed {
     submitted: u64,
     reign_entries: u64,
     deposed: u64,
+    /// Questions whether it leads, and when the others have answered.
+    confirms: VecDeque<(Now, u64)>,
     /// What is to be said first.
     first: Vec<Output>,
 }
@@ -100,6 +102,7 @@ impl Delayed {
             submitted: 0,
             reign_entries: 1 + random.below(config.reign_entries),
             deposed: 0,
+            confirms: VecDeque::new(),
             first: Vec::new(),
             random,
         };
@@ -156,6 +159,7 @@ impl Delayed {
     fn depose(&mut self, out: &mut Vec<Output>, now: Now) {
         out.push(Output::Deposed(self.view));
         self.deposed += 1;
+        self.confirms.clear();
         let survive = self.survivors(self.tentative.len());
         let before = self.last;
         if let Some(lost) = self.tentative.get(survive) {
@@ -232,13 +236,20 @@ impl Sequencer for Delayed {
                 self.written = self.written.max(position.min(self.last));
             }
             Input::Confirm(id) if matches!(self.leadership, Leadership::Leading(_)) => {
-                out.push(Output::Confirmed(id, self.stable));
+                let us = self.random.below(self.config.stable_us + 1);
+                let after = self.confirms.back().map_or(now, |(due, _)| *due);
+                self.confirms.push_back((after.max(now.plus_us(us)), id));
             }
             Input::Written(..) | Input::Confirm(_) | Input::Packet(..) | Input::Gone(_) | Input::Time => {}
         }
         match self.leadership {
             Leadership::Leading(Some(at)) if at <= now => self.depose(out, now),
-            Leadership::Leading(_) => self.stabilize(now, out),
+            Leadership::Leading(_) => {
+                self.stabilize(now, out);
+                while let Some((_, id)) = self.confirms.pop_front_if(|(due, _)| *due <= now) {
+                    out.push(Output::Confirmed(id, self.stable));
+                }
+            }
             Leadership::Vacant(until) if until <= now => self.lead(out),
             Leadership::Vacant(_) => {}
         }
@@ -254,7 +265,8 @@ impl Sequencer for Delayed {
         let due = due.filter(|_| {
             self.config.others_suffice || self.tentative.front().is_some_and(|t| t.position <= self.written)
         });
-        leadership.into_iter().chain(due).min()
+        let confirms = self.confirms.front().map(|(due, _)| *due);
+        leadership.into_iter().chain(due).chain(confirms).min()
     }
 }
 

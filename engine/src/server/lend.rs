@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tercel_wire::id::{ClassId, OpId, Oref, PageId, Stamp};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::Outcome;
+use tercel_wire::token::Token;
 
 use crate::effect::Effects;
 use crate::error::Error;
@@ -44,6 +45,18 @@ impl Source for Lent<'_> {
 
     fn visible(&self) -> Stamp {
         self.server.visible()
+    }
+
+    fn ask(&mut self) -> u64 {
+        self.server.sessions(self.out, |s, cx| s.inside_ask(cx))
+    }
+
+    fn echoed(&self) -> Option<u64> {
+        self.server.sessions.inside_echoed()
+    }
+
+    fn holds(&mut self, token: Token) -> Result<bool, Error> {
+        self.server.sessions(self.out, |s, cx| s.holds(token, cx))
     }
 
     fn changes(&mut self, since: Stamp, see: &mut dyn FnMut(Oref)) -> bool {

@@ -41,7 +41,8 @@ impl Sessions {
             return self.expel(conn, text, cx);
         }
         if hello.space != SpaceId(0) && hello.space != cx.space {
-            return self.expel(conn, "this server serves another space", cx);
+            let text = format!("this server has space {:x}, and not {:x}", cx.space.0, hello.space.0);
+            return self.turn_away(conn, Reason::OtherHistory, &text, cx);
         }
         if let Some(r) = &hello.resume
             && let Some((reason, text)) = contradiction(r, cx)
@@ -175,7 +176,7 @@ fn contradiction(r: &Resume, cx: &Cx<'_>) -> Option<(Reason, String)> {
             "the space was restored from a backup, and this client has seen commits up to {heard} of what it was before, \
              which may be gone: connect with a new client, and look at what is there"
         );
-        return Some((Reason::Corrupt, text));
+        return Some((Reason::OtherHistory, text));
     }
     if cx.replica.views.contradict(r.view, heard) && !dropped(Rule::ResumesOverLoss) {
         let text = format!(

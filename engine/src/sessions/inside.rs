@@ -48,6 +48,8 @@ pub(crate) struct Inside {
     /// Pages that are being read, and those that could not be.
     reading: Set<PageId>,
     unread: Map<PageId, String>,
+    /// The last question whether this server leads that was answered.
+    echoed: Option<u64>,
     news: u64,
 }
 
@@ -95,6 +97,16 @@ impl Inside {
     fn asked(&mut self) -> Asked {
         self.call += 1;
         Asked { conn: CONN, call: self.call }
+    }
+
+    /// The question of that number is answered.
+    pub(super) fn echo(&mut self, number: u64) {
+        self.echoed = self.echoed.max(Some(number));
+        self.news += 1;
+    }
+
+    pub(super) fn echoed(&self) -> Option<u64> {
+        self.echoed
     }
 
     /// An operation is visible.
@@ -157,8 +169,8 @@ impl Inside {
     fn end(&mut self) -> Option<ClientId> {
         let client = self.session.map(|session| session.client);
         let (broken, call, news) = (self.broken + 1, self.call, self.news + 1);
-        let reading = std::mem::take(&mut self.reading);
-        *self = Inside { broken, call, news, reading, ..Inside::default() };
+        let (reading, echoed) = (std::mem::take(&mut self.reading), self.echoed);
+        *self = Inside { broken, call, news, reading, echoed, ..Inside::default() };
         client
     }
 }
@@ -169,6 +181,7 @@ fn refused(reason: Reason, text: String) -> Error {
         Reason::Schema => Error::Schema(text),
         Reason::Corrupt => Error::Corrupt(text),
         Reason::Full => Error::Full(text),
+        Reason::OtherHistory => Error::OtherHistory(text),
         Reason::Protocol | Reason::Unavailable | Reason::Evicted | Reason::History => {
             Error::Unavailable(text)
         }
@@ -195,12 +208,23 @@ impl Sessions {
         if let Some(session) = self.inside.session.filter(|s| s.view == view) {
             return Ok(session);
         }
-        let session = Session { client: client_of(view, self.inside.broken), view };
+        let session = Session { space: cx.space, client: client_of(view, self.inside.broken), view };
         // Its transactions read the state as it is. Of a commit that is older than a place's return the index of recent
         // writes says that it is too old, so the session holds no place back.
         leader.arrived(session.client, CONN, Stamp(u64::MAX));
         self.inside.session = Some(session);
         Ok(session)
+    }
+
+    /// Asks the sequencer whether this server still leads, for its own session.
+    pub(crate) fn inside_ask(&mut self, cx: &mut Cx<'_>) -> u64 {
+        let asked = self.inside.asked();
+        self.question(asked, cx);
+        asked.call
+    }
+
+    pub(crate) fn inside_echoed(&self) -> Option<u64> {
+        self.inside.echoed()
     }
 
     /// The leader has ended the server's own session: the next transaction begins another. Its places return as those of

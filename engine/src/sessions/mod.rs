@@ -12,12 +12,14 @@
 //! | [`subscribe`] | pages, and the sessions that hear of them |
 //! | [`horizon`] | recent changes, for sessions that resume |
 //! | [`fetch`] | pages served |
+//! | [`echo`] | questions how far the space is |
 //! | [`inside`] | the session of the transactions inside of this server |
 //! | [`backup`] | everything as of one stamp |
 //! | [`status`] | how the server is, in numbers |
 //! | [`schedule`] | which connection is served next |
 
 mod backup;
+mod echo;
 mod fetch;
 mod greet;
 pub(crate) mod horizon;
@@ -45,6 +47,7 @@ use crate::table::{Map, Set};
 use crate::time::Now;
 
 use backup::Backups;
+use echo::Echoing;
 use greet::Resuming;
 use horizon::Horizon;
 use inside::Inside;
@@ -90,6 +93,7 @@ pub(crate) struct Sessions {
     /// Bytes of transactions that are arriving in parts, of all sessions.
     parts_bytes: usize,
     backups: Backups,
+    echoing: Echoing,
     inside: Inside,
     /// When it last looked at the sessions that listen, and at all of them.
     ticked: Now,
@@ -160,6 +164,7 @@ impl Sessions {
             leaving: VecDeque::new(),
             parts_bytes: 0,
             backups: Backups::default(),
+            echoing: Echoing::default(),
             inside: Inside::default(),
             ticked: now,
             looked: now,

@@ -3,7 +3,7 @@
 use tercel_wire::frame::{BODY_BYTES_MAX, Header, Kind};
 use tercel_wire::id::{ClientId, OpId, Oref};
 use tercel_wire::layout::Layout;
-use tercel_wire::message::{Commit, Fetch, Hello, Lease, Outcome, Part, Reason, Resolve, Unsubscribe};
+use tercel_wire::message::{Commit, Fetch, Hello, Lease, Outcome, Part, Ping, Reason, Resolve, Unsubscribe};
 
 use super::{Cx, Sessions};
 use crate::effect::Conn;
@@ -44,11 +44,7 @@ impl Sessions {
                 self.catalogue(asked, cx);
                 Ok(())
             }
-            Kind::Ping => {
-                self.stream_to(conn, cx);
-                cx.reply(conn, Kind::Pong, header.call, &[]);
-                Ok(())
-            }
+            Kind::Ping => Ping::decode(body).map(|p| self.ping(asked, p, cx)),
             Kind::Stat => {
                 let status = self.status(cx);
                 cx.reply(conn, Kind::Status, header.call, status.as_bytes());

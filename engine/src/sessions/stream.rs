@@ -22,6 +22,7 @@ impl Sessions {
         for conn in told {
             self.stream_to(conn, cx);
         }
+        self.echo(cx);
     }
 
     fn show_one(&mut self, flight: &Flight, told: &mut Vec<Conn>, cx: &mut Cx<'_>) {

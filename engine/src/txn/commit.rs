@@ -2,6 +2,7 @@
 
 use tercel_wire::id::{OpId, Stamp};
 use tercel_wire::message::{CommitEffects, Limit, Outcome, Write};
+use tercel_wire::token::Token;
 
 use super::{Home, Isolation, LocalWrite, Port, Step, Tx};
 use crate::error::Error;
@@ -13,6 +14,8 @@ use crate::time::Now;
 pub struct Committed {
     /// The place in the space's order: of the commit, or of the state that a read-only transaction read.
     pub stamp: Stamp,
+    /// The same, to pass on: a transaction that begins with `at_least` this sees what this one wrote, or read.
+    pub token: Token,
     /// The operation; none if nothing was written.
     pub op: Option<OpId>,
 }
@@ -37,7 +40,8 @@ impl Tx<'_> {
             if dropped(Rule::CheckAtEndOnly) && self.is_stale()? {
                 return Err(Error::Conflict);
             }
-            return Ok(Committed { stamp: self.scope.snapshot(), op: None });
+            let stamp = self.scope.snapshot();
+            return Ok(Committed { stamp, token: self.token_of(stamp)?, op: None });
         }
         let mut sent: Option<OpId> = None;
         let mut outcome = None;
@@ -77,7 +81,7 @@ impl Tx<'_> {
             };
             match home.outcome(op) {
                 Some(o) => {
-                    outcome = Some(Ok((op, o)));
+                    outcome = Some(Ok((op, o, home.token(Stamp::ZERO))));
                     Step::Done
                 }
                 None => Step::Wait,
@@ -97,19 +101,33 @@ impl Tx<'_> {
                     Err(Error::unknown(op))
                 }
             },
-            (Ok(()), Some(Ok((op, outcome)))) => {
-                verdict(op, outcome).map(|stamp| Committed { stamp, op: Some(op) })
-            }
+            (Ok(()), Some(Ok((op, outcome, of)))) => verdict(op, outcome).map(|stamp| Committed {
+                stamp,
+                token: Token { stamp, ..of },
+                op: Some(op),
+            }),
             (Ok(()), Some(Err(e))) => Err(e),
             (Ok(()), None) => Err(Error::Timeout(sent.map(Box::new))),
         }
+    }
+
+    /// The token of the state that was read. Most often that is the state it began with, and no lock is needed.
+    fn token_of(&self, stamp: Stamp) -> Result<Token, Error> {
+        let mut token = self.began_at;
+        if token.stamp != stamp {
+            self.port.drive(self.until, &mut |home, _| {
+                token = home.token(stamp);
+                Step::Done
+            })?;
+        }
+        Ok(token)
     }
 
     /// Fails if what was read is not all known any more, or has changed: what would be sent to be judged is then not what
     /// was read.
     fn remembers_reads(&self, home: &mut dyn Home) -> Result<(), Error> {
         match self.isolation {
-            Isolation::Serializable if self.scope.doomed() => home.recheck(&self.scope),
+            Isolation::Serializable | Isolation::Strict if self.scope.doomed() => home.recheck(&self.scope),
             _ => Ok(()),
         }
     }
@@ -132,7 +150,7 @@ impl Tx<'_> {
         let local_writes = self.local_writes();
         let made = self.made.borrow();
         let mut reads = Vec::new();
-        if self.isolation == Isolation::Serializable {
+        if self.isolation != Isolation::Snapshot {
             home.read_set(&self.scope, &mut reads);
         }
         // A copy begins as what was read, so a write counts as a read, whatever the isolation.

@@ -12,18 +12,23 @@ use tercel_heap::{RefView, Scope, TypeKey};
 use tercel_wire::id::{ClassId, OpId, Oref, PageId, Stamp};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::Outcome;
+use tercel_wire::token::Token;
 
+use super::{Begin, Begun};
 use crate::error::Error;
 use crate::time::Now;
 
 /// What runs transactions. `None` means: call again when something has happened.
 pub trait Home {
-    /// Opens the read side of a transaction; with it, how many bytes the transaction may write. Waits until the home
-    /// shows its own last commit.
+    /// Opens the read side of a transaction. Waits until the home shows its own last commit, and a state as new as `begin`
+    /// demands; `begin` is kept between the calls of one begin.
     ///
     /// # Errors
-    /// `Unavailable` if the state may be too old to read; `Full` if too many transactions are open.
-    fn begin(&mut self, now: Now) -> Option<Result<(Scope, usize), Error>>;
+    /// `Unavailable` if the state may be too old to read; `OtherHistory`; `Full` if too many transactions are open.
+    fn begin(&mut self, now: Now, begin: &mut Begin) -> Option<Result<Begun, Error>>;
+
+    /// A stamp that this home has shown or was answered, to pass on.
+    fn token(&mut self, stamp: Stamp) -> Token;
 
     /// The class that a type of the program is written as, defined in the space if need be.
     ///

@@ -6,6 +6,7 @@
 
 mod commit;
 mod edit;
+mod fresh;
 mod home;
 pub mod local;
 pub mod object;
@@ -21,6 +22,7 @@ use std::time::Duration;
 use tercel_heap::{Scope, TypeKey, Typed, WriteSet, WriteSetError};
 use tercel_wire::id::{ClassId, Oref, Stamp};
 use tercel_wire::layout::Layout;
+use tercel_wire::token::Token;
 
 use crate::error::Error;
 use crate::mutant::{Rule, dropped};
@@ -28,6 +30,8 @@ use crate::table::{Map, Set};
 use crate::time::Now;
 
 pub use commit::Committed;
+pub(crate) use fresh::{Allowed, Echoes};
+pub use fresh::{AsOf, Begin, Begun, Freshness};
 pub use home::{Home, LocalWrite, Located, Search, Wanted};
 pub(crate) use places::Places;
 pub(crate) use read::Boxed;
@@ -50,6 +54,10 @@ pub trait Port {
 
     /// Waits about `us` microseconds: the back-off between two attempts of `run`.
     fn back_off(&self, us: u64);
+
+    /// Waits before a program is told that the server is gone, so that one that tries again at once does not spin. Longer the
+    /// longer the outage lasts.
+    fn pause(&self);
 }
 
 /// What a step under the lock says.
@@ -67,6 +75,10 @@ pub enum Isolation {
     /// As if transactions ran one after the other: everything read is checked at commit.
     #[default]
     Serializable,
+    /// Serializable, and it sees all that was acknowledged to any client before it began (strict serializability). Beginning
+    /// takes one round trip to the server, which all that begin at the same time share; cached objects are then read as
+    /// without.
+    Strict,
     /// Everything read is of one moment; only objects that are written are checked at commit, so two transactions may
     /// each change what the other read (write skew).
     Snapshot,
@@ -77,14 +89,18 @@ pub enum Isolation {
 pub struct Options {
     /// How strictly it reads.
     pub isolation: Isolation,
+    /// How old the state may be that it reads. [`Isolation::Strict`] demands more.
+    pub freshness: Freshness,
+    /// A state that it must contain.
+    pub at_least: Option<Token>,
     /// The time after which its calls wait no longer, counted from its begin and over all attempts of `run`. If there is
-    /// none, each call waits as long as the home's calls do.
+    /// none, each call waits as long as the home's calls do, and a server that is gone is waited for for two keepalives.
     pub timeout: Option<Duration>,
 }
 
 impl From<Isolation> for Options {
     fn from(isolation: Isolation) -> Options {
-        Options { isolation, timeout: None }
+        Options { isolation, ..Options::default() }
     }
 }
 
@@ -107,6 +123,10 @@ pub struct Tx<'c> {
     isolation: Isolation,
     /// The moment at which its calls wait no longer.
     until: Option<Now>,
+    /// Everything acknowledged before this moment is in the state that it began with.
+    as_of: Now,
+    /// The state that it began with.
+    began_at: Token,
     /// Bytes in the write set that the server's bound on a transaction allows.
     bytes_max: Cell<usize>,
     classes: RefCell<Map<&'static str, Known>>,
@@ -128,31 +148,44 @@ struct Known {
 }
 
 impl<'c> Tx<'c> {
-    /// Begins one. Waits until the home shows its own last commit.
+    /// Begins one. Waits until the home shows its own last commit, and a state as new as the options say.
     ///
     /// # Errors
-    /// `Unavailable` if the server has been silent for too long, `Full` if too many transactions are open.
+    /// `Unavailable` if no state that is new enough can be had in time; `OtherHistory` if the space or the token of
+    /// [`Options::at_least`] is of another history; `Full` if too many transactions are open.
     pub fn begin(port: &'c dyn Port, options: impl Into<Options>) -> Result<Tx<'c>, Error> {
         let options = options.into();
-        Tx::begin_until(port, options.isolation, options.until(port))
+        Tx::begin_until(port, &options, options.until(port))
     }
 
-    fn begin_until(port: &'c dyn Port, isolation: Isolation, until: Option<Now>) -> Result<Tx<'c>, Error> {
+    fn begin_until(port: &'c dyn Port, options: &Options, until: Option<Now>) -> Result<Tx<'c>, Error> {
+        let mut begin = Begin::new(options);
         let mut begun = Err(Error::Unavailable("the client is closed".into()));
-        port.drive(until, &mut |home, now| match home.begin(now) {
+        let driven = port.drive(until, &mut |home, now| match home.begin(now, &mut begin) {
             Some(result) => {
                 begun = result;
                 Step::Done
             }
             None => Step::Wait,
+        });
+        let begun = match (driven, begun) {
+            (Err(Error::Timeout(_)), _) => Err(begin.is_late()),
+            (Err(e), _) | (Ok(()), Err(e)) => Err(e),
+            (Ok(()), Ok(begun)) => Ok(begun),
+        };
+        let Begun { scope, bytes_max, as_of, token } = begun.inspect_err(|e| {
+            if e.is_outage() {
+                port.pause();
+            }
         })?;
-        let (scope, bytes_max) = begun?;
         Ok(Tx {
             port,
             write_set: WriteSet::new(&scope),
             scope,
-            isolation,
+            isolation: options.isolation,
             until,
+            as_of,
+            began_at: token,
             bytes_max: Cell::new(bytes_max),
             classes: RefCell::default(),
             made: RefCell::default(),
@@ -165,6 +198,12 @@ impl<'c> Tx<'c> {
     /// The stamp of the state that it reads.
     pub fn snapshot(&self) -> Stamp {
         self.scope.snapshot()
+    }
+
+    /// The state that it began with, and the most that it can be old by now. Since then the transaction may have taken over a
+    /// newer state, if what it had read was the same there.
+    pub fn as_of(&self) -> AsOf {
+        AsOf { token: self.began_at, age: Duration::from_micros(self.port.now().since_us(self.as_of)) }
     }
 
     /// The class that `T` is in this space, defined there if it is not yet.
@@ -234,7 +273,7 @@ fn attempts<R, E: From<Error>>(
     let until = options.until(port);
     let (mut attempt, mut retries, mut seen) = (0, 0u32, None);
     loop {
-        let tx = Tx::begin_until(port, options.isolation, until)?;
+        let tx = Tx::begin_until(port, &options, until)?;
         // The commit that won the conflict may not have arrived here yet. Until it does, an attempt begins at the same
         // snapshot and fails again, so it does not count.
         let begun = tx.scope.snapshot();

@@ -6,7 +6,7 @@ use tercel_engine::error::Error;
 use tercel_engine::server::{Effects, Input, ServerConfig};
 use tercel_engine::time::Now;
 use tercel_engine::txn::local::LocalConfig;
-use tercel_engine::txn::{Isolation, Port, Step, Tx};
+use tercel_engine::txn::{Begin, Isolation, Options, Port, Step, Tx};
 use tercel_wire::id::Stamp;
 use tercel_wire::message::Outcome;
 use tercel_wire::record::Ref;
@@ -228,7 +228,8 @@ fn server_that_does_not_lead_takes_no_transaction() {
     assert!(matches!(begun, Err(Error::Unavailable(_))), "{begun:?}");
     let mut visible = Stamp(1);
     p.drive(None, &mut |home, now| {
-        visible = home.begin(now).map_or(Stamp::ZERO, |b| b.map_or(Stamp::ZERO, |(s, _)| s.snapshot()));
+        let begun = home.begin(now, &mut Begin::new(&Options::default()));
+        visible = begun.map_or(Stamp::ZERO, |b| b.map_or(Stamp::ZERO, |b| b.scope.snapshot()));
         Step::Done
     })
     .unwrap();

@@ -8,7 +8,7 @@ use tercel_derive::Object;
 use tercel_engine::error::Error;
 use tercel_engine::txn::local::{LocalConfig, Session, Source};
 use tercel_engine::txn::{Isolation, Tx};
-use tercel_wire::id::{ClientId, ViewId};
+use tercel_wire::id::{ClientId, SpaceId, ViewId};
 use tercel_wire::message::{Limit, Outcome};
 use tercel_wire::record::{Ref, Text};
 
@@ -280,7 +280,8 @@ fn another_session_has_none_of_the_places_of_the_one_before() {
     let place = p.run(|tx| tx.reserve(&thing(0))).unwrap();
     let open = p.begin();
     open.create(&thing(1)).unwrap();
-    p.fake().session = Ok(Session { client: ClientId(99), view: ViewId { number: 2, incarnation: 2 } });
+    p.fake().session =
+        Ok(Session { space: SpaceId(1), client: ClientId(99), view: ViewId { number: 2, incarnation: 2 } });
     assert_eq!(open.commit().map(drop), Err(Error::Conflict), "run again, it takes another place");
     assert_eq!(p.run(|tx| tx.fill(place, &thing(2))), Err(Error::PlaceLost(place.oref())));
     p.run(|tx| tx.create(&thing(1))).unwrap();

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use tercel_engine::error::Error;
 use tercel_engine::random::Random;
-use tercel_engine::txn::{Isolation, Port, Step, Tx, run};
+use tercel_engine::txn::{Isolation, Options, Port, Step, Tx, run};
 use tercel_verify::{Outcome, Process, Session, Transaction};
 use tercel_wire::id::OpId;
 use tercel_wire::message::Outcome as Answer;
@@ -13,7 +13,7 @@ use super::kinds::{Deed, Known};
 use super::{Ground, Notes};
 use crate::port::{ActorPort, Site};
 use crate::scheduler::{Actor, ActorScheduler};
-use crate::world::Phase;
+use crate::world::{Asked, Phase};
 
 /// Runs the transactions of one thread, with its random numbers and its open outcomes.
 pub(crate) struct Worker<'s> {
@@ -89,11 +89,12 @@ impl<'s> Worker<'s> {
             0 if kind == 0 => Isolation::Snapshot,
             _ => Isolation::Serializable,
         };
+        let options = self.port.scheduler.world().options(&mut self.random.borrow_mut(), isolation);
         if self.below(4) == 0 {
-            return self.request_by_run(ground, kind, request, dice, isolation);
+            return self.request_by_run(ground, kind, request, dice, options);
         }
         for attempt in 1..=ATTEMPTS_MAX {
-            if !self.attempt(ground, kind, request, dice, isolation) {
+            if !self.attempt(ground, kind, request, dice, options) {
                 return;
             }
             let us = self.below(50 << attempt);
@@ -113,20 +114,16 @@ impl<'s> Worker<'s> {
     }
 
     /// One attempt; whether another one may help.
-    fn attempt(
-        &mut self,
-        ground: &Ground,
-        kind: usize,
-        request: u64,
-        dice: u64,
-        isolation: Isolation,
-    ) -> bool {
+    fn attempt(&mut self, ground: &Ground, kind: usize, request: u64, dice: u64, options: Options) -> bool {
+        let isolation = options.isolation;
         let begin_us = self.now();
         let mut notes = Notes::new(self.port.me.0, self.last);
-        let tx = match Tx::begin(&self.port, isolation) {
+        let asked = self.port.scheduler.world().asks(self.port.site, options);
+        let tx = match Tx::begin(&self.port, options) {
             Ok(tx) => tx,
             Err(e) => return self.note_error(&e, kind, true),
         };
+        self.judge_begun(&tx, &asked);
         let body = self.deed(&tx, ground, &mut notes, dice, &|| self.think()).run(kind);
         self.last = notes.last;
         let ended = match body {
@@ -139,7 +136,10 @@ impl<'s> Worker<'s> {
             }
         };
         let (outcome, op, again) = match ended {
-            Ok(commit) => (Outcome::Committed(commit.stamp.0), commit.op, false),
+            Ok(commit) => {
+                self.port.scheduler.world().acknowledge(commit.token);
+                (Outcome::Committed(commit.stamp.0), commit.op, false)
+            }
             Err(Error::Timeout(Some(op))) => match self.resolve(*op) {
                 Some(Answer::Committed(stamp)) => (Outcome::Committed(stamp.0), Some(*op), false),
                 Some(Answer::Unknown) | None => (Outcome::Unknown, Some(*op), false),
@@ -156,20 +156,24 @@ impl<'s> Worker<'s> {
         again
     }
 
+    fn judge_begun(&self, tx: &Tx<'_>, asked: &Asked) {
+        let (snapshot, as_of) = (tx.snapshot(), tx.as_of());
+        let mut world = self.port.scheduler.world();
+        if world.life_of(self.port.site) == self.port.life && !world.is_over() {
+            world.judge_begun(self.port.site, asked, snapshot, as_of);
+        }
+    }
+
     /// The same by the engine's own loop, which says less.
-    fn request_by_run(
-        &mut self,
-        ground: &Ground,
-        kind: usize,
-        request: u64,
-        dice: u64,
-        isolation: Isolation,
-    ) {
+    fn request_by_run(&mut self, ground: &Ground, kind: usize, request: u64, dice: u64, options: Options) {
+        let isolation = options.isolation;
         let me = self.port.me.0;
         let last = self.last;
+        let asked = self.port.scheduler.world().asks(self.port.site, options);
         // The attempts so far: when each began, what it noted, and which state it read.
         let attempts: RefCell<Vec<(u64, Notes, u64)>> = RefCell::default();
-        let ended = run(&self.port, isolation, |tx| {
+        let ended = run(&self.port, options, |tx| {
+            self.judge_begun(tx, &asked);
             let begin_us = self.now();
             let last = attempts.borrow().last().map_or(last, |(_, notes, _)| notes.last);
             let mut notes = Notes::new(me, last);
@@ -237,7 +241,7 @@ impl<'s> Worker<'s> {
             begin_us,
             end_us,
             isolation: match isolation {
-                Isolation::Serializable => tercel_verify::Isolation::Serializable,
+                Isolation::Serializable | Isolation::Strict => tercel_verify::Isolation::Serializable,
                 Isolation::Snapshot => tercel_verify::Isolation::Snapshot,
             },
             reads,
@@ -268,6 +272,8 @@ impl<'s> Worker<'s> {
             Error::Timeout(Some(_)) => {}
             Error::Full(_) => world.record.counts.full += 1,
             Error::Corrupt(_) if world.excuses_damage() => world.record.counts.corrupt += 1,
+            // With small bounds the server remembers few views, and a token may be of an older one.
+            Error::OtherHistory(_) if world.plan.small => {}
             // A promise that another connection was given.
             Error::Denied(_) | Error::PlaceLost(_) if kind == 7 => {}
             e => world.blame(format!("{} got an error that nothing excuses: {e}", self.port.site)),

@@ -1,11 +1,13 @@
 //! Reading everything, when all is quiet: what a cache says, what the server says.
 
 use std::cell::RefCell;
+use std::time::Duration;
 
 use tercel_engine::error::Error;
-use tercel_engine::txn::{Isolation, Tx, run};
+use tercel_engine::txn::{Options, Tx, run};
 use tercel_verify::{Kind, Value, View};
 
+use super::actor::HEALED_WAIT_US;
 use super::{CRADLE, ELEMENTS_MAX, Ground, KEYS, Notes, bulk_id, cell_id, child_id, element_id, key_id};
 use crate::port::ActorPort;
 
@@ -18,8 +20,10 @@ pub(crate) fn read_all(
     kind: Kind,
 ) -> Result<(View, Option<String>), Error> {
     let notes = RefCell::new(Notes::new(0, 0));
+    // With a time of its own a transaction waits for a connection that was just found to be gone.
+    let options = Options { timeout: Some(Duration::from_micros(HEALED_WAIT_US)), ..Options::default() };
     let each = |look: &dyn Fn(&Tx<'_>, &mut Notes) -> Result<(), Error>| {
-        run(port, Isolation::Serializable, |tx| look(tx, &mut notes.borrow_mut()))
+        run(port, options, |tx| look(tx, &mut notes.borrow_mut()))
     };
     for (i, cell) in ground.cells.iter().enumerate() {
         each(&|tx, notes| notes.see(tx, *cell, cell_id(i)))?;

@@ -18,6 +18,22 @@ pub(super) fn program() -> Local {
 }
 
 impl World {
+    /// The time by the clock of a process.
+    pub(crate) fn now_at(&self, site: Site) -> Now {
+        match site {
+            Site::Client(client) => self.client_now(client),
+            Site::Server => self.server.clock.now(self.time),
+        }
+    }
+
+    /// When the clock of a process will show that.
+    pub(crate) fn when_at(&self, site: Site, now: Now) -> u64 {
+        match site {
+            Site::Client(client) => self.clients[client].clock.when(now),
+            Site::Server => self.server.clock.when(now),
+        }
+    }
+
     /// One step of a transaction inside of the server; it waits while there is none.
     pub(crate) fn step_inside(&mut self, step: &mut dyn FnMut(&mut dyn Home, Now) -> Step) -> Step {
         let now = self.server.clock.now(self.time);

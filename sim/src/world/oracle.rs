@@ -11,6 +11,7 @@ use tercel_engine::replica::entry::{Entry, kind};
 use tercel_verify::{Logged, Object, Value, Write};
 use tercel_wire::id::{ClassId, ClientId, LogPosition, PageId, Stamp, ViewId};
 
+use super::fresh::Acknowledged;
 use crate::workload::cell;
 
 /// The entries that the log must hold, and how far they are promised.
@@ -20,6 +21,8 @@ pub(crate) struct Oracle {
     entries: Vec<Sealed>,
     /// Everything up to here must survive whatever happens.
     pub promised: Stamp,
+    /// What threads were told of, and when.
+    pub(super) acknowledged: Acknowledged,
     /// By written version, its place.
     values: BTreeMap<(Object, Value), u64>,
 }

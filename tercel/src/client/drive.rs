@@ -22,12 +22,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockE
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
 use tercel_engine::Error;
 use tercel_engine::client::{Client as Machine, Input};
 use tercel_engine::limits::UNSENT_BYTES_MAX;
 use tercel_engine::random::Random;
 use tercel_engine::time::Now;
 use tercel_engine::txn::{Home, Port, Step};
+use tercel_wire::id::ViewId;
 
 use super::connection::{CONNECT_TIMEOUT, Remote, SLEEP_MAX, ServerConnection};
 use crate::memory::Birthmark;
@@ -82,7 +84,11 @@ pub(super) struct Shared {
     birthmark: Birthmark,
     /// Where the randomness of this client's pauses begins.
     seed: u64,
-    begun: Instant,
+    /// Where the machine's time begins, and the same moment for threads that wait.
+    begun: Duration,
+    outage: Mutex<Outage>,
+    /// When the connection was read last, by [`Shared::now`].
+    looked: AtomicU64,
     /// Threads inside [`Shared::drive_machine`] that wait.
     waiting: AtomicUsize,
     /// Counts waits, so that the driver knows whether there were any lately.
@@ -106,6 +112,9 @@ const DRIVER_REST_MIN: Duration = Duration::from_millis(2);
 /// missed meanwhile, and less than the server's own heartbeat lets a client be behind; and a driver that looked more
 /// often would cost a process with many clients, or a small machine, more than its calls do.
 const DRIVER_REST_MAX: Duration = Duration::from_millis(32);
+/// How often a thread that begins a transaction, or asks the server for something, looks whether news have arrived, in
+/// microseconds. A look costs half a microsecond, and a new state may be seen so much later.
+const LOOK_US: u64 = 200;
 /// How long a thread that sends lets another one read before it looks whether that still does: most reads end sooner.
 const READER_CHECK: Duration = Duration::from_millis(10);
 /// What a thread sends for others in one go before it leaves that to the driver.
@@ -125,6 +134,15 @@ struct Pauses {
     random: Random,
 }
 
+/// The pauses of threads that are about to be told that the server is gone.
+struct Outage {
+    pauses: Pauses,
+    last: Option<Instant>,
+}
+
+/// When no thread has paused for so long, an outage is another one. Longer than the longest pause.
+const OUTAGE_FORGOTTEN: Duration = Duration::from_secs(2);
+
 impl Pauses {
     fn new(seed: u64) -> Pauses {
         Pauses { longest: Duration::ZERO, random: Random::new(seed) }
@@ -140,6 +158,12 @@ impl Pauses {
         self.longest = (self.longest * 2).clamp(RECONNECT_PAUSE, RECONNECT_PAUSE * 64);
         Duration::from_micros(longest_us - self.random.below(longest_us / 2 + 1))
     }
+}
+
+/// The time since the machine was started, sleep included.
+fn boot_time() -> Duration {
+    let at = clock_gettime(ClockId::Boottime);
+    Duration::new(at.tv_sec as u64, at.tv_nsec as u32)
 }
 
 fn unpoison<T>(r: Result<T, PoisonError<T>>) -> T {
@@ -159,7 +183,9 @@ impl Shared {
             timeout,
             birthmark: Birthmark::new(),
             seed,
-            begun: Instant::now(),
+            begun: boot_time(),
+            outage: Mutex::new(Outage { pauses: Pauses::new(seed.rotate_left(32)), last: None }),
+            looked: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
             waits: AtomicU64::new(0),
             driver_sleeps: AtomicBool::new(false),
@@ -181,8 +207,9 @@ impl Shared {
         unpoison(self.machine.lock())
     }
 
+    /// The time by a clock that also runs while the machine sleeps: what was read before is old afterwards.
     fn now(&self) -> Now {
-        Now(self.begun.elapsed().as_micros() as u64)
+        Now(boot_time().saturating_sub(self.begun).as_micros() as u64)
     }
 
     fn conn(&self) -> Option<Arc<ServerConnection>> {
@@ -345,6 +372,21 @@ impl Shared {
         }
     }
 
+    /// Takes in what has arrived, if nobody has looked for a while and no thread is reading: a thread that finds all it wants
+    /// in the cache would otherwise read an old state until the driver wakes up.
+    fn look(&self) {
+        let now = self.now();
+        if now.0.saturating_sub(self.looked.load(Ordering::Relaxed)) < LOOK_US {
+            return;
+        }
+        let Ok(mut baton) = self.baton.try_lock() else { return };
+        self.looked.store(now.0, Ordering::Relaxed);
+        if let Some(conn) = self.conn() {
+            let received = conn.receive(&mut baton.buffer);
+            self.read(&conn, &mut baton, received);
+        }
+    }
+
     /// Takes in what was received, with the baton held.
     fn read(&self, conn: &Arc<ServerConnection>, baton: &mut Baton, received: io::Result<bool>) {
         match received {
@@ -354,7 +396,9 @@ impl Shared {
                 if !machine.is_current(conn) {
                     return;
                 }
-                machine.handle(self.now(), Input::Bytes(&baton.buffer));
+                let now = self.now();
+                self.looked.store(now.0, Ordering::Relaxed);
+                machine.handle(now, Input::Bytes(&baton.buffer));
                 self.happen(&machine);
                 let close = machine.wants_close().then(|| machine.why_unavailable());
                 self.flush(machine, Some(baton));
@@ -418,6 +462,10 @@ impl Shared {
                 let machine = self.machine();
                 if let Some(result) = machine.availability() {
                     return result;
+                }
+                // Welcomed, and gone again meanwhile: that is an outage as any other.
+                if machine.view() != ViewId::NONE {
+                    return Ok(());
                 }
                 // Nothing listens: trying on would only make the caller wait for the same answer.
                 if let Some(why) = &machine.last_failure {
@@ -577,7 +625,11 @@ impl Shared {
         until: Option<Now>,
         step: &mut dyn FnMut(&mut Machine, Now) -> Step,
     ) -> Result<(), Error> {
-        let mut end = until.map(|until| self.begun + Duration::from_micros(until.0));
+        let mut end = until.map(|until| {
+            // Threads wait by a clock that stands still while the machine sleeps.
+            Instant::now() + Duration::from_micros(until.since_us(self.now()))
+        });
+        self.look();
         loop {
             let mut machine = self.machine();
             let said = step(&mut machine, self.now());
@@ -598,7 +650,8 @@ impl Shared {
                         self.remote.describe(),
                         machine.why_unavailable()
                     )),
-                    _ => Error::Timeout(None),
+                    Some(Err(e)) => e,
+                    Some(Ok(())) => Error::Timeout(None),
                 });
             }
             self.wait_counted(conn.as_ref(), seen, end);
@@ -627,5 +680,16 @@ impl Port for Shared {
 
     fn back_off(&self, us: u64) {
         std::thread::sleep(Duration::from_micros(us));
+    }
+
+    fn pause(&self) {
+        let mut outage = unpoison(self.outage.lock());
+        let now = Instant::now();
+        if outage.last.replace(now).is_none_or(|last| now - last > OUTAGE_FORGOTTEN) {
+            outage.pauses.reset();
+        }
+        let pause = outage.pauses.take();
+        drop(outage);
+        std::thread::sleep(pause);
     }
 }

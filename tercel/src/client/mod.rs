@@ -14,7 +14,7 @@ use std::time::Duration;
 use tercel_engine::Error;
 use tercel_engine::client::{Client as Machine, ClientConfig as MachineConfig};
 use tercel_engine::error::Error as EngineError;
-use tercel_engine::txn::{Port, Step, Tx};
+use tercel_engine::txn::{Freshness, Isolation, Options, Port, Step, Tx};
 use tercel_heap::{Config as HeapConfig, Policy, arena_bytes, heap};
 use tercel_wire::class::FORWARD;
 use tercel_wire::cursor::le32;
@@ -57,6 +57,10 @@ pub struct ClientConfig {
     pub transactions_max: usize,
     /// How long a call waits for the server before it gives up, 30 s by default. Connecting takes at most 5 s.
     pub timeout: Duration,
+    /// How strictly transactions read that do not say so, [`Isolation::Serializable`] by default.
+    pub isolation: Isolation,
+    /// How old a state transactions read that do not say so, [`Freshness::Recent`] by default.
+    pub freshness: Freshness,
 }
 
 impl Default for ClientConfig {
@@ -67,6 +71,8 @@ impl Default for ClientConfig {
             charge_table: true,
             transactions_max: 64,
             timeout: Duration::from_secs(30),
+            isolation: Isolation::default(),
+            freshness: Freshness::default(),
         }
     }
 }
@@ -333,7 +339,9 @@ impl Client {
 
     /// Chooses isolation and timeout of a transaction before it runs, or begins one for the caller to commit.
     pub fn transaction(&self) -> Transaction<'_> {
-        Transaction::new(self.shared().map(|shared| shared as &dyn Port))
+        let ClientConfig { isolation, freshness, .. } = self.inner.config;
+        let options = Options { isolation, freshness, ..Options::default() };
+        Transaction::new(self.shared().map(|shared| shared as &(dyn Port + Sync)), options)
     }
 
     /// What became of an operation whose commit ended in `Timeout`: its stamp if it was executed, none if it was not

@@ -195,6 +195,9 @@ impl Inside {
 /// How long a step waits for what it needs, such as a page or the log: as long as a client waits by default.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How long a thread waits before it is told that this server does not lead, so that one that tries again does not spin.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// Tells the loop that a step has panicked and the machine is lost.
 struct Loses<'a>(&'a Handle<Post>);
 
@@ -245,5 +248,9 @@ impl Port for Inside {
 
     fn back_off(&self, us: u64) {
         std::thread::sleep(Duration::from_micros(us));
+    }
+
+    fn pause(&self) {
+        std::thread::sleep(PAUSE);
     }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use tercel_engine::Error;
 use tercel_engine::server::ServerConfig as Machine;
-use tercel_engine::txn::Tx;
+use tercel_engine::txn::{Options, Tx};
 use tercel_events::Handle;
 use tercel_wire::id::{PageId, SpaceId, ViewId};
 use thiserror::Error;
@@ -376,7 +376,7 @@ impl Server {
     /// Chooses isolation and timeout of a transaction before it runs inside of the server, or begins one for the caller to
     /// commit.
     pub fn transaction(&self) -> Transaction<'_> {
-        Transaction::new(Ok(&self.inside))
+        Transaction::new(Ok(&self.inside), Options::default())
     }
 
     /// [`run`](Server::run) for a `body` with errors of its own, as [`Client::try_run`](crate::Client::try_run).

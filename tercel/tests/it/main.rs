@@ -11,6 +11,7 @@ mod backup;
 mod collections;
 mod embedded;
 mod flips;
+mod fresh;
 mod guide;
 mod inside;
 mod kill;

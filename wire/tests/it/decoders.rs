@@ -11,6 +11,7 @@ use tercel_wire::layout::{Layout, RecordError, Shape, padded};
 use tercel_wire::message::*;
 use tercel_wire::page::{PAGE_BYTES, Page, PageBuilder};
 use tercel_wire::schema::Scalar;
+use tercel_wire::token::Token;
 
 /// Decodes as every message; what can be read at all says the same when it is written and read again.
 fn read_as_anything(b: &[u8]) {
@@ -33,6 +34,7 @@ fn read_as_anything(b: &[u8]) {
     again(Part::decode(b), Part::encode, |o, m| Part::decode(o).as_ref() == Ok(m));
     again(Commit::decode(b), Commit::encode, |o, m| Commit::decode(o).as_ref() == Ok(m));
     again(CommitEffects::decode(b), CommitEffects::encode, |o, m| CommitEffects::decode(o).as_ref() == Ok(m));
+    again(Ping::decode(b), Ping::encode, |o, m| Ping::decode(o).as_ref() == Ok(m));
     again(Resolve::decode(b), Resolve::encode, |o, m| Resolve::decode(o).as_ref() == Ok(m));
     again(Verdict::decode(b), Verdict::encode, |o, m| Verdict::decode(o).as_ref() == Ok(m));
     again(Stream::decode(b), Stream::encode, |o, m| Stream::decode(o).as_ref() == Ok(m));
@@ -197,6 +199,14 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
     let commit = (op(), any::<u32>(), vec(any::<u8>(), 0..40))
         .prop_map(|(op, parts, bytes)| written(|o| Commit { op, parts, bytes: &bytes }.encode(o)));
     let refused = ".{0,20}".prop_map(|text| written(|o| Refused { reason: Reason::Full, text }.encode(o)));
+    let ping = prop::option::of((any::<u64>(), any::<u32>(), any::<u32>(), any::<u64>())).prop_map(|of| {
+        let token = |(space, number, incarnation, stamp)| Token {
+            space: SpaceId(space),
+            view: ViewId::new(number, incarnation),
+            stamp: Stamp(stamp),
+        };
+        written(|o| Ping { of: of.map(token) }.encode(o))
+    });
     let unsubscribe = pages().prop_map(|pages| written(|o| Unsubscribe { pages }.encode(o)));
     let leased = (any::<u64>(), vec(page(), 0..6))
         .prop_map(|(seq, pages)| written(|o| Leased { seq, pages }.encode(o)));
@@ -212,7 +222,20 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
         }),
         any::<u64>().prop_map(|pages| written(|o| BackupPart::End { pages }.encode(o))),
     ];
-    prop_oneof![begun, part, hello, effects, stream, verdict, classes, commit, refused, unsubscribe, leased]
+    prop_oneof![
+        begun,
+        part,
+        hello,
+        effects,
+        stream,
+        verdict,
+        classes,
+        commit,
+        refused,
+        unsubscribe,
+        leased,
+        ping
+    ]
 }
 
 proptest! {

@@ -14,6 +14,7 @@ use tercel_wire::record::{
     Any, Bytes, EncodeError, Encoder, HEADER_BYTES, List, NoSpill, Ref, SPILL_BYTES, Spill, Text, Value,
 };
 use tercel_wire::schema::{Field, Scalar, Schema, Type};
+use tercel_wire::token::Token;
 
 const CHANGED: &str = "formats are promises: make a new version";
 
@@ -298,6 +299,9 @@ fn messages_have_the_bytes_of_version_2() {
     };
     let resume =
         Resume { view: ViewId::new(4, 0), watermark: Stamp(5), heard: Stamp(6), pages: pages.clone() };
+    message!(promised, "ping", Ping, Ping { of: None });
+    let token = Token { space: SpaceId(0x1112_1314_1516_1718), view: ViewId::new(4, 5), stamp: Stamp(6) };
+    message!(promised, "ping_of", Ping, Ping { of: Some(token) });
     message!(promised, "hello", Hello, hello.clone());
     message!(promised, "hello_resume", Hello, Hello { resume: Some(resume), ..hello });
     message!(
@@ -387,6 +391,7 @@ fn messages_have_the_bytes_of_version_2() {
         ("refused_corrupt", Reason::Corrupt),
         ("refused_full", Reason::Full),
         ("refused_history", Reason::History),
+        ("refused_other_history", Reason::OtherHistory),
     ] {
         let refused = Refused { reason, text: "why".into() };
         let bytes = promised.keep(name, &written(|o| refused.encode(o)));

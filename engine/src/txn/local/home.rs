@@ -8,13 +8,14 @@ use tercel_wire::layout::Layout;
 use tercel_wire::message::Outcome;
 use tercel_wire::page::OBJECT_BYTES_MAX;
 use tercel_wire::record::EncodeError;
+use tercel_wire::token::Token;
 
 use super::{Local, Source};
 use crate::error::Error;
 use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::time::Now;
-use crate::txn::{Home, LocalWrite, Located, Search, Wanted};
+use crate::txn::{Allowed, Begin, Begun, Home, LocalWrite, Located, Search, Wanted};
 
 /// A [`Local`] together with its server, as the [`Home`] of one step.
 pub struct Inside<'a> {
@@ -22,11 +23,47 @@ pub struct Inside<'a> {
     pub(super) source: &'a mut dyn Source,
 }
 
-impl Home for Inside<'_> {
-    fn begin(&mut self, _now: Now) -> Option<Result<(Scope, usize), Error>> {
-        if let Err(e) = self.local.meet(self.source) {
-            return Some(Err(e));
+impl Inside<'_> {
+    /// The moment before which everything acknowledged is visible here, if that is late enough for the transaction.
+    fn as_of(&mut self, now: Now, begin: &mut Begin) -> Option<Now> {
+        for asked in [false, true] {
+            if let Some(number) = self.source.echoed() {
+                // What was confirmed is visible.
+                self.local.echoes.heard(number, Stamp::ZERO, Stamp::ZERO);
+            }
+            match self.local.echoes.allow(begin, now, RECENT_US) {
+                Allowed::Yes { as_of, ask: false } => return Some(as_of),
+                Allowed::Yes { as_of, ask: true } if asked => return Some(as_of),
+                Allowed::NotYet if asked => return None,
+                _ => {}
+            }
+            let is_asked = self.local.echoes.is_asked_for(begin, now, RECENT_US);
+            if !is_asked && self.local.echoes.may_ask() {
+                let number = self.source.ask();
+                self.local.echoes.asked(number, now);
+            }
         }
+        None
+    }
+}
+
+/// The age of a recent state: what clients are told by default.
+const RECENT_US: u64 = 2 * limits::KEEPALIVE_MS as u64 * 1_000;
+
+impl Home for Inside<'_> {
+    fn begin(&mut self, now: Now, begin: &mut Begin) -> Option<Result<Begun, Error>> {
+        let session = match self.local.meet(self.source) {
+            Ok(session) => session,
+            Err(e) => return Some(Err(e)),
+        };
+        if let Some(token) = begin.at_least() {
+            match self.source.holds(token) {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(e) => return Some(Err(e)),
+            }
+        }
+        let as_of = self.as_of(now, begin)?;
         let full = || {
             Error::Full(format!(
                 "{} transactions are open inside of this server, which are all it takes at once: run \
@@ -34,8 +71,21 @@ impl Home for Inside<'_> {
                 limits::LOCAL_TRANSACTIONS_MAX
             ))
         };
-        let scope = self.local.copier.scope(self.source.visible()).ok_or_else(full);
-        Some(scope.map(|scope| (scope, self.local.config.write_bytes_max)))
+        let visible = self.source.visible();
+        let scope = self.local.copier.scope(visible).ok_or_else(full);
+        Some(scope.map(|scope| Begun {
+            scope,
+            bytes_max: self.local.config.write_bytes_max,
+            as_of,
+            token: Token { space: session.space, view: session.view, stamp: visible },
+        }))
+    }
+
+    fn token(&mut self, stamp: Stamp) -> Token {
+        // A snapshot may be of a later view than the session that the transaction began in.
+        let session = self.source.session().ok().or(self.local.session);
+        let (space, view) = session.map_or_else(Default::default, |s| (s.space, s.view));
+        Token { space, view, stamp }
     }
 
     fn class_for(&mut self, _now: Now, key: TypeKey) -> Option<Result<(ClassId, Arc<Layout>), Error>> {

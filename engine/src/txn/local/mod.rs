@@ -19,7 +19,7 @@ mod source;
 
 use tercel_heap::Copier;
 
-use super::Places;
+use super::{Echoes, Places};
 use crate::error::Error;
 use crate::limits;
 use classes::Classes;
@@ -56,6 +56,7 @@ pub struct Local {
     copier: Copier,
     classes: Classes,
     session: Option<Session>,
+    echoes: Echoes,
     places: Places,
     /// How many pages to ask for next: doubles with use.
     ask: u16,
@@ -72,6 +73,7 @@ impl Local {
             copier,
             classes,
             session: None,
+            echoes: Echoes::default(),
             places: Places::default(),
             ask: 1,
             ops: Ops::default(),
@@ -88,6 +90,7 @@ impl Local {
         let session = source.session()?;
         if self.session.replace(session) != Some(session) {
             self.places = Places::default();
+            self.echoes.forget();
             self.ops.forget();
         }
         Ok(session)

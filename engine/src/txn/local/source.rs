@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, Stamp, ViewId};
+use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::Outcome;
+use tercel_wire::token::Token;
 
 use crate::error::Error;
 
@@ -23,6 +24,18 @@ pub trait Source {
 
     /// The state that may be seen: everything up to here is durable. Never goes back.
     fn visible(&self) -> Stamp;
+
+    /// Asks the sequencer whether this server still leads. Returns the number of the question, higher than any before it.
+    fn ask(&mut self) -> u64;
+
+    /// The last question that was answered, once all that was acknowledged before it is visible; none if none was yet.
+    fn echoed(&self) -> Option<u64>;
+
+    /// Whether the token's state is visible.
+    ///
+    /// # Errors
+    /// `OtherHistory` if it is of another space, or of another history of this one.
+    fn holds(&mut self, token: Token) -> Result<bool, Error>;
 
     /// Calls `see` with the reference of each object that a commit after `since` and up to [`Source::visible`] wrote or
     /// made. `false` if not all of them are known any more; then `see` need not have been called.
@@ -60,6 +73,8 @@ pub trait Source {
 /// The name under which transactions inside of a server are submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Session {
+    /// The space.
+    pub space: SpaceId,
     /// The client.
     pub client: ClientId,
     /// The view that it began in.

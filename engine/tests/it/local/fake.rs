@@ -13,6 +13,7 @@ use tercel_wire::layout::Layout;
 use tercel_wire::message::{CommitEffects, Outcome};
 use tercel_wire::page::{PAGE_BYTES, PAGE_HEADER_BYTES, PageBuilder, SLOT_BYTES, class_of};
 use tercel_wire::record::HEADER_BYTES;
+use tercel_wire::token::Token;
 
 /// A server as transactions inside of it see one.
 pub struct Fake {
@@ -42,6 +43,8 @@ pub struct Fake {
     /// Which of several programs asks: each has a session of its own.
     pub program: u64,
     pub programs: u64,
+    /// Questions whether this server leads: each is answered at once.
+    asked: u64,
     seqs: BTreeMap<(ClientId, u16), u64>,
     in_flight: Vec<(OpId, Stamp)>,
     answers: BTreeMap<OpId, Outcome>,
@@ -77,7 +80,9 @@ impl Fake {
             leased: BTreeSet::new(),
             next_page: 2,
             pages_max: u32::MAX,
+            asked: 0,
             session: Ok(Session {
+                space: SpaceId(1),
                 client: ClientId(seed * 1_000),
                 view: ViewId { number: 1, incarnation: 1 },
             }),
@@ -253,8 +258,21 @@ impl Fake {
 
 impl Source for Fake {
     fn session(&mut self) -> Result<Session, Error> {
-        let Session { client, view } = self.session.clone()?;
-        Ok(Session { client: ClientId(client.0 + self.program), view })
+        let session = self.session.clone()?;
+        Ok(Session { client: ClientId(session.client.0 + self.program), ..session })
+    }
+
+    fn ask(&mut self) -> u64 {
+        self.asked += 1;
+        self.asked
+    }
+
+    fn echoed(&self) -> Option<u64> {
+        (self.asked > 0).then_some(self.asked)
+    }
+
+    fn holds(&mut self, token: Token) -> Result<bool, Error> {
+        Ok(token.stamp <= self.visible)
     }
 
     fn visible(&self) -> Stamp {

@@ -91,4 +91,6 @@ impl Port for Inside<'_> {
     fn back_off(&self, _: u64) {
         self.server.borrow_mut().step();
     }
+
+    fn pause(&self) {}
 }

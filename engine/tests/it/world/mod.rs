@@ -287,6 +287,8 @@ impl Port for Thread<'_> {
     fn back_off(&self, _: u64) {
         self.world.wait();
     }
+
+    fn pause(&self) {}
 }
 
 impl Indoors<'_> {
@@ -352,6 +354,8 @@ impl Port for Indoors<'_> {
     fn back_off(&self, _: u64) {
         self.world.wait();
     }
+
+    fn pause(&self) {}
 }
 
 impl World {
@@ -447,6 +451,11 @@ impl Inner {
             }
         }
         self.crash(kept);
+    }
+
+    /// Whether the client is to be connected. One that found another history here would only find it again.
+    fn wants_connection(&self, client: usize) -> bool {
+        self.clients[client].wants_connection() && self.clients[client].refusal().is_none()
     }
 
     fn link_of(&self, client: usize) -> Option<usize> {
@@ -693,7 +702,7 @@ impl Inner {
         for i in 0..self.clients.len() {
             if !self.hold.connects
                 && self.server.is_some()
-                && self.clients[i].wants_connection()
+                && self.wants_connection(i)
                 && self.link_of(i).is_none()
             {
                 self.connect(i);
@@ -746,7 +755,7 @@ impl Inner {
             }
             1 => {
                 let i = self.random.below(self.clients.len() as u64) as usize;
-                if self.server.is_some() && self.clients[i].wants_connection() && self.link_of(i).is_none() {
+                if self.server.is_some() && self.wants_connection(i) && self.link_of(i).is_none() {
                     self.connect(i);
                 }
             }

@@ -1,0 +1,197 @@
+//! Beginning a transaction: whether the state at hand is new enough for it.
+
+use std::collections::VecDeque;
+
+use tercel_wire::frame::Kind;
+use tercel_wire::id::{Stamp, ViewId};
+use tercel_wire::message::Ping;
+use tercel_wire::token::Token;
+
+use super::{Client, LinkState};
+use crate::error::Error;
+use crate::mutant::{Rule, dropped};
+use crate::time::Now;
+use crate::txn::{Allowed, Begin, Begun, Echoes};
+
+/// How far the space is, and what is of its history: questions to the server, and its answers.
+#[derive(Debug, Default)]
+pub(super) struct Questions {
+    pub echoes: Echoes,
+    pub tokens: Tokens,
+}
+
+/// Tokens of other views that the server was asked about, and its answers.
+#[derive(Debug, Default)]
+pub(super) struct Tokens {
+    /// Calls that ask.
+    asked: VecDeque<(u64, Token)>,
+    /// By view, the highest stamp that is of the space's history.
+    known: VecDeque<(ViewId, Stamp)>,
+    /// Tokens of another history, with the server's words.
+    refused: VecDeque<(Token, String)>,
+}
+
+/// Entries of each list in [`Tokens`]: the oldest is dropped, and asked for again if it is needed.
+const TOKENS_MAX: usize = 32;
+
+fn push<T>(list: &mut VecDeque<T>, item: T) {
+    if list.len() >= TOKENS_MAX {
+        list.pop_front();
+    }
+    list.push_back(item);
+}
+
+impl Tokens {
+    /// The echo to `call` is here: the token that it carried is of the space's history.
+    fn confirmed(&mut self, call: u64) {
+        let Some(i) = self.asked.iter().position(|(c, _)| *c == call) else { return };
+        if let Some((_, token)) = self.asked.remove(i) {
+            push(&mut self.known, (token.view, token.stamp));
+        }
+    }
+
+    /// Whether the refusal of `call` was about a token.
+    pub(super) fn refused(&mut self, call: u64, text: &str) -> bool {
+        let Some(i) = self.asked.iter().position(|(c, _)| *c == call) else { return false };
+        if let Some((_, token)) = self.asked.remove(i) {
+            push(&mut self.refused, (token, text.to_owned()));
+        }
+        true
+    }
+
+    fn is_known(&self, token: &Token) -> bool {
+        self.known.iter().any(|(view, stamp)| *view == token.view && token.stamp <= *stamp)
+    }
+
+    /// Nothing that was asked on this connection will be answered.
+    pub(super) fn abandon(&mut self) {
+        self.asked.clear();
+    }
+}
+
+/// What the state at hand is to a transaction that is to begin.
+enum Judged {
+    /// New enough.
+    Enough(Now),
+    /// A question must be asked, or its answer must come.
+    TooOld,
+}
+
+impl Client {
+    /// Begins a transaction's reading; `None` while the state at hand is too old for it.
+    pub(crate) fn begin(&mut self, now: Now, begin: &mut Begin) -> Option<Result<Begun, Error>> {
+        match self.judge(now, begin) {
+            Err(e) => Some(Err(e)),
+            Ok(Judged::TooOld) => self.outage(now, begin).map(Err),
+            Ok(Judged::Enough(as_of)) => Some(match self.reader.scope() {
+                Some(scope) => {
+                    let token = self.token(scope.snapshot());
+                    Ok(Begun { scope, bytes_max: self.peer.transaction_bytes_max, as_of, token })
+                }
+                None => Err(Error::Full(
+                    "as many transactions of this client are open as its `transactions_max` allows, 64 by default: raise \
+                     that in its ClientConfig, or run fewer at once"
+                        .into(),
+                )),
+            }),
+        }
+    }
+
+    /// A stamp of this client's view, to pass on.
+    pub(crate) fn token(&self, stamp: Stamp) -> Token {
+        Token { space: self.space, view: self.history.view, stamp }
+    }
+
+    /// Whether the state at hand is new enough. Asks the server if that helps.
+    fn judge(&mut self, now: Now, begin: &mut Begin) -> Result<Judged, Error> {
+        if let Some(refusal) = self.refusal().filter(|_| !begin.takes_stale()) {
+            return Err(refusal.clone());
+        }
+        // Before the first welcome, and after one of another history, nothing is cached that could be read.
+        if self.history.view == ViewId::NONE || self.peer.link == LinkState::Checking {
+            return Ok(Judged::TooOld);
+        }
+        let holds_token = match begin.at_least() {
+            Some(token) => self.holds(now, token, begin)?,
+            None => true,
+        };
+        let recent_us = 2 * self.peer.keepalive_us;
+        match self.questions.echoes.allow(begin, now, recent_us) {
+            Allowed::Yes { as_of, ask } => {
+                if ask && self.questions.echoes.is_idle() {
+                    self.ask(now, None);
+                }
+                let is_enough = holds_token && self.reader.watermark() >= self.history.acknowledged;
+                Ok(if is_enough { Judged::Enough(as_of) } else { Judged::TooOld })
+            }
+            Allowed::NotYet => {
+                if !self.questions.echoes.is_asked_for(begin, now, recent_us)
+                    && self.questions.echoes.may_ask()
+                {
+                    self.ask(now, None);
+                }
+                Ok(Judged::TooOld)
+            }
+        }
+    }
+
+    /// Whether the state at hand contains the token's. Asks the server how far it is if not, and whether the token is of its
+    /// history if that is not known.
+    fn holds(&mut self, now: Now, token: Token, begin: &mut Begin) -> Result<bool, Error> {
+        if token.space != self.space {
+            return Err(Error::OtherHistory(format!(
+                "the token is of space {:x}, and this is space {:x}",
+                token.space.0, self.space.0
+            )));
+        }
+        let is_of_history = token.view == self.history.view
+            || self.questions.tokens.is_known(&token)
+            || dropped(Rule::AtLeastOfAnyHistory);
+        if let Some((_, text)) = self.questions.tokens.refused.iter().find(|(t, _)| *t == token) {
+            return Err(Error::OtherHistory(text.clone()));
+        }
+        if is_of_history && self.reader.watermark() >= token.stamp {
+            return Ok(true);
+        }
+        let is_asked = begin.token_call.is_some_and(|call| self.questions.echoes.waits_for(call));
+        if !is_asked && self.peer.link == LinkState::Up && self.questions.echoes.may_ask() {
+            begin.token_call = Some(self.ask(now, (!is_of_history).then_some(token)));
+        }
+        Ok(false)
+    }
+
+    /// Asks the server how far the space is, and whether a token is of its history. Returns the call; 0 without a connection.
+    pub(super) fn ask(&mut self, now: Now, of: Option<Token>) -> u64 {
+        if self.peer.link != LinkState::Up {
+            return 0;
+        }
+        let mut body = Vec::new();
+        Ping { of }.encode(&mut body);
+        let call = self.request(Kind::Ping, &body);
+        self.peer.last_asked = now;
+        self.stats.questions += 1;
+        self.questions.echoes.asked(call, now);
+        if let Some(token) = of {
+            push(&mut self.questions.tokens.asked, (call, token));
+        }
+        call
+    }
+
+    /// The server has answered a question, behind everything that was visible when it was asked.
+    pub(super) fn echoed(&mut self, call: u64, stamp: Stamp, body: &[u8]) {
+        if dropped(Rule::BoundedByServerClock)
+            && let Ok(at) = body.try_into()
+        {
+            self.questions.echoes.heard_by_mistake(call, Now(u64::from_le_bytes(at)));
+        }
+        self.questions.tokens.confirmed(call);
+        self.questions.echoes.heard(call, stamp, self.reader.watermark());
+    }
+
+    /// Why a transaction cannot begin before the connection is there again, if that has been gone for two keepalives. One
+    /// with a time of its own waits for it.
+    fn outage(&self, now: Now, begin: &Begin) -> Option<Error> {
+        let since = self.peer.down_since.filter(|_| !begin.is_patient())?;
+        (now.since_us(since) > 2 * self.peer.keepalive_us).then(|| Error::Unavailable(self.why_unavailable()))
+    }
+}
