@@ -503,6 +503,8 @@ pub enum Suite {
     Idle,
     /// The delay of other clients beside antagonist clients, and 1,000 clients at work
     Load,
+    /// How late a change is seen by another client, and the cost of seeing it at once
+    Stale,
 }
 
 /// A number of bytes with an optional K, M, G or T.

@@ -8,6 +8,7 @@
 //! | `graph` | suite `graph`: import and closures of the package graph |
 //! | `commit` | suite `commit`: durable commits, one at a time and 64 at once |
 //! | `idle` | suite `idle`: what connections that do nothing cost |
+//! | `stale` | suite `stale`: how late a change is seen elsewhere, and what it costs to see it at once |
 //! | `load` | suite `load`: the latency of other clients beside antagonists, and 1,000 clients at work |
 
 mod blocks;
@@ -21,6 +22,7 @@ mod objects;
 mod oo7;
 mod report;
 mod scratch;
+mod stale;
 mod traversals;
 
 use std::path::PathBuf;
@@ -44,6 +46,8 @@ pub enum Suite {
     Idle,
     /// Antagonist clients, and many clients.
     Load,
+    /// How late changes are seen.
+    Stale,
 }
 
 /// How to measure.
@@ -83,6 +87,7 @@ pub fn run(suite: Suite, options: &Options) -> Result<Report, String> {
         Suite::Graph => graph::run(options),
         Suite::Idle => idle::run(options),
         Suite::Load => load::run(options),
+        Suite::Stale => stale::run(options),
     }
 }
 
@@ -96,6 +101,9 @@ pub fn command(args: &args::Bench) -> Outcome {
     }
     if let Some(role) = std::env::var_os(load::ROLE) {
         return load::child(&role).map(|()| ExitCode::SUCCESS).map_err(Failure::new);
+    }
+    if let Some(role) = std::env::var_os(stale::ROLE) {
+        return stale::child(&role).map(|()| ExitCode::SUCCESS).map_err(Failure::new);
     }
     if !args.only.is_empty() && args.suite != args::Suite::Load {
         return Err(Failure::new("only the suite load has rows to choose from")
@@ -117,6 +125,7 @@ pub fn command(args: &args::Bench) -> Outcome {
         args::Suite::Graph => Suite::Graph,
         args::Suite::Idle => Suite::Idle,
         args::Suite::Load => Suite::Load,
+        args::Suite::Stale => Suite::Stale,
     };
     let report = run(suite, &options).map_err(Failure::new)?;
     let text = if args.json { report.json().map_err(Failure::new)? } else { report.table() };

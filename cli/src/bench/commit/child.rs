@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{ChildStdout, Command, Stdio};
 
-use super::super::{idle, load};
+use super::super::{idle, load, stale};
 use super::raw;
 use super::shape::Shape;
 use crate::tidy;
@@ -64,6 +64,16 @@ impl Child {
     pub fn load(role: &str) -> Result<Child, String> {
         let mut command = this_program()?;
         command.args(["bench", "load"]).env(load::ROLE, role);
+        Child::start(command)
+    }
+
+    /// A process that echoes.
+    ///
+    /// # Errors
+    /// As [`Child::serve`].
+    pub fn echo() -> Result<Child, String> {
+        let mut command = this_program()?;
+        command.args(["bench", "stale"]).env(stale::ROLE, "echo");
         Child::start(command)
     }
 
