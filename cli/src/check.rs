@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
+use tercel::DiskError;
 use tercel::backup::{BackupError, Verified, is_backup};
 use tercel::check::{CheckError, Finding, LOST_NAME, Repaired, Report};
-use tercel::disk::DiskError;
 
 use crate::args;
 use crate::fail::{Failure, Outcome, of_disk};

@@ -3,8 +3,8 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
-use tercel::ServerError;
-use tercel::disk::DiskError;
+use tercel::DiskError;
+use tercel::{Bound, ServerError};
 
 use crate::term::{Term, program};
 
@@ -69,16 +69,18 @@ impl From<tercel::Error> for Failure {
                 Some("the server is slow or gone: `tercel stat` tells whether it is there")
             }
             tercel::Error::Corrupt(_) => Some("stop the server and run `tercel check --data DIR`"),
-            tercel::Error::Full(why) if why.contains("configure less") => {
-                Some("give less memory with --cache")
-            }
-            tercel::Error::Full(why) if why.contains("client's cache") || why.contains("the cache is") => {
-                Some("give more memory with --cache")
-            }
+            tercel::Error::Full(Bound::Cache | Bound::Reads) => Some("give more memory with --cache"),
+            // The one setting that a command can get wrong.
+            tercel::Error::Invalid(_) => Some("give another size with --cache, such as --cache 1G"),
+            tercel::Error::Server(fault) => match fault.get::<ServerError>() {
+                Some(e) => return Failure::of_server(e),
+                None => None,
+            },
             _ => None,
         };
         let text = e.to_string();
-        let failure = Failure::new(without_advice(&text));
+        let wrong_line = matches!(e, tercel::Error::Invalid(_));
+        let failure = Failure::new(without_advice(&text)).code(if wrong_line { 2 } else { 1 });
         match next {
             Some(next) => failure.next(next),
             None => failure,
@@ -93,7 +95,13 @@ fn without_advice(text: &str) -> &str {
 
 impl From<ServerError> for Failure {
     fn from(e: ServerError) -> Failure {
-        let next = match &e {
+        Failure::of_server(&e)
+    }
+}
+
+impl Failure {
+    fn of_server(e: &ServerError) -> Failure {
+        let next = match e {
             ServerError::NoSpace(_) => {
                 Some("make one with `tercel import debian --data DIR` or `tercel serve --data DIR`")
             }

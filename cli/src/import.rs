@@ -379,11 +379,11 @@ impl Watch {
         while !*ended {
             let waited = self.wake.wait_timeout(ended, WATCH_STEP).unwrap_or_else(PoisonError::into_inner);
             ended = waited.0;
-            let reason = client.with_machine(|m| match m.availability() {
+            let reason = tercel::tools::with_machine(client, |m| match m.availability() {
                 Some(Ok(())) => None,
                 _ => Some(m.why_unavailable()),
             });
-            match (&reason, lost) {
+            match (reason.unwrap_or_else(|e| Some(e.to_string())), lost) {
                 (Some(why), None) => {
                     let seconds = WATCH_GIVE_UP.as_secs();
                     bar.suspend(|| eprintln!("lost the server ({why}); trying again for {seconds} s"));
@@ -459,7 +459,7 @@ fn patiently<R>(client: &Client, mut body: impl FnMut(&Tx<'_>) -> Result<R, Erro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tercel::wire::id::{ClientId, OpId, ViewId};
+    use tercel::tools::wire::id::{ClientId, OpId, ViewId};
 
     #[test]
     fn an_import_that_lost_its_server_speaks_of_the_list_and_not_of_an_operation() {

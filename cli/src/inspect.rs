@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
-use tercel::wire::layout::{Layout, Shape, Var, var};
-use tercel::wire::schema::Scalar;
+use tercel::tools::wire::layout::{Layout, Shape, Var, var};
+use tercel::tools::wire::schema::Scalar;
 use tercel::{Client, Oref};
 
 use crate::args;
@@ -26,7 +26,7 @@ pub fn run(args: &args::Inspect) -> Outcome {
 /// Prints an object.
 fn object(client: &Client, what: &str) -> Result<(), Failure> {
     let oref = locate(client, what)?;
-    let (class, layout, body) = client.stored_object(oref)?;
+    let (class, layout, body) = tercel::tools::stored_object(client, oref)?;
     let mut out = Map::new();
     out.insert("ref".into(), json!(oref.to_string()));
     out.insert("class".into(), json!(layout.name()));
@@ -95,6 +95,10 @@ fn value(shape: &Shape, body: &[u8], at: usize) -> Value {
         Shape::Array(s, n) => (0..*n as usize).map(|i| scalar(*s, body, at + i * s.size())).collect(),
         Shape::Ref(_) => reference(body, at),
         Shape::Record(r) => record(r, body, at),
+        Shape::Enum(r) => match r.variant(body, at) {
+            Some((_, variant)) => chosen(&variant.name, value(&variant.shape, body, at + variant.at)),
+            None => Value::Null,
+        },
         Shape::Option(t) if t.has_none() => match (&**t, var_of(t, body, at)) {
             (Shape::Ref(_), _) => reference(body, at),
             (_, Some(Var::None)) => Value::Null,
@@ -115,6 +119,17 @@ fn value(shape: &Shape, body: &[u8], at: usize) -> Value {
             Var::Here { at, len } => (0..len).map(|i| value(t, body, at + i * t.size())).collect(),
             Var::Spilled { at, len } => json!({"elements": len, "tree": reference(body, at)}),
         },
+    }
+}
+
+/// A variant by its name: alone, with its one value, or with its fields.
+fn chosen(name: &str, fields: Value) -> Value {
+    match fields {
+        Value::Object(fields) if fields.is_empty() => json!(name),
+        Value::Object(mut fields) if fields.len() == 1 && fields.contains_key("0") => {
+            json!({ name: fields.remove("0") })
+        }
+        fields => json!({ name: fields }),
     }
 }
 
@@ -142,5 +157,30 @@ fn scalar(s: Scalar, body: &[u8], at: usize) -> Value {
         Scalar::F32 => json!(f32::from_bits(raw as u32)),
         Scalar::F64 => json!(f64::from_bits(raw)),
         Scalar::Bool => json!(raw != 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_of_an_enum_is_shown_by_its_variant() {
+        let scalar = |name: &str, s| (name.to_owned(), Shape::Scalar(s));
+        let variants = vec![
+            Layout::new("Nobody".into(), vec![]),
+            Layout::new("User".into(), vec![("0".into(), Shape::Ref("".into()))]),
+            Layout::new("Group".into(), vec![scalar("since", Scalar::U8), scalar("open", Scalar::Bool)]),
+            Layout::new("Pair".into(), vec![scalar("0", Scalar::U8), scalar("1", Scalar::U8)]),
+        ];
+        let shape = Shape::variants("Subject".into(), variants);
+        let shown = |body: [u8; 12]| value(&shape, &body, 0);
+        assert_eq!(shown([0; 12]), json!("Nobody"));
+        assert_eq!(shown([1, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0]), json!({ "User": "1.1" }));
+        assert_eq!(
+            shown([2, 0, 0, 0, 0, 0, 0, 0, 7, 1, 0, 0]),
+            json!({ "Group": { "since": 7, "open": true } })
+        );
+        assert_eq!(shown([3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 9]), json!({ "Pair": { "0": 8, "1": 9 } }));
     }
 }

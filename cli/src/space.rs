@@ -1,6 +1,6 @@
 //! Opening a space as the command line says: a server's, or a directory's.
 
-use tercel::{Address, Client, ClientConfig, Error, ServerConfig};
+use tercel::{Address, Bound, Client, ClientConfig, Error, ServerConfig};
 
 use crate::args;
 use crate::fail::Failure;
@@ -34,7 +34,7 @@ fn open_or(space: &args::Space, create: bool) -> Result<Client, Failure> {
 
 /// Whether the server's buffer was full, so that nothing happened and the same can be tried again a moment later.
 pub fn drains(e: &Error) -> bool {
-    matches!(e, Error::Full(why) if why.contains("drains by itself"))
+    matches!(e, Error::Full(Bound::Buffer))
 }
 
 /// Closes it; an embedded server then has everything in its pages.

@@ -16,7 +16,7 @@ pub fn run(args: &args::Stat) -> Outcome {
     let client = space::open(&args.space)?;
     let status = client.server_status()?;
     let roots = client.run(|tx| tx.roots())?;
-    let classes = client.classes()?;
+    let classes = tercel::tools::classes(&client)?;
     let mut status: Value =
         serde_json::from_str(&status).map_err(|e| Failure::new(format!("the server's status: {e}")))?;
     status["roots"] = roots.iter().map(|(name, _)| name.clone()).collect();

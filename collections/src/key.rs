@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use tercel_engine::Error;
+use tercel_engine::error::Bound;
 use tercel_wire::record::{Bytes, Text};
 use thiserror::Error;
 
@@ -31,7 +32,7 @@ pub struct KeyTooLong {
 
 impl From<KeyTooLong> for Error {
     fn from(e: KeyTooLong) -> Error {
-        Error::Full(e.to_string())
+        Error::Full(Bound::Key { bytes: e.bytes, bytes_max: KEY_BYTES_MAX })
     }
 }
 

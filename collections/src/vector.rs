@@ -9,6 +9,7 @@ mod node;
 use std::marker::PhantomData;
 
 use tercel_engine::Error;
+use tercel_engine::error::Bound;
 use tercel_engine::object::{Obj, Object};
 use tercel_engine::txn::Tx;
 use tercel_wire::record::{Any, Ref, Target};
@@ -170,10 +171,7 @@ impl<V: Target> Vector<V> {
                 // The top keeps its place, so what it had moves down.
                 let height = draft.height + 1;
                 if height > HEIGHT_MAX {
-                    return Err(Error::Full(format!(
-                        "a vector has at most {} elements",
-                        FANOUT.pow(HEIGHT_MAX + 1)
-                    )));
+                    return Err(Error::Full(Bound::Elements { max: (FANOUT as u64).pow(HEIGHT_MAX + 1) }));
                 }
                 let moved = draft.make(tx)?.cast();
                 return Draft { height, items: vec![moved, item] }.store(tx, at.reference());

@@ -1,4 +1,4 @@
-//! A struct as its author wrote it, read once into what the expansions need.
+//! A struct or enum as its author wrote it, read once into what the expansions need.
 //!
 //! This module refuses mistakes that the source shows, all of them at once, each error at the place that must change: forms
 //! that are no record, unknown attributes, names that cannot be. The code of [`crate::schema`] checks properties that only
@@ -6,10 +6,13 @@
 //! and no two accessors share a name.
 
 use proc_macro2::{Group, Ident, Span, TokenStream, TokenTree};
-use quote::{ToTokens, quote};
+use quote::{ToTokens, format_ident, quote};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{Attribute, Data, DeriveInput, Error, Fields, LitStr, Path, Result, Type, Visibility};
+use syn::{
+    Attribute, Data, DataEnum, DeriveInput, Error, Fields, GenericArgument, LitStr, Path, PathArguments,
+    Result, Type, Visibility,
+};
 
 use crate::advise::advise;
 
@@ -32,7 +35,7 @@ pub struct Input {
     pub name: String,
     /// The path of the crate that offers `__private`.
     pub krate: Path,
-    /// Its fields, at least one.
+    /// Its fields, at least one of a struct.
     pub members: Vec<Member>,
 }
 
@@ -40,6 +43,8 @@ pub struct Input {
 pub struct Member {
     /// Its identifier, raw if it must be.
     pub ident: Ident,
+    /// Its number, of a variant's field that has no name.
+    pub index: Option<usize>,
     /// The visibility of its accessors.
     pub vis: Visibility,
     /// Its type, which also holds outside of the struct.
@@ -50,13 +55,44 @@ pub struct Member {
     pub docs: Vec<Attribute>,
     /// Whether a setter converts what it is given.
     pub converts: bool,
+    /// Of a list, its elements.
+    pub element: Option<Element>,
+}
+
+/// What a list holds.
+pub struct Element {
+    /// Its type, as [`Member::ty`].
+    pub ty: TokenStream,
+    /// Whether it is made of what is pushed.
+    pub converts: bool,
 }
 
 impl Input {
     /// Reads a struct. The error holds everything that is wrong with it.
     pub fn parse(input: DeriveInput, kind: Kind) -> Result<Input> {
         let mut wrong = Wrong::default();
-        let options = Options::parse(&input.attrs, kind, &mut wrong);
+        let mut head = Input::head(&input, kind, &mut wrong);
+        let not_a_record = |what| not_a_record(&input.ident, kind, what);
+        let fields = match input.data {
+            Data::Struct(s) => match s.fields {
+                Fields::Named(_) => s.fields,
+                Fields::Unnamed(_) => return Err(wrong.with(not_a_record("a tuple struct"))),
+                Fields::Unit => return Err(wrong.with(not_a_record("a unit struct"))),
+            },
+            Data::Enum(_) => return Err(wrong.with(not_a_record("an enum"))),
+            Data::Union(_) => return Err(wrong.with(not_a_record("a union"))),
+        };
+        if fields.is_empty() {
+            wrong.add(Error::new(input.ident.span(), format!("{} has at least one field", kind.article())));
+        }
+        head.members = members(fields, &head, kind, &mut wrong);
+        wrong.end()?;
+        Ok(head)
+    }
+
+    /// All but the fields.
+    fn head(input: &DeriveInput, kind: Kind, wrong: &mut Wrong) -> Input {
+        let options = Options::parse(&input.attrs, kind, wrong);
         if !input.generics.params.is_empty() || input.generics.where_clause.is_some() {
             let at = input.generics.params.to_token_stream();
             let at = if at.is_empty() { input.generics.where_clause.to_token_stream() } else { at };
@@ -65,61 +101,100 @@ impl Input {
                 format!("{} has no parameters: what is stored must have one layout", kind.article()),
             ));
         }
-        let fields = match input.data {
-            Data::Struct(s) => match s.fields {
-                Fields::Named(fields) => fields.named,
-                Fields::Unnamed(_) => {
-                    return Err(wrong.with(not_a_record(&input.ident, kind, "a tuple struct")));
-                }
-                Fields::Unit => return Err(wrong.with(not_a_record(&input.ident, kind, "a unit struct"))),
-            },
-            Data::Enum(_) => return Err(wrong.with(not_a_record(&input.ident, kind, "an enum"))),
-            Data::Union(_) => return Err(wrong.with(not_a_record(&input.ident, kind, "a union"))),
-        };
-        if fields.is_empty() {
-            wrong.add(Error::new(input.ident.span(), format!("{} has at least one field", kind.article())));
-        }
-        if let Some(field) = fields.iter().nth(FIELDS_MAX) {
-            wrong.add(Error::new_spanned(
-                &field.ident,
-                format!("{} has at most {FIELDS_MAX} fields: move some into a nested record", kind.article()),
-            ));
-        }
-        let mut members = Vec::with_capacity(fields.len());
-        for field in fields {
-            if let Some(attr) = field.attrs.iter().find(|a| a.path().is_ident(ATTRIBUTE)) {
-                wrong.add(Error::new_spanned(
-                    attr,
-                    "`object` belongs to the struct: a field takes no attribute",
-                ));
-            }
-            advise(&field.ty, &mut |e| wrong.add(e));
-            let Some(ident) = field.ident else { continue };
-            members.push(Member {
-                vis: wider(&input.vis, &field.vis),
-                span: field.ty.span(),
-                converts: converts(&field.ty),
-                ty: without_self(field.ty.into_token_stream(), &input.ident),
-                docs: field.attrs.into_iter().filter(|a| a.path().is_ident("doc")).collect(),
-                ident,
-            });
-        }
-        check_names(&members, kind, &mut wrong);
-        wrong.end()?;
-        Ok(Input {
+        Input {
             name: options.name.unwrap_or_else(|| input.ident.unraw().to_string()),
             krate: options.krate.unwrap_or_else(|| syn::parse_quote!(::tercel)),
-            ident: input.ident,
-            vis: input.vis,
-            members,
-        })
+            ident: input.ident.clone(),
+            vis: input.vis.clone(),
+            members: Vec::new(),
+        }
+    }
+}
+
+/// An enum that can become a nested record.
+pub struct Enum {
+    /// All of it but the variants; it has no members.
+    pub whole: Input,
+    /// Each variant as a struct of its fields, by its own identifier and name. At least one.
+    pub variants: Vec<Input>,
+}
+
+impl Enum {
+    /// Reads an enum. The error holds everything that is wrong with it.
+    pub fn parse(input: &DeriveInput, data: &DataEnum) -> Result<Enum> {
+        let mut wrong = Wrong::default();
+        let whole = Input::head(input, Kind::Record, &mut wrong);
+        if data.variants.is_empty() {
+            wrong.add(Error::new(input.ident.span(), "an enum has at least one variant"));
+        }
+        if let Some(variant) = data.variants.iter().nth(VARIANTS_MAX) {
+            let text = format!("an enum has at most {VARIANTS_MAX} variants");
+            wrong.add(Error::new_spanned(&variant.ident, text));
+        }
+        let mut variants = Vec::with_capacity(data.variants.len());
+        for variant in &data.variants {
+            let name = variant.ident.unraw().to_string();
+            if !is_name(&name) {
+                let text = format!("the name of a variant has at most {NAME_BYTES_MAX} bytes");
+                wrong.add(Error::new(variant.ident.span(), text));
+            }
+            refuse_attribute(
+                &variant.attrs,
+                "`object` belongs to the enum: a variant takes no attribute",
+                &mut wrong,
+            );
+            variants.push(Input {
+                members: members(variant.fields.clone(), &whole, Kind::Record, &mut wrong),
+                ident: variant.ident.clone(),
+                vis: whole.vis.clone(),
+                krate: whole.krate.clone(),
+                name,
+            });
+        }
+        wrong.end()?;
+        Ok(Enum { whole, variants })
+    }
+}
+
+/// The fields of a struct or variant, checked.
+fn members(fields: Fields, of: &Input, kind: Kind, wrong: &mut Wrong) -> Vec<Member> {
+    if let Some(field) = fields.iter().nth(FIELDS_MAX) {
+        let text =
+            format!("{} has at most {FIELDS_MAX} fields: move some into a nested record", kind.article());
+        match &field.ident {
+            Some(ident) => wrong.add(Error::new_spanned(ident, text)),
+            None => wrong.add(Error::new_spanned(&field.ty, text)),
+        }
+    }
+    let mut members = Vec::with_capacity(fields.len());
+    for (i, field) in fields.into_iter().enumerate() {
+        refuse_attribute(&field.attrs, "`object` belongs to the struct: a field takes no attribute", wrong);
+        advise(&field.ty, &mut |e| wrong.add(e));
+        members.push(Member {
+            vis: wider(&of.vis, &field.vis),
+            span: field.ty.span(),
+            converts: converts(&field.ty),
+            element: element(&field.ty, &of.ident),
+            index: field.ident.is_none().then_some(i),
+            ident: field.ident.unwrap_or_else(|| format_ident!("_{i}")),
+            ty: without_self(field.ty.into_token_stream(), &of.ident),
+            docs: field.attrs.into_iter().filter(|a| a.path().is_ident("doc")).collect(),
+        });
+    }
+    check_names(&members, kind, wrong);
+    members
+}
+
+fn refuse_attribute(attrs: &[Attribute], text: &str, wrong: &mut Wrong) {
+    if let Some(attr) = attrs.iter().find(|a| a.path().is_ident(ATTRIBUTE)) {
+        wrong.add(Error::new_spanned(attr, text));
     }
 }
 
 impl Member {
-    /// Its name in the catalogue.
+    /// Its name in the catalogue: of a field without one its number.
     pub fn name(&self) -> String {
-        self.ident.unraw().to_string()
+        self.index.map_or_else(|| self.ident.unraw().to_string(), |i| i.to_string())
     }
 }
 
@@ -203,7 +278,11 @@ impl Wrong {
 }
 
 fn not_a_record(ident: &Ident, kind: Kind, what: &str) -> Error {
-    Error::new(ident.span(), format!("{} is a struct with named fields, and this is {what}", kind.article()))
+    let mut text = format!("{} is a struct with named fields, and this is {what}", kind.article());
+    if what == "an enum" {
+        text += ": derive `Record` instead, and make it a field of an object";
+    }
+    Error::new(ident.span(), text)
 }
 
 fn check_names(members: &[Member], kind: Kind, wrong: &mut Wrong) {
@@ -224,12 +303,19 @@ fn check_names(members: &[Member], kind: Kind, wrong: &mut Wrong) {
                 format!("a field of an object cannot have the name `{name}`: {why}"),
             ));
         }
-        let set = name.strip_prefix("set_");
-        if let Some(other) = set.and_then(|set| members.iter().find(|m| m.name() == set)) {
-            wrong.add(Error::new(
-                member.ident.span(),
-                format!("the accessor of this field would have the name of the setter of `{}`", other.name()),
-            ));
+        for (prefix, what) in [("set_", "setter"), ("push_", "push method")] {
+            let of = name.strip_prefix(prefix);
+            let has =
+                |m: &&Member| Some(m.name().as_str()) == of && (prefix == "set_" || m.element.is_some());
+            if let Some(other) = members.iter().find(has) {
+                wrong.add(Error::new(
+                    member.ident.span(),
+                    format!(
+                        "the accessor of this field would have the name of the {what} of `{}`",
+                        other.name()
+                    ),
+                ));
+            }
         }
     }
 }
@@ -258,6 +344,21 @@ fn converts(ty: &Type) -> bool {
         Type::Group(group) => converts(&group.elem),
         Type::Paren(paren) => converts(&paren.elem),
         _ => false,
+    }
+}
+
+/// What a list holds, if the type is written as one.
+fn element(ty: &Type, ident: &Ident) -> Option<Element> {
+    match ty {
+        Type::Path(path) => {
+            let list = path.path.segments.last().filter(|s| s.ident == "List")?;
+            let PathArguments::AngleBracketed(args) = &list.arguments else { return None };
+            let Some(GenericArgument::Type(ty)) = args.args.first() else { return None };
+            Some(Element { ty: without_self(ty.to_token_stream(), ident), converts: converts(ty) })
+        }
+        Type::Group(group) => element(&group.elem, ident),
+        Type::Paren(paren) => element(&paren.elem, ident),
+        _ => None,
     }
 }
 
@@ -296,6 +397,9 @@ const ATTRIBUTE: &str = "object";
 
 /// As a catalogue allows.
 const FIELDS_MAX: usize = 256;
+
+/// As a catalogue allows: the number of a variant is a field, too.
+const VARIANTS_MAX: usize = FIELDS_MAX - 1;
 
 /// As a catalogue allows.
 const NAME_BYTES_MAX: usize = 128;

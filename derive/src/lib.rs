@@ -1,7 +1,7 @@
 //! Derive macros for the classes of Tercel.
 //!
 //! A class is a struct. [`Object`] makes it one whose values can be stored, with a type that reads its objects field by
-//! field where they are and a type that changes them; [`Record`] makes a struct a field of such a class. What may be
+//! field where they are and a type that changes them; [`Record`] makes a struct or an enum a field of such a class. What may be
 //! stored and where it stands follows from the struct alone and is settled when the program is compiled: a class that
 //! compiles is never refused later for its form.
 //!
@@ -24,9 +24,9 @@ mod record;
 mod schema;
 
 use proc_macro::TokenStream;
-use syn::{DeriveInput, parse_macro_input};
+use syn::{Data, DeriveInput, parse_macro_input};
 
-use crate::input::{Input, Kind};
+use crate::input::{Enum, Input, Kind};
 
 /// Makes a struct with named fields a class of objects.
 ///
@@ -67,6 +67,7 @@ use crate::input::{Input, Kind};
 ///     pub fn reference(&self) -> Ref<Part>;
 ///     pub fn set_id(&self, value: u32) -> Result<(), Error>;
 ///     pub fn set_name(&self, value: impl Into<Text>) -> Result<(), Error>;
+///     pub fn push_made_of(&self, value: Ref<Part>) -> Result<(), Error>;
 ///     ..
 /// }
 /// ```
@@ -74,6 +75,11 @@ use crate::input::{Input, Kind};
 /// An accessor can be called wherever the struct can be named, or its field if that reaches further, and bears the
 /// field's documentation. A setter takes anything that becomes a `Text`, `Bytes` or `List`; of any other type it takes
 /// the value itself, so that `set_id(7)`, `set_size(None)` and `set_next(Ref::NULL)` need no further word.
+///
+/// A field whose type is written `List<..>` also has a method that puts one element behind the others: `push_` and the
+/// field's name as it is written, `push_made_of(part)`. Like a setter of a list it writes the whole list anew.
+///
+/// Editors are shared: `let part = tx.edit(part)?;` is enough to call any number of setters on it.
 ///
 /// # Attributes
 ///
@@ -84,10 +90,10 @@ use crate::input::{Input, Kind};
 ///
 /// A class has 1 to 256 fields, no parameters, and no field called `clone`, `deref`, `edit`, `into`, `reference`,
 /// `to_owned`, `to_value` or `try_into`: another method would be called in the accessor's stead. Beside a field `id`
-/// there is none called `set_id`. A field whose name is a keyword is written `r#type` and called `type` in the space.
+/// there is none called `set_id`, and beside a list `uses` none called `push_uses`. A field whose name is a keyword is written `r#type` and called `type` in the space.
 ///
 /// A field is a number, a `bool`, an array of one of them with at least one element, `Text`, `Bytes`, `Ref<T>`,
-/// `List<T>`, `Option<T>` or a struct with [`Record`](macro@Record). Lists, options and records nest at most 4 deep, and
+/// `List<T>`, `Option<T>` or a struct or enum with [`Record`](macro@Record). Lists, options and records nest at most 4 deep, and
 /// an option holds no option. The fixed part, where texts, byte strings, lists and references have 4 bytes each, has at
 /// most 8,024 bytes.
 #[proc_macro_derive(Object, attributes(object))]
@@ -99,7 +105,7 @@ pub fn derive_object(input: TokenStream) -> TokenStream {
     }
 }
 
-/// Makes a struct with named fields a record that can be a field of an object.
+/// Makes a struct with named fields, or an enum, a record that can be a field of an object.
 ///
 /// ```text
 /// #[derive(Record)]
@@ -113,17 +119,39 @@ pub fn derive_object(input: TokenStream) -> TokenStream {
 /// `Result<Size, Error>`, the error being that of a part of it that had to be fetched. Something that is changed by
 /// itself, shared or large is better an [`Object`](macro@Object) behind a `Ref`.
 ///
-/// It can also be the element of a list, `List<Size>`, which is read whole as well: its accessor gives
-/// `Result<Vec<Size>, Error>`. A list of records that hold nothing but numbers may have any length; one of records with
+/// It can also be the element of a list, `List<Size>`, which is read whole as well and gone through as a list of
+/// references is: `for size in part.sizes() { size?.. }`, or `part.sizes().to_vec()?`. A list of records that hold nothing but numbers may have any length; one of records with
 /// references, texts or lists in them has at most 1,024 bytes.
+///
+/// # Enums
+///
+/// ```text
+/// #[derive(Record)]
+/// pub enum Owner {
+///     Nobody,
+///     Person(Ref<Person>),
+///     Group { of: List<Ref<Person>>, since: u64 },
+/// }
+/// ```
+///
+/// A value is stored with the position of its variant and the fields of that one; discriminants such as `= 7` play no part.
+/// An enum whose variants have no fields takes a byte. Else it takes the sum of its variants, for each has a place of its own:
+/// what is large is better behind a `Ref`, which takes 4 bytes, or in a text or list.
+///
+/// Variants may be added behind the others, at most 255 in all. A variant that is gone, renamed, elsewhere or of other fields is
+/// refused with its name. An object with a variant that a program does not have cannot be read there: `Error::Schema` names the
+/// variant. What an older object does not have reads as the first variant.
+///
+/// # Limits
 ///
 /// The attributes and limits are the same as for [`Object`](macro@Object), except that a field may have any name, because
 /// there are no accessors. A record cannot contain itself, not even in a list.
 #[proc_macro_derive(Record, attributes(object))]
 pub fn derive_record(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
-    match Input::parse(input, Kind::Record) {
-        Ok(input) => record::record(&input).into(),
-        Err(e) => e.into_compile_error().into(),
-    }
+    let code = match &input.data {
+        Data::Enum(data) => Enum::parse(&input, data).map(|input| record::record_of_enum(&input)),
+        _ => Input::parse(input, Kind::Record).map(|input| record::record(&input)),
+    };
+    code.unwrap_or_else(|e| e.into_compile_error()).into()
 }

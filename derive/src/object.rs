@@ -23,6 +23,7 @@ pub fn object(input: &Input) -> TokenStream {
     let object = implementation(input, &view, &edit);
     let getters = getters(input, &view);
     let setters = setters(input, &view, &edit);
+    let pushes = pushes(input, &view, &edit);
     let assertions = assertions(input, &owner(input));
     quote! {
         #[doc = #view_doc]
@@ -36,6 +37,7 @@ pub fn object(input: &Input) -> TokenStream {
             #object
             #getters
             #setters
+            #pushes
             #assertions
         };
     }
@@ -155,12 +157,7 @@ fn setters(input: &Input, view: &Ident, edit: &Ident) -> TokenStream {
         let setter = format_ident!("set_{}", field);
         let doc = format!("Sets [`{}`]({}::{}).", m.name(), view, m.name());
         let at = offset(input, &owner(input), i);
-        let (takes, value) = if m.converts {
-            let into = quote!(::core::convert::Into);
-            (quote!(impl #into<#ty>), quote!(#into::into(value)))
-        } else {
-            (ty.clone(), quote!(value))
-        };
+        let (takes, value) = taken(ty, m.converts);
         let set = asked(input, m, quote!(set_field));
         let result = quote!(::core::result::Result<(), #private::Error>);
         quote! {
@@ -180,5 +177,44 @@ fn setters(input: &Input, view: &Ident, edit: &Ident) -> TokenStream {
 
             #(#setters)*
         }
+    }
+}
+
+/// For each list a method that puts one element behind the others.
+fn pushes(input: &Input, view: &Ident, edit: &Ident) -> TokenStream {
+    let private = {
+        let krate = &input.krate;
+        quote!(#krate::__private)
+    };
+    let pushes = input.members.iter().enumerate().filter_map(|(i, m)| {
+        let element = m.element.as_ref()?;
+        let vis = &m.vis;
+        let push = format_ident!("push_{}", m.ident);
+        let doc = format!("Puts an element behind those of [`{}`]({}::{}).", m.name(), view, m.name());
+        let at = offset(input, &owner(input), i);
+        let (takes, value) = taken(&element.ty, element.converts);
+        let append = asked(input, m, quote!(append_field));
+        let result = quote!(::core::result::Result<(), #private::Error>);
+        Some(quote! {
+            #[doc = #doc]
+            #vis fn #push(&self, value: #takes) -> #result {
+                #append(::core::convert::From::from([#value]), &self.0, #i, #at)
+            }
+        })
+    });
+    quote! {
+        #[allow(dead_code, private_interfaces, non_snake_case, clippy::all)]
+        impl<'t> #edit<'t> {
+            #(#pushes)*
+        }
+    }
+}
+
+/// The parameter of a method that takes a value of the type, and the value itself.
+fn taken(ty: &TokenStream, converts: bool) -> (TokenStream, TokenStream) {
+    let into = quote!(::core::convert::Into);
+    match converts {
+        true => (quote!(impl #into<#ty>), quote!(#into::<#ty>::into(value))),
+        false => (ty.clone(), quote!(value)),
     }
 }

@@ -46,13 +46,21 @@ pub fn asked(input: &Input, member: &Member, item: TokenStream) -> TokenStream {
     quote!(#open #ty as #krate::__private::Field #close #item)
 }
 
-/// Assertions that stop the compiler at a field. `owner` is as for [`offset`].
+/// Assertions that stop the compiler at a field of a struct. `owner` is as for [`offset`].
 pub fn assertions(input: &Input, owner: &TokenStream) -> TokenStream {
-    let krate = &input.krate;
     let ident = &input.ident;
+    let wrong = wrong(input);
+    let fields = assertions_of(input, |i| quote!(<#ident as #owner>::SCHEMA.offset(#i)));
+    quote!(#wrong #fields)
+}
+
+/// The assertions of fields that begin where `at` says, for beside [`wrong`].
+pub fn assertions_of(input: &Input, at: impl Fn(usize) -> TokenStream) -> TokenStream {
+    let krate = &input.krate;
     let wire = quote!(#krate::__private::wire);
     let fields = input.members.iter().enumerate().map(|(i, m)| {
         let ty = asked(input, m, quote!(FIELD_TYPE));
+        let at = at(i);
         quote_spanned! {m.span=>
             const _: () = {
                 let ty = #ty;
@@ -61,7 +69,7 @@ pub fn assertions(input: &Input, owner: &TokenStream) -> TokenStream {
                     ::core::panic!("{}", wrong);
                 }
                 // Of the fields that end too late, the first one is to blame.
-                let at = <#ident as #owner>::SCHEMA.offset(#i);
+                let at = #at;
                 let max = #wire::page::OBJECT_BYTES_MAX - #wire::record::HEADER_BYTES;
                 ::core::assert!(
                     at > max || at + ty.size() <= max,
@@ -71,7 +79,15 @@ pub fn assertions(input: &Input, owner: &TokenStream) -> TokenStream {
             };
         }
     });
+    quote!(#(#fields)*)
+}
+
+/// A function that says what is wrong with a type.
+pub fn wrong(input: &Input) -> TokenStream {
+    let krate = &input.krate;
+    let wire = quote!(#krate::__private::wire);
     quote! {
+        #[allow(dead_code)]
         const fn wrong(ty: &#wire::schema::Type, depth: ::core::primitive::usize) -> &'static ::core::primitive::str {
             use #wire::schema::Type;
             if depth > #wire::layout::DEPTH_MAX {
@@ -92,9 +108,21 @@ pub fn assertions(input: &Input, owner: &TokenStream) -> TokenStream {
                     }
                     ""
                 }
+                Type::Enum(variants) => {
+                    let mut i = 0;
+                    while i < variants.fields.len() {
+                        // A variant's record is the enum's own depth, and its number as deep as its fields.
+                        let depth = if i == 0 { depth + 1 } else { depth };
+                        let inner = wrong(&variants.fields[i].ty, depth);
+                        if !inner.is_empty() {
+                            return inner;
+                        }
+                        i += 1;
+                    }
+                    ""
+                }
                 _ => "",
             }
         }
-        #(#fields)*
     }
 }

@@ -112,8 +112,9 @@ fn a_setter_says_which_field_and_where() {
     part.set_next(Ref::NULL).unwrap();
     part.set_uses(vec![]).unwrap();
     part.set_size(None).unwrap();
+    part.push_uses(Ref::NULL).unwrap();
     let places: Vec<_> = sets.iter().map(|(field, at, _)| (*field, *at)).collect();
-    assert_eq!(places, [0, 2, 1, 4, 3].map(|i| (i, Part::SCHEMA.offset(i))));
+    assert_eq!(places, [0, 2, 1, 4, 3, 4].map(|i| (i, Part::SCHEMA.offset(i))));
     assert_eq!(sets[0].2, [9, 0, 0, 0]);
     assert_eq!(sets[1].2, *b"\x04\0\x05\0wheel\0\0\0");
 }
@@ -168,12 +169,99 @@ fn a_list_of_records_is_a_list_in_the_schema_and_comes_back_from_the_bytes() {
     let bill = Bill { date: 7, lines: List(lines.clone()) };
     let bytes = body(&bill);
     Layout::of(&Bill::SCHEMA).check(&bytes).unwrap();
-    assert_eq!(view::<Bill>(&bytes).lines(), Ok(lines.clone()));
+    assert_eq!(view::<Bill>(&bytes).lines().to_vec(), Ok(lines.clone()));
     assert_eq!(Bill::load(&Stored { body: &bytes }), Ok(bill));
 
     let mut sets = vec![];
     edit::<Bill>(&mut sets).set_lines(lines).unwrap();
     assert_eq!((sets[0].0, sets[0].1), (1, Bill::SCHEMA.offset(1)));
+}
+
+#[test]
+fn a_pushed_element_is_made_of_what_a_setter_would_take() {
+    #[derive(Object)]
+    #[object(crate = "crate::host")]
+    struct Tagged {
+        tags: List<Text>,
+    }
+    let mut sets = vec![];
+    edit::<Tagged>(&mut sets).push_tags("red").unwrap();
+    assert!(sets[0].2.ends_with(b"red\0"), "{sets:?}");
+}
+
+/// Something that is one of several.
+#[derive(Debug, Clone, PartialEq, Record)]
+#[object(crate = "crate::host", name = "shop.State")]
+enum State {
+    /// It is on the shelf.
+    New,
+    Built(Ref<Machine>, u8),
+    r#Gone {
+        at: u32,
+        e: Option<Ref<Machine>>,
+        value: Text,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Object)]
+#[object(crate = "crate::host")]
+struct Tracked {
+    before: u8,
+    state: State,
+    were: List<State>,
+}
+
+#[test]
+fn the_schema_of_an_enum_names_variants_and_their_fields() {
+    let names = |schema: &Schema| schema.fields.iter().map(|f| f.name).collect::<Vec<_>>();
+    assert_eq!((State::SCHEMA.name, names(&State::SCHEMA)), ("shop.State", vec!["", "New", "Built", "Gone"]));
+    let of: Vec<_> = State::SCHEMA.fields[1..]
+        .iter()
+        .map(|f| match f.ty {
+            Type::Record(fields) => (fields.name, names(fields)),
+            _ => panic!("{f:?}"),
+        })
+        .collect();
+    assert_eq!(of, [("New", vec![]), ("Built", vec!["0", "1"]), ("Gone", vec!["at", "e", "value"])]);
+    assert_eq!(Layout::of(&Tracked::SCHEMA).admissible(), Ok(()));
+}
+
+#[test]
+fn each_variant_comes_back_from_the_bytes() {
+    let to = Ref::new(Oref::from_raw(6 << 9).unwrap());
+    let states = [
+        State::New,
+        State::Built(to, 7),
+        State::Gone { at: 9, e: None, value: "lost".into() },
+        State::Gone { at: 0, e: Some(to), value: "".into() },
+    ];
+    for state in &states {
+        let tracked = Tracked { before: 1, state: state.clone(), were: List(states.to_vec()) };
+        let bytes = body(&tracked);
+        Layout::of(&Tracked::SCHEMA).check(&bytes).unwrap();
+        assert_eq!(Tracked::load(&Stored { body: &bytes }), Ok(tracked));
+        assert_eq!(view::<Tracked>(&bytes).state().as_ref(), Ok(state));
+        assert_eq!(view::<Tracked>(&bytes).were().to_vec(), Ok(states.to_vec()));
+    }
+}
+
+#[test]
+fn a_value_of_no_variant_is_an_error_of_the_load() {
+    let mut bytes = body(&Tracked { before: 1, state: State::New, were: List::new() });
+    bytes[Tracked::SCHEMA.offset(1)] = 3;
+    assert_eq!(view::<Tracked>(&bytes).state(), Err(Error));
+}
+
+#[test]
+fn an_enum_without_data_takes_a_byte() {
+    #[derive(Record)]
+    #[object(crate = "crate::host")]
+    #[allow(dead_code)]
+    enum Role {
+        Reader = 10,
+        Writer = 20,
+    }
+    assert_eq!((<Role as Value>::TYPE.size(), <Option<Role> as Value>::TYPE.size()), (1, 2));
 }
 
 /// A record behind something.

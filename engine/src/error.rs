@@ -1,14 +1,22 @@
 //! The errors of the engine, sorted by the party that must act.
+//!
+//! One type for all that a program calls, from opening a space to closing it. Its kinds are matched, and no caller needs to look
+//! into a text.
+
+use std::sync::Arc;
 
 use tercel_wire::id::{OpId, Oref};
+use tercel_wire::page::OBJECT_BYTES_MAX;
 use tercel_wire::record::EncodeError;
 use thiserror::Error;
 
-/// Why a call on an object, a transaction or a client failed.
+/// Why a call failed: of an object, a transaction, a client, or an embedded space.
+///
+/// Each kind says who must act, and [`Error::is_retryable`] whether the same transaction may just be run again.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Another transaction changed what this one read. Run it again; `Client::run` does so by itself.
+    /// Another transaction changed what this one read. Run it again; `run` does so by itself.
     #[error("another transaction changed what this one read: run it again")]
     Conflict,
     /// The server cannot be reached, or the client has not heard from it for too long to read consistently. Try later.
@@ -19,8 +27,11 @@ pub enum Error {
     /// look references up again. The client goes on trying, in case the right server comes back.
     #[error("another history: {0}")]
     OtherHistory(String),
-    /// The time ran out with the outcome unknown. `Client::resolve` asks for it by the operation's id.
-    #[error("no answer came in time{}", .0.as_ref().map(|op| format!(": the outcome of operation {op} is unknown")).unwrap_or_default())]
+    /// No answer came in time.
+    ///
+    /// With an operation, a commit was sent and its outcome is unknown: `Client::resolve` asks for that by the operation's
+    /// id, as `run` does. Without one nothing was sent that changes anything, so nothing was changed.
+    #[error("no answer came in time{}", unknown_or_not(.0.as_deref()))]
     Timeout(Option<Box<OpId>>),
     /// The object's place was reserved by an earlier transaction, and is lost with the session that it was given in: the
     /// client was without a connection for too long, or its server was put back to an earlier state. Or it was reserved by
@@ -45,33 +56,195 @@ pub enum Error {
     /// An argument that cannot be meant, such as an address that is none. The program must change.
     #[error("{0}")]
     Invalid(String),
-    /// A bound was reached; the text says which one and how to raise it or live with it.
+    /// A bound was reached. Which one, and the setting to raise where there is one, says the bound.
     #[error("full: {0}")]
-    Full(String),
+    Full(Bound),
+    /// The server of an embedded space did not start, or stopped by itself. Its operator must act; the fault has a kind.
+    #[error("{0}")]
+    Server(Box<ServerFault>),
 }
+
+/// The bound that a call reached. Printed, it says what to do, and names the setting to raise if there is one.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Bound {
+    /// The client's cache: what is held of it at once, or read in one transaction, does not fit.
+    #[error(
+        "the client's cache holds no more at once: drop objects that are no longer needed, or raise `cache_bytes` in its \
+         ClientConfig"
+    )]
+    Cache,
+    /// The transactions of a client that are open at once.
+    #[error(
+        "as many transactions of this client are open as its `transactions_max` allows, 64 by default: raise that in its \
+         ClientConfig, or run fewer at once"
+    )]
+    Transactions,
+    /// The transactions that are open at once inside of a server.
+    #[error(
+        "{max} transactions are open inside of this server, which are all it takes at once: run fewer at the same time, or \
+         some at a client"
+    )]
+    TransactionsInside {
+        /// As many.
+        max: usize,
+    },
+    /// What one transaction reads of a client's cache.
+    #[error(
+        "a transaction read more than the client's cache can remember: read less in one, or raise `cache_bytes` in its \
+         ClientConfig"
+    )]
+    Reads,
+    /// What one transaction reads inside of a server.
+    #[error(
+        "a transaction inside of this server reads at most {bytes_max} bytes: read less in one, or run it at a client"
+    )]
+    ReadsInside {
+        /// As many.
+        bytes_max: usize,
+    },
+    /// The pages that one client may have of the server at once.
+    #[error(
+        "a transaction read more pages than the server lets one client have: read less in one, or let the server's operator \
+         raise `subscriptions_max`"
+    )]
+    Subscriptions,
+    /// What one transaction writes at this client or server.
+    #[error("a transaction writes at most {bytes_max} bytes here: commit in smaller parts")]
+    Writes {
+        /// As many.
+        bytes_max: usize,
+    },
+    /// What one transaction sends.
+    #[error("the transaction reads or writes too much: commit in smaller parts")]
+    Message,
+    /// The server's buffer of modified objects. Run the transaction again; `run` does so by itself.
+    #[error("the server's buffer of modified objects: it drains by itself, try again")]
+    Buffer,
+    /// What one transaction writes to the server.
+    #[error(
+        "the transaction is larger than the server takes: commit in smaller parts, or let its operator raise mob_bytes \
+         (`tercel serve --mob`), and cache_bytes where it changes objects in very many pages"
+    )]
+    Transaction,
+    /// The server's disk.
+    #[error("the server's disk: make room there")]
+    Disk,
+    /// The pages of a space.
+    #[error(
+        "the space has given out all of its 4,194,303 pages and takes none back: what is there can be read and changed \
+         within its pages; let a program copy what is still needed into another space"
+    )]
+    Pages,
+    /// The roots of a space.
+    #[error("a space has at most {max} roots: keep more in a map")]
+    Roots {
+        /// As many.
+        max: usize,
+    },
+    /// An object.
+    #[error(
+        "the object has {bytes} bytes and a page holds at most {OBJECT_BYTES_MAX}: move part of it behind a reference"
+    )]
+    Object {
+        /// What it has.
+        bytes: usize,
+    },
+    /// A list that must stand inside of its object.
+    #[error(
+        "a list whose elements have references, texts or lists in them has at most 1,024 bytes inside an object: use a collection"
+    )]
+    List,
+    /// The elements of a list, text, byte string or vector.
+    #[error("it would have more than {max} elements, which are the most: use several")]
+    Elements {
+        /// As many.
+        max: u64,
+    },
+    /// A key of a map.
+    #[error("a key of a map has at most {bytes_max} bytes and this one has {bytes}: shorten it")]
+    Key {
+        /// What it has.
+        bytes: usize,
+        /// What it may have.
+        bytes_max: usize,
+    },
+    /// Another bound of the server, which its answer names.
+    #[error("{0}")]
+    Server(Box<str>),
+}
+
+/// Why the server of an embedded space did not start, or stopped by itself.
+#[derive(Debug, Clone, Error)]
+#[error("{source}")]
+pub struct ServerFault {
+    kind: FaultKind,
+    source: Arc<dyn std::error::Error + Send + Sync>,
+}
+
+/// What is wrong with a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FaultKind {
+    /// Another process has the directory open: stop it, or connect to it.
+    InUse,
+    /// There is no space in the directory, and none was to be made.
+    NoSpace,
+    /// The directory is not one of a space, or not of this build.
+    NotASpace,
+    /// What the directory should have is damaged: `tercel check` tells where.
+    Damaged,
+    /// A setting that cannot be meant; the text names it.
+    Setting,
+    /// An address that cannot be listened at.
+    Address,
+    /// The disk has no room left.
+    DiskFull,
+    /// The system refuses something: a file, a thread, events.
+    System,
+    /// The server met something it cannot go on after.
+    Stopped,
+}
+
+impl ServerFault {
+    /// A fault of a kind, with the error that tells all of it.
+    pub fn new(kind: FaultKind, source: impl std::error::Error + Send + Sync + 'static) -> ServerFault {
+        ServerFault { kind, source: Arc::new(source) }
+    }
+
+    /// What to match.
+    pub fn kind(&self) -> FaultKind {
+        self.kind
+    }
+
+    /// The error behind it, if it is an `E`.
+    pub fn get<E: std::error::Error + 'static>(&self) -> Option<&E> {
+        self.source.downcast_ref()
+    }
+}
+
+impl PartialEq for ServerFault {
+    fn eq(&self, other: &ServerFault) -> bool {
+        self.kind == other.kind && self.source.to_string() == other.source.to_string()
+    }
+}
+
+impl Eq for ServerFault {}
 
 // A step along a reference answers an object, 32 bytes, or an error. As long as the error is not the larger one, the compiler
 // keeps the object in registers; with an error of 40 bytes every step of a hot traversal took 6 to 20 % longer.
 const _: () = assert!(size_of::<Error>() <= 32);
 
 impl Error {
-    /// Whether running the same transaction again can succeed without an intervention.
+    /// Whether running the same transaction again can succeed without an intervention: after a conflict, and once the
+    /// server's buffer has drained. `run` does so by itself.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Error::Conflict)
+        matches!(self, Error::Conflict | Error::Full(Bound::Buffer))
     }
 
     /// Whether the server is gone, or the space behind the address is another one.
     pub(crate) fn is_outage(&self) -> bool {
         matches!(self, Error::Unavailable(_) | Error::OtherHistory(_))
-    }
-
-    /// The space has no page left to make anything in.
-    pub(crate) fn no_pages() -> Error {
-        Error::Full(
-            "the space has given out all of its 4,194,303 pages, and none that an object was made in is used again: what \
-             is there can be read and changed within its pages; let a program copy what is still needed into another space"
-                .into(),
-        )
     }
 
     /// Whether an operation was executed is not known.
@@ -87,6 +260,116 @@ impl Error {
 
 impl From<EncodeError> for Error {
     fn from(e: EncodeError) -> Error {
-        Error::Full(e.to_string())
+        Error::Full(match e {
+            EncodeError::TooLarge(bytes) => Bound::Object { bytes },
+            EncodeError::PartTooLarge => Bound::List,
+            EncodeError::TooLong => Bound::Elements { max: u32::MAX.into() },
+            EncodeError::NoRoom => Bound::Message,
+            EncodeError::NoVariant(_) => return Error::Schema(e.to_string()),
+        })
+    }
+}
+
+fn unknown_or_not(op: Option<&OpId>) -> String {
+    match op {
+        Some(op) => format!(": the outcome of operation {op} is unknown"),
+        None => ", and nothing was changed".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tercel_wire::id::{ClientId, ViewId};
+
+    /// One of each kind. The match has the compiler ask for those that are added.
+    fn all() -> Vec<Error> {
+        use Error::*;
+        let op = OpId { client: ClientId(7), slot: 0, seq: 3, view: ViewId::new(1, 0) };
+        let text = || String::from("that");
+        let fault = ServerFault::new(FaultKind::Stopped, std::io::Error::other("it is gone"));
+        let all = vec![
+            Conflict,
+            Unavailable(text()),
+            OtherHistory(text()),
+            Timeout(None),
+            Error::unknown(op),
+            PlaceLost(Oref::NULL),
+            NotFound(text()),
+            Denied(text()),
+            Schema(text()),
+            Corrupt(text()),
+            Invalid(text()),
+            Server(Box::new(fault)),
+        ];
+        let known = |e: &Error| match e {
+            Conflict | Unavailable(_) | Timeout(_) | PlaceLost(_) | NotFound(_) | Denied(_) | Schema(_) => {
+                true
+            }
+            Corrupt(_) | Invalid(_) | Full(_) | Server(_) | OtherHistory(_) => true,
+        };
+        assert!(all.iter().all(known));
+        all.into_iter().chain(bounds().into_iter().map(Full)).collect()
+    }
+
+    fn bounds() -> Vec<Bound> {
+        use Bound::*;
+        let all = vec![
+            Cache,
+            Transactions,
+            TransactionsInside { max: 1 },
+            Reads,
+            ReadsInside { bytes_max: 1 },
+            Subscriptions,
+            Writes { bytes_max: 1 },
+            Message,
+            Buffer,
+            Transaction,
+            Disk,
+            Pages,
+            Roots { max: 1 },
+            Object { bytes: 9_000 },
+            List,
+            Elements { max: 9 },
+            Key { bytes: 300, bytes_max: 255 },
+            Server("that".into()),
+        ];
+        let known = |b: &Bound| match b {
+            Cache | Transactions | TransactionsInside { .. } | Reads | ReadsInside { .. } | Subscriptions => {
+                true
+            }
+            Writes { .. } | Message | Buffer | Transaction | Disk | Pages | Roots { .. } | Object { .. } => {
+                true
+            }
+            List | Elements { .. } | Key { .. } | Server(_) => true,
+        };
+        assert!(all.iter().all(known));
+        all
+    }
+
+    #[test]
+    fn an_error_is_retryable_where_its_words_say_again() {
+        for e in all() {
+            assert_eq!(e.is_retryable(), e.to_string().contains("again"), "{e}");
+        }
+    }
+
+    #[test]
+    fn a_bound_with_a_setting_names_it() {
+        for (bound, setting) in [
+            (Bound::Cache, "`cache_bytes`"),
+            (Bound::Reads, "`cache_bytes`"),
+            (Bound::Transactions, "`transactions_max`"),
+            (Bound::Subscriptions, "`subscriptions_max`"),
+            (Bound::Transaction, "mob_bytes"),
+        ] {
+            assert!(bound.to_string().contains(setting), "{bound}");
+        }
+    }
+
+    #[test]
+    fn a_timeout_says_whether_the_outcome_is_known() {
+        let [none, some] = [Error::Timeout(None), Error::unknown(OpId::default())].map(|e| e.to_string());
+        assert!(none.contains("nothing was changed") && some.contains("is unknown"), "{none}; {some}");
     }
 }

@@ -45,7 +45,9 @@ pub use tercel_heap::mutant;
 #[doc(hidden)]
 pub mod __private {
     pub use crate::error::Error;
-    pub use crate::txn::object::{Field, ListField, Object, RawMut, RawObj, Record, Stored, load_elements};
+    pub use crate::txn::object::{
+        Elements, Field, ListField, Object, RawMut, RawObj, Record, Stored, load_elements, no_variant,
+    };
     pub use tercel_heap::{TypeIndex, Typed};
     pub use tercel_wire as wire;
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use arbitrary::{Arbitrary, Unstructured};
 use tercel_derive::{Object, Record};
-use tercel_engine::error::Error;
+use tercel_engine::error::{Bound, Error};
 use tercel_engine::server::ServerConfig;
 use tercel_engine::txn::{Isolation, Tx};
 use tercel_wire::message::Outcome;
@@ -184,8 +184,7 @@ fn pick(open: &[Open<'_>], tx: u8) -> Option<usize> {
 /// Says whether a transaction may fail with this error, so that its program must handle it.
 fn passes(e: &Error) -> bool {
     match e {
-        Error::Conflict | Error::Unavailable(_) | Error::Timeout(None) => true,
-        Error::Full(why) => why.contains("buffer"),
+        Error::Conflict | Error::Unavailable(_) | Error::Timeout(None) | Error::Full(Bound::Buffer) => true,
         _ => false,
     }
 }
@@ -206,7 +205,7 @@ fn within(o: &mut Open<'_>, model: &mut Model, cells: &[Ref<Cell>], op: Op) -> R
     match op {
         Op::Read { cell, .. } => read(o, model, cells, usize::from(cell) % CELLS),
         Op::ReadAll { .. } => (0..CELLS).try_for_each(|cell| read(o, model, cells, cell)),
-        Op::Write { cell, size, .. } => write(o, model, cells, cell, |_, mut edit, value| {
+        Op::Write { cell, size, .. } => write(o, model, cells, cell, |_, edit, value| {
             edit.set_twin(Ref::NULL)?;
             edit.set_parts(vec![])?;
             if size > 0 {
@@ -223,13 +222,13 @@ fn within(o: &mut Open<'_>, model: &mut Model, cells: &[Ref<Cell>], op: Op) -> R
             o.wrote.insert(cell, value);
             Ok(())
         }
-        Op::Twin { cell, .. } => write(o, model, cells, cell, |tx, mut edit, value| {
+        Op::Twin { cell, .. } => write(o, model, cells, cell, |tx, edit, value| {
             let twin = Cell { value, padding: "".into(), twin: Ref::NULL, parts: List::default() };
             edit.set_parts(vec![])?;
             edit.set_twin(tx.create(&twin)?)?;
             edit.set_value(value)
         }),
-        Op::Parts { cell, count, .. } => write(o, model, cells, cell, |_, mut edit, value| {
+        Op::Parts { cell, count, .. } => write(o, model, cells, cell, |_, edit, value| {
             let part = |i: u8| Part { value, odd: Some(i % 2 == 1) };
             edit.set_twin(Ref::NULL)?;
             edit.set_parts((0..count).map(part).collect::<Vec<_>>())?;
@@ -265,7 +264,7 @@ fn read(o: &mut Open<'_>, model: &mut Model, cells: &[Ref<Cell>], cell: usize) -
     if let Some(twin) = found.twin().find()? {
         assert_eq!(twin.value(), value, "what was written together is seen together");
     }
-    for (i, part) in found.parts()?.into_iter().enumerate() {
+    for (i, part) in found.parts().to_vec()?.into_iter().enumerate() {
         assert_eq!(part, Part { value, odd: Some(i % 2 == 1) });
     }
     let state = (o.floor..model.states.len())

@@ -20,10 +20,13 @@ const SCALARS: [Scalar; 11] = [
 
 /// A class of up to seven fields, admissible or not.
 pub fn layout(u: &mut Unstructured<'_>, depth: usize) -> Result<Layout> {
-    let fields = (0..u.int_in_range(0..=7)?)
+    Ok(Layout::new("C".into(), fields(u, depth)?))
+}
+
+fn fields(u: &mut Unstructured<'_>, depth: usize) -> Result<Vec<(String, Shape)>> {
+    (0..u.int_in_range(0..=7)?)
         .map(|i| Ok((format!("f{}", u.int_in_range(0..=9)? * 10 + i), shape(u, depth)?)))
-        .collect::<Result<_>>()?;
-    Ok(Layout::new("C".into(), fields))
+        .collect()
 }
 
 /// The same class later: fields dropped, added, moved, widened.
@@ -34,6 +37,9 @@ pub fn changed(u: &mut Unstructured<'_>, old: &Layout) -> Result<Layout> {
             0 => {}
             1 => fields.push((place.name.clone(), shape(u, 0)?)),
             2 => fields.insert(0, (place.name.clone(), place.shape.clone())),
+            4 if matches!(place.shape, Shape::Enum(_)) => {
+                fields.push((place.name.clone(), grown(u, &place.shape)?));
+            }
             3 => {
                 fields.push((format!("new{}", fields.len()), shape(u, 1)?));
                 fields.push((place.name.clone(), place.shape.clone()));
@@ -44,8 +50,19 @@ pub fn changed(u: &mut Unstructured<'_>, old: &Layout) -> Result<Layout> {
     Ok(Layout::new("C".into(), fields))
 }
 
+/// The same enum with another variant behind.
+fn grown(u: &mut Unstructured<'_>, shape: &Shape) -> Result<Shape> {
+    let Shape::Enum(old) = shape else { return Ok(shape.clone()) };
+    let variants = old.fields().iter().filter_map(|p| match &p.shape {
+        Shape::Record(fields) => Some((**fields).clone()),
+        _ => None,
+    });
+    let added = Layout::new("Added".into(), fields(u, 0)?);
+    Ok(Shape::variants(old.name().into(), variants.chain([added]).collect()))
+}
+
 fn shape(u: &mut Unstructured<'_>, depth: usize) -> Result<Shape> {
-    let simple = if depth == 0 { 4 } else { 7 };
+    let simple = if depth == 0 { 4 } else { 8 };
     Ok(match u.int_in_range(0..=simple)? {
         0 => Shape::Scalar(*u.choose(&SCALARS)?),
         1 => Shape::Array(*u.choose(&SCALARS)?, u.int_in_range(0..=5)?),
@@ -54,6 +71,12 @@ fn shape(u: &mut Unstructured<'_>, depth: usize) -> Result<Shape> {
         4 => Shape::Ref(u.choose(&["", "C", "D"])?.to_string()),
         5 => Shape::List(Box::new(shape(u, depth - 1)?)),
         6 => Shape::Option(Box::new(shape(u, depth - 1)?)),
-        _ => Shape::Record(Box::new(layout(u, depth - 1)?)),
+        7 => Shape::Record(Box::new(layout(u, depth - 1)?)),
+        _ => {
+            let variants = (0..u.int_in_range(0..=3)?)
+                .map(|i| Ok(Layout::new(format!("V{i}"), fields(u, depth - 1)?)))
+                .collect::<Result<_>>()?;
+            Shape::variants("E".into(), variants)
+        }
     })
 }

@@ -9,7 +9,7 @@ use rustc_hash::FxBuildHasher;
 use tercel_wire::id::ClassId;
 use tercel_wire::layout::{Layout, RecordError};
 use tercel_wire::page::{OBJECT_BYTES_MAX, class_of};
-use tercel_wire::record::{Encoder, HEADER_BYTES, NoSpill, convert};
+use tercel_wire::record::{EncodeError, Encoder, HEADER_BYTES, NoSpill, convert};
 use tercel_wire::schema::Schema;
 use thiserror::Error;
 
@@ -68,6 +68,8 @@ pub(crate) enum Unmade {
     Unbound(ClassId),
     /// The record is not what its class says.
     Damaged(RecordError),
+    /// The record has a variant that the type does not.
+    Newer(EncodeError),
 }
 
 impl Bindings {
@@ -98,7 +100,7 @@ impl Bindings {
     ) -> Result<(), BindError> {
         let stored = shared.layout(class).ok_or(BindError::Undefined(class))?;
         let number = shared.types.number(key).ok_or(BindError::Unbound(key.schema.name))?;
-        Layout::of(key.schema).accepts(&stored)?;
+        Layout::of(key.schema).reads(&stored)?;
         self.set(key.schema, class, Binding { number, converted: true })
     }
 
@@ -130,7 +132,10 @@ impl Bindings {
         convert(&stored, &object[HEADER_BYTES..], &t.layout, &mut e, |_, _| false);
         let too_large =
             || Unmade::Damaged(damaged(t.key.schema.name, "", "converted, it is too large for a frame"));
-        let made = e.finish(ClassId(0)).map_err(|_| too_large())?;
+        let made = e.finish(ClassId(0)).map_err(|e| match e {
+            EncodeError::NoVariant(_) => Unmade::Newer(e),
+            _ => too_large(),
+        })?;
         t.layout.check(&made[HEADER_BYTES..]).map_err(Unmade::Damaged)?;
         // Its handle, its length and a forward's word stand around it.
         if made.len() + object.len() + 12 > FRAME_WORDS as usize * 4 {

@@ -287,7 +287,7 @@ const fn type_bits(ty: &Type, at: usize, kind: Kind, out: &mut Bits) {
             }
             false
         }
-        Type::Record(r) => {
+        Type::Record(r) | Type::Enum(r) => {
             schema_bits(r, at, kind, out);
             false
         }
@@ -323,7 +323,7 @@ fn region_of(ty: &Type, body: &Body<'_>, base: usize, at: usize) -> Option<Regio
     match ty {
         Type::Scalar(_) | Type::Array(..) => own.then_some(Region::Plain(base + ty.size())),
         Type::Ref(_) => (at == base).then_some(Region::Ref),
-        Type::Record(r) => region_of_schema(r, body, base, at),
+        Type::Record(r) | Type::Enum(r) => region_of_schema(r, body, base, at),
         Type::Option(t) if t.has_none() => region_of(t, body, base, at),
         Type::Option(t) => {
             let inner = base + t.align();
@@ -365,7 +365,7 @@ fn is_fixed(ty: &Type) -> bool {
         Type::Scalar(_) | Type::Array(..) | Type::Ref(_) => true,
         Type::Text | Type::Bytes | Type::List(_) => false,
         Type::Option(t) => is_fixed(t),
-        Type::Record(r) => r.fields.iter().all(|f| is_fixed(&f.ty)),
+        Type::Record(r) | Type::Enum(r) => r.fields.iter().all(|f| is_fixed(&f.ty)),
     }
 }
 
@@ -375,7 +375,7 @@ fn is_plain(ty: &Type) -> bool {
         Type::Scalar(_) | Type::Array(..) => true,
         Type::Ref(_) | Type::Text | Type::Bytes | Type::List(_) => false,
         Type::Option(t) => is_plain(t),
-        Type::Record(r) => r.fields.iter().all(|f| is_plain(&f.ty)),
+        Type::Record(r) | Type::Enum(r) => r.fields.iter().all(|f| is_plain(&f.ty)),
     }
 }
 
@@ -393,7 +393,7 @@ fn type_refs(ty: &Type, at: usize, f: &mut dyn FnMut(usize)) {
     match ty {
         Type::Ref(_) => f(at),
         Type::Option(t) => type_refs(t, at + if t.has_none() { 0 } else { t.align() }, f),
-        Type::Record(r) => fixed_refs(r, at, f),
+        Type::Record(r) | Type::Enum(r) => fixed_refs(r, at, f),
         _ => {}
     }
 }
@@ -406,7 +406,7 @@ fn item_refs(ty: &Type, body: &Body<'_>, at: usize, f: &mut dyn FnMut(usize)) {
         Type::Option(t) if body.u8(at) == 1 => {
             item_refs(t, body, at + t.align(), f);
         }
-        Type::Record(r) => for_places(r, at, &mut |t, at| item_refs(t, body, at, f)),
+        Type::Record(r) | Type::Enum(r) => for_places(r, at, &mut |t, at| item_refs(t, body, at, f)),
         _ => {}
     }
 }
@@ -415,7 +415,7 @@ fn item_refs(ty: &Type, body: &Body<'_>, at: usize, f: &mut dyn FnMut(usize)) {
 fn var_refs(ty: &Type, body: &Body<'_>, at: usize, f: &mut dyn FnMut(usize)) {
     match ty {
         Type::Scalar(_) | Type::Array(..) | Type::Ref(_) => {}
-        Type::Record(r) => for_places(r, at, &mut |t, at| var_refs(t, body, at, f)),
+        Type::Record(r) | Type::Enum(r) => for_places(r, at, &mut |t, at| var_refs(t, body, at, f)),
         Type::Option(t) if t.has_none() => var_refs(t, body, at, f),
         Type::Option(t) => {
             if body.u8(at) == 1 {
@@ -445,7 +445,7 @@ fn simple_parts(schema: &Schema, base: usize, out: &mut Option<Vec<VarDescriptor
 fn simple_part(ty: &Type, at: usize, out: &mut Option<Vec<VarDescriptor>>) {
     let (item, is_refs) = match ty {
         Type::Option(t) if t.has_none() => return simple_part(t, at, out),
-        Type::Record(r) => return simple_parts(r, at, out),
+        Type::Record(r) | Type::Enum(r) => return simple_parts(r, at, out),
         Type::Text | Type::Bytes => (1, false),
         Type::List(Type::Ref(_)) => (4, true),
         Type::List(t) if is_plain(t) => (t.size(), false),
@@ -469,7 +469,9 @@ fn var_end(ty: &Type, body: &Body<'_>, at: usize) -> usize {
     let mut end = 0;
     match ty {
         Type::Scalar(_) | Type::Array(..) | Type::Ref(_) => {}
-        Type::Record(r) => for_places(r, at, &mut |t, at| end = end.max(var_end(t, body, at))),
+        Type::Record(r) | Type::Enum(r) => {
+            for_places(r, at, &mut |t, at| end = end.max(var_end(t, body, at)))
+        }
         Type::Option(t) if t.has_none() => end = var_end(t, body, at),
         Type::Option(t) => {
             if body.u8(at) == 1 {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use tercel_wire::id::{ClassId, Oref, Stamp};
 use tercel_wire::layout::{Layout, RecordError};
-use tercel_wire::record::HEADER_BYTES;
+use tercel_wire::record::{EncodeError, HEADER_BYTES};
 
 use crate::arena::Arena;
 use crate::bindings::{BindError, Bindings, Unmade, damaged};
@@ -52,6 +52,9 @@ pub enum Copied {
     },
     /// The record is not what its class says. The owner of the page must act.
     Damaged(RecordError),
+    /// The record is of a newer version of the class, with a variant of an enum that the type does not have. The program
+    /// must act.
+    Newer(EncodeError),
     /// The scope has no room for it: the transaction reads too much.
     Full,
 }
@@ -130,6 +133,7 @@ impl Copier {
         match self.bindings.make(&self.shared, object) {
             Err(Unmade::Unbound(class)) => Copied::Unbound { class },
             Err(Unmade::Damaged(e)) => Copied::Damaged(e),
+            Err(Unmade::Newer(e)) => Copied::Newer(e),
             Ok(made) => match self.typed(made.number, key) {
                 Copied::Ready if !copies.keep(oref, &made) => Copied::Full,
                 other => other,

@@ -17,7 +17,8 @@ const ACCOUNTS: usize = 16;
 const THREADS: usize = 4;
 const TRANSFERS: usize = 250;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// The program.
+pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::temp_dir().join(format!("tercel-bank-{}", std::process::id()));
     let space = tercel::embedded(&dir)?;
     let accounts = space.run(|tx| {

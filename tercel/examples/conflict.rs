@@ -37,7 +37,8 @@ impl From<Error> for BuyError {
 
 const SEATS: u32 = 40;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// The program.
+pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::temp_dir().join(format!("tercel-conflict-{}", std::process::id()));
     let listen = vec![Address::Tcp("127.0.0.1:0".into())];
     let server = Server::start(ServerConfig { listen, ..ServerConfig::new(&dir) })?;

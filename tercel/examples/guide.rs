@@ -12,12 +12,20 @@ struct Person {
     born: u16,
     home: Option<Place>,
     friends: List<Ref<Person>>,
+    job: Job,
 }
 
 #[derive(Record)]
 struct Place {
     street: Text,
     number: u32,
+}
+
+#[derive(Record)]
+enum Job {
+    None,
+    At(Place),
+    For { whom: Ref<Person>, hours: u8 },
 }
 
 #[derive(Object)]
@@ -60,9 +68,11 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
 fn objects(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
     let space = tercel::embedded(dir)?;
     space.run(|tx| {
-        let bob = tx.create(&Person { name: "Bob".into(), born: 1990, home: None, friends: List::new() })?;
+        let bob = Person { name: "Bob".into(), born: 1990, home: None, friends: [].into(), job: Job::None };
+        let bob = tx.create(&bob)?;
         let home = Place { street: "Mill Lane".into(), number: 7 };
-        let ann = Person { name: "Ann".into(), born: 1988, home: Some(home), friends: [bob].into() };
+        let job = Job::For { whom: bob, hours: 20 };
+        let ann = Person { name: "Ann".into(), born: 1988, home: Some(home), friends: [bob].into(), job };
         tx.set_root("ann", tx.create(&ann)?)
     })?;
 
@@ -70,6 +80,9 @@ fn objects(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
         let ann = tx.get_root::<Person>("ann")?;
         for friend in ann.friends() {
             println!("{} is a friend", friend?.name()?);
+        }
+        if let Job::For { whom, hours } = ann.job()? {
+            println!("{hours} hours for {}", tx.get(whom)?.name()?);
         }
         ann.edit()?.set_name("Anne")
     })?;
@@ -83,10 +96,11 @@ fn objects(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
 
     space.run(|tx| {
         let ann = tx.get_root::<Person>("ann")?;
-        let cleo = Person { name: "Cleo".into(), born: 1991, home: None, friends: List::new() };
-        let mut friends = ann.to_value()?.friends.0;
-        friends.push(tx.create(&cleo)?);
-        ann.edit()?.set_friends(friends)
+        let cleo = Person { name: "Cleo".into(), born: 1991, home: None, friends: [].into(), job: Job::None };
+        let ann = ann.edit()?;
+        ann.push_friends(tx.create(&cleo)?)?;
+        let mill = Place { street: "Mill Lane".into(), number: 9 };
+        ann.set_job(Job::At(mill))
     })?;
 
     let friends = space.run(|tx| {
@@ -97,6 +111,8 @@ fn objects(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(friends, ["Bob", "Cleo"]);
     let home = ann.home.as_ref().map(|home| (home.street.to_string(), home.number));
     assert_eq!(home, Some(("Mill Lane".into(), 7)));
+    let job = space.run(|tx| tx.get_root::<Person>("ann")?.job())?;
+    assert!(matches!(job, Job::At(place) if place.number == 9));
     Ok(space.close()?)
 }
 

@@ -8,7 +8,8 @@ struct Person {
     friends: List<Ref<Person>>,
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// The program.
+pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::temp_dir().join(format!("tercel-hello-{}", std::process::id()));
     let space = tercel::embedded(&dir)?;
     space.run(|tx| {

@@ -13,7 +13,16 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// An address of a server.
+/// An address of a server: a text of it is parsed wherever one is taken.
+///
+/// ```
+/// use tercel::{Address, AddressError};
+///
+/// assert_eq!("localhost:7117".parse(), Ok(Address::Tcp("localhost:7117".into())));
+/// assert_eq!("unix:/run/tercel".parse(), Ok(Address::Unix("/run/tercel".into())));
+/// let wrong: AddressError = "here".parse::<Address>().unwrap_err();
+/// assert!(wrong.to_string().contains("`here` is not an address"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// TCP: a host name or number, and a port.

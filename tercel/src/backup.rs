@@ -6,6 +6,32 @@
 //! verifies a backup, copies it, and lets the copy's views begin where the views of the old history never come to. That
 //! is how a server finds clients that have seen more than the backup holds.
 //!
+//! ```
+//! use tercel::backup::{self, Progress, Source};
+//! use tercel::check;
+//!
+//! # let dir = std::env::temp_dir().join(format!("tercel-doc-backup-{}", std::process::id()));
+//! # std::fs::create_dir_all(&dir)?;
+//! let (space, monday, copy) = (dir.join("space"), dir.join("monday"), dir.join("copy"));
+//! tercel::embedded(&space)?.close()?;
+//! let show = |p: Progress| println!("{} {} of {}", p.what, p.done, p.total);
+//! let source = Source::Directory(space);
+//! let taken = loop {
+//!     match backup::backup(&source, &monday, show) {
+//!         Err(e) if e.is_retryable() => println!("once more: {e}"),
+//!         other => break other?,
+//!     }
+//! };
+//! assert!(backup::verify(&monday, show)?.is_sound());
+//! assert_eq!(backup::restore(&monday, &copy, show)?.stamp, taken.stamp);
+//!
+//! let report = check::check(&copy, |_, _| ())?;
+//! assert!(report.is_sound() && check::losses(&copy)?.is_empty());
+//! assert!(check::repair(&copy, |_, _| ())?.done.is_empty());
+//! # std::fs::remove_dir_all(&dir)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! The invariant: a directory counts as a backup, or as restored, only when all of it is on disk and its checksums are
 //! known to be right.
 

@@ -33,6 +33,125 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # What a program holds
+//!
+//! ```
+//! use tercel::{Any, Bytes, Committed, Elements, Error, List, Obj, Object, Record, Ref, RefField, Refs, Text};
+//!
+//! #[derive(Object)]
+//! struct Part {
+//!     name: Text,
+//!     photo: Bytes,
+//!     sizes_mm: List<u32>,
+//!     within: Ref<Part>,
+//!     uses: List<Ref<Part>>,
+//!     label: Option<Ref<Any>>,
+//!     state: State,
+//! }
+//!
+//! #[derive(Record, Debug, PartialEq)]
+//! enum State {
+//!     New,
+//!     Sold { cents: u64 },
+//! }
+//!
+//! # let dir = std::env::temp_dir().join(format!("tercel-doc-holds-{}", std::process::id()));
+//! # let space = tercel::embedded(&dir)?;
+//! let tx = space.transaction().begin()?;
+//! let wheel = Part {
+//!     name: "wheel".into(),
+//!     photo: Bytes::default(),
+//!     sizes_mm: [640, 640, 30].into(),
+//!     within: Ref::NULL,
+//!     uses: List::new(),
+//!     label: None,
+//!     state: State::New,
+//! };
+//! let wheel: Ref<Part> = tx.create(&wheel)?;
+//! let editor = tx.edit(wheel)?; // any number of setters, and no `mut`
+//! editor.set_state(State::Sold { cents: 2_000 })?;
+//! editor.push_uses(wheel)?;
+//!
+//! let part: Obj<'_, Part> = tx.get(wheel)?;
+//! assert_eq!((part.name()?.as_ref(), part.photo()?.len(), part.state()?), ("wheel", 0, State::Sold { cents: 2_000 }));
+//! let sizes: Elements<'_, '_, Part, u32> = part.sizes_mm();
+//! assert_eq!(sizes.to_vec()?, [640, 640, 30]);
+//! let uses: Refs<'_, '_, Part, Part> = part.uses();
+//! assert_eq!((uses.len(), uses.get(0)?.reference()), (1, wheel));
+//! let within: RefField<'_, '_, Part, Part> = part.within();
+//! assert!(within.is_null() && within.find()?.is_none());
+//! assert!(matches!(within.get(), Err(Error::NotFound(_))));
+//! assert!(part.label().is_none());
+//! drop(part); // it belongs to its transaction
+//!
+//! let Committed { stamp, op, .. } = tx.commit()?;
+//! // A program that lost the answer asks for it by the operation.
+//! assert_eq!(space.resolve(op.expect("it wrote"))?, Some(stamp));
+//! # space.close()?;
+//! # std::fs::remove_dir_all(&dir)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What a transaction does
+//!
+//! ```
+//! use tercel::{Error, Object, Ref};
+//!
+//! #[derive(Object)]
+//! struct Node {
+//!     value: u32,
+//!     next: Ref<Node>,
+//! }
+//!
+//! # let dir = std::env::temp_dir().join(format!("tercel-doc-does-{}", std::process::id()));
+//! # let space = tercel::embedded(&dir)?;
+//! space.run(|tx| {
+//!     // Two that refer to each other: the one has a place before it is there.
+//!     let first: Ref<Node> = tx.reserve(&Node { value: 0, next: Ref::NULL })?;
+//!     let second = tx.create(&Node { value: 2, next: first })?;
+//!     tx.fill(first, &Node { value: 1, next: second })?;
+//!     assert!(tx.is_new(first) && tx.edit(first)?.reference() == first);
+//!     tx.set_root("first", first)
+//! })?;
+//! space.run(|tx| {
+//!     println!("as of commit {:?}", tx.snapshot());
+//!     let first = tx.get_root::<Node>("first")?;
+//!     let second = first.next().get()?;
+//!     assert_eq!((first.value(), second.value()), (1, 2));
+//!     tx.edit(second.reference())?.set_value(20)?;
+//!     tx.replace(first.reference(), &Node { value: 10, next: Ref::NULL })
+//! })?;
+//! space.run(|tx| {
+//!     let first: Ref<Node> = tx.get_root_ref("first")?.ok_or(Error::NotFound("the first".into()))?;
+//!     assert_eq!((tx.get(first)?.value(), tx.find(Ref::<Node>::NULL)?.is_none()), (10, true));
+//!     assert_eq!(tx.roots()?, [("first".to_string(), first.cast())]);
+//!     assert!(tx.remove_root("first")? && tx.find_root::<Node>("first")?.is_none());
+//!     Ok(())
+//! })?;
+//! # space.close()?;
+//! # std::fs::remove_dir_all(&dir)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What went wrong
+//!
+//! ```
+//! use tercel::{Bound, ClientConfig, Error, HacParams, Policy, ServerConfig};
+//!
+//! # let dir = std::env::temp_dir().join(format!("tercel-doc-wrong-{}", std::process::id()));
+//! let policy = Policy::Hac(HacParams::default());
+//! let few = ClientConfig { transactions_max: 1, policy, ..ClientConfig::default() };
+//! let space = tercel::embedded_with(ServerConfig::new(&dir), few)?;
+//! let first = space.transaction().begin()?;
+//! let full = space.transaction().begin().err().expect("one is open");
+//! assert!(matches!(full, Error::Full(Bound::Transactions)) && !full.is_retryable());
+//! assert!(full.to_string().contains("`transactions_max`"), "it names the setting");
+//! # drop(first);
+//! # space.close()?;
+//! # std::fs::remove_dir_all(&dir)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! The guide, [docs/guide.md](https://github.com/tercel/tercel/blob/main/docs/guide.md), goes from here to changed classes,
 //! collections, conflicts, and a server with several clients.
 //!
@@ -40,9 +159,10 @@
 //! |---|---|
 //! | [`Client`], [`Tx`], [`Obj`], [`Ref`] | what a program holds |
 //! | [`Server`] | a space being served |
-//! | [`disk`] | what a server keeps on disk |
 //! | [`backup`], [`check`] | copies of a space, and whether one is sound |
 //! | [`collections`] | ordered maps and lists, as ordinary objects |
+//! | [`object`] | what derived code is made of |
+//! | [`tools`] | for tools that look at files, pages and frames; no promise of stability |
 #![deny(unsafe_code)]
 
 #[cfg(test)]
@@ -52,27 +172,33 @@ mod address;
 pub mod backup;
 pub mod check;
 mod client;
-pub mod disk;
+mod disk;
 mod memory;
 mod panics;
 mod pipe;
 mod server;
+pub mod tools;
 mod transaction;
 
 pub use address::{Address, AddressError};
 pub use client::{Client, ClientConfig, Stats, embedded, embedded_with};
+pub use disk::DiskError;
 pub use server::{Recovered, Server, ServerBuilder, ServerConfig, ServerError, Stopper};
 pub use tercel_collections as collections;
 pub use tercel_derive::{Object, Record};
 pub use transaction::Transaction;
 // The derive macros and their traits have the same names, so that one `use` brings both.
-pub use tercel_engine::object::{Field, ListField, Obj, Object, Record, RefField, Refs, RefsIter};
+pub use tercel_engine::client::ClientStats;
+pub use tercel_engine::error::{Bound, FaultKind, ServerFault};
+pub use tercel_engine::object::{
+    Elements, ElementsIter, Field, ListField, Obj, Object, Record, RefField, Refs, RefsIter,
+};
 pub use tercel_engine::txn::{AsOf, Committed, Freshness, Isolation, Tx};
 pub use tercel_engine::{Error, object};
-pub use tercel_heap::{HacParams, Policy};
-pub use tercel_wire as wire;
-pub use tercel_wire::id::{OpId, Oref, SpaceId, Stamp};
-pub use tercel_wire::record::{Any, Bytes, List, Ref, Text};
+pub use tercel_events::Backend;
+pub use tercel_heap::{HacParams, Policy, Stats as CacheStats};
+pub use tercel_wire::id::{ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
+pub use tercel_wire::record::{Any, Bytes, List, Ref, Target, Text};
 pub use tercel_wire::token::{Token, TokenError};
 
 /// What derived code needs. Not for people.

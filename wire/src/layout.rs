@@ -10,7 +10,7 @@ use thiserror::Error;
 use crate::cursor::{DecodeError, Put, Reader, le16, le32};
 use crate::id::Oref;
 use crate::record::{HEADER_BYTES, OBJECT_BYTES_MIN};
-use crate::schema::{Scalar, Schema, Type};
+use crate::schema::{Scalar, Schema, TAG, Type};
 
 /// The type of a field, owned.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +24,7 @@ pub enum Shape {
     List(Box<Shape>),
     Option(Box<Shape>),
     Record(Box<Layout>),
+    Enum(Box<Layout>),
 }
 
 /// A field and where it begins in the body.
@@ -93,6 +94,34 @@ pub enum RecordError {
         /// What is wrong with it.
         what: &'static str,
     },
+    /// An enum that is not the stored one with variants behind.
+    #[error(
+        "field `{field}` of class `{class}`: variant `{variant}` is gone, elsewhere or of other fields, and an enum only gains \
+         variants behind those that it has"
+    )]
+    Variant {
+        /// The class.
+        class: String,
+        /// The field.
+        field: String,
+        /// The stored variant that is not what it was.
+        variant: String,
+    },
+}
+
+/// Why a field is not what it was.
+enum Change<'a> {
+    /// By its type.
+    Type,
+    /// By this variant of the stored type.
+    Variant(&'a str),
+}
+
+/// Whether the other side of a comparison may have variants behind those of this one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Behind {
+    Allowed,
+    Refused,
 }
 
 /// A list or record nested deeper than this is refused, so checking needs a bounded stack.
@@ -156,7 +185,15 @@ impl Shape {
             Type::List(t) => Shape::List(Box::new(Shape::of(t))),
             Type::Option(t) => Shape::Option(Box::new(Shape::of(t))),
             Type::Record(s) => Shape::Record(Box::new(Layout::of(s))),
+            Type::Enum(s) => Shape::Enum(Box::new(Layout::of(s))),
         }
+    }
+
+    /// An enum of these variants, each with the name and the fields of a layout.
+    pub fn variants(name: String, variants: Vec<Layout>) -> Shape {
+        let tag = (TAG.name.into(), Shape::of(&TAG.ty));
+        let variants = variants.into_iter().map(|v| (v.name.clone(), Shape::Record(Box::new(v))));
+        Shape::Enum(Box::new(Layout::new(name, [tag].into_iter().chain(variants).collect())))
     }
 
     /// Bytes in the fixed part. See [`Type::size`].
@@ -166,7 +203,7 @@ impl Shape {
             Shape::Array(s, n) => s.size() * *n as usize,
             Shape::Text | Shape::Bytes | Shape::List(_) | Shape::Ref(_) => 4,
             Shape::Option(t) => t.size() + if t.has_none() { 0 } else { t.align() },
-            Shape::Record(r) => r.size,
+            Shape::Record(r) | Shape::Enum(r) => r.size,
         }
     }
 
@@ -177,7 +214,7 @@ impl Shape {
             Shape::Text | Shape::Bytes | Shape::List(_) => 2,
             Shape::Ref(_) => 4,
             Shape::Option(t) => t.align(),
-            Shape::Record(r) => r.align,
+            Shape::Record(r) | Shape::Enum(r) => r.align,
         }
     }
 
@@ -191,7 +228,7 @@ impl Shape {
             Shape::Scalar(_) | Shape::Array(..) | Shape::Ref(_) => true,
             Shape::Text | Shape::Bytes | Shape::List(_) => false,
             Shape::Option(t) => t.is_fixed(),
-            Shape::Record(r) => r.fixed,
+            Shape::Record(r) | Shape::Enum(r) => r.fixed,
         }
     }
 
@@ -201,7 +238,7 @@ impl Shape {
             Shape::Ref(_) => true,
             Shape::Record(r) => r.plain,
             Shape::Option(t) => matches!(**t, Shape::Ref(_)),
-            Shape::Text | Shape::Bytes | Shape::List(_) => false,
+            Shape::Text | Shape::Bytes | Shape::List(_) | Shape::Enum(_) => false,
         }
     }
 
@@ -209,7 +246,9 @@ impl Shape {
         match self {
             Shape::Ref(_) => out.push(at as u16),
             Shape::Option(t) => t.fixed_refs(at + if t.has_none() { 0 } else { t.align() }, out),
-            Shape::Record(r) => out.extend(r.refs.iter().map(|&o| at as u16 + o)),
+            Shape::Record(r) | Shape::Enum(r) => {
+                out.extend(r.refs.iter().map(|&o| (at as u16).wrapping_add(o)))
+            }
             _ => {}
         }
     }
@@ -226,25 +265,69 @@ impl Shape {
             Shape::Scalar(_) | Shape::Array(..) => true,
             Shape::Text | Shape::Bytes | Shape::List(_) | Shape::Ref(_) => false,
             Shape::Option(t) => t.is_numbers(),
-            Shape::Record(r) => r.fixed && r.refs.is_empty(),
+            Shape::Record(r) | Shape::Enum(r) => r.fixed && r.refs.is_empty(),
         }
     }
 
     fn depth(&self) -> usize {
         match self {
             Shape::List(t) | Shape::Option(t) => 1 + t.depth(),
-            Shape::Record(r) => 1 + r.fields.iter().map(|p| p.shape.depth()).max().unwrap_or(0),
+            Shape::Record(r) => 1 + r.depth(),
+            // Its variants are records, and count.
+            Shape::Enum(r) => r.depth(),
             _ => 0,
         }
     }
 
-    fn accepts(&self, older: &Shape) -> bool {
+    fn accepts<'a>(&self, older: &'a Shape, behind: Behind) -> Result<(), Change<'a>> {
         match (self, older) {
-            (Shape::Scalar(new), Shape::Scalar(old)) => widens(*old, *new),
-            (Shape::Ref(new), Shape::Ref(old)) => new == old || new.is_empty(),
-            (Shape::List(new), Shape::List(old)) => new == old,
-            (Shape::Option(new), Shape::Option(old)) => new.accepts(old),
-            (new, old) => new == old,
+            (Shape::Scalar(new), Shape::Scalar(old)) if widens(*old, *new) => Ok(()),
+            (Shape::Ref(new), Shape::Ref(_)) if new.is_empty() => Ok(()),
+            (Shape::Option(new), Shape::Option(old)) => new.accepts(old, behind),
+            (new, old) => new.same(old, behind),
+        }
+    }
+
+    /// Whether it is the other, but for variants at the end of enums.
+    fn same<'a>(&self, older: &'a Shape, behind: Behind) -> Result<(), Change<'a>> {
+        match (self, older) {
+            (Shape::Enum(new), Shape::Enum(old)) => {
+                let mut fields = new.fields.iter();
+                for q in &old.fields {
+                    match fields.next() {
+                        None if behind == Behind::Allowed => break,
+                        Some(p) if p.name == q.name => {
+                            p.shape.same(&q.shape, behind).map_err(|c| c.or(&q.name))?;
+                        }
+                        _ => return Err(Change::Variant(&q.name)),
+                    }
+                }
+                if new.name == old.name { Ok(()) } else { Err(Change::Type) }
+            }
+            (Shape::Record(new), Shape::Record(old)) => {
+                let names = |l: &'a Layout| l.fields.iter().map(|p| &p.name);
+                if new.name != old.name || !new.fields.iter().map(|p| &p.name).eq(names(old)) {
+                    return Err(Change::Type);
+                }
+                new.fields.iter().zip(&old.fields).try_for_each(|(p, q)| p.shape.same(&q.shape, behind))
+            }
+            (Shape::Option(new), Shape::Option(old)) => new.same(old, behind),
+            // The bytes of a long list are not gone through, so they must mean the same.
+            (Shape::List(new), Shape::List(old)) if new.size() == old.size() || !old.spills() => {
+                new.same(old, behind)
+            }
+            (new, old) if new == old => Ok(()),
+            _ => Err(Change::Type),
+        }
+    }
+}
+
+impl<'a> Change<'a> {
+    /// The change as one of this variant, if it is not one of a variant within.
+    fn or(self, variant: &'a str) -> Change<'a> {
+        match self {
+            Change::Type => Change::Variant(variant),
+            within => within,
         }
     }
 }
@@ -313,27 +396,52 @@ impl Layout {
 
     /// Whether a definition from outside keeps the bounds: names, number of fields, depth, size.
     pub fn admissible(&self) -> Result<(), &'static str> {
+        self.admissible_fields(&self.fields)
+    }
+
+    /// [`Layout::admissible`] of an enum.
+    fn admissible_enum(&self) -> Result<(), &'static str> {
+        let [tag, variants @ ..] = &self.fields[..] else { return Err(NO_VARIANT) };
+        let is_variant = |p: &FieldLayout| matches!(&p.shape, Shape::Record(fields) if fields.name == p.name);
+        if variants.is_empty() || tag.shape != Shape::of(&TAG.ty) || !variants.iter().all(is_variant) {
+            return Err(NO_VARIANT);
+        }
+        self.admissible_fields(variants)
+    }
+
+    fn admissible_fields(&self, places: &[FieldLayout]) -> Result<(), &'static str> {
         let names_ok =
             |n: &str| !n.is_empty() && n.len() <= NAME_BYTES_MAX && n.chars().all(|c| !c.is_control());
-        if !names_ok(&self.name) || self.fields.iter().any(|p| !names_ok(&p.name)) {
+        if !names_ok(&self.name) || places.iter().any(|p| !names_ok(&p.name)) {
             return Err("a name of a class or field has 1 to 128 bytes and no control characters");
         }
         if self.fields.len() > FIELDS_MAX {
             return Err("a class has at most 256 fields");
         }
-        if self.fields.iter().any(|p| p.shape.depth() > DEPTH_MAX) {
+        if self.depth() > DEPTH_MAX {
             return Err("lists, options and records nest at most 4 deep");
         }
         if self.size > crate::page::OBJECT_BYTES_MAX - HEADER_BYTES {
             return Err("the fixed part of a class must fit into a page");
         }
-        for (i, p) in self.fields.iter().enumerate() {
-            if self.fields[..i].iter().any(|q| q.name == p.name) {
+        for (i, p) in places.iter().enumerate() {
+            if places[..i].iter().any(|q| q.name == p.name) {
                 return Err("two fields of a class have the same name");
             }
             admissible_shape(&p.shape)?;
         }
         Ok(())
+    }
+
+    /// How deep its fields nest.
+    fn depth(&self) -> usize {
+        self.fields.iter().map(|p| p.shape.depth()).max().unwrap_or(0)
+    }
+
+    /// Of an enum: the variant of a checked value, with its position. None if this layout has no such variant.
+    pub fn variant(&self, body: &[u8], at: usize) -> Option<(u8, &FieldLayout)> {
+        let tag = body[at];
+        Some((tag, self.fields.get(tag as usize + 1)?))
     }
 
     /// The class's name.
@@ -432,17 +540,32 @@ impl Layout {
         end
     }
 
-    /// Whether a program with this layout can read what `older` (or newer) programs wrote: fields may be added,
-    /// dropped and widened. The error names the field.
+    /// Whether every record of `other` can be one of this: fields may be added, dropped and widened, and variants added to
+    /// enums behind those that are there. The error names the field, and the variant.
     pub fn accepts(&self, other: &Layout) -> Result<(), RecordError> {
+        self.accepts_fields(other, Behind::Refused)
+    }
+
+    /// Whether a program with this layout can read records of `other`: [`Layout::accepts`], but that may have variants
+    /// which this one does not know. A record with one of them cannot be converted.
+    pub fn reads(&self, other: &Layout) -> Result<(), RecordError> {
+        self.accepts_fields(other, Behind::Allowed)
+    }
+
+    fn accepts_fields(&self, other: &Layout, behind: Behind) -> Result<(), RecordError> {
         for p in &self.fields {
-            if other.field(&p.name).is_some_and(|q| !p.shape.accepts(&q.shape)) {
-                return Err(RecordError::Field {
-                    class: self.name.clone(),
-                    field: p.name.clone(),
+            let Some(q) = other.field(&p.name) else { continue };
+            let (class, field) = (|| self.name.clone(), || p.name.clone());
+            p.shape.accepts(&q.shape, behind).map_err(|change| match change {
+                Change::Type => RecordError::Field {
+                    class: class(),
+                    field: field(),
                     what: "its type changed to one that cannot hold every old value",
-                });
-            }
+                },
+                Change::Variant(v) => {
+                    RecordError::Variant { class: class(), field: field(), variant: v.into() }
+                }
+            })?;
         }
         Ok(())
     }
@@ -457,6 +580,7 @@ fn admissible_shape(shape: &Shape) -> Result<(), &'static str> {
     match shape {
         Shape::Array(_, 0) => Err("an array has at least one element"),
         Shape::Record(r) => r.admissible(),
+        Shape::Enum(r) => r.admissible_enum(),
         Shape::List(t) if t.size() == 0 => Err("a list's elements have at least one byte"),
         Shape::Option(t) if matches!(**t, Shape::Option(_)) => Err("an option of an option means nothing"),
         Shape::List(t) | Shape::Option(t) => admissible_shape(t),
@@ -507,6 +631,16 @@ fn encode_shape(shape: &Shape, out: &mut Vec<u8>) {
             out.put_u8(7);
             r.encode(out);
         }
+        Shape::Enum(r) => {
+            let variants = r.fields.iter().filter_map(|p| match &p.shape {
+                Shape::Record(fields) => Some(fields),
+                _ => None,
+            });
+            out.put_u8(8);
+            out.put_bytes(r.name.as_bytes());
+            out.put_u32(variants.clone().count() as u32);
+            variants.for_each(|fields| fields.encode(out));
+        }
     }
 }
 
@@ -537,6 +671,15 @@ fn decode_shape(r: &mut Reader<'_>, depth: usize) -> Result<Shape, DecodeError> 
         5 => Shape::List(Box::new(decode_shape(r, depth + 1)?)),
         6 => Shape::Option(Box::new(decode_shape(r, depth + 1)?)),
         7 => Shape::Record(Box::new(decode_layout(r, depth + 1)?)),
+        8 => {
+            let name = r.str("name of an enum")?.to_owned();
+            let n = r.count(8, "variants")?;
+            if n >= FIELDS_MAX {
+                return Err(DecodeError::TooMany("variants"));
+            }
+            let variants = (0..n).map(|_| decode_layout(r, depth + 1)).collect::<Result<_, _>>()?;
+            Shape::variants(name, variants)
+        }
         _ => return Err(DecodeError::BadField("type")),
     })
 }
@@ -551,6 +694,19 @@ fn check_value(shape: &Shape, body: &[u8], at: usize, end: &mut usize) -> Result
         Shape::Ref(_) if Oref::from_raw(le32(body, at)).is_none() => Err("a reference is not in stored form"),
         Shape::Ref(_) => Ok(()),
         Shape::Record(r) => r.fields.iter().try_for_each(|p| check_value(&p.shape, body, at + p.at, end)),
+        Shape::Enum(r) => {
+            let Some((_, variant)) = r.variant(body, at) else {
+                return Err("it is of no variant of its enum");
+            };
+            r.fields[1..].iter().try_for_each(|p| {
+                let bytes = &body[at + p.at..at + p.at + p.shape.size()];
+                match std::ptr::eq(p, variant) {
+                    true => check_value(&p.shape, body, at + p.at, end),
+                    false if bytes.iter().all(|&b| b == 0) => Ok(()),
+                    false => Err("the bytes of a variant that it is not of are not zero"),
+                }
+            })
+        }
         Shape::Option(t) if t.has_none() => match **t {
             Shape::Ref(_) => check_value(t, body, at, end),
             _ if le16(body, at) == NONE_AT => Ok(()),
@@ -618,7 +774,7 @@ fn check_var(
 
 fn refs_of_var(shape: &Shape, body: &[u8], at: usize, f: &mut dyn FnMut(usize)) {
     let inner = match shape {
-        Shape::Record(r) if !r.fixed => return r.refs_of_vars(body, at, f),
+        Shape::Record(r) | Shape::Enum(r) if !r.fixed => return r.refs_of_vars(body, at, f),
         Shape::Option(t) if t.has_none() => return refs_of_var(t, body, at, f),
         Shape::Option(t) if body[at] == 1 => return refs_of_var(t, body, at + t.align(), f),
         Shape::Text | Shape::Bytes => None,
@@ -643,7 +799,7 @@ fn refs_of_var(shape: &Shape, body: &[u8], at: usize, f: &mut dyn FnMut(usize)) 
 fn refs_of_element(shape: &Shape, body: &[u8], at: usize, f: &mut dyn FnMut(usize)) {
     match shape {
         Shape::Ref(_) => f(at),
-        Shape::Record(r) => {
+        Shape::Record(r) | Shape::Enum(r) => {
             r.refs.iter().for_each(|&o| f(at + o as usize));
             r.refs_of_vars(body, at, f);
         }
@@ -656,7 +812,7 @@ fn refs_of_element(shape: &Shape, body: &[u8], at: usize, f: &mut dyn FnMut(usiz
 
 fn var_end(shape: &Shape, body: &[u8], at: usize) -> usize {
     let (size, inner) = match shape {
-        Shape::Record(r) if !r.fixed => {
+        Shape::Record(r) | Shape::Enum(r) if !r.fixed => {
             return r.fields.iter().map(|p| var_end(&p.shape, body, at + p.at)).max().unwrap_or(0);
         }
         Shape::Option(t) if t.has_none() => return var_end(t, body, at),
@@ -679,6 +835,8 @@ fn var_end(shape: &Shape, body: &[u8], at: usize) -> usize {
         }
     }
 }
+
+const NO_VARIANT: &str = "an enum has at least one variant, each with fields of its own";
 
 #[cfg(test)]
 mod tests {
@@ -712,6 +870,72 @@ mod tests {
         }
     }
 
+    fn variants(names: &[(&str, Option<Shape>)]) -> Shape {
+        let fields = |shape: &Option<Shape>| shape.iter().map(|s| ("0".into(), s.clone())).collect();
+        Shape::variants(
+            "E".into(),
+            names.iter().map(|(name, shape)| Layout::new(name.to_string(), fields(shape))).collect(),
+        )
+    }
+
+    fn class(shape: Shape) -> Layout {
+        Layout::new("C".into(), vec![("f".into(), shape)])
+    }
+
+    #[test]
+    fn a_value_of_no_variant_or_with_bytes_of_another_is_refused() {
+        let l =
+            class(variants(&[("A", None), ("B", Some(Shape::Scalar(Scalar::U8))), ("C", Some(Shape::Text))]));
+        assert_eq!(l.check(&[1, 9, 0, 0, 0, 0, 0, 0]), Ok(()));
+        for (body, why) in [
+            ([0, 9, 0, 0, 0, 0, 0, 0], "are not zero"),
+            ([2, 9, 0, 0, 0, 0, 0, 0], "are not zero"),
+            ([3, 0, 0, 0, 0, 0, 0, 0], "of no variant"),
+            ([255, 0, 0, 0, 0, 0, 0, 0], "of no variant"),
+        ] {
+            assert!(l.check(&body).is_err_and(|e| e.to_string().contains(why)), "{body:?}");
+        }
+    }
+
+    #[test]
+    fn an_enum_has_variants_of_different_names() {
+        assert!(refused(variants(&[])));
+        assert!(refused(variants(&[("A", None), ("A", Some(Shape::Text))])));
+        assert!(refused(variants(&[("", None)])));
+        assert!(!refused(variants(&[("A", None)])));
+        let many: Vec<String> = (0..256).map(|i| format!("V{i}")).collect();
+        let many: Vec<_> = many.iter().map(|name| (name.as_str(), None)).collect();
+        assert!(refused(variants(&many)) && !refused(variants(&many[1..])));
+        let no_record =
+            Layout::new("E".into(), vec![("".into(), Shape::Scalar(Scalar::U8)), ("A".into(), Shape::Text)]);
+        assert!(refused(Shape::Enum(Box::new(no_record))));
+    }
+
+    #[test]
+    fn an_enum_accepts_fewer_variants_and_reads_more() {
+        let few = variants(&[("A", None), ("B", Some(Shape::Text))]);
+        let more = variants(&[("A", None), ("B", Some(Shape::Text)), ("C", None)]);
+        let within: [fn(Shape) -> Shape; 3] = [
+            |s| s,
+            |s| Shape::Option(Box::new(s)),
+            |s| Shape::List(Box::new(Shape::Record(Box::new(class(s))))),
+        ];
+        for within in within {
+            let (few, more) = (class(within(few.clone())), class(within(more.clone())));
+            assert_eq!((more.accepts(&few), more.reads(&few), few.reads(&more)), (Ok(()), Ok(()), Ok(())));
+            assert!(few.accepts(&more).is_err_and(|e| e.to_string().contains("`C`")));
+        }
+    }
+
+    #[test]
+    fn a_long_list_of_an_enum_that_became_wider_is_refused() {
+        let list = |s| class(Shape::List(Box::new(s)));
+        let old = list(variants(&[("A", None)]));
+        assert_eq!(list(variants(&[("A", None), ("B", None)])).accepts(&old), Ok(()));
+        let wider = list(variants(&[("A", None), ("B", Some(Shape::Scalar(Scalar::U8)))]));
+        assert!(wider.accepts(&old).is_err(), "its bytes in chunks stay as they are");
+    }
+
     #[test]
     fn a_layout_comes_back_and_no_cut_of_it_does() {
         let inner = Layout::new("I".into(), vec![("a".into(), Shape::Array(Scalar::I16, 3))]);
@@ -720,6 +944,7 @@ mod tests {
             vec![
                 ("r".into(), Shape::List(Box::new(Shape::Record(Box::new(inner))))),
                 ("o".into(), Shape::Option(Box::new(Shape::Ref("X".into())))),
+                ("e".into(), variants(&[("A", None), ("B", Some(Shape::Text))])),
             ],
         );
         let mut bytes = Vec::new();

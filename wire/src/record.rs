@@ -80,7 +80,7 @@ impl Spill for NoSpill {
 }
 
 /// A value that cannot be an object. The caller must act.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum EncodeError {
     /// An object above the page's limit.
     #[error("the object has {0} bytes and a page holds at most {max}: move part of it behind a reference", max = OBJECT_BYTES_MAX)]
@@ -96,6 +96,9 @@ pub enum EncodeError {
     /// The transaction or its space has no room for chunks.
     #[error("there is no room for the chunks of a large value: commit in smaller parts")]
     NoRoom,
+    /// A value of an enum of another version, of a variant that this one does not have.
+    #[error("it has variant {0}, which this program does not know: build it with the newer enum")]
+    NoVariant(Box<str>),
 }
 
 /// Writes one record.
@@ -509,6 +512,32 @@ impl<T> FromIterator<T> for List<T> {
     }
 }
 
+impl<T> std::ops::Deref for List<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.0
+    }
+}
+
+impl<T> IntoIterator for List<T> {
+    type Item = T;
+    type IntoIter = std::vec::IntoIter<T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl<'a, T> IntoIterator for &'a List<T> {
+    type Item = &'a T;
+    type IntoIter = std::slice::Iter<'a, T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter()
+    }
+}
+
 impl<T: Value> Value for List<T> {
     const TYPE: Type = Type::List(&T::TYPE);
     fn put(&self, e: &mut Encoder<'_>, at: usize) {
@@ -556,7 +585,7 @@ const fn is_numbers(ty: &Type) -> bool {
         Type::Scalar(_) | Type::Array(..) => true,
         Type::Text | Type::Bytes | Type::List(_) | Type::Ref(_) => false,
         Type::Option(t) => is_numbers(t),
-        Type::Record(r) => {
+        Type::Record(r) | Type::Enum(r) => {
             let mut i = 0;
             while i < r.fields.len() {
                 if !is_numbers(&r.fields[i].ty) {
@@ -586,7 +615,8 @@ impl<T: Value> Value for Option<T> {
 }
 
 /// Writes field by field what `from` says into a record of class `to`: equal fields are copied, widened ones widened,
-/// new ones left empty, dropped ones left out. `body` was checked and its references are stored. With `skip`, that
+/// new ones left empty, dropped ones left out. Fails with `NoVariant` where `to` only [reads](Layout::reads) the other and does
+/// not know a variant. `body` was checked and its references are stored. With `skip`, that
 /// field of `to` is left for the caller.
 pub fn convert(
     from: &Layout,
@@ -610,6 +640,8 @@ fn empty_value(shape: &Shape, e: &mut Encoder<'_>, at: usize) {
     match shape {
         Shape::Option(t) if t.has_none() && !matches!(**t, Shape::Ref(_)) => e.put_none(at),
         Shape::Record(r) => r.fields().iter().for_each(|p| empty_value(&p.shape, e, at + p.at)),
+        // The first variant, whose number is 0.
+        Shape::Enum(r) => r.fields().iter().take(2).for_each(|p| empty_value(&p.shape, e, at + p.at)),
         _ => {}
     }
 }
@@ -642,6 +674,14 @@ fn copy_value(old: &Shape, body: &[u8], from: usize, new: &Shape, e: &mut Encode
                     None => empty_value(&p.shape, e, to + p.at),
                 }
             }
+        }
+        (Shape::Enum(a), Shape::Enum(b)) => {
+            let Some((tag, was)) = a.variant(body, from) else { return };
+            let Some((_, is)) = b.variant(&[tag], 0) else {
+                return e.fail(EncodeError::NoVariant(format!("`{}` of `{}`", was.name, a.name()).into()));
+            };
+            e.set(to, &[tag]);
+            copy_value(&was.shape, body, from + was.at, &is.shape, e, to + is.at);
         }
         (Shape::Option(a), Shape::Option(b)) if a.has_none() => copy_value(a, body, from, b, e, to),
         (Shape::Option(a), Shape::Option(b)) => {

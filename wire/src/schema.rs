@@ -52,7 +52,14 @@ pub enum Type {
     Option(&'static Type),
     /// A small record inside this one.
     Record(&'static Schema),
+    /// One of several small records: the first field is [`TAG`], and each other one a record with the fields of a variant.
+    /// All of them have their places, so that a reference never stands where another variant has a number; those of the
+    /// variants that a value is not of are zero.
+    Enum(&'static Schema),
 }
+
+/// The first field of an enum: the position of the value's variant among the others, from 0.
+pub const TAG: Field = Field { name: "", ty: Type::Scalar(Scalar::U8) };
 
 /// A field of a class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +92,7 @@ impl Type {
             Type::Ref(_) => 4,
             // None needs a byte of its own where no value means it; the byte is padded to the value's alignment.
             Type::Option(t) => t.size() + if t.has_none() { 0 } else { t.align() },
-            Type::Record(r) => r.size(),
+            Type::Record(r) | Type::Enum(r) => r.size(),
         }
     }
 
@@ -102,7 +109,7 @@ impl Type {
             Type::Text | Type::Bytes | Type::List(_) => 2,
             Type::Ref(_) => 4,
             Type::Option(t) => t.align(),
-            Type::Record(r) => r.align(),
+            Type::Record(r) | Type::Enum(r) => r.align(),
         }
     }
 
@@ -147,6 +154,14 @@ impl Schema {
         }
         at
     }
+
+    /// Of an enum: where the field of the variant begins, both counted from 0.
+    pub const fn offset_in(&self, variant: usize, field: usize) -> usize {
+        match &self.fields[variant + 1].ty {
+            Type::Record(fields) => self.offset(variant + 1) + fields.offset(field),
+            _ => panic!("the fields of a variant are a record"),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -176,5 +191,32 @@ mod tests {
         let at: Vec<usize> = (0..6).map(|i| S.offset(i)).collect();
         assert_eq!(at, [0, 4, 12, 20, 24, 28]);
         assert_eq!((S.size(), S.align(), INNER.size()), (32, 4, 4));
+    }
+
+    #[test]
+    fn variants_stand_one_behind_the_other() {
+        const NONE: Schema = Schema { name: "None", fields: &[] };
+        const NUMBERS: Schema = Schema {
+            name: "Numbers",
+            fields: &[
+                Field { name: "0", ty: Type::Scalar(Scalar::U8) },
+                Field { name: "1", ty: Type::Scalar(Scalar::U32) },
+            ],
+        };
+        const POINTER: Schema = Schema { name: "Pointer", fields: &[Field { name: "0", ty: Type::Ref("") }] };
+        const E: Schema = Schema {
+            name: "E",
+            fields: &[
+                TAG,
+                Field { name: "None", ty: Type::Record(&NONE) },
+                Field { name: "Numbers", ty: Type::Record(&NUMBERS) },
+                Field { name: "Pointer", ty: Type::Record(&POINTER) },
+            ],
+        };
+        const PLAIN: Schema =
+            Schema { name: "P", fields: &[TAG, Field { name: "None", ty: Type::Record(&NONE) }] };
+        assert_eq!((E.offset_in(1, 0), E.offset_in(1, 1), E.offset_in(2, 0)), (4, 8, 12));
+        assert_eq!((E.size(), Type::Enum(&E).align()), (16, 4));
+        assert_eq!((PLAIN.size(), Type::Enum(&PLAIN).align()), (1, 1));
     }
 }

@@ -42,7 +42,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
     let status = importer.server_status().map_err(|e| e.to_string())?;
     let pages = serde_json::from_str::<Value>(&status).ok().and_then(|s| s["pages"].as_u64()).unwrap_or(0);
     drop(importer);
-    let data_bytes = pages as usize * tercel::wire::page::PAGE_BYTES;
+    let data_bytes = pages as usize * tercel::tools::wire::page::PAGE_BYTES;
     let raw = raw_import(&source, &scratch.join("raw"), data_bytes, imported.objects, &term)?;
     let mut rows = vec![
         Row {

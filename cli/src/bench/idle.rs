@@ -10,9 +10,9 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
-use tercel::wire::frame::{self, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
-use tercel::wire::id::{ClientId, PageId, SpaceId};
-use tercel::wire::message::Hello;
+use tercel::tools::wire::frame::{self, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel::tools::wire::id::{ClientId, PageId, SpaceId};
+use tercel::tools::wire::message::Hello;
 use tercel::{Address, Client, ClientConfig};
 
 use super::blocks::{alternate, median, percentile};
@@ -117,7 +117,7 @@ impl Caller {
         let mut times = Vec::with_capacity(BLOCK_CALLS);
         for _ in 0..BLOCK_CALLS {
             let begin = Instant::now();
-            self.client.page(ROOT_PAGE).map_err(failed)?;
+            tercel::tools::page(&self.client, ROOT_PAGE).map_err(failed)?;
             times.push(begin.elapsed().as_secs_f64() * 1e6);
         }
         Ok(times)

@@ -266,7 +266,7 @@ fn failed(e: impl std::fmt::Display) -> String {
 }
 
 /// A question and its answer are a header each.
-const EXCHANGE_BYTES: usize = tercel::wire::frame::FRAME_BYTES;
+const EXCHANGE_BYTES: usize = tercel::tools::wire::frame::FRAME_BYTES;
 
 /// Changes, one each 20 ms.
 const CHANGES: u64 = 1_500;

@@ -9,7 +9,7 @@
 
 use std::time::Instant;
 
-use tercel::wire::page::PAGE_BYTES;
+use tercel::tools::wire::page::PAGE_BYTES;
 use tercel::{Client, ClientConfig, Error, HacParams, Policy, ServerConfig, Tx};
 
 use super::blocks::{Pairs, alternate};
@@ -197,9 +197,10 @@ impl Traversal<'_> {
     /// The pages that a traversal goes to, object by object.
     fn trace(&self) -> Result<Vec<u32>, String> {
         let client = open(&self.database.server, HOT_BYTES, Policy::Lru, true)?;
-        client.with_machine(|machine| machine.writer().trace(true));
+        tercel::tools::with_machine(&client, |machine| machine.writer().trace(true)).map_err(failed)?;
         self.run(&client)?;
-        let trace = client.with_machine(|machine| machine.writer().trace(false));
+        let trace = tercel::tools::with_machine(&client, |machine| machine.writer().trace(false));
+        let trace = trace.map_err(failed)?;
         client.close().map_err(failed)?;
         Ok(trace.into_iter().map(|page| page.get()).collect())
     }

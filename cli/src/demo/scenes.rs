@@ -61,7 +61,7 @@ pub fn root<'g>(graph: &'g Graph, term: &Term) -> &'g str {
 pub fn closure(server: &ServerProcess, root: &str, imported: &Imported, term: &Term) -> Result<(), Failure> {
     let probe = connect(server, 1 << 20)?;
     let status: Value = serde_json::from_str(&probe.server_status()?).unwrap_or_default();
-    let data = status["pages"].as_u64().unwrap_or(0) as usize * tercel::wire::page::PAGE_BYTES;
+    let data = status["pages"].as_u64().unwrap_or(0) as usize * tercel::tools::wire::page::PAGE_BYTES;
     drop(probe);
     let cache = (data / 4).max(CACHE_BYTES_MIN);
     let client = connect(server, cache)?;

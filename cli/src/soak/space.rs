@@ -139,7 +139,9 @@ impl Space {
             }
             for (i, r) in self.journals.iter().enumerate() {
                 let j = tx.get(*r)?;
-                ending.entries.extend(j.entries()?);
+                for entry in j.entries() {
+                    ending.entries.push(entry?);
+                }
                 ending.versions.insert(journal(i).0, j.version());
             }
             for entry in self.shelf.iter(tx) {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tercel::{Address, Client, ClientConfig, Error, List, Tx};
+use tercel::{Address, Client, ClientConfig, Error, Tx};
 use tercel_verify::{
     Isolation, Kind, Object as Id, Outcome, Process, Read, Session, Transaction, Value, View, Write,
 };
@@ -267,10 +267,8 @@ impl<'a> Worker<'a> {
             Wish::Append(i) => {
                 let j = tx.get(space.journals[i])?;
                 seen.read(journal(i), j.version());
-                let mut entries = j.entries()?;
-                entries.push(version);
                 let edit = j.edit()?;
-                edit.set_entries(List(entries))?;
+                edit.push_entries(version)?;
                 edit.set_version(version)?;
                 seen.write(journal(i), version);
             }

@@ -251,7 +251,7 @@ fn strangers_do_not_disturb_a_server() {
     let mut stranger = std::net::TcpStream::connect(&server.1).unwrap();
     stranger.write_all(&[b'x'; 4096]).unwrap();
     let mut liar = std::net::TcpStream::connect(&server.1).unwrap();
-    let mut header = tercel::wire::frame::Header::new(tercel::wire::frame::Kind::Hello, 1);
+    let mut header = tercel::tools::wire::frame::Header::new(tercel::tools::wire::frame::Kind::Hello, 1);
     header.body_bytes = u32::MAX;
     liar.write_all(&header.encode()).unwrap();
     let answer = out(&tercel(&["query", "depends", "lib", "--server", &server.1]));

@@ -12,7 +12,9 @@ use tercel_wire::record::{Class, Encoder, HEADER_BYTES, List, NoSpill, Ref, Targ
 use tercel_wire::schema::{Schema, Type};
 
 pub mod __private {
-    pub use super::{Error, Field, ListField, Object, RawMut, RawObj, Record, Stored, load_elements};
+    pub use super::{
+        Elements, Error, Field, ListField, Object, RawMut, RawObj, Record, Stored, load_elements, no_variant,
+    };
     pub use tercel_heap::{TypeIndex, Typed};
     pub use tercel_wire as wire;
 }
@@ -53,6 +55,9 @@ pub trait Field: Value + Sized {
     fn set_field<T: Object>(self, object: &RawMut<'_, T>, field: usize, at: usize) -> Result<(), Error> {
         object.set(field, at, self)
     }
+    fn append_field<T: Object>(self, object: &RawMut<'_, T>, field: usize, at: usize) -> Result<(), Error> {
+        object.set(field, at, self)
+    }
 }
 
 #[diagnostic::on_unimplemented(
@@ -68,9 +73,32 @@ pub trait ListField: Value + Sized {
     fn load_items(stored: &Stored<'_>, at: usize) -> Result<Vec<Self>, Error>;
 }
 
+pub fn no_variant(_: &str, _: u8) -> Error {
+    Error
+}
+
 pub fn load_elements<E: Field>(stored: &Stored<'_>, at: usize) -> Result<Vec<E>, Error> {
     let Var::Here { at, len } = var(stored.body, at) else { return Err(Error) };
     (0..len).map(|i| E::load(stored, at + i * E::TYPE.size())).collect()
+}
+
+/// A list at hand, already read.
+pub struct Elements<'a, 't, H, E> {
+    all: Result<Vec<E>, Error>,
+    holder: PhantomData<(&'a H, &'t H)>,
+}
+
+impl<'a, 't, H: Object, E: ListField> Elements<'a, 't, H, E> {
+    pub fn new(obj: &'a RawObj<'t, H>, at: usize) -> Elements<'a, 't, H, E> {
+        Elements { all: E::load_items(&obj.stored(), at), holder: PhantomData }
+    }
+
+    pub fn to_vec(&self) -> Result<Vec<E>, Error>
+    where
+        E: Clone,
+    {
+        self.all.clone()
+    }
 }
 
 pub struct RawObj<'t, T> {

@@ -8,7 +8,7 @@ use tercel_wire::message::Ping;
 use tercel_wire::token::Token;
 
 use super::{Client, LinkState};
-use crate::error::Error;
+use crate::error::{Bound, Error};
 use crate::mutant::{Rule, dropped};
 use crate::time::Now;
 use crate::txn::{Allowed, Begin, Begun, Echoes};
@@ -88,11 +88,7 @@ impl Client {
                     let token = self.token(scope.snapshot());
                     Ok(Begun { scope, bytes_max: self.peer.transaction_bytes_max, as_of, token })
                 }
-                None => Err(Error::Full(
-                    "as many transactions of this client are open as its `transactions_max` allows, 64 by default: raise \
-                     that in its ClientConfig, or run fewer at once"
-                        .into(),
-                )),
+                None => Err(Error::Full(Bound::Transactions)),
             }),
         }
     }

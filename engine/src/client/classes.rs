@@ -244,7 +244,7 @@ impl Client {
         if layout == *stored {
             return Some(self.bind(key, id).map(|_| ()));
         }
-        if let Err(e) = layout.accepts(&stored) {
+        if let Err(e) = layout.reads(&stored) {
             let what = format!("{e} (this program's version against version {} of the space)", id.0);
             return Some(Err(Error::Schema(what)));
         }

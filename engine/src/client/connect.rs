@@ -10,7 +10,7 @@ use tercel_wire::message::{
 
 use super::begin::Tokens;
 use super::{Client, LinkState};
-use crate::error::Error;
+use crate::error::{Bound, Error};
 use crate::mutant::{Rule, dropped};
 use crate::time::Now;
 
@@ -260,7 +260,7 @@ impl Client {
             }
             Reason::Schema => Error::Schema(r.text),
             Reason::Corrupt => Error::Corrupt(r.text),
-            Reason::Full => Error::Full(r.text),
+            Reason::Full => Error::Full(Bound::Server(r.text.into())),
             Reason::OtherHistory => Error::OtherHistory(r.text),
         };
         if self.questions.tokens.refused(call, &error.to_string()) {

@@ -13,7 +13,7 @@ use tercel_wire::message::{Fetch as FetchMessage, PageReply, Unsubscribe};
 use tercel_wire::page::Page;
 
 use super::Client;
-use crate::error::Error;
+use crate::error::{Bound, Error};
 use crate::limits;
 use crate::mutant::{self, Rule, dropped};
 use crate::table::{Map, Set};
@@ -274,7 +274,7 @@ impl Client {
         self.stats.pages += 1;
         if let Err(e) = self.writer.install(&parsed, at, &stale) {
             let e = match e {
-                InstallError::Full(full) => Error::Full(format!("the client's cache: {full}")),
+                InstallError::Full(_) => Error::Full(Bound::Cache),
                 InstallError::Overlap { .. } => Error::Corrupt(e.to_string()),
             };
             self.fetches.lost(page, o.fetch, e);

@@ -6,7 +6,7 @@ use tercel_wire::message::{Lease, Leased};
 use tercel_wire::page::OBJECT_BYTES_MAX;
 
 use super::Client;
-use crate::error::Error;
+use crate::error::{Bound, Error};
 use crate::limits;
 use crate::time::Now;
 use crate::txn::Places;
@@ -36,7 +36,7 @@ impl Leases {
         }
         self.call = None;
         if leased.pages.is_empty() {
-            self.in_vain(Error::no_pages());
+            self.in_vain(Error::Full(Bound::Pages));
         }
         self.seq = leased.seq;
         if !leased.pages.is_empty() {
@@ -146,7 +146,7 @@ mod tests {
     fn places_asked_ahead_in_vain_are_asked_for_again_when_one_is_needed() {
         let mut client = Client::connected_for_test();
         let allocate = |client: &mut Client| client.allocate(Now(0), HALF);
-        let full = Error::Full("all are granted".into());
+        let full = Error::Full(Bound::Pages);
         // It has used many before, and so asks for many.
         client.leases.ask = 8;
         assert_eq!((allocate(&mut client), asked(&mut client)), (None, Some(16)));

@@ -5,7 +5,7 @@ use tercel_wire::id::{ClassId, Oref, PageId};
 
 use super::Client;
 use super::classes::taken;
-use crate::error::Error;
+use crate::error::{Bound, Error};
 use crate::mutant::{Rule, dropped};
 use crate::time::Now;
 use crate::txn::object::RefsLeaf;
@@ -55,7 +55,8 @@ impl Client {
                 })
             }
             Resolved::Damaged(e) => Located::Failed(Error::Corrupt(format!("object {oref}: {e}"))),
-            Resolved::Full(full) => Located::Failed(Error::Full(format!("the client's cache: {full}"))),
+            Resolved::Newer(e) => Located::Failed(Error::Schema(format!("object {oref}: {e}"))),
+            Resolved::Full(_) => Located::Failed(Error::Full(Bound::Cache)),
         }
     }
 
@@ -86,8 +87,8 @@ impl Client {
         let fetch = self.fetch(page);
         search.fetched = Some((page, fetch));
         // The frame for the reply is made free while the request is on its way.
-        if let Err(full) = self.writer.reserve() {
-            return Located::Failed(Error::Full(format!("the client's cache: {full}")));
+        if self.writer.reserve().is_err() {
+            return Located::Failed(Error::Full(Bound::Cache));
         }
         Located::Wait
     }

@@ -22,7 +22,7 @@ use tercel_heap::{Reader, Scope, Writer};
 use tercel_wire::frame::{self, Deframer, Header, Kind};
 use tercel_wire::id::{ClientId, Oref, PageId, SpaceId, Stamp, ViewId};
 
-use crate::error::Error;
+use crate::error::{Bound, Error};
 use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::random::Random;
@@ -324,15 +324,8 @@ impl Client {
         match self.writer.recheck(scope) {
             Ok(()) => Ok(()),
             // Running again would read as much again.
-            Err(_) if scope.overfull() => Err(Error::Full(
-                "the client's cache: a transaction read more than it can remember: give it more memory"
-                    .into(),
-            )),
-            Err(_) if self.reads_too_many(scope) => Err(Error::Full(
-                "the pages that the server lets one client have: a transaction read more: read less in one, or give the \
-                 server larger `subscriptions_max`"
-                    .into(),
-            )),
+            Err(_) if scope.overfull() => Err(Error::Full(Bound::Reads)),
+            Err(_) if self.reads_too_many(scope) => Err(Error::Full(Bound::Subscriptions)),
             Err(_) => Err(Error::Conflict),
         }
     }

@@ -8,7 +8,7 @@ use tercel_wire::id::{OP_SLOTS_MAX, OpId, PageId, Stamp};
 use tercel_wire::message::{Commit, Outcome, Part, Resolve, Verdict};
 
 use super::{Client, LinkState};
-use crate::error::Error;
+use crate::error::{Bound, Error};
 use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::table::Map;
@@ -184,9 +184,7 @@ impl Client {
         if bytes.len() > limits::TRANSACTION_BYTES_MAX {
             self.ops.slots[index as usize].busy = None;
             self.ops.free.push(index);
-            return Some(Err(Error::Full(
-                "the transaction reads or writes too much: commit in smaller parts".into(),
-            )));
+            return Some(Err(Error::Full(Bound::Message)));
         }
         self.send_commit(op, bytes);
         self.stats.commits += 1;

@@ -12,7 +12,7 @@ use tercel_wire::message::{Lease, Outcome, Reason};
 
 use super::{Cx, Sessions};
 use crate::effect::Conn;
-use crate::error::Error;
+use crate::error::{Bound, Error};
 use crate::leader::{Asked, Body, Reply};
 use crate::limits;
 use crate::pages::image::CachedImage;
@@ -139,7 +139,7 @@ impl Inside {
             Reply::Granted(Asked { conn: CONN, call }, leased) => {
                 if self.granting.is_asked_by(call) {
                     self.granted = leased.seq;
-                    let none = leased.pages.is_empty().then(Error::no_pages);
+                    let none = leased.pages.is_empty().then(|| Error::Full(Bound::Pages));
                     self.granting = Question::Answered(none.map_or(Ok(leased.pages), Err));
                 }
             }
@@ -180,7 +180,7 @@ fn refused(reason: Reason, text: String) -> Error {
     match reason {
         Reason::Schema => Error::Schema(text),
         Reason::Corrupt => Error::Corrupt(text),
-        Reason::Full => Error::Full(text),
+        Reason::Full => Error::Full(Bound::Server(text.into())),
         Reason::OtherHistory => Error::OtherHistory(text),
         Reason::Protocol | Reason::Unavailable | Reason::Evicted | Reason::History => {
             Error::Unavailable(text)

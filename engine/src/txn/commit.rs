@@ -5,7 +5,7 @@ use tercel_wire::message::{CommitEffects, Limit, Outcome, Write};
 use tercel_wire::token::Token;
 
 use super::{Home, Isolation, LocalWrite, Port, Step, Tx};
-use crate::error::Error;
+use crate::error::{Bound, Error};
 use crate::mutant::{Rule, dropped};
 use crate::time::Now;
 
@@ -188,16 +188,12 @@ fn verdict(op: OpId, outcome: Outcome) -> Result<Stamp, Error> {
 
 /// What a bound means to a program.
 fn full(limit: Limit) -> Error {
-    let text = match limit {
-        Limit::Buffer => "the server's buffer of modified objects: it drains by itself, try again",
-        Limit::Transaction => {
-            "the transaction is larger than the server takes: commit in smaller parts, or let its operator raise \
-             mob_bytes (`tercel serve --mob`), and cache_bytes where it changes objects in very many pages"
-        }
-        Limit::Disk => "the server's disk: make room there",
-        Limit::Pages => return Error::no_pages(),
-    };
-    Error::Full(text.into())
+    Error::Full(match limit {
+        Limit::Buffer => Bound::Buffer,
+        Limit::Transaction => Bound::Transaction,
+        Limit::Disk => Bound::Disk,
+        Limit::Pages => Bound::Pages,
+    })
 }
 
 /// Asks what became of an operation until the answer is known: whether it was executed.

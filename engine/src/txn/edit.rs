@@ -10,7 +10,7 @@ use tercel_wire::schema::Type;
 
 use super::tree::TreeBuilder;
 use super::{Step, Tx, write_set_error};
-use crate::error::Error;
+use crate::error::{Bound, Error};
 use crate::txn::object::{Object, RawMut};
 
 impl<'c> Tx<'c> {
@@ -169,9 +169,7 @@ impl<'c> Tx<'c> {
     fn put<T: Typed>(&self, oref: Oref, object: Vec<u8>, behind: Option<Vec<u8>>) -> Result<(), Error> {
         let room = self.bytes_max.get();
         if self.write_set.bytes_total() + object.len() > room {
-            return Err(Error::Full(format!(
-                "a transaction writes at most {room} bytes here: commit in smaller parts"
-            )));
+            return Err(Error::Full(Bound::Writes { bytes_max: room }));
         }
         self.write_set.put(oref, &object, TypeKey::of::<T>(), behind).map_err(write_set_error)?;
         self.scope.set_overlaid(true);
@@ -198,7 +196,7 @@ const fn is_fixed(ty: &Type) -> bool {
         Type::Scalar(_) | Type::Array(..) | Type::Ref(_) => true,
         Type::Text | Type::Bytes | Type::List(_) => false,
         Type::Option(t) => is_fixed(t),
-        Type::Record(r) => {
+        Type::Record(r) | Type::Enum(r) => {
             let mut i = 0;
             while i < r.fields.len() {
                 if !is_fixed(&r.fields[i].ty) {

@@ -231,7 +231,7 @@ fn write_set_error(e: WriteSetError) -> Error {
     match e {
         WriteSetError::Unbound(_) | WriteSetError::OtherType(_) => Error::Schema(e.to_string()),
         WriteSetError::Damaged(e) => Error::Corrupt(e.to_string()),
-        WriteSetError::Size => Error::Full(e.to_string()),
+        WriteSetError::Size => Error::Corrupt(e.to_string()),
         WriteSetError::Absent(oref) => Error::not_found(oref),
     }
 }

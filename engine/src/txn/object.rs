@@ -11,17 +11,20 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 
-use tercel_heap::{Items, Lent, Lookup, Typed, View};
+use tercel_heap::{Items, Lent, Lookup, View};
 use tercel_wire::class;
 use tercel_wire::id::Oref;
 use tercel_wire::layout::{self, Var};
-use tercel_wire::record::{Bytes, Class, Encoder, Fixed, HEADER_BYTES, List, Ref, Target, Text, Value};
-use tercel_wire::schema::{Schema, Type};
+use tercel_wire::record::{Bytes, HEADER_BYTES, List, Ref, Text};
 
 use crate::error::Error;
 use crate::txn::{Boxed, Tx};
 
-pub use elements::load_elements;
+pub use tercel_heap::{TypeIndex, Typed};
+pub use tercel_wire::record::{Class, Encoder, Fixed, Target, Value};
+pub use tercel_wire::schema::{Schema, Type};
+
+pub use elements::{Elements, ElementsIter, load_elements, no_variant};
 
 /// A class of objects. Written by `#[derive(Object)]`; not meant to be written by hand.
 pub trait Object: Typed {
@@ -81,6 +84,12 @@ pub trait Field: Value + Sized {
     #[doc(hidden)]
     fn set_field<T: Object>(self, object: &RawMut<'_, T>, field: usize, at: usize) -> Result<(), Error> {
         object.set(field, at, self)
+    }
+    /// Sets the field to what it holds with this behind: of lists, whose elements come behind those that are there. Of
+    /// anything else it is [`Field::set_field`]. For derived code.
+    #[doc(hidden)]
+    fn append_field<T: Object>(self, object: &RawMut<'_, T>, field: usize, at: usize) -> Result<(), Error> {
+        self.set_field(object, field, at)
     }
 }
 
@@ -163,6 +172,13 @@ impl<'t, T: Object> RawMut<'t, T> {
         self.tx.set_field::<T, F>(self.oref, at, &value)
     }
 
+    /// Reads the field that begins at `at`, as it is set by now.
+    fn load<F: Field>(&self, at: usize) -> Result<F, Error> {
+        let mut object = self.tx.write_set.get(self.oref).ok_or_else(|| Error::not_found(self.oref))?;
+        object.drain(..HEADER_BYTES);
+        F::load(&Stored { body: Cow::Owned(object), tx: self.tx }, at)
+    }
+
     /// The object's reference.
     pub fn reference(&self) -> Ref<T> {
         Ref::new(self.oref)
@@ -193,12 +209,15 @@ macro_rules! scalars {
         // For each number by itself: of one implementation for all of them the compiler would speak in its errors, and not
         // of what the elements of a list can be.
         impl ListField for $t {
-            type Items<'a, 't, T: Object> = Result<Vec<$t>, Error> where 't: 'a;
-            fn items<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Result<Vec<$t>, Error> {
-                numbers(obj, at)
+            type Items<'a, 't, T: Object> = Elements<'a, 't, T, $t> where 't: 'a;
+            fn items<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Elements<'a, 't, T, $t> {
+                Elements::new(obj, at)
             }
             fn load_items(stored: &Stored<'_>, at: usize) -> Result<Vec<$t>, Error> {
                 load_numbers(stored, at)
+            }
+            fn read_items<T: Object>(obj: &RawObj<'_, T>, at: usize) -> Result<Vec<$t>, Error> {
+                numbers(obj, at)
             }
         }
     )*};
@@ -348,6 +367,11 @@ impl<E: ListField> Field for List<E> {
     fn load(stored: &Stored<'_>, at: usize) -> Result<List<E>, Error> {
         Ok(List(E::load_items(stored, at)?))
     }
+    fn append_field<T: Object>(self, object: &RawMut<'_, T>, field: usize, at: usize) -> Result<(), Error> {
+        let mut all: List<E> = object.load(at)?;
+        all.0.extend(self);
+        object.set(field, at, all)
+    }
 }
 
 /// A type that the elements of a list can have.
@@ -365,6 +389,11 @@ pub trait ListField: Value + Sized {
     fn items<'a, 't, T: Object>(obj: &'a RawObj<'t, T>, at: usize) -> Self::Items<'a, 't, T>;
     /// Reads the list from a stored record, whole.
     fn load_items(stored: &Stored<'_>, at: usize) -> Result<Vec<Self>, Error>;
+    /// Reads the list from an object, whole. For [`Elements`].
+    #[doc(hidden)]
+    fn read_items<T: Object>(obj: &RawObj<'_, T>, at: usize) -> Result<Vec<Self>, Error> {
+        Self::load_items(&obj.stored(), at)
+    }
 }
 
 /// A list of numbers in an object at hand.

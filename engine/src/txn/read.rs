@@ -6,7 +6,7 @@ use tercel_wire::layout::Var;
 use tercel_wire::record::{Class, Ref};
 
 use super::{Located, Step, Tx, Wanted};
-use crate::error::Error;
+use crate::error::{Bound, Error};
 use crate::txn::object::{Obj, Object};
 
 /// What a slow way answers. Boxed, so that it comes back in registers: a result as large as an object's view would be
@@ -168,7 +168,7 @@ impl<'c> Tx<'c> {
                 return Ok(Some(view));
             }
         }
-        Err(Error::Full("the cache is too small for its threads: give it more memory".into()))
+        Err(Error::Full(Bound::Cache))
     }
 
     fn locate<T: Typed>(&self, oref: Oref, ref_view: Option<&RefView<'_, '_>>) -> Result<Option<u32>, Error> {

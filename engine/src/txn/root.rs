@@ -4,7 +4,7 @@ use tercel_wire::class::ROOT_HEAD;
 use tercel_wire::record::{Any, Class, Ref, Target, Text};
 
 use super::Tx;
-use crate::error::Error;
+use crate::error::{Bound, Error};
 use crate::txn::object::{Field, Obj, Object, Root};
 
 /// Roots of a space: the list is walked, so it stays short.
@@ -64,7 +64,7 @@ impl<'c> Tx<'c> {
             return root.edit()?.set(1, Root::SCHEMA.offset(1), r.cast::<Any>());
         }
         if others >= ROOTS_MAX {
-            return Err(Error::Full(format!("a space has at most {ROOTS_MAX} roots: keep more in a map")));
+            return Err(Error::Full(Bound::Roots { max: ROOTS_MAX }));
         }
         let head = self.get(Ref::<Root>::new(ROOT_HEAD))?;
         let node = self.create(&Root { name: Text::from(name), target: r.cast(), next: next(&head) })?;

@@ -10,6 +10,8 @@ mod backup;
 mod bounds;
 mod classes;
 mod decoders;
+mod enums;
+mod errors;
 mod follower;
 mod golden;
 mod grants;

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 
 use crate::world::{Chaos, World};
 use tercel_derive::Object;
-use tercel_engine::error::Error;
+use tercel_engine::error::{Bound, Error};
 use tercel_engine::server::ServerConfig;
 use tercel_engine::txn::Tx;
 use tercel_wire::id::OpId;
@@ -155,7 +155,7 @@ fn meanwhile(w: &World) {
         Ok(()) => {}
         Err(Error::Conflict | Error::Unavailable(_) | Error::Timeout(None)) => {}
         Err(Error::Timeout(Some(op))) => model(|m| m.unknown[client].push(*op)),
-        Err(Error::Full(why)) if why.contains("buffer") => {}
+        Err(Error::Full(Bound::Buffer)) => {}
         Err(e) => panic!("client {client}: {e}"),
     }
 }

@@ -37,6 +37,7 @@ impl Writer {
         self.bindings.make(&self.shared, object).map_err(|e| match e {
             Unmade::Unbound(class) => Resolved::Unbound { class },
             Unmade::Damaged(e) => Resolved::Damaged(e),
+            Unmade::Newer(e) => Resolved::Newer(e),
         })
     }
 }

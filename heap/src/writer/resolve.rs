@@ -6,6 +6,7 @@ use tercel_wire::class::FORWARD;
 use tercel_wire::id::{ClassId, Oref, PageId};
 use tercel_wire::layout::RecordError;
 use tercel_wire::page::class_of;
+use tercel_wire::record::EncodeError;
 
 use super::{Full, State, Writer};
 use crate::arena::{ArenaOffset, CONVERTED};
@@ -53,6 +54,9 @@ pub enum Resolved {
     },
     /// The record is not what its class says. The owner of the page must act.
     Damaged(RecordError),
+    /// The record is of a newer version of the class, with a variant of an enum that the type does not have. The program
+    /// must act.
+    Newer(EncodeError),
     /// There is no room for what resolving needs.
     Full(Full),
 }

@@ -12,21 +12,17 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tercel_engine::Error;
-use tercel_engine::client::{Client as Machine, ClientConfig as MachineConfig};
-use tercel_engine::error::Error as EngineError;
+use tercel_engine::client::{Client as Machine, ClientConfig as MachineConfig, ClientStats};
 use tercel_engine::txn::{Freshness, Isolation, Options, Port, Step, Tx};
-use tercel_heap::{Config as HeapConfig, Policy, arena_bytes, heap};
-use tercel_wire::class::FORWARD;
-use tercel_wire::cursor::le32;
-use tercel_wire::id::{ClassId, OpId, Oref, PageId, SpaceId, Stamp};
-use tercel_wire::layout::Layout;
+use tercel_heap::{
+    Config as HeapConfig, ConfigError, Policy, SCOPES_MAX, Stats as CacheStats, arena_bytes, heap,
+};
+use tercel_wire::id::{OpId, SpaceId, Stamp};
 use tercel_wire::message::Outcome;
-use tercel_wire::page::{Page, class_of};
-use tercel_wire::record::HEADER_BYTES;
 
 use crate::address::{Address, AddressError};
 use crate::memory::{ALL_MEMORY, Barrier, Mapping, machine_bytes};
-use crate::server::{Server, ServerConfig, ServerError};
+use crate::server::{Server, ServerConfig};
 use crate::transaction::Transaction;
 use connection::Remote;
 use drive::Shared;
@@ -79,13 +75,25 @@ impl Default for ClientConfig {
 
 impl ClientConfig {
     /// Whether this machine can have such a cache; what else the heap wants of it, it says itself.
-    fn check(&self) -> Result<(), ServerError> {
-        let (value, max) = (self.cache_bytes as u64, machine_bytes());
-        match value > max {
-            true => Err(ServerError::TooLarge { name: "cache_bytes", value, max, what: ALL_MEMORY }),
+    fn check(&self) -> Result<(), Error> {
+        let (value, max) = (self.cache_bytes, machine_bytes());
+        match value as u64 > max {
+            true => Err(Error::Invalid(format!(
+                "`cache_bytes` of a ClientConfig is {value}, and can be at most {max}, which is {ALL_MEMORY}: configure less"
+            ))),
             false => Ok(()),
         }
     }
+}
+
+/// What the heap says of a configuration, by the names that it has here.
+fn setting(e: ConfigError) -> Error {
+    let (name, what) = match e {
+        ConfigError::Scopes => ("transactions_max", format!("is between 1 and {SCOPES_MAX}")),
+        ConfigError::Policy => ("policy", format!("is none that works: {e}")),
+        _ => ("cache_bytes", format!("does not suit: {e}")),
+    };
+    Error::Invalid(format!("`{name}` of a ClientConfig {what}"))
 }
 
 /// A connection to one space, with its cache. `Send` and `Sync`: one is enough for all threads of a process.
@@ -145,18 +153,18 @@ struct Life {
 
 impl Life {
     fn begin(remote: Remote, config: &ClientConfig) -> Result<Life, Error> {
-        let full = |e: &dyn std::fmt::Display| Error::Full(format!("the client's cache: {e}"));
-        config.check().map_err(|e| full(&e))?;
+        let refused = |e: &dyn std::fmt::Display| Error::Unavailable(format!("the system refuses it: {e}"));
+        config.check()?;
         let heap_config = HeapConfig {
             budget_bytes: config.cache_bytes,
             policy: config.policy,
             charge_table: config.charge_table,
             scopes_max: config.transactions_max,
         };
-        let bytes = arena_bytes(&heap_config).map_err(|e| full(&e))?;
-        let memory = Mapping::new(bytes).map_err(|e| full(&e))?;
+        let bytes = arena_bytes(&heap_config).map_err(setting)?;
+        let memory = Mapping::new(bytes).map_err(|e| refused(&e))?;
         let (reader, writer) =
-            heap(heap_config, Box::new(memory), Box::new(Barrier::new())).map_err(|e| full(&e))?;
+            heap(heap_config, Box::new(memory), Box::new(Barrier::new())).map_err(setting)?;
         let seed = seed()?;
         let machine = Machine::new(MachineConfig { space: SpaceId(0) }, seed, reader, writer);
         let shared = Arc::new(Shared::new(machine, remote, config.timeout, seed));
@@ -164,7 +172,7 @@ impl Life {
         let driver = std::thread::Builder::new()
             .name("tercel-client".into())
             .spawn(move || of_driver.run_driver())
-            .map_err(|e| full(&e))?;
+            .map_err(|e| refused(&e))?;
         Ok(Life { shared, driver: Some(driver), of_child: OnceLock::new() })
     }
 
@@ -183,20 +191,32 @@ impl Life {
     }
 }
 
-/// What a client has counted.
+/// What a client has counted, and its cache.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("tercel-doc-stats-{}", std::process::id()));
+/// let space = tercel::embedded(&dir)?;
+/// space.run(|tx| tx.roots())?;
+/// let tercel::Stats { client, cache } = space.stats();
+/// assert!(client.connections == 1 && cache.budget_bytes == 64 << 20);
+/// # space.close()?;
+/// # std::fs::remove_dir_all(&dir)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Stats {
     /// Pages, invalidations, commits, connections.
-    pub client: tercel_engine::client::ClientStats,
+    pub client: ClientStats,
     /// Frames, objects, replacement.
-    pub cache: tercel_heap::Stats,
+    pub cache: CacheStats,
 }
 
 impl Client {
     /// Connects with the defaults to where a [`Server`] listens: `Client::connect("127.0.0.1:7117")`.
     ///
     /// # Errors
-    /// `Invalid` if the text is no address; `Unavailable` if no Tercel server answers there.
+    /// `Invalid` if the text is no address; `Unavailable` if no Tercel server answers there, or the system has no memory for
+    /// the cache.
     pub fn connect<A>(address: A) -> Result<Client, Error>
     where
         A: TryInto<Address>,
@@ -208,7 +228,7 @@ impl Client {
     /// Connects.
     ///
     /// # Errors
-    /// As [`Client::connect`]; `Full` if the cache cannot be made.
+    /// As [`Client::connect`]; `Invalid` if a setting cannot be meant, by its name.
     pub fn connect_with<A>(address: A, config: ClientConfig) -> Result<Client, Error>
     where
         A: TryInto<Address>,
@@ -245,14 +265,24 @@ impl Client {
         Ok(&life.shared)
     }
 
-    /// Runs `body` in a serializable transaction and commits; again after every conflict, after pauses that grow from
+    /// Runs `body` in a serializable transaction and commits; again after every conflict, and while the server's buffer drains
+    /// ([`Error::is_retryable`]), after pauses that grow from
     /// 0.1 to 12.8 ms, up to 64 times, each from a newer state than the time before, and 1,024 times in all. So `body`
     /// may run several times and should do nothing outside of the transaction. When it returns an error, the
     /// transaction is aborted.
     ///
     /// What `body` gives back must not borrow from the transaction: take an object out with
     /// [`to_value()`](crate::Obj::to_value), a text with `into_owned()`, a way back to it with
-    /// [`reference()`](crate::Obj::reference).
+    /// [`reference()`](crate::Obj::reference). The compiler calls the mistake "lifetime may not live long enough", and names
+    /// what borrows: `return type of closure is Result<Obj<'2, Person>, Error>`.
+    ///
+    /// ```compile_fail
+    /// # #[derive(tercel::Object)]
+    /// # struct Person { born: u16 }
+    /// # fn find(space: &tercel::Client, ann: tercel::Ref<Person>) -> Result<(), tercel::Error> {
+    /// let ann = space.run(|tx| tx.get(ann))?; // an `Obj`, which belongs to `tx`
+    /// # Ok(()) }
+    /// ```
     ///
     /// ```
     /// use tercel::{Object, Text};
@@ -365,63 +395,17 @@ impl Client {
         }
     }
 
-    /// The classes of the space.
-    ///
-    /// # Errors
-    /// `Unavailable`, `Timeout`.
-    pub fn classes(&self) -> Result<Vec<(ClassId, Arc<Layout>)>, Error> {
-        let mut found = None;
-        self.shared()?.drive_machine(&mut |client, _| match client.all_classes() {
-            Some(result) => {
-                found = Some(result);
-                Step::Done
-            }
-            None => Step::Wait,
+    /// Asks the machine until it answers, for [`tools`](crate::tools).
+    pub(crate) fn ask<R>(
+        &self,
+        mut question: impl FnMut(&mut Machine) -> Option<Result<R, Error>>,
+    ) -> Result<R, Error> {
+        let mut answer = None;
+        self.shared()?.drive_machine(&mut |client, _| {
+            answer = question(client);
+            if answer.is_some() { Step::Done } else { Step::Wait }
         })?;
-        found.unwrap_or(Err(Error::Timeout(None)))
-    }
-
-    /// A page as the server has it, unchecked and past the cache; none if nothing was ever written to it. For tools.
-    ///
-    /// # Errors
-    /// `Unavailable`, `Timeout`, `Corrupt`.
-    pub fn page(&self, page: PageId) -> Result<Option<Vec<u8>>, Error> {
-        let mut call = None;
-        let mut found = None;
-        self.shared()?.drive_machine(&mut |client, _| match client.raw_page(page, &mut call) {
-            Some(result) => {
-                found = Some(result);
-                Step::Done
-            }
-            None => Step::Wait,
-        })?;
-        found.unwrap_or(Err(Error::Timeout(None)))
-    }
-
-    /// An object in stored form, header left out, with its class. For tools that do not know the class.
-    ///
-    /// # Errors
-    /// `NotFound`, `Corrupt`, and as [`Client::page`].
-    pub fn stored_object(&self, oref: Oref) -> Result<(ClassId, Arc<Layout>, Vec<u8>), Error> {
-        let mut at = oref;
-        for _ in 0..2 {
-            let bytes = self.page(at.page())?.ok_or_else(|| Error::not_found(oref))?;
-            let page = Page::parse(&bytes, at.page()).map_err(|e| Error::Corrupt(e.to_string()))?;
-            let object = page.object(at.slot()).ok_or_else(|| Error::not_found(oref))?;
-            let class = class_of(object);
-            if class == FORWARD {
-                at = Oref::from_raw(le32(object, 4)).ok_or_else(|| Error::Corrupt(format!("{oref}")))?;
-                continue;
-            }
-            let layout = self.classes()?.into_iter().find(|(id, _)| *id == class).map(|(_, l)| l);
-            let layout = layout.ok_or_else(|| {
-                Error::Corrupt(format!("{oref} is of class {}, which the space does not have", class.0))
-            })?;
-            let body = object[HEADER_BYTES..].to_vec();
-            layout.check(&body).map_err(|e| Error::Corrupt(format!("{oref}: {e}")))?;
-            return Ok((class, layout, body));
-        }
-        Err(Error::Corrupt(format!("{oref} moved twice")))
+        answer.unwrap_or(Err(Error::Timeout(None)))
     }
 
     /// How the server is, as JSON.
@@ -450,12 +434,9 @@ impl Client {
         Stats { client: machine.stats(), cache: machine.cache_stats() }
     }
 
-    /// Lets a closure use the machine under its lock: for measuring.
-    ///
-    /// # Panics
-    /// In a process that was forked off the one with the embedded space.
-    pub fn with_machine<R>(&self, f: impl FnOnce(&mut Machine) -> R) -> R {
-        f(&mut self.shared().unwrap_or_else(|e| panic!("{e}")).machine())
+    /// Lets a closure use the machine under its lock, for [`tools`](crate::tools).
+    pub(crate) fn with_machine<R>(&self, f: impl FnOnce(&mut Machine) -> R) -> Result<R, Error> {
+        Ok(f(&mut self.shared()?.machine()))
     }
 
     /// The server inside this process, if there is one.
@@ -467,12 +448,13 @@ impl Client {
     /// this one go: the last one ends.
     ///
     /// # Errors
-    /// What the embedded server said when it stopped.
-    pub fn close(self) -> Result<(), ServerError> {
+    /// `Server` if the embedded server had stopped by itself, or what it keeps could not be closed. What was acknowledged is in
+    /// the log even then.
+    pub fn close(self) -> Result<(), Error> {
         let Some(mut inner) = Arc::into_inner(self.inner) else { return Ok(()) };
         inner.end();
         match inner.server.take() {
-            Some(server) => server.stop(),
+            Some(server) => Ok(server.stop()?),
             None => Ok(()),
         }
     }
@@ -496,9 +478,23 @@ impl Drop for Inner {
 
 /// Opens a data directory in this process: a server without a socket and a client of it, with the very same calls.
 ///
+/// ```
+/// use tercel::{Error, FaultKind};
+///
+/// # let dir = std::env::temp_dir().join(format!("tercel-doc-embedded-{}", std::process::id()));
+/// let space = tercel::embedded(&dir)?;
+/// match tercel::embedded(&dir) {
+///     Err(Error::Server(fault)) if fault.kind() == FaultKind::InUse => println!("once is enough: {fault}"),
+///     other => panic!("{:?}", other.err()),
+/// }
+/// space.close()?;
+/// # std::fs::remove_dir_all(&dir)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
-/// What [`Server::start`] says; [`ServerError::Stopped`] if the client cannot be made.
-pub fn embedded(dir: impl Into<std::path::PathBuf>) -> Result<Client, ServerError> {
+/// `Server` with the kind of its fault, if the server does not start; else as [`Client::connect_with`].
+pub fn embedded(dir: impl Into<std::path::PathBuf>) -> Result<Client, Error> {
     embedded_with(ServerConfig::new(dir), ClientConfig::default())
 }
 
@@ -506,11 +502,11 @@ pub fn embedded(dir: impl Into<std::path::PathBuf>) -> Result<Client, ServerErro
 ///
 /// # Errors
 /// As [`embedded`].
-pub fn embedded_with(server: ServerConfig, client: ClientConfig) -> Result<Client, ServerError> {
+pub fn embedded_with(server: ServerConfig, client: ClientConfig) -> Result<Client, Error> {
     client.check()?;
     let server = Server::start(server)?;
     let remote = Remote::Memory(server.handle());
-    Client::begin(remote, client, Some(server)).map_err(|e: EngineError| ServerError::Stopped(e.to_string()))
+    Client::begin(remote, client, Some(server))
 }
 
 /// What a child is told that was forked off a process with a server inside.

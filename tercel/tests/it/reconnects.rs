@@ -5,10 +5,10 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tercel::wire::frame::{self, Deframer, Header, Kind, WIRE_VERSION};
-use tercel::wire::id::{SpaceId, Stamp, ViewId};
-use tercel::wire::message::Welcome;
-use tercel::wire::page::PAGE_BYTES;
+use tercel::tools::wire::frame::{self, Deframer, Header, Kind, WIRE_VERSION};
+use tercel::tools::wire::id::{SpaceId, Stamp, ViewId};
+use tercel::tools::wire::message::Welcome;
+use tercel::tools::wire::page::PAGE_BYTES;
 use tercel::{Address, Client};
 
 /// The longest that a client rests between two attempts at first, and in the end.

@@ -13,10 +13,10 @@ use crate::common::Counter;
 use crate::damage::{self, Blob, Known, contents, crashed, crashed_with, files};
 use tempfile::TempDir;
 use tercel::check::{self, Kind, Repaired};
-use tercel::disk::dir::{DataDir, NewSpace};
-use tercel::disk::log;
-use tercel::wire::id::PageId;
-use tercel::wire::page::{PAGE_BYTES, Page};
+use tercel::tools::disk::dir::{DataDir, NewSpace};
+use tercel::tools::disk::log;
+use tercel::tools::wire::id::PageId;
+use tercel::tools::wire::page::{PAGE_BYTES, Page};
 use tercel::{Bytes, Error, Object, Ref, ServerConfig, Stamp, Text, Tx, embedded};
 
 fn spoil(file: &Path, at: impl IntoIterator<Item = usize>) {

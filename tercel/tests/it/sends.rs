@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::common::counter;
-use tercel::wire::frame::{self, Deframer, Header, Kind};
+use tercel::tools::wire::frame::{self, Deframer, Header, Kind};
 use tercel::{Address, Bytes, Client, Object, Server, ServerConfig};
 
 #[derive(Object, Debug, Clone, PartialEq)]
@@ -255,7 +255,10 @@ fn a_client_that_was_held_up_does_not_call_its_server_silent() {
     let counter = counter(&client, "counter");
     for round in 0..3 {
         // No thread takes in what arrives, as when the whole process is stopped and goes on.
-        client.with_machine(|_| std::thread::sleep(Duration::from_millis(3 * KEEPALIVE_MS as u64)));
+        tercel::tools::with_machine(&client, |_| {
+            std::thread::sleep(Duration::from_millis(3 * KEEPALIVE_MS as u64))
+        })
+        .unwrap();
         let read = client.run(|tx| Ok(tx.get(counter)?.count()));
         assert_eq!(
             read,

@@ -139,7 +139,11 @@ fn shape() -> impl Strategy<Value = Shape> {
         prop_oneof![
             inner.clone().prop_map(|s| Shape::List(Box::new(s))),
             inner.clone().prop_map(|s| Shape::Option(Box::new(s))),
-            vec(inner, 1..4).prop_map(|shapes| Shape::Record(Box::new(layout_of("r", shapes)))),
+            vec(inner.clone(), 1..4).prop_map(|shapes| Shape::Record(Box::new(layout_of("r", shapes)))),
+            vec(vec(inner, 0..3), 1..4).prop_map(|variants| {
+                let named = |(i, shapes)| layout_of(&format!("V{i}"), shapes);
+                Shape::variants("e".into(), variants.into_iter().enumerate().map(named).collect())
+            }),
         ]
     })
 }

@@ -13,7 +13,7 @@ use tercel_wire::page::{Page, PageBuilder};
 use tercel_wire::record::{
     Any, Bytes, EncodeError, Encoder, HEADER_BYTES, List, NoSpill, Ref, SPILL_BYTES, Spill, Text, Value,
 };
-use tercel_wire::schema::{Field, Scalar, Schema, Type};
+use tercel_wire::schema::{Field, Scalar, Schema, TAG, Type};
 use tercel_wire::token::Token;
 
 const CHANGED: &str = "formats are promises: make a new version";
@@ -78,11 +78,12 @@ fn forever(fields: Vec<Field>) -> &'static [Field] {
     fields
 }
 
+fn field<V: Value + 'static>(name: &'static str, value: V) -> Sample {
+    (name, Box::new(move |e: &mut Encoder<'_>, at: usize| value.put(e, at)), V::TYPE)
+}
+
 /// One field of every shape.
 fn fields() -> Vec<Sample> {
-    fn field<V: Value + 'static>(name: &'static str, value: V) -> Sample {
-        (name, Box::new(move |e: &mut Encoder<'_>, at: usize| value.put(e, at)), V::TYPE)
-    }
     vec![
         field("u8", 0x81u8),
         field("u16", 0x8182u16),
@@ -124,6 +125,66 @@ fn fields() -> Vec<Sample> {
     ]
 }
 
+/// One of several records, or none of them.
+enum Either {
+    Nothing,
+    Small(u8),
+    Large { text: Text, to: Ref<Any> },
+}
+
+const EITHER: Schema = Schema {
+    name: "golden.Either",
+    fields: &[
+        TAG,
+        Field { name: "Nothing", ty: Type::Record(&Schema { name: "Nothing", fields: &[] }) },
+        Field {
+            name: "Small",
+            ty: Type::Record(&Schema {
+                name: "Small",
+                fields: &[Field { name: "0", ty: Type::Scalar(Scalar::U8) }],
+            }),
+        },
+        Field {
+            name: "Large",
+            ty: Type::Record(&Schema {
+                name: "Large",
+                fields: &[Field { name: "text", ty: Type::Text }, Field { name: "to", ty: Type::Ref("") }],
+            }),
+        },
+    ],
+};
+
+impl Value for Either {
+    const TYPE: Type = Type::Enum(&EITHER);
+    fn put(&self, e: &mut Encoder<'_>, at: usize) {
+        match self {
+            Either::Nothing => e.set(at, &[0]),
+            Either::Small(n) => {
+                e.set(at, &[1]);
+                n.put(e, at + EITHER.offset_in(1, 0));
+            }
+            Either::Large { text, to } => {
+                e.set(at, &[2]);
+                text.put(e, at + EITHER.offset_in(2, 0));
+                to.put(e, at + EITHER.offset_in(2, 1));
+            }
+        }
+    }
+}
+
+/// Fields of shapes that came later. Those of `golden.All` stay what they were.
+fn later_fields() -> Vec<Sample> {
+    let large = || Either::Large { text: "t".into(), to: reference(9, 1) };
+    vec![
+        field("enum_first", Either::Nothing),
+        field("enum_small", Either::Small(7)),
+        field("enum_large", large()),
+        field("option_enum", Some(Either::Nothing)),
+        field("option_enum_none", None::<Either>),
+        field("list_of_enums", List(vec![large(), Either::Nothing, Either::Small(8)])),
+    ]
+}
+
 /// Trees of chunks are at 900.1 and 900.2.
 struct Trees;
 
@@ -139,7 +200,7 @@ impl Spill for Trees {
 #[test]
 fn every_shape_of_field_has_the_bytes_of_version_1() {
     let mut promised = Promises::read(include_str!("../golden/records_v1.txt"));
-    for (name, put, ty) in fields() {
+    for (name, put, ty) in fields().into_iter().chain(later_fields()) {
         // A number before it shows the alignment, and one behind it where the fixed part goes on.
         let fields = vec![
             Field { name: "before", ty: Type::Scalar(Scalar::U8) },
@@ -203,7 +264,11 @@ fn classes_have_the_bytes_of_version_1() {
         fields: forever(all.iter().map(|(name, _, ty)| Field { name, ty: *ty }).collect()),
     };
     let named = Schema { name: "golden.Named", fields: &[Field { name: "to", ty: Type::Ref("golden.All") }] };
-    let written_ones = [schema, named].map(|s| (s.name.to_owned(), Layout::of(&s)));
+    let later = Schema {
+        name: "golden.Later",
+        fields: forever(later_fields().iter().map(|(name, _, ty)| Field { name, ty: *ty }).collect()),
+    };
+    let written_ones = [schema, named, later].map(|s| (s.name.to_owned(), Layout::of(&s)));
     let built_in = class::built_in().map(|(id, layout)| (format!("{}:{}", id.0, layout.name()), layout));
     for (name, layout) in written_ones.into_iter().chain(built_in) {
         let bytes = promised.keep(&name, &written(|o| layout.encode(o)));

@@ -6,9 +6,9 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
-use tercel::wire::frame::{self, Header, Kind};
-use tercel::wire::id::{OpId, Oref, PageId};
-use tercel::wire::message::{Commit, CommitEffects, Outcome, Stream, Verdict, Write};
+use tercel::tools::wire::frame::{self, Header, Kind};
+use tercel::tools::wire::id::{OpId, Oref, PageId};
+use tercel::tools::wire::message::{Commit, CommitEffects, Outcome, Stream, Verdict, Write};
 
 use super::super::blocks::percentile;
 use super::raw::Raw;

@@ -5,8 +5,8 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tercel::wire::frame::{self, Header, Kind};
-use tercel::wire::id::PageId;
+use tercel::tools::wire::frame::{self, Header, Kind};
+use tercel::tools::wire::id::PageId;
 use tercel::{Address, Bytes, Client, ClientConfig, Object, Ref};
 
 use super::others::{Counter, failed};

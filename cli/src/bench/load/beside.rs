@@ -6,7 +6,7 @@
 //! beside that antagonist. The blocks beside a bystander show how much of that comes only from sharing the machine.
 
 use tercel::Address;
-use tercel::wire::id::PageId;
+use tercel::tools::wire::id::PageId;
 
 use super::super::Options;
 use super::super::blocks::{Pairs, median};

@@ -23,7 +23,7 @@ mod switch;
 use std::ffi::OsStr;
 use std::path::Path;
 
-use tercel::wire::id::{Oref, PageId};
+use tercel::tools::wire::id::{Oref, PageId};
 use tercel::{Address, Client, ClientConfig, Object, Ref};
 
 use self::antagonist::Antagonist;
@@ -108,11 +108,11 @@ fn crowd(server: &Child, pages: &[PageId], sizes: Sizes) -> Result<Vec<Row>, Str
         client.run(|tx| (0..sizes.active_clients).map(|_| tx.create(&counter)).collect())
     };
     let refs: Vec<Ref<Counter>> = make().map_err(failed)?;
-    let (class, _, body) = client.stored_object(refs[0].oref()).map_err(failed)?;
+    let (class, _, body) = tercel::tools::stored_object(&client, refs[0].oref()).map_err(failed)?;
     let orefs: Vec<Oref> = refs.iter().map(|r| r.oref()).collect();
     // The server's page cache is full before, and so not the clients'.
     for page in pages {
-        client.page(*page).map_err(failed)?;
+        tercel::tools::page(&client, *page).map_err(failed)?;
     }
     let before = anonymous_bytes(server.id())?;
     let first = orefs.iter().map(|o| o.raw().to_string()).collect::<Vec<_>>().join(",");

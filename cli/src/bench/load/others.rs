@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use tercel::wire::id::PageId;
+use tercel::tools::wire::id::PageId;
 use tercel::{Address, Client, ClientConfig, Error, Object, Ref};
 
 use super::super::blocks::percentile;
@@ -96,7 +96,7 @@ impl Other {
                 return Ok(false);
             }
             random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-            self.client.page(pages[(random >> 33) as usize % pages.len()])?;
+            tercel::tools::page(&self.client, pages[(random >> 33) as usize % pages.len()])?;
             Ok(true)
         })?;
         Ok(Times { fetches, ..Times::default() })

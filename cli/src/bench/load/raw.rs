@@ -3,9 +3,9 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 
-use tercel::wire::frame::{self, Deframer, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
-use tercel::wire::id::{ClientId, PageId, SpaceId, Stamp};
-use tercel::wire::message::{Fetch, Hello};
+use tercel::tools::wire::frame::{self, Deframer, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel::tools::wire::id::{ClientId, PageId, SpaceId, Stamp};
+use tercel::tools::wire::message::{Fetch, Hello};
 
 /// A connection to the server that sends and receives plain frames.
 pub struct Raw {
@@ -15,7 +15,7 @@ pub struct Raw {
     /// How far the server said it is.
     pub visible: Stamp,
     /// The server's life.
-    pub view: tercel::wire::id::ViewId,
+    pub view: tercel::tools::wire::id::ViewId,
     pub id: ClientId,
     fetches: u64,
 }

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use tercel::object::Object;
-use tercel::wire::page::PAGE_BYTES;
+use tercel::tools::wire::page::PAGE_BYTES;
 use tercel::{Client, Error, List, Oref, Ref, Text, Tx};
 
 use super::super::oo7::{self, Components, Design, Sink, Spec};

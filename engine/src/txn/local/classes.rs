@@ -91,7 +91,7 @@ impl Classes {
             return Some(Err(Error::Schema(what)));
         }
         let layout = Layout::of(key.schema());
-        if let Err(e) = layout.accepts(&stored) {
+        if let Err(e) = layout.reads(&stored) {
             let what = format!("{e} (this program's version against version {} of the space)", id.0);
             return Some(Err(Error::Schema(what)));
         }

@@ -11,7 +11,7 @@ use tercel_wire::record::EncodeError;
 use tercel_wire::token::Token;
 
 use super::{Local, Source};
-use crate::error::Error;
+use crate::error::{Bound, Error};
 use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::time::Now;
@@ -64,13 +64,7 @@ impl Home for Inside<'_> {
             }
         }
         let as_of = self.as_of(now, begin)?;
-        let full = || {
-            Error::Full(format!(
-                "{} transactions are open inside of this server, which are all it takes at once: run \
-                 fewer at the same time, or some at a client",
-                limits::LOCAL_TRANSACTIONS_MAX
-            ))
-        };
+        let full = || Error::Full(Bound::TransactionsInside { max: limits::LOCAL_TRANSACTIONS_MAX });
         let visible = self.source.visible();
         let scope = self.local.copier.scope(visible).ok_or_else(full);
         Some(scope.map(|scope| Begun {
@@ -121,7 +115,7 @@ impl Home for Inside<'_> {
             Ok(pages) => self.local.places.grant(pages),
         }
         self.local.ask = (self.local.ask * 2).min(limits::LEASE_PAGES);
-        Some(self.local.places.place(bytes).ok_or_else(Error::no_pages))
+        Some(self.local.places.place(bytes).ok_or(Error::Full(Bound::Pages)))
     }
 
     /// The session of transactions inside of a server lasts as long as the server.
@@ -153,8 +147,7 @@ impl Home for Inside<'_> {
             Err(e) => return Some(Err(e)),
         };
         if effects.len() > limits::TRANSACTION_BYTES_MAX {
-            let text = "the transaction reads or writes too much: commit in smaller parts";
-            return Some(Err(Error::Full(text.into())));
+            return Some(Err(Error::Full(Bound::Message)));
         }
         let mut lost =
             local_writes.iter().filter(|o| o.new && !self.local.places.holds(o.oref.page())).peekable();

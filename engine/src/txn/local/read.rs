@@ -10,7 +10,7 @@ use tercel_wire::page::{Page, class_of};
 use tercel_wire::record::HEADER_BYTES;
 
 use super::{Image, Inside};
-use crate::error::Error;
+use crate::error::{Bound, Error};
 use crate::mutant::{Rule, dropped};
 use crate::txn::Located;
 
@@ -82,6 +82,7 @@ impl Inside<'_> {
                     return Located::Failed(self.local.classes.wrong(oref, found, key, self.source));
                 }
                 Copied::Damaged(e) => return Located::Failed(Error::Corrupt(format!("object {oref}: {e}"))),
+                Copied::Newer(e) => return Located::Failed(Error::Schema(format!("object {oref}: {e}"))),
                 Copied::Full => return Located::Failed(self.full()),
             }
         }
@@ -114,10 +115,7 @@ impl Inside<'_> {
     }
 
     fn full(&self) -> Error {
-        Error::Full(format!(
-            "a transaction inside of this server reads at most {} bytes: read less in one, or run it at a client",
-            self.local.config.read_bytes_max
-        ))
+        Error::Full(Bound::ReadsInside { bytes_max: self.local.config.read_bytes_max })
     }
 
     /// The object in the image of its page, or where the forward in its slot leads.

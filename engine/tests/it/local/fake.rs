@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tercel_engine::error::Error;
+use tercel_engine::error::{Bound, Error};
 use tercel_engine::random::Random;
 use tercel_engine::txn::local::{Image, Session, Source};
 use tercel_wire::class::{FORWARD, ROOT, ROOT_HEAD, built_in};
@@ -318,7 +318,7 @@ impl Source for Fake {
     fn grant(&mut self, count: u16) -> Option<Result<Vec<PageId>, Error>> {
         assert!(count > 0);
         if self.next_page >= self.pages_max {
-            return Some(Err(Error::Full("no pages".into())));
+            return Some(Err(Error::Full(Bound::Pages)));
         }
         self.granting = self.granted.is_none();
         self.granted.take().map(Ok)

@@ -123,7 +123,7 @@ fn large(tx: &Tx<'_>) -> Result<(usize, usize, Vec<u64>, u64, u32), Error> {
     assert!(blob.iter().zip(0u32..).all(|(b, i)| *b == i as u8));
     let some = [0, 991, 992, 2_499].map(|i| large.kids().get(i).map(|kid| kid.count()));
     let sum = large.kids().iter().try_fold(0, |sum, kid| Ok::<_, Error>(sum + kid?.count()))?;
-    let numbers = large.numbers()?.iter().sum();
+    let numbers = large.numbers().to_vec()?.iter().sum();
     assert_eq!(large.to_value()?.kids.0.len(), 2_500);
     Ok((large.name()?.len(), blob.len(), some.into_iter().collect::<Result<_, _>>()?, sum, numbers))
 }

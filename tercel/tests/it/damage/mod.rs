@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use super::common::Counter;
 use tempfile::TempDir;
-use tercel::disk::DiskError;
-use tercel::disk::dir::{DataDir, NewSpace};
-use tercel::disk::log::{self, Log, LogConfig};
-use tercel::wire::log::encode_record;
+use tercel::DiskError;
+use tercel::tools::disk::dir::{DataDir, NewSpace};
+use tercel::tools::disk::log::{self, Log, LogConfig};
+use tercel::tools::wire::log::encode_record;
 use tercel::{Bytes, Client, List, Object, Oref, Ref, Stamp, Text, embedded};
 
 #[derive(Object, Debug, Clone, PartialEq)]
@@ -151,14 +151,14 @@ pub fn shorten(path: &Path, from: Stamp) {
     let dir = DataDir::open(path, &NewSpace { page_bytes: 8064, segment_bytes: SEGMENT }).unwrap();
     let space = dir.space().id;
     let mut records = Vec::new();
-    let read = |r: tercel::wire::log::Record<'_>| {
+    let read = |r: tercel::tools::wire::log::Record<'_>| {
         records.push((r.kind, r.view, r.stamp, r.payload.to_vec()));
         Ok::<(), DiskError>(())
     };
     Log::open(&dir.log_dir(), space, LogConfig::default(), Stamp::ZERO, read).unwrap();
     log::create(&dir.log_dir(), space, Stamp(from.0 - 1), SEGMENT).unwrap();
     let config = LogConfig { segment_bytes: SEGMENT, ..LogConfig::default() };
-    let ignore = |_: tercel::wire::log::Record<'_>| Ok::<(), DiskError>(());
+    let ignore = |_: tercel::tools::wire::log::Record<'_>| Ok::<(), DiskError>(());
     let (mut log, _) = Log::open(&dir.log_dir(), space, config, Stamp::ZERO, ignore).unwrap();
     for (kind, view, stamp, payload) in records.into_iter().filter(|(_, _, stamp, _)| *stamp >= from) {
         let (mut bytes, mut chain) = (Vec::new(), log.tail().last.chain);
@@ -173,7 +173,7 @@ pub fn shorten(path: &Path, from: Stamp) {
 pub fn again(path: &Path, old: [u8; 4], new: [u8; 4]) {
     let dir = DataDir::open(path, &NewSpace { page_bytes: 8064, segment_bytes: SEGMENT }).unwrap();
     let mut found = None;
-    let read = |r: tercel::wire::log::Record<'_>| {
+    let read = |r: tercel::tools::wire::log::Record<'_>| {
         if let Some(at) = r.payload.windows(4).rposition(|bytes| bytes == old) {
             found = Some((r.kind, r.payload.to_vec(), at));
         }

@@ -1,0 +1,108 @@
+//! For tools that look at files, pages and frames, such as `tercel inspect`, `check` and `bench`. No promise of stability: what is
+//! here changes with the formats and the machines, also where the rest of this crate does not.
+//!
+//! A program that stores objects needs none of it.
+//!
+//! | module | its noun |
+//! |---|---|
+//! | [`disk`] | the files of a data directory |
+//! | [`wire`] | how frames, messages, records, pages and the log look as bytes |
+//! | [`heap`], [`engine`], [`events`] | the crates below this one: the cache, the machines, the kernel's events |
+
+use std::sync::Arc;
+
+use tercel_wire::class::FORWARD;
+use tercel_wire::cursor::le32;
+use tercel_wire::id::{ClassId, Oref, PageId};
+use tercel_wire::layout::Layout;
+use tercel_wire::page::{Page, class_of};
+use tercel_wire::record::HEADER_BYTES;
+
+use crate::{Client, Error};
+
+pub use tercel_engine as engine;
+pub use tercel_events as events;
+pub use tercel_heap as heap;
+pub use tercel_wire as wire;
+
+/// What a server keeps on disk.
+pub mod disk {
+    pub use crate::disk::{DiskError, dir, log, pages};
+}
+
+/// The classes of the space.
+///
+/// ```
+/// use tercel::{Object, tools};
+///
+/// #[derive(Object)]
+/// struct Counter {
+///     count: u64,
+/// }
+///
+/// # let dir = std::env::temp_dir().join(format!("tercel-doc-tools-{}", std::process::id()));
+/// let space = tercel::embedded(&dir)?;
+/// let counter = space.run(|tx| tx.create(&Counter { count: 7 }))?;
+/// assert!(tools::classes(&space)?.iter().any(|(_, layout)| layout.name() == "Counter"));
+///
+/// let (_, layout, body) = tools::stored_object(&space, counter.oref())?;
+/// let at = layout.field("count").expect("a field").at;
+/// assert_eq!(body[at], 7);
+/// assert!(tools::page(&space, counter.oref().page())?.is_some());
+/// assert!(tools::with_machine(&space, |machine| machine.stats().commits)? > 0);
+/// # space.close()?;
+/// # std::fs::remove_dir_all(&dir)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// `Unavailable`, `Timeout`.
+pub fn classes(client: &Client) -> Result<Vec<(ClassId, Arc<Layout>)>, Error> {
+    client.ask(|machine| machine.all_classes())
+}
+
+/// A page as the server has it, unchecked and past the cache; none if nothing was ever written to it.
+///
+/// # Errors
+/// `Unavailable`, `Timeout`, `Corrupt`.
+pub fn page(client: &Client, page: PageId) -> Result<Option<Vec<u8>>, Error> {
+    let mut call = None;
+    client.ask(|machine| machine.raw_page(page, &mut call))
+}
+
+/// An object in stored form, header left out, with its class: for a tool that does not know the class.
+///
+/// # Errors
+/// `NotFound`, `Corrupt`, and as [`page`].
+pub fn stored_object(client: &Client, oref: Oref) -> Result<(ClassId, Arc<Layout>, Vec<u8>), Error> {
+    let mut at = oref;
+    for _ in 0..2 {
+        let bytes = page(client, at.page())?.ok_or_else(|| Error::not_found(oref))?;
+        let page = Page::parse(&bytes, at.page()).map_err(|e| Error::Corrupt(e.to_string()))?;
+        let object = page.object(at.slot()).ok_or_else(|| Error::not_found(oref))?;
+        let class = class_of(object);
+        if class == FORWARD {
+            at = Oref::from_raw(le32(object, 4)).ok_or_else(|| Error::Corrupt(format!("{oref}")))?;
+            continue;
+        }
+        let layout = classes(client)?.into_iter().find(|(id, _)| *id == class).map(|(_, l)| l);
+        let layout = layout.ok_or_else(|| {
+            Error::Corrupt(format!("{oref} is of class {}, which the space does not have", class.0))
+        })?;
+        let body = object[HEADER_BYTES..].to_vec();
+        layout.check(&body).map_err(|e| Error::Corrupt(format!("{oref}: {e}")))?;
+        return Ok((class, layout, body));
+    }
+    Err(Error::Corrupt(format!("{oref} moved twice")))
+}
+
+/// Lets a closure use the client's machine under its lock: for measuring.
+///
+/// # Errors
+/// `Unavailable` in a process that was forked off the one with the embedded space.
+pub fn with_machine<R>(
+    client: &Client,
+    f: impl FnOnce(&mut engine::client::Client) -> R,
+) -> Result<R, Error> {
+    client.with_machine(f)
+}
