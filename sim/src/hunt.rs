@@ -238,7 +238,12 @@ pub const VARIANTS: &[Variant] = &[
     runner(RunnerRule::SyncReportedEarly, "8: a sync is reported when it is begun", 20, None),
     runner(RunnerRule::ReplayFromLater, "recovery begins behind what the checkpoint says", 20, None),
     runner(RunnerRule::LogCutTooFar, "the log is cut beyond what is installed", 20, None),
-    runner(RunnerRule::OldConnectionBelieved, "2, 9: bytes of an old connection are believed", 20, None),
+    runner(
+        RunnerRule::OldConnectionBelieved,
+        "2, 9: bytes of an old connection are believed",
+        20,
+        Some(cut_off),
+    ),
     runner(RunnerRule::CheckpointWithoutPages, "a checkpoint is stored without its pages", 20, None),
     runner(RunnerRule::PinOvertaken, "12: an install overtakes the pin before it", 160, Some(busy_store)),
     engine(
@@ -429,6 +434,15 @@ fn crowded(plan: &mut Plan) {
     plan.patience_us = 2_000_000;
     plan.mix = [4, 0, 4, 6, 0, 0, 0, 0, 0, 0];
     plan.subscriptions = 1 << 20;
+}
+
+/// Connections are cut all the time, and bytes are on their way for longer than it takes to connect again.
+fn cut_off(plan: &mut Plan) {
+    plan.clients = plan.clients.max(4);
+    plan.latency_us = 10_000;
+    plan.commits = plan.commits.min(400);
+    let kinds = [FaultKind::Cut, FaultKind::Cut, FaultKind::HalfOpen];
+    plan.faults.iter_mut().zip(kinds.into_iter().cycle()).for_each(|(f, kind)| f.kind = kind);
 }
 
 /// A table of operations that is too small for its clients, whose connections are cut all the time.
