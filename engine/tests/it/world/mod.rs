@@ -58,6 +58,8 @@ pub struct Inner {
     pub restarts: u32,
     /// Steps that a wait takes at most.
     pub patience: usize,
+    /// Connections made by clients that came back, since the last pause.
+    connects: u32,
     pub counts: Counts,
 }
 
@@ -141,6 +143,12 @@ pub struct Indoors<'w> {
     local: RefCell<Local>,
 }
 
+/// Connections made one after the other after which clients pause: more than there are clients in a world.
+const CONNECTS_MAX: u32 = 16;
+
+/// The pause of clients that come back again and again.
+const RECONNECT_PAUSE_US: u64 = 5_000;
+
 /// Far more steps than anything needs that is not lost.
 const PATIENCE: usize = 20_000;
 
@@ -164,6 +172,7 @@ impl World {
                 hold: Hold::default(),
                 restarts: 0,
                 patience: PATIENCE,
+                connects: 0,
                 counts: Counts::default(),
             }),
             meanwhile: None,
@@ -699,13 +708,24 @@ impl Inner {
 
     /// The first thing that can happen, happens; whether anything could.
     fn step_in_order(&mut self) -> bool {
+        let task = (0..self.tasks.len()).find(|i| !self.is_held(&self.tasks[*i]));
         for i in 0..self.clients.len() {
             if !self.hold.connects
                 && self.server.is_some()
                 && self.wants_connection(i)
                 && self.link_of(i).is_none()
             {
-                self.connect(i);
+                // Clients that are turned away come back, and pause: meanwhile the server gets on with what it waits for.
+                self.connects += 1;
+                if self.connects <= CONNECTS_MAX {
+                    self.connect(i);
+                } else {
+                    self.connects = 0;
+                    match task {
+                        Some(task) => self.perform_task(task),
+                        None => self.pass(RECONNECT_PAUSE_US),
+                    }
+                }
                 return true;
             }
         }
@@ -724,8 +744,8 @@ impl Inner {
                 return true;
             }
         }
-        if let Some(at) = (0..self.tasks.len()).find(|i| !self.is_held(&self.tasks[*i])) {
-            self.perform_task(at);
+        if let Some(task) = task {
+            self.perform_task(task);
             return true;
         }
         false
