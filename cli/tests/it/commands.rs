@@ -179,6 +179,29 @@ fn keys_of_a_map_are_read_by_their_type() {
 }
 
 #[test]
+fn entries_of_a_large_map_are_counted_up_to_a_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("space").display().to_string();
+    let space = tercel::embedded(&data).unwrap();
+    let entries = 100_020u64;
+    space
+        .run(|tx| {
+            let many = Map::<u64, Any>::build_sorted(tx, (0..entries + 1).map(|n| (n, Ref::NULL)))?;
+            let all = Map::<u64, Any>::build_sorted(tx, (0..entries).map(|n| (n, Ref::NULL)))?;
+            tx.set_root("many", many.reference())?;
+            tx.set_root("all", all.reference())
+        })
+        .unwrap();
+    space.close().unwrap();
+    let ask = |what: &str| out(&tercel(&["inspect", what, "--data", &data, "--cache", "1M"]));
+    assert!(ask("all").contains(" of 100020 entries"), "{}", ask("all"));
+    assert!(ask("many").contains(" of more than 100020 entries"), "{}", ask("many"));
+    let many = out(&tercel(&["inspect", "many", "--data", &data, "--json"]));
+    let many: serde_json::Value = serde_json::from_str(&many).unwrap();
+    assert_eq!((&many["more_than"], &many["more"]), (&100_000.into(), &serde_json::Value::Null));
+}
+
+#[test]
 fn the_same_answers_come_from_a_server() {
     let (_dir, space) = imported();
     let server = Serving::start(&space);
