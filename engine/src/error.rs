@@ -12,7 +12,7 @@ use thiserror::Error;
 
 /// Why a call failed: of an object, a transaction, a client, or an embedded space.
 ///
-/// Each kind says who must act, and [`Error::is_retryable`] whether the same transaction may just be run again.
+/// Each kind names the party that must act, and [`Error::is_retryable`] whether the same transaction may just be run again.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Error {

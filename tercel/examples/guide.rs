@@ -197,7 +197,7 @@ fn fresh(client: &Client, other: &Client) -> Result<(), Box<dyn std::error::Erro
     let seen = other.transaction().at_least(token.parse()?);
     assert_eq!(seen.run(|tx| Ok(tx.get(ann)?.nickname()?.into_owned()))?, "Annie");
 
-    // At most 50 ms old, by this machine's clock alone. Within the bound it asks nobody.
+    // At most 50 ms old, by this machine's clock alone. Within the bound nothing is sent.
     let young = other.transaction().bounded(Duration::from_millis(50));
     println!("{:?} old at most", young.run(|tx| Ok(tx.as_of().age))?);
 

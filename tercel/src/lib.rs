@@ -158,6 +158,7 @@
 //! | module | its noun |
 //! |---|---|
 //! | [`Client`], [`Tx`], [`Obj`], [`Ref`] | what a program holds |
+//! | [`Watch`] | a stream of changes |
 //! | [`Server`] | a space being served |
 //! | [`backup`], [`check`] | copies of a space, and whether one is sound |
 //! | [`collections`] | ordered maps and lists, as ordinary objects |

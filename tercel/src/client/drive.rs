@@ -377,7 +377,7 @@ impl Shared {
         }
     }
 
-    /// Takes in what has arrived, if nobody has looked for a while and no thread is reading: a thread that finds all it wants
+    /// Takes in what has arrived, if no thread has looked for a while and no thread is reading: a thread that finds all it wants
     /// in the cache would otherwise read an old state until the driver wakes up.
     fn look(&self) {
         let now = self.now();
