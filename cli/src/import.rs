@@ -19,12 +19,12 @@ use tercel::collections::Map;
 use tercel::{Client, Error, List, Ref, Tx};
 
 use crate::args;
-use crate::debian::{self, Stanzas};
 use crate::fail::{Failure, Outcome};
 use crate::model::{CATALOG, Catalog, Details, Package, Section};
 use crate::space;
 use crate::term::{THINGS, Term, count, thousands};
 use crate::tidy;
+use tercel_debian::{self as debian, Stanzas};
 
 /// The counts of an import.
 #[derive(Debug, Clone, Serialize)]

@@ -6,8 +6,6 @@ mod term;
 mod args;
 mod backup;
 mod bench;
-
-mod debian;
 mod fail;
 mod inspect;
 mod model;

@@ -7,10 +7,10 @@ use serde::Serialize;
 use tercel::{Client, Error, Obj, Ref, Tx};
 
 use crate::args::{self, QueryWhat};
-use crate::debian;
 use crate::fail::{Failure, Outcome};
 use crate::model::{CATALOG, Catalog, Package};
 use crate::space;
+use tercel_debian as debian;
 
 /// Which way to go along a dependency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

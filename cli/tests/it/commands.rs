@@ -195,7 +195,9 @@ fn a_hostile_file_is_refused_with_its_line() {
 fn a_truncated_file_is_refused_with_its_line() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("Packages.xz");
-    let whole = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("data/sample-packages.xz")).unwrap();
+    let whole =
+        std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../debian/data/sample-packages.xz"))
+            .unwrap();
     std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
     let space = dir.path().join("space").display().to_string();
     let said = err(&tercel(&["import", "debian", "--input", file.to_str().unwrap(), "--data", &space]));

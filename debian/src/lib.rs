@@ -1,6 +1,6 @@
 //! Package indexes of Debian: finding one, unpacking it, reading it stanza by stanza.
 //!
-//! This module knows the text, but not its use. It reads one stanza at a time in memory that does not grow with the file,
+//! This crate knows the text, but not its use. It reads one stanza at a time in memory that does not grow with the file,
 //! and it gives each stanza as it stands. Two rules are left to the code that puts the stanzas together into a graph. A
 //! check of such a graph must follow the same rules:
 //!
@@ -20,7 +20,7 @@ mod relation;
 mod stanza;
 
 pub use error::ParseError;
-pub use input::{open, sample, stdin};
+pub use input::{Input, OpenError, open, sample, stdin};
 pub use lists::default_list;
 pub use near::near;
-pub use stanza::Stanzas;
+pub use stanza::{StanzaRef, Stanzas};

@@ -3,8 +3,14 @@
 //!
 //! What a server asks for is done in two steps, the deed and the word of it, so that everything else can happen between.
 //! The invariant of a crash: the log keeps what was synced and some of what was not, the store keeps whole installs.
-#![allow(dead_code, reason = "each test takes what it needs")]
-#![allow(clippy::disallowed_types, reason = "a port must be `Sync`, and a test has no better lock")]
+//!
+//! | module | what it has |
+//! |---|---|
+//! | the root | a world: a server with its disk, clients, and the links between them |
+//! | [`hand`] | a server alone, to which a test writes each message itself |
+//! | [`things`] | objects to count and to grow |
+//!
+//! Only tests and fuzz targets use this crate. Its functions panic where the engine does what it must not do.
 
 pub mod hand;
 pub mod things;
@@ -27,6 +33,7 @@ use tercel_wire::frame::{Deframer, Header, Kind};
 use tercel_wire::id::{ClientId, LogPosition, OpId, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::message::{Fetch, Outcome};
 
+/// The space of every world.
 pub const SPACE: SpaceId = SpaceId(77);
 
 /// The whole of it.
@@ -36,51 +43,69 @@ pub struct World {
     meanwhile: Option<fn(&World)>,
 }
 
+/// The parts of a world, while its lock is held.
 pub struct Inner {
+    /// What decides which of several things happens next.
     pub random: Random,
+    /// The time for the server and all clients.
     pub now: Now,
+    /// None between a crash and a restart.
     pub server: Option<Server>,
+    /// Of the server that is recovered next.
     pub config: ServerConfig,
+    /// The server's disk.
     pub disk: Disk,
     tasks: Vec<Task>,
+    /// The clients, by their number.
     pub clients: Vec<Client>,
+    /// The connections, the oldest first.
     pub links: Vec<Link>,
     conn_last: u64,
     /// What was sent to connections that are no client's.
     pub heard: BTreeMap<Conn, Vec<u8>>,
     /// Every entry that was ordered and not lost, also those that the log has let go of.
     pub history: Vec<Sealed>,
+    /// How often something bad happens.
     pub chaos: Chaos,
     /// Transactions within transactions.
     pub depth: usize,
     /// Nothing of this kind happens by itself.
     pub hold: Hold,
+    /// How often a server was recovered, the first time included.
     pub restarts: u32,
     /// Steps that a wait takes at most.
     pub patience: usize,
     /// Connections made by clients that came back, since the last pause.
     connects: u32,
+    /// What has happened so far.
     pub counts: Counts,
 }
 
 /// What a crash leaves.
 #[derive(Default, Clone)]
 pub struct Disk {
+    /// The records of the log.
     pub log: Vec<Sealed>,
     /// Records that were before those.
     pub log_gone: u64,
+    /// How many of these records are durable.
     pub synced: usize,
+    /// The stored pages.
     pub pages: Pages,
+    /// The stored checkpoint, if there is one.
     pub checkpoint: Option<Checkpoint>,
     /// Pages as they were when they were pinned.
     pinned: Option<(u64, Pages)>,
 }
 
-type Pages = BTreeMap<PageId, Arc<Vec<u8>>>;
+/// Pages as they are stored.
+pub type Pages = BTreeMap<PageId, Arc<Vec<u8>>>;
 
 /// A connection, as both ends see it.
 pub struct Link {
+    /// The name that the server has for it.
     pub conn: Conn,
+    /// The number of the client.
     pub client: usize,
     up: Vec<u8>,
     down: Vec<u8>,
@@ -102,43 +127,61 @@ enum Task {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
+/// Names what waits until a test lets it go on.
 pub struct Hold {
+    /// Syncs of the log, and the word of them.
     pub syncs: bool,
+    /// Reads of pages, and the word of them.
     pub reads: bool,
     /// The word of reads that were done.
     pub read_words: bool,
+    /// Installs and pins.
     pub installs: bool,
     /// Client whose incoming bytes wait.
     pub down: Option<usize>,
+    /// Client whose sent bytes wait.
     pub up: Option<usize>,
+    /// New connections of clients.
     pub connects: bool,
 }
 
 /// One in how many steps something bad happens; 0 is never.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Chaos {
+    /// A connection is cut.
     pub cut: u64,
+    /// The server crashes.
     pub crash: u64,
+    /// Nothing but the time moves on, for 5 s.
     pub pause: u64,
+    /// A wait runs another transaction.
     pub meanwhile: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
+/// Counts what has happened in a world.
 pub struct Counts {
+    /// Crashes of the server.
     pub crashes: u64,
+    /// Connections that were cut.
     pub cuts: u64,
+    /// Installs that were stored.
     pub installs: u64,
+    /// Up to where the log was last let go of.
     pub truncated: Stamp,
 }
 
 /// A client's port: waiting is letting the world go on.
 pub struct Thread<'w> {
+    /// The world.
     pub world: &'w World,
+    /// The number of the client.
     pub client: usize,
 }
 
 /// A program inside of the server: its port. There is one in a world, for a server has one session of its own.
 pub struct Indoors<'w> {
+    /// The world.
     pub world: &'w World,
     local: RefCell<Local>,
 }
@@ -153,6 +196,10 @@ const RECONNECT_PAUSE_US: u64 = 5_000;
 const PATIENCE: usize = 20_000;
 
 impl World {
+    /// Makes a world with a new server and so many clients, each with 512 KiB of cache.
+    ///
+    /// # Panics
+    /// If the server does not take the configuration.
     pub fn new(seed: u64, clients: usize, config: ServerConfig) -> World {
         let world = World {
             inner: Mutex::new(Inner {
@@ -184,11 +231,16 @@ impl World {
         world
     }
 
+    /// Runs `f` now and then while a transaction waits, as often as [`Chaos::meanwhile`] says.
     pub fn with_meanwhile(mut self, f: fn(&World)) -> World {
         self.meanwhile = Some(f);
         self
     }
 
+    /// Adds a client with a cache of so many bytes and gives its number.
+    ///
+    /// # Panics
+    /// If no cache can be that small or large.
     pub fn add_client(&self, seed: u64, cache_bytes: usize) -> usize {
         let config = HeapConfig { budget_bytes: cache_bytes, ..HeapConfig::default() };
         let memory = Boxed::new(arena_bytes(&config).unwrap());
@@ -198,10 +250,12 @@ impl World {
         inner.clients.len() - 1
     }
 
+    /// Locks the parts of the world. A test that failed with the lock held does not spoil it.
     pub fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(|e| e.into_inner())
     }
 
+    /// Gives the port of a client.
     pub fn thread(&self, client: usize) -> Thread<'_> {
         Thread { world: self, client }
     }
@@ -211,6 +265,7 @@ impl World {
         self.indoors_with(LocalConfig::default())
     }
 
+    /// The same with a configuration.
     pub fn indoors_with(&self, config: LocalConfig) -> Indoors<'_> {
         Indoors { world: self, local: RefCell::new(Local::new(config)) }
     }
@@ -241,14 +296,23 @@ impl World {
         panic!("the world does not come to rest");
     }
 
+    /// Crashes the server; nothing stays of the log but what was synced.
     pub fn crash(&self) {
         self.lock().crash(0);
     }
 
+    /// Recovers the server from its disk.
+    ///
+    /// # Panics
+    /// If there is a server, or its log cannot be replayed.
     pub fn restart(&self) {
         self.lock().start();
     }
 
+    /// Cuts the connection of a client.
+    ///
+    /// # Panics
+    /// If it has none.
     pub fn cut(&self, client: usize) {
         let mut inner = self.lock();
         let at = inner.link_of(client).expect("a connection to cut");
@@ -301,10 +365,18 @@ impl Port for Thread<'_> {
 }
 
 impl Indoors<'_> {
+    /// Begins a transaction.
+    ///
+    /// # Panics
+    /// If the server does not let it begin.
     pub fn begin(&self) -> Tx<'_> {
         Tx::begin(self, Isolation::Serializable).unwrap()
     }
 
+    /// Runs a transaction, again after conflicts.
+    ///
+    /// # Errors
+    /// Those of [`txn::run`].
     pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
         txn::run(self, Isolation::Serializable, body)
     }
@@ -392,6 +464,7 @@ impl World {
 }
 
 impl Inner {
+    /// Says yes once in `n` times, by the seed; never if `n` is 0.
     pub fn one_in(&mut self, n: u64) -> bool {
         n != 0 && self.random.below(n) == 0
     }
@@ -481,6 +554,7 @@ impl Inner {
         self.clients[client].handle(now, ClientInput::Disconnected("cut".into()));
     }
 
+    /// Puts what a client wants to send on its link; without a link it is lost.
     pub fn send(&mut self, client: usize) {
         let bytes = std::mem::take(self.clients[client].outgoing());
         if let Some(at) = self.link_of(client) {
@@ -525,6 +599,7 @@ impl Inner {
         self.server_takes(Input::Frame(conn, header, &body));
     }
 
+    /// Tells the server what happened, and does what it asks for. Without a server nothing happens.
     pub fn server_takes(&mut self, input: Input<'_>) {
         let now = self.now;
         let Some(server) = &mut self.server else { return };
@@ -533,6 +608,10 @@ impl Inner {
         self.perform(out);
     }
 
+    /// Does what the server asked for, or notes it to be done later.
+    ///
+    /// # Panics
+    /// If a server of one node must not ask for that, or not now.
     pub fn perform(&mut self, out: Effects) {
         for effect in out.list {
             match effect {
@@ -692,6 +771,7 @@ impl Inner {
         false
     }
 
+    /// Moves the time on by so many microseconds, and wakes the machines that wait for it.
     pub fn pass(&mut self, us: u64) {
         self.now = self.now.plus_us(us);
         let now = self.now;

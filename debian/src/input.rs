@@ -219,7 +219,7 @@ impl<R: Read> Read for Exhaustible<R> {
     }
 }
 
-static SAMPLE: &[u8] = include_bytes!("../../data/sample-packages.xz");
+static SAMPLE: &[u8] = include_bytes!("../data/sample-packages.xz");
 
 /// The longest magic number looked for, that of xz.
 const MAGIC_BYTES_MAX: usize = 6;
