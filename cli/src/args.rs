@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use tercel::Address;
-
-use crate::fail::Failure;
+use tercel_term::fail::Failure;
 
 /// Typed, durable objects that live on servers and feel local.
 #[derive(Debug, Parser)]

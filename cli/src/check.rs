@@ -5,14 +5,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use tercel::DiskError;
 use tercel::backup::{BackupError, Verified, is_backup};
-use tercel::check::{CheckError, Finding, LOST_NAME, Repaired, Report};
+use tercel::check::{Finding, LOST_NAME, Repaired, Report};
+use tercel_term::fail::{Failure, Outcome};
+use tercel_term::tidy;
+use tercel_term::{THINGS, Term, count, say};
 
 use crate::args;
-use crate::fail::{Failure, Outcome, of_disk};
-use crate::term::{THINGS, Term, count};
-use crate::tidy;
 
 /// The exit code when something is wrong with the data.
 const UNSOUND: u8 = 3;
@@ -242,22 +241,4 @@ fn finding_as_json(finding: &Finding) -> Value {
         "page": finding.page.map(|p| p.get()), "object": finding.object.map(|o| o.to_string()),
         "class": finding.class, "repairable": finding.repairable,
     })
-}
-
-impl From<CheckError> for Failure {
-    fn from(e: CheckError) -> Failure {
-        match &e {
-            // A check has no other way than through the directory.
-            CheckError::Disk(DiskError::Locked { dir, pid }) => {
-                let pid = pid.map_or_else(|| "another process".into(), |pid| format!("process {pid}"));
-                Failure::new(format!("{} is in use by {pid}, and a check needs it for itself", dir.display()))
-                    .next("if that is a server, stop it first; else wait until it has ended, then run the same command again")
-            }
-            CheckError::Disk(disk) => {
-                let failure = Failure::new(e.to_string());
-                of_disk(disk).into_iter().fold(failure, |failure, next| failure.next(next))
-            }
-            _ => Failure::of_sentence(&e.to_string()),
-        }
-    }
 }

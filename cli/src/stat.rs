@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
+use tercel_term::fail::{Failure, Outcome};
+use tercel_term::say;
+use tercel_term::thousands;
 
 use crate::args;
-use crate::fail::{Failure, Outcome};
 use crate::space;
-use crate::term::thousands;
 
 /// Ids below belong to the system's own classes.
 const USER_CLASS_MIN: u16 = 16;

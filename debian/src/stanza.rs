@@ -57,6 +57,7 @@ impl<R: BufRead> Stanzas<R> {
     ///
     /// # Errors
     /// [`ParseError`] with the line at fault.
+    #[expect(clippy::should_implement_trait, reason = "an iterator could not lend")]
     pub fn next(&mut self) -> Result<Option<StanzaRef<'_>>, ParseError> {
         if self.ended {
             return Ok(None);

@@ -1,29 +1,28 @@
 //! `tercel demo`: the main job, on real data, in a minute.
 
-mod child;
 mod scenes;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use crate::args;
-use crate::fail::{Failure, Outcome};
-use crate::import::{self, Source};
-use crate::term::{Term, program};
-use crate::tidy::OwnDir;
+use tercel_packages::import::{self, Source};
+use tercel_term::fail::{Failure, Outcome};
+use tercel_term::process::OwnProcess;
+use tercel_term::tidy::OwnDir;
+use tercel_term::{Term, program, say};
 
-pub use child::ServerProcess;
+use crate::args;
 
 pub fn run(args: &args::Demo, term: &Term) -> Outcome {
     let begun = Instant::now();
-    crate::tidy::on_signals(|| "interrupted".into())?;
+    tercel_term::tidy::on_signals(|| "interrupted".into())?;
     let dir = DemoDir::new(args.dir.as_deref())?;
     let source = Source::choose(args.input.as_deref(), args.sample);
     say!("{} package index: {}", term.bold("data"), source.describe());
     let graph = import::read(&source, term)?;
-    let mut server = ServerProcess::start(dir.path(), None)?;
-    say!("{} process {} at {} ({})", term.bold("server"), server.id(), server.address(), server.backend());
+    let mut server = OwnProcess::serve(dir.path(), None, &[])?;
+    say!("{} process {} at {} ({})", term.bold("server"), server.id(), server.listens_on(), server.backend());
     let imported = scenes::import(&server, &graph, &source, begun, term)?;
     let root = scenes::root(&graph, term);
     scenes::closure(&server, root, &imported, term)?;

@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tercel::{Client, ClientConfig, Error, List, Ref};
-
-use super::child::ServerProcess;
-use crate::fail::Failure;
-use crate::import::{self, Graph, Imported, Source};
-use crate::model::{Counter, MARKS, Mark, Marks};
-use crate::query::{self, Way};
-use crate::term::{Term, thousands};
+use tercel_packages::import::{self, Graph, Imported, Source};
+use tercel_packages::model::{Counter, MARKS, Mark, Marks};
+use tercel_packages::query::{self, Way};
+use tercel_term::fail::Failure;
+use tercel_term::process::OwnProcess;
+use tercel_term::{Term, say, thousands};
 
 /// The package whose loss is asked about, if the list has it.
 const ROOT: &str = "libssl3";
@@ -29,13 +28,13 @@ const READS: u64 = 1_000;
 const COMMITS_BEFORE: u64 = 500;
 const COMMITS_AFTER: u64 = 100;
 
-fn connect(server: &ServerProcess, cache_bytes: usize) -> Result<Client, Failure> {
-    Ok(Client::connect_with(server.address(), ClientConfig { cache_bytes, ..ClientConfig::default() })?)
+fn connect(server: &OwnProcess, cache_bytes: usize) -> Result<Client, Failure> {
+    Ok(Client::connect_with(&server.address()?, ClientConfig { cache_bytes, ..ClientConfig::default() })?)
 }
 
 /// Writes the objects of a list that was read.
 pub fn import(
-    server: &ServerProcess,
+    server: &OwnProcess,
     graph: &Graph,
     source: &Source,
     begun: Instant,
@@ -58,7 +57,7 @@ pub fn root<'g>(graph: &'g Graph, term: &Term) -> &'g str {
 }
 
 /// Everything that may break if a package goes, through a cache of a quarter of the data or a little more.
-pub fn closure(server: &ServerProcess, root: &str, imported: &Imported, term: &Term) -> Result<(), Failure> {
+pub fn closure(server: &OwnProcess, root: &str, imported: &Imported, term: &Term) -> Result<(), Failure> {
     let probe = connect(server, 1 << 20)?;
     let status: Value = serde_json::from_str(&probe.server_status()?).unwrap_or_default();
     let data = status["pages"].as_u64().unwrap_or(0) as usize * tercel::tools::wire::page::PAGE_BYTES;
@@ -95,7 +94,7 @@ pub fn closure(server: &ServerProcess, root: &str, imported: &Imported, term: &T
 }
 
 /// Marks all of them in one transaction, while another client reads the marks.
-pub fn advisory(server: &ServerProcess, root: &str, term: &Term) -> Result<(), Failure> {
+pub fn advisory(server: &OwnProcess, root: &str, term: &Term) -> Result<(), Failure> {
     let client = connect(server, 64 << 20)?;
     let root = query::find(&client, root)?;
     let marks = client.run(|tx| {
@@ -181,7 +180,7 @@ fn look(tx: &tercel::Tx<'_>) -> Result<(usize, usize), Error> {
 }
 
 /// Kills the server in the middle of a stream of commits.
-pub fn crash(server: &mut ServerProcess, dir: &Path, term: &Term) -> Result<(), Failure> {
+pub fn crash(server: &mut OwnProcess, dir: &Path, term: &Term) -> Result<(), Failure> {
     let client = connect(server, 4 << 20)?;
     let counter: Ref<Counter> = client.run(|tx| {
         let counter = tx.create(&Counter { value: 0 })?;
@@ -207,8 +206,8 @@ pub fn crash(server: &mut ServerProcess, dir: &Path, term: &Term) -> Result<(), 
         server.kill()?;
         let at_kill = acknowledged.load(Ordering::SeqCst);
         let killed = Instant::now();
-        let address = server.address().clone();
-        *server = ServerProcess::start(dir, Some(&address))?;
+        let address = server.address()?;
+        *server = OwnProcess::serve(dir, Some(&address), &[])?;
         let restarted = killed.elapsed();
         while acknowledged.load(Ordering::SeqCst) <= at_kill && !stream.is_finished() {
             thread::sleep(Duration::from_millis(1));

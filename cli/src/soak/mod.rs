@@ -25,13 +25,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tercel::{Address, Client, ClientConfig};
+use tercel_term::fail::{Failure, Outcome};
+use tercel_term::process::OwnProcess;
+use tercel_term::tidy::{self, OwnDir};
+use tercel_term::{Term, count, say};
 use tercel_verify::{History, Kind, PROPERTIES, View};
 
 use crate::args;
-use crate::demo::ServerProcess;
-use crate::fail::{Failure, Outcome};
-use crate::term::{Term, count};
-use crate::tidy::{self, OwnDir};
 use proxy::Proxy;
 use report::{Restart, Run};
 use space::Space;
@@ -70,7 +70,7 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
         );
     }
     let server = dir.serve(None, args)?;
-    let address = server.address().clone();
+    let address = server.address()?;
     let first = client(&address)?;
     if args.fill > 0 && !args.json {
         say!("filling the store with {} MB", args.fill >> 20);
@@ -105,7 +105,7 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
         return Err(Failure::new("a client of the soak panicked; what it said stands above"));
     }
     let bar = term.bar(1, BAR, "reading all there is");
-    let last = client(server.address())?;
+    let last = client(&server.address()?)?;
     let ending = shared.space.read(&last)?;
     let pages_installed = kill_loop.pages_installed + installed(&last);
     drop(last);
@@ -190,11 +190,11 @@ fn kill_loop(
     args: &args::Soak,
     every: Duration,
     shared: &Shared,
-    mut server: ServerProcess,
+    mut server: OwnProcess,
     dir: &Dir,
     term: &Term,
-) -> Result<(KillLoop, ServerProcess), Failure> {
-    let address = server.address().clone();
+) -> Result<(KillLoop, OwnProcess), Failure> {
+    let address = server.address()?;
     let bar = term.bar(args.seconds, BAR, "soak");
     let end = Duration::from_secs(args.seconds);
     let mut kill_loop = KillLoop::default();
@@ -282,9 +282,10 @@ impl Dir {
     }
 
     /// Starts a server over the space.
-    fn serve(&self, at: Option<&Address>, args: &args::Soak) -> Result<ServerProcess, Failure> {
-        let mob = args.mob.iter().flat_map(|bytes| ["--mob".to_owned(), bytes.to_string()]);
-        ServerProcess::start_with(&self.path().join("space"), at, &mob.collect::<Vec<_>>())
+    fn serve(&self, at: Option<&Address>, args: &args::Soak) -> Result<OwnProcess, Failure> {
+        let bytes = args.mob.map(|bytes| bytes.to_string());
+        let mob: Vec<&str> = bytes.iter().flat_map(|bytes| ["--mob", bytes]).collect();
+        OwnProcess::serve(&self.path().join("space"), at, &mob)
     }
 
     fn path(&self) -> &Path {

@@ -8,9 +8,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use tercel::Address;
+use tercel_term::fail::Failure;
 
 use super::worker::Random;
-use crate::fail::Failure;
 
 /// Forwards connections to the server, and cuts them at random times.
 pub struct Proxy {

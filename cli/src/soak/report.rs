@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use serde::Serialize;
+use tercel_term::fail::Outcome;
+use tercel_term::{Term, count, say, thousands};
 use tercel_verify::{History, Outcome as Ended, Property};
 
 use super::space::Ending;
 use super::worker::Record;
 use crate::args;
-use crate::fail::Outcome;
-use crate::term::{Term, count, thousands};
 
 /// A kill and what came of it.
 #[derive(Debug, Clone, Copy)]

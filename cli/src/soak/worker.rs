@@ -198,7 +198,7 @@ impl<'a> Worker<'a> {
                 self.record.conflicts += 1;
                 (Outcome::Aborted, None, End::Again)
             }
-            Err(e) if crate::space::drains(&e) => {
+            Err(e) if tercel_term::fail::drains(&e) => {
                 thread::sleep(PAUSE);
                 (Outcome::Aborted, None, End::Again)
             }

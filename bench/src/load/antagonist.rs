@@ -127,7 +127,7 @@ impl Made {
 pub fn make(name: &str, address: &str, pages: u32, sizes: Sizes) -> Result<(), String> {
     let antagonist = Antagonist::named(name).ok_or("no such antagonist")?;
     step_back();
-    crate::serve::raise_descriptors();
+    tercel_term::process::raise_descriptors();
     let mut maker = Maker::new(antagonist, address, pages, sizes)?;
     serve(|switch, _| {
         let meter = Meter::begin();

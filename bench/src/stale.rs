@@ -15,9 +15,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tercel::{Address, Bytes, Client, ClientConfig, Isolation, Object, Ref};
+use tercel_term::process::OwnProcess;
 
 use super::blocks::{alternate, median, percentile};
-use super::commit::child::Child;
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
 use super::{COMMIT, Options};
@@ -64,10 +64,10 @@ pub fn child(_role: &OsStr) -> Result<(), String> {
 /// A sentence: what failed.
 pub fn run(options: &Options) -> Result<Report, String> {
     let scratch = Scratch::new(options.dir.as_deref(), "stale")?;
-    let server = Child::serve(&scratch.join("data"))?;
-    let address: Address = server.address().to_string().parse().map_err(failed)?;
-    let echo = Child::echo()?;
-    let mut bare = Bare::connect(echo.address())?;
+    let server = OwnProcess::serve(&scratch.join("data"), None, &[])?;
+    let address: Address = server.address()?;
+    let echo = OwnProcess::role(&["bench", "stale"], ROLE, "echo")?;
+    let mut bare = Bare::connect(echo.listens_on())?;
 
     options.say("making pages to fetch");
     let writer = Client::connect(&address).map_err(failed)?;

@@ -1,9 +1,21 @@
-//! The terminal: colours and bars where a person looks, plain lines otherwise.
+//! The terminal of the `tercel` command: colours and bars where a person looks, plain lines otherwise.
+//!
+//! | module | its noun |
+//! |---|---|
+//! | the root | the terminal, and how numbers are written |
+//! | [`fail`] | the failure of a command: what happened, the next step, the exit code |
+//! | [`process`] | a process of this program that this process started |
+//! | [`tidy`] | what ends with this process: such processes, and its own directories |
+
+pub mod fail;
+pub mod process;
+pub mod tidy;
 
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+pub use indicatif::ProgressBar;
+use indicatif::{ProgressDrawTarget, ProgressState, ProgressStyle};
 
 /// What standard error and standard output are.
 pub struct Term {
@@ -12,6 +24,8 @@ pub struct Term {
 }
 
 impl Term {
+    /// Looks at the streams of this process and at `NO_COLOR`.
+    #[expect(clippy::new_without_default, reason = "it looks at the process, which a default value does not")]
     pub fn new() -> Term {
         let colour = std::env::var_os("NO_COLOR").is_none();
         Term { out: std::io::stdout().is_terminal() && colour, err: std::io::stderr().is_terminal() }
@@ -51,21 +65,22 @@ impl Term {
 
 /// Prints a line to standard output. If its reader has gone, the command ends without an error, because nothing is left
 /// to do. Any other failure ends the command with an error, because its answer is lost.
+#[macro_export]
 macro_rules! say {
-    () => { $crate::term::line(format_args!("")) };
-    ($($words:tt)*) => { $crate::term::line(format_args!($($words)*)) };
+    () => { $crate::line(format_args!("")) };
+    ($($words:tt)*) => { $crate::line(format_args!($($words)*)) };
 }
 
-/// See [`say`].
+/// The function behind [`say`].
 pub fn line(words: std::fmt::Arguments<'_>) {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
     match writeln!(out, "{words}").and_then(|()| out.flush()) {
         Ok(()) => {}
-        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => crate::tidy::leave(0),
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => tidy::leave(0),
         Err(e) => {
             eprintln!("error: cannot write to standard output: {e}");
-            crate::tidy::leave(1)
+            tidy::leave(1)
         }
     }
 }

@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tercel::Address;
-
-use super::child::Child;
+use tercel_term::process::OwnProcess;
 
 /// Bytes of one commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,14 +31,14 @@ impl fmt::Display for Shape {
 /// Measures the commits of what `commit` makes: it connects to an address, commits so many times, and gives what keeps
 /// the connection open.
 pub fn measure<C>(
-    server: &Child,
+    server: &OwnProcess,
     log: &Path,
     commit: impl Fn(&Address, u64) -> Result<C, String>,
 ) -> Result<Shape, String> {
     // Both runs contain the cost of connecting, so their difference does not.
     let [few, many] = [WARM, WARM + COUNTED].map(|commits| {
         let before = written(log).map_err(|e| format!("cannot read the log: {e}"))?;
-        let relay = Relay::start(server.address()).map_err(|e| format!("cannot relay: {e}"))?;
+        let relay = Relay::start(server.listens_on()).map_err(|e| format!("cannot relay: {e}"))?;
         let committer = commit(&relay.address, commits)?;
         let sent = [relay.up.load(Ordering::Relaxed), relay.down.load(Ordering::Relaxed)];
         drop(committer);

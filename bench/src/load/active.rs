@@ -17,7 +17,7 @@ use super::raw::Raw;
 /// for so many seconds, every so many microseconds one of them or, for 0, each as soon as its last is answered.
 pub fn work(address: &str, pages: u32, object: &[u8], orefs: &[Oref]) -> Result<(), String> {
     let _ = rustix::process::nice(NICE);
-    crate::serve::raise_descriptors();
+    tercel_term::process::raise_descriptors();
     let mut crowd = Crowd::connect(address, pages, object, orefs).map_err(|e| e.to_string())?;
     println!("listening on nothing");
     for line in io::stdin().lines().map_while(Result::ok) {

@@ -14,13 +14,12 @@ use tercel::tools::wire::frame::{self, Header, Kind, WIRE_VERSION, WIRE_VERSION_
 use tercel::tools::wire::id::{ClientId, PageId, SpaceId};
 use tercel::tools::wire::message::Hello;
 use tercel::{Address, Client, ClientConfig};
+use tercel_term::process::{OwnProcess, raise_descriptors};
 
 use super::blocks::{alternate, median, percentile};
-use super::commit::child::Child;
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
 use super::{COMMIT, Options};
-use crate::serve::raise_descriptors;
 
 /// The environment variable that makes this program the holder of idle connections.
 pub const ROLE: &str = "TERCEL_BENCH_IDLE";
@@ -38,7 +37,10 @@ pub fn run(options: &Options) -> Result<Report, String> {
     room_for(options.connections)?;
     let scratch = Scratch::new(options.dir.as_deref(), "idle")?;
     options.say("starting two servers");
-    let (busy, lonely) = (Child::serve(&scratch.join("busy"))?, Child::serve(&scratch.join("lonely"))?);
+    let (busy, lonely) = (
+        OwnProcess::serve(&scratch.join("busy"), None, &[])?,
+        OwnProcess::serve(&scratch.join("lonely"), None, &[])?,
+    );
     let (with, without) = (Caller::connect(&busy)?, Caller::connect(&lonely)?);
     // The first calls allocate memory that does not belong to the connections.
     for caller in [&with, &without] {
@@ -46,7 +48,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
     }
     let before = anonymous_bytes(busy.id())?;
     options.say(&format!("connecting {} clients", options.connections));
-    let _idle = Child::idle(busy.address(), options.connections)?;
+    let _idle = OwnProcess::role(&["bench", "idle"], ROLE, role(busy.listens_on(), options.connections))?;
     let grown = anonymous_bytes(busy.id())?.saturating_sub(before);
 
     options.say("measuring round trips");
@@ -106,8 +108,8 @@ struct Caller {
 }
 
 impl Caller {
-    fn connect(server: &Child) -> Result<Caller, String> {
-        let address: Address = server.address().to_string().parse().map_err(failed)?;
+    fn connect(server: &OwnProcess) -> Result<Caller, String> {
+        let address: Address = server.address()?;
         let config = ClientConfig { cache_bytes: 1 << 20, ..ClientConfig::default() };
         Client::connect_with(&address, config).map(|client| Caller { client }).map_err(failed)
     }

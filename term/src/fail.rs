@@ -4,9 +4,11 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use tercel::DiskError;
-use tercel::{Bound, ServerError};
+use tercel::backup::BackupError;
+use tercel::check::CheckError;
+use tercel::{Bound, Error, ServerError};
 
-use crate::term::{Term, program};
+use crate::{Term, program};
 
 /// The failure of a command.
 #[derive(Debug)]
@@ -23,6 +25,7 @@ pub struct Failure {
 pub type Outcome = Result<std::process::ExitCode, Failure>;
 
 impl Failure {
+    /// A failure with the exit code 1 and no next step.
     pub fn new(what: impl Into<String>) -> Failure {
         Failure { what: what.into(), next: None, code: 1 }
     }
@@ -35,16 +38,19 @@ impl Failure {
         }
     }
 
+    /// The same with a next step.
     pub fn next(mut self, next: impl Into<String>) -> Failure {
         self.next = Some(next.into());
         self
     }
 
+    /// The same with another exit code.
     pub fn code(mut self, code: u8) -> Failure {
         self.code = code;
         self
     }
 
+    /// Prints it to standard error. Commands in it call the program as the user did.
     pub fn print(&self, term: &Term) {
         // Messages call the program by its name; what is to be copied must be what was typed.
         let called = format!("`{} ", program());
@@ -123,6 +129,11 @@ impl Failure {
     }
 }
 
+/// Whether the server's buffer was full, so that nothing happened and the same can be tried again a moment later.
+pub fn drains(e: &Error) -> bool {
+    matches!(e, Error::Full(Bound::Buffer))
+}
+
 /// The next step when a data directory cannot be opened and the error itself names none.
 pub fn of_disk(e: &DiskError) -> Option<&'static str> {
     match e {
@@ -150,11 +161,51 @@ fn is_in_space(file: &Path) -> bool {
     file.parent().is_some_and(|dir| dir.join("format").exists())
 }
 
+/// For code whose errors are sentences.
+impl From<Failure> for String {
+    fn from(failure: Failure) -> String {
+        failure.what
+    }
+}
+
 impl From<std::io::Error> for Failure {
     fn from(e: std::io::Error) -> Failure {
         Failure::new(e.to_string())
     }
 }
+
+impl From<BackupError> for Failure {
+    fn from(e: BackupError) -> Failure {
+        let code = match &e {
+            e if e.is_retryable() => LATER,
+            BackupError::NotABackup(_) => 2,
+            BackupError::Damaged { .. } | BackupError::Unsound { .. } => 3,
+            _ => 1,
+        };
+        Failure::of_sentence(&e.to_string()).code(code)
+    }
+}
+
+impl From<CheckError> for Failure {
+    fn from(e: CheckError) -> Failure {
+        match &e {
+            // A check has no other way than through the directory.
+            CheckError::Disk(DiskError::Locked { dir, pid }) => {
+                let pid = pid.map_or_else(|| "another process".into(), |pid| format!("process {pid}"));
+                Failure::new(format!("{} is in use by {pid}, and a check needs it for itself", dir.display()))
+                    .next("if that is a server, stop it first; else wait until it has ended, then run the same command again")
+            }
+            CheckError::Disk(disk) => {
+                let failure = Failure::new(e.to_string());
+                of_disk(disk).into_iter().fold(failure, |failure, next| failure.next(next))
+            }
+            _ => Failure::of_sentence(&e.to_string()),
+        }
+    }
+}
+
+/// The exit code when the same command may succeed later: a job that runs by itself tries again.
+const LATER: u8 = 75;
 
 #[cfg(test)]
 mod tests {

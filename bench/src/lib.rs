@@ -25,13 +25,15 @@ mod scratch;
 mod stale;
 mod traversals;
 
+use std::ffi::OsStr;
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::args;
-use crate::fail::{Failure, Outcome};
+use tercel_term::fail::{Failure, Outcome};
+use tercel_term::{say, tidy};
 
-pub use report::Report;
+use report::Report;
 
 /// What can be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,14 +65,12 @@ pub struct Options {
     pub connections: usize,
     /// Which antagonists to measure, in suite `load`; all if none is named.
     pub only: Vec<String>,
-    /// Whether to say on standard error what is being done.
-    pub progress: bool,
 }
 
 impl Options {
-    /// Says what is being done.
+    /// Says what is being done, where a person may look.
     fn say(&self, what: &str) {
-        if self.progress {
+        if std::io::stderr().is_terminal() {
             eprintln!("{what}");
         }
     }
@@ -80,7 +80,7 @@ impl Options {
 ///
 /// # Errors
 /// A sentence: what failed.
-pub fn run(suite: Suite, options: &Options) -> Result<Report, String> {
+fn run(suite: Suite, options: &Options) -> Result<Report, String> {
     match suite {
         Suite::Oo7 => traversals::run(options),
         Suite::Commit => commit::run(options),
@@ -91,47 +91,39 @@ pub fn run(suite: Suite, options: &Options) -> Result<Report, String> {
     }
 }
 
-/// The command; also the door by which the suites' own child processes come in.
-pub fn command(args: &args::Bench) -> Outcome {
-    if let Some(role) = std::env::var_os(commit::ROLE) {
-        return commit::child(&role).map(|()| ExitCode::SUCCESS).map_err(Failure::new);
+/// Measures a suite and prints its report, as one JSON object if `json` says so. This is also the door by which the
+/// suites' own child processes come in: they say in their environment what they are.
+///
+/// # Errors
+/// What failed; with the exit code 2 if the options do not go together.
+pub fn command(suite: Suite, options: Options, json: bool) -> Outcome {
+    for (variable, child) in CHILDREN {
+        if let Some(role) = std::env::var_os(variable) {
+            return child(&role).map(|()| ExitCode::SUCCESS).map_err(Failure::new);
+        }
     }
-    if let Some(role) = std::env::var_os(idle::ROLE) {
-        return idle::child(&role).map(|()| ExitCode::SUCCESS).map_err(Failure::new);
-    }
-    if let Some(role) = std::env::var_os(load::ROLE) {
-        return load::child(&role).map(|()| ExitCode::SUCCESS).map_err(Failure::new);
-    }
-    if let Some(role) = std::env::var_os(stale::ROLE) {
-        return stale::child(&role).map(|()| ExitCode::SUCCESS).map_err(Failure::new);
-    }
-    if !args.only.is_empty() && args.suite != args::Suite::Load {
+    if !options.only.is_empty() && suite != Suite::Load {
         return Err(Failure::new("only the suite load has rows to choose from")
             .next("leave --only out, or say `tercel bench load`")
             .code(2));
     }
-    crate::tidy::on_signals(|| "interrupted: nothing was measured to its end".into())?;
-    let options = Options {
-        quick: args.quick,
-        tiny: args.tiny,
-        dir: args.dir.clone(),
-        connections: args.connections,
-        only: args.only.clone(),
-        progress: std::io::IsTerminal::is_terminal(&std::io::stderr()),
-    };
-    let suite = match args.suite {
-        args::Suite::Oo7 => Suite::Oo7,
-        args::Suite::Commit => Suite::Commit,
-        args::Suite::Graph => Suite::Graph,
-        args::Suite::Idle => Suite::Idle,
-        args::Suite::Load => Suite::Load,
-        args::Suite::Stale => Suite::Stale,
-    };
+    tidy::on_signals(|| "interrupted: nothing was measured to its end".into())?;
     let report = run(suite, &options).map_err(Failure::new)?;
-    let text = if args.json { report.json().map_err(Failure::new)? } else { report.table() };
+    let text = if json { report.json().map_err(Failure::new)? } else { report.table() };
     say!("{text}");
     Ok(ExitCode::SUCCESS)
 }
+
+/// What a process of a suite does, with the value of its variable.
+type Part = fn(&OsStr) -> Result<(), String>;
+
+/// The variables that make this program a process of a suite, and what it then does.
+const CHILDREN: [(&str, Part); 4] = [
+    (commit::ROLE, commit::child),
+    (idle::ROLE, idle::child),
+    (load::ROLE, load::child),
+    (stale::ROLE, stale::child),
+];
 
 /// The revision that the program was built from.
 const COMMIT: &str = match option_env!("TERCEL_COMMIT") {

@@ -7,16 +7,17 @@
 
 use tercel::Address;
 use tercel::tools::wire::id::PageId;
+use tercel_term::process::OwnProcess;
 
 use super::super::Options;
 use super::super::blocks::{Pairs, median};
-use super::super::commit::child::Child;
 use super::super::report::{Bystander, Row};
 use super::antagonist::{Antagonist, Made};
 use super::bystander;
-use super::others::{Latency, Others, failed};
+use super::others::{Latency, Others};
 use super::share::{Share, Strangers};
 use super::sizes::{BLOCK_PAUSE, Sizes};
+use super::{BENCH, ROLE};
 
 /// The process that a block runs beside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,16 +51,17 @@ struct Rounds {
 /// A sentence: what failed.
 pub fn measure(
     options: &Options,
-    server: &Child,
+    server: &OwnProcess,
     antagonist: Antagonist,
     pages: &[PageId],
     sizes: Sizes,
 ) -> Result<Vec<Row>, String> {
-    let address: Address = server.address().to_string().parse().map_err(failed)?;
+    let address: Address = server.address()?;
     let others = Others::connect(&address, pages.to_vec())?;
-    let role = format!("{} {} {} {}", antagonist.name(), server.address(), pages.len(), sizes.name());
-    let mut maker = Child::load(&role)?;
-    let mut bystander = Child::load(&format!("{} {}", bystander::NAME, antagonist.threads()))?;
+    let role = format!("{} {} {} {}", antagonist.name(), server.listens_on(), pages.len(), sizes.name());
+    let mut maker = OwnProcess::role(&BENCH, ROLE, &role)?;
+    let mut bystander =
+        OwnProcess::role(&BENCH, ROLE, format!("{} {}", bystander::NAME, antagonist.threads()))?;
     others.work(sizes.block, 0)?;
     let strangers = Strangers::begin(&[server.id(), maker.id(), bystander.id()]);
     let (mut fetches, mut commits) = (Rounds::default(), Rounds::default());

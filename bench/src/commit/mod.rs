@@ -4,17 +4,17 @@
 //! as many bytes of request writes as many bytes into a zero-filled file beside the log, syncs it, and answers with as
 //! many bytes. One committer alone gives the latency; 64 at once, each with its own connection, give the rate.
 
-pub(super) mod child;
-mod raw;
+pub(super) mod raw;
 mod shape;
 
 use std::ffi::OsStr;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tercel::{Address, Client, ClientConfig, Error, Object, Ref};
+use tercel_term::process::OwnProcess;
 
-use self::child::Child;
 use self::shape::Shape;
 use super::blocks::{alternate, median, percentile};
 use super::report::{Machine, Report, Row};
@@ -39,6 +39,11 @@ pub fn child(role: &OsStr) -> Result<(), String> {
     raw::serve(role)
 }
 
+/// Starts a bare server with a file at `path`.
+fn bare(mode: raw::Mode, path: &Path, shape: &Shape) -> Result<OwnProcess, String> {
+    Ok(OwnProcess::role(&["bench", "commit"], ROLE, raw::role(mode, path, shape))?)
+}
+
 /// Measures.
 ///
 /// # Errors
@@ -47,8 +52,8 @@ pub fn run(options: &Options) -> Result<Report, String> {
     let scratch = Scratch::new(options.dir.as_deref(), "commit")?;
     let data = scratch.join("data");
     options.say("starting the server");
-    let server = Child::serve(&data)?;
-    let address: Address = server.address().to_string().parse().map_err(failed)?;
+    let server = OwnProcess::serve(&data, None, &[])?;
+    let address: Address = server.address()?;
 
     options.say("measuring the bytes of a commit");
     let shape = shape::measure(&server, &data.join("log"), |address, commits| {
@@ -61,13 +66,13 @@ pub fn run(options: &Options) -> Result<Report, String> {
 
     options.say(&format!("one committer: {shape}"));
     let mut rows = Vec::new();
-    let one = one(options, &address, &Child::raw(raw::Mode::One, &scratch.join("one"), &shape)?, &shape)?;
+    let one = one(options, &address, &bare(raw::Mode::One, &scratch.join("one"), &shape)?, &shape)?;
     let one_us = one.value;
     rows.push(one.note(shape.to_string()));
 
     options.say(&format!("{COMMITTERS} committers"));
-    let bare = Child::raw(raw::Mode::Batch, &scratch.join("batch"), &shape)?;
-    let group = group(options, &address, &bare, &shape)?;
+    let batch = bare(raw::Mode::Batch, &scratch.join("batch"), &shape)?;
+    let group = group(options, &address, &batch, &shape)?;
     let gain = group.value * one_us / 1e6;
     rows.push(group);
     rows.push(
@@ -103,9 +108,9 @@ impl Committer {
     }
 }
 
-fn one(options: &Options, address: &Address, bare: &Child, shape: &Shape) -> Result<Row, String> {
+fn one(options: &Options, address: &Address, bare: &OwnProcess, shape: &Shape) -> Result<Row, String> {
     let committer = Committer::new(address)?;
-    let mut wire = raw::Caller::connect(bare.address(), shape)?;
+    let mut wire = raw::Caller::connect(bare.listens_on(), shape)?;
     let mut all = Vec::new();
     let rounds = if options.quick { ROUNDS_QUICK } else { ROUNDS };
     let pairs = alternate(
@@ -137,10 +142,10 @@ fn latencies(mut operation: impl FnMut() -> Result<(), String>) -> Result<Vec<f6
     Ok(out)
 }
 
-fn group(options: &Options, address: &Address, bare: &Child, shape: &Shape) -> Result<Row, String> {
+fn group(options: &Options, address: &Address, bare: &OwnProcess, shape: &Shape) -> Result<Row, String> {
     let committers = (0..COMMITTERS).map(|_| Committer::new(address)).collect::<Result<Vec<_>, _>>()?;
     let mut callers = (0..COMMITTERS)
-        .map(|_| raw::Caller::connect(bare.address(), shape))
+        .map(|_| raw::Caller::connect(bare.listens_on(), shape))
         .collect::<Result<Vec<_>, _>>()?;
     let (rounds, block) = match options.quick {
         true => (GROUP_ROUNDS_QUICK, GROUP_BLOCK_QUICK),

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::tidy::OwnDir;
+use tercel_term::tidy::OwnDir;
 
 /// A fresh directory, removed with all in it when this is dropped, or when a signal ends the measurement.
 pub struct Scratch(OwnDir);

@@ -25,11 +25,11 @@ use std::path::Path;
 
 use tercel::tools::wire::id::{Oref, PageId};
 use tercel::{Address, Client, ClientConfig, Object, Ref};
+use tercel_term::process::OwnProcess;
 
 use self::antagonist::Antagonist;
 use self::others::{Counter, failed};
 use self::sizes::{FILL_OBJECTS, Sizes};
-use super::commit::child::Child;
 use super::idle::anonymous_bytes;
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
@@ -37,6 +37,9 @@ use super::{COMMIT, Options};
 
 /// The environment variable that makes this program one of the suite's own processes.
 pub const ROLE: &str = "TERCEL_BENCH_LOAD";
+
+/// The command line of such a process.
+const BENCH: [&str; 2] = ["bench", "load"];
 
 /// The object that fills the pages, two to a page.
 #[derive(Object)]
@@ -68,13 +71,14 @@ pub fn run(options: &Options) -> Result<Report, String> {
     let mut backend = String::new();
     for antagonist in Antagonist::ALL.into_iter().filter(|t| wanted(t.name())) {
         // A server of its own for each: what one kind leaves behind is not another's.
-        let server = Child::serve_with(&data, &[&["--cache", SERVER_CACHE], antagonist.server()].concat())?;
+        let server =
+            OwnProcess::serve(&data, None, &[&["--cache", SERVER_CACHE], antagonist.server()].concat())?;
         backend = server.backend().to_string();
         options.say(&format!("{}: {}", antagonist.name(), antagonist.what()));
         rows.extend(beside::measure(options, &server, antagonist, &pages, sizes)?);
     }
     if wanted(ACTIVE) {
-        let server = Child::serve_with(&data, &["--cache", SERVER_CACHE])?;
+        let server = OwnProcess::serve(&data, None, &["--cache", SERVER_CACHE])?;
         backend = server.backend().to_string();
         options.say(&format!("{} clients at work", sizes.active_clients));
         rows.extend(crowd(&server, &pages, sizes)?);
@@ -99,8 +103,8 @@ fn fill(data: &Path, sizes: Sizes) -> Result<Vec<PageId>, String> {
 }
 
 /// Many clients at work: what each takes, how long it waits, and how much all of them get done.
-fn crowd(server: &Child, pages: &[PageId], sizes: Sizes) -> Result<Vec<Row>, String> {
-    let address: Address = server.address().to_string().parse().map_err(failed)?;
+fn crowd(server: &OwnProcess, pages: &[PageId], sizes: Sizes) -> Result<Vec<Row>, String> {
+    let address: Address = server.address()?;
     let config = ClientConfig { cache_bytes: 8 << 20, ..ClientConfig::default() };
     let client = Client::connect_with(&address, config).map_err(failed)?;
     let make = || {
@@ -117,8 +121,8 @@ fn crowd(server: &Child, pages: &[PageId], sizes: Sizes) -> Result<Vec<Row>, Str
     let before = anonymous_bytes(server.id())?;
     let first = orefs.iter().map(|o| o.raw().to_string()).collect::<Vec<_>>().join(",");
     let hex: String = body.iter().map(|b| format!("{b:02x}")).collect();
-    let role = format!("{ACTIVE} {} {} {} {hex} {first}", server.address(), pages.len(), class.0);
-    let mut workers = Child::load(&role)?;
+    let role = format!("{ACTIVE} {} {} {} {hex} {first}", server.listens_on(), pages.len(), class.0);
+    let mut workers = OwnProcess::role(&BENCH, ROLE, &role)?;
     let (seconds, clients) = (sizes.active_seconds, sizes.active_clients);
     let mut ask = |every: u64| -> Result<Vec<f64>, String> {
         let said = workers.ask(&format!("{seconds} {every}"))?;

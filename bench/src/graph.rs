@@ -15,10 +15,10 @@ use super::Options;
 use super::blocks::alternate;
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
-use crate::demo::ServerProcess;
-use crate::import::{self, Graph, Source};
-use crate::query::{self, Bits, Visited, Way};
-use crate::term::Term;
+use tercel_packages::import::{self, Graph, Source};
+use tercel_packages::query::{self, Bits, Visited, Way};
+use tercel_term::Term;
+use tercel_term::process::OwnProcess;
 
 /// The package whose closure is computed.
 const ROOT: &str = "libssl3";
@@ -28,11 +28,12 @@ pub fn run(options: &Options) -> Result<Report, String> {
     let scratch = Scratch::new(options.dir.as_deref(), "graph")?;
     let source = Source::choose(None, options.quick);
     let term = Term::new();
-    let fail = |e: crate::fail::Failure| e.what;
-    let server = ServerProcess::start(&scratch.join("space"), None).map_err(fail)?;
+    let fail = |e: tercel_term::fail::Failure| e.what;
+    let server = OwnProcess::serve(&scratch.join("space"), None, &[]).map_err(fail)?;
+    let address = server.address()?;
     let client = |cache_bytes, policy| {
         let config = ClientConfig { cache_bytes, policy, ..ClientConfig::default() };
-        Client::connect_with(server.address(), config).map_err(|e| e.to_string())
+        Client::connect_with(&address, config).map_err(|e| e.to_string())
     };
     options.say("importing");
     let importer = client(16 << 20, Policy::Hac(Default::default()))?;
