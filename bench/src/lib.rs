@@ -31,6 +31,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use tercel_term::fail::{Failure, Outcome};
+use tercel_term::wrap::columns;
 use tercel_term::{say, tidy};
 
 use report::Report;
@@ -109,7 +110,7 @@ pub fn command(suite: Suite, options: Options, json: bool) -> Outcome {
     }
     tidy::on_signals(|| "interrupted: nothing was measured to its end".into())?;
     let report = run(suite, &options).map_err(Failure::new)?;
-    let text = if json { report.json().map_err(Failure::new)? } else { report.table() };
+    let text = if json { report.json().map_err(Failure::new)? } else { report.table(columns()) };
     say!("{text}");
     Ok(ExitCode::SUCCESS)
 }

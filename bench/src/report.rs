@@ -4,6 +4,7 @@
 //! little, so the row claims only the ratio.
 
 use serde::Serialize;
+use tercel_term::wrap::wrap;
 
 use super::blocks::Pairs;
 
@@ -144,37 +145,48 @@ impl Report {
         serde_json::to_string(self).map_err(|e| e.to_string())
     }
 
-    /// For people.
-    pub fn table(&self) -> String {
+    /// For people: no line is longer than `columns`, but for what cannot be broken.
+    pub fn table(&self, columns: usize) -> String {
         let machine = &self.machine;
-        let mut out = format!(
-            "suite {}   commit {}   {} cpus, {}, {}\n\n",
+        let head = format!(
+            "suite {}   commit {}   {} cpus, {}, {}",
             self.suite, self.commit, machine.cpus, machine.kernel, machine.backend
         );
-        let head =
-            ["", "value", "unit", "p99", "limit", "limit value", "ratio", "95 % interval", "paper", "n"];
-        let mut lines = vec![head.map(String::from)];
+        let mut out = format!("{}\n\n", wrap(&head, columns, 2));
+        let mut lines = vec![HEAD.map(String::from)];
         lines.extend(self.rows.iter().map(cells));
         let widths: Vec<usize> =
-            (0..head.len()).map(|i| lines.iter().map(|l| l[i].chars().count()).max().unwrap_or(0)).collect();
-        for line in &lines {
+            (0..HEAD.len()).map(|i| lines.iter().map(|l| l[i].chars().count()).max().unwrap_or(0)).collect();
+        // Where names are too long for a table, each has a line of its own.
+        let is_wide = widths.iter().sum::<usize>() + 2 * (HEAD.len() - 1) > columns;
+        let details = std::iter::once(String::new()).chain(self.rows.iter().map(detail));
+        for (line, detail) in lines.iter().zip(details) {
             let mut text = String::new();
             for (i, (cell, &width)) in line.iter().zip(&widths).enumerate() {
                 // Words stand left, numbers right.
                 match i {
-                    0 | 2 | 4 => text.push_str(&format!("{cell:<width$}  ")),
+                    0 if is_wide && cell.is_empty() => text.push_str("    "),
+                    0 if is_wide => text.push_str(&format!("{cell}\n    ")),
+                    0 | 2 => text.push_str(&format!("{cell:<width$}  ")),
                     _ => text.push_str(&format!("{cell:>width$}  ")),
                 }
             }
             out.push_str(text.trim_end());
             out.push('\n');
+            if !detail.is_empty() {
+                out.push_str(&wrap(&format!("    {detail}"), columns, 0));
+                out.push('\n');
+            }
         }
         if self.rows.iter().any(|row| row.ratio.is_some() || row.paper.is_some()) {
-            out.push_str(LEGEND);
+            for (word, meaning) in LEGEND {
+                out.push_str(&format!("\n{}", wrap(&format!("{word:<8}{meaning}"), columns, 8)));
+            }
+            out.push('\n');
         }
         for row in &self.rows {
             if let Some(note) = &row.note {
-                out.push_str(&format!("\n{}: {note}", row.id));
+                out.push_str(&format!("\n{}", wrap(&format!("{}: {note}", row.id), columns, 2)));
             }
         }
         out.truncate(out.trim_end().len());
@@ -182,35 +194,58 @@ impl Report {
     }
 }
 
-/// How to read the table.
-const LEGEND: &str = "
-value   what Tercel took or did, and limit value what the raw path did that the limit names, in this very run: medians
-ratio   value by limit, as the median over pairs of blocks measured one right after the other; so it is not the value
-        divided by the limit value. Of times and fetches less is better, of things a second more; 1 is the limit itself.
-        Without an interval there was one pair
-95 %    where the true median of the ratios lies; a wide interval means that the machine was busy with other things
-paper   what the paper that the method comes from measured for the ratio, or for the value if there is no ratio
-n       operations measured, those of the limit not counted
-";
+/// The columns; the first has the name.
+const HEAD: [&str; 6] = ["", "value", "unit", "p99", "ratio", "n"];
 
-fn cells(row: &Row) -> [String; 10] {
-    let some = |value: Option<f64>| value.map_or(String::new(), number);
-    let interval = match (row.ratio_lo, row.ratio_hi) {
-        (Some(lo), Some(hi)) => format!("{lo:.3} to {hi:.3}"),
-        _ => String::new(),
-    };
+/// How to read the table.
+const LEGEND: [(&str, &str); 6] = [
+    ("value", "what Tercel took or did, the median"),
+    (
+        "limit",
+        "the raw path that the row is measured against, and what it took or did in this very run, the median",
+    ),
+    (
+        "ratio",
+        "value by limit, as the median over pairs of blocks measured one right after the other; so it is not the value \
+         divided by that of the limit. Of times and fetches less is better, of things a second more; 1 is the limit itself",
+    ),
+    (
+        "95 %",
+        "where the true median of the ratios lies; a wide interval means that the machine was busy with other things, none \
+         that there was one pair",
+    ),
+    (
+        "paper",
+        "what the paper that the method comes from measured for the ratio, or for the value if there is no ratio",
+    ),
+    ("n", "operations measured, those of the limit not counted"),
+];
+
+fn cells(row: &Row) -> [String; 6] {
     [
         row.id.clone(),
         number(row.value),
         row.unit.into(),
-        some(row.p99),
-        row.limit.clone().unwrap_or_default(),
-        some(row.limit_value),
+        row.p99.map_or(String::new(), number),
         row.ratio.map_or(String::new(), |r| format!("{r:.3}")),
-        interval,
-        some(row.paper),
         row.n.to_string(),
     ]
+}
+
+/// The second line of a row: what its ratio is of.
+fn detail(row: &Row) -> String {
+    let mut parts = Vec::new();
+    if let Some(limit) = &row.limit {
+        parts.push(match row.limit_value {
+            Some(value) => format!("limit {limit} {}", number(value)),
+            None => format!("limit {limit}"),
+        });
+    }
+    if let (Some(lo), Some(hi)) = (row.ratio_lo, row.ratio_hi) {
+        parts.push(format!("95 % {lo:.3} to {hi:.3}"));
+    }
+    parts.extend(row.paper.map(|paper| format!("paper {}", number(paper))));
+    parts.join(", ")
 }
 
 /// Three or four digits that matter; counts whole.
@@ -260,10 +295,24 @@ mod tests {
 
     #[test]
     fn the_table_lines_up_and_ends_with_the_notes() {
-        let table = report().table();
+        let table = report().table(80);
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!(lines[2].find("value").map(|at| at + 5), lines[3].find(" 5 ").map(|at| at + 2));
-        assert!(lines[3].contains("1.250") && lines[3].contains("1.200 to 1.300"));
+        assert!(lines[3].contains("1.250"), "{table}");
+        assert_eq!(lines[4].trim(), "limit raw.commit.one 4, 95 % 1.200 to 1.300");
         assert_eq!(lines.last(), Some(&"oo7.t6.visited: as it must be"));
+    }
+
+    #[test]
+    fn wide_rows_and_long_notes_fit() {
+        let mut report = report();
+        report.machine.kernel = "6.1.0-49-of-a-vendor-with-a-long-name-amd64".into();
+        report.rows[0].id = "load.active.1000.bytes_per_client_and_more".into();
+        (report.rows[0].value, report.rows[0].n) = (123_456_789.0, 123_456_789);
+        report.rows[1] = report.rows[1].clone().note("a remark ".repeat(30));
+        for columns in [60, 80, 100] {
+            let table = report.table(columns);
+            assert!(table.lines().all(|line| line.chars().count() <= columns), "{table}");
+        }
     }
 }

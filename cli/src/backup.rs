@@ -8,7 +8,7 @@ use tercel::Address;
 use tercel::backup::{Progress, Source, backup};
 use tercel_term::fail::Outcome;
 use tercel_term::tidy;
-use tercel_term::{ProgressBar, Term, count, rate, say};
+use tercel_term::{ProgressBar, Term, count, rate, say, tell};
 
 use crate::args;
 
@@ -33,7 +33,7 @@ pub fn run(args: &args::Backup, term: &Term) -> Outcome {
             })
         );
     } else {
-        say!(
+        tell!(
             "{} up to commit {}: {}, {} in {:.1} s ({}); `tercel restore {} --data NEW` makes a space of it",
             term.green("backup"),
             taken.stamp,

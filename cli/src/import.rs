@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use tercel_packages::import::{Source, interrupted, read, summary, write};
 use tercel_term::fail::{Failure, Outcome};
-use tercel_term::{Term, say, tidy};
+use tercel_term::{Term, say, tell, tidy};
 
 use crate::args;
 use crate::space;
@@ -26,7 +26,7 @@ pub fn run(args: &args::Import, term: &Term) -> Outcome {
     if args.json {
         say!("{}", serde_json::to_string(&imported).unwrap_or_default());
     } else {
-        say!("imported {}", summary(&imported));
+        tell!("imported {}", summary(&imported));
     }
     space::close(client)?;
     Ok(ExitCode::SUCCESS)

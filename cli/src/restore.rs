@@ -6,7 +6,7 @@ use serde_json::json;
 use tercel::backup::restore;
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::tidy;
-use tercel_term::{Term, count, rate, say};
+use tercel_term::{Term, count, rate, say, tell};
 
 use crate::args;
 use crate::backup::{Bar, size, unfinished};
@@ -32,7 +32,7 @@ pub fn run(args: &args::Restore, term: &Term) -> Outcome {
             })
         );
     } else {
-        say!(
+        tell!(
             "{} and restored up to commit {}: {}, {} in {:.1} s ({}); `tercel serve --data {}` serves it",
             term.green("sound"),
             restored.stamp,

@@ -8,6 +8,7 @@ use tercel::backup::BackupError;
 use tercel::check::CheckError;
 use tercel::{Bound, Error, ServerError};
 
+use crate::wrap::{columns, wrap};
 use crate::{Term, program};
 
 /// The failure of a command.
@@ -54,9 +55,17 @@ impl Failure {
     pub fn print(&self, term: &Term) {
         // Messages call the program by its name; what is to be copied must be what was typed.
         let called = format!("`{} ", program());
-        eprintln!("{} {}", term.red("error:"), self.what.replace("`tercel ", &called));
+        let show = |head: String, words: &str| {
+            let line = format!("{head} {}", words.replace("`tercel ", &called));
+            // Elsewhere one line is one error, as those who search in logs expect.
+            match term.err {
+                true => eprintln!("{}", wrap(&line, columns(), 2)),
+                false => eprintln!("{line}"),
+            }
+        };
+        show(term.red("error:"), &self.what);
         if let Some(next) = &self.next {
-            eprintln!("{} {}", term.bold("next:"), next.replace("`tercel ", &called));
+            show(term.bold("next:"), next);
         }
     }
 }

@@ -5,11 +5,13 @@
 //! | the root | the terminal, and how numbers are written |
 //! | [`fail`] | the failure of a command: what happened, the next step, the exit code |
 //! | [`process`] | a process of this program that this process started |
+//! | [`wrap`] | text broken into lines that fit |
 //! | [`tidy`] | what ends with this process: such processes, and its own directories |
 
 pub mod fail;
 pub mod process;
 pub mod tidy;
+pub mod wrap;
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -69,6 +71,18 @@ impl Term {
 macro_rules! say {
     () => { $crate::line(format_args!("")) };
     ($($words:tt)*) => { $crate::line(format_args!($($words)*)) };
+}
+
+/// Prints text to standard output as [`say`] does, broken into lines that fit the terminal. What follows a break is
+/// indented by two columns more.
+#[macro_export]
+macro_rules! tell {
+    ($($words:tt)*) => { $crate::paragraph(format_args!($($words)*)) };
+}
+
+/// The function behind [`tell`].
+pub fn paragraph(words: std::fmt::Arguments<'_>) {
+    line(format_args!("{}", wrap::wrap(&words.to_string(), wrap::columns(), 2)));
 }
 
 /// The function behind [`say`].

@@ -12,7 +12,7 @@ use tercel_packages::model::{Counter, MARKS, Mark, Marks};
 use tercel_packages::query::{self, Way};
 use tercel_term::fail::Failure;
 use tercel_term::process::OwnProcess;
-use tercel_term::{Term, say, thousands};
+use tercel_term::{Term, tell, thousands};
 
 /// The package whose loss is asked about, if the list has it.
 const ROOT: &str = "libssl3";
@@ -42,7 +42,7 @@ pub fn import(
 ) -> Result<Imported, Failure> {
     let client = connect(server, 16 << 20)?;
     let imported = import::write(&client, graph, source, begun, term)?;
-    say!("{} {}", term.bold("import"), import::summary(&imported));
+    tell!("{} {}", term.bold("import"), import::summary(&imported));
     Ok(imported)
 }
 
@@ -52,7 +52,7 @@ pub fn root<'g>(graph: &'g Graph, term: &Term) -> &'g str {
         return ROOT;
     }
     let root = graph.most_needed();
-    say!("{} the list has no {ROOT}, so take {root}, which most packages name", term.bold("root"));
+    tell!("{} the list has no {ROOT}, so take {root}, which most packages name", term.bold("root"));
     root
 }
 
@@ -64,7 +64,7 @@ pub fn closure(server: &OwnProcess, root: &str, imported: &Imported, term: &Term
     drop(probe);
     let cache = (data / 4).max(CACHE_BYTES_MIN);
     let client = connect(server, cache)?;
-    say!(
+    tell!(
         "{} everything that may break if {root} goes (alternatives count, Provides does not), of {} dependencies, {:.1} MB of pages through {:.1} MB of cache",
         term.bold("closure"),
         thousands(imported.edges),
@@ -79,7 +79,7 @@ pub fn closure(server: &OwnProcess, root: &str, imported: &Imported, term: &Term
         let took = begun.elapsed();
         let fetches = client.stats().client.fetches - before;
         let steps = (visited.packages + visited.edges).max(1);
-        say!(
+        tell!(
             "  {turn:<5} {} packages, {} edges in {:.1} ms: {} fetches, {:.2} % hits, {:.0} ns a package, {:.0} ns an edge",
             thousands(visited.packages),
             thousands(visited.edges),
@@ -150,14 +150,14 @@ pub fn advisory(server: &OwnProcess, root: &str, term: &Term) -> Result<(), Fail
         marked?;
         Ok(took)
     })?;
-    say!(
+    tell!(
         "{} {} packages marked in one transaction, {:.0} ms",
         term.bold("advisory"),
         thousands(marks.len() as u64),
         took.as_secs_f64() * 1e3
     );
     let mixed = mixed.load(Ordering::SeqCst);
-    say!(
+    tell!(
         "  meanwhile another client read {MARKS_READ} marks in each of {} transactions: {} saw them before, {} after, {} a mixture",
         thousands(before.load(Ordering::SeqCst) + after.load(Ordering::SeqCst) + mixed),
         thousands(before.load(Ordering::SeqCst)),
@@ -223,13 +223,13 @@ pub fn crash(server: &mut OwnProcess, dir: &Path, term: &Term) -> Result<(), Fai
     // Another client, with nothing cached, asks the server itself.
     let found = connect(server, 4 << 20)?.run(|tx| Ok(tx.get(counter)?.value()))?;
     let acknowledged = acknowledged.load(Ordering::SeqCst);
-    say!(
+    tell!(
         "{} server killed with SIGKILL amid commits, back after {:.0} ms; the client went on after {:.0} ms",
         term.bold("crash"),
         restarted.as_secs_f64() * 1e3,
         outage.as_secs_f64() * 1e3,
     );
     let line = format!("acknowledged {}, found {}", thousands(acknowledged), thousands(found));
-    say!("  {}", if acknowledged == found { term.green(&line) } else { term.red(&line) });
+    tell!("  {}", if acknowledged == found { term.green(&line) } else { term.red(&line) });
     if acknowledged == found { Ok(()) } else { Err(Failure::new("commits were lost or made twice")) }
 }

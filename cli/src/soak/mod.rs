@@ -28,7 +28,7 @@ use tercel::{Address, Client, ClientConfig};
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::process::OwnProcess;
 use tercel_term::tidy::{self, OwnDir};
-use tercel_term::{Term, count, say};
+use tercel_term::{Term, count, tell};
 use tercel_verify::{History, Kind, PROPERTIES, View};
 
 use crate::args;
@@ -64,7 +64,7 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
         None => None,
     };
     if dir.goes_on() && !args.json {
-        say!(
+        tell!(
             "{} is of an earlier soak: this one goes on in its space, beside what is there",
             dir.path().display()
         );
@@ -73,7 +73,7 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
     let address = server.address()?;
     let first = client(&address)?;
     if args.fill > 0 && !args.json {
-        say!("filling the store with {} MB", args.fill >> 20);
+        tell!("filling the store with {} MB", args.fill >> 20);
     }
     let space = Space::make(&first, args.clients, args.fill as u64, term)?;
     drop(first);
@@ -132,7 +132,7 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
         history.views.extend(record.view);
     }
     if !args.json {
-        say!("judging {}", count(history.transactions.len() as u64, "transaction", "transactions"));
+        tell!("judging {}", count(history.transactions.len() as u64, "transaction", "transactions"));
     }
     let bar = term.bar(PROPERTIES as u64, BAR, "judging");
     let mut done = 0;

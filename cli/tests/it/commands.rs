@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::common::{Serving, err, imported, is_running, out, tercel, until};
+use crate::common::{Serving, err, imported, in_one_line, is_running, out, tercel, until};
 
 #[test]
 fn closures_are_those_of_the_file() {
@@ -73,7 +73,7 @@ fn a_repair_that_loses_objects_says_so_and_exits_with_3() {
     );
     let lost = report["lost"][0].as_str().unwrap();
     assert!(lost.contains("the log holds nothing of it"), "{lost}");
-    let words = String::from_utf8(tercel(&["check", "--data", &space]).stdout).unwrap();
+    let words = in_one_line(&String::from_utf8_lossy(&tercel(&["check", "--data", &space]).stdout));
     assert!(words.contains(lost) && words.contains("lost.txt") && !words.contains("sound"), "{words}");
     let socket = format!("unix:{space}/socket");
     let served = tercel(&["serve", "--data", &space, "--listen", &socket, "--until-eof"]);
