@@ -58,8 +58,6 @@ pub enum Suite {
 pub struct Options {
     /// Fewer rounds: some seconds instead of a minute, and wider intervals.
     pub quick: bool,
-    /// So little, in suite `load`, that the numbers mean nothing.
-    pub tiny: bool,
     /// Where to put data; a directory of its own is made in it and removed. Else the system's for temporary files.
     pub dir: Option<PathBuf>,
     /// How many connections do nothing, in suite `idle`.

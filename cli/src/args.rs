@@ -352,12 +352,9 @@ pub struct Bench {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
-    /// Fewer rounds: wider intervals, seconds instead of minutes
+    /// Fewer and shorter rounds: wider intervals, seconds instead of minutes
     #[arg(long)]
     pub quick: bool,
-    /// Suite load: as little as it can be, to see that it works
-    #[arg(long, hide = true)]
-    pub tiny: bool,
     /// Where to put the data
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,

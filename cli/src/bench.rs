@@ -14,12 +14,7 @@ pub fn run(args: args::Bench) -> Outcome {
         args::Suite::Load => Suite::Load,
         args::Suite::Stale => Suite::Stale,
     };
-    let options = Options {
-        quick: args.quick,
-        tiny: args.tiny,
-        dir: args.dir,
-        connections: args.connections,
-        only: args.only,
-    };
+    let options =
+        Options { quick: args.quick, dir: args.dir, connections: args.connections, only: args.only };
     command(suite, options, args.json)
 }

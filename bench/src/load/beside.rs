@@ -16,7 +16,7 @@ use super::antagonist::{Antagonist, Made};
 use super::bystander;
 use super::others::{Latency, Others};
 use super::share::{Share, Strangers};
-use super::sizes::{BLOCK_PAUSE, Sizes};
+use super::sizes::Sizes;
 use super::{BENCH, ROLE};
 
 /// The process that a block runs beside.
@@ -74,7 +74,7 @@ pub fn measure(
                 Block::Antagonist => _ = maker.ask("on")?,
                 Block::Bystander => _ = bystander.ask(&format!("on {share}"))?,
             }
-            std::thread::sleep(BLOCK_PAUSE);
+            std::thread::sleep(sizes.pause);
             let times = others.work(sizes.block, (round * ORDERS.len() + i + 1) as u64)?;
             match block {
                 Block::Quiet => {}
@@ -92,7 +92,7 @@ pub fn measure(
             commits.of(block).push(Latency::of(times.commits));
         }
     }
-    let time = sizes.rounds as f64 * (sizes.block + BLOCK_PAUSE).as_secs_f64();
+    let time = sizes.rounds as f64 * (sizes.block + sizes.pause).as_secs_f64();
     let count: u64 = made.iter().map(|m| m.count).sum();
     let met: u64 = made.iter().map(|m| m.met).sum();
     let took = median(&mut made.iter().map(|m| m.share.cores()).collect::<Vec<_>>());
