@@ -103,15 +103,11 @@ mod tests {
 
     #[test]
     fn random_traces_give_what_the_definition_gives() {
-        let mut state = 1_u64;
-        let mut random = |below: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % below
-        };
+        let mut random = tercel_random::Random::new(1);
         for pages in [1, 2, 3, 7, 40] {
             // The product of two draws makes low pages the more frequent.
             let trace: Vec<u32> =
-                (0..3_000).map(|_| (random(pages) * random(pages) / pages) as u32).collect();
+                (0..3_000).map(|_| (random.below(pages) * random.below(pages) / pages) as u32).collect();
             for frames in [0, 1, 2, 3, 5, 8, 39, 40, 41, 1_000] {
                 let fetches = simulate(trace.iter().copied(), frames);
                 assert_eq!(fetches, naive(&trace, frames), "{pages} pages, {frames} frames");

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tercel::tools::wire::id::PageId;
 use tercel::{Address, Client, ClientConfig, Error, Object, Ref};
+use tercel_random::Random;
 
 use super::super::blocks::percentile;
 
@@ -65,7 +66,7 @@ impl Others {
         let results: Vec<Result<Times, String>> = std::thread::scope(|scope| {
             let stagger = |every: Duration, i: usize| begin + every * i as u32 / CLIENTS as u32;
             let readers = self.readers.iter().enumerate().map(|(i, reader)| {
-                let random = seed.wrapping_mul(0x9e37_79b9).wrapping_add(i as u64);
+                let random = Random::new(seed << 32 | i as u64);
                 scope.spawn(move || reader.read(stagger(READ_EVERY, i), time, &self.pages, random))
             });
             let writers = self.writers.iter().enumerate();
@@ -87,16 +88,21 @@ impl Others {
 
 impl Other {
     /// Asks for pages, and reads what it has every third time.
-    fn read(&self, begin: Instant, time: Duration, pages: &[PageId], random: u64) -> Result<Times, String> {
-        let (mut n, mut random) = (0u32, random | 1);
+    fn read(
+        &self,
+        begin: Instant,
+        time: Duration,
+        pages: &[PageId],
+        mut random: Random,
+    ) -> Result<Times, String> {
+        let mut n = 0u32;
         let fetches = at_times(begin, time, READ_EVERY, || {
             n += 1;
             if n.is_multiple_of(3) {
                 self.client.run(|tx| Ok(tx.get(self.counter)?.value()))?;
                 return Ok(false);
             }
-            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-            tercel::tools::page(&self.client, pages[(random >> 33) as usize % pages.len()])?;
+            tercel::tools::page(&self.client, *random.pick(pages))?;
             Ok(true)
         })?;
         Ok(Times { fetches, ..Times::default() })

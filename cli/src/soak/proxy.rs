@@ -8,9 +8,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use tercel::Address;
+use tercel_random::Random;
 use tercel_term::fail::Failure;
-
-use super::worker::Random;
 
 /// Forwards connections to the server, and cuts them at random times.
 pub struct Proxy {
@@ -48,7 +47,7 @@ impl Proxy {
             }),
             thread::spawn({
                 let shared = shared.clone();
-                move || shared.cut(&ended, Random(seed | 1))
+                move || shared.cut(&ended, Random::new(seed))
             }),
         ];
         Ok(Proxy { address, shared, threads, end })
