@@ -10,11 +10,12 @@
 use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tercel::{Address, Bytes, Client, ClientConfig, Isolation, Object, Ref};
+use tercel_lock::unpoison;
 use tercel_term::process::OwnProcess;
 
 use super::blocks::{alternate, median, percentile};
@@ -141,7 +142,7 @@ fn delays(
                     let value = value.map_err(failed)?;
                     if value != last {
                         let now = Instant::now();
-                        let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                        let mut seen = unpoison(seen.lock());
                         // Of changes between, this is the first sight too.
                         (last + 1..=value).for_each(|v| seen[v as usize] = Some(now));
                         last = value;
@@ -161,8 +162,7 @@ fn delays(
             acknowledged.push(Instant::now());
             Ok::<(), String>(())
         });
-        let is_seen =
-            |value: u64| seen.lock().unwrap_or_else(PoisonError::into_inner)[value as usize].is_some();
+        let is_seen = |value: u64| unpoison(seen.lock())[value as usize].is_some();
         let patience = Instant::now() + Duration::from_secs(5);
         while written.is_ok() && !is_seen(changes) && Instant::now() < patience && !reads.is_finished() {
             std::thread::sleep(Duration::from_millis(1));
@@ -171,7 +171,7 @@ fn delays(
         let read = reads.join().unwrap_or_else(|_| Err("the reader panicked".into()));
         written.and(read).map(|()| acknowledged)
     })?;
-    let seen = seen.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let seen = unpoison(seen.into_inner());
     let delay = |(at, seen): (Instant, Option<Instant>)| {
         // Seen before the writer itself was told: no delay at all.
         seen.map(|seen| seen.saturating_duration_since(at).as_secs_f64() * 1e6)

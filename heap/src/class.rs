@@ -7,6 +7,7 @@ use std::marker::PhantomData;
 use std::sync::atomic::AtomicU16;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use tercel_lock::unpoison;
 use tercel_wire::id::ClassId;
 use tercel_wire::layout::{self, Body as _, Layout, NONE_AT, SPILLED, padded};
 use tercel_wire::record::{Class, HEADER_BYTES};
@@ -51,7 +52,7 @@ impl TypeIndex {
     /// The number, given now if there is none; 0 when there are no more.
     fn numbered(&self) -> u16 {
         static LAST: Mutex<u16> = Mutex::new(0);
-        let mut last = LAST.lock().unwrap_or_else(|e| e.into_inner());
+        let mut last = unpoison(LAST.lock());
         if self.number() == 0 && (*last as usize) < TYPES_MAX - 1 {
             *last += 1;
             self.0.store(*last, Ordering::Relaxed);

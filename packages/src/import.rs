@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use serde::Serialize;
 use tercel::collections::Map;
 use tercel::{Client, Error, List, Ref, Tx};
 use tercel_debian::{self as debian, Stanzas};
+use tercel_lock::unpoison;
 use tercel_term::fail::{Failure, drains};
 use tercel_term::{ProgressBar, THINGS, Term, count, thousands};
 
@@ -354,9 +355,9 @@ struct Watch {
 impl Watch {
     fn run(&self, client: &Client, bar: &ProgressBar) {
         let mut lost: Option<Instant> = None;
-        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ended = unpoison(self.ended.lock());
         while !*ended {
-            let waited = self.wake.wait_timeout(ended, WATCH_STEP).unwrap_or_else(PoisonError::into_inner);
+            let waited = unpoison(self.wake.wait_timeout(ended, WATCH_STEP));
             ended = waited.0;
             let reason = tercel::tools::with_machine(client, |m| match m.availability() {
                 Some(Ok(())) => None,
@@ -379,7 +380,7 @@ impl Watch {
     }
 
     fn end(&self) {
-        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *unpoison(self.ended.lock()) = true;
         self.wake.notify_all();
     }
 }

@@ -6,12 +6,13 @@
 //! kernel cannot have given the id to another process.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use tercel_lock::unpoison;
 
 static NOTED: Mutex<Noted> = Mutex::new(Noted { processes: Vec::new(), directories: Vec::new() });
 
@@ -91,7 +92,7 @@ pub fn on_signals(words: impl Fn() -> String + Send + 'static) -> std::io::Resul
 
 fn noted() -> MutexGuard<'static, Noted> {
     // Lists of ids and paths are whole whenever they are let go of.
-    NOTED.lock().unwrap_or_else(PoisonError::into_inner)
+    unpoison(NOTED.lock())
 }
 
 /// A server stops within milliseconds; two seconds, and the rest is for the system's cleaning.

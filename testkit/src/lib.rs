@@ -29,6 +29,7 @@ use tercel_engine::time::Now;
 use tercel_engine::txn::local::{Local, LocalConfig};
 use tercel_engine::txn::{self, Home, Isolation, Port, Step, Tx};
 use tercel_heap::{Boxed, Config as HeapConfig, SeqCst, arena_bytes, heap};
+use tercel_lock::unpoison;
 use tercel_wire::frame::{Deframer, Header, Kind};
 use tercel_wire::id::{ClientId, LogPosition, OpId, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::message::{Fetch, Outcome};
@@ -252,7 +253,7 @@ impl World {
 
     /// Locks the parts of the world. A test that failed with the lock held does not spoil it.
     pub fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(|e| e.into_inner())
+        unpoison(self.inner.lock())
     }
 
     /// Gives the port of a client.

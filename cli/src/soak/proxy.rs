@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use tercel::Address;
+use tercel_lock::unpoison;
 use tercel_random::Random;
 use tercel_term::fail::Failure;
 
@@ -72,7 +73,7 @@ impl Proxy {
 
 impl Shared {
     fn links(&self) -> MutexGuard<'_, Vec<(TcpStream, TcpStream)>> {
-        self.links.lock().unwrap_or_else(|e| e.into_inner())
+        unpoison(self.links.lock())
     }
 
     fn accept(self: &Arc<Self>, listener: &TcpListener) {

@@ -7,6 +7,7 @@ use crate::common::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 use tercel_heap::*;
+use tercel_lock::unpoison;
 use tercel_random::Random;
 use tercel_wire::id::{Oref, PageId};
 
@@ -34,7 +35,7 @@ fn membarrier_works() -> bool {
 }
 
 fn lock(w: &Mutex<World>) -> MutexGuard<'_, World> {
-    w.lock().unwrap_or_else(|e| e.into_inner())
+    unpoison(w.lock())
 }
 
 /// The partner with the same number: the same slot, half the pages on.
