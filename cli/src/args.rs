@@ -67,7 +67,7 @@ pub enum Command {
     Query(Query),
     /// Show how a server and its space are
     Stat(Stat),
-    /// Show an object as JSON
+    /// Show an object, or the entries of a map
     Inspect(Inspect),
     /// Verify every page, reference and the log, and repair them; the exit code tells
     Check(Check),
@@ -253,11 +253,21 @@ pub struct Stat {
 #[command(after_help = "Examples:
   tercel inspect --data ./packages              the roots of the space
   tercel inspect libssl3 --data ./packages      a package, or a root
-  tercel inspect 12.7 --data ./packages         an object by page and slot")]
+  tercel inspect 12.7 --data ./packages         an object by page and slot
+  tercel inspect 12.8 --limit 100 --json        a map: its first 100 entries
+  tercel inspect 12.8 --key libssl3             a map: the entry of one key
+
+An object is printed as JSON; a map as a line an entry, or with --json as JSON with how many more there are.")]
 pub struct Inspect {
     /// A root's or package's name, or a reference PAGE.SLOT; without it the roots are listed
     pub what: Option<String>,
-    /// Print JSON, which an object is in any case
+    /// Of a map, the entry of this key: a text, a number, or a byte string in hexadecimal
+    #[arg(long, value_name = "KEY", requires = "what", conflicts_with = "limit", allow_hyphen_values = true)]
+    pub key: Option<String>,
+    /// Of a map, as many entries as are printed [default: 20]
+    #[arg(long, value_name = "N", requires = "what", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub limit: Option<u32>,
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

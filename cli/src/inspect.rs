@@ -1,4 +1,6 @@
-//! `tercel inspect`: an object as JSON, through the space's catalogue.
+//! `tercel inspect`: an object as JSON, through the space's catalogue; of a map its entries.
+
+mod map;
 
 use std::process::ExitCode;
 
@@ -17,17 +19,23 @@ use crate::space;
 pub fn run(args: &args::Inspect) -> Outcome {
     let client = space::open(&args.space)?;
     match &args.what {
-        Some(what) => object(&client, what)?,
+        Some(what) => object(&client, args, what)?,
         None => roots(&client, args.json)?,
     }
     space::close(client)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints an object.
-fn object(client: &Client, what: &str) -> Result<(), Failure> {
+/// Prints an object, or the entries of a map.
+fn object(client: &Client, args: &args::Inspect, what: &str) -> Result<(), Failure> {
     let oref = locate(client, what)?;
     let (class, layout, body) = tercel::tools::stored_object(client, oref)?;
+    if map::is_map(&layout) {
+        return map::show(client, args, oref, &layout, &body);
+    }
+    if args.key.is_some() || args.limit.is_some() {
+        return Err(map::is_none(oref, &layout, &body));
+    }
     let mut out = Map::new();
     out.insert("ref".into(), json!(oref.to_string()));
     out.insert("class".into(), json!(layout.name()));

@@ -16,7 +16,7 @@ use std::ops::{Bound, RangeBounds};
 
 use tercel_engine::Error;
 use tercel_engine::object::{Obj, Object};
-use tercel_engine::txn::Tx;
+use tercel_engine::txn::{Query, Tx};
 use tercel_wire::record::{Ref, Target};
 
 use crate::field::handle;
@@ -183,6 +183,23 @@ impl<K: Key, V: Target> Map<K, V> {
     pub fn range<'t, 'k>(&self, tx: &'t Tx<'_>, range: impl RangeBounds<K::Arg<'k>>) -> Range<'t, K, V> {
         let own = |bound: Bound<&K::Arg<'k>>| bound.map(|key| K::encode(*key).as_ref().to_vec());
         Range::new(tx, self.top, own(range.start_bound()), own(range.end_bound()))
+    }
+
+    /// Reads the references in a range, with their keys as bytes: what a watch of the range runs.
+    #[doc(hidden)]
+    pub fn query<'k>(&self, range: impl RangeBounds<K::Arg<'k>>) -> Query
+    where
+        K: 'static,
+        V: 'static,
+    {
+        let own = |bound: Bound<&K::Arg<'k>>| bound.map(|key| K::encode(*key).as_ref().to_vec());
+        let (map, low, high) = (*self, own(range.start_bound()), own(range.end_bound()));
+        Box::new(move |tx| {
+            let range: Range<'_, K, V> = Range::new(tx, map.top, low.clone(), high.clone());
+            range
+                .map(|entry| entry.map(|(key, r)| (K::encode(key.arg()).as_ref().to_vec(), r.oref())))
+                .collect()
+        })
     }
 
     /// The entries whose keys begin with `prefix`, in order.

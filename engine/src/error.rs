@@ -109,6 +109,15 @@ pub enum Bound {
          raise `subscriptions_max`"
     )]
     Subscriptions,
+    /// What the watches of a client look at together.
+    #[error(
+        "the watches of a client look at {max} objects at most, those on the way to them included: watch fewer, or watch \
+         at several clients"
+    )]
+    Watched {
+        /// As many.
+        max: usize,
+    },
     /// What one transaction writes at this client or server.
     #[error("a transaction writes at most {bytes_max} bytes here: commit in smaller parts")]
     Writes {
@@ -332,6 +341,7 @@ mod tests {
             List,
             Elements { max: 9 },
             Key { bytes: 300, bytes_max: 255 },
+            Watched { max: 1 },
             Server("that".into()),
         ];
         let known = |b: &Bound| match b {
@@ -341,7 +351,7 @@ mod tests {
             Writes { .. } | Message | Buffer | Transaction | Disk | Pages | Roots { .. } | Object { .. } => {
                 true
             }
-            List | Elements { .. } | Key { .. } | Server(_) => true,
+            List | Elements { .. } | Key { .. } | Watched { .. } | Server(_) => true,
         };
         assert!(all.iter().all(known));
         all

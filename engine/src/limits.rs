@@ -106,6 +106,9 @@ pub const STAGED_BYTES_MAX: usize = 4 * TRANSACTION_BYTES_MAX;
 /// Pages known to be empty that a client stays subscribed to, so that a birth there is heard of.
 pub const EMPTY_PAGES_MAX: usize = 1_024;
 
+/// Objects that the watches of a client look at, counted for each watch: some megabytes.
+pub const WATCHED_MAX: usize = 1 << 16;
+
 /// Changes kept for sessions that resume, in objects.
 pub const RECENT_CHANGES_MAX: usize = 1 << 16;
 

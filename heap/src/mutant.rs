@@ -34,6 +34,7 @@ pub enum Rule {
     StrictBelievesEarlier,
     BoundedByServerClock,
     AtLeastOfAnyHistory,
+    WatchForgetsCoalesced,
     // The cache.
     NoCheckOnHit,
     RecheckByEntry,

@@ -51,8 +51,9 @@ pub fn plan(variant: &Variant, seed: u64) -> Plan {
     if is_hunted_alone(variant.rule) {
         plan.group = None;
     }
-    // The bounds were found without a program inside of the server, and with a loop that takes no time.
+    // The bounds were found without a program inside of the server, without watches, and with a loop that takes no time.
     plan.inside = 0;
+    plan.watchers = 0;
     plan.pace = None;
     if let Some(tune) = variant.tune {
         tune(&mut plan);
@@ -356,6 +357,12 @@ pub const VARIANTS: &[Variant] = &[
         20,
         Some(put_back),
     ),
+    engine(
+        EngineRule::WatchForgetsCoalesced,
+        "14: a watch keeps the first of several changes",
+        20,
+        Some(watched),
+    ),
     runner(
         RunnerRule::LogCutTooLittle,
         "a deposed server's log is cut less than the sequencer said",
@@ -515,6 +522,11 @@ fn grouped(plan: &mut Plan) {
 fn put_back(plan: &mut Plan) {
     plan.put_back = true;
     plan.commits = 100;
+}
+
+/// Objects are watched at two clients.
+fn watched(plan: &mut Plan) {
+    plan.watchers = 2;
 }
 
 /// Views that end before their own entry is stable.

@@ -29,6 +29,7 @@
 //! | `scheduler`, `port` | the baton, and waiting as letting the world go on |
 //! | `world` | the queue of events; `server`, `turn`, `client`, `inside`, `net`, `disk`, `log`, `clock`, `fault`, `copy`; `follower`, `feeder`; `oracle`, `conditions` and `compare`, which look on |
 //! | [`workload`] | what the clients do |
+//! | `watched` | what a watch told, against the history |
 //! | `check` | what only the simulator can see |
 //! | [`shrink`] | a shorter script of a failure |
 //! | [`rule`], [`hunt`] | rules that can be dropped on purpose, and the worlds that notice |
@@ -45,6 +46,7 @@ mod run;
 mod scheduler;
 pub mod shrink;
 mod trace;
+mod watched;
 pub mod workload;
 mod world;
 

@@ -42,6 +42,9 @@ struct Args {
     /// Threads of a program inside of the server instead of what the seed draws.
     #[arg(long)]
     inside: Option<usize>,
+    /// Threads that watch objects instead of what the seed draws.
+    #[arg(long)]
+    watchers: Option<usize>,
     /// Commits before everything is healed, instead of what the seed draws.
     #[arg(long)]
     commits: Option<u64>,
@@ -178,6 +181,7 @@ fn plan(args: &Args, rule: Option<Rule>, seed: u64) -> Result<Plan, Failure> {
     plan.clients = args.clients.unwrap_or(plan.clients).max(1);
     plan.threads = args.threads.unwrap_or(plan.threads).max(1);
     plan.inside = args.inside.unwrap_or(plan.inside);
+    plan.watchers = args.watchers.unwrap_or(plan.watchers);
     plan.commits = args.commits.unwrap_or(plan.commits);
     Ok(plan)
 }

@@ -24,6 +24,8 @@ pub struct Plan {
     pub threads: usize,
     /// Threads of a program inside of the server.
     pub inside: usize,
+    /// Threads that watch objects, each at another client.
+    pub watchers: usize,
     /// Commits after which the faults end.
     pub commits: u64,
     /// The faults, in the order of their times.
@@ -238,6 +240,7 @@ impl Plan {
             threads: 1 + r.below(3) as usize,
             // Drawn apart, so that what else a seed draws stays what it was.
             inside: Random::new(seed ^ 0x1951_de00).below(3) as usize,
+            watchers: Random::new(seed ^ 0x3a7c_4e00).below(3) as usize,
             commits,
             faults: draw_faults(r, commits),
             kept: None,
@@ -270,16 +273,23 @@ impl Plan {
 
     /// Threads that run transactions.
     pub(crate) fn actors(&self) -> usize {
-        self.clients * self.threads + self.inside
+        self.clients * self.threads + self.inside + self.watchers
     }
 
     /// Which process a thread belongs to; none for the first, which directs.
     pub(crate) fn site_of(&self, actor: Actor) -> Option<Site> {
         let number = actor.0.checked_sub(1)?;
-        Some(match number / self.threads {
-            client if client < self.clients => Site::Client(client),
-            _ => Site::Server,
+        let workers = self.clients * self.threads;
+        Some(match number {
+            n if n < workers => Site::Client(n / self.threads),
+            n if n < workers + self.inside => Site::Server,
+            n => Site::Client((n - workers - self.inside) % self.clients),
         })
+    }
+
+    /// Whether the thread is one that watches.
+    pub(crate) fn is_watcher(&self, actor: Actor) -> bool {
+        actor.0 > self.clients * self.threads + self.inside
     }
 
     /// The same with only some of the faults of the seed's list.
@@ -308,6 +318,9 @@ impl fmt::Display for Plan {
         }
         if self.inside != all.inside {
             write!(f, " --inside {}", self.inside)?;
+        }
+        if self.watchers != all.watchers {
+            write!(f, " --watchers {}", self.watchers)?;
         }
         if self.commits != all.commits {
             write!(f, " --commits {}", self.commits)?;

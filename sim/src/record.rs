@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use tercel_verify::{History, Transaction, View};
 
 use crate::plan::FaultKind;
+use crate::watched::Watched;
 
 /// The history, the findings and the counters of a run.
 #[derive(Debug, Default)]
@@ -13,6 +14,8 @@ pub struct Record {
     pub history: History,
     /// The findings, a sentence each; no event happens after the first.
     pub blames: Vec<String>,
+    /// What threads were told of what they watched.
+    pub(crate) watched: Vec<Watched>,
     /// Counters.
     pub counts: Counts,
 }
@@ -64,6 +67,8 @@ pub struct Counts {
     pub switches: u64,
     /// Steps of the world.
     pub events: u64,
+    /// Objects that were watched.
+    pub told: u64,
     /// Answers `Full`.
     pub full: u64,
     /// Answers that only a fault explains: damaged pages.
@@ -130,6 +135,7 @@ impl Counts {
         self.forwards += other.forwards;
         self.switches += other.switches;
         self.events += other.events;
+        self.told += other.told;
         self.full += other.full;
         self.corrupt += other.corrupt;
     }

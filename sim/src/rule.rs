@@ -113,7 +113,7 @@ const RUNNER: [RunnerRule; 8] = [
     RunnerRule::LogCutTooLittle,
 ];
 
-const ENGINE: [EngineRule; 67] = [
+const ENGINE: [EngineRule; 68] = [
     EngineRule::WatermarkJumps,
     EngineRule::WatermarkBeforeFlags,
     EngineRule::InstallBeforeWatermark,
@@ -181,4 +181,5 @@ const ENGINE: [EngineRule; 67] = [
     EngineRule::StrictBelievesEarlier,
     EngineRule::BoundedByServerClock,
     EngineRule::AtLeastOfAnyHistory,
+    EngineRule::WatchForgetsCoalesced,
 ];

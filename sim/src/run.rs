@@ -13,6 +13,7 @@ use crate::port::{ActorPort, Site};
 use crate::record::Counts;
 use crate::rule::{drop_here, keep_here};
 use crate::scheduler::{Actor, ActorScheduler};
+use crate::watched::LOSS_SESSIONS;
 use crate::workload::actor::{HEALED_WAIT_US, live};
 use crate::workload::read_all::read_all;
 use crate::workload::{Ground, Notes, cell_id};
@@ -279,8 +280,8 @@ fn change_one(
     let commit = changed.ok()?;
     let (reads, writes) = notes.into_parts();
     let transaction = Transaction {
-        session: Session(1_000_000 + n as u32),
-        process: Process(1_000_000 + n as u32),
+        session: Session(LOSS_SESSIONS.0 + n as u32),
+        process: Process(LOSS_SESSIONS.0 + n as u32),
         begin_us,
         end_us: scheduler.world().time(),
         isolation: tercel_verify::Isolation::Serializable,
@@ -359,6 +360,7 @@ fn finish(mut world: World) -> Report {
     let mut blames = std::mem::take(&mut world.record.blames);
     // The unfinished work of a run that was broken off says nothing about the space.
     if blames.is_empty() {
+        blames.extend(world.record.watched.iter().filter_map(|watched| watched.check(&history)));
         blames.extend(tercel_verify::check(&history).iter().map(|v| v.to_string()));
     }
     let trace = std::mem::take(&mut world.trace).into_text();

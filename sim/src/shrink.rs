@@ -78,6 +78,9 @@ impl Shrinking {
         while self.plan.threads > 1
             && self.takes(Plan { threads: self.plan.threads - 1, ..self.plan.clone() })
         {}
+        while self.plan.watchers > 0
+            && self.takes(Plan { watchers: self.plan.watchers - 1, ..self.plan.clone() })
+        {}
         while self.plan.inside > 0 && self.takes(Plan { inside: self.plan.inside - 1, ..self.plan.clone() }) {
         }
         while self.plan.clients > 1

@@ -204,5 +204,20 @@ fn fresh(client: &Client, other: &Client) -> Result<(), Box<dyn std::error::Erro
     // Whatever is cached, also while the server is gone.
     other.transaction().stale().run(|tx| Ok(tx.get(ann)?.nickname()?.into_owned()))?;
     println!("{nickname} is Annie now");
+    watched(client, other, ann)
+}
+
+fn watched(
+    client: &Client,
+    other: &Client,
+    ann: Ref<PersonOfToday>,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let mut watch = client.watch().object(ann).root("names").start()?;
+    other.run(|tx| tx.edit(ann)?.set_nickname("Nan"))?;
+    let change = watch.next().expect("it has no end")?;
+    // Transactions of this client see the change now; those of others do with the token.
+    let (person, after) = (change.reference.cast::<PersonOfToday>(), change.token);
+    let seen = other.transaction().at_least(after);
+    assert_eq!(seen.run(|tx| Ok(tx.get(person)?.nickname()?.into_owned()))?, "Nan");
     Ok(())
 }

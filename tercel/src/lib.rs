@@ -181,7 +181,7 @@ pub mod tools;
 mod transaction;
 
 pub use address::{Address, AddressError};
-pub use client::{Client, ClientConfig, Stats, embedded, embedded_with};
+pub use client::{Client, ClientConfig, Stats, Watch, WatchBuilder, embedded, embedded_with};
 pub use disk::DiskError;
 pub use server::{Recovered, Server, ServerBuilder, ServerConfig, ServerError, Stopper};
 pub use tercel_collections as collections;
@@ -193,7 +193,7 @@ pub use tercel_engine::error::{Bound, FaultKind, ServerFault};
 pub use tercel_engine::object::{
     Elements, ElementsIter, Field, ListField, Obj, Object, Record, RefField, Refs, RefsIter,
 };
-pub use tercel_engine::txn::{AsOf, Committed, Freshness, Isolation, Tx};
+pub use tercel_engine::txn::{AsOf, Change, Committed, Freshness, Isolation, Tx};
 pub use tercel_engine::{Error, object};
 pub use tercel_events::Backend;
 pub use tercel_heap::{HacParams, Policy, Stats as CacheStats};

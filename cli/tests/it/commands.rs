@@ -4,6 +4,9 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use tercel::collections::Map;
+use tercel::{Any, Bytes, Ref};
+
 use crate::common::{Serving, err, imported, in_one_line, is_running, out, tercel, until};
 
 #[test]
@@ -99,6 +102,103 @@ fn an_object_is_shown_through_the_catalogue() {
     let shown: serde_json::Value =
         serde_json::from_str(&out(&tercel(&["inspect", &details, "--data", &space]))).unwrap();
     assert_eq!(shown["fields"]["section"], "libs");
+}
+
+#[test]
+fn entries_of_a_map_are_shown_in_order() {
+    let (_dir, space) = imported();
+    let ask = |args: &[&str]| tercel(&[&["inspect"], args, &["--data", &space]].concat());
+    let json = |args: &[&str]| -> serde_json::Value { serde_json::from_str(&out(&ask(args))).unwrap() };
+    let catalog = json(&["debian"]);
+    let names = catalog["fields"]["names"].as_str().unwrap();
+    let map = json(&[names, "--json"]);
+    let keys: Vec<_> =
+        map["entries"].as_array().unwrap().iter().map(|e| e["key"].as_str().unwrap()).collect();
+    assert_eq!(keys, ["app", "core", "extra", "ghost", "helper", "lib", "other"]);
+    assert_eq!((&map["keys"], &map["more"]), (&"texts".into(), &0.into()));
+    let lib = &map["entries"][5]["value"];
+    assert_eq!((&lib["class"], &lib["fields"]["version"]), (&"Package".into(), &"2.1".into()));
+    let some = json(&[names, "--json", "--limit", "2"]);
+    assert_eq!((some["entries"].as_array().unwrap().len(), &some["more"]), (2, &5.into()));
+    let lines = ask(&[names, "--limit", "1"]);
+    assert!(
+        out(&lines).starts_with(&format!("map {names} of 7 entries, keys are texts\n\"app\"  ")),
+        "{lines:?}"
+    );
+    assert_eq!((out(&lines).lines().count(), out(&lines).contains(r#""version":"1.0""#)), (2, true));
+    assert!(String::from_utf8_lossy(&lines.stderr).contains("6 more"), "{lines:?}");
+    let one = json(&[names, "--key", "lib"]);
+    assert_eq!((&one["key"], &one["value"]), (&"lib".into(), lib));
+
+    let absent = err(&ask(&[names, "--key", "-lib"]));
+    assert!(absent.contains("no key \"-lib\"") && absent.contains(&format!("inspect {names}`")), "{absent}");
+    for no_map in [&["debian", "--key", "lib"][..], &["debian", "--limit", "5"]] {
+        let refused = ask(no_map);
+        assert_eq!(refused.status.code(), Some(2));
+        let said = err(&refused);
+        assert!(
+            said.contains("is a Catalog and no map") && said.contains(&format!("names is {names}")),
+            "{said}"
+        );
+    }
+    assert!(err(&ask(&["lib", "--key", "lib"])).contains("next: leave --key"));
+}
+
+#[test]
+fn keys_of_a_map_are_read_by_their_type() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("space").display().to_string();
+    let space = tercel::embedded(&data).unwrap();
+    space
+        .run(|tx| {
+            let numbers = Map::<u64, Any>::build_sorted(tx, (0..300u64).map(|n| (n * 1_000, Ref::NULL)))?;
+            let bytes = Map::<Bytes, Any>::create(tx)?;
+            bytes.insert(tx, &[0, 255], numbers.reference().cast())?;
+            tx.set_root("bytes", bytes.reference())?;
+            tx.set_root("numbers", numbers.reference())
+        })
+        .unwrap();
+    space.close().unwrap();
+    let ask = |args: &[&str]| tercel(&[&["inspect"], args, &["--data", &data]].concat());
+    let json = |args: &[&str]| -> serde_json::Value { serde_json::from_str(&out(&ask(args))).unwrap() };
+    let map = json(&["numbers", "--json"]);
+    assert_eq!((map["entries"].as_array().unwrap().len(), &map["more"]), (20, &280.into()));
+    assert_eq!(map["entries"][19], serde_json::json!({ "key": 19_000, "value": null }));
+    assert_eq!(json(&["numbers", "--key", "299000"])["value"], serde_json::Value::Null);
+    assert_eq!(json(&["bytes", "--json"])["entries"][0]["key"], "00ff");
+    assert_eq!(json(&["bytes", "--key", "00FF"])["value"]["class"], "collections.MapNode");
+
+    for (map, key, wanted) in
+        [("numbers", "lib", "not a number"), ("numbers", "-1", "not a number"), ("bytes", "f", "hexadecimal")]
+    {
+        let refused = ask(&[map, "--key", key]);
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(err(&refused).contains(wanted) && err(&refused).contains("next: give"), "{refused:?}");
+    }
+    assert!(err(&ask(&["numbers", "--key", "7"])).contains("has no key 7"));
+}
+
+#[test]
+fn entries_of_a_large_map_are_counted_up_to_a_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("space").display().to_string();
+    let space = tercel::embedded(&data).unwrap();
+    let entries = 100_020u64;
+    space
+        .run(|tx| {
+            let many = Map::<u64, Any>::build_sorted(tx, (0..entries + 1).map(|n| (n, Ref::NULL)))?;
+            let all = Map::<u64, Any>::build_sorted(tx, (0..entries).map(|n| (n, Ref::NULL)))?;
+            tx.set_root("many", many.reference())?;
+            tx.set_root("all", all.reference())
+        })
+        .unwrap();
+    space.close().unwrap();
+    let ask = |what: &str| out(&tercel(&["inspect", what, "--data", &data, "--cache", "1M"]));
+    assert!(ask("all").contains(" of 100020 entries"), "{}", ask("all"));
+    assert!(ask("many").contains(" of more than 100020 entries"), "{}", ask("many"));
+    let many = out(&tercel(&["inspect", "many", "--data", &data, "--json"]));
+    let many: serde_json::Value = serde_json::from_str(&many).unwrap();
+    assert_eq!((&many["more_than"], &many["more"]), (&100_000.into(), &serde_json::Value::Null));
 }
 
 #[test]

@@ -58,10 +58,10 @@ impl Client {
         self.fetches.abandon();
         self.leases.abandon();
         self.classes.abandon();
-        self.raw.abandon();
+        self.tools.raw.abandon();
         self.questions.echoes.abandon();
         self.questions.tokens.abandon();
-        self.status.call = None;
+        self.tools.status.call = None;
     }
 
     pub(super) fn tick(&mut self, now: Now) {
@@ -156,8 +156,8 @@ impl Client {
             Kind::Defined => self.classes.defined(header.call),
             Kind::Pong => self.echoed(header.call, header.stamp, body),
             Kind::Status => {
-                if self.status.call.take() == Some(header.call) {
-                    self.status.last = Some(body.to_vec());
+                if self.tools.status.call.take() == Some(header.call) {
+                    self.tools.status.last = Some(body.to_vec());
                 }
             }
             Kind::Refused => self.refused(header.call, Refused::decode(body).map_err(broken)?),
@@ -209,6 +209,7 @@ impl Client {
         if std::mem::take(&mut self.history.is_foreign) {
             self.writer.begin_history(w.watermark);
             self.fetches.forget();
+            self.watches.lose_all();
         } else if !w.resumed || self.peer.begins_anew {
             // Nothing says what changed meanwhile: every copy is flagged, those in open read sets included, before
             // the watermark moves.
@@ -216,6 +217,7 @@ impl Client {
                 self.writer.flag_all();
             }
             self.fetches.forget();
+            self.watches.lose_all();
             if w.watermark > self.reader.watermark() {
                 self.writer.advance(w.watermark);
             }
@@ -256,6 +258,7 @@ impl Client {
                 self.questions.tokens = Tokens::default();
                 self.classes.forget();
                 self.ops.forget();
+                self.watches.end(&Error::OtherHistory(r.text.clone()));
                 return self.begin_as_another(r.text);
             }
             Reason::Schema => Error::Schema(r.text),
@@ -266,13 +269,13 @@ impl Client {
         if self.questions.tokens.refused(call, &error.to_string()) {
             return;
         }
-        if self.status.call == Some(call) {
-            self.status.call = None;
+        if self.tools.status.call == Some(call) {
+            self.tools.status.call = None;
         }
         let known = self.fetches.refused(call, &error)
             || self.classes.refused(call, &error)
             || self.leases.refused(call, &error)
-            || self.raw.refused(call, &error);
+            || self.tools.raw.refused(call, &error);
         if !known && call == 0 {
             match r.reason {
                 Reason::Unavailable | Reason::Full => self.disconnected(error.to_string()),

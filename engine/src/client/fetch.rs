@@ -141,6 +141,11 @@ impl Fetches {
         self.dropped.push(page);
     }
 
+    /// These pages may no longer be needed.
+    pub(super) fn look_again(&mut self, mut pages: Vec<PageId>) {
+        self.dropped.append(&mut pages);
+    }
+
     /// Notes a change of the object: for a fetch under way, and for transactions that found its slot empty.
     pub(super) fn changed(&mut self, oref: Oref, stamp: Stamp) {
         if let Some(o) = self.outstanding.get_mut(&oref.page()) {
@@ -220,7 +225,7 @@ impl Client {
 
     pub(super) fn page(&mut self, header: &Header, reply: PageReply<'_>) -> Result<(), Error> {
         let page = reply.fetch.page;
-        if self.raw.take(header.call, &reply) {
+        if self.tools.raw.take(header.call, &reply) {
             self.note_raw_subscription(page, reply.fetch.fetch);
             return Ok(());
         }
@@ -333,6 +338,7 @@ impl Client {
             let held = self.fetches.outstanding.contains_key(&page)
                 || (self.writer.is_held(page) && !mutant::dropped(Rule::UnsubscribeWithFrame))
                 || self.fetches.is_empty(page)
+                || self.watches.holds(page)
                 || self.ops.names(page);
             if held {
                 continue;

@@ -11,7 +11,7 @@ use tercel_wire::token::Token;
 use super::Client;
 use crate::error::Error;
 use crate::time::Now;
-use crate::txn::{Begin, Begun, Home, LocalWrite, Located, Search, Wanted};
+use crate::txn::{Begin, Begun, Home, LocalWrite, Located, Search, Wanted, Watcher};
 
 impl Home for Client {
     fn begin(&mut self, now: Now, begin: &mut Begin) -> Option<Result<Begun, Error>> {
@@ -80,5 +80,9 @@ impl Home for Client {
 
     fn resolve(&mut self, now: Now, op: OpId) -> Option<Outcome> {
         Client::resolve(self, now, op)
+    }
+
+    fn watcher(&mut self) -> Option<&mut dyn Watcher> {
+        Some(self)
     }
 }

@@ -17,6 +17,7 @@ mod locate;
 mod ops;
 mod raw;
 mod stream;
+mod watches;
 
 use tercel_heap::{Reader, Scope, Writer};
 use tercel_wire::frame::{self, Deframer, Header, Kind};
@@ -33,6 +34,7 @@ use classes::Classes;
 use fetch::Fetches;
 use lease::Leases;
 use ops::Ops;
+use watches::Watches;
 
 pub use classes::Catalogue;
 
@@ -111,8 +113,8 @@ pub struct Client {
     ops: Ops,
     leases: Leases,
     classes: Classes,
-    raw: raw::Raw,
-    status: Status,
+    watches: Watches,
+    tools: Tools,
     /// Always empty, unless a rule is dropped.
     flags_late: Vec<Oref>,
     stats: ClientStats,
@@ -149,6 +151,13 @@ struct History {
     heard: Stamp,
     /// The server's history is another than what is cached here is of.
     is_foreign: bool,
+}
+
+/// What only tools ask for.
+#[derive(Default)]
+struct Tools {
+    raw: raw::Raw,
+    status: Status,
 }
 
 /// The status that the server last reported, and the call that asked for the next.
@@ -193,8 +202,8 @@ impl Client {
             ops: Ops::new(),
             leases: Leases::default(),
             classes,
-            raw: raw::Raw::default(),
-            status: Status::default(),
+            watches: Watches::default(),
+            tools: Tools::default(),
             flags_late: Vec::new(),
             stats: ClientStats::default(),
         }
@@ -355,11 +364,11 @@ impl Client {
 
     /// Asks the server how it is: JSON.
     pub fn server_status(&mut self, _now: Now) -> Option<Vec<u8>> {
-        if let Some(status) = self.status.last.take() {
+        if let Some(status) = self.tools.status.last.take() {
             return Some(status);
         }
-        if self.status.call.is_none() && self.peer.link == LinkState::Up {
-            self.status.call = Some(self.request(Kind::Stat, &[]));
+        if self.tools.status.call.is_none() && self.peer.link == LinkState::Up {
+            self.tools.status.call = Some(self.request(Kind::Stat, &[]));
         }
         None
     }

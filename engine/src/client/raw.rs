@@ -54,19 +54,19 @@ impl Client {
         if let Err(e) = self.availability()? {
             return Some(Err(e));
         }
-        match call.filter(|c| self.raw.calls.contains_key(c)) {
+        match call.filter(|c| self.tools.raw.calls.contains_key(c)) {
             None => {
                 let fetch = self.fetches.next_number();
                 let mut body = Vec::with_capacity(12);
                 Fetch { page, fetch }.encode(&mut body);
                 let asked = self.request(Kind::Fetch, &body);
-                self.raw.calls.insert(asked, None);
+                self.tools.raw.calls.insert(asked, None);
                 *call = Some(asked);
                 None
             }
             Some(asked) => {
-                self.raw.calls.get(&asked)?.as_ref()?;
-                self.raw.calls.remove(&asked)?
+                self.tools.raw.calls.get(&asked)?.as_ref()?;
+                self.tools.raw.calls.remove(&asked)?
             }
         }
     }

@@ -26,6 +26,7 @@ impl Client {
                     self.writer.flag(*oref);
                 }
                 self.fetches.changed(*oref, change.stamp);
+                self.watches.changed(*oref, change.stamp);
             }
             match change.own {
                 Some(op) => own.push((change.stamp, op, i)),
@@ -36,6 +37,7 @@ impl Client {
         for (page, fetch) in &s.revoked {
             if self.fetches.revoke(*page, *fetch) {
                 self.writer.flag_page(*page);
+                self.watches.lose_page(*page);
                 revoked.push((*page, *fetch));
             }
         }

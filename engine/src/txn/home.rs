@@ -93,6 +93,11 @@ pub trait Home {
 
     /// What became of an operation that was abandoned.
     fn resolve(&mut self, now: Now, op: OpId) -> Option<Outcome>;
+
+    /// The home's side of watches, if it has them.
+    fn watcher(&mut self) -> Option<&mut dyn Watcher> {
+        None
+    }
 }
 
 /// An object that a transaction wants to read.
@@ -142,4 +147,63 @@ pub struct LocalWrite {
     pub new: bool,
     /// Whether its place was taken before the transaction that makes it, which therefore cannot take another.
     pub brought: bool,
+}
+
+/// A watch of a home.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WatchId(pub u64);
+
+/// What was heard of a watched object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heard {
+    /// The object.
+    pub oref: Oref,
+    /// Its last change.
+    pub changed: Option<Stamp>,
+    /// Nothing more will be heard of it until the watch has read it again: it may have changed.
+    pub lost: bool,
+}
+
+/// A home that hears of changes. Changes of a watched object join until they are taken.
+pub trait Watcher {
+    /// Opens a watch, of nothing yet.
+    fn open(&mut self) -> WatchId;
+
+    /// Counts an object as read, of whatever class it is, and whether there is one or not: if it changes, or comes to be,
+    /// what the scope read no longer holds. `None` means: call again when something has happened.
+    ///
+    /// # Errors
+    /// `Conflict`, and as [`Home::locate`].
+    fn touch(
+        &mut self,
+        now: Now,
+        scope: &Scope,
+        oref: Oref,
+        search: &mut Search,
+    ) -> Option<Result<(), Error>>;
+
+    /// Ends a watch.
+    fn close(&mut self, watch: WatchId);
+
+    /// From now on the watch hears of changes of these objects, all of which were just read in a state that still holds. One
+    /// that was lost is heard of as changed in this state.
+    ///
+    /// # Errors
+    /// `Full` if they are too many: then the watch looks at none of them.
+    fn look_at(&mut self, watch: WatchId, read: &[Oref]) -> Result<(), Error>;
+
+    /// The watch no longer looks at these.
+    fn let_go(&mut self, watch: WatchId, orefs: &[Oref]);
+
+    /// All that was heard and not taken yet, each object once.
+    ///
+    /// # Errors
+    /// `OtherHistory` if the watch can hear no more, because what it was told is void.
+    fn take(&mut self, watch: WatchId) -> Result<Vec<Heard>, Error>;
+
+    /// The stamp up to which everything that concerns watched objects was heard.
+    fn watermark(&self) -> Stamp;
+
+    /// Why nothing can be heard now, if that is for another reason than a connection that is gone.
+    fn refusal(&self) -> Option<Error>;
 }

@@ -14,6 +14,7 @@ mod places;
 mod read;
 mod root;
 mod tree;
+mod watch;
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -32,9 +33,10 @@ use crate::time::Now;
 pub use commit::Committed;
 pub(crate) use fresh::{Allowed, Echoes};
 pub use fresh::{AsOf, Begin, Begun, Freshness};
-pub use home::{Home, LocalWrite, Located, Search, Wanted};
+pub use home::{Heard, Home, LocalWrite, Located, Search, Wanted, WatchId, Watcher};
 pub(crate) use places::Places;
 pub(crate) use read::Boxed;
+pub use watch::{Change, Found, Query, Source, Watch};
 
 /// A thread's way to a home: holds its lock, carries out what the home wants done, waits.
 pub trait Port {

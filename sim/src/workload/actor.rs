@@ -10,6 +10,7 @@ use tercel_wire::id::OpId;
 use tercel_wire::message::Outcome as Answer;
 
 use super::kinds::{Deed, Known};
+use super::watching::WatchWorker;
 use super::{Ground, Notes};
 use crate::port::{ActorPort, Site};
 use crate::scheduler::{Actor, ActorScheduler};
@@ -326,6 +327,9 @@ pub(crate) fn live(scheduler: &ActorScheduler, me: Actor, ground: &Ground) {
     };
     let port = ActorPort { scheduler, me, site, life, patience_us: plan.patience_us };
     let seed = plan.seed.wrapping_mul(31).wrapping_add(me.0 as u64);
+    if plan.is_watcher(me) {
+        return WatchWorker::new(port, seed, ground).work(ground);
+    }
     Worker::new(port, seed, plan.think_us).work(ground, &plan.mix);
 }
 

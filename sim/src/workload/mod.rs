@@ -20,6 +20,7 @@ pub mod cell;
 mod kinds;
 mod notes;
 pub(crate) mod read_all;
+pub(crate) mod watching;
 
 use tercel_collections::{Map, Vector};
 use tercel_engine::error::Error;

@@ -196,6 +196,11 @@ impl Shared {
         self.birthmark.is_forked()
     }
 
+    /// How long a call waits for the server.
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     pub(super) fn remote(&self) -> &Remote {
         &self.remote
     }

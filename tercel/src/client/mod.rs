@@ -6,6 +6,7 @@
 
 pub(crate) mod connection;
 mod drive;
+mod watch;
 
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -26,6 +27,8 @@ use crate::server::{Server, ServerConfig};
 use crate::transaction::Transaction;
 use connection::Remote;
 use drive::Shared;
+
+pub use watch::{Watch, WatchBuilder};
 
 /// What one client process may choose.
 ///
@@ -372,6 +375,11 @@ impl Client {
         let ClientConfig { isolation, freshness, .. } = self.inner.config;
         let options = Options { isolation, freshness, ..Options::default() };
         Transaction::new(self.shared().map(|shared| shared as &(dyn Port + Sync)), options)
+    }
+
+    /// Begins to say what is to be watched: objects, roots, ranges of maps.
+    pub fn watch(&self) -> WatchBuilder {
+        WatchBuilder::new(self.clone())
     }
 
     /// What became of an operation whose commit ended in `Timeout`: its stamp if it was executed, none if it was not

@@ -412,6 +412,7 @@ fn clients_of_before_a_restore_are_told_and_their_operations_stay_unknown() {
     let (writer, reader) = (connect(dir.path()), connect(dir.path()));
     let c = counter(&writer, "c");
     assert_eq!(reader.run(|tx| Ok(tx.get(c)?.count())).unwrap(), 0);
+    let mut watch = reader.watch().object(c).start().unwrap();
     take(dir.path(), "copy").unwrap();
     let tx = writer.transaction().begin().unwrap();
     tx.edit(c).unwrap().set_count(5).unwrap();
@@ -449,6 +450,8 @@ fn clients_of_before_a_restore_are_told_and_their_operations_stay_unknown() {
         }
         assert!((2..=20).contains(&errors), "{errors} errors in two seconds");
     }
+    let ended = std::iter::from_fn(|| watch.next()).find_map(Result::err);
+    assert!(matches!(ended, Some(Error::OtherHistory(_))), "{ended:?}");
     let outcome = writer.resolve(lost);
     assert!(outcome.is_err(), "the outcome is unknown: {outcome:?}");
     let fresh = connect(dir.path());

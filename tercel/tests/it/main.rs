@@ -24,3 +24,4 @@ mod reconnects;
 mod repair;
 mod sends;
 mod threads;
+mod watch;

@@ -1,0 +1,256 @@
+//! `tercel inspect` of a map: its first entries, or the one of a key.
+//!
+//! The entries are those of one snapshot. The objects that they name are read afterwards, one by one, and may be newer.
+
+use serde_json::{Value, json};
+use tercel::collections::{Key, Map, MapNode};
+use tercel::tools::wire::layout::{Layout, Shape};
+use tercel::tools::wire::record::Class;
+use tercel::{Any, Bytes, Client, Error, Isolation, Oref, Ref, Text};
+use tercel_term::fail::Failure;
+use tercel_term::{say, tell};
+
+use crate::args;
+
+/// As many entries as are shown without `--limit`.
+const SHOWN: usize = 20;
+/// As many entries as are counted behind those that are shown: some 2,000 nodes.
+const COUNTED_MAX: usize = 100_000;
+/// As many characters of a value as a line shows; `--json` has all of it.
+const VALUE_CHARS_MAX: usize = 120;
+
+/// The first entries of a map, and how many more there are. `is_more` says that the count was given up.
+struct Page {
+    entries: Vec<(Value, Ref<Any>)>,
+    left_out: usize,
+    is_more: bool,
+}
+
+/// The type of a map's keys, by the number in its nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keys {
+    Texts,
+    ByteStrings,
+    Numbers,
+}
+
+/// Whether the class is that of a map's nodes.
+pub fn is_map(layout: &Layout) -> bool {
+    layout.name() == MapNode::NAME
+}
+
+/// Prints the map whose top node has this reference and body.
+pub fn show(
+    client: &Client,
+    args: &args::Inspect,
+    oref: Oref,
+    layout: &Layout,
+    body: &[u8],
+) -> Result<(), Failure> {
+    let keys = Keys::of(oref, layout, body)?;
+    if let Some(key) = &args.key {
+        return entry(client, oref, keys, key, args.what.as_deref().unwrap_or_default());
+    }
+    let limit = args.limit.map_or(SHOWN, |limit| limit as usize);
+    let page = match keys {
+        Keys::Texts => first(client, Map::<Text, Any>::open(Ref::new(oref)), limit, |k| json!(k.0)),
+        Keys::ByteStrings => {
+            first(client, Map::<Bytes, Any>::open(Ref::new(oref)), limit, |k| json!(hex(&k.0)))
+        }
+        Keys::Numbers => first(client, Map::<u64, Any>::open(Ref::new(oref)), limit, |k| json!(k)),
+    }?;
+    if args.json { as_json(client, oref, keys, page) } else { as_lines(client, oref, keys, page) }
+}
+
+fn as_json(client: &Client, oref: Oref, keys: Keys, page: Page) -> Result<(), Failure> {
+    let mut entries = Vec::with_capacity(page.entries.len());
+    for (key, value) in page.entries {
+        entries.push(json!({ "key": key, "value": self::value(client, value)? }));
+    }
+    let more = if page.is_more { "more_than" } else { "more" };
+    let out = json!({
+        "ref": oref.to_string(),
+        "class": MapNode::NAME,
+        "keys": keys.name(),
+        "entries": entries,
+        more: page.left_out,
+    });
+    say!("{}", serde_json::to_string_pretty(&out).unwrap_or_default());
+    Ok(())
+}
+
+fn as_lines(client: &Client, oref: Oref, keys: Keys, page: Page) -> Result<(), Failure> {
+    let all = page.entries.len() + page.left_out;
+    let more = if page.is_more { "more than " } else { "" };
+    tell!(
+        "map {oref} of {more}{all} {}, keys are {}",
+        if all == 1 { "entry" } else { "entries" },
+        keys.name()
+    );
+    for (key, value) in page.entries {
+        let value = self::value(client, value)?;
+        let part = |name| value.get(name).and_then(Value::as_str).unwrap_or_default();
+        let rest = value.get("fields").map(Value::to_string).unwrap_or_else(|| part("error").to_owned());
+        match value.is_null() {
+            true => say!("{key}  null"),
+            false => say!("{key}  {} {} {}", part("ref"), part("class"), cut(&rest)),
+        }
+    }
+    if page.left_out > 0 {
+        eprintln!("{more}{} more: --limit N shows N entries, --key KEY shows one", page.left_out);
+    }
+    Ok(())
+}
+
+/// Prints the entry of one key.
+fn entry(client: &Client, oref: Oref, keys: Keys, key: &str, what: &str) -> Result<(), Failure> {
+    let bad = |wanted: &str| Failure::new(format!("the key `{key}` is not {wanted}")).code(2);
+    let (key, found) = match keys {
+        Keys::Texts => (json!(key), find::<Text>(client, oref, key)?),
+        Keys::ByteStrings => {
+            let bytes = unhex(key).ok_or_else(|| {
+                bad("a byte string in hexadecimal").next("give two digits a byte, such as --key 00ff")
+            })?;
+            (json!(hex(&bytes)), find::<Bytes>(client, oref, &bytes)?)
+        }
+        Keys::Numbers => {
+            let number = key.parse().map_err(|_| {
+                bad("a number of 64 bits without a sign").next("give a number, such as --key 17")
+            })?;
+            (json!(number), find::<u64>(client, oref, number)?)
+        }
+    };
+    let Some(found) = found else {
+        let failure = Failure::new(format!("the map {oref} has no key {key}"));
+        return Err(
+            failure.next(format!("`tercel inspect {what}` shows its first keys; --limit N shows more"))
+        );
+    };
+    let out = json!({ "key": key, "value": value(client, found)? });
+    say!("{}", serde_json::to_string_pretty(&out).unwrap_or_default());
+    Ok(())
+}
+
+fn find<K: Key>(client: &Client, top: Oref, key: K::Arg<'_>) -> Result<Option<Ref<Any>>, Error> {
+    let map = Map::<K, Any>::open(Ref::new(top));
+    client.transaction().isolation(Isolation::Snapshot).run(|tx| map.get_ref(tx, key))
+}
+
+fn first<K: Key>(
+    client: &Client,
+    map: Map<K, Any>,
+    limit: usize,
+    shown: impl Fn(&K) -> Value,
+) -> Result<Page, Error> {
+    client.transaction().isolation(Isolation::Snapshot).run(|tx| {
+        let mut page = Page { entries: Vec::new(), left_out: 0, is_more: false };
+        for entry in map.iter(tx) {
+            let (key, value) = entry?;
+            if page.entries.len() < limit {
+                page.entries.push((shown(&key), value));
+            } else if page.left_out < COUNTED_MAX {
+                page.left_out += 1;
+            } else {
+                page.is_more = true;
+                break;
+            }
+        }
+        Ok(page)
+    })
+}
+
+/// What an entry names, through the catalogue. An object that cannot be read is shown as its reference and the reason.
+fn value(client: &Client, value: Ref<Any>) -> Result<Value, Error> {
+    if value.is_null() {
+        return Ok(Value::Null);
+    }
+    match tercel::tools::stored_object(client, value.oref()) {
+        // A map in a map: what its top node has is of no use without the others.
+        Ok((_, layout, _)) if is_map(&layout) => {
+            Ok(json!({ "ref": value.oref().to_string(), "class": layout.name() }))
+        }
+        Ok((_, layout, body)) => Ok(json!({
+            "ref": value.oref().to_string(),
+            "class": layout.name(),
+            "fields": super::record(&layout, &body, 0),
+        })),
+        Err(e @ (Error::NotFound(_) | Error::Corrupt(_))) => {
+            Ok(json!({ "ref": value.oref().to_string(), "error": e.to_string() }))
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// The failure of a request for entries of an object that is no map. It names the fields that are.
+pub fn is_none(oref: Oref, layout: &Layout, body: &[u8]) -> Failure {
+    let failure = Failure::new(format!("{oref} is a {} and no map", layout.name())).code(2);
+    let is_map = |shape: &Shape| matches!(shape, Shape::Ref(name) if name == MapNode::NAME);
+    let maps = layout.fields().iter().filter(|field| is_map(&field.shape));
+    let maps = maps.filter_map(|f| Some(format!("{} is {}", f.name, super::reference(body, f.at).as_str()?)));
+    match maps.collect::<Vec<_>>() {
+        maps if !maps.is_empty() => {
+            failure.next(format!("name one of its maps in place of it: {}", maps.join(", ")))
+        }
+        _ => failure.next("leave --key and --limit out to see the object, and name a map that it refers to"),
+    }
+}
+
+impl Keys {
+    fn of(oref: Oref, layout: &Layout, body: &[u8]) -> Result<Keys, Failure> {
+        match layout.field("kind").and_then(|field| body.get(field.at)) {
+            Some(1) => Ok(Keys::Texts),
+            Some(2) => Ok(Keys::ByteStrings),
+            Some(3) => Ok(Keys::Numbers),
+            _ => Err(Failure::new(format!(
+                "the map {oref} has keys of a type that this version does not know"
+            ))
+            .next("inspect it with the version of the program that made it")),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Keys::Texts => "texts",
+            Keys::ByteStrings => "byte strings",
+            Keys::Numbers => "numbers",
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let is_hex = text.len().is_multiple_of(2) && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let byte = |i: usize| u8::from_str_radix(&text[i..i + 2], 16).ok();
+    is_hex.then(|| (0..text.len()).step_by(2).filter_map(byte).collect())
+}
+
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(VALUE_CHARS_MAX) {
+        Some((at, _)) => format!("{}...", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hexadecimal_key_is_read_as_it_is_shown() {
+        assert_eq!(unhex(&hex(&[0, 255, 16])), Some(vec![0, 255, 16]));
+        assert_eq!((unhex(""), unhex("0AfF")), (Some(vec![]), Some(vec![10, 255])));
+        for bad in ["f", "0g", "+f", "0x00", "é"] {
+            assert_eq!(unhex(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn long_value_is_cut_between_characters() {
+        let long = "é".repeat(VALUE_CHARS_MAX + 1);
+        assert_eq!(cut(&long), format!("{}...", "é".repeat(VALUE_CHARS_MAX)));
+        assert_eq!(cut("short"), "short");
+    }
+}

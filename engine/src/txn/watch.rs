@@ -1,0 +1,462 @@
+//! Watching: being told what changed, instead of looking again and again.
+//!
+//! What is watched was read in a transaction, and the home tells of changes of what that read. Objects are told of as they
+//! change. A *query*, for a root or a range of a map, is run again when something that it read has changed, and what it
+//! finds is compared with what it found before; so it may be any code that reads.
+//!
+//! The invariant, on which [`Watch::token`] rests: what is ready to be told was gathered at one moment, under one lock, and
+//! is everything that changed up to then. So changes are told in the order of their stamps, and a stamp that is gone past
+//! never comes again.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use tercel_wire::id::{Oref, Stamp};
+use tercel_wire::record::{Any, Ref};
+use tercel_wire::token::Token;
+
+use super::{Heard, Home, Options, Port, Search, Step, Tx, WatchId};
+use crate::error::{Bound, Error};
+use crate::table::{Map, Set};
+use crate::time::Now;
+
+/// A change of something that is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change {
+    /// A state that has the change: a transaction that begins with `at_least` this, here or elsewhere, sees it.
+    pub token: Token,
+    /// The object that changed; of a root or of a map's entry the object that it leads to now, or led to if it was removed
+    /// from the map. Null: the root was removed, or the whole range may have changed.
+    pub reference: Ref<Any>,
+    /// The number of what was asked for, counted from 0 in the order of asking, that this is of.
+    pub source: usize,
+}
+
+/// What a query finds: references by key, the keys rising.
+pub type Found = Vec<(Vec<u8>, Oref)>;
+
+/// Reads what is watched.
+pub type Query = Box<dyn FnMut(&Tx<'_>) -> Result<Found, Error> + Send>;
+
+/// What a watch looks at.
+pub enum Source {
+    /// An object, whether it exists yet or not.
+    Object(Oref),
+    /// What a query finds.
+    Query {
+        /// The query.
+        run: Query,
+        /// Whether changes of the objects that it finds are told as well.
+        follows: bool,
+        /// Whether it always finds the same keys, so that telling all that it finds tells everything.
+        is_complete: bool,
+    },
+}
+
+/// A query, and what it found.
+struct Standing {
+    source: usize,
+    run: Query,
+    follows: bool,
+    is_complete: bool,
+    found: Option<Found>,
+}
+
+/// A watch of a home: what it looks at, and the changes that are ready to be told.
+pub struct Watch {
+    id: WatchId,
+    /// The objects, each with its source.
+    objects: Map<Oref, usize>,
+    queries: Vec<Standing>,
+    /// The objects that queries found and follow.
+    followed: Map<Oref, usize>,
+    /// What queries read to find them.
+    nodes: Set<Oref>,
+    /// Objects that must be read before anything is heard of them.
+    unread: BTreeSet<Oref>,
+    /// Whether queries must be run.
+    is_due: bool,
+    /// While the watch is opened: what is first read at a later state than this is told of.
+    tells_from: Option<Stamp>,
+    gathered: BTreeMap<(usize, Oref), Stamp>,
+    ready: VecDeque<Change>,
+    /// Everything up to here was told, once nothing is ready.
+    upto: Token,
+    told: Token,
+}
+
+/// Objects that are read in one transaction: few enough for a small cache.
+const OBJECTS_AT_ONCE: usize = 256;
+
+/// Makes a transaction one that waits for its server; its end is the caller's.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long reading may take beyond the caller's time, in microseconds.
+const READ_US: u64 = 1_000_000;
+
+/// The pause before a state that changed while it was read is read again, in microseconds.
+const AGAIN_US: u64 = 200;
+
+impl Watch {
+    /// Opens a watch. With a token it begins by telling everything that may have changed since.
+    ///
+    /// # Errors
+    /// `OtherHistory` if the token is of another; `Full` if what is to be watched is too much; what a query says; `Timeout` or
+    /// `Unavailable` if the home's server did not answer until `until`.
+    pub fn open(
+        port: &dyn Port,
+        sources: Vec<Source>,
+        since: Option<Token>,
+        until: Now,
+    ) -> Result<Watch, Error> {
+        let mut opened = None;
+        port.drive(Some(until), &mut |home, _| {
+            let id = home.watcher().map(|watcher| watcher.open());
+            opened = id.map(|id| (id, home.token(Stamp::ZERO)));
+            Step::Done
+        })?;
+        let (id, none) = opened.ok_or_else(no_watcher)?;
+        let mut watch = Watch {
+            id,
+            objects: Map::default(),
+            queries: Vec::new(),
+            followed: Map::default(),
+            nodes: Set::default(),
+            unread: BTreeSet::new(),
+            is_due: false,
+            tells_from: since.map(|since| since.stamp),
+            gathered: BTreeMap::new(),
+            ready: VecDeque::new(),
+            upto: none,
+            told: none,
+        };
+        for (number, source) in sources.into_iter().enumerate() {
+            match source {
+                Source::Object(oref) if oref.is_null() => {
+                    return Err(Error::Invalid(
+                        "a null reference names nothing that could be watched".into(),
+                    ));
+                }
+                Source::Object(oref) => _ = watch.objects.entry(oref).or_insert(number),
+                Source::Query { run, follows, is_complete } => {
+                    watch.queries.push(Standing { source: number, run, follows, is_complete, found: None });
+                }
+            }
+        }
+        watch.unread = watch.objects.keys().copied().collect();
+        watch.is_due = !watch.queries.is_empty();
+        loop {
+            match watch.gather(port, since, until) {
+                Ok(()) => break,
+                Err(Error::Conflict) if port.now() < until => port.back_off(AGAIN_US),
+                Err(e) => {
+                    watch.close(port);
+                    return Err(e);
+                }
+            }
+        }
+        watch.tells_from = None;
+        match since {
+            Some(_) if watch.ready.is_empty() => {}
+            Some(since) => watch.told = since,
+            None => {
+                // What changed while the watch was being opened is not news.
+                watch.ready.clear();
+                watch.told = watch.upto;
+            }
+        }
+        Ok(watch)
+    }
+
+    /// The next change. Waits for it until `until`, also while the server is gone; then `None`. Reading what must be read after
+    /// a change may take a second longer.
+    ///
+    /// # Errors
+    /// `OtherHistory` if the space was put back to an earlier state, or another one is at the address: watch anew. What a
+    /// query says. After an error the watch can be asked again, and nothing is lost by it.
+    pub fn next(&mut self, port: &dyn Port, until: Now) -> Result<Option<Change>, Error> {
+        loop {
+            if let Some(change) = self.ready.pop_front() {
+                self.told = match self.ready.front() {
+                    // Of the changes of one commit some are still to be told.
+                    Some(next) if next.token.stamp == change.token.stamp => self.told,
+                    Some(_) => change.token,
+                    None => self.upto,
+                };
+                return Ok(Some(change));
+            }
+            let outcome = match self.has_work() {
+                true => Ok(()),
+                false => self.wait(port, until),
+            };
+            // Reading is begun anew by the next call if it is broken off, so it has a time of its own.
+            let read_until = until.max(port.now().plus_us(READ_US));
+            match outcome.and_then(|()| self.gather(port, None, read_until)) {
+                Ok(()) => {}
+                Err(_) if port.now() >= until => return Ok(None),
+                Err(Error::Conflict | Error::Full(Bound::Transactions)) => port.back_off(AGAIN_US),
+                Err(Error::Unavailable(_) | Error::Timeout(None)) => port.pause(),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// A watch that begins since this token is told everything that this one was not told yet.
+    pub fn token(&self) -> Token {
+        self.told
+    }
+
+    /// Ends it.
+    pub fn close(&mut self, port: &dyn Port) {
+        let closed = port.drive(None, &mut |home, _| {
+            if let Some(watcher) = home.watcher() {
+                watcher.close(self.id);
+            }
+            Step::Done
+        });
+        // A home that is closed keeps no watches.
+        closed.ok();
+    }
+
+    fn has_work(&self) -> bool {
+        self.is_due || !self.unread.is_empty() || !self.gathered.is_empty()
+    }
+
+    /// Waits until something is heard.
+    fn wait(&mut self, port: &dyn Port, until: Now) -> Result<(), Error> {
+        let mut outcome = Ok(Vec::new());
+        let mut quiet_upto = None;
+        let driven = port.drive(Some(until), &mut |home, _| {
+            let Some(watcher) = home.watcher() else {
+                outcome = Err(no_watcher());
+                return Step::Done;
+            };
+            match watcher.take(self.id) {
+                Ok(heard) if heard.is_empty() => match watcher.refusal() {
+                    None => {
+                        let upto = watcher.watermark();
+                        quiet_upto = Some(home.token(upto));
+                        return Step::Wait;
+                    }
+                    Some(e) => outcome = Err(e),
+                },
+                heard => outcome = heard,
+            }
+            Step::Done
+        });
+        if let Some(upto) = quiet_upto {
+            // Nothing is ready either, so everything up to here was told.
+            (self.upto, self.told) = (upto, upto);
+        }
+        driven?;
+        outcome?.into_iter().for_each(|heard| self.note(heard));
+        Ok(())
+    }
+
+    fn note(&mut self, Heard { oref, changed, lost }: Heard) {
+        if let Some(source) = self.objects.get(&oref) {
+            if let Some(stamp) = changed {
+                self.tell(*source, oref, stamp);
+            }
+            if lost {
+                self.unread.insert(oref);
+            }
+        }
+        if let Some(source) = self.followed.get(&oref) {
+            if let Some(stamp) = changed {
+                self.tell(*source, oref, stamp);
+            }
+            self.is_due |= lost;
+        }
+        self.is_due |= self.nodes.contains(&oref);
+    }
+
+    fn tell(&mut self, source: usize, oref: Oref, stamp: Stamp) {
+        let last = self.gathered.entry((source, oref)).or_default();
+        *last = stamp.max(*last);
+    }
+
+    /// Reads what must be read, and makes ready what changed up to one moment.
+    fn gather(&mut self, port: &dyn Port, since: Option<Token>, until: Now) -> Result<(), Error> {
+        // With a time of its own, beginning waits for a server that is gone.
+        let options = Options { at_least: since, timeout: Some(PATIENCE), ..Options::default() };
+        loop {
+            while !self.unread.is_empty() {
+                self.read_objects(&Tx::begin_until(port, &options, Some(until))?)?;
+            }
+            let upto = match self.is_due {
+                true => self.run_queries(&Tx::begin_until(port, &options, Some(until))?)?,
+                false => self.take(port, until)?,
+            };
+            // Between the two, more may have been heard that must be read.
+            if !self.is_due && self.unread.is_empty() {
+                self.make_ready(upto);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Reads some objects of which nothing is heard.
+    fn read_objects(&mut self, tx: &Tx<'_>) -> Result<(), Error> {
+        let some: Vec<Oref> = self.unread.iter().copied().take(OBJECTS_AT_ONCE).collect();
+        some.iter().try_for_each(|oref| tx.touch(*oref))?;
+        let mut at = Err(no_watcher());
+        tx.port.drive(tx.until, &mut |home, _| {
+            at = look(home, self.id, tx, &some, &[]).map(|()| tx.scope.snapshot());
+            Step::Done
+        })?;
+        let at = at?;
+        for oref in some {
+            self.unread.remove(&oref);
+            if self.tells_from.is_some_and(|from| at > from)
+                && let Some(source) = self.objects.get(&oref)
+            {
+                self.tell(*source, oref, at);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the queries, all in one transaction, and gives the moment at which what they found was so.
+    fn run_queries(&mut self, tx: &Tx<'_>) -> Result<Token, Error> {
+        let mut found = Vec::with_capacity(self.queries.len());
+        for query in &mut self.queries {
+            let mut entries = (query.run)(tx)?;
+            entries.sort_unstable();
+            found.push(entries);
+        }
+        let mut nodes = Vec::new();
+        tx.port.drive(tx.until, &mut |home, _| {
+            home.read_set(&tx.scope, &mut nodes);
+            Step::Done
+        })?;
+        let nodes: Set<Oref> = nodes.into_iter().collect();
+        let mut followed = Map::default();
+        for (query, found) in self.queries.iter().zip(&found).filter(|(query, _)| query.follows) {
+            for (_, oref) in found.iter().filter(|(_, oref)| !oref.is_null()) {
+                tx.touch(*oref)?;
+                followed.entry(*oref).or_insert(query.source);
+            }
+        }
+        let read: Vec<Oref> = sorted(nodes.iter().chain(followed.keys()));
+        let is_read = |oref: &&Oref| {
+            nodes.contains(*oref) || followed.contains_key(*oref) || self.objects.contains_key(*oref)
+        };
+        let left: Vec<Oref> = sorted(self.nodes.iter().chain(self.followed.keys()).filter(|o| !is_read(o)));
+        let mut outcome = Err(no_watcher());
+        tx.port.drive(tx.until, &mut |home, _| {
+            outcome = look(home, self.id, tx, &read, &left).and_then(|()| {
+                let heard = home.watcher().map_or(Ok(Vec::new()), |watcher| watcher.take(self.id))?;
+                Ok((heard, home.token(tx.scope.snapshot())))
+            });
+            Step::Done
+        })?;
+        let (heard, upto) = outcome?;
+        for (i, found) in found.into_iter().enumerate() {
+            self.compare(i, found, upto.stamp);
+        }
+        (self.nodes, self.followed) = (nodes, followed);
+        heard.into_iter().for_each(|heard| self.note(heard));
+        // What was heard by now of what the queries read is in what they found.
+        self.is_due = false;
+        Ok(upto)
+    }
+
+    /// Tells what a query found that it did not find before, and the other way round.
+    fn compare(&mut self, query: usize, found: Found, at: Stamp) {
+        let Standing { source, is_complete, .. } = self.queries[query];
+        let before = self.queries[query].found.replace(found.clone());
+        let Some(before) = before else {
+            if self.tells_from.is_some_and(|from| at > from) {
+                match is_complete {
+                    true => found.iter().for_each(|(_, oref)| self.tell(source, *oref, at)),
+                    false => self.tell(source, Oref::NULL, at),
+                }
+            }
+            return;
+        };
+        let (mut old, mut new) = (before.into_iter().peekable(), found.into_iter().peekable());
+        loop {
+            let order = match (old.peek(), new.peek()) {
+                (None, None) => return,
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some((old, _)), Some((new, _))) => old.cmp(new),
+            };
+            let was = if order.is_le() { old.next() } else { None };
+            let is = if order.is_ge() { new.next() } else { None };
+            match (was, is) {
+                (Some((_, was)), Some((_, is))) if was == is => {}
+                (_, Some((_, oref))) | (Some((_, oref)), None) => self.tell(source, oref, at),
+                (None, None) => return,
+            }
+        }
+    }
+
+    /// Takes what was heard, and gives the moment up to which it was.
+    fn take(&mut self, port: &dyn Port, until: Now) -> Result<Token, Error> {
+        let mut taken = Err(no_watcher());
+        port.drive(Some(until), &mut |home, _| {
+            let Some(watcher) = home.watcher() else { return Step::Done };
+            let (heard, upto) = (watcher.take(self.id), watcher.watermark());
+            taken = heard.map(|heard| (heard, home.token(upto)));
+            Step::Done
+        })?;
+        let (heard, upto) = taken?;
+        heard.into_iter().for_each(|heard| self.note(heard));
+        Ok(upto)
+    }
+
+    fn make_ready(&mut self, upto: Token) {
+        let mut gathered: Vec<_> = std::mem::take(&mut self.gathered).into_iter().collect();
+        gathered.sort_by_key(|(_, stamp)| *stamp);
+        self.ready.extend(gathered.into_iter().map(|((source, oref), stamp)| Change {
+            token: Token { stamp, ..upto },
+            reference: Ref::new(oref),
+            source,
+        }));
+        self.upto = upto;
+        if self.ready.is_empty() {
+            self.told = upto;
+        }
+    }
+}
+
+impl Tx<'_> {
+    /// Counts an object as read, whatever it is, there or not.
+    fn touch(&self, oref: Oref) -> Result<(), Error> {
+        let (mut outcome, mut search) = (Err(no_watcher()), Search::default());
+        self.port.drive(self.until, &mut |home, now| {
+            let Some(watcher) = home.watcher() else { return Step::Done };
+            match watcher.touch(now, &self.scope, oref, &mut search) {
+                None => Step::Wait,
+                Some(result) => {
+                    outcome = result;
+                    Step::Done
+                }
+            }
+        })?;
+        outcome
+    }
+}
+
+/// If what the transaction read still holds, the watch looks at it from now on.
+fn look(home: &mut dyn Home, id: WatchId, tx: &Tx<'_>, read: &[Oref], left: &[Oref]) -> Result<(), Error> {
+    home.recheck(&tx.scope)?;
+    let watcher = home.watcher().ok_or_else(no_watcher)?;
+    watcher.look_at(id, read)?;
+    watcher.let_go(id, left);
+    Ok(())
+}
+
+fn sorted<'a>(orefs: impl Iterator<Item = &'a Oref>) -> Vec<Oref> {
+    let mut orefs: Vec<Oref> = orefs.copied().collect();
+    orefs.sort_unstable();
+    orefs.dedup();
+    orefs
+}
+
+fn no_watcher() -> Error {
+    Error::Invalid("changes are watched at a client: connect one to this server".into())
+}

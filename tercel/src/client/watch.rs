@@ -1,0 +1,195 @@
+//! Watching, for threads: a stream of changes that waits.
+
+use std::iter::FusedIterator;
+use std::ops::RangeBounds;
+use std::time::Duration;
+
+use tercel_collections::{Key, Map};
+use tercel_engine::Error;
+use tercel_engine::txn::{self, Change, Port, Query, Source, Tx};
+use tercel_wire::record::{Any, Ref, Target};
+use tercel_wire::token::Token;
+
+use super::Client;
+
+/// What is to be watched, begun by [`Client::watch`]. The changes of everything that it names come in one stream.
+#[must_use = "nothing is watched before `start`"]
+pub struct WatchBuilder {
+    client: Client,
+    sources: Vec<Source>,
+    since: Option<Token>,
+}
+
+impl WatchBuilder {
+    pub(super) fn new(client: Client) -> WatchBuilder {
+        WatchBuilder { client, sources: Vec::new(), since: None }
+    }
+
+    /// An object: every commit that changes it. One that does not exist yet is told of when it is made.
+    pub fn object<T: Target>(mut self, r: Ref<T>) -> WatchBuilder {
+        self.sources.push(Source::Object(r.oref()));
+        self
+    }
+
+    /// A root: which object has the name, and changes of that object. A root that is removed is told of by a null reference.
+    pub fn root(self, name: &str) -> WatchBuilder {
+        let name = name.to_owned();
+        let found = move |tx: &Tx<'_>| {
+            let target = tx.get_root_ref::<Any>(&name)?.unwrap_or(Ref::NULL);
+            Ok(vec![(Vec::new(), target.oref())])
+        };
+        self.query(Box::new(found), true, true)
+    }
+
+    /// The entries of a map whose keys are in `range`: keys that come and go, and changes of the objects that they lead to.
+    /// An entry that is removed is told of by the reference that it had.
+    ///
+    /// Every change of a key reads the range again, from the cache as far as it is there.
+    pub fn range<'k, K: Key + 'static, V: Target + 'static>(
+        self,
+        map: Map<K, V>,
+        range: impl RangeBounds<K::Arg<'k>>,
+    ) -> WatchBuilder {
+        self.query(map.query(range), true, false)
+    }
+
+    /// The keys of a map that are in `range`: as [`WatchBuilder::range`], but without changes inside of the objects that they
+    /// lead to, which then need not be read.
+    pub fn keys<'k, K: Key + 'static, V: Target + 'static>(
+        self,
+        map: Map<K, V>,
+        range: impl RangeBounds<K::Arg<'k>>,
+    ) -> WatchBuilder {
+        self.query(map.query(range), false, false)
+    }
+
+    fn query(mut self, run: Query, follows: bool, is_complete: bool) -> WatchBuilder {
+        self.sources.push(Source::Query { run, follows, is_complete });
+        self
+    }
+
+    /// Goes on where another watch stood: with [`Watch::token`], or the token of a commit or a transaction that read what is
+    /// watched. All that may have changed since is told first, whether or not it has.
+    pub fn since(mut self, token: Token) -> WatchBuilder {
+        self.since = Some(token);
+        self
+    }
+
+    /// Begins to watch. What changes from now on is told.
+    ///
+    /// # Errors
+    /// `OtherHistory` if the token is of another; `Full` with [`Bound::Watched`](crate::Bound::Watched) if that is more than
+    /// a client can watch; `Schema` if a map has keys of another type; `Timeout`, `Unavailable`.
+    pub fn start(self) -> Result<Watch, Error> {
+        let WatchBuilder { client, sources, since } = self;
+        let shared = client.shared()?;
+        let until = shared.now().plus_us(us(shared.timeout()));
+        let watch = txn::Watch::open(shared, sources, since, until)?;
+        Ok(Watch { watch, client })
+    }
+}
+
+/// A stream of the changes of what is watched: an iterator that waits for the next one, without end.
+///
+/// Nothing is lost and nothing goes back: after the last commit that changed something comes a change of it, and the
+/// stamps of changes rise. Changes that are not taken join, so that each object waits once, however often it changed: a
+/// watch tells what to look at, not what happened in between. When a change comes, transactions of this client see it.
+///
+/// A connection that is lost and found again costs nothing, as long as the server still knows what changed meanwhile. If
+/// it does not, or had to ask the client for pages back, then what is watched is told of as if it had changed.
+///
+/// ```
+/// use std::time::Duration;
+/// use tercel::collections::Map;
+/// use tercel::{Change, Object, Text};
+///
+/// #[derive(Object)]
+/// struct Flag {
+///     on: bool,
+/// }
+///
+/// # let dir = std::env::temp_dir().join(format!("tercel-doc-watch-{}", std::process::id()));
+/// # let space = tercel::embedded(&dir)?;
+/// let (flags, dark) = space.run(|tx| {
+///     let dark = tx.create(&Flag { on: false })?;
+///     let flags = Map::<Text, Flag>::create(tx)?;
+///     flags.insert(tx, "dark", dark)?;
+///     Ok((flags, dark))
+/// })?;
+/// let mut watch = space.watch().range(flags, ..).root("flags").start()?;
+///
+/// space.run(|tx| tx.edit(dark)?.set_on(true))?;
+/// let Change { token, reference, source } = watch.next().expect("it has no end")?;
+/// assert_eq!((reference, source), (dark.cast(), 0));
+/// // Another process would see it, too, with the token.
+/// space.transaction().at_least(token).run(|tx| {
+///     assert!(tx.get(dark)?.on());
+///     Ok(())
+/// })?;
+///
+/// space.run(|tx| tx.set_root("flags", flags.reference()))?;
+/// assert_eq!(watch.next().expect("it has no end")?.source, 1);
+/// // A program that ends keeps this, and goes on from here with `since`.
+/// let token = watch.token();
+/// assert_eq!(watch.next_within(Duration::from_millis(1))?, None);
+/// drop(watch);
+///
+/// let mut again = space.watch().object(dark).since(token).start()?;
+/// assert_eq!(again.next_within(Duration::ZERO)?, None, "nothing has changed since");
+/// # drop(again);
+/// # space.close()?;
+/// # std::fs::remove_dir_all(&dir)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Watch {
+    watch: txn::Watch,
+    client: Client,
+}
+
+impl Watch {
+    /// The next change, if one comes within `time`. Reading what a change leads to may take up to a second more.
+    ///
+    /// # Errors
+    /// `OtherHistory` if the space was put back to an earlier state, or the address has another one: watch anew, for what was
+    /// read before is void. `Schema` or `Corrupt` if what is watched cannot be read any more. Asking again after an error
+    /// loses nothing. During an outage there is no error: it ends, or the time does.
+    pub fn next_within(&mut self, time: Duration) -> Result<Option<Change>, Error> {
+        let shared = self.client.shared()?;
+        self.watch.next(shared, shared.now().plus_us(us(time)))
+    }
+
+    /// Where this watch stands: one that begins [`since`](WatchBuilder::since) here is told of everything that this one was
+    /// not.
+    pub fn token(&self) -> Token {
+        self.watch.token()
+    }
+}
+
+/// How long the iterator waits at once.
+const ROUND: Duration = Duration::from_secs(3_600);
+
+impl Iterator for Watch {
+    type Item = Result<Change, Error>;
+
+    fn next(&mut self) -> Option<Result<Change, Error>> {
+        loop {
+            if let Some(next) = self.next_within(ROUND).transpose() {
+                return Some(next);
+            }
+        }
+    }
+}
+
+impl FusedIterator for Watch {}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Ok(shared) = self.client.shared() {
+            self.watch.close(shared as &dyn Port);
+        }
+    }
+}
+
+fn us(time: Duration) -> u64 {
+    time.as_micros().try_into().unwrap_or(u64::MAX)
+}
