@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use tercel::Address;
-
-use crate::fail::Failure;
+use tercel_term::fail::Failure;
 
 /// Typed, durable objects that live on servers and feel local.
 #[derive(Debug, Parser)]
@@ -363,12 +362,9 @@ pub struct Bench {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
-    /// Fewer rounds: wider intervals, seconds instead of minutes
+    /// Fewer and shorter rounds: wider intervals, seconds instead of minutes
     #[arg(long)]
     pub quick: bool,
-    /// Suite load: as little as it can be, to see that it works
-    #[arg(long, hide = true)]
-    pub tiny: bool,
     /// Where to put the data
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,

@@ -5,15 +5,12 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use tercel::Address;
-use tercel::backup::{BackupError, Progress, Source, backup};
+use tercel::backup::{Progress, Source, backup};
+use tercel_term::fail::Outcome;
+use tercel_term::tidy;
+use tercel_term::{ProgressBar, Term, count, rate, say, tell};
 
 use crate::args;
-use crate::fail::{Failure, Outcome};
-use crate::term::{Term, count, rate};
-use crate::tidy;
-
-/// The exit code when the same command may succeed later: a job that runs by itself tries again.
-const LATER: u8 = 75;
 
 pub fn run(args: &args::Backup, term: &Term) -> Outcome {
     let source = match (&args.data, &args.server) {
@@ -36,7 +33,7 @@ pub fn run(args: &args::Backup, term: &Term) -> Outcome {
             })
         );
     } else {
-        say!(
+        tell!(
             "{} up to commit {}: {}, {} in {:.1} s ({}); `tercel restore {} --data NEW` makes a space of it",
             term.green("backup"),
             taken.stamp,
@@ -62,11 +59,11 @@ pub fn unfinished(what: &str, dir: &Path) -> String {
 }
 
 /// How far it is, as a bar.
-pub struct Bar(indicatif::ProgressBar);
+pub struct Bar(ProgressBar);
 
 impl Bar {
     pub fn new(term: &Term) -> Bar {
-        Bar(term.bar(0, crate::term::THINGS, "starting"))
+        Bar(term.bar(0, tercel_term::THINGS, "starting"))
     }
 
     pub fn show(&self, p: Progress) {
@@ -83,16 +80,4 @@ impl Bar {
 /// Bytes for people.
 pub fn size(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
-}
-
-impl From<BackupError> for Failure {
-    fn from(e: BackupError) -> Failure {
-        let code = match &e {
-            e if e.is_retryable() => LATER,
-            BackupError::NotABackup(_) => 2,
-            BackupError::Damaged { .. } | BackupError::Unsound { .. } => 3,
-            _ => 1,
-        };
-        Failure::of_sentence(&e.to_string()).code(code)
-    }
 }

@@ -5,14 +5,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use tercel::DiskError;
 use tercel::backup::{BackupError, Verified, is_backup};
-use tercel::check::{CheckError, Finding, LOST_NAME, Repaired, Report};
+use tercel::check::{Finding, LOST_NAME, Repaired, Report};
+use tercel_term::fail::{Failure, Outcome};
+use tercel_term::tidy;
+use tercel_term::{THINGS, Term, count, say, tell};
 
 use crate::args;
-use crate::fail::{Failure, Outcome, of_disk};
-use crate::term::{THINGS, Term, count};
-use crate::tidy;
 
 /// The exit code when something is wrong with the data.
 const UNSOUND: u8 = 3;
@@ -61,7 +60,7 @@ pub fn run(args: &args::Check, term: &Term) -> Outcome {
             tell(&report, &args.data, term);
             if !report.is_sound() {
                 let data = args.data.display();
-                say!(
+                tell!(
                     "{} `tercel check --data {data} --repair` restores what pages and log still hold; it keeps the damaged files",
                     term.bold("next:")
                 );
@@ -99,22 +98,22 @@ fn look(data: &Path) -> Result<(), Failure> {
 /// Prints the result of the check of a backup.
 fn tell_backup(verified: &Verified, data: &Path, term: &Term) {
     if let Some(what) = &verified.changed {
-        say!("{} this is not what was taken: {what}", term.red("wrong:"));
+        tell!("{} this is not what was taken: {what}", term.red("wrong:"));
     }
     let report = &verified.report;
-    report.findings.iter().for_each(|finding| say!("{} {finding}", term.red("wrong:")));
+    report.findings.iter().for_each(|finding| tell!("{} {finding}", term.red("wrong:")));
     tell_of_more(report, term);
     let wrong = report.wrong + u64::from(verified.changed.is_some());
     let verdict = if verified.is_sound() { term.green("sound") } else { wrongs(wrong, term) };
-    say!("{verdict}: {}", sums(report));
+    tell!("{verdict}: {}", sums(report));
     match verified.is_sound() {
         true => {
-            say!(
+            tell!(
                 "a backup, as it was taken: `tercel restore {} --data NEW` makes a space of it",
                 data.display()
             )
         }
-        false => say!(
+        false => tell!(
             "{} this is a backup; one that is damaged is neither restored nor repaired: take another one with `tercel backup`, \
              or restore another one",
             term.bold("next:")
@@ -127,25 +126,25 @@ fn tell_repair(repaired: &Repaired, data: &Path, term: &Term) {
     if done.is_empty() {
         tell(before, data, term);
         if !before.is_sound() {
-            say!("nothing of this can be repaired from the files; restore a backup, or go on with the rest");
+            tell!("nothing of this can be repaired from the files; restore a backup, or go on with the rest");
         }
         return;
     }
-    before.findings.iter().for_each(|f| say!("{} {f}", term.red("found:")));
+    before.findings.iter().for_each(|f| tell!("{} {f}", term.red("found:")));
     tell_of_more(before, term);
-    done.iter().for_each(|d| say!("{} {d}", term.green("done:")));
-    kept.iter().for_each(|k| say!("{} {}", term.bold("kept:"), k.display()));
+    done.iter().for_each(|d| tell!("{} {d}", term.green("done:")));
+    kept.iter().for_each(|k| tell!("{} {}", term.bold("kept:"), k.display()));
     tell(after, data, term);
 }
 
 fn tell(report: &Report, data: &Path, term: &Term) {
     for finding in &report.findings {
         let hope = if finding.repairable { " (can be repaired)" } else { "" };
-        say!("{} {finding}{hope}", term.red("wrong:"));
+        tell!("{} {finding}{hope}", term.red("wrong:"));
     }
     tell_of_more(report, term);
     if report.torn {
-        say!(
+        tell!(
             "the log ends in what looks like a write that was never acknowledged; the next server cuts it off"
         );
     }
@@ -155,14 +154,14 @@ fn tell(report: &Report, data: &Path, term: &Term) {
             true => "since a program was interrupted before",
             false => "since a program was interrupted before, or where what was made could not be saved",
         };
-        say!(
+        tell!(
             "{} to places in which nothing was made, {why}: reading one is answered \"not found\"",
             count(report.unfilled, "reference leads", "references lead")
         );
     }
-    report.lost.iter().for_each(|line| say!("{} {line}", term.red("lost:")));
+    report.lost.iter().for_each(|line| tell!("{} {line}", term.red("lost:")));
     if !report.lost.is_empty() {
-        say!(
+        tell!(
             "{} a backup may have what repairs could not save (`tercel restore`); once this is dealt with, remove {}, and a \
              check is about damage again",
             term.bold("next:"),
@@ -174,7 +173,7 @@ fn tell(report: &Report, data: &Path, term: &Term) {
         (true, false) => term.red("nothing is damaged any more, and something is lost or may be"),
         _ => wrongs(report.wrong, term),
     };
-    say!("{verdict}: {}", sums(report));
+    tell!("{verdict}: {}", sums(report));
 }
 
 fn wrongs(n: u64, term: &Term) -> String {
@@ -197,7 +196,7 @@ fn sums(report: &Report) -> String {
 fn tell_of_more(report: &Report, term: &Term) {
     let more = report.wrong - report.findings.len() as u64;
     if more > 0 {
-        say!("{} and {more} more", term.red("wrong:"));
+        tell!("{} and {more} more", term.red("wrong:"));
     }
 }
 
@@ -242,22 +241,4 @@ fn finding_as_json(finding: &Finding) -> Value {
         "page": finding.page.map(|p| p.get()), "object": finding.object.map(|o| o.to_string()),
         "class": finding.class, "repairable": finding.repairable,
     })
-}
-
-impl From<CheckError> for Failure {
-    fn from(e: CheckError) -> Failure {
-        match &e {
-            // A check has no other way than through the directory.
-            CheckError::Disk(DiskError::Locked { dir, pid }) => {
-                let pid = pid.map_or_else(|| "another process".into(), |pid| format!("process {pid}"));
-                Failure::new(format!("{} is in use by {pid}, and a check needs it for itself", dir.display()))
-                    .next("if that is a server, stop it first; else wait until it has ended, then run the same command again")
-            }
-            CheckError::Disk(disk) => {
-                let failure = Failure::new(e.to_string());
-                of_disk(disk).into_iter().fold(failure, |failure, next| failure.next(next))
-            }
-            _ => Failure::of_sentence(&e.to_string()),
-        }
-    }
 }

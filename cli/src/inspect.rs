@@ -8,11 +8,12 @@ use serde_json::{Map, Value, json};
 use tercel::tools::wire::layout::{Layout, Shape, Var, var};
 use tercel::tools::wire::schema::Scalar;
 use tercel::{Client, Oref};
+use tercel_packages::model::CATALOG;
+use tercel_packages::query;
+use tercel_term::fail::{Failure, Outcome};
+use tercel_term::say;
 
 use crate::args;
-use crate::fail::{Failure, Outcome};
-use crate::model::CATALOG;
-use crate::query;
 use crate::space;
 
 pub fn run(args: &args::Inspect) -> Outcome {

@@ -1,34 +1,27 @@
 //! The `tercel` command: thin hands around the library.
 
-#[macro_use]
-mod term;
-
 mod args;
 mod backup;
 mod bench;
-
-mod debian;
-mod fail;
-mod inspect;
-mod model;
-mod serve;
-mod space;
-mod stat;
-
 mod check;
 mod demo;
 mod import;
+mod inspect;
 mod query;
 mod restore;
+mod serve;
 mod soak;
-mod tidy;
+mod space;
+mod stat;
 
 use clap::Parser;
+use tercel_term::Term;
+use tercel_term::fail::Outcome;
 
 use args::{Args, Command};
 
 fn main() -> std::process::ExitCode {
-    let term = term::Term::new();
+    let term = Term::new();
     match Args::parse().with_environment().and_then(|args| run(args, &term)) {
         Ok(code) => code,
         Err(e) => {
@@ -38,7 +31,7 @@ fn main() -> std::process::ExitCode {
     }
 }
 
-fn run(args: Args, term: &term::Term) -> fail::Outcome {
+fn run(args: Args, term: &Term) -> Outcome {
     match args.command {
         Command::Serve(a) => serve::run(&a),
         Command::Demo(a) => demo::run(&a, term),
@@ -49,7 +42,7 @@ fn run(args: Args, term: &term::Term) -> fail::Outcome {
         Command::Check(a) => check::run(&a, term),
         Command::Backup(a) => backup::run(&a, term),
         Command::Restore(a) => restore::run(&a, term),
-        Command::Bench(a) => bench::command(&a),
+        Command::Bench(a) => bench::run(a),
         Command::Soak(a) => soak::run(&a, term),
     }
 }

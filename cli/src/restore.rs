@@ -4,12 +4,12 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use tercel::backup::restore;
+use tercel_term::fail::{Failure, Outcome};
+use tercel_term::tidy;
+use tercel_term::{Term, count, rate, say, tell};
 
 use crate::args;
 use crate::backup::{Bar, size, unfinished};
-use crate::fail::{Failure, Outcome};
-use crate::term::{Term, count, rate};
-use crate::tidy;
 
 pub fn run(args: &args::Restore, term: &Term) -> Outcome {
     if let Err(e) = std::fs::metadata(&args.backup) {
@@ -32,7 +32,7 @@ pub fn run(args: &args::Restore, term: &Term) -> Outcome {
             })
         );
     } else {
-        say!(
+        tell!(
             "{} and restored up to commit {}: {}, {} in {:.1} s ({}); `tercel serve --data {}` serves it",
             term.green("sound"),
             restored.stamp,

@@ -3,14 +3,15 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tercel::check::{LOST_NAME, losses};
 use tercel::{Server, ServerConfig, ServerError};
+use tercel_term::fail::Outcome;
+use tercel_term::process::raise_descriptors;
+use tercel_term::say;
 
 use crate::args;
-use crate::fail::Outcome;
 
 pub fn run(args: &args::Serve) -> Outcome {
     let config = ServerConfig {
@@ -65,11 +66,4 @@ pub fn run(args: &args::Serve) -> Outcome {
     result?;
     say!("stopped");
     Ok(ExitCode::SUCCESS)
-}
-
-/// Lets this process open as many descriptors as its hard limit allows: each client takes one. The usual soft limit is
-/// for programs that keep descriptors in small sets.
-pub fn raise_descriptors() {
-    let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }

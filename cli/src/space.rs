@@ -1,9 +1,9 @@
 //! Opening a space as the command line says: a server's, or a directory's.
 
-use tercel::{Address, Bound, Client, ClientConfig, Error, ServerConfig};
+use tercel::{Address, Client, ClientConfig, ServerConfig};
+use tercel_term::fail::Failure;
 
 use crate::args;
-use crate::fail::Failure;
 
 /// Opens it to read; a directory without a space is an error.
 pub fn open(space: &args::Space) -> Result<Client, Failure> {
@@ -30,11 +30,6 @@ fn open_or(space: &args::Space, create: bool) -> Result<Client, Failure> {
             })
         }
     }
-}
-
-/// Whether the server's buffer was full, so that nothing happened and the same can be tried again a moment later.
-pub fn drains(e: &Error) -> bool {
-    matches!(e, Error::Full(Bound::Buffer))
 }
 
 /// Closes it; an embedded server then has everything in its pages.

@@ -3,11 +3,13 @@
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
+use tercel_term::fail::{Failure, Outcome};
+use tercel_term::say;
+use tercel_term::thousands;
+use tercel_term::wrap::{columns, wrap};
 
 use crate::args;
-use crate::fail::{Failure, Outcome};
 use crate::space;
-use crate::term::thousands;
 
 /// Ids below belong to the system's own classes.
 const USER_CLASS_MIN: u16 = 16;
@@ -37,7 +39,7 @@ pub fn run(args: &args::Stat) -> Outcome {
         for (name, value) in fields.iter().filter(|(name, _)| WORDS.iter().all(|(key, ..)| key != name)) {
             show(&name.replace('_', " "), value, "");
         }
-        warnings.iter().for_each(|words| say!("{:<16} {words}", "warning"));
+        warnings.iter().for_each(|words| hang(&format!("{:<16} {words}", "warning"), 17));
     }
     space::close(client)?;
     Ok(ExitCode::SUCCESS)
@@ -68,9 +70,15 @@ fn show(label: &str, value: &Value, meaning: &str) {
         other => other.to_string(),
     };
     match meaning {
-        "" => say!("{label:<16} {shown}"),
-        _ => say!("{label:<16} {shown:>16}  {meaning}"),
+        "" => hang(&format!("{label:<16} {shown}"), 17),
+        _ => hang(&format!("{label:<16} {shown:>16}  {meaning}"), 35),
     }
+}
+
+/// Prints a line; what does not fit goes below its last column, which begins there.
+fn hang(line: &str, column: usize) {
+    let columns = columns();
+    say!("{}", wrap(line, columns, column.min(columns / 2)));
 }
 
 fn element(value: &Value) -> String {

@@ -26,7 +26,6 @@ mod leader;
 pub mod limits;
 pub mod order;
 pub mod pages;
-pub mod random;
 pub mod replica;
 pub mod server;
 mod sessions;
@@ -51,3 +50,5 @@ pub mod __private {
     pub use tercel_heap::{TypeIndex, Typed};
     pub use tercel_wire as wire;
 }
+
+pub use tercel_random as random;

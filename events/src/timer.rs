@@ -256,11 +256,9 @@ mod tests {
         let mut wheel = Wheel::new(128);
         let mut model: BTreeMap<u32, u64> = BTreeMap::new();
         let mut now = 0;
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut random = tercel_random::Random::new(1);
         for _ in 0..200_000 {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
+            let state = random.next_u64();
             let slot = (state % 97) as u32;
             let distance = (state >> 8) % (1 << (state % 26));
             match state >> 60 {

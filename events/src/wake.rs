@@ -11,9 +11,10 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::event::{EventfdFlags, eventfd};
+use tercel_lock::unpoison;
 
 /// Reaches one queue from any thread. Clones are cheap and equal.
 pub struct Handle<M> {
@@ -172,7 +173,7 @@ impl<M> Shared<M> {
 
     fn waiting(&self) -> MutexGuard<'_, VecDeque<M>> {
         // Nothing under the lock can panic halfway, so a poisoned queue is a whole queue.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoison(self.waiting.lock())
     }
 }
 

@@ -16,12 +16,8 @@
 //! | [`script`] | whatever clients do and whatever befalls them, transactions are serializable and durable |
 
 pub mod catalogue;
-// It brings tests along that belong to the command.
-#[cfg(not(test))]
-mod debian;
 pub mod frame;
 pub mod log;
-#[cfg(not(test))]
 pub mod packages;
 pub mod page;
 pub mod record;
@@ -29,5 +25,3 @@ pub mod recovery;
 pub mod script;
 pub mod server;
 pub mod shapes;
-#[path = "../../engine/tests/it/world/mod.rs"]
-mod world;

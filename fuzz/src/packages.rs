@@ -1,8 +1,8 @@
-//! Packages files, as the command reads them.
+//! Packages files, as `tercel import` reads them.
 
 use std::io::BufReader;
 
-use crate::debian::stanza::Stanzas;
+use tercel_debian::Stanzas;
 
 /// What a file says: for each stanza its name and what it depends on, and in the end what is wrong.
 type Said = (Vec<(String, Vec<String>)>, Option<String>);

@@ -14,7 +14,7 @@ use tercel_engine::txn::{Isolation, Tx};
 use tercel_wire::message::Outcome;
 use tercel_wire::record::{List, Ref, Text};
 
-use crate::world::{Hold, Thread, World};
+use tercel_testkit::{Hold, Thread, World};
 
 /// The object that the transactions read and write.
 #[derive(Object, Debug, Clone, PartialEq)]

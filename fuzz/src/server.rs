@@ -13,7 +13,7 @@ use tercel_wire::message::*;
 use tercel_wire::record::{List, Ref, Text};
 
 use crate::shapes;
-use crate::world::World;
+use tercel_testkit::World;
 
 #[derive(Object, Debug, Clone, PartialEq)]
 #[object(crate = "tercel_engine")]

@@ -7,8 +7,9 @@ use std::marker::PhantomData;
 use std::sync::atomic::AtomicU16;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use tercel_lock::unpoison;
 use tercel_wire::id::ClassId;
-use tercel_wire::layout::{Layout, NONE_AT, SPILLED, padded};
+use tercel_wire::layout::{self, Body as _, Layout, NONE_AT, SPILLED, padded};
 use tercel_wire::record::{Class, HEADER_BYTES};
 use tercel_wire::schema::{Schema, Type};
 
@@ -51,7 +52,7 @@ impl TypeIndex {
     /// The number, given now if there is none; 0 when there are no more.
     fn numbered(&self) -> u16 {
         static LAST: Mutex<u16> = Mutex::new(0);
-        let mut last = LAST.lock().unwrap_or_else(|e| e.into_inner());
+        let mut last = unpoison(LAST.lock());
         if self.number() == 0 && (*last as usize) < TYPES_MAX - 1 {
             *last += 1;
             self.0.store(*last, Ordering::Relaxed);
@@ -127,20 +128,17 @@ struct VarDescriptor {
 impl BoundType {
     fn new(key: TypeKey, class: ClassId) -> BoundType {
         let layout = Arc::new(Layout::of(key.schema));
-        let mut refs = Vec::new();
-        fixed_refs(key.schema, 0, &mut |at| refs.push(at as u16));
+        let refs = layout.fixed_refs().into();
         let mut parts = Some(Vec::new());
         simple_parts(key.schema, 0, &mut parts);
-        BoundType { key, class, refs: refs.into(), parts: parts.map(Vec::into), layout }
+        BoundType { key, class, refs, parts: parts.map(Vec::into), layout }
     }
 
     /// Calls `f` with the offset of every reference.
     pub(crate) fn refs(&self, o: Object<'_>, mut f: impl FnMut(usize)) {
-        self.refs.iter().for_each(|&at| f(at as usize));
         let body = Body(o);
-        let Some(parts) = &self.parts else {
-            return for_places(self.key.schema, 0, &mut |ty, at| var_refs(ty, &body, at, &mut f));
-        };
+        let Some(parts) = &self.parts else { return self.layout.refs(&body, f) };
+        self.refs.iter().for_each(|&at| f(at as usize));
         for place in parts {
             match body.part(place.at as usize) {
                 PartExtent::Here(from, len) if place.is_refs => (0..len).for_each(|i| f(from + 4 * i)),
@@ -351,88 +349,17 @@ fn region_of_block(ty: &Type, body: &Body<'_>, from: usize, len: usize, at: usiz
     let size = t.size();
     let end = from + len * size;
     if from <= at && at < end {
-        if is_plain(t) {
+        if t.is_numbers() {
             return Some(Region::Plain(end));
         }
         return region_of(t, body, from + (at - from) / size * size, at);
     }
-    if is_fixed(t) { None } else { (0..len).find_map(|i| region_of(t, body, from + i * size, at)) }
-}
-
-/// Whether values of the type have no part of their own.
-fn is_fixed(ty: &Type) -> bool {
-    match ty {
-        Type::Scalar(_) | Type::Array(..) | Type::Ref(_) => true,
-        Type::Text | Type::Bytes | Type::List(_) => false,
-        Type::Option(t) => is_fixed(t),
-        Type::Record(r) | Type::Enum(r) => r.fields.iter().all(|f| is_fixed(&f.ty)),
-    }
-}
-
-/// Whether values of the type are nothing but bytes.
-fn is_plain(ty: &Type) -> bool {
-    match ty {
-        Type::Scalar(_) | Type::Array(..) => true,
-        Type::Ref(_) | Type::Text | Type::Bytes | Type::List(_) => false,
-        Type::Option(t) => is_plain(t),
-        Type::Record(r) | Type::Enum(r) => r.fields.iter().all(|f| is_plain(&f.ty)),
-    }
+    if t.is_fixed() { None } else { (0..len).find_map(|i| region_of(t, body, from + i * size, at)) }
 }
 
 fn for_places(schema: &Schema, base: usize, f: &mut dyn FnMut(&Type, usize)) {
     for (i, field) in schema.fields.iter().enumerate() {
         f(&field.ty, base + schema.offset(i));
-    }
-}
-
-fn fixed_refs(schema: &Schema, base: usize, f: &mut dyn FnMut(usize)) {
-    for_places(schema, base, &mut |ty, at| type_refs(ty, at, f));
-}
-
-fn type_refs(ty: &Type, at: usize, f: &mut dyn FnMut(usize)) {
-    match ty {
-        Type::Ref(_) => f(at),
-        Type::Option(t) => type_refs(t, at + if t.has_none() { 0 } else { t.align() }, f),
-        Type::Record(r) | Type::Enum(r) => fixed_refs(r, at, f),
-        _ => {}
-    }
-}
-
-/// The references among a list element's own bytes. Unlike in the fixed part, those of an absent value were not checked.
-fn item_refs(ty: &Type, body: &Body<'_>, at: usize, f: &mut dyn FnMut(usize)) {
-    match ty {
-        Type::Ref(_) => f(at),
-        Type::Option(t) if t.has_none() => item_refs(t, body, at, f),
-        Type::Option(t) if body.u8(at) == 1 => {
-            item_refs(t, body, at + t.align(), f);
-        }
-        Type::Record(r) | Type::Enum(r) => for_places(r, at, &mut |t, at| item_refs(t, body, at, f)),
-        _ => {}
-    }
-}
-
-/// The references of the variable parts of a value, and not those of its own bytes.
-fn var_refs(ty: &Type, body: &Body<'_>, at: usize, f: &mut dyn FnMut(usize)) {
-    match ty {
-        Type::Scalar(_) | Type::Array(..) | Type::Ref(_) => {}
-        Type::Record(r) | Type::Enum(r) => for_places(r, at, &mut |t, at| var_refs(t, body, at, f)),
-        Type::Option(t) if t.has_none() => var_refs(t, body, at, f),
-        Type::Option(t) => {
-            if body.u8(at) == 1 {
-                var_refs(t, body, at + t.align(), f);
-            }
-        }
-        Type::Text | Type::Bytes | Type::List(_) => match body.part(at) {
-            PartExtent::None => {}
-            PartExtent::Spilled(from) => f(from),
-            PartExtent::Here(from, len) => {
-                let Type::List(t) = ty else { return };
-                for i in 0..len {
-                    item_refs(t, body, from + i * t.size(), f);
-                    var_refs(t, body, from + i * t.size(), f);
-                }
-            }
-        },
     }
 }
 
@@ -448,8 +375,8 @@ fn simple_part(ty: &Type, at: usize, out: &mut Option<Vec<VarDescriptor>>) {
         Type::Record(r) | Type::Enum(r) => return simple_parts(r, at, out),
         Type::Text | Type::Bytes => (1, false),
         Type::List(Type::Ref(_)) => (4, true),
-        Type::List(t) if is_plain(t) => (t.size(), false),
-        ty if is_fixed(ty) => return,
+        Type::List(t) if t.is_numbers() => (t.size(), false),
+        ty if ty.is_fixed() => return,
         _ => return *out = None,
     };
     match (out, u16::try_from(at), u16::try_from(item)) {
@@ -484,7 +411,7 @@ fn var_end(ty: &Type, body: &Body<'_>, at: usize) -> usize {
             PartExtent::Here(from, len) => {
                 let Type::List(t) = ty else { return from + len };
                 end = from + len * t.size();
-                if !is_fixed(t) {
+                if !t.is_fixed() {
                     (0..len).for_each(|i| end = end.max(var_end(t, body, from + i * t.size())));
                 }
             }
@@ -502,19 +429,21 @@ enum PartExtent {
     Spilled(usize),
 }
 
-impl Body<'_> {
+impl layout::Body for Body<'_> {
     fn u8(&self, at: usize) -> u8 {
-        // SAFETY: the walks above ask only for marks of optional values of the checked body's own type.
+        // SAFETY: the walks above and those of the layout ask only for marks of optional values of the checked body's own type.
         let b = unsafe { self.0.bytes(at, 1) };
         b[0]
     }
 
     fn u16(&self, at: usize) -> u16 {
-        // SAFETY: the walks above ask only for descriptors of the checked body's own type.
+        // SAFETY: the walks above and those of the layout ask only for descriptors of the checked body's own type.
         let b = unsafe { self.0.bytes(at, 2) };
         u16::from_le_bytes([b[0], b[1]])
     }
+}
 
+impl Body<'_> {
     fn part(&self, at: usize) -> PartExtent {
         match (self.u16(at), self.u16(at + 2)) {
             (NONE_AT, _) | (_, 0) => PartExtent::None,

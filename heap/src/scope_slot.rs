@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use hashbrown::HashSet;
 use rustc_hash::FxBuildHasher;
+use tercel_lock::unpoison;
 use tercel_wire::id::{Oref, PageId, SLOTS_MAX};
 
 use crate::arena::{ARENA_BYTES_MAX, ArenaOffset, FRAME_BYTES, FRAME_WORDS};
@@ -212,7 +213,7 @@ impl ScopeSlot {
 
     /// What both sides change.
     pub(crate) fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(|e| e.into_inner())
+        unpoison(self.kept.lock())
     }
 
     /// Calls `f` with the place of everything marked. For the scope's own thread.

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
+use tercel_lock::unpoison;
 use tercel_wire::id::{ClassId, PageId};
 use tercel_wire::layout::Layout;
 
@@ -84,7 +85,7 @@ impl Recency {
     }
 
     pub(crate) fn trace(&self) -> MutexGuard<'_, Option<Vec<PageId>>> {
-        self.trace.lock().unwrap_or_else(|e| e.into_inner())
+        unpoison(self.trace.lock())
     }
 }
 
@@ -100,7 +101,7 @@ impl Shared {
     }
 
     pub(crate) fn classes(&self) -> MutexGuard<'_, HashMap<ClassId, Arc<Layout>, FxBuildHasher>> {
-        self.classes.lock().unwrap_or_else(|e| e.into_inner())
+        unpoison(self.classes.lock())
     }
 
     /// Keeps a class of the catalogue. A class once defined stays what it is.
@@ -114,7 +115,7 @@ impl Shared {
     }
 
     pub(crate) fn pool(&self) -> MutexGuard<'_, Vec<u32>> {
-        self.pool.lock().unwrap_or_else(|e| e.into_inner())
+        unpoison(self.pool.lock())
     }
 
     /// The page of an intact frame.

@@ -305,10 +305,9 @@ mod tests {
         let table = Table::new(5000);
         let mut index = Index::new(5000, 1024, 256);
         let mut model = HashMap::new();
-        let mut seed = 7u32;
+        let mut random = tercel_random::Random::new(7);
         for _ in 0..50_000 {
-            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            let o = oref(seed >> 8 & 0x3ff);
+            let o = oref(random.below(0x400) as u32);
             match model.remove(&o) {
                 Some(h) => {
                     assert_eq!(index.find(&table, o), Some(h));

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use tercel_lock::unpoison;
 use tercel_sim::Plan;
 use tercel_sim::hunt::{IMPOSSIBLE, VARIANTS, Variant, hunt, line};
 use tercel_sim::plan::FaultKind;
@@ -42,13 +43,13 @@ pub fn run(plans: &[Plan], jobs: Option<usize>, shrinks: bool) -> bool {
             scope.spawn(|| {
                 while let Some(plan) = plans.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let report = tercel_sim::run(plan, false);
-                    let mut sum = sum.lock().unwrap_or_else(|e| e.into_inner());
+                    let mut sum = unpoison(sum.lock());
                     sum.take(&report, plans.len());
                 }
             });
         }
     });
-    let sum = sum.into_inner().unwrap_or_else(|e| e.into_inner());
+    let sum = unpoison(sum.into_inner());
     let seconds = begun.elapsed().as_secs_f64();
     println!("{} worlds in {seconds:.1} s on {jobs} threads", plans.len());
     println!("{}", summary(&sum.all));
@@ -81,12 +82,12 @@ pub fn hunt_all(rule: Option<Rule>, worlds: u64) -> bool {
                 while let Some(v) = variants.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let caught = hunt(v, worlds);
                     println!("{}", line(v, caught.as_ref()));
-                    *all.lock().unwrap_or_else(|e| e.into_inner()) &= caught.is_some();
+                    *unpoison(all.lock()) &= caught.is_some();
                 }
             });
         }
     });
-    let all = all.into_inner().unwrap_or_else(|e| e.into_inner());
+    let all = unpoison(all.into_inner());
     IMPOSSIBLE.iter().for_each(|(rule, why)| println!("cannot be dropped: {rule}: {why}"));
     all
 }

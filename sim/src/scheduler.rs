@@ -5,10 +5,11 @@
 //! thread does between two waits is one step, and the order of the steps comes from the seed alone.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::thread::Thread;
 
 use tercel_heap::OneAtATime;
+use tercel_lock::unpoison;
 
 use crate::world::World;
 
@@ -48,12 +49,12 @@ impl ActorScheduler {
 
     /// The world, for the thread that holds the baton.
     pub(crate) fn world(&self) -> MutexGuard<'_, World> {
-        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoison(self.world.lock())
     }
 
     /// The world, when all is over.
     pub(crate) fn into_world(self) -> World {
-        self.world.into_inner().unwrap_or_else(PoisonError::into_inner)
+        unpoison(self.world.into_inner())
     }
 
     /// Registers the thread; to be called on the actor's own thread, before its first turn.

@@ -1,7 +1,9 @@
 //! A connection inside the process: bytes both ways without a socket, for the embedded server.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+use tercel_lock::unpoison;
 
 /// The client's end: what the server sent and the client has not taken.
 #[derive(Default)]
@@ -30,7 +32,7 @@ pub(crate) enum Waited {
 
 impl Pipe {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoison(self.state.lock())
     }
 
     /// The server sends.
@@ -66,7 +68,7 @@ impl Pipe {
             if left.is_zero() {
                 return Waited::Idle;
             }
-            let (next, _) = self.arrived.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
+            let (next, _) = unpoison(self.arrived.wait_timeout(state, left));
             state = next;
         }
     }

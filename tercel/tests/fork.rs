@@ -6,11 +6,12 @@ mod common;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use common::{Counter, counter, serve};
 use tercel::{Address, Client, ClientConfig, Error, Ref, ServerConfig};
+use tercel_lock::unpoison;
 
 unsafe extern "C" {
     safe fn fork() -> i32;
@@ -23,7 +24,7 @@ const CHILD_MAX: Duration = Duration::from_secs(15);
 /// Tests fork one after the other: a child has but the thread that forked, and what others held is held for ever.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    unpoison(ALONE.lock())
 }
 
 /// What a child says that runs `f`.

@@ -163,6 +163,27 @@ pub const fn padded(used: usize) -> usize {
     if body < body_min { body_min } else { body }
 }
 
+/// The numbers of a checked body that say where its references are.
+///
+/// A walk over the references reads nothing else. So it also goes through the body of a cached object, whose references
+/// change meanwhile.
+pub trait Body {
+    /// The byte at `at`: the mark of an optional value.
+    fn u8(&self, at: usize) -> u8;
+    /// The number at `at`: one half of a descriptor.
+    fn u16(&self, at: usize) -> u16;
+}
+
+impl Body for [u8] {
+    fn u8(&self, at: usize) -> u8 {
+        self[at]
+    }
+
+    fn u16(&self, at: usize) -> u16 {
+        le16(self, at)
+    }
+}
+
 /// Reads a descriptor of a checked body.
 pub fn var(body: &[u8], at: usize) -> Var {
     let (off, len) = (le16(body, at), le16(body, at + 2));
@@ -223,6 +244,7 @@ impl Shape {
         matches!(self, Shape::Text | Shape::Bytes | Shape::List(_) | Shape::Ref(_))
     }
 
+    /// See [`Type::is_fixed`].
     fn is_fixed(&self) -> bool {
         match self {
             Shape::Scalar(_) | Shape::Array(..) | Shape::Ref(_) => true,
@@ -253,13 +275,12 @@ impl Shape {
         }
     }
 
-    /// Whether a list of such elements may leave the record for a tree of chunks: bytes may, references may, a mixture
-    /// of both or elements with parts of their own may not.
+    /// See [`Type::spills`].
     pub fn spills(&self) -> bool {
         matches!(self, Shape::Ref(_)) || self.is_numbers()
     }
 
-    /// Whether its bytes are all there is to it, and none of them is a reference.
+    /// See [`Type::is_numbers`].
     fn is_numbers(&self) -> bool {
         match self {
             Shape::Scalar(_) | Shape::Array(..) => true,
@@ -513,7 +534,7 @@ impl Layout {
 
     /// Calls `f` with the offset of every reference of a checked body, those to chunk trees included. The words
     /// themselves are not read: in a cache they change.
-    pub fn refs(&self, body: &[u8], mut f: impl FnMut(usize)) {
+    pub fn refs<B: Body + ?Sized>(&self, body: &B, mut f: impl FnMut(usize)) {
         for &at in &self.refs {
             f(at as usize);
         }
@@ -522,7 +543,12 @@ impl Layout {
         }
     }
 
-    fn refs_of_vars(&self, body: &[u8], base: usize, f: &mut dyn FnMut(usize)) {
+    /// The offsets of the references in the fixed part.
+    pub fn fixed_refs(&self) -> &[u16] {
+        &self.refs
+    }
+
+    fn refs_of_vars<B: Body + ?Sized>(&self, body: &B, base: usize, f: &mut dyn FnMut(usize)) {
         for p in &self.fields {
             refs_of_var(&p.shape, body, base + p.at, f);
         }
@@ -772,41 +798,41 @@ fn check_var(
     Ok((off, len))
 }
 
-fn refs_of_var(shape: &Shape, body: &[u8], at: usize, f: &mut dyn FnMut(usize)) {
+fn refs_of_var<B: Body + ?Sized>(shape: &Shape, body: &B, at: usize, f: &mut dyn FnMut(usize)) {
     let inner = match shape {
         Shape::Record(r) | Shape::Enum(r) if !r.fixed => return r.refs_of_vars(body, at, f),
         Shape::Option(t) if t.has_none() => return refs_of_var(t, body, at, f),
-        Shape::Option(t) if body[at] == 1 => return refs_of_var(t, body, at + t.align(), f),
+        Shape::Option(t) if body.u8(at) == 1 => return refs_of_var(t, body, at + t.align(), f),
         Shape::Text | Shape::Bytes => None,
         Shape::List(t) => Some(&**t),
         _ => return,
     };
-    match var(body, at) {
-        Var::None => {}
-        Var::Spilled { at, .. } => f(at),
-        Var::Here { at, len } => {
+    match (body.u16(at), body.u16(at + 2)) {
+        (NONE_AT, _) => {}
+        (at, SPILLED) => f(at as usize),
+        (at, len) => {
             let Some(t) = inner else { return };
-            let size = t.size();
-            for i in 0..len {
-                let at = at + i * size;
-                refs_of_element(t, body, at, f);
-            }
+            (0..len as usize).for_each(|i| refs_of_element(t, body, at as usize + i * t.size(), f));
         }
     }
 }
 
-/// All references of an element of a list, those of its fixed part included: no table lists these.
-fn refs_of_element(shape: &Shape, body: &[u8], at: usize, f: &mut dyn FnMut(usize)) {
+/// All references of an element of a list, those of its own bytes included: no table lists these.
+fn refs_of_element<B: Body + ?Sized>(shape: &Shape, body: &B, at: usize, f: &mut dyn FnMut(usize)) {
+    own_refs_of_element(shape, body, at, f);
+    refs_of_var(shape, body, at, f);
+}
+
+/// The references among an element's own bytes. Unlike in the fixed part, those of an absent value were not checked.
+fn own_refs_of_element<B: Body + ?Sized>(shape: &Shape, body: &B, at: usize, f: &mut dyn FnMut(usize)) {
     match shape {
         Shape::Ref(_) => f(at),
         Shape::Record(r) | Shape::Enum(r) => {
-            r.refs.iter().for_each(|&o| f(at + o as usize));
-            r.refs_of_vars(body, at, f);
+            r.fields.iter().for_each(|p| own_refs_of_element(&p.shape, body, at + p.at, f));
         }
-        Shape::Option(t) if t.has_none() => refs_of_element(t, body, at, f),
-        Shape::Option(t) if body[at] == 1 => refs_of_element(t, body, at + t.align(), f),
-        Shape::Option(_) => {}
-        other => refs_of_var(other, body, at, f),
+        Shape::Option(t) if t.has_none() => own_refs_of_element(t, body, at, f),
+        Shape::Option(t) if body.u8(at) == 1 => own_refs_of_element(t, body, at + t.align(), f),
+        _ => {}
     }
 }
 

@@ -555,7 +555,7 @@ impl<T: Value> Value for List<T> {
 /// Elements are written as they would be in a record, and the bytes or references go to the spill.
 fn put_large_list<T: Value>(list: &[T], e: &mut Encoder<'_>, at: usize) {
     let size = T::TYPE.size();
-    if !spills(&T::TYPE) {
+    if !T::TYPE.spills() {
         return e.fail(EncodeError::PartTooLarge);
     }
     let mut refuse = NoSpill;
@@ -571,30 +571,6 @@ fn put_large_list<T: Value>(list: &[T], e: &mut Encoder<'_>, at: usize) {
             e.put_spilled(at, list.len(), |s| s.refs(&refs));
         }
         _ => e.put_spilled(at, list.len(), |s| s.bytes(&body)),
-    }
-}
-
-/// As [`Shape::spills`], of a type.
-const fn spills(ty: &Type) -> bool {
-    matches!(ty, Type::Ref(_)) || is_numbers(ty)
-}
-
-/// Whether its bytes are all there is to it, and none of them is a reference.
-const fn is_numbers(ty: &Type) -> bool {
-    match ty {
-        Type::Scalar(_) | Type::Array(..) => true,
-        Type::Text | Type::Bytes | Type::List(_) | Type::Ref(_) => false,
-        Type::Option(t) => is_numbers(t),
-        Type::Record(r) | Type::Enum(r) => {
-            let mut i = 0;
-            while i < r.fields.len() {
-                if !is_numbers(&r.fields[i].ty) {
-                    return false;
-                }
-                i += 1;
-            }
-            true
-        }
     }
 }
 
@@ -806,6 +782,24 @@ mod tests {
     }
 
     #[test]
+    fn bytes_of_absent_values_in_elements_are_no_references() {
+        let inner = Shape::Record(Box::new(shape(&[("r", Shape::Ref("".into()))])));
+        let element = Shape::Record(Box::new(shape(&[("o", Shape::Option(Box::new(inner)))])));
+        let l = shape(&[("l", Shape::List(Box::new(element)))]);
+        let mut no = NoSpill;
+        let mut e = Encoder::new(l.size(), &mut no);
+        let block = e.put_block(l.fields()[0].at, 2, 8, 4).unwrap();
+        e.set(block, &[1]);
+        // The second element has no value, and nothing checks what stands in its place.
+        e.set(block + 12, &[0xff; 4]);
+        let bytes = e.finish(ClassId(20)).unwrap();
+        l.check(&bytes[4..]).unwrap();
+        let mut found = vec![];
+        l.refs(&bytes[4..], |at| found.push(at));
+        assert_eq!(found, [block + 4]);
+    }
+
+    #[test]
     fn a_type_and_its_shape_agree_on_what_may_leave_a_record() {
         const NUMBERS: Schema = Schema {
             name: "Numbers",
@@ -840,7 +834,7 @@ mod tests {
             (Type::Bytes, false),
             (Type::List(&Type::Scalar(Scalar::U8)), false),
         ] {
-            assert_eq!((spills(&ty), Shape::of(&ty).spills()), (may, may), "{ty:?}");
+            assert_eq!((ty.spills(), Shape::of(&ty).spills()), (may, may), "{ty:?}");
         }
     }
 

@@ -117,6 +117,50 @@ impl Type {
     pub const fn has_none(&self) -> bool {
         matches!(self, Type::Text | Type::Bytes | Type::List(_) | Type::Ref(_))
     }
+
+    /// Whether values of the type have no variable part.
+    pub const fn is_fixed(&self) -> bool {
+        match self {
+            Type::Scalar(_) | Type::Array(..) | Type::Ref(_) => true,
+            Type::Text | Type::Bytes | Type::List(_) => false,
+            Type::Option(t) => t.is_fixed(),
+            Type::Record(r) | Type::Enum(r) => {
+                let mut i = 0;
+                while i < r.fields.len() {
+                    if !r.fields[i].ty.is_fixed() {
+                        return false;
+                    }
+                    i += 1;
+                }
+                true
+            }
+        }
+    }
+
+    /// Whether the bytes of a value are all there is to it, and none of them is a reference.
+    pub const fn is_numbers(&self) -> bool {
+        match self {
+            Type::Scalar(_) | Type::Array(..) => true,
+            Type::Text | Type::Bytes | Type::List(_) | Type::Ref(_) => false,
+            Type::Option(t) => t.is_numbers(),
+            Type::Record(r) | Type::Enum(r) => {
+                let mut i = 0;
+                while i < r.fields.len() {
+                    if !r.fields[i].ty.is_numbers() {
+                        return false;
+                    }
+                    i += 1;
+                }
+                true
+            }
+        }
+    }
+
+    /// Whether a list of such elements may leave the record for a tree of chunks: bytes may, references may, a mixture
+    /// of both or elements with parts of their own may not.
+    pub const fn spills(&self) -> bool {
+        matches!(self, Type::Ref(_)) || self.is_numbers()
+    }
 }
 
 impl Schema {

@@ -1,29 +1,34 @@
 //! `tercel demo`: the main job, on real data, in a minute.
 
-mod child;
 mod scenes;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use crate::args;
-use crate::fail::{Failure, Outcome};
-use crate::import::{self, Source};
-use crate::term::{Term, program};
-use crate::tidy::OwnDir;
+use tercel_packages::import::{self, Source};
+use tercel_term::fail::{Failure, Outcome};
+use tercel_term::process::OwnProcess;
+use tercel_term::tidy::OwnDir;
+use tercel_term::{Term, program, say, tell};
 
-pub use child::ServerProcess;
+use crate::args;
 
 pub fn run(args: &args::Demo, term: &Term) -> Outcome {
     let begun = Instant::now();
-    crate::tidy::on_signals(|| "interrupted".into())?;
+    tercel_term::tidy::on_signals(|| "interrupted".into())?;
     let dir = DemoDir::new(args.dir.as_deref())?;
     let source = Source::choose(args.input.as_deref(), args.sample);
-    say!("{} package index: {}", term.bold("data"), source.describe());
+    tell!("{} package index: {}", term.bold("data"), source.describe());
     let graph = import::read(&source, term)?;
-    let mut server = ServerProcess::start(dir.path(), None)?;
-    say!("{} process {} at {} ({})", term.bold("server"), server.id(), server.address(), server.backend());
+    let mut server = OwnProcess::serve(dir.path(), None, &[])?;
+    tell!(
+        "{} process {} at {} ({})",
+        term.bold("server"),
+        server.id(),
+        server.listens_on(),
+        server.backend()
+    );
     let imported = scenes::import(&server, &graph, &source, begun, term)?;
     let root = scenes::root(&graph, term);
     scenes::closure(&server, root, &imported, term)?;
@@ -37,12 +42,12 @@ pub fn run(args: &args::Demo, term: &Term) -> Outcome {
         Source::File(_) | Source::Stdin => String::new(),
     };
     say!();
-    say!("{} in {:.1} s. Try next:", term.green("done"), begun.elapsed().as_secs_f64());
+    tell!("{} in {:.1} s. Try next:", term.green("done"), begun.elapsed().as_secs_f64());
     say!("  {program} import debian{list} --data ./packages");
     say!("  {program} query rdepends {root} --data ./packages");
     say!("  {program} inspect {root} --data ./packages");
     say!("  {program} serve --data ./packages");
-    say!("and, while it serves, the same commands in another terminal without --data");
+    tell!("and, while it serves, the same commands in another terminal without --data");
     Ok(ExitCode::SUCCESS)
 }
 

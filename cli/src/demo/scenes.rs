@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tercel::{Client, ClientConfig, Error, List, Ref};
-
-use super::child::ServerProcess;
-use crate::fail::Failure;
-use crate::import::{self, Graph, Imported, Source};
-use crate::model::{Counter, MARKS, Mark, Marks};
-use crate::query::{self, Way};
-use crate::term::{Term, thousands};
+use tercel_packages::import::{self, Graph, Imported, Source};
+use tercel_packages::model::{Counter, MARKS, Mark, Marks};
+use tercel_packages::query::{self, Way};
+use tercel_term::fail::Failure;
+use tercel_term::process::OwnProcess;
+use tercel_term::{Term, tell, thousands};
 
 /// The package whose loss is asked about, if the list has it.
 const ROOT: &str = "libssl3";
@@ -29,13 +28,13 @@ const READS: u64 = 1_000;
 const COMMITS_BEFORE: u64 = 500;
 const COMMITS_AFTER: u64 = 100;
 
-fn connect(server: &ServerProcess, cache_bytes: usize) -> Result<Client, Failure> {
-    Ok(Client::connect_with(server.address(), ClientConfig { cache_bytes, ..ClientConfig::default() })?)
+fn connect(server: &OwnProcess, cache_bytes: usize) -> Result<Client, Failure> {
+    Ok(Client::connect_with(&server.address()?, ClientConfig { cache_bytes, ..ClientConfig::default() })?)
 }
 
 /// Writes the objects of a list that was read.
 pub fn import(
-    server: &ServerProcess,
+    server: &OwnProcess,
     graph: &Graph,
     source: &Source,
     begun: Instant,
@@ -43,7 +42,7 @@ pub fn import(
 ) -> Result<Imported, Failure> {
     let client = connect(server, 16 << 20)?;
     let imported = import::write(&client, graph, source, begun, term)?;
-    say!("{} {}", term.bold("import"), import::summary(&imported));
+    tell!("{} {}", term.bold("import"), import::summary(&imported));
     Ok(imported)
 }
 
@@ -53,19 +52,19 @@ pub fn root<'g>(graph: &'g Graph, term: &Term) -> &'g str {
         return ROOT;
     }
     let root = graph.most_needed();
-    say!("{} the list has no {ROOT}, so take {root}, which most packages name", term.bold("root"));
+    tell!("{} the list has no {ROOT}, so take {root}, which most packages name", term.bold("root"));
     root
 }
 
 /// Everything that may break if a package goes, through a cache of a quarter of the data or a little more.
-pub fn closure(server: &ServerProcess, root: &str, imported: &Imported, term: &Term) -> Result<(), Failure> {
+pub fn closure(server: &OwnProcess, root: &str, imported: &Imported, term: &Term) -> Result<(), Failure> {
     let probe = connect(server, 1 << 20)?;
     let status: Value = serde_json::from_str(&probe.server_status()?).unwrap_or_default();
     let data = status["pages"].as_u64().unwrap_or(0) as usize * tercel::tools::wire::page::PAGE_BYTES;
     drop(probe);
     let cache = (data / 4).max(CACHE_BYTES_MIN);
     let client = connect(server, cache)?;
-    say!(
+    tell!(
         "{} everything that may break if {root} goes (alternatives count, Provides does not), of {} dependencies, {:.1} MB of pages through {:.1} MB of cache",
         term.bold("closure"),
         thousands(imported.edges),
@@ -80,7 +79,7 @@ pub fn closure(server: &ServerProcess, root: &str, imported: &Imported, term: &T
         let took = begun.elapsed();
         let fetches = client.stats().client.fetches - before;
         let steps = (visited.packages + visited.edges).max(1);
-        say!(
+        tell!(
             "  {turn:<5} {} packages, {} edges in {:.1} ms: {} fetches, {:.2} % hits, {:.0} ns a package, {:.0} ns an edge",
             thousands(visited.packages),
             thousands(visited.edges),
@@ -95,7 +94,7 @@ pub fn closure(server: &ServerProcess, root: &str, imported: &Imported, term: &T
 }
 
 /// Marks all of them in one transaction, while another client reads the marks.
-pub fn advisory(server: &ServerProcess, root: &str, term: &Term) -> Result<(), Failure> {
+pub fn advisory(server: &OwnProcess, root: &str, term: &Term) -> Result<(), Failure> {
     let client = connect(server, 64 << 20)?;
     let root = query::find(&client, root)?;
     let marks = client.run(|tx| {
@@ -151,14 +150,14 @@ pub fn advisory(server: &ServerProcess, root: &str, term: &Term) -> Result<(), F
         marked?;
         Ok(took)
     })?;
-    say!(
+    tell!(
         "{} {} packages marked in one transaction, {:.0} ms",
         term.bold("advisory"),
         thousands(marks.len() as u64),
         took.as_secs_f64() * 1e3
     );
     let mixed = mixed.load(Ordering::SeqCst);
-    say!(
+    tell!(
         "  meanwhile another client read {MARKS_READ} marks in each of {} transactions: {} saw them before, {} after, {} a mixture",
         thousands(before.load(Ordering::SeqCst) + after.load(Ordering::SeqCst) + mixed),
         thousands(before.load(Ordering::SeqCst)),
@@ -181,7 +180,7 @@ fn look(tx: &tercel::Tx<'_>) -> Result<(usize, usize), Error> {
 }
 
 /// Kills the server in the middle of a stream of commits.
-pub fn crash(server: &mut ServerProcess, dir: &Path, term: &Term) -> Result<(), Failure> {
+pub fn crash(server: &mut OwnProcess, dir: &Path, term: &Term) -> Result<(), Failure> {
     let client = connect(server, 4 << 20)?;
     let counter: Ref<Counter> = client.run(|tx| {
         let counter = tx.create(&Counter { value: 0 })?;
@@ -207,8 +206,8 @@ pub fn crash(server: &mut ServerProcess, dir: &Path, term: &Term) -> Result<(), 
         server.kill()?;
         let at_kill = acknowledged.load(Ordering::SeqCst);
         let killed = Instant::now();
-        let address = server.address().clone();
-        *server = ServerProcess::start(dir, Some(&address))?;
+        let address = server.address()?;
+        *server = OwnProcess::serve(dir, Some(&address), &[])?;
         let restarted = killed.elapsed();
         while acknowledged.load(Ordering::SeqCst) <= at_kill && !stream.is_finished() {
             thread::sleep(Duration::from_millis(1));
@@ -224,13 +223,13 @@ pub fn crash(server: &mut ServerProcess, dir: &Path, term: &Term) -> Result<(), 
     // Another client, with nothing cached, asks the server itself.
     let found = connect(server, 4 << 20)?.run(|tx| Ok(tx.get(counter)?.value()))?;
     let acknowledged = acknowledged.load(Ordering::SeqCst);
-    say!(
+    tell!(
         "{} server killed with SIGKILL amid commits, back after {:.0} ms; the client went on after {:.0} ms",
         term.bold("crash"),
         restarted.as_secs_f64() * 1e3,
         outage.as_secs_f64() * 1e3,
     );
     let line = format!("acknowledged {}, found {}", thousands(acknowledged), thousands(found));
-    say!("  {}", if acknowledged == found { term.green(&line) } else { term.red(&line) });
+    tell!("  {}", if acknowledged == found { term.green(&line) } else { term.red(&line) });
     if acknowledged == found { Ok(()) } else { Err(Failure::new("commits were lost or made twice")) }
 }

@@ -7,9 +7,10 @@ use tercel::collections::{Key, Map, MapNode};
 use tercel::tools::wire::layout::{Layout, Shape};
 use tercel::tools::wire::record::Class;
 use tercel::{Any, Bytes, Client, Error, Isolation, Oref, Ref, Text};
+use tercel_term::fail::Failure;
+use tercel_term::{say, tell};
 
 use crate::args;
-use crate::fail::Failure;
 
 /// As many entries as are shown without `--limit`.
 const SHOWN: usize = 20;
@@ -81,7 +82,7 @@ fn as_json(client: &Client, oref: Oref, keys: Keys, page: Page) -> Result<(), Fa
 fn as_lines(client: &Client, oref: Oref, keys: Keys, page: Page) -> Result<(), Failure> {
     let all = page.entries.len() + page.left_out;
     let more = if page.is_more { "more than " } else { "" };
-    say!(
+    tell!(
         "map {oref} of {more}{all} {}, keys are {}",
         if all == 1 { "entry" } else { "entries" },
         keys.name()

@@ -25,13 +25,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tercel::{Address, Client, ClientConfig};
+use tercel_term::fail::{Failure, Outcome};
+use tercel_term::process::OwnProcess;
+use tercel_term::tidy::{self, OwnDir};
+use tercel_term::{Term, count, tell};
 use tercel_verify::{History, Kind, PROPERTIES, View};
 
 use crate::args;
-use crate::demo::ServerProcess;
-use crate::fail::{Failure, Outcome};
-use crate::term::{Term, count};
-use crate::tidy::{self, OwnDir};
 use proxy::Proxy;
 use report::{Restart, Run};
 use space::Space;
@@ -64,16 +64,16 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
         None => None,
     };
     if dir.goes_on() && !args.json {
-        say!(
+        tell!(
             "{} is of an earlier soak: this one goes on in its space, beside what is there",
             dir.path().display()
         );
     }
     let server = dir.serve(None, args)?;
-    let address = server.address().clone();
+    let address = server.address()?;
     let first = client(&address)?;
     if args.fill > 0 && !args.json {
-        say!("filling the store with {} MB", args.fill >> 20);
+        tell!("filling the store with {} MB", args.fill >> 20);
     }
     let space = Space::make(&first, args.clients, args.fill as u64, term)?;
     drop(first);
@@ -105,7 +105,7 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
         return Err(Failure::new("a client of the soak panicked; what it said stands above"));
     }
     let bar = term.bar(1, BAR, "reading all there is");
-    let last = client(server.address())?;
+    let last = client(&server.address()?)?;
     let ending = shared.space.read(&last)?;
     let pages_installed = kill_loop.pages_installed + installed(&last);
     drop(last);
@@ -132,7 +132,7 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
         history.views.extend(record.view);
     }
     if !args.json {
-        say!("judging {}", count(history.transactions.len() as u64, "transaction", "transactions"));
+        tell!("judging {}", count(history.transactions.len() as u64, "transaction", "transactions"));
     }
     let bar = term.bar(PROPERTIES as u64, BAR, "judging");
     let mut done = 0;
@@ -190,11 +190,11 @@ fn kill_loop(
     args: &args::Soak,
     every: Duration,
     shared: &Shared,
-    mut server: ServerProcess,
+    mut server: OwnProcess,
     dir: &Dir,
     term: &Term,
-) -> Result<(KillLoop, ServerProcess), Failure> {
-    let address = server.address().clone();
+) -> Result<(KillLoop, OwnProcess), Failure> {
+    let address = server.address()?;
     let bar = term.bar(args.seconds, BAR, "soak");
     let end = Duration::from_secs(args.seconds);
     let mut kill_loop = KillLoop::default();
@@ -282,9 +282,10 @@ impl Dir {
     }
 
     /// Starts a server over the space.
-    fn serve(&self, at: Option<&Address>, args: &args::Soak) -> Result<ServerProcess, Failure> {
-        let mob = args.mob.iter().flat_map(|bytes| ["--mob".to_owned(), bytes.to_string()]);
-        ServerProcess::start_with(&self.path().join("space"), at, &mob.collect::<Vec<_>>())
+    fn serve(&self, at: Option<&Address>, args: &args::Soak) -> Result<OwnProcess, Failure> {
+        let bytes = args.mob.map(|bytes| bytes.to_string());
+        let mob: Vec<&str> = bytes.iter().flat_map(|bytes| ["--mob", bytes]).collect();
+        OwnProcess::serve(&self.path().join("space"), at, &mob)
     }
 
     fn path(&self) -> &Path {

@@ -8,9 +8,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use tercel::Address;
-
-use super::worker::Random;
-use crate::fail::Failure;
+use tercel_lock::unpoison;
+use tercel_random::Random;
+use tercel_term::fail::Failure;
 
 /// Forwards connections to the server, and cuts them at random times.
 pub struct Proxy {
@@ -48,7 +48,7 @@ impl Proxy {
             }),
             thread::spawn({
                 let shared = shared.clone();
-                move || shared.cut(&ended, Random(seed | 1))
+                move || shared.cut(&ended, Random::new(seed))
             }),
         ];
         Ok(Proxy { address, shared, threads, end })
@@ -73,7 +73,7 @@ impl Proxy {
 
 impl Shared {
     fn links(&self) -> MutexGuard<'_, Vec<(TcpStream, TcpStream)>> {
-        self.links.lock().unwrap_or_else(|e| e.into_inner())
+        unpoison(self.links.lock())
     }
 
     fn accept(self: &Arc<Self>, listener: &TcpListener) {

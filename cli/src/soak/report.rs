@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use serde::Serialize;
+use tercel_term::fail::Outcome;
+use tercel_term::{Term, count, say, tell, thousands};
 use tercel_verify::{History, Outcome as Ended, Property};
 
 use super::space::Ending;
 use super::worker::Record;
 use crate::args;
-use crate::fail::Outcome;
-use crate::term::{Term, count, thousands};
 
 /// A kill and what came of it.
 #[derive(Debug, Clone, Copy)]
@@ -217,7 +217,7 @@ impl Run {
     }
 
     fn print(&self, term: &Term) {
-        say!(
+        tell!(
             "{} {} s, {}, {}, {}, {}",
             term.bold("soak"),
             self.seconds,
@@ -226,7 +226,7 @@ impl Run {
             count(self.cuts, "cut connection", "cut connections"),
             count(self.pages_installed, "page installed", "pages installed")
         );
-        say!(
+        tell!(
             "  {} transactions: {} commits acknowledged, {} that only read, {} that did not happen ({} conflicts), {} of unknown outcome",
             thousands(self.transactions as u64),
             thousands(self.acknowledged),
@@ -235,14 +235,14 @@ impl Run {
             thousands(self.conflicts),
             self.unknown
         );
-        say!(
+        tell!(
             "  outage at most {:.0} ms, of which {:.0} ms until the server listened again; a request at most {:.0} ms",
             self.worst_outage_ms,
             self.worst_restart_ms,
             self.worst_request_ms
         );
         for r in &self.recovery {
-            say!(
+            tell!(
                 "  restart with a log of up to {} MiB: {:.0} ms, at most {:.0} ms ({} times)",
                 r.log_mib,
                 r.median_ms,
@@ -257,7 +257,7 @@ impl Run {
             self.violations,
             if self.sum_conserved { "conserved" } else { "not conserved" }
         );
-        say!("  {}", if self.is_sound() { term.green(&verdict) } else { term.red(&verdict) });
-        self.findings.iter().for_each(|f| say!("  {f}"));
+        tell!("  {}", if self.is_sound() { term.green(&verdict) } else { term.red(&verdict) });
+        self.findings.iter().for_each(|f| tell!("  {f}"));
     }
 }

@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use tercel::collections::Map;
 use tercel::{Bytes, Client, Error, List, Object, Ref};
+use tercel_term::Term;
+use tercel_term::fail::Failure;
 use tercel_verify::{Object as Id, Read, Value};
-
-use crate::fail::Failure;
-use crate::term::Term;
 
 /// Money.
 #[derive(Object)]
@@ -103,7 +102,7 @@ impl Space {
             ))
         })?;
         let wanted = fill_bytes as usize / BALLAST_BYTES;
-        let bar = (wanted > 0).then(|| term.bar(wanted as u64, crate::term::THINGS, "fill"));
+        let bar = (wanted > 0).then(|| term.bar(wanted as u64, tercel_term::THINGS, "fill"));
         let mut ballast = Vec::with_capacity(wanted);
         while ballast.len() < wanted {
             let n = BALLAST_BATCH.min(wanted - ballast.len());
@@ -114,7 +113,7 @@ impl Space {
             });
             match made {
                 // A small buffer is installed more slowly than it is filled.
-                Err(e) if crate::space::drains(&e) => thread::sleep(PAUSE),
+                Err(e) if tercel_term::fail::drains(&e) => thread::sleep(PAUSE),
                 made => ballast.extend(made?),
             }
             bar.iter().for_each(|bar| bar.set_position(ballast.len() as u64));

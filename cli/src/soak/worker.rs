@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tercel::{Address, Client, ClientConfig, Error, Tx};
+use tercel_random::Random;
 use tercel_verify::{
     Isolation, Kind, Object as Id, Outcome, Process, Read, Session, Transaction, Value, View, Write,
 };
@@ -80,7 +81,7 @@ enum End {
 
 impl<'a> Worker<'a> {
     pub fn new(shared: &'a Shared, number: usize, seed: u64) -> Worker<'a> {
-        let random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (number as u64 + 1) << 17);
+        let random = Random::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (number as u64 + 1) << 17);
         Worker { shared, number, random, versions: 0, requests: 0, record: Record::default() }
     }
 
@@ -198,7 +199,7 @@ impl<'a> Worker<'a> {
                 self.record.conflicts += 1;
                 (Outcome::Aborted, None, End::Again)
             }
-            Err(e) if crate::space::drains(&e) => {
+            Err(e) if tercel_term::fail::drains(&e) => {
                 thread::sleep(PAUSE);
                 (Outcome::Aborted, None, End::Again)
             }
@@ -325,20 +326,3 @@ const CONVERGE_ATTEMPTS: u32 = 12_000;
 const PAUSE: Duration = Duration::from_millis(5);
 /// How long it is asked what became of an operation: restarts with the longest log take a few seconds.
 const RESOLVE_MAX: Duration = Duration::from_secs(60);
-
-/// Numbers from a seed (xorshift64*).
-pub struct Random(pub u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// A number below `n`.
-    pub fn below(&mut self, n: u64) -> u64 {
-        (self.next() >> 11) % n.max(1)
-    }
-}

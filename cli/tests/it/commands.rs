@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use tercel::collections::Map;
 use tercel::{Any, Bytes, Ref};
 
-use crate::common::{Serving, err, imported, is_running, out, tercel, until};
+use crate::common::{Serving, err, imported, in_one_line, is_running, out, tercel, until};
 
 #[test]
 fn closures_are_those_of_the_file() {
@@ -76,7 +76,7 @@ fn a_repair_that_loses_objects_says_so_and_exits_with_3() {
     );
     let lost = report["lost"][0].as_str().unwrap();
     assert!(lost.contains("the log holds nothing of it"), "{lost}");
-    let words = String::from_utf8(tercel(&["check", "--data", &space]).stdout).unwrap();
+    let words = in_one_line(&String::from_utf8_lossy(&tercel(&["check", "--data", &space]).stdout));
     assert!(words.contains(lost) && words.contains("lost.txt") && !words.contains("sound"), "{words}");
     let socket = format!("unix:{space}/socket");
     let served = tercel(&["serve", "--data", &space, "--listen", &socket, "--until-eof"]);
@@ -295,7 +295,9 @@ fn a_hostile_file_is_refused_with_its_line() {
 fn a_truncated_file_is_refused_with_its_line() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("Packages.xz");
-    let whole = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("data/sample-packages.xz")).unwrap();
+    let whole =
+        std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../debian/data/sample-packages.xz"))
+            .unwrap();
     std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
     let space = dir.path().join("space").display().to_string();
     let said = err(&tercel(&["import", "debian", "--input", file.to_str().unwrap(), "--data", &space]));

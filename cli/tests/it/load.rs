@@ -1,4 +1,4 @@
-//! `tercel bench load`, as small as it can be: that every row comes out, and that its numbers can be.
+//! `tercel bench load`, in its quick form: that every row comes out, and that its numbers can be.
 
 use crate::common::{err, out, tercel};
 use serde_json::Value;
@@ -9,7 +9,7 @@ fn rows(only: &[&str]) -> Vec<Value> {
     let dir = dir.path().to_str().unwrap();
     let only = only.iter().flat_map(|row| ["--only", row]);
     let args: Vec<&str> =
-        ["bench", "load", "--tiny", "--json", "--dir", dir].into_iter().chain(only).collect();
+        ["bench", "load", "--quick", "--json", "--dir", dir].into_iter().chain(only).collect();
     let answer: Value = serde_json::from_str(&out(&tercel(&args))).unwrap();
     assert_eq!(answer["suite"], "load");
     answer["rows"].as_array().unwrap().clone()

@@ -2,6 +2,7 @@
 
 mod common;
 
+mod columns;
 mod commands;
 mod load;
 mod mishaps;

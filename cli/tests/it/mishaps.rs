@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use crate::common::{PACKAGES, Serving, err, imported, is_running, out, tercel, until};
+use crate::common::{PACKAGES, Serving, err, imported, in_one_line, is_running, out, tercel, until};
 
 #[derive(tercel::Object)]
 struct Person {
@@ -137,7 +137,7 @@ fn a_list_comes_through_a_pipe_too_and_says_what_it_replaces() {
         .spawn()
         .unwrap();
     import.stdin.take().unwrap().write_all(b"Package: new\nVersion: 1\n").unwrap();
-    let words = out(&import.wait_with_output().unwrap());
+    let words = in_one_line(&out(&import.wait_with_output().unwrap()));
     assert!(
         words.contains("imported 1 package, 0 virtual ones")
             && words.contains("replaces a list of 4 packages"),
@@ -584,11 +584,11 @@ fn an_import_that_is_killed_leaves_a_space_that_is_sound_and_can_be_backed_up() 
         serde_json::from_str(&out(&tercel(&["check", "--data", &space, "--json"]))).unwrap();
     assert_eq!(checked["sound"], true);
     assert!(checked["unfilled"].as_u64() > Some(0), "{checked}");
-    let words = out(&tercel(&["check", "--data", &space]));
+    let words = in_one_line(&out(&tercel(&["check", "--data", &space])));
     assert!(words.contains("a program was interrupted") && !words.contains("saved"), "{words}");
     let lost = Path::new(&space).join("lost.txt");
     fs::write(&lost, "2026-11-22, up to commit 3: page 9 is gone\n").unwrap();
-    let words = String::from_utf8(tercel(&["check", "--data", &space]).stdout).unwrap();
+    let words = in_one_line(&String::from_utf8_lossy(&tercel(&["check", "--data", &space]).stdout));
     assert!(words.contains("could not be saved"), "{words}");
     fs::remove_file(&lost).unwrap();
     out(&tercel(&["restore", &copy, "--data", &restored]));

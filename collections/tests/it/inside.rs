@@ -1,9 +1,10 @@
 //! Maps and vectors in transactions inside of a server: what they do in a client.
 
-use crate::common::{Item, LARGE, Numbers, item, space};
+use crate::common::{Item, LARGE, item, space};
 use crate::local::{Inside, server};
 use tercel::collections::{Map, Vector};
 use tercel::{Error, Ref, Text, Tx};
+use tercel_random::Random;
 
 /// Runs a transaction in one of the homes.
 type Run<'a> = &'a dyn Fn(&mut dyn FnMut(&Tx<'_>) -> Result<(), Error>) -> Result<(), Error>;
@@ -11,7 +12,7 @@ type Run<'a> = &'a dyn Fn(&mut dyn FnMut(&Tx<'_>) -> Result<(), Error>) -> Resul
 /// Runs many small transactions, and gives the observations of each.
 fn program(run: Run<'_>) -> Result<Vec<String>, Error> {
     let (map, vector, items) = made(run)?;
-    let mut numbers = Numbers(5);
+    let mut numbers = Random::new(5);
     let mut seen = Vec::new();
     for _ in 0..40 {
         run(&mut |tx| {

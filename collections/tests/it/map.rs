@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::common::{Item, LARGE, Numbers, item, space};
+use crate::common::{Item, LARGE, item, space};
 use proptest::prelude::*;
 use tercel::collections::{KEY_BYTES_MAX, KeyTooLong, Map};
 use tercel::{Bytes, Client, Error, Object, Ref, Text, Tx};
+use tercel_random::Random;
 
 /// One step of a history. Numbers choose keys out of a small pool, so that steps meet.
 #[derive(Debug, Clone)]
@@ -150,7 +151,7 @@ fn a_map_larger_than_the_cache_does_the_same() {
         Ok((map, items.into_iter().collect::<BTreeMap<_, _>>()))
     };
     let (map, mut model) = client.run(build).unwrap();
-    let mut numbers = Numbers(2);
+    let mut numbers = Random::new(2);
     for _ in 0..30 {
         let tx = client.transaction().begin().unwrap();
         for _ in 0..100 {
@@ -316,7 +317,7 @@ fn what_comes_out_of_order_is_built_all_the_same() {
     with_space(|client| {
         client
             .run(|tx| {
-                let mut numbers = Numbers(7);
+                let mut numbers = Random::new(7);
                 let mut model = BTreeMap::new();
                 let mut entries = Vec::new();
                 for i in 0..3_000 {
@@ -342,7 +343,7 @@ fn both_ends_of_a_range_meet() {
                 let entries: Vec<_> =
                     (0..1_000).map(|i| Ok((i, item(tx, i)?))).collect::<Result<_, Error>>()?;
                 let map = Map::<u64, Item>::build_sorted(tx, entries)?;
-                let mut numbers = Numbers(3);
+                let mut numbers = Random::new(3);
                 let mut range = map.range(tx, 100..900);
                 let (mut from, mut to) = (100, 900);
                 while from < to {
@@ -401,7 +402,7 @@ fn a_map_that_was_emptied_has_one_node_again() {
             .unwrap();
         client
             .run(|tx| {
-                let mut numbers = Numbers(5);
+                let mut numbers = Random::new(5);
                 let mut left: Vec<u64> = (0..5_000).collect();
                 while !left.is_empty() {
                     let key = left.swap_remove(numbers.below(left.len() as u64) as usize);

@@ -1,9 +1,10 @@
 //! A vector does what the standard library's does.
 
-use crate::common::{Item, LARGE, Numbers, item, space};
+use crate::common::{Item, LARGE, item, space};
 use tercel::collections::Vector;
 use tercel::collections::vector::FANOUT;
 use tercel::{Error, Ref, Tx};
+use tercel_random::Random;
 
 fn assert_same(tx: &Tx<'_>, vector: Vector<Item>, model: &[Ref<Item>]) -> Result<(), Error> {
     assert_eq!(vector.len(tx)?, model.len() as u64);
@@ -18,7 +19,7 @@ fn assert_same(tx: &Tx<'_>, vector: Vector<Item>, model: &[Ref<Item>]) -> Result
 fn histories_end_as_those_of_a_vec_do() {
     let dir = tempfile::tempdir().unwrap();
     let mut client = space(&dir, 512 << 10);
-    let mut numbers = Numbers(11);
+    let mut numbers = Random::new(11);
     let root = client.run(|tx| Ok(Vector::<Item>::create(tx)?.reference())).unwrap();
     client.run(|tx| tx.set_root("vector", root)).unwrap();
     let mut model: Vec<Ref<Item>> = Vec::new();

@@ -6,6 +6,8 @@
 
 use tercel_wire::id::{Oref, Stamp, ViewId};
 
+use crate::random::Random;
+
 /// The chained part.
 #[derive(Debug, Clone, Default)]
 pub struct Digest(u64);
@@ -62,12 +64,9 @@ fn row(words: &[u64]) -> u64 {
     words.iter().fold(0x7e4c_e1d1_6e57_0000 ^ words.len() as u64, |h, w| mix(h ^ w))
 }
 
-/// The finalizer of SplitMix64 (Steele, Lea, Flood 2014).
-fn mix(mut z: u64) -> u64 {
-    z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+/// Bits that all depend on all bits of `z`.
+fn mix(z: u64) -> u64 {
+    Random::new(z).next_u64()
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use tercel_heap::{TypeKey, Typed, View};
 use tercel_wire::id::{ClassId, Oref};
 use tercel_wire::layout::Layout;
 use tercel_wire::record::{Encoder, HEADER_BYTES, NoSpill, Ref, Value, convert};
-use tercel_wire::schema::Type;
 
 use super::tree::TreeBuilder;
 use super::{Step, Tx, write_set_error};
@@ -101,7 +100,7 @@ impl<'c> Tx<'c> {
         at: usize,
         value: &F,
     ) -> Result<(), Error> {
-        if is_fixed(&F::TYPE) {
+        if F::TYPE.is_fixed() {
             let mut refuse = NoSpill;
             let mut e = Encoder::new(F::TYPE.size(), &mut refuse);
             value.put(&mut e, 0);
@@ -187,24 +186,5 @@ impl<'c> Tx<'c> {
     /// As [`Tx::get`], without `NotFound`.
     pub fn find<'t, T: Object>(&'t self, r: Ref<T>) -> Result<Option<crate::txn::object::Obj<'t, T>>, Error> {
         Ok(self.enter_oref::<T>(r.oref())?.map(|view| crate::txn::object::Obj::new(view, self)))
-    }
-}
-
-/// Whether the type has no variable part.
-const fn is_fixed(ty: &Type) -> bool {
-    match ty {
-        Type::Scalar(_) | Type::Array(..) | Type::Ref(_) => true,
-        Type::Text | Type::Bytes | Type::List(_) => false,
-        Type::Option(t) => is_fixed(t),
-        Type::Record(r) | Type::Enum(r) => {
-            let mut i = 0;
-            while i < r.fields.len() {
-                if !is_fixed(&r.fields[i].ty) {
-                    return false;
-                }
-                i += 1;
-            }
-            true
-        }
     }
 }

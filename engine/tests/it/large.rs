@@ -3,96 +3,12 @@
 
 use crate::world::hand::{self, A, B, Hand, Said, Work, closed, layout, object, refused};
 use tercel_engine::limits::CREDIT;
-use tercel_engine::order::Sealed;
 use tercel_engine::replica::entry::kind;
-use tercel_engine::server::{Conn, Input, Recovery, ServerConfig};
+use tercel_engine::server::{Conn, Input, ServerConfig};
 use tercel_wire::frame::Kind;
-use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Shape};
 use tercel_wire::message::*;
-use tercel_wire::page::Page;
-
-impl Hand {
-    /// A server whose store may have pages up to `stored_end`, with two clients.
-    fn storing(config: ServerConfig, stored_end: u32) -> Hand {
-        Hand::greeted(Recovery::new(config, SpaceId(1), None, stored_end).unwrap(), Vec::new())
-    }
-
-    fn greeted(recovery: Recovery, log: Vec<Sealed>) -> Hand {
-        let mut hand = Hand::of(recovery, log);
-        hand.greet(A, 5, 1);
-        hand.greet(B, 6, 1);
-        hand
-    }
-
-    /// The server that comes after it, when the log has so many records.
-    fn next(&self, records: usize) -> Hand {
-        let mut recovery = Recovery::new(ServerConfig::default(), SpaceId(1), None, 0).unwrap();
-        for e in &self.log[..records] {
-            recovery.replay(e.view, e.stamp, e.kind, &e.payload).unwrap();
-        }
-        Hand::greeted(recovery, self.log[..records].to_vec())
-    }
-
-    /// Whether it wants to go on at once.
-    fn is_busy(&self) -> bool {
-        self.server.deadline().is_some_and(|d| d <= self.now)
-    }
-
-    /// Lets it do a slice.
-    fn turn(&mut self) -> Said {
-        self.input(Input::Time)
-    }
-
-    /// The kind of the last record.
-    fn kind(&self) -> u8 {
-        self.log.last().map_or(0, |e| e.kind)
-    }
-
-    /// Whether a transaction is in the log in part.
-    fn is_staging(&self) -> bool {
-        let ends = [kind::STAGE, kind::COMMIT_STAGED, kind::VIEW];
-        let last = self.log.iter().rev().map(|e| e.kind).find(|kind| ends.contains(kind));
-        last == Some(kind::STAGE)
-    }
-
-    /// Lets it go on until it has nothing to do; the log has all but what was ordered last. How many slices that took.
-    fn finish(&mut self) -> (Said, usize) {
-        let (mut said, mut slices) = (Said::new(), 0);
-        while self.is_busy() || self.is_staging() {
-            said.extend(if self.is_busy() { self.turn() } else { self.sync() });
-            slices += 1;
-            assert!(slices < 10_000, "it goes on for ever");
-        }
-        (said, slices)
-    }
-
-    /// Lets it go on until it has ordered something.
-    fn until_ordered(&mut self) {
-        let before = self.last();
-        while self.last() == before {
-            assert!(self.is_busy());
-            self.turn();
-        }
-    }
-
-    /// A number of its status.
-    fn stat(&mut self, name: &str) -> usize {
-        let said = self.send(B, Kind::Stat, |_| ());
-        let text = String::from_utf8(said[0].3.clone()).unwrap();
-        let (_, value) = text.split_once(&format!("\"{name}\":")).unwrap();
-        value.split(',').next().unwrap().parse().unwrap()
-    }
-
-    /// The first number of an object, as others see it.
-    fn seen(&mut self, conn: Conn, oref: Oref, fetch: u64) -> Option<u8> {
-        let said = self.fetch(conn, oref.page(), fetch);
-        let (.., body) = said.iter().find(|(_, k, ..)| *k == Kind::Page).expect("a page");
-        let reply = PageReply::decode(body).unwrap();
-        let page = (!reply.bytes.is_empty()).then(|| Page::parse(reply.bytes, oref.page()).unwrap())?;
-        page.object(oref.slot()).map(|o| o[4])
-    }
-}
 
 fn op(client: u64, slot: u16, seq: u64) -> OpId {
     OpId { client: ClientId(client), slot, seq, view: ViewId::new(1, 7) }

@@ -4,7 +4,8 @@ mod local;
 mod program;
 #[path = "../../../wire/tests/it/promise/mod.rs"]
 mod promise;
-mod world;
+
+use tercel_testkit as world;
 
 mod backup;
 mod bounds;

@@ -2,7 +2,7 @@
 
 use crate::world::hand::{A, B, Hand, Said, Work, closed, layout, object, outcomes, refused};
 use tercel_engine::limits::{CLIENTS_MAX, LEASED_UNUSED_MAX, REVOKING_MAX};
-use tercel_engine::server::{Conn, Effects, Input, LogRoom, Recovery, ServerConfig};
+use tercel_engine::server::{Conn, Input, LogRoom, Recovery, ServerConfig};
 use tercel_engine::time::Now;
 use tercel_wire::class::FORWARD;
 use tercel_wire::frame::Kind;
@@ -11,22 +11,6 @@ use tercel_wire::layout::{Layout, Shape};
 use tercel_wire::message::*;
 use tercel_wire::page::Page;
 use tercel_wire::schema::Scalar;
-
-impl Hand {
-    fn new() -> Hand {
-        Hand::with(ServerConfig::default())
-    }
-
-    fn with(config: ServerConfig) -> Hand {
-        Hand::of(Recovery::new(config, SpaceId(1), None, 0).unwrap(), Vec::new())
-    }
-
-    fn flush(&mut self) {
-        let mut out = Effects::default();
-        self.server.flush(&mut out);
-        self.take(out);
-    }
-}
 
 #[test]
 fn page_without_waiters_is_still_updated() {

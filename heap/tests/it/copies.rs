@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::common::*;
 use tercel_heap::{Copied, Copier, Lookup, Scope, TypeKey, View, WriteSet};
+use tercel_random::Random;
 use tercel_wire::id::{ClassId, Oref, Stamp};
 use tercel_wire::layout::Layout;
 use tercel_wire::record::{Class, Encoder, NoSpill, Ref, Text, Value};
@@ -204,7 +205,7 @@ fn scope_of_another_heap_is_refused() {
 
 #[test]
 fn random_reads_are_those_of_a_map() {
-    let mut rng = Random(11);
+    let mut rng = Random::new(11);
     let c = copier(1 << 20);
     let scope = c.scope(Stamp(1)).unwrap();
     let mut model = std::collections::BTreeMap::new();

@@ -6,6 +6,7 @@ use std::cell::Cell;
 use std::hint::black_box;
 use std::time::Instant;
 use tercel_heap::*;
+use tercel_random::Random;
 use tercel_wire::id::Oref;
 use tercel_wire::layout::Var;
 
@@ -33,7 +34,7 @@ fn ring(pages: u32, slots: u16) -> (World, Vec<Oref>) {
     defined(&mut writer);
     let mut w = World { server: Server::default(), reader, writer, fetches: vec![], verify_each: false };
     let mut all: Vec<Oref> = (1..=pages).flat_map(|p| (0..slots).map(move |s| oref(p, s))).collect();
-    let mut rng = Random(1);
+    let mut rng = Random::new(1);
     for i in (1..all.len()).rev() {
         all.swap(i, rng.below(i as u64 + 1) as usize);
     }
@@ -79,7 +80,7 @@ fn native(len: usize, n: usize) -> f64 {
     // Leaked, so that plain references can lead around.
     let nodes: &'static [Plain] = nodes.leak();
     let mut order: Vec<usize> = (0..len).collect();
-    let mut rng = Random(1);
+    let mut rng = Random::new(1);
     for i in (1..len).rev() {
         order.swap(i, rng.below(i as u64 + 1) as usize);
     }
@@ -115,7 +116,7 @@ fn parts(name: &str, pages: u32, far: bool) {
     let (mut w, _) = ring(1, 1);
     let total = pages * PARTS;
     let part = |n: u32| oref(2 + n / PARTS, (n % PARTS * 4) as u16);
-    let mut rng = Random(2);
+    let mut rng = Random::new(2);
     for n in 0..total {
         let page = n / PARTS;
         let ends = (1..4).map(|i| {

@@ -6,6 +6,7 @@
 use crate::common::*;
 use std::collections::{BTreeMap, BTreeSet};
 use tercel_heap::*;
+use tercel_random::Random;
 use tercel_wire::id::{Oref, PageId, Stamp};
 use tercel_wire::page::Page;
 use tercel_wire::record::Ref;
@@ -37,7 +38,7 @@ impl Model {
             _ => Box::new(SeqCst),
         };
         let mut w = World::with(config, fence);
-        let mut rng = Random(seed * 2 + 1);
+        let mut rng = Random::new(seed * 2 + 1);
         let all: Vec<Oref> = (1..=pages).flat_map(|p| (0..SLOTS).map(move |s| oref(p, s))).collect();
         for (i, &o) in all.iter().enumerate() {
             let node = node(&mut rng, &all, o);

@@ -2,6 +2,7 @@
 
 use crate::common::*;
 use tercel_heap::*;
+use tercel_random::Random;
 use tercel_wire::id::{Oref, PageId};
 use tercel_wire::layout::Var;
 
@@ -28,7 +29,7 @@ fn simulate(trace: &[PageId], frames: usize) -> usize {
 
 fn world(policy: Policy, pages: u32, slots: u16, charge_table: bool) -> World {
     let mut w = World::new(Config { budget_bytes: 64 * 8192, policy, charge_table, scopes_max: 2 });
-    let mut rng = Random(5);
+    let mut rng = Random::new(5);
     for p in 1..=pages {
         for s in 0..slots {
             let far = oref(1 + rng.below(pages as u64) as u32, rng.below(slots as u64) as u16);
@@ -44,7 +45,7 @@ fn whole_pages_are_forgotten_exactly_as_a_simulator_does() {
     for seed in 1..6 {
         let mut w = world(Policy::Lru, 200, 8, false);
         w.writer.trace(true);
-        let mut rng = Random(seed);
+        let mut rng = Random::new(seed);
         let frames = w.writer.stats().frames as usize;
         let mut scope = w.reader.scope().unwrap();
         for _ in 0..300 {
@@ -73,7 +74,7 @@ fn whole_pages_are_forgotten_exactly_as_a_simulator_does() {
 /// Walks a badly clustered set again and again: on each page one object in twenty is used.
 fn badly_clustered(policy: Policy, charge_table: bool) -> usize {
     let mut w = world(policy, 300, 20, charge_table);
-    let mut rng = Random(9);
+    let mut rng = Random::new(9);
     let hot: Vec<Oref> = (1..=300).map(|p| oref(p, rng.below(20) as u16)).collect();
     let mut scope = w.reader.scope().unwrap();
     for round in 0..12 {

@@ -7,6 +7,8 @@ use crate::common::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 use tercel_heap::*;
+use tercel_lock::unpoison;
+use tercel_random::Random;
 use tercel_wire::id::{Oref, PageId};
 
 const PAGES: u32 = 80;
@@ -33,7 +35,7 @@ fn membarrier_works() -> bool {
 }
 
 fn lock(w: &Mutex<World>) -> MutexGuard<'_, World> {
-    w.lock().unwrap_or_else(|e| e.into_inner())
+    unpoison(w.lock())
 }
 
 /// The partner with the same number: the same slot, half the pages on.
@@ -70,7 +72,7 @@ fn step<'s>(
 }
 
 fn read(w: &Mutex<World>, reader: &Reader, seed: u64, stop: &AtomicBool, hits: &AtomicU64, done: &AtomicU64) {
-    let mut rng = Random(seed);
+    let mut rng = Random::new(seed);
     let mut scope = reader.scope().unwrap();
     while !stop.load(Relaxed) {
         let complete = (|| {
@@ -103,7 +105,7 @@ fn run(fence: Box<dyn Fence>, millis: u64) {
     let (reader, mut writer) = heap(config, Box::new(memory), fence).unwrap();
     defined(&mut writer);
     let mut world = World { server: Server::default(), reader, writer, fetches: vec![], verify_each: false };
-    let mut rng = Random(3);
+    let mut rng = Random::new(3);
     for p in 1..=PAGES {
         for s in 0..SLOTS {
             world.server.put(oref(p, s), Kept::Plain, node(&mut rng, 0, oref(p, s)));

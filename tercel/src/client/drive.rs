@@ -18,7 +18,7 @@
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,7 @@ use tercel_engine::limits::UNSENT_BYTES_MAX;
 use tercel_engine::random::Random;
 use tercel_engine::time::Now;
 use tercel_engine::txn::{Home, Port, Step};
+use tercel_lock::unpoison;
 use tercel_wire::id::ViewId;
 
 use super::connection::{CONNECT_TIMEOUT, Remote, SLEEP_MAX, ServerConnection};
@@ -164,10 +165,6 @@ impl Pauses {
 fn boot_time() -> Duration {
     let at = clock_gettime(ClockId::Boottime);
     Duration::new(at.tv_sec as u64, at.tv_nsec as u32)
-}
-
-fn unpoison<T>(r: Result<T, PoisonError<T>>) -> T {
-    r.unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {

@@ -9,7 +9,7 @@
 //! told when it is lent.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tercel_engine::Error;
@@ -18,6 +18,7 @@ use tercel_engine::time::Now;
 use tercel_engine::txn::local::{Local, LocalConfig};
 use tercel_engine::txn::{Home, Port, Step};
 use tercel_events::Handle;
+use tercel_lock::unpoison;
 use tercel_wire::frame::Header;
 
 use super::{Post, store};
@@ -104,7 +105,7 @@ const TURNS_MAX: u32 = 4;
 impl Lending {
     fn state(&self) -> MutexGuard<'_, LendState> {
         // A step that panicked has lost the machine: the loop finds that out and stops.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoison(self.state.lock())
     }
 
     /// Lends the machine, or gives it back if no thread has ever asked for it.
@@ -133,11 +134,7 @@ impl Lending {
             let is_waited_for = |state: &mut LendState| {
                 state.core.is_some() && state.steps == before && self.wanting.load(Ordering::SeqCst) > 0
             };
-            state = self
-                .back
-                .wait_timeout_while(state, PATIENCE, is_waited_for)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            state = unpoison(self.back.wait_timeout_while(state, PATIENCE, is_waited_for)).0;
         }
         state.core.take()
     }
@@ -183,7 +180,7 @@ impl Inside {
         let left = until.saturating_duration_since(Instant::now());
         let waited = lending.lent.wait_timeout_while(lending.state(), left, is_waiting);
         lending.wanting.fetch_sub(1, Ordering::SeqCst);
-        let (state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (state, waited) = unpoison(waited);
         match (state.is_closed, waited.timed_out()) {
             (true, _) => Err(Error::Unavailable("the server has stopped".into())),
             (false, true) => Err(Error::Timeout(None)),

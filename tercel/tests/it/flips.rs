@@ -16,19 +16,7 @@ use tempfile::TempDir;
 use tercel::check::{self, Kind};
 use tercel::tools::wire::log::{End, LogOffset, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader};
 use tercel::{Stamp, embedded};
-
-/// A sequence of numbers from a seed (SplitMix64).
-struct Seeded(u64);
-
-impl Seeded {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % n as u64) as usize
-    }
-}
+use tercel_random::Random;
 
 fn of_environment(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |n| n.parse().unwrap())
@@ -37,14 +25,14 @@ fn of_environment(name: &str, default: u64) -> u64 {
 #[test]
 fn flipped_byte_is_found_and_repaired() {
     let origin = Origin::new();
-    let mut seeded = Seeded(of_environment("TERCEL_TEST_FLIPS_SEED", 1));
+    let mut seeded = Random::new(of_environment("TERCEL_TEST_FLIPS_SEED", 1));
     let others = ["pages.redb", "space.toml", "format"].map(|name| origin.dir.path().join(name));
     let flips: Vec<Flip> = (0..of_environment("TERCEL_TEST_FLIPS", 400))
         .map(|_| {
-            let file = match seeded.below(20) {
+            let file = match seeded.index(20) {
                 0 => &others[1],
                 1 => &others[2],
-                2..8 => &origin.segments[seeded.below(origin.segments.len())],
+                2..8 => &origin.segments[seeded.index(origin.segments.len())],
                 _ => &others[0],
             };
             origin.flip(file, 1, &mut seeded)
@@ -61,9 +49,9 @@ fn flipped_byte_is_found_and_repaired() {
 #[test]
 fn several_wrong_bytes_in_the_log_lose_nothing_that_was_committed_before_them() {
     let origin = Origin::new();
-    let mut seeded = Seeded(of_environment("TERCEL_TEST_FLIPS_SEED", 1));
+    let mut seeded = Random::new(of_environment("TERCEL_TEST_FLIPS_SEED", 1));
     let bursts: Vec<Flip> = (0..60)
-        .map(|_| origin.flip(&origin.segments[seeded.below(origin.segments.len())], 6, &mut seeded))
+        .map(|_| origin.flip(&origin.segments[seeded.index(origin.segments.len())], 6, &mut seeded))
         .collect();
     let counts = origin.judge(&bursts);
     assert!(counts.get(LOST).is_some_and(|n| *n > 10), "{counts:?}");
@@ -81,7 +69,7 @@ fn whatever_happens_to_the_page_store_nothing_is_lost_without_a_word() {
 #[test]
 fn damaged_log_yields_only_committed_values() {
     let origin = Origin::new();
-    let counts = origin.harm(|seeded| origin.segments[seeded.below(origin.segments.len())].clone(), 2);
+    let counts = origin.harm(|seeded| origin.segments[seeded.index(origin.segments.len())].clone(), 2);
     for verdict in [RESTORED, TOLD] {
         assert!(counts.contains_key(verdict), "{counts:?}");
     }
@@ -111,13 +99,13 @@ enum Harm {
 }
 
 impl Harm {
-    fn draw(length: usize, seeded: &mut Seeded) -> Harm {
-        let mut block = || seeded.below(length / BLOCK) * BLOCK;
+    fn draw(length: usize, seeded: &mut Random) -> Harm {
+        let mut block = || seeded.index(length / BLOCK) * BLOCK;
         let (at, other) = (block(), block());
-        let bytes = 512 << seeded.below(8);
-        match seeded.below(8) {
+        let bytes = 512 << seeded.index(8);
+        match seeded.index(8) {
             0 => Harm::Cut { bytes: at },
-            1 | 2 => Harm::Displaced { from: other, to: at, bytes: BLOCK << seeded.below(3) },
+            1 | 2 => Harm::Displaced { from: other, to: at, bytes: BLOCK << seeded.index(3) },
             3 | 4 => Harm::Garbage { at, bytes, seed: at as u64 },
             _ => Harm::Zeroed { at, bytes },
         }
@@ -129,8 +117,8 @@ impl Harm {
         match self {
             Harm::Zeroed { at, bytes } => file[range(at, bytes)].fill(0),
             Harm::Garbage { at, bytes, seed } => {
-                let mut seeded = Seeded(seed);
-                file[range(at, bytes)].iter_mut().for_each(|byte| *byte = seeded.below(256) as u8);
+                let mut seeded = Random::new(seed);
+                file[range(at, bytes)].iter_mut().for_each(|byte| *byte = seeded.index(256) as u8);
             }
             Harm::Displaced { from, to, bytes } => {
                 if from.max(to) + bytes <= length {
@@ -199,23 +187,23 @@ impl Origin {
     }
 
     /// So many bytes, one behind the other, somewhere in a file; fewer at its end.
-    fn flip(&self, file: &Path, bytes: usize, seeded: &mut Seeded) -> Flip {
+    fn flip(&self, file: &Path, bytes: usize, seeded: &mut Random) -> Flip {
         let (name, length) = (file.strip_prefix(self.dir.path()).unwrap(), fs::metadata(file).unwrap().len());
-        let at = seeded.below(length as usize);
-        let xor = (at..length as usize).take(bytes).map(|_| seeded.below(255) as u8 + 1).collect();
+        let at = seeded.index(length as usize);
+        let xor = (at..length as usize).take(bytes).map(|_| seeded.index(255) as u8 + 1).collect();
         Flip { name: name.into(), at, xor }
     }
 
     /// Harms a file in one copy after the other; how each of them ended, counted.
-    fn harm(&self, file: impl Fn(&mut Seeded) -> PathBuf, salt: u64) -> BTreeMap<&'static str, u32> {
-        let mut seeded = Seeded(of_environment("TERCEL_TEST_FLIPS_SEED", 1) << 8 | salt);
+    fn harm(&self, file: impl Fn(&mut Random) -> PathBuf, salt: u64) -> BTreeMap<&'static str, u32> {
+        let mut seeded = Random::new(of_environment("TERCEL_TEST_FLIPS_SEED", 1) << 8 | salt);
         let mut counts = BTreeMap::new();
         for case in 0..of_environment("TERCEL_TEST_HARMS", 100) {
             let file = file(&mut seeded);
             let name = file.strip_prefix(self.dir.path()).unwrap();
             let mut bytes = fs::read(&file).unwrap();
             let harms: Vec<Harm> =
-                (0..=seeded.below(3)).map(|_| Harm::draw(bytes.len(), &mut seeded)).collect();
+                (0..=seeded.index(3)).map(|_| Harm::draw(bytes.len(), &mut seeded)).collect();
             harms.iter().for_each(|harm| harm.spoil(&mut bytes));
             let dir = place();
             copy(self.dir.path(), dir.path());

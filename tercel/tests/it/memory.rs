@@ -4,6 +4,7 @@ use std::process::Command;
 
 use crate::common::serve;
 use tercel::{Address, Client, ClientConfig, Error, List, Object, Ref, Text};
+use tercel_random::Random;
 
 /// What the client may use.
 const BUDGET_BYTES: usize = 16 << 20;
@@ -55,7 +56,7 @@ fn a_client_keeps_to_its_budget_while_ten_times_as_much_passes_through() {
 
 fn load(address: &Address) {
     let client = Client::connect(address).unwrap();
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     let (mut docs, mut bytes, mut number) = (Vec::<Ref<Doc>>::new(), 0, 0);
     while bytes < DATA_BYTES {
         let made = client
@@ -64,7 +65,7 @@ fn load(address: &Address) {
                 for i in 0..500 {
                     // Sizes by number, so that a transaction that runs again does the same.
                     let size = (number + i) * 7_919 % TEXT_BYTES;
-                    let others = (0..3).filter_map(|_| docs.get(random.below(docs.len().max(1)))).copied();
+                    let others = (0..3).filter_map(|_| docs.get(random.index(docs.len().max(1)))).copied();
                     let text = "t".repeat(size).into();
                     made.push(tx.create(&Doc {
                         number: (number + i) as u64,
@@ -90,7 +91,7 @@ fn work(address: &str) {
     let client = Client::connect_with(address, config).unwrap();
     let most = std::thread::scope(|scope| {
         let work = |seed| {
-            let mut random = Random(seed);
+            let mut random = Random::new(seed);
             let looks = (0..TRANSACTIONS).map(|i| {
                 one(&client, &mut random).unwrap();
                 if i % 50 == 0 { anonymous_bytes() } else { 0 }
@@ -115,18 +116,18 @@ fn work(address: &str) {
 
 /// One transaction: some documents at random and those they name; every tenth changes what it read last.
 fn one(client: &Client, random: &mut Random) -> Result<(), Error> {
-    let (seed, writes) = (random.0, random.below(10) == 0);
+    let (seed, writes) = (random.next_u64(), random.index(10) == 0);
     client.run(|tx| {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let shelf = tx.get_root::<Shelf>("shelf")?;
         let docs = shelf.docs();
         for _ in 0..8 {
-            let doc = tx.get(docs.get_ref(random.below(docs.len()))?.expect("below the length"))?;
+            let doc = tx.get(docs.get_ref(random.index(docs.len()))?.expect("below the length"))?;
             for other in doc.others() {
                 assert!(other?.text()?.len() < TEXT_BYTES);
             }
             if writes {
-                doc.edit()?.set_text("u".repeat(random.below(TEXT_BYTES)))?;
+                doc.edit()?.set_text("u".repeat(random.index(TEXT_BYTES)))?;
             }
         }
         Ok(())
@@ -138,16 +139,6 @@ fn anonymous_bytes() -> usize {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
     let line = text.lines().find(|l| l.starts_with("Anonymous:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
-}
-
-/// A seeded sequence.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % n
-    }
 }
 
 const TEXT_BYTES: usize = 3_000;

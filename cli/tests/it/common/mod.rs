@@ -40,6 +40,11 @@ pub fn out(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
+/// What was said, as one line: where it was broken depends on how long paths are.
+pub fn in_one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// Standard error of a command that must fail.
 pub fn err(output: &Output) -> String {
     assert!(!output.status.success(), "it succeeded: {}", String::from_utf8_lossy(&output.stdout));

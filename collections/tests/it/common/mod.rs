@@ -21,15 +21,3 @@ pub fn space(dir: &tempfile::TempDir, cache_bytes: usize) -> Client {
 
 /// Enough for everything a test does.
 pub const LARGE: usize = 32 << 20;
-
-/// Numbers that look random and are the same in every run.
-pub struct Numbers(pub u64);
-
-impl Numbers {
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % end
-    }
-}

@@ -14,10 +14,11 @@ use super::Log;
 use crate::disk::DiskError;
 use crate::panics::caught;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use tercel_engine::schedule::{LogLoad, SyncTime};
+use tercel_lock::unpoison;
 use tercel_wire::id::{LogPosition, Stamp, Written};
 use tercel_wire::log::Last;
 
@@ -251,12 +252,12 @@ impl Drop for LogThread {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         // No code under the lock panics halfway through a change.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoison(self.state.lock())
     }
 
     fn log(&self) -> MutexGuard<'_, Option<Log>> {
         // A thread that panicked while writing never ceased to be `busy`, so nothing more is written.
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoison(self.log.lock())
     }
 
     /// The thread cannot go on: nothing more is written, not even when the log is closed.

@@ -7,7 +7,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
+use tercel_lock::unpoison;
 
 /// Lets redb verify a file: every checksum of its trees and its allocator. What it says if it is not content.
 pub(crate) fn verify(path: &Path) -> io::Result<Option<String>> {
@@ -51,7 +52,7 @@ impl CopyOnWriteFile {
     }
 
     fn lock(&self) -> MutexGuard<'_, Written> {
-        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoison(self.written.lock())
     }
 
     /// A block as it is in the file; what the file does not reach to is zero.

@@ -14,7 +14,8 @@ use redb::{TableDefinition, TableError, WriteTransaction};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, RwLock};
+use tercel_lock::unpoison;
 use tercel_wire::id::{PageId, Stamp};
 
 /// A [`PageStore`] in one redb file.
@@ -186,7 +187,7 @@ impl Shared {
 
     fn with<T>(&self, f: impl FnOnce(&Database) -> Result<T, Failure>) -> Result<T, DiskError> {
         // A thread that panicked did so in the library, after which the guard refuses everything.
-        let db = self.db.read().unwrap_or_else(PoisonError::into_inner);
+        let db = unpoison(self.db.read());
         match &*db {
             Some(db) => self.guard.run(|| f(db)),
             None => {
@@ -200,7 +201,7 @@ impl Shared {
     /// Opens the file anew, as after a crash: what was committed is there and the batch that failed is not. If even that
     /// finds no room, the next use tries again.
     fn reopen(&self) {
-        let mut db = self.db.write().unwrap_or_else(PoisonError::into_inner);
+        let mut db = unpoison(self.db.write());
         *db = None;
         let opened =
             self.guard.run(|| Ok(Builder::new().set_cache_size(CACHE_BYTES).open(&self.guard.file)?));

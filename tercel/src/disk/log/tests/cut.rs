@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use tercel_random::Random;
+
 use super::*;
 
 const LATER: ViewId = ViewId::new(9, 0x1a7e);
@@ -182,12 +184,8 @@ impl SegmentFile for Odd<LosesPower> {
 
 #[test]
 fn power_that_goes_at_any_moment_of_a_cut_leaves_the_prefix_and_perhaps_some_of_the_rest() {
-    static SEED: AtomicU64 = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
-    let lost = || {
-        let seed = SEED.load(Ordering::Relaxed).wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        SEED.store(seed, Ordering::Relaxed);
-        seed >> 60 < 8
-    };
+    static SEED: AtomicU64 = AtomicU64::new(0);
+    let lost = || Random::new(SEED.fetch_add(1, Ordering::Relaxed)).below(2) == 0;
     let (dir, n) = spanning_log();
     let wrap: Wrap = |file| Box::new(Odd(file, LosesPower));
     let ignore = |_: tercel_wire::log::Record<'_>| Ok::<(), DiskError>(());

@@ -1,0 +1,131 @@
+//! `tercel bench`: measuring against the physical limit in the same run.
+//!
+//! | module | its noun |
+//! |---|---|
+//! | `report`, `blocks` | what is said, and how two things are compared |
+//! | `traversals` | suite `oo7`: hot traversals, and fetches in a small cache |
+//! | `oo7`, `native`, `objects` | the database, without us and with us |
+//! | `graph` | suite `graph`: import and closures of the package graph |
+//! | `commit` | suite `commit`: durable commits, one at a time and 64 at once |
+//! | `idle` | suite `idle`: what connections that do nothing cost |
+//! | `stale` | suite `stale`: how late a change is seen elsewhere, and what it costs to see it at once |
+//! | `load` | suite `load`: the latency of other clients beside antagonists, and 1,000 clients at work |
+
+mod blocks;
+mod commit;
+mod graph;
+mod idle;
+mod load;
+mod lru;
+mod native;
+mod objects;
+mod oo7;
+mod report;
+mod scratch;
+mod stale;
+mod traversals;
+
+use std::ffi::OsStr;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use tercel_term::fail::{Failure, Outcome};
+use tercel_term::wrap::columns;
+use tercel_term::{say, tidy};
+
+use report::Report;
+
+/// What can be measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Suite {
+    /// Traversals of the OO7 database.
+    Oo7,
+    /// Durable commits.
+    Commit,
+    /// The package graph.
+    Graph,
+    /// Connections that do nothing.
+    Idle,
+    /// Antagonist clients, and many clients.
+    Load,
+    /// How late changes are seen.
+    Stale,
+}
+
+/// How to measure.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Fewer rounds: some seconds instead of a minute, and wider intervals.
+    pub quick: bool,
+    /// Where to put data; a directory of its own is made in it and removed. Else the system's for temporary files.
+    pub dir: Option<PathBuf>,
+    /// How many connections do nothing, in suite `idle`.
+    pub connections: usize,
+    /// Which antagonists to measure, in suite `load`; all if none is named.
+    pub only: Vec<String>,
+}
+
+impl Options {
+    /// Says what is being done, where a person may look.
+    fn say(&self, what: &str) {
+        if std::io::stderr().is_terminal() {
+            eprintln!("{what}");
+        }
+    }
+}
+
+/// Measures a suite.
+///
+/// # Errors
+/// A sentence: what failed.
+fn run(suite: Suite, options: &Options) -> Result<Report, String> {
+    match suite {
+        Suite::Oo7 => traversals::run(options),
+        Suite::Commit => commit::run(options),
+        Suite::Graph => graph::run(options),
+        Suite::Idle => idle::run(options),
+        Suite::Load => load::run(options),
+        Suite::Stale => stale::run(options),
+    }
+}
+
+/// Measures a suite and prints its report, as one JSON object if `json` says so. This is also the door by which the
+/// suites' own child processes come in: they say in their environment what they are.
+///
+/// # Errors
+/// What failed; with the exit code 2 if the options do not go together.
+pub fn command(suite: Suite, options: Options, json: bool) -> Outcome {
+    for (variable, child) in CHILDREN {
+        if let Some(role) = std::env::var_os(variable) {
+            return child(&role).map(|()| ExitCode::SUCCESS).map_err(Failure::new);
+        }
+    }
+    if !options.only.is_empty() && suite != Suite::Load {
+        return Err(Failure::new("only the suite load has rows to choose from")
+            .next("leave --only out, or say `tercel bench load`")
+            .code(2));
+    }
+    tidy::on_signals(|| "interrupted: nothing was measured to its end".into())?;
+    let report = run(suite, &options).map_err(Failure::new)?;
+    let text = if json { report.json().map_err(Failure::new)? } else { report.table(columns()) };
+    say!("{text}");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a process of a suite does, with the value of its variable.
+type Part = fn(&OsStr) -> Result<(), String>;
+
+/// The variables that make this program a process of a suite, and what it then does.
+const CHILDREN: [(&str, Part); 4] = [
+    (commit::ROLE, commit::child),
+    (idle::ROLE, idle::child),
+    (load::ROLE, load::child),
+    (stale::ROLE, stale::child),
+];
+
+/// The revision that the program was built from.
+const COMMIT: &str = match option_env!("TERCEL_COMMIT") {
+    Some(commit) => commit,
+    None => "unknown",
+};

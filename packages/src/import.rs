@@ -1,0 +1,456 @@
+//! A Packages file becomes objects.
+//!
+//! First the whole file is read, because a package refers to packages that come later. Then every package gets its
+//! place, in the file's order, so that what a traversal visits lies together; then details and packages are written in
+//! transactions of some megabytes. Nothing can be reached until the last one sets the root: an import killed midway
+//! shows nothing.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tercel::collections::Map;
+use tercel::{Client, Error, List, Ref, Tx};
+use tercel_debian::{self as debian, Stanzas};
+use tercel_lock::unpoison;
+use tercel_term::fail::{Failure, drains};
+use tercel_term::{ProgressBar, THINGS, Term, count, thousands};
+
+use crate::model::{CATALOG, Catalog, Details, Package, Section};
+
+/// The counts of an import.
+#[derive(Debug, Clone, Serialize)]
+pub struct Imported {
+    /// The file, or `sample`.
+    pub source: String,
+    /// Packages that a stanza defines.
+    pub packages: u32,
+    /// Names that are mentioned and defined by none.
+    pub virtuals: u32,
+    /// Dependencies.
+    pub edges: u64,
+    /// Objects written; objects of lists and maps are not counted.
+    pub objects: u64,
+    /// Packages of the list that was there before, if there was one.
+    pub replaced: Option<u32>,
+    /// From the first byte read to the last durable acknowledgement.
+    pub seconds: f64,
+    /// Objects a second.
+    pub objects_per_second: f64,
+}
+
+/// Where packages come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A file.
+    File(PathBuf),
+    /// Standard input.
+    Stdin,
+    /// What is bundled with the program.
+    Sample,
+}
+
+impl Source {
+    /// The file named, else the machine's apt lists, else the sample.
+    pub fn choose(input: Option<&Path>, sample: bool) -> Source {
+        match input {
+            _ if sample => Source::Sample,
+            Some(file) if file.as_os_str() == "-" => Source::Stdin,
+            Some(file) => Source::File(file.into()),
+            None => debian::default_list().map_or(Source::Sample, Source::File),
+        }
+    }
+
+    /// What to call it.
+    pub fn describe(&self) -> String {
+        match self {
+            Source::File(path) => path.display().to_string(),
+            Source::Stdin => "standard input".into(),
+            Source::Sample => "the bundled sample".into(),
+        }
+    }
+}
+
+/// A package as it was read.
+struct Parsed {
+    name: String,
+    version: String,
+    depends: Vec<u32>,
+    details: Option<Details>,
+}
+
+/// Everything that was read.
+pub struct Graph {
+    packages: Vec<Parsed>,
+    rdepends: Vec<Vec<u32>>,
+    edges: u64,
+}
+
+impl Graph {
+    /// Gives the packages that depend on a package.
+    pub fn rdepends(&self, n: u32) -> &[u32] {
+        &self.rdepends[n as usize]
+    }
+
+    /// Packages that a stanza defines, and names that none does.
+    fn counts(&self) -> (u32, u32) {
+        let virtuals = self.packages.iter().filter(|p| p.details.is_none()).count() as u32;
+        (self.packages.len() as u32 - virtuals, virtuals)
+    }
+
+    /// Whether a stanza defines the package.
+    pub fn has(&self, name: &str) -> bool {
+        self.packages.iter().any(|p| p.details.is_some() && p.name == name)
+    }
+
+    /// Gives the package that most others name, among the packages that a stanza defines.
+    pub fn most_needed(&self) -> &str {
+        let defined = self.packages.iter().zip(&self.rdepends).filter(|(p, _)| p.details.is_some());
+        defined.max_by_key(|(_, rdepends)| rdepends.len()).map_or("", |(p, _)| &p.name)
+    }
+}
+
+/// Objects of a transaction: a few megabytes, several parts of a message each, some milliseconds of the server's time.
+const BATCH_OBJECTS: usize = 8_192;
+/// How often a full server is asked again, 20 ms apart: a minute of installing.
+const FULL_RETRIES_MAX: usize = 3_000;
+
+/// An import in words.
+pub fn summary(i: &Imported) -> String {
+    format!(
+        "{}, {}, {} from {} in {:.2} s: {} (a package and its details are two), {} a second{}",
+        count(i.packages.into(), "package", "packages"),
+        count(i.virtuals.into(), "virtual one", "virtual ones"),
+        count(i.edges, "dependency", "dependencies"),
+        i.source,
+        i.seconds,
+        count(i.objects, "object", "objects"),
+        thousands(i.objects_per_second as u64),
+        i.replaced.map_or(String::new(), |n| format!(
+            "; it replaces a list of {}, whose objects stay until garbage is collected, which is not built yet",
+            count(n.into(), "package", "packages")
+        )),
+    )
+}
+
+/// The message for an import that a signal ended.
+pub fn interrupted() -> String {
+    match PUBLISHING.load(Ordering::SeqCst) {
+        false => "interrupted: nothing was changed, the list that was there before is kept".into(),
+        true => "interrupted at the very end: the old list is there or the new one, whole; `stat` and `query` tell".into(),
+    }
+}
+
+/// Whether the one transaction that makes a list visible is under way.
+static PUBLISHING: AtomicBool = AtomicBool::new(false);
+
+/// Writes a list that was read as objects; `begun` is when reading began.
+///
+/// # Errors
+/// If the server was lost, stays full, or another import ran meanwhile; the list that was there before is then kept.
+pub fn write(
+    client: &Client,
+    graph: &Graph,
+    source: &Source,
+    begun: Instant,
+    term: &Term,
+) -> Result<Imported, Failure> {
+    let bar = term.bar(graph.packages.len() as u64, THINGS, "writing packages");
+    let watch = Watch::default();
+    let (objects, replaced) = thread::scope(|scope| {
+        scope.spawn(|| watch.run(client, &bar));
+        let written = write_all(client, graph, &source.describe(), &bar);
+        watch.end();
+        written
+    })?;
+    let seconds = begun.elapsed().as_secs_f64();
+    let (packages, virtuals) = graph.counts();
+    Ok(Imported {
+        source: source.describe(),
+        packages,
+        virtuals,
+        edges: graph.edges,
+        objects,
+        replaced,
+        seconds,
+        objects_per_second: objects as f64 / seconds,
+    })
+}
+
+/// Reads a source whole.
+///
+/// # Errors
+/// If it cannot be read to its end, or has no packages.
+pub fn read(source: &Source, term: &Term) -> Result<Graph, Failure> {
+    let what = source.describe();
+    let input = match source {
+        Source::File(path) => debian::open(path),
+        Source::Stdin => debian::stdin(),
+        Source::Sample => debian::sample(),
+    }
+    .map_err(|e| {
+        Failure::new(format!("{what}: {e}"))
+            .next("name a Packages file with --input FILE, or take the bundled list with --sample")
+    })?;
+    let bar = term.bar(input.file_bytes(), "{msg:<22} {wide_bar:.cyan/dim} {bytes}/{total_bytes}", "reading");
+    let consumed = input.bytes_read_counter();
+    let mut stanzas = Stanzas::new(input);
+    let mut index: HashMap<String, u32> = HashMap::new();
+    let mut packages: Vec<Parsed> = Vec::new();
+    let mut number = |packages: &mut Vec<Parsed>, name: &str| match index.get(name) {
+        Some(n) => *n,
+        None => {
+            let n = packages.len() as u32;
+            index.insert(name.to_owned(), n);
+            packages.push(Parsed {
+                name: name.to_owned(),
+                version: String::new(),
+                depends: Vec::new(),
+                details: None,
+            });
+            n
+        }
+    };
+    let bad = |e: debian::ParseError| Failure::new(format!("{what}: {e}"));
+    while let Some(s) = stanzas.next().map_err(bad)? {
+        let n = number(&mut packages, s.name);
+        let depends: Vec<u32> = s.depends().map(|name| number(&mut packages, name)).collect();
+        let p = &mut packages[n as usize];
+        // Of several stanzas with one name the last wins, with all it says.
+        p.version = s.version.to_owned();
+        p.depends = depends;
+        p.details = Some(Details {
+            section: s.section.into(),
+            maintainer: s.maintainer.into(),
+            homepage: s.homepage.into(),
+            description: s.description.into(),
+            architecture: s.architecture.into(),
+            installed_kib: s.installed_size_kib,
+            size_bytes: s.size_bytes,
+        });
+        bar.set_position(consumed.load(Ordering::Relaxed));
+    }
+    bar.finish_and_clear();
+    if packages.iter().all(|p| p.details.is_none()) {
+        return Err(Failure::new(format!("{what} has no packages in it: nothing was changed"))
+            .next("name a Packages file that has some with --input FILE; a download may have failed"));
+    }
+    let mut rdepends = vec![Vec::new(); packages.len()];
+    let mut edges = 0;
+    for (n, p) in packages.iter().enumerate() {
+        edges += p.depends.len() as u64;
+        p.depends.iter().for_each(|d| rdepends[*d as usize].push(n as u32));
+    }
+    Ok(Graph { packages, rdepends, edges })
+}
+
+/// Writes the graph; gives the objects, and the packages of the list that it replaces.
+fn write_all(
+    client: &Client,
+    graph: &Graph,
+    source: &str,
+    bar: &ProgressBar,
+) -> Result<(u64, Option<u32>), Failure> {
+    let places = reserve(client, graph)?;
+    let mut objects = 0;
+    for (i, batch) in graph.packages.chunks(BATCH_OBJECTS / 2).enumerate() {
+        let first = i * (BATCH_OBJECTS / 2);
+        objects += patiently(client, |tx| write_batch(tx, graph, &places, first, batch))?;
+        bar.inc(batch.len() as u64);
+    }
+    bar.finish_and_clear();
+    PUBLISHING.store(true, Ordering::SeqCst);
+    let replaced = patiently(client, |tx| publish(tx, graph, &places, source))?;
+    Ok((objects, replaced))
+}
+
+/// Gives every package its place, in order, before any of them is written.
+fn reserve(client: &Client, graph: &Graph) -> Result<Vec<Ref<Package>>, Failure> {
+    let mut places = Vec::with_capacity(graph.packages.len());
+    let tx = client.transaction().begin().map_err(lost)?;
+    for n in 0..graph.packages.len() {
+        places.push(tx.reserve(&package(graph, &[], n, Ref::NULL)).map_err(lost)?);
+    }
+    Ok(places)
+}
+
+fn package(graph: &Graph, places: &[Ref<Package>], n: usize, details: Ref<Details>) -> Package {
+    let p = &graph.packages[n];
+    let refs = |ns: &[u32]| -> List<Ref<Package>> {
+        ns.iter().map(|&n| places.get(n as usize).copied().unwrap_or(Ref::NULL)).collect()
+    };
+    Package {
+        number: n as u32,
+        depends: refs(&p.depends),
+        rdepends: refs(&graph.rdepends[n]),
+        name: p.name.as_str().into(),
+        version: p.details.is_some().then(|| p.version.as_str().into()),
+        details,
+    }
+}
+
+fn write_batch(
+    tx: &Tx<'_>,
+    graph: &Graph,
+    places: &[Ref<Package>],
+    first: usize,
+    batch: &[Parsed],
+) -> Result<u64, Error> {
+    let mut objects = 0;
+    for (i, p) in batch.iter().enumerate() {
+        let details = match &p.details {
+            Some(d) => {
+                objects += 1;
+                tx.create(d)?
+            }
+            None => Ref::NULL,
+        };
+        let n = first + i;
+        tx.fill(places[n], &package(graph, places, n, details))?;
+        objects += 1;
+    }
+    Ok(objects)
+}
+
+/// Makes everything reachable, at once; gives the packages of the list that was there.
+fn publish(tx: &Tx<'_>, graph: &Graph, places: &[Ref<Package>], source: &str) -> Result<Option<u32>, Error> {
+    let replaced = match tx.get_root_ref::<Catalog>(CATALOG)? {
+        Some(before) => Some(tx.get(before)?.packages()),
+        None => None,
+    };
+    let mut by_name: Vec<u32> = (0..graph.packages.len() as u32).collect();
+    by_name.sort_unstable_by(|a, b| graph.packages[*a as usize].name.cmp(&graph.packages[*b as usize].name));
+    let entries = by_name.iter().map(|&n| (graph.packages[n as usize].name.as_str(), places[n as usize]));
+    let names = Map::build_sorted(tx, entries)?;
+    let mut by_section: BTreeMap<&str, Vec<Ref<Package>>> = BTreeMap::new();
+    for &n in &by_name {
+        if let Some(d) = &graph.packages[n as usize].details {
+            by_section.entry(d.section.0.as_str()).or_default().push(places[n as usize]);
+        }
+    }
+    let mut sections = Vec::new();
+    for (name, packages) in by_section {
+        let section = Section { name: name.into(), packages: List(packages) };
+        sections.push((name, tx.create(&section)?));
+    }
+    let sections = Map::build_sorted(tx, sections)?;
+    let (packages, virtuals) = graph.counts();
+    let catalog = Catalog { names, sections, source: source.into(), packages, virtuals, edges: graph.edges };
+    let catalog = tx.create(&catalog)?;
+    tx.set_root(CATALOG, catalog)?;
+    Ok(replaced)
+}
+
+/// Says on standard error when the server is lost and when it is back, for an import then waits in silence.
+#[derive(Default)]
+struct Watch {
+    ended: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl Watch {
+    fn run(&self, client: &Client, bar: &ProgressBar) {
+        let mut lost: Option<Instant> = None;
+        let mut ended = unpoison(self.ended.lock());
+        while !*ended {
+            let waited = unpoison(self.wake.wait_timeout(ended, WATCH_STEP));
+            ended = waited.0;
+            let reason = tercel::tools::with_machine(client, |m| match m.availability() {
+                Some(Ok(())) => None,
+                _ => Some(m.why_unavailable()),
+            });
+            match (reason.unwrap_or_else(|e| Some(e.to_string())), lost) {
+                (Some(why), None) => {
+                    let seconds = WATCH_GIVE_UP.as_secs();
+                    bar.suspend(|| eprintln!("lost the server ({why}); trying again for {seconds} s"));
+                    lost = Some(Instant::now());
+                }
+                (None, Some(since)) => {
+                    let seconds = since.elapsed().as_secs_f64();
+                    bar.suspend(|| eprintln!("the server is back after {seconds:.1} s"));
+                    lost = None;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn end(&self) {
+        *unpoison(self.ended.lock()) = true;
+        self.wake.notify_all();
+    }
+}
+
+/// How often the connection is looked at, and for how long a client tries before it gives up by default.
+const WATCH_STEP: Duration = Duration::from_millis(500);
+const WATCH_GIVE_UP: Duration = Duration::from_secs(30);
+
+/// Reports a lost server by the state of the list, because the fate of one operation means nothing to the user of an import.
+fn lost(e: Error) -> Failure {
+    let kept = match PUBLISHING.load(Ordering::SeqCst) {
+        false => "nothing was changed, the list that was there before is kept",
+        true => "the old list is there or the new one, whole",
+    };
+    match e {
+        Error::Unavailable(_) | Error::Timeout(_) => {
+            Failure::new(format!("the server was lost in the middle of the import ({}): {kept}", why(&e)))
+                .next("start the server if it has ended, then run the same import again: a list is replaced all at once, so that is safe")
+        }
+        e => e.into(),
+    }
+}
+
+/// Says why there was no answer, without the number of the operation, which means nothing to the user of an import.
+fn why(e: &Error) -> String {
+    match e {
+        Error::Unavailable(why) => why.clone(),
+        _ => "no answer came in time".into(),
+    }
+}
+
+/// Runs a transaction, again while the server's buffer is full: it drains by itself.
+fn patiently<R>(client: &Client, mut body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Failure> {
+    for _ in 0..FULL_RETRIES_MAX {
+        match client.run(&mut body) {
+            Err(e) if drains(&e) => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            // The session held the reservation for the whole list, so both are lost.
+            Err(Error::PlaceLost(_)) => {
+                return Err(Failure::new(
+                    "the server did not hear of this import for too long, and ended its session: nothing was changed",
+                )
+                .next("run the same import again"));
+            }
+            Err(Error::Conflict) => {
+                return Err(Failure::new("another import runs at the same time: nothing was changed")
+                    .next("run the same import again when the other one has ended"));
+            }
+            other => return other.map_err(lost),
+        }
+    }
+    Err(Failure::new("the server stays full").next("give it more memory with --mob, or a faster disk"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tercel::tools::wire::id::{ClientId, OpId, ViewId};
+
+    #[test]
+    fn an_import_that_lost_its_server_speaks_of_the_list_and_not_of_an_operation() {
+        let unknown = Error::unknown(OpId { client: ClientId(7), slot: 0, seq: 3, view: ViewId::new(1, 0) });
+        for e in [unknown, Error::Timeout(None), Error::Unavailable("Connection reset by peer".into())] {
+            let failure = lost(e);
+            let (what, next) = (failure.what, failure.next.unwrap());
+            assert!(what.contains("list that was there before is kept"), "{what}");
+            assert!(!what.contains("operation") && !next.contains("stat"), "{what}; {next}");
+            assert!(next.contains("run the same import again") && next.contains("safe"), "{next}");
+        }
+        assert_eq!(lost(Error::Denied("no".into())).what, "denied: no");
+    }
+}

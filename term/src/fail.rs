@@ -1,0 +1,234 @@
+//! Errors as people meet them: what happened, and the next step.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use tercel::DiskError;
+use tercel::backup::BackupError;
+use tercel::check::CheckError;
+use tercel::{Bound, Error, ServerError};
+
+use crate::wrap::{columns, wrap};
+use crate::{Term, program};
+
+/// The failure of a command.
+#[derive(Debug)]
+pub struct Failure {
+    /// What happened.
+    pub what: String,
+    /// What to do about it.
+    pub next: Option<String>,
+    /// The exit code, as `tercel --help` has them: 1 for a failure, 2 for a wrong command line, 3 for unsound data.
+    pub code: u8,
+}
+
+/// What commands return.
+pub type Outcome = Result<std::process::ExitCode, Failure>;
+
+impl Failure {
+    /// A failure with the exit code 1 and no next step.
+    pub fn new(what: impl Into<String>) -> Failure {
+        Failure { what: what.into(), next: None, code: 1 }
+    }
+
+    /// Of an error that says behind its last semicolon what to do about it.
+    pub fn of_sentence(text: &str) -> Failure {
+        match text.rsplit_once("; ") {
+            Some((what, next)) => Failure::new(what).next(next),
+            None => Failure::new(text),
+        }
+    }
+
+    /// The same with a next step.
+    pub fn next(mut self, next: impl Into<String>) -> Failure {
+        self.next = Some(next.into());
+        self
+    }
+
+    /// The same with another exit code.
+    pub fn code(mut self, code: u8) -> Failure {
+        self.code = code;
+        self
+    }
+
+    /// Prints it to standard error. Commands in it call the program as the user did.
+    pub fn print(&self, term: &Term) {
+        // Messages call the program by its name; what is to be copied must be what was typed.
+        let called = format!("`{} ", program());
+        let show = |head: String, words: &str| {
+            let line = format!("{head} {}", words.replace("`tercel ", &called));
+            // Elsewhere one line is one error, as those who search in logs expect.
+            match term.err {
+                true => eprintln!("{}", wrap(&line, columns(), 2)),
+                false => eprintln!("{line}"),
+            }
+        };
+        show(term.red("error:"), &self.what);
+        if let Some(next) = &self.next {
+            show(term.bold("next:"), next);
+        }
+    }
+}
+
+impl From<tercel::Error> for Failure {
+    fn from(e: tercel::Error) -> Failure {
+        let next = match &e {
+            tercel::Error::Conflict => Some("others change the same objects all the time: try again"),
+            tercel::Error::Unavailable(_) => {
+                Some("start a server with `tercel serve --data DIR`, or name a directory with --data DIR")
+            }
+            tercel::Error::PlaceLost(_) => {
+                Some("the server did not hear of this client for too long: run the same command again")
+            }
+            tercel::Error::Timeout(_) => {
+                Some("the server is slow or gone: `tercel stat` tells whether it is there")
+            }
+            tercel::Error::Corrupt(_) => Some("stop the server and run `tercel check --data DIR`"),
+            tercel::Error::Full(Bound::Cache | Bound::Reads) => Some("give more memory with --cache"),
+            // The one setting that a command can get wrong.
+            tercel::Error::Invalid(_) => Some("give another size with --cache, such as --cache 1G"),
+            tercel::Error::Server(fault) => match fault.get::<ServerError>() {
+                Some(e) => return Failure::of_server(e),
+                None => None,
+            },
+            _ => None,
+        };
+        let text = e.to_string();
+        let wrong_line = matches!(e, tercel::Error::Invalid(_));
+        let failure = Failure::new(without_advice(&text)).code(if wrong_line { 2 } else { 1 });
+        match next {
+            Some(next) => failure.next(next),
+            None => failure,
+        }
+    }
+}
+
+/// A sentence of the library's without what it says to do, where the command says it.
+fn without_advice(text: &str) -> &str {
+    text.split_once("; start a server there").map_or(text, |(what, _)| what)
+}
+
+impl From<ServerError> for Failure {
+    fn from(e: ServerError) -> Failure {
+        Failure::of_server(&e)
+    }
+}
+
+impl Failure {
+    fn of_server(e: &ServerError) -> Failure {
+        let next = match e {
+            ServerError::NoSpace(_) => {
+                Some("make one with `tercel import debian --data DIR` or `tercel serve --data DIR`")
+            }
+            ServerError::TooLarge { name: "mob_bytes", .. } => {
+                Some("give less memory with --mob, such as --mob 1G")
+            }
+            ServerError::TooLarge { name: "cache_bytes", .. } => {
+                Some("give less memory with --cache, such as --cache 1G")
+            }
+            ServerError::Disk(e) => of_disk(e),
+            _ => None,
+        };
+        let wrong_line = matches!(e, ServerError::TooLarge { .. });
+        let failure = Failure::new(e.to_string()).code(if wrong_line { 2 } else { 1 });
+        match next {
+            Some(next) => failure.next(next),
+            None => failure,
+        }
+    }
+}
+
+/// Whether the server's buffer was full, so that nothing happened and the same can be tried again a moment later.
+pub fn drains(e: &Error) -> bool {
+    matches!(e, Error::Full(Bound::Buffer))
+}
+
+/// The next step when a data directory cannot be opened and the error itself names none.
+pub fn of_disk(e: &DiskError) -> Option<&'static str> {
+    match e {
+        DiskError::Locked { .. } => Some(
+            "if that is a server, ask it instead with --server ADDR where a command has that; else end it or wait: one data directory is used by one at a time",
+        ),
+        DiskError::Io { source, path, .. } => match source.kind() {
+            ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => Some(match is_in_space(path) {
+                true => {
+                    "a data directory must be writable for the user that opens it, even to read: copy it with `cp -r` to where it is"
+                }
+                false => {
+                    "name a directory that this user may write to, or a new one where this user may make one"
+                }
+            }),
+            ErrorKind::NotADirectory => Some("name a directory: a new one, or one that Tercel made"),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Whether a file is, or would be, in a directory with a space.
+fn is_in_space(file: &Path) -> bool {
+    file.parent().is_some_and(|dir| dir.join("format").exists())
+}
+
+/// For code whose errors are sentences.
+impl From<Failure> for String {
+    fn from(failure: Failure) -> String {
+        failure.what
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(e: std::io::Error) -> Failure {
+        Failure::new(e.to_string())
+    }
+}
+
+impl From<BackupError> for Failure {
+    fn from(e: BackupError) -> Failure {
+        let code = match &e {
+            e if e.is_retryable() => LATER,
+            BackupError::NotABackup(_) => 2,
+            BackupError::Damaged { .. } | BackupError::Unsound { .. } => 3,
+            _ => 1,
+        };
+        Failure::of_sentence(&e.to_string()).code(code)
+    }
+}
+
+impl From<CheckError> for Failure {
+    fn from(e: CheckError) -> Failure {
+        match &e {
+            // A check has no other way than through the directory.
+            CheckError::Disk(DiskError::Locked { dir, pid }) => {
+                let pid = pid.map_or_else(|| "another process".into(), |pid| format!("process {pid}"));
+                Failure::new(format!("{} is in use by {pid}, and a check needs it for itself", dir.display()))
+                    .next("if that is a server, stop it first; else wait until it has ended, then run the same command again")
+            }
+            CheckError::Disk(disk) => {
+                let failure = Failure::new(e.to_string());
+                of_disk(disk).into_iter().fold(failure, |failure, next| failure.next(next))
+            }
+            _ => Failure::of_sentence(&e.to_string()),
+        }
+    }
+}
+
+/// The exit code when the same command may succeed later: a job that runs by itself tries again.
+const LATER: u8 = 75;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_space_that_is_there_is_to_be_copied() {
+        let dir = tempfile::tempdir().unwrap();
+        let next = |name: &str| {
+            let source = ErrorKind::PermissionDenied.into();
+            of_disk(&DiskError::Io { op: "create", path: dir.path().join(name), source }).unwrap()
+        };
+        assert!(next("new").contains("may write"), "{}", next("new"));
+        std::fs::write(dir.path().join("format"), "").unwrap();
+        assert!(next("lock").contains("cp -r"), "{}", next("lock"));
+    }
+}

@@ -1,0 +1,908 @@
+//! A server, some clients, and everything between them as queues that a test can delay, cut and lose: the engine's
+//! machines without a socket, a file, a thread or a clock.
+//!
+//! What a server asks for is done in two steps, the deed and the word of it, so that everything else can happen between.
+//! The invariant of a crash: the log keeps what was synced and some of what was not, the store keeps whole installs.
+//!
+//! | module | what it has |
+//! |---|---|
+//! | the root | a world: a server with its disk, clients, and the links between them |
+//! | [`hand`] | a server alone, to which a test writes each message itself |
+//! | [`things`] | objects to count and to grow |
+//!
+//! Only tests and fuzz targets use this crate. Its functions panic where the engine does what it must not do.
+
+pub mod hand;
+pub mod things;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use tercel_engine::client::{Client, ClientConfig, Input as ClientInput};
+use tercel_engine::error::Error;
+use tercel_engine::order::Sealed;
+use tercel_engine::random::Random;
+use tercel_engine::replica::entry::{Entry, Grant};
+use tercel_engine::server::{Checkpoint, Conn, Effect, Effects, Input, Recovery, Server, ServerConfig};
+use tercel_engine::time::Now;
+use tercel_engine::txn::local::{Local, LocalConfig};
+use tercel_engine::txn::{self, Home, Isolation, Port, Step, Tx};
+use tercel_heap::{Boxed, Config as HeapConfig, SeqCst, arena_bytes, heap};
+use tercel_lock::unpoison;
+use tercel_wire::frame::{Deframer, Header, Kind};
+use tercel_wire::id::{ClientId, LogPosition, OpId, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::message::{Fetch, Outcome};
+
+/// The space of every world.
+pub const SPACE: SpaceId = SpaceId(77);
+
+/// The whole of it.
+pub struct World {
+    inner: Mutex<Inner>,
+    /// What a wait may do beside waiting: run other transactions.
+    meanwhile: Option<fn(&World)>,
+}
+
+/// The parts of a world, while its lock is held.
+pub struct Inner {
+    /// What decides which of several things happens next.
+    pub random: Random,
+    /// The time for the server and all clients.
+    pub now: Now,
+    /// None between a crash and a restart.
+    pub server: Option<Server>,
+    /// Of the server that is recovered next.
+    pub config: ServerConfig,
+    /// The server's disk.
+    pub disk: Disk,
+    tasks: Vec<Task>,
+    /// The clients, by their number.
+    pub clients: Vec<Client>,
+    /// The connections, the oldest first.
+    pub links: Vec<Link>,
+    conn_last: u64,
+    /// What was sent to connections that are no client's.
+    pub heard: BTreeMap<Conn, Vec<u8>>,
+    /// Every entry that was ordered and not lost, also those that the log has let go of.
+    pub history: Vec<Sealed>,
+    /// How often something bad happens.
+    pub chaos: Chaos,
+    /// Transactions within transactions.
+    pub depth: usize,
+    /// Nothing of this kind happens by itself.
+    pub hold: Hold,
+    /// How often a server was recovered, the first time included.
+    pub restarts: u32,
+    /// Steps that a wait takes at most.
+    pub patience: usize,
+    /// Connections made by clients that came back, since the last pause.
+    connects: u32,
+    /// What has happened so far.
+    pub counts: Counts,
+}
+
+/// What a crash leaves.
+#[derive(Default, Clone)]
+pub struct Disk {
+    /// The records of the log.
+    pub log: Vec<Sealed>,
+    /// Records that were before those.
+    pub log_gone: u64,
+    /// How many of these records are durable.
+    pub synced: usize,
+    /// The stored pages.
+    pub pages: Pages,
+    /// The stored checkpoint, if there is one.
+    pub checkpoint: Option<Checkpoint>,
+    /// Pages as they were when they were pinned.
+    pinned: Option<(u64, Pages)>,
+}
+
+/// Pages as they are stored.
+pub type Pages = BTreeMap<PageId, Arc<Vec<u8>>>;
+
+/// A connection, as both ends see it.
+pub struct Link {
+    /// The name that the server has for it.
+    pub conn: Conn,
+    /// The number of the client.
+    pub client: usize,
+    up: Vec<u8>,
+    down: Vec<u8>,
+    deframer: Deframer,
+    client_open: bool,
+    server_open: bool,
+}
+
+enum Task {
+    Sync,
+    Synced(ViewId, LogPosition),
+    Read(ViewId, PageId),
+    ReadDone(ViewId, PageId, Option<Vec<u8>>),
+    Install(ViewId, Vec<(PageId, Arc<Vec<u8>>)>, Option<Checkpoint>),
+    Installed(ViewId),
+    Pin(ViewId, u64),
+    ReadPinned(ViewId, u64, PageId, u32),
+    PinnedRead(ViewId, u64, Vec<(PageId, Vec<u8>)>),
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+/// Names what waits until a test lets it go on.
+pub struct Hold {
+    /// Syncs of the log, and the word of them.
+    pub syncs: bool,
+    /// Reads of pages, and the word of them.
+    pub reads: bool,
+    /// The word of reads that were done.
+    pub read_words: bool,
+    /// Installs and pins.
+    pub installs: bool,
+    /// Client whose incoming bytes wait.
+    pub down: Option<usize>,
+    /// Client whose sent bytes wait.
+    pub up: Option<usize>,
+    /// New connections of clients.
+    pub connects: bool,
+}
+
+/// One in how many steps something bad happens; 0 is never.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Chaos {
+    /// A connection is cut.
+    pub cut: u64,
+    /// The server crashes.
+    pub crash: u64,
+    /// Nothing but the time moves on, for 5 s.
+    pub pause: u64,
+    /// A wait runs another transaction.
+    pub meanwhile: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+/// Counts what has happened in a world.
+pub struct Counts {
+    /// Crashes of the server.
+    pub crashes: u64,
+    /// Connections that were cut.
+    pub cuts: u64,
+    /// Installs that were stored.
+    pub installs: u64,
+    /// Up to where the log was last let go of.
+    pub truncated: Stamp,
+}
+
+/// A client's port: waiting is letting the world go on.
+pub struct Thread<'w> {
+    /// The world.
+    pub world: &'w World,
+    /// The number of the client.
+    pub client: usize,
+}
+
+/// A program inside of the server: its port. There is one in a world, for a server has one session of its own.
+pub struct Indoors<'w> {
+    /// The world.
+    pub world: &'w World,
+    local: RefCell<Local>,
+}
+
+/// Connections made one after the other after which clients pause: more than there are clients in a world.
+const CONNECTS_MAX: u32 = 16;
+
+/// The pause of clients that come back again and again.
+const RECONNECT_PAUSE_US: u64 = 5_000;
+
+/// Far more steps than anything needs that is not lost.
+const PATIENCE: usize = 20_000;
+
+impl World {
+    /// Makes a world with a new server and so many clients, each with 512 KiB of cache.
+    ///
+    /// # Panics
+    /// If the server does not take the configuration.
+    pub fn new(seed: u64, clients: usize, config: ServerConfig) -> World {
+        let world = World {
+            inner: Mutex::new(Inner {
+                random: Random::new(seed),
+                now: Now(1_000_000),
+                server: None,
+                config,
+                disk: Disk::default(),
+                tasks: Vec::new(),
+                clients: Vec::new(),
+                links: Vec::new(),
+                conn_last: 0,
+                heard: BTreeMap::new(),
+                history: Vec::new(),
+                chaos: Chaos::default(),
+                depth: 0,
+                hold: Hold::default(),
+                restarts: 0,
+                patience: PATIENCE,
+                connects: 0,
+                counts: Counts::default(),
+            }),
+            meanwhile: None,
+        };
+        world.lock().start();
+        for i in 0..clients {
+            world.add_client(seed.wrapping_mul(1_000) + i as u64, 512 << 10);
+        }
+        world
+    }
+
+    /// Runs `f` now and then while a transaction waits, as often as [`Chaos::meanwhile`] says.
+    pub fn with_meanwhile(mut self, f: fn(&World)) -> World {
+        self.meanwhile = Some(f);
+        self
+    }
+
+    /// Adds a client with a cache of so many bytes and gives its number.
+    ///
+    /// # Panics
+    /// If no cache can be that small or large.
+    pub fn add_client(&self, seed: u64, cache_bytes: usize) -> usize {
+        let config = HeapConfig { budget_bytes: cache_bytes, ..HeapConfig::default() };
+        let memory = Boxed::new(arena_bytes(&config).unwrap());
+        let (reader, writer) = heap(config, Box::new(memory), Box::new(SeqCst)).unwrap();
+        let mut inner = self.lock();
+        inner.clients.push(Client::new(ClientConfig { space: SpaceId(0) }, seed, reader, writer));
+        inner.clients.len() - 1
+    }
+
+    /// Locks the parts of the world. A test that failed with the lock held does not spoil it.
+    pub fn lock(&self) -> MutexGuard<'_, Inner> {
+        unpoison(self.inner.lock())
+    }
+
+    /// Gives the port of a client.
+    pub fn thread(&self, client: usize) -> Thread<'_> {
+        Thread { world: self, client }
+    }
+
+    /// A program inside of the server.
+    pub fn indoors(&self) -> Indoors<'_> {
+        self.indoors_with(LocalConfig::default())
+    }
+
+    /// The same with a configuration.
+    pub fn indoors_with(&self, config: LocalConfig) -> Indoors<'_> {
+        Indoors { world: self, local: RefCell::new(Local::new(config)) }
+    }
+
+    /// Runs a transaction of a client, again after conflicts.
+    pub fn run<R>(&self, client: usize, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
+        txn::run(&self.thread(client), Isolation::Serializable, body)
+    }
+
+    /// What became of an operation.
+    pub fn resolve(&self, client: usize, op: OpId) -> Outcome {
+        let mut found = None;
+        let driven = self.thread(client).drive(None, &mut |c, now| {
+            found = c.resolve(now, op);
+            if found.is_some() { Step::Done } else { Step::Wait }
+        });
+        driven.map(|()| found.unwrap()).unwrap()
+    }
+
+    /// Lets everything happen that can, until nothing can.
+    pub fn run_until_idle(&self) {
+        let mut inner = self.lock();
+        for _ in 0..PATIENCE * 50 {
+            if !inner.step_in_order() {
+                return;
+            }
+        }
+        panic!("the world does not come to rest");
+    }
+
+    /// Crashes the server; nothing stays of the log but what was synced.
+    pub fn crash(&self) {
+        self.lock().crash(0);
+    }
+
+    /// Recovers the server from its disk.
+    ///
+    /// # Panics
+    /// If there is a server, or its log cannot be replayed.
+    pub fn restart(&self) {
+        self.lock().start();
+    }
+
+    /// Cuts the connection of a client.
+    ///
+    /// # Panics
+    /// If it has none.
+    pub fn cut(&self, client: usize) {
+        let mut inner = self.lock();
+        let at = inner.link_of(client).expect("a connection to cut");
+        inner.cut(at);
+    }
+
+    /// Lets time pass in small steps. After each, the server and every client look at the clock.
+    pub fn pass_ms(&self, ms: u64) {
+        for _ in 0..ms.div_ceil(10) {
+            self.lock().pass(10_000);
+            self.run_until_idle();
+        }
+    }
+}
+
+impl Port for Thread<'_> {
+    fn now(&self) -> Now {
+        self.world.lock().now
+    }
+
+    fn drive(
+        &self,
+        _until: Option<Now>,
+        step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
+    ) -> Result<(), Error> {
+        let patience = self.world.lock().patience;
+        for _ in 0..patience {
+            {
+                let mut inner = self.world.lock();
+                let now = inner.now;
+                let done = step(&mut inner.clients[self.client], now) == Step::Done;
+                inner.send(self.client);
+                if done {
+                    return Ok(());
+                }
+            }
+            self.world.wait();
+        }
+        match self.world.lock().clients[self.client].availability() {
+            None => Err(Error::Unavailable("no connection".into())),
+            _ => Err(Error::Timeout(None)),
+        }
+    }
+
+    fn back_off(&self, _: u64) {
+        self.world.wait();
+    }
+
+    fn pause(&self) {}
+}
+
+impl Indoors<'_> {
+    /// Begins a transaction.
+    ///
+    /// # Panics
+    /// If the server does not let it begin.
+    pub fn begin(&self) -> Tx<'_> {
+        Tx::begin(self, Isolation::Serializable).unwrap()
+    }
+
+    /// Runs a transaction, again after conflicts.
+    ///
+    /// # Errors
+    /// Those of [`txn::run`].
+    pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
+        txn::run(self, Isolation::Serializable, body)
+    }
+
+    /// Asks what became of an operation, once.
+    pub fn resolve(&self, op: OpId) -> Outcome {
+        let mut found = None;
+        self.drive(None, &mut |home, now| {
+            found = home.resolve(now, op);
+            if found.is_some() { Step::Done } else { Step::Wait }
+        })
+        .unwrap();
+        found.unwrap()
+    }
+}
+
+impl Port for Indoors<'_> {
+    fn now(&self) -> Now {
+        self.world.lock().now
+    }
+
+    fn drive(
+        &self,
+        _until: Option<Now>,
+        step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
+    ) -> Result<(), Error> {
+        let patience = self.world.lock().patience;
+        let mut seen = None;
+        for _ in 0..patience {
+            let mut inner = self.world.lock();
+            let now = inner.now;
+            let mut out = Effects::default();
+            // Between two servers there is none to ask.
+            let done = inner.server.as_mut().is_some_and(|server| {
+                let news = server.inside_news();
+                // It is asked again only after what it waits for may have happened.
+                if seen.replace(news) == Some(news) {
+                    return false;
+                }
+                let mut local = self.local.borrow_mut();
+                server.inside(now, &mut out, |source| step(&mut local.over(source), now)) == Step::Done
+            });
+            if inner.server.is_none() {
+                seen = None;
+            }
+            inner.perform(out);
+            drop(inner);
+            if done {
+                return Ok(());
+            }
+            self.world.wait();
+        }
+        Err(Error::Timeout(None))
+    }
+
+    fn back_off(&self, _: u64) {
+        self.world.wait();
+    }
+
+    fn pause(&self) {}
+}
+
+impl World {
+    fn wait(&self) {
+        let mut inner = self.lock();
+        let (chaos, depth) = (inner.chaos, inner.depth);
+        if let Some(f) = self.meanwhile
+            && depth < 3
+            && inner.one_in(chaos.meanwhile)
+        {
+            inner.depth += 1;
+            drop(inner);
+            f(self);
+            self.lock().depth -= 1;
+            return;
+        }
+        if chaos.cut == 0 && chaos.crash == 0 && chaos.meanwhile == 0 {
+            if !inner.step_in_order() {
+                inner.pass(5_000);
+            }
+            return;
+        }
+        inner.step_at_random();
+    }
+}
+
+impl Inner {
+    /// Says yes once in `n` times, by the seed; never if `n` is 0.
+    pub fn one_in(&mut self, n: u64) -> bool {
+        n != 0 && self.random.below(n) == 0
+    }
+
+    /// Recovers the server from its disk.
+    pub fn start(&mut self) {
+        assert!(self.server.is_none(), "one server at a time");
+        let stored_end = if self.restarts == 0 { 0 } else { PageId::MAX.get() };
+        self.restarts += 1;
+        let checkpoint = self.disk.checkpoint.as_ref();
+        let mut recovery = Recovery::new(self.config.clone(), SPACE, checkpoint, stored_end).unwrap();
+        for e in &self.disk.log {
+            recovery.replay(e.view, e.stamp, e.kind, &e.payload).unwrap();
+        }
+        let mut out = Effects::default();
+        let incarnation = 7 + self.restarts;
+        let mut server = recovery.finish(self.now, incarnation, self.disk.end(), &mut out).unwrap();
+        for effect in out.list.drain(..) {
+            let Effect::Append(_, _, entry) = effect else { panic!("{effect:?} before the first sync") };
+            self.history.push(entry.clone());
+            self.disk.log.push(entry);
+        }
+        self.disk.synced = self.disk.log.len();
+        let written = Input::Written(server.view(), self.disk.end());
+        server.handle(self.now, written, &mut out);
+        self.server = Some(server);
+        self.perform(out);
+    }
+
+    /// Loses the server, and what of the log was not synced but for `kept` entries.
+    pub fn crash(&mut self, kept: usize) {
+        self.server = None;
+        self.counts.crashes += 1;
+        self.disk.log.truncate(self.disk.synced + kept);
+        let last = self.disk.log.last().map_or(Stamp::ZERO, |e| e.stamp);
+        self.history.retain(|e| e.stamp <= last);
+        self.disk.pinned = None;
+        self.tasks.clear();
+        for link in &mut self.links {
+            link.server_open = false;
+            link.up.clear();
+        }
+    }
+
+    /// Leaves so many numbers of pages to be given out, as if all others had been. Between two lives.
+    pub fn leave_pages(&mut self, left: u32) {
+        assert!(self.server.is_none(), "no server gives out pages meanwhile");
+        let next_page = PageId::MAX.get() + 1 - left;
+        let next = Entry::Grant(Grant { client: ClientId(1), seq: 1, next_page, pages: vec![] });
+        let (stamp, view) = self.history.last().map_or((Stamp::ZERO, ViewId::NONE), |e| (e.stamp, e.view));
+        let record = Sealed { stamp: stamp.next(), view, kind: next.kind(), payload: next.encode() };
+        self.history.push(record.clone());
+        self.disk.log.push(record);
+    }
+
+    fn crash_somehow(&mut self) {
+        let unsynced = self.disk.log.len() - self.disk.synced;
+        let kept = self.random.below(unsynced as u64 + 1) as usize;
+        // What was being stored is stored or not.
+        if let Some(Task::Install(_, pages, checkpoint)) =
+            self.tasks.iter_mut().find(|t| matches!(t, Task::Install(..)))
+        {
+            let (pages, checkpoint) = (std::mem::take(pages), checkpoint.take());
+            if self.random.below(2) == 0 {
+                self.disk.install(pages, checkpoint);
+            }
+        }
+        self.crash(kept);
+    }
+
+    /// Whether the client is to be connected. One that found another history here would only find it again.
+    fn wants_connection(&self, client: usize) -> bool {
+        self.clients[client].wants_connection() && self.clients[client].refusal().is_none()
+    }
+
+    fn link_of(&self, client: usize) -> Option<usize> {
+        self.links.iter().position(|l| l.client == client && l.client_open)
+    }
+
+    /// The client loses its connection; what it sent before may still arrive.
+    fn cut(&mut self, at: usize) {
+        self.counts.cuts += 1;
+        self.links[at].client_open = false;
+        self.links[at].down.clear();
+        let client = self.links[at].client;
+        let now = self.now;
+        self.clients[client].handle(now, ClientInput::Disconnected("cut".into()));
+    }
+
+    /// Puts what a client wants to send on its link; without a link it is lost.
+    pub fn send(&mut self, client: usize) {
+        let bytes = std::mem::take(self.clients[client].outgoing());
+        if let Some(at) = self.link_of(client) {
+            self.links[at].up.extend(bytes);
+        }
+    }
+
+    fn connect(&mut self, client: usize) {
+        self.conn_last += 1;
+        let conn = Conn(self.conn_last);
+        self.links.push(Link {
+            conn,
+            client,
+            up: Vec::new(),
+            down: Vec::new(),
+            deframer: Deframer::default(),
+            client_open: true,
+            server_open: true,
+        });
+        self.server_takes(Input::Connected(conn));
+        let now = self.now;
+        self.clients[client].handle(now, ClientInput::Connected);
+        self.send(client);
+    }
+
+    /// Flips a bit of what is on its way to a client, so many bytes before the end.
+    pub fn damage_down(&mut self, client: usize, before_end: usize) {
+        let Some(at) = self.link_of(client) else { return };
+        let down = &mut self.links[at].down;
+        if let Some(i) = down.len().checked_sub(before_end) {
+            down[i] ^= 1;
+        }
+    }
+
+    /// A fetch from nowhere: the server answers it to the client, which does not know it.
+    pub fn ask_for(&mut self, client: usize, page: u32) {
+        let Some(conn) = self.link_of(client).map(|at| self.links[at].conn) else { return };
+        let mut body = Vec::new();
+        Fetch { page: PageId::new(page).unwrap(), fetch: 1 }.encode(&mut body);
+        let mut header = Header::new(Kind::Fetch, u64::MAX);
+        header.body_bytes = body.len() as u32;
+        self.server_takes(Input::Frame(conn, header, &body));
+    }
+
+    /// Tells the server what happened, and does what it asks for. Without a server nothing happens.
+    pub fn server_takes(&mut self, input: Input<'_>) {
+        let now = self.now;
+        let Some(server) = &mut self.server else { return };
+        let mut out = Effects::default();
+        server.handle(now, input, &mut out);
+        self.perform(out);
+    }
+
+    /// Does what the server asked for, or notes it to be done later.
+    ///
+    /// # Panics
+    /// If a server of one node must not ask for that, or not now.
+    pub fn perform(&mut self, out: Effects) {
+        for effect in out.list {
+            match effect {
+                Effect::Send(conn, bytes) => {
+                    if let Some(l) =
+                        self.links.iter_mut().find(|l| l.conn == conn && l.server_open && l.client_open)
+                    {
+                        l.down.extend(bytes);
+                    } else if let Some(heard) = self.heard.get_mut(&conn) {
+                        heard.extend(bytes);
+                    }
+                }
+                Effect::Close(conn) => {
+                    if let Some(l) = self.links.iter_mut().find(|l| l.conn == conn) {
+                        l.server_open = false;
+                    }
+                }
+                Effect::Append(position, _, entry) => {
+                    assert_eq!(position, self.disk.end().next());
+                    self.history.push(entry.clone());
+                    self.disk.log.push(entry);
+                    if !self.tasks.iter().any(|t| matches!(t, Task::Sync)) {
+                        self.tasks.push(Task::Sync);
+                    }
+                }
+                Effect::Read(view, page) => self.tasks.push(Task::Read(view, page)),
+                Effect::Install { view, pages, checkpoint } => {
+                    assert!(
+                        !self.tasks.iter().any(|t| matches!(t, Task::Install(..) | Task::Installed(_))),
+                        "one install at a time"
+                    );
+                    self.tasks.push(Task::Install(view, pages, checkpoint));
+                }
+                Effect::Pin(view, pin) => self.tasks.push(Task::Pin(view, pin)),
+                Effect::ReadPinned { view, pin, from, count } => {
+                    self.tasks.push(Task::ReadPinned(view, pin, from, count));
+                }
+                Effect::Unpin(pin) => {
+                    self.tasks.retain(|t| !matches!(t, Task::Pin(_, p) if *p == pin));
+                    self.disk.pinned = None;
+                }
+                Effect::Truncate(stamp) => {
+                    let gone = self.disk.log.iter().take_while(|e| e.stamp < stamp).count();
+                    assert!(gone <= self.disk.synced, "only what is durable is let go of");
+                    self.disk.log.drain(..gone);
+                    self.disk.synced -= gone;
+                    self.disk.log_gone += gone as u64;
+                    self.counts.truncated = stamp;
+                }
+                Effect::Stop(why) => panic!("the server stopped: {why}"),
+                other => panic!("one node alone does not ask for {other:?}"),
+            }
+        }
+    }
+
+    fn perform_task(&mut self, at: usize) {
+        // Installs and pins keep their order.
+        let takes_turns = |t: &Task| matches!(t, Task::Install(..) | Task::Pin(..));
+        let at = match takes_turns(&self.tasks[at]) {
+            true => self.tasks.iter().position(takes_turns).unwrap(),
+            false => at,
+        };
+        match self.tasks.remove(at) {
+            Task::Sync => {
+                self.disk.synced = self.disk.log.len();
+                if let Some(e) = self.disk.log.last() {
+                    self.tasks.push(Task::Synced(e.view, self.disk.end()));
+                }
+            }
+            Task::Synced(view, position) => self.server_takes(Input::Written(view, position)),
+            Task::Read(view, page) => {
+                let found = self.disk.pages.get(&page).map(|b| b.to_vec());
+                self.tasks.push(Task::ReadDone(view, page, found));
+            }
+            Task::ReadDone(view, page, found) => self.server_takes(Input::Read(view, page, Ok(found))),
+            Task::Install(view, pages, checkpoint) => {
+                self.counts.installs += 1;
+                self.disk.install(pages, checkpoint);
+                self.tasks.push(Task::Installed(view));
+            }
+            Task::Installed(view) => self.server_takes(Input::Installed(view)),
+            Task::Pin(view, pin) => {
+                self.disk.pinned = Some((pin, self.disk.pages.clone()));
+                self.server_takes(Input::Pinned(view, pin, Ok(())));
+            }
+            Task::ReadPinned(view, pin, from, count) => {
+                let Some((_, pages)) = self.disk.pinned.as_ref().filter(|(p, _)| *p == pin) else { return };
+                let range = from..PageId::new(from.get() + count).unwrap();
+                let read = pages.range(range).map(|(page, bytes)| (*page, bytes.to_vec())).collect();
+                self.tasks.push(Task::PinnedRead(view, pin, read));
+            }
+            Task::PinnedRead(view, pin, pages) => self.server_takes(Input::PinnedRead(view, pin, Ok(pages))),
+        }
+    }
+
+    /// Takes what was sent to a connection that is no client's.
+    pub fn heard(&mut self, conn: Conn) -> Vec<u8> {
+        self.heard.get_mut(&conn).map(std::mem::take).unwrap_or_default()
+    }
+
+    fn is_held(&self, task: &Task) -> bool {
+        match task {
+            Task::Sync | Task::Synced(..) => self.hold.syncs,
+            Task::Read(..) => self.hold.reads,
+            Task::ReadDone(..) => self.hold.reads || self.hold.read_words,
+            Task::Install(..) | Task::Installed(_) | Task::Pin(..) => self.hold.installs,
+            Task::ReadPinned(..) | Task::PinnedRead(..) => self.hold.reads,
+        }
+    }
+
+    fn deliver_up(&mut self, at: usize, n: usize) {
+        let link = &mut self.links[at];
+        let bytes: Vec<u8> = link.up.drain(..n).collect();
+        link.deframer.push(&bytes);
+        let mut deframer = std::mem::take(&mut link.deframer);
+        let conn = link.conn;
+        while let Some((header, body)) = deframer.next_frame().expect("clients send frames") {
+            self.server_takes(Input::Frame(conn, header, body));
+        }
+        if let Some(link) = self.links.iter_mut().find(|l| l.conn == conn) {
+            link.deframer = deframer;
+        }
+    }
+
+    fn deliver_down(&mut self, at: usize, n: usize) {
+        let (client, now) = (self.links[at].client, self.now);
+        let bytes: Vec<u8> = self.links[at].down.drain(..n).collect();
+        self.clients[client].handle(now, ClientInput::Bytes(&bytes));
+        self.after_client(client);
+    }
+
+    fn after_client(&mut self, client: usize) {
+        if self.clients[client].wants_close()
+            && let Some(at) = self.link_of(client)
+        {
+            self.cut(at);
+        }
+        self.send(client);
+    }
+
+    /// The other end has gone and everything it sent is taken.
+    fn tidy(&mut self, at: usize) -> bool {
+        let link = &self.links[at];
+        let (client, conn, now) = (link.client, link.conn, self.now);
+        if !link.server_open && link.client_open && link.down.is_empty() {
+            self.links.remove(at);
+            self.clients[client]
+                .handle(now, ClientInput::Disconnected("the server closed the connection".into()));
+            self.after_client(client);
+            return true;
+        }
+        if !link.client_open && (link.up.is_empty() || !link.server_open) {
+            self.links.remove(at);
+            self.server_takes(Input::Disconnected(conn));
+            return true;
+        }
+        false
+    }
+
+    /// Moves the time on by so many microseconds, and wakes the machines that wait for it.
+    pub fn pass(&mut self, us: u64) {
+        self.now = self.now.plus_us(us);
+        let now = self.now;
+        if self.server.as_ref().and_then(|s| s.deadline()).is_some_and(|d| d <= now) {
+            self.server_takes(Input::Time);
+        }
+        for i in 0..self.clients.len() {
+            if self.clients[i].deadline().is_some_and(|d| d <= now) {
+                self.clients[i].handle(now, ClientInput::Time);
+                self.after_client(i);
+            }
+        }
+    }
+
+    /// The first thing that can happen, happens; whether anything could.
+    fn step_in_order(&mut self) -> bool {
+        let task = (0..self.tasks.len()).find(|i| !self.is_held(&self.tasks[*i]));
+        for i in 0..self.clients.len() {
+            if !self.hold.connects
+                && self.server.is_some()
+                && self.wants_connection(i)
+                && self.link_of(i).is_none()
+            {
+                // Clients that are turned away come back, and pause: meanwhile the server gets on with what it waits for.
+                self.connects += 1;
+                if self.connects <= CONNECTS_MAX {
+                    self.connect(i);
+                } else {
+                    self.connects = 0;
+                    match task {
+                        Some(task) => self.perform_task(task),
+                        None => self.pass(RECONNECT_PAUSE_US),
+                    }
+                }
+                return true;
+            }
+        }
+        for at in 0..self.links.len() {
+            let link = &self.links[at];
+            let (up, down) = (link.up.len(), link.down.len());
+            if up > 0 && link.server_open && self.hold.up != Some(link.client) {
+                self.deliver_up(at, up);
+                return true;
+            }
+            if down > 0 && link.client_open && self.hold.down != Some(link.client) {
+                self.deliver_down(at, down);
+                return true;
+            }
+            if self.tidy(at) {
+                return true;
+            }
+        }
+        if let Some(task) = task {
+            self.perform_task(task);
+            return true;
+        }
+        false
+    }
+
+    fn step_at_random(&mut self) {
+        let chaos = self.chaos;
+        if self.one_in(chaos.crash) && self.server.is_some() {
+            return self.crash_somehow();
+        }
+        if self.server.is_none() && self.one_in(10) {
+            return self.start();
+        }
+        if self.one_in(chaos.cut) && !self.links.is_empty() {
+            let at = self.random.below(self.links.len() as u64) as usize;
+            if self.links[at].client_open {
+                return self.cut(at);
+            }
+        }
+        if self.one_in(chaos.pause) {
+            return self.pass(5_000_000);
+        }
+        match self.random.below(10) {
+            0 => {
+                let us = self.random.below(20_000);
+                self.pass(us);
+            }
+            1 => {
+                let i = self.random.below(self.clients.len() as u64) as usize;
+                if self.server.is_some() && self.wants_connection(i) && self.link_of(i).is_none() {
+                    self.connect(i);
+                }
+            }
+            2..=4 if !self.tasks.is_empty() => {
+                let at = self.random.below(self.tasks.len() as u64) as usize;
+                self.perform_task(at);
+            }
+            _ if !self.links.is_empty() => {
+                let at = self.random.below(self.links.len() as u64) as usize;
+                self.move_some(at);
+            }
+            _ => {}
+        }
+    }
+
+    fn move_some(&mut self, at: usize) {
+        let link = &self.links[at];
+        let (up, down) = (link.up.len(), link.down.len());
+        let whole = self.random.below(3) > 0;
+        let mut some = |n: usize| if whole { n } else { 1 + self.random.below(n as u64) as usize };
+        if up > 0 && link.server_open {
+            let n = some(up);
+            self.deliver_up(at, n);
+        } else if down > 0 && link.client_open {
+            let n = some(down);
+            self.deliver_down(at, n);
+        } else {
+            self.tidy(at);
+        }
+    }
+}
+
+impl Disk {
+    /// The position of the last record.
+    pub fn end(&self) -> LogPosition {
+        LogPosition(self.log_gone + self.log.len() as u64)
+    }
+
+    fn install(&mut self, pages: Vec<(PageId, Arc<Vec<u8>>)>, checkpoint: Option<Checkpoint>) {
+        self.pages.extend(pages);
+        if let Some(c) = checkpoint {
+            assert!(
+                self.log[..self.synced].last().is_none_or(|e| e.stamp >= c.applied),
+                "a state is stored only when all of it is durable"
+            );
+            self.checkpoint = Some(c);
+        }
+    }
+}
