@@ -42,6 +42,8 @@ const SUBSCRIPTIONS_MIN: usize = 64;
 
 /// How long it waits for a change.
 const WAIT_US: u64 = 20_000;
+/// How long opening a watch may take: all that is watched is read.
+const OPEN_US: u64 = 2_000_000;
 
 impl<'s> WatchWorker<'s> {
     pub(crate) fn new(port: ActorPort<'s>, seed: u64, ground: &Ground) -> WatchWorker<'s> {
@@ -139,10 +141,10 @@ impl<'s> WatchWorker<'s> {
         {
             watch.close(&self.port);
         }
-        let until = |port: &ActorPort<'_>| Now(port.now().0 + WAIT_US);
+        let until = |port: &ActorPort<'_>, us| Now(port.now().0 + us);
         let outcome = match &mut self.watch {
-            None => self.open(ground, until(&self.port)),
-            Some(watch) => match watch.next(&self.port, until(&self.port)) {
+            None => self.open(ground, until(&self.port, OPEN_US)),
+            Some(watch) => match watch.next(&self.port, until(&self.port, WAIT_US)) {
                 Ok(None) => {
                     // All that was heard up to here was told.
                     self.watched.upto = watch.token().stamp;
