@@ -193,7 +193,26 @@ impl<K: Key, V: Target> Map<K, V> {
         V: 'static,
     {
         let own = |bound: Bound<&K::Arg<'k>>| bound.map(|key| K::encode(*key).as_ref().to_vec());
-        let (map, low, high) = (*self, own(range.start_bound()), own(range.end_bound()));
+        self.query_bytes(own(range.start_bound()), own(range.end_bound()))
+    }
+
+    /// [`Map::query`] of the keys that begin with `prefix`.
+    #[doc(hidden)]
+    pub fn query_prefix(&self, prefix: K::Arg<'_>) -> Query
+    where
+        K: PrefixKey + 'static,
+        V: 'static,
+    {
+        let (low, high) = with_prefix(K::encode(prefix).as_ref());
+        self.query_bytes(low, high)
+    }
+
+    fn query_bytes(&self, low: Bound<Vec<u8>>, high: Bound<Vec<u8>>) -> Query
+    where
+        K: 'static,
+        V: 'static,
+    {
+        let map = *self;
         Box::new(move |tx| {
             let range: Range<'_, K, V> = Range::new(tx, map.top, low.clone(), high.clone());
             range
@@ -207,18 +226,8 @@ impl<K: Key, V: Target> Map<K, V> {
     where
         K: PrefixKey,
     {
-        let from = K::encode(prefix).as_ref().to_vec();
-        // The least that is greater than all with the prefix: it, cut after the last byte that can be one more.
-        let mut to = from.clone();
-        while to.pop_if(|last| *last == u8::MAX).is_some() {}
-        let to = match to.last_mut() {
-            Some(last) => {
-                *last += 1;
-                Bound::Excluded(to)
-            }
-            None => Bound::Unbounded,
-        };
-        Range::new(tx, self.top, Bound::Included(from), to)
+        let (low, high) = with_prefix(K::encode(prefix).as_ref());
+        Range::new(tx, self.top, low, high)
     }
 
     /// The entry with the least key.
@@ -257,4 +266,19 @@ impl<K: Key, V: Target> Map<K, V> {
         }
         Ok(count)
     }
+}
+
+/// The bounds of all keys that begin with `prefix`.
+fn with_prefix(prefix: &[u8]) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+    // The least that is greater than all with the prefix: it, cut after the last byte that can be one more.
+    let mut to = prefix.to_vec();
+    while to.pop_if(|last| *last == u8::MAX).is_some() {}
+    let high = match to.last_mut() {
+        Some(last) => {
+            *last += 1;
+            Bound::Excluded(to)
+        }
+        None => Bound::Unbounded,
+    };
+    (Bound::Included(prefix.to_vec()), high)
 }

@@ -212,12 +212,24 @@ fn watched(
     other: &Client,
     ann: Ref<PersonOfToday>,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let mut watch = client.watch().object(ann).root("names").start()?;
+    let names = client.run(|tx| Ok(tx.get_root::<Register>("register")?.by_name()))?;
+
+    let mut watch = client.watch().object(ann).range(names, "A".."B").start()?;
     other.run(|tx| tx.edit(ann)?.set_nickname("Nan"))?;
     let change = watch.next().expect("it has no end")?;
     // Transactions of this client see the change now; those of others do with the token.
-    let (person, after) = (change.reference.cast::<PersonOfToday>(), change.token);
-    let seen = other.transaction().at_least(after);
-    assert_eq!(seen.run(|tx| Ok(tx.get(person)?.nickname()?.into_owned()))?, "Nan");
+    let seen = other.transaction().at_least(change.token);
+    seen.run(|tx| {
+        match tx.find(change.reference.cast::<PersonOfToday>())? {
+            Some(person) => println!("{} changed", person.name()?),
+            None => println!("the root is gone, or the range must be read again"),
+        }
+        Ok(())
+    })?;
+
+    // Where it stands: kept, so that another process goes on there.
+    let stands = watch.token().to_string();
+    let again = client.watch().object(ann).range(names, "A".."B").since(stands.parse()?).start()?;
+    drop((watch, again));
     Ok(())
 }

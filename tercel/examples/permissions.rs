@@ -145,5 +145,5 @@ fn check(checker: &Client, told: &mpsc::Receiver<Token>) -> Result<String, Error
     let after = checker.transaction().at_least(token);
     assert!(!after.run(|tx| may(tx, "ann", "plan", Role::Writer))?, "the grant is revoked");
     assert!(after.run(|tx| may(tx, "ann", "plan", Role::Reader))?, "through all");
-    Ok(format!("after {checks} checks ann may read the plan, and write it no longer"))
+    Ok(format!("checked {checks} times until told: ann may read the plan, and write it no longer"))
 }

@@ -185,6 +185,7 @@ pub use address::{Address, AddressError};
 pub use client::{Client, ClientConfig, Stats, Watch, WatchBuilder, embedded, embedded_with};
 pub use disk::DiskError;
 pub use server::{Recovered, Server, ServerBuilder, ServerConfig, ServerError, Stopper};
+#[doc(inline)]
 pub use tercel_collections as collections;
 pub use tercel_derive::{Object, Record};
 pub use transaction::Transaction;

@@ -384,6 +384,10 @@ pub struct Ref<T> {
 pub enum Any {}
 
 /// What a reference may point to: a class, or [`Any`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no class of objects, so nothing can refer to it",
+    note = "references, maps and vectors lead to objects: make a struct with `#[derive(Object)]` that holds the value"
+)]
 pub trait Target: 'static {
     /// The class's name; empty for any.
     const NAME: &'static str;

@@ -245,7 +245,7 @@ impl Client {
             return Some(self.bind(key, id).map(|_| ()));
         }
         if let Err(e) = layout.reads(&stored) {
-            let what = format!("{e} (this program's version against version {} of the space)", id.0);
+            let what = format!("{e} (this program's class against class {} of the space)", id.0);
             return Some(Err(Error::Schema(what)));
         }
         // The program writes its own version, so that one must exist too.

@@ -4,7 +4,7 @@ use std::iter::FusedIterator;
 use std::ops::RangeBounds;
 use std::time::Duration;
 
-use tercel_collections::{Key, Map};
+use tercel_collections::{Key, Map, PrefixKey};
 use tercel_engine::Error;
 use tercel_engine::txn::{self, Change, Port, Query, Source, Tx};
 use tercel_wire::record::{Any, Ref, Target};
@@ -53,6 +53,15 @@ impl WatchBuilder {
         self.query(map.query(range), true, false)
     }
 
+    /// The entries of a map whose keys begin with `prefix`: as [`WatchBuilder::range`].
+    pub fn prefix<K: PrefixKey + 'static, V: Target + 'static>(
+        self,
+        map: Map<K, V>,
+        prefix: K::Arg<'_>,
+    ) -> WatchBuilder {
+        self.query(map.query_prefix(prefix), true, false)
+    }
+
     /// The keys of a map that are in `range`: as [`WatchBuilder::range`], but without changes inside of the objects that they
     /// lead to, which then need not be read.
     pub fn keys<'k, K: Key + 'static, V: Target + 'static>(
@@ -78,10 +87,15 @@ impl WatchBuilder {
     /// Begins to watch. What changes from now on is told.
     ///
     /// # Errors
-    /// `OtherHistory` if the token is of another; `Full` with [`Bound::Watched`](crate::Bound::Watched) if that is more than
+    /// `Invalid` if nothing was named; `OtherHistory` if the token is of another; `Full` with [`Bound::Watched`](crate::Bound::Watched) if that is more than
     /// a client can watch; `Schema` if a map has keys of another type; `Timeout`, `Unavailable`.
     pub fn start(self) -> Result<Watch, Error> {
         let WatchBuilder { client, sources, since } = self;
+        if sources.is_empty() {
+            return Err(Error::Invalid(
+                "a watch of nothing would wait for ever: name an object, a root or a range".into(),
+            ));
+        }
         let shared = client.shared()?;
         let until = shared.now().plus_us(us(shared.timeout()));
         let watch = txn::Watch::open(shared, sources, since, until)?;
@@ -116,7 +130,7 @@ impl WatchBuilder {
 ///     flags.insert(tx, "dark", dark)?;
 ///     Ok((flags, dark))
 /// })?;
-/// let mut watch = space.watch().range(flags, ..).root("flags").start()?;
+/// let mut watch = space.watch().prefix(flags, "da").root("flags").start()?;
 ///
 /// space.run(|tx| tx.edit(dark)?.set_on(true))?;
 /// let Change { token, reference, source } = watch.next().expect("it has no end")?;

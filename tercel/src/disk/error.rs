@@ -11,7 +11,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum DiskError {
     /// Another process has the directory open.
-    #[error("{} is in use by {}; stop it first, or choose another directory", .dir.display(), holder(*.pid))]
+    #[error("{} is in use by {}, or choose another directory", .dir.display(), holder(*.pid))]
     Locked {
         /// The data directory.
         dir: PathBuf,
@@ -151,7 +151,13 @@ impl DiskError {
 }
 
 fn holder(pid: Option<u32>) -> String {
-    pid.map_or_else(|| "another process".into(), |pid| format!("process {pid}"))
+    match pid {
+        None => "another process; stop it first".into(),
+        Some(pid) if pid == std::process::id() => {
+            format!("this process already, process {pid}; use a clone of its Client")
+        }
+        Some(pid) => format!("process {pid}; stop it first"),
+    }
 }
 
 fn at(position: Option<u64>) -> String {

@@ -92,7 +92,7 @@ impl Classes {
         }
         let layout = Layout::of(key.schema());
         if let Err(e) = layout.reads(&stored) {
-            let what = format!("{e} (this program's version against version {} of the space)", id.0);
+            let what = format!("{e} (this program's class against class {} of the space)", id.0);
             return Some(Err(Error::Schema(what)));
         }
         // The program writes its own version, so that one must exist too.
