@@ -20,6 +20,7 @@ mod lru;
 mod native;
 mod objects;
 mod oo7;
+mod placed;
 mod report;
 mod scratch;
 mod stale;

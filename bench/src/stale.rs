@@ -21,7 +21,7 @@ use tercel_term::process::OwnProcess;
 use super::blocks::{alternate, median, percentile};
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
-use super::{COMMIT, Options};
+use super::{COMMIT, Options, placed};
 
 /// The environment variable that makes this program echo.
 pub const ROLE: &str = "TERCEL_BENCH_STALE";
@@ -104,12 +104,21 @@ pub fn run(options: &Options) -> Result<Report, String> {
         seen("stale.p99", 0.99, "the same; must be 1,000 at most"),
     ];
 
-    options.say("strict transactions");
-    let reader = Client::connect(&address).map_err(failed)?;
-    let strict = strict(options, &reader, watched, &mut bare)?;
     options.say("tokens at hand");
     let hit = at_least(options, &writer, watched)?;
-    let rows = rows.into_iter().chain([strict, hit]).collect();
+    drop(bare);
+    let processors = placed::processors();
+    let (first, last) = (processors[0], processors[processors.len() - 1]);
+    options.say("strict transactions, both ends on one processor");
+    let one = strict_on("strict.read", (first, first), options, &scratch)?
+        .note("a cached object, both ends on one processor; must be 1.25 of the exchange at most");
+    let mut rows: Vec<Row> = rows.into_iter().chain([one]).collect();
+    if first != last {
+        options.say("strict transactions, each end on a processor of its own");
+        let two = strict_on("strict.read.two", (first, last), options, &scratch)?;
+        rows.push(two.note("the same, each end on a processor of its own: most of both is wake-ups"));
+    }
+    rows.push(hit);
     Ok(Report { suite: "stale", commit: COMMIT, machine: Machine::here(server.backend()), rows })
 }
 
@@ -181,8 +190,32 @@ fn delays(
     delays.ok_or_else(|| "a change was never seen".into())
 }
 
+/// [`strict`], with the client and what it is compared with on one processor, and the servers of both on one.
+fn strict_on(
+    id: &str,
+    (client_on, servers_on): (usize, usize),
+    options: &Options,
+    scratch: &Scratch,
+) -> Result<Row, String> {
+    let (server, echo) = placed::on(servers_on, || {
+        let server = OwnProcess::serve(&scratch.join(id), None, &[])?;
+        Ok((server, OwnProcess::role(&["bench", "stale"], ROLE, "echo")?))
+    })?;
+    placed::on(client_on, || {
+        let client = Client::connect(&server.address()?).map_err(failed)?;
+        let watched = client.run(|tx| tx.create(&Watched { value: 0 })).map_err(failed)?;
+        strict(id, options, &client, watched, &mut Bare::connect(echo.listens_on())?)
+    })
+}
+
 /// A strict transaction on a cached object, by a bare exchange.
-fn strict(options: &Options, client: &Client, watched: Ref<Watched>, bare: &mut Bare) -> Result<Row, String> {
+fn strict(
+    id: &str,
+    options: &Options,
+    client: &Client,
+    watched: Ref<Watched>,
+    bare: &mut Bare,
+) -> Result<Row, String> {
     let strict = client.transaction().isolation(Isolation::Strict);
     let mut all = Vec::new();
     let rounds = if options.quick { ROUNDS_QUICK } else { ROUNDS };
@@ -196,9 +229,8 @@ fn strict(options: &Options, client: &Client, watched: Ref<Watched>, bare: &mut 
         },
     )?;
     all.sort_unstable_by(f64::total_cmp);
-    let row = Row::compared("strict.read", "us", &pairs, "raw.exchange", all.len() as u64);
-    Ok(Row { p99: Some(percentile(&all, 0.99)), ..row }
-        .note("a cached object; must be 1.25 of the exchange at most"))
+    let row = Row::compared(id, "us", &pairs, "raw.exchange", all.len() as u64);
+    Ok(Row { p99: Some(percentile(&all, 0.99)), ..row })
 }
 
 /// A transaction that names a state that the cache has, by one that names none.
