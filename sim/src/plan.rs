@@ -240,7 +240,8 @@ impl Plan {
             threads: 1 + r.below(3) as usize,
             // Drawn apart, so that what else a seed draws stays what it was.
             inside: Random::new(seed ^ 0x1951_de00).below(3) as usize,
-            watchers: Random::new(seed ^ 0x3a7c_4e00).below(3) as usize,
+            // In two worlds of nine, for they take events from the faults.
+            watchers: Random::new(seed ^ 0x3a7c_4e00).below(9).saturating_sub(6) as usize,
             commits,
             faults: draw_faults(r, commits),
             kept: None,

@@ -221,7 +221,7 @@ fn watched(
     let seen = other.transaction().at_least(change.token);
     seen.run(|tx| {
         match tx.find(change.reference.cast::<PersonOfToday>())? {
-            Some(person) => println!("{} changed", person.name()?),
+            Some(person) => println!("{} changed, {:?}", person.name()?, names.key_of(&change)?),
             None => println!("the root is gone, or the range must be read again"),
         }
         Ok(())

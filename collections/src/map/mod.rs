@@ -16,7 +16,7 @@ use std::ops::{Bound, RangeBounds};
 
 use tercel_engine::Error;
 use tercel_engine::object::{Obj, Object};
-use tercel_engine::txn::{Query, Tx};
+use tercel_engine::txn::{Change, Query, Tx};
 use tercel_wire::record::{Ref, Target};
 
 use crate::field::handle;
@@ -183,6 +183,14 @@ impl<K: Key, V: Target> Map<K, V> {
     pub fn range<'t, 'k>(&self, tx: &'t Tx<'_>, range: impl RangeBounds<K::Arg<'k>>) -> Range<'t, K, V> {
         let own = |bound: Bound<&K::Arg<'k>>| bound.map(|key| K::encode(*key).as_ref().to_vec());
         Range::new(tx, self.top, own(range.start_bound()), own(range.end_bound()))
+    }
+
+    /// The key that a change of a watched range of this map is of; none if the whole range may have changed.
+    ///
+    /// # Errors
+    /// `Corrupt` if the change is of another map, whose keys are of another type.
+    pub fn key_of(&self, change: &Change) -> Result<Option<K>, Error> {
+        change.key.as_deref().map(K::decode).transpose()
     }
 
     /// Reads the references in a range, with their keys as bytes: what a watch of the range runs.

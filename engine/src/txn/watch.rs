@@ -10,6 +10,7 @@
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tercel_wire::id::{Oref, Stamp};
@@ -22,15 +23,21 @@ use crate::table::{Map, Set};
 use crate::time::Now;
 
 /// A change of something that is watched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Change {
     /// A state that has the change: a transaction that begins with `at_least` this, here or elsewhere, sees it.
     pub token: Token,
     /// The object that changed; of a root or of a map's entry the object that it leads to now, or led to if it was removed
     /// from the map. Null: the root was removed, or the whole range may have changed.
     pub reference: Ref<Any>,
-    /// The number of what was asked for, counted from 0 in the order of asking, that this is of.
+    /// Which of the things that are watched it is of, counted from 0 in the order in which they were named.
     pub source: usize,
+    /// Of an entry of a map its key, as the bytes that order it, which the map's `key_of` reads; of a root its name. None of
+    /// an object, and where a whole range may have changed.
+    pub key: Option<Arc<[u8]>>,
+    /// Whether the root or the entry was removed.
+    pub is_removed: bool,
 }
 
 /// What a query finds: references by key, the keys rising.
@@ -54,6 +61,12 @@ pub enum Source {
     },
 }
 
+/// The key of an entry, as the bytes that order it.
+type Key = Arc<[u8]>;
+
+/// Objects, with the sources and the keys that led to them.
+type Followed = Map<Oref, Vec<(usize, Key)>>;
+
 /// A query, and what it found.
 struct Standing {
     source: usize,
@@ -69,8 +82,8 @@ pub struct Watch {
     /// The objects, each with its source.
     objects: Map<Oref, usize>,
     queries: Vec<Standing>,
-    /// The objects that queries found and follow.
-    followed: Map<Oref, usize>,
+    /// The objects that queries found and follow, with the queries' sources and the keys under which they found them.
+    followed: Followed,
     /// What queries read to find them.
     nodes: Set<Oref>,
     /// Objects that must be read before anything is heard of them.
@@ -79,11 +92,35 @@ pub struct Watch {
     is_due: bool,
     /// While the watch is opened: what is first read at a later state than this is told of.
     tells_from: Option<Stamp>,
-    gathered: BTreeMap<(usize, Oref), Stamp>,
+    gathered: Gathered,
     ready: VecDeque<Change>,
     /// Everything up to here was told, once nothing is ready.
     upto: Token,
     told: Token,
+}
+
+/// Changes that are to be told, one for each object, root or entry.
+#[derive(Default)]
+struct Gathered {
+    last: BTreeMap<(usize, Option<Key>), Told>,
+}
+
+/// The last change of something.
+#[derive(Clone, Copy)]
+struct Told {
+    stamp: Stamp,
+    oref: Oref,
+    is_removed: bool,
+}
+
+impl Gathered {
+    /// Of two changes of one thing the later is kept, and of two at one stamp the one that is told later.
+    fn tell(&mut self, source: usize, key: Option<&Key>, told: Told) {
+        let of = (source, key.cloned());
+        if self.last.get(&of).is_none_or(|last| last.stamp <= told.stamp) {
+            self.last.insert(of, told);
+        }
+    }
 }
 
 /// Objects that are read in one transaction: few enough for a small cache.
@@ -126,7 +163,7 @@ impl Watch {
             unread: BTreeSet::new(),
             is_due: false,
             tells_from: since.map(|since| since.stamp),
-            gathered: BTreeMap::new(),
+            gathered: Gathered::default(),
             ready: VecDeque::new(),
             upto: none,
             told: none,
@@ -220,7 +257,7 @@ impl Watch {
     }
 
     fn has_work(&self) -> bool {
-        self.is_due || !self.unread.is_empty() || !self.gathered.is_empty()
+        self.is_due || !self.unread.is_empty() || !self.gathered.last.is_empty()
     }
 
     /// Waits until something is heard.
@@ -255,26 +292,24 @@ impl Watch {
     }
 
     fn note(&mut self, Heard { oref, changed, lost }: Heard) {
+        let told = changed.map(|stamp| Told { stamp, oref, is_removed: false });
         if let Some(source) = self.objects.get(&oref) {
-            if let Some(stamp) = changed {
-                self.tell(*source, oref, stamp);
+            if let Some(told) = told {
+                self.gathered.tell(*source, None, told);
             }
             if lost {
                 self.unread.insert(oref);
             }
         }
-        if let Some(source) = self.followed.get(&oref) {
-            if let Some(stamp) = changed {
-                self.tell(*source, oref, stamp);
+        if let Some(found) = self.followed.get(&oref) {
+            for (source, key) in found {
+                if let Some(told) = told {
+                    self.gathered.tell(*source, Some(key), told);
+                }
             }
             self.is_due |= lost;
         }
         self.is_due |= self.nodes.contains(&oref);
-    }
-
-    fn tell(&mut self, source: usize, oref: Oref, stamp: Stamp) {
-        let last = self.gathered.entry((source, oref)).or_default();
-        *last = stamp.max(*last);
     }
 
     /// Reads what must be read, and makes ready what changed up to one moment.
@@ -312,7 +347,7 @@ impl Watch {
             if self.tells_from.is_some_and(|from| at > from)
                 && let Some(source) = self.objects.get(&oref)
             {
-                self.tell(*source, oref, at);
+                self.gathered.tell(*source, None, Told { stamp: at, oref, is_removed: false });
             }
         }
         Ok(())
@@ -332,11 +367,14 @@ impl Watch {
             Step::Done
         })?;
         let nodes: Set<Oref> = nodes.into_iter().collect();
-        let mut followed = Map::default();
+        let mut followed = Followed::default();
         for (query, found) in self.queries.iter().zip(&found).filter(|(query, _)| query.follows) {
-            for (_, oref) in found.iter().filter(|(_, oref)| !oref.is_null()) {
-                tx.touch(*oref)?;
-                followed.entry(*oref).or_insert(query.source);
+            for (key, oref) in found.iter().filter(|(_, oref)| !oref.is_null()) {
+                let under = followed.entry(*oref).or_default();
+                if under.is_empty() {
+                    tx.touch(*oref)?;
+                }
+                under.push((query.source, key.as_slice().into()));
             }
         }
         let read: Vec<Oref> = sorted(nodes.iter().chain(followed.keys()));
@@ -366,17 +404,26 @@ impl Watch {
     /// Tells what a query found that it did not find before, and the other way round.
     fn compare(&mut self, query: usize, found: Found, at: Stamp) {
         let Standing { source, is_complete, .. } = self.queries[query];
+        let gathered = &mut self.gathered;
+        let mut tell = |key: &[u8], oref: Oref, is_there: bool| {
+            let is_removed = !is_there || oref.is_null();
+            gathered.tell(source, Some(&key.into()), Told { stamp: at, oref, is_removed });
+        };
         let before = self.queries[query].found.replace(found.clone());
         let Some(before) = before else {
-            if self.tells_from.is_some_and(|from| at > from) {
-                match is_complete {
-                    true => found.iter().for_each(|(_, oref)| self.tell(source, *oref, at)),
-                    false => self.tell(source, Oref::NULL, at),
+            match self.tells_from {
+                Some(from) if at > from && is_complete => {
+                    found.iter().for_each(|(key, oref)| tell(key, *oref, true));
                 }
+                Some(from) if at > from => {
+                    let all = Told { stamp: at, oref: Oref::NULL, is_removed: false };
+                    gathered.tell(source, None, all);
+                }
+                _ => {}
             }
             return;
         };
-        let (mut old, mut new) = (before.into_iter().peekable(), found.into_iter().peekable());
+        let (mut old, mut new) = (before.iter().peekable(), found.iter().peekable());
         loop {
             let order = match (old.peek(), new.peek()) {
                 (None, None) => return,
@@ -388,7 +435,8 @@ impl Watch {
             let is = if order.is_ge() { new.next() } else { None };
             match (was, is) {
                 (Some((_, was)), Some((_, is))) if was == is => {}
-                (_, Some((_, oref))) | (Some((_, oref)), None) => self.tell(source, oref, at),
+                (_, Some((key, oref))) => tell(key, *oref, true),
+                (Some((key, oref)), None) => tell(key, *oref, false),
                 (None, None) => return,
             }
         }
@@ -409,12 +457,14 @@ impl Watch {
     }
 
     fn make_ready(&mut self, upto: Token) {
-        let mut gathered: Vec<_> = std::mem::take(&mut self.gathered).into_iter().collect();
-        gathered.sort_by_key(|(_, stamp)| *stamp);
-        self.ready.extend(gathered.into_iter().map(|((source, oref), stamp)| Change {
-            token: Token { stamp, ..upto },
-            reference: Ref::new(oref),
+        let mut gathered: Vec<_> = std::mem::take(&mut self.gathered).last.into_iter().collect();
+        gathered.sort_by_key(|(_, told)| told.stamp);
+        self.ready.extend(gathered.into_iter().map(|((source, key), told)| Change {
+            token: Token { stamp: told.stamp, ..upto },
+            reference: Ref::new(told.oref),
             source,
+            key,
+            is_removed: told.is_removed,
         }));
         self.upto = upto;
         if self.ready.is_empty() {

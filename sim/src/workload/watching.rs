@@ -208,7 +208,7 @@ impl<'s> WatchWorker<'s> {
 
     /// Writes a change down. A transaction that begins now sees it.
     fn note(&mut self, ground: &Ground, change: Change) -> Result<(), Error> {
-        let Change { token, reference, source } = change;
+        let Change { token, reference, source, .. } = change;
         if token.stamp < std::mem::replace(&mut self.last, token.stamp) {
             self.blame(format!("goes back to {}", token.stamp));
         }
@@ -221,7 +221,14 @@ impl<'s> WatchWorker<'s> {
             }
             None if source == self.cells.len() => vec![CRADLE],
             None if reference.is_null() => self.keys.clone().map(key_id).collect(),
-            None => self.key_of(reference.cast(), token).into_iter().collect(),
+            None => {
+                let object = self.object_at(reference.cast(), token);
+                let key = ground.map.key_of(&change)?.map(key_id);
+                if object.is_some() && object != key {
+                    self.blame(format!("tells of {object:?} under the key of {key:?}"));
+                }
+                object.into_iter().collect()
+            }
         };
         for object in objects {
             match self.watched.told.get_mut(&object) {
@@ -232,8 +239,8 @@ impl<'s> WatchWorker<'s> {
         Ok(())
     }
 
-    /// The key's object that a reference of the map leads to, in whatever state is at hand; none if the process ends.
-    fn key_of(&self, r: Ref<Cell>, token: Token) -> Option<Object> {
+    /// The object that a reference of the map leads to, in whatever state is at hand; none if the process ends.
+    fn object_at(&self, r: Ref<Cell>, token: Token) -> Option<Object> {
         let options = Options { freshness: Freshness::Stale, ..Options::default() };
         while !self.port.is_gone() {
             let read = Tx::begin(&self.port, options).and_then(|tx| {

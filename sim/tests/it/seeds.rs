@@ -42,12 +42,13 @@ fn no_world_shows_anything_wrong() {
     let c = totals.into_inner().unwrap();
     let faults = c.faults_all();
     eprintln!(
-        "{} commits, {faults} faults, {} crashes, {} backups, {} depositions, {} commits inside of servers; the follower: {} ends, {} digests and {} pages compared; the loop: {} turns from the run queue, {} connections backpressured, {} syncs",
+        "{} commits, {faults} faults, {} crashes, {} backups, {} depositions, {} commits inside of servers, {} objects watched; the follower: {} ends, {} digests and {} pages compared; the loop: {} turns from the run queue, {} connections backpressured, {} syncs",
         c.commits,
         c.crashes,
         c.backups,
         c.depositions,
         c.inside,
+        c.told,
         c.follower.ends,
         c.digests_compared,
         c.pages_compared,
@@ -59,6 +60,7 @@ fn no_world_shows_anything_wrong() {
     assert!(c.commits > 200 * seeds && faults > 5 * seeds && c.crashes > 2 * seeds);
     assert!(c.depositions > 2 * seeds, "{} depositions", c.depositions);
     assert!(c.inside > 20 * seeds, "{} commits inside of servers", c.inside);
+    assert!(c.told > seeds, "{} objects watched", c.told);
     assert!(c.backups > seeds / 4, "{} backups", c.backups);
     assert!(c.follower.ends > seeds / 2 && c.follower.waits > seeds && c.follower.checkpoints > seeds);
     assert!(c.digests_compared > 100 * seeds && c.pages_compared > 30 * seeds);

@@ -36,7 +36,7 @@ impl WatchBuilder {
         let name = name.to_owned();
         let found = move |tx: &Tx<'_>| {
             let target = tx.get_root_ref::<Any>(&name)?.unwrap_or(Ref::NULL);
-            Ok(vec![(Vec::new(), target.oref())])
+            Ok(vec![(name.clone().into_bytes(), target.oref())])
         };
         self.query(Box::new(found), true, true)
     }
@@ -133,10 +133,11 @@ impl WatchBuilder {
 /// let mut watch = space.watch().prefix(flags, "da").root("flags").start()?;
 ///
 /// space.run(|tx| tx.edit(dark)?.set_on(true))?;
-/// let Change { token, reference, source } = watch.next().expect("it has no end")?;
-/// assert_eq!((reference, source), (dark.cast(), 0));
+/// let change: Change = watch.next().expect("it has no end")?;
+/// assert_eq!((change.source, flags.key_of(&change)?), (0, Some("dark".into())));
+/// assert!(change.reference == dark.cast() && !change.is_removed);
 /// // Another process would see it, too, with the token.
-/// space.transaction().at_least(token).run(|tx| {
+/// space.transaction().at_least(change.token).run(|tx| {
 ///     assert!(tx.get(dark)?.on());
 ///     Ok(())
 /// })?;

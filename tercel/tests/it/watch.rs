@@ -118,6 +118,11 @@ fn root_and_range_are_told_as_they_come_change_and_go() {
     assert_eq!(told(2), [(1, second.cast()), (2, second.cast())]);
     writer.run(|tx| map.remove(tx, 5)).unwrap();
     assert_eq!(told(2), [(1, second.cast()), (2, second.cast())]);
+    // A key that is renamed.
+    insert(7, first);
+    assert_eq!(told(2), [(1, first.cast()), (2, first.cast())]);
+    writer.run(|tx| map.remove(tx, 7).and_then(|_| map.insert(tx, 8, first))).unwrap();
+    assert_eq!(told(4), [(1, first.cast()), (1, first.cast()), (2, first.cast()), (2, first.cast())]);
     // Many at once, more than a node of the map has.
     let made: Vec<Ref<Counter>> = (0..300).map(|_| make(&writer)).collect();
     writer.run(|tx| (0..300).try_for_each(|i| map.insert(tx, 10 + i, made[i as usize]).map(drop))).unwrap();
@@ -125,6 +130,50 @@ fn root_and_range_are_told_as_they_come_change_and_go() {
     assert!(all.iter().take(300).map(|(_, r)| r.cast()).eq(made.iter().copied()));
     set(&writer, made[299], 1);
     assert_eq!(told(1), [(1, made[299].cast())]);
+    server.stop().unwrap();
+}
+
+#[test]
+fn change_of_an_entry_names_its_key_and_whether_it_was_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path());
+    let (writer, watcher) = pair(&server);
+    let (map, a) = writer
+        .run(|tx| {
+            let (map, a) = (Map::<Text, Counter>::create(tx)?, tx.create(&Counter::default())?);
+            // Under two keys of the range, and one outside.
+            ["u/ann", "u/bob", "w/ann"].iter().try_for_each(|key| map.insert(tx, key, a).map(drop))?;
+            Ok((map, a))
+        })
+        .unwrap();
+    let mut watch = watcher.watch().prefix(map, "u/").root("main").start().unwrap();
+    let before = watch.token();
+    let mut told = |n: usize| {
+        let told = (0..n).map(|_| next(&mut watch));
+        let mut told: Vec<_> = told.map(|c| (map.key_of(&c).unwrap().unwrap().0, c.is_removed)).collect();
+        told.sort();
+        assert!(is_quiet(&mut watch));
+        told
+    };
+    let of = |keys: &[(&str, bool)]| -> Vec<(String, bool)> {
+        keys.iter().map(|(key, is_removed)| (key.to_string(), *is_removed)).collect()
+    };
+    set(&writer, a, 1);
+    assert_eq!(told(2), of(&[("u/ann", false), ("u/bob", false)]));
+    let rename = |tx: &tercel::Tx<'_>| map.remove(tx, "u/bob").and_then(|_| map.insert(tx, "u/cleo", a));
+    writer.run(rename).unwrap();
+    assert_eq!(told(2), of(&[("u/bob", true), ("u/cleo", false)]));
+    // In one commit removed, and what it led to changed: what is there no more is told as that.
+    writer.run(|tx| map.remove(tx, "u/cleo").and_then(|_| tx.edit(a)?.set_count(2))).unwrap();
+    assert_eq!(told(2), of(&[("u/ann", false), ("u/cleo", true)]));
+    writer.run(|tx| tx.set_root("main", a)).unwrap();
+    assert_eq!(told(1), of(&[("main", false)]));
+    writer.run(|tx| tx.remove_root("main")).unwrap();
+    assert_eq!(told(1), of(&[("main", true)]));
+    // From a token the range is told as a whole, and the root as it is.
+    let late = watcher.watch().prefix(map, "u/").root("main").since(before).start().unwrap();
+    let told: Vec<_> = late.take(2).map(Result::unwrap).map(|c| (c.key.is_some(), c.is_removed)).collect();
+    assert_eq!(told, [(false, false), (true, true)]);
     server.stop().unwrap();
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tercel::{Address, Client, Object, Ref, Server, ServerConfig, Text};
 
-#[derive(Object, Debug, Clone, PartialEq)]
+#[derive(Object, Debug, Clone, Default, PartialEq)]
 pub struct Counter {
     pub count: u64,
     pub text: Text,
