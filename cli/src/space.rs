@@ -32,6 +32,15 @@ fn open_or(space: &args::Space, create: bool) -> Result<Client, Failure> {
     }
 }
 
+/// The options that name the space, for a command to run next: nothing, or what follows a space.
+pub fn named(space: &args::Space) -> String {
+    match (&space.data, &space.server) {
+        (Some(dir), _) => format!(" --data {}", dir.display()),
+        (None, Some(address)) => format!(" --server {address}"),
+        (None, None) => String::new(),
+    }
+}
+
 /// Closes it; an embedded server then has everything in its pages.
 pub fn close(client: Client) -> Result<(), Failure> {
     Ok(client.close()?)

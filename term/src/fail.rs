@@ -57,7 +57,7 @@ impl Failure {
         let called = format!("`{} ", program());
         let show = |head: String, words: &str| {
             let line = format!("{head} {}", words.replace("`tercel ", &called));
-            // Elsewhere one line is one error, as those who search in logs expect.
+            // Elsewhere one line is one error, as a search in logs expects.
             match term.err {
                 true => eprintln!("{}", wrap(&line, columns(), 2)),
                 false => eprintln!("{line}"),

@@ -10,7 +10,7 @@ use tercel::{Any, Bytes, Client, Error, Isolation, Oref, Ref, Text};
 use tercel_term::fail::Failure;
 use tercel_term::{say, tell};
 
-use crate::args;
+use crate::{args, space};
 
 /// As many entries as are shown without `--limit`.
 const SHOWN: usize = 20;
@@ -49,7 +49,7 @@ pub fn show(
 ) -> Result<(), Failure> {
     let keys = Keys::of(oref, layout, body)?;
     if let Some(key) = &args.key {
-        return entry(client, oref, keys, key, args.what.as_deref().unwrap_or_default());
+        return entry(client, oref, keys, key, args);
     }
     let limit = args.limit.map_or(SHOWN, |limit| limit as usize);
     let page = match keys {
@@ -103,7 +103,7 @@ fn as_lines(client: &Client, oref: Oref, keys: Keys, page: Page) -> Result<(), F
 }
 
 /// Prints the entry of one key.
-fn entry(client: &Client, oref: Oref, keys: Keys, key: &str, what: &str) -> Result<(), Failure> {
+fn entry(client: &Client, oref: Oref, keys: Keys, key: &str, args: &args::Inspect) -> Result<(), Failure> {
     let bad = |wanted: &str| Failure::new(format!("the key `{key}` is not {wanted}")).code(2);
     let (key, found) = match keys {
         Keys::Texts => (json!(key), find::<Text>(client, oref, key)?),
@@ -122,9 +122,9 @@ fn entry(client: &Client, oref: Oref, keys: Keys, key: &str, what: &str) -> Resu
     };
     let Some(found) = found else {
         let failure = Failure::new(format!("the map {oref} has no key {key}"));
-        return Err(
-            failure.next(format!("`tercel inspect {what}` shows its first keys; --limit N shows more"))
-        );
+        let (what, space) = (args.what.as_deref().unwrap_or_default(), space::named(&args.space));
+        return Err(failure
+            .next(format!("`tercel inspect {what}{space}` shows its first keys; --limit N shows more")));
     };
     let out = json!({ "key": key, "value": value(client, found)? });
     say!("{}", serde_json::to_string_pretty(&out).unwrap_or_default());

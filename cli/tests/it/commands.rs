@@ -131,7 +131,10 @@ fn entries_of_a_map_are_shown_in_order() {
     assert_eq!((&one["key"], &one["value"]), (&"lib".into(), lib));
 
     let absent = err(&ask(&[names, "--key", "-lib"]));
-    assert!(absent.contains("no key \"-lib\"") && absent.contains(&format!("inspect {names}`")), "{absent}");
+    assert!(
+        absent.contains("no key \"-lib\"") && absent.contains(&format!("inspect {names} --data {space}`")),
+        "{absent}"
+    );
     for no_map in [&["debian", "--key", "lib"][..], &["debian", "--limit", "5"]] {
         let refused = ask(no_map);
         assert_eq!(refused.status.code(), Some(2));
