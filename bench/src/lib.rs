@@ -9,9 +9,11 @@
 //! | `commit` | suite `commit`: durable commits, one at a time and 64 at once |
 //! | `idle` | suite `idle`: what connections that do nothing cost |
 //! | `stale` | suite `stale`: how late a change is seen elsewhere, and what it costs to see it at once |
+//! | `churn` | suite `churn`: the room that a space takes which is written to all the time |
 //! | `load` | suite `load`: the latency of other clients beside antagonists, and 1,000 clients at work |
 
 mod blocks;
+mod churn;
 mod commit;
 mod graph;
 mod idle;
@@ -52,6 +54,8 @@ pub enum Suite {
     Load,
     /// How late changes are seen.
     Stale,
+    /// The room that churn takes.
+    Churn,
 }
 
 /// How to measure.
@@ -88,6 +92,7 @@ fn run(suite: Suite, options: &Options) -> Result<Report, String> {
         Suite::Idle => idle::run(options),
         Suite::Load => load::run(options),
         Suite::Stale => stale::run(options),
+        Suite::Churn => churn::run(options),
     }
 }
 

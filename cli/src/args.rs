@@ -511,6 +511,9 @@ pub enum Suite {
     Load,
     /// How late a change is seen by another client, and the cost of seeing it at once
     Stale,
+    /// The room that a space takes which is written to all the time and holds no more than before; --quick
+    /// in seconds, else gigabytes and many minutes
+    Churn,
 }
 
 /// A number of bytes with an optional K, M, G or T.

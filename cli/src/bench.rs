@@ -13,6 +13,7 @@ pub fn run(args: args::Bench) -> Outcome {
         args::Suite::Idle => Suite::Idle,
         args::Suite::Load => Suite::Load,
         args::Suite::Stale => Suite::Stale,
+        args::Suite::Churn => Suite::Churn,
     };
     let options =
         Options { quick: args.quick, dir: args.dir, connections: args.connections, only: args.only };
