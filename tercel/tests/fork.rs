@@ -92,6 +92,32 @@ fn a_childs_commits_are_its_own() {
 }
 
 #[test]
+fn watch_of_the_parent_is_refused_to_a_child_and_takes_nothing_from_its_own() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path());
+    let client = connect(&server.addresses()[0]);
+    let counter = counter(&client, "counter");
+    let mut watch = Some(client.watch().object(counter).start().unwrap());
+    let long = Duration::from_secs(20);
+    let said = in_child(|| {
+        let mut watch = watch.take().unwrap();
+        let mut own = client.watch().object(counter).start().unwrap();
+        add(&client, counter, 1).unwrap();
+        let refused = matches!(watch.next_within(Duration::ZERO), Err(Error::Invalid(_)));
+        drop(watch);
+        format!("{refused} {:?}", own.next_within(long).map(|change| change.is_some()))
+    });
+    assert_eq!(said, "true Ok(true)");
+    // The parent's goes on, and hears of the child's commit.
+    let change = watch.as_mut().unwrap().next_within(long).unwrap();
+    assert_eq!(change.map(|change| change.reference), Some(counter.cast()));
+    drop(watch);
+    client.close().unwrap();
+    server.stop().unwrap();
+}
+
+#[test]
 fn a_child_reads_what_was_committed_since_and_lets_its_client_go() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();

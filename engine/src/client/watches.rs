@@ -155,7 +155,7 @@ impl Watches {
 impl Watcher for Client {
     fn open(&mut self) -> WatchId {
         self.watches.last += 1;
-        let watch = WatchId(self.watches.last);
+        let watch = WatchId { client: self.id, number: self.watches.last };
         self.watches.all.insert(watch, Watched::default());
         watch
     }

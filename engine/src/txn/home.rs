@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use tercel_heap::{RefView, Scope, TypeKey};
-use tercel_wire::id::{ClassId, OpId, Oref, PageId, Stamp};
+use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, Stamp};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::Outcome;
 use tercel_wire::token::Token;
@@ -149,9 +149,14 @@ pub struct LocalWrite {
     pub brought: bool,
 }
 
-/// A watch of a home.
+/// A watch of a client: no other client knows it, such as that of a process that was forked off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct WatchId(pub u64);
+pub struct WatchId {
+    /// What the client was called when it was opened.
+    pub client: ClientId,
+    /// Which of its watches it is.
+    pub number: u64,
+}
 
 /// What was heard of a watched object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -147,6 +147,9 @@ impl Watch {
         since: Option<Token>,
         until: Now,
     ) -> Result<Watch, Error> {
+        if sources.iter().any(|source| matches!(source, Source::Object(oref) if oref.is_null())) {
+            return Err(Error::Invalid("a null reference names nothing that could be watched".into()));
+        }
         let mut opened = None;
         port.drive(Some(until), &mut |home, _| {
             let id = home.watcher().map(|watcher| watcher.open());
@@ -170,11 +173,6 @@ impl Watch {
         };
         for (number, source) in sources.into_iter().enumerate() {
             match source {
-                Source::Object(oref) if oref.is_null() => {
-                    return Err(Error::Invalid(
-                        "a null reference names nothing that could be watched".into(),
-                    ));
-                }
                 Source::Object(oref) => _ = watch.objects.entry(oref).or_insert(number),
                 Source::Query { run, follows, is_complete } => {
                     watch.queries.push(Standing { source: number, run, follows, is_complete, found: None });
@@ -230,11 +228,24 @@ impl Watch {
             // Reading is begun anew by the next call if it is broken off, so it has a time of its own.
             let read_until = until.max(port.now().plus_us(READ_US));
             match outcome.and_then(|()| self.gather(port, None, read_until)) {
-                Ok(()) => {}
-                Err(_) if port.now() >= until => return Ok(None),
-                Err(Error::Conflict | Error::Full(Bound::Transactions)) => port.back_off(AGAIN_US),
-                Err(Error::Unavailable(_) | Error::Timeout(None)) => port.pause(),
-                Err(e) => return Err(e),
+                Ok(()) => continue,
+                Err(Error::Conflict | Error::Full(Bound::Transactions)) if port.now() < until => {
+                    port.back_off(AGAIN_US);
+                }
+                Err(Error::Unavailable(_) | Error::Timeout(None)) if port.now() < until => port.pause(),
+                Err(
+                    Error::Conflict
+                    | Error::Full(Bound::Transactions)
+                    | Error::Unavailable(_)
+                    | Error::Timeout(None),
+                ) => return Ok(None),
+                // Told however short the caller's time is, and at a pace that a loop can stand.
+                Err(e) => {
+                    if e.is_outage() {
+                        port.pause();
+                    }
+                    return Err(e);
+                }
             }
         }
     }

@@ -268,6 +268,15 @@ impl Client {
         Ok(&life.shared)
     }
 
+    /// The client of this process, unless this is a child that has not used it yet.
+    fn begun(&self) -> Option<&Shared> {
+        let mut life = &self.inner.life;
+        while life.shared.is_forked() {
+            life = life.of_child.get()?;
+        }
+        Some(&life.shared)
+    }
+
     /// Runs `body` in a serializable transaction and commits; again after every conflict, and while the server's buffer drains
     /// ([`Error::is_retryable`]), after pauses that grow from
     /// 0.1 to 12.8 ms, up to 64 times, each from a newer state than the time before, and 1,024 times in all. So `body`

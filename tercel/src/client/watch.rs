@@ -199,7 +199,7 @@ impl FusedIterator for Watch {}
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        if let Ok(shared) = self.client.shared() {
+        if let Some(shared) = self.client.begun() {
             self.watch.close(shared as &dyn Port);
         }
     }

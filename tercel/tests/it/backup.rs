@@ -452,6 +452,13 @@ fn clients_of_before_a_restore_are_told_and_their_operations_stay_unknown() {
     }
     let ended = std::iter::from_fn(|| watch.next()).find_map(Result::err);
     assert!(matches!(ended, Some(Error::OtherHistory(_))), "{ended:?}");
+    // Also for a program that does not wait, and at a measured pace.
+    let (begun, mut errors) = (Instant::now(), 0);
+    while begun.elapsed() < Duration::from_secs(1) {
+        assert!(matches!(watch.next_within(Duration::ZERO), Err(Error::OtherHistory(_))));
+        errors += 1;
+    }
+    assert!((1..=15).contains(&errors), "{errors} errors in a second");
     let outcome = writer.resolve(lost);
     assert!(outcome.is_err(), "the outcome is unknown: {outcome:?}");
     let fresh = connect(dir.path());
