@@ -3,6 +3,7 @@
 //! Everything that a view's effects ask for names the view into which the replica was recovered; an answer that names
 //! another is of a predecessor, and is dropped.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tercel_wire::frame::{self, Header};
@@ -111,8 +112,8 @@ pub enum Effect {
     Install {
         /// For the answer.
         view: ViewId,
-        /// Pages with checksum and stamp.
-        pages: Vec<(PageId, Arc<Vec<u8>>)>,
+        /// What becomes of each page.
+        pages: Vec<PageUpdate>,
         /// What recovery will start from.
         checkpoint: Option<Checkpoint>,
     },
@@ -140,6 +141,19 @@ pub enum Effect {
     Recover(Option<LogPosition>),
     /// The server cannot go on.
     Stop(String),
+}
+
+/// A page with checksum and stamp as it is to be stored; none if nothing is in it any more, and it is to be deleted.
+pub type PageUpdate = (PageId, Option<Arc<Vec<u8>>>);
+
+/// Stores what a server wants stored where a host keeps pages in memory.
+pub fn store(updates: Vec<PageUpdate>, pages: &mut BTreeMap<PageId, Arc<Vec<u8>>>) {
+    for (page, bytes) in updates {
+        match bytes {
+            Some(bytes) => _ = pages.insert(page, bytes),
+            None => _ = pages.remove(&page),
+        }
+    }
 }
 
 /// The ordered state and where in the log to start replaying.
@@ -191,6 +205,7 @@ pub struct ServerStats {
     pub invalidations: u64,
     pub revocations: u64,
     pub forwards: u64,
+    pub freed: u64,
 }
 
 /// Counters of the process around a server.

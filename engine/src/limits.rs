@@ -37,6 +37,13 @@ pub const GRANTED_MAX: usize = 1 << 18;
 /// Bytes of what an operation returns, which is kept with its answer.
 pub const REPLY_BYTES_MAX: usize = 1 << 10;
 
+/// Chunks of large values after which an entry that frees them ends. It has at most those of one node more.
+pub const FREED_MAX: usize = 1 << 10;
+
+/// Trees of chunks that wait to be freed, 4 bytes each: far more than a server falls behind by. A commit that would release
+/// more is answered `Full`.
+pub const RELEASED_MAX: usize = 1 << 20;
+
 /// Views that are remembered, with what each kept: a start every hour for half a year.
 pub const VIEWS_MAX: usize = 4_096;
 

@@ -1,7 +1,7 @@
 //! The input of a starting server: a stored state and the entries of its log.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
-use tercel_engine::replica::entry::{Entry, Grant, Head, Logged, kind};
+use tercel_engine::replica::entry::{Entry, Freed, Grant, Head, Logged, Placement, kind};
 use tercel_engine::replica::version::{PendingStamp, VersionStamp};
 use tercel_engine::replica::{Objects, Replica};
 use tercel_engine::server::{Checkpoint, Recovery, ServerConfig};
@@ -100,6 +100,7 @@ fn replay(u: &mut Unstructured<'_>) -> Result<()> {
 struct Nowhere;
 
 impl Objects for Nowhere {
+    fn free(&mut self, _: Oref, _: tercel_wire::id::Stamp) {}
     fn write(&mut self, _: Oref, _: Option<Oref>, _: &VersionStamp, _: &[u8]) {}
     fn ordered(&mut self, _: &PendingStamp, _: Stamp) {}
     fn retract(&mut self, _: Oref, _: &PendingStamp) {}
@@ -116,7 +117,7 @@ fn pieces(commit: &[u8], piece: usize) -> Vec<(u8, Vec<u8>)> {
 }
 
 fn entry(u: &mut Unstructured<'_>) -> Result<(u8, Vec<u8>)> {
-    let entry = match u.int_in_range(0..=7)? {
+    let entry = match u.int_in_range(0..=8)? {
         0 => Entry::Genesis,
         1 => {
             Entry::View { kept: Stamp(if u.ratio(1, 4)? { u.arbitrary()? } else { u.int_in_range(0..=12)? }) }
@@ -134,6 +135,7 @@ fn entry(u: &mut Unstructured<'_>) -> Result<(u8, Vec<u8>)> {
             },
             pages: pages(u)?,
         }),
+        6 => Entry::Free(Freed { taken: u.int_in_range(0..=3)?, chunks: orefs(u)?, below: orefs(u)? }),
         _ => {
             let objects: Vec<[u8; 8]> = (0..u.int_in_range(0..=4)?)
                 .map(|_| Ok([u.int_in_range(0..=18)?, 0, 0, 0, u.arbitrary()?, 0, 0, 0]))
@@ -144,7 +146,8 @@ fn entry(u: &mut Unstructured<'_>) -> Result<(u8, Vec<u8>)> {
             }
             let mut placements = Vec::new();
             if !writes.is_empty() && u.arbitrary()? {
-                placements.push((u.choose_index(writes.len())? as u32, oref(u)?));
+                let write = u.choose_index(writes.len())? as u32;
+                placements.push(Placement { write, to: oref(u)?, is_new: u.arbitrary()? });
             }
             let op = OpId {
                 client: ClientId(u.int_in_range(0..=3)?),
@@ -153,8 +156,16 @@ fn entry(u: &mut Unstructured<'_>) -> Result<(u8, Vec<u8>)> {
                 view: ViewId::new(u.int_in_range(0..=3)?, *u.choose(&[0, 7])?),
             };
             let reply = (0..u.int_in_range(0..=3)?).map(|_| u.arbitrary()).collect::<Result<_>>()?;
-            let head =
-                Head { op, digest: u.arbitrary()?, reply, placements, named: pages(u)?, filled: pages(u)? };
+            let head = Head {
+                op,
+                digest: u.arbitrary()?,
+                reply,
+                placements,
+                named: pages(u)?,
+                filled: pages(u)?,
+                left: orefs(u)?,
+                released: orefs(u)?,
+            };
             let effects = CommitEffects { base: Stamp(u.arbitrary()?), reads: vec![oref(u)?], writes };
             let logged = Entry::Commit(Logged { head, effects });
             return Ok((logged.kind(), logged.encode()));
@@ -165,6 +176,10 @@ fn entry(u: &mut Unstructured<'_>) -> Result<(u8, Vec<u8>)> {
 
 fn pages(u: &mut Unstructured<'_>) -> Result<Vec<PageId>> {
     (0..u.int_in_range(0..=3)?).map(|_| page(u)).collect()
+}
+
+fn orefs(u: &mut Unstructured<'_>) -> Result<Vec<Oref>> {
+    (0..u.int_in_range(0..=3)?).map(|_| oref(u)).collect()
 }
 
 fn page(u: &mut Unstructured<'_>) -> Result<PageId> {

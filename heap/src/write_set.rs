@@ -201,7 +201,16 @@ impl WriteSet {
 
     /// References with private copies, in the order in which each was first put.
     pub fn orefs(&self) -> Vec<Oref> {
-        self.inner.borrow().order.clone()
+        let inner = self.inner.borrow();
+        inner.order.iter().copied().filter(|oref| inner.copies.contains_key(oref)).collect()
+    }
+
+    /// Forgets a private copy, which is not put again. Views of it stay what they are.
+    pub fn remove(&self, oref: Oref) {
+        let mut inner = self.inner.borrow_mut();
+        if let Some(copy) = inner.copies.remove(&oref) {
+            inner.retire(copy.version);
+        }
     }
 
     /// Bytes of all versions, replaced ones included while they have views.
@@ -211,7 +220,7 @@ impl WriteSet {
 
     /// Whether there is no private copy.
     pub fn is_empty(&self) -> bool {
-        self.inner.borrow().order.is_empty()
+        self.inner.borrow().copies.is_empty()
     }
 
     /// Forgets every copy; by `&mut`, so no view is alive.

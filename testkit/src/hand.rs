@@ -4,11 +4,11 @@
 //! Nothing happens by itself: what was logged is durable when the test says so, and what is to be read or stored stays
 //! here until it is answered.
 
-use std::sync::Arc;
-
 use tercel_engine::order::Sealed;
 use tercel_engine::replica::entry::kind;
-use tercel_engine::server::{Checkpoint, Conn, Effect, Effects, Input, Recovery, Server, ServerConfig};
+use tercel_engine::server::{
+    Checkpoint, Conn, Effect, Effects, Input, PageUpdate, Recovery, Server, ServerConfig,
+};
 use tercel_engine::time::Now;
 use tercel_wire::frame::{Deframer, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClassId, ClientId, LogPosition, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
@@ -48,7 +48,7 @@ pub struct Hand {
     /// What is to be stored, and below what the log is no longer needed.
     pub installs: Vec<Option<Checkpoint>>,
     /// The pages of the last one.
-    pub pages: Vec<(PageId, Arc<Vec<u8>>)>,
+    pub pages: Vec<PageUpdate>,
     /// Up to where the log was last let go of.
     pub truncated: Stamp,
 }

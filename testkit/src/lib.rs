@@ -24,7 +24,9 @@ use tercel_engine::error::Error;
 use tercel_engine::order::Sealed;
 use tercel_engine::random::Random;
 use tercel_engine::replica::entry::{Entry, Grant};
-use tercel_engine::server::{Checkpoint, Conn, Effect, Effects, Input, Recovery, Server, ServerConfig};
+use tercel_engine::server::{
+    Checkpoint, Conn, Effect, Effects, Input, PageUpdate, Recovery, Server, ServerConfig, store,
+};
 use tercel_engine::time::Now;
 use tercel_engine::txn::local::{Local, LocalConfig};
 use tercel_engine::txn::{self, Home, Isolation, Port, Step, Tx};
@@ -120,7 +122,7 @@ enum Task {
     Synced(ViewId, LogPosition),
     Read(ViewId, PageId),
     ReadDone(ViewId, PageId, Option<Vec<u8>>),
-    Install(ViewId, Vec<(PageId, Arc<Vec<u8>>)>, Option<Checkpoint>),
+    Install(ViewId, Vec<PageUpdate>, Option<Checkpoint>),
     Installed(ViewId),
     Pin(ViewId, u64),
     ReadPinned(ViewId, u64, PageId, u32),
@@ -895,8 +897,8 @@ impl Disk {
         LogPosition(self.log_gone + self.log.len() as u64)
     }
 
-    fn install(&mut self, pages: Vec<(PageId, Arc<Vec<u8>>)>, checkpoint: Option<Checkpoint>) {
-        self.pages.extend(pages);
+    fn install(&mut self, pages: Vec<PageUpdate>, checkpoint: Option<Checkpoint>) {
+        store(pages, &mut self.pages);
         if let Some(c) = checkpoint {
             assert!(
                 self.log[..self.synced].last().is_none_or(|e| e.stamp >= c.applied),

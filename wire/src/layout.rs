@@ -554,6 +554,22 @@ impl Layout {
         }
     }
 
+    /// Whether its records may own trees of chunks.
+    pub fn may_own(&self) -> bool {
+        !self.fixed
+    }
+
+    /// Calls `f` with the root of every tree of chunks that a checked body in stored form owns.
+    pub fn trees(&self, body: &[u8], mut f: impl FnMut(Oref)) {
+        if !self.fixed {
+            self.trees_of_vars(body, 0, &mut f);
+        }
+    }
+
+    fn trees_of_vars(&self, body: &[u8], base: usize, f: &mut dyn FnMut(Oref)) {
+        self.fields.iter().for_each(|p| trees_of_var(&p.shape, body, base + p.at, f));
+    }
+
     /// Bytes of a checked body that count: its fixed part and everything its descriptors name. The body has as many and
     /// the padding of [`padded`].
     pub fn used(&self, body: &[u8]) -> usize {
@@ -813,6 +829,25 @@ fn refs_of_var<B: Body + ?Sized>(shape: &Shape, body: &B, at: usize, f: &mut dyn
         (at, len) => {
             let Some(t) = inner else { return };
             (0..len as usize).for_each(|i| refs_of_element(t, body, at as usize + i * t.size(), f));
+        }
+    }
+}
+
+fn trees_of_var(shape: &Shape, body: &[u8], at: usize, f: &mut dyn FnMut(Oref)) {
+    let inner = match shape {
+        Shape::Record(r) | Shape::Enum(r) if !r.fixed => return r.trees_of_vars(body, at, f),
+        Shape::Option(t) if t.has_none() => return trees_of_var(t, body, at, f),
+        Shape::Option(t) if body[at] == 1 => return trees_of_var(t, body, at + t.align(), f),
+        Shape::Text | Shape::Bytes => None,
+        Shape::List(t) => Some(&**t).filter(|t| !t.is_fixed()),
+        _ => return,
+    };
+    match var(body, at) {
+        Var::None => {}
+        Var::Spilled { at, .. } => Oref::from_raw(le32(body, at)).into_iter().for_each(f),
+        Var::Here { at, len } => {
+            let Some(t) = inner else { return };
+            (0..len).for_each(|i| trees_of_var(t, body, at + i * t.size(), f));
         }
     }
 }

@@ -10,8 +10,10 @@ use tercel_wire::page::class_of;
 use tercel_wire::record::HEADER_BYTES;
 
 use super::large::is_large;
+use super::own::Owned;
 use super::waiting::Parked;
 use super::{Asked, Leader, Work};
+use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::pages::reads::Waiter;
 use crate::replica::answers::Past;
@@ -69,6 +71,9 @@ impl Leader {
         }
         if body.len() > work.config.mob_bytes {
             return self.not_executed(asked, op, Outcome::Full(Limit::Transaction), work);
+        }
+        if work.replica.released.count() > limits::RELEASED_MAX {
+            return self.not_executed(asked, op, Outcome::Full(Limit::Buffer), work);
         }
         if work.log_is_full() || work.pages.mob.bytes() + body.len() > work.config.mob_bytes {
             return self.stall(asked, op, body, work);
@@ -260,6 +265,7 @@ impl Leader {
     /// There may be room for those that wait for it.
     pub(crate) fn unstall(&mut self, work: &mut Work<'_>) {
         work.pages.installer.is_awaited = false;
+        self.free_again();
         for id in std::mem::take(&mut self.waiting.stalled) {
             self.page_came(id, work);
         }
@@ -296,12 +302,38 @@ impl Leader {
         if let Some(twice) = sorted.windows(2).find(|w| w[0] == w[1]) {
             return Err(Outcome::Invalid(twice[0]));
         }
-        let mut named = Vec::new();
-        effects.writes.iter().try_for_each(|w| check_object(w, &mut named, work))?;
-        let mut placing = self.place(client, &effects.writes, work)?;
+        let (mut named, mut owned) = (Vec::new(), Owned::default());
+        effects.writes.iter().try_for_each(|w| check_object(w, &mut named, &mut owned, work))?;
+        owned.check()?;
+        let mut placing = self.place(client, owned, &effects.writes, work)?;
         let filled = self.keep_fills(&mut placing, usize::MAX).unwrap_or_default();
-        sort_named(&mut named);
-        Ok(Head { placements: placing.take_placements(), named, filled, ..Head::default() })
+        named.retain(|to| sorted.binary_search(to).is_err());
+        let named = self.promised_of(&named, work);
+        Ok(Head {
+            placements: placing.take_placements(),
+            named,
+            filled,
+            left: placing.left,
+            released: placing.released,
+            ..Head::default()
+        })
+    }
+
+    /// The pages among those of `named` in which nothing was made where they lead, in order.
+    pub(super) fn promised_of(&self, named: &[Oref], work: &mut Work<'_>) -> Vec<PageId> {
+        let mut pages: Vec<PageId> =
+            named.iter().filter(|to| !self.is_made(**to, work)).map(|to| to.page()).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        pages
+    }
+
+    /// Whether something is known to have been made in a place.
+    fn is_made(&self, to: Oref, work: &mut Work<'_>) -> bool {
+        match self.fills.get(&to.page()) {
+            Some(fill) => fill.is_made(to.slot()),
+            None => work.pages.newest(to, |_| ()).is_some(),
+        }
     }
 }
 
@@ -316,16 +348,21 @@ pub(super) fn missing_of(oref: Oref, work: &mut Work<'_>, needed: &mut Set<PageI
     (!work.pages.is_here(to.page())).then_some(to.page())
 }
 
-/// Checks an object against its class, and that no page it names was never given out; notes those that were given out, and
-/// not used.
-pub(super) fn check_object(w: &Write<'_>, named: &mut Vec<PageId>, work: &Work<'_>) -> Result<(), Outcome> {
+/// Checks an object against its class, and that no page it names was never given out; notes the places that may only have been
+/// promised, and its trees.
+pub(super) fn check_object(
+    w: &Write<'_>,
+    named: &mut Vec<Oref>,
+    owned: &mut Owned,
+    work: &Work<'_>,
+) -> Result<(), Outcome> {
     // A forward is the server's to write.
     let class = Some(class_of(w.object)).filter(|c| *c != FORWARD);
     let layout = class.and_then(|c| work.replica.catalogue.class(c)).ok_or(Outcome::Invalid(w.oref))?;
     let body = &w.object[HEADER_BYTES..];
     layout.check(body).map_err(|_| Outcome::Invalid(w.oref))?;
     let places = &work.replica.places;
-    let first_unused = places.unused_first();
+    let first = places.promised_first();
     let mut wrong = None;
     layout.refs(body, |at| {
         let Some(to) = Oref::from_raw(le32(body, at)) else {
@@ -335,17 +372,12 @@ pub(super) fn check_object(w: &Write<'_>, named: &mut Vec<PageId>, work: &Work<'
         let page = to.page();
         if page.get() >= places.next_page() {
             wrong = Some(Outcome::Nowhere(to));
-        } else if first_unused.is_some_and(|first| page >= first)
-            && named.last() != Some(&page)
-            && places.is_unused(page)
+        } else if first.is_some_and(|first| page >= first)
+            && named.last() != Some(&to)
+            && places.may_return(page)
         {
-            named.push(page);
+            named.push(to);
         }
     });
-    wrong.map_or(Ok(()), Err)
-}
-
-pub(super) fn sort_named(named: &mut Vec<PageId>) {
-    named.sort_unstable();
-    named.dedup();
+    wrong.map_or_else(|| owned.see(w, layout), Err)
 }

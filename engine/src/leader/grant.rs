@@ -54,10 +54,17 @@ impl Leader {
                 let next_page = self.next_page.max(work.replica.places.next_page());
                 let entry = Entry::Grant(Grant { client, seq: lease.seq, next_page, pages: pages.clone() });
                 let stamp = self.order(&entry, None, work);
+                self.begin_anew(&pages);
                 let leased = Leased { seq: lease.seq, pages };
                 self.granting.push_back(Granting { stamp, client, asked, leased });
             }
         }
+    }
+
+    /// What was known of pages that are given out again is of no use.
+    fn begin_anew(&mut self, pages: &[PageId]) {
+        pages.iter().for_each(|page| _ = self.fills.remove(page));
+        self.overflow = self.overflow.filter(|overflow| !pages.contains(&overflow.page));
     }
 
     /// Pages to grant: fewer if there are not so many, none if the space has none left.
@@ -94,8 +101,8 @@ impl Leader {
         Ok(pages)
     }
 
-    /// Pages of ended sessions that every session has acknowledged the end of.
-    fn reusable(&self, count: usize, work: &Work<'_>) -> Vec<PageId> {
+    /// Pages in which there is nothing, and every session has acknowledged that.
+    pub(super) fn reusable(&self, count: usize, work: &Work<'_>) -> Vec<PageId> {
         // A large transaction was judged when they were still what they were before.
         if self.large.is_some() || work.replica.places.returned_count() == 0 {
             return Vec::new();

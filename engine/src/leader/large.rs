@@ -16,7 +16,7 @@ use tercel_wire::cursor::{DecodeError, Reader};
 use tercel_wire::id::{OpId, Oref, PageId, Stamp};
 use tercel_wire::message::{CommitEffects, Outcome, Reason, Write};
 
-use super::commit::{check_object, missing_of, sort_named};
+use super::commit::{check_object, missing_of};
 use super::place::Placing;
 use super::{Asked, Leader, Work};
 use crate::mutant::{self, Rule, dropped};
@@ -65,6 +65,8 @@ struct Touched {
 /// What its record in the log has beside its bytes.
 #[derive(Debug, Default)]
 pub(super) struct Record {
+    /// Places that its objects name and that may only have been promised, and the pages of those that are.
+    refs: Vec<Oref>,
     pub named: Vec<PageId>,
     pub filled: Vec<PageId>,
     /// What the record begins with.
@@ -108,6 +110,8 @@ pub(super) enum LargePhase {
     Writes,
     /// Objects are what their classes say, and none is written twice.
     Check,
+    /// Pages of places that it names and in which nothing was made are found.
+    Name,
     /// Pages are brought here, so that few are missing later, when others wait.
     Warm,
     /// Nothing that was read has been written since.
@@ -282,7 +286,7 @@ impl Leader {
             left: 0,
             touched: Touched::default(),
             record: Record::default(),
-            placing: Placing::new(op.client),
+            placing: Placing::of_large(op.client),
             arriving: Arriving { parts: parts.into(), part_at: 0 },
             bytes,
             digest,
@@ -374,6 +378,10 @@ impl Leader {
                 Ok(())
             }
             LargePhase::Check => check_slice(&mut large, work),
+            LargePhase::Name => {
+                self.name_slice(&mut large, work);
+                Ok(())
+            }
             LargePhase::Warm => warm_slice(&mut large, work),
             LargePhase::Certify => self.certify_slice(&mut large, work),
             LargePhase::Expect => self.expect_slice(&mut large, work),
@@ -393,6 +401,19 @@ impl Leader {
             work.stats.conflicts += u64::from(matches!(outcome, Outcome::Conflict(_) | Outcome::TooOld));
             self.end_large();
             self.not_executed(asked, op, outcome, work);
+        }
+    }
+
+    fn name_slice(&mut self, large: &mut Large, work: &mut Work<'_>) {
+        let end = large.record.refs.len().min(large.next + SLICE_READS);
+        let named = large.record.refs[large.next..end].iter().copied();
+        let named: Vec<Oref> = named.filter(|to| !large.touched.written.contains(to)).collect();
+        large.record.named.extend(self.promised_of(&named, work));
+        large.done(end, large.record.refs.len(), LargePhase::Warm);
+        if large.phase == LargePhase::Warm {
+            large.record.refs = Vec::new();
+            large.record.named.sort_unstable();
+            large.record.named.dedup();
         }
     }
 
@@ -442,9 +463,11 @@ impl Leader {
 
 fn check_slice(large: &mut Large, work: &mut Work<'_>) -> Sliced {
     let slice = large.slice(usize::MAX);
-    let mut named = std::mem::take(&mut large.record.named);
-    let checked = large.writes(slice.clone()).iter().try_for_each(|w| check_object(w, &mut named, work));
-    large.record.named = named;
+    let mut refs = std::mem::take(&mut large.record.refs);
+    let mut owned = std::mem::take(&mut large.placing.owned);
+    let check = |w: &Write<'_>| check_object(w, &mut refs, &mut owned, work);
+    let checked = large.writes(slice.clone()).iter().try_for_each(check);
+    (large.record.refs, large.placing.owned) = (refs, owned);
     checked?;
     for i in slice.clone() {
         let oref = large.writes[i].oref;
@@ -452,9 +475,8 @@ fn check_slice(large: &mut Large, work: &mut Work<'_>) -> Sliced {
             return Err(Outcome::Invalid(oref));
         }
     }
-    large.done(slice.end, large.writes.len(), LargePhase::Warm);
-    sort_named(&mut large.record.named);
-    Ok(())
+    large.done(slice.end, large.writes.len(), LargePhase::Name);
+    if large.phase == LargePhase::Name { large.placing.owned.check() } else { Ok(()) }
 }
 
 fn warm_slice(large: &mut Large, work: &mut Work<'_>) -> Sliced {

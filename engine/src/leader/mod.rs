@@ -10,6 +10,7 @@
 //! | [`commit`] | whether a transaction may commit, and what keeps one waiting |
 //! | [`place`] | where new versions go |
 //! | [`large`], [`stage`] | large transactions, a slice at a time |
+//! | [`own`], [`free`] | large values: whose they are, and the end of what was released |
 //! | [`grant`] | pages to make objects in, and sessions that are over |
 //! | [`define`] | classes |
 //! | [`rejected`] | operations that were answered "not executed" |
@@ -19,8 +20,10 @@ mod absent;
 mod commit;
 mod define;
 mod flight;
+mod free;
 mod grant;
 mod large;
+mod own;
 mod place;
 mod rejected;
 mod stage;
@@ -43,6 +46,7 @@ use crate::time::Now;
 use absent::Absent;
 use define::Defining;
 use flight::Flights;
+use free::Freeing;
 use grant::Granting;
 use large::Large;
 use place::{Fill, Overflow};
@@ -115,6 +119,7 @@ pub(crate) struct Leader {
     /// The large transaction that is worked on, and the bytes of the last one, which are given back a piece at a time.
     large: Option<Box<Large>>,
     spare: Vec<u8>,
+    freeing: Freeing,
     /// Granted pages as they fill.
     fills: Map<PageId, Fill>,
     /// The page that takes objects which outgrew their own.
@@ -153,6 +158,7 @@ impl Leader {
             waiting: Waiting::default(),
             large: None,
             spare: Vec::new(),
+            freeing: Freeing::default(),
             fills: Map::default(),
             overflow: None,
             next_page: 0,
@@ -266,12 +272,16 @@ impl Leader {
 
     /// Whether there is work that goes on in slices, which must not wait for anything to happen.
     pub(crate) fn has_work(&self, visible: Stamp, replica: &Replica) -> bool {
-        !self.spare.is_empty() || !replica.recent.is_index_complete() || self.large_wants(visible, replica)
+        !self.spare.is_empty()
+            || !replica.recent.is_index_complete()
+            || self.large_wants(visible, replica)
+            || self.free_wants(visible, replica)
     }
 
     /// Goes on with what is worked on in slices.
     pub(crate) fn go_on(&mut self, work: &mut Work<'_>) {
         self.go_on_large(work);
+        self.go_on_freeing(work);
         work.replica.recent.index_pending(crate::mutant::bound(TAKEN_IN_AT_ONCE, 1));
         self.throw_away();
     }
@@ -286,9 +296,12 @@ impl Leader {
         self.flights.is_empty()
     }
 
-    /// Whether nothing more will be ordered of what has arrived.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.is_all_visible() && self.large.is_none() && self.waiting.is_empty()
+    /// Whether nothing more will be ordered of what has arrived, nor of what that has released.
+    pub(crate) fn is_idle(&self, replica: &Replica) -> bool {
+        self.is_all_visible()
+            && self.large.is_none()
+            && self.waiting.is_empty()
+            && replica.released.count() == 0
     }
 
     /// Whether a large transaction is worked on.

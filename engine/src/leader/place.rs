@@ -8,9 +8,11 @@ use tercel_wire::message::{Limit, Outcome, Write};
 use tercel_wire::page::{PAGE_BYTES, PAGE_HEADER_BYTES, SLOT_BYTES, class_of};
 use tercel_wire::record::OBJECT_BYTES_MIN;
 
+use super::own::{self, Owned, trees_of};
 use super::{Leader, Work};
 use crate::pages::Extents;
 use crate::pages::mob::forwarded;
+use crate::replica::entry::Placement;
 use crate::table::Map;
 
 /// A granted page as it fills.
@@ -57,6 +59,11 @@ impl Fill {
         self.made[slot as usize / 64] & 1u64 << (slot % 64) == 0
     }
 
+    /// Whether an object was made in the slot.
+    pub(super) fn is_made(&self, slot: u16) -> bool {
+        slot < SLOTS_MAX && self.made[slot as usize / 64] & 1u64 << (slot % 64) != 0
+    }
+
     fn make(&mut self, slot: u16, bytes: usize) {
         self.made[slot as usize / 64] |= 1u64 << (slot % 64);
         self.made_count += 1;
@@ -67,7 +74,7 @@ impl Fill {
 /// The page that takes objects which outgrew their own, and its next slot.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Overflow {
-    page: PageId,
+    pub page: PageId,
     slot: u16,
 }
 
@@ -80,11 +87,19 @@ pub(super) struct Placing {
     client: ClientId,
     fills: Map<PageId, Fill>,
     rooms: Rooms,
-    placements: Vec<(u32, Oref)>,
+    placements: Vec<Placement>,
+    /// The trees of what it writes.
+    pub owned: Owned,
+    /// Where objects were before that it moves.
+    pub left: Vec<Oref>,
+    /// Trees that its objects let go of.
+    pub released: Vec<Oref>,
     /// The page that takes objects which outgrow theirs: the leader's, or one of its own.
     overflow: Option<Overflow>,
     /// Pages that were promised for it.
     promised: Vec<PageId>,
+    /// Whether it is ordered in pieces, long after this.
+    is_large: bool,
     /// Bytes that it will take of each page, beyond what is there, as long as it is not ordered.
     ledger: Rooms,
 }
@@ -93,6 +108,11 @@ impl Placing {
     /// Nothing yet, for a transaction of this client.
     pub(super) fn new(client: ClientId) -> Placing {
         Placing { client, ..Placing::default() }
+    }
+
+    /// Nothing yet, for a transaction that is placed in slices.
+    pub(super) fn of_large(client: ClientId) -> Placing {
+        Placing { is_large: true, ..Placing::new(client) }
     }
 
     /// Begins with the next slice: others may have used up room meanwhile.
@@ -110,12 +130,12 @@ impl Placing {
         self.ledger.get(&page).copied().unwrap_or(0)
     }
 
-    /// By index, the writes that go elsewhere.
-    pub(super) fn placements(&self) -> &[(u32, Oref)] {
+    /// The writes that go elsewhere.
+    pub(super) fn placements(&self) -> &[Placement] {
         &self.placements
     }
 
-    pub(super) fn take_placements(&mut self) -> Vec<(u32, Oref)> {
+    pub(super) fn take_placements(&mut self) -> Vec<Placement> {
         std::mem::take(&mut self.placements)
     }
 
@@ -142,10 +162,11 @@ impl Leader {
     pub(super) fn place(
         &mut self,
         client: ClientId,
+        owned: Owned,
         writes: &[Write<'_>],
         work: &mut Work<'_>,
     ) -> Result<Placing, Outcome> {
-        let mut placing = Placing { overflow: self.overflow, ..Placing::new(client) };
+        let mut placing = Placing { overflow: self.overflow, owned, ..Placing::new(client) };
         match self.try_place(writes, &mut placing, work) {
             Ok(()) => {
                 self.overflow = placing.overflow;
@@ -190,9 +211,10 @@ impl Leader {
                     placing.fills.insert(w.oref.page(), fill);
                     to?
                 }
-                None => self.place_one(w.oref, w.object, placing, work)?,
+                None => self.place_one(w, placing, work)?,
             };
-            placing.placements.extend(to.map(|to| ((first + i) as u32, to)));
+            let write = (first + i) as u32;
+            placing.placements.extend(to.map(|(to, is_new)| Placement { write, to, is_new }));
         }
         Ok(())
     }
@@ -256,49 +278,62 @@ impl Leader {
         fill: &mut Fill,
         placing: &mut Placing,
         work: &mut Work<'_>,
-    ) -> Result<Option<Oref>, Outcome> {
+    ) -> Result<Option<(Oref, bool)>, Outcome> {
+        own::let_go(w, Vec::new(), &placing.owned, &work.replica.catalogue)?;
         if fill.fits(w.object.len() - FORWARD_BYTES) {
             fill.make(w.oref.slot(), w.object.len());
             return Ok(None);
         }
         fill.make(w.oref.slot(), FORWARD_BYTES);
-        self.overflow_place(w.object.len(), placing, work).map(Some)
+        self.overflow_place(w.object.len(), placing, work).map(|to| Some((to, true)))
     }
 
-    /// Places the new version of an object that exists.
+    /// Places the new version of an object that exists: at home, where it moved before, or elsewhere.
     fn place_one(
         &mut self,
-        oref: Oref,
-        object: &[u8],
+        w: &Write<'_>,
         placing: &mut Placing,
         work: &mut Work<'_>,
-    ) -> Result<Option<Oref>, Outcome> {
-        let seen = |o: &[u8]| (class_of(o), o.len(), forwarded(o));
-        let (class, bytes, moved) = work.pages.newest(oref, seen).ok_or(Outcome::Invalid(oref))?;
-        let (class, bytes) = match moved {
-            None => (class, bytes),
-            Some(to) => work.pages.newest(to, |o| (class_of(o), o.len())).ok_or(Outcome::Invalid(oref))?,
-        };
-        let name = |class| work.replica.catalogue.class(class).map(|l| l.name());
-        if class != class_of(object) && name(class) != name(class_of(object)) {
-            return Err(Outcome::Invalid(oref));
+    ) -> Result<Option<(Oref, bool)>, Outcome> {
+        let wrong = || Outcome::Invalid(w.oref);
+        let catalogue = &work.replica.catalogue;
+        let seen = |o: &[u8]| (class_of(o), o.len(), trees_of(o, catalogue));
+        let moved = work.pages.newest(w.oref, forwarded).ok_or_else(wrong)?;
+        let (class, bytes, trees) = work.pages.newest(moved.unwrap_or(w.oref), seen).ok_or_else(wrong)?;
+        let name = |class| catalogue.class(class).map(|l| l.name());
+        if class != class_of(w.object) && name(class) != name(class_of(w.object)) {
+            return Err(wrong());
         }
-        let growth = object.len() as isize - bytes as isize;
+        placing.released.extend(own::let_go(w, trees, &placing.owned, catalogue)?);
+        let len = w.object.len() as isize;
+        let at_home = moved.map_or(bytes, |_| FORWARD_BYTES) as isize;
+        if self.grow(w.oref.page(), len - at_home, placing, work) {
+            placing.left.extend(moved);
+            return Ok(None);
+        }
+        match moved {
+            Some(to) if self.grow(to.page(), len - bytes as isize, placing, work) => {
+                return Ok(Some((to, false)));
+            }
+            Some(to) => placing.left.push(to),
+            // A forward stays there.
+            None => *self.free(w.oref.page(), placing, work) += at_home - FORWARD_BYTES as isize,
+        }
+        self.overflow_place(w.object.len(), placing, work).map(|to| Some((to, true)))
+    }
+
+    /// Takes so many bytes more of a page, if there are so many.
+    fn grow(&self, page: PageId, growth: isize, placing: &mut Placing, work: &mut Work<'_>) -> bool {
         if growth <= 0 {
-            return Ok(moved);
+            return true;
         }
-        let page = moved.unwrap_or(oref).page();
         let free = self.free(page, placing, work);
-        if growth <= *free {
+        let fits = growth <= *free;
+        if fits {
             *free -= growth;
             *placing.ledger.entry(page).or_default() += growth;
-            return Ok(moved);
         }
-        if moved.is_none() {
-            // A forward stays; where the object had moved before, its old bytes do.
-            *free += bytes as isize - FORWARD_BYTES as isize;
-        }
-        self.overflow_place(object.len(), placing, work).map(Some)
+        fits
     }
 
     fn free<'r>(&self, page: PageId, placing: &'r mut Placing, work: &mut Work<'_>) -> &'r mut isize {
@@ -320,13 +355,14 @@ impl Leader {
         work: &mut Work<'_>,
     ) -> Result<Oref, Outcome> {
         let needed = (bytes + SLOT_BYTES) as isize;
-        let current = placing.overflow.filter(|o| o.slot < SLOTS_MAX);
+        let places = &work.replica.places;
+        let is_mine = |o: &Overflow| o.slot < SLOTS_MAX && places.returned_at(o.page).is_none();
+        let current = placing.overflow.filter(is_mine);
         let fitting = current.filter(|o| *self.free(o.page, placing, work) >= needed);
         let Overflow { page, slot } = match fitting {
             Some(overflow) => overflow,
             None => {
-                let page = self.promise_page(work).ok_or(Outcome::Full(Limit::Pages))?;
-                placing.promised.push(page);
+                let page = self.overflow_page(placing, work).ok_or(Outcome::Full(Limit::Pages))?;
                 placing.rooms.insert(page, (PAGE_BYTES - PAGE_HEADER_BYTES) as isize);
                 Overflow { page, slot: 0 }
             }
@@ -335,5 +371,19 @@ impl Leader {
         *placing.ledger.entry(page).or_default() += needed;
         placing.overflow = Some(Overflow { page, slot: slot + 1 });
         Oref::new(page, slot).ok_or(Outcome::Full(Limit::Pages))
+    }
+
+    /// A page for what outgrew its own: one that is given out again by the entry that moves something there, or one that was
+    /// never given out.
+    fn overflow_page(&mut self, placing: &mut Placing, work: &mut Work<'_>) -> Option<PageId> {
+        // Until a large transaction is ordered, others could be given the same page.
+        if !placing.is_large
+            && let Some(page) = self.reusable(1, work).pop()
+        {
+            return Some(page);
+        }
+        let page = self.promise_page(work)?;
+        placing.promised.push(page);
+        Some(page)
     }
 }

@@ -30,6 +30,8 @@ impl Leader {
                 placements: large.placing.placements().to_vec(),
                 named: std::mem::take(&mut large.record.named),
                 filled: std::mem::take(&mut large.record.filled),
+                left: std::mem::take(&mut large.placing.left),
+                released: std::mem::take(&mut large.placing.released),
             };
             head.encode(&mut large.record.head);
             work.replica.recent.expect(large.writes.len());

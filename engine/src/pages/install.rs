@@ -6,14 +6,13 @@
 //! shortens the log by much. The invariant: what is handed over is stable, and on this node's disk.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use tercel_wire::id::{PageId, Stamp};
 
 use super::Pages;
 use super::image::CachedImage;
 use super::reads::Waiter;
-use crate::effect::{Checkpoint, LogRoom};
+use crate::effect::{Checkpoint, LogRoom, PageUpdate};
 use crate::mutant::{self, Rule, dropped};
 use crate::replica::Replica;
 
@@ -54,8 +53,8 @@ struct Batch {
 
 /// What there is to store, in one step.
 pub(crate) struct ToStore {
-    /// Pages with checksum and stamp.
-    pub pages: Vec<(PageId, Arc<Vec<u8>>)>,
+    /// What becomes of each page.
+    pub pages: Vec<PageUpdate>,
     /// What recovery will start from.
     pub checkpoint: Option<Checkpoint>,
 }
@@ -283,10 +282,11 @@ impl Pages {
             self.installer.batch = Some(batch);
             return None;
         }
-        let mut pages: Vec<(PageId, Arc<Vec<u8>>)> = Vec::with_capacity(batch.pages.len());
+        let mut pages: Vec<PageUpdate> = Vec::with_capacity(batch.pages.len());
         for page in &batch.pages {
             match self.image_to_store(*page) {
-                CachedImage::Current(Some(bytes)) => pages.push((*page, bytes)),
+                CachedImage::Current(Some(bytes)) => pages.push((*page, Some(bytes))),
+                CachedImage::Current(None) if page.get() <= self.stored_end => pages.push((*page, None)),
                 CachedImage::Current(None) | CachedImage::Stale(_) => {}
                 CachedImage::Missing => {
                     // Evicted while others were read: it is read again.
@@ -299,7 +299,7 @@ impl Pages {
             self.installer.batch = Some(batch);
             return None;
         }
-        pages.iter().for_each(|(page, _)| self.stored_upto(*page));
+        pages.iter().filter(|(_, bytes)| bytes.is_some()).for_each(|(page, _)| self.stored_upto(*page));
         self.pages_installed += pages.len() as u64;
         let checkpoint = batch.waiting.take();
         batch.checkpoint = checkpoint.as_ref().map(|c| (c.applied, c.replay_from));

@@ -50,6 +50,7 @@ pub struct Patch {
     first: VersionStamp,
 }
 
+/// A version without bytes says that nothing is in its slot any more.
 #[derive(Debug)]
 struct Version {
     written: VersionStamp,
@@ -85,13 +86,14 @@ impl Patch {
         }
     }
 
-    /// The newest version of a slot that has a place in the order, visible or not.
+    /// The newest version of a slot that has a place in the order, visible or not; without bytes if nothing is there any
+    /// more.
     pub fn newest(&self, slot: u16) -> Option<&[u8]> {
         let i = self.slots.binary_search_by_key(&slot, |(s, _)| *s).ok()?;
         newest_ordered(&self.slots[i].1)
     }
 
-    /// By slot, the newest versions that have a place in the order.
+    /// By slot, the newest versions that have a place in the order; without bytes where nothing is any more.
     pub fn all_newest(&self) -> impl Iterator<Item = (u16, &[u8])> {
         self.slots.iter().filter_map(|(slot, versions)| Some((*slot, newest_ordered(versions)?)))
     }
@@ -277,6 +279,10 @@ impl Objects for Mob {
         self.put(to, written, object.into());
     }
 
+    fn free(&mut self, oref: Oref, stamp: Stamp) {
+        self.put(oref, &VersionStamp::At(stamp), Box::default());
+    }
+
     fn ordered(&mut self, pending: &PendingStamp, stamp: Stamp) {
         pending.ordered_at(stamp);
         self.bytes_pending = 0;
@@ -311,25 +317,28 @@ fn lay<'a>(
     buffer: Vec<u8>,
 ) -> Option<Vec<u8>> {
     let mut builder = PageBuilder::new(buffer, page, space);
-    let mut stamp = base.map_or(Stamp::ZERO, |b| b.stamp());
-    let mut patch = over.peekable();
-    for (slot, object) in base.iter().flat_map(|b| b.objects()) {
-        while let Some((s, v)) = patch.next_if(|(s, _)| *s < slot) {
-            stamp = stamp.max(v.written.stamp());
-            builder.push(s, &v.object).then_some(())?;
-        }
-        let over = patch.next_if(|(s, _)| *s == slot);
-        stamp = stamp.max(over.as_ref().map_or(Stamp::ZERO, |(_, v)| v.written.stamp()));
-        builder.push(slot, over.as_ref().map_or(object, |(_, v)| &v.object)).then_some(())?;
-    }
-    for (s, v) in patch {
-        stamp = stamp.max(v.written.stamp());
-        builder.push(s, &v.object).then_some(())?;
-    }
-    if let Some(b) = base {
-        builder.reserve_slots(b.slots());
-    }
     let before = base.map_or(Stamp::ZERO, |b| b.stamp());
+    let mut stamp = before;
+    let mut slots = base.map_or(0, |b| b.slots());
+    let mut base = base.iter().flat_map(|b| b.objects()).peekable();
+    let mut over = over.peekable();
+    loop {
+        let slot = match (base.peek(), over.peek()) {
+            (Some((b, _)), Some((o, _))) => *b.min(o),
+            (Some((slot, _)), None) | (None, Some((slot, _))) => *slot,
+            (None, None) => break,
+        };
+        let stored = base.next_if(|(s, _)| *s == slot).map(|(_, object)| object);
+        let version = over.next_if(|(s, _)| *s == slot).map(|(_, version)| version);
+        stamp = stamp.max(version.map_or(Stamp::ZERO, |v| v.written.stamp()));
+        let object = version.map(|v| &*v.object).or(stored).unwrap_or_default();
+        slots = slots.max(slot + 1);
+        if !object.is_empty() {
+            builder.push(slot, object).then_some(())?;
+        }
+    }
+    // Slots in which nothing is any more stay taken.
+    builder.reserve_slots(slots);
     Some(builder.finish(if dropped(Rule::PageWithoutStamp) { before } else { stamp }))
 }
 

@@ -183,8 +183,8 @@ impl Pages {
             None => base,
             Some(_) => self.mob.merge_page(page, parsed, upto, self.space, Vec::new()).map(Arc::new),
         };
-        // A page of which nothing is visible yet does not exist for readers.
-        image.filter(|bytes| le16(bytes, SLOTS_AT) > 0)
+        // A page in which nothing is visible, yet or any more, does not exist for readers.
+        image.filter(|bytes| has_objects(bytes))
     }
 
     /// A page was read from the store.
@@ -203,7 +203,7 @@ impl Pages {
     /// Shows the newest version of an object that was ordered, visible or not.
     pub(crate) fn newest<R>(&mut self, oref: Oref, look: impl FnOnce(&[u8]) -> R) -> Option<R> {
         if let Some(object) = self.mob.patch(oref.page()).and_then(|p| p.newest(oref.slot())) {
-            return Some(look(object));
+            return (!object.is_empty()).then(|| look(object));
         }
         // What is not in the buffer is in the page as it was stored, however old the image of it is.
         let (CachedImage::Current(bytes) | CachedImage::Stale(bytes)) = self.images.get(oref.page()) else {
@@ -232,6 +232,7 @@ impl Pages {
                 Err(i) => all.bytes.insert(i, (slot, object.len())),
             }
         }
+        all.bytes.retain(|(_, bytes)| *bytes > 0);
         Some(all)
     }
 
@@ -261,8 +262,13 @@ impl Extents {
 /// Above everything that was ordered, below what was not: for rules dropped on purpose.
 const TENTATIVE: Stamp = Stamp(u64::MAX - 1);
 
-/// Where a page's header says how many slots it has.
-const SLOTS_AT: usize = 24;
+/// Whether anything is in a page.
+pub(crate) fn has_objects(page: &[u8]) -> bool {
+    le16(page, DATA_END_AT) as usize > PAGE_HEADER_BYTES
+}
+
+/// Where a page's header says where its objects end.
+const DATA_END_AT: usize = 26;
 
 /// Has the allocator join the small blocks that were given back. The C library's puts them aside and joins all of them at
 /// the next request of a kilobyte or more, whatever it is for: after 100,000 of them that took ten milliseconds.

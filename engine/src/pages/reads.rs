@@ -35,6 +35,8 @@ pub(crate) enum Waiter {
     Large(Conn, u64),
     /// A transaction inside of this server, by its session's connection.
     Inside(Conn, PageId),
+    /// The end of what was released there.
+    Release(PageId),
     /// The installer.
     Install,
     /// The host, which asks again.
@@ -72,7 +74,7 @@ impl Waiter {
         match self {
             Waiter::Fetch(conn, ..) | Waiter::Commit(conn, _) | Waiter::Large(conn, _) => Some(*conn),
             Waiter::Inside(conn, _) => Some(*conn),
-            Waiter::Install | Waiter::Host => None,
+            Waiter::Release(_) | Waiter::Install | Waiter::Host => None,
         }
     }
 }

@@ -49,6 +49,8 @@ pub enum Entry<'a> {
         /// How many bytes all its pieces have.
         bytes: u32,
     },
+    /// Chunks of trees that no object owns any more are gone.
+    Free(Freed),
 }
 
 /// A transaction as it is logged.
@@ -69,12 +71,38 @@ pub struct Head {
     pub digest: u32,
     /// What it returns, at most [`limits::REPLY_BYTES_MAX`].
     pub reply: Vec<u8>,
-    /// Writes (by index) that do not fit where their object lives, and where they go instead.
-    pub placements: Vec<(u32, Oref)>,
-    /// Granted pages, not named before, that its objects name places in.
+    /// Writes that do not fit where their object lives, in the order of the writes.
+    pub placements: Vec<Placement>,
+    /// Granted pages, not named before, in which its objects name places that nothing was made in.
     pub named: Vec<PageId>,
     /// Granted pages in which it leaves no room for another object.
     pub filled: Vec<PageId>,
+    /// Where objects that it moves were before. Nothing is there any more.
+    pub left: Vec<Oref>,
+    /// The roots of trees of chunks that its objects owned before, and own no more.
+    pub released: Vec<Oref>,
+}
+
+/// Where an object goes that does not fit where it lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placement {
+    /// Which of the transaction's writes it is, by index.
+    pub write: u32,
+    /// Its place.
+    pub to: Oref,
+    /// Whether it was elsewhere before.
+    pub is_new: bool,
+}
+
+/// Chunks that are freed, and what that makes of the queue of released trees.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Freed {
+    /// So many trees from the front of the queue are done with.
+    pub taken: u32,
+    /// The chunks, at most [`limits::FREED_MAX`].
+    pub chunks: Vec<Oref>,
+    /// Trees below them, which take the places of those at the front.
+    pub below: Vec<Oref>,
 }
 
 /// Pages in which a client may make objects.
@@ -102,6 +130,7 @@ pub mod kind {
     pub const STAGE: u8 = 7;
     pub const COMMIT_STAGED: u8 = 8;
     pub const END: u8 = 9;
+    pub const FREE: u8 = 10;
 }
 
 impl<'a> Entry<'a> {
@@ -117,6 +146,7 @@ impl<'a> Entry<'a> {
             Entry::End(_) => kind::END,
             Entry::Stage { .. } => kind::STAGE,
             Entry::CommitStaged { .. } => kind::COMMIT_STAGED,
+            Entry::Free(_) => kind::FREE,
         }
     }
 
@@ -128,6 +158,7 @@ impl<'a> Entry<'a> {
                 128 + 4 * c.effects.reads.len() + objects
             }
             Entry::Stage { bytes, .. } => 64 + bytes.len(),
+            Entry::Free(f) => 64 + 4 * (f.chunks.len() + f.below.len()),
             _ => 64,
         }
     }
@@ -158,6 +189,11 @@ impl<'a> Entry<'a> {
                 put_op(*op, &mut out);
                 out.put_u32(*bytes);
             }
+            Entry::Free(f) => {
+                out.put_u32(f.taken);
+                put_orefs(&f.chunks, &mut out);
+                put_orefs(&f.below, &mut out);
+            }
         }
         out
     }
@@ -174,7 +210,7 @@ impl<'a> Entry<'a> {
             kind::COMMIT => {
                 let head = Head::decode(&mut r)?;
                 let effects = CommitEffects::decode(r.rest())?;
-                if head.placements.iter().any(|(w, _)| *w as usize >= effects.writes.len()) {
+                if head.placements.iter().any(|p| p.write as usize >= effects.writes.len()) {
                     return Err(DecodeError::BadField("placement"));
                 }
                 return Ok(Entry::Commit(Logged { head, effects }));
@@ -188,6 +224,9 @@ impl<'a> Entry<'a> {
             kind::GRANT => Entry::Grant(Grant::decode(&mut r)?),
             kind::STAGE => return Ok(Entry::Stage { op: op(&mut r)?, at: r.u32()?, bytes: r.rest() }),
             kind::COMMIT_STAGED => Entry::CommitStaged { op: op(&mut r)?, bytes: r.u32()? },
+            kind::FREE => {
+                Entry::Free(Freed { taken: r.u32()?, chunks: orefs(&mut r)?, below: orefs(&mut r)? })
+            }
             _ => return Err(DecodeError::BadField("kind")),
         };
         r.end()?;
@@ -202,18 +241,22 @@ impl Head {
         out.put_u32(self.digest);
         out.put_bytes(&self.reply);
         out.put_u32(self.placements.len() as u32);
-        for (write, oref) in &self.placements {
-            out.put_u32(*write);
-            out.put_u32(oref.raw());
+        for p in &self.placements {
+            out.put_u32(p.write);
+            out.put_u32(p.to.raw());
+            out.put_u8(p.is_new as u8);
         }
         put_pages(&self.named, out);
         put_pages(&self.filled, out);
+        put_orefs(&self.left, out);
+        put_orefs(&self.released, out);
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Head, DecodeError> {
         let (op, digest, reply) = (op(r)?, r.u32()?, reply(r)?);
-        let placements = (0..r.count(8, "placements")?).map(|_| placement(r)).collect::<Result<_, _>>()?;
-        Ok(Head { op, digest, reply, placements, named: pages(r)?, filled: pages(r)? })
+        let placements = (0..r.count(9, "placements")?).map(|_| placement(r)).collect::<Result<_, _>>()?;
+        let (named, filled) = (pages(r)?, pages(r)?);
+        Ok(Head { op, digest, reply, placements, named, filled, left: orefs(r)?, released: orefs(r)? })
     }
 }
 
@@ -264,10 +307,22 @@ pub(super) fn reply(r: &mut Reader<'_>) -> Result<Vec<u8>, DecodeError> {
     }
 }
 
-pub(super) fn placement(r: &mut Reader<'_>) -> Result<(u32, Oref), DecodeError> {
-    let write = r.u32()?;
-    let oref = Oref::from_raw(r.u32()?).filter(|o| !o.is_null());
-    Ok((write, oref.ok_or(DecodeError::BadField("placement"))?))
+pub(super) fn placement(r: &mut Reader<'_>) -> Result<Placement, DecodeError> {
+    Ok(Placement { write: r.u32()?, to: oref(r)?, is_new: r.u8()? != 0 })
+}
+
+/// A place.
+pub(super) fn oref(r: &mut Reader<'_>) -> Result<Oref, DecodeError> {
+    Oref::from_raw(r.u32()?).filter(|o| !o.is_null()).ok_or(DecodeError::BadField("place"))
+}
+
+fn put_orefs(orefs: &[Oref], out: &mut Vec<u8>) {
+    out.put_u32(orefs.len() as u32);
+    orefs.iter().for_each(|oref| out.put_u32(oref.raw()));
+}
+
+pub(super) fn orefs(r: &mut Reader<'_>) -> Result<Vec<Oref>, DecodeError> {
+    (0..r.count(4, "places")?).map(|_| oref(r)).collect()
 }
 
 pub(super) fn page(r: &mut Reader<'_>) -> Result<PageId, DecodeError> {
@@ -309,9 +364,11 @@ mod tests {
             op,
             digest: 6,
             reply: vec![7, 8],
-            placements: vec![(0, oref)],
+            placements: vec![Placement { write: 0, to: oref, is_new: true }],
             named: vec![page],
             filled: vec![page, page],
+            left: vec![oref],
+            released: vec![oref, oref],
         };
         for entry in [
             Entry::Genesis,
@@ -323,6 +380,7 @@ mod tests {
             Entry::Grant(Grant { client: ClientId(8), seq: 1, next_page: 6, pages: vec![page] }),
             Entry::Stage { op, at: 5, bytes: &[] },
             Entry::CommitStaged { op, bytes: 9 },
+            Entry::Free(Freed { taken: 1, chunks: vec![oref, oref], below: vec![oref] }),
         ] {
             let bytes = entry.encode();
             assert_eq!(Entry::decode(entry.kind(), &bytes), Ok(entry.clone()));

@@ -11,6 +11,7 @@
 //! | [`answers`] | what became of each client's last operations |
 //! | [`catalogue`] | classes |
 //! | [`places`] | pages given out to make objects in |
+//! | [`released`] | trees of chunks that no object owns any more |
 //! | [`views`] | which views there were, and what each kept |
 //! | [`pieces`] | a large commit as its pieces arrive |
 //! | [`version`] | the stamp of a version, or the one it will get |
@@ -23,6 +24,7 @@ pub mod entry;
 pub mod pieces;
 pub mod places;
 pub mod recent;
+pub mod released;
 mod saved;
 pub mod version;
 pub mod views;
@@ -35,10 +37,11 @@ use tercel_wire::message::{CommitEffects, Outcome};
 use answers::Answers;
 use catalogue::Catalogue;
 use digest::Digest;
-use entry::{Entry, Logged};
+use entry::{Entry, Freed, Head, Logged};
 use pieces::Pieces;
 use places::Places;
 use recent::RecentWrites;
+use released::Released;
 use version::{PendingStamp, VersionStamp};
 use views::Views;
 
@@ -50,6 +53,8 @@ pub trait Objects {
     fn write(&mut self, oref: Oref, to: Option<Oref>, written: &VersionStamp, object: &[u8]);
     /// The versions that share the pending stamp get this stamp.
     fn ordered(&mut self, pending: &PendingStamp, stamp: Stamp);
+    /// Nothing is in that place any more.
+    fn free(&mut self, oref: Oref, stamp: Stamp);
     /// Takes back what a transaction that will have no stamp wrote there.
     fn retract(&mut self, oref: Oref, pending: &PendingStamp);
 }
@@ -80,6 +85,8 @@ pub struct Replica {
     pub catalogue: Catalogue,
     /// Pages given out to make objects in.
     pub places: Places,
+    /// Trees of chunks that no object owns any more.
+    pub released: Released,
     pieces: Option<Pieces>,
     digest: Digest,
 }
@@ -100,6 +107,7 @@ impl Replica {
             answers: Answers::default(),
             catalogue: Catalogue::new(),
             places: Places::new(),
+            released: Released::default(),
             pieces: None,
             digest: Digest::default(),
         }
@@ -133,9 +141,17 @@ impl Replica {
                 }
                 Applied { changed, op: Some(c.head.op), pieces_from: None }
             }
+            Entry::Free(f) => {
+                f.chunks.iter().for_each(|oref| objects.free(*oref, stamp));
+                if is_new {
+                    self.free(stamp, f);
+                }
+                Applied { changed: f.chunks.clone(), ..Applied::default() }
+            }
             Entry::Genesis => {
                 objects.write(class::ROOT_HEAD, None, &VersionStamp::At(stamp), &entry::root_head());
                 if is_new {
+                    self.places.fill(class::ROOT_HEAD.page());
                     self.recent.insert(class::ROOT_HEAD, stamp);
                     self.digest.chain(class::ROOT_HEAD, stamp);
                 }
@@ -181,9 +197,27 @@ impl Replica {
             self.recent.insert(w.oref, stamp);
             self.digest.chain(w.oref, stamp);
         }
-        c.head.placements.iter().for_each(|(_, to)| self.places.used(to.page(), false));
-        self.places.judged(&c.head.named, &c.head.filled);
+        self.settle(stamp, &c.head);
         self.recent.forget_for(c.effects.writes.len());
+    }
+
+    /// What a commit does beside writing: objects moved, places that were named and pages that are full, trees let go of.
+    fn settle(&mut self, stamp: Stamp, head: &Head) {
+        head.placements.iter().filter(|p| p.is_new).for_each(|p| self.places.fill(p.to.page()));
+        self.places.judged(stamp, &head.named, &head.filled);
+        for oref in &head.left {
+            self.places.empty(oref.page(), stamp);
+            self.digest.chain(*oref, stamp);
+        }
+        self.released.push(&head.released);
+    }
+
+    fn free(&mut self, stamp: Stamp, f: &Freed) {
+        for oref in &f.chunks {
+            self.places.empty(oref.page(), stamp);
+            self.digest.chain(*oref, stamp);
+        }
+        self.released.freed(f);
     }
 
     fn piece(
@@ -215,14 +249,16 @@ impl Replica {
             return Err(DecodeError::BadField("pieces"));
         };
         objects.ordered(&pieces.pending, stamp);
+        pieces.head.left.iter().for_each(|oref| objects.free(*oref, stamp));
+        let mut changed = pieces.changed;
+        changed.extend(&pieces.head.left);
         if is_new {
             self.answers.committed(&pieces.head, stamp);
             for (oref, new) in &pieces.writes {
                 self.places.used(oref.page(), *new);
                 self.digest.chain(*oref, stamp);
             }
-            pieces.head.placements.iter().for_each(|(_, to)| self.places.used(to.page(), false));
-            self.places.judged(&pieces.head.named, &pieces.head.filled);
+            self.settle(stamp, &pieces.head);
             // The index takes in one large commit at a time.
             self.recent.index_pending(usize::MAX);
             self.recent.insert_large(
@@ -231,7 +267,7 @@ impl Replica {
                 pieces.set,
             );
         }
-        Ok(Applied { changed: pieces.changed, op: Some(op), pieces_from: Some(pieces.first) })
+        Ok(Applied { changed, op: Some(op), pieces_from: Some(pieces.first) })
     }
 
     fn forget_pieces(&mut self, objects: &mut impl Objects) {
@@ -294,6 +330,7 @@ impl Replica {
         self.views.skip_to(view, self.stamp);
         self.places.skip_to(next_page);
         self.recent = RecentWrites::with_floor(self.stamp);
+        self.released = Released::default();
         self.pieces = None;
     }
 
@@ -307,10 +344,14 @@ fn write_all(stamp: Stamp, c: &Logged<'_>, objects: &mut impl Objects) -> Vec<Or
     let mut changed = Vec::with_capacity(c.effects.writes.len());
     let mut placements = c.head.placements.iter().peekable();
     for (i, w) in c.effects.writes.iter().enumerate() {
-        let to = placements.next_if(|(write, _)| *write as usize == i).map(|(_, to)| *to);
+        let to = placements.next_if(|p| p.write as usize == i).map(|p| p.to);
         objects.write(w.oref, to, &VersionStamp::At(stamp), w.object);
         changed.push(w.oref);
         changed.extend(to);
+    }
+    for oref in &c.head.left {
+        objects.free(*oref, stamp);
+        changed.push(*oref);
     }
     changed
 }

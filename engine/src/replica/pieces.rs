@@ -41,6 +41,8 @@ enum DecodeState {
     Placements(u32),
     Named(u32),
     Filled(u32),
+    Left(u32),
+    Released(u32),
     Base,
     Reads(u32),
     Writes(u32),
@@ -116,10 +118,20 @@ impl Pieces {
                 self.head.named.push(entry::page(r)?);
                 DecodeState::Named(n - 1)
             }
-            DecodeState::Filled(0) => DecodeState::Base,
+            DecodeState::Filled(0) => DecodeState::Left(r.u32()?),
             DecodeState::Filled(n) => {
                 self.head.filled.push(entry::page(r)?);
                 DecodeState::Filled(n - 1)
+            }
+            DecodeState::Left(0) => DecodeState::Released(r.u32()?),
+            DecodeState::Left(n) => {
+                self.head.left.push(entry::oref(r)?);
+                DecodeState::Left(n - 1)
+            }
+            DecodeState::Released(0) => DecodeState::Base,
+            DecodeState::Released(n) => {
+                self.head.released.push(entry::oref(r)?);
+                DecodeState::Released(n - 1)
             }
             DecodeState::Base => {
                 r.u64()?;
@@ -141,9 +153,8 @@ impl Pieces {
 
     fn write(&mut self, w: &Write<'_>, objects: &mut impl Objects) {
         let index = self.writes.len();
-        let placed =
-            self.head.placements.get(self.next_placement).filter(|(write, _)| *write as usize == index);
-        let to = placed.map(|(_, to)| *to);
+        let placed = self.head.placements.get(self.next_placement).filter(|p| p.write as usize == index);
+        let to = placed.map(|p| p.to);
         self.next_placement += usize::from(to.is_some());
         objects.write(w.oref, to, &VersionStamp::With(self.pending.clone()), w.object);
         self.writes.push((w.oref, w.new));
@@ -155,7 +166,7 @@ impl Pieces {
 
 #[cfg(test)]
 mod tests {
-    use super::super::entry::{Entry, Logged};
+    use super::super::entry::{Entry, Logged, Placement};
     use super::super::{Applied, Replica};
     use super::*;
     use tercel_wire::id::{ClientId, ViewId};
@@ -172,6 +183,8 @@ mod tests {
         fn ordered(&mut self, pending: &PendingStamp, stamp: Stamp) {
             pending.ordered_at(stamp);
         }
+
+        fn free(&mut self, _: Oref, _: Stamp) {}
 
         fn retract(&mut self, oref: Oref, pending: &PendingStamp) {
             self.0
@@ -200,7 +213,12 @@ mod tests {
             reads: vec![oref(3)],
             writes: vec![write(3, false), write(4, true)],
         };
-        let head = Head { op: op(seq), digest: 9, placements: vec![(0, oref(7))], ..Head::default() };
+        let head = Head {
+            op: op(seq),
+            digest: 9,
+            placements: vec![Placement { write: 0, to: oref(7), is_new: true }],
+            ..Head::default()
+        };
         Entry::Commit(Logged { head, effects })
     }
 

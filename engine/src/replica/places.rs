@@ -1,8 +1,9 @@
 //! Pages given out to make objects in: to which client, and when they may be given out again.
 //!
-//! A grant outlives connections and views. It ends with its client's session, by an ordered entry. A page in which nothing
-//! was made by then, and that no object refers to, returns: it is given out again once every session has acknowledged the
-//! end, so that no commit under way still means the old place. A place in any other page stays what it was promised to be.
+//! A grant outlives connections and views. It ends with its client's session, by an ordered entry. A page that is not granted
+//! and in which there is nothing returns: because nothing was made in it when its grant ended, or because all that was there
+//! has been freed. It is given out again once every session has acknowledged that, so that no commit under way still means
+//! the old place. A page in which a place was promised that an object refers to, and nothing was made there, is held back.
 //! The invariant: a page is in at most one of the tables, and every page from 2 up to `next_page` was given out.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,10 +24,17 @@ pub struct Places {
     clients: Map<ClientId, Grantee>,
     /// Pages that are given out again once every session has acknowledged the stamp.
     returned: BTreeMap<PageId, Stamp>,
+    /// Pages that are not granted any more, in which an object refers to a place where nothing was made.
+    held_back: BTreeSet<PageId>,
+    /// By page, in how many of its slots there is something.
+    filled: Vec<u16>,
     /// The highest of these stamps among pages that were given out again.
     reused: Stamp,
     sum: RowSum,
 }
+
+/// It is not known in how many slots of a page there is something.
+const UNKNOWN: u16 = u16::MAX;
 
 /// A page that a client may make objects in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +45,7 @@ pub struct Granted {
     pub seq: u64,
     /// Whether anything was made in it.
     pub is_made_in: bool,
-    /// Whether an object refers to a place in it.
+    /// Whether an object refers to a place in it where nothing was made.
     pub is_named: bool,
 }
 
@@ -74,8 +82,8 @@ impl Places {
         self.granted.get(&page)
     }
 
-    /// The lowest page that may be unused.
-    pub fn unused_first(&self) -> Option<PageId> {
+    /// The lowest page in which there may be promised places.
+    pub fn promised_first(&self) -> Option<PageId> {
         let first = [
             self.granted.first_key_value().map(|(p, _)| *p),
             self.returned.first_key_value().map(|(p, _)| *p),
@@ -83,15 +91,25 @@ impl Places {
         first.into_iter().flatten().min()
     }
 
-    /// Whether the page may return, or has returned: nothing was made in it and nothing names it.
-    pub fn is_unused(&self, page: PageId) -> bool {
-        self.granted.get(&page).is_some_and(|g| !g.is_made_in && !g.is_named)
-            || self.returned.contains_key(&page)
+    /// Whether the page has returned, or will once there is nothing in it: it is not known that something refers to a place
+    /// in it where nothing is.
+    pub fn may_return(&self, page: PageId) -> bool {
+        self.granted.get(&page).is_some_and(|g| !g.is_named) || self.returned.contains_key(&page)
+    }
+
+    /// In how many slots of the page there is something.
+    pub fn filled(&self, page: PageId) -> u16 {
+        self.filled.get(page.get() as usize).copied().unwrap_or_default()
     }
 
     /// How many pages objects may be made in.
     pub fn granted_count(&self) -> usize {
         self.granted.len()
+    }
+
+    /// Pages that are not given out again although there is nothing in them: something refers to a place there.
+    pub fn held_back_count(&self) -> usize {
+        self.held_back.len()
     }
 
     /// Pages that wait to be given out again.
@@ -133,9 +151,8 @@ impl Places {
     pub(super) fn grant(&mut self, stamp: Stamp, g: &Grant) {
         self.next_page = self.next_page.max(g.next_page);
         for page in &g.pages {
-            if let Some(at) = self.returned.remove(page) {
+            if let Some(at) = self.take_back(*page) {
                 self.reused = self.reused.max(at);
-                self.sum.remove(&[page.get().into(), at.0]);
             }
             self.remove(*page);
             let row = Granted { client: g.client, seq: g.seq, is_made_in: false, is_named: false };
@@ -172,20 +189,66 @@ impl Places {
         Some(row)
     }
 
-    /// The page is granted no more. It returns if nothing was made in it and nothing names it.
+    /// The page is granted no more. It returns if there is nothing in it and nothing refers to a place there.
     fn release(&mut self, stamp: Stamp, page: PageId) {
         let Some(row) = self.remove(page) else { return };
-        if !row.is_made_in && !row.is_named {
-            self.returned.insert(page, stamp);
+        if row.is_named {
+            self.hold_back(page);
+        } else {
+            self.return_if_empty(page, stamp);
+        }
+    }
+
+    fn hold_back(&mut self, page: PageId) {
+        if self.held_back.insert(page) {
+            self.sum.add(&[page.get().into()]);
+        }
+    }
+
+    fn return_if_empty(&mut self, page: PageId, stamp: Stamp) {
+        if self.filled(page) > 0 || self.granted.contains_key(&page) || self.held_back.contains(&page) {
+            return;
+        }
+        if self.returned.insert(page, stamp).is_none() {
             self.sum.add(&[page.get().into(), stamp.0]);
+        }
+    }
+
+    /// The page is given out, or something is in it.
+    fn take_back(&mut self, page: PageId) -> Option<Stamp> {
+        let at = self.returned.remove(&page)?;
+        self.sum.remove(&[page.get().into(), at.0]);
+        Some(at)
+    }
+
+    /// Something is in one more slot of the page.
+    pub(super) fn fill(&mut self, page: PageId) {
+        self.next_page = self.next_page.max(page.get() + 1);
+        let at = page.get() as usize;
+        if at >= self.filled.len() {
+            self.filled.resize(at + 1, 0);
+        }
+        self.filled[at] = self.filled[at].saturating_add(1);
+        if let Some(at) = self.take_back(page) {
+            // What moved there is in a page that was given out again.
+            self.reused = self.reused.max(at);
+        }
+    }
+
+    /// Nothing is in one of the slots any more.
+    pub(super) fn empty(&mut self, page: PageId, stamp: Stamp) {
+        let filled = self.filled.get_mut(page.get() as usize);
+        if let Some(filled) = filled.filter(|filled| ![0, UNKNOWN].contains(filled)) {
+            *filled -= 1;
+            self.return_if_empty(page, stamp);
         }
     }
 
     /// A commit writes in a page, where it is new if it makes an object there.
     pub(super) fn used(&mut self, page: PageId, is_new: bool) {
         self.next_page = self.next_page.max(page.get() + 1);
-        if is_new && let Some(at) = self.returned.remove(&page) {
-            self.sum.remove(&[page.get().into(), at.0]);
+        if is_new {
+            self.fill(page);
         }
         if is_new && let Some(row) = self.granted.get_mut(&page).filter(|row| !row.is_made_in) {
             self.sum.remove(&row.row(page));
@@ -197,26 +260,33 @@ impl Places {
         }
     }
 
-    /// What a leader found out about a commit: pages that its objects name, and pages that it filled.
-    pub(super) fn judged(&mut self, named: &[PageId], filled: &[PageId]) {
+    /// What a leader found out about a commit: pages in which its objects name places where nothing is, and pages that it
+    /// filled.
+    pub(super) fn judged(&mut self, stamp: Stamp, named: &[PageId], filled: &[PageId]) {
         for page in named {
             // A place that was promised is named although its client has gone: the page stays as it is.
-            if let Some(at) = self.returned.remove(page) {
-                self.sum.remove(&[page.get().into(), at.0]);
-            }
             if let Some(row) = self.granted.get_mut(page) {
                 self.sum.remove(&row.row(*page));
                 row.is_named = true;
                 self.sum.add(&row.row(*page));
+            } else {
+                self.take_back(*page);
+                self.hold_back(*page);
             }
         }
-        for page in filled {
-            self.remove(*page);
-        }
+        filled.iter().for_each(|page| self.release(stamp, *page));
     }
 
+    /// Goes on behind entries that are lost: pages below `next_page` may have been given out, and in any page there may be
+    /// more or less than is known.
     pub(super) fn skip_to(&mut self, next_page: u32) {
         self.next_page = self.next_page.max(next_page.min(PageId::MAX.get() + 1));
+        self.filled = vec![UNKNOWN; self.next_page as usize];
+        let returned: Vec<PageId> = self.returned.keys().copied().collect();
+        for page in returned {
+            self.take_back(page);
+            self.hold_back(page);
+        }
     }
 
     /// For [`super::Replica::digest`].
@@ -232,6 +302,14 @@ impl Places {
         all
     }
 
+    pub(super) fn held_back(&self) -> impl ExactSizeIterator<Item = PageId> {
+        self.held_back.iter().copied()
+    }
+
+    pub(super) fn filled_all(&self) -> &[u16] {
+        &self.filled
+    }
+
     pub(super) fn returned(&self) -> impl ExactSizeIterator<Item = (PageId, Stamp)> {
         self.returned.iter().map(|(page, at)| (*page, *at))
     }
@@ -243,8 +321,11 @@ impl Places {
         rows: impl Iterator<Item = (PageId, Granted)>,
         last: impl Iterator<Item = (ClientId, u64, Vec<PageId>)>,
         returned: impl Iterator<Item = (PageId, Stamp)>,
+        held_back: impl Iterator<Item = PageId>,
+        filled: Vec<u16>,
     ) -> Places {
-        let mut places = Places { next_page, reused, ..Places::default() };
+        let mut places = Places { next_page, reused, filled, ..Places::default() };
+        held_back.for_each(|page| places.hold_back(page));
         for (client, seq, last) in last {
             places.clients.insert(client, Grantee { seq, last, ..Grantee::default() });
         }
@@ -289,14 +370,39 @@ mod tests {
         let mut p = Places::new();
         grant(&mut p, 1, 7, 1, &[2, 3, 4, 5]);
         p.used(page(2), true);
-        p.judged(&[page(3)], &[]);
-        p.judged(&[], &[page(5)]);
+        p.judged(Stamp(2), &[page(3)], &[]);
+        p.used(page(5), true);
+        p.judged(Stamp(2), &[], &[page(5)]);
         assert_eq!(p.unused(ClientId(7)), 2);
         p.end(Stamp(9), ClientId(7));
         assert_eq!((p.granted_count(), p.returned_count()), (0, 1));
         assert!(p.reusable(Stamp(8), 10).is_empty());
         assert_eq!(p.reusable(Stamp(9), 10), [page(4)]);
         assert!(!p.has_grants(ClientId(7)));
+    }
+
+    #[test]
+    fn page_returns_when_it_is_granted_no_more_and_nothing_is_in_it() {
+        let mut p = Places::new();
+        grant(&mut p, 1, 7, 1, &[2, 3, 4]);
+        [2, 2, 3, 4].iter().for_each(|n| p.used(page(*n), true));
+        p.judged(Stamp(2), &[page(4)], &[page(2), page(4)]);
+        p.empty(page(2), Stamp(3));
+        p.empty(page(3), Stamp(4));
+        p.empty(page(4), Stamp(5));
+        // Page 3 is still granted, and something refers to a place in page 4.
+        assert_eq!((p.returned_count(), p.held_back_count()), (0, 1));
+        p.empty(page(2), Stamp(6));
+        p.end(Stamp(7), ClientId(7));
+        assert_eq!(p.reusable(Stamp(7), 10), [page(2), page(3)]);
+        assert_eq!(p.returned_at(page(2)), Some(Stamp(6)));
+        // What moves there takes it.
+        p.fill(page(2));
+        assert_eq!((p.reusable(Stamp(7), 10), p.reused()), (vec![page(3)], Stamp(6)));
+        // Behind entries that are lost no page is believed to be empty.
+        p.skip_to(9);
+        p.empty(page(2), Stamp(9));
+        assert_eq!((p.returned_count(), p.held_back_count()), (0, 2));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::digest::Digest;
 use super::entry;
 use super::places::{Granted, Places};
 use super::recent::RecentWrites;
+use super::released::Released;
 use super::views::Views;
 use crate::table::Map;
 
@@ -98,6 +99,15 @@ impl Replica {
             out.put_u32(page.get());
             out.put_u64(at.0);
         }
+        let held_back = self.places.held_back();
+        out.put_u32(held_back.len() as u32);
+        held_back.for_each(|page| out.put_u32(page.get()));
+        let filled = self.places.filled_all();
+        out.put_u32(filled.len() as u32);
+        filled.iter().for_each(|count| out.put_u16(*count));
+        let released = self.released.iter();
+        out.put_u32(released.len() as u32);
+        released.for_each(|oref| out.put_u32(oref.raw()));
     }
 
     /// Reads what [`Replica::encode`] wrote.
@@ -125,6 +135,7 @@ impl Replica {
         s.recent = RecentWrites::restored(floor, writes.into_iter());
         s.answers = answers(&mut r)?;
         s.places = places(&mut r)?;
+        s.released = Released::restored(entry::orefs(&mut r)?);
         for _ in 0..r.count(6, "classes")? {
             let id = ClassId(r.u16()?);
             s.catalogue.define(id, Layout::decode(r.bytes("layout")?)?);
@@ -188,10 +199,17 @@ fn places(r: &mut Reader<'_>) -> Result<Places, DecodeError> {
     }
     let returned = (0..r.count(12, "returned pages")?).map(|_| Ok((entry::page(r)?, Stamp(r.u64()?))));
     let returned = returned.collect::<Result<Vec<_>, DecodeError>>()?;
-    Ok(Places::restored(next_page, reused, rows.into_iter(), last.into_iter(), returned.into_iter()))
+    let held_back = (0..r.count(4, "pages held back")?).map(|_| entry::page(r));
+    let held_back = held_back.collect::<Result<Vec<_>, DecodeError>>()?;
+    let filled = (0..r.count(2, "pages")?).map(|_| r.u16()).collect::<Result<Vec<u16>, DecodeError>>()?;
+    if filled.len() > next_page as usize {
+        return Err(DecodeError::BadField("page"));
+    }
+    let (rows, last, returned) = (rows.into_iter(), last.into_iter(), returned.into_iter());
+    Ok(Places::restored(next_page, reused, rows, last, returned, held_back.into_iter(), filled))
 }
 
-const STATE_VERSION: u16 = 2;
+const STATE_VERSION: u16 = 3;
 /// Far more entries than a log will ever have, and far from where stamps would begin again.
 const STAMP_MAX: Stamp = Stamp(1 << 62);
 
@@ -211,6 +229,7 @@ mod tests {
     impl Objects for Nowhere {
         fn write(&mut self, _: Oref, _: Option<Oref>, _: &VersionStamp, _: &[u8]) {}
         fn ordered(&mut self, _: &PendingStamp, _: Stamp) {}
+        fn free(&mut self, _: Oref, _: Stamp) {}
         fn retract(&mut self, _: Oref, _: &PendingStamp) {}
     }
 

@@ -18,7 +18,8 @@ use tercel_wire::id::{LogPosition, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::message::Reason;
 
 pub use crate::effect::{
-    Checkpoint, Conn, Effect, Effects, HostStats, Input, LogRoom, ServerConfig, ServerStats,
+    Checkpoint, Conn, Effect, Effects, HostStats, Input, LogRoom, PageUpdate, ServerConfig, ServerStats,
+    store,
 };
 pub use recover::{Recovery, RecoveryError};
 
@@ -398,9 +399,10 @@ impl Server {
         self.leader.as_ref().is_none_or(|leader| leader.is_all_visible())
     }
 
-    /// Whether nothing more will be ordered of what has arrived, whether or not its client still waits for it.
+    /// Whether nothing more will be ordered of what has arrived, whether or not its client still waits for it, nor of what that
+    /// has released.
     pub fn is_idle(&self) -> bool {
-        self.leader.as_ref().is_none_or(|leader| leader.is_idle())
+        self.leader.as_ref().is_none_or(|leader| leader.is_idle(&self.replica))
     }
 
     /// Whether the connection's client has greeted, and was not turned away.

@@ -22,6 +22,7 @@ use crate::effect::Effect;
 use crate::leader::Asked;
 use crate::limits;
 use crate::mutant::{Rule, dropped};
+use crate::pages::has_objects;
 use crate::time::Now;
 
 /// The backup under way, and the count of the pins of the page store.
@@ -283,7 +284,8 @@ fn as_of_backup(range: Range<u32>, stored: Vec<(PageId, Vec<u8>)>, cx: &Cx<'_>) 
             (Some(bytes), false) => pages.extend_from_slice(bytes),
             (_, true) => {
                 let laid = cx.pages.mob.merge_page_frozen(page, base, cx.space, Vec::new());
-                pages.extend(laid.ok_or_else(|| format!("page {page}: its objects do not fit into it"))?);
+                let laid = laid.ok_or_else(|| format!("page {page}: its objects do not fit into it"))?;
+                pages.extend(Some(laid).filter(|page| has_objects(page)).unwrap_or_default());
             }
         }
     }

@@ -89,6 +89,9 @@ impl Sessions {
             (Waiter::Large(_, id), failed) => {
                 self.lead(cx, |leader, work| leader.large_read(id, failed, work))
             }
+            (Waiter::Release(page), failed) => {
+                self.lead(cx, |leader, work| leader.free_read(page, failed, work));
+            }
             (Waiter::Inside(_, page), failed) => self.inside.page_read(page, failed),
             (Waiter::Install, None) => cx.pages.install_read(),
             (Waiter::Host, _) => {}

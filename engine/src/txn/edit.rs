@@ -132,18 +132,16 @@ impl<'c> Tx<'c> {
             }
             here
         });
-        let object = e.finish(class);
-        trees.finish()?;
-        Ok(object?)
+        let encoded = e.finish(class);
+        trees.finish(encoded)
     }
 
     fn encode<T: Typed>(&self, value: &T, class: ClassId) -> Result<Vec<u8>, Error> {
         let mut trees = TreeBuilder::new(self);
         let mut e = Encoder::new(T::SCHEMA.size(), &mut trees);
         value.encode(&mut e);
-        let object = e.finish(class);
-        trees.finish()?;
-        Ok(object?)
+        let encoded = e.finish(class);
+        trees.finish(encoded)
     }
 
     /// A place for a new object of that many bytes.
@@ -165,7 +163,31 @@ impl<'c> Tx<'c> {
         self.put::<T>(oref, object, None)
     }
 
+    /// Keeps a private copy. Large values of it that are replaced were made for nothing, as are those of one that cannot be
+    /// kept.
     fn put<T: Typed>(&self, oref: Oref, object: Vec<u8>, behind: Option<Vec<u8>>) -> Result<(), Error> {
+        let layout = self.class_of::<T>()?.layout;
+        let trees = |object: &[u8]| {
+            let mut trees = Vec::new();
+            layout.trees(&object[HEADER_BYTES..], |root| trees.push(root));
+            trees
+        };
+        let after = trees(&object);
+        let before = match layout.may_own() {
+            true => self.write_set.get(oref).map_or(Vec::new(), |object| trees(&object)),
+            false => Vec::new(),
+        };
+        let kept = self.keep::<T>(oref, object, behind);
+        let (gone, there) = if kept.is_ok() { (before, after) } else { (after, before) };
+        for root in gone.into_iter().filter(|root| !there.contains(root)) {
+            if self.made.borrow().contains(&root) {
+                self.unmake_tree(root);
+            }
+        }
+        kept
+    }
+
+    fn keep<T: Typed>(&self, oref: Oref, object: Vec<u8>, behind: Option<Vec<u8>>) -> Result<(), Error> {
         let room = self.bytes_max.get();
         if self.write_set.bytes_total() + object.len() > room {
             return Err(Error::Full(Bound::Writes { bytes_max: room }));

@@ -5,9 +5,10 @@
 
 use tercel_heap::{Typed, View};
 use tercel_wire::class::{self, LEAF_BYTES, NODE_CHILDREN};
+use tercel_wire::cursor::le32;
 use tercel_wire::id::{ClassId, Oref};
-use tercel_wire::layout::Var;
-use tercel_wire::record::{Any, Class, EncodeError, Encoder, List, NoSpill, Ref, Spill, Value};
+use tercel_wire::layout::{Layout, Var};
+use tercel_wire::record::{Any, Class, EncodeError, Encoder, HEADER_BYTES, List, NoSpill, Ref, Spill, Value};
 
 use super::Tx;
 use crate::error::Error;
@@ -16,18 +17,23 @@ use crate::txn::object::{BytesLeaf, ChunkNode, RefsLeaf, TREE_HEIGHT_MAX, TreeNo
 /// Makes trees of a transaction's large values.
 pub(super) struct TreeBuilder<'a, 'c> {
     tx: &'a Tx<'c>,
+    /// The chunks that it made.
+    made: Vec<Oref>,
     /// What the transaction said when a chunk could not be made; the encoder only knows that it failed.
     error: Option<Error>,
 }
 
 impl<'a, 'c> TreeBuilder<'a, 'c> {
     pub(super) fn new(tx: &'a Tx<'c>) -> Self {
-        TreeBuilder { tx, error: None }
+        TreeBuilder { tx, made: Vec::new(), error: None }
     }
 
-    /// The error behind a failed encoding, if a chunk was the cause.
-    pub(super) fn finish(self) -> Result<(), Error> {
-        self.error.map_or(Ok(()), Err)
+    /// What was encoded, or why it could not be. Then no chunk is left of it.
+    pub(super) fn finish(self, encoded: Result<Vec<u8>, EncodeError>) -> Result<Vec<u8>, Error> {
+        encoded.map_err(|e| {
+            self.made.iter().for_each(|chunk| self.tx.unmake(*chunk));
+            self.error.unwrap_or_else(|| e.into())
+        })
     }
 
     fn make<T: Typed>(
@@ -41,6 +47,7 @@ impl<'a, 'c> TreeBuilder<'a, 'c> {
         let object = e.finish(id)?;
         let made = self.tx.reserve_bytes(object.len()).and_then(|oref| {
             self.tx.put_new::<T>(oref, object)?;
+            self.made.push(oref);
             Ok(oref)
         });
         made.map_err(|e| {
@@ -139,6 +146,25 @@ impl<'c> Tx<'c> {
             super::Step::Done
         })?;
         found
+    }
+
+    /// A tree that this transaction has made is not to be committed: no object owns it.
+    pub(super) fn unmake_tree(&self, root: Oref) {
+        let layout = Layout::of(&ChunkNode::SCHEMA);
+        let mut todo = vec![root];
+        while let Some(chunk) = todo.pop() {
+            let Some(object) = self.write_set.get(chunk) else { continue };
+            if tercel_wire::page::class_of(&object) == class::CHUNK_NODE {
+                let body = &object[HEADER_BYTES..];
+                layout.refs(body, |at| todo.extend(Oref::from_raw(le32(body, at))));
+            }
+            self.unmake(chunk);
+        }
+    }
+
+    fn unmake(&self, chunk: Oref) {
+        self.made.borrow_mut().remove(&chunk);
+        self.write_set.remove(chunk);
     }
 
     /// All bytes of a tree.

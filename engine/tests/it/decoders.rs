@@ -2,7 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tercel_engine::replica::entry::{Entry, Grant, Head, Logged};
+use tercel_engine::replica::entry::{Entry, Grant, Head, Logged, Placement};
 use tercel_engine::replica::version::{PendingStamp, VersionStamp};
 use tercel_engine::replica::{Objects, Replica};
 use tercel_engine::server::{Checkpoint, Recovery, ServerConfig};
@@ -47,7 +47,8 @@ fn record() -> impl Strategy<Value = (u8, Vec<u8>)> {
                 [16, 0, 0, 0, w[0], w[1], w[2], w[3]]
             })
             .collect();
-        let placements = (0u32..).zip(to).take(writes.len()).collect();
+        let place = |(write, to)| Placement { write, to, is_new: true };
+        let placements = (0u32..).zip(to).take(writes.len()).map(place).collect();
         let writes = writes
             .iter()
             .zip(&objects)
@@ -111,6 +112,7 @@ fn state_after(records: &[(u8, Vec<u8>)]) -> Replica {
 struct Nowhere;
 
 impl Objects for Nowhere {
+    fn free(&mut self, _: Oref, _: tercel_wire::id::Stamp) {}
     fn write(&mut self, _: Oref, _: Option<Oref>, _: &VersionStamp, _: &[u8]) {}
     fn ordered(&mut self, _: &PendingStamp, _: Stamp) {}
     fn retract(&mut self, _: Oref, _: &PendingStamp) {}

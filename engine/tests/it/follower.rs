@@ -7,7 +7,9 @@ use tercel_engine::order::Sealed;
 use tercel_engine::order::follower::{FEEDER, Follower, acked, packet};
 use tercel_engine::replica::Replica;
 use tercel_engine::replica::entry::{Entry, Head, Logged};
-use tercel_engine::server::{Checkpoint, Effect, Effects, Input, LogRoom, Recovery, Server, ServerConfig};
+use tercel_engine::server::{
+    Checkpoint, Effect, Effects, Input, LogRoom, Recovery, Server, ServerConfig, store,
+};
 use tercel_engine::time::Now;
 use tercel_wire::id::{ClassId, ClientId, LogPosition, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::message::{CommitEffects as Written, Write};
@@ -149,7 +151,7 @@ impl Node {
                 Effect::Install { .. } if self.installs_left == 0 => {}
                 Effect::Install { view, pages, checkpoint } => {
                     self.installs_left -= 1;
-                    self.pages.extend(pages);
+                    store(pages, &mut self.pages);
                     self.checkpoint = checkpoint.or(self.checkpoint.take());
                     self.take(Input::Installed(view));
                 }

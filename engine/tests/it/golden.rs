@@ -4,7 +4,7 @@
 use crate::promise::Promises;
 use tercel_engine::replica::Objects;
 use tercel_engine::replica::Replica;
-use tercel_engine::replica::entry::{Entry, Grant, Head, Logged};
+use tercel_engine::replica::entry::{Entry, Freed, Grant, Head, Logged, Placement};
 use tercel_engine::replica::version::{PendingStamp, VersionStamp};
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Shape};
@@ -20,7 +20,7 @@ fn class() -> Layout {
 }
 
 /// One entry of each kind, in an order that a log could have.
-fn entries() -> [(&'static str, Entry<'static>); 7] {
+fn entries() -> [(&'static str, Entry<'static>); 8] {
     let op = OpId {
         client: ClientId(0x0102_0304_0506_0708),
         slot: 0x0112,
@@ -33,9 +33,11 @@ fn entries() -> [(&'static str, Entry<'static>); 7] {
         op,
         digest: 0x5152_5354,
         reply: b"yes".to_vec(),
-        placements: vec![(0, oref(12, 3))],
+        placements: vec![Placement { write: 0, to: oref(12, 3), is_new: true }],
         named: vec![page(66)],
         filled: vec![page(67)],
+        left: vec![oref(11, 2)],
+        released: vec![oref(13, 1), oref(14, 1)],
     };
     let effects = CommitEffects {
         base: Stamp(6),
@@ -51,6 +53,7 @@ fn entries() -> [(&'static str, Entry<'static>); 7] {
         ("define", Entry::Define(ClassId(16), class())),
         ("grant", Entry::Grant(Grant { client, seq: 3, next_page: 70, pages: vec![page(66), page(67)] })),
         ("commit", Entry::Commit(Logged { head, effects })),
+        ("free", Entry::Free(Freed { taken: 1, chunks: vec![oref(13, 1)], below: vec![oref(15, 1)] })),
         ("end", Entry::End(client)),
         ("evict", Entry::Evict(client)),
     ]
@@ -71,8 +74,8 @@ fn pieces() -> [(&'static str, Entry<'static>); 2] {
 }
 
 #[test]
-fn entries_have_the_bytes_of_version_2() {
-    let mut promised = Promises::read(include_str!("../golden/entries_v2.txt"));
+fn entries_have_the_bytes_of_version_3() {
+    let mut promised = Promises::read(include_str!("../golden/entries_v3.txt"));
     for (name, entry) in entries().into_iter().chain(pieces()) {
         // The kind is the log record's; here it stands first.
         let bytes = promised.keep(name, &[&[entry.kind()], &entry.encode()[..]].concat());
@@ -82,8 +85,8 @@ fn entries_have_the_bytes_of_version_2() {
 }
 
 #[test]
-fn a_stored_state_has_the_bytes_of_version_2() {
-    let mut promised = Promises::read(include_str!("../golden/states_v2.txt"));
+fn a_stored_state_has_the_bytes_of_version_3() {
+    let mut promised = Promises::read(include_str!("../golden/states_v3.txt"));
     let mut state = Replica::new();
     let bytes = promised.keep("new", &state.encode());
     assert_eq!(Replica::decode(&bytes).unwrap().encode(), bytes);
@@ -95,9 +98,9 @@ fn a_stored_state_has_the_bytes_of_version_2() {
     assert_eq!(read.encode(), bytes);
     assert_eq!(
         (read.stamp, read.view(), read.places.next_page()),
-        (Stamp(7), ViewId::new(0x0102_0304, 0x0506_0708), 70)
+        (Stamp(8), ViewId::new(0x0102_0304, 0x0506_0708), 70)
     );
-    // A page that is granted and one that has returned.
+    // A page that is granted and one that has returned, beside the one above that was full of nothing.
     let view = state.view();
     let grants = [(0x0203_0405_0607_0809, 70), (0x0a0b_0c0d_0e0f_1011, 71)].map(|(client, page)| Grant {
         client: ClientId(client),
@@ -107,13 +110,13 @@ fn a_stored_state_has_the_bytes_of_version_2() {
     });
     let ended = Entry::End(grants[1].client);
     let entries = grants.into_iter().map(Entry::Grant).chain([ended]);
-    for (stamp, entry) in (8..).zip(entries) {
+    for (stamp, entry) in (9..).zip(entries) {
         state.apply(Stamp(stamp), view, &entry, &mut Nowhere).unwrap();
     }
     let bytes = promised.keep("of_grants", &state.encode());
     let read = Replica::decode(&bytes).unwrap();
     assert_eq!(read.encode(), bytes);
-    assert_eq!((read.places.granted_count(), read.places.returned_count()), (1, 1));
+    assert_eq!((read.places.granted_count(), read.places.returned_count()), (1, 2));
     promised.end();
 }
 
@@ -121,6 +124,7 @@ fn a_stored_state_has_the_bytes_of_version_2() {
 struct Nowhere;
 
 impl Objects for Nowhere {
+    fn free(&mut self, _: Oref, _: tercel_wire::id::Stamp) {}
     fn write(&mut self, _: Oref, _: Option<Oref>, _: &VersionStamp, _: &[u8]) {}
     fn ordered(&mut self, _: &PendingStamp, _: Stamp) {}
     fn retract(&mut self, _: Oref, _: &PendingStamp) {}

@@ -22,7 +22,7 @@ fn page_without_waiters_is_still_updated() {
     h.commit(A, op(5, 1), &make(page, 0, &old));
     h.sync();
     h.flush();
-    let stored = h.pages.iter().find(|(p, _)| *p == page).unwrap().1.to_vec();
+    let stored = h.pages.iter().find(|(p, _)| *p == page).unwrap().1.clone().unwrap().to_vec();
     h.input(Input::Installed(h.view()));
     // A change, on its way to the store; and the server's own copy of the page goes.
     let mut new = old.clone();

@@ -35,6 +35,8 @@ pub enum Rule {
     BoundedByServerClock,
     AtLeastOfAnyHistory,
     WatchForgetsCoalesced,
+    // Space.
+    TreesShared,
     // The cache.
     NoCheckOnHit,
     RecheckByEntry,

@@ -50,12 +50,17 @@ pub(crate) fn check(world: &World, ground: &Ground) -> (Vec<String>, Vec<View>) 
 
 /// Describes the flaw of a stored page, if it has one.
 fn flaw(id: PageId, due: Option<&[u8]>, stored: Option<&[u8]>) -> Option<String> {
-    let (Some(due), Some(stored)) = (due, stored) else {
-        return Some("is in the log and not in the store".into());
+    let due = match due.map(|due| Page::parse(due, id)) {
+        Some(Ok(due)) => due,
+        _ => return Some("cannot be laid out from the log".into()),
     };
-    let (Ok(due), Ok(stored)) = (Page::parse(due, id), Page::parse(stored, id)) else {
-        return Some("cannot be read".into());
+    let Some(stored) = stored else {
+        return due.objects().next().map(|_| "is in the log and not in the store".into());
     };
+    let Ok(stored) = Page::parse(stored, id) else { return Some("cannot be read".into()) };
+    if stored.objects().next().is_none() {
+        return Some("has nothing in it, and is in the store".into());
+    }
     if !due.objects().eq(stored.objects()) {
         return Some("has other objects than the log says".into());
     }

@@ -203,12 +203,17 @@ impl World {
             return Err(format!("its state is not that of {}", head.stamp));
         }
         // Objects that a large transaction has placed, but that are not ordered yet, belong to no stamp.
+        let laid = |id: &PageId| mob.merge_page(*id, None, head.stamp, SPACE, Vec::new());
+        let has_objects = |id: &PageId| {
+            laid(id).is_some_and(|due| Page::parse(&due, *id).is_ok_and(|p| p.objects().next().is_some()))
+        };
         let due = mob.page_ids().into_iter().filter(|page| mob.is_installable(*page, head.stamp));
+        let due = due.filter(has_objects);
         if !b.pages.keys().copied().eq(due) || b.sent != Some(b.pages.len() as u64) {
             return Err(format!("it has other pages than there were at {}", head.stamp));
         }
         for (id, bytes) in &b.pages {
-            let due = mob.merge_page(*id, None, head.stamp, SPACE, Vec::new()).ok_or("a page is too full")?;
+            let due = laid(id).ok_or("a page is too full")?;
             match (Page::parse(&due, *id), Page::parse(bytes, *id)) {
                 (Ok(due), Ok(taken)) if due.objects().eq(taken.objects()) && due.stamp() == taken.stamp() => {
                 }

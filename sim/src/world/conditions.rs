@@ -3,12 +3,10 @@
 //! A history shows the view of the clients. Clients would see these mistakes only later, or only after another fault.
 //! Each check looks at an action of the server from outside, and blames a mistake that nothing excuses.
 
-use std::sync::Arc;
-
 use tercel_engine::order::Sealed;
 use tercel_engine::replica::entry::{Entry, Grant};
-use tercel_engine::server::Checkpoint;
-use tercel_wire::id::{ClientId, PageId, Stamp, ViewId};
+use tercel_engine::server::{Checkpoint, PageUpdate};
+use tercel_wire::id::{ClientId, Stamp, ViewId};
 use tercel_wire::page::Page;
 
 use super::World;
@@ -29,14 +27,10 @@ impl World {
     }
 
     /// Checks that entries stored in pages are on this node's disk, because the log loses them with a checkpoint.
-    pub(super) fn may_be_stored(
-        &mut self,
-        pages: &[(PageId, Arc<Vec<u8>>)],
-        checkpoint: &Option<Checkpoint>,
-    ) {
+    pub(super) fn may_be_stored(&mut self, pages: &[PageUpdate], checkpoint: &Option<Checkpoint>) {
         let Some(synced) = self.server.running.as_ref().map(|r| r.synced) else { return };
         let stamp =
-            |(id, bytes): &(PageId, Arc<Vec<u8>>)| Page::parse(bytes, *id).map(|page| page.stamp()).ok();
+            |(id, bytes): &PageUpdate| Page::parse(bytes.as_ref()?, *id).map(|page| page.stamp()).ok();
         let last = pages.iter().filter_map(stamp).chain(checkpoint.iter().map(|c| c.applied)).max();
         if let Some(last) = last.filter(|last| *last > synced) {
             self.blame(format!("{last} is to be stored, and this node's disk has only {synced}"));

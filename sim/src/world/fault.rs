@@ -1,8 +1,6 @@
 //! Injects the faults of the plan when they are due.
 
-use std::sync::Arc;
-
-use tercel_engine::server::Checkpoint;
+use tercel_engine::server::{Checkpoint, PageUpdate, store};
 use tercel_wire::id::{PageId, ViewId};
 
 use super::net::Arrival;
@@ -188,12 +186,7 @@ impl World {
         Ok(found)
     }
 
-    pub(super) fn install(
-        &mut self,
-        view: ViewId,
-        pages: Vec<(PageId, Arc<Vec<u8>>)>,
-        checkpoint: Option<Checkpoint>,
-    ) {
+    pub(super) fn install(&mut self, view: ViewId, pages: Vec<PageUpdate>, checkpoint: Option<Checkpoint>) {
         let fails = std::mem::take(&mut self.armed_faults.install_fails);
         self.armed_faults.excuses_stop |= fails;
         if !fails || self.random.below(2) == 0 {
@@ -201,7 +194,7 @@ impl World {
             self.record.counts.checkpoints += checkpoint.is_some() as u64;
             let without = self.plan.rule == Some(Rule::Runner(RunnerRule::CheckpointWithoutPages));
             if !(without && checkpoint.is_some()) {
-                self.store.pages.extend(pages);
+                store(pages, &mut self.store.pages);
             }
             if let Some(c) = checkpoint {
                 if c.applied > self.oracle.promised {

@@ -5,11 +5,11 @@
 //! from random numbers of its own, and its events are counted nowhere: so nothing else in a world depends on it.
 //! [`super::feeder`] feeds it, and [`super::compare`] compares it with the leader.
 
-use std::sync::Arc;
-
 use tercel_engine::order::follower::{FEEDER, Follower, acked};
 use tercel_engine::random::Random;
-use tercel_engine::server::{Checkpoint, Effect, Effects, Input, LogRoom, Recovery, Server, ServerConfig};
+use tercel_engine::server::{
+    Checkpoint, Effect, Effects, Input, LogRoom, PageUpdate, Recovery, Server, ServerConfig, store,
+};
 use tercel_wire::id::{PageId, Stamp, ViewId, Written};
 use tercel_wire::log::Last;
 
@@ -84,7 +84,7 @@ pub(super) enum FollowerEvent {
     Synced(Written),
     Read(ViewId, PageId),
     ReadDone(ViewId, PageId, Option<Vec<u8>>),
-    Install(ViewId, Vec<(PageId, Arc<Vec<u8>>)>, Option<Checkpoint>),
+    Install(ViewId, Vec<PageUpdate>, Option<Checkpoint>),
     Installed(ViewId),
     Timer,
     Restart,
@@ -245,7 +245,7 @@ impl World {
             }
             FollowerEvent::Install(view, pages, checkpoint) => {
                 if self.is_follower_up() {
-                    self.follower.store.pages.extend(pages);
+                    store(pages, &mut self.follower.store.pages);
                     self.follower.store.checkpoint = checkpoint.or(self.follower.store.checkpoint.take());
                     let us = self.follower.random.below(200);
                     self.follower_at(us, FollowerEvent::Installed(view));

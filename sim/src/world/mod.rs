@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use tercel_engine::random::Random;
-use tercel_engine::server::{Checkpoint, Conn};
+use tercel_engine::server::{Checkpoint, Conn, PageUpdate};
 use tercel_wire::id::{PageId, SpaceId, Stamp, ViewId, Written};
 
 use crate::plan::{Fault, Plan};
@@ -140,7 +140,7 @@ enum DiskEvent {
     Synced(u32, Written, Stamp),
     Read(ViewId, PageId),
     ReadDone(ViewId, PageId, Result<Option<Vec<u8>>, String>),
-    Install(ViewId, Vec<(PageId, Arc<Vec<u8>>)>, Option<Checkpoint>),
+    Install(ViewId, Vec<PageUpdate>, Option<Checkpoint>),
     Installed(ViewId, Result<(), String>),
     Pin(ViewId, u64),
     Pinned(ViewId, u64),

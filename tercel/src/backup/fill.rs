@@ -61,7 +61,12 @@ impl Filler {
     fn flush(&mut self) -> Result<(), DiskError> {
         let pages: Vec<(PageId, &[u8])> = self.batch.iter().map(|(p, b)| (*p, b.as_slice())).collect();
         if !pages.is_empty() {
-            self.store.commit(&PageBatch { pages: &pages, meta: &[], applied_stamp: Stamp::ZERO })?;
+            self.store.commit(&PageBatch {
+                pages: &pages,
+                gone: &[],
+                meta: &[],
+                applied_stamp: Stamp::ZERO,
+            })?;
         }
         self.batch.clear();
         Ok(())
@@ -72,7 +77,7 @@ impl Filler {
         self.flush()?;
         let from = stamp.next().0.to_le_bytes();
         let meta: [(&str, &[u8]); 2] = [(STATE_KEY, state), (REPLAY_FROM_KEY, &from)];
-        self.store.commit(&PageBatch { pages: &[], meta: &meta, applied_stamp: stamp })?;
+        self.store.commit(&PageBatch { pages: &[], gone: &[], meta: &meta, applied_stamp: stamp })?;
         Ok(self.sums.manifest(stamp, state))
     }
 }

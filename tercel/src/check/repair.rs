@@ -146,13 +146,13 @@ impl Work<'_> {
                 pages.extend(self.image(*id, state, named)?.map(|bytes| (*id, bytes)));
             }
             let pages: Vec<(PageId, &[u8])> = pages.iter().map(|(id, b)| (*id, b.as_slice())).collect();
-            store.commit(&PageBatch { pages: &pages, meta: &[], applied_stamp: applied })?;
+            store.commit(&PageBatch { pages: &pages, gone: &[], meta: &[], applied_stamp: applied })?;
             written += batch.len() as u64;
             progress(written, ids.len() as u64);
         }
         let (bytes, from) = (state.encode(), state.stamp.next().0.to_le_bytes());
         let meta: [(&str, &[u8]); 2] = [(STATE_KEY, &bytes), (REPLAY_FROM_KEY, &from)];
-        store.commit(&PageBatch { pages: &[], meta: &meta, applied_stamp: state.stamp })?;
+        store.commit(&PageBatch { pages: &[], gone: &[], meta: &meta, applied_stamp: state.stamp })?;
         drop(store);
         if anew {
             if file.exists() {

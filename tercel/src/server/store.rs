@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tercel_engine::server::Checkpoint;
+use tercel_engine::server::{Checkpoint, PageUpdate};
 use tercel_events::Handle;
 use tercel_wire::id::{PageId, Stamp, ViewId};
 
@@ -46,7 +46,7 @@ enum StoreJob {
 struct Install {
     /// For the answer.
     view: ViewId,
-    pages: Vec<(PageId, Arc<Vec<u8>>)>,
+    pages: Vec<PageUpdate>,
     checkpoint: Option<Checkpoint>,
 }
 
@@ -107,12 +107,7 @@ impl Store {
         }
     }
 
-    pub(super) fn install(
-        &self,
-        view: ViewId,
-        pages: Vec<(PageId, Arc<Vec<u8>>)>,
-        checkpoint: Option<Checkpoint>,
-    ) {
+    pub(super) fn install(&self, view: ViewId, pages: Vec<PageUpdate>, checkpoint: Option<Checkpoint>) {
         if let Some(installs) = &self.installs {
             let _ = installs.send(StoreJob::Install(Install { view, pages, checkpoint }));
         }
@@ -203,7 +198,11 @@ fn install_all(
 }
 
 fn install(store: &mut dyn PageStore, applied: &mut Stamp, job: &Install) -> Result<(), DiskError> {
-    let pages: Vec<(PageId, &[u8])> = job.pages.iter().map(|(p, b)| (*p, b.as_slice())).collect();
+    let stored = |(page, bytes): &'_ PageUpdate| Some((*page, bytes.clone()?));
+    let stored: Vec<(PageId, Arc<Vec<u8>>)> = job.pages.iter().filter_map(stored).collect();
+    let pages: Vec<(PageId, &[u8])> = stored.iter().map(|(p, b)| (*p, b.as_slice())).collect();
+    let gone = job.pages.iter().filter(|(_, bytes)| bytes.is_none());
+    let gone: Vec<PageId> = gone.map(|(page, _)| *page).collect();
     let from = job.checkpoint.as_ref().map_or(0, |c| c.replay_from.0).to_le_bytes();
     let meta: Vec<(&str, &[u8])> = match &job.checkpoint {
         Some(c) => vec![(STATE_KEY, c.state.as_slice()), (REPLAY_FROM_KEY, &from)],
@@ -212,7 +211,7 @@ fn install(store: &mut dyn PageStore, applied: &mut Stamp, job: &Install) -> Res
     if let Some(c) = &job.checkpoint {
         *applied = (*applied).max(c.applied);
     }
-    store.commit(&PageBatch { pages: &pages, meta: &meta, applied_stamp: *applied })
+    store.commit(&PageBatch { pages: &pages, gone: &gone, meta: &meta, applied_stamp: *applied })
 }
 
 /// How long a batch that found no room on the disk waits before it is tried again.

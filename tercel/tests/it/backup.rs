@@ -293,7 +293,7 @@ fn a_backup_with_a_page_of_another_one_is_not_restored() {
     assert!(RedbPages::open(&file("old"), 8064).unwrap().read(page, &mut bytes).unwrap());
     let mut new = RedbPages::open(&file("new"), 8064).unwrap();
     let applied_stamp = new.applied_stamp().unwrap();
-    new.commit(&PageBatch { pages: &[(page, &bytes)], meta: &[], applied_stamp }).unwrap();
+    new.commit(&PageBatch { pages: &[(page, &bytes)], gone: &[], meta: &[], applied_stamp }).unwrap();
     drop(new);
     // Every page is whole and every reference leads somewhere.
     assert_whole(&dir.path().join("new"));

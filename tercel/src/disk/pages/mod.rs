@@ -72,6 +72,8 @@ pub trait PageStore: PageRead {
 pub struct PageBatch<'a> {
     /// Whole pages, each of the store's page size. Written fastest in the order of their ids.
     pub pages: &'a [(PageId, &'a [u8])],
+    /// Pages that are deleted. Those that there are not are no error.
+    pub gone: &'a [PageId],
     /// Named values that must change together with the pages.
     pub meta: &'a [(&'a str, &'a [u8])],
     /// The stamp that pages and values then reflect, never below the one before.

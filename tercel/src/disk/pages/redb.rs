@@ -236,6 +236,9 @@ fn write(txn: &WriteTransaction, batch: &PageBatch<'_>) -> Result<(), Failure> {
     for (page, bytes) in batch.pages {
         pages.insert(page.get(), *bytes)?;
     }
+    for page in batch.gone {
+        pages.remove(page.get())?;
+    }
     let mut meta = txn.open_table(META)?;
     let mut copies = txn.open_table(COPIES)?;
     for (key, bytes) in batch.meta {
@@ -444,7 +447,7 @@ mod tests {
     }
 
     fn batch<'a>(pages: &'a [(PageId, &'a [u8])], stamp: u64) -> PageBatch<'a> {
-        PageBatch { pages, meta: &[], applied_stamp: Stamp(stamp) }
+        PageBatch { pages, gone: &[], meta: &[], applied_stamp: Stamp(stamp) }
     }
 
     #[test]

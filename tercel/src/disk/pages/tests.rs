@@ -42,7 +42,7 @@ fn commit(store: &mut RedbPages, stamp: u64) {
     let pages: Vec<(PageId, &[u8])> =
         pages.iter().map(|(&page, bytes)| (id(page), bytes.as_slice())).collect();
     let meta = [("floor", &stamp.to_le_bytes()[..])];
-    store.commit(&PageBatch { pages: &pages, meta: &meta, applied_stamp: Stamp(stamp) }).unwrap();
+    store.commit(&PageBatch { pages: &pages, gone: &[], meta: &meta, applied_stamp: Stamp(stamp) }).unwrap();
 }
 
 /// The store holds exactly what the commits from 1 to `stamp` wrote.
@@ -182,7 +182,9 @@ fn store_of_pages() -> (TempDir, PathBuf) {
         let pages: Vec<(u32, Vec<u8>)> = (from..from + 50).map(|n| (n, page(n))).collect();
         let pages: Vec<(PageId, &[u8])> = pages.iter().map(|(n, b)| (id(*n), b.as_slice())).collect();
         let meta = [("floor", &[from as u8; 40][..])];
-        store.commit(&PageBatch { pages: &pages, meta: &meta, applied_stamp: Stamp(from as u64) }).unwrap();
+        store
+            .commit(&PageBatch { pages: &pages, gone: &[], meta: &meta, applied_stamp: Stamp(from as u64) })
+            .unwrap();
     }
     let file = dir.path().join("pages");
     (dir, file)
@@ -242,7 +244,7 @@ fn verify_writes_nothing_and_finds_damage() {
 fn a_named_value_that_differs_from_its_copy_is_damage() {
     let (dir, mut store) = new_store();
     let meta = [("floor", &b"a value that nothing else looks like"[..])];
-    store.commit(&PageBatch { pages: &[], meta: &meta, applied_stamp: Stamp(3) }).unwrap();
+    store.commit(&PageBatch { pages: &[], gone: &[], meta: &meta, applied_stamp: Stamp(3) }).unwrap();
     drop(store);
     let file = dir.path().join("pages");
     let mut bytes = std::fs::read(&file).unwrap();
