@@ -229,6 +229,8 @@ impl Delayed {
 
 impl Sequencer for Delayed {
     fn handle(&mut self, now: Now, input: Input<'_>, out: &mut Vec<Output>) {
+        // A leader that was deposed in this very moment may still submit: the next view is for the server that joins behind it.
+        let is_time = matches!(input, Input::Time);
         match input {
             Input::Submit { entry, .. } => self.submit(now, entry, out),
             Input::Written(view, position) if view == self.view || dropped(Rule::CreditsOldWritten) => {
@@ -250,7 +252,7 @@ impl Sequencer for Delayed {
                     out.push(Output::Confirmed(id, self.stable));
                 }
             }
-            Leadership::Vacant(until) if until <= now => self.lead(out),
+            Leadership::Vacant(until) if until <= now && is_time => self.lead(out),
             Leadership::Vacant(_) => {}
         }
     }
@@ -365,6 +367,27 @@ mod tests {
             }
         }
         assert!(cut > 10, "{cut}");
+    }
+
+    #[test]
+    fn what_a_deposed_leader_still_submits_begins_no_view() {
+        let known = Known {
+            view: ViewId::NONE,
+            local_end: LogPosition::ZERO,
+            stable: (Stamp::ZERO, LogPosition::ZERO),
+            suffix: vec![],
+        };
+        let mut d = Delayed::new(DelayedConfig { vacant_us: 0, ..CONFIG }, 1, Now(0), known);
+        let mut out = Vec::new();
+        d.handle(Now(0), Input::Time, &mut out);
+        let Some(Output::Leading(view)) = out.pop() else { panic!("{out:?}") };
+        d.depose(&mut out, Now(9));
+        out.clear();
+        let entry = Sealed { stamp: Stamp(1), view, kind: 3, payload: vec![] };
+        d.handle(Now(9), Input::Submit { entry, level: Level::Disk }, &mut out);
+        assert!(out.is_empty(), "{out:?}");
+        d.handle(Now(9), Input::Time, &mut out);
+        assert!(matches!(out[..], [Output::Leading(_)]));
     }
 
     #[test]
