@@ -100,7 +100,7 @@ fn replay(u: &mut Unstructured<'_>) -> Result<()> {
 struct Nowhere;
 
 impl Objects for Nowhere {
-    fn write(&mut self, _: Oref, _: Option<Oref>, _: &VersionStamp, _: &[u8]) {}
+    fn write(&mut self, _: Oref, _: Option<Oref>, _: &VersionStamp, _: Stamp, _: &[u8]) {}
     fn ordered(&mut self, _: &PendingStamp, _: Stamp) {}
     fn retract(&mut self, _: Oref, _: &PendingStamp) {}
 }
@@ -153,8 +153,9 @@ fn entry(u: &mut Unstructured<'_>) -> Result<(u8, Vec<u8>)> {
                 view: ViewId::new(u.int_in_range(0..=3)?, *u.choose(&[0, 7])?),
             };
             let reply = (0..u.int_in_range(0..=3)?).map(|_| u.arbitrary()).collect::<Result<_>>()?;
-            let head =
-                Head { op, digest: u.arbitrary()?, reply, placements, named: pages(u)?, filled: pages(u)? };
+            let (named, filled) = (pages(u)?, pages(u)?);
+            let births = pages(u)?.into_iter().map(|page| (page, Stamp(4))).collect();
+            let head = Head { op, digest: u.arbitrary()?, reply, placements, named, filled, births };
             let effects = CommitEffects { base: Stamp(u.arbitrary()?), reads: vec![oref(u)?], writes };
             let logged = Entry::Commit(Logged { head, effects });
             return Ok((logged.kind(), logged.encode()));

@@ -301,7 +301,8 @@ impl Leader {
         let mut placing = self.place(client, &effects.writes, work)?;
         let filled = self.keep_fills(&mut placing, usize::MAX).unwrap_or_default();
         sort_named(&mut named);
-        Ok(Head { placements: placing.take_placements(), named, filled, ..Head::default() })
+        let births = placing.take_births();
+        Ok(Head { placements: placing.take_placements(), named, filled, births, ..Head::default() })
     }
 }
 

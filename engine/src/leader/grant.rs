@@ -33,7 +33,7 @@ impl Leader {
             granting.asked = asked;
             return;
         }
-        let (seq, last) = work.replica.places.last_grant(client);
+        let (seq, last, _) = work.replica.places.last_grant(client);
         if lease.seq != seq && lease.seq != seq + 1 {
             return work.expel(asked.conn, "a client counts its grants");
         }

@@ -3,7 +3,7 @@
 //! Placing sees everything ordered, visible or not, so two commits in flight never count on the same free bytes; what a
 //! large transaction that is not ordered yet will use up is kept in a ledger.
 
-use tercel_wire::id::{ClientId, Oref, PageId, SLOTS_MAX};
+use tercel_wire::id::{ClientId, Oref, PageId, SLOTS_MAX, Stamp};
 use tercel_wire::message::{Limit, Outcome, Write};
 use tercel_wire::page::{PAGE_BYTES, PAGE_HEADER_BYTES, SLOT_BYTES, class_of};
 use tercel_wire::record::OBJECT_BYTES_MIN;
@@ -11,6 +11,7 @@ use tercel_wire::record::OBJECT_BYTES_MIN;
 use super::{Leader, Work};
 use crate::pages::Extents;
 use crate::pages::mob::forwarded;
+use crate::replica::places::Granted;
 use crate::table::Map;
 
 /// A granted page as it fills.
@@ -81,6 +82,8 @@ pub(super) struct Placing {
     fills: Map<PageId, Fill>,
     rooms: Rooms,
     placements: Vec<(u32, Oref)>,
+    /// The births of the pages that it makes objects in, of those that have one.
+    births: Vec<(PageId, Stamp)>,
     /// The page that takes objects which outgrow theirs: the leader's, or one of its own.
     overflow: Option<Overflow>,
     /// Pages that were promised for it.
@@ -117,6 +120,12 @@ impl Placing {
 
     pub(super) fn take_placements(&mut self) -> Vec<(u32, Oref)> {
         std::mem::take(&mut self.placements)
+    }
+
+    /// By page, the births of the pages that it makes objects in.
+    pub(super) fn take_births(&mut self) -> Vec<(PageId, Stamp)> {
+        self.births.sort_unstable();
+        std::mem::take(&mut self.births)
     }
 
     /// Whether the new objects find room, once all of them were expected. Another transaction of the client may have
@@ -227,7 +236,7 @@ impl Leader {
         for w in writes.iter().filter(|w| w.new) {
             let page = w.oref.page();
             let granted = work.replica.places.granted(page).filter(|g| g.client == placing.client);
-            let is_made_in = granted.ok_or(Outcome::Invalid(w.oref))?.is_made_in;
+            let Granted { is_made_in, birth, .. } = *granted.ok_or(Outcome::Invalid(w.oref))?;
             if !placing.fills.contains_key(&page) {
                 let fill = match self.fills.get(&page) {
                     Some(fill) => fill.clone(),
@@ -235,6 +244,7 @@ impl Leader {
                     None => work.pages.extents(page).map(|e| Fill::of(&e)).ok_or(Outcome::NotExecuted)?,
                 };
                 placing.fills.insert(page, fill);
+                placing.births.extend((birth > Stamp::ZERO).then_some((page, birth)));
             }
             if !placing.fills.get_mut(&page).is_some_and(|fill| fill.expect(w.oref.slot())) {
                 return Err(Outcome::Invalid(w.oref));

@@ -30,6 +30,7 @@ impl Leader {
                 placements: large.placing.placements().to_vec(),
                 named: std::mem::take(&mut large.record.named),
                 filled: std::mem::take(&mut large.record.filled),
+                births: large.placing.take_births(),
             };
             head.encode(&mut large.record.head);
             work.replica.recent.expect(large.writes.len());

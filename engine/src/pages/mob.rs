@@ -53,6 +53,8 @@ pub struct Patch {
 #[derive(Debug)]
 struct Version {
     written: VersionStamp,
+    /// Of the page, as far as this or an earlier version of the slot told; else zero.
+    birth: Stamp,
     object: Box<[u8]>,
 }
 
@@ -74,13 +76,18 @@ impl Patch {
         Patch { slots: Vec::new(), first: first.clone() }
     }
 
-    fn put(&mut self, slot: u16, version: Version) {
+    fn put(&mut self, slot: u16, mut version: Version) {
         // Stamps only go up, so what has none yet will have a higher one.
         if version.written.stamp() < self.first.stamp() {
             self.first = version.written.clone();
         }
         match self.slots.binary_search_by_key(&slot, |(s, _)| *s) {
-            Ok(i) => self.slots[i].1.push(version),
+            Ok(i) => {
+                // The version that made the object may be dropped before it is installed.
+                let before = self.slots[i].1.last().map_or(Stamp::ZERO, |v| v.birth);
+                version.birth = version.birth.max(before);
+                self.slots[i].1.push(version);
+            }
             Err(i) => self.slots.insert(i, (slot, vec![version])),
         }
     }
@@ -94,6 +101,12 @@ impl Patch {
     /// By slot, the newest versions that have a place in the order.
     pub fn all_newest(&self) -> impl Iterator<Item = (u16, &[u8])> {
         self.slots.iter().filter_map(|(slot, versions)| Some((*slot, newest_ordered(versions)?)))
+    }
+
+    /// The birth that the newest versions give the page.
+    pub fn birth(&self) -> Stamp {
+        let all = self.slots.iter().flat_map(|(_, versions)| versions).filter(|v| v.written.is_ordered());
+        all.map(|v| v.birth).max().unwrap_or_default()
     }
 
     fn visible(&self, upto: Stamp) -> impl Iterator<Item = (u16, &Version)> {
@@ -190,8 +203,8 @@ impl Mob {
         self.pages.get(&page)
     }
 
-    fn put(&mut self, oref: Oref, written: &VersionStamp, object: Box<[u8]>) {
-        let version = Version { written: written.clone(), object };
+    fn put(&mut self, oref: Oref, written: &VersionStamp, birth: Stamp, object: Box<[u8]>) {
+        let version = Version { written: written.clone(), birth, object };
         self.bytes += version.bytes();
         if !written.is_ordered() {
             self.bytes_pending += version.bytes();
@@ -269,12 +282,13 @@ impl Mob {
 }
 
 impl Objects for Mob {
-    fn write(&mut self, oref: Oref, to: Option<Oref>, written: &VersionStamp, object: &[u8]) {
-        let Some(to) = to else { return self.put(oref, written, object.into()) };
+    fn write(&mut self, oref: Oref, to: Option<Oref>, written: &VersionStamp, birth: Stamp, object: &[u8]) {
+        let Some(to) = to else { return self.put(oref, written, birth, object.into()) };
         if !dropped(Rule::ForwardLost) {
-            self.put(oref, written, forward(to));
+            self.put(oref, written, birth, forward(to));
         }
-        self.put(to, written, object.into());
+        // Pages for what outgrew its own were never given out before.
+        self.put(to, written, Stamp::ZERO, object.into());
     }
 
     fn ordered(&mut self, pending: &PendingStamp, stamp: Stamp) {
@@ -312,7 +326,8 @@ fn lay<'a>(
 ) -> Option<Vec<u8>> {
     let mut builder = PageBuilder::new(buffer, page, space);
     let mut stamp = base.map_or(Stamp::ZERO, |b| b.stamp());
-    let mut patch = over.peekable();
+    let mut birth = base.map_or(Stamp::ZERO, |b| b.birth());
+    let mut patch = over.inspect(|(_, v)| birth = birth.max(v.birth)).peekable();
     for (slot, object) in base.iter().flat_map(|b| b.objects()) {
         while let Some((s, v)) = patch.next_if(|(s, _)| *s < slot) {
             stamp = stamp.max(v.written.stamp());
@@ -326,11 +341,12 @@ fn lay<'a>(
         stamp = stamp.max(v.written.stamp());
         builder.push(s, &v.object).then_some(())?;
     }
-    if let Some(b) = base {
+    // A page that was given out again begins with its first slot.
+    if let Some(b) = base.filter(|b| b.birth() == birth) {
         builder.reserve_slots(b.slots());
     }
     let before = base.map_or(Stamp::ZERO, |b| b.stamp());
-    Some(builder.finish(if dropped(Rule::PageWithoutStamp) { before } else { stamp }))
+    Some(builder.born(birth).finish(if dropped(Rule::PageWithoutStamp) { before } else { stamp }))
 }
 
 /// Drops the oldest `n` versions of a slot, but for the one that the frozen stamp shows, which is set aside. Gives the
@@ -379,7 +395,7 @@ mod tests {
 
     fn commit(mob: &mut Mob, stamp: u64, oref: Oref, fill: u8, to: Option<Oref>) {
         let object = [16, 0, 0, 0, fill, fill, fill, fill];
-        mob.write(oref, to, &VersionStamp::At(Stamp(stamp)), &object);
+        mob.write(oref, to, &VersionStamp::At(Stamp(stamp)), Stamp::ZERO, &object);
     }
 
     fn at(page: u32, slot: u16) -> Oref {
@@ -466,6 +482,41 @@ mod tests {
         mob.installed(page, Stamp(1));
         assert_eq!(mob.bytes_aside(), 0);
         assert_eq!(see_frozen(&mob, 9, Some(&stored)), [(3, 2)]);
+    }
+
+    #[test]
+    fn page_has_the_greatest_birth_of_what_is_laid_over_it() {
+        let mut mob = Mob::default();
+        let page = PageId::new(9).unwrap();
+        let object = [16, 0, 0, 0, 1, 1, 1, 1];
+        let image = |mob: &Mob, base: Option<&[u8]>, upto| {
+            let base = base.map(|b| Page::parse(b, page).unwrap());
+            mob.merge_page(page, base, Stamp(upto), SpaceId(1), vec![]).unwrap()
+        };
+        let seen = |bytes: &[u8]| {
+            let p = Page::parse(bytes, page).unwrap();
+            (p.birth(), p.slots(), p.objects().count())
+        };
+        mob.write(at(9, 0), None, &VersionStamp::At(Stamp(5)), Stamp(4), &object);
+        commit(&mut mob, 6, at(9, 0), 2, None);
+        assert_eq!(seen(&image(&mob, None, 5)), (Stamp(4), 1, 1));
+        // The version that made the object may be dropped.
+        assert_eq!(seen(&image(&mob, None, 6)), (Stamp(4), 1, 1));
+        let stored = image(&mob, None, 5);
+        mob.installed(page, Stamp(5));
+        assert_eq!(seen(&image(&mob, Some(&stored), 6)), (Stamp(4), 1, 1));
+        // Given out again: its slots begin anew, and what was frozen keeps the birth that it had.
+        let mut builder = PageBuilder::new(vec![], page, SpaceId(1)).born(Stamp(4));
+        builder.reserve_slots(7);
+        let emptied = builder.finish(Stamp(7));
+        mob.installed(page, Stamp(6));
+        mob.freeze(Stamp(7));
+        mob.write(at(9, 1), None, &VersionStamp::At(Stamp(9)), Stamp(8), &object);
+        assert_eq!(seen(&image(&mob, Some(&emptied), 8)), (Stamp(4), 7, 0));
+        assert_eq!(seen(&image(&mob, Some(&emptied), 9)), (Stamp(8), 2, 1));
+        let base = Page::parse(&emptied, page).unwrap();
+        let frozen = mob.merge_page_frozen(page, Some(base), SpaceId(1), vec![]).unwrap();
+        assert_eq!(seen(&frozen), (Stamp(4), 7, 0));
     }
 
     #[test]

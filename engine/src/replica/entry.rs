@@ -75,6 +75,9 @@ pub struct Head {
     pub named: Vec<PageId>,
     /// Granted pages in which it leaves no room for another object.
     pub filled: Vec<PageId>,
+    /// Granted pages that it makes objects in and that were given out again, each with its birth, by page. A replay needs
+    /// them: the state that it begins with may have let go of the grant.
+    pub births: Vec<(PageId, Stamp)>,
 }
 
 /// Pages in which a client may make objects.
@@ -208,12 +211,25 @@ impl Head {
         }
         put_pages(&self.named, out);
         put_pages(&self.filled, out);
+        out.put_u32(self.births.len() as u32);
+        for (page, birth) in &self.births {
+            out.put_u32(page.get());
+            out.put_u64(birth.0);
+        }
+    }
+
+    /// The birth of the page in which a write makes its object; zero for any other write.
+    pub fn birth(&self, oref: Oref, is_new: bool) -> Stamp {
+        let at = self.births.binary_search_by_key(&oref.page(), |(page, _)| *page);
+        at.ok().filter(|_| is_new).map_or(Stamp::ZERO, |i| self.births[i].1)
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Head, DecodeError> {
         let (op, digest, reply) = (op(r)?, r.u32()?, reply(r)?);
         let placements = (0..r.count(8, "placements")?).map(|_| placement(r)).collect::<Result<_, _>>()?;
-        Ok(Head { op, digest, reply, placements, named: pages(r)?, filled: pages(r)? })
+        let (named, filled) = (pages(r)?, pages(r)?);
+        let births = (0..r.count(12, "births")?).map(|_| birth(r)).collect::<Result<_, _>>()?;
+        Ok(Head { op, digest, reply, placements, named, filled, births })
     }
 }
 
@@ -270,6 +286,10 @@ pub(super) fn placement(r: &mut Reader<'_>) -> Result<(u32, Oref), DecodeError> 
     Ok((write, oref.ok_or(DecodeError::BadField("placement"))?))
 }
 
+pub(super) fn birth(r: &mut Reader<'_>) -> Result<(PageId, Stamp), DecodeError> {
+    Ok((page(r)?, Stamp(r.u64()?)))
+}
+
 pub(super) fn page(r: &mut Reader<'_>) -> Result<PageId, DecodeError> {
     PageId::new(r.u32()?).ok_or(DecodeError::BadField("page"))
 }
@@ -312,6 +332,7 @@ mod tests {
             placements: vec![(0, oref)],
             named: vec![page],
             filled: vec![page, page],
+            births: vec![(page, Stamp(3))],
         };
         for entry in [
             Entry::Genesis,

@@ -46,8 +46,9 @@ use crate::mutant::{Rule, dropped};
 
 /// Where the versions go that entries write: the buffer of modified objects.
 pub trait Objects {
-    /// Takes in one write, and where it goes if that is another place.
-    fn write(&mut self, oref: Oref, to: Option<Oref>, written: &VersionStamp, object: &[u8]);
+    /// Takes in one write, and where it goes if that is another place. `birth` is that of its page if the write makes an
+    /// object there, else zero.
+    fn write(&mut self, oref: Oref, to: Option<Oref>, written: &VersionStamp, birth: Stamp, object: &[u8]);
     /// The versions that share the pending stamp get this stamp.
     fn ordered(&mut self, pending: &PendingStamp, stamp: Stamp);
     /// Takes back what a transaction that will have no stamp wrote there.
@@ -134,7 +135,8 @@ impl Replica {
                 Applied { changed, op: Some(c.head.op), pieces_from: None }
             }
             Entry::Genesis => {
-                objects.write(class::ROOT_HEAD, None, &VersionStamp::At(stamp), &entry::root_head());
+                let written = VersionStamp::At(stamp);
+                objects.write(class::ROOT_HEAD, None, &written, Stamp::ZERO, &entry::root_head());
                 if is_new {
                     self.recent.insert(class::ROOT_HEAD, stamp);
                     self.digest.chain(class::ROOT_HEAD, stamp);
@@ -308,7 +310,7 @@ fn write_all(stamp: Stamp, c: &Logged<'_>, objects: &mut impl Objects) -> Vec<Or
     let mut placements = c.head.placements.iter().peekable();
     for (i, w) in c.effects.writes.iter().enumerate() {
         let to = placements.next_if(|(write, _)| *write as usize == i).map(|(_, to)| *to);
-        objects.write(w.oref, to, &VersionStamp::At(stamp), w.object);
+        objects.write(w.oref, to, &VersionStamp::At(stamp), c.head.birth(w.oref, w.new), w.object);
         changed.push(w.oref);
         changed.extend(to);
     }

@@ -41,6 +41,7 @@ enum DecodeState {
     Placements(u32),
     Named(u32),
     Filled(u32),
+    Births(u32),
     Base,
     Reads(u32),
     Writes(u32),
@@ -116,10 +117,15 @@ impl Pieces {
                 self.head.named.push(entry::page(r)?);
                 DecodeState::Named(n - 1)
             }
-            DecodeState::Filled(0) => DecodeState::Base,
+            DecodeState::Filled(0) => DecodeState::Births(r.u32()?),
             DecodeState::Filled(n) => {
                 self.head.filled.push(entry::page(r)?);
                 DecodeState::Filled(n - 1)
+            }
+            DecodeState::Births(0) => DecodeState::Base,
+            DecodeState::Births(n) => {
+                self.head.births.push(entry::birth(r)?);
+                DecodeState::Births(n - 1)
             }
             DecodeState::Base => {
                 r.u64()?;
@@ -145,7 +151,8 @@ impl Pieces {
             self.head.placements.get(self.next_placement).filter(|(write, _)| *write as usize == index);
         let to = placed.map(|(_, to)| *to);
         self.next_placement += usize::from(to.is_some());
-        objects.write(w.oref, to, &VersionStamp::With(self.pending.clone()), w.object);
+        let birth = self.head.birth(w.oref, w.new);
+        objects.write(w.oref, to, &VersionStamp::With(self.pending.clone()), birth, w.object);
         self.writes.push((w.oref, w.new));
         self.set.insert(w.oref);
         self.changed.push(w.oref);
@@ -162,11 +169,11 @@ mod tests {
 
     /// Versions in the order in which they came, with their stamps.
     #[derive(Default)]
-    struct Seen(Vec<(Oref, Option<Oref>, VersionStamp)>);
+    struct Seen(Vec<(Oref, Option<Oref>, VersionStamp, Stamp)>);
 
     impl Objects for Seen {
-        fn write(&mut self, oref: Oref, to: Option<Oref>, written: &VersionStamp, _: &[u8]) {
-            self.0.push((oref, to, written.clone()));
+        fn write(&mut self, oref: Oref, to: Option<Oref>, written: &VersionStamp, birth: Stamp, _: &[u8]) {
+            self.0.push((oref, to, written.clone(), birth));
         }
 
         fn ordered(&mut self, pending: &PendingStamp, stamp: Stamp) {
@@ -174,14 +181,15 @@ mod tests {
         }
 
         fn retract(&mut self, oref: Oref, pending: &PendingStamp) {
-            self.0
-                .retain(|(o, to, written)| !(written.is_with(pending) && (*o == oref || *to == Some(oref))));
+            self.0.retain(|(o, to, written, _)| {
+                !(written.is_with(pending) && (*o == oref || *to == Some(oref)))
+            });
         }
     }
 
     impl Seen {
-        fn stamps(&self) -> Vec<(Oref, Option<Oref>, Stamp)> {
-            self.0.iter().map(|(oref, to, written)| (*oref, *to, written.stamp())).collect()
+        fn stamps(&self) -> Vec<(Oref, Option<Oref>, Stamp, Stamp)> {
+            self.0.iter().map(|(oref, to, written, birth)| (*oref, *to, written.stamp(), *birth)).collect()
         }
     }
 
@@ -200,7 +208,9 @@ mod tests {
             reads: vec![oref(3)],
             writes: vec![write(3, false), write(4, true)],
         };
-        let head = Head { op: op(seq), digest: 9, placements: vec![(0, oref(7))], ..Head::default() };
+        // Of the pages with a birth, the first has no new object.
+        let births = vec![(oref(3).page(), Stamp(2)), (oref(4).page(), Stamp(3))];
+        let head = Head { op: op(seq), digest: 9, placements: vec![(0, oref(7))], births, ..Head::default() };
         Entry::Commit(Logged { head, effects })
     }
 
@@ -241,14 +251,17 @@ mod tests {
             let mut w = World::new();
             let (pieces, end) = staged(3, piece);
             w.pieces(3, &pieces);
-            assert!(w.seen.0.iter().all(|(.., written)| !written.is_ordered()));
+            assert!(w.seen.0.iter().all(|(_, _, written, _)| !written.is_ordered()));
             let ended = w.apply(&end).unwrap();
             assert_eq!(
                 (&ended.changed, ended.op, ended.pieces_from),
                 (&applied.changed, applied.op, Some(Stamp(1)))
             );
             let last = w.replica.stamp;
-            assert_eq!(w.seen.stamps(), [(oref(3), Some(oref(7)), last), (oref(4), None, last)]);
+            assert_eq!(
+                w.seen.stamps(),
+                [(oref(3), Some(oref(7)), last, Stamp::ZERO), (oref(4), None, last, Stamp(3))]
+            );
             // It was committed once.
             assert!(w.apply(&end).is_err());
         }

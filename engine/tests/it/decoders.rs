@@ -111,7 +111,7 @@ fn state_after(records: &[(u8, Vec<u8>)]) -> Replica {
 struct Nowhere;
 
 impl Objects for Nowhere {
-    fn write(&mut self, _: Oref, _: Option<Oref>, _: &VersionStamp, _: &[u8]) {}
+    fn write(&mut self, _: Oref, _: Option<Oref>, _: &VersionStamp, _: Stamp, _: &[u8]) {}
     fn ordered(&mut self, _: &PendingStamp, _: Stamp) {}
     fn retract(&mut self, _: Oref, _: &PendingStamp) {}
 }
