@@ -42,7 +42,7 @@ impl Leases {
         if !leased.pages.is_empty() {
             (self.is_needed, self.is_content) = (false, false);
         }
-        self.places.grant(leased.pages);
+        self.places.grant(leased);
     }
 
     pub(super) fn refused(&mut self, call: u64, error: &Error) -> bool {
@@ -129,6 +129,8 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
+    use tercel_wire::id::Stamp;
+
     use super::*;
 
     /// Two of them fill a page.
@@ -152,7 +154,7 @@ mod tests {
         assert_eq!((allocate(&mut client), asked(&mut client)), (None, Some(16)));
         let pages: Vec<PageId> = (2..4).filter_map(PageId::new).collect();
         let call = client.leases.call.unwrap();
-        client.leases.granted(call, Leased { seq: 1, pages: pages.clone() });
+        client.leases.granted(call, Leased { seq: 1, birth: Stamp::ZERO, pages: pages.clone() });
         // Two pages hold four objects. That is little, and more are asked for ahead.
         let mut places = vec![allocate(&mut client).expect("there is one").expect("it is given")];
         assert!(asked(&mut client).is_some());
@@ -175,7 +177,7 @@ mod tests {
         }
         assert_eq!(allocate(&mut client), None);
         let call = client.leases.call.unwrap();
-        client.leases.granted(call, Leased { seq: 2, pages: vec![PageId::MAX] });
+        client.leases.granted(call, Leased { seq: 2, birth: Stamp::ZERO, pages: vec![PageId::MAX] });
         assert_eq!(allocate(&mut client).unwrap().unwrap().page(), PageId::MAX);
     }
 }

@@ -1,9 +1,10 @@
 //! Places for new objects in pages that were granted for them: filled one page after the other, in order of creation, which
 //! is the clustering.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
-use tercel_wire::id::{Oref, PageId, SLOTS_MAX};
+use tercel_wire::id::{Oref, PageId, SLOTS_MAX, Stamp};
+use tercel_wire::message::Leased;
 use tercel_wire::page::{PAGE_BYTES, PAGE_HEADER_BYTES, SLOT_BYTES};
 
 use crate::limits;
@@ -13,8 +14,8 @@ use crate::limits;
 pub(crate) struct Places {
     empty: VecDeque<PageId>,
     current: Option<Filling>,
-    /// All that the server lets the home make objects in.
-    held: BTreeSet<PageId>,
+    /// All that the server lets the home make objects in, with the birth of their grant.
+    held: BTreeMap<PageId, Stamp>,
     /// The same in the order of the grants.
     by_age: VecDeque<PageId>,
 }
@@ -28,8 +29,9 @@ struct Filling {
 
 impl Places {
     /// Takes pages that the server granted.
-    pub(crate) fn grant(&mut self, pages: Vec<PageId>) {
-        self.by_age.extend(pages.iter().filter(|page| self.held.insert(**page)));
+    pub(crate) fn grant(&mut self, leased: Leased) {
+        let Leased { birth, pages, .. } = leased;
+        self.by_age.extend(pages.iter().filter(|page| self.held.insert(**page, birth).is_none()));
         self.empty.extend(pages);
         // The server, too, lets go of the oldest.
         while self.held.len() > limits::leased_pages_max() {
@@ -45,7 +47,7 @@ impl Places {
 
     /// Whether objects may still be made in the page.
     pub(crate) fn holds(&self, page: PageId) -> bool {
-        self.held.contains(&page)
+        self.held.contains_key(&page)
     }
 
     /// A place for an object of that many bytes, which a page can hold; `None` if there is none in these pages.

@@ -99,7 +99,7 @@ fn places_of_a_session_inside_that_the_leader_ended_are_given_out_again() {
         granted = source.grant(64);
     });
     inside(&mut h, &mut |source| granted = source.grant(64));
-    assert_eq!(granted.map(|g| g.map(|pages| pages.len())), Some(Ok(64)));
+    assert_eq!(granted.map(|g| g.map(|leased| leased.pages.len())), Some(Ok(64)));
     h.greet(A, 5, 1);
     assert_eq!(take(&mut h, A, 64), (0, Some(Reason::Full)));
     // What no client may send ends the session.

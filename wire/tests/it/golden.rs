@@ -440,7 +440,8 @@ fn messages_have_the_bytes_of_version_2() {
         }
     );
     message!(promised, "lease", Lease, Lease { seq: 0x0304, pages: 0x0102 });
-    message!(promised, "leased", Leased, Leased { seq: 0x0304, pages: vec![page_id(5), PageId::MAX] });
+    let pages = vec![page_id(5), PageId::MAX];
+    message!(promised, "leased", Leased, Leased { seq: 0x0304, birth: Stamp(0x0203), pages });
     let layout = Layout::of(&INNER);
     let define = promised.keep("define", &written(|o| layout.encode(o)));
     assert_eq!(Layout::decode(&define), Ok(layout.clone()));

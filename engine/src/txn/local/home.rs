@@ -112,7 +112,7 @@ impl Home for Inside<'_> {
         }
         match self.source.grant(self.local.ask)? {
             Err(e) => return Some(Err(e)),
-            Ok(pages) => self.local.places.grant(pages),
+            Ok(leased) => self.local.places.grant(leased),
         }
         self.local.ask = (self.local.ask * 2).min(limits::LEASE_PAGES);
         Some(self.local.places.place(bytes).ok_or(Error::Full(Bound::Pages)))
