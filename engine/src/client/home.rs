@@ -40,8 +40,8 @@ impl Home for Client {
         Client::class_at(self, now, scope, oref, search)
     }
 
-    fn allocate(&mut self, now: Now, bytes: usize) -> Option<Result<Oref, Error>> {
-        Client::allocate(self, now, bytes)
+    fn allocate(&mut self, now: Now, scope: &Scope, bytes: usize) -> Option<Result<(Oref, Stamp), Error>> {
+        Client::allocate(self, now, scope, bytes)
     }
 
     fn sessions_ended(&self) -> u64 {

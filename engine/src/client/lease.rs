@@ -1,7 +1,8 @@
 //! Places for new objects: empty pages granted by the server.
 
+use tercel_heap::Scope;
 use tercel_wire::frame::Kind;
-use tercel_wire::id::{Oref, PageId};
+use tercel_wire::id::{Oref, PageId, Stamp};
 use tercel_wire::message::{Lease, Leased};
 use tercel_wire::page::OBJECT_BYTES_MAX;
 
@@ -78,8 +79,12 @@ impl Leases {
         self.sessions_ended
     }
 
-    pub(super) fn holds(&self, page: PageId) -> bool {
-        self.places.holds(page)
+    pub(super) fn holds(&self, place: Oref, stamp: Stamp) -> bool {
+        self.places.holds(place, stamp)
+    }
+
+    pub(super) fn birth(&self, page: PageId) -> Option<Stamp> {
+        self.places.birth(page)
     }
 
     pub(super) fn made(&mut self, oref: Oref, bytes: usize) {
@@ -92,8 +97,14 @@ impl Leases {
 }
 
 impl Client {
-    /// A place for a new object of that many bytes; `None` while the server is being asked for pages.
-    pub(crate) fn allocate(&mut self, _now: Now, bytes: usize) -> Option<Result<Oref, Error>> {
+    /// A place for a new object of that many bytes, and the birth of its page, which the scope's snapshot has reached; `None`
+    /// while the server is being asked for pages, or the stream has not come to the birth.
+    pub(crate) fn allocate(
+        &mut self,
+        _now: Now,
+        scope: &Scope,
+        bytes: usize,
+    ) -> Option<Result<(Oref, Stamp), Error>> {
         if bytes > OBJECT_BYTES_MAX {
             return Some(Err(tercel_wire::record::EncodeError::TooLarge(bytes).into()));
         }
@@ -105,8 +116,17 @@ impl Client {
         {
             self.lease();
         }
-        if let Some(oref) = self.leases.places.place(bytes) {
-            return Some(Ok(oref));
+        if let Some(birth) = self.leases.places.birth_next(bytes) {
+            // In an older state the page may have had other objects.
+            if scope.snapshot() < birth {
+                if self.reader.watermark() < birth {
+                    return None;
+                }
+                if let Err(e) = self.recheck(scope) {
+                    return Some(Err(e));
+                }
+            }
+            return self.leases.places.place(bytes).map(|oref| Ok((oref, birth)));
         }
         if let Some(e) = self.leases.refused.take() {
             return Some(Err(e));
@@ -129,8 +149,6 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
-    use tercel_wire::id::Stamp;
-
     use super::*;
 
     /// Two of them fill a page.
@@ -147,7 +165,9 @@ mod tests {
     #[test]
     fn places_asked_ahead_in_vain_are_asked_for_again_when_one_is_needed() {
         let mut client = Client::connected_for_test();
-        let allocate = |client: &mut Client| client.allocate(Now(0), HALF);
+        let scope = client.reader.scope().unwrap();
+        let allocate =
+            |client: &mut Client| Some(client.allocate(Now(0), &scope, HALF)?.map(|(oref, _)| oref));
         let full = Error::Full(Bound::Pages);
         // It has used many before, and so asks for many.
         client.leases.ask = 8;

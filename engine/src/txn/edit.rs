@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use tercel_heap::{TypeKey, Typed, View};
-use tercel_wire::id::{ClassId, Oref};
+use tercel_wire::id::{ClassId, Oref, Stamp};
 use tercel_wire::layout::Layout;
 use tercel_wire::record::{Encoder, HEADER_BYTES, NoSpill, Ref, Value, convert};
 
@@ -20,9 +20,9 @@ impl<'c> Tx<'c> {
     pub fn create<T: Object>(&self, value: &T) -> Result<Ref<T>, Error> {
         let class = self.class_of::<T>()?.class;
         let object = self.encode(value, class)?;
-        let oref = self.reserve_bytes(object.len())?;
-        self.put_new::<T>(oref, object)?;
-        Ok(Ref::new(oref))
+        let (oref, birth) = self.reserve_bytes(object.len())?;
+        self.put_new::<T>(oref, birth, object)?;
+        Ok(self.token(oref, 0))
     }
 
     /// Takes a place for an object that will be as large as `value` is, to refer to it before it exists; fill it with
@@ -43,9 +43,9 @@ impl<'c> Tx<'c> {
         let mut e = Encoder::new(T::SCHEMA.size(), &mut sizes);
         value.encode(&mut e);
         let bytes = e.finish(class)?.len();
-        let oref = self.reserve_bytes(bytes)?;
-        self.reserved.borrow_mut().insert(oref);
-        Ok(Ref::new(oref))
+        let (oref, birth) = self.reserve_bytes(bytes)?;
+        self.reserved.borrow_mut().insert(oref, birth);
+        Ok(self.token(oref, 0))
     }
 
     /// Makes the object in a place that was reserved.
@@ -56,20 +56,31 @@ impl<'c> Tx<'c> {
     pub fn fill<T: Object>(&self, place: Ref<T>, value: &T) -> Result<(), Error> {
         let class = self.class_of::<T>()?.class;
         let object = self.encode(value, class)?;
-        if !self.reserved.borrow().contains(&place.oref()) {
-            self.brought.borrow_mut().insert(place.oref());
+        let reserved = self.reserved.borrow().get(&place.oref()).copied();
+        match reserved {
+            Some(birth) if birth > place.stamp() => return Err(Error::PlaceLost(place.oref())),
+            Some(_) => {}
+            None => _ = self.brought.borrow_mut().insert(place.oref(), place.stamp()),
         }
-        self.put_new::<T>(place.oref(), object)
+        // References to a place that was brought are no older than its own.
+        let birth = reserved.unwrap_or(if place.stamp() < Stamp::MAX { place.stamp() } else { Stamp::ZERO });
+        self.put_new::<T>(place.oref(), birth, object)
     }
 
     /// Replaces the whole object, unread.
     ///
     /// # Errors
-    /// `Full`, `Schema`, `Unavailable`, `Timeout`.
+    /// `NotFound` if the reference was kept from an earlier transaction and names nothing any more; `Full`, `Schema`,
+    /// `Unavailable`, `Timeout`.
     pub fn replace<T: Object>(&self, r: Ref<T>, value: &T) -> Result<(), Error> {
         let class = self.class_of::<T>()?.class;
+        if r.stamp() < self.began_at.stamp {
+            // Its place may be that of another object by now.
+            self.find(r)?.ok_or_else(|| Error::not_found(r.oref()))?;
+        }
         let object = self.encode(value, class)?;
         self.put::<T>(r.oref(), object, None)?;
+        self.blind.borrow_mut().insert(r.oref());
         self.scope.set_blind();
         Ok(())
     }
@@ -146,10 +157,10 @@ impl<'c> Tx<'c> {
         Ok(object?)
     }
 
-    /// A place for a new object of that many bytes.
-    pub(super) fn reserve_bytes(&self, bytes: usize) -> Result<Oref, Error> {
+    /// A place for a new object of that many bytes, and the birth of its page, at or below the snapshot.
+    pub(super) fn reserve_bytes(&self, bytes: usize) -> Result<(Oref, Stamp), Error> {
         let mut place = Err(Error::Conflict);
-        self.port.drive(self.until, &mut |home, now| match home.allocate(now, bytes) {
+        self.port.drive(self.until, &mut |home, now| match home.allocate(now, &self.scope, bytes) {
             Some(result) => {
                 place = result;
                 self.placed_in.set(self.placed_in.get().or(Some(home.sessions_ended())));
@@ -160,8 +171,8 @@ impl<'c> Tx<'c> {
         place
     }
 
-    pub(super) fn put_new<T: Typed>(&self, oref: Oref, object: Vec<u8>) -> Result<(), Error> {
-        self.made.borrow_mut().insert(oref);
+    pub(super) fn put_new<T: Typed>(&self, oref: Oref, birth: Stamp, object: Vec<u8>) -> Result<(), Error> {
+        self.made.borrow_mut().insert(oref, birth);
         self.put::<T>(oref, object, None)
     }
 
@@ -177,7 +188,7 @@ impl<'c> Tx<'c> {
 
     /// Whether the object was made by this transaction.
     pub fn is_new<T>(&self, r: Ref<T>) -> bool {
-        self.made.borrow().contains(&r.oref())
+        self.made.borrow().contains_key(&r.oref())
     }
 
     /// Looks the object up as [`Tx::get`] does, but none is not an error.
@@ -185,6 +196,6 @@ impl<'c> Tx<'c> {
     /// # Errors
     /// As [`Tx::get`], without `NotFound`.
     pub fn find<'t, T: Object>(&'t self, r: Ref<T>) -> Result<Option<crate::txn::object::Obj<'t, T>>, Error> {
-        Ok(self.enter_oref::<T>(r.oref())?.map(|view| crate::txn::object::Obj::new(view, self)))
+        Ok(self.enter_oref::<T>(r.oref(), r.stamp())?.map(|view| crate::txn::object::Obj::new(view, self)))
     }
 }

@@ -27,6 +27,13 @@ struct Filling {
     promised: Vec<u16>,
 }
 
+impl Filling {
+    fn fits(&self, bytes: usize) -> bool {
+        let slots = self.promised.len() + 1;
+        slots <= SLOTS_MAX as usize && self.used + bytes + SLOT_BYTES * slots <= PAGE_BYTES
+    }
+}
+
 impl Places {
     /// Takes pages that the server granted.
     pub(crate) fn grant(&mut self, leased: Leased) {
@@ -45,17 +52,29 @@ impl Places {
         self.empty.len()
     }
 
-    /// Whether objects may still be made in the page.
-    pub(crate) fn holds(&self, page: PageId) -> bool {
-        self.held.contains_key(&page)
+    /// The birth of a page in which objects may still be made.
+    pub(crate) fn birth(&self, page: PageId) -> Option<Stamp> {
+        self.held.get(&page).copied()
+    }
+
+    /// Whether an object may still be made in a place whose reference was read at `stamp`.
+    pub(crate) fn holds(&self, place: Oref, stamp: Stamp) -> bool {
+        self.birth(place.page()).is_some_and(|birth| birth <= stamp)
+    }
+
+    /// The birth of the page that the next object of that many bytes would be in; `None` if there is no place for it.
+    pub(crate) fn birth_next(&self, bytes: usize) -> Option<Stamp> {
+        let current = self.current.as_ref().filter(|f| f.fits(bytes)).map(|f| f.page);
+        let page = current.or_else(|| self.empty.front().copied())?;
+        // A page that the server has let go of: the commit will hear of it.
+        Some(self.birth(page).unwrap_or_default())
     }
 
     /// A place for an object of that many bytes, which a page can hold; `None` if there is none in these pages.
     pub(crate) fn place(&mut self, bytes: usize) -> Option<Oref> {
         if let Some(f) = &mut self.current {
             let slot = f.promised.len() as u16;
-            let end = f.used + bytes + SLOT_BYTES * (slot as usize + 1);
-            if slot < SLOTS_MAX && end <= PAGE_BYTES {
+            if f.fits(bytes) {
                 let oref = Oref::new(f.page, slot)?;
                 f.promised.push(bytes as u16);
                 f.used += bytes;

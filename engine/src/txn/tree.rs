@@ -5,7 +5,7 @@
 
 use tercel_heap::{Typed, View};
 use tercel_wire::class::{self, LEAF_BYTES, NODE_CHILDREN};
-use tercel_wire::id::{ClassId, Oref};
+use tercel_wire::id::{ClassId, Oref, Stamp};
 use tercel_wire::layout::Var;
 use tercel_wire::record::{Any, Class, EncodeError, Encoder, List, NoSpill, Ref, Spill, Value};
 
@@ -39,8 +39,8 @@ impl<'a, 'c> TreeBuilder<'a, 'c> {
         let mut e = Encoder::new(T::SCHEMA.size(), &mut refuse).spill_above(LEAF_BYTES);
         fill(&mut e);
         let object = e.finish(id)?;
-        let made = self.tx.reserve_bytes(object.len()).and_then(|oref| {
-            self.tx.put_new::<T>(oref, object)?;
+        let made = self.tx.reserve_bytes(object.len()).and_then(|(oref, birth)| {
+            self.tx.put_new::<T>(oref, birth, object)?;
             Ok(oref)
         });
         made.map_err(|e| {
@@ -121,7 +121,7 @@ impl<'c> Tx<'c> {
     }
 
     fn node<'t, T: Typed>(&'t self, oref: Oref) -> Result<View<'t, T>, Error> {
-        self.enter_oref::<T>(oref)?
+        self.enter_oref::<T>(oref, Stamp::MAX)?
             .ok_or_else(|| Error::Corrupt(format!("the chunk {oref} of a large value is missing")))
     }
 

@@ -56,6 +56,9 @@ impl Writer {
         }
         page::index(&self.shared.arena, frame, page);
         self.shared.frames[frame as usize].slots.store(page.slots() as u32, Ordering::Relaxed);
+        self.shared.frames[frame as usize].birth.store(page.birth().0, Ordering::Relaxed);
+        self.shared.raise_birth(page.birth());
+        self.page_info(page.id()).birth = page.birth();
         self.frames[frame as usize].state = State::Intact;
         if let Some(old) = self.page_info(page.id()).frame.replace(frame) {
             self.supersede(old, page.id());
@@ -96,7 +99,9 @@ impl Writer {
     /// Installs an object of a commit of this process, whose stamp the watermark has reached, without a fetch. The
     /// copies that it replaces were flagged before; any that were not are now. An object whose class no type reads,
     /// which is not what its class says, or which no page could hold, is left out: a reader that wants it fetches it.
-    pub fn install_own(&mut self, oref: Oref, object: &[u8]) -> Result<(), Full> {
+    ///
+    /// `birth` is that of its page at that commit. A caller that does not know it leaves the object out.
+    pub fn install_own(&mut self, oref: Oref, object: &[u8], birth: Stamp) -> Result<(), Full> {
         if !dropped(Rule::OwnDoesNotFlag) {
             self.flag(oref);
         }
@@ -121,6 +126,9 @@ impl Writer {
             self.index.tidy(&self.shared.table, handle);
             return Err(Full { pinned: 0 });
         };
+        self.shared.raise_birth(birth);
+        let info = self.page_info(oref.page());
+        info.birth = info.birth.max(birth);
         self.shared.table.lead(handle, Some(arena_offset));
         self.stats.installs_own += 1;
         Ok(())

@@ -68,6 +68,7 @@ pub fn heap(
         classes: Mutex::default(),
         frames: (0..plan.frames).map(|_| FrameTag::default()).collect(),
         watermark: AtomicU64::new(0),
+        newest_birth: AtomicU64::new(0),
         slots: (0..config.scopes_max).map(|_| OnceLock::new()).collect(),
         pool: Mutex::new((0..config.scopes_max as u32).rev().collect()),
         strong: !fence.is_process_wide(),
@@ -207,6 +208,8 @@ struct PageInfo {
     copies: u32,
     /// It is in `pending`.
     pending: bool,
+    /// The page's birth.
+    birth: Stamp,
 }
 
 /// An object in a frame.
@@ -237,6 +240,9 @@ impl Writer {
     /// included, and the watermark is `w` of the other, higher or lower.
     pub fn begin_history(&mut self, w: Stamp) {
         self.flag_all();
+        // Births are stamps of the history that is over.
+        self.pages.values_mut().for_each(|page| page.birth = Stamp::ZERO);
+        self.shared.newest_birth.store(0, Ordering::Relaxed);
         advance(&self.shared.watermark, in_next_history(self.moment(), w.0));
     }
 
@@ -535,7 +541,13 @@ impl Writer {
 
     /// The page's record, which must be there or have room.
     fn page_info(&mut self, page: PageId) -> &mut PageInfo {
-        self.pages.entry(page).or_insert(PageInfo { frame: None, superseded: 0, copies: 0, pending: false })
+        self.pages.entry(page).or_insert(PageInfo {
+            frame: None,
+            superseded: 0,
+            copies: 0,
+            pending: false,
+            birth: Stamp::ZERO,
+        })
     }
 
     /// One copy in a compacted frame less.

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use tercel_heap::{Copied, Scope, TypeKey};
+use tercel_heap::{Copied, Scope};
 use tercel_wire::class::FORWARD;
 use tercel_wire::cursor::le32;
-use tercel_wire::id::{ClassId, Oref};
+use tercel_wire::id::{ClassId, Oref, PageId, Stamp};
 use tercel_wire::page::{Page, class_of};
 use tercel_wire::record::HEADER_BYTES;
 
 use super::{Image, Inside};
 use crate::error::{Bound, Error};
 use crate::mutant::{Rule, dropped};
-use crate::txn::Located;
+use crate::txn::{Located, Wanted};
 
 /// An object in an image.
 enum ImageLookup {
@@ -56,9 +56,18 @@ impl Inside<'_> {
     }
 
     /// Copies an object into the scope.
-    pub(super) fn copy(&mut self, scope: &Scope, oref: Oref, key: TypeKey) -> Located {
+    pub(super) fn copy(&mut self, wanted: &Wanted<'_>) -> Located {
+        let Wanted { scope, oref, stamp, key, .. } = *wanted;
         if let Err(e) = self.still_true(scope) {
             return Located::Failed(e);
+        }
+        let birth = match self.birth(oref.page()) {
+            Ok(Some(birth)) => birth,
+            Ok(None) => return Located::Wait,
+            Err(e) => return Located::Failed(e),
+        };
+        if stamp < birth && !dropped(Rule::TokenWithoutBirth) {
+            return self.absent(scope, oref);
         }
         let (image, at) = match self.find(oref) {
             Ok(ImageLookup::Here(image, at)) => (image, at),
@@ -68,7 +77,7 @@ impl Inside<'_> {
         };
         // A class that is not bound is bound once; then it is.
         for _ in 0..2 {
-            match self.local.copier.keep(scope, oref, &image[at.clone()], key) {
+            match self.local.copier.keep(scope, oref, &image[at.clone()], birth, key) {
                 Copied::Ready => return Located::Ready { hint: 0 },
                 Copied::Unbound { class } => {
                     let local = &mut *self.local;
@@ -135,6 +144,15 @@ impl Inside<'_> {
             ImageLookup::Here(image, at) if class_of(&image[at.clone()]) == FORWARD => Err(damaged("twice")),
             ImageLookup::Absent => Err(damaged(&format!("to page {}, which does not have it", to.page()))),
             found => Ok(found),
+        }
+    }
+
+    /// The birth of a page; zero if nothing is in it, none while it is being read.
+    fn birth(&mut self, page: PageId) -> Result<Option<Stamp>, Error> {
+        match self.source.image(page) {
+            Image::Here(image) => Ok(Some(image.map_or(Stamp::ZERO, |image| Page::birth_in(&image)))),
+            Image::Missing => Ok(None),
+            Image::Failed(e) => Err(e),
         }
     }
 
