@@ -298,7 +298,7 @@ impl Leader {
         }
         let mut named = Vec::new();
         effects.writes.iter().try_for_each(|w| check_object(w, &mut named, work))?;
-        let mut placing = self.place(client, &effects.writes, work)?;
+        let mut placing = self.place(client, effects.base, &effects.writes, work)?;
         let filled = self.keep_fills(&mut placing, usize::MAX).unwrap_or_default();
         sort_named(&mut named);
         let births = placing.take_births();

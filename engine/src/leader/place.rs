@@ -151,11 +151,12 @@ impl Leader {
     pub(super) fn place(
         &mut self,
         client: ClientId,
+        base: Stamp,
         writes: &[Write<'_>],
         work: &mut Work<'_>,
     ) -> Result<Placing, Outcome> {
         let mut placing = Placing { overflow: self.overflow, ..Placing::new(client) };
-        match self.try_place(writes, &mut placing, work) {
+        match self.try_place(base, writes, &mut placing, work) {
             Ok(()) => {
                 self.overflow = placing.overflow;
                 Ok(placing)
@@ -174,11 +175,12 @@ impl Leader {
 
     fn try_place(
         &mut self,
+        base: Stamp,
         writes: &[Write<'_>],
         placing: &mut Placing,
         work: &mut Work<'_>,
     ) -> Result<(), Outcome> {
-        self.expect_some(writes, placing, work)?;
+        self.expect_some(base, writes, placing, work)?;
         placing.fits()?;
         self.place_some(writes, 0, placing, work)
     }
@@ -226,9 +228,10 @@ impl Leader {
     }
 
     /// Takes the granted pages that new objects are made in, with their slots seen. They must be here
-    /// ([`Leader::is_here_to_fill`]).
+    /// ([`Leader::is_here_to_fill`]), and born by the transaction's `base`: what it read may name what they had before.
     pub(super) fn expect_some(
         &mut self,
+        base: Stamp,
         writes: &[Write<'_>],
         placing: &mut Placing,
         work: &mut Work<'_>,
@@ -237,6 +240,9 @@ impl Leader {
             let page = w.oref.page();
             let granted = work.replica.places.granted(page).filter(|g| g.client == placing.client);
             let Granted { is_made_in, birth, .. } = *granted.ok_or(Outcome::Invalid(w.oref))?;
+            if base < birth {
+                return Err(Outcome::NotExecuted);
+            }
             if !placing.fills.contains_key(&page) {
                 let fill = match self.fills.get(&page) {
                     Some(fill) => fill.clone(),
