@@ -57,12 +57,14 @@ pub trait Fixed: Value + Copy {
     fn to_bytes(self) -> Self::Bytes;
 }
 
-/// Makes trees of chunks.
+/// What an encoder asks of a transaction: it makes trees of chunks, and hears of the references that are written.
 pub trait Spill {
     /// Stores bytes; gives the tree's root.
     fn bytes(&mut self, bytes: &[u8]) -> Result<Oref, EncodeError>;
     /// Stores references; gives the tree's root.
     fn refs(&mut self, refs: &[Oref]) -> Result<Oref, EncodeError>;
+    /// A reference that was read at `stamp` is written, not null.
+    fn named(&mut self, _oref: Oref, _stamp: Stamp) {}
 }
 
 /// A spill that refuses: for records that must be whole.
@@ -76,6 +78,23 @@ impl Spill for NoSpill {
 
     fn refs(&mut self, _: &[Oref]) -> Result<Oref, EncodeError> {
         Err(EncodeError::PartTooLarge)
+    }
+}
+
+/// Refuses to make trees, and passes on which references are written.
+struct NamesOnly<'a>(&'a mut dyn Spill);
+
+impl Spill for NamesOnly<'_> {
+    fn bytes(&mut self, _: &[u8]) -> Result<Oref, EncodeError> {
+        Err(EncodeError::PartTooLarge)
+    }
+
+    fn refs(&mut self, _: &[Oref]) -> Result<Oref, EncodeError> {
+        Err(EncodeError::PartTooLarge)
+    }
+
+    fn named(&mut self, oref: Oref, stamp: Stamp) {
+        self.0.named(oref, stamp);
     }
 }
 
@@ -491,6 +510,9 @@ impl<T: Target> Value for Ref<T> {
     const TYPE: Type = Type::Ref(T::NAME);
     fn put(&self, e: &mut Encoder<'_>, at: usize) {
         e.set(at, &self.oref.raw().to_le_bytes());
+        if !self.is_null() {
+            e.spill.named(self.oref, self.stamp);
+        }
     }
 }
 
@@ -575,8 +597,8 @@ fn put_large_list<T: Value>(list: &[T], e: &mut Encoder<'_>, at: usize) {
     if !T::TYPE.spills() {
         return e.fail(EncodeError::PartTooLarge);
     }
-    let mut refuse = NoSpill;
-    let mut plain = Encoder::new(list.len() * size, &mut refuse);
+    let mut names = NamesOnly(&mut *e.spill);
+    let mut plain = Encoder::new(list.len() * size, &mut names);
     for (i, v) in list.iter().enumerate() {
         v.put(&mut plain, i * size);
     }

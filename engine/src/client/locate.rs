@@ -108,13 +108,13 @@ impl Client {
         now: Now,
         scope: &Scope,
         oref: Oref,
+        stamp: Stamp,
         search: &mut Search,
     ) -> Option<Result<ClassId, Error>> {
         let key = TypeKey::of::<RefsLeaf>();
         if let Err(e) = self.still_true(scope) {
             return Some(Err(e));
         }
-        let stamp = Stamp::MAX;
         match self.writer.lookup(scope, oref, stamp, key) {
             Resolved::WrongClass { found } | Resolved::Unbound { class: found } => Some(Ok(found)),
             Resolved::Ready { .. } => Some(Ok(tercel_wire::class::REFS_LEAF)),

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use tercel_heap::{TypeKey, Typed, View};
 use tercel_wire::id::{ClassId, Oref, Stamp};
 use tercel_wire::layout::Layout;
-use tercel_wire::record::{Encoder, HEADER_BYTES, NoSpill, Ref, Value, convert};
+use tercel_wire::record::{Encoder, HEADER_BYTES, Ref, Value, convert};
 
 use super::tree::TreeBuilder;
 use super::{Step, Tx, write_set_error};
@@ -112,10 +112,12 @@ impl<'c> Tx<'c> {
         value: &F,
     ) -> Result<(), Error> {
         if F::TYPE.is_fixed() {
-            let mut refuse = NoSpill;
-            let mut e = Encoder::new(F::TYPE.size(), &mut refuse);
+            let mut names = TreeBuilder::new(self);
+            let mut e = Encoder::new(F::TYPE.size(), &mut names);
             value.put(&mut e, 0);
-            let bytes = e.finish_bytes()?;
+            let bytes = e.finish_bytes();
+            names.finish()?;
+            let bytes = bytes?;
             return self.write_set.patch(oref, at, &bytes).map_err(write_set_error);
         }
         let known = self.class_of::<T>()?;

@@ -39,7 +39,8 @@ pub trait Home {
     /// Makes an object readable through the scope. `search` is kept between the calls of one search.
     fn locate(&mut self, now: Now, wanted: &Wanted<'_>, search: &mut Search) -> Located;
 
-    /// The class of an object, whatever it is.
+    /// The class of the object that a reference names which was read at `stamp`, whatever it is. It does not count as read
+    /// unless there is none.
     ///
     /// # Errors
     /// `NotFound`, `Conflict`, `Corrupt`, and as [`Home::locate`].
@@ -48,6 +49,7 @@ pub trait Home {
         now: Now,
         scope: &Scope,
         oref: Oref,
+        stamp: Stamp,
         search: &mut Search,
     ) -> Option<Result<ClassId, Error>>;
 
@@ -57,6 +59,9 @@ pub trait Home {
     /// # Errors
     /// `Conflict` if what the scope read does not hold in that state; `Full` if the object is larger than a page or the space has no pages left; `Unavailable`.
     fn allocate(&mut self, now: Now, scope: &Scope, bytes: usize) -> Option<Result<(Oref, Stamp), Error>>;
+
+    /// Whether this home may still make an object in a place whose reference was read at `stamp`.
+    fn holds(&self, place: Oref, stamp: Stamp) -> bool;
 
     /// How many sessions have ended in which places were given out: those of an earlier session are lost.
     fn sessions_ended(&self) -> u64;

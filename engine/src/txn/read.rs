@@ -210,6 +210,45 @@ impl<'c> Tx<'c> {
         located
     }
 
+    /// Finds out whether references that the program kept from outside of this transaction may be written into objects: a
+    /// stored reference is followed without a look at the birth of its page. They do not count as read; a later end of an
+    /// object that is named is the server's to refuse.
+    ///
+    /// # Errors
+    /// `NotFound` if one of them names no object, nor a place in which this home may still make one; `Conflict`, and as
+    /// [`Tx::get`].
+    pub(super) fn find_kept(&self, mut kept: Vec<(Oref, Stamp)>) -> Result<(), Error> {
+        kept.sort_unstable();
+        kept.dedup();
+        kept.into_iter().try_for_each(|(oref, stamp)| match self.is_there(oref, stamp)? {
+            true => Ok(()),
+            false => Err(Error::not_found(oref)),
+        })
+    }
+
+    fn is_there(&self, oref: Oref, stamp: Stamp) -> Result<bool, Error> {
+        let own = self.made.borrow().get(&oref).or(self.reserved.borrow().get(&oref)).copied();
+        if let Some(birth) = own {
+            return Ok(stamp >= birth || dropped(Rule::TokenWithoutBirth));
+        }
+        let (mut found, mut search) = (Err(Error::Conflict), Default::default());
+        self.port.drive(self.until, &mut |home, now| {
+            if home.holds(oref, stamp) {
+                found = Ok(true);
+                return Step::Done;
+            }
+            found = match home.class_at(now, &self.scope, oref, stamp, &mut search) {
+                None => return Step::Wait,
+                // What cannot be read as it is stored is there.
+                Some(Ok(_) | Err(Error::Schema(_) | Error::Corrupt(_))) => Ok(true),
+                Some(Err(Error::NotFound(_))) => Ok(false),
+                Some(Err(e)) => Err(e),
+            };
+            Step::Done
+        })?;
+        found
+    }
+
     /// Whether something this transaction read has changed since.
     pub(super) fn is_stale(&self) -> Result<bool, Error> {
         let mut stale = false;

@@ -18,16 +18,20 @@ pub(super) struct TreeBuilder<'a, 'c> {
     tx: &'a Tx<'c>,
     /// What the transaction said when a chunk could not be made; the encoder only knows that it failed.
     error: Option<Error>,
+    /// References that were not read in this transaction, and their stamps.
+    kept: Vec<(Oref, Stamp)>,
 }
 
 impl<'a, 'c> TreeBuilder<'a, 'c> {
     pub(super) fn new(tx: &'a Tx<'c>) -> Self {
-        TreeBuilder { tx, error: None }
+        TreeBuilder { tx, error: None, kept: Vec::new() }
     }
 
-    /// The error behind a failed encoding, if a chunk was the cause.
+    /// Ends the encoding: the error behind a failed one if a chunk was the cause, or `NotFound` if a reference that the
+    /// program kept from an earlier transaction names nothing any more.
     pub(super) fn finish(self) -> Result<(), Error> {
-        self.error.map_or(Ok(()), Err)
+        self.error.map_or(Ok(()), Err)?;
+        self.tx.find_kept(self.kept)
     }
 
     fn make<T: Typed>(
@@ -88,6 +92,12 @@ impl Spill for TreeBuilder<'_, '_> {
             .collect::<Result<_, _>>()?;
         self.raise(leaves)
     }
+
+    fn named(&mut self, oref: Oref, stamp: Stamp) {
+        if stamp < self.tx.began_at.stamp || stamp == Stamp::MAX {
+            self.kept.push((oref, stamp));
+        }
+    }
 }
 
 /// A spill that makes nothing: for measuring how large a record will be.
@@ -132,7 +142,7 @@ impl<'c> Tx<'c> {
         let mut found = Err(Error::Conflict);
         let mut search = Default::default();
         self.port.drive(self.until, &mut |home, now| {
-            found = match home.class_at(now, &self.scope, oref, &mut search) {
+            found = match home.class_at(now, &self.scope, oref, Stamp::MAX, &mut search) {
                 Some(result) => result,
                 None => return super::Step::Wait,
             };

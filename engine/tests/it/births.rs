@@ -138,6 +138,41 @@ fn place_of_an_ended_session_is_not_filled_in_a_page_granted_again() {
     assert_eq!(w.run(OWNER, |tx| tx.fill(old, &thing(3))), Err(Error::PlaceLost(old.oref())));
 }
 
+#[test]
+fn kept_reference_is_followed_before_it_is_stored() {
+    let Reuse { w, old, new } = reuse(|_, _| {});
+    let holder = make(&w, PRESENT, "holder", 1);
+    let is_gone = |o: Result<(), Error>| matches!(o, Err(Error::NotFound(_)));
+    for client in [FILLER, PRESENT] {
+        assert!(is_gone(w.run(client, |tx| tx.edit(holder)?.set_next(old))), "client {client}");
+        assert!(is_gone(w.run(client, |tx| tx.create(&Thing { next: old, ..thing(1) }).map(drop))));
+        assert!(is_gone(w.run(client, |tx| tx.set_root("old", old))));
+        // What is there may be stored, whenever the reference was read.
+        w.run(client, |tx| tx.edit(holder)?.set_next(new)).unwrap();
+        w.run(client, |tx| tx.edit(holder)?.set_next(Ref::new(new.oref()))).unwrap();
+        let next = w.run(client, |tx| Ok(tx.get(holder)?.next().get()?.count()));
+        assert_eq!(next, Ok(1));
+    }
+    let p = w.indoors();
+    assert!(is_gone(p.run(|tx| tx.edit(holder)?.set_next(old))));
+    p.run(|tx| tx.edit(holder)?.set_next(new)).unwrap();
+}
+
+#[test]
+fn place_that_is_not_filled_yet_may_be_stored_by_its_owner() {
+    let w = world(2);
+    let holder = make(&w, 0, "holder", 1);
+    let place = w.run(0, |tx| tx.reserve(&thing(0))).unwrap();
+    make(&w, 1, "other", 1);
+    w.run_until_idle();
+    w.run(0, |tx| tx.edit(holder)?.set_next(place)).unwrap();
+    w.run_until_idle();
+    let stored = w.run(1, |tx| tx.edit(holder)?.set_next(place));
+    assert!(matches!(stored, Err(Error::NotFound(_))), "{stored:?}");
+    w.run(0, |tx| tx.fill(place, &thing(2))).unwrap();
+    assert_eq!(w.run(1, |tx| Ok(tx.get(holder)?.next().get()?.count())), Ok(2));
+}
+
 /// The rule is what keeps the reference away.
 #[cfg(tercel_mutants)]
 #[test]

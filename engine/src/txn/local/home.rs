@@ -95,9 +95,10 @@ impl Home for Inside<'_> {
         _now: Now,
         scope: &Scope,
         oref: Oref,
+        stamp: Stamp,
         _search: &mut Search,
     ) -> Option<Result<ClassId, Error>> {
-        self.class_here(scope, oref)
+        self.class_here(scope, oref, stamp)
     }
 
     fn allocate(&mut self, _now: Now, scope: &Scope, bytes: usize) -> Option<Result<(Oref, Stamp), Error>> {
@@ -123,6 +124,10 @@ impl Home for Inside<'_> {
         }
         let place = birth.and_then(|birth| Some((self.local.places.place(bytes)?, birth)));
         Some(place.ok_or(Error::Full(Bound::Pages)))
+    }
+
+    fn holds(&self, place: Oref, stamp: Stamp) -> bool {
+        self.local.places.holds(place, stamp)
     }
 
     /// The session of transactions inside of a server lasts as long as the server.

@@ -66,10 +66,7 @@ impl Inside<'_> {
             Ok(None) => return Located::Wait,
             Err(e) => return Located::Failed(e),
         };
-        if stamp < birth && !dropped(Rule::TokenWithoutBirth) {
-            return self.absent(scope, oref);
-        }
-        let (image, at) = match self.find(oref) {
+        let (image, at) = match self.find_since(oref, stamp, birth) {
             Ok(ImageLookup::Here(image, at)) => (image, at),
             Ok(ImageLookup::Missing) => return Located::Wait,
             Ok(ImageLookup::Absent) => return self.absent(scope, oref),
@@ -99,11 +96,20 @@ impl Inside<'_> {
     }
 
     /// The class of an object, whatever it is.
-    pub(super) fn class_here(&mut self, scope: &Scope, oref: Oref) -> Option<Result<ClassId, Error>> {
+    pub(super) fn class_here(
+        &mut self,
+        scope: &Scope,
+        oref: Oref,
+        stamp: Stamp,
+    ) -> Option<Result<ClassId, Error>> {
         if let Err(e) = self.still_true(scope) {
             return Some(Err(e));
         }
-        match self.find(oref) {
+        let birth = match self.birth(oref.page()) {
+            Ok(birth) => birth?,
+            Err(e) => return Some(Err(e)),
+        };
+        match self.find_since(oref, stamp, birth) {
             Ok(ImageLookup::Here(image, at)) => Some(Ok(class_of(&image[at]))),
             Ok(ImageLookup::Missing) => None,
             Ok(ImageLookup::Absent) => Some(Err(match self.absent(scope, oref) {
@@ -125,6 +131,12 @@ impl Inside<'_> {
 
     fn full(&self) -> Error {
         Error::Full(Bound::ReadsInside { bytes_max: self.local.config.read_bytes_max })
+    }
+
+    /// The object that a reference names which was read at `stamp`; none if its page was born after that.
+    fn find_since(&mut self, oref: Oref, stamp: Stamp, birth: Stamp) -> Result<ImageLookup, Error> {
+        let is_older = stamp < birth && !dropped(Rule::TokenWithoutBirth);
+        if is_older { Ok(ImageLookup::Absent) } else { self.find(oref) }
     }
 
     /// The object in the image of its page, or where the forward in its slot leads.
