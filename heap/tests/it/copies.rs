@@ -79,6 +79,17 @@ fn view(scope: &Scope, at: Oref) -> View<'_, Node> {
 }
 
 #[test]
+fn copy_is_not_found_by_a_reference_older_than_its_page() {
+    let c = copier(ROOM);
+    let scope = c.scope(Stamp(5)).unwrap();
+    let at = oref(1, 0);
+    let kept = c.keep(&scope, at, &node(12).object(), Stamp(4), TypeKey::of::<Node>());
+    assert_eq!(kept, Copied::Ready);
+    assert!(scope.copy::<Node>(at, Stamp(3)).is_none() && scope.copy::<Node>(at, Stamp(4)).is_some());
+    assert!(scope.may_be_reborn(Stamp(3)) && !scope.may_be_reborn(Stamp(4)));
+}
+
+#[test]
 fn copied_object_reads_as_it_was_stored() {
     let c = copier(ROOM);
     let scope = c.scope(Stamp(5)).unwrap();
