@@ -1,8 +1,9 @@
 //! The hit path: a transaction's read side, on one thread, with loads and plain stores only.
 //!
 //! A hit pins the object's frame, sees that the copy is valid, current and of the wanted type, leaves usage and mark,
-//! and compares the watermark with the snapshot last. At a copy that is marked already it only asks for the type. If a
-//! check fails, the answer is [`Lookup::Slow`]; the caller then takes the writer's lock.
+//! and compares the watermark with the snapshot last. At a copy that is marked already it only asks for the type. A reference
+//! that a program kept is also compared with the birth of its page; a word of an object needs no such check. If a check
+//! fails, the answer is [`Lookup::Slow`]; the caller then takes the writer's lock.
 //!
 //! The invariant: every object that a scope gave a view of is marked in it, or its reference is kept in its slot,
 //! until the scope is reset or dropped.

@@ -16,7 +16,8 @@ impl<'c> Tx<'c> {
     /// Makes a new object. Its reference is final; the object exists for others once this transaction commits.
     ///
     /// # Errors
-    /// `Full` if the value is too large or the space has no pages left; `Schema`; `Unavailable`, `Timeout`.
+    /// `NotFound` if the value has a reference that was kept from an earlier transaction and names nothing any more; `Full` if
+    /// the value is too large or the space has no pages left; `Schema`; `Unavailable`, `Timeout`.
     pub fn create<T: Object>(&self, value: &T) -> Result<Ref<T>, Error> {
         let class = self.class_of::<T>()?.class;
         let object = self.encode(value, class)?;
