@@ -163,6 +163,28 @@ mod tests {
     }
 
     #[test]
+    fn place_in_a_page_given_out_again_waits_for_the_birth_and_renews_the_snapshot() {
+        let mut client = Client::connected_for_test();
+        let page = PageId::new(2).unwrap();
+        let place = |slot| Oref::new(page, slot).unwrap();
+        let scopes = [0; 3].map(|_| client.reader.scope().unwrap());
+        assert_eq!(client.allocate(Now(0), &scopes[0], HALF), None);
+        let call = client.leases.call.unwrap();
+        client.leases.granted(call, Leased { seq: 1, birth: Stamp(5), pages: vec![page] });
+        client.writer.advance(Stamp(4));
+        assert_eq!(client.allocate(Now(0), &scopes[0], HALF), None);
+        // What one of them has read changes before the birth.
+        client.writer.note_read(&scopes[1], place(7));
+        client.writer.flag(place(7));
+        client.writer.advance(Stamp(6));
+        assert_eq!(client.allocate(Now(0), &scopes[1], HALF), Some(Err(Error::Conflict)));
+        // No place was lost by it.
+        assert_eq!(client.allocate(Now(0), &scopes[0], HALF), Some(Ok((place(0), Stamp(5)))));
+        assert_eq!(scopes[0].snapshot(), Stamp(6));
+        assert!(client.leases.holds(place(0), Stamp(5)) && !client.leases.holds(place(0), Stamp(4)));
+    }
+
+    #[test]
     fn places_asked_ahead_in_vain_are_asked_for_again_when_one_is_needed() {
         let mut client = Client::connected_for_test();
         let scope = client.reader.scope().unwrap();

@@ -391,7 +391,12 @@ pub fn forwarded(object: &[u8]) -> Option<Oref> {
 
 #[cfg(test)]
 mod tests {
+    use tercel_wire::id::{ClientId, OpId, ViewId};
+    use tercel_wire::message::{CommitEffects, Write};
+
     use super::*;
+    use crate::replica::Replica;
+    use crate::replica::entry::{Entry, Grant, Head, Logged};
 
     fn commit(mob: &mut Mob, stamp: u64, oref: Oref, fill: u8, to: Option<Oref>) {
         let object = [16, 0, 0, 0, fill, fill, fill, fill];
@@ -517,6 +522,32 @@ mod tests {
         let base = Page::parse(&emptied, page).unwrap();
         let frozen = mob.merge_page_frozen(page, Some(base), SpaceId(1), vec![]).unwrap();
         assert_eq!(seen(&frozen), (Stamp(4), 7, 0));
+    }
+
+    #[test]
+    fn replay_knows_a_birth_although_its_state_has_let_go_of_the_grant() {
+        let page = PageId::new(9).unwrap();
+        let view = ViewId::new(1, 1);
+        let grant = |client| {
+            Entry::Grant(Grant { client: ClientId(client), seq: 1, next_page: 10, pages: vec![page] })
+        };
+        let object = [16, 0, 0, 0, 1, 1, 1, 1];
+        let op = OpId { client: ClientId(8), slot: 0, seq: 1, view };
+        let head = Head { op, births: vec![(page, Stamp(3))], ..Head::default() };
+        let writes = vec![Write { oref: at(9, 0), new: true, object: &object }];
+        let effects = CommitEffects { base: Stamp(3), reads: vec![], writes };
+        let commit = Entry::Commit(Logged { head, effects });
+        let entries = [grant(7), Entry::End(ClientId(7)), grant(8), commit.clone(), Entry::End(ClientId(8))];
+        let mut replica = Replica::new();
+        for (stamp, entry) in (1..).map(Stamp).zip(&entries) {
+            replica.apply(stamp, view, entry, &mut Mob::default()).unwrap();
+        }
+        let mut back = Replica::decode(&replica.encode()).unwrap();
+        assert!(back.places.granted(page).is_none());
+        let mut mob = Mob::default();
+        back.apply(Stamp(4), view, &commit, &mut mob).unwrap();
+        let bytes = mob.merge_page(page, None, Stamp(5), SpaceId(1), vec![]).unwrap();
+        assert_eq!(Page::parse(&bytes, page).unwrap().birth(), Stamp(3));
     }
 
     #[test]

@@ -220,33 +220,35 @@ impl<'c> Tx<'c> {
     pub(super) fn find_kept(&self, mut kept: Vec<(Oref, Stamp)>) -> Result<(), Error> {
         kept.sort_unstable();
         kept.dedup();
-        kept.into_iter().try_for_each(|(oref, stamp)| match self.is_there(oref, stamp)? {
-            true => Ok(()),
-            false => Err(Error::not_found(oref)),
-        })
-    }
-
-    fn is_there(&self, oref: Oref, stamp: Stamp) -> Result<bool, Error> {
-        let own = self.made.borrow().get(&oref).or(self.reserved.borrow().get(&oref)).copied();
-        if let Some(birth) = own {
-            return Ok(stamp >= birth || dropped(Rule::TokenWithoutBirth));
+        // Of one that was made or reserved here the birth of its page is known.
+        let own = |oref| self.made.borrow().get(&oref).or(self.reserved.borrow().get(&oref)).copied();
+        kept.retain(|(oref, stamp)| own(*oref).is_none_or(|birth| *stamp < birth));
+        if kept.is_empty() {
+            return Ok(());
         }
-        let (mut found, mut search) = (Err(Error::Conflict), Default::default());
+        let (mut next, mut search, mut outcome) = (0, Default::default(), Ok(()));
         self.port.drive(self.until, &mut |home, now| {
-            if home.holds(oref, stamp) {
-                found = Ok(true);
-                return Step::Done;
+            while let Some((oref, stamp)) = kept.get(next).copied() {
+                if own(oref).is_some() && !dropped(Rule::TokenWithoutBirth) {
+                    outcome = Err(Error::not_found(oref));
+                    return Step::Done;
+                }
+                if !home.holds(oref, stamp) {
+                    match home.class_at(now, &self.scope, oref, stamp, &mut search) {
+                        None => return Step::Wait,
+                        // What cannot be read as it is stored is there.
+                        Some(Ok(_) | Err(Error::Schema(_) | Error::Corrupt(_))) => {}
+                        Some(Err(e)) => {
+                            outcome = Err(e);
+                            return Step::Done;
+                        }
+                    }
+                }
+                (next, search) = (next + 1, Default::default());
             }
-            found = match home.class_at(now, &self.scope, oref, stamp, &mut search) {
-                None => return Step::Wait,
-                // What cannot be read as it is stored is there.
-                Some(Ok(_) | Err(Error::Schema(_) | Error::Corrupt(_))) => Ok(true),
-                Some(Err(Error::NotFound(_))) => Ok(false),
-                Some(Err(e)) => Err(e),
-            };
             Step::Done
         })?;
-        found
+        outcome
     }
 
     /// Whether something this transaction read has changed since.
