@@ -56,9 +56,12 @@ impl Writer {
         }
         page::index(&self.shared.arena, frame, page);
         self.shared.frames[frame as usize].slots.store(page.slots() as u32, Ordering::Relaxed);
-        self.shared.frames[frame as usize].birth.store(page.birth().0, Ordering::Relaxed);
-        self.shared.raise_birth(page.birth());
-        self.page_info(page.id()).birth = page.birth();
+        // An own version may have told of a later one than a page that was read before it.
+        let info = self.page_info(page.id());
+        info.birth = info.birth.max(page.birth());
+        let birth = info.birth;
+        self.shared.frames[frame as usize].birth.store(birth.0, Ordering::Relaxed);
+        self.shared.raise_birth(birth);
         self.frames[frame as usize].state = State::Intact;
         if let Some(old) = self.page_info(page.id()).frame.replace(frame) {
             self.supersede(old, page.id());

@@ -8,6 +8,7 @@
 //!   its handle;
 //! - a copy made obsolete keeps its flag until its frame is taken;
 //! - a frame is taken only when every entry into it was closed before the heavy fence and no scope pinned it after;
+//! - no page is younger than the newest birth, which hits outside of pages are compared with;
 //! - what is charged never exceeds the budget.
 
 mod bind;

@@ -35,6 +35,10 @@ impl Writer {
         if count(State::Superseded) != self.superseded.len() {
             return Err("superseded frames are miscounted".into());
         }
+        let newest = self.shared.newest_birth.load(Ordering::Relaxed);
+        if let Some((page, _)) = self.pages.iter().find(|(_, p)| p.birth.0 > newest) {
+            return Err(format!("page {page} is younger than the newest birth"));
+        }
         match self.frames.iter().position(|f| f.closing) {
             Some(f) => Err(format!("frame {f} stayed closed")),
             None => Ok(()),

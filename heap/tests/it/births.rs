@@ -30,6 +30,7 @@ fn fetch(w: &mut World, page: u32, birth: u64) {
     Page::parse(&bytes, id).unwrap().objects().for_each(|(slot, object)| assert!(b.push(slot, object)));
     let bytes = b.finish(Stamp(birth));
     w.writer.install(&Page::parse(&bytes, id).unwrap(), Stamp(birth), &[]).unwrap();
+    w.writer.verify().unwrap();
 }
 
 fn lookup(w: &mut World, scope: &Scope, o: Oref, stamp: u64) -> Resolved {
@@ -90,6 +91,21 @@ fn own_version_is_not_found_by_an_older_reference() {
     let mut w = world([0, 0]);
     let at = oref(3, 0);
     w.writer.install_own(at, &Node::new(30, "own", Oref::NULL, &[]).object(), Stamp(12)).unwrap();
+    let scope = w.reader.scope().unwrap();
+    assert_eq!(lookup(&mut w, &scope, at, 11), Resolved::Reborn);
+    let Resolved::Ready { hint } = lookup(&mut w, &scope, at, 12) else { panic!() };
+    assert!(hits(&scope, at, hint, 12) && !hits(&scope, at, hint, 11));
+}
+
+#[test]
+fn page_that_was_read_before_an_own_version_does_not_take_its_birth_back() {
+    let mut w = world([0, 5]);
+    let at = oref(1, 0);
+    w.writer.flag(at);
+    w.writer.install_own(at, &Node::new(30, "own", Oref::NULL, &[]).object(), Stamp(12)).unwrap();
+    let id = PageId::new(1).unwrap();
+    let bytes = w.server.page(id);
+    w.writer.install(&Page::parse(&bytes, id).unwrap(), Stamp(11), &[0]).unwrap();
     let scope = w.reader.scope().unwrap();
     assert_eq!(lookup(&mut w, &scope, at, 11), Resolved::Reborn);
     let Resolved::Ready { hint } = lookup(&mut w, &scope, at, 12) else { panic!() };
