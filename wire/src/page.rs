@@ -28,6 +28,9 @@ pub const SLOT_BYTES: usize = 4;
 /// The largest object, header included: alone in its page.
 pub const OBJECT_BYTES_MAX: usize = PAGE_BYTES - PAGE_HEADER_BYTES - SLOT_BYTES;
 
+/// What every page begins with: magic and version. Tools look for it in files.
+pub const PAGE_MARK: [u8; 4] = [b'T', b'P', VERSION as u8, 0];
+
 const MAGIC: u16 = u16::from_le_bytes(*b"TP");
 const VERSION: u16 = 2;
 const SPACE_AT: usize = 28;
