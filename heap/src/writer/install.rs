@@ -44,6 +44,7 @@ impl Writer {
             self.reserve()?;
         }
         self.pages_room()?;
+        self.births_room(page.birth())?;
         let Some(frame) = self.free.pop() else { return Err(Full { pinned: 0 }.into()) };
         let base = frame as usize * FRAME_BYTES;
         // SAFETY: the frame is free: no entry leads into it and no reader pins it.
@@ -57,11 +58,8 @@ impl Writer {
         page::index(&self.shared.arena, frame, page);
         self.shared.frames[frame as usize].slots.store(page.slots() as u32, Ordering::Relaxed);
         // An own version may have told of a later one than a page that was read before it.
-        let info = self.page_info(page.id());
-        info.birth = info.birth.max(page.birth());
-        let birth = info.birth;
+        let birth = self.raise_birth(page.id(), page.birth());
         self.shared.frames[frame as usize].birth.store(birth.0, Ordering::Relaxed);
-        self.shared.raise_birth(birth);
         self.frames[frame as usize].state = State::Intact;
         if let Some(old) = self.page_info(page.id()).frame.replace(frame) {
             self.supersede(old, page.id());
@@ -114,6 +112,7 @@ impl Writer {
         }
         self.table_room(2)?;
         self.pages_room()?;
+        self.births_room(birth)?;
         let Ok(made) = self.make(object) else { return Ok(()) };
         if self.free.is_empty() {
             self.free_frames(1)?;
@@ -129,9 +128,7 @@ impl Writer {
             self.index.tidy(&self.shared.table, handle);
             return Err(Full { pinned: 0 });
         };
-        self.shared.raise_birth(birth);
-        let info = self.page_info(oref.page());
-        info.birth = info.birth.max(birth);
+        self.raise_birth(oref.page(), birth);
         self.shared.table.lead(handle, Some(arena_offset));
         self.stats.installs_own += 1;
         Ok(())

@@ -84,6 +84,7 @@ pub fn heap(
         free: (0..plan.frames as u32).rev().collect(),
         withheld: 0,
         pages: HashMap::with_capacity_and_hasher(plan.frames, FxBuildHasher),
+        births: HashMap::default(),
         bindings: Bindings::default(),
         superseded: Vec::with_capacity(plan.frames),
         target: None,
@@ -117,6 +118,8 @@ pub struct Writer {
     free: Vec<u32>,
     withheld: u32,
     pages: HashMap<PageId, PageInfo, FxBuildHasher>,
+    /// The births of those of them that were given out again.
+    births: HashMap<PageId, Stamp, FxBuildHasher>,
     bindings: Bindings,
     /// Intact frames whose page was fetched anew.
     superseded: Vec<u32>,
@@ -209,8 +212,6 @@ struct PageInfo {
     copies: u32,
     /// It is in `pending`.
     pending: bool,
-    /// The page's birth.
-    birth: Stamp,
 }
 
 /// An object in a frame.
@@ -242,7 +243,7 @@ impl Writer {
     pub fn begin_history(&mut self, w: Stamp) {
         self.flag_all();
         // Births are stamps of the history that is over.
-        self.pages.values_mut().for_each(|page| page.birth = Stamp::ZERO);
+        self.births.clear();
         self.shared.newest_birth.store(0, Ordering::Relaxed);
         advance(&self.shared.watermark, in_next_history(self.moment(), w.0));
     }
@@ -346,6 +347,7 @@ impl Writer {
                 self.park(id);
             } else {
                 self.pages.remove(&id);
+                self.births.remove(&id);
                 out.push(id);
             }
         }
@@ -418,6 +420,7 @@ impl Writer {
             + self.moved_room
             + self.index.bytes()
             + self.pages.allocation_size()
+            + self.births.allocation_size()
             + self.marks_bytes()
     }
 
@@ -540,15 +543,35 @@ impl Writer {
         Ok(())
     }
 
+    /// Makes sure that the map of births can take one more page without growing, if there is a birth to keep.
+    fn births_room(&mut self, birth: Stamp) -> Result<(), Full> {
+        if birth == Stamp::ZERO || self.births.len() < self.births.capacity() {
+            return Ok(());
+        }
+        let grown = self.births.allocation_size() * 2 + 64;
+        self.make_room(grown)?;
+        self.births.reserve(self.births.capacity().max(1));
+        Ok(())
+    }
+
+    /// The birth of a page of which something is here.
+    fn birth(&self, page: PageId) -> Stamp {
+        self.births.get(&page).copied().unwrap_or_default()
+    }
+
+    /// A page has at least this birth, from before anything younger of it can be reached. Gives the birth that it has. There
+    /// must be room for it.
+    fn raise_birth(&mut self, page: PageId, birth: Stamp) -> Stamp {
+        self.shared.raise_birth(birth);
+        if birth > self.birth(page) {
+            self.births.insert(page, birth);
+        }
+        self.birth(page)
+    }
+
     /// The page's record, which must be there or have room.
     fn page_info(&mut self, page: PageId) -> &mut PageInfo {
-        self.pages.entry(page).or_insert(PageInfo {
-            frame: None,
-            superseded: 0,
-            copies: 0,
-            pending: false,
-            birth: Stamp::ZERO,
-        })
+        self.pages.entry(page).or_insert(PageInfo { frame: None, superseded: 0, copies: 0, pending: false })
     }
 
     /// One copy in a compacted frame less.

@@ -128,8 +128,7 @@ impl Writer {
             return Resolved::Ready { hint: 0 };
         }
         // Of a page that is not here nothing is found, and its birth comes with it.
-        let is_older = self.pages.get(&oref.page()).is_some_and(|page| stamp < page.birth);
-        if is_older && !dropped(Rule::TokenWithoutBirth) {
+        if stamp < self.birth(oref.page()) && !dropped(Rule::TokenWithoutBirth) {
             return Resolved::Reborn;
         }
         match self.prepare(scope) {

@@ -36,7 +36,7 @@ impl Writer {
             return Err("superseded frames are miscounted".into());
         }
         let newest = self.shared.newest_birth.load(Ordering::Relaxed);
-        if let Some((page, _)) = self.pages.iter().find(|(_, p)| p.birth.0 > newest) {
+        if let Some((page, _)) = self.births.iter().find(|(_, birth)| birth.0 > newest) {
             return Err(format!("page {page} is younger than the newest birth"));
         }
         match self.frames.iter().position(|f| f.closing) {
