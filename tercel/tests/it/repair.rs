@@ -368,7 +368,8 @@ fn what_an_interrupted_repair_left_beside_a_log_is_not_taken_for_it_later() {
 
 #[test]
 fn a_log_that_lost_its_end_is_not_called_sound_and_not_served() {
-    let (dir, known) = crashed();
+    // Where a segment ends with a whole record, nothing tells that another one followed: here none does.
+    let (dir, known) = damage::crashed_with(7);
     let is_used = |s: &PathBuf| fs::read(s).unwrap().iter().any(|b| *b != 0);
     let used: Vec<String> = segments(dir.path())
         .iter()
