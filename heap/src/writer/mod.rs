@@ -93,11 +93,13 @@ pub fn heap(
         round: 0,
         shy: false,
         gets: vec![0; config.scopes_max],
-        pending: Vec::with_capacity(2 * PENDING_MAX),
-        parked: Vec::with_capacity(PENDING_MAX),
+        gone: Gone {
+            pending: Vec::with_capacity(2 * PENDING_MAX),
+            parked: Vec::with_capacity(PENDING_MAX),
+            is_lost: false,
+        },
         moved_room: 0,
         ended: 0,
-        pending_lost: false,
         plan,
         budget_bytes: config.budget_bytes,
         charge: config.charge_table,
@@ -134,20 +136,24 @@ pub struct Writer {
     shy: bool,
     /// Look-ups of the slots at the last rotation of given-back handles.
     gets: Vec<u32>,
-    /// Pages that may have lost their last copy, each once.
-    pending: Vec<PageId>,
-    /// Those of them that an open read set names.
-    parked: Vec<PageId>,
+    gone: Gone,
     /// Bytes that were made room for, for what scopes read and lost.
     moved_room: usize,
     /// How many read sets had ended when they were looked at.
     ended: u64,
-    /// Whether some found no place there.
-    pending_lost: bool,
     plan: Plan,
     budget_bytes: usize,
     charge: bool,
     stats: Stats,
+}
+
+/// Pages that may have lost their last copy, each once.
+struct Gone {
+    pending: Vec<PageId>,
+    /// Those of them that an open read set names.
+    parked: Vec<PageId>,
+    /// Whether some found no place here.
+    is_lost: bool,
 }
 
 /// No frame can be freed: views pin too many, or the cache is too small. The caller must let go of views and try again,
@@ -332,12 +338,12 @@ impl Writer {
         let ended = self.shared.ended.load(Ordering::Acquire);
         if ended != std::mem::replace(&mut self.ended, ended) {
             // A read set that named pages is gone: those that waited for it are looked at again.
-            self.pending.append(&mut self.parked);
-            if std::mem::take(&mut self.pending_lost) {
+            self.gone.pending.append(&mut self.gone.parked);
+            if std::mem::take(&mut self.gone.is_lost) {
                 self.find_gone();
             }
         }
-        let mut pending = std::mem::take(&mut self.pending);
+        let mut pending = std::mem::take(&mut self.gone.pending);
         for id in pending.drain(..) {
             if !self.pages.get(&id).is_none_or(PageInfo::is_gone) {
                 self.pages.entry(id).and_modify(|p| p.pending = false);
@@ -351,26 +357,26 @@ impl Writer {
                 out.push(id);
             }
         }
-        self.pending = pending;
+        self.gone.pending = pending;
     }
 
     fn park(&mut self, page: PageId) {
-        if self.parked.len() < PENDING_MAX {
-            return self.parked.push(page);
+        if self.gone.parked.len() < PENDING_MAX {
+            return self.gone.parked.push(page);
         }
         self.pages.entry(page).and_modify(|p| p.pending = false);
-        self.pending_lost = true;
+        self.gone.is_lost = true;
     }
 
     /// Looks through all pages for those that found no place in the lists.
     fn find_gone(&mut self) {
         for (id, p) in self.pages.iter_mut().filter(|(_, p)| p.is_gone() && !p.pending) {
-            if self.pending.len() == 2 * PENDING_MAX {
-                self.pending_lost = true;
+            if self.gone.pending.len() == 2 * PENDING_MAX {
+                self.gone.is_lost = true;
                 return;
             }
             p.pending = true;
-            self.pending.push(*id);
+            self.gone.pending.push(*id);
         }
     }
 
@@ -579,11 +585,11 @@ impl Writer {
         let Some(p) = self.pages.get_mut(&page) else { return };
         change(p);
         if p.is_gone() && !p.pending {
-            p.pending = self.pending.len() < 2 * PENDING_MAX;
+            p.pending = self.gone.pending.len() < 2 * PENDING_MAX;
             if p.pending {
-                self.pending.push(page);
+                self.gone.pending.push(page);
             } else {
-                self.pending_lost = true;
+                self.gone.is_lost = true;
             }
         }
     }

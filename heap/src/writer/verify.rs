@@ -152,7 +152,7 @@ impl Writer {
             if p.frame.is_some_and(|f| self.shared.page(f) != Some(*id)) {
                 return Err(format!("page {id} is not in its frame"));
             }
-            if p.is_gone() && !p.pending && !self.pending_lost {
+            if p.is_gone() && !p.pending && !self.gone.is_lost {
                 return Err(format!("page {id} is gone and not to be reported"));
             }
         }
