@@ -69,7 +69,7 @@ pub use vector::{Vector, VectorNode};
 
 /// Bytes of a node at most: 8 of them fill a page, so a page takes 8 without loss, and a changed node is an eighth of a
 /// page on its way to the server.
-pub const NODE_BYTES_MAX: usize = 1_000;
+pub const NODE_BYTES_MAX: usize = 996;
 
 const _: () = {
     use tercel_wire::page::{PAGE_BYTES, PAGE_HEADER_BYTES, SLOT_BYTES};

@@ -95,7 +95,7 @@ use crate::input::{Enum, Input, Kind};
 /// A field is a number, a `bool`, an array of one of them with at least one element, `Text`, `Bytes`, `Ref<T>`,
 /// `List<T>`, `Option<T>` or a struct or enum with [`Record`](macro@Record). Lists, options and records nest at most 4 deep, and
 /// an option holds no option. The fixed part, where texts, byte strings, lists and references have 4 bytes each, has at
-/// most 8,024 bytes.
+/// most 8,016 bytes.
 #[proc_macro_derive(Object, attributes(object))]
 pub fn derive_object(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);

@@ -73,7 +73,7 @@ pub fn assertions_of(input: &Input, at: impl Fn(usize) -> TokenStream) -> TokenS
                 let max = #wire::page::OBJECT_BYTES_MAX - #wire::record::HEADER_BYTES;
                 ::core::assert!(
                     at > max || at + ty.size() <= max,
-                    "up to this field the object has more than the 8,024 bytes that fit into a page: \
+                    "up to this field the object has more than the 8,016 bytes that fit into a page: \
                      move some behind a reference, or into a text, byte string or list",
                 );
             };

@@ -323,7 +323,7 @@ fn a_field_may_have_almost_any_name() {
 #[derive(Object)]
 #[object(crate = "crate::host")]
 struct Wide {
-    all: [u8; 8_024],
+    all: [u8; 8_016],
 }
 
 mod elsewhere {

@@ -9,6 +9,7 @@ struct Input<'a> {
     id: u8,
     slots: u16,
     end: u16,
+    birth: u64,
     /// Header, then objects; the slot table is filled from its end.
     table: [(u16, u16); 12],
     bytes: &'a [u8],
@@ -25,10 +26,11 @@ pub fn run(data: &[u8]) {
     let n = input.bytes.len().min(PAGE_BYTES - PAGE_HEADER_BYTES);
     bytes[PAGE_HEADER_BYTES..][..n].copy_from_slice(&input.bytes[..n]);
     bytes[..2].copy_from_slice(b"TP");
-    bytes[2..4].copy_from_slice(&1u16.to_le_bytes());
+    bytes[2..4].copy_from_slice(&2u16.to_le_bytes());
     bytes[4..8].copy_from_slice(&id.get().to_le_bytes());
     bytes[24..26].copy_from_slice(&(input.slots % 520).to_le_bytes());
     bytes[26..28].copy_from_slice(&input.end.to_le_bytes());
+    bytes[32..40].copy_from_slice(&input.birth.to_le_bytes());
     for (i, (at, len)) in input.table.into_iter().enumerate() {
         let entry = PAGE_BYTES - 4 * (i + 1);
         bytes[entry..entry + 2].copy_from_slice(&at.to_le_bytes());
@@ -50,7 +52,7 @@ pub fn run(data: &[u8]) {
         return;
     }
     assert_eq!(page.free(), PAGE_BYTES - PAGE_HEADER_BYTES - room - 4 * usize::from(page.slots()));
-    let mut builder = PageBuilder::new(Vec::new(), id, SpaceId(0));
+    let mut builder = PageBuilder::new(Vec::new(), id, SpaceId(0)).born(page.birth());
     for (slot, object) in &objects {
         assert!(builder.push(*slot, object), "an object that was in a page fits into one");
     }
@@ -58,5 +60,5 @@ pub fn run(data: &[u8]) {
     let made = builder.finish(page.stamp());
     let again = Page::parse(&made, id).expect("a page that was just made");
     assert_eq!(again.objects().collect::<Vec<_>>(), objects);
-    assert_eq!((again.slots(), again.free()), (page.slots(), page.free()));
+    assert_eq!((again.slots(), again.free(), again.birth()), (page.slots(), page.free(), page.birth()));
 }

@@ -100,8 +100,8 @@ fn replay(u: &mut Unstructured<'_>) -> Result<()> {
 struct Nowhere;
 
 impl Objects for Nowhere {
-    fn free(&mut self, _: Oref, _: tercel_wire::id::Stamp) {}
-    fn write(&mut self, _: Oref, _: Option<Oref>, _: &VersionStamp, _: &[u8]) {}
+    fn write(&mut self, _: Oref, _: Option<(Oref, Stamp)>, _: &VersionStamp, _: Stamp, _: &[u8]) {}
+    fn free(&mut self, _: Oref, _: Stamp) {}
     fn ordered(&mut self, _: &PendingStamp, _: Stamp) {}
     fn retract(&mut self, _: Oref, _: &PendingStamp) {}
 }
@@ -156,6 +156,7 @@ fn entry(u: &mut Unstructured<'_>) -> Result<(u8, Vec<u8>)> {
                 view: ViewId::new(u.int_in_range(0..=3)?, *u.choose(&[0, 7])?),
             };
             let reply = (0..u.int_in_range(0..=3)?).map(|_| u.arbitrary()).collect::<Result<_>>()?;
+            let births = pages(u)?.into_iter().map(|page| (page, Stamp(4))).collect();
             let head = Head {
                 op,
                 digest: u.arbitrary()?,
@@ -165,6 +166,7 @@ fn entry(u: &mut Unstructured<'_>) -> Result<(u8, Vec<u8>)> {
                 filled: pages(u)?,
                 left: orefs(u)?,
                 released: orefs(u)?,
+                births,
             };
             let effects = CommitEffects { base: Stamp(u.arbitrary()?), reads: vec![oref(u)?], writes };
             let logged = Entry::Commit(Logged { head, effects });

@@ -73,6 +73,7 @@ impl Copier {
             classes: Mutex::default(),
             frames: Box::default(),
             watermark: AtomicU64::new(0),
+            newest_birth: AtomicU64::new(0),
             slots: (0..scopes_max).map(|_| OnceLock::new()).collect(),
             pool: Mutex::new((0..scopes_max as u32).rev().collect()),
             strong: true,
@@ -118,15 +119,16 @@ impl Copier {
     }
 
     /// Copies an object in stored form into a scope, checked, converted if its class wants that, and counts it as read. One
-    /// that is there already stays as it is.
+    /// that is there already stays as it is. `birth` is that of its page.
     ///
     /// # Panics
     /// If the scope belongs to another heap.
-    pub fn keep(&self, scope: &Scope, oref: Oref, object: &[u8], key: TypeKey) -> Copied {
+    pub fn keep(&self, scope: &Scope, oref: Oref, object: &[u8], birth: Stamp, key: TypeKey) -> Copied {
         let copies = self.copies(scope);
         if let Some(number) = copies.number(oref) {
             return self.typed(number, key);
         }
+        self.shared.raise_birth(birth);
         if object.len() < HEADER_BYTES || !object.len().is_multiple_of(4) {
             return Copied::Damaged(damaged(key.schema.name, "", "it is not a whole number of words"));
         }
@@ -135,7 +137,7 @@ impl Copier {
             Err(Unmade::Damaged(e)) => Copied::Damaged(e),
             Err(Unmade::Newer(e)) => Copied::Newer(e),
             Ok(made) => match self.typed(made.number, key) {
-                Copied::Ready if !copies.keep(oref, &made) => Copied::Full,
+                Copied::Ready if !copies.keep(oref, &made, birth) => Copied::Full,
                 other => other,
             },
         }

@@ -10,11 +10,12 @@ use std::cell::RefCell;
 
 use hashbrown::{HashMap, HashSet};
 use rustc_hash::FxBuildHasher;
-use tercel_wire::id::Oref;
+use tercel_wire::id::{Oref, Stamp};
 
 use crate::bindings::Made;
 use crate::chunks::{Chunks, HeaderPtr};
 use crate::class::Typed;
+use crate::mutant::{Rule, dropped};
 use crate::protocol::pin_again;
 use crate::scope::Scope;
 use crate::scope_slot::Cell;
@@ -42,6 +43,8 @@ struct Copy {
     number: u16,
     /// The record that it was converted from.
     behind: Option<Box<[u8]>>,
+    /// Of its page.
+    birth: Stamp,
 }
 
 /// Bytes that a copy costs beside its objects': its place in the table, which may be half empty, and the reference.
@@ -56,7 +59,7 @@ impl Copies {
     }
 
     /// Keeps a copy of an object that has none; `false` if there is no room.
-    pub(crate) fn keep(&self, oref: Oref, made: &Made<'_>) -> bool {
+    pub(crate) fn keep(&self, oref: Oref, made: &Made<'_>, birth: Stamp) -> bool {
         let mut inner = self.inner.borrow_mut();
         let bytes = COPY_BYTES + made.object.len() + made.behind.len();
         if !inner.take(bytes, self.bytes_max) {
@@ -64,7 +67,7 @@ impl Copies {
         }
         let header = inner.chunks.put(oref, made.number, made.flags, &made.object);
         let behind = (!made.behind.is_empty()).then(|| made.behind.into());
-        inner.copies.insert(oref, Copy { header, number: made.number, behind });
+        inner.copies.insert(oref, Copy { header, number: made.number, behind, birth });
         true
     }
 
@@ -80,9 +83,16 @@ impl Copies {
     }
 
     /// A view of the copy in `scope`, whose copies these are; `None` if there is none, or it is not a `T`.
-    pub(crate) fn view<'s, T: Typed>(&'s self, scope: &'s Scope, oref: Oref) -> Option<View<'s, T>> {
+    /// Also none if its page was born after `stamp`.
+    pub(crate) fn view<'s, T: Typed>(
+        &'s self,
+        scope: &'s Scope,
+        oref: Oref,
+        stamp: Stamp,
+    ) -> Option<View<'s, T>> {
         let inner = self.inner.borrow();
-        let copy = inner.copies.get(&oref).filter(|c| c.number == T::index().number())?;
+        let is_now = |c: &&Copy| stamp >= c.birth || dropped(Rule::TokenWithoutBirth);
+        let copy = inner.copies.get(&oref).filter(|c| c.number == T::index().number()).filter(is_now)?;
         // SAFETY: chunks are cleared and dropped by `&mut` only, after `'s`, which borrows them.
         let object = unsafe { copy.header.object() };
         // The view's promise: the object passed the check of the type whose number it has, which is `T`'s, and is never

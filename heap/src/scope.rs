@@ -1,8 +1,9 @@
 //! The hit path: a transaction's read side, on one thread, with loads and plain stores only.
 //!
 //! A hit pins the object's frame, sees that the copy is valid, current and of the wanted type, leaves usage and mark,
-//! and compares the watermark with the snapshot last. At a copy that is marked already it only asks for the type. If a
-//! check fails, the answer is [`Lookup::Slow`]; the caller then takes the writer's lock.
+//! and compares the watermark with the snapshot last. At a copy that is marked already it only asks for the type. A reference
+//! that a program kept is also compared with the birth of its page; a word of an object needs no such check. If a check
+//! fails, the answer is [`Lookup::Slow`]; the caller then takes the writer's lock.
 //!
 //! The invariant: every object that a scope gave a view of is marked in it, or its reference is kept in its slot,
 //! until the scope is reset or dropped.
@@ -258,7 +259,7 @@ impl Scope {
         if r.is_null() {
             return Lookup::Null;
         }
-        let Some((object, cell)) = self.enter(r.oref(), r.hint()) else { return Lookup::Slow };
+        let Some((object, cell)) = self.enter(r.oref(), r.hint(), r.stamp()) else { return Lookup::Slow };
         if self.is_right(object, cell, T::index().number(), CLEAN) {
             return Lookup::Hit(View::new(object, cell, self));
         }
@@ -266,15 +267,15 @@ impl Scope {
         Lookup::Slow
     }
 
-    /// The object of a reference, its frame pinned. It may still be one that was never checked.
-    fn enter(&self, oref: Oref, hint: u32) -> Option<(Object<'_>, &Cell)> {
+    /// The object of a reference that was read at `stamp`, its frame pinned. It may still be one that was never checked.
+    fn enter(&self, oref: Oref, hint: u32, stamp: Stamp) -> Option<(Object<'_>, &Cell)> {
         if hint & AT_HOME != 0
-            && let Some(home) = self.enter_home(oref, hint & !AT_HOME)
+            && let Some(home) = self.enter_home(oref, hint & !AT_HOME, stamp)
         {
             return Some(home);
         }
         if let Some(frame) = self.shared.page_table.get(oref.page())
-            && let Some((object, cell)) = self.enter_home(oref, frame)
+            && let Some((object, cell)) = self.enter_home(oref, frame, stamp)
         {
             // One that has a copy elsewhere was never touched here, or is obsolete.
             if usable(object.flags()) {
@@ -282,13 +283,14 @@ impl Scope {
             }
             unpin(&cell.pins);
         }
-        self.enter_entry(oref, hint)
+        self.enter_entry(oref, hint, stamp)
     }
 
     /// At home: where the slot table of its own page says.
-    fn enter_home(&self, oref: Oref, frame: u32) -> Option<(Object<'_>, &Cell)> {
+    fn enter_home(&self, oref: Oref, frame: u32, stamp: Stamp) -> Option<(Object<'_>, &Cell)> {
         let shared = &*self.shared;
-        let tag = &shared.frames.get(frame as usize)?.page;
+        let frame_tag = shared.frames.get(frame as usize)?;
+        let tag = &frame_tag.page;
         let page = oref.page().get();
         if load(tag) != page {
             return None;
@@ -296,6 +298,11 @@ impl Scope {
         // SAFETY: there is a tag for every frame and no more.
         let cell = unsafe { self.cell(frame) };
         if !pin(&cell.pins, tag, page, shared.strong) {
+            return None;
+        }
+        // The page was published after its birth, so this is the birth of the page that is pinned.
+        if stamp.0 < frame_tag.birth.load(Ordering::Relaxed) && !dropped(Rule::TokenWithoutBirth) {
+            unpin(&cell.pins);
             return None;
         }
         match page::extent(shared, frame, oref.slot()) {
@@ -308,7 +315,7 @@ impl Scope {
     }
 
     /// Where an entry leads, if the hint or the table of hints names one.
-    fn enter_entry(&self, oref: Oref, hint: u32) -> Option<(Object<'_>, &Cell)> {
+    fn enter_entry(&self, oref: Oref, hint: u32, stamp: Stamp) -> Option<(Object<'_>, &Cell)> {
         let gets = &self.slot().gets;
         let before = gets.load(Ordering::Relaxed);
         gets.store(before.wrapping_add(1), Ordering::Relaxed);
@@ -322,7 +329,18 @@ impl Scope {
             false => None,
         };
         gets.store(before.wrapping_add(2), Ordering::Release);
+        let (_, cell) = found?;
+        // A copy outside its page does not say its page's birth; the writer knows it.
+        if self.may_be_reborn(stamp) {
+            unpin(&cell.pins);
+            return None;
+        }
         found
+    }
+
+    /// Whether a page that was here may have been given out again since `stamp`.
+    pub fn may_be_reborn(&self, stamp: Stamp) -> bool {
+        stamp.0 < self.shared.newest_birth.load(Ordering::Relaxed) && !dropped(Rule::TokenWithoutBirth)
     }
 
     /// Where the entry of a handle leads. The handle is one that a word had, tag and all, or that was seen to be below
@@ -361,10 +379,11 @@ impl Scope {
         object.class().load(Ordering::Relaxed) == number && (is_plain || late(self, object, true, clean))
     }
 
-    /// The copy of an object in this scope, in a heap without frames; `None` if there is none, or it is not a `T`. There no
-    /// hit ends well, and the caller that misses asks here before it asks [`crate::Copier`].
-    pub fn copy<T: Typed>(&self, oref: Oref) -> Option<View<'_, T>> {
-        self.copies.as_ref()?.view(self, oref)
+    /// The copy of an object in this scope, in a heap without frames; `None` if there is none, it is not a `T`, or its page was
+    /// born after `stamp`, at which the reference was read. There no hit ends well, and the caller that misses asks here before
+    /// it asks [`crate::Copier`].
+    pub fn copy<T: Typed>(&self, oref: Oref, stamp: Stamp) -> Option<View<'_, T>> {
+        self.copies.as_ref()?.view(self, oref, stamp)
     }
 
     /// Whether `oref` was read and has left its place since.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use tercel_lock::unpoison;
-use tercel_wire::id::{ClassId, PageId};
+use tercel_wire::id::{ClassId, PageId, Stamp};
 use tercel_wire::layout::Layout;
 
 use crate::arena::Arena;
@@ -30,6 +30,8 @@ pub(crate) struct Shared {
     pub(crate) frames: Box<[FrameTag]>,
     /// The commit up to which every invalidation is applied.
     pub(crate) watermark: AtomicU64,
+    /// The greatest birth of all pages that were here. It is raised before any copy of such a page can be reached.
+    pub(crate) newest_birth: AtomicU64,
     pub(crate) slots: Box<[OnceLock<ScopeSlot>]>,
     /// Slots that no scope has open, the last used one on top.
     pub(crate) pool: Mutex<Vec<u32>>,
@@ -51,6 +53,8 @@ pub(crate) struct FrameTag {
     pub(crate) page: AtomicU32,
     /// Its slots.
     pub(crate) slots: AtomicU32,
+    /// Its birth, written before the page is.
+    pub(crate) birth: AtomicU64,
 }
 
 /// When each frame was last used.
@@ -112,6 +116,11 @@ impl Shared {
     /// The layout of a defined class.
     pub(crate) fn layout(&self, id: ClassId) -> Option<Arc<Layout>> {
         self.classes().get(&id).cloned()
+    }
+
+    /// A page of this birth is about to be reached. Whatever makes it reachable is published after this.
+    pub(crate) fn raise_birth(&self, birth: Stamp) {
+        self.newest_birth.fetch_max(birth.0, Ordering::Relaxed);
     }
 
     pub(crate) fn pool(&self) -> MutexGuard<'_, Vec<u32>> {

@@ -119,6 +119,9 @@ impl Stamp {
     /// Before everything.
     pub const ZERO: Stamp = Stamp(0);
 
+    /// After everything: no entry has it.
+    pub const MAX: Stamp = Stamp(u64::MAX);
+
     /// The next one.
     pub const fn next(self) -> Stamp {
         Stamp(self.0 + 1)

@@ -4,7 +4,8 @@
 //!  0  magic "TP"      2    4  page id          4    12 checksum    4   (CRC-32 of all other bytes)
 //!  2  version         2    8  objects begin    4    16 stamp       8   (of the last commit applied to it)
 //! 24  slots           2   26  data end         2    28 space (low) 4
-//! 32  objects ...                                 ... slot table, 4 bytes a slot, growing down from the end
+//! 32  birth           8   (of the grant that gave the page out again; 0 if there was none)
+//! 40  objects ...                                 ... slot table, 4 bytes a slot, growing down from the end
 //! ```
 //! A slot is an offset and a length, two bytes each; offset 0 is an empty slot. Objects stand at multiples of 4 between
 //! the header and the slot table. A [`Page`] that exists has been checked: every slot lies inside and holds a whole
@@ -21,19 +22,23 @@ use crate::record::OBJECT_BYTES_MIN;
 /// 8-KiB frame belongs to the cache.
 pub const PAGE_BYTES: usize = 8_064;
 /// Bytes before the first object.
-pub const PAGE_HEADER_BYTES: usize = 32;
+pub const PAGE_HEADER_BYTES: usize = 40;
 /// Bytes of a slot in the table.
 pub const SLOT_BYTES: usize = 4;
 /// The largest object, header included: alone in its page.
 pub const OBJECT_BYTES_MAX: usize = PAGE_BYTES - PAGE_HEADER_BYTES - SLOT_BYTES;
 
+/// What every page begins with: magic and version. Tools look for it in files.
+pub const PAGE_MARK: [u8; 4] = [b'T', b'P', VERSION as u8, 0];
+
 const MAGIC: u16 = u16::from_le_bytes(*b"TP");
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const SPACE_AT: usize = 28;
 const SUM_AT: usize = 12;
+const BIRTH_AT: usize = 32;
 
 const _: () = assert!(PAGE_BYTES.is_multiple_of(4) && PAGE_BYTES < 1 << 16);
-const _: () = assert!(OBJECT_BYTES_MAX == 8_028);
+const _: () = assert!(OBJECT_BYTES_MAX == 8_020);
 
 /// A page that is damaged: the owner of its bytes must act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -163,6 +168,17 @@ impl<'a> Page<'a> {
         Stamp(le64(self.bytes, 16))
     }
 
+    /// The stamp of the grant that gave the page out again; zero if it was given out once. Every object in the page is
+    /// younger, and a reference that was read at a lower stamp names what the page held before.
+    pub fn birth(&self) -> Stamp {
+        Stamp(le64(self.bytes, BIRTH_AT))
+    }
+
+    /// The birth in bytes that this process made or checked before; zero if they are no page.
+    pub fn birth_in(bytes: &[u8]) -> Stamp {
+        if bytes.len() == PAGE_BYTES { Page { bytes }.birth() } else { Stamp::ZERO }
+    }
+
     /// The lower half of its space's id.
     pub fn space_low(&self) -> u32 {
         le32(self.bytes, SPACE_AT)
@@ -225,6 +241,12 @@ impl PageBuilder {
         buffer[8..12].copy_from_slice(&(PAGE_HEADER_BYTES as u32).to_le_bytes());
         buffer[SPACE_AT..SPACE_AT + 4].copy_from_slice(&(space.0 as u32).to_le_bytes());
         PageBuilder { bytes: buffer, id, slots: 0, end: PAGE_HEADER_BYTES }
+    }
+
+    /// The same page, of this birth.
+    pub fn born(mut self, birth: Stamp) -> PageBuilder {
+        self.bytes[BIRTH_AT..BIRTH_AT + 8].copy_from_slice(&birth.0.to_le_bytes());
+        self
     }
 
     /// Bytes left, a new slot's own 4 not deducted.
@@ -313,14 +335,15 @@ mod tests {
         for (slot, o) in objects {
             assert!(b.push(*slot, o));
         }
-        b.finish(Stamp(3))
+        b.born(Stamp(2)).finish(Stamp(3))
     }
 
     #[test]
     fn objects_come_back_from_their_slots() {
         let bytes = page(&[(0, vec![1; 8]), (3, vec![2; 12])]);
         let p = Page::parse(&bytes, PageId::new(9).unwrap()).unwrap();
-        assert_eq!((p.slots(), p.stamp(), p.id().get()), (4, Stamp(3), 9));
+        assert_eq!((p.slots(), p.stamp(), p.birth(), p.id().get()), (4, Stamp(3), Stamp(2), 9));
+        assert_eq!(Page::birth_in(&bytes), Stamp(2));
         assert_eq!(p.object(0), Some(&[1u8; 8][..]));
         assert_eq!(p.object(1), None);
         assert_eq!(p.object(3), Some(&[2u8; 12][..]));
@@ -328,7 +351,7 @@ mod tests {
         for slot in 0..6 {
             assert_eq!(Page::extent_in(&bytes, p.id(), slot), Ok(p.extent(slot)));
         }
-        assert_eq!(p.free(), PAGE_BYTES - 32 - 20 - 16);
+        assert_eq!(p.free(), PAGE_BYTES - 40 - 20 - 16);
     }
 
     #[test]
@@ -364,7 +387,7 @@ mod tests {
 
     #[test]
     fn a_slot_outside_is_found_even_under_a_right_checksum() {
-        for (at, len) in [(4u16, 8u16), (33, 8), (32, 9), (32, 0), (8000, 200), (40, 8)] {
+        for (at, len) in [(4u16, 8u16), (32, 8), (41, 8), (40, 9), (40, 0), (8000, 200), (48, 8)] {
             let mut bytes = page(&[(0, vec![1; 8])]);
             let e = PAGE_BYTES - 4;
             bytes[e..e + 2].copy_from_slice(&at.to_le_bytes());

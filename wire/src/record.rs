@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 
 use thiserror::Error;
 
-use crate::id::{ClassId, Oref};
+use crate::id::{ClassId, Oref, Stamp};
 use crate::layout::{FieldLayout, Layout, NONE_AT, SPILLED, Shape, Var, padded, var};
 use crate::page::OBJECT_BYTES_MAX;
 use crate::schema::{Scalar, Schema, Type};
@@ -57,12 +57,14 @@ pub trait Fixed: Value + Copy {
     fn to_bytes(self) -> Self::Bytes;
 }
 
-/// Makes trees of chunks.
+/// What an encoder asks of a transaction: it makes trees of chunks, and hears of the references that are written.
 pub trait Spill {
     /// Stores bytes; gives the tree's root.
     fn bytes(&mut self, bytes: &[u8]) -> Result<Oref, EncodeError>;
     /// Stores references; gives the tree's root.
     fn refs(&mut self, refs: &[Oref]) -> Result<Oref, EncodeError>;
+    /// A reference that was read at `stamp` is written, not null.
+    fn named(&mut self, _oref: Oref, _stamp: Stamp) {}
 }
 
 /// A spill that refuses: for records that must be whole.
@@ -76,6 +78,23 @@ impl Spill for NoSpill {
 
     fn refs(&mut self, _: &[Oref]) -> Result<Oref, EncodeError> {
         Err(EncodeError::PartTooLarge)
+    }
+}
+
+/// Refuses to make trees, and passes on which references are written.
+struct NamesOnly<'a>(&'a mut dyn Spill);
+
+impl Spill for NamesOnly<'_> {
+    fn bytes(&mut self, _: &[u8]) -> Result<Oref, EncodeError> {
+        Err(EncodeError::PartTooLarge)
+    }
+
+    fn refs(&mut self, _: &[Oref]) -> Result<Oref, EncodeError> {
+        Err(EncodeError::PartTooLarge)
+    }
+
+    fn named(&mut self, oref: Oref, stamp: Stamp) {
+        self.0.named(oref, stamp);
     }
 }
 
@@ -371,11 +390,14 @@ impl Value for Bytes {
     }
 }
 
-/// A reference to an object of class `T`, as a value: 8 bytes, copied freely, equal when it names the same object.
-/// It remembers where a cache last found the object; that is a hint and not part of its value.
+/// A reference to an object of class `T`, as a value: 16 bytes, copied freely, equal when it names the same place.
+/// It remembers where a cache last found the object; that is a hint and not part of its value. It also remembers the stamp of
+/// the state in which it was read: when the object is gone and its page was given out again since, the reference names no
+/// object, whatever stands in the place now.
 pub struct Ref<T> {
     oref: Oref,
     hint: u32,
+    stamp: Stamp,
     class: PhantomData<fn() -> T>,
 }
 
@@ -403,16 +425,21 @@ impl Target for Any {
 
 impl<T> Ref<T> {
     /// Names no object.
-    pub const NULL: Ref<T> = Ref { oref: Oref::NULL, hint: 0, class: PhantomData };
+    pub const NULL: Ref<T> = Ref { oref: Oref::NULL, hint: 0, stamp: Stamp::MAX, class: PhantomData };
 
-    /// A typed reference. Whether the object is of class `T` is checked when it is read.
+    /// A typed reference to whatever is there when it is read. Whether that is of class `T` is checked then.
     pub fn new(oref: Oref) -> Ref<T> {
-        Ref { oref, hint: 0, class: PhantomData }
+        Ref::with_hint(oref, 0)
     }
 
     /// The same, with a cache's handle as the hint.
     pub fn with_hint(oref: Oref, hint: u32) -> Ref<T> {
-        Ref { oref, hint, class: PhantomData }
+        Ref { oref, hint, stamp: Stamp::MAX, class: PhantomData }
+    }
+
+    /// The same, as read in the state at `stamp`.
+    pub fn read_at(self, stamp: Stamp) -> Ref<T> {
+        Ref { stamp, ..self }
     }
 
     /// The stored form.
@@ -425,6 +452,11 @@ impl<T> Ref<T> {
         self.hint
     }
 
+    /// The stamp of the state in which it was read; [`Stamp::MAX`] if it names whatever is there.
+    pub fn stamp(self) -> Stamp {
+        self.stamp
+    }
+
     /// Whether it names no object.
     pub fn is_null(self) -> bool {
         self.oref.is_null()
@@ -432,7 +464,7 @@ impl<T> Ref<T> {
 
     /// The same reference, expecting another class.
     pub fn cast<U>(self) -> Ref<U> {
-        Ref { oref: self.oref, hint: self.hint, class: PhantomData }
+        Ref { oref: self.oref, hint: self.hint, stamp: self.stamp, class: PhantomData }
     }
 }
 
@@ -478,6 +510,9 @@ impl<T: Target> Value for Ref<T> {
     const TYPE: Type = Type::Ref(T::NAME);
     fn put(&self, e: &mut Encoder<'_>, at: usize) {
         e.set(at, &self.oref.raw().to_le_bytes());
+        if !self.is_null() {
+            e.spill.named(self.oref, self.stamp);
+        }
     }
 }
 
@@ -562,8 +597,8 @@ fn put_large_list<T: Value>(list: &[T], e: &mut Encoder<'_>, at: usize) {
     if !T::TYPE.spills() {
         return e.fail(EncodeError::PartTooLarge);
     }
-    let mut refuse = NoSpill;
-    let mut plain = Encoder::new(list.len() * size, &mut refuse);
+    let mut names = NamesOnly(&mut *e.spill);
+    let mut plain = Encoder::new(list.len() * size, &mut names);
     for (i, v) in list.iter().enumerate() {
         v.put(&mut plain, i * size);
     }

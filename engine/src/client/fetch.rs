@@ -40,8 +40,23 @@ struct Subscribed {
     fetch: u64,
     /// Nothing was ever written to the page.
     empty: bool,
-    /// Slots that changed since, if any did: a bit each.
-    changed: Option<Box<[u64; SLOTS_MAX as usize / 64]>>,
+    /// The birth of the page as that fetch showed it, if it showed one.
+    birth: Option<Stamp>,
+    /// Slots that changed since, if any did.
+    changed: Option<Box<Slots>>,
+    /// Those of them that others changed: the page may have been given out again meanwhile.
+    foreign: Option<Box<Slots>>,
+}
+
+/// A bit for each slot of a page.
+type Slots = [u64; SLOTS_MAX as usize / 64];
+
+fn set_slot(slots: &mut Option<Box<Slots>>, slot: u16) {
+    slots.get_or_insert_default()[slot as usize / 64] |= 1 << (slot % 64);
+}
+
+fn has_slot(slots: &Option<Box<Slots>>, slot: u16) -> bool {
+    slots.as_ref().is_some_and(|c| c[slot as usize / 64] & 1 << (slot % 64) != 0)
 }
 
 struct Outstanding {
@@ -60,12 +75,15 @@ const FAILED_MAX: usize = 1_024;
 const GIVEN_BACK_MAX: usize = 4_096;
 
 impl Subscribed {
-    fn change(&mut self, slot: u16) {
-        self.changed.get_or_insert_default()[slot as usize / 64] |= 1 << (slot % 64);
+    fn change(&mut self, slot: u16, is_own: bool) {
+        set_slot(&mut self.changed, slot);
+        if !is_own {
+            set_slot(&mut self.foreign, slot);
+        }
     }
 
     fn has_changed(&self, slot: u16) -> bool {
-        self.changed.as_ref().is_some_and(|c| c[slot as usize / 64] & 1 << (slot % 64) != 0)
+        has_slot(&self.changed, slot)
     }
 }
 
@@ -137,6 +155,7 @@ impl Fetches {
         self.fail(page, fetch, error);
         if let Some(s) = self.subscribed.get_mut(&page) {
             s.changed = Some(Box::new([u64::MAX; SLOTS_MAX as usize / 64]));
+            s.birth = None;
         }
         self.dropped.push(page);
     }
@@ -147,12 +166,24 @@ impl Fetches {
     }
 
     /// Notes a change of the object: for a fetch under way, and for transactions that found its slot empty.
-    pub(super) fn changed(&mut self, oref: Oref, stamp: Stamp) {
+    pub(super) fn changed(&mut self, oref: Oref, stamp: Stamp, is_own: bool) {
         if let Some(o) = self.outstanding.get_mut(&oref.page()) {
             o.kept.push((oref.slot(), stamp));
         }
         if let Some(s) = self.subscribed.get_mut(&oref.page()) {
-            s.change(oref.slot());
+            s.change(oref.slot(), is_own);
+        }
+    }
+
+    /// The birth of the page that an object is in, if the object is the one that was fetched with it, or this client's own.
+    pub(super) fn birth_of(&self, oref: Oref) -> Option<Stamp> {
+        self.subscribed.get(&oref.page()).filter(|s| !has_slot(&s.foreign, oref.slot()))?.birth
+    }
+
+    /// This client makes objects in a page, whose birth is this.
+    pub(super) fn born(&mut self, page: PageId, birth: Stamp) {
+        if let Some(s) = self.subscribed.get_mut(&page) {
+            s.birth = s.birth.max(Some(birth));
         }
     }
 
@@ -261,8 +292,10 @@ impl Client {
         let mut stale: Vec<u16> = o.kept.iter().filter(|(_, s)| *s > at).map(|(slot, _)| *slot).collect();
         stale.sort_unstable();
         stale.dedup();
-        let mut subscribed = Subscribed { fetch: o.fetch, empty: bytes.is_empty(), changed: None };
-        stale.iter().for_each(|slot| subscribed.change(*slot));
+        let birth = (!bytes.is_empty()).then(|| Page::birth_in(bytes));
+        let mut subscribed =
+            Subscribed { fetch: o.fetch, empty: bytes.is_empty(), birth, changed: None, foreign: None };
+        stale.iter().for_each(|slot| subscribed.change(*slot, false));
         self.fetches.given_back.remove(&page);
         self.fetches.subscribed.insert(page, subscribed);
         if bytes.is_empty() {

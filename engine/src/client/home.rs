@@ -35,13 +35,18 @@ impl Home for Client {
         now: Now,
         scope: &Scope,
         oref: Oref,
+        stamp: Stamp,
         search: &mut Search,
     ) -> Option<Result<ClassId, Error>> {
-        Client::class_at(self, now, scope, oref, search)
+        Client::class_at(self, now, scope, oref, stamp, search)
     }
 
-    fn allocate(&mut self, now: Now, bytes: usize) -> Option<Result<Oref, Error>> {
-        Client::allocate(self, now, bytes)
+    fn allocate(&mut self, now: Now, scope: &Scope, bytes: usize) -> Option<Result<(Oref, Stamp), Error>> {
+        Client::allocate(self, now, scope, bytes)
+    }
+
+    fn holds(&self, place: Oref, stamp: Stamp) -> bool {
+        self.leases.holds(place, stamp)
     }
 
     fn sessions_ended(&self) -> u64 {

@@ -1,7 +1,8 @@
 //! Places for new objects: empty pages granted by the server.
 
+use tercel_heap::Scope;
 use tercel_wire::frame::Kind;
-use tercel_wire::id::{Oref, PageId};
+use tercel_wire::id::{Oref, PageId, Stamp};
 use tercel_wire::message::{Lease, Leased};
 use tercel_wire::page::OBJECT_BYTES_MAX;
 
@@ -42,7 +43,7 @@ impl Leases {
         if !leased.pages.is_empty() {
             (self.is_needed, self.is_content) = (false, false);
         }
-        self.places.grant(leased.pages);
+        self.places.grant(leased);
     }
 
     pub(super) fn refused(&mut self, call: u64, error: &Error) -> bool {
@@ -78,8 +79,12 @@ impl Leases {
         self.sessions_ended
     }
 
-    pub(super) fn holds(&self, page: PageId) -> bool {
-        self.places.holds(page)
+    pub(super) fn holds(&self, place: Oref, stamp: Stamp) -> bool {
+        self.places.holds(place, stamp)
+    }
+
+    pub(super) fn birth(&self, page: PageId) -> Option<Stamp> {
+        self.places.birth(page)
     }
 
     pub(super) fn made(&mut self, oref: Oref, bytes: usize) {
@@ -92,8 +97,14 @@ impl Leases {
 }
 
 impl Client {
-    /// A place for a new object of that many bytes; `None` while the server is being asked for pages.
-    pub(crate) fn allocate(&mut self, _now: Now, bytes: usize) -> Option<Result<Oref, Error>> {
+    /// A place for a new object of that many bytes, and the birth of its page, which the scope's snapshot has reached; `None`
+    /// while the server is being asked for pages, or the stream has not come to the birth.
+    pub(crate) fn allocate(
+        &mut self,
+        _now: Now,
+        scope: &Scope,
+        bytes: usize,
+    ) -> Option<Result<(Oref, Stamp), Error>> {
         if bytes > OBJECT_BYTES_MAX {
             return Some(Err(tercel_wire::record::EncodeError::TooLarge(bytes).into()));
         }
@@ -105,8 +116,17 @@ impl Client {
         {
             self.lease();
         }
-        if let Some(oref) = self.leases.places.place(bytes) {
-            return Some(Ok(oref));
+        if let Some(birth) = self.leases.places.birth_next(bytes) {
+            // In an older state the page may have had other objects.
+            if scope.snapshot() < birth {
+                if self.reader.watermark() < birth {
+                    return None;
+                }
+                if let Err(e) = self.recheck(scope) {
+                    return Some(Err(e));
+                }
+            }
+            return self.leases.places.place(bytes).map(|oref| Ok((oref, birth)));
         }
         if let Some(e) = self.leases.refused.take() {
             return Some(Err(e));
@@ -143,16 +163,40 @@ mod tests {
     }
 
     #[test]
+    fn place_in_a_page_given_out_again_waits_for_the_birth_and_renews_the_snapshot() {
+        let mut client = Client::connected_for_test();
+        let page = PageId::new(2).unwrap();
+        let place = |slot| Oref::new(page, slot).unwrap();
+        let scopes = [0; 3].map(|_| client.reader.scope().unwrap());
+        assert_eq!(client.allocate(Now(0), &scopes[0], HALF), None);
+        let call = client.leases.call.unwrap();
+        client.leases.granted(call, Leased { seq: 1, birth: Stamp(5), pages: vec![page] });
+        client.writer.advance(Stamp(4));
+        assert_eq!(client.allocate(Now(0), &scopes[0], HALF), None);
+        // What one of them has read changes before the birth.
+        client.writer.note_read(&scopes[1], place(7));
+        client.writer.flag(place(7));
+        client.writer.advance(Stamp(6));
+        assert_eq!(client.allocate(Now(0), &scopes[1], HALF), Some(Err(Error::Conflict)));
+        // No place was lost by it.
+        assert_eq!(client.allocate(Now(0), &scopes[0], HALF), Some(Ok((place(0), Stamp(5)))));
+        assert_eq!(scopes[0].snapshot(), Stamp(6));
+        assert!(client.leases.holds(place(0), Stamp(5)) && !client.leases.holds(place(0), Stamp(4)));
+    }
+
+    #[test]
     fn places_asked_ahead_in_vain_are_asked_for_again_when_one_is_needed() {
         let mut client = Client::connected_for_test();
-        let allocate = |client: &mut Client| client.allocate(Now(0), HALF);
+        let scope = client.reader.scope().unwrap();
+        let allocate =
+            |client: &mut Client| Some(client.allocate(Now(0), &scope, HALF)?.map(|(oref, _)| oref));
         let full = Error::Full(Bound::Pages);
         // It has used many before, and so asks for many.
         client.leases.ask = 8;
         assert_eq!((allocate(&mut client), asked(&mut client)), (None, Some(16)));
         let pages: Vec<PageId> = (2..4).filter_map(PageId::new).collect();
         let call = client.leases.call.unwrap();
-        client.leases.granted(call, Leased { seq: 1, pages: pages.clone() });
+        client.leases.granted(call, Leased { seq: 1, birth: Stamp::ZERO, pages: pages.clone() });
         // Two pages hold four objects. That is little, and more are asked for ahead.
         let mut places = vec![allocate(&mut client).expect("there is one").expect("it is given")];
         assert!(asked(&mut client).is_some());
@@ -175,7 +219,7 @@ mod tests {
         }
         assert_eq!(allocate(&mut client), None);
         let call = client.leases.call.unwrap();
-        client.leases.granted(call, Leased { seq: 2, pages: vec![PageId::MAX] });
+        client.leases.granted(call, Leased { seq: 2, birth: Stamp::ZERO, pages: vec![PageId::MAX] });
         assert_eq!(allocate(&mut client).unwrap().unwrap().page(), PageId::MAX);
     }
 }

@@ -1,7 +1,7 @@
 //! Finding an object that the hit path did not find.
 
 use tercel_heap::{Resolved, Scope, TypeKey};
-use tercel_wire::id::{ClassId, Oref, PageId};
+use tercel_wire::id::{ClassId, Oref, PageId, Stamp};
 
 use super::Client;
 use super::classes::taken;
@@ -13,13 +13,13 @@ use crate::txn::{Located, Search, Wanted};
 
 impl Client {
     pub(crate) fn locate(&mut self, now: Now, wanted: &Wanted<'_>, search: &mut Search) -> Located {
-        let Wanted { scope, oref, ref_view, key } = *wanted;
+        let Wanted { scope, oref, stamp, ref_view, key } = *wanted;
         if let Err(e) = self.still_true(scope) {
             return Located::Failed(e);
         }
         let resolved = match ref_view {
             Some(ref_view) => self.writer.resolve(scope, ref_view, key),
-            None => self.writer.lookup(scope, oref, key),
+            None => self.writer.lookup(scope, oref, stamp, key),
         };
         match resolved {
             Resolved::Ready { hint } => Located::Ready { hint },
@@ -39,6 +39,7 @@ impl Client {
                 }
                 _ => self.fetch_for(scope, oref, page, search),
             },
+            Resolved::Reborn => self.absent(scope, oref),
             Resolved::Unbound { class } => {
                 match self.bind_for_reading(now, key, class, &mut search.catalogue) {
                     None => Located::Wait,
@@ -107,16 +108,17 @@ impl Client {
         now: Now,
         scope: &Scope,
         oref: Oref,
+        stamp: Stamp,
         search: &mut Search,
     ) -> Option<Result<ClassId, Error>> {
         let key = TypeKey::of::<RefsLeaf>();
         if let Err(e) = self.still_true(scope) {
             return Some(Err(e));
         }
-        match self.writer.lookup(scope, oref, key) {
+        match self.writer.lookup(scope, oref, stamp, key) {
             Resolved::WrongClass { found } | Resolved::Unbound { class: found } => Some(Ok(found)),
             Resolved::Ready { .. } => Some(Ok(tercel_wire::class::REFS_LEAF)),
-            _ => match self.locate(now, &Wanted { scope, oref, ref_view: None, key }, search) {
+            _ => match self.locate(now, &Wanted { scope, oref, stamp, ref_view: None, key }, search) {
                 Located::Wait => None,
                 Located::Failed(e) => Some(Err(e)),
                 Located::Absent => Some(Err(Error::not_found(oref))),

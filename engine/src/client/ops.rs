@@ -158,11 +158,13 @@ impl Client {
         if self.peer.out.len() > limits::UNSENT_BYTES_MAX {
             return None;
         }
-        let mut lost = local_writes.iter().filter(|o| o.new && !self.leases.holds(o.oref.page())).peekable();
+        let holds = |o: &LocalWrite| self.leases.holds(o.oref, o.brought.unwrap_or(Stamp::MAX));
+        let mut lost = local_writes.iter().filter(|o| o.new && !holds(o)).peekable();
         if lost.peek().is_some() {
             // The session in which the places were granted is over. A transaction that runs again takes others, but not
             // for what it brought.
-            let error = lost.find(|o| o.brought).map_or(Error::Conflict, |o| Error::PlaceLost(o.oref));
+            let error =
+                lost.find(|o| o.brought.is_some()).map_or(Error::Conflict, |o| Error::PlaceLost(o.oref));
             return Some(Err(error));
         }
         let index = self.ops.take()?;
@@ -177,7 +179,7 @@ impl Client {
             |o: &LocalWrite| self.fetches.is_subscribed(o.oref.page()) || dropped(Rule::OwnUnsubscribed);
         let keep: Vec<LocalWrite> = std::mem::take(local_writes).into_iter().filter(heard).collect();
         if dropped(Rule::OwnShownAtSend) {
-            keep.iter().for_each(|o| _ = self.writer.install_own(o.oref, &o.object));
+            keep.iter().for_each(|o| _ = self.writer.install_own(o.oref, &o.object, Stamp::ZERO));
         }
         self.ops.slots[index as usize].busy =
             Some(Busy { op, base, local_writes: keep, outcome: None, asked: None, abandoned: false, makes });

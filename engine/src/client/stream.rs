@@ -25,7 +25,7 @@ impl Client {
                 } else if !(change.own.is_some() && dropped(Rule::OwnDoesNotFlag)) {
                     self.writer.flag(*oref);
                 }
-                self.fetches.changed(*oref, change.stamp);
+                self.fetches.changed(*oref, change.stamp, change.own.is_some());
                 self.watches.changed(*oref, change.stamp);
             }
             match change.own {
@@ -60,8 +60,17 @@ impl Client {
             if later.contains(&local_write.oref) || !heard {
                 continue;
             }
+            let page = local_write.oref.page();
+            let birth = match local_write.new {
+                true => self.leases.birth(page).inspect(|birth| self.fetches.born(page, *birth)),
+                false => self.fetches.birth_of(local_write.oref),
+            };
+            // Without the birth of its page it would be found by references that are older than the object.
+            let Some(birth) = birth.or(dropped(Rule::OwnUnsubscribed).then_some(Stamp::ZERO)) else {
+                continue;
+            };
             // A full cache is no reason to fail: the object will be fetched when it is wanted.
-            let _ = self.writer.install_own(local_write.oref, &local_write.object);
+            let _ = self.writer.install_own(local_write.oref, &local_write.object, birth);
         }
     }
 }

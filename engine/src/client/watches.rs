@@ -167,7 +167,7 @@ impl Watcher for Client {
         oref: Oref,
         search: &mut Search,
     ) -> Option<Result<(), Error>> {
-        match self.class_at(now, scope, oref, search)? {
+        match self.class_at(now, scope, oref, Stamp::MAX, search)? {
             Ok(_) => {
                 self.writer.note_read(scope, oref);
                 Some(Ok(()))

@@ -305,16 +305,18 @@ impl Leader {
         let (mut named, mut owned) = (Vec::new(), Owned::default());
         effects.writes.iter().try_for_each(|w| check_object(w, &mut named, &mut owned, work))?;
         owned.check()?;
-        let mut placing = self.place(client, owned, &effects.writes, work)?;
+        let mut placing = self.place(client, effects.base, owned, &effects.writes, work)?;
         let filled = self.keep_fills(&mut placing, usize::MAX).unwrap_or_default();
         named.retain(|to| sorted.binary_search(to).is_err());
         let named = self.promised_of(&named, work);
+        let births = placing.take_births();
         Ok(Head {
             placements: placing.take_placements(),
             named,
             filled,
             left: placing.left,
             released: placing.released,
+            births,
             ..Head::default()
         })
     }

@@ -33,13 +33,13 @@ impl Leader {
             granting.asked = asked;
             return;
         }
-        let (seq, last) = work.replica.places.last_grant(client);
+        let (seq, last, birth) = work.replica.places.last_grant(client);
         if lease.seq != seq && lease.seq != seq + 1 {
             return work.expel(asked.conn, "a client counts its grants");
         }
         if lease.seq == seq && seq > 0 {
             // It has not heard of its last grant.
-            let leased = Leased { seq, pages: last.to_vec() };
+            let leased = Leased { seq, birth, pages: last.to_vec() };
             return work.replies.push(Reply::Granted(asked, leased));
         }
         if work.disk_full {
@@ -48,14 +48,16 @@ impl Leader {
         match self.pages_for(client, lease.pages, work) {
             Err(text) => work.refuse(asked, Reason::Full, text),
             Ok(pages) if pages.is_empty() => {
-                work.replies.push(Reply::Granted(asked, Leased { seq: lease.seq - 1, pages }));
+                let leased = Leased { seq: lease.seq - 1, birth: Stamp::ZERO, pages };
+                work.replies.push(Reply::Granted(asked, leased));
             }
             Ok(pages) => {
                 let next_page = self.next_page.max(work.replica.places.next_page());
                 let entry = Entry::Grant(Grant { client, seq: lease.seq, next_page, pages: pages.clone() });
                 let stamp = self.order(&entry, None, work);
                 self.begin_anew(&pages);
-                let leased = Leased { seq: lease.seq, pages };
+                let (_, _, birth) = work.replica.places.last_grant(client);
+                let leased = Leased { seq: lease.seq, birth, pages };
                 self.granting.push_back(Granting { stamp, client, asked, leased });
             }
         }

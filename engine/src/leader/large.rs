@@ -433,7 +433,7 @@ impl Leader {
     fn expect_slice(&mut self, large: &mut Large, work: &mut Work<'_>) -> Sliced {
         let slice = large.slice(usize::MAX);
         let mut placing = std::mem::take(&mut large.placing);
-        let expected = self.expect_some(&large.writes(slice.clone()), &mut placing, work);
+        let expected = self.expect_some(large.base, &large.writes(slice.clone()), &mut placing, work);
         large.placing = placing;
         expected?;
         large.done(slice.end, large.writes.len(), LargePhase::Place);

@@ -3,7 +3,7 @@
 //! Placing sees everything ordered, visible or not, so two commits in flight never count on the same free bytes; what a
 //! large transaction that is not ordered yet will use up is kept in a ledger.
 
-use tercel_wire::id::{ClientId, Oref, PageId, SLOTS_MAX};
+use tercel_wire::id::{ClientId, Oref, PageId, SLOTS_MAX, Stamp};
 use tercel_wire::message::{Limit, Outcome, Write};
 use tercel_wire::page::{PAGE_BYTES, PAGE_HEADER_BYTES, SLOT_BYTES, class_of};
 use tercel_wire::record::OBJECT_BYTES_MIN;
@@ -13,6 +13,7 @@ use super::{Leader, Work};
 use crate::pages::Extents;
 use crate::pages::mob::forwarded;
 use crate::replica::entry::Placement;
+use crate::replica::places::Granted;
 use crate::table::Map;
 
 /// A granted page as it fills.
@@ -94,6 +95,8 @@ pub(super) struct Placing {
     pub left: Vec<Oref>,
     /// Trees that its objects let go of.
     pub released: Vec<Oref>,
+    /// The births of the pages that it makes objects in, of those that have one.
+    births: Vec<(PageId, Stamp)>,
     /// The page that takes objects which outgrow theirs: the leader's, or one of its own.
     overflow: Option<Overflow>,
     /// Pages that were promised for it.
@@ -139,6 +142,12 @@ impl Placing {
         std::mem::take(&mut self.placements)
     }
 
+    /// By page, the births of the pages that it makes objects in.
+    pub(super) fn take_births(&mut self) -> Vec<(PageId, Stamp)> {
+        self.births.sort_unstable();
+        std::mem::take(&mut self.births)
+    }
+
     /// Whether the new objects find room, once all of them were expected. Another transaction of the client may have
     /// grown into the room of these before they were seen: run again, in other places.
     pub(super) fn fits(&self) -> Result<(), Outcome> {
@@ -162,12 +171,13 @@ impl Leader {
     pub(super) fn place(
         &mut self,
         client: ClientId,
+        base: Stamp,
         owned: Owned,
         writes: &[Write<'_>],
         work: &mut Work<'_>,
     ) -> Result<Placing, Outcome> {
         let mut placing = Placing { overflow: self.overflow, owned, ..Placing::new(client) };
-        match self.try_place(writes, &mut placing, work) {
+        match self.try_place(base, writes, &mut placing, work) {
             Ok(()) => {
                 self.overflow = placing.overflow;
                 Ok(placing)
@@ -186,11 +196,12 @@ impl Leader {
 
     fn try_place(
         &mut self,
+        base: Stamp,
         writes: &[Write<'_>],
         placing: &mut Placing,
         work: &mut Work<'_>,
     ) -> Result<(), Outcome> {
-        self.expect_some(writes, placing, work)?;
+        self.expect_some(base, writes, placing, work)?;
         placing.fits()?;
         self.place_some(writes, 0, placing, work)
     }
@@ -239,9 +250,10 @@ impl Leader {
     }
 
     /// Takes the granted pages that new objects are made in, with their slots seen. They must be here
-    /// ([`Leader::is_here_to_fill`]).
+    /// ([`Leader::is_here_to_fill`]), and born by the transaction's `base`: what it read may name what they had before.
     pub(super) fn expect_some(
         &mut self,
+        base: Stamp,
         writes: &[Write<'_>],
         placing: &mut Placing,
         work: &mut Work<'_>,
@@ -249,7 +261,10 @@ impl Leader {
         for w in writes.iter().filter(|w| w.new) {
             let page = w.oref.page();
             let granted = work.replica.places.granted(page).filter(|g| g.client == placing.client);
-            let is_made_in = granted.ok_or(Outcome::Invalid(w.oref))?.is_made_in;
+            let Granted { is_made_in, birth, .. } = *granted.ok_or(Outcome::Invalid(w.oref))?;
+            if base < birth {
+                return Err(Outcome::NotExecuted);
+            }
             if !placing.fills.contains_key(&page) {
                 let fill = match self.fills.get(&page) {
                     Some(fill) => fill.clone(),
@@ -257,6 +272,7 @@ impl Leader {
                     None => work.pages.extents(page).map(|e| Fill::of(&e)).ok_or(Outcome::NotExecuted)?,
                 };
                 placing.fills.insert(page, fill);
+                placing.births.extend((birth > Stamp::ZERO).then_some((page, birth)));
             }
             if !placing.fills.get_mut(&page).is_some_and(|fill| fill.expect(w.oref.slot())) {
                 return Err(Outcome::Invalid(w.oref));
@@ -380,6 +396,9 @@ impl Leader {
         if !placing.is_large
             && let Some(page) = self.reusable(1, work).pop()
         {
+            // Whatever names what was there before was read before the page returned.
+            let birth = work.replica.places.returned_at(page).unwrap_or_default();
+            placing.births.push((page, birth));
             return Some(page);
         }
         let page = self.promise_page(work)?;

@@ -32,6 +32,7 @@ impl Leader {
                 filled: std::mem::take(&mut large.record.filled),
                 left: std::mem::take(&mut large.placing.left),
                 released: std::mem::take(&mut large.placing.released),
+                births: large.placing.take_births(),
             };
             head.encode(&mut large.record.head);
             work.replica.recent.expect(large.writes.len());

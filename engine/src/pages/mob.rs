@@ -54,6 +54,8 @@ pub struct Patch {
 #[derive(Debug)]
 struct Version {
     written: VersionStamp,
+    /// Of the page, as far as this or an earlier version of the slot told; else zero.
+    birth: Stamp,
     object: Box<[u8]>,
 }
 
@@ -75,13 +77,18 @@ impl Patch {
         Patch { slots: Vec::new(), first: first.clone() }
     }
 
-    fn put(&mut self, slot: u16, version: Version) {
+    fn put(&mut self, slot: u16, mut version: Version) {
         // Stamps only go up, so what has none yet will have a higher one.
         if version.written.stamp() < self.first.stamp() {
             self.first = version.written.clone();
         }
         match self.slots.binary_search_by_key(&slot, |(s, _)| *s) {
-            Ok(i) => self.slots[i].1.push(version),
+            Ok(i) => {
+                // The version that made the object may be dropped before it is installed.
+                let before = self.slots[i].1.last().map_or(Stamp::ZERO, |v| v.birth);
+                version.birth = version.birth.max(before);
+                self.slots[i].1.push(version);
+            }
             Err(i) => self.slots.insert(i, (slot, vec![version])),
         }
     }
@@ -96,6 +103,12 @@ impl Patch {
     /// By slot, the newest versions that have a place in the order; without bytes where nothing is any more.
     pub fn all_newest(&self) -> impl Iterator<Item = (u16, &[u8])> {
         self.slots.iter().filter_map(|(slot, versions)| Some((*slot, newest_ordered(versions)?)))
+    }
+
+    /// The birth that the newest versions give the page.
+    pub fn birth(&self) -> Stamp {
+        let all = self.slots.iter().flat_map(|(_, versions)| versions).filter(|v| v.written.is_ordered());
+        all.map(|v| v.birth).max().unwrap_or_default()
     }
 
     fn visible(&self, upto: Stamp) -> impl Iterator<Item = (u16, &Version)> {
@@ -192,8 +205,8 @@ impl Mob {
         self.pages.get(&page)
     }
 
-    fn put(&mut self, oref: Oref, written: &VersionStamp, object: Box<[u8]>) {
-        let version = Version { written: written.clone(), object };
+    fn put(&mut self, oref: Oref, written: &VersionStamp, birth: Stamp, object: Box<[u8]>) {
+        let version = Version { written: written.clone(), birth, object };
         self.bytes += version.bytes();
         if !written.is_ordered() {
             self.bytes_pending += version.bytes();
@@ -271,16 +284,23 @@ impl Mob {
 }
 
 impl Objects for Mob {
-    fn write(&mut self, oref: Oref, to: Option<Oref>, written: &VersionStamp, object: &[u8]) {
-        let Some(to) = to else { return self.put(oref, written, object.into()) };
+    fn write(
+        &mut self,
+        oref: Oref,
+        to: Option<(Oref, Stamp)>,
+        written: &VersionStamp,
+        birth: Stamp,
+        object: &[u8],
+    ) {
+        let Some((to, birth_there)) = to else { return self.put(oref, written, birth, object.into()) };
         if !dropped(Rule::ForwardLost) {
-            self.put(oref, written, forward(to));
+            self.put(oref, written, birth, forward(to));
         }
-        self.put(to, written, object.into());
+        self.put(to, written, birth_there, object.into());
     }
 
     fn free(&mut self, oref: Oref, stamp: Stamp) {
-        self.put(oref, &VersionStamp::At(stamp), Box::default());
+        self.put(oref, &VersionStamp::At(stamp), Stamp::ZERO, Box::default());
     }
 
     fn ordered(&mut self, pending: &PendingStamp, stamp: Stamp) {
@@ -319,7 +339,8 @@ fn lay<'a>(
     let mut builder = PageBuilder::new(buffer, page, space);
     let before = base.map_or(Stamp::ZERO, |b| b.stamp());
     let mut stamp = before;
-    let mut slots = base.map_or(0, |b| b.slots());
+    let born = base.map_or(Stamp::ZERO, |b| b.birth());
+    let (mut birth, mut slots) = (born, base.map_or(0, |b| b.slots()));
     let mut base = base.iter().flat_map(|b| b.objects()).peekable();
     let mut over = over.peekable();
     loop {
@@ -331,15 +352,18 @@ fn lay<'a>(
         let stored = base.next_if(|(s, _)| *s == slot).map(|(_, object)| object);
         let version = over.next_if(|(s, _)| *s == slot).map(|(_, version)| version);
         stamp = stamp.max(version.map_or(Stamp::ZERO, |v| v.written.stamp()));
+        birth = birth.max(version.map_or(Stamp::ZERO, |v| v.birth));
         let object = version.map(|v| &*v.object).or(stored).unwrap_or_default();
         slots = slots.max(slot + 1);
         if !object.is_empty() {
             builder.push(slot, object).then_some(())?;
         }
     }
-    // Slots in which nothing is any more stay taken.
-    builder.reserve_slots(slots);
-    Some(builder.finish(if dropped(Rule::PageWithoutStamp) { before } else { stamp }))
+    // Slots in which nothing is any more stay taken, but for those of a page that was given out again since.
+    if birth == born {
+        builder.reserve_slots(slots);
+    }
+    Some(builder.born(birth).finish(if dropped(Rule::PageWithoutStamp) { before } else { stamp }))
 }
 
 /// Drops the oldest `n` versions of a slot, but for the one that the frozen stamp shows, which is set aside. Gives the
@@ -384,11 +408,17 @@ pub fn forwarded(object: &[u8]) -> Option<Oref> {
 
 #[cfg(test)]
 mod tests {
+    use tercel_wire::id::{ClientId, OpId, ViewId};
+    use tercel_wire::message::{CommitEffects, Write};
+
     use super::*;
+    use crate::replica::Replica;
+    use crate::replica::entry::{Entry, Grant, Head, Logged};
 
     fn commit(mob: &mut Mob, stamp: u64, oref: Oref, fill: u8, to: Option<Oref>) {
         let object = [16, 0, 0, 0, fill, fill, fill, fill];
-        mob.write(oref, to, &VersionStamp::At(Stamp(stamp)), &object);
+        let to = to.map(|to| (to, Stamp::ZERO));
+        mob.write(oref, to, &VersionStamp::At(Stamp(stamp)), Stamp::ZERO, &object);
     }
 
     fn at(page: u32, slot: u16) -> Oref {
@@ -475,6 +505,67 @@ mod tests {
         mob.installed(page, Stamp(1));
         assert_eq!(mob.bytes_aside(), 0);
         assert_eq!(see_frozen(&mob, 9, Some(&stored)), [(3, 2)]);
+    }
+
+    #[test]
+    fn page_has_the_greatest_birth_of_what_is_laid_over_it() {
+        let mut mob = Mob::default();
+        let page = PageId::new(9).unwrap();
+        let object = [16, 0, 0, 0, 1, 1, 1, 1];
+        let image = |mob: &Mob, base: Option<&[u8]>, upto| {
+            let base = base.map(|b| Page::parse(b, page).unwrap());
+            mob.merge_page(page, base, Stamp(upto), SpaceId(1), vec![]).unwrap()
+        };
+        let seen = |bytes: &[u8]| {
+            let p = Page::parse(bytes, page).unwrap();
+            (p.birth(), p.slots(), p.objects().count())
+        };
+        mob.write(at(9, 0), None, &VersionStamp::At(Stamp(5)), Stamp(4), &object);
+        commit(&mut mob, 6, at(9, 0), 2, None);
+        assert_eq!(seen(&image(&mob, None, 5)), (Stamp(4), 1, 1));
+        // The version that made the object may be dropped.
+        assert_eq!(seen(&image(&mob, None, 6)), (Stamp(4), 1, 1));
+        let stored = image(&mob, None, 5);
+        mob.installed(page, Stamp(5));
+        assert_eq!(seen(&image(&mob, Some(&stored), 6)), (Stamp(4), 1, 1));
+        // Given out again: its slots begin anew, and what was frozen keeps the birth that it had.
+        let mut builder = PageBuilder::new(vec![], page, SpaceId(1)).born(Stamp(4));
+        builder.reserve_slots(7);
+        let emptied = builder.finish(Stamp(7));
+        mob.installed(page, Stamp(6));
+        mob.freeze(Stamp(7));
+        mob.write(at(9, 1), None, &VersionStamp::At(Stamp(9)), Stamp(8), &object);
+        assert_eq!(seen(&image(&mob, Some(&emptied), 8)), (Stamp(4), 7, 0));
+        assert_eq!(seen(&image(&mob, Some(&emptied), 9)), (Stamp(8), 2, 1));
+        let base = Page::parse(&emptied, page).unwrap();
+        let frozen = mob.merge_page_frozen(page, Some(base), SpaceId(1), vec![]).unwrap();
+        assert_eq!(seen(&frozen), (Stamp(4), 7, 0));
+    }
+
+    #[test]
+    fn replay_knows_a_birth_although_its_state_has_let_go_of_the_grant() {
+        let page = PageId::new(9).unwrap();
+        let view = ViewId::new(1, 1);
+        let grant = |client| {
+            Entry::Grant(Grant { client: ClientId(client), seq: 1, next_page: 10, pages: vec![page] })
+        };
+        let object = [16, 0, 0, 0, 1, 1, 1, 1];
+        let op = OpId { client: ClientId(8), slot: 0, seq: 1, view };
+        let head = Head { op, births: vec![(page, Stamp(3))], ..Head::default() };
+        let writes = vec![Write { oref: at(9, 0), new: true, object: &object }];
+        let effects = CommitEffects { base: Stamp(3), reads: vec![], writes };
+        let commit = Entry::Commit(Logged { head, effects });
+        let entries = [grant(7), Entry::End(ClientId(7)), grant(8), commit.clone(), Entry::End(ClientId(8))];
+        let mut replica = Replica::new();
+        for (stamp, entry) in (1..).map(Stamp).zip(&entries) {
+            replica.apply(stamp, view, entry, &mut Mob::default()).unwrap();
+        }
+        let mut back = Replica::decode(&replica.encode()).unwrap();
+        assert!(back.places.granted(page).is_none());
+        let mut mob = Mob::default();
+        back.apply(Stamp(4), view, &commit, &mut mob).unwrap();
+        let bytes = mob.merge_page(page, None, Stamp(5), SpaceId(1), vec![]).unwrap();
+        assert_eq!(Page::parse(&bytes, page).unwrap().birth(), Stamp(3));
     }
 
     #[test]

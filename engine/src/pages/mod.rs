@@ -223,7 +223,10 @@ impl Pages {
     pub(crate) fn extents(&mut self, page: PageId) -> Option<Extents> {
         let CachedImage::Current(bytes) = self.image(page) else { return None };
         let parsed = bytes.as_ref().and_then(|b| Page::trusted(b, page).ok());
-        let mut all = Extents { slots: parsed.map_or(0, |p| p.slots()), bytes: Vec::new() };
+        let birth = self.mob.patch(page).map_or(Stamp::ZERO, |p| p.birth());
+        // Of a page that was given out again the slots begin anew.
+        let slots = parsed.filter(|p| p.birth() >= birth).map_or(0, |p| p.slots());
+        let mut all = Extents { slots, bytes: Vec::new() };
         all.bytes.extend(parsed.iter().flat_map(|p| p.objects()).map(|(slot, o)| (slot, o.len())));
         for (slot, object) in self.mob.patch(page).into_iter().flat_map(|p| p.all_newest()) {
             all.slots = all.slots.max(slot + 1);

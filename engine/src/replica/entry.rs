@@ -81,6 +81,9 @@ pub struct Head {
     pub left: Vec<Oref>,
     /// The roots of trees of chunks that its objects owned before, and own no more.
     pub released: Vec<Oref>,
+    /// Granted pages that it makes objects in and that were given out again, each with its birth, by page. A replay needs
+    /// them: the state that it begins with may have let go of the grant.
+    pub births: Vec<(PageId, Stamp)>,
 }
 
 /// Where an object goes that does not fit where it lives.
@@ -250,13 +253,26 @@ impl Head {
         put_pages(&self.filled, out);
         put_orefs(&self.left, out);
         put_orefs(&self.released, out);
+        out.put_u32(self.births.len() as u32);
+        for (page, birth) in &self.births {
+            out.put_u32(page.get());
+            out.put_u64(birth.0);
+        }
+    }
+
+    /// The birth of the page in which a write makes its object; zero for any other write.
+    pub fn birth(&self, oref: Oref, is_new: bool) -> Stamp {
+        let at = self.births.binary_search_by_key(&oref.page(), |(page, _)| *page);
+        at.ok().filter(|_| is_new).map_or(Stamp::ZERO, |i| self.births[i].1)
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Head, DecodeError> {
         let (op, digest, reply) = (op(r)?, r.u32()?, reply(r)?);
         let placements = (0..r.count(9, "placements")?).map(|_| placement(r)).collect::<Result<_, _>>()?;
         let (named, filled) = (pages(r)?, pages(r)?);
-        Ok(Head { op, digest, reply, placements, named, filled, left: orefs(r)?, released: orefs(r)? })
+        let (left, released) = (orefs(r)?, orefs(r)?);
+        let births = (0..r.count(12, "births")?).map(|_| birth(r)).collect::<Result<_, _>>()?;
+        Ok(Head { op, digest, reply, placements, named, filled, left, released, births })
     }
 }
 
@@ -325,6 +341,10 @@ pub(super) fn orefs(r: &mut Reader<'_>) -> Result<Vec<Oref>, DecodeError> {
     (0..r.count(4, "places")?).map(|_| oref(r)).collect()
 }
 
+pub(super) fn birth(r: &mut Reader<'_>) -> Result<(PageId, Stamp), DecodeError> {
+    Ok((page(r)?, Stamp(r.u64()?)))
+}
+
 pub(super) fn page(r: &mut Reader<'_>) -> Result<PageId, DecodeError> {
     PageId::new(r.u32()?).ok_or(DecodeError::BadField("page"))
 }
@@ -369,6 +389,7 @@ mod tests {
             filled: vec![page, page],
             left: vec![oref],
             released: vec![oref, oref],
+            births: vec![(page, Stamp(3))],
         };
         for entry in [
             Entry::Genesis,

@@ -49,8 +49,16 @@ use crate::mutant::{Rule, dropped};
 
 /// Where the versions go that entries write: the buffer of modified objects.
 pub trait Objects {
-    /// Takes in one write, and where it goes if that is another place.
-    fn write(&mut self, oref: Oref, to: Option<Oref>, written: &VersionStamp, object: &[u8]);
+    /// Takes in one write, and where it goes if that is another place. The births are those of the pages in which something is
+    /// made, else zero.
+    fn write(
+        &mut self,
+        oref: Oref,
+        to: Option<(Oref, Stamp)>,
+        written: &VersionStamp,
+        birth: Stamp,
+        object: &[u8],
+    );
     /// The versions that share the pending stamp get this stamp.
     fn ordered(&mut self, pending: &PendingStamp, stamp: Stamp);
     /// Nothing is in that place any more.
@@ -149,7 +157,8 @@ impl Replica {
                 Applied { changed: f.chunks.clone(), ..Applied::default() }
             }
             Entry::Genesis => {
-                objects.write(class::ROOT_HEAD, None, &VersionStamp::At(stamp), &entry::root_head());
+                let written = VersionStamp::At(stamp);
+                objects.write(class::ROOT_HEAD, None, &written, Stamp::ZERO, &entry::root_head());
                 if is_new {
                     self.places.fill(class::ROOT_HEAD.page());
                     self.recent.insert(class::ROOT_HEAD, stamp);
@@ -344,10 +353,10 @@ fn write_all(stamp: Stamp, c: &Logged<'_>, objects: &mut impl Objects) -> Vec<Or
     let mut changed = Vec::with_capacity(c.effects.writes.len());
     let mut placements = c.head.placements.iter().peekable();
     for (i, w) in c.effects.writes.iter().enumerate() {
-        let to = placements.next_if(|p| p.write as usize == i).map(|p| p.to);
-        objects.write(w.oref, to, &VersionStamp::At(stamp), w.object);
+        let to = placements.next_if(|p| p.write as usize == i).map(|p| (p.to, c.head.birth(p.to, p.is_new)));
+        objects.write(w.oref, to, &VersionStamp::At(stamp), c.head.birth(w.oref, w.new), w.object);
         changed.push(w.oref);
-        changed.extend(to);
+        changed.extend(to.map(|(to, _)| to));
     }
     for oref in &c.head.left {
         objects.free(*oref, stamp);

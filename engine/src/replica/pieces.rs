@@ -43,6 +43,7 @@ enum DecodeState {
     Filled(u32),
     Left(u32),
     Released(u32),
+    Births(u32),
     Base,
     Reads(u32),
     Writes(u32),
@@ -128,10 +129,15 @@ impl Pieces {
                 self.head.left.push(entry::oref(r)?);
                 DecodeState::Left(n - 1)
             }
-            DecodeState::Released(0) => DecodeState::Base,
+            DecodeState::Released(0) => DecodeState::Births(r.u32()?),
             DecodeState::Released(n) => {
                 self.head.released.push(entry::oref(r)?);
                 DecodeState::Released(n - 1)
+            }
+            DecodeState::Births(0) => DecodeState::Base,
+            DecodeState::Births(n) => {
+                self.head.births.push(entry::birth(r)?);
+                DecodeState::Births(n - 1)
             }
             DecodeState::Base => {
                 r.u64()?;
@@ -154,13 +160,14 @@ impl Pieces {
     fn write(&mut self, w: &Write<'_>, objects: &mut impl Objects) {
         let index = self.writes.len();
         let placed = self.head.placements.get(self.next_placement).filter(|p| p.write as usize == index);
-        let to = placed.map(|p| p.to);
+        let to = placed.map(|p| (p.to, self.head.birth(p.to, p.is_new)));
         self.next_placement += usize::from(to.is_some());
-        objects.write(w.oref, to, &VersionStamp::With(self.pending.clone()), w.object);
+        let birth = self.head.birth(w.oref, w.new);
+        objects.write(w.oref, to, &VersionStamp::With(self.pending.clone()), birth, w.object);
         self.writes.push((w.oref, w.new));
         self.set.insert(w.oref);
         self.changed.push(w.oref);
-        self.changed.extend(to);
+        self.changed.extend(to.map(|(to, _)| to));
     }
 }
 
@@ -173,11 +180,19 @@ mod tests {
 
     /// Versions in the order in which they came, with their stamps.
     #[derive(Default)]
-    struct Seen(Vec<(Oref, Option<Oref>, VersionStamp)>);
+    struct Seen(Vec<(Oref, Option<Oref>, VersionStamp, Stamp)>);
 
     impl Objects for Seen {
-        fn write(&mut self, oref: Oref, to: Option<Oref>, written: &VersionStamp, _: &[u8]) {
-            self.0.push((oref, to, written.clone()));
+        fn write(
+            &mut self,
+            oref: Oref,
+            to: Option<(Oref, Stamp)>,
+            written: &VersionStamp,
+            birth: Stamp,
+            _: &[u8],
+        ) {
+            let to = to.map(|(to, _)| to);
+            self.0.push((oref, to, written.clone(), birth));
         }
 
         fn ordered(&mut self, pending: &PendingStamp, stamp: Stamp) {
@@ -187,14 +202,15 @@ mod tests {
         fn free(&mut self, _: Oref, _: Stamp) {}
 
         fn retract(&mut self, oref: Oref, pending: &PendingStamp) {
-            self.0
-                .retain(|(o, to, written)| !(written.is_with(pending) && (*o == oref || *to == Some(oref))));
+            self.0.retain(|(o, to, written, _)| {
+                !(written.is_with(pending) && (*o == oref || *to == Some(oref)))
+            });
         }
     }
 
     impl Seen {
-        fn stamps(&self) -> Vec<(Oref, Option<Oref>, Stamp)> {
-            self.0.iter().map(|(oref, to, written)| (*oref, *to, written.stamp())).collect()
+        fn stamps(&self) -> Vec<(Oref, Option<Oref>, Stamp, Stamp)> {
+            self.0.iter().map(|(oref, to, written, birth)| (*oref, *to, written.stamp(), *birth)).collect()
         }
     }
 
@@ -213,12 +229,10 @@ mod tests {
             reads: vec![oref(3)],
             writes: vec![write(3, false), write(4, true)],
         };
-        let head = Head {
-            op: op(seq),
-            digest: 9,
-            placements: vec![Placement { write: 0, to: oref(7), is_new: true }],
-            ..Head::default()
-        };
+        // Of the pages with a birth, the first has no new object.
+        let births = vec![(oref(3).page(), Stamp(2)), (oref(4).page(), Stamp(3))];
+        let placements = vec![Placement { write: 0, to: oref(7), is_new: true }];
+        let head = Head { op: op(seq), digest: 9, placements, births, ..Head::default() };
         Entry::Commit(Logged { head, effects })
     }
 
@@ -259,14 +273,17 @@ mod tests {
             let mut w = World::new();
             let (pieces, end) = staged(3, piece);
             w.pieces(3, &pieces);
-            assert!(w.seen.0.iter().all(|(.., written)| !written.is_ordered()));
+            assert!(w.seen.0.iter().all(|(_, _, written, _)| !written.is_ordered()));
             let ended = w.apply(&end).unwrap();
             assert_eq!(
                 (&ended.changed, ended.op, ended.pieces_from),
                 (&applied.changed, applied.op, Some(Stamp(1)))
             );
             let last = w.replica.stamp;
-            assert_eq!(w.seen.stamps(), [(oref(3), Some(oref(7)), last), (oref(4), None, last)]);
+            assert_eq!(
+                w.seen.stamps(),
+                [(oref(3), Some(oref(7)), last, Stamp::ZERO), (oref(4), None, last, Stamp(3))]
+            );
             // It was committed once.
             assert!(w.apply(&end).is_err());
         }

@@ -4,6 +4,7 @@
 //! and in which there is nothing returns: because nothing was made in it when its grant ended, or because all that was there
 //! has been freed. It is given out again once every session has acknowledged that, so that no commit under way still means
 //! the old place. A page in which a place was promised that an object refers to, and nothing was made there, is held back.
+//! The grant that gives a page out again is the page's *birth*: a reference that was read before it names no object any more.
 //! The invariant: a page is in at most one of the tables, and every page from 2 up to `next_page` was given out.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +48,8 @@ pub struct Granted {
     pub is_made_in: bool,
     /// Whether an object refers to a place in it where nothing was made.
     pub is_named: bool,
+    /// The stamp of its grant, if that gave any page out again; else zero.
+    pub birth: Stamp,
 }
 
 /// A client that was granted pages.
@@ -56,9 +59,11 @@ pub(super) struct Grantee {
     pub pages: BTreeSet<(u64, PageId)>,
     /// The number of its pages in which nothing was made.
     pub unused: usize,
-    /// The number of its last grant, and that grant's pages. The grant is repeated if the client has not heard of it.
+    /// The number of its last grant, and that grant's pages and birth. The grant is repeated if the client has not heard of
+    /// it.
     pub seq: u64,
     pub last: Vec<PageId>,
+    pub birth: Stamp,
 }
 
 impl Places {
@@ -132,9 +137,15 @@ impl Places {
         self.clients.get(&client).map_or(0, |g| g.unused)
     }
 
-    /// The number of the client's last grant, and that grant's pages.
-    pub fn last_grant(&self, client: ClientId) -> (u64, &[PageId]) {
-        self.clients.get(&client).map_or((0, &[]), |g| (g.seq, &g.last))
+    /// The number of the client's last grant, and that grant's pages and birth.
+    pub fn last_grant(&self, client: ClientId) -> (u64, &[PageId], Stamp) {
+        self.clients.get(&client).map_or((0, &[], Stamp::ZERO), |g| (g.seq, &g.last, g.birth))
+    }
+
+    /// The birth that a grant of these pages gives them at this stamp. One for all, also for those that are new, so that a
+    /// client is told one.
+    pub fn birth_of(&self, pages: &[PageId], stamp: Stamp) -> Stamp {
+        if pages.iter().any(|page| self.returned.contains_key(page)) { stamp } else { Stamp::ZERO }
     }
 
     /// The pages that may be given out again once every session has acknowledged `acked`, at most `max`.
@@ -150,12 +161,13 @@ impl Places {
     /// A client may make objects in these pages. Beyond [`limits::LEASED_PAGES_MAX`] it loses the oldest, as it knows.
     pub(super) fn grant(&mut self, stamp: Stamp, g: &Grant) {
         self.next_page = self.next_page.max(g.next_page);
+        let birth = self.birth_of(&g.pages, stamp);
         for page in &g.pages {
             if let Some(at) = self.take_back(*page) {
                 self.reused = self.reused.max(at);
             }
             self.remove(*page);
-            let row = Granted { client: g.client, seq: g.seq, is_made_in: false, is_named: false };
+            let row = Granted { client: g.client, seq: g.seq, is_made_in: false, is_named: false, birth };
             self.sum.add(&row.row(*page));
             self.granted.insert(*page, row);
             // Together with the row: a damaged record may name a page twice.
@@ -164,7 +176,7 @@ impl Places {
             grantee.unused += 1;
         }
         let grantee = self.clients.entry(g.client).or_default();
-        (grantee.seq, grantee.last) = (g.seq, g.pages.clone());
+        (grantee.seq, grantee.last, grantee.birth) = (g.seq, g.pages.clone(), birth);
         while self.clients.get(&g.client).is_some_and(|g| g.pages.len() > limits::leased_pages_max()) {
             if let Some((_, page)) = self.clients.get(&g.client).and_then(|g| g.pages.first()).copied() {
                 self.release(stamp, page);
@@ -319,15 +331,15 @@ impl Places {
         next_page: u32,
         reused: Stamp,
         rows: impl Iterator<Item = (PageId, Granted)>,
-        last: impl Iterator<Item = (ClientId, u64, Vec<PageId>)>,
+        last: impl Iterator<Item = (ClientId, u64, Vec<PageId>, Stamp)>,
         returned: impl Iterator<Item = (PageId, Stamp)>,
         held_back: impl Iterator<Item = PageId>,
         filled: Vec<u16>,
     ) -> Places {
         let mut places = Places { next_page, reused, filled, ..Places::default() };
         held_back.for_each(|page| places.hold_back(page));
-        for (client, seq, last) in last {
-            places.clients.insert(client, Grantee { seq, last, ..Grantee::default() });
+        for (client, seq, last, birth) in last {
+            places.clients.insert(client, Grantee { seq, last, birth, ..Grantee::default() });
         }
         for (page, row) in rows {
             places.sum.add(&row.row(page));
@@ -345,9 +357,9 @@ impl Places {
 }
 
 impl Granted {
-    fn row(self, page: PageId) -> [u64; 3] {
+    fn row(self, page: PageId) -> [u64; 4] {
         let flags = u64::from(self.is_made_in) | u64::from(self.is_named) << 1;
-        [page.get().into(), self.client.0, self.seq << 2 | flags]
+        [page.get().into(), self.client.0, self.seq << 2 | flags, self.birth.0]
     }
 }
 
@@ -414,6 +426,19 @@ mod tests {
         assert_eq!((p.reused(), p.next_page()), (Stamp(5), 4));
         assert_eq!(p.granted(page(3)).unwrap().client, ClientId(9));
         assert_eq!(p.returned_count(), 1);
+    }
+
+    #[test]
+    fn grant_that_gives_a_page_out_again_is_the_birth_of_all_its_pages() {
+        let mut p = Places::new();
+        grant(&mut p, 1, 7, 1, &[2, 3]);
+        assert_eq!(p.last_grant(ClientId(7)), (1, &[page(2), page(3)][..], Stamp::ZERO));
+        p.end(Stamp(5), ClientId(7));
+        grant(&mut p, 8, 9, 1, &[3, 4]);
+        assert_eq!(p.last_grant(ClientId(9)), (1, &[page(3), page(4)][..], Stamp(8)));
+        assert_eq!([3, 4].map(|n| p.granted(page(n)).unwrap().birth), [Stamp(8); 2]);
+        grant(&mut p, 9, 9, 2, &[5]);
+        assert_eq!(p.last_grant(ClientId(9)).2, Stamp::ZERO);
     }
 
     #[test]

@@ -18,7 +18,7 @@ impl Replica {
     /// As bytes. Pieces of a large commit are not among them: they are read from the log again.
     pub fn encode(&self) -> Vec<u8> {
         let (floor, writes) = self.recent.rows();
-        let mut out = Vec::with_capacity(256 + writes.len() * 12 + self.places.granted_count() * 21);
+        let mut out = Vec::with_capacity(256 + writes.len() * 12 + self.places.granted_count() * 29);
         out.put_u16(STATE_VERSION);
         out.put_u64(self.stamp.0);
         out.put_u64(self.digest.value());
@@ -84,13 +84,16 @@ impl Replica {
             out.put_u64(grantee.seq);
             out.put_u32(grantee.last.len() as u32);
             grantee.last.iter().for_each(|page| out.put_u32(page.get()));
+            out.put_u64(grantee.birth.0);
             out.put_u32(grantee.pages.len() as u32);
             for (seq, page) in &grantee.pages {
                 let row = self.places.granted(*page);
                 let (made, named) = row.map_or((false, false), |row| (row.is_made_in, row.is_named));
+                let birth = row.map_or(Stamp::ZERO, |row| row.birth);
                 out.put_u64(*seq);
                 out.put_u32(page.get());
                 out.put_u8(made as u8 | (named as u8) << 1);
+                out.put_u64(birth.0);
             }
         }
         let returned = self.places.returned();
@@ -184,17 +187,17 @@ fn answers(r: &mut Reader<'_>) -> Result<Answers, DecodeError> {
 fn places(r: &mut Reader<'_>) -> Result<Places, DecodeError> {
     let (next_page, reused) = (entry::next_page(r)?, Stamp(r.u64()?));
     let (mut rows, mut last) = (Vec::new(), Vec::new());
-    for _ in 0..r.count(24, "clients with grants")? {
+    for _ in 0..r.count(32, "clients with grants")? {
         let (client, seq) = (ClientId(r.u64()?), r.u64()?);
         let pages = (0..r.count(4, "pages")?).map(|_| entry::page(r)).collect::<Result<Vec<PageId>, _>>()?;
-        last.push((client, seq, pages));
-        for _ in 0..r.count(13, "granted pages")? {
-            let (by, page, flags) = (r.u64()?, entry::page(r)?, r.u8()?);
+        last.push((client, seq, pages, Stamp(r.u64()?)));
+        for _ in 0..r.count(21, "granted pages")? {
+            let (by, page, flags, birth) = (r.u64()?, entry::page(r)?, r.u8()?, Stamp(r.u64()?));
             if flags > 3 {
                 return Err(DecodeError::BadField("grant"));
             }
             let (is_made_in, is_named) = (flags & 1 != 0, flags & 2 != 0);
-            rows.push((page, Granted { client, seq: by, is_made_in, is_named }));
+            rows.push((page, Granted { client, seq: by, is_made_in, is_named, birth }));
         }
     }
     let returned = (0..r.count(12, "returned pages")?).map(|_| Ok((entry::page(r)?, Stamp(r.u64()?))));
@@ -227,7 +230,7 @@ mod tests {
     struct Nowhere;
 
     impl Objects for Nowhere {
-        fn write(&mut self, _: Oref, _: Option<Oref>, _: &VersionStamp, _: &[u8]) {}
+        fn write(&mut self, _: Oref, _: Option<(Oref, Stamp)>, _: &VersionStamp, _: Stamp, _: &[u8]) {}
         fn ordered(&mut self, _: &PendingStamp, _: Stamp) {}
         fn free(&mut self, _: Oref, _: Stamp) {}
         fn retract(&mut self, _: Oref, _: &PendingStamp) {}
@@ -284,7 +287,9 @@ mod tests {
         let back = Replica::decode(&s.encode()).unwrap();
         assert_eq!((back.encode(), back.digest()), (s.encode(), s.digest()));
         assert_eq!((back.stamp, back.places.next_page(), back.view()), (s.stamp, 202, ViewId::new(3, 33)));
-        assert_eq!(back.places.last_grant(ClientId(8)), (4, &pages[..1]));
+        let birth = back.places.granted(pages[0]).unwrap().birth;
+        assert_eq!(back.places.last_grant(ClientId(8)), (4, &pages[..1], birth));
+        assert!(birth > Stamp::ZERO);
         let read = CommitEffects { base: Stamp(210), reads: vec![oref(99)], writes: vec![] };
         assert_eq!(back.certify(&read), s.certify(&read));
         assert!(back.certify(&CommitEffects { base: Stamp(100), ..read }).is_err());

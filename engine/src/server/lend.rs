@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tercel_wire::id::{ClassId, OpId, Oref, PageId, Stamp};
 use tercel_wire::layout::Layout;
-use tercel_wire::message::Outcome;
+use tercel_wire::message::{Leased, Outcome};
 use tercel_wire::token::Token;
 
 use crate::effect::Effects;
@@ -79,7 +79,7 @@ impl Source for Lent<'_> {
         self.server.sessions(self.out, |s, cx| s.inside_define(layout, cx))
     }
 
-    fn grant(&mut self, count: u16) -> Option<Result<Vec<PageId>, Error>> {
+    fn grant(&mut self, count: u16) -> Option<Result<Leased, Error>> {
         self.server.sessions(self.out, |s, cx| s.inside_grant(count, cx))
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tercel_wire::id::{ClassId, ClientId, OpId, PageId, Stamp, ViewId};
 use tercel_wire::layout::Layout;
-use tercel_wire::message::{Lease, Outcome, Reason};
+use tercel_wire::message::{Lease, Leased, Outcome, Reason};
 
 use super::{Cx, Sessions};
 use crate::effect::Conn;
@@ -40,7 +40,7 @@ pub(crate) struct Inside {
     call: u64,
     /// Grants that were heard of.
     granted: u64,
-    granting: Question<Vec<PageId>>,
+    granting: Question<Leased>,
     defining: Vec<(Layout, Question<ClassId>)>,
     /// Operations without an answer.
     under_way: Set<OpId>,
@@ -140,7 +140,7 @@ impl Inside {
                 if self.granting.is_asked_by(call) {
                     self.granted = leased.seq;
                     let none = leased.pages.is_empty().then(|| Error::Full(Bound::Pages));
-                    self.granting = Question::Answered(none.map_or(Ok(leased.pages), Err));
+                    self.granting = Question::Answered(none.map_or(Ok(leased), Err));
                 }
             }
             Reply::Defined(Asked { conn: CONN, call }, id) => self.defined(call, Ok(id)),
@@ -292,7 +292,7 @@ impl Sessions {
     }
 
     /// See [`crate::txn::local::Source::grant`].
-    pub(crate) fn inside_grant(&mut self, count: u16, cx: &mut Cx<'_>) -> Option<Result<Vec<PageId>, Error>> {
+    pub(crate) fn inside_grant(&mut self, count: u16, cx: &mut Cx<'_>) -> Option<Result<Leased, Error>> {
         let session = match self.inside_session(cx) {
             Ok(session) => session,
             Err(e) => return Some(Err(e)),

@@ -34,7 +34,7 @@ mod subscribe;
 use std::collections::VecDeque;
 
 use tercel_wire::frame::{Header, Kind};
-use tercel_wire::id::{ClientId, OpId, PageId, SpaceId, ViewId};
+use tercel_wire::id::{ClientId, OpId, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::message::{Outcome, Reason, Refused, Verdict};
 
 use crate::effect::{Conn, Effect, Effects, HostStats, ServerConfig, ServerStats};
@@ -230,6 +230,10 @@ impl Sessions {
                 Reply::Expel(inside::CONN, _) => self.expel_inside(cx),
                 Reply::Expel(conn, text) => self.expel(conn, text, cx),
                 Reply::Granted(asked, leased) => {
+                    if leased.birth > Stamp::ZERO {
+                        // Before that state the client makes no object in the pages.
+                        self.stream_to(asked.conn, cx);
+                    }
                     let mut body = Vec::new();
                     leased.encode(&mut body);
                     cx.reply(asked.conn, Kind::Leased, asked.call, &body);

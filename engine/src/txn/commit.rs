@@ -139,7 +139,7 @@ impl Tx<'_> {
         orefs
             .filter_map(|oref| {
                 let object = self.write_set.record(oref)?;
-                let (new, brought) = (made.contains(&oref), brought.contains(&oref));
+                let (new, brought) = (made.contains_key(&oref), brought.get(&oref).copied());
                 Some(LocalWrite { oref, object, new, brought })
             })
             .collect()
@@ -155,7 +155,7 @@ impl Tx<'_> {
         }
         // A copy begins as what was read, so a write counts as a read, whatever the isolation.
         reads.extend(local_writes.iter().map(|o| o.oref));
-        reads.retain(|o| !made.contains(o) && !o.is_null());
+        reads.retain(|o| !made.contains_key(o) && !o.is_null());
         reads.sort_unstable();
         reads.dedup();
         let writes =

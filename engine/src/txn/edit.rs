@@ -3,9 +3,9 @@
 use std::marker::PhantomData;
 
 use tercel_heap::{TypeKey, Typed, View};
-use tercel_wire::id::{ClassId, Oref};
+use tercel_wire::id::{ClassId, Oref, Stamp};
 use tercel_wire::layout::Layout;
-use tercel_wire::record::{Encoder, HEADER_BYTES, NoSpill, Ref, Value, convert};
+use tercel_wire::record::{Encoder, HEADER_BYTES, Ref, Value, convert};
 
 use super::tree::TreeBuilder;
 use super::{Step, Tx, write_set_error};
@@ -16,13 +16,14 @@ impl<'c> Tx<'c> {
     /// Makes a new object. Its reference is final; the object exists for others once this transaction commits.
     ///
     /// # Errors
-    /// `Full` if the value is too large or the space has no pages left; `Schema`; `Unavailable`, `Timeout`.
+    /// `NotFound` if the value has a reference that was kept from an earlier transaction and names nothing any more; `Full` if
+    /// the value is too large or the space has no pages left; `Schema`; `Unavailable`, `Timeout`.
     pub fn create<T: Object>(&self, value: &T) -> Result<Ref<T>, Error> {
         let class = self.class_of::<T>()?.class;
         let object = self.encode(value, class)?;
-        let oref = self.reserve_bytes(object.len())?;
-        self.put_new::<T>(oref, object)?;
-        Ok(Ref::new(oref))
+        let (oref, birth) = self.reserve_bytes(object.len())?;
+        self.put_new::<T>(oref, birth, object)?;
+        Ok(self.token(oref, 0))
     }
 
     /// Takes a place for an object that will be as large as `value` is, to refer to it before it exists; fill it with
@@ -43,9 +44,9 @@ impl<'c> Tx<'c> {
         let mut e = Encoder::new(T::SCHEMA.size(), &mut sizes);
         value.encode(&mut e);
         let bytes = e.finish(class)?.len();
-        let oref = self.reserve_bytes(bytes)?;
-        self.reserved.borrow_mut().insert(oref);
-        Ok(Ref::new(oref))
+        let (oref, birth) = self.reserve_bytes(bytes)?;
+        self.reserved.borrow_mut().insert(oref, birth);
+        Ok(self.token(oref, 0))
     }
 
     /// Makes the object in a place that was reserved.
@@ -56,20 +57,31 @@ impl<'c> Tx<'c> {
     pub fn fill<T: Object>(&self, place: Ref<T>, value: &T) -> Result<(), Error> {
         let class = self.class_of::<T>()?.class;
         let object = self.encode(value, class)?;
-        if !self.reserved.borrow().contains(&place.oref()) {
-            self.brought.borrow_mut().insert(place.oref());
+        let reserved = self.reserved.borrow().get(&place.oref()).copied();
+        match reserved {
+            Some(birth) if birth > place.stamp() => return Err(Error::PlaceLost(place.oref())),
+            Some(_) => {}
+            None => _ = self.brought.borrow_mut().insert(place.oref(), place.stamp()),
         }
-        self.put_new::<T>(place.oref(), object)
+        // References to a place that was brought are no older than its own.
+        let birth = reserved.unwrap_or(if place.stamp() < Stamp::MAX { place.stamp() } else { Stamp::ZERO });
+        self.put_new::<T>(place.oref(), birth, object)
     }
 
     /// Replaces the whole object, unread.
     ///
     /// # Errors
-    /// `Full`, `Schema`, `Unavailable`, `Timeout`.
+    /// `NotFound` if the reference was kept from an earlier transaction and names nothing any more; `Full`, `Schema`,
+    /// `Unavailable`, `Timeout`.
     pub fn replace<T: Object>(&self, r: Ref<T>, value: &T) -> Result<(), Error> {
         let class = self.class_of::<T>()?.class;
+        if r.stamp() < self.began_at.stamp {
+            // Its place may be that of another object by now.
+            self.find(r)?.ok_or_else(|| Error::not_found(r.oref()))?;
+        }
         let object = self.encode(value, class)?;
         self.put::<T>(r.oref(), object, None)?;
+        self.blind.borrow_mut().insert(r.oref());
         self.scope.set_blind();
         Ok(())
     }
@@ -101,10 +113,11 @@ impl<'c> Tx<'c> {
         value: &F,
     ) -> Result<(), Error> {
         if F::TYPE.is_fixed() {
-            let mut refuse = NoSpill;
-            let mut e = Encoder::new(F::TYPE.size(), &mut refuse);
+            let mut names = TreeBuilder::new(self);
+            let mut e = Encoder::new(F::TYPE.size(), &mut names);
             value.put(&mut e, 0);
-            let bytes = e.finish_bytes()?;
+            let encoded = e.finish_bytes();
+            let bytes = names.finish(encoded)?;
             return self.write_set.patch(oref, at, &bytes).map_err(write_set_error);
         }
         let known = self.class_of::<T>()?;
@@ -144,10 +157,10 @@ impl<'c> Tx<'c> {
         trees.finish(encoded)
     }
 
-    /// A place for a new object of that many bytes.
-    pub(super) fn reserve_bytes(&self, bytes: usize) -> Result<Oref, Error> {
+    /// A place for a new object of that many bytes, and the birth of its page, at or below the snapshot.
+    pub(super) fn reserve_bytes(&self, bytes: usize) -> Result<(Oref, Stamp), Error> {
         let mut place = Err(Error::Conflict);
-        self.port.drive(self.until, &mut |home, now| match home.allocate(now, bytes) {
+        self.port.drive(self.until, &mut |home, now| match home.allocate(now, &self.scope, bytes) {
             Some(result) => {
                 place = result;
                 self.placed_in.set(self.placed_in.get().or(Some(home.sessions_ended())));
@@ -158,8 +171,8 @@ impl<'c> Tx<'c> {
         place
     }
 
-    pub(super) fn put_new<T: Typed>(&self, oref: Oref, object: Vec<u8>) -> Result<(), Error> {
-        self.made.borrow_mut().insert(oref);
+    pub(super) fn put_new<T: Typed>(&self, oref: Oref, birth: Stamp, object: Vec<u8>) -> Result<(), Error> {
+        self.made.borrow_mut().insert(oref, birth);
         self.put::<T>(oref, object, None)
     }
 
@@ -180,7 +193,7 @@ impl<'c> Tx<'c> {
         let kept = self.keep::<T>(oref, object, behind);
         let (gone, there) = if kept.is_ok() { (before, after) } else { (after, before) };
         for root in gone.into_iter().filter(|root| !there.contains(root)) {
-            if self.made.borrow().contains(&root) {
+            if self.made.borrow().contains_key(&root) {
                 self.unmake_tree(root);
             }
         }
@@ -199,7 +212,7 @@ impl<'c> Tx<'c> {
 
     /// Whether the object was made by this transaction.
     pub fn is_new<T>(&self, r: Ref<T>) -> bool {
-        self.made.borrow().contains(&r.oref())
+        self.made.borrow().contains_key(&r.oref())
     }
 
     /// Looks the object up as [`Tx::get`] does, but none is not an error.
@@ -207,6 +220,6 @@ impl<'c> Tx<'c> {
     /// # Errors
     /// As [`Tx::get`], without `NotFound`.
     pub fn find<'t, T: Object>(&'t self, r: Ref<T>) -> Result<Option<crate::txn::object::Obj<'t, T>>, Error> {
-        Ok(self.enter_oref::<T>(r.oref())?.map(|view| crate::txn::object::Obj::new(view, self)))
+        Ok(self.enter_oref::<T>(r.oref(), r.stamp())?.map(|view| crate::txn::object::Obj::new(view, self)))
     }
 }

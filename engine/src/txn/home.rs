@@ -39,7 +39,8 @@ pub trait Home {
     /// Makes an object readable through the scope. `search` is kept between the calls of one search.
     fn locate(&mut self, now: Now, wanted: &Wanted<'_>, search: &mut Search) -> Located;
 
-    /// The class of an object, whatever it is.
+    /// The class of the object that a reference names which was read at `stamp`, whatever it is. It does not count as read
+    /// unless there is none.
     ///
     /// # Errors
     /// `NotFound`, `Conflict`, `Corrupt`, and as [`Home::locate`].
@@ -48,14 +49,19 @@ pub trait Home {
         now: Now,
         scope: &Scope,
         oref: Oref,
+        stamp: Stamp,
         search: &mut Search,
     ) -> Option<Result<ClassId, Error>>;
 
-    /// A place for a new object of that many bytes.
+    /// A place for a new object of that many bytes, and the birth of its page. The scope's snapshot is at or above the birth
+    /// then: it has taken over a newer state if need be.
     ///
     /// # Errors
-    /// `Full` if the object is larger than a page or the space has no pages left; `Unavailable`.
-    fn allocate(&mut self, now: Now, bytes: usize) -> Option<Result<Oref, Error>>;
+    /// `Conflict` if what the scope read does not hold in that state; `Full` if the object is larger than a page or the space has no pages left; `Unavailable`.
+    fn allocate(&mut self, now: Now, scope: &Scope, bytes: usize) -> Option<Result<(Oref, Stamp), Error>>;
+
+    /// Whether this home may still make an object in a place whose reference was read at `stamp`.
+    fn holds(&self, place: Oref, stamp: Stamp) -> bool;
 
     /// How many sessions have ended in which places were given out: those of an earlier session are lost.
     fn sessions_ended(&self) -> u64;
@@ -106,6 +112,9 @@ pub struct Wanted<'a> {
     pub scope: &'a Scope,
     /// The object.
     pub oref: Oref,
+    /// The stamp at which the program read the reference; [`Stamp::MAX`] if it stands in an object of the snapshot, or names
+    /// whatever is there.
+    pub stamp: Stamp,
     /// The reference that leads there, if it stands in an object at hand.
     pub ref_view: Option<&'a RefView<'a, 'a>>,
     /// The type that it is read as.
@@ -145,8 +154,9 @@ pub struct LocalWrite {
     pub object: Vec<u8>,
     /// Whether the operation makes it.
     pub new: bool,
-    /// Whether its place was taken before the transaction that makes it, which therefore cannot take another.
-    pub brought: bool,
+    /// The stamp of its place's reference, if the place was taken before the transaction that makes it, which therefore cannot
+    /// take another.
+    pub brought: Option<Stamp>,
 }
 
 /// A watch of a client: no other client knows it, such as that of a process that was forked off.

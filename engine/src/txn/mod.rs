@@ -23,6 +23,7 @@ use std::time::Duration;
 use tercel_heap::{Scope, TypeKey, Typed, WriteSet, WriteSetError};
 use tercel_wire::id::{ClassId, Oref, Stamp};
 use tercel_wire::layout::Layout;
+use tercel_wire::record::Ref;
 use tercel_wire::token::Token;
 
 use crate::error::Error;
@@ -132,12 +133,14 @@ pub struct Tx<'c> {
     /// Bytes in the write set that the server's bound on a transaction allows.
     bytes_max: Cell<usize>,
     classes: RefCell<Map<&'static str, Known>>,
-    /// Objects made by this transaction.
-    made: RefCell<Set<Oref>>,
-    /// Places that this transaction has reserved.
-    reserved: RefCell<Set<Oref>>,
-    /// Those of the objects made whose place was reserved by an earlier one.
-    brought: RefCell<Set<Oref>>,
+    /// Objects made by this transaction, with the births of their pages.
+    made: RefCell<Map<Oref, Stamp>>,
+    /// Places that this transaction has reserved, with the births of their pages.
+    reserved: RefCell<Map<Oref, Stamp>>,
+    /// Those of the objects made whose place was reserved by an earlier one, with the stamps of their references.
+    brought: RefCell<Map<Oref, Stamp>>,
+    /// Objects that were replaced unread.
+    blind: RefCell<Set<Oref>>,
     /// [`Home::sessions_ended`] when it took its first place.
     placed_in: Cell<Option<u64>>,
 }
@@ -193,6 +196,7 @@ impl<'c> Tx<'c> {
             made: RefCell::default(),
             reserved: RefCell::default(),
             brought: RefCell::default(),
+            blind: RefCell::default(),
             placed_in: Cell::new(None),
         })
     }
@@ -206,6 +210,11 @@ impl<'c> Tx<'c> {
     /// newer state, if what it had read was the same there.
     pub fn as_of(&self) -> AsOf {
         AsOf { token: self.began_at, age: Duration::from_micros(self.port.now().since_us(self.as_of)) }
+    }
+
+    /// A reference that was read from an object of this transaction's state.
+    pub(crate) fn token<T>(&self, oref: Oref, hint: u32) -> Ref<T> {
+        Ref::with_hint(oref, hint).read_at(self.scope.snapshot())
     }
 
     /// The class that `T` is in this space, defined there if it is not yet.

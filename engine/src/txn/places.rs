@@ -1,9 +1,10 @@
 //! Places for new objects in pages that were granted for them: filled one page after the other, in order of creation, which
 //! is the clustering.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
-use tercel_wire::id::{Oref, PageId, SLOTS_MAX};
+use tercel_wire::id::{Oref, PageId, SLOTS_MAX, Stamp};
+use tercel_wire::message::Leased;
 use tercel_wire::page::{PAGE_BYTES, PAGE_HEADER_BYTES, SLOT_BYTES};
 
 use crate::limits;
@@ -13,8 +14,8 @@ use crate::limits;
 pub(crate) struct Places {
     empty: VecDeque<PageId>,
     current: Option<Filling>,
-    /// All that the server lets the home make objects in.
-    held: BTreeSet<PageId>,
+    /// All that the server lets the home make objects in, with the birth of their grant.
+    held: BTreeMap<PageId, Stamp>,
     /// The same in the order of the grants.
     by_age: VecDeque<PageId>,
 }
@@ -26,10 +27,18 @@ struct Filling {
     promised: Vec<u16>,
 }
 
+impl Filling {
+    fn fits(&self, bytes: usize) -> bool {
+        let slots = self.promised.len() + 1;
+        slots <= SLOTS_MAX as usize && self.used + bytes + SLOT_BYTES * slots <= PAGE_BYTES
+    }
+}
+
 impl Places {
     /// Takes pages that the server granted.
-    pub(crate) fn grant(&mut self, pages: Vec<PageId>) {
-        self.by_age.extend(pages.iter().filter(|page| self.held.insert(**page)));
+    pub(crate) fn grant(&mut self, leased: Leased) {
+        let Leased { birth, pages, .. } = leased;
+        self.by_age.extend(pages.iter().filter(|page| self.held.insert(**page, birth).is_none()));
         self.empty.extend(pages);
         // The server, too, lets go of the oldest.
         while self.held.len() > limits::leased_pages_max() {
@@ -43,17 +52,29 @@ impl Places {
         self.empty.len()
     }
 
-    /// Whether objects may still be made in the page.
-    pub(crate) fn holds(&self, page: PageId) -> bool {
-        self.held.contains(&page)
+    /// The birth of a page in which objects may still be made.
+    pub(crate) fn birth(&self, page: PageId) -> Option<Stamp> {
+        self.held.get(&page).copied()
+    }
+
+    /// Whether an object may still be made in a place whose reference was read at `stamp`.
+    pub(crate) fn holds(&self, place: Oref, stamp: Stamp) -> bool {
+        self.birth(place.page()).is_some_and(|birth| birth <= stamp)
+    }
+
+    /// The birth of the page that the next object of that many bytes would be in; `None` if there is no place for it.
+    pub(crate) fn birth_next(&self, bytes: usize) -> Option<Stamp> {
+        let current = self.current.as_ref().filter(|f| f.fits(bytes)).map(|f| f.page);
+        let page = current.or_else(|| self.empty.front().copied())?;
+        // A page that the server has let go of: the commit will hear of it.
+        Some(self.birth(page).unwrap_or_default())
     }
 
     /// A place for an object of that many bytes, which a page can hold; `None` if there is none in these pages.
     pub(crate) fn place(&mut self, bytes: usize) -> Option<Oref> {
         if let Some(f) = &mut self.current {
             let slot = f.promised.len() as u16;
-            let end = f.used + bytes + SLOT_BYTES * (slot as usize + 1);
-            if slot < SLOTS_MAX && end <= PAGE_BYTES {
+            if f.fits(bytes) {
                 let oref = Oref::new(f.page, slot)?;
                 f.promised.push(bytes as u16);
                 f.used += bytes;

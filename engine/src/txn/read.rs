@@ -1,12 +1,13 @@
 //! Reading: the hit path, and what happens when it does not hit.
 
 use tercel_heap::{Left, Lent, Lookup, RefView, TypeKey, Typed, View};
-use tercel_wire::id::Oref;
+use tercel_wire::id::{Oref, Stamp};
 use tercel_wire::layout::Var;
 use tercel_wire::record::{Class, Ref};
 
 use super::{Located, Step, Tx, Wanted};
 use crate::error::{Bound, Error};
+use crate::mutant::{Rule, dropped};
 use crate::txn::object::{Obj, Object};
 
 /// What a slow way answers. Boxed, so that it comes back in registers: a result as large as an object's view would be
@@ -39,7 +40,7 @@ impl<'c> Tx<'c> {
     #[cold]
     #[inline(never)]
     fn get_slow<'t, T: Object>(&'t self, r: Ref<T>) -> Result<Box<Obj<'t, T>>, Box<Error>> {
-        match self.enter_oref(r.oref()) {
+        match self.enter_oref(r.oref(), r.stamp()) {
             Ok(Some(view)) => Ok(Box::new(Obj::new(view, self))),
             Ok(None) => Err(Box::new(Error::not_found(r.oref()))),
             Err(e) => Err(Box::new(e)),
@@ -109,7 +110,7 @@ impl<'c> Tx<'c> {
     #[inline(never)]
     fn follow_slow<'t, T: Object>(&'t self, ref_view: RefView<'_, 't>) -> Boxed<View<'t, T>> {
         let oref = ref_view.target().0;
-        match self.enter::<T>(oref, Some(&ref_view)) {
+        match self.enter::<T>(oref, Stamp::MAX, Some(&ref_view)) {
             Ok(Some(view)) => Ok(Some(Box::new(view))),
             Ok(None) => Err(Box::new(Error::not_found(oref))),
             Err(e) => Err(Box::new(e)),
@@ -130,19 +131,35 @@ impl<'c> Tx<'c> {
         }
     }
 
-    /// Finds the object of a reference, whatever it takes; none if the home says that there is none.
+    /// Finds the object of a reference that was read at `stamp`, whatever it takes; none if the home says that there is none.
     #[cold]
     #[inline(never)]
-    pub(super) fn enter_oref<'t, T: Typed>(&'t self, oref: Oref) -> Result<Option<View<'t, T>>, Error> {
-        if oref.is_null() {
+    pub(super) fn enter_oref<'t, T: Typed>(
+        &'t self,
+        oref: Oref,
+        stamp: Stamp,
+    ) -> Result<Option<View<'t, T>>, Error> {
+        if oref.is_null() || (self.write_set.contains(oref) && self.is_older::<T>(oref, stamp)?) {
             return Ok(None);
         }
-        self.enter::<T>(oref, None)
+        self.enter::<T>(oref, stamp, None)
+    }
+
+    /// Whether a reference to an object with a private copy was read before the object's page was given out again.
+    fn is_older<T: Typed>(&self, oref: Oref, stamp: Stamp) -> Result<bool, Error> {
+        if let Some(birth) = self.made.borrow().get(&oref) {
+            return Ok(stamp < *birth && !dropped(Rule::TokenWithoutBirth));
+        }
+        // An object that was read is of a page that was here.
+        let is_doubtful = self.scope.may_be_reborn(stamp)
+            || (stamp < self.scope.snapshot() && self.blind.borrow().contains(&oref));
+        Ok(is_doubtful && self.locate::<T>(oref, stamp, None)?.is_none())
     }
 
     fn enter<'t, T: Typed>(
         &'t self,
         oref: Oref,
+        stamp: Stamp,
         ref_view: Option<&RefView<'_, 't>>,
     ) -> Result<Option<View<'t, T>>, Error> {
         if let Some(view) = self.write_set.view::<T>(&self.scope, oref) {
@@ -151,28 +168,34 @@ impl<'c> Tx<'c> {
         if self.write_set.contains(oref) {
             return Err(Error::Schema(format!("object {oref} is not of class {}", T::SCHEMA.name)));
         }
-        if let Some(view) = self.scope.copy::<T>(oref) {
+        if let Some(view) = self.scope.copy::<T>(oref, stamp) {
             return Ok(Some(view));
         }
         for _ in 0..ENTER_ATTEMPTS_MAX {
-            let Some(hint) = self.locate::<T>(oref, ref_view)? else { return Ok(None) };
+            let Some(hint) = self.locate::<T>(oref, stamp, ref_view)? else { return Ok(None) };
             if let Some(Lookup::Hit(view)) = ref_view.map(|ref_view| self.scope.follow_clean(ref_view)) {
                 return Ok(Some(view));
             }
-            // A word of a private copy stays stored, and a token has an old hint: go by the one just found.
+            // A word of a private copy stays stored, and a token has an old hint: go by the one just found. Its stamp was
+            // compared.
             if let Lookup::Hit(view) = self.scope.get_clean(Ref::with_hint(oref, hint)) {
                 return Ok(Some(view));
             }
             // Where there are no frames no hit ends well.
-            if let Some(view) = self.scope.copy::<T>(oref) {
+            if let Some(view) = self.scope.copy::<T>(oref, Stamp::MAX) {
                 return Ok(Some(view));
             }
         }
         Err(Error::Full(Bound::Cache))
     }
 
-    fn locate<T: Typed>(&self, oref: Oref, ref_view: Option<&RefView<'_, '_>>) -> Result<Option<u32>, Error> {
-        let wanted = Wanted { scope: &self.scope, oref, ref_view, key: TypeKey::of::<T>() };
+    fn locate<T: Typed>(
+        &self,
+        oref: Oref,
+        stamp: Stamp,
+        ref_view: Option<&RefView<'_, '_>>,
+    ) -> Result<Option<u32>, Error> {
+        let wanted = Wanted { scope: &self.scope, oref, stamp, ref_view, key: TypeKey::of::<T>() };
         let mut located = Ok(None);
         let mut search = Default::default();
         self.port.drive(self.until, &mut |home, now| {
@@ -185,6 +208,47 @@ impl<'c> Tx<'c> {
             Step::Done
         })?;
         located
+    }
+
+    /// Finds out whether references that the program kept from outside of this transaction may be written into objects: a
+    /// stored reference is followed without a look at the birth of its page. They do not count as read; a later end of an
+    /// object that is named is the server's to refuse.
+    ///
+    /// # Errors
+    /// `NotFound` if one of them names no object, nor a place in which this home may still make one; `Conflict`, and as
+    /// [`Tx::get`].
+    pub(super) fn find_kept(&self, mut kept: Vec<(Oref, Stamp)>) -> Result<(), Error> {
+        kept.sort_unstable();
+        kept.dedup();
+        // Of one that was made or reserved here the birth of its page is known.
+        let own = |oref| self.made.borrow().get(&oref).or(self.reserved.borrow().get(&oref)).copied();
+        kept.retain(|(oref, stamp)| own(*oref).is_none_or(|birth| *stamp < birth));
+        if kept.is_empty() {
+            return Ok(());
+        }
+        let (mut next, mut search, mut outcome) = (0, Default::default(), Ok(()));
+        self.port.drive(self.until, &mut |home, now| {
+            while let Some((oref, stamp)) = kept.get(next).copied() {
+                if own(oref).is_some() && !dropped(Rule::TokenWithoutBirth) {
+                    outcome = Err(Error::not_found(oref));
+                    return Step::Done;
+                }
+                if !home.holds(oref, stamp) {
+                    match home.class_at(now, &self.scope, oref, stamp, &mut search) {
+                        None => return Step::Wait,
+                        // What cannot be read as it is stored is there.
+                        Some(Ok(_) | Err(Error::Schema(_) | Error::Corrupt(_))) => {}
+                        Some(Err(e)) => {
+                            outcome = Err(e);
+                            return Step::Done;
+                        }
+                    }
+                }
+                (next, search) = (next + 1, Default::default());
+            }
+            Step::Done
+        })?;
+        outcome
     }
 
     /// Whether something this transaction read has changed since.

@@ -6,7 +6,7 @@
 use tercel_heap::{Typed, View};
 use tercel_wire::class::{self, LEAF_BYTES, NODE_CHILDREN};
 use tercel_wire::cursor::le32;
-use tercel_wire::id::{ClassId, Oref};
+use tercel_wire::id::{ClassId, Oref, Stamp};
 use tercel_wire::layout::{Layout, Var};
 use tercel_wire::record::{Any, Class, EncodeError, Encoder, HEADER_BYTES, List, NoSpill, Ref, Spill, Value};
 
@@ -21,18 +21,22 @@ pub(super) struct TreeBuilder<'a, 'c> {
     made: Vec<Oref>,
     /// What the transaction said when a chunk could not be made; the encoder only knows that it failed.
     error: Option<Error>,
+    /// References that were not read in this transaction, and their stamps.
+    kept: Vec<(Oref, Stamp)>,
 }
 
 impl<'a, 'c> TreeBuilder<'a, 'c> {
     pub(super) fn new(tx: &'a Tx<'c>) -> Self {
-        TreeBuilder { tx, made: Vec::new(), error: None }
+        TreeBuilder { tx, made: Vec::new(), error: None, kept: Vec::new() }
     }
 
-    /// What was encoded, or why it could not be. Then no chunk is left of it.
+    /// What was encoded, or why it could not be: for want of room, or `NotFound` if a reference that the program kept from an
+    /// earlier transaction names nothing any more. Then no chunk is left of it.
     pub(super) fn finish(self, encoded: Result<Vec<u8>, EncodeError>) -> Result<Vec<u8>, Error> {
-        encoded.map_err(|e| {
-            self.made.iter().for_each(|chunk| self.tx.unmake(*chunk));
-            self.error.unwrap_or_else(|| e.into())
+        let TreeBuilder { tx, made, error, kept } = self;
+        let found = encoded.map_err(|e| error.unwrap_or_else(|| e.into()));
+        found.and_then(|object| tx.find_kept(kept).map(|()| object)).inspect_err(|_| {
+            made.iter().for_each(|chunk| tx.unmake(*chunk));
         })
     }
 
@@ -45,8 +49,8 @@ impl<'a, 'c> TreeBuilder<'a, 'c> {
         let mut e = Encoder::new(T::SCHEMA.size(), &mut refuse).spill_above(LEAF_BYTES);
         fill(&mut e);
         let object = e.finish(id)?;
-        let made = self.tx.reserve_bytes(object.len()).and_then(|oref| {
-            self.tx.put_new::<T>(oref, object)?;
+        let made = self.tx.reserve_bytes(object.len()).and_then(|(oref, birth)| {
+            self.tx.put_new::<T>(oref, birth, object)?;
             self.made.push(oref);
             Ok(oref)
         });
@@ -95,6 +99,12 @@ impl Spill for TreeBuilder<'_, '_> {
             .collect::<Result<_, _>>()?;
         self.raise(leaves)
     }
+
+    fn named(&mut self, oref: Oref, stamp: Stamp) {
+        if stamp < self.tx.began_at.stamp || stamp == Stamp::MAX {
+            self.kept.push((oref, stamp));
+        }
+    }
 }
 
 /// A spill that makes nothing: for measuring how large a record will be.
@@ -128,7 +138,7 @@ impl<'c> Tx<'c> {
     }
 
     fn node<'t, T: Typed>(&'t self, oref: Oref) -> Result<View<'t, T>, Error> {
-        self.enter_oref::<T>(oref)?
+        self.enter_oref::<T>(oref, Stamp::MAX)?
             .ok_or_else(|| Error::Corrupt(format!("the chunk {oref} of a large value is missing")))
     }
 
@@ -139,7 +149,7 @@ impl<'c> Tx<'c> {
         let mut found = Err(Error::Conflict);
         let mut search = Default::default();
         self.port.drive(self.until, &mut |home, now| {
-            found = match home.class_at(now, &self.scope, oref, &mut search) {
+            found = match home.class_at(now, &self.scope, oref, Stamp::MAX, &mut search) {
                 Some(result) => result,
                 None => return super::Step::Wait,
             };

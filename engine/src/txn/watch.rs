@@ -49,7 +49,7 @@ pub type Query = Box<dyn FnMut(&Tx<'_>) -> Result<Found, Error> + Send>;
 /// What a watch looks at.
 pub enum Source {
     /// An object, whether it exists yet or not.
-    Object(Oref),
+    Object(Ref<Any>),
     /// What a query finds.
     Query {
         /// The query.
@@ -79,8 +79,8 @@ struct Standing {
 /// A watch of a home: what it looks at, and the changes that are ready to be told.
 pub struct Watch {
     id: WatchId,
-    /// The objects, each with its source.
-    objects: Map<Oref, usize>,
+    /// The objects, each with its source and the stamp of the reference that named it.
+    objects: Map<Oref, (usize, Stamp)>,
     queries: Vec<Standing>,
     /// The objects that queries found and follow, with the queries' sources and the keys under which they found them.
     followed: Followed,
@@ -110,6 +110,8 @@ struct Gathered {
 struct Told {
     stamp: Stamp,
     oref: Oref,
+    /// The stamp of the reference that is told: of a state in which the object was there, if it was.
+    seen: Stamp,
     is_removed: bool,
 }
 
@@ -147,7 +149,7 @@ impl Watch {
         since: Option<Token>,
         until: Now,
     ) -> Result<Watch, Error> {
-        if sources.iter().any(|source| matches!(source, Source::Object(oref) if oref.is_null())) {
+        if sources.iter().any(|source| matches!(source, Source::Object(r) if r.is_null())) {
             return Err(Error::Invalid("a null reference names nothing that could be watched".into()));
         }
         let mut opened = None;
@@ -173,7 +175,7 @@ impl Watch {
         };
         for (number, source) in sources.into_iter().enumerate() {
             match source {
-                Source::Object(oref) => _ = watch.objects.entry(oref).or_insert(number),
+                Source::Object(r) => _ = watch.objects.entry(r.oref()).or_insert((number, r.stamp())),
                 Source::Query { run, follows, is_complete } => {
                     watch.queries.push(Standing { source: number, run, follows, is_complete, found: None });
                 }
@@ -303,10 +305,10 @@ impl Watch {
     }
 
     fn note(&mut self, Heard { oref, changed, lost }: Heard) {
-        let told = changed.map(|stamp| Told { stamp, oref, is_removed: false });
-        if let Some(source) = self.objects.get(&oref) {
+        let told = changed.map(|stamp| Told { stamp, oref, seen: stamp, is_removed: false });
+        if let Some((source, named)) = self.objects.get(&oref) {
             if let Some(told) = told {
-                self.gathered.tell(*source, None, told);
+                self.gathered.tell(*source, None, Told { seen: told.seen.min(*named), ..told });
             }
             if lost {
                 self.unread.insert(oref);
@@ -356,9 +358,10 @@ impl Watch {
         for oref in some {
             self.unread.remove(&oref);
             if self.tells_from.is_some_and(|from| at > from)
-                && let Some(source) = self.objects.get(&oref)
+                && let Some((source, named)) = self.objects.get(&oref)
             {
-                self.gathered.tell(*source, None, Told { stamp: at, oref, is_removed: false });
+                let told = Told { stamp: at, oref, seen: at.min(*named), is_removed: false };
+                self.gathered.tell(*source, None, told);
             }
         }
         Ok(())
@@ -415,10 +418,13 @@ impl Watch {
     /// Tells what a query found that it did not find before, and the other way round.
     fn compare(&mut self, query: usize, found: Found, at: Stamp) {
         let Standing { source, is_complete, .. } = self.queries[query];
+        let before_at = self.upto.stamp;
         let gathered = &mut self.gathered;
         let mut tell = |key: &[u8], oref: Oref, is_there: bool| {
             let is_removed = !is_there || oref.is_null();
-            gathered.tell(source, Some(&key.into()), Told { stamp: at, oref, is_removed });
+            // What is there no longer may be gone by now, and its place another's.
+            let seen = if is_there { at } else { before_at };
+            gathered.tell(source, Some(&key.into()), Told { stamp: at, oref, seen, is_removed });
         };
         let before = self.queries[query].found.replace(found.clone());
         let Some(before) = before else {
@@ -427,7 +433,7 @@ impl Watch {
                     found.iter().for_each(|(key, oref)| tell(key, *oref, true));
                 }
                 Some(from) if at > from => {
-                    let all = Told { stamp: at, oref: Oref::NULL, is_removed: false };
+                    let all = Told { stamp: at, oref: Oref::NULL, seen: at, is_removed: false };
                     gathered.tell(source, None, all);
                 }
                 _ => {}
@@ -472,7 +478,7 @@ impl Watch {
         gathered.sort_by_key(|(_, told)| told.stamp);
         self.ready.extend(gathered.into_iter().map(|((source, key), told)| Change {
             token: Token { stamp: told.stamp, ..upto },
-            reference: Ref::new(told.oref),
+            reference: Ref::new(told.oref).read_at(told.seen),
             source,
             key,
             is_removed: told.is_removed,

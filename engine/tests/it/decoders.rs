@@ -112,8 +112,8 @@ fn state_after(records: &[(u8, Vec<u8>)]) -> Replica {
 struct Nowhere;
 
 impl Objects for Nowhere {
-    fn free(&mut self, _: Oref, _: tercel_wire::id::Stamp) {}
-    fn write(&mut self, _: Oref, _: Option<Oref>, _: &VersionStamp, _: &[u8]) {}
+    fn write(&mut self, _: Oref, _: Option<(Oref, Stamp)>, _: &VersionStamp, _: Stamp, _: &[u8]) {}
+    fn free(&mut self, _: Oref, _: Stamp) {}
     fn ordered(&mut self, _: &PendingStamp, _: Stamp) {}
     fn retract(&mut self, _: Oref, _: &PendingStamp) {}
 }

@@ -38,6 +38,7 @@ fn entries() -> [(&'static str, Entry<'static>); 8] {
         filled: vec![page(67)],
         left: vec![oref(11, 2)],
         released: vec![oref(13, 1), oref(14, 1)],
+        births: vec![(page(9), Stamp(4))],
     };
     let effects = CommitEffects {
         base: Stamp(6),
@@ -124,8 +125,8 @@ fn a_stored_state_has_the_bytes_of_version_3() {
 struct Nowhere;
 
 impl Objects for Nowhere {
-    fn free(&mut self, _: Oref, _: tercel_wire::id::Stamp) {}
-    fn write(&mut self, _: Oref, _: Option<Oref>, _: &VersionStamp, _: &[u8]) {}
+    fn write(&mut self, _: Oref, _: Option<(Oref, Stamp)>, _: &VersionStamp, _: Stamp, _: &[u8]) {}
+    fn free(&mut self, _: Oref, _: Stamp) {}
     fn ordered(&mut self, _: &PendingStamp, _: Stamp) {}
     fn retract(&mut self, _: Oref, _: &PendingStamp) {}
 }

@@ -9,7 +9,7 @@ use tercel_engine::txn::local::Source;
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Shape};
-use tercel_wire::message::{Leased, Outcome, Reason, Write};
+use tercel_wire::message::{Lease, Leased, Outcome, Reason, Write};
 use tercel_wire::schema::Scalar;
 
 /// A server whose space has so many numbers of pages left.
@@ -99,7 +99,7 @@ fn places_of_a_session_inside_that_the_leader_ended_are_given_out_again() {
         granted = source.grant(64);
     });
     inside(&mut h, &mut |source| granted = source.grant(64));
-    assert_eq!(granted.map(|g| g.map(|pages| pages.len())), Some(Ok(64)));
+    assert_eq!(granted.map(|g| g.map(|leased| leased.pages.len())), Some(Ok(64)));
     h.greet(A, 5, 1);
     assert_eq!(take(&mut h, A, 64), (0, Some(Reason::Full)));
     // What no client may send ends the session.
@@ -157,4 +157,36 @@ fn commit_that_is_refused_gives_back_the_pages_promised_to_it() {
     h.greet(B, 6, 1);
     let next = h.lease(B, 1)[0];
     assert!(next.get() <= page.get() + 3, "page {next} is given out after page {page}");
+}
+
+#[test]
+fn commit_on_a_base_below_the_birth_of_its_page_is_not_executed() {
+    let mut h = with_pages_left(1);
+    h.greet(A, 5, 1);
+    let page = h.lease(A, 1)[0];
+    h.input(Input::Disconnected(A));
+    pass_ms(&mut h, 20_000);
+    h.greet(B, 6, 1);
+    let class = h.define(B);
+    let said = h.ask_places(B, 1);
+    let leased = Leased::decode(&said[0].3).unwrap();
+    assert_eq!(leased.pages, [page]);
+    assert!(leased.birth > Stamp::ZERO && leased.birth <= h.server.visible());
+    let small = object(class, 1);
+    let view = h.server.view();
+    let op = |seq| OpId { client: ClientId(6), slot: 0, seq, view };
+    let work = |base| Work {
+        base: Stamp(base),
+        reads: vec![],
+        writes: vec![Write { oref: Oref::new(page, 0).unwrap(), new: true, object: &small }],
+    };
+    let birth = leased.birth.0;
+    assert_eq!(outcomes(&h.commit(B, op(1), &work(birth - 1))), [Outcome::NotExecuted]);
+    h.commit(B, op(2), &work(birth));
+    assert!(matches!(outcomes(&h.sync())[..], [Outcome::Committed(_)]));
+    // The grant is repeated with its birth.
+    let again = Lease { seq: leased.seq, pages: 1 };
+    let said = h.send(B, Kind::Lease, |o| again.encode(o));
+    let (.., body) = said.iter().find(|s| s.1 == Kind::Leased).expect("leased");
+    assert_eq!(Leased::decode(body), Ok(leased));
 }

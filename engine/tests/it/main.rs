@@ -8,6 +8,7 @@ mod promise;
 use tercel_testkit as world;
 
 mod backup;
+mod births;
 mod bounds;
 mod classes;
 mod decoders;

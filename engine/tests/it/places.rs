@@ -51,7 +51,7 @@ fn places_for_new_objects_outlive_connections_and_servers_but_not_their_session(
 }
 
 /// A client is away for longer than its session lasts.
-fn end_session(w: &World, client: usize) {
+pub fn end_session(w: &World, client: usize) {
     w.cut(client);
     w.lock().hold.connects = true;
     w.pass_ms(5_000);
@@ -235,7 +235,7 @@ fn neighbours_that_moved_are_changed_together_by_a_server_that_has_to_read_them_
 }
 
 /// Two of them fill a page, and no third of its size goes where they are.
-fn half_a_page(tx: &Tx<'_>) -> Result<Ref<Thing>, Error> {
+pub fn half_a_page(tx: &Tx<'_>) -> Result<Ref<Thing>, Error> {
     tx.create(&Thing { text: "x".repeat(3_900).into(), ..thing(1) })
 }
 

@@ -44,6 +44,8 @@ pub enum Rule {
     FlagAtHomeOnly,
     ReadSetForgetsMoved,
     NoScopeIsDoomed,
+    // The simulator does not know this one: in its worlds no page is given out again while a program keeps references.
+    TokenWithoutBirth,
     // Transactions.
     CheckAtEndOnly,
     RetryWithoutResolve,

@@ -44,6 +44,7 @@ impl Writer {
             self.reserve()?;
         }
         self.pages_room()?;
+        self.births_room(page.birth())?;
         let Some(frame) = self.free.pop() else { return Err(Full { pinned: 0 }.into()) };
         let base = frame as usize * FRAME_BYTES;
         // SAFETY: the frame is free: no entry leads into it and no reader pins it.
@@ -56,6 +57,9 @@ impl Writer {
         }
         page::index(&self.shared.arena, frame, page);
         self.shared.frames[frame as usize].slots.store(page.slots() as u32, Ordering::Relaxed);
+        // An own version may have told of a later one than a page that was read before it.
+        let birth = self.raise_birth(page.id(), page.birth());
+        self.shared.frames[frame as usize].birth.store(birth.0, Ordering::Relaxed);
         self.frames[frame as usize].state = State::Intact;
         if let Some(old) = self.page_info(page.id()).frame.replace(frame) {
             self.supersede(old, page.id());
@@ -96,7 +100,9 @@ impl Writer {
     /// Installs an object of a commit of this process, whose stamp the watermark has reached, without a fetch. The
     /// copies that it replaces were flagged before; any that were not are now. An object whose class no type reads,
     /// which is not what its class says, or which no page could hold, is left out: a reader that wants it fetches it.
-    pub fn install_own(&mut self, oref: Oref, object: &[u8]) -> Result<(), Full> {
+    ///
+    /// `birth` is that of its page at that commit. A caller that does not know it leaves the object out.
+    pub fn install_own(&mut self, oref: Oref, object: &[u8], birth: Stamp) -> Result<(), Full> {
         if !dropped(Rule::OwnDoesNotFlag) {
             self.flag(oref);
         }
@@ -106,6 +112,7 @@ impl Writer {
         }
         self.table_room(2)?;
         self.pages_room()?;
+        self.births_room(birth)?;
         let Ok(made) = self.make(object) else { return Ok(()) };
         if self.free.is_empty() {
             self.free_frames(1)?;
@@ -121,6 +128,7 @@ impl Writer {
             self.index.tidy(&self.shared.table, handle);
             return Err(Full { pinned: 0 });
         };
+        self.raise_birth(oref.page(), birth);
         self.shared.table.lead(handle, Some(arena_offset));
         self.stats.installs_own += 1;
         Ok(())

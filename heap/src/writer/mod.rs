@@ -8,6 +8,7 @@
 //!   its handle;
 //! - a copy made obsolete keeps its flag until its frame is taken;
 //! - a frame is taken only when every entry into it was closed before the heavy fence and no scope pinned it after;
+//! - no page is younger than the newest birth, which hits outside of pages are compared with;
 //! - what is charged never exceeds the budget.
 
 mod bind;
@@ -68,6 +69,7 @@ pub fn heap(
         classes: Mutex::default(),
         frames: (0..plan.frames).map(|_| FrameTag::default()).collect(),
         watermark: AtomicU64::new(0),
+        newest_birth: AtomicU64::new(0),
         slots: (0..config.scopes_max).map(|_| OnceLock::new()).collect(),
         pool: Mutex::new((0..config.scopes_max as u32).rev().collect()),
         strong: !fence.is_process_wide(),
@@ -82,6 +84,7 @@ pub fn heap(
         free: (0..plan.frames as u32).rev().collect(),
         withheld: 0,
         pages: HashMap::with_capacity_and_hasher(plan.frames, FxBuildHasher),
+        births: HashMap::default(),
         bindings: Bindings::default(),
         superseded: Vec::with_capacity(plan.frames),
         target: None,
@@ -90,11 +93,13 @@ pub fn heap(
         round: 0,
         shy: false,
         gets: vec![0; config.scopes_max],
-        pending: Vec::with_capacity(2 * PENDING_MAX),
-        parked: Vec::with_capacity(PENDING_MAX),
+        gone: Gone {
+            pending: Vec::with_capacity(2 * PENDING_MAX),
+            parked: Vec::with_capacity(PENDING_MAX),
+            is_lost: false,
+        },
         moved_room: 0,
         ended: 0,
-        pending_lost: false,
         plan,
         budget_bytes: config.budget_bytes,
         charge: config.charge_table,
@@ -115,6 +120,8 @@ pub struct Writer {
     free: Vec<u32>,
     withheld: u32,
     pages: HashMap<PageId, PageInfo, FxBuildHasher>,
+    /// The births of those of them that were given out again.
+    births: HashMap<PageId, Stamp, FxBuildHasher>,
     bindings: Bindings,
     /// Intact frames whose page was fetched anew.
     superseded: Vec<u32>,
@@ -129,20 +136,24 @@ pub struct Writer {
     shy: bool,
     /// Look-ups of the slots at the last rotation of given-back handles.
     gets: Vec<u32>,
-    /// Pages that may have lost their last copy, each once.
-    pending: Vec<PageId>,
-    /// Those of them that an open read set names.
-    parked: Vec<PageId>,
+    gone: Gone,
     /// Bytes that were made room for, for what scopes read and lost.
     moved_room: usize,
     /// How many read sets had ended when they were looked at.
     ended: u64,
-    /// Whether some found no place there.
-    pending_lost: bool,
     plan: Plan,
     budget_bytes: usize,
     charge: bool,
     stats: Stats,
+}
+
+/// Pages that may have lost their last copy, each once.
+struct Gone {
+    pending: Vec<PageId>,
+    /// Those of them that an open read set names.
+    parked: Vec<PageId>,
+    /// Whether some found no place here.
+    is_lost: bool,
 }
 
 /// No frame can be freed: views pin too many, or the cache is too small. The caller must let go of views and try again,
@@ -237,6 +248,9 @@ impl Writer {
     /// included, and the watermark is `w` of the other, higher or lower.
     pub fn begin_history(&mut self, w: Stamp) {
         self.flag_all();
+        // Births are stamps of the history that is over.
+        self.births.clear();
+        self.shared.newest_birth.store(0, Ordering::Relaxed);
         advance(&self.shared.watermark, in_next_history(self.moment(), w.0));
     }
 
@@ -324,12 +338,12 @@ impl Writer {
         let ended = self.shared.ended.load(Ordering::Acquire);
         if ended != std::mem::replace(&mut self.ended, ended) {
             // A read set that named pages is gone: those that waited for it are looked at again.
-            self.pending.append(&mut self.parked);
-            if std::mem::take(&mut self.pending_lost) {
+            self.gone.pending.append(&mut self.gone.parked);
+            if std::mem::take(&mut self.gone.is_lost) {
                 self.find_gone();
             }
         }
-        let mut pending = std::mem::take(&mut self.pending);
+        let mut pending = std::mem::take(&mut self.gone.pending);
         for id in pending.drain(..) {
             if !self.pages.get(&id).is_none_or(PageInfo::is_gone) {
                 self.pages.entry(id).and_modify(|p| p.pending = false);
@@ -339,29 +353,30 @@ impl Writer {
                 self.park(id);
             } else {
                 self.pages.remove(&id);
+                self.births.remove(&id);
                 out.push(id);
             }
         }
-        self.pending = pending;
+        self.gone.pending = pending;
     }
 
     fn park(&mut self, page: PageId) {
-        if self.parked.len() < PENDING_MAX {
-            return self.parked.push(page);
+        if self.gone.parked.len() < PENDING_MAX {
+            return self.gone.parked.push(page);
         }
         self.pages.entry(page).and_modify(|p| p.pending = false);
-        self.pending_lost = true;
+        self.gone.is_lost = true;
     }
 
     /// Looks through all pages for those that found no place in the lists.
     fn find_gone(&mut self) {
         for (id, p) in self.pages.iter_mut().filter(|(_, p)| p.is_gone() && !p.pending) {
-            if self.pending.len() == 2 * PENDING_MAX {
-                self.pending_lost = true;
+            if self.gone.pending.len() == 2 * PENDING_MAX {
+                self.gone.is_lost = true;
                 return;
             }
             p.pending = true;
-            self.pending.push(*id);
+            self.gone.pending.push(*id);
         }
     }
 
@@ -411,6 +426,7 @@ impl Writer {
             + self.moved_room
             + self.index.bytes()
             + self.pages.allocation_size()
+            + self.births.allocation_size()
             + self.marks_bytes()
     }
 
@@ -533,6 +549,32 @@ impl Writer {
         Ok(())
     }
 
+    /// Makes sure that the map of births can take one more page without growing, if there is a birth to keep.
+    fn births_room(&mut self, birth: Stamp) -> Result<(), Full> {
+        if birth == Stamp::ZERO || self.births.len() < self.births.capacity() {
+            return Ok(());
+        }
+        let grown = self.births.allocation_size() * 2 + 64;
+        self.make_room(grown)?;
+        self.births.reserve(self.births.capacity().max(1));
+        Ok(())
+    }
+
+    /// The birth of a page of which something is here.
+    fn birth(&self, page: PageId) -> Stamp {
+        self.births.get(&page).copied().unwrap_or_default()
+    }
+
+    /// A page has at least this birth, from before anything younger of it can be reached. Gives the birth that it has. There
+    /// must be room for it.
+    fn raise_birth(&mut self, page: PageId, birth: Stamp) -> Stamp {
+        self.shared.raise_birth(birth);
+        if birth > self.birth(page) {
+            self.births.insert(page, birth);
+        }
+        self.birth(page)
+    }
+
     /// The page's record, which must be there or have room.
     fn page_info(&mut self, page: PageId) -> &mut PageInfo {
         self.pages.entry(page).or_insert(PageInfo { frame: None, superseded: 0, copies: 0, pending: false })
@@ -543,11 +585,11 @@ impl Writer {
         let Some(p) = self.pages.get_mut(&page) else { return };
         change(p);
         if p.is_gone() && !p.pending {
-            p.pending = self.pending.len() < 2 * PENDING_MAX;
+            p.pending = self.gone.pending.len() < 2 * PENDING_MAX;
             if p.pending {
-                self.pending.push(page);
+                self.gone.pending.push(page);
             } else {
-                self.pending_lost = true;
+                self.gone.is_lost = true;
             }
         }
     }

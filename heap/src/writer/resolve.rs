@@ -3,7 +3,7 @@
 //! Nothing is installed here and nothing is waited for: what is missing is named, and the caller fetches it.
 
 use tercel_wire::class::FORWARD;
-use tercel_wire::id::{ClassId, Oref, PageId};
+use tercel_wire::id::{ClassId, Oref, PageId, Stamp};
 use tercel_wire::layout::RecordError;
 use tercel_wire::page::class_of;
 use tercel_wire::record::EncodeError;
@@ -12,6 +12,7 @@ use super::{Full, State, Writer};
 use crate::arena::{ArenaOffset, CONVERTED};
 use crate::bindings::damaged;
 use crate::class::TypeKey;
+use crate::mutant::{Rule, dropped};
 use crate::page;
 use crate::protocol::{INVALID, VALID, publish, set_flag};
 use crate::scope::Scope;
@@ -42,6 +43,8 @@ pub enum Resolved {
         /// The page: only its server may say that there is no such object.
         page: PageId,
     },
+    /// The page was given out again after the reference was read: it names no object.
+    Reborn,
     /// No type of the program reads the class.
     Unbound {
         /// The class.
@@ -117,11 +120,16 @@ impl Writer {
         found
     }
 
-    /// Makes a reference findable by [`Scope::get`] with the hint that is given, if its object is here.
-    pub fn lookup(&mut self, scope: &Scope, oref: Oref, key: TypeKey) -> Resolved {
+    /// Makes a reference that was read at `stamp` findable by [`Scope::get`] with the hint that is given, if its object is
+    /// here.
+    pub fn lookup(&mut self, scope: &Scope, oref: Oref, stamp: Stamp, key: TypeKey) -> Resolved {
         self.assert_own(scope);
         if oref.is_null() {
             return Resolved::Ready { hint: 0 };
+        }
+        // Of a page that is not here nothing is found, and its birth comes with it.
+        if stamp < self.birth(oref.page()) && !dropped(Rule::TokenWithoutBirth) {
+            return Resolved::Reborn;
         }
         match self.prepare(scope) {
             Ok(()) => {

@@ -35,6 +35,10 @@ impl Writer {
         if count(State::Superseded) != self.superseded.len() {
             return Err("superseded frames are miscounted".into());
         }
+        let newest = self.shared.newest_birth.load(Ordering::Relaxed);
+        if let Some((page, _)) = self.births.iter().find(|(_, birth)| birth.0 > newest) {
+            return Err(format!("page {page} is younger than the newest birth"));
+        }
         match self.frames.iter().position(|f| f.closing) {
             Some(f) => Err(format!("frame {f} stayed closed")),
             None => Ok(()),
@@ -148,7 +152,7 @@ impl Writer {
             if p.frame.is_some_and(|f| self.shared.page(f) != Some(*id)) {
                 return Err(format!("page {id} is not in its frame"));
             }
-            if p.is_gone() && !p.pending && !self.pending_lost {
+            if p.is_gone() && !p.pending && !self.gone.is_lost {
                 return Err(format!("page {id} is gone and not to be reported"));
             }
         }

@@ -67,7 +67,7 @@ fn older_version_that_lacks_a_field_is_written_as_the_program_has_it() {
 }
 
 fn keep(c: &Copier, scope: &Scope, at: Oref, object: &[u8]) -> Copied {
-    c.keep(scope, at, object, TypeKey::of::<Node>())
+    c.keep(scope, at, object, Stamp::ZERO, TypeKey::of::<Node>())
 }
 
 fn node(id: u64) -> Node {
@@ -75,7 +75,18 @@ fn node(id: u64) -> Node {
 }
 
 fn view(scope: &Scope, at: Oref) -> View<'_, Node> {
-    scope.copy(at).expect("a copy")
+    scope.copy(at, Stamp::MAX).expect("a copy")
+}
+
+#[test]
+fn copy_is_not_found_by_a_reference_older_than_its_page() {
+    let c = copier(ROOM);
+    let scope = c.scope(Stamp(5)).unwrap();
+    let at = oref(1, 0);
+    let kept = c.keep(&scope, at, &node(12).object(), Stamp(4), TypeKey::of::<Node>());
+    assert_eq!(kept, Copied::Ready);
+    assert!(scope.copy::<Node>(at, Stamp(3)).is_none() && scope.copy::<Node>(at, Stamp(4)).is_some());
+    assert!(scope.may_be_reborn(Stamp(3)) && !scope.may_be_reborn(Stamp(4)));
 }
 
 #[test]
@@ -83,7 +94,7 @@ fn copied_object_reads_as_it_was_stored() {
     let c = copier(ROOM);
     let scope = c.scope(Stamp(5)).unwrap();
     let at = oref(1, 0);
-    assert!(scope.copy::<Node>(at).is_none());
+    assert!(scope.copy::<Node>(at, Stamp::MAX).is_none());
     assert_eq!(keep(&c, &scope, at, &node(12).object()), Copied::Ready);
     let v = view(&scope, at);
     assert_eq!(Node::read(&v), node(12));
@@ -109,7 +120,7 @@ fn first_copy_stays_and_its_views_with_it() {
     assert_eq!((before.fixed::<u64>(ID), view(&scope, oref(1, 0)).fixed::<u64>(ID)), (1, 1));
     drop(before);
     scope.reset();
-    assert!(scope.copy::<Node>(oref(1, 0)).is_none());
+    assert!(scope.copy::<Node>(oref(1, 0), Stamp::MAX).is_none());
     keep(&c, &scope, oref(1, 0), &node(2).object());
     assert_eq!(view(&scope, oref(1, 0)).fixed::<u64>(ID), 2);
 }
@@ -149,14 +160,14 @@ fn wrong_type_is_refused_and_not_read() {
     swizzled[4 + NEXT + 3] |= 0x80;
     assert!(matches!(keep(&c, &scope, at, &swizzled), Copied::Damaged(_)));
     let other = TypeKey::of::<Other>();
-    assert_eq!(c.keep(&scope, at, &node(1).object(), other), Copied::WrongClass { found: NODE });
+    assert_eq!(c.keep(&scope, at, &node(1).object(), Stamp::ZERO, other), Copied::WrongClass { found: NODE });
     let mut read = Vec::new();
     c.read_set(&scope, &mut read);
     assert_eq!(read, []);
     // Once it is here, it is of one type.
     keep(&c, &scope, at, &node(1).object());
-    assert_eq!(c.keep(&scope, at, &node(1).object(), other), Copied::WrongClass { found: NODE });
-    assert!(scope.copy::<Other>(at).is_none());
+    assert_eq!(c.keep(&scope, at, &node(1).object(), Stamp::ZERO, other), Copied::WrongClass { found: NODE });
+    assert!(scope.copy::<Other>(at, Stamp::MAX).is_none());
 }
 
 #[test]

@@ -47,7 +47,7 @@ fn hostile() -> Vec<u8> {
 #[test]
 fn an_own_version_with_bytes_behind_its_parts_is_left_out() {
     let mut w = world();
-    w.writer.install_own(oref(1, 0), &hostile()).unwrap();
+    w.writer.install_own(oref(1, 0), &hostile(), Stamp::ZERO).unwrap();
     assert_eq!(w.writer.stats().installs_own, 0, "what stands behind a record is walked as an object");
     w.writer.verify().unwrap();
 }
@@ -61,7 +61,7 @@ fn a_page_object_with_bytes_behind_its_parts_is_refused_at_its_first_touch() {
     let bytes = b.finish(Stamp(0));
     w.writer.install(&Page::parse(&bytes, page).unwrap(), Stamp(0), &[]).unwrap();
     let scope = w.reader.scope().unwrap();
-    let found = w.writer.lookup(&scope, at, TypeKey::of::<Node>());
+    let found = w.writer.lookup(&scope, at, Stamp::MAX, TypeKey::of::<Node>());
     assert!(matches!(found, Resolved::Damaged(_)), "{found:?}");
 }
 
@@ -74,7 +74,7 @@ fn an_own_version_larger_than_a_page_holds_is_left_out() {
     object.resize(object.len() + len, b'x');
     object[HEADER_BYTES + NAME..][..2].copy_from_slice(&(from as u16).to_le_bytes());
     object[HEADER_BYTES + NAME + 2..][..2].copy_from_slice(&(len as u16).to_le_bytes());
-    w.writer.install_own(oref(1, 0), &object).unwrap();
+    w.writer.install_own(oref(1, 0), &object, Stamp::ZERO).unwrap();
     assert_eq!(
         w.writer.stats().installs_own,
         0,
@@ -88,16 +88,16 @@ fn an_own_version_larger_than_a_page_holds_is_left_out() {
 fn objects_without_fields_are_walked_as_they_are_padded() {
     let mut w = world();
     let nodes = [oref(1, 1), oref(1, 3)];
-    w.writer.install_own(oref(1, 0), &empty()).unwrap();
-    w.writer.install_own(nodes[0], &Node::new(1, "one", Oref::NULL, &[]).object()).unwrap();
-    w.writer.install_own(oref(1, 2), &empty()).unwrap();
-    w.writer.install_own(nodes[1], &Node::new(3, "three", Oref::NULL, &[]).object()).unwrap();
+    w.writer.install_own(oref(1, 0), &empty(), Stamp::ZERO).unwrap();
+    w.writer.install_own(nodes[0], &Node::new(1, "one", Oref::NULL, &[]).object(), Stamp::ZERO).unwrap();
+    w.writer.install_own(oref(1, 2), &empty(), Stamp::ZERO).unwrap();
+    w.writer.install_own(nodes[1], &Node::new(3, "three", Oref::NULL, &[]).object(), Stamp::ZERO).unwrap();
     assert_eq!(w.writer.verify(), Ok(()));
     // Each object behind one without fields is found, so that it can be made obsolete with all others.
     w.writer.flag_all();
     let scope = w.reader.scope().unwrap();
     for o in nodes {
-        let found = w.writer.lookup(&scope, o, TypeKey::of::<Node>());
+        let found = w.writer.lookup(&scope, o, Stamp::MAX, TypeKey::of::<Node>());
         assert!(matches!(found, Resolved::Miss { .. }), "{o} is still shown: {found:?}");
     }
 }
@@ -105,9 +105,10 @@ fn objects_without_fields_are_walked_as_they_are_padded() {
 #[test]
 fn an_object_without_fields_comes_out_as_it_was_stored() {
     let mut w = world();
-    w.writer.install_own(oref(1, 0), &empty()).unwrap();
+    w.writer.install_own(oref(1, 0), &empty(), Stamp::ZERO).unwrap();
     let scope = w.reader.scope().unwrap();
-    let Resolved::Ready { hint } = w.writer.lookup(&scope, oref(1, 0), TypeKey::of::<Empty>()) else {
+    let Resolved::Ready { hint } = w.writer.lookup(&scope, oref(1, 0), Stamp::MAX, TypeKey::of::<Empty>())
+    else {
         panic!()
     };
     let Lookup::Hit(view) = scope.get(Ref::<Empty>::with_hint(oref(1, 0), hint)) else { panic!() };

@@ -4,6 +4,7 @@
 
 mod common;
 
+mod births;
 mod copies;
 mod exact;
 mod hops;

@@ -105,7 +105,7 @@ impl Model {
             let object = self.w.server.at(*o, self.w.server.now).object();
             match self.w.server.kept[o] {
                 Kept::Plain if self.w.writer.is_held(o.page()) => {
-                    self.w.writer.install_own(*o, &object).ok();
+                    self.w.writer.install_own(*o, &object, Stamp::ZERO).ok();
                 }
                 _ => {}
             }
@@ -339,7 +339,7 @@ fn tokens_of_other_transactions_lead_to_the_right_object_or_nowhere() {
         let scope = m.w.reader.scope().unwrap();
         let o = m.any();
         if m.w.get(&scope, o).is_ok()
-            && let Resolved::Ready { hint } = m.w.writer.lookup(&scope, o, TypeKey::of::<Node>())
+            && let Resolved::Ready { hint } = m.w.writer.lookup(&scope, o, Stamp::MAX, TypeKey::of::<Node>())
         {
             tokens.push(Ref::<Node>::with_hint(o, hint));
         }

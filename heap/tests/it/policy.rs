@@ -3,7 +3,7 @@
 use crate::common::*;
 use tercel_heap::*;
 use tercel_random::Random;
-use tercel_wire::id::{Oref, PageId};
+use tercel_wire::id::{Oref, PageId, Stamp};
 use tercel_wire::layout::Var;
 
 /// Page accesses of a cache of `frames` pages that forgets the least recently used one.
@@ -129,7 +129,7 @@ fn the_budget_holds_while_the_table_grows() {
     for p in 1..=400u32 {
         for s in 0..100 {
             loop {
-                match w.writer.lookup(&scope, oref(p, s), TypeKey::of::<Node>()) {
+                match w.writer.lookup(&scope, oref(p, s), Stamp::MAX, TypeKey::of::<Node>()) {
                     Resolved::Ready { hint } => {
                         let r = tercel_wire::record::Ref::<Node>::with_hint(oref(p, s), hint);
                         assert!(matches!(scope.get(r), Lookup::Hit(_)));

@@ -152,10 +152,19 @@ fn slots_flagged_since_the_fetch_are_stale() {
     w.writer.install(&page, Stamp(0), &[1]).unwrap();
     let scope = w.reader.scope().unwrap();
     let key = TypeKey::of::<Node>();
-    assert!(matches!(w.writer.lookup(&scope, oref(1, 0), key), Resolved::Ready { .. }));
-    assert_eq!(w.writer.lookup(&scope, oref(1, 1), key), Resolved::Stale { page: PageId::new(1).unwrap() });
-    assert_eq!(w.writer.lookup(&scope, oref(1, 7), key), Resolved::Empty { page: PageId::new(1).unwrap() });
-    assert_eq!(w.writer.lookup(&scope, oref(9, 7), key), Resolved::Miss { page: PageId::new(9).unwrap() });
+    assert!(matches!(w.writer.lookup(&scope, oref(1, 0), Stamp::MAX, key), Resolved::Ready { .. }));
+    assert_eq!(
+        w.writer.lookup(&scope, oref(1, 1), Stamp::MAX, key),
+        Resolved::Stale { page: PageId::new(1).unwrap() }
+    );
+    assert_eq!(
+        w.writer.lookup(&scope, oref(1, 7), Stamp::MAX, key),
+        Resolved::Empty { page: PageId::new(1).unwrap() }
+    );
+    assert_eq!(
+        w.writer.lookup(&scope, oref(9, 7), Stamp::MAX, key),
+        Resolved::Miss { page: PageId::new(9).unwrap() }
+    );
 }
 
 #[test]
@@ -174,7 +183,7 @@ fn an_own_version_is_read_without_a_fetch() {
     drop(scope);
     let new = Node::new(77, "own", oref(2, 0), &[oref(1, 1)]);
     w.commit(&[(oref(1, 0), new.clone())]);
-    w.writer.install_own(oref(1, 0), &new.object()).unwrap();
+    w.writer.install_own(oref(1, 0), &new.object(), Stamp::ZERO).unwrap();
     w.writer.verify().unwrap();
     let scope = w.reader.scope().unwrap();
     let v = w.get(&scope, oref(1, 0)).unwrap();
@@ -231,13 +240,13 @@ fn an_object_of_another_type_is_no_hit() {
     let mut w = chain();
     let scope = w.reader.scope().unwrap();
     let v = w.get(&scope, oref(1, 0)).unwrap();
-    let hint = match w.writer.lookup(&scope, oref(1, 0), TypeKey::of::<Node>()) {
+    let hint = match w.writer.lookup(&scope, oref(1, 0), Stamp::MAX, TypeKey::of::<Node>()) {
         Resolved::Ready { hint } => hint,
         other => panic!("{other:?}"),
     };
     assert!(matches!(scope.get(Ref::<Other>::with_hint(oref(1, 0), hint)), Lookup::Slow));
     assert_eq!(
-        w.writer.lookup(&scope, oref(1, 0), TypeKey::of::<Other>()),
+        w.writer.lookup(&scope, oref(1, 0), Stamp::MAX, TypeKey::of::<Other>()),
         Resolved::WrongClass { found: NODE }
     );
     assert_eq!(
@@ -280,10 +289,13 @@ fn a_damaged_record_is_found_at_its_first_touch() {
     w.writer.install(&page, Stamp(0), &[]).unwrap();
     let scope = w.reader.scope().unwrap();
     let key = TypeKey::of::<Node>();
-    assert!(matches!(w.writer.lookup(&scope, oref(3, 1), key), Resolved::Damaged(_)));
+    assert!(matches!(w.writer.lookup(&scope, oref(3, 1), Stamp::MAX, key), Resolved::Damaged(_)));
     // Flags that came with a page are ignored.
-    assert!(matches!(w.writer.lookup(&scope, oref(3, 2), key), Resolved::Ready { .. }));
-    assert_eq!(w.writer.lookup(&scope, oref(3, 3), key), Resolved::Unbound { class: ClassId(99) });
+    assert!(matches!(w.writer.lookup(&scope, oref(3, 2), Stamp::MAX, key), Resolved::Ready { .. }));
+    assert_eq!(
+        w.writer.lookup(&scope, oref(3, 3), Stamp::MAX, key),
+        Resolved::Unbound { class: ClassId(99) }
+    );
 }
 
 #[test]
@@ -453,7 +465,7 @@ fn an_object_does_not_go_home_into_a_frame_that_is_being_closed() {
     let own: Vec<Oref> = (0..20).map(|p| oref(1 + p, 0)).collect();
     for (n, o) in (0u64..).zip(&own) {
         w.server.put(*o, Kept::Plain, Node::new(n, &wide, Oref::NULL, &[]));
-        w.writer.install_own(*o, &w.server.at(*o, Stamp(0)).object()).unwrap();
+        w.writer.install_own(*o, &w.server.at(*o, Stamp(0)).object(), Stamp::ZERO).unwrap();
     }
     assert!(w.writer.stats().frames_compacted >= 2);
     let obsolete: Vec<(Oref, Node)> =
@@ -516,14 +528,17 @@ fn flagging_a_page_reaches_what_was_kept_elsewhere() {
     w.get(&scope, oref(2, 0)).unwrap();
     let own = Node::new(5, "own", Oref::NULL, &[]);
     w.commit(&[(oref(2, 0), own.clone())]);
-    w.writer.install_own(oref(2, 0), &own.object()).unwrap();
+    w.writer.install_own(oref(2, 0), &own.object(), Stamp::ZERO).unwrap();
     w.writer.flag_page(PageId::new(2).unwrap());
     let later = w.reader.scope().unwrap();
     assert!(matches!(
-        w.writer.lookup(&later, oref(2, 0), TypeKey::of::<Node>()),
+        w.writer.lookup(&later, oref(2, 0), Stamp::MAX, TypeKey::of::<Node>()),
         Resolved::Stale { .. } | Resolved::Miss { .. }
     ));
-    assert!(matches!(w.writer.lookup(&later, oref(1, 0), TypeKey::of::<Node>()), Resolved::Ready { .. }));
+    assert!(matches!(
+        w.writer.lookup(&later, oref(1, 0), Stamp::MAX, TypeKey::of::<Node>()),
+        Resolved::Ready { .. }
+    ));
 }
 
 /// Fills the cache with other pages until `o` has no copy any more.

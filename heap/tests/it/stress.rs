@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 use tercel_heap::*;
 use tercel_lock::unpoison;
 use tercel_random::Random;
-use tercel_wire::id::{Oref, PageId};
+use tercel_wire::id::{Oref, PageId, Stamp};
 
 const PAGES: u32 = 80;
 const SLOTS: u16 = 8;
@@ -132,7 +132,7 @@ fn run(fence: Box<dyn Fence>, millis: u64) {
                     let pair = [o, partner(o)].map(|o| (o, node(&mut rng, id, o)));
                     w.commit(&pair);
                     if w.writer.is_held(o.page()) {
-                        w.writer.install_own(o, &pair[0].1.object()).ok();
+                        w.writer.install_own(o, &pair[0].1.object(), Stamp::ZERO).ok();
                     }
                 }
                 1 => {

@@ -164,7 +164,7 @@ impl<'s> WatchWorker<'s> {
 
     fn open(&mut self, ground: &Ground, until: Now) -> Result<(), Error> {
         let mut sources: Vec<Source> =
-            self.cells.iter().map(|i| Source::Object(ground.cells[*i].oref())).collect();
+            self.cells.iter().map(|i| Source::Object(ground.cells[*i].cast())).collect();
         let root = |tx: &Tx<'_>| {
             Ok(vec![(Vec::new(), tx.get_root_ref::<Cell>("cradle")?.unwrap_or(Ref::NULL).oref())])
         };

@@ -192,7 +192,7 @@ impl Work<'_> {
             _ => return Ok(Some(bytes)),
         };
         let Ok(page) = Page::trusted(&bytes, id) else { return Ok(None) };
-        let mut made = PageBuilder::new(Vec::new(), id, self.recovered.space);
+        let mut made = PageBuilder::new(Vec::new(), id, self.recovered.space).born(page.birth());
         for (slot, object) in page.objects() {
             made.push(slot, object);
         }

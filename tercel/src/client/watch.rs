@@ -27,7 +27,7 @@ impl WatchBuilder {
 
     /// An object: every commit that changes it. One that does not exist yet is told of when it is made.
     pub fn object<T: Target>(mut self, r: Ref<T>) -> WatchBuilder {
-        self.sources.push(Source::Object(r.oref()));
+        self.sources.push(Source::Object(r.cast()));
         self
     }
 

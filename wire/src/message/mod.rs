@@ -640,6 +640,8 @@ impl Lease {
 pub struct Leased {
     /// The number of the session's last grant, which this is unless it has no pages.
     pub seq: u64,
+    /// The stamp of the grant, if it gave any page out again; else zero. A state below it may have other objects there.
+    pub birth: Stamp,
     /// The pages, empty, in ascending order.
     pub pages: Vec<PageId>,
 }
@@ -648,6 +650,7 @@ impl Leased {
     /// Appends it.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u64(self.seq);
+        out.put_u64(self.birth.0);
         out.put_u32(self.pages.len() as u32);
         self.pages.iter().for_each(|p| out.put_u32(p.get()));
     }
@@ -655,10 +658,10 @@ impl Leased {
     /// Reads it.
     pub fn decode(body: &[u8]) -> Result<Leased, DecodeError> {
         let mut r = Reader::new(body);
-        let seq = r.u64()?;
+        let (seq, birth) = (r.u64()?, Stamp(r.u64()?));
         let pages = (0..r.count(4, "pages")?).map(|_| page(&mut r)).collect::<Result<_, _>>()?;
         r.end()?;
-        Ok(Leased { seq, pages })
+        Ok(Leased { seq, birth, pages })
     }
 }
 

@@ -280,7 +280,7 @@ fn classes_have_the_bytes_of_version_1() {
 // Pages.
 
 #[test]
-fn a_page_has_the_bytes_of_version_1() {
+fn a_page_has_the_bytes_of_version_2() {
     let object = |n: u8, words: usize| {
         let mut no = NoSpill;
         let mut e = Encoder::new(4 * words, &mut no);
@@ -289,16 +289,18 @@ fn a_page_has_the_bytes_of_version_1() {
     };
     let (small, large) = (object(1, 1), object(2, 30));
     let mut builder = PageBuilder::new(Vec::new(), page_id(0x2a_bc), SpaceId(0x1122_3344_5566_7788));
+    builder = builder.born(Stamp(0x0102_0304_0505));
     // Slots 1, 2 and 4 to 6 are empty: passed over, and kept from being used again.
     assert!(builder.push(0, &small) && builder.push(3, &large));
     builder.reserve_slots(7);
     let bytes = builder.finish(Stamp(0x0102_0304_0506));
-    let golden = include_bytes!("../golden/page_v1.bin");
+    let golden = include_bytes!("../golden/page_v2.bin");
     let differs = bytes.iter().zip(golden).position(|(a, b)| a != b);
     assert!(bytes == golden, "byte {differs:?} of a page changed: {CHANGED}");
 
     let page = Page::parse(golden, page_id(0x2a_bc)).unwrap();
     assert_eq!((page.slots(), page.stamp()), (7, Stamp(0x0102_0304_0506)));
+    assert_eq!(page.birth(), Stamp(0x0102_0304_0505));
     assert_eq!(page.objects().collect::<Vec<_>>(), [(0, &small[..]), (3, &large[..])]);
 }
 
@@ -438,7 +440,8 @@ fn messages_have_the_bytes_of_version_2() {
         }
     );
     message!(promised, "lease", Lease, Lease { seq: 0x0304, pages: 0x0102 });
-    message!(promised, "leased", Leased, Leased { seq: 0x0304, pages: vec![page_id(5), PageId::MAX] });
+    let pages = vec![page_id(5), PageId::MAX];
+    message!(promised, "leased", Leased, Leased { seq: 0x0304, birth: Stamp(0x0203), pages });
     let layout = Layout::of(&INNER);
     let define = promised.keep("define", &written(|o| layout.encode(o)));
     assert_eq!(Layout::decode(&define), Ok(layout.clone()));

@@ -87,7 +87,7 @@ impl Home for Inside<'_> {
     }
 
     fn locate(&mut self, _now: Now, wanted: &Wanted<'_>, _search: &mut Search) -> Located {
-        self.copy(wanted.scope, wanted.oref, wanted.key)
+        self.copy(wanted)
     }
 
     fn class_at(
@@ -95,27 +95,39 @@ impl Home for Inside<'_> {
         _now: Now,
         scope: &Scope,
         oref: Oref,
+        stamp: Stamp,
         _search: &mut Search,
     ) -> Option<Result<ClassId, Error>> {
-        self.class_here(scope, oref)
+        self.class_here(scope, oref, stamp)
     }
 
-    fn allocate(&mut self, _now: Now, bytes: usize) -> Option<Result<Oref, Error>> {
+    fn allocate(&mut self, _now: Now, scope: &Scope, bytes: usize) -> Option<Result<(Oref, Stamp), Error>> {
         if bytes > OBJECT_BYTES_MAX {
             return Some(Err(EncodeError::TooLarge(bytes).into()));
         }
         if let Err(e) = self.local.meet(self.source) {
             return Some(Err(e));
         }
-        if let Some(oref) = self.local.places.place(bytes) {
-            return Some(Ok(oref));
+        if self.local.places.birth_next(bytes).is_none() {
+            match self.source.grant(self.local.ask)? {
+                Err(e) => return Some(Err(e)),
+                Ok(leased) => self.local.places.grant(leased),
+            }
+            self.local.ask = (self.local.ask * 2).min(limits::LEASE_PAGES);
         }
-        match self.source.grant(self.local.ask)? {
-            Err(e) => return Some(Err(e)),
-            Ok(pages) => self.local.places.grant(pages),
+        let birth = self.local.places.birth_next(bytes);
+        // In an older state the page may have had other objects. The grant is visible: it was told of.
+        if birth.is_some_and(|birth| scope.snapshot() < birth)
+            && let Err(e) = self.recheck(scope)
+        {
+            return Some(Err(e));
         }
-        self.local.ask = (self.local.ask * 2).min(limits::LEASE_PAGES);
-        Some(self.local.places.place(bytes).ok_or(Error::Full(Bound::Pages)))
+        let place = birth.and_then(|birth| Some((self.local.places.place(bytes)?, birth)));
+        Some(place.ok_or(Error::Full(Bound::Pages)))
+    }
+
+    fn holds(&self, place: Oref, stamp: Stamp) -> bool {
+        self.local.places.holds(place, stamp)
     }
 
     /// The session of transactions inside of a server lasts as long as the server.
@@ -149,11 +161,12 @@ impl Home for Inside<'_> {
         if effects.len() > limits::TRANSACTION_BYTES_MAX {
             return Some(Err(Error::Full(Bound::Message)));
         }
-        let mut lost =
-            local_writes.iter().filter(|o| o.new && !self.local.places.holds(o.oref.page())).peekable();
+        let holds = |o: &LocalWrite| self.local.places.holds(o.oref, o.brought.unwrap_or(Stamp::MAX));
+        let mut lost = local_writes.iter().filter(|o| o.new && !holds(o)).peekable();
         if lost.peek().is_some() {
             // A transaction that runs again takes other places, but not for what it brought.
-            let error = lost.find(|o| o.brought).map_or(Error::Conflict, |o| Error::PlaceLost(o.oref));
+            let error =
+                lost.find(|o| o.brought.is_some()).map_or(Error::Conflict, |o| Error::PlaceLost(o.oref));
             return Some(Err(error));
         }
         if self.local.ops.hear_abandoned(self.source) {

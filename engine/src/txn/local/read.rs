@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use tercel_heap::{Copied, Scope, TypeKey};
+use tercel_heap::{Copied, Scope};
 use tercel_wire::class::FORWARD;
 use tercel_wire::cursor::le32;
-use tercel_wire::id::{ClassId, Oref};
+use tercel_wire::id::{ClassId, Oref, PageId, Stamp};
 use tercel_wire::page::{Page, class_of};
 use tercel_wire::record::HEADER_BYTES;
 
 use super::{Image, Inside};
 use crate::error::{Bound, Error};
 use crate::mutant::{Rule, dropped};
-use crate::txn::Located;
+use crate::txn::{Located, Wanted};
 
 /// An object in an image.
 enum ImageLookup {
@@ -56,11 +56,17 @@ impl Inside<'_> {
     }
 
     /// Copies an object into the scope.
-    pub(super) fn copy(&mut self, scope: &Scope, oref: Oref, key: TypeKey) -> Located {
+    pub(super) fn copy(&mut self, wanted: &Wanted<'_>) -> Located {
+        let Wanted { scope, oref, stamp, key, .. } = *wanted;
         if let Err(e) = self.still_true(scope) {
             return Located::Failed(e);
         }
-        let (image, at) = match self.find(oref) {
+        let birth = match self.birth(oref.page()) {
+            Ok(Some(birth)) => birth,
+            Ok(None) => return Located::Wait,
+            Err(e) => return Located::Failed(e),
+        };
+        let (image, at) = match self.find_since(oref, stamp, birth) {
             Ok(ImageLookup::Here(image, at)) => (image, at),
             Ok(ImageLookup::Missing) => return Located::Wait,
             Ok(ImageLookup::Absent) => return self.absent(scope, oref),
@@ -68,7 +74,7 @@ impl Inside<'_> {
         };
         // A class that is not bound is bound once; then it is.
         for _ in 0..2 {
-            match self.local.copier.keep(scope, oref, &image[at.clone()], key) {
+            match self.local.copier.keep(scope, oref, &image[at.clone()], birth, key) {
                 Copied::Ready => return Located::Ready { hint: 0 },
                 Copied::Unbound { class } => {
                     let local = &mut *self.local;
@@ -90,11 +96,20 @@ impl Inside<'_> {
     }
 
     /// The class of an object, whatever it is.
-    pub(super) fn class_here(&mut self, scope: &Scope, oref: Oref) -> Option<Result<ClassId, Error>> {
+    pub(super) fn class_here(
+        &mut self,
+        scope: &Scope,
+        oref: Oref,
+        stamp: Stamp,
+    ) -> Option<Result<ClassId, Error>> {
         if let Err(e) = self.still_true(scope) {
             return Some(Err(e));
         }
-        match self.find(oref) {
+        let birth = match self.birth(oref.page()) {
+            Ok(birth) => birth?,
+            Err(e) => return Some(Err(e)),
+        };
+        match self.find_since(oref, stamp, birth) {
             Ok(ImageLookup::Here(image, at)) => Some(Ok(class_of(&image[at]))),
             Ok(ImageLookup::Missing) => None,
             Ok(ImageLookup::Absent) => Some(Err(match self.absent(scope, oref) {
@@ -118,6 +133,12 @@ impl Inside<'_> {
         Error::Full(Bound::ReadsInside { bytes_max: self.local.config.read_bytes_max })
     }
 
+    /// The object that a reference names which was read at `stamp`; none if its page was born after that.
+    fn find_since(&mut self, oref: Oref, stamp: Stamp, birth: Stamp) -> Result<ImageLookup, Error> {
+        let is_older = stamp < birth && !dropped(Rule::TokenWithoutBirth);
+        if is_older { Ok(ImageLookup::Absent) } else { self.find(oref) }
+    }
+
     /// The object in the image of its page, or where the forward in its slot leads.
     fn find(&mut self, oref: Oref) -> Result<ImageLookup, Error> {
         let (image, at) = match self.find_at(oref)? {
@@ -135,6 +156,15 @@ impl Inside<'_> {
             ImageLookup::Here(image, at) if class_of(&image[at.clone()]) == FORWARD => Err(damaged("twice")),
             ImageLookup::Absent => Err(damaged(&format!("to page {}, which does not have it", to.page()))),
             found => Ok(found),
+        }
+    }
+
+    /// The birth of a page; zero if nothing is in it, none while it is being read.
+    fn birth(&mut self, page: PageId) -> Result<Option<Stamp>, Error> {
+        match self.source.image(page) {
+            Image::Here(image) => Ok(Some(image.map_or(Stamp::ZERO, |image| Page::birth_in(&image)))),
+            Image::Missing => Ok(None),
+            Image::Failed(e) => Err(e),
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::Layout;
-use tercel_wire::message::Outcome;
+use tercel_wire::message::{Leased, Outcome};
 use tercel_wire::token::Token;
 
 use crate::error::Error;
@@ -57,7 +57,7 @@ pub trait Source {
     ///
     /// # Errors
     /// `Full` if the space has no pages left.
-    fn grant(&mut self, count: u16) -> Option<Result<Vec<PageId>, Error>>;
+    fn grant(&mut self, count: u16) -> Option<Result<Leased, Error>>;
 
     /// Takes an operation of the session: `effects` is [`tercel_wire::message::CommitEffects`] as bytes, judged as those of any
     /// client. `None`, and nothing is taken, if there is no room for it now.

@@ -107,8 +107,9 @@ impl<'t, T: Object> Obj<'t, T> {
 
     /// Its reference, to keep or to write into other objects.
     pub fn reference(&self) -> Ref<T> {
-        let (oref, hint) = T::raw(&self.0).view.token();
-        Ref::with_hint(oref, hint)
+        let raw = T::raw(&self.0);
+        let (oref, hint) = raw.view.token();
+        raw.tx.token(oref, hint)
     }
 
     /// All its fields as a value, large parts read in.
@@ -181,7 +182,7 @@ impl<'t, T: Object> RawMut<'t, T> {
 
     /// The object's reference.
     pub fn reference(&self) -> Ref<T> {
-        Ref::new(self.oref)
+        self.tx.token(self.oref, 0)
     }
 }
 
@@ -300,7 +301,7 @@ impl<U: Target> Field for Ref<U> {
         RefField { holder: Lent::new(&obj.view), at, tx: obj.tx, class: PhantomData }
     }
     fn load(stored: &Stored<'_>, at: usize) -> Result<Ref<U>, Error> {
-        Ok(Ref::new(stored.oref(at)))
+        Ok(stored.tx.token(stored.oref(at), 0))
     }
 }
 
@@ -316,7 +317,7 @@ impl<H: Class, T> RefField<'_, '_, H, T> {
     /// The reference as a value.
     pub fn reference(&self) -> Ref<T> {
         let (oref, hint) = self.holder.word(self.at);
-        Ref::with_hint(oref, hint)
+        self.tx.token(oref, hint)
     }
 
     /// Whether it names no object.
@@ -432,11 +433,13 @@ impl<U: Target> ListField for Ref<U> {
     fn load_items(stored: &Stored<'_>, at: usize) -> Result<Vec<Ref<U>>, Error> {
         match layout::var(&stored.body, at) {
             Var::None => Ok(Vec::new()),
-            Var::Here { at, len } => Ok((0..len).map(|i| Ref::new(stored.oref(at + 4 * i))).collect()),
+            Var::Here { at, len } => {
+                Ok((0..len).map(|i| stored.tx.token(stored.oref(at + 4 * i), 0)).collect())
+            }
             Var::Spilled { at, .. } => {
                 let mut out = Vec::new();
                 stored.tx.read_ref_tree(stored.oref(at), &mut out)?;
-                Ok(out.into_iter().map(Ref::new).collect())
+                Ok(out.into_iter().map(|oref| stored.tx.token(oref, 0)).collect())
             }
         }
     }
@@ -470,12 +473,12 @@ impl<H: Class, T> Refs<'_, '_, H, T> {
             Var::None => Ok(Vec::new()),
             Var::Here { at, len } => Ok((0..len)
                 .map(|i| self.holder.word(at + 4 * i))
-                .map(|(oref, hint)| Ref::with_hint(oref, hint))
+                .map(|(oref, hint)| self.tx.token(oref, hint))
                 .collect()),
             Var::Spilled { at, .. } => {
                 let mut out = Vec::new();
                 self.tx.read_ref_tree(self.holder.word(at).0, &mut out)?;
-                Ok(out.into_iter().map(Ref::new).collect())
+                Ok(out.into_iter().map(|oref| self.tx.token(oref, 0)).collect())
             }
         }
     }
@@ -500,7 +503,7 @@ impl<'a, 't, H: Class, T> Refs<'a, 't, H, T> {
             }
             _ => return Ok(None),
         };
-        Ok(Some(Ref::with_hint(oref, hint)))
+        Ok(Some(self.tx.token(oref, hint)))
     }
 
     /// The leaf of the tree at `root` that holds reference `i` of `len`, and its place there. All nodes are full but

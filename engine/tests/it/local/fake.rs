@@ -10,7 +10,7 @@ use tercel_engine::txn::local::{Image, Session, Source};
 use tercel_wire::class::{FORWARD, ROOT, ROOT_HEAD, built_in};
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::Layout;
-use tercel_wire::message::{CommitEffects, Outcome};
+use tercel_wire::message::{CommitEffects, Leased, Outcome};
 use tercel_wire::page::{PAGE_BYTES, PAGE_HEADER_BYTES, PageBuilder, SLOT_BYTES, class_of};
 use tercel_wire::record::HEADER_BYTES;
 use tercel_wire::token::Token;
@@ -35,7 +35,7 @@ pub struct Fake {
     classes: Vec<(ClassId, Arc<Layout>)>,
     defining: Vec<Layout>,
     granting: bool,
-    granted: Option<Vec<PageId>>,
+    granted: Option<Leased>,
     leased: BTreeSet<PageId>,
     next_page: u32,
     pub pages_max: u32,
@@ -167,7 +167,7 @@ impl Fake {
         let pages: Vec<_> = (self.next_page..end).filter_map(PageId::new).collect();
         self.next_page = self.next_page.max(end);
         self.leased.extend(&pages);
-        self.granted = Some(pages);
+        self.granted = Some(Leased { seq: 0, birth: Stamp::ZERO, pages });
         true
     }
 
@@ -315,7 +315,7 @@ impl Source for Fake {
         None
     }
 
-    fn grant(&mut self, count: u16) -> Option<Result<Vec<PageId>, Error>> {
+    fn grant(&mut self, count: u16) -> Option<Result<Leased, Error>> {
         assert!(count > 0);
         if self.next_page >= self.pages_max {
             return Some(Err(Error::Full(Bound::Pages)));

@@ -267,7 +267,7 @@ impl World {
                 Lookup::Slow => {}
             }
             self.recheck(scope)?;
-            let r = self.writer.lookup(scope, o, TypeKey::of::<Node>());
+            let r = self.writer.lookup(scope, o, Stamp::MAX, TypeKey::of::<Node>());
             *hint = self.resolved(r)?;
         }
         panic!("no way to {o}");

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use tercel_wire::cursor::{le16, le32, le64};
 use tercel_wire::id::{PageId, Stamp};
 use tercel_wire::mend::ByteError;
-use tercel_wire::page::{PAGE_BYTES as PAGE, Page, byte_errors};
+use tercel_wire::page::{PAGE_BYTES as PAGE, PAGE_MARK, Page, byte_errors};
 use twox_hash::XxHash3_128;
 
 /// A page store's file, open for reading.
@@ -349,7 +349,7 @@ impl Raw {
             for i in 0..window.len().min(STRAY_STEP_BYTES as usize) {
                 let rest = &window[i..];
                 let may_be_page = (at + i as u64) % NODE_BYTES == LEAF_HEAD_BYTES as u64;
-                if may_be_page && rest.starts_with(b"TP\x01\0") && rest.len() >= PAGE {
+                if may_be_page && rest.starts_with(&PAGE_MARK) && rest.len() >= PAGE {
                     let Some(id) = PageId::new(le32(rest, 4)) else { continue };
                     each(match Page::parse(&rest[..PAGE], id) {
                         Ok(page) => Stray::Page { id, stamp: page.stamp(), at: at + i as u64 },

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 use tercel_wire::id::SpaceId;
-use tercel_wire::page::PageBuilder;
+use tercel_wire::page::{PAGE_MARK, PageBuilder};
 
 const PAGE_BYTES: u32 = 8064;
 const PAGES: u32 = 300;
@@ -231,7 +231,7 @@ fn verify_writes_nothing_and_finds_damage() {
     let (_dir, file) = store_of_pages();
     let good = std::fs::read(&file).unwrap();
     assert_eq!(copy_on_write::verify(&file).unwrap(), None);
-    let page = good.windows(4).rposition(|w| w == b"TP\x01\0").unwrap();
+    let page = good.windows(4).rposition(|w| w == PAGE_MARK).unwrap();
     let mut bad = good.clone();
     bad[page + 20] ^= 1;
     std::fs::write(&file, &bad).unwrap();
