@@ -49,11 +49,11 @@ pub fn run(args: &args::Stat) -> Outcome {
 fn few_pages(status: &Value) -> Option<String> {
     // A server of before does not say how many there are.
     let (given, max) = (status["pages"].as_u64()?, status["pages_max"].as_u64()?);
-    let left = max.saturating_sub(given);
+    let left = max.saturating_sub(given) + status["pages_returned"].as_u64().unwrap_or(0);
     (left < max / 10).then(|| {
         format!(
-            "{} of the space's {} pages are left, and none that an object was made in is used again; when they are gone, \
-             nothing new finds a place: let a program copy what is still needed into another space before",
+            "{} of the space's {} pages are left, and of the others only those are used again in which nothing is any more; \
+             when they are gone, nothing new finds a place: let a program copy what is still needed into another space before",
             thousands(left),
             thousands(max)
         )
@@ -90,7 +90,7 @@ fn element(value: &Value) -> String {
 }
 
 /// What the server reports: its name there, for people, and the meaning with its unit.
-const WORDS: [(&str, &str, &str); 29] = [
+const WORDS: [(&str, &str, &str); 32] = [
     ("space", "space", "the space's own number"),
     ("view", "view", "grows with every start of a server"),
     ("visible", "last commit", "the newest commit that clients can see"),
@@ -101,11 +101,14 @@ const WORDS: [(&str, &str, &str); 29] = [
     ),
     ("pages_max", "pages at most", "that the space can give out"),
     ("pages_granted", "pages granted", "among those given out, to clients that may make objects in them"),
+    ("pages_returned", "pages returned", "among those given out, that nothing is in and are given out again"),
     (
-        "pages_returned",
-        "pages returned",
-        "among those given out, that nothing was made in and are given out again",
+        "pages_held_back",
+        "pages held back",
+        "among those given out, that nothing may be in and that a reference to a place in them keeps",
     ),
+    ("trees_released", "trees released", "large values that were replaced and are yet to be freed"),
+    ("freed", "chunks freed", "of large values, since the start"),
     ("sessions", "clients", "connected now, this one too"),
     ("commits", "commits", "since the start, as all that follow up to forwards"),
     ("conflicts", "conflicts", "transactions refused because others were first"),

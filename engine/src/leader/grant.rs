@@ -52,7 +52,7 @@ impl Leader {
                 work.replies.push(Reply::Granted(asked, leased));
             }
             Ok(pages) => {
-                let next_page = self.next_page.max(work.replica.places.next_page());
+                let next_page = self.promises.next_page.max(work.replica.places.next_page());
                 let entry = Entry::Grant(Grant { client, seq: lease.seq, next_page, pages: pages.clone() });
                 let stamp = self.order(&entry, None, work);
                 self.begin_anew(&pages);
@@ -120,12 +120,12 @@ impl Leader {
 
     /// A page that was never given out, and now is promised.
     pub(super) fn promise_page(&mut self, work: &Work<'_>) -> Option<PageId> {
-        if let Some(page) = self.unpromised.pop() {
+        if let Some(page) = self.promises.in_vain.pop() {
             return Some(page);
         }
-        self.next_page = self.next_page.max(work.replica.places.next_page());
-        let page = PageId::new(self.next_page)?;
-        self.next_page += 1;
+        self.promises.next_page = self.promises.next_page.max(work.replica.places.next_page());
+        let page = PageId::new(self.promises.next_page)?;
+        self.promises.next_page += 1;
         Some(page)
     }
 

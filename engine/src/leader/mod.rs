@@ -124,9 +124,7 @@ pub(crate) struct Leader {
     fills: Map<PageId, Fill>,
     /// The page that takes objects which outgrew their own.
     overflow: Option<Overflow>,
-    /// The first page that was neither ordered nor promised, and pages below that were promised for nothing.
-    next_page: u32,
-    unpromised: Vec<PageId>,
+    promises: Promises,
     defining: VecDeque<Defining>,
     granting: VecDeque<Granting>,
     /// Ends of sessions that are ordered and not yet visible.
@@ -135,6 +133,14 @@ pub(crate) struct Leader {
     present: Map<ClientId, Present>,
     /// Clients with grants and no session, and when their sessions are over.
     absent: Absent,
+}
+
+/// Pages that were never given out: the first that was neither ordered nor promised, and those below that were promised for
+/// nothing.
+#[derive(Debug, Default)]
+struct Promises {
+    next_page: u32,
+    in_vain: Vec<PageId>,
 }
 
 /// A client with a session.
@@ -161,8 +167,7 @@ impl Leader {
             freeing: Freeing::default(),
             fills: Map::default(),
             overflow: None,
-            next_page: 0,
-            unpromised: Vec::new(),
+            promises: Promises::default(),
             defining: VecDeque::new(),
             granting: VecDeque::new(),
             ending: VecDeque::new(),

@@ -123,6 +123,11 @@ impl Placing {
         self.rooms.clear();
     }
 
+    /// Whether it makes something in this page, which is given out again.
+    fn takes(&self, page: PageId) -> bool {
+        self.births.iter().any(|(taken, _)| *taken == page)
+    }
+
     /// Whether new objects are made in this page.
     pub(super) fn fills(&self, page: PageId) -> bool {
         self.fills.contains_key(&page)
@@ -191,7 +196,7 @@ impl Leader {
 
     /// The transaction will not be ordered: what was promised for it is there for others.
     pub(super) fn unplace(&mut self, placing: &mut Placing) {
-        self.unpromised.append(&mut placing.promised);
+        self.promises.in_vain.append(&mut placing.promised);
     }
 
     fn try_place(
@@ -372,7 +377,8 @@ impl Leader {
     ) -> Result<Oref, Outcome> {
         let needed = (bytes + SLOT_BYTES) as isize;
         let places = &work.replica.places;
-        let is_mine = |o: &Overflow| o.slot < SLOTS_MAX && places.returned_at(o.page).is_none();
+        let is_here = |page| places.returned_at(page).is_none() || placing.takes(page);
+        let is_mine = |o: &Overflow| o.slot < SLOTS_MAX && is_here(o.page);
         let current = placing.overflow.filter(is_mine);
         let fitting = current.filter(|o| *self.free(o.page, placing, work) >= needed);
         let Overflow { page, slot } = match fitting {
@@ -393,9 +399,10 @@ impl Leader {
     /// never given out.
     fn overflow_page(&mut self, placing: &mut Placing, work: &mut Work<'_>) -> Option<PageId> {
         // Until a large transaction is ordered, others could be given the same page.
-        if !placing.is_large
-            && let Some(page) = self.reusable(1, work).pop()
-        {
+        let taken = placing.births.len();
+        let mut reusable = if placing.is_large { Vec::new() } else { self.reusable(taken + 1, work) };
+        reusable.retain(|page| !placing.takes(*page));
+        if let Some(page) = reusable.first().copied() {
             // Whatever names what was there before was read before the page returned.
             let birth = work.replica.places.returned_at(page).unwrap_or_default();
             placing.births.push((page, birth));

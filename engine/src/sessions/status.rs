@@ -7,7 +7,7 @@ use super::{Cx, Sessions};
 impl Sessions {
     pub(super) fn status(&self, cx: &Cx<'_>) -> String {
         let (s, mob, visible) = (&cx.stats, &cx.pages.mob, cx.pages.visible());
-        let fields: [(&str, u64); 25] = [
+        let fields: [(&str, u64); 28] = [
             ("view", cx.replica.view().number.into()),
             ("visible", visible.0),
             ("pages", cx.replica.places.next_page().saturating_sub(1).into()),
@@ -32,6 +32,9 @@ impl Sessions {
             ("pages_max", PageId::MAX.get().into()),
             ("pages_granted", cx.replica.places.granted_count() as u64),
             ("pages_returned", cx.replica.places.returned_count() as u64),
+            ("pages_held_back", cx.replica.places.held_back_count() as u64),
+            ("trees_released", cx.replica.released.count() as u64),
+            ("freed", s.freed),
             ("backup_bytes", mob.bytes_aside() as u64),
         ];
         let mut out = format!("{{\"space\":\"{:016x}\",\"disk_full\":{}", cx.space.0, cx.host.disk_full);

@@ -29,4 +29,5 @@ mod overfull;
 mod places;
 mod seeds;
 mod server;
+mod space;
 mod stories;

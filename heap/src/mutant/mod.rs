@@ -35,8 +35,6 @@ pub enum Rule {
     BoundedByServerClock,
     AtLeastOfAnyHistory,
     WatchForgetsCoalesced,
-    // Space.
-    TreesShared,
     // The cache.
     NoCheckOnHit,
     RecheckByEntry,
