@@ -117,7 +117,7 @@ fn pieces(commit: &[u8], piece: usize) -> Vec<(u8, Vec<u8>)> {
 }
 
 fn entry(u: &mut Unstructured<'_>) -> Result<(u8, Vec<u8>)> {
-    let entry = match u.int_in_range(0..=8)? {
+    let entry = match u.int_in_range(0..=9)? {
         0 => Entry::Genesis,
         1 => {
             Entry::View { kept: Stamp(if u.ratio(1, 4)? { u.arbitrary()? } else { u.int_in_range(0..=12)? }) }
@@ -136,6 +136,7 @@ fn entry(u: &mut Unstructured<'_>) -> Result<(u8, Vec<u8>)> {
             pages: pages(u)?,
         }),
         6 => Entry::Free(Freed { taken: u.int_in_range(0..=3)?, chunks: orefs(u)?, below: orefs(u)? }),
+        7 => Entry::GiveBack(ClientId(u.int_in_range(0..=3)?), pages(u)?),
         _ => {
             let objects: Vec<[u8; 8]> = (0..u.int_in_range(0..=4)?)
                 .map(|_| Ok([u.int_in_range(0..=18)?, 0, 0, 0, u.arbitrary()?, 0, 0, 0]))

@@ -147,7 +147,8 @@ fn message(u: &mut Unstructured<'_>, view: ViewId) -> Result<(Kind, Vec<u8>)> {
         }
         6 => {
             let seq = if u.ratio(1, 4)? { u.arbitrary()? } else { u.int_in_range(0..=4)? };
-            Lease { seq, pages: u.arbitrary()? }.encode(&mut body);
+            let done = (0..u.int_in_range(0..=3)?).map(|_| page(u)).collect::<Result<_>>()?;
+            Lease { seq, pages: u.arbitrary()?, done }.encode(&mut body);
             Kind::Lease
         }
         7 => {

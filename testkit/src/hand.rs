@@ -195,7 +195,7 @@ impl Hand {
     /// Places are heard of when they are durable.
     pub fn ask_places(&mut self, conn: Conn, pages: u16) -> Said {
         let seq = self.grants.get(&conn).map_or(0, |n| *n) + 1;
-        let mut said = self.send(conn, Kind::Lease, |o| Lease { seq, pages }.encode(o));
+        let mut said = self.send(conn, Kind::Lease, |o| Lease { seq, pages, done: vec![] }.encode(o));
         said.extend(self.sync());
         said.retain(|s| matches!(s.1, Kind::Leased | Kind::Refused));
         if let Some((.., body)) = said.iter().find(|s| s.1 == Kind::Leased) {

@@ -11,7 +11,7 @@ use tercel_wire::token::Token;
 use super::Client;
 use crate::error::Error;
 use crate::time::Now;
-use crate::txn::{Begin, Begun, Home, LocalWrite, Located, Search, Wanted, Watcher};
+use crate::txn::{Begin, Begun, Home, LocalWrite, Located, Place, Search, Wanted, Watcher};
 
 impl Home for Client {
     fn begin(&mut self, now: Now, begin: &mut Begin) -> Option<Result<Begun, Error>> {
@@ -41,7 +41,7 @@ impl Home for Client {
         Client::class_at(self, now, scope, oref, stamp, search)
     }
 
-    fn allocate(&mut self, now: Now, scope: &Scope, bytes: usize) -> Option<Result<(Oref, Stamp), Error>> {
+    fn allocate(&mut self, now: Now, scope: &Scope, bytes: usize) -> Option<Result<Place, Error>> {
         Client::allocate(self, now, scope, bytes)
     }
 

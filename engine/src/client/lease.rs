@@ -10,7 +10,7 @@ use super::Client;
 use crate::error::{Bound, Error};
 use crate::limits;
 use crate::time::Now;
-use crate::txn::Places;
+use crate::txn::{Place, Places};
 
 /// The pages that a client may make objects in.
 #[derive(Default)]
@@ -23,6 +23,8 @@ pub(super) struct Leases {
     is_content: bool,
     /// Grants that were heard of in this session.
     seq: u64,
+    /// Pages that the request gives back.
+    giving_back: Vec<PageId>,
     /// How many to ask for next: doubles with use.
     ask: u16,
     refused: Option<Error>,
@@ -38,6 +40,9 @@ impl Leases {
         self.call = None;
         if leased.pages.is_empty() {
             self.in_vain(Error::Full(Bound::Pages));
+        }
+        if !leased.pages.is_empty() {
+            self.places.taken_back(std::mem::take(&mut self.giving_back));
         }
         self.seq = leased.seq;
         if !leased.pages.is_empty() {
@@ -104,7 +109,7 @@ impl Client {
         _now: Now,
         scope: &Scope,
         bytes: usize,
-    ) -> Option<Result<(Oref, Stamp), Error>> {
+    ) -> Option<Result<Place, Error>> {
         if bytes > OBJECT_BYTES_MAX {
             return Some(Err(tercel_wire::record::EncodeError::TooLarge(bytes).into()));
         }
@@ -126,7 +131,7 @@ impl Client {
                     return Some(Err(e));
                 }
             }
-            return self.leases.places.place(bytes).map(|oref| Ok((oref, birth)));
+            return self.leases.places.place(bytes).map(Ok);
         }
         if let Some(e) = self.leases.refused.take() {
             return Some(Err(e));
@@ -142,7 +147,9 @@ impl Client {
         }
         self.leases.ask = (self.leases.ask * 2).clamp(1, limits::LEASE_PAGES);
         let mut body = Vec::new();
-        Lease { seq: self.leases.seq + 1, pages: self.leases.ask }.encode(&mut body);
+        self.leases.giving_back = self.leases.places.done();
+        let done = self.leases.giving_back.clone();
+        Lease { seq: self.leases.seq + 1, pages: self.leases.ask, done }.encode(&mut body);
         self.leases.call = Some(self.request(Kind::Lease, &body));
     }
 }
@@ -168,18 +175,21 @@ mod tests {
         let page = PageId::new(2).unwrap();
         let place = |slot| Oref::new(page, slot).unwrap();
         let scopes = [0; 3].map(|_| client.reader.scope().unwrap());
-        assert_eq!(client.allocate(Now(0), &scopes[0], HALF), None);
+        let allocate = |client: &mut Client, scope| {
+            Some(client.allocate(Now(0), scope, HALF)?.map(|place| (place.oref, place.birth)))
+        };
+        assert_eq!(allocate(&mut client, &scopes[0]), None);
         let call = client.leases.call.unwrap();
         client.leases.granted(call, Leased { seq: 1, birth: Stamp(5), pages: vec![page] });
         client.writer.advance(Stamp(4));
-        assert_eq!(client.allocate(Now(0), &scopes[0], HALF), None);
+        assert_eq!(allocate(&mut client, &scopes[0]), None);
         // What one of them has read changes before the birth.
         client.writer.note_read(&scopes[1], place(7));
         client.writer.flag(place(7));
         client.writer.advance(Stamp(6));
-        assert_eq!(client.allocate(Now(0), &scopes[1], HALF), Some(Err(Error::Conflict)));
+        assert_eq!(allocate(&mut client, &scopes[1]), Some(Err(Error::Conflict)));
         // No place was lost by it.
-        assert_eq!(client.allocate(Now(0), &scopes[0], HALF), Some(Ok((place(0), Stamp(5)))));
+        assert_eq!(allocate(&mut client, &scopes[0]), Some(Ok((place(0), Stamp(5)))));
         assert_eq!(scopes[0].snapshot(), Stamp(6));
         assert!(client.leases.holds(place(0), Stamp(5)) && !client.leases.holds(place(0), Stamp(4)));
     }
@@ -189,7 +199,7 @@ mod tests {
         let mut client = Client::connected_for_test();
         let scope = client.reader.scope().unwrap();
         let allocate =
-            |client: &mut Client| Some(client.allocate(Now(0), &scope, HALF)?.map(|(oref, _)| oref));
+            |client: &mut Client| Some(client.allocate(Now(0), &scope, HALF)?.map(|place| place.oref));
         let full = Error::Full(Bound::Pages);
         // It has used many before, and so asks for many.
         client.leases.ask = 8;

@@ -45,6 +45,7 @@ impl Leader {
         if work.disk_full {
             return work.refuse(asked, Reason::Full, "the server's disk: make room there");
         }
+        self.take_back(client, lease.done, work);
         match self.pages_for(client, lease.pages, work) {
             Err(text) => work.refuse(asked, Reason::Full, text),
             Ok(pages) if pages.is_empty() => {
@@ -60,6 +61,16 @@ impl Leader {
                 let leased = Leased { seq: lease.seq, birth, pages };
                 self.granting.push_back(Granting { stamp, client, asked, leased });
             }
+        }
+    }
+
+    /// A client makes nothing more in pages that it was granted.
+    fn take_back(&mut self, client: ClientId, mut pages: Vec<PageId>, work: &mut Work<'_>) {
+        let is_large = self.large.as_ref().is_some_and(|large| large.op.client == client);
+        pages.retain(|page| work.replica.places.granted(*page).is_some_and(|g| g.client == client));
+        if !pages.is_empty() && !is_large {
+            self.begin_anew(&pages);
+            self.order(&Entry::GiveBack(client, pages), None, work);
         }
     }
 

@@ -33,6 +33,8 @@ pub enum Entry<'a> {
     Grant(Grant),
     /// A client's session is over, and with it what was granted to it.
     End(ClientId),
+    /// A client makes nothing more in these pages.
+    GiveBack(ClientId, Vec<PageId>),
     /// A piece of a transaction that is too large for one record.
     Stage {
         /// The transaction's operation.
@@ -134,6 +136,7 @@ pub mod kind {
     pub const COMMIT_STAGED: u8 = 8;
     pub const END: u8 = 9;
     pub const FREE: u8 = 10;
+    pub const GIVE_BACK: u8 = 11;
 }
 
 impl<'a> Entry<'a> {
@@ -150,6 +153,7 @@ impl<'a> Entry<'a> {
             Entry::Stage { .. } => kind::STAGE,
             Entry::CommitStaged { .. } => kind::COMMIT_STAGED,
             Entry::Free(_) => kind::FREE,
+            Entry::GiveBack(..) => kind::GIVE_BACK,
         }
     }
 
@@ -182,6 +186,10 @@ impl<'a> Entry<'a> {
             }
             Entry::Evict(client) | Entry::End(client) => out.put_u64(client.0),
             Entry::Grant(g) => g.encode(&mut out),
+            Entry::GiveBack(client, pages) => {
+                out.put_u64(client.0);
+                put_pages(pages, &mut out);
+            }
             Entry::Stage { op, at, bytes } => {
                 out.reserve_exact(OP_BYTES + 4 + bytes.len());
                 put_op(*op, &mut out);
@@ -224,6 +232,7 @@ impl<'a> Entry<'a> {
             }
             kind::EVICT => Entry::Evict(ClientId(r.u64()?)),
             kind::END => Entry::End(ClientId(r.u64()?)),
+            kind::GIVE_BACK => Entry::GiveBack(ClientId(r.u64()?), pages(&mut r)?),
             kind::GRANT => Entry::Grant(Grant::decode(&mut r)?),
             kind::STAGE => return Ok(Entry::Stage { op: op(&mut r)?, at: r.u32()?, bytes: r.rest() }),
             kind::COMMIT_STAGED => Entry::CommitStaged { op: op(&mut r)?, bytes: r.u32()? },
@@ -399,6 +408,7 @@ mod tests {
             Entry::Evict(ClientId(8)),
             Entry::End(ClientId(8)),
             Entry::Grant(Grant { client: ClientId(8), seq: 1, next_page: 6, pages: vec![page] }),
+            Entry::GiveBack(ClientId(8), vec![page, page]),
             Entry::Stage { op, at: 5, bytes: &[] },
             Entry::CommitStaged { op, bytes: 9 },
             Entry::Free(Freed { taken: 1, chunks: vec![oref, oref], below: vec![oref] }),

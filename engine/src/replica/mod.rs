@@ -195,6 +195,7 @@ impl Replica {
             Entry::Evict(client) => self.answers.evict(*client),
             Entry::Grant(g) => self.places.grant(stamp, g),
             Entry::End(client) => self.places.end(stamp, *client),
+            Entry::GiveBack(client, pages) => self.places.give_back(stamp, *client, pages),
             _ => {}
         }
     }
@@ -300,10 +301,6 @@ impl Replica {
         }
         if effects.base > self.stamp {
             return Err(Outcome::Conflict(Oref::NULL));
-        }
-        // A place was given out again: a transaction that began before may name what it was.
-        if effects.base < self.places.reused() {
-            return Err(Outcome::TooOld);
         }
         self.recent.certify(effects)
     }

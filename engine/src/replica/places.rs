@@ -77,7 +77,7 @@ impl Places {
         self.next_page
     }
 
-    /// A commit whose base is below this may mean by a place what it was before it was given out again.
+    /// A client that goes on from below this may have of a place what it was before it was given out again.
     pub fn reused(&self) -> Stamp {
         self.reused
     }
@@ -184,6 +184,15 @@ impl Places {
         }
     }
 
+    /// A client makes nothing more in these pages.
+    pub(super) fn give_back(&mut self, stamp: Stamp, client: ClientId, pages: &[PageId]) {
+        for page in pages {
+            if self.granted.get(page).is_some_and(|row| row.client == client) {
+                self.release(stamp, *page);
+            }
+        }
+    }
+
     /// A client's session is over.
     pub(super) fn end(&mut self, stamp: Stamp, client: ClientId) {
         let Some(grantee) = self.clients.remove(&client) else { return };
@@ -241,10 +250,7 @@ impl Places {
             self.filled.resize(at + 1, 0);
         }
         self.filled[at] = self.filled[at].saturating_add(1);
-        if let Some(at) = self.take_back(page) {
-            // What moved there is in a page that was given out again.
-            self.reused = self.reused.max(at);
-        }
+        self.take_back(page);
     }
 
     /// Nothing is in one of the slots any more.
@@ -410,7 +416,7 @@ mod tests {
         assert_eq!(p.returned_at(page(2)), Some(Stamp(6)));
         // What moves there takes it.
         p.fill(page(2));
-        assert_eq!((p.reusable(Stamp(7), 10), p.reused()), (vec![page(3)], Stamp(6)));
+        assert_eq!((p.reusable(Stamp(7), 10), p.reused()), (vec![page(3)], Stamp::ZERO));
         // Behind entries that are lost no page is believed to be empty.
         p.skip_to(9);
         p.empty(page(2), Stamp(9));

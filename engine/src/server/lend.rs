@@ -79,8 +79,8 @@ impl Source for Lent<'_> {
         self.server.sessions(self.out, |s, cx| s.inside_define(layout, cx))
     }
 
-    fn grant(&mut self, count: u16) -> Option<Result<Leased, Error>> {
-        self.server.sessions(self.out, |s, cx| s.inside_grant(count, cx))
+    fn grant(&mut self, count: u16, done: &[PageId]) -> Option<Result<Leased, Error>> {
+        self.server.sessions(self.out, |s, cx| s.inside_grant(count, done, cx))
     }
 
     fn submit(&mut self, op: OpId, effects: &[u8]) -> Option<Result<(), Error>> {

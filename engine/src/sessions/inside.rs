@@ -209,8 +209,8 @@ impl Sessions {
             return Ok(session);
         }
         let session = Session { space: cx.space, client: client_of(view, self.inside.broken), view };
-        // Its transactions read the state as it is. Of a commit that is older than a place's return the index of recent
-        // writes says that it is too old, so the session holds no place back.
+        // Its transactions read the state as it is. What they name in a page that has returned they have read before, and it
+        // has changed since: so the session holds no page back.
         leader.arrived(session.client, CONN, Stamp(u64::MAX));
         self.inside.session = Some(session);
         Ok(session)
@@ -292,7 +292,12 @@ impl Sessions {
     }
 
     /// See [`crate::txn::local::Source::grant`].
-    pub(crate) fn inside_grant(&mut self, count: u16, cx: &mut Cx<'_>) -> Option<Result<Leased, Error>> {
+    pub(crate) fn inside_grant(
+        &mut self,
+        count: u16,
+        done: &[PageId],
+        cx: &mut Cx<'_>,
+    ) -> Option<Result<Leased, Error>> {
         let session = match self.inside_session(cx) {
             Ok(session) => session,
             Err(e) => return Some(Err(e)),
@@ -300,7 +305,7 @@ impl Sessions {
         if matches!(self.inside.granting, Question::Unasked) {
             let asked = self.inside.asked();
             self.inside.granting = Question::Asked(asked.call);
-            let lease = Lease { seq: self.inside.granted + 1, pages: count };
+            let lease = Lease { seq: self.inside.granted + 1, pages: count, done: done.to_vec() };
             self.lead(cx, |leader, work| leader.grant(asked, session.client, lease, work));
         }
         self.inside.granting.take()

@@ -92,6 +92,7 @@ impl Tx<'_> {
                 None => Err(e),
                 // It is on its way: whatever kept the answer off, the outcome is unknown.
                 Some(op) => {
+                    self.holds.borrow().iter().for_each(|hold| hold.keep());
                     let abandoned = self.port.drive(None, &mut |home, _| {
                         home.abandon(op);
                         Step::Done

@@ -1,6 +1,7 @@
 //! Writing: private copies, new objects.
 
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use tercel_heap::{TypeKey, Typed, View};
 use tercel_wire::id::{ClassId, Oref, Stamp};
@@ -8,7 +9,7 @@ use tercel_wire::layout::Layout;
 use tercel_wire::record::{Encoder, HEADER_BYTES, Ref, Value, convert};
 
 use super::tree::TreeBuilder;
-use super::{Step, Tx, write_set_error};
+use super::{Place, Step, Tx, write_set_error};
 use crate::error::{Bound, Error};
 use crate::txn::object::{Object, RawMut};
 
@@ -45,6 +46,7 @@ impl<'c> Tx<'c> {
         value.encode(&mut e);
         let bytes = e.finish(class)?.len();
         let (oref, birth) = self.reserve_bytes(bytes)?;
+        self.holds.borrow().iter().for_each(|hold| hold.keep());
         self.reserved.borrow_mut().insert(oref, birth);
         Ok(self.token(oref, 0))
     }
@@ -159,6 +161,15 @@ impl<'c> Tx<'c> {
 
     /// A place for a new object of that many bytes, and the birth of its page, at or below the snapshot.
     pub(super) fn reserve_bytes(&self, bytes: usize) -> Result<(Oref, Stamp), Error> {
+        let Place { oref, birth, hold } = self.place(bytes)?;
+        let mut holds = self.holds.borrow_mut();
+        if holds.last().is_none_or(|last| !Arc::ptr_eq(last, &hold)) {
+            holds.push(hold);
+        }
+        Ok((oref, birth))
+    }
+
+    fn place(&self, bytes: usize) -> Result<Place, Error> {
         let mut place = Err(Error::Conflict);
         self.port.drive(self.until, &mut |home, now| match home.allocate(now, &self.scope, bytes) {
             Some(result) => {

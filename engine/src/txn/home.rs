@@ -17,6 +17,7 @@ use tercel_wire::token::Token;
 use super::{Begin, Begun};
 use crate::error::Error;
 use crate::time::Now;
+use crate::txn::Place;
 
 /// What runs transactions. `None` means: call again when something has happened.
 pub trait Home {
@@ -58,7 +59,7 @@ pub trait Home {
     ///
     /// # Errors
     /// `Conflict` if what the scope read does not hold in that state; `Full` if the object is larger than a page or the space has no pages left; `Unavailable`.
-    fn allocate(&mut self, now: Now, scope: &Scope, bytes: usize) -> Option<Result<(Oref, Stamp), Error>>;
+    fn allocate(&mut self, now: Now, scope: &Scope, bytes: usize) -> Option<Result<Place, Error>>;
 
     /// Whether this home may still make an object in a place whose reference was read at `stamp`.
     fn holds(&self, place: Oref, stamp: Stamp) -> bool;

@@ -35,7 +35,8 @@ pub use commit::Committed;
 pub(crate) use fresh::{Allowed, Echoes};
 pub use fresh::{AsOf, Begin, Begun, Freshness};
 pub use home::{Heard, Home, LocalWrite, Located, Search, Wanted, WatchId, Watcher};
-pub(crate) use places::Places;
+pub use places::Place;
+pub(crate) use places::{Hold, Places};
 pub(crate) use read::Boxed;
 pub use watch::{Change, Found, Query, Source, Watch};
 
@@ -143,6 +144,8 @@ pub struct Tx<'c> {
     blind: RefCell<Set<Oref>>,
     /// [`Home::sessions_ended`] when it took its first place.
     placed_in: Cell<Option<u64>>,
+    /// The pages in which it took places.
+    holds: RefCell<Vec<Arc<Hold>>>,
 }
 
 /// A class that this transaction has used.
@@ -198,6 +201,7 @@ impl<'c> Tx<'c> {
             brought: RefCell::default(),
             blind: RefCell::default(),
             placed_in: Cell::new(None),
+            holds: RefCell::default(),
         })
     }
 

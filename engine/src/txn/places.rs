@@ -2,6 +2,8 @@
 //! is the clustering.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tercel_wire::id::{Oref, PageId, SLOTS_MAX, Stamp};
 use tercel_wire::message::Leased;
@@ -18,6 +20,30 @@ pub(crate) struct Places {
     held: BTreeMap<PageId, Stamp>,
     /// The same in the order of the grants.
     by_age: VecDeque<PageId>,
+    /// Pages in which no more places are given out, with those who may still make something there.
+    turned: VecDeque<(PageId, Arc<Hold>)>,
+}
+
+/// What keeps a page from being given back: as long as a transaction has it, it may make something in the page.
+#[derive(Debug, Default)]
+pub struct Hold(AtomicBool);
+
+impl Hold {
+    /// The page is not given back, whoever has it: a place there may be filled at any time while the session lasts.
+    pub(crate) fn keep(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A place for an object.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// Where it is.
+    pub oref: Oref,
+    /// The birth of its page.
+    pub birth: Stamp,
+    /// Keeps the page from being given back.
+    pub(crate) hold: Arc<Hold>,
 }
 
 struct Filling {
@@ -25,6 +51,7 @@ struct Filling {
     used: usize,
     /// What each slot was promised.
     promised: Vec<u16>,
+    hold: Arc<Hold>,
 }
 
 impl Filling {
@@ -71,19 +98,38 @@ impl Places {
     }
 
     /// A place for an object of that many bytes, which a page can hold; `None` if there is none in these pages.
-    pub(crate) fn place(&mut self, bytes: usize) -> Option<Oref> {
+    pub(crate) fn place(&mut self, bytes: usize) -> Option<Place> {
         if let Some(f) = &mut self.current {
             let slot = f.promised.len() as u16;
             if f.fits(bytes) {
                 let oref = Oref::new(f.page, slot)?;
                 f.promised.push(bytes as u16);
                 f.used += bytes;
-                return Some(oref);
+                let hold = f.hold.clone();
+                return Some(Place { oref, birth: self.birth(oref.page()).unwrap_or_default(), hold });
             }
         }
         let page = self.empty.pop_front()?;
-        self.current = Some(Filling { page, used: PAGE_HEADER_BYTES, promised: Vec::new() });
+        self.turn_page();
+        let (used, promised) = (PAGE_HEADER_BYTES, Vec::new());
+        self.current = Some(Filling { page, used, promised, hold: Arc::default() });
         self.place(bytes)
+    }
+
+    /// Pages in which nothing more will be made, some of them.
+    pub(crate) fn done(&self) -> Vec<PageId> {
+        let is_done = |hold: &Arc<Hold>| Arc::strong_count(hold) == 1 && !hold.0.load(Ordering::Relaxed);
+        let done = self.turned.iter().filter(|(_, hold)| is_done(hold)).map(|(page, _)| *page);
+        done.take(DONE_MAX).collect()
+    }
+
+    /// The server has taken these back.
+    pub(crate) fn taken_back(&mut self, mut pages: Vec<PageId>) {
+        pages.sort_unstable();
+        let is_kept = |page: &PageId| pages.binary_search(page).is_err();
+        self.turned.retain(|(page, _)| is_kept(page));
+        self.by_age.retain(is_kept);
+        self.held.retain(|page, _| is_kept(page));
     }
 
     /// An object is made larger than its place was: there is so much less room for others.
@@ -99,6 +145,14 @@ impl Places {
 
     /// The page being filled is left as it is: what the server thinks of it differs from what was thought here.
     pub(crate) fn turn_page(&mut self) {
-        self.current = None;
+        let turned = self.current.take();
+        self.turned.extend(turned.map(|f| (f.page, f.hold)));
+        if self.turned.len() > limits::leased_pages_max() {
+            self.turned.pop_front();
+        }
     }
 }
+
+/// Pages given back with one request. None yet: where a log lost its end, a reference of the lost part could name what had been
+/// in such a page before. References must tell histories apart first.
+const DONE_MAX: usize = 0;

@@ -20,7 +20,7 @@ fn class() -> Layout {
 }
 
 /// One entry of each kind, in an order that a log could have.
-fn entries() -> [(&'static str, Entry<'static>); 8] {
+fn entries() -> [(&'static str, Entry<'static>); 9] {
     let op = OpId {
         client: ClientId(0x0102_0304_0506_0708),
         slot: 0x0112,
@@ -55,6 +55,7 @@ fn entries() -> [(&'static str, Entry<'static>); 8] {
         ("grant", Entry::Grant(Grant { client, seq: 3, next_page: 70, pages: vec![page(66), page(67)] })),
         ("commit", Entry::Commit(Logged { head, effects })),
         ("free", Entry::Free(Freed { taken: 1, chunks: vec![oref(13, 1)], below: vec![oref(15, 1)] })),
+        ("give_back", Entry::GiveBack(client, vec![page(66)])),
         ("end", Entry::End(client)),
         ("evict", Entry::Evict(client)),
     ]
@@ -99,7 +100,7 @@ fn a_stored_state_has_the_bytes_of_version_3() {
     assert_eq!(read.encode(), bytes);
     assert_eq!(
         (read.stamp, read.view(), read.places.next_page()),
-        (Stamp(8), ViewId::new(0x0102_0304, 0x0506_0708), 70)
+        (Stamp(9), ViewId::new(0x0102_0304, 0x0506_0708), 70)
     );
     // A page that is granted and one that has returned, beside the one above that was full of nothing.
     let view = state.view();
@@ -111,7 +112,7 @@ fn a_stored_state_has_the_bytes_of_version_3() {
     });
     let ended = Entry::End(grants[1].client);
     let entries = grants.into_iter().map(Entry::Grant).chain([ended]);
-    for (stamp, entry) in (9..).zip(entries) {
+    for (stamp, entry) in (10..).zip(entries) {
         state.apply(Stamp(stamp), view, &entry, &mut Nowhere).unwrap();
     }
     let bytes = promised.keep("of_grants", &state.encode());

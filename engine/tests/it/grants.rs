@@ -96,9 +96,9 @@ fn places_of_a_session_inside_that_the_leader_ended_are_given_out_again() {
     let (mut session, mut granted) = (None, None);
     inside(&mut h, &mut |source| {
         session = Some(source.session().unwrap());
-        granted = source.grant(64);
+        granted = source.grant(64, &[]);
     });
-    inside(&mut h, &mut |source| granted = source.grant(64));
+    inside(&mut h, &mut |source| granted = source.grant(64, &[]));
     assert_eq!(granted.map(|g| g.map(|leased| leased.pages.len())), Some(Ok(64)));
     h.greet(A, 5, 1);
     assert_eq!(take(&mut h, A, 64), (0, Some(Reason::Full)));
@@ -185,7 +185,7 @@ fn commit_on_a_base_below_the_birth_of_its_page_is_not_executed() {
     h.commit(B, op(2), &work(birth));
     assert!(matches!(outcomes(&h.sync())[..], [Outcome::Committed(_)]));
     // The grant is repeated with its birth.
-    let again = Lease { seq: leased.seq, pages: 1 };
+    let again = Lease { seq: leased.seq, pages: 1, done: vec![] };
     let said = h.send(B, Kind::Lease, |o| again.encode(o));
     let (.., body) = said.iter().find(|s| s.1 == Kind::Leased).expect("leased");
     assert_eq!(Leased::decode(body), Ok(leased));

@@ -88,6 +88,25 @@ fn value_that_is_replaced_by_session_after_session_takes_the_room_of_a_few() {
 }
 
 #[test]
+fn page_with_a_place_that_may_still_be_filled_is_not_given_back() {
+    let w = world(2);
+    let r = album(&w, 0);
+    let reserved = w.run(0, |tx| tx.reserve(&thing(0))).unwrap();
+    let port = w.thread(0);
+    let open = Tx::begin(&port, Isolation::Serializable).unwrap();
+    let made = open.create(&thing(7)).unwrap();
+    for n in 0..40 {
+        w.run(0, |tx| tx.edit(r)?.set_picture(picture(n, 100_000))).unwrap();
+        w.pass_ms(500);
+    }
+    open.commit().unwrap();
+    w.run(0, |tx| tx.fill(reserved, &thing(8))).unwrap();
+    let counts = w.run(1, |tx| Ok((tx.get(made)?.count(), tx.get(reserved)?.count())));
+    assert_eq!(counts, Ok((7, 8)));
+    verify(&w);
+}
+
+#[test]
 fn reader_of_a_value_that_is_freed_sees_all_of_it_or_begins_again() {
     let w = World::new(3, 2, ServerConfig { mob_bytes: 1 << 20, ..small() });
     let r = album(&w, 0);

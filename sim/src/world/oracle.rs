@@ -104,15 +104,22 @@ impl Oracle {
         Ok(LogPosition((first + found.len()) as u64))
     }
 
-    /// By page, when the session ended of the client that it was granted to, if the client had it until then.
+    /// By page, when its client gave it back, or the session ended of the client that it was granted to, if the client had it
+    /// until then.
     pub(super) fn ended(&self) -> BTreeMap<PageId, Stamp> {
         let mut granted: BTreeMap<ClientId, Vec<PageId>> = BTreeMap::new();
         let mut ended = BTreeMap::new();
-        for e in self.entries.iter().filter(|e| matches!(e.kind, kind::GRANT | kind::END)) {
+        for e in self.entries.iter().filter(|e| matches!(e.kind, kind::GRANT | kind::GIVE_BACK | kind::END)) {
             match Entry::decode(e.kind, &e.payload) {
                 Ok(Entry::Grant(g)) => {
                     g.pages.iter().for_each(|page| _ = ended.remove(page));
+                    // A page that was full has returned without a word of its client.
+                    granted.values_mut().for_each(|pages| pages.retain(|page| !g.pages.contains(page)));
                     granted.entry(g.client).or_default().extend(g.pages);
+                }
+                Ok(Entry::GiveBack(client, pages)) => {
+                    granted.entry(client).or_default().retain(|page| !pages.contains(page));
+                    ended.extend(pages.into_iter().map(|page| (page, e.stamp)));
                 }
                 Ok(Entry::End(client)) => {
                     // A client with too many pages loses the oldest, when is not looked into here.

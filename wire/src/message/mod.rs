@@ -611,12 +611,14 @@ impl Stream {
 }
 
 /// Asks for empty pages to make objects in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
     /// Counts the session's grants from 1; one that was not heard of is asked for again by the same number.
     pub seq: u64,
     /// How many.
     pub pages: u16,
+    /// Pages of earlier grants in which the client makes nothing more.
+    pub done: Vec<PageId>,
 }
 
 impl Lease {
@@ -624,14 +626,17 @@ impl Lease {
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u64(self.seq);
         out.put_u16(self.pages);
+        out.put_u32(self.done.len() as u32);
+        self.done.iter().for_each(|p| out.put_u32(p.get()));
     }
 
     /// Reads it.
     pub fn decode(body: &[u8]) -> Result<Lease, DecodeError> {
         let mut r = Reader::new(body);
         let (seq, pages) = (r.u64()?, r.u16()?);
+        let done = (0..r.count(4, "pages")?).map(|_| page(&mut r)).collect::<Result<_, _>>()?;
         r.end()?;
-        Ok(Lease { seq, pages })
+        Ok(Lease { seq, pages, done })
     }
 }
 

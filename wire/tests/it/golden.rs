@@ -439,7 +439,12 @@ fn messages_have_the_bytes_of_version_2() {
             revoked: pages,
         }
     );
-    message!(promised, "lease", Lease, Lease { seq: 0x0304, pages: 0x0102 });
+    message!(
+        promised,
+        "lease",
+        Lease,
+        Lease { seq: 0x0304, pages: 0x0102, done: vec![PageId::new(0x0506).unwrap()] }
+    );
     let pages = vec![page_id(5), PageId::MAX];
     message!(promised, "leased", Leased, Leased { seq: 0x0304, birth: Stamp(0x0203), pages });
     let layout = Layout::of(&INNER);

@@ -15,7 +15,7 @@ use crate::error::{Bound, Error};
 use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::time::Now;
-use crate::txn::{Allowed, Begin, Begun, Home, LocalWrite, Located, Search, Wanted};
+use crate::txn::{Allowed, Begin, Begun, Home, LocalWrite, Located, Place, Search, Wanted};
 
 /// A [`Local`] together with its server, as the [`Home`] of one step.
 pub struct Inside<'a> {
@@ -101,7 +101,7 @@ impl Home for Inside<'_> {
         self.class_here(scope, oref, stamp)
     }
 
-    fn allocate(&mut self, _now: Now, scope: &Scope, bytes: usize) -> Option<Result<(Oref, Stamp), Error>> {
+    fn allocate(&mut self, _now: Now, scope: &Scope, bytes: usize) -> Option<Result<Place, Error>> {
         if bytes > OBJECT_BYTES_MAX {
             return Some(Err(EncodeError::TooLarge(bytes).into()));
         }
@@ -109,9 +109,14 @@ impl Home for Inside<'_> {
             return Some(Err(e));
         }
         if self.local.places.birth_next(bytes).is_none() {
-            match self.source.grant(self.local.ask)? {
+            let done = self.local.places.done();
+            match self.source.grant(self.local.ask, &done)? {
                 Err(e) => return Some(Err(e)),
-                Ok(leased) => self.local.places.grant(leased),
+                Ok(leased) => {
+                    // What a request that waited gave back may have been less: the rest stays until the session ends.
+                    self.local.places.taken_back(done);
+                    self.local.places.grant(leased);
+                }
             }
             self.local.ask = (self.local.ask * 2).min(limits::LEASE_PAGES);
         }
@@ -122,7 +127,7 @@ impl Home for Inside<'_> {
         {
             return Some(Err(e));
         }
-        let place = birth.and_then(|birth| Some((self.local.places.place(bytes)?, birth)));
+        let place = birth.and_then(|_| self.local.places.place(bytes));
         Some(place.ok_or(Error::Full(Bound::Pages)))
     }
 

@@ -53,11 +53,12 @@ pub trait Source {
     /// `Schema` if the space's class of that name cannot become this one; `Full`.
     fn define(&mut self, layout: &Layout) -> Option<Result<ClassId, Error>>;
 
-    /// Empty pages to make objects in: at least one and at most `count`, granted to the session as a lease is.
+    /// Empty pages to make objects in: at least one and at most `count`, granted to the session as a lease is. In the pages of
+    /// `done` it makes nothing more.
     ///
     /// # Errors
     /// `Full` if the space has no pages left.
-    fn grant(&mut self, count: u16) -> Option<Result<Leased, Error>>;
+    fn grant(&mut self, count: u16, done: &[PageId]) -> Option<Result<Leased, Error>>;
 
     /// Takes an operation of the session: `effects` is [`tercel_wire::message::CommitEffects`] as bytes, judged as those of any
     /// client. `None`, and nothing is taken, if there is no room for it now.

@@ -315,7 +315,7 @@ impl Source for Fake {
         None
     }
 
-    fn grant(&mut self, count: u16) -> Option<Result<Leased, Error>> {
+    fn grant(&mut self, count: u16, _: &[PageId]) -> Option<Result<Leased, Error>> {
         assert!(count > 0);
         if self.next_page >= self.pages_max {
             return Some(Err(Error::Full(Bound::Pages)));
