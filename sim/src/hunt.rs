@@ -137,7 +137,7 @@ pub const VARIANTS: &[Variant] = &[
     ),
     engine(EngineRule::FetchOutlivesConnection, "2: a fetch outlives its connection", 20, None),
     engine(EngineRule::InFlightNotCertified, "6: commits in flight are not certified against", 20, None),
-    engine(EngineRule::NoFloor, "6: below the floor an unknown object passes", 60, None),
+    engine(EngineRule::NoFloor, "6: below the floor an unknown object passes", 60, Some(held_up)),
     engine(EngineRule::RestartEmptyIndex, "6: the index of last writes is empty after a restart", 20, None),
     engine(EngineRule::FetchUnsynced, "8: a fetch shows what is not durable", 20, None),
     engine(EngineRule::StreamUnsynced, "8: stream and watermark show what is not durable", 20, None),
@@ -522,6 +522,12 @@ fn grouped(plan: &mut Plan) {
 fn put_back(plan: &mut Plan) {
     plan.put_back = true;
     plan.commits = 100;
+}
+
+/// A short index of recent writes, and clients that are held up in the midst of what they do.
+fn held_up(plan: &mut Plan) {
+    plan.small = true;
+    dense(plan, 1_000, &[FaultKind::ClientPause]);
 }
 
 /// Objects are watched at two clients.
