@@ -20,7 +20,7 @@ pub(crate) struct Places {
     held: BTreeMap<PageId, Stamp>,
     /// The same in the order of the grants.
     by_age: VecDeque<PageId>,
-    /// Pages in which no more places are given out, with those who may still make something there.
+    /// Pages in which no more places are given out, each with what transactions have that may still make something there.
     turned: VecDeque<(PageId, Arc<Hold>)>,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Places {
 pub struct Hold(AtomicBool);
 
 impl Hold {
-    /// The page is not given back, whoever has it: a place there may be filled at any time while the session lasts.
+    /// The page is not given back before the session ends: a place there may be filled at any time until then.
     pub(crate) fn keep(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
