@@ -35,6 +35,28 @@ pub struct ServerConfig {
     /// The number of the first view that this history of the space may have: of a space that was restored from a backup,
     /// one that the history it was taken from never comes to. A client of another view has seen commits that are not here.
     pub view_first: u32,
+    /// When what no root reaches is collected.
+    pub collect: CollectConfig,
+}
+
+/// When what no root reaches is collected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CollectConfig {
+    /// Whether a collection begins by itself; else only when a client asks for it.
+    pub is_automatic: bool,
+    /// How long what nothing leads to any more stays before it is freed, in milliseconds: programs may still hold references
+    /// to it.
+    pub grace_ms: u64,
+    /// A collection begins once so many objects were made since the last, and so many in a hundred of those that it left.
+    pub made_min: u64,
+    /// See `made_min`.
+    pub made_percent: u8,
+}
+
+impl Default for CollectConfig {
+    fn default() -> CollectConfig {
+        CollectConfig { is_automatic: true, grace_ms: 600_000, made_min: 100_000, made_percent: 50 }
+    }
 }
 
 impl Default for ServerConfig {
@@ -46,6 +68,7 @@ impl Default for ServerConfig {
             subscriptions_max: limits::SUBSCRIPTIONS_MAX,
             subscriptions_all_max: limits::SUBSCRIPTIONS_ALL_MAX,
             view_first: 0,
+            collect: CollectConfig::default(),
         }
     }
 }
@@ -206,6 +229,7 @@ pub struct ServerStats {
     pub revocations: u64,
     pub forwards: u64,
     pub freed: u64,
+    pub collected: u64,
 }
 
 /// Counters of the process around a server.

@@ -29,6 +29,7 @@ pub mod pages;
 pub mod replica;
 pub mod server;
 mod sessions;
+pub mod slots;
 pub mod table;
 pub mod time;
 pub mod txn;

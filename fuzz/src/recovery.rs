@@ -3,6 +3,7 @@
 use arbitrary::{Arbitrary, Result, Unstructured};
 use tercel_engine::replica::entry::{Entry, Freed, Grant, Head, Logged, Placement, kind};
 use tercel_engine::replica::version::{PendingStamp, VersionStamp};
+use tercel_engine::slots::Slots;
 use tercel_engine::replica::{Objects, Replica};
 use tercel_engine::server::{Checkpoint, Recovery, ServerConfig};
 use tercel_engine::time::Now;
@@ -104,6 +105,8 @@ impl Objects for Nowhere {
     fn free(&mut self, _: Oref, _: Stamp) {}
     fn ordered(&mut self, _: &PendingStamp, _: Stamp) {}
     fn retract(&mut self, _: Oref, _: &PendingStamp) {}
+    fn clear(&mut self, _: PageId, _: &Slots, _: &PendingStamp) {}
+    fn restore(&mut self, _: PageId, _: &PendingStamp) {}
 }
 
 /// A commit as it is staged.

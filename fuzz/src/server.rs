@@ -104,6 +104,7 @@ fn message(u: &mut Unstructured<'_>, view: ViewId) -> Result<(Kind, Vec<u8>)> {
                 Kind::Page,
                 Kind::Backup,
                 Kind::BackupNext,
+                Kind::Collect,
             ];
             return Ok((*u.choose(&kinds)?, u.bytes(u.len().min(9))?.to_vec()));
         }

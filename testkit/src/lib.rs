@@ -790,7 +790,7 @@ impl Inner {
     }
 
     /// The first thing that can happen, happens; whether anything could.
-    fn step_in_order(&mut self) -> bool {
+    pub fn step_in_order(&mut self) -> bool {
         let task = (0..self.tasks.len()).find(|i| !self.is_held(&self.tasks[*i]));
         for i in 0..self.clients.len() {
             if !self.hold.connects

@@ -57,6 +57,7 @@ pub enum Kind {
     Bye = 13,
     Backup = 14,
     BackupNext = 15,
+    Collect = 16,
     Welcome = 64,
     Page = 65,
     Verdict = 67,
@@ -72,7 +73,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    const ALL: [Kind; 27] = [
+    const ALL: [Kind; 28] = [
         Kind::Hello,
         Kind::Fetch,
         Kind::Commit,
@@ -88,6 +89,7 @@ impl Kind {
         Kind::Bye,
         Kind::Backup,
         Kind::BackupNext,
+        Kind::Collect,
         Kind::Welcome,
         Kind::Page,
         Kind::Verdict,

@@ -61,7 +61,7 @@ impl Client {
         self.tools.raw.abandon();
         self.questions.echoes.abandon();
         self.questions.tokens.abandon();
-        self.tools.status.call = None;
+        (self.tools.status.call, self.tools.collection.call) = (None, None);
     }
 
     pub(super) fn tick(&mut self, now: Now) {
@@ -156,8 +156,10 @@ impl Client {
             Kind::Defined => self.classes.defined(header.call),
             Kind::Pong => self.echoed(header.call, header.stamp, body),
             Kind::Status => {
-                if self.tools.status.call.take() == Some(header.call) {
-                    self.tools.status.last = Some(body.to_vec());
+                for asked in [&mut self.tools.status, &mut self.tools.collection] {
+                    if asked.call.take_if(|call| *call == header.call).is_some() {
+                        asked.last = Some(body.to_vec());
+                    }
                 }
             }
             Kind::Refused => self.refused(header.call, Refused::decode(body).map_err(broken)?),
@@ -269,8 +271,8 @@ impl Client {
         if self.questions.tokens.refused(call, &error.to_string()) {
             return;
         }
-        if self.tools.status.call == Some(call) {
-            self.tools.status.call = None;
+        if self.tools.status.call == Some(call) || self.tools.collection.call == Some(call) {
+            (self.tools.status.call, self.tools.collection.call) = (None, None);
         }
         let known = self.fetches.refused(call, &error)
             || self.classes.refused(call, &error)

@@ -22,6 +22,7 @@ mod watches;
 use tercel_heap::{Reader, Scope, Writer};
 use tercel_wire::frame::{self, Deframer, Header, Kind};
 use tercel_wire::id::{ClientId, Oref, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::message::Collect;
 
 use crate::error::{Bound, Error};
 use crate::limits;
@@ -158,6 +159,7 @@ struct History {
 struct Tools {
     raw: raw::Raw,
     status: Status,
+    collection: Status,
 }
 
 /// The status that the server last reported, and the call that asked for the next.
@@ -369,6 +371,20 @@ impl Client {
         }
         if self.tools.status.call.is_none() && self.peer.link == LinkState::Up {
             self.tools.status.call = Some(self.request(Kind::Stat, &[]));
+        }
+        None
+    }
+
+    /// Asks the server to collect what no root reaches, or to say what it would free: its status, JSON, with the number of the
+    /// collection that will do it.
+    pub fn begin_collection(&mut self, _now: Now, is_dry: bool) -> Option<Vec<u8>> {
+        if let Some(status) = self.tools.collection.last.take() {
+            return Some(status);
+        }
+        if self.tools.collection.call.is_none() && self.peer.link == LinkState::Up {
+            let mut body = Vec::new();
+            Collect { is_dry }.encode(&mut body);
+            self.tools.collection.call = Some(self.request(Kind::Collect, &body));
         }
         None
     }

@@ -17,7 +17,7 @@ use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::pages::reads::Waiter;
 use crate::replica::answers::Past;
-use crate::replica::entry::{Entry, Head, Logged};
+use crate::replica::entry::{Entry, Head, Logged, Placement};
 use crate::table::Set;
 
 /// A transaction's bytes: its parts, if it came in parts, and what came with the commit.
@@ -78,7 +78,7 @@ impl Leader {
         if work.log_is_full() || work.pages.mob.bytes() + body.len() > work.config.mob_bytes {
             return self.stall(asked, op, body, work);
         }
-        if is_large && self.large.is_some() || self.large_precedes(op) {
+        if is_large && (self.large.is_some() || self.collecting.is_freeing()) || self.large_precedes(op) {
             return self.wait_behind(asked, op, body, work);
         }
         if is_large {
@@ -117,12 +117,25 @@ impl Leader {
         self.evict_for(op.client, work);
         work.stats.commits += 1;
         work.stats.forwards += logged.head.placements.len() as u64;
+        for w in &logged.effects.writes {
+            self.collecting.wrote(w.oref, w.new);
+            if w.new {
+                self.collecting.made(class_of(w.object));
+            }
+        }
+        self.moved(&logged.head.placements, &logged.head.left);
         let stamp = self.order(&Entry::Commit(logged), Some(op), work);
         if dropped(Rule::ReplyUnsynced)
             && let Some(present) = self.present.get(&op.client)
         {
             work.verdict(Asked { conn: present.conn, call: 0 }, op, Outcome::Committed(stamp));
         }
+    }
+
+    /// A commit moves objects.
+    pub(super) fn moved(&mut self, to: &[Placement], left: &[Oref]) {
+        to.iter().for_each(|p| self.collecting.wrote(p.to, p.is_new));
+        left.iter().for_each(|oref| self.collecting.left(*oref));
     }
 
     /// Whether the transaction may commit after everything ordered so far.

@@ -69,6 +69,7 @@ impl Leader {
     /// There may be room again for an entry.
     pub(super) fn free_again(&mut self) {
         self.freeing.is_held_up = false;
+        self.collecting.try_again();
     }
 
     /// Does a slice of freeing.

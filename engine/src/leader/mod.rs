@@ -11,18 +11,21 @@
 //! | [`place`] | where new versions go |
 //! | [`large`], [`stage`] | large transactions, a slice at a time |
 //! | [`own`], [`free`] | large values: whose they are, and the end of what was released |
+//! | [`collect`], [`marks`] | the end of what no root reaches |
 //! | [`grant`] | pages to make objects in, and sessions that are over |
 //! | [`define`] | classes |
 //! | [`rejected`] | operations that were answered "not executed" |
 //! | [`flight`] | what is ordered and not yet visible |
 
 mod absent;
+mod collect;
 mod commit;
 mod define;
 mod flight;
 mod free;
 mod grant;
 mod large;
+mod marks;
 mod own;
 mod place;
 mod rejected;
@@ -44,6 +47,7 @@ use crate::table::Map;
 use crate::time::Now;
 
 use absent::Absent;
+use collect::Collecting;
 use define::Defining;
 use flight::Flights;
 use free::Freeing;
@@ -53,6 +57,7 @@ use place::{Fill, Overflow};
 use rejected::RejectedOps;
 use waiting::Waiting;
 
+pub(crate) use collect::CollectStatus;
 pub(crate) use commit::Body;
 pub(crate) use flight::Flight;
 
@@ -120,6 +125,7 @@ pub(crate) struct Leader {
     large: Option<Box<Large>>,
     spare: Vec<u8>,
     freeing: Freeing,
+    collecting: Collecting,
     /// Granted pages as they fill.
     fills: Map<PageId, Fill>,
     /// The page that takes objects which outgrew their own.
@@ -165,6 +171,7 @@ impl Leader {
             large: None,
             spare: Vec::new(),
             freeing: Freeing::default(),
+            collecting: Collecting::new(work.config.collect),
             fills: Map::default(),
             overflow: None,
             promises: Promises::default(),
@@ -245,6 +252,7 @@ impl Leader {
     pub(crate) fn shown(&mut self, visible: Stamp, work: &mut Work<'_>) {
         self.defined_upto(visible, work);
         self.granted_upto(visible, work);
+        self.collected_upto(visible);
     }
 
     /// A client has a session from now on.
@@ -281,19 +289,21 @@ impl Leader {
             || !replica.recent.is_index_complete()
             || self.large_wants(visible, replica)
             || self.free_wants(visible, replica)
+            || self.collect_wants(visible, replica)
     }
 
     /// Goes on with what is worked on in slices.
     pub(crate) fn go_on(&mut self, work: &mut Work<'_>) {
         self.go_on_large(work);
         self.go_on_freeing(work);
+        self.go_on_collecting(work);
         work.replica.recent.index_pending(crate::mutant::bound(TAKEN_IN_AT_ONCE, 1));
         self.throw_away();
     }
 
     /// When the next absent client's session is over.
     pub(crate) fn deadline(&self) -> Option<Now> {
-        self.absent.next()
+        self.absent.next().into_iter().chain(self.collecting.deadline()).min()
     }
 
     /// Whether everything that was ordered is visible.

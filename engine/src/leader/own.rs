@@ -96,7 +96,7 @@ pub(super) fn trees_of(object: &[u8], catalogue: &Catalogue) -> Vec<Oref> {
     trees
 }
 
-fn is_chunk(id: ClassId) -> bool {
+pub(super) fn is_chunk(id: ClassId) -> bool {
     matches!(id, class::BYTES_LEAF | class::REFS_LEAF | class::CHUNK_NODE)
 }
 

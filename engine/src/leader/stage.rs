@@ -30,7 +30,7 @@ impl Leader {
                 placements: large.placing.placements().to_vec(),
                 named: std::mem::take(&mut large.record.named),
                 filled: std::mem::take(&mut large.record.filled),
-                left: std::mem::take(&mut large.placing.left),
+                left: large.placing.left.clone(),
                 released: std::mem::take(&mut large.placing.released),
                 births: large.placing.take_births(),
             };
@@ -52,6 +52,14 @@ impl Leader {
         self.evict_for(large.op.client, work);
         work.stats.commits += 1;
         work.stats.forwards += large.placing.placements().len() as u64;
+        for i in 0..large.writes.len() {
+            let (oref, is_new, class) = large.written(i);
+            self.collecting.wrote(oref, is_new);
+            if is_new {
+                self.collecting.made(class);
+            }
+        }
+        self.moved(large.placing.placements(), &large.placing.left);
         let entry = Entry::CommitStaged { op: large.op, bytes: large.bytes_all() as u32 };
         self.order(&entry, Some(large.op), work);
         self.spare = std::mem::take(&mut large.bytes);

@@ -5,10 +5,13 @@
 //! placing sees the newest of all. Versions of a large transaction are here before it has a stamp
 //! ([`crate::replica::version`]), as the newest of their slots.
 //!
+//! What a collection frees is one version for all the slots of a page together: there may be a million of them.
+//!
 //! It can be frozen at a stamp for a backup, which reads the pages as they were then. Nothing is copied: a version that
 //! would be dropped and that the frozen stamp shows is set aside instead, until its page has been read. The pages stored
 //! at the freeze, the versions set aside and the versions still here make up that stamp exactly.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use tercel_wire::class;
@@ -18,6 +21,7 @@ use tercel_wire::page::{Page, PageBuilder};
 use crate::mutant::{Rule, dropped};
 use crate::replica::Objects;
 use crate::replica::version::{PendingStamp, VersionStamp};
+use crate::slots::Slots;
 use crate::table::Map;
 
 /// The buffer of modified objects: the versions of each page that are not installed yet.
@@ -46,8 +50,18 @@ struct Frozen {
 pub struct Patch {
     /// By slot; of each the versions, oldest first.
     slots: Vec<(u16, Vec<Version>)>,
+    /// Slots emptied together, in the order of the stamps.
+    cleared: Vec<Cleared>,
     /// When the oldest of the versions was written.
     first: VersionStamp,
+}
+
+/// Slots in which there is nothing any more since one stamp.
+#[derive(Debug)]
+struct Cleared {
+    slots: Slots,
+    /// Without bytes.
+    version: Version,
 }
 
 /// A version without bytes says that nothing is in its slot any more.
@@ -66,6 +80,10 @@ impl Version {
     fn bytes(&self) -> usize {
         self.object.len() + VERSION_BYTES
     }
+
+    fn is_ordered(&self) -> bool {
+        self.written.is_ordered()
+    }
 }
 
 impl Patch {
@@ -74,7 +92,14 @@ impl Patch {
     }
 
     fn new(first: &VersionStamp) -> Patch {
-        Patch { slots: Vec::new(), first: first.clone() }
+        Patch { slots: Vec::new(), cleared: Vec::new(), first: first.clone() }
+    }
+
+    fn clear(&mut self, slots: Slots, version: Version) {
+        if version.written.stamp() < self.first.stamp() {
+            self.first = version.written.clone();
+        }
+        self.cleared.push(Cleared { slots, version });
     }
 
     fn put(&mut self, slot: u16, mut version: Version) {
@@ -96,13 +121,38 @@ impl Patch {
     /// The newest version of a slot that has a place in the order, visible or not; without bytes if nothing is there any
     /// more.
     pub fn newest(&self, slot: u16) -> Option<&[u8]> {
-        let i = self.slots.binary_search_by_key(&slot, |(s, _)| *s).ok()?;
-        newest_ordered(&self.slots[i].1)
+        let i = self.slots.binary_search_by_key(&slot, |(s, _)| *s).ok();
+        let version = i.and_then(|i| newest_of(&self.slots[i].1, Version::is_ordered));
+        match self.cleared_last(slot, Version::is_ordered) {
+            None => version.map(|v| &*v.object),
+            Some(cleared) => Some(&newer(version, cleared).object),
+        }
+    }
+
+    /// The last version of those that `is_seen` with which the slot was emptied together with others.
+    fn cleared_last(&self, slot: u16, is_seen: impl Fn(&Version) -> bool) -> Option<&Version> {
+        let all = self.cleared.iter().filter(|c| c.slots.contains(slot)).map(|c| &c.version);
+        all.filter(|v| is_seen(v)).max_by_key(|v| v.written.stamp())
+    }
+
+    /// By slot, in order, the newest versions of those that `is_seen`.
+    fn newest_all(&self, is_seen: impl Fn(&Version) -> bool) -> Vec<(u16, &Version)> {
+        let written = self.slots.iter().filter_map(|(slot, all)| Some((*slot, newest_of(all, &is_seen)?)));
+        let mut all: Vec<(u16, &Version)> = written.collect();
+        for cleared in self.cleared.iter().filter(|c| is_seen(&c.version)) {
+            for slot in cleared.slots.iter() {
+                match all.binary_search_by_key(&slot, |(s, _)| *s) {
+                    Ok(i) => all[i].1 = newer(Some(all[i].1), &cleared.version),
+                    Err(i) => all.insert(i, (slot, &cleared.version)),
+                }
+            }
+        }
+        all
     }
 
     /// By slot, the newest versions that have a place in the order; without bytes where nothing is any more.
     pub fn all_newest(&self) -> impl Iterator<Item = (u16, &[u8])> {
-        self.slots.iter().filter_map(|(slot, versions)| Some((*slot, newest_ordered(versions)?)))
+        self.newest_all(Version::is_ordered).into_iter().map(|(slot, v)| (slot, &*v.object))
     }
 
     /// The birth that the newest versions give the page.
@@ -113,13 +163,13 @@ impl Patch {
 
     fn visible(&self, upto: Stamp) -> impl Iterator<Item = (u16, &Version)> {
         let early = dropped(Rule::PendingShown);
-        let is_shown = move |v: &&Version| v.written.stamp() <= upto || early && !v.written.is_ordered();
-        self.slots.iter().filter_map(move |(s, v)| v.iter().rev().find(is_shown).map(|v| (*s, v)))
+        self.newest_all(|v| v.written.stamp() <= upto || early && !v.written.is_ordered()).into_iter()
     }
 
     /// Finds out anew which version is the oldest; whether there is any.
     fn look(&mut self) -> bool {
-        let all = self.slots.iter().flat_map(|(_, versions)| versions).map(|v| &v.written);
+        let versions = self.slots.iter().flat_map(|(_, versions)| versions);
+        let all = versions.chain(self.cleared.iter().map(|c| &c.version)).map(|v| &v.written);
         let Some(first) = all.min_by_key(|w| w.stamp()).cloned() else { return false };
         self.first = first;
         true
@@ -184,7 +234,9 @@ impl Mob {
         let here = self.pages.get(&page).into_iter().flat_map(|p| p.visible(frozen.upto));
         let aside = frozen.aside.get(&page).into_iter().flat_map(|p| p.visible(frozen.upto));
         let mut all: Vec<_> = here.chain(aside).collect();
-        all.sort_unstable_by_key(|(slot, _)| *slot);
+        all.sort_unstable_by_key(|(slot, version)| (*slot, Reverse(version.written.stamp())));
+        // What was set aside may be hidden by what emptied its slot and is still here.
+        all.dedup_by_key(|(slot, _)| *slot);
         all
     }
 
@@ -253,6 +305,9 @@ impl Mob {
             self.bytes -= drop_oldest(versions, n, page, *slot, &mut self.frozen);
         }
         patch.slots.retain(|(_, versions)| !versions.is_empty());
+        for cleared in patch.cleared.extract_if(.., |c| c.version.written.stamp() <= upto) {
+            set_aside(cleared, page, &mut self.frozen);
+        }
         if !patch.look() {
             self.pages.remove(&page);
         }
@@ -262,9 +317,16 @@ impl Mob {
     pub fn drop_hidden(&mut self, page: PageId, slot: u16, visible: Stamp) {
         let Some(patch) = self.pages.get_mut(&page) else { return };
         let Ok(i) = patch.slots.binary_search_by_key(&slot, |(s, _)| *s) else { return };
+        let cleared = patch.cleared_last(slot, |v| v.written.stamp() <= visible).map(|v| v.written.stamp());
         let versions = &mut patch.slots[i].1;
-        let Some(last) = versions.iter().rposition(|v| v.written.stamp() <= visible) else { return };
-        self.bytes -= drop_oldest(versions, last, page, slot, &mut self.frozen);
+        let shown = versions.iter().rposition(|v| v.written.stamp() <= visible);
+        // What emptied the slot hides what was in it, too.
+        let emptied = cleared.map(|stamp| versions.partition_point(|v| v.written.stamp() < stamp));
+        let Some(hidden) = shown.max(emptied) else { return };
+        self.bytes -= drop_oldest(versions, hidden, page, slot, &mut self.frozen);
+        if versions.is_empty() {
+            patch.slots.remove(i);
+        }
     }
 
     /// The oldest entry of the log that is needed for what is ordered, once `installing` are stored as of `upto`.
@@ -274,8 +336,9 @@ impl Mob {
             .filter_map(|(id, p)| match installing.binary_search(id) {
                 Err(_) => Some(p.first.stamp()),
                 Ok(_) => {
-                    let all = p.slots.iter().flat_map(|(_, v)| v).map(|v| v.written.stamp());
-                    all.filter(|s| *s > upto).min()
+                    let versions = p.slots.iter().flat_map(|(_, v)| v);
+                    let all = versions.chain(p.cleared.iter().map(|c| &c.version));
+                    all.map(|v| v.written.stamp()).filter(|s| *s > upto).min()
                 }
             })
             .min()
@@ -303,6 +366,20 @@ impl Objects for Mob {
         self.put(oref, &VersionStamp::At(stamp), Stamp::ZERO, Box::default());
     }
 
+    fn clear(&mut self, page: PageId, slots: &Slots, pending: &PendingStamp) {
+        let written = VersionStamp::With(pending.clone());
+        let patch = self.pages.entry(page).or_insert_with(|| Patch::new(&written));
+        patch.clear(slots.clone(), Version { written, birth: Stamp::ZERO, object: Box::default() });
+    }
+
+    fn restore(&mut self, page: PageId, pending: &PendingStamp) {
+        let Some(patch) = self.pages.get_mut(&page) else { return };
+        patch.cleared.retain(|c| !c.version.written.is_with(pending));
+        if !patch.look() {
+            self.pages.remove(&page);
+        }
+    }
+
     fn ordered(&mut self, pending: &PendingStamp, stamp: Stamp) {
         pending.ordered_at(stamp);
         self.bytes_pending = 0;
@@ -324,8 +401,23 @@ impl Objects for Mob {
     }
 }
 
-fn newest_ordered(versions: &[Version]) -> Option<&[u8]> {
-    versions.iter().rev().find(|v| v.written.is_ordered()).map(|v| &*v.object)
+fn newest_of(versions: &[Version], is_seen: impl Fn(&Version) -> bool) -> Option<&Version> {
+    versions.iter().rev().find(|v| is_seen(v))
+}
+
+/// The newer of what was written in a slot and of what emptied it.
+fn newer<'a>(version: Option<&'a Version>, cleared: &'a Version) -> &'a Version {
+    version.filter(|v| v.written.stamp() > cleared.written.stamp()).unwrap_or(cleared)
+}
+
+/// Keeps what emptied slots of a page, if the frozen stamp shows it.
+fn set_aside(cleared: Cleared, page: PageId, frozen: &mut Option<Frozen>) {
+    let is_needed = |f: &&mut Frozen| page.get() >= f.from && cleared.version.written.stamp() <= f.upto;
+    if let Some(frozen) = frozen.as_mut().filter(is_needed).filter(|_| !dropped(Rule::BackupForgetsReplaced))
+    {
+        let patch = frozen.aside.entry(page).or_insert_with(|| Patch::new(&cleared.version.written));
+        patch.clear(cleared.slots, cleared.version);
+    }
 }
 
 /// Lays versions, in the order of their slots, over a page.

@@ -37,6 +37,8 @@ pub(crate) enum Waiter {
     Inside(Conn, PageId),
     /// The end of what was released there.
     Release(PageId),
+    /// A collection.
+    Collect(PageId),
     /// The installer.
     Install,
     /// The host, which asks again.
@@ -74,7 +76,7 @@ impl Waiter {
         match self {
             Waiter::Fetch(conn, ..) | Waiter::Commit(conn, _) | Waiter::Large(conn, _) => Some(*conn),
             Waiter::Inside(conn, _) => Some(*conn),
-            Waiter::Release(_) | Waiter::Install | Waiter::Host => None,
+            Waiter::Release(_) | Waiter::Collect(_) | Waiter::Install | Waiter::Host => None,
         }
     }
 }

@@ -11,6 +11,7 @@ use tercel_wire::layout::Layout;
 use tercel_wire::message::CommitEffects;
 use tercel_wire::record::HEADER_BYTES;
 
+use super::condemned::Piece;
 use crate::limits;
 
 /// An entry of the order.
@@ -53,6 +54,13 @@ pub enum Entry<'a> {
     },
     /// Chunks of trees that no object owns any more are gone.
     Free(Freed),
+    /// A piece of what a collection frees.
+    Condemn(Piece),
+    /// What the pieces before say is freed.
+    Collect {
+        /// How many pages all of them have.
+        pages: u32,
+    },
 }
 
 /// A transaction as it is logged.
@@ -137,6 +145,8 @@ pub mod kind {
     pub const END: u8 = 9;
     pub const FREE: u8 = 10;
     pub const GIVE_BACK: u8 = 11;
+    pub const CONDEMN: u8 = 12;
+    pub const COLLECT: u8 = 13;
 }
 
 impl<'a> Entry<'a> {
@@ -154,6 +164,8 @@ impl<'a> Entry<'a> {
             Entry::CommitStaged { .. } => kind::COMMIT_STAGED,
             Entry::Free(_) => kind::FREE,
             Entry::GiveBack(..) => kind::GIVE_BACK,
+            Entry::Condemn(_) => kind::CONDEMN,
+            Entry::Collect { .. } => kind::COLLECT,
         }
     }
 
@@ -205,6 +217,8 @@ impl<'a> Entry<'a> {
                 put_orefs(&f.chunks, &mut out);
                 put_orefs(&f.below, &mut out);
             }
+            Entry::Condemn(piece) => piece.encode(&mut out),
+            Entry::Collect { pages } => out.put_u32(*pages),
         }
         out
     }
@@ -239,6 +253,8 @@ impl<'a> Entry<'a> {
             kind::FREE => {
                 Entry::Free(Freed { taken: r.u32()?, chunks: orefs(&mut r)?, below: orefs(&mut r)? })
             }
+            kind::CONDEMN => Entry::Condemn(Piece::decode(&mut r)?),
+            kind::COLLECT => Entry::Collect { pages: r.u32()? },
             _ => return Err(DecodeError::BadField("kind")),
         };
         r.end()?;
@@ -341,7 +357,7 @@ pub(super) fn oref(r: &mut Reader<'_>) -> Result<Oref, DecodeError> {
     Oref::from_raw(r.u32()?).filter(|o| !o.is_null()).ok_or(DecodeError::BadField("place"))
 }
 
-fn put_orefs(orefs: &[Oref], out: &mut Vec<u8>) {
+pub(super) fn put_orefs(orefs: &[Oref], out: &mut Vec<u8>) {
     out.put_u32(orefs.len() as u32);
     orefs.iter().for_each(|oref| out.put_u32(oref.raw()));
 }
@@ -358,12 +374,12 @@ pub(super) fn page(r: &mut Reader<'_>) -> Result<PageId, DecodeError> {
     PageId::new(r.u32()?).ok_or(DecodeError::BadField("page"))
 }
 
-fn put_pages(pages: &[PageId], out: &mut Vec<u8>) {
+pub(super) fn put_pages(pages: &[PageId], out: &mut Vec<u8>) {
     out.put_u32(pages.len() as u32);
     pages.iter().for_each(|page| out.put_u32(page.get()));
 }
 
-fn pages(r: &mut Reader<'_>) -> Result<Vec<PageId>, DecodeError> {
+pub(super) fn pages(r: &mut Reader<'_>) -> Result<Vec<PageId>, DecodeError> {
     (0..r.count(4, "pages")?).map(|_| page(r)).collect()
 }
 
@@ -412,6 +428,13 @@ mod tests {
             Entry::Stage { op, at: 5, bytes: &[] },
             Entry::CommitStaged { op, bytes: 9 },
             Entry::Free(Freed { taken: 1, chunks: vec![oref, oref], below: vec![oref] }),
+            Entry::Condemn(Piece {
+                at: 7,
+                pages: vec![(page, [1, 9].into_iter().collect())],
+                released: vec![oref],
+                unheld: vec![page],
+            }),
+            Entry::Collect { pages: 8 },
         ] {
             let bytes = entry.encode();
             assert_eq!(Entry::decode(entry.kind(), &bytes), Ok(entry.clone()));

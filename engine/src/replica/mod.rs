@@ -12,6 +12,8 @@
 //! | [`catalogue`] | classes |
 //! | [`places`] | pages given out to make objects in |
 //! | [`released`] | trees of chunks that no object owns any more |
+//! | [`condemned`] | what a collection is about to free, as its pieces arrive |
+//! | [`frees`] | the index of what collections freed |
 //! | [`views`] | which views there were, and what each kept |
 //! | [`pieces`] | a large commit as its pieces arrive |
 //! | [`version`] | the stamp of a version, or the one it will get |
@@ -19,8 +21,10 @@
 
 pub mod answers;
 pub mod catalogue;
+pub mod condemned;
 pub mod digest;
 pub mod entry;
+pub mod frees;
 pub mod pieces;
 pub mod places;
 pub mod recent;
@@ -30,14 +34,18 @@ pub mod version;
 pub mod views;
 
 use tercel_wire::class;
-use tercel_wire::cursor::DecodeError;
-use tercel_wire::id::{ClientId, OpId, Oref, Stamp, ViewId};
+use tercel_wire::cursor::{DecodeError, le32};
+use tercel_wire::id::{ClientId, OpId, Oref, PageId, Stamp, ViewId};
 use tercel_wire::message::{CommitEffects, Outcome};
+use tercel_wire::page::class_of;
+use tercel_wire::record::HEADER_BYTES;
 
 use answers::Answers;
 use catalogue::Catalogue;
+use condemned::{Condemned, Piece};
 use digest::Digest;
 use entry::{Entry, Freed, Head, Logged};
+use frees::{Frees, Known};
 use pieces::Pieces;
 use places::Places;
 use recent::RecentWrites;
@@ -46,6 +54,7 @@ use version::{PendingStamp, VersionStamp};
 use views::Views;
 
 use crate::mutant::{Rule, dropped};
+use crate::slots::Slots;
 
 /// Where the versions go that entries write: the buffer of modified objects.
 pub trait Objects {
@@ -63,6 +72,10 @@ pub trait Objects {
     fn ordered(&mut self, pending: &PendingStamp, stamp: Stamp);
     /// Nothing is in that place any more.
     fn free(&mut self, oref: Oref, stamp: Stamp);
+    /// Nothing will be in these slots any more once the pending stamp has a value.
+    fn clear(&mut self, page: PageId, slots: &Slots, pending: &PendingStamp);
+    /// Takes that back.
+    fn restore(&mut self, page: PageId, pending: &PendingStamp);
     /// Takes back what a transaction that will have no stamp wrote there.
     fn retract(&mut self, oref: Oref, pending: &PendingStamp);
 }
@@ -95,7 +108,10 @@ pub struct Replica {
     pub places: Places,
     /// Trees of chunks that no object owns any more.
     pub released: Released,
+    /// What collections freed.
+    pub frees: Frees,
     pieces: Option<Pieces>,
+    condemned: Option<Condemned>,
     digest: Digest,
 }
 
@@ -116,7 +132,9 @@ impl Replica {
             catalogue: Catalogue::new(),
             places: Places::new(),
             released: Released::default(),
+            frees: Frees::default(),
             pieces: None,
+            condemned: None,
             digest: Digest::default(),
         }
     }
@@ -156,6 +174,11 @@ impl Replica {
                 }
                 Applied { changed: f.chunks.clone(), ..Applied::default() }
             }
+            Entry::Condemn(piece) => {
+                self.condemn(stamp, piece, objects);
+                Applied::default()
+            }
+            Entry::Collect { pages } => self.collect(stamp, *pages, is_new, objects)?,
             Entry::Genesis => {
                 let written = VersionStamp::At(stamp);
                 objects.write(class::ROOT_HEAD, None, &written, Stamp::ZERO, &entry::root_head());
@@ -169,6 +192,7 @@ impl Replica {
             Entry::View { kept } => {
                 // A new view knows nothing of what its predecessor was about to commit.
                 self.forget_pieces(objects);
+                self.forget_condemned(objects);
                 if is_new {
                     self.views.begin(view, *kept);
                 }
@@ -280,15 +304,64 @@ impl Replica {
         Ok(Applied { changed, op: Some(op), pieces_from: Some(pieces.first) })
     }
 
+    fn condemn(&mut self, stamp: Stamp, piece: &Piece, objects: &mut impl Objects) {
+        if piece.at == 0 {
+            self.forget_condemned(objects);
+            if piece.pages.is_empty() && piece.unheld.is_empty() {
+                // The collection was given up.
+                return;
+            }
+            self.condemned = Some(Condemned::new(stamp));
+        }
+        if let Some(condemned) = &mut self.condemned {
+            condemned.take(piece, objects);
+        }
+    }
+
+    fn collect(
+        &mut self,
+        stamp: Stamp,
+        pages: u32,
+        is_new: bool,
+        objects: &mut impl Objects,
+    ) -> Result<Applied, DecodeError> {
+        let Some(condemned) = self.condemned.take_if(|c| c.is_whole(pages)) else {
+            return Err(DecodeError::BadField("pieces"));
+        };
+        objects.ordered(&condemned.pending, stamp);
+        if is_new {
+            let all = &condemned.all;
+            for (page, slots) in &all.pages {
+                self.places.empty_some(*page, slots.count(), stamp);
+                slots
+                    .iter()
+                    .filter_map(|slot| Oref::new(*page, slot))
+                    .for_each(|o| self.digest.chain(o, stamp));
+            }
+            all.unheld.iter().for_each(|page| self.places.unhold(*page, stamp));
+            self.released.push(&all.released);
+            self.frees.collected(stamp, &all.pages);
+        }
+        let pieces_from = Some(condemned.first);
+        Ok(Applied { changed: condemned.orefs(), op: None, pieces_from })
+    }
+
+    fn forget_condemned(&mut self, objects: &mut impl Objects) {
+        if let Some(c) = self.condemned.take() {
+            c.all.pages.iter().for_each(|(page, _)| objects.restore(*page, &c.pending));
+        }
+    }
+
     fn forget_pieces(&mut self, objects: &mut impl Objects) {
         if let Some(pieces) = self.pieces.take() {
             pieces.changed.iter().for_each(|oref| objects.retract(*oref, &pieces.pending));
         }
     }
 
-    /// The stamp of the first piece of a large commit that is arriving.
+    /// The stamp of the first piece of a large commit, or a collection, that is arriving.
     pub fn pieces_from(&self) -> Option<Stamp> {
-        self.pieces.as_ref().map(|p| p.first)
+        let pieces = self.pieces.as_ref().map(|p| p.first);
+        pieces.into_iter().chain(self.condemned.as_ref().map(|c| c.first)).min()
     }
 
     /// Whether a transaction may commit after everything applied so far: a function of the ordered prefix alone.
@@ -302,7 +375,34 @@ impl Replica {
         if effects.base > self.stamp {
             return Err(Outcome::Conflict(Oref::NULL));
         }
-        self.recent.certify(effects)
+        self.recent.certify(effects)?;
+        if effects.base < self.frees.last() { self.certify_frees(effects) } else { Ok(()) }
+    }
+
+    /// Whether nothing that the transaction read, changes or names was freed after its base.
+    fn certify_frees(&self, effects: &CommitEffects<'_>) -> Result<(), Outcome> {
+        let mut verdict = Ok(());
+        let mut look = |oref: Oref| match self.frees.of(oref, effects.base) {
+            Known::There => {}
+            Known::Freed => verdict = Err(Outcome::Conflict(oref)),
+            Known::Unknown => verdict = verdict.and(Err(Outcome::TooOld)),
+        };
+        effects.reads.iter().copied().for_each(&mut look);
+        for w in &effects.writes {
+            if !w.new {
+                look(w.oref);
+            }
+            // What is wrong with an object is found when it is checked.
+            let class = self
+                .catalogue
+                .class(class_of(w.object))
+                .filter(|c| c.check(&w.object[HEADER_BYTES..]).is_ok());
+            let body = &w.object[HEADER_BYTES..];
+            if let Some(class) = class {
+                class.refs(body, |at| Oref::from_raw(le32(body, at)).into_iter().for_each(&mut look));
+            }
+        }
+        verdict
     }
 
     /// The view of the newest [`Entry::View`].
@@ -337,7 +437,8 @@ impl Replica {
         self.places.skip_to(next_page);
         self.recent = RecentWrites::with_floor(self.stamp);
         self.released = Released::default();
-        self.pieces = None;
+        self.frees = Frees::restored(self.stamp);
+        (self.pieces, self.condemned) = (None, None);
     }
 
     /// Whether the client's operations are known, or may have been.

@@ -176,7 +176,8 @@ mod tests {
     use super::super::entry::{Entry, Logged, Placement};
     use super::super::{Applied, Replica};
     use super::*;
-    use tercel_wire::id::{ClientId, ViewId};
+    use crate::slots::Slots;
+    use tercel_wire::id::{ClientId, PageId, ViewId};
 
     /// Versions in the order in which they came, with their stamps.
     #[derive(Default)]
@@ -200,6 +201,8 @@ mod tests {
         }
 
         fn free(&mut self, _: Oref, _: Stamp) {}
+        fn clear(&mut self, _: PageId, _: &Slots, _: &PendingStamp) {}
+        fn restore(&mut self, _: PageId, _: &PendingStamp) {}
 
         fn retract(&mut self, oref: Oref, pending: &PendingStamp) {
             self.0.retain(|(o, to, written, _)| {

@@ -107,6 +107,16 @@ impl Places {
         self.filled.get(page.get() as usize).copied().unwrap_or_default()
     }
 
+    /// In how many slots of all pages there is something, as far as it is known.
+    pub fn filled_sum(&self) -> u64 {
+        self.filled.iter().filter(|count| **count != UNKNOWN).map(|count| u64::from(*count)).sum()
+    }
+
+    /// Whether the page is held back: something may refer to a place there where nothing is.
+    pub fn is_held_back(&self, page: PageId) -> bool {
+        self.held_back.contains(&page)
+    }
+
     /// How many pages objects may be made in.
     pub fn granted_count(&self) -> usize {
         self.granted.len()
@@ -258,6 +268,19 @@ impl Places {
         let filled = self.filled.get_mut(page.get() as usize);
         if let Some(filled) = filled.filter(|filled| ![0, UNKNOWN].contains(filled)) {
             *filled -= 1;
+            self.return_if_empty(page, stamp);
+        }
+    }
+
+    /// Nothing is in so many of the slots any more.
+    pub(super) fn empty_some(&mut self, page: PageId, count: usize, stamp: Stamp) {
+        (0..count).for_each(|_| self.empty(page, stamp));
+    }
+
+    /// Nothing refers to a place in the page where nothing is.
+    pub(super) fn unhold(&mut self, page: PageId, stamp: Stamp) {
+        if self.held_back.remove(&page) {
+            self.sum.remove(&[page.get().into()]);
             self.return_if_empty(page, stamp);
         }
     }

@@ -8,6 +8,7 @@ use super::Replica;
 use super::answers::{Answer, Answers, Client, Evicted};
 use super::digest::Digest;
 use super::entry;
+use super::frees::Frees;
 use super::places::{Granted, Places};
 use super::recent::RecentWrites;
 use super::released::Released;
@@ -111,6 +112,7 @@ impl Replica {
         let released = self.released.iter();
         out.put_u32(released.len() as u32);
         released.for_each(|oref| out.put_u32(oref.raw()));
+        out.put_u64(self.frees.last().0);
     }
 
     /// Reads what [`Replica::encode`] wrote.
@@ -139,6 +141,7 @@ impl Replica {
         s.answers = answers(&mut r)?;
         s.places = places(&mut r)?;
         s.released = Released::restored(entry::orefs(&mut r)?);
+        s.frees = Frees::restored(Stamp(r.u64()?));
         for _ in 0..r.count(6, "classes")? {
             let id = ClassId(r.u16()?);
             s.catalogue.define(id, Layout::decode(r.bytes("layout")?)?);
@@ -212,7 +215,7 @@ fn places(r: &mut Reader<'_>) -> Result<Places, DecodeError> {
     Ok(Places::restored(next_page, reused, rows, last, returned, held_back.into_iter(), filled))
 }
 
-const STATE_VERSION: u16 = 3;
+const STATE_VERSION: u16 = 4;
 /// Far more entries than a log will ever have, and far from where stamps would begin again.
 const STAMP_MAX: Stamp = Stamp(1 << 62);
 
@@ -225,6 +228,7 @@ mod tests {
     use super::super::entry::{Entry, Grant, Head, Logged};
     use super::super::version::{PendingStamp, VersionStamp};
     use super::*;
+    use crate::slots::Slots;
 
     /// Drops all objects: the tests look at ordered state only.
     struct Nowhere;
@@ -234,6 +238,8 @@ mod tests {
         fn ordered(&mut self, _: &PendingStamp, _: Stamp) {}
         fn free(&mut self, _: Oref, _: Stamp) {}
         fn retract(&mut self, _: Oref, _: &PendingStamp) {}
+        fn clear(&mut self, _: PageId, _: &Slots, _: &PendingStamp) {}
+        fn restore(&mut self, _: PageId, _: &PendingStamp) {}
     }
 
     fn apply(s: &mut Replica, entry: &Entry<'_>) {

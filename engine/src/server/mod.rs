@@ -18,8 +18,8 @@ use tercel_wire::id::{LogPosition, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::message::Reason;
 
 pub use crate::effect::{
-    Checkpoint, Conn, Effect, Effects, HostStats, Input, LogRoom, PageUpdate, ServerConfig, ServerStats,
-    store,
+    Checkpoint, CollectConfig, Conn, Effect, Effects, HostStats, Input, LogRoom, PageUpdate, ServerConfig,
+    ServerStats, store,
 };
 pub use recover::{Recovery, RecoveryError};
 
@@ -106,7 +106,12 @@ impl Server {
             }
             // The answer to a predecessor.
             Input::Read(..) | Input::Installed(_) | Input::Pinned(..) | Input::PinnedRead(..) => {}
-            Input::DiskFull(full) => self.disk_full = full,
+            Input::DiskFull(full) => {
+                self.disk_full = full;
+                if !full {
+                    self.sessions(out, |s, cx| s.lead(cx, |leader, work| leader.unstall(work)));
+                }
+            }
             Input::LogRoom(room) => {
                 if self.pages.installer.log_has(room) {
                     self.sessions(out, |s, cx| s.lead(cx, |leader, work| leader.unstall(work)));

@@ -92,6 +92,9 @@ impl Sessions {
             (Waiter::Release(page), failed) => {
                 self.lead(cx, |leader, work| leader.free_read(page, failed, work));
             }
+            (Waiter::Collect(page), failed) => {
+                self.lead(cx, |leader, work| leader.collect_read(page, failed, work));
+            }
             (Waiter::Inside(_, page), failed) => self.inside.page_read(page, failed),
             (Waiter::Install, None) => cx.pages.install_read(),
             (Waiter::Host, _) => {}

@@ -3,7 +3,9 @@
 use tercel_wire::frame::{BODY_BYTES_MAX, Header, Kind};
 use tercel_wire::id::{ClientId, OpId, Oref};
 use tercel_wire::layout::Layout;
-use tercel_wire::message::{Commit, Fetch, Hello, Lease, Outcome, Part, Ping, Reason, Resolve, Unsubscribe};
+use tercel_wire::message::{
+    Collect, Commit, Fetch, Hello, Lease, Outcome, Part, Ping, Reason, Resolve, Unsubscribe,
+};
 
 use super::{Cx, Sessions};
 use crate::effect::Conn;
@@ -46,10 +48,15 @@ impl Sessions {
             }
             Kind::Ping => Ping::decode(body).map(|p| self.ping(asked, p, cx)),
             Kind::Stat => {
-                let status = self.status(cx);
+                let status = self.status(None, cx);
                 cx.reply(conn, Kind::Status, header.call, status.as_bytes());
                 Ok(())
             }
+            Kind::Collect => Collect::decode(body).map(|c| {
+                let ticket = cx.leader.as_deref_mut().map(|leader| leader.collect(c.is_dry));
+                let status = self.status(ticket, cx);
+                cx.reply(conn, Kind::Status, header.call, status.as_bytes());
+            }),
             Kind::Backup => {
                 self.backup(asked, cx);
                 Ok(())

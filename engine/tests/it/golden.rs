@@ -4,8 +4,10 @@
 use crate::promise::Promises;
 use tercel_engine::replica::Objects;
 use tercel_engine::replica::Replica;
+use tercel_engine::replica::condemned::Piece;
 use tercel_engine::replica::entry::{Entry, Freed, Grant, Head, Logged, Placement};
 use tercel_engine::replica::version::{PendingStamp, VersionStamp};
+use tercel_engine::slots::Slots;
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Shape};
 use tercel_wire::message::{CommitEffects, Write};
@@ -20,7 +22,7 @@ fn class() -> Layout {
 }
 
 /// One entry of each kind, in an order that a log could have.
-fn entries() -> [(&'static str, Entry<'static>); 9] {
+fn entries() -> [(&'static str, Entry<'static>); 11] {
     let op = OpId {
         client: ClientId(0x0102_0304_0506_0708),
         slot: 0x0112,
@@ -48,6 +50,12 @@ fn entries() -> [(&'static str, Entry<'static>); 9] {
             Write { oref: oref(9, 0), new: true, object: &[16, 0, 0, 0, 5, 6, 7, 8] },
         ],
     };
+    let condemned = Piece {
+        at: 0,
+        pages: vec![(page(2), [1, 20].into_iter().collect())],
+        released: vec![oref(16, 1)],
+        unheld: vec![page(67)],
+    };
     [
         ("genesis", Entry::Genesis),
         ("view", Entry::View { kept: Stamp(0x0102_0304_0506_0708) }),
@@ -56,6 +64,8 @@ fn entries() -> [(&'static str, Entry<'static>); 9] {
         ("commit", Entry::Commit(Logged { head, effects })),
         ("free", Entry::Free(Freed { taken: 1, chunks: vec![oref(13, 1)], below: vec![oref(15, 1)] })),
         ("give_back", Entry::GiveBack(client, vec![page(66)])),
+        ("condemn", Entry::Condemn(condemned)),
+        ("collect", Entry::Collect { pages: 1 }),
         ("end", Entry::End(client)),
         ("evict", Entry::Evict(client)),
     ]
@@ -87,8 +97,8 @@ fn entries_have_the_bytes_of_version_3() {
 }
 
 #[test]
-fn a_stored_state_has_the_bytes_of_version_3() {
-    let mut promised = Promises::read(include_str!("../golden/states_v3.txt"));
+fn a_stored_state_has_the_bytes_of_version_4() {
+    let mut promised = Promises::read(include_str!("../golden/states_v4.txt"));
     let mut state = Replica::new();
     let bytes = promised.keep("new", &state.encode());
     assert_eq!(Replica::decode(&bytes).unwrap().encode(), bytes);
@@ -100,7 +110,7 @@ fn a_stored_state_has_the_bytes_of_version_3() {
     assert_eq!(read.encode(), bytes);
     assert_eq!(
         (read.stamp, read.view(), read.places.next_page()),
-        (Stamp(9), ViewId::new(0x0102_0304, 0x0506_0708), 70)
+        (Stamp(11), ViewId::new(0x0102_0304, 0x0506_0708), 70)
     );
     // A page that is granted and one that has returned, beside the one above that was full of nothing.
     let view = state.view();
@@ -112,7 +122,7 @@ fn a_stored_state_has_the_bytes_of_version_3() {
     });
     let ended = Entry::End(grants[1].client);
     let entries = grants.into_iter().map(Entry::Grant).chain([ended]);
-    for (stamp, entry) in (10..).zip(entries) {
+    for (stamp, entry) in (12..).zip(entries) {
         state.apply(Stamp(stamp), view, &entry, &mut Nowhere).unwrap();
     }
     let bytes = promised.keep("of_grants", &state.encode());
@@ -130,4 +140,6 @@ impl Objects for Nowhere {
     fn free(&mut self, _: Oref, _: Stamp) {}
     fn ordered(&mut self, _: &PendingStamp, _: Stamp) {}
     fn retract(&mut self, _: Oref, _: &PendingStamp) {}
+    fn clear(&mut self, _: PageId, _: &Slots, _: &PendingStamp) {}
+    fn restore(&mut self, _: PageId, _: &PendingStamp) {}
 }

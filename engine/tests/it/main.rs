@@ -11,6 +11,7 @@ mod backup;
 mod births;
 mod bounds;
 mod classes;
+mod collect;
 mod decoders;
 mod enums;
 mod errors;

@@ -40,7 +40,7 @@ fn replayed(w: &World) -> (Replica, BTreeMap<PageId, Vec<usize>>) {
 }
 
 /// What ordered state says of each page is what is in it.
-fn verify(w: &World) -> (Replica, BTreeMap<PageId, Vec<usize>>) {
+pub fn verify(w: &World) -> (Replica, BTreeMap<PageId, Vec<usize>>) {
     let (state, pages) = replayed(w);
     for n in 1..state.places.next_page() {
         let page = PageId::new(n).unwrap();

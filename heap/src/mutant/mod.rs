@@ -59,6 +59,7 @@ pub enum Rule {
     EvictedReturns,
     EvictsSessions,
     FreshNotCertified,
+    FreesNotCertified,
     // What one leader decides and knows.
     InFlightNotCertified,
     ReplyUnsynced,
@@ -70,6 +71,10 @@ pub enum Rule {
     LeaderOutlivesView,
     LostIsCommitted,
     LostIsNotExecuted,
+    MarkForgetsNew,
+    MarkForgetsWrites,
+    CancelledFrees,
+    NoGrace,
     // Sessions.
     OwnNotInStream,
     ResumePastHorizon,

@@ -281,6 +281,32 @@ impl Unsubscribe {
     }
 }
 
+/// Asks for a collection of what no root reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Collect {
+    /// Whether it only says what it would free.
+    pub is_dry: bool,
+}
+
+impl Collect {
+    /// Appends it.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u8(self.is_dry as u8);
+    }
+
+    /// Reads it.
+    pub fn decode(body: &[u8]) -> Result<Collect, DecodeError> {
+        let mut r = Reader::new(body);
+        let is_dry = match r.u8()? {
+            0 => false,
+            1 => true,
+            _ => return Err(DecodeError::BadField("dry")),
+        };
+        r.end()?;
+        Ok(Collect { is_dry })
+    }
+}
+
 /// A piece of a transaction too large for one message; the pieces of an operation are joined in order and the
 /// [`Commit`] that follows ends with the last of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -392,6 +392,7 @@ fn messages_have_the_bytes_of_version_2() {
     message!(promised, "fetch", Fetch, fetch);
     message!(promised, "page", PageReply, PageReply { fetch, bytes: b"the page" });
     message!(promised, "page_unwritten", PageReply, PageReply { fetch, bytes: b"" });
+    message!(promised, "collect", Collect, Collect { is_dry: true });
     message!(promised, "unsubscribe", Unsubscribe, Unsubscribe { pages: pages.clone() });
     message!(promised, "part", Part, Part { op, index: 7, bytes: b"piece" });
     message!(promised, "commit", Commit, Commit { op, parts: 2, bytes: b"the rest" });
@@ -501,6 +502,7 @@ fn kinds_have_the_numbers_of_version_1() {
         (Kind::Bye, 13),
         (Kind::Backup, 14),
         (Kind::BackupNext, 15),
+        (Kind::Collect, 16),
         (Kind::Welcome, 64),
         (Kind::Page, 65),
         (Kind::Verdict, 67),

@@ -1,0 +1,555 @@
+//! Collecting what no root reaches.
+//!
+//! One mark, incremental, by the leader alone, over the newest state of every object, ordered or not yet visible. What a
+//! commit writes, makes or moves becomes grey with it and is looked at again; so when nothing is grey, all that the roots reach
+//! is black, at that very moment (Steele, CACM 1975). Then the pages are swept: objects that are white are dead. A time of
+//! grace passes, in which commits go on to colour; then what is still dead goes to the order in pieces, and at a moment when
+//! nothing is grey one entry behind them frees all of it together. If anything dead was written meanwhile, the collection is
+//! given up and begins again.
+//!
+//! What a transaction that is under way still names of it is refused when it commits ([`crate::replica::frees`]). Chunks of
+//! large values and former places are no candidates: they go with the object that they belong to. The
+//! invariant: what is freed is dead when it is freed, and nothing that is not freed with it leads there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tercel_wire::class;
+use tercel_wire::cursor::le32;
+use tercel_wire::id::{ClassId, Oref, PageId, Stamp};
+use tercel_wire::page::class_of;
+use tercel_wire::record::HEADER_BYTES;
+
+use super::marks::{Color, Marks};
+use super::own::{is_chunk, trees_of};
+use super::{Leader, Work};
+use crate::effect::CollectConfig;
+use crate::mutant::{self, Rule, dropped};
+use crate::pages::mob::forwarded;
+use crate::pages::reads::Waiter;
+use crate::replica::Replica;
+use crate::replica::catalogue::Catalogue;
+use crate::replica::condemned::Piece;
+use crate::replica::entry::Entry;
+use crate::time::Now;
+
+/// Collections of one view's leader: the one under way, and when the next one is due.
+#[derive(Debug, Default)]
+pub(super) struct Collecting {
+    config: CollectConfig,
+    cycle: Option<Box<Cycle>>,
+    wanted: Option<Wanted>,
+    /// Objects made since the last one, and those that it left.
+    made: u64,
+    left: Option<u64>,
+    /// How many have come to their end, and the report of the last one.
+    done: u64,
+    report: String,
+    /// The end of one that is not visible yet, and its report.
+    ending: Option<(Stamp, String)>,
+}
+
+/// What the next collection is asked to do. Of several that ask, the one that wants more is heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Wanted {
+    /// To say what it would free.
+    Report,
+    Free,
+}
+
+/// A collection under way.
+#[derive(Debug)]
+struct Cycle {
+    wanted: Wanted,
+    marks: Marks,
+    phase: Phase,
+    /// The page that is read for it.
+    reading: Option<PageId>,
+    /// The page that was looked at last.
+    cursor: PageId,
+    /// Dead objects that own trees of chunks, in order, each with one of them.
+    trees: Vec<(Oref, Oref)>,
+    /// Pages that are held back for nothing.
+    unheld: BTreeSet<PageId>,
+    /// By class, what was dead when it was swept.
+    found: BTreeMap<ClassId, Found>,
+    /// Pages in the pieces that are ordered, objects in them, and the stamp of the last piece.
+    staged: u32,
+    staged_objects: u64,
+    ordered: Stamp,
+    /// Something that is already in a piece is not dead any more.
+    is_broken: bool,
+    is_held_up: bool,
+}
+
+/// How far a collection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Mark,
+    /// The next page to be swept.
+    Sweep(u32),
+    /// Until then.
+    Grace(Now),
+    /// The next page whose dead slots go to the order.
+    Stage(u32),
+    /// All pieces are ordered.
+    Free,
+}
+
+/// What is dead of one class.
+#[derive(Debug, Default)]
+struct Found {
+    objects: u64,
+    bytes: u64,
+    examples: Vec<Oref>,
+}
+
+/// A dead object, as a sweep sees it.
+struct Corpse {
+    oref: Oref,
+    class: ClassId,
+    bytes: usize,
+    trees: Vec<Oref>,
+}
+
+/// How a collection stands, for people.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CollectStatus<'a> {
+    /// What is done now.
+    pub phase: &'static str,
+    /// Objects that were reached.
+    pub marked: u64,
+    /// Objects that were found to be out of reach.
+    pub dead: u64,
+    /// The next page to be swept.
+    pub page: u64,
+    /// Collections that came to their end in this view, and what the last one says of itself: JSON, or nothing.
+    pub done: u64,
+    pub report: &'a str,
+    /// Objects made since the last one.
+    pub made: u64,
+}
+
+/// Objects of a page that are looked at in one go: some ten microseconds.
+const SLICE_OBJECTS: usize = 64;
+
+/// Pages with nothing in them that a sweep passes in one go.
+const SLICE_PAGES: usize = 256;
+
+/// Bytes of a piece of what is freed, about.
+const PIECE_BYTES: usize = 32 << 10;
+
+/// Pages that are let go of with one collection; what is above it waits for the next.
+const UNHELD_MAX: usize = 8 << 10;
+
+/// Objects of each class that a report names.
+const EXAMPLES: usize = 5;
+
+impl Collecting {
+    pub(super) fn new(config: CollectConfig) -> Collecting {
+        Collecting { config, ..Collecting::default() }
+    }
+
+    /// A commit makes, changes or moves an object there.
+    pub(super) fn wrote(&mut self, oref: Oref, is_new: bool) {
+        if dropped(if is_new { Rule::MarkForgetsNew } else { Rule::MarkForgetsWrites }) {
+            return;
+        }
+        if let Some(cycle) = &mut self.cycle {
+            cycle.reach(oref);
+            cycle.marks.set(oref, Color::Grey);
+        }
+    }
+
+    /// A commit makes an object, of which collections are to know.
+    pub(super) fn made(&mut self, class: ClassId) {
+        self.made += u64::from(!is_chunk(class));
+    }
+
+    /// An entry frees what is there.
+    pub(super) fn left(&mut self, oref: Oref) {
+        if let Some(cycle) = &mut self.cycle {
+            cycle.reach(oref);
+            cycle.marks.set(oref, Color::Black);
+        }
+    }
+
+    /// Whether what is dead is about to be freed, so that no large transaction may begin.
+    pub(super) fn is_freeing(&self) -> bool {
+        self.cycle.as_ref().is_some_and(|cycle| matches!(cycle.phase, Phase::Stage(_) | Phase::Free))
+    }
+
+    /// There may be room again for an entry.
+    pub(super) fn try_again(&mut self) {
+        if let Some(cycle) = &mut self.cycle {
+            cycle.is_held_up = false;
+        }
+    }
+
+    /// When a time of grace is over.
+    pub(super) fn deadline(&self) -> Option<Now> {
+        match self.cycle.as_ref()?.phase {
+            Phase::Grace(until) => Some(until),
+            _ => None,
+        }
+    }
+}
+
+impl Cycle {
+    fn new(wanted: Wanted) -> Cycle {
+        let mut cycle = Cycle {
+            wanted,
+            marks: Marks::default(),
+            phase: Phase::Mark,
+            reading: None,
+            cursor: class::ROOT_HEAD.page(),
+            trees: Vec::new(),
+            unheld: BTreeSet::new(),
+            found: BTreeMap::new(),
+            staged: 0,
+            staged_objects: 0,
+            ordered: Stamp::ZERO,
+            is_broken: false,
+            is_held_up: false,
+        };
+        cycle.marks.set(class::ROOT_HEAD, Color::Grey);
+        cycle
+    }
+
+    /// Something leads to a place.
+    fn reach(&mut self, oref: Oref) {
+        let old = self.marks.color(oref);
+        if matches!(old, Color::White | Color::Dead) {
+            self.marks.set(oref, Color::Grey);
+            let is_unheld = self.unheld.remove(&oref.page());
+            let is_known =
+                matches!(self.phase, Phase::Stage(_) | Phase::Free) && (old == Color::Dead || is_unheld);
+            self.is_broken |= is_known && !dropped(Rule::CancelledFrees);
+        }
+    }
+
+    /// Looks at some of what is grey in a page. What is in the buffer is looked at there, for the rest the page must be here.
+    fn mark_slice(&mut self, page: PageId, work: &mut Work<'_>) {
+        self.cursor = page;
+        let is_here = work.pages.is_here(page);
+        let (mut refs, mut is_missing) = (Vec::new(), false);
+        let catalogue = &work.replica.catalogue;
+        for oref in self.marks.grey_of(page).into_iter().take(SLICE_OBJECTS) {
+            let is_in_buffer = || work.pages.mob.patch(page).is_some_and(|p| p.newest(oref.slot()).is_some());
+            if !is_here && !is_in_buffer() {
+                is_missing = true;
+                continue;
+            }
+            self.marks.set(oref, Color::Black);
+            work.pages.newest(oref, |object| refs_of(object, catalogue, &mut refs));
+            refs.drain(..).for_each(|to| self.reach(to));
+        }
+        if is_missing {
+            self.read(page, work);
+        }
+    }
+
+    fn read(&mut self, page: PageId, work: &mut Work<'_>) {
+        self.reading = Some(page);
+        work.pages.reads.wait(page, Waiter::Collect(page));
+    }
+
+    /// Looks for what is white, in the next page that has anything in it.
+    fn sweep_slice(&mut self, from: u32, work: &mut Work<'_>) {
+        let places = &work.replica.places;
+        let is_of_interest = |page: &PageId| places.filled(*page) > 0 || places.is_held_back(*page);
+        let end = places.next_page();
+        let upto = end.min(from.saturating_add(SLICE_PAGES as u32));
+        let Some(page) = (from..upto).filter_map(PageId::new).find(is_of_interest) else {
+            self.phase = Phase::Sweep(upto);
+            if upto == end {
+                self.swept(work);
+            }
+            return;
+        };
+        self.phase = Phase::Sweep(page.get());
+        let Some(extents) = work.pages.extents(page) else { return self.read(page, work) };
+        let mut corpses = Vec::new();
+        for oref in extents.bytes.iter().filter_map(|(slot, _)| Oref::new(page, *slot)) {
+            if self.marks.color(oref) == Color::White {
+                match corpse(oref, work) {
+                    Ok(found) => corpses.extend(found),
+                    Err(missing) => return self.read(missing, work),
+                }
+            }
+        }
+        corpses.into_iter().for_each(|corpse| self.bury(corpse));
+        let is_filled = |slot: &u16| extents.bytes.binary_search_by_key(slot, |(s, _)| *s).is_ok();
+        if work.replica.places.is_held_back(page)
+            && self.unheld.len() < UNHELD_MAX
+            && self.marks.marked_of(page).iter().all(|slot| is_filled(&slot))
+        {
+            self.unheld.insert(page);
+        }
+        self.phase = Phase::Sweep(page.get() + 1);
+    }
+
+    fn bury(&mut self, corpse: Corpse) {
+        self.marks.set(corpse.oref, Color::Dead);
+        self.trees.extend(corpse.trees.into_iter().map(|root| (corpse.oref, root)));
+        if corpse.class == class::FORWARD {
+            // Where it went there is an object, which is counted.
+            return;
+        }
+        let found = self.found.entry(corpse.class).or_default();
+        found.objects += 1;
+        found.bytes += corpse.bytes as u64;
+        if found.examples.len() < EXAMPLES {
+            found.examples.push(corpse.oref);
+        }
+    }
+
+    /// All pages are swept.
+    fn swept(&mut self, work: &Work<'_>) {
+        let grace = if dropped(Rule::NoGrace) { 0 } else { work.config.collect.grace_ms };
+        self.phase = Phase::Grace(work.now.plus_us(grace * 1_000));
+    }
+
+    /// The next piece of what is dead, and the page behind it.
+    fn piece(&mut self, from: u32) -> (Piece, u32) {
+        let mut piece = Piece { at: self.staged, ..Piece::default() };
+        let (mut bytes, mut next) = (0, from);
+        let piece_bytes = mutant::bound(PIECE_BYTES, 64);
+        while next < self.marks.pages_end() && bytes < piece_bytes {
+            let page = PageId::new(next).map(|page| (page, self.marks.dead_of(page)));
+            next += 1;
+            let Some((page, slots)) = page.filter(|(_, slots)| !slots.is_empty()) else { continue };
+            let owners = self.trees.partition_point(|(owner, _)| owner.page() < page);
+            let owned = self.trees[owners..].iter().take_while(|(owner, _)| owner.page() == page);
+            piece
+                .released
+                .extend(owned.filter(|(owner, _)| slots.contains(owner.slot())).map(|(_, root)| *root));
+            bytes += slots.encoded_bytes() + 4;
+            self.staged_objects += slots.count() as u64;
+            piece.pages.push((page, slots));
+        }
+        if next >= self.marks.pages_end() {
+            piece.unheld.extend(&self.unheld);
+        }
+        (piece, next)
+    }
+
+    fn report(&self, catalogue: &Catalogue) -> String {
+        let classes = self.found.iter().map(|(id, found)| {
+            let name = catalogue.class(*id).map_or("", |layout| layout.name());
+            let examples: Vec<String> = found.examples.iter().map(|oref| format!("\"{oref}\"")).collect();
+            format!(
+                "{{\"class\":{name:?},\"objects\":{},\"bytes\":{},\"examples\":[{}]}}",
+                found.objects,
+                found.bytes,
+                examples.join(",")
+            )
+        });
+        let classes: Vec<String> = classes.collect();
+        let objects: u64 = self.found.values().map(|found| found.objects).sum();
+        let bytes: u64 = self.found.values().map(|found| found.bytes).sum();
+        format!(
+            "{{\"dry_run\":{},\"reached\":{},\"objects\":{objects},\"bytes\":{bytes},\"pages_let_go\":{},\"classes\":[{}]}}",
+            self.wanted == Wanted::Report,
+            self.marks.marked(),
+            self.unheld.len(),
+            classes.join(",")
+        )
+    }
+}
+
+/// The references of an object, and where it went if it moved.
+fn refs_of(object: &[u8], catalogue: &Catalogue, refs: &mut Vec<Oref>) {
+    let Some(layout) = catalogue.class(class_of(object)) else { return };
+    let body = &object[HEADER_BYTES..];
+    layout.refs(body, |at| refs.extend(Oref::from_raw(le32(body, at)).filter(|to| !to.is_null())));
+}
+
+/// What is in a place to which nothing leads, if that is a candidate; a page that must be here to know it.
+fn corpse(oref: Oref, work: &mut Work<'_>) -> Result<Option<Corpse>, PageId> {
+    let catalogue = &work.replica.catalogue;
+    let look = |object: &[u8]| {
+        let (class, bytes) = (class_of(object), object.len());
+        let corpse = Corpse { oref, class, bytes, trees: trees_of(object, catalogue) };
+        (!is_chunk(class)).then(|| (corpse, forwarded(object)))
+    };
+    let Some(Some((corpse, moved))) = work.pages.newest(oref, look) else { return Ok(None) };
+    let Some(to) = moved else { return Ok(Some(corpse)) };
+    // A chunk that did not fit where it was promised a place is still a chunk.
+    match work.pages.newest(to, |object| is_chunk(class_of(object))) {
+        Some(false) => Ok(Some(corpse)),
+        Some(true) => Ok(None),
+        None if !work.pages.is_here(to.page()) => Err(to.page()),
+        None => Ok(Some(corpse)),
+    }
+}
+
+impl Leader {
+    /// A client asks for a collection, or what one would free: gives which one will do it.
+    pub(crate) fn collect(&mut self, is_dry: bool) -> u64 {
+        let collecting = &mut self.collecting;
+        collecting.wanted = collecting.wanted.max(Some(if is_dry { Wanted::Report } else { Wanted::Free }));
+        collecting.done + 1 + u64::from(collecting.cycle.is_some() || collecting.ending.is_some())
+    }
+
+    /// How the collection stands.
+    pub(crate) fn collect_status(&self) -> CollectStatus<'_> {
+        let Collecting { done, made, report, .. } = &self.collecting;
+        let idle = CollectStatus { phase: "none", done: *done, made: *made, report, ..Default::default() };
+        let Some(cycle) = &self.collecting.cycle else { return idle };
+        let (phase, page) = match cycle.phase {
+            Phase::Mark => ("mark", 0),
+            Phase::Sweep(page) => ("sweep", page),
+            Phase::Grace(_) => ("grace", 0),
+            Phase::Stage(page) => ("stage", page),
+            Phase::Free => ("free", 0),
+        };
+        CollectStatus {
+            phase,
+            marked: cycle.marks.marked(),
+            dead: cycle.marks.dead(),
+            page: page.into(),
+            ..idle
+        }
+    }
+
+    /// Whether a collection has something to do now.
+    pub(super) fn collect_wants(&self, visible: Stamp, replica: &Replica) -> bool {
+        let collecting = &self.collecting;
+        let Some(cycle) = &collecting.cycle else {
+            let is_due = collecting.wanted.is_some() || self.is_collect_due(replica);
+            return is_due && collecting.ending.is_none() && self.is_ready(visible);
+        };
+        if cycle.reading.is_some() {
+            return false;
+        }
+        !cycle.marks.is_settled()
+            || match cycle.phase {
+                Phase::Mark | Phase::Sweep(_) => true,
+                Phase::Grace(_) => false,
+                Phase::Stage(_) => cycle.ordered <= visible && !cycle.is_held_up,
+                Phase::Free => cycle.ordered <= visible && !cycle.is_held_up && self.large.is_none(),
+            }
+    }
+
+    /// Whether so much was made since the last collection that one is worth it.
+    fn is_collect_due(&self, replica: &Replica) -> bool {
+        let (collecting, config) = (&self.collecting, &self.collecting.config);
+        let left = collecting.left.unwrap_or_else(|| replica.places.filled_sum());
+        config.is_automatic
+            && collecting.made >= config.made_min.max(left / 100 * u64::from(config.made_percent))
+    }
+
+    /// Does a slice of a collection.
+    pub(super) fn go_on_collecting(&mut self, work: &mut Work<'_>) {
+        let Some(mut cycle) = self.collecting.cycle.take() else {
+            if self.collect_wants(work.pages.visible(), work.replica) {
+                let wanted = self.collecting.wanted.take().unwrap_or(Wanted::Free);
+                self.collecting.cycle = Some(Box::new(Cycle::new(wanted)));
+                self.collecting.made = 0;
+            }
+            return;
+        };
+        if cycle.reading.is_some() {
+            self.collecting.cycle = Some(cycle);
+            return;
+        }
+        if cycle.is_broken {
+            return self.begin_collecting_again(*cycle, work);
+        }
+        if let Some(page) = cycle.marks.grey_from(cycle.cursor) {
+            cycle.mark_slice(page, work);
+            self.collecting.cycle = Some(cycle);
+            return;
+        }
+        match cycle.phase {
+            Phase::Mark => cycle.phase = Phase::Sweep(1),
+            Phase::Sweep(page) => {
+                cycle.sweep_slice(page, work);
+                if matches!(cycle.phase, Phase::Grace(_))
+                    && (cycle.wanted == Wanted::Report || cycle.is_futile())
+                {
+                    return self.collected(*cycle, Stamp::ZERO, work);
+                }
+            }
+            Phase::Grace(until) if work.now >= until => cycle.phase = Phase::Stage(1),
+            Phase::Grace(_) => {}
+            Phase::Stage(_) | Phase::Free => return self.free_dead(cycle, work),
+        }
+        self.collecting.cycle = Some(cycle);
+    }
+
+    /// Orders a piece of what is dead, or, behind the last, the end of all of it.
+    fn free_dead(&mut self, mut cycle: Box<Cycle>, work: &mut Work<'_>) {
+        let is_shown = cycle.ordered <= work.pages.visible();
+        cycle.is_held_up =
+            work.disk_full || work.log_is_full() || work.pages.mob.bytes() > work.config.mob_bytes;
+        match cycle.phase {
+            Phase::Stage(from) if is_shown && !cycle.is_held_up => {
+                if cycle.is_futile() {
+                    return self.collected(*cycle, Stamp::ZERO, work);
+                }
+                let (piece, next) = cycle.piece(from);
+                cycle.staged += piece.pages.len() as u32;
+                let is_last = next >= cycle.marks.pages_end();
+                cycle.phase = if is_last { Phase::Free } else { Phase::Stage(next) };
+                if !piece.pages.is_empty() || !piece.unheld.is_empty() {
+                    cycle.ordered = self.order(&Entry::Condemn(piece), None, work);
+                }
+            }
+            Phase::Free if is_shown && !cycle.is_held_up && self.large.is_none() => {
+                work.stats.collected += cycle.staged_objects;
+                let stamp = self.order(&Entry::Collect { pages: cycle.staged }, None, work);
+                return self.collected(*cycle, stamp, work);
+            }
+            _ => {}
+        }
+        self.collecting.cycle = Some(cycle);
+    }
+
+    /// A collection has come to its end, which will be visible at that stamp.
+    fn collected(&mut self, cycle: Cycle, stamp: Stamp, work: &Work<'_>) {
+        let report = cycle.report(&work.replica.catalogue);
+        self.collecting.left = Some(cycle.marks.marked());
+        self.collecting.ending = Some((stamp, report));
+        self.waiting.behind_due = true;
+        self.collected_upto(work.pages.visible());
+    }
+
+    /// Everything up to here is visible.
+    pub(super) fn collected_upto(&mut self, visible: Stamp) {
+        if let Some((_, report)) = self.collecting.ending.take_if(|(stamp, _)| *stamp <= visible) {
+            self.collecting.done += 1;
+            self.collecting.report = report;
+        }
+    }
+
+    /// Something came to life that the order had heard was dead: all of it is taken back.
+    fn begin_collecting_again(&mut self, cycle: Cycle, work: &mut Work<'_>) {
+        if cycle.staged > 0 || cycle.ordered > Stamp::ZERO {
+            self.order(&Entry::Condemn(Piece::default()), None, work);
+        }
+        self.collecting.cycle = Some(Box::new(Cycle::new(cycle.wanted)));
+        self.waiting.behind_due = true;
+    }
+
+    /// The page that a collection waited for is here, or is damaged: then nothing can be said of what it leads to.
+    pub(crate) fn collect_read(&mut self, page: PageId, failed: Option<&str>, work: &mut Work<'_>) {
+        let Some(cycle) = self.collecting.cycle.as_mut().filter(|c| c.reading == Some(page)) else { return };
+        cycle.reading = None;
+        let Some(why) = failed else { return self.go_on_collecting(work) };
+        let text = format!(
+            "a collection needs every page: {why}; `tercel check --repair` restores what the log holds"
+        );
+        self.collecting.cycle = None;
+        self.collecting.ending = Some((Stamp::ZERO, format!("{{\"failed\":{text:?}}}")));
+        self.waiting.behind_due = true;
+        self.collected_upto(work.pages.visible());
+    }
+}
+
+impl Cycle {
+    /// Whether there is nothing to be freed.
+    fn is_futile(&self) -> bool {
+        self.marks.dead() == 0 && self.unheld.is_empty()
+    }
+}
