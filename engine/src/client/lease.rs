@@ -23,8 +23,6 @@ pub(super) struct Leases {
     is_content: bool,
     /// Grants that were heard of in this session.
     seq: u64,
-    /// Pages that the request gives back.
-    giving_back: Vec<PageId>,
     /// How many to ask for next: doubles with use.
     ask: u16,
     refused: Option<Error>,
@@ -40,9 +38,6 @@ impl Leases {
         self.call = None;
         if leased.pages.is_empty() {
             self.in_vain(Error::Full(Bound::Pages));
-        }
-        if !leased.pages.is_empty() {
-            self.places.taken_back(std::mem::take(&mut self.giving_back));
         }
         self.seq = leased.seq;
         if !leased.pages.is_empty() {
@@ -147,8 +142,7 @@ impl Client {
         }
         self.leases.ask = (self.leases.ask * 2).clamp(1, limits::LEASE_PAGES);
         let mut body = Vec::new();
-        self.leases.giving_back = self.leases.places.done();
-        let done = self.leases.giving_back.clone();
+        let done = self.leases.places.give_back();
         Lease { seq: self.leases.seq + 1, pages: self.leases.ask, done }.encode(&mut body);
         self.leases.call = Some(self.request(Kind::Lease, &body));
     }

@@ -158,13 +158,12 @@ impl Client {
         if self.peer.out.len() > limits::UNSENT_BYTES_MAX {
             return None;
         }
-        let holds = |o: &LocalWrite| self.leases.holds(o.oref, o.brought.unwrap_or(Stamp::MAX));
+        let holds = |o: &LocalWrite| self.leases.holds(o.oref, o.placed);
         let mut lost = local_writes.iter().filter(|o| o.new && !holds(o)).peekable();
         if lost.peek().is_some() {
             // The session in which the places were granted is over. A transaction that runs again takes others, but not
             // for what it brought.
-            let error =
-                lost.find(|o| o.brought.is_some()).map_or(Error::Conflict, |o| Error::PlaceLost(o.oref));
+            let error = lost.find(|o| o.is_brought).map_or(Error::Conflict, |o| Error::PlaceLost(o.oref));
             return Some(Err(error));
         }
         let index = self.ops.take()?;

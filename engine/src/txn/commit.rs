@@ -140,8 +140,9 @@ impl Tx<'_> {
         orefs
             .filter_map(|oref| {
                 let object = self.write_set.record(oref)?;
-                let (new, brought) = (made.contains_key(&oref), brought.get(&oref).copied());
-                Some(LocalWrite { oref, object, new, brought })
+                let (birth, brought) = (made.get(&oref).copied(), brought.get(&oref).copied());
+                let placed = brought.or(birth).unwrap_or_default();
+                Some(LocalWrite { oref, object, new: birth.is_some(), placed, is_brought: brought.is_some() })
             })
             .collect()
     }

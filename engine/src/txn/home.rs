@@ -155,9 +155,10 @@ pub struct LocalWrite {
     pub object: Vec<u8>,
     /// Whether the operation makes it.
     pub new: bool,
-    /// The stamp of its place's reference, if the place was taken before the transaction that makes it, which therefore cannot
-    /// take another.
-    pub brought: Option<Stamp>,
+    /// The stamp up to which its place was known to be one. If its page was granted again since, the place is lost.
+    pub placed: Stamp,
+    /// Whether the place was taken before the transaction that makes it, which therefore cannot take another.
+    pub is_brought: bool,
 }
 
 /// A watch of a client: no other client knows it, such as that of a process that was forked off.

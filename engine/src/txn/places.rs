@@ -22,6 +22,8 @@ pub(crate) struct Places {
     by_age: VecDeque<PageId>,
     /// Pages in which no more places are given out, each with what transactions have that may still make something there.
     turned: VecDeque<(PageId, Arc<Hold>)>,
+    /// Pages that the request under way gives back.
+    giving_back: Option<Vec<PageId>>,
 }
 
 /// What keeps a page from being given back: as long as a transaction has it, it may make something in the page.
@@ -62,16 +64,34 @@ impl Filling {
 }
 
 impl Places {
-    /// Takes pages that the server granted.
+    /// Takes pages that the server granted, and with that has taken back what the request gave back.
     pub(crate) fn grant(&mut self, leased: Leased) {
         let Leased { birth, pages, .. } = leased;
-        self.by_age.extend(pages.iter().filter(|page| self.held.insert(**page, birth).is_none()));
+        if pages.is_empty() {
+            return;
+        }
+        let given_back = self.giving_back.take().unwrap_or_default();
+        self.forget(given_back);
+        // The server lets go of a page that is full, and does not say so: one that it grants again begins anew.
+        self.forget(pages.clone());
+        self.held.extend(pages.iter().map(|page| (*page, birth)));
+        self.by_age.extend(&pages);
         self.empty.extend(pages);
         // The server, too, lets go of the oldest.
         while self.held.len() > limits::leased_pages_max() {
             let Some(oldest) = self.by_age.pop_front() else { return };
             self.held.remove(&oldest);
         }
+    }
+
+    fn forget(&mut self, mut pages: Vec<PageId>) {
+        pages.sort_unstable();
+        let is_kept = |page: &PageId| pages.binary_search(page).is_err();
+        self.empty.retain(is_kept);
+        self.current.take_if(|f| !is_kept(&f.page));
+        self.turned.retain(|(page, _)| is_kept(page));
+        self.by_age.retain(is_kept);
+        pages.iter().for_each(|page| _ = self.held.remove(page));
     }
 
     /// Pages in which there is nothing yet.
@@ -116,20 +136,12 @@ impl Places {
         self.place(bytes)
     }
 
-    /// Pages in which nothing more will be made, some of them.
-    pub(crate) fn done(&self) -> Vec<PageId> {
+    /// Pages in which nothing more will be made, for a request to give back: the same until pages are granted, for the server
+    /// takes back what the first request named that reached it.
+    pub(crate) fn give_back(&mut self) -> Vec<PageId> {
         let is_done = |hold: &Arc<Hold>| Arc::strong_count(hold) == 1 && !hold.0.load(Ordering::Relaxed);
         let done = self.turned.iter().filter(|(_, hold)| is_done(hold)).map(|(page, _)| *page);
-        done.take(DONE_MAX).collect()
-    }
-
-    /// The server has taken these back.
-    pub(crate) fn taken_back(&mut self, mut pages: Vec<PageId>) {
-        pages.sort_unstable();
-        let is_kept = |page: &PageId| pages.binary_search(page).is_err();
-        self.turned.retain(|(page, _)| is_kept(page));
-        self.by_age.retain(is_kept);
-        self.held.retain(|page, _| is_kept(page));
+        self.giving_back.get_or_insert_with(|| done.take(DONE_MAX).collect()).clone()
     }
 
     /// An object is made larger than its place was: there is so much less room for others.
@@ -153,6 +165,74 @@ impl Places {
     }
 }
 
-/// Pages given back with one request. None yet: where a log lost its end, a reference of the lost part could name what had been
-/// in such a page before. References must tell histories apart first.
-const DONE_MAX: usize = 0;
+/// Pages given back with one request, a kilobyte of it: more than it asks for, so that a client which has fallen behind catches
+/// up.
+const DONE_MAX: usize = 4 * limits::LEASE_PAGES as usize;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two of them fill a page.
+    const HALF: usize = 3_900;
+
+    fn page(n: u32) -> PageId {
+        PageId::new(n).unwrap()
+    }
+
+    fn leased(seq: u64, birth: u64, pages: &[u32]) -> Leased {
+        Leased { seq, birth: Stamp(birth), pages: pages.iter().map(|n| page(*n)).collect() }
+    }
+
+    #[test]
+    fn request_asked_again_gives_back_what_it_gave_back() {
+        let mut p = Places::default();
+        p.grant(leased(1, 0, &[2, 3, 4]));
+        let mut places: Vec<Place> = (0..5).map(|_| p.place(HALF).unwrap()).collect();
+        drop(places.drain(..2));
+        assert_eq!(p.give_back(), [page(2)]);
+        drop(places);
+        assert_eq!(p.give_back(), [page(2)]);
+        // An answer without pages is none.
+        p.grant(leased(1, 0, &[]));
+        assert_eq!(p.give_back(), [page(2)]);
+        p.grant(leased(2, 0, &[5]));
+        assert_eq!(p.birth(page(2)), None);
+        assert_eq!(p.give_back(), [page(3)]);
+    }
+
+    #[test]
+    fn page_with_a_place_that_is_kept_is_not_given_back() {
+        let mut p = Places::default();
+        p.grant(leased(1, 0, &[2, 3]));
+        p.place(HALF).unwrap().hold.keep();
+        p.turn_page();
+        assert_eq!(p.give_back(), []);
+    }
+
+    #[test]
+    fn page_granted_again_begins_anew() {
+        let mut p = Places::default();
+        p.grant(leased(1, 0, &[2, 3]));
+        let early = p.place(HALF).unwrap();
+        p.place(HALF).unwrap();
+        // The server has let go of page 2, which is full, before its client turned to another.
+        p.grant(leased(2, 7, &[2]));
+        assert!(!p.holds(early.oref, early.birth) && p.holds(early.oref, Stamp(7)));
+        drop(early);
+        assert_eq!(p.empty_count(), 2);
+        let places: Vec<Place> = (0..3).map(|_| p.place(HALF).unwrap()).collect();
+        assert_eq!(places[2].oref, Oref::new(page(2), 0).unwrap());
+        assert_eq!(p.give_back(), []);
+    }
+
+    #[test]
+    fn page_granted_again_is_the_youngest() {
+        let mut p = Places::default();
+        let max = limits::LEASED_PAGES_MAX as u32;
+        p.grant(leased(1, 0, &(2..max + 2).collect::<Vec<_>>()));
+        p.grant(leased(2, 7, &[2]));
+        p.grant(leased(3, 0, &[max + 2]));
+        assert_eq!((p.birth(page(2)), p.birth(page(3))), (Some(Stamp(7)), None));
+    }
+}

@@ -88,6 +88,21 @@ fn value_that_is_replaced_by_session_after_session_takes_the_room_of_a_few() {
 }
 
 #[test]
+fn value_that_one_session_replaces_takes_the_room_of_a_few() {
+    let w = world(2);
+    let r = album(&w, 0);
+    for n in 0..100 {
+        w.run(0, |tx| tx.edit(r)?.set_picture(picture(n, 100_000))).unwrap();
+        // An idle client says within two keepalives what it has heard of.
+        w.pass_ms(5_000);
+    }
+    let (state, _) = verify(&w);
+    assert!(state.places.next_page() < 200, "{} pages were given out", state.places.next_page());
+    let read = w.run(1, |tx| Ok(tx.get(r)?.picture()?.to_vec())).unwrap();
+    assert_eq!(read, picture(99, 100_000));
+}
+
+#[test]
 fn page_with_a_place_that_may_still_be_filled_is_not_given_back() {
     let w = world(2);
     let r = album(&w, 0);

@@ -147,8 +147,9 @@ fn judge_harm(dir: &Path, known: &Known, lost_its_end: bool, what: &str) -> &'st
     };
     let repaired = check::repair(dir, |_, _| {}).unwrap_or_else(|e| panic!("{what}: {e}"));
     let client = embedded(dir).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let lost_commits = lost_its_end || report.torn || report.findings.iter().any(|f| f.kind == Kind::Commits);
     let mut lost = Vec::new();
-    for (object, value) in known.dump(&client) {
+    for (object, value) in if lost_commits { known.dump_by_roots(&client) } else { known.dump(&client) } {
         let versions = &known.versions[&object];
         assert!(value.as_ref().is_none_or(|value| versions.contains(value)), "{what}: {object} is {value:?}");
         if value.as_ref() != versions.last() {
@@ -349,7 +350,7 @@ fn judge(dir: &Path, flip: &Flip, known: &Known, log: &Records) -> &'static str 
     let lost = report.findings.iter().any(|f| f.kind == Kind::Commits);
     let client = embedded(dir).unwrap_or_else(|e| panic!("{what}: {e}"));
     let kept = flip.in_log().map_or(Stamp::ZERO, |at| log.before(at));
-    for (object, value) in known.dump(&client) {
+    for (object, value) in if lost { known.dump_by_roots(&client) } else { known.dump(&client) } {
         let (versions, must) = known.since(&object, kept);
         match value {
             Some(value) if lost => assert!(versions.contains(&value), "{what}: {object} is {value}"),

@@ -109,14 +109,10 @@ impl Home for Inside<'_> {
             return Some(Err(e));
         }
         if self.local.places.birth_next(bytes).is_none() {
-            let done = self.local.places.done();
+            let done = self.local.places.give_back();
             match self.source.grant(self.local.ask, &done)? {
                 Err(e) => return Some(Err(e)),
-                Ok(leased) => {
-                    // What a request that waited gave back may have been less: the rest stays until the session ends.
-                    self.local.places.taken_back(done);
-                    self.local.places.grant(leased);
-                }
+                Ok(leased) => self.local.places.grant(leased),
             }
             self.local.ask = (self.local.ask * 2).min(limits::LEASE_PAGES);
         }
@@ -166,12 +162,11 @@ impl Home for Inside<'_> {
         if effects.len() > limits::TRANSACTION_BYTES_MAX {
             return Some(Err(Error::Full(Bound::Message)));
         }
-        let holds = |o: &LocalWrite| self.local.places.holds(o.oref, o.brought.unwrap_or(Stamp::MAX));
+        let holds = |o: &LocalWrite| self.local.places.holds(o.oref, o.placed);
         let mut lost = local_writes.iter().filter(|o| o.new && !holds(o)).peekable();
         if lost.peek().is_some() {
             // A transaction that runs again takes other places, but not for what it brought.
-            let error =
-                lost.find(|o| o.brought.is_some()).map_or(Error::Conflict, |o| Error::PlaceLost(o.oref));
+            let error = lost.find(|o| o.is_brought).map_or(Error::Conflict, |o| Error::PlaceLost(o.oref));
             return Some(Err(error));
         }
         if self.local.ops.hear_abandoned(self.source) {

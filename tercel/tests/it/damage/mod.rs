@@ -12,7 +12,7 @@ use tercel::DiskError;
 use tercel::tools::disk::dir::{DataDir, NewSpace};
 use tercel::tools::disk::log::{self, Log, LogConfig};
 use tercel::tools::wire::log::encode_record;
-use tercel::{Bytes, Client, List, Object, Oref, Ref, Stamp, Text, embedded};
+use tercel::{Bytes, Client, List, Object, Oref, Ref, Stamp, Text, Tx, embedded};
 
 #[derive(Object, Debug, Clone, PartialEq)]
 pub struct Blob {
@@ -26,12 +26,26 @@ pub struct Node {
     pub near: List<Ref<Node>>,
 }
 
-/// What a test knows of a space: every version that an object ever had, the newest last.
+/// What one step of the work made, under a root of its own.
+#[derive(Object, Debug, Clone, PartialEq)]
+struct Step {
+    counters: List<Ref<Counter>>,
+    nodes: List<Ref<Node>>,
+    blobs: List<Ref<Blob>>,
+}
+
+/// References to the counters, nodes and blobs of all steps; null where nothing leads to one.
 #[derive(Default)]
-pub struct Known {
+pub struct Found {
     pub counters: Vec<Ref<Counter>>,
     pub nodes: Vec<Ref<Node>>,
     pub blobs: Vec<Ref<Blob>>,
+}
+
+/// What a test knows of a space: every version that an object ever had, the newest last.
+#[derive(Default)]
+pub struct Known {
+    pub kept: Found,
     pub versions: BTreeMap<String, Vec<String>>,
     /// Up to which commit all was done when a version was first seen, in the order of the versions.
     seen: BTreeMap<String, Vec<Stamp>>,
@@ -59,31 +73,27 @@ impl Known {
         (&self.versions[object][before.saturating_sub(1)..], before > 0)
     }
 
-    /// Everything as a client reads it; `None` is an error.
+    /// Everything as a client reads it by the references that the test has kept; `None` is an error. They mean nothing where
+    /// commits were lost, for places are given out again.
     pub fn dump(&self, client: &Client) -> Vec<(String, Option<String>)> {
-        let mut all = Vec::new();
-        for (i, r) in self.counters.iter().enumerate() {
-            let read = client.run(|tx| {
-                let c = tx.get(*r)?;
-                Ok(format!("{} {}", c.count(), c.text()?))
+        read_all(client, &self.kept)
+    }
+
+    /// Everything as a client reads it that begins at the roots; `None` is an error, or no root leads there.
+    pub fn dump_by_roots(&self, client: &Client) -> Vec<(String, Option<String>)> {
+        let mut found = Found::default();
+        for n in 0..self.kept.blobs.len() {
+            let step = client.run(|tx| {
+                let step = tx.get_root::<Step>(&step_name(n))?;
+                Ok((step.counters().references()?, step.nodes().references()?, step.blobs().references()?))
             });
-            all.push((format!("counter {i}"), read.ok()));
+            let (counters, nodes, blobs) =
+                step.unwrap_or_else(|_| (vec![Ref::NULL; MADE], vec![Ref::NULL; MADE], vec![Ref::NULL]));
+            found.counters.extend(counters);
+            found.nodes.extend(nodes);
+            found.blobs.extend(blobs);
         }
-        for (i, r) in self.nodes.iter().enumerate() {
-            let read = client.run(|tx| {
-                let n = tx.get(*r)?;
-                Ok(format!("{} {:?}", n.name()?, n.near().len()))
-            });
-            all.push((format!("node {i}"), read.ok()));
-        }
-        for (i, r) in self.blobs.iter().enumerate() {
-            let read = client.run(|tx| Ok(format!("{:?}", tx.get(*r)?.data()?)));
-            all.push((format!("blob {i}"), read.ok()));
-        }
-        let root =
-            client.run(|tx| Ok(tx.get_root_ref::<Node>("node")?.map(|n| Oref::from_raw(n.oref().raw()))));
-        all.push(("root".into(), root.ok().map(|r| format!("{r:?}"))));
-        all
+        read_all(client, &found)
     }
 
     /// Adds some objects and changes some, in a few commits.
@@ -93,30 +103,68 @@ impl Known {
             let (counters, nodes, blobs) = client
                 .run(|tx| {
                     let (mut counters, mut nodes, mut blobs) = (Vec::new(), Vec::new(), Vec::new());
-                    for i in 0..6 {
+                    for i in 0..MADE {
                         let text = Text::from(format!("counter {n} {i}"));
                         let counter = tx.create(&Counter { count: (n * i) as u64, text })?;
-                        let near = List(self.nodes.iter().rev().take(i).copied().collect());
+                        let near = List(self.kept.nodes.iter().rev().take(i).copied().collect());
                         let name = Text::from(format!("node {n} {}", "x".repeat(i * 30)));
                         nodes.push(tx.create(&Node { name, counter, near })?);
                         counters.push(counter);
                     }
                     blobs.push(tx.create(&Blob { data: Bytes::from(vec![n as u8; 300 * step]) })?);
-                    for old in self.counters.iter().skip(n % 5).step_by(5) {
+                    for old in self.kept.counters.iter().skip(n % 5).step_by(5) {
                         let e = tx.get(*old)?.edit()?;
                         e.set_text(format!("changed by {n}"))?;
                         e.set_count(n as u64)?;
                     }
                     tx.set_root("node", nodes[0])?;
+                    let step = Step {
+                        counters: List(counters.clone()),
+                        nodes: List(nodes.clone()),
+                        blobs: List(blobs.clone()),
+                    };
+                    tx.set_root(&step_name(n), tx.create(&step)?)?;
                     Ok((counters, nodes, blobs))
                 })
                 .unwrap();
-            self.counters.extend(counters);
-            self.nodes.extend(nodes);
-            self.blobs.extend(blobs);
+            self.kept.counters.extend(counters);
+            self.kept.nodes.extend(nodes);
+            self.kept.blobs.extend(blobs);
             self.saw(client);
         }
     }
+}
+
+/// Counters that a step makes, and as many nodes.
+const MADE: usize = 6;
+
+fn step_name(n: usize) -> String {
+    format!("step {n}")
+}
+
+fn read_all(client: &Client, found: &Found) -> Vec<(String, Option<String>)> {
+    let mut all = Vec::new();
+    for (i, r) in found.counters.iter().enumerate() {
+        let read = |tx: &Tx<'_>| {
+            let c = tx.get(*r)?;
+            Ok(format!("{} {}", c.count(), c.text()?))
+        };
+        all.push((format!("counter {i}"), client.run(read).ok()));
+    }
+    for (i, r) in found.nodes.iter().enumerate() {
+        let read = |tx: &Tx<'_>| {
+            let n = tx.get(*r)?;
+            Ok(format!("{} {:?}", n.name()?, n.near().len()))
+        };
+        all.push((format!("node {i}"), client.run(read).ok()));
+    }
+    for (i, r) in found.blobs.iter().enumerate() {
+        let read = |tx: &Tx<'_>| Ok(format!("{:?}", tx.get(*r)?.data()?));
+        all.push((format!("blob {i}"), client.run(read).ok()));
+    }
+    let root = client.run(|tx| Ok(tx.get_root_ref::<Node>("node")?.map(|n| Oref::from_raw(n.oref().raw()))));
+    all.push(("root".into(), root.ok().map(|r| format!("{r:?}"))));
+    all
 }
 
 /// A directory as a crash leaves it: most of it in pages, with a log of many small segments that holds some of what is in
