@@ -67,6 +67,8 @@ pub enum Command {
     Query(Query),
     /// Show how a server and its space are
     Stat(Stat),
+    /// Free what no root reaches, or say what that would be
+    Gc(Gc),
     /// Show an object, or the entries of a map
     Inspect(Inspect),
     /// Verify every page, reference and the log, and repair them; the exit code tells
@@ -124,6 +126,14 @@ pub struct Serve {
     /// peer is gone
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(100..=600_000), default_value = "2000")]
     pub keepalive: u32,
+    /// Seconds that an object which no root reaches stays before it is freed, up to 86400: programs may still hold a reference
+    /// to it
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400), default_value = "600")]
+    pub gc_grace: u32,
+    /// Collect by itself once so many objects in a hundred of those left by the last collection were made, and 100,000 at
+    /// least; with 0 only `tercel gc` collects
+    #[arg(long, value_name = "PERCENT", default_value = "50")]
+    pub gc_percent: u8,
     /// Stop when standard input ends, because the process that started this one has ended
     #[arg(long, hide = true)]
     pub until_eof: bool,
@@ -243,6 +253,26 @@ pub struct Why {
 Counters begin with the server's start. --json has the same values under the names of the protocol.")]
 pub struct Stat {
     /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub space: Space,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tercel gc --dry-run --server 127.0.0.1:7117    what would go, by class, with examples
+  tercel gc --data ./packages                    free it
+  tercel gc --json
+
+An object goes when no chain of references leads to it from a named root. It stays for the server's time of grace \
+(`tercel serve --gc-grace`), because programs may still hold a reference to it; with --data no program can, and there is none. \
+A server also collects by itself when much was made since the last time.")]
+pub struct Gc {
+    /// Only say what would go
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print JSON: objects and bytes that go, by class, and how many stay
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

@@ -5,6 +5,7 @@ mod backup;
 mod bench;
 mod check;
 mod demo;
+mod gc;
 mod import;
 mod inspect;
 mod query;
@@ -38,6 +39,7 @@ fn run(args: Args, term: &Term) -> Outcome {
         Command::Import(a) => import::run(&a, term),
         Command::Query(a) => query::run(&a),
         Command::Stat(a) => stat::run(&a),
+        Command::Gc(a) => gc::run(&a, term),
         Command::Inspect(a) => inspect::run(&a),
         Command::Check(a) => check::run(&a, term),
         Command::Backup(a) => backup::run(&a, term),

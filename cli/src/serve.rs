@@ -21,6 +21,8 @@ pub fn run(args: &args::Serve) -> Outcome {
         cache_bytes: args.cache,
         subscriptions_max: args.subscriptions,
         keepalive: Duration::from_millis(args.keepalive.into()),
+        collect_grace: Duration::from_secs(args.gc_grace.into()),
+        collect_percent: args.gc_percent,
         ..ServerConfig::new(&args.data)
     };
     let mut signals = Signals::new([SIGINT, SIGTERM])?;

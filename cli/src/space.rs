@@ -1,5 +1,7 @@
 //! Opening a space as the command line says: a server's, or a directory's.
 
+use std::time::Duration;
+
 use tercel::{Address, Client, ClientConfig, ServerConfig};
 use tercel_term::fail::Failure;
 
@@ -15,8 +17,24 @@ pub fn open_or_create(space: &args::Space) -> Result<Client, Failure> {
     open_or(space, true)
 }
 
+/// Opens it to collect what no root reaches: in a directory that this process alone has open no program holds a reference.
+pub fn open_to_collect(space: &args::Space) -> Result<Client, Failure> {
+    match &space.data {
+        Some(dir) => {
+            let server =
+                ServerConfig { create: false, collect_grace: Duration::ZERO, ..ServerConfig::new(dir) };
+            Ok(tercel::embedded_with(server, client_config(space))?)
+        }
+        None => open(space),
+    }
+}
+
+fn client_config(space: &args::Space) -> ClientConfig {
+    ClientConfig { cache_bytes: space.cache, ..ClientConfig::default() }
+}
+
 fn open_or(space: &args::Space, create: bool) -> Result<Client, Failure> {
-    let config = ClientConfig { cache_bytes: space.cache, ..ClientConfig::default() };
+    let config = client_config(space);
     if let Some(dir) = &space.data {
         return Ok(tercel::embedded_with(ServerConfig { create, ..ServerConfig::new(dir) }, config)?);
     }

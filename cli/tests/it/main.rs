@@ -4,6 +4,7 @@ mod common;
 
 mod columns;
 mod commands;
+mod gc;
 mod load;
 mod mishaps;
 mod soak;

@@ -441,6 +441,24 @@ impl Client {
         String::from_utf8(found.unwrap_or_default()).map_err(|_| Error::Corrupt("the server's status".into()))
     }
 
+    /// Has the server collect what no root reaches, or say what it would free (`is_dry`): gives its status as JSON, with the
+    /// number of the collection that does it as `collection_ticket`. It is over when `collection.done` has come to that number,
+    /// and `collection.last` is its report.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Timeout`.
+    pub fn begin_collection(&self, is_dry: bool) -> Result<String, Error> {
+        let mut found = None;
+        self.shared()?.drive_machine(&mut |client, now| match client.begin_collection(now, is_dry) {
+            Some(status) => {
+                found = Some(status);
+                Step::Done
+            }
+            None => Step::Wait,
+        })?;
+        String::from_utf8(found.unwrap_or_default()).map_err(|_| Error::Corrupt("the server's status".into()))
+    }
+
     /// Counters.
     pub fn stats(&self) -> Stats {
         // A child that cannot have a client has counted nothing.

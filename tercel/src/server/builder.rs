@@ -94,6 +94,18 @@ impl ServerBuilder {
         self
     }
 
+    /// Sets how long an object that no root reaches stays: [`ServerConfig::collect_grace`].
+    pub fn collect_grace(mut self, time: Duration) -> ServerBuilder {
+        self.config.collect_grace = time;
+        self
+    }
+
+    /// Sets when collections begin by themselves: [`ServerConfig::collect_percent`].
+    pub fn collect_percent(mut self, percent: u8) -> ServerBuilder {
+        self.config.collect_percent = percent;
+        self
+    }
+
     /// Sets how long the loop looks for events before it sleeps: [`ServerConfig::spin`].
     pub fn spin(mut self, time: Duration) -> ServerBuilder {
         self.config.spin = time;

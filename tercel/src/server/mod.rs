@@ -50,6 +50,7 @@ pub use start::Recovered;
 /// assert_eq!(config.log_bytes_max, 1 << 30);
 /// assert_eq!(config.subscriptions_max, 1 << 20);
 /// assert_eq!(config.keepalive, Duration::from_secs(2));
+/// assert_eq!((config.collect_grace, config.collect_percent), (Duration::from_secs(600), 50));
 /// assert_eq!(config.spin, Duration::ZERO);
 /// ```
 #[derive(Debug, Clone)]
@@ -82,6 +83,12 @@ pub struct ServerConfig {
     /// after twice that a peer is gone. A smaller value finds a vanished peer sooner and costs more messages of idle
     /// clients. It also takes a pause of a machine or a network for an end. Less than 100 ms counts as 100 ms.
     pub keepalive: Duration,
+    /// How long an object that no root reaches stays before it is freed, ten minutes by default: programs may still hold a
+    /// reference to it, and link it again. At most a day.
+    pub collect_grace: Duration,
+    /// A collection begins by itself once so many objects in a hundred of those that the last one left were made, and 100,000 at
+    /// least; 50 by default. With 0 none does.
+    pub collect_percent: u8,
     /// The time for which the loop looks for events before it sleeps, none by default. Saves wake-ups and burns a core.
     pub spin: Duration,
 }
@@ -101,6 +108,8 @@ impl ServerConfig {
             log_bytes_max: crate::disk::log::LogConfig::default().bytes_max,
             subscriptions_max: machine.subscriptions_max,
             keepalive: Duration::from_millis(machine.keepalive_ms.into()),
+            collect_grace: Duration::from_millis(machine.collect.grace_ms),
+            collect_percent: machine.collect.made_percent,
             spin: Duration::ZERO,
         }
     }

@@ -7,7 +7,7 @@ use rustix::process::{Resource, getrlimit};
 use tercel_engine::limits;
 use tercel_engine::schedule::Bounds;
 use tercel_engine::server::{
-    Effect, Effects, Input, Recovery, Server as Machine, ServerConfig as MachineConfig,
+    CollectConfig, Effect, Effects, Input, Recovery, Server as Machine, ServerConfig as MachineConfig,
 };
 use tercel_engine::time::Now;
 use tercel_events::{Config as EventsConfig, EventQueue};
@@ -105,6 +105,12 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
         view_first: dir.space().view_first,
         subscriptions_max: config.subscriptions_max,
         keepalive_ms: millis(config.keepalive.max(KEEPALIVE_MIN)),
+        collect: CollectConfig {
+            is_automatic: config.collect_percent > 0,
+            grace_ms: millis(config.collect_grace.min(COLLECT_GRACE_MAX)).into(),
+            made_percent: config.collect_percent,
+            ..CollectConfig::default()
+        },
         ..MachineConfig::default()
     };
     // Any page may be in the store after a crash, so every one is looked for there before it counts as new.
@@ -258,6 +264,9 @@ const SOURCES_MIN: usize = 16;
 
 /// Unsent bytes at which a client that does not read is cut off.
 const SLOW_READER_BYTES: usize = 16 << 20;
+
+/// A longer one could hold up what is freed for ever.
+const COLLECT_GRACE_MAX: Duration = Duration::from_secs(86_400);
 
 /// A shorter keepalive would take a busy machine's pauses for silence.
 const KEEPALIVE_MIN: Duration = Duration::from_millis(100);
