@@ -2,15 +2,18 @@
 //!
 //! Four kinds of change, one after the other in one space: a large value that is set anew, a list whose length varies, objects
 //! that are made and unlinked, and a map through which entries pass. The limit is a fresh space that is given what the
-//! first holds in the end. What a space takes is the page store's file after a clean stop.
+//! first holds in the end. What a space takes is the page store's file after a clean stop, behind a last collection. Then
+//! commits of one object are timed beside collections, and beside a thread that only takes as much of the machine.
 
 use std::path::Path;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use tercel::collections::Map;
 use tercel::{Bytes, Client, ClientConfig, List, Object, Ref, ServerConfig};
 
-use super::blocks::median;
+use super::blocks::{median, percentile};
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
 use super::{COMMIT, Options};
@@ -83,6 +86,11 @@ pub fn run(options: &Options) -> Result<Report, String> {
         slowest = slowest.min(median(&mut times) / median(&mut { last }));
     }
     let backend = space.server().map(|server| server.backend().to_string()).unwrap_or_default();
+    options.say("the last collection");
+    let marked = collect(&space)?;
+    options.say("commits beside collections");
+    let beside = beside_collections(&space, root, if options.quick { 6 } else { 20 })?;
+    collect(&space)?;
     space.close().map_err(failed)?;
 
     options.say("the same in a fresh space");
@@ -105,7 +113,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
             ratio: Some(taken / least),
             ..Row::new("churn.space", taken / MIB, "MiB", n)
         }
-        .note("must be 1.5 of what is live at most, plus 64 MiB; nothing is collected yet"),
+        .note("must be 1.5 of what is live at most, plus 64 MiB; collections have no time of grace here"),
         Row {
             limit: Some("first.tenth".into()),
             limit_value: Some(1.0),
@@ -113,6 +121,21 @@ pub fn run(options: &Options) -> Result<Report, String> {
             ..Row::new("churn.commits", slowest, "", n)
         }
         .note("commits a second in the last tenth by those in the first, of the kind that slowed most; must be 0.9"),
+        Row {
+            limit: Some("bystander.p99".into()),
+            limit_value: Some(beside.bystander * 1e6),
+            ratio: Some(beside.collection / beside.bystander),
+            ..Row::new("churn.gc.p99", beside.collection * 1e6, "us", beside.n)
+        }
+        .note(format!(
+            "the 99th percentile of commits of one object beside {} collections; with neither it is {:.0} us; must be 2 at most",
+            beside.collections,
+            beside.quiet * 1e6
+        )),
+        Row::new("churn.mark", marked.reached as f64 / marked.seconds, "objects/s", marked.reached).note(format!(
+            "a whole collection, with its sweep; its bits took {:.1} MiB",
+            marked.mark_bytes as f64 / MIB
+        )),
     ];
     Ok(Report { suite: "churn", commit: COMMIT, machine: Machine::here(backend), rows })
 }
@@ -166,7 +189,128 @@ fn pass_through(space: &Client, r: Ref<Churned>, n: u64, window: u64) -> Result<
 }
 
 fn open(dir: &Path) -> Result<Client, String> {
-    tercel::embedded_with(ServerConfig::new(dir), ClientConfig::default()).map_err(failed)
+    let config = ServerConfig { collect_grace: GRACE, ..ServerConfig::new(dir) };
+    tercel::embedded_with(config, ClientConfig::default()).map_err(failed)
+}
+
+/// The time of grace, which is ten minutes unless configured: the load is over sooner than that, and holds no references.
+const GRACE: Duration = Duration::ZERO;
+
+/// A collection that has come to its end.
+struct Collected {
+    reached: u64,
+    mark_bytes: u64,
+    /// Without the time of grace.
+    seconds: f64,
+}
+
+/// Collects what no root reaches, and waits until its large values are gone, too.
+fn collect(space: &Client) -> Result<Collected, String> {
+    let begin = Instant::now();
+    let ticket = number(&parse(space.begin_collection(false))?["collection_ticket"]);
+    let mut phase = begin;
+    let mut grace = Duration::ZERO;
+    loop {
+        let status = parse(space.server_status())?;
+        let collection = &status["collection"];
+        let last = &collection["last"];
+        if number(&collection["done"]) >= ticket && number(&status["trees_released"]) == 0 {
+            let (reached, mark_bytes) = (number(&last["reached"]), number(&last["mark_bytes"]));
+            return Ok(Collected { reached, mark_bytes, seconds: (begin.elapsed() - grace).as_secs_f64() });
+        }
+        if collection["phase"] == "grace" {
+            grace += phase.elapsed();
+        }
+        phase = Instant::now();
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn parse(status: Result<String, tercel::Error>) -> Result<Value, String> {
+    serde_json::from_str(&status.map_err(failed)?).map_err(failed)
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
+}
+
+/// The 99th percentiles of commits, in seconds, and how many of each kind there were.
+struct Beside {
+    collection: f64,
+    bystander: f64,
+    quiet: f64,
+    n: u64,
+    collections: u64,
+}
+
+/// What goes on beside timed commits.
+#[derive(Clone, Copy, PartialEq)]
+enum Neighbour {
+    Collections,
+    /// A thread that computes and does nothing else.
+    Bystander,
+    Nothing,
+}
+
+/// Times commits in blocks of half a second that take turns.
+fn beside_collections(space: &Client, root: Ref<Churned>, rounds: u64) -> Result<Beside, String> {
+    let target = space.run(|tx| tx.create(&Link { number: 0, next: Ref::NULL })).map_err(failed)?;
+    space.run(|tx| tx.set_root("timed", target)).map_err(failed)?;
+    let kinds = [Neighbour::Collections, Neighbour::Bystander, Neighbour::Nothing];
+    let mut times = [const { Vec::new() }; 3];
+    let mut collections = 0;
+    for round in 0..rounds {
+        for (kind, times) in kinds.into_iter().zip(&mut times) {
+            // Garbage for the collection, and the same work before the others.
+            make_and_unlink(space, root, round, 0).map_err(failed)?;
+            make_and_unlink(space, root, round, 0).map_err(failed)?;
+            let is_over = AtomicBool::new(false);
+            let began = std::thread::scope(|scope| {
+                let neighbour = scope.spawn(|| stand_beside(space, kind, &is_over));
+                let timed = time_commits(space, target, times);
+                is_over.store(true, Ordering::Relaxed);
+                timed.map_err(failed)?;
+                neighbour.join().map_err(|_| "a thread panicked".to_string())?
+            })?;
+            collections += began;
+        }
+    }
+    let n = times[0].len() as u64;
+    let [collection, bystander, quiet] = times.map(|mut times: Vec<f64>| {
+        times.sort_by(f64::total_cmp);
+        percentile(&times, 0.99)
+    });
+    Ok(Beside { collection, bystander, quiet, n, collections })
+}
+
+fn time_commits(space: &Client, target: Ref<Link>, times: &mut Vec<f64>) -> Result<(), tercel::Error> {
+    let end = Instant::now() + Duration::from_millis(500);
+    while Instant::now() < end {
+        let begin = Instant::now();
+        space.run(|tx| tx.edit(target)?.set_number(times.len() as u64))?;
+        times.push(begin.elapsed().as_secs_f64());
+    }
+    Ok(())
+}
+
+/// Does what the neighbour does until it is over; gives how many collections began.
+fn stand_beside(space: &Client, kind: Neighbour, is_over: &AtomicBool) -> Result<u64, String> {
+    let mut began = 0;
+    while !is_over.load(Ordering::Relaxed) {
+        match kind {
+            Neighbour::Nothing => return Ok(0),
+            Neighbour::Bystander => (0..1_000).for_each(|i| _ = std::hint::black_box(i)),
+            Neighbour::Collections => {
+                let status = parse(space.server_status())?;
+                if status["collection"]["phase"] == "none" {
+                    space.begin_collection(false).map_err(failed)?;
+                    began += 1;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+    Ok(began)
 }
 
 /// Bytes of the page store's file.

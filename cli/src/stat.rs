@@ -32,17 +32,44 @@ pub fn run(args: &args::Stat) -> Outcome {
         status["warnings"] = json!(warnings);
         say!("{status}");
     } else if let Value::Object(fields) = &status {
+        if let Some(words) = collection(&status["collection"]) {
+            hang(&format!("{:<16} {words}", "collection"), 17);
+        }
         for (key, label, meaning) in WORDS {
             fields.get(key).into_iter().for_each(|value| show(label, value, meaning));
         }
         // A newer server may say more than this program knows.
-        for (name, value) in fields.iter().filter(|(name, _)| WORDS.iter().all(|(key, ..)| key != name)) {
+        let is_said = |name: &str| SAID.contains(&name) || WORDS.iter().any(|(key, ..)| *key == name);
+        for (name, value) in fields.iter().filter(|(name, _)| !is_said(name)) {
             show(&name.replace('_', " "), value, "");
         }
         warnings.iter().for_each(|words| hang(&format!("{:<16} {words}", "warning"), 17));
     }
     space::close(client)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the server says of itself that is shown in other words.
+const SAID: [&str; 2] = ["collection", "collection_ticket"];
+
+/// How far the collection is that is under way, and what the last one did.
+fn collection(of: &Value) -> Option<String> {
+    let number = |value: &Value| value.as_u64().map(thousands);
+    let now = match of["phase"].as_str()? {
+        "none" => format!("none under way, {} objects made since the last", number(&of["made_since"])?),
+        phase => format!("in its phase `{phase}`, {} objects reached", number(&of["reached"])?),
+    };
+    let last = &of["last"];
+    Some(match (last["failed"].as_str(), number(&last["objects"])) {
+        (Some(why), _) => format!("{now}; the last one failed: {why}"),
+        (None, Some(objects)) => {
+            format!(
+                "{now}; of the {} since the start the last found {objects} out of reach",
+                number(&of["done"])?
+            )
+        }
+        (None, None) => now,
+    })
 }
 
 /// What to do when few pages are left.
@@ -52,8 +79,8 @@ fn few_pages(status: &Value) -> Option<String> {
     let left = max.saturating_sub(given) + status["pages_returned"].as_u64().unwrap_or(0);
     (left < max / 10).then(|| {
         format!(
-            "{} of the space's {} pages are left, and of the others only those are used again in which nothing is any more; \
-             when they are gone, nothing new finds a place: let a program copy what is still needed into another space before",
+            "{} of the space's {} pages are left; when they are gone, nothing new finds a place: unlink what is not needed and run \
+             `tercel gc`, or let a program copy what is still needed into another space before",
             thousands(left),
             thousands(max)
         )
@@ -90,7 +117,7 @@ fn element(value: &Value) -> String {
 }
 
 /// What the server reports: its name there, for people, and the meaning with its unit.
-const WORDS: [(&str, &str, &str); 32] = [
+const WORDS: [(&str, &str, &str); 33] = [
     ("space", "space", "the space's own number"),
     ("view", "view", "grows with every start of a server"),
     ("visible", "last commit", "the newest commit that clients can see"),
@@ -109,6 +136,7 @@ const WORDS: [(&str, &str, &str); 32] = [
     ),
     ("trees_released", "trees released", "large values that were replaced and are yet to be freed"),
     ("freed", "chunks freed", "of large values, since the start"),
+    ("collected", "collected", "objects that no root reached, since the start"),
     ("sessions", "clients", "connected now, this one too"),
     ("commits", "commits", "since the start, as all that follow up to forwards"),
     ("conflicts", "conflicts", "transactions refused because others were first"),

@@ -21,7 +21,7 @@ fn imported() -> (tempfile::TempDir, String, String) {
     let (space, list) = (dir.path().join("space"), dir.path().join("Packages"));
     let mut random = Random::new(3);
     let mut stanza = |n: u64| {
-        let many = if n % 400 == 0 { 1_500 } else { 4 };
+        let many = if n.is_multiple_of(400) { 1_500 } else { 4 };
         let depends: Vec<String> = (0..many).map(|_| format!("p{}", random.below(PACKAGES))).collect();
         let words = "words ".repeat(random.below(30) as usize);
         format!(

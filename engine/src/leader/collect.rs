@@ -348,8 +348,9 @@ impl Cycle {
         let objects: u64 = self.found.values().map(|found| found.objects).sum();
         let bytes: u64 = self.found.values().map(|found| found.bytes).sum();
         format!(
-            "{{\"dry_run\":{},\"reached\":{},\"objects\":{objects},\"bytes\":{bytes},\"pages_let_go\":{},\"classes\":[{}]}}",
+            "{{\"dry_run\":{},\"mark_bytes\":{},\"reached\":{},\"objects\":{objects},\"bytes\":{bytes},\"pages_let_go\":{},\"classes\":[{}]}}",
             self.wanted == Wanted::Report,
+            self.marks.bytes(),
             self.marks.marked(),
             self.unheld.len(),
             classes.join(",")
@@ -386,16 +387,16 @@ fn corpse(oref: Oref, work: &mut Work<'_>) -> Result<Option<Corpse>, PageId> {
 impl Leader {
     /// A client asks for a collection, or what one would free: gives which one will do it.
     pub(crate) fn collect(&mut self, is_dry: bool) -> u64 {
-        let collecting = &mut self.collecting;
+        let collecting = &mut self.reclaiming.collecting;
         collecting.wanted = collecting.wanted.max(Some(if is_dry { Wanted::Report } else { Wanted::Free }));
         collecting.done + 1 + u64::from(collecting.cycle.is_some() || collecting.ending.is_some())
     }
 
     /// How the collection stands.
     pub(crate) fn collect_status(&self) -> CollectStatus<'_> {
-        let Collecting { done, made, report, .. } = &self.collecting;
+        let Collecting { done, made, report, .. } = &self.reclaiming.collecting;
         let idle = CollectStatus { phase: "none", done: *done, made: *made, report, ..Default::default() };
-        let Some(cycle) = &self.collecting.cycle else { return idle };
+        let Some(cycle) = &self.reclaiming.collecting.cycle else { return idle };
         let (phase, page) = match cycle.phase {
             Phase::Mark => ("mark", 0),
             Phase::Sweep(page) => ("sweep", page),
@@ -414,7 +415,7 @@ impl Leader {
 
     /// Whether a collection has something to do now.
     pub(super) fn collect_wants(&self, visible: Stamp, replica: &Replica) -> bool {
-        let collecting = &self.collecting;
+        let collecting = &self.reclaiming.collecting;
         let Some(cycle) = &collecting.cycle else {
             let is_due = collecting.wanted.is_some() || self.is_collect_due(replica);
             return is_due && collecting.ending.is_none() && self.is_ready(visible);
@@ -433,7 +434,7 @@ impl Leader {
 
     /// Whether so much was made since the last collection that one is worth it.
     fn is_collect_due(&self, replica: &Replica) -> bool {
-        let (collecting, config) = (&self.collecting, &self.collecting.config);
+        let (collecting, config) = (&self.reclaiming.collecting, &self.reclaiming.collecting.config);
         let left = collecting.left.unwrap_or_else(|| replica.places.filled_sum());
         config.is_automatic
             && collecting.made >= config.made_min.max(left / 100 * u64::from(config.made_percent))
@@ -441,16 +442,16 @@ impl Leader {
 
     /// Does a slice of a collection.
     pub(super) fn go_on_collecting(&mut self, work: &mut Work<'_>) {
-        let Some(mut cycle) = self.collecting.cycle.take() else {
+        let Some(mut cycle) = self.reclaiming.collecting.cycle.take() else {
             if self.collect_wants(work.pages.visible(), work.replica) {
-                let wanted = self.collecting.wanted.take().unwrap_or(Wanted::Free);
-                self.collecting.cycle = Some(Box::new(Cycle::new(wanted)));
-                self.collecting.made = 0;
+                let wanted = self.reclaiming.collecting.wanted.take().unwrap_or(Wanted::Free);
+                self.reclaiming.collecting.cycle = Some(Box::new(Cycle::new(wanted)));
+                self.reclaiming.collecting.made = 0;
             }
             return;
         };
         if cycle.reading.is_some() {
-            self.collecting.cycle = Some(cycle);
+            self.reclaiming.collecting.cycle = Some(cycle);
             return;
         }
         if cycle.is_broken {
@@ -458,7 +459,7 @@ impl Leader {
         }
         if let Some(page) = cycle.marks.grey_from(cycle.cursor) {
             cycle.mark_slice(page, work);
-            self.collecting.cycle = Some(cycle);
+            self.reclaiming.collecting.cycle = Some(cycle);
             return;
         }
         match cycle.phase {
@@ -475,7 +476,7 @@ impl Leader {
             Phase::Grace(_) => {}
             Phase::Stage(_) | Phase::Free => return self.free_dead(cycle, work),
         }
-        self.collecting.cycle = Some(cycle);
+        self.reclaiming.collecting.cycle = Some(cycle);
     }
 
     /// Orders a piece of what is dead, or, behind the last, the end of all of it.
@@ -503,23 +504,23 @@ impl Leader {
             }
             _ => {}
         }
-        self.collecting.cycle = Some(cycle);
+        self.reclaiming.collecting.cycle = Some(cycle);
     }
 
     /// A collection has come to its end, which will be visible at that stamp.
     fn collected(&mut self, cycle: Cycle, stamp: Stamp, work: &Work<'_>) {
         let report = cycle.report(&work.replica.catalogue);
-        self.collecting.left = Some(cycle.marks.marked());
-        self.collecting.ending = Some((stamp, report));
+        self.reclaiming.collecting.left = Some(cycle.marks.marked());
+        self.reclaiming.collecting.ending = Some((stamp, report));
         self.waiting.behind_due = true;
         self.collected_upto(work.pages.visible());
     }
 
     /// Everything up to here is visible.
     pub(super) fn collected_upto(&mut self, visible: Stamp) {
-        if let Some((_, report)) = self.collecting.ending.take_if(|(stamp, _)| *stamp <= visible) {
-            self.collecting.done += 1;
-            self.collecting.report = report;
+        if let Some((_, report)) = self.reclaiming.collecting.ending.take_if(|(stamp, _)| *stamp <= visible) {
+            self.reclaiming.collecting.done += 1;
+            self.reclaiming.collecting.report = report;
         }
     }
 
@@ -528,20 +529,23 @@ impl Leader {
         if cycle.staged > 0 || cycle.ordered > Stamp::ZERO {
             self.order(&Entry::Condemn(Piece::default()), None, work);
         }
-        self.collecting.cycle = Some(Box::new(Cycle::new(cycle.wanted)));
+        self.reclaiming.collecting.cycle = Some(Box::new(Cycle::new(cycle.wanted)));
         self.waiting.behind_due = true;
     }
 
     /// The page that a collection waited for is here, or is damaged: then nothing can be said of what it leads to.
     pub(crate) fn collect_read(&mut self, page: PageId, failed: Option<&str>, work: &mut Work<'_>) {
-        let Some(cycle) = self.collecting.cycle.as_mut().filter(|c| c.reading == Some(page)) else { return };
+        let Some(cycle) = self.reclaiming.collecting.cycle.as_mut().filter(|c| c.reading == Some(page))
+        else {
+            return;
+        };
         cycle.reading = None;
         let Some(why) = failed else { return self.go_on_collecting(work) };
         let text = format!(
             "a collection needs every page: {why}; `tercel check --repair` restores what the log holds"
         );
-        self.collecting.cycle = None;
-        self.collecting.ending = Some((Stamp::ZERO, format!("{{\"failed\":{text:?}}}")));
+        self.reclaiming.collecting.cycle = None;
+        self.reclaiming.collecting.ending = Some((Stamp::ZERO, format!("{{\"failed\":{text:?}}}")));
         self.waiting.behind_due = true;
         self.collected_upto(work.pages.visible());
     }

@@ -78,7 +78,9 @@ impl Leader {
         if work.log_is_full() || work.pages.mob.bytes() + body.len() > work.config.mob_bytes {
             return self.stall(asked, op, body, work);
         }
-        if is_large && (self.large.is_some() || self.collecting.is_freeing()) || self.large_precedes(op) {
+        if is_large && (self.large.is_some() || self.reclaiming.collecting.is_freeing())
+            || self.large_precedes(op)
+        {
             return self.wait_behind(asked, op, body, work);
         }
         if is_large {
@@ -118,9 +120,9 @@ impl Leader {
         work.stats.commits += 1;
         work.stats.forwards += logged.head.placements.len() as u64;
         for w in &logged.effects.writes {
-            self.collecting.wrote(w.oref, w.new);
+            self.reclaiming.collecting.wrote(w.oref, w.new);
             if w.new {
-                self.collecting.made(class_of(w.object));
+                self.reclaiming.collecting.made(class_of(w.object));
             }
         }
         self.moved(&logged.head.placements, &logged.head.left);
@@ -134,8 +136,8 @@ impl Leader {
 
     /// A commit moves objects.
     pub(super) fn moved(&mut self, to: &[Placement], left: &[Oref]) {
-        to.iter().for_each(|p| self.collecting.wrote(p.to, p.is_new));
-        left.iter().for_each(|oref| self.collecting.left(*oref));
+        to.iter().for_each(|p| self.reclaiming.collecting.wrote(p.to, p.is_new));
+        left.iter().for_each(|oref| self.reclaiming.collecting.left(*oref));
     }
 
     /// Whether the transaction may commit after everything ordered so far.

@@ -59,7 +59,7 @@ impl Chunk {
 impl Leader {
     /// Whether there is a slice of freeing to be done.
     pub(super) fn free_wants(&self, visible: Stamp, replica: &Replica) -> bool {
-        let freeing = &self.freeing;
+        let freeing = &self.reclaiming.freeing;
         replica.released.count() > 0
             && freeing.ordered <= visible
             && freeing.reading.is_none()
@@ -68,19 +68,19 @@ impl Leader {
 
     /// There may be room again for an entry.
     pub(super) fn free_again(&mut self) {
-        self.freeing.is_held_up = false;
-        self.collecting.try_again();
+        self.reclaiming.freeing.is_held_up = false;
+        self.reclaiming.collecting.try_again();
     }
 
     /// Does a slice of freeing.
     pub(super) fn go_on_freeing(&mut self, work: &mut Work<'_>) {
-        self.freeing.is_held_up = false;
+        self.reclaiming.freeing.is_held_up = false;
         if !self.free_wants(work.pages.visible(), work.replica) {
             return;
         }
-        self.freeing.is_held_up =
+        self.reclaiming.freeing.is_held_up =
             work.disk_full || work.log_is_full() || work.pages.mob.bytes() > work.config.mob_bytes;
-        if self.freeing.is_held_up {
+        if self.reclaiming.freeing.is_held_up {
             return;
         }
         let mut freed = Freed::default();
@@ -92,7 +92,7 @@ impl Leader {
             }
             if !work.pages.is_here(root.page()) {
                 if freed.taken == 0 {
-                    self.freeing.reading = Some(root.page());
+                    self.reclaiming.freeing.reading = Some(root.page());
                     work.pages.reads.wait(root.page(), Waiter::Release(root.page()));
                 }
                 break;
@@ -106,19 +106,19 @@ impl Leader {
         }
         if freed.taken > 0 {
             work.stats.freed += freed.chunks.len() as u64;
-            self.freeing.ordered = self.order(&Entry::Free(freed), None, work);
+            self.reclaiming.freeing.ordered = self.order(&Entry::Free(freed), None, work);
         }
     }
 
     /// The page that freeing waited for is here, or is damaged: then what was released in it stays where it is.
     pub(crate) fn free_read(&mut self, page: PageId, failed: Option<&str>, work: &mut Work<'_>) {
-        if self.freeing.reading != Some(page) {
+        if self.reclaiming.freeing.reading != Some(page) {
             return;
         }
-        self.freeing.reading = None;
+        self.reclaiming.freeing.reading = None;
         if failed.is_some() {
             let taken = work.replica.released.iter().take_while(|root| root.page() == page).count();
-            self.freeing.ordered =
+            self.reclaiming.freeing.ordered =
                 self.order(&Entry::Free(Freed { taken: taken as u32, ..Freed::default() }), None, work);
         }
     }

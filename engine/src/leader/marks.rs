@@ -30,6 +30,9 @@ pub(super) struct Marks {
     dead: u64,
 }
 
+/// What a page with something grey costs beside.
+const GREY_BYTES: usize = 16;
+
 #[derive(Debug, Clone, Default)]
 struct PageMarks {
     /// Four slots a byte. Slots beyond the end are white.
@@ -118,6 +121,12 @@ impl Marks {
     /// How many slots are grey or black.
     pub(super) fn marked(&self) -> u64 {
         self.marked
+    }
+
+    /// Bytes of memory that all of it takes, about.
+    pub(super) fn bytes(&self) -> usize {
+        let colors: usize = self.pages.iter().map(|page| page.colors.capacity()).sum();
+        self.pages.capacity() * size_of::<PageMarks>() + colors + self.grey.len() * GREY_BYTES
     }
 
     /// How many slots are dead.

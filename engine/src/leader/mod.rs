@@ -124,8 +124,7 @@ pub(crate) struct Leader {
     /// The large transaction that is worked on, and the bytes of the last one, which are given back a piece at a time.
     large: Option<Box<Large>>,
     spare: Vec<u8>,
-    freeing: Freeing,
-    collecting: Collecting,
+    reclaiming: Reclaiming,
     /// Granted pages as they fill.
     fills: Map<PageId, Fill>,
     /// The page that takes objects which outgrew their own.
@@ -139,6 +138,13 @@ pub(crate) struct Leader {
     present: Map<ClientId, Present>,
     /// Clients with grants and no session, and when their sessions are over.
     absent: Absent,
+}
+
+/// The end of what is of no use any more.
+#[derive(Debug)]
+struct Reclaiming {
+    freeing: Freeing,
+    collecting: Collecting,
 }
 
 /// Pages that were never given out: the first that was neither ordered nor promised, and those below that were promised for
@@ -170,8 +176,10 @@ impl Leader {
             waiting: Waiting::default(),
             large: None,
             spare: Vec::new(),
-            freeing: Freeing::default(),
-            collecting: Collecting::new(work.config.collect),
+            reclaiming: Reclaiming {
+                freeing: Freeing::default(),
+                collecting: Collecting::new(work.config.collect),
+            },
             fills: Map::default(),
             overflow: None,
             promises: Promises::default(),
@@ -303,7 +311,7 @@ impl Leader {
 
     /// When the next absent client's session is over.
     pub(crate) fn deadline(&self) -> Option<Now> {
-        self.absent.next().into_iter().chain(self.collecting.deadline()).min()
+        self.absent.next().into_iter().chain(self.reclaiming.collecting.deadline()).min()
     }
 
     /// Whether everything that was ordered is visible.

@@ -54,9 +54,9 @@ impl Leader {
         work.stats.forwards += large.placing.placements().len() as u64;
         for i in 0..large.writes.len() {
             let (oref, is_new, class) = large.written(i);
-            self.collecting.wrote(oref, is_new);
+            self.reclaiming.collecting.wrote(oref, is_new);
             if is_new {
-                self.collecting.made(class);
+                self.reclaiming.collecting.made(class);
             }
         }
         self.moved(large.placing.placements(), &large.placing.left);
