@@ -93,6 +93,7 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
                 scope.spawn(move || worker.run(&target))
             })
             .collect();
+        scope.spawn(|| collect_always(&shared, &address));
         let ended = kill_loop(args, every, &shared, server, &dir, term);
         // Set also if `kill_loop` failed: without a server no client ends by itself. Each then gives up at its own time-out.
         shared.stop.store(true, Ordering::Release);
@@ -107,7 +108,7 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
     let bar = term.bar(1, BAR, "reading all there is");
     let last = client(&server.address()?)?;
     let ending = shared.space.read(&last)?;
-    let pages_installed = kill_loop.pages_installed + installed(&last);
+    let done = kill_loop.done + Done::by(&last);
     drop(last);
     bar.finish_and_clear();
     let mut history = History {
@@ -125,7 +126,7 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
         kind: Kind::Server,
         objects: ending.versions(),
     });
-    let mut run = Run::new(args, kill_loop.restarts, pages_installed, cuts, &ending, shared.space.total());
+    let mut run = Run::new(args, kill_loop.restarts, done, cuts, &ending, shared.space.total());
     for record in records {
         run.add(&record);
         history.transactions.extend(record.transactions);
@@ -171,18 +172,63 @@ fn between_kills(args: &args::Soak) -> Result<Duration, Failure> {
 /// Seconds between two kills, unless the command line says otherwise.
 const KILL_EVERY: f64 = 2.0;
 
-/// Pages that a server has installed in its life, if it says so.
-fn installed(client: &Client) -> u64 {
-    let status = client.server_status().ok().and_then(|s| serde_json::from_str::<Value>(&s).ok());
-    status.and_then(|status| status["pages_installed"].as_u64()).unwrap_or(0)
+/// What servers did behind their clients' backs.
+#[derive(Clone, Copy, Default)]
+struct Done {
+    /// Pages written.
+    pages_installed: u64,
+    /// Collections that came to their end, and what they freed.
+    collections: u64,
+    collected: u64,
 }
 
-/// The restarts of the servers of a run, and the pages that the servers installed.
+impl Done {
+    /// By one server in its life, as far as it says so.
+    fn by(client: &Client) -> Done {
+        let status = client.server_status().ok().and_then(|s| serde_json::from_str::<Value>(&s).ok());
+        let status = status.unwrap_or_default();
+        Done {
+            pages_installed: status["pages_installed"].as_u64().unwrap_or(0),
+            collections: status["collection"]["done"].as_u64().unwrap_or(0),
+            collected: status["collected"].as_u64().unwrap_or(0),
+        }
+    }
+}
+
+impl std::ops::Add for Done {
+    type Output = Done;
+
+    fn add(self, other: Done) -> Done {
+        Done {
+            pages_installed: self.pages_installed + other.pages_installed,
+            collections: self.collections + other.collections,
+            collected: self.collected + other.collected,
+        }
+    }
+}
+
+/// Has one collection follow the other, whatever becomes of the servers.
+fn collect_always(shared: &Shared, address: &Address) {
+    let mut link: Option<Client> = None;
+    while !shared.stop.load(Ordering::Acquire) {
+        link = link.or_else(|| client(address).ok());
+        // A server that was killed is connected to again by the client itself.
+        if let Some(client) = &link {
+            let _ = client.begin_collection(false);
+        }
+        thread::sleep(COLLECT_EVERY);
+    }
+}
+
+/// A collection that is asked for while one is under way follows it.
+const COLLECT_EVERY: Duration = Duration::from_millis(20);
+
+/// The restarts of the servers of a run, and what the servers did.
 #[derive(Default)]
 struct KillLoop {
     restarts: Vec<Restart>,
     /// Before they were killed.
-    pages_installed: u64,
+    done: Done,
 }
 
 /// Lets the clients work, killing the server and starting it again, and leaves one that works.
@@ -207,8 +253,9 @@ fn kill_loop(
             continue;
         }
         next += every;
-        // A server that does not answer now may have installed pages; they are only not counted.
-        kill_loop.pages_installed += client(&address).map_or(0, |client| installed(&client));
+        // A server that does not answer now may have done something; it is only not counted.
+        kill_loop.done =
+            kill_loop.done + client(&address).map_or(Done::default(), |client| Done::by(&client));
         let log_bytes = dir.log_bytes();
         let killed_us = shared.now_us();
         server.kill()?;
@@ -284,8 +331,10 @@ impl Dir {
     /// Starts a server over the space.
     fn serve(&self, at: Option<&Address>, args: &args::Soak) -> Result<OwnProcess, Failure> {
         let bytes = args.mob.map(|bytes| bytes.to_string());
-        let mob: Vec<&str> = bytes.iter().flat_map(|bytes| ["--mob", bytes]).collect();
-        OwnProcess::serve(&self.path().join("space"), at, &mob)
+        let mob = bytes.iter().flat_map(|bytes| ["--mob", bytes]);
+        // Nothing is kept but what the root reaches, so nothing needs a time of grace.
+        let more: Vec<&str> = mob.chain(["--gc-grace", "0"]).collect();
+        OwnProcess::serve(&self.path().join("space"), at, &more)
     }
 
     fn path(&self) -> &Path {

@@ -8,6 +8,7 @@ use tercel_term::fail::Outcome;
 use tercel_term::{Term, count, say, tell, thousands};
 use tercel_verify::{History, Outcome as Ended, Property};
 
+use super::Done;
 use super::space::Ending;
 use super::worker::Record;
 use crate::args;
@@ -29,6 +30,9 @@ pub struct Run {
     cuts: u64,
     /// Pages that servers wrote to disk, as far as they could be asked before they were killed.
     pages_installed: u64,
+    /// Collections of what no root reaches, and what they freed, as far as servers could be asked.
+    collections: u64,
+    collected: u64,
     /// Commits that wrote something and were acknowledged.
     acknowledged: u64,
     /// Of these, not there in the end.
@@ -81,7 +85,7 @@ impl Run {
     pub fn new(
         args: &args::Soak,
         restarts: Vec<Restart>,
-        pages_installed: u64,
+        done: Done,
         cuts: u64,
         ending: &Ending,
         total: i64,
@@ -95,7 +99,9 @@ impl Run {
             clients: args.clients,
             kills: restarts.len(),
             cuts,
-            pages_installed,
+            pages_installed: done.pages_installed,
+            collections: done.collections,
+            collected: done.collected,
             acknowledged: 0,
             lost: 0,
             duplicated: 0,
@@ -234,6 +240,11 @@ impl Run {
             thousands(self.aborted as u64),
             thousands(self.conflicts),
             self.unknown
+        );
+        tell!(
+            "  {} freed {} that the root did not reach",
+            count(self.collections, "collection", "collections"),
+            count(self.collected, "object", "objects")
         );
         tell!(
             "  outage at most {:.0} ms, of which {:.0} ms until the server listened again; a request at most {:.0} ms",

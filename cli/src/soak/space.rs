@@ -47,6 +47,18 @@ pub struct Ballast {
     pub bytes: Bytes,
 }
 
+/// What the root leads to: all of it, for what no root reaches is collected.
+#[derive(Object)]
+struct Soak {
+    accounts: List<Ref<Account>>,
+    journals: List<Ref<Journal>>,
+    shelf: Map<u64, Entry>,
+    ballast: List<Ref<Ballast>>,
+}
+
+/// The root's name. What an earlier run left under it is collected.
+const ROOT: &str = "soak";
+
 /// The objects that all clients know.
 pub struct Space {
     pub accounts: Vec<Ref<Account>>,
@@ -95,11 +107,13 @@ impl Space {
         let (accounts, journals, shelf) = client.run(|tx| {
             let account = |_| tx.create(&Account { version: 0, cents: CENTS });
             let journal = |_| tx.create(&Journal { version: 0, entries: List::default() });
-            Ok((
-                (0..4 * clients).map(account).collect::<Result<Vec<_>, Error>>()?,
-                (0..2 * clients).map(journal).collect::<Result<Vec<_>, Error>>()?,
-                Map::<u64, Entry>::create(tx)?,
-            ))
+            let accounts = (0..4 * clients).map(account).collect::<Result<Vec<_>, Error>>()?;
+            let journals = (0..2 * clients).map(journal).collect::<Result<Vec<_>, Error>>()?;
+            let shelf = Map::<u64, Entry>::create(tx)?;
+            let (of_accounts, of_journals) = (accounts.clone().into(), journals.clone().into());
+            let all = Soak { accounts: of_accounts, journals: of_journals, shelf, ballast: List::new() };
+            tx.set_root(ROOT, tx.create(&all)?)?;
+            Ok((accounts, journals, shelf))
         })?;
         let wanted = fill_bytes as usize / BALLAST_BYTES;
         let bar = (wanted > 0).then(|| term.bar(wanted as u64, tercel_term::THINGS, "fill"));
@@ -109,7 +123,10 @@ impl Space {
             let made = client.run(|tx| {
                 let bytes = || Bytes(vec![0x5a; BALLAST_BYTES]);
                 let one = |_| tx.create(&Ballast { version: 0, bytes: bytes() });
-                (0..n).map(one).collect::<Result<Vec<_>, Error>>()
+                let made = (0..n).map(one).collect::<Result<Vec<_>, Error>>()?;
+                let all = tx.get_root::<Soak>(ROOT)?.edit()?;
+                made.iter().try_for_each(|r| all.push_ballast(*r))?;
+                Ok(made)
             });
             match made {
                 // A small buffer is installed more slowly than it is filled.
