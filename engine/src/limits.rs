@@ -54,6 +54,10 @@ pub const VIEWS_MAX: usize = 4_096;
 /// Silence after which a side asks the other, in milliseconds. Twice this stops serializable reads.
 pub const KEEPALIVE_MS: u32 = 2_000;
 
+/// Time for which a session may hold up that pages are given out again while it is busy, in microseconds: a transaction of 128 MB
+/// takes nine minutes to arrive at two megabits a second. One that is not busy has two keepalives.
+pub const HELD_UP_US: u64 = 600_000_000;
+
 /// How often an idle session hears the newest watermark, in microseconds: bounds how far behind it may read.
 pub const HEARTBEAT_US: u64 = 50_000;
 

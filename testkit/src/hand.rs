@@ -157,12 +157,17 @@ impl Hand {
         self.server.view()
     }
 
-    /// Sends a message.
+    /// Sends a message, which acknowledges nothing.
     pub fn send(&mut self, conn: Conn, kind: Kind, write: impl FnOnce(&mut Vec<u8>)) -> Said {
         let mut body = Vec::new();
         write(&mut body);
         let header = Header { body_bytes: body.len() as u32, ..Header::new(kind, 7) };
         self.input(Input::Frame(conn, header, &body))
+    }
+
+    /// Acknowledges everything up to a stamp.
+    pub fn acknowledge(&mut self, conn: Conn, ack: Stamp) -> Said {
+        self.input(Input::Frame(conn, Header { ack, ..Header::new(Kind::Ack, 7) }, &[]))
     }
 
     /// Opens a connection and greets.

@@ -1,5 +1,6 @@
 //! Applying the server's stream of changes: flags first, then the watermark, then new bytes.
 
+use tercel_wire::frame::Kind;
 use tercel_wire::id::{OpId, Oref, Stamp};
 use tercel_wire::message::Stream;
 
@@ -50,6 +51,10 @@ impl Client {
             self.install_own(op, stamp, &later);
         }
         self.send_unsubscribe(revoked);
+        if s.ack {
+            // Every header says up to where.
+            self.request(Kind::Ack, &[]);
+        }
         self.install_early()
     }
 

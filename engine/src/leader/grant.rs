@@ -64,11 +64,12 @@ impl Leader {
         }
     }
 
-    /// A client makes nothing more in pages that it was granted.
+    /// A client makes nothing more in pages that it was granted. It does not say so of what a large transaction of it makes
+    /// objects in.
     fn take_back(&mut self, client: ClientId, mut pages: Vec<PageId>, work: &mut Work<'_>) {
-        let is_large = self.large.as_ref().is_some_and(|large| large.op.client == client);
-        pages.retain(|page| work.replica.places.granted(*page).is_some_and(|g| g.client == client));
-        if !pages.is_empty() && !is_large {
+        let is_of = |page| work.replica.places.granted(page).is_some_and(|g| g.client == client);
+        pages.retain(|page| is_of(*page) && !self.large_fills(*page));
+        if !pages.is_empty() {
             self.begin_anew(&pages);
             self.order(&Entry::GiveBack(client, pages), None, work);
         }

@@ -43,7 +43,7 @@ use crate::order::{self, Level, Sealed, Sequencer};
 use crate::pages::Pages;
 use crate::replica::Replica;
 use crate::replica::entry::Entry;
-use crate::table::Map;
+use crate::table::{Map, Set};
 use crate::time::Now;
 
 use absent::Absent;
@@ -153,6 +153,15 @@ struct Reclaiming {
 struct Promises {
     next_page: u32,
     in_vain: Vec<PageId>,
+}
+
+/// A session that has not acknowledged something.
+#[derive(Debug)]
+pub(crate) struct Behind {
+    pub conn: Conn,
+    pub client: ClientId,
+    /// Up to where it has acknowledged everything.
+    pub acked: Stamp,
 }
 
 /// A client with a session.
@@ -274,6 +283,22 @@ impl Leader {
         if let Some(present) = self.present.get_mut(&client) {
             present.acked = present.acked.max(acked);
         }
+    }
+
+    /// The sessions that have not acknowledged a stamp, by connection.
+    pub(crate) fn behind(&self, stamp: Stamp) -> Vec<Behind> {
+        let behind = self.present.iter().filter(|(_, present)| present.acked < stamp);
+        let mut behind: Vec<Behind> =
+            behind.map(|(client, p)| Behind { conn: p.conn, client: *client, acked: p.acked }).collect();
+        behind.sort_unstable_by_key(|behind| behind.conn);
+        behind
+    }
+
+    /// The clients of operations that have come and are not visible.
+    pub(crate) fn working(&self) -> Set<ClientId> {
+        let large = self.large.iter().map(|large| large.op);
+        let ops = self.waiting.ops().chain(large).chain(self.flights.iter().filter_map(|flight| flight.op));
+        ops.map(|op| op.client).collect()
     }
 
     /// A connection is gone, and with it its client's session, if it was the client's last.

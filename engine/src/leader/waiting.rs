@@ -37,6 +37,11 @@ impl Waiting {
         self.commits.is_empty()
     }
 
+    /// The operations whose commits wait.
+    pub(super) fn ops(&self) -> impl Iterator<Item = OpId> {
+        self.commits.values().map(|parked| parked.op)
+    }
+
     /// A number that names nothing yet.
     pub(super) fn next_id(&mut self) -> u64 {
         self.last += 1;

@@ -25,6 +25,8 @@ pub struct Places {
     clients: Map<ClientId, Grantee>,
     /// Pages that are given out again once every session has acknowledged the stamp.
     returned: BTreeMap<PageId, Stamp>,
+    /// The highest stamp at which one did, given out again or not.
+    last_return: Stamp,
     /// Pages that are not granted any more, in which an object refers to a place where nothing was made.
     held_back: BTreeSet<PageId>,
     /// By page, in how many of its slots there is something.
@@ -163,6 +165,11 @@ impl Places {
         self.returned.iter().filter(|(_, at)| **at <= acked).map(|(page, _)| *page).take(max).collect()
     }
 
+    /// The stamp that every session has to acknowledge before all returned pages are given out again; `None` if there are none.
+    pub fn last_return(&self) -> Option<Stamp> {
+        (!self.returned.is_empty()).then_some(self.last_return)
+    }
+
     /// When the page was returned, if it waits to be given out again.
     pub fn returned_at(&self, page: PageId) -> Option<Stamp> {
         self.returned.get(&page).copied()
@@ -240,6 +247,7 @@ impl Places {
         if self.filled(page) > 0 || self.granted.contains_key(&page) || self.held_back.contains(&page) {
             return;
         }
+        self.last_return = self.last_return.max(stamp);
         if self.returned.insert(page, stamp).is_none() {
             self.sum.add(&[page.get().into(), stamp.0]);
         }
@@ -380,6 +388,7 @@ impl Places {
         for (page, at) in returned {
             places.sum.add(&[page.get().into(), at.0]);
             places.returned.insert(page, at);
+            places.last_return = places.last_return.max(at);
         }
         places
     }

@@ -9,6 +9,7 @@
 //! | [`greet`] | greeting: new, resumed, of another history |
 //! | [`requests`] | the requests of a client |
 //! | [`stream`] | changes, and the sessions that must hear of them |
+//! | [`acks`] | acknowledgements that the reuse of pages waits for |
 //! | [`subscribe`] | pages, and the sessions that hear of them |
 //! | [`horizon`] | recent changes, for sessions that resume |
 //! | [`fetch`] | pages served |
@@ -18,6 +19,7 @@
 //! | [`status`] | how the server is, in numbers |
 //! | [`schedule`] | which connection is served next |
 
+mod acks;
 mod backup;
 mod echo;
 mod fetch;
@@ -200,13 +202,6 @@ impl Sessions {
         self.answer(left.map_or(Vec::new(), |(_, replies)| replies), cx);
     }
 
-    /// A client whose frames wait takes what it is sent: that is no silence.
-    pub(crate) fn alive(&mut self, conn: Conn, now: Now) {
-        if let Some(session) = self.all.get_mut(&conn) {
-            session.heard = now;
-        }
-    }
-
     /// Ends a session whose client broke the protocol.
     fn expel(&mut self, conn: Conn, text: impl Into<String>, cx: &mut Cx<'_>) {
         cx.refuse(unasked(conn), Reason::Protocol, text);
@@ -294,6 +289,7 @@ impl Sessions {
         for conn in behind {
             self.stream_to(conn, cx);
         }
+        self.ask_behind(cx);
     }
 }
 

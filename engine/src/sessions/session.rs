@@ -3,6 +3,7 @@
 use tercel_wire::id::{ClientId, OpId, PageId, Stamp};
 use tercel_wire::message::{Change, Limit, Part};
 
+use super::acks::Asking;
 use crate::limits;
 use crate::table::Map;
 use crate::time::Now;
@@ -15,6 +16,9 @@ pub(super) struct Session {
     /// The client's count of its connections.
     pub connection: u64,
     pub heard: Now,
+    /// When it last took something of what it was sent while its frames waited.
+    pub read: Option<Now>,
+    pub asking: Asking,
     pub pages: Subscriptions,
     pub news: News,
     pub parts: Parts,
@@ -48,6 +52,8 @@ pub(super) struct News {
     pub sent: Stamp,
     /// Changes to send with the next stream message.
     pub changes: Vec<Change>,
+    /// It is to acknowledge them.
+    pub ack: bool,
 }
 
 /// Transactions that are arriving in parts, by slot.
@@ -77,8 +83,10 @@ impl Session {
             client: None,
             connection: 0,
             heard: now,
+            read: None,
+            asking: Asking::default(),
             pages: Subscriptions { reminded: now, ..Subscriptions::default() },
-            news: News { sent: visible, changes: Vec::new() },
+            news: News { sent: visible, changes: Vec::new(), ack: false },
             parts: Parts::default(),
             fetches: 0,
         }
@@ -86,6 +94,11 @@ impl Session {
 }
 
 impl Parts {
+    /// Whether there is a transaction whose commit has not come.
+    pub(super) fn is_arriving(&self) -> bool {
+        !self.slots.is_empty()
+    }
+
     /// Takes a piece of a transaction; all sessions together have `others` bytes beside this one's. With one that is out of
     /// order or beyond a bound all of it is let go: the commit that follows is told why.
     pub(super) fn take(&mut self, part: Part<'_>, others: usize) {

@@ -70,10 +70,13 @@ impl Sessions {
         let Some(session) = self.all.get_mut(&conn) else { return };
         let (pages, news) = (&mut session.pages, &mut session.news);
         let remind = !pages.revoking.is_empty() && now >= pages.reminded.plus_us(REMIND_US);
-        if session.client.is_none() || (news.sent >= visible && pages.asking.is_empty() && !remind) {
+        if session.client.is_none()
+            || (news.sent >= visible && pages.asking.is_empty() && !remind && !news.ack)
+        {
             return;
         }
         let mut changes = std::mem::take(&mut news.changes);
+        let ack = std::mem::take(&mut news.ack);
         let mut asked = std::mem::take(&mut pages.asking);
         if remind {
             pages.reminded = now;
@@ -89,12 +92,12 @@ impl Sessions {
         while !changes.is_empty() {
             let (piece, to) = cut(&mut changes, visible);
             if changes.is_empty() {
-                return send_stream(conn, Stream { from, to: visible, changes: piece, revoked }, cx);
+                return send_stream(conn, Stream { from, to: visible, changes: piece, revoked, ack }, cx);
             }
-            send_stream(conn, Stream { from, to, changes: piece, revoked: Vec::new() }, cx);
+            send_stream(conn, Stream { from, to, changes: piece, revoked: Vec::new(), ack: false }, cx);
             from = to;
         }
-        send_stream(conn, Stream { from, to: visible, changes, revoked }, cx);
+        send_stream(conn, Stream { from, to: visible, changes, revoked, ack }, cx);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Grants of places over many clients and connections: numbers of pages do not run out while few pages are in use.
 
-use crate::world::hand::{A, B, Hand, Work, object, outcomes, refused};
+use crate::world::hand::{A, B, Hand, Said, Work, object, outcomes, refused};
 use tercel_engine::limits::{GRANTED_MAX, LEASE_PAGES, LEASED_UNUSED_MAX};
 use tercel_engine::order::Sealed;
 use tercel_engine::replica::entry::{Entry, Grant};
@@ -9,7 +9,7 @@ use tercel_engine::txn::local::Source;
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Shape};
-use tercel_wire::message::{Lease, Leased, Outcome, Reason, Write};
+use tercel_wire::message::{Commit, Lease, Leased, Outcome, Part, Reason, Refused, Stream, Write};
 use tercel_wire::schema::Scalar;
 
 /// A server whose space has so many numbers of pages left.
@@ -49,10 +49,43 @@ fn take(h: &mut Hand, conn: Conn, max: usize) -> (usize, Option<Reason>) {
 }
 
 /// Lets so many milliseconds pass; what is ordered meanwhile is durable.
-fn pass_ms(h: &mut Hand, ms: u64) {
+fn pass_ms(h: &mut Hand, ms: u64) -> Said {
     h.now = h.now.plus_us(ms * 1_000);
-    h.input(Input::Time);
+    let mut said = h.input(Input::Time);
+    said.extend(h.sync());
+    said
+}
+
+/// Lets time pass a tenth of a second at a time. Clients A and B say all the while that they are there. What the server said.
+fn pass_awake_ms(h: &mut Hand, ms: u64) -> Said {
+    let mut said = Said::new();
+    for _ in 0..ms / 100 {
+        said.extend(pass_ms(h, 100));
+        [A, B].into_iter().for_each(|conn| said.extend(h.send(conn, Kind::Ping, |_| ())));
+    }
+    said
+}
+
+/// A server whose last 64 pages have returned, which client A knows, and client B does not say.
+fn with_pages_that_wait() -> Hand {
+    let mut h = with_pages_left(64);
+    let gone = Conn(100);
+    h.greet(gone, 4, 1);
+    h.greet(B, 6, 1);
+    assert_eq!(take(&mut h, gone, 64), (64, None));
+    h.send(gone, Kind::Bye, |_| ());
     h.sync();
+    h.greet(A, 5, 1);
+    assert_eq!(take(&mut h, A, 64), (0, Some(Reason::Full)));
+    h
+}
+
+/// How often the connection was asked to acknowledge, and what it was refused.
+fn asked(said: &Said, conn: Conn) -> (usize, Option<Reason>) {
+    let of = || said.iter().filter(|s| s.0 == conn);
+    let streams = of().filter(|s| s.1 == Kind::Stream).map(|s| Stream::decode(&s.3).unwrap());
+    let refused = of().find(|s| s.1 == Kind::Refused).map(|s| Refused::decode(&s.3).unwrap().reason);
+    (streams.filter(|stream| stream.ack).count(), refused)
 }
 
 #[test]
@@ -189,4 +222,45 @@ fn commit_on_a_base_below_the_birth_of_its_page_is_not_executed() {
     let said = h.send(B, Kind::Lease, |o| again.encode(o));
     let (.., body) = said.iter().find(|s| s.1 == Kind::Leased).expect("leased");
     assert_eq!(Leased::decode(body), Ok(leased));
+}
+
+#[test]
+fn session_that_reuse_waits_for_is_asked_and_is_not_asked_again() {
+    let mut h = with_pages_that_wait();
+    let said = pass_awake_ms(&mut h, 100);
+    assert_eq!((asked(&said, A), asked(&said, B)), ((0, None), (1, None)));
+    let visible = h.server.visible();
+    h.acknowledge(B, visible);
+    assert_eq!(take(&mut h, A, 64), (64, None));
+    assert_eq!(asked(&pass_awake_ms(&mut h, 10_000), B), (0, None));
+}
+
+#[test]
+fn session_that_talks_and_never_acknowledges_is_ended_after_two_keepalives() {
+    let mut h = with_pages_that_wait();
+    // It is asked ten times a second.
+    let said = pass_awake_ms(&mut h, 4_100);
+    assert_eq!(asked(&said, B), (41, None));
+    assert_eq!(take(&mut h, A, 64), (0, Some(Reason::Full)));
+    let said = pass_awake_ms(&mut h, 100);
+    assert_eq!(asked(&said, B), (0, Some(Reason::Unavailable)));
+    assert!(said.iter().any(|s| s.0 == B && s.1 == Kind::Bye));
+    assert_eq!(take(&mut h, A, 64), (64, None));
+    // It may come back, and knows then.
+    h.greet(Conn(101), 6, 2);
+    assert!(h.server.has_greeted(Conn(101)));
+    assert_eq!(asked(&pass_awake_ms(&mut h, 10_000), Conn(101)).0, 0);
+}
+
+#[test]
+fn session_whose_transaction_is_arriving_is_not_late() {
+    let mut h = with_pages_that_wait();
+    let op = OpId { client: ClientId(6), slot: 0, seq: 1, view: h.server.view() };
+    let part = Part { op, index: 0, bytes: &[0; 100] };
+    h.send(B, Kind::Part, |o| part.encode(o));
+    assert_eq!(asked(&pass_awake_ms(&mut h, 60_000), B).1, None);
+    // Its end is refused, for a part is missing.
+    h.send(B, Kind::Commit, |o| Commit { op, parts: 2, bytes: &[] }.encode(o));
+    assert_eq!(asked(&pass_awake_ms(&mut h, 3_900), B).1, None);
+    assert_eq!(asked(&pass_awake_ms(&mut h, 5_000), B).1, Some(Reason::Unavailable));
 }

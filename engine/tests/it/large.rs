@@ -455,3 +455,24 @@ fn parts_beyond_what_all_may_have_under_way_are_told_to_come_again() {
     }
     assert_eq!(h.stat("staged_bytes"), piece.len());
 }
+
+#[test]
+fn pages_are_given_back_while_a_large_transaction_of_the_client_is_worked_on() {
+    let mut h = Hand::storing(ServerConfig::default(), 0);
+    let class = h.define(A);
+    let (done, pages) = (h.lease(A, 2), h.lease(A, PAGES));
+    let places = places(&pages);
+    h.commit(A, op(5, 0, 1), &all(Stamp(1), &places, true, &object(class, 1)));
+    h.until_ordered();
+    assert_eq!(h.kind(), kind::STAGE);
+    let before = h.log.len();
+    h.send(A, Kind::Lease, |o| Lease { seq: 3, pages: 1, done: done.clone() }.encode(o));
+    let kinds: Vec<u8> = h.log[before..].iter().map(|e| e.kind).collect();
+    assert_eq!(kinds, [kind::GIVE_BACK, kind::GRANT]);
+    h.finish();
+    assert!(matches!(outcomes(&h.sync(), A)[..], [Outcome::Committed(_)]));
+    let visible = h.server.visible();
+    [A, B].into_iter().for_each(|conn| _ = h.acknowledge(conn, visible));
+    let again = h.lease(B, 2);
+    assert!(again.iter().all(|page| done.contains(page)), "{again:?}");
+}

@@ -580,6 +580,8 @@ pub struct Stream {
     pub changes: Vec<Change>,
     /// Pages the server wants to forget, each up to a fetch: the client drops them and unsubscribes.
     pub revoked: Vec<(PageId, u64)>,
+    /// The client is to acknowledge at once: pages wait for that to be given out again.
+    pub ack: bool,
 }
 
 /// The objects that a commit changed.
@@ -609,6 +611,7 @@ impl Stream {
             c.orefs.iter().for_each(|o| out.put_u32(o.raw()));
         }
         put_subscriptions(out, &self.revoked);
+        out.put_u8(self.ack as u8);
     }
 
     /// Reads it.
@@ -628,11 +631,16 @@ impl Stream {
             changes.push(Change { stamp, own, orefs });
         }
         let revoked = subscriptions(&mut r)?;
+        let ack = match r.u8()? {
+            0 => false,
+            1 => true,
+            _ => return Err(DecodeError::BadField("ack")),
+        };
         r.end()?;
         if to < from {
             return Err(DecodeError::BadField("to"));
         }
-        Ok(Stream { from, to, changes, revoked })
+        Ok(Stream { from, to, changes, revoked, ack })
     }
 }
 

@@ -189,10 +189,10 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
     });
     let change = (any::<u64>(), prop::option::of(op()), vec(oref(), 0..5))
         .prop_map(|(stamp, own, orefs)| Change { stamp: Stamp(stamp), own, orefs });
-    let stream = (any::<u32>(), any::<u32>(), vec(change, 0..4), pages()).prop_map(
-        |(from, more, changes, revoked)| {
+    let stream = (any::<u32>(), any::<u32>(), vec(change, 0..4), pages(), any::<bool>()).prop_map(
+        |(from, more, changes, revoked, ack)| {
             let (from, to) = (Stamp(from as u64), Stamp(from as u64 + more as u64));
-            written(|o| Stream { from, to, changes, revoked }.encode(o))
+            written(|o| Stream { from, to, changes, revoked, ack }.encode(o))
         },
     );
     let verdict = (op(), outcome()).prop_map(|(op, outcome)| written(|o| Verdict { op, outcome }.encode(o)));

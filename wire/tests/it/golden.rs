@@ -438,6 +438,7 @@ fn messages_have_the_bytes_of_version_2() {
                 Change { stamp: Stamp(9), own: Some(op), orefs: vec![] },
             ],
             revoked: pages,
+            ack: true,
         }
     );
     message!(
