@@ -137,9 +137,10 @@ fn entry(u: &mut Unstructured<'_>) -> Result<(u8, Vec<u8>)> {
                 u.int_in_range(0..=PageId::MAX.get() + 1)?
             },
             pages: pages(u)?,
+            holes: holes(u)?,
         }),
         6 => Entry::Free(Freed { taken: u.int_in_range(0..=3)?, chunks: orefs(u)?, below: orefs(u)? }),
-        7 => Entry::GiveBack(ClientId(u.int_in_range(0..=3)?), pages(u)?),
+        7 => Entry::GiveBack(ClientId(u.int_in_range(0..=3)?), pages(u)?.into_iter().map(|p| (p, 5)).collect()),
         _ => {
             let objects: Vec<[u8; 8]> = (0..u.int_in_range(0..=4)?)
                 .map(|_| Ok([u.int_in_range(0..=18)?, 0, 0, 0, u.arbitrary()?, 0, 0, 0]))

@@ -516,7 +516,8 @@ impl Inner {
     pub fn leave_pages(&mut self, left: u32) {
         assert!(self.server.is_none(), "no server gives out pages meanwhile");
         let next_page = PageId::MAX.get() + 1 - left;
-        let next = Entry::Grant(Grant { client: ClientId(1), seq: 1, next_page, pages: vec![] });
+        let next =
+            Entry::Grant(Grant { client: ClientId(1), seq: 1, next_page, pages: vec![], holes: vec![] });
         let (stamp, view) = self.history.last().map_or((Stamp::ZERO, ViewId::NONE), |e| (e.stamp, e.view));
         let record = Sealed { stamp: stamp.next(), view, kind: next.kind(), payload: next.encode() };
         self.history.push(record.clone());

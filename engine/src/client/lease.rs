@@ -174,7 +174,7 @@ mod tests {
         };
         assert_eq!(allocate(&mut client, &scopes[0]), None);
         let call = client.leases.call.unwrap();
-        client.leases.granted(call, Leased { seq: 1, birth: Stamp(5), pages: vec![page] });
+        client.leases.granted(call, Leased { seq: 1, birth: Stamp(5), pages: vec![page], holes: vec![] });
         client.writer.advance(Stamp(4));
         assert_eq!(allocate(&mut client, &scopes[0]), None);
         // What one of them has read changes before the birth.
@@ -200,7 +200,9 @@ mod tests {
         assert_eq!((allocate(&mut client), asked(&mut client)), (None, Some(16)));
         let pages: Vec<PageId> = (2..4).filter_map(PageId::new).collect();
         let call = client.leases.call.unwrap();
-        client.leases.granted(call, Leased { seq: 1, birth: Stamp::ZERO, pages: pages.clone() });
+        client
+            .leases
+            .granted(call, Leased { seq: 1, birth: Stamp::ZERO, pages: pages.clone(), holes: vec![] });
         // Two pages hold four objects. That is little, and more are asked for ahead.
         let mut places = vec![allocate(&mut client).expect("there is one").expect("it is given")];
         assert!(asked(&mut client).is_some());
@@ -223,7 +225,9 @@ mod tests {
         }
         assert_eq!(allocate(&mut client), None);
         let call = client.leases.call.unwrap();
-        client.leases.granted(call, Leased { seq: 2, birth: Stamp::ZERO, pages: vec![PageId::MAX] });
+        client
+            .leases
+            .granted(call, Leased { seq: 2, birth: Stamp::ZERO, pages: vec![PageId::MAX], holes: vec![] });
         assert_eq!(allocate(&mut client).unwrap().unwrap().page(), PageId::MAX);
     }
 }

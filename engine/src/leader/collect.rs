@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tercel_wire::class;
 use tercel_wire::cursor::le32;
-use tercel_wire::id::{ClassId, Oref, PageId, Stamp};
-use tercel_wire::page::class_of;
+use tercel_wire::id::{ClassId, Oref, PageId, SLOTS_MAX, Stamp};
+use tercel_wire::page::{PAGE_BYTES, PAGE_HEADER_BYTES, SLOT_BYTES, class_of};
 use tercel_wire::record::HEADER_BYTES;
 
 use super::marks::{Color, Marks};
@@ -46,6 +46,8 @@ pub(super) struct Collecting {
     report: String,
     /// The end of one that is not visible yet, and its report.
     ending: Option<(Stamp, String)>,
+    /// Pages that have room beside what is in them, each with the bytes that this takes, as the last sweep found them.
+    holes: Vec<(PageId, u16)>,
 }
 
 /// What the next collection is asked to do. Of several that ask, the one that wants more is heard.
@@ -70,6 +72,8 @@ struct Cycle {
     trees: Vec<(Oref, Oref)>,
     /// Pages that are held back for nothing.
     unheld: BTreeSet<PageId>,
+    /// See [`Collecting::holes`].
+    holes: Vec<(PageId, u16)>,
     /// By class, what was dead when it was swept.
     found: BTreeMap<ClassId, Found>,
     /// Pages in the pieces that are ordered, objects in them, and the stamp of the last piece.
@@ -138,6 +142,15 @@ const SLICE_PAGES: usize = 256;
 /// Bytes of a piece of what is freed, about.
 const PIECE_BYTES: usize = 32 << 10;
 
+/// Room from which on a page is granted beside what is in it: less would scatter what is made together.
+const HOLE_BYTES_MIN: usize = PAGE_BYTES / 3;
+
+/// Slots up to which it is: those that were used once are not used again, and take room.
+const HOLE_SLOTS_MAX: u16 = SLOTS_MAX * 3 / 4;
+
+/// Pages with room that are remembered until the next sweep, 8 bytes each: half a gigabyte of pages.
+const HOLES_MAX: usize = 1 << 16;
+
 /// Pages that are let go of with one collection; what is above it waits for the next.
 const UNHELD_MAX: usize = 8 << 10;
 
@@ -185,6 +198,11 @@ impl Collecting {
         }
     }
 
+    /// A page that may have room beside what is in it, and the bytes that this takes.
+    pub(super) fn next_hole(&mut self) -> Option<(PageId, u16)> {
+        self.holes.pop()
+    }
+
     /// When a time of grace is over.
     pub(super) fn deadline(&self) -> Option<Now> {
         match self.cycle.as_ref()?.phase {
@@ -204,6 +222,7 @@ impl Cycle {
             cursor: class::ROOT_HEAD.page(),
             trees: Vec::new(),
             unheld: BTreeSet::new(),
+            holes: Vec::new(),
             found: BTreeMap::new(),
             staged: 0,
             staged_objects: 0,
@@ -277,7 +296,16 @@ impl Cycle {
                 }
             }
         }
+        let dead: usize = corpses.iter().map(|corpse| corpse.bytes).sum();
+        let all: usize = extents.bytes.iter().map(|(_, bytes)| *bytes).sum();
+        let used = PAGE_HEADER_BYTES + all - dead;
         corpses.into_iter().for_each(|corpse| self.bury(corpse));
+        let is_worth_it = all > dead
+            && used + SLOT_BYTES * extents.slots as usize <= PAGE_BYTES - HOLE_BYTES_MIN
+            && extents.slots <= HOLE_SLOTS_MAX;
+        if is_worth_it && self.holes.len() < HOLES_MAX && work.replica.places.hole_from(page).is_some() {
+            self.holes.push((page, used as u16));
+        }
         let is_filled = |slot: &u16| extents.bytes.binary_search_by_key(slot, |(s, _)| *s).is_ok();
         if work.replica.places.is_held_back(page)
             && self.unheld.len() < UNHELD_MAX
@@ -511,6 +539,9 @@ impl Leader {
     fn collected(&mut self, cycle: Cycle, stamp: Stamp, work: &Work<'_>) {
         let report = cycle.report(&work.replica.catalogue);
         self.reclaiming.collecting.left = Some(cycle.marks.marked());
+        self.reclaiming.collecting.holes = cycle.holes;
+        // The lowest are given out first.
+        self.reclaiming.collecting.holes.reverse();
         self.reclaiming.collecting.ending = Some((stamp, report));
         self.waiting.behind_due = true;
         self.collected_upto(work.pages.visible());

@@ -6,7 +6,7 @@
 //! was judged before it is still under way.
 
 use tercel_wire::id::{ClientId, PageId, Stamp};
-use tercel_wire::message::{Lease, Leased, Reason};
+use tercel_wire::message::{Hole, Lease, Leased, Reason};
 
 use super::{Asked, Leader, Reply, Work, session_us};
 use crate::limits;
@@ -33,14 +33,14 @@ impl Leader {
             granting.asked = asked;
             return;
         }
-        let (seq, last, birth) = work.replica.places.last_grant(client);
+        let last = work.replica.places.last_grant(client);
+        let seq = last.seq;
         if lease.seq != seq && lease.seq != seq + 1 {
             return work.expel(asked.conn, "a client counts its grants");
         }
         if lease.seq == seq && seq > 0 {
             // It has not heard of its last grant.
-            let leased = Leased { seq, birth, pages: last.to_vec() };
-            return work.replies.push(Reply::Granted(asked, leased));
+            return work.replies.push(Reply::Granted(asked, last));
         }
         if work.disk_full {
             return work.refuse(asked, Reason::Full, "the server's disk: make room there");
@@ -48,17 +48,16 @@ impl Leader {
         self.take_back(client, lease.done, work);
         match self.pages_for(client, lease.pages, work) {
             Err(text) => work.refuse(asked, Reason::Full, text),
-            Ok(pages) if pages.is_empty() => {
-                let leased = Leased { seq: lease.seq - 1, birth: Stamp::ZERO, pages };
+            Ok((pages, _)) if pages.is_empty() => {
+                let leased = Leased { seq: lease.seq - 1, birth: Stamp::ZERO, pages, holes: Vec::new() };
                 work.replies.push(Reply::Granted(asked, leased));
             }
-            Ok(pages) => {
+            Ok((pages, holes)) => {
                 let next_page = self.promises.next_page.max(work.replica.places.next_page());
-                let entry = Entry::Grant(Grant { client, seq: lease.seq, next_page, pages: pages.clone() });
-                let stamp = self.order(&entry, None, work);
+                let entry = Grant { client, seq: lease.seq, next_page, pages: pages.clone(), holes };
+                let stamp = self.order(&Entry::Grant(entry), None, work);
                 self.begin_anew(&pages);
-                let (_, _, birth) = work.replica.places.last_grant(client);
-                let leased = Leased { seq: lease.seq, birth, pages };
+                let leased = work.replica.places.last_grant(client);
                 self.granting.push_back(Granting { stamp, client, asked, leased });
             }
         }
@@ -66,11 +65,12 @@ impl Leader {
 
     /// A client makes nothing more in pages that it was granted. It does not say so of what a large transaction of it makes
     /// objects in.
-    fn take_back(&mut self, client: ClientId, mut pages: Vec<PageId>, work: &mut Work<'_>) {
+    fn take_back(&mut self, client: ClientId, mut pages: Vec<(PageId, u16)>, work: &mut Work<'_>) {
         let is_of = |page| work.replica.places.granted(page).is_some_and(|g| g.client == client);
-        pages.retain(|page| is_of(*page) && !self.large_fills(*page));
+        pages.retain(|(page, _)| is_of(*page) && !self.large_fills(*page));
         if !pages.is_empty() {
-            self.begin_anew(&pages);
+            let done: Vec<PageId> = pages.iter().map(|(page, _)| *page).collect();
+            self.begin_anew(&done);
             self.order(&Entry::GiveBack(client, pages), None, work);
         }
     }
@@ -87,7 +87,7 @@ impl Leader {
         client: ClientId,
         wanted: u16,
         work: &mut Work<'_>,
-    ) -> Result<Vec<PageId>, &'static str> {
+    ) -> Result<(Vec<PageId>, Vec<Hole>), &'static str> {
         let places = &work.replica.places;
         let unused_max = mutant::bound(limits::LEASED_UNUSED_MAX, 96);
         let spare = unused_max.saturating_sub(places.unused(client));
@@ -106,13 +106,31 @@ impl Leader {
         }
         let count = spare.min(left).min(wanted.min(limits::LEASE_PAGES) as usize);
         let mut pages = self.reusable(count, work);
+        // A birth would be that of the objects in a page with a hole, too. And there must be room for an object of any size.
+        let holes = if pages.is_empty() { self.holes(count / 2, work) } else { Vec::new() };
+        pages.extend(holes.iter().map(|hole| hole.page));
         while pages.len() < count
             && let Some(page) = self.promise_page(work)
         {
             pages.push(page);
         }
         pages.sort_unstable();
-        Ok(pages)
+        Ok((pages, holes))
+    }
+
+    /// Pages with room beside what is in them, as the last sweep has found them.
+    fn holes(&mut self, count: usize, work: &Work<'_>) -> Vec<Hole> {
+        let mut holes = Vec::new();
+        while holes.len() < count
+            && let Some((page, used)) = self.reclaiming.collecting.next_hole()
+        {
+            let is_filled_now =
+                self.overflow.is_some_and(|overflow| overflow.page == page) || self.large_fills(page);
+            if let Some(from) = work.replica.places.hole_from(page).filter(|_| !is_filled_now) {
+                holes.push(Hole { page, from, used });
+            }
+        }
+        holes
     }
 
     /// Pages in which there is nothing, and every session has acknowledged that.

@@ -20,10 +20,13 @@ use crate::table::Map;
 ///
 /// The client gives out its slots in order, so every slot below the highest one seen is taken; those not made yet, and
 /// perhaps never, keep the room of a forward. An object that is larger when it is made than its place was can therefore
-/// always go elsewhere and leave word.
+/// always go elsewhere and leave word. In a page that was granted beside what is in it, nothing is made in the slots
+/// below the first one of the grant.
 #[derive(Debug, Clone)]
 pub(super) struct Fill {
     made: [u64; SLOTS_MAX as usize / 64],
+    /// The first slot of the grant, and how many were made from there on.
+    from: u16,
     made_count: u16,
     slots: u16,
     bytes: usize,
@@ -31,33 +34,33 @@ pub(super) struct Fill {
 
 impl Default for Fill {
     fn default() -> Fill {
-        Fill { made: [0; SLOTS_MAX as usize / 64], made_count: 0, slots: 0, bytes: 0 }
+        Fill { made: [0; SLOTS_MAX as usize / 64], from: 0, made_count: 0, slots: 0, bytes: 0 }
     }
 }
 
 impl Fill {
     /// As an earlier view has left it.
-    fn of(extents: &Extents) -> Fill {
-        let mut fill = Fill { slots: extents.slots, ..Fill::default() };
+    fn of(extents: &Extents, from: u16) -> Fill {
+        let mut fill = Fill { from, slots: extents.slots.max(from), ..Fill::default() };
         extents.bytes.iter().for_each(|(slot, bytes)| fill.make(*slot, *bytes));
         fill
     }
 
     /// Whether no object finds room any more, nor is one still to be made.
     fn is_full(&self) -> bool {
-        self.made_count == self.slots && !self.fits(SLOT_BYTES + OBJECT_BYTES_MIN)
+        self.from + self.made_count == self.slots && !self.fits(SLOT_BYTES + OBJECT_BYTES_MIN)
     }
 
     /// Whether there are so many bytes beside the objects made and the forwards that may have to be.
     fn fits(&self, bytes: usize) -> bool {
-        let forwards = (self.slots - self.made_count) as usize * FORWARD_BYTES;
+        let forwards = (self.slots - self.from - self.made_count) as usize * FORWARD_BYTES;
         PAGE_HEADER_BYTES + self.bytes + forwards + bytes + self.slots as usize * SLOT_BYTES <= PAGE_BYTES
     }
 
-    /// Sees that a slot will be made; `false` if it was.
+    /// Sees that a slot will be made; `false` if it was, or may not be.
     fn expect(&mut self, slot: u16) -> bool {
         self.slots = self.slots.max(slot + 1);
-        self.made[slot as usize / 64] & 1u64 << (slot % 64) == 0
+        slot >= self.from && self.made[slot as usize / 64] & 1u64 << (slot % 64) == 0
     }
 
     /// Whether an object was made in the slot.
@@ -67,7 +70,7 @@ impl Fill {
 
     fn make(&mut self, slot: u16, bytes: usize) {
         self.made[slot as usize / 64] |= 1u64 << (slot % 64);
-        self.made_count += 1;
+        self.made_count += u16::from(slot >= self.from);
         self.bytes += bytes;
     }
 }
@@ -266,7 +269,7 @@ impl Leader {
         for w in writes.iter().filter(|w| w.new) {
             let page = w.oref.page();
             let granted = work.replica.places.granted(page).filter(|g| g.client == placing.client);
-            let Granted { is_made_in, birth, .. } = *granted.ok_or(Outcome::Invalid(w.oref))?;
+            let Granted { is_made_in, birth, from, .. } = *granted.ok_or(Outcome::Invalid(w.oref))?;
             if base < birth {
                 return Err(Outcome::NotExecuted);
             }
@@ -274,7 +277,9 @@ impl Leader {
                 let fill = match self.fills.get(&page) {
                     Some(fill) => fill.clone(),
                     None if !is_made_in => Fill::default(),
-                    None => work.pages.extents(page).map(|e| Fill::of(&e)).ok_or(Outcome::NotExecuted)?,
+                    None => {
+                        work.pages.extents(page).map(|e| Fill::of(&e, from)).ok_or(Outcome::NotExecuted)?
+                    }
                 };
                 placing.fills.insert(page, fill);
                 placing.births.extend((birth > Stamp::ZERO).then_some((page, birth)));

@@ -639,7 +639,13 @@ mod tests {
         let page = PageId::new(9).unwrap();
         let view = ViewId::new(1, 1);
         let grant = |client| {
-            Entry::Grant(Grant { client: ClientId(client), seq: 1, next_page: 10, pages: vec![page] })
+            Entry::Grant(Grant {
+                client: ClientId(client),
+                seq: 1,
+                next_page: 10,
+                pages: vec![page],
+                holes: vec![],
+            })
         };
         let object = [16, 0, 0, 0, 1, 1, 1, 1];
         let op = OpId { client: ClientId(8), slot: 0, seq: 1, view };

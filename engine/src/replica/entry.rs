@@ -8,7 +8,7 @@ use tercel_wire::class;
 use tercel_wire::cursor::{DecodeError, Put, Reader};
 use tercel_wire::id::{ClassId, ClientId, OP_SLOTS_MAX, OpId, Oref, PageId, Stamp, ViewId};
 use tercel_wire::layout::Layout;
-use tercel_wire::message::CommitEffects;
+use tercel_wire::message::{CommitEffects, Hole};
 use tercel_wire::record::HEADER_BYTES;
 
 use super::condemned::Piece;
@@ -35,7 +35,8 @@ pub enum Entry<'a> {
     /// A client's session is over, and with it what was granted to it.
     End(ClientId),
     /// A client makes nothing more in these pages.
-    GiveBack(ClientId, Vec<PageId>),
+    /// Each with the first slot that was given to no object.
+    GiveBack(ClientId, Vec<(PageId, u16)>),
     /// A piece of a transaction that is too large for one record.
     Stage {
         /// The transaction's operation.
@@ -129,6 +130,8 @@ pub struct Grant {
     pub next_page: u32,
     /// The pages, at most [`limits::LEASE_PAGES`].
     pub pages: Vec<PageId>,
+    /// Those of the pages in which there is something.
+    pub holes: Vec<Hole>,
 }
 
 /// The kinds of log records.
@@ -200,7 +203,11 @@ impl<'a> Entry<'a> {
             Entry::Grant(g) => g.encode(&mut out),
             Entry::GiveBack(client, pages) => {
                 out.put_u64(client.0);
-                put_pages(pages, &mut out);
+                out.put_u32(pages.len() as u32);
+                for (page, slots) in pages {
+                    out.put_u32(page.get());
+                    out.put_u16(*slots);
+                }
             }
             Entry::Stage { op, at, bytes } => {
                 out.reserve_exact(OP_BYTES + 4 + bytes.len());
@@ -246,7 +253,11 @@ impl<'a> Entry<'a> {
             }
             kind::EVICT => Entry::Evict(ClientId(r.u64()?)),
             kind::END => Entry::End(ClientId(r.u64()?)),
-            kind::GIVE_BACK => Entry::GiveBack(ClientId(r.u64()?), pages(&mut r)?),
+            kind::GIVE_BACK => {
+                let client = ClientId(r.u64()?);
+                let done = (0..r.count(6, "pages")?).map(|_| Ok((page(&mut r)?, r.u16()?)));
+                Entry::GiveBack(client, done.collect::<Result<_, DecodeError>>()?)
+            }
             kind::GRANT => Entry::Grant(Grant::decode(&mut r)?),
             kind::STAGE => return Ok(Entry::Stage { op: op(&mut r)?, at: r.u32()?, bytes: r.rest() }),
             kind::COMMIT_STAGED => Entry::CommitStaged { op: op(&mut r)?, bytes: r.u32()? },
@@ -307,11 +318,12 @@ impl Grant {
         out.put_u64(self.seq);
         out.put_u32(self.next_page);
         put_pages(&self.pages, out);
+        put_holes(&self.holes, out);
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Grant, DecodeError> {
         let (client, seq, next_page) = (ClientId(r.u64()?), r.u64()?, next_page(r)?);
-        Ok(Grant { client, seq, next_page, pages: pages(r)? })
+        Ok(Grant { client, seq, next_page, pages: pages(r)?, holes: holes(r)? })
     }
 }
 
@@ -379,6 +391,15 @@ pub(super) fn put_pages(pages: &[PageId], out: &mut Vec<u8>) {
     pages.iter().for_each(|page| out.put_u32(page.get()));
 }
 
+pub(super) fn put_holes(holes: &[Hole], out: &mut Vec<u8>) {
+    out.put_u32(holes.len() as u32);
+    holes.iter().for_each(|hole| hole.encode(out));
+}
+
+pub(super) fn holes(r: &mut Reader<'_>) -> Result<Vec<Hole>, DecodeError> {
+    (0..r.count(Hole::BYTES, "holes")?).map(|_| Hole::decode(r)).collect()
+}
+
 pub(super) fn pages(r: &mut Reader<'_>) -> Result<Vec<PageId>, DecodeError> {
     (0..r.count(4, "pages")?).map(|_| page(r)).collect()
 }
@@ -423,8 +444,14 @@ mod tests {
             Entry::Define(ClassId(17), Layout::new("C".into(), vec![])),
             Entry::Evict(ClientId(8)),
             Entry::End(ClientId(8)),
-            Entry::Grant(Grant { client: ClientId(8), seq: 1, next_page: 6, pages: vec![page] }),
-            Entry::GiveBack(ClientId(8), vec![page, page]),
+            Entry::Grant(Grant {
+                client: ClientId(8),
+                seq: 1,
+                next_page: 6,
+                pages: vec![page],
+                holes: vec![Hole { page, from: 3, used: 90 }],
+            }),
+            Entry::GiveBack(ClientId(8), vec![(page, 1), (page, 2)]),
             Entry::Stage { op, at: 5, bytes: &[] },
             Entry::CommitStaged { op, bytes: 9 },
             Entry::Free(Freed { taken: 1, chunks: vec![oref, oref], below: vec![oref] }),
@@ -446,7 +473,9 @@ mod tests {
 
     #[test]
     fn numbers_that_nothing_could_follow_are_damage() {
-        let grant = |next_page| Entry::Grant(Grant { client: ClientId(1), seq: 1, next_page, pages: vec![] });
+        let grant = |next_page| {
+            Entry::Grant(Grant { client: ClientId(1), seq: 1, next_page, pages: vec![], holes: vec![] })
+        };
         let (good, bad) = (grant(PageId::MAX.get() + 1), grant(PageId::MAX.get() + 2));
         assert!(Entry::decode(kind::GRANT, &good.encode()).is_ok());
         assert!(Entry::decode(kind::GRANT, &bad.encode()).is_err());

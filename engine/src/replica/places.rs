@@ -9,7 +9,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tercel_wire::id::{ClientId, PageId, Stamp};
+use tercel_wire::id::{ClientId, PageId, SLOTS_MAX, Stamp};
+use tercel_wire::message::{Hole, Leased};
 
 use super::digest::RowSum;
 use super::entry::Grant;
@@ -31,6 +32,8 @@ pub struct Places {
     held_back: BTreeSet<PageId>,
     /// By page, in how many of its slots there is something.
     filled: Vec<u16>,
+    /// By page, from which slot on there never was a place; [`UNKNOWN`] where a client has not said so.
+    tops: Vec<u16>,
     /// The highest of these stamps among pages that were given out again.
     reused: Stamp,
     sum: RowSum,
@@ -52,6 +55,8 @@ pub struct Granted {
     pub is_named: bool,
     /// The stamp of its grant, if that gave any page out again; else zero.
     pub birth: Stamp,
+    /// The first slot in which the client may make objects.
+    pub from: u16,
 }
 
 /// A client that was granted pages.
@@ -65,6 +70,7 @@ pub(super) struct Grantee {
     /// it.
     pub seq: u64,
     pub last: Vec<PageId>,
+    pub holes: Vec<Hole>,
     pub birth: Stamp,
 }
 
@@ -149,9 +155,22 @@ impl Places {
         self.clients.get(&client).map_or(0, |g| g.unused)
     }
 
-    /// The number of the client's last grant, and that grant's pages and birth.
-    pub fn last_grant(&self, client: ClientId) -> (u64, &[PageId], Stamp) {
-        self.clients.get(&client).map_or((0, &[], Stamp::ZERO), |g| (g.seq, &g.last, g.birth))
+    /// The client's last grant; one without a number and pages if it has none.
+    pub fn last_grant(&self, client: ClientId) -> Leased {
+        let none = Leased { seq: 0, birth: Stamp::ZERO, pages: Vec::new(), holes: Vec::new() };
+        self.clients.get(&client).map_or(none, |g| Leased {
+            seq: g.seq,
+            birth: g.birth,
+            pages: g.last.clone(),
+            holes: g.holes.clone(),
+        })
+    }
+
+    /// The first slot of a page that was never a place, if that is known and the page can be granted beside what is in it.
+    pub fn hole_from(&self, page: PageId) -> Option<u16> {
+        let is_free = !self.granted.contains_key(&page) && !self.held_back.contains(&page);
+        let top = self.tops.get(page.get() as usize).copied().filter(|top| *top != UNKNOWN);
+        top.filter(|_| is_free && ![0, UNKNOWN].contains(&self.filled(page)))
     }
 
     /// The birth that a grant of these pages gives them at this stamp. One for all, also for those that are new, so that a
@@ -184,16 +203,21 @@ impl Places {
                 self.reused = self.reused.max(at);
             }
             self.remove(*page);
-            let row = Granted { client: g.client, seq: g.seq, is_made_in: false, is_named: false, birth };
+            let from = g.holes.iter().find(|hole| hole.page == *page).map_or(0, |hole| hole.from);
+            // What is in a page with a hole must be looked at before anything is made there.
+            let row =
+                Granted { client: g.client, seq: g.seq, is_made_in: from > 0, is_named: false, birth, from };
+            self.set_top(*page, UNKNOWN);
             self.sum.add(&row.row(*page));
             self.granted.insert(*page, row);
             // Together with the row: a damaged record may name a page twice.
             let grantee = self.clients.entry(g.client).or_default();
             grantee.pages.insert((g.seq, *page));
-            grantee.unused += 1;
+            grantee.unused += usize::from(!row.is_made_in);
         }
         let grantee = self.clients.entry(g.client).or_default();
         (grantee.seq, grantee.last, grantee.birth) = (g.seq, g.pages.clone(), birth);
+        grantee.holes = g.holes.clone();
         while self.clients.get(&g.client).is_some_and(|g| g.pages.len() > limits::leased_pages_max()) {
             if let Some((_, page)) = self.clients.get(&g.client).and_then(|g| g.pages.first()).copied() {
                 self.release(stamp, page);
@@ -202,12 +226,21 @@ impl Places {
     }
 
     /// A client makes nothing more in these pages.
-    pub(super) fn give_back(&mut self, stamp: Stamp, client: ClientId, pages: &[PageId]) {
-        for page in pages {
-            if self.granted.get(page).is_some_and(|row| row.client == client) {
+    pub(super) fn give_back(&mut self, stamp: Stamp, client: ClientId, pages: &[(PageId, u16)]) {
+        for (page, slots) in pages {
+            if let Some(row) = self.granted.get(page).copied().filter(|row| row.client == client) {
+                self.set_top(*page, row.from.max(*slots).min(SLOTS_MAX));
                 self.release(stamp, *page);
             }
         }
+    }
+
+    fn set_top(&mut self, page: PageId, top: u16) {
+        let at = page.get() as usize;
+        if at >= self.tops.len() && top != UNKNOWN {
+            self.tops.resize(at + 1, UNKNOWN);
+        }
+        self.tops.get_mut(at).into_iter().for_each(|slot| *slot = top);
     }
 
     /// A client's session is over.
@@ -331,6 +364,7 @@ impl Places {
     pub(super) fn skip_to(&mut self, next_page: u32) {
         self.next_page = self.next_page.max(next_page.min(PageId::MAX.get() + 1));
         self.filled = vec![UNKNOWN; self.next_page as usize];
+        self.tops = Vec::new();
         let returned: Vec<PageId> = self.returned.keys().copied().collect();
         for page in returned {
             self.take_back(page);
@@ -359,6 +393,10 @@ impl Places {
         &self.filled
     }
 
+    pub(super) fn tops_all(&self) -> &[u16] {
+        &self.tops
+    }
+
     pub(super) fn returned(&self) -> impl ExactSizeIterator<Item = (PageId, Stamp)> {
         self.returned.iter().map(|(page, at)| (*page, *at))
     }
@@ -368,15 +406,15 @@ impl Places {
         next_page: u32,
         reused: Stamp,
         rows: impl Iterator<Item = (PageId, Granted)>,
-        last: impl Iterator<Item = (ClientId, u64, Vec<PageId>, Stamp)>,
+        last: impl Iterator<Item = (ClientId, Leased)>,
         returned: impl Iterator<Item = (PageId, Stamp)>,
         held_back: impl Iterator<Item = PageId>,
-        filled: Vec<u16>,
+        (filled, tops): (Vec<u16>, Vec<u16>),
     ) -> Places {
-        let mut places = Places { next_page, reused, filled, ..Places::default() };
+        let mut places = Places { next_page, reused, filled, tops, ..Places::default() };
         held_back.for_each(|page| places.hold_back(page));
-        for (client, seq, last, birth) in last {
-            places.clients.insert(client, Grantee { seq, last, birth, ..Grantee::default() });
+        for (client, Leased { seq, birth, pages: last, holes }) in last {
+            places.clients.insert(client, Grantee { seq, last, holes, birth, ..Grantee::default() });
         }
         for (page, row) in rows {
             places.sum.add(&row.row(page));
@@ -395,9 +433,9 @@ impl Places {
 }
 
 impl Granted {
-    fn row(self, page: PageId) -> [u64; 4] {
+    fn row(self, page: PageId) -> [u64; 5] {
         let flags = u64::from(self.is_made_in) | u64::from(self.is_named) << 1;
-        [page.get().into(), self.client.0, self.seq << 2 | flags, self.birth.0]
+        [page.get().into(), self.client.0, self.seq << 2 | flags, self.birth.0, self.from.into()]
     }
 }
 
@@ -412,7 +450,7 @@ mod tests {
     fn grant(places: &mut Places, stamp: u64, client: u64, seq: u64, pages: &[u32]) {
         let next_page = pages.iter().max().map_or(0, |p| p + 1);
         let pages = pages.iter().map(|n| page(*n)).collect();
-        places.grant(Stamp(stamp), &Grant { client: ClientId(client), seq, next_page, pages });
+        places.grant(Stamp(stamp), &Grant { client: ClientId(client), seq, next_page, pages, holes: vec![] });
     }
 
     #[test]
@@ -470,13 +508,14 @@ mod tests {
     fn grant_that_gives_a_page_out_again_is_the_birth_of_all_its_pages() {
         let mut p = Places::new();
         grant(&mut p, 1, 7, 1, &[2, 3]);
-        assert_eq!(p.last_grant(ClientId(7)), (1, &[page(2), page(3)][..], Stamp::ZERO));
+        let last = |p: &Places, client| p.last_grant(ClientId(client));
+        assert_eq!((last(&p, 7).pages, last(&p, 7).birth), (vec![page(2), page(3)], Stamp::ZERO));
         p.end(Stamp(5), ClientId(7));
         grant(&mut p, 8, 9, 1, &[3, 4]);
-        assert_eq!(p.last_grant(ClientId(9)), (1, &[page(3), page(4)][..], Stamp(8)));
+        assert_eq!((last(&p, 9).pages, last(&p, 9).birth), (vec![page(3), page(4)], Stamp(8)));
         assert_eq!([3, 4].map(|n| p.granted(page(n)).unwrap().birth), [Stamp(8); 2]);
         grant(&mut p, 9, 9, 2, &[5]);
-        assert_eq!(p.last_grant(ClientId(9)).2, Stamp::ZERO);
+        assert_eq!(last(&p, 9).birth, Stamp::ZERO);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Ordered state as bytes, to be saved with the pages.
 
 use tercel_wire::cursor::{DecodeError, Put, Reader};
-use tercel_wire::id::{ClassId, ClientId, OP_SLOTS_MAX, Oref, PageId, Stamp, ViewId};
+use tercel_wire::id::{ClassId, ClientId, OP_SLOTS_MAX, Oref, Stamp, ViewId};
 use tercel_wire::layout::Layout;
+use tercel_wire::message::Leased;
 
 use super::Replica;
 use super::answers::{Answer, Answers, Client, Evicted};
@@ -85,16 +86,18 @@ impl Replica {
             out.put_u64(grantee.seq);
             out.put_u32(grantee.last.len() as u32);
             grantee.last.iter().for_each(|page| out.put_u32(page.get()));
+            entry::put_holes(&grantee.holes, out);
             out.put_u64(grantee.birth.0);
             out.put_u32(grantee.pages.len() as u32);
             for (seq, page) in &grantee.pages {
                 let row = self.places.granted(*page);
                 let (made, named) = row.map_or((false, false), |row| (row.is_made_in, row.is_named));
-                let birth = row.map_or(Stamp::ZERO, |row| row.birth);
+                let (birth, from) = row.map_or((Stamp::ZERO, 0), |row| (row.birth, row.from));
                 out.put_u64(*seq);
                 out.put_u32(page.get());
                 out.put_u8(made as u8 | (named as u8) << 1);
                 out.put_u64(birth.0);
+                out.put_u16(from);
             }
         }
         let returned = self.places.returned();
@@ -109,6 +112,9 @@ impl Replica {
         let filled = self.places.filled_all();
         out.put_u32(filled.len() as u32);
         filled.iter().for_each(|count| out.put_u16(*count));
+        let tops = self.places.tops_all();
+        out.put_u32(tops.len() as u32);
+        tops.iter().for_each(|top| out.put_u16(*top));
         let released = self.released.iter();
         out.put_u32(released.len() as u32);
         released.for_each(|oref| out.put_u32(oref.raw()));
@@ -190,17 +196,18 @@ fn answers(r: &mut Reader<'_>) -> Result<Answers, DecodeError> {
 fn places(r: &mut Reader<'_>) -> Result<Places, DecodeError> {
     let (next_page, reused) = (entry::next_page(r)?, Stamp(r.u64()?));
     let (mut rows, mut last) = (Vec::new(), Vec::new());
-    for _ in 0..r.count(32, "clients with grants")? {
+    for _ in 0..r.count(36, "clients with grants")? {
         let (client, seq) = (ClientId(r.u64()?), r.u64()?);
-        let pages = (0..r.count(4, "pages")?).map(|_| entry::page(r)).collect::<Result<Vec<PageId>, _>>()?;
-        last.push((client, seq, pages, Stamp(r.u64()?)));
-        for _ in 0..r.count(21, "granted pages")? {
-            let (by, page, flags, birth) = (r.u64()?, entry::page(r)?, r.u8()?, Stamp(r.u64()?));
+        let (pages, holes) = (entry::pages(r)?, entry::holes(r)?);
+        last.push((client, Leased { seq, pages, holes, birth: Stamp(r.u64()?) }));
+        for _ in 0..r.count(23, "granted pages")? {
+            let (by, page, flags, birth, from) =
+                (r.u64()?, entry::page(r)?, r.u8()?, Stamp(r.u64()?), r.u16()?);
             if flags > 3 {
                 return Err(DecodeError::BadField("grant"));
             }
             let (is_made_in, is_named) = (flags & 1 != 0, flags & 2 != 0);
-            rows.push((page, Granted { client, seq: by, is_made_in, is_named, birth }));
+            rows.push((page, Granted { client, seq: by, is_made_in, is_named, birth, from }));
         }
     }
     let returned = (0..r.count(12, "returned pages")?).map(|_| Ok((entry::page(r)?, Stamp(r.u64()?))));
@@ -208,11 +215,12 @@ fn places(r: &mut Reader<'_>) -> Result<Places, DecodeError> {
     let held_back = (0..r.count(4, "pages held back")?).map(|_| entry::page(r));
     let held_back = held_back.collect::<Result<Vec<_>, DecodeError>>()?;
     let filled = (0..r.count(2, "pages")?).map(|_| r.u16()).collect::<Result<Vec<u16>, DecodeError>>()?;
-    if filled.len() > next_page as usize {
+    let tops = (0..r.count(2, "pages")?).map(|_| r.u16()).collect::<Result<Vec<u16>, DecodeError>>()?;
+    if filled.len().max(tops.len()) > next_page as usize {
         return Err(DecodeError::BadField("page"));
     }
     let (rows, last, returned) = (rows.into_iter(), last.into_iter(), returned.into_iter());
-    Ok(Places::restored(next_page, reused, rows, last, returned, held_back.into_iter(), filled))
+    Ok(Places::restored(next_page, reused, rows, last, returned, held_back.into_iter(), (filled, tops)))
 }
 
 const STATE_VERSION: u16 = 4;
@@ -221,7 +229,7 @@ const STAMP_MAX: Stamp = Stamp(1 << 62);
 
 #[cfg(test)]
 mod tests {
-    use tercel_wire::id::OpId;
+    use tercel_wire::id::{OpId, PageId};
     use tercel_wire::message::{CommitEffects, Write};
 
     use super::super::Objects;
@@ -281,12 +289,24 @@ mod tests {
         let pages = [200, 201].map(|n| PageId::new(n).unwrap()).to_vec();
         apply(
             &mut s,
-            &Entry::Grant(Grant { client: ClientId(9), seq: 1, next_page: 202, pages: pages.clone() }),
+            &Entry::Grant(Grant {
+                client: ClientId(9),
+                seq: 1,
+                next_page: 202,
+                pages: pages.clone(),
+                holes: vec![],
+            }),
         );
         apply(&mut s, &Entry::End(ClientId(9)));
         apply(
             &mut s,
-            &Entry::Grant(Grant { client: ClientId(8), seq: 4, next_page: 202, pages: pages[..1].into() }),
+            &Entry::Grant(Grant {
+                client: ClientId(8),
+                seq: 4,
+                next_page: 202,
+                pages: pages[..1].into(),
+                holes: vec![],
+            }),
         );
         apply(&mut s, &Entry::Define(ClassId(16), Layout::new("C".into(), vec![])));
         apply(&mut s, &Entry::Evict(ClientId(3)));
@@ -294,7 +314,8 @@ mod tests {
         assert_eq!((back.encode(), back.digest()), (s.encode(), s.digest()));
         assert_eq!((back.stamp, back.places.next_page(), back.view()), (s.stamp, 202, ViewId::new(3, 33)));
         let birth = back.places.granted(pages[0]).unwrap().birth;
-        assert_eq!(back.places.last_grant(ClientId(8)), (4, &pages[..1], birth));
+        let last = Leased { seq: 4, birth, pages: pages[..1].into(), holes: vec![] };
+        assert_eq!(back.places.last_grant(ClientId(8)), last);
         assert!(birth > Stamp::ZERO);
         let read = CommitEffects { base: Stamp(210), reads: vec![oref(99)], writes: vec![] };
         assert_eq!(back.certify(&read), s.certify(&read));

@@ -79,7 +79,7 @@ impl Source for Lent<'_> {
         self.server.sessions(self.out, |s, cx| s.inside_define(layout, cx))
     }
 
-    fn grant(&mut self, count: u16, done: &[PageId]) -> Option<Result<Leased, Error>> {
+    fn grant(&mut self, count: u16, done: &[(PageId, u16)]) -> Option<Result<Leased, Error>> {
         self.server.sessions(self.out, |s, cx| s.inside_grant(count, done, cx))
     }
 

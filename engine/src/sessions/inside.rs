@@ -295,7 +295,7 @@ impl Sessions {
     pub(crate) fn inside_grant(
         &mut self,
         count: u16,
-        done: &[PageId],
+        done: &[(PageId, u16)],
         cx: &mut Cx<'_>,
     ) -> Option<Result<Leased, Error>> {
         let session = match self.inside_session(cx) {

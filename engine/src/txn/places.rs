@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tercel_wire::id::{Oref, PageId, SLOTS_MAX, Stamp};
-use tercel_wire::message::Leased;
+use tercel_wire::message::{Hole, Leased};
 use tercel_wire::page::{PAGE_BYTES, PAGE_HEADER_BYTES, SLOT_BYTES};
 
 use crate::limits;
@@ -14,16 +14,42 @@ use crate::limits;
 /// Pages in which a home may make objects.
 #[derive(Default)]
 pub(crate) struct Places {
-    empty: VecDeque<PageId>,
+    empty: VecDeque<Lot>,
     current: Option<Filling>,
     /// All that the server lets the home make objects in, with the birth of their grant.
     held: BTreeMap<PageId, Stamp>,
     /// The same in the order of the grants.
     by_age: VecDeque<PageId>,
-    /// Pages in which no more places are given out, each with what transactions have that may still make something there.
-    turned: VecDeque<(PageId, Arc<Hold>)>,
+    /// Pages in which no more places are given out, each with the first slot that was given
+    /// to nothing, and what transactions have that may still make something there.
+    turned: VecDeque<(PageId, u16, Arc<Hold>)>,
     /// Pages that the request under way gives back.
-    giving_back: Option<Vec<PageId>>,
+    giving_back: Option<Vec<(PageId, u16)>>,
+}
+
+/// A page in which no place was given out yet: its first slot for that, and the bytes that are taken.
+struct Lot {
+    page: PageId,
+    from: u16,
+    used: usize,
+}
+
+impl Lot {
+    fn of(page: PageId, holes: &[Hole]) -> Lot {
+        match holes.iter().find(|hole| hole.page == page) {
+            Some(hole) => Lot { page, from: hole.from, used: hole.used.into() },
+            None => Lot { page, from: 0, used: PAGE_HEADER_BYTES },
+        }
+    }
+
+    fn fits(&self, bytes: usize) -> bool {
+        fits(self.from as usize + 1, self.used + bytes)
+    }
+}
+
+/// Whether a page can have so many slots and bytes of objects, its header included.
+fn fits(slots: usize, bytes: usize) -> bool {
+    slots <= SLOTS_MAX as usize && bytes + SLOT_BYTES * slots <= PAGE_BYTES
 }
 
 /// What keeps a page from being given back: as long as a transaction has it, it may make something in the page.
@@ -51,32 +77,31 @@ pub struct Place {
 struct Filling {
     page: PageId,
     used: usize,
-    /// What each slot was promised.
+    /// What each slot was promised, nothing those below the page's first.
     promised: Vec<u16>,
     hold: Arc<Hold>,
 }
 
 impl Filling {
     fn fits(&self, bytes: usize) -> bool {
-        let slots = self.promised.len() + 1;
-        slots <= SLOTS_MAX as usize && self.used + bytes + SLOT_BYTES * slots <= PAGE_BYTES
+        fits(self.promised.len() + 1, self.used + bytes)
     }
 }
 
 impl Places {
     /// Takes pages that the server granted, and with that has taken back what the request gave back.
     pub(crate) fn grant(&mut self, leased: Leased) {
-        let Leased { birth, pages, .. } = leased;
+        let Leased { birth, pages, holes, .. } = leased;
         if pages.is_empty() {
             return;
         }
         let given_back = self.giving_back.take().unwrap_or_default();
-        self.forget(given_back);
+        self.forget(given_back.into_iter().map(|(page, _)| page).collect());
         // The server lets go of a page that is full, and does not say so: one that it grants again begins anew.
         self.forget(pages.clone());
         self.held.extend(pages.iter().map(|page| (*page, birth)));
         self.by_age.extend(&pages);
-        self.empty.extend(pages);
+        self.empty.extend(pages.into_iter().map(|page| Lot::of(page, &holes)));
         // The server, too, lets go of the oldest.
         while self.held.len() > limits::leased_pages_max() {
             let Some(oldest) = self.by_age.pop_front() else { return };
@@ -87,9 +112,9 @@ impl Places {
     fn forget(&mut self, mut pages: Vec<PageId>) {
         pages.sort_unstable();
         let is_kept = |page: &PageId| pages.binary_search(page).is_err();
-        self.empty.retain(is_kept);
+        self.empty.retain(|lot| is_kept(&lot.page));
         self.current.take_if(|f| !is_kept(&f.page));
-        self.turned.retain(|(page, _)| is_kept(page));
+        self.turned.retain(|(page, ..)| is_kept(page));
         self.by_age.retain(is_kept);
         pages.iter().for_each(|page| _ = self.held.remove(page));
     }
@@ -112,7 +137,7 @@ impl Places {
     /// The birth of the page that the next object of that many bytes would be in; `None` if there is no place for it.
     pub(crate) fn birth_next(&self, bytes: usize) -> Option<Stamp> {
         let current = self.current.as_ref().filter(|f| f.fits(bytes)).map(|f| f.page);
-        let page = current.or_else(|| self.empty.front().copied())?;
+        let page = current.or_else(|| self.empty.iter().find(|lot| lot.fits(bytes)).map(|lot| lot.page))?;
         // A page that the server has let go of: the commit will hear of it.
         Some(self.birth(page).unwrap_or_default())
     }
@@ -129,18 +154,20 @@ impl Places {
                 return Some(Place { oref, birth: self.birth(oref.page()).unwrap_or_default(), hold });
             }
         }
-        let page = self.empty.pop_front()?;
+        let at = self.empty.iter().position(|lot| lot.fits(bytes))?;
+        let Lot { page, from, used } = self.empty.remove(at)?;
         self.turn_page();
-        let (used, promised) = (PAGE_HEADER_BYTES, Vec::new());
+        let promised = vec![0; from.into()];
         self.current = Some(Filling { page, used, promised, hold: Arc::default() });
         self.place(bytes)
     }
 
-    /// Pages in which nothing more will be made, for a request to give back: the same until pages are granted, for the server
+    /// Pages in which nothing more will be made, each with the first slot that was given to nothing, for a request to give back: the same until pages are granted, for the server
     /// takes back what the first request named that reached it.
-    pub(crate) fn give_back(&mut self) -> Vec<PageId> {
+    pub(crate) fn give_back(&mut self) -> Vec<(PageId, u16)> {
         let is_done = |hold: &Arc<Hold>| Arc::strong_count(hold) == 1 && !hold.0.load(Ordering::Relaxed);
-        let done = self.turned.iter().filter(|(_, hold)| is_done(hold)).map(|(page, _)| *page);
+        let done =
+            self.turned.iter().filter(|(.., hold)| is_done(hold)).map(|(page, slots, _)| (*page, *slots));
         self.giving_back.get_or_insert_with(|| done.take(DONE_MAX).collect()).clone()
     }
 
@@ -158,7 +185,7 @@ impl Places {
     /// The page being filled is left as it is: what the server thinks of it differs from what was thought here.
     pub(crate) fn turn_page(&mut self) {
         let turned = self.current.take();
-        self.turned.extend(turned.map(|f| (f.page, f.hold)));
+        self.turned.extend(turned.map(|f| (f.page, f.promised.len() as u16, f.hold)));
         if self.turned.len() > limits::leased_pages_max() {
             self.turned.pop_front();
         }
@@ -181,7 +208,7 @@ mod tests {
     }
 
     fn leased(seq: u64, birth: u64, pages: &[u32]) -> Leased {
-        Leased { seq, birth: Stamp(birth), pages: pages.iter().map(|n| page(*n)).collect() }
+        Leased { seq, birth: Stamp(birth), pages: pages.iter().map(|n| page(*n)).collect(), holes: vec![] }
     }
 
     #[test]
@@ -190,15 +217,15 @@ mod tests {
         p.grant(leased(1, 0, &[2, 3, 4]));
         let mut places: Vec<Place> = (0..5).map(|_| p.place(HALF).unwrap()).collect();
         drop(places.drain(..2));
-        assert_eq!(p.give_back(), [page(2)]);
+        assert_eq!(p.give_back(), [(page(2), 2)]);
         drop(places);
-        assert_eq!(p.give_back(), [page(2)]);
+        assert_eq!(p.give_back(), [(page(2), 2)]);
         // An answer without pages is none.
         p.grant(leased(1, 0, &[]));
-        assert_eq!(p.give_back(), [page(2)]);
+        assert_eq!(p.give_back(), [(page(2), 2)]);
         p.grant(leased(2, 0, &[5]));
         assert_eq!(p.birth(page(2)), None);
-        assert_eq!(p.give_back(), [page(3)]);
+        assert_eq!(p.give_back(), [(page(3), 2)]);
     }
 
     #[test]

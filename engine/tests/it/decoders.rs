@@ -72,7 +72,7 @@ fn record() -> impl Strategy<Value = (u8, Vec<u8>)> {
         (0u64..5).prop_map(|c| Entry::End(ClientId(c))),
         (0u64..5, 0..=PageId::MAX.get() + 1, vec(2u32..40, 0..5)).prop_map(|(c, next_page, pages)| {
             let pages = pages.into_iter().filter_map(PageId::new).collect();
-            Entry::Grant(Grant { client: ClientId(c), seq: 3, next_page, pages })
+            Entry::Grant(Grant { client: ClientId(c), seq: 3, next_page, pages, holes: vec![] })
         }),
     ];
     let staged = (op(), 0u32..3, vec(any::<u8>(), 0..9), any::<bool>()).prop_map(|(op, n, bytes, ends)| {

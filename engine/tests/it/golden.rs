@@ -60,10 +60,19 @@ fn entries() -> [(&'static str, Entry<'static>); 11] {
         ("genesis", Entry::Genesis),
         ("view", Entry::View { kept: Stamp(0x0102_0304_0506_0708) }),
         ("define", Entry::Define(ClassId(16), class())),
-        ("grant", Entry::Grant(Grant { client, seq: 3, next_page: 70, pages: vec![page(66), page(67)] })),
+        (
+            "grant",
+            Entry::Grant(Grant {
+                client,
+                seq: 3,
+                next_page: 70,
+                pages: vec![page(66), page(67)],
+                holes: vec![],
+            }),
+        ),
         ("commit", Entry::Commit(Logged { head, effects })),
         ("free", Entry::Free(Freed { taken: 1, chunks: vec![oref(13, 1)], below: vec![oref(15, 1)] })),
-        ("give_back", Entry::GiveBack(client, vec![page(66)])),
+        ("give_back", Entry::GiveBack(client, vec![(page(66), 9)])),
         ("condemn", Entry::Condemn(condemned)),
         ("collect", Entry::Collect { pages: 1 }),
         ("end", Entry::End(client)),
@@ -119,6 +128,7 @@ fn a_stored_state_has_the_bytes_of_version_4() {
         seq: 1,
         next_page: page + 1,
         pages: vec![PageId::new(page).unwrap()],
+        holes: vec![],
     });
     let ended = Entry::End(grants[1].client);
     let entries = grants.into_iter().map(Entry::Grant).chain([ended]);

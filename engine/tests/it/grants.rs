@@ -18,7 +18,7 @@ fn with_pages_left(left: u32) -> Hand {
     let entries = [
         Entry::Genesis,
         Entry::View { kept: Stamp(1) },
-        Entry::Grant(Grant { client: ClientId(1), seq: 1, next_page, pages: vec![] }),
+        Entry::Grant(Grant { client: ClientId(1), seq: 1, next_page, pages: vec![], holes: vec![] }),
         Entry::End(ClientId(1)),
     ];
     let mut recovery = Recovery::new(ServerConfig::default(), SpaceId(1), None, 0).unwrap();

@@ -466,7 +466,9 @@ fn pages_are_given_back_while_a_large_transaction_of_the_client_is_worked_on() {
     h.until_ordered();
     assert_eq!(h.kind(), kind::STAGE);
     let before = h.log.len();
-    h.send(A, Kind::Lease, |o| Lease { seq: 3, pages: 1, done: done.clone() }.encode(o));
+    h.send(A, Kind::Lease, |o| {
+        Lease { seq: 3, pages: 1, done: done.iter().map(|page| (*page, 4)).collect() }.encode(o)
+    });
     let kinds: Vec<u8> = h.log[before..].iter().map(|e| e.kind).collect();
     assert_eq!(kinds, [kind::GIVE_BACK, kind::GRANT]);
     h.finish();

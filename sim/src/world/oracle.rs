@@ -118,8 +118,11 @@ impl Oracle {
                     granted.entry(g.client).or_default().extend(g.pages);
                 }
                 Ok(Entry::GiveBack(client, pages)) => {
-                    granted.entry(client).or_default().retain(|page| !pages.contains(page));
-                    ended.extend(pages.into_iter().map(|page| (page, e.stamp)));
+                    granted
+                        .entry(client)
+                        .or_default()
+                        .retain(|page| pages.iter().all(|(done, _)| done != page));
+                    ended.extend(pages.into_iter().map(|(page, _)| (page, e.stamp)));
                 }
                 Ok(Entry::End(client)) => {
                     // A client with too many pages loses the oldest, when is not looked into here.

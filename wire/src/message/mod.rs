@@ -21,8 +21,9 @@ mod backup;
 pub use backup::{BACKUP_PAGES_MAX, BackupBegun, BackupPart};
 
 use crate::cursor::{DecodeError, Put, Reader};
-use crate::id::{ClassId, ClientId, OP_SLOTS_MAX, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
+use crate::id::{ClassId, ClientId, OP_SLOTS_MAX, OpId, Oref, PageId, SLOTS_MAX, SpaceId, Stamp, ViewId};
 use crate::layout::Layout;
+use crate::page::PAGE_BYTES;
 use crate::token::Token;
 
 fn oref(r: &mut Reader<'_>) -> Result<Oref, DecodeError> {
@@ -651,8 +652,8 @@ pub struct Lease {
     pub seq: u64,
     /// How many.
     pub pages: u16,
-    /// Pages of earlier grants in which the client makes nothing more.
-    pub done: Vec<PageId>,
+    /// Pages of earlier grants in which the client makes nothing more, each with the first slot that it gave to no object.
+    pub done: Vec<(PageId, u16)>,
 }
 
 impl Lease {
@@ -661,14 +662,18 @@ impl Lease {
         out.put_u64(self.seq);
         out.put_u16(self.pages);
         out.put_u32(self.done.len() as u32);
-        self.done.iter().for_each(|p| out.put_u32(p.get()));
+        for (page, slots) in &self.done {
+            out.put_u32(page.get());
+            out.put_u16(*slots);
+        }
     }
 
     /// Reads it.
     pub fn decode(body: &[u8]) -> Result<Lease, DecodeError> {
         let mut r = Reader::new(body);
         let (seq, pages) = (r.u64()?, r.u16()?);
-        let done = (0..r.count(4, "pages")?).map(|_| page(&mut r)).collect::<Result<_, _>>()?;
+        let done = (0..r.count(6, "pages")?).map(|_| Ok((page(&mut r)?, r.u16()?)));
+        let done = done.collect::<Result<_, DecodeError>>()?;
         r.end()?;
         Ok(Lease { seq, pages, done })
     }
@@ -681,8 +686,42 @@ pub struct Leased {
     pub seq: u64,
     /// The stamp of the grant, if it gave any page out again; else zero. A state below it may have other objects there.
     pub birth: Stamp,
-    /// The pages, empty, in ascending order.
+    /// The pages, empty but for those of `holes`, in ascending order.
     pub pages: Vec<PageId>,
+    /// Those of the pages in which there is something.
+    pub holes: Vec<Hole>,
+}
+
+/// A page with room beside the objects that are in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hole {
+    /// The page.
+    pub page: PageId,
+    /// The first slot in which objects may be made: none below was ever another's place.
+    pub from: u16,
+    /// Bytes taken when it was looked at, the page's header included and the slot table not.
+    pub used: u16,
+}
+
+impl Hole {
+    /// Bytes of one.
+    pub const BYTES: usize = 8;
+
+    /// Appends it.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u32(self.page.get());
+        out.put_u16(self.from);
+        out.put_u16(self.used);
+    }
+
+    /// Reads it.
+    pub fn decode(r: &mut Reader<'_>) -> Result<Hole, DecodeError> {
+        let (page, from, used) = (page(r)?, r.u16()?, r.u16()?);
+        if from > SLOTS_MAX || used as usize > PAGE_BYTES {
+            return Err(DecodeError::BadField("hole"));
+        }
+        Ok(Hole { page, from, used })
+    }
 }
 
 impl Leased {
@@ -692,6 +731,8 @@ impl Leased {
         out.put_u64(self.birth.0);
         out.put_u32(self.pages.len() as u32);
         self.pages.iter().for_each(|p| out.put_u32(p.get()));
+        out.put_u32(self.holes.len() as u32);
+        self.holes.iter().for_each(|hole| hole.encode(out));
     }
 
     /// Reads it.
@@ -699,8 +740,10 @@ impl Leased {
         let mut r = Reader::new(body);
         let (seq, birth) = (r.u64()?, Stamp(r.u64()?));
         let pages = (0..r.count(4, "pages")?).map(|_| page(&mut r)).collect::<Result<_, _>>()?;
+        let holes = (0..r.count(Hole::BYTES, "holes")?).map(|_| Hole::decode(&mut r));
+        let holes = holes.collect::<Result<_, _>>()?;
         r.end()?;
-        Ok(Leased { seq, birth, pages })
+        Ok(Leased { seq, birth, pages, holes })
     }
 }
 

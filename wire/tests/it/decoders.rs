@@ -212,8 +212,9 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
         written(|o| Ping { of: of.map(token) }.encode(o))
     });
     let unsubscribe = pages().prop_map(|pages| written(|o| Unsubscribe { pages }.encode(o)));
-    let leased = (any::<u64>(), any::<u64>(), vec(page(), 0..6))
-        .prop_map(|(seq, birth, pages)| written(|o| Leased { seq, birth: Stamp(birth), pages }.encode(o)));
+    let leased = (any::<u64>(), any::<u64>(), vec(page(), 0..6)).prop_map(|(seq, birth, pages)| {
+        written(|o| Leased { seq, birth: Stamp(birth), pages, holes: vec![] }.encode(o))
+    });
     let begun =
         (any::<u64>(), any::<u32>(), 0..=PageId::MAX.get(), any::<u32>()).prop_map(|(s, e, pages_end, n)| {
             let begun = BackupBegun { stamp: Stamp(s), view: ViewId::new(e, 0), pages_end, state_bytes: n };

@@ -441,14 +441,20 @@ fn messages_have_the_bytes_of_version_2() {
             ack: true,
         }
     );
+    let hole = Hole { page: PageId::new(0x0506).unwrap(), from: 0x0102, used: 0x0304 };
     message!(
         promised,
         "lease",
         Lease,
-        Lease { seq: 0x0304, pages: 0x0102, done: vec![PageId::new(0x0506).unwrap()] }
+        Lease { seq: 0x0304, pages: 0x0102, done: vec![(PageId::new(0x0506).unwrap(), 0x0102)] }
     );
     let pages = vec![page_id(5), PageId::MAX];
-    message!(promised, "leased", Leased, Leased { seq: 0x0304, birth: Stamp(0x0203), pages });
+    message!(
+        promised,
+        "leased",
+        Leased,
+        Leased { seq: 0x0304, birth: Stamp(0x0203), pages, holes: vec![hole] }
+    );
     let layout = Layout::of(&INNER);
     let define = promised.keep("define", &written(|o| layout.encode(o)));
     assert_eq!(Layout::decode(&define), Ok(layout.clone()));

@@ -54,11 +54,11 @@ pub trait Source {
     fn define(&mut self, layout: &Layout) -> Option<Result<ClassId, Error>>;
 
     /// Empty pages to make objects in: at least one and at most `count`, granted to the session as a lease is. In the pages of
-    /// `done` it makes nothing more.
+    /// `done` it makes nothing more; each comes with its first slot that was given to no object.
     ///
     /// # Errors
     /// `Full` if the space has no pages left.
-    fn grant(&mut self, count: u16, done: &[PageId]) -> Option<Result<Leased, Error>>;
+    fn grant(&mut self, count: u16, done: &[(PageId, u16)]) -> Option<Result<Leased, Error>>;
 
     /// Takes an operation of the session: `effects` is [`tercel_wire::message::CommitEffects`] as bytes, judged as those of any
     /// client. `None`, and nothing is taken, if there is no room for it now.

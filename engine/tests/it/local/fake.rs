@@ -167,7 +167,7 @@ impl Fake {
         let pages: Vec<_> = (self.next_page..end).filter_map(PageId::new).collect();
         self.next_page = self.next_page.max(end);
         self.leased.extend(&pages);
-        self.granted = Some(Leased { seq: 0, birth: Stamp::ZERO, pages });
+        self.granted = Some(Leased { seq: 0, birth: Stamp::ZERO, pages, holes: vec![] });
         true
     }
 
@@ -315,7 +315,7 @@ impl Source for Fake {
         None
     }
 
-    fn grant(&mut self, count: u16, _: &[PageId]) -> Option<Result<Leased, Error>> {
+    fn grant(&mut self, count: u16, _: &[(PageId, u16)]) -> Option<Result<Leased, Error>> {
         assert!(count > 0);
         if self.next_page >= self.pages_max {
             return Some(Err(Error::Full(Bound::Pages)));
