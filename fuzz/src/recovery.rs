@@ -1,14 +1,16 @@
 //! The input of a starting server: a stored state and the entries of its log.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
+use tercel_engine::replica::condemned::Piece;
 use tercel_engine::replica::entry::{Entry, Freed, Grant, Head, Logged, Placement, kind};
 use tercel_engine::replica::version::{PendingStamp, VersionStamp};
-use tercel_engine::slots::Slots;
 use tercel_engine::replica::{Objects, Replica};
 use tercel_engine::server::{Checkpoint, Recovery, ServerConfig};
+use tercel_engine::slots::Slots;
 use tercel_engine::time::Now;
 use tercel_wire::id::{ClassId, ClientId, LogPosition, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
-use tercel_wire::message::{CommitEffects, Write};
+use tercel_wire::message::{CommitEffects, Hole, Write};
+use tercel_wire::page::PAGE_BYTES;
 
 use crate::shapes;
 
@@ -120,7 +122,7 @@ fn pieces(commit: &[u8], piece: usize) -> Vec<(u8, Vec<u8>)> {
 }
 
 fn entry(u: &mut Unstructured<'_>) -> Result<(u8, Vec<u8>)> {
-    let entry = match u.int_in_range(0..=9)? {
+    let entry = match u.int_in_range(0..=11)? {
         0 => Entry::Genesis,
         1 => {
             Entry::View { kept: Stamp(if u.ratio(1, 4)? { u.arbitrary()? } else { u.int_in_range(0..=12)? }) }
@@ -140,7 +142,16 @@ fn entry(u: &mut Unstructured<'_>) -> Result<(u8, Vec<u8>)> {
             holes: holes(u)?,
         }),
         6 => Entry::Free(Freed { taken: u.int_in_range(0..=3)?, chunks: orefs(u)?, below: orefs(u)? }),
-        7 => Entry::GiveBack(ClientId(u.int_in_range(0..=3)?), pages(u)?.into_iter().map(|p| (p, 5)).collect()),
+        7 => {
+            Entry::GiveBack(ClientId(u.int_in_range(0..=3)?), pages(u)?.into_iter().map(|p| (p, 5)).collect())
+        }
+        8 => Entry::Condemn(Piece {
+            at: u.int_in_range(0..=3)?,
+            pages: condemned(u)?,
+            released: orefs(u)?,
+            unheld: pages(u)?,
+        }),
+        9 => Entry::Collect { pages: u.int_in_range(0..=4)? },
         _ => {
             let objects: Vec<[u8; 8]> = (0..u.int_in_range(0..=4)?)
                 .map(|_| Ok([u.int_in_range(0..=18)?, 0, 0, 0, u.arbitrary()?, 0, 0, 0]))
@@ -179,6 +190,23 @@ fn entry(u: &mut Unstructured<'_>) -> Result<(u8, Vec<u8>)> {
         }
     };
     Ok((entry.kind(), entry.encode()))
+}
+
+fn condemned(u: &mut Unstructured<'_>) -> Result<Vec<(PageId, Slots)>> {
+    let pages = pages(u)?;
+    pages.into_iter().map(|page| Ok((page, slots(u)?))).collect()
+}
+
+fn slots(u: &mut Unstructured<'_>) -> Result<Slots> {
+    (0..u.int_in_range(0..=3)?).map(|_| u.int_in_range(0..=511)).collect()
+}
+
+fn holes(u: &mut Unstructured<'_>) -> Result<Vec<Hole>> {
+    let pages = pages(u)?;
+    let mut hole = |page| {
+        Ok(Hole { page, from: u.int_in_range(0..=512)?, used: u.int_in_range(0..=PAGE_BYTES as u16)? })
+    };
+    pages.into_iter().map(&mut hole).collect()
 }
 
 fn pages(u: &mut Unstructured<'_>) -> Result<Vec<PageId>> {

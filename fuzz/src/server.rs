@@ -148,7 +148,9 @@ fn message(u: &mut Unstructured<'_>, view: ViewId) -> Result<(Kind, Vec<u8>)> {
         }
         6 => {
             let seq = if u.ratio(1, 4)? { u.arbitrary()? } else { u.int_in_range(0..=4)? };
-            let done = (0..u.int_in_range(0..=3)?).map(|_| Ok((page(u)?, u.int_in_range(0..=600)?))).collect::<Result<_>>()?;
+            let done = (0..u.int_in_range(0..=3)?)
+                .map(|_| Ok((page(u)?, u.int_in_range(0..=600)?)))
+                .collect::<Result<_>>()?;
             Lease { seq, pages: u.arbitrary()?, done }.encode(&mut body);
             Kind::Lease
         }
