@@ -72,6 +72,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
         ("entries that pass through a map", size.entries / TOGETHER, pass_through),
     ];
     let mut slowest = f64::MAX;
+    let mut by_kind = Vec::new();
     for (what, commits, step) in kinds {
         options.say(what);
         let mut times = Vec::with_capacity(commits as usize);
@@ -83,7 +84,9 @@ pub fn run(options: &Options) -> Result<Report, String> {
         let tenth = (times.len() / 10).max(1);
         let last = times.split_off(times.len() - tenth);
         times.truncate(tenth);
-        slowest = slowest.min(median(&mut times) / median(&mut { last }));
+        let kept = median(&mut times) / median(&mut { last });
+        slowest = slowest.min(kept);
+        by_kind.push(format!("{kept:.2} of {what}"));
     }
     let backend = space.server().map(|server| server.backend().to_string()).unwrap_or_default();
     options.say("the last collection");
@@ -120,7 +123,10 @@ pub fn run(options: &Options) -> Result<Report, String> {
             ratio: Some(slowest),
             ..Row::new("churn.commits", slowest, "", n)
         }
-        .note("commits a second in the last tenth by those in the first, of the kind that slowed most; must be 0.9"),
+        .note(format!(
+            "commits a second in the last tenth by those in the first, of the kind that slowed most; must be 0.9; {}",
+            by_kind.join(", ")
+        )),
         Row {
             limit: Some("bystander.p99".into()),
             limit_value: Some(beside.bystander * 1e6),
