@@ -1,4 +1,5 @@
-//! What no root reaches goes, and nothing else: the package graph before and after, counted independently.
+//! What no root reaches goes, and nothing else: the package graph before and after, counted independently. The variable
+//! `TERCEL_TEST_PACKAGES` names another list of packages than the one made here, such as Debian's.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -31,7 +32,10 @@ fn imported() -> (tempfile::TempDir, String, String) {
         )
     };
     std::fs::write(&list, (0..PACKAGES).map(&mut stanza).collect::<String>()).unwrap();
-    let [space, list] = [space, list].map(|path| path.display().to_string());
+    let [space, mut list] = [space, list].map(|path| path.display().to_string());
+    if let Ok(named) = std::env::var("TERCEL_TEST_PACKAGES") {
+        list = named;
+    }
     import(&space, &list);
     (dir, space, list)
 }
@@ -146,7 +150,7 @@ fn exactly_the_half_that_is_out_of_reach_goes_whenever_the_server_is_killed() {
     let all = stored(&space);
     assert!(reached < all / 10 * 7, "{reached} of {all}");
     let mut random = Random::new(7);
-    let (mut whole, mut longest) = (0, std::time::Duration::from_millis(200));
+    let (mut whole, mut longest) = (0, std::time::Duration::from_secs(5));
     for n in 0..24 {
         let copy = dir.path().join(format!("copy{n}"));
         copy_all(space.as_ref(), &copy);
@@ -160,7 +164,7 @@ fn exactly_the_half_that_is_out_of_reach_goes_whenever_the_server_is_killed() {
             let status: Value = serde_json::from_str(&client.server_status().unwrap()).unwrap();
             if status["collection"]["done"] == 1 && status["trees_released"] == 0 {
                 // The others are killed before that.
-                longest = longest.min(begun.elapsed());
+                longest = longest.min(begun.elapsed().mul_f64(1.2));
                 break;
             }
             if begun.elapsed() >= until {
