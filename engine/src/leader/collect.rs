@@ -571,7 +571,11 @@ impl Leader {
             return;
         };
         cycle.reading = None;
-        let Some(why) = failed else { return self.go_on_collecting(work) };
+        let Some(why) = failed else {
+            self.go_on_collecting(work);
+            // It was read for this alone, and the pages of clients are not to make room for all pages of the space.
+            return work.pages.cool(page);
+        };
         let text = format!(
             "a collection needs every page: {why}; `tercel check --repair` restores what the log holds"
         );

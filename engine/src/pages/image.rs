@@ -14,7 +14,9 @@ use crate::table::Map;
 #[derive(Debug)]
 pub struct Images {
     pages: Map<PageId, Image>,
+    /// Beyond every count of pages that were cooled.
     clock: u64,
+    cooled: u64,
     count_max: usize,
 }
 
@@ -40,7 +42,7 @@ pub enum CachedImage {
 impl Images {
     /// Room for `bytes` of pages.
     pub fn new(bytes: usize) -> Images {
-        Images { pages: Map::default(), clock: 0, count_max: (bytes / PAGE_BYTES).max(16) }
+        Images { pages: Map::default(), clock: 1 << 63, cooled: 0, count_max: (bytes / PAGE_BYTES).max(16) }
     }
 
     /// Pages that there is room for.
@@ -80,6 +82,14 @@ impl Images {
         }
     }
 
+    /// The page counts as unused for longer than those that were used.
+    pub fn cool(&mut self, page: PageId) {
+        if let Some(image) = self.pages.get_mut(&page) {
+            self.cooled += 1;
+            image.used = self.cooled;
+        }
+    }
+
     fn evict(&mut self) {
         let mut ages: Vec<u64> = self.pages.values().map(|i| i.used).collect();
         let surplus = self.pages.len() - self.count_max;
@@ -91,3 +101,22 @@ impl Images {
 
 /// Pages are evicted a sixteenth of the cache at a time, so that finding the oldest costs little a page.
 const EVICT_SHARE: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_were_cooled_make_room_for_each_other() {
+        let page = |n| PageId::new(n).unwrap();
+        let mut images = Images::new(0);
+        let hot = images.count_max() as u32 / 2;
+        (1..=hot).for_each(|n| images.put(page(n), None, false));
+        for n in hot + 1..hot + 1_000 {
+            images.put(page(n), None, false);
+            images.cool(page(n));
+            assert!(images.pages.len() <= images.count_max() + images.count_max() / EVICT_SHARE);
+        }
+        assert!((1..=hot).all(|n| !matches!(images.get(page(n)), CachedImage::Missing)));
+    }
+}

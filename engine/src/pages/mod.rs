@@ -195,6 +195,11 @@ impl Pages {
         self.image(page);
     }
 
+    /// The page is not needed soon: it leaves the cache before others.
+    pub(crate) fn cool(&mut self, page: PageId) {
+        self.images.cool(page);
+    }
+
     /// Whether a page's contents are at hand, brought up to date or not.
     pub(crate) fn is_here(&mut self, page: PageId) -> bool {
         page.get() > self.stored_end || !matches!(self.images.get(page), CachedImage::Missing)
