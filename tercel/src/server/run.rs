@@ -117,6 +117,8 @@ impl Loop {
         let mut sleepless_turns = 0;
         // What recovery wants done.
         self.perform(&mut core, Moment::Behind);
+        // Without clients nothing else may happen for long.
+        self.look_at_warning(&core);
         loop {
             let deadline = core.machine.deadline().map(|d| core.instant(d));
             let deadline = match (deadline, self.stop_by) {

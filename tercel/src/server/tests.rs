@@ -341,8 +341,8 @@ fn server_whose_space_has_few_pages_warns_its_program_and_its_clients() {
     leave_pages(&dir, 1_000);
     let server = serve(&dir, |opened| opened);
     let mut warnings = server.warnings();
-    let client = Client::connect(&server.addresses()[0]).unwrap();
     let text = warnings.next().unwrap().to_string();
+    let client = Client::connect(&server.addresses()[0]).unwrap();
     assert!(text.starts_with("0.0 % of the space's 4,194,303 pages are left; when none is left"), "{text}");
     assert!(client.server_status().unwrap().contains(&format!("\"warnings\":[{text:?}]")));
     let deadline = Instant::now() + STOPS_WITHIN;
