@@ -65,6 +65,16 @@ fn tell(report: &Value, args: &args::Gc, term: &Term, seconds: f64) {
         size(of("bytes")),
         thousands(of("reached")),
     );
+    // A server of before does not count them.
+    if !report["live_bytes"].is_null() {
+        say!(
+            "in {} of 8 KB: {} live, {} garbage with its large values, {} free",
+            count(of("pages_counted"), "page", "pages"),
+            size(of("live_bytes")),
+            size(of("garbage_bytes")),
+            size(of("free_bytes")),
+        );
+    }
     for class in report["classes"].as_array().into_iter().flatten() {
         let examples: Vec<&str> =
             class["examples"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();

@@ -48,6 +48,8 @@ pub fn run(args: &args::Serve) -> Outcome {
             lost.display()
         );
     }
+    let warnings = server.warnings();
+    let teller = std::thread::spawn(|| warnings.for_each(|warning| eprintln!("warning: {warning}")));
     if args.until_eof {
         let stopper = server.stopper();
         std::thread::spawn(move || {
@@ -65,6 +67,7 @@ pub fn run(args: &args::Serve) -> Outcome {
     let result = server.wait();
     handle.close();
     let _ = watcher.join();
+    let _ = teller.join();
     result?;
     say!("stopped");
     Ok(ExitCode::SUCCESS)

@@ -4,9 +4,8 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use tercel_term::fail::{Failure, Outcome};
-use tercel_term::say;
-use tercel_term::thousands;
 use tercel_term::wrap::{columns, wrap};
+use tercel_term::{count, say, thousands};
 
 use crate::args;
 use crate::space;
@@ -27,14 +26,13 @@ pub fn run(args: &args::Stat) -> Outcome {
         .filter(|(id, _)| id.0 >= USER_CLASS_MIN)
         .map(|(id, l)| json!({ "name": l.name(), "id": id.0 }))
         .collect();
-    let warnings: Vec<String> = few_pages(&status).into_iter().collect();
     if args.json {
-        status["warnings"] = json!(warnings);
         say!("{status}");
     } else if let Value::Object(fields) = &status {
         if let Some(words) = collection(&status["collection"]) {
             hang(&format!("{:<16} {words}", "collection"), 17);
         }
+        room(&status).iter().for_each(|(label, value, meaning)| show(label, value, meaning));
         for (key, label, meaning) in WORDS {
             fields.get(key).into_iter().for_each(|value| show(label, value, meaning));
         }
@@ -43,14 +41,24 @@ pub fn run(args: &args::Stat) -> Outcome {
         for (name, value) in fields.iter().filter(|(name, _)| !is_said(name)) {
             show(&name.replace('_', " "), value, "");
         }
-        warnings.iter().for_each(|words| hang(&format!("{:<16} {words}", "warning"), 17));
+        for words in status["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            hang(&format!("{:<16} {words}", "warning"), 17);
+        }
     }
     space::close(client)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// What the server says of itself that is shown in other words.
-const SAID: [&str; 2] = ["collection", "collection_ticket"];
+const SAID: [&str; 6] = [
+    "collection",
+    "collection_ticket",
+    "counted",
+    "warnings",
+    // In words, `time_to_full` says as much.
+    "fresh_pages_per_hour",
+    "seconds_to_full",
+];
 
 /// How far the collection is that is under way, and what the last one did.
 fn collection(of: &Value) -> Option<String> {
@@ -72,19 +80,30 @@ fn collection(of: &Value) -> Option<String> {
     })
 }
 
-/// What to do when few pages are left.
-fn few_pages(status: &Value) -> Option<String> {
-    // A server of before does not say how many there are.
-    let (given, max) = (status["pages"].as_u64()?, status["pages_max"].as_u64()?);
-    let left = max.saturating_sub(given) + status["pages_returned"].as_u64().unwrap_or(0);
-    (left < max / 10).then(|| {
-        format!(
-            "{} of the space's {} pages are left; when they are gone, nothing new finds a place: unlink what is not needed and run \
-             `tercel gc`, or let a program copy what is still needed into another space before",
-            thousands(left),
-            thousands(max)
-        )
-    })
+/// How the room of pages was used when that was counted last: a label, a value and its meaning each.
+fn room(status: &Value) -> Vec<(&'static str, Value, String)> {
+    let counted = &status["counted"];
+    let Some(ago) = counted["seconds_ago"].as_u64() else {
+        // A server of before does not count.
+        let words = "not counted since the server started: `tercel gc --dry-run` counts";
+        let is_new = status.get("counted").is_some();
+        return is_new.then(|| ("live bytes", words.into(), String::new())).into_iter().collect();
+    };
+    let made = status["collection"]["made_since"].as_u64().unwrap_or(0);
+    let (ago, made) = (thousands(ago), count(made, "object", "objects"));
+    vec![
+        (
+            "live bytes",
+            counted["live_bytes"].clone(),
+            format!("of what roots reach, counted {ago} s ago, large values included"),
+        ),
+        (
+            "garbage bytes",
+            counted["garbage_bytes"].clone(),
+            format!("of what none reached then; {made} made since that collection began"),
+        ),
+        ("free bytes", counted["free_bytes"].clone(), "then, in pages that something was in".into()),
+    ]
 }
 
 /// A line: what people call it, the value, and what it means.
@@ -117,7 +136,7 @@ fn element(value: &Value) -> String {
 }
 
 /// What the server reports: its name there, for people, and the meaning with its unit.
-const WORDS: [(&str, &str, &str); 33] = [
+const WORDS: [(&str, &str, &str); 37] = [
     ("space", "space", "the space's own number"),
     ("view", "view", "grows with every start of a server"),
     ("visible", "last commit", "the newest commit that clients can see"),
@@ -126,8 +145,16 @@ const WORDS: [(&str, &str, &str); 33] = [
         "pages given out",
         "of 8 KB, to objects or to clients for objects to come; `check` counts those stored",
     ),
-    ("pages_max", "pages at most", "that the space can give out"),
+    ("pages_max", "pages at most", "that the space can give out: page numbers have 22 bits"),
+    ("pages_in_use", "pages in use", "among those given out, that something is in"),
+    (
+        "pages_free",
+        "pages free",
+        "that can still be given out: those that never were, and those that returned",
+    ),
+    ("time_to_full", "time to full", "by the fresh pages of the last hour; known after five minutes"),
     ("pages_granted", "pages granted", "among those given out, to clients that may make objects in them"),
+    ("bytes_granted", "bytes granted", "of these pages"),
     ("pages_returned", "pages returned", "among those given out, that nothing is in and are given out again"),
     (
         "pages_held_back",
@@ -174,13 +201,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nearly_full_space_names_next_step() {
-        let warned = |pages: u64| few_pages(&json!({ "pages": pages, "pages_max": 4_194_303 }));
-        assert_eq!((warned(1), warned(3_774_873)), (None, None));
-        let words = warned(3_774_874).unwrap();
-        assert!(words.starts_with("419,429 of the space's 4,194,303 pages are left"), "{words}");
-        assert!(words.contains("into another space"), "{words}");
-        assert!(warned(4_194_303).is_some_and(|words| words.starts_with("0 of")));
-        assert_eq!(few_pages(&json!({ "pages": 4_194_303 })), None);
+    fn room_is_said_with_its_age_or_how_to_have_it_counted() {
+        let words = |status: &Value| {
+            room(status).iter().map(|(label, value, meaning)| format!("{label}: {value} {meaning}")).collect()
+        };
+        let said: Vec<String> = words(&json!({ "counted": null }));
+        assert!(matches!(&said[..], [one] if one.contains("`tercel gc --dry-run` counts")), "{said:?}");
+        let counted =
+            json!({ "live_bytes": 7_000, "garbage_bytes": 300, "free_bytes": 40, "seconds_ago": 1_200 });
+        let said: Vec<String> = words(&json!({ "counted": counted, "collection": { "made_since": 1 } }));
+        assert!(said[0].starts_with("live bytes: 7000 of what roots reach, counted 1,200 s ago"), "{said:?}");
+        assert!(said[1].starts_with("garbage bytes: 300 ") && said[1].contains("1 object made"), "{said:?}");
+        assert!(said[2].starts_with("free bytes: 40 "), "{said:?}");
+        // A server of before.
+        let said: Vec<String> = words(&json!({}));
+        assert!(said.is_empty());
     }
 }

@@ -4,6 +4,7 @@
 //! another is of a predecessor, and is dropped.
 
 use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
 use tercel_wire::frame::{self, Header};
@@ -11,6 +12,7 @@ use tercel_wire::id::{LogPosition, PageId, Stamp, ViewId};
 
 use crate::limits;
 use crate::order::{NodeId, Sealed};
+use crate::time::in_words;
 
 /// A connection, named by the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -212,6 +214,43 @@ impl Effects {
         let mut bytes = Vec::with_capacity(frame::FRAME_BYTES + body.len());
         frame::encode(header, body, &mut bytes);
         self.push(Effect::Send(conn, bytes));
+    }
+}
+
+/// What a server warns of while there is time to act.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpaceWarning {
+    /// Few of the space's pages are left.
+    FewPages {
+        /// How many.
+        left: u32,
+    },
+    /// At the rate of the last hour no page is left after so many seconds.
+    FullSoon {
+        /// How many.
+        seconds: u64,
+    },
+}
+
+impl Display for SpaceWarning {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            SpaceWarning::FewPages { left } => {
+                let percent = f64::from(*left) * 100.0 / f64::from(PageId::MAX.get());
+                write!(f, "{percent:.1} % of the space's 4,194,303 pages are left")?;
+            }
+            SpaceWarning::FullSoon { seconds } => {
+                let time = in_words(*seconds);
+                write!(
+                    f,
+                    "at the rate of the last hour all of the space's 4,194,303 pages are used in {time}"
+                )?;
+            }
+        }
+        f.write_str(
+            "; when none is left, nothing new finds a place: unlink what is not needed and run `tercel gc`, or let a program copy \
+             what is still needed into another space before",
+        )
     }
 }
 

@@ -15,3 +15,57 @@ impl Now {
         self.0.saturating_sub(earlier.0)
     }
 }
+
+/// About how long so many seconds are, for people.
+pub fn in_words(seconds: u64) -> String {
+    let above = UNITS.iter().find(|(_, unit)| seconds >= SEVERAL * unit);
+    match above {
+        None => "less than two minutes".into(),
+        Some((_, YEAR_S)) if seconds / YEAR_S >= CENTURY_YEARS => "more than a hundred years".into(),
+        Some((name, unit)) => format!("about {} {name}", seconds / unit),
+    }
+}
+
+/// From how many of a unit on it is used: "about 36 hours" says more than "about 1 day".
+const SEVERAL: u64 = 2;
+
+const YEAR_S: u64 = 31_556_952;
+
+/// Years beyond which a number says no more.
+const CENTURY_YEARS: u64 = 100;
+
+/// The largest first, with its seconds.
+const UNITS: [(&str, u64); 6] = [
+    ("years", YEAR_S),
+    ("months", YEAR_S / 12),
+    ("weeks", 7 * 86_400),
+    ("days", 86_400),
+    ("hours", 3_600),
+    ("minutes", 60),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_said_in_the_largest_unit_of_which_there_are_several() {
+        let hour = 3_600;
+        for (seconds, words) in [
+            (0, "less than two minutes"),
+            (119, "less than two minutes"),
+            (120, "about 2 minutes"),
+            (2 * hour - 1, "about 119 minutes"),
+            (2 * hour, "about 2 hours"),
+            (47 * hour, "about 47 hours"),
+            (5 * 24 * hour, "about 5 days"),
+            (20 * 24 * hour, "about 2 weeks"),
+            (200 * 24 * hour, "about 6 months"),
+            (3 * YEAR_S, "about 3 years"),
+            (100 * YEAR_S, "more than a hundred years"),
+            (u64::MAX, "more than a hundred years"),
+        ] {
+            assert_eq!(in_words(seconds), words);
+        }
+    }
+}

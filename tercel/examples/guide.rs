@@ -231,5 +231,9 @@ fn watched(
     let stands = watch.token().to_string();
     let again = client.watch().object(ann).range(names, "A".."B").since(stands.parse()?).start()?;
     drop((watch, again));
+
+    if client.stats().client.nearly_full {
+        eprintln!("the space is nearly full");
+    }
     Ok(())
 }

@@ -184,7 +184,7 @@ mod transaction;
 pub use address::{Address, AddressError};
 pub use client::{Client, ClientConfig, Stats, Watch, WatchBuilder, embedded, embedded_with};
 pub use disk::DiskError;
-pub use server::{Recovered, Server, ServerBuilder, ServerConfig, ServerError, Stopper};
+pub use server::{Recovered, Server, ServerBuilder, ServerConfig, ServerError, Stopper, Warnings};
 #[doc(inline)]
 pub use tercel_collections as collections;
 pub use tercel_derive::{Object, Record};
@@ -195,6 +195,7 @@ pub use tercel_engine::error::{Bound, FaultKind, ServerFault};
 pub use tercel_engine::object::{
     Elements, ElementsIter, Field, ListField, Obj, Object, Record, RefField, Refs, RefsIter,
 };
+pub use tercel_engine::server::SpaceWarning;
 pub use tercel_engine::txn::{AsOf, Change, Committed, Freshness, Isolation, Tx};
 pub use tercel_engine::{Error, object};
 pub use tercel_events::Backend;

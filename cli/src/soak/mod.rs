@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use serde_json::Value;
 use tercel::{Address, Client, ClientConfig};
 use tercel_term::fail::{Failure, Outcome};
@@ -173,9 +174,9 @@ fn between_kills(args: &args::Soak) -> Result<Duration, Failure> {
 const KILL_EVERY: f64 = 2.0;
 
 /// What servers did behind their clients' backs.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Serialize)]
 struct Done {
-    /// Pages written.
+    /// Pages written to disk, as far as servers could be asked before they were killed.
     pages_installed: u64,
     /// Collections that came to their end, and what they freed.
     collections: u64,

@@ -28,11 +28,8 @@ pub struct Run {
     clients: usize,
     kills: usize,
     cuts: u64,
-    /// Pages that servers wrote to disk, as far as they could be asked before they were killed.
-    pages_installed: u64,
-    /// Collections of what no root reaches, and what they freed, as far as servers could be asked.
-    collections: u64,
-    collected: u64,
+    #[serde(flatten)]
+    done: Done,
     /// Commits that wrote something and were acknowledged.
     acknowledged: u64,
     /// Of these, not there in the end.
@@ -99,9 +96,7 @@ impl Run {
             clients: args.clients,
             kills: restarts.len(),
             cuts,
-            pages_installed: done.pages_installed,
-            collections: done.collections,
-            collected: done.collected,
+            done,
             acknowledged: 0,
             lost: 0,
             duplicated: 0,
@@ -230,7 +225,7 @@ impl Run {
             count(self.clients as u64, "client", "clients"),
             count(self.kills as u64, "kill", "kills"),
             count(self.cuts, "cut connection", "cut connections"),
-            count(self.pages_installed, "page installed", "pages installed")
+            count(self.done.pages_installed, "page installed", "pages installed")
         );
         tell!(
             "  {} transactions: {} commits acknowledged, {} that only read, {} that did not happen ({} conflicts), {} of unknown outcome",
@@ -243,8 +238,8 @@ impl Run {
         );
         tell!(
             "  {} freed {} that the root did not reach",
-            count(self.collections, "collection", "collections"),
-            count(self.collected, "object", "objects")
+            count(self.done.collections, "collection", "collections"),
+            count(self.done.collected, "object", "objects")
         );
         tell!(
             "  outage at most {:.0} ms, of which {:.0} ms until the server listened again; a request at most {:.0} ms",

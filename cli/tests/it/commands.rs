@@ -215,6 +215,24 @@ fn the_same_answers_come_from_a_server() {
     assert_eq!(status["roots"][0], "debian");
     assert!(status["pages"].as_u64() > Some(1) && status["pages_max"] == 4_194_303, "{status}");
     assert_eq!(status["warnings"], serde_json::json!([]));
+    assert_eq!(
+        (&status["counted"], &status["seconds_to_full"]),
+        (&serde_json::Value::Null, &serde_json::Value::Null)
+    );
+    assert_eq!(status["bytes_granted"].as_u64(), status["pages_granted"].as_u64().map(|pages| pages * 8_064));
+    let number = |name: &str| status[name].as_u64().unwrap();
+    assert!(number("pages_in_use") <= number("pages") && number("pages_in_use") > 1, "{status}");
+    assert_eq!(number("pages_free"), number("pages_max") - number("pages") + number("pages_returned"));
+    assert!(status["time_to_full"].as_str().unwrap().starts_with("not known yet"), "{status}");
+    let dry: serde_json::Value =
+        serde_json::from_str(&out(&tercel(&["gc", "--dry-run", "--json", "--server", &server.1]))).unwrap();
+    let shown = out(&tercel(&["stat", "--server", &server.1]));
+    let status: serde_json::Value =
+        serde_json::from_str(&out(&tercel(&["stat", "--json", "--server", &server.1]))).unwrap();
+    for name in ["live_bytes", "garbage_bytes", "free_bytes", "pages_counted"] {
+        assert_eq!((&status["counted"][name], dry[name].is_u64()), (&dry[name], true), "{name}: {status}");
+    }
+    assert!(shown.contains("live bytes") && shown.contains("time to full"), "{shown}");
 }
 
 #[test]

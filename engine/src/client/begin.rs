@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 
+use tercel_wire::cursor::DecodeError;
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{Stamp, ViewId};
-use tercel_wire::message::Ping;
+use tercel_wire::message::{Ping, Pong};
 use tercel_wire::token::Token;
 
 use super::{Client, LinkState};
@@ -174,14 +175,17 @@ impl Client {
     }
 
     /// The server has answered a question, behind everything that was visible when it was asked.
-    pub(super) fn echoed(&mut self, call: u64, stamp: Stamp, body: &[u8]) {
+    pub(super) fn echoed(&mut self, call: u64, stamp: Stamp, mut body: &[u8]) -> Result<(), DecodeError> {
         if dropped(Rule::BoundedByServerClock)
-            && let Ok(at) = body.try_into()
+            && let Some((pong, at)) = body.split_last_chunk()
         {
-            self.questions.echoes.heard_by_mistake(call, Now(u64::from_le_bytes(at)));
+            body = pong;
+            self.questions.echoes.heard_by_mistake(call, Now(u64::from_le_bytes(*at)));
         }
+        self.stats.nearly_full = Pong::decode(body)?.nearly_full;
         self.questions.tokens.confirmed(call);
         self.questions.echoes.heard(call, stamp, self.reader.watermark());
+        Ok(())
     }
 
     /// Why a transaction cannot begin before the connection is there again, if that has been gone for two keepalives. One

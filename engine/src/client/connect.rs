@@ -154,7 +154,7 @@ impl Client {
                 }
             }
             Kind::Defined => self.classes.defined(header.call),
-            Kind::Pong => self.echoed(header.call, header.stamp, body),
+            Kind::Pong => self.echoed(header.call, header.stamp, body).map_err(broken)?,
             Kind::Status => {
                 for asked in [&mut self.tools.status, &mut self.tools.collection] {
                     if asked.call.take_if(|call| *call == header.call).is_some() {

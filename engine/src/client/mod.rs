@@ -76,6 +76,9 @@ pub struct ClientStats {
     pub connections: u64,
     /// Questions how far the space is.
     pub questions: u64,
+    /// Whether the space had few pages left, or was to have none within a week at its present rate, when the server said so
+    /// last: some seconds ago at most, while connected. `tercel stat` says more.
+    pub nearly_full: bool,
 }
 
 /// How far the connection is.

@@ -19,6 +19,7 @@ use tercel_wire::id::{ClassId, Oref, PageId, SLOTS_MAX, Stamp};
 use tercel_wire::page::{PAGE_BYTES, PAGE_HEADER_BYTES, SLOT_BYTES, class_of};
 use tercel_wire::record::HEADER_BYTES;
 
+use super::census::{Counted, Counting};
 use super::marks::{Color, Marks};
 use super::own::{is_chunk, trees_of};
 use super::{Leader, Work};
@@ -48,6 +49,8 @@ pub(super) struct Collecting {
     ending: Option<(Stamp, String)>,
     /// Pages that have room beside what is in them, each with the bytes that this takes, as the last sweep found them.
     holes: Vec<(PageId, u16)>,
+    /// How the last sweep found the room of pages used, or what was freed since has left it.
+    counted: Option<Counted>,
 }
 
 /// What the next collection is asked to do. Of several that ask, the one that wants more is heard.
@@ -76,6 +79,9 @@ struct Cycle {
     holes: Vec<(PageId, u16)>,
     /// By class, what was dead when it was swept.
     found: BTreeMap<ClassId, Found>,
+    /// How the room of the pages is used that were swept, and when they were.
+    counting: Counting,
+    counted_at: Now,
     /// Pages in the pieces that are ordered, objects in them, and the stamp of the last piece.
     staged: u32,
     staged_objects: u64,
@@ -131,6 +137,8 @@ pub(crate) struct CollectStatus<'a> {
     pub report: &'a str,
     /// Objects made since the last one.
     pub made: u64,
+    /// How the room of pages was used when that was counted last.
+    pub counted: Option<Counted>,
 }
 
 /// Objects of a page that are looked at in one go: some ten microseconds.
@@ -224,6 +232,8 @@ impl Cycle {
             unheld: BTreeSet::new(),
             holes: Vec::new(),
             found: BTreeMap::new(),
+            counting: Counting::default(),
+            counted_at: Now(0),
             staged: 0,
             staged_objects: 0,
             ordered: Stamp::ZERO,
@@ -306,6 +316,7 @@ impl Cycle {
         if is_worth_it && self.holes.len() < HOLES_MAX && work.replica.places.hole_from(page).is_some() {
             self.holes.push((page, used as u16));
         }
+        self.counting.see(page, &extents, &self.marks);
         let is_filled = |slot: &u16| extents.bytes.binary_search_by_key(slot, |(s, _)| *s).is_ok();
         if work.replica.places.is_held_back(page)
             && self.unheld.len() < UNHELD_MAX
@@ -333,6 +344,7 @@ impl Cycle {
 
     /// All pages are swept.
     fn swept(&mut self, work: &Work<'_>) {
+        self.counted_at = work.now;
         let grace = if dropped(Rule::NoGrace) { 0 } else { work.config.collect.grace_ms };
         self.phase = Phase::Grace(work.now.plus_us(grace * 1_000));
     }
@@ -376,11 +388,12 @@ impl Cycle {
         let objects: u64 = self.found.values().map(|found| found.objects).sum();
         let bytes: u64 = self.found.values().map(|found| found.bytes).sum();
         format!(
-            "{{\"dry_run\":{},\"mark_bytes\":{},\"reached\":{},\"objects\":{objects},\"bytes\":{bytes},\"pages_let_go\":{},\"classes\":[{}]}}",
+            "{{\"dry_run\":{},\"mark_bytes\":{},\"reached\":{},\"objects\":{objects},\"bytes\":{bytes},\"pages_let_go\":{},{},\"classes\":[{}]}}",
             self.wanted == Wanted::Report,
             self.marks.bytes(),
             self.marks.marked(),
             self.unheld.len(),
+            self.counting.found.json(),
             classes.join(",")
         )
     }
@@ -422,8 +435,9 @@ impl Leader {
 
     /// How the collection stands.
     pub(crate) fn collect_status(&self) -> CollectStatus<'_> {
-        let Collecting { done, made, report, .. } = &self.reclaiming.collecting;
-        let idle = CollectStatus { phase: "none", done: *done, made: *made, report, ..Default::default() };
+        let Collecting { done, made, report, counted, .. } = &self.reclaiming.collecting;
+        let (done, made, counted) = (*done, *made, *counted);
+        let idle = CollectStatus { phase: "none", done, made, report, counted, ..Default::default() };
         let Some(cycle) = &self.reclaiming.collecting.cycle else { return idle };
         let (phase, page) = match cycle.phase {
             Phase::Mark => ("mark", 0),
@@ -494,10 +508,11 @@ impl Leader {
             Phase::Mark => cycle.phase = Phase::Sweep(1),
             Phase::Sweep(page) => {
                 cycle.sweep_slice(page, work);
-                if matches!(cycle.phase, Phase::Grace(_))
-                    && (cycle.wanted == Wanted::Report || cycle.is_futile())
-                {
-                    return self.collected(*cycle, Stamp::ZERO, work);
+                if matches!(cycle.phase, Phase::Grace(_)) {
+                    self.reclaiming.collecting.counted = Some(cycle.counted());
+                    if cycle.wanted == Wanted::Report || cycle.is_futile() {
+                        return self.collected(*cycle, Stamp::ZERO, work);
+                    }
                 }
             }
             Phase::Grace(until) if work.now >= until => cycle.phase = Phase::Stage(1),
@@ -528,6 +543,8 @@ impl Leader {
             Phase::Free if is_shown && !cycle.is_held_up && self.large.is_none() => {
                 work.stats.collected += cycle.staged_objects;
                 let stamp = self.order(&Entry::Collect { pages: cycle.staged }, None, work);
+                cycle.counting.found = cycle.counting.left;
+                self.reclaiming.collecting.counted = Some(cycle.counted());
                 return self.collected(*cycle, stamp, work);
             }
             _ => {}
@@ -587,6 +604,10 @@ impl Leader {
 }
 
 impl Cycle {
+    fn counted(&self) -> Counted {
+        Counted { census: self.counting.found, at: self.counted_at }
+    }
+
     /// Whether there is nothing to be freed.
     fn is_futile(&self) -> bool {
         self.marks.dead() == 0 && self.unheld.is_empty()

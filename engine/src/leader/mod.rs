@@ -12,18 +12,21 @@
 //! | [`large`], [`stage`] | large transactions, a slice at a time |
 //! | [`own`], [`free`] | large values: whose they are, and the end of what was released |
 //! | [`collect`], [`marks`] | the end of what no root reaches |
+//! | [`census`], [`growth`] | how the room of pages is used, and how long there will be any |
 //! | [`grant`] | pages to make objects in, and sessions that are over |
 //! | [`define`] | classes |
 //! | [`rejected`] | operations that were answered "not executed" |
 //! | [`flight`] | what is ordered and not yet visible |
 
 mod absent;
+mod census;
 mod collect;
 mod commit;
 mod define;
 mod flight;
 mod free;
 mod grant;
+mod growth;
 mod large;
 mod marks;
 mod own;
@@ -37,7 +40,7 @@ use std::collections::VecDeque;
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, Stamp, ViewId};
 use tercel_wire::message::{Leased, Outcome, Reason};
 
-use crate::effect::{Conn, LogRoom, ServerConfig, ServerStats};
+use crate::effect::{Conn, LogRoom, ServerConfig, ServerStats, SpaceWarning};
 use crate::mutant::{Rule, dropped};
 use crate::order::{self, Level, Sealed, Sequencer};
 use crate::pages::Pages;
@@ -52,6 +55,7 @@ use define::Defining;
 use flight::Flights;
 use free::Freeing;
 use grant::Granting;
+use growth::Growth;
 use large::Large;
 use place::{Fill, Overflow};
 use rejected::RejectedOps;
@@ -60,6 +64,7 @@ use waiting::Waiting;
 pub(crate) use collect::CollectStatus;
 pub(crate) use commit::Body;
 pub(crate) use flight::Flight;
+pub(crate) use growth::Outlook;
 
 /// What the leader works on and says, for the time of one call.
 pub(crate) struct Work<'a> {
@@ -149,10 +154,11 @@ struct Reclaiming {
 
 /// Pages that were never given out: the first that was neither ordered nor promised, and those below that were promised for
 /// nothing.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Promises {
     next_page: u32,
     in_vain: Vec<PageId>,
+    growth: Growth,
 }
 
 /// A session that has not acknowledged something.
@@ -191,7 +197,11 @@ impl Leader {
             },
             fills: Map::default(),
             overflow: None,
-            promises: Promises::default(),
+            promises: Promises {
+                next_page: 0,
+                in_vain: Vec::new(),
+                growth: Growth::new(work.now, (&work.replica.places).into()),
+            },
             defining: VecDeque::new(),
             granting: VecDeque::new(),
             ending: VecDeque::new(),
@@ -224,6 +234,7 @@ impl Leader {
         let applied = work.replica.apply(stamp, self.view, entry, &mut work.pages.mob);
         let applied = applied.expect("a leader orders what follows from its own state");
         work.stats.ordered += 1;
+        self.promises.growth.applied(work.now, (&work.replica.places).into());
         if let Some(first) = applied.pieces_from {
             work.pages.installer.commits_pieces(first, stamp);
         }
@@ -327,6 +338,7 @@ impl Leader {
 
     /// Goes on with what is worked on in slices.
     pub(crate) fn go_on(&mut self, work: &mut Work<'_>) {
+        self.promises.growth.look(work.now, (&work.replica.places).into());
         self.go_on_large(work);
         self.go_on_freeing(work);
         self.go_on_collecting(work);
@@ -337,6 +349,16 @@ impl Leader {
     /// When the next absent client's session is over.
     pub(crate) fn deadline(&self) -> Option<Now> {
         self.absent.next().into_iter().chain(self.reclaiming.collecting.deadline()).min()
+    }
+
+    /// How long there will be room, at the rate of the last look.
+    pub(crate) fn outlook(&self, now: Now, replica: &Replica) -> Outlook {
+        self.promises.growth.outlook(now, (&replica.places).into())
+    }
+
+    /// What there is to be said of that.
+    pub(crate) fn space_warning(&self) -> Option<SpaceWarning> {
+        self.promises.growth.warning()
     }
 
     /// Whether everything that was ordered is visible.

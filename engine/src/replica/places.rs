@@ -34,6 +34,8 @@ pub struct Places {
     filled: Vec<u16>,
     /// By page, from which slot on there never was a place; [`UNKNOWN`] where a client has not said so.
     tops: Vec<u16>,
+    /// In how many pages there is something, or it is not known.
+    in_use: u32,
     /// The highest of these stamps among pages that were given out again.
     reused: Stamp,
     sum: RowSum,
@@ -118,6 +120,16 @@ impl Places {
     /// In how many slots of all pages there is something, as far as it is known.
     pub fn filled_sum(&self) -> u64 {
         self.filled.iter().filter(|count| **count != UNKNOWN).map(|count| u64::from(*count)).sum()
+    }
+
+    /// In how many pages there is something. Where that is not known of a page, the page counts.
+    pub fn in_use(&self) -> u32 {
+        self.in_use
+    }
+
+    /// How many pages may still be given out: they never were, or they have returned.
+    pub fn left(&self) -> u32 {
+        (PageId::MAX.get() + 1).saturating_sub(self.next_page) + self.returned.len() as u32
     }
 
     /// Whether the page is held back: something may refer to a place there where nothing is.
@@ -300,6 +312,7 @@ impl Places {
         if at >= self.filled.len() {
             self.filled.resize(at + 1, 0);
         }
+        self.in_use += u32::from(self.filled[at] == 0);
         self.filled[at] = self.filled[at].saturating_add(1);
         self.take_back(page);
     }
@@ -309,6 +322,7 @@ impl Places {
         let filled = self.filled.get_mut(page.get() as usize);
         if let Some(filled) = filled.filter(|filled| ![0, UNKNOWN].contains(filled)) {
             *filled -= 1;
+            self.in_use -= u32::from(*filled == 0);
             self.return_if_empty(page, stamp);
         }
     }
@@ -365,6 +379,8 @@ impl Places {
         self.next_page = self.next_page.max(next_page.min(PageId::MAX.get() + 1));
         self.filled = vec![UNKNOWN; self.next_page as usize];
         self.tops = Vec::new();
+        // There is no page 0.
+        self.in_use = self.next_page.saturating_sub(1);
         let returned: Vec<PageId> = self.returned.keys().copied().collect();
         for page in returned {
             self.take_back(page);
@@ -411,7 +427,8 @@ impl Places {
         held_back: impl Iterator<Item = PageId>,
         (filled, tops): (Vec<u16>, Vec<u16>),
     ) -> Places {
-        let mut places = Places { next_page, reused, filled, tops, ..Places::default() };
+        let in_use = filled.iter().skip(1).filter(|count| **count > 0).count() as u32;
+        let mut places = Places { next_page, reused, filled, tops, in_use, ..Places::default() };
         held_back.for_each(|page| places.hold_back(page));
         for (client, Leased { seq, birth, pages: last, holes }) in last {
             places.clients.insert(client, Grantee { seq, last, holes, birth, ..Grantee::default() });
@@ -475,22 +492,24 @@ mod tests {
         grant(&mut p, 1, 7, 1, &[2, 3, 4]);
         [2, 2, 3, 4].iter().for_each(|n| p.used(page(*n), true));
         p.judged(Stamp(2), &[page(4)], &[page(2), page(4)]);
+        assert_eq!(p.in_use(), 3);
         p.empty(page(2), Stamp(3));
         p.empty(page(3), Stamp(4));
         p.empty(page(4), Stamp(5));
         // Page 3 is still granted, and something refers to a place in page 4.
-        assert_eq!((p.returned_count(), p.held_back_count()), (0, 1));
+        assert_eq!((p.returned_count(), p.held_back_count(), p.in_use()), (0, 1, 1));
         p.empty(page(2), Stamp(6));
         p.end(Stamp(7), ClientId(7));
         assert_eq!(p.reusable(Stamp(7), 10), [page(2), page(3)]);
         assert_eq!(p.returned_at(page(2)), Some(Stamp(6)));
         // What moves there takes it.
         p.fill(page(2));
-        assert_eq!((p.reusable(Stamp(7), 10), p.reused()), (vec![page(3)], Stamp::ZERO));
+        assert_eq!((p.reusable(Stamp(7), 10), p.reused(), p.in_use()), (vec![page(3)], Stamp::ZERO, 1));
+        assert_eq!(p.left(), PageId::MAX.get() - 4 + 1);
         // Behind entries that are lost no page is believed to be empty.
         p.skip_to(9);
         p.empty(page(2), Stamp(9));
-        assert_eq!((p.returned_count(), p.held_back_count()), (0, 2));
+        assert_eq!((p.returned_count(), p.held_back_count(), p.in_use()), (0, 2, 8));
     }
 
     #[test]

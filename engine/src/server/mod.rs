@@ -19,7 +19,7 @@ use tercel_wire::message::Reason;
 
 pub use crate::effect::{
     Checkpoint, CollectConfig, Conn, Effect, Effects, HostStats, Input, LogRoom, PageUpdate, ServerConfig,
-    ServerStats, store,
+    ServerStats, SpaceWarning, store,
 };
 pub use recover::{Recovery, RecoveryError};
 
@@ -418,6 +418,11 @@ impl Server {
     /// How many clients are connected.
     pub fn sessions_count(&self) -> usize {
         self.sessions.count()
+    }
+
+    /// What there is to be said of the space's room, while this node leads.
+    pub fn space_warning(&self) -> Option<SpaceWarning> {
+        self.leader.as_ref().and_then(|leader| leader.space_warning())
     }
 
     /// Takes the counters that the process around it keeps, for the status it reports.

@@ -6,7 +6,7 @@
 
 use tercel_wire::frame::Kind;
 use tercel_wire::id::Stamp;
-use tercel_wire::message::{Ping, Reason};
+use tercel_wire::message::{Ping, Pong, Reason};
 use tercel_wire::token::Token;
 
 use super::{Cx, Sessions, inside};
@@ -86,6 +86,12 @@ impl Sessions {
             return;
         }
         self.echoing.confirmed = None;
+        let nearly_full = cx.leader.as_ref().is_some_and(|leader| leader.space_warning().is_some());
+        let mut body = Vec::new();
+        Pong { nearly_full }.encode(&mut body);
+        if dropped(Rule::BoundedByServerClock) {
+            body.extend_from_slice(&cx.now.0.to_le_bytes());
+        }
         let mut answered = std::mem::take(&mut self.echoing.under_way);
         for asked in answered.drain(..) {
             if asked.conn == inside::CONN {
@@ -96,9 +102,7 @@ impl Sessions {
                 continue;
             }
             self.stream_to(asked.conn, cx);
-            let clock = cx.now.0.to_le_bytes();
-            let body: &[u8] = if dropped(Rule::BoundedByServerClock) { &clock } else { &[] };
-            cx.reply(asked.conn, Kind::Pong, asked.call, body);
+            cx.reply(asked.conn, Kind::Pong, asked.call, &body);
         }
         // The next questions find room at hand.
         self.echoing.under_way = answered;

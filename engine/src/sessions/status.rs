@@ -1,18 +1,21 @@
 //! How the server is, in numbers: JSON for `tercel stat`.
 
 use tercel_wire::id::PageId;
+use tercel_wire::page::PAGE_BYTES;
 
 use super::{Cx, Sessions};
-use crate::leader::CollectStatus;
+use crate::leader::{CollectStatus, Leader, Outlook};
+use crate::time::{Now, in_words};
 
 impl Sessions {
     /// With the number of the collection that was just asked for, if one was.
     pub(super) fn status(&self, ticket: Option<u64>, cx: &Cx<'_>) -> String {
         let (s, mob, visible) = (&cx.stats, &cx.pages.mob, cx.pages.visible());
-        let fields: [(&str, u64); 30] = [
+        let places = &cx.replica.places;
+        let fields: [(&str, u64); 33] = [
             ("view", cx.replica.view().number.into()),
             ("visible", visible.0),
-            ("pages", cx.replica.places.next_page().saturating_sub(1).into()),
+            ("pages", places.next_page().saturating_sub(1).into()),
             ("sessions", self.all.len() as u64),
             ("commits", s.commits),
             ("conflicts", s.conflicts),
@@ -32,9 +35,12 @@ impl Sessions {
             ("staged_bytes", self.parts_bytes as u64),
             ("backup_stamp", self.backups.stamp().map_or(0, |s| s.0)),
             ("pages_max", PageId::MAX.get().into()),
-            ("pages_granted", cx.replica.places.granted_count() as u64),
-            ("pages_returned", cx.replica.places.returned_count() as u64),
-            ("pages_held_back", cx.replica.places.held_back_count() as u64),
+            ("pages_in_use", places.in_use().into()),
+            ("pages_free", places.left().into()),
+            ("pages_granted", places.granted_count() as u64),
+            ("bytes_granted", (places.granted_count() * PAGE_BYTES) as u64),
+            ("pages_returned", places.returned_count() as u64),
+            ("pages_held_back", places.held_back_count() as u64),
             ("trees_released", cx.replica.released.count() as u64),
             ("freed", s.freed),
             ("collected", s.collected),
@@ -42,8 +48,8 @@ impl Sessions {
             ("backup_bytes", mob.bytes_aside() as u64),
         ];
         let mut out = format!("{{\"space\":\"{:016x}\",\"disk_full\":{}", cx.space.0, cx.host.disk_full);
-        if let Some(collection) = cx.leader.as_ref().map(|leader| leader.collect_status()) {
-            out.push_str(&format!(",\"collection\":{}", collection_json(&collection)));
+        if let Some(leader) = cx.leader.as_deref() {
+            out.push_str(&of_leader(leader, cx));
         }
         for (name, value) in fields {
             out.push_str(&format!(",\"{name}\":{value}"));
@@ -53,10 +59,41 @@ impl Sessions {
     }
 }
 
+/// What the leader alone knows.
+fn of_leader(leader: &Leader, cx: &Cx<'_>) -> String {
+    let collection = leader.collect_status();
+    let outlook = leader.outlook(cx.now, cx.replica);
+    let (collected, counted) = (collection_json(&collection), counted_json(&collection, cx.now));
+    format!(",\"collection\":{collected},\"counted\":{counted},{}", outlook_json(&outlook))
+}
+
 fn collection_json(c: &CollectStatus<'_>) -> String {
     let last = if c.report.is_empty() { "null" } else { c.report };
     format!(
         "{{\"phase\":\"{}\",\"done\":{},\"reached\":{},\"out_of_reach\":{},\"page\":{},\"made_since\":{},\"last\":{last}}}",
         c.phase, c.done, c.marked, c.dead, c.page, c.made
+    )
+}
+
+/// How the room of pages was used when it was counted last; null if it was not since the leader's view began.
+fn counted_json(c: &CollectStatus<'_>, now: Now) -> String {
+    c.counted.map_or("null".into(), |counted| {
+        let ago = now.since_us(counted.at) / 1_000_000;
+        format!("{{{},\"seconds_ago\":{ago}}}", counted.census.json())
+    })
+}
+
+fn outlook_json(outlook: &Outlook) -> String {
+    let number = |n: Option<u64>| n.map_or("null".into(), |n| n.to_string());
+    let words = match (outlook.fresh_per_hour, outlook.seconds_to_full) {
+        (None, _) => "not known yet".into(),
+        (_, None) => "not at the present rate".into(),
+        (_, Some(seconds)) => in_words(seconds),
+    };
+    let warnings = outlook.warning.map_or(String::new(), |warning| format!("{:?}", warning.to_string()));
+    format!(
+        "\"fresh_pages_per_hour\":{},\"seconds_to_full\":{},\"time_to_full\":\"{words}\",\"warnings\":[{warnings}]",
+        number(outlook.fresh_per_hour),
+        number(outlook.seconds_to_full)
     )
 }

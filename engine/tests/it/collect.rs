@@ -15,7 +15,7 @@ use tercel_wire::record::{Ref, Text};
 
 const GRACE_MS: u64 = 1_000;
 
-fn config(of: ServerConfig) -> ServerConfig {
+pub fn config(of: ServerConfig) -> ServerConfig {
     let collect = CollectConfig { is_automatic: false, grace_ms: GRACE_MS, ..CollectConfig::default() };
     ServerConfig { collect, ..of }
 }
@@ -25,14 +25,14 @@ fn world(clients: usize) -> World {
 }
 
 /// The number that JSON has under a name.
-fn number(json: &str, name: &str) -> u64 {
+pub fn number(json: &str, name: &str) -> u64 {
     let at = json.find(&format!("\"{name}\":")).unwrap_or_else(|| panic!("no {name} in {json}"));
     let rest = &json[at + name.len() + 3..];
     rest[..rest.find(|c: char| !c.is_ascii_digit()).unwrap()].parse().unwrap()
 }
 
 /// Asks for a collection: gives its number.
-fn ask(w: &World, is_dry: bool) -> u64 {
+pub fn ask(w: &World, is_dry: bool) -> u64 {
     for _ in 0..1_000 {
         let mut inner = w.lock();
         let now = inner.now;
@@ -47,7 +47,7 @@ fn ask(w: &World, is_dry: bool) -> u64 {
     panic!("nothing was said of the collection");
 }
 
-fn status(w: &World) -> String {
+pub fn status(w: &World) -> String {
     for _ in 0..1_000 {
         let mut inner = w.lock();
         let now = inner.now;
@@ -63,7 +63,7 @@ fn status(w: &World) -> String {
 }
 
 /// Waits for a collection's end and gives its report.
-fn report(w: &World, ticket: u64) -> String {
+pub fn report(w: &World, ticket: u64) -> String {
     for _ in 0..2_000 {
         let status = status(w);
         if number(&status, "done") >= ticket {
@@ -74,7 +74,7 @@ fn report(w: &World, ticket: u64) -> String {
     panic!("the collection does not end: {}", status(w));
 }
 
-fn collect(w: &World) -> String {
+pub fn collect(w: &World) -> String {
     let ticket = ask(w, false);
     let report = report(w, ticket);
     // Trees of chunks go after the objects that owned them.
@@ -89,7 +89,7 @@ fn objects(w: &World) -> usize {
 }
 
 /// Links things into a list and gives its head.
-fn chain(tx: &Tx<'_>, n: usize, text: usize) -> Result<Ref<Thing>, Error> {
+pub fn chain(tx: &Tx<'_>, n: usize, text: usize) -> Result<Ref<Thing>, Error> {
     (0..n).try_fold(Ref::NULL, |next, i| {
         tx.create(&Thing { text: "x".repeat(text).into(), next, ..thing(i as u64) })
     })

@@ -4,6 +4,7 @@ mod local;
 mod program;
 #[path = "../../../wire/tests/it/promise/mod.rs"]
 mod promise;
+mod room;
 
 use tercel_testkit as world;
 

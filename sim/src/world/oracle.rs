@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use tercel_engine::limits;
 use tercel_engine::order::Sealed;
-use tercel_engine::replica::entry::{Entry, kind};
+use tercel_engine::replica::entry::{Entry, Head, kind};
 use tercel_verify::{Logged, Object, Value, Write};
 use tercel_wire::id::{ClassId, ClientId, LogPosition, PageId, Stamp, ViewId};
 
@@ -109,11 +109,23 @@ impl Oracle {
     pub(super) fn ended(&self) -> BTreeMap<PageId, Stamp> {
         let mut granted: BTreeMap<ClientId, Vec<PageId>> = BTreeMap::new();
         let mut ended = BTreeMap::new();
-        for e in self.entries.iter().filter(|e| matches!(e.kind, kind::GRANT | kind::GIVE_BACK | kind::END)) {
+        let mut staged = Vec::new();
+        for e in &self.entries {
             match Entry::decode(e.kind, &e.payload) {
+                // A page that is full may return from now on without a word of its client.
+                Ok(Entry::Commit(logged)) => filled(&mut granted, &logged.head),
+                Ok(Entry::Stage { at, bytes, .. }) => {
+                    staged.truncate(at as usize);
+                    staged.extend_from_slice(bytes);
+                }
+                Ok(Entry::CommitStaged { .. }) => {
+                    if let Ok(Entry::Commit(logged)) = Entry::decode(kind::COMMIT, &staged) {
+                        filled(&mut granted, &logged.head);
+                    }
+                }
                 Ok(Entry::Grant(g)) => {
                     g.pages.iter().for_each(|page| _ = ended.remove(page));
-                    // A page that was full has returned without a word of its client.
+                    // A client with too many pages has lost the oldest, and does not say so either.
                     granted.values_mut().for_each(|pages| pages.retain(|page| !g.pages.contains(page)));
                     granted.entry(g.client).or_default().extend(g.pages);
                 }
@@ -176,5 +188,12 @@ impl Oracle {
     /// Where a version was written, as of the last [`Oracle::logged`].
     pub(crate) fn place_of(&self, object: Object, value: Value) -> Option<u64> {
         self.values.get(&(object, value)).copied()
+    }
+}
+
+/// The pages that a transaction leaves no room in are granted no more.
+fn filled(granted: &mut BTreeMap<ClientId, Vec<PageId>>, head: &Head) {
+    if !head.filled.is_empty() {
+        granted.entry(head.op.client).or_default().retain(|page| !head.filled.contains(page));
     }
 }

@@ -607,7 +607,7 @@ mod tests {
         fs::write(parent.path().join(FORMAT_NAME), "tercel data, format 9\n").unwrap();
         let Err(error) = DataDir::open(parent.path(), &NEW) else { panic!() };
         assert!(matches!(error, DiskError::NewerFormat { found: 9, known: FORMAT_VERSION, .. }));
-        assert!(error.to_string().contains("format 9, this build knows 3"), "{error}");
+        assert!(error.to_string().contains("format 9, this build knows 4"), "{error}");
     }
 
     #[test]

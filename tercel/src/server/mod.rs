@@ -10,6 +10,7 @@ mod records;
 mod run;
 mod start;
 mod store;
+mod warnings;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,6 +35,7 @@ use crate::transaction::Transaction;
 pub use builder::ServerBuilder;
 use inside::Inside;
 pub use start::Recovered;
+pub use warnings::Warnings;
 
 /// What one server process may choose.
 ///
@@ -304,6 +306,7 @@ pub struct Server {
     space: SpaceId,
     recovered: Recovered,
     inside: Inside,
+    warnings: Warnings,
 }
 
 /// What other threads tell the loop.
@@ -432,6 +435,23 @@ impl Server {
     /// What `body` returned on a state that still holds; as [`Server::run`] otherwise.
     pub fn try_run<R, E: From<Error>>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, E>) -> Result<R, E> {
         self.transaction().try_run(body)
+    }
+
+    /// What the server warns of, as it becomes true: that few pages are left in the space, or that none will be within a week. An
+    /// iterator that waits, and ends when the server has stopped. `tercel serve` writes each to its standard error.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("tercel-doc-warnings-{}", std::process::id()));
+    /// let server = tercel::Server::builder(&dir).start()?;
+    /// let warnings = server.warnings();
+    /// let teller = std::thread::spawn(|| warnings.for_each(|warning| eprintln!("warning: {warning}")));
+    /// server.stop()?;
+    /// teller.join().expect("it only writes");
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn warnings(&self) -> Warnings {
+        self.warnings.anew()
     }
 
     /// A way to ask it to stop from another thread.

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tercel_engine::schedule::{Bounds, Decision, Moment, Origin, Received, Scheduler};
-use tercel_engine::server::{Conn, Effect, Effects, HostStats, Input, LogRoom, Server as Machine};
+use tercel_engine::server::{
+    Conn, Effect, Effects, HostStats, Input, LogRoom, Server as Machine, SpaceWarning,
+};
 use tercel_engine::time::Now;
 use tercel_events::{Backend, Event, EventQueue, Handle, Kind, SendError, Token};
 use tercel_wire::id::Stamp;
@@ -14,6 +16,7 @@ use tercel_wire::log::Last;
 use super::inside::{Core, Lending};
 use super::records::Records;
 use super::store::Store;
+use super::warnings::Board;
 use super::{Post, ServerError};
 use crate::disk::dir::DataDir;
 use crate::disk::log::LogThread;
@@ -52,6 +55,9 @@ pub(super) struct Loop {
     /// The page store waits for room.
     pages_full: bool,
     log_room: LogRoom,
+    /// For the program around it; and what is on it.
+    board: Board,
+    warned: Option<SpaceWarning>,
     stop_by: Option<Instant>,
     failed: Option<String>,
 }
@@ -65,12 +71,12 @@ enum Peer {
 impl Loop {
     pub(super) fn new(
         queue: EventQueue<Post>,
-        machine: Machine,
+        (machine, out): (Machine, Effects),
         (log, last): (LogThread, Last),
         store: Store,
         dir: DataDir,
-        out: Effects,
         bounds: Bounds,
+        board: Board,
     ) -> Loop {
         Loop {
             queue,
@@ -85,6 +91,8 @@ impl Loop {
             disk_full: false,
             pages_full: false,
             log_room: LogRoom::Free,
+            board,
+            warned: None,
             stop_by: None,
             failed: None,
         }
@@ -109,6 +117,8 @@ impl Loop {
         let mut sleepless_turns = 0;
         // What recovery wants done.
         self.perform(&mut core, Moment::Behind);
+        // Without clients nothing else may happen for long.
+        self.look_at_warning(&core);
         loop {
             let deadline = core.machine.deadline().map(|d| core.instant(d));
             let deadline = match (deadline, self.stop_by) {
@@ -272,6 +282,16 @@ impl Loop {
         let ended_for_room = self.scheduler.scheduled().ended_for_room;
         let log_bytes = log.bytes;
         core.machine.set_host(HostStats { accepts_paused, log_bytes, disk_full: full, ended_for_room });
+        self.look_at_warning(core);
+    }
+
+    /// Notes what the machine warns of, if that has changed.
+    fn look_at_warning(&mut self, core: &Core) {
+        let warning = core.machine.space_warning();
+        if warning != self.warned {
+            self.warned = warning;
+            self.board.note(warning);
+        }
     }
 
     fn received(&mut self, core: &mut Core, now: Now, conn: Conn, bytes: &[u8], unsent_bytes: usize) {

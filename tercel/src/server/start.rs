@@ -19,6 +19,7 @@ use super::inside::Inside;
 use super::records::Records;
 use super::run::{LISTENER_KEY, Loop};
 use super::store::Store;
+use super::warnings::Board;
 use super::{Post, Server, ServerConfig, ServerError};
 use crate::address::Address;
 use crate::disk::DiskError;
@@ -196,8 +197,9 @@ pub(super) fn launch(
     let (space, recovered) = (opened.machine.space(), opened.recovered.clone());
     // The queue belongs to the thread that runs it, so it is opened there and its handle sent back.
     let (tell, told) = std::sync::mpsc::channel();
+    let (board, warnings) = Board::new();
     let thread = std::thread::Builder::new().name("tercel-server".into()).spawn(move || {
-        let prepared = prepare(opened, listeners, spin_us);
+        let prepared = prepare(opened, listeners, spin_us, board);
         match prepared {
             Ok(mut running) => {
                 let _ = tell.send(Ok((running.handle(), running.backend(), running.lending())));
@@ -212,7 +214,7 @@ pub(super) fn launch(
     let (handle, backend, lending) =
         told.recv().map_err(|_| ServerError::Stopped("its loop did not start".into()))??;
     let inside = Inside { lending, handle: handle.clone(), begun: Instant::now() };
-    Ok(Server { handle, inside, thread: Some(thread), addresses, backend, space, recovered })
+    Ok(Server { handle, inside, thread: Some(thread), addresses, backend, space, recovered, warnings })
 }
 
 /// Listens everywhere; gives the addresses with the ports that were taken.
@@ -223,7 +225,7 @@ pub(super) fn listen(wanted: &[Address]) -> Result<(Vec<OwnedFd>, Vec<Address>),
     Ok(listened.collect::<Result<Vec<_>, _>>()?.into_iter().unzip())
 }
 
-fn prepare(opened: Opened, listeners: Vec<OwnedFd>, spin_us: u64) -> Result<Loop, ServerError> {
+fn prepare(opened: Opened, listeners: Vec<OwnedFd>, spin_us: u64, board: Board) -> Result<Loop, ServerError> {
     let mut queue: EventQueue<Post> = EventQueue::open(EventsConfig {
         spin_us,
         write_bytes_max: SLOW_READER_BYTES,
@@ -242,7 +244,8 @@ fn prepare(opened: Opened, listeners: Vec<OwnedFd>, spin_us: u64) -> Result<Loop
     let log = LogThread::start(opened.log, move |done| super::store::post(&post, Post::from(done)))?;
     let store = Store::start(opened.pages, opened.applied, handle)?;
     let log = (log, last);
-    Ok(Loop::new(queue, opened.machine, log, store, opened.dir, opened.out, opened.bounds))
+    let decided = (opened.machine, opened.out);
+    Ok(Loop::new(queue, decided, log, store, opened.dir, opened.bounds, board))
 }
 
 /// As many clients as the events' default allows, if so many descriptors are left beside the server's own. If clients

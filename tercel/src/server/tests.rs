@@ -7,9 +7,12 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+use tercel_engine::order::Sealed;
+use tercel_engine::replica::entry::{Entry, Grant};
 use tercel_engine::schedule::Bounds;
 use tercel_wire::id::{ClientId, PageId, SpaceId, Stamp};
 
+use super::records::Records;
 use super::start::{Opened, launch, listen, open};
 use super::*;
 use crate::disk::log::tests::open_panicking;
@@ -316,4 +319,44 @@ fn clients_that_ask_and_do_not_read_are_bounded_together() {
     let ended = ended(&client, counter);
     assert!((1..6).contains(&ended), "{ended}");
     server.stop().unwrap();
+}
+
+/// Has a directory's log say that all numbers of pages but so many were given out.
+fn leave_pages(dir: &TempDir, left: u32) {
+    let mut opened = open(&ServerConfig::new(dir.path())).unwrap();
+    let last = opened.log.tail().last;
+    let grant = Grant {
+        client: ClientId(1),
+        seq: 1,
+        next_page: PageId::MAX.get() + 1 - left,
+        pages: vec![],
+        holes: vec![],
+    };
+    let entry = Entry::Grant(grant);
+    let (stamp, view) = (last.stamp.next(), last.view);
+    let sealed = Sealed { stamp, view, kind: entry.kind(), payload: entry.encode() };
+    let mut records = Records::new(last);
+    records.add(last.position.next(), view, &sealed).unwrap();
+    opened.log.append(&records.take(Vec::new).unwrap().0).unwrap();
+    opened.log.sync().unwrap();
+}
+
+#[test]
+fn server_whose_space_has_few_pages_warns_its_program_and_its_clients() {
+    let (dir, _) = with_an_object();
+    leave_pages(&dir, 1_000);
+    let server = serve(&dir, |opened| opened);
+    let mut warnings = server.warnings();
+    let text = warnings.next().unwrap().to_string();
+    let client = Client::connect(&server.addresses()[0]).unwrap();
+    assert!(text.starts_with("0.0 % of the space's 4,194,303 pages are left; when none is left"), "{text}");
+    assert!(client.server_status().unwrap().contains(&format!("\"warnings\":[{text:?}]")));
+    let deadline = Instant::now() + STOPS_WITHIN;
+    while !client.stats().client.nearly_full {
+        assert!(Instant::now() < deadline, "the client was not told");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    client.close().unwrap();
+    server.stop().unwrap();
+    assert_eq!(warnings.next(), None);
 }

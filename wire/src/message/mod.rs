@@ -8,7 +8,7 @@
 //! | [`Lease`] | [`Leased`] |
 //! | `Define` (a [`Layout`]) | `Defined` (its id), or [`Refused`] |
 //! | `Catalogue` | [`Classes`] |
-//! | [`Ping`] | `Pong` (the frame's stamp is visible, and the sequencer has confirmed it), or [`Refused`] |
+//! | [`Ping`] | [`Pong`] (the frame's stamp is visible, and the sequencer has confirmed it), or [`Refused`] |
 //! | `Stat` | `Status` (JSON) |
 //! | `Backup` | [`BackupBegun`], or [`Refused`] |
 //! | `BackupNext` | [`BackupPart`], or [`Refused`] |
@@ -17,8 +17,10 @@
 //! Unasked, a server sends [`Stream`]: what changed, up to which stamp.
 
 mod backup;
+mod pong;
 
 pub use backup::{BACKUP_PAGES_MAX, BackupBegun, BackupPart};
+pub use pong::Pong;
 
 use crate::cursor::{DecodeError, Put, Reader};
 use crate::id::{ClassId, ClientId, OP_SLOTS_MAX, OpId, Oref, PageId, SLOTS_MAX, SpaceId, Stamp, ViewId};

@@ -369,6 +369,9 @@ fn messages_have_the_bytes_of_version_2() {
     message!(promised, "ping", Ping, Ping { of: None });
     let token = Token { space: SpaceId(0x1112_1314_1516_1718), view: ViewId::new(4, 5), stamp: Stamp(6) };
     message!(promised, "ping_of", Ping, Ping { of: Some(token) });
+    message!(promised, "pong", Pong, Pong { nearly_full: true });
+    // As it was before it had a body.
+    assert_eq!(Pong::decode(&[]), Ok(Pong { nearly_full: false }));
     message!(promised, "hello", Hello, hello.clone());
     message!(promised, "hello_resume", Hello, Hello { resume: Some(resume), ..hello });
     message!(
