@@ -267,6 +267,7 @@ pub struct Stat {
 
 An object goes when no chain of references leads to it from a named root. It stays for the server's time of grace \
 (`tercel serve --gc-grace`), because programs may still hold a reference to it; with --data no program can, and there is none. \
+Pages are used again; with --data their room is also given back to the file system. \
 A server also collects by itself when much was made since the last time.")]
 pub struct Gc {
     /// Only say what would go

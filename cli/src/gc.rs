@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tercel::Client;
+use tercel::{Client, ServerError};
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::{ProgressBar, Term, count, say, tell, thousands};
 
@@ -49,6 +49,14 @@ pub fn run(args: &args::Gc, term: &Term) -> Outcome {
         }
     }
     space::close(client)?;
+    if let (Some(dir), false) = (&args.space.data, args.dry_run) {
+        let bar = term.bar(0, tercel_term::THINGS, "giving room back to the file system");
+        let (before, after) = tercel::tools::compact(dir).map_err(ServerError::from)?;
+        bar.finish_and_clear();
+        if !args.json && after < before {
+            say!("the page store's file went from {} to {}", size(before), size(after));
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -9,15 +9,20 @@
 //! | [`wire`] | how frames, messages, records, pages and the log look as bytes |
 //! | [`heap`], [`engine`], [`events`] | the crates below this one: the cache, the machines, the kernel's events |
 
+use std::path::Path;
 use std::sync::Arc;
 
 use tercel_wire::class::FORWARD;
 use tercel_wire::cursor::le32;
 use tercel_wire::id::{ClassId, Oref, PageId};
 use tercel_wire::layout::Layout;
-use tercel_wire::page::{Page, class_of};
+use tercel_wire::page::{PAGE_BYTES, Page, class_of};
 use tercel_wire::record::HEADER_BYTES;
 
+use crate::disk::DiskError;
+use crate::disk::dir::{DataDir, NewSpace};
+use crate::disk::log::LogConfig;
+use crate::disk::pages::RedbPages;
 use crate::{Client, Error};
 
 pub use tercel_engine as engine;
@@ -94,6 +99,21 @@ pub fn stored_object(client: &Client, oref: Oref) -> Result<(ClassId, Arc<Layout
         return Ok((class, layout, body));
     }
     Err(Error::Corrupt(format!("{oref} moved twice")))
+}
+
+/// Gives bytes of the page store in which nothing is any more back to the file system, for a directory that no process has
+/// open: the length of the store's file before and after.
+///
+/// # Errors
+/// If there is no space, if a process has it open, if there is no room for the copying, or if it is damaged.
+pub fn compact(dir: &Path) -> Result<(u64, u64), DiskError> {
+    if DataDir::is_absent(dir) {
+        let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
+        return Err(DiskError::io("open", dir)(missing));
+    }
+    let new = NewSpace { page_bytes: PAGE_BYTES as u32, segment_bytes: LogConfig::default().segment_bytes };
+    let dir = DataDir::open(dir, &new)?;
+    RedbPages::compact(&dir.pages_file(), dir.space().page_bytes)
 }
 
 /// Lets a closure use the client's machine under its lock: for measuring.

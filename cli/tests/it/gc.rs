@@ -129,7 +129,10 @@ fn nothing_is_left_of_a_graph_without_its_root() {
     client.close().unwrap();
     let dry = json(&["gc", "--dry-run", "--json", "--data", &space]);
     assert_eq!(stored(&space), all);
+    let file = || std::fs::metadata(std::path::Path::new(&space).join("pages.redb")).unwrap().len();
+    let full = file();
     let went = json(&["gc", "--json", "--data", &space]);
+    assert!(file() < full / 2, "the page store's file went from {full} bytes to {}", file());
     assert_eq!((&dry["classes"], &dry["objects"]), (&went["classes"], &went["objects"]));
     // The head of the roots.
     assert_eq!(stored(&space), 1, "{went}");

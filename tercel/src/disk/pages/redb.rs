@@ -45,6 +45,20 @@ impl RedbPages {
         RedbPages::open_by(file, page_bytes, || Builder::new().set_cache_size(CACHE_BYTES).open(file))
     }
 
+    /// Gives bytes of the file in which nothing is any more back to the file system: its length before and after. The library
+    /// itself only shortens the file by what happens to be free at its end. Takes as long as copying what is in it.
+    pub fn compact(file: &Path, page_bytes: u32) -> Result<(u64, u64), DiskError> {
+        let guard = Guard::new(file, page_bytes);
+        let bytes = || std::fs::metadata(file).map(|m| m.len()).map_err(DiskError::io("look at", file));
+        let before = bytes()?;
+        guard.run(|| {
+            let mut db = Builder::new().set_cache_size(CACHE_BYTES).open(file)?;
+            while db.compact()? {}
+            Ok(())
+        })?;
+        Ok((before, bytes()?))
+    }
+
     /// Opens it to read: the file stays as it is, byte for byte.
     pub(crate) fn look(file: &Path, page_bytes: u32) -> Result<RedbPages, DiskError> {
         RedbPages::open_by(file, page_bytes, || copy_on_write::open(file))
