@@ -49,6 +49,7 @@ pub enum Rule {
     RetryWithoutResolve,
     EvictedRetried,
     AbsenceIsNoRead,
+    NamesJudgedOnce,
     // Ordered state.
     NoCertification,
     WritesCertifiedOnly,
