@@ -300,21 +300,19 @@ fn collections_beside_transactions_lose_nothing_and_leave_nothing() {
         let w = World::new(seed, 3, config);
         let roots: Vec<String> = (0..4).map(|n| format!("r{n}")).collect();
         let mut held: Vec<Ref<Thing>> = Vec::new();
-        let mut number_next = 0;
-        for step in 0..250 {
+        for step in 0..250u64 {
             let client = random.below(3) as usize;
             let root = &roots[random.below(4) as usize];
             let kept = held.get(random.below(held.len() as u64 + 1) as usize).copied();
             let choice = random.below(10);
             let size = [10, 400, 3_000, 20_000][random.below(4) as usize];
-            number_next += 1;
             let done = w.run(client, |tx| {
                 let at = tx.find_root::<Thing>(root)?.map_or(Ref::NULL, |o| o.reference());
                 match choice {
                     // A new head before the others.
                     0..=3 => {
                         let text: Text = "x".repeat(size).into();
-                        let made = tx.create(&Thing { text, next: at, count: number_next })?;
+                        let made = tx.create(&Thing { text, next: at, count: step + 1 })?;
                         tx.set_root(root, made)?;
                         return Ok(Some(made));
                     }
