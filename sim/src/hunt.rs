@@ -6,6 +6,7 @@
 
 use tercel_engine::order::delayed::DelayedConfig;
 use tercel_engine::random::Random;
+use tercel_engine::server::CollectConfig;
 
 use crate::plan::{Fault, FaultKind, LogBounds, Pace, Plan};
 use crate::rule::{EngineRule, Rule, RunnerRule};
@@ -363,6 +364,36 @@ pub const VARIANTS: &[Variant] = &[
         20,
         Some(watched),
     ),
+    engine(
+        EngineRule::NamesJudgedOnce,
+        "a kept reference is written although what it names was freed since it was looked at",
+        40,
+        Some(hesitant),
+    ),
+    engine(
+        EngineRule::MarkForgetsWrites,
+        "a collection does not look again at what was written after it was marked",
+        40,
+        Some(overgrown),
+    ),
+    engine(
+        EngineRule::CancelledFrees,
+        "a collection frees what was linked again while its pieces were ordered",
+        40,
+        Some(overgrown),
+    ),
+    engine(
+        EngineRule::NoGrace,
+        "what nothing leads to is freed before the time of grace is over",
+        40,
+        Some(patient),
+    ),
+    engine(
+        EngineRule::FreesNotCertified,
+        "a transaction is not certified against what collections freed",
+        40,
+        Some(overgrown),
+    ),
     runner(
         RunnerRule::LogCutTooLittle,
         "a deposed server's log is cut less than the sequencer said",
@@ -439,8 +470,8 @@ fn crowded(plan: &mut Plan) {
     plan.think_us = 100;
     plan.latency_us = 20;
     plan.patience_us = 2_000_000;
-    plan.mix = [4, 0, 4, 6, 0, 0, 0, 0, 0, 0];
-    plan.subscriptions = 1 << 20;
+    plan.mix = [4, 0, 4, 6, 0, 0, 0, 0, 0, 0, 0];
+    plan.server.subscriptions = 1 << 20;
 }
 
 /// Connections are cut all the time, and bytes are on their way for longer than it takes to connect again.
@@ -486,7 +517,7 @@ fn busy_store(plan: &mut Plan) {
     crowded(plan);
     plan.small = true;
     plan.mob_bytes = 256 << 10;
-    plan.images_bytes = 1;
+    plan.server.images_bytes = 1;
     plan.sync_us = 4_000;
 }
 
@@ -494,15 +525,15 @@ fn busy_store(plan: &mut Plan) {
 fn impatient(plan: &mut Plan) {
     plan.cells = 60;
     plan.mob_bytes = 32 << 10;
-    plan.images_bytes = 1;
+    plan.server.images_bytes = 1;
     plan.patience_us = 5_000;
     plan.sync_us = 2_000;
-    plan.mix = [6, 0, 6, 1, 0, 0, 0, 0, 0, 0];
+    plan.mix = [6, 0, 6, 1, 0, 0, 0, 0, 0, 0, 0];
 }
 
 /// Objects are promised and made all the time.
 fn births(plan: &mut Plan) {
-    plan.mix = [1, 0, 0, 0, 0, 0, 0, 12, 0, 0];
+    plan.mix = [1, 0, 0, 0, 0, 0, 0, 12, 0, 0, 0];
     plan.think_us = 1_000;
 }
 
@@ -549,11 +580,11 @@ fn storing_group(plan: &mut Plan) {
     grouped(plan);
     plan.cells = 60;
     plan.mob_bytes = 32 << 10;
-    plan.images_bytes = 1;
+    plan.server.images_bytes = 1;
     // The log is always too long, so that each batch comes with a checkpoint.
     plan.log = LogBounds { segment_bytes: 1_024, bytes_max: 4_096 };
     plan.sync_us = 1000;
-    plan.mix = [8, 0, 6, 4, 0, 0, 0, 0, 0, 0];
+    plan.mix = [8, 0, 6, 4, 0, 0, 0, 0, 0, 0, 0];
 }
 
 /// A group whose clients' requests come twice, the second time when leaders have changed.
@@ -562,7 +593,7 @@ fn repeating_group(plan: &mut Plan) {
     plan.cells = 60;
     plan.sync_us = 500;
     plan.patience_us = 2_000_000;
-    plan.mix = [6, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    plan.mix = [6, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
     if let Some(group) = &mut plan.group {
         group.stable_us = 2_000;
     }
@@ -588,6 +619,40 @@ fn paced(plan: &mut Plan) {
         window_bytes: 512,
         slow_us: 200,
     });
+}
+
+/// Collections one after the other, while most transactions change the graph. Pieces take long to become stable.
+fn overgrown(plan: &mut Plan) {
+    plan.small = true;
+    plan.group = None;
+    plan.clients = plan.clients.max(4);
+    plan.threads = 3;
+    plan.mix = [2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12];
+    plan.mob_bytes = 4 << 20;
+    plan.server.images_bytes = 1 << 20;
+    plan.log.bytes_max = u64::MAX;
+    plan.server.subscriptions = 1 << 20;
+    plan.patience_us = 2_000_000;
+    (plan.latency_us, plan.sync_us, plan.think_us) = (200, 4_000, 1_000);
+    plan.commits = plan.commits.min(400);
+    plan.faults.truncate(4);
+    plan.server.collect = CollectConfig { is_automatic: true, grace_ms: 5, made_min: 1, made_percent: 0 };
+}
+
+/// As [`overgrown`], with programs that take their time within a transaction.
+fn hesitant(plan: &mut Plan) {
+    overgrown(plan);
+    plan.sync_us = 500;
+    plan.think_us = 5_000;
+    plan.server.collect.grace_ms = 0;
+}
+
+/// As [`overgrown`], with a time of grace that programs live to see the end of, by clocks that do not jump.
+fn patient(plan: &mut Plan) {
+    overgrown(plan);
+    plan.faults.retain(|fault| fault.kind != FaultKind::ClockJump);
+    plan.sync_us = 500;
+    plan.server.collect.grace_ms = 100;
 }
 
 /// Faults of these kinds in turn, one every so many events.

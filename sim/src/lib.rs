@@ -30,7 +30,7 @@
 //! | `world` | the queue of events; `server`, `turn`, `client`, `inside`, `net`, `disk`, `log`, `clock`, `fault`, `copy`; `follower`, `feeder`; `oracle`, `conditions` and `compare`, which look on |
 //! | [`workload`] | what the clients do |
 //! | `watched` | what a watch told, against the history |
-//! | `check` | what only the simulator can see |
+//! | `check` | what only the simulator can see: stored pages against the log, what is left against what roots reach |
 //! | [`shrink`] | a shorter script of a failure |
 //! | [`rule`], [`hunt`] | rules that can be dropped on purpose, and the worlds that notice |
 #![deny(unsafe_code)]

@@ -25,6 +25,7 @@ struct Sum {
     commits: Vec<u64>,
     faults: Vec<u64>,
     crashes: Vec<u64>,
+    collections: Vec<u64>,
     /// Of worlds with a group.
     depositions: Vec<u64>,
     failed: Vec<(Plan, String)>,
@@ -54,10 +55,11 @@ pub fn run(plans: &[Plan], jobs: Option<usize>, shrinks: bool) -> bool {
     println!("{} worlds in {seconds:.1} s on {jobs} threads", plans.len());
     println!("{}", summary(&sum.all));
     println!(
-        "the median world: {} commits, {} faults, {} crashes of the server; the median one with a group: {} depositions",
+        "the median world: {} commits, {} faults, {} crashes of the server, {} collections; the median one with a group: {} depositions",
         median(sum.commits),
         median(sum.faults),
         median(sum.crashes),
+        median(sum.collections),
         median(sum.depositions)
     );
     for (i, (plan, what)) in sum.failed.iter().enumerate() {
@@ -98,6 +100,7 @@ impl Sum {
         self.commits.push(report.counts.commits);
         self.faults.push(report.counts.faults_all());
         self.crashes.push(report.counts.crashes);
+        self.collections.push(report.counts.collected.ended);
         self.depositions.extend(report.plan.group.map(|_| report.counts.depositions));
         self.violations += report.blames.len();
         if let Some(what) = report.blames.first() {
@@ -127,7 +130,7 @@ pub fn summary(c: &Counts) -> String {
             "refused;\n{} installs, {} checkpoints, {} backups, {} connections, {} revocations, {} forwards, {} full, {} corrupt; ",
             "{} events, {} switches\n",
             "the follower: {} ends, {} installs, {} checkpoints, {} packets refused for want of room, {} digests and {} pages ",
-            "compared\nthe loop: {} turns from the run queue, {} connections backpressured, {} ended for room, {} syncs on the loop\n{} faults: {}"
+            "compared\ncollections: {} freed {} objects in {} pieces, {} were given up\nthe loop: {} turns from the run queue, {} connections backpressured, {} ended for room, {} syncs on the loop\n{} faults: {}"
         ),
         c.commits,
         c.reads,
@@ -153,6 +156,10 @@ pub fn summary(c: &Counts) -> String {
         c.follower.waits,
         c.digests_compared,
         c.pages_compared,
+        c.collected.ended,
+        c.collected.objects,
+        c.collected.pieces,
+        c.collected.given_up,
         c.schedule.turns,
         c.schedule.backpressured,
         c.schedule.ended_for_room,

@@ -8,6 +8,7 @@ use std::fmt;
 
 use tercel_engine::order::delayed::DelayedConfig;
 use tercel_engine::random::Random;
+use tercel_engine::server::CollectConfig;
 
 use crate::port::Site;
 use crate::rule::Rule;
@@ -38,10 +39,8 @@ pub struct Plan {
     pub cache_bytes: usize,
     /// Bytes of the server's buffer of modified objects.
     pub mob_bytes: usize,
-    /// Bytes of the server's page cache.
-    pub images_bytes: usize,
-    /// Pages that a session may be subscribed to.
-    pub subscriptions: usize,
+    /// What the server's process chooses.
+    pub server: ServerPlan,
     /// How large the log may be.
     pub log: LogBounds,
     /// Silence after which a side asks the other.
@@ -66,6 +65,17 @@ pub struct Plan {
     pub small: bool,
     /// A rule that is dropped on purpose.
     pub rule: Option<Rule>,
+}
+
+/// The choices of a server's process beside its log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServerPlan {
+    /// Bytes of its page cache.
+    pub images_bytes: usize,
+    /// Pages that a session may be subscribed to.
+    pub subscriptions: usize,
+    /// When it collects what no root reaches.
+    pub collect: CollectConfig,
 }
 
 /// How large a log may be.
@@ -110,7 +120,7 @@ impl Pace {
 }
 
 /// Kinds of transactions.
-pub const MIX: usize = 10;
+pub const MIX: usize = 11;
 
 /// Something that goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -219,8 +229,8 @@ impl Plan {
         let mut r = Random::new(seed.wrapping_mul(0x9e37_79b9).wrapping_add(7));
         let r = &mut r;
         let commits = 600 + r.below(950);
-        let mut mix = [6, 2, 2, 3, 3, 2, 2, 1, 1, 0];
-        for m in &mut mix {
+        let mut mix = [6, 2, 2, 3, 3, 2, 2, 1, 1, 0, 0];
+        for m in &mut mix[..10] {
             // A third of the kinds is left out, another third is frequent.
             *m = match r.below(3) {
                 0 => 0,
@@ -230,6 +240,8 @@ impl Plan {
         }
         mix[0] = mix[0].max(4);
         mix[9] = r.below(8) / 7;
+        // Drawn apart, so that what else a seed draws stays what it was.
+        mix[10] = 1 + Random::new(seed ^ 0x6a2b_0f00).below(4);
         // Large transactions need large buffers.
         let mob_bytes = pick(r, &[32 << 10, 96 << 10, 512 << 10, 4 << 20]).max(mix[9] as usize * (4 << 20));
         let images_bytes = pick(r, &[1, 128 << 10, 1 << 20]).max(mix[9] as usize * (2 << 20));
@@ -248,8 +260,11 @@ impl Plan {
             cells: 4 + (r.below(8) * r.below(8)) as usize,
             cache_bytes,
             mob_bytes,
-            images_bytes,
-            subscriptions: pick(r, &[8, 16, 1 << 20, 1 << 20]),
+            server: ServerPlan {
+                images_bytes,
+                subscriptions: pick(r, &[8, 16, 1 << 20, 1 << 20]),
+                collect: draw_collect(seed),
+            },
             log: LogBounds { segment_bytes: pick(r, &[1_024, 4_096, 16_384, 65_536]), bytes_max: 0 },
             keepalive_ms: pick(r, &[100, 300, 2_000]),
             patience_us: pick(r, &[20_000, 200_000, 2_000_000]),
@@ -341,6 +356,17 @@ impl fmt::Display for Plan {
 fn draw_pace(seed: u64) -> Option<Pace> {
     let r = &mut Random::new(seed ^ 0x9ace_0000_0000_0001);
     (r.below(4) != 0).then(|| Pace::draw(r))
+}
+
+/// Collections all the time: as soon as some tens of objects were made.
+fn draw_collect(seed: u64) -> CollectConfig {
+    let r = &mut Random::new(seed ^ 0x00c0_11ec_7000_0001);
+    CollectConfig {
+        is_automatic: true,
+        grace_ms: pick(r, &[0, 0, 1, 5, 20, 50]),
+        made_min: 1 + r.below(30),
+        made_percent: r.below(3) as u8,
+    }
 }
 
 fn draw_group(r: &mut Random) -> DelayedConfig {

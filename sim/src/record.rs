@@ -63,6 +63,8 @@ pub struct Counts {
     pub revocations: u64,
     /// Objects that outgrew their page.
     pub forwards: u64,
+    /// Collections that freed something, the objects that they freed, and those that were given up on the way.
+    pub collected: CollectCounts,
     /// Baton passes from one thread to another.
     pub switches: u64,
     /// Steps of the world.
@@ -73,6 +75,19 @@ pub struct Counts {
     pub full: u64,
     /// Answers that only a fault explains: damaged pages.
     pub corrupt: u64,
+}
+
+/// The counters of collections.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CollectCounts {
+    /// Those that freed something.
+    pub ended: u64,
+    /// Entries that said what they would free.
+    pub pieces: u64,
+    /// Objects that they freed.
+    pub objects: u64,
+    /// Those that took back what they had said, or were cut short by the end of a view.
+    pub given_up: u64,
 }
 
 /// The counters of a follower.
@@ -133,6 +148,10 @@ impl Counts {
         self.connections += other.connections;
         self.revocations += other.revocations;
         self.forwards += other.forwards;
+        self.collected.ended += other.collected.ended;
+        self.collected.pieces += other.collected.pieces;
+        self.collected.objects += other.collected.objects;
+        self.collected.given_up += other.collected.given_up;
         self.switches += other.switches;
         self.events += other.events;
         self.told += other.told;

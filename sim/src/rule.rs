@@ -113,7 +113,7 @@ const RUNNER: [RunnerRule; 8] = [
     RunnerRule::LogCutTooLittle,
 ];
 
-const ENGINE: [EngineRule; 68] = [
+const ENGINE: [EngineRule; 73] = [
     EngineRule::WatermarkJumps,
     EngineRule::WatermarkBeforeFlags,
     EngineRule::InstallBeforeWatermark,
@@ -182,4 +182,9 @@ const ENGINE: [EngineRule; 68] = [
     EngineRule::BoundedByServerClock,
     EngineRule::AtLeastOfAnyHistory,
     EngineRule::WatchForgetsCoalesced,
+    EngineRule::NamesJudgedOnce,
+    EngineRule::MarkForgetsWrites,
+    EngineRule::CancelledFrees,
+    EngineRule::NoGrace,
+    EngineRule::FreesNotCertified,
 ];

@@ -175,6 +175,11 @@ fn direct(scheduler: &ActorScheduler, plan: &Plan, ground: &Ground) {
             present(scheduler, me, client, token);
         }
     }
+    if let Err(why) = collect_all(scheduler, me)
+        && !scheduler.world().is_over()
+    {
+        return scheduler.world().blame(why);
+    }
     look(scheduler, me, ground);
     if scheduler.world().is_over() {
         return;
@@ -337,9 +342,56 @@ fn look(scheduler: &ActorScheduler, me: Actor, ground: &Ground) {
     }
 }
 
+/// Has what no root reaches collected, until there is nothing left. Sessions that end meanwhile leave more.
+fn collect_all(scheduler: &ActorScheduler, me: Actor) -> Result<(), String> {
+    let mut wrong = vec!["no collection comes to its end".to_owned()];
+    for _ in 0..COLLECTIONS_MAX {
+        let report = collect(scheduler, me);
+        // What was freed may own chunks that are still to be freed.
+        if scheduler.world().is_over() || !wait(scheduler, me, |world| world.is_level()) {
+            break;
+        }
+        if report.is_some_and(|report| report.contains(NOTHING_FREED)) {
+            wrong = check::reach::check(&scheduler.world());
+            if wrong.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+    Err(wrong.into_iter().next().unwrap_or_default())
+}
+
+/// Has one collection done. Gives its report; none if the leader that was asked for it has ended.
+fn collect(scheduler: &ActorScheduler, me: Actor) -> Option<String> {
+    let end = scheduler.world().time() + COLLECTION_US_MAX;
+    let mut ticket = None;
+    while scheduler.world().time() < end && !scheduler.world().is_over() {
+        let said = match ticket {
+            None => scheduler.world().begin_collection(),
+            Some(_) => scheduler.world().server_status(),
+        };
+        match (said, ticket) {
+            (Some(said), None) => ticket = number(&said, "collection_ticket"),
+            (Some(said), Some(ticket)) if number(&said, "done")? >= ticket => {
+                return said.find("\"last\":").map(|at| said[at..].to_owned());
+            }
+            _ => {}
+        }
+        scheduler.sleep(me, GLANCE_US);
+    }
+    None
+}
+
+/// The number that JSON has under a name.
+fn number(json: &str, name: &str) -> Option<u64> {
+    let (_, rest) = json.split_once(&format!("\"{name}\":"))?;
+    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
 /// Fills in what only the log knows, and hands the history to the checkers.
 fn finish(mut world: World) -> Report {
     let logged = world.oracle.logged();
+    world.record.counts.collected = world.oracle.collected();
     let unplaced = std::mem::take(&mut world.unplaced);
     let transactions = &mut world.record.history.transactions;
     for place in unplaced {
@@ -373,6 +425,12 @@ const GLANCE_US: u64 = 20_000;
 const EVENTS_A_COMMIT_MAX: u64 = 200;
 /// So is one that takes so long.
 const SAFETY_US_MAX: u64 = 600_000_000;
+/// Collections that are asked for at the end: each finds what those before it have left, as the end of views does.
+const COLLECTIONS_MAX: u32 = 20;
+/// How long a collection may take before it is asked for again.
+const COLLECTION_US_MAX: u64 = 10_000_000;
+/// What a collection says of itself that has freed nothing.
+const NOTHING_FREED: &str = "\"objects\":0,\"bytes\":0,\"pages_let_go\":0,";
 const FILL_ATTEMPTS: u32 = 16;
 /// User code of transactions and collections is not deep.
 const STACK_BYTES: usize = 512 << 10;

@@ -46,7 +46,11 @@ impl Home for Client {
     }
 
     fn holds(&self, place: Oref, stamp: Stamp) -> bool {
-        self.leases.holds(place, stamp)
+        self.leases.awaits(place, stamp)
+    }
+
+    fn filled(&mut self, place: Oref) {
+        self.leases.filled(place);
     }
 
     fn sessions_ended(&self) -> u64 {

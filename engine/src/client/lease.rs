@@ -83,6 +83,14 @@ impl Leases {
         self.places.holds(place, stamp)
     }
 
+    pub(super) fn awaits(&self, place: Oref, stamp: Stamp) -> bool {
+        self.places.awaits(place, stamp)
+    }
+
+    pub(super) fn filled(&mut self, place: Oref) {
+        self.places.filled(place);
+    }
+
     pub(super) fn birth(&self, page: PageId) -> Option<Stamp> {
         self.places.birth(page)
     }

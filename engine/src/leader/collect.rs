@@ -525,8 +525,10 @@ impl Leader {
     /// Orders a piece of what is dead, or, behind the last, the end of all of it.
     fn free_dead(&mut self, mut cycle: Box<Cycle>, work: &mut Work<'_>) {
         let is_shown = cycle.ordered <= work.pages.visible();
-        cycle.is_held_up =
-            work.disk_full || work.log_is_full() || work.pages.mob.bytes() > work.config.mob_bytes;
+        // The log is needed from the first piece on: a collection that has begun to free waits for no room that its end makes.
+        let is_begun = cycle.ordered > Stamp::ZERO;
+        let has_room = !work.log_is_full() && work.pages.mob.bytes() <= work.config.mob_bytes;
+        cycle.is_held_up = work.disk_full || !(is_begun || has_room);
         match cycle.phase {
             Phase::Stage(from) if is_shown && !cycle.is_held_up => {
                 if cycle.is_futile() {

@@ -32,7 +32,7 @@ pub(crate) struct Installer {
     /// The first entry that recovery would replay.
     replay_from: Stamp,
     pub log_room: LogRoom,
-    /// The first pieces of large commits in the log and the entries that commit them, as far as recovery would replay them.
+    /// The first pieces of large commits and of collections in the log and the entries that end them, as far as recovery would replay them.
     pieces: VecDeque<(Stamp, Stamp)>,
     /// Commits wait for room in the buffer.
     pub is_awaited: bool,
@@ -233,13 +233,18 @@ impl Pages {
     }
 
     /// The oldest entry of the log that is needed once these pages are stored at the visible stamp. A replay must not begin
-    /// between the first piece of a large commit and its end.
+    /// between the first piece of a large commit, or of a collection, and its end.
     fn log_needed(&self, replica: &Replica, installing: &[PageId]) -> Option<Stamp> {
         let arriving = replica.pieces_from().filter(|_| !dropped(Rule::PiecesNotKept));
         let needed = self.mob.oldest(installing, self.visible).into_iter().chain(arriving).min()?;
-        let within = |(first, end): &&(Stamp, Stamp)| *first < needed && needed <= *end;
-        let pieces = self.installer.pieces.iter().find(within).filter(|_| !dropped(Rule::PiecesNotKept));
-        Some(pieces.map_or(needed, |(first, _)| *first))
+        if dropped(Rule::PiecesNotKept) {
+            return Some(needed);
+        }
+        // A large commit may end while the pieces of a collection arrive. The entries here are in the order of their ends.
+        let begin = |needed: Stamp, (first, end): &(Stamp, Stamp)| {
+            if needed <= *end { needed.min(*first) } else { needed }
+        };
+        Some(self.installer.pieces.iter().rev().fold(needed, begin))
     }
 
     /// Whether the log must become shorter, and a checkpoint with these pages would make it so by much.

@@ -52,8 +52,8 @@ pub struct Patch {
     slots: Vec<(u16, Vec<Version>)>,
     /// Slots emptied together, in the order of the stamps.
     cleared: Vec<Cleared>,
-    /// When the oldest of the versions was written.
-    first: VersionStamp,
+    /// When the oldest of the versions by slot was written.
+    first: Option<VersionStamp>,
 }
 
 /// Slots in which there is nothing any more since one stamp.
@@ -91,21 +91,25 @@ impl Patch {
         self.slots.iter().flat_map(|(_, versions)| versions).map(Version::bytes).sum()
     }
 
-    fn new(first: &VersionStamp) -> Patch {
-        Patch { slots: Vec::new(), cleared: Vec::new(), first: first.clone() }
+    fn new() -> Patch {
+        Patch { slots: Vec::new(), cleared: Vec::new(), first: None }
+    }
+
+    /// When the oldest of the versions was written. What a large transaction wrote and what a collection emptied may both
+    /// wait for their stamps, so which of them is older is not known before.
+    fn first(&self) -> Stamp {
+        let cleared = self.cleared.iter().map(|c| &c.version.written);
+        cleared.chain(&self.first).map(VersionStamp::stamp).min().unwrap_or(VersionStamp::NEVER)
     }
 
     fn clear(&mut self, slots: Slots, version: Version) {
-        if version.written.stamp() < self.first.stamp() {
-            self.first = version.written.clone();
-        }
         self.cleared.push(Cleared { slots, version });
     }
 
     fn put(&mut self, slot: u16, mut version: Version) {
         // Stamps only go up, so what has none yet will have a higher one.
-        if version.written.stamp() < self.first.stamp() {
-            self.first = version.written.clone();
+        if self.first.as_ref().is_none_or(|first| version.written.stamp() < first.stamp()) {
+            self.first = Some(version.written.clone());
         }
         match self.slots.binary_search_by_key(&slot, |(s, _)| *s) {
             Ok(i) => {
@@ -168,11 +172,9 @@ impl Patch {
 
     /// Finds out anew which version is the oldest; whether there is any.
     fn look(&mut self) -> bool {
-        let versions = self.slots.iter().flat_map(|(_, versions)| versions);
-        let all = versions.chain(self.cleared.iter().map(|c| &c.version)).map(|v| &v.written);
-        let Some(first) = all.min_by_key(|w| w.stamp()).cloned() else { return false };
-        self.first = first;
-        true
+        let versions = self.slots.iter().flat_map(|(_, versions)| versions).map(|v| &v.written);
+        self.first = versions.min_by_key(|w| w.stamp()).cloned();
+        self.first.is_some() || !self.cleared.is_empty()
     }
 }
 
@@ -263,7 +265,7 @@ impl Mob {
         if !written.is_ordered() {
             self.bytes_pending += version.bytes();
         }
-        self.pages.entry(oref.page()).or_insert_with(|| Patch::new(written)).put(oref.slot(), version);
+        self.pages.entry(oref.page()).or_insert_with(Patch::new).put(oref.slot(), version);
     }
 
     /// Writes a page as readers at `upto` see it: its stored form, if there is one, with the visible versions over it.
@@ -282,13 +284,13 @@ impl Mob {
 
     /// Whether the page has modifications, the oldest of which is visible.
     pub fn is_installable(&self, page: PageId, visible: Stamp) -> bool {
-        self.pages.get(&page).is_some_and(|p| p.first.stamp() <= visible)
+        self.pages.get(&page).is_some_and(|p| p.first() <= visible)
     }
 
     /// Those pages, at most `max`, what was modified first coming first. Looks at all there are.
     pub fn installable(&self, visible: Stamp, max: usize) -> Vec<PageId> {
         let mut all: Vec<(Stamp, PageId)> =
-            self.pages.iter().map(|(id, p)| (p.first.stamp(), *id)).filter(|(s, _)| *s <= visible).collect();
+            self.pages.iter().map(|(id, p)| (p.first(), *id)).filter(|(s, _)| *s <= visible).collect();
         if all.len() > max {
             all.select_nth_unstable(max);
             all.truncate(max);
@@ -334,7 +336,7 @@ impl Mob {
         self.pages
             .iter()
             .filter_map(|(id, p)| match installing.binary_search(id) {
-                Err(_) => Some(p.first.stamp()),
+                Err(_) => Some(p.first()),
                 Ok(_) => {
                     let versions = p.slots.iter().flat_map(|(_, v)| v);
                     let all = versions.chain(p.cleared.iter().map(|c| &c.version));
@@ -368,7 +370,7 @@ impl Objects for Mob {
 
     fn clear(&mut self, page: PageId, slots: &Slots, pending: &PendingStamp) {
         let written = VersionStamp::With(pending.clone());
-        let patch = self.pages.entry(page).or_insert_with(|| Patch::new(&written));
+        let patch = self.pages.entry(page).or_insert_with(Patch::new);
         patch.clear(slots.clone(), Version { written, birth: Stamp::ZERO, object: Box::default() });
     }
 
@@ -415,7 +417,7 @@ fn set_aside(cleared: Cleared, page: PageId, frozen: &mut Option<Frozen>) {
     let is_needed = |f: &&mut Frozen| page.get() >= f.from && cleared.version.written.stamp() <= f.upto;
     if let Some(frozen) = frozen.as_mut().filter(is_needed).filter(|_| !dropped(Rule::BackupForgetsReplaced))
     {
-        let patch = frozen.aside.entry(page).or_insert_with(|| Patch::new(&cleared.version.written));
+        let patch = frozen.aside.entry(page).or_insert_with(Patch::new);
         patch.clear(cleared.slots, cleared.version);
     }
 }
@@ -475,7 +477,7 @@ fn drop_oldest(
         freed += version.bytes();
         if let Some(frozen) = frozen.as_mut().filter(|_| shown == Some(i)) {
             frozen.bytes += version.bytes();
-            frozen.aside.entry(page).or_insert_with(|| Patch::new(&version.written)).put(slot, version);
+            frozen.aside.entry(page).or_insert_with(Patch::new).put(slot, version);
         }
     }
     freed
@@ -547,6 +549,28 @@ mod tests {
         mob.installed(page, Stamp(3));
         assert_eq!(see(&mob, 9, 9), [(4, 2)]);
         mob.installed(page, Stamp(5));
+        assert_eq!((mob.bytes(), mob.pages()), (0, 0));
+    }
+
+    #[test]
+    fn page_of_a_large_transaction_and_a_collection_is_as_old_as_the_one_that_is_ordered() {
+        let mut mob = Mob::default();
+        let page = PageId::new(9).unwrap();
+        let (collection, large) = (PendingStamp::default(), PendingStamp::default());
+        mob.clear(page, &[3].into_iter().collect(), &collection);
+        mob.write(
+            at(9, 4),
+            None,
+            &VersionStamp::With(large.clone()),
+            Stamp::ZERO,
+            &[16, 0, 0, 0, 7, 7, 7, 7],
+        );
+        assert_eq!((mob.is_installable(page, Stamp(9)), mob.oldest(&[], Stamp(9))), (false, None));
+        mob.ordered(&large, Stamp(5));
+        assert_eq!((mob.is_installable(page, Stamp(9)), mob.oldest(&[], Stamp(9))), (true, Some(Stamp(5))));
+        mob.installed(page, Stamp(5));
+        assert_eq!((mob.is_installable(page, Stamp(9)), mob.oldest(&[], Stamp(9))), (false, None));
+        mob.restore(page, &collection);
         assert_eq!((mob.bytes(), mob.pages()), (0, 0));
     }
 

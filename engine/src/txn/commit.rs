@@ -4,6 +4,7 @@ use tercel_wire::id::{OpId, Stamp};
 use tercel_wire::message::{CommitEffects, Limit, Outcome, Write};
 use tercel_wire::token::Token;
 
+use super::read::Judging;
 use super::{Home, Isolation, LocalWrite, Port, Step, Tx};
 use crate::error::{Bound, Error};
 use crate::mutant::{Rule, dropped};
@@ -46,6 +47,7 @@ impl Tx<'_> {
         let mut sent: Option<OpId> = None;
         let mut outcome = None;
         let mut parcel = None;
+        let mut judging = Judging::default();
         let driven = self.port.drive(self.until, &mut |home, now| {
             let op = match sent {
                 Some(op) => op,
@@ -64,6 +66,16 @@ impl Tx<'_> {
                         outcome = Some(Err(e));
                         return Step::Done;
                     }
+                    if parcel.is_none() {
+                        match self.judge_named(home, now, &mut judging) {
+                            None => return Step::Wait,
+                            Some(Err(e)) => {
+                                outcome = Some(Err(e));
+                                return Step::Done;
+                            }
+                            Some(Ok(())) => {}
+                        }
+                    }
                     let parcel = parcel.get_or_insert_with(|| self.parcel(home));
                     match home.submit(now, parcel.base, &mut parcel.local_writes, &parcel.effects) {
                         None => return Step::Wait,
@@ -81,6 +93,9 @@ impl Tx<'_> {
             };
             match home.outcome(op) {
                 Some(o) => {
+                    if let Outcome::Committed(_) | Outcome::Unknown = o {
+                        self.made.borrow().keys().for_each(|oref| home.filled(*oref));
+                    }
                     outcome = Some(Ok((op, o, home.token(Stamp::ZERO))));
                     Step::Done
                 }
@@ -94,6 +109,7 @@ impl Tx<'_> {
                 Some(op) => {
                     self.holds.borrow().iter().for_each(|hold| hold.keep());
                     let abandoned = self.port.drive(None, &mut |home, _| {
+                        self.made.borrow().keys().for_each(|oref| home.filled(*oref));
                         home.abandon(op);
                         Step::Done
                     });

@@ -64,6 +64,9 @@ pub trait Home {
     /// Whether this home may still make an object in a place whose reference was read at `stamp`.
     fn holds(&self, place: Oref, stamp: Stamp) -> bool;
 
+    /// An object was made in a place, or may have been: none will be made there any more.
+    fn filled(&mut self, place: Oref);
+
     /// How many sessions have ended in which places were given out: those of an earlier session are lost.
     fn sessions_ended(&self) -> u64;
 

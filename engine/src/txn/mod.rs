@@ -30,6 +30,7 @@ use crate::error::Error;
 use crate::mutant::{Rule, dropped};
 use crate::table::{Map, Set};
 use crate::time::Now;
+use read::Named;
 
 pub use commit::Committed;
 pub(crate) use fresh::{Allowed, Echoes};
@@ -140,6 +141,8 @@ pub struct Tx<'c> {
     reserved: RefCell<Map<Oref, Stamp>>,
     /// Those of the objects made whose place was reserved by an earlier one, with the stamps of their references.
     brought: RefCell<Map<Oref, Stamp>>,
+    /// References from outside of this transaction that it writes.
+    named: RefCell<Named>,
     /// Objects that were replaced unread.
     blind: RefCell<Set<Oref>>,
     /// [`Home::sessions_ended`] when it took its first place.
@@ -199,6 +202,7 @@ impl<'c> Tx<'c> {
             made: RefCell::default(),
             reserved: RefCell::default(),
             brought: RefCell::default(),
+            named: RefCell::default(),
             blind: RefCell::default(),
             placed_in: Cell::new(None),
             holds: RefCell::default(),

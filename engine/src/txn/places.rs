@@ -10,6 +10,7 @@ use tercel_wire::message::{Hole, Leased};
 use tercel_wire::page::{PAGE_BYTES, PAGE_HEADER_BYTES, SLOT_BYTES};
 
 use crate::limits;
+use crate::slots::Slots;
 
 /// Pages in which a home may make objects.
 #[derive(Default)]
@@ -17,7 +18,7 @@ pub(crate) struct Places {
     empty: VecDeque<Lot>,
     current: Option<Filling>,
     /// All that the server lets the home make objects in, with the birth of their grant.
-    held: BTreeMap<PageId, Stamp>,
+    held: BTreeMap<PageId, Held>,
     /// The same in the order of the grants.
     by_age: VecDeque<PageId>,
     /// Pages in which no more places are given out, each with the first slot that was given
@@ -50,6 +51,13 @@ impl Lot {
 /// Whether a page can have so many slots and bytes of objects, its header included.
 fn fits(slots: usize, bytes: usize) -> bool {
     slots <= SLOTS_MAX as usize && bytes + SLOT_BYTES * slots <= PAGE_BYTES
+}
+
+/// A page that the server lets the home make objects in.
+struct Held {
+    birth: Stamp,
+    /// Places in which it has made objects. They may have been freed since.
+    filled: Slots,
 }
 
 /// What keeps a page from being given back: as long as a transaction has it, it may make something in the page.
@@ -99,7 +107,7 @@ impl Places {
         self.forget(given_back.into_iter().map(|(page, _)| page).collect());
         // The server lets go of a page that is full, and does not say so: one that it grants again begins anew.
         self.forget(pages.clone());
-        self.held.extend(pages.iter().map(|page| (*page, birth)));
+        self.held.extend(pages.iter().map(|page| (*page, Held { birth, filled: Slots::default() })));
         self.by_age.extend(&pages);
         self.empty.extend(pages.into_iter().map(|page| Lot::of(page, &holes)));
         // The server, too, lets go of the oldest.
@@ -126,12 +134,25 @@ impl Places {
 
     /// The birth of a page in which objects may still be made.
     pub(crate) fn birth(&self, page: PageId) -> Option<Stamp> {
-        self.held.get(&page).copied()
+        self.held.get(&page).map(|held| held.birth)
     }
 
     /// Whether an object may still be made in a place whose reference was read at `stamp`.
     pub(crate) fn holds(&self, place: Oref, stamp: Stamp) -> bool {
         self.birth(place.page()).is_some_and(|birth| birth <= stamp)
+    }
+
+    /// Whether an object is still to be made in a place whose reference was read at `stamp`, for all that is known here.
+    pub(crate) fn awaits(&self, place: Oref, stamp: Stamp) -> bool {
+        let held = self.held.get(&place.page());
+        held.is_some_and(|held| held.birth <= stamp && !held.filled.contains(place.slot()))
+    }
+
+    /// An object was made in a place, or may have been.
+    pub(crate) fn filled(&mut self, place: Oref) {
+        if let Some(held) = self.held.get_mut(&place.page()) {
+            held.filled.insert(place.slot());
+        }
     }
 
     /// The birth of the page that the next object of that many bytes would be in; `None` if there is no place for it.

@@ -5,9 +5,10 @@ use tercel_wire::id::{Oref, Stamp};
 use tercel_wire::layout::Var;
 use tercel_wire::record::{Class, Ref};
 
-use super::{Located, Step, Tx, Wanted};
+use super::{Home, Located, Search, Step, Tx, Wanted};
 use crate::error::{Bound, Error};
 use crate::mutant::{Rule, dropped};
+use crate::time::Now;
 use crate::txn::object::{Obj, Object};
 
 /// What a slow way answers. Boxed, so that it comes back in registers: a result as large as an object's view would be
@@ -226,29 +227,69 @@ impl<'c> Tx<'c> {
         if kept.is_empty() {
             return Ok(());
         }
-        let (mut next, mut search, mut outcome) = (0, Default::default(), Ok(()));
-        self.port.drive(self.until, &mut |home, now| {
-            while let Some((oref, stamp)) = kept.get(next).copied() {
-                if own(oref).is_some() && !dropped(Rule::TokenWithoutBirth) {
-                    outcome = Err(Error::not_found(oref));
-                    return Step::Done;
-                }
-                if !home.holds(oref, stamp) {
-                    match home.class_at(now, &self.scope, oref, stamp, &mut search) {
-                        None => return Step::Wait,
-                        // What cannot be read as it is stored is there.
-                        Some(Ok(_) | Err(Error::Schema(_) | Error::Corrupt(_))) => {}
-                        Some(Err(e)) => {
-                            outcome = Err(e);
-                            return Step::Done;
-                        }
-                    }
-                }
-                (next, search) = (next + 1, Default::default());
+        let is_replaced = |(oref, _): &&(Oref, Stamp)| own(*oref).is_some();
+        if let Some((oref, _)) = kept.iter().find(is_replaced).filter(|_| !dropped(Rule::TokenWithoutBirth)) {
+            return Err(Error::not_found(*oref));
+        }
+        let (mut judging, mut outcome) = (Judging::default(), Ok(()));
+        self.port.drive(self.until, &mut |home, now| match self.judge(home, now, &kept, &mut judging) {
+            None => Step::Wait,
+            Some(judged) => {
+                outcome = judged;
+                Step::Done
             }
-            Step::Done
         })?;
-        outcome
+        outcome?;
+        let mut named = self.named.borrow_mut();
+        named.judged = named.judged.min(judging.snapshot);
+        named.all.extend(kept);
+        Ok(())
+    }
+
+    /// Finds out whether kept references that are written may still be written in the state that the transaction commits on,
+    /// if that is a newer one than they were judged in: they are not among what it read. `None` while that takes time.
+    ///
+    /// # Errors
+    /// `Conflict` if one of them names nothing any more; as [`Tx::get`].
+    pub(super) fn judge_named(
+        &self,
+        home: &mut dyn Home,
+        now: Now,
+        judging: &mut Judging,
+    ) -> Option<Result<(), Error>> {
+        let named = self.named.borrow();
+        if named.judged >= self.scope.snapshot() || dropped(Rule::NamesJudgedOnce) {
+            return Some(Ok(()));
+        }
+        Some(match self.judge(home, now, &named.all, judging)? {
+            Err(Error::NotFound(_)) => Err(Error::Conflict),
+            other => other,
+        })
+    }
+
+    /// Whether each of these names an object, or a place in which this home may still make one.
+    fn judge(
+        &self,
+        home: &mut dyn Home,
+        now: Now,
+        kept: &[(Oref, Stamp)],
+        judging: &mut Judging,
+    ) -> Option<Result<(), Error>> {
+        loop {
+            if judging.snapshot != self.scope.snapshot() {
+                // All are judged in one state, or a newer one.
+                *judging = Judging { snapshot: self.scope.snapshot(), ..Judging::default() };
+            }
+            let Some((oref, stamp)) = kept.get(judging.next).copied() else { return Some(Ok(())) };
+            if !home.holds(oref, stamp) {
+                match home.class_at(now, &self.scope, oref, stamp, &mut judging.search)? {
+                    // What cannot be read as it is stored is there.
+                    Ok(_) | Err(Error::Schema(_) | Error::Corrupt(_)) => {}
+                    Err(e) => return Some(Err(e)),
+                }
+            }
+            (judging.next, judging.search) = (judging.next + 1, Search::default());
+        }
     }
 
     /// Whether something this transaction read has changed since.
@@ -260,4 +301,26 @@ impl<'c> Tx<'c> {
         })?;
         Ok(stale)
     }
+}
+
+/// Kept references that a transaction writes into objects.
+pub(super) struct Named {
+    all: Vec<(Oref, Stamp)>,
+    /// The oldest state in which one of them was judged.
+    judged: Stamp,
+}
+
+impl Default for Named {
+    fn default() -> Named {
+        Named { all: Vec::new(), judged: Stamp::MAX }
+    }
+}
+
+/// How far a look at kept references is.
+#[derive(Default)]
+pub(super) struct Judging {
+    /// The snapshot since the first of them.
+    snapshot: Stamp,
+    next: usize,
+    search: Search,
 }

@@ -189,6 +189,42 @@ fn what_a_transaction_under_way_has_read_or_names_is_not_freed_under_it() {
 }
 
 #[test]
+fn kept_reference_to_an_object_that_was_freed_is_not_written() {
+    let w = world(2);
+    let kept = make(&w, 0, "kept", 1);
+    // Its page is one in which its client still makes objects, as for a place that is to be filled later.
+    let (old, place) = (make(&w, 0, "old", 7), w.run(0, |tx| tx.reserve(&thing(0))).unwrap());
+    w.run(0, |tx| tx.remove_root("old").map(|_| ())).unwrap();
+    assert_eq!(number(&collect(&w), "objects"), 2);
+    for client in 0..2 {
+        assert_eq!(count(&w, client, kept), 1);
+        assert!(is_gone(w.run(client, |tx| tx.edit(kept)?.set_next(old))), "client {client}");
+    }
+    w.run(0, |tx| tx.edit(kept)?.set_next(place)).unwrap();
+    w.run(0, |tx| tx.fill(place, &thing(8))).unwrap();
+    assert_eq!(w.run(1, |tx| Ok(tx.get(tx.get(kept)?.next().reference())?.count())), Ok(8));
+    verify(&w);
+}
+
+#[test]
+fn kept_reference_that_is_written_before_its_object_is_freed_is_judged_again() {
+    let w = world(2);
+    let kept = make(&w, 0, "kept", 1);
+    let (old, other) = (make(&w, 0, "old", 7), make(&w, 0, "other", 3));
+    w.run(1, |tx| Ok((tx.get(old)?.count(), tx.get(kept)?.count()))).unwrap();
+    w.run(0, |tx| tx.remove_root("old").map(|_| ())).unwrap();
+    let port = w.thread(1);
+    let open = Tx::begin(&port, Isolation::Serializable).unwrap();
+    open.edit(kept).unwrap().set_next(old).unwrap();
+    assert_eq!(number(&collect(&w), "objects"), 2);
+    // What it reads now is of the state behind the collection, and so its commit is.
+    assert_eq!(open.get(other).unwrap().count(), 3);
+    assert_eq!(open.commit().map(|_| ()), Err(Error::Conflict));
+    assert_eq!(w.run(0, |tx| Ok(tx.get(kept)?.next().is_null())), Ok(true));
+    verify(&w);
+}
+
+#[test]
 fn what_is_linked_again_within_the_time_of_grace_stays() {
     let w = world(2);
     let (old, kept) = (make(&w, 0, "old", 7), make(&w, 0, "kept", 1));
@@ -265,7 +301,7 @@ fn collections_beside_transactions_lose_nothing_and_leave_nothing() {
         let w = World::new(seed, 3, config);
         let roots: Vec<String> = (0..4).map(|n| format!("r{n}")).collect();
         let mut held: Vec<Ref<Thing>> = Vec::new();
-        for step in 0..250 {
+        for step in 0..250u64 {
             let client = random.below(3) as usize;
             let root = &roots[random.below(4) as usize];
             let kept = held.get(random.below(held.len() as u64 + 1) as usize).copied();
@@ -277,7 +313,7 @@ fn collections_beside_transactions_lose_nothing_and_leave_nothing() {
                     // A new head before the others.
                     0..=3 => {
                         let text: Text = "x".repeat(size).into();
-                        let made = tx.create(&Thing { text, next: at, count: step })?;
+                        let made = tx.create(&Thing { text, next: at, count: step + 1 })?;
                         tx.set_root(root, made)?;
                         return Ok(Some(made));
                     }

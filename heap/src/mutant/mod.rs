@@ -49,6 +49,7 @@ pub enum Rule {
     RetryWithoutResolve,
     EvictedRetried,
     AbsenceIsNoRead,
+    NamesJudgedOnce,
     // Ordered state.
     NoCertification,
     WritesCertifiedOnly,
@@ -71,6 +72,7 @@ pub enum Rule {
     LeaderOutlivesView,
     LostIsCommitted,
     LostIsNotExecuted,
+    // Nor this one: in its worlds no page is given out again within the collection that found objects in it.
     MarkForgetsNew,
     MarkForgetsWrites,
     CancelledFrees,

@@ -9,7 +9,8 @@ use tercel_verify::{Outcome, Process, Session, Transaction};
 use tercel_wire::id::OpId;
 use tercel_wire::message::Outcome as Answer;
 
-use super::kinds::{Deed, Known};
+use super::kinds::Deed;
+use super::memory::Memory;
 use super::watching::WatchWorker;
 use super::{Ground, Notes};
 use crate::port::{ActorPort, Site};
@@ -24,7 +25,7 @@ pub(crate) struct Worker<'s> {
     /// The last number given to a write.
     last: u64,
     requests: u64,
-    known: Known,
+    memory: Memory,
     /// Operations whose end is unknown, and their places in the history.
     unknown: Vec<(OpId, usize)>,
 }
@@ -35,7 +36,15 @@ const ATTEMPTS_MAX: u32 = 5;
 impl<'s> Worker<'s> {
     pub(crate) fn new(port: ActorPort<'s>, seed: u64, think_us: u64) -> Worker<'s> {
         let random = RefCell::new(Random::new(seed));
-        Worker { port, random, think_us, last: 0, requests: 0, known: Known::default(), unknown: Vec::new() }
+        Worker {
+            port,
+            random,
+            think_us,
+            last: 0,
+            requests: 0,
+            memory: Memory::default(),
+            unknown: Vec::new(),
+        }
     }
 
     /// Runs transactions until the world is healed.
@@ -81,6 +90,10 @@ impl<'s> Worker<'s> {
         }
     }
 
+    fn graced_from(&self) -> u64 {
+        self.port.scheduler.world().graced_from()
+    }
+
     fn request(&mut self, ground: &Ground, kind: usize) {
         self.requests += 1;
         let request = (self.port.me.0 as u64) << 32 | self.requests;
@@ -110,8 +123,10 @@ impl<'s> Worker<'s> {
         notes: &'a mut Notes,
         dice: u64,
         think: &'a dyn Fn(),
+        graced_from: &'a dyn Fn() -> u64,
     ) -> Deed<'a> {
-        Deed { tx, ground, notes, r: Random::new(dice), think, known: &self.known }
+        self.memory.begin();
+        Deed { tx, ground, notes, r: Random::new(dice), think, memory: &self.memory, graced_from }
     }
 
     /// One attempt; whether another one may help.
@@ -125,7 +140,8 @@ impl<'s> Worker<'s> {
             Err(e) => return self.note_error(&e, kind, true),
         };
         self.judge_begun(&tx, &asked);
-        let body = self.deed(&tx, ground, &mut notes, dice, &|| self.think()).run(kind);
+        let body =
+            self.deed(&tx, ground, &mut notes, dice, &|| self.think(), &|| self.graced_from()).run(kind);
         self.last = notes.last;
         let ended = match body {
             Ok(()) => tx.commit(),
@@ -150,6 +166,7 @@ impl<'s> Worker<'s> {
             Err(_) if self.port.is_gone() => (Outcome::Unknown, None, false),
             Err(e) => (Outcome::Aborted, None, self.note_error(&e, kind, false)),
         };
+        self.memory.ended(matches!(outcome, Outcome::Committed(_)), begin_us);
         let place = self.note(notes, begin_us, isolation, request, op, outcome);
         if let (Outcome::Unknown, Some(op)) = (outcome, op) {
             self.unknown.push((op, place));
@@ -178,7 +195,8 @@ impl<'s> Worker<'s> {
             let begin_us = self.now();
             let last = attempts.borrow().last().map_or(last, |(_, notes, _)| notes.last);
             let mut notes = Notes::new(me, last);
-            let body = self.deed(tx, ground, &mut notes, dice, &|| self.think()).run(kind);
+            let body =
+                self.deed(tx, ground, &mut notes, dice, &|| self.think(), &|| self.graced_from()).run(kind);
             attempts.borrow_mut().push((begin_us, notes, tx.snapshot().0));
             body
         });
@@ -205,6 +223,7 @@ impl<'s> Worker<'s> {
             }
         };
         let by_run = matches!(outcome, Outcome::Committed(_));
+        self.memory.ended(by_run, begin_us);
         let place = self.note(notes, begin_us, isolation, request, op, outcome);
         let mut world = self.port.scheduler.world();
         if by_run && !world.record.history.transactions[place].is_read_only() {
@@ -277,7 +296,12 @@ impl<'s> Worker<'s> {
             Error::OtherHistory(_) if world.plan.small => {}
             // A promise that another connection was given.
             Error::Denied(_) | Error::PlaceLost(_) if kind == 7 => {}
-            e => world.blame(format!("{} got an error that nothing excuses: {e}", self.port.site)),
+            e => {
+                let site = self.port.site;
+                world.blame(format!(
+                    "{site} got an error that nothing excuses, in a transaction of kind {kind}: {e}"
+                ));
+            }
         }
         drop(world);
         let us = self.below(2_000);

@@ -20,12 +20,14 @@ pub struct Cell {
     pub padding: Text,
     /// Another.
     pub next: Ref<Cell>,
+    /// Which object of the history that is, where it need not be there.
+    pub next_object: u64,
 }
 
 impl Cell {
     /// A small one.
     pub(crate) fn small(object: Id, value: Value) -> Cell {
-        Cell { value: value.0, object: object.0, padding: "".into(), next: Ref::NULL }
+        Cell { value: value.0, object: object.0, padding: "".into(), next: Ref::NULL, next_object: 0 }
     }
 }
 

@@ -7,12 +7,11 @@ use tercel_verify::{Object, Value};
 use tercel_wire::record::Ref;
 
 use super::cell::Cell;
+use super::graph::GraphDeed;
+use super::memory::Memory;
 use super::{
     BULK_BYTES, CRADLE, ELEMENTS_MAX, Ground, KEYS, Notes, bulk_id, cell_id, child_id, element_id, key_id,
 };
-
-/// The last child that a thread has heard of.
-pub(super) type Known = std::cell::Cell<Option<Ref<Cell>>>;
 
 /// One transaction's body.
 pub(super) struct Deed<'a> {
@@ -26,8 +25,10 @@ pub(super) struct Deed<'a> {
     pub r: Random,
     /// Lets others go on.
     pub think: &'a dyn Fn(),
-    /// The state that the thread knows.
-    pub known: &'a Known,
+    /// The references that the thread keeps.
+    pub memory: &'a Memory,
+    /// Since when nothing was freed that was made.
+    pub graced_from: &'a dyn Fn() -> u64,
 }
 
 impl Deed<'_> {
@@ -43,7 +44,8 @@ impl Deed<'_> {
             6 => self.vector(),
             7 => self.cradle(),
             8 => self.twins(),
-            _ => self.bulk(),
+            9 => self.bulk(),
+            _ => self.graph(),
         }
     }
 
@@ -192,32 +194,40 @@ impl Deed<'_> {
 
     /// Promises a child, or makes the one that was promised; both note it in the cradle.
     fn cradle(&mut self) -> Result<(), Error> {
-        let Deed { tx, ground, notes, r, think, known } = self;
+        let Deed { tx, ground, notes, r, think, memory, .. } = self;
         // One that was promised earlier: that it is not there yet is a read like any other.
-        let early = known.get().filter(|_| r.below(2) == 0);
-        if let Some(child) = early {
-            notes.look(tx, child, child_id(child))?;
+        let early = memory.child.get().filter(|_| r.below(2) == 0);
+        let mut absent = None;
+        if let Some((child, object)) = early {
+            let found = tx.find(child)?.map(|c| (c.value(), c.object()));
+            notes.found(found, object);
+            absent = Some(object).filter(|_| found.is_none());
             think();
             think();
         }
         notes.see(tx, ground.cradle, CRADLE)?;
-        let child: Ref<Cell> = tx.get(ground.cradle)?.next().reference();
-        known.set(Some(child).filter(|c| !c.is_null()));
+        let cradle = tx.get(ground.cradle)?;
+        let (child, object): (Ref<Cell>, Object) = (cradle.next().reference(), Object(cradle.next_object()));
+        memory.child.set(Some((child, object)).filter(|_| !child.is_null()));
+        // One that the cradle does not lead to any more may have been made, and be gone again.
+        if absent == Some(object) {
+            notes.saw(object, Value::INITIAL);
+        }
         think();
         if early.is_some() && r.below(2) == 0 {
             return Ok(());
         }
-        let is_born = !child.is_null() && notes.look(tx, child, child_id(child))?;
+        let is_born = !child.is_null() && notes.look(tx, child, object)?;
         think();
         let cradle = tx.edit(ground.cradle)?;
         if child.is_null() || is_born || r.below(4) == 0 {
             let promised = tx.reserve(&Cell::small(Object(1), Value(0)))?;
             cradle.set_next(promised)?;
-            cradle.set_value(notes.write(CRADLE).0)?;
-            return Ok(());
+            let promise = notes.write(CRADLE);
+            cradle.set_next_object(child_id(promise).0)?;
+            return cradle.set_value(promise.0);
         }
         cradle.set_value(notes.write(CRADLE).0)?;
-        let object = child_id(child);
         tx.fill(child, &Cell::small(object, notes.write(object)))
     }
 
@@ -258,6 +268,12 @@ impl Deed<'_> {
                 b.insert(tx, key, cell).map(|_| ())
             }
         }
+    }
+
+    fn graph(&mut self) -> Result<(), Error> {
+        let Deed { tx, ground, notes, r, think, memory, graced_from } = self;
+        let r = r.clone();
+        GraphDeed { tx, anchors: &ground.anchors, notes, r, think, memory, graced_from }.run()
     }
 
     fn bulk(&mut self) -> Result<(), Error> {

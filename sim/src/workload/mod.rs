@@ -12,12 +12,15 @@
 //! | 7 | promises an object, or makes the one that was promised |
 //! | 8 | changes two maps that must have the same keys, or looks whether they do |
 //! | 9 | changes many large cells, in a commit that arrives in parts |
+//! | 10 | links knots of a graph, unlinks them, and links them again ([`graph`]) |
 //!
 //! Each of them writes down what it saw. The invariant that the checkers need: every write has a number of its own.
 
 pub(crate) mod actor;
 pub mod cell;
+pub(crate) mod graph;
 mod kinds;
+mod memory;
 mod notes;
 pub(crate) mod read_all;
 pub(crate) mod watching;
@@ -26,10 +29,11 @@ use tercel_collections::{Map, Vector};
 use tercel_engine::error::Error;
 use tercel_engine::txn::Tx;
 use tercel_verify::{Object, Value};
-use tercel_wire::record::Ref;
+use tercel_wire::record::{List, Ref};
 
 use crate::plan::Plan;
 use cell::Cell;
+use graph::Anchors;
 pub(crate) use notes::Notes;
 
 /// The objects that all clients know.
@@ -41,6 +45,14 @@ pub(crate) struct Ground {
     pub vector: Vector<Cell>,
     pub cradle: Ref<Cell>,
     pub bulk: Vec<Ref<Cell>>,
+    pub anchors: Anchors,
+}
+
+/// Leads from a root to all cells that clients know: what no root reaches is collected.
+#[derive(tercel_derive::Object, Debug, Clone, PartialEq)]
+#[object(crate = "tercel_engine")]
+struct Shelf {
+    cells: List<Ref<Cell>>,
 }
 
 /// Keys of the maps.
@@ -74,9 +86,9 @@ pub(crate) fn bulk_id(i: usize) -> Object {
     Object(3_000_000 + i as u64)
 }
 
-/// That of an object that was promised.
-pub(crate) fn child_id(child: Ref<Cell>) -> Object {
-    Object(1 << 32 | child.oref().raw() as u64)
+/// That of an object that was promised, with a number that only this promise has.
+pub(crate) fn child_id(promise: Value) -> Object {
+    Object(1 << 50 | promise.0)
 }
 
 impl Ground {
@@ -103,9 +115,16 @@ impl Ground {
         let map = Map::create(tx)?;
         let twins = [Map::create(tx)?, Map::create(tx)?];
         let vector = Vector::create(tx)?;
+        let shelf = tx.create(&Shelf { cells: cells.iter().chain(&bulk).copied().collect() })?;
         tx.set_root("map", map.reference())?;
         tx.set_root("cradle", cradle)?;
-        Ok(Ground { cells, map, twins, vector, cradle, bulk })
+        tx.set_root("shelf", shelf)?;
+        tx.set_root("vector", vector.reference())?;
+        for (i, twin) in twins.iter().enumerate() {
+            tx.set_root(&format!("twin {i}"), twin.reference())?;
+        }
+        let anchors = Anchors::make(tx)?;
+        Ok(Ground { cells, map, twins, vector, cradle, bulk, anchors })
     }
 }
 

@@ -27,6 +27,11 @@ impl Notes {
         Notes { actor, last, reads: Vec::new(), writes: BTreeMap::new(), wrong: None }
     }
 
+    /// The thread.
+    pub(crate) fn actor(&self) -> usize {
+        self.actor
+    }
+
     /// A number for a write to the object.
     pub(crate) fn write(&mut self, object: Object) -> Value {
         self.last += 1;
@@ -60,15 +65,20 @@ impl Notes {
         Ok(())
     }
 
+    /// Notes what was found of a cell that need not be there, if it was.
+    pub(crate) fn found(&mut self, cell: Option<(u64, u64)>, object: Object) {
+        if let Some((value, found)) = cell {
+            self.check(object, found);
+            self.saw(object, Value(value));
+        }
+    }
+
     /// Reads a cell that need not be there.
     pub(crate) fn look(&mut self, tx: &Tx<'_>, cell: Ref<Cell>, object: Object) -> Result<bool, Error> {
         let found = tx.find(cell)?.map(|c| (c.value(), c.object()));
         match found {
             None => self.saw(object, Value::INITIAL),
-            Some((value, found)) => {
-                self.check(object, found);
-                self.saw(object, Value(value));
-            }
+            Some(_) => self.found(found, object),
         }
         Ok(found.is_some())
     }

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tercel_engine::error::Error;
 use tercel_engine::txn::{Options, Tx, run};
-use tercel_verify::{Kind, Value, View};
+use tercel_verify::{Kind, Object, Value, View};
 
 use super::actor::HEALED_WAIT_US;
-use super::{CRADLE, ELEMENTS_MAX, Ground, KEYS, Notes, bulk_id, cell_id, child_id, element_id, key_id};
+use super::{CRADLE, ELEMENTS_MAX, Ground, KEYS, Notes, bulk_id, cell_id, element_id, key_id};
 use crate::port::ActorPort;
 
 /// All objects as a client sees them, and whether anything about them is wrong. One after the other: together they may
@@ -48,12 +48,14 @@ pub(crate) fn read_all(
     }
     each(&|tx, notes| {
         notes.see(tx, ground.cradle, CRADLE)?;
-        let child = tx.get(ground.cradle)?.next().reference();
+        let cradle = tx.get(ground.cradle)?;
+        let (child, object) = (cradle.next().reference(), Object(cradle.next_object()));
         if !child.is_null() {
-            notes.look(tx, child, child_id(child))?;
+            notes.look(tx, child, object)?;
         }
         Ok(())
     })?;
+    ground.anchors.walk_all(&each)?;
     for key in 0..KEYS {
         each(&|tx, notes| {
             let [a, b] = &ground.twins;

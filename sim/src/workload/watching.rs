@@ -54,7 +54,7 @@ impl<'s> WatchWorker<'s> {
         let first = r.below(KEYS);
         let mut keys = first..(first + 16).min(KEYS);
         // A client that may have a few pages can watch objects of fewer.
-        if port.scheduler.world().plan.subscriptions < SUBSCRIPTIONS_MIN {
+        if port.scheduler.world().plan.server.subscriptions < SUBSCRIPTIONS_MIN {
             cells.truncate(2);
             keys = first..first;
         }
@@ -227,7 +227,8 @@ impl<'s> WatchWorker<'s> {
                 if object.is_some() && object != key {
                     self.blame(format!("tells of {object:?} under the key of {key:?}"));
                 }
-                object.into_iter().collect()
+                // The key tells it, too, of one that is not in the map any more, and is freed.
+                object.or(key).into_iter().collect()
             }
         };
         for object in objects {
@@ -239,7 +240,7 @@ impl<'s> WatchWorker<'s> {
         Ok(())
     }
 
-    /// The object that a reference of the map leads to, in whatever state is at hand; none if the process ends.
+    /// The object that a reference of the map leads to, in whatever state is at hand; none if it is freed, or the process ends.
     fn object_at(&self, r: Ref<Cell>, token: Token) -> Option<Object> {
         let options = Options { freshness: Freshness::Stale, ..Options::default() };
         while !self.port.is_gone() {
@@ -255,6 +256,7 @@ impl<'s> WatchWorker<'s> {
             });
             match read {
                 Ok(object) => return Some(object),
+                Err(Error::NotFound(_)) => return None,
                 Err(_) => self.port.scheduler.sleep(self.port.me, 1_000),
             }
         }

@@ -78,6 +78,22 @@ impl World {
         said
     }
 
+    /// Asks the server by the first client to collect what no root reaches. Gives its status, as it is then.
+    pub(crate) fn begin_collection(&mut self) -> Option<String> {
+        let now = self.client_now(0);
+        let said = self.clients[0].machine.begin_collection(now, false);
+        self.after_client(0);
+        said.and_then(|said| String::from_utf8(said).ok())
+    }
+
+    /// Asks the server by the first client for its status.
+    pub(crate) fn server_status(&mut self) -> Option<String> {
+        let now = self.client_now(0);
+        let said = self.clients[0].machine.server_status(now);
+        self.after_client(0);
+        said.and_then(|said| String::from_utf8(said).ok())
+    }
+
     /// Adds a client that was not there before; gives its number. Its threads are the first thread's.
     pub(crate) fn add_client(&mut self) -> usize {
         let process = ClientProcess::new(&self.plan, 1_000 + self.clients.len() as u64, &mut self.random);

@@ -12,6 +12,7 @@ use tercel_wire::id::Stamp;
 use tercel_wire::token::Token;
 
 use super::World;
+use crate::plan::FaultKind;
 use crate::port::Site;
 
 /// What was acknowledged, and when.
@@ -68,6 +69,17 @@ impl World {
             options.at_least = Some(tokens[random.below(tokens.len() as u64) as usize]);
         }
         options
+    }
+
+    /// Objects that were made at that time or later have not been freed, whether or not anything leads to them. A clock that
+    /// jumps ahead makes the time of grace shorter, so then nothing is said of any.
+    pub(crate) fn graced_from(&self) -> u64 {
+        if self.record.counts.faults.contains_key(&FaultKind::ClockJump) {
+            return u64::MAX;
+        }
+        // The server's clock is up to a tenth faster than the world's.
+        let graced_us = self.plan.server.collect.grace_ms * 1_000 * 9 / 10;
+        (self.time + 1).saturating_sub(graced_us)
     }
 
     /// A transaction is about to begin.

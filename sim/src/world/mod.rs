@@ -254,6 +254,11 @@ impl World {
     /// A thread waits for so long.
     pub(crate) fn sleep(&mut self, actor: Actor, us: u64) {
         self.wait(actor, None);
+        if self.is_over() {
+            // No event comes any more, and a thread that waits for a time by its clock must come to it.
+            self.time += us;
+            return;
+        }
         self.at(self.time + us, Event::Wake(actor, self.actors[actor.0].wait));
     }
 

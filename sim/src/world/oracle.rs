@@ -12,6 +12,7 @@ use tercel_verify::{Logged, Object, Value, Write};
 use tercel_wire::id::{ClassId, ClientId, LogPosition, PageId, Stamp, ViewId};
 
 use super::fresh::Acknowledged;
+use crate::record::CollectCounts;
 use crate::workload::cell;
 
 /// The entries that the log must hold, and how far they are promised.
@@ -151,6 +152,33 @@ impl Oracle {
     /// Every entry that was promised, in order.
     pub(crate) fn promised(&self) -> impl Iterator<Item = &Sealed> {
         self.entries.iter().take_while(|e| e.stamp <= self.promised)
+    }
+
+    /// What collections did, as far as it was promised.
+    pub(crate) fn collected(&self) -> CollectCounts {
+        let mut counts = CollectCounts::default();
+        // Objects in the pieces so far, if there are any.
+        let mut condemned = None;
+        for e in self.promised() {
+            match Entry::decode(e.kind, &e.payload) {
+                Ok(Entry::Condemn(piece)) => {
+                    let is_end = piece.at == 0 && piece.pages.is_empty() && piece.unheld.is_empty();
+                    if piece.at == 0 {
+                        counts.given_up += u64::from(condemned.take().is_some());
+                    }
+                    counts.pieces += u64::from(!is_end);
+                    let objects: usize = piece.pages.iter().map(|(_, slots)| slots.count()).sum();
+                    condemned = (!is_end).then(|| condemned.unwrap_or(0) + objects as u64);
+                }
+                Ok(Entry::Collect { .. }) => {
+                    counts.ended += 1;
+                    counts.objects += condemned.take().unwrap_or(0);
+                }
+                Ok(Entry::View { .. }) => counts.given_up += u64::from(condemned.take().is_some()),
+                _ => {}
+            }
+        }
+        counts
     }
 
     /// The commits that were promised, as a history has them.

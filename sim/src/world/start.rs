@@ -26,10 +26,11 @@ impl World {
     fn config(&self) -> ServerConfig {
         ServerConfig {
             mob_bytes: self.plan.mob_bytes,
-            cache_bytes: self.plan.images_bytes,
+            cache_bytes: self.plan.server.images_bytes,
             keepalive_ms: self.plan.keepalive_ms,
-            subscriptions_max: self.plan.subscriptions,
+            subscriptions_max: self.plan.server.subscriptions,
             view_first: self.view_first(),
+            collect: self.plan.server.collect,
             ..ServerConfig::default()
         }
     }

@@ -60,6 +60,7 @@ fn no_world_shows_anything_wrong() {
     assert!(c.commits > 200 * seeds && faults > 5 * seeds && c.crashes > 2 * seeds);
     assert!(c.depositions > 2 * seeds, "{} depositions", c.depositions);
     assert!(c.inside > 20 * seeds, "{} commits inside of servers", c.inside);
+    assert!(c.collected.ended > seeds / 2 && c.collected.objects > 10 * seeds, "{:?}", c.collected);
     assert!(c.told > seeds, "{} objects watched", c.told);
     assert!(c.backups > seeds / 4, "{} backups", c.backups);
     assert!(c.follower.ends > seeds / 2 && c.follower.waits > seeds && c.follower.checkpoints > seeds);

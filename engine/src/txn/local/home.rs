@@ -128,7 +128,11 @@ impl Home for Inside<'_> {
     }
 
     fn holds(&self, place: Oref, stamp: Stamp) -> bool {
-        self.local.places.holds(place, stamp)
+        self.local.places.awaits(place, stamp)
+    }
+
+    fn filled(&mut self, place: Oref) {
+        self.local.places.filled(place);
     }
 
     /// The session of transactions inside of a server lasts as long as the server.
