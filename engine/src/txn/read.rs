@@ -231,6 +231,10 @@ impl<'c> Tx<'c> {
         if let Some((oref, _)) = kept.iter().find(is_replaced).filter(|_| !dropped(Rule::TokenWithoutBirth)) {
             return Err(Error::not_found(*oref));
         }
+        // Of a newer state that another transaction has read, nothing can be said in this one; should it move on, they are judged.
+        let snapshot = self.scope.snapshot();
+        let is_newer = |stamp: Stamp| stamp > snapshot && stamp < Stamp::MAX;
+        let (newer, kept): (Vec<_>, Vec<_>) = kept.into_iter().partition(|(_, stamp)| is_newer(*stamp));
         let (mut judging, mut outcome) = (Judging::default(), Ok(()));
         self.port.drive(self.until, &mut |home, now| match self.judge(home, now, &kept, &mut judging) {
             None => Step::Wait,
@@ -242,7 +246,7 @@ impl<'c> Tx<'c> {
         outcome?;
         let mut named = self.named.borrow_mut();
         named.judged = named.judged.min(judging.snapshot);
-        named.all.extend(kept);
+        named.all.extend(kept.into_iter().chain(newer));
         Ok(())
     }
 

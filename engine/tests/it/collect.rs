@@ -225,6 +225,26 @@ fn kept_reference_that_is_written_before_its_object_is_freed_is_judged_again() {
 }
 
 #[test]
+fn reference_of_another_client_is_judged_in_the_state_that_the_transaction_moves_on_to() {
+    let w = world(2);
+    let kept = make(&w, 0, "kept", 1);
+    let (old, other) = (make(&w, 0, "old", 7), make(&w, 0, "other", 3));
+    w.run(1, |tx| Ok((tx.get(old)?.count(), tx.get(kept)?.count()))).unwrap();
+    let port = w.thread(1);
+    let open = Tx::begin(&port, Isolation::Serializable).unwrap();
+    // The other client read it in a state that this transaction has not come to.
+    w.run(0, |tx| set(tx, other, 4)).unwrap();
+    let of_other = w.run(0, |tx| Ok(tx.get(old)?.reference())).unwrap();
+    open.edit(kept).unwrap().set_next(of_other).unwrap();
+    w.run(0, |tx| tx.remove_root("old").map(|_| ())).unwrap();
+    assert_eq!(number(&collect(&w), "objects"), 2);
+    assert_eq!(open.get(other).unwrap().count(), 4);
+    assert_eq!(open.commit().map(|_| ()), Err(Error::Conflict));
+    assert_eq!(w.run(0, |tx| Ok(tx.get(kept)?.next().is_null())), Ok(true));
+    verify(&w);
+}
+
+#[test]
 fn what_is_linked_again_within_the_time_of_grace_stays() {
     let w = world(2);
     let (old, kept) = (make(&w, 0, "old", 7), make(&w, 0, "kept", 1));
