@@ -40,8 +40,8 @@ pub const REPLY_BYTES_MAX: usize = 1 << 10;
 /// Chunks of large values after which an entry that frees them ends. It has at most those of one node more.
 pub const FREED_MAX: usize = 1 << 10;
 
-/// Pages in the index of what collections freed, some 100 bytes each: of a transaction that began before a collection of more,
-/// every read, write and reference is answered `TooOld`.
+/// Pages in the index of what was freed, or given out again, some 150 bytes each: of a transaction that began before more of
+/// that, every read, write and reference is answered `TooOld`.
 pub const FREED_PAGES_MAX: usize = 1 << 18;
 
 /// Trees of chunks that wait to be freed, 4 bytes each: far more than a server falls behind by. A commit that would release

@@ -13,6 +13,11 @@ pub struct Slots(
 const _: () = assert!(SLOTS_MAX as usize <= 8 * u8::MAX as usize);
 
 impl Slots {
+    /// All that a page can have.
+    pub fn all() -> Slots {
+        Slots(vec![u8::MAX; SLOTS_MAX as usize / 8])
+    }
+
     /// Adds one.
     pub fn insert(&mut self, slot: u16) {
         let at = slot as usize / 8;

@@ -11,7 +11,7 @@ use tercel_wire::token::Token;
 use super::Client;
 use crate::error::Error;
 use crate::time::Now;
-use crate::txn::{Begin, Begun, Home, LocalWrite, Located, Place, Search, Wanted, Watcher};
+use crate::txn::{Begin, Begun, Hold, Home, LocalWrite, Located, Place, Search, Wanted, Watcher};
 
 impl Home for Client {
     fn begin(&mut self, now: Now, begin: &mut Begin) -> Option<Result<Begun, Error>> {
@@ -45,8 +45,8 @@ impl Home for Client {
         Client::allocate(self, now, scope, bytes)
     }
 
-    fn holds(&self, place: Oref, stamp: Stamp) -> bool {
-        self.leases.awaits(place, stamp)
+    fn hold(&self, place: Oref, stamp: Stamp) -> Option<Arc<Hold>> {
+        self.leases.hold(place, stamp)
     }
 
     fn filled(&mut self, place: Oref) {

@@ -1,5 +1,7 @@
 //! Places for new objects: empty pages granted by the server.
 
+use std::sync::Arc;
+
 use tercel_heap::Scope;
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{Oref, PageId, Stamp};
@@ -10,7 +12,7 @@ use super::Client;
 use crate::error::{Bound, Error};
 use crate::limits;
 use crate::time::Now;
-use crate::txn::{Place, Places};
+use crate::txn::{Hold, Place, Places};
 
 /// The pages that a client may make objects in.
 #[derive(Default)]
@@ -83,8 +85,8 @@ impl Leases {
         self.places.holds(place, stamp)
     }
 
-    pub(super) fn awaits(&self, place: Oref, stamp: Stamp) -> bool {
-        self.places.awaits(place, stamp)
+    pub(super) fn hold(&self, place: Oref, stamp: Stamp) -> Option<Arc<Hold>> {
+        self.places.hold(place, stamp)
     }
 
     pub(super) fn filled(&mut self, place: Oref) {

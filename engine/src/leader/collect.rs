@@ -27,7 +27,6 @@ use crate::effect::CollectConfig;
 use crate::mutant::{self, Rule, dropped};
 use crate::pages::mob::forwarded;
 use crate::pages::reads::Waiter;
-use crate::replica::Replica;
 use crate::replica::catalogue::Catalogue;
 use crate::replica::condemned::Piece;
 use crate::replica::entry::Entry;
@@ -41,7 +40,7 @@ pub(super) struct Collecting {
     wanted: Option<Wanted>,
     /// Objects made since the last one, and those that it left.
     made: u64,
-    left: Option<u64>,
+    left: u64,
     /// How many have come to their end, and the report of the last one.
     done: u64,
     report: String,
@@ -49,6 +48,8 @@ pub(super) struct Collecting {
     ending: Option<(Stamp, String)>,
     /// Pages that have room beside what is in them, each with the bytes that this takes, as the last sweep found them.
     holes: Vec<(PageId, u16)>,
+    /// Trees that waited to be freed when a collection had released its own.
+    released: usize,
     /// How the last sweep found the room of pages used, or what was freed since has left it.
     counted: Option<Counted>,
 }
@@ -166,8 +167,9 @@ const UNHELD_MAX: usize = 8 << 10;
 const EXAMPLES: usize = 5;
 
 impl Collecting {
-    pub(super) fn new(config: CollectConfig) -> Collecting {
-        Collecting { config, ..Collecting::default() }
+    /// A view begins, in which there are so many objects.
+    pub(super) fn new(config: CollectConfig, objects: u64) -> Collecting {
+        Collecting { config, left: objects, ..Collecting::default() }
     }
 
     /// A commit makes, changes or moves an object there.
@@ -194,6 +196,12 @@ impl Collecting {
         }
     }
 
+    /// Whether so much was made since the last one that another is worth it.
+    fn is_due(&self) -> bool {
+        let share = self.left / 100 * u64::from(self.config.made_percent);
+        self.config.is_automatic && self.made >= self.config.made_min.max(share)
+    }
+
     /// Whether what is dead is about to be freed, so that no large transaction may begin.
     pub(super) fn is_freeing(&self) -> bool {
         self.cycle.as_ref().is_some_and(|cycle| matches!(cycle.phase, Phase::Stage(_) | Phase::Free))
@@ -209,6 +217,11 @@ impl Collecting {
     /// A page that may have room beside what is in it, and the bytes that this takes.
     pub(super) fn next_hole(&mut self) -> Option<(PageId, u16)> {
         self.holes.pop()
+    }
+
+    /// How many trees may wait to be freed beside those that commits have released.
+    pub(super) fn released(&self) -> usize {
+        self.released
     }
 
     /// When a time of grace is over.
@@ -456,10 +469,10 @@ impl Leader {
     }
 
     /// Whether a collection has something to do now.
-    pub(super) fn collect_wants(&self, visible: Stamp, replica: &Replica) -> bool {
+    pub(super) fn collect_wants(&self, visible: Stamp) -> bool {
         let collecting = &self.reclaiming.collecting;
         let Some(cycle) = &collecting.cycle else {
-            let is_due = collecting.wanted.is_some() || self.is_collect_due(replica);
+            let is_due = collecting.wanted.is_some() || collecting.is_due();
             return is_due && collecting.ending.is_none() && self.is_ready(visible);
         };
         if cycle.reading.is_some() {
@@ -474,21 +487,15 @@ impl Leader {
             }
     }
 
-    /// Whether so much was made since the last collection that one is worth it.
-    fn is_collect_due(&self, replica: &Replica) -> bool {
-        let (collecting, config) = (&self.reclaiming.collecting, &self.reclaiming.collecting.config);
-        let left = collecting.left.unwrap_or_else(|| replica.places.filled_sum());
-        config.is_automatic
-            && collecting.made >= config.made_min.max(left / 100 * u64::from(config.made_percent))
-    }
-
     /// Does a slice of a collection.
     pub(super) fn go_on_collecting(&mut self, work: &mut Work<'_>) {
         let Some(mut cycle) = self.reclaiming.collecting.cycle.take() else {
-            if self.collect_wants(work.pages.visible(), work.replica) {
+            if self.collect_wants(work.pages.visible()) {
                 let wanted = self.reclaiming.collecting.wanted.take().unwrap_or(Wanted::Free);
+                if wanted == Wanted::Free {
+                    self.reclaiming.collecting.made = 0;
+                }
                 self.reclaiming.collecting.cycle = Some(Box::new(Cycle::new(wanted)));
-                self.reclaiming.collecting.made = 0;
             }
             return;
         };
@@ -546,6 +553,7 @@ impl Leader {
                 work.stats.collected += cycle.staged_objects;
                 let stamp = self.order(&Entry::Collect { pages: cycle.staged }, None, work);
                 cycle.counting.found = cycle.counting.left;
+                self.reclaiming.collecting.released = work.replica.released.count();
                 self.reclaiming.collecting.counted = Some(cycle.counted());
                 return self.collected(*cycle, stamp, work);
             }
@@ -557,10 +565,11 @@ impl Leader {
     /// A collection has come to its end, which will be visible at that stamp.
     fn collected(&mut self, cycle: Cycle, stamp: Stamp, work: &Work<'_>) {
         let report = cycle.report(&work.replica.catalogue);
-        self.reclaiming.collecting.left = Some(cycle.marks.marked());
-        self.reclaiming.collecting.holes = cycle.holes;
-        // The lowest are given out first.
-        self.reclaiming.collecting.holes.reverse();
+        if cycle.wanted == Wanted::Free {
+            self.reclaiming.collecting.left = cycle.marks.marked();
+            // The lowest are given out first. Without the free the dead have their room.
+            self.reclaiming.collecting.holes = cycle.holes.into_iter().rev().collect();
+        }
         self.reclaiming.collecting.ending = Some((stamp, report));
         self.waiting.behind_due = true;
         self.collected_upto(work.pages.visible());
@@ -576,11 +585,16 @@ impl Leader {
 
     /// Something came to life that the order had heard was dead: all of it is taken back.
     fn begin_collecting_again(&mut self, cycle: Cycle, work: &mut Work<'_>) {
-        if cycle.staged > 0 || cycle.ordered > Stamp::ZERO {
-            self.order(&Entry::Condemn(Piece::default()), None, work);
-        }
+        self.take_back_dead(&cycle, work);
         self.reclaiming.collecting.cycle = Some(Box::new(Cycle::new(cycle.wanted)));
         self.waiting.behind_due = true;
+    }
+
+    /// Nothing of what the order has heard is freed.
+    fn take_back_dead(&mut self, cycle: &Cycle, work: &mut Work<'_>) {
+        if cycle.ordered > Stamp::ZERO {
+            self.order(&Entry::Condemn(Piece::default()), None, work);
+        }
     }
 
     /// The page that a collection waited for is here, or is damaged: then nothing can be said of what it leads to.
@@ -598,7 +612,9 @@ impl Leader {
         let text = format!(
             "a collection needs every page: {why}; `tercel check --repair` restores what the log holds"
         );
-        self.reclaiming.collecting.cycle = None;
+        if let Some(cycle) = self.reclaiming.collecting.cycle.take() {
+            self.take_back_dead(&cycle, work);
+        }
         self.reclaiming.collecting.ending = Some((Stamp::ZERO, format!("{{\"failed\":{text:?}}}")));
         self.waiting.behind_due = true;
         self.collected_upto(work.pages.visible());

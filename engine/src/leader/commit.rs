@@ -72,7 +72,7 @@ impl Leader {
         if body.len() > work.config.mob_bytes {
             return self.not_executed(asked, op, Outcome::Full(Limit::Transaction), work);
         }
-        if work.replica.released.count() > limits::RELEASED_MAX {
+        if work.replica.released.count() > limits::RELEASED_MAX + self.reclaiming.collecting.released() {
             return self.not_executed(asked, op, Outcome::Full(Limit::Buffer), work);
         }
         if work.log_is_full() || work.pages.mob.bytes() + body.len() > work.config.mob_bytes {
@@ -338,6 +338,9 @@ impl Leader {
 
     /// The pages among those of `named` in which nothing was made where they lead, in order.
     pub(super) fn promised_of(&self, named: &[Oref], work: &mut Work<'_>) -> Vec<PageId> {
+        if dropped(Rule::NamedNotHeld) {
+            return Vec::new();
+        }
         let mut pages: Vec<PageId> =
             named.iter().filter(|to| !self.is_made(**to, work)).map(|to| to.page()).collect();
         pages.sort_unstable();

@@ -121,11 +121,12 @@ impl Leader {
     /// Pages with room beside what is in them, as the last sweep has found them.
     fn holes(&mut self, count: usize, work: &Work<'_>) -> Vec<Hole> {
         let mut holes = Vec::new();
+        // A large transaction that is not ordered counts on room in pages that it has looked at.
+        let count = if self.large.is_some() { 0 } else { count };
         while holes.len() < count
             && let Some((page, used)) = self.reclaiming.collecting.next_hole()
         {
-            let is_filled_now =
-                self.overflow.is_some_and(|overflow| overflow.page == page) || self.large_fills(page);
+            let is_filled_now = self.overflow.is_some_and(|overflow| overflow.page == page);
             if let Some(from) = work.replica.places.hole_from(page).filter(|_| !is_filled_now) {
                 holes.push(Hole { page, from, used });
             }

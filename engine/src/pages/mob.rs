@@ -371,7 +371,9 @@ impl Objects for Mob {
     fn clear(&mut self, page: PageId, slots: &Slots, pending: &PendingStamp) {
         let written = VersionStamp::With(pending.clone());
         let patch = self.pages.entry(page).or_insert_with(Patch::new);
-        patch.clear(slots.clone(), Version { written, birth: Stamp::ZERO, object: Box::default() });
+        // What is cleared may be dropped, and the birth that it had told of with it.
+        let birth = patch.birth();
+        patch.clear(slots.clone(), Version { written, birth, object: Box::default() });
     }
 
     fn restore(&mut self, page: PageId, pending: &PendingStamp) {

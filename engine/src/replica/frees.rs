@@ -2,9 +2,10 @@
 //!
 //! One row a page: the last free there, and the slots of all frees there that are remembered. So a slot that was freed long
 //! ago counts as freed with the last, which at worst makes a transaction try again. What other frees there are needs no
-//! row: a chunk and a former place go with a write of the object that they belong to.
+//! row: a chunk and a former place go with a write of the object that they belong to. A page that is given out again counts as
+//! freed, all of it: an object may have named a place there in which nothing was.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 
 use tercel_wire::id::{Oref, PageId, Stamp};
 
@@ -17,8 +18,8 @@ use crate::table::Map;
 #[derive(Debug, Clone, Default)]
 pub struct Frees {
     pages: Map<PageId, (Stamp, Slots)>,
-    /// How many rows each collection has the last free of.
-    counts: BTreeMap<Stamp, usize>,
+    /// The rows in the order of their stamps, and rows that a later free has overtaken.
+    order: VecDeque<(Stamp, PageId)>,
     last: Stamp,
     floor: Stamp,
 }
@@ -57,34 +58,30 @@ impl Frees {
         }
     }
 
-    /// A collection freed these. Beyond the bound what the oldest freed last is forgotten.
+    /// These pages were given out again: what was a place there is none any more, whatever names it.
+    pub(super) fn reborn(&mut self, stamp: Stamp, pages: &[PageId]) {
+        let all: Vec<_> = pages.iter().map(|page| (*page, Slots::all())).collect();
+        if !all.is_empty() {
+            self.collected(stamp, &all);
+        }
+    }
+
+    /// A collection freed these. Beyond the bound the oldest are forgotten.
     pub(super) fn collected(&mut self, stamp: Stamp, pages: &[(PageId, Slots)]) {
         self.last = stamp;
         for (page, slots) in pages {
-            let row = self.pages.entry(*page).or_insert_with(|| (stamp, Slots::default()));
-            if row.0 < stamp {
-                drop_one(&mut self.counts, row.0);
-            }
-            if row.0 < stamp || row.1.is_empty() {
-                *self.counts.entry(stamp).or_default() += 1;
-            }
+            let row = self.pages.entry(*page).or_default();
             row.0 = stamp;
             row.1.extend(slots);
+            self.order.push_back((stamp, *page));
         }
-        while self.pages.len() > mutant::bound(limits::FREED_PAGES_MAX, 8)
-            && let Some((oldest, _)) = self.counts.pop_first()
+        while self.order.len() > mutant::bound(limits::FREED_PAGES_MAX, 8)
+            && let Some((oldest, page)) = self.order.pop_front()
         {
-            self.pages.retain(|_, (at, _)| *at > oldest);
+            if self.pages.get(&page).is_some_and(|(at, _)| *at == oldest) {
+                self.pages.remove(&page);
+            }
             self.floor = oldest;
-        }
-    }
-}
-
-fn drop_one(counts: &mut BTreeMap<Stamp, usize>, stamp: Stamp) {
-    if let Some(count) = counts.get_mut(&stamp) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(&stamp);
         }
     }
 }
@@ -129,7 +126,7 @@ mod tests {
         assert_eq!(frees.of(at(2, 0), Stamp(4)), Known::Unknown);
         assert_eq!(frees.of(at(2, 0), Stamp(5)), Known::There);
         assert_eq!(frees.of(at(1, 7), Stamp(8)), Known::Freed);
-        assert!(frees.pages.len() == 1 && frees.counts.len() == 1);
+        assert_eq!(frees.pages.len(), limits::FREED_PAGES_MAX);
         let restored = Frees::restored(frees.last());
         assert_eq!(restored.of(at(1, 0), Stamp(8)), Known::Unknown);
         assert_eq!(restored.of(at(1, 0), Stamp(9)), Known::There);

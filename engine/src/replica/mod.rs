@@ -183,7 +183,7 @@ impl Replica {
                 let written = VersionStamp::At(stamp);
                 objects.write(class::ROOT_HEAD, None, &written, Stamp::ZERO, &entry::root_head());
                 if is_new {
-                    self.places.fill(class::ROOT_HEAD.page());
+                    let _ = self.places.fill(class::ROOT_HEAD.page());
                     self.recent.insert(class::ROOT_HEAD, stamp);
                     self.digest.chain(class::ROOT_HEAD, stamp);
                 }
@@ -217,7 +217,10 @@ impl Replica {
         match entry {
             Entry::Define(id, layout) => self.catalogue.define(*id, layout.clone()),
             Entry::Evict(client) => self.answers.evict(*client),
-            Entry::Grant(g) => self.places.grant(stamp, g),
+            Entry::Grant(g) => {
+                let reborn = self.places.grant(stamp, g);
+                self.frees.reborn(stamp, &reborn);
+            }
             Entry::End(client) => self.places.end(stamp, *client),
             Entry::GiveBack(client, pages) => self.places.give_back(stamp, *client, pages),
             _ => {}
@@ -237,7 +240,11 @@ impl Replica {
 
     /// What a commit does beside writing: objects moved, places that were named and pages that are full, trees let go of.
     fn settle(&mut self, stamp: Stamp, head: &Head) {
-        head.placements.iter().filter(|p| p.is_new).for_each(|p| self.places.fill(p.to.page()));
+        let mut reused = Vec::new();
+        for page in head.placements.iter().filter(|p| p.is_new).map(|p| p.to.page()) {
+            reused.extend(self.places.fill(page).then_some(page));
+        }
+        self.frees.reborn(stamp, &reused);
         self.places.judged(stamp, &head.named, &head.filled);
         for oref in &head.left {
             self.places.empty(oref.page(), stamp);
@@ -333,10 +340,9 @@ impl Replica {
             let all = &condemned.all;
             for (page, slots) in &all.pages {
                 self.places.empty_some(*page, slots.count(), stamp);
-                slots
-                    .iter()
-                    .filter_map(|slot| Oref::new(*page, slot))
-                    .for_each(|o| self.digest.chain(o, stamp));
+                // One link of the chain for all of them: there may be a million.
+                let first = slots.iter().next().and_then(|slot| Oref::new(*page, slot));
+                first.into_iter().for_each(|oref| self.digest.chain(oref, stamp));
             }
             all.unheld.iter().for_each(|page| self.places.unhold(*page, stamp));
             self.released.push(&all.released);

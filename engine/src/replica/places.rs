@@ -15,6 +15,7 @@ use tercel_wire::message::{Hole, Leased};
 use super::digest::RowSum;
 use super::entry::Grant;
 use crate::limits;
+use crate::mutant::{Rule, dropped};
 use crate::table::Map;
 
 /// The pages that were granted, and the returned pages that wait to be given out again.
@@ -180,8 +181,9 @@ impl Places {
 
     /// The first slot of a page that was never a place, if that is known and the page can be granted beside what is in it.
     pub fn hole_from(&self, page: PageId) -> Option<u16> {
-        let is_free = !self.granted.contains_key(&page) && !self.held_back.contains(&page);
-        let top = self.tops.get(page.get() as usize).copied().filter(|top| *top != UNKNOWN);
+        let is_granted = self.granted.contains_key(&page) && !dropped(Rule::HoleOfAnother);
+        let is_free = !is_granted && !self.held_back.contains(&page);
+        let top = self.tops.get(page.get() as usize).copied().filter(|top| ![0, UNKNOWN].contains(top));
         top.filter(|_| is_free && ![0, UNKNOWN].contains(&self.filled(page)))
     }
 
@@ -207,18 +209,28 @@ impl Places {
     }
 
     /// A client may make objects in these pages. Beyond [`limits::LEASED_PAGES_MAX`] it loses the oldest, as it knows.
-    pub(super) fn grant(&mut self, stamp: Stamp, g: &Grant) {
+    /// Gives the pages that were given out before.
+    pub(super) fn grant(&mut self, stamp: Stamp, g: &Grant) -> Vec<PageId> {
+        let mut reborn = Vec::new();
         self.next_page = self.next_page.max(g.next_page);
         let birth = self.birth_of(&g.pages, stamp);
         for page in &g.pages {
             if let Some(at) = self.take_back(*page) {
                 self.reused = self.reused.max(at);
+                reborn.push(*page);
             }
             self.remove(*page);
-            let from = g.holes.iter().find(|hole| hole.page == *page).map_or(0, |hole| hole.from);
+            let hole = g.holes.iter().find(|hole| hole.page == *page);
+            let from = hole.map_or(0, |hole| hole.from);
             // What is in a page with a hole must be looked at before anything is made there.
-            let row =
-                Granted { client: g.client, seq: g.seq, is_made_in: from > 0, is_named: false, birth, from };
+            let row = Granted {
+                client: g.client,
+                seq: g.seq,
+                is_made_in: hole.is_some(),
+                is_named: false,
+                birth,
+                from,
+            };
             self.set_top(*page, UNKNOWN);
             self.sum.add(&row.row(*page));
             self.granted.insert(*page, row);
@@ -235,13 +247,17 @@ impl Places {
                 self.release(stamp, page);
             }
         }
+        reborn
     }
 
     /// A client makes nothing more in these pages.
     pub(super) fn give_back(&mut self, stamp: Stamp, client: ClientId, pages: &[(PageId, u16)]) {
         for (page, slots) in pages {
             if let Some(row) = self.granted.get(page).copied().filter(|row| row.client == client) {
-                self.set_top(*page, row.from.max(*slots).min(SLOTS_MAX));
+                // Of a page that was born anew, references that are older than its objects may name any slot.
+                if row.birth == Stamp::ZERO {
+                    self.set_top(*page, row.from.max(*slots).min(SLOTS_MAX));
+                }
                 self.release(stamp, *page);
             }
         }
@@ -305,8 +321,8 @@ impl Places {
         Some(at)
     }
 
-    /// Something is in one more slot of the page.
-    pub(super) fn fill(&mut self, page: PageId) {
+    /// Something is in one more slot of the page; whether that takes the page from those that have returned.
+    pub(super) fn fill(&mut self, page: PageId) -> bool {
         self.next_page = self.next_page.max(page.get() + 1);
         let at = page.get() as usize;
         if at >= self.filled.len() {
@@ -314,7 +330,12 @@ impl Places {
         }
         self.in_use += u32::from(self.filled[at] == 0);
         self.filled[at] = self.filled[at].saturating_add(1);
-        self.take_back(page);
+        let is_reused = self.take_back(page).is_some();
+        if is_reused {
+            // The server chooses slots there, and no client knows them.
+            self.set_top(page, UNKNOWN);
+        }
+        is_reused
     }
 
     /// Nothing is in one of the slots any more.
@@ -329,7 +350,14 @@ impl Places {
 
     /// Nothing is in so many of the slots any more.
     pub(super) fn empty_some(&mut self, page: PageId, count: usize, stamp: Stamp) {
-        (0..count).for_each(|_| self.empty(page, stamp));
+        if count == 0 {
+            return;
+        }
+        let filled = self.filled.get_mut(page.get() as usize);
+        if let Some(filled) = filled.filter(|filled| ![0, UNKNOWN].contains(filled)) {
+            *filled = filled.saturating_sub(count as u16 - 1).max(1);
+            self.empty(page, stamp);
+        }
     }
 
     /// Nothing refers to a place in the page where nothing is.
@@ -344,7 +372,7 @@ impl Places {
     pub(super) fn used(&mut self, page: PageId, is_new: bool) {
         self.next_page = self.next_page.max(page.get() + 1);
         if is_new {
-            self.fill(page);
+            let _ = self.fill(page);
         }
         if is_new && let Some(row) = self.granted.get_mut(&page).filter(|row| !row.is_made_in) {
             self.sum.remove(&row.row(page));

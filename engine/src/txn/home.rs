@@ -17,7 +17,7 @@ use tercel_wire::token::Token;
 use super::{Begin, Begun};
 use crate::error::Error;
 use crate::time::Now;
-use crate::txn::Place;
+use crate::txn::{Hold, Place};
 
 /// What runs transactions. `None` means: call again when something has happened.
 pub trait Home {
@@ -61,8 +61,9 @@ pub trait Home {
     /// `Conflict` if what the scope read does not hold in that state; `Full` if the object is larger than a page or the space has no pages left; `Unavailable`.
     fn allocate(&mut self, now: Now, scope: &Scope, bytes: usize) -> Option<Result<Place, Error>>;
 
-    /// Whether this home may still make an object in a place whose reference was read at `stamp`.
-    fn holds(&self, place: Oref, stamp: Stamp) -> bool;
+    /// What keeps the page of a place from being given back, if this home may still make an object in the place, whose reference
+    /// was read at `stamp`.
+    fn hold(&self, place: Oref, stamp: Stamp) -> Option<Arc<Hold>>;
 
     /// An object was made in a place, or may have been: none will be made there any more.
     fn filled(&mut self, place: Oref);

@@ -36,8 +36,8 @@ pub use commit::Committed;
 pub(crate) use fresh::{Allowed, Echoes};
 pub use fresh::{AsOf, Begin, Begun, Freshness};
 pub use home::{Heard, Home, LocalWrite, Located, Search, Wanted, WatchId, Watcher};
-pub use places::Place;
-pub(crate) use places::{Hold, Places};
+pub(crate) use places::Places;
+pub use places::{Hold, Place};
 pub(crate) use read::Boxed;
 pub use watch::{Change, Found, Query, Source, Watch};
 

@@ -58,6 +58,8 @@ struct Held {
     birth: Stamp,
     /// Places in which it has made objects. They may have been freed since.
     filled: Slots,
+    /// Its first slot for new objects: those below were others' places.
+    from: u16,
 }
 
 /// What keeps a page from being given back: as long as a transaction has it, it may make something in the page.
@@ -107,7 +109,9 @@ impl Places {
         self.forget(given_back.into_iter().map(|(page, _)| page).collect());
         // The server lets go of a page that is full, and does not say so: one that it grants again begins anew.
         self.forget(pages.clone());
-        self.held.extend(pages.iter().map(|page| (*page, Held { birth, filled: Slots::default() })));
+        self.held.extend(pages.iter().map(|page| {
+            (*page, Held { birth, filled: Slots::default(), from: Lot::of(*page, &holes).from })
+        }));
         self.by_age.extend(&pages);
         self.empty.extend(pages.into_iter().map(|page| Lot::of(page, &holes)));
         // The server, too, lets go of the oldest.
@@ -139,13 +143,21 @@ impl Places {
 
     /// Whether an object may still be made in a place whose reference was read at `stamp`.
     pub(crate) fn holds(&self, place: Oref, stamp: Stamp) -> bool {
-        self.birth(place.page()).is_some_and(|birth| birth <= stamp)
+        self.held.get(&place.page()).is_some_and(|held| held.birth <= stamp && place.slot() >= held.from)
     }
 
-    /// Whether an object is still to be made in a place whose reference was read at `stamp`, for all that is known here.
-    pub(crate) fn awaits(&self, place: Oref, stamp: Stamp) -> bool {
-        let held = self.held.get(&place.page());
-        held.is_some_and(|held| held.birth <= stamp && !held.filled.contains(place.slot()))
+    /// What keeps the page of a place from being given back, if an object may still be made in the place, for all that is known
+    /// here. Its reference was read at `stamp`.
+    pub(crate) fn hold(&self, place: Oref, stamp: Stamp) -> Option<Arc<Hold>> {
+        let page = place.page();
+        let held = self.held.get(&page)?;
+        let is_going = self.giving_back.iter().flatten().any(|(given, _)| *given == page);
+        if held.birth > stamp || place.slot() < held.from || held.filled.contains(place.slot()) || is_going {
+            return None;
+        }
+        let current = self.current.iter().map(|f| (f.page, &f.hold));
+        let turned = self.turned.iter().map(|(page, _, hold)| (*page, hold));
+        current.chain(turned).find(|(of, _)| *of == page).map(|(_, hold)| hold.clone())
     }
 
     /// An object was made in a place, or may have been.

@@ -285,7 +285,10 @@ impl<'c> Tx<'c> {
                 *judging = Judging { snapshot: self.scope.snapshot(), ..Judging::default() };
             }
             let Some((oref, stamp)) = kept.get(judging.next).copied() else { return Some(Ok(())) };
-            if !home.holds(oref, stamp) {
+            if let Some(hold) = home.hold(oref, stamp) {
+                // Else the server could take the page back before it hears that an object names the place.
+                self.holds.borrow_mut().push(hold);
+            } else {
                 match home.class_at(now, &self.scope, oref, stamp, &mut judging.search)? {
                     // What cannot be read as it is stored is there.
                     Ok(_) | Err(Error::Schema(_) | Error::Corrupt(_)) => {}

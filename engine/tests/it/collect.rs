@@ -181,7 +181,7 @@ fn what_a_transaction_under_way_has_read_or_names_is_not_freed_under_it() {
         // It would bring back what is gone.
         let linked =
             open.edit(kept).and_then(|kept| kept.set_next(old)).and_then(|()| open.commit().map(|_| ()));
-        assert!(linked.is_err(), "{isolation:?}");
+        assert_eq!(linked, Err(Error::Conflict), "{isolation:?}");
         assert_eq!(w.run(1, |tx| Ok(tx.get(kept)?.next().is_null())), Ok(true));
         assert!(is_gone(run(&port, isolation, |tx| Ok(tx.get(old)?.count()))));
         verify(&w);

@@ -123,6 +123,39 @@ fn page_with_a_place_that_may_still_be_filled_is_not_given_back() {
 }
 
 #[test]
+fn place_of_an_aborted_transaction_that_is_named_keeps_its_page() {
+    let w = world(2);
+    let kept = make(&w, 0, "kept", 1);
+    // Its page has nothing else in it when the objects beside it are gone.
+    many(&w, 0, 2, 3_000);
+    let port = w.thread(0);
+    let aborted = Tx::begin(&port, Isolation::Serializable).unwrap();
+    let place = aborted.create(&thing(7)).unwrap();
+    drop(aborted);
+    let page = place.oref().page();
+    // In a newer state the reference is one that the program kept.
+    w.run(1, |tx| set(tx, kept, 2)).unwrap();
+    w.run_until_idle();
+    let open = Tx::begin(&port, Isolation::Serializable).unwrap();
+    open.edit(kept).unwrap().set_next(place).unwrap();
+    // The client turns to other pages, and gives back those that are done with.
+    for _ in 0..5 {
+        many(&w, 0, 300, 3_000);
+        w.pass_ms(1_000);
+    }
+    assert!(replayed(&w).0.places.granted(page).is_some());
+    open.commit().unwrap();
+    for _ in 0..5 {
+        many(&w, 0, 300, 3_000);
+        w.pass_ms(1_000);
+    }
+    let places = replayed(&w).0.places;
+    assert!(places.granted(page).is_none() && places.is_held_back(page));
+    let read = w.run(1, |tx| Ok(tx.get(tx.get(kept)?.next().reference())?.count()));
+    assert!(matches!(read, Err(Error::NotFound(_))), "{read:?}");
+}
+
+#[test]
 fn reader_of_a_value_that_is_freed_sees_all_of_it_or_begins_again() {
     let w = World::new(3, 2, ServerConfig { mob_bytes: 1 << 20, ..small() });
     let r = album(&w, 0);

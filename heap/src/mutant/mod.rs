@@ -42,7 +42,6 @@ pub enum Rule {
     FlagAtHomeOnly,
     ReadSetForgetsMoved,
     NoScopeIsDoomed,
-    // The simulator does not know this one: in its worlds no page is given out again while a program keeps references.
     TokenWithoutBirth,
     // Transactions.
     CheckAtEndOnly,
@@ -75,12 +74,15 @@ pub enum Rule {
     // Nor this one: in its worlds no page is given out again within the collection that found objects in it.
     MarkForgetsNew,
     MarkForgetsWrites,
+    HoleOfAnother,
+    NamedNotHeld,
     CancelledFrees,
     NoGrace,
     // Sessions.
     OwnNotInStream,
     ResumePastHorizon,
     ResumesOverLoss,
+    ResumesBelowReuse,
     SilentOverflow,
     UnsubscribeWithoutNumber,
     StagedInParts,

@@ -189,11 +189,15 @@ fn a_place_that_was_never_filled_is_no_damage_and_what_was_never_promised_is() {
     let nowhere = Ref::new(tercel::Oref::from_raw(1 << 24).unwrap());
     let made = client.run(|tx| tx.create(&Person { boss: nowhere, ..hermit() }));
     assert!(matches!(made, Err(Error::NotFound(_))), "{made:?}");
-    // Of another space: as if this transaction had read it.
-    let read = |tx: &Tx<'_>| nowhere.read_at(tx.snapshot());
-    let made = client.run(|tx| tx.create(&Person { boss: read(tx), ..hermit() }));
+    // Of another space: as if this transaction had read it, in the state that it has now.
+    let read = |tx: &Tx<'_>| {
+        // A place for a first object may be in a newer state than the one that the transaction began with.
+        tx.create(&hermit())?;
+        Ok::<_, Error>(nowhere.read_at(tx.snapshot()))
+    };
+    let made = client.run(|tx| tx.create(&Person { boss: read(tx)?, ..hermit() }));
     assert!(matches!(&made, Err(Error::Denied(why)) if why.contains("never had")), "{made:?}");
-    let named = client.run(|tx| tx.set_root("nowhere", read(tx)));
+    let named = client.run(|tx| tx.set_root("nowhere", read(tx)?));
     assert!(matches!(named, Err(Error::Denied(_))), "{named:?}");
     client.close().unwrap();
     let report = tercel::check::check(&space, |_, _| ()).unwrap();

@@ -121,10 +121,10 @@ fn ask(mut from: UnixStream, mut to: UnixStream, back: &Mutex<UnixStream>, way: 
 /// Answers to nothing, which a client takes and forgets.
 fn speak(to: &mut UnixStream, bytes: usize) {
     to.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
-    let mut pong = Vec::new();
-    frame::encode(Header::new(Kind::Pong, 0), &[0; 60 << 10], &mut pong);
-    for _ in 0..bytes.div_ceil(pong.len()) {
-        if to.write_all(&pong).is_err() {
+    let mut status = Vec::new();
+    frame::encode(Header::new(Kind::Status, 0), &[0; 60 << 10], &mut status);
+    for _ in 0..bytes.div_ceil(status.len()) {
+        if to.write_all(&status).is_err() {
             return;
         }
     }

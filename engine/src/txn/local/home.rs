@@ -15,7 +15,7 @@ use crate::error::{Bound, Error};
 use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::time::Now;
-use crate::txn::{Allowed, Begin, Begun, Home, LocalWrite, Located, Place, Search, Wanted};
+use crate::txn::{Allowed, Begin, Begun, Hold, Home, LocalWrite, Located, Place, Search, Wanted};
 
 /// A [`Local`] together with its server, as the [`Home`] of one step.
 pub struct Inside<'a> {
@@ -127,8 +127,8 @@ impl Home for Inside<'_> {
         Some(place.ok_or(Error::Full(Bound::Pages)))
     }
 
-    fn holds(&self, place: Oref, stamp: Stamp) -> bool {
-        self.local.places.awaits(place, stamp)
+    fn hold(&self, place: Oref, stamp: Stamp) -> Option<Arc<Hold>> {
+        self.local.places.hold(place, stamp)
     }
 
     fn filled(&mut self, place: Oref) {
