@@ -389,30 +389,6 @@ pub const VARIANTS: &[Variant] = &[
         Some(patient),
     ),
     engine(
-        EngineRule::TokenWithoutBirth,
-        "a reference that a program kept is not compared with the birth of its page",
-        40,
-        Some(overgrown),
-    ),
-    engine(
-        EngineRule::ResumesBelowReuse,
-        "9: a session resumes although places it knew were given out again since",
-        40,
-        Some(overgrown),
-    ),
-    engine(
-        EngineRule::HoleOfAnother,
-        "a page that is one client's is granted to another for the room in it",
-        40,
-        Some(overgrown),
-    ),
-    engine(
-        EngineRule::NamedNotHeld,
-        "a page is given out again although an object names a place in it",
-        40,
-        Some(overgrown),
-    ),
-    engine(
         EngineRule::FreesNotCertified,
         "a transaction is not certified against what collections freed",
         40,

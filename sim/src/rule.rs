@@ -113,7 +113,7 @@ const RUNNER: [RunnerRule; 8] = [
     RunnerRule::LogCutTooLittle,
 ];
 
-const ENGINE: [EngineRule; 77] = [
+const ENGINE: [EngineRule; 73] = [
     EngineRule::WatermarkJumps,
     EngineRule::WatermarkBeforeFlags,
     EngineRule::InstallBeforeWatermark,
@@ -186,9 +186,5 @@ const ENGINE: [EngineRule; 77] = [
     EngineRule::MarkForgetsWrites,
     EngineRule::CancelledFrees,
     EngineRule::NoGrace,
-    EngineRule::TokenWithoutBirth,
-    EngineRule::ResumesBelowReuse,
-    EngineRule::HoleOfAnother,
-    EngineRule::NamedNotHeld,
     EngineRule::FreesNotCertified,
 ];

@@ -15,7 +15,6 @@ use tercel_wire::message::{Hole, Leased};
 use super::digest::RowSum;
 use super::entry::Grant;
 use crate::limits;
-use crate::mutant::{Rule, dropped};
 use crate::table::Map;
 
 /// The pages that were granted, and the returned pages that wait to be given out again.
@@ -181,8 +180,7 @@ impl Places {
 
     /// The first slot of a page that was never a place, if that is known and the page can be granted beside what is in it.
     pub fn hole_from(&self, page: PageId) -> Option<u16> {
-        let is_granted = self.granted.contains_key(&page) && !dropped(Rule::HoleOfAnother);
-        let is_free = !is_granted && !self.held_back.contains(&page);
+        let is_free = !self.granted.contains_key(&page) && !self.held_back.contains(&page);
         let top = self.tops.get(page.get() as usize).copied().filter(|top| ![0, UNKNOWN].contains(top));
         top.filter(|_| is_free && ![0, UNKNOWN].contains(&self.filled(page)))
     }

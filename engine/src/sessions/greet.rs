@@ -85,8 +85,7 @@ impl Sessions {
     fn enter(&mut self, conn: Conn, hello: Hello, cx: &mut Cx<'_>) {
         let visible = cx.pages.visible();
         // A place may have been given out again since: what the client has of it is of another object.
-        let reused = cx.replica.places.reused();
-        let is_whole = |r: &Resume| r.watermark >= reused || dropped(Rule::ResumesBelowReuse);
+        let is_whole = |r: &Resume| r.watermark >= cx.replica.places.reused();
         let is_known = |r: &Resume| self.horizon.reaches(r.watermark) && r.watermark <= visible;
         let resume = hello.resume.filter(|r| is_known(r) && is_whole(r));
         let watermark = resume.as_ref().map_or(visible, |r| r.watermark);

@@ -74,15 +74,12 @@ pub enum Rule {
     // Nor this one: in its worlds no page is given out again within the collection that found objects in it.
     MarkForgetsNew,
     MarkForgetsWrites,
-    HoleOfAnother,
-    NamedNotHeld,
     CancelledFrees,
     NoGrace,
     // Sessions.
     OwnNotInStream,
     ResumePastHorizon,
     ResumesOverLoss,
-    ResumesBelowReuse,
     SilentOverflow,
     UnsubscribeWithoutNumber,
     StagedInParts,
