@@ -12,7 +12,7 @@
 //! | 7 | promises an object, or makes the one that was promised |
 //! | 8 | changes two maps that must have the same keys, or looks whether they do |
 //! | 9 | changes many large cells, in a commit that arrives in parts |
-//! | 10 | links knots of a graph, unlinks them, and links them again ([`graph`]) |
+//! | 10 | links knots of a graph, unlinks them, and links them again (`graph.rs`) |
 //!
 //! Each of them writes down what it saw. The invariant that the checkers need: every write has a number of its own.
 
