@@ -261,8 +261,8 @@ pub struct Stat {
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
-  tercel gc --dry-run --server 127.0.0.1:7117    what would go, by class, with examples
-  tercel gc --data ./packages                    free it
+  tercel gc --dry-run             what would go, by class, with examples
+  tercel gc --data ./packages     free it
   tercel gc --json
 
 An object goes when no chain of references leads to it from a named root. It stays for the server's time of grace \
