@@ -49,7 +49,8 @@ pub struct CollectConfig {
     /// How long what nothing leads to any more stays before it is freed, in milliseconds: programs may still hold references
     /// to it.
     pub grace_ms: u64,
-    /// A collection begins once so many objects were made since the last, and so many in a hundred of those that it left.
+    /// A collection begins once there are so many objects and chunks of large values more than the last one left, and so many in
+    /// a hundred of those.
     pub made_min: u64,
     /// See `made_min`.
     pub made_percent: u8,

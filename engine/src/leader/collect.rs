@@ -30,6 +30,7 @@ use crate::pages::reads::Waiter;
 use crate::replica::catalogue::Catalogue;
 use crate::replica::condemned::Piece;
 use crate::replica::entry::Entry;
+use crate::replica::places::Places;
 use crate::time::Now;
 
 /// Collections of one view's leader: the one under way, and when the next one is due.
@@ -38,8 +39,7 @@ pub(super) struct Collecting {
     config: CollectConfig,
     cycle: Option<Box<Cycle>>,
     wanted: Option<Wanted>,
-    /// Objects made since the last one, and those that it left.
-    made: u64,
+    /// How many slots there was something in when the last one had come to its end.
     left: u64,
     /// How many have come to their end, and the report of the last one.
     done: u64,
@@ -136,7 +136,7 @@ pub(crate) struct CollectStatus<'a> {
     /// Collections that came to their end in this view, and what the last one says of itself: JSON, or nothing.
     pub done: u64,
     pub report: &'a str,
-    /// Objects made since the last one.
+    /// Objects and chunks beyond those that the last one left.
     pub made: u64,
     /// How the room of pages was used when that was counted last.
     pub counted: Option<Counted>,
@@ -167,25 +167,20 @@ const UNHELD_MAX: usize = 8 << 10;
 const EXAMPLES: usize = 5;
 
 impl Collecting {
-    /// A view begins, in which there are so many objects.
-    pub(super) fn new(config: CollectConfig, objects: u64) -> Collecting {
-        Collecting { config, left: objects, ..Collecting::default() }
+    /// A view begins; the last collection before it left so much.
+    pub(super) fn new(config: CollectConfig, left: u64) -> Collecting {
+        Collecting { config, left, ..Collecting::default() }
     }
 
     /// A commit makes, changes or moves an object there.
     pub(super) fn wrote(&mut self, oref: Oref, is_new: bool) {
-        if dropped(if is_new { Rule::MarkForgetsNew } else { Rule::MarkForgetsWrites }) {
+        if !is_new && dropped(Rule::MarkForgetsWrites) {
             return;
         }
         if let Some(cycle) = &mut self.cycle {
             cycle.reach(oref);
             cycle.marks.set(oref, Color::Grey);
         }
-    }
-
-    /// A commit makes an object, of which collections are to know.
-    pub(super) fn made(&mut self, class: ClassId) {
-        self.made += u64::from(!is_chunk(class));
     }
 
     /// An entry frees what is there.
@@ -196,10 +191,15 @@ impl Collecting {
         }
     }
 
+    /// How many objects and chunks there are more than the last one left.
+    fn made(&self, places: &Places) -> u64 {
+        places.objects().saturating_sub(self.left)
+    }
+
     /// Whether so much was made since the last one that another is worth it.
-    fn is_due(&self) -> bool {
+    fn is_due(&self, places: &Places) -> bool {
         let share = self.left / 100 * u64::from(self.config.made_percent);
-        self.config.is_automatic && self.made >= self.config.made_min.max(share)
+        self.config.is_automatic && self.made(places) >= self.config.made_min.max(share)
     }
 
     /// Whether what is dead is about to be freed, so that no large transaction may begin.
@@ -447,9 +447,9 @@ impl Leader {
     }
 
     /// How the collection stands.
-    pub(crate) fn collect_status(&self) -> CollectStatus<'_> {
-        let Collecting { done, made, report, counted, .. } = &self.reclaiming.collecting;
-        let (done, made, counted) = (*done, *made, *counted);
+    pub(crate) fn collect_status(&self, places: &Places) -> CollectStatus<'_> {
+        let Collecting { done, report, counted, .. } = &self.reclaiming.collecting;
+        let (done, made, counted) = (*done, self.reclaiming.collecting.made(places), *counted);
         let idle = CollectStatus { phase: "none", done, made, report, counted, ..Default::default() };
         let Some(cycle) = &self.reclaiming.collecting.cycle else { return idle };
         let (phase, page) = match cycle.phase {
@@ -469,10 +469,10 @@ impl Leader {
     }
 
     /// Whether a collection has something to do now.
-    pub(super) fn collect_wants(&self, visible: Stamp) -> bool {
+    pub(super) fn collect_wants(&self, visible: Stamp, places: &Places) -> bool {
         let collecting = &self.reclaiming.collecting;
         let Some(cycle) = &collecting.cycle else {
-            let is_due = collecting.wanted.is_some() || collecting.is_due();
+            let is_due = collecting.wanted.is_some() || collecting.is_due(places);
             return is_due && collecting.ending.is_none() && self.is_ready(visible);
         };
         if cycle.reading.is_some() {
@@ -489,12 +489,12 @@ impl Leader {
 
     /// Does a slice of a collection.
     pub(super) fn go_on_collecting(&mut self, work: &mut Work<'_>) {
+        // Large values go only after the objects that owned them.
+        let collecting = &mut self.reclaiming.collecting;
+        collecting.left = collecting.left.min(work.replica.places.objects());
         let Some(mut cycle) = self.reclaiming.collecting.cycle.take() else {
-            if self.collect_wants(work.pages.visible()) {
+            if self.collect_wants(work.pages.visible(), &work.replica.places) {
                 let wanted = self.reclaiming.collecting.wanted.take().unwrap_or(Wanted::Free);
-                if wanted == Wanted::Free {
-                    self.reclaiming.collecting.made = 0;
-                }
                 self.reclaiming.collecting.cycle = Some(Box::new(Cycle::new(wanted)));
             }
             return;
@@ -566,7 +566,7 @@ impl Leader {
     fn collected(&mut self, cycle: Cycle, stamp: Stamp, work: &Work<'_>) {
         let report = cycle.report(&work.replica.catalogue);
         if cycle.wanted == Wanted::Free {
-            self.reclaiming.collecting.left = cycle.marks.marked();
+            self.reclaiming.collecting.left = work.replica.places.objects();
             // The lowest are given out first. Without the free the dead have their room.
             self.reclaiming.collecting.holes = cycle.holes.into_iter().rev().collect();
         }

@@ -119,12 +119,7 @@ impl Leader {
         self.evict_for(op.client, work);
         work.stats.commits += 1;
         work.stats.forwards += logged.head.placements.len() as u64;
-        for w in &logged.effects.writes {
-            self.reclaiming.collecting.wrote(w.oref, w.new);
-            if w.new {
-                self.reclaiming.collecting.made(class_of(w.object));
-            }
-        }
+        logged.effects.writes.iter().for_each(|w| self.reclaiming.collecting.wrote(w.oref, w.new));
         self.moved(&logged.head.placements, &logged.head.left);
         let stamp = self.order(&Entry::Commit(logged), Some(op), work);
         if dropped(Rule::ReplyUnsynced)

@@ -13,9 +13,8 @@
 use std::collections::VecDeque;
 
 use tercel_wire::cursor::{DecodeError, Reader};
-use tercel_wire::id::{ClassId, OpId, Oref, PageId, Stamp};
+use tercel_wire::id::{OpId, Oref, PageId, Stamp};
 use tercel_wire::message::{CommitEffects, Outcome, Reason, Write};
-use tercel_wire::page::class_of;
 
 use super::commit::{check_object, missing_of};
 use super::place::Placing;
@@ -88,7 +87,7 @@ struct Missing {
 #[derive(Debug)]
 pub(super) struct At {
     pub oref: Oref,
-    new: bool,
+    pub new: bool,
     at: u32,
     len: u16,
 }
@@ -250,12 +249,6 @@ impl Large {
             end += 1;
         }
         self.next..end
-    }
-
-    /// One of its writes: where, whether that is new, and the class.
-    pub(super) fn written(&self, i: usize) -> (Oref, bool, ClassId) {
-        let w = &self.writes[i];
-        (w.oref, w.new, class_of(&self.bytes[w.range()]))
     }
 
     /// Whether new objects are made in this page.

@@ -193,7 +193,7 @@ impl Leader {
             spare: Vec::new(),
             reclaiming: Reclaiming {
                 freeing: Freeing::default(),
-                collecting: Collecting::new(work.config.collect, work.replica.places.filled_sum()),
+                collecting: Collecting::new(work.config.collect, work.replica.places.collected()),
             },
             fills: Map::default(),
             overflow: None,
@@ -333,7 +333,7 @@ impl Leader {
             || !replica.recent.is_index_complete()
             || self.large_wants(visible, replica)
             || self.free_wants(visible, replica)
-            || self.collect_wants(visible)
+            || self.collect_wants(visible, &replica.places)
     }
 
     /// Goes on with what is worked on in slices.

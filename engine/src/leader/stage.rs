@@ -52,13 +52,7 @@ impl Leader {
         self.evict_for(large.op.client, work);
         work.stats.commits += 1;
         work.stats.forwards += large.placing.placements().len() as u64;
-        for i in 0..large.writes.len() {
-            let (oref, is_new, class) = large.written(i);
-            self.reclaiming.collecting.wrote(oref, is_new);
-            if is_new {
-                self.reclaiming.collecting.made(class);
-            }
-        }
+        large.writes.iter().for_each(|w| self.reclaiming.collecting.wrote(w.oref, w.new));
         self.moved(large.placing.placements(), &large.placing.left);
         let entry = Entry::CommitStaged { op: large.op, bytes: large.bytes_all() as u32 };
         self.order(&entry, Some(large.op), work);

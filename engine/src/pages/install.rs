@@ -57,6 +57,8 @@ pub(crate) struct ToStore {
     pub pages: Vec<PageUpdate>,
     /// What recovery will start from.
     pub checkpoint: Option<Checkpoint>,
+    /// A page whose objects do not fit into it: a defect, and nothing may be stored.
+    pub overfull: Option<PageId>,
 }
 
 /// Pages of a batch: a quarter of a megabyte, which a store syncs in little more than the time of a commit, and some hundred
@@ -287,10 +289,11 @@ impl Pages {
             self.installer.batch = Some(batch);
             return None;
         }
-        let mut pages: Vec<PageUpdate> = Vec::with_capacity(batch.pages.len());
+        let (mut pages, mut overfull) = (Vec::<PageUpdate>::with_capacity(batch.pages.len()), None);
         for page in &batch.pages {
             match self.image_to_store(*page) {
                 CachedImage::Current(Some(bytes)) => pages.push((*page, Some(bytes))),
+                CachedImage::Current(None) if self.mob.has_objects(*page, visible) => overfull = Some(*page),
                 CachedImage::Current(None) if page.get() <= self.stored_end => pages.push((*page, None)),
                 CachedImage::Current(None) | CachedImage::Stale(_) => {}
                 CachedImage::Missing => {
@@ -315,7 +318,7 @@ impl Pages {
             None => self.installer.batches_since_checkpoint + pages.len() / BATCH_PAGES,
         };
         self.installer.batch = Some(batch);
-        Some(ToStore { pages, checkpoint })
+        Some(ToStore { pages, checkpoint, overfull })
     }
 
     /// The batch is stored. Gives the stamp below which the log is not needed any more, if it had a checkpoint.

@@ -282,6 +282,11 @@ impl Mob {
         lay(over, page, base, space, buffer)
     }
 
+    /// Whether the newest versions up to a stamp put anything into the page.
+    pub fn has_objects(&self, page: PageId, upto: Stamp) -> bool {
+        self.pages.get(&page).is_some_and(|p| p.visible(upto).any(|(_, version)| !version.object.is_empty()))
+    }
+
     /// Whether the page has modifications, the oldest of which is visible.
     pub fn is_installable(&self, page: PageId, visible: Stamp) -> bool {
         self.pages.get(&page).is_some_and(|p| p.first() <= visible)

@@ -347,6 +347,7 @@ impl Replica {
             all.unheld.iter().for_each(|page| self.places.unhold(*page, stamp));
             self.released.push(&all.released);
             self.frees.collected(stamp, &all.pages);
+            self.places.have_collected(self.places.objects());
         }
         let pieces_from = Some(condemned.first);
         Ok(Applied { changed: condemned.orefs(), op: None, pieces_from })

@@ -34,6 +34,10 @@ pub struct Places {
     filled: Vec<u16>,
     /// By page, from which slot on there never was a place; [`UNKNOWN`] where a client has not said so.
     tops: Vec<u16>,
+    /// In how many slots there is something, of the pages of which that is known, and in how many there was when a collection
+    /// had freed the last time.
+    objects: u64,
+    collected: u64,
     /// In how many pages there is something, or it is not known.
     in_use: u32,
     /// The highest of these stamps among pages that were given out again.
@@ -117,9 +121,19 @@ impl Places {
         self.filled.get(page.get() as usize).copied().unwrap_or_default()
     }
 
-    /// In how many slots of all pages there is something, as far as it is known.
-    pub fn filled_sum(&self) -> u64 {
-        self.filled.iter().filter(|count| **count != UNKNOWN).map(|count| u64::from(*count)).sum()
+    /// In how many slots there is something, as far as it is known.
+    pub fn objects(&self) -> u64 {
+        self.objects
+    }
+
+    /// In how many slots there was something when a collection had freed the last time; zero if none has.
+    pub fn collected(&self) -> u64 {
+        self.collected
+    }
+
+    /// A collection has freed what was out of reach, and has left so much.
+    pub(super) fn have_collected(&mut self, left: u64) {
+        self.collected = left;
     }
 
     /// In how many pages there is something. Where that is not known of a page, the page counts.
@@ -327,6 +341,7 @@ impl Places {
             self.filled.resize(at + 1, 0);
         }
         self.in_use += u32::from(self.filled[at] == 0);
+        self.objects += u64::from(self.filled[at] < UNKNOWN);
         self.filled[at] = self.filled[at].saturating_add(1);
         let is_reused = self.take_back(page).is_some();
         if is_reused {
@@ -341,6 +356,7 @@ impl Places {
         let filled = self.filled.get_mut(page.get() as usize);
         if let Some(filled) = filled.filter(|filled| ![0, UNKNOWN].contains(filled)) {
             *filled -= 1;
+            self.objects -= 1;
             self.in_use -= u32::from(*filled == 0);
             self.return_if_empty(page, stamp);
         }
@@ -353,7 +369,9 @@ impl Places {
         }
         let filled = self.filled.get_mut(page.get() as usize);
         if let Some(filled) = filled.filter(|filled| ![0, UNKNOWN].contains(filled)) {
-            *filled = filled.saturating_sub(count as u16 - 1).max(1);
+            let left = filled.saturating_sub(count as u16 - 1).max(1);
+            self.objects -= u64::from(*filled - left);
+            *filled = left;
             self.empty(page, stamp);
         }
     }
@@ -404,6 +422,7 @@ impl Places {
     pub(super) fn skip_to(&mut self, next_page: u32) {
         self.next_page = self.next_page.max(next_page.min(PageId::MAX.get() + 1));
         self.filled = vec![UNKNOWN; self.next_page as usize];
+        (self.objects, self.collected) = (0, 0);
         self.tops = Vec::new();
         // There is no page 0.
         self.in_use = self.next_page.saturating_sub(1);
@@ -453,8 +472,9 @@ impl Places {
         held_back: impl Iterator<Item = PageId>,
         (filled, tops): (Vec<u16>, Vec<u16>),
     ) -> Places {
+        let objects = filled.iter().filter(|count| **count < UNKNOWN).map(|count| u64::from(*count)).sum();
         let in_use = filled.iter().skip(1).filter(|count| **count > 0).count() as u32;
-        let mut places = Places { next_page, reused, filled, tops, in_use, ..Places::default() };
+        let mut places = Places { next_page, reused, filled, tops, in_use, objects, ..Places::default() };
         held_back.for_each(|page| places.hold_back(page));
         for (client, Leased { seq, birth, pages: last, holes }) in last {
             places.clients.insert(client, Grantee { seq, last, holes, birth, ..Grantee::default() });
@@ -547,6 +567,38 @@ mod tests {
         assert_eq!((p.reused(), p.next_page()), (Stamp(5), 4));
         assert_eq!(p.granted(page(3)).unwrap().client, ClientId(9));
         assert_eq!(p.returned_count(), 1);
+    }
+
+    #[test]
+    fn hole_begins_where_its_client_said_and_not_in_pages_of_which_that_is_not_known() {
+        let mut p = Places::new();
+        grant(&mut p, 1, 7, 1, &[2, 3, 4, 5]);
+        [2, 2, 3, 4, 5].iter().for_each(|n| p.used(page(*n), true));
+        assert_eq!(p.hole_from(page(2)), None, "it is granted");
+        p.give_back(Stamp(2), ClientId(8), &[(page(2), 9)]);
+        assert_eq!(p.hole_from(page(2)), None, "it is another's");
+        p.give_back(Stamp(2), ClientId(7), &[(page(2), 9), (page(3), 4), (page(4), 0)]);
+        assert_eq!([2, 3, 4, 5].map(|n| p.hole_from(page(n))), [Some(9), Some(4), None, None]);
+        // What is granted as a hole is counted from its first slot, whatever the client says.
+        let hole = Hole { page: page(2), from: 9, used: 100 };
+        p.grant(
+            Stamp(3),
+            &Grant { client: ClientId(8), seq: 1, next_page: 6, pages: vec![page(2)], holes: vec![hole] },
+        );
+        let row = *p.granted(page(2)).unwrap();
+        assert_eq!((row.from, row.is_made_in, row.birth, p.hole_from(page(2))), (9, true, Stamp::ZERO, None));
+        p.give_back(Stamp(4), ClientId(8), &[(page(2), 3)]);
+        assert_eq!(p.hole_from(page(2)), Some(9));
+        // A page that an overflow takes has slots that no client knows.
+        p.empty(page(3), Stamp(5));
+        assert!(p.fill(page(3)));
+        assert_eq!(p.hole_from(page(3)), None);
+        // Of a page that is born anew, references of its life before may name any slot.
+        p.empty_some(page(2), 2, Stamp(6));
+        grant(&mut p, 7, 8, 2, &[2]);
+        p.used(page(2), true);
+        p.give_back(Stamp(8), ClientId(8), &[(page(2), 5)]);
+        assert_eq!((p.hole_from(page(2)), p.objects()), (None, 4));
     }
 
     #[test]

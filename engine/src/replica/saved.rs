@@ -118,6 +118,7 @@ impl Replica {
         let released = self.released.iter();
         out.put_u32(released.len() as u32);
         released.for_each(|oref| out.put_u32(oref.raw()));
+        out.put_u64(self.places.collected());
         out.put_u64(self.frees.last().0);
     }
 
@@ -147,6 +148,7 @@ impl Replica {
         s.answers = answers(&mut r)?;
         s.places = places(&mut r)?;
         s.released = Released::restored(entry::orefs(&mut r)?);
+        s.places.have_collected(r.u64()?);
         s.frees = Frees::restored(Stamp(r.u64()?));
         for _ in 0..r.count(6, "classes")? {
             let id = ClassId(r.u16()?);

@@ -352,7 +352,14 @@ impl Server {
     }
 
     fn store(&mut self, to_store: Option<ToStore>, out: &mut Effects) {
-        if let Some(ToStore { pages, checkpoint }) = to_store {
+        if let Some(ToStore { overfull: Some(page), .. }) = &to_store {
+            // The log still has all of it.
+            let text = format!(
+                "the objects of page {page} do not fit into it, which is a defect of the server: report it"
+            );
+            return out.push(Effect::Stop(text));
+        }
+        if let Some(ToStore { pages, checkpoint, .. }) = to_store {
             out.push(Effect::Install { view: self.joined, pages, checkpoint });
         }
         while let Some(page) = self.pages.reads.next() {

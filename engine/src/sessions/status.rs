@@ -61,7 +61,7 @@ impl Sessions {
 
 /// What the leader alone knows.
 fn of_leader(leader: &Leader, cx: &Cx<'_>) -> String {
-    let collection = leader.collect_status();
+    let collection = leader.collect_status(&cx.replica.places);
     let outlook = leader.outlook(cx.now, cx.replica);
     let (collected, counted) = (collection_json(&collection), counted_json(&collection, cx.now));
     format!(",\"collection\":{collected},\"counted\":{counted},{}", outlook_json(&outlook))

@@ -271,6 +271,25 @@ mod tests {
     }
 
     #[test]
+    fn places_below_a_hole_are_not_this_homes() {
+        let mut p = Places::default();
+        let holes = vec![Hole { page: page(2), from: 3, used: 4_000 }];
+        p.grant(Leased { holes, ..leased(1, 0, &[2, 3]) });
+        // What does not fit there goes into the other page.
+        assert_eq!(p.place(4_050).unwrap().oref, Oref::new(page(3), 0).unwrap());
+        let first = p.place(4_000).unwrap();
+        assert_eq!(first.oref, Oref::new(page(2), 3).unwrap());
+        let below = Oref::new(page(2), 2).unwrap();
+        assert!(p.hold(first.oref, Stamp(1)).is_some() && p.holds(first.oref, Stamp(1)));
+        assert!(p.hold(below, Stamp(1)).is_none() && !p.holds(below, Stamp(1)));
+        p.filled(first.oref);
+        assert!(p.hold(first.oref, Stamp(1)).is_none());
+        drop(first);
+        p.turn_page();
+        assert!(p.give_back().contains(&(page(2), 4)));
+    }
+
+    #[test]
     fn page_granted_again_begins_anew() {
         let mut p = Places::default();
         p.grant(leased(1, 0, &[2, 3]));

@@ -493,6 +493,13 @@ fn collection_begins_by_itself_when_much_was_made() {
         w.pass_ms(GRACE_MS);
     }
     w.pass_ms(3 * GRACE_MS);
+    // Another view goes on where the one before was.
+    let left = objects(&w) as u64;
+    w.crash();
+    w.restart();
+    w.run_until_idle();
+    let made = number(&status(&w), "made_since");
+    assert!(made < left, "{made} objects count as made since the last collection, of {left}");
     assert!(objects(&w) < 1_500, "{} objects are left of some hundred", objects(&w));
     set_twice(&w, kept);
 }

@@ -3,12 +3,14 @@
 
 use crate::world::hand::{self, A, B, Hand, Said, Work, closed, layout, object, refused};
 use tercel_engine::limits::CREDIT;
-use tercel_engine::replica::entry::kind;
-use tercel_engine::server::{Conn, Input, ServerConfig};
+use tercel_engine::replica::entry::{kind, root_head};
+use tercel_engine::server::{CollectConfig, Conn, Input, ServerConfig};
+use tercel_wire::class;
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Shape};
 use tercel_wire::message::*;
+use tercel_wire::record::HEADER_BYTES;
 
 fn op(client: u64, slot: u16, seq: u64) -> OpId {
     OpId { client: ClientId(client), slot, seq, view: ViewId::new(1, 7) }
@@ -477,4 +479,55 @@ fn pages_are_given_back_while_a_large_transaction_of_the_client_is_worked_on() {
     [A, B].into_iter().for_each(|conn| _ = h.acknowledge(conn, visible));
     let again = h.lease(B, 2);
     assert!(again.iter().all(|page| done.contains(page)), "{again:?}");
+}
+
+#[test]
+fn room_beside_objects_is_not_granted_while_a_large_transaction_may_count_on_it() {
+    let collect = CollectConfig { is_automatic: false, grace_ms: 0, ..CollectConfig::default() };
+    let mut h = Hand::storing(ServerConfig { collect, ..ServerConfig::default() }, 0);
+    let class = h.define(A);
+    let page = h.lease(A, 1)[0];
+    let (place, small) = (Oref::new(page, 0).unwrap(), object(class, 1));
+    let root = root_to(place);
+    let writes = vec![
+        Write { oref: place, new: true, object: &small },
+        Write { oref: class::ROOT_HEAD, new: false, object: &root },
+    ];
+    h.commit(A, op(5, 0, 1), &Work { base: Stamp(1), reads: vec![], writes });
+    h.sync();
+    let pages = {
+        let said =
+            h.send(A, Kind::Lease, |o| Lease { seq: 2, pages: PAGES, done: vec![(page, 1)] }.encode(o));
+        assert_eq!(said, []);
+        let said = h.sync();
+        let (.., body) = said.iter().find(|s| s.1 == Kind::Leased).expect("leased");
+        Leased::decode(body).unwrap().pages
+    };
+    let holes = |h: &mut Hand| {
+        let said = h.ask_places(B, 4);
+        let (.., body) = said.iter().find(|s| s.1 == Kind::Leased).expect("leased");
+        Leased::decode(body).unwrap().holes
+    };
+    // A dry run frees nothing, and so finds no room.
+    h.send(A, Kind::Collect, |o| Collect { is_dry: true }.encode(o));
+    h.finish();
+    assert_eq!(holes(&mut h), []);
+    h.send(A, Kind::Collect, |o| Collect { is_dry: false }.encode(o));
+    h.finish();
+    h.commit(A, op(5, 0, 2), &all(h.server.visible(), &places(&pages), true, &small));
+    h.until_ordered();
+    assert_eq!((h.kind(), holes(&mut h)), (kind::STAGE, vec![]));
+    h.finish();
+    h.sync();
+    let found = holes(&mut h);
+    assert_eq!((found.len(), found[0].page, found[0].from), (1, page, 1));
+}
+
+/// The head of the list of roots, leading to an object.
+fn root_to(oref: Oref) -> Vec<u8> {
+    let (_, layout) = class::built_in().find(|(id, _)| *id == class::ROOT).unwrap();
+    let at = HEADER_BYTES + layout.field("target").unwrap().at;
+    let mut head = root_head();
+    head[at..at + 4].copy_from_slice(&oref.raw().to_le_bytes());
+    head
 }

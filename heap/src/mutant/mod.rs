@@ -71,8 +71,6 @@ pub enum Rule {
     LeaderOutlivesView,
     LostIsCommitted,
     LostIsNotExecuted,
-    // Nor this one: in its worlds no page is given out again within the collection that found objects in it.
-    MarkForgetsNew,
     MarkForgetsWrites,
     CancelledFrees,
     NoGrace,

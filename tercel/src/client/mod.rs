@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use tercel_engine::Error;
 use tercel_engine::client::{Client as Machine, ClientConfig as MachineConfig, ClientStats};
+use tercel_engine::time::Now;
 use tercel_engine::txn::{Freshness, Isolation, Options, Port, Step, Tx};
 use tercel_heap::{
     Config as HeapConfig, ConfigError, Policy, SCOPES_MAX, Stats as CacheStats, arena_bytes, heap,
@@ -430,15 +431,7 @@ impl Client {
     /// # Errors
     /// `Unavailable`, `Timeout`.
     pub fn server_status(&self) -> Result<String, Error> {
-        let mut found = None;
-        self.shared()?.drive_machine(&mut |client, now| match client.server_status(now) {
-            Some(status) => {
-                found = Some(status);
-                Step::Done
-            }
-            None => Step::Wait,
-        })?;
-        String::from_utf8(found.unwrap_or_default()).map_err(|_| Error::Corrupt("the server's status".into()))
+        self.status_by(&mut |client, now| client.server_status(now))
     }
 
     /// Has the server collect what no root reaches, or say what it would free (`is_dry`): gives its status as JSON, with the
@@ -448,15 +441,7 @@ impl Client {
     /// # Errors
     /// `Unavailable`, `Timeout`.
     pub fn begin_collection(&self, is_dry: bool) -> Result<String, Error> {
-        let mut found = None;
-        self.shared()?.drive_machine(&mut |client, now| match client.begin_collection(now, is_dry) {
-            Some(status) => {
-                found = Some(status);
-                Step::Done
-            }
-            None => Step::Wait,
-        })?;
-        String::from_utf8(found.unwrap_or_default()).map_err(|_| Error::Corrupt("the server's status".into()))
+        self.status_by(&mut |client, now| client.begin_collection(now, is_dry))
     }
 
     /// Counters.
@@ -467,6 +452,18 @@ impl Client {
         };
         let machine = shared.machine();
         Stats { client: machine.stats(), cache: machine.cache_stats() }
+    }
+
+    fn status_by(&self, ask: &mut dyn FnMut(&mut Machine, Now) -> Option<Vec<u8>>) -> Result<String, Error> {
+        let mut found = None;
+        self.shared()?.drive_machine(&mut |client, now| match ask(client, now) {
+            Some(status) => {
+                found = Some(status);
+                Step::Done
+            }
+            None => Step::Wait,
+        })?;
+        String::from_utf8(found.unwrap_or_default()).map_err(|_| Error::Corrupt("the server's status".into()))
     }
 
     /// Lets a closure use the machine under its lock, for [`tools`](crate::tools).
