@@ -84,6 +84,10 @@ impl Server {
             return;
         }
         self.now = now;
+        if self.end != End::Working {
+            // It was deposed while it joined: the sequencer is for the server that recovers.
+            return self.go_on(out);
+        }
         match input {
             Input::Connected(conn) => self.sessions(out, |s, cx| s.connected(conn, cx)),
             Input::Frame(conn, header, body) => self.sessions(out, |s, cx| s.frame(conn, &header, body, cx)),

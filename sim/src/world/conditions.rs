@@ -6,7 +6,7 @@
 use tercel_engine::order::Sealed;
 use tercel_engine::replica::entry::{Entry, Grant};
 use tercel_engine::server::{Checkpoint, PageUpdate};
-use tercel_wire::id::{ClientId, Stamp, ViewId};
+use tercel_wire::id::{ClientId, PageId, Stamp, ViewId};
 use tercel_wire::page::Page;
 
 use super::World;
@@ -61,10 +61,13 @@ impl World {
         }
     }
 
-    /// A place is given out again only when every client that has a session has heard that it was given back.
+    /// A place is given out again only when every client that has a session has heard that it was given back. In a page with a hole
+    /// only places are given out that never were.
     fn may_be_granted(&mut self, grant: &Grant) {
         let ended = self.oracle.ended();
-        let back = grant.pages.iter().filter_map(|page| ended.get(page)).max().copied().unwrap_or_default();
+        let is_hole = |page: &&PageId| grant.holes.iter().any(|hole| hole.page == **page);
+        let again = grant.pages.iter().filter(|page| !is_hole(page));
+        let back = again.filter_map(|page| ended.get(page)).max().copied().unwrap_or_default();
         let with_session = (0..self.clients.len()).filter(|i| self.has_session(&self.clients[*i]));
         for client in with_session.collect::<Vec<_>>() {
             if self.clients[client].machine.writer().watermark() < back {
