@@ -290,8 +290,8 @@ impl<'c> Tx<'c> {
                 self.holds.borrow_mut().push(hold);
             } else {
                 match home.class_at(now, &self.scope, oref, stamp, &mut judging.search)? {
-                    // What cannot be read as it is stored is there.
-                    Ok(_) | Err(Error::Schema(_) | Error::Corrupt(_)) => {}
+                    // What is of a class that the program cannot read is there. Of what is in a damaged page nothing is known.
+                    Ok(_) | Err(Error::Schema(_)) => {}
                     Err(e) => return Some(Err(e)),
                 }
             }
