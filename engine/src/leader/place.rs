@@ -46,9 +46,10 @@ impl Fill {
         fill
     }
 
-    /// Whether no object finds room any more, nor is one still to be made.
+    /// Whether no object finds room any more, nor is one still to be made. Of a page that was granted beside what is in it the
+    /// client may think that there is more room than there is, so it is the client that gives it back.
     fn is_full(&self) -> bool {
-        self.from + self.made_count == self.slots && !self.fits(SLOT_BYTES + OBJECT_BYTES_MIN)
+        self.from == 0 && self.made_count == self.slots && !self.fits(SLOT_BYTES + OBJECT_BYTES_MIN)
     }
 
     /// Whether there are so many bytes beside the objects made and the forwards that may have to be.
