@@ -231,22 +231,27 @@ impl<'c> Tx<'c> {
         if let Some((oref, _)) = kept.iter().find(is_replaced).filter(|_| !dropped(Rule::TokenWithoutBirth)) {
             return Err(Error::not_found(*oref));
         }
-        // Of a newer state that another transaction has read, nothing can be said in this one; should it move on, they are judged.
+        // What was read in the present state is there, and of a newer one, which another transaction has read, nothing can be
+        // said in this one. Should the transaction move on, they are judged.
         let snapshot = self.scope.snapshot();
-        let is_newer = |stamp: Stamp| stamp > snapshot && stamp < Stamp::MAX;
-        let (newer, kept): (Vec<_>, Vec<_>) = kept.into_iter().partition(|(_, stamp)| is_newer(*stamp));
-        let (mut judging, mut outcome) = (Judging::default(), Ok(()));
-        self.port.drive(self.until, &mut |home, now| match self.judge(home, now, &kept, &mut judging) {
-            None => Step::Wait,
-            Some(judged) => {
-                outcome = judged;
-                Step::Done
-            }
-        })?;
-        outcome?;
+        let is_doubtful = |stamp: Stamp| stamp < snapshot || stamp == Stamp::MAX;
+        let (older, sure): (Vec<_>, Vec<_>) = kept.into_iter().partition(|(_, stamp)| is_doubtful(*stamp));
+        let (mut judging, mut outcome) = (Judging { snapshot, ..Judging::default() }, Ok(()));
+        if !older.is_empty() {
+            self.port.drive(self.until, &mut |home, now| match self.judge(home, now, &older, &mut judging) {
+                None => Step::Wait,
+                Some(judged) => {
+                    outcome = judged;
+                    Step::Done
+                }
+            })?;
+            outcome?;
+        }
         let mut named = self.named.borrow_mut();
-        named.judged = named.judged.min(judging.snapshot);
-        named.all.extend(kept.into_iter().chain(newer));
+        // The scope may have moved on during the look at the older ones.
+        let seen = if sure.is_empty() { judging.snapshot } else { snapshot };
+        named.judged = named.judged.min(seen);
+        named.add(older.into_iter().chain(sure));
         Ok(())
     }
 
@@ -313,13 +318,27 @@ impl<'c> Tx<'c> {
 /// Kept references that a transaction writes into objects.
 pub(super) struct Named {
     all: Vec<(Oref, Stamp)>,
+    /// How many there are before the first that may be there twice.
+    distinct: usize,
     /// The oldest state in which one of them was judged.
     judged: Stamp,
 }
 
 impl Default for Named {
     fn default() -> Named {
-        Named { all: Vec::new(), judged: Stamp::MAX }
+        Named { all: Vec::new(), distinct: 0, judged: Stamp::MAX }
+    }
+}
+
+impl Named {
+    /// An object that is written again and again names the same ones each time: they are kept once, or twice.
+    fn add(&mut self, named: impl IntoIterator<Item = (Oref, Stamp)>) {
+        self.all.extend(named);
+        if self.all.len() > 2 * self.distinct + 64 {
+            self.all.sort_unstable();
+            self.all.dedup();
+            self.distinct = self.all.len();
+        }
     }
 }
 

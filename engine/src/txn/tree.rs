@@ -21,7 +21,7 @@ pub(super) struct TreeBuilder<'a, 'c> {
     made: Vec<Oref>,
     /// What the transaction said when a chunk could not be made; the encoder only knows that it failed.
     error: Option<Error>,
-    /// References that were not read in the state that the transaction has now, and their stamps.
+    /// The references that it was given, and the stamps they were read at.
     kept: Vec<(Oref, Stamp)>,
 }
 
@@ -101,10 +101,7 @@ impl Spill for TreeBuilder<'_, '_> {
     }
 
     fn named(&mut self, oref: Oref, stamp: Stamp) {
-        // What was read in the present state is there. Another transaction may have read the rest, at any stamp.
-        if stamp != self.tx.scope.snapshot() {
-            self.kept.push((oref, stamp));
-        }
+        self.kept.push((oref, stamp));
     }
 }
 

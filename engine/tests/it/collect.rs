@@ -245,6 +245,26 @@ fn reference_of_another_client_is_judged_in_the_state_that_the_transaction_moves
 }
 
 #[test]
+fn reference_of_the_same_state_is_judged_in_the_state_that_the_transaction_moves_on_to() {
+    let w = world(2);
+    let kept = make(&w, 0, "kept", 1);
+    let (old, other) = (make(&w, 0, "old", 7), make(&w, 0, "other", 3));
+    w.run(1, |tx| Ok((tx.get(old)?.count(), tx.get(kept)?.count()))).unwrap();
+    let port = w.thread(1);
+    let [open, beside] = [0; 2].map(|_| Tx::begin(&port, Isolation::Serializable).unwrap());
+    // Another transaction of this client read it, in the state that this one has too.
+    let of_beside = beside.get(old).unwrap().reference();
+    open.edit(kept).unwrap().set_next(of_beside).unwrap();
+    w.run(0, |tx| set(tx, other, 4)).unwrap();
+    w.run(0, |tx| tx.remove_root("old").map(|_| ())).unwrap();
+    assert_eq!(number(&collect(&w), "objects"), 2);
+    assert_eq!(open.get(other).unwrap().count(), 4);
+    assert_eq!(open.commit().map(|_| ()), Err(Error::Conflict));
+    assert_eq!(w.run(0, |tx| Ok(tx.get(kept)?.next().is_null())), Ok(true));
+    verify(&w);
+}
+
+#[test]
 fn what_is_linked_again_within_the_time_of_grace_stays() {
     let w = world(2);
     let (old, kept) = (make(&w, 0, "old", 7), make(&w, 0, "kept", 1));
