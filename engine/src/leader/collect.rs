@@ -21,7 +21,7 @@ use tercel_wire::record::HEADER_BYTES;
 
 use super::census::{Counted, Counting};
 use super::marks::{Color, Marks};
-use super::own::{is_chunk, trees_of};
+use super::own::trees_of;
 use super::{Leader, Work};
 use crate::effect::CollectConfig;
 use crate::mutant::{self, Rule, dropped};
@@ -31,6 +31,7 @@ use crate::replica::catalogue::Catalogue;
 use crate::replica::condemned::Piece;
 use crate::replica::entry::Entry;
 use crate::replica::places::Places;
+use crate::replica::released::is_chunk;
 use crate::time::Now;
 
 /// Collections of one view's leader: the one under way, and when the next one is due.

@@ -86,21 +86,25 @@ impl Leader {
         let mut freed = Freed::default();
         let max = mutant::bound(limits::FREED_MAX, 4);
         let catalogue = &work.replica.catalogue;
-        for root in work.replica.released.iter() {
+        let released = &work.replica.released;
+        for root in released.iter() {
             if freed.chunks.len() + freed.below.len() >= max {
                 break;
             }
-            if !work.pages.is_here(root.page()) {
+            let at = released.moved(root).unwrap_or(root);
+            if !work.pages.is_here(at.page()) {
                 if freed.taken == 0 {
-                    self.reclaiming.freeing.reading = Some(root.page());
-                    work.pages.reads.wait(root.page(), Waiter::Release(root.page()));
+                    self.reclaiming.freeing.reading = Some(at.page());
+                    work.pages.reads.wait(at.page(), Waiter::Release(at.page()));
                 }
                 break;
             }
             freed.taken += 1;
-            if let Some(chunk) = work.pages.newest(root, |object| Chunk::of(object, catalogue)).flatten() {
-                freed.chunks.push(root);
-                freed.chunks.extend(chunk.leaves);
+            if let Some(chunk) = work.pages.newest(at, |object| Chunk::of(object, catalogue)).flatten() {
+                for chunk in [root].into_iter().chain(chunk.leaves) {
+                    freed.chunks.push(chunk);
+                    freed.chunks.extend(released.moved(chunk));
+                }
                 freed.below.extend(chunk.nodes);
             }
         }
@@ -117,7 +121,9 @@ impl Leader {
         }
         self.reclaiming.freeing.reading = None;
         if failed.is_some() {
-            let taken = work.replica.released.iter().take_while(|root| root.page() == page).count();
+            let released = &work.replica.released;
+            let is_there = |root: &Oref| released.moved(*root).unwrap_or(*root).page() == page;
+            let taken = released.iter().take_while(is_there).count();
             self.reclaiming.freeing.ordered =
                 self.order(&Entry::Free(Freed { taken: taken as u32, ..Freed::default() }), None, work);
         }

@@ -8,13 +8,14 @@
 
 use tercel_wire::class;
 use tercel_wire::cursor::le32;
-use tercel_wire::id::{ClassId, Oref};
+use tercel_wire::id::Oref;
 use tercel_wire::layout::Layout;
 use tercel_wire::message::{Outcome, Write};
 use tercel_wire::page::class_of;
 use tercel_wire::record::HEADER_BYTES;
 
 use crate::replica::catalogue::Catalogue;
+use crate::replica::released::is_chunk;
 use crate::table::Map;
 
 /// The chunks that a transaction makes, and the words of trees in what it writes.
@@ -96,13 +97,10 @@ pub(super) fn trees_of(object: &[u8], catalogue: &Catalogue) -> Vec<Oref> {
     trees
 }
 
-pub(super) fn is_chunk(id: ClassId) -> bool {
-    matches!(id, class::BYTES_LEAF | class::REFS_LEAF | class::CHUNK_NODE)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tercel_wire::id::ClassId;
     use tercel_wire::record::{Any, Encoder, List, NoSpill, Ref, Value};
     use tercel_wire::schema::{Field, Schema, Type};
 

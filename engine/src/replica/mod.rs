@@ -36,7 +36,7 @@ pub mod views;
 use tercel_wire::class;
 use tercel_wire::cursor::{DecodeError, le32};
 use tercel_wire::id::{ClientId, OpId, Oref, PageId, Stamp, ViewId};
-use tercel_wire::message::{CommitEffects, Outcome};
+use tercel_wire::message::{CommitEffects, Outcome, Write};
 use tercel_wire::page::class_of;
 use tercel_wire::record::HEADER_BYTES;
 
@@ -49,7 +49,7 @@ use frees::{Frees, Known};
 use pieces::Pieces;
 use places::Places;
 use recent::RecentWrites;
-use released::Released;
+use released::{Released, is_chunk};
 use version::{PendingStamp, VersionStamp};
 use views::Views;
 
@@ -234,6 +234,12 @@ impl Replica {
             self.recent.insert(w.oref, stamp);
             self.digest.chain(w.oref, stamp);
         }
+        let is_chunk = |w: &&Write<'_>| w.new && is_chunk(class_of(w.object));
+        let moved = c.head.placements.iter().filter(|p| p.is_new).filter_map(|p| {
+            let chunk = c.effects.writes.get(p.write as usize).filter(is_chunk)?;
+            Some((chunk.oref, p.to))
+        });
+        self.released.put_elsewhere(moved);
         self.settle(stamp, &c.head);
         self.recent.forget_for(c.effects.writes.len());
     }
@@ -299,6 +305,7 @@ impl Replica {
                 self.places.used(oref.page(), *new);
                 self.digest.chain(*oref, stamp);
             }
+            self.released.put_elsewhere(pieces.chunks_moved);
             self.settle(stamp, &pieces.head);
             // The index takes in one large commit at a time.
             self.recent.index_pending(usize::MAX);

@@ -8,9 +8,11 @@
 use tercel_wire::cursor::{DecodeError, Reader};
 use tercel_wire::id::{OpId, Oref, Stamp};
 use tercel_wire::message::{CommitEffects, Write};
+use tercel_wire::page::class_of;
 
 use super::Objects;
 use super::entry::{self, Head};
+use super::released::is_chunk;
 use super::version::{PendingStamp, VersionStamp};
 use crate::table::Set;
 
@@ -31,6 +33,8 @@ pub(super) struct Pieces {
     pub set: Set<Oref>,
     /// The references that changed, as readers know them.
     pub changed: Vec<Oref>,
+    /// Chunks that it makes elsewhere than where they are named.
+    pub chunks_moved: Vec<(Oref, Oref)>,
     pub pending: PendingStamp,
 }
 
@@ -62,6 +66,7 @@ impl Pieces {
             writes: Vec::new(),
             set: Set::default(),
             changed: Vec::new(),
+            chunks_moved: Vec::new(),
             pending: PendingStamp::default(),
         }
     }
@@ -164,6 +169,9 @@ impl Pieces {
         self.next_placement += usize::from(to.is_some());
         let birth = self.head.birth(w.oref, w.new);
         objects.write(w.oref, to, &VersionStamp::With(self.pending.clone()), birth, w.object);
+        if let Some((to, _)) = to.filter(|_| w.new && is_chunk(class_of(w.object))) {
+            self.chunks_moved.push((w.oref, to));
+        }
         self.writes.push((w.oref, w.new));
         self.set.insert(w.oref);
         self.changed.push(w.oref);

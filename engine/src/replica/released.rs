@@ -2,42 +2,73 @@
 //! time, and orders the end of their chunks; so a commit that replaces a large value costs what it writes, however large the
 //! old value was.
 //!
+//! Leaves are freed without a look at them. So it is known here where the few chunks went that found no room in the places
+//! for which they were made: a node of a tree names those places.
+//!
 //! The invariant: a tree is owned by one field of one object, or is in this queue once, or is gone.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use tercel_wire::id::Oref;
+use tercel_wire::class;
+use tercel_wire::id::{ClassId, Oref};
 
 use super::entry::Freed;
 
+/// Whether objects of the class are parts of large values.
+pub(crate) fn is_chunk(id: ClassId) -> bool {
+    matches!(id, class::BYTES_LEAF | class::REFS_LEAF | class::CHUNK_NODE)
+}
+
 /// The roots of released trees, the one to be freed next first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Released(VecDeque<Oref>);
+pub struct Released {
+    queue: VecDeque<Oref>,
+    /// Chunks that are not where they are named, released or not, and where they are.
+    moved: BTreeMap<Oref, Oref>,
+}
 
 impl Released {
     /// How many there are.
     pub fn count(&self) -> usize {
-        self.0.len()
+        self.queue.len()
     }
 
     /// The first of them, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Oref> {
-        self.0.iter().copied()
+        self.queue.iter().copied()
+    }
+
+    /// Where a chunk is, if that is not where it is named.
+    pub fn moved(&self, chunk: Oref) -> Option<Oref> {
+        self.moved.get(&chunk).copied()
+    }
+
+    /// All chunks that are not where they are named, in order.
+    pub fn all_moved(&self) -> impl ExactSizeIterator<Item = (Oref, Oref)> {
+        self.moved.iter().map(|(from, to)| (*from, *to))
     }
 
     /// A commit has released these.
     pub(super) fn push(&mut self, roots: &[Oref]) {
-        self.0.extend(roots);
+        self.queue.extend(roots);
+    }
+
+    /// A commit has put these chunks where they are not named.
+    pub(super) fn put_elsewhere(&mut self, moved: impl IntoIterator<Item = (Oref, Oref)>) {
+        self.moved.extend(moved);
     }
 
     /// As they were saved.
     pub(super) fn restored(roots: Vec<Oref>) -> Released {
-        Released(roots.into())
+        Released { queue: roots.into(), moved: BTreeMap::new() }
     }
 
     /// What was at the front is freed; what hung on it takes its place.
     pub(super) fn freed(&mut self, f: &Freed) {
-        self.0.drain(..self.0.len().min(f.taken as usize));
-        f.below.iter().rev().for_each(|root| self.0.push_front(*root));
+        self.queue.drain(..self.queue.len().min(f.taken as usize));
+        f.below.iter().rev().for_each(|root| self.queue.push_front(*root));
+        f.chunks.iter().for_each(|chunk| {
+            self.moved.remove(chunk);
+        });
     }
 }

@@ -41,6 +41,12 @@ impl Replica {
             layout.encode(&mut bytes);
             out.put_bytes(&bytes);
         }
+        // Most spaces have none, and are saved as before there could be any.
+        let moved = self.released.all_moved();
+        if moved.len() > 0 {
+            out.put_u32(moved.len() as u32);
+            moved.flat_map(|(from, to)| [from, to]).for_each(|oref| out.put_u32(oref.raw()));
+        }
         out
     }
 
@@ -153,6 +159,11 @@ impl Replica {
         for _ in 0..r.count(6, "classes")? {
             let id = ClassId(r.u16()?);
             s.catalogue.define(id, Layout::decode(r.bytes("layout")?)?);
+        }
+        if !r.rest().is_empty() {
+            let moved =
+                (0..r.count(8, "moved chunks")?).map(|_| Ok((entry::oref(&mut r)?, entry::oref(&mut r)?)));
+            s.released.put_elsewhere(moved.collect::<Result<Vec<_>, DecodeError>>()?);
         }
         r.end()?;
         Ok(s)

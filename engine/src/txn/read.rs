@@ -238,13 +238,16 @@ impl<'c> Tx<'c> {
         let (older, sure): (Vec<_>, Vec<_>) = kept.into_iter().partition(|(_, stamp)| is_doubtful(*stamp));
         let (mut judging, mut outcome) = (Judging { snapshot, ..Judging::default() }, Ok(()));
         if !older.is_empty() {
-            self.port.drive(self.until, &mut |home, now| match self.judge(home, now, &older, &mut judging) {
-                None => Step::Wait,
-                Some(judged) => {
-                    outcome = judged;
-                    Step::Done
-                }
-            })?;
+            self.port.drive(
+                self.until,
+                &mut |home, now| match self.judge(home, now, &older, &mut judging) {
+                    None => Step::Wait,
+                    Some(judged) => {
+                        outcome = judged;
+                        Step::Done
+                    }
+                },
+            )?;
             outcome?;
         }
         let mut named = self.named.borrow_mut();

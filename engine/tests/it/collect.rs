@@ -482,6 +482,46 @@ fn room_beside_objects_that_stay_is_used_again_and_their_slots_are_not() {
 }
 
 #[test]
+fn chunk_that_found_no_room_in_its_place_is_freed_with_its_tree() {
+    let w = world(2);
+    let things = linked(&w, 600);
+    w.run(0, |tx| {
+        let large = chain(tx, 400, 1_000)?;
+        tx.set_root("large", large)
+    })
+    .unwrap();
+    w.pass_ms(3_000);
+    let (stay, go): (Vec<_>, Vec<_>) = things.iter().enumerate().partition(|(i, _)| i % 5 == 0);
+    for some in go.chunks(50) {
+        w.run(0, |tx| {
+            some.iter().try_for_each(|(_, r)| tx.remove_root(&format!("{}", r.oref())).map(|_| ()))
+        })
+        .unwrap();
+    }
+    collect(&w);
+    w.pass_ms(3_000);
+    // A client is granted room beside what stays, which then grows into it.
+    let owners = linked(&w, 40);
+    stay.iter().for_each(|(_, r)| grow(&w, 1, **r, 400));
+    let before = objects(&w);
+    owners.iter().for_each(|r| grow(&w, 0, *r, 30_000));
+    w.pass_ms(3_000);
+    let (state, _) = verify(&w);
+    assert!(state.released.all_moved().len() > 0);
+    assert_eq!(Replica::decode(&state.encode()).unwrap().released, state.released);
+    w.crash();
+    w.restart();
+    owners.iter().for_each(|r| grow(&w, 0, *r, 10));
+    collect(&w);
+    w.pass_ms(3_000);
+    let (state, pages) = verify(&w);
+    assert_eq!((state.released.count(), state.released.all_moved().len()), (0, 0));
+    let is_left = |r: &&Ref<Thing>| w.run(1, |tx| Ok(tx.get(**r)?.count())).is_ok();
+    assert_eq!(owners.iter().filter(is_left).count(), owners.len());
+    assert_eq!(pages.values().map(Vec::len).sum::<usize>(), before);
+}
+
+#[test]
 fn page_whose_client_left_without_a_word_is_used_again_only_when_it_is_empty() {
     let w = world(2);
     let things = linked(&w, 100);
