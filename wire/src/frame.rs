@@ -58,6 +58,9 @@ pub enum Kind {
     Backup = 14,
     BackupNext = 15,
     Collect = 16,
+    Bind = 17,
+    Call = 18,
+    Interfaces = 19,
     Welcome = 64,
     Page = 65,
     Verdict = 67,
@@ -70,10 +73,13 @@ pub enum Kind {
     Refused = 74,
     BackupBegun = 75,
     BackupPart = 76,
+    Bound = 77,
+    Answer = 78,
+    Offered = 79,
 }
 
 impl Kind {
-    const ALL: [Kind; 28] = [
+    const ALL: [Kind; 34] = [
         Kind::Hello,
         Kind::Fetch,
         Kind::Commit,
@@ -90,6 +96,9 @@ impl Kind {
         Kind::Backup,
         Kind::BackupNext,
         Kind::Collect,
+        Kind::Bind,
+        Kind::Call,
+        Kind::Interfaces,
         Kind::Welcome,
         Kind::Page,
         Kind::Verdict,
@@ -102,6 +111,9 @@ impl Kind {
         Kind::Refused,
         Kind::BackupBegun,
         Kind::BackupPart,
+        Kind::Bound,
+        Kind::Answer,
+        Kind::Offered,
     ];
 
     fn from_u8(n: u8) -> Option<Kind> {

@@ -14,6 +14,8 @@
 //! | [`frame`] | the 64-byte header before every message |
 //! | [`token`] | a stamp that may be passed on |
 //! | [`message`] | the bodies of messages |
+//! | [`interface`] | methods of objects, with what they take and give |
+//! | [`payload`] | arguments and results of calls |
 //! | [`log`] | what the log of a server looks like |
 //! | [`mend`] | the one byte that is wrong under a checksum |
 //! | [`class`] | classes that Tercel itself defines: roots and the leaves of big values |
@@ -23,11 +25,13 @@ pub mod class;
 pub mod cursor;
 pub mod frame;
 pub mod id;
+pub mod interface;
 pub mod layout;
 pub mod log;
 pub mod mend;
 pub mod message;
 pub mod page;
+pub mod payload;
 pub mod record;
 pub mod schema;
 pub mod token;

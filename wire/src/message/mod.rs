@@ -9,6 +9,9 @@
 //! | `Define` (a [`Layout`]) | `Defined` (its id), or [`Refused`] |
 //! | `Catalogue` | [`Classes`] |
 //! | [`Ping`] | [`Pong`] (the frame's stamp is visible, and the sequencer has confirmed it), or [`Refused`] |
+//! | [`Bind`] | [`Bound`], or [`Refused`] |
+//! | [`Call`] | [`Answer`], or [`Verdict`] |
+//! | `Interfaces` | `Offered` (each an [`Interface`](crate::interface::Interface)) |
 //! | `Stat` | `Status` (JSON) |
 //! | `Backup` | [`BackupBegun`], or [`Refused`] |
 //! | `BackupNext` | [`BackupPart`], or [`Refused`] |
@@ -17,9 +20,11 @@
 //! Unasked, a server sends [`Stream`]: what changed, up to which stamp.
 
 mod backup;
+mod call;
 mod pong;
 
 pub use backup::{BACKUP_PAGES_MAX, BackupBegun, BackupPart};
+pub use call::{Answer, Bind, Bound, Call, CallEnd, Refusal};
 pub use pong::Pong;
 
 use crate::cursor::{DecodeError, Put, Reader};

@@ -45,6 +45,10 @@ fn read_as_anything(b: &[u8]) {
     again(Refused::decode(b), Refused::encode, |o, m| Refused::decode(o).as_ref() == Ok(m));
     again(BackupBegun::decode(b), BackupBegun::encode, |o, m| BackupBegun::decode(o).as_ref() == Ok(m));
     again(BackupPart::decode(b), BackupPart::encode, |o, m| BackupPart::decode(o).as_ref() == Ok(m));
+    again(Bind::decode(b), Bind::encode, |o, m| Bind::decode(o).as_ref() == Ok(m));
+    again(Bound::decode(b), Bound::encode, |o, m| Bound::decode(o).as_ref() == Ok(m));
+    again(Call::decode(b), Call::encode, |o, m| Call::decode(o).as_ref() == Ok(m));
+    again(Answer::decode(b), Answer::encode, |o, m| Answer::decode(o).as_ref() == Ok(m));
     again(Layout::decode(b), Layout::encode, |o, m| Layout::decode(o).as_ref() == Ok(m));
 }
 

@@ -7,6 +7,7 @@ use tercel_wire::class;
 use tercel_wire::cursor::le32;
 use tercel_wire::frame::{self, Deframer, FRAME_BYTES, Header, Kind};
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::interface::{Interface, InterfaceSchema, MethodSchema};
 use tercel_wire::layout::{Layout, Var, var};
 use tercel_wire::message::*;
 use tercel_wire::page::{Page, PageBuilder};
@@ -337,12 +338,21 @@ fn frames_have_the_bytes_of_version_2() {
     promised.end();
 }
 
+fn interface() -> Interface {
+    let gives = Schema { name: "gives", fields: &[Field { name: "cents", ty: Type::Scalar(Scalar::I64) }] };
+    let nothing = Schema { name: "nothing", fields: &[] };
+    let pay = MethodSchema { name: "pay", reads: false, takes: INNER, gives, fails: nothing };
+    let methods =
+        Box::leak([pay, MethodSchema { name: "balance", reads: true, takes: nothing, ..pay }].into());
+    Interface::of(&InterfaceSchema { name: "golden.Account", methods }, "golden.Purse")
+}
+
 /// Keeps the promise of a message and reads what was promised.
 macro_rules! message {
-    ($promised:ident, $name:literal, $type:ident, $value:expr) => {{
+    ($promised:ident, $name:expr, $type:ident, $value:expr) => {{
         let value = $value;
         let bytes = $promised.keep($name, &written(|o| value.encode(o)));
-        assert_eq!($type::decode(&bytes).as_ref(), Ok(&value), $name);
+        assert_eq!($type::decode(&bytes).as_ref(), Ok(&value), "{}", $name);
     }};
 }
 
@@ -396,6 +406,26 @@ fn messages_have_the_bytes_of_version_2() {
     message!(promised, "page", PageReply, PageReply { fetch, bytes: b"the page" });
     message!(promised, "page_unwritten", PageReply, PageReply { fetch, bytes: b"" });
     message!(promised, "collect", Collect, Collect { is_dry: true });
+    message!(promised, "bind", Bind, Bind { interface: interface() });
+    message!(promised, "bound", Bound, Bound { interface: Some(2), methods: vec![1, 0] });
+    message!(promised, "bound_nowhere", Bound, Bound { interface: None, methods: vec![] });
+    let call = Call {
+        slot: 3,
+        seq: 9,
+        interface: 2,
+        method: 1,
+        target: oref(7, 8),
+        read_at: Stamp(40),
+        payload: b"what it takes",
+    };
+    message!(promised, "call", Call, call);
+    for (name, end) in [
+        ("answer_returned", CallEnd::Returned(Stamp(41), b"what it gives")),
+        ("answer_failed", CallEnd::Failed(Stamp(40), b"why")),
+        ("answer_refused", CallEnd::Refused(Refusal::Late, "too late")),
+    ] {
+        message!(promised, name, Answer, Answer { slot: 3, seq: 9, end });
+    }
     message!(promised, "unsubscribe", Unsubscribe, Unsubscribe { pages: pages.clone() });
     message!(promised, "part", Part, Part { op, index: 7, bytes: b"piece" });
     message!(promised, "commit", Commit, Commit { op, parts: 2, bytes: b"the rest" });
@@ -513,6 +543,9 @@ fn kinds_have_the_numbers_of_version_1() {
         (Kind::Backup, 14),
         (Kind::BackupNext, 15),
         (Kind::Collect, 16),
+        (Kind::Bind, 17),
+        (Kind::Call, 18),
+        (Kind::Interfaces, 19),
         (Kind::Welcome, 64),
         (Kind::Page, 65),
         (Kind::Verdict, 67),
@@ -525,6 +558,9 @@ fn kinds_have_the_numbers_of_version_1() {
         (Kind::Refused, 74),
         (Kind::BackupBegun, 75),
         (Kind::BackupPart, 76),
+        (Kind::Bound, 77),
+        (Kind::Answer, 78),
+        (Kind::Offered, 79),
     ];
     for number in 0..=u8::MAX {
         let mut head: [u8; FRAME_BYTES] = Header::new(Kind::Ping, 1).encode();

@@ -1,0 +1,194 @@
+//! What an interface looks like: the methods that objects of a class have, each with the layouts of what it takes and gives.
+//!
+//! `#[interface]` writes the constants, both ends of a connection have them, and they are compared once for each connection:
+//! a method whose layouts are equal at both ends is called by its number, with bytes that are read where they are.
+
+use crate::cursor::{DecodeError, Put, Reader};
+use crate::layout::{Layout, NAME_BYTES_MAX};
+use crate::schema::Schema;
+
+/// Methods of one interface.
+pub const METHODS_MAX: usize = 256;
+
+/// An interface, as a constant of a program.
+#[derive(Debug, Clone, Copy)]
+pub struct InterfaceSchema {
+    /// Its name.
+    pub name: &'static str,
+    /// Its methods, in order.
+    pub methods: &'static [MethodSchema],
+}
+
+/// A method, as a constant of a program.
+#[derive(Debug, Clone, Copy)]
+pub struct MethodSchema {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether it only reads.
+    pub reads: bool,
+    /// What it takes: a field for each argument.
+    pub takes: Schema,
+    /// What it gives: one field, or none.
+    pub gives: Schema,
+    /// What it gives instead when it fails by its own decision: one field, or none if it never does.
+    pub fails: Schema,
+}
+
+/// The interface that a class has, as it is compared and shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// The class of the objects that have it.
+    pub class: String,
+    /// Its methods, at most [`METHODS_MAX`]; their numbers are their places.
+    pub methods: Vec<Method>,
+}
+
+/// A method.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Method {
+    /// Its name.
+    pub name: String,
+    /// Whether it only reads.
+    pub reads: bool,
+    /// What it takes.
+    pub takes: Layout,
+    /// What it gives.
+    pub gives: Layout,
+    /// What it gives instead when it fails.
+    pub fails: Layout,
+}
+
+impl Interface {
+    /// That of a class of this program.
+    pub fn of(schema: &InterfaceSchema, class: &str) -> Interface {
+        let methods = schema.methods.iter().map(|m| Method {
+            name: m.name.into(),
+            reads: m.reads,
+            takes: Layout::of(&m.takes),
+            gives: Layout::of(&m.gives),
+            fails: Layout::of(&m.fails),
+        });
+        Interface { name: schema.name.into(), class: class.into(), methods: methods.collect() }
+    }
+
+    /// Appends it.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_bytes(self.name.as_bytes());
+        out.put_bytes(self.class.as_bytes());
+        out.put_u32(self.methods.len() as u32);
+        for m in &self.methods {
+            out.put_bytes(m.name.as_bytes());
+            out.put_u8(m.reads as u8);
+            for layout in [&m.takes, &m.gives, &m.fails] {
+                let mut bytes = Vec::new();
+                layout.encode(&mut bytes);
+                out.put_bytes(&bytes);
+            }
+        }
+    }
+
+    /// Reads it off the front of a body.
+    pub fn decode(r: &mut Reader<'_>) -> Result<Interface, DecodeError> {
+        let (name, class) = (name(r, "interface")?, name(r, "class")?);
+        let count = r.count(17, "methods")?;
+        if count > METHODS_MAX {
+            return Err(DecodeError::TooMany("methods"));
+        }
+        let methods = (0..count).map(|_| {
+            let name = self::name(r, "method")?;
+            let reads = match r.u8()? {
+                0 => false,
+                1 => true,
+                _ => return Err(DecodeError::BadField("reads")),
+            };
+            let mut layout = || Layout::decode(r.bytes("layout")?);
+            Ok(Method { name, reads, takes: layout()?, gives: layout()?, fails: layout()? })
+        });
+        Ok(Interface { name, class, methods: methods.collect::<Result<_, _>>()? })
+    }
+
+    /// The number that each method of a caller's interface has here.
+    ///
+    /// # Errors
+    /// If one is not here, or takes or gives something else: in words, with its name.
+    pub fn numbers_for(&self, caller: &Interface) -> Result<Vec<u16>, String> {
+        let mut numbers = Vec::with_capacity(caller.methods.len());
+        for m in &caller.methods {
+            let at = self.methods.iter().position(|own| own.name == m.name).ok_or_else(|| {
+                format!(
+                    "interface `{}` has no method `{}` at the server: start a newer one",
+                    self.name, m.name
+                )
+            })?;
+            let own = &self.methods[at];
+            let differs = |what| {
+                let (interface, method) = (&self.name, &m.name);
+                format!(
+                    "method `{method}` of interface `{interface}` {what} at the server than here: build both from one source"
+                )
+            };
+            match () {
+                () if own.reads != m.reads => return Err(differs("is of another kind, `#[read]` or not,")),
+                () if own.takes != m.takes => return Err(differs("takes other arguments")),
+                () if own.gives != m.gives => return Err(differs("gives another result")),
+                () if own.fails != m.fails => return Err(differs("fails with another error")),
+                () => numbers.push(at as u16),
+            }
+        }
+        Ok(numbers)
+    }
+}
+
+fn name(r: &mut Reader<'_>, field: &'static str) -> Result<String, DecodeError> {
+    let name = r.str(field)?;
+    if name.is_empty() || name.len() > NAME_BYTES_MAX {
+        Err(DecodeError::BadField(field))
+    } else {
+        Ok(name.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::{Field, Scalar, Type};
+
+    const TAKES: Schema =
+        Schema { name: "pay", fields: &[Field { name: "cents", ty: Type::Scalar(Scalar::I64) }] };
+    const OTHER: Schema =
+        Schema { name: "pay", fields: &[Field { name: "cents", ty: Type::Scalar(Scalar::U64) }] };
+    const NOTHING: Schema = Schema { name: "nothing", fields: &[] };
+
+    fn method(name: &'static str, takes: Schema) -> MethodSchema {
+        MethodSchema { name, reads: false, takes, gives: NOTHING, fails: NOTHING }
+    }
+
+    fn interface(methods: &'static [MethodSchema]) -> Interface {
+        Interface::of(&InterfaceSchema { name: "Account", methods }, "Purse")
+    }
+
+    #[test]
+    fn interface_comes_back_from_its_bytes() {
+        let whole = interface(Box::leak([method("pay", TAKES), method("close", NOTHING)].into()));
+        let mut bytes = Vec::new();
+        whole.encode(&mut bytes);
+        assert_eq!(Interface::decode(&mut Reader::new(&bytes)), Ok(whole));
+        for end in 0..bytes.len() {
+            assert!(Interface::decode(&mut Reader::new(&bytes[..end])).is_err(), "{end} bytes");
+        }
+    }
+
+    #[test]
+    fn methods_are_found_by_name_and_refused_by_layout() {
+        let server = interface(Box::leak([method("pay", TAKES), method("close", NOTHING)].into()));
+        let older = interface(Box::leak([method("close", NOTHING)].into()));
+        assert_eq!(server.numbers_for(&older), Ok(vec![1]));
+        let missing = older.numbers_for(&server).unwrap_err();
+        assert!(missing.contains("no method `pay`"), "{missing}");
+        let other = interface(Box::leak([method("pay", OTHER)].into()));
+        let differs = server.numbers_for(&other).unwrap_err();
+        assert!(differs.contains("`pay`") && differs.contains("other arguments"), "{differs}");
+    }
+}
