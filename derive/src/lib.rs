@@ -15,10 +15,12 @@
 //! | `schema` | the schema, and the assertions about it |
 //! | `object` | the code of a class |
 //! | `record` | the code of a nested record |
+//! | `interface` | the code of an interface |
 #![forbid(unsafe_code)]
 
 mod advise;
 mod input;
+mod interface;
 mod object;
 mod record;
 mod schema;
@@ -154,4 +156,77 @@ pub fn derive_record(input: TokenStream) -> TokenStream {
         _ => Input::parse(input, Kind::Record).map(|input| record::record(&input)),
     };
     code.unwrap_or_else(|e| e.into_compile_error()).into()
+}
+
+/// Makes a trait an interface: methods that objects of a class have, called on the cached copy or at a server by the same line.
+///
+/// ```text
+/// use tercel::{Called, Obj, Object, Record, interface};
+///
+/// #[interface]
+/// pub trait Account {
+///     /// What is in it.
+///     #[read]
+///     fn balance(&self) -> i64;
+///     /// Puts money in, or takes it out; gives what is in it then.
+///     fn deposit(&mut self, cents: i64) -> Result<i64, Overdrawn>;
+/// }
+///
+/// #[derive(Object)]
+/// pub struct Purse {
+///     cents: i64,
+/// }
+///
+/// #[derive(Record, Debug, PartialEq)]
+/// pub struct Overdrawn {
+///     short: i64,
+/// }
+///
+/// impl Account for Purse {
+///     fn balance(this: &Obj<Purse>) -> Called<i64> {
+///         Ok(this.cents())
+///     }
+///
+///     fn deposit(this: &Obj<Purse>, cents: i64) -> Called<i64, Overdrawn> {
+///         let after = this.cents() + cents;
+///         if after < 0 {
+///             return Err(Overdrawn { short: -after }.into());
+///         }
+///         this.edit()?.set_cents(after)?;
+///         Ok(after)
+///     }
+/// }
+/// ```
+///
+/// An implementation is given the object in the receiver's place: it belongs to the transaction that the method is. Beside the trait
+/// this makes one for callers, `AccountCalls`, with the methods as they were declared, each giving `Called<.., ..>`:
+///
+/// ```text
+/// let purse = client.handle(purse);   // CallPolicy::Auto: where it is cheapest
+/// purse.deposit(500)?;
+/// println!("{}", purse.balance()?);
+/// ```
+///
+/// A server runs the methods of the classes that it was given: `Server::builder(dir).methods(Purse::METHODS)`.
+///
+/// # Attributes
+///
+/// `#[interface(name = "...")]` is the name by which both ends know it; without it, the trait's. `#[interface(crate = "...")]` is the
+/// path of the crate that the code refers to; without it, `::tercel`. A method that only reads is declared `#[read]` and takes
+/// `&self`; any other takes `&mut self`.
+///
+/// # Limits
+///
+/// An interface has 1 to 256 methods and no parameters. An argument is `&str` or `&[u8]`, read where it arrived, or a value of a type
+/// that a field can have and that can be cloned. A result is such a value, or a `Result` of one and a type with
+/// [`Record`](macro@Record). All arguments of a call together have at most a megabyte; what a method gives that writes, at most
+/// 1,000 bytes.
+#[proc_macro_attribute]
+pub fn interface(options: TokenStream, item: TokenStream) -> TokenStream {
+    let options = parse_macro_input!(options as interface::Options);
+    let item = parse_macro_input!(item as syn::ItemTrait);
+    match interface::Interface::parse(options, item) {
+        Ok(interface) => interface.expand().into(),
+        Err(e) => e.into_compile_error().into(),
+    }
 }

@@ -12,6 +12,7 @@ use tercel_wire::id::{LogPosition, PageId, Stamp, ViewId};
 
 use crate::limits;
 use crate::order::{NodeId, Sealed};
+use crate::rpc::Offers;
 use crate::time::in_words;
 
 /// A connection, named by the host.
@@ -39,6 +40,8 @@ pub struct ServerConfig {
     pub view_first: u32,
     /// When what no root reaches is collected.
     pub collect: CollectConfig,
+    /// The methods that are run here.
+    pub methods: Offers,
 }
 
 /// When what no root reaches is collected.
@@ -72,6 +75,7 @@ impl Default for ServerConfig {
             subscriptions_all_max: limits::SUBSCRIPTIONS_ALL_MAX,
             view_first: 0,
             collect: CollectConfig::default(),
+            methods: Offers::default(),
         }
     }
 }

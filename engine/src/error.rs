@@ -261,6 +261,21 @@ impl Error {
         Error::Timeout(Some(Box::new(op)))
     }
 
+    /// What there is to be said of it beside its kind.
+    pub(crate) fn what(&self) -> String {
+        match self {
+            Error::NotFound(what)
+            | Error::Denied(what)
+            | Error::Schema(what)
+            | Error::Corrupt(what)
+            | Error::Unavailable(what)
+            | Error::OtherHistory(what)
+            | Error::Invalid(what) => what.clone(),
+            Error::Full(bound) => bound.to_string(),
+            other => other.to_string(),
+        }
+    }
+
     /// A reference that names nothing.
     pub fn not_found(oref: Oref) -> Error {
         Error::NotFound(format!("object {oref}"))

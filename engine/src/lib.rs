@@ -27,6 +27,7 @@ pub mod limits;
 pub mod order;
 pub mod pages;
 pub mod replica;
+pub mod rpc;
 pub mod server;
 mod sessions;
 pub mod slots;
@@ -45,6 +46,7 @@ pub use tercel_heap::mutant;
 #[doc(hidden)]
 pub mod __private {
     pub use crate::error::Error;
+    pub use crate::rpc::{Ended, Given, Methods, Stub, finish, never, no_method, put_bytes};
     pub use crate::txn::object::{
         Elements, Field, ListField, Object, RawMut, RawObj, Record, Stored, load_elements, no_variant,
     };

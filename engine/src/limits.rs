@@ -37,6 +37,12 @@ pub const GRANTED_MAX: usize = 1 << 18;
 /// Bytes of what an operation returns, which is kept with its answer.
 pub const REPLY_BYTES_MAX: usize = 1 << 10;
 
+/// Bytes of the arguments of one call: what fits into a message.
+pub const CALL_MAX: usize = (1 << 20) - 64;
+
+/// Bytes of arguments of calls that wait in a server: of a few large ones.
+pub const CALL_BYTES_MAX: usize = 16 << 20;
+
 /// Chunks of large values after which an entry that frees them ends. It has at most those of one node more.
 pub const FREED_MAX: usize = 1 << 10;
 

@@ -5,7 +5,8 @@ use tercel_wire::frame::{
 };
 use tercel_wire::id::{Stamp, ViewId};
 use tercel_wire::message::{
-    Classes as ClassesMessage, Hello, Leased, PageReply, Reason, Refused, Resume, Stream, Verdict, Welcome,
+    Answer, Bound as BoundMessage, Classes as ClassesMessage, Hello, Leased, PageReply, Reason, Refused,
+    Resume, Stream, Verdict, Welcome,
 };
 
 use super::begin::Tokens;
@@ -59,6 +60,7 @@ impl Client {
         self.leases.abandon();
         self.classes.abandon();
         self.tools.raw.abandon();
+        self.peer.calls.abandon();
         self.questions.echoes.abandon();
         self.questions.tokens.abandon();
         (self.tools.status.call, self.tools.collection.call) = (None, None);
@@ -154,6 +156,9 @@ impl Client {
                 }
             }
             Kind::Defined => self.classes.defined(header.call),
+            Kind::Bound => self.peer.calls.bound(header.call, BoundMessage::decode(body).map_err(broken)?),
+            Kind::Answer => self.call_answer(Answer::decode(body).map_err(broken)?),
+            Kind::Offered => self.peer.calls.offered(header.call, body).map_err(broken)?,
             Kind::Pong => self.echoed(header.call, header.stamp, body).map_err(broken)?,
             Kind::Status => {
                 for asked in [&mut self.tools.status, &mut self.tools.collection] {
@@ -277,6 +282,7 @@ impl Client {
         let known = self.fetches.refused(call, &error)
             || self.classes.refused(call, &error)
             || self.leases.refused(call, &error)
+            || self.peer.calls.refused(call, &error)
             || self.tools.raw.refused(call, &error);
         if !known && call == 0 {
             match r.reason {

@@ -11,7 +11,7 @@ use tercel_wire::token::Token;
 use super::Client;
 use crate::error::Error;
 use crate::time::Now;
-use crate::txn::{Begin, Begun, Hold, Home, LocalWrite, Located, Place, Search, Wanted, Watcher};
+use crate::txn::{Begin, Begun, Caller, Hold, Home, LocalWrite, Located, Place, Search, Wanted, Watcher};
 
 impl Home for Client {
     fn begin(&mut self, now: Now, begin: &mut Begin) -> Option<Result<Begun, Error>> {
@@ -89,6 +89,10 @@ impl Home for Client {
 
     fn resolve(&mut self, now: Now, op: OpId) -> Option<Outcome> {
         Client::resolve(self, now, op)
+    }
+
+    fn caller(&mut self) -> Option<&mut dyn Caller> {
+        Some(self)
     }
 
     fn watcher(&mut self) -> Option<&mut dyn Watcher> {

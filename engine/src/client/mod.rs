@@ -8,6 +8,7 @@
 //! if it answers an outstanding fetch of this connection.
 
 mod begin;
+mod calls;
 mod classes;
 mod connect;
 mod fetch;
@@ -31,6 +32,7 @@ use crate::random::Random;
 use crate::time::Now;
 
 use begin::Questions;
+use calls::Calls;
 use classes::Classes;
 use fetch::Fetches;
 use lease::Leases;
@@ -143,6 +145,7 @@ struct Peer {
     next_call: u64,
     deframer: Deframer,
     out: Vec<u8>,
+    calls: Calls,
 }
 
 /// What the client has heard of, and in which history.
@@ -195,6 +198,7 @@ impl Client {
                 next_call: 0,
                 deframer: Deframer::default(),
                 out: Vec::new(),
+                calls: Calls::default(),
             },
             history: History {
                 view: ViewId::NONE,
@@ -399,10 +403,16 @@ impl Client {
 
     /// Sends a request and gives its call.
     fn request(&mut self, kind: Kind, body: &[u8]) -> u64 {
+        self.request_within(kind, body, 0)
+    }
+
+    /// The same, for an answer within so many microseconds; 0 is no limit.
+    fn request_within(&mut self, kind: Kind, body: &[u8], deadline_us: u32) -> u64 {
         self.peer.next_call += 1;
         let header = Header {
             ack: self.ack_stamp(),
             view: self.history.view,
+            deadline_us,
             ..Header::new(kind, self.peer.next_call)
         };
         frame::encode(header, body, &mut self.peer.out);

@@ -13,7 +13,7 @@ use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::table::Map;
 use crate::time::Now;
-use crate::txn::LocalWrite;
+use crate::txn::{CameTo, LocalWrite};
 
 /// The slots of a client.
 pub(super) struct Ops {
@@ -43,6 +43,14 @@ struct Busy {
     abandoned: bool,
     /// It makes objects.
     makes: bool,
+    /// It is a call; and what that came to.
+    call: Option<CallSlot>,
+}
+
+/// A call's side of an operation.
+#[derive(Default)]
+struct CallSlot {
+    came_to: Option<CameTo>,
 }
 
 /// Answers kept, and questions remembered, for callers that ask again later. Without them the server is asked again.
@@ -71,6 +79,10 @@ impl Ops {
 
     pub(super) fn take_local_writes(&mut self, op: OpId, stamp: Stamp) -> Vec<LocalWrite> {
         let Some(busy) = self.busy(op) else { return Vec::new() };
+        if busy.call.is_some() {
+            // What it returned comes beside.
+            return Vec::new();
+        }
         // The stream alone proves that the operation is executed and durable.
         busy.outcome.get_or_insert(Outcome::Committed(stamp));
         std::mem::take(&mut busy.local_writes)
@@ -180,8 +192,16 @@ impl Client {
         if dropped(Rule::OwnShownAtSend) {
             keep.iter().for_each(|o| _ = self.writer.install_own(o.oref, &o.object, Stamp::ZERO));
         }
-        self.ops.slots[index as usize].busy =
-            Some(Busy { op, base, local_writes: keep, outcome: None, asked: None, abandoned: false, makes });
+        self.ops.slots[index as usize].busy = Some(Busy {
+            op,
+            base,
+            local_writes: keep,
+            outcome: None,
+            asked: None,
+            abandoned: false,
+            makes,
+            call: None,
+        });
         if bytes.len() > limits::TRANSACTION_BYTES_MAX {
             self.ops.slots[index as usize].busy = None;
             self.ops.free.push(index);
@@ -207,6 +227,61 @@ impl Client {
         body.clear();
         Commit { op, parts, bytes }.encode(&mut body);
         self.request(Kind::Commit, &body);
+    }
+
+    /// Takes a slot for a call.
+    pub(super) fn begin_call(&mut self) -> Option<OpId> {
+        let index = self.ops.take()?;
+        let slot = &mut self.ops.slots[index as usize];
+        slot.seq += 1;
+        let op = OpId { client: self.id, slot: index, seq: slot.seq, view: self.history.view };
+        slot.busy = Some(Busy {
+            op,
+            base: self.reader.watermark(),
+            local_writes: Vec::new(),
+            outcome: None,
+            asked: None,
+            abandoned: false,
+            makes: false,
+            call: Some(CallSlot::default()),
+        });
+        Some(op)
+    }
+
+    /// A call has come to something.
+    pub(super) fn call_answered(&mut self, slot: u16, seq: u64, came_to: CameTo) {
+        let Some(busy) = self.ops.slots.get_mut(slot as usize).and_then(|s| s.busy.as_mut()) else { return };
+        if busy.op.seq != seq {
+            return;
+        }
+        let Some(call) = &mut busy.call else { return };
+        let outcome = match &came_to {
+            CameTo::Returned(stamp, _) => Outcome::Committed(*stamp),
+            _ => Outcome::NotExecuted,
+        };
+        call.came_to.get_or_insert(came_to);
+        busy.outcome.get_or_insert(outcome);
+        if busy.abandoned {
+            self.ops.sweep();
+        }
+    }
+
+    /// What a call came to, once.
+    pub(super) fn take_call(&mut self, op: OpId) -> Option<CameTo> {
+        if let (LinkState::Refused(_), Some(busy)) = (&self.peer.link, self.ops.busy(op)) {
+            busy.outcome.get_or_insert(Outcome::Unknown);
+        }
+        let busy = self.ops.busy(op)?;
+        let outcome = busy.outcome?;
+        let came_to = busy.call.as_mut().and_then(|call| call.came_to.take());
+        self.ops.release(op);
+        Some(came_to.unwrap_or(CameTo::Decided(outcome)))
+    }
+
+    /// Has the server say what became of a call that is no longer waited for: what it has not begun it never will.
+    pub(super) fn cancel_call(&mut self, op: OpId) {
+        self.ask_outcome(op);
+        self.abandon(op);
     }
 
     pub(super) fn ask_outcome(&mut self, op: OpId) {

@@ -25,15 +25,32 @@ use crate::table::Set;
 pub(crate) struct Body<'a> {
     parts: Vec<Vec<u8>>,
     last: Cow<'a, [u8]>,
-    /// A checksum of all of it.
+    /// A checksum of all of it, or of the call that it came of.
     digest: u32,
+    ran: Option<Ran>,
+}
+
+/// What a method has come to that was run here for its caller, whose operation it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ran {
+    /// The session in which it took places.
+    pub author: ClientId,
+    /// What it returns: kept with the operation.
+    pub reply: Vec<u8>,
+    /// A checksum of the call.
+    pub digest: u32,
 }
 
 impl<'a> Body<'a> {
     /// Puts together what came with the commit, and the parts before it with the checksum that was summed up as they came.
     pub(crate) fn new(parts: Vec<Vec<u8>>, mut sum: crc32fast::Hasher, last: &'a [u8]) -> Body<'a> {
         sum.update(last);
-        Body { parts, last: last.into(), digest: sum.finalize() }
+        Body { parts, last: last.into(), digest: sum.finalize(), ran: None }
+    }
+
+    /// What a method wrote.
+    pub(crate) fn of_call(effects: &'a [u8], ran: Ran) -> Body<'a> {
+        Body { parts: Vec::new(), last: effects.into(), digest: ran.digest, ran: Some(ran) }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -49,9 +66,9 @@ impl<'a> Body<'a> {
     }
 
     /// In the pieces that there are.
-    fn pieces(mut self) -> Vec<Vec<u8>> {
+    pub(super) fn pieces(mut self) -> (Vec<Vec<u8>>, u32, Option<Ran>) {
         self.parts.push(self.last.into_owned());
-        self.parts
+        (self.parts, self.digest, self.ran)
     }
 
     pub(super) fn into_owned(self) -> Body<'static> {
@@ -84,8 +101,9 @@ impl Leader {
             return self.wait_behind(asked, op, body, work);
         }
         if is_large {
-            return self.begin_large(asked, op, digest, body.pieces());
+            return self.begin_large(asked, op, body);
         }
+        let ran = body.ran.clone();
         let bytes = body.whole();
         let effects = match CommitEffects::decode(&bytes) {
             Ok(effects) => effects,
@@ -96,19 +114,22 @@ impl Leader {
             return self.not_executed(asked, op, outcome, work);
         }
         if self.large_holds(&effects) {
-            return self.wait_behind(asked, op, Body { parts: Vec::new(), last: bytes, digest }, work);
+            return self.wait_behind(asked, op, Body { parts: Vec::new(), last: bytes, digest, ran }, work);
         }
         let missing = match self.missing_pages(&effects, work) {
             Ok(missing) => missing,
             Err(limit) => return self.not_executed(asked, op, Outcome::Full(limit), work),
         };
         if !missing.is_empty() {
-            return self.park(asked, op, Body { parts: Vec::new(), last: bytes, digest }, missing, work);
+            let body = Body { parts: Vec::new(), last: bytes, digest, ran };
+            return self.park(asked, op, body, missing, work);
         }
-        match self.check_and_place(op.client, &effects, work) {
+        let author = ran.as_ref().map_or(op.client, |ran| ran.author);
+        match self.check_and_place(author, &effects, work) {
             Err(outcome) => self.not_executed(asked, op, outcome, work),
             Ok(head) => {
-                let head = Head { op, digest, ..head };
+                let reply = ran.map_or(Vec::new(), |ran| ran.reply);
+                let head = Head { op, digest, reply, ..head };
                 self.order_commit(Logged { head, effects }, work);
             }
         }
@@ -136,7 +157,7 @@ impl Leader {
     }
 
     /// Whether the transaction may commit after everything ordered so far.
-    pub(super) fn judge(&self, effects: &CommitEffects<'_>, work: &Work<'_>) -> Result<(), Outcome> {
+    pub(crate) fn judge(&self, effects: &CommitEffects<'_>, work: &Work<'_>) -> Result<(), Outcome> {
         work.replica.certify(effects).or_else(|outcome| match outcome {
             Outcome::Conflict(oref) if dropped(Rule::InFlightNotCertified) && self.is_in_flight(oref) => {
                 Ok(())
@@ -154,7 +175,13 @@ impl Leader {
     }
 
     /// Answers from what is known of the operation; whether it was. `digest` is a checksum of the bytes that came with it.
-    fn answer_past(&mut self, asked: Asked, op: OpId, digest: Option<u32>, work: &mut Work<'_>) -> bool {
+    pub(crate) fn answer_past(
+        &mut self,
+        asked: Asked,
+        op: OpId,
+        digest: Option<u32>,
+        work: &mut Work<'_>,
+    ) -> bool {
         // A space that was restored has the views of the backup, too; what was done in them after it was taken is not here.
         let is_of_history = work.replica.views.knows(op.view) && op.view.number >= work.config.view_first;
         let outcome = match work.replica.answers.past(op) {
@@ -180,10 +207,16 @@ impl Leader {
     }
 
     /// Answers that an operation is not executed, which rejects its id: no later copy of the request will execute.
-    pub(super) fn not_executed(&mut self, asked: Asked, op: OpId, outcome: Outcome, work: &mut Work<'_>) {
+    pub(crate) fn not_executed(&mut self, asked: Asked, op: OpId, outcome: Outcome, work: &mut Work<'_>) {
         let present = &self.present;
         self.rejected.reject(op, |client| present.contains_key(&client));
         work.verdict(asked, op, outcome);
+    }
+
+    /// No copy of the request will execute: it was answered in another way than by a commit.
+    pub(crate) fn spend(&mut self, op: OpId) {
+        let present = &self.present;
+        self.rejected.reject(op, |client| present.contains_key(&client));
     }
 
     /// A transaction that came in parts was let go of before its commit came.

@@ -175,7 +175,7 @@ impl Leader {
             return;
         }
         // A large transaction is about to make objects in what was granted; and a full disk takes nothing.
-        if work.disk_full || self.large.as_ref().is_some_and(|large| large.op.client == client) {
+        if work.disk_full || self.large.as_ref().is_some_and(|large| large.placing.client == client) {
             return self.absent.insert(client, work.now.plus_us(session_us(work.config)), Stamp::ZERO);
         }
         let stamp = self.order(&Entry::End(client), None, work);

@@ -16,7 +16,7 @@ use tercel_wire::cursor::{DecodeError, Reader};
 use tercel_wire::id::{OpId, Oref, PageId, Stamp};
 use tercel_wire::message::{CommitEffects, Outcome, Reason, Write};
 
-use super::commit::{check_object, missing_of};
+use super::commit::{Body, check_object, missing_of};
 use super::place::Placing;
 use super::{Asked, Leader, Work};
 use crate::mutant::{self, Rule, dropped};
@@ -69,6 +69,8 @@ pub(super) struct Record {
     refs: Vec<Oref>,
     pub named: Vec<PageId>,
     pub filled: Vec<PageId>,
+    /// What it returns.
+    pub reply: Vec<u8>,
     /// What the record begins with.
     pub head: Vec<u8>,
     /// Its last piece so far.
@@ -274,7 +276,9 @@ impl Large {
 
 impl Leader {
     /// Begins to work on a transaction.
-    pub(super) fn begin_large(&mut self, asked: Asked, op: OpId, digest: u32, parts: Vec<Vec<u8>>) {
+    pub(super) fn begin_large(&mut self, asked: Asked, op: OpId, body: Body<'_>) {
+        let (parts, digest, ran) = body.pieces();
+        let author = ran.as_ref().map_or(op.client, |ran| ran.author);
         let bytes = Vec::with_capacity(parts.iter().map(Vec::len).sum());
         self.large = Some(Box::new(Large {
             id: self.waiting.next_id(),
@@ -285,8 +289,8 @@ impl Leader {
             writes: Vec::new(),
             left: 0,
             touched: Touched::default(),
-            record: Record::default(),
-            placing: Placing::of_large(op.client),
+            record: Record { reply: ran.map_or(Vec::new(), |ran| ran.reply), ..Record::default() },
+            placing: Placing::of_large(author),
             arriving: Arriving { parts: parts.into(), part_at: 0 },
             bytes,
             digest,

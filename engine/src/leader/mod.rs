@@ -62,7 +62,7 @@ use rejected::RejectedOps;
 use waiting::Waiting;
 
 pub(crate) use collect::CollectStatus;
-pub(crate) use commit::Body;
+pub(crate) use commit::{Body, Ran};
 pub(crate) use flight::Flight;
 pub(crate) use growth::Outlook;
 

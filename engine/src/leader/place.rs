@@ -89,7 +89,7 @@ type Rooms = Map<PageId, isize>;
 /// What placing a transaction has found out, and decided.
 #[derive(Debug, Default)]
 pub(super) struct Placing {
-    client: ClientId,
+    pub(super) client: ClientId,
     fills: Map<PageId, Fill>,
     rooms: Rooms,
     placements: Vec<Placement>,

@@ -26,7 +26,7 @@ impl Leader {
             let head = Head {
                 op: large.op,
                 digest: large.digest,
-                reply: Vec::new(),
+                reply: std::mem::take(&mut large.record.reply),
                 placements: large.placing.placements().to_vec(),
                 named: std::mem::take(&mut large.record.named),
                 filled: std::mem::take(&mut large.record.filled),

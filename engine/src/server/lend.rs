@@ -11,6 +11,7 @@ use crate::effect::Effects;
 use crate::error::Error;
 use crate::server::{End, Server};
 use crate::time::Now;
+use crate::txn::Ticket;
 use crate::txn::local::{Image, Session, Source};
 
 impl Server {
@@ -88,6 +89,14 @@ impl Source for Lent<'_> {
             return Some(Err(deposed()));
         }
         self.server.sessions(self.out, |s, cx| s.inside_submit(op, effects, cx))
+    }
+
+    fn submit_call(&mut self, ticket: Ticket, reply: &[u8], effects: &[u8]) -> Option<Result<bool, Error>> {
+        if self.server.end != End::Working {
+            return Some(Err(deposed()));
+        }
+        let reply = reply.to_vec();
+        Some(Ok(self.server.sessions(self.out, |s, cx| s.call_wrote(ticket, reply, effects, cx))))
     }
 
     fn outcome(&mut self, op: OpId) -> Option<Outcome> {

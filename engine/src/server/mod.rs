@@ -8,6 +8,7 @@
 //! visible*: what a leader orders is judged and applied at once, tentatively; no reply, page, stream or watermark shows it
 //! before it is stable. A leader that is deposed is thrown away with its replica, and another server is recovered.
 
+mod execute;
 mod lend;
 mod recover;
 
@@ -34,6 +35,7 @@ use crate::replica::Replica;
 use crate::replica::entry::Entry;
 use crate::sessions::{Cx, Sessions};
 use crate::time::Now;
+use execute::Tried;
 
 /// A replica that follows the order, and leads while its sequencer says so.
 #[derive(Debug)]
@@ -57,6 +59,7 @@ pub struct Server {
     pub(crate) host: HostStats,
     pub(crate) stats: ServerStats,
     pub(crate) now: Now,
+    pub(crate) tried: Tried,
 }
 
 /// Entries to apply: those that are not known to be stable, or for which there is no room yet.

@@ -21,6 +21,7 @@ use crate::pages::install::Installer;
 use crate::pages::mob::Mob;
 use crate::replica::Replica;
 use crate::replica::entry::Entry;
+use crate::server::execute::Tried;
 use crate::server::{End, Server, Suffix};
 use crate::sessions::Sessions;
 use crate::sessions::horizon::Horizon;
@@ -237,6 +238,7 @@ impl Recovery {
             pages,
             leader: None,
             predecessor: self.predecessor,
+            tried: Tried::default(),
             sessions: Sessions::new(now, self.horizon),
             unwritten: VecDeque::new(),
             suffix: Suffix { entries: self.suffix, stable: Stamp::ZERO },

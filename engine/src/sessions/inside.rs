@@ -90,6 +90,10 @@ impl Inside {
         self.session.is_some()
     }
 
+    pub(super) fn client(&self) -> Option<ClientId> {
+        self.session.map(|session| session.client)
+    }
+
     pub(super) fn is(&self, client: ClientId) -> bool {
         self.session.is_some_and(|s| s.client == client)
     }

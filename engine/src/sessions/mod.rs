@@ -14,6 +14,7 @@
 //! | [`horizon`] | recent changes, for sessions that resume |
 //! | [`fetch`] | pages served |
 //! | [`echo`] | questions how far the space is |
+//! | [`calls`] | calls of methods that wait to be run here |
 //! | [`inside`] | the session of the transactions inside of this server |
 //! | [`backup`] | everything as of one stamp |
 //! | [`status`] | how the server is, in numbers |
@@ -21,6 +22,7 @@
 
 mod acks;
 mod backup;
+pub(crate) mod calls;
 mod echo;
 mod fetch;
 mod greet;
@@ -37,7 +39,7 @@ use std::collections::VecDeque;
 
 use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{ClientId, OpId, PageId, SpaceId, Stamp, ViewId};
-use tercel_wire::message::{Outcome, Reason, Refused, Verdict};
+use tercel_wire::message::{CallEnd, Outcome, Reason, Refused, Verdict};
 
 use crate::effect::{Conn, Effect, Effects, HostStats, ServerConfig, ServerStats};
 use crate::leader::{Asked, Leader, Reply, Work};
@@ -49,6 +51,7 @@ use crate::table::{Map, Set};
 use crate::time::Now;
 
 use backup::Backups;
+use calls::Calls;
 use echo::Echoing;
 use greet::Resuming;
 use horizon::Horizon;
@@ -97,6 +100,7 @@ pub(crate) struct Sessions {
     backups: Backups,
     echoing: Echoing,
     inside: Inside,
+    pub(crate) calls: Calls,
     /// When it last looked at the sessions that listen, and at all of them.
     ticked: Now,
     looked: Now,
@@ -168,6 +172,7 @@ impl Sessions {
             backups: Backups::default(),
             echoing: Echoing::default(),
             inside: Inside::default(),
+            calls: Calls::default(),
             ticked: now,
             looked: now,
         }
@@ -193,6 +198,7 @@ impl Sessions {
         self.leaving.push_back(subscribe::Leaving { conn, pages: session.pages.held.into_iter() });
         self.leave_some();
         self.parts_bytes -= session.parts.bytes;
+        self.calls.drop_where(|of, _| of == conn);
         cx.pages.reads.forget(conn);
         let Some(client) = session.client else { return };
         if self.clients.get(&client) == Some(&conn) {
@@ -220,7 +226,15 @@ impl Sessions {
         for reply in replies {
             let Some(reply) = self.inside.hear(reply) else { continue };
             match reply {
-                Reply::Verdict(asked, op, outcome) => cx.verdict(asked, op, outcome),
+                Reply::Verdict(asked, op, outcome) => {
+                    let returned = matches!(outcome, Outcome::Committed(_)).then(|| calls::reply_of(op, cx));
+                    match returned.flatten() {
+                        Some((stamp, reply)) => {
+                            calls::answer(asked, op, CallEnd::Returned(stamp, &reply), cx);
+                        }
+                        None => cx.verdict(asked, op, outcome),
+                    }
+                }
                 Reply::Refused(asked, reason, text) => cx.refuse(asked, reason, text),
                 Reply::Expel(inside::CONN, _) => self.expel_inside(cx),
                 Reply::Expel(conn, text) => self.expel(conn, text, cx),

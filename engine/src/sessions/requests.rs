@@ -4,7 +4,7 @@ use tercel_wire::frame::{BODY_BYTES_MAX, Header, Kind};
 use tercel_wire::id::{ClientId, OpId, Oref};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::{
-    Collect, Commit, Fetch, Hello, Lease, Outcome, Part, Ping, Reason, Resolve, Unsubscribe,
+    Bind, Call, Collect, Commit, Fetch, Hello, Lease, Outcome, Part, Ping, Reason, Resolve, Unsubscribe,
 };
 
 use super::{Cx, Sessions};
@@ -44,6 +44,12 @@ impl Sessions {
             }
             Kind::Catalogue => {
                 self.catalogue(asked, cx);
+                Ok(())
+            }
+            Kind::Bind => Bind::decode(body).map(|b| self.bind(asked, &b, cx)),
+            Kind::Call => Call::decode(body).map(|c| self.call(asked, client, header, body, c, cx)),
+            Kind::Interfaces => {
+                self.interfaces(asked, cx);
                 Ok(())
             }
             Kind::Ping => Ping::decode(body).map(|p| self.ping(asked, p, cx)),
@@ -115,6 +121,7 @@ impl Sessions {
         if op.client != client {
             return cx.verdict(asked, op, Outcome::Unknown);
         }
+        self.calls.drop_where(|_, waiting| waiting == op);
         self.lead(cx, |leader, work| leader.resolve(asked, op, work));
     }
 

@@ -2,9 +2,9 @@
 
 use tercel_wire::frame::{BODY_BYTES_MAX, Kind};
 use tercel_wire::id::{Oref, PageId, Stamp};
-use tercel_wire::message::{Change, Outcome, Stream};
+use tercel_wire::message::{CallEnd, Change, Outcome, Stream};
 
-use super::{Cx, Sessions, unasked};
+use super::{Cx, Sessions, calls, unasked};
 use crate::effect::Conn;
 use crate::leader::Flight;
 use crate::mutant::{Rule, dropped};
@@ -28,6 +28,12 @@ impl Sessions {
     fn show_one(&mut self, flight: &Flight, told: &mut Vec<Conn>, cx: &mut Cx<'_>) {
         if let Some(op) = flight.op {
             self.inside.committed(op, flight.stamp);
+        }
+        if let Some(op) = flight.op
+            && let Some(conn) = self.clients.get(&op.client).copied()
+            && let Some((stamp, reply)) = calls::reply_of(op, cx)
+        {
+            calls::answer(unasked(conn), op, CallEnd::Returned(stamp, &reply), cx);
         }
         let owner = flight.op.and_then(|op| self.clients.get(&op.client)).copied();
         // The sessions that must hear, with their objects: the directory has the sessions subscribed to every page.

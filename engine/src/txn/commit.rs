@@ -5,7 +5,7 @@ use tercel_wire::message::{CommitEffects, Limit, Outcome, Write};
 use tercel_wire::token::Token;
 
 use super::read::Judging;
-use super::{Home, Isolation, LocalWrite, Port, Step, Tx};
+use super::{Home, Isolation, LocalWrite, Port, Step, Ticket, Tx};
 use crate::error::{Bound, Error};
 use crate::mutant::{Rule, dropped};
 use crate::time::Now;
@@ -52,17 +52,7 @@ impl Tx<'_> {
             let op = match sent {
                 Some(op) => op,
                 None => {
-                    if !self.scope.is_of_history() {
-                        // What was read never happened in the history that the space has now.
-                        outcome = Some(Err(Error::Conflict));
-                        return Step::Done;
-                    }
-                    if self.placed_in.get().is_some_and(|session| session != home.sessions_ended()) {
-                        // What it refers to may be another's place by now.
-                        outcome = Some(Err(Error::Conflict));
-                        return Step::Done;
-                    }
-                    if let Err(e) = self.remembers_reads(home) {
+                    if let Err(e) = self.may_be_sent(home) {
                         outcome = Some(Err(e));
                         return Step::Done;
                     }
@@ -126,6 +116,58 @@ impl Tx<'_> {
             (Ok(()), Some(Err(e))) => Err(e),
             (Ok(()), None) => Err(Error::Timeout(sent.map(Box::new))),
         }
+    }
+
+    /// Whether it made or changed anything.
+    pub(crate) fn has_written(&self) -> bool {
+        !self.write_set.is_empty()
+    }
+
+    /// Gives what a method wrote to its home, with what it returns: it is ordered as the operation of the method's caller.
+    /// Whether it was taken: if not, it met what is not visible yet.
+    ///
+    /// # Errors
+    /// As [`Tx::commit`].
+    pub(crate) fn commit_call(self, ticket: Ticket, reply: &[u8]) -> Result<bool, Error> {
+        let mut taken = Err(Error::Conflict);
+        let mut judging = Judging::default();
+        self.port.drive(self.until, &mut |home, now| {
+            if let Err(e) = self.may_be_sent(home) {
+                taken = Err(e);
+                return Step::Done;
+            }
+            match self.judge_named(home, now, &mut judging) {
+                None => return Step::Wait,
+                Some(Err(e)) => taken = Err(e),
+                Some(Ok(())) => {
+                    let Parcel { mut local_writes, effects, .. } = self.parcel(home);
+                    match home.submit_call(ticket, reply, &mut local_writes, &effects) {
+                        None => return Step::Wait,
+                        Some(result) => taken = result,
+                    }
+                }
+            }
+            Step::Done
+        })?;
+        if let Ok(true) = taken {
+            let made = self.made.borrow();
+            self.port.drive(self.until, &mut |home, _| {
+                made.keys().for_each(|oref| home.filled(*oref));
+                Step::Done
+            })?;
+        }
+        taken
+    }
+
+    /// Fails if what was read never happened, does not hold, or is not all known any more, or if a place is lost.
+    fn may_be_sent(&self, home: &mut dyn Home) -> Result<(), Error> {
+        let is_lost = self.placed_in.get().is_some_and(|session| session != home.sessions_ended());
+        if !self.scope.is_of_history() || is_lost {
+            // What was read never happened in the history that the space has now; or what it refers to may be another's
+            // place by now.
+            return Err(Error::Conflict);
+        }
+        self.remembers_reads(home)
     }
 
     /// The token of the state that was read. Most often that is the state it began with, and no lock is needed.

@@ -17,7 +17,7 @@ use tercel_wire::token::Token;
 use super::{Begin, Begun};
 use crate::error::Error;
 use crate::time::Now;
-use crate::txn::{Hold, Place};
+use crate::txn::{Caller, Hold, Place, Ticket};
 
 /// What runs transactions. `None` means: call again when something has happened.
 pub trait Home {
@@ -104,6 +104,26 @@ pub trait Home {
 
     /// What became of an operation that was abandoned.
     fn resolve(&mut self, now: Now, op: OpId) -> Option<Outcome>;
+
+    /// Takes what a method has written that was run here for a caller, with what it returns, instead of [`Home::submit`]. Gives
+    /// whether it was taken: if not, it met what is not visible yet.
+    ///
+    /// # Errors
+    /// As [`Home::submit`].
+    fn submit_call(
+        &mut self,
+        _ticket: Ticket,
+        _reply: &[u8],
+        _local_writes: &mut Vec<LocalWrite>,
+        _effects: &[u8],
+    ) -> Option<Result<bool, Error>> {
+        Some(Err(Error::Denied("calls are not run here".into())))
+    }
+
+    /// The home's side of calls that run elsewhere, if it can make any.
+    fn caller(&mut self) -> Option<&mut dyn Caller> {
+        None
+    }
 
     /// The home's side of watches, if it has them.
     fn watcher(&mut self) -> Option<&mut dyn Watcher> {

@@ -4,6 +4,7 @@
 //! the server itself. A [`Port`] is the seam between a home and the threads that use it: "do this with the home locked, and
 //! wait until it is done".
 
+mod call;
 mod commit;
 mod edit;
 mod fresh;
@@ -32,6 +33,7 @@ use crate::table::{Map, Set};
 use crate::time::Now;
 use read::Named;
 
+pub use call::{Binding, Caller, CameTo, Outgoing, Ticket};
 pub use commit::Committed;
 pub(crate) use fresh::{Allowed, Echoes};
 pub use fresh::{AsOf, Begin, Begun, Freshness};

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 use tercel_engine::Error;
 use tercel_engine::client::{Client as Machine, ClientConfig as MachineConfig, ClientStats};
+use tercel_engine::object::Object;
+use tercel_engine::rpc::Handle;
 use tercel_engine::time::Now;
 use tercel_engine::txn::{Freshness, Isolation, Options, Port, Step, Tx};
 use tercel_heap::{
@@ -21,6 +23,7 @@ use tercel_heap::{
 };
 use tercel_wire::id::{OpId, SpaceId, Stamp};
 use tercel_wire::message::Outcome;
+use tercel_wire::record::Ref;
 
 use crate::address::{Address, AddressError};
 use crate::memory::{ALL_MEMORY, Barrier, Mapping, machine_bytes};
@@ -385,6 +388,66 @@ impl Client {
         let ClientConfig { isolation, freshness, .. } = self.inner.config;
         let options = Options { isolation, freshness, ..Options::default() };
         Transaction::new(self.shared().map(|shared| shared as &(dyn Port + Sync)), options)
+    }
+
+    /// An object whose methods are called, where that is cheapest: see [`CallPolicy`](crate::CallPolicy). Each call is a transaction of its
+    /// own.
+    ///
+    /// ```
+    /// use tercel::{Called, Obj, Object, Record, Server, interface};
+    ///
+    /// #[interface]
+    /// trait Account {
+    ///     #[read]
+    ///     fn balance(&self) -> i64;
+    ///     fn deposit(&mut self, cents: i64) -> Result<i64, Overdrawn>;
+    /// }
+    ///
+    /// #[derive(Object)]
+    /// struct Purse {
+    ///     cents: i64,
+    /// }
+    ///
+    /// #[derive(Record, Debug, PartialEq)]
+    /// struct Overdrawn {
+    ///     short: i64,
+    /// }
+    ///
+    /// impl Account for Purse {
+    ///     fn balance(this: &Obj<Purse>) -> Called<i64> {
+    ///         Ok(this.cents())
+    ///     }
+    ///
+    ///     fn deposit(this: &Obj<Purse>, cents: i64) -> Called<i64, Overdrawn> {
+    ///         let after = this.cents() + cents;
+    ///         if after < 0 {
+    ///             return Err(Overdrawn { short: -after }.into());
+    ///         }
+    ///         this.edit()?.set_cents(after)?;
+    ///         Ok(after)
+    ///     }
+    /// }
+    ///
+    /// let dir = std::env::temp_dir().join(format!("tercel-doc-handle-{}", std::process::id()));
+    /// let server = Server::builder(&dir).listen("127.0.0.1:0").methods(Purse::METHODS).start()?;
+    /// let client = tercel::Client::connect(&server.addresses()[0])?;
+    /// let purse = client.run(|tx| tx.create(&Purse { cents: 100 }))?;
+    ///
+    /// let purse = client.handle(purse);
+    /// assert_eq!(purse.deposit(50)?, 150); // at the server
+    /// assert_eq!(purse.balance()?, 150); // on the cached copy, or at the server
+    /// assert_eq!(purse.clone().local().deposit(10)?, 160); // here
+    /// let overdrawn = purse.deposit(-200).unwrap_err().method();
+    /// assert_eq!(overdrawn, Some(Overdrawn { short: 40 }));
+    /// // In a transaction, and committed with it.
+    /// client.run(|tx| Ok(tx.handle(purse.reference()).deposit(1).map(|_| ()).map_err(|e| println!("{e}")).ok()))?;
+    /// # client.close()?;
+    /// server.stop()?;
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn handle<T: Object>(&self, object: Ref<T>) -> Handle<'_, T> {
+        Handle::new(object, self.shared().map(|shared| shared as &dyn Port))
     }
 
     /// Begins to say what is to be watched: objects, roots, ranges of maps.

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tercel_engine::rpc::Methods;
+
 use super::{Server, ServerConfig, ServerError};
 use crate::address::{Address, AddressError};
 
@@ -109,6 +111,12 @@ impl ServerBuilder {
     /// Sets how long the loop looks for events before it sleeps: [`ServerConfig::spin`].
     pub fn spin(mut self, time: Duration) -> ServerBuilder {
         self.config.spin = time;
+        self
+    }
+
+    /// Runs the methods of a class here, when they are called: [`ServerConfig::methods`].
+    pub fn methods(mut self, methods: Methods) -> ServerBuilder {
+        self.config.methods.push(methods);
         self
     }
 

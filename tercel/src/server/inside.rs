@@ -61,6 +61,14 @@ impl Core {
         self.machine.handle(now, input, &mut self.out);
     }
 
+    /// Runs the calls of methods that are due.
+    pub(super) fn run_calls(&mut self) {
+        if self.machine.has_calls() {
+            let now = self.now();
+            self.machine.run_calls(now, &mut self.local, &mut self.out);
+        }
+    }
+
     fn step(&mut self, step: &mut dyn FnMut(&mut dyn Home, Now) -> Step) -> Step {
         let now = self.now();
         let Core { machine, out, local, .. } = self;

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use tercel_engine::Error;
 use tercel_engine::error::{FaultKind, ServerFault};
+use tercel_engine::rpc::Methods;
 use tercel_engine::server::ServerConfig as Machine;
 use tercel_engine::txn::{Options, Tx};
 use tercel_events::Handle;
@@ -91,6 +92,9 @@ pub struct ServerConfig {
     /// A collection begins by itself once so many objects in a hundred of those that the last one left were made, and 100,000 at
     /// least; 50 by default. With 0 none does.
     pub collect_percent: u8,
+    /// The methods that are run here when they are called, one set for each interface of a class: what `#[interface]` calls
+    /// `METHODS` of the class. None by default: then they run at clients alone.
+    pub methods: Vec<Methods>,
     /// The time for which the loop looks for events before it sleeps, none by default. Saves wake-ups and burns a core.
     pub spin: Duration,
 }
@@ -112,6 +116,7 @@ impl ServerConfig {
             keepalive: Duration::from_millis(machine.keepalive_ms.into()),
             collect_grace: Duration::from_millis(machine.collect.grace_ms),
             collect_percent: machine.collect.made_percent,
+            methods: Vec::new(),
             spin: Duration::ZERO,
         }
     }

@@ -159,6 +159,7 @@ impl Loop {
         for event in batch.drain(..) {
             self.event(core, now, event);
         }
+        core.run_calls();
         self.scheduler.end_arrivals(events, core.machine.stats().ordered);
         let now = if self.scheduler.is_idle() { now } else { self.serve_run_queue(core) };
         if core.machine.deadline().is_some_and(|d| d <= now) {
@@ -166,6 +167,7 @@ impl Loop {
             self.look_at_backpressured(core, now);
             core.take(now, Input::Time);
         }
+        core.run_calls();
         if self.stop_by.is_some() {
             core.machine.flush(&mut core.out);
         }

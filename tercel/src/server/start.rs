@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
 use tercel_engine::limits;
+use tercel_engine::rpc::Offers;
 use tercel_engine::schedule::Bounds;
 use tercel_engine::server::{
     CollectConfig, Effect, Effects, Input, Recovery, Server as Machine, ServerConfig as MachineConfig,
@@ -112,6 +113,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
             made_percent: config.collect_percent,
             ..CollectConfig::default()
         },
+        methods: config.methods.iter().fold(Offers::default(), |offers, methods| offers.with(*methods)),
         ..MachineConfig::default()
     };
     // Any page may be in the store after a crash, so every one is looked for there before it counts as new.

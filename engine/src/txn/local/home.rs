@@ -15,7 +15,7 @@ use crate::error::{Bound, Error};
 use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::time::Now;
-use crate::txn::{Allowed, Begin, Begun, Hold, Home, LocalWrite, Located, Place, Search, Wanted};
+use crate::txn::{Allowed, Begin, Begun, Hold, Home, LocalWrite, Located, Place, Search, Ticket, Wanted};
 
 /// A [`Local`] together with its server, as the [`Home`] of one step.
 pub struct Inside<'a> {
@@ -185,6 +185,32 @@ impl Home for Inside<'_> {
             self.local.places.made(o.oref, o.object.len());
         }
         Some(Ok(op))
+    }
+
+    fn submit_call(
+        &mut self,
+        ticket: Ticket,
+        reply: &[u8],
+        local_writes: &mut Vec<LocalWrite>,
+        effects: &[u8],
+    ) -> Option<Result<bool, Error>> {
+        if let Err(e) = self.local.meet(self.source) {
+            return Some(Err(e));
+        }
+        if effects.len() > limits::TRANSACTION_BYTES_MAX {
+            return Some(Err(Error::Full(Bound::Message)));
+        }
+        let holds = |o: &LocalWrite| self.local.places.holds(o.oref, o.placed);
+        if local_writes.iter().any(|o| o.new && !holds(o)) {
+            return Some(Err(Error::Conflict));
+        }
+        let taken = self.source.submit_call(ticket, reply, effects)?;
+        if let Ok(true) = taken {
+            for o in local_writes.drain(..).filter(|o| o.new) {
+                self.local.places.made(o.oref, o.object.len());
+            }
+        }
+        Some(taken)
     }
 
     fn outcome(&mut self, op: OpId) -> Option<Outcome> {

@@ -97,8 +97,8 @@ pub fn load_elements<E: Field>(stored: &Stored<'_>, at: usize) -> Result<Vec<E>,
         Var::None => Ok(Vec::new()),
         Var::Here { at, len } => elements(stored, at, len),
         Var::Spilled { at, len } => {
-            let bytes = stored.tx.read_tree(stored.oref(at), len.saturating_mul(E::TYPE.size()))?;
-            elements(&Stored { body: Cow::Owned(bytes), tx: stored.tx }, 0, len)
+            let bytes = stored.parts.tree(stored.oref(at), len.saturating_mul(E::TYPE.size()))?;
+            elements(&Stored { body: Cow::Owned(bytes), parts: stored.parts }, 0, len)
         }
     }
 }

@@ -13,7 +13,7 @@ use std::ops::Deref;
 
 use tercel_heap::{Items, Lent, Lookup, View};
 use tercel_wire::class;
-use tercel_wire::id::Oref;
+use tercel_wire::id::{Oref, Stamp};
 use tercel_wire::layout::{self, Var};
 use tercel_wire::record::{Bytes, HEADER_BYTES, List, Ref, Text};
 
@@ -112,6 +112,11 @@ impl<'t, T: Object> Obj<'t, T> {
         raw.tx.token(oref, hint)
     }
 
+    /// The transaction that it belongs to. Called as `Obj::tx(&obj)`, so that a field may be called `tx`.
+    pub fn tx(this: &Obj<'t, T>) -> &'t Tx<'t> {
+        T::raw(&this.0).tx
+    }
+
     /// All its fields as a value, large parts read in.
     pub fn to_value(&self) -> Result<T, Error> {
         T::load(&T::raw(&self.0).stored())
@@ -150,14 +155,38 @@ impl<T: Object> RawObj<'_, T> {
     pub fn stored(&self) -> Stored<'_> {
         let mut bytes = self.view.to_stored();
         bytes.drain(..HEADER_BYTES);
-        Stored { body: Cow::Owned(bytes), tx: self.tx }
+        Stored { body: Cow::Owned(bytes), parts: self.tx }
     }
 }
 
-/// A record in stored form and the transaction that can fetch its large parts. For derived code.
+/// A record in stored form and what has its large parts. For derived code.
 pub struct Stored<'a> {
     pub(crate) body: Cow<'a, [u8]>,
-    pub(crate) tx: &'a Tx<'a>,
+    pub(crate) parts: &'a dyn Parts,
+}
+
+/// What has the large parts of stored records: a transaction, for its objects, or a message, for what is in it.
+pub(crate) trait Parts {
+    /// All bytes of a part, of which there are so many.
+    fn tree(&self, root: Oref, len: usize) -> Result<Vec<u8>, Error>;
+    /// Appends all references of a part.
+    fn ref_tree(&self, root: Oref, out: &mut Vec<Oref>) -> Result<(), Error>;
+    /// The stamp of the state in which a reference in the record was read.
+    fn stamp_of(&self, oref: Oref) -> Stamp;
+}
+
+impl Parts for Tx<'_> {
+    fn tree(&self, root: Oref, len: usize) -> Result<Vec<u8>, Error> {
+        self.read_tree(root, len)
+    }
+
+    fn ref_tree(&self, root: Oref, out: &mut Vec<Oref>) -> Result<(), Error> {
+        self.read_ref_tree(root, out)
+    }
+
+    fn stamp_of(&self, _: Oref) -> Stamp {
+        self.snapshot()
+    }
 }
 
 /// What an editor is made of. For derived code.
@@ -177,7 +206,7 @@ impl<'t, T: Object> RawMut<'t, T> {
     fn load<F: Field>(&self, at: usize) -> Result<F, Error> {
         let mut object = self.tx.write_set.get(self.oref).ok_or_else(|| Error::not_found(self.oref))?;
         object.drain(..HEADER_BYTES);
-        F::load(&Stored { body: Cow::Owned(object), tx: self.tx }, at)
+        F::load(&Stored { body: Cow::Owned(object), parts: self.tx }, at)
     }
 
     /// The object's reference.
@@ -282,12 +311,16 @@ impl Stored<'_> {
         match layout::var(&self.body, at) {
             Var::None => Ok(Vec::new()),
             Var::Here { at, len } => Ok(self.body[at..at + len].to_vec()),
-            Var::Spilled { at, len } => self.tx.read_tree(self.oref(at), len),
+            Var::Spilled { at, len } => self.parts.tree(self.oref(at), len),
         }
     }
 
     fn oref(&self, at: usize) -> Oref {
         Oref::from_raw(tercel_wire::cursor::le32(&self.body, at)).unwrap_or_default()
+    }
+
+    fn reference<T>(&self, oref: Oref) -> Ref<T> {
+        Ref::new(oref).read_at(self.parts.stamp_of(oref))
     }
 }
 
@@ -301,7 +334,7 @@ impl<U: Target> Field for Ref<U> {
         RefField { holder: Lent::new(&obj.view), at, tx: obj.tx, class: PhantomData }
     }
     fn load(stored: &Stored<'_>, at: usize) -> Result<Ref<U>, Error> {
-        Ok(stored.tx.token(stored.oref(at), 0))
+        Ok(stored.reference(stored.oref(at)))
     }
 }
 
@@ -413,7 +446,7 @@ fn load_numbers<E: Fixed>(stored: &Stored<'_>, at: usize) -> Result<Vec<E>, Erro
     Ok(match layout::var(&stored.body, at) {
         Var::None => Vec::new(),
         Var::Here { at, len } => each(&stored.body[at..at + len * size]),
-        Var::Spilled { at, len } => each(&stored.tx.read_tree(stored.oref(at), len.saturating_mul(size))?),
+        Var::Spilled { at, len } => each(&stored.parts.tree(stored.oref(at), len.saturating_mul(size))?),
     })
 }
 
@@ -434,12 +467,12 @@ impl<U: Target> ListField for Ref<U> {
         match layout::var(&stored.body, at) {
             Var::None => Ok(Vec::new()),
             Var::Here { at, len } => {
-                Ok((0..len).map(|i| stored.tx.token(stored.oref(at + 4 * i), 0)).collect())
+                Ok((0..len).map(|i| stored.reference(stored.oref(at + 4 * i))).collect())
             }
             Var::Spilled { at, .. } => {
                 let mut out = Vec::new();
-                stored.tx.read_ref_tree(stored.oref(at), &mut out)?;
-                Ok(out.into_iter().map(|oref| stored.tx.token(oref, 0)).collect())
+                stored.parts.ref_tree(stored.oref(at), &mut out)?;
+                Ok(out.into_iter().map(|oref| stored.reference(oref)).collect())
             }
         }
     }

@@ -1,0 +1,201 @@
+//! Calls of methods that run at the server: interfaces are bound once for each connection, calls are operations.
+
+use std::sync::Arc;
+
+use tercel_wire::cursor::{DecodeError, Reader};
+use tercel_wire::frame::Kind;
+use tercel_wire::id::{OpId, Oref};
+use tercel_wire::interface::{Interface, InterfaceSchema};
+use tercel_wire::message::{Answer, Bind, Bound, Call, CallEnd, Refusal};
+
+use super::{Client, LinkState};
+use crate::error::{Bound as Limit, Error};
+use crate::limits;
+use crate::table::Map;
+use crate::time::Now;
+use crate::txn::{Binding, Caller, CameTo, Outgoing};
+
+/// What was bound on this connection.
+#[derive(Default)]
+pub(super) struct Calls {
+    /// By names of interface and class.
+    bindings: Map<(&'static str, &'static str), BoundTo>,
+    /// Objects that were looked for in the cache in vain when a method was called on them, by their numbers.
+    missed: Vec<Oref>,
+    offered: Offered,
+}
+
+/// How far a binding is.
+enum BoundTo {
+    Asked(u64, Arc<Interface>),
+    Known(Option<Binding>),
+    Refused(Error),
+}
+
+/// The interfaces that the server has, for tools.
+#[derive(Default)]
+struct Offered {
+    call: Option<u64>,
+    last: Option<Vec<Interface>>,
+}
+
+/// Objects of which it is remembered that they were not cached when a method was called on them.
+const MISSED: usize = 1 << 10;
+
+impl Calls {
+    /// The connection is gone.
+    pub(super) fn abandon(&mut self) {
+        self.bindings.clear();
+        self.offered.call = None;
+    }
+
+    pub(super) fn refused(&mut self, call: u64, error: &Error) -> bool {
+        if self.offered.call.take_if(|asked| *asked == call).is_some() {
+            return true;
+        }
+        let asked = |b: &&mut BoundTo| matches!(b, BoundTo::Asked(asked, _) if *asked == call);
+        let Some(bound) = self.bindings.values_mut().find(asked) else { return false };
+        *bound = BoundTo::Refused(error.clone());
+        true
+    }
+
+    pub(super) fn bound(&mut self, call: u64, bound: Bound) {
+        let asked = |b: &&mut BoundTo| matches!(b, BoundTo::Asked(asked, _) if *asked == call);
+        let Some(at) = self.bindings.values_mut().find(asked) else { return };
+        let BoundTo::Asked(_, interface) = at else { return };
+        let interface = interface.clone();
+        let is_whole = bound.methods.len() == interface.methods.len();
+        *at = BoundTo::Known(bound.interface.filter(|_| is_whole).map(|number| Binding {
+            number,
+            methods: bound.methods.into(),
+            interface,
+        }));
+    }
+
+    pub(super) fn offered(&mut self, call: u64, body: &[u8]) -> Result<(), DecodeError> {
+        if self.offered.call.take_if(|asked| *asked == call).is_none() {
+            return Ok(());
+        }
+        let (mut r, mut all) = (Reader::new(body), Vec::new());
+        while !r.rest().is_empty() {
+            all.push(Interface::decode(&mut r)?);
+        }
+        self.offered.last = Some(all);
+        Ok(())
+    }
+}
+
+impl Client {
+    pub(super) fn call_answer(&mut self, answer: Answer<'_>) {
+        let came_to = match answer.end {
+            CallEnd::Returned(stamp, bytes) => CameTo::Returned(stamp, bytes.to_vec()),
+            CallEnd::Failed(stamp, bytes) => CameTo::Failed(stamp, bytes.to_vec()),
+            CallEnd::Refused(why, text) => CameTo::Refused(refused(why, text.to_string())),
+        };
+        self.call_answered(answer.slot, answer.seq, came_to);
+    }
+
+    /// The interfaces that the server has methods for.
+    ///
+    /// # Errors
+    /// `Unavailable` if there is no connection and none is being made.
+    pub fn interfaces(&mut self, _now: Now) -> Option<Result<Vec<Interface>, Error>> {
+        if let Some(all) = self.peer.calls.offered.last.take() {
+            return Some(Ok(all));
+        }
+        if let Err(e) = self.availability()? {
+            return Some(Err(e));
+        }
+        if self.peer.calls.offered.call.is_none() {
+            self.peer.calls.offered.call = Some(self.request(Kind::Interfaces, &[]));
+        }
+        None
+    }
+}
+
+impl Caller for Client {
+    fn bind(
+        &mut self,
+        schema: &'static InterfaceSchema,
+        class: &'static str,
+    ) -> Option<Result<Option<Binding>, Error>> {
+        if let Err(e) = self.availability()? {
+            return Some(Err(e));
+        }
+        match self.peer.calls.bindings.get(&(schema.name, class)) {
+            Some(BoundTo::Known(binding)) => Some(Ok(binding.clone())),
+            Some(BoundTo::Refused(e)) => Some(Err(e.clone())),
+            Some(BoundTo::Asked(..)) => None,
+            None => {
+                let interface = Interface::of(schema, class);
+                let mut body = Vec::new();
+                let bind = Bind { interface };
+                bind.encode(&mut body);
+                let call = self.request(Kind::Bind, &body);
+                let asked = BoundTo::Asked(call, Arc::new(bind.interface));
+                self.peer.calls.bindings.insert((schema.name, class), asked);
+                None
+            }
+        }
+    }
+
+    fn call(&mut self, now: Now, until: Option<Now>, call: &Outgoing<'_>) -> Option<Result<OpId, Error>> {
+        if self.peer.link != LinkState::Up || self.peer.out.len() > limits::UNSENT_BYTES_MAX {
+            return None;
+        }
+        if call.payload.len() > limits::CALL_MAX {
+            return Some(Err(Error::Full(Limit::Message)));
+        }
+        let op = self.begin_call()?;
+        let mut body = Vec::with_capacity(28 + call.payload.len());
+        Call {
+            slot: op.slot,
+            seq: op.seq,
+            interface: call.interface,
+            method: call.method,
+            target: call.target,
+            read_at: call.read_at,
+            payload: call.payload,
+        }
+        .encode(&mut body);
+        let left_us = until.map_or(0, |until| until.since_us(now).clamp(1, u32::MAX.into()) as u32);
+        self.request_within(Kind::Call, &body, left_us);
+        Some(Ok(op))
+    }
+
+    fn called(&mut self, op: OpId) -> Option<CameTo> {
+        let came_to = self.take_call(op)?;
+        if let CameTo::Returned(stamp, _) | CameTo::Failed(stamp, _) = &came_to {
+            // What is read from now on is not older.
+            self.history.acknowledged = self.history.acknowledged.max(*stamp);
+        }
+        Some(came_to)
+    }
+
+    fn cancel(&mut self, op: OpId) {
+        self.cancel_call(op);
+    }
+
+    fn is_worth_fetching(&mut self, oref: Oref) -> bool {
+        if self.fetches.is_subscribed(oref.page()) {
+            return true;
+        }
+        let missed = &mut self.peer.calls.missed;
+        missed.resize(MISSED, Oref::NULL);
+        let at = (oref.raw() as usize ^ oref.raw() as usize >> 10) % MISSED;
+        std::mem::replace(&mut missed[at], oref) == oref
+    }
+}
+
+/// What a refusal means to a program.
+fn refused(why: Refusal, text: String) -> Error {
+    match why {
+        Refusal::NotFound => Error::NotFound(text),
+        Refusal::Denied => Error::Denied(text),
+        Refusal::Schema => Error::Schema(text),
+        Refusal::Full => Error::Full(Limit::Server(text.into())),
+        Refusal::Corrupt => Error::Corrupt(text),
+        Refusal::Late => Error::Timeout(None),
+        Refusal::Unavailable => Error::Unavailable(text),
+    }
+}

@@ -1,0 +1,80 @@
+//! The methods that a server runs.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tercel_wire::interface::{Interface, InterfaceSchema};
+use tercel_wire::record::{Any, Ref};
+
+use super::Given;
+use crate::error::Error;
+use crate::txn::Tx;
+
+/// Runs a method of an object, by its number: gives how it ended, with what it gave appended. For derived code.
+pub type Run = fn(&Tx<'_>, usize, Ref<Any>, &Given<'_>, &mut Vec<u8>) -> Result<Ended, Error>;
+
+/// How a method ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// It returned.
+    Returned,
+    /// It failed by its own decision.
+    Failed,
+}
+
+/// The methods of one interface for the objects of one class. `#[interface]` makes it of each implementation.
+#[derive(Clone, Copy)]
+pub struct Methods {
+    pub(super) schema: &'static InterfaceSchema,
+    pub(super) class: &'static str,
+    pub(super) run: Run,
+}
+
+impl Methods {
+    /// For derived code.
+    #[doc(hidden)]
+    pub const fn new(schema: &'static InterfaceSchema, class: &'static str, run: Run) -> Methods {
+        Methods { schema, class, run }
+    }
+}
+
+impl fmt::Debug for Methods {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} for {}", self.schema.name, self.class)
+    }
+}
+
+/// All methods that a server runs, by number. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Offers(Arc<Vec<(Interface, Methods)>>);
+
+impl Offers {
+    /// With one more interface of a class. The last of equal ones counts.
+    pub fn with(&self, methods: Methods) -> Offers {
+        let interface = Interface::of(methods.schema, methods.class);
+        let mut all = Vec::clone(&self.0);
+        all.retain(|(i, _)| (&i.name, &i.class) != (&interface.name, &interface.class));
+        all.push((interface, methods));
+        Offers(Arc::new(all))
+    }
+
+    /// That of a name, for a class, with its number.
+    pub(crate) fn find(&self, name: &str, class: &str) -> Option<(u16, &Interface)> {
+        let at = self.0.iter().position(|(i, _)| i.name == name && i.class == class)?;
+        Some((u16::try_from(at).ok()?, &self.0[at].0))
+    }
+
+    /// That of a number.
+    pub(crate) fn get(&self, number: u16) -> Option<&Interface> {
+        self.0.get(number as usize).map(|(interface, _)| interface)
+    }
+
+    pub(crate) fn run(&self, number: u16) -> Option<Run> {
+        self.0.get(number as usize).map(|(_, methods)| methods.run)
+    }
+
+    /// All of them.
+    pub fn interfaces(&self) -> impl ExactSizeIterator<Item = &Interface> {
+        self.0.iter().map(|(interface, _)| interface)
+    }
+}

@@ -1,0 +1,163 @@
+//! The methods of calls, run here: each in a transaction over this server's own state, without waiting.
+//!
+//! A method runs where it stands, in the middle of what the host does. What it needs and is not at hand, a page or an answer of
+//! the order, it does not wait for: the attempt is given up, and the method is run anew once there is news. So does one that met
+//! a commit which is not visible yet. What it wrote is ordered as the operation of its caller, with what it returns.
+
+use std::cell::{Cell, RefCell};
+
+use tercel_wire::id::Stamp;
+use tercel_wire::payload::Payload;
+use tercel_wire::record::{Any, Ref};
+
+use super::Server;
+use crate::effect::Effects;
+use crate::error::Error;
+use crate::limits;
+use crate::rpc::{self, Given};
+use crate::sessions::calls::{Ended, Waiting};
+use crate::time::Now;
+use crate::txn::local::Local;
+use crate::txn::{Home, Options, Port, Step, Ticket, Tx};
+
+/// The state in which all calls that still wait were tried: they are due when there is another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Tried {
+    upto: Ticket,
+    news: u64,
+    visible: Stamp,
+}
+
+impl Server {
+    /// Whether there are calls to be run, or to be run anew.
+    pub fn has_calls(&self) -> bool {
+        let calls = &self.sessions.calls;
+        !calls.is_empty() && (self.news() != self.tried_in() || calls.next(self.tried.upto).is_some())
+    }
+
+    fn news(&self) -> (u64, Stamp) {
+        (self.inside_news(), self.visible())
+    }
+
+    fn tried_in(&self) -> (u64, Stamp) {
+        (self.tried.news, self.tried.visible)
+    }
+
+    /// Runs the calls that are due. `local` is the state of the transactions inside of this server; what is to be done is appended to
+    /// `out`, as by [`Server::handle`].
+    pub fn run_calls(&mut self, now: Now, local: &mut Local, out: &mut Effects) {
+        let (news, visible) = self.news();
+        let mut behind = if (news, visible) == self.tried_in() { self.tried.upto } else { 0 };
+        while let Some((ticket, call)) = self.sessions.calls.next(behind) {
+            behind = ticket;
+            self.run_call(now, ticket, &call, local, out);
+        }
+        self.tried = Tried { upto: behind, news, visible };
+        self.go_on(out);
+    }
+
+    fn run_call(&mut self, now: Now, ticket: Ticket, call: &Waiting, local: &mut Local, out: &mut Effects) {
+        if call.until.is_some_and(|until| now >= until) {
+            return self.call_ended(ticket, Ended::Refused(Error::Timeout(None)), out);
+        }
+        let offers = self.config.methods.clone();
+        let method = offers.get(call.interface).and_then(|i| i.methods.get(call.method as usize));
+        let (Some(method), Some(run)) = (method, offers.run(call.interface)) else { return };
+        let given = match Payload::decode(&call.payload, &method.takes) {
+            Ok(given) => Given::new(given),
+            Err(e) => {
+                let text = format!("what method `{}` is to take: {e}", method.name);
+                return self.call_ended(ticket, Ended::Refused(Error::Corrupt(text)), out);
+            }
+        };
+        let port = Inline { at: RefCell::new((self, local, out)), now, waits: Cell::new(false) };
+        let target = Ref::<Any>::new(call.target).read_at(call.read_at);
+        let attempt = attempt(&port, ticket, call, |tx, reply| {
+            let ended = run(tx, call.method as usize, target, &given, reply)?;
+            match method.reads && tx.has_written() {
+                true => Err(rpc::has_written(&method.name)),
+                false => Ok(ended),
+            }
+        });
+        let waits = port.waits.get();
+        let Inline { at, .. } = port;
+        let (server, _, out) = at.into_inner();
+        match attempt {
+            _ if waits => {}
+            Ok(Attempt::Taken) => {}
+            Ok(Attempt::Ended(ended)) => server.call_ended(ticket, ended, out),
+            // It met what is on its way: what that comes to is news.
+            Err(Error::Conflict) => {}
+            Err(e) => server.call_ended(ticket, Ended::Refused(e), out),
+        }
+    }
+
+    fn call_ended(&mut self, ticket: Ticket, ended: Ended, out: &mut Effects) {
+        self.sessions(out, |s, cx| s.call_ended(ticket, ended, cx));
+    }
+}
+
+/// How an attempt to run a method ended.
+enum Attempt {
+    /// What it wrote is being ordered.
+    Taken,
+    /// With nothing to be ordered.
+    Ended(Ended),
+}
+
+fn attempt(
+    port: &Inline<'_>,
+    ticket: Ticket,
+    call: &Waiting,
+    run: impl FnOnce(&Tx<'_>, &mut Vec<u8>) -> Result<rpc::Ended, Error>,
+) -> Result<Attempt, Error> {
+    let tx = Tx::begin(port, Options::default())?;
+    let mut reply = Vec::new();
+    let ended = run(&tx, &mut reply)?;
+    let snapshot = tx.snapshot();
+    match ended {
+        rpc::Ended::Failed => Ok(Attempt::Ended(Ended::Failed(snapshot, reply))),
+        rpc::Ended::Returned if !tx.has_written() => Ok(Attempt::Ended(Ended::Returned(snapshot, reply))),
+        rpc::Ended::Returned if reply.len() > limits::REPLY_BYTES_MAX => Err(Error::Denied(format!(
+            "a method that writes returns at most {} bytes, which are kept with what it wrote, and this one {} (method {}): \
+             let it return a reference",
+            limits::REPLY_BYTES_MAX,
+            reply.len(),
+            call.method,
+        ))),
+        rpc::Ended::Returned => match tx.commit_call(ticket, &reply)? {
+            true => Ok(Attempt::Taken),
+            false => Err(Error::Conflict),
+        },
+    }
+}
+
+/// The server itself, for the transaction of one method. It does not wait.
+struct Inline<'a> {
+    at: RefCell<(&'a mut Server, &'a mut Local, &'a mut Effects)>,
+    now: Now,
+    /// The method needed something that is not at hand.
+    waits: Cell<bool>,
+}
+
+impl Port for Inline<'_> {
+    fn now(&self) -> Now {
+        self.now
+    }
+
+    fn drive(&self, _: Option<Now>, step: &mut dyn FnMut(&mut dyn Home, Now) -> Step) -> Result<(), Error> {
+        let mut at = self.at.borrow_mut();
+        let (server, local, out) = &mut *at;
+        match server.inside(self.now, out, |source| step(&mut local.over(source), self.now)) {
+            Step::Done => Ok(()),
+            Step::Wait => {
+                self.waits.set(true);
+                Err(Error::Unavailable("what the method needs is not at hand: it is run anew".into()))
+            }
+        }
+    }
+
+    fn back_off(&self, _: u64) {}
+
+    fn pause(&self) {}
+}

@@ -1,0 +1,257 @@
+//! Calls of methods that wait to be run here, or for what they need.
+//!
+//! A call is an operation of its client, executed at most once as a commit is: the id is looked up before the method runs, goes
+//! into the order with what the method wrote, and is spent by every other answer. The host runs what is due
+//! ([`crate::server::Server::run_calls`]); a method that needs a page, or met a commit that is not visible yet, is run anew when
+//! there is news. The invariant: a call that was taken is here until it is answered, its connection ends, or its client asks
+//! what became of it, which spends the id.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tercel_wire::frame::{BODY_BYTES_MAX, Header, Kind};
+use tercel_wire::id::{ClientId, OpId, Oref, Stamp};
+use tercel_wire::interface::Interface;
+use tercel_wire::message::{Answer, Bind, Bound, Call, CallEnd, Limit, Outcome, Reason, Refusal};
+
+use super::{Cx, Sessions, inside};
+use crate::effect::Conn;
+use crate::error::Error;
+use crate::leader::{Asked, Body, Ran};
+use crate::limits;
+use crate::replica::answers::Past;
+use crate::time::Now;
+use crate::txn::Ticket;
+
+/// The calls of all sessions.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    waiting: BTreeMap<Ticket, Arc<Waiting>>,
+    bytes: usize,
+    last: Ticket,
+}
+
+/// A call that waits.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    asked: Asked,
+    op: OpId,
+    /// A checksum of its bytes.
+    digest: u32,
+    pub interface: u16,
+    pub method: u16,
+    pub target: Oref,
+    pub read_at: Stamp,
+    /// When its caller waits no longer.
+    pub until: Option<Now>,
+    pub payload: Vec<u8>,
+}
+
+/// What a method came to.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// It returned, and has read this state alone.
+    Returned(Stamp, Vec<u8>),
+    /// It failed by its own decision in this state.
+    Failed(Stamp, Vec<u8>),
+    /// It did not come to its end.
+    Refused(Error),
+}
+
+impl Calls {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// The first call behind this one.
+    pub(crate) fn next(&self, behind: Ticket) -> Option<(Ticket, Arc<Waiting>)> {
+        self.waiting.range(behind + 1..).next().map(|(ticket, call)| (*ticket, call.clone()))
+    }
+
+    fn take(&mut self, ticket: Ticket) -> Option<Arc<Waiting>> {
+        let call = self.waiting.remove(&ticket)?;
+        self.bytes -= call.payload.len();
+        Some(call)
+    }
+
+    pub(super) fn drop_where(&mut self, which: impl Fn(Conn, OpId) -> bool) {
+        let tickets: Vec<Ticket> = self
+            .waiting
+            .iter()
+            .filter(|(_, c)| which(c.asked.conn, c.op))
+            .map(|(ticket, _)| *ticket)
+            .collect();
+        tickets.into_iter().for_each(|ticket| _ = self.take(ticket));
+    }
+
+    fn of_conn(&self, conn: Conn) -> usize {
+        self.waiting.values().filter(|c| c.asked.conn == conn).count()
+    }
+}
+
+impl Sessions {
+    /// A client asks for the numbers of an interface's methods.
+    pub(super) fn bind(&mut self, asked: Asked, bind: &Bind, cx: &mut Cx<'_>) {
+        let offered = cx.config.methods.find(&bind.interface.name, &bind.interface.class);
+        let bound = match offered {
+            None => Ok(Bound { interface: None, methods: Vec::new() }),
+            Some((number, interface)) => {
+                let methods = interface.numbers_for(&bind.interface);
+                methods.map(|methods| Bound { interface: Some(number), methods })
+            }
+        };
+        match bound {
+            Err(text) => cx.refuse(asked, Reason::Schema, text),
+            Ok(bound) => {
+                let mut body = Vec::new();
+                bound.encode(&mut body);
+                cx.reply(asked.conn, Kind::Bound, asked.call, &body);
+            }
+        }
+    }
+
+    /// A client asks which interfaces there are.
+    pub(super) fn interfaces(&self, asked: Asked, cx: &mut Cx<'_>) {
+        let mut body = Vec::new();
+        cx.config.methods.interfaces().for_each(|interface: &Interface| interface.encode(&mut body));
+        if body.len() > BODY_BYTES_MAX {
+            return cx.refuse(asked, Reason::Full, "the interfaces are larger than a message");
+        }
+        cx.reply(asked.conn, Kind::Offered, asked.call, &body);
+    }
+
+    /// A client calls a method.
+    pub(super) fn call(
+        &mut self,
+        asked: Asked,
+        client: ClientId,
+        header: &Header,
+        body: &[u8],
+        call: Call<'_>,
+        cx: &mut Cx<'_>,
+    ) {
+        let op = OpId { client, slot: call.slot, seq: call.seq, view: header.view };
+        let digest = crc32fast::hash(body);
+        let mut is_answered = false;
+        self.lead(cx, |leader, work| is_answered = leader.answer_past(asked, op, Some(digest), work));
+        // A node that does not lead says nothing, as to a commit.
+        if is_answered || cx.leader.is_none() {
+            return;
+        }
+        let known =
+            cx.config.methods.get(call.interface).is_some_and(|i| (call.method as usize) < i.methods.len());
+        if !known {
+            return self.refuse_call(
+                asked,
+                op,
+                &Error::Schema("the server has no such method: bind anew".into()),
+                cx,
+            );
+        }
+        let calls = &self.calls;
+        let is_much = calls.bytes + call.payload.len() > limits::CALL_BYTES_MAX && !calls.is_empty();
+        if is_much || calls.of_conn(asked.conn) >= limits::CREDIT as usize {
+            return self.spend(asked, op, Outcome::Full(Limit::Buffer), cx);
+        }
+        let until = Some(header.deadline_us).filter(|us| *us > 0).map(|us| cx.now.plus_us(us.into()));
+        let waiting = Waiting {
+            asked,
+            op,
+            digest,
+            interface: call.interface,
+            method: call.method,
+            target: call.target,
+            read_at: call.read_at,
+            until,
+            payload: call.payload.to_vec(),
+        };
+        self.calls.bytes += call.payload.len();
+        self.calls.last += 1;
+        self.calls.waiting.insert(self.calls.last, Arc::new(waiting));
+    }
+
+    /// What a method of a call has written is to be ordered, with what it returns. Gives whether it is: if not, it met what is
+    /// not visible yet, and is to be run anew.
+    pub(crate) fn call_wrote(
+        &mut self,
+        ticket: Ticket,
+        reply: Vec<u8>,
+        effects: &[u8],
+        cx: &mut Cx<'_>,
+    ) -> bool {
+        use tercel_wire::message::CommitEffects;
+        let author = self.inside.client();
+        let (Some(call), Some(author)) = (self.calls.waiting.get(&ticket).cloned(), author) else {
+            return true;
+        };
+        // A conflict is no answer: the state moves on, and the method with it.
+        let judged = CommitEffects::decode(effects)
+            .map(|effects| cx.lead(|leader, work| leader.judge(&effects, work)).map(|(verdict, _)| verdict));
+        match judged {
+            Ok(Some(Err(Outcome::Conflict(_) | Outcome::TooOld))) => return false,
+            Ok(None) => return true,
+            _ => {}
+        }
+        self.calls.take(ticket);
+        let body = Body::of_call(effects, Ran { author, reply, digest: call.digest });
+        self.lead(cx, |leader, work| leader.commit(call.asked, call.op, body, work));
+        true
+    }
+
+    /// A call has come to an end that is not ordered: the id is spent.
+    pub(crate) fn call_ended(&mut self, ticket: Ticket, ended: Ended, cx: &mut Cx<'_>) {
+        let Some(call) = self.calls.take(ticket) else { return };
+        match &ended {
+            Ended::Returned(stamp, reply) => self.end_call(&call, CallEnd::Returned(*stamp, reply), cx),
+            Ended::Failed(stamp, reply) => self.end_call(&call, CallEnd::Failed(*stamp, reply), cx),
+            Ended::Refused(e) => self.refuse_call(call.asked, call.op, e, cx),
+        }
+    }
+
+    fn end_call(&mut self, call: &Waiting, end: CallEnd<'_>, cx: &mut Cx<'_>) {
+        let method = cx.config.methods.get(call.interface).and_then(|i| i.methods.get(call.method as usize));
+        // What only reads may be run again.
+        if method.is_none_or(|m| !m.reads) {
+            cx.lead(|leader, _| leader.spend(call.op));
+        }
+        answer(call.asked, call.op, end, cx);
+    }
+
+    fn refuse_call(&mut self, asked: Asked, op: OpId, e: &Error, cx: &mut Cx<'_>) {
+        let why = match e {
+            Error::NotFound(_) => Refusal::NotFound,
+            Error::Denied(_) | Error::Invalid(_) | Error::PlaceLost(_) => Refusal::Denied,
+            Error::Schema(_) => Refusal::Schema,
+            Error::Full(_) => Refusal::Full,
+            Error::Corrupt(_) => Refusal::Corrupt,
+            Error::Timeout(_) => Refusal::Late,
+            Error::Conflict | Error::Unavailable(_) | Error::OtherHistory(_) | Error::Server(_) => {
+                Refusal::Unavailable
+            }
+        };
+        cx.lead(|leader, _| leader.spend(op));
+        answer(asked, op, CallEnd::Refused(why, &e.what()), cx);
+    }
+
+    fn spend(&mut self, asked: Asked, op: OpId, outcome: Outcome, cx: &mut Cx<'_>) {
+        self.lead(cx, |leader, work| leader.not_executed(asked, op, outcome, work));
+    }
+}
+
+/// Sends what a call came to.
+pub(super) fn answer(asked: Asked, op: OpId, end: CallEnd<'_>, cx: &mut Cx<'_>) {
+    if asked.conn == inside::CONN {
+        return;
+    }
+    let mut body = Vec::new();
+    Answer { slot: op.slot, seq: op.seq, end }.encode(&mut body);
+    cx.reply(asked.conn, Kind::Answer, asked.call, &body);
+}
+
+/// What a call returned that committed: none if the operation was no call.
+pub(super) fn reply_of(op: OpId, cx: &Cx<'_>) -> Option<(Stamp, Vec<u8>)> {
+    match cx.replica.answers.past(op) {
+        Past::Committed(a) if !a.reply.is_empty() => Some((a.stamp, a.reply.to_vec())),
+        _ => None,
+    }
+}

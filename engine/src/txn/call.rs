@@ -1,0 +1,80 @@
+//! What a home does for calls of methods: it sends them, or takes what they wrote.
+
+use std::sync::Arc;
+
+use tercel_wire::id::{OpId, Oref, Stamp};
+use tercel_wire::interface::{Interface, InterfaceSchema};
+use tercel_wire::message::Outcome;
+
+use crate::error::Error;
+use crate::time::Now;
+
+/// Names a call that a server has taken, until it is answered.
+pub type Ticket = u64;
+
+/// An interface as it was bound on a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Binding {
+    /// Its number there.
+    pub number: u16,
+    /// The number of each method there.
+    pub methods: Arc<[u16]>,
+    /// Its layouts, equal at both ends.
+    pub interface: Arc<Interface>,
+}
+
+/// A call to be sent.
+#[derive(Debug, Clone, Copy)]
+pub struct Outgoing<'a> {
+    /// The number of the interface on this connection.
+    pub interface: u16,
+    /// The number of the method there.
+    pub method: u16,
+    /// The object.
+    pub target: Oref,
+    /// The stamp of the state in which the reference to it was read.
+    pub read_at: Stamp,
+    /// What the method takes.
+    pub payload: &'a [u8],
+}
+
+/// What a call came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CameTo {
+    /// It returned this, in the state at this stamp, which has what it wrote.
+    Returned(Stamp, Vec<u8>),
+    /// It failed by its own decision, in the state at this stamp.
+    Failed(Stamp, Vec<u8>),
+    /// It did not come to its end.
+    Refused(Error),
+    /// It was not executed, or it is not known whether it was.
+    Decided(Outcome),
+}
+
+/// A home whose methods can run elsewhere, too. `None` means: call again when something has happened.
+pub trait Caller {
+    /// The numbers by which the methods of an interface are called; none if they run at clients alone.
+    ///
+    /// # Errors
+    /// `Schema` if a method takes or gives something else there; `Unavailable`.
+    fn bind(
+        &mut self,
+        schema: &'static InterfaceSchema,
+        class: &'static str,
+    ) -> Option<Result<Option<Binding>, Error>>;
+
+    /// Sends a call as one operation. Its caller waits until then at most.
+    ///
+    /// # Errors
+    /// `Full` if it is too large for a message.
+    fn call(&mut self, now: Now, until: Option<Now>, call: &Outgoing<'_>) -> Option<Result<OpId, Error>>;
+
+    /// What a call came to, once. What is read from then on is not older.
+    fn called(&mut self, op: OpId) -> Option<CameTo>;
+
+    /// Its caller waits no longer: what has not been executed never will be.
+    fn cancel(&mut self, op: OpId);
+
+    /// Whether an object is cached, or was not when a method was called on it before: then its page is worth a fetch.
+    fn is_worth_fetching(&mut self, oref: Oref) -> bool;
+}

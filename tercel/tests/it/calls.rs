@@ -1,0 +1,398 @@
+//! Methods of objects, called by clients: where they run, what they leave, how they fail.
+
+use std::thread;
+use std::time::Duration;
+
+use tercel::{
+    Bytes, CallPolicy, Called, Client, Error, Failure, List, Obj, Object, Record, Ref, Server, Text, Tx, interface,
+};
+
+use crate::common::Dir;
+
+#[interface]
+pub trait Account {
+    /// What is in it.
+    #[read]
+    fn balance(&self) -> i64;
+    /// The thread that runs it.
+    #[read]
+    fn place(&self) -> Text;
+    /// Puts money in, or takes it out; gives what is in it then.
+    fn deposit(&mut self, cents: i64) -> Result<i64, Overdrawn>;
+    /// Notes something, and gives the note.
+    fn note(&mut self, text: &str, of: Ref<Purse>) -> Ref<Note>;
+    /// How many bytes it was given, and their sum.
+    #[read]
+    fn sum(&self, bytes: &[u8], more: Bytes, numbers: List<u32>) -> Sum;
+    /// The texts of all notes.
+    #[read]
+    fn notes(&self) -> List<Text>;
+    /// So many bytes.
+    #[read]
+    fn much(&self, bytes: u32) -> Bytes;
+    /// Writes, and gives so many bytes.
+    fn much_written(&mut self, bytes: u32) -> Bytes;
+    /// Writes although it is not to.
+    #[read]
+    fn sly(&self);
+    /// Fails for want of something.
+    fn lost(&mut self);
+}
+
+#[derive(Object)]
+pub struct Purse {
+    cents: i64,
+    notes: List<Ref<Note>>,
+}
+
+#[derive(Object)]
+pub struct Note {
+    text: Text,
+    of: Ref<Purse>,
+}
+
+#[derive(Record, Debug, PartialEq)]
+pub struct Overdrawn {
+    short: i64,
+}
+
+#[derive(Record, Debug, PartialEq)]
+pub struct Sum {
+    count: u64,
+    sum: u64,
+}
+
+impl Account for Purse {
+    fn balance(this: &Obj<Purse>) -> Called<i64> {
+        Ok(this.cents())
+    }
+
+    fn place(_: &Obj<Purse>) -> Called<Text> {
+        Ok(thread::current().name().unwrap_or("none").into())
+    }
+
+    fn deposit(this: &Obj<Purse>, cents: i64) -> Called<i64, Overdrawn> {
+        let after = this.cents() + cents;
+        this.edit()?.set_cents(after)?;
+        if after < 0 { Err(Overdrawn { short: -after }.into()) } else { Ok(after) }
+    }
+
+    fn note(this: &Obj<Purse>, text: &str, of: Ref<Purse>) -> Called<Ref<Note>> {
+        let tx = Obj::tx(this);
+        let note = tx.create(&Note { text: text.into(), of })?;
+        this.edit()?.push_notes(note)?;
+        Ok(note)
+    }
+
+    fn sum(_: &Obj<Purse>, bytes: &[u8], more: Bytes, numbers: List<u32>) -> Called<Sum> {
+        let all = || bytes.iter().chain(&more.0).map(|b| u64::from(*b)).chain(numbers.iter().map(|n| u64::from(*n)));
+        Ok(Sum { count: all().count() as u64, sum: all().sum() })
+    }
+
+    fn notes(this: &Obj<Purse>) -> Called<List<Text>> {
+        let mut texts = Vec::new();
+        for note in this.notes() {
+            texts.push(Text(note?.text()?.into_owned()));
+        }
+        Ok(texts.into())
+    }
+
+    fn much(_: &Obj<Purse>, bytes: u32) -> Called<Bytes> {
+        Ok(Bytes(vec![7; bytes as usize]))
+    }
+
+    fn much_written(this: &Obj<Purse>, bytes: u32) -> Called<Bytes> {
+        this.edit()?.set_cents(-1)?;
+        Self::much(this, bytes)
+    }
+
+    fn sly(this: &Obj<Purse>) -> Called<()> {
+        Ok(this.edit()?.set_cents(0)?)
+    }
+
+    fn lost(this: &Obj<Purse>) -> Called<()> {
+        this.edit()?.set_cents(-5)?;
+        Err(Error::NotFound("what the method wanted".into()).into())
+    }
+}
+
+fn server(dir: &Dir, listen: &str) -> Server {
+    Server::builder(dir.path()).listen(listen).methods(Purse::METHODS).start().unwrap()
+}
+
+fn connect(server: &Server) -> Client {
+    Client::connect(&server.addresses()[0]).unwrap()
+}
+
+fn purse(client: &Client, cents: i64) -> Ref<Purse> {
+    let make = |tx: &Tx<'_>| {
+        let purse = tx.create(&Purse { cents, notes: List::new() })?;
+        tx.set_root("purse", purse).map(|()| purse)
+    };
+    client.run(make).unwrap()
+}
+
+const SERVER: &str = "tercel-server";
+
+fn here() -> String {
+    thread::current().name().unwrap_or("none").to_string()
+}
+
+#[test]
+fn method_runs_where_its_policy_says_and_gives_the_same() {
+    for listen in ["127.0.0.1:0", "unix"] {
+        let dir = Dir::new("calls-policy");
+        let listen = match listen {
+            "unix" => format!("unix:{}", dir.path().with_extension("sock").display()),
+            tcp => tcp.to_string(),
+        };
+        let server = server(&dir, &listen);
+        let (maker, client) = (connect(&server), connect(&server));
+        let purse = purse(&maker, 100);
+        let purse = client.handle(purse);
+        assert_eq!(purse.clone().remote().place().unwrap().0, SERVER);
+        // Not cached: at the server the first time, and on a fetched copy from the second on.
+        assert_eq!(purse.place().unwrap().0, SERVER);
+        assert_eq!(purse.place().unwrap().0, here());
+        assert_eq!(client.stats().client.pages, 1);
+        assert_eq!(purse.clone().local().place().unwrap().0, here());
+        for (i, policy) in [CallPolicy::Remote, CallPolicy::Local, CallPolicy::Auto].into_iter().enumerate() {
+            let purse = purse.clone().policy(policy);
+            assert_eq!((purse.deposit(10), purse.balance()), (Ok(110 + 10 * i as i64), Ok(110 + 10 * i as i64)));
+        }
+        // A reading call after a writing one never sees the state before.
+        for n in 0..200 {
+            assert_eq!(purse.deposit(1).unwrap(), purse.balance().unwrap(), "round {n}");
+        }
+        assert_eq!(maker.handle(purse.reference()).remote().balance(), Ok(330));
+        drop((maker, client));
+        server.stop().unwrap();
+    }
+}
+
+#[test]
+fn failed_method_leaves_nothing_behind_wherever_it_runs() {
+    let dir = Dir::new("calls-fail");
+    let server = server(&dir, "127.0.0.1:0");
+    let client = connect(&server);
+    let purse = client.handle(purse(&client, 100));
+    for policy in [CallPolicy::Remote, CallPolicy::Local] {
+        let purse = purse.clone().policy(policy);
+        assert_eq!(purse.deposit(-150), Err(Failure::Method(Overdrawn { short: 50 })));
+        assert_eq!(purse.lost(), Err(Failure::Space(Error::NotFound("what the method wanted".into()))));
+        assert!(matches!(purse.sly(), Err(Failure::Space(Error::Denied(why))) if why.contains("`sly`")));
+        assert_eq!(purse.balance(), Ok(100));
+        let gone = client.handle(Ref::<Purse>::new(tercel::Oref::new(tercel::PageId::new(9_000).unwrap(), 3).unwrap()));
+        assert!(matches!(gone.policy(policy).balance(), Err(Failure::Space(Error::NotFound(_)))));
+    }
+    let much = purse.clone().remote().much_written(2_000);
+    assert!(matches!(&much, Err(Failure::Space(Error::Denied(why))) if why.contains("1024 bytes")), "{much:?}");
+    assert_eq!(purse.balance(), Ok(100));
+}
+
+#[test]
+fn arguments_and_results_are_whole_small_and_large() {
+    let dir = Dir::new("calls-args");
+    let server = server(&dir, "127.0.0.1:0");
+    let client = connect(&server);
+    let purse = client.handle(purse(&client, 0));
+    for policy in [CallPolicy::Remote, CallPolicy::Local] {
+        let purse = purse.clone().policy(policy);
+        for n in [0u32, 1, 900, 5_000, 250_000] {
+            let bytes = vec![2u8; n as usize];
+            let sum = purse.sum(&bytes, Bytes(bytes.clone()), (0..n / 10).collect()).unwrap();
+            let of_numbers = (0..u64::from(n / 10)).sum::<u64>();
+            assert_eq!(sum, Sum { count: u64::from(2 * n + n / 10), sum: u64::from(4 * n) + of_numbers });
+            assert_eq!(purse.much(n), Ok(Bytes(vec![7; n as usize])));
+        }
+    }
+    let huge = vec![0; 2 << 20];
+    assert!(matches!(
+        purse.clone().remote().sum(&huge, Bytes::default(), List::new()),
+        Err(Failure::Space(Error::Full(_)))
+    ));
+    for text in ["a", "b"] {
+        let note = purse.note(text, purse.reference()).unwrap();
+        let read = |tx: &Tx<'_>| {
+            let note = tx.get(note)?;
+            Ok((note.text()?.into_owned(), note.of().reference()))
+        };
+        assert_eq!(client.run(read), Ok((text.into(), purse.reference())));
+    }
+    assert_eq!(purse.clone().remote().notes(), Ok(["a".into(), "b".into()].into()));
+}
+
+#[test]
+fn calls_of_many_clients_are_each_executed_once() {
+    let dir = Dir::new("calls-many");
+    let server = server(&dir, "127.0.0.1:0");
+    let first = connect(&server);
+    let object = purse(&first, 0);
+    let (threads, each) = (4, 200);
+    thread::scope(|scope| {
+        for t in 0..threads {
+            let (server, first) = (&server, &first);
+            scope.spawn(move || {
+                let own = connect(server);
+                let client = if t % 2 == 0 { &own } else { first };
+                let purse = client.handle(object);
+                for i in 0..each {
+                    let purse = if i % 3 == 0 { purse.clone().local() } else { purse.clone().remote() };
+                    purse.deposit(1).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(first.handle(object).remote().balance(), Ok(threads * each));
+}
+
+#[test]
+fn calls_go_on_over_a_restart_and_count_once() {
+    let dir = Dir::new("calls-restart");
+    let mut server = Some(server(&dir, "127.0.0.1:0"));
+    let address = server.as_ref().unwrap().addresses()[0].clone();
+    let client = connect(server.as_ref().unwrap());
+    let object = purse(&client, 0);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let done = thread::scope(|scope| {
+        let calling = scope.spawn(|| {
+            let purse = client.handle(object).remote();
+            let mut done = 0;
+            while !stop.load(std::sync::atomic::Ordering::SeqCst) {
+                match purse.deposit(1) {
+                    Ok(_) => done += 1,
+                    Err(Failure::Space(Error::Unavailable(_) | Error::Conflict)) => {}
+                    Err(Failure::Space(Error::Timeout(Some(op)))) => {
+                        done += i64::from(client.resolve(*op).unwrap().is_some());
+                    }
+                    Err(e) => panic!("{e}"),
+                }
+            }
+            done
+        });
+        for _ in 0..5 {
+            thread::sleep(Duration::from_millis(150));
+            server.take().unwrap().stop().unwrap();
+            let again = Server::builder(dir.path()).listen(address.clone()).methods(Purse::METHODS).start();
+            server = Some(again.unwrap());
+        }
+        stop.store(true, std::sync::atomic::Ordering::SeqCst);
+        calling.join().unwrap()
+    });
+    assert!(done > 0);
+    assert_eq!(connect(server.as_ref().unwrap()).handle(object).remote().balance(), Ok(done));
+}
+
+#[test]
+fn methods_that_need_pages_are_run_when_they_are_here() {
+    let dir = Dir::new("calls-pages");
+    let server = Server::builder(dir.path())
+        .listen("127.0.0.1:0")
+        .cache_bytes(128 << 10)
+        .mob_bytes(256 << 10)
+        .methods(Purse::METHODS)
+        .start()
+        .unwrap();
+    let client = connect(&server);
+    let purse = client.handle(purse(&client, 0));
+    let text = "x".repeat(900);
+    for n in 0..400 {
+        purse.note(&format!("{n}{text}"), purse.reference()).unwrap();
+    }
+    // More than the server has cached, and less than it may read: page by page it comes to the end, or says that it is too much.
+    let client = connect(&server);
+    let purse = client.handle(purse.reference()).remote();
+    assert_eq!(purse.balance(), Ok(0));
+    match purse.notes() {
+        Ok(notes) => assert_eq!(notes.len(), 400),
+        Err(Failure::Space(Error::Full(_) | Error::Timeout(_))) => {}
+        Err(e) => panic!("{e}"),
+    }
+}
+
+#[test]
+fn without_methods_at_the_server_they_run_here() {
+    let dir = Dir::new("calls-stock");
+    let server = Server::builder(dir.path()).listen("127.0.0.1:0").start().unwrap();
+    let client = connect(&server);
+    let purse = client.handle(purse(&client, 5));
+    assert_eq!((purse.deposit(1), purse.place().map(|p| p.0)), (Ok(6), Ok(here())));
+    let refused = purse.remote().balance();
+    assert!(matches!(&refused, Err(Failure::Space(Error::Denied(why))) if why.contains("`Account`")), "{refused:?}");
+}
+
+#[test]
+fn call_in_a_transaction_is_committed_with_it() {
+    let dir = Dir::new("calls-tx");
+    let server = server(&dir, "127.0.0.1:0");
+    let client = connect(&server);
+    let (a, b) = (purse(&client, 100), purse(&client, 0));
+    let pay = |cents: i64| {
+        client.try_run(|tx| {
+            tx.handle(b).deposit(cents)?;
+            tx.handle(a).deposit(-cents)
+        })
+    };
+    assert_eq!(pay(30), Ok(70));
+    assert_eq!(pay(300), Err(Failure::Method(Overdrawn { short: 230 })));
+    assert_eq!((client.handle(a).balance(), client.handle(b).balance()), (Ok(70), Ok(30)));
+    let refused: Called<i64> = client.try_run(|tx| tx.handle(a).remote().balance());
+    assert!(matches!(&refused, Err(Failure::Space(Error::Denied(why))) if why.contains("open transaction")));
+}
+
+/// As an older or newer program has it.
+mod other {
+    use super::*;
+
+    #[interface(name = "Account")]
+    pub trait Account {
+        #[read]
+        fn balance(&self) -> i64;
+    }
+
+    #[interface(name = "Account")]
+    pub trait Changed {
+        #[read]
+        fn balance(&self) -> u64;
+    }
+
+    impl Account for Purse {
+        fn balance(this: &Obj<Purse>) -> Called<i64> {
+            Ok(this.cents())
+        }
+    }
+
+    impl Changed for Purse {
+        fn balance(this: &Obj<Purse>) -> Called<u64> {
+            Ok(this.cents() as u64)
+        }
+    }
+}
+
+#[test]
+fn interface_is_compared_when_it_is_bound() {
+    let dir = Dir::new("calls-bind");
+    let server = server(&dir, "127.0.0.1:0");
+    let object = purse(&connect(&server), 5);
+    let older = connect(&server);
+    assert_eq!(other::AccountCalls::balance(&older.handle(object).remote()), Ok(5));
+    let changed = connect(&server);
+    let refused = other::ChangedCalls::balance(&changed.handle(object).remote());
+    assert!(
+        matches!(&refused, Err(Failure::Space(Error::Schema(why))) if why.contains("`balance`") && why.contains("result")),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn call_that_comes_too_late_is_not_begun() {
+    let dir = Dir::new("calls-late");
+    let server = server(&dir, "127.0.0.1:0");
+    let client = connect(&server);
+    let purse = client.handle(purse(&client, 0)).remote();
+    assert_eq!(purse.clone().within(Duration::from_secs(10)).deposit(1), Ok(1));
+    let stopped = client.clone();
+    server.stop().unwrap();
+    let late = stopped.handle(purse.reference()).remote().within(Duration::from_millis(50)).deposit(1);
+    assert!(matches!(late, Err(Failure::Space(Error::Timeout(_) | Error::Unavailable(_)))), "{late:?}");
+}
