@@ -154,11 +154,11 @@ impl Interface {
             format!("Calls of the methods of [`{}`], which a handle of an object has.", ident.unraw());
         quote! {
             #(#docs)*
-            #vis trait #ident: #krate::Object {
+            #vis trait #ident: #krate::__private::Object {
                 #(#functions)*
 
                 /// These methods of this class, for a server to run.
-                const METHODS: #krate::Methods =
+                const METHODS: #krate::__private::Methods =
                     #private::Methods::new(Self::__SCHEMA, <Self as #private::wire::record::Class>::NAME, Self::__run);
 
                 #[doc(hidden)]
@@ -168,9 +168,9 @@ impl Interface {
                 #[doc(hidden)]
                 #[allow(unused_variables, clippy::all)]
                 fn __run(
-                    tx: &#krate::Tx<'_>,
+                    tx: &#krate::__private::Tx<'_>,
                     method: ::core::primitive::usize,
-                    object: #krate::Ref<#krate::Any>,
+                    object: #krate::__private::Ref<#krate::__private::Any>,
                     given: &#private::Given<'_>,
                     out: &mut ::std::vec::Vec<::core::primitive::u8>,
                 ) -> ::core::result::Result<#private::Ended, #private::Error> {
@@ -187,7 +187,7 @@ impl Interface {
                 #(#declared)*
             }
 
-            impl<T: #ident> #calls for #krate::Handle<'_, T> {
+            impl<T: #ident> #calls for #krate::__private::Handle<'_, T> {
                 #(#called)*
             }
         }
@@ -260,8 +260,8 @@ impl Method {
     fn output(&self, krate: &Path) -> TokenStream {
         let gives = self.gives.as_ref().map_or(quote!(()), |ty| quote!(#ty));
         match &self.fails {
-            Some(fails) => quote!(#krate::Called<#gives, #fails>),
-            None => quote!(#krate::Called<#gives>),
+            Some(fails) => quote!(#krate::__private::Called<#gives, #fails>),
+            None => quote!(#krate::__private::Called<#gives>),
         }
     }
 
@@ -273,7 +273,7 @@ impl Method {
         let (ident, docs, output, params) = (&self.ident, &self.docs, self.output(krate), self.params());
         quote! {
             #(#docs)*
-            fn #ident(this: &#krate::Obj<'_, Self>, #(#params),*) -> #output;
+            fn #ident(this: &#krate::__private::Obj<'_, Self>, #(#params),*) -> #output;
         }
     }
 

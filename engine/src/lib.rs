@@ -46,12 +46,14 @@ pub use tercel_heap::mutant;
 #[doc(hidden)]
 pub mod __private {
     pub use crate::error::Error;
-    pub use crate::rpc::{Ended, Given, Methods, Stub, finish, never, no_method, put_bytes};
+    pub use crate::rpc::{Called, Ended, Given, Handle, Methods, Stub, finish, never, no_method, put_bytes};
+    pub use crate::txn::Tx;
     pub use crate::txn::object::{
-        Elements, Field, ListField, Object, RawMut, RawObj, Record, Stored, load_elements, no_variant,
+        Elements, Field, ListField, Obj, Object, RawMut, RawObj, Record, Stored, load_elements, no_variant,
     };
     pub use tercel_heap::{TypeIndex, Typed};
     pub use tercel_wire as wire;
+    pub use tercel_wire::record::{Any, Ref};
 }
 
 pub use tercel_random as random;

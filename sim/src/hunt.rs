@@ -52,7 +52,9 @@ pub fn plan(variant: &Variant, seed: u64) -> Plan {
     if is_hunted_alone(variant.rule) {
         plan.group = None;
     }
-    // The bounds were found without a program inside of the server, without watches, and with a loop that takes no time.
+    // The bounds were found without calls, without a program inside of the server, without watches, and with a loop that takes no
+    // time.
+    plan.mix[11] = 0;
     plan.inside = 0;
     plan.watchers = 0;
     plan.pace = None;
@@ -470,7 +472,7 @@ fn crowded(plan: &mut Plan) {
     plan.think_us = 100;
     plan.latency_us = 20;
     plan.patience_us = 2_000_000;
-    plan.mix = [4, 0, 4, 6, 0, 0, 0, 0, 0, 0, 0];
+    plan.mix = [4, 0, 4, 6, 0, 0, 0, 0, 0, 0, 0, 0];
     plan.server.subscriptions = 1 << 20;
 }
 
@@ -528,12 +530,12 @@ fn impatient(plan: &mut Plan) {
     plan.server.images_bytes = 1;
     plan.patience_us = 5_000;
     plan.sync_us = 2_000;
-    plan.mix = [6, 0, 6, 1, 0, 0, 0, 0, 0, 0, 0];
+    plan.mix = [6, 0, 6, 1, 0, 0, 0, 0, 0, 0, 0, 0];
 }
 
 /// Objects are promised and made all the time.
 fn births(plan: &mut Plan) {
-    plan.mix = [1, 0, 0, 0, 0, 0, 0, 12, 0, 0, 0];
+    plan.mix = [1, 0, 0, 0, 0, 0, 0, 12, 0, 0, 0, 0];
     plan.think_us = 1_000;
 }
 
@@ -584,7 +586,7 @@ fn storing_group(plan: &mut Plan) {
     // The log is always too long, so that each batch comes with a checkpoint.
     plan.log = LogBounds { segment_bytes: 1_024, bytes_max: 4_096 };
     plan.sync_us = 1000;
-    plan.mix = [8, 0, 6, 4, 0, 0, 0, 0, 0, 0, 0];
+    plan.mix = [8, 0, 6, 4, 0, 0, 0, 0, 0, 0, 0, 0];
 }
 
 /// A group whose clients' requests come twice, the second time when leaders have changed.
@@ -593,7 +595,7 @@ fn repeating_group(plan: &mut Plan) {
     plan.cells = 60;
     plan.sync_us = 500;
     plan.patience_us = 2_000_000;
-    plan.mix = [6, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
+    plan.mix = [6, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
     if let Some(group) = &mut plan.group {
         group.stable_us = 2_000;
     }
@@ -627,7 +629,7 @@ fn overgrown(plan: &mut Plan) {
     plan.group = None;
     plan.clients = plan.clients.max(4);
     plan.threads = 3;
-    plan.mix = [2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12];
+    plan.mix = [2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 0];
     plan.mob_bytes = 4 << 20;
     plan.server.images_bytes = 1 << 20;
     plan.log.bytes_max = u64::MAX;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tercel_verify::{History, Transaction, View};
+use tercel_verify::{History, Object, Transaction, Value, View};
 
 use crate::plan::FaultKind;
 use crate::watched::Watched;
@@ -16,6 +16,8 @@ pub struct Record {
     pub blames: Vec<String>,
     /// What threads were told of what they watched.
     pub(crate) watched: Vec<Watched>,
+    /// What calls read behind calls that wrote, with what was written: not older.
+    pub(crate) behind: Vec<(Object, Value, Value)>,
     /// Counters.
     pub counts: Counts,
 }
@@ -25,6 +27,8 @@ pub struct Record {
 pub struct Counts {
     /// Transactions that wrote and were acknowledged.
     pub commits: u64,
+    /// Calls that wrote and returned.
+    pub calls: u64,
     /// Acknowledged transactions that ran inside of the server.
     pub inside: u64,
     /// Transactions that only read.
@@ -124,6 +128,7 @@ impl Counts {
             *self.faults.entry(*kind).or_default() += n;
         }
         self.commits += other.commits;
+        self.calls += other.calls;
         self.inside += other.inside;
         self.reads += other.reads;
         self.aborts += other.aborts;

@@ -405,6 +405,18 @@ fn finish(mut world: World) -> Report {
         let stamp = t.writes.first().and_then(|w| world.oracle.place_of(w.object, w.value));
         t.op = stamp.and_then(|s| ops.get(&s)).map(|op| (*op).to_owned());
     }
+    let behind = std::mem::take(&mut world.record.behind);
+    for (object, seen, written) in behind {
+        let at = |value| world.oracle.place_of(object, value);
+        if let (Some(seen_at), Some(written_at)) = (at(seen), at(written))
+            && seen_at < written_at
+        {
+            world.record.blames.push(format!(
+                "a call has returned, having written version {} of object {} at {written_at}, and the next one of its thread reads {} of {seen_at}",
+                written.0, object.0, seen.0
+            ));
+        }
+    }
     // Transactions on the twin maps leave no version in the log: what they are is checked while they run.
     let mut history = std::mem::take(&mut world.record.history);
     history.about = world.plan.to_string();

@@ -5,6 +5,7 @@
 //! a commit which is not visible yet. What it wrote is ordered as the operation of its caller, with what it returns.
 
 use std::cell::{Cell, RefCell};
+use std::sync::atomic::Ordering;
 
 use tercel_wire::id::Stamp;
 use tercel_wire::payload::Payload;
@@ -12,47 +13,41 @@ use tercel_wire::record::{Any, Ref};
 
 use super::Server;
 use crate::effect::Effects;
-use crate::error::Error;
+use crate::error::{Bound, Error};
 use crate::limits;
 use crate::rpc::{self, Given};
-use crate::sessions::calls::{Ended, Waiting};
+use crate::sessions::calls::{Ended, Tried, Waiting};
 use crate::time::Now;
 use crate::txn::local::Local;
 use crate::txn::{Home, Options, Port, Step, Ticket, Tx};
-
-/// The state in which all calls that still wait were tried: they are due when there is another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Tried {
-    upto: Ticket,
-    news: u64,
-    visible: Stamp,
-}
 
 impl Server {
     /// Whether there are calls to be run, or to be run anew.
     pub fn has_calls(&self) -> bool {
         let calls = &self.sessions.calls;
-        !calls.is_empty() && (self.news() != self.tried_in() || calls.next(self.tried.upto).is_some())
+        !calls.is_empty()
+            && (self.news() != self.sessions.calls.tried.state()
+                || calls.next(self.sessions.calls.tried.upto).is_some())
     }
 
     fn news(&self) -> (u64, Stamp) {
         (self.inside_news(), self.visible())
     }
 
-    fn tried_in(&self) -> (u64, Stamp) {
-        (self.tried.news, self.tried.visible)
-    }
-
     /// Runs the calls that are due. `local` is the state of the transactions inside of this server; what is to be done is appended to
     /// `out`, as by [`Server::handle`].
     pub fn run_calls(&mut self, now: Now, local: &mut Local, out: &mut Effects) {
         let (news, visible) = self.news();
-        let mut behind = if (news, visible) == self.tried_in() { self.tried.upto } else { 0 };
+        let mut behind = if (news, visible) == self.sessions.calls.tried.state() {
+            self.sessions.calls.tried.upto
+        } else {
+            0
+        };
         while let Some((ticket, call)) = self.sessions.calls.next(behind) {
             behind = ticket;
             self.run_call(now, ticket, &call, local, out);
         }
-        self.tried = Tried { upto: behind, news, visible };
+        self.sessions.calls.tried = Tried { upto: behind, news, visible };
         self.go_on(out);
     }
 
@@ -83,6 +78,12 @@ impl Server {
         let Inline { at, .. } = port;
         let (server, _, out) = at.into_inner();
         match attempt {
+            // Each attempt brings a page: when there were more than find room at once, the first ones are gone again.
+            _ if waits && call.attempts.fetch_add(1, Ordering::Relaxed) > server.pages.cached_max() => {
+                let text = "a method that is run at the server reads what its page cache holds at once: let its operator \
+                     raise cache_bytes, or call it with `local()`";
+                server.call_ended(ticket, Ended::Refused(Error::Full(Bound::Server(text.into()))), out);
+            }
             _ if waits => {}
             Ok(Attempt::Taken) => {}
             Ok(Attempt::Ended(ended)) => server.call_ended(ticket, ended, out),

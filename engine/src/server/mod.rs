@@ -35,7 +35,6 @@ use crate::replica::Replica;
 use crate::replica::entry::Entry;
 use crate::sessions::{Cx, Sessions};
 use crate::time::Now;
-use execute::Tried;
 
 /// A replica that follows the order, and leads while its sequencer says so.
 #[derive(Debug)]
@@ -59,7 +58,6 @@ pub struct Server {
     pub(crate) host: HostStats,
     pub(crate) stats: ServerStats,
     pub(crate) now: Now,
-    pub(crate) tried: Tried,
 }
 
 /// Entries to apply: those that are not known to be stable, or for which there is no room yet.
@@ -137,7 +135,7 @@ impl Server {
             None => !self.replica.recent.is_index_complete(),
         };
         // Work in slices goes on as soon as others have been heard.
-        if has_work || self.sessions.has_work() || self.pages.has_hidden() {
+        if has_work || self.has_calls() || self.sessions.has_work() || self.pages.has_hidden() {
             return Some(self.now);
         }
         let absent = leads.and_then(|l| l.deadline());

@@ -21,7 +21,6 @@ use crate::pages::install::Installer;
 use crate::pages::mob::Mob;
 use crate::replica::Replica;
 use crate::replica::entry::Entry;
-use crate::server::execute::Tried;
 use crate::server::{End, Server, Suffix};
 use crate::sessions::Sessions;
 use crate::sessions::horizon::Horizon;
@@ -238,7 +237,6 @@ impl Recovery {
             pages,
             leader: None,
             predecessor: self.predecessor,
-            tried: Tried::default(),
             sessions: Sessions::new(now, self.horizon),
             unwritten: VecDeque::new(),
             suffix: Suffix { entries: self.suffix, stable: Stamp::ZERO },

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use tercel_wire::frame::{BODY_BYTES_MAX, Header, Kind};
 use tercel_wire::id::{ClientId, OpId, Oref, Stamp};
@@ -29,6 +30,7 @@ pub(crate) struct Calls {
     waiting: BTreeMap<Ticket, Arc<Waiting>>,
     bytes: usize,
     last: Ticket,
+    pub tried: Tried,
 }
 
 /// A call that waits.
@@ -45,6 +47,23 @@ pub(crate) struct Waiting {
     /// When its caller waits no longer.
     pub until: Option<Now>,
     pub payload: Vec<u8>,
+    /// How often it was begun and wanted a page that was not at hand.
+    pub attempts: AtomicUsize,
+}
+
+/// The state in which all calls that still wait were tried: they are due when there is another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Tried {
+    /// The last of them.
+    pub upto: Ticket,
+    pub news: u64,
+    pub visible: Stamp,
+}
+
+impl Tried {
+    pub(crate) fn state(&self) -> (u64, Stamp) {
+        (self.news, self.visible)
+    }
 }
 
 /// What a method came to.
@@ -164,6 +183,7 @@ impl Sessions {
             read_at: call.read_at,
             until,
             payload: call.payload.to_vec(),
+            attempts: AtomicUsize::new(0),
         };
         self.calls.bytes += call.payload.len();
         self.calls.last += 1;
@@ -215,6 +235,8 @@ impl Sessions {
             cx.lead(|leader, _| leader.spend(call.op));
         }
         answer(call.asked, call.op, end, cx);
+        // What its client reads from now on is not older than what the method saw: it must not wait for that.
+        self.stream_to(call.asked.conn, cx);
     }
 
     fn refuse_call(&mut self, asked: Asked, op: OpId, e: &Error, cx: &mut Cx<'_>) {

@@ -23,12 +23,15 @@ pub(crate) struct Worker<'s> {
     pub random: RefCell<Random>,
     pub think_us: u64,
     /// The last number given to a write.
-    last: u64,
+    pub(super) last: u64,
     requests: u64,
     memory: Memory,
     /// Operations whose end is unknown, and their places in the history.
-    unknown: Vec<(OpId, usize)>,
+    pub(super) unknown: Vec<(OpId, usize)>,
 }
+
+/// The kind that is calls of methods. A program inside of the server has none to call.
+const CALLS: usize = 11;
 
 /// Attempts at one request.
 const ATTEMPTS_MAX: u32 = 5;
@@ -64,6 +67,7 @@ impl<'s> Worker<'s> {
                 left = left.saturating_sub(*weight);
                 found
             });
+            let kind = kind.filter(|kind| *kind != CALLS || matches!(self.port.site, Site::Client(_)));
             self.request(ground, kind.unwrap_or(0));
             self.think();
         }
@@ -78,7 +82,7 @@ impl<'s> Worker<'s> {
         }
     }
 
-    fn below(&self, n: u64) -> u64 {
+    pub(super) fn below(&self, n: u64) -> u64 {
         self.random.borrow_mut().below(n)
     }
 
@@ -97,6 +101,9 @@ impl<'s> Worker<'s> {
     fn request(&mut self, ground: &Ground, kind: usize) {
         self.requests += 1;
         let request = (self.port.me.0 as u64) << 32 | self.requests;
+        if kind == CALLS {
+            return self.request_by_call(ground, request);
+        }
         let dice = self.random.borrow_mut().next_u64();
         let isolation = match self.below(12) {
             // Write skew is what snapshot isolation allows; on collections it would break them.
@@ -236,7 +243,7 @@ impl<'s> Worker<'s> {
     }
 
     /// Writes an attempt down; gives its place in the history.
-    fn note(
+    pub(super) fn note(
         &self,
         notes: Notes,
         begin_us: u64,
@@ -281,7 +288,7 @@ impl<'s> Worker<'s> {
     }
 
     /// Judges an error, and says whether another attempt may help. Blames the engine for an error that nothing excuses.
-    fn note_error(&self, e: &Error, kind: usize, at_begin: bool) -> bool {
+    pub(super) fn note_error(&self, e: &Error, kind: usize, at_begin: bool) -> bool {
         let mut world = self.port.scheduler.world();
         if world.is_over() {
             return false;
@@ -337,7 +344,7 @@ impl<'s> Worker<'s> {
         }
     }
 
-    fn now(&self) -> u64 {
+    pub(super) fn now(&self) -> u64 {
         self.port.scheduler.world().time()
     }
 }

@@ -13,10 +13,12 @@
 //! | 8 | changes two maps that must have the same keys, or looks whether they do |
 //! | 9 | changes many large cells, in a commit that arrives in parts |
 //! | 10 | links knots of a graph, unlinks them, and links them again (`graph.rs`) |
+//! | 11 | calls methods of cells, at the server or at the client (`calls.rs`) |
 //!
 //! Each of them writes down what it saw. The invariant that the checkers need: every write has a number of its own.
 
 pub(crate) mod actor;
+pub(crate) mod calls;
 pub mod cell;
 pub(crate) mod graph;
 mod kinds;

@@ -182,6 +182,7 @@ impl World {
         let mut out = running.host.take_out();
         running.host.begin_small_turn(&running.machine);
         running.machine.handle(now, input, &mut out);
+        running.machine.run_calls(now, &mut self.server.inside, &mut out);
         running.host.end_small_turn(&running.machine);
         self.perform(out, Moment::End);
     }
@@ -195,6 +196,7 @@ impl World {
         let Some(running) = &mut self.server.running else { return };
         let mut out = Effects::default();
         running.machine.handle(now, input, &mut out);
+        running.machine.run_calls(now, &mut self.server.inside, &mut out);
         self.perform(out, Moment::Behind);
     }
 

@@ -31,6 +31,7 @@ impl World {
             subscriptions_max: self.plan.server.subscriptions,
             view_first: self.view_first(),
             collect: self.plan.server.collect,
+            methods: crate::workload::calls::methods(),
             ..ServerConfig::default()
         }
     }

@@ -466,6 +466,10 @@ impl World {
 
     /// The end of a turn: what was decided is done.
     fn end_turn(&mut self) {
+        let now = self.server.clock.now(self.time);
+        if let Some(running) = &mut self.server.running {
+            running.machine.run_calls(now, &mut self.server.inside, &mut running.host.out);
+        }
         self.perform_turn(Moment::End);
         self.go_on_behind(Moment::End);
     }

@@ -4,10 +4,9 @@ use std::thread;
 use std::time::Duration;
 
 use tercel::{
-    Bytes, CallPolicy, Called, Client, Error, Failure, List, Obj, Object, Record, Ref, Server, Text, Tx, interface,
+    Bytes, CallPolicy, Called, Client, Error, Failure, List, Obj, Object, Record, Ref, Server, Text, Tx,
+    interface,
 };
-
-use crate::common::Dir;
 
 #[interface]
 pub trait Account {
@@ -85,7 +84,9 @@ impl Account for Purse {
     }
 
     fn sum(_: &Obj<Purse>, bytes: &[u8], more: Bytes, numbers: List<u32>) -> Called<Sum> {
-        let all = || bytes.iter().chain(&more.0).map(|b| u64::from(*b)).chain(numbers.iter().map(|n| u64::from(*n)));
+        let all = || {
+            bytes.iter().chain(&more.0).map(|b| u64::from(*b)).chain(numbers.iter().map(|n| u64::from(*n)))
+        };
         Ok(Sum { count: all().count() as u64, sum: all().sum() })
     }
 
@@ -116,7 +117,7 @@ impl Account for Purse {
     }
 }
 
-fn server(dir: &Dir, listen: &str) -> Server {
+fn server(dir: &tempfile::TempDir, listen: &str) -> Server {
     Server::builder(dir.path()).listen(listen).methods(Purse::METHODS).start().unwrap()
 }
 
@@ -141,7 +142,7 @@ fn here() -> String {
 #[test]
 fn method_runs_where_its_policy_says_and_gives_the_same() {
     for listen in ["127.0.0.1:0", "unix"] {
-        let dir = Dir::new("calls-policy");
+        let dir = tempfile::tempdir().unwrap();
         let listen = match listen {
             "unix" => format!("unix:{}", dir.path().with_extension("sock").display()),
             tcp => tcp.to_string(),
@@ -158,7 +159,10 @@ fn method_runs_where_its_policy_says_and_gives_the_same() {
         assert_eq!(purse.clone().local().place().unwrap().0, here());
         for (i, policy) in [CallPolicy::Remote, CallPolicy::Local, CallPolicy::Auto].into_iter().enumerate() {
             let purse = purse.clone().policy(policy);
-            assert_eq!((purse.deposit(10), purse.balance()), (Ok(110 + 10 * i as i64), Ok(110 + 10 * i as i64)));
+            assert_eq!(
+                (purse.deposit(10), purse.balance()),
+                (Ok(110 + 10 * i as i64), Ok(110 + 10 * i as i64))
+            );
         }
         // A reading call after a writing one never sees the state before.
         for n in 0..200 {
@@ -172,7 +176,7 @@ fn method_runs_where_its_policy_says_and_gives_the_same() {
 
 #[test]
 fn failed_method_leaves_nothing_behind_wherever_it_runs() {
-    let dir = Dir::new("calls-fail");
+    let dir = tempfile::tempdir().unwrap();
     let server = server(&dir, "127.0.0.1:0");
     let client = connect(&server);
     let purse = client.handle(purse(&client, 100));
@@ -182,17 +186,21 @@ fn failed_method_leaves_nothing_behind_wherever_it_runs() {
         assert_eq!(purse.lost(), Err(Failure::Space(Error::NotFound("what the method wanted".into()))));
         assert!(matches!(purse.sly(), Err(Failure::Space(Error::Denied(why))) if why.contains("`sly`")));
         assert_eq!(purse.balance(), Ok(100));
-        let gone = client.handle(Ref::<Purse>::new(tercel::Oref::new(tercel::PageId::new(9_000).unwrap(), 3).unwrap()));
+        let gone = client
+            .handle(Ref::<Purse>::new(tercel::Oref::new(tercel::PageId::new(9_000).unwrap(), 3).unwrap()));
         assert!(matches!(gone.policy(policy).balance(), Err(Failure::Space(Error::NotFound(_)))));
     }
     let much = purse.clone().remote().much_written(2_000);
-    assert!(matches!(&much, Err(Failure::Space(Error::Denied(why))) if why.contains("1024 bytes")), "{much:?}");
+    assert!(
+        matches!(&much, Err(Failure::Space(Error::Denied(why))) if why.contains("1024 bytes")),
+        "{much:?}"
+    );
     assert_eq!(purse.balance(), Ok(100));
 }
 
 #[test]
 fn arguments_and_results_are_whole_small_and_large() {
-    let dir = Dir::new("calls-args");
+    let dir = tempfile::tempdir().unwrap();
     let server = server(&dir, "127.0.0.1:0");
     let client = connect(&server);
     let purse = client.handle(purse(&client, 0));
@@ -224,7 +232,7 @@ fn arguments_and_results_are_whole_small_and_large() {
 
 #[test]
 fn calls_of_many_clients_are_each_executed_once() {
-    let dir = Dir::new("calls-many");
+    let dir = tempfile::tempdir().unwrap();
     let server = server(&dir, "127.0.0.1:0");
     let first = connect(&server);
     let object = purse(&first, 0);
@@ -248,7 +256,7 @@ fn calls_of_many_clients_are_each_executed_once() {
 
 #[test]
 fn calls_go_on_over_a_restart_and_count_once() {
-    let dir = Dir::new("calls-restart");
+    let dir = tempfile::tempdir().unwrap();
     let mut server = Some(server(&dir, "127.0.0.1:0"));
     let address = server.as_ref().unwrap().addresses()[0].clone();
     let client = connect(server.as_ref().unwrap());
@@ -285,7 +293,7 @@ fn calls_go_on_over_a_restart_and_count_once() {
 
 #[test]
 fn methods_that_need_pages_are_run_when_they_are_here() {
-    let dir = Dir::new("calls-pages");
+    let dir = tempfile::tempdir().unwrap();
     let server = Server::builder(dir.path())
         .listen("127.0.0.1:0")
         .cache_bytes(128 << 10)
@@ -312,18 +320,21 @@ fn methods_that_need_pages_are_run_when_they_are_here() {
 
 #[test]
 fn without_methods_at_the_server_they_run_here() {
-    let dir = Dir::new("calls-stock");
+    let dir = tempfile::tempdir().unwrap();
     let server = Server::builder(dir.path()).listen("127.0.0.1:0").start().unwrap();
     let client = connect(&server);
     let purse = client.handle(purse(&client, 5));
     assert_eq!((purse.deposit(1), purse.place().map(|p| p.0)), (Ok(6), Ok(here())));
     let refused = purse.remote().balance();
-    assert!(matches!(&refused, Err(Failure::Space(Error::Denied(why))) if why.contains("`Account`")), "{refused:?}");
+    assert!(
+        matches!(&refused, Err(Failure::Space(Error::Denied(why))) if why.contains("`Account`")),
+        "{refused:?}"
+    );
 }
 
 #[test]
 fn call_in_a_transaction_is_committed_with_it() {
-    let dir = Dir::new("calls-tx");
+    let dir = tempfile::tempdir().unwrap();
     let server = server(&dir, "127.0.0.1:0");
     let client = connect(&server);
     let (a, b) = (purse(&client, 100), purse(&client, 0));
@@ -371,7 +382,7 @@ mod other {
 
 #[test]
 fn interface_is_compared_when_it_is_bound() {
-    let dir = Dir::new("calls-bind");
+    let dir = tempfile::tempdir().unwrap();
     let server = server(&dir, "127.0.0.1:0");
     let object = purse(&connect(&server), 5);
     let older = connect(&server);
@@ -386,7 +397,7 @@ fn interface_is_compared_when_it_is_bound() {
 
 #[test]
 fn call_that_comes_too_late_is_not_begun() {
-    let dir = Dir::new("calls-late");
+    let dir = tempfile::tempdir().unwrap();
     let server = server(&dir, "127.0.0.1:0");
     let client = connect(&server);
     let purse = client.handle(purse(&client, 0)).remote();

@@ -8,6 +8,7 @@ mod damage;
 mod program;
 
 mod backup;
+mod calls;
 mod collections;
 mod embedded;
 mod examples;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tercel_engine::error::{Bound, Error};
 use tercel_engine::random::Random;
+use tercel_engine::txn::Ticket;
 use tercel_engine::txn::local::{Image, Session, Source};
 use tercel_wire::class::{FORWARD, ROOT, ROOT_HEAD, built_in};
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
@@ -338,6 +339,10 @@ impl Source for Fake {
             self.answers.insert(op, outcome);
         }
         Some(Ok(()))
+    }
+
+    fn submit_call(&mut self, _: Ticket, _: &[u8], _: &[u8]) -> Option<Result<bool, Error>> {
+        Some(Err(Error::Denied("there are no calls here".into())))
     }
 
     fn outcome(&mut self, op: OpId) -> Option<Outcome> {
