@@ -124,7 +124,7 @@ impl Interface {
                 other => add(Error::new_spanned(other, "an interface has methods alone")),
             }
         }
-        if methods.is_empty() || methods.len() > METHODS_MAX {
+        if item.items.is_empty() || item.items.len() > METHODS_MAX {
             add(Error::new(item.ident.span(), format!("an interface has 1 to {METHODS_MAX} methods")));
         }
         if let Some(wrong) = wrong {

@@ -396,6 +396,26 @@ pub const VARIANTS: &[Variant] = &[
         40,
         Some(overgrown),
     ),
+    engine(
+        EngineRule::CallForgetsStamp,
+        "a client reads an older state than the answer to its call was of",
+        20,
+        Some(called),
+    ),
+    engine(
+        EngineRule::CallAfterCancel,
+        "a call is run although its caller was told that it never will be",
+        20,
+        Some(called),
+    ),
+    engine(
+        EngineRule::CallAnsweredEarly,
+        "a call is answered before what it wrote is stable",
+        20,
+        Some(called),
+    ),
+    engine(EngineRule::CallSpendsNothing, "a call that was refused is run again", 20, Some(called_twice)),
+    engine(EngineRule::CallTwice, "a call that comes twice is run twice", 20, Some(called_twice)),
     runner(
         RunnerRule::LogCutTooLittle,
         "a deposed server's log is cut less than the sequencer said",
@@ -564,6 +584,18 @@ fn held_up(plan: &mut Plan) {
 }
 
 /// Objects are watched at two clients.
+/// Mostly calls, of impatient callers, on connections that end.
+fn called(plan: &mut Plan) {
+    plan.mix = [1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 12];
+    plan.cells = plan.cells.min(8);
+}
+
+/// The same, whose requests come again.
+fn called_twice(plan: &mut Plan) {
+    called(plan);
+    dense(plan, 80, &[FaultKind::Repeat]);
+}
+
 fn watched(plan: &mut Plan) {
     plan.watchers = 2;
 }

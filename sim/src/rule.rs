@@ -113,7 +113,7 @@ const RUNNER: [RunnerRule; 8] = [
     RunnerRule::LogCutTooLittle,
 ];
 
-const ENGINE: [EngineRule; 73] = [
+const ENGINE: [EngineRule; 78] = [
     EngineRule::WatermarkJumps,
     EngineRule::WatermarkBeforeFlags,
     EngineRule::InstallBeforeWatermark,
@@ -129,6 +129,11 @@ const ENGINE: [EngineRule; 73] = [
     EngineRule::InFlightNotCertified,
     EngineRule::NoFloor,
     EngineRule::RestartEmptyIndex,
+    EngineRule::CallForgetsStamp,
+    EngineRule::CallAfterCancel,
+    EngineRule::CallAnsweredEarly,
+    EngineRule::CallSpendsNothing,
+    EngineRule::CallTwice,
     EngineRule::FetchUnsynced,
     EngineRule::StreamUnsynced,
     EngineRule::ReplyUnsynced,

@@ -11,6 +11,7 @@ use tercel_wire::message::{Answer, Bind, Bound, Call, CallEnd, Refusal};
 use super::{Client, LinkState};
 use crate::error::{Bound as Limit, Error};
 use crate::limits;
+use crate::mutant::{Rule, dropped};
 use crate::table::Map;
 use crate::time::Now;
 use crate::txn::{Binding, Caller, CameTo, Outgoing};
@@ -165,7 +166,9 @@ impl Caller for Client {
 
     fn called(&mut self, op: OpId) -> Option<CameTo> {
         let came_to = self.take_call(op)?;
-        if let CameTo::Returned(stamp, _) | CameTo::Failed(stamp, _) = &came_to {
+        if let CameTo::Returned(stamp, _) | CameTo::Failed(stamp, _) = &came_to
+            && !dropped(Rule::CallForgetsStamp)
+        {
             // What is read from now on is not older.
             self.history.acknowledged = self.history.acknowledged.max(*stamp);
         }

@@ -268,6 +268,10 @@ impl Calling<'_> {
             }
         });
         match (driven, ended, bound) {
+            // It is not known whether it was run, and never will be.
+            (Ok(()), Some(Ok(CameTo::Decided(Outcome::Unknown))), _) if !self.stub.reads() => {
+                Err(sent.map_or(Error::Timeout(None), Error::unknown))
+            }
             (Ok(()), Some(ended), Some(binding)) => Ok((ended?, binding)),
             (Ok(()), Some(Err(e)), None) => Err(e),
             (Ok(()), ..) => Err(Error::Timeout(None)),

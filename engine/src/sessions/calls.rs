@@ -20,6 +20,7 @@ use crate::effect::Conn;
 use crate::error::Error;
 use crate::leader::{Asked, Body, Ran};
 use crate::limits;
+use crate::mutant::{Rule, dropped};
 use crate::replica::answers::Past;
 use crate::time::Now;
 use crate::txn::Ticket;
@@ -103,6 +104,11 @@ impl Calls {
         tickets.into_iter().for_each(|ticket| _ = self.take(ticket));
     }
 
+    /// Whether the operation is a call that waits.
+    pub(super) fn waits(&self, op: OpId) -> bool {
+        self.waiting.values().any(|call| call.op == op)
+    }
+
     fn of_conn(&self, conn: Conn) -> usize {
         self.waiting.values().filter(|c| c.asked.conn == conn).count()
     }
@@ -152,7 +158,9 @@ impl Sessions {
         let op = OpId { client, slot: call.slot, seq: call.seq, view: header.view };
         let digest = crc32fast::hash(body);
         let mut is_answered = false;
-        self.lead(cx, |leader, work| is_answered = leader.answer_past(asked, op, Some(digest), work));
+        if !dropped(Rule::CallTwice) {
+            self.lead(cx, |leader, work| is_answered = leader.answer_past(asked, op, Some(digest), work));
+        }
         // A node that does not lead says nothing, as to a commit.
         if is_answered || cx.leader.is_none() {
             return;
@@ -214,7 +222,12 @@ impl Sessions {
         }
         self.calls.take(ticket);
         let body = Body::of_call(effects, Ran { author, reply, digest: call.digest });
+        let early = dropped(Rule::CallAnsweredEarly).then(|| body.reply()).flatten();
         self.lead(cx, |leader, work| leader.commit(call.asked, call.op, body, work));
+        if let Some(reply) = early {
+            let stamp = cx.pages.visible();
+            answer(call.asked, call.op, CallEnd::Returned(stamp, &reply), cx);
+        }
         true
     }
 
@@ -231,7 +244,7 @@ impl Sessions {
     fn end_call(&mut self, call: &Waiting, end: CallEnd<'_>, cx: &mut Cx<'_>) {
         let method = cx.config.methods.get(call.interface).and_then(|i| i.methods.get(call.method as usize));
         // What only reads may be run again.
-        if method.is_none_or(|m| !m.reads) {
+        if method.is_none_or(|m| !m.reads) && !dropped(Rule::CallSpendsNothing) {
             cx.lead(|leader, _| leader.spend(call.op));
         }
         answer(call.asked, call.op, end, cx);
@@ -251,7 +264,9 @@ impl Sessions {
                 Refusal::Unavailable
             }
         };
-        cx.lead(|leader, _| leader.spend(op));
+        if !dropped(Rule::CallSpendsNothing) {
+            cx.lead(|leader, _| leader.spend(op));
+        }
         answer(asked, op, CallEnd::Refused(why, &e.what()), cx);
     }
 

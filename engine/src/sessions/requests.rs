@@ -121,6 +121,9 @@ impl Sessions {
         if op.client != client {
             return cx.verdict(asked, op, Outcome::Unknown);
         }
+        if dropped(Rule::CallAfterCancel) && self.calls.waits(op) {
+            return cx.verdict(asked, op, Outcome::NotExecuted);
+        }
         self.calls.drop_where(|_, waiting| waiting == op);
         self.lead(cx, |leader, work| leader.resolve(asked, op, work));
     }

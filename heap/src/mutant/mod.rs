@@ -85,6 +85,11 @@ pub enum Rule {
     QueuedForgotten,
     QueuedOvertaken,
     BackpressuredForEver,
+    CallForgetsStamp,
+    CallAfterCancel,
+    CallAnsweredEarly,
+    CallSpendsNothing,
+    CallTwice,
     // Pages and the buffer of modified objects.
     FetchUnsynced,
     PageWithoutStamp,

@@ -345,8 +345,9 @@ impl World {
 
 /// Requests that may arrive more than once without harm, requests that may also do so on a later connection, and how much
 /// later.
-const REPEATED: &[Kind] = &[Kind::Commit, Kind::Resolve, Kind::Fetch, Kind::Unsubscribe, Kind::Ping];
-const REPEATED_LATE: &[Kind] = &[Kind::Commit, Kind::Resolve];
+const REPEATED: &[Kind] =
+    &[Kind::Commit, Kind::Call, Kind::Resolve, Kind::Fetch, Kind::Unsubscribe, Kind::Ping];
+const REPEATED_LATE: &[Kind] = &[Kind::Commit, Kind::Call, Kind::Resolve];
 const LATE_CONNECTIONS: u64 = 2;
 
 /// Gives the requests that are of these kinds.
