@@ -10,11 +10,13 @@
 //! | `idle` | suite `idle`: what connections that do nothing cost |
 //! | `stale` | suite `stale`: how late a change is seen elsewhere, and what it costs to see it at once |
 //! | `churn` | suite `churn`: the room that a space takes which is written to all the time |
+//! | `flex` | suite `flex`: calls of methods, on the cached copy and at the server |
 //! | `load` | suite `load`: the latency of other clients beside antagonists, and 1,000 clients at work |
 
 mod blocks;
 mod churn;
 mod commit;
+mod flex;
 mod graph;
 mod idle;
 mod load;
@@ -56,6 +58,8 @@ pub enum Suite {
     Stale,
     /// The room that churn takes.
     Churn,
+    /// Calls of methods.
+    Flex,
 }
 
 /// How to measure.
@@ -93,6 +97,7 @@ fn run(suite: Suite, options: &Options) -> Result<Report, String> {
         Suite::Load => load::run(options),
         Suite::Stale => stale::run(options),
         Suite::Churn => churn::run(options),
+        Suite::Flex => flex::run(options),
     }
 }
 
@@ -123,8 +128,9 @@ pub fn command(suite: Suite, options: Options, json: bool) -> Outcome {
 type Part = fn(&OsStr) -> Result<(), String>;
 
 /// The variables that make this program a process of a suite, and what it then does.
-const CHILDREN: [(&str, Part); 4] = [
+const CHILDREN: [(&str, Part); 5] = [
     (commit::ROLE, commit::child),
+    (flex::ROLE, flex::child),
     (idle::ROLE, idle::child),
     (load::ROLE, load::child),
     (stale::ROLE, stale::child),

@@ -545,6 +545,8 @@ pub enum Suite {
     /// The room that a space takes which is written to all the time and holds no more than before; --quick
     /// in seconds, else gigabytes and many minutes
     Churn,
+    /// Calls of methods: on the cached copy, and at the server by a bare exchange
+    Flex,
 }
 
 /// A number of bytes with an optional K, M, G or T.

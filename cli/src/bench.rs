@@ -14,6 +14,7 @@ pub fn run(args: args::Bench) -> Outcome {
         args::Suite::Load => Suite::Load,
         args::Suite::Stale => Suite::Stale,
         args::Suite::Churn => Suite::Churn,
+        args::Suite::Flex => Suite::Flex,
     };
     let options =
         Options { quick: args.quick, dir: args.dir, connections: args.connections, only: args.only };

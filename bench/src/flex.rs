@@ -1,0 +1,387 @@
+//! Suite `flex`: what it costs to call a method of an object, on the cached copy and at the server.
+//!
+//! The server is a process of its own with the methods of a small class, reached over TCP and over a Unix socket. The limit of a
+//! call at the server is a bare exchange with a process that echoes, of as many bytes as a call and its answer have, over a
+//! connection that is configured alike; the limit of a call on the cached copy is the method's body called directly on the object
+//! at hand, not inlined.
+//!
+//! The founding figures are those of Flex, where a call on a cached copy was 135 times cheaper than one at another process, and
+//! caching a copy cost three such calls.
+
+use std::ffi::OsStr;
+use std::hint::black_box;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::time::Instant;
+
+use tercel::{Address, Called, Client, ClientConfig, Handle, Obj, Object, Ref, Server, interface};
+use tercel_term::process::OwnProcess;
+
+use super::blocks::{Pairs, alternate, median, percentile};
+use super::report::{Machine, Report, Row};
+use super::scratch::Scratch;
+use super::{COMMIT, Options, placed};
+
+/// The environment variable that makes this program a server, or echo: what it is to be, a line each.
+pub const ROLE: &str = "TERCEL_BENCH_FLEX";
+
+#[interface]
+trait Counting {
+    /// The count.
+    #[read]
+    fn count(&self) -> u64;
+    /// Counts on.
+    fn add(&mut self, n: u64) -> u64;
+}
+
+#[derive(Object)]
+struct Counter {
+    count: u64,
+}
+
+/// One of which a page holds two, and a cache no less than all of it.
+#[derive(Object)]
+struct LargeCounter {
+    count: u64,
+    ballast: [u64; 490],
+}
+
+impl Counting for LargeCounter {
+    fn count(this: &Obj<LargeCounter>) -> Called<u64> {
+        Ok(this.count())
+    }
+
+    fn add(this: &Obj<LargeCounter>, n: u64) -> Called<u64> {
+        let count = this.count() + n;
+        this.edit()?.set_count(count)?;
+        Ok(count)
+    }
+}
+
+impl Counting for Counter {
+    fn count(this: &Obj<Counter>) -> Called<u64> {
+        Ok(this.count())
+    }
+
+    fn add(this: &Obj<Counter>, n: u64) -> Called<u64> {
+        let count = this.count() + n;
+        this.edit()?.set_count(count)?;
+        Ok(count)
+    }
+}
+
+/// Serves, or echoes, until standard input ends.
+///
+/// # Errors
+/// A sentence: what failed.
+pub fn child(role: &OsStr) -> Result<(), String> {
+    let role = role.to_str().ok_or("the role is no text")?;
+    let (role, dir) = role.split_once('\n').ok_or("the role names no directory")?;
+    match role {
+        "server" => serve(Path::new(dir)),
+        _ => echo(Path::new(dir)),
+    }
+}
+
+fn serve(dir: &Path) -> Result<(), String> {
+    let server = Server::builder(dir.join("data"))
+        .listen("127.0.0.1:0")
+        .listen(format!("unix:{}", dir.join("sock").display()))
+        .methods(Counter::METHODS)
+        .start()
+        .map_err(failed)?;
+    println!("listening on {}", server.addresses()[0]);
+    let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+    server.stop().map_err(failed)
+}
+
+fn echo(dir: &Path) -> Result<(), String> {
+    std::thread::spawn(|| {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        std::process::exit(0);
+    });
+    let unix = UnixListener::bind(dir.join("echo")).map_err(failed)?;
+    let tcp = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
+    println!("listening on {}", tcp.local_addr().map_err(failed)?);
+    std::thread::spawn(move || unix.incoming().flatten().for_each(|stream| answer(stream)));
+    for stream in tcp.incoming() {
+        let stream = stream.map_err(failed)?;
+        stream.set_nodelay(true).map_err(failed)?;
+        std::thread::spawn(|| answer(stream));
+    }
+    Ok(())
+}
+
+fn answer(mut stream: impl Read + Write) {
+    let (mut asked, answer) = ([0; CALL_BYTES], [1; ANSWER_BYTES]);
+    while stream.read_exact(&mut asked).and_then(|()| stream.write_all(&answer)).is_ok() {}
+}
+
+/// A call without arguments: a header, what names object and method, an empty payload; its answer has a number.
+const CALL_BYTES: usize = 64 + 28 + 12;
+const ANSWER_BYTES: usize = 64 + 20 + 16;
+
+/// Measures.
+///
+/// # Errors
+/// A sentence: what failed.
+pub fn run(options: &Options) -> Result<Report, String> {
+    let scratch = Scratch::new(options.dir.as_deref(), "flex")?;
+    let mut rows = Vec::new();
+    options.say("calls on the cached copy, in an open transaction");
+    let dir = scratch.join("cached");
+    std::fs::create_dir_all(&dir).map_err(failed)?;
+    let at_hand = Ends::begin(&dir)?;
+    let backend = at_hand.server.backend().to_owned();
+    rows.push(cached(options, &at_hand.client(Road::Tcp)?)?);
+    drop(at_hand);
+    let processors = placed::processors();
+    let (first, last) = (processors[0], processors[processors.len() - 1]);
+    for road in [Road::Tcp, Road::Unix] {
+        options.say(&format!("calls at the server, {}", road.name()));
+        rows.extend(at_server(options, &scratch, road, (first, first), "")?);
+        if first != last {
+            let two = at_server(options, &scratch, road, (first, last), ".two")?;
+            rows.extend(two.into_iter().take(1));
+        }
+    }
+    Ok(Report { suite: "flex", commit: COMMIT, machine: Machine::here(&backend), rows })
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Road {
+    Tcp,
+    Unix,
+}
+
+impl Road {
+    fn name(self) -> &'static str {
+        match self {
+            Road::Tcp => "tcp",
+            Road::Unix => "unix",
+        }
+    }
+}
+
+/// A server, and a process that echoes.
+struct Ends {
+    dir: std::path::PathBuf,
+    server: OwnProcess,
+    echo: OwnProcess,
+}
+
+impl Ends {
+    fn begin(dir: &Path) -> Result<Ends, String> {
+        let role =
+            |what: &str| OwnProcess::role(&["bench", "flex"], ROLE, format!("{what}\n{}", dir.display()));
+        Ok(Ends { dir: dir.to_owned(), server: role("server")?, echo: role("echo")? })
+    }
+
+    fn client(&self, road: Road) -> Result<Client, String> {
+        let address = match road {
+            Road::Tcp => self.server.address()?,
+            Road::Unix => Address::Unix(self.dir.join("sock")),
+        };
+        // Less than the ballast, so that it can be fetched again and again.
+        let config = ClientConfig { cache_bytes: 1 << 20, ..ClientConfig::default() };
+        Client::connect_with(&address, config).map_err(failed)
+    }
+
+    fn bare(&self, road: Road) -> Result<Box<dyn Exchange>, String> {
+        Ok(match road {
+            Road::Tcp => {
+                let stream = TcpStream::connect(self.echo.listens_on()).map_err(failed)?;
+                stream.set_nodelay(true).map_err(failed)?;
+                Box::new(stream)
+            }
+            Road::Unix => Box::new(UnixStream::connect(self.dir.join("echo")).map_err(failed)?),
+        })
+    }
+}
+
+trait Exchange {
+    fn exchange(&mut self) -> Result<(), String>;
+}
+
+impl<S: Read + Write> Exchange for S {
+    fn exchange(&mut self) -> Result<(), String> {
+        let (asked, mut answer) = ([7; CALL_BYTES], [0; ANSWER_BYTES]);
+        self.write_all(&asked).and_then(|()| self.read_exact(&mut answer)).map_err(failed)
+    }
+}
+
+fn make(client: &Client) -> Result<Ref<Counter>, String> {
+    client.run(|tx| tx.create(&Counter { count: 1 })).map_err(failed)
+}
+
+fn make_large(client: &Client) -> Result<Vec<Ref<LargeCounter>>, String> {
+    let mut all = Vec::new();
+    while all.len() < BALLAST {
+        let some = client.run(|tx| {
+            let counter = || tx.create(&LargeCounter { count: 1, ballast: [7; 490] });
+            (0..64).map(|_| counter()).collect::<Result<Vec<_>, _>>()
+        });
+        all.extend(some.map_err(failed)?);
+    }
+    Ok(all)
+}
+
+#[inline(never)]
+fn direct(this: &Obj<Counter>) -> Called<u64> {
+    black_box(Counter::count(this))
+}
+
+/// A call on the cached copy by a direct one of the method's body.
+fn cached(options: &Options, client: &Client) -> Result<Row, String> {
+    let counter = make(client)?;
+    let tx = client.transaction().begin().map_err(failed)?;
+    let (handle, object) = (tx.handle(counter), tx.get(counter).map_err(failed)?);
+    let block = |call: &dyn Fn() -> Called<u64>| {
+        let begun = Instant::now();
+        for _ in 0..HITS {
+            black_box(call()).map_err(failed)?;
+        }
+        Ok::<_, String>(begun.elapsed().as_secs_f64() * 1e9 / HITS as f64)
+    };
+    let pairs =
+        alternate(rounds(options), || block(&|| direct(black_box(&object))), || block(&|| handle.count()))?;
+    let row = Row::compared("flex.cached", "ns", &pairs, "direct.call", (HITS * rounds(options)) as u64);
+    Ok(row.note("through a handle of an open transaction; must be 6 of a direct call at most"))
+}
+
+/// Calls at the server and what they save, with both clients on one processor and both servers on one.
+fn at_server(
+    options: &Options,
+    scratch: &Scratch,
+    road: Road,
+    (client_on, servers_on): (usize, usize),
+    suffix: &str,
+) -> Result<Vec<Row>, String> {
+    let name = format!("{}{suffix}", road.name());
+    let dir = scratch.join(&name);
+    std::fs::create_dir_all(&dir).map_err(failed)?;
+    let ends = placed::on(servers_on, || Ends::begin(&dir))?;
+    placed::on(client_on, || {
+        let client = ends.client(road)?;
+        let counter = make(&client)?;
+        let handle = client.handle(counter).remote();
+        let mut bare = ends.bare(road)?;
+        let mut all = Vec::new();
+        let pairs = alternate(
+            rounds(options),
+            || timed(|| bare.exchange()).map(|mut block| median(&mut block)),
+            || {
+                let mut block = timed(|| handle.count().map(|_| ()).map_err(failed))?;
+                all.extend_from_slice(&block);
+                Ok::<_, String>(median(&mut block))
+            },
+        )?;
+        all.sort_unstable_by(f64::total_cmp);
+        let raw = format!("raw.exchange.{name}");
+        let row = Row::compared(&format!("flex.remote.{name}"), "us", &pairs, &raw, all.len() as u64);
+        let remote = Row { p99: Some(percentile(&all, 0.99)), ..row }
+            .note("a method that reads, at the server, by a bare exchange of the same bytes");
+        let mut rows = vec![remote];
+        if suffix.is_empty() {
+            rows.extend(saved(options, &client, counter, &handle, road)?);
+        }
+        Ok(rows)
+    })
+}
+
+/// What a cached copy saves, and what it costs to get one.
+fn saved(
+    options: &Options,
+    client: &Client,
+    counter: Ref<Counter>,
+    remote: &Handle<'_, Counter>,
+    road: Road,
+) -> Result<Vec<Row>, String> {
+    let name = road.name();
+    let by_call = |f: &mut dyn FnMut() -> Result<(), String>| {
+        alternate(
+            rounds(options),
+            || timed(|| remote.count().map(|_| ()).map_err(failed)).map(|mut block| median(&mut block)),
+            || timed(&mut *f).map(|mut block| median(&mut block)),
+        )
+    };
+    let n = (rounds(options) * BLOCK) as u64;
+    // In an open transaction: nanoseconds, so many at once.
+    let tx = client.transaction().begin().map_err(failed)?;
+    let cached = tx.handle(counter);
+    let hits = by_call(&mut || {
+        for _ in 0..HITS_A_TIME {
+            black_box(cached.count()).map_err(failed)?;
+        }
+        Ok(())
+    })?;
+    drop(cached);
+    drop(tx);
+    let over = hits.pairs.iter().map(|(call, hits)| (hits / HITS_A_TIME as f64, *call));
+    let over = Pairs { pairs: over.collect() };
+    let over = Row::compared(&format!("flex.remote_over_cached.{name}"), "us", &over, "flex.cached", n)
+        .note("a call at the server by one on the cached copy; Flex had 135");
+    // Its page is not cached: it is fetched, and the method runs on the copy.
+    let (large, mut next) = (make_large(client)?, 0);
+    let fetched = by_call(&mut || {
+        next = (next + 1) % large.len();
+        client.handle(large[next]).local().count().map(|_| ()).map_err(failed)
+    })?;
+    let cache = Row::compared(&format!("flex.cache.{name}"), "us", &fetched, "flex.remote", n)
+        .note("the first call on a copy that is fetched for it, by a call at the server; Flex had 3.0");
+    let made = by_call(&mut || {
+        let tx = client.transaction().begin().map_err(failed)?;
+        for _ in 0..MADE_A_TIME {
+            tx.create(&Counter { count: 0 }).map_err(failed)?;
+        }
+        Ok(())
+    })?;
+    let pairs = made.pairs.iter().map(|(call, made)| (*call, made / MADE_A_TIME as f64)).collect();
+    let create = Row::compared(&format!("flex.create.{name}"), "us", &Pairs { pairs }, "flex.remote", n)
+        .note("an object made in an open transaction, by a call at the server; Flex had 1.4");
+    let breakeven = Row::new(format!("flex.breakeven.{name}"), fetched.ratio().median.ceil(), "calls", n)
+        .note("calls from which on it is cheaper to fetch the copy; Flex had 3");
+    Ok(vec![over, cache, create, breakeven])
+}
+
+/// Microseconds of each operation of a block, after some that are not counted.
+fn timed(mut operation: impl FnMut() -> Result<(), String>) -> Result<Vec<f64>, String> {
+    for _ in 0..BLOCK_WARM {
+        operation()?;
+    }
+    let mut times = Vec::with_capacity(BLOCK);
+    for _ in 0..BLOCK {
+        let begin = Instant::now();
+        operation()?;
+        times.push(begin.elapsed().as_secs_f64() * 1e6);
+    }
+    Ok(times)
+}
+
+fn rounds(options: &Options) -> usize {
+    if options.quick { ROUNDS_QUICK } else { ROUNDS }
+}
+
+fn failed(e: impl std::fmt::Display) -> String {
+    e.to_string()
+}
+
+/// Pairs of blocks.
+const ROUNDS: usize = 40;
+const ROUNDS_QUICK: usize = 10;
+
+/// Operations of a block, and those before it that are not counted.
+const BLOCK: usize = 500;
+const BLOCK_WARM: usize = 50;
+
+/// Calls of a block on the cached copy.
+const HITS: usize = 100_000;
+/// Calls on the cached copy that are timed together.
+const HITS_A_TIME: usize = 100;
+/// Objects that are made and timed together.
+const MADE_A_TIME: usize = 20;
+
+/// Objects of half a page: 8 MiB of them, eight times the client's cache.
+const BALLAST: usize = 2_048;
