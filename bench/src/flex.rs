@@ -105,7 +105,7 @@ fn echo(dir: &Path) -> Result<(), String> {
     let unix = UnixListener::bind(dir.join("echo")).map_err(failed)?;
     let tcp = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
     println!("listening on {}", tcp.local_addr().map_err(failed)?);
-    std::thread::spawn(move || unix.incoming().flatten().for_each(|stream| answer(stream)));
+    std::thread::spawn(move || unix.incoming().flatten().for_each(answer));
     for stream in tcp.incoming() {
         let stream = stream.map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
@@ -280,7 +280,7 @@ fn at_server(
         )?;
         all.sort_unstable_by(f64::total_cmp);
         let raw = format!("raw.exchange.{name}");
-        let row = Row::compared(&format!("flex.remote.{name}"), "us", &pairs, &raw, all.len() as u64);
+        let row = Row::compared(format!("flex.remote.{name}"), "us", &pairs, &raw, all.len() as u64);
         let remote = Row { p99: Some(percentile(&all, 0.99)), ..row }
             .note("a method that reads, at the server, by a bare exchange of the same bytes");
         let mut rows = vec![remote];
@@ -321,7 +321,7 @@ fn saved(
     drop(tx);
     let over = hits.pairs.iter().map(|(call, hits)| (hits / HITS_A_TIME as f64, *call));
     let over = Pairs { pairs: over.collect() };
-    let over = Row::compared(&format!("flex.remote_over_cached.{name}"), "us", &over, "flex.cached", n)
+    let over = Row::compared(format!("flex.remote_over_cached.{name}"), "us", &over, "flex.cached", n)
         .note("a call at the server by one on the cached copy; Flex had 135");
     // Its page is not cached: it is fetched, and the method runs on the copy.
     let (large, mut next) = (make_large(client)?, 0);
@@ -329,7 +329,7 @@ fn saved(
         next = (next + 1) % large.len();
         client.handle(large[next]).local().count().map(|_| ()).map_err(failed)
     })?;
-    let cache = Row::compared(&format!("flex.cache.{name}"), "us", &fetched, "flex.remote", n)
+    let cache = Row::compared(format!("flex.cache.{name}"), "us", &fetched, "flex.remote", n)
         .note("the first call on a copy that is fetched for it, by a call at the server; Flex had 3.0");
     let made = by_call(&mut || {
         let tx = client.transaction().begin().map_err(failed)?;
@@ -339,7 +339,7 @@ fn saved(
         Ok(())
     })?;
     let pairs = made.pairs.iter().map(|(call, made)| (*call, made / MADE_A_TIME as f64)).collect();
-    let create = Row::compared(&format!("flex.create.{name}"), "us", &Pairs { pairs }, "flex.remote", n)
+    let create = Row::compared(format!("flex.create.{name}"), "us", &Pairs { pairs }, "flex.remote", n)
         .note("an object made in an open transaction, by a call at the server; Flex had 1.4");
     let breakeven = Row::new(format!("flex.breakeven.{name}"), fetched.ratio().median.ceil(), "calls", n)
         .note("calls from which on it is cheaper to fetch the copy; Flex had 3");

@@ -1,70 +1,141 @@
-//! Transfers between accounts by many threads: no money is made or lost.
+//! A bank: accounts are objects with methods, which run on the cached copy or at the server, by the same line. Many tellers pay
+//! to and fro: no money is made or lost.
 //! `cargo run -p tercel --example bank`.
 
-use tercel::{Error, List, Object, Ref};
+use tercel::{Called, Client, Failure, List, Obj, Object, Record, Ref, Server, Text, interface};
+
+/// What can be done with an account.
+#[interface]
+trait Account {
+    /// What is in it, in cents.
+    #[read]
+    fn balance(&self) -> i64;
+    /// Puts money in, or takes it out; gives what is in it then.
+    fn deposit(&mut self, cents: i64, why: &str) -> Result<i64, Overdrawn>;
+    /// Pays from here to there: both change, or none.
+    fn pay(&mut self, to: Ref<Purse>, cents: i64) -> Result<i64, Overdrawn>;
+    /// The last entries, the newest first.
+    #[read]
+    fn entries(&self, most: u32) -> List<Entry>;
+}
 
 #[derive(Object)]
-struct Account {
+struct Purse {
     cents: i64,
+    last: Ref<Line>,
 }
 
+/// One entry of an account, and the one before.
 #[derive(Object)]
-struct Bank {
-    accounts: List<Ref<Account>>,
+struct Line {
+    entry: Entry,
+    before: Ref<Line>,
 }
 
-const ACCOUNTS: usize = 16;
-const THREADS: usize = 4;
-const TRANSFERS: usize = 250;
+#[derive(Record, Debug)]
+struct Entry {
+    cents: i64,
+    why: Text,
+}
+
+#[derive(Record, Debug, PartialEq)]
+struct Overdrawn {
+    short: i64,
+}
+
+impl Account for Purse {
+    fn balance(this: &Obj<Purse>) -> Called<i64> {
+        Ok(this.cents())
+    }
+
+    fn deposit(this: &Obj<Purse>, cents: i64, why: &str) -> Called<i64, Overdrawn> {
+        let after = this.cents() + cents;
+        if after < 0 {
+            return Err(Overdrawn { short: -after }.into());
+        }
+        let entry = Entry { cents, why: why.into() };
+        let line = Obj::tx(this).create(&Line { entry, before: this.last().reference() })?;
+        let purse = this.edit()?;
+        purse.set_cents(after)?;
+        purse.set_last(line)?;
+        Ok(after)
+    }
+
+    fn pay(this: &Obj<Purse>, to: Ref<Purse>, cents: i64) -> Called<i64, Overdrawn> {
+        // A method calls others in its own transaction. What is got behind a change shows it, also if both are one.
+        let left = Purse::deposit(this, -cents, "paid")?;
+        Purse::deposit(&Obj::tx(this).get(to)?, cents, "received")?;
+        Ok(left)
+    }
+
+    fn entries(this: &Obj<Purse>, most: u32) -> Called<List<Entry>> {
+        let (mut entries, mut line) = (Vec::new(), this.last().find()?);
+        while let Some(at) = line.filter(|_| entries.len() < most as usize) {
+            entries.push(at.entry()?);
+            line = at.before().find()?;
+        }
+        Ok(entries.into())
+    }
+}
+
+const PURSES: usize = 8;
+const TELLERS: usize = 4;
+const PAYMENTS: usize = 100;
+
+/// Tellers pay from one purse to another, each half of the time here and half at the server; gives what is in all purses then.
+fn pay_to_and_fro(client: &Client) -> Result<i64, Failure<Overdrawn>> {
+    let purses: Vec<Ref<Purse>> = client
+        .run(|tx| (0..PURSES).map(|_| tx.create(&Purse { cents: 1_000, last: Ref::NULL })).collect())?;
+    let pay = |teller: usize| {
+        for i in 0..PAYMENTS {
+            let (from, to) = (purses[(teller + i) % PURSES], purses[(teller + 3 * i + 1) % PURSES]);
+            let from = client.handle(from);
+            let from = if i % 2 == 0 { from.local() } else { from.remote() };
+            match from.pay(to, 10) {
+                Ok(_) | Err(Failure::Method(Overdrawn { .. })) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    };
+    let pay = &pay;
+    std::thread::scope(|scope| {
+        let tellers: Vec<_> = (0..TELLERS).map(|teller| scope.spawn(move || pay(teller))).collect();
+        tellers.into_iter().try_for_each(|teller| teller.join().expect("a teller does not panic"))
+    })?;
+    let mut all = 0;
+    for purse in &purses {
+        all += client.handle(*purse).balance().map_err(tercel::Error::from)?;
+    }
+    Ok(all)
+}
 
 /// The program.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::temp_dir().join(format!("tercel-bank-{}", std::process::id()));
-    let space = tercel::embedded(&dir)?;
-    let accounts = space.run(|tx| {
-        let accounts =
-            (0..ACCOUNTS).map(|_| tx.create(&Account { cents: 1_000 })).collect::<Result<Vec<_>, Error>>()?;
-        let bank = tx.create(&Bank { accounts: List(accounts.clone()) })?;
-        tx.set_root("bank", bank)?;
-        Ok(accounts)
-    })?;
-    let (space_ref, accounts_ref) = (&space, &accounts);
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS)
-            .map(|t| {
-                scope.spawn(move || -> Result<(), Error> {
-                    for i in 0..TRANSFERS {
-                        let from = accounts_ref[(t * 7 + i * 3) % ACCOUNTS];
-                        let to = accounts_ref[(t * 5 + i * 11 + 1) % ACCOUNTS];
-                        space_ref.run(|tx| transfer(tx, from, to, 10))?;
-                    }
-                    Ok(())
-                })
-            })
-            .collect();
-        threads.into_iter().try_for_each(|t| t.join().expect("a teller does not panic"))
-    })?;
-    let total = space.run(|tx| {
-        tx.get_root::<Bank>("bank")?
-            .accounts()
-            .into_iter()
-            .map(|a| Ok(a?.cents()))
-            .sum::<Result<i64, Error>>()
-    })?;
-    println!("{} transfers by {THREADS} threads; the accounts hold {total} cents", THREADS * TRANSFERS);
-    assert_eq!(total, ACCOUNTS as i64 * 1_000);
-    space.close()?;
-    Ok(std::fs::remove_dir_all(&dir)?)
-}
+    // A server with methods: a few lines around a stock one.
+    let server = Server::builder(&dir).listen("127.0.0.1:0").methods(Purse::METHODS).start()?;
 
-fn transfer(tx: &tercel::Tx<'_>, from: Ref<Account>, to: Ref<Account>, cents: i64) -> Result<(), Error> {
-    if from == to {
-        return Ok(());
+    let client = Client::connect(&server.addresses()[0])?;
+    let [ann, bob] = client.run(|tx| {
+        let purse = || tx.create(&Purse { cents: 0, last: Ref::NULL });
+        Ok([purse()?, purse()?])
+    })?;
+    let (ann, bob) = (client.handle(ann), client.handle(bob));
+    ann.deposit(10_000, "salary")?; // at the server: one message there, one back
+    ann.clone().local().deposit(-2_500, "rent")?; // here, on the cached copy; the same line
+    println!("ann has {} left after paying bob", ann.pay(bob.reference(), 4_000)?);
+    match bob.pay(ann.reference(), 9_000) {
+        Err(Failure::Method(overdrawn)) => println!("bob cannot pay that: {overdrawn:?}"),
+        other => println!("bob has {}", other?),
     }
-    let (a, b) = (tx.get(from)?, tx.get(to)?);
-    if a.cents() < cents {
-        return Ok(());
+    for entry in &ann.entries(10)? {
+        println!("  {:>6} {}", entry.cents, entry.why);
     }
-    a.edit()?.set_cents(a.cents() - cents)?;
-    b.edit()?.set_cents(b.cents() + cents)
+    assert_eq!((ann.balance()?, bob.balance()?), (3_500, 4_000));
+    drop((ann, bob));
+    println!("{} payments, and {} cents are there", TELLERS * PAYMENTS, pay_to_and_fro(&client)?);
+    client.close()?;
+    server.stop()?;
+    Ok(std::fs::remove_dir_all(&dir)?)
 }

@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use tercel::collections::{Map, Vector};
-use tercel::{Client, Error, Isolation, List, Object, Record, Ref, Server, Text};
+use tercel::{
+    Called, Client, Error, Failure, Isolation, List, Obj, Object, Record, Ref, Server, Text, interface,
+};
 
 #[derive(Object)]
 struct Person {
@@ -51,6 +53,35 @@ enum RenameError {
 impl From<Error> for RenameError {
     fn from(e: Error) -> RenameError {
         RenameError::Space(e)
+    }
+}
+
+#[interface]
+trait Named {
+    /// Some words to them.
+    #[read]
+    fn greet(&self, words: &str) -> Text;
+    /// Gives them another nickname, and gives back the one before.
+    fn call_them(&mut self, nickname: &str) -> Result<Text, TooLong>;
+}
+
+#[derive(Record, Debug)]
+struct TooLong {
+    most: u32,
+}
+
+impl Named for PersonOfToday {
+    fn greet(this: &Obj<PersonOfToday>, words: &str) -> Called<Text> {
+        Ok(format!("{words}, {}!", this.nickname()?).into())
+    }
+
+    fn call_them(this: &Obj<PersonOfToday>, nickname: &str) -> Called<Text, TooLong> {
+        if nickname.len() > 20 {
+            return Err(TooLong { most: 20 }.into());
+        }
+        let before = this.nickname()?.into_owned();
+        this.edit()?.set_nickname(nickname)?;
+        Ok(before.into())
     }
 }
 
@@ -172,7 +203,7 @@ fn rename(space: &Client, names: Map<Text, PersonOfToday>, from: &str, to: &str)
 }
 
 fn networked(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
-    let server = Server::builder(dir).listen("127.0.0.1:0").start()?;
+    let server = Server::builder(dir).listen("127.0.0.1:0").methods(PersonOfToday::METHODS).start()?;
     let client = Client::connect(&server.addresses()[0])?;
 
     assert!(client.run(|tx| tx.get_root_ref::<PersonOfToday>("ann"))?.is_some());
@@ -204,7 +235,25 @@ fn fresh(client: &Client, other: &Client) -> Result<(), Box<dyn std::error::Erro
     // Whatever is cached, also while the server is gone.
     other.transaction().stale().run(|tx| Ok(tx.get(ann)?.nickname()?.into_owned()))?;
     println!("{nickname} is Annie now");
+    methods(client, ann)?;
     watched(client, other, ann)
+}
+
+fn methods(client: &Client, ann: Ref<PersonOfToday>) -> Result<(), Box<dyn std::error::Error>> {
+    let ann = client.handle(ann);
+    ann.call_them("Anni")?; // at the server: one message there, one back
+    println!("{}", ann.greet("Hello")?); // on the cached copy, where there is one
+    println!("{}", ann.clone().remote().greet("Hello from the server")?);
+    match ann.clone().local().call_them("a name of more than twenty letters") {
+        Err(Failure::Method(TooLong { most })) => println!("at most {most} letters"),
+        other => println!("called {} before", other?),
+    }
+    client.run(|tx| {
+        // In an open transaction it runs there, and is committed with it.
+        println!("{}", tx.handle(ann.reference()).greet("And again")?);
+        Ok(())
+    })?;
+    Ok(())
 }
 
 fn watched(
