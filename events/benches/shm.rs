@@ -5,7 +5,7 @@
 //! contenders in changing order, so that the machine's moods fall on all alike. Reported are the first tenth
 //! and the median over blocks of the time of a trip, and the ratio to the limit of the same round with the 95 % interval of its median.
 //!
-//! `cargo bench -p tercel-events --bench shm`
+//! `cargo bench -p tercel-events --bench shm`, with `-- spinning` for a part
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,7 +29,7 @@ fn main() {
     for cpu in [1, 0] {
         let place = if cpu == 0 { "one CPU" } else { "two CPUs" };
         if cpu == 1 {
-            report(&format!("spinning, {place}"), 5_000, &["raw-spin", "spin", "adaptive"], cpu);
+            report(&format!("spinning, {place}"), 5_000, &["raw-spin", "raw-rush", "spin"], cpu);
         }
         report(&format!("sleeping, {place}"), 100, &["raw-sleep", "sleep"], cpu);
     }
@@ -37,6 +37,11 @@ fn main() {
 
 /// Runs the contenders against peers on this CPU; the first is the limit.
 fn report(title: &str, trips: usize, names: &[&str], cpu: usize) {
+    // Cargo adds arguments of its own.
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    if !wanted.is_empty() && !wanted.iter().any(|word| title.contains(word.as_str())) {
+        return;
+    }
     let mut contenders: Vec<Contender> = names.iter().map(|name| Contender::start(name, cpu)).collect();
     let mut blocks: Vec<Vec<f64>> = vec![Vec::new(); names.len()];
     for block in 0..BLOCKS + WARM {
@@ -85,7 +90,7 @@ impl Contender {
             .spawn()
             .unwrap();
         let end = match name {
-            "raw-spin" | "raw-sleep" => {
+            "raw-spin" | "raw-rush" | "raw-sleep" => {
                 let flags = rustix::fs::MemfdFlags::CLOEXEC;
                 let memory = rustix::fs::memfd_create(c"bench", flags).unwrap();
                 rustix::fs::ftruncate(&memory, 4_096).unwrap();
@@ -131,7 +136,7 @@ fn peer(kind: &str) {
     let mut socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
     let descriptors: [OwnedFd; 3] = pass::receive(&socket, &mut [0]).unwrap();
     let mut end = match name {
-        "raw-spin" | "raw-sleep" => {
+        "raw-spin" | "raw-rush" | "raw-sleep" => {
             let [memory, first, second] = descriptors;
             raw(name, memory, [second, first])
         }
@@ -155,7 +160,7 @@ fn peer(kind: &str) {
 }
 
 enum End {
-    Word { mine: &'static AtomicU64, theirs: &'static AtomicU64, count: u64, seen: u64 },
+    Word { mine: &'static AtomicU64, theirs: &'static AtomicU64, count: u64, seen: u64, rests: bool },
     Bells { ring: OwnedFd, hear: OwnedFd },
     Ours { sender: Sender, receiver: Receiver, spin: Spin, line: [u8; LINE_BYTES] },
 }
@@ -172,7 +177,6 @@ impl End {
                 rustix::io::write(&*ring, &ONE).unwrap();
             }
             End::Ours { sender, line, .. } => {
-                line[0] = line[0].wrapping_add(1);
                 sender.send(line, None).unwrap();
             }
         }
@@ -181,10 +185,12 @@ impl End {
     #[inline]
     fn receive(&mut self) {
         match self {
-            End::Word { theirs, seen, .. } => {
+            End::Word { theirs, seen, rests, .. } => {
                 *seen += 1;
                 while theirs.load(Ordering::Acquire) != *seen {
-                    std::hint::spin_loop();
+                    if *rests {
+                        std::hint::spin_loop();
+                    }
                 }
             }
             End::Bells { hear, .. } => {
@@ -192,7 +198,7 @@ impl End {
             }
             End::Ours { receiver, spin, line, .. } => {
                 assert_eq!(receiver.wait(spin, None).unwrap(), Waited::Ready);
-                *line = receiver.receive().unwrap().unwrap().line;
+                assert_eq!(receiver.receive().unwrap().unwrap().line()[59], line[59]);
             }
         }
     }
@@ -204,9 +210,8 @@ const ONE: [u8; 8] = 1_u64.to_ne_bytes();
 fn ours(name: &str, channel: Channel) -> End {
     let (sender, receiver) = channel.split();
     let spin = match name {
-        "spin" => Spin::with_budget(1_000_000),
-        "sleep" => Spin::with_budget(0),
-        _ => Spin::new(),
+        "spin" => Spin::with_budget(Spin::DEFAULT_NS),
+        _ => Spin::with_budget(0),
     };
     End::Ours { sender, receiver, spin, line: [0; LINE_BYTES] }
 }
@@ -225,7 +230,7 @@ fn raw(name: &str, memory: OwnedFd, bells: [OwnedFd; 2]) -> End {
     let mine = unsafe { &*base };
     // SAFETY: as above, two lines further on.
     let theirs = unsafe { &*base.add(16) };
-    End::Word { mine, theirs, count: 0, seen: 0 }
+    End::Word { mine, theirs, count: 0, seen: 0, rests: name == "raw-spin" }
 }
 
 fn pin(cpu: usize) {

@@ -30,7 +30,7 @@
 //! ask.send(&[7; LINE_BYTES], Some(b"and more")).unwrap();
 //! assert_eq!(asked.wait(&mut Spin::new(), None).unwrap(), Waited::Ready);
 //! let message = asked.receive().unwrap().unwrap();
-//! assert_eq!(message.line, [7; LINE_BYTES]);
+//! assert_eq!(message.line(), &[7; LINE_BYTES]);
 //! let mut block = Vec::new();
 //! message.block.unwrap().copy_to(&mut block);
 //! assert_eq!(block, b"and more");

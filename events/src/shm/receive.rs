@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::bell::{self, Sleeper, Slept};
 use super::bytes::copy;
-use super::region::{Lane, POSITION_MASK};
+use super::region::{Lane, POSITION_MASK, Place, WORD, WORDS};
 use super::send::HAS_BLOCK;
 use super::{Config, Corrupt, End, LINE_BYTES, Spin, WaitError, Waited, ahead, area_of, protocol};
 use crate::sync::{AtomicU64, Ordering};
@@ -23,6 +23,7 @@ use crate::sync::{AtomicU64, Ordering};
 /// ```
 pub struct Receiver {
     end: Arc<End>,
+    place: Place,
     /// The position of the next line.
     head: u32,
     /// Which of them the producer was told.
@@ -39,17 +40,28 @@ pub struct Receiver {
 /// A message. Its block, if it has one, lies in the shared memory until it is dropped.
 #[derive(Debug)]
 pub struct Message<'a> {
-    /// The line, copied out.
-    pub line: [u8; LINE_BYTES],
+    /// The words of the line as they were copied out, sequence number first. To put the bytes elsewhere would cost
+    /// another copy, each load of which waits for two stores of this one.
+    words: [[u8; WORD]; WORDS],
     /// The block.
     pub block: Option<Block<'a>>,
+}
+
+impl Message<'_> {
+    /// The line, copied out.
+    #[inline(always)]
+    pub fn line(&self) -> &[u8; LINE_BYTES] {
+        self.words.as_flattened().last_chunk().expect("a line is shorter than its words")
+    }
 }
 
 impl Receiver {
     pub(super) fn new(end: Arc<End>) -> Self {
         let first = end.first;
+        let place = end.region.place(1 - end.outgoing);
         Receiver {
             end,
+            place,
             head: first,
             told: first,
             block_head: 0,
@@ -72,19 +84,18 @@ impl Receiver {
         };
         let lane = self.lane();
         let slot = &lane.slot(self.head).0;
-        let mut line = [0; LINE_BYTES];
-        let (first, rest) = line.split_first_chunk_mut::<4>().expect("a line has sixty bytes");
-        *first = ((word >> 32) as u32).to_le_bytes();
-        for (bytes, word) in rest.as_chunks_mut::<8>().0.iter_mut().zip(&slot[1..]) {
+        let mut words = [[0; WORD]; WORDS];
+        words[0] = word.to_le_bytes();
+        for (bytes, word) in words.iter_mut().zip(slot).skip(1) {
             *bytes = word.load(Ordering::Relaxed).to_le_bytes();
         }
         let bytes = if word & HAS_BLOCK == 0 { None } else { Some(self.lend()?) };
         self.head = self.head.wrapping_add(1) & POSITION_MASK;
-        if ahead(self.told, self.head) >= self.end.region.config().lines / 2 {
+        if ahead(self.told, self.head) >= self.place.lines() / 2 {
             self.tell()?;
         }
         let block = bytes.map(|bytes| Block { receiver: self, bytes });
-        Ok(Some(Message { line, block }))
+        Ok(Some(Message { words, block }))
     }
 
     /// Whether a message is there.
@@ -106,28 +117,23 @@ impl Receiver {
         if self.is_ready()? {
             return Ok(Waited::Ready);
         }
-        if spin.budget_ns() > 0 {
-            // Without a look at the clock, which costs as much as some looks at the line.
-            for _ in 0..LOOKS_AT_FIRST {
-                std::hint::spin_loop();
-                if self.is_ready()? {
-                    spin.found();
-                    return Ok(Waited::Ready);
-                }
-            }
+        // Without a look at the clock, which costs as much as some looks at the line.
+        if spin.budget_ns() > 0 && self.turns_ready(LOOKS_AT_FIRST)? {
+            spin.found();
+            return Ok(Waited::Ready);
         }
         self.wait_longer(spin, deadline)
     }
 
     fn wait_longer(&mut self, spin: &mut Spin, deadline: Option<Instant>) -> Result<Waited, WaitError> {
-        let begin = Instant::now();
+        // The clock costs a hundredth of a sleep, and does not matter to a thread that never looks.
+        let begin = spin.watches_the_clock().then(Instant::now);
         let budget = Duration::from_nanos(spin.budget_ns());
-        let budget =
-            deadline.map_or(budget, |deadline| budget.min(deadline.saturating_duration_since(begin)));
-        while !budget.is_zero() && begin.elapsed() < budget {
-            for _ in 0..LOOKS {
-                std::hint::spin_loop();
-                if self.is_ready()? {
+        if let Some(begin) = begin.filter(|_| !budget.is_zero()) {
+            let end = begin + budget;
+            let end = deadline.map_or(end, |deadline| deadline.min(end));
+            while Instant::now() < end {
+                if self.turns_ready(LOOKS)? {
                     spin.found();
                     return Ok(Waited::Ready);
                 }
@@ -155,7 +161,9 @@ impl Receiver {
             return Ok(if self.is_ready()? { Waited::Ready } else { ended });
         }
         self.awake();
-        spin.slept(begin.elapsed());
+        if let Some(begin) = begin {
+            spin.slept(begin.elapsed());
+        }
         Ok(Waited::Ready)
     }
 
@@ -185,18 +193,32 @@ impl Receiver {
 
     #[inline(always)]
     fn lane(&self) -> Lane<'_> {
-        self.end.region.lane(1 - self.end.outgoing)
+        self.end.region.lane(self.place)
     }
 
     fn awake(&self) {
         protocol::awake(self.lane().asleep());
     }
 
+    /// Whether a message comes within so many looks. Between them stands nothing that delays the next one.
+    #[inline(always)]
+    fn turns_ready(&mut self, looks: u32) -> Result<bool, Corrupt> {
+        let word = &self.lane().slot(self.head).0[0];
+        let before = protocol::look(word);
+        for _ in 0..looks {
+            std::hint::spin_loop();
+            if protocol::look(word) != before {
+                break;
+            }
+        }
+        self.is_ready()
+    }
+
     /// The first word of the next line, if it is there. A line holds the sequence number of this round or of the last.
     #[inline(always)]
     fn look(&mut self) -> Result<Option<u64>, Corrupt> {
         let word = protocol::look(&self.lane().slot(self.head).0[0]);
-        let lines = self.end.region.config().lines;
+        let lines = self.place.lines();
         let full = self.head.wrapping_add(1) & POSITION_MASK;
         let found = word as u32 & POSITION_MASK;
         if found == full && !self.is_corrupt {
@@ -216,7 +238,7 @@ impl Receiver {
 
     /// The bytes of the next block, which begins where the last one ended.
     fn lend(&mut self) -> Result<usize, Corrupt> {
-        let area_max = self.end.region.config().block_bytes;
+        let area_max = self.place.block_bytes;
         let [first, _] = self.lane().words(self.block_head, Config::BLOCK_OVERHEAD);
         let bytes = first.first().map(|word| word.load(Ordering::Relaxed));
         let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());

@@ -60,7 +60,7 @@ impl Region {
         rustix::fs::fcntl_add_seals(&fd, SEALS)?;
         let region = Region::map(&fd, count, config)?;
         for direction in 0..2 {
-            let lane = region.lane(direction);
+            let lane = region.lane(region.place(direction));
             for ahead in 0..config.lines {
                 let position = first.wrapping_add(ahead);
                 let empty = position.wrapping_add(1).wrapping_sub(config.lines) & POSITION_MASK;
@@ -130,15 +130,18 @@ impl Region {
         self.config
     }
 
-    /// One direction: 0 is from the end that created the region.
+    /// Where one direction lies: 0 is from the end that created the region.
+    pub(crate) fn place(&self, direction: usize) -> Place {
+        let Config { lines, block_bytes } = self.config;
+        let control = 1 + direction * (CONTROL + lines as usize + block_bytes / LINE);
+        let ring = control + CONTROL;
+        Place { control, ring, mask: lines - 1, blocks: ring + lines as usize, block_bytes }
+    }
+
+    /// The memory of a place.
     #[inline(always)]
-    pub(crate) fn lane(&self, direction: usize) -> Lane<'_> {
-        let blocks = self.config.block_bytes / LINE;
-        let ring = self.config.lines as usize;
-        let all = &self.lines()[1 + direction * (CONTROL + ring + blocks)..];
-        let (control, rest) = all.split_at(CONTROL);
-        let (ring, rest) = rest.split_at(ring);
-        Lane { control, ring, blocks: &rest[..blocks] }
+    pub(crate) fn lane(&self, place: Place) -> Lane<'_> {
+        Lane { lines: self.lines(), place }
     }
 }
 
@@ -149,50 +152,65 @@ impl Drop for Region {
     }
 }
 
+/// Where a direction lies in a region. It is computed once and kept outside of the shared memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    control: usize,
+    ring: usize,
+    /// The ring is a power of two, which divides the number of positions.
+    mask: u32,
+    blocks: usize,
+    pub(crate) block_bytes: usize,
+}
+
+impl Place {
+    /// Lines of the ring.
+    #[inline(always)]
+    pub(crate) fn lines(self) -> u32 {
+        self.mask + 1
+    }
+}
+
 /// The memory of one direction.
 #[derive(Clone, Copy)]
 pub(crate) struct Lane<'a> {
-    control: &'a [Line],
-    ring: &'a [Line],
-    blocks: &'a [Line],
+    lines: &'a [Line],
+    place: Place,
 }
 
 impl<'a> Lane<'a> {
     /// The line at a position.
     #[inline(always)]
     pub(crate) fn slot(self, position: u32) -> &'a Line {
-        // The ring is a power of two, which divides the number of positions.
-        &self.ring[position as usize & (self.ring.len() - 1)]
+        &self.lines[self.place.ring + (position & self.place.mask) as usize]
     }
 
     /// Whether the consumer sleeps.
     #[inline(always)]
     pub(crate) fn asleep(self) -> &'a AtomicU64 {
-        &self.control[0].0[0]
+        &self.lines[self.place.control].0[0]
     }
 
     /// How far the consumer has read lines, as of the last half ring.
-    #[inline(always)]
     pub(crate) fn line_position(self) -> &'a AtomicU64 {
-        &self.control[1].0[0]
+        &self.lines[self.place.control + 1].0[0]
     }
 
     /// How many bytes of blocks the consumer has released since the beginning.
-    #[inline(always)]
     pub(crate) fn block_position(self) -> &'a AtomicU64 {
-        &self.control[1].0[1]
+        &self.lines[self.place.control + 1].0[1]
     }
 
     /// Whether the producer waits for room.
-    #[inline(always)]
     pub(crate) fn starved(self) -> &'a AtomicU64 {
-        &self.control[2].0[0]
+        &self.lines[self.place.control + 2].0[0]
     }
 
     /// The words of the block area, from a position on for so many bytes, in two runs: behind the end comes the
-    /// beginning. The position is a multiple of 64 and the bytes are at most the area's.
+    /// beginning. The position is a multiple of 64; bytes beyond the area's are left out.
     pub(crate) fn words(self, position: u64, bytes: usize) -> [&'a [AtomicU64]; 2] {
-        let words = self.blocks.as_flattened_words();
+        let blocks = &self.lines[self.place.blocks..][..self.place.block_bytes / LINE];
+        let words = blocks.as_flattened_words();
         if words.is_empty() {
             return [words, words];
         }
@@ -266,9 +284,9 @@ mod tests {
         let (made, fd) = Region::create(SMALL, 0).unwrap();
         let opened = Region::open(fd).unwrap();
         assert_eq!(opened.config(), SMALL);
-        made.lane(1).slot(2).0[7].store(5, Ordering::Relaxed);
-        assert_eq!(opened.lane(1).slot(6).0[7].load(Ordering::Relaxed), 5);
-        assert_eq!(opened.lane(0).slot(6).0[7].load(Ordering::Relaxed), 0);
+        made.lane(made.place(1)).slot(2).0[7].store(5, Ordering::Relaxed);
+        assert_eq!(opened.lane(opened.place(1)).slot(6).0[7].load(Ordering::Relaxed), 5);
+        assert_eq!(opened.lane(opened.place(0)).slot(6).0[7].load(Ordering::Relaxed), 0);
     }
 
     #[test]
@@ -316,9 +334,9 @@ mod tests {
     #[test]
     fn words_wrap_at_the_end_of_the_area() {
         let (region, _fd) = Region::create(SMALL, 0).unwrap();
-        let [first, rest] = region.lane(0).words(3 * 64 + 5 * 256, 100);
+        let [first, rest] = region.lane(region.place(0)).words(3 * 64 + 5 * 256, 100);
         assert_eq!((first.len(), rest.len()), (8, 5));
-        let [first, rest] = region.lane(0).words(64, 1_000_000);
+        let [first, rest] = region.lane(region.place(0)).words(64, 1_000_000);
         assert_eq!(first.len() + rest.len(), 32);
     }
 }

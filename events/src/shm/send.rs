@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::bell::{self, Sleeper, Slept};
 use super::bytes::Pen;
-use super::region::{Lane, POSITION_MASK};
+use super::region::{Lane, POSITION_MASK, Place};
 use super::{Corrupt, End, LINE_BYTES, WaitError, Waited, ahead, area_of, protocol};
 use crate::sync::Ordering;
 
@@ -22,6 +22,7 @@ use crate::sync::Ordering;
 /// ```
 pub struct Sender {
     end: Arc<End>,
+    place: Place,
     /// The position of the next line.
     tail: u32,
     /// How far the consumer had read, when last looked at.
@@ -37,8 +38,10 @@ pub struct Sender {
 impl Sender {
     pub(super) fn new(end: Arc<End>) -> Self {
         let first = end.first;
+        let place = end.region.place(end.outgoing);
         Sender {
             end,
+            place,
             tail: first,
             head: first,
             block_tail: 0,
@@ -80,7 +83,7 @@ impl Sender {
         if !self.finds_room(area)? {
             return Err(SendError::Full);
         }
-        let lane = self.end.region.lane(self.end.outgoing);
+        let lane = self.end.region.lane(self.place);
         let mut mark = 0;
         if let Some((bytes, parts)) = block {
             let mut pen = Pen::new(lane.words(self.block_tail, area as usize));
@@ -177,12 +180,12 @@ impl Sender {
 
     #[inline(always)]
     fn lane(&self) -> Lane<'_> {
-        self.end.region.lane(self.end.outgoing)
+        self.end.region.lane(self.place)
     }
 
     /// What a block of so many bytes takes of the area, unless it can never fit.
     fn area(&self, bytes: usize) -> Option<u64> {
-        area_of(bytes).filter(|area| *area <= self.end.region.config().block_bytes as u64)
+        area_of(bytes).filter(|area| *area <= self.place.block_bytes as u64)
     }
 
     /// Whether there is room for a line and so much of the area. The consumer's positions are asked for only if there
@@ -197,9 +200,8 @@ impl Sender {
 
     #[inline(always)]
     fn seems_room(&self, area: u64) -> bool {
-        let config = self.end.region.config();
-        ahead(self.head, self.tail) < config.lines
-            && self.block_tail - self.block_head + area <= config.block_bytes as u64
+        ahead(self.head, self.tail) < self.place.lines()
+            && self.block_tail - self.block_head + area <= self.place.block_bytes as u64
     }
 
     /// Reads the consumer's positions. They never run backwards and never past what was sent. Always true.

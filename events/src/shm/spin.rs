@@ -44,6 +44,11 @@ impl Spin {
         if self.looks { self.limit_ns } else { 0 }
     }
 
+    /// Whether it matters how long a wait was.
+    pub(crate) fn watches_the_clock(&self) -> bool {
+        self.limit_ns > 0
+    }
+
     /// A spin found what it waited for.
     #[inline]
     pub(crate) fn found(&mut self) {
