@@ -21,7 +21,7 @@ use crate::sync::Ordering;
 /// shareable(channel.split().0);
 /// ```
 pub struct Sender {
-    end: Arc<End>,
+    pub(super) end: Arc<End>,
     place: Place,
     /// The position of the next line.
     tail: u32,
