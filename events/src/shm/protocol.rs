@@ -10,6 +10,9 @@
 //!
 //! The last two are one race with its ends exchanged: each end stores what the other will look at, passes a
 //! sequentially consistent fence, and loads what the other has stored. At least one of them sees the other's store.
+//!
+//! Both ends write a flag, so each write is an exchange: all writes of a flag then stand in one order that both have
+//! seen, and an `AWAKE` cannot be taken for an answer to an `ASLEEP` that came after it.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
@@ -33,14 +36,14 @@ pub(crate) fn look(word: &AtomicU64) -> u64 {
 /// Says that this end is about to sleep. It must look again afterwards, and may sleep only if that finds nothing.
 #[inline]
 pub(crate) fn doze(flag: &AtomicU64) {
-    flag.store(ASLEEP, Ordering::Relaxed);
+    flag.swap(ASLEEP, Ordering::Relaxed);
     fence(Ordering::SeqCst);
 }
 
 /// Says that this end does not sleep, so that it need not be rung for.
 #[inline]
 pub(crate) fn awake(flag: &AtomicU64) {
-    flag.store(AWAKE, Ordering::Relaxed);
+    flag.swap(AWAKE, Ordering::Relaxed);
 }
 
 /// After [`publish`]: whether the other end sleeps and this call is the one that rings for it; `None` if the flag is

@@ -203,11 +203,12 @@ fn an_impossible_sequence_number_is_an_error_for_good() {
 
 #[test]
 fn impossible_positions_are_errors() {
-    let lines = |sender: &Sender, value| lane(sender).line_position().store(value, Ordering::Relaxed);
-    let blocks = |sender: &Sender, value| lane(sender).block_position().store(value, Ordering::Relaxed);
-    let set: [(&dyn Fn(&Sender, u64), &[u64]); 2] = [
-        (&lines, &[5, 100, u64::from(POSITION_MASK), u64::from(POSITION_MASK) + 1, u64::MAX]),
-        (&blocks, &[1, 63, 320, 1 << 40, u64::MAX]),
+    type Scribble = fn(&Sender, u64);
+    let lines: Scribble = |sender, value| lane(sender).line_position().store(value, Ordering::Relaxed);
+    let blocks: Scribble = |sender, value| lane(sender).block_position().store(value, Ordering::Relaxed);
+    let set = [
+        (lines, &[5, 100, u64::from(POSITION_MASK), u64::from(POSITION_MASK) + 1, u64::MAX]),
+        (blocks, &[1, 63, 320, 1 << 40, u64::MAX]),
     ];
     for (scribble, values) in set {
         for value in values {
