@@ -1,6 +1,6 @@
 //! The null round trip between two processes: a channel in shared memory against the bare means under it.
 //!
-//! Spinning, the limit is one atomic word bounced in one cache line each way; sleeping, one eventfd written and read
+//! Spinning, the limit is one atomic word bounced in one cache line each way, for blocks with plain copies of the bytes; sleeping, one eventfd written and read
 //! each way. The peers are processes that wait in turn, one at a time; blocks of round trips alternate between the
 //! contenders in changing order, so that the machine's moods fall on all alike. Reported are the first tenth
 //! and the median over blocks of the time of a trip, and the ratio to the limit of the same round with the 95 % interval of its median.
@@ -19,6 +19,10 @@ use tercel_events::shm::{Channel, Config, LINE_BYTES, Receiver, Sender, Spin, Wa
 
 const BLOCKS: usize = 200;
 const WARM: usize = 10;
+/// Bytes of a block, both ways: a page.
+const BLOCK: usize = 8_192;
+/// Bytes of the bare contenders' memory: the words, and room for a block each way.
+const RAW: usize = 4_096 + 2 * BLOCK;
 const PEER: &str = "TERCEL_BENCH_PEER";
 
 fn main() {
@@ -30,6 +34,7 @@ fn main() {
         let place = if cpu == 0 { "one CPU" } else { "two CPUs" };
         if cpu == 1 {
             report(&format!("spinning, {place}"), 5_000, &["raw-spin", "spin"], cpu);
+            report(&format!("spinning with {BLOCK} bytes, {place}"), 1_000, &["raw-block", "block"], cpu);
         }
         report(&format!("sleeping, {place}"), 100, &["raw-sleep", "sleep"], cpu);
     }
@@ -90,10 +95,10 @@ impl Contender {
             .spawn()
             .unwrap();
         let end = match name {
-            "raw-spin" | "raw-sleep" => {
+            "raw-spin" | "raw-block" | "raw-sleep" => {
                 let flags = rustix::fs::MemfdFlags::CLOEXEC;
                 let memory = rustix::fs::memfd_create(c"bench", flags).unwrap();
-                rustix::fs::ftruncate(&memory, 4_096).unwrap();
+                rustix::fs::ftruncate(&memory, RAW as u64).unwrap();
                 let bells =
                     [0; 2].map(|_| rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap());
                 pass::send(&socket, &[1], &[memory.as_fd(), bells[0].as_fd(), bells[1].as_fd()]).unwrap();
@@ -136,7 +141,7 @@ fn peer(kind: &str) {
     let mut socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
     let descriptors: [OwnedFd; 3] = pass::receive(&socket, &mut [0]).unwrap();
     let mut end = match name {
-        "raw-spin" | "raw-sleep" => {
+        "raw-spin" | "raw-block" | "raw-sleep" => {
             let [memory, first, second] = descriptors;
             raw(name, memory, [second, first])
         }
@@ -146,8 +151,9 @@ fn peer(kind: &str) {
             ours(name, channel)
         }
     };
-    if let End::Word { mine, theirs, .. } = &mut end {
+    if let End::Word { mine, theirs, rooms, .. } = &mut end {
         std::mem::swap(mine, theirs);
+        rooms.reverse();
     }
     let mut trips = [0; 4];
     while socket.read_exact(&mut trips).is_ok() {
@@ -160,8 +166,18 @@ fn peer(kind: &str) {
 }
 
 enum End {
-    Word { mine: &'static AtomicU64, theirs: &'static AtomicU64, count: u64, seen: u64 },
-    Bells { ring: OwnedFd, hear: OwnedFd },
+    Word {
+        mine: &'static AtomicU64,
+        theirs: &'static AtomicU64,
+        count: u64,
+        seen: u64,
+        rooms: [*mut u8; 2],
+        bytes: Vec<u8>,
+    },
+    Bells {
+        ring: OwnedFd,
+        hear: OwnedFd,
+    },
     Ours(Box<Ours>),
 }
 
@@ -170,13 +186,17 @@ struct Ours {
     receiver: Receiver,
     spin: Spin,
     line: [u8; LINE_BYTES],
+    /// What is sent with each line, if anything.
+    block: Option<Vec<u8>>,
 }
 
 impl End {
     #[inline]
     fn send(&mut self) {
         match self {
-            End::Word { mine, count, .. } => {
+            End::Word { mine, count, rooms, bytes, .. } => {
+                // SAFETY: the first room is this end's until the word is stored, and longer than a block.
+                unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), rooms[0], bytes.len()) };
                 *count += 1;
                 mine.store(*count, Ordering::Release);
             }
@@ -184,7 +204,7 @@ impl End {
                 rustix::io::write(&*ring, &ONE).unwrap();
             }
             End::Ours(ours) => {
-                ours.sender.send(&ours.line, None).unwrap();
+                ours.sender.send(&ours.line, ours.block.as_deref()).unwrap();
             }
         }
     }
@@ -192,20 +212,27 @@ impl End {
     #[inline]
     fn receive(&mut self) {
         match self {
-            End::Word { theirs, seen, .. } => {
+            End::Word { theirs, seen, rooms, bytes, .. } => {
                 *seen += 1;
                 while theirs.load(Ordering::Acquire) != *seen {
                     // Without the hint the looks get in the way of the store, and a trip takes half as long again.
                     std::hint::spin_loop();
                 }
+                // SAFETY: the second room is this end's until it answers, and longer than a block.
+                unsafe { std::ptr::copy_nonoverlapping(rooms[1], bytes.as_mut_ptr(), bytes.len()) };
             }
             End::Bells { hear, .. } => {
                 rustix::io::read(&*hear, &mut [0; 8]).unwrap();
             }
             End::Ours(ours) => {
-                let Ours { receiver, spin, line, .. } = &mut **ours;
+                let Ours { receiver, spin, line, block, .. } = &mut **ours;
                 assert_eq!(receiver.wait(spin, None).unwrap(), Waited::Ready);
-                assert_eq!(receiver.receive().unwrap().unwrap().line()[59], line[59]);
+                let message = receiver.receive().unwrap().unwrap();
+                assert_eq!(message.line()[59], line[59]);
+                if let (Some(here), Some(there)) = (block, message.block) {
+                    here.clear();
+                    there.copy_to(here);
+                }
             }
         }
     }
@@ -217,10 +244,16 @@ const ONE: [u8; 8] = 1_u64.to_ne_bytes();
 fn ours(name: &str, channel: Channel) -> End {
     let (sender, receiver) = channel.split();
     let spin = match name {
-        "spin" => Spin::with_budget(Spin::DEFAULT_NS),
+        "spin" | "block" => Spin::with_budget(Spin::DEFAULT_NS),
         _ => Spin::with_budget(0),
     };
-    End::Ours(Box::new(Ours { sender, receiver, spin, line: [0; LINE_BYTES] }))
+    End::Ours(Box::new(Ours {
+        sender,
+        receiver,
+        spin,
+        line: [0; LINE_BYTES],
+        block: (name == "block").then(|| vec![1; BLOCK]),
+    }))
 }
 
 fn raw(name: &str, memory: OwnedFd, bells: [OwnedFd; 2]) -> End {
@@ -230,14 +263,16 @@ fn raw(name: &str, memory: OwnedFd, bells: [OwnedFd; 2]) -> End {
     }
     let prot = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
     let shared = rustix::mm::MapFlags::SHARED;
-    // SAFETY: a fresh map of a page that the descriptor has, never unmapped.
-    let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), 4_096, prot, shared, &memory, 0) };
+    // SAFETY: a fresh map of pages that the descriptor has, never unmapped.
+    let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), RAW, prot, shared, &memory, 0) };
     let base = base.unwrap().cast::<[AtomicU64; 512]>();
-    // SAFETY: the whole page, aligned, and only ever reached as atomic words.
+    // SAFETY: the first page, aligned, and only ever reached as atomic words.
     let words = unsafe { &*base };
     // Two lines apart.
     let (mine, theirs) = (&words[0], &words[16]);
-    End::Word { mine, theirs, count: 0, seen: 0 }
+    let room = base.wrapping_add(1).cast::<u8>();
+    let bytes = if name == "raw-block" { vec![1; BLOCK] } else { Vec::new() };
+    End::Word { mine, theirs, count: 0, seen: 0, rooms: [room, room.wrapping_add(BLOCK)], bytes }
 }
 
 fn pin(cpu: usize) {
