@@ -119,7 +119,7 @@ impl Receiver {
         }
         // Without a look at the clock, which costs as much as some looks at the line.
         if spin.budget_ns() > 0 && self.turns_ready(LOOKS_AT_FIRST)? {
-            spin.found();
+            spin.found_at_once();
             return Ok(Waited::Ready);
         }
         self.wait_longer(spin, deadline)
@@ -134,7 +134,7 @@ impl Receiver {
             let end = deadline.map_or(end, |deadline| deadline.min(end));
             while Instant::now() < end {
                 if self.turns_ready(LOOKS)? {
-                    spin.found();
+                    spin.found(begin.elapsed());
                     return Ok(Waited::Ready);
                 }
             }
