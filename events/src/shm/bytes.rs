@@ -1,8 +1,8 @@
-//! Bytes into shared words and out of them, one load or store a word.
+//! Bytes into shared words and out of them, one load or store a word or, for long runs, one instruction for all.
 //!
 //! Words are little-endian, so that on the usual machines a copy is a copy. Nothing here believes what it reads.
 
-use super::region::WORD;
+use super::region::{WORD, load_words, store_words};
 use crate::sync::{AtomicU64, Ordering};
 
 /// Writes bytes one after the other into two runs of words.
@@ -37,9 +37,7 @@ impl<'a> Pen<'a> {
             }
             let (here, left) = words.split_at(run);
             let (targets, rest) = self.now.split_at(run);
-            for (word, bytes) in targets.iter().zip(here) {
-                word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
-            }
+            store_words(targets, here);
             (words, self.now) = (left, rest);
         }
         self.fill(tail);
@@ -89,19 +87,12 @@ pub(crate) fn copy([first, rest]: [&[AtomicU64]; 2], at: usize, into: &mut [u8])
     let (chunks, tail) = into.as_chunks_mut::<WORD>();
     let split = first.len().saturating_sub(word).min(chunks.len());
     let (here, behind) = chunks.split_at_mut(split);
-    let words = first.get(word..).unwrap_or_default().iter();
-    take(words, here);
+    load_words(first.get(word..).unwrap_or_default(), here);
     let begin = (word + split).saturating_sub(first.len());
-    take(rest.get(begin..).unwrap_or_default().iter(), behind);
+    load_words(rest.get(begin..).unwrap_or_default(), behind);
     if !tail.is_empty() {
         let last = load(word + chunks.len());
         tail.copy_from_slice(&last[..tail.len()]);
-    }
-}
-
-fn take<'a>(words: impl Iterator<Item = &'a AtomicU64>, into: &mut [[u8; WORD]]) {
-    for (chunk, word) in into.iter_mut().zip(words) {
-        *chunk = word.load(Ordering::Relaxed).to_le_bytes();
     }
 }
 
@@ -146,6 +137,27 @@ mod tests {
                     let mut read = vec![0; end - begin];
                     copy([&now, &then], begin, &mut read);
                     assert_eq!(read, bytes[begin..end], "{run} {begin} {end}");
+                }
+            }
+        }
+    }
+
+    /// So long that the runs are copied by the processor's own instruction, where there is one.
+    #[test]
+    fn long_runs_are_copied_as_short_ones() {
+        let bytes: Vec<u8> = (0..2_000_u32).map(|at| (at * 7 + at / 256) as u8).collect();
+        for run in [0, 1, 31, 32, 33, 125, 249, 250] {
+            for (begin, cut) in [(0, 8), (1, 3), (7, 300), (8, 1_000), (255, 1_999), (1_700, 1_744)] {
+                let (now, then) = (words(run), words(250 - run));
+                let mut pen = Pen::new([&now, &then]);
+                pen.write(&bytes[..cut]);
+                pen.write(&bytes[cut..]);
+                pen.finish();
+                for end in [begin, begin + 1, begin + 255, begin + 256, 1_999, 2_000] {
+                    let end = end.min(bytes.len());
+                    let mut read = vec![0; end - begin];
+                    copy([&now, &then], begin, &mut read);
+                    assert!(read == bytes[begin..end], "{run} {cut} {begin} {end}");
                 }
             }
         }

@@ -304,7 +304,7 @@ impl Block<'_> {
         self.bytes == 0
     }
 
-    /// Appends the whole block.
+    /// Appends the whole block. Into a buffer that is there already, [`Block::read_at`] is quicker.
     pub fn copy_to(&self, out: &mut Vec<u8>) {
         let begin = out.len();
         out.resize(begin + self.bytes, 0);

@@ -243,6 +243,64 @@ impl Flatten for [Line] {
     }
 }
 
+/// Stores eight bytes a word, little-endian. Both are of the same length; what is longer is left alone.
+#[inline]
+pub(crate) fn store_words(words: &[AtomicU64], bytes: &[[u8; WORD]]) {
+    #[cfg(target_arch = "x86_64")]
+    if bytes.len() >= STRING_WORDS && words.len() >= bytes.len() {
+        let (source, target) = (bytes.as_ptr(), words.as_ptr());
+        // SAFETY: the target is `bytes.len()` words of shared memory, which are cells: they may be written through a
+        // shared borrow, at any time and by anything. The source is as long. To the compiler the instruction is as
+        // foreign as a peer's store.
+        unsafe { move_string(target.cast_mut().cast(), source.cast(), bytes.len() * WORD) };
+        return;
+    }
+    for (word, bytes) in words.iter().zip(bytes) {
+        word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+    }
+}
+
+/// Loads eight bytes a word, little-endian. Both are of the same length; what is longer is left alone.
+#[inline]
+pub(crate) fn load_words(words: &[AtomicU64], bytes: &mut [[u8; WORD]]) {
+    #[cfg(target_arch = "x86_64")]
+    if bytes.len() >= STRING_WORDS && words.len() >= bytes.len() {
+        let (source, target) = (words.as_ptr(), bytes.as_mut_ptr());
+        // SAFETY: the source is `bytes.len()` words of shared memory, of which any bytes may be read at any time; the
+        // target is this function's own and as long. What a peer writes meanwhile is other bytes, and nothing else.
+        unsafe { move_string(target.cast(), source.cast(), bytes.len() * WORD) };
+        return;
+    }
+    for (bytes, word) in bytes.iter_mut().zip(words) {
+        *bytes = word.load(Ordering::Relaxed).to_le_bytes();
+    }
+}
+
+/// Copies by the processor's string instruction, which moves whole lines where loads and stores move words. To the
+/// compiler it is neither: it knows no copy whose bytes may change meanwhile. What is stored behind it is seen behind
+/// it, and what was loaded before it was loaded before it, as with any other store and load of this processor.
+///
+/// # Safety
+/// Both ranges are valid for so many bytes, and do not overlap.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+unsafe fn move_string(target: *mut u8, source: *const u8, bytes: usize) {
+    // SAFETY: by the caller; the direction flag is clear, as everywhere in Rust.
+    unsafe {
+        std::arch::asm!(
+            "rep movsb",
+            inout("rcx") bytes => _,
+            inout("rdi") target => _,
+            inout("rsi") source => _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// From how many words on the string instruction is used; its beginning costs as much as so many words.
+#[cfg(target_arch = "x86_64")]
+const STRING_WORDS: usize = 32;
+
 /// Lines of a whole region, or why the configuration cannot be.
 fn lines_of(config: Config) -> io::Result<usize> {
     config.check().map_err(|text| io::Error::new(io::ErrorKind::InvalidInput, text))?;
