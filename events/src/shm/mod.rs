@@ -39,7 +39,7 @@
 //!
 //! # The rooms
 //!
-//! `region` (the memory, and all that is unsafe), `protocol` (the steps that race), `bytes` (words and bytes), `send`
+//! `region` (the memory, and what of it is unsafe), `protocol` (the steps that race), `bytes` (words and bytes), `send`
 //! and `receive` (the halves), `bell` (the sleep), `spin` (whether to look before it), `pass` (descriptors over a
 //! socket).
 

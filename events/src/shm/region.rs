@@ -1,8 +1,8 @@
 //! The shared memory: one sealed memfd, mapped by both ends, and where everything lies in it.
 //!
 //! The peer may write any byte at any time. So the memory is never a byte slice here, but a slice of atomic words, of
-//! which every bit pattern is a value and every access one load or store. The rest of `shm` is safe code above
-//! [`Region::lines`]. A map that the peer could shorten would end in SIGBUS; hence the seals.
+//! which every bit pattern is a value and every access one load or store; long runs of them are copied by an instruction
+//! that the compiler does not look into. The rings above it are safe code. A map that the peer could shorten would end in SIGBUS; hence the seals.
 //!
 //! ```text
 //! line 0                    magic, version and lines, bytes of a block area, lines of all
