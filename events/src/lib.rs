@@ -4,7 +4,7 @@
 //! (1999): a source is declared once, and from then on the kernel remembers it; `get_next_events` returns a bounded
 //! batch of what happened. Its cost does not depend on how many sources are silent, nor on how fast the others are.
 //!
-//! It knows sockets, timers and wake-ups. It does not know messages, and it decides nothing: what bytes mean, which
+//! It knows sockets, timers, wake-ups and, in [`shm`], memory shared with another process. It does not know messages, and it decides nothing: what bytes mean, which
 //! peer to disconnect and how to answer overload is the caller's business.
 //!
 //! # The contract
@@ -70,9 +70,12 @@
 //!
 //! `queue` (the doors), `turn` (flush, look, merge), `deliver` (events are made), `slots` and `token` (which source has
 //! which slot), `list` (pending, once each), `stream` and `listener` (bytes and connections), `buffer` (leases),
-//! `timer` (the wheel), `wake` (other threads), `sys` (the two backends and their contract).
+//! `timer` (the wheel), `wake` (other threads), `sys` (the two backends and their contract), `shm` (a channel to another
+//! process of the host; it stands beside the queue, which knows only its bell), `sync` (the atomics that loom replaces).
 
 #![deny(unsafe_code)]
+// Loom's test takes the modelled file by its path; the rest of the crate is not built with loom's atomics.
+#![cfg(not(loom))]
 
 mod buffer;
 mod config;
@@ -81,8 +84,10 @@ mod event;
 mod list;
 mod listener;
 mod queue;
+pub mod shm;
 mod slots;
 mod stream;
+mod sync;
 mod sys;
 mod timer;
 mod token;

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rig::{PATIENCE, Rig, pattern, reset, tcp_pair};
+use tercel_events::shm::{self, Channel, Spin, Waited};
 use tercel_events::{
     CloseReason, Config, DeclareError, Kind, ListenerState, PostError, SendError, Token, Watch,
 };
@@ -63,6 +64,8 @@ on_both_backends! {
     a_finished_stream_sends_its_rest_and_closes,
     a_finished_stream_whose_peer_never_reads_is_cut,
     a_watched_pipe_reports_readiness_and_hangup,
+    a_doorbell_reports_each_ring_once,
+    a_queue_serves_many_channels_and_sleeps_between,
     an_address_is_free_after_revoke_and_after_drop,
     a_connection_in_progress_can_be_declared,
     a_refused_connection_in_progress_is_closed,
@@ -732,6 +735,103 @@ fn a_watched_pipe_reports_readiness_and_hangup(mut rig: Rig) {
     rig.expect_silence();
     drop(writer);
     assert!(matches!(rig.next().kind, Kind::Ready(readiness) if readiness.hung_up));
+}
+
+fn a_doorbell_reports_each_ring_once(mut rig: Rig) {
+    let (here, descriptors) = Channel::create(shm::Config::default()).unwrap();
+    let (_answer, mut asked) = here.split();
+    let (mut ask, _answered) = Channel::open(descriptors).unwrap().split();
+    let token = rig.queue.declare_doorbell(asked.bell(), 9).unwrap();
+    let ready = |rig: &mut Rig| {
+        let event = rig.next();
+        assert_eq!((event.token, event.key), (token, 9));
+        assert!(matches!(event.kind, Kind::Ready(readiness) if readiness.readable && !readiness.hung_up));
+    };
+    ready(&mut rig);
+    rig.expect_silence();
+    for round in 0..20 {
+        assert!(asked.doze().unwrap());
+        rig.expect_silence();
+        // The first of several messages rings.
+        (0..=round % 3).for_each(|_| ask.send(&[round; shm::LINE_BYTES], None).unwrap());
+        ready(&mut rig);
+        rig.expect_silence();
+        assert!(!asked.doze().unwrap(), "a receiver with messages does not sleep");
+        while asked.receive().unwrap().is_some() {}
+        // Not asked for, it does not ring.
+        ask.send(&[round; shm::LINE_BYTES], None).unwrap();
+        rig.expect_silence();
+        assert!(asked.receive().unwrap().is_some());
+    }
+    assert!(rig.queue.revoke(token));
+    assert!(asked.doze().unwrap());
+    ask.send(&[0; shm::LINE_BYTES], None).unwrap();
+    rig.expect_silence();
+}
+
+fn a_queue_serves_many_channels_and_sleeps_between(mut rig: Rig) {
+    const CHANNELS: usize = 20;
+    const MESSAGES: u32 = 500;
+    let config = shm::Config { lines: 4, block_bytes: 1_024 };
+    let (mut halves, mut peers) = (Vec::new(), Vec::new());
+    for number in 0..CHANNELS {
+        let (here, descriptors) = Channel::create(config).unwrap();
+        let (answer, asked) = here.split();
+        rig.queue.declare_doorbell(asked.bell(), number as u64).unwrap();
+        halves.push((answer, asked, Vec::new()));
+        peers.push(thread::spawn(move || {
+            let (mut ask, mut answered) = Channel::open(descriptors).unwrap().split();
+            let patience = Some(Instant::now() + PATIENCE);
+            let mut spin = Spin::new();
+            let (mut sent, mut received) = (0, 0);
+            while received < MESSAGES {
+                // More requests than the ring holds, so that both ends run out of room.
+                while sent < MESSAGES && sent < received + 16 {
+                    let block = pattern(sent as usize, 400);
+                    match ask.send(&[sent as u8; shm::LINE_BYTES], Some(&block)) {
+                        Ok(()) => sent += 1,
+                        Err(shm::SendError::Full) => break,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                let soon = Some(Instant::now() + Duration::from_millis(1));
+                match answered.wait(&mut spin, if sent < MESSAGES { soon } else { patience }).unwrap() {
+                    Waited::Ready => {
+                        let message = answered.receive().unwrap().unwrap();
+                        assert_eq!(message.line()[0], received as u8);
+                        received += 1;
+                    }
+                    other => assert!(other == Waited::TimedOut && patience > Some(Instant::now())),
+                }
+            }
+        }));
+    }
+    let mut left = CHANNELS as u32 * MESSAGES;
+    while left > 0 {
+        rig.each(64, |_, event| {
+            let (answer, asked, owed) = &mut halves[event.key as usize];
+            // Until nothing more can be done before the next ring.
+            loop {
+                while let Some(message) = asked.receive().unwrap() {
+                    owed.push(*message.line());
+                    let mut block = Vec::new();
+                    message.block.unwrap().copy_to(&mut block);
+                    assert_eq!(block.len(), 400);
+                }
+                let mut sent = 0;
+                while sent < owed.len() && answer.ask_for_room(None).unwrap() {
+                    answer.send(&owed[sent], None).unwrap();
+                    sent += 1;
+                }
+                owed.drain(..sent);
+                left -= sent as u32;
+                if asked.doze().unwrap() {
+                    break;
+                }
+            }
+        });
+    }
+    peers.into_iter().for_each(|peer| peer.join().unwrap());
 }
 
 fn an_address_is_free_after_revoke_and_after_drop(mut rig: Rig) {

@@ -1,0 +1,344 @@
+//! The consumer's half: look, copy the line out, lend the block, and give back the room.
+
+use std::cell::Cell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::bell::{self, Sleeper, Slept};
+use super::bytes::copy;
+use super::region::{Lane, POSITION_MASK, Place, WORD, WORDS};
+use super::send::HAS_BLOCK;
+use super::{Config, Corrupt, End, LINE_BYTES, Spin, WaitError, Waited, ahead, area_of, protocol};
+use crate::sync::{AtomicU64, Ordering};
+
+/// Receives the messages of one direction. It can be sent to another thread, and is used by one at a time:
+///
+/// ```compile_fail,E0277
+/// fn shareable<T: Sync>(_: T) {}
+/// let (channel, _) = tercel_events::shm::Channel::create(Default::default()).unwrap();
+/// shareable(channel.split().1);
+/// ```
+pub struct Receiver {
+    end: Arc<End>,
+    place: Place,
+    /// The position of the next line.
+    head: u32,
+    /// Which of them the producer was told.
+    told: u32,
+    /// Bytes of blocks released.
+    block_head: u64,
+    /// What the lent block takes of the area; released when it is dropped, or before the next message.
+    lent: u64,
+    is_corrupt: bool,
+    sleeper: Option<Sleeper>,
+    not_sync: PhantomData<Cell<()>>,
+}
+
+/// A message. Its block, if it has one, lies in the shared memory until it is dropped.
+#[derive(Debug)]
+pub struct Message<'a> {
+    /// The words of the line as they were copied out, sequence number first. To put the bytes elsewhere would cost
+    /// another copy, each load of which waits for two stores of this one.
+    words: [[u8; WORD]; WORDS],
+    /// The block.
+    pub block: Option<Block<'a>>,
+}
+
+impl Message<'_> {
+    /// The line, copied out.
+    #[inline(always)]
+    pub fn line(&self) -> &[u8; LINE_BYTES] {
+        self.words.as_flattened().last_chunk().expect("a line is shorter than its words")
+    }
+}
+
+impl Receiver {
+    pub(super) fn new(end: Arc<End>) -> Self {
+        let first = end.first;
+        let place = end.region.place(1 - end.outgoing);
+        Receiver {
+            end,
+            place,
+            head: first,
+            told: first,
+            block_head: 0,
+            lent: 0,
+            is_corrupt: false,
+            sleeper: None,
+            not_sync: PhantomData,
+        }
+    }
+
+    /// The next message, if one is there; without a system call.
+    ///
+    /// # Errors
+    /// [`Corrupt`]: the peer wrote what it never writes.
+    #[inline]
+    pub fn receive(&mut self) -> Result<Option<Message<'_>>, Corrupt> {
+        self.release()?;
+        let Some(word) = self.look()? else {
+            return Ok(None);
+        };
+        let lane = self.lane();
+        let slot = &lane.slot(self.head).0;
+        let mut words = [[0; WORD]; WORDS];
+        words[0] = word.to_le_bytes();
+        for (bytes, word) in words.iter_mut().zip(slot).skip(1) {
+            *bytes = word.load(Ordering::Relaxed).to_le_bytes();
+        }
+        let bytes = if word & HAS_BLOCK == 0 { None } else { Some(self.lend()?) };
+        self.head = self.head.wrapping_add(1) & POSITION_MASK;
+        if ahead(self.told, self.head) >= self.place.lines() / 2 {
+            self.tell()?;
+        }
+        let block = bytes.map(|bytes| Block { receiver: self, bytes });
+        Ok(Some(Message { words, block }))
+    }
+
+    /// Whether a message is there.
+    ///
+    /// # Errors
+    /// [`Corrupt`]: the peer wrote what it never writes.
+    #[inline]
+    pub fn is_ready(&mut self) -> Result<bool, Corrupt> {
+        Ok(self.look()?.is_some())
+    }
+
+    /// Waits until a message is there, until the peer is gone, or until the deadline, to the next millisecond. Looks
+    /// for as long as `spin` says, then sleeps.
+    ///
+    /// # Errors
+    /// See [`WaitError`].
+    #[inline]
+    pub fn wait(&mut self, spin: &mut Spin, deadline: Option<Instant>) -> Result<Waited, WaitError> {
+        if self.is_ready()? {
+            return Ok(Waited::Ready);
+        }
+        // Without a look at the clock, which costs as much as some looks at the line.
+        if spin.budget_ns() > 0 && self.turns_ready(LOOKS_AT_FIRST)? {
+            spin.found_at_once();
+            return Ok(Waited::Ready);
+        }
+        self.wait_longer(spin, deadline)
+    }
+
+    fn wait_longer(&mut self, spin: &mut Spin, deadline: Option<Instant>) -> Result<Waited, WaitError> {
+        // The clock costs a hundredth of a sleep, and does not matter to a thread that never looks.
+        let begin = spin.watches_the_clock().then(Instant::now);
+        let budget = Duration::from_nanos(spin.budget_ns());
+        if let Some(begin) = begin.filter(|_| !budget.is_zero()) {
+            let end = begin + budget;
+            let end = deadline.map_or(end, |deadline| deadline.min(end));
+            while Instant::now() < end {
+                if self.turns_ready(LOOKS)? {
+                    spin.found(begin.elapsed());
+                    return Ok(Waited::Ready);
+                }
+            }
+        }
+        loop {
+            if !self.doze()? {
+                break;
+            }
+            let sleeper = match &self.sleeper {
+                Some(sleeper) => sleeper,
+                None => {
+                    let peer = self.end.peer.as_ref().map(|peer| peer.as_fd());
+                    self.sleeper.insert(Sleeper::new(self.end.bell.as_fd(), peer)?)
+                }
+            };
+            let ended = match sleeper.sleep(deadline)? {
+                Slept::Rung if self.is_ready()? => break,
+                Slept::Rung => continue,
+                Slept::PeerGone => Waited::PeerGone,
+                Slept::TimedOut => Waited::TimedOut,
+            };
+            // What was sent before the end is still received.
+            self.awake();
+            return Ok(if self.is_ready()? { Waited::Ready } else { ended });
+        }
+        self.awake();
+        if let Some(begin) = begin {
+            spin.slept(begin.elapsed());
+        }
+        Ok(Waited::Ready)
+    }
+
+    /// Asks that this end's bell be rung at the next message, and says whether it may sleep: not if a message is there
+    /// already. For a loop that sleeps on [`Receiver::bell`]; one ring is one message or more, and the loop asks again
+    /// after it has received them all.
+    ///
+    /// # Errors
+    /// [`Corrupt`]: the peer wrote what it never writes.
+    pub fn doze(&mut self) -> Result<bool, Corrupt> {
+        // A half ring that was read is told on the way; what is less cannot be all that the producer waits for.
+        self.release()?;
+        protocol::doze(self.lane().asleep());
+        let is_empty = self.look()?.is_none();
+        if !is_empty {
+            self.awake();
+        }
+        Ok(is_empty)
+    }
+
+    /// What is rung when a message is there for a receiver that [dozes](Receiver::doze), or room for a sender that
+    /// [asked](super::Sender::ask_for_room). It is watched for edges and never read; see
+    /// [`EventQueue::declare_doorbell`](crate::EventQueue::declare_doorbell).
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.end.bell.as_fd()
+    }
+
+    #[inline(always)]
+    fn lane(&self) -> Lane<'_> {
+        self.end.region.lane(self.place)
+    }
+
+    fn awake(&self) {
+        protocol::awake(self.lane().asleep());
+    }
+
+    /// Whether a message comes within so many looks. Between them stands nothing that delays the next one.
+    #[inline(always)]
+    fn turns_ready(&mut self, looks: u32) -> Result<bool, Corrupt> {
+        let word = &self.lane().slot(self.head).0[0];
+        let before = protocol::look(word);
+        for _ in 0..looks {
+            std::hint::spin_loop();
+            if protocol::look(word) != before {
+                break;
+            }
+        }
+        self.is_ready()
+    }
+
+    /// The first word of the next line, if it is there. A line holds the sequence number of this round or of the last.
+    #[inline(always)]
+    fn look(&mut self) -> Result<Option<u64>, Corrupt> {
+        let word = protocol::look(&self.lane().slot(self.head).0[0]);
+        let lines = self.place.lines();
+        let full = self.head.wrapping_add(1) & POSITION_MASK;
+        let found = word as u32 & POSITION_MASK;
+        if found == full && !self.is_corrupt {
+            return Ok(Some(word));
+        }
+        if self.is_corrupt || ahead(found, full) != lines {
+            return Err(self.condemn());
+        }
+        Ok(None)
+    }
+
+    #[cold]
+    fn condemn(&mut self) -> Corrupt {
+        self.is_corrupt = true;
+        Corrupt
+    }
+
+    /// The bytes of the next block, which begins where the last one ended.
+    fn lend(&mut self) -> Result<usize, Corrupt> {
+        let area_max = self.place.block_bytes;
+        let [first, _] = self.lane().words(self.block_head, Config::BLOCK_OVERHEAD);
+        let bytes = first.first().map(|word| word.load(Ordering::Relaxed));
+        let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
+        let fitting = bytes.and_then(|bytes| Some((bytes, area_of(bytes)?)));
+        match fitting.filter(|(_, area)| *area <= area_max as u64) {
+            Some((bytes, area)) => {
+                self.lent = area;
+                Ok(bytes)
+            }
+            None => Err(self.condemn()),
+        }
+    }
+
+    /// Gives the room of the lent block back.
+    #[inline(always)]
+    fn release(&mut self) -> Result<(), Corrupt> {
+        if self.lent == 0 {
+            return Ok(());
+        }
+        self.block_head += std::mem::take(&mut self.lent);
+        self.tell()
+    }
+
+    /// Tells the producer what has been read, and rings if it waits for room.
+    fn tell(&mut self) -> Result<(), Corrupt> {
+        let lane = self.lane();
+        protocol::publish(lane.line_position(), u64::from(self.head));
+        protocol::publish(lane.block_position(), self.block_head);
+        let rings = protocol::call(lane.starved());
+        self.told = self.head;
+        match rings {
+            Some(false) => Ok(()),
+            Some(true) => {
+                bell::ring(&self.end.peer_bell);
+                Ok(())
+            }
+            None => Err(self.condemn()),
+        }
+    }
+}
+
+impl fmt::Debug for Receiver {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Receiver").field("received", &self.head).finish_non_exhaustive()
+    }
+}
+
+/// A block in the shared memory. Its length is fixed; its bytes the peer can change while they are read, so that two
+/// reads of a place may differ. Dropping it gives the room back.
+pub struct Block<'a> {
+    receiver: &'a mut Receiver,
+    bytes: usize,
+}
+
+impl Block<'_> {
+    /// Bytes of the block.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether the block has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Appends the whole block. Into a buffer that is there already, [`Block::read_at`] is quicker.
+    pub fn copy_to(&self, out: &mut Vec<u8>) {
+        let begin = out.len();
+        out.resize(begin + self.bytes, 0);
+        copy(self.words(), Config::BLOCK_OVERHEAD, &mut out[begin..]);
+    }
+
+    /// Fills `into` with the bytes from `at` on. Does nothing and says so if the block does not reach so far.
+    #[must_use]
+    pub fn read_at(&self, at: usize, into: &mut [u8]) -> bool {
+        let fits = at.checked_add(into.len()).is_some_and(|end| end <= self.bytes);
+        if fits {
+            copy(self.words(), Config::BLOCK_OVERHEAD + at, into);
+        }
+        fits
+    }
+
+    fn words(&self) -> [&[AtomicU64]; 2] {
+        self.receiver.lane().words(self.receiver.block_head, Config::BLOCK_OVERHEAD + self.bytes)
+    }
+}
+
+impl Drop for Block<'_> {
+    fn drop(&mut self) {
+        // What is wrong is remembered, and said by the next call.
+        let _ = self.receiver.release();
+    }
+}
+
+impl fmt::Debug for Block<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Block").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+/// Looks before the clock is asked, about a microsecond, and between two questions.
+const LOOKS_AT_FIRST: u32 = 64;
+const LOOKS: u32 = 16;

@@ -1,0 +1,247 @@
+//! The producer's half: room, the block, the line, and the bell if the consumer sleeps.
+
+use std::cell::Cell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::bell::{self, Sleeper, Slept};
+use super::bytes::Pen;
+use super::region::{Lane, POSITION_MASK, Place};
+use super::{Corrupt, End, LINE_BYTES, WaitError, Waited, ahead, area_of, protocol};
+use crate::sync::Ordering;
+
+/// Sends messages in one direction. It can be sent to another thread, and is used by one at a time:
+///
+/// ```compile_fail,E0277
+/// fn shareable<T: Sync>(_: T) {}
+/// let (channel, _) = tercel_events::shm::Channel::create(Default::default()).unwrap();
+/// shareable(channel.split().0);
+/// ```
+pub struct Sender {
+    pub(super) end: Arc<End>,
+    place: Place,
+    /// The position of the next line.
+    tail: u32,
+    /// How far the consumer had read, when last looked at.
+    head: u32,
+    /// Bytes of blocks allocated, and released when last looked at.
+    block_tail: u64,
+    block_head: u64,
+    is_corrupt: bool,
+    sleeper: Option<Sleeper>,
+    not_sync: PhantomData<Cell<()>>,
+}
+
+impl Sender {
+    pub(super) fn new(end: Arc<End>) -> Self {
+        let first = end.first;
+        let place = end.region.place(end.outgoing);
+        Sender {
+            end,
+            place,
+            tail: first,
+            head: first,
+            block_tail: 0,
+            block_head: 0,
+            is_corrupt: false,
+            sleeper: None,
+            not_sync: PhantomData,
+        }
+    }
+
+    /// Sends a line, and a block if there is one. A receiver that sleeps is woken.
+    ///
+    /// # Errors
+    /// See [`SendError`]; the message was not sent, but that it may have been if the error is `Corrupt`.
+    #[inline]
+    pub fn send(&mut self, line: &[u8; LINE_BYTES], block: Option<&[u8]>) -> Result<(), SendError> {
+        match block {
+            None => self.push(line, None),
+            Some(block) => self.send_parts(line, &[block]),
+        }
+    }
+
+    /// Sends a line and a block that is gathered from parts.
+    ///
+    /// # Errors
+    /// As [`Sender::send`].
+    pub fn send_parts(&mut self, line: &[u8; LINE_BYTES], parts: &[&[u8]]) -> Result<(), SendError> {
+        let bytes = parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.len()));
+        let bytes = bytes.ok_or(SendError::TooLarge)?;
+        self.push(line, Some((bytes, parts)))
+    }
+
+    #[inline]
+    fn push(&mut self, line: &[u8; LINE_BYTES], block: Option<(usize, &[&[u8]])>) -> Result<(), SendError> {
+        let area = match block {
+            None => 0,
+            Some((bytes, _)) => self.area(bytes).ok_or(SendError::TooLarge)?,
+        };
+        if !self.finds_room(area)? {
+            return Err(SendError::Full);
+        }
+        let lane = self.end.region.lane(self.place);
+        let mut mark = 0;
+        if let Some((bytes, parts)) = block {
+            let mut pen = Pen::new(lane.words(self.block_tail, area as usize));
+            pen.write(&(bytes as u64).to_le_bytes());
+            parts.iter().for_each(|part| pen.write(part));
+            pen.finish();
+            self.block_tail += area;
+            mark = HAS_BLOCK;
+        }
+        let next = self.tail.wrapping_add(1) & POSITION_MASK;
+        let slot = &lane.slot(self.tail).0;
+        let (first, rest) = line.split_first_chunk::<4>().expect("a line has sixty bytes");
+        for (word, bytes) in slot[1..].iter().zip(rest.as_chunks::<8>().0) {
+            word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+        }
+        let first = u64::from(u32::from_le_bytes(*first));
+        protocol::publish(&slot[0], first << 32 | mark | u64::from(next));
+        self.tail = next;
+        match protocol::call(lane.asleep()) {
+            Some(false) => {}
+            Some(true) => bell::ring(&self.end.peer_bell),
+            None => {
+                self.is_corrupt = true;
+                return Err(SendError::Corrupt(Corrupt));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a message with a block of so many bytes, or without one, could be sent now.
+    ///
+    /// # Errors
+    /// [`Corrupt`]: the peer wrote what it never writes.
+    pub fn has_room(&mut self, block: Option<usize>) -> Result<bool, Corrupt> {
+        match block {
+            None => self.finds_room(0),
+            Some(bytes) => match self.area(bytes) {
+                Some(area) => self.finds_room(area),
+                None => Ok(false),
+            },
+        }
+    }
+
+    /// As [`Sender::has_room`]; and if there is none, this end's bell is rung when the peer has made some. For a loop
+    /// that sleeps on [`Receiver::bell`](super::Receiver::bell); it asks again after each ring, until it need not.
+    ///
+    /// # Errors
+    /// [`Corrupt`]: the peer wrote what it never writes.
+    pub fn ask_for_room(&mut self, block: Option<usize>) -> Result<bool, Corrupt> {
+        if self.has_room(block)? {
+            return Ok(true);
+        }
+        protocol::doze(self.lane().starved());
+        let found = self.has_room(block)?;
+        if found {
+            protocol::awake(self.lane().starved());
+        }
+        Ok(found)
+    }
+
+    /// Waits until a message with a block of so many bytes, or without one, could be sent, until the peer is gone, or
+    /// until the deadline, to the next millisecond. It does not look before it sleeps: a full ring is no time to hurry.
+    ///
+    /// # Errors
+    /// See [`WaitError`].
+    pub fn wait_for_room(
+        &mut self,
+        block: Option<usize>,
+        deadline: Option<Instant>,
+    ) -> Result<Waited, WaitError> {
+        if block.is_some_and(|bytes| self.area(bytes).is_none()) {
+            return Err(WaitError::TooLarge);
+        }
+        loop {
+            if self.ask_for_room(block)? {
+                return Ok(Waited::Ready);
+            }
+            let sleeper = match &self.sleeper {
+                Some(sleeper) => sleeper,
+                None => {
+                    let peer = self.end.peer.as_ref().map(|peer| peer.as_fd());
+                    self.sleeper.insert(Sleeper::new(self.end.bell.as_fd(), peer)?)
+                }
+            };
+            let ended = match sleeper.sleep(deadline)? {
+                Slept::Rung => continue,
+                Slept::PeerGone => Waited::PeerGone,
+                Slept::TimedOut => Waited::TimedOut,
+            };
+            protocol::awake(self.lane().starved());
+            return Ok(if self.has_room(block)? { Waited::Ready } else { ended });
+        }
+    }
+
+    #[inline(always)]
+    fn lane(&self) -> Lane<'_> {
+        self.end.region.lane(self.place)
+    }
+
+    /// What a block of so many bytes takes of the area, unless it can never fit.
+    fn area(&self, bytes: usize) -> Option<u64> {
+        area_of(bytes).filter(|area| *area <= self.place.block_bytes as u64)
+    }
+
+    /// Whether there is room for a line and so much of the area. The consumer's positions are asked for only if there
+    /// seems to be none: each look costs the transfer of a line.
+    #[inline(always)]
+    fn finds_room(&mut self, area: u64) -> Result<bool, Corrupt> {
+        if self.is_corrupt {
+            return Err(Corrupt);
+        }
+        Ok(self.seems_room(area) || (self.refresh()? && self.seems_room(area)))
+    }
+
+    #[inline(always)]
+    fn seems_room(&self, area: u64) -> bool {
+        ahead(self.head, self.tail) < self.place.lines()
+            && self.block_tail - self.block_head + area <= self.place.block_bytes as u64
+    }
+
+    /// Reads the consumer's positions. They never run backwards and never past what was sent. Always true.
+    #[cold]
+    fn refresh(&mut self) -> Result<bool, Corrupt> {
+        let lane = self.lane();
+        let (head, block_head) =
+            (protocol::look(lane.line_position()), protocol::look(lane.block_position()));
+        let is_line = u32::try_from(head)
+            .is_ok_and(|head| head <= POSITION_MASK && ahead(self.head, head) <= ahead(self.head, self.tail));
+        let is_block = (self.block_head..=self.block_tail).contains(&block_head)
+            && block_head % super::region::LINE as u64 == 0;
+        if !is_line || !is_block {
+            self.is_corrupt = true;
+            return Err(Corrupt);
+        }
+        (self.head, self.block_head) = (head as u32, block_head);
+        Ok(true)
+    }
+}
+
+impl fmt::Debug for Sender {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Sender").field("sent", &self.tail).finish_non_exhaustive()
+    }
+}
+
+/// Why a message was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// The peer has not read enough yet.
+    #[error("the channel has no room for the message now; wait for room")]
+    Full,
+    /// The block is larger than the channel can ever take.
+    #[error("the block never fits into the channel; send it otherwise, or raise block_bytes")]
+    TooLarge,
+    /// The peer wrote what it never writes.
+    #[error(transparent)]
+    Corrupt(#[from] Corrupt),
+}
+
+/// In the first word of a line: a block belongs to it.
+pub(super) const HAS_BLOCK: u64 = 1 << 31;
