@@ -1,5 +1,6 @@
 //! The snippet of README.md, line for line: `cargo run -p tercel --example readme`.
 
+use tercel::{Called, Client, Failure, Obj, Record, Server, interface};
 use tercel::{List, Object, Ref, Text};
 
 #[derive(Object)]
@@ -8,11 +9,57 @@ struct Person {
     friends: List<Ref<Person>>,
 }
 
+#[interface]
+trait Account {
+    #[read]
+    fn balance(&self) -> i64;
+    fn deposit(&mut self, cents: i64) -> Result<i64, Overdrawn>;
+}
+
+#[derive(Object)]
+struct Purse {
+    cents: i64,
+}
+
+#[derive(Record, Debug)]
+struct Overdrawn {
+    short: i64,
+}
+
+impl Account for Purse {
+    fn balance(this: &Obj<Purse>) -> Called<i64> {
+        Ok(this.cents())
+    }
+
+    fn deposit(this: &Obj<Purse>, cents: i64) -> Called<i64, Overdrawn> {
+        let after = this.cents() + cents;
+        if after < 0 {
+            return Err(Overdrawn { short: -after }.into());
+        }
+        this.edit()?.set_cents(after)?;
+        Ok(after)
+    }
+}
+
+#[rustfmt::skip]
+fn methods() -> Result<(), Box<dyn std::error::Error>> {
+    let server = Server::builder("./purses").listen("127.0.0.1:0").methods(Purse::METHODS).start()?;
+    let client = Client::connect(&server.addresses()[0])?;
+    let purse = client.handle(client.run(|tx| tx.create(&Purse { cents: 0 }))?);
+    purse.deposit(500)?;                                   // at the server: one message there, one back
+    println!("{}", purse.balance()?);                      // on the cached copy, never older than the answer before
+    if let Err(Failure::Method(overdrawn)) = purse.deposit(-600) {
+        println!("{} cents short", overdrawn.short);
+    }
+    Ok(())
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::temp_dir().join(format!("tercel-readme-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
     std::env::set_current_dir(&dir)?;
     people()?;
+    methods()?;
     Ok(std::fs::remove_dir_all(&dir)?)
 }
 
