@@ -33,8 +33,8 @@ fn every_snippet_of_the_guide_is_part_of_its_program() {
 }
 
 #[test]
-fn the_snippet_of_the_readme_is_part_of_its_program() {
-    assert_eq!(snippets(README, README_PROGRAM).len(), 1);
+fn the_snippets_of_the_readme_are_part_of_its_program() {
+    assert_eq!(snippets(README, README_PROGRAM).len(), 2);
 }
 
 #[test]
