@@ -113,7 +113,7 @@ const RUNNER: [RunnerRule; 8] = [
     RunnerRule::LogCutTooLittle,
 ];
 
-const ENGINE: [EngineRule; 73] = [
+const ENGINE: [EngineRule; 81] = [
     EngineRule::WatermarkJumps,
     EngineRule::WatermarkBeforeFlags,
     EngineRule::InstallBeforeWatermark,
@@ -187,4 +187,12 @@ const ENGINE: [EngineRule; 73] = [
     EngineRule::CancelledFrees,
     EngineRule::NoGrace,
     EngineRule::FreesNotCertified,
+    EngineRule::TokenWithoutBirth,
+    EngineRule::AbortedPlaceReused,
+    EngineRule::EndedPlaceNamed,
+    EngineRule::NamedNotHeldBack,
+    EngineRule::UnheldThoughNamed,
+    EngineRule::CollectsInParts,
+    EngineRule::TreesShared,
+    EngineRule::HoleGrantedTwice,
 ];
