@@ -416,6 +416,49 @@ pub const VARIANTS: &[Variant] = &[
     ),
     engine(EngineRule::CallSpendsNothing, "a call that was refused is run again", 20, Some(called_twice)),
     engine(EngineRule::CallTwice, "a call that comes twice is run twice", 20, Some(called_twice)),
+    engine(
+        EngineRule::TokenWithoutBirth,
+        "a kept reference is followed although the page of its object was given out again",
+        40,
+        Some(reborn),
+    ),
+    engine(
+        EngineRule::AbortedPlaceReused,
+        "the place of an object that an aborted transaction made is given to another",
+        40,
+        Some(overgrown),
+    ),
+    engine(
+        EngineRule::EndedPlaceNamed,
+        "a kept reference is written although nothing is there, nor will this home make anything there",
+        40,
+        Some(overgrown),
+    ),
+    engine(
+        EngineRule::NamedNotHeldBack,
+        "a page is given out again although an object names a place there",
+        40,
+        Some(overgrown),
+    ),
+    engine(
+        EngineRule::UnheldThoughNamed,
+        "a collection lets go of a page that was held back and is named still",
+        40,
+        Some(overgrown),
+    ),
+    engine(
+        EngineRule::CollectsInParts,
+        "a collection frees what is out of reach in several entries",
+        40,
+        Some(overgrown),
+    ),
+    engine(EngineRule::TreesShared, "an object takes the large value of another", 40, Some(overgrown)),
+    engine(
+        EngineRule::HoleGrantedTwice,
+        "a page with room is granted to a client although another has it",
+        40,
+        Some(overgrown),
+    ),
     runner(
         RunnerRule::LogCutTooLittle,
         "a deposed server's log is cut less than the sequencer said",
@@ -458,6 +501,11 @@ pub const IMPOSSIBLE: &[(&str, &str)] = &[
     (
         "promised places are told of before they are stable",
         "an object is made, or named, only by an entry behind the one that promises its place",
+    ),
+    (
+        "9, a session that resumes from below a reuse is taken for whole",
+        "it is told of all that changed in its pages since, so what it has of the old objects is flagged before its watermark moves, as \
+         of a session that was never cut; and a commit with an older base that names a place there is refused by the index of frees",
     ),
     (
         "a redirect is not followed after compaction",
@@ -671,6 +719,17 @@ fn overgrown(plan: &mut Plan) {
     plan.commits = plan.commits.min(400);
     plan.faults.truncate(4);
     plan.server.collect = CollectConfig { is_automatic: true, grace_ms: 5, made_min: 1, made_percent: 0 };
+}
+
+/// Few programs, which make many objects and let go of them: pages become empty, and are given out again, all the time.
+fn reborn(plan: &mut Plan) {
+    overgrown(plan);
+    (plan.clients, plan.threads) = (3, 1);
+    plan.mix = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 0];
+    (plan.latency_us, plan.sync_us, plan.think_us) = (20, 50, 20);
+    plan.commits = 1_500;
+    plan.keepalive_ms = 100;
+    plan.server.collect.grace_ms = 0;
 }
 
 /// As [`overgrown`], with programs that take their time within a transaction.

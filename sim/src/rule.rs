@@ -113,7 +113,7 @@ const RUNNER: [RunnerRule; 8] = [
     RunnerRule::LogCutTooLittle,
 ];
 
-const ENGINE: [EngineRule; 78] = [
+const ENGINE: [EngineRule; 86] = [
     EngineRule::WatermarkJumps,
     EngineRule::WatermarkBeforeFlags,
     EngineRule::InstallBeforeWatermark,
@@ -192,4 +192,12 @@ const ENGINE: [EngineRule; 78] = [
     EngineRule::CancelledFrees,
     EngineRule::NoGrace,
     EngineRule::FreesNotCertified,
+    EngineRule::TokenWithoutBirth,
+    EngineRule::AbortedPlaceReused,
+    EngineRule::EndedPlaceNamed,
+    EngineRule::NamedNotHeldBack,
+    EngineRule::UnheldThoughNamed,
+    EngineRule::CollectsInParts,
+    EngineRule::TreesShared,
+    EngineRule::HoleGrantedTwice,
 ];

@@ -372,6 +372,9 @@ impl Leader {
 
     /// The pages among those of `named` in which nothing was made where they lead, in order.
     pub(super) fn promised_of(&self, named: &[Oref], work: &mut Work<'_>) -> Vec<PageId> {
+        if dropped(Rule::NamedNotHeldBack) {
+            return Vec::new();
+        }
         let mut pages: Vec<PageId> =
             named.iter().filter(|to| !self.is_made(**to, work)).map(|to| to.page()).collect();
         pages.sort_unstable();

@@ -14,6 +14,7 @@ use tercel_wire::message::{Outcome, Write};
 use tercel_wire::page::class_of;
 use tercel_wire::record::HEADER_BYTES;
 
+use crate::mutant::{Rule, dropped};
 use crate::replica::catalogue::Catalogue;
 use crate::replica::released::is_chunk;
 use crate::table::Map;
@@ -81,7 +82,7 @@ pub(super) fn let_go(
     for root in trees_of(w.object, catalogue) {
         match old.iter().position(|o| *o == root) {
             Some(at) => _ = old.swap_remove(at),
-            None if owned.makes(root) => {}
+            None if owned.makes(root) || dropped(Rule::TreesShared) => {}
             None => return Err(Outcome::Invalid(w.oref)),
         }
     }

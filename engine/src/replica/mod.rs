@@ -354,6 +354,8 @@ impl Replica {
             all.unheld.iter().for_each(|page| self.places.unhold(*page, stamp));
             self.released.push(&all.released);
             self.frees.collected(stamp, &all.pages);
+            // A transaction that read of a place there in an older state must not write that down: nothing keeps the page.
+            self.frees.reborn(stamp, &all.unheld);
             self.places.have_collected(self.places.objects());
         }
         let pieces_from = Some(condemned.first);

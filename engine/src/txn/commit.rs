@@ -237,7 +237,8 @@ fn verdict(op: OpId, outcome: Outcome) -> Result<Stamp, Error> {
         Outcome::Unknown => Err(Error::unknown(op)),
         Outcome::Full(limit) => Err(full(limit)),
         Outcome::Invalid(oref) => Err(Error::Denied(format!(
-            "the server does not let this client write object {oref}: it is of another class, or was made before"
+            "the server does not let this client write object {oref}: it is of another class, was made before, or has a \
+             large value of another object"
         ))),
         Outcome::Nowhere(oref) => Err(Error::Denied(format!(
             "this transaction writes a reference to object {oref}, which this space never had: it is of another space, or \

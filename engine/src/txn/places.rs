@@ -10,6 +10,7 @@ use tercel_wire::message::{Hole, Leased};
 use tercel_wire::page::{PAGE_BYTES, PAGE_HEADER_BYTES, SLOT_BYTES};
 
 use crate::limits;
+use crate::mutant::{Rule, dropped};
 use crate::slots::Slots;
 
 /// Pages in which a home may make objects.
@@ -98,6 +99,11 @@ impl Filling {
     }
 }
 
+/// Whether no transaction may still make something in the page.
+fn is_let_go_of(hold: &Arc<Hold>) -> bool {
+    Arc::strong_count(hold) == 1 && !hold.0.load(Ordering::Relaxed)
+}
+
 impl Places {
     /// Takes pages that the server granted, and with that has taken back what the request gave back.
     pub(crate) fn grant(&mut self, leased: Leased) {
@@ -155,9 +161,12 @@ impl Places {
         if held.birth > stamp || place.slot() < held.from || held.filled.contains(place.slot()) || is_going {
             return None;
         }
-        let current = self.current.iter().map(|f| (f.page, &f.hold));
-        let turned = self.turned.iter().map(|(page, _, hold)| (*page, hold));
-        current.chain(turned).find(|(of, _)| *of == page).map(|(_, hold)| hold.clone())
+        let current = self.current.iter().map(|f| (f.page, f.promised.len(), &f.hold));
+        let turned = self.turned.iter().map(|(page, slots, hold)| (*page, usize::from(*slots), hold));
+        let (_, slots, hold) = current.chain(turned).find(|(of, ..)| *of == page)?;
+        // The server lets go of a page that is full, and does not say so. By now another home may have made something above
+        // the places that were given out here.
+        (usize::from(place.slot()) < slots).then(|| hold.clone())
     }
 
     /// An object was made in a place, or may have been.
@@ -177,6 +186,11 @@ impl Places {
 
     /// A place for an object of that many bytes, which a page can hold; `None` if there is none in these pages.
     pub(crate) fn place(&mut self, bytes: usize) -> Option<Place> {
+        if dropped(Rule::AbortedPlaceReused)
+            && let Some(place) = self.abandoned(bytes)
+        {
+            return Some(place);
+        }
         if let Some(f) = &mut self.current {
             let slot = f.promised.len() as u16;
             if f.fits(bytes) {
@@ -195,12 +209,25 @@ impl Places {
         self.place(bytes)
     }
 
+    /// A place that a transaction took and made nothing in, once no transaction has the page: a rule dropped on purpose.
+    fn abandoned(&self, bytes: usize) -> Option<Place> {
+        let f = self.current.as_ref().filter(|f| is_let_go_of(&f.hold))?;
+        let held = self.held.get(&f.page)?;
+        let is_free = |slot: &u16| {
+            f.promised[*slot as usize] as usize >= bytes && !held.filled.contains(*slot) && *slot >= held.from
+        };
+        let slot = (0..f.promised.len() as u16).find(is_free)?;
+        Some(Place { oref: Oref::new(f.page, slot)?, birth: held.birth, hold: f.hold.clone() })
+    }
+
     /// Pages in which nothing more will be made, each with the first slot that was given to nothing, for a request to give back: the same until pages are granted, for the server
     /// takes back what the first request named that reached it.
     pub(crate) fn give_back(&mut self) -> Vec<(PageId, u16)> {
-        let is_done = |hold: &Arc<Hold>| Arc::strong_count(hold) == 1 && !hold.0.load(Ordering::Relaxed);
-        let done =
-            self.turned.iter().filter(|(.., hold)| is_done(hold)).map(|(page, slots, _)| (*page, *slots));
+        let done = self
+            .turned
+            .iter()
+            .filter(|(.., hold)| is_let_go_of(hold))
+            .map(|(page, slots, _)| (*page, *slots));
         self.giving_back.get_or_insert_with(|| done.take(DONE_MAX).collect()).clone()
     }
 
@@ -287,6 +314,19 @@ mod tests {
         drop(first);
         p.turn_page();
         assert!(p.give_back().contains(&(page(2), 4)));
+    }
+
+    #[test]
+    fn place_that_was_not_given_out_is_not_held() {
+        let mut p = Places::default();
+        p.grant(leased(1, 0, &[2, 3]));
+        let given = p.place(HALF).unwrap().oref;
+        let above = Oref::new(page(2), 1).unwrap();
+        assert!(p.hold(given, Stamp(1)).is_some() && p.hold(above, Stamp(1)).is_none());
+        p.turn_page();
+        assert!(p.hold(given, Stamp(1)).is_some() && p.hold(above, Stamp(1)).is_none());
+        // Nothing was given out in a page that no place was taken from.
+        assert!(p.hold(Oref::new(page(3), 0).unwrap(), Stamp(1)).is_none());
     }
 
     #[test]

@@ -300,6 +300,7 @@ impl<'c> Tx<'c> {
                 match home.class_at(now, &self.scope, oref, stamp, &mut judging.search)? {
                     // What is of a class that the program cannot read is there. Of what is in a damaged page nothing is known.
                     Ok(_) | Err(Error::Schema(_)) => {}
+                    Err(Error::NotFound(_)) if dropped(Rule::EndedPlaceNamed) => {}
                     Err(e) => return Some(Err(e)),
                 }
             }

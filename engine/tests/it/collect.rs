@@ -189,6 +189,33 @@ fn what_a_transaction_under_way_has_read_or_names_is_not_freed_under_it() {
 }
 
 #[test]
+fn promised_place_whose_page_is_held_back_no_more_is_not_written_from_an_older_state() {
+    let w = world(3);
+    let (kept, holder) = (make(&w, 0, "kept", 1), make(&w, 0, "holder", 2));
+    let place = w.run(2, |tx| {
+        // Something stays in the page, so it does not return as soon as it is let go of.
+        let beside = tx.create(&thing(5))?;
+        tx.set_root("beside", beside)?;
+        tx.reserve(&thing(0))
+    });
+    let place = place.unwrap();
+    w.run(2, |tx| tx.edit(holder)?.set_next(place)).unwrap();
+    crate::places::end_session(&w, 2);
+    assert!(verify(&w).0.places.is_held_back(place.oref().page()));
+    w.run(1, |tx| Ok((count(&w, 1, kept), tx.get(holder)?.count()))).unwrap();
+    let port = w.thread(1);
+    let open = Tx::begin(&port, Isolation::Snapshot).unwrap();
+    let named = open.get(holder).unwrap().next().reference();
+    open.edit(kept).unwrap().set_next(named).unwrap();
+    w.run(0, |tx| tx.edit(holder)?.set_next(Ref::NULL)).unwrap();
+    collect(&w);
+    assert!(!verify(&w).0.places.is_held_back(place.oref().page()));
+    // Nothing keeps the page from being given out again, and then the reference would lead to another object.
+    assert_eq!(open.commit().map(|_| ()), Err(Error::Conflict));
+    verify(&w);
+}
+
+#[test]
 fn kept_reference_to_an_object_that_was_freed_is_not_written() {
     let w = world(2);
     let kept = make(&w, 0, "kept", 1);

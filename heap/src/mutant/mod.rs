@@ -34,6 +34,7 @@ pub enum Rule {
     StrictBelievesEarlier,
     BoundedByServerClock,
     AtLeastOfAnyHistory,
+    AbortedPlaceReused,
     WatchForgetsCoalesced,
     // The cache.
     NoCheckOnHit,
@@ -49,6 +50,7 @@ pub enum Rule {
     EvictedRetried,
     AbsenceIsNoRead,
     NamesJudgedOnce,
+    EndedPlaceNamed,
     // Ordered state.
     NoCertification,
     WritesCertifiedOnly,
@@ -74,6 +76,11 @@ pub enum Rule {
     MarkForgetsWrites,
     CancelledFrees,
     NoGrace,
+    CollectsInParts,
+    NamedNotHeldBack,
+    UnheldThoughNamed,
+    TreesShared,
+    HoleGrantedTwice,
     // Sessions.
     OwnNotInStream,
     ResumePastHorizon,

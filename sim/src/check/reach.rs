@@ -59,6 +59,15 @@ fn compare(state: &Replica, mob: &Mob, excuses_damage: bool) -> Vec<String> {
             "nothing leads to {count} objects that are left, among them {first}, of class {class}"
         ));
     }
+    let is_kept = |oref: &&Oref| {
+        let (places, page) = (&state.places, oref.page());
+        places.is_held_back(page) || places.granted(page).is_some_and(|granted| granted.is_named)
+    };
+    if let Some(named) = empty.iter().find(|oref| !is_kept(oref)) {
+        wrong.push(format!(
+            "an object names the empty place {named}, whose page is not kept from being given out again"
+        ));
+    }
     if let Some(lost) = objects.difference(&all).next() {
         wrong.push(format!("object {lost} is reached, and is not in its page"));
     }

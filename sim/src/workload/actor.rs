@@ -10,7 +10,7 @@ use tercel_wire::id::OpId;
 use tercel_wire::message::Outcome as Answer;
 
 use super::kinds::Deed;
-use super::memory::Memory;
+use super::memory::{Ended, Memory};
 use super::watching::WatchWorker;
 use super::{Ground, Notes};
 use crate::port::{ActorPort, Site};
@@ -106,8 +106,10 @@ impl<'s> Worker<'s> {
         }
         let dice = self.random.borrow_mut().next_u64();
         let isolation = match self.below(12) {
-            // Write skew is what snapshot isolation allows; on collections it would break them.
+            // Write skew is what snapshot isolation allows; on collections it would break them. What must hold of the graph
+            // holds within each object.
             0 if kind == 0 => Isolation::Snapshot,
+            0..3 if kind == 10 => Isolation::Snapshot,
             _ => Isolation::Serializable,
         };
         let options = self.port.scheduler.world().options(&mut self.random.borrow_mut(), isolation);
@@ -173,7 +175,7 @@ impl<'s> Worker<'s> {
             Err(_) if self.port.is_gone() => (Outcome::Unknown, None, false),
             Err(e) => (Outcome::Aborted, None, self.note_error(&e, kind, false)),
         };
-        self.memory.ended(matches!(outcome, Outcome::Committed(_)), begin_us);
+        self.memory.ended(ended_by(outcome), begin_us);
         let place = self.note(notes, begin_us, isolation, request, op, outcome);
         if let (Outcome::Unknown, Some(op)) = (outcome, op) {
             self.unknown.push((op, place));
@@ -230,7 +232,7 @@ impl<'s> Worker<'s> {
             }
         };
         let by_run = matches!(outcome, Outcome::Committed(_));
-        self.memory.ended(by_run, begin_us);
+        self.memory.ended(ended_by(outcome), begin_us);
         let place = self.note(notes, begin_us, isolation, request, op, outcome);
         let mut world = self.port.scheduler.world();
         if by_run && !world.record.history.transactions[place].is_read_only() {
@@ -303,6 +305,7 @@ impl<'s> Worker<'s> {
             Error::OtherHistory(_) if world.plan.small => {}
             // A promise that another connection was given.
             Error::Denied(_) | Error::PlaceLost(_) if kind == 7 => {}
+            Error::Denied(_) if self.memory.is_odd.get() => {}
             e => {
                 let site = self.port.site;
                 world.blame(format!(
@@ -346,6 +349,14 @@ impl<'s> Worker<'s> {
 
     pub(super) fn now(&self) -> u64 {
         self.port.scheduler.world().time()
+    }
+}
+
+fn ended_by(outcome: Outcome) -> Ended {
+    match outcome {
+        Outcome::Committed(_) => Ended::Committed,
+        Outcome::Aborted => Ended::Aborted,
+        Outcome::Unknown => Ended::Unknown,
     }
 }
 

@@ -3,6 +3,9 @@
 //! Every knot has a number that no other has, and beside each of its references stands the number of the knot that it leads
 //! to. So a reference, stored or kept by a program, that leads to another object is noticed at once. Nothing here is in the
 //! history: what must hold, holds within each transaction.
+//!
+//! A program also keeps references to knots that it has made in attempts that came to nothing, and links them: their numbers
+//! say that nothing is there, now and for ever.
 
 use std::collections::BTreeSet;
 
@@ -10,9 +13,10 @@ use tercel_derive::Object;
 use tercel_engine::error::Error;
 use tercel_engine::random::Random;
 use tercel_engine::txn::Tx;
-use tercel_wire::record::{Bytes, List, Ref};
+use tercel_wire::record::{List, Ref};
 
 use super::memory::Memory;
+use super::odd::Load;
 use super::{Notes, value_of};
 
 /// An object of the graph.
@@ -34,7 +38,7 @@ pub struct Knot {
     /// See `left`.
     pub many_number: u64,
     /// Makes it large: its number says what is in it.
-    pub bytes: Bytes,
+    pub bytes: Load,
 }
 
 /// A reference, and the number of the knot that it leads to.
@@ -57,6 +61,8 @@ const ANCHORS: u64 = 3;
 const DEPTH_MAX: u64 = 10;
 /// Knots that a transaction looks at when it goes everywhere.
 const KNOTS_MAX: usize = 300;
+/// Marks the number of a knot that was never made.
+const OF_NOTHING: u64 = 1 << 63;
 /// Roots that come and go.
 const ROOTS_MAX: usize = 3;
 
@@ -65,6 +71,21 @@ impl Link {
 
     fn is_none(self) -> bool {
         self.to.is_null()
+    }
+
+    /// The same, where nothing was made.
+    pub(super) fn of_nothing(self) -> Link {
+        Link { number: self.number | OF_NOTHING, ..self }
+    }
+
+    /// Whether nothing was made there.
+    pub(super) fn is_of_nothing(self) -> bool {
+        self.number & OF_NOTHING != 0
+    }
+
+    /// Whether there is a knot at its end.
+    fn leads_on(self) -> bool {
+        !self.is_none() && !self.is_of_nothing()
     }
 }
 
@@ -115,7 +136,7 @@ impl Anchors {
             }
             each(&|tx, notes| {
                 let links = Step { tx, notes }.links(at)?;
-                todo.borrow_mut().extend(links.into_iter().filter(|link| !link.is_none()));
+                todo.borrow_mut().extend(links.into_iter().filter(|link| link.leads_on()));
                 Ok(())
             })?;
         }
@@ -135,11 +156,23 @@ impl<'t> Step<'_, 't> {
         let found = knot.number();
         self.is_it(at, found);
         let many = knot.many().get_ref(0)?;
-        Ok([
+        let links = [
             Link { to: knot.left().reference(), number: knot.left_number() },
             Link { to: knot.right().reference(), number: knot.right_number() },
             many.map_or(Link::NONE, |to| Link { to, number: knot.many_number() }),
-        ])
+        ];
+        links.iter().filter(|link| link.is_of_nothing()).try_for_each(|link| self.nothing(*link))?;
+        Ok(links)
+    }
+
+    /// Looks whether there is nothing where nothing was made.
+    fn nothing(&mut self, at: Link) -> Result<(), Error> {
+        if let Some(knot) = self.tx.find(at.to)? {
+            let (oref, due, found) = (at.to.oref(), at.number & !OF_NOTHING, knot.number());
+            self.notes.wrong =
+                Some(format!("{oref} is where knot {due} was not made, and knot {found} is there"));
+        }
+        Ok(())
     }
 
     fn is_it(&mut self, at: Link, found: u64) {
@@ -152,8 +185,8 @@ impl<'t> Step<'_, 't> {
     /// Reads the large values of a knot.
     fn values(&mut self, at: Link) -> Result<(), Error> {
         let knot = self.tx.get(at.to)?;
-        let bytes = knot.bytes()?.to_vec();
-        if bytes != filler(at.number, bytes.len()) {
+        let bytes = knot.bytes()?.bytes;
+        if bytes.0 != filler(at.number, bytes.0.len()) {
             self.notes.wrong = Some(format!("knot {} has bytes of another", at.number));
         }
         let many = knot.many().references()?;
@@ -179,7 +212,9 @@ pub(super) struct GraphDeed<'a> {
 impl<'a> GraphDeed<'a> {
     /// Does what the dice say.
     pub(super) fn run(&mut self) -> Result<(), Error> {
-        match self.r.below(16) {
+        match self.r.below(18) {
+            16 => self.look_at_old(),
+            17 => self.share_tree(),
             0 => self.go_everywhere(),
             1 => self.make_fresh(),
             2..5 => self.look_at_kept(),
@@ -220,7 +255,7 @@ impl<'a> GraphDeed<'a> {
             let at = way[way.len() - 1];
             let links = self.step().links(at)?;
             let first = self.r.below(3) as usize;
-            let Some(next) = (0..3).map(|i| links[(first + i) % 3]).find(|link| !link.is_none()) else {
+            let Some(next) = (0..3).map(|i| links[(first + i) % 3]).find(|link| link.leads_on()) else {
                 break;
             };
             if self.r.below(3) == 0 {
@@ -248,8 +283,12 @@ impl<'a> GraphDeed<'a> {
         match self.r.below(12) {
             0..4 if (way.len() as u64) < DEPTH_MAX / 2 => {
                 let knot = self.knot(links);
-                let to = self.tx.create(&knot)?;
-                let new = Link { to, number: knot.number };
+                let new = match self.tx.create(&knot) {
+                    // The transaction has moved on since it read of a place in which nothing was made: now it is as if the
+                    // reference were kept.
+                    Err(Error::NotFound(_)) if knot.left_number & OF_NOTHING != 0 => return Ok(()),
+                    made => Link { to: made?, number: knot.number },
+                };
                 self.set_left(at, new)?;
                 self.memory.made(new);
             }
@@ -366,7 +405,7 @@ impl<'a> GraphDeed<'a> {
         (self.think)();
         for at in way.into_iter().skip(1) {
             let size = self.size();
-            self.tx.edit(at.to)?.set_bytes(filler(at.number, size))?;
+            self.tx.edit(at.to)?.set_bytes(filler(at.number, size).into())?;
         }
         Ok(())
     }
@@ -389,6 +428,10 @@ impl<'a> GraphDeed<'a> {
             if kept.is_none() {
                 continue;
             }
+            if kept.is_of_nothing() {
+                self.step().nothing(kept)?;
+                continue;
+            }
             match self.tx.find(kept.to)?.map(|knot| knot.number()) {
                 None => self.gone(kept)?,
                 Some(found) => {
@@ -398,6 +441,42 @@ impl<'a> GraphDeed<'a> {
                 }
             }
             (self.think)();
+        }
+        Ok(())
+    }
+
+    /// Follows references that were kept for long. Most of their knots are gone, and other objects may be in their places:
+    /// a reference never leads to any of those. Now and then it links one of them all the same.
+    fn look_at_old(&mut self) -> Result<(), Error> {
+        for _ in 0..8 {
+            let old = self.memory.any_old(&mut self.r);
+            if old.is_none() {
+                continue;
+            }
+            if let Some(found) = self.tx.find(old.to)?.map(|knot| knot.number()) {
+                self.step().is_it(old, found);
+            }
+        }
+        if self.r.below(3) > 0 {
+            return Ok(());
+        }
+        (self.think)();
+        let at = self.anchor();
+        let old = self.memory.any_old(&mut self.r);
+        self.set_right(at, old)
+    }
+
+    /// Writes the tree of chunks of one knot into another, too.
+    fn share_tree(&mut self) -> Result<(), Error> {
+        let from = self.anchor();
+        let way = self.walk(from)?;
+        let other = self.anchor();
+        for at in way.into_iter().filter(|at| at.number != other.number) {
+            let bytes = self.tx.get(at.to)?.bytes()?;
+            if bytes.is_in_tree() {
+                self.memory.is_odd.set(true);
+                return self.tx.edit(other.to)?.set_bytes(bytes);
+            }
         }
         Ok(())
     }
@@ -414,7 +493,10 @@ impl<'a> GraphDeed<'a> {
             })
             .collect();
         for (_, link) in &all {
-            self.walk(*link)?;
+            match link.is_of_nothing() {
+                true => self.step().nothing(*link)?,
+                false => _ = self.walk(*link)?,
+            }
         }
         (self.think)();
         if all.len() < ROOTS_MAX && self.r.below(2) == 0 {
@@ -450,7 +532,7 @@ impl<'a> GraphDeed<'a> {
                 continue;
             }
             let links = self.step().links(at)?;
-            todo.extend(links.into_iter().filter(|link| !link.is_none()));
+            todo.extend(links.into_iter().filter(|link| link.leads_on()));
         }
         if let Some(link) = gone.into_iter().find(|link| seen.contains(&link.number)) {
             let (oref, number) = (link.to.oref(), link.number);

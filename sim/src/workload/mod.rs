@@ -24,6 +24,7 @@ pub(crate) mod graph;
 mod kinds;
 mod memory;
 mod notes;
+pub mod odd;
 pub(crate) mod read_all;
 pub(crate) mod watching;
 
