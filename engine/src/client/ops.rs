@@ -237,7 +237,8 @@ impl Client {
         let op = OpId { client: self.id, slot: index, seq: slot.seq, view: self.history.view };
         slot.busy = Some(Busy {
             op,
-            base: self.reader.watermark(),
+            // What it names has stamps of its own.
+            base: Stamp::MAX,
             local_writes: Vec::new(),
             outcome: None,
             asked: None,

@@ -8,10 +8,10 @@
 //!
 //! | module | its noun |
 //! |---|---|
-//! | [`offers`] | the methods that a server runs |
-//! | [`given`] | what a method takes or gives, as bytes and as values |
-//! | [`handle`] | an object whose methods are called |
-//! | [`failure`] | how a call fails |
+//! | `offers` | the methods that a server runs |
+//! | `given` | what a method takes or gives, as bytes and as values |
+//! | `handle` | an object whose methods are called |
+//! | `failure` | how a call fails |
 
 mod failure;
 mod given;

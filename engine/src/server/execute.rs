@@ -5,6 +5,7 @@
 //! a commit which is not visible yet. What it wrote is ordered as the operation of its caller, with what it returns.
 
 use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
 use tercel_wire::id::Stamp;
@@ -68,7 +69,11 @@ impl Server {
         let port = Inline { at: RefCell::new((self, local, out)), now, waits: Cell::new(false) };
         let target = Ref::<Any>::new(call.target).read_at(call.read_at);
         let attempt = attempt(&port, ticket, call, |tx, reply| {
-            let ended = run(tx, call.method as usize, target, &given, reply)?;
+            let ran = catch_unwind(AssertUnwindSafe(|| run(tx, call.method as usize, target, &given, reply)));
+            // Its transaction is given up, and the server serves others.
+            let ended = ran.map_err(|_| {
+                Error::Denied(format!("method `{}` has panicked at the server", method.name))
+            })??;
             match method.reads && tx.has_written() {
                 true => Err(rpc::has_written(&method.name)),
                 false => Ok(ended),
@@ -116,6 +121,14 @@ fn attempt(
     let mut reply = Vec::new();
     let ended = run(&tx, &mut reply)?;
     let snapshot = tx.snapshot();
+    if reply.len() > limits::CALL_MAX {
+        return Err(Error::Denied(format!(
+            "method {} gives {} bytes, and a message takes {} at most: let it return a reference",
+            call.method,
+            reply.len(),
+            limits::CALL_MAX
+        )));
+    }
     match ended {
         rpc::Ended::Failed => Ok(Attempt::Ended(Ended::Failed(snapshot, reply))),
         rpc::Ended::Returned if !tx.has_written() => Ok(Attempt::Ended(Ended::Returned(snapshot, reply))),

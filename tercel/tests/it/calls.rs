@@ -36,6 +36,8 @@ pub trait Account {
     fn sly(&self);
     /// Fails for want of something.
     fn lost(&mut self);
+    /// Panics.
+    fn broken(&mut self);
 }
 
 #[derive(Object)]
@@ -109,6 +111,11 @@ impl Account for Purse {
 
     fn sly(this: &Obj<Purse>) -> Called<()> {
         Ok(this.edit()?.set_cents(0)?)
+    }
+
+    fn broken(this: &Obj<Purse>) -> Called<()> {
+        this.edit()?.set_cents(-7)?;
+        panic!("a method that is broken on purpose")
     }
 
     fn lost(this: &Obj<Purse>) -> Called<()> {
@@ -190,6 +197,16 @@ fn failed_method_leaves_nothing_behind_wherever_it_runs() {
             .handle(Ref::<Purse>::new(tercel::Oref::new(tercel::PageId::new(9_000).unwrap(), 3).unwrap()));
         assert!(matches!(gone.policy(policy).balance(), Err(Failure::Space(Error::NotFound(_)))));
     }
+    let broken = purse.clone().remote().broken();
+    assert!(
+        matches!(&broken, Err(Failure::Space(Error::Denied(why))) if why.contains("`broken`")),
+        "{broken:?}"
+    );
+    let much = purse.clone().remote().much(2 << 20);
+    assert!(
+        matches!(&much, Err(Failure::Space(Error::Denied(why))) if why.contains("reference")),
+        "{much:?}"
+    );
     let much = purse.clone().remote().much_written(2_000);
     assert!(
         matches!(&much, Err(Failure::Space(Error::Denied(why))) if why.contains("1024 bytes")),
