@@ -161,9 +161,13 @@ mod tests {
         Schema { name: "pay", fields: &[Field { name: "cents", ty: Type::Scalar(Scalar::U64) }] };
     const NOTHING: Schema = Schema { name: "nothing", fields: &[] };
 
-    fn method(name: &'static str, takes: Schema) -> MethodSchema {
+    const fn method(name: &'static str, takes: Schema) -> MethodSchema {
         MethodSchema { name, reads: false, takes, gives: NOTHING, fails: NOTHING }
     }
+
+    const WHOLE: &[MethodSchema] = &[method("pay", TAKES), method("close", NOTHING)];
+    const OLDER: &[MethodSchema] = &[method("close", NOTHING)];
+    const CHANGED: &[MethodSchema] = &[method("pay", OTHER)];
 
     fn interface(methods: &'static [MethodSchema]) -> Interface {
         Interface::of(&InterfaceSchema { name: "Account", methods }, "Purse")
@@ -171,7 +175,7 @@ mod tests {
 
     #[test]
     fn interface_comes_back_from_its_bytes() {
-        let whole = interface(Box::leak([method("pay", TAKES), method("close", NOTHING)].into()));
+        let whole = interface(WHOLE);
         let mut bytes = Vec::new();
         whole.encode(&mut bytes);
         assert_eq!(Interface::decode(&mut Reader::new(&bytes)), Ok(whole));
@@ -182,12 +186,12 @@ mod tests {
 
     #[test]
     fn methods_are_found_by_name_and_refused_by_layout() {
-        let server = interface(Box::leak([method("pay", TAKES), method("close", NOTHING)].into()));
-        let older = interface(Box::leak([method("close", NOTHING)].into()));
+        let server = interface(WHOLE);
+        let older = interface(OLDER);
         assert_eq!(server.numbers_for(&older), Ok(vec![1]));
         let missing = older.numbers_for(&server).unwrap_err();
         assert!(missing.contains("no method `pay`"), "{missing}");
-        let other = interface(Box::leak([method("pay", OTHER)].into()));
+        let other = interface(CHANGED);
         let differs = server.numbers_for(&other).unwrap_err();
         assert!(differs.contains("`pay`") && differs.contains("other arguments"), "{differs}");
     }

@@ -338,13 +338,18 @@ fn frames_have_the_bytes_of_version_2() {
     promised.end();
 }
 
+const GIVES: Schema =
+    Schema { name: "gives", fields: &[Field { name: "cents", ty: Type::Scalar(Scalar::I64) }] };
+const NOTHING: Schema = Schema { name: "nothing", fields: &[] };
+const PAY: MethodSchema =
+    MethodSchema { name: "pay", reads: false, takes: INNER, gives: GIVES, fails: NOTHING };
+const ACCOUNT: InterfaceSchema = InterfaceSchema {
+    name: "golden.Account",
+    methods: &[PAY, MethodSchema { name: "balance", reads: true, takes: NOTHING, ..PAY }],
+};
+
 fn interface() -> Interface {
-    let gives = Schema { name: "gives", fields: &[Field { name: "cents", ty: Type::Scalar(Scalar::I64) }] };
-    let nothing = Schema { name: "nothing", fields: &[] };
-    let pay = MethodSchema { name: "pay", reads: false, takes: INNER, gives, fails: nothing };
-    let methods =
-        Box::leak([pay, MethodSchema { name: "balance", reads: true, takes: nothing, ..pay }].into());
-    Interface::of(&InterfaceSchema { name: "golden.Account", methods }, "golden.Purse")
+    Interface::of(&ACCOUNT, "golden.Purse")
 }
 
 /// Keeps the promise of a message and reads what was promised.
