@@ -287,11 +287,15 @@ pub struct Gc {
   tercel inspect 12.7 --data ./packages         an object by page and slot
   tercel inspect 12.8 --limit 100 --json        a map: its first 100 entries
   tercel inspect 12.8 --key libssl3             a map: the entry of one key
+  tercel inspect --interfaces                   the methods that the server runs
 
 An object is printed as JSON; a map as a line an entry, or with --json as JSON with how many more there are.")]
 pub struct Inspect {
     /// A root's or package's name, or a reference PAGE.SLOT; without it the roots are listed
     pub what: Option<String>,
+    /// The interfaces whose methods the server runs, with what they take and give
+    #[arg(long, conflicts_with_all = ["what", "data"])]
+    pub interfaces: bool,
     /// Of a map, the entry of this key: a text, a number, or a byte string in hexadecimal
     #[arg(long, value_name = "KEY", requires = "what", conflicts_with = "limit", allow_hyphen_values = true)]
     pub key: Option<String>,

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use tercel_wire::class::FORWARD;
 use tercel_wire::cursor::le32;
 use tercel_wire::id::{ClassId, Oref, PageId};
+use tercel_wire::interface::Interface;
 use tercel_wire::layout::Layout;
 use tercel_wire::page::{PAGE_BYTES, Page, class_of};
 use tercel_wire::record::HEADER_BYTES;
@@ -64,6 +65,14 @@ pub mod disk {
 /// `Unavailable`, `Timeout`.
 pub fn classes(client: &Client) -> Result<Vec<(ClassId, Arc<Layout>)>, Error> {
     client.ask(|machine| machine.all_classes())
+}
+
+/// The interfaces whose methods the server runs.
+///
+/// # Errors
+/// `Unavailable`, `Timeout`.
+pub fn interfaces(client: &Client) -> Result<Vec<Interface>, Error> {
+    client.ask(|machine| machine.interfaces())
 }
 
 /// A page as the server has it, unchecked and past the cache; none if nothing was ever written to it.

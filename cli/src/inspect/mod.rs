@@ -1,5 +1,6 @@
-//! `tercel inspect`: an object as JSON, through the space's catalogue; of a map its entries.
+//! `tercel inspect`: an object as JSON, through the space's catalogue; of a map its entries; the methods of a server.
 
+mod interfaces;
 mod map;
 
 use std::process::ExitCode;
@@ -19,6 +20,7 @@ use crate::space;
 pub fn run(args: &args::Inspect) -> Outcome {
     let client = space::open(&args.space)?;
     match &args.what {
+        _ if args.interfaces => interfaces::show(&client, args.json)?,
         Some(what) => object(&client, args, what)?,
         None => roots(&client, args.json)?,
     }

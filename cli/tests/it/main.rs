@@ -5,6 +5,7 @@ mod common;
 mod columns;
 mod commands;
 mod gc;
+mod interfaces;
 mod load;
 mod mishaps;
 mod soak;

@@ -100,7 +100,7 @@ impl Client {
     ///
     /// # Errors
     /// `Unavailable` if there is no connection and none is being made.
-    pub fn interfaces(&mut self, _now: Now) -> Option<Result<Vec<Interface>, Error>> {
+    pub fn interfaces(&mut self) -> Option<Result<Vec<Interface>, Error>> {
         if let Some(all) = self.peer.calls.offered.last.take() {
             return Some(Ok(all));
         }

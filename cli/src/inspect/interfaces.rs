@@ -1,0 +1,75 @@
+//! `tercel inspect --interfaces`: the methods that a server runs.
+
+use serde_json::{Value, json};
+use tercel::Client;
+use tercel::tools::wire::interface::{Interface, Method};
+use tercel::tools::wire::layout::{Layout, Shape};
+use tercel_term::fail::Failure;
+use tercel_term::say;
+
+pub fn show(client: &Client, as_json: bool) -> Result<(), Failure> {
+    let all = tercel::tools::interfaces(client)?;
+    if as_json {
+        let all: Vec<Value> = all.iter().map(interface).collect();
+        say!("{}", json!({ "interfaces": all }));
+        return Ok(());
+    }
+    if all.is_empty() {
+        say!("this server runs no methods: they run at clients, which have them");
+    }
+    for i in &all {
+        say!("{} for {}", i.name, i.class);
+        i.methods.iter().for_each(|m| say!("  {}", line(m)));
+    }
+    Ok(())
+}
+
+fn interface(i: &Interface) -> Value {
+    let methods: Vec<Value> = i.methods.iter().map(method).collect();
+    json!({ "name": i.name, "class": i.class, "methods": methods })
+}
+
+fn method(m: &Method) -> Value {
+    let takes = m.takes.fields().iter().map(|f| json!({ "name": f.name, "type": type_of(&f.shape) }));
+    json!({
+        "name": m.name,
+        "reads": m.reads,
+        "takes": takes.collect::<Vec<Value>>(),
+        "gives": only(&m.gives),
+        "fails": only(&m.fails),
+    })
+}
+
+fn line(m: &Method) -> String {
+    let takes: Vec<String> =
+        m.takes.fields().iter().map(|f| format!("{}: {}", f.name, type_of(&f.shape))).collect();
+    let reads = if m.reads { "#[read] " } else { "" };
+    let gives = only(&m.gives).unwrap_or_else(|| "()".into());
+    let gives = match only(&m.fails) {
+        Some(fails) => format!(" -> Result<{gives}, {fails}>"),
+        None if gives == "()" => String::new(),
+        None => format!(" -> {gives}"),
+    };
+    format!("{reads}{}({}){gives}", m.name, takes.join(", "))
+}
+
+/// The type of the one field that there is, if there is one.
+fn only(layout: &Layout) -> Option<String> {
+    layout.fields().first().map(|f| type_of(&f.shape))
+}
+
+/// A type as programs write it.
+fn type_of(shape: &Shape) -> String {
+    let scalar = |s: &dyn std::fmt::Debug| format!("{s:?}").to_lowercase();
+    match shape {
+        Shape::Scalar(s) => scalar(s),
+        Shape::Array(s, n) => format!("[{}; {n}]", scalar(s)),
+        Shape::Text => "Text".into(),
+        Shape::Bytes => "Bytes".into(),
+        Shape::Ref(class) if class.is_empty() => "Ref<Any>".into(),
+        Shape::Ref(class) => format!("Ref<{class}>"),
+        Shape::List(element) => format!("List<{}>", type_of(element)),
+        Shape::Option(value) => format!("Option<{}>", type_of(value)),
+        Shape::Record(record) | Shape::Enum(record) => record.name().into(),
+    }
+}

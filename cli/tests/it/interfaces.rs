@@ -1,0 +1,73 @@
+//! The methods of a server, shown.
+
+use tercel::{Called, List, Obj, Object, Record, Ref, Server, Text, interface};
+
+use crate::common::{err, out, tercel};
+
+#[interface]
+trait Account {
+    #[read]
+    fn balance(&self) -> i64;
+    fn pay(&mut self, to: Ref<Purse>, cents: i64, why: &str) -> Result<i64, Overdrawn>;
+    fn tag(&mut self, tags: List<Text>);
+}
+
+#[derive(Object)]
+struct Purse {
+    cents: i64,
+}
+
+#[derive(Record, Debug)]
+struct Overdrawn {
+    short: i64,
+}
+
+impl Account for Purse {
+    fn balance(this: &Obj<Purse>) -> Called<i64> {
+        Ok(this.cents())
+    }
+
+    fn pay(this: &Obj<Purse>, _: Ref<Purse>, cents: i64, _: &str) -> Called<i64, Overdrawn> {
+        if this.cents() < cents {
+            Err(Overdrawn { short: cents - this.cents() }.into())
+        } else {
+            Ok(this.cents())
+        }
+    }
+
+    fn tag(_: &Obj<Purse>, _: List<Text>) -> Called<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn methods_of_a_server_are_shown_with_what_they_take_and_give() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::builder(dir.path()).listen("127.0.0.1:0").methods(Purse::METHODS).start().unwrap();
+    let address = server.addresses()[0].to_string();
+    let text = out(&tercel(&["inspect", "--interfaces", "--server", &address]));
+    let wanted = "\
+Account for Purse
+  #[read] balance() -> i64
+  pay(to: Ref<Purse>, cents: i64, why: Text) -> Result<i64, Overdrawn>
+  tag(tags: List<Text>)
+";
+    assert_eq!(text, wanted);
+    let json = out(&tercel(&["inspect", "--interfaces", "--json", "--server", &address]));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let pay = &json["interfaces"][0]["methods"][1];
+    assert_eq!(
+        (&pay["name"], &pay["reads"], &pay["fails"]),
+        (&"pay".into(), &false.into(), &"Overdrawn".into())
+    );
+    assert_eq!(pay["takes"][1], serde_json::json!({ "name": "cents", "type": "i64" }));
+    server.stop().unwrap();
+
+    let stock = Server::builder(dir.path()).listen("127.0.0.1:0").start().unwrap();
+    let address = stock.addresses()[0].to_string();
+    let text = out(&tercel(&["inspect", "--interfaces", "--server", &address]));
+    assert!(text.contains("runs no methods"), "{text}");
+    assert!(
+        err(&tercel(&["inspect", "purse", "--interfaces", "--server", &address])).contains("cannot be used")
+    );
+}
