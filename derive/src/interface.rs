@@ -166,7 +166,7 @@ impl Interface {
                     &#private::wire::interface::InterfaceSchema { name: #name, methods: &[#(#schemas),*] };
 
                 #[doc(hidden)]
-                #[allow(unused_variables, clippy::all)]
+                #[allow(unused_variables, clippy::clone_on_copy, clippy::unit_arg, clippy::let_unit_value)]
                 fn __run(
                     tx: &#krate::__private::Tx<'_>,
                     method: ::core::primitive::usize,
@@ -369,7 +369,7 @@ impl Method {
             self.fails.as_ref().map_or(quote!(#private::never(given)), |ty| quote!(given.value::<#ty>(0)));
         quote! {
             #[inline]
-            #[allow(unused_variables, clippy::all)]
+            #[allow(unused_variables, clippy::clone_on_copy, clippy::unit_arg, clippy::let_unit_value)]
             fn #ident(&self, #(#params),*) -> #output {
                 const __TAKES: #private::wire::schema::Schema = #takes;
                 self.call(

@@ -87,7 +87,8 @@ impl<'c, T: Object> Handle<'c, T> {
         self.policy(CallPolicy::Local)
     }
 
-    /// The same, whose callers wait at most so long. A call that has not begun by then never will.
+    /// The same, whose callers wait at most so long. The server does not begin a call whose time is over, counted there from its
+    /// arrival. What became of one that was given up says `Client::resolve`; one that was not executed by then never is.
     pub fn within(self, timeout: Duration) -> Handle<'c, T> {
         Handle { timeout: Some(timeout), ..self }
     }
@@ -269,7 +270,9 @@ impl Calling<'_> {
         });
         match (driven, ended, bound) {
             // It is not known whether it was run, and never will be.
-            (Ok(()), Some(Ok(CameTo::Decided(Outcome::Unknown))), _) if !self.stub.reads() => {
+            (Ok(()), Some(Ok(CameTo::Decided(Outcome::Unknown | Outcome::Committed(_)))), _)
+                if !self.stub.reads() =>
+            {
                 Err(sent.map_or(Error::Timeout(None), Error::unknown))
             }
             (Ok(()), Some(ended), Some(binding)) => Ok((ended?, binding)),

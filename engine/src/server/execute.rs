@@ -5,7 +5,7 @@
 //! a commit which is not visible yet. What it wrote is ordered as the operation of its caller, with what it returns.
 
 use std::cell::{Cell, RefCell};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
 
 use tercel_wire::id::Stamp;
@@ -66,14 +66,27 @@ impl Server {
                 return self.call_ended(ticket, Ended::Refused(Error::Corrupt(text)), out);
             }
         };
-        let port = Inline { at: RefCell::new((self, local, out)), now, waits: Cell::new(false) };
+        let port = Inline {
+            at: RefCell::new((self, local, out)),
+            now,
+            waits: Cell::new(false),
+            is_at_work: Cell::new(false),
+        };
         let target = Ref::<Any>::new(call.target).read_at(call.read_at);
         let attempt = attempt(&port, ticket, call, |tx, reply| {
             let ran = catch_unwind(AssertUnwindSafe(|| run(tx, call.method as usize, target, &given, reply)));
-            // Its transaction is given up, and the server serves others.
-            let ended = ran.map_err(|_| {
-                Error::Denied(format!("method `{}` has panicked at the server", method.name))
-            })??;
+            let ended = match ran {
+                Ok(ended) => ended?,
+                // The server itself has, in the middle of its work: it cannot go on.
+                Err(panic) if port.is_at_work.get() => resume_unwind(panic),
+                // Its transaction is given up, and the server serves others.
+                Err(_) => {
+                    return Err(Error::Denied(format!(
+                        "method `{}` has panicked at the server",
+                        method.name
+                    )));
+                }
+            };
             match method.reads && tx.has_written() {
                 true => Err(rpc::has_written(&method.name)),
                 false => Ok(ended),
@@ -152,6 +165,8 @@ struct Inline<'a> {
     now: Now,
     /// The method needed something that is not at hand.
     waits: Cell<bool>,
+    /// The server does a step, and has not come to its end.
+    is_at_work: Cell<bool>,
 }
 
 impl Port for Inline<'_> {
@@ -162,7 +177,10 @@ impl Port for Inline<'_> {
     fn drive(&self, _: Option<Now>, step: &mut dyn FnMut(&mut dyn Home, Now) -> Step) -> Result<(), Error> {
         let mut at = self.at.borrow_mut();
         let (server, local, out) = &mut *at;
-        match server.inside(self.now, out, |source| step(&mut local.over(source), self.now)) {
+        self.is_at_work.set(true);
+        let said = server.inside(self.now, out, |source| step(&mut local.over(source), self.now));
+        self.is_at_work.set(false);
+        match said {
             Step::Done => Ok(()),
             Step::Wait => {
                 self.waits.set(true);

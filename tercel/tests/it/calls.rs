@@ -1,5 +1,6 @@
 //! Methods of objects, called by clients: where they run, what they leave, how they fail.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -26,6 +27,9 @@ pub trait Account {
     /// The texts of all notes.
     #[read]
     fn notes(&self) -> List<Text>;
+    /// How many notes there are, and the bytes of their texts.
+    #[read]
+    fn noted(&self) -> Sum;
     /// So many bytes.
     #[read]
     fn much(&self, bytes: u32) -> Bytes;
@@ -98,6 +102,14 @@ impl Account for Purse {
             texts.push(Text(note?.text()?.into_owned()));
         }
         Ok(texts.into())
+    }
+
+    fn noted(this: &Obj<Purse>) -> Called<Sum> {
+        let mut noted = Sum { count: 0, sum: 0 };
+        for note in this.notes() {
+            noted = Sum { count: noted.count + 1, sum: noted.sum + note?.text()?.len() as u64 };
+        }
+        Ok(noted)
     }
 
     fn much(_: &Obj<Purse>, bytes: u32) -> Called<Bytes> {
@@ -278,14 +290,17 @@ fn calls_go_on_over_a_restart_and_count_once() {
     let address = server.as_ref().unwrap().addresses()[0].clone();
     let client = connect(server.as_ref().unwrap());
     let object = purse(&client, 0);
-    let stop = std::sync::atomic::AtomicBool::new(false);
+    let (stop, returned) = (AtomicBool::new(false), AtomicU64::new(0));
     let done = thread::scope(|scope| {
         let calling = scope.spawn(|| {
             let purse = client.handle(object).remote();
             let mut done = 0;
-            while !stop.load(std::sync::atomic::Ordering::SeqCst) {
+            while !stop.load(Ordering::SeqCst) {
                 match purse.deposit(1) {
-                    Ok(_) => done += 1,
+                    Ok(_) => {
+                        done += 1;
+                        returned.fetch_add(1, Ordering::SeqCst);
+                    }
                     Err(Failure::Space(Error::Unavailable(_) | Error::Conflict)) => {}
                     Err(Failure::Space(Error::Timeout(Some(op)))) => {
                         done += i64::from(client.resolve(*op).unwrap().is_some());
@@ -296,12 +311,17 @@ fn calls_go_on_over_a_restart_and_count_once() {
             done
         });
         for _ in 0..5 {
-            thread::sleep(Duration::from_millis(150));
+            // Some calls have returned since the last restart.
+            let before = returned.load(Ordering::SeqCst);
+            while returned.load(Ordering::SeqCst) < before + 20 {
+                assert!(!calling.is_finished(), "the caller goes on");
+                thread::yield_now();
+            }
             server.take().unwrap().stop().unwrap();
             let again = Server::builder(dir.path()).listen(address.clone()).methods(Purse::METHODS).start();
             server = Some(again.unwrap());
         }
-        stop.store(true, std::sync::atomic::Ordering::SeqCst);
+        stop.store(true, Ordering::SeqCst);
         calling.join().unwrap()
     });
     assert!(done > 0);
@@ -311,28 +331,30 @@ fn calls_go_on_over_a_restart_and_count_once() {
 #[test]
 fn methods_that_need_pages_are_run_when_they_are_here() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::builder(dir.path())
-        .listen("127.0.0.1:0")
-        .cache_bytes(128 << 10)
-        .mob_bytes(256 << 10)
-        .methods(Purse::METHODS)
-        .start()
-        .unwrap();
-    let client = connect(&server);
-    let purse = client.handle(purse(&client, 0));
+    let first = server(&dir, "127.0.0.1:0");
+    let client = connect(&first);
+    let object = purse(&client, 0);
     let text = "x".repeat(900);
-    for n in 0..400 {
-        purse.note(&format!("{n}{text}"), purse.reference()).unwrap();
+    for n in 0..200 {
+        client.handle(object).note(&format!("{n:03}{text}"), object).unwrap();
     }
-    // More than the server has cached, and less than it may read: page by page it comes to the end, or says that it is too much.
-    let client = connect(&server);
-    let purse = client.handle(purse.reference()).remote();
-    assert_eq!(purse.balance(), Ok(0));
-    match purse.notes() {
-        Ok(notes) => assert_eq!(notes.len(), 400),
-        Err(Failure::Space(Error::Full(_) | Error::Timeout(_))) => {}
-        Err(e) => panic!("{e}"),
-    }
+    drop(client);
+    first.stop().unwrap();
+    // Nothing is cached: page by page it comes to the end.
+    let cold = server(&dir, "127.0.0.1:0");
+    let all = Sum { count: 200, sum: 200 * 903 };
+    assert_eq!(connect(&cold).handle(object).remote().noted().as_ref(), Ok(&all));
+    cold.stop().unwrap();
+    // Never are so many pages here at once.
+    let small =
+        Server::builder(dir.path()).listen("127.0.0.1:0").cache_bytes(128 << 10).methods(Purse::METHODS);
+    let small = small.start().unwrap();
+    let much = connect(&small).handle(object).remote().noted();
+    assert!(
+        matches!(&much, Err(Failure::Space(Error::Full(bound))) if bound.to_string().contains("cache_bytes")),
+        "{much:?}"
+    );
+    assert_eq!(connect(&small).handle(object).local().noted(), Ok(all));
 }
 
 #[test]
@@ -421,6 +443,10 @@ fn call_that_comes_too_late_is_not_begun() {
     assert_eq!(purse.clone().within(Duration::from_secs(10)).deposit(1), Ok(1));
     let stopped = client.clone();
     server.stop().unwrap();
+    let object = purse.reference();
     let late = stopped.handle(purse.reference()).remote().within(Duration::from_millis(50)).deposit(1);
     assert!(matches!(late, Err(Failure::Space(Error::Timeout(_) | Error::Unavailable(_)))), "{late:?}");
+    drop(stopped);
+    let server = self::server(&dir, "127.0.0.1:0");
+    assert_eq!(connect(&server).handle(object).remote().balance(), Ok(1));
 }
