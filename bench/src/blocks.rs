@@ -5,6 +5,8 @@
 //! interval comes from order statistics: between the k-th smallest and the k-th largest of n independent ratios lies
 //! the true median with a probability that the binomial distribution gives, whatever the distribution of the ratios.
 
+use std::time::Instant;
+
 /// What alternating blocks gave: per pair, the limit's value and ours.
 #[derive(Debug, Clone, Default)]
 pub struct Pairs {
@@ -69,6 +71,27 @@ impl Pairs {
         }
     }
 }
+
+/// Microseconds of each operation of a block, after some that are not counted.
+///
+/// # Errors
+/// The first that an operation gives.
+pub fn timed<R>(mut operation: impl FnMut() -> Result<R, String>) -> Result<Vec<f64>, String> {
+    for _ in 0..BLOCK_WARM {
+        operation()?;
+    }
+    let mut times = Vec::with_capacity(BLOCK);
+    for _ in 0..BLOCK {
+        let begin = Instant::now();
+        operation()?;
+        times.push(begin.elapsed().as_secs_f64() * 1e6);
+    }
+    Ok(times)
+}
+
+/// Operations of a block, and those before it that are not counted.
+pub const BLOCK: usize = 500;
+const BLOCK_WARM: usize = 50;
 
 /// The median; sorts the values. That of none is 0.
 pub fn median(values: &mut [f64]) -> f64 {

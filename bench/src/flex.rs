@@ -19,7 +19,7 @@ use std::time::Instant;
 use tercel::{Address, Called, Client, ClientConfig, Handle, Obj, Object, Ref, Server, interface};
 use tercel_term::process::OwnProcess;
 
-use super::blocks::{Pairs, alternate, median, percentile};
+use super::blocks::{BLOCK, Pairs, alternate, median, percentile, timed};
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
 use super::{COMMIT, Options, placed};
@@ -347,20 +347,6 @@ fn saved(
     Ok(vec![over, cache, create, breakeven])
 }
 
-/// Microseconds of each operation of a block, after some that are not counted.
-fn timed(mut operation: impl FnMut() -> Result<(), String>) -> Result<Vec<f64>, String> {
-    for _ in 0..BLOCK_WARM {
-        operation()?;
-    }
-    let mut times = Vec::with_capacity(BLOCK);
-    for _ in 0..BLOCK {
-        let begin = Instant::now();
-        operation()?;
-        times.push(begin.elapsed().as_secs_f64() * 1e6);
-    }
-    Ok(times)
-}
-
 fn rounds(options: &Options) -> usize {
     if options.quick { ROUNDS_QUICK } else { ROUNDS }
 }
@@ -372,10 +358,6 @@ fn failed(e: impl std::fmt::Display) -> String {
 /// Pairs of blocks.
 const ROUNDS: usize = 40;
 const ROUNDS_QUICK: usize = 10;
-
-/// Operations of a block, and those before it that are not counted.
-const BLOCK: usize = 500;
-const BLOCK_WARM: usize = 50;
 
 /// Calls of a block on the cached copy.
 const HITS: usize = 100_000;

@@ -18,7 +18,7 @@ use tercel::{Address, Bytes, Client, ClientConfig, Isolation, Object, Ref};
 use tercel_lock::unpoison;
 use tercel_term::process::OwnProcess;
 
-use super::blocks::{alternate, median, percentile};
+use super::blocks::{alternate, median, percentile, timed};
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
 use super::{COMMIT, Options, placed};
@@ -279,20 +279,6 @@ impl Bare {
     }
 }
 
-/// Microseconds of each operation of a block, after some that are not counted.
-fn timed<R>(mut operation: impl FnMut() -> Result<R, String>) -> Result<Vec<f64>, String> {
-    for _ in 0..BLOCK_WARM {
-        operation()?;
-    }
-    let mut times = Vec::with_capacity(BLOCK);
-    for _ in 0..BLOCK {
-        let begin = Instant::now();
-        operation()?;
-        times.push(begin.elapsed().as_secs_f64() * 1e6);
-    }
-    Ok(times)
-}
-
 fn failed(e: impl std::fmt::Display) -> String {
     e.to_string()
 }
@@ -314,10 +300,6 @@ const READS_A_FETCH: usize = 200;
 /// Pairs of blocks.
 const ROUNDS: usize = 40;
 const ROUNDS_QUICK: usize = 10;
-
-/// Operations of a block, and those before it that are not counted.
-const BLOCK: usize = 500;
-const BLOCK_WARM: usize = 50;
 
 /// Transactions of a block that ask nobody.
 const HITS: usize = 50_000;
