@@ -92,7 +92,7 @@ fn serve(dir: &Path) -> Result<(), String> {
         .methods(Counter::METHODS)
         .start()
         .map_err(failed)?;
-    println!("listening on {}", server.addresses()[0]);
+    println!("listening on {} ({})", server.addresses()[0], server.backend());
     let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
     server.stop().map_err(failed)
 }
