@@ -185,7 +185,7 @@ impl Ends {
             Road::Unix => Address::Unix(self.dir.join("sock")),
         };
         // Less than the ballast, so that it can be fetched again and again.
-        let config = ClientConfig { cache_bytes: 1 << 20, ..ClientConfig::default() };
+        let config = ClientConfig { cache_bytes: 1 << 20, shared_memory: false, ..ClientConfig::default() };
         Client::connect_with(&address, config).map_err(failed)
     }
 

@@ -105,7 +105,7 @@ fn fits(path: &Path) -> Result<(), String> {
 }
 
 /// What Linux has room for, without the zero at the end.
-const UNIX_BYTES_MAX: usize = 107;
+pub(crate) const UNIX_BYTES_MAX: usize = 107;
 
 /// Whether there is a socket at `path` at which no server answers, left by a server that was killed. Any other file
 /// there is not ours to remove.

@@ -171,6 +171,7 @@ extern crate self as tercel;
 
 mod address;
 pub mod backup;
+mod channel;
 pub mod check;
 mod client;
 mod disk;
@@ -182,9 +183,11 @@ pub mod tools;
 mod transaction;
 
 pub use address::{Address, AddressError};
-pub use client::{Client, ClientConfig, Stats, Watch, WatchBuilder, embedded, embedded_with};
+pub use client::{Client, ClientConfig, Stats, Transport, Watch, WatchBuilder, embedded, embedded_with};
 pub use disk::DiskError;
-pub use server::{Recovered, Server, ServerBuilder, ServerConfig, ServerError, Stopper, Warnings};
+pub use server::{
+    Recovered, Server, ServerBuilder, ServerConfig, ServerError, SharedMemory, Stopper, Warnings,
+};
 #[doc(inline)]
 pub use tercel_collections as collections;
 pub use tercel_derive::{Object, Record, interface};

@@ -58,8 +58,9 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-pub use receive::{Block, Message, Receiver};
+pub use receive::{Block, Message, Receiver, Waker};
 pub use send::{SendError, Sender};
 pub use spin::Spin;
 
@@ -128,7 +129,15 @@ impl Channel {
         let (region, memory) = Region::create(config, first)?;
         let (theirs, ours) = (bell::cast()?, bell::cast()?);
         let passed = [memory, theirs.try_clone()?, ours.try_clone()?];
-        let end = End { region, outgoing: 0, bell: ours, peer_bell: theirs, peer: None, first };
+        let end = End {
+            region,
+            outgoing: 0,
+            bell: ours,
+            peer_bell: theirs,
+            peer: None,
+            woken: AtomicBool::new(false),
+            first,
+        };
         Ok((Channel { end }, passed))
     }
 
@@ -142,7 +151,15 @@ impl Channel {
         bell::check(&ours)?;
         bell::check(&theirs)?;
         let region = Region::open(memory)?;
-        let end = End { region, outgoing: 1, bell: ours, peer_bell: theirs, peer: None, first: 0 };
+        let end = End {
+            region,
+            outgoing: 1,
+            bell: ours,
+            peer_bell: theirs,
+            peer: None,
+            woken: AtomicBool::new(false),
+            first: 0,
+        };
         Ok(Channel { end })
     }
 
@@ -183,6 +200,8 @@ struct End {
     bell: OwnedFd,
     peer_bell: OwnedFd,
     peer: Option<OwnedFd>,
+    /// A [`Waker`] was used, and no wait has ended by it yet.
+    woken: AtomicBool,
     /// The first position; 0 but in tests.
     first: u32,
 }
@@ -196,6 +215,8 @@ pub enum Waited {
     PeerGone,
     /// The deadline has passed.
     TimedOut,
+    /// This end's bell was rung for something else, where the wait was to end by that.
+    Woken,
 }
 
 /// Why a wait failed.

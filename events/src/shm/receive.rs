@@ -5,6 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use super::bell::{self, Sleeper, Slept};
@@ -125,6 +126,34 @@ impl Receiver {
         self.wait_longer(spin, deadline)
     }
 
+    /// Sleeps until a message is there, until a [`Waker`] of this end is used (or was, since the last wait that ended by
+    /// one), until the peer is gone, or until the deadline.
+    ///
+    /// # Errors
+    /// See [`WaitError`].
+    pub fn wait_for_waker(&mut self, deadline: Option<Instant>) -> Result<Waited, WaitError> {
+        self.sleep(deadline, |end| end.woken.swap(false, SeqCst))
+    }
+
+    /// Sleeps until a message is there, until this end's bell was rung for something else, say for the room that its
+    /// [`Sender`](super::Sender) [asked](super::Sender::ask_for_room) for, until the peer is gone, or until the
+    /// deadline. It may end without cause.
+    ///
+    /// # Errors
+    /// See [`WaitError`].
+    pub fn wait_for_bell(&mut self, deadline: Option<Instant>) -> Result<Waited, WaitError> {
+        let mut looks = 0;
+        self.sleep(deadline, |_| {
+            looks += 1;
+            looks > 1
+        })
+    }
+
+    /// What ends waits of this end from other threads.
+    pub fn waker(&self) -> Waker {
+        Waker { end: Arc::clone(&self.end) }
+    }
+
     fn wait_longer(&mut self, spin: &mut Spin, deadline: Option<Instant>) -> Result<Waited, WaitError> {
         // The clock costs a hundredth of a sleep, and does not matter to a thread that never looks.
         let begin = spin.watches_the_clock().then(Instant::now);
@@ -139,9 +168,31 @@ impl Receiver {
                 }
             }
         }
+        let waited = self.sleep(deadline, |_| false)?;
+        if let (Some(begin), Waited::Ready) = (begin, waited) {
+            spin.slept(begin.elapsed());
+        }
+        Ok(waited)
+    }
+
+    /// Sleeps. `is_over` is asked before each sleep whether the wait ends though no message is there.
+    fn sleep(
+        &mut self,
+        deadline: Option<Instant>,
+        mut is_over: impl FnMut(&End) -> bool,
+    ) -> Result<Waited, WaitError> {
+        let mut ended = None;
         loop {
             if !self.doze()? {
-                break;
+                return Ok(Waited::Ready);
+            }
+            if let Some(ended) = ended {
+                self.awake();
+                return Ok(ended);
+            }
+            if is_over(&self.end) {
+                ended = Some(Waited::Woken);
+                continue;
             }
             let sleeper = match &self.sleeper {
                 Some(sleeper) => sleeper,
@@ -150,21 +201,13 @@ impl Receiver {
                     self.sleeper.insert(Sleeper::new(self.end.bell.as_fd(), peer)?)
                 }
             };
-            let ended = match sleeper.sleep(deadline)? {
-                Slept::Rung if self.is_ready()? => break,
-                Slept::Rung => continue,
-                Slept::PeerGone => Waited::PeerGone,
-                Slept::TimedOut => Waited::TimedOut,
+            // What was sent before the end is still received: there is one more look.
+            ended = match sleeper.sleep(deadline)? {
+                Slept::Rung => None,
+                Slept::PeerGone => Some(Waited::PeerGone),
+                Slept::TimedOut => Some(Waited::TimedOut),
             };
-            // What was sent before the end is still received.
-            self.awake();
-            return Ok(if self.is_ready()? { Waited::Ready } else { ended });
         }
-        self.awake();
-        if let Some(begin) = begin {
-            spin.slept(begin.elapsed());
-        }
-        Ok(Waited::Ready)
     }
 
     /// Asks that this end's bell be rung at the next message, and says whether it may sleep: not if a message is there
@@ -283,6 +326,26 @@ impl Receiver {
 impl fmt::Debug for Receiver {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Receiver").field("received", &self.head).finish_non_exhaustive()
+    }
+}
+
+/// Ends waits of an end from other threads: [`Receiver::wait_for_waker`].
+#[derive(Clone)]
+pub struct Waker {
+    end: Arc<End>,
+}
+
+impl Waker {
+    /// Ends the wait, or the next one if there is none. Several wakes may end one wait.
+    pub fn wake(&self) {
+        self.end.woken.store(true, SeqCst);
+        bell::ring(&self.end.bell);
+    }
+}
+
+impl fmt::Debug for Waker {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Waker").finish_non_exhaustive()
     }
 }
 

@@ -10,7 +10,8 @@
 
 use std::time::Duration;
 
-/// The state of one waiting thread. It is told how each wait went, by [`Receiver::wait`](super::Receiver::wait).
+/// The state of one waiting thread. It is told how each wait went, by [`Receiver::wait`](super::Receiver::wait), or by a loop
+/// that waits for several channels at once.
 #[derive(Clone, Debug)]
 pub struct Spin {
     /// How long to look, in nanoseconds, when looking.
@@ -60,7 +61,7 @@ impl Spin {
 
     /// A spin found what it waited for, before the clock was asked for the first time.
     #[inline]
-    pub(crate) fn found_at_once(&mut self) {
+    pub fn found_at_once(&mut self) {
         (self.failed, self.long) = (0, 0);
         self.paid += 1;
         if self.paid >= PAID {
@@ -70,14 +71,14 @@ impl Spin {
     }
 
     /// A spin found what it waited for, so long after the wait began.
-    pub(crate) fn found(&mut self, wait: Duration) {
+    pub fn found(&mut self, wait: Duration) {
         let long = self.long.saturating_sub(1);
         self.found_at_once();
         self.long = if wait.as_nanos() <= u128::from(self.limit_ns) { 0 } else { long };
     }
 
     /// A wait ended in a sleep, so long after it began.
-    pub(crate) fn slept(&mut self, wait: Duration) {
+    pub fn slept(&mut self, wait: Duration) {
         self.paid = 0;
         if self.looks {
             self.failed += 1;

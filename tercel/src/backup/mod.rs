@@ -215,7 +215,7 @@ pub fn backup(source: &Source, dir: &Path, progress: impl FnMut(Progress)) -> Re
     }
     match source {
         Source::Server(address) => {
-            receive::receive(&receive::Remote::Address(address.clone()), dir, progress)
+            receive::receive(&receive::Remote::Address(address.clone(), receive::ByMemory::No), dir, progress)
         }
         Source::Directory(data) => {
             refuse_within(dir, data)?;

@@ -1,35 +1,59 @@
 //! Connections as a client sees them: bytes out, bytes in, and a wait that can be ended.
 
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags, Shutdown, shutdown};
 use tercel_events::Handle;
+use tercel_events::shm::{Corrupt, Receiver, Sender, Spin, Waited as Waiting, Waker};
+use tercel_lock::unpoison;
 
 use crate::address::Address;
+use crate::channel;
 use crate::pipe::{Pipe, Waited};
 use crate::server::Post;
 
 /// Where the server is.
 pub(crate) enum Remote {
     /// Behind an address.
-    Address(Address),
+    Address(Address, ByMemory),
     /// In this process.
     Memory(Handle<Post>),
+}
+
+/// Whether a client takes shared memory where there is some.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ByMemory {
+    Yes,
+    No,
 }
 
 /// A connection.
 pub(crate) enum ServerConnection {
     /// A socket, and what ends a wait on it.
     Socket(OwnedFd, OwnedFd),
+    /// Memory that the server's process has mapped, too.
+    Shared(Box<SharedMemory>),
     /// A pipe to the loop of this process.
     Memory(u64, Arc<Pipe>, Handle<Post>),
+}
+
+/// A channel, and the socket that ends with it. At a time one thread sends and one receives: no lock is waited for.
+pub(crate) struct SharedMemory {
+    sender: Mutex<Sender>,
+    receiver: Mutex<(Receiver, Spin)>,
+    waker: Waker,
+    socket: UnixStream,
+    /// The socket has ended.
+    is_gone: AtomicBool,
 }
 
 /// How long a thread sleeps on a connection at most before it looks at the time.
@@ -41,7 +65,12 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 impl Remote {
     pub(crate) fn connect(&self) -> io::Result<ServerConnection> {
         match self {
-            Remote::Address(address) => {
+            Remote::Address(address, by_memory) => {
+                if *by_memory == ByMemory::Yes
+                    && let Some(shared) = SharedMemory::connect(address)
+                {
+                    return Ok(ServerConnection::Shared(Box::new(shared)));
+                }
                 let socket = address.connect(CONNECT_TIMEOUT)?;
                 set_socket_timeout(&socket, Timeout::Recv, Some(SLEEP_MAX))?;
                 let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -60,24 +89,67 @@ impl Remote {
     /// The same for a process forked off this one; none for a server that is a thread of this one.
     pub(crate) fn for_child(&self) -> Option<Remote> {
         match self {
-            Remote::Address(address) => Some(Remote::Address(address.clone())),
+            Remote::Address(address, by) => Some(Remote::Address(address.clone(), *by)),
             Remote::Memory(_) => None,
         }
     }
 
     pub(crate) fn describe(&self) -> String {
         match self {
-            Remote::Address(address) => address.to_string(),
+            Remote::Address(address, _) => address.to_string(),
             Remote::Memory(_) => "the server in this process".into(),
         }
     }
 }
 
+/// What carries a client's messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// A TCP connection.
+    Tcp,
+    /// A Unix socket.
+    Unix,
+    /// Memory that the processes of client and server both have mapped.
+    SharedMemory,
+    /// Nothing: the server is in the client's process.
+    Process,
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Transport::Tcp => "TCP",
+            Transport::Unix => "a Unix socket",
+            Transport::SharedMemory => "shared memory",
+            Transport::Process => "the same process",
+        })
+    }
+}
+
 impl ServerConnection {
+    /// What it is, to the server of a `remote`.
+    pub(crate) fn transport(&self, remote: &Remote) -> Transport {
+        match (self, remote) {
+            (ServerConnection::Memory(..), _) => Transport::Process,
+            (ServerConnection::Shared(_), _) => Transport::SharedMemory,
+            (ServerConnection::Socket(..), Remote::Address(Address::Unix(_), _)) => Transport::Unix,
+            (ServerConnection::Socket(..), _) => Transport::Tcp,
+        }
+    }
+
     /// Sends all of it; blocks if the peer is slow, and fails if it takes nothing for some seconds.
     pub(crate) fn send(&self, mut bytes: &[u8]) -> io::Result<()> {
         match self {
             ServerConnection::Memory(id, _, handle) => post(handle, Post::Bytes(*id, bytes.to_vec())),
+            ServerConnection::Shared(shared) => {
+                while !bytes.is_empty() {
+                    bytes = &bytes[shared.offer(bytes)?..];
+                    if !bytes.is_empty() {
+                        shared.wait_for_room(bytes.len(), CONNECT_TIMEOUT)?;
+                    }
+                }
+                Ok(())
+            }
             ServerConnection::Socket(socket, _) => {
                 while !bytes.is_empty() {
                     match rustix::net::send(socket, bytes, SendFlags::NOSIGNAL) {
@@ -102,6 +174,7 @@ impl ServerConnection {
     pub(crate) fn offer(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             ServerConnection::Memory(..) => self.send(bytes).map(|()| bytes.len()),
+            ServerConnection::Shared(shared) => shared.offer(bytes),
             ServerConnection::Socket(socket, _) => {
                 match rustix::net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                     Ok(0) => Err(io::ErrorKind::WriteZero.into()),
@@ -115,7 +188,11 @@ impl ServerConnection {
 
     /// Waits until more would be taken or, with `reads`, until bytes have arrived; whether they have.
     pub(crate) fn wait_to_send(&self, timeout: Duration, reads: bool) -> io::Result<bool> {
-        let ServerConnection::Socket(socket, _) = self else { return Ok(false) };
+        let socket = match self {
+            ServerConnection::Memory(..) => return Ok(false),
+            ServerConnection::Shared(shared) => return shared.wait_to_send(timeout, reads),
+            ServerConnection::Socket(socket, _) => socket,
+        };
         let flags = if reads { PollFlags::OUT | PollFlags::IN } else { PollFlags::OUT };
         let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), flags)];
         match poll(&mut fds, Some(&timespec(timeout))) {
@@ -129,6 +206,7 @@ impl ServerConnection {
     pub(crate) fn wait(&self, timeout: Duration, woken: bool) -> io::Result<Waited> {
         match self {
             ServerConnection::Memory(_, pipe, _) => Ok(pipe.wait(timeout, woken)),
+            ServerConnection::Shared(shared) => shared.wait(timeout, woken),
             ServerConnection::Socket(socket, wake) => {
                 let mut fds = [
                     PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN),
@@ -165,8 +243,10 @@ impl ServerConnection {
 
     /// Ends the connection for every thread that waits on it.
     pub(crate) fn cut(&self) {
-        if let ServerConnection::Socket(socket, _) = self {
-            let _ = shutdown(socket, Shutdown::Both);
+        match self {
+            ServerConnection::Memory(..) => {}
+            ServerConnection::Shared(shared) => _ = shutdown(&shared.socket, Shutdown::Both),
+            ServerConnection::Socket(socket, _) => _ = shutdown(socket, Shutdown::Both),
         }
         self.wake();
     }
@@ -175,6 +255,7 @@ impl ServerConnection {
     pub(crate) fn wake(&self) {
         match self {
             ServerConnection::Memory(_, pipe, _) => pipe.wake(),
+            ServerConnection::Shared(shared) => shared.waker.wake(),
             ServerConnection::Socket(_, wake) => {
                 let _ = rustix::io::write(wake, &1u64.to_le_bytes());
             }
@@ -188,9 +269,105 @@ impl ServerConnection {
                 true => Ok(!buffer.is_empty()),
                 false => Err(io::ErrorKind::UnexpectedEof.into()),
             },
+            ServerConnection::Shared(shared) => shared.receive(buffer),
             ServerConnection::Socket(socket, _) => take(socket, RecvFlags::DONTWAIT, buffer),
         }
     }
+}
+
+impl SharedMemory {
+    /// A connection in shared memory, if the server at the address has a door.
+    fn connect(address: &Address) -> Option<SharedMemory> {
+        let Address::Unix(path) = address else { return None };
+        let (socket, channel) = channel::hand_over(&channel::door(path)?, CONNECT_TIMEOUT).ok()?;
+        let (sender, receiver) = channel.split();
+        let waker = receiver.waker();
+        let receiver = Mutex::new((receiver, Spin::new()));
+        Some(SharedMemory {
+            sender: Mutex::new(sender),
+            receiver,
+            waker,
+            socket,
+            is_gone: AtomicBool::new(false),
+        })
+    }
+
+    fn offer(&self, bytes: &[u8]) -> io::Result<usize> {
+        if self.is_gone.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        channel::offer(&mut *unpoison(self.sender.lock()), bytes).map_err(corrupt)
+    }
+
+    fn wait_for_room(&self, bytes: usize, timeout: Duration) -> io::Result<()> {
+        let deadline = Instant::now() + timeout;
+        let room = Some(channel::room_for(bytes));
+        match unpoison(self.sender.lock()).wait_for_room(room, Some(deadline)).map_err(io::Error::other)? {
+            Waiting::Ready | Waiting::Woken => Ok(()),
+            Waiting::PeerGone => Err(self.gone()),
+            Waiting::TimedOut => {
+                Err(io::Error::new(io::ErrorKind::TimedOut, "the server has stopped taking bytes"))
+            }
+        }
+    }
+
+    fn wait_to_send(&self, timeout: Duration, reads: bool) -> io::Result<bool> {
+        let deadline = Instant::now() + timeout;
+        let room = Some(channel::room_for(usize::MAX));
+        let mut sender = unpoison(self.sender.lock());
+        if !reads {
+            let waited = sender.wait_for_room(room, Some(deadline)).map_err(io::Error::other)?;
+            return if waited == Waiting::PeerGone { Err(self.gone()) } else { Ok(false) };
+        }
+        let mut receiver = unpoison(self.receiver.lock());
+        loop {
+            if sender.ask_for_room(room).map_err(corrupt)? {
+                return Ok(receiver.0.is_ready().map_err(corrupt)?);
+            }
+            match receiver.0.wait_for_bell(Some(deadline)).map_err(io::Error::other)? {
+                Waiting::Woken => {}
+                Waiting::Ready => return Ok(true),
+                Waiting::TimedOut => return Ok(false),
+                Waiting::PeerGone => return Err(self.gone()),
+            }
+        }
+    }
+
+    fn wait(&self, timeout: Duration, woken: bool) -> io::Result<Waited> {
+        let deadline = Some(Instant::now() + timeout);
+        let (receiver, spin) = &mut *unpoison(self.receiver.lock());
+        let waited = match woken {
+            true => receiver.wait_for_waker(deadline),
+            false => receiver.wait(spin, deadline),
+        };
+        Ok(match waited.map_err(io::Error::other)? {
+            Waiting::Ready => Waited::Ready,
+            Waiting::Woken => Waited::Woken,
+            Waiting::TimedOut => Waited::Idle,
+            Waiting::PeerGone => {
+                self.gone();
+                Waited::Ready
+            }
+        })
+    }
+
+    fn receive(&self, buffer: &mut Vec<u8>) -> io::Result<bool> {
+        buffer.clear();
+        channel::take(&mut unpoison(self.receiver.lock()).0, buffer).map_err(corrupt)?;
+        match buffer.is_empty() && self.is_gone.load(Ordering::Relaxed) {
+            true => Err(io::ErrorKind::UnexpectedEof.into()),
+            false => Ok(!buffer.is_empty()),
+        }
+    }
+
+    fn gone(&self) -> io::Error {
+        self.is_gone.store(true, Ordering::Relaxed);
+        io::ErrorKind::UnexpectedEof.into()
+    }
+}
+
+fn corrupt(e: Corrupt) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, e)
 }
 
 fn timespec(timeout: Duration) -> Timespec {

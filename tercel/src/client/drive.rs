@@ -32,7 +32,7 @@ use tercel_engine::txn::{Home, Port, Step};
 use tercel_lock::unpoison;
 use tercel_wire::id::ViewId;
 
-use super::connection::{CONNECT_TIMEOUT, Remote, SLEEP_MAX, ServerConnection};
+use super::connection::{CONNECT_TIMEOUT, Remote, SLEEP_MAX, ServerConnection, Transport};
 use crate::memory::Birthmark;
 use crate::pipe::Waited;
 
@@ -203,6 +203,11 @@ impl Shared {
 
     pub(super) fn remote(&self) -> &Remote {
         &self.remote
+    }
+
+    /// What carries the messages now; none without a connection.
+    pub(super) fn transport(&self) -> Option<Transport> {
+        Some(self.machine().conn.as_ref()?.transport(&self.remote))
     }
 
     pub(super) fn machine(&self) -> MutexGuard<'_, Linked> {

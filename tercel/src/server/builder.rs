@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tercel_engine::rpc::Methods;
 
-use super::{Server, ServerConfig, ServerError};
+use super::{Server, ServerConfig, ServerError, SharedMemory};
 use crate::address::{Address, AddressError};
 
 /// The choices for a server, made by [`Server::builder`]. A choice that is not made keeps the value that [`ServerConfig`]
@@ -111,6 +111,12 @@ impl ServerBuilder {
     /// Sets how long the loop looks for events before it sleeps: [`ServerConfig::spin`].
     pub fn spin(mut self, time: Duration) -> ServerBuilder {
         self.config.spin = time;
+        self
+    }
+
+    /// Sets which clients may use shared memory: [`ServerConfig::shared_memory`].
+    pub fn shared_memory(mut self, clients: SharedMemory) -> ServerBuilder {
+        self.config.shared_memory = clients;
         self
     }
 

@@ -5,13 +5,16 @@
 //! the loop itself while the disk is quick, for then the way to the log's thread and back would take nearly as long.
 
 mod builder;
+mod door;
 mod inside;
 mod records;
 mod run;
+mod shared;
 mod start;
 mod store;
 mod warnings;
 
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -34,6 +37,8 @@ use crate::pipe::Pipe;
 use crate::transaction::Transaction;
 
 pub use builder::ServerBuilder;
+use door::Door;
+pub use door::SharedMemory;
 use inside::Inside;
 pub use start::Recovered;
 pub use warnings::Warnings;
@@ -95,6 +100,9 @@ pub struct ServerConfig {
     /// The methods that are run here when they are called, one set for each interface of a class: what `#[interface]` calls
     /// `METHODS` of the class. None by default: then they run at clients alone.
     pub methods: Vec<Methods>,
+    /// Which clients of this machine may reach the server through memory that both have mapped, beside its Unix sockets: those of
+    /// the server's user by default.
+    pub shared_memory: SharedMemory,
     /// The time for which the loop looks for events before it sleeps, none by default. Saves wake-ups and burns a core.
     pub spin: Duration,
 }
@@ -117,6 +125,7 @@ impl ServerConfig {
             collect_grace: Duration::from_millis(machine.collect.grace_ms),
             collect_percent: machine.collect.made_percent,
             methods: Vec::new(),
+            shared_memory: SharedMemory::default(),
             spin: Duration::ZERO,
         }
     }
@@ -304,6 +313,8 @@ fn advice(address: &Address, source: &std::io::Error) -> &'static str {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Server {
+    /// Closed first, so that no channel is handed over to a loop that has ended.
+    doors: Vec<Door>,
     handle: Handle<Post>,
     thread: Option<JoinHandle<Result<(), ServerError>>>,
     addresses: Vec<Address>,
@@ -329,6 +340,8 @@ pub(crate) enum Post {
     PinnedRead(ViewId, u64, Result<Vec<(PageId, Vec<u8>)>, String>),
     /// The page store waits for room on the disk, or no longer.
     PagesFull(bool),
+    /// A client has handed a channel in shared memory over.
+    Handed(Box<door::Handed>),
     /// A client of this process connects.
     Open(u64, Arc<Pipe>),
     /// It sends.
@@ -367,6 +380,19 @@ impl Server {
     /// Chooses what a server of a data directory does, before it starts.
     pub fn builder(dir: impl Into<PathBuf>) -> ServerBuilder {
         ServerBuilder::new(dir.into())
+    }
+
+    /// Opens the doors beside its sockets.
+    fn with_doors(
+        mut self,
+        listeners: Vec<UnixListener>,
+        clients: SharedMemory,
+    ) -> Result<Server, ServerError> {
+        let count = Arc::new(());
+        for listener in listeners {
+            self.doors.push(Door::open(listener, clients, count.clone(), self.handle())?);
+        }
+        Ok(self)
     }
 
     /// Where it listens, in the order of the configuration and with the ports that were taken.
@@ -477,6 +503,7 @@ impl Server {
     /// # Errors
     /// Why it had stopped by itself before; what failed when it was closed. What was acknowledged is in the log even then.
     pub fn stop(mut self) -> Result<(), ServerError> {
+        self.doors.clear();
         store::post(&self.handle, Post::Stop);
         self.join()
     }
@@ -496,6 +523,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        self.doors.clear();
         store::post(&self.handle, Post::Stop);
         let _ = self.join();
     }

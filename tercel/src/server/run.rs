@@ -13,8 +13,11 @@ use tercel_events::{Backend, Event, EventQueue, Handle, Kind, SendError, Token};
 use tercel_wire::id::Stamp;
 use tercel_wire::log::Last;
 
+use super::door::Handed;
 use super::inside::{Core, Lending};
 use super::records::Records;
+use super::shared::{Channels, Sent, SharedPeer};
+use super::start::SLOW_READER_BYTES;
 use super::store::Store;
 use super::warnings::Board;
 use super::{Post, ServerError};
@@ -32,6 +35,9 @@ const BATCH_MAX: usize = 256;
 /// Connections inside the process are numbered from here, where no token of a socket is.
 const MEMORY_BIT: u64 = 1 << 63;
 
+/// For so long connections in shared memory are served before the others are looked at again, in microseconds.
+const HOT_SLICE_US: u64 = 20;
+
 /// How long a clean stop waits for what was ordered to be installed. It does not wait for room on the disk: all is in the log.
 const STOP_SECONDS_MAX: u64 = 60;
 
@@ -48,6 +54,7 @@ pub(super) struct Loop {
     /// Keeps the directory locked.
     _dir: DataDir,
     conns: HashMap<Conn, Peer>,
+    channels: Channels,
     /// Decides which connection is served next, which is not read, and where a commit is synced.
     scheduler: Scheduler,
     /// There was no room on the disk when it was looked at last.
@@ -60,11 +67,15 @@ pub(super) struct Loop {
     warned: Option<SpaceWarning>,
     stop_by: Option<Instant>,
     failed: Option<String>,
+    /// Room for what arrives in shared memory.
+    received: Vec<u8>,
 }
 
 /// The other end of a connection.
 enum Peer {
     Socket(Token),
+    /// Its number among the [`Channels`].
+    Shared(usize),
     Memory(Arc<Pipe>),
 }
 
@@ -87,6 +98,7 @@ impl Loop {
             store,
             _dir: dir,
             conns: HashMap::new(),
+            channels: Channels::new(),
             scheduler: Scheduler::new(bounds),
             disk_full: false,
             pages_full: false,
@@ -95,6 +107,7 @@ impl Loop {
             warned: None,
             stop_by: None,
             failed: None,
+            received: Vec::new(),
         }
     }
 
@@ -120,12 +133,7 @@ impl Loop {
         // Without clients nothing else may happen for long.
         self.look_at_warning(&core);
         loop {
-            let deadline = core.machine.deadline().map(|d| core.instant(d));
-            let deadline = match (deadline, self.stop_by) {
-                (Some(a), Some(b)) => Some(a.min(b)),
-                (a, b) => a.or(b),
-            };
-            let deadline = if self.scheduler.is_idle() { deadline } else { Some(core.instant(Now(0))) };
+            let deadline = self.serve_hot(&mut core);
             let kept = self.lending.lend(core);
             let events = self.queue.get_next_events(&mut batch, BATCH_MAX, deadline);
             let back = kept.or_else(|| self.lending.take_back(&mut sleepless_turns));
@@ -140,6 +148,32 @@ impl Loop {
                 self.queue.flush();
                 return Ok(());
             }
+        }
+    }
+
+    /// Serves the connections in shared memory that are in use, for as long as something comes and no socket has waited too
+    /// long. Says until when the loop may sleep.
+    fn serve_hot(&mut self, core: &mut Core) -> Option<Instant> {
+        let mut slice_end = None;
+        loop {
+            let deadline = core.machine.deadline().map(|d| core.instant(d));
+            let deadline = match (deadline, self.stop_by) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+            if !self.scheduler.is_idle() {
+                return Some(core.instant(Now(0)));
+            }
+            if !self.channels.look(deadline) {
+                return deadline;
+            }
+            let now = core.now();
+            let end = *slice_end.get_or_insert(now.plus_us(HOT_SLICE_US));
+            if now >= end || self.failed.is_some() {
+                return Some(core.instant(Now(0)));
+            }
+            self.turn(core, 0, &mut Vec::new());
+            self.queue.flush();
         }
     }
 
@@ -158,6 +192,9 @@ impl Loop {
         self.scheduler.begin_turn(now, core.machine.stats().ordered);
         for event in batch.drain(..) {
             self.event(core, now, event);
+        }
+        for at in self.channels.hot() {
+            self.take_shared(core, now, at);
         }
         core.run_calls();
         self.scheduler.end_arrivals(events, core.machine.stats().ordered);
@@ -192,19 +229,80 @@ impl Loop {
                 self.scheduler.connected(conn, Origin::Network);
                 core.take(now, Input::Connected(conn));
             }
+            Kind::Received(_) if matches!(self.conns.get(&conn), Some(Peer::Shared(_))) => {
+                // It speaks in the memory alone.
+                self.gone(core, now, conn);
+            }
             Kind::Received(lease) => {
                 // As of the flush before this batch: what was not sent then is what the peer did not take.
                 let unsent_bytes = self.queue.unsent_bytes(event.token).unwrap_or(0);
                 self.received(core, now, conn, &lease, unsent_bytes);
             }
-            Kind::EndOfStream | Kind::Closed(_) => self.gone(core, now, conn),
+            Kind::EndOfStream | Kind::Closed(_) => {
+                if let Some(Peer::Shared(at)) = self.conns.get(&conn) {
+                    // What it has sent before.
+                    let at = *at;
+                    while self.take_shared(core, now, at) {}
+                }
+                self.gone(core, now, conn);
+            }
             Kind::Posted(post) => self.posted(core, now, post),
             Kind::Drained => {
                 let decision = self.scheduler.drained(conn);
                 self.obey(core, now, conn, decision);
             }
-            Kind::Ready(_) | Kind::Timer | Kind::Wake => {}
+            Kind::Ready(_) => self.rung(core, now, Conn(event.key)),
+            Kind::Timer | Kind::Wake => {}
         }
+    }
+
+    /// The bell of a connection in shared memory.
+    fn rung(&mut self, core: &mut Core, now: Now, conn: Conn) {
+        let Some(Peer::Shared(at)) = self.conns.get(&conn) else { return };
+        match self.channels.rung(*at) {
+            Ok(false) => {}
+            Ok(true) => {
+                let decision = self.scheduler.drained(conn);
+                self.obey(core, now, conn, decision);
+            }
+            Err(_) => self.gone(core, now, conn),
+        }
+    }
+
+    /// Takes what a connection in shared memory has sent; whether that was anything.
+    fn take_shared(&mut self, core: &mut Core, now: Now, at: usize) -> bool {
+        let mut bytes = std::mem::take(&mut self.received);
+        bytes.clear();
+        let taken = self.channels.take(at, &mut bytes);
+        let Some(peer) = self.channels.get(at) else { return false };
+        let (conn, unsent_bytes) = (peer.conn, peer.unsent_bytes());
+        if !bytes.is_empty() {
+            self.received(core, now, conn, &bytes, unsent_bytes);
+        }
+        if taken.is_err() {
+            self.gone(core, now, conn);
+        }
+        let is_some = !bytes.is_empty() && taken.is_ok();
+        self.received = bytes;
+        is_some
+    }
+
+    /// A client has handed a channel over.
+    fn handed(&mut self, core: &mut Core, now: Now, handed: Handed) {
+        let Handed { socket, channel, place } = handed;
+        let Ok(stream) = self.queue.declare_stream(socket, 0) else { return };
+        let conn = Conn(stream.bits());
+        let halves = channel.split();
+        let Ok(bell) = self.queue.declare_doorbell(halves.1.bell(), conn.0) else {
+            self.queue.revoke(stream);
+            return;
+        };
+        let at = self.channels.add(SharedPeer::new(conn, (stream, bell), halves, place));
+        self.conns.insert(conn, Peer::Shared(at));
+        // One byte always finds room.
+        let _ = self.queue.send(stream, vec![crate::channel::TAKEN]);
+        self.scheduler.connected(conn, Origin::Network);
+        core.take(now, Input::Connected(conn));
     }
 
     fn posted(&mut self, core: &mut Core, now: Now, post: Post) {
@@ -235,6 +333,8 @@ impl Loop {
                 self.look_at_disk(core, now);
             }
             Post::Installed(_, Err(why)) => self.failed = Some(format!("the page store: {why}")),
+            Post::Handed(_) if self.stop_by.is_some() => {}
+            Post::Handed(handed) => self.handed(core, now, *handed),
             Post::Open(_, pipe) if self.stop_by.is_some() => pipe.close(),
             Post::Open(id, pipe) => {
                 let conn = Conn(id | MEMORY_BIT);
@@ -312,6 +412,8 @@ impl Loop {
         match (decision, self.conns.get(&conn)) {
             (Decision::Pause, Some(Peer::Socket(token))) => _ = self.queue.pause(*token),
             (Decision::Resume, Some(Peer::Socket(token))) => _ = self.queue.resume(*token),
+            (Decision::Pause, Some(Peer::Shared(at))) => self.channels.pause(*at, true),
+            (Decision::Resume, Some(Peer::Shared(at))) => self.channels.pause(*at, false),
             (Decision::Close, _) => {
                 self.close(core, conn);
                 core.take(now, Input::Disconnected(conn));
@@ -349,13 +451,13 @@ impl Loop {
 
     fn serve_next(&mut self, core: &mut Core, now: Now) -> Option<(Conn, Decision)> {
         let (clock, handle) = core.frames(now);
-        let unsent_bytes = |conn| unsent_bytes(&self.conns, &self.queue, conn);
+        let unsent_bytes = |conn| unsent_bytes(&self.conns, &self.queue, &self.channels, conn);
         self.scheduler.serve_next(unsent_bytes, clock, handle)
     }
 
     /// Tells the machine which clients still read, among the clients that are not heard.
     fn look_at_backpressured(&mut self, core: &mut Core, now: Now) {
-        let unsent_bytes = |conn| unsent_bytes(&self.conns, &self.queue, conn);
+        let unsent_bytes = |conn| unsent_bytes(&self.conns, &self.queue, &self.channels, conn);
         for conn in self.scheduler.that_read(now, unsent_bytes) {
             core.take(now, Input::Alive(conn));
         }
@@ -377,11 +479,22 @@ impl Loop {
                     false => self.queue.revoke(token),
                 };
             }
+            Some(Peer::Shared(at)) => {
+                self.scheduler.forget(conn);
+                self.end_shared(at);
+            }
             Some(Peer::Memory(pipe)) => {
                 self.scheduler.forget(conn);
                 pipe.close();
             }
             None => {}
+        }
+    }
+
+    fn end_shared(&mut self, at: usize) {
+        if let Some(peer) = self.channels.remove(at) {
+            self.queue.revoke(peer.bell);
+            self.queue.revoke(peer.stream);
         }
     }
 
@@ -440,6 +553,13 @@ impl Loop {
                 // It does not read what it is told: its bound is reached, the others go on.
                 Err(SendError::Full(_)) => self.cut_off(core, conn),
             },
+            Some(Peer::Shared(at)) => match self.channels.send(*at, &bytes) {
+                Ok(Sent::Gone) => {}
+                Ok(Sent::Waits(unsent)) if unsent > SLOW_READER_BYTES => self.cut_off(core, conn),
+                Ok(Sent::Waits(_)) if self.scheduler.sent(more) => self.look_at_unsent(core),
+                Ok(Sent::Waits(_)) => {}
+                Err(_) => self.cut_off(core, conn),
+            },
             Some(Peer::Memory(pipe)) => pipe.push(&bytes),
             None => {}
         }
@@ -450,6 +570,7 @@ impl Loop {
         self.queue.flush();
         let of_one = |(conn, peer): (&Conn, &Peer)| match peer {
             Peer::Socket(token) => Some((self.queue.unsent_bytes(*token).unwrap_or(0), *conn)),
+            Peer::Shared(at) => self.channels.get(*at).map(|peer| (peer.unsent_bytes(), *conn)),
             Peer::Memory(..) => None,
         };
         let unsent = self.conns.iter().filter_map(of_one).collect();
@@ -460,8 +581,11 @@ impl Loop {
 
     /// Ends the connection of a client that does not read: it would not read why, either.
     fn cut_off(&mut self, core: &mut Core, conn: Conn) {
-        if let Some(Peer::Socket(token)) = self.conns.remove(&conn) {
-            self.queue.revoke(token);
+        match self.conns.remove(&conn) {
+            Some(Peer::Socket(token)) => _ = self.queue.revoke(token),
+            Some(Peer::Shared(at)) => self.end_shared(at),
+            Some(Peer::Memory(pipe)) => pipe.close(),
+            None => {}
         }
         self.scheduler.forget(conn);
         let now = core.now();
@@ -490,9 +614,15 @@ impl Loop {
 }
 
 /// Bytes that a connection's peer has not taken.
-fn unsent_bytes(conns: &HashMap<Conn, Peer>, queue: &EventQueue<Post>, conn: Conn) -> usize {
+fn unsent_bytes(
+    conns: &HashMap<Conn, Peer>,
+    queue: &EventQueue<Post>,
+    channels: &Channels,
+    conn: Conn,
+) -> usize {
     match conns.get(&conn) {
         Some(Peer::Socket(token)) => queue.unsent_bytes(*token).unwrap_or(0),
+        Some(Peer::Shared(at)) => channels.get(*at).map_or(0, SharedPeer::unsent_bytes),
         _ => 0,
     }
 }

@@ -1,6 +1,7 @@
 //! Starting a server: lock the directory, open the pages, replay the log, listen.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
@@ -21,8 +22,9 @@ use super::records::Records;
 use super::run::{LISTENER_KEY, Loop};
 use super::store::Store;
 use super::warnings::Board;
-use super::{Post, Server, ServerConfig, ServerError};
+use super::{Post, Server, ServerConfig, ServerError, SharedMemory};
 use crate::address::Address;
+use crate::channel::door;
 use crate::disk::DiskError;
 use crate::disk::dir::{DataDir, NewSpace, is_backup, random_u64};
 use crate::disk::log::{Log, LogConfig, LogThread};
@@ -181,13 +183,35 @@ pub(super) fn start(config: ServerConfig) -> Result<Server, ServerError> {
     }
     // In a new directory the server makes nothing before it has its addresses, so that a taken port leaves nothing
     // behind. An existing space is recovered first: a client that can connect finds it ready.
-    let early = if DataDir::is_absent(&config.dir) { Some(listen(&config.listen)?) } else { None };
-    let opened = open(&config)?;
-    let listening = match early {
-        Some(listening) => listening,
-        None => listen(&config.listen)?,
+    let ways_in = || {
+        // Doors first: a client that finds the socket looked for the door before. If both are taken, the socket is named.
+        let doors = doors(&config);
+        Ok::<_, ServerError>((listen(&config.listen)?, doors?))
     };
-    launch(opened, listening, config.spin.as_micros().try_into().unwrap_or(u64::MAX))
+    let early = if DataDir::is_absent(&config.dir) { Some(ways_in()?) } else { None };
+    let opened = open(&config)?;
+    let (listening, doors) = match early {
+        Some(early) => early,
+        None => ways_in()?,
+    };
+    let server = launch(opened, listening, config.spin.as_micros().try_into().unwrap_or(u64::MAX))?;
+    server.with_doors(doors, config.shared_memory)
+}
+
+/// Listens at the doors beside the Unix sockets.
+fn doors(config: &ServerConfig) -> Result<Vec<UnixListener>, ServerError> {
+    let paths = config.listen.iter().filter_map(|address| match address {
+        Address::Unix(path) if config.shared_memory != SharedMemory::Off => door(path),
+        _ => None,
+    });
+    let listened = paths.map(|path| {
+        let address = Address::Unix(path);
+        match address.listen() {
+            Ok((fd, _)) => Ok(fd.into()),
+            Err(source) => Err(ServerError::Listen { address, source }),
+        }
+    });
+    listened.collect()
 }
 
 /// Runs what was opened on a thread of its own.
@@ -216,7 +240,8 @@ pub(super) fn launch(
     let (handle, backend, lending) =
         told.recv().map_err(|_| ServerError::Stopped("its loop did not start".into()))??;
     let inside = Inside { lending, handle: handle.clone(), begun: Instant::now() };
-    Ok(Server { handle, inside, thread: Some(thread), addresses, backend, space, recovered, warnings })
+    let doors = Vec::new();
+    Ok(Server { doors, handle, inside, thread: Some(thread), addresses, backend, space, recovered, warnings })
 }
 
 /// Listens everywhere; gives the addresses with the ports that were taken.
@@ -268,7 +293,7 @@ const OWN_DESCRIPTORS: u64 = 64;
 const SOURCES_MIN: usize = 16;
 
 /// Unsent bytes at which a client that does not read is cut off.
-const SLOW_READER_BYTES: usize = 16 << 20;
+pub(super) const SLOW_READER_BYTES: usize = 16 << 20;
 
 /// A longer one could hold up what is freed for ever.
 const COLLECT_GRACE_MAX: Duration = Duration::from_secs(86_400);

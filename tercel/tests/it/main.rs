@@ -24,5 +24,6 @@ mod network;
 mod reconnects;
 mod repair;
 mod sends;
+mod shared;
 mod threads;
 mod watch;

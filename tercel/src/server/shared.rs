@@ -1,0 +1,243 @@
+//! The connections in shared memory, as the loop has them.
+//!
+//! Those in use are *hot*: the loop looks at them itself, for about as long as it would take to be woken. When that finds nothing
+//! they are asked to ring, and the loop sleeps in its event queue.
+
+use std::time::{Duration, Instant};
+
+use tercel_engine::server::Conn;
+use tercel_events::Token;
+use tercel_events::shm::{Corrupt, Receiver, Sender, Spin};
+
+use super::door::Place;
+use crate::channel;
+
+/// A connection in shared memory.
+pub(super) struct SharedPeer {
+    pub conn: Conn,
+    /// The socket that ends with the client.
+    pub stream: Token,
+    pub bell: Token,
+    sender: Sender,
+    receiver: Receiver,
+    /// What found no room, and how much of it has left.
+    unsent: Vec<u8>,
+    left: usize,
+    /// What arrives is left where it is.
+    is_paused: bool,
+    _place: Place,
+}
+
+/// What was sent, or is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// The client takes it.
+    Gone,
+    /// So many bytes wait for room.
+    Waits(usize),
+}
+
+impl SharedPeer {
+    pub(super) fn new(
+        conn: Conn,
+        (stream, bell): (Token, Token),
+        halves: (Sender, Receiver),
+        place: Place,
+    ) -> SharedPeer {
+        let (sender, receiver) = halves;
+        SharedPeer {
+            conn,
+            stream,
+            bell,
+            sender,
+            receiver,
+            unsent: Vec::new(),
+            left: 0,
+            is_paused: false,
+            _place: place,
+        }
+    }
+
+    pub(super) fn unsent_bytes(&self) -> usize {
+        self.unsent.len() - self.left
+    }
+
+    /// Sends what waits, as far as there is room; asks for a ring if there is not enough.
+    fn flush(&mut self) -> Result<Sent, Corrupt> {
+        while self.unsent_bytes() > 0 {
+            self.left += channel::offer(&mut self.sender, &self.unsent[self.left..])?;
+            let rest = self.unsent_bytes();
+            if rest > 0 && !self.sender.ask_for_room(Some(channel::room_for(rest)))? {
+                return Ok(Sent::Waits(rest));
+            }
+        }
+        self.unsent.clear();
+        self.unsent.shrink_to(KEPT_BYTES);
+        self.left = 0;
+        Ok(Sent::Gone)
+    }
+}
+
+/// What is kept of an emptied buffer.
+const KEPT_BYTES: usize = 64 << 10;
+
+/// All of them.
+pub(super) struct Channels {
+    peers: Vec<Option<SharedPeer>>,
+    hot: Vec<usize>,
+    spin: Spin,
+    /// Since when none is hot.
+    slept: Option<Instant>,
+}
+
+impl Channels {
+    pub(super) fn new() -> Channels {
+        Channels { peers: Vec::new(), hot: Vec::new(), spin: Spin::new(), slept: None }
+    }
+
+    /// Adds a connection; its number here.
+    pub(super) fn add(&mut self, peer: SharedPeer) -> usize {
+        let free = self.peers.iter().position(Option::is_none).unwrap_or(self.peers.len());
+        if free == self.peers.len() {
+            self.peers.push(None);
+        }
+        self.peers[free] = Some(peer);
+        self.heat(free);
+        free
+    }
+
+    pub(super) fn get(&self, at: usize) -> Option<&SharedPeer> {
+        self.peers.get(at)?.as_ref()
+    }
+
+    fn get_mut(&mut self, at: usize) -> Option<&mut SharedPeer> {
+        self.peers.get_mut(at)?.as_mut()
+    }
+
+    /// Takes a connection out. What it has sent stays for the client to read.
+    pub(super) fn remove(&mut self, at: usize) -> Option<SharedPeer> {
+        self.hot.retain(|hot| *hot != at);
+        let mut peer = self.peers.get_mut(at)?.take()?;
+        // The client may be about to read why.
+        let _ = peer.flush();
+        Some(peer)
+    }
+
+    /// Looks at it from now on, until there is nothing.
+    pub(super) fn heat(&mut self, at: usize) {
+        if !self.hot.contains(&at) {
+            self.hot.push(at);
+        }
+        if let Some(since) = self.slept.take() {
+            self.spin.slept(since.elapsed());
+        }
+    }
+
+    /// The bell of a connection was rung: for a message, or for room. Says whether what waited for room has left now.
+    ///
+    /// # Errors
+    /// The client wrote what it never writes.
+    pub(super) fn rung(&mut self, at: usize) -> Result<bool, Corrupt> {
+        self.heat(at);
+        let Some(peer) = self.get_mut(at).filter(|peer| peer.unsent_bytes() > 0) else { return Ok(false) };
+        Ok(peer.flush()? == Sent::Gone)
+    }
+
+    /// Sends, in the order of the calls.
+    ///
+    /// # Errors
+    /// The client wrote what it never writes.
+    pub(super) fn send(&mut self, at: usize, bytes: &[u8]) -> Result<Sent, Corrupt> {
+        let Some(peer) = self.get_mut(at) else { return Ok(Sent::Gone) };
+        let taken = match peer.unsent_bytes() {
+            0 => channel::offer(&mut peer.sender, bytes)?,
+            _ => 0,
+        };
+        if taken == bytes.len() {
+            return Ok(Sent::Gone);
+        }
+        // The front is moved away when it is as long as the rest: each byte is moved once or twice.
+        if peer.left >= peer.unsent_bytes() {
+            peer.unsent.drain(..std::mem::take(&mut peer.left));
+        }
+        peer.unsent.extend_from_slice(&bytes[taken..]);
+        peer.flush()
+    }
+
+    /// Appends what a connection has sent.
+    ///
+    /// # Errors
+    /// The client wrote what it never writes.
+    pub(super) fn take(&mut self, at: usize, into: &mut Vec<u8>) -> Result<(), Corrupt> {
+        match self.get_mut(at).filter(|peer| !peer.is_paused) {
+            Some(peer) => channel::take(&mut peer.receiver, into),
+            None => Ok(()),
+        }
+    }
+
+    /// Leaves what arrives where it is, or no longer.
+    pub(super) fn pause(&mut self, at: usize, pause: bool) {
+        if let Some(peer) = self.get_mut(at) {
+            peer.is_paused = pause;
+            if !pause {
+                self.heat(at);
+            }
+        }
+    }
+
+    /// The numbers of those that are looked at.
+    pub(super) fn hot(&self) -> impl Iterator<Item = usize> + use<> {
+        self.hot.clone().into_iter()
+    }
+
+    /// Whether one of them has sent something: looks for about as long as a sleep would cost, and not beyond `until`. If not, all
+    /// will ring their bells.
+    pub(super) fn look(&mut self, until: Option<Instant>) -> bool {
+        if self.hot.is_empty() {
+            return false;
+        }
+        if self.is_any_ready(LOOKS_AT_FIRST) {
+            self.spin.found_at_once();
+            return true;
+        }
+        let begun = Instant::now();
+        let budget = Duration::from_nanos(self.spin.budget_ns());
+        let end = until.map_or(begun + budget, |until| until.min(begun + budget));
+        while Instant::now() < end {
+            if self.is_any_ready(LOOKS) {
+                self.spin.found(begun.elapsed());
+                return true;
+            }
+        }
+        self.doze(begun)
+    }
+
+    /// Asks all for rings; whether one has sent something meanwhile.
+    pub(super) fn doze(&mut self, begun: Instant) -> bool {
+        let peers = &mut self.peers;
+        // What is damaged is found out when it is taken.
+        self.hot.retain(|at| match peers.get_mut(*at).and_then(Option::as_mut) {
+            Some(peer) if !peer.is_paused => !peer.receiver.doze().unwrap_or(false),
+            _ => false,
+        });
+        if self.hot.is_empty() {
+            self.slept = Some(begun);
+        }
+        !self.hot.is_empty()
+    }
+
+    fn is_any_ready(&mut self, looks: u32) -> bool {
+        let Channels { peers, hot, .. } = self;
+        (0..looks).any(|_| {
+            std::hint::spin_loop();
+            hot.iter().any(|at| {
+                let peer = peers.get_mut(*at).and_then(Option::as_mut).filter(|peer| !peer.is_paused);
+                peer.is_some_and(|peer| peer.receiver.is_ready().unwrap_or(true))
+            })
+        })
+    }
+}
+
+/// Looks before the clock is asked, and between two questions.
+const LOOKS_AT_FIRST: u32 = 64;
+const LOOKS: u32 = 16;
