@@ -7,6 +7,8 @@
 
 use std::time::Instant;
 
+use super::report::Best;
+
 /// What alternating blocks gave: per pair, the limit's value and ours.
 #[derive(Debug, Clone, Default)]
 pub struct Pairs {
@@ -56,6 +58,14 @@ impl Pairs {
     /// The median of our values.
     pub fn ours(&self) -> f64 {
         median(&mut self.pairs.iter().map(|p| p.1).collect::<Vec<_>>())
+    }
+
+    /// The least of our values, and it by the least of the limit's; none without pairs.
+    pub fn best(&self) -> Option<Best> {
+        let least = |values: &mut dyn Iterator<Item = f64>| values.min_by(f64::total_cmp);
+        let limit = least(&mut self.pairs.iter().map(|p| p.0))?;
+        let value = least(&mut self.pairs.iter().map(|p| p.1))?;
+        Some(Best { value, ratio: value / limit })
     }
 
     /// Ours by the limit's.

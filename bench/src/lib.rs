@@ -11,6 +11,7 @@
 //! | `stale` | suite `stale`: how late a change is seen elsewhere, and what it costs to see it at once |
 //! | `churn` | suite `churn`: the room that a space takes which is written to all the time |
 //! | `flex` | suite `flex`: calls of methods, on the cached copy and at the server |
+//! | `rpc` | suite `rpc`: calls between two processes, by the bare means under them |
 //! | `load` | suite `load`: the latency of other clients beside antagonists, and 1,000 clients at work |
 
 mod blocks;
@@ -26,6 +27,7 @@ mod objects;
 mod oo7;
 mod placed;
 mod report;
+mod rpc;
 mod scratch;
 mod stale;
 mod traversals;
@@ -60,6 +62,8 @@ pub enum Suite {
     Churn,
     /// Calls of methods.
     Flex,
+    /// Calls between processes.
+    Rpc,
 }
 
 /// How to measure.
@@ -98,6 +102,7 @@ fn run(suite: Suite, options: &Options) -> Result<Report, String> {
         Suite::Stale => stale::run(options),
         Suite::Churn => churn::run(options),
         Suite::Flex => flex::run(options),
+        Suite::Rpc => rpc::run(options),
     }
 }
 
@@ -128,11 +133,12 @@ pub fn command(suite: Suite, options: Options, json: bool) -> Outcome {
 type Part = fn(&OsStr) -> Result<(), String>;
 
 /// The variables that make this program a process of a suite, and what it then does.
-const CHILDREN: [(&str, Part); 5] = [
+const CHILDREN: [(&str, Part); 6] = [
     (commit::ROLE, commit::child),
     (flex::ROLE, flex::child),
     (idle::ROLE, idle::child),
     (load::ROLE, load::child),
+    (rpc::ROLE, rpc::child),
     (stale::ROLE, stale::child),
 ];
 

@@ -53,9 +53,24 @@ pub struct Row {
     pub value: f64,
     /// Of the value.
     pub unit: &'static str,
+    /// The median of single operations, where blocks were timed as a whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p50: Option<f64>,
     /// The 99th percentile of single operations.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p99: Option<f64>,
+    /// That of which one in a thousand took longer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p999: Option<f64>,
+    /// The best block, and it by the best block of the limit.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub best: Option<Best>,
+    /// Microseconds of processor that an operation took at the client.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_client_us: Option<f64>,
+    /// And at the server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_server_us: Option<f64>,
     /// The name of what it is measured against.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
@@ -82,6 +97,17 @@ pub struct Row {
     /// A remark that the reader of the row needs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+}
+
+/// The best block: what the machine allows when nothing disturbs.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Best {
+    /// Its value.
+    #[serde(rename = "min")]
+    pub value: f64,
+    /// That by the least value of the limit.
+    #[serde(rename = "min_ratio")]
+    pub ratio: f64,
 }
 
 /// A row's value beside a bystander. The bystander takes as much of the machine as the antagonist and does nothing else.
@@ -243,6 +269,10 @@ fn detail(row: &Row) -> String {
     }
     if let (Some(lo), Some(hi)) = (row.ratio_lo, row.ratio_hi) {
         parts.push(format!("95 % {lo:.3} to {hi:.3}"));
+    }
+    parts.extend(row.best.map(|best| format!("best {} ({:.3})", number(best.value), best.ratio)));
+    if let (Some(here), Some(there)) = (row.cpu_client_us, row.cpu_server_us) {
+        parts.push(format!("cpu {} + {} us", number(here), number(there)));
     }
     parts.extend(row.paper.map(|paper| format!("paper {}", number(paper))));
     parts.join(", ")

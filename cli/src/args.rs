@@ -551,6 +551,8 @@ pub enum Suite {
     Churn,
     /// Calls of methods: on the cached copy, and at the server by a bare exchange
     Flex,
+    /// Calls to a server of this machine, by bare trips over the same road
+    Rpc,
 }
 
 /// A number of bytes with an optional K, M, G or T.

@@ -15,6 +15,7 @@ pub fn run(args: args::Bench) -> Outcome {
         args::Suite::Stale => Suite::Stale,
         args::Suite::Churn => Suite::Churn,
         args::Suite::Flex => Suite::Flex,
+        args::Suite::Rpc => Suite::Rpc,
     };
     let options =
         Options { quick: args.quick, dir: args.dir, connections: args.connections, only: args.only };

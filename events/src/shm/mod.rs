@@ -41,7 +41,7 @@
 //!
 //! `region` (the memory, and what of it is unsafe), `protocol` (the steps that race), `bytes` (words and bytes), `send`
 //! and `receive` (the halves), `bell` (the sleep), `spin` (whether to look before it), `pass` (descriptors over a
-//! socket).
+//! socket), `words` (bare memory, for benchmarks).
 
 mod bell;
 mod bytes;
@@ -53,6 +53,8 @@ mod send;
 mod spin;
 #[cfg(test)]
 mod tests;
+#[cfg(not(loom))]
+mod words;
 
 use std::fmt;
 use std::io;
@@ -63,6 +65,8 @@ use std::sync::atomic::AtomicBool;
 pub use receive::{Block, Message, Receiver, Waker};
 pub use send::{SendError, Sender};
 pub use spin::Spin;
+#[cfg(not(loom))]
+pub use words::Words;
 
 use region::Region;
 

@@ -214,9 +214,11 @@ pub fn backup(source: &Source, dir: &Path, progress: impl FnMut(Progress)) -> Re
         return Err(DiskError::Occupied { dir: dir.into() }.into());
     }
     match source {
-        Source::Server(address) => {
-            receive::receive(&receive::Remote::Address(address.clone(), receive::ByMemory::No), dir, progress)
-        }
+        Source::Server(address) => receive::receive(
+            &receive::Remote::Address(address.clone(), receive::Way::default()),
+            dir,
+            progress,
+        ),
         Source::Directory(data) => {
             refuse_within(dir, data)?;
             // What is not there, or cannot be looked into, is for the server's opening to say.

@@ -21,7 +21,7 @@ use crate::disk::DiskError;
 use crate::disk::dir::{DataDir, Purpose, Space, random_u64, today};
 use crate::disk::log::LogConfig;
 
-pub(super) use crate::client::connection::{ByMemory, Remote};
+pub(super) use crate::client::connection::{Remote, Way};
 
 /// Takes a backup over a connection.
 pub(super) fn receive(

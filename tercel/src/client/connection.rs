@@ -24,22 +24,24 @@ use crate::server::Post;
 /// Where the server is.
 pub(crate) enum Remote {
     /// Behind an address.
-    Address(Address, ByMemory),
+    Address(Address, Way),
     /// In this process.
     Memory(Handle<Post>),
 }
 
-/// Whether a client takes shared memory where there is some.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ByMemory {
-    Yes,
-    No,
+/// How a client reaches an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Way {
+    /// It takes shared memory where there is some.
+    pub by_memory: bool,
+    /// How long it looks before it sleeps.
+    pub spin: Option<Duration>,
 }
 
 /// A connection.
 pub(crate) enum ServerConnection {
-    /// A socket, and what ends a wait on it.
-    Socket(OwnedFd, OwnedFd),
+    /// A socket, what ends a wait on it, and how long a thread looks before it sleeps.
+    Socket(OwnedFd, OwnedFd, Duration),
     /// Memory that the server's process has mapped, too.
     Shared(Box<SharedMemory>),
     /// A pipe to the loop of this process.
@@ -65,16 +67,16 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 impl Remote {
     pub(crate) fn connect(&self) -> io::Result<ServerConnection> {
         match self {
-            Remote::Address(address, by_memory) => {
-                if *by_memory == ByMemory::Yes
-                    && let Some(shared) = SharedMemory::connect(address)
+            Remote::Address(address, way) => {
+                if way.by_memory
+                    && let Some(shared) = SharedMemory::connect(address, way.spin)
                 {
                     return Ok(ServerConnection::Shared(Box::new(shared)));
                 }
                 let socket = address.connect(CONNECT_TIMEOUT)?;
                 set_socket_timeout(&socket, Timeout::Recv, Some(SLEEP_MAX))?;
                 let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-                Ok(ServerConnection::Socket(socket, wake))
+                Ok(ServerConnection::Socket(socket, wake, way.spin.unwrap_or_default()))
             }
             Remote::Memory(handle) => {
                 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -89,7 +91,7 @@ impl Remote {
     /// The same for a process forked off this one; none for a server that is a thread of this one.
     pub(crate) fn for_child(&self) -> Option<Remote> {
         match self {
-            Remote::Address(address, by) => Some(Remote::Address(address.clone(), *by)),
+            Remote::Address(address, way) => Some(Remote::Address(address.clone(), *way)),
             Remote::Memory(_) => None,
         }
     }
@@ -150,7 +152,7 @@ impl ServerConnection {
                 }
                 Ok(())
             }
-            ServerConnection::Socket(socket, _) => {
+            ServerConnection::Socket(socket, ..) => {
                 while !bytes.is_empty() {
                     match rustix::net::send(socket, bytes, SendFlags::NOSIGNAL) {
                         Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -175,7 +177,7 @@ impl ServerConnection {
         match self {
             ServerConnection::Memory(..) => self.send(bytes).map(|()| bytes.len()),
             ServerConnection::Shared(shared) => shared.offer(bytes),
-            ServerConnection::Socket(socket, _) => {
+            ServerConnection::Socket(socket, ..) => {
                 match rustix::net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                     Ok(0) => Err(io::ErrorKind::WriteZero.into()),
                     Ok(n) => Ok(n),
@@ -191,7 +193,7 @@ impl ServerConnection {
         let socket = match self {
             ServerConnection::Memory(..) => return Ok(false),
             ServerConnection::Shared(shared) => return shared.wait_to_send(timeout, reads),
-            ServerConnection::Socket(socket, _) => socket,
+            ServerConnection::Socket(socket, ..) => socket,
         };
         let flags = if reads { PollFlags::OUT | PollFlags::IN } else { PollFlags::OUT };
         let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), flags)];
@@ -207,7 +209,7 @@ impl ServerConnection {
         match self {
             ServerConnection::Memory(_, pipe, _) => Ok(pipe.wait(timeout, woken)),
             ServerConnection::Shared(shared) => shared.wait(timeout, woken),
-            ServerConnection::Socket(socket, wake) => {
+            ServerConnection::Socket(socket, wake, _) => {
                 let mut fds = [
                     PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN),
                     PollFd::from_borrowed_fd(wake.as_fd(), PollFlags::IN),
@@ -231,7 +233,15 @@ impl ServerConnection {
     /// only [`ServerConnection::cut`] ends it before its time.
     pub(crate) fn wait_and_receive(&self, timeout: Duration, buffer: &mut Vec<u8>) -> io::Result<bool> {
         match self {
-            ServerConnection::Socket(socket, _) if timeout >= SLEEP_MAX => {
+            ServerConnection::Socket(socket, _, spin) if timeout >= SLEEP_MAX => {
+                if !spin.is_zero() {
+                    let end = Instant::now() + *spin;
+                    while Instant::now() < end {
+                        if take(socket, RecvFlags::DONTWAIT, buffer)? {
+                            return Ok(true);
+                        }
+                    }
+                }
                 take(socket, RecvFlags::empty(), buffer)
             }
             _ => match self.wait(timeout, false)? {
@@ -246,7 +256,7 @@ impl ServerConnection {
         match self {
             ServerConnection::Memory(..) => {}
             ServerConnection::Shared(shared) => _ = shutdown(&shared.socket, Shutdown::Both),
-            ServerConnection::Socket(socket, _) => _ = shutdown(socket, Shutdown::Both),
+            ServerConnection::Socket(socket, ..) => _ = shutdown(socket, Shutdown::Both),
         }
         self.wake();
     }
@@ -256,7 +266,7 @@ impl ServerConnection {
         match self {
             ServerConnection::Memory(_, pipe, _) => pipe.wake(),
             ServerConnection::Shared(shared) => shared.waker.wake(),
-            ServerConnection::Socket(_, wake) => {
+            ServerConnection::Socket(_, wake, _) => {
                 let _ = rustix::io::write(wake, &1u64.to_le_bytes());
             }
         }
@@ -270,19 +280,20 @@ impl ServerConnection {
                 false => Err(io::ErrorKind::UnexpectedEof.into()),
             },
             ServerConnection::Shared(shared) => shared.receive(buffer),
-            ServerConnection::Socket(socket, _) => take(socket, RecvFlags::DONTWAIT, buffer),
+            ServerConnection::Socket(socket, ..) => take(socket, RecvFlags::DONTWAIT, buffer),
         }
     }
 }
 
 impl SharedMemory {
     /// A connection in shared memory, if the server at the address has a door.
-    fn connect(address: &Address) -> Option<SharedMemory> {
+    fn connect(address: &Address, spin: Option<Duration>) -> Option<SharedMemory> {
         let Address::Unix(path) = address else { return None };
         let (socket, channel) = channel::hand_over(&channel::door(path)?, CONNECT_TIMEOUT).ok()?;
         let (sender, receiver) = channel.split();
         let waker = receiver.waker();
-        let receiver = Mutex::new((receiver, Spin::new()));
+        let spin = spin.map_or_else(Spin::new, |spin| Spin::with_budget(spin.as_nanos() as u64));
+        let receiver = Mutex::new((receiver, spin));
         Some(SharedMemory {
             sender: Mutex::new(sender),
             receiver,
@@ -423,7 +434,7 @@ mod tests {
         let address = Address::Tcp(listener.local_addr().unwrap().to_string());
         let socket = address.connect(Duration::from_millis(100)).unwrap();
         let wake = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        (ServerConnection::Socket(socket, wake), listener.accept().unwrap().0)
+        (ServerConnection::Socket(socket, wake, Duration::ZERO), listener.accept().unwrap().0)
     }
 
     #[test]

@@ -110,7 +110,7 @@ impl ServerBuilder {
 
     /// Sets how long the loop looks for events before it sleeps: [`ServerConfig::spin`].
     pub fn spin(mut self, time: Duration) -> ServerBuilder {
-        self.config.spin = time;
+        self.config.spin = Some(time);
         self
     }
 

@@ -59,7 +59,7 @@ pub use warnings::Warnings;
 /// assert_eq!(config.subscriptions_max, 1 << 20);
 /// assert_eq!(config.keepalive, Duration::from_secs(2));
 /// assert_eq!((config.collect_grace, config.collect_percent), (Duration::from_secs(600), 50));
-/// assert_eq!(config.spin, Duration::ZERO);
+/// assert_eq!(config.spin, None);
 /// ```
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
@@ -103,8 +103,9 @@ pub struct ServerConfig {
     /// Which clients of this machine may reach the server through memory that both have mapped, beside its Unix sockets: those of
     /// the server's user by default.
     pub shared_memory: SharedMemory,
-    /// The time for which the loop looks for events before it sleeps, none by default. Saves wake-ups and burns a core.
-    pub spin: Duration,
+    /// How long the loop looks for what clients send before it sleeps. None, the default, is for about as long as it takes to be
+    /// woken for what comes in shared memory, wherever that pays, and not at all for sockets. More saves wake-ups and burns a core.
+    pub spin: Option<Duration>,
 }
 
 impl ServerConfig {
@@ -126,7 +127,7 @@ impl ServerConfig {
             collect_percent: machine.collect.made_percent,
             methods: Vec::new(),
             shared_memory: SharedMemory::default(),
-            spin: Duration::ZERO,
+            spin: None,
         }
     }
 

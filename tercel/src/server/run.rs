@@ -81,7 +81,7 @@ enum Peer {
 
 impl Loop {
     pub(super) fn new(
-        queue: EventQueue<Post>,
+        (queue, channels): (EventQueue<Post>, Channels),
         (machine, out): (Machine, Effects),
         (log, last): (LogThread, Last),
         store: Store,
@@ -98,7 +98,7 @@ impl Loop {
             store,
             _dir: dir,
             conns: HashMap::new(),
-            channels: Channels::new(),
+            channels,
             scheduler: Scheduler::new(bounds),
             disk_full: false,
             pages_full: false,

@@ -91,8 +91,10 @@ pub(super) struct Channels {
 }
 
 impl Channels {
-    pub(super) fn new() -> Channels {
-        Channels { peers: Vec::new(), hot: Vec::new(), spin: Spin::new(), slept: None }
+    /// None yet; `spin` is how long the loop looks at them, if that is said.
+    pub(super) fn new(spin: Option<Duration>) -> Channels {
+        let spin = spin.map_or_else(Spin::new, |spin| Spin::with_budget(spin.as_nanos() as u64));
+        Channels { peers: Vec::new(), hot: Vec::new(), spin, slept: None }
     }
 
     /// Adds a connection; its number here.

@@ -20,6 +20,7 @@ use tercel_wire::page::{PAGE_BYTES, Page};
 use super::inside::Inside;
 use super::records::Records;
 use super::run::{LISTENER_KEY, Loop};
+use super::shared::Channels;
 use super::store::Store;
 use super::warnings::Board;
 use super::{Post, Server, ServerConfig, ServerError, SharedMemory};
@@ -194,7 +195,7 @@ pub(super) fn start(config: ServerConfig) -> Result<Server, ServerError> {
         Some(early) => early,
         None => ways_in()?,
     };
-    let server = launch(opened, listening, config.spin.as_micros().try_into().unwrap_or(u64::MAX))?;
+    let server = launch(opened, listening, config.spin)?;
     server.with_doors(doors, config.shared_memory)
 }
 
@@ -218,14 +219,14 @@ fn doors(config: &ServerConfig) -> Result<Vec<UnixListener>, ServerError> {
 pub(super) fn launch(
     opened: Opened,
     (listeners, addresses): (Vec<OwnedFd>, Vec<Address>),
-    spin_us: u64,
+    spin: Option<Duration>,
 ) -> Result<Server, ServerError> {
     let (space, recovered) = (opened.machine.space(), opened.recovered.clone());
     // The queue belongs to the thread that runs it, so it is opened there and its handle sent back.
     let (tell, told) = std::sync::mpsc::channel();
     let (board, warnings) = Board::new();
     let thread = std::thread::Builder::new().name("tercel-server".into()).spawn(move || {
-        let prepared = prepare(opened, listeners, spin_us, board);
+        let prepared = prepare(opened, listeners, spin, board);
         match prepared {
             Ok(mut running) => {
                 let _ = tell.send(Ok((running.handle(), running.backend(), running.lending())));
@@ -252,9 +253,14 @@ pub(super) fn listen(wanted: &[Address]) -> Result<(Vec<OwnedFd>, Vec<Address>),
     Ok(listened.collect::<Result<Vec<_>, _>>()?.into_iter().unzip())
 }
 
-fn prepare(opened: Opened, listeners: Vec<OwnedFd>, spin_us: u64, board: Board) -> Result<Loop, ServerError> {
+fn prepare(
+    opened: Opened,
+    listeners: Vec<OwnedFd>,
+    spin: Option<Duration>,
+    board: Board,
+) -> Result<Loop, ServerError> {
     let mut queue: EventQueue<Post> = EventQueue::open(EventsConfig {
-        spin_us,
+        spin_us: spin.unwrap_or_default().as_micros().try_into().unwrap_or(u64::MAX),
         write_bytes_max: SLOW_READER_BYTES,
         sources_max: sources_max(),
         linger_ms: limits::LINGER_US / 1_000,
@@ -272,7 +278,8 @@ fn prepare(opened: Opened, listeners: Vec<OwnedFd>, spin_us: u64, board: Board) 
     let store = Store::start(opened.pages, opened.applied, handle)?;
     let log = (log, last);
     let decided = (opened.machine, opened.out);
-    Ok(Loop::new(queue, decided, log, store, opened.dir, opened.bounds, board))
+    let channels = Channels::new(spin);
+    Ok(Loop::new((queue, channels), decided, log, store, opened.dir, opened.bounds, board))
 }
 
 /// As many clients as the events' default allows, if so many descriptors are left beside the server's own. If clients

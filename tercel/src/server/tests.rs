@@ -43,7 +43,7 @@ fn serve(dir: &TempDir, change: impl FnOnce(Opened) -> Opened) -> Server {
     let config =
         ServerConfig { listen: vec!["127.0.0.1:0".parse().unwrap()], ..ServerConfig::new(dir.path()) };
     let listening = listen(&config.listen).unwrap();
-    launch(change(open(&config).unwrap()), listening, 0).unwrap()
+    launch(change(open(&config).unwrap()), listening, None).unwrap()
 }
 
 /// What a server says that stops by itself while a client is at work.

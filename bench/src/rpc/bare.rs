@@ -1,0 +1,245 @@
+//! The limits: round trips between two processes by the bare means, with nothing of ours between them.
+//!
+//! The peer is a process that answers so many trips as it is told to on a socket, and sleeps before and after. In shared memory a
+//! trip is a word stored in one cache line each way; sleeping it is an eventfd written and read each way; on a socket it is as
+//! many bytes there and back as a call and its answer have, with one send and one receive at each end.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{RecvFlags, SendFlags};
+use tercel_events::shm::{Words, pass};
+
+use super::failed;
+
+/// By what means, and how an end waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Means {
+    Words,
+    Bells,
+    Tcp(Waits),
+    Unix(Waits),
+}
+
+/// How an end of a socket waits for bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waits {
+    /// It asks again and again.
+    Spinning,
+    /// In the kernel.
+    Sleeping,
+}
+
+/// The bytes of a trip.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes {
+    pub there: usize,
+    pub back: usize,
+}
+
+/// An end of the bare means, here.
+pub struct Bare {
+    control: UnixStream,
+    end: End,
+    sizes: Sizes,
+}
+
+enum End {
+    Words { words: Words, mine: usize, theirs: usize, count: u64 },
+    Bells { ring: OwnedFd, hear: OwnedFd },
+    Stream { stream: OwnedFd, waits: Waits, buffer: Vec<u8> },
+}
+
+/// Where the peer of a directory listens for what it shall do.
+fn door(dir: &Path) -> std::path::PathBuf {
+    dir.join("bare")
+}
+
+/// Answers trips until the process ends. Says where it listens.
+///
+/// # Errors
+/// A sentence: what failed.
+pub fn serve(dir: &Path) -> Result<(), String> {
+    let doors = UnixListener::bind(door(dir)).map_err(failed)?;
+    println!("listening on {}", door(dir).display());
+    std::thread::spawn(move || {
+        for control in doors.incoming().flatten() {
+            std::thread::spawn(|| {
+                if let Err(e) = answer(control) {
+                    eprintln!("the bare peer of a measurement: {e}");
+                }
+            });
+        }
+    });
+    let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+    Ok(())
+}
+
+fn answer(control: UnixStream) -> Result<(), String> {
+    let mut asked = [0; ASKED];
+    let descriptors: [OwnedFd; 3] = pass::receive(&control, &mut asked).map_err(failed)?;
+    let number = |at: usize| asked[at..at + 8].try_into().map_or(0, u64::from_le_bytes) as usize;
+    let sizes = Sizes { there: number(1), back: number(9) };
+    let mut end = match asked[0] {
+        b'w' => {
+            let [memory, _, _] = descriptors;
+            End::Words { words: Words::open(memory).map_err(failed)?, mine: 16, theirs: 0, count: 0 }
+        }
+        b'b' => {
+            let [ring, hear, _] = descriptors;
+            End::Bells { ring, hear }
+        }
+        waits => {
+            let [stream, _, _] = descriptors;
+            let waits = if waits == b's' { Waits::Spinning } else { Waits::Sleeping };
+            End::Stream { stream, waits, buffer: Vec::new() }
+        }
+    };
+    let mut trips = [0; 4];
+    let mut control = control;
+    while control.read_exact(&mut trips).is_ok() {
+        control.write_all(&[1]).map_err(failed)?;
+        for _ in 0..u32::from_le_bytes(trips) {
+            end.receive(sizes.there)?;
+            end.send(sizes.back)?;
+        }
+    }
+    Ok(())
+}
+
+/// What the peer is asked for: by what means, and the bytes there and back.
+const ASKED: usize = 17;
+
+impl Bare {
+    /// Has the peer of a directory answer trips.
+    ///
+    /// # Errors
+    /// A sentence: what failed.
+    pub fn begin(dir: &Path, means: Means, sizes: Sizes) -> Result<Bare, String> {
+        let control = UnixStream::connect(door(dir)).map_err(failed)?;
+        let mut asked = [0; ASKED];
+        asked[1..9].copy_from_slice(&(sizes.there as u64).to_le_bytes());
+        asked[9..17].copy_from_slice(&(sizes.back as u64).to_le_bytes());
+        let (kind, end, given) = match means {
+            Means::Words => {
+                let (words, memory) = Words::create(64).map_err(failed)?;
+                (b'w', End::Words { words, mine: 0, theirs: 16, count: 0 }, [memory, bell()?, bell()?])
+            }
+            Means::Bells => {
+                let (ring, hear) = (bell()?, bell()?);
+                let given = [hear.try_clone().map_err(failed)?, ring.try_clone().map_err(failed)?, bell()?];
+                (b'b', End::Bells { ring, hear }, given)
+            }
+            Means::Tcp(waits) | Means::Unix(waits) => {
+                let (here, there) = match means {
+                    Means::Tcp(_) => tcp_pair()?,
+                    _ => {
+                        let (a, b) = UnixStream::pair().map_err(failed)?;
+                        (a.into(), b.into())
+                    }
+                };
+                let kind = if waits == Waits::Spinning { b's' } else { b'z' };
+                (kind, End::Stream { stream: here, waits, buffer: Vec::new() }, [there, bell()?, bell()?])
+            }
+        };
+        asked[0] = kind;
+        pass::send(&control, &asked, &given.each_ref().map(AsFd::as_fd)).map_err(failed)?;
+        Ok(Bare { control, end, sizes })
+    }
+
+    /// Nanoseconds of a trip, as the mean of so many.
+    ///
+    /// # Errors
+    /// A sentence: what failed.
+    pub fn block(&mut self, trips: usize) -> Result<f64, String> {
+        self.control.write_all(&(trips as u32).to_le_bytes()).map_err(failed)?;
+        self.control.read_exact(&mut [0]).map_err(failed)?;
+        let begun = Instant::now();
+        for _ in 0..trips {
+            self.end.send(self.sizes.there)?;
+            self.end.receive(self.sizes.back)?;
+        }
+        Ok(begun.elapsed().as_secs_f64() * 1e9 / trips as f64)
+    }
+}
+
+impl End {
+    #[inline(always)]
+    fn send(&mut self, bytes: usize) -> Result<(), String> {
+        match self {
+            End::Words { words, mine, count, .. } => {
+                *count += 1;
+                words.get()[*mine].store(*count, Ordering::Release);
+            }
+            End::Bells { ring, .. } => _ = rustix::io::write(&*ring, &ONE).map_err(failed)?,
+            End::Stream { stream, buffer, .. } => {
+                buffer.resize(buffer.len().max(bytes), 7);
+                let mut rest = &buffer[..bytes];
+                while !rest.is_empty() {
+                    match rustix::net::send(&*stream, rest, SendFlags::NOSIGNAL) {
+                        Ok(n) => rest = &rest[n..],
+                        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+                        Err(e) => return Err(failed(e)),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn receive(&mut self, bytes: usize) -> Result<(), String> {
+        match self {
+            End::Words { words, mine, theirs, count } => {
+                // An end that answers has counted one trip less.
+                let awaited = *count + u64::from(*mine == 16);
+                let word: &AtomicU64 = &words.get()[*theirs];
+                while word.load(Ordering::Acquire) != awaited {
+                    // Without the hint the looks get in the way of the store.
+                    std::hint::spin_loop();
+                }
+            }
+            End::Bells { hear, .. } => _ = rustix::io::read(&*hear, &mut [0; 8]).map_err(failed)?,
+            End::Stream { stream, waits, buffer } => {
+                let flags = match waits {
+                    Waits::Spinning => RecvFlags::DONTWAIT,
+                    Waits::Sleeping => RecvFlags::empty(),
+                };
+                buffer.resize(buffer.len().max(bytes), 7);
+                let mut got = 0;
+                while got < bytes {
+                    match rustix::net::recv(&*stream, &mut buffer[got..bytes], flags) {
+                        Ok((0, _)) => return Err("the bare peer of a measurement has ended".into()),
+                        Ok((n, _)) => got += n,
+                        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+                        Err(e) => return Err(failed(e)),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn bell() -> Result<OwnedFd, String> {
+    eventfd(0, EventfdFlags::CLOEXEC).map_err(failed)
+}
+
+fn tcp_pair() -> Result<(OwnedFd, OwnedFd), String> {
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
+    let here = TcpStream::connect(listener.local_addr().map_err(failed)?).map_err(failed)?;
+    let (there, _) = listener.accept().map_err(failed)?;
+    for stream in [&here, &there] {
+        stream.set_nodelay(true).map_err(failed)?;
+    }
+    Ok((here.into(), there.into()))
+}
+
+#[expect(clippy::host_endian_bytes, reason = "the kernel reads an eventfd's count in the host's order")]
+const ONE: [u8; 8] = 1_u64.to_ne_bytes();

@@ -1,0 +1,257 @@
+//! Suite `rpc`: calls between two processes of one machine, each by the bare means under it.
+//!
+//! Client and server are a process each, and so is the peer that answers bare trips. Both ends of a row and of its limit stay on
+//! the same processors, send as many bytes, and wait in the same way: they look (`spin`), or they sleep (`block`). Blocks of a
+//! bare trip and of a call alternate. A block is timed as a whole; the percentiles are of calls that are timed one by one
+//! afterwards, which costs each of them one look at the clock.
+
+mod bare;
+mod cost;
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tercel::{Address, Called, Client, ClientConfig, Obj, Object, Server, Transport, interface};
+use tercel_term::process::OwnProcess;
+
+use super::blocks::{Pairs, alternate, percentile};
+use super::report::{Machine, Report, Row};
+use super::scratch::Scratch;
+use super::{COMMIT, Options, placed};
+use bare::{Bare, Means, Sizes, Waits};
+use cost::{Costs, Since};
+
+/// The environment variable that makes this program a server, or the bare peer: what it is to be, a line each.
+pub const ROLE: &str = "TERCEL_BENCH_RPC";
+
+#[interface]
+trait Counting {
+    /// The count.
+    #[read]
+    fn count(&self) -> u64;
+}
+
+#[derive(Object)]
+struct Counter {
+    count: u64,
+}
+
+impl Counting for Counter {
+    fn count(this: &Obj<Counter>) -> Called<u64> {
+        Ok(this.count())
+    }
+}
+
+/// Serves, or answers bare trips, until standard input ends.
+///
+/// # Errors
+/// A sentence: what failed.
+pub fn child(role: &OsStr) -> Result<(), String> {
+    let role = role.to_str().ok_or("the role is no text")?;
+    let (role, dir) = role.split_once('\n').ok_or("the role names no directory")?;
+    match role {
+        "bare" => bare::serve(Path::new(dir)),
+        waits => serve(Path::new(dir), spin(waits)),
+    }
+}
+
+/// How long an end looks that spins, or that sleeps; none is its own choice.
+fn spin(waits: &str) -> Option<Duration> {
+    match waits {
+        "spin" => Some(Duration::from_millis(20)),
+        "block" => Some(Duration::ZERO),
+        _ => None,
+    }
+}
+
+fn serve(dir: &Path, spin: Option<Duration>) -> Result<(), String> {
+    let builder = Server::builder(dir.join("data"))
+        .listen("127.0.0.1:0")
+        .listen(format!("unix:{}", dir.join("sock").display()))
+        .methods(Counter::METHODS);
+    let builder = match spin {
+        Some(spin) => builder.spin(spin),
+        None => builder,
+    };
+    let server = builder.start().map_err(failed)?;
+    println!("listening on {} ({})", server.addresses()[0], server.backend());
+    let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+    server.stop().map_err(failed)
+}
+
+/// What a row measures: by which road, how its ends wait, and on which processors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    road: Transport,
+    waits: Waits,
+    /// On a processor each.
+    apart: bool,
+}
+
+impl Place {
+    fn name(self) -> String {
+        let road = match self.road {
+            Transport::SharedMemory => "shm",
+            Transport::Unix => "unix",
+            _ => "tcp",
+        };
+        let waits = match self.waits {
+            Waits::Spinning => "spin",
+            Waits::Sleeping => "block",
+        };
+        // A spinning end needs a processor of its own; a sleeping one is measured both ways.
+        let apart = if self.apart && self.waits == Waits::Sleeping { ".two" } else { "" };
+        format!("{road}.{waits}{apart}")
+    }
+
+    fn means(self) -> Means {
+        match (self.road, self.waits) {
+            (Transport::SharedMemory, Waits::Spinning) => Means::Words,
+            (Transport::SharedMemory, Waits::Sleeping) => Means::Bells,
+            (Transport::Unix, waits) => Means::Unix(waits),
+            (_, waits) => Means::Tcp(waits),
+        }
+    }
+
+    fn spin(self) -> &'static str {
+        match self.waits {
+            Waits::Spinning => "spin",
+            Waits::Sleeping => "block",
+        }
+    }
+}
+
+/// The processes of a place.
+struct Ends {
+    dir: PathBuf,
+    server: OwnProcess,
+    _bare: OwnProcess,
+}
+
+impl Ends {
+    fn begin(dir: &Path, place: Place) -> Result<Ends, String> {
+        std::fs::create_dir_all(dir).map_err(failed)?;
+        let role =
+            |what: &str| OwnProcess::role(&["bench", "rpc"], ROLE, format!("{what}\n{}", dir.display()));
+        Ok(Ends { dir: dir.to_owned(), server: role(place.spin())?, _bare: role("bare")? })
+    }
+
+    fn client(&self, place: Place) -> Result<Client, String> {
+        let address = match place.road {
+            Transport::Tcp => self.server.address()?,
+            _ => Address::Unix(self.dir.join("sock")),
+        };
+        let shared_memory = place.road == Transport::SharedMemory;
+        let config = ClientConfig { shared_memory, spin: spin(place.spin()), ..ClientConfig::default() };
+        let client = Client::connect_with(&address, config).map_err(failed)?;
+        match client.transport() {
+            Some(transport) if transport == place.road => Ok(client),
+            other => Err(format!("the client was to take {} and took {other:?}", place.road)),
+        }
+    }
+}
+
+/// Measures.
+///
+/// # Errors
+/// A sentence: what failed.
+pub fn run(options: &Options) -> Result<Report, String> {
+    let scratch = Scratch::new(options.dir.as_deref(), "rpc")?;
+    let processors = placed::processors();
+    let (first, last) = (processors[0], processors[processors.len() - 1]);
+    let (mut rows, mut backend) = (Vec::new(), String::new());
+    for road in [Transport::SharedMemory, Transport::Unix, Transport::Tcp] {
+        for (waits, apart) in [(Waits::Spinning, true), (Waits::Sleeping, false), (Waits::Sleeping, true)] {
+            let place = Place { road, waits, apart };
+            if apart && first == last {
+                options.say(&format!("{}: not measured, for there is one processor", place.name()));
+                continue;
+            }
+            options.say(&format!("calls by {}", place.name()));
+            let servers_on = if apart { last } else { first };
+            let ends = placed::on(servers_on, || Ends::begin(&scratch.join(&place.name()), place))?;
+            ends.server.backend().clone_into(&mut backend);
+            rows.extend(placed::on(first, || calls(options, &ends, place))?);
+        }
+    }
+    Ok(Report { suite: "rpc", commit: COMMIT, machine: Machine::here(&backend), rows })
+}
+
+/// The calls of one place.
+fn calls(options: &Options, ends: &Ends, place: Place) -> Result<Vec<Row>, String> {
+    let client = ends.client(place)?;
+    let name = place.name();
+    let counter = client.run(|tx| tx.create(&Counter { count: 1 })).map_err(failed)?;
+    let handle = client.handle(counter).remote();
+    let mut bare = Bare::begin(&ends.dir, place.means(), SMALL)?;
+    let mut method = || handle.count().map(|_| ()).map_err(failed);
+    let row = against_bare(options, &format!("rpc.method.{name}"), ends, &mut bare, &mut method)?;
+    Ok(vec![row.note("a method of an object that only reads, run at the server in a transaction of its own")])
+}
+
+/// A call by a bare trip.
+fn against_bare(
+    options: &Options,
+    id: &str,
+    ends: &Ends,
+    bare: &mut Bare,
+    call: &mut dyn FnMut() -> Result<(), String>,
+) -> Result<Row, String> {
+    let block = |call: &mut dyn FnMut() -> Result<(), String>| {
+        let begun = Instant::now();
+        for _ in 0..TRIPS {
+            call()?;
+        }
+        Ok::<_, String>(begun.elapsed().as_secs_f64() * 1e6 / TRIPS as f64)
+    };
+    block(call)?;
+    let pairs = alternate(rounds(options), || bare.block(TRIPS).map(|ns| ns / 1e3), || block(call))?;
+    let before = Costs::of(ends.server.id());
+    let mut each = one_by_one(call, rounds(options) * TRIPS / 4)?;
+    let costs = Costs::of(ends.server.id()).since(&before, each.len());
+    each.sort_unstable_by(f64::total_cmp);
+    Ok(row(id, &pairs, &each, costs, (rounds(options) * TRIPS) as u64))
+}
+
+/// Microseconds of calls that are timed one by one.
+fn one_by_one(call: &mut dyn FnMut() -> Result<(), String>, count: usize) -> Result<Vec<f64>, String> {
+    let timed = (0..count).map(|_| {
+        let begun = Instant::now();
+        call()?;
+        Ok(begun.elapsed().as_secs_f64() * 1e6)
+    });
+    timed.collect()
+}
+
+fn row(id: &str, pairs: &Pairs, each: &[f64], costs: Option<Costs>, n: u64) -> Row {
+    let limit = id.replacen("rpc.method", "raw", 1).replacen("rpc.", "raw.", 1);
+    let row = Row::compared(id, "us", pairs, limit, n);
+    Row {
+        p50: Some(percentile(each, 0.5)),
+        p99: Some(percentile(each, 0.99)),
+        p999: Some(percentile(each, 0.999)),
+        best: pairs.best(),
+        cpu_client_us: costs.map(|c| c.here_us),
+        cpu_server_us: costs.map(|c| c.there_us),
+        ..row
+    }
+}
+
+fn rounds(options: &Options) -> usize {
+    if options.quick { ROUNDS_QUICK } else { ROUNDS }
+}
+
+fn failed(e: impl std::fmt::Display) -> String {
+    e.to_string()
+}
+
+/// A bare trip of a small call: a header and what names the call, and the like back.
+const SMALL: Sizes = Sizes { there: 64 + 28 + 12, back: 64 + 20 + 16 };
+
+/// Pairs of blocks.
+const ROUNDS: usize = 40;
+const ROUNDS_QUICK: usize = 10;
+
+/// Calls of a block.
+const TRIPS: usize = 1_000;
