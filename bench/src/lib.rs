@@ -75,7 +75,7 @@ pub struct Options {
     pub dir: Option<PathBuf>,
     /// How many connections do nothing, in suite `idle`.
     pub connections: usize,
-    /// Which antagonists to measure, in suite `load`; all if none is named.
+    /// Which antagonists to measure, in suite `load`, or which places, in suite `rpc`; all if none is named.
     pub only: Vec<String>,
 }
 
@@ -117,8 +117,8 @@ pub fn command(suite: Suite, options: Options, json: bool) -> Outcome {
             return child(&role).map(|()| ExitCode::SUCCESS).map_err(Failure::new);
         }
     }
-    if !options.only.is_empty() && suite != Suite::Load {
-        return Err(Failure::new("only the suite load has rows to choose from")
+    if !options.only.is_empty() && !matches!(suite, Suite::Load | Suite::Rpc) {
+        return Err(Failure::new("only the suites load and rpc have rows to choose from")
             .next("leave --only out, or say `tercel bench load`")
             .code(2));
     }

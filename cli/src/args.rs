@@ -142,7 +142,8 @@ pub struct Serve {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
   tercel demo
-  tercel demo --input Packages.xz --dir /var/tmp/demo")]
+  tercel demo --input Packages.xz --dir /var/tmp/demo
+  tercel demo --addr unix:./socket")]
 pub struct Demo {
     /// A Packages file; else the machine's apt lists, else a bundled sample
     #[arg(long, value_name = "FILE")]
@@ -153,6 +154,9 @@ pub struct Demo {
     /// Where to put the data; a fresh directory that is removed at the end if not given
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
+    /// Show only what calls take, at a server that serves already: HOST:PORT or unix:PATH
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["input", "sample", "dir"])]
+    pub addr: Option<Address>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -406,7 +410,8 @@ pub struct Bench {
     /// Suite idle: how many connections do nothing
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub connections: usize,
-    /// Suite load: only this row, such as greedy; may be given several times
+    /// Suites load and rpc: only this row or place, such as greedy or shm.spin;
+    /// may be given several times
     #[arg(long, value_name = "ROW")]
     pub only: Vec<String>,
 }

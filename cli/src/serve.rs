@@ -7,6 +7,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tercel::check::{LOST_NAME, losses};
 use tercel::{Server, ServerConfig, ServerError};
+use tercel_packages::model::{Mark, Marked};
 use tercel_term::fail::Outcome;
 use tercel_term::process::raise_descriptors;
 use tercel_term::say;
@@ -23,6 +24,7 @@ pub fn run(args: &args::Serve) -> Outcome {
         keepalive: Duration::from_millis(args.keepalive.into()),
         collect_grace: Duration::from_secs(args.gc_grace.into()),
         collect_percent: args.gc_percent,
+        methods: vec![Mark::METHODS],
         ..ServerConfig::new(&args.data)
     };
     let mut signals = Signals::new([SIGINT, SIGTERM])?;

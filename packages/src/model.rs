@@ -1,7 +1,9 @@
 //! The package graph as objects.
 
+use std::sync::LazyLock;
+
 use tercel::collections::Map;
-use tercel::{List, Object, Ref, Text};
+use tercel::{Called, List, Obj, Object, Record, Ref, Text, interface};
 
 /// A package, real or virtual: small, because traversals visit these and nothing else.
 #[derive(Object)]
@@ -72,6 +74,37 @@ pub struct Mark {
     pub package: Ref<Package>,
     /// The advisory, or 0.
     pub advisory: u32,
+}
+
+/// What a mark says of itself.
+#[derive(Record, Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// The advisory, or 0.
+    pub advisory: u32,
+    /// The process that has looked.
+    pub process: u32,
+}
+
+/// What marks can be asked.
+#[interface]
+pub trait Marked {
+    /// The advisory, and where that was looked up.
+    #[read]
+    fn seen(&self) -> Seen;
+    /// Marks with an advisory, or with 0 for none.
+    fn set_advisory(&mut self, advisory: u32);
+}
+
+impl Marked for Mark {
+    fn seen(this: &Obj<Mark>) -> Called<Seen> {
+        // Asking the system takes longer than the rest.
+        static PROCESS: LazyLock<u32> = LazyLock::new(std::process::id);
+        Ok(Seen { advisory: this.advisory(), process: *PROCESS })
+    }
+
+    fn set_advisory(this: &Obj<Mark>, advisory: u32) -> Called<()> {
+        Ok(this.edit()?.set_advisory(advisory)?)
+    }
 }
 
 /// The advisory's marks, under the root [`MARKS`].

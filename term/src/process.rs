@@ -145,6 +145,8 @@ pub fn raise_descriptors() {
 fn parse(ready: &str) -> Option<(&str, &str)> {
     let rest = ready.trim().strip_prefix("listening on ")?;
     let (address, about) = rest.split_once(" (").unwrap_or((rest, ""));
+    // A server may listen at several.
+    let address = address.split(' ').next()?;
     Some((address, about.split([',', ')']).next().unwrap_or("")))
 }
 
@@ -157,6 +159,8 @@ mod tests {
         let line = "listening on 127.0.0.1:4000 (io_uring, space 00ff, a new space)\n";
         assert_eq!(parse(line), Some(("127.0.0.1:4000", "io_uring")));
         assert_eq!(parse("listening on 127.0.0.1:9\n"), Some(("127.0.0.1:9", "")));
+        let several = "listening on 127.0.0.1:4000 unix:/tmp/socket (epoll, space 00ff, a new space)\n";
+        assert_eq!(parse(several), Some(("127.0.0.1:4000", "epoll")));
         assert_eq!(parse("error: no\n"), None);
     }
 }

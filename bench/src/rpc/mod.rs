@@ -161,21 +161,30 @@ pub fn run(options: &Options) -> Result<Report, String> {
     let processors = placed::processors();
     let (first, last) = (processors[0], processors[processors.len() - 1]);
     let (mut rows, mut backend) = (Vec::new(), String::new());
-    for road in [Transport::SharedMemory, Transport::Unix, Transport::Tcp] {
-        for (waits, apart) in [(Waits::Spinning, true), (Waits::Sleeping, false), (Waits::Sleeping, true)] {
-            let place = Place { road, waits, apart };
-            if apart && first == last {
-                options.say(&format!("{}: not measured, for there is one processor", place.name()));
-                continue;
-            }
-            options.say(&format!("calls by {}", place.name()));
-            let servers_on = if apart { last } else { first };
-            let ends = placed::on(servers_on, || Ends::begin(&scratch.join(&place.name()), place))?;
-            ends.server.backend().clone_into(&mut backend);
-            rows.extend(placed::on(first, || calls(options, &ends, place))?);
+    for place in places(&options.only)? {
+        if place.apart && first == last {
+            options.say(&format!("{}: not measured, for there is one processor", place.name()));
+            continue;
         }
+        options.say(&format!("calls by {}", place.name()));
+        let servers_on = if place.apart { last } else { first };
+        let ends = placed::on(servers_on, || Ends::begin(&scratch.join(&place.name()), place))?;
+        ends.server.backend().clone_into(&mut backend);
+        rows.extend(placed::on(first, || calls(options, &ends, place))?);
     }
     Ok(Report { suite: "rpc", commit: COMMIT, machine: Machine::here(&backend), rows })
+}
+
+/// The places that are wanted, of all.
+fn places(wanted: &[String]) -> Result<Vec<Place>, String> {
+    let waits = [(Waits::Spinning, true), (Waits::Sleeping, false), (Waits::Sleeping, true)];
+    let of_road = |road| waits.map(|(waits, apart)| Place { road, waits, apart });
+    let all = [Transport::SharedMemory, Transport::Unix, Transport::Tcp].map(of_road).concat();
+    if let Some(stranger) = wanted.iter().find(|w| !all.iter().any(|place| place.name() == **w)) {
+        let names: Vec<_> = all.iter().map(|place| place.name()).collect();
+        return Err(format!("there is no place {stranger}: there are {}", names.join(", ")));
+    }
+    Ok(all.into_iter().filter(|place| wanted.is_empty() || wanted.contains(&place.name())).collect())
 }
 
 /// The calls of one place.

@@ -1,5 +1,6 @@
 //! `tercel demo`: the main job, on real data, in a minute.
 
+mod calls;
 mod scenes;
 
 use std::path::{Path, PathBuf};
@@ -17,11 +18,17 @@ use crate::args;
 pub fn run(args: &args::Demo, term: &Term) -> Outcome {
     let begun = Instant::now();
     tercel_term::tidy::on_signals(|| "interrupted".into())?;
+    if let Some(address) = &args.addr {
+        calls::at(address, term)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let dir = DemoDir::new(args.dir.as_deref())?;
     let source = Source::choose(args.input.as_deref(), args.sample);
     tell!("{} package index: {}", term.bold("data"), source.describe());
     let graph = import::read(&source, term)?;
-    let mut server = OwnProcess::serve(dir.path(), None, &[])?;
+    let socket = calls::socket(dir.own.path()).map(|socket| socket.to_string());
+    let more: Vec<&str> = socket.iter().flat_map(|socket| ["--listen", socket]).collect();
+    let mut server = OwnProcess::serve(dir.path(), None, &more)?;
     tell!(
         "{} process {} at {} ({})",
         term.bold("server"),
@@ -33,6 +40,7 @@ pub fn run(args: &args::Demo, term: &Term) -> Outcome {
     let root = scenes::root(&graph, term);
     scenes::closure(&server, root, &imported, term)?;
     scenes::advisory(&server, root, term)?;
+    calls::at_own(&server, dir.own.path(), term)?;
     scenes::crash(&mut server, dir.path(), term)?;
     server.stop()?;
     let program = program();
@@ -51,34 +59,35 @@ pub fn run(args: &args::Demo, term: &Term) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the demonstration's data is.
-enum DemoDir {
-    /// Where the command line says.
-    Named(PathBuf),
-    /// Made for this run.
-    Own(OwnDir),
+/// Where the demonstration's data is, and what else it needs a place for.
+struct DemoDir {
+    data: PathBuf,
+    /// Made for this run, and removed behind it.
+    own: OwnDir,
 }
 
 impl DemoDir {
-    fn new(dir: Option<&Path>) -> Result<DemoDir, Failure> {
-        let path = match dir {
-            Some(dir) => dir.to_path_buf(),
-            None => std::env::temp_dir().join(format!("tercel-demo-{}", std::process::id())),
-        };
-        let used = std::fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_some());
-        if used {
-            return Err(Failure::new(format!("{} is not empty", path.display()))
-                .next("the demonstration wants a fresh directory: name another with --dir"));
+    fn new(named: Option<&Path>) -> Result<DemoDir, Failure> {
+        let own = std::env::temp_dir().join(format!("tercel-demo-{}", std::process::id()));
+        let data = named.map_or_else(|| own.join("data"), Path::to_path_buf);
+        for path in [&own, &data] {
+            let used = std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
+            if used {
+                return Err(Failure::new(format!("{} is not empty", path.display()))
+                    .next("the demonstration wants a fresh directory: name another with --dir"));
+            }
         }
-        let cannot = |e| Failure::new(format!("cannot make {}: {e}", path.display()));
-        std::fs::create_dir_all(&path).map_err(|e| cannot(e).next("name another place with --dir"))?;
-        Ok(if dir.is_some() { DemoDir::Named(path) } else { DemoDir::Own(OwnDir::new(path)) })
+        let make = |path: &Path| {
+            let cannot = |e| Failure::new(format!("cannot make {}: {e}", path.display()));
+            std::fs::create_dir_all(path).map_err(|e| cannot(e).next("name another place with --dir"))
+        };
+        make(&own)?;
+        let own = OwnDir::new(own);
+        make(&data)?;
+        Ok(DemoDir { data, own })
     }
 
     fn path(&self) -> &Path {
-        match self {
-            DemoDir::Named(path) => path,
-            DemoDir::Own(own) => own.path(),
-        }
+        &self.data
     }
 }
