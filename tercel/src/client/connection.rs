@@ -307,7 +307,8 @@ impl SharedMemory {
         if self.is_gone.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        channel::offer(&mut *unpoison(self.sender.lock()), bytes).map_err(corrupt)
+        let mut sender = unpoison(self.sender.lock());
+        channel::offer(&mut sender, bytes).map_err(corrupt)
     }
 
     fn wait_for_room(&self, bytes: usize, timeout: Duration) -> io::Result<()> {
@@ -333,7 +334,7 @@ impl SharedMemory {
         let mut receiver = unpoison(self.receiver.lock());
         loop {
             if sender.ask_for_room(room).map_err(corrupt)? {
-                return Ok(receiver.0.is_ready().map_err(corrupt)?);
+                return receiver.0.is_ready().map_err(corrupt);
             }
             match receiver.0.wait_for_bell(Some(deadline)).map_err(io::Error::other)? {
                 Waiting::Woken => {}
