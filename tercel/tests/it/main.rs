@@ -24,5 +24,6 @@ mod network;
 mod reconnects;
 mod repair;
 mod sends;
+mod services;
 mod threads;
 mod watch;
