@@ -32,6 +32,8 @@ pub mod served;
 mod service;
 mod services;
 pub mod slots;
+#[cfg(test)]
+mod tests;
 
 pub use context::Context;
 pub use failure::{Called, Failure};
@@ -41,5 +43,4 @@ pub use handle::{CallPolicy, Handle, Stub};
 pub use offers::{Ended, Methods, Offers, Run};
 pub use service::ServiceHandle;
 pub(crate) use service::stamp_of;
-pub(crate) use services::is_late;
 pub use services::{Job, JobDone, JobId, NO_METHOD, Service, ServiceInterface, Services, put};

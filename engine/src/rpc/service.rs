@@ -9,7 +9,6 @@ use tercel_wire::message::{Response, ResponseEnd, Unbegun};
 use tercel_wire::payload::{self, Payload};
 use tercel_wire::record::Encoder;
 
-use super::given::damaged;
 use super::services::ServiceInterface;
 use super::{Called, Context, Failure, Given};
 use crate::error::{Bound, Error};
@@ -72,16 +71,16 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
     ) -> Called<R, E> {
         let calling = self.calling(method, &put)?;
         let answer = calling.until_known()?;
-        let body = Response::decode(&answer.body).map_err(damaged)?;
+        let body = Response::decode(&answer.body).map_err(unreadable)?;
         let of = &answer.interface.methods[method];
         match body.end {
             ResponseEnd::Returned(_, bytes) => {
-                let given = Payload::decode(bytes, &of.gives).map_err(damaged)?;
-                Ok(gives(&Given::new(given))?)
+                let given = Payload::decode(bytes, &of.gives).map_err(unreadable)?;
+                Ok(gives(&Given::new(given)).map_err(unreadable)?)
             }
             ResponseEnd::Failed(_, bytes) => {
-                let given = Payload::decode(bytes, &of.fails).map_err(damaged)?;
-                Err(Failure::Method(fails(&Given::new(given))?))
+                let given = Payload::decode(bytes, &of.fails).map_err(unreadable)?;
+                Err(Failure::Method(fails(&Given::new(given)).map_err(unreadable)?))
             }
             ResponseEnd::Broken(_, text) => Err(Error::Failed(text.into()).into()),
             ResponseEnd::Forgotten => Err(Error::Unknown(FORGOTTEN.into()).into()),
@@ -210,6 +209,11 @@ impl Calling<'_> {
 const BACK_OFF_US: u64 = 50;
 
 const FORGOTTEN: &str = "it has come to its end, and the server no longer keeps what to";
+
+/// The procedure was executed, and its result is of no use.
+fn unreadable(e: impl std::fmt::Display) -> Error {
+    Error::Failed(format!("its result cannot be read: {e}"))
+}
 
 /// What a refusal means to a program: in any case that the call was not begun.
 fn unbegun(why: Unbegun, text: &str) -> Error {

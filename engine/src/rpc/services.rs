@@ -235,6 +235,6 @@ impl Job {
 }
 
 /// Whether a call's time is over.
-pub(crate) fn is_late(until: Option<Now>, now: Now) -> bool {
+fn is_late(until: Option<Now>, now: Now) -> bool {
     until.is_some_and(|until| now >= until) && !dropped(Rule::BeginsPastDeadline)
 }

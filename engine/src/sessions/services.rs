@@ -17,7 +17,7 @@ use crate::effect::Effect;
 use crate::leader::Asked;
 use crate::limits;
 use crate::rpc::served::{Arrival, Cancelled, Served};
-use crate::rpc::{Context, Job, JobDone, JobId, NO_METHOD, is_late, put};
+use crate::rpc::{Context, Job, JobDone, JobId, NO_METHOD, put};
 use crate::table::Map;
 use crate::time::Now;
 
@@ -176,9 +176,6 @@ impl Sessions {
                     cx.out.push(Effect::Run(cx.joined, job));
                 }
             };
-        }
-        if is_late(until, cx.now) {
-            return self.refuse_request(asked, client, table, id, (Unbegun::Late, ""), cx);
         }
         let mut body = std::mem::take(&mut self.serving.body);
         body.clear();
