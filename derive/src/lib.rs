@@ -15,20 +15,25 @@
 //! | `schema` | the schema, and the assertions about it |
 //! | `object` | the code of a class |
 //! | `record` | the code of a nested record |
+//! | `method` | the methods of an interface and the procedures of a service |
 //! | `interface` | the code of an interface |
+//! | `service` | the code of a service |
 #![forbid(unsafe_code)]
 
 mod advise;
 mod input;
 mod interface;
+mod method;
 mod object;
 mod record;
 mod schema;
+mod service;
 
 use proc_macro::TokenStream;
 use syn::{Data, DeriveInput, parse_macro_input};
 
 use crate::input::{Enum, Input, Kind};
+use crate::method::{Of, Options, Trait};
 
 /// Makes a struct with named fields a class of objects.
 ///
@@ -223,10 +228,69 @@ pub fn derive_record(input: TokenStream) -> TokenStream {
 /// 1,000 bytes.
 #[proc_macro_attribute]
 pub fn interface(options: TokenStream, item: TokenStream) -> TokenStream {
-    let options = parse_macro_input!(options as interface::Options);
+    expand(options, item, Of::Objects, interface::expand)
+}
+
+/// Makes a trait a service: procedures of a server, without an object, that clients call.
+///
+/// ```text
+/// use tercel::{Called, Context, Record, service};
+///
+/// #[service]
+/// pub trait Clock {
+///     /// What time it is in a zone.
+///     #[read]
+///     fn now(&self, zone: &str) -> Result<Time, NoSuchZone>;
+///     /// Works for a while.
+///     #[slow]
+///     fn report(&self, of: u64) -> Text;
+///     /// Notes a line.
+///     #[one_way]
+///     fn log(&self, line: &str);
+/// }
+///
+/// struct MyClock;
+///
+/// impl Clock for MyClock {
+///     fn now(&self, _: &Context<'_>, zone: &str) -> Called<Time, NoSuchZone> { .. }
+///     fn report(&self, cx: &Context<'_>, of: u64) -> Called<Text> { .. }
+///     fn log(&self, _: &Context<'_>, line: &str) { .. }
+/// }
+/// ```
+///
+/// A server offers what implements it: `Server::builder(dir).service(Clock::serve(MyClock))`. Beside the trait this makes one for
+/// callers, `ClockCalls`, with the procedures as they were declared, each giving `Called<.., ..>`:
+///
+/// ```text
+/// let clock = client.service::<dyn Clock>();
+/// println!("{:?}", clock.now("Lisbon")?);
+/// ```
+///
+/// # Attributes
+///
+/// `#[service(name = "...")]` and `#[service(crate = "...")]` are as those of [`macro@interface`]. A procedure without an attribute
+/// is executed at most once, in the loop of the server, which it holds up. `#[slow]`: it runs on a thread of the server's pool.
+/// `#[read]`: it may be executed more than once, and is sent again where it is not known whether it was. `#[one_way]`: it gives
+/// nothing, and its caller does not wait.
+///
+/// # Limits
+///
+/// Those of [`macro@interface`], but that a result has at most a megabyte. A service has no procedure called `serve`.
+#[proc_macro_attribute]
+pub fn service(options: TokenStream, item: TokenStream) -> TokenStream {
+    expand(options, item, Of::Service, service::expand)
+}
+
+fn expand(
+    options: TokenStream,
+    item: TokenStream,
+    of: Of,
+    code: fn(&Trait) -> proc_macro2::TokenStream,
+) -> TokenStream {
+    let options = parse_macro_input!(options as Options);
     let item = parse_macro_input!(item as syn::ItemTrait);
-    match interface::Interface::parse(options, item) {
-        Ok(interface) => interface.expand().into(),
+    match Trait::parse(options, item, of) {
+        Ok(parsed) => code(&parsed).into(),
         Err(e) => e.into_compile_error().into(),
     }
 }

@@ -12,7 +12,7 @@ use tercel_wire::id::{LogPosition, PageId, Stamp, ViewId};
 
 use crate::limits;
 use crate::order::{NodeId, Sealed};
-use crate::rpc::Offers;
+use crate::rpc::{Job, JobDone, Offers, Services};
 use crate::time::in_words;
 
 /// A connection, named by the host.
@@ -42,6 +42,10 @@ pub struct ServerConfig {
     pub collect: CollectConfig,
     /// The methods that are run here.
     pub methods: Offers,
+    /// The services that are offered here.
+    pub services: Services,
+    /// Calls of slow procedures that the host has at once, running and waiting; one more is refused.
+    pub jobs_max: usize,
 }
 
 /// When what no root reaches is collected.
@@ -76,6 +80,8 @@ impl Default for ServerConfig {
             view_first: 0,
             collect: CollectConfig::default(),
             methods: Offers::default(),
+            services: Services::default(),
+            jobs_max: limits::JOBS_MAX,
         }
     }
 }
@@ -105,6 +111,8 @@ pub enum Input<'a> {
     Pinned(ViewId, u64, Result<(), String>),
     /// What [`Effect::ReadPinned`] asked for: those of the pages that exist, in their order.
     PinnedRead(ViewId, u64, Result<Vec<(PageId, Vec<u8>)>, String>),
+    /// A call that [`Effect::Run`] asked for has come to its end.
+    Ran(ViewId, JobDone),
     /// The disk is full, or no longer.
     DiskFull(bool),
     /// How much room the log has left of what it may take. To be said again after every truncation while it is not
@@ -136,6 +144,8 @@ pub enum Effect {
     Packet(NodeId, Vec<u8>),
     /// Append this record to the log, at this position, for this view; sync when nothing else is waiting.
     Append(LogPosition, ViewId, Sealed),
+    /// Run this call on a thread of its own.
+    Run(ViewId, Job),
     /// Read this page.
     Read(ViewId, PageId),
     /// Store these pages and, if there is one, the checkpoint, all in one step.

@@ -33,6 +33,15 @@ pub enum Error {
     /// id, as `run` does. Without one nothing was sent that changes anything, so nothing was changed.
     #[error("no answer came in time{}", unknown_or_not(.0.as_deref()))]
     Timeout(Option<Box<OpId>>),
+    /// A call of a service was sent, and it is not known whether the server has executed it: the connection or the server was lost, or
+    /// no answer came in time. It was executed once at most, and if it was not begun by now it never will be, unless the
+    /// server could not be told. The program must find out by other means, or call a procedure that may be executed twice.
+    #[error("it is not known whether the call was executed: {0}")]
+    Unknown(String),
+    /// A procedure of a service was begun and did not come to its end: it panicked, or met an error of the space. What it did before
+    /// stays. The server's program must act.
+    #[error("the procedure has failed at the server: {0}")]
+    Failed(String),
     /// The object's place was reserved by an earlier transaction, and is lost with the session that it was given in: the
     /// client was without a connection for too long, or its server was put back to an earlier state. Or it was reserved by
     /// another client. Running this transaction again cannot help; reserve another place, and write anew what refers to
@@ -270,6 +279,8 @@ impl Error {
             | Error::Corrupt(what)
             | Error::Unavailable(what)
             | Error::OtherHistory(what)
+            | Error::Unknown(what)
+            | Error::Failed(what)
             | Error::Invalid(what) => what.clone(),
             Error::Full(bound) => bound.to_string(),
             other => other.to_string(),
@@ -324,13 +335,15 @@ mod tests {
             Schema(text()),
             Corrupt(text()),
             Invalid(text()),
+            Unknown(text()),
+            Failed(text()),
             Server(Box::new(fault)),
         ];
         let known = |e: &Error| match e {
             Conflict | Unavailable(_) | Timeout(_) | PlaceLost(_) | NotFound(_) | Denied(_) | Schema(_) => {
                 true
             }
-            Corrupt(_) | Invalid(_) | Full(_) | Server(_) | OtherHistory(_) => true,
+            Corrupt(_) | Invalid(_) | Full(_) | Server(_) | OtherHistory(_) | Unknown(_) | Failed(_) => true,
         };
         assert!(all.iter().all(known));
         all.into_iter().chain(bounds().into_iter().map(Full)).collect()

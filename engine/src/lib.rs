@@ -12,6 +12,7 @@
 //! | `sessions` | greetings, the stream, resuming, backups |
 //! | [`schedule`] | of the sessions: which connection is served next, which is not read, where a commit is synced |
 //! | [`server`] | these, wired; how a server begins, and lends itself to transactions inside of it |
+//! | [`rpc`] | methods of objects and services: what is called, where it runs, and what of it is kept |
 //! | [`client`] | what is cached, when it is too old, what is asked for |
 //! | [`txn`] | what a transaction reads and writes, what it sends to commit, and where it runs: its home |
 //! | [`object`] | what a program holds: objects, references, lists |
@@ -46,7 +47,10 @@ pub use tercel_heap::mutant;
 #[doc(hidden)]
 pub mod __private {
     pub use crate::error::Error;
-    pub use crate::rpc::{Called, Ended, Given, Handle, Methods, Stub, finish, never, no_method, put_bytes};
+    pub use crate::rpc::{
+        Called, Context, Ended, Given, Handle, Methods, Service, ServiceHandle, ServiceInterface, Stub,
+        finish, never, no_method, put_bytes,
+    };
     pub use crate::txn::Tx;
     pub use crate::txn::object::{
         Elements, Field, ListField, Obj, Object, RawMut, RawObj, Record, Stored, load_elements, no_variant,

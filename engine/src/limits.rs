@@ -1,5 +1,7 @@
 //! Every bound of the engine, with its reason.
 
+use tercel_wire::id::SERVICE_SLOTS_MAX;
+
 /// Bytes of objects that one transaction may write. Staged transactions are held in the server's memory until they
 /// are whole, and a log record holds all of one.
 pub const TRANSACTION_BYTES_MAX: usize = 128 << 20;
@@ -13,7 +15,12 @@ pub const PART_BYTES: usize = 256 << 10;
 pub const UNSENT_BYTES_MAX: usize = 1 << 20;
 
 /// Requests that a client may have under way: fetches and commits of a few dozen threads.
-pub const CREDIT: u16 = 256;
+pub const CREDIT: u16 = SERVICE_SLOTS_MAX;
+
+/// [`CREDIT`], for calls of services, of which tests allow few.
+pub fn service_credit() -> u16 {
+    crate::mutant::bound(CREDIT as usize, 3) as u16
+}
 
 /// Pages granted at once: a bulk load fills them in some milliseconds, and an idle client blocks only half a megabyte
 /// of addresses.
@@ -42,6 +49,27 @@ pub const CALL_MAX: usize = (1 << 20) - 64;
 
 /// Bytes of arguments of calls that wait in a server: of a few large ones.
 pub const CALL_BYTES_MAX: usize = 16 << 20;
+
+/// Bytes of one response of a service that are kept until its client has it: most results. One that is larger is lost with the
+/// connection that it was sent on.
+pub const KEPT_BYTES_MAX: usize = 64 << 10;
+
+/// Bytes of responses that are kept of one client: 4 KiB for each of its slots.
+pub const KEPT_CLIENT_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes of responses that are kept of all clients. Above it those of clients that have no connection are let go of, and then nothing
+/// more is kept.
+pub const KEPT_ALL_BYTES_MAX: usize = 64 << 20;
+
+/// How long a server keeps what it knows of the calls of a client that has no connection, in microseconds: a network that was gone for a
+/// minute loses no call.
+pub const SERVED_ABSENT_US: u64 = 60_000_000;
+
+/// Clients without a connection whose calls a server knows of.
+pub const SERVED_ABSENT_MAX: usize = 4_096;
+
+/// Calls of slow procedures that wait for a thread of the server's pool: some for each client of a busy server. One more is refused.
+pub const JOBS_MAX: usize = 256;
 
 /// Chunks of large values after which an entry that frees them ends. It has at most those of one node more.
 pub const FREED_MAX: usize = 1 << 10;

@@ -190,7 +190,7 @@ pub use server::{
 };
 #[doc(inline)]
 pub use tercel_collections as collections;
-pub use tercel_derive::{Object, Record, interface};
+pub use tercel_derive::{Object, Record, interface, service};
 pub use transaction::Transaction;
 // The derive macros and their traits have the same names, so that one `use` brings both.
 pub use tercel_engine::client::ClientStats;
@@ -198,7 +198,7 @@ pub use tercel_engine::error::{Bound, FaultKind, ServerFault};
 pub use tercel_engine::object::{
     Elements, ElementsIter, Field, ListField, Obj, Object, Record, RefField, Refs, RefsIter,
 };
-pub use tercel_engine::rpc::{CallPolicy, Called, Failure, Handle, Methods};
+pub use tercel_engine::rpc::{CallPolicy, Called, Context, Failure, Handle, Methods, Service, ServiceHandle};
 pub use tercel_engine::server::SpaceWarning;
 pub use tercel_engine::txn::{AsOf, Change, Committed, Freshness, Isolation, Tx};
 pub use tercel_engine::{Error, object};

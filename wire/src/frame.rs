@@ -61,6 +61,8 @@ pub enum Kind {
     Bind = 17,
     Call = 18,
     Interfaces = 19,
+    Request = 20,
+    Cancel = 21,
     Welcome = 64,
     Page = 65,
     Verdict = 67,
@@ -76,10 +78,11 @@ pub enum Kind {
     Bound = 77,
     Answer = 78,
     Offered = 79,
+    Response = 80,
 }
 
 impl Kind {
-    const ALL: [Kind; 34] = [
+    const ALL: [Kind; 37] = [
         Kind::Hello,
         Kind::Fetch,
         Kind::Commit,
@@ -99,6 +102,8 @@ impl Kind {
         Kind::Bind,
         Kind::Call,
         Kind::Interfaces,
+        Kind::Request,
+        Kind::Cancel,
         Kind::Welcome,
         Kind::Page,
         Kind::Verdict,
@@ -114,6 +119,7 @@ impl Kind {
         Kind::Bound,
         Kind::Answer,
         Kind::Offered,
+        Kind::Response,
     ];
 
     fn from_u8(n: u8) -> Option<Kind> {

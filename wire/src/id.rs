@@ -247,6 +247,19 @@ impl fmt::Display for OpId {
 /// Slots of a client: how many update transactions one process may have under way at once.
 pub const OP_SLOTS_MAX: u16 = 1024;
 
+/// Names a call of a service among those of its client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallId {
+    /// Its slot, below [`SERVICE_SLOTS_MAX`].
+    pub slot: u16,
+    /// Counts the calls of the slot from 1.
+    pub seq: u64,
+}
+
+/// Slots of a client for calls of services: how many of them one process may have under way at once. Calls of a few dozen threads;
+/// a server keeps an answer for each.
+pub const SERVICE_SLOTS_MAX: u16 = 256;
+
 #[cfg(test)]
 mod tests {
     use super::*;

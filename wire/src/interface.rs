@@ -1,6 +1,7 @@
-//! What an interface looks like: the methods that objects of a class have, each with the layouts of what it takes and gives.
+//! What an interface looks like: the methods that objects of a class have, or the procedures of a service, each with the layouts
+//! of what it takes and gives.
 //!
-//! `#[interface]` writes the constants, both ends of a connection have them, and they are compared once for each connection:
+//! `#[interface]` and `#[service]` write the constants, both ends of a connection have them, and they are compared once for each connection:
 //! a method whose layouts are equal at both ends is called by its number, with bytes that are read where they are.
 
 use crate::cursor::{DecodeError, Put, Reader};
@@ -24,8 +25,10 @@ pub struct InterfaceSchema {
 pub struct MethodSchema {
     /// Its name.
     pub name: &'static str,
-    /// Whether it only reads.
+    /// Whether it only reads. A procedure of a service that does may be executed more than once.
     pub reads: bool,
+    /// How its server runs it, and whether it answers.
+    pub mode: Mode,
     /// What it takes: a field for each argument.
     pub takes: Schema,
     /// What it gives: one field, or none.
@@ -34,12 +37,47 @@ pub struct MethodSchema {
     pub fails: Schema,
 }
 
-/// The interface that a class has, as it is compared and shown.
+/// How a method is run. Those of objects are all [`Mode::Plain`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// Where the requests are taken in, and answered.
+    #[default]
+    Plain,
+    /// On a thread of its own, and answered.
+    Slow,
+    /// Where the requests are taken in, and never answered.
+    OneWay,
+    /// On a thread of its own, and never answered.
+    SlowOneWay,
+}
+
+impl Mode {
+    /// Whether it is never answered.
+    pub fn is_one_way(self) -> bool {
+        matches!(self, Mode::OneWay | Mode::SlowOneWay)
+    }
+
+    /// Whether it runs on a thread of its own.
+    pub fn is_slow(self) -> bool {
+        matches!(self, Mode::Slow | Mode::SlowOneWay)
+    }
+
+    fn of(is_one_way: bool, is_slow: bool) -> Mode {
+        match (is_one_way, is_slow) {
+            (false, false) => Mode::Plain,
+            (false, true) => Mode::Slow,
+            (true, false) => Mode::OneWay,
+            (true, true) => Mode::SlowOneWay,
+        }
+    }
+}
+
+/// The interface that a class has, or a service, as it is compared and shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
     /// Its name.
     pub name: String,
-    /// The class of the objects that have it.
+    /// The class of the objects that have it; empty for a service, which has no objects.
     pub class: String,
     /// Its methods, at most [`METHODS_MAX`]; their numbers are their places.
     pub methods: Vec<Method>,
@@ -52,6 +90,8 @@ pub struct Method {
     pub name: String,
     /// Whether it only reads.
     pub reads: bool,
+    /// How its server runs it, and whether it answers.
+    pub mode: Mode,
     /// What it takes.
     pub takes: Layout,
     /// What it gives.
@@ -66,11 +106,22 @@ impl Interface {
         let methods = schema.methods.iter().map(|m| Method {
             name: m.name.into(),
             reads: m.reads,
+            mode: m.mode,
             takes: Layout::of(&m.takes),
             gives: Layout::of(&m.gives),
             fails: Layout::of(&m.fails),
         });
         Interface { name: schema.name.into(), class: class.into(), methods: methods.collect() }
+    }
+
+    /// That of a service of this program.
+    pub fn of_service(schema: &InterfaceSchema) -> Interface {
+        Interface::of(schema, "")
+    }
+
+    /// Whether it is that of a service.
+    pub fn is_service(&self) -> bool {
+        self.class.is_empty()
     }
 
     /// Appends it.
@@ -80,7 +131,9 @@ impl Interface {
         out.put_u32(self.methods.len() as u32);
         for m in &self.methods {
             out.put_bytes(m.name.as_bytes());
-            out.put_u8(m.reads as u8);
+            let bit = |is: bool, bit: u8| if is { bit } else { 0 };
+            let (one_way, slow) = (m.mode.is_one_way(), m.mode.is_slow());
+            out.put_u8(bit(m.reads, READS) | bit(one_way, ONE_WAY) | bit(slow, SLOW));
             for layout in [&m.takes, &m.gives, &m.fails] {
                 let mut bytes = Vec::new();
                 layout.encode(&mut bytes);
@@ -91,22 +144,27 @@ impl Interface {
 
     /// Reads it off the front of a body.
     pub fn decode(r: &mut Reader<'_>) -> Result<Interface, DecodeError> {
-        let (name, class) = (name(r, "interface")?, name(r, "class")?);
+        let name = name(r, "interface")?;
+        let class = r.str("class")?;
+        if class.len() > NAME_BYTES_MAX {
+            return Err(DecodeError::BadField("class"));
+        }
+        let of_service = if class.is_empty() { ONE_WAY | SLOW } else { 0 };
         let count = r.count(17, "methods")?;
         if count > METHODS_MAX {
             return Err(DecodeError::TooMany("methods"));
         }
         let methods = (0..count).map(|_| {
             let name = self::name(r, "method")?;
-            let reads = match r.u8()? {
-                0 => false,
-                1 => true,
-                _ => return Err(DecodeError::BadField("reads")),
-            };
+            let bits = r.u8()?;
+            if bits & !(READS | of_service) != 0 {
+                return Err(DecodeError::BadField("reads"));
+            }
+            let (reads, mode) = (bits & READS != 0, Mode::of(bits & ONE_WAY != 0, bits & SLOW != 0));
             let mut layout = || Layout::decode(r.bytes("layout")?);
-            Ok(Method { name, reads, takes: layout()?, gives: layout()?, fails: layout()? })
+            Ok(Method { name, reads, mode, takes: layout()?, gives: layout()?, fails: layout()? })
         });
-        Ok(Interface { name, class, methods: methods.collect::<Result<_, _>>()? })
+        Ok(Interface { name, class: class.into(), methods: methods.collect::<Result<_, _>>()? })
     }
 
     /// The number that each method of a caller's interface has here.
@@ -131,6 +189,9 @@ impl Interface {
             };
             match () {
                 () if own.reads != m.reads => return Err(differs("is of another kind, `#[read]` or not,")),
+                () if own.mode.is_one_way() != m.mode.is_one_way() => {
+                    return Err(differs("is of another kind, `#[one_way]` or not,"));
+                }
                 () if own.takes != m.takes => return Err(differs("takes other arguments")),
                 () if own.gives != m.gives => return Err(differs("gives another result")),
                 () if own.fails != m.fails => return Err(differs("fails with another error")),
@@ -140,6 +201,11 @@ impl Interface {
         Ok(numbers)
     }
 }
+
+/// Bits of a method: it only reads; it is never answered; it runs on a thread of its own.
+const READS: u8 = 1;
+const ONE_WAY: u8 = 2;
+const SLOW: u8 = 4;
 
 fn name(r: &mut Reader<'_>, field: &'static str) -> Result<String, DecodeError> {
     let name = r.str(field)?;
@@ -162,7 +228,7 @@ mod tests {
     const NOTHING: Schema = Schema { name: "nothing", fields: &[] };
 
     const fn method(name: &'static str, takes: Schema) -> MethodSchema {
-        MethodSchema { name, reads: false, takes, gives: NOTHING, fails: NOTHING }
+        MethodSchema { name, reads: false, mode: Mode::Plain, takes, gives: NOTHING, fails: NOTHING }
     }
 
     const WHOLE: &[MethodSchema] = &[method("pay", TAKES), method("close", NOTHING)];
@@ -182,6 +248,27 @@ mod tests {
         for end in 0..bytes.len() {
             assert!(Interface::decode(&mut Reader::new(&bytes[..end])).is_err(), "{end} bytes");
         }
+    }
+
+    #[test]
+    fn service_comes_back_and_methods_of_objects_have_no_modes() {
+        const TELL: &[MethodSchema] =
+            &[MethodSchema { mode: Mode::OneWay, ..method("tell", TAKES) }, method("close", NOTHING)];
+        let schema = InterfaceSchema { name: "Bell", methods: TELL };
+        let bytes = |interface: &Interface| {
+            let mut bytes = Vec::new();
+            interface.encode(&mut bytes);
+            bytes
+        };
+        let service = Interface::of_service(&schema);
+        assert!(service.is_service());
+        assert_eq!(Interface::decode(&mut Reader::new(&bytes(&service))), Ok(service.clone()));
+        let of_objects = bytes(&Interface::of(&schema, "Purse"));
+        assert_eq!(Interface::decode(&mut Reader::new(&of_objects)), Err(DecodeError::BadField("reads")));
+        let mut answers = service.clone();
+        answers.methods[0].mode = Mode::Slow;
+        let differs = service.numbers_for(&answers).unwrap_err();
+        assert!(differs.contains("`tell`") && differs.contains("one_way"), "{differs}");
     }
 
     #[test]

@@ -96,7 +96,7 @@ impl Client {
 
     /// A stamp of this client's view, to pass on.
     pub(crate) fn token(&self, stamp: Stamp) -> Token {
-        Token { space: self.space, view: self.history.view, stamp }
+        Token { space: self.history.space, view: self.history.view, stamp }
     }
 
     /// Whether the state at hand is new enough. Asks the server if that helps.
@@ -135,10 +135,10 @@ impl Client {
     /// Whether the state at hand contains the token's. Asks the server how far it is if not, and whether the token is of its
     /// history if that is not known.
     fn holds(&mut self, now: Now, token: Token, begin: &mut Begin) -> Result<bool, Error> {
-        if token.space != self.space {
+        if token.space != self.history.space {
             return Err(Error::OtherHistory(format!(
                 "the token is of space {:x}, and this is space {:x}",
-                token.space.0, self.space.0
+                token.space.0, self.history.space.0
             )));
         }
         let is_of_history = token.view == self.history.view

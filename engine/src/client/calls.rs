@@ -66,7 +66,9 @@ impl Calls {
         let BoundTo::Asked(_, interface) = at else { return };
         let interface = interface.clone();
         let is_whole = bound.methods.len() == interface.methods.len();
+        let table = bound.table;
         *at = BoundTo::Known(bound.interface.filter(|_| is_whole).map(|number| Binding {
+            table,
             number,
             methods: bound.methods.into(),
             interface,

@@ -6,7 +6,7 @@ use tercel_wire::frame::{
 use tercel_wire::id::{Stamp, ViewId};
 use tercel_wire::message::{
     Answer, Bound as BoundMessage, Classes as ClassesMessage, Hello, Leased, PageReply, Reason, Refused,
-    Resume, Stream, Verdict, Welcome,
+    Response, Resume, Stream, Verdict, Welcome,
 };
 
 use super::begin::Tokens;
@@ -61,6 +61,7 @@ impl Client {
         self.classes.abandon();
         self.tools.raw.abandon();
         self.peer.calls.abandon();
+        self.requests.abandon();
         self.questions.echoes.abandon();
         self.questions.tokens.abandon();
         (self.tools.status.call, self.tools.collection.call) = (None, None);
@@ -156,8 +157,9 @@ impl Client {
                 }
             }
             Kind::Defined => self.classes.defined(header.call),
-            Kind::Bound => self.peer.calls.bound(header.call, BoundMessage::decode(body).map_err(broken)?),
+            Kind::Bound => self.bound(header.call, BoundMessage::decode(body).map_err(broken)?),
             Kind::Answer => self.call_answer(Answer::decode(body).map_err(broken)?),
+            Kind::Response => self.responded(Response::decode(body).map_err(broken)?, body),
             Kind::Offered => self.peer.calls.offered(header.call, body).map_err(broken)?,
             Kind::Pong => self.echoed(header.call, header.stamp, body).map_err(broken)?,
             Kind::Status => {
@@ -193,9 +195,11 @@ impl Client {
             self.peer.link = LinkState::Refused(Error::OtherHistory(why));
             return;
         }
-        if self.history.view != ViewId::NONE && w.space != self.space {
-            let why =
-                format!("another space is served there now: {:x}, {:x} before", w.space.0, self.space.0);
+        if self.history.view != ViewId::NONE && w.space != self.history.space {
+            let why = format!(
+                "another space is served there now: {:x}, {:x} before",
+                w.space.0, self.history.space.0
+            );
             self.peer.link = LinkState::Refused(Error::OtherHistory(why));
             return;
         }
@@ -208,7 +212,7 @@ impl Client {
             self.peer.link = LinkState::Down("the server is behind what this client has heard of".into());
             return;
         }
-        self.space = w.space;
+        self.history.space = w.space;
         self.config.space = w.space;
         if !w.places {
             self.leases.drop_all();
@@ -231,6 +235,7 @@ impl Client {
         }
         self.history.view = w.view;
         self.peer.keepalive_us = w.keepalive_ms as u64 * 1000;
+        self.requests.slots.set_credit(w.credit);
         self.peer.transaction_bytes_max = w.transaction_bytes_max as usize;
         self.peer.link = if self.classes.is_foreign() { LinkState::Checking } else { LinkState::Up };
         if self.peer.link == LinkState::Checking {

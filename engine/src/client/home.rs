@@ -11,7 +11,9 @@ use tercel_wire::token::Token;
 use super::Client;
 use crate::error::Error;
 use crate::time::Now;
-use crate::txn::{Begin, Begun, Caller, Hold, Home, LocalWrite, Located, Place, Search, Wanted, Watcher};
+use crate::txn::{
+    Begin, Begun, Caller, Hold, Home, LocalWrite, Located, Place, Requester, Search, Wanted, Watcher,
+};
 
 impl Home for Client {
     fn begin(&mut self, now: Now, begin: &mut Begin) -> Option<Result<Begun, Error>> {
@@ -92,6 +94,10 @@ impl Home for Client {
     }
 
     fn caller(&mut self) -> Option<&mut dyn Caller> {
+        Some(self)
+    }
+
+    fn requester(&mut self) -> Option<&mut dyn Requester> {
         Some(self)
     }
 

@@ -17,6 +17,7 @@ mod lease;
 mod locate;
 mod ops;
 mod raw;
+mod services;
 mod stream;
 mod watches;
 
@@ -37,6 +38,7 @@ use classes::Classes;
 use fetch::Fetches;
 use lease::Leases;
 use ops::Ops;
+use services::Requests;
 use watches::Watches;
 
 pub use classes::Catalogue;
@@ -111,12 +113,12 @@ pub struct Client {
     reader: Reader,
     writer: Writer,
     id: ClientId,
-    space: SpaceId,
     peer: Peer,
     history: History,
     questions: Questions,
     fetches: Fetches,
     ops: Ops,
+    requests: Requests,
     leases: Leases,
     classes: Classes,
     watches: Watches,
@@ -150,6 +152,7 @@ struct Peer {
 
 /// What the client has heard of, and in which history.
 struct History {
+    space: SpaceId,
     /// The view of the last welcome.
     view: ViewId,
     /// The last commit of this client that was acknowledged.
@@ -180,7 +183,13 @@ impl Client {
     pub fn new(config: ClientConfig, seed: u64, reader: Reader, mut writer: Writer) -> Client {
         let classes = Classes::new(&mut writer);
         Client {
-            space: config.space,
+            history: History {
+                space: config.space,
+                view: ViewId::NONE,
+                acknowledged: Stamp::ZERO,
+                heard: Stamp::ZERO,
+                is_foreign: false,
+            },
             config,
             reader,
             writer,
@@ -200,15 +209,10 @@ impl Client {
                 out: Vec::new(),
                 calls: Calls::default(),
             },
-            history: History {
-                view: ViewId::NONE,
-                acknowledged: Stamp::ZERO,
-                heard: Stamp::ZERO,
-                is_foreign: false,
-            },
             questions: Questions::default(),
             fetches: Fetches::default(),
             ops: Ops::new(),
+            requests: Requests::default(),
             leases: Leases::default(),
             classes,
             watches: Watches::default(),
@@ -315,7 +319,7 @@ impl Client {
 
     /// The space, once known.
     pub fn space(&self) -> SpaceId {
-        self.space
+        self.history.space
     }
 
     /// The view that the server leads, once known.

@@ -1,4 +1,4 @@
-//! Methods of objects: written once, run where the object is cheapest.
+//! Methods of objects, written once and run where the object is cheapest; and services, procedures without an object.
 //!
 //! `#[interface]` makes of a trait with receivers a trait of functions over an [`Obj`](crate::object::Obj), which a class
 //! implements, and a trait of calls, which a [`Handle`] has. A handle runs a method on the cached copy, inside of a transaction of
@@ -6,20 +6,41 @@
 //! ([`crate::server::Server::run_calls`]). Either way a method is a transaction: it may be run more than once, has no effect
 //! outside of the space before it commits, and leaves none if it fails.
 //!
+//! `#[service]` makes of a trait one that a server implements and one that a [`ServiceHandle`] has. A procedure is no transaction: it
+//! may do anything, and is therefore executed at most once. Two tables see to that, one at each end of a connection: the slots of
+//! the client ([`slots`]) and what the server keeps of them ([`served`]). Neither knows of connections, messages or time, so a host
+//! can use them directly.
+//!
 //! | module | its noun |
 //! |---|---|
 //! | `offers` | the methods that a server runs |
 //! | `given` | what a method takes or gives, as bytes and as values |
 //! | `handle` | an object whose methods are called |
+//! | `service` | a service as a client calls it |
+//! | `services` | the services that a server offers, and how a procedure is run |
+//! | `context` | what a procedure knows of its call |
+//! | [`slots`] | the calls that a client has under way |
+//! | [`served`] | what a server keeps of a client's calls |
 //! | `failure` | how a call fails |
 
+mod context;
 mod failure;
 mod given;
 mod handle;
 mod offers;
+pub mod served;
+mod service;
+mod services;
+pub mod slots;
+#[cfg(test)]
+mod tests;
 
+pub use context::Context;
 pub use failure::{Called, Failure};
 pub use given::{Given, finish, never, no_method, put_bytes};
 pub(crate) use handle::has_written;
 pub use handle::{CallPolicy, Handle, Stub};
 pub use offers::{Ended, Methods, Offers, Run};
+pub use service::ServiceHandle;
+pub(crate) use service::stamp_of;
+pub use services::{Job, JobDone, JobId, NO_METHOD, Service, ServiceInterface, Services, put};

@@ -109,8 +109,13 @@ impl Server {
             Input::PinnedRead(view, pin, result) if self.is_answered(view) => {
                 self.sessions(out, |s, cx| s.pinned_read(pin, result, cx));
             }
+            Input::Ran(view, done) if view == self.joined => self.sessions(out, |s, cx| s.ran(done, cx)),
             // The answer to a predecessor.
-            Input::Read(..) | Input::Installed(_) | Input::Pinned(..) | Input::PinnedRead(..) => {}
+            Input::Read(..)
+            | Input::Installed(_)
+            | Input::Pinned(..)
+            | Input::PinnedRead(..)
+            | Input::Ran(..) => {}
             Input::DiskFull(full) => {
                 self.disk_full = full;
                 if !full {

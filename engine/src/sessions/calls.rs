@@ -116,13 +116,18 @@ impl Calls {
 
 impl Sessions {
     /// A client asks for the numbers of an interface's methods.
-    pub(super) fn bind(&mut self, asked: Asked, bind: &Bind, cx: &mut Cx<'_>) {
-        let offered = cx.config.methods.find(&bind.interface.name, &bind.interface.class);
+    pub(super) fn bind(&mut self, asked: Asked, client: ClientId, bind: &Bind, cx: &mut Cx<'_>) {
+        let of_service = bind.interface.is_service();
+        let offered = match of_service {
+            true => cx.config.services.find(&bind.interface.name),
+            false => cx.config.methods.find(&bind.interface.name, &bind.interface.class),
+        };
+        let table = (of_service && offered.is_some()).then(|| self.serving.table(client));
         let bound = match offered {
-            None => Ok(Bound { interface: None, methods: Vec::new() }),
+            None => Ok(Bound { interface: None, methods: Vec::new(), table }),
             Some((number, interface)) => {
                 let methods = interface.numbers_for(&bind.interface);
-                methods.map(|methods| Bound { interface: Some(number), methods })
+                methods.map(|methods| Bound { interface: Some(number), methods, table })
             }
         };
         match bound {
@@ -138,7 +143,9 @@ impl Sessions {
     /// A client asks which interfaces there are.
     pub(super) fn interfaces(&self, asked: Asked, cx: &mut Cx<'_>) {
         let mut body = Vec::new();
-        cx.config.methods.interfaces().for_each(|interface: &Interface| interface.encode(&mut body));
+        let of_objects = cx.config.methods.interfaces();
+        let all = of_objects.chain(cx.config.services.interfaces());
+        all.for_each(|interface: &Interface| interface.encode(&mut body));
         if body.len() > BODY_BYTES_MAX {
             return cx.refuse(asked, Reason::Full, "the interfaces are larger than a message");
         }
@@ -260,9 +267,12 @@ impl Sessions {
             Error::Full(_) => Refusal::Full,
             Error::Corrupt(_) => Refusal::Corrupt,
             Error::Timeout(_) => Refusal::Late,
-            Error::Conflict | Error::Unavailable(_) | Error::OtherHistory(_) | Error::Server(_) => {
-                Refusal::Unavailable
-            }
+            Error::Conflict
+            | Error::Unavailable(_)
+            | Error::OtherHistory(_)
+            | Error::Unknown(_)
+            | Error::Failed(_)
+            | Error::Server(_) => Refusal::Unavailable,
         };
         if !dropped(Rule::CallSpendsNothing) {
             cx.lead(|leader, _| leader.spend(op));

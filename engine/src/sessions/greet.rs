@@ -94,6 +94,7 @@ impl Sessions {
         session.connection = hello.connection;
         session.news.sent = watermark;
         self.clients.insert(hello.client, conn);
+        self.serving.came_back(hello.client);
         self.lead(cx, |leader, _| leader.arrived(hello.client, conn, watermark));
         match resume {
             None => self.welcome(conn, hello.client, visible, false, cx),
@@ -117,7 +118,7 @@ impl Sessions {
             resumed,
             places: cx.replica.places.has_grants(client),
             keepalive_ms: cx.config.keepalive_ms,
-            credit: limits::CREDIT,
+            credit: limits::service_credit(),
             transaction_bytes_max: limits::TRANSACTION_BYTES_MAX as u32,
             page_bytes: tercel_wire::page::PAGE_BYTES as u16,
         };

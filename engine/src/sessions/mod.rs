@@ -15,6 +15,7 @@
 //! | [`fetch`] | pages served |
 //! | [`echo`] | questions how far the space is |
 //! | [`calls`] | calls of methods that wait to be run here |
+//! | [`services`] | calls of services: what is kept of them, and where they run |
 //! | [`inside`] | the session of the transactions inside of this server |
 //! | [`backup`] | everything as of one stamp |
 //! | [`status`] | how the server is, in numbers |
@@ -30,6 +31,7 @@ pub(crate) mod horizon;
 mod inside;
 mod requests;
 pub mod schedule;
+mod services;
 mod session;
 mod status;
 mod stream;
@@ -56,6 +58,7 @@ use echo::Echoing;
 use greet::Resuming;
 use horizon::Horizon;
 use inside::Inside;
+use services::Serving;
 use session::Session;
 use subscribe::Fullest;
 
@@ -101,9 +104,15 @@ pub(crate) struct Sessions {
     echoing: Echoing,
     inside: Inside,
     pub(crate) calls: Calls,
-    /// When it last looked at the sessions that listen, and at all of them.
-    ticked: Now,
-    looked: Now,
+    serving: Serving,
+    ticks: Ticks,
+}
+
+/// When it last looked at the sessions that listen, and at all of them.
+#[derive(Debug)]
+struct Ticks {
+    listening: Now,
+    all: Now,
 }
 
 impl Cx<'_> {
@@ -173,8 +182,8 @@ impl Sessions {
             echoing: Echoing::default(),
             inside: Inside::default(),
             calls: Calls::default(),
-            ticked: now,
-            looked: now,
+            serving: Serving::default(),
+            ticks: Ticks { listening: now, all: now },
         }
     }
 
@@ -203,6 +212,7 @@ impl Sessions {
         let Some(client) = session.client else { return };
         if self.clients.get(&client) == Some(&conn) {
             self.clients.remove(&client);
+            self.serving.left(client, cx.now);
         }
         let left = cx.lead(|leader, work| leader.left(client, conn, work));
         self.answer(left.map_or(Vec::new(), |(_, replies)| replies), cx);
@@ -271,21 +281,22 @@ impl Sessions {
 
     /// When sessions are to be looked at next.
     pub(crate) fn deadline(&self) -> Option<Now> {
-        (!self.all.is_empty()).then(|| self.ticked.plus_us(limits::HEARTBEAT_US))
+        (!self.all.is_empty()).then(|| self.ticks.listening.plus_us(limits::HEARTBEAT_US))
     }
 
     /// Time passed: silent sessions end, those that listen hear how far it is.
     pub(crate) fn tick(&mut self, cx: &mut Cx<'_>) {
-        if cx.now < self.ticked.plus_us(limits::HEARTBEAT_US) {
+        if cx.now < self.ticks.listening.plus_us(limits::HEARTBEAT_US) {
             return;
         }
-        self.ticked = cx.now;
+        self.ticks.listening = cx.now;
         self.look_at_backup(cx);
+        self.serving.forget_absent(cx.now);
         let silence = 2 * cx.config.keepalive_ms as u64 * 1000;
         let mut silent: Vec<Conn> = Vec::new();
         // With thousands of sessions a look at all of them takes a while, and silence is long.
-        if cx.now.since_us(self.looked) >= silence / 8 {
-            self.looked = cx.now;
+        if cx.now.since_us(self.ticks.all) >= silence / 8 {
+            self.ticks.all = cx.now;
             let heard = self.all.iter().filter(|(_, s)| cx.now.since_us(s.heard) > silence);
             silent.extend(heard.map(|(conn, _)| *conn));
         }

@@ -4,7 +4,8 @@ use tercel_wire::frame::{BODY_BYTES_MAX, Header, Kind};
 use tercel_wire::id::{ClientId, OpId, Oref};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::{
-    Bind, Call, Collect, Commit, Fetch, Hello, Lease, Outcome, Part, Ping, Reason, Resolve, Unsubscribe,
+    Bind, Call, Cancel, Collect, Commit, Fetch, Hello, Lease, Outcome, Part, Ping, Reason, Request, Resolve,
+    Unsubscribe,
 };
 
 use super::{Cx, Sessions};
@@ -46,7 +47,9 @@ impl Sessions {
                 self.catalogue(asked, cx);
                 Ok(())
             }
-            Kind::Bind => Bind::decode(body).map(|b| self.bind(asked, &b, cx)),
+            Kind::Bind => Bind::decode(body).map(|b| self.bind(asked, client, &b, cx)),
+            Kind::Request => Request::decode(body).map(|r| self.request(asked, client, header, &r, cx)),
+            Kind::Cancel => Cancel::decode(body).map(|c| self.cancel(asked, client, c, cx)),
             Kind::Call => Call::decode(body).map(|c| self.call(asked, client, header, body, c, cx)),
             Kind::Interfaces => {
                 self.interfaces(asked, cx);
@@ -74,6 +77,7 @@ impl Sessions {
             Kind::Bye => {
                 self.disconnected(conn, cx);
                 cx.close(conn);
+                self.serving.forget(client);
                 self.lead(cx, |leader, work| leader.end_session(client, work));
                 Ok(())
             }

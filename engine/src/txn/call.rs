@@ -1,8 +1,8 @@
-//! What a home does for calls of methods: it sends them, or takes what they wrote.
+//! What a home does for calls of methods and services: it sends them, or takes what methods wrote.
 
 use std::sync::Arc;
 
-use tercel_wire::id::{OpId, Oref, Stamp};
+use tercel_wire::id::{CallId, OpId, Oref, Stamp};
 use tercel_wire::interface::{Interface, InterfaceSchema};
 use tercel_wire::message::Outcome;
 
@@ -21,6 +21,8 @@ pub struct Binding {
     pub methods: Arc<[u16]>,
     /// Its layouts, equal at both ends.
     pub interface: Arc<Interface>,
+    /// For a service: the table that the server keeps this client's calls in.
+    pub table: Option<u32>,
 }
 
 /// A call to be sent.
@@ -77,4 +79,54 @@ pub trait Caller {
 
     /// Whether an object is cached, or was not when a method was called on it before: then its page is worth a fetch.
     fn is_worth_fetching(&mut self, oref: Oref) -> bool;
+}
+
+/// A call of a service to be sent.
+#[derive(Debug, Clone, Copy)]
+pub struct Requested<'a> {
+    /// The service.
+    pub schema: &'static InterfaceSchema,
+    /// The number of the procedure there.
+    pub method: usize,
+    /// How long its caller waits.
+    pub until: Option<Now>,
+    /// What the procedure takes.
+    pub payload: &'a [u8],
+}
+
+/// A call of a service that was sent.
+#[derive(Debug, Clone)]
+pub struct UnderWay {
+    /// Its name.
+    pub id: CallId,
+    /// The service, with its layouts.
+    pub interface: Arc<Interface>,
+}
+
+/// The body of a response, and the layouts that it has.
+pub type Responded = (Vec<u8>, Arc<Interface>);
+
+/// A home that can call services. `None` means: call again when something has happened.
+pub trait Requester {
+    /// Sends a call, once more on another connection if need be, and gives the body of its response. `under_way` is kept between the
+    /// calls of one call, and is none as long as nothing was sent.
+    ///
+    /// # Errors
+    /// `Unknown` if it was sent, and it will never be known what it came to. Before it was sent: `Denied` if there is no such service
+    /// there, `Schema` if a procedure takes or gives something else, `Unavailable`.
+    fn request(
+        &mut self,
+        now: Now,
+        call: &Requested<'_>,
+        under_way: &mut Option<UnderWay>,
+    ) -> Option<Result<Responded, Error>>;
+
+    /// Sends a call that is never answered.
+    ///
+    /// # Errors
+    /// As [`Requester::request`] before it was sent.
+    fn tell(&mut self, now: Now, call: &Requested<'_>) -> Option<Result<(), Error>>;
+
+    /// The caller of a call waits no longer.
+    fn give_up(&mut self, id: CallId);
 }

@@ -17,7 +17,7 @@ use tercel_wire::token::Token;
 use super::{Begin, Begun};
 use crate::error::Error;
 use crate::time::Now;
-use crate::txn::{Caller, Hold, Place, Ticket};
+use crate::txn::{Caller, Hold, Place, Requester, Ticket};
 
 /// What runs transactions. `None` means: call again when something has happened.
 pub trait Home {
@@ -122,6 +122,11 @@ pub trait Home {
 
     /// The home's side of calls that run elsewhere, if it can make any.
     fn caller(&mut self) -> Option<&mut dyn Caller> {
+        None
+    }
+
+    /// The home's side of calls of services, if it can make any.
+    fn requester(&mut self) -> Option<&mut dyn Requester> {
         None
     }
 

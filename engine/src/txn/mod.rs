@@ -33,7 +33,7 @@ use crate::table::{Map, Set};
 use crate::time::Now;
 use read::Named;
 
-pub use call::{Binding, Caller, CameTo, Outgoing, Ticket};
+pub use call::{Binding, Caller, CameTo, Outgoing, Requested, Requester, Responded, Ticket, UnderWay};
 pub use commit::Committed;
 pub(crate) use fresh::{Allowed, Echoes};
 pub use fresh::{AsOf, Begin, Begun, Freshness};

@@ -97,6 +97,10 @@ pub enum Rule {
     CallAnsweredEarly,
     CallSpendsNothing,
     CallTwice,
+    // Services.
+    SlotForgotten,
+    BeginsPastDeadline,
+    CreditLeaks,
     // Pages and the buffer of modified objects.
     FetchUnsynced,
     PageWithoutStamp,

@@ -20,6 +20,7 @@ mod log;
 mod net;
 mod oracle;
 mod server;
+mod slow;
 mod start;
 mod turn;
 
@@ -27,6 +28,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use tercel_engine::random::Random;
+use tercel_engine::rpc::{Job, JobDone};
 use tercel_engine::server::{Checkpoint, Conn, PageUpdate};
 use tercel_wire::id::{PageId, SpaceId, Stamp, ViewId, Written};
 
@@ -145,6 +147,9 @@ enum DiskEvent {
     Pin(ViewId, u64),
     Pinned(ViewId, u64),
     ReadPinned(ViewId, u64, PageId, u32),
+    /// A slow procedure begins, and comes to its end.
+    Run(ViewId, Job),
+    Ran(ViewId, JobDone),
 }
 
 impl World {

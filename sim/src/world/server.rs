@@ -293,6 +293,7 @@ impl World {
                 let Some(running) = &mut self.server.running else { return };
                 encode(&mut running.records, &mut running.last, &entry);
             }
+            Effect::Run(view, job) => self.run_slow(view, job),
             Effect::Read(view, page) => {
                 let us = self.disk_us() / 2;
                 self.at(self.time + us, Event::Disk(life, DiskEvent::Read(view, page)));
@@ -423,6 +424,8 @@ impl World {
                 }
                 self.rejoin_if_idle();
             }
+            DiskEvent::Run(view, job) => self.begin_slow(view, &job),
+            DiskEvent::Ran(view, done) => self.server_takes(Input::Ran(view, done)),
             DiskEvent::Pin(view, pin) => self.pin(view, pin),
             DiskEvent::Pinned(view, pin) => self.server_takes(Input::Pinned(view, pin, Ok(()))),
             DiskEvent::ReadPinned(view, pin, from, count) => {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tercel_engine::Error;
 use tercel_engine::client::{Client as Machine, ClientConfig as MachineConfig, ClientStats};
 use tercel_engine::object::Object;
-use tercel_engine::rpc::Handle;
+use tercel_engine::rpc::{Handle, ServiceHandle, ServiceInterface};
 use tercel_engine::time::Now;
 use tercel_engine::txn::{Freshness, Isolation, Options, Port, Step, Tx};
 use tercel_heap::{
@@ -458,6 +458,13 @@ impl Client {
     /// ```
     pub fn handle<T: Object>(&self, object: Ref<T>) -> Handle<'_, T> {
         Handle::new(object, self.shared().map(|shared| shared as &dyn Port))
+    }
+
+    /// A service of the server, whose procedures are called: `client.service::<dyn Clock>()`. Its calls wait as long as the calls of this
+    /// client do. [`ServerBuilder::service`](crate::ServerBuilder::service) has an example.
+    pub fn service<S: ?Sized + ServiceInterface>(&self) -> ServiceHandle<'_, S> {
+        let timeout = self.inner.config.timeout;
+        ServiceHandle::new(self.shared().map(|shared| shared as &(dyn Port + Sync)), Some(timeout))
     }
 
     /// Begins to say what is to be watched: objects, roots, ranges of maps.

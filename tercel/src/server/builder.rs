@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tercel_engine::rpc::Methods;
+use tercel_engine::rpc::{Methods, Service};
 
 use super::{Server, ServerConfig, ServerError, SharedMemory};
 use crate::address::{Address, AddressError};
@@ -123,6 +123,52 @@ impl ServerBuilder {
     /// Runs the methods of a class here, when they are called: [`ServerConfig::methods`].
     pub fn methods(mut self, methods: Methods) -> ServerBuilder {
         self.config.methods.push(methods);
+        self
+    }
+
+    /// Offers a service, which clients call: [`ServerConfig::services`].
+    ///
+    /// ```
+    /// use tercel::{Called, Client, Context, Record, Server, service};
+    ///
+    /// #[service]
+    /// trait Clock {
+    ///     #[read]
+    ///     fn now(&self, zone: &str) -> Result<i64, NoSuchZone>;
+    /// }
+    ///
+    /// #[derive(Record, Debug, PartialEq)]
+    /// struct NoSuchZone {
+    ///     letters: u32,
+    /// }
+    ///
+    /// struct MyClock;
+    ///
+    /// impl Clock for MyClock {
+    ///     fn now(&self, _: &Context<'_>, zone: &str) -> Called<i64, NoSuchZone> {
+    ///         if zone == "UTC" { Ok(12) } else { Err(NoSuchZone { letters: zone.len() as u32 }.into()) }
+    ///     }
+    /// }
+    ///
+    /// let dir = std::env::temp_dir().join(format!("tercel-doc-service-{}", std::process::id()));
+    /// let server = Server::builder(&dir).listen("127.0.0.1:0").service(Clock::serve(MyClock)).start()?;
+    /// let client = Client::connect(&server.addresses()[0])?;
+    /// let clock = client.service::<dyn Clock>();
+    /// assert_eq!(clock.now("UTC")?, 12);
+    /// assert_eq!(clock.now("Utopia").unwrap_err().method(), Some(NoSuchZone { letters: 6 }));
+    /// # client.close()?;
+    /// server.stop()?;
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn service(mut self, service: Service) -> ServerBuilder {
+        self.config.services.push(service);
+        self
+    }
+
+    /// Chooses how many threads run slow procedures: [`ServerConfig::workers`].
+    pub fn workers(mut self, threads: usize) -> ServerBuilder {
+        self.config.workers = threads;
         self
     }
 

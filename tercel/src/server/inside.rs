@@ -32,8 +32,9 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(machine: Machine, out: Effects) -> Core {
-        Core { machine, out, local: Local::new(LocalConfig::default()), begun: Instant::now() }
+    /// The time is counted from `begun`.
+    pub(super) fn new(machine: Machine, out: Effects, begun: Instant) -> Core {
+        Core { machine, out, local: Local::new(LocalConfig::default()), begun }
     }
 
     pub(super) fn now(&self) -> Now {
@@ -162,11 +163,12 @@ impl Lending {
 /// How long the loop waits for a thread that wants the machine to wake up.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// A program's way to the server that runs beside it.
+/// A program's way to the server that runs beside it. Clones are the same.
+#[derive(Clone)]
 pub(super) struct Inside {
     pub lending: Arc<Lending>,
     pub handle: Handle<Post>,
-    /// The moment from which the threads of the program count time.
+    /// The moment from which the server counts time, and the threads of the program as well.
     pub begun: Instant,
 }
 

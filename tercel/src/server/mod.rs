@@ -13,6 +13,7 @@ mod shared;
 mod start;
 mod store;
 mod warnings;
+mod workers;
 
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -22,7 +23,7 @@ use std::time::Duration;
 
 use tercel_engine::Error;
 use tercel_engine::error::{FaultKind, ServerFault};
-use tercel_engine::rpc::Methods;
+use tercel_engine::rpc::{JobDone, Methods, Service};
 use tercel_engine::server::ServerConfig as Machine;
 use tercel_engine::txn::{Options, Tx};
 use tercel_events::Handle;
@@ -100,6 +101,11 @@ pub struct ServerConfig {
     /// The methods that are run here when they are called, one set for each interface of a class: what `#[interface]` calls
     /// `METHODS` of the class. None by default: then they run at clients alone.
     pub methods: Vec<Methods>,
+    /// The services that clients can call, made of what implements them: `Clock::serve(MyClock)`. None by default.
+    pub services: Vec<Service>,
+    /// Threads that run the procedures of services that are declared `#[slow]`, 4 by default, 1 at least, 256 at most. They begin with
+    /// the first such call. 256 calls may wait for them; one more is refused.
+    pub workers: usize,
     /// Which clients of this machine may reach the server through memory that both have mapped, beside its Unix sockets: those of
     /// the server's user by default.
     pub shared_memory: SharedMemory,
@@ -126,6 +132,8 @@ impl ServerConfig {
             collect_grace: Duration::from_millis(machine.collect.grace_ms),
             collect_percent: machine.collect.made_percent,
             methods: Vec::new(),
+            services: Vec::new(),
+            workers: 4,
             shared_memory: SharedMemory::default(),
             spin: None,
         }
@@ -139,6 +147,7 @@ impl ServerConfig {
             ("mob_bytes", self.mob_bytes as u64, MOB_BYTES_MIN, memory, ALL_MEMORY),
             ("cache_bytes", self.cache_bytes as u64, CACHE_BYTES_MIN, memory, ALL_MEMORY),
             ("log_bytes_max", self.log_bytes_max, 0, LOG_BYTES_MAX, "many times what a space can hold"),
+            ("workers", self.workers as u64, 1, WORKERS_MAX, "more threads than help"),
             ("subscriptions_max", self.subscriptions_max as u64, 1, SUBSCRIPTIONS_MAX, all_pages),
         ];
         for (name, value, min, max, what) in bounds {
@@ -155,6 +164,8 @@ impl ServerConfig {
 
 /// Some pages' worth of objects: with less, a transaction of a single page may find no room.
 const MOB_BYTES_MIN: u64 = 64 << 10;
+/// Each has a stack of its own.
+const WORKERS_MAX: u64 = 256;
 /// Sixteen pages: what one small commit and the reads beside it need at once.
 const CACHE_BYTES_MIN: u64 = 128 << 10;
 /// Many times what all pages of a space take.
@@ -351,6 +362,8 @@ pub(crate) enum Post {
     Gone(u64),
     /// A transaction inside of the server has left something to do.
     Inside,
+    /// A call of a slow procedure has come to its end.
+    Ran(ViewId, JobDone),
     Stop,
 }
 

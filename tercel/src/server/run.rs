@@ -9,17 +9,18 @@ use tercel_engine::server::{
     Conn, Effect, Effects, HostStats, Input, LogRoom, Server as Machine, SpaceWarning,
 };
 use tercel_engine::time::Now;
-use tercel_events::{Backend, Event, EventQueue, Handle, Kind, SendError, Token};
+use tercel_events::{Backend, Event, EventQueue, Kind, SendError, Token};
 use tercel_wire::id::Stamp;
 use tercel_wire::log::Last;
 
 use super::door::Handed;
-use super::inside::{Core, Lending};
+use super::inside::{Core, Inside};
 use super::records::Records;
 use super::shared::{Channels, Sent, SharedPeer};
 use super::start::SLOW_READER_BYTES;
 use super::store::Store;
 use super::warnings::Board;
+use super::workers::Workers;
 use super::{Post, ServerError};
 use crate::disk::dir::DataDir;
 use crate::disk::log::LogThread;
@@ -46,7 +47,8 @@ pub(super) struct Loop {
     queue: EventQueue<Post>,
     /// The machine, before and after [`Loop::run`].
     core: Option<Box<Core>>,
-    lending: Arc<Lending>,
+    /// Runs slow procedures, and knows where the machine is lent.
+    workers: Workers,
     log: LogThread,
     /// Not yet taken by the log's thread.
     records: Records,
@@ -86,13 +88,16 @@ impl Loop {
         (log, last): (LogThread, Last),
         store: Store,
         dir: DataDir,
-        bounds: Bounds,
+        (bounds, workers): (Bounds, usize),
         board: Board,
     ) -> Loop {
+        let begun = Instant::now();
+        let inside = Inside { lending: Arc::default(), handle: queue.handle(), begun };
+
         Loop {
             queue,
-            core: Some(Box::new(Core::new(machine, out))),
-            lending: Arc::default(),
+            core: Some(Box::new(Core::new(machine, out, begun))),
+            workers: Workers::new(inside, workers),
             log,
             records: Records::new(last),
             store,
@@ -111,16 +116,12 @@ impl Loop {
         }
     }
 
-    pub(super) fn handle(&self) -> Handle<Post> {
-        self.queue.handle()
-    }
-
     pub(super) fn backend(&self) -> Backend {
         self.queue.backend()
     }
 
-    pub(super) fn lending(&self) -> Arc<Lending> {
-        self.lending.clone()
+    pub(super) fn inside(&self) -> Inside {
+        self.workers.inside().clone()
     }
 
     /// Runs until it is told to stop or cannot go on.
@@ -134,9 +135,9 @@ impl Loop {
         self.look_at_warning(&core);
         loop {
             let deadline = self.serve_hot(&mut core);
-            let kept = self.lending.lend(core);
+            let kept = self.workers.inside().lending.lend(core);
             let events = self.queue.get_next_events(&mut batch, BATCH_MAX, deadline);
-            let back = kept.or_else(|| self.lending.take_back(&mut sleepless_turns));
+            let back = kept.or_else(|| self.workers.inside().lending.take_back(&mut sleepless_turns));
             core = back.ok_or_else(|| self.lost(&mut batch))?;
             self.turn(&mut core, events?, &mut batch);
             if let Some(why) = self.failed.take() {
@@ -346,8 +347,9 @@ impl Loop {
             Post::Gone(id) => self.gone(core, now, Conn(id | MEMORY_BIT)),
             // What it left to do is done behind this batch.
             Post::Inside => {}
+            Post::Ran(view, done) => core.take(now, Input::Ran(view, done)),
             Post::Stop => {
-                self.lending.stop();
+                self.workers.inside().lending.stop();
                 self.stop_by.get_or_insert(Instant::now() + Duration::from_secs(STOP_SECONDS_MAX));
                 // A client that went on committing would keep the buffer from ever being empty. Ordered commits are not
                 // lost: clients ask for them when there is a server again.
@@ -532,6 +534,7 @@ impl Loop {
                 self.scheduler.set_installing(true);
                 self.store.install(view, pages, checkpoint);
             }
+            Effect::Run(view, job) => self.workers.run(view, job),
             Effect::Pin(view, pin) => self.store.pin(view, pin),
             Effect::ReadPinned { view, pin, from, count } => self.store.read_pinned(view, pin, from, count),
             Effect::Unpin(pin) => self.store.unpin(pin),
@@ -629,7 +632,7 @@ fn unsent_bytes(
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        self.lending.close();
+        self.workers.inside().lending.close();
         // Sockets close with the queue; a client that waits at a pipe must be told.
         for peer in self.conns.values() {
             if let Peer::Memory(pipe) = peer {

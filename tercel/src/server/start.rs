@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
 use tercel_engine::limits;
-use tercel_engine::rpc::Offers;
+use tercel_engine::rpc::{Offers, Services};
 use tercel_engine::schedule::Bounds;
 use tercel_engine::server::{
     CollectConfig, Effect, Effects, Input, Recovery, Server as Machine, ServerConfig as MachineConfig,
@@ -17,7 +17,6 @@ use tercel_wire::class::ROOT_HEAD;
 use tercel_wire::id::{Stamp, Written};
 use tercel_wire::page::{PAGE_BYTES, Page};
 
-use super::inside::Inside;
 use super::records::Records;
 use super::run::{LISTENER_KEY, Loop};
 use super::shared::Channels;
@@ -57,6 +56,8 @@ pub(crate) struct Opened {
     /// What the machine wants done first.
     pub out: Effects,
     pub bounds: Bounds,
+    /// Threads for slow procedures.
+    pub workers: usize,
 }
 
 /// An error on the way through the log: of the disk, or of what the records mean.
@@ -117,6 +118,8 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
             ..CollectConfig::default()
         },
         methods: config.methods.iter().fold(Offers::default(), |offers, methods| offers.with(*methods)),
+        services: config.services.iter().fold(Services::default(), |all, service| all.with(service.clone())),
+        jobs_max: limits::JOBS_MAX + config.workers,
         ..MachineConfig::default()
     };
     // Any page may be in the store after a crash, so every one is looked for there before it counts as new.
@@ -158,6 +161,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
         recovered,
         out,
         bounds: Bounds::default(),
+        workers: config.workers,
     })
 }
 
@@ -229,7 +233,7 @@ pub(super) fn launch(
         let prepared = prepare(opened, listeners, spin, board);
         match prepared {
             Ok(mut running) => {
-                let _ = tell.send(Ok((running.handle(), running.backend(), running.lending())));
+                let _ = tell.send(Ok((running.backend(), running.inside())));
                 running.run()
             }
             Err(e) => {
@@ -238,11 +242,19 @@ pub(super) fn launch(
             }
         }
     })?;
-    let (handle, backend, lending) =
+    let (backend, inside) =
         told.recv().map_err(|_| ServerError::Stopped("its loop did not start".into()))??;
-    let inside = Inside { lending, handle: handle.clone(), begun: Instant::now() };
-    let doors = Vec::new();
-    Ok(Server { doors, handle, inside, thread: Some(thread), addresses, backend, space, recovered, warnings })
+    Ok(Server {
+        doors: Vec::new(),
+        handle: inside.handle.clone(),
+        inside,
+        thread: Some(thread),
+        addresses,
+        backend,
+        space,
+        recovered,
+        warnings,
+    })
 }
 
 /// Listens everywhere; gives the addresses with the ports that were taken.
@@ -279,7 +291,8 @@ fn prepare(
     let log = (log, last);
     let decided = (opened.machine, opened.out);
     let channels = Channels::new(spin);
-    Ok(Loop::new((queue, channels), decided, log, store, opened.dir, opened.bounds, board))
+    let bounds = (opened.bounds, opened.workers);
+    Ok(Loop::new((queue, channels), decided, log, store, opened.dir, bounds, board))
 }
 
 /// As many clients as the events' default allows, if so many descriptors are left beside the server's own. If clients

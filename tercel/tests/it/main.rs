@@ -24,6 +24,7 @@ mod network;
 mod reconnects;
 mod repair;
 mod sends;
+mod services;
 mod shared;
 mod threads;
 mod watch;

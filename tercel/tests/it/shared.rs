@@ -29,7 +29,7 @@ fn serve(dir: &TempDir, clients: SharedMemory) -> Server {
 }
 
 fn connect(dir: &TempDir) -> Client {
-    Client::connect(&Address::Unix(socket(dir))).unwrap()
+    Client::connect(Address::Unix(socket(dir))).unwrap()
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn shared_memory_is_taken_where_both_ends_have_it_on() {
         let server = serve(&dir, clients);
         let client = connect(&dir);
         assert_eq!(client.transport(), Some(transport), "{clients:?}");
-        let other = Client::connect_with(&Address::Unix(socket(&dir)), without.clone()).unwrap();
+        let other = Client::connect_with(Address::Unix(socket(&dir)), without.clone()).unwrap();
         assert_eq!(other.transport(), Some(Transport::Unix));
         let r = counter(&client, "n");
         other.run(|tx| tx.edit(r)?.set_count(7)).unwrap();

@@ -1,4 +1,4 @@
-//! Calls of methods.
+//! Calls of methods of objects, and the binding of interfaces.
 
 use super::oref;
 use crate::cursor::{DecodeError, Put, Reader};
@@ -34,6 +34,9 @@ pub struct Bound {
     pub interface: Option<u16>,
     /// The number of each of the caller's methods.
     pub methods: Vec<u16>,
+    /// For a service: which table the server keeps this client's calls in. Calls that were sent while it was another one are
+    /// not known.
+    pub table: Option<u32>,
 }
 
 impl Bound {
@@ -42,6 +45,7 @@ impl Bound {
         out.put_u16(self.interface.unwrap_or(u16::MAX));
         out.put_u32(self.methods.len() as u32);
         self.methods.iter().for_each(|m| out.put_u16(*m));
+        self.table.iter().for_each(|table| out.put_u32(*table));
     }
 
     /// Reads it.
@@ -53,8 +57,9 @@ impl Bound {
             return Err(DecodeError::TooMany("methods"));
         }
         let methods = (0..count).map(|_| r.u16()).collect::<Result<_, _>>()?;
+        let table = if r.rest().is_empty() { None } else { Some(r.u32()?) };
         r.end()?;
-        Ok(Bound { interface, methods })
+        Ok(Bound { interface, methods, table })
     }
 }
 

@@ -7,7 +7,7 @@ use tercel_wire::class;
 use tercel_wire::cursor::le32;
 use tercel_wire::frame::{self, Deframer, FRAME_BYTES, Header, Kind};
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
-use tercel_wire::interface::{Interface, InterfaceSchema, MethodSchema};
+use tercel_wire::interface::{Interface, InterfaceSchema, MethodSchema, Mode};
 use tercel_wire::layout::{Layout, Var, var};
 use tercel_wire::message::*;
 use tercel_wire::page::{Page, PageBuilder};
@@ -342,10 +342,18 @@ const GIVES: Schema =
     Schema { name: "gives", fields: &[Field { name: "cents", ty: Type::Scalar(Scalar::I64) }] };
 const NOTHING: Schema = Schema { name: "nothing", fields: &[] };
 const PAY: MethodSchema =
-    MethodSchema { name: "pay", reads: false, takes: INNER, gives: GIVES, fails: NOTHING };
+    MethodSchema { name: "pay", reads: false, mode: Mode::Plain, takes: INNER, gives: GIVES, fails: NOTHING };
 const ACCOUNT: InterfaceSchema = InterfaceSchema {
     name: "golden.Account",
     methods: &[PAY, MethodSchema { name: "balance", reads: true, takes: NOTHING, ..PAY }],
+};
+
+const BELL: InterfaceSchema = InterfaceSchema {
+    name: "golden.Bell",
+    methods: &[
+        MethodSchema { name: "ring", mode: Mode::OneWay, gives: NOTHING, ..PAY },
+        MethodSchema { name: "tune", mode: Mode::Slow, reads: true, ..PAY },
+    ],
 };
 
 fn interface() -> Interface {
@@ -412,8 +420,11 @@ fn messages_have_the_bytes_of_version_2() {
     message!(promised, "page_unwritten", PageReply, PageReply { fetch, bytes: b"" });
     message!(promised, "collect", Collect, Collect { is_dry: true });
     message!(promised, "bind", Bind, Bind { interface: interface() });
-    message!(promised, "bound", Bound, Bound { interface: Some(2), methods: vec![1, 0] });
-    message!(promised, "bound_nowhere", Bound, Bound { interface: None, methods: vec![] });
+    message!(promised, "bound", Bound, Bound { interface: Some(2), methods: vec![1, 0], table: None });
+    message!(promised, "bound_nowhere", Bound, Bound { interface: None, methods: vec![], table: None });
+    message!(promised, "bind_service", Bind, Bind { interface: Interface::of_service(&BELL) });
+    let table = Some(0x0102_0304);
+    message!(promised, "bound_service", Bound, Bound { interface: Some(2), methods: vec![1, 0], table });
     let call = Call {
         slot: 3,
         seq: 9,
@@ -430,6 +441,31 @@ fn messages_have_the_bytes_of_version_2() {
         ("answer_refused", CallEnd::Refused(Refusal::Late, "too late")),
     ] {
         message!(promised, name, Answer, Answer { slot: 3, seq: 9, end });
+    }
+    let request = Request {
+        slot: Some(3),
+        seq: 0x2122_2324_2526_2728,
+        again: false,
+        interface: 2,
+        method: 1,
+        payload: b"what it takes",
+    };
+    message!(promised, "request", Request, request);
+    message!(promised, "request_again", Request, Request { again: true, ..request });
+    message!(promised, "request_one_way", Request, Request { slot: None, ..request });
+    message!(promised, "cancel", Cancel, Cancel { slot: 3, seq: 9 });
+    for (name, end) in [
+        ("response_returned", ResponseEnd::Returned(Stamp(41), b"what it gives")),
+        ("response_failed", ResponseEnd::Failed(Stamp::ZERO, b"why")),
+        ("response_broken", ResponseEnd::Broken(Stamp(41), "it has panicked")),
+        ("response_forgotten", ResponseEnd::Forgotten),
+        ("response_schema", ResponseEnd::Refused(Unbegun::Schema, "no such")),
+        ("response_corrupt", ResponseEnd::Refused(Unbegun::Corrupt, "damaged")),
+        ("response_late", ResponseEnd::Refused(Unbegun::Late, "too late")),
+        ("response_busy", ResponseEnd::Refused(Unbegun::Busy, "too many")),
+        ("response_cancelled", ResponseEnd::Refused(Unbegun::Cancelled, "")),
+    ] {
+        message!(promised, name, Response, Response { slot: 3, seq: 9, end });
     }
     message!(promised, "unsubscribe", Unsubscribe, Unsubscribe { pages: pages.clone() });
     message!(promised, "part", Part, Part { op, index: 7, bytes: b"piece" });
@@ -551,6 +587,8 @@ fn kinds_have_the_numbers_of_version_1() {
         (Kind::Bind, 17),
         (Kind::Call, 18),
         (Kind::Interfaces, 19),
+        (Kind::Request, 20),
+        (Kind::Cancel, 21),
         (Kind::Welcome, 64),
         (Kind::Page, 65),
         (Kind::Verdict, 67),
@@ -566,6 +604,7 @@ fn kinds_have_the_numbers_of_version_1() {
         (Kind::Bound, 77),
         (Kind::Answer, 78),
         (Kind::Offered, 79),
+        (Kind::Response, 80),
     ];
     for number in 0..=u8::MAX {
         let mut head: [u8; FRAME_BYTES] = Header::new(Kind::Ping, 1).encode();

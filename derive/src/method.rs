@@ -1,0 +1,452 @@
+//! The methods of an interface, and the procedures of a service: what both are as their author wrote them, and as code.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+use syn::ext::IdentExt;
+use syn::parse::{Parse, ParseStream};
+use syn::spanned::Spanned;
+use syn::{
+    Attribute, Error, FnArg, GenericArgument, Ident, ItemTrait, LitStr, Pat, Path, PathArguments, Receiver,
+    ReceiverKind, Result, ReturnType, Safety, Signature, Token, TraitItem, TraitItemFn, Type, Visibility,
+};
+
+/// What stands in the parentheses of the attribute.
+#[derive(Default)]
+pub struct Options {
+    name: Option<String>,
+    krate: Option<Path>,
+}
+
+impl Parse for Options {
+    fn parse(input: ParseStream<'_>) -> Result<Options> {
+        let mut options = Options::default();
+        while !input.is_empty() {
+            let key = Ident::parse_any(input)?;
+            input.parse::<Token![=]>()?;
+            let value: LitStr = input.parse()?;
+            match key.to_string().as_str() {
+                "name" if (1..=NAME_BYTES_MAX).contains(&value.value().len()) => {
+                    options.name = Some(value.value())
+                }
+                "name" => {
+                    return Err(Error::new(value.span(), "its name has 1 to 128 bytes"));
+                }
+                "crate" => options.krate = Some(value.parse()?),
+                _ => {
+                    return Err(Error::new(key.span(), "unknown attribute: it takes `name` and `crate`"));
+                }
+            }
+            if !input.is_empty() {
+                input.parse::<Token![,]>()?;
+            }
+        }
+        Ok(options)
+    }
+}
+
+const NAME_BYTES_MAX: usize = 128;
+const METHODS_MAX: usize = 256;
+
+/// What a trait becomes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Of {
+    /// The interface of objects.
+    Objects,
+    /// A service.
+    Service,
+}
+
+impl Of {
+    fn says(self, of_objects: &'static str, of_service: &'static str) -> &'static str {
+        match self {
+            Of::Objects => of_objects,
+            Of::Service => of_service,
+        }
+    }
+
+    fn attributes(self) -> &'static [&'static str] {
+        match self {
+            Of::Objects => &["doc", "read"],
+            Of::Service => &["doc", "read", "slow", "one_way"],
+        }
+    }
+}
+
+/// A trait as its author wrote it.
+pub struct Trait {
+    pub ident: Ident,
+    pub vis: Visibility,
+    pub docs: Vec<Attribute>,
+    pub name: String,
+    pub krate: Path,
+    pub methods: Vec<Method>,
+}
+
+/// A method of an interface, or a procedure of a service.
+pub struct Method {
+    pub ident: Ident,
+    pub docs: Vec<Attribute>,
+    reads: bool,
+    is_slow: bool,
+    pub is_one_way: bool,
+    pub args: Vec<Arg>,
+    /// What it gives; none for `()`.
+    gives: Option<Type>,
+    /// What it fails with.
+    fails: Option<Type>,
+}
+
+/// An argument.
+pub struct Arg {
+    pub ident: Ident,
+    ty: Type,
+    pub kind: ArgKind,
+}
+
+/// How an argument is handed over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum ArgKind {
+    /// `&str`, in place.
+    Text,
+    /// `&[u8]`, in place.
+    Bytes,
+    /// A value.
+    Value,
+}
+
+impl Trait {
+    /// Reads a trait.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, each where it must change.
+    pub fn parse(options: Options, item: ItemTrait, of: Of) -> Result<Trait> {
+        let mut wrong: Option<Error> = None;
+        let mut add = |e: Error| match &mut wrong {
+            None => wrong = Some(e),
+            Some(all) => all.combine(e),
+        };
+        if !item.generics.params.is_empty() || item.generics.where_clause.is_some() {
+            add(Error::new_spanned(
+                &item.generics,
+                of.says(
+                    "an interface has no parameters: both ends must know it by its name",
+                    "a service has no parameters: both ends must know it by its name",
+                ),
+            ));
+        }
+        if !item.supertraits.is_empty() {
+            add(Error::new_spanned(
+                &item.supertraits,
+                of.says(
+                    "an interface stands alone: every class of objects can have it",
+                    "a service stands alone: it is known by its name",
+                ),
+            ));
+        }
+        let mut methods = Vec::new();
+        for item in &item.items {
+            match item {
+                TraitItem::Fn(f) => match Method::parse(f, of) {
+                    Ok(method) => methods.push(method),
+                    Err(e) => add(e),
+                },
+                other => add(Error::new_spanned(
+                    other,
+                    of.says("an interface has methods alone", "a service has procedures alone"),
+                )),
+            }
+        }
+        if item.items.is_empty() || item.items.len() > METHODS_MAX {
+            let noun = of.says("an interface", "a service");
+            add(Error::new(item.ident.span(), format!("{noun} has 1 to {METHODS_MAX} methods")));
+        }
+        if let Some(wrong) = wrong {
+            return Err(wrong);
+        }
+        Ok(Trait {
+            name: options.name.unwrap_or_else(|| item.ident.unraw().to_string()),
+            krate: options.krate.unwrap_or_else(|| syn::parse_quote!(::tercel)),
+            docs: item.attrs.into_iter().filter(|a| a.path().is_ident("doc")).collect(),
+            ident: item.ident,
+            vis: item.vis,
+            methods,
+        })
+    }
+}
+
+impl Method {
+    pub fn parse(f: &TraitItemFn, of: Of) -> Result<Method> {
+        let sig = &f.sig;
+        if let Some(body) = &f.default {
+            return Err(Error::new_spanned(
+                body,
+                of.says(
+                    "a method of an interface has no body: a class implements it",
+                    "a procedure of a service has no body: a server implements it",
+                ),
+            ));
+        }
+        if !sig.generics.params.is_empty()
+            || sig.asyncness.is_some()
+            || !matches!(sig.safety, Safety::Default)
+        {
+            return Err(Error::new_spanned(
+                sig,
+                of.says(
+                    "a method of an interface has no parameters, and is not `async` or `unsafe`",
+                    "a procedure of a service has no parameters, and is not `async` or `unsafe`",
+                ),
+            ));
+        }
+        let has = |name| f.attrs.iter().any(|a| a.path().is_ident(name));
+        let reads = has("read");
+        let (is_slow, is_one_way) = (has("slow"), has("one_way"));
+        let known = of.attributes();
+        let other = f.attrs.iter().find(|a| !known.iter().any(|name| a.path().is_ident(name)));
+        if let Some(other) = other {
+            return Err(Error::new_spanned(
+                other,
+                of.says(
+                    "unknown attribute: a method takes `#[read]`",
+                    "unknown attribute: a procedure takes `#[read]`, `#[slow]` and `#[one_way]`",
+                ),
+            ));
+        }
+        let mut inputs = sig.inputs.iter();
+        let receiver = inputs.next();
+        match of {
+            Of::Objects => check_method(reads, receiver, sig)?,
+            Of::Service => check_procedure(receiver, sig)?,
+        }
+        let args = inputs.map(Arg::parse).collect::<Result<_>>()?;
+        let (gives, fails) = match &sig.output {
+            ReturnType::Default => (None, None),
+            ReturnType::Type(_, ty) => match result_of(ty) {
+                Some((gives, fails)) => (Some(gives.clone()), Some(fails.clone())),
+                None => (Some((**ty).clone()), None),
+            },
+        };
+        let gives = gives.filter(|ty| !matches!(ty, Type::Tuple(t) if t.elems.is_empty()));
+        if let Some(Type::Reference(r)) = &gives {
+            return Err(Error::new_spanned(
+                r,
+                "a method gives a value: write `Text`, `Bytes` or another type of a field",
+            ));
+        }
+        if is_one_way && (gives.is_some() || fails.is_some()) {
+            return Err(Error::new_spanned(
+                &sig.output,
+                "what is `#[one_way]` gives nothing: its caller does not wait for it",
+            ));
+        }
+        let docs = f.attrs.iter().filter(|a| a.path().is_ident("doc")).cloned().collect();
+        Ok(Method { ident: sig.ident.clone(), docs, reads, is_slow, is_one_way, args, gives, fails })
+    }
+
+    /// What a call of it gives.
+    pub fn output(&self, private: &TokenStream) -> TokenStream {
+        let gives = self.gives.as_ref().map_or(quote!(()), |ty| quote!(#ty));
+        match &self.fails {
+            Some(fails) => quote!(#private::Called<#gives, #fails>),
+            None => quote!(#private::Called<#gives>),
+        }
+    }
+
+    pub fn params(&self) -> impl Iterator<Item = TokenStream> + '_ {
+        self.args.iter().map(|Arg { ident, ty, .. }| quote!(#ident: #ty))
+    }
+
+    /// Its line in the trait for callers.
+    pub fn declared(&self, private: &TokenStream) -> TokenStream {
+        let (ident, docs, output, params) = (&self.ident, &self.docs, self.output(private), self.params());
+        quote! {
+            #(#docs)*
+            fn #ident(&self, #(#params),*) -> #output;
+        }
+    }
+
+    pub fn takes(&self, private: &TokenStream) -> TokenStream {
+        let fields = self.args.iter().map(|a| {
+            let name = a.ident.unraw().to_string();
+            let ty = a.field_type(private);
+            quote!(#private::wire::schema::Field { name: #name, ty: #ty })
+        });
+        schema(&self.ident, quote!(#(#fields),*), private)
+    }
+
+    fn one(&self, name: &str, ty: Option<&Type>, private: &TokenStream) -> TokenStream {
+        let field = ty.map(|ty| {
+            quote!(#private::wire::schema::Field { name: #name, ty: <#ty as #private::Field>::FIELD_TYPE })
+        });
+        schema(&self.ident, quote!(#field), private)
+    }
+
+    /// The constant that says what it is.
+    pub fn schema(&self, private: &TokenStream) -> TokenStream {
+        let (name, reads, takes) = (self.ident.unraw().to_string(), self.reads, self.takes(private));
+        let gives = self.one("result", self.gives.as_ref(), private);
+        let fails = self.one("error", self.fails.as_ref(), private);
+        let mode = match (self.is_one_way, self.is_slow) {
+            (false, false) => quote!(Plain),
+            (false, true) => quote!(Slow),
+            (true, false) => quote!(OneWay),
+            (true, true) => quote!(SlowOneWay),
+        };
+        quote! {
+            #private::wire::interface::MethodSchema {
+                name: #name, reads: #reads, mode: #private::wire::interface::Mode::#mode, takes: #takes, gives: #gives, fails: #fails,
+            }
+        }
+    }
+
+    /// Reads its arguments where they arrived. The layout is `__TAKES`.
+    pub fn read_args(&self) -> Vec<TokenStream> {
+        let read = |(i, a): (usize, &Arg)| {
+            let ty = &a.ty;
+            let at = quote!(const { __TAKES.offset(#i) });
+            match a.kind {
+                ArgKind::Text => quote!(given.text(#at)?),
+                ArgKind::Bytes => quote!(given.bytes(#at)?),
+                ArgKind::Value => quote!(given.value::<#ty>(#at)?),
+            }
+        };
+        self.args.iter().enumerate().map(read).collect()
+    }
+
+    /// Writes its arguments. The layout is `__TAKES`.
+    pub fn put_args(&self, private: &TokenStream) -> Vec<TokenStream> {
+        let put = |(i, a): (usize, &Arg)| {
+            let (ident, ty) = (&a.ident, &a.ty);
+            let at = quote!(const { __TAKES.offset(#i) });
+            match a.kind {
+                ArgKind::Value => quote!(<#ty as #private::Field>::put_field(&#ident, e, #at);),
+                ArgKind::Text | ArgKind::Bytes => quote!(#private::put_bytes(#ident, e, #at);),
+            }
+        };
+        self.args.iter().enumerate().map(put).collect()
+    }
+
+    /// Writes what it came to: what it gives, and what it fails with.
+    pub fn put_ends(&self, private: &TokenStream) -> (TokenStream, TokenStream) {
+        let gives = self.gives.as_ref().map(|ty| quote!(<#ty as #private::Field>::put_field(gives, e, 0);));
+        let fails = match &self.fails {
+            Some(ty) => quote!(<#ty as #private::Field>::put_field(fails, e, 0)),
+            None => quote!(match *fails {}),
+        };
+        (quote!(#gives), fails)
+    }
+
+    /// Reads what it came to.
+    pub fn read_ends(&self, private: &TokenStream) -> (TokenStream, TokenStream) {
+        let gives = self
+            .gives
+            .as_ref()
+            .map_or(quote!(::core::result::Result::Ok(())), |ty| quote!(given.value::<#ty>(0)));
+        let fails =
+            self.fails.as_ref().map_or(quote!(#private::never(given)), |ty| quote!(given.value::<#ty>(0)));
+        (gives, fails)
+    }
+}
+
+/// Whether a method of objects has the receiver that it needs.
+fn check_method(reads: bool, receiver: Option<&FnArg>, sig: &Signature) -> Result<()> {
+    match (reads, receiver.and_then(is_mutable)) {
+        (true, Some(false)) | (false, Some(true)) => Ok(()),
+        (true, Some(true)) => Err(Error::new_spanned(receiver, "a method that only reads takes `&self`")),
+        (false, Some(false)) => Err(Error::new_spanned(
+            receiver,
+            "a method that writes takes `&mut self`; one that only reads is declared `#[read]`",
+        )),
+        (_, None) => Err(Error::new(
+            sig.ident.span(),
+            "a method of an interface begins with `&self`, and `#[read]` before it, or with `&mut self`",
+        )),
+    }
+}
+
+/// Whether a procedure of a service has the receiver that it needs.
+fn check_procedure(receiver: Option<&FnArg>, sig: &Signature) -> Result<()> {
+    if sig.ident == SERVE {
+        return Err(Error::new(
+            sig.ident.span(),
+            "a service has no procedure `serve`: that makes it of what implements it",
+        ));
+    }
+    match receiver.and_then(is_mutable) {
+        Some(false) => Ok(()),
+        Some(true) => Err(Error::new_spanned(
+            receiver,
+            "a procedure of a service takes `&self`: it may be called by several threads at once",
+        )),
+        None => Err(Error::new(sig.ident.span(), "a procedure of a service begins with `&self`")),
+    }
+}
+
+/// What a server is given is made by this function of the trait.
+const SERVE: &str = "serve";
+
+impl Arg {
+    fn parse(arg: &FnArg) -> Result<Arg> {
+        let FnArg::Typed(arg) = arg else {
+            return Err(Error::new_spanned(arg, "`self` comes first"));
+        };
+        let Pat::Ident(pat) = &*arg.pat else {
+            return Err(Error::new_spanned(&arg.pat, "an argument has a name: it stands in the layout"));
+        };
+        let kind = match &*arg.ty {
+            Type::Reference(r) if is_str(&r.elem) && r.mutability.is_none() => ArgKind::Text,
+            Type::Reference(r) if is_bytes(&r.elem) && r.mutability.is_none() => ArgKind::Bytes,
+            Type::Reference(r) => {
+                return Err(Error::new(
+                    r.span(),
+                    "an argument is `&str`, `&[u8]`, or a value of a type that a field can have",
+                ));
+            }
+            _ => ArgKind::Value,
+        };
+        Ok(Arg { ident: pat.ident.clone(), ty: (*arg.ty).clone(), kind })
+    }
+
+    fn field_type(&self, private: &TokenStream) -> TokenStream {
+        let ty = &self.ty;
+        match self.kind {
+            ArgKind::Text => quote!(#private::wire::schema::Type::Text),
+            ArgKind::Bytes => quote!(#private::wire::schema::Type::Bytes),
+            ArgKind::Value => quote!(<#ty as #private::Field>::FIELD_TYPE),
+        }
+    }
+}
+
+fn schema(method: &Ident, fields: TokenStream, private: &TokenStream) -> TokenStream {
+    let name = method.unraw().to_string();
+    quote!(#private::wire::schema::Schema { name: #name, fields: &[#fields] })
+}
+
+/// Whether a receiver is `&mut self` and not `&self`; none if it is neither.
+fn is_mutable(arg: &FnArg) -> Option<bool> {
+    match arg {
+        FnArg::Receiver(Receiver { kind: ReceiverKind::Reference(_, _, mutable), .. }) => {
+            Some(mutable.is_some())
+        }
+        _ => None,
+    }
+}
+
+fn is_str(ty: &Type) -> bool {
+    matches!(ty, Type::Path(p) if p.path.is_ident("str"))
+}
+
+fn is_bytes(ty: &Type) -> bool {
+    matches!(ty, Type::Slice(s) if matches!(&*s.elem, Type::Path(p) if p.path.is_ident("u8")))
+}
+
+/// What a `Result` of two types gives and fails with.
+fn result_of(ty: &Type) -> Option<(&Type, &Type)> {
+    let Type::Path(path) = ty else { return None };
+    let last = path.path.segments.last().filter(|s| s.ident == "Result")?;
+    let PathArguments::AngleBracketed(args) = &last.arguments else { return None };
+    match (args.args.first(), args.args.iter().nth(1), args.args.len()) {
+        (Some(GenericArgument::Type(gives)), Some(GenericArgument::Type(fails)), 2) => Some((gives, fails)),
+        _ => None,
+    }
+}

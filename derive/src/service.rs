@@ -1,0 +1,111 @@
+//! `#[service]`: a trait of procedures becomes one that a server implements, and one that callers have.
+//!
+//! The procedures are declared as their callers see them. Implementations are told of the call, too: the context is the first
+//! argument. The trait for callers is implemented for handles of the service, whose name is that of the trait.
+
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+use syn::ext::IdentExt;
+use syn::{Ident, Path};
+
+use crate::method::{Method, Trait};
+
+/// The code that it becomes.
+pub fn expand(of: &Trait) -> TokenStream {
+    let Trait { ident, vis, krate, name, docs, methods } = of;
+    let private = quote!(#krate::__private);
+    let calls = format_ident!("{}Calls", ident.unraw());
+    let schemas = methods.iter().map(|m| m.schema(&private));
+    let functions = methods.iter().map(|m| function(m, &private));
+    let arms = methods.iter().enumerate().map(|(i, m)| arm(m, i, ident, &private));
+    let declared = methods.iter().map(|m| m.declared(&private));
+    let called = methods.iter().enumerate().map(|(i, m)| called(m, i, krate));
+    let calls_doc = format!("Calls of the service [`{}`], which a handle of it has.", ident.unraw());
+    quote! {
+        #(#docs)*
+        #vis trait #ident: ::core::marker::Send + ::core::marker::Sync + 'static {
+            #(#functions)*
+
+            /// This implementation, for a server to offer.
+            fn serve(self) -> #private::Service
+            where
+                Self: ::core::marker::Sized,
+            {
+                #private::Service::new::<dyn #ident>(
+                    #[allow(unused_variables, clippy::unit_arg, clippy::let_unit_value)]
+                    move |cx, method, given, out| match method {
+                        #(#arms)*
+                        _ => ::core::result::Result::Err(#private::no_method(#name)),
+                    },
+                )
+            }
+        }
+
+        impl #private::ServiceInterface for dyn #ident {
+            const SCHEMA: &'static #private::wire::interface::InterfaceSchema =
+                &#private::wire::interface::InterfaceSchema { name: #name, methods: &[#(#schemas),*] };
+        }
+
+        #[doc = #calls_doc]
+        #vis trait #calls {
+            #(#declared)*
+        }
+
+        impl #calls for #private::ServiceHandle<'_, dyn #ident> {
+            #(#called)*
+        }
+    }
+}
+
+/// Its line in the trait that a server implements.
+fn function(m: &Method, private: &TokenStream) -> TokenStream {
+    let (ident, docs, params) = (&m.ident, &m.docs, m.params());
+    let output = m.output(private);
+    let output = if m.is_one_way { quote!() } else { quote!(-> #output) };
+    let cx = if m.args.iter().any(|a| a.ident == "cx") { quote!(_) } else { quote!(cx) };
+    quote! {
+        #(#docs)*
+        fn #ident(&self, #cx: &#private::Context<'_>, #(#params),*) #output;
+    }
+}
+
+/// Runs it at a server.
+fn arm(m: &Method, number: usize, service: &Ident, private: &TokenStream) -> TokenStream {
+    let (ident, takes, reads) = (&m.ident, m.takes(private), m.read_args());
+    let (put_gives, put_fails) = m.put_ends(private);
+    let run = quote!(<Self as #service>::#ident(&self, cx, #(#reads),*));
+    let finish = match m.is_one_way {
+        true => quote!(#run; ::core::result::Result::Ok(#private::Ended::Returned)),
+        false => quote! {
+            let called = #run;
+            let schema = &<dyn #service as #private::ServiceInterface>::SCHEMA.methods[#number];
+            #private::finish(called, schema, |gives, e| { #put_gives }, |fails, e| { #put_fails }, out)
+        },
+    };
+    quote! {
+        #number => {
+            const __TAKES: #private::wire::schema::Schema = #takes;
+            #finish
+        }
+    }
+}
+
+/// Calls it through a handle.
+fn called(m: &Method, number: usize, krate: &Path) -> TokenStream {
+    let private = quote!(#krate::__private);
+    let (ident, output, params, takes) = (&m.ident, m.output(&private), m.params(), m.takes(&private));
+    let puts = m.put_args(&private);
+    let (gives, fails) = m.read_ends(&private);
+    let call = match m.is_one_way {
+        true => quote!(self.tell(#number, |e| { #(#puts)* })),
+        false => quote!(self.call(#number, |e| { #(#puts)* }, |given| #gives, |given| #fails)),
+    };
+    quote! {
+        #[inline]
+        #[allow(unused_variables, clippy::unit_arg)]
+        fn #ident(&self, #(#params),*) -> #output {
+            const __TAKES: #private::wire::schema::Schema = #takes;
+            #call
+        }
+    }
+}

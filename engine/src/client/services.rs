@@ -1,0 +1,178 @@
+//! Calls of services: bound as interfaces are, and each in a slot until it is answered.
+
+use tercel_wire::frame::Kind;
+use tercel_wire::id::CallId;
+use tercel_wire::message::{Bound, Cancel, Request, Response};
+
+use super::Client;
+use crate::error::Error;
+use crate::limits;
+use crate::rpc;
+use crate::rpc::slots::{Look, Sent, Slots, Table};
+use crate::time::Now;
+use crate::txn::{Binding, Caller, Requested, Requester, Responded, UnderWay};
+
+/// The calls of services of a client.
+#[derive(Default)]
+pub(super) struct Requests {
+    pub slots: Slots,
+    /// Which connection this is.
+    connection: u64,
+    /// The table of the server of this connection, once it is known.
+    table: Option<Table>,
+}
+
+impl Requests {
+    /// The connection is gone.
+    pub(super) fn abandon(&mut self) {
+        self.table = None;
+        self.connection += 1;
+    }
+}
+
+impl Client {
+    /// The answer to a binding has come: if it was that of a service, it names the table of this client's calls.
+    pub(super) fn bound(&mut self, call: u64, bound: Bound) {
+        if let Some(number) = bound.table {
+            let table = Table { view: self.history.view, number };
+            self.requests.table = Some(table);
+            for id in self.requests.slots.met(table, self.requests.connection) {
+                self.send_cancel(id);
+            }
+        }
+        self.peer.calls.bound(call, bound);
+    }
+
+    pub(super) fn responded(&mut self, response: Response<'_>, body: &[u8]) {
+        self.requests.slots.answered(CallId { slot: response.slot, seq: response.seq }, body);
+    }
+
+    fn send_cancel(&mut self, id: CallId) {
+        let mut body = Vec::new();
+        Cancel { slot: id.slot, seq: id.seq }.encode(&mut body);
+        self.request(Kind::Cancel, &body);
+    }
+
+    /// The service as it is bound on this connection, and the table of its calls.
+    fn bind_service(&mut self, call: &Requested<'_>) -> Option<Result<(Binding, Table), Error>> {
+        let not_offered = || {
+            Error::Denied(format!(
+                "the server does not offer service `{}`: start one that does, with `Server::builder(..).service(..)`",
+                call.schema.name
+            ))
+        };
+        Some(self.bind(call.schema, "")?.and_then(|binding| {
+            let binding = binding.filter(|b| call.method < b.methods.len()).ok_or_else(not_offered)?;
+            let table = self.requests.table.filter(|_| binding.table.is_some());
+            table.map(|table| (binding, table)).ok_or_else(not_offered)
+        }))
+    }
+
+    fn send_request(
+        &mut self,
+        now: Now,
+        id: Result<CallId, u64>,
+        again: bool,
+        binding: &Binding,
+        call: &Requested<'_>,
+    ) {
+        let (slot, seq) = match id {
+            Ok(id) => (Some(id.slot), id.seq),
+            Err(seq) => (None, seq),
+        };
+        let (interface, method) = (binding.number, binding.methods[call.method]);
+        let mut body = Vec::with_capacity(16 + call.payload.len());
+        Request { slot, seq, again, interface, method, payload: call.payload }.encode(&mut body);
+        let left_us = call.until.map_or(0, |until| until.since_us(now).clamp(1, u32::MAX.into()) as u32);
+        self.request_within(Kind::Request, &body, left_us);
+    }
+
+    /// How far a call is that was sent; its answer, once.
+    fn look(&mut self, under_way: &mut Option<UnderWay>) -> Option<Looked> {
+        let Some(UnderWay { id, interface }) = under_way.clone() else { return Some(Looked::Unsent) };
+        let ended = match self.requests.slots.look(id, self.requests.connection) {
+            Look::Waits => return None,
+            Look::Lost => return Some(Looked::Lost(id)),
+            Look::Answered(body) => {
+                // What is read from now on is not older.
+                self.history.acknowledged = self.history.acknowledged.max(rpc::stamp_of(&body));
+                Ok((body, interface))
+            }
+            Look::None => Err(Error::Unknown("the call is not known here".into())),
+        };
+        *under_way = None;
+        Some(Looked::Ended(ended))
+    }
+}
+
+/// How far a call is.
+enum Looked {
+    Unsent,
+    /// It was sent on a connection that is gone.
+    Lost(CallId),
+    Ended(Result<Responded, Error>),
+}
+
+impl Requester for Client {
+    fn request(
+        &mut self,
+        now: Now,
+        call: &Requested<'_>,
+        under_way: &mut Option<UnderWay>,
+    ) -> Option<Result<Responded, Error>> {
+        let lost = match self.look(under_way)? {
+            Looked::Ended(ended) => return Some(ended),
+            Looked::Lost(id) => Some(id),
+            Looked::Unsent => None,
+        };
+        let bound = match (self.bind_service(call)?, lost) {
+            (Ok(bound), _) => bound,
+            (Err(e), None) => return Some(Err(e)),
+            // A server that does not offer it has none of its calls, either.
+            (Err(e), Some(id)) => {
+                self.requests.slots.forget(id);
+                *under_way = None;
+                return Some(Err(Error::Unknown(e.to_string())));
+            }
+        };
+        if self.peer.out.len() > limits::UNSENT_BYTES_MAX {
+            return None;
+        }
+        let ((binding, table), connection) = (bound, self.requests.connection);
+        let id = match lost {
+            None => self.requests.slots.begin(table, connection)?,
+            Some(id) => match self.requests.slots.send_again(id, table, connection) {
+                Sent::Again => id,
+                Sent::Unknown => {
+                    *under_way = None;
+                    let why = "the server was restarted, or has forgotten this client";
+                    return Some(Err(Error::Unknown(why.into())));
+                }
+            },
+        };
+        *under_way = Some(UnderWay { id, interface: binding.interface.clone() });
+        self.send_request(now, Ok(id), lost.is_some(), &binding, call);
+        None
+    }
+
+    fn tell(&mut self, now: Now, call: &Requested<'_>) -> Option<Result<(), Error>> {
+        let (binding, _) = match self.bind_service(call)? {
+            Ok(bound) => bound,
+            Err(e) => return Some(Err(e)),
+        };
+        if self.peer.out.len() > limits::UNSENT_BYTES_MAX {
+            return None;
+        }
+        let seq = self.requests.slots.tell();
+        self.send_request(now, Err(seq), false, &binding, call);
+        Some(Ok(()))
+    }
+
+    fn give_up(&mut self, id: CallId) {
+        // While there is no connection the server cannot be told: it is when there is another.
+        let (connection, met) = (self.requests.connection, self.requests.table);
+        if self.requests.slots.cancel(id, connection, met) {
+            self.send_cancel(id);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What a procedure of a service knows of the call that it runs for.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tercel_wire::id::ClientId;
+use tercel_wire::record::Ref;
+
+use super::Handle;
+use crate::error::Error;
+use crate::object::Object;
+use crate::time::Now;
+use crate::txn::{Options, Port, Tx, run, try_run};
+
+/// The call that a procedure of a service runs for: its caller, how much time is left, whether the caller has given up; and the space
+/// that the server has.
+pub struct Context<'a> {
+    client: ClientId,
+    begun: Now,
+    until: Option<Now>,
+    is_cancelled: Option<&'a AtomicBool>,
+    port: Option<&'a dyn Port>,
+    /// Whether the space was used.
+    touched: Cell<bool>,
+}
+
+impl<'a> Context<'a> {
+    /// That of a call which is run where it arrived: without a space, and it cannot be cancelled. For hosts.
+    pub fn inline(client: ClientId, now: Now, until: Option<Now>) -> Context<'a> {
+        Context { client, begun: now, until, is_cancelled: None, port: None, touched: Cell::new(false) }
+    }
+
+    /// That of a call which is run on a thread of its own. For hosts.
+    pub fn slow(
+        client: ClientId,
+        now: Now,
+        until: Option<Now>,
+        is_cancelled: &'a AtomicBool,
+        port: Option<&'a dyn Port>,
+    ) -> Context<'a> {
+        let is_cancelled = Some(is_cancelled);
+        Context { client, begun: now, until, is_cancelled, port, touched: Cell::new(false) }
+    }
+
+    /// The client that calls.
+    pub fn client(&self) -> ClientId {
+        self.client
+    }
+
+    /// The time that is left to the caller; none if the caller has no limit. What is called from here on the caller's behalf should end
+    /// within it, see [`ServiceHandle::on_behalf_of`](super::ServiceHandle::on_behalf_of). In the server's loop it is counted from
+    /// the begin of the call.
+    pub fn remaining(&self) -> Option<Duration> {
+        let now = self.port.map_or(self.begun, |port| port.now());
+        self.until.map(|until| Duration::from_micros(until.since_us(now)))
+    }
+
+    /// Whether the caller has given up, or is gone: the result is of no use to it. A procedure that runs long looks at it now and then.
+    pub fn is_cancelled(&self) -> bool {
+        self.is_cancelled.is_some_and(|flag| flag.load(Ordering::Relaxed))
+    }
+
+    /// Runs a transaction inside of the server, as `Server::run` does. What it wrote is durable when it returns, and the caller reads
+    /// nothing older behind the answer.
+    ///
+    /// # Errors
+    /// What `body` returned; `Denied` if the procedure is not `#[slow]`; `Timeout` when the caller's time is over.
+    pub fn run<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
+        run(self.port()?, self.options(), body)
+    }
+
+    /// [`run`](Context::run) for a `body` with errors of its own, such as [`Failure`](super::Failure).
+    ///
+    /// # Errors
+    /// What `body` returned; as [`Context::run`] otherwise.
+    pub fn try_run<R, E: From<Error>>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, E>) -> Result<R, E> {
+        try_run(self.port()?, self.options(), body)
+    }
+
+    /// An object whose methods are called inside of the server, each call a transaction of its own. The procedure is `#[slow]`.
+    pub fn handle<T: Object>(&self, object: Ref<T>) -> Handle<'_, T> {
+        let handle = Handle::new(object, self.port());
+        match self.remaining() {
+            Some(left) => handle.within(left),
+            None => handle,
+        }
+    }
+
+    fn port(&self) -> Result<&'a dyn Port, Error> {
+        self.touched.set(true);
+        self.port.ok_or_else(|| {
+            Error::Denied(
+                "a procedure that runs in the server's loop cannot use the space: declare it `#[slow]`"
+                    .into(),
+            )
+        })
+    }
+
+    fn options(&self) -> Options {
+        Options { timeout: self.remaining(), ..Options::default() }
+    }
+
+    pub(super) fn has_touched(&self) -> bool {
+        self.touched.get()
+    }
+}

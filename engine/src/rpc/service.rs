@@ -1,0 +1,236 @@
+//! A service as a client calls it.
+
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use tercel_wire::id::{CallId, Stamp};
+use tercel_wire::interface::{Interface, InterfaceSchema, MethodSchema};
+use tercel_wire::message::{Response, ResponseEnd, Unbegun};
+use tercel_wire::payload::{self, Payload};
+use tercel_wire::record::Encoder;
+
+use super::services::ServiceInterface;
+use super::{Called, Context, Failure, Given};
+use crate::error::{Bound, Error};
+use crate::limits;
+use crate::time::Now;
+use crate::txn::{Home, Port, Requested, Requester, Step, UnderWay};
+
+/// A service of a server, whose procedures a client calls. Made by `Client::service`; cheap to clone, and one is enough for several
+/// threads.
+///
+/// A call is executed at most once, whatever becomes of the connection, unless its procedure is declared `#[read]`. What an error says
+/// of that:
+///
+/// | a call ends with | the procedure |
+/// |---|---|
+/// | `Ok`, [`Failure::Method`] | was executed once |
+/// | [`Error::Failed`] | was begun once, and did not come to its end |
+/// | [`Error::Unknown`] | may have been executed, once at most |
+/// | any other error | was not begun, and never will be |
+pub struct ServiceHandle<'c, S: ?Sized> {
+    port: Result<&'c (dyn Port + Sync), Error>,
+    timeout: Option<Duration>,
+    of: PhantomData<fn(&S)>,
+}
+
+impl<S: ?Sized> Clone for ServiceHandle<'_, S> {
+    fn clone(&self) -> Self {
+        ServiceHandle { port: self.port.clone(), ..*self }
+    }
+}
+
+impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
+    /// One whose calls go through a port and wait so long. For hosts.
+    pub fn new(
+        port: Result<&'c (dyn Port + Sync), Error>,
+        timeout: Option<Duration>,
+    ) -> ServiceHandle<'c, S> {
+        ServiceHandle { port, timeout, of: PhantomData }
+    }
+
+    /// The same, whose callers wait at most so long. The server begins no call whose time is over, counted there from its arrival.
+    pub fn within(self, timeout: Duration) -> ServiceHandle<'c, S> {
+        ServiceHandle { timeout: Some(timeout), ..self }
+    }
+
+    /// The same, for a procedure that calls on behalf of its own caller: no call waits longer than that does.
+    pub fn on_behalf_of(self, cx: &Context<'_>) -> ServiceHandle<'c, S> {
+        let timeout = [self.timeout, cx.remaining()].into_iter().flatten().min();
+        ServiceHandle { timeout, ..self }
+    }
+
+    /// Calls a procedure. For derived code: `put` writes what it takes, `gives` and `fails` read what comes back.
+    #[doc(hidden)]
+    pub fn call<R, E>(
+        &self,
+        method: usize,
+        put: impl Fn(&mut Encoder<'_>),
+        gives: impl Fn(&Given<'_>) -> Result<R, Error>,
+        fails: impl Fn(&Given<'_>) -> Result<E, Error>,
+    ) -> Called<R, E> {
+        let calling = self.calling(method, &put)?;
+        let answer = calling.until_known()?;
+        let body = Response::decode(&answer.body).map_err(unreadable)?;
+        let of = &answer.interface.methods[method];
+        match body.end {
+            ResponseEnd::Returned(_, bytes) => {
+                let given = Payload::decode(bytes, &of.gives).map_err(unreadable)?;
+                Ok(gives(&Given::new(given)).map_err(unreadable)?)
+            }
+            ResponseEnd::Failed(_, bytes) => {
+                let given = Payload::decode(bytes, &of.fails).map_err(unreadable)?;
+                Err(Failure::Method(fails(&Given::new(given)).map_err(unreadable)?))
+            }
+            ResponseEnd::Broken(_, text) => Err(Error::Failed(text.into()).into()),
+            ResponseEnd::Forgotten => Err(Error::Unknown(FORGOTTEN.into()).into()),
+            ResponseEnd::Refused(why, text) => Err(unbegun(why, text).into()),
+        }
+    }
+
+    /// Calls a procedure that is never answered. For derived code.
+    #[doc(hidden)]
+    pub fn tell(&self, method: usize, put: impl Fn(&mut Encoder<'_>)) -> Called<()> {
+        let calling = self.calling(method, &put)?;
+        let mut ended = Err(Error::Timeout(None));
+        calling.drive(&mut |requester, now| {
+            let told = requester.tell(now, &calling.requested())?;
+            ended = told;
+            Some(())
+        })?;
+        Ok(ended?)
+    }
+
+    fn calling(&self, method: usize, put: &dyn Fn(&mut Encoder<'_>)) -> Result<Calling<'_>, Error> {
+        let port = self.port.clone()?;
+        let until = self.timeout.map(|t| port.now().plus_us(t.as_micros().try_into().unwrap_or(u64::MAX)));
+        let mut calling = Calling { port, schema: S::SCHEMA, method, until, payload: Vec::new() };
+        payload::encode(&calling.of().takes, put, &mut calling.payload)?;
+        match calling.payload.len() > limits::CALL_MAX {
+            true => Err(Error::Full(Bound::Message)),
+            false => Ok(calling),
+        }
+    }
+}
+
+/// A call under way.
+struct Calling<'a> {
+    port: &'a dyn Port,
+    schema: &'static InterfaceSchema,
+    method: usize,
+    until: Option<Now>,
+    payload: Vec<u8>,
+}
+
+/// What came back, and the layouts that it has.
+struct Answer {
+    body: Vec<u8>,
+    interface: std::sync::Arc<Interface>,
+}
+
+impl Calling<'_> {
+    fn of(&self) -> &'static MethodSchema {
+        &self.schema.methods[self.method]
+    }
+
+    fn requested(&self) -> Requested<'_> {
+        Requested { schema: self.schema, method: self.method, until: self.until, payload: &self.payload }
+    }
+
+    /// Calls until it is known what that came to. What only reads is called anew if it is not.
+    fn until_known(&self) -> Result<Answer, Error> {
+        let mut attempt = 0;
+        loop {
+            let came_to = self.once();
+            let is_unknown = match &came_to {
+                Ok(answer) => {
+                    matches!(Response::decode(&answer.body), Ok(Response { end: ResponseEnd::Forgotten, .. }))
+                }
+                Err(e) => matches!(e, Error::Unknown(_)),
+            };
+            attempt += 1;
+            let is_late = self.until.is_some_and(|until| self.port.now() >= until);
+            if !is_unknown || !self.of().reads || is_late || attempt >= limits::RUN_ATTEMPTS_MAX {
+                return came_to;
+            }
+            self.port.back_off(BACK_OFF_US << attempt.min(8));
+        }
+    }
+
+    fn once(&self) -> Result<Answer, Error> {
+        let (mut under_way, mut ended): (Option<UnderWay>, _) = (None, None);
+        let driven = self.drive(&mut |requester, now| {
+            ended = Some(requester.request(now, &self.requested(), &mut under_way)?);
+            Some(())
+        });
+        match (driven, ended) {
+            (Ok(()), Some(ended)) => ended.map(|(body, interface)| Answer { body, interface }),
+            (Ok(()), None) => Err(Error::Timeout(None)),
+            (Err(e), _) => Err(match under_way {
+                None => e,
+                Some(UnderWay { id, .. }) => self.give_up(id, e),
+            }),
+        }
+    }
+
+    /// The caller waits no longer.
+    fn give_up(&self, id: CallId, e: Error) -> Error {
+        let told = self.port.drive(None, &mut |home, _| {
+            home.requester().into_iter().for_each(|requester| requester.give_up(id));
+            Step::Done
+        });
+        // A home that is closed keeps nothing that could be cancelled.
+        told.ok();
+        match e {
+            Error::Timeout(_) => Error::Unknown("no answer came in time".into()),
+            e => Error::Unknown(e.to_string()),
+        }
+    }
+
+    /// Has the home do something until it is done.
+    fn drive(&self, step: &mut dyn FnMut(&mut dyn Requester, Now) -> Option<()>) -> Result<(), Error> {
+        let mut none = None;
+        self.port.drive(self.until, &mut |home: &mut dyn Home, now| {
+            let Some(requester) = home.requester() else {
+                none =
+                    Some(Error::Denied("no service can be called from a transaction of the server".into()));
+                return Step::Done;
+            };
+            match step(requester, now) {
+                Some(()) => Step::Done,
+                None => Step::Wait,
+            }
+        })?;
+        none.map_or(Ok(()), Err)
+    }
+}
+
+/// The first pause between two attempts: about a call's time. It doubles up to 256 times that.
+const BACK_OFF_US: u64 = 50;
+
+const FORGOTTEN: &str = "it has come to its end, and the server no longer keeps what to";
+
+/// The procedure was executed, and its result is of no use.
+fn unreadable(e: impl std::fmt::Display) -> Error {
+    Error::Failed(format!("its result cannot be read: {e}"))
+}
+
+/// What a refusal means to a program: in any case that the call was not begun.
+fn unbegun(why: Unbegun, text: &str) -> Error {
+    match why {
+        Unbegun::Schema => Error::Schema(text.into()),
+        Unbegun::Corrupt => Error::Corrupt(text.into()),
+        Unbegun::Busy => Error::Full(Bound::Server(text.into())),
+        Unbegun::Late | Unbegun::Cancelled => Error::Timeout(None),
+    }
+}
+
+/// The stamp that a response names: what its caller reads from then on is not older.
+pub(crate) fn stamp_of(body: &[u8]) -> Stamp {
+    match Response::decode(body).map(|response| response.end) {
+        Ok(
+            ResponseEnd::Returned(stamp, _) | ResponseEnd::Failed(stamp, _) | ResponseEnd::Broken(stamp, _),
+        ) => stamp,
+        _ => Stamp::ZERO,
+    }
+}

@@ -1,0 +1,240 @@
+//! The services that a server offers, and how a procedure of one is run.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tercel_wire::id::{CallId, ClientId, Stamp};
+use tercel_wire::interface::{Interface, InterfaceSchema, Mode};
+use tercel_wire::message::{Response, ResponseEnd, Unbegun};
+use tercel_wire::payload::Payload;
+
+use super::{Context, Ended, Given};
+use crate::error::Error;
+use crate::limits;
+use crate::mutant::{Rule, dropped};
+use crate::time::Now;
+use crate::txn::Port;
+
+/// What `#[service]` makes of a trait. For derived code.
+#[doc(hidden)]
+pub trait ServiceInterface {
+    /// Its procedures.
+    const SCHEMA: &'static InterfaceSchema;
+}
+
+/// Runs a procedure, by its number: gives how it ended, with what it gave appended.
+type Run = dyn Fn(&Context<'_>, usize, &Given<'_>, &mut Vec<u8>) -> Result<Ended, Error> + Send + Sync;
+
+/// A service with what implements it, for a server to offer. `#[service]` makes it of an implementation: `Clock::serve(MyClock)`. Cheap
+/// to clone; clones are one implementation.
+#[derive(Clone)]
+pub struct Service {
+    schema: &'static InterfaceSchema,
+    run: Arc<Run>,
+}
+
+impl Service {
+    /// For derived code.
+    #[doc(hidden)]
+    pub fn new<S: ?Sized + ServiceInterface>(
+        run: impl Fn(&Context<'_>, usize, &Given<'_>, &mut Vec<u8>) -> Result<Ended, Error>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Service {
+        Service { schema: S::SCHEMA, run: Arc::new(run) }
+    }
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "service {}", self.schema.name)
+    }
+}
+
+/// All services that a server offers, by number. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Services(Arc<Vec<(Interface, Service)>>);
+
+impl Services {
+    /// With one more. The last of equal names counts.
+    pub fn with(&self, service: Service) -> Services {
+        let interface = Interface::of_service(service.schema);
+        let mut all = Vec::clone(&self.0);
+        all.retain(|(i, _)| i.name != interface.name);
+        all.push((interface, service));
+        Services(Arc::new(all))
+    }
+
+    /// That of a name, with its number.
+    pub fn find(&self, name: &str) -> Option<(u16, &Interface)> {
+        let at = self.0.iter().position(|(i, _)| i.name == name)?;
+        Some((u16::try_from(at).ok()?, &self.0[at].0))
+    }
+
+    /// How a procedure is run; none if there is no such.
+    #[inline]
+    pub fn mode(&self, interface: u16, method: u16) -> Option<Mode> {
+        self.0.get(interface as usize)?.0.methods.get(method as usize).map(|m| m.mode)
+    }
+
+    /// All of them.
+    pub fn interfaces(&self) -> impl ExactSizeIterator<Item = &Interface> {
+        self.0.iter().map(|(interface, _)| interface)
+    }
+
+    /// Runs a procedure here and now, and appends the body of its response. Gives whether it was begun.
+    ///
+    /// A panic of the procedure is caught, and answered.
+    pub fn run(
+        &self,
+        id: CallId,
+        (interface, method): (u16, u16),
+        payload: &[u8],
+        cx: &Context<'_>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let refuse = |why, text: &str, out: &mut Vec<u8>| {
+            put(id, ResponseEnd::Refused(why, text), out);
+            false
+        };
+        let Some((of, service)) = self.0.get(interface as usize) else {
+            return refuse(Unbegun::Schema, NO_METHOD, out);
+        };
+        let Some(m) = of.methods.get(method as usize) else {
+            return refuse(Unbegun::Schema, NO_METHOD, out);
+        };
+        let given = match Payload::decode(payload, &m.takes) {
+            Ok(given) => Given::new(given),
+            Err(e) => {
+                return refuse(Unbegun::Corrupt, &format!("what `{}` is to take: {e}", m.name), out);
+            }
+        };
+        let from = out.len();
+        // The result is written where it is sent from.
+        put(id, ResponseEnd::Returned(Stamp::ZERO, &[]), out);
+        let head = out.len();
+        let ran = catch_unwind(AssertUnwindSafe(|| (service.run)(cx, method.into(), &given, out)));
+        let broken = match ran {
+            Ok(Ok(_)) if out.len() - head > limits::CALL_MAX => {
+                let gives = out.len() - head;
+                format!("`{}` gives {gives} bytes, and a message takes {} at most", m.name, limits::CALL_MAX)
+            }
+            Ok(Ok(Ended::Returned)) => return true,
+            Ok(Ok(Ended::Failed)) => {
+                Response::put_failed(&mut out[from..head]);
+                return true;
+            }
+            Ok(Err(e)) => e.to_string(),
+            Err(_) => format!("`{}` has panicked at the server", m.name),
+        };
+        out.truncate(from);
+        put(id, ResponseEnd::Broken(Stamp::ZERO, &broken), out);
+        true
+    }
+}
+
+/// Appends the body of a response.
+pub fn put(id: CallId, end: ResponseEnd<'_>, out: &mut Vec<u8>) {
+    Response { slot: id.slot, seq: id.seq, end }.encode(out);
+}
+
+/// What a client is told that calls what is not there.
+pub const NO_METHOD: &str = "the server has no such procedure: bind the service anew";
+
+/// Names a call that runs on a thread of its own, over all clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JobId {
+    /// The client.
+    pub client: ClientId,
+    /// The number of the table that the call is in.
+    pub table: u32,
+    /// The call; none if it is never answered.
+    pub call: Option<CallId>,
+}
+
+/// A call that is to run on a thread of its own.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// For the answer.
+    pub id: JobId,
+    services: Services,
+    method: (u16, u16),
+    payload: Vec<u8>,
+    /// When its caller waits no longer, by the server's clock.
+    until: Option<Now>,
+    is_cancelled: Arc<AtomicBool>,
+}
+
+impl PartialEq for Job {
+    fn eq(&self, other: &Job) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Eq for Job {}
+
+/// A job that has come to its end.
+#[derive(Debug, PartialEq, Eq)]
+pub struct JobDone {
+    /// Which.
+    pub id: JobId,
+    /// Bytes of what it took.
+    pub taken_bytes: usize,
+    /// The body of the response.
+    pub body: Vec<u8>,
+    /// Whether it was begun, and used the space.
+    pub has_touched: bool,
+}
+
+impl Job {
+    pub(crate) fn new(
+        id: JobId,
+        services: Services,
+        method: (u16, u16),
+        payload: &[u8],
+        until: Option<Now>,
+    ) -> Job {
+        Job { id, services, method, payload: payload.to_vec(), until, is_cancelled: Arc::default() }
+    }
+
+    /// Says to the call, and to what runs it, that nobody waits for it.
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        self.is_cancelled.clone()
+    }
+
+    /// When its caller waits no longer, by the server's clock.
+    pub fn until(&self) -> Option<Now> {
+        self.until
+    }
+
+    /// Bytes of what it takes.
+    pub fn payload_bytes(&self) -> usize {
+        self.payload.len()
+    }
+
+    /// Runs it, on a thread of the host's. Begins nothing that is late or was cancelled. The port leads to the server's transactions, by
+    /// the clock of the server.
+    pub fn run(&self, now: Now, port: Option<&dyn Port>) -> JobDone {
+        let id = self.id.call.unwrap_or(CallId { slot: 0, seq: 1 });
+        let mut body = Vec::new();
+        let mut has_touched = false;
+        if self.is_cancelled.load(Ordering::Relaxed) {
+            put(id, ResponseEnd::Refused(Unbegun::Cancelled, ""), &mut body);
+        } else if is_late(self.until, now) {
+            put(id, ResponseEnd::Refused(Unbegun::Late, ""), &mut body);
+        } else {
+            let cx = Context::slow(self.id.client, now, self.until, &self.is_cancelled, port);
+            let is_begun = self.services.run(id, self.method, &self.payload, &cx, &mut body);
+            has_touched = is_begun && cx.has_touched();
+        }
+        JobDone { id: self.id, taken_bytes: self.payload.len(), body, has_touched }
+    }
+}
+
+/// Whether a call's time is over.
+fn is_late(until: Option<Now>, now: Now) -> bool {
+    until.is_some_and(|until| now >= until) && !dropped(Rule::BeginsPastDeadline)
+}

@@ -1,0 +1,227 @@
+//! The calls of services that a client has under way, each in a slot.
+//!
+//! A call takes a slot, the sequence of the slot rises, and both name the call for good. A call that has no answer when the connection
+//! is gone is sent once more on the next one, under the same name, if the server still has the table in which it keeps this client's
+//! calls. With another table nothing is known of the call. A caller that gives up leaves its slot taken until the server has
+//! answered, so a slot is never used for two calls that the server may run at the same time.
+//!
+//! The invariant: [`Look::Answered`] and [`Sent::Unknown`] are said once for each call, and then its slot is free.
+
+use tercel_wire::id::{CallId, SERVICE_SLOTS_MAX, ViewId};
+
+use crate::mutant::{Rule, dropped};
+
+/// The table of a server in which it keeps a client's calls. Another server, and a server that has forgotten the client, has another
+/// one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Table {
+    /// The view that the server leads.
+    pub view: ViewId,
+    /// The number of the table in it.
+    pub number: u32,
+}
+
+/// Which of a client's connections.
+pub type Connection = u64;
+
+/// The calls that a client has under way.
+#[derive(Debug, Default)]
+pub struct Slots {
+    slots: Vec<Slot>,
+    free: Vec<u16>,
+    /// Slots that the server lets this client use.
+    credit: u16,
+    /// The last call that is never answered.
+    told: u64,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    seq: u64,
+    state: State,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Free,
+    /// No answer is here.
+    Waiting {
+        /// The table of its first sending.
+        table: Table,
+        /// The connection on which it, or its cancellation, was sent last.
+        connection: Connection,
+        /// No caller waits for the answer.
+        abandoned: bool,
+    },
+    /// The answer is here, and its caller has not taken it.
+    Answered(Vec<u8>),
+}
+
+impl Default for Table {
+    fn default() -> Table {
+        Table { view: ViewId::NONE, number: 0 }
+    }
+}
+
+/// How far a call is.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Look {
+    /// The body of the response. The slot is free.
+    Answered(Vec<u8>),
+    /// The server has it.
+    Waits,
+    /// It was sent on an earlier connection: [`Slots::send_again`].
+    Lost,
+    /// There is no such call.
+    None,
+}
+
+/// What becomes of a call that was sent on an earlier connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sent {
+    /// It is to be sent again, under the same name.
+    Again,
+    /// The server knows nothing of it. The slot is free.
+    Unknown,
+}
+
+impl Slots {
+    /// How many calls the server takes from now on.
+    pub fn set_credit(&mut self, credit: u16) {
+        self.credit = credit.min(SERVICE_SLOTS_MAX);
+    }
+
+    /// Takes a slot for a call that is sent now. `None` if all are taken: call again when one is answered.
+    pub fn begin(&mut self, table: Table, connection: Connection) -> Option<CallId> {
+        let slot = match self.free.iter().rposition(|slot| *slot < self.credit) {
+            Some(at) => self.free.swap_remove(at),
+            None if self.slots.len() < self.credit as usize => {
+                self.slots.push(Slot::default());
+                self.slots.len() as u16 - 1
+            }
+            None => return None,
+        };
+        let taken = &mut self.slots[slot as usize];
+        taken.seq += 1;
+        taken.state = State::Waiting { table, connection, abandoned: false };
+        Some(CallId { slot, seq: taken.seq })
+    }
+
+    /// The sequence of a call that is sent now and never answered.
+    pub fn tell(&mut self) -> u64 {
+        self.told += 1;
+        self.told
+    }
+
+    /// Takes in the body of a response. One that nobody waits for frees its slot; one to an earlier call counts for nothing.
+    pub fn answered(&mut self, id: CallId, body: &[u8]) {
+        let Some(slot) = self.of(id) else { return };
+        match slot.state {
+            State::Waiting { abandoned: false, .. } => slot.state = State::Answered(body.to_vec()),
+            State::Waiting { abandoned: true, .. } if dropped(Rule::CreditLeaks) => {}
+            State::Waiting { abandoned: true, .. } => self.release(id.slot),
+            State::Free | State::Answered(_) => {}
+        }
+    }
+
+    /// How far a call is, on this connection. An answer is given once.
+    pub fn look(&mut self, id: CallId, connection: Connection) -> Look {
+        let Some(slot) = self.of(id) else { return Look::None };
+        match &mut slot.state {
+            State::Free => Look::None,
+            State::Waiting { connection: of, .. } if *of == connection => Look::Waits,
+            State::Waiting { .. } => Look::Lost,
+            State::Answered(body) => {
+                let body = std::mem::take(body);
+                self.release(id.slot);
+                Look::Answered(body)
+            }
+        }
+    }
+
+    /// A call that was sent on an earlier connection is to be sent on this one, where the server has this table.
+    pub fn send_again(&mut self, id: CallId, now: Table, on: Connection) -> Sent {
+        match self.of(id).map(|slot| &mut slot.state) {
+            Some(State::Waiting { table, connection, .. }) if *table == now => {
+                *connection = on;
+                Sent::Again
+            }
+            _ => {
+                self.forget(id);
+                Sent::Unknown
+            }
+        }
+    }
+
+    /// Nothing will ever be known of a call. Its slot is free.
+    pub fn forget(&mut self, id: CallId) {
+        if self.of(id).is_some_and(|slot| !matches!(slot.state, State::Free)) {
+            self.release(id.slot);
+        }
+    }
+
+    /// The caller waits no longer. Says whether the server is to be told now; on a connection whose table is not known yet
+    /// [`Slots::met`] says so later.
+    #[must_use]
+    pub fn cancel(&mut self, id: CallId, on: Connection, met: Option<Table>) -> bool {
+        let Some(slot) = self.of(id) else { return false };
+        match &mut slot.state {
+            State::Free => false,
+            State::Answered(_) => {
+                self.release(id.slot);
+                false
+            }
+            State::Waiting { table, connection, abandoned } => {
+                *abandoned = true;
+                let is_known = met.map(|met| met == *table);
+                match (*connection == on, is_known) {
+                    (true, _) => true,
+                    (false, Some(true)) => {
+                        *connection = on;
+                        true
+                    }
+                    (false, Some(false)) => {
+                        self.release(id.slot);
+                        false
+                    }
+                    (false, None) => false,
+                }
+            }
+        }
+    }
+
+    /// The server of this connection has this table. Gives the calls that were given up before and are to be cancelled there; of
+    /// another table those are forgotten.
+    pub fn met(&mut self, now: Table, on: Connection) -> Vec<CallId> {
+        let mut to_cancel = Vec::new();
+        for i in 0..self.slots.len() {
+            let slot = &mut self.slots[i];
+            let State::Waiting { table, connection, abandoned: true } = &mut slot.state else { continue };
+            if *connection == on {
+                continue;
+            }
+            if *table == now {
+                *connection = on;
+                to_cancel.push(CallId { slot: i as u16, seq: slot.seq });
+            } else {
+                self.release(i as u16);
+            }
+        }
+        to_cancel
+    }
+
+    /// Calls in slots that are not free.
+    pub fn under_way(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    fn of(&mut self, id: CallId) -> Option<&mut Slot> {
+        self.slots.get_mut(id.slot as usize).filter(|slot| slot.seq == id.seq)
+    }
+
+    fn release(&mut self, slot: u16) {
+        self.slots[slot as usize].state = State::Free;
+        self.free.push(slot);
+    }
+}

@@ -1,0 +1,287 @@
+//! Calls of services: what is kept of each client's, and where they run.
+//!
+//! A client has a table from its first binding on. It outlives the client's connections, for a while: a client that comes back sends
+//! what has no answer once more, and finds there what became of it. What is not slow runs where it arrives; the rest is handed to the host
+//! and comes back ([`Effect::Run`], [`crate::effect::Input::Ran`]). The invariant: a call that was taken is answered once it has come
+//! to its end, on the connection that its client has then.
+
+use std::collections::VecDeque;
+
+use tercel_wire::frame::{Header, Kind};
+use tercel_wire::id::{CallId, ClientId, Stamp};
+use tercel_wire::interface::Mode;
+use tercel_wire::message::{Cancel, Request, Response, ResponseEnd, Unbegun};
+
+use super::{Cx, Sessions};
+use crate::effect::Effect;
+use crate::leader::Asked;
+use crate::limits;
+use crate::rpc::served::{Arrival, Cancelled, Served};
+use crate::rpc::{Context, Job, JobDone, JobId, NO_METHOD, put};
+use crate::table::Map;
+use crate::time::Now;
+
+/// The calls of all clients.
+#[derive(Debug, Default)]
+pub(super) struct Serving {
+    clients: Map<ClientId, OfClient>,
+    /// Clients without a connection, and when they are forgotten. Some of them may have come back, or have gone again since.
+    absent: VecDeque<(Now, ClientId)>,
+    /// The last table.
+    last: u32,
+    /// Calls that the host has, and bytes of what they take.
+    jobs: usize,
+    job_bytes: usize,
+    /// Bytes of responses that are kept.
+    kept_bytes: usize,
+    /// The body of a response, while it is made.
+    body: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct OfClient {
+    table: u32,
+    served: Served,
+    /// When the client is forgotten; none while it has a connection.
+    over: Option<Now>,
+}
+
+impl Serving {
+    /// The number of the table of a client, which is made if there is none.
+    pub(super) fn table(&mut self, client: ClientId) -> u32 {
+        let last = &mut self.last;
+        let of = self.clients.entry(client).or_insert_with(|| {
+            *last += 1;
+            OfClient { table: *last, served: Served::default(), over: None }
+        });
+        of.table
+    }
+
+    /// The client has a connection.
+    pub(super) fn came_back(&mut self, client: ClientId) {
+        if let Some(of) = self.clients.get_mut(&client) {
+            of.over = None;
+        }
+    }
+
+    /// It has none.
+    pub(super) fn left(&mut self, client: ClientId, now: Now) {
+        let Some(of) = self.clients.get_mut(&client) else { return };
+        let over = now.plus_us(limits::SERVED_ABSENT_US);
+        of.over = Some(over);
+        self.absent.push_back((over, client));
+        if self.absent.len() > limits::SERVED_ABSENT_MAX {
+            self.forget_first();
+        }
+    }
+
+    /// Forgets clients that were without a connection for too long.
+    pub(super) fn forget_absent(&mut self, now: Now) {
+        while self.absent.front().is_some_and(|(over, _)| *over <= now) {
+            self.forget_first();
+        }
+    }
+
+    fn forget_first(&mut self) {
+        if let Some((over, client)) = self.absent.pop_front()
+            && self.clients.get(&client).is_some_and(|of| of.over == Some(over))
+        {
+            self.forget(client);
+        }
+    }
+
+    /// Forgets a client. What runs for it is told.
+    pub(super) fn forget(&mut self, client: ClientId) {
+        if let Some(of) = self.clients.remove(&client) {
+            of.served.cancel_all();
+            self.kept_bytes -= of.served.kept_bytes();
+        }
+    }
+
+    /// Keeps the body of a response, if there is room.
+    fn end(&mut self, client: ClientId, table: u32, id: CallId, body: &[u8]) -> bool {
+        if self.kept_bytes + body.len() > limits::KEPT_ALL_BYTES_MAX {
+            self.let_go();
+        }
+        let Some(of) = self.clients.get_mut(&client).filter(|of| of.table == table) else { return false };
+        let before = of.served.kept_bytes();
+        let is_its = of.served.end(id, body);
+        if self.kept_bytes + body.len() > limits::KEPT_ALL_BYTES_MAX {
+            of.served.shrink();
+        }
+        self.kept_bytes = self.kept_bytes - before + of.served.kept_bytes();
+        is_its
+    }
+
+    /// Lets go of what is kept of clients that have no connection.
+    fn let_go(&mut self) {
+        for of in self.clients.values_mut().filter(|of| of.over.is_some()) {
+            self.kept_bytes -= of.served.kept_bytes();
+            of.served.shrink();
+        }
+    }
+}
+
+impl Sessions {
+    /// A client calls a procedure.
+    pub(super) fn request(
+        &mut self,
+        asked: Asked,
+        client: ClientId,
+        header: &Header,
+        request: &Request<'_>,
+        cx: &mut Cx<'_>,
+    ) {
+        let Some(of) = self.serving.clients.get_mut(&client) else {
+            return self.expel(asked.conn, "a service is bound before it is called", cx);
+        };
+        let (table, mode) = (of.table, cx.config.services.mode(request.interface, request.method));
+        let Some(slot) = request.slot else {
+            if of.served.arrive_told(request.seq) && mode.is_some_and(Mode::is_one_way) {
+                self.run_told(client, table, header, request, cx);
+            }
+            return;
+        };
+        let id = CallId { slot, seq: request.seq };
+        if slot >= limits::service_credit() {
+            return self.expel(asked.conn, "a call takes a slot that its client was not granted", cx);
+        }
+        let before = of.served.kept_bytes();
+        let arrival = of.served.arrive(id);
+        match arrival {
+            Arrival::New => {}
+            Arrival::Running | Arrival::Old => return,
+            Arrival::Kept(body) => return cx.reply(asked.conn, Kind::Response, asked.call, body),
+            Arrival::Forgotten => return respond(asked, id, ResponseEnd::Forgotten, cx),
+            Arrival::Broken => {
+                return self.expel(asked.conn, "a call takes a slot whose call has no answer", cx);
+            }
+        }
+        self.serving.kept_bytes = self.serving.kept_bytes - before + of.served.kept_bytes();
+        let until = until_of(header, cx);
+        let Some(mode) = mode.filter(|mode| !mode.is_one_way()) else {
+            return self.refuse_request(asked, client, table, id, (Unbegun::Schema, NO_METHOD), cx);
+        };
+        if mode.is_slow() {
+            let job_id = JobId { client, table, call: Some(id) };
+            return match self.job(job_id, request, until, cx) {
+                None => {
+                    let why = (Unbegun::Busy, BUSY);
+                    self.refuse_request(asked, client, table, id, why, cx);
+                }
+                Some(job) => {
+                    if let Some(of) = self.serving.clients.get_mut(&client) {
+                        of.served.runs(id, job.flag());
+                    }
+                    cx.out.push(Effect::Run(cx.joined, job));
+                }
+            };
+        }
+        let mut body = std::mem::take(&mut self.serving.body);
+        body.clear();
+        let context = Context::inline(client, cx.now, until);
+        let method = (request.interface, request.method);
+        cx.config.services.run(id, method, request.payload, &context, &mut body);
+        self.serving.end(client, table, id, &body);
+        cx.reply(asked.conn, Kind::Response, asked.call, &body);
+        body.shrink_to(limits::KEPT_BYTES_MAX);
+        self.serving.body = body;
+    }
+
+    /// Runs what is never answered, or does not if the server has as much to do as it takes.
+    fn run_told(
+        &mut self,
+        client: ClientId,
+        table: u32,
+        header: &Header,
+        request: &Request<'_>,
+        cx: &mut Cx<'_>,
+    ) {
+        let until = until_of(header, cx);
+        let method = (request.interface, request.method);
+        if cx.config.services.mode(method.0, method.1).is_some_and(Mode::is_slow) {
+            let id = JobId { client, table, call: None };
+            let job = self.job(id, request, until, cx);
+            return job.into_iter().for_each(|job| cx.out.push(Effect::Run(cx.joined, job)));
+        }
+        let context = Context::inline(client, cx.now, until);
+        let id = CallId { slot: 0, seq: request.seq };
+        cx.config.services.run(id, method, request.payload, &context, &mut Vec::new());
+    }
+
+    /// A call for the host to run; none if it has as many as it takes.
+    fn job(&mut self, id: JobId, request: &Request<'_>, until: Option<Now>, cx: &Cx<'_>) -> Option<Job> {
+        let serving = &mut self.serving;
+        let bytes = serving.job_bytes + request.payload.len();
+        if serving.jobs >= cx.config.jobs_max || (bytes > limits::CALL_BYTES_MAX && serving.jobs > 0) {
+            return None;
+        }
+        (serving.jobs, serving.job_bytes) = (serving.jobs + 1, bytes);
+        let method = (request.interface, request.method);
+        Some(Job::new(id, cx.config.services.clone(), method, request.payload, until))
+    }
+
+    /// A call that the host was to run has come to its end.
+    pub(crate) fn ran(&mut self, done: JobDone, cx: &mut Cx<'_>) {
+        let serving = &mut self.serving;
+        (serving.jobs, serving.job_bytes) = (serving.jobs - 1, serving.job_bytes - done.taken_bytes);
+        let JobDone { id: JobId { client, table, call }, mut body, has_touched, .. } = done;
+        let Some(id) = call else { return };
+        let stamp = if has_touched { cx.pages.visible() } else { Stamp::ZERO };
+        Response::put_stamp(&mut body, stamp);
+        if !serving.end(client, table, id, &body) {
+            return;
+        }
+        let Some(conn) = self.clients.get(&client).copied() else { return };
+        cx.reply(conn, Kind::Response, 0, &body);
+        if stamp > Stamp::ZERO {
+            // What its client reads from now on is not older than what the procedure did: it must not wait for that.
+            self.stream_to(conn, cx);
+        }
+    }
+
+    /// The caller of a call waits no longer.
+    pub(super) fn cancel(&mut self, asked: Asked, client: ClientId, cancel: Cancel, cx: &mut Cx<'_>) {
+        let id = CallId { slot: cancel.slot, seq: cancel.seq };
+        let Some(of) = self.serving.clients.get_mut(&client) else { return };
+        let (table, before) = (of.table, of.served.kept_bytes());
+        match of.served.cancel(id) {
+            Cancelled::New => {
+                self.serving.kept_bytes = self.serving.kept_bytes - before + of.served.kept_bytes();
+                self.refuse_request(asked, client, table, id, (Unbegun::Cancelled, ""), cx);
+            }
+            Cancelled::Told | Cancelled::Old => {}
+            Cancelled::Kept(body) => cx.reply(asked.conn, Kind::Response, asked.call, body),
+            Cancelled::Forgotten => respond(asked, id, ResponseEnd::Forgotten, cx),
+        }
+    }
+
+    /// A call is not begun, and never will be.
+    fn refuse_request(
+        &mut self,
+        asked: Asked,
+        client: ClientId,
+        table: u32,
+        id: CallId,
+        (why, text): (Unbegun, &str),
+        cx: &mut Cx<'_>,
+    ) {
+        let mut body = Vec::new();
+        put(id, ResponseEnd::Refused(why, text), &mut body);
+        self.serving.end(client, table, id, &body);
+        cx.reply(asked.conn, Kind::Response, asked.call, &body);
+    }
+}
+
+fn respond(asked: Asked, id: CallId, end: ResponseEnd<'_>, cx: &mut Cx<'_>) {
+    let mut body = Vec::new();
+    put(id, end, &mut body);
+    cx.reply(asked.conn, Kind::Response, asked.call, &body);
+}
+
+/// When the caller of a request waits no longer.
+fn until_of(header: &Header, cx: &Cx<'_>) -> Option<Now> {
+    Some(header.deadline_us).filter(|us| *us > 0).map(|us| cx.now.plus_us(us.into()))
+}
+
+const BUSY: &str = "the server has as many slow calls under way as it takes: call later, or let its operator raise `workers`";

@@ -1,0 +1,136 @@
+//! The threads that run slow procedures of services.
+//!
+//! The machine bounds how many calls are here at once. The threads begin with the first call, so a server without slow procedures
+//! has none. The invariant: each call that was handed over is posted back, once, unless the server stops.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use tercel_engine::rpc::Job;
+use tercel_engine::txn::Port;
+use tercel_lock::unpoison;
+use tercel_wire::id::ViewId;
+
+use super::inside::Inside;
+use super::{Post, store};
+
+/// The threads, and the calls that wait for one.
+pub(super) struct Workers {
+    shared: Arc<Shared>,
+    /// As many may there be.
+    threads_max: usize,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// A call has come, or a thread has ended.
+    changed: Condvar,
+    inside: Inside,
+}
+
+#[derive(Default)]
+struct State {
+    /// Each with the view that wants it.
+    waiting: VecDeque<(ViewId, Job)>,
+    /// What says to the calls that run that nobody waits for them.
+    running: Vec<Arc<AtomicBool>>,
+    threads: usize,
+    /// Threads that wait for a call.
+    idle: usize,
+    is_closed: bool,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        unpoison(self.state.lock())
+    }
+
+    /// The next call; none if there will be no more.
+    fn next(&self) -> Option<(ViewId, Job)> {
+        let mut state = self.state();
+        loop {
+            if state.is_closed {
+                return None;
+            }
+            if let Some((view, job)) = state.waiting.pop_front() {
+                state.running.push(job.flag());
+                return Some((view, job));
+            }
+            state.idle += 1;
+            state = unpoison(self.changed.wait(state));
+            state.idle -= 1;
+        }
+    }
+
+    fn work(&self) {
+        while let Some((view, job)) = self.next() {
+            let done = job.run(self.inside.now(), Some(&self.inside));
+            let flag = job.flag();
+            self.state().running.retain(|running| !Arc::ptr_eq(running, &flag));
+            store::post(&self.inside.handle, Post::Ran(view, done));
+        }
+    }
+}
+
+/// Counts a thread out, however it ends.
+struct Counted(Arc<Shared>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.state().threads -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Workers {
+    /// Without threads yet.
+    pub(super) fn new(inside: Inside, threads_max: usize) -> Workers {
+        let shared = Shared { state: Mutex::default(), changed: Condvar::new(), inside };
+        Workers { shared: Arc::new(shared), threads_max }
+    }
+
+    /// The way of this program's threads to the machine.
+    pub(super) fn inside(&self) -> &Inside {
+        &self.shared.inside
+    }
+
+    /// Has a call run.
+    pub(super) fn run(&self, view: ViewId, job: Job) {
+        let mut state = self.shared.state();
+        state.waiting.push_back((view, job));
+        let wants_thread = state.waiting.len() > state.idle && state.threads < self.threads_max;
+        state.threads += usize::from(wants_thread);
+        drop(state);
+        self.shared.changed.notify_one();
+        if wants_thread {
+            let counted = Counted(self.shared.clone());
+            let thread = std::thread::Builder::new().name("tercel-worker".into());
+            // Where the system gives no thread the call waits for one of the others, or for its caller's patience to end.
+            _ = thread.spawn(move || counted.0.work());
+        }
+    }
+}
+
+/// How long a stop waits for procedures that run. They were told that nobody waits for them; one that does not look goes on, and what it
+/// comes to is lost.
+const STOP_WAIT: Duration = Duration::from_secs(5);
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        let mut state = self.shared.state();
+        state.is_closed = true;
+        state.waiting.clear();
+        state.running.iter().for_each(|flag| flag.store(true, Ordering::Relaxed));
+        self.shared.changed.notify_all();
+        let end = Instant::now() + STOP_WAIT;
+        while state.threads > 0 {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            state = unpoison(self.shared.changed.wait_timeout(state, left)).0;
+        }
+    }
+}
