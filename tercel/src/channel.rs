@@ -1,5 +1,15 @@
-//! Connections in shared memory: a stream of bytes over a channel, and the second door of a Unix socket, through which a client
-//! hands a channel over.
+//! Connections in shared memory: a stream of bytes over a channel, calls of services that are short enough for a line, and the second
+//! door of a Unix socket, through which a client hands a channel over.
+//!
+//! ```text
+//!  0  kind        1   a piece of the stream, which is the block; a request; a response
+//!  1  bytes       1   of the body
+//!  2  0           2
+//!  4  deadline    4   of a request: microseconds left to the caller; 0 is none
+//!  8  body       52   as in the message of a frame
+//! ```
+//!
+//! A call in a line stands between whole messages of the stream, never in the middle of one. Either end may turn it into a message.
 //!
 //! The door is a socket of its own beside the one that is named, `PATH.shm`. A client connects there, makes a channel and sends
 //! its descriptors; the server answers with one byte once it listens to the channel. That socket stays: its end is the end of the
@@ -13,6 +23,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tercel_events::shm::{Channel, Config, Corrupt, LINE_BYTES, Receiver, SendError, Sender, pass};
+use tercel_wire::cursor::le32;
+use tercel_wire::frame::{self, Header, Kind};
 
 /// What is said at the door, with the descriptors: which protocol the channel speaks.
 const HELLO: [u8; 8] = *b"TRCLSHM1";
@@ -20,8 +32,15 @@ const HELLO: [u8; 8] = *b"TRCLSHM1";
 /// The answer of a server that has taken a channel.
 pub(crate) const TAKEN: u8 = 1;
 
-/// A message whose block is a piece of the stream of bytes. It stands first in a line.
+/// What stands first in a line.
 const PIECE: u8 = 0;
+const REQUEST: u8 = 1;
+const RESPONSE: u8 = 2;
+
+const BODY_AT: usize = 8;
+
+/// The longest body of a call in a line.
+pub(crate) const LINE_BODY_BYTES: usize = LINE_BYTES - BODY_AT;
 
 /// The longest piece: the peer reads one while the next is written.
 const PIECE_BYTES: usize = 64 << 10;
@@ -87,14 +106,99 @@ pub(crate) fn room_for(bytes: usize) -> usize {
     bytes.min(PIECE_BYTES)
 }
 
-/// Appends what has arrived of a stream of bytes, up to a bound that is passed by one message at most.
-pub(crate) fn take(receiver: &mut Receiver, into: &mut Vec<u8>) -> Result<(), Corrupt> {
-    while into.len() < TAKE_BYTES {
-        let Some(message) = receiver.receive()? else { break };
-        match &message.block {
-            Some(block) if message.line()[0] == PIECE && block.len() <= PIECE_BYTES => block.copy_to(into),
-            _ => return Err(Corrupt),
+/// A call in a line.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InLine<'a> {
+    /// Of a request: microseconds left to its caller; 0 is none.
+    pub left_us: u32,
+    /// As in the message of a frame.
+    pub body: &'a [u8],
+}
+
+/// Which end a process is: one sends requests, the other one responses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Client,
+    Server,
+}
+
+impl End {
+    fn sends(self) -> u8 {
+        if self == End::Client { REQUEST } else { RESPONSE }
+    }
+
+    fn receives(self) -> u8 {
+        if self == End::Client { RESPONSE } else { REQUEST }
+    }
+
+    /// The kind of what this end receives.
+    fn frame(self) -> Kind {
+        if self == End::Client { Kind::Response } else { Kind::Request }
+    }
+
+    /// Sends a call in a line; whether there was room. The body has [`LINE_BODY_BYTES`] at most.
+    #[inline]
+    pub(crate) fn send(self, sender: &mut Sender, call: InLine<'_>) -> Result<bool, Corrupt> {
+        let mut line = [0; LINE_BYTES];
+        line[0] = self.sends();
+        line[1] = call.body.len() as u8;
+        line[4..BODY_AT].copy_from_slice(&call.left_us.to_le_bytes());
+        line[BODY_AT..][..call.body.len()].copy_from_slice(call.body);
+        match sender.send(&line, None) {
+            Ok(()) => Ok(true),
+            Err(SendError::Full | SendError::TooLarge) => Ok(false),
+            Err(SendError::Corrupt(e)) => Err(e),
         }
     }
-    Ok(())
+
+    /// The next message, if there is one: a call in a line, or a piece of the stream, which is appended.
+    #[inline]
+    pub(crate) fn next<'l>(
+        self,
+        receiver: &mut Receiver,
+        line: &'l mut [u8; LINE_BYTES],
+        into: &mut Vec<u8>,
+    ) -> Result<Next<'l>, Corrupt> {
+        let Some(message) = receiver.receive()? else { return Ok(Next::Nothing) };
+        let kind = message.line()[0];
+        match &message.block {
+            None if kind == self.receives() => {
+                *line = *message.line();
+                let body = line[BODY_AT..].get(..line[1].into()).ok_or(Corrupt)?;
+                Ok(Next::Call(InLine { left_us: le32(line, 4), body }))
+            }
+            Some(block) if kind == PIECE && block.len() <= PIECE_BYTES => {
+                block.copy_to(into);
+                Ok(Next::Piece)
+            }
+            _ => Err(Corrupt),
+        }
+    }
+
+    /// Appends a call as the message that it would have been.
+    pub(crate) fn put_frame(self, call: InLine<'_>, into: &mut Vec<u8>) {
+        let header = Header { deadline_us: call.left_us, ..Header::new(self.frame(), 0) };
+        frame::encode(header, call.body, into);
+    }
+
+    /// Appends what has arrived, all of it as a stream of bytes, up to a bound that is passed by one message at most.
+    pub(crate) fn take(self, receiver: &mut Receiver, into: &mut Vec<u8>) -> Result<(), Corrupt> {
+        let mut line = [0; LINE_BYTES];
+        while into.len() < TAKE_BYTES {
+            match self.next(receiver, &mut line, into)? {
+                Next::Nothing => break,
+                Next::Piece => {}
+                Next::Call(call) => self.put_frame(call, into),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a channel has brought.
+pub(crate) enum Next<'l> {
+    Nothing,
+    /// It was appended.
+    Piece,
+    Call(InLine<'l>),
 }

@@ -12,7 +12,9 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use tercel::{Address, Called, Client, ClientConfig, Obj, Object, Server, Transport, interface};
+use tercel::{
+    Address, Called, Client, ClientConfig, Context, Obj, Object, Server, Transport, interface, service,
+};
 use tercel_term::process::OwnProcess;
 
 use super::blocks::{Pairs, alternate, percentile};
@@ -43,6 +45,32 @@ impl Counting for Counter {
     }
 }
 
+#[service]
+trait Procedures {
+    /// Nothing.
+    fn null(&self);
+    /// The sum.
+    fn add(&self, a: u64, b: u64) -> u64;
+    /// How many bytes it was given.
+    fn take(&self, bytes: &[u8]) -> u64;
+}
+
+struct Here;
+
+impl Procedures for Here {
+    fn null(&self, _: &Context<'_>) -> Called<()> {
+        Ok(())
+    }
+
+    fn add(&self, _: &Context<'_>, a: u64, b: u64) -> Called<u64> {
+        Ok(a + b)
+    }
+
+    fn take(&self, _: &Context<'_>, bytes: &[u8]) -> Called<u64> {
+        Ok(bytes.len() as u64)
+    }
+}
+
 /// Serves, or answers bare trips, until standard input ends.
 ///
 /// # Errors
@@ -69,7 +97,8 @@ fn serve(dir: &Path, spin: Option<Duration>) -> Result<(), String> {
     let builder = Server::builder(dir.join("data"))
         .listen("127.0.0.1:0")
         .listen(format!("unix:{}", dir.join("sock").display()))
-        .methods(Counter::METHODS);
+        .methods(Counter::METHODS)
+        .service(Procedures::serve(Here));
     let builder = match spin {
         Some(spin) => builder.spin(spin),
         None => builder,
@@ -193,10 +222,33 @@ fn calls(options: &Options, ends: &Ends, place: Place) -> Result<Vec<Row>, Strin
     let name = place.name();
     let counter = client.run(|tx| tx.create(&Counter { count: 1 })).map_err(failed)?;
     let handle = client.handle(counter).remote();
+    let service = client.service::<dyn Procedures>();
     let mut bare = Bare::begin(&ends.dir, place.means(), SMALL)?;
+    let mut rows = Vec::new();
+    let mut null = || service.null().map_err(failed);
+    rows.push(
+        against_bare(options, &format!("rpc.null.{name}"), ends, &mut bare, &mut null)?
+            .note("a procedure of a service that takes and gives nothing"),
+    );
+    let mut typed = || service.add(2, 3).map(|_| ()).map_err(failed);
+    rows.push(
+        against_bare(options, &format!("rpc.typed.{name}"), ends, &mut bare, &mut typed)?
+            .note("a procedure that takes two numbers and gives one"),
+    );
     let mut method = || handle.count().map(|_| ()).map_err(failed);
-    let row = against_bare(options, &format!("rpc.method.{name}"), ends, &mut bare, &mut method)?;
-    Ok(vec![row.note("a method of an object that only reads, run at the server in a transaction of its own")])
+    rows.push(
+        against_bare(options, &format!("rpc.method.{name}"), ends, &mut bare, &mut method)?
+            .note("a method of an object that only reads, run at the server in a transaction of its own"),
+    );
+    let large = vec![7; KIB];
+    let mut bare =
+        Bare::begin(&ends.dir, place.means(), Sizes { there: SMALL.there + KIB, back: SMALL.back })?;
+    let mut take = || service.take(&large).map(|_| ()).map_err(failed);
+    rows.push(
+        against_bare(options, &format!("rpc.1k.{name}"), ends, &mut bare, &mut take)?
+            .note("a procedure that takes 1,024 bytes"),
+    );
+    Ok(rows)
 }
 
 /// A call by a bare trip.
@@ -234,7 +286,7 @@ fn one_by_one(call: &mut dyn FnMut() -> Result<(), String>, count: usize) -> Res
 }
 
 fn row(id: &str, pairs: &Pairs, each: &[f64], costs: Option<Costs>, n: u64) -> Row {
-    let limit = id.replacen("rpc.method", "raw", 1).replacen("rpc.", "raw.", 1);
+    let limit = id.replacen("rpc.", "raw.", 1);
     let row = Row::compared(id, "us", pairs, limit, n);
     Row {
         p50: Some(percentile(each, 0.5)),
@@ -257,6 +309,8 @@ fn failed(e: impl std::fmt::Display) -> String {
 
 /// A bare trip of a small call: a header and what names the call, and the like back.
 const SMALL: Sizes = Sizes { there: 64 + 28 + 12, back: 64 + 20 + 16 };
+
+const KIB: usize = 1_024;
 
 /// Pairs of blocks.
 const ROUNDS: usize = 40;

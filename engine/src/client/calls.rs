@@ -50,6 +50,14 @@ impl Calls {
         self.offered.call = None;
     }
 
+    /// What an interface was bound to, if it was.
+    pub(super) fn known(&self, interface: &'static str, class: &'static str) -> Option<Binding> {
+        match self.bindings.get(&(interface, class))? {
+            BoundTo::Known(binding) => binding.clone(),
+            BoundTo::Asked(..) | BoundTo::Refused(_) => None,
+        }
+    }
+
     pub(super) fn refused(&mut self, call: u64, error: &Error) -> bool {
         if self.offered.call.take_if(|asked| *asked == call).is_some() {
             return true;

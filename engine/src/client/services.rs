@@ -2,12 +2,14 @@
 
 use tercel_wire::frame::Kind;
 use tercel_wire::id::CallId;
+use tercel_wire::interface::InterfaceSchema;
 use tercel_wire::message::{Bound, Cancel, Request, Response};
 
 use super::Client;
 use crate::error::Error;
 use crate::limits;
 use crate::rpc;
+use crate::rpc::Lane;
 use crate::rpc::slots::{Look, Sent, Slots, Table};
 use crate::time::Now;
 use crate::txn::{Binding, Caller, Requested, Requester, Responded, UnderWay};
@@ -41,6 +43,30 @@ impl Client {
             }
         }
         self.peer.calls.bound(call, bound);
+    }
+
+    /// A service as it is bound on this connection, if it is already.
+    pub fn bound_service(&self, schema: &'static InterfaceSchema) -> Option<Binding> {
+        self.peer.calls.known(schema.name, "").filter(|binding| binding.table.is_some())
+    }
+
+    /// Lends a slot for calls that the host numbers itself, on this connection.
+    pub fn lend_lane(&mut self) -> Option<Lane> {
+        let table = self.requests.table?;
+        self.requests.slots.lend(table, self.requests.connection)
+    }
+
+    /// The body of the response to the last call of a lent slot, if it came as a message.
+    pub fn answer_of(&mut self, lane: &Lane) -> Option<Vec<u8>> {
+        let body = self.requests.slots.answer_of(lane)?;
+        self.history.acknowledged = self.history.acknowledged.max(rpc::stamp_of(&body));
+        Some(body)
+    }
+
+    /// Takes it back, when the connection is gone or the host waits no longer. If its last call has no answer, it is under way from
+    /// now on as if it had been made here, by the name that is given.
+    pub fn take_lane_back(&mut self, lane: Lane, is_waiting: bool) -> CallId {
+        self.requests.slots.give_back(lane, is_waiting)
     }
 
     pub(super) fn responded(&mut self, response: Response<'_>, body: &[u8]) {

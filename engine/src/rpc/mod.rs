@@ -19,11 +19,13 @@
 //! | `service` | a service as a client calls it |
 //! | `services` | the services that a server offers, and how a procedure is run |
 //! | `context` | what a procedure knows of its call |
+//! | `express` | a shorter way for a caller that is alone |
 //! | [`slots`] | the calls that a client has under way |
 //! | [`served`] | what a server keeps of a client's calls |
 //! | `failure` | how a call fails |
 
 mod context;
+mod express;
 mod failure;
 mod given;
 mod handle;
@@ -36,11 +38,12 @@ pub mod slots;
 mod tests;
 
 pub use context::Context;
+pub use express::{ExpressCall, Expressed, Lane};
 pub use failure::{Called, Failure};
 pub use given::{Given, finish, never, no_method, put_bytes};
 pub(crate) use handle::has_written;
 pub use handle::{CallPolicy, Handle, Stub};
 pub use offers::{Ended, Methods, Offers, Run};
 pub use service::ServiceHandle;
-pub(crate) use service::stamp_of;
+pub use service::stamp_of;
 pub use services::{Job, JobDone, JobId, NO_METHOD, Service, ServiceInterface, Services, put};

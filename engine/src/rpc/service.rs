@@ -4,13 +4,13 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use tercel_wire::id::{CallId, Stamp};
-use tercel_wire::interface::{Interface, InterfaceSchema, MethodSchema};
+use tercel_wire::interface::{Interface, InterfaceSchema, Method, MethodSchema};
 use tercel_wire::message::{Response, ResponseEnd, Unbegun};
 use tercel_wire::payload::{self, Payload};
 use tercel_wire::record::Encoder;
 
 use super::services::ServiceInterface;
-use super::{Called, Context, Failure, Given};
+use super::{Called, Context, ExpressCall, Expressed, Failure, Given};
 use crate::error::{Bound, Error};
 use crate::limits;
 use crate::time::Now;
@@ -69,23 +69,21 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         gives: impl Fn(&Given<'_>) -> Result<R, Error>,
         fails: impl Fn(&Given<'_>) -> Result<E, Error>,
     ) -> Called<R, E> {
-        let calling = self.calling(method, &put)?;
-        let answer = calling.until_known()?;
-        let body = Response::decode(&answer.body).map_err(unreadable)?;
-        let of = &answer.interface.methods[method];
-        match body.end {
-            ResponseEnd::Returned(_, bytes) => {
-                let given = Payload::decode(bytes, &of.gives).map_err(unreadable)?;
-                Ok(gives(&Given::new(given)).map_err(unreadable)?)
+        let read = |interface: &Interface, body: &[u8]| {
+            read_answer(&interface.methods[method], body, &gives, &fails)
+        };
+        let (schema, timeout) = (S::SCHEMA, self.timeout);
+        let mut express = Express { schema, method, timeout, put: &put, read: &read, ended: None };
+        let under_way = match self.port.clone()?.express(&mut express) {
+            Expressed::Answered => {
+                let unread = || Err(Error::Unknown(FORGOTTEN.into()).into());
+                return express.ended.unwrap_or_else(unread);
             }
-            ResponseEnd::Failed(_, bytes) => {
-                let given = Payload::decode(bytes, &of.fails).map_err(unreadable)?;
-                Err(Failure::Method(fails(&Given::new(given)).map_err(unreadable)?))
-            }
-            ResponseEnd::Broken(_, text) => Err(Error::Failed(text.into()).into()),
-            ResponseEnd::Forgotten => Err(Error::Unknown(FORGOTTEN.into()).into()),
-            ResponseEnd::Refused(why, text) => Err(unbegun(why, text).into()),
-        }
+            Expressed::No => None,
+            Expressed::UnderWay(under_way) => Some(under_way),
+        };
+        let answer = self.calling(method, &put)?.until_known(under_way)?;
+        read(&answer.interface, &answer.body)
     }
 
     /// Calls a procedure that is never answered. For derived code.
@@ -110,6 +108,61 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
             true => Err(Error::Full(Bound::Message)),
             false => Ok(calling),
         }
+    }
+}
+
+/// What a response says.
+#[inline]
+fn read_answer<R, E>(
+    of: &Method,
+    body: &[u8],
+    gives: &impl Fn(&Given<'_>) -> Result<R, Error>,
+    fails: &impl Fn(&Given<'_>) -> Result<E, Error>,
+) -> Called<R, E> {
+    match Response::decode(body).map_err(unreadable)?.end {
+        ResponseEnd::Returned(_, bytes) => {
+            let given = Payload::decode(bytes, &of.gives).map_err(unreadable)?;
+            Ok(gives(&Given::new(given)).map_err(unreadable)?)
+        }
+        ResponseEnd::Failed(_, bytes) => {
+            let given = Payload::decode(bytes, &of.fails).map_err(unreadable)?;
+            Err(Failure::Method(fails(&Given::new(given)).map_err(unreadable)?))
+        }
+        ResponseEnd::Broken(_, text) => Err(Error::Failed(text.into()).into()),
+        ResponseEnd::Forgotten => Err(Error::Unknown(FORGOTTEN.into()).into()),
+        ResponseEnd::Refused(why, text) => Err(unbegun(why, text).into()),
+    }
+}
+
+/// A call that may take the shorter way.
+struct Express<'a, R, E, F> {
+    schema: &'static InterfaceSchema,
+    method: usize,
+    timeout: Option<Duration>,
+    put: &'a dyn Fn(&mut Encoder<'_>),
+    read: &'a F,
+    ended: Option<Called<R, E>>,
+}
+
+impl<R, E, F: Fn(&Interface, &[u8]) -> Called<R, E>> ExpressCall for Express<'_, R, E, F> {
+    fn schema(&self) -> &'static InterfaceSchema {
+        self.schema
+    }
+
+    fn method(&self) -> usize {
+        self.method
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    fn put(&mut self, out: &mut Vec<u8>) -> Result<(), Error> {
+        Ok(payload::encode(&self.schema.methods[self.method].takes, self.put, out)?)
+    }
+
+    fn answered(&mut self, interface: &Interface, body: &[u8]) {
+        self.ended = Some((self.read)(interface, body));
     }
 }
 
@@ -138,10 +191,10 @@ impl Calling<'_> {
     }
 
     /// Calls until it is known what that came to. What only reads is called anew if it is not.
-    fn until_known(&self) -> Result<Answer, Error> {
+    fn until_known(&self, mut under_way: Option<UnderWay>) -> Result<Answer, Error> {
         let mut attempt = 0;
         loop {
-            let came_to = self.once();
+            let came_to = self.once(under_way.take());
             let is_unknown = match &came_to {
                 Ok(answer) => {
                     matches!(Response::decode(&answer.body), Ok(Response { end: ResponseEnd::Forgotten, .. }))
@@ -157,8 +210,8 @@ impl Calling<'_> {
         }
     }
 
-    fn once(&self) -> Result<Answer, Error> {
-        let (mut under_way, mut ended): (Option<UnderWay>, _) = (None, None);
+    fn once(&self, mut under_way: Option<UnderWay>) -> Result<Answer, Error> {
+        let mut ended = None;
         let driven = self.drive(&mut |requester, now| {
             ended = Some(requester.request(now, &self.requested(), &mut under_way)?);
             Some(())
@@ -226,7 +279,7 @@ fn unbegun(why: Unbegun, text: &str) -> Error {
 }
 
 /// The stamp that a response names: what its caller reads from then on is not older.
-pub(crate) fn stamp_of(body: &[u8]) -> Stamp {
+pub fn stamp_of(body: &[u8]) -> Stamp {
     match Response::decode(body).map(|response| response.end) {
         Ok(
             ResponseEnd::Returned(stamp, _) | ResponseEnd::Failed(stamp, _) | ResponseEnd::Broken(stamp, _),

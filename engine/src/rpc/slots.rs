@@ -9,6 +9,7 @@
 
 use tercel_wire::id::{CallId, SERVICE_SLOTS_MAX, ViewId};
 
+use super::Lane;
 use crate::mutant::{Rule, dropped};
 
 /// The table of a server in which it keeps a client's calls. Another server, and a server that has forgotten the client, has another
@@ -56,6 +57,8 @@ enum State {
     },
     /// The answer is here, and its caller has not taken it.
     Answered(Vec<u8>),
+    /// Its calls are numbered in a [`Lane`]. The body of a response may have come as a message, with the sequence of its call.
+    Lent(Option<(u64, Vec<u8>)>),
 }
 
 impl Default for Table {
@@ -94,18 +97,52 @@ impl Slots {
 
     /// Takes a slot for a call that is sent now. `None` if all are taken: call again when one is answered.
     pub fn begin(&mut self, table: Table, connection: Connection) -> Option<CallId> {
-        let slot = match self.free.iter().rposition(|slot| *slot < self.credit) {
+        let slot = self.take()?;
+        let taken = &mut self.slots[slot as usize];
+        taken.seq += 1;
+        taken.state = State::Waiting { table, connection, abandoned: false };
+        Some(CallId { slot, seq: taken.seq })
+    }
+
+    /// Lends a slot for calls on this connection that are numbered elsewhere, until [`Slots::give_back`].
+    pub fn lend(&mut self, table: Table, connection: Connection) -> Option<Lane> {
+        let slot = self.take()?;
+        let taken = &mut self.slots[slot as usize];
+        taken.state = State::Lent(None);
+        Some(Lane { last: CallId { slot, seq: taken.seq }, table, connection })
+    }
+
+    /// Takes a lent slot back. If its last call has no answer, it waits for one from now on, under the name that is given.
+    pub fn give_back(&mut self, lane: Lane, is_waiting: bool) -> CallId {
+        let answer = self.answer_of(&lane);
+        let Lane { last, table, connection } = lane;
+        let slot = &mut self.slots[last.slot as usize];
+        slot.seq = last.seq;
+        match (is_waiting, answer) {
+            (true, Some(body)) => slot.state = State::Answered(body),
+            (true, None) => slot.state = State::Waiting { table, connection, abandoned: false },
+            (false, _) => self.release(last.slot),
+        }
+        last
+    }
+
+    /// The body of the response to the last call of a lent slot, if it came as a message.
+    pub fn answer_of(&mut self, lane: &Lane) -> Option<Vec<u8>> {
+        match &mut self.slots[lane.last.slot as usize].state {
+            State::Lent(answer) => answer.take_if(|(seq, _)| *seq == lane.last.seq).map(|(_, body)| body),
+            _ => None,
+        }
+    }
+
+    fn take(&mut self) -> Option<u16> {
+        Some(match self.free.iter().rposition(|slot| *slot < self.credit) {
             Some(at) => self.free.swap_remove(at),
             None if self.slots.len() < self.credit as usize => {
                 self.slots.push(Slot::default());
                 self.slots.len() as u16 - 1
             }
             None => return None,
-        };
-        let taken = &mut self.slots[slot as usize];
-        taken.seq += 1;
-        taken.state = State::Waiting { table, connection, abandoned: false };
-        Some(CallId { slot, seq: taken.seq })
+        })
     }
 
     /// The sequence of a call that is sent now and never answered.
@@ -116,12 +153,16 @@ impl Slots {
 
     /// Takes in the body of a response. One that nobody waits for frees its slot; one to an earlier call counts for nothing.
     pub fn answered(&mut self, id: CallId, body: &[u8]) {
+        if let Some(Slot { state: State::Lent(answer), .. }) = self.slots.get_mut(id.slot as usize) {
+            *answer = Some((id.seq, body.to_vec()));
+            return;
+        }
         let Some(slot) = self.of(id) else { return };
         match slot.state {
             State::Waiting { abandoned: false, .. } => slot.state = State::Answered(body.to_vec()),
             State::Waiting { abandoned: true, .. } if dropped(Rule::CreditLeaks) => {}
             State::Waiting { abandoned: true, .. } => self.release(id.slot),
-            State::Free | State::Answered(_) => {}
+            State::Free | State::Answered(_) | State::Lent(_) => {}
         }
     }
 
@@ -129,7 +170,7 @@ impl Slots {
     pub fn look(&mut self, id: CallId, connection: Connection) -> Look {
         let Some(slot) = self.of(id) else { return Look::None };
         match &mut slot.state {
-            State::Free => Look::None,
+            State::Free | State::Lent(_) => Look::None,
             State::Waiting { connection: of, .. } if *of == connection => Look::Waits,
             State::Waiting { .. } => Look::Lost,
             State::Answered(body) => {
@@ -156,7 +197,7 @@ impl Slots {
 
     /// Nothing will ever be known of a call. Its slot is free.
     pub fn forget(&mut self, id: CallId) {
-        if self.of(id).is_some_and(|slot| !matches!(slot.state, State::Free)) {
+        if self.of(id).is_some_and(|slot| !matches!(slot.state, State::Free | State::Lent(_))) {
             self.release(id.slot);
         }
     }
@@ -167,7 +208,7 @@ impl Slots {
     pub fn cancel(&mut self, id: CallId, on: Connection, met: Option<Table>) -> bool {
         let Some(slot) = self.of(id) else { return false };
         match &mut slot.state {
-            State::Free => false,
+            State::Free | State::Lent(_) => false,
             State::Answered(_) => {
                 self.release(id.slot);
                 false

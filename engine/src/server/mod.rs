@@ -15,7 +15,7 @@ mod recover;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tercel_wire::id::{LogPosition, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::id::{ClientId, LogPosition, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::message::Reason;
 
 pub use crate::effect::{
@@ -430,6 +430,27 @@ impl Server {
     /// Whether the connection's client has greeted, and was not turned away.
     pub fn has_greeted(&self, conn: Conn) -> bool {
         self.sessions.has_greeted(conn)
+    }
+
+    /// The client of a connection, once it has greeted.
+    pub fn client_of(&self, conn: Conn) -> Option<ClientId> {
+        self.sessions.client_of(conn)
+    }
+
+    /// Runs a procedure of a service whose request came by a shorter way than as a message: `body` is that of the request, `left_us`
+    /// what is left of its caller's time, 0 is no limit. Appends the body of the response. Says whether it did; if not, nothing has changed,
+    /// and the request is to come as a message. The client's connection must be in use.
+    #[inline]
+    pub fn express(
+        &mut self,
+        now: Now,
+        client: ClientId,
+        left_us: u32,
+        body: &[u8],
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let until = (left_us > 0).then(|| now.plus_us(left_us.into()));
+        self.sessions.express(client, (now, until), body, &self.config.services, out)
     }
 
     /// How many clients are connected.

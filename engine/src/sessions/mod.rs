@@ -266,7 +266,12 @@ impl Sessions {
 
     /// Whether the connection has a client's session.
     pub(crate) fn has_greeted(&self, conn: Conn) -> bool {
-        self.all.get(&conn).is_some_and(|s| s.client.is_some())
+        self.client_of(conn).is_some()
+    }
+
+    /// The client of a connection, once it has greeted.
+    pub(crate) fn client_of(&self, conn: Conn) -> Option<ClientId> {
+        self.all.get(&conn)?.client
     }
 
     /// How many there are.

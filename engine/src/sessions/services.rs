@@ -17,7 +17,7 @@ use crate::effect::Effect;
 use crate::leader::Asked;
 use crate::limits;
 use crate::rpc::served::{Arrival, Cancelled, Served};
-use crate::rpc::{Context, Job, JobDone, JobId, NO_METHOD, put};
+use crate::rpc::{Context, Job, JobDone, JobId, NO_METHOD, Services, put};
 use crate::table::Map;
 use crate::time::Now;
 
@@ -186,6 +186,41 @@ impl Sessions {
         cx.reply(asked.conn, Kind::Response, asked.call, &body);
         body.shrink_to(limits::KEPT_BYTES_MAX);
         self.serving.body = body;
+    }
+
+    /// Runs a procedure whose request came by a shorter way, if it is new and is to be run where it arrived, and appends the body
+    /// of the response. If not, nothing has changed: it is to come as a message.
+    #[inline]
+    pub(crate) fn express(
+        &mut self,
+        client: ClientId,
+        (now, until): (Now, Option<Now>),
+        body: &[u8],
+        services: &Services,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let Ok(Request { slot: Some(slot), seq, again: false, interface, method, payload }) =
+            Request::decode(body)
+        else {
+            return false;
+        };
+        let is_here =
+            services.mode(interface, method).is_some_and(|mode| !mode.is_one_way() && !mode.is_slow());
+        let Some(of) = self.serving.clients.get_mut(&client) else { return false };
+        if !is_here || slot >= limits::service_credit() {
+            return false;
+        }
+        let id = CallId { slot, seq };
+        let before = of.served.kept_bytes();
+        let is_new = of.served.arrive(id) == Arrival::New;
+        let (table, after) = (of.table, of.served.kept_bytes());
+        self.serving.kept_bytes = self.serving.kept_bytes - before + after;
+        if is_new {
+            let from = out.len();
+            services.run(id, (interface, method), payload, &Context::inline(client, now, until), out);
+            self.serving.end(client, table, id, &out[from..]);
+        }
+        is_new
     }
 
     /// Runs what is never answered, or does not if the server has as much to do as it takes.

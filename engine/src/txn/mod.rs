@@ -29,6 +29,7 @@ use tercel_wire::token::Token;
 
 use crate::error::Error;
 use crate::mutant::{Rule, dropped};
+use crate::rpc::{ExpressCall, Expressed};
 use crate::table::{Map, Set};
 use crate::time::Now;
 use read::Named;
@@ -58,6 +59,11 @@ pub trait Port {
         until: Option<Now>,
         step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
     ) -> Result<(), Error>;
+
+    /// Makes a call of a service by a shorter way, if there is one now: at most once, like any other.
+    fn express(&self, _call: &mut dyn ExpressCall) -> Expressed {
+        Expressed::No
+    }
 
     /// Waits about `us` microseconds: the back-off between two attempts of `run`.
     fn back_off(&self, us: u64);

@@ -115,15 +115,27 @@ impl Receiver {
     /// See [`WaitError`].
     #[inline]
     pub fn wait(&mut self, spin: &mut Spin, deadline: Option<Instant>) -> Result<Waited, WaitError> {
+        match self.look_shortly(spin)? {
+            true => Ok(Waited::Ready),
+            false => self.wait_longer(spin, deadline),
+        }
+    }
+
+    /// Whether a message is there: looks, if `spin` looks at all, for so short a time that no clock is needed.
+    ///
+    /// # Errors
+    /// [`Corrupt`]: the peer wrote what it never writes.
+    #[inline]
+    pub fn look_shortly(&mut self, spin: &mut Spin) -> Result<bool, Corrupt> {
         if self.is_ready()? {
-            return Ok(Waited::Ready);
+            return Ok(true);
         }
-        // Without a look at the clock, which costs as much as some looks at the line.
-        if spin.budget_ns() > 0 && self.turns_ready(LOOKS_AT_FIRST)? {
+        // A look at the clock costs as much as some looks at the line.
+        let found = spin.budget_ns() > 0 && self.turns_ready(LOOKS_AT_FIRST)?;
+        if found {
             spin.found_at_once();
-            return Ok(Waited::Ready);
         }
-        self.wait_longer(spin, deadline)
+        Ok(found)
     }
 
     /// Sleeps until a message is there, until a [`Waker`] of this end is used (or was, since the last wait that ended by

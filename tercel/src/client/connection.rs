@@ -13,11 +13,11 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags, Shutdown, shutdown};
 use tercel_events::Handle;
-use tercel_events::shm::{Corrupt, Receiver, Sender, Spin, Waited as Waiting, Waker};
+use tercel_events::shm::{Corrupt, LINE_BYTES, Receiver, Sender, Spin, Waited as Waiting, Waker};
 use tercel_lock::unpoison;
 
 use crate::address::Address;
-use crate::channel;
+use crate::channel::{self, End, InLine, Next};
 use crate::pipe::{Pipe, Waited};
 use crate::server::Post;
 
@@ -365,10 +365,43 @@ impl SharedMemory {
 
     fn receive(&self, buffer: &mut Vec<u8>) -> io::Result<bool> {
         buffer.clear();
-        channel::take(&mut unpoison(self.receiver.lock()).0, buffer).map_err(corrupt)?;
+        End::Client.take(&mut unpoison(self.receiver.lock()).0, buffer).map_err(corrupt)?;
         match buffer.is_empty() && self.is_gone.load(Ordering::Relaxed) {
             true => Err(io::ErrorKind::UnexpectedEof.into()),
             false => Ok(!buffer.is_empty()),
+        }
+    }
+
+    /// Sends a call in a line; whether there was room.
+    pub(super) fn send_line(&self, call: InLine<'_>) -> bool {
+        // One that is damaged, or whose server is gone, is found out by the reader.
+        let mut sender = unpoison(self.sender.lock());
+        matches!(End::Client.send(&mut sender, call), Ok(true))
+    }
+
+    /// The next message: a response in a line, or a piece of the stream, which is appended.
+    pub(super) fn next_line<'l>(
+        &self,
+        line: &'l mut [u8; LINE_BYTES],
+        into: &mut Vec<u8>,
+    ) -> io::Result<Next<'l>> {
+        End::Client.next(&mut unpoison(self.receiver.lock()).0, line, into).map_err(corrupt)
+    }
+
+    /// Waits for the next message: looks, and sleeps once if need be. Whether it is there.
+    pub(super) fn wait_for_line(&self, timeout: Option<Duration>) -> bool {
+        let (receiver, spin) = &mut *unpoison(self.receiver.lock());
+        if receiver.look_shortly(spin).unwrap_or(false) {
+            return true;
+        }
+        let deadline = Instant::now() + timeout.unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
+        match receiver.wait(spin, Some(deadline)) {
+            Ok(Waiting::Ready) => true,
+            Ok(Waiting::PeerGone) => {
+                self.gone();
+                false
+            }
+            Ok(Waiting::TimedOut | Waiting::Woken) | Err(_) => false,
         }
     }
 

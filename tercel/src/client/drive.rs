@@ -27,12 +27,14 @@ use tercel_engine::Error;
 use tercel_engine::client::{Client as Machine, Input};
 use tercel_engine::limits::UNSENT_BYTES_MAX;
 use tercel_engine::random::Random;
+use tercel_engine::rpc::{ExpressCall, Expressed};
 use tercel_engine::time::Now;
 use tercel_engine::txn::{Home, Port, Step};
 use tercel_lock::unpoison;
 use tercel_wire::id::ViewId;
 
 use super::connection::{CONNECT_TIMEOUT, Remote, SLEEP_MAX, ServerConnection, Transport};
+use super::express::Express;
 use crate::memory::Birthmark;
 use crate::pipe::Waited;
 
@@ -45,6 +47,11 @@ pub(super) struct Linked {
 }
 
 impl Linked {
+    /// The connection of now.
+    pub(super) fn connection(&self) -> Option<Arc<ServerConnection>> {
+        self.conn.clone()
+    }
+
     fn is_current(&self, conn: &Arc<ServerConnection>) -> bool {
         self.conn.as_ref().is_some_and(|c| Arc::ptr_eq(c, conn))
     }
@@ -75,9 +82,9 @@ pub(super) struct Shared {
     /// a needless system call for each reply.
     asleep: AtomicUsize,
     /// Held by the one thread that reads the connection.
-    baton: Mutex<Baton>,
+    pub(super) baton: Mutex<Baton>,
     /// Held while bytes are being sent, so that they leave in order; keeps the buffer that they were in.
-    sender: Mutex<Vec<u8>>,
+    pub(super) sender: Mutex<Vec<u8>>,
     remote: Remote,
     timeout: Duration,
     /// The mark of the process that made this client. A child has copies of all fields as they were at the fork, locks
@@ -91,7 +98,11 @@ pub(super) struct Shared {
     /// When the connection was read last, by [`Shared::now`].
     looked: AtomicU64,
     /// Threads inside [`Shared::drive_machine`] that wait.
-    waiting: AtomicUsize,
+    pub(super) waiting: AtomicUsize,
+    /// Calls by the shorter way; written by the thread with the baton alone.
+    expressed: AtomicU64,
+    /// Changes when a connection is made and when one is lost.
+    pub(super) generation: AtomicU64,
     /// Counts waits, so that the driver knows whether there were any lately.
     waits: AtomicU64,
     /// Whether the driver holds the baton and sleeps on the connection.
@@ -102,8 +113,9 @@ pub(super) struct Shared {
 }
 
 #[derive(Default)]
-struct Baton {
-    buffer: Vec<u8>,
+pub(super) struct Baton {
+    pub(super) buffer: Vec<u8>,
+    pub(super) express: Option<Express>,
 }
 
 /// How long the driver at first leaves the connection to the threads that use it, so that a lone caller is not
@@ -184,6 +196,8 @@ impl Shared {
             outage: Mutex::new(Outage { pauses: Pauses::new(seed.rotate_left(32)), last: None }),
             looked: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
+            expressed: AtomicU64::new(0),
+            generation: AtomicU64::new(0),
             waits: AtomicU64::new(0),
             driver_sleeps: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
@@ -357,6 +371,7 @@ impl Shared {
             return;
         }
         machine.conn = None;
+        self.generation.fetch_add(1, Ordering::Release);
         machine.handle(self.now(), Input::Disconnected(why));
         self.happen(&machine);
         drop(machine);
@@ -371,8 +386,17 @@ impl Shared {
         }
     }
 
+    /// A call was sent by the shorter way: the driver leaves the connection to the threads that use it. With the baton.
+    pub(super) fn count_express(&self) {
+        self.expressed.store(self.expressed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    fn used(&self) -> u64 {
+        self.waits.load(Ordering::SeqCst) + self.expressed.load(Ordering::Relaxed)
+    }
+
     /// Something that a thread may wait for has happened.
-    fn happen(&self, _machine: &MutexGuard<'_, Linked>) {
+    pub(super) fn happen(&self, _machine: &MutexGuard<'_, Linked>) {
         self.happened.fetch_add(1, Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) > 0 {
             self.changed.notify_all();
@@ -395,7 +419,7 @@ impl Shared {
     }
 
     /// Takes in what was received, with the baton held.
-    fn read(&self, conn: &Arc<ServerConnection>, baton: &mut Baton, received: io::Result<bool>) {
+    pub(super) fn read(&self, conn: &Arc<ServerConnection>, baton: &mut Baton, received: io::Result<bool>) {
         match received {
             Ok(false) => {}
             Ok(true) => {
@@ -516,10 +540,9 @@ impl Shared {
             if self.keep_time() {
                 pauses.reset();
             }
-            let before = self.waits.load(Ordering::SeqCst);
+            let before = self.used();
             std::thread::park_timeout(rest);
-            let is_used =
-                self.waiting.load(Ordering::SeqCst) > 0 || self.waits.load(Ordering::SeqCst) != before;
+            let is_used = self.waiting.load(Ordering::SeqCst) > 0 || self.used() != before;
             if is_used {
                 rest = (rest * 2).min(DRIVER_REST_MAX);
             } else {
@@ -597,6 +620,7 @@ impl Shared {
         match connected {
             Ok(conn) => {
                 machine.conn = Some(Arc::new(conn));
+                self.generation.fetch_add(1, Ordering::Release);
                 machine.handle(self.now(), Input::Connected);
             }
             Err(e) => machine.last_failure = Some(e.to_string()),
@@ -683,6 +707,10 @@ impl Port for Shared {
             ));
         }
         self.drive_until(until, &mut |machine, now| step(machine, now))
+    }
+
+    fn express(&self, call: &mut dyn ExpressCall) -> Expressed {
+        self.call_express(call)
     }
 
     fn back_off(&self, us: u64) {

@@ -6,6 +6,7 @@
 
 pub(crate) mod connection;
 mod drive;
+mod express;
 mod watch;
 
 use std::sync::{Arc, OnceLock};

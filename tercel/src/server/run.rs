@@ -10,18 +10,19 @@ use tercel_engine::server::{
 };
 use tercel_engine::time::Now;
 use tercel_events::{Backend, Event, EventQueue, Kind, SendError, Token};
-use tercel_wire::id::Stamp;
+use tercel_wire::id::{ClientId, Stamp};
 use tercel_wire::log::Last;
 
 use super::door::Handed;
 use super::inside::{Core, Inside};
 use super::records::Records;
-use super::shared::{Channels, Sent, SharedPeer};
+use super::shared::{Calls, Channels, Found, Sent, SharedPeer};
 use super::start::SLOW_READER_BYTES;
 use super::store::Store;
 use super::warnings::Board;
 use super::workers::Workers;
 use super::{Post, ServerError};
+use crate::channel::InLine;
 use crate::disk::dir::DataDir;
 use crate::disk::log::LogThread;
 use crate::pipe::Pipe;
@@ -38,6 +39,9 @@ const MEMORY_BIT: u64 = 1 << 63;
 
 /// For so long connections in shared memory are served before the others are looked at again, in microseconds.
 const HOT_SLICE_US: u64 = 20;
+
+/// Calls in lines that are served before the other connections are looked at again: some tens of microseconds.
+const CALLS_MAX: u32 = 64;
 
 /// How long a clean stop waits for what was ordered to be installed. It does not wait for room on the disk: all is in the log.
 const STOP_SECONDS_MAX: u64 = 60;
@@ -71,6 +75,8 @@ pub(super) struct Loop {
     failed: Option<String>,
     /// Room for what arrives in shared memory.
     received: Vec<u8>,
+    /// When the last turn began.
+    turned: Now,
 }
 
 /// The other end of a connection.
@@ -113,6 +119,7 @@ impl Loop {
             stop_by: None,
             failed: None,
             received: Vec::new(),
+            turned: Now(0),
         }
     }
 
@@ -155,8 +162,18 @@ impl Loop {
     /// Serves the connections in shared memory that are in use, for as long as something comes and no socket has waited too
     /// long. Says until when the loop may sleep.
     fn serve_hot(&mut self, core: &mut Core) -> Option<Instant> {
-        let mut slice_end = None;
+        let (mut slice_end, mut calls) = (None, 0);
         loop {
+            // A call of a service that is alone is answered without a look at the clock.
+            while self.scheduler.is_idle() && self.channels.look_shortly() {
+                calls += 1;
+                if calls > CALLS_MAX {
+                    return Some(core.instant(Now(0)));
+                }
+                if self.serve_calls(core) == Found::More {
+                    break;
+                }
+            }
             let deadline = core.machine.deadline().map(|d| core.instant(d));
             let deadline = match (deadline, self.stop_by) {
                 (Some(a), Some(b)) => Some(a.min(b)),
@@ -178,6 +195,13 @@ impl Loop {
         }
     }
 
+    /// Serves calls of services that came in lines of shared memory.
+    fn serve_calls(&mut self, core: &mut Core) -> Found {
+        // Of the last turn: what is left to a caller is counted from there, and is as long.
+        let now = self.turned;
+        self.channels.serve(&mut MachineCalls { machine: &mut core.machine, now })
+    }
+
     /// Why there is no machine any more: the thread that lost it has said so.
     fn lost(&mut self, batch: &mut Vec<Event<Post>>) -> ServerError {
         let said = batch.drain(..).find_map(|event| match event.kind {
@@ -190,6 +214,7 @@ impl Loop {
     /// Takes what has happened, and does what is decided.
     fn turn(&mut self, core: &mut Core, events: usize, batch: &mut Vec<Event<Post>>) {
         let now = core.now();
+        self.turned = now;
         self.scheduler.begin_turn(now, core.machine.stats().ordered);
         for event in batch.drain(..) {
             self.event(core, now, event);
@@ -613,6 +638,22 @@ impl Loop {
             self.records.put_back(back);
         }
         false
+    }
+}
+
+/// The machine, for the calls of services that come in lines.
+struct MachineCalls<'a> {
+    machine: &'a mut Machine,
+    now: Now,
+}
+
+impl Calls for MachineCalls<'_> {
+    fn client_of(&self, conn: Conn) -> Option<ClientId> {
+        self.machine.client_of(conn)
+    }
+
+    fn serve(&mut self, client: ClientId, call: InLine<'_>, out: &mut Vec<u8>) -> bool {
+        self.machine.express(self.now, client, call.left_us, call.body, out)
     }
 }
 

@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 
 use tercel_engine::server::Conn;
 use tercel_events::Token;
-use tercel_events::shm::{Corrupt, Receiver, Sender, Spin};
+use tercel_events::shm::{Corrupt, LINE_BYTES, Receiver, Sender, Spin};
+use tercel_wire::frame::{self, Header, Kind};
+use tercel_wire::id::ClientId;
 
 use super::door::Place;
-use crate::channel;
+use crate::channel::{self, End, InLine, Next};
 
 /// A connection in shared memory.
 pub(super) struct SharedPeer {
@@ -23,6 +25,10 @@ pub(super) struct SharedPeer {
     /// What found no room, and how much of it has left.
     unsent: Vec<u8>,
     left: usize,
+    /// What was taken from the channel and belongs to the stream, or is to be served as if it did.
+    pending: Vec<u8>,
+    /// The client, once it has greeted.
+    client: Option<ClientId>,
     /// What arrives is left where it is.
     is_paused: bool,
     _place: Place,
@@ -53,6 +59,8 @@ impl SharedPeer {
             receiver,
             unsent: Vec::new(),
             left: 0,
+            pending: Vec::new(),
+            client: None,
             is_paused: false,
             _place: place,
         }
@@ -60,6 +68,17 @@ impl SharedPeer {
 
     pub(super) fn unsent_bytes(&self) -> usize {
         self.unsent.len() - self.left
+    }
+
+    /// Sends the body of a response: in a line if it is short and nothing else is to go before it.
+    fn respond(&mut self, body: &[u8]) -> Result<(), Corrupt> {
+        let call = InLine { left_us: 0, body };
+        let is_short = body.len() <= channel::LINE_BODY_BYTES && self.unsent_bytes() == 0;
+        if is_short && End::Server.send(&mut self.sender, call)? {
+            return Ok(());
+        }
+        frame::encode(Header::new(Kind::Response, 0), body, &mut self.unsent);
+        self.flush().map(|_| ())
     }
 
     /// Sends what waits, as far as there is room; asks for a ring if there is not enough.
@@ -78,6 +97,28 @@ impl SharedPeer {
     }
 }
 
+/// What serves calls of services.
+pub(super) trait Calls {
+    /// The client of a connection, once it has greeted.
+    fn client_of(&self, conn: Conn) -> Option<ClientId>;
+
+    /// Appends the body of the response to a call; or says that it is to come as a message.
+    fn serve(&mut self, client: ClientId, call: InLine<'_>, out: &mut Vec<u8>) -> bool;
+}
+
+/// What [`Channels::serve`] has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    Nothing,
+    /// Calls, which are served.
+    Calls,
+    /// Something else, which is to be taken.
+    More,
+}
+
+/// Lines of a connection that are served before another one's.
+const LINES_MAX: usize = 16;
+
 /// What is kept of an emptied buffer.
 const KEPT_BYTES: usize = 64 << 10;
 
@@ -85,6 +126,8 @@ const KEPT_BYTES: usize = 64 << 10;
 pub(super) struct Channels {
     peers: Vec<Option<SharedPeer>>,
     hot: Vec<usize>,
+    /// The body of a response, while it is made.
+    body: Vec<u8>,
     spin: Spin,
     /// Since when none is hot.
     slept: Option<Instant>,
@@ -94,7 +137,7 @@ impl Channels {
     /// None yet; `spin` is how long the loop looks at them, if that is said.
     pub(super) fn new(spin: Option<Duration>) -> Channels {
         let spin = spin.map_or_else(Spin::new, |spin| Spin::with_budget(spin.as_nanos() as u64));
-        Channels { peers: Vec::new(), hot: Vec::new(), spin, slept: None }
+        Channels { peers: Vec::new(), hot: Vec::new(), body: Vec::new(), spin, slept: None }
     }
 
     /// Adds a connection; its number here.
@@ -171,10 +214,46 @@ impl Channels {
     /// # Errors
     /// The client wrote what it never writes.
     pub(super) fn take(&mut self, at: usize, into: &mut Vec<u8>) -> Result<(), Corrupt> {
-        match self.get_mut(at).filter(|peer| !peer.is_paused) {
-            Some(peer) => channel::take(&mut peer.receiver, into),
-            None => Ok(()),
+        let Some(peer) = self.get_mut(at).filter(|peer| !peer.is_paused) else { return Ok(()) };
+        into.append(&mut peer.pending);
+        End::Server.take(&mut peer.receiver, into)
+    }
+
+    /// Serves the calls in lines that connections have sent, up to a bound, as far as nothing else came before them.
+    pub(super) fn serve(&mut self, calls: &mut dyn Calls) -> Found {
+        let Channels { peers, hot, body, .. } = self;
+        let (mut line, mut found) = ([0; LINE_BYTES], Found::Nothing);
+        for at in hot.iter() {
+            let Some(peer) = peers.get_mut(*at).and_then(Option::as_mut).filter(|peer| !peer.is_paused)
+            else {
+                continue;
+            };
+            if !peer.pending.is_empty() {
+                return Found::More;
+            }
+            if peer.client.is_none() {
+                peer.client = calls.client_of(peer.conn);
+            }
+            for _ in 0..LINES_MAX {
+                match End::Server.next(&mut peer.receiver, &mut line, &mut peer.pending) {
+                    Ok(Next::Nothing) => break,
+                    Ok(Next::Call(call)) => {
+                        body.clear();
+                        if !peer.client.is_some_and(|client| calls.serve(client, call, body)) {
+                            End::Server.put_frame(call, &mut peer.pending);
+                            return Found::More;
+                        }
+                        found = Found::Calls;
+                        // What is damaged is found out when it is taken.
+                        if peer.respond(body).is_err() {
+                            return Found::More;
+                        }
+                    }
+                    Ok(Next::Piece) | Err(_) => return Found::More,
+                }
+            }
         }
+        found
     }
 
     /// Leaves what arrives where it is, or no longer.
@@ -190,6 +269,11 @@ impl Channels {
     /// The numbers of those that are looked at.
     pub(super) fn hot(&self) -> impl Iterator<Item = usize> + use<> {
         self.hot.clone().into_iter()
+    }
+
+    /// Whether one of them has sent something: looks for so short that no clock is needed.
+    pub(super) fn look_shortly(&mut self) -> bool {
+        !self.hot.is_empty() && self.is_any_ready(LOOKS_AT_FIRST)
     }
 
     /// Whether one of them has sent something: looks for about as long as a sleep would cost, and not beyond `until`. If not, all
@@ -219,7 +303,9 @@ impl Channels {
         let peers = &mut self.peers;
         // What is damaged is found out when it is taken.
         self.hot.retain(|at| match peers.get_mut(*at).and_then(Option::as_mut) {
-            Some(peer) if !peer.is_paused => !peer.receiver.doze().unwrap_or(false),
+            Some(peer) if !peer.is_paused => {
+                !peer.pending.is_empty() || !peer.receiver.doze().unwrap_or(false)
+            }
             _ => false,
         });
         if self.hot.is_empty() {
@@ -234,7 +320,7 @@ impl Channels {
             std::hint::spin_loop();
             hot.iter().any(|at| {
                 let peer = peers.get_mut(*at).and_then(Option::as_mut).filter(|peer| !peer.is_paused);
-                peer.is_some_and(|peer| peer.receiver.is_ready().unwrap_or(true))
+                peer.is_some_and(|peer| !peer.pending.is_empty() || peer.receiver.is_ready().unwrap_or(true))
             })
         })
     }
