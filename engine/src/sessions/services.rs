@@ -9,15 +9,14 @@ use std::collections::VecDeque;
 
 use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{CallId, ClientId, Stamp};
-use tercel_wire::interface::Mode;
 use tercel_wire::message::{Cancel, Request, Response, ResponseEnd, Unbegun};
 
 use super::{Cx, Sessions};
 use crate::effect::Effect;
 use crate::leader::Asked;
 use crate::limits;
-use crate::rpc::served::{Arrival, Cancelled, Served};
-use crate::rpc::{Context, Job, JobDone, JobId, NO_METHOD, put};
+use crate::rpc::served::{Cancelled, Served};
+use crate::rpc::{Context, Job, JobDone, JobId, Taken, put, serve};
 use crate::table::Map;
 use crate::time::Now;
 
@@ -98,19 +97,28 @@ impl Serving {
         }
     }
 
-    /// Keeps the body of a response, if there is room.
+    /// Keeps the body of a response. Says whether its call is known.
     fn end(&mut self, client: ClientId, table: u32, id: CallId, body: &[u8]) -> bool {
-        if self.kept_bytes + body.len() > limits::KEPT_ALL_BYTES_MAX {
-            self.let_go();
-        }
         let Some(of) = self.clients.get_mut(&client).filter(|of| of.table == table) else { return false };
         let before = of.served.kept_bytes();
         let is_its = of.served.end(id, body);
-        if self.kept_bytes + body.len() > limits::KEPT_ALL_BYTES_MAX {
+        self.kept_bytes = self.kept_bytes - before + of.served.kept_bytes();
+        self.make_room(client);
+        is_its
+    }
+
+    /// Lets go of what is kept if it has become too much: of clients that are away, or of this one.
+    fn make_room(&mut self, client: ClientId) {
+        if self.kept_bytes <= limits::KEPT_ALL_BYTES_MAX {
+            return;
+        }
+        self.let_go();
+        if self.kept_bytes > limits::KEPT_ALL_BYTES_MAX
+            && let Some(of) = self.clients.get_mut(&client)
+        {
+            self.kept_bytes -= of.served.kept_bytes();
             of.served.shrink();
         }
-        self.kept_bytes = self.kept_bytes - before + of.served.kept_bytes();
-        is_its
     }
 
     /// Lets go of what is kept of clients that have no connection.
@@ -132,81 +140,50 @@ impl Sessions {
         request: &Request<'_>,
         cx: &mut Cx<'_>,
     ) {
-        let Some(of) = self.serving.clients.get_mut(&client) else {
-            return self.expel(asked.conn, "a service is bound before it is called", cx);
-        };
-        let (table, mode) = (of.table, cx.config.services.mode(request.interface, request.method));
-        let Some(slot) = request.slot else {
-            if of.served.arrive_told(request.seq) && mode.is_some_and(Mode::is_one_way) {
-                self.run_told(client, table, header, request, cx);
-            }
-            return;
-        };
-        let id = CallId { slot, seq: request.seq };
-        if slot >= limits::service_credit() {
+        if request.slot.is_some_and(|slot| slot >= limits::service_credit()) {
             return self.expel(asked.conn, "a call takes a slot that its client was not granted", cx);
         }
-        let before = of.served.kept_bytes();
-        let arrival = of.served.arrive(id);
-        match arrival {
-            Arrival::New => {}
-            Arrival::Running | Arrival::Old => return,
-            Arrival::Kept(body) => return cx.reply(asked.conn, Kind::Response, asked.call, body),
-            Arrival::Forgotten => return respond(asked, id, ResponseEnd::Forgotten, cx),
-            Arrival::Broken => {
-                return self.expel(asked.conn, "a call takes a slot whose call has no answer", cx);
-            }
-        }
-        self.serving.kept_bytes = self.serving.kept_bytes - before + of.served.kept_bytes();
-        let until = until_of(header, cx);
-        let Some(mode) = mode.filter(|mode| !mode.is_one_way()) else {
-            return self.refuse_request(asked, client, table, id, (Unbegun::Schema, NO_METHOD), cx);
+        let until = Some(header.deadline_us).filter(|us| *us > 0).map(|us| cx.now.plus_us(us.into()));
+        let Serving { clients, body, kept_bytes, .. } = &mut self.serving;
+        let Some(of) = clients.get_mut(&client) else {
+            return self.expel(asked.conn, "a service is bound before it is called", cx);
         };
-        if mode.is_slow() {
-            let job_id = JobId { client, table, call: Some(id) };
-            return match self.job(job_id, request, until, cx) {
-                None => {
-                    let why = (Unbegun::Busy, BUSY);
-                    self.refuse_request(asked, client, table, id, why, cx);
-                }
-                Some(job) => {
-                    if let Some(of) = self.serving.clients.get_mut(&client) {
-                        of.served.runs(id, job.flag());
-                    }
-                    cx.out.push(Effect::Run(cx.joined, job));
-                }
-            };
-        }
-        let mut body = std::mem::take(&mut self.serving.body);
+        let (table, before) = (of.table, of.served.kept_bytes());
         body.clear();
         let context = Context::inline(client, cx.now, until);
-        let method = (request.interface, request.method);
-        cx.config.services.run(id, method, request.payload, &context, &mut body);
-        self.serving.end(client, table, id, &body);
-        cx.reply(asked.conn, Kind::Response, asked.call, &body);
-        body.shrink_to(limits::KEPT_BYTES_MAX);
-        self.serving.body = body;
+        let taken = serve(&mut of.served, &cx.config.services, request, &context, body);
+        *kept_bytes = *kept_bytes - before + of.served.kept_bytes();
+        match taken {
+            Taken::Answered => cx.reply(asked.conn, Kind::Response, asked.call, body),
+            Taken::Silent => {}
+            Taken::Slow => self.request_slow(asked, client, table, request, until, cx),
+            Taken::Broken => self.expel(asked.conn, "a call takes a slot whose call has no answer", cx),
+        }
+        self.serving.body.shrink_to(limits::KEPT_BYTES_MAX);
+        self.serving.make_room(client);
     }
 
-    /// Runs what is never answered, or does not if the server has as much to do as it takes.
-    fn run_told(
+    /// A client calls a slow procedure. What is never answered is not run if there is no room for it.
+    fn request_slow(
         &mut self,
+        asked: Asked,
         client: ClientId,
         table: u32,
-        header: &Header,
         request: &Request<'_>,
+        until: Option<Now>,
         cx: &mut Cx<'_>,
     ) {
-        let until = until_of(header, cx);
-        let method = (request.interface, request.method);
-        if cx.config.services.mode(method.0, method.1).is_some_and(Mode::is_slow) {
-            let id = JobId { client, table, call: None };
-            let job = self.job(id, request, until, cx);
-            return job.into_iter().for_each(|job| cx.out.push(Effect::Run(cx.joined, job)));
+        let call = request.slot.map(|slot| CallId { slot, seq: request.seq });
+        let job = self.job(JobId { client, table, call }, request, until, cx);
+        match (job, call) {
+            (Some(job), call) => {
+                let of = call.and_then(|_| self.serving.clients.get_mut(&client));
+                of.into_iter().zip(call).for_each(|(of, id)| of.served.runs(id, job.flag()));
+                cx.out.push(Effect::Run(cx.joined, job));
+            }
+            (None, Some(id)) => self.refuse_request(asked, client, table, id, (Unbegun::Busy, BUSY), cx),
+            (None, None) => {}
         }
-        let context = Context::inline(client, cx.now, until);
-        let id = CallId { slot: 0, seq: request.seq };
-        cx.config.services.run(id, method, request.payload, &context, &mut Vec::new());
     }
 
     /// A call for the host to run; none if it has as many as it takes.
@@ -277,11 +254,6 @@ fn respond(asked: Asked, id: CallId, end: ResponseEnd<'_>, cx: &mut Cx<'_>) {
     let mut body = Vec::new();
     put(id, end, &mut body);
     cx.reply(asked.conn, Kind::Response, asked.call, &body);
-}
-
-/// When the caller of a request waits no longer.
-fn until_of(header: &Header, cx: &Cx<'_>) -> Option<Now> {
-    Some(header.deadline_us).filter(|us| *us > 0).map(|us| cx.now.plus_us(us.into()))
 }
 
 const BUSY: &str = "the server has as many slow calls under way as it takes: call later, or let its operator raise `workers`";

@@ -55,6 +55,7 @@ pub use warnings::Warnings;
 /// assert_eq!(config.subscriptions_max, 1 << 20);
 /// assert_eq!(config.keepalive, Duration::from_secs(2));
 /// assert_eq!((config.collect_grace, config.collect_percent), (Duration::from_secs(600), 50));
+/// assert_eq!(config.workers, 4);
 /// assert_eq!(config.spin, Duration::ZERO);
 /// ```
 #[derive(Debug, Clone)]
