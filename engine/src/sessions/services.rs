@@ -41,6 +41,8 @@ pub(super) struct Serving {
 struct OfClient {
     table: u32,
     served: Served,
+    /// Its calls that the host has.
+    jobs: usize,
     /// When the client is forgotten; none while it has a connection.
     over: Option<Now>,
 }
@@ -51,7 +53,7 @@ impl Serving {
         let last = &mut self.last;
         let of = self.clients.entry(client).or_insert_with(|| {
             *last += 1;
-            OfClient { table: *last, served: Served::default(), over: None }
+            OfClient { table: *last, served: Served::default(), jobs: 0, over: None }
         });
         of.table
     }
@@ -190,9 +192,14 @@ impl Sessions {
     fn job(&mut self, id: JobId, request: &Request<'_>, until: Option<Now>, cx: &Cx<'_>) -> Option<Job> {
         let serving = &mut self.serving;
         let bytes = serving.job_bytes + request.payload.len();
-        if serving.jobs >= cx.config.jobs_max || (bytes > limits::CALL_BYTES_MAX && serving.jobs > 0) {
+        let is_full =
+            serving.jobs >= cx.config.jobs_max || (bytes > limits::CALL_BYTES_MAX && serving.jobs > 0);
+        let of = serving.clients.get_mut(&id.client)?;
+        // Some are left for others.
+        if is_full || of.jobs >= cx.config.jobs_max.div_ceil(2) {
             return None;
         }
+        of.jobs += 1;
         (serving.jobs, serving.job_bytes) = (serving.jobs + 1, bytes);
         let method = (request.interface, request.method);
         Some(Job::new(id, cx.config.services.clone(), method, request.payload, until))
@@ -203,6 +210,9 @@ impl Sessions {
         let serving = &mut self.serving;
         (serving.jobs, serving.job_bytes) = (serving.jobs - 1, serving.job_bytes - done.taken_bytes);
         let JobDone { id: JobId { client, table, call }, mut body, has_touched, .. } = done;
+        if let Some(of) = serving.clients.get_mut(&client).filter(|of| of.table == table) {
+            of.jobs -= 1;
+        }
         let Some(id) = call else { return };
         let stamp = if has_touched { cx.pages.visible() } else { Stamp::ZERO };
         Response::put_stamp(&mut body, stamp);
@@ -256,4 +266,5 @@ fn respond(asked: Asked, id: CallId, end: ResponseEnd<'_>, cx: &mut Cx<'_>) {
     cx.reply(asked.conn, Kind::Response, asked.call, &body);
 }
 
-const BUSY: &str = "the server has as many slow calls under way as it takes: call later, or let its operator raise `workers`";
+const BUSY: &str = "the server has as many slow calls under way as it takes, of this client or of all: call later, or let its operator \
+     raise `workers`";

@@ -100,7 +100,8 @@ pub struct ServerConfig {
     /// The services that clients can call, made of what implements them: `Clock::serve(MyClock)`. None by default.
     pub services: Vec<Service>,
     /// Threads that run the procedures of services that are declared `#[slow]`, 4 by default, 1 at least, 256 at most. They begin with
-    /// the first such call. 256 calls may wait for them; one more is refused.
+    /// the first such call. 256 calls may wait for them, half of them of one client; one
+    /// more is refused.
     pub workers: usize,
     /// The time for which the loop looks for events before it sleeps, none by default. Saves wake-ups and burns a core.
     pub spin: Duration,

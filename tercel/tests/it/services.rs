@@ -342,11 +342,10 @@ fn slow_calls_do_not_hold_up_fast_ones_and_more_than_a_server_takes_are_refused(
 fn more_slow_calls_than_a_server_takes_are_refused() {
     let Office { server, seen, .. } = &office_with("tcp", 1, |config| config);
     let address = server.as_ref().unwrap().addresses()[0].clone();
-    // Each client has 256 slots.
-    let clients: Vec<Client> = (0..2).map(|_| Client::connect(address.clone()).unwrap()).collect();
+    let clients: Vec<Client> = (0..3).map(|_| Client::connect(address.clone()).unwrap()).collect();
     thread::scope(|scope| {
         let call = |i: usize| {
-            let client = &clients[i % 2];
+            let client = &clients[i % 3];
             scope.spawn(move || client.service::<dyn Desk>().wait(1))
         };
         let calls: Vec<_> = (0..257 + 3).map(call).collect();
@@ -360,6 +359,47 @@ fn more_slow_calls_than_a_server_takes_are_refused() {
         assert_eq!(ended.iter().filter(|e| busy(e)).count(), 3);
     });
     assert_eq!(seen.waits.load(Ordering::SeqCst), 257);
+}
+
+#[test]
+fn one_client_has_half_of_the_slow_calls_at_most() {
+    let Office { client, seen, .. } = &office_with("tcp", 2, |config| config);
+    thread::scope(|scope| {
+        let calls: Vec<_> =
+            (0..129 + 4).map(|_| scope.spawn(|| client.service::<dyn Desk>().wait(1))).collect();
+        await_that("four are refused", || calls.iter().filter(|call| call.is_finished()).count() == 4);
+        seen.open();
+        let ended = calls.into_iter().map(|call| call.join().unwrap());
+        assert_eq!(ended.filter(|e| *e == Ok(true)).count(), 129);
+    });
+}
+
+/// A desk that asks another one.
+#[service]
+trait Clerk {
+    #[slow]
+    fn left_there_ms(&self) -> Option<u64>;
+}
+
+struct Asks(Client);
+
+impl Clerk for Asks {
+    fn left_there_ms(&self, cx: &Context<'_>) -> Called<Option<u64>> {
+        self.0.service::<dyn Desk>().on_behalf_of(cx).left_ms()
+    }
+}
+
+#[test]
+fn what_is_called_on_behalf_of_a_caller_has_its_time() {
+    let there = office("tcp");
+    let dir = tempfile::tempdir().unwrap();
+    let here =
+        Server::builder(dir.path()).listen("127.0.0.1:0").service(Clerk::serve(Asks(there.client.clone())));
+    let here = here.start().unwrap();
+    let client = Client::connect(&here.addresses()[0]).unwrap();
+    let left =
+        client.service::<dyn Clerk>().within(Duration::from_secs(15)).left_there_ms().unwrap().unwrap();
+    assert!((1_000..=15_000).contains(&left), "{left}");
 }
 
 #[test]
