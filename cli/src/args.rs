@@ -291,13 +291,13 @@ pub struct Gc {
   tercel inspect 12.7 --data ./packages         an object by page and slot
   tercel inspect 12.8 --limit 100 --json        a map: its first 100 entries
   tercel inspect 12.8 --key libssl3             a map: the entry of one key
-  tercel inspect --interfaces                   the methods that the server runs
+  tercel inspect --interfaces                   the methods that the server runs, and its services
 
 An object is printed as JSON; a map as a line an entry, or with --json as JSON with how many more there are.")]
 pub struct Inspect {
     /// A root's or package's name, or a reference PAGE.SLOT; without it the roots are listed
     pub what: Option<String>,
-    /// The interfaces whose methods the server runs, with what they take and give
+    /// The interfaces whose methods the server runs, and its services, with what they take and give
     #[arg(long, conflicts_with_all = ["what", "data"])]
     pub interfaces: bool,
     /// Of a map, the entry of this key: a text, a number, or a byte string in hexadecimal

@@ -157,8 +157,11 @@ impl Trait {
             }
         }
         if item.items.is_empty() || item.items.len() > METHODS_MAX {
-            let noun = of.says("an interface", "a service");
-            add(Error::new(item.ident.span(), format!("{noun} has 1 to {METHODS_MAX} methods")));
+            let (start, noun) = match of {
+                Of::Objects => ("an interface", "methods"),
+                Of::Service => ("a service", "procedures"),
+            };
+            add(Error::new(item.ident.span(), format!("{start} has 1 to {METHODS_MAX} {noun}")));
         }
         if let Some(wrong) = wrong {
             return Err(wrong);

@@ -44,7 +44,8 @@ pub struct ServerConfig {
     pub methods: Offers,
     /// The services that are offered here.
     pub services: Services,
-    /// Calls of slow procedures that the host has at once, running and waiting; one more is refused.
+    /// Calls of slow procedures that the host has at once, running and waiting; one more is refused. Half of them may be one
+    /// client's.
     pub jobs_max: usize,
 }
 

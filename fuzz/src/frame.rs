@@ -101,5 +101,12 @@ pub fn read_as_anything(b: &[u8]) {
     again(Refused::decode(b), Refused::encode, |o, m| Refused::decode(o).as_ref() == Ok(m));
     again(BackupBegun::decode(b), BackupBegun::encode, |o, m| BackupBegun::decode(o).as_ref() == Ok(m));
     again(BackupPart::decode(b), BackupPart::encode, |o, m| BackupPart::decode(o).as_ref() == Ok(m));
+    again(Bind::decode(b), Bind::encode, |o, m| Bind::decode(o).as_ref() == Ok(m));
+    again(Bound::decode(b), Bound::encode, |o, m| Bound::decode(o).as_ref() == Ok(m));
+    again(Call::decode(b), Call::encode, |o, m| Call::decode(o).as_ref() == Ok(m));
+    again(Answer::decode(b), Answer::encode, |o, m| Answer::decode(o).as_ref() == Ok(m));
+    again(Request::decode(b), Request::encode, |o, m| Request::decode(o).as_ref() == Ok(m));
+    again(Cancel::decode(b), Cancel::encode, |o, m| Cancel::decode(o).as_ref() == Ok(m));
+    again(Response::decode(b), Response::encode, |o, m| Response::decode(o).as_ref() == Ok(m));
     again(Layout::decode(b), Layout::encode, |o, m| Layout::decode(o).as_ref() == Ok(m));
 }

@@ -4,11 +4,14 @@
 //! replay its log.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
-use tercel_derive::Object;
+use tercel_derive::{Object, service};
+use tercel_engine::error::Error;
+use tercel_engine::rpc::{Called, Context, ServiceInterface, Services};
 use tercel_engine::server::{Conn, Input, ServerConfig};
 use tercel_wire::class;
 use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::interface::Interface;
 use tercel_wire::message::*;
 use tercel_wire::record::{List, Ref, Text};
 
@@ -23,6 +26,30 @@ struct Thing {
     others: List<Ref<Thing>>,
 }
 
+/// What strangers call.
+#[service(crate = "tercel_engine")]
+trait Bell {
+    fn ring(&self, times: u64, text: &str) -> u64;
+    #[slow]
+    fn tune(&self, bytes: &[u8]);
+    #[one_way]
+    fn mute(&self, of: Ref<Thing>);
+}
+
+struct Silent;
+
+impl Bell for Silent {
+    fn ring(&self, _: &Context<'_>, times: u64, text: &str) -> Called<u64> {
+        Ok(times.wrapping_add(text.len() as u64))
+    }
+
+    fn tune(&self, _: &Context<'_>, bytes: &[u8]) -> Called<()> {
+        if bytes.is_empty() { Err(Error::NotFound("a note".into()).into()) } else { Ok(()) }
+    }
+
+    fn mute(&self, _: &Context<'_>, _: Ref<Thing>) {}
+}
+
 /// Far from the numbers that the world gives.
 const STRANGERS: [Conn; 2] = [Conn(1 << 40), Conn((1 << 40) + 1)];
 const STEPS_MAX: usize = 60;
@@ -33,7 +60,14 @@ pub fn run(data: &[u8]) {
 }
 
 fn try_run(u: &mut Unstructured<'_>) -> Result<()> {
-    let config = ServerConfig { mob_bytes: 48 << 10, cache_bytes: 32 << 10, ..ServerConfig::default() };
+    let services = Services::default().with(Bell::serve(Silent));
+    let config = ServerConfig {
+        mob_bytes: 48 << 10,
+        cache_bytes: 32 << 10,
+        services,
+        jobs_max: 2,
+        ..ServerConfig::default()
+    };
     let w = World::new(1, 1, config);
     w.lock().patience = 300;
     let thing = Thing { count: 1, text: "x".repeat(100).into(), others: List::default() };
@@ -92,7 +126,7 @@ fn try_run(u: &mut Unstructured<'_>) -> Result<()> {
 
 fn message(u: &mut Unstructured<'_>, view: ViewId) -> Result<(Kind, Vec<u8>)> {
     let mut body = Vec::new();
-    let kind = match u.int_in_range(0..=13)? {
+    let kind = match u.int_in_range(0..=17)? {
         0 => {
             let kinds = [
                 Kind::Ack,
@@ -169,6 +203,28 @@ fn message(u: &mut Unstructured<'_>, view: ViewId) -> Result<(Kind, Vec<u8>)> {
             Part { op, index, bytes: &bytes[..cut] }.encode(&mut body);
             Kind::Part
         }
+        14 => {
+            Bind { interface: Interface::of_service(<dyn Bell>::SCHEMA) }.encode(&mut body);
+            Kind::Bind
+        }
+        15 | 16 => {
+            let slot = if u.ratio(1, 6)? { None } else { Some(u.int_in_range(0..=2)?) };
+            let payload = payload(u)?;
+            Request {
+                slot,
+                seq: u.int_in_range(1..=6)?,
+                again: slot.is_some() && u.arbitrary()?,
+                interface: u.int_in_range(0..=1)?,
+                method: u.int_in_range(0..=3)?,
+                payload: &payload,
+            }
+            .encode(&mut body);
+            Kind::Request
+        }
+        17 => {
+            Cancel { slot: u.int_in_range(0..=2)?, seq: u.int_in_range(1..=6)? }.encode(&mut body);
+            Kind::Cancel
+        }
         _ => {
             let (op, parts) = (op(u, view)?, *u.choose(&[0, 0, 0, 1, 9])?);
             let bytes = effects(u)?;
@@ -177,6 +233,19 @@ fn message(u: &mut Unstructured<'_>, view: ViewId) -> Result<(Kind, Vec<u8>)> {
         }
     };
     Ok((kind, body))
+}
+
+/// Arguments: those of one of the procedures, or anything.
+fn payload(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
+    let words: [u32; 8] = match u.int_in_range(0..=3)? {
+        // A number and an empty text; an empty byte string; a reference.
+        0 => [12, 0, u.arbitrary()?, 0, 0, 0, 0, 0],
+        1 => [4, 0, 0, 0, 0, 0, 0, 0],
+        2 => [4, 0, oref(u)?.raw(), 0, 0, 0, 0, 0],
+        _ => return Ok(u.bytes(u.len().min(40))?.to_vec()),
+    };
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    Ok(bytes[..8 + words[0] as usize].to_vec())
 }
 
 fn effects(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {

@@ -54,7 +54,7 @@ pub fn plan(variant: &Variant, seed: u64) -> Plan {
     }
     // The bounds were found without calls, without a program inside of the server, without watches, and with a loop that takes no
     // time.
-    plan.mix[11] = 0;
+    (plan.mix[11], plan.mix[12]) = (0, 0);
     plan.inside = 0;
     plan.watchers = 0;
     plan.pace = None;
@@ -417,6 +417,24 @@ pub const VARIANTS: &[Variant] = &[
     engine(EngineRule::CallSpendsNothing, "a call that was refused is run again", 20, Some(called_twice)),
     engine(EngineRule::CallTwice, "a call that comes twice is run twice", 20, Some(called_twice)),
     engine(
+        EngineRule::SlotForgotten,
+        "a server forgets which call of a slot it had last",
+        20,
+        Some(served_twice),
+    ),
+    engine(
+        EngineRule::BeginsPastDeadline,
+        "a slow procedure is begun although its caller waits no longer",
+        20,
+        Some(served),
+    ),
+    engine(
+        EngineRule::CreditLeaks,
+        "the slot of a call that was given up is never free again",
+        20,
+        Some(served_few),
+    ),
+    engine(
         EngineRule::TokenWithoutBirth,
         "a kept reference is followed although the page of its object was given out again",
         40,
@@ -540,7 +558,7 @@ fn crowded(plan: &mut Plan) {
     plan.think_us = 100;
     plan.latency_us = 20;
     plan.patience_us = 2_000_000;
-    plan.mix = [4, 0, 4, 6, 0, 0, 0, 0, 0, 0, 0, 0];
+    plan.mix = [4, 0, 4, 6, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     plan.server.subscriptions = 1 << 20;
 }
 
@@ -598,12 +616,12 @@ fn impatient(plan: &mut Plan) {
     plan.server.images_bytes = 1;
     plan.patience_us = 5_000;
     plan.sync_us = 2_000;
-    plan.mix = [6, 0, 6, 1, 0, 0, 0, 0, 0, 0, 0, 0];
+    plan.mix = [6, 0, 6, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 }
 
 /// Objects are promised and made all the time.
 fn births(plan: &mut Plan) {
-    plan.mix = [1, 0, 0, 0, 0, 0, 0, 12, 0, 0, 0, 0];
+    plan.mix = [1, 0, 0, 0, 0, 0, 0, 12, 0, 0, 0, 0, 0];
     plan.think_us = 1_000;
 }
 
@@ -631,10 +649,27 @@ fn held_up(plan: &mut Plan) {
     dense(plan, 1_000, &[FaultKind::ClientPause]);
 }
 
-/// Objects are watched at two clients.
+/// Mostly calls of a service, of impatient callers.
+fn served(plan: &mut Plan) {
+    plan.mix = [1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 12];
+    plan.cells = plan.cells.min(8);
+}
+
+/// The same, whose requests come again.
+fn served_twice(plan: &mut Plan) {
+    served(plan);
+    dense(plan, 80, &[FaultKind::Repeat]);
+}
+
+/// The same, of clients that have few slots.
+fn served_few(plan: &mut Plan) {
+    served(plan);
+    plan.small = true;
+}
+
 /// Mostly calls, of impatient callers, on connections that end.
 fn called(plan: &mut Plan) {
-    plan.mix = [1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 12];
+    plan.mix = [1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 12, 0];
     plan.cells = plan.cells.min(8);
 }
 
@@ -644,6 +679,7 @@ fn called_twice(plan: &mut Plan) {
     dense(plan, 80, &[FaultKind::Repeat]);
 }
 
+/// Objects are watched at two clients.
 fn watched(plan: &mut Plan) {
     plan.watchers = 2;
 }
@@ -666,7 +702,7 @@ fn storing_group(plan: &mut Plan) {
     // The log is always too long, so that each batch comes with a checkpoint.
     plan.log = LogBounds { segment_bytes: 1_024, bytes_max: 4_096 };
     plan.sync_us = 1000;
-    plan.mix = [8, 0, 6, 4, 0, 0, 0, 0, 0, 0, 0, 0];
+    plan.mix = [8, 0, 6, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 }
 
 /// A group whose clients' requests come twice, the second time when leaders have changed.
@@ -675,7 +711,7 @@ fn repeating_group(plan: &mut Plan) {
     plan.cells = 60;
     plan.sync_us = 500;
     plan.patience_us = 2_000_000;
-    plan.mix = [6, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
+    plan.mix = [6, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     if let Some(group) = &mut plan.group {
         group.stable_us = 2_000;
     }
@@ -709,7 +745,7 @@ fn overgrown(plan: &mut Plan) {
     plan.group = None;
     plan.clients = plan.clients.max(4);
     plan.threads = 3;
-    plan.mix = [2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 0];
+    plan.mix = [2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 0, 0];
     plan.mob_bytes = 4 << 20;
     plan.server.images_bytes = 1 << 20;
     plan.log.bytes_max = u64::MAX;
@@ -725,7 +761,7 @@ fn overgrown(plan: &mut Plan) {
 fn reborn(plan: &mut Plan) {
     overgrown(plan);
     (plan.clients, plan.threads) = (3, 1);
-    plan.mix = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 0];
+    plan.mix = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 0, 0];
     (plan.latency_us, plan.sync_us, plan.think_us) = (20, 50, 20);
     plan.commits = 1_500;
     plan.keepalive_ms = 100;

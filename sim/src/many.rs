@@ -130,7 +130,7 @@ pub fn summary(c: &Counts) -> String {
             "refused;\n{} installs, {} checkpoints, {} backups, {} connections, {} revocations, {} forwards, {} full, {} corrupt; ",
             "{} events, {} switches\n",
             "the follower: {} ends, {} installs, {} checkpoints, {} packets refused for want of room, {} digests and {} pages ",
-            "compared\ncollections: {} freed {} objects in {} pieces, {} were given up; {} calls wrote\nthe loop: {} turns from the run queue, {} connections backpressured, {} ended for room, {} syncs on the loop\n{} faults: {}"
+            "compared\ncollections: {} freed {} objects in {} pieces, {} were given up; {} calls wrote, {} of services returned\nthe loop: {} turns from the run queue, {} connections backpressured, {} ended for room, {} syncs on the loop\n{} faults: {}"
         ),
         c.commits,
         c.reads,
@@ -160,7 +160,8 @@ pub fn summary(c: &Counts) -> String {
         c.collected.objects,
         c.collected.pieces,
         c.collected.given_up,
-        c.calls,
+        c.calls.methods,
+        c.calls.services,
         c.schedule.turns,
         c.schedule.backpressured,
         c.schedule.ended_for_room,

@@ -120,7 +120,7 @@ impl Pace {
 }
 
 /// Kinds of transactions.
-pub const MIX: usize = 12;
+pub const MIX: usize = 13;
 
 /// Something that goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -229,7 +229,7 @@ impl Plan {
         let mut r = Random::new(seed.wrapping_mul(0x9e37_79b9).wrapping_add(7));
         let r = &mut r;
         let commits = 600 + r.below(950);
-        let mut mix = [6, 2, 2, 3, 3, 2, 2, 1, 1, 0, 0, 0];
+        let mut mix = [6, 2, 2, 3, 3, 2, 2, 1, 1, 0, 0, 0, 0];
         for m in &mut mix[..10] {
             // A third of the kinds is left out, another third is frequent.
             *m = match r.below(3) {
@@ -243,6 +243,7 @@ impl Plan {
         // Drawn apart, so that what else a seed draws stays what it was.
         mix[10] = 1 + Random::new(seed ^ 0x6a2b_0f00).below(4);
         mix[11] = Random::new(seed ^ 0xca11_0000).below(6);
+        mix[12] = Random::new(seed ^ 0x5e41_0000).below(5);
         // Large transactions need large buffers.
         let mob_bytes = pick(r, &[32 << 10, 96 << 10, 512 << 10, 4 << 20]).max(mix[9] as usize * (4 << 20));
         let images_bytes = pick(r, &[1, 128 << 10, 1 << 20]).max(mix[9] as usize * (2 << 20));

@@ -6,6 +6,7 @@ use tercel_verify::{History, Object, Transaction, Value, View};
 
 use crate::plan::FaultKind;
 use crate::watched::Watched;
+use crate::workload::services::Tally;
 
 /// The history, the findings and the counters of a run.
 #[derive(Debug, Default)]
@@ -18,6 +19,8 @@ pub struct Record {
     pub(crate) watched: Vec<Watched>,
     /// What calls read behind calls that wrote, with what was written: not older.
     pub(crate) behind: Vec<(Object, Value, Value)>,
+    /// What was called of the service.
+    pub(crate) tally: Tally,
     /// Counters.
     pub counts: Counts,
 }
@@ -27,8 +30,8 @@ pub struct Record {
 pub struct Counts {
     /// Transactions that wrote and were acknowledged.
     pub commits: u64,
-    /// Calls that wrote and returned.
-    pub calls: u64,
+    /// Calls that returned.
+    pub calls: CallCounts,
     /// Acknowledged transactions that ran inside of the server.
     pub inside: u64,
     /// Transactions that only read.
@@ -81,6 +84,15 @@ pub struct Counts {
     pub corrupt: u64,
 }
 
+/// The counters of calls.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CallCounts {
+    /// Those of methods that wrote.
+    pub methods: u64,
+    /// Those of services.
+    pub services: u64,
+}
+
 /// The counters of collections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CollectCounts {
@@ -128,7 +140,8 @@ impl Counts {
             *self.faults.entry(*kind).or_default() += n;
         }
         self.commits += other.commits;
-        self.calls += other.calls;
+        self.calls.methods += other.calls.methods;
+        self.calls.services += other.calls.services;
         self.inside += other.inside;
         self.reads += other.reads;
         self.aborts += other.aborts;

@@ -113,7 +113,7 @@ const RUNNER: [RunnerRule; 8] = [
     RunnerRule::LogCutTooLittle,
 ];
 
-const ENGINE: [EngineRule; 86] = [
+const ENGINE: [EngineRule; 89] = [
     EngineRule::WatermarkJumps,
     EngineRule::WatermarkBeforeFlags,
     EngineRule::InstallBeforeWatermark,
@@ -134,6 +134,9 @@ const ENGINE: [EngineRule; 86] = [
     EngineRule::CallAnsweredEarly,
     EngineRule::CallSpendsNothing,
     EngineRule::CallTwice,
+    EngineRule::SlotForgotten,
+    EngineRule::BeginsPastDeadline,
+    EngineRule::CreditLeaks,
     EngineRule::FetchUnsynced,
     EngineRule::StreamUnsynced,
     EngineRule::ReplyUnsynced,

@@ -417,6 +417,9 @@ fn finish(mut world: World) -> Report {
             ));
         }
     }
+    world.record.counts.calls.services = world.record.tally.executed();
+    let of_services = world.record.tally.blames();
+    world.record.blames.extend(of_services);
     // Transactions on the twin maps leave no version in the log: what they are is checked while they run.
     let mut history = std::mem::take(&mut world.record.history);
     history.about = world.plan.to_string();

@@ -1,8 +1,12 @@
 //! A bank: accounts are objects with methods, which run on the cached copy or at the server, by the same line. Many tellers pay
-//! to and fro: no money is made or lost.
+//! to and fro: no money is made or lost. A service, which has no object, answers for the whole bank.
 //! `cargo run -p tercel --example bank`.
 
-use tercel::{Called, Client, Failure, List, Obj, Object, Record, Ref, Server, Text, interface};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tercel::{
+    Called, Client, Context, Failure, List, Obj, Object, Record, Ref, Server, Text, interface, service,
+};
 
 /// What can be done with an account.
 #[interface]
@@ -78,6 +82,40 @@ impl Account for Purse {
     }
 }
 
+/// What the bank does for its customers. The procedures run at the server, each at most once for a call.
+#[service]
+trait Counter {
+    /// Pays from one purse to another, and gives the number of the receipt.
+    #[slow]
+    fn transfer(&self, from: Ref<Purse>, to: Ref<Purse>, cents: i64) -> Result<u64, Overdrawn>;
+    /// How many receipts there are.
+    #[read]
+    fn receipts(&self) -> u64;
+}
+
+#[derive(Default)]
+struct Teller {
+    receipts: AtomicU64,
+}
+
+impl Counter for Teller {
+    fn transfer(
+        &self,
+        cx: &Context<'_>,
+        from: Ref<Purse>,
+        to: Ref<Purse>,
+        cents: i64,
+    ) -> Called<u64, Overdrawn> {
+        // The transaction may run again after a conflict. The receipt is written once.
+        cx.try_run(|tx| tx.handle(from).pay(to, cents))?;
+        Ok(self.receipts.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    fn receipts(&self, _: &Context<'_>) -> Called<u64> {
+        Ok(self.receipts.load(Ordering::Relaxed))
+    }
+}
+
 const PURSES: usize = 8;
 const TELLERS: usize = 4;
 const PAYMENTS: usize = 100;
@@ -113,8 +151,9 @@ fn pay_to_and_fro(client: &Client) -> Result<i64, Failure<Overdrawn>> {
 /// The program.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::temp_dir().join(format!("tercel-bank-{}", std::process::id()));
-    // A server with methods: a few lines around a stock one.
-    let server = Server::builder(&dir).listen("127.0.0.1:0").methods(Purse::METHODS).start()?;
+    // A server with methods and a service: a few lines around a stock one.
+    let server = Server::builder(&dir).listen("127.0.0.1:0").methods(Purse::METHODS);
+    let server = server.service(Counter::serve(Teller::default())).start()?;
 
     let client = Client::connect(&server.addresses()[0])?;
     let [ann, bob] = client.run(|tx| {
@@ -133,6 +172,13 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("  {:>6} {}", entry.cents, entry.why);
     }
     assert_eq!((ann.balance()?, bob.balance()?), (3_500, 4_000));
+
+    let counter = client.service::<dyn Counter>();
+    let receipt = counter.transfer(bob.reference(), ann.reference(), 500)?;
+    println!("receipt {receipt}: ann has {}", ann.balance()?);
+    let overdrawn = counter.transfer(bob.reference(), ann.reference(), 5_000).unwrap_err().method();
+    assert_eq!(overdrawn, Some(Overdrawn { short: 1_500 }));
+    assert_eq!((counter.receipts()?, ann.balance()?, bob.balance()?), (1, 4_000, 3_500));
     drop((ann, bob));
     println!("{} payments, and {} cents are there", TELLERS * PAYMENTS, pay_to_and_fro(&client)?);
     client.close()?;

@@ -1,11 +1,13 @@
 //! docs/guide.md as one program: every snippet there stands here, in its order, and does what is said of it.
 //! `cargo run -p tercel --example guide`.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tercel::collections::{Map, Vector};
 use tercel::{
-    Called, Client, Error, Failure, Isolation, List, Obj, Object, Record, Ref, Server, Text, interface,
+    Called, Client, Context, Error, Failure, Isolation, List, Obj, Object, Record, Ref, Server, Text,
+    interface, service,
 };
 
 #[derive(Object)]
@@ -82,6 +84,40 @@ impl Named for PersonOfToday {
         let before = this.nickname()?.into_owned();
         this.edit()?.set_nickname(nickname)?;
         Ok(before.into())
+    }
+}
+
+#[service]
+trait Desk {
+    /// How many letters a name has. It may be run more than once.
+    #[read]
+    fn letters(&self, name: &str) -> Result<u32, TooLong>;
+    /// Gives someone else a nickname, when their turn comes: gives how many had theirs before.
+    #[slow]
+    fn rename(&self, who: Ref<PersonOfToday>, nickname: &str) -> u64;
+    /// Notes a line, and gives nothing.
+    #[one_way]
+    fn note(&self, line: &str);
+}
+
+#[derive(Default)]
+struct FrontDesk {
+    served: AtomicU64,
+}
+
+impl Desk for FrontDesk {
+    fn letters(&self, _: &Context<'_>, name: &str) -> Called<u32, TooLong> {
+        if name.len() > 20 { Err(TooLong { most: 20 }.into()) } else { Ok(name.len() as u32) }
+    }
+
+    fn rename(&self, cx: &Context<'_>, who: Ref<PersonOfToday>, nickname: &str) -> Called<u64> {
+        // A transaction inside of the server. It may run more than once; what stands around it does not.
+        cx.run(|tx| tx.edit(who)?.set_nickname(nickname))?;
+        Ok(self.served.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn note(&self, cx: &Context<'_>, line: &str) {
+        println!("{:x} says: {line}", cx.client().0);
     }
 }
 
@@ -203,7 +239,8 @@ fn rename(space: &Client, names: Map<Text, PersonOfToday>, from: &str, to: &str)
 }
 
 fn networked(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
-    let server = Server::builder(dir).listen("127.0.0.1:0").methods(PersonOfToday::METHODS).start()?;
+    let server = Server::builder(dir).listen("127.0.0.1:0").methods(PersonOfToday::METHODS);
+    let server = server.service(Desk::serve(FrontDesk::default())).start()?;
     let client = Client::connect(&server.addresses()[0])?;
 
     assert!(client.run(|tx| tx.get_root_ref::<PersonOfToday>("ann"))?.is_some());
@@ -236,6 +273,7 @@ fn fresh(client: &Client, other: &Client) -> Result<(), Box<dyn std::error::Erro
     other.transaction().stale().run(|tx| Ok(tx.get(ann)?.nickname()?.into_owned()))?;
     println!("{nickname} is Annie now");
     methods(client, ann)?;
+    services(client, ann)?;
     watched(client, other, ann)
 }
 
@@ -253,6 +291,19 @@ fn methods(client: &Client, ann: Ref<PersonOfToday>) -> Result<(), Box<dyn std::
         println!("{}", tx.handle(ann.reference()).greet("And again")?);
         Ok(())
     })?;
+    Ok(())
+}
+
+fn services(client: &Client, ann: Ref<PersonOfToday>) -> Result<(), Box<dyn std::error::Error>> {
+    let desk = client.service::<dyn Desk>();
+    println!("{} letters", desk.letters("Annie")?);
+    match desk.clone().within(Duration::from_secs(1)).rename(ann, "Nan") {
+        Ok(before) => println!("{before} were served before"),
+        Err(Failure::Space(Error::Unknown(why))) => println!("it may have been executed, once: {why}"),
+        Err(Failure::Space(Error::Failed(why))) => println!("it has begun, and failed: {why}"),
+        Err(e) => println!("it was not executed: {e}"),
+    }
+    desk.note("thank you")?;
     Ok(())
 }
 

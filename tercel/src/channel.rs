@@ -1,4 +1,4 @@
-//! Connections in shared memory: a stream of bytes over a channel, calls of services that are short enough for a line, and the second
+//! Connections in shared memory: a stream of bytes over a channel, calls of services, which come past the stream, and the second
 //! door of a Unix socket, through which a client hands a channel over.
 //!
 //! ```text
@@ -6,7 +6,7 @@
 //!  1  bytes       1   of the body
 //!  2  0           2
 //!  4  deadline    4   of a request: microseconds left to the caller; 0 is none
-//!  8  body       52   as in the message of a frame
+//!  8  body       52   as in the message of a frame; a longer one is the block
 //! ```
 //!
 //! A call in a line stands between whole messages of the stream, never in the middle of one. Either end may turn it into a message.
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use tercel_events::shm::{Channel, Config, Corrupt, LINE_BYTES, Receiver, SendError, Sender, pass};
 use tercel_wire::cursor::le32;
-use tercel_wire::frame::{self, Header, Kind};
+use tercel_wire::frame::{self, BODY_BYTES_MAX, Header, Kind};
 
 /// What is said at the door, with the descriptors: which protocol the channel speaks.
 const HELLO: [u8; 8] = *b"TRCLSHM1";
@@ -39,8 +39,23 @@ const RESPONSE: u8 = 2;
 
 const BODY_AT: usize = 8;
 
-/// The longest body of a call in a line.
-pub(crate) const LINE_BODY_BYTES: usize = LINE_BYTES - BODY_AT;
+/// The longest body of a call beside the stream.
+pub(crate) const CALL_BODY_BYTES: usize = BODY_BYTES_MAX;
+
+/// Room for a call that arrives: whatever is judged there is not the peer's any more.
+pub(crate) struct Room {
+    line: [u8; LINE_BYTES],
+    body: Vec<u8>,
+}
+
+impl Default for Room {
+    fn default() -> Room {
+        Room { line: [0; LINE_BYTES], body: Vec::new() }
+    }
+}
+
+/// What is kept of room that a long call took.
+const ROOM_BYTES: usize = 64 << 10;
 
 /// The longest piece: the peer reads one while the next is written.
 const PIECE_BYTES: usize = 64 << 10;
@@ -106,7 +121,7 @@ pub(crate) fn room_for(bytes: usize) -> usize {
     bytes.min(PIECE_BYTES)
 }
 
-/// A call in a line.
+/// A call beside the stream.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InLine<'a> {
     /// Of a request: microseconds left to its caller; 0 is none.
@@ -136,15 +151,21 @@ impl End {
         if self == End::Client { Kind::Response } else { Kind::Request }
     }
 
-    /// Sends a call in a line; whether there was room. The body has [`LINE_BODY_BYTES`] at most.
+    /// Sends a call; whether there was room. The body has [`CALL_BODY_BYTES`] at most.
     #[inline]
     pub(crate) fn send(self, sender: &mut Sender, call: InLine<'_>) -> Result<bool, Corrupt> {
         let mut line = [0; LINE_BYTES];
         line[0] = self.sends();
-        line[1] = call.body.len() as u8;
         line[4..BODY_AT].copy_from_slice(&call.left_us.to_le_bytes());
-        line[BODY_AT..][..call.body.len()].copy_from_slice(call.body);
-        match sender.send(&line, None) {
+        let block = match line[BODY_AT..].get_mut(..call.body.len()) {
+            Some(body) => {
+                body.copy_from_slice(call.body);
+                line[1] = call.body.len() as u8;
+                None
+            }
+            None => Some(call.body),
+        };
+        match sender.send(&line, block) {
             Ok(()) => Ok(true),
             Err(SendError::Full | SendError::TooLarge) => Ok(false),
             Err(SendError::Corrupt(e)) => Err(e),
@@ -156,16 +177,23 @@ impl End {
     pub(crate) fn next<'l>(
         self,
         receiver: &mut Receiver,
-        line: &'l mut [u8; LINE_BYTES],
+        room: &'l mut Room,
         into: &mut Vec<u8>,
     ) -> Result<Next<'l>, Corrupt> {
         let Some(message) = receiver.receive()? else { return Ok(Next::Nothing) };
         let kind = message.line()[0];
         match &message.block {
             None if kind == self.receives() => {
-                *line = *message.line();
-                let body = line[BODY_AT..].get(..line[1].into()).ok_or(Corrupt)?;
-                Ok(Next::Call(InLine { left_us: le32(line, 4), body }))
+                room.line = *message.line();
+                let body = room.line[BODY_AT..].get(..room.line[1].into()).ok_or(Corrupt)?;
+                Ok(Next::Call(InLine { left_us: le32(&room.line, 4), body }))
+            }
+            Some(block) if kind == self.receives() && block.len() <= CALL_BODY_BYTES => {
+                let left_us = le32(message.line(), 4);
+                room.body.clear();
+                room.body.shrink_to(ROOM_BYTES);
+                block.copy_to(&mut room.body);
+                Ok(Next::Call(InLine { left_us, body: &room.body }))
             }
             Some(block) if kind == PIECE && block.len() <= PIECE_BYTES => {
                 block.copy_to(into);
@@ -183,9 +211,9 @@ impl End {
 
     /// Appends what has arrived, all of it as a stream of bytes, up to a bound that is passed by one message at most.
     pub(crate) fn take(self, receiver: &mut Receiver, into: &mut Vec<u8>) -> Result<(), Corrupt> {
-        let mut line = [0; LINE_BYTES];
+        let mut room = Room::default();
         while into.len() < TAKE_BYTES {
-            match self.next(receiver, &mut line, into)? {
+            match self.next(receiver, &mut room, into)? {
                 Next::Nothing => break,
                 Next::Piece => {}
                 Next::Call(call) => self.put_frame(call, into),

@@ -24,6 +24,7 @@ use tercel_engine::error::Error;
 use tercel_engine::order::Sealed;
 use tercel_engine::random::Random;
 use tercel_engine::replica::entry::{Entry, Grant};
+use tercel_engine::rpc::Job;
 use tercel_engine::server::{
     Checkpoint, Conn, Effect, Effects, Input, PageUpdate, Recovery, Server, ServerConfig, store,
 };
@@ -127,6 +128,8 @@ enum Task {
     Pin(ViewId, u64),
     ReadPinned(ViewId, u64, PageId, u32),
     PinnedRead(ViewId, u64, Vec<(PageId, Vec<u8>)>),
+    /// A slow procedure is run.
+    Run(ViewId, Job),
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -657,6 +660,7 @@ impl Inner {
                     self.tasks.retain(|t| !matches!(t, Task::Pin(_, p) if *p == pin));
                     self.disk.pinned = None;
                 }
+                Effect::Run(view, job) => self.tasks.push(Task::Run(view, job)),
                 Effect::Truncate(stamp) => {
                     let gone = self.disk.log.iter().take_while(|e| e.stamp < stamp).count();
                     assert!(gone <= self.disk.synced, "only what is durable is let go of");
@@ -707,6 +711,10 @@ impl Inner {
                 let read = pages.range(range).map(|(page, bytes)| (*page, bytes.to_vec())).collect();
                 self.tasks.push(Task::PinnedRead(view, pin, read));
             }
+            Task::Run(view, job) => {
+                let done = job.run(self.now, None);
+                self.server_takes(Input::Ran(view, done));
+            }
             Task::PinnedRead(view, pin, pages) => self.server_takes(Input::PinnedRead(view, pin, Ok(pages))),
         }
     }
@@ -723,6 +731,7 @@ impl Inner {
             Task::ReadDone(..) => self.hold.reads || self.hold.read_words,
             Task::Install(..) | Task::Installed(_) | Task::Pin(..) => self.hold.installs,
             Task::ReadPinned(..) | Task::PinnedRead(..) => self.hold.reads,
+            Task::Run(..) => false,
         }
     }
 

@@ -1,4 +1,4 @@
-//! `tercel inspect --interfaces`: the methods that a server runs.
+//! `tercel inspect --interfaces`: the methods that a server runs, and the services that it offers.
 
 use serde_json::{Value, json};
 use tercel::Client;
@@ -15,10 +15,13 @@ pub fn show(client: &Client, as_json: bool) -> Result<(), Failure> {
         return Ok(());
     }
     if all.is_empty() {
-        say!("this server runs no methods: they run at clients, which have them");
+        say!("this server runs no methods, which run at clients that have them, and offers no services");
     }
     for i in &all {
-        say!("{} for {}", i.name, i.class);
+        match i.is_service() {
+            true => say!("service {}", i.name),
+            false => say!("{} for {}", i.name, i.class),
+        }
         i.methods.iter().for_each(|m| say!("  {}", line(m)));
     }
     Ok(())
@@ -26,7 +29,8 @@ pub fn show(client: &Client, as_json: bool) -> Result<(), Failure> {
 
 fn interface(i: &Interface) -> Value {
     let methods: Vec<Value> = i.methods.iter().map(method).collect();
-    json!({ "name": i.name, "class": i.class, "methods": methods })
+    let class = Some(&i.class).filter(|_| !i.is_service());
+    json!({ "name": i.name, "service": i.is_service(), "class": class, "methods": methods })
 }
 
 fn method(m: &Method) -> Value {
@@ -34,6 +38,8 @@ fn method(m: &Method) -> Value {
     json!({
         "name": m.name,
         "reads": m.reads,
+        "slow": m.mode.is_slow(),
+        "one_way": m.mode.is_one_way(),
         "takes": takes.collect::<Vec<Value>>(),
         "gives": only(&m.gives),
         "fails": only(&m.fails),
@@ -43,14 +49,15 @@ fn method(m: &Method) -> Value {
 fn line(m: &Method) -> String {
     let takes: Vec<String> =
         m.takes.fields().iter().map(|f| format!("{}: {}", f.name, type_of(&f.shape))).collect();
-    let reads = if m.reads { "#[read] " } else { "" };
+    let said = [(m.reads, "#[read] "), (m.mode.is_slow(), "#[slow] "), (m.mode.is_one_way(), "#[one_way] ")];
+    let attributes: String = said.iter().filter(|(is, _)| *is).map(|(_, name)| *name).collect();
     let gives = only(&m.gives).unwrap_or_else(|| "()".into());
     let gives = match only(&m.fails) {
         Some(fails) => format!(" -> Result<{gives}, {fails}>"),
         None if gives == "()" => String::new(),
         None => format!(" -> {gives}"),
     };
-    format!("{reads}{}({}){gives}", m.name, takes.join(", "))
+    format!("{attributes}{}({}){gives}", m.name, takes.join(", "))
 }
 
 /// The type of the one field that there is, if there is one.

@@ -1,6 +1,6 @@
 //! The methods of a server, shown.
 
-use tercel::{Called, List, Obj, Object, Record, Ref, Server, Text, interface};
+use tercel::{Called, Context, List, Obj, Object, Record, Ref, Server, Text, interface, service};
 
 use crate::common::{err, out, tercel};
 
@@ -40,10 +40,30 @@ impl Account for Purse {
     }
 }
 
+#[service]
+trait Bell {
+    #[one_way]
+    fn ring(&self, times: u8);
+    #[read]
+    #[slow]
+    fn rung(&self) -> u64;
+}
+
+struct Silent;
+
+impl Bell for Silent {
+    fn ring(&self, _: &Context<'_>, _: u8) {}
+
+    fn rung(&self, _: &Context<'_>) -> Called<u64> {
+        Ok(0)
+    }
+}
+
 #[test]
 fn methods_of_a_server_are_shown_with_what_they_take_and_give() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::builder(dir.path()).listen("127.0.0.1:0").methods(Purse::METHODS).start().unwrap();
+    let server = Server::builder(dir.path()).listen("127.0.0.1:0").methods(Purse::METHODS);
+    let server = server.service(Bell::serve(Silent)).start().unwrap();
     let address = server.addresses()[0].to_string();
     let text = out(&tercel(&["inspect", "--interfaces", "--server", &address]));
     let wanted = "\
@@ -51,6 +71,9 @@ Account for Purse
   #[read] balance() -> i64
   pay(to: Ref<Purse>, cents: i64, why: Text) -> Result<i64, Overdrawn>
   tag(tags: List<Text>)
+service Bell
+  #[one_way] ring(times: u8)
+  #[read] #[slow] rung() -> u64
 ";
     assert_eq!(text, wanted);
     let json = out(&tercel(&["inspect", "--interfaces", "--json", "--server", &address]));
@@ -61,6 +84,8 @@ Account for Purse
         (&"pay".into(), &false.into(), &"Overdrawn".into())
     );
     assert_eq!(pay["takes"][1], serde_json::json!({ "name": "cents", "type": "i64" }));
+    let bell = &json["interfaces"][1];
+    assert_eq!((&bell["service"], &bell["methods"][0]["one_way"]), (&true.into(), &true.into()));
     server.stop().unwrap();
 
     let stock = Server::builder(dir.path()).listen("127.0.0.1:0").start().unwrap();

@@ -17,6 +17,7 @@
 //! | `given` | what a method takes or gives, as bytes and as values |
 //! | `handle` | an object whose methods are called |
 //! | `service` | a service as a client calls it |
+//! | `serve` | a call that arrives at a server |
 //! | `services` | the services that a server offers, and how a procedure is run |
 //! | `context` | what a procedure knows of its call |
 //! | `express` | a shorter way for a caller that is alone |
@@ -30,6 +31,7 @@ mod failure;
 mod given;
 mod handle;
 mod offers;
+mod serve;
 pub mod served;
 mod service;
 mod services;
@@ -44,6 +46,7 @@ pub use given::{Given, finish, never, no_method, put_bytes};
 pub(crate) use handle::has_written;
 pub use handle::{CallPolicy, Handle, Stub};
 pub use offers::{Ended, Methods, Offers, Run};
+pub use serve::{Taken, serve};
 pub use service::ServiceHandle;
 pub use service::stamp_of;
-pub use services::{Job, JobDone, JobId, NO_METHOD, Service, ServiceInterface, Services, put};
+pub use services::{Job, JobDone, JobId, Service, ServiceInterface, Services, put};

@@ -142,7 +142,7 @@ pub fn put(id: CallId, end: ResponseEnd<'_>, out: &mut Vec<u8>) {
 }
 
 /// What a client is told that calls what is not there.
-pub const NO_METHOD: &str = "the server has no such procedure: bind the service anew";
+pub(super) const NO_METHOD: &str = "the server has no such procedure: bind the service anew";
 
 /// Names a call that runs on a thread of its own, over all clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

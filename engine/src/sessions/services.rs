@@ -9,15 +9,14 @@ use std::collections::VecDeque;
 
 use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{CallId, ClientId, Stamp};
-use tercel_wire::interface::Mode;
 use tercel_wire::message::{Cancel, Request, Response, ResponseEnd, Unbegun};
 
 use super::{Cx, Sessions};
 use crate::effect::Effect;
 use crate::leader::Asked;
 use crate::limits;
-use crate::rpc::served::{Arrival, Cancelled, Served};
-use crate::rpc::{Context, Job, JobDone, JobId, NO_METHOD, Services, put};
+use crate::rpc::served::{Cancelled, Served};
+use crate::rpc::{Context, Job, JobDone, JobId, Services, Taken, put, serve};
 use crate::table::Map;
 use crate::time::Now;
 
@@ -42,6 +41,8 @@ pub(super) struct Serving {
 struct OfClient {
     table: u32,
     served: Served,
+    /// Its calls that the host has.
+    jobs: usize,
     /// When the client is forgotten; none while it has a connection.
     over: Option<Now>,
 }
@@ -52,7 +53,7 @@ impl Serving {
         let last = &mut self.last;
         let of = self.clients.entry(client).or_insert_with(|| {
             *last += 1;
-            OfClient { table: *last, served: Served::default(), over: None }
+            OfClient { table: *last, served: Served::default(), jobs: 0, over: None }
         });
         of.table
     }
@@ -98,19 +99,28 @@ impl Serving {
         }
     }
 
-    /// Keeps the body of a response, if there is room.
+    /// Keeps the body of a response. Says whether its call is known.
     fn end(&mut self, client: ClientId, table: u32, id: CallId, body: &[u8]) -> bool {
-        if self.kept_bytes + body.len() > limits::KEPT_ALL_BYTES_MAX {
-            self.let_go();
-        }
         let Some(of) = self.clients.get_mut(&client).filter(|of| of.table == table) else { return false };
         let before = of.served.kept_bytes();
         let is_its = of.served.end(id, body);
-        if self.kept_bytes + body.len() > limits::KEPT_ALL_BYTES_MAX {
+        self.kept_bytes = self.kept_bytes - before + of.served.kept_bytes();
+        self.make_room(client);
+        is_its
+    }
+
+    /// Lets go of what is kept if it has become too much: of clients that are away, or of this one.
+    fn make_room(&mut self, client: ClientId) {
+        if self.kept_bytes <= limits::KEPT_ALL_BYTES_MAX {
+            return;
+        }
+        self.let_go();
+        if self.kept_bytes > limits::KEPT_ALL_BYTES_MAX
+            && let Some(of) = self.clients.get_mut(&client)
+        {
+            self.kept_bytes -= of.served.kept_bytes();
             of.served.shrink();
         }
-        self.kept_bytes = self.kept_bytes - before + of.served.kept_bytes();
-        is_its
     }
 
     /// Lets go of what is kept of clients that have no connection.
@@ -132,64 +142,31 @@ impl Sessions {
         request: &Request<'_>,
         cx: &mut Cx<'_>,
     ) {
-        let Some(of) = self.serving.clients.get_mut(&client) else {
-            return self.expel(asked.conn, "a service is bound before it is called", cx);
-        };
-        let (table, mode) = (of.table, cx.config.services.mode(request.interface, request.method));
-        let Some(slot) = request.slot else {
-            if of.served.arrive_told(request.seq) && mode.is_some_and(Mode::is_one_way) {
-                self.run_told(client, table, header, request, cx);
-            }
-            return;
-        };
-        let id = CallId { slot, seq: request.seq };
-        if slot >= limits::service_credit() {
+        if request.slot.is_some_and(|slot| slot >= limits::service_credit()) {
             return self.expel(asked.conn, "a call takes a slot that its client was not granted", cx);
         }
-        let before = of.served.kept_bytes();
-        let arrival = of.served.arrive(id);
-        match arrival {
-            Arrival::New => {}
-            Arrival::Running | Arrival::Old => return,
-            Arrival::Kept(body) => return cx.reply(asked.conn, Kind::Response, asked.call, body),
-            Arrival::Forgotten => return respond(asked, id, ResponseEnd::Forgotten, cx),
-            Arrival::Broken => {
-                return self.expel(asked.conn, "a call takes a slot whose call has no answer", cx);
-            }
-        }
-        self.serving.kept_bytes = self.serving.kept_bytes - before + of.served.kept_bytes();
-        let until = until_of(header, cx);
-        let Some(mode) = mode.filter(|mode| !mode.is_one_way()) else {
-            return self.refuse_request(asked, client, table, id, (Unbegun::Schema, NO_METHOD), cx);
+        let until = Some(header.deadline_us).filter(|us| *us > 0).map(|us| cx.now.plus_us(us.into()));
+        let Serving { clients, body, kept_bytes, .. } = &mut self.serving;
+        let Some(of) = clients.get_mut(&client) else {
+            return self.expel(asked.conn, "a service is bound before it is called", cx);
         };
-        if mode.is_slow() {
-            let job_id = JobId { client, table, call: Some(id) };
-            return match self.job(job_id, request, until, cx) {
-                None => {
-                    let why = (Unbegun::Busy, BUSY);
-                    self.refuse_request(asked, client, table, id, why, cx);
-                }
-                Some(job) => {
-                    if let Some(of) = self.serving.clients.get_mut(&client) {
-                        of.served.runs(id, job.flag());
-                    }
-                    cx.out.push(Effect::Run(cx.joined, job));
-                }
-            };
-        }
-        let mut body = std::mem::take(&mut self.serving.body);
+        let (table, before) = (of.table, of.served.kept_bytes());
         body.clear();
         let context = Context::inline(client, cx.now, until);
-        let method = (request.interface, request.method);
-        cx.config.services.run(id, method, request.payload, &context, &mut body);
-        self.serving.end(client, table, id, &body);
-        cx.reply(asked.conn, Kind::Response, asked.call, &body);
-        body.shrink_to(limits::KEPT_BYTES_MAX);
-        self.serving.body = body;
+        let taken = serve(&mut of.served, &cx.config.services, request, &context, body);
+        *kept_bytes = *kept_bytes - before + of.served.kept_bytes();
+        match taken {
+            Taken::Answered => cx.reply(asked.conn, Kind::Response, asked.call, body),
+            Taken::Silent => {}
+            Taken::Slow => self.request_slow(asked, client, table, request, until, cx),
+            Taken::Broken => self.expel(asked.conn, "a call takes a slot whose call has no answer", cx),
+        }
+        self.serving.body.shrink_to(limits::KEPT_BYTES_MAX);
+        self.serving.make_room(client);
     }
 
-    /// Runs a procedure whose request came by a shorter way, if it is new and is to be run where it arrived, and appends the body
-    /// of the response. If not, nothing has changed: it is to come as a message.
+    /// Runs a procedure whose request came by a shorter way, if it is to be run where it arrived, and appends the body of the
+    /// response. If not, nothing has changed: it is to come as a message.
     #[inline]
     pub(crate) fn express(
         &mut self,
@@ -199,58 +176,55 @@ impl Sessions {
         services: &Services,
         out: &mut Vec<u8>,
     ) -> bool {
-        let Ok(Request { slot: Some(slot), seq, again: false, interface, method, payload }) =
-            Request::decode(body)
-        else {
+        let Ok(request) = Request::decode(body) else { return false };
+        let is_granted = request.slot.is_some_and(|slot| slot < limits::service_credit());
+        let mode = services.mode(request.interface, request.method);
+        if !is_granted || !mode.is_some_and(|mode| !mode.is_one_way() && !mode.is_slow()) {
             return false;
-        };
-        let is_here =
-            services.mode(interface, method).is_some_and(|mode| !mode.is_one_way() && !mode.is_slow());
+        }
         let Some(of) = self.serving.clients.get_mut(&client) else { return false };
-        if !is_here || slot >= limits::service_credit() {
-            return false;
-        }
-        let id = CallId { slot, seq };
         let before = of.served.kept_bytes();
-        let is_new = of.served.arrive(id) == Arrival::New;
-        let (table, after) = (of.table, of.served.kept_bytes());
-        self.serving.kept_bytes = self.serving.kept_bytes - before + after;
-        if is_new {
-            let from = out.len();
-            services.run(id, (interface, method), payload, &Context::inline(client, now, until), out);
-            self.serving.end(client, table, id, &out[from..]);
-        }
-        is_new
+        let taken = serve(&mut of.served, services, &request, &Context::inline(client, now, until), out);
+        self.serving.kept_bytes = self.serving.kept_bytes - before + of.served.kept_bytes();
+        self.serving.make_room(client);
+        taken == Taken::Answered
     }
 
-    /// Runs what is never answered, or does not if the server has as much to do as it takes.
-    fn run_told(
+    /// A client calls a slow procedure. What is never answered is not run if there is no room for it.
+    fn request_slow(
         &mut self,
+        asked: Asked,
         client: ClientId,
         table: u32,
-        header: &Header,
         request: &Request<'_>,
+        until: Option<Now>,
         cx: &mut Cx<'_>,
     ) {
-        let until = until_of(header, cx);
-        let method = (request.interface, request.method);
-        if cx.config.services.mode(method.0, method.1).is_some_and(Mode::is_slow) {
-            let id = JobId { client, table, call: None };
-            let job = self.job(id, request, until, cx);
-            return job.into_iter().for_each(|job| cx.out.push(Effect::Run(cx.joined, job)));
+        let call = request.slot.map(|slot| CallId { slot, seq: request.seq });
+        let job = self.job(JobId { client, table, call }, request, until, cx);
+        match (job, call) {
+            (Some(job), call) => {
+                let of = call.and_then(|_| self.serving.clients.get_mut(&client));
+                of.into_iter().zip(call).for_each(|(of, id)| of.served.runs(id, job.flag()));
+                cx.out.push(Effect::Run(cx.joined, job));
+            }
+            (None, Some(id)) => self.refuse_request(asked, client, table, id, (Unbegun::Busy, BUSY), cx),
+            (None, None) => {}
         }
-        let context = Context::inline(client, cx.now, until);
-        let id = CallId { slot: 0, seq: request.seq };
-        cx.config.services.run(id, method, request.payload, &context, &mut Vec::new());
     }
 
     /// A call for the host to run; none if it has as many as it takes.
     fn job(&mut self, id: JobId, request: &Request<'_>, until: Option<Now>, cx: &Cx<'_>) -> Option<Job> {
         let serving = &mut self.serving;
         let bytes = serving.job_bytes + request.payload.len();
-        if serving.jobs >= cx.config.jobs_max || (bytes > limits::CALL_BYTES_MAX && serving.jobs > 0) {
+        let is_full =
+            serving.jobs >= cx.config.jobs_max || (bytes > limits::CALL_BYTES_MAX && serving.jobs > 0);
+        let of = serving.clients.get_mut(&id.client)?;
+        // Some are left for others.
+        if is_full || of.jobs >= cx.config.jobs_max.div_ceil(2) {
             return None;
         }
+        of.jobs += 1;
         (serving.jobs, serving.job_bytes) = (serving.jobs + 1, bytes);
         let method = (request.interface, request.method);
         Some(Job::new(id, cx.config.services.clone(), method, request.payload, until))
@@ -261,6 +235,9 @@ impl Sessions {
         let serving = &mut self.serving;
         (serving.jobs, serving.job_bytes) = (serving.jobs - 1, serving.job_bytes - done.taken_bytes);
         let JobDone { id: JobId { client, table, call }, mut body, has_touched, .. } = done;
+        if let Some(of) = serving.clients.get_mut(&client).filter(|of| of.table == table) {
+            of.jobs -= 1;
+        }
         let Some(id) = call else { return };
         let stamp = if has_touched { cx.pages.visible() } else { Stamp::ZERO };
         Response::put_stamp(&mut body, stamp);
@@ -314,9 +291,5 @@ fn respond(asked: Asked, id: CallId, end: ResponseEnd<'_>, cx: &mut Cx<'_>) {
     cx.reply(asked.conn, Kind::Response, asked.call, &body);
 }
 
-/// When the caller of a request waits no longer.
-fn until_of(header: &Header, cx: &Cx<'_>) -> Option<Now> {
-    Some(header.deadline_us).filter(|us| *us > 0).map(|us| cx.now.plus_us(us.into()))
-}
-
-const BUSY: &str = "the server has as many slow calls under way as it takes: call later, or let its operator raise `workers`";
+const BUSY: &str = "the server has as many slow calls under way as it takes, of this client or of all: call later, or let its operator \
+     raise `workers`";

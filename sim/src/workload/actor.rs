@@ -32,6 +32,8 @@ pub(crate) struct Worker<'s> {
 
 /// The kind that is calls of methods. A program inside of the server has none to call.
 const CALLS: usize = 11;
+/// The kind that is calls of a service.
+const SERVICES: usize = 12;
 
 /// Attempts at one request.
 const ATTEMPTS_MAX: u32 = 5;
@@ -57,7 +59,13 @@ impl<'s> Worker<'s> {
             let phase = self.port.scheduler.world().phase();
             match phase {
                 Phase::Before | Phase::Safety => {}
-                Phase::Healed => return self.resolve_unknown(),
+                Phase::Healed => {
+                    self.resolve_unknown();
+                    if mix[SERVICES] > 0 && matches!(self.port.site, Site::Client(_)) {
+                        self.finds_a_slot();
+                    }
+                    return;
+                }
                 Phase::Closing | Phase::Over => return,
             }
             self.come_back();
@@ -67,7 +75,8 @@ impl<'s> Worker<'s> {
                 left = left.saturating_sub(*weight);
                 found
             });
-            let kind = kind.filter(|kind| *kind != CALLS || matches!(self.port.site, Site::Client(_)));
+            let is_client = matches!(self.port.site, Site::Client(_));
+            let kind = kind.filter(|kind| ![CALLS, SERVICES].contains(kind) || is_client);
             self.request(ground, kind.unwrap_or(0));
             self.think();
         }
@@ -103,6 +112,9 @@ impl<'s> Worker<'s> {
         let request = (self.port.me.0 as u64) << 32 | self.requests;
         if kind == CALLS {
             return self.request_by_call(ground, request);
+        }
+        if kind == SERVICES {
+            return self.request_by_service();
         }
         let dice = self.random.borrow_mut().next_u64();
         let isolation = match self.below(12) {

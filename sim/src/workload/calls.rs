@@ -114,7 +114,7 @@ impl Worker<'_> {
         match (outcome, op) {
             (Outcome::Committed(_), _) => {
                 let mut world = self.port.scheduler.world();
-                world.record.counts.calls += 1;
+                world.record.counts.calls.methods += 1;
                 world.unplaced.push(place);
             }
             (Outcome::Unknown, Some(op)) => self.unknown.push((op, place)),

@@ -14,6 +14,7 @@
 //! | 9 | changes many large cells, in a commit that arrives in parts |
 //! | 10 | links knots of a graph, unlinks them, and links them again (`graph.rs`) |
 //! | 11 | calls methods of cells, at the server or at the client (`calls.rs`) |
+//! | 12 | calls a service (`services.rs`) |
 //!
 //! Each of them writes down what it saw. The invariant that the checkers need: every write has a number of its own.
 
@@ -26,6 +27,7 @@ mod memory;
 mod notes;
 pub mod odd;
 pub(crate) mod read_all;
+pub(crate) mod services;
 pub(crate) mod watching;
 
 use tercel_collections::{Map, Vector};

@@ -15,7 +15,11 @@ impl World {
     /// The call begins; it comes to its end some time from now.
     pub(super) fn begin_slow(&mut self, view: ViewId, job: &Job) {
         let now = self.server.clock.now(self.time);
+        let before = self.record.tally.begins();
         let done = job.run(now, None);
+        if job.until().is_some_and(|until| until <= now) && self.record.tally.begins() > before {
+            self.blame("a procedure was begun although its caller waits no longer".into());
+        }
         let us = self.random.below(WORK_US_MAX);
         self.at(self.time + us, Event::Disk(self.server.life, DiskEvent::Ran(view, done)));
     }

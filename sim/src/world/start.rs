@@ -3,6 +3,7 @@
 //! As in a real process, the machine's first output is durable before it serves any client, and power may fail even now.
 //! [`super::oracle`] says here whether the recovered entries are the promised entries.
 
+use tercel_engine::limits;
 use tercel_engine::order::delayed::{Delayed, DelayedConfig, Known};
 use tercel_engine::order::{Output, Sequencer};
 use tercel_engine::schedule::Moment;
@@ -32,6 +33,8 @@ impl World {
             view_first: self.view_first(),
             collect: self.plan.server.collect,
             methods: crate::workload::calls::methods(),
+            services: self.record.tally.services(),
+            jobs_max: if self.plan.small { 2 } else { limits::JOBS_MAX },
             ..ServerConfig::default()
         }
     }

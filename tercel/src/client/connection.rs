@@ -13,11 +13,11 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags, Shutdown, shutdown};
 use tercel_events::Handle;
-use tercel_events::shm::{Corrupt, LINE_BYTES, Receiver, Sender, Spin, Waited as Waiting, Waker};
+use tercel_events::shm::{Corrupt, Receiver, Sender, Spin, Waited as Waiting, Waker};
 use tercel_lock::unpoison;
 
 use crate::address::Address;
-use crate::channel::{self, End, InLine, Next};
+use crate::channel::{self, End, InLine, Next, Room};
 use crate::pipe::{Pipe, Waited};
 use crate::server::Post;
 
@@ -380,12 +380,8 @@ impl SharedMemory {
     }
 
     /// The next message: a response in a line, or a piece of the stream, which is appended.
-    pub(super) fn next_line<'l>(
-        &self,
-        line: &'l mut [u8; LINE_BYTES],
-        into: &mut Vec<u8>,
-    ) -> io::Result<Next<'l>> {
-        End::Client.next(&mut unpoison(self.receiver.lock()).0, line, into).map_err(corrupt)
+    pub(super) fn next_line<'l>(&self, room: &'l mut Room, into: &mut Vec<u8>) -> io::Result<Next<'l>> {
+        End::Client.next(&mut unpoison(self.receiver.lock()).0, room, into).map_err(corrupt)
     }
 
     /// Waits for the next message: looks, and sleeps once if need be. Whether it is there.

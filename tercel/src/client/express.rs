@@ -9,14 +9,13 @@ use std::sync::atomic::Ordering;
 
 use tercel_engine::rpc::{self, ExpressCall, Expressed, Lane};
 use tercel_engine::txn::{Binding, UnderWay};
-use tercel_events::shm::LINE_BYTES;
 use tercel_wire::id::{CallId, Stamp};
 use tercel_wire::interface::InterfaceSchema;
 use tercel_wire::message::{Request, Response};
 
 use super::connection::{ServerConnection, SharedMemory};
 use super::drive::{Baton, Shared};
-use crate::channel::{End, InLine, LINE_BODY_BYTES, Next};
+use crate::channel::{CALL_BODY_BYTES, End, InLine, Next, Room};
 
 /// What calls by the shorter way need, for one connection.
 pub(super) struct Express {
@@ -26,8 +25,9 @@ pub(super) struct Express {
     lane: Lane,
     /// What services are bound to there.
     bound: Vec<(&'static InterfaceSchema, Binding)>,
-    /// The body of a request.
+    /// The body of a request, and room for what arrives.
     body: Vec<u8>,
+    room: Room,
 }
 
 impl Express {
@@ -61,7 +61,10 @@ impl Shared {
             return Expressed::No;
         };
         self.count_express();
-        let expressed = match self.wait_express(&conn, shared, &mut baton, &express, id, call) {
+        let mut room = std::mem::take(&mut express.room);
+        let came = self.wait_express(&conn, shared, (&mut baton, &mut room), &express, id, call);
+        express.room = room;
+        let expressed = match came {
             Came::Answer => {
                 baton.express = Some(express);
                 Expressed::Answered
@@ -99,7 +102,14 @@ impl Shared {
         let lane = machine.lend_lane()?;
         // What was lost since is another one.
         let generation = self.generation.load(Ordering::Acquire);
-        Some(Express { generation, conn, lane, bound: vec![(schema, binding)], body: Vec::new() })
+        Some(Express {
+            generation,
+            conn,
+            lane,
+            bound: vec![(schema, binding)],
+            body: Vec::new(),
+            room: Room::default(),
+        })
     }
 
     /// Sends a call in a line, if it fits and the connection is free.
@@ -119,7 +129,7 @@ impl Shared {
         Request { slot: Some(id.slot), seq: id.seq, again: false, interface, method, payload: &[] }
             .encode(body);
         call.put(body).ok()?;
-        if body.len() > LINE_BODY_BYTES {
+        if body.len() > CALL_BODY_BYTES {
             return None;
         }
         let left = call.timeout().unwrap_or(self.timeout());
@@ -131,15 +141,14 @@ impl Shared {
         &self,
         conn: &Arc<ServerConnection>,
         shared: &SharedMemory,
-        baton: &mut Baton,
+        (baton, room): (&mut Baton, &mut Room),
         express: &Express,
         id: CallId,
         call: &mut dyn ExpressCall,
     ) -> Came {
-        let mut line = [0; LINE_BYTES];
         baton.buffer.clear();
         loop {
-            let is_late = match shared.next_line(&mut line, &mut baton.buffer) {
+            let is_late = match shared.next_line(room, &mut baton.buffer) {
                 Ok(Next::Call(answer)) => match Response::decode(answer.body) {
                     // One that names a stamp has something for the machine.
                     Ok(response) if is_of(&response, id) && rpc::stamp_of(answer.body) == Stamp::ZERO => {

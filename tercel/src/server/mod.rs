@@ -60,6 +60,7 @@ pub use warnings::Warnings;
 /// assert_eq!(config.subscriptions_max, 1 << 20);
 /// assert_eq!(config.keepalive, Duration::from_secs(2));
 /// assert_eq!((config.collect_grace, config.collect_percent), (Duration::from_secs(600), 50));
+/// assert_eq!(config.workers, 4);
 /// assert_eq!(config.spin, None);
 /// ```
 #[derive(Debug, Clone)]
@@ -104,7 +105,8 @@ pub struct ServerConfig {
     /// The services that clients can call, made of what implements them: `Clock::serve(MyClock)`. None by default.
     pub services: Vec<Service>,
     /// Threads that run the procedures of services that are declared `#[slow]`, 4 by default, 1 at least, 256 at most. They begin with
-    /// the first such call. 256 calls may wait for them; one more is refused.
+    /// the first such call. 256 calls may wait for them, half of them of one client; one
+    /// more is refused.
     pub workers: usize,
     /// Which clients of this machine may reach the server through memory that both have mapped, beside its Unix sockets: those of
     /// the server's user by default.

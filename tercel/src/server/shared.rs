@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use tercel_engine::server::Conn;
 use tercel_events::Token;
-use tercel_events::shm::{Corrupt, LINE_BYTES, Receiver, Sender, Spin};
+use tercel_events::shm::{Corrupt, Receiver, Sender, Spin};
 use tercel_wire::frame::{self, Header, Kind};
 use tercel_wire::id::ClientId;
 
 use super::door::Place;
-use crate::channel::{self, End, InLine, Next};
+use crate::channel::{self, End, InLine, Next, Room};
 
 /// A connection in shared memory.
 pub(super) struct SharedPeer {
@@ -70,11 +70,11 @@ impl SharedPeer {
         self.unsent.len() - self.left
     }
 
-    /// Sends the body of a response: in a line if it is short and nothing else is to go before it.
+    /// Sends the body of a response: beside the stream if nothing of that is to go before it.
     fn respond(&mut self, body: &[u8]) -> Result<(), Corrupt> {
         let call = InLine { left_us: 0, body };
-        let is_short = body.len() <= channel::LINE_BODY_BYTES && self.unsent_bytes() == 0;
-        if is_short && End::Server.send(&mut self.sender, call)? {
+        let is_next = body.len() <= channel::CALL_BODY_BYTES && self.unsent_bytes() == 0;
+        if is_next && End::Server.send(&mut self.sender, call)? {
             return Ok(());
         }
         frame::encode(Header::new(Kind::Response, 0), body, &mut self.unsent);
@@ -126,7 +126,8 @@ const KEPT_BYTES: usize = 64 << 10;
 pub(super) struct Channels {
     peers: Vec<Option<SharedPeer>>,
     hot: Vec<usize>,
-    /// The body of a response, while it is made.
+    /// A request, and the body of its response, while it is made.
+    room: Room,
     body: Vec<u8>,
     spin: Spin,
     /// Since when none is hot.
@@ -137,7 +138,14 @@ impl Channels {
     /// None yet; `spin` is how long the loop looks at them, if that is said.
     pub(super) fn new(spin: Option<Duration>) -> Channels {
         let spin = spin.map_or_else(Spin::new, |spin| Spin::with_budget(spin.as_nanos() as u64));
-        Channels { peers: Vec::new(), hot: Vec::new(), body: Vec::new(), spin, slept: None }
+        Channels {
+            peers: Vec::new(),
+            hot: Vec::new(),
+            room: Room::default(),
+            body: Vec::new(),
+            spin,
+            slept: None,
+        }
     }
 
     /// Adds a connection; its number here.
@@ -221,8 +229,8 @@ impl Channels {
 
     /// Serves the calls in lines that connections have sent, up to a bound, as far as nothing else came before them.
     pub(super) fn serve(&mut self, calls: &mut dyn Calls) -> Found {
-        let Channels { peers, hot, body, .. } = self;
-        let (mut line, mut found) = ([0; LINE_BYTES], Found::Nothing);
+        let Channels { peers, hot, room, body, .. } = self;
+        let mut found = Found::Nothing;
         for at in hot.iter() {
             let Some(peer) = peers.get_mut(*at).and_then(Option::as_mut).filter(|peer| !peer.is_paused)
             else {
@@ -235,7 +243,7 @@ impl Channels {
                 peer.client = calls.client_of(peer.conn);
             }
             for _ in 0..LINES_MAX {
-                match End::Server.next(&mut peer.receiver, &mut line, &mut peer.pending) {
+                match End::Server.next(&mut peer.receiver, room, &mut peer.pending) {
                     Ok(Next::Nothing) => break,
                     Ok(Next::Call(call)) => {
                         body.clear();

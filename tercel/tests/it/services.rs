@@ -1,5 +1,6 @@
 //! Services: procedures of a server, called by clients over every kind of connection.
 
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
@@ -341,11 +342,10 @@ fn slow_calls_do_not_hold_up_fast_ones_and_more_than_a_server_takes_are_refused(
 fn more_slow_calls_than_a_server_takes_are_refused() {
     let Office { server, seen, .. } = &office_with("tcp", 1, |config| config);
     let address = server.as_ref().unwrap().addresses()[0].clone();
-    // Each client has 256 slots.
-    let clients: Vec<Client> = (0..2).map(|_| Client::connect(address.clone()).unwrap()).collect();
+    let clients: Vec<Client> = (0..3).map(|_| Client::connect(address.clone()).unwrap()).collect();
     thread::scope(|scope| {
         let call = |i: usize| {
-            let client = &clients[i % 2];
+            let client = &clients[i % 3];
             scope.spawn(move || client.service::<dyn Desk>().wait(1))
         };
         let calls: Vec<_> = (0..257 + 3).map(call).collect();
@@ -359,6 +359,47 @@ fn more_slow_calls_than_a_server_takes_are_refused() {
         assert_eq!(ended.iter().filter(|e| busy(e)).count(), 3);
     });
     assert_eq!(seen.waits.load(Ordering::SeqCst), 257);
+}
+
+#[test]
+fn one_client_has_half_of_the_slow_calls_at_most() {
+    let Office { client, seen, .. } = &office_with("tcp", 2, |config| config);
+    thread::scope(|scope| {
+        let calls: Vec<_> =
+            (0..129 + 4).map(|_| scope.spawn(|| client.service::<dyn Desk>().wait(1))).collect();
+        await_that("four are refused", || calls.iter().filter(|call| call.is_finished()).count() == 4);
+        seen.open();
+        let ended = calls.into_iter().map(|call| call.join().unwrap());
+        assert_eq!(ended.filter(|e| *e == Ok(true)).count(), 129);
+    });
+}
+
+/// A desk that asks another one.
+#[service]
+trait Clerk {
+    #[slow]
+    fn left_there_ms(&self) -> Option<u64>;
+}
+
+struct Asks(Client);
+
+impl Clerk for Asks {
+    fn left_there_ms(&self, cx: &Context<'_>) -> Called<Option<u64>> {
+        self.0.service::<dyn Desk>().on_behalf_of(cx).left_ms()
+    }
+}
+
+#[test]
+fn what_is_called_on_behalf_of_a_caller_has_its_time() {
+    let there = office("tcp");
+    let dir = tempfile::tempdir().unwrap();
+    let here =
+        Server::builder(dir.path()).listen("127.0.0.1:0").service(Clerk::serve(Asks(there.client.clone())));
+    let here = here.start().unwrap();
+    let client = Client::connect(&here.addresses()[0]).unwrap();
+    let left =
+        client.service::<dyn Clerk>().within(Duration::from_secs(15)).left_there_ms().unwrap().unwrap();
+    assert!((1_000..=15_000).contains(&left), "{left}");
 }
 
 #[test]
@@ -513,4 +554,96 @@ fn server_that_ends_in_the_middle_leaves_typed_errors_and_nothing_twice() {
     assert!((known..=known + unknown).contains(&counted), "{counted} of {known} and {unknown}");
     // What only reads is called anew.
     assert_eq!(client.service::<dyn Desk>().counted(), Ok(counted));
+}
+
+/// A way to a server that can be cut.
+struct Wire {
+    address: tercel::Address,
+    /// The ends of all connections so far.
+    ends: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Wire {
+    fn to(server: &Server) -> Wire {
+        let target = server.addresses()[0].to_string();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string().as_str().parse().unwrap();
+        let ends = Arc::new(Mutex::new(Vec::new()));
+        let all = ends.clone();
+        // Ends with the process.
+        thread::spawn(move || {
+            for here in listener.incoming() {
+                let (here, there) = (here.unwrap(), TcpStream::connect(&target).unwrap());
+                all.lock().unwrap().extend([here.try_clone().unwrap(), there.try_clone().unwrap()]);
+                let (mut from, mut to) = (here.try_clone().unwrap(), there.try_clone().unwrap());
+                thread::spawn(move || _ = std::io::copy(&mut from, &mut to));
+                let (mut from, mut to) = (there, here);
+                thread::spawn(move || _ = std::io::copy(&mut from, &mut to));
+            }
+        });
+        Wire { address, ends }
+    }
+
+    fn cut(&self) {
+        for end in self.ends.lock().unwrap().drain(..) {
+            _ = end.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+#[test]
+fn calls_go_on_over_cut_connections_and_count_once() {
+    let Office { server, seen, .. } = &office("tcp");
+    let wire = Wire::to(server.as_ref().unwrap());
+    let client = &Client::connect(wire.address.clone()).unwrap();
+    let (stop, returned) = (&AtomicBool::new(false), &AtomicU64::new(0));
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| client.service::<dyn Desk>().wait(1));
+        let callers: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| {
+                    let desk = client.service::<dyn Desk>();
+                    while !stop.load(Ordering::SeqCst) {
+                        desk.count().unwrap();
+                        returned.fetch_add(1, Ordering::SeqCst);
+                    }
+                })
+            })
+            .collect();
+        await_that("it runs", || seen.waits.load(Ordering::SeqCst) == 1);
+        for _ in 0..25 {
+            let before = returned.load(Ordering::SeqCst);
+            await_that("some calls return", || returned.load(Ordering::SeqCst) >= before + 30);
+            wire.cut();
+        }
+        seen.open();
+        assert_eq!(waiting.join().unwrap(), Ok(true), "its answer comes on another connection");
+        stop.store(true, Ordering::SeqCst);
+        callers.into_iter().for_each(|caller| caller.join().unwrap());
+    });
+    assert_eq!(seen.waits.load(Ordering::SeqCst), 1);
+    assert_eq!(seen.counted.load(Ordering::SeqCst), returned.load(Ordering::SeqCst));
+    assert!(client.stats().client.connections > 5);
+}
+
+#[test]
+fn callers_of_a_server_that_is_gone_are_told_in_time() {
+    let Office { client, server, seen, .. } = office("tcp");
+    let desk = client.service::<dyn Desk>().within(Duration::from_secs(2));
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| desk.wait(1));
+        await_that("it runs", || seen.waits.load(Ordering::SeqCst) == 1);
+        server.unwrap().stop().unwrap();
+        // What was sent may have been executed; what was not sent was not.
+        let waited = waiting.join().unwrap();
+        assert!(matches!(waited, Err(Failure::Space(Error::Unknown(_)))), "{waited:?}");
+        let late = desk.clone().within(Duration::from_millis(50)).count();
+        assert!(
+            matches!(late, Err(Failure::Space(Error::Unavailable(_) | Error::Timeout(None)))),
+            "{late:?}"
+        );
+    });
+    assert_eq!((seen.cancelled.load(Ordering::SeqCst), seen.counted.load(Ordering::SeqCst)), (1, 0));
+    assert!(begun.elapsed() < Duration::from_secs(20));
 }
