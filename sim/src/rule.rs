@@ -113,7 +113,7 @@ const RUNNER: [RunnerRule; 8] = [
     RunnerRule::LogCutTooLittle,
 ];
 
-const ENGINE: [EngineRule; 86] = [
+const ENGINE: [EngineRule; 87] = [
     EngineRule::WatermarkJumps,
     EngineRule::WatermarkBeforeFlags,
     EngineRule::InstallBeforeWatermark,
@@ -160,6 +160,7 @@ const ENGINE: [EngineRule; 86] = [
     EngineRule::AbsenceIsNoRead,
     EngineRule::ReadOvertakenByInstall,
     EngineRule::CheckpointUnsynced,
+    EngineRule::CountsChangedAreStored,
     EngineRule::NothingFlaggedAtNewStart,
     EngineRule::InstalledUptoNow,
     EngineRule::BackupForgetsReplaced,

@@ -11,6 +11,8 @@
 //! | [`answers`] | what became of each client's last operations |
 //! | [`catalogue`] | classes |
 //! | [`places`] | pages given out to make objects in |
+//! | [`counts`] | by page, how much is in it; in rows, of which a checkpoint stores those that changed |
+//! | [`saved`] | the state as bytes |
 //! | [`released`] | trees of chunks that no object owns any more |
 //! | [`condemned`] | what a collection is about to free, as its pieces arrive |
 //! | [`frees`] | the index of what collections freed |
@@ -22,6 +24,7 @@
 pub mod answers;
 pub mod catalogue;
 pub mod condemned;
+pub mod counts;
 pub mod digest;
 pub mod entry;
 pub mod frees;
@@ -29,7 +32,7 @@ pub mod pieces;
 pub mod places;
 pub mod recent;
 pub mod released;
-mod saved;
+pub mod saved;
 pub mod version;
 pub mod views;
 

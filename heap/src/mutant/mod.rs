@@ -103,6 +103,7 @@ pub enum Rule {
     ForwardLost,
     ReadOvertakenByInstall,
     CheckpointUnsynced,
+    CountsChangedAreStored,
     InstalledUptoNow,
     BackupForgetsReplaced,
     PendingShown,
