@@ -232,8 +232,10 @@ impl Replica {
 
     fn commit(&mut self, stamp: Stamp, c: &Logged<'_>) {
         self.answers.committed(&c.head, stamp);
+        for of_page in c.effects.writes.chunk_by(|a, b| a.oref.page() == b.oref.page()) {
+            self.places.used(of_page[0].oref.page(), of_page.iter().filter(|w| w.new).count());
+        }
         for w in &c.effects.writes {
-            self.places.used(w.oref.page(), w.new);
             self.recent.insert(w.oref, stamp);
             self.digest.chain(w.oref, stamp);
         }
@@ -304,10 +306,10 @@ impl Replica {
         changed.extend(&pieces.head.left);
         if is_new {
             self.answers.committed(&pieces.head, stamp);
-            for (oref, new) in &pieces.writes {
-                self.places.used(oref.page(), *new);
-                self.digest.chain(*oref, stamp);
+            for of_page in pieces.writes.chunk_by(|(a, _), (b, _)| a.page() == b.page()) {
+                self.places.used(of_page[0].0.page(), of_page.iter().filter(|(_, new)| *new).count());
             }
+            pieces.writes.iter().for_each(|(oref, _)| self.digest.chain(*oref, stamp));
             self.released.put_elsewhere(pieces.chunks_moved);
             self.settle(stamp, &pieces.head);
             // The index takes in one large commit at a time.

@@ -318,8 +318,13 @@ impl Places {
 
     /// Something is in one more slot of the page; whether that takes the page from those that have returned.
     pub(super) fn fill(&mut self, page: PageId) -> bool {
+        self.fill_some(page, 1)
+    }
+
+    fn fill_some(&mut self, page: PageId, count: usize) -> bool {
         self.next_page = self.next_page.max(page.get() + 1);
-        self.counts.set_filled(page, self.filled(page).saturating_add(1));
+        let filled = self.filled(page).saturating_add(count.try_into().unwrap_or(UNKNOWN));
+        self.counts.set_filled(page, filled);
         let is_reused = self.take_back(page).is_some();
         if is_reused {
             // The server chooses slots there, and no client knows them.
@@ -350,13 +355,14 @@ impl Places {
         }
     }
 
-    /// A commit writes in a page, where it is new if it makes an object there.
-    pub(super) fn used(&mut self, page: PageId, is_new: bool) {
+    /// A commit writes in a page, and makes so many objects there.
+    pub(super) fn used(&mut self, page: PageId, made: usize) {
         self.next_page = self.next_page.max(page.get() + 1);
-        if is_new {
-            let _ = self.fill(page);
+        if made == 0 {
+            return;
         }
-        if is_new && let Some(row) = self.granted.get_mut(&page).filter(|row| !row.is_made_in) {
+        let _ = self.fill_some(page, made);
+        if let Some(row) = self.granted.get_mut(&page).filter(|row| !row.is_made_in) {
             self.sum.remove(&row.row(page));
             row.is_made_in = true;
             self.sum.add(&row.row(page));
@@ -485,9 +491,9 @@ mod tests {
     fn of_an_ended_session_only_untouched_pages_return() {
         let mut p = Places::new();
         grant(&mut p, 1, 7, 1, &[2, 3, 4, 5]);
-        p.used(page(2), true);
+        p.used(page(2), 1);
         p.judged(Stamp(2), &[page(3)], &[]);
-        p.used(page(5), true);
+        p.used(page(5), 1);
         p.judged(Stamp(2), &[], &[page(5)]);
         assert_eq!(p.unused(ClientId(7)), 2);
         p.end(Stamp(9), ClientId(7));
@@ -501,7 +507,7 @@ mod tests {
     fn page_returns_when_it_is_granted_no_more_and_nothing_is_in_it() {
         let mut p = Places::new();
         grant(&mut p, 1, 7, 1, &[2, 3, 4]);
-        [2, 2, 3, 4].iter().for_each(|n| p.used(page(*n), true));
+        [2, 2, 3, 4].iter().for_each(|n| p.used(page(*n), 1));
         p.judged(Stamp(2), &[page(4)], &[page(2), page(4)]);
         assert_eq!(p.in_use(), 3);
         p.empty(page(2), Stamp(3));
@@ -538,7 +544,7 @@ mod tests {
     fn hole_begins_where_its_client_said_and_not_in_pages_of_which_that_is_not_known() {
         let mut p = Places::new();
         grant(&mut p, 1, 7, 1, &[2, 3, 4, 5]);
-        [2, 2, 3, 4, 5].iter().for_each(|n| p.used(page(*n), true));
+        [2, 2, 3, 4, 5].iter().for_each(|n| p.used(page(*n), 1));
         assert_eq!(p.hole_from(page(2)), None, "it is granted");
         p.give_back(Stamp(2), ClientId(8), &[(page(2), 9)]);
         assert_eq!(p.hole_from(page(2)), None, "it is another's");
@@ -561,7 +567,7 @@ mod tests {
         // Of a page that is born anew, references of its life before may name any slot.
         p.empty_some(page(2), 2, Stamp(6));
         grant(&mut p, 7, 8, 2, &[2]);
-        p.used(page(2), true);
+        p.used(page(2), 1);
         p.give_back(Stamp(8), ClientId(8), &[(page(2), 5)]);
         assert_eq!((p.hole_from(page(2)), p.objects()), (None, 4));
     }
@@ -615,9 +621,9 @@ mod tests {
         grant(&mut b, 1, 8, 1, &[4]);
         grant(&mut b, 2, 7, 1, &[2, 3]);
         assert_eq!(a.digest(), b.digest());
-        a.used(page(4), true);
+        a.used(page(4), 1);
         assert_ne!(a.digest(), b.digest());
-        b.used(page(4), true);
+        b.used(page(4), 1);
         a.end(Stamp(3), ClientId(7));
         b.end(Stamp(3), ClientId(7));
         assert_eq!(a.digest(), b.digest());

@@ -158,7 +158,7 @@ impl Recovery {
         self.replica.recent.index_pending(usize::MAX);
         self.pieces.extend(applied.pieces_from.map(|first| (first, stamp)));
         for oref in &applied.changed {
-            self.mob.drop_hidden(oref.page(), oref.slot(), stamp);
+            self.mob.drop_hidden(oref.page(), [oref.slot()], stamp);
         }
         self.horizon.changed(stamp, applied.changed.into());
         Ok(())

@@ -390,7 +390,7 @@ impl RecoveredImage {
                     let page = oref.page();
                     if wanted(page) {
                         held.first.entry(page).or_insert(record.stamp);
-                        held.mob.drop_hidden(page, oref.slot(), record.stamp);
+                        held.mob.drop_hidden(page, [oref.slot()], record.stamp);
                     } else {
                         held.mob.installed(page, record.stamp);
                     }
