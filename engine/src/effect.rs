@@ -12,6 +12,7 @@ use tercel_wire::id::{LogPosition, PageId, Stamp, ViewId};
 
 use crate::limits;
 use crate::order::{NodeId, Sealed};
+use crate::replica::saved::Saved;
 use crate::rpc::{Job, JobDone, Offers, Services};
 use crate::time::in_words;
 
@@ -204,8 +205,19 @@ pub struct Checkpoint {
     pub applied: Stamp,
     /// The first entry whose writes may be missing from the stored pages.
     pub replay_from: Stamp,
-    /// The state, encoded.
-    pub state: Vec<u8>,
+    /// The state. What is to be stored has the rows of counts that changed since the last checkpoint that is stored; what is
+    /// recovered from has all of them.
+    pub state: Saved,
+}
+
+impl Checkpoint {
+    /// What there is to recover from once this is stored over `older`: rows that this does not have stay as they are.
+    pub fn over(mut self, older: Option<Checkpoint>) -> Checkpoint {
+        let mut rows: BTreeMap<u32, _> = older.into_iter().flat_map(|c| c.state.rows).collect();
+        rows.extend(self.state.rows);
+        self.state.rows = rows.into_iter().collect();
+        self
+    }
 }
 
 /// Where a server's effects go: owned and emptied by the caller.

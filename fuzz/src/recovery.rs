@@ -3,6 +3,7 @@
 use arbitrary::{Arbitrary, Result, Unstructured};
 use tercel_engine::replica::condemned::Piece;
 use tercel_engine::replica::entry::{Entry, Freed, Grant, Head, Logged, Placement, kind};
+use tercel_engine::replica::saved::Saved;
 use tercel_engine::replica::version::{PendingStamp, VersionStamp};
 use tercel_engine::replica::{Objects, Replica};
 use tercel_engine::server::{Checkpoint, Recovery, ServerConfig};
@@ -76,12 +77,12 @@ fn replay(u: &mut Unstructured<'_>) -> Result<()> {
                 }
             }
             let replay_from = u.int_in_range(0..=state.stamp.0 + 1)?;
-            Some(Checkpoint { applied: state.stamp, replay_from: Stamp(replay_from), state: state.encode() })
+            Some(Checkpoint { applied: state.stamp, replay_from: Stamp(replay_from), state: state.save() })
         }
         _ => Some(Checkpoint {
             applied: Stamp(u.arbitrary()?),
             replay_from: Stamp(u.arbitrary()?),
-            state: Vec::arbitrary(u)?,
+            state: Saved { head: Vec::arbitrary(u)?, rows: Vec::new() },
         }),
     };
     let end = if u.arbitrary()? { PageId::MAX.get() } else { 9 };

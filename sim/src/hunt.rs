@@ -199,6 +199,12 @@ pub const VARIANTS: &[Variant] = &[
     ),
     engine(EngineRule::CheckpointUnsynced, "a state is stored before the log holds it", 20, None),
     engine(
+        EngineRule::CountsChangedAreStored,
+        "counts that changed while a checkpoint was stored are taken for stored",
+        20,
+        None,
+    ),
+    engine(
         EngineRule::NothingFlaggedAtNewStart,
         "9: a session that cannot resume keeps its copies",
         20,

@@ -113,7 +113,7 @@ const RUNNER: [RunnerRule; 8] = [
     RunnerRule::LogCutTooLittle,
 ];
 
-const ENGINE: [EngineRule; 89] = [
+const ENGINE: [EngineRule; 90] = [
     EngineRule::WatermarkJumps,
     EngineRule::WatermarkBeforeFlags,
     EngineRule::InstallBeforeWatermark,
@@ -163,6 +163,7 @@ const ENGINE: [EngineRule; 89] = [
     EngineRule::AbsenceIsNoRead,
     EngineRule::ReadOvertakenByInstall,
     EngineRule::CheckpointUnsynced,
+    EngineRule::CountsChangedAreStored,
     EngineRule::NothingFlaggedAtNewStart,
     EngineRule::InstalledUptoNow,
     EngineRule::BackupForgetsReplaced,

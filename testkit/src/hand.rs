@@ -119,7 +119,8 @@ impl Hand {
                 }
                 Effect::Read(_, page) => self.reads.push(page),
                 Effect::Install { pages, checkpoint, .. } => {
-                    self.installs.push(checkpoint);
+                    let older = self.installs.iter().flatten().last().cloned();
+                    self.installs.push(checkpoint.map(|c| c.over(older)));
                     self.pages = pages;
                 }
                 Effect::Truncate(stamp) => self.truncated = stamp,

@@ -914,7 +914,7 @@ impl Disk {
                 self.log[..self.synced].last().is_none_or(|e| e.stamp >= c.applied),
                 "a state is stored only when all of it is durable"
             );
-            self.checkpoint = Some(c);
+            self.checkpoint = Some(c.over(self.checkpoint.take()));
         }
     }
 }

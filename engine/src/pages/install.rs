@@ -132,7 +132,7 @@ impl Installer {
 
 impl Pages {
     /// Starts a batch if there is reason to and none is under way; gives it when it is whole.
-    pub(crate) fn maybe_install(&mut self, replica: &Replica) -> Option<ToStore> {
+    pub(crate) fn maybe_install(&mut self, replica: &mut Replica) -> Option<ToStore> {
         match &self.installer.batch {
             Some(b) if b.missing == 0 && b.sent.is_none() => return self.send_install(replica),
             Some(_) => return None,
@@ -166,7 +166,7 @@ impl Pages {
     }
 
     /// Installs everything that is visible, batch after batch, ending with a checkpoint: for a clean stop.
-    pub(crate) fn flush(&mut self, replica: &Replica) -> Option<ToStore> {
+    pub(crate) fn flush(&mut self, replica: &mut Replica) -> Option<ToStore> {
         if self.installer.batch.is_some() || self.is_flushed(replica) || !self.may_store() {
             return None;
         }
@@ -192,7 +192,7 @@ impl Pages {
         self.installer.batches_since_checkpoint >= mutant::bound(BATCHES_PER_CHECKPOINT, 2 * BATCHES_OF_REST)
     }
 
-    fn start_install(&mut self, replica: &Replica, hurried: bool) -> Option<ToStore> {
+    fn start_install(&mut self, replica: &mut Replica, hurried: bool) -> Option<ToStore> {
         let pages = self.next_batch(self.batch_max(hurried));
         let checkpoint = self.checkpoint_is_due() || self.checkpoint_pays(replica, &pages);
         if pages.is_empty() && !checkpoint {
@@ -266,7 +266,7 @@ impl Pages {
         }
     }
 
-    fn send_install(&mut self, replica: &Replica) -> Option<ToStore> {
+    fn send_install(&mut self, replica: &mut Replica) -> Option<ToStore> {
         if !self.may_store() {
             return None;
         }
@@ -280,7 +280,7 @@ impl Pages {
             batch.waiting = Some(Checkpoint {
                 applied: replica.stamp,
                 replay_from: replay_from.min(next),
-                state: replica.encode(),
+                state: replica.save_changed(),
             });
         }
         // The state contains what is ordered; it may be stored only once all of that is visible, and so on disk.

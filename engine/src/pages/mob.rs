@@ -320,19 +320,25 @@ impl Mob {
         }
     }
 
-    /// Versions that a later visible one hides are dropped.
-    pub fn drop_hidden(&mut self, page: PageId, slot: u16, visible: Stamp) {
+    /// Versions in these slots of a page that a later visible one hides are dropped.
+    pub fn drop_hidden(&mut self, page: PageId, slots: impl IntoIterator<Item = u16>, visible: Stamp) {
         let Some(patch) = self.pages.get_mut(&page) else { return };
-        let Ok(i) = patch.slots.binary_search_by_key(&slot, |(s, _)| *s) else { return };
-        let cleared = patch.cleared_last(slot, |v| v.written.stamp() <= visible).map(|v| v.written.stamp());
-        let versions = &mut patch.slots[i].1;
-        let shown = versions.iter().rposition(|v| v.written.stamp() <= visible);
-        // What emptied the slot hides what was in it, too.
-        let emptied = cleared.map(|stamp| versions.partition_point(|v| v.written.stamp() < stamp));
-        let Some(hidden) = shown.max(emptied) else { return };
-        self.bytes -= drop_oldest(versions, hidden, page, slot, &mut self.frozen);
-        if versions.is_empty() {
-            patch.slots.remove(i);
+        let mut is_any_empty = false;
+        for slot in slots {
+            let Ok(i) = patch.slots.binary_search_by_key(&slot, |(s, _)| *s) else { continue };
+            let cleared =
+                patch.cleared_last(slot, |v| v.written.stamp() <= visible).map(|v| v.written.stamp());
+            let versions = &mut patch.slots[i].1;
+            let shown = versions.iter().rposition(|v| v.written.stamp() <= visible);
+            // What emptied the slot hides what was in it, too.
+            let emptied = cleared.map(|stamp| versions.partition_point(|v| v.written.stamp() < stamp));
+            let Some(hidden) = shown.max(emptied) else { continue };
+            self.bytes -= drop_oldest(versions, hidden, page, slot, &mut self.frozen);
+            is_any_empty |= versions.is_empty();
+        }
+        // All at once: a collection empties hundreds of slots of a page, and each removal would move all behind it.
+        if is_any_empty {
+            patch.slots.retain(|(_, versions)| !versions.is_empty());
         }
     }
 
@@ -541,7 +547,7 @@ mod tests {
         assert_eq!(see(&mob, 9, 1), [(3, 1)]);
         assert_eq!(see(&mob, 9, 3), [(1, 3), (3, 2)]);
         assert_eq!(mob.patch(PageId::new(9).unwrap()).unwrap().newest(3).unwrap()[4], 2);
-        mob.drop_hidden(PageId::new(9).unwrap(), 3, Stamp(3));
+        mob.drop_hidden(PageId::new(9).unwrap(), [3], Stamp(3));
         assert_eq!(see(&mob, 9, 3), [(1, 3), (3, 2)]);
     }
 
@@ -607,7 +613,7 @@ mod tests {
         let before = mob.bytes();
         commit(&mut mob, 3, at(9, 3), 3, None);
         commit(&mut mob, 4, at(9, 5), 4, None);
-        mob.drop_hidden(page, 3, Stamp(4));
+        mob.drop_hidden(page, [3], Stamp(4));
         assert_eq!(see_frozen(&mob, 9, None), [(3, 1), (4, 2)]);
         mob.installed(page, Stamp(4));
         assert_eq!((see_frozen(&mob, 9, None), mob.pages()), (vec![(3, 1), (4, 2)], 0));

@@ -133,8 +133,9 @@ impl Pages {
         {
             let end = changed.len().min(*next + left);
             left -= end - *next;
-            for oref in &changed[*next..end] {
-                self.mob.drop_hidden(oref.page(), oref.slot(), self.visible);
+            for of_page in changed[*next..end].chunk_by(|a, b| a.page() == b.page()) {
+                let slots = of_page.iter().map(|oref| oref.slot());
+                self.mob.drop_hidden(of_page[0].page(), slots, self.visible);
             }
             *next = end;
             if end == changed.len() {

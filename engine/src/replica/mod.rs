@@ -11,6 +11,8 @@
 //! | [`answers`] | what became of each client's last operations |
 //! | [`catalogue`] | classes |
 //! | [`places`] | pages given out to make objects in |
+//! | [`counts`] | by page, how much is in it; in rows, of which a checkpoint stores those that changed |
+//! | [`saved`] | the state as bytes |
 //! | [`released`] | trees of chunks that no object owns any more |
 //! | [`condemned`] | what a collection is about to free, as its pieces arrive |
 //! | [`frees`] | the index of what collections freed |
@@ -22,6 +24,7 @@
 pub mod answers;
 pub mod catalogue;
 pub mod condemned;
+pub mod counts;
 pub mod digest;
 pub mod entry;
 pub mod frees;
@@ -29,7 +32,7 @@ pub mod pieces;
 pub mod places;
 pub mod recent;
 pub mod released;
-mod saved;
+pub mod saved;
 pub mod version;
 pub mod views;
 
@@ -229,8 +232,10 @@ impl Replica {
 
     fn commit(&mut self, stamp: Stamp, c: &Logged<'_>) {
         self.answers.committed(&c.head, stamp);
+        for of_page in c.effects.writes.chunk_by(|a, b| a.oref.page() == b.oref.page()) {
+            self.places.used(of_page[0].oref.page(), of_page.iter().filter(|w| w.new).count());
+        }
         for w in &c.effects.writes {
-            self.places.used(w.oref.page(), w.new);
             self.recent.insert(w.oref, stamp);
             self.digest.chain(w.oref, stamp);
         }
@@ -301,10 +306,10 @@ impl Replica {
         changed.extend(&pieces.head.left);
         if is_new {
             self.answers.committed(&pieces.head, stamp);
-            for (oref, new) in &pieces.writes {
-                self.places.used(oref.page(), *new);
-                self.digest.chain(*oref, stamp);
+            for of_page in pieces.writes.chunk_by(|(a, _), (b, _)| a.page() == b.page()) {
+                self.places.used(of_page[0].0.page(), of_page.iter().filter(|(_, new)| *new).count());
             }
+            pieces.writes.iter().for_each(|(oref, _)| self.digest.chain(*oref, stamp));
             self.released.put_elsewhere(pieces.chunks_moved);
             self.settle(stamp, &pieces.head);
             // The index takes in one large commit at a time.

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tercel_wire::id::{ClientId, PageId, SLOTS_MAX, Stamp};
 use tercel_wire::message::{Hole, Leased};
 
+use super::counts::{Counts, UNKNOWN};
 use super::digest::RowSum;
 use super::entry::Grant;
 use crate::limits;
@@ -30,23 +31,14 @@ pub struct Places {
     last_return: Stamp,
     /// Pages that are not granted any more, in which an object refers to a place where nothing was made.
     held_back: BTreeSet<PageId>,
-    /// By page, in how many of its slots there is something.
-    filled: Vec<u16>,
-    /// By page, from which slot on there never was a place; [`UNKNOWN`] where a client has not said so.
-    tops: Vec<u16>,
-    /// In how many slots there is something, of the pages of which that is known, and in how many there was when a collection
-    /// had freed the last time.
-    objects: u64,
+    /// By page, in how many of its slots there is something, and from which slot on there never was a place.
+    counts: Counts,
+    /// In how many slots there was something when a collection had freed the last time.
     collected: u64,
-    /// In how many pages there is something, or it is not known.
-    in_use: u32,
     /// The highest of these stamps among pages that were given out again.
     reused: Stamp,
     sum: RowSum,
 }
-
-/// It is not known in how many slots of a page there is something.
-const UNKNOWN: u16 = u16::MAX;
 
 /// A page that a client may make objects in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,12 +110,12 @@ impl Places {
 
     /// In how many slots of the page there is something.
     pub fn filled(&self, page: PageId) -> u16 {
-        self.filled.get(page.get() as usize).copied().unwrap_or_default()
+        self.counts.filled(page)
     }
 
     /// In how many slots there is something, as far as it is known.
     pub fn objects(&self) -> u64 {
-        self.objects
+        self.counts.objects()
     }
 
     /// In how many slots there was something when a collection had freed the last time; zero if none has.
@@ -138,7 +130,7 @@ impl Places {
 
     /// In how many pages there is something. Where that is not known of a page, the page counts.
     pub fn in_use(&self) -> u32 {
-        self.in_use
+        self.counts.in_use()
     }
 
     /// How many pages may still be given out: they never were, or they have returned.
@@ -195,8 +187,7 @@ impl Places {
     /// The first slot of a page that was never a place, if that is known and the page can be granted beside what is in it.
     pub fn hole_from(&self, page: PageId) -> Option<u16> {
         let is_free = !self.granted.contains_key(&page) && !self.held_back.contains(&page);
-        let top = self.tops.get(page.get() as usize).copied().filter(|top| ![0, UNKNOWN].contains(top));
-        top.filter(|_| is_free && ![0, UNKNOWN].contains(&self.filled(page)))
+        self.counts.top(page).filter(|_| is_free && ![0, UNKNOWN].contains(&self.filled(page)))
     }
 
     /// The birth that a grant of these pages gives them at this stamp. One for all, also for those that are new, so that a
@@ -243,7 +234,7 @@ impl Places {
                 birth,
                 from,
             };
-            self.set_top(*page, UNKNOWN);
+            self.counts.set_top(*page, None);
             self.sum.add(&row.row(*page));
             self.granted.insert(*page, row);
             // Together with the row: a damaged record may name a page twice.
@@ -268,19 +259,11 @@ impl Places {
             if let Some(row) = self.granted.get(page).copied().filter(|row| row.client == client) {
                 // Of a page that was born anew, references that are older than its objects may name any slot.
                 if row.birth == Stamp::ZERO {
-                    self.set_top(*page, row.from.max(*slots).min(SLOTS_MAX));
+                    self.counts.set_top(*page, Some(row.from.max(*slots).min(SLOTS_MAX)));
                 }
                 self.release(stamp, *page);
             }
         }
-    }
-
-    fn set_top(&mut self, page: PageId, top: u16) {
-        let at = page.get() as usize;
-        if at >= self.tops.len() && top != UNKNOWN {
-            self.tops.resize(at + 1, UNKNOWN);
-        }
-        self.tops.get_mut(at).into_iter().for_each(|slot| *slot = top);
     }
 
     /// A client's session is over.
@@ -335,44 +318,32 @@ impl Places {
 
     /// Something is in one more slot of the page; whether that takes the page from those that have returned.
     pub(super) fn fill(&mut self, page: PageId) -> bool {
+        self.fill_some(page, 1)
+    }
+
+    fn fill_some(&mut self, page: PageId, count: usize) -> bool {
         self.next_page = self.next_page.max(page.get() + 1);
-        let at = page.get() as usize;
-        if at >= self.filled.len() {
-            self.filled.resize(at + 1, 0);
-        }
-        self.in_use += u32::from(self.filled[at] == 0);
-        self.objects += u64::from(self.filled[at] < UNKNOWN);
-        self.filled[at] = self.filled[at].saturating_add(1);
+        let filled = self.filled(page).saturating_add(count.try_into().unwrap_or(UNKNOWN));
+        self.counts.set_filled(page, filled);
         let is_reused = self.take_back(page).is_some();
         if is_reused {
             // The server chooses slots there, and no client knows them.
-            self.set_top(page, UNKNOWN);
+            self.counts.set_top(page, None);
         }
         is_reused
     }
 
     /// Nothing is in one of the slots any more.
     pub(super) fn empty(&mut self, page: PageId, stamp: Stamp) {
-        let filled = self.filled.get_mut(page.get() as usize);
-        if let Some(filled) = filled.filter(|filled| ![0, UNKNOWN].contains(filled)) {
-            *filled -= 1;
-            self.objects -= 1;
-            self.in_use -= u32::from(*filled == 0);
-            self.return_if_empty(page, stamp);
-        }
+        self.empty_some(page, 1, stamp);
     }
 
     /// Nothing is in so many of the slots any more.
     pub(super) fn empty_some(&mut self, page: PageId, count: usize, stamp: Stamp) {
-        if count == 0 {
-            return;
-        }
-        let filled = self.filled.get_mut(page.get() as usize);
-        if let Some(filled) = filled.filter(|filled| ![0, UNKNOWN].contains(filled)) {
-            let left = filled.saturating_sub(count as u16 - 1).max(1);
-            self.objects -= u64::from(*filled - left);
-            *filled = left;
-            self.empty(page, stamp);
+        let filled = self.filled(page);
+        if count > 0 && ![0, UNKNOWN].contains(&filled) {
+            self.counts.set_filled(page, filled.saturating_sub(count.try_into().unwrap_or(UNKNOWN)));
+            self.return_if_empty(page, stamp);
         }
     }
 
@@ -384,13 +355,14 @@ impl Places {
         }
     }
 
-    /// A commit writes in a page, where it is new if it makes an object there.
-    pub(super) fn used(&mut self, page: PageId, is_new: bool) {
+    /// A commit writes in a page, and makes so many objects there.
+    pub(super) fn used(&mut self, page: PageId, made: usize) {
         self.next_page = self.next_page.max(page.get() + 1);
-        if is_new {
-            let _ = self.fill(page);
+        if made == 0 {
+            return;
         }
-        if is_new && let Some(row) = self.granted.get_mut(&page).filter(|row| !row.is_made_in) {
+        let _ = self.fill_some(page, made);
+        if let Some(row) = self.granted.get_mut(&page).filter(|row| !row.is_made_in) {
             self.sum.remove(&row.row(page));
             row.is_made_in = true;
             self.sum.add(&row.row(page));
@@ -421,11 +393,7 @@ impl Places {
     /// more or less than is known.
     pub(super) fn skip_to(&mut self, next_page: u32) {
         self.next_page = self.next_page.max(next_page.min(PageId::MAX.get() + 1));
-        self.filled = vec![UNKNOWN; self.next_page as usize];
-        (self.objects, self.collected) = (0, 0);
-        self.tops = Vec::new();
-        // There is no page 0.
-        self.in_use = self.next_page.saturating_sub(1);
+        self.forget_counts();
         let returned: Vec<PageId> = self.returned.keys().copied().collect();
         for page in returned {
             self.take_back(page);
@@ -433,10 +401,16 @@ impl Places {
         }
     }
 
+    /// In any page that was given out there may be more or less than is known.
+    pub(super) fn forget_counts(&mut self) {
+        self.counts.forget_below(self.next_page);
+        self.collected = 0;
+    }
+
     /// For [`super::Replica::digest`].
     pub fn digest(&self) -> u64 {
         let mut sum = self.sum.clone();
-        sum.add(&[self.next_page.into(), self.reused.0, 0]);
+        sum.add(&[self.next_page.into(), self.reused.0, self.counts.digest()]);
         sum.value()
     }
 
@@ -450,12 +424,12 @@ impl Places {
         self.held_back.iter().copied()
     }
 
-    pub(super) fn filled_all(&self) -> &[u16] {
-        &self.filled
+    pub(super) fn counts(&self) -> &Counts {
+        &self.counts
     }
 
-    pub(super) fn tops_all(&self) -> &[u16] {
-        &self.tops
+    pub(super) fn counts_mut(&mut self) -> &mut Counts {
+        &mut self.counts
     }
 
     pub(super) fn returned(&self) -> impl ExactSizeIterator<Item = (PageId, Stamp)> {
@@ -470,11 +444,8 @@ impl Places {
         last: impl Iterator<Item = (ClientId, Leased)>,
         returned: impl Iterator<Item = (PageId, Stamp)>,
         held_back: impl Iterator<Item = PageId>,
-        (filled, tops): (Vec<u16>, Vec<u16>),
     ) -> Places {
-        let objects = filled.iter().filter(|count| **count < UNKNOWN).map(|count| u64::from(*count)).sum();
-        let in_use = filled.iter().skip(1).filter(|count| **count > 0).count() as u32;
-        let mut places = Places { next_page, reused, filled, tops, in_use, objects, ..Places::default() };
+        let mut places = Places { next_page, reused, ..Places::default() };
         held_back.for_each(|page| places.hold_back(page));
         for (client, Leased { seq, birth, pages: last, holes }) in last {
             places.clients.insert(client, Grantee { seq, last, holes, birth, ..Grantee::default() });
@@ -520,9 +491,9 @@ mod tests {
     fn of_an_ended_session_only_untouched_pages_return() {
         let mut p = Places::new();
         grant(&mut p, 1, 7, 1, &[2, 3, 4, 5]);
-        p.used(page(2), true);
+        p.used(page(2), 1);
         p.judged(Stamp(2), &[page(3)], &[]);
-        p.used(page(5), true);
+        p.used(page(5), 1);
         p.judged(Stamp(2), &[], &[page(5)]);
         assert_eq!(p.unused(ClientId(7)), 2);
         p.end(Stamp(9), ClientId(7));
@@ -536,7 +507,7 @@ mod tests {
     fn page_returns_when_it_is_granted_no_more_and_nothing_is_in_it() {
         let mut p = Places::new();
         grant(&mut p, 1, 7, 1, &[2, 3, 4]);
-        [2, 2, 3, 4].iter().for_each(|n| p.used(page(*n), true));
+        [2, 2, 3, 4].iter().for_each(|n| p.used(page(*n), 1));
         p.judged(Stamp(2), &[page(4)], &[page(2), page(4)]);
         assert_eq!(p.in_use(), 3);
         p.empty(page(2), Stamp(3));
@@ -573,7 +544,7 @@ mod tests {
     fn hole_begins_where_its_client_said_and_not_in_pages_of_which_that_is_not_known() {
         let mut p = Places::new();
         grant(&mut p, 1, 7, 1, &[2, 3, 4, 5]);
-        [2, 2, 3, 4, 5].iter().for_each(|n| p.used(page(*n), true));
+        [2, 2, 3, 4, 5].iter().for_each(|n| p.used(page(*n), 1));
         assert_eq!(p.hole_from(page(2)), None, "it is granted");
         p.give_back(Stamp(2), ClientId(8), &[(page(2), 9)]);
         assert_eq!(p.hole_from(page(2)), None, "it is another's");
@@ -596,7 +567,7 @@ mod tests {
         // Of a page that is born anew, references of its life before may name any slot.
         p.empty_some(page(2), 2, Stamp(6));
         grant(&mut p, 7, 8, 2, &[2]);
-        p.used(page(2), true);
+        p.used(page(2), 1);
         p.give_back(Stamp(8), ClientId(8), &[(page(2), 5)]);
         assert_eq!((p.hole_from(page(2)), p.objects()), (None, 4));
     }
@@ -650,9 +621,9 @@ mod tests {
         grant(&mut b, 1, 8, 1, &[4]);
         grant(&mut b, 2, 7, 1, &[2, 3]);
         assert_eq!(a.digest(), b.digest());
-        a.used(page(4), true);
+        a.used(page(4), 1);
         assert_ne!(a.digest(), b.digest());
-        b.used(page(4), true);
+        b.used(page(4), 1);
         a.end(Stamp(3), ClientId(7));
         b.end(Stamp(3), ClientId(7));
         assert_eq!(a.digest(), b.digest());

@@ -1,12 +1,18 @@
 //! Ordered state as bytes, to be saved with the pages.
+//!
+//! Two parts: a head, encoded anew each time, and the counts by page, which are kept as they are stored. The head says how many
+//! rows of counts belong to it and what they come to, so a head with the rows of another is refused.
 
-use tercel_wire::cursor::{DecodeError, Put, Reader};
+use std::sync::Arc;
+
+use tercel_wire::cursor::{DecodeError, Put, Reader, le32};
 use tercel_wire::id::{ClassId, ClientId, OP_SLOTS_MAX, Oref, Stamp, ViewId};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::Leased;
 
 use super::Replica;
 use super::answers::{Answer, Answers, Client, Evicted};
+use super::counts::{CountRow, Counts, ROW_BYTES, ROWS_MAX};
 use super::digest::Digest;
 use super::entry;
 use super::frees::Frees;
@@ -16,14 +22,106 @@ use super::released::Released;
 use super::views::Views;
 use crate::table::Map;
 
+/// Ordered state as bytes. Pieces of a large commit are not among them: they are read from the log again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Saved {
+    /// Everything but the counts by page.
+    pub head: Vec<u8>,
+    /// Rows of counts, by number: all of them, or in a checkpoint those that a store does not have yet.
+    pub rows: Vec<CountRow>,
+}
+
+impl Saved {
+    /// Head and rows, one behind the other.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.piece(0, usize::MAX)
+    }
+
+    /// How many bytes head and rows have.
+    pub fn bytes(&self) -> usize {
+        self.head.len() + self.rows.len() * ROW_BYTES
+    }
+
+    /// At most so many of the bytes of [`Saved::to_bytes`], from one on.
+    pub fn piece(&self, from: usize, bytes_max: usize) -> Vec<u8> {
+        let bytes = self.bytes().saturating_sub(from).min(bytes_max);
+        let mut out = Vec::with_capacity(bytes);
+        let (at_rows, head) = match from.checked_sub(self.head.len()) {
+            Some(at_rows) => (at_rows, [].as_slice()),
+            None => (0, &self.head[from..]),
+        };
+        out.extend_from_slice(&head[..head.len().min(bytes)]);
+        let mut skip = at_rows % ROW_BYTES;
+        for (_, row) in self.rows.iter().skip(at_rows / ROW_BYTES) {
+            let rest = &row[skip..];
+            out.extend_from_slice(&rest[..rest.len().min(bytes - out.len())]);
+            skip = 0;
+            if out.len() == bytes {
+                break;
+            }
+        }
+        out
+    }
+
+    /// Tells head and rows apart.
+    ///
+    /// # Errors
+    /// If the head is of another version, or names more rows than there are.
+    pub fn parse(bytes: &[u8]) -> Result<Saved, DecodeError> {
+        let of_rows = Saved::rows_of(bytes)? as usize * ROW_BYTES;
+        let (head, rows) = match bytes.len().checked_sub(of_rows) {
+            Some(at) => bytes.split_at(at),
+            None => return Err(DecodeError::TooMany("rows of counts")),
+        };
+        let rows = (0..).zip(rows.chunks(ROW_BYTES)).map(|(number, row)| (number, Arc::new(row.to_vec())));
+        Ok(Saved { head: head.to_vec(), rows: rows.collect() })
+    }
+
+    /// How many rows belong to a head.
+    ///
+    /// # Errors
+    /// If the head is of another version, or damaged.
+    pub fn rows_of(head: &[u8]) -> Result<u32, DecodeError> {
+        if Reader::new(head).u16()? != STATE_VERSION {
+            return Err(DecodeError::BadField("version"));
+        }
+        let rows =
+            head.get(ROWS_AT..ROWS_AT + 4).map(|bytes| le32(bytes, 0)).ok_or(DecodeError::Truncated)?;
+        if rows as usize <= ROWS_MAX { Ok(rows) } else { Err(DecodeError::TooMany("rows of counts")) }
+    }
+}
+
 impl Replica {
-    /// As bytes. Pieces of a large commit are not among them: they are read from the log again.
+    /// As bytes, with all counts: rows are shared, not copied.
+    pub fn save(&self) -> Saved {
+        Saved { head: self.head(), rows: self.places.counts().all() }
+    }
+
+    /// As bytes, with the counts that are not known to be stored.
+    pub fn save_changed(&mut self) -> Saved {
+        Saved { head: self.head(), rows: self.places.counts_mut().take() }
+    }
+
+    /// What [`Replica::save_changed`] gave last is stored.
+    pub fn saved(&mut self) {
+        self.places.counts_mut().stored();
+    }
+
+    /// As one run of bytes.
     pub fn encode(&self) -> Vec<u8> {
+        self.save().to_bytes()
+    }
+
+    fn head(&self) -> Vec<u8> {
         let (floor, writes) = self.recent.rows();
         let mut out = Vec::with_capacity(256 + writes.len() * 12 + self.places.granted_count() * 29);
         out.put_u16(STATE_VERSION);
         out.put_u64(self.stamp.0);
         out.put_u64(self.digest.value());
+        let counts = self.places.counts();
+        out.put_u32(counts.rows_count());
+        out.put_u32(counts.in_use());
+        out.put_u64(counts.objects());
         self.put_views(&mut out);
         out.put_u64(floor.0);
         out.put_u32(writes.len() as u32);
@@ -41,12 +139,9 @@ impl Replica {
             layout.encode(&mut bytes);
             out.put_bytes(&bytes);
         }
-        // Most spaces have none, and are saved as before there could be any.
         let moved = self.released.all_moved();
-        if moved.len() > 0 {
-            out.put_u32(moved.len() as u32);
-            moved.flat_map(|(from, to)| [from, to]).for_each(|oref| out.put_u32(oref.raw()));
-        }
+        out.put_u32(moved.len() as u32);
+        moved.flat_map(|(from, to)| [from, to]).for_each(|oref| out.put_u32(oref.raw()));
         out
     }
 
@@ -115,12 +210,6 @@ impl Replica {
         let held_back = self.places.held_back();
         out.put_u32(held_back.len() as u32);
         held_back.for_each(|page| out.put_u32(page.get()));
-        let filled = self.places.filled_all();
-        out.put_u32(filled.len() as u32);
-        filled.iter().for_each(|count| out.put_u16(*count));
-        let tops = self.places.tops_all();
-        out.put_u32(tops.len() as u32);
-        tops.iter().for_each(|top| out.put_u16(*top));
         let released = self.released.iter();
         out.put_u32(released.len() as u32);
         released.for_each(|oref| out.put_u32(oref.raw()));
@@ -133,6 +222,39 @@ impl Replica {
     /// # Errors
     /// If it is of another version, or damaged.
     pub fn decode(bytes: &[u8]) -> Result<Replica, DecodeError> {
+        Replica::restored(&Saved::parse(bytes)?)
+    }
+
+    /// Reads what was saved. All rows are taken for stored.
+    ///
+    /// # Errors
+    /// If it is of another version or damaged, or if the rows are not those of the head.
+    pub fn restored(saved: &Saved) -> Result<Replica, DecodeError> {
+        let (mut replica, in_use, objects) = Replica::decode_head(&saved.head)?;
+        let counts = Counts::restored(&saved.rows)?;
+        let rows = Saved::rows_of(&saved.head)?;
+        if (counts.rows_count(), counts.in_use(), counts.objects()) != (rows, in_use, objects) {
+            return Err(DecodeError::BadField("counts"));
+        }
+        if !counts.end_below(replica.places.next_page()) {
+            return Err(DecodeError::BadField("page"));
+        }
+        *replica.places.counts_mut() = counts;
+        Ok(replica)
+    }
+
+    /// Reads a head of which the rows are lost: in any page there may be more or less than is known.
+    ///
+    /// # Errors
+    /// If it is of another version, or damaged.
+    pub fn restored_without_counts(head: &[u8]) -> Result<Replica, DecodeError> {
+        let (mut replica, ..) = Replica::decode_head(head)?;
+        replica.places.forget_counts();
+        Ok(replica)
+    }
+
+    /// The state without counts, and what they come to: pages in which there is something, and objects.
+    fn decode_head(bytes: &[u8]) -> Result<(Replica, u32, u64), DecodeError> {
         let mut r = Reader::new(bytes);
         if r.u16()? != STATE_VERSION {
             return Err(DecodeError::BadField("version"));
@@ -143,6 +265,7 @@ impl Replica {
             return Err(DecodeError::BadField("stamp"));
         }
         s.digest = Digest::restored(r.u64()?);
+        let (_rows, in_use, objects) = (r.u32()?, r.u32()?, r.u64()?);
         s.views = views(&mut r)?;
         let floor = Stamp(r.u64()?);
         let writes = (0..r.count(12, "recent writes")?).map(|_| {
@@ -160,13 +283,11 @@ impl Replica {
             let id = ClassId(r.u16()?);
             s.catalogue.define(id, Layout::decode(r.bytes("layout")?)?);
         }
-        if !r.rest().is_empty() {
-            let moved =
-                (0..r.count(8, "moved chunks")?).map(|_| Ok((entry::oref(&mut r)?, entry::oref(&mut r)?)));
-            s.released.put_elsewhere(moved.collect::<Result<Vec<_>, DecodeError>>()?);
-        }
+        let moved =
+            (0..r.count(8, "moved chunks")?).map(|_| Ok((entry::oref(&mut r)?, entry::oref(&mut r)?)));
+        s.released.put_elsewhere(moved.collect::<Result<Vec<_>, DecodeError>>()?);
         r.end()?;
-        Ok(s)
+        Ok((s, in_use, objects))
     }
 }
 
@@ -227,16 +348,13 @@ fn places(r: &mut Reader<'_>) -> Result<Places, DecodeError> {
     let returned = returned.collect::<Result<Vec<_>, DecodeError>>()?;
     let held_back = (0..r.count(4, "pages held back")?).map(|_| entry::page(r));
     let held_back = held_back.collect::<Result<Vec<_>, DecodeError>>()?;
-    let filled = (0..r.count(2, "pages")?).map(|_| r.u16()).collect::<Result<Vec<u16>, DecodeError>>()?;
-    let tops = (0..r.count(2, "pages")?).map(|_| r.u16()).collect::<Result<Vec<u16>, DecodeError>>()?;
-    if filled.len().max(tops.len()) > next_page as usize {
-        return Err(DecodeError::BadField("page"));
-    }
     let (rows, last, returned) = (rows.into_iter(), last.into_iter(), returned.into_iter());
-    Ok(Places::restored(next_page, reused, rows, last, returned, held_back.into_iter(), (filled, tops)))
+    Ok(Places::restored(next_page, reused, rows, last, returned, held_back.into_iter()))
 }
 
-const STATE_VERSION: u16 = 4;
+const STATE_VERSION: u16 = 5;
+/// Where a head says how many rows of counts belong to it: behind version, stamp and digest.
+const ROWS_AT: usize = 18;
 /// Far more entries than a log will ever have, and far from where stamps would begin again.
 const STAMP_MAX: Stamp = Stamp(1 << 62);
 
@@ -246,9 +364,11 @@ mod tests {
     use tercel_wire::message::{CommitEffects, Write};
 
     use super::super::Objects;
-    use super::super::entry::{Entry, Grant, Head, Logged};
+    use super::super::entry::{Entry, Freed, Grant, Head, Logged};
     use super::super::version::{PendingStamp, VersionStamp};
     use super::*;
+    use crate::effect::Checkpoint;
+    use crate::random::Random;
     use crate::slots::Slots;
 
     /// Drops all objects: the tests look at ordered state only.
@@ -284,11 +404,139 @@ mod tests {
     #[test]
     fn a_state_that_nothing_could_follow_is_damaged() {
         let good = Replica::new().encode();
-        // The stamp, and the first page that was never given out.
-        for (at, bytes) in [(2, vec![0xff; 8]), (43, vec![0xff; 4])] {
+        // Another version, the stamp, rows that are not there, and the first page that was never given out.
+        for (at, bytes) in [(0, vec![4, 0]), (ROWS_AT, vec![1]), (2, vec![0xff; 8]), (59, vec![0xff; 4])] {
             let mut bad = good.clone();
             bad[at..at + bytes.len()].copy_from_slice(&bytes);
             assert!(Replica::decode(&bad).is_err(), "byte {at}");
+        }
+    }
+
+    /// An entry of a log: objects that are made, or freed.
+    struct Change {
+        stamp: Stamp,
+        is_made: bool,
+        places: Vec<Oref>,
+    }
+
+    impl Change {
+        fn random(stamp: Stamp, filled: &mut Vec<Oref>, random: &mut Random) -> Change {
+            let is_made = filled.is_empty() || random.below(2) == 0;
+            let mut places = Vec::new();
+            for _ in 0..1 + random.below(4) {
+                let oref = oref(random.below(4_000) as u32);
+                if is_made && !filled.contains(&oref) {
+                    filled.push(oref);
+                    places.push(oref);
+                } else if !is_made && !filled.is_empty() {
+                    places.push(filled.swap_remove(random.below(filled.len() as u64) as usize));
+                }
+            }
+            Change { stamp, is_made, places }
+        }
+
+        fn apply(&self, s: &mut Replica) {
+            let object = [16, 0, 0, 0, 0, 0, 0, 0];
+            let write = |oref: &Oref| Write { oref: *oref, new: true, object: &object };
+            let view = ViewId::new(3, 33);
+            let op = OpId { client: ClientId(1), slot: 0, seq: self.stamp.0, view };
+            let writes = self.places.iter().map(write).collect();
+            let effects = CommitEffects { base: Stamp(0), reads: vec![], writes };
+            let entry = match self.is_made {
+                true => Entry::Commit(Logged { head: Head { op, ..Head::default() }, effects }),
+                false => Entry::Free(Freed { taken: 0, chunks: self.places.clone(), below: vec![] }),
+            };
+            s.apply(self.stamp, view, &entry, &mut Nowhere).unwrap();
+        }
+    }
+
+    fn over(saved: Saved, stored: Saved) -> Saved {
+        let checkpoint = |state| Checkpoint { applied: Stamp::ZERO, replay_from: Stamp::ZERO, state };
+        checkpoint(saved).over(Some(checkpoint(stored))).state
+    }
+
+    #[test]
+    fn recovery_from_rows_of_many_checkpoints_equals_the_state() {
+        for seed in 0..20 {
+            let mut random = Random::new(seed);
+            let (mut s, mut filled, mut log) = (Replica::new(), Vec::new(), Vec::<Change>::new());
+            let mut stored = s.save();
+            for _ in 0..40 {
+                let mut happen = |s: &mut Replica, random: &mut Random| {
+                    for _ in 0..random.below(6) {
+                        let change = Change::random(s.stamp.next(), &mut filled, random);
+                        change.apply(s);
+                        log.push(change);
+                    }
+                };
+                happen(&mut s, &mut random);
+                let (taken, as_of) = (s.save_changed(), s.save());
+                happen(&mut s, &mut random);
+                // Half of the checkpoints come to nothing.
+                if random.below(2) == 0 {
+                    stored = over(taken, stored);
+                    s.saved();
+                    assert_eq!(stored, as_of, "seed {seed}: what happened meanwhile is not in it");
+                }
+                let mut back = Replica::restored(&stored).unwrap();
+                let from = back.stamp;
+                log.iter().filter(|change| change.stamp > from).for_each(|change| change.apply(&mut back));
+                assert_eq!((back.digest(), back.save()), (s.digest(), s.save()), "seed {seed}");
+                // A server that recovers goes on with checkpoints of its own.
+                if random.below(4) == 0 {
+                    s = back;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn checkpoint_after_one_commit_has_one_row_of_a_large_space() {
+        let mut s = Replica::new();
+        s.skip_lost(Stamp(10), ViewId::new(1, 1), PageId::MAX.get());
+        assert_eq!(s.save_changed().rows.len(), ROWS_MAX);
+        s.saved();
+        assert_eq!(s.save_changed().rows, []);
+        Change { stamp: Stamp(11), is_made: true, places: vec![oref(PageId::MAX.get() - 2)] }.apply(&mut s);
+        let changed = s.save_changed();
+        assert_eq!(changed.rows.len(), 1);
+        assert!(changed.bytes() < 2 * ROW_BYTES, "{} bytes", changed.bytes());
+        // Nothing says that it was stored.
+        assert_eq!(s.save_changed().rows, changed.rows);
+    }
+
+    #[test]
+    fn head_with_rows_of_another_state_is_damaged() {
+        let mut s = Replica::new();
+        let before = s.save();
+        Change { stamp: Stamp(1), is_made: true, places: vec![oref(1), oref(2)] }.apply(&mut s);
+        let two = s.save();
+        Change { stamp: Stamp(2), is_made: false, places: vec![oref(1)] }.apply(&mut s);
+        let one = s.save();
+        for rows in [&before.rows, &one.rows] {
+            let mixed = Saved { head: two.head.clone(), rows: rows.clone() };
+            assert_eq!(Replica::restored(&mixed).unwrap_err(), DecodeError::BadField("counts"));
+        }
+        let mut lost = Replica::restored_without_counts(&two.head).unwrap();
+        assert_eq!((lost.places.objects(), lost.places.in_use()), (0, lost.places.next_page() - 1));
+        // Nothing is believed to be empty.
+        Change { stamp: Stamp(2), is_made: false, places: vec![oref(1), oref(2)] }.apply(&mut lost);
+        assert_eq!(lost.places.returned_count(), 0);
+        assert_eq!(Replica::restored(&lost.save()).unwrap().save(), lost.save());
+    }
+
+    #[test]
+    fn pieces_of_a_saved_state_are_its_bytes_in_order() {
+        let mut s = Replica::new();
+        Change { stamp: Stamp(1), is_made: true, places: vec![oref(1), oref(2_500)] }.apply(&mut s);
+        let saved = s.save();
+        assert_eq!((saved.rows.len(), Saved::parse(&saved.to_bytes()).as_ref()), (3, Ok(&saved)));
+        for bytes_max in [1, 7, saved.head.len(), ROW_BYTES, 5_000, 1 << 20] {
+            let mut all = Vec::new();
+            while all.len() < saved.bytes() {
+                all.extend(saved.piece(all.len(), bytes_max));
+            }
+            assert_eq!(all, saved.to_bytes(), "{bytes_max} at a time");
         }
     }
 

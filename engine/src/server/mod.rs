@@ -325,7 +325,10 @@ impl Server {
 
     /// What was to be stored is.
     fn installed(&mut self, out: &mut Effects) {
-        out.list.extend(self.pages.installed().map(Effect::Truncate));
+        if let Some(needed) = self.pages.installed() {
+            self.replica.saved();
+            out.push(Effect::Truncate(needed));
+        }
         self.sessions(out, |s, cx| s.lead(cx, |leader, work| leader.unstall(work)));
     }
 
@@ -353,7 +356,7 @@ impl Server {
             s.lead(cx, |leader, work| leader.go_on_behind(work));
             s.drive_backup(cx);
         });
-        let to_store = self.pages.maybe_install(&self.replica);
+        let to_store = self.pages.maybe_install(&mut self.replica);
         self.store(to_store, out);
         if let End::Deposed(cut) = self.end {
             self.end = End::Over;
@@ -380,7 +383,7 @@ impl Server {
 
     /// Installs everything that is visible, batch after batch, ending with a checkpoint: for a clean stop.
     pub fn flush(&mut self, out: &mut Effects) {
-        let to_store = self.pages.flush(&self.replica);
+        let to_store = self.pages.flush(&mut self.replica);
         self.store(to_store, out);
     }
 

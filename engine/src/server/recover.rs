@@ -88,7 +88,7 @@ impl Recovery {
         let (replica, replay_from) = match checkpoint {
             None => (Replica::new(), Stamp(1)),
             Some(c) => {
-                let replica = Replica::decode(&c.state).map_err(RecoveryError::Checkpoint)?;
+                let replica = Replica::restored(&c.state).map_err(RecoveryError::Checkpoint)?;
                 // There is no entry before the first, and none that both the state and the log may lack.
                 if c.replay_from == Stamp::ZERO || c.replay_from > replica.stamp.next() {
                     return Err(RecoveryError::Checkpoint(DecodeError::BadField("replay from")));
@@ -158,7 +158,7 @@ impl Recovery {
         self.replica.recent.index_pending(usize::MAX);
         self.pieces.extend(applied.pieces_from.map(|first| (first, stamp)));
         for oref in &applied.changed {
-            self.mob.drop_hidden(oref.page(), oref.slot(), stamp);
+            self.mob.drop_hidden(oref.page(), [oref.slot()], stamp);
         }
         self.horizon.changed(stamp, applied.changed.into());
         Ok(())

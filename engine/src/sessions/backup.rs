@@ -23,6 +23,7 @@ use crate::leader::Asked;
 use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::pages::has_objects;
+use crate::replica::saved::Saved;
 use crate::time::Now;
 
 /// The backup under way, and the count of the pins of the page store.
@@ -43,7 +44,7 @@ struct Backup {
     is_told: bool,
     is_pinned: bool,
     begun: BackupBegun,
-    state: Vec<u8>,
+    state: Saved,
     state_sent: usize,
     /// The first page that was not read yet.
     next: u32,
@@ -86,12 +87,13 @@ impl Sessions {
             let text = "the server's disk is full, and a backup would keep it from being made room on: make room first";
             return cx.refuse(asked, Reason::Full, text);
         }
-        let state = cx.replica.encode();
+        // Rows of counts are shared with the state until that changes them.
+        let state = cx.replica.save();
         let begun = BackupBegun {
             stamp: cx.replica.stamp,
             view: cx.replica.view(),
             pages_end: cx.replica.places.next_page(),
-            state_bytes: state.len() as u32,
+            state_bytes: state.bytes() as u32,
         };
         cx.pages.mob.freeze(begun.stamp);
         self.backups.pins += 1;
@@ -198,14 +200,13 @@ impl Sessions {
         while let Some(b) = self.backups.current.as_mut().filter(|b| b.is_told && !b.is_reading) {
             let Some(call) = b.wanted.front().copied() else { return };
             let asked = Asked { conn: b.asked.conn, call };
-            if b.state_sent < b.state.len() {
-                let from = b.state_sent;
-                b.state_sent = b.state.len().min(from + limits::PART_BYTES);
-                let piece = b.state[from..b.state_sent].to_vec();
+            if b.state_sent < b.state.bytes() {
+                let piece = b.state.piece(b.state_sent, limits::PART_BYTES);
+                b.state_sent += piece.len();
                 b.wanted.pop_front();
                 send_part(asked, &BackupPart::State(&piece), cx);
             } else if let Some(from) = PageId::new(b.next).filter(|_| b.next < b.begun.pages_end) {
-                b.state = Vec::new();
+                b.state = Saved { head: Vec::new(), rows: Vec::new() };
                 b.state_sent = 0;
                 b.is_reading = true;
                 let count = PART_PAGES.min(b.begun.pages_end - b.next);

@@ -173,7 +173,7 @@ proptest! {
         let checkpoint = state.then(|| Checkpoint {
             applied: Stamp(2),
             replay_from: Stamp(from),
-            state: before.encode(),
+            state: before.save(),
         });
         let Ok(mut recovery) = Recovery::new(ServerConfig::default(), SpaceId(1), checkpoint.as_ref(), PageId::MAX.get())
         else {

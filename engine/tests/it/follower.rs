@@ -152,7 +152,11 @@ impl Node {
                 Effect::Install { view, pages, checkpoint } => {
                     self.installs_left -= 1;
                     store(pages, &mut self.pages);
-                    self.checkpoint = checkpoint.or(self.checkpoint.take());
+                    let older = self.checkpoint.take();
+                    self.checkpoint = match checkpoint {
+                        Some(c) => Some(c.over(older)),
+                        None => older,
+                    };
                     self.take(Input::Installed(view));
                 }
                 Effect::Read(view, page) => {

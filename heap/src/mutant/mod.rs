@@ -107,6 +107,7 @@ pub enum Rule {
     ForwardLost,
     ReadOvertakenByInstall,
     CheckpointUnsynced,
+    CountsChangedAreStored,
     InstalledUptoNow,
     BackupForgetsReplaced,
     PendingShown,

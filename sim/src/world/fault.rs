@@ -204,7 +204,8 @@ impl World {
                     );
                     return self.blame(what);
                 }
-                self.store.checkpoint = Some(c);
+                let older = self.store.checkpoint.take();
+                self.store.checkpoint = Some(c.over(older));
             }
         }
         let word = if fails { Err("the page store: a write failed".into()) } else { Ok(()) };

@@ -246,7 +246,11 @@ impl World {
             FollowerEvent::Install(view, pages, checkpoint) => {
                 if self.is_follower_up() {
                     store(pages, &mut self.follower.store.pages);
-                    self.follower.store.checkpoint = checkpoint.or(self.follower.store.checkpoint.take());
+                    let older = self.follower.store.checkpoint.take();
+                    self.follower.store.checkpoint = match checkpoint {
+                        Some(c) => Some(c.over(older)),
+                        None => older,
+                    };
                     let us = self.follower.random.below(200);
                     self.follower_at(us, FollowerEvent::Installed(view));
                 }

@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use crc32fast::Hasher;
+use tercel_engine::replica::saved::Saved;
 use tercel_wire::id::{PageId, Stamp};
 use tercel_wire::page::PAGE_BYTES;
 
 use super::manifest::Manifest;
 use crate::disk::DiskError;
-use crate::disk::pages::{PageBatch, PageStore, RedbPages};
-use crate::disk::pages::{REPLAY_FROM_KEY, STATE_KEY};
+use crate::disk::pages::{PageBatch, PageStore, Parts, RedbPages};
 
 /// A page store that is being filled. Its stamp is 0 until it is finished.
 pub(super) struct Filler {
@@ -33,13 +33,14 @@ impl Sums {
     }
 
     /// What it comes to with the state.
-    pub(super) fn manifest(self, stamp: Stamp, state: &[u8]) -> Manifest {
+    pub(super) fn manifest(self, stamp: Stamp, state: &Saved) -> Manifest {
+        let state = state.to_bytes();
         Manifest {
             stamp: stamp.0,
             pages: self.pages,
             pages_sum: self.sum.finalize(),
             state_bytes: state.len() as u64,
-            state_sum: crc32fast::hash(state),
+            state_sum: crc32fast::hash(&state),
         }
     }
 }
@@ -73,11 +74,10 @@ impl Filler {
     }
 
     /// Stores the state, which makes the store one of this stamp: recovery begins behind it.
-    pub(super) fn finish(mut self, stamp: Stamp, state: &[u8]) -> Result<Manifest, DiskError> {
+    pub(super) fn finish(mut self, stamp: Stamp, state: &Saved) -> Result<Manifest, DiskError> {
         self.flush()?;
-        let from = stamp.next().0.to_le_bytes();
-        let meta: [(&str, &[u8]); 2] = [(STATE_KEY, state), (REPLAY_FROM_KEY, &from)];
-        self.store.commit(&PageBatch { pages: &[], gone: &[], meta: &meta, applied_stamp: stamp })?;
+        let parts = Parts::new(stamp.next(), state);
+        self.store.commit(&PageBatch { pages: &[], gone: &[], meta: &parts.meta(), applied_stamp: stamp })?;
         Ok(self.sums.manifest(stamp, state))
     }
 }

@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use tercel_engine::replica::Replica;
+use tercel_engine::replica::saved::Saved;
 use tercel_wire::cursor::{DecodeError, le32};
 use tercel_wire::frame::{self, Deframer, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClientId, PageId, SpaceId};
@@ -127,7 +128,7 @@ impl BackupConnection {
         begun: &BackupBegun,
         filler: Filler,
         progress: &mut impl FnMut(Progress),
-    ) -> Result<(Vec<u8>, Filler), BackupError> {
+    ) -> Result<(Saved, Filler), BackupError> {
         std::thread::scope(|scope| {
             let (parts, to_write) = channel();
             let (tell, written) = channel();
@@ -152,7 +153,7 @@ impl BackupConnection {
         parts: Sender<Vec<u8>>,
         written: &Receiver<()>,
         progress: &mut impl FnMut(Progress),
-    ) -> Result<(Vec<u8>, u64), BackupError> {
+    ) -> Result<(Saved, u64), BackupError> {
         let mut state = Vec::with_capacity(begun.state_bytes.min(STATE_BYTES_EXPECTED) as usize);
         let (mut asked, mut queued) = (0, 0);
         let total = u64::from(begun.pages_end.saturating_sub(1));
@@ -181,12 +182,13 @@ impl BackupConnection {
                 ReceivedPart::End(pages) => {
                     let _ = self.ask(Kind::Bye, &[]);
                     // The state is what makes the pages a space: it is looked at before it is believed.
-                    let sound = Replica::decode(&state)
-                        .is_ok_and(|s| s.stamp == begun.stamp && s.view() == begun.view);
-                    return match sound && state.len() == begun.state_bytes as usize {
-                        true => Ok((state, pages)),
-                        false => Err(BackupError::Lost("the state it sent is not one".into())),
-                    };
+                    let is_of_backup = |s: &Replica| s.stamp == begun.stamp && s.view() == begun.view;
+                    let saved = Saved::parse(&state)
+                        .ok()
+                        .filter(|saved| Replica::restored(saved).is_ok_and(|s| is_of_backup(&s)))
+                        .filter(|_| state.len() == begun.state_bytes as usize);
+                    let not_one = || BackupError::Lost("the state it sent is not one".into());
+                    return Ok((saved.ok_or_else(not_one)?, pages));
                 }
             }
             queued -= written.try_iter().count();

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use tercel_engine::replica::Replica;
+use tercel_engine::replica::saved::Saved;
 use tercel_wire::id::Stamp;
 use tercel_wire::page::PAGE_BYTES;
 
@@ -18,8 +19,7 @@ use crate::check::{Report, check};
 use crate::disk::DiskError;
 use crate::disk::dir::{DataDir, FORMAT_NAME, Looked, NewSpace, PAGES_NAME, Purpose, Space, view_apart};
 use crate::disk::log::LogConfig;
-use crate::disk::pages::STATE_KEY;
-use crate::disk::pages::{PageRead, RedbPages};
+use crate::disk::pages::{PageRead, RedbPages, state};
 
 /// Makes a space of a backup in `data`, which must be empty or new, or hold an unfinished restore, which is begun again. The
 /// backup is verified in full before anything is written.
@@ -144,7 +144,7 @@ fn is_of_one_stamp(backup: &Path, report: &Report, manifest: &Manifest) -> Resul
 fn sum_up(
     backup: &Path,
     pages: &RedbPages,
-    state: &[u8],
+    state: &Saved,
     manifest: &Manifest,
     progress: &mut impl FnMut(Progress),
 ) -> Result<(), BackupError> {
@@ -176,10 +176,10 @@ fn tell(progress: &mut impl FnMut(Progress), what: &'static str, done: &mut u64,
 }
 
 /// The ordered state in a backup, and its view.
-fn state_of(backup: &Path, pages: &RedbPages) -> Result<(Vec<u8>, u32), BackupError> {
-    let bytes = pages.meta(STATE_KEY)?.ok_or_else(|| damaged(backup, "it has no state"))?;
-    let state = Replica::decode(&bytes).map_err(|e| damaged(backup, format!("its state: {e}")))?;
-    Ok((bytes, state.view().number))
+fn state_of(backup: &Path, pages: &RedbPages) -> Result<(Saved, u32), BackupError> {
+    let saved = state(pages)?.ok_or_else(|| damaged(backup, "it has no state"))?;
+    let state = Replica::restored(&saved).map_err(|e| damaged(backup, format!("its state: {e}")))?;
+    Ok((saved, state.view().number))
 }
 
 fn damaged(dir: &Path, what: impl Into<String>) -> BackupError {

@@ -6,10 +6,13 @@
 use std::collections::btree_map::Entry::Vacant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tercel_engine::pages::mob::Mob;
 use tercel_engine::replica::Replica;
+use tercel_engine::replica::counts::CountRow;
 use tercel_engine::replica::entry::Entry;
+use tercel_engine::replica::saved::Saved;
 use tercel_engine::server::{Checkpoint, Recovery, ServerConfig as Machine};
 use tercel_wire::id::{PageId, SpaceId, Stamp};
 use tercel_wire::log;
@@ -24,7 +27,7 @@ use crate::disk::log::{LogSalvage, Run, space_of};
 use crate::disk::pages::copy_on_write;
 use crate::disk::pages::raw::{LEAF_BYTES, Raw, Seen, Soundness, Stray, unframed};
 use crate::disk::pages::redb::{APPLIED_STAMP, COPIES_NAME, META_NAME, STATE_NAME};
-use crate::disk::pages::{REPLAY_FROM_KEY, STATE_KEY};
+use crate::disk::pages::{REPLAY_FROM_KEY, STATE_KEY, counts_key};
 
 /// The readable content of a data directory: its pages, its log, and the state that follows from them.
 pub(super) struct RecoveredImage {
@@ -387,7 +390,7 @@ impl RecoveredImage {
                     let page = oref.page();
                     if wanted(page) {
                         held.first.entry(page).or_insert(record.stamp);
-                        held.mob.drop_hidden(page, oref.slot(), record.stamp);
+                        held.mob.drop_hidden(page, [oref.slot()], record.stamp);
                     } else {
                         held.mob.installed(page, record.stamp);
                     }
@@ -657,12 +660,17 @@ impl Store {
         let applied = value(STATE_NAME, APPLIED_STAMP).and_then(|v| v.first_chunk().copied());
         let main = (value(META_NAME, STATE_KEY), value(META_NAME, REPLAY_FROM_KEY));
         if let ((Some(state), Some(from)), Some(applied)) = (main, applied) {
-            return Ok(Some(made(Stamp(u64::from_le_bytes(applied)), from, state.clone())));
+            let rows = self.rows_of(state);
+            let made = made(Stamp(u64::from_le_bytes(applied)), from, state.clone(), rows.as_deref());
+            self.lose_counts(rows.is_none(), path, report);
+            return Ok(Some(made));
         }
         if let (Some((applied, state)), Some((stamp, from))) = (copy(STATE_KEY), copy(REPLAY_FROM_KEY))
             && applied == stamp
         {
-            return Ok(Some(made(applied, &from, state)));
+            let rows = self.rows_of(&state);
+            self.lose_counts(rows.is_none(), path, report);
+            return Ok(Some(made(applied, &from, state, rows.as_deref())));
         }
         if !self.torn && main == (None, None) {
             return Ok(None);
@@ -685,7 +693,8 @@ impl Store {
         }
         let file = path.join(PAGES_NAME);
         let usable = values.into_iter().find_map(|(stamp, pair)| match pair {
-            (Some(state), Some(from)) if from_of(&from) > reach => Some(made(stamp, &from, state)),
+            // Which rows of counts were its own cannot be told.
+            (Some(state), Some(from)) if from_of(&from) > reach => Some(made(stamp, &from, state, None)),
             _ => None,
         });
         let text = match (&usable, reach == Stamp::ZERO) {
@@ -706,6 +715,27 @@ impl Store {
         report.find(Finding::new(Kind::Checkpoint, text).file(file).repairable());
         Ok(usable)
     }
+
+    /// The rows of counts that go with a state; none if one of them cannot be read, nor its copy.
+    fn rows_of(&self, state: &[u8]) -> Option<Vec<CountRow>> {
+        let rows = 0..Saved::rows_of(state).ok()?;
+        let row = |row: u32| {
+            let key = counts_key(row);
+            let value = |table: &str| self.values.get(&(table.to_owned(), key.as_bytes().to_vec()));
+            let copy = || value(COPIES_NAME).and_then(|copy| unframed(copy)).map(|(.., row)| row.to_vec());
+            Some((row, Arc::new(value(META_NAME).cloned().or_else(copy)?)))
+        };
+        rows.map(row).collect()
+    }
+
+    fn lose_counts(&mut self, are_lost: bool, path: &Path, report: &mut Report) {
+        if are_lost {
+            self.bad = true;
+            let text = "how much is in which page is lost: pages that there are will not be given out again";
+            let finding = Finding::new(Kind::Checkpoint, text.into()).file(path.join(PAGES_NAME));
+            report.find(finding.repairable());
+        }
+    }
 }
 
 /// A checkpoint's two values: the state, and where to replay from.
@@ -714,7 +744,14 @@ type Pair = (Option<Vec<u8>>, Option<Vec<u8>>);
 /// Numbers of pages that are named in one sentence.
 const NUMBERS_MAX: usize = 16;
 
-fn made(applied: Stamp, from: &[u8], state: Vec<u8>) -> Checkpoint {
+/// A checkpoint of a state with its rows of counts, or without: then nothing is known of what is in the pages.
+fn made(applied: Stamp, from: &[u8], state: Vec<u8>, rows: Option<&[CountRow]>) -> Checkpoint {
+    let without = |head: &[u8]| Replica::restored_without_counts(head).ok().map(|replica| replica.save());
+    let state = match rows {
+        Some(rows) => Saved { head: state, rows: rows.to_vec() },
+        // What cannot be read is found to be damaged where it is recovered.
+        None => without(&state).unwrap_or(Saved { head: state, rows: Vec::new() }),
+    };
     Checkpoint { applied, replay_from: from_of(from), state }
 }
 

@@ -24,8 +24,7 @@ use crate::disk::dir::{
     FORMAT_NAME, LOG_MADE_NAME, LOG_NAME, PAGES_NAME, SPACE_NAME, Space, today, view_apart, write_format,
 };
 use crate::disk::log;
-use crate::disk::pages::{PageBatch, PageRead, PageStore, RedbPages};
-use crate::disk::pages::{REPLAY_FROM_KEY, STATE_KEY};
+use crate::disk::pages::{PageBatch, PageRead, PageStore, Parts, RedbPages};
 
 /// Repairs what was found to be damaged in the files; says what was done, and where the old ones are.
 pub(super) fn repair(
@@ -150,9 +149,9 @@ impl Work<'_> {
             written += batch.len() as u64;
             progress(written, ids.len() as u64);
         }
-        let (bytes, from) = (state.encode(), state.stamp.next().0.to_le_bytes());
-        let meta: [(&str, &[u8]); 2] = [(STATE_KEY, &bytes), (REPLAY_FROM_KEY, &from)];
-        store.commit(&PageBatch { pages: &[], gone: &[], meta: &meta, applied_stamp: state.stamp })?;
+        let saved = state.save();
+        let meta = Parts::new(state.stamp.next(), &saved);
+        store.commit(&PageBatch { pages: &[], gone: &[], meta: &meta.meta(), applied_stamp: state.stamp })?;
         drop(store);
         if anew {
             if file.exists() {

@@ -14,7 +14,7 @@ use tercel_events::Handle;
 use tercel_wire::id::{PageId, Stamp, ViewId};
 
 use super::Post;
-use crate::disk::pages::{PageBatch, PageRead, PageStore, REPLAY_FROM_KEY, STATE_KEY};
+use crate::disk::pages::{PageBatch, PageRead, PageStore, Parts};
 use crate::disk::{DiskError, in_the_background};
 use crate::panics::caught;
 
@@ -203,11 +203,8 @@ fn install(store: &mut dyn PageStore, applied: &mut Stamp, job: &Install) -> Res
     let pages: Vec<(PageId, &[u8])> = stored.iter().map(|(p, b)| (*p, b.as_slice())).collect();
     let gone = job.pages.iter().filter(|(_, bytes)| bytes.is_none());
     let gone: Vec<PageId> = gone.map(|(page, _)| *page).collect();
-    let from = job.checkpoint.as_ref().map_or(0, |c| c.replay_from.0).to_le_bytes();
-    let meta: Vec<(&str, &[u8])> = match &job.checkpoint {
-        Some(c) => vec![(STATE_KEY, c.state.as_slice()), (REPLAY_FROM_KEY, &from)],
-        None => Vec::new(),
-    };
+    let parts = job.checkpoint.as_ref().map(|c| Parts::new(c.replay_from, &c.state));
+    let meta = parts.as_ref().map_or_else(Vec::new, Parts::meta);
     if let Some(c) = &job.checkpoint {
         *applied = (*applied).max(c.applied);
     }

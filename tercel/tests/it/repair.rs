@@ -533,6 +533,25 @@ fn without_store_and_beginning_a_backup_is_asked_for_and_nothing_is_touched() {
 }
 
 #[test]
+fn counts_that_cannot_be_read_are_forgotten_and_objects_are_kept() {
+    let (dir, known) = crashed();
+    let (file, name) = (dir.path().join("pages.redb"), "counts.0000");
+    let bytes = fs::read(&file).unwrap();
+    let named = |at: &usize| bytes[*at..].starts_with(name.as_bytes());
+    let found: Vec<usize> = (0..bytes.len()).filter(named).collect();
+    assert!(found.len() >= 2, "a row of counts is stored, and its copy");
+    // More than one byte of each, so that nothing of it can be put right.
+    spoil(&file, found.iter().flat_map(|at| [at + 1, at + 40, at + 80]));
+    let repaired = repair(dir.path());
+    assert!(repaired.before.findings.iter().any(|f| f.kind == Kind::Checkpoint), "{:?}", repaired.before);
+    assert!(check::check(dir.path(), |_, _| {}).unwrap().is_sound());
+    assert_whole(dir.path(), &known);
+    // It goes on, and its next checkpoint has all rows.
+    assert_whole(dir.path(), &known);
+    assert!(check::check(dir.path(), |_, _| {}).unwrap().is_sound());
+}
+
+#[test]
 fn a_segment_that_only_old_records_are_in_costs_nothing() {
     let (dir, known) = crashed_with(u64::MAX);
     spoil(&segments(dir.path())[1], 100..200);

@@ -13,6 +13,8 @@ pub(crate) mod redb;
 pub use self::redb::RedbPages;
 
 use super::DiskError;
+use std::sync::Arc;
+use tercel_engine::replica::saved::Saved;
 use tercel_engine::server::Checkpoint;
 use tercel_wire::id::{PageId, Stamp};
 
@@ -38,10 +40,47 @@ pub trait PageRead: Send {
 pub(crate) const STATE_KEY: &str = "state";
 pub(crate) const REPLAY_FROM_KEY: &str = "replay_from";
 
+/// The name of a row of the state's counts.
+pub(crate) fn counts_key(row: u32) -> String {
+    format!("counts.{row:04}")
+}
+
+/// The names and values of a checkpoint's parts, as they are stored.
+pub(crate) struct Parts<'a> {
+    replay_from: [u8; 8],
+    state: &'a Saved,
+    row_keys: Vec<String>,
+}
+
+impl<'a> Parts<'a> {
+    pub(crate) fn new(replay_from: Stamp, state: &'a Saved) -> Parts<'a> {
+        let row_keys = state.rows.iter().map(|(row, _)| counts_key(*row)).collect();
+        Parts { replay_from: replay_from.0.to_le_bytes(), state, row_keys }
+    }
+
+    pub(crate) fn meta(&self) -> Vec<(&str, &[u8])> {
+        let rows = self.row_keys.iter().zip(&self.state.rows);
+        let rows = rows.map(|(key, (_, bytes))| (key.as_str(), bytes.as_slice()));
+        let fixed: [(&str, &[u8]); 2] = [(STATE_KEY, &self.state.head), (REPLAY_FROM_KEY, &self.replay_from)];
+        fixed.into_iter().chain(rows).collect()
+    }
+}
+
+/// The state in a store, if there ever was one. A row of counts that is missing is found out where the state is read.
+pub(crate) fn state(store: &dyn PageRead) -> Result<Option<Saved>, DiskError> {
+    let Some(head) = store.meta(STATE_KEY)? else { return Ok(None) };
+    let mut rows = Vec::new();
+    // A head that says nothing of rows is refused where the state is read, too.
+    for row in 0..Saved::rows_of(&head).unwrap_or_default() {
+        rows.extend(store.meta(&counts_key(row))?.map(|bytes| (row, Arc::new(bytes))));
+    }
+    Ok(Some(Saved { head, rows }))
+}
+
 /// The checkpoint in a store, if there ever was one.
 pub(crate) fn checkpoint(store: &dyn PageRead) -> Result<Option<Checkpoint>, DiskError> {
     let applied = store.applied_stamp()?;
-    Ok(match (store.meta(STATE_KEY)?, store.meta(REPLAY_FROM_KEY)?) {
+    Ok(match (state(store)?, store.meta(REPLAY_FROM_KEY)?) {
         (Some(state), Some(from)) => {
             let from = from.first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
             Some(Checkpoint { applied, replay_from: Stamp(from), state })
