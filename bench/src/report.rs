@@ -53,24 +53,18 @@ pub struct Row {
     pub value: f64,
     /// Of the value.
     pub unit: &'static str,
-    /// The median of single operations, where blocks were timed as a whole.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub p50: Option<f64>,
     /// The 99th percentile of single operations.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p99: Option<f64>,
-    /// That of which one in a thousand took longer.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub p999: Option<f64>,
+    /// Single operations, where blocks were timed as a whole.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub each: Option<Each>,
     /// The best block, and it by the best block of the limit.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub best: Option<Best>,
-    /// Microseconds of processor that an operation took at the client.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpu_client_us: Option<f64>,
-    /// And at the server.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpu_server_us: Option<f64>,
+    /// What an operation took of the processors.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<Cpu>,
     /// The name of what it is measured against.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
@@ -97,6 +91,24 @@ pub struct Row {
     /// A remark that the reader of the row needs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+}
+
+/// Operations that were timed one by one.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Each {
+    /// The median.
+    pub p50: f64,
+    /// What one in a thousand took longer than.
+    pub p999: f64,
+}
+
+/// Microseconds of processor that an operation took at both ends.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Cpu {
+    /// At the client.
+    pub cpu_client_us: f64,
+    /// At the server.
+    pub cpu_server_us: f64,
 }
 
 /// The best block: what the machine allows when nothing disturbs.
@@ -271,8 +283,8 @@ fn detail(row: &Row) -> String {
         parts.push(format!("95 % {lo:.3} to {hi:.3}"));
     }
     parts.extend(row.best.map(|best| format!("best {} ({:.3})", number(best.value), best.ratio)));
-    if let (Some(here), Some(there)) = (row.cpu_client_us, row.cpu_server_us) {
-        parts.push(format!("cpu {} + {} us", number(here), number(there)));
+    if let Some(cpu) = row.cpu {
+        parts.push(format!("cpu {} + {} us", number(cpu.cpu_client_us), number(cpu.cpu_server_us)));
     }
     parts.extend(row.paper.map(|paper| format!("paper {}", number(paper))));
     parts.join(", ")

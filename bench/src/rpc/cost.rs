@@ -2,33 +2,21 @@
 
 use std::fs;
 
-/// Time that two processes have run: in all, or for a call.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Costs {
-    pub here_us: f64,
-    pub there_us: f64,
+use crate::report::Cpu;
+
+/// What this process and another one have run so far; none where the kernel does not say.
+pub fn of(server: u32) -> Option<Cpu> {
+    Some(Cpu { cpu_client_us: run_us(std::process::id())?, cpu_server_us: run_us(server)? })
 }
 
-impl Costs {
-    /// What this process and another one have run so far; none where the kernel does not say.
-    pub fn of(there: u32) -> Option<Costs> {
-        Some(Costs { here_us: run_us(std::process::id())?, there_us: run_us(there)? })
-    }
-}
-
-/// Costs of one call, between two looks.
-pub trait Since {
-    /// Those since `before`, shared by so many calls.
-    fn since(self, before: &Self, calls: usize) -> Self;
-}
-
-impl Since for Option<Costs> {
-    fn since(self, before: &Self, calls: usize) -> Self {
-        let (now, before) = (self?, (*before)?);
-        let share = |now: f64, before: f64| (now - before) / calls.max(1) as f64;
-        let here_us = share(now.here_us, before.here_us);
-        Some(Costs { here_us, there_us: share(now.there_us, before.there_us) })
-    }
+/// What they have run between two looks, for each of so many calls.
+pub fn since(before: Option<Cpu>, now: Option<Cpu>, calls: usize) -> Option<Cpu> {
+    let (now, before) = (now?, before?);
+    let share = |now: f64, before: f64| (now - before) / calls.max(1) as f64;
+    Some(Cpu {
+        cpu_client_us: share(now.cpu_client_us, before.cpu_client_us),
+        cpu_server_us: share(now.cpu_server_us, before.cpu_server_us),
+    })
 }
 
 /// Microseconds that the threads of a process have run.

@@ -18,11 +18,10 @@ use tercel::{
 use tercel_term::process::OwnProcess;
 
 use super::blocks::{Pairs, alternate, percentile};
-use super::report::{Machine, Report, Row};
+use super::report::{Cpu, Each, Machine, Report, Row};
 use super::scratch::Scratch;
 use super::{COMMIT, Options, placed};
 use bare::{Bare, Means, Sizes, Waits};
-use cost::{Costs, Since};
 
 /// The environment variable that makes this program a server, or the bare peer: what it is to be, a line each.
 pub const ROLE: &str = "TERCEL_BENCH_RPC";
@@ -268,9 +267,9 @@ fn against_bare(
     };
     block(call)?;
     let pairs = alternate(rounds(options), || bare.block(TRIPS).map(|ns| ns / 1e3), || block(call))?;
-    let before = Costs::of(ends.server.id());
+    let before = cost::of(ends.server.id());
     let mut each = one_by_one(call, rounds(options) * TRIPS / 4)?;
-    let costs = Costs::of(ends.server.id()).since(&before, each.len());
+    let costs = cost::since(before, cost::of(ends.server.id()), each.len());
     each.sort_unstable_by(f64::total_cmp);
     Ok(row(id, &pairs, &each, costs, (rounds(options) * TRIPS) as u64))
 }
@@ -285,16 +284,14 @@ fn one_by_one(call: &mut dyn FnMut() -> Result<(), String>, count: usize) -> Res
     timed.collect()
 }
 
-fn row(id: &str, pairs: &Pairs, each: &[f64], costs: Option<Costs>, n: u64) -> Row {
+fn row(id: &str, pairs: &Pairs, each: &[f64], costs: Option<Cpu>, n: u64) -> Row {
     let limit = id.replacen("rpc.", "raw.", 1);
     let row = Row::compared(id, "us", pairs, limit, n);
     Row {
-        p50: Some(percentile(each, 0.5)),
+        each: Some(Each { p50: percentile(each, 0.5), p999: percentile(each, 0.999) }),
         p99: Some(percentile(each, 0.99)),
-        p999: Some(percentile(each, 0.999)),
         best: pairs.best(),
-        cpu_client_us: costs.map(|c| c.here_us),
-        cpu_server_us: costs.map(|c| c.there_us),
+        cpu: costs,
         ..row
     }
 }

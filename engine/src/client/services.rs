@@ -9,8 +9,7 @@ use super::Client;
 use crate::error::Error;
 use crate::limits;
 use crate::rpc;
-use crate::rpc::Lane;
-use crate::rpc::slots::{Look, Sent, Slots, Table};
+use crate::rpc::slots::{Lane, Look, Sent, Slots, Table};
 use crate::time::Now;
 use crate::txn::{Binding, Caller, Requested, Requester, Responded, UnderWay};
 

@@ -20,13 +20,11 @@
 //! | `serve` | a call that arrives at a server |
 //! | `services` | the services that a server offers, and how a procedure is run |
 //! | `context` | what a procedure knows of its call |
-//! | `express` | a shorter way for a caller that is alone |
 //! | [`slots`] | the calls that a client has under way |
 //! | [`served`] | what a server keeps of a client's calls |
 //! | `failure` | how a call fails |
 
 mod context;
-mod express;
 mod failure;
 mod given;
 mod handle;
@@ -40,7 +38,6 @@ pub mod slots;
 mod tests;
 
 pub use context::Context;
-pub use express::{ExpressCall, Expressed, Lane};
 pub use failure::{Called, Failure};
 pub use given::{Given, finish, never, no_method, put_bytes};
 pub(crate) use handle::has_written;

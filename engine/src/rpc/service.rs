@@ -10,11 +10,11 @@ use tercel_wire::payload::{self, Payload};
 use tercel_wire::record::Encoder;
 
 use super::services::ServiceInterface;
-use super::{Called, Context, ExpressCall, Expressed, Failure, Given};
+use super::{Called, Context, Failure, Given};
 use crate::error::{Bound, Error};
 use crate::limits;
 use crate::time::Now;
-use crate::txn::{Home, Port, Requested, Requester, Step, UnderWay};
+use crate::txn::{ExpressCall, Expressed, Home, Port, Requested, Requester, Step, UnderWay};
 
 /// A service of a server, whose procedures a client calls. Made by `Client::service`; cheap to clone, and one is enough for several
 /// threads.

@@ -9,7 +9,6 @@
 
 use tercel_wire::id::{CallId, SERVICE_SLOTS_MAX, ViewId};
 
-use super::Lane;
 use crate::mutant::{Rule, dropped};
 
 /// The table of a server in which it keeps a client's calls. Another server, and a server that has forgotten the client, has another
@@ -20,6 +19,25 @@ pub struct Table {
     pub view: ViewId,
     /// The number of the table in it.
     pub number: u32,
+}
+
+/// A slot of which a host numbers the calls itself, one after the other, on one connection.
+///
+/// The invariant: it is given back, with its last call, before anything else is called in the slot.
+#[derive(Debug)]
+pub struct Lane {
+    last: CallId,
+    table: Table,
+    connection: Connection,
+}
+
+impl Lane {
+    /// Names the next call.
+    #[inline]
+    pub fn begin(&mut self) -> CallId {
+        self.last.seq += 1;
+        self.last
+    }
 }
 
 /// Which of a client's connections.

@@ -7,6 +7,7 @@
 mod call;
 mod commit;
 mod edit;
+mod express;
 mod fresh;
 mod home;
 pub mod local;
@@ -29,13 +30,13 @@ use tercel_wire::token::Token;
 
 use crate::error::Error;
 use crate::mutant::{Rule, dropped};
-use crate::rpc::{ExpressCall, Expressed};
 use crate::table::{Map, Set};
 use crate::time::Now;
 use read::Named;
 
 pub use call::{Binding, Caller, CameTo, Outgoing, Requested, Requester, Responded, Ticket, UnderWay};
 pub use commit::Committed;
+pub use express::{ExpressCall, Expressed};
 pub(crate) use fresh::{Allowed, Echoes};
 pub use fresh::{AsOf, Begin, Begun, Freshness};
 pub use home::{Heard, Home, LocalWrite, Located, Search, Wanted, WatchId, Watcher};

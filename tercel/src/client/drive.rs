@@ -27,9 +27,8 @@ use tercel_engine::Error;
 use tercel_engine::client::{Client as Machine, Input};
 use tercel_engine::limits::UNSENT_BYTES_MAX;
 use tercel_engine::random::Random;
-use tercel_engine::rpc::{ExpressCall, Expressed};
 use tercel_engine::time::Now;
-use tercel_engine::txn::{Home, Port, Step};
+use tercel_engine::txn::{ExpressCall, Expressed, Home, Port, Step};
 use tercel_lock::unpoison;
 use tercel_wire::id::ViewId;
 
@@ -97,19 +96,31 @@ pub(super) struct Shared {
     outage: Mutex<Outage>,
     /// When the connection was read last, by [`Shared::now`].
     looked: AtomicU64,
-    /// Threads inside [`Shared::drive_machine`] that wait.
-    pub(super) waiting: AtomicUsize,
-    /// Calls by the shorter way; written by the thread with the baton alone.
-    expressed: AtomicU64,
+    usage: Usage,
     /// Changes when a connection is made and when one is lost.
     pub(super) generation: AtomicU64,
-    /// Counts waits, so that the driver knows whether there were any lately.
-    waits: AtomicU64,
     /// Whether the driver holds the baton and sleeps on the connection.
     driver_sleeps: AtomicBool,
     stopping: AtomicBool,
     /// The resident thread, once it runs.
     driver: OnceLock<Thread>,
+}
+
+/// How much the connection is used: while it is, the driver leaves it to the threads that use it.
+#[derive(Default)]
+struct Usage {
+    /// Threads inside [`Shared::drive_machine`] that wait.
+    waiting: AtomicUsize,
+    /// Counts waits, so that the driver knows whether there were any lately.
+    waits: AtomicU64,
+    /// Calls by the shorter way; written by the thread with the baton alone.
+    expressed: AtomicU64,
+}
+
+impl Usage {
+    fn count(&self) -> u64 {
+        self.waits.load(Ordering::SeqCst) + self.expressed.load(Ordering::Relaxed)
+    }
 }
 
 #[derive(Default)]
@@ -195,10 +206,8 @@ impl Shared {
             begun: boot_time(),
             outage: Mutex::new(Outage { pauses: Pauses::new(seed.rotate_left(32)), last: None }),
             looked: AtomicU64::new(0),
-            waiting: AtomicUsize::new(0),
-            expressed: AtomicU64::new(0),
+            usage: Usage::default(),
             generation: AtomicU64::new(0),
-            waits: AtomicU64::new(0),
             driver_sleeps: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             driver: OnceLock::new(),
@@ -287,7 +296,7 @@ impl Shared {
         }
         let mut taken = None;
         let sent = self.send_slowly(conn, rest, baton, &mut taken);
-        if taken.take().is_some() && self.waiting.load(Ordering::SeqCst) > 0 {
+        if taken.take().is_some() && self.waiting() > 0 {
             // A thread that waited for this one to read must read now.
             self.happen(&self.machine());
         }
@@ -388,11 +397,13 @@ impl Shared {
 
     /// A call was sent by the shorter way: the driver leaves the connection to the threads that use it. With the baton.
     pub(super) fn count_express(&self) {
-        self.expressed.store(self.expressed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let expressed = &self.usage.expressed;
+        expressed.store(expressed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    fn used(&self) -> u64 {
-        self.waits.load(Ordering::SeqCst) + self.expressed.load(Ordering::Relaxed)
+    /// Threads that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.usage.waiting.load(Ordering::SeqCst)
     }
 
     /// Something that a thread may wait for has happened.
@@ -464,7 +475,7 @@ impl Shared {
                     }
                     drop(baton);
                     // A thread that waited for this one to read must read now.
-                    if self.waiting.load(Ordering::SeqCst) > 1 {
+                    if self.waiting() > 1 {
                         self.happen(&self.machine());
                     }
                     return;
@@ -519,10 +530,10 @@ impl Shared {
     }
 
     fn wait_counted(&self, conn: Option<&Arc<ServerConnection>>, seen: u64, end: Instant) {
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        self.waits.fetch_add(1, Ordering::SeqCst);
+        self.usage.waiting.fetch_add(1, Ordering::SeqCst);
+        self.usage.waits.fetch_add(1, Ordering::SeqCst);
         self.wait(conn, seen, end);
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.usage.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// The resident thread.
@@ -540,9 +551,9 @@ impl Shared {
             if self.keep_time() {
                 pauses.reset();
             }
-            let before = self.used();
+            let before = self.usage.count();
             std::thread::park_timeout(rest);
-            let is_used = self.waiting.load(Ordering::SeqCst) > 0 || self.used() != before;
+            let is_used = self.waiting() > 0 || self.usage.count() != before;
             if is_used {
                 rest = (rest * 2).min(DRIVER_REST_MAX);
             } else {
@@ -564,7 +575,7 @@ impl Shared {
             Err(TryLockError::WouldBlock) => return,
         };
         self.driver_sleeps.store(true, Ordering::SeqCst);
-        if self.waiting.load(Ordering::SeqCst) == 0
+        if self.waiting() == 0
             && let Ok(Waited::Ready) = conn.wait(SLEEP_MAX, true)
         {
             let received = conn.receive(&mut baton.buffer);

@@ -7,8 +7,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tercel_engine::rpc::{self, ExpressCall, Expressed, Lane};
-use tercel_engine::txn::{Binding, UnderWay};
+use tercel_engine::rpc;
+use tercel_engine::rpc::slots::Lane;
+use tercel_engine::txn::{Binding, ExpressCall, Expressed, UnderWay};
 use tercel_wire::id::{CallId, Stamp};
 use tercel_wire::interface::InterfaceSchema;
 use tercel_wire::message::{Request, Response};
@@ -80,7 +81,7 @@ impl Shared {
         };
         drop(baton);
         // A thread that waited for this one to read must read now.
-        if self.waiting.load(Ordering::SeqCst) > 0 {
+        if self.waiting() > 0 {
             self.happen(&self.machine());
         }
         expressed

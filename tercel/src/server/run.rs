@@ -60,20 +60,30 @@ pub(super) struct Loop {
     /// Keeps the directory locked.
     _dir: DataDir,
     conns: HashMap<Conn, Peer>,
-    channels: Channels,
+    hot: Hot,
     /// Decides which connection is served next, which is not read, and where a commit is synced.
     scheduler: Scheduler,
-    /// There was no room on the disk when it was looked at last.
-    disk_full: bool,
-    /// The page store waits for room.
-    pages_full: bool,
-    log_room: LogRoom,
+    disk: DiskState,
     /// For the program around it; and what is on it.
     board: Board,
     warned: Option<SpaceWarning>,
     stop_by: Option<Instant>,
     failed: Option<String>,
-    /// Room for what arrives in shared memory.
+}
+
+/// What the disk had room for when it was looked at last.
+struct DiskState {
+    /// There was none.
+    disk_full: bool,
+    /// The page store waits for room.
+    pages_full: bool,
+    log_room: LogRoom,
+}
+
+/// The connections in shared memory.
+struct Hot {
+    channels: Channels,
+    /// Room for what arrives there.
     received: Vec<u8>,
     /// When the last turn began.
     turned: Now,
@@ -109,17 +119,13 @@ impl Loop {
             store,
             _dir: dir,
             conns: HashMap::new(),
-            channels,
+            hot: Hot { channels, received: Vec::new(), turned: Now(0) },
             scheduler: Scheduler::new(bounds),
-            disk_full: false,
-            pages_full: false,
-            log_room: LogRoom::Free,
+            disk: DiskState { disk_full: false, pages_full: false, log_room: LogRoom::Free },
             board,
             warned: None,
             stop_by: None,
             failed: None,
-            received: Vec::new(),
-            turned: Now(0),
         }
     }
 
@@ -165,7 +171,7 @@ impl Loop {
         let (mut slice_end, mut calls) = (None, 0);
         loop {
             // A call of a service that is alone is answered without a look at the clock.
-            while self.scheduler.is_idle() && self.channels.look_shortly() {
+            while self.scheduler.is_idle() && self.hot.channels.look_shortly() {
                 calls += 1;
                 if calls > CALLS_MAX {
                     return Some(core.instant(Now(0)));
@@ -182,7 +188,7 @@ impl Loop {
             if !self.scheduler.is_idle() {
                 return Some(core.instant(Now(0)));
             }
-            if !self.channels.look(deadline) {
+            if !self.hot.channels.look(deadline) {
                 return deadline;
             }
             let now = core.now();
@@ -198,8 +204,8 @@ impl Loop {
     /// Serves calls of services that came in lines of shared memory.
     fn serve_calls(&mut self, core: &mut Core) -> Found {
         // Of the last turn: what is left to a caller is counted from there, and is as long.
-        let now = self.turned;
-        self.channels.serve(&mut MachineCalls { machine: &mut core.machine, now })
+        let now = self.hot.turned;
+        self.hot.channels.serve(&mut MachineCalls { machine: &mut core.machine, now })
     }
 
     /// Why there is no machine any more: the thread that lost it has said so.
@@ -214,12 +220,12 @@ impl Loop {
     /// Takes what has happened, and does what is decided.
     fn turn(&mut self, core: &mut Core, events: usize, batch: &mut Vec<Event<Post>>) {
         let now = core.now();
-        self.turned = now;
+        self.hot.turned = now;
         self.scheduler.begin_turn(now, core.machine.stats().ordered);
         for event in batch.drain(..) {
             self.event(core, now, event);
         }
-        for at in self.channels.hot() {
+        for at in self.hot.channels.hot() {
             self.take_shared(core, now, at);
         }
         core.run_calls();
@@ -240,7 +246,7 @@ impl Loop {
     /// Whether everything is stored, or is in the log while the disk has no room to store it.
     fn may_stop(&self, core: &Core) -> bool {
         let is_stored = core.machine.is_quiet() && core.machine.is_flushed();
-        is_stored || (self.pages_full && core.machine.is_all_visible())
+        is_stored || (self.disk.pages_full && core.machine.is_all_visible())
     }
 
     fn event(&mut self, core: &mut Core, now: Now, event: Event<Post>) {
@@ -285,7 +291,7 @@ impl Loop {
     /// The bell of a connection in shared memory.
     fn rung(&mut self, core: &mut Core, now: Now, conn: Conn) {
         let Some(Peer::Shared(at)) = self.conns.get(&conn) else { return };
-        match self.channels.rung(*at) {
+        match self.hot.channels.rung(*at) {
             Ok(false) => {}
             Ok(true) => {
                 let decision = self.scheduler.drained(conn);
@@ -297,10 +303,10 @@ impl Loop {
 
     /// Takes what a connection in shared memory has sent; whether that was anything.
     fn take_shared(&mut self, core: &mut Core, now: Now, at: usize) -> bool {
-        let mut bytes = std::mem::take(&mut self.received);
+        let mut bytes = std::mem::take(&mut self.hot.received);
         bytes.clear();
-        let taken = self.channels.take(at, &mut bytes);
-        let Some(peer) = self.channels.get(at) else { return false };
+        let taken = self.hot.channels.take(at, &mut bytes);
+        let Some(peer) = self.hot.channels.get(at) else { return false };
         let (conn, unsent_bytes) = (peer.conn, peer.unsent_bytes());
         if !bytes.is_empty() {
             self.received(core, now, conn, &bytes, unsent_bytes);
@@ -309,7 +315,7 @@ impl Loop {
             self.gone(core, now, conn);
         }
         let is_some = !bytes.is_empty() && taken.is_ok();
-        self.received = bytes;
+        self.hot.received = bytes;
         is_some
     }
 
@@ -323,7 +329,7 @@ impl Loop {
             self.queue.revoke(stream);
             return;
         };
-        let at = self.channels.add(SharedPeer::new(conn, (stream, bell), halves, place));
+        let at = self.hot.channels.add(SharedPeer::new(conn, (stream, bell), halves, place));
         self.conns.insert(conn, Peer::Shared(at));
         // One byte always finds room.
         let _ = self.queue.send(stream, vec![crate::channel::TAKEN]);
@@ -355,7 +361,7 @@ impl Loop {
                 core.take(now, Input::PinnedRead(view, pin, result));
             }
             Post::PagesFull(full) => {
-                self.pages_full = full;
+                self.disk.pages_full = full;
                 self.look_at_disk(core, now);
             }
             Post::Installed(_, Err(why)) => self.failed = Some(format!("the page store: {why}")),
@@ -390,12 +396,12 @@ impl Loop {
     fn look_at_disk(&mut self, core: &mut Core, now: Now) {
         let log = self.log.state();
         // The log gives back what it can do without.
-        if log.is_short || self.pages_full {
+        if log.is_short || self.disk.pages_full {
             self.log.truncate_below(Stamp::ZERO);
         }
-        let full = log.is_short || self.pages_full;
-        if full != self.disk_full {
-            self.disk_full = full;
+        let full = log.is_short || self.disk.pages_full;
+        if full != self.disk.disk_full {
+            self.disk.disk_full = full;
             core.take(now, Input::DiskFull(full));
         }
         let room = match (log.far_over_cap, log.over_cap || log.is_short) {
@@ -403,8 +409,8 @@ impl Loop {
             (false, true) => LogRoom::Tight,
             (false, false) => LogRoom::Free,
         };
-        if room != LogRoom::Free || self.log_room != LogRoom::Free {
-            self.log_room = room;
+        if room != LogRoom::Free || self.disk.log_room != LogRoom::Free {
+            self.disk.log_room = room;
             core.take(now, Input::LogRoom(room));
         }
         let accepts_paused = self.queue.counters().accepts_paused;
@@ -439,8 +445,8 @@ impl Loop {
         match (decision, self.conns.get(&conn)) {
             (Decision::Pause, Some(Peer::Socket(token))) => _ = self.queue.pause(*token),
             (Decision::Resume, Some(Peer::Socket(token))) => _ = self.queue.resume(*token),
-            (Decision::Pause, Some(Peer::Shared(at))) => self.channels.pause(*at, true),
-            (Decision::Resume, Some(Peer::Shared(at))) => self.channels.pause(*at, false),
+            (Decision::Pause, Some(Peer::Shared(at))) => self.hot.channels.pause(*at, true),
+            (Decision::Resume, Some(Peer::Shared(at))) => self.hot.channels.pause(*at, false),
             (Decision::Close, _) => {
                 self.close(core, conn);
                 core.take(now, Input::Disconnected(conn));
@@ -478,13 +484,13 @@ impl Loop {
 
     fn serve_next(&mut self, core: &mut Core, now: Now) -> Option<(Conn, Decision)> {
         let (clock, handle) = core.frames(now);
-        let unsent_bytes = |conn| unsent_bytes(&self.conns, &self.queue, &self.channels, conn);
+        let unsent_bytes = |conn| unsent_bytes(&self.conns, &self.queue, &self.hot.channels, conn);
         self.scheduler.serve_next(unsent_bytes, clock, handle)
     }
 
     /// Tells the machine which clients still read, among the clients that are not heard.
     fn look_at_backpressured(&mut self, core: &mut Core, now: Now) {
-        let unsent_bytes = |conn| unsent_bytes(&self.conns, &self.queue, &self.channels, conn);
+        let unsent_bytes = |conn| unsent_bytes(&self.conns, &self.queue, &self.hot.channels, conn);
         for conn in self.scheduler.that_read(now, unsent_bytes) {
             core.take(now, Input::Alive(conn));
         }
@@ -519,7 +525,7 @@ impl Loop {
     }
 
     fn end_shared(&mut self, at: usize) {
-        if let Some(peer) = self.channels.remove(at) {
+        if let Some(peer) = self.hot.channels.remove(at) {
             self.queue.revoke(peer.bell);
             self.queue.revoke(peer.stream);
         }
@@ -581,7 +587,7 @@ impl Loop {
                 // It does not read what it is told: its bound is reached, the others go on.
                 Err(SendError::Full(_)) => self.cut_off(core, conn),
             },
-            Some(Peer::Shared(at)) => match self.channels.send(*at, &bytes) {
+            Some(Peer::Shared(at)) => match self.hot.channels.send(*at, &bytes) {
                 Ok(Sent::Gone) => {}
                 Ok(Sent::Waits(unsent)) if unsent > SLOW_READER_BYTES => self.cut_off(core, conn),
                 Ok(Sent::Waits(_)) if self.scheduler.sent(more) => self.look_at_unsent(core),
@@ -598,7 +604,7 @@ impl Loop {
         self.queue.flush();
         let of_one = |(conn, peer): (&Conn, &Peer)| match peer {
             Peer::Socket(token) => Some((self.queue.unsent_bytes(*token).unwrap_or(0), *conn)),
-            Peer::Shared(at) => self.channels.get(*at).map(|peer| (peer.unsent_bytes(), *conn)),
+            Peer::Shared(at) => self.hot.channels.get(*at).map(|peer| (peer.unsent_bytes(), *conn)),
             Peer::Memory(..) => None,
         };
         let unsent = self.conns.iter().filter_map(of_one).collect();

@@ -1,14 +1,12 @@
-//! A shorter way for calls of services, for a host that has one: a caller that is alone drives the connection itself, and its call
+//! A shorter way for calls of services, for a port that has one: a caller that is alone drives the connection itself, and its call
 //! passes by the rest of the machine.
 
 use std::time::Duration;
 
-use tercel_wire::id::CallId;
 use tercel_wire::interface::{Interface, InterfaceSchema};
 
-use super::slots::{Connection, Table};
+use super::UnderWay;
 use crate::error::Error;
-use crate::txn::UnderWay;
 
 /// A call that may take the shorter way.
 pub trait ExpressCall {
@@ -40,23 +38,4 @@ pub enum Expressed {
     Answered,
     /// It was sent, and its answer is to be waited for the other way.
     UnderWay(UnderWay),
-}
-
-/// A slot of which a host numbers the calls itself, one after the other, on one connection.
-///
-/// The invariant: it is given back, with its last call, before anything else is called in the slot.
-#[derive(Debug)]
-pub struct Lane {
-    pub(super) last: CallId,
-    pub(super) table: Table,
-    pub(super) connection: Connection,
-}
-
-impl Lane {
-    /// Names the next call.
-    #[inline]
-    pub fn begin(&mut self) -> CallId {
-        self.last.seq += 1;
-        self.last
-    }
 }
