@@ -59,23 +59,31 @@ impl Spill for Beside {
 /// Appends a payload whose record `put` writes.
 ///
 /// # Errors
-/// If a value cannot be in a record.
+/// If a value cannot be in a record; then nothing is appended.
 pub fn encode(
     schema: &Schema,
     put: impl FnOnce(&mut Encoder<'_>),
     out: &mut Vec<u8>,
 ) -> Result<(), EncodeError> {
     let mut beside = Beside::default();
-    let mut e = Encoder::new(schema.size(), &mut beside);
+    let from = out.len();
+    let mut bytes = std::mem::take(out);
+    bytes.extend_from_slice(&[0; HEAD_BYTES]);
+    let mut e = Encoder::behind(bytes, schema.size(), &mut beside);
     put(&mut e);
-    let mut record = e.finish_bytes()?;
-    record.resize(padded(record.len()), 0);
+    let encoded;
+    (*out, encoded) = e.finish_behind();
+    if let Err(e) = encoded {
+        out.truncate(from);
+        return Err(e);
+    }
+    let record = padded(out.len() - from - HEAD_BYTES);
+    out.resize(from + HEAD_BYTES + record, 0);
     beside.stamps.sort_unstable();
     // Of one that was read twice the older state counts.
     beside.stamps.dedup_by_key(|(oref, _)| *oref);
-    out.put_u32(record.len() as u32);
-    out.put_u32(beside.stamps.len() as u32);
-    out.extend_from_slice(&record);
+    out[from..][..4].copy_from_slice(&(record as u32).to_le_bytes());
+    out[from + 4..][..4].copy_from_slice(&(beside.stamps.len() as u32).to_le_bytes());
     for (oref, stamp) in &beside.stamps {
         out.put_u32(oref.raw());
         out.put_u64(stamp.0);

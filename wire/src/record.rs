@@ -123,6 +123,8 @@ pub enum EncodeError {
 /// Writes one record.
 pub struct Encoder<'a> {
     body: Vec<u8>,
+    /// Where the record begins in the body.
+    base: usize,
     spill: &'a mut dyn Spill,
     spill_above: usize,
     error: Option<EncodeError>,
@@ -131,7 +133,14 @@ pub struct Encoder<'a> {
 impl<'a> Encoder<'a> {
     /// Begins a record whose fixed part has `size` bytes, all 0.
     pub fn new(size: usize, spill: &'a mut dyn Spill) -> Encoder<'a> {
-        Encoder { body: vec![0; size], spill, spill_above: SPILL_BYTES, error: None }
+        Encoder { body: vec![0; size], base: 0, spill, spill_above: SPILL_BYTES, error: None }
+    }
+
+    /// Begins one behind other bytes, which [`Encoder::finish_behind`] gives back with it.
+    pub fn behind(mut body: Vec<u8>, size: usize, spill: &'a mut dyn Spill) -> Encoder<'a> {
+        let base = body.len();
+        body.resize(base + size, 0);
+        Encoder { body, base, spill, spill_above: SPILL_BYTES, error: None }
     }
 
     /// Keeps parts of up to `bytes` in the record. For the leaves of trees of chunks.
@@ -145,23 +154,35 @@ impl<'a> Encoder<'a> {
         self.error.map_or(Ok(self.body), Err)
     }
 
+    /// The bytes that it was begun behind, and the body behind them, unpadded; without it if it could not be encoded.
+    pub fn finish_behind(mut self) -> (Vec<u8>, Result<(), EncodeError>) {
+        match self.error {
+            None => (self.body, Ok(())),
+            Some(e) => {
+                self.body.truncate(self.base);
+                (self.body, Err(e))
+            }
+        }
+    }
+
     /// The object: header and body, padded to a multiple of 4 and to at least [`OBJECT_BYTES_MIN`].
     pub fn finish(self, class: ClassId) -> Result<Vec<u8>, EncodeError> {
         if let Some(e) = self.error {
             return Err(e);
         }
-        let bytes = HEADER_BYTES + padded(self.body.len());
+        let body = &self.body[self.base..];
+        let bytes = HEADER_BYTES + padded(body.len());
         let mut out = Vec::with_capacity(bytes);
         out.extend_from_slice(&class.0.to_le_bytes());
         out.extend_from_slice(&[0, 0]);
-        out.extend_from_slice(&self.body);
+        out.extend_from_slice(body);
         out.resize(bytes, 0);
         if out.len() > OBJECT_BYTES_MAX { Err(EncodeError::TooLarge(out.len())) } else { Ok(out) }
     }
 
     /// Overwrites bytes of the fixed part or of an element.
     pub fn set(&mut self, at: usize, bytes: &[u8]) {
-        self.body[at..at + bytes.len()].copy_from_slice(bytes);
+        self.body[self.base + at..][..bytes.len()].copy_from_slice(bytes);
     }
 
     /// Makes what is encoded fail; the first error counts.
@@ -176,12 +197,12 @@ impl<'a> Encoder<'a> {
 
     /// Room for a variable part at its alignment; where it begins.
     fn room(&mut self, bytes: usize, align: usize) -> Option<usize> {
-        let from = self.body.len().next_multiple_of(align);
+        let from = (self.body.len() - self.base).next_multiple_of(align);
         if from + bytes > OBJECT_BYTES_MAX {
             self.fail(EncodeError::TooLarge(HEADER_BYTES + from + bytes));
             return None;
         }
-        self.body.resize(from + bytes, 0);
+        self.body.resize(self.base + from + bytes, 0);
         Some(from)
     }
 

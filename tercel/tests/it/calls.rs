@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use tercel::{
-    Bytes, CallPolicy, Called, Client, Error, Failure, List, Obj, Object, Record, Ref, Server, Text, Tx,
-    interface,
+    Bytes, CallPolicy, Called, Client, ClientConfig, Error, Failure, List, Obj, Object, Record, Ref, Server,
+    Text, Tx, interface,
 };
 
 #[interface]
@@ -160,14 +160,17 @@ fn here() -> String {
 
 #[test]
 fn method_runs_where_its_policy_says_and_gives_the_same() {
-    for listen in ["127.0.0.1:0", "unix"] {
+    for listen in ["127.0.0.1:0", "unix", "shared"] {
+        let shared_memory = listen == "shared";
         let dir = tempfile::tempdir().unwrap();
         let listen = match listen {
-            "unix" => format!("unix:{}", dir.path().with_extension("sock").display()),
+            "unix" | "shared" => format!("unix:{}", dir.path().with_extension("sock").display()),
             tcp => tcp.to_string(),
         };
         let server = server(&dir, &listen);
-        let (maker, client) = (connect(&server), connect(&server));
+        let config = ClientConfig { shared_memory, ..ClientConfig::default() };
+        let client = Client::connect_with(&server.addresses()[0], config).unwrap();
+        let maker = connect(&server);
         let purse = purse(&maker, 100);
         let purse = client.handle(purse);
         assert_eq!(purse.clone().remote().place().unwrap().0, SERVER);

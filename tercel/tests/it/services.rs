@@ -200,20 +200,20 @@ struct Office {
     _dir: tempfile::TempDir,
 }
 
-const KINDS: [&str; 3] = ["tcp", "unix", "memory"];
+const KINDS: [&str; 4] = ["tcp", "unix", "shared", "memory"];
 
 fn office_with(kind: &str, workers: usize, change: impl FnOnce(ClientConfig) -> ClientConfig) -> Office {
     let dir = tempfile::tempdir().unwrap();
     let desk = MyDesk::default();
     let seen = desk.0.clone();
-    let config = change(ClientConfig::default());
+    let config = change(ClientConfig { shared_memory: kind == "shared", ..ClientConfig::default() });
     if kind == "memory" {
         let services = vec![Desk::serve(desk)];
         let server = ServerConfig { services, workers, ..ServerConfig::new(dir.path()) };
         return Office { client: embedded_with(server, config).unwrap(), server: None, seen, _dir: dir };
     }
     let listen = match kind {
-        "unix" => format!("unix:{}", dir.path().with_extension("sock").display()),
+        "unix" | "shared" => format!("unix:{}", dir.path().with_extension("sock").display()),
         _ => "127.0.0.1:0".into(),
     };
     let server = Server::builder(dir.path()).listen(listen).service(Desk::serve(desk)).workers(workers);

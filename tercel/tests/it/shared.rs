@@ -5,11 +5,16 @@ use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tercel::{Address, Bytes, Client, ClientConfig, Object, Ref, Server, SharedMemory, Transport, Tx};
+use tercel::{
+    Address, Bytes, Called, Client, ClientConfig, Context, Error, Failure, Object, Ref, Server, SharedMemory,
+    Transport, Tx, service,
+};
 use tercel_events::shm::{Channel, Config, LINE_BYTES, SendError, pass};
 
 use crate::common::counter;
@@ -120,6 +125,111 @@ fn client_goes_on_when_its_server_is_started_again() {
     server.stop().unwrap();
 }
 
+#[service]
+trait Counts {
+    /// Counts on, and says how far.
+    fn count(&self) -> u64;
+    /// The same, with so many bytes there and back.
+    fn echo(&self, bytes: &[u8]) -> Bytes;
+}
+
+#[derive(Default)]
+struct Counted(Arc<AtomicU64>);
+
+impl Counts for Counted {
+    fn count(&self, _: &Context<'_>) -> Called<u64> {
+        Ok(self.0.fetch_add(1, Ordering::SeqCst) + 1)
+    }
+
+    fn echo(&self, _: &Context<'_>, bytes: &[u8]) -> Called<Bytes> {
+        Ok(Bytes(bytes.to_vec()))
+    }
+}
+
+fn serve_counts(dir: &TempDir, counted: &Arc<AtomicU64>) -> Server {
+    let builder = Server::builder(dir.path().join("space")).listen(Address::Unix(socket(dir)));
+    builder.service(Counts::serve(Counted(counted.clone()))).start().unwrap()
+}
+
+/// Some find the connection free and call by a line, others find it taken and call by messages: one after the other, and at once.
+#[test]
+fn calls_by_lines_and_by_messages_are_each_executed_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let counted = Arc::new(AtomicU64::new(0));
+    let server = serve_counts(&dir, &counted);
+    let client = connect(&dir);
+    let r = counter(&client, "n");
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let counts = client.service::<dyn Counts>();
+                let mut last = 0;
+                for _ in 0..2_000 {
+                    let count = counts.count().unwrap();
+                    assert!(count > last, "{count} after {last}");
+                    last = count;
+                }
+            });
+        }
+        scope.spawn(|| (1..=100).for_each(|n| client.run(|tx| tx.edit(r)?.set_count(n)).unwrap()));
+    });
+    assert_eq!(counted.load(Ordering::SeqCst), 6_000);
+    let counts = client.service::<dyn Counts>();
+    for bytes in [0, 1, 20, 23, 24, 25, 100, 5_000, 65_000, 70_000, 900_000] {
+        let there: Vec<u8> = (0..bytes).map(|i| (i * 7) as u8).collect();
+        assert_eq!(counts.echo(&there), Ok(Bytes(there.clone())), "{bytes} bytes");
+    }
+    // What others change arrives between calls that leave the machine alone.
+    let other = connect(&dir);
+    other.run(|tx| tx.edit(r)?.set_count(777)).unwrap();
+    let end = Instant::now() + Duration::from_secs(5);
+    while client.run(|tx| Ok(tx.get(r)?.count())) != Ok(777) {
+        counts.count().unwrap();
+        assert!(Instant::now() < end, "the change was not heard of");
+    }
+    server.stop().unwrap();
+}
+
+#[test]
+fn calls_by_lines_go_on_over_restarts_and_count_once_at_most() {
+    let dir = tempfile::tempdir().unwrap();
+    let counted = Arc::new(AtomicU64::new(0));
+    let mut server = Some(serve_counts(&dir, &counted));
+    let client = connect(&dir);
+    let is_over = AtomicBool::new(false);
+    let (certain, unknown) = thread::scope(|scope| {
+        let calling = scope.spawn(|| {
+            let counts = client.service::<dyn Counts>();
+            let (mut certain, mut unknown) = (0, 0);
+            while !is_over.load(Ordering::SeqCst) {
+                match counts.count() {
+                    Ok(_) => certain += 1,
+                    Err(Failure::Space(Error::Unknown(_))) => unknown += 1,
+                    // Not executed.
+                    Err(Failure::Space(Error::Unavailable(_) | Error::Timeout(_))) => {}
+                    Err(e) => panic!("{e}"),
+                }
+            }
+            (certain, unknown)
+        });
+        for _ in 0..5 {
+            let before = counted.load(Ordering::SeqCst);
+            let end = Instant::now() + Duration::from_secs(20);
+            while counted.load(Ordering::SeqCst) < before + 200 {
+                assert!(Instant::now() < end, "no calls are executed");
+                thread::yield_now();
+            }
+            server.take().unwrap().stop().unwrap();
+            server = Some(serve_counts(&dir, &counted));
+        }
+        is_over.store(true, Ordering::SeqCst);
+        calling.join().unwrap()
+    });
+    let executed = counted.load(Ordering::SeqCst);
+    assert!((certain..=certain + unknown).contains(&executed), "{executed} of {certain} and {unknown}");
+    server.unwrap().stop().unwrap();
+}
+
 /// A channel in the hands of a test.
 fn hand_over(dir: &TempDir, config: Config) -> (UnixStream, Channel) {
     let socket = UnixStream::connect(dir.path().join("socket.shm")).unwrap();
@@ -163,7 +273,24 @@ fn strangers_at_the_door_are_shown_out_and_others_go_on() {
     goes_on();
 
     type Misbehaves = fn(&UnixStream, Channel);
-    let misbehaviours: [Misbehaves; 5] = [
+    fn request(body: &[u8]) -> [u8; LINE_BYTES] {
+        let mut line = [0; LINE_BYTES];
+        (line[0], line[1]) = (1, body.len() as u8);
+        line[8..8 + body.len()].copy_from_slice(body);
+        line
+    }
+    let misbehaviours: [Misbehaves; 9] = [
+        // Calls before it has said what it is, and of what is none.
+        |_, channel| {
+            _ = channel.split().0.send(&request(&[0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]), None)
+        },
+        |_, channel| _ = channel.split().0.send(&request(&[255; 52]), None),
+        |_, channel| _ = channel.split().0.send(&request(&[]), Some(&[7; 500_000])),
+        |_, channel| {
+            let mut line = request(&[]);
+            line[1] = 200;
+            _ = channel.split().0.send(&line, None);
+        },
         |_, channel| _ = channel.split().0.send(&[9; LINE_BYTES], None),
         |_, channel| _ = channel.split().0.send(&[0; LINE_BYTES], None),
         |_, channel| _ = channel.split().0.send(&[0; LINE_BYTES], Some(&[7; 500])),
