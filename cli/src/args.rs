@@ -134,9 +134,23 @@ pub struct Serve {
     /// least; with 0 only `tercel gc` collects
     #[arg(long, value_name = "PERCENT", default_value = "50")]
     pub gc_percent: u8,
+    /// Which clients may use shared memory beside a Unix socket
+    #[arg(long, value_name = "CLIENTS", value_enum, default_value_t = SharedMemory::SameUser)]
+    pub shared_memory: SharedMemory,
     /// Stop when standard input ends, because the process that started this one has ended
     #[arg(long, hide = true)]
     pub until_eof: bool,
+}
+
+/// Which clients may use shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SharedMemory {
+    /// None
+    Off,
+    /// Those of the user that the server runs as
+    SameUser,
+    /// All that can reach the socket
+    AnyUser,
 }
 
 #[derive(Debug, ClapArgs)]

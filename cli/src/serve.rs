@@ -6,7 +6,7 @@ use std::time::Duration;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tercel::check::{LOST_NAME, losses};
-use tercel::{Server, ServerConfig, ServerError};
+use tercel::{Server, ServerConfig, ServerError, SharedMemory};
 use tercel_packages::model::{Mark, Marked};
 use tercel_term::fail::Outcome;
 use tercel_term::process::raise_descriptors;
@@ -25,6 +25,11 @@ pub fn run(args: &args::Serve) -> Outcome {
         collect_grace: Duration::from_secs(args.gc_grace.into()),
         collect_percent: args.gc_percent,
         methods: vec![Mark::METHODS],
+        shared_memory: match args.shared_memory {
+            args::SharedMemory::Off => SharedMemory::Off,
+            args::SharedMemory::SameUser => SharedMemory::SameUser,
+            args::SharedMemory::AnyUser => SharedMemory::AnyUser,
+        },
         ..ServerConfig::new(&args.data)
     };
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
