@@ -113,7 +113,7 @@ const RUNNER: [RunnerRule; 8] = [
     RunnerRule::LogCutTooLittle,
 ];
 
-const ENGINE: [EngineRule; 89] = [
+const ENGINE: [EngineRule; 90] = [
     EngineRule::WatermarkJumps,
     EngineRule::WatermarkBeforeFlags,
     EngineRule::InstallBeforeWatermark,
@@ -137,6 +137,7 @@ const ENGINE: [EngineRule; 89] = [
     EngineRule::SlotForgotten,
     EngineRule::BeginsPastDeadline,
     EngineRule::CreditLeaks,
+    EngineRule::OtherTableBelieved,
     EngineRule::FetchUnsynced,
     EngineRule::StreamUnsynced,
     EngineRule::ReplyUnsynced,

@@ -143,7 +143,9 @@ impl Slots {
     /// A call that was sent on an earlier connection is to be sent on this one, where the server has this table.
     pub fn send_again(&mut self, id: CallId, now: Table, on: Connection) -> Sent {
         match self.of(id).map(|slot| &mut slot.state) {
-            Some(State::Waiting { table, connection, .. }) if *table == now => {
+            Some(State::Waiting { table, connection, .. })
+                if *table == now || dropped(Rule::OtherTableBelieved) =>
+            {
                 *connection = on;
                 Sent::Again
             }
