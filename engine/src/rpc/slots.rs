@@ -114,7 +114,7 @@ impl Slots {
         self.told
     }
 
-    /// Takes in the body of a response. One that nobody waits for frees its slot; one to an earlier call counts for nothing.
+    /// Takes in the body of a response. One whose caller has given up frees its slot; one to an earlier call counts for nothing.
     pub fn answered(&mut self, id: CallId, body: &[u8]) {
         let Some(slot) = self.of(id) else { return };
         match slot.state {
