@@ -305,7 +305,7 @@ pub struct Gc {
   tercel inspect 12.7 --data ./packages         an object by page and slot
   tercel inspect 12.8 --limit 100 --json        a map: its first 100 entries
   tercel inspect 12.8 --key libssl3             a map: the entry of one key
-  tercel inspect --interfaces                   the methods that the server runs, and its services
+  tercel inspect --interfaces                   methods and services of a server
 
 An object is printed as JSON; a map as a line an entry, or with --json as JSON with how many more there are.")]
 pub struct Inspect {

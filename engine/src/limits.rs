@@ -57,8 +57,8 @@ pub const KEPT_BYTES_MAX: usize = 64 << 10;
 /// Bytes of responses that are kept of one client: 4 KiB for each of its slots.
 pub const KEPT_CLIENT_BYTES_MAX: usize = 1 << 20;
 
-/// Bytes of responses that are kept of all clients. Above it those of clients that have no connection are let go of, and then nothing
-/// more is kept.
+/// Bytes of responses that are kept of all clients. Above half of it those of clients that have no connection are let go of; above it
+/// those of the client whose next call is answered.
 pub const KEPT_ALL_BYTES_MAX: usize = 64 << 20;
 
 /// How long a server keeps what it knows of the calls of a client that has no connection, in microseconds: a network that was gone for a

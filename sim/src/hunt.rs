@@ -429,6 +429,12 @@ pub const VARIANTS: &[Variant] = &[
         Some(served_twice),
     ),
     engine(
+        EngineRule::OtherTableBelieved,
+        "a call is sent again to a server that has forgotten its client",
+        20,
+        Some(served),
+    ),
+    engine(
         EngineRule::BeginsPastDeadline,
         "a slow procedure is begun although its caller waits no longer",
         20,

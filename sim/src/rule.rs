@@ -137,6 +137,7 @@ const ENGINE: [EngineRule; 90] = [
     EngineRule::SlotForgotten,
     EngineRule::BeginsPastDeadline,
     EngineRule::CreditLeaks,
+    EngineRule::OtherTableBelieved,
     EngineRule::FetchUnsynced,
     EngineRule::StreamUnsynced,
     EngineRule::ReplyUnsynced,

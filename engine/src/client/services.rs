@@ -160,6 +160,9 @@ impl Requester for Client {
                 return Some(Err(Error::Unknown(e.to_string())));
             }
         };
+        if lost.is_none() && call.until.is_some_and(|until| now >= until) {
+            return Some(Err(Error::Timeout(None)));
+        }
         if self.peer.out.len() > limits::UNSENT_BYTES_MAX {
             return None;
         }

@@ -31,7 +31,7 @@ pub struct Served {
 struct Slot {
     seq: u64,
     state: State,
-    /// The body of the response; its memory is used again.
+    /// The body of the response; its memory is used again if it is small.
     kept: Vec<u8>,
 }
 
@@ -45,6 +45,9 @@ enum State {
     /// It runs, or waits to be run. The flag says whether its caller has given up.
     Running(Option<Arc<AtomicBool>>),
 }
+
+/// Memory that a slot keeps for its next response: its share of what may be kept of a client.
+const SPARE_BYTES: usize = limits::KEPT_CLIENT_BYTES_MAX / SERVICE_SLOTS_MAX as usize;
 
 /// What a call that arrives is.
 #[derive(Debug, PartialEq, Eq)]
@@ -106,6 +109,7 @@ impl Served {
         slot.state = State::Running(None);
         self.kept_bytes -= slot.kept.len();
         slot.kept.clear();
+        slot.kept.shrink_to(SPARE_BYTES);
         Arrival::New
     }
 
@@ -187,6 +191,12 @@ impl Served {
     /// Bytes of what is kept.
     pub fn kept_bytes(&self) -> usize {
         self.kept_bytes
+    }
+
+    /// Bytes of memory for what is kept.
+    #[cfg(test)]
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.slots.iter().map(|slot| slot.kept.capacity()).sum()
     }
 
     fn of(&mut self, id: CallId) -> Option<&mut Slot> {

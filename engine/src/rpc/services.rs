@@ -200,7 +200,7 @@ impl Job {
         Job { id, services, method, payload: payload.to_vec(), until, is_cancelled: Arc::default() }
     }
 
-    /// Says to the call, and to what runs it, that nobody waits for it.
+    /// The flag by which the call, and what runs it, are told that its caller has given up.
     pub fn flag(&self) -> Arc<AtomicBool> {
         self.is_cancelled.clone()
     }

@@ -169,7 +169,7 @@ impl Slots {
         self.told
     }
 
-    /// Takes in the body of a response. One that nobody waits for frees its slot; one to an earlier call counts for nothing.
+    /// Takes in the body of a response. One whose caller has given up frees its slot; one to an earlier call counts for nothing.
     pub fn answered(&mut self, id: CallId, body: &[u8]) {
         if let Some(Slot { state: State::Lent(answer), .. }) = self.slots.get_mut(id.slot as usize) {
             *answer = Some((id.seq, body.to_vec()));
@@ -202,7 +202,9 @@ impl Slots {
     /// A call that was sent on an earlier connection is to be sent on this one, where the server has this table.
     pub fn send_again(&mut self, id: CallId, now: Table, on: Connection) -> Sent {
         match self.of(id).map(|slot| &mut slot.state) {
-            Some(State::Waiting { table, connection, .. }) if *table == now => {
+            Some(State::Waiting { table, connection, .. })
+                if *table == now || dropped(Rule::OtherTableBelieved) =>
+            {
                 *connection = on;
                 Sent::Again
             }

@@ -299,6 +299,23 @@ fn large_answers_are_not_kept_and_small_ones_up_to_a_bound() {
 }
 
 #[test]
+fn slots_give_the_memory_of_large_answers_back() {
+    use crate::limits::{KEPT_BYTES_MAX, KEPT_CLIENT_BYTES_MAX};
+    let mut served = Served::default();
+    for seq in [1, 2] {
+        for slot in 0..256 {
+            let id = CallId { slot, seq };
+            assert_eq!(served.arrive(id), Arrival::New);
+            // In the first round each answer is large; the next call of the slot acknowledges it.
+            served.end(id, &vec![7; if seq == 1 { KEPT_BYTES_MAX } else { 1 }]);
+            assert!(served.memory_bytes() <= 2 * KEPT_CLIENT_BYTES_MAX, "slot {slot}");
+        }
+    }
+    assert_eq!(served.kept_bytes(), 256);
+    assert!(served.memory_bytes() <= KEPT_CLIENT_BYTES_MAX);
+}
+
+#[test]
 fn calls_that_are_never_answered_count_once_and_rise() {
     let mut served = Served::default();
     assert_eq!(

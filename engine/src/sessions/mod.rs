@@ -296,7 +296,7 @@ impl Sessions {
         }
         self.ticks.listening = cx.now;
         self.look_at_backup(cx);
-        self.serving.forget_absent(cx.now);
+        self.serving.tick(cx.now);
         let silence = 2 * cx.config.keepalive_ms as u64 * 1000;
         let mut silent: Vec<Conn> = Vec::new();
         // With thousands of sessions a look at all of them takes a while, and silence is long.

@@ -76,13 +76,6 @@ impl Serving {
         }
     }
 
-    /// Forgets clients that were without a connection for too long.
-    pub(super) fn forget_absent(&mut self, now: Now) {
-        while self.absent.front().is_some_and(|(over, _)| *over <= now) {
-            self.forget_first();
-        }
-    }
-
     fn forget_first(&mut self) {
         if let Some((over, client)) = self.absent.pop_front()
             && self.clients.get(&client).is_some_and(|of| of.over == Some(over))
@@ -109,12 +102,8 @@ impl Serving {
         is_its
     }
 
-    /// Lets go of what is kept if it has become too much: of clients that are away, or of this one.
+    /// Lets go of what is kept of a client if it has become too much of all.
     fn make_room(&mut self, client: ClientId) {
-        if self.kept_bytes <= limits::KEPT_ALL_BYTES_MAX {
-            return;
-        }
-        self.let_go();
         if self.kept_bytes > limits::KEPT_ALL_BYTES_MAX
             && let Some(of) = self.clients.get_mut(&client)
         {
@@ -123,11 +112,17 @@ impl Serving {
         }
     }
 
-    /// Lets go of what is kept of clients that have no connection.
-    fn let_go(&mut self) {
-        for of in self.clients.values_mut().filter(|of| of.over.is_some()) {
-            self.kept_bytes -= of.served.kept_bytes();
-            of.served.shrink();
+    /// Forgets clients that were without a connection for too long. If much is kept, what is kept of the others that have none is let
+    /// go of.
+    pub(super) fn tick(&mut self, now: Now) {
+        while self.absent.front().is_some_and(|(over, _)| *over <= now) {
+            self.forget_first();
+        }
+        if self.kept_bytes > limits::KEPT_ALL_BYTES_MAX / 2 {
+            for of in self.clients.values_mut().filter(|of| of.over.is_some()) {
+                self.kept_bytes -= of.served.kept_bytes();
+                of.served.shrink();
+            }
         }
     }
 }

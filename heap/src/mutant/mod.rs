@@ -101,6 +101,7 @@ pub enum Rule {
     SlotForgotten,
     BeginsPastDeadline,
     CreditLeaks,
+    OtherTableBelieved,
     // Pages and the buffer of modified objects.
     FetchUnsynced,
     PageWithoutStamp,

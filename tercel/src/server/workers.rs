@@ -34,7 +34,7 @@ struct Shared {
 struct State {
     /// Each with the view that wants it.
     waiting: VecDeque<(ViewId, Job)>,
-    /// What says to the calls that run that nobody waits for them.
+    /// By these the calls that run are told that their callers have given up.
     running: Vec<Arc<AtomicBool>>,
     threads: usize,
     /// Threads that wait for a call.
@@ -113,8 +113,8 @@ impl Workers {
     }
 }
 
-/// How long a stop waits for procedures that run. They were told that nobody waits for them; one that does not look goes on, and what it
-/// comes to is lost.
+/// How long a stop waits for procedures that run. They were told that their callers have given up; one that does not look goes
+/// on, and what it comes to is lost.
 const STOP_WAIT: Duration = Duration::from_secs(5);
 
 impl Drop for Workers {

@@ -431,6 +431,8 @@ fn time_of_a_caller_is_known_to_the_procedure() {
         let desk = client.service::<dyn Desk>();
         let left = desk.left_ms().unwrap().expect("a call has a limit");
         assert!((20_000..=40_000).contains(&left), "{left}");
+        let late = desk.clone().within(Duration::ZERO).count();
+        assert!(matches!(late, Err(Failure::Space(Error::Timeout(None)))), "{late:?}");
         let left = desk.within(Duration::from_secs(15)).left_ms().unwrap().unwrap();
         assert!((1_000..=15_000).contains(&left), "{left}");
     }
