@@ -113,7 +113,7 @@ const RUNNER: [RunnerRule; 8] = [
     RunnerRule::LogCutTooLittle,
 ];
 
-const ENGINE: [EngineRule; 90] = [
+const ENGINE: [EngineRule; 91] = [
     EngineRule::WatermarkJumps,
     EngineRule::WatermarkBeforeFlags,
     EngineRule::InstallBeforeWatermark,

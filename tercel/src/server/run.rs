@@ -40,8 +40,11 @@ const MEMORY_BIT: u64 = 1 << 63;
 /// For so long connections in shared memory are served before the others are looked at again, in microseconds.
 const HOT_SLICE_US: u64 = 20;
 
-/// Calls in lines that are served before the other connections are looked at again: some tens of microseconds.
-const CALLS_MAX: u32 = 64;
+/// For so long calls in lines alone are served before the other connections are looked at again, in microseconds: a look there
+/// takes as long as some calls, and one call in a hundred should not wait for one.
+const CALLS_SLICE_US: u64 = 100;
+/// Calls between two looks at the clock.
+const CALLS_UNTIMED: u32 = 16;
 
 /// How long a clean stop waits for what was ordered to be installed. It does not wait for room on the disk: all is in the log.
 const STOP_SECONDS_MAX: u64 = 60;
@@ -168,13 +171,16 @@ impl Loop {
     /// Serves the connections in shared memory that are in use, for as long as something comes and no socket has waited too
     /// long. Says until when the loop may sleep.
     fn serve_hot(&mut self, core: &mut Core) -> Option<Instant> {
-        let (mut slice_end, mut calls) = (None, 0);
+        let (mut slice_end, mut calls_end, mut calls) = (None, None, 0);
         loop {
             // A call of a service that is alone is answered without a look at the clock.
             while self.scheduler.is_idle() && self.hot.channels.look_shortly() {
                 calls += 1;
-                if calls > CALLS_MAX {
-                    return Some(core.instant(Now(0)));
+                if calls % CALLS_UNTIMED == 0 {
+                    let now = core.now();
+                    if now >= *calls_end.get_or_insert(now.plus_us(CALLS_SLICE_US)) {
+                        return Some(core.instant(Now(0)));
+                    }
                 }
                 if self.serve_calls(core) == Found::More {
                     break;
@@ -225,6 +231,7 @@ impl Loop {
         for event in batch.drain(..) {
             self.event(core, now, event);
         }
+        self.serve_calls(core);
         for at in self.hot.channels.hot() {
             self.take_shared(core, now, at);
         }

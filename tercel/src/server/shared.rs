@@ -281,7 +281,8 @@ impl Channels {
 
     /// Whether one of them has sent something: looks for so short that no clock is needed.
     pub(super) fn look_shortly(&mut self) -> bool {
-        !self.hot.is_empty() && self.is_any_ready(LOOKS_AT_FIRST)
+        let looks = self.looks_at_first();
+        !self.hot.is_empty() && self.is_any_ready(looks)
     }
 
     /// Whether one of them has sent something: looks for about as long as a sleep would cost, and not beyond `until`. If not, all
@@ -290,7 +291,8 @@ impl Channels {
         if self.hot.is_empty() {
             return false;
         }
-        if self.is_any_ready(LOOKS_AT_FIRST) {
+        let looks = self.looks_at_first();
+        if self.is_any_ready(looks) {
             self.spin.found_at_once();
             return true;
         }
@@ -322,10 +324,17 @@ impl Channels {
         !self.hot.is_empty()
     }
 
+    /// One where looking does not pay.
+    fn looks_at_first(&self) -> u32 {
+        if self.spin.budget_ns() > 0 { LOOKS_AT_FIRST } else { 1 }
+    }
+
     fn is_any_ready(&mut self, looks: u32) -> bool {
         let Channels { peers, hot, .. } = self;
-        (0..looks).any(|_| {
-            std::hint::spin_loop();
+        (0..looks).any(|look| {
+            if look > 0 {
+                std::hint::spin_loop();
+            }
             hot.iter().any(|at| {
                 let peer = peers.get_mut(*at).and_then(Option::as_mut).filter(|peer| !peer.is_paused);
                 peer.is_some_and(|peer| !peer.pending.is_empty() || peer.receiver.is_ready().unwrap_or(true))
