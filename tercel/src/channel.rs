@@ -60,8 +60,9 @@ const ROOM_BYTES: usize = 64 << 10;
 /// The longest piece: the peer reads one while the next is written.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Bytes that are taken from a channel at once.
+/// Bytes and messages that are taken from a channel at once.
 const TAKE_BYTES: usize = 128 << 10;
+const TAKE_MESSAGES: usize = 64;
 
 /// The door beside a socket; none if the system has no room for the name.
 pub(crate) fn door(path: &Path) -> Option<PathBuf> {
@@ -72,7 +73,7 @@ pub(crate) fn door(path: &Path) -> Option<PathBuf> {
 
 /// Hands a channel over to the server behind a door.
 pub(crate) fn hand_over(door: &Path, timeout: Duration) -> io::Result<(UnixStream, Channel)> {
-    let socket = UnixStream::connect(door)?;
+    let socket = connect(door)?;
     socket.set_write_timeout(Some(timeout))?;
     socket.set_read_timeout(Some(timeout))?;
     let (mut channel, descriptors) = Channel::create(Config::default())?;
@@ -87,6 +88,17 @@ pub(crate) fn hand_over(door: &Path, timeout: Duration) -> io::Result<(UnixStrea
     }
     channel.watch_peer(&socket)?;
     Ok((socket, channel))
+}
+
+/// Connects, or fails at once if the server lets too many wait.
+fn connect(door: &Path) -> io::Result<UnixStream> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(door)?)?;
+    let socket = UnixStream::from(socket);
+    socket.set_nonblocking(false)?;
+    Ok(socket)
 }
 
 /// Takes the channel that a client hands over.
@@ -195,7 +207,7 @@ impl End {
                 block.copy_to(&mut room.body);
                 Ok(Next::Call(InLine { left_us, body: &room.body }))
             }
-            Some(block) if kind == PIECE && block.len() <= PIECE_BYTES => {
+            Some(block) if kind == PIECE && (1..=PIECE_BYTES).contains(&block.len()) => {
                 block.copy_to(into);
                 Ok(Next::Piece)
             }
@@ -212,7 +224,10 @@ impl End {
     /// Appends what has arrived, all of it as a stream of bytes, up to a bound that is passed by one message at most.
     pub(crate) fn take(self, receiver: &mut Receiver, into: &mut Vec<u8>) -> Result<(), Corrupt> {
         let mut room = Room::default();
-        while into.len() < TAKE_BYTES {
+        for _ in 0..TAKE_MESSAGES {
+            if into.len() >= TAKE_BYTES {
+                break;
+            }
             match self.next(receiver, &mut room, into)? {
                 Next::Nothing => break,
                 Next::Piece => {}

@@ -79,17 +79,18 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
                 let unread = || Err(Error::Unknown(FORGOTTEN.into()).into());
                 return express.ended.unwrap_or_else(unread);
             }
-            Expressed::No => None,
-            Expressed::UnderWay(under_way) => Some(under_way),
+            Expressed::No => (None, Duration::ZERO),
+            Expressed::UnderWay(under_way, waited) => (Some(under_way), waited),
         };
-        let answer = self.calling(method, &put)?.until_known(under_way)?;
+        let (under_way, waited) = under_way;
+        let answer = self.calling(method, waited, &put)?.until_known(under_way)?;
         read(&answer.interface, &answer.body)
     }
 
     /// Calls a procedure that is never answered. For derived code.
     #[doc(hidden)]
     pub fn tell(&self, method: usize, put: impl Fn(&mut Encoder<'_>)) -> Called<()> {
-        let calling = self.calling(method, &put)?;
+        let calling = self.calling(method, Duration::ZERO, &put)?;
         let mut ended = Err(Error::Timeout(None));
         calling.drive(&mut |requester, now| {
             let told = requester.tell(now, &calling.requested())?;
@@ -99,9 +100,16 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         Ok(ended?)
     }
 
-    fn calling(&self, method: usize, put: &dyn Fn(&mut Encoder<'_>)) -> Result<Calling<'_>, Error> {
+    /// A call whose caller has waited so long already.
+    fn calling(
+        &self,
+        method: usize,
+        waited: Duration,
+        put: &dyn Fn(&mut Encoder<'_>),
+    ) -> Result<Calling<'_>, Error> {
         let port = self.port.clone()?;
-        let until = self.timeout.map(|t| port.now().plus_us(t.as_micros().try_into().unwrap_or(u64::MAX)));
+        let left = self.timeout.map(|timeout| timeout.saturating_sub(waited));
+        let until = left.map(|left| port.now().plus_us(left.as_micros().try_into().unwrap_or(u64::MAX)));
         let mut calling = Calling { port, schema: S::SCHEMA, method, until, payload: Vec::new() };
         payload::encode(&calling.of().takes, put, &mut calling.payload)?;
         match calling.payload.len() > limits::CALL_MAX {

@@ -36,6 +36,6 @@ pub enum Expressed {
     No,
     /// It was answered.
     Answered,
-    /// It was sent, and its answer is to be waited for the other way.
-    UnderWay(UnderWay),
+    /// It was sent, and its answer is to be waited for the other way; its caller has waited so long.
+    UnderWay(UnderWay, Duration),
 }

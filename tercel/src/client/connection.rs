@@ -61,6 +61,9 @@ pub(crate) struct SharedMemory {
 /// How long a thread sleeps on a connection at most before it looks at the time.
 pub(crate) const SLEEP_MAX: Duration = Duration::from_millis(200);
 
+/// How long a server may take to answer at its door: then its socket is taken.
+const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// How long a connection may take to be made, and how long it may neither take nor bring a byte while one is to be sent.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -289,7 +292,7 @@ impl SharedMemory {
     /// A connection in shared memory, if the server at the address has a door.
     fn connect(address: &Address, spin: Option<Duration>) -> Option<SharedMemory> {
         let Address::Unix(path) = address else { return None };
-        let (socket, channel) = channel::hand_over(&channel::door(path)?, CONNECT_TIMEOUT).ok()?;
+        let (socket, channel) = channel::hand_over(&channel::door(path)?, HAND_OVER_TIMEOUT).ok()?;
         let (sender, receiver) = channel.split();
         let waker = receiver.waker();
         let spin = spin.map_or_else(Spin::new, |spin| Spin::with_budget(spin.as_nanos() as u64));
@@ -384,13 +387,16 @@ impl SharedMemory {
         End::Client.next(&mut unpoison(self.receiver.lock()).0, room, into).map_err(corrupt)
     }
 
-    /// Waits for the next message: looks, and sleeps once if need be. Whether it is there.
-    pub(super) fn wait_for_line(&self, timeout: Option<Duration>) -> bool {
+    /// Whether the next message is there: looks for so short a time that no clock is needed.
+    pub(super) fn is_there_soon(&self) -> bool {
         let (receiver, spin) = &mut *unpoison(self.receiver.lock());
-        if receiver.look_shortly(spin).unwrap_or(false) {
-            return true;
-        }
-        let deadline = Instant::now() + timeout.unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
+        // What is damaged is found out when it is taken.
+        receiver.look_shortly(spin).unwrap_or(true)
+    }
+
+    /// Waits for the next message: looks, and sleeps if need be. Whether it is there.
+    pub(super) fn wait_for_line(&self, deadline: Instant) -> bool {
+        let (receiver, spin) = &mut *unpoison(self.receiver.lock());
         match receiver.wait(spin, Some(deadline)) {
             Ok(Waiting::Ready) => true,
             Ok(Waiting::PeerGone) => {

@@ -17,7 +17,7 @@
 
 use std::io;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -115,6 +115,8 @@ struct Usage {
     waits: AtomicU64,
     /// Calls by the shorter way; written by the thread with the baton alone.
     expressed: AtomicU64,
+    /// A thread has left bytes to the thread that was sending.
+    left: AtomicBool,
 }
 
 impl Usage {
@@ -254,8 +256,19 @@ impl Shared {
         let mut sender = match self.sender.try_lock() {
             Ok(sender) => sender,
             Err(TryLockError::Poisoned(p)) => p.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
+            Err(TryLockError::WouldBlock) => {
+                // One that sends a line does not look once more by itself.
+                self.usage.left.store(true, Ordering::Relaxed);
+                fence(Ordering::SeqCst);
+                match self.sender.try_lock() {
+                    Ok(sender) => sender,
+                    Err(TryLockError::Poisoned(p)) => p.into_inner(),
+                    Err(TryLockError::WouldBlock) => return,
+                }
+            }
         };
+        // Under the machine's lock, as where it is set.
+        self.usage.left.store(false, Ordering::Relaxed);
         for _ in 0..SENDS_MAX {
             std::mem::swap(machine.outgoing(), &mut *sender);
             if sender.len() > UNSENT_BYTES_MAX {
@@ -274,6 +287,7 @@ impl Shared {
             machine = self.machine();
             if machine.outgoing().is_empty() {
                 // Before the machine is let go of: what is to be sent from now on finds the sender free.
+                self.usage.left.store(false, Ordering::Relaxed);
                 drop(sender);
                 return;
             }
@@ -284,6 +298,19 @@ impl Shared {
         self.rouse();
         if let Some(conn) = self.conn() {
             conn.wake();
+        }
+    }
+
+    /// Whether a thread has left something to the one that was sending.
+    pub(super) fn has_left(&self) -> bool {
+        self.usage.left.load(Ordering::Relaxed)
+    }
+
+    /// After a line was sent: sends what other threads have left to this one meanwhile.
+    pub(super) fn flush_left(&self, baton: &mut Baton) {
+        fence(Ordering::SeqCst);
+        if self.has_left() {
+            self.flush(self.machine(), Some(baton));
         }
     }
 

@@ -4,9 +4,11 @@
 //! meanwhile is handed to the machine before the caller goes on. A call that is not answered while its caller looks and sleeps once is
 //! given to the machine, under its name: from then on it is waited for, sent again and given up as any other.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, TryLockError};
+use std::time::{Duration, Instant};
 
+use tercel_engine::limits;
 use tercel_engine::rpc;
 use tercel_engine::rpc::slots::Lane;
 use tercel_engine::txn::{Binding, ExpressCall, Expressed, UnderWay};
@@ -14,9 +16,9 @@ use tercel_wire::id::{CallId, Stamp};
 use tercel_wire::interface::InterfaceSchema;
 use tercel_wire::message::{Request, Response};
 
-use super::connection::{ServerConnection, SharedMemory};
+use super::connection::{SLEEP_MAX, ServerConnection, SharedMemory};
 use super::drive::{Baton, Shared};
-use crate::channel::{CALL_BODY_BYTES, End, InLine, Next, Room};
+use crate::channel::{End, InLine, Next, Room};
 
 /// What calls by the shorter way need, for one connection.
 pub(super) struct Express {
@@ -44,8 +46,8 @@ fn is_of(response: &Response<'_>, id: CallId) -> bool {
 /// What became of a call that was sent.
 enum Came {
     Answer,
-    /// It is to be waited for otherwise.
-    Late,
+    /// It is to be waited for otherwise, after so long.
+    Late(Duration),
 }
 
 impl Shared {
@@ -54,44 +56,53 @@ impl Shared {
             return Expressed::No;
         }
         let Ok(mut baton) = self.baton.try_lock() else { return Expressed::No };
-        let Some(mut express) = self.express(&mut baton, call.schema()) else { return Expressed::No };
-        let conn = express.conn.clone();
-        let ServerConnection::Shared(shared) = &*conn else { return Expressed::No };
-        let Some(id) = self.send_express(&mut express, shared, call) else {
-            baton.express = Some(express);
-            return Expressed::No;
-        };
-        self.count_express();
-        let mut room = std::mem::take(&mut express.room);
-        let came = self.wait_express(&conn, shared, (&mut baton, &mut room), &express, id, call);
-        express.room = room;
-        let expressed = match came {
-            Came::Answer => {
-                baton.express = Some(express);
-                Expressed::Answered
-            }
-            Came::Late => {
-                let interface = express.binding(call.schema()).map(|binding| binding.interface.clone());
-                let id = self.machine().take_lane_back(express.lane, true);
-                match interface {
-                    Some(interface) => Expressed::UnderWay(UnderWay { id, interface }),
-                    None => Expressed::No,
-                }
-            }
-        };
+        let expressed = self.call_with(&mut baton, call);
         drop(baton);
         // A thread that waited for this one to read must read now.
         if self.waiting() > 0 {
             self.happen(&self.machine());
         }
-        expressed
+        expressed.unwrap_or(Expressed::No)
+    }
+
+    fn call_with(&self, baton: &mut Baton, call: &mut dyn ExpressCall) -> Option<Expressed> {
+        baton.express = self.express(baton, call.schema());
+        let express = baton.express.as_mut()?;
+        let conn = express.conn.clone();
+        let ServerConnection::Shared(shared) = &*conn else { return None };
+        let id = self.send_express(express, shared, call)?;
+        self.count_express();
+        // What another thread left to this one while it sent.
+        self.flush_left(baton);
+        let mut express = baton.express.take()?;
+        let mut room = std::mem::take(&mut express.room);
+        let came = self.wait_express(&conn, shared, (baton, &mut room), &express, id, call);
+        express.room = room;
+        match came {
+            Came::Answer => {
+                baton.express = Some(express);
+                Some(Expressed::Answered)
+            }
+            Came::Late(waited) => {
+                let interface = express.binding(call.schema()).map(|binding| binding.interface.clone());
+                let id = self.machine().take_lane_back(express.lane, true);
+                Some(Expressed::UnderWay(UnderWay { id, interface: interface? }, waited))
+            }
+        }
     }
 
     /// What is needed for a call of a service on the connection of now, taken from the baton.
     fn express(&self, baton: &mut Baton, schema: &'static InterfaceSchema) -> Option<Express> {
         let generation = self.generation.load(Ordering::Acquire);
         match baton.express.take() {
-            Some(express) if express.generation == generation && express.binding(schema).is_some() => {
+            Some(mut express) if express.generation == generation => {
+                if express.binding(schema).is_none() {
+                    let Some(binding) = self.machine().bound_service(schema) else {
+                        baton.express = Some(express);
+                        return None;
+                    };
+                    express.bound.push((schema, binding));
+                }
                 return Some(express);
             }
             Some(old) => _ = self.machine().take_lane_back(old.lane, false),
@@ -120,8 +131,6 @@ impl Shared {
         shared: &SharedMemory,
         call: &mut dyn ExpressCall,
     ) -> Option<CallId> {
-        // No other thread is in the middle of a message.
-        let Ok(_sender) = self.sender.try_lock() else { return None };
         let binding = express.binding(call.schema())?;
         let (interface, method) = (binding.number, *binding.methods.get(call.method())?);
         let id = express.lane.begin();
@@ -129,13 +138,23 @@ impl Shared {
         body.clear();
         Request { slot: Some(id.slot), seq: id.seq, again: false, interface, method, payload: &[] }
             .encode(body);
+        let head_bytes = body.len();
         call.put(body).ok()?;
-        if body.len() > CALL_BODY_BYTES {
+        // The long way takes no more.
+        if body.len() - head_bytes > limits::CALL_MAX {
             return None;
         }
-        let left = call.timeout().unwrap_or(self.timeout());
+        // No call is sent whose time is over.
+        let left = Some(call.timeout().unwrap_or(self.timeout())).filter(|left| !left.is_zero())?;
         let left_us = left.as_micros().clamp(1, u32::MAX.into()) as u32;
-        shared.send_line(InLine { left_us, body }).then_some(id)
+        // No other thread is in the middle of a message, and none has left one to be sent before.
+        let _sender = match self.sender.try_lock() {
+            Ok(sender) => sender,
+            Err(TryLockError::Poisoned(p)) => p.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        let sent = !self.has_left() && shared.send_line(InLine { left_us, body });
+        sent.then_some(id)
     }
 
     fn wait_express(
@@ -147,9 +166,12 @@ impl Shared {
         id: CallId,
         call: &mut dyn ExpressCall,
     ) -> Came {
+        let patience = call.timeout().unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
+        // Known once the clock had to be looked at.
+        let mut deadline = None;
         baton.buffer.clear();
         loop {
-            let is_late = match shared.next_line(room, &mut baton.buffer) {
+            match shared.next_line(room, &mut baton.buffer) {
                 Ok(Next::Call(answer)) => match Response::decode(answer.body) {
                     // One that names a stamp has something for the machine.
                     Ok(response) if is_of(&response, id) && rpc::stamp_of(answer.body) == Stamp::ZERO => {
@@ -159,32 +181,35 @@ impl Shared {
                         }
                         return Came::Answer;
                     }
-                    _ => {
-                        End::Client.put_frame(answer, &mut baton.buffer);
-                        false
-                    }
+                    _ => End::Client.put_frame(answer, &mut baton.buffer),
                 },
-                Ok(Next::Piece) => false,
+                Ok(Next::Piece) => {}
                 Ok(Next::Nothing) if !baton.buffer.is_empty() => {
                     self.hand_on(conn, baton);
-                    baton.buffer.clear();
                     // A server that did something else as well answers with a message.
                     let answer = self.machine().answer_of(&express.lane);
                     if let (Some(body), Some(binding)) = (answer, express.binding(call.schema())) {
                         call.answered(&binding.interface, &body);
                         return Came::Answer;
                     }
-                    false
                 }
-                Ok(Next::Nothing) => !shared.wait_for_line(call.timeout()),
+                Ok(Next::Nothing) if shared.is_there_soon() => continue,
+                Ok(Next::Nothing) => {
+                    let deadline = *deadline.get_or_insert_with(|| Instant::now() + patience);
+                    if !shared.wait_for_line(deadline) {
+                        return Came::Late(patience);
+                    }
+                    continue;
+                }
                 Err(e) => {
                     self.read(conn, baton, Err(e));
-                    true
+                    return Came::Late(Duration::ZERO);
                 }
-            };
-            if is_late {
+            }
+            // Whatever else arrives, the caller waits no longer.
+            if Instant::now() >= *deadline.get_or_insert_with(|| Instant::now() + patience) {
                 self.hand_on(conn, baton);
-                return Came::Late;
+                return Came::Late(patience);
             }
         }
     }
@@ -193,6 +218,7 @@ impl Shared {
     fn hand_on(&self, conn: &Arc<ServerConnection>, baton: &mut Baton) {
         if !baton.buffer.is_empty() {
             self.read(conn, baton, Ok(true));
+            baton.buffer.clear();
         }
     }
 }

@@ -50,7 +50,7 @@ pub(crate) struct Place {
 const CHANNELS_MAX: usize = 256;
 
 /// How long a client may take to hand its channel over; the next one waits for it.
-const HAND_OVER: Duration = Duration::from_millis(200);
+const HAND_OVER: Duration = Duration::from_millis(50);
 
 /// After an error of the system, such as too few descriptors.
 const REST: Duration = Duration::from_millis(50);

@@ -16,7 +16,7 @@ use tercel_wire::log::Last;
 use super::door::Handed;
 use super::inside::{Core, Inside};
 use super::records::Records;
-use super::shared::{Calls, Channels, Found, Sent, SharedPeer};
+use super::shared::{CALLS_AT_ONCE, Calls, Channels, Found, Sent, SharedPeer};
 use super::start::SLOW_READER_BYTES;
 use super::store::Store;
 use super::warnings::Board;
@@ -43,8 +43,6 @@ const HOT_SLICE_US: u64 = 20;
 /// For so long calls in lines alone are served before the other connections are looked at again, in microseconds: a look there
 /// takes as long as some calls, and one call in a hundred should not wait for one.
 const CALLS_SLICE_US: u64 = 100;
-/// Calls between two looks at the clock.
-const CALLS_UNTIMED: u32 = 16;
 
 /// How long a clean stop waits for what was ordered to be installed. It does not wait for room on the disk: all is in the log.
 const STOP_SECONDS_MAX: u64 = 60;
@@ -175,14 +173,16 @@ impl Loop {
         loop {
             // A call of a service that is alone is answered without a look at the clock.
             while self.scheduler.is_idle() && self.hot.channels.look_shortly() {
-                calls += 1;
-                if calls % CALLS_UNTIMED == 0 {
+                if calls >= CALLS_AT_ONCE {
+                    calls = 0;
                     let now = core.now();
                     if now >= *calls_end.get_or_insert(now.plus_us(CALLS_SLICE_US)) {
                         return Some(core.instant(Now(0)));
                     }
                 }
-                if self.serve_calls(core) == Found::More {
+                let (found, served) = self.serve_calls(core);
+                calls += served.max(1);
+                if found == Found::More {
                     break;
                 }
             }
@@ -208,7 +208,7 @@ impl Loop {
     }
 
     /// Serves calls of services that came in lines of shared memory.
-    fn serve_calls(&mut self, core: &mut Core) -> Found {
+    fn serve_calls(&mut self, core: &mut Core) -> (Found, u32) {
         // Of the last turn: what is left to a caller is counted from there, and is as long.
         let now = self.hot.turned;
         self.hot.channels.serve(&mut MachineCalls { machine: &mut core.machine, now })
@@ -228,15 +228,18 @@ impl Loop {
         let now = core.now();
         self.hot.turned = now;
         self.scheduler.begin_turn(now, core.machine.stats().ordered);
+        let mut arrivals = events;
         for event in batch.drain(..) {
+            // A bell is none: what it was rung for may be.
+            arrivals -= usize::from(matches!(event.kind, Kind::Ready(_)));
             self.event(core, now, event);
         }
         self.serve_calls(core);
         for at in self.hot.channels.hot() {
-            self.take_shared(core, now, at);
+            arrivals += usize::from(self.take_shared(core, now, at));
         }
         core.run_calls();
-        self.scheduler.end_arrivals(events, core.machine.stats().ordered);
+        self.scheduler.end_arrivals(arrivals, core.machine.stats().ordered);
         let now = if self.scheduler.is_idle() { now } else { self.serve_run_queue(core) };
         if core.machine.deadline().is_some_and(|d| d <= now) {
             self.look_at_disk(core, now);
@@ -277,14 +280,10 @@ impl Loop {
                 let unsent_bytes = self.queue.unsent_bytes(event.token).unwrap_or(0);
                 self.received(core, now, conn, &lease, unsent_bytes);
             }
-            Kind::EndOfStream | Kind::Closed(_) => {
-                if let Some(Peer::Shared(at)) = self.conns.get(&conn) {
-                    // What it has sent before.
-                    let at = *at;
-                    while self.take_shared(core, now, at) {}
-                }
-                self.gone(core, now, conn);
-            }
+            Kind::EndOfStream | Kind::Closed(_) => match self.conns.get(&conn) {
+                Some(Peer::Shared(at)) => self.hot.channels.ended(*at),
+                _ => self.gone(core, now, conn),
+            },
             Kind::Posted(post) => self.posted(core, now, post),
             Kind::Drained => {
                 let decision = self.scheduler.drained(conn);
@@ -313,15 +312,16 @@ impl Loop {
         let mut bytes = std::mem::take(&mut self.hot.received);
         bytes.clear();
         let taken = self.hot.channels.take(at, &mut bytes);
-        let Some(peer) = self.hot.channels.get(at) else { return false };
-        let (conn, unsent_bytes) = (peer.conn, peer.unsent_bytes());
-        if !bytes.is_empty() {
-            self.received(core, now, conn, &bytes, unsent_bytes);
+        let is_some = !bytes.is_empty();
+        if let Some(peer) = self.hot.channels.get(at) {
+            let (conn, unsent_bytes) = (peer.conn, peer.unsent_bytes());
+            if is_some {
+                self.received(core, now, conn, &bytes, unsent_bytes);
+            }
+            if taken.is_err() || self.hot.channels.is_over(at, !is_some) {
+                self.gone(core, now, conn);
+            }
         }
-        if taken.is_err() {
-            self.gone(core, now, conn);
-        }
-        let is_some = !bytes.is_empty() && taken.is_ok();
         self.hot.received = bytes;
         is_some
     }

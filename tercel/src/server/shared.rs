@@ -31,6 +31,8 @@ pub(super) struct SharedPeer {
     client: Option<ClientId>,
     /// What arrives is left where it is.
     is_paused: bool,
+    /// The client has ended, and so often what it sent before is still looked for.
+    ends_in: Option<u32>,
     _place: Place,
 }
 
@@ -62,12 +64,18 @@ impl SharedPeer {
             pending: Vec::new(),
             client: None,
             is_paused: false,
+            ends_in: None,
             _place: place,
         }
     }
 
     pub(super) fn unsent_bytes(&self) -> usize {
         self.unsent.len() - self.left
+    }
+
+    /// Whether there is something to do with it though it sends nothing.
+    fn is_due(&self) -> bool {
+        !self.pending.is_empty() || self.ends_in.is_some()
     }
 
     /// Sends the body of a response: beside the stream if nothing of that is to go before it.
@@ -116,8 +124,11 @@ pub(super) enum Found {
     More,
 }
 
-/// Lines of a connection that are served before another one's.
-const LINES_MAX: usize = 16;
+/// Calls in lines that are served before the clock is looked at.
+pub(super) const CALLS_AT_ONCE: u32 = 16;
+
+/// A ring and its blocks are taken in fewer.
+const TAKES_BEHIND_END: u32 = 64;
 
 /// What is kept of an emptied buffer.
 const KEPT_BYTES: usize = 64 << 10;
@@ -186,13 +197,13 @@ impl Channels {
         }
     }
 
-    /// The bell of a connection was rung: for a message, or for room. Says whether what waited for room has left now.
+    /// The bell of a connection was rung: for a message, or for room. Says whether nothing waits for room now.
     ///
     /// # Errors
     /// The client wrote what it never writes.
     pub(super) fn rung(&mut self, at: usize) -> Result<bool, Corrupt> {
         self.heat(at);
-        let Some(peer) = self.get_mut(at).filter(|peer| peer.unsent_bytes() > 0) else { return Ok(false) };
+        let Some(peer) = self.get_mut(at) else { return Ok(false) };
         Ok(peer.flush()? == Sent::Gone)
     }
 
@@ -227,41 +238,64 @@ impl Channels {
         End::Server.take(&mut peer.receiver, into)
     }
 
-    /// Serves the calls in lines that connections have sent, up to a bound, as far as nothing else came before them.
-    pub(super) fn serve(&mut self, calls: &mut dyn Calls) -> Found {
+    /// Serves the calls in lines that connections have sent, as far as nothing else came before them: each connection's in turn, and some
+    /// in all. Says what was found, and how many were served.
+    pub(super) fn serve(&mut self, calls: &mut dyn Calls) -> (Found, u32) {
         let Channels { peers, hot, room, body, .. } = self;
-        let mut found = Found::Nothing;
+        let mut served = 0;
+        // Another one begins the next time.
+        if hot.len() > 1 {
+            hot.rotate_left(1);
+        }
         for at in hot.iter() {
             let Some(peer) = peers.get_mut(*at).and_then(Option::as_mut).filter(|peer| !peer.is_paused)
             else {
                 continue;
             };
-            if !peer.pending.is_empty() {
-                return Found::More;
+            // A client that does not take its answers is held up as those on sockets are.
+            if peer.is_due() || peer.unsent_bytes() > 0 {
+                return (Found::More, served);
             }
             if peer.client.is_none() {
                 peer.client = calls.client_of(peer.conn);
             }
-            for _ in 0..LINES_MAX {
+            while served < CALLS_AT_ONCE {
                 match End::Server.next(&mut peer.receiver, room, &mut peer.pending) {
                     Ok(Next::Nothing) => break,
                     Ok(Next::Call(call)) => {
                         body.clear();
                         if !peer.client.is_some_and(|client| calls.serve(client, call, body)) {
                             End::Server.put_frame(call, &mut peer.pending);
-                            return Found::More;
+                            return (Found::More, served);
                         }
-                        found = Found::Calls;
+                        served += 1;
                         // What is damaged is found out when it is taken.
-                        if peer.respond(body).is_err() {
-                            return Found::More;
+                        if peer.respond(body).is_err() || peer.unsent_bytes() > 0 {
+                            return (Found::More, served);
                         }
                     }
-                    Ok(Next::Piece) | Err(_) => return Found::More,
+                    // What is damaged is found out when it is taken.
+                    Ok(Next::Piece) | Err(_) => return (Found::More, served),
                 }
             }
         }
-        found
+        (if served > 0 { Found::Calls } else { Found::Nothing }, served)
+    }
+
+    /// The client has ended: what it sent before is still taken.
+    pub(super) fn ended(&mut self, at: usize) {
+        if let Some(peer) = self.get_mut(at) {
+            peer.ends_in.get_or_insert(TAKES_BEHIND_END);
+            self.heat(at);
+        }
+    }
+
+    /// After something, or nothing, was taken: whether a client has ended and nothing of it is left.
+    pub(super) fn is_over(&mut self, at: usize, is_empty: bool) -> bool {
+        let Some(peer) = self.get_mut(at) else { return false };
+        let Some(left) = peer.ends_in.as_mut().filter(|_| !peer.is_paused) else { return false };
+        *left = left.saturating_sub(1);
+        is_empty || *left == 0
     }
 
     /// Leaves what arrives where it is, or no longer.
@@ -313,9 +347,7 @@ impl Channels {
         let peers = &mut self.peers;
         // What is damaged is found out when it is taken.
         self.hot.retain(|at| match peers.get_mut(*at).and_then(Option::as_mut) {
-            Some(peer) if !peer.is_paused => {
-                !peer.pending.is_empty() || !peer.receiver.doze().unwrap_or(false)
-            }
+            Some(peer) if !peer.is_paused => peer.is_due() || !peer.receiver.doze().unwrap_or(false),
             _ => false,
         });
         if self.hot.is_empty() {
@@ -337,7 +369,7 @@ impl Channels {
             }
             hot.iter().any(|at| {
                 let peer = peers.get_mut(*at).and_then(Option::as_mut).filter(|peer| !peer.is_paused);
-                peer.is_some_and(|peer| !peer.pending.is_empty() || peer.receiver.is_ready().unwrap_or(true))
+                peer.is_some_and(|peer| peer.is_due() || peer.receiver.is_ready().unwrap_or(true))
             })
         })
     }

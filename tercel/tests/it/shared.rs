@@ -131,6 +131,12 @@ trait Counts {
     fn count(&self) -> u64;
     /// The same, with so many bytes there and back.
     fn echo(&self, bytes: &[u8]) -> Bytes;
+    /// Counts on.
+    #[one_way]
+    fn note(&self);
+    /// Waits until its caller has given up.
+    #[slow]
+    fn wait(&self);
 }
 
 #[derive(Default)]
@@ -143,6 +149,17 @@ impl Counts for Counted {
 
     fn echo(&self, _: &Context<'_>, bytes: &[u8]) -> Called<Bytes> {
         Ok(Bytes(bytes.to_vec()))
+    }
+
+    fn note(&self, _: &Context<'_>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn wait(&self, cx: &Context<'_>) -> Called<()> {
+        while !cx.is_cancelled() {
+            thread::yield_now();
+        }
+        Ok(())
     }
 }
 
@@ -230,6 +247,57 @@ fn calls_by_lines_go_on_over_restarts_and_count_once_at_most() {
     server.unwrap().stop().unwrap();
 }
 
+#[test]
+fn what_a_client_sent_before_its_end_is_executed() {
+    let dir = tempfile::tempdir().unwrap();
+    let counted = Arc::new(AtomicU64::new(0));
+    let server = serve_counts(&dir, &counted);
+    for round in 1..=20 {
+        let client = connect(&dir);
+        let counts = client.service::<dyn Counts>();
+        (0..300).for_each(|_| counts.note().unwrap());
+        client.close().unwrap();
+        let end = Instant::now() + Duration::from_secs(10);
+        while counted.load(Ordering::SeqCst) < 300 * round {
+            assert!(Instant::now() < end, "round {round}: {counted:?}");
+            thread::yield_now();
+        }
+    }
+    assert_eq!(counted.load(Ordering::SeqCst), 6_000);
+    server.stop().unwrap();
+}
+
+/// News that arrive all the time do not make a caller wait longer than it said.
+#[test]
+fn caller_is_told_in_time_whatever_else_arrives() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve_counts(&dir, &Arc::default());
+    let (client, other) = (connect(&dir), connect(&dir));
+    let r = counter(&client, "n");
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut n = 0;
+            while !is_over.load(Ordering::SeqCst) {
+                n += 1;
+                other.run(|tx| tx.edit(r)?.set_count(n)).unwrap();
+            }
+        });
+        client.service::<dyn Counts>().count().unwrap();
+        for ms in [30, 100, 300] {
+            client.run(|tx| Ok(tx.get(r)?.count())).unwrap();
+            let begun = Instant::now();
+            let told = client.service::<dyn Counts>().within(Duration::from_millis(ms)).wait();
+            let took = begun.elapsed();
+            assert!(matches!(told, Err(Failure::Space(Error::Unknown(_)))), "{told:?}");
+            assert!(took >= Duration::from_millis(ms), "{took:?} of {ms} ms");
+            assert!(took < Duration::from_millis(ms + 2_000), "{took:?} of {ms} ms");
+        }
+        is_over.store(true, Ordering::SeqCst);
+    });
+    server.stop().unwrap();
+}
+
 /// A channel in the hands of a test.
 fn hand_over(dir: &TempDir, config: Config) -> (UnixStream, Channel) {
     let socket = UnixStream::connect(dir.path().join("socket.shm")).unwrap();
@@ -279,7 +347,8 @@ fn strangers_at_the_door_are_shown_out_and_others_go_on() {
         line[8..8 + body.len()].copy_from_slice(body);
         line
     }
-    let misbehaviours: [Misbehaves; 9] = [
+    let misbehaviours: [Misbehaves; 10] = [
+        |_, channel| _ = channel.split().0.send(&[0; LINE_BYTES], Some(&[])),
         // Calls before it has said what it is, and of what is none.
         |_, channel| {
             _ = channel.split().0.send(&request(&[0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]), None)
