@@ -31,6 +31,8 @@ pub(super) struct SharedPeer {
     client: Option<ClientId>,
     /// What arrives is left where it is.
     is_paused: bool,
+    /// The client wrote what it never writes: that is told when something is taken.
+    is_broken: bool,
     /// The client has ended, and so often what it sent before is still looked for.
     ends_in: Option<u32>,
     _place: Place,
@@ -64,6 +66,7 @@ impl SharedPeer {
             pending: Vec::new(),
             client: None,
             is_paused: false,
+            is_broken: false,
             ends_in: None,
             _place: place,
         }
@@ -75,7 +78,7 @@ impl SharedPeer {
 
     /// Whether there is something to do with it though it sends nothing.
     fn is_due(&self) -> bool {
-        !self.pending.is_empty() || self.ends_in.is_some()
+        !self.pending.is_empty() || self.ends_in.is_some() || self.is_broken
     }
 
     /// Sends the body of a response: beside the stream if nothing of that is to go before it.
@@ -235,6 +238,9 @@ impl Channels {
     pub(super) fn take(&mut self, at: usize, into: &mut Vec<u8>) -> Result<(), Corrupt> {
         let Some(peer) = self.get_mut(at).filter(|peer| !peer.is_paused) else { return Ok(()) };
         into.append(&mut peer.pending);
+        if peer.is_broken {
+            return Err(Corrupt);
+        }
         End::Server.take(&mut peer.receiver, into)
     }
 
@@ -269,13 +275,16 @@ impl Channels {
                             return (Found::More, served);
                         }
                         served += 1;
-                        // What is damaged is found out when it is taken.
-                        if peer.respond(body).is_err() || peer.unsent_bytes() > 0 {
+                        peer.is_broken = peer.respond(body).is_err();
+                        if peer.is_broken || peer.unsent_bytes() > 0 {
                             return (Found::More, served);
                         }
                     }
-                    // What is damaged is found out when it is taken.
-                    Ok(Next::Piece) | Err(_) => return (Found::More, served),
+                    Ok(Next::Piece) => return (Found::More, served),
+                    Err(_) => {
+                        peer.is_broken = true;
+                        return (Found::More, served);
+                    }
                 }
             }
         }

@@ -374,7 +374,10 @@ fn strangers_at_the_door_are_shown_out_and_others_go_on() {
         let (socket, channel) = hand_over(&dir, Config::default());
         assert!(is_taken(&socket));
         misbehaves(&socket, channel);
+        let begun = Instant::now();
         assert!(is_closed(&socket));
+        // For what it did, and not for its silence.
+        assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
         goes_on();
     }
     // One that is gone before it has said anything, and one that says nothing.
