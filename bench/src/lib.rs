@@ -3,6 +3,7 @@
 //! | module | its noun |
 //! |---|---|
 //! | `report`, `blocks` | what is said, and how two things are compared |
+//! | `page` | the report as a page to look at |
 //! | `traversals` | suite `oo7`: hot traversals, and fetches in a small cache |
 //! | `oo7`, `native`, `objects` | the database, without us and with us |
 //! | `graph` | suite `graph`: import and closures of the package graph |
@@ -25,6 +26,7 @@ mod lru;
 mod native;
 mod objects;
 mod oo7;
+mod page;
 mod placed;
 mod report;
 mod rpc;
@@ -34,7 +36,7 @@ mod traversals;
 
 use std::ffi::OsStr;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use tercel_term::fail::{Failure, Outcome};
@@ -106,12 +108,12 @@ fn run(suite: Suite, options: &Options) -> Result<Report, String> {
     }
 }
 
-/// Measures a suite and prints its report, as one JSON object if `json` says so. This is also the door by which the
+/// Measures a suite and prints its report, as one JSON object if `json` says so, and writes it as a page into the directory `page`. This is also the door by which the
 /// suites' own child processes come in: they say in their environment what they are.
 ///
 /// # Errors
 /// What failed; with the exit code 2 if the options do not go together.
-pub fn command(suite: Suite, options: Options, json: bool) -> Outcome {
+pub fn command(suite: Suite, options: Options, json: bool, page: Option<&Path>) -> Outcome {
     for (variable, child) in CHILDREN {
         if let Some(role) = std::env::var_os(variable) {
             return child(&role).map(|()| ExitCode::SUCCESS).map_err(Failure::new);
@@ -123,10 +125,23 @@ pub fn command(suite: Suite, options: Options, json: bool) -> Outcome {
             .code(2));
     }
     tidy::on_signals(|| "interrupted: nothing was measured to its end".into())?;
+    // Before minutes are spent on what could not be written.
+    if let Some(dir) = page {
+        std::fs::create_dir_all(dir).map_err(|e| not_written(dir, &e))?;
+    }
     let report = run(suite, &options).map_err(Failure::new)?;
+    if let Some(dir) = page {
+        let file = dir.join(format!("{}.html", report.suite));
+        std::fs::write(&file, page::html(&report)).map_err(|e| not_written(&file, &e))?;
+        eprintln!("the page is {}", file.display());
+    }
     let text = if json { report.json().map_err(Failure::new)? } else { report.table(columns()) };
     say!("{text}");
     Ok(ExitCode::SUCCESS)
+}
+
+fn not_written(path: &Path, e: &std::io::Error) -> Failure {
+    Failure::new(format!("cannot write {}: {e}", path.display())).next("name another directory with --report")
 }
 
 /// What a process of a suite does, with the value of its variable.

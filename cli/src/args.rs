@@ -407,7 +407,8 @@ pub struct Restore {
   tercel bench oo7 --quick
   tercel bench commit --json
   tercel bench idle --connections 10000
-  tercel bench load --quick --only greedy --only flood")]
+  tercel bench load --quick --only greedy --only flood
+  tercel bench rpc --only shm.spin --report ./report")]
 pub struct Bench {
     /// What to measure
     #[arg(value_enum)]
@@ -421,6 +422,9 @@ pub struct Bench {
     /// Where to put the data
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
+    /// Write the report as a page to look at, too: SUITE.html in this directory
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
     /// Suite idle: how many connections do nothing
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub connections: usize,

@@ -19,5 +19,5 @@ pub fn run(args: args::Bench) -> Outcome {
     };
     let options =
         Options { quick: args.quick, dir: args.dir, connections: args.connections, only: args.only };
-    command(suite, options, args.json)
+    command(suite, options, args.json, args.report.as_deref())
 }

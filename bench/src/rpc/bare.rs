@@ -4,6 +4,7 @@
 //! trip is a word stored in one cache line each way; sleeping it is an eventfd written and read each way; on a socket it is as
 //! many bytes there and back as a call and its answer have, with one send and one receive at each end.
 
+use std::hint::black_box;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,6 +23,8 @@ use super::failed;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Means {
     Words,
+    /// As words, with the bytes there written before and read in place, a word of each line.
+    InPlace,
     Bells,
     Tcp(Waits),
     Unix(Waits),
@@ -51,7 +54,7 @@ pub struct Bare {
 }
 
 enum End {
-    Words { words: Words, mine: usize, theirs: usize, count: u64 },
+    Words { words: Words, mine: usize, theirs: usize, count: u64, bytes: Vec<u8> },
     Bells { ring: OwnedFd, hear: OwnedFd },
     Stream { stream: OwnedFd, waits: Waits, buffer: Vec<u8> },
 }
@@ -89,7 +92,10 @@ fn answer(control: UnixStream) -> Result<(), String> {
     let mut end = match asked[0] {
         b'w' => {
             let [memory, _, _] = descriptors;
-            End::Words { words: Words::open(memory).map_err(failed)?, mine: 16, theirs: 0, count: 0 }
+            let words = Words::open(memory).map_err(failed)?;
+            // The two words stand behind the bytes.
+            let at = words.get().len() - BOUNCED;
+            End::Words { words, mine: at + 16, theirs: at, count: 0, bytes: Vec::new() }
         }
         b'b' => {
             let [ring, hear, _] = descriptors;
@@ -113,6 +119,9 @@ fn answer(control: UnixStream) -> Result<(), String> {
     Ok(())
 }
 
+/// The words behind the bytes: two that are bounced, two lines apart, and room.
+const BOUNCED: usize = 64;
+
 /// What the peer is asked for: by what means, and the bytes there and back.
 const ASKED: usize = 17;
 
@@ -127,9 +136,16 @@ impl Bare {
         asked[1..9].copy_from_slice(&(sizes.there as u64).to_le_bytes());
         asked[9..17].copy_from_slice(&(sizes.back as u64).to_le_bytes());
         let (kind, end, given) = match means {
-            Means::Words => {
-                let (words, memory) = Words::create(64).map_err(failed)?;
-                (b'w', End::Words { words, mine: 0, theirs: 16, count: 0 }, [memory, bell()?, bell()?])
+            Means::Words | Means::InPlace => {
+                let bytes = if means == Means::InPlace { vec![7; sizes.there] } else { Vec::new() };
+                let (words, memory) =
+                    Words::create(bytes.len().div_ceil(64) * 8 + BOUNCED).map_err(failed)?;
+                let at = words.get().len() - BOUNCED;
+                (
+                    b'w',
+                    End::Words { words, mine: at, theirs: at + 16, count: 0, bytes },
+                    [memory, bell()?, bell()?],
+                )
             }
             Means::Bells => {
                 let (ring, hear) = (bell()?, bell()?);
@@ -173,8 +189,9 @@ impl End {
     #[inline(always)]
     fn send(&mut self, bytes: usize) -> Result<(), String> {
         match self {
-            End::Words { words, mine, count, .. } => {
+            End::Words { words, mine, count, bytes, .. } => {
                 *count += 1;
+                words.fill(bytes);
                 words.get()[*mine].store(*count, Ordering::Release);
             }
             End::Bells { ring, .. } => _ = rustix::io::write(&*ring, &ONE).map_err(failed)?,
@@ -196,13 +213,20 @@ impl End {
     #[inline(always)]
     fn receive(&mut self, bytes: usize) -> Result<(), String> {
         match self {
-            End::Words { words, mine, theirs, count } => {
+            End::Words { words, mine, theirs, count, .. } => {
                 // An end that answers has counted one trip less.
-                let awaited = *count + u64::from(*mine == 16);
-                let word: &AtomicU64 = &words.get()[*theirs];
+                let awaited = *count + u64::from(*mine > *theirs);
+                let words = words.get();
+                let word: &AtomicU64 = &words[*theirs];
                 while word.load(Ordering::Acquire) != awaited {
                     // Without the hint the looks get in the way of the store.
                     std::hint::spin_loop();
+                }
+                if *mine > *theirs {
+                    let lines = words[..words.len() - BOUNCED].chunks_exact(8);
+                    black_box(
+                        lines.fold(0_u64, |sum, line| sum.wrapping_add(line[0].load(Ordering::Relaxed))),
+                    );
                 }
             }
             End::Bells { hear, .. } => _ = rustix::io::read(&*hear, &mut [0; 8]).map_err(failed)?,

@@ -10,10 +10,11 @@ mod cost;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tercel::{
-    Address, Called, Client, ClientConfig, Context, Obj, Object, Server, Transport, interface, service,
+    Address, Bytes, Called, Client, ClientConfig, Context, Obj, Object, Server, Transport, interface, service,
 };
 use tercel_term::process::OwnProcess;
 
@@ -52,6 +53,11 @@ trait Procedures {
     fn add(&self, a: u64, b: u64) -> u64;
     /// How many bytes it was given.
     fn take(&self, bytes: &[u8]) -> u64;
+    /// So many bytes.
+    fn give(&self, bytes: u32) -> Bytes;
+    /// Sleeps for so long.
+    #[slow]
+    fn nap(&self, ms: u32);
 }
 
 struct Here;
@@ -67,6 +73,15 @@ impl Procedures for Here {
 
     fn take(&self, _: &Context<'_>, bytes: &[u8]) -> Called<u64> {
         Ok(bytes.len() as u64)
+    }
+
+    fn give(&self, _: &Context<'_>, bytes: u32) -> Called<Bytes> {
+        Ok(Bytes(vec![7; bytes as usize]))
+    }
+
+    fn nap(&self, _: &Context<'_>, ms: u32) -> Called<()> {
+        std::thread::sleep(Duration::from_millis(ms.into()));
+        Ok(())
     }
 }
 
@@ -247,7 +262,103 @@ fn calls(options: &Options, ends: &Ends, place: Place) -> Result<Vec<Row>, Strin
         against_bare(options, &format!("rpc.1k.{name}"), ends, &mut bare, &mut take)?
             .note("a procedure that takes 1,024 bytes"),
     );
+    if place.waits == Waits::Spinning && place.road != Transport::Unix {
+        rows.extend(large_calls(options, &client, ends, place)?);
+    }
+    if place == (Place { road: Transport::SharedMemory, waits: Waits::Sleeping, apart: true }) {
+        rows.push(tail(options, &client, ends, place)?);
+    }
     Ok(rows)
+}
+
+/// Calls with nearly a mebibyte there, or back, by their rates.
+fn large_calls(options: &Options, client: &Client, ends: &Ends, place: Place) -> Result<Vec<Row>, String> {
+    let service = client.service::<dyn Procedures>();
+    let (large, name) = (vec![7; LARGE], place.name());
+    let is_shared = place.road == Transport::SharedMemory;
+    let means = if is_shared { Means::InPlace } else { place.means() };
+    let mut rows = Vec::new();
+    let mut rate = |id: String, sizes, call: &mut dyn FnMut() -> Result<(), String>, note: &str| {
+        let mut bare = Bare::begin(&ends.dir, means, sizes)?;
+        let block = |call: &mut dyn FnMut() -> Result<(), String>| {
+            let begun = Instant::now();
+            (0..LARGE_TRIPS).try_for_each(|_| call())?;
+            Ok::<_, String>(begun.elapsed().as_secs_f64() * 1e9 / LARGE_TRIPS as f64)
+        };
+        block(call)?;
+        let mib_s = |ns: f64| LARGE as f64 / (1 << 20) as f64 / (ns / 1e9);
+        let pairs =
+            alternate(rounds(options), || bare.block(LARGE_TRIPS).map(mib_s), || block(call).map(mib_s))?;
+        let n = (rounds(options) * LARGE_TRIPS) as u64;
+        let limit = id.replacen("rpc.", "raw.", 1);
+        rows.push(Row::compared(id, "MiB/s", &pairs, limit, n).note(note));
+        Ok::<_, String>(())
+    };
+    let mut take = || service.take(&large).map(|_| ()).map_err(failed);
+    let (there, note) = match is_shared {
+        true => (
+            format!("rpc.1m.{name}.untrusted"),
+            "a procedure that takes nearly a mebibyte, copied before it is looked at; the limit is read in place",
+        ),
+        false => (format!("rpc.1m.{name}"), "a procedure that takes nearly a mebibyte"),
+    };
+    rate(there, Sizes { there: LARGE, back: SMALL.back }, &mut take, note)?;
+    if !is_shared {
+        let mut give = || service.give(LARGE as u32).map(|_| ()).map_err(failed);
+        let sizes = Sizes { there: SMALL.there, back: LARGE };
+        rate(format!("rpc.1m.{name}.result"), sizes, &mut give, "one that gives as much")?;
+    }
+    Ok(rows)
+}
+
+/// The slowest of a hundred quick calls, at half of the rate that one caller reaches, beside another client of whose calls, a
+/// hundredth as many, each sleeps for five milliseconds at the server; by the same without.
+fn tail(options: &Options, client: &Client, ends: &Ends, place: Place) -> Result<Row, String> {
+    let service = client.service::<dyn Procedures>();
+    let mut quick = one_by_one(&mut || service.null().map_err(failed), TRIPS)?;
+    quick.sort_unstable_by(f64::total_cmp);
+    let every = Duration::from_secs_f64(2.0 * percentile(&quick, 0.5) / 1e6);
+    let other = ends.client(place)?;
+    let p99 = |slow: bool| {
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let naps: Vec<_> = (0..NAPPERS * usize::from(slow))
+                .map(|_| scope.spawn(|| nap(&other, every * 100 * NAPPERS as u32, &is_over)))
+                .collect();
+            let mut late = Vec::with_capacity(TAIL_CALLS);
+            let begun = Instant::now();
+            let called = (0..TAIL_CALLS as u32).try_for_each(|i| {
+                let due = begun + every * i;
+                while Instant::now() < due {
+                    std::hint::spin_loop();
+                }
+                service.null().map_err(failed)?;
+                late.push(due.elapsed().as_secs_f64() * 1e6);
+                Ok::<_, String>(())
+            });
+            is_over.store(true, Ordering::Relaxed);
+            naps.into_iter()
+                .try_for_each(|nap| nap.join().map_err(|_| "a napping thread panicked".to_string())?)?;
+            called?;
+            late.sort_unstable_by(f64::total_cmp);
+            Ok::<_, String>(percentile(&late, 0.99))
+        })
+    };
+    let pairs = alternate(rounds(options) / 2, || p99(false), || p99(true))?;
+    let n = (rounds(options) / 2 * TAIL_CALLS) as u64;
+    let row = Row::compared(format!("rpc.tail.slow1pct.{}", place.name()), "us", &pairs, "none slow", n);
+    Ok(row.note("the 99th percentile of quick calls from their due time, at half of a lone caller's rate"))
+}
+
+/// Calls now and then what sleeps.
+fn nap(client: &Client, every: Duration, is_over: &AtomicBool) -> Result<(), String> {
+    let service = client.service::<dyn Procedures>();
+    while !is_over.load(Ordering::Relaxed) {
+        let begun = Instant::now();
+        service.nap(NAP_MS).map_err(failed)?;
+        std::thread::sleep(every.saturating_sub(begun.elapsed()));
+    }
+    Ok(())
 }
 
 /// A call by a bare trip.
@@ -308,6 +419,15 @@ fn failed(e: impl std::fmt::Display) -> String {
 const SMALL: Sizes = Sizes { there: 64 + 28 + 12, back: 64 + 20 + 16 };
 
 const KIB: usize = 1_024;
+/// Nearly a mebibyte, which is what a message takes, and calls of a block with as much.
+const LARGE: usize = (1 << 20) - 4_096;
+const LARGE_TRIPS: usize = 40;
+
+/// Calls of a block whose slowest are looked at.
+const TAIL_CALLS: usize = 2_000;
+const NAP_MS: u32 = 5;
+/// Threads that nap in turn, so that naps are not fewer for their length.
+const NAPPERS: usize = 4;
 
 /// Pairs of blocks.
 const ROUNDS: usize = 40;

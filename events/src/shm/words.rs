@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
 
 use super::Config;
-use super::region::{LINE, Region, WORD};
+use super::region::{LINE, Region, WORD, store_words};
 
 /// Words that two processes have mapped, and nothing beside them: no order, no wake-up. The limit of what any channel in shared
 /// memory can do, for benchmarks.
@@ -31,6 +31,11 @@ impl Words {
     /// [`InvalidData`](io::ErrorKind::InvalidData) if the descriptor is of something else.
     pub fn open(fd: OwnedFd) -> io::Result<Words> {
         Ok(Words { region: Region::open(fd)? })
+    }
+
+    /// Writes bytes to where the words begin, eight a word; those that find no room are left out.
+    pub fn fill(&self, bytes: &[u8]) {
+        store_words(self.get(), bytes.as_chunks::<WORD>().0);
     }
 
     /// The words; eight are a cache line.
