@@ -8,7 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::{Counter, counter};
-use tercel::{Address, Client, ClientConfig, Error, OpId, Ref, Server, ServerConfig};
+use tercel::{
+    Address, Called, Client, ClientConfig, Context, Error, Failure, OpId, Ref, Server, ServerConfig, Tx,
+    service,
+};
 
 const SERVE: &str = "TERCEL_TEST_SERVE";
 const THREADS: usize = 4;
@@ -55,6 +58,95 @@ fn a_killed_server_keeps_what_it_acknowledged() {
     }
 }
 
+#[service]
+trait Till {
+    /// Counts on by one, in a transaction.
+    #[slow]
+    fn count_on(&self, counter: Ref<Counter>) -> u64;
+    /// The process that answers.
+    fn process(&self) -> u32;
+}
+
+struct Here;
+
+impl Till for Here {
+    fn count_on(&self, cx: &Context<'_>, counter: Ref<Counter>) -> Called<u64> {
+        let count_on = |tx: &Tx<'_>| {
+            let count = tx.get(counter)?.count() + 1;
+            tx.edit(counter)?.set_count(count)?;
+            Ok(count)
+        };
+        Ok(cx.run(count_on)?)
+    }
+
+    fn process(&self, _: &Context<'_>) -> Called<u32> {
+        Ok(std::process::id())
+    }
+}
+
+const KILLS_OF_SERVICES: u64 = 10;
+/// Certain calls between two kills.
+const CALLS: u64 = 60;
+
+/// Over sockets and over shared memory: errors that say what is certain, in time, and nothing twice.
+#[test]
+fn calls_of_a_killed_servers_services_are_executed_once_at_most() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Killed::start(dir.path());
+    let clients = [true, false].map(|shared_memory| connect_by(dir.path(), shared_memory));
+    let counters = [0, 1].map(|i| counter(&clients[i], &format!("c{i}")));
+    let (certain, over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (outcomes, _server) = std::thread::scope(|s| {
+        let calling = [0, 1].map(|i| {
+            let (client, r, certain, over) = (&clients[i], counters[i], &certain, &over);
+            s.spawn(move || calls(client, r, certain, over))
+        });
+        for kill in 1..=KILLS_OF_SERVICES {
+            let end = Instant::now() + Duration::from_secs(60);
+            while certain.load(Ordering::SeqCst) < kill * CALLS {
+                assert!(Instant::now() < end, "calls stopped after {} kills", kill - 1);
+                std::thread::yield_now();
+            }
+            drop(server);
+            server = Killed::start(dir.path());
+        }
+        over.store(true, Ordering::SeqCst);
+        (calling.map(|c| c.join().unwrap()), server)
+    });
+    let reader = connect(dir.path());
+    for (r, (done, unknown)) in counters.into_iter().zip(outcomes) {
+        let count = reader.run(|tx| Ok(tx.get(r)?.count())).unwrap();
+        assert!((done..=done + unknown).contains(&count), "{count} of {done} and {unknown}");
+    }
+}
+
+/// Calls until it is over: how many calls that commit are certain, and of how many nothing is.
+fn calls(client: &Client, r: Ref<Counter>, certain: &AtomicU64, over: &AtomicBool) -> (u64, u64) {
+    let till = client.service::<dyn Till>();
+    let (mut done, mut unknown) = (0, 0);
+    while !over.load(Ordering::SeqCst) {
+        let begun = Instant::now();
+        match till.count_on(r) {
+            Ok(_) => {
+                done += 1;
+                certain.fetch_add(1, Ordering::SeqCst);
+            }
+            Err(Failure::Space(Error::Unknown(_) | Error::Failed(_))) => unknown += 1,
+            // Not executed.
+            Err(Failure::Space(Error::Unavailable(_) | Error::Timeout(None))) => {}
+            Err(e) => panic!("{e}"),
+        }
+        match till.process() {
+            Ok(process) => assert_ne!(process, std::process::id()),
+            Err(Failure::Space(Error::Unknown(_) | Error::Unavailable(_) | Error::Timeout(None))) => {}
+            Err(e) => panic!("{e}"),
+        }
+        // Two calls of ten seconds at most.
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    }
+    (done, unknown)
+}
+
 /// Commits until it is over: how many were acknowledged, and which were never answered.
 fn stream(client: &Client, r: Ref<Counter>, acknowledged: &AtomicU64, over: &AtomicBool) -> (u64, Vec<OpId>) {
     let (mut done, mut unknown) = (0, Vec::new());
@@ -92,8 +184,12 @@ fn socket(dir: &Path) -> Address {
 }
 
 fn connect(dir: &Path) -> Client {
-    let config =
-        ClientConfig { timeout: Duration::from_secs(10), cache_bytes: 1 << 20, ..ClientConfig::default() };
+    connect_by(dir, true)
+}
+
+fn connect_by(dir: &Path, shared_memory: bool) -> Client {
+    let timeout = Duration::from_secs(10);
+    let config = ClientConfig { timeout, cache_bytes: 1 << 20, shared_memory, ..ClientConfig::default() };
     let end = Instant::now() + Duration::from_secs(20);
     loop {
         match Client::connect_with(socket(dir), config.clone()) {
@@ -111,6 +207,7 @@ fn serve_until_killed(dir: &Path) {
         listen: vec![socket(dir)],
         mob_bytes: 128 << 10,
         cache_bytes: 256 << 10,
+        services: vec![Till::serve(Here)],
         ..ServerConfig::new(dir.join("space"))
     };
     Server::start(config).unwrap().wait().unwrap();
