@@ -66,7 +66,7 @@ impl Shared {
     }
 
     fn call_with(&self, baton: &mut Baton, call: &mut dyn ExpressCall) -> Option<Expressed> {
-        baton.express = self.express(baton, call.schema());
+        self.prepare(baton, call.schema())?;
         let express = baton.express.as_mut()?;
         let conn = express.conn.clone();
         let ServerConnection::Shared(shared) = &*conn else { return None };
@@ -91,22 +91,18 @@ impl Shared {
         }
     }
 
-    /// What is needed for a call of a service on the connection of now, taken from the baton.
-    fn express(&self, baton: &mut Baton, schema: &'static InterfaceSchema) -> Option<Express> {
+    /// Has the baton bring what is needed for a call of a service on the connection of now, if that is known.
+    fn prepare(&self, baton: &mut Baton, schema: &'static InterfaceSchema) -> Option<()> {
         let generation = self.generation.load(Ordering::Acquire);
-        match baton.express.take() {
-            Some(mut express) if express.generation == generation => {
-                if express.binding(schema).is_none() {
-                    let Some(binding) = self.machine().bound_service(schema) else {
-                        baton.express = Some(express);
-                        return None;
-                    };
-                    express.bound.push((schema, binding));
-                }
-                return Some(express);
+        if let Some(express) = baton.express.as_mut().filter(|express| express.generation == generation) {
+            // It stays with the baton whether or not this service is bound: its slot is lent.
+            if express.binding(schema).is_none() {
+                express.bound.push((schema, self.machine().bound_service(schema)?));
             }
-            Some(old) => _ = self.machine().take_lane_back(old.lane, false),
-            None => {}
+            return Some(());
+        }
+        if let Some(old) = baton.express.take() {
+            self.machine().take_lane_back(old.lane, false);
         }
         let mut machine = self.machine();
         let conn = machine.connection().filter(|conn| matches!(**conn, ServerConnection::Shared(_)))?;
@@ -114,14 +110,15 @@ impl Shared {
         let lane = machine.lend_lane()?;
         // What was lost since is another one.
         let generation = self.generation.load(Ordering::Acquire);
-        Some(Express {
+        baton.express = Some(Express {
             generation,
             conn,
             lane,
             bound: vec![(schema, binding)],
             body: Vec::new(),
             room: Room::default(),
-        })
+        });
+        Some(())
     }
 
     /// Sends a call in a line, if it fits and the connection is free.

@@ -247,6 +247,27 @@ fn calls_by_lines_go_on_over_restarts_and_count_once_at_most() {
     server.unwrap().stop().unwrap();
 }
 
+#[service]
+trait Elsewhere {
+    fn nothing(&self);
+}
+
+/// The slot of the shorter way is not lost when a service is called that is not bound: there are 256.
+#[test]
+fn calls_of_a_service_that_is_not_there_take_nothing_from_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let counted = Arc::new(AtomicU64::new(0));
+    let server = serve_counts(&dir, &counted);
+    let client = connect(&dir);
+    for n in 1..=600 {
+        let counts = client.service::<dyn Counts>().within(Duration::from_secs(10));
+        assert_eq!(counts.count(), Ok(n));
+        let elsewhere = client.service::<dyn Elsewhere>().nothing();
+        assert!(matches!(elsewhere, Err(Failure::Space(Error::Denied(_)))), "{elsewhere:?}");
+    }
+    server.stop().unwrap();
+}
+
 #[test]
 fn what_a_client_sent_before_its_end_is_executed() {
     let dir = tempfile::tempdir().unwrap();
