@@ -216,6 +216,7 @@ fn message(u: &mut Unstructured<'_>, view: ViewId) -> Result<(Kind, Vec<u8>)> {
                 again: slot.is_some() && u.arbitrary()?,
                 interface: u.int_in_range(0..=1)?,
                 method: u.int_in_range(0..=3)?,
+                object: None,
                 payload: &payload,
             }
             .encode(&mut body);

@@ -1,9 +1,9 @@
 //! Calls of services: bound as interfaces are, and each in a slot until it is answered.
 
 use tercel_wire::frame::Kind;
-use tercel_wire::id::CallId;
+use tercel_wire::id::{CallId, Stamp};
 use tercel_wire::interface::InterfaceSchema;
-use tercel_wire::message::{Bound, Cancel, Request, Response};
+use tercel_wire::message::{Bound, Cancel, OBJECT_SLOT, Request, Response};
 
 use super::Client;
 use crate::error::Error;
@@ -21,12 +21,15 @@ pub(super) struct Requests {
     connection: u64,
     /// The table of the server of this connection, once it is known.
     table: Option<Table>,
+    /// The last response to a call of an object that came as a message, with the call's sequence.
+    of_object: Option<(u64, Vec<u8>)>,
 }
 
 impl Requests {
     /// The connection is gone.
     pub(super) fn abandon(&mut self) {
         self.table = None;
+        self.of_object = None;
         self.connection += 1;
     }
 }
@@ -44,9 +47,9 @@ impl Client {
         self.peer.calls.bound(call, bound);
     }
 
-    /// A service as it is bound on this connection, if it is already.
-    pub fn bound_service(&self, schema: &'static InterfaceSchema) -> Option<Binding> {
-        self.peer.calls.known(schema.name, "").filter(|binding| binding.table.is_some())
+    /// An interface for a class, or a service if that has no name, as it is bound on this connection, if it is already.
+    pub fn bound_interface(&self, schema: &'static InterfaceSchema, class: &'static str) -> Option<Binding> {
+        self.peer.calls.known(schema.name, class).filter(|b| b.table.is_some() == class.is_empty())
     }
 
     /// Lends a slot for calls that the host numbers itself, on this connection.
@@ -58,8 +61,20 @@ impl Client {
     /// The body of the response to the last call of a lent slot, if it came as a message.
     pub fn answer_of(&mut self, lane: &Lane) -> Option<Vec<u8>> {
         let body = self.requests.slots.answer_of(lane)?;
-        self.history.acknowledged = self.history.acknowledged.max(rpc::stamp_of(&body));
+        self.acknowledge(rpc::stamp_of(&body));
         Some(body)
+    }
+
+    /// The body of the response to the call of an object that the host has given this sequence, if it came as a message.
+    pub fn answer_of_object(&mut self, seq: u64) -> Option<Vec<u8>> {
+        let (_, body) = self.requests.of_object.take_if(|(of, _)| *of == seq)?;
+        self.acknowledge(rpc::stamp_of(&body));
+        Some(body)
+    }
+
+    /// A response that the host has read itself names this stamp: what is read from now on is not older.
+    pub fn acknowledge(&mut self, stamp: Stamp) {
+        self.history.acknowledged = self.history.acknowledged.max(stamp);
     }
 
     /// Takes it back, when the connection is gone or the host waits no longer. If its last call has no answer, it is under way from
@@ -69,6 +84,10 @@ impl Client {
     }
 
     pub(super) fn responded(&mut self, response: Response<'_>, body: &[u8]) {
+        if response.slot == OBJECT_SLOT {
+            self.requests.of_object = Some((response.seq, body.to_vec()));
+            return;
+        }
         self.requests.slots.answered(CallId { slot: response.slot, seq: response.seq }, body);
     }
 
@@ -107,7 +126,7 @@ impl Client {
         };
         let (interface, method) = (binding.number, binding.methods[call.method]);
         let mut body = Vec::with_capacity(16 + call.payload.len());
-        Request { slot, seq, again, interface, method, payload: call.payload }.encode(&mut body);
+        Request { slot, seq, again, interface, method, object: None, payload: call.payload }.encode(&mut body);
         let left_us = call.until.map_or(0, |until| until.since_us(now).clamp(1, u32::MAX.into()) as u32);
         self.request_within(Kind::Request, &body, left_us);
     }
@@ -120,7 +139,7 @@ impl Client {
             Look::Lost => return Some(Looked::Lost(id)),
             Look::Answered(body) => {
                 // What is read from now on is not older.
-                self.history.acknowledged = self.history.acknowledged.max(rpc::stamp_of(&body));
+                self.acknowledge(rpc::stamp_of(&body));
                 Ok((body, interface))
             }
             Look::None => Err(Error::Unknown("the call is not known here".into())),

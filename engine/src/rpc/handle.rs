@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use tercel_wire::interface::InterfaceSchema;
-use tercel_wire::message::{Limit, Outcome};
+use tercel_wire::id::{Oref, Stamp};
+use tercel_wire::interface::{Interface, InterfaceSchema, Method};
+use tercel_wire::message::{Limit, Outcome, Response, ResponseEnd};
 use tercel_wire::payload::{self, Payload};
 use tercel_wire::record::{Encoder, Ref};
 
@@ -13,7 +14,9 @@ use crate::error::{Bound, Error};
 use crate::limits;
 use crate::object::{Obj, Object};
 use crate::time::Now;
-use crate::txn::{Binding, Caller, CameTo, Home, Options, Outgoing, Port, Step, Tx, try_run};
+use crate::txn::{
+    Binding, Caller, CameTo, ExpressCall, Expressed, Home, Options, Outgoing, Port, Step, Tx, try_run,
+};
 
 /// Where methods run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -127,22 +130,38 @@ impl<'c, T: Object> Handle<'c, T> {
         if self.is_local(port, stub, until)? {
             return self.run_here(port, stub, here);
         }
+        if stub.reads()
+            && let Some(ended) = self.express(port, stub, put, gives, fails)
+        {
+            return ended;
+        }
         let mut call =
             Calling { port, stub, until, class: T::NAME, object: self.object.cast(), sent: Vec::new() };
         payload::encode(stub.takes(), put, &mut call.sent).map_err(Error::from)?;
         let (came_to, binding) = call.until_decided()?;
         let method = &binding.interface.methods[stub.method];
         match came_to {
-            CameTo::Returned(_, bytes) => {
-                let given = Payload::decode(&bytes, &method.gives).map_err(damaged)?;
-                Ok(gives(&Given::new(given))?)
-            }
-            CameTo::Failed(_, bytes) => {
-                let given = Payload::decode(&bytes, &method.fails).map_err(damaged)?;
-                Err(Failure::Method(fails(&Given::new(given))?))
-            }
+            CameTo::Returned(_, bytes) => returned(method, &bytes, gives),
+            CameTo::Failed(_, bytes) => failed(method, &bytes, fails),
             CameTo::Refused(e) => Err(e.into()),
             CameTo::Decided(outcome) => Err(undecided(outcome).into()),
+        }
+    }
+
+    /// Calls a method that only reads by a shorter way, if there is one and the server can run it there and then.
+    fn express<R, E>(
+        &self,
+        port: &dyn Port,
+        stub: &Stub,
+        put: &dyn Fn(&mut Encoder<'_>),
+        gives: &dyn Fn(&Given<'_>) -> Result<R, Error>,
+        fails: &dyn Fn(&Given<'_>) -> Result<E, Error>,
+    ) -> Option<Called<R, E>> {
+        let object = (T::NAME, self.object.oref(), self.object.stamp());
+        let mut call = Express { stub, object, timeout: self.timeout, put, gives, fails, ended: None };
+        match port.express(&mut call) {
+            Expressed::Answered => call.ended,
+            Expressed::No | Expressed::UnderWay(..) => None,
         }
     }
 
@@ -177,6 +196,69 @@ impl<'c, T: Object> Handle<'c, T> {
             let given = here(&tx.get(self.object)?)?;
             if stub.reads() && tx.has_written() { Err(stub.has_written().into()) } else { Ok(given) }
         })
+    }
+}
+
+/// What a method gave.
+fn returned<R, E>(
+    method: &Method,
+    bytes: &[u8],
+    gives: &dyn Fn(&Given<'_>) -> Result<R, Error>,
+) -> Called<R, E> {
+    let given = Payload::decode(bytes, &method.gives).map_err(damaged)?;
+    Ok(gives(&Given::new(given))?)
+}
+
+/// The error that a method failed with.
+fn failed<R, E>(
+    method: &Method,
+    bytes: &[u8],
+    fails: &dyn Fn(&Given<'_>) -> Result<E, Error>,
+) -> Called<R, E> {
+    let given = Payload::decode(bytes, &method.fails).map_err(damaged)?;
+    Err(Failure::Method(fails(&Given::new(given))?))
+}
+
+/// A call of a method that only reads, by the shorter way.
+struct Express<'a, R, E> {
+    stub: &'a Stub,
+    object: (&'static str, Oref, Stamp),
+    timeout: Option<Duration>,
+    put: &'a dyn Fn(&mut Encoder<'_>),
+    gives: &'a dyn Fn(&Given<'_>) -> Result<R, Error>,
+    fails: &'a dyn Fn(&Given<'_>) -> Result<E, Error>,
+    ended: Option<Called<R, E>>,
+}
+
+impl<R, E> ExpressCall for Express<'_, R, E> {
+    fn schema(&self) -> &'static InterfaceSchema {
+        self.stub.schema
+    }
+
+    fn method(&self) -> usize {
+        self.stub.method
+    }
+
+    fn object(&self) -> Option<(&'static str, Oref, Stamp)> {
+        Some(self.object)
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    fn put(&mut self, out: &mut Vec<u8>) -> Result<(), Error> {
+        Ok(payload::encode(self.stub.takes(), self.put, out)?)
+    }
+
+    fn answered(&mut self, interface: &Interface, body: &[u8]) {
+        let method = &interface.methods[self.stub.method];
+        self.ended = match Response::decode(body).map(|response| response.end) {
+            Ok(ResponseEnd::Returned(_, bytes)) => Some(returned(method, bytes, self.gives)),
+            Ok(ResponseEnd::Failed(_, bytes)) => Some(failed(method, bytes, self.fails)),
+            // Then it is called as an operation, whose answer says all there is to be said.
+            _ => None,
+        };
     }
 }
 

@@ -8,18 +8,21 @@ use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
 
-use tercel_wire::id::Stamp;
+use tercel_wire::id::{CallId, ClientId, Stamp};
+use tercel_wire::interface::Method;
+use tercel_wire::message::{OBJECT_SLOT, Request, Response, ResponseEnd, Unbegun};
 use tercel_wire::payload::Payload;
 use tercel_wire::record::{Any, Ref};
 
 use super::Server;
+use super::lend::Lent;
 use crate::effect::Effects;
 use crate::error::{Bound, Error};
 use crate::limits;
 use crate::rpc::{self, Given};
 use crate::sessions::calls::{Ended, Tried, Waiting};
 use crate::time::Now;
-use crate::txn::local::Local;
+use crate::txn::local::{Local, Source};
 use crate::txn::{Home, Options, Port, Step, Ticket, Tx};
 
 impl Server {
@@ -52,6 +55,44 @@ impl Server {
         self.go_on(out);
     }
 
+    /// Runs a method that only reads, if all that it needs is at hand, and appends the body of the response.
+    pub(super) fn run_reading(
+        &mut self,
+        now: Now,
+        client: ClientId,
+        request: &Request<'_>,
+        local: &mut Local,
+        response: &mut Vec<u8>,
+        out: &mut Effects,
+    ) {
+        let id = CallId { slot: OBJECT_SLOT, seq: request.seq };
+        let from = response.len();
+        // The result is written where it is sent from.
+        rpc::put(id, ResponseEnd::Returned(Stamp::ZERO, &[]), response);
+        let head = response.len();
+        let port = Inline::new((self, local, out), now, false);
+        let ended = read(&port, request, response);
+        let Inline { at, waits, .. } = port;
+        let (server, _, out) = at.into_inner();
+        if waits.get() {
+            // What it waits for is asked for.
+            server.go_on(out);
+        }
+        match ended {
+            Some((ended, stamp)) if response.len() - head <= limits::CALL_MAX => {
+                if ended == rpc::Ended::Failed {
+                    Response::put_failed(&mut response[from..]);
+                }
+                Response::put_stamp(&mut response[from..], stamp);
+                server.sessions(out, |s, cx| s.has_read(client, cx));
+            }
+            _ => {
+                response.truncate(from);
+                rpc::put(id, ResponseEnd::Refused(Unbegun::Elsewhere, ""), response);
+            }
+        }
+    }
+
     fn run_call(&mut self, now: Now, ticket: Ticket, call: &Waiting, local: &mut Local, out: &mut Effects) {
         if call.until.is_some_and(|until| now >= until) {
             return self.call_ended(ticket, Ended::Refused(Error::Timeout(None)), out);
@@ -66,31 +107,10 @@ impl Server {
                 return self.call_ended(ticket, Ended::Refused(Error::Corrupt(text)), out);
             }
         };
-        let port = Inline {
-            at: RefCell::new((self, local, out)),
-            now,
-            waits: Cell::new(false),
-            is_at_work: Cell::new(false),
-        };
+        let port = Inline::new((self, local, out), now, true);
         let target = Ref::<Any>::new(call.target).read_at(call.read_at);
         let attempt = attempt(&port, ticket, call, |tx, reply| {
-            let ran = catch_unwind(AssertUnwindSafe(|| run(tx, call.method as usize, target, &given, reply)));
-            let ended = match ran {
-                Ok(ended) => ended?,
-                // The server itself has, in the middle of its work: it cannot go on.
-                Err(panic) if port.is_at_work.get() => resume_unwind(panic),
-                // Its transaction is given up, and the server serves others.
-                Err(_) => {
-                    return Err(Error::Denied(format!(
-                        "method `{}` has panicked at the server",
-                        method.name
-                    )));
-                }
-            };
-            match method.reads && tx.has_written() {
-                true => Err(rpc::has_written(&method.name)),
-                false => Ok(ended),
-            }
+            port.run(method, tx, || run(tx, call.method as usize, target, &given, reply))
         });
         let waits = port.waits.get();
         let Inline { at, .. } = port;
@@ -159,14 +179,64 @@ fn attempt(
     }
 }
 
+/// Runs a method that only reads, with what it gives appended: how it ended, and the state that it read. None if it is to be run as an
+/// operation, which says why.
+fn read(
+    port: &Inline<'_>,
+    request: &Request<'_>,
+    reply: &mut Vec<u8>,
+) -> Option<(rpc::Ended, Stamp)> {
+    let (oref, read_at) = request.object?;
+    let offers = port.at.borrow().0.config.methods.clone();
+    let interface = offers.get(request.interface)?;
+    let method = interface.methods.get(request.method as usize).filter(|method| method.reads)?;
+    let run = offers.run(request.interface)?;
+    let given = Given::new(Payload::decode(request.payload, &method.takes).ok()?);
+    let target = Ref::<Any>::new(oref).read_at(read_at);
+    let tx = Tx::begin(port, Options::default()).ok()?;
+    let ended = port.run(method, &tx, || run(&tx, request.method as usize, target, &given, reply)).ok()?;
+    (!port.waits.get()).then(|| (ended, tx.snapshot()))
+}
+
 /// The server itself, for the transaction of one method. It does not wait.
 struct Inline<'a> {
     at: RefCell<(&'a mut Server, &'a mut Local, &'a mut Effects)>,
     now: Now,
+    /// Whether the server goes on behind each step: one may order something.
+    may_order: bool,
     /// The method needed something that is not at hand.
     waits: Cell<bool>,
     /// The server does a step, and has not come to its end.
     is_at_work: Cell<bool>,
+}
+
+impl<'a> Inline<'a> {
+    fn new(at: (&'a mut Server, &'a mut Local, &'a mut Effects), now: Now, may_order: bool) -> Inline<'a> {
+        let (waits, is_at_work) = (Cell::new(false), Cell::new(false));
+        Inline { at: RefCell::new(at), now, may_order, waits, is_at_work }
+    }
+
+    /// Runs a method. A panic of it is caught, and said.
+    fn run(
+        &self,
+        method: &Method,
+        tx: &Tx<'_>,
+        run: impl FnOnce() -> Result<rpc::Ended, Error>,
+    ) -> Result<rpc::Ended, Error> {
+        let ended = match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(ended) => ended?,
+            // The server itself has, in the middle of its work: it cannot go on.
+            Err(panic) if self.is_at_work.get() => resume_unwind(panic),
+            // Its transaction is given up, and the server serves others.
+            Err(_) => {
+                return Err(Error::Denied(format!("method `{}` has panicked at the server", method.name)));
+            }
+        };
+        match method.reads && tx.has_written() {
+            true => Err(rpc::has_written(&method.name)),
+            false => Ok(ended),
+        }
+    }
 }
 
 impl Port for Inline<'_> {
@@ -178,7 +248,11 @@ impl Port for Inline<'_> {
         let mut at = self.at.borrow_mut();
         let (server, local, out) = &mut *at;
         self.is_at_work.set(true);
-        let said = server.inside(self.now, out, |source| step(&mut local.over(source), self.now));
+        let mut step = |source: &mut dyn Source| step(&mut local.over(source), self.now);
+        let said = match self.may_order {
+            true => server.inside(self.now, out, step),
+            false => step(&mut Lent::new(server, out)),
+        };
         self.is_at_work.set(false);
         match said {
             Step::Done => Ok(()),

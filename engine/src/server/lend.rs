@@ -31,9 +31,16 @@ impl Server {
 }
 
 /// A server for the time of one step.
-struct Lent<'a> {
+pub(super) struct Lent<'a> {
     server: &'a mut Server,
     out: &'a mut Effects,
+}
+
+impl<'a> Lent<'a> {
+    /// One after which the server does not go on: for what orders nothing.
+    pub(super) fn new(server: &'a mut Server, out: &'a mut Effects) -> Lent<'a> {
+        Lent { server, out }
+    }
 }
 
 impl Source for Lent<'_> {

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tercel_wire::id::{ClientId, LogPosition, PageId, SpaceId, Stamp, ViewId};
-use tercel_wire::message::Reason;
+use tercel_wire::message::{Reason, Request};
 
 pub use crate::effect::{
     Checkpoint, CollectConfig, Conn, Effect, Effects, HostStats, Input, LogRoom, PageUpdate, ServerConfig,
@@ -35,6 +35,7 @@ use crate::replica::Replica;
 use crate::replica::entry::Entry;
 use crate::sessions::{Cx, Sessions};
 use crate::time::Now;
+use crate::txn::local::Local;
 
 /// A replica that follows the order, and leads while its sequencer says so.
 #[derive(Debug)]
@@ -58,6 +59,17 @@ pub struct Server {
     pub(crate) host: HostStats,
     pub(crate) stats: ServerStats,
     pub(crate) now: Now,
+}
+
+/// A request that came by a shorter way than as a message.
+#[derive(Debug, Clone, Copy)]
+pub struct Express<'a> {
+    /// Its client, whose connection is in use.
+    pub client: ClientId,
+    /// What is left of its caller's time, in microseconds; 0 is no limit.
+    pub left_us: u32,
+    /// As in the message.
+    pub body: &'a [u8],
 }
 
 /// Entries to apply: those that are not known to be stable, or for which there is no room yet.
@@ -440,20 +452,28 @@ impl Server {
         self.sessions.client_of(conn)
     }
 
-    /// Runs a procedure of a service whose request came by a shorter way than as a message: `body` is that of the request, `left_us`
-    /// what is left of its caller's time, 0 is no limit. Appends the body of the response. Says whether it did; if not, nothing has changed,
-    /// and the request is to come as a message. The client's connection must be in use.
+    /// Runs a procedure of a service, or a method that only reads, whose request came by a shorter way than as a message. Appends the
+    /// body of the response to `response`, and what is to be done besides to `out`. Says whether there is a response; if not, nothing has
+    /// changed, and the request is to come as a message. `local` is as for [`Server::run_calls`].
     #[inline]
     pub fn express(
         &mut self,
         now: Now,
-        client: ClientId,
-        left_us: u32,
-        body: &[u8],
-        out: &mut Vec<u8>,
+        request: Express<'_>,
+        local: &mut Local,
+        response: &mut Vec<u8>,
+        out: &mut Effects,
     ) -> bool {
+        let Express { client, left_us, body } = request;
+        let Ok(request) = Request::decode(body) else { return false };
         let until = (left_us > 0).then(|| now.plus_us(left_us.into()));
-        self.sessions.express(client, (now, until), body, &self.config.services, out)
+        match request.object {
+            None => self.sessions.express(client, (now, until), &request, &self.config.services, response),
+            Some(_) => {
+                self.run_reading(now, client, &request, local, response, out);
+                true
+            }
+        }
     }
 
     /// How many clients are connected.

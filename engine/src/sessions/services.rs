@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{CallId, ClientId, Stamp};
-use tercel_wire::message::{Cancel, Request, Response, ResponseEnd, Unbegun};
+use tercel_wire::message::{Cancel, OBJECT_SLOT, Request, Response, ResponseEnd, Unbegun};
 
 use super::{Cx, Sessions};
 use crate::effect::Effect;
@@ -137,6 +137,11 @@ impl Sessions {
         request: &Request<'_>,
         cx: &mut Cx<'_>,
     ) {
+        if request.object.is_some() {
+            // It was to run where it arrived, and has arrived otherwise.
+            let id = CallId { slot: OBJECT_SLOT, seq: request.seq };
+            return respond(asked, id, ResponseEnd::Refused(Unbegun::Elsewhere, ""), cx);
+        }
         if request.slot.is_some_and(|slot| slot >= limits::service_credit()) {
             return self.expel(asked.conn, "a call takes a slot that its client was not granted", cx);
         }
@@ -167,11 +172,10 @@ impl Sessions {
         &mut self,
         client: ClientId,
         (now, until): (Now, Option<Now>),
-        body: &[u8],
+        request: &Request<'_>,
         services: &Services,
         out: &mut Vec<u8>,
     ) -> bool {
-        let Ok(request) = Request::decode(body) else { return false };
         let is_granted = request.slot.is_some_and(|slot| slot < limits::service_credit());
         let mode = services.mode(request.interface, request.method);
         if !is_granted || !mode.is_some_and(|mode| !mode.is_one_way() && !mode.is_slow()) {
@@ -179,7 +183,7 @@ impl Sessions {
         }
         let Some(of) = self.serving.clients.get_mut(&client) else { return false };
         let before = of.served.kept_bytes();
-        let taken = serve(&mut of.served, services, &request, &Context::inline(client, now, until), out);
+        let taken = serve(&mut of.served, services, request, &Context::inline(client, now, until), out);
         self.serving.kept_bytes = self.serving.kept_bytes - before + of.served.kept_bytes();
         self.serving.make_room(client);
         taken == Taken::Answered

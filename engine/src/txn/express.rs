@@ -1,8 +1,9 @@
-//! A shorter way for calls of services, for a port that has one: a caller that is alone drives the connection itself, and its call
-//! passes by the rest of the machine.
+//! A shorter way for calls of services, and of methods that only read, for a port that has one: a caller that is alone drives the
+//! connection itself, and its call passes by the rest of the machine.
 
 use std::time::Duration;
 
+use tercel_wire::id::{Oref, Stamp};
 use tercel_wire::interface::{Interface, InterfaceSchema};
 
 use super::UnderWay;
@@ -10,11 +11,16 @@ use crate::error::Error;
 
 /// A call that may take the shorter way.
 pub trait ExpressCall {
-    /// The service.
+    /// The service, or the interface of the object's class.
     fn schema(&self) -> &'static InterfaceSchema;
 
     /// The number of the procedure there.
     fn method(&self) -> usize;
+
+    /// The object with its class, and the stamp of the state in which the reference to it was read; none for a procedure of a service.
+    fn object(&self) -> Option<(&'static str, Oref, Stamp)> {
+        None
+    }
 
     /// How long the caller waits; none is as long as the client does.
     fn timeout(&self) -> Option<Duration>;
@@ -32,7 +38,7 @@ pub trait ExpressCall {
 /// What became of a call on the shorter way.
 #[derive(Debug)]
 pub enum Expressed {
-    /// Nothing was sent: there is no such way now.
+    /// There is no such way now: nothing was sent, or a call that may run again.
     No,
     /// It was answered.
     Answered,

@@ -2,7 +2,8 @@
 //!
 //! It drives the connection itself, with the baton, and numbers its calls in a slot that the machine has lent. What else arrives
 //! meanwhile is handed to the machine before the caller goes on. A call that is not answered while its caller looks and sleeps once is
-//! given to the machine, under its name: from then on it is waited for, sent again and given up as any other.
+//! given to the machine, under its name: from then on it is waited for, sent again and given up as any other. Calls of methods that
+//! only read have a sequence and no slot; one that is not answered is made anew, as an operation.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, TryLockError};
@@ -14,7 +15,7 @@ use tercel_engine::rpc::slots::Lane;
 use tercel_engine::txn::{Binding, ExpressCall, Expressed, UnderWay};
 use tercel_wire::id::{CallId, Stamp};
 use tercel_wire::interface::InterfaceSchema;
-use tercel_wire::message::{Request, Response};
+use tercel_wire::message::{OBJECT_SLOT, Request, Response};
 
 use super::connection::{SLEEP_MAX, ServerConnection, SharedMemory};
 use super::drive::{Baton, Shared};
@@ -25,17 +26,48 @@ pub(super) struct Express {
     /// That of the connection.
     generation: u64,
     conn: Arc<ServerConnection>,
-    lane: Lane,
-    /// What services are bound to there.
-    bound: Vec<(&'static InterfaceSchema, Binding)>,
+    /// For calls of services, once there was one.
+    lane: Option<Lane>,
+    /// The last call of an object.
+    of_object: u64,
+    /// The machine knows that what is read from now on is not older.
+    acknowledged: Stamp,
+    /// What interfaces are bound to there.
+    bound: Vec<(Bound, Binding)>,
     /// The body of a request, and room for what arrives.
     body: Vec<u8>,
     room: Room,
 }
 
+/// An interface, and the class of its objects; a service has none.
+#[derive(Clone, Copy)]
+struct Bound {
+    schema: &'static InterfaceSchema,
+    class: &'static str,
+}
+
+impl Bound {
+    fn of(call: &dyn ExpressCall) -> Bound {
+        Bound { schema: call.schema(), class: call.object().map_or("", |(class, ..)| class) }
+    }
+
+    fn is(&self, other: Bound) -> bool {
+        std::ptr::eq(self.schema, other.schema) && self.class == other.class
+    }
+}
+
 impl Express {
-    fn binding(&self, schema: &'static InterfaceSchema) -> Option<&Binding> {
-        self.bound.iter().find(|(bound, _)| std::ptr::eq(*bound, schema)).map(|(_, binding)| binding)
+    fn binding(&self, of: Bound) -> Option<&Binding> {
+        self.bound.iter().find(|(bound, _)| bound.is(of)).map(|(_, binding)| binding)
+    }
+
+    /// Names a call that is sent now.
+    fn begin(&mut self, is_of_object: bool) -> Option<CallId> {
+        if is_of_object {
+            self.of_object += 1;
+            return Some(CallId { slot: OBJECT_SLOT, seq: self.of_object });
+        }
+        self.lane.as_mut().map(Lane::begin)
     }
 }
 
@@ -66,7 +98,7 @@ impl Shared {
     }
 
     fn call_with(&self, baton: &mut Baton, call: &mut dyn ExpressCall) -> Option<Expressed> {
-        self.prepare(baton, call.schema())?;
+        self.prepare(baton, Bound::of(call))?;
         let express = baton.express.as_mut()?;
         let conn = express.conn.clone();
         let ServerConnection::Shared(shared) = &*conn else { return None };
@@ -76,45 +108,56 @@ impl Shared {
         self.flush_left(baton);
         let mut express = baton.express.take()?;
         let mut room = std::mem::take(&mut express.room);
-        let came = self.wait_express(&conn, shared, (baton, &mut room), &express, id, call);
+        let came = self.wait_express(&conn, shared, (baton, &mut room), &mut express, id, call);
         express.room = room;
-        match came {
-            Came::Answer => {
+        match (came, express.lane.take_if(|_| id.slot != OBJECT_SLOT)) {
+            (Came::Answer, lane) => {
+                express.lane = express.lane.or(lane);
                 baton.express = Some(express);
                 Some(Expressed::Answered)
             }
-            Came::Late(waited) => {
-                let interface = express.binding(call.schema()).map(|binding| binding.interface.clone());
-                let id = self.machine().take_lane_back(express.lane, true);
+            (Came::Late(waited), Some(lane)) => {
+                let interface = express.binding(Bound::of(call)).map(|binding| binding.interface.clone());
+                let id = self.machine().take_lane_back(lane, true);
                 Some(Expressed::UnderWay(UnderWay { id, interface: interface? }, waited))
+            }
+            // An answer that comes yet has another sequence than is waited for.
+            (Came::Late(_), None) => {
+                baton.express = Some(express);
+                None
             }
         }
     }
 
-    /// Has the baton bring what is needed for a call of a service on the connection of now, if that is known.
-    fn prepare(&self, baton: &mut Baton, schema: &'static InterfaceSchema) -> Option<()> {
+    /// Has the baton bring what is needed for a call on the connection of now, if that is known.
+    fn prepare(&self, baton: &mut Baton, of: Bound) -> Option<()> {
         let generation = self.generation.load(Ordering::Acquire);
         if let Some(express) = baton.express.as_mut().filter(|express| express.generation == generation) {
-            // It stays with the baton whether or not this service is bound: its slot is lent.
-            if express.binding(schema).is_none() {
-                express.bound.push((schema, self.machine().bound_service(schema)?));
+            // It stays with the baton whether or not this interface is bound: its slot may be lent.
+            if express.binding(of).is_none() {
+                express.bound.push((of, self.machine().bound_interface(of.schema, of.class)?));
+            }
+            if express.lane.is_none() && of.class.is_empty() {
+                express.lane = Some(self.machine().lend_lane()?);
             }
             return Some(());
         }
-        if let Some(old) = baton.express.take() {
-            self.machine().take_lane_back(old.lane, false);
+        if let Some(lane) = baton.express.take().and_then(|old| old.lane) {
+            self.machine().take_lane_back(lane, false);
         }
         let mut machine = self.machine();
         let conn = machine.connection().filter(|conn| matches!(**conn, ServerConnection::Shared(_)))?;
-        let binding = machine.bound_service(schema)?;
-        let lane = machine.lend_lane()?;
+        let binding = machine.bound_interface(of.schema, of.class)?;
+        let lane = if of.class.is_empty() { Some(machine.lend_lane()?) } else { None };
         // What was lost since is another one.
         let generation = self.generation.load(Ordering::Acquire);
         baton.express = Some(Express {
             generation,
             conn,
             lane,
-            bound: vec![(schema, binding)],
+            of_object: 0,
+            acknowledged: Stamp::ZERO,
+            bound: vec![(of, binding)],
             body: Vec::new(),
             room: Room::default(),
         });
@@ -128,13 +171,14 @@ impl Shared {
         shared: &SharedMemory,
         call: &mut dyn ExpressCall,
     ) -> Option<CallId> {
-        let binding = express.binding(call.schema())?;
+        let binding = express.binding(Bound::of(call))?;
         let (interface, method) = (binding.number, *binding.methods.get(call.method())?);
-        let id = express.lane.begin();
+        let object = call.object().map(|(_, oref, read_at)| (oref, read_at));
+        let id = express.begin(object.is_some())?;
+        let slot = object.is_none().then_some(id.slot);
         let body = &mut express.body;
         body.clear();
-        Request { slot: Some(id.slot), seq: id.seq, again: false, interface, method, payload: &[] }
-            .encode(body);
+        Request { slot, seq: id.seq, again: false, interface, method, object, payload: &[] }.encode(body);
         let head_bytes = body.len();
         call.put(body).ok()?;
         // The long way takes no more.
@@ -159,7 +203,7 @@ impl Shared {
         conn: &Arc<ServerConnection>,
         shared: &SharedMemory,
         (baton, room): (&mut Baton, &mut Room),
-        express: &Express,
+        express: &mut Express,
         id: CallId,
         call: &mut dyn ExpressCall,
     ) -> Came {
@@ -170,10 +214,14 @@ impl Shared {
         loop {
             match shared.next_line(room, &mut baton.buffer) {
                 Ok(Next::Call(answer)) => match Response::decode(answer.body) {
-                    // One that names a stamp has something for the machine.
-                    Ok(response) if is_of(&response, id) && rpc::stamp_of(answer.body) == Stamp::ZERO => {
+                    Ok(response) if is_of(&response, id) => {
                         self.hand_on(conn, baton);
-                        if let Some(binding) = express.binding(call.schema()) {
+                        let stamp = rpc::stamp_of(answer.body);
+                        if stamp > express.acknowledged {
+                            self.machine().acknowledge(stamp);
+                            express.acknowledged = stamp;
+                        }
+                        if let Some(binding) = express.binding(Bound::of(call)) {
                             call.answered(&binding.interface, answer.body);
                         }
                         return Came::Answer;
@@ -184,8 +232,11 @@ impl Shared {
                 Ok(Next::Nothing) if !baton.buffer.is_empty() => {
                     self.hand_on(conn, baton);
                     // A server that did something else as well answers with a message.
-                    let answer = self.machine().answer_of(&express.lane);
-                    if let (Some(body), Some(binding)) = (answer, express.binding(call.schema())) {
+                    let answer = match &express.lane {
+                        Some(lane) if id.slot != OBJECT_SLOT => self.machine().answer_of(lane),
+                        _ => self.machine().answer_of_object(id.seq),
+                    };
+                    if let (Some(body), Some(binding)) = (answer, express.binding(Bound::of(call))) {
                         call.answered(&binding.interface, &body);
                         return Came::Answer;
                     }

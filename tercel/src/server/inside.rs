@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tercel_engine::Error;
-use tercel_engine::server::{Conn, Effects, Input, Server as Machine};
+use tercel_engine::server::{Conn, Effects, Express, Input, Server as Machine};
 use tercel_engine::time::Now;
 use tercel_engine::txn::local::{Local, LocalConfig};
 use tercel_engine::txn::{Home, Port, Step};
@@ -68,6 +68,12 @@ impl Core {
             let now = self.now();
             self.machine.run_calls(now, &mut self.local, &mut self.out);
         }
+    }
+
+    /// Runs a call that came by a shorter way, and appends the body of the response; or says that it is to come as a message.
+    pub(super) fn express(&mut self, now: Now, request: Express<'_>, response: &mut Vec<u8>) -> bool {
+        let Core { machine, out, local, .. } = self;
+        machine.express(now, request, local, response, out)
     }
 
     fn step(&mut self, step: &mut dyn FnMut(&mut dyn Home, Now) -> Step) -> Step {

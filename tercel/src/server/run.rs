@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tercel_engine::schedule::{Bounds, Decision, Moment, Origin, Received, Scheduler};
 use tercel_engine::server::{
-    Conn, Effect, Effects, HostStats, Input, LogRoom, Server as Machine, SpaceWarning,
+    Conn, Effect, Effects, Express, HostStats, Input, LogRoom, Server as Machine, SpaceWarning,
 };
 use tercel_engine::time::Now;
 use tercel_events::{Backend, Event, EventQueue, Kind, SendError, Token};
@@ -211,7 +211,12 @@ impl Loop {
     fn serve_calls(&mut self, core: &mut Core) -> (Found, u32) {
         // Of the last turn: what is left to a caller is counted from there, and is as long.
         let now = self.hot.turned;
-        self.hot.channels.serve(&mut MachineCalls { machine: &mut core.machine, now })
+        let found = self.hot.channels.serve(&mut CoreCalls { core, now });
+        // A method may have asked for a page, or its client be told of the state that it saw.
+        if !core.out.list.is_empty() {
+            self.perform(core, Moment::Between);
+        }
+        found
     }
 
     /// Why there is no machine any more: the thread that lost it has said so.
@@ -654,19 +659,19 @@ impl Loop {
     }
 }
 
-/// The machine, for the calls of services that come in lines.
-struct MachineCalls<'a> {
-    machine: &'a mut Machine,
+/// The machine, for the calls that come in lines.
+struct CoreCalls<'a> {
+    core: &'a mut Core,
     now: Now,
 }
 
-impl Calls for MachineCalls<'_> {
+impl Calls for CoreCalls<'_> {
     fn client_of(&self, conn: Conn) -> Option<ClientId> {
-        self.machine.client_of(conn)
+        self.core.machine.client_of(conn)
     }
 
     fn serve(&mut self, client: ClientId, call: InLine<'_>, out: &mut Vec<u8>) -> bool {
-        self.machine.express(self.now, client, call.left_us, call.body, out)
+        self.core.express(self.now, Express { client, left_us: call.left_us, body: call.body }, out)
     }
 }
 

@@ -27,7 +27,7 @@ mod request;
 pub use backup::{BACKUP_PAGES_MAX, BackupBegun, BackupPart};
 pub use call::{Answer, Bind, Bound, Call, CallEnd, Refusal};
 pub use pong::Pong;
-pub use request::{Cancel, Request, Response, ResponseEnd, Unbegun};
+pub use request::{Cancel, OBJECT_SLOT, Request, Response, ResponseEnd, Unbegun};
 
 use crate::cursor::{DecodeError, Put, Reader};
 use crate::id::{ClassId, ClientId, OP_SLOTS_MAX, OpId, Oref, PageId, SLOTS_MAX, SpaceId, Stamp, ViewId};

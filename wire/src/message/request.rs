@@ -1,41 +1,60 @@
-//! Calls of services: procedures without a stored object.
+//! Calls of services, procedures without a stored object; and those of methods that only read, which need no name for good either.
 
+use super::oref;
 use crate::cursor::{DecodeError, Put, Reader};
-use crate::id::{SERVICE_SLOTS_MAX, Stamp};
+use crate::id::{Oref, SERVICE_SLOTS_MAX, Stamp};
 
 /// Asks a service for a procedure. The frame says how much time the caller has left.
 ///
 /// A client has slots, and one call at a time in each; the sequence of a slot rises with every call. The client and the sequence
 /// name a call for good, so that it is executed at most once.
+///
+/// One that names an object asks for a method that only reads. It may be run more than once, so it takes no slot, and a server that
+/// cannot run it where it arrived says [`Unbegun::Elsewhere`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// The slot; for a call that is never answered there is none, and the sequence is that of all of them.
+    /// The slot; for a call that is never answered there is none, and the sequence is that of all of them. Nor is there for one of an
+    /// object.
     pub slot: Option<u16>,
     /// The sequence.
     pub seq: u64,
     /// Whether it was sent before, on an earlier connection.
     pub again: bool,
-    /// The number that the service was bound to.
+    /// The number that the service, or the interface of the object's class, was bound to.
     pub interface: u16,
     /// The number of the procedure.
     pub method: u16,
+    /// The object, and the stamp of the state in which the caller read the reference to it.
+    pub object: Option<(Oref, Stamp)>,
     /// What it takes, see [`crate::payload`].
     pub payload: &'a [u8],
 }
 
 const ONE_WAY: u16 = 1;
 const AGAIN: u16 = 2;
+const OBJECT: u16 = 4;
+
+/// What stands for the slot in the response to a call of an object.
+pub const OBJECT_SLOT: u16 = u16::MAX;
 
 impl<'a> Request<'a> {
     /// Appends it.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let one_way = if self.slot.is_none() { ONE_WAY } else { 0 };
+        let to = match (self.slot, self.object) {
+            (_, Some(_)) => OBJECT,
+            (None, None) => ONE_WAY,
+            (Some(_), None) => 0,
+        };
         let again = if self.again { AGAIN } else { 0 };
         out.put_u16(self.slot.unwrap_or(0));
-        out.put_u16(one_way | again);
+        out.put_u16(to | again);
         out.put_u16(self.interface);
         out.put_u16(self.method);
         out.put_u64(self.seq);
+        if let Some((oref, read_at)) = self.object {
+            out.put_u32(oref.raw());
+            out.put_u64(read_at.0);
+        }
         out.extend_from_slice(self.payload);
     }
 
@@ -45,11 +64,12 @@ impl<'a> Request<'a> {
         let (slot, flags) = (slot(&mut r)?, r.u16()?);
         let slot = match flags {
             0 | AGAIN => Some(slot),
-            ONE_WAY if slot == 0 => None,
+            ONE_WAY | OBJECT if slot == 0 => None,
             _ => return Err(DecodeError::BadField("flags")),
         };
         let (interface, method, seq) = (r.u16()?, r.u16()?, seq(&mut r)?);
-        Ok(Request { slot, seq, again: flags & AGAIN != 0, interface, method, payload: r.rest() })
+        let object = if flags == OBJECT { Some((oref(&mut r)?, Stamp(r.u64()?))) } else { None };
+        Ok(Request { slot, seq, again: flags & AGAIN != 0, interface, method, object, payload: r.rest() })
     }
 }
 
@@ -81,7 +101,7 @@ impl Cancel {
 /// What a call of a service came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Response<'a> {
-    /// The slot of the call.
+    /// The slot of the call, or [`OBJECT_SLOT`].
     pub slot: u16,
     /// Its sequence.
     pub seq: u64,
@@ -92,7 +112,8 @@ pub struct Response<'a> {
 /// What a call of a service came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponseEnd<'a> {
-    /// It gave this. What its transactions wrote is visible at this stamp; zero if it had none.
+    /// It gave this. What its transactions wrote is visible at this stamp; zero if it had none. What a method gave was read in the state
+    /// at this stamp.
     Returned(Stamp, &'a [u8]),
     /// It failed by its own decision; the stamp as above.
     Failed(Stamp, &'a [u8]),
@@ -118,6 +139,9 @@ pub enum Unbegun {
     Busy = 4,
     /// The caller has given up.
     Cancelled = 5,
+    /// The method of an object needs what is not at hand, writes, or is none: it is to be asked for with a [`super::Call`], which
+    /// is answered in full.
+    Elsewhere = 6,
 }
 
 const RETURNED: u16 = 0;
@@ -162,7 +186,11 @@ impl<'a> Response<'a> {
     /// Reads it.
     pub fn decode(body: &'a [u8]) -> Result<Response<'a>, DecodeError> {
         let mut r = Reader::new(body);
-        let (slot, tag, seq, stamp) = (slot(&mut r)?, r.u16()?, seq(&mut r)?, Stamp(r.u64()?));
+        let slot = match r.u16()? {
+            slot if slot < SERVICE_SLOTS_MAX || slot == OBJECT_SLOT => slot,
+            _ => return Err(DecodeError::BadField("slot")),
+        };
+        let (tag, seq, stamp) = (r.u16()?, seq(&mut r)?, Stamp(r.u64()?));
         let text = |bytes| std::str::from_utf8(bytes).map_err(|_| DecodeError::BadField("response"));
         if tag > BROKEN && stamp != Stamp::ZERO {
             return Err(DecodeError::BadField("response"));
@@ -182,6 +210,7 @@ impl<'a> Response<'a> {
                     3 => Unbegun::Late,
                     4 => Unbegun::Busy,
                     5 => Unbegun::Cancelled,
+                    6 => Unbegun::Elsewhere,
                     _ => return Err(DecodeError::BadField("response")),
                 };
                 ResponseEnd::Refused(why, text(r.rest())?)

@@ -448,11 +448,14 @@ fn messages_have_the_bytes_of_version_2() {
         again: false,
         interface: 2,
         method: 1,
+        object: None,
         payload: b"what it takes",
     };
     message!(promised, "request", Request, request);
     message!(promised, "request_again", Request, Request { again: true, ..request });
     message!(promised, "request_one_way", Request, Request { slot: None, ..request });
+    let object = Some((oref(7, 2), Stamp(41)));
+    message!(promised, "request_object", Request, Request { slot: None, object, ..request });
     message!(promised, "cancel", Cancel, Cancel { slot: 3, seq: 9 });
     for (name, end) in [
         ("response_returned", ResponseEnd::Returned(Stamp(41), b"what it gives")),
@@ -464,6 +467,7 @@ fn messages_have_the_bytes_of_version_2() {
         ("response_late", ResponseEnd::Refused(Unbegun::Late, "too late")),
         ("response_busy", ResponseEnd::Refused(Unbegun::Busy, "too many")),
         ("response_cancelled", ResponseEnd::Refused(Unbegun::Cancelled, "")),
+        ("response_elsewhere", ResponseEnd::Refused(Unbegun::Elsewhere, "")),
     ] {
         message!(promised, name, Response, Response { slot: 3, seq: 9, end });
     }
