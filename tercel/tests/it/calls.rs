@@ -42,6 +42,9 @@ pub trait Account {
     fn lost(&mut self);
     /// Panics.
     fn broken(&mut self);
+    /// Panics, and only reads.
+    #[read]
+    fn cracked(&self);
 }
 
 #[derive(Object)]
@@ -125,6 +128,10 @@ impl Account for Purse {
         Ok(this.edit()?.set_cents(0)?)
     }
 
+    fn cracked(_: &Obj<Purse>) -> Called<()> {
+        panic!("as the test wants it")
+    }
+
     fn broken(this: &Obj<Purse>) -> Called<()> {
         this.edit()?.set_cents(-7)?;
         panic!("a method that is broken on purpose")
@@ -150,6 +157,11 @@ fn purse(client: &Client, cents: i64) -> Ref<Purse> {
         tx.set_root("purse", purse).map(|()| purse)
     };
     client.run(make).unwrap()
+}
+
+/// Over the network, and in shared memory.
+fn roads(dir: &tempfile::TempDir) -> [String; 2] {
+    ["127.0.0.1:0".into(), format!("unix:{}", dir.path().with_extension("sock").display())]
 }
 
 const SERVER: &str = "tercel-server";
@@ -199,91 +211,129 @@ fn method_runs_where_its_policy_says_and_gives_the_same() {
 #[test]
 fn failed_method_leaves_nothing_behind_wherever_it_runs() {
     let dir = tempfile::tempdir().unwrap();
-    let server = server(&dir, "127.0.0.1:0");
-    let client = connect(&server);
-    let purse = client.handle(purse(&client, 100));
-    for policy in [CallPolicy::Remote, CallPolicy::Local] {
-        let purse = purse.clone().policy(policy);
-        assert_eq!(purse.deposit(-150), Err(Failure::Method(Overdrawn { short: 50 })));
-        assert_eq!(purse.lost(), Err(Failure::Space(Error::NotFound("what the method wanted".into()))));
-        assert!(matches!(purse.sly(), Err(Failure::Space(Error::Denied(why))) if why.contains("`sly`")));
+    for road in roads(&dir) {
+        let server = server(&dir, &road);
+        let client = connect(&server);
+        let purse = client.handle(purse(&client, 100));
+        for policy in [CallPolicy::Remote, CallPolicy::Local] {
+            let purse = purse.clone().policy(policy);
+            assert_eq!(purse.deposit(-150), Err(Failure::Method(Overdrawn { short: 50 })));
+            assert_eq!(purse.lost(), Err(Failure::Space(Error::NotFound("what the method wanted".into()))));
+            assert!(matches!(purse.sly(), Err(Failure::Space(Error::Denied(why))) if why.contains("`sly`")));
+            assert_eq!(purse.balance(), Ok(100));
+            let gone = client.handle(Ref::<Purse>::new(
+                tercel::Oref::new(tercel::PageId::new(9_000).unwrap(), 3).unwrap(),
+            ));
+            assert!(matches!(gone.policy(policy).balance(), Err(Failure::Space(Error::NotFound(_)))));
+        }
+        for (broken, name) in
+            [(purse.clone().remote().broken(), "`broken`"), (purse.clone().remote().cracked(), "`cracked`")]
+        {
+            assert!(
+                matches!(&broken, Err(Failure::Space(Error::Denied(why))) if why.contains(name)),
+                "{broken:?}"
+            );
+        }
+        let much = purse.clone().remote().much(2 << 20);
+        assert!(
+            matches!(&much, Err(Failure::Space(Error::Denied(why))) if why.contains("reference")),
+            "{much:?}"
+        );
+        let much = purse.clone().remote().much_written(2_000);
+        assert!(
+            matches!(&much, Err(Failure::Space(Error::Denied(why))) if why.contains("1024 bytes")),
+            "{much:?}"
+        );
         assert_eq!(purse.balance(), Ok(100));
-        let gone = client
-            .handle(Ref::<Purse>::new(tercel::Oref::new(tercel::PageId::new(9_000).unwrap(), 3).unwrap()));
-        assert!(matches!(gone.policy(policy).balance(), Err(Failure::Space(Error::NotFound(_)))));
     }
-    let broken = purse.clone().remote().broken();
-    assert!(
-        matches!(&broken, Err(Failure::Space(Error::Denied(why))) if why.contains("`broken`")),
-        "{broken:?}"
-    );
-    let much = purse.clone().remote().much(2 << 20);
-    assert!(
-        matches!(&much, Err(Failure::Space(Error::Denied(why))) if why.contains("reference")),
-        "{much:?}"
-    );
-    let much = purse.clone().remote().much_written(2_000);
-    assert!(
-        matches!(&much, Err(Failure::Space(Error::Denied(why))) if why.contains("1024 bytes")),
-        "{much:?}"
-    );
-    assert_eq!(purse.balance(), Ok(100));
 }
 
 #[test]
 fn arguments_and_results_are_whole_small_and_large() {
     let dir = tempfile::tempdir().unwrap();
-    let server = server(&dir, "127.0.0.1:0");
-    let client = connect(&server);
-    let purse = client.handle(purse(&client, 0));
-    for policy in [CallPolicy::Remote, CallPolicy::Local] {
-        let purse = purse.clone().policy(policy);
-        for n in [0u32, 1, 900, 5_000, 250_000] {
-            let bytes = vec![2u8; n as usize];
-            let sum = purse.sum(&bytes, Bytes(bytes.clone()), (0..n / 10).collect()).unwrap();
-            let of_numbers = (0..u64::from(n / 10)).sum::<u64>();
-            assert_eq!(sum, Sum { count: u64::from(2 * n + n / 10), sum: u64::from(4 * n) + of_numbers });
-            assert_eq!(purse.much(n), Ok(Bytes(vec![7; n as usize])));
+    for road in roads(&dir) {
+        let server = server(&dir, &road);
+        let client = connect(&server);
+        let purse = client.handle(purse(&client, 0));
+        for policy in [CallPolicy::Remote, CallPolicy::Local] {
+            let purse = purse.clone().policy(policy);
+            for n in [0u32, 1, 900, 5_000, 250_000] {
+                let bytes = vec![2u8; n as usize];
+                let sum = purse.sum(&bytes, Bytes(bytes.clone()), (0..n / 10).collect()).unwrap();
+                let of_numbers = (0..u64::from(n / 10)).sum::<u64>();
+                assert_eq!(sum, Sum { count: u64::from(2 * n + n / 10), sum: u64::from(4 * n) + of_numbers });
+                assert_eq!(purse.much(n), Ok(Bytes(vec![7; n as usize])));
+            }
         }
+        let huge = vec![0; 2 << 20];
+        assert!(matches!(
+            purse.clone().remote().sum(&huge, Bytes::default(), List::new()),
+            Err(Failure::Space(Error::Full(_)))
+        ));
+        for text in ["a", "b"] {
+            let note = purse.note(text, purse.reference()).unwrap();
+            let read = |tx: &Tx<'_>| {
+                let note = tx.get(note)?;
+                Ok((note.text()?.into_owned(), note.of().reference()))
+            };
+            assert_eq!(client.run(read), Ok((text.into(), purse.reference())));
+        }
+        assert_eq!(purse.clone().remote().notes(), Ok(["a".into(), "b".into()].into()));
     }
-    let huge = vec![0; 2 << 20];
-    assert!(matches!(
-        purse.clone().remote().sum(&huge, Bytes::default(), List::new()),
-        Err(Failure::Space(Error::Full(_)))
-    ));
-    for text in ["a", "b"] {
-        let note = purse.note(text, purse.reference()).unwrap();
-        let read = |tx: &Tx<'_>| {
-            let note = tx.get(note)?;
-            Ok((note.text()?.into_owned(), note.of().reference()))
-        };
-        assert_eq!(client.run(read), Ok((text.into(), purse.reference())));
-    }
-    assert_eq!(purse.clone().remote().notes(), Ok(["a".into(), "b".into()].into()));
 }
 
 #[test]
 fn calls_of_many_clients_are_each_executed_once() {
     let dir = tempfile::tempdir().unwrap();
-    let server = server(&dir, "127.0.0.1:0");
-    let first = connect(&server);
-    let object = purse(&first, 0);
-    let (threads, each) = (4, 200);
-    thread::scope(|scope| {
-        for t in 0..threads {
-            let (server, first) = (&server, &first);
-            scope.spawn(move || {
-                let own = connect(server);
-                let client = if t % 2 == 0 { &own } else { first };
-                let purse = client.handle(object);
-                for i in 0..each {
-                    let purse = if i % 3 == 0 { purse.clone().local() } else { purse.clone().remote() };
-                    purse.deposit(1).unwrap();
-                }
+    for road in roads(&dir) {
+        let server = server(&dir, &road);
+        let first = connect(&server);
+        let object = purse(&first, 0);
+        let (threads, each) = (4, 200);
+        thread::scope(|scope| {
+            for t in 0..threads {
+                let (server, first) = (&server, &first);
+                scope.spawn(move || {
+                    let own = connect(server);
+                    let client = if t % 2 == 0 { &own } else { first };
+                    let purse = client.handle(object);
+                    for i in 0..each {
+                        let purse = if i % 3 == 0 { purse.clone().local() } else { purse.clone().remote() };
+                        purse.deposit(1).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(first.handle(object).remote().balance(), Ok(threads * each));
+    }
+}
+
+#[test]
+fn what_a_client_reads_is_never_older_than_a_call_saw() {
+    let dir = tempfile::tempdir().unwrap();
+    for road in roads(&dir) {
+        let server = server(&dir, &road);
+        let (writer, reader) = (connect(&server), connect(&server));
+        let object = purse(&writer, 0);
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let purse = writer.handle(object).remote();
+                (0..300).for_each(|_| _ = purse.deposit(1).unwrap());
+                is_over.store(true, Ordering::SeqCst);
             });
-        }
-    });
-    assert_eq!(first.handle(object).remote().balance(), Ok(threads * each));
+            let (mut seen, mut rounds) = (0, 0);
+            while !is_over.load(Ordering::SeqCst) || rounds == 0 {
+                for policy in [CallPolicy::Remote, CallPolicy::Local, CallPolicy::Auto] {
+                    let balance = reader.handle(object).policy(policy).balance().unwrap();
+                    assert!(balance >= seen, "{balance} after {seen} with {policy:?} over {road}");
+                    seen = balance;
+                }
+                rounds += 1;
+            }
+        });
+        assert_eq!(reader.handle(object).remote().balance(), Ok(300));
+    }
 }
 
 #[test]
@@ -344,10 +394,16 @@ fn methods_that_need_pages_are_run_when_they_are_here() {
     drop(client);
     first.stop().unwrap();
     // Nothing is cached: page by page it comes to the end.
-    let cold = server(&dir, "127.0.0.1:0");
     let all = Sum { count: 200, sum: 200 * 903 };
-    assert_eq!(connect(&cold).handle(object).remote().noted().as_ref(), Ok(&all));
-    cold.stop().unwrap();
+    for road in roads(&dir) {
+        let cold = server(&dir, &road);
+        let client = connect(&cold);
+        let purse = client.handle(object).remote();
+        for _ in 0..3 {
+            assert_eq!(purse.noted().as_ref(), Ok(&all), "over {road}");
+        }
+        cold.stop().unwrap();
+    }
     // Never are so many pages here at once.
     let small =
         Server::builder(dir.path()).listen("127.0.0.1:0").cache_bytes(128 << 10).methods(Purse::METHODS);
