@@ -8,6 +8,8 @@
 //!     parts                      each: its bytes or references, padded to 4, behind its length in bytes
 //! ```
 //!
+//! A record that has numbers alone stands by itself, padded, without the rest; of one without fields there is nothing.
+//!
 //! A text, byte string or list above [`SPILL_BYTES`](crate::record::SPILL_BYTES) is a part. In an object it would be a tree of
 //! chunks; here the page in the tree's word says where the part begins, counted in words from 1. So a large argument is copied once, into the message, and
 //! read in place. The invariant of [`Payload::decode`]: the record is of its layout, and every part that it names is here.
@@ -61,14 +63,20 @@ impl Spill for Beside {
 /// # Errors
 /// If a value cannot be in a record; then nothing is appended.
 pub fn encode(
-    schema: &Schema,
+    schema: &'static Schema,
     put: impl FnOnce(&mut Encoder<'_>),
     out: &mut Vec<u8>,
 ) -> Result<(), EncodeError> {
+    if schema.fields.is_empty() {
+        return Ok(());
+    }
     let mut beside = Beside::default();
     let from = out.len();
     let mut bytes = std::mem::take(out);
-    bytes.extend_from_slice(&[0; HEAD_BYTES]);
+    let is_alone = schema.has_numbers_alone();
+    if !is_alone {
+        bytes.extend_from_slice(&[0; HEAD_BYTES]);
+    }
     let mut e = Encoder::behind(bytes, schema.size(), &mut beside);
     put(&mut e);
     let encoded;
@@ -76,6 +84,10 @@ pub fn encode(
     if let Err(e) = encoded {
         out.truncate(from);
         return Err(e);
+    }
+    if is_alone {
+        out.resize(from + padded(out.len() - from), 0);
+        return Ok(());
     }
     let record = padded(out.len() - from - HEAD_BYTES);
     out.resize(from + HEAD_BYTES + record, 0);
@@ -102,7 +114,20 @@ pub struct Payload<'a> {
 
 impl<'a> Payload<'a> {
     /// Checks a payload of a layout, all of it.
+    #[inline]
     pub fn decode(bytes: &'a [u8], layout: &Layout) -> Result<Payload<'a>, DecodeError> {
+        if !layout.has_numbers_alone() {
+            return Payload::decode_parts(bytes, layout);
+        }
+        if layout.size() > 0 {
+            layout.check(bytes).map_err(|_| DecodeError::BadField("record"))?;
+        } else if !bytes.is_empty() {
+            return Err(DecodeError::BadField("record"));
+        }
+        Ok(Payload { record: bytes, stamps: &[], parts: &[] })
+    }
+
+    fn decode_parts(bytes: &'a [u8], layout: &Layout) -> Result<Payload<'a>, DecodeError> {
         let (head, rest) = bytes.split_at_checked(HEAD_BYTES).ok_or(DecodeError::Truncated)?;
         let (record, rest) = rest.split_at_checked(le32(head, 0) as usize).ok_or(DecodeError::Truncated)?;
         let stamps =
@@ -175,7 +200,7 @@ impl<'a> Payload<'a> {
 mod tests {
     use super::*;
     use crate::record::{Bytes, List, Ref, Text, Value};
-    use crate::schema::{Field, Type};
+    use crate::schema::{Field, Scalar, Type};
 
     const SCHEMA: Schema = Schema {
         name: "sample",
@@ -220,6 +245,27 @@ mod tests {
             }
             assert_eq!(p.stamp_of(oref(2_000)), Stamp::MAX);
         }
+    }
+
+    #[test]
+    fn record_of_numbers_stands_by_itself() {
+        const fn of(fields: &'static [Field]) -> Schema {
+            Schema { name: "numbers", fields }
+        }
+        const BOTH: Schema = of(&[
+            Field { name: "one", ty: Type::Scalar(Scalar::U64) },
+            Field { name: "three", ty: Type::Array(Scalar::U8, 3) },
+        ]);
+        const THREE: Schema = of(&[Field { name: "three", ty: Type::Array(Scalar::U8, 3) }]);
+        const NONE: Schema = of(&[]);
+        for (schema, bytes) in [(&BOTH, 12), (&THREE, 4), (&NONE, 0)] {
+            let (mut out, layout) = (vec![9], Layout::of(schema));
+            encode(schema, |_| {}, &mut out).unwrap();
+            assert_eq!(out.len(), 1 + bytes);
+            assert_eq!(Payload::decode(&out[1..], &layout).unwrap().record(), vec![0; bytes]);
+            assert!(Payload::decode(&out, &layout).is_err() && Payload::decode(&[0; 16], &layout).is_err());
+        }
+        assert!(Payload::decode(&[], &Layout::of(&SCHEMA)).is_err());
     }
 
     #[test]

@@ -164,6 +164,11 @@ impl Type {
 }
 
 impl Schema {
+    /// Whether the fixed part is all there is to it, and no reference is in it.
+    pub const fn has_numbers_alone(&'static self) -> bool {
+        Type::Record(self).is_numbers()
+    }
+
     /// Bytes of the fixed part.
     pub const fn size(&self) -> usize {
         let end = self.offset(self.fields.len());

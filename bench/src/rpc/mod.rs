@@ -7,6 +7,7 @@
 
 mod bare;
 mod cost;
+mod instructions;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -92,9 +93,10 @@ impl Procedures for Here {
 pub fn child(role: &OsStr) -> Result<(), String> {
     let role = role.to_str().ok_or("the role is no text")?;
     let (role, dir) = role.split_once('\n').ok_or("the role names no directory")?;
-    match role {
-        "bare" => bare::serve(Path::new(dir)),
-        waits => serve(Path::new(dir), spin(waits)),
+    match role.split_once(' ').unwrap_or((role, "")) {
+        ("bare", _) => bare::serve(Path::new(dir)),
+        ("count", call) => instructions::counted(call, Path::new(dir)),
+        (waits, _) => serve(Path::new(dir), spin(waits)),
     }
 }
 
@@ -215,6 +217,9 @@ pub fn run(options: &Options) -> Result<Report, String> {
         ends.server.backend().clone_into(&mut backend);
         rows.extend(placed::on(first, || calls(options, &ends, place))?);
     }
+    if options.only.is_empty() || options.only.iter().any(|only| only == INSTRUCTIONS) {
+        rows.extend(instructions::rows(options, &scratch)?);
+    }
     Ok(Report { suite: "rpc", commit: COMMIT, machine: Machine::here(&backend), rows })
 }
 
@@ -223,8 +228,9 @@ fn places(wanted: &[String]) -> Result<Vec<Place>, String> {
     let waits = [(Waits::Spinning, true), (Waits::Sleeping, false), (Waits::Sleeping, true)];
     let of_road = |road| waits.map(|(waits, apart)| Place { road, waits, apart });
     let all = [Transport::SharedMemory, Transport::Unix, Transport::Tcp].map(of_road).concat();
-    if let Some(stranger) = wanted.iter().find(|w| !all.iter().any(|place| place.name() == **w)) {
-        let names: Vec<_> = all.iter().map(|place| place.name()).collect();
+    let is_known = |w: &&String| *w == INSTRUCTIONS || all.iter().any(|place| place.name() == **w);
+    if let Some(stranger) = wanted.iter().find(|w| !is_known(w)) {
+        let names: Vec<_> = all.iter().map(|place| place.name()).chain([INSTRUCTIONS.into()]).collect();
         return Err(format!("there is no place {stranger}: there are {}", names.join(", ")));
     }
     Ok(all.into_iter().filter(|place| wanted.is_empty() || wanted.contains(&place.name())).collect())
@@ -417,6 +423,9 @@ fn failed(e: impl std::fmt::Display) -> String {
 
 /// A bare trip of a small call: a header and what names the call, and the like back.
 const SMALL: Sizes = Sizes { there: 64 + 28 + 12, back: 64 + 20 + 16 };
+
+/// What `--only` calls the counts of instructions.
+const INSTRUCTIONS: &str = "instructions";
 
 const KIB: usize = 1_024;
 /// Nearly a mebibyte, which is what a message takes, and calls of a block with as much.

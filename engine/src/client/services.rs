@@ -61,15 +61,20 @@ impl Client {
     /// The body of the response to the last call of a lent slot, if it came as a message.
     pub fn answer_of(&mut self, lane: &Lane) -> Option<Vec<u8>> {
         let body = self.requests.slots.answer_of(lane)?;
-        self.acknowledge(rpc::stamp_of(&body));
+        self.acknowledge_body(&body);
         Some(body)
     }
 
     /// The body of the response to the call of an object that the host has given this sequence, if it came as a message.
     pub fn answer_of_object(&mut self, seq: u64) -> Option<Vec<u8>> {
         let (_, body) = self.requests.of_object.take_if(|(of, _)| *of == seq)?;
-        self.acknowledge(rpc::stamp_of(&body));
+        self.acknowledge_body(&body);
         Some(body)
+    }
+
+    fn acknowledge_body(&mut self, body: &[u8]) {
+        let stamp = Response::decode(body).map_or(Stamp::ZERO, |response| rpc::stamp_of(&response.end));
+        self.acknowledge(stamp);
     }
 
     /// A response that the host has read itself names this stamp: what is read from now on is not older.
@@ -126,7 +131,8 @@ impl Client {
         };
         let (interface, method) = (binding.number, binding.methods[call.method]);
         let mut body = Vec::with_capacity(16 + call.payload.len());
-        Request { slot, seq, again, interface, method, object: None, payload: call.payload }.encode(&mut body);
+        Request { slot, seq, again, interface, method, object: None, payload: call.payload }
+            .encode(&mut body);
         let left_us = call.until.map_or(0, |until| until.since_us(now).clamp(1, u32::MAX.into()) as u32);
         self.request_within(Kind::Request, &body, left_us);
     }
@@ -139,7 +145,7 @@ impl Client {
             Look::Lost => return Some(Looked::Lost(id)),
             Look::Answered(body) => {
                 // What is read from now on is not older.
-                self.acknowledge(rpc::stamp_of(&body));
+                self.acknowledge_body(&body);
                 Ok((body, interface))
             }
             Look::None => Err(Error::Unknown("the call is not known here".into())),

@@ -59,7 +59,7 @@ pub fn put_bytes(bytes: impl AsRef<[u8]>, e: &mut Encoder<'_>, at: usize) {
 /// What kept it from its end; `Full` if what it gives is too large.
 pub fn finish<R, E>(
     called: Called<R, E>,
-    method: &MethodSchema,
+    method: &'static MethodSchema,
     put_gives: impl FnOnce(&R, &mut Encoder<'_>),
     put_fails: impl FnOnce(&E, &mut Encoder<'_>),
     out: &mut Vec<u8>,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tercel_wire::id::{Oref, Stamp};
 use tercel_wire::interface::{Interface, InterfaceSchema, Method};
-use tercel_wire::message::{Limit, Outcome, Response, ResponseEnd};
+use tercel_wire::message::{Limit, Outcome, ResponseEnd};
 use tercel_wire::payload::{self, Payload};
 use tercel_wire::record::{Encoder, Ref};
 
@@ -251,11 +251,11 @@ impl<R, E> ExpressCall for Express<'_, R, E> {
         Ok(payload::encode(self.stub.takes(), self.put, out)?)
     }
 
-    fn answered(&mut self, interface: &Interface, body: &[u8]) {
+    fn answered(&mut self, interface: &Interface, end: ResponseEnd<'_>) {
         let method = &interface.methods[self.stub.method];
-        self.ended = match Response::decode(body).map(|response| response.end) {
-            Ok(ResponseEnd::Returned(_, bytes)) => Some(returned(method, bytes, self.gives)),
-            Ok(ResponseEnd::Failed(_, bytes)) => Some(failed(method, bytes, self.fails)),
+        self.ended = match end {
+            ResponseEnd::Returned(_, bytes) => Some(returned(method, bytes, self.gives)),
+            ResponseEnd::Failed(_, bytes) => Some(failed(method, bytes, self.fails)),
             // Then it is called as an operation, whose answer says all there is to be said.
             _ => None,
         };

@@ -69,8 +69,8 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         gives: impl Fn(&Given<'_>) -> Result<R, Error>,
         fails: impl Fn(&Given<'_>) -> Result<E, Error>,
     ) -> Called<R, E> {
-        let read = |interface: &Interface, body: &[u8]| {
-            read_answer(&interface.methods[method], body, &gives, &fails)
+        let read = |interface: &Interface, end: ResponseEnd<'_>| {
+            read_answer(&interface.methods[method], end, &gives, &fails)
         };
         let (schema, timeout) = (S::SCHEMA, self.timeout);
         let mut express = Express { schema, method, timeout, put: &put, read: &read, ended: None };
@@ -84,7 +84,8 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         };
         let (under_way, waited) = under_way;
         let answer = self.calling(method, waited, &put)?.until_known(under_way)?;
-        read(&answer.interface, &answer.body)
+        let response = Response::decode(&answer.body).map_err(unreadable)?;
+        read(&answer.interface, response.end)
     }
 
     /// Calls a procedure that is never answered. For derived code.
@@ -123,11 +124,11 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
 #[inline]
 fn read_answer<R, E>(
     of: &Method,
-    body: &[u8],
+    end: ResponseEnd<'_>,
     gives: &impl Fn(&Given<'_>) -> Result<R, Error>,
     fails: &impl Fn(&Given<'_>) -> Result<E, Error>,
 ) -> Called<R, E> {
-    match Response::decode(body).map_err(unreadable)?.end {
+    match end {
         ResponseEnd::Returned(_, bytes) => {
             let given = Payload::decode(bytes, &of.gives).map_err(unreadable)?;
             Ok(gives(&Given::new(given)).map_err(unreadable)?)
@@ -152,7 +153,7 @@ struct Express<'a, R, E, F> {
     ended: Option<Called<R, E>>,
 }
 
-impl<R, E, F: Fn(&Interface, &[u8]) -> Called<R, E>> ExpressCall for Express<'_, R, E, F> {
+impl<R, E, F: Fn(&Interface, ResponseEnd<'_>) -> Called<R, E>> ExpressCall for Express<'_, R, E, F> {
     fn schema(&self) -> &'static InterfaceSchema {
         self.schema
     }
@@ -169,8 +170,8 @@ impl<R, E, F: Fn(&Interface, &[u8]) -> Called<R, E>> ExpressCall for Express<'_,
         Ok(payload::encode(&self.schema.methods[self.method].takes, self.put, out)?)
     }
 
-    fn answered(&mut self, interface: &Interface, body: &[u8]) {
-        self.ended = Some((self.read)(interface, body));
+    fn answered(&mut self, interface: &Interface, end: ResponseEnd<'_>) {
+        self.ended = Some((self.read)(interface, end));
     }
 }
 
@@ -289,11 +290,11 @@ fn unbegun(why: Unbegun, text: &str) -> Error {
 }
 
 /// The stamp that a response names: what its caller reads from then on is not older.
-pub fn stamp_of(body: &[u8]) -> Stamp {
-    match Response::decode(body).map(|response| response.end) {
-        Ok(
-            ResponseEnd::Returned(stamp, _) | ResponseEnd::Failed(stamp, _) | ResponseEnd::Broken(stamp, _),
-        ) => stamp,
-        _ => Stamp::ZERO,
+pub fn stamp_of(end: &ResponseEnd<'_>) -> Stamp {
+    match end {
+        ResponseEnd::Returned(stamp, _) | ResponseEnd::Failed(stamp, _) | ResponseEnd::Broken(stamp, _) => {
+            *stamp
+        }
+        ResponseEnd::Forgotten | ResponseEnd::Refused(..) => Stamp::ZERO,
     }
 }

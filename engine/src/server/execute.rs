@@ -181,11 +181,7 @@ fn attempt(
 
 /// Runs a method that only reads, with what it gives appended: how it ended, and the state that it read. None if it is to be run as an
 /// operation, which says why.
-fn read(
-    port: &Inline<'_>,
-    request: &Request<'_>,
-    reply: &mut Vec<u8>,
-) -> Option<(rpc::Ended, Stamp)> {
+fn read(port: &Inline<'_>, request: &Request<'_>, reply: &mut Vec<u8>) -> Option<(rpc::Ended, Stamp)> {
     let (oref, read_at) = request.object?;
     let offers = port.at.borrow().0.config.methods.clone();
     let interface = offers.get(request.interface)?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tercel_wire::id::{Oref, Stamp};
 use tercel_wire::interface::{Interface, InterfaceSchema};
+use tercel_wire::message::ResponseEnd;
 
 use super::UnderWay;
 use crate::error::Error;
@@ -31,8 +32,8 @@ pub trait ExpressCall {
     /// If it cannot be in a message. The call is then made the other way, which says so.
     fn put(&mut self, out: &mut Vec<u8>) -> Result<(), Error>;
 
-    /// The body of the response is here, with the layouts that it has.
-    fn answered(&mut self, interface: &Interface, body: &[u8]);
+    /// What the response says is here, with the layouts that it has.
+    fn answered(&mut self, interface: &Interface, end: ResponseEnd<'_>);
 }
 
 /// What became of a call on the shorter way.

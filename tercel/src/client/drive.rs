@@ -128,7 +128,7 @@ impl Usage {
 #[derive(Default)]
 pub(super) struct Baton {
     pub(super) buffer: Vec<u8>,
-    pub(super) express: Option<Express>,
+    pub(super) express: Option<Box<Express>>,
 }
 
 /// How long the driver at first leaves the connection to the threads that use it, so that a lone caller is not

@@ -26,6 +26,12 @@ pub(super) struct Express {
     /// That of the connection.
     generation: u64,
     conn: Arc<ServerConnection>,
+    calls: Calls,
+}
+
+/// The calls of that connection.
+#[derive(Default)]
+struct Calls {
     /// For calls of services, once there was one.
     lane: Option<Lane>,
     /// The last call of an object.
@@ -56,9 +62,10 @@ impl Bound {
     }
 }
 
-impl Express {
-    fn binding(&self, of: Bound) -> Option<&Binding> {
-        self.bound.iter().find(|(bound, _)| bound.is(of)).map(|(_, binding)| binding)
+impl Calls {
+    /// Which of the bindings is that of an interface.
+    fn place_of(&self, of: Bound) -> Option<usize> {
+        self.bound.iter().position(|(bound, _)| bound.is(of))
     }
 
     /// Names a call that is sent now.
@@ -98,51 +105,52 @@ impl Shared {
     }
 
     fn call_with(&self, baton: &mut Baton, call: &mut dyn ExpressCall) -> Option<Expressed> {
-        self.prepare(baton, Bound::of(call))?;
-        let express = baton.express.as_mut()?;
-        let conn = express.conn.clone();
-        let ServerConnection::Shared(shared) = &*conn else { return None };
-        let id = self.send_express(express, shared, call)?;
+        let at = self.prepare(baton, Bound::of(call))?;
+        // The baton is used beside it.
+        let mut express = baton.express.take()?;
+        let Express { conn, calls, .. } = &mut *express;
+        let ServerConnection::Shared(shared) = &**conn else { return None };
+        let Some(id) = self.send_express(calls, at, shared, call) else {
+            baton.express = Some(express);
+            return None;
+        };
         self.count_express();
         // What another thread left to this one while it sent.
         self.flush_left(baton);
-        let mut express = baton.express.take()?;
-        let mut room = std::mem::take(&mut express.room);
-        let came = self.wait_express(&conn, shared, (baton, &mut room), &mut express, id, call);
-        express.room = room;
-        match (came, express.lane.take_if(|_| id.slot != OBJECT_SLOT)) {
-            (Came::Answer, lane) => {
-                express.lane = express.lane.or(lane);
-                baton.express = Some(express);
-                Some(Expressed::Answered)
-            }
-            (Came::Late(waited), Some(lane)) => {
-                let interface = express.binding(Bound::of(call)).map(|binding| binding.interface.clone());
-                let id = self.machine().take_lane_back(lane, true);
-                Some(Expressed::UnderWay(UnderWay { id, interface: interface? }, waited))
-            }
+        let came = self.wait_express((conn, shared), baton, (calls, at), id, call);
+        let late = match came {
+            Came::Answer => Some(Expressed::Answered),
             // An answer that comes yet has another sequence than is waited for.
-            (Came::Late(_), None) => {
-                baton.express = Some(express);
-                None
+            Came::Late(_) if id.slot == OBJECT_SLOT => None,
+            Came::Late(waited) => {
+                let interface = calls.bound[at].1.interface.clone();
+                let id = self.machine().take_lane_back(calls.lane.take()?, true);
+                Some(Expressed::UnderWay(UnderWay { id, interface }, waited))
             }
-        }
+        };
+        baton.express = Some(express);
+        late
     }
 
-    /// Has the baton bring what is needed for a call on the connection of now, if that is known.
-    fn prepare(&self, baton: &mut Baton, of: Bound) -> Option<()> {
+    /// Has the baton bring what is needed for a call on the connection of now, if that is known. Gives the place of its binding.
+    fn prepare(&self, baton: &mut Baton, of: Bound) -> Option<usize> {
         let generation = self.generation.load(Ordering::Acquire);
         if let Some(express) = baton.express.as_mut().filter(|express| express.generation == generation) {
             // It stays with the baton whether or not this interface is bound: its slot may be lent.
-            if express.binding(of).is_none() {
-                express.bound.push((of, self.machine().bound_interface(of.schema, of.class)?));
+            let calls = &mut express.calls;
+            let at = match calls.place_of(of) {
+                Some(at) => at,
+                None => {
+                    calls.bound.push((of, self.machine().bound_interface(of.schema, of.class)?));
+                    calls.bound.len() - 1
+                }
+            };
+            if calls.lane.is_none() && of.class.is_empty() {
+                calls.lane = Some(self.machine().lend_lane()?);
             }
-            if express.lane.is_none() && of.class.is_empty() {
-                express.lane = Some(self.machine().lend_lane()?);
-            }
-            return Some(());
+            return Some(at);
         }
-        if let Some(lane) = baton.express.take().and_then(|old| old.lane) {
+        if let Some(lane) = baton.express.take().and_then(|old| old.calls.lane) {
             self.machine().take_lane_back(lane, false);
         }
         let mut machine = self.machine();
@@ -151,32 +159,25 @@ impl Shared {
         let lane = if of.class.is_empty() { Some(machine.lend_lane()?) } else { None };
         // What was lost since is another one.
         let generation = self.generation.load(Ordering::Acquire);
-        baton.express = Some(Express {
-            generation,
-            conn,
-            lane,
-            of_object: 0,
-            acknowledged: Stamp::ZERO,
-            bound: vec![(of, binding)],
-            body: Vec::new(),
-            room: Room::default(),
-        });
-        Some(())
+        let calls = Calls { lane, bound: vec![(of, binding)], ..Calls::default() };
+        baton.express = Some(Box::new(Express { generation, conn, calls }));
+        Some(0)
     }
 
     /// Sends a call in a line, if it fits and the connection is free.
     fn send_express(
         &self,
-        express: &mut Express,
+        calls: &mut Calls,
+        at: usize,
         shared: &SharedMemory,
         call: &mut dyn ExpressCall,
     ) -> Option<CallId> {
-        let binding = express.binding(Bound::of(call))?;
+        let binding = &calls.bound[at].1;
         let (interface, method) = (binding.number, *binding.methods.get(call.method())?);
         let object = call.object().map(|(_, oref, read_at)| (oref, read_at));
-        let id = express.begin(object.is_some())?;
+        let id = calls.begin(object.is_some())?;
         let slot = object.is_none().then_some(id.slot);
-        let body = &mut express.body;
+        let body = &mut calls.body;
         body.clear();
         Request { slot, seq: id.seq, again: false, interface, method, object, payload: &[] }.encode(body);
         let head_bytes = body.len();
@@ -200,56 +201,56 @@ impl Shared {
 
     fn wait_express(
         &self,
-        conn: &Arc<ServerConnection>,
-        shared: &SharedMemory,
-        (baton, room): (&mut Baton, &mut Room),
-        express: &mut Express,
+        (conn, shared): (&Arc<ServerConnection>, &SharedMemory),
+        baton: &mut Baton,
+        (calls, at): (&mut Calls, usize),
         id: CallId,
         call: &mut dyn ExpressCall,
     ) -> Came {
         let patience = call.timeout().unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
         // Known once the clock had to be looked at.
         let mut deadline = None;
+        let Calls { lane, acknowledged, bound, room, .. } = calls;
+        let interface = &bound[at].1.interface;
         baton.buffer.clear();
         loop {
-            match shared.next_line(room, &mut baton.buffer) {
+            let mut lines = shared.lines();
+            let is_there =
+                lines.is_there_soon() || (baton.buffer.is_empty() && lines.wait(&mut deadline, patience));
+            if !is_there && baton.buffer.is_empty() {
+                return Came::Late(patience);
+            }
+            match lines.next(room, &mut baton.buffer) {
                 Ok(Next::Call(answer)) => match Response::decode(answer.body) {
                     Ok(response) if is_of(&response, id) => {
+                        drop(lines);
                         self.hand_on(conn, baton);
-                        let stamp = rpc::stamp_of(answer.body);
-                        if stamp > express.acknowledged {
+                        let stamp = rpc::stamp_of(&response.end);
+                        if stamp > *acknowledged {
                             self.machine().acknowledge(stamp);
-                            express.acknowledged = stamp;
+                            *acknowledged = stamp;
                         }
-                        if let Some(binding) = express.binding(Bound::of(call)) {
-                            call.answered(&binding.interface, answer.body);
-                        }
+                        call.answered(interface, response.end);
                         return Came::Answer;
                     }
                     _ => End::Client.put_frame(answer, &mut baton.buffer),
                 },
                 Ok(Next::Piece) => {}
-                Ok(Next::Nothing) if !baton.buffer.is_empty() => {
+                Ok(Next::Nothing) => {
+                    drop(lines);
                     self.hand_on(conn, baton);
                     // A server that did something else as well answers with a message.
-                    let answer = match &express.lane {
+                    let answer = match lane {
                         Some(lane) if id.slot != OBJECT_SLOT => self.machine().answer_of(lane),
                         _ => self.machine().answer_of_object(id.seq),
                     };
-                    if let (Some(body), Some(binding)) = (answer, express.binding(Bound::of(call))) {
-                        call.answered(&binding.interface, &body);
+                    if let Some(response) = answer.as_deref().and_then(|body| Response::decode(body).ok()) {
+                        call.answered(interface, response.end);
                         return Came::Answer;
                     }
                 }
-                Ok(Next::Nothing) if shared.is_there_soon() => continue,
-                Ok(Next::Nothing) => {
-                    let deadline = *deadline.get_or_insert_with(|| Instant::now() + patience);
-                    if !shared.wait_for_line(deadline) {
-                        return Came::Late(patience);
-                    }
-                    continue;
-                }
                 Err(e) => {
+                    drop(lines);
                     self.read(conn, baton, Err(e));
                     return Came::Late(Duration::ZERO);
                 }

@@ -246,6 +246,7 @@ impl Channels {
 
     /// Serves the calls in lines that connections have sent, as far as nothing else came before them: each connection's in turn, and some
     /// in all. Says what was found, and how many were served.
+    #[inline(never)]
     pub(super) fn serve(&mut self, calls: &mut dyn Calls) -> (Found, u32) {
         let Channels { peers, hot, room, body, .. } = self;
         let mut served = 0;

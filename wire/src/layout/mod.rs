@@ -480,6 +480,11 @@ impl Layout {
         self.size
     }
 
+    /// See [`Schema::has_numbers_alone`](crate::schema::Schema::has_numbers_alone).
+    pub fn has_numbers_alone(&self) -> bool {
+        self.fixed && self.refs.is_empty()
+    }
+
     /// Checks a whole body, padding included, whose references are in stored form. Readers rely on bodies that pass.
     ///
     /// The length must be exactly that of the parts, padded: a cache keeps objects side by side and finds the next one

@@ -39,6 +39,7 @@ pub const OBJECT_SLOT: u16 = u16::MAX;
 
 impl<'a> Request<'a> {
     /// Appends it.
+    #[inline]
     pub fn encode(&self, out: &mut Vec<u8>) {
         let to = match (self.slot, self.object) {
             (_, Some(_)) => OBJECT,
@@ -46,11 +47,13 @@ impl<'a> Request<'a> {
             (Some(_), None) => 0,
         };
         let again = if self.again { AGAIN } else { 0 };
-        out.put_u16(self.slot.unwrap_or(0));
-        out.put_u16(to | again);
-        out.put_u16(self.interface);
-        out.put_u16(self.method);
-        out.put_u64(self.seq);
+        let mut head = [0; REQUEST_HEAD_BYTES];
+        let words = [self.slot.unwrap_or(0), to | again, self.interface, self.method];
+        for (bytes, word) in head.as_chunks_mut().0.iter_mut().zip(words) {
+            *bytes = word.to_le_bytes();
+        }
+        head[8..].copy_from_slice(&self.seq.to_le_bytes());
+        out.extend_from_slice(&head);
         if let Some((oref, read_at)) = self.object {
             out.put_u32(oref.raw());
             out.put_u64(read_at.0);
@@ -59,8 +62,10 @@ impl<'a> Request<'a> {
     }
 
     /// Reads it.
+    #[inline]
     pub fn decode(body: &'a [u8]) -> Result<Request<'a>, DecodeError> {
-        let mut r = Reader::new(body);
+        let (head, rest) = body.split_first_chunk::<REQUEST_HEAD_BYTES>().ok_or(DecodeError::Truncated)?;
+        let mut r = Reader::new(head);
         let (slot, flags) = (slot(&mut r)?, r.u16()?);
         let slot = match flags {
             0 | AGAIN => Some(slot),
@@ -68,6 +73,7 @@ impl<'a> Request<'a> {
             _ => return Err(DecodeError::BadField("flags")),
         };
         let (interface, method, seq) = (r.u16()?, r.u16()?, seq(&mut r)?);
+        let mut r = Reader::new(rest);
         let object = if flags == OBJECT { Some((oref(&mut r)?, Stamp(r.u64()?))) } else { None };
         Ok(Request { slot, seq, again: flags & AGAIN != 0, interface, method, object, payload: r.rest() })
     }
@@ -151,11 +157,15 @@ const FORGOTTEN: u16 = 3;
 /// Behind it the reasons of [`Unbegun`].
 const REFUSED: u16 = 16;
 
+/// Bytes before the object or payload of a request.
+const REQUEST_HEAD_BYTES: usize = 16;
+
 /// Bytes before a response's payload or text.
 const RESPONSE_HEAD_BYTES: usize = 20;
 
 impl<'a> Response<'a> {
     /// Appends it.
+    #[inline]
     pub fn encode(&self, out: &mut Vec<u8>) {
         let (tag, stamp, bytes) = match self.end {
             ResponseEnd::Returned(stamp, bytes) => (RETURNED, stamp, bytes),
@@ -164,10 +174,12 @@ impl<'a> Response<'a> {
             ResponseEnd::Forgotten => (FORGOTTEN, Stamp::ZERO, &[][..]),
             ResponseEnd::Refused(why, text) => (REFUSED + why as u16, Stamp::ZERO, text.as_bytes()),
         };
-        out.put_u16(self.slot);
-        out.put_u16(tag);
-        out.put_u64(self.seq);
-        out.put_u64(stamp.0);
+        let mut head = [0; RESPONSE_HEAD_BYTES];
+        head[..2].copy_from_slice(&self.slot.to_le_bytes());
+        head[2..4].copy_from_slice(&tag.to_le_bytes());
+        head[4..12].copy_from_slice(&self.seq.to_le_bytes());
+        head[12..].copy_from_slice(&stamp.0.to_le_bytes());
+        out.extend_from_slice(&head);
         out.extend_from_slice(bytes);
     }
 
@@ -184,8 +196,10 @@ impl<'a> Response<'a> {
     }
 
     /// Reads it.
+    #[inline]
     pub fn decode(body: &'a [u8]) -> Result<Response<'a>, DecodeError> {
-        let mut r = Reader::new(body);
+        let (head, rest) = body.split_first_chunk::<RESPONSE_HEAD_BYTES>().ok_or(DecodeError::Truncated)?;
+        let mut r = Reader::new(head);
         let slot = match r.u16()? {
             slot if slot < SERVICE_SLOTS_MAX || slot == OBJECT_SLOT => slot,
             _ => return Err(DecodeError::BadField("slot")),
@@ -196,13 +210,10 @@ impl<'a> Response<'a> {
             return Err(DecodeError::BadField("response"));
         }
         let end = match tag {
-            RETURNED => ResponseEnd::Returned(stamp, r.rest()),
-            FAILED => ResponseEnd::Failed(stamp, r.rest()),
-            BROKEN => ResponseEnd::Broken(stamp, text(r.rest())?),
-            FORGOTTEN => {
-                r.end()?;
-                ResponseEnd::Forgotten
-            }
+            RETURNED => ResponseEnd::Returned(stamp, rest),
+            FAILED => ResponseEnd::Failed(stamp, rest),
+            BROKEN => ResponseEnd::Broken(stamp, text(rest)?),
+            FORGOTTEN if rest.is_empty() => ResponseEnd::Forgotten,
             other => {
                 let why = match other.wrapping_sub(REFUSED) {
                     1 => Unbegun::Schema,
@@ -213,7 +224,7 @@ impl<'a> Response<'a> {
                     6 => Unbegun::Elsewhere,
                     _ => return Err(DecodeError::BadField("response")),
                 };
-                ResponseEnd::Refused(why, text(r.rest())?)
+                ResponseEnd::Refused(why, text(rest)?)
             }
         };
         Ok(Response { slot, seq, end })

@@ -1,0 +1,120 @@
+//! How many instructions of user space a call takes at both ends, counted by valgrind's callgrind.
+//!
+//! Client and server are in one process, which valgrind runs one thread at a time. What counts is what a call at the client takes, and
+//! what serves calls at the server. What looks for the other end's line, and sleeps, is taken off: it lasts as long as the other end
+//! takes.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use tercel::{Client, Server};
+
+use super::{
+    Counter, Counting, CountingCalls, Here, Options, Procedures, ProceduresCalls, ROLE, Row, Scratch, failed,
+};
+
+/// What is counted, by the name of its row.
+const CALLS: [&str; 3] = ["null", "typed", "method"];
+
+/// Counted calls: what comes before them, and is counted too, is below one in a thousand of them.
+const COUNT: u32 = 5_000;
+
+/// Functions whose instructions count, with all that they call; and those that wait, within them.
+const COUNTED: [&str; 2] = ["::counted_call", "::Channels::serve"];
+const WAITING: [&str; 2] = ["::Lines::is_there_soon", "::Lines::wait"];
+
+/// The rows; none, said, where valgrind is not here.
+pub(super) fn rows(options: &Options, scratch: &Scratch) -> Result<Vec<Row>, String> {
+    if Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_err() {
+        options.say("instructions of a call: not counted, for valgrind is not installed");
+        return Ok(Vec::new());
+    }
+    CALLS
+        .iter()
+        .map(|call| {
+            let id = format!("rpc.instructions.{call}.shm");
+            options.say(&format!("{id}, by valgrind"));
+            let dir = scratch.join(&id);
+            std::fs::create_dir_all(&dir).map_err(failed)?;
+            let counted = count(call, &dir)?;
+            let note = "instructions of user space at both ends, without waiting";
+            Ok(Row::new(id, counted, "instructions", COUNT.into()).note(note))
+        })
+        .collect()
+}
+
+fn count(call: &str, dir: &Path) -> Result<f64, String> {
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["-q", "--tool=callgrind"]);
+    valgrind.arg(format!("--callgrind-out-file={}", dir.join("counted").display()));
+    valgrind.arg(std::env::current_exe().map_err(failed)?).args(["bench", "rpc"]);
+    valgrind.env(ROLE, format!("count {call}\n{}", dir.display())).stdin(Stdio::null());
+    let ran = valgrind.output().map_err(failed)?;
+    if !ran.status.success() {
+        return Err(format!("valgrind: {}", String::from_utf8_lossy(&ran.stderr).trim()));
+    }
+    let counted = std::fs::read_to_string(dir.join("counted")).map_err(failed)?;
+    let [all, waiting] = [COUNTED, WAITING].map(|functions| instructions_of(&counted, &functions));
+    match all.checked_sub(waiting).filter(|_| waiting > 0) {
+        Some(sum) => Ok(sum as f64 / f64::from(COUNT)),
+        None => Err("valgrind knows none of the functions that are counted".into()),
+    }
+}
+
+/// The instructions of functions and all that they call, in what callgrind has written: there each call of one function by another is
+/// a line `cfn=` and behind it `calls=` and its cost. A name stands behind its number where it is met first.
+fn instructions_of(counted: &str, functions: &[&str]) -> u64 {
+    let mut is_one_of = std::collections::HashMap::new();
+    let (mut in_one, mut calls_one, mut sum) = (None, None, 0);
+    let mut lines = counted.lines();
+    while let Some(line) = lines.next() {
+        let mut function = |name: &str| {
+            let (number, name) = name.split_once(' ').unwrap_or((name, ""));
+            let found = || functions.iter().position(|f| name.ends_with(f));
+            *is_one_of.entry(number.to_string()).or_insert_with(found)
+        };
+        if let Some(name) = line.strip_prefix("fn=") {
+            in_one = function(name);
+        } else if let Some(name) = line.strip_prefix("cfn=") {
+            calls_one = function(name);
+        } else if line.starts_with("calls=") {
+            let cost = lines.next().and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
+            // One that goes on in the text of another file, which was inlined, is written as if it called itself.
+            if calls_one.is_some() && calls_one != in_one {
+                sum += cost.unwrap_or(0);
+            }
+        }
+    }
+    sum
+}
+
+/// What valgrind runs: a server, and a client that calls.
+pub(super) fn counted(call: &str, dir: &Path) -> Result<(), String> {
+    let socket = format!("unix:{}", dir.join("sock").display());
+    let server = Server::builder(dir.join("data"))
+        .listen(&socket)
+        .methods(Counter::METHODS)
+        .service(Procedures::serve(Here));
+    let server = server.start().map_err(failed)?;
+    let client = Client::connect(&server.addresses()[0]).map_err(failed)?;
+    let counter = client.run(|tx| tx.create(&Counter { count: 1 })).map_err(failed)?;
+    let (service, handle) = (client.service::<dyn Procedures>(), client.handle(counter).remote());
+    let mut one: Box<dyn FnMut() -> Result<(), String>> = match call {
+        "null" => Box::new(|| service.null().map_err(failed)),
+        "typed" => Box::new(|| service.add(2, 3).map(|_| ()).map_err(failed)),
+        _ => Box::new(|| handle.count().map(|_| ()).map_err(failed)),
+    };
+    // The first ones take the long way, which binds.
+    (0..3).try_for_each(|_| one())?;
+    for _ in 0..COUNT {
+        counted_call(&mut *one)?;
+    }
+    drop(one);
+    drop(client);
+    server.stop().map_err(failed)
+}
+
+#[inline(never)]
+fn counted_call(call: &mut dyn FnMut() -> Result<(), String>) -> Result<(), String> {
+    call()
+}
