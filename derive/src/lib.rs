@@ -16,6 +16,7 @@
 //! | `object` | the code of a class |
 //! | `record` | the code of a nested record |
 //! | `method` | the methods of an interface and the procedures of a service |
+//! | `stream` | the streams of a procedure |
 //! | `interface` | the code of an interface |
 //! | `service` | the code of a service |
 #![forbid(unsafe_code)]
@@ -28,6 +29,7 @@ mod object;
 mod record;
 mod schema;
 mod service;
+mod stream;
 
 use proc_macro::TokenStream;
 use syn::{Data, DeriveInput, parse_macro_input};
@@ -272,6 +274,30 @@ pub fn interface(options: TokenStream, item: TokenStream) -> TokenStream {
 /// is executed at most once, in the loop of the server, which it holds up. `#[slow]`: it runs on a thread of the server's pool.
 /// `#[read]`: it may be executed more than once, and is sent again where it is not known whether it was. `#[one_way]`: it gives
 /// nothing, and its caller does not wait.
+///
+/// # Streams
+///
+/// A `#[slow]` procedure may have a stream each way, or a callback, which takes both:
+///
+/// ```text
+/// #[slow]
+/// fn prices(&self, from: u64, out: &Output<Price>) -> u64;
+/// #[slow]
+/// fn upload(&self, name: &str, lines: &Input<Line>) -> u64;
+/// #[slow]
+/// fn install(&self, package: &str, ask: &Callback<Question, Answer>) -> Result<u64, Broken>;
+/// ```
+///
+/// Implementations have these arguments. Callers have a `Streaming` instead, and a function that answers:
+///
+/// ```text
+/// let prices = feed.prices(7)?;
+/// for price in prices.items() { .. }
+/// let count = prices.finish()?;
+/// let installed = feed.install("tercel", |question| Answer::Yes)?;
+/// ```
+///
+/// The words `Output`, `Input` and `Callback` are those of the types' names: an argument is a stream by how it is written.
 ///
 /// # Limits
 ///

@@ -10,6 +10,8 @@ use syn::{
     ReceiverKind, Result, ReturnType, Safety, Signature, Token, TraitItem, TraitItemFn, Type, Visibility,
 };
 
+use crate::stream::{Stream, Streams};
+
 /// What stands in the parentheses of the attribute.
 #[derive(Default)]
 pub struct Options {
@@ -90,6 +92,7 @@ pub struct Method {
     is_slow: bool,
     pub is_one_way: bool,
     pub args: Vec<Arg>,
+    pub streams: Streams,
     /// What it gives; none for `()`.
     gives: Option<Type>,
     /// What it fails with.
@@ -221,7 +224,14 @@ impl Method {
             Of::Objects => check_method(reads, receiver, sig)?,
             Of::Service => check_procedure(receiver, sig)?,
         }
-        let args = inputs.map(Arg::parse).collect::<Result<_>>()?;
+        let (mut args, mut streams) = (Vec::new(), Vec::new());
+        for (at, input) in inputs.enumerate() {
+            match Stream::parse(at, input)?.filter(|_| of == Of::Service) {
+                Some(stream) => streams.push(stream),
+                None => args.push(Arg::parse(input)?),
+            }
+        }
+        let streams = Streams::new(streams)?;
         let (gives, fails) = match &sig.output {
             ReturnType::Default => (None, None),
             ReturnType::Type(_, ty) => match result_of(ty) {
@@ -242,8 +252,20 @@ impl Method {
                 "what is `#[one_way]` gives nothing: its caller does not wait for it",
             ));
         }
+        if let Some(first) = streams.0.first() {
+            let says = match () {
+                () if !is_slow => "a procedure with streams waits for its caller: declare it `#[slow]`",
+                () if is_one_way => "a procedure with streams is answered: it is not `#[one_way]`",
+                () if reads => "a procedure with streams is executed at most once: it is not `#[read]`",
+                () => "",
+            };
+            if !says.is_empty() {
+                return Err(Error::new_spanned(first.param(), says));
+            }
+        }
         let docs = f.attrs.iter().filter(|a| a.path().is_ident("doc")).cloned().collect();
-        Ok(Method { ident: sig.ident.clone(), docs, reads, is_slow, is_one_way, args, gives, fails })
+        let ident = sig.ident.clone();
+        Ok(Method { ident, docs, reads, is_slow, is_one_way, args, streams, gives, fails })
     }
 
     /// What a call of it gives.
@@ -257,6 +279,20 @@ impl Method {
 
     pub fn params(&self) -> impl Iterator<Item = TokenStream> + '_ {
         self.args.iter().map(|Arg { ident, ty, .. }| quote!(#ident: #ty))
+    }
+
+    /// All of its arguments as an implementation takes them, streams included.
+    pub fn params_there(&self) -> Vec<TokenStream> {
+        let mut params: Vec<TokenStream> = self.params().collect();
+        self.streams.0.iter().for_each(|s| params.insert(s.at, s.param()));
+        params
+    }
+
+    /// The types of its result and its error.
+    pub fn ends(&self) -> (TokenStream, TokenStream) {
+        let gives = self.gives.as_ref().map_or(quote!(()), |ty| quote!(#ty));
+        let fails = self.fails.as_ref().map_or(quote!(::core::convert::Infallible), |ty| quote!(#ty));
+        (gives, fails)
     }
 
     /// Its line in the trait for callers.
@@ -295,9 +331,11 @@ impl Method {
             (true, false) => quote!(OneWay),
             (true, true) => quote!(SlowOneWay),
         };
+        let (input, output) = self.streams.schemas(private);
         quote! {
             #private::wire::interface::MethodSchema {
                 name: #name, reads: #reads, mode: #private::wire::interface::Mode::#mode, takes: #takes, gives: #gives, fails: #fails,
+                input: #input, output: #output,
             }
         }
     }
@@ -314,6 +352,13 @@ impl Method {
             }
         };
         self.args.iter().enumerate().map(read).collect()
+    }
+
+    /// The same with its streams among them, made of the call's context.
+    pub fn read_args_there(&self, private: &TokenStream) -> Vec<TokenStream> {
+        let mut args = self.read_args();
+        self.streams.0.iter().for_each(|s| args.insert(s.at, s.made(private)));
+        args
     }
 
     /// Writes its arguments. The layout is `__TAKES`.

@@ -18,7 +18,7 @@ pub fn expand(of: &Trait) -> TokenStream {
     let schemas = methods.iter().map(|m| m.schema(&private));
     let functions = methods.iter().map(|m| function(m, &private));
     let arms = methods.iter().enumerate().map(|(i, m)| arm(m, i, ident, &private));
-    let declared = methods.iter().map(|m| m.declared(&private));
+    let declared = methods.iter().map(|m| declared(m, &private));
     let called = methods.iter().enumerate().map(|(i, m)| called(m, i, krate));
     let calls_doc = format!("Calls of the service [`{}`], which a handle of it has.", ident.unraw());
     quote! {
@@ -59,10 +59,20 @@ pub fn expand(of: &Trait) -> TokenStream {
 
 /// Its line in the trait that a server implements.
 fn function(m: &Method, private: &TokenStream) -> TokenStream {
-    let (ident, docs, params) = (&m.ident, &m.docs, m.params());
+    let (ident, docs, params) = (&m.ident, &m.docs, m.params_there());
     let output = m.output(private);
     let output = if m.is_one_way { quote!() } else { quote!(-> #output) };
-    let cx = if m.args.iter().any(|a| a.ident == "cx") { quote!(_) } else { quote!(cx) };
+    let cx = if m
+        .args
+        .iter()
+        .map(|a| &a.ident)
+        .chain(m.streams.0.iter().map(|s| &s.ident))
+        .any(|ident| ident == "cx")
+    {
+        quote!(_)
+    } else {
+        quote!(cx)
+    };
     quote! {
         #(#docs)*
         fn #ident(&self, #cx: &#private::Context<'_>, #(#params),*) #output;
@@ -71,7 +81,7 @@ fn function(m: &Method, private: &TokenStream) -> TokenStream {
 
 /// Runs it at a server.
 fn arm(m: &Method, number: usize, service: &Ident, private: &TokenStream) -> TokenStream {
-    let (ident, takes, reads) = (&m.ident, m.takes(private), m.read_args());
+    let (ident, takes, reads) = (&m.ident, m.takes(private), m.read_args_there(private));
     let (put_gives, put_fails) = m.put_ends(private);
     let run = quote!(<Self as #service>::#ident(&self, cx, #(#reads),*));
     let finish = match m.is_one_way {
@@ -90,20 +100,47 @@ fn arm(m: &Method, number: usize, service: &Ident, private: &TokenStream) -> Tok
     }
 }
 
+/// Its head in the trait for callers. Of streams they have a value; questions they answer with a function.
+fn head(m: &Method, private: &TokenStream) -> TokenStream {
+    let (ident, output, params) = (&m.ident, m.output(private), m.params());
+    if let Some((ask, question, answer)) = m.streams.callback() {
+        let ask = quote!(#ask: impl ::core::ops::FnMut(#question) -> #answer);
+        return quote!(fn #ident(&self, #(#params,)* #ask) -> #output);
+    }
+    if m.streams.is_none() {
+        return quote!(fn #ident(&self, #(#params),*) -> #output);
+    }
+    let ((sent, read), (gives, fails)) = (m.streams.items(), m.ends());
+    let streaming = quote!(#private::Streaming<'_, #sent, #read, #gives, #fails>);
+    quote!(fn #ident(&self, #(#params),*) -> ::core::result::Result<#streaming, #private::Error>)
+}
+
+/// Its line in the trait for callers.
+fn declared(m: &Method, private: &TokenStream) -> TokenStream {
+    let (docs, head) = (&m.docs, head(m, private));
+    quote! {
+        #(#docs)*
+        #head;
+    }
+}
+
 /// Calls it through a handle.
 fn called(m: &Method, number: usize, krate: &Path) -> TokenStream {
     let private = quote!(#krate::__private);
-    let (ident, output, params, takes) = (&m.ident, m.output(&private), m.params(), m.takes(&private));
+    let (head, takes) = (head(m, &private), m.takes(&private));
     let puts = m.put_args(&private);
     let (gives, fails) = m.read_ends(&private);
-    let call = match m.is_one_way {
-        true => quote!(self.tell(#number, |e| { #(#puts)* })),
-        false => quote!(self.call(#number, |e| { #(#puts)* }, |given| #gives, |given| #fails)),
+    let reads = quote!(#private::Reads { gives: |given| #gives, fails: |given| #fails });
+    let call = match (m.is_one_way, m.streams.callback()) {
+        (true, _) => quote!(self.tell(#number, |e| { #(#puts)* })),
+        (_, Some((ask, ..))) => quote!(self.call_back(#number, |e| { #(#puts)* }, #reads, #ask)),
+        _ if !m.streams.is_none() => quote!(self.stream(#number, |e| { #(#puts)* }, #reads)),
+        _ => quote!(self.call(#number, |e| { #(#puts)* }, |given| #gives, |given| #fails)),
     };
     quote! {
         #[inline]
         #[allow(unused_variables, clippy::unit_arg)]
-        fn #ident(&self, #(#params),*) -> #output {
+        #head {
             const __TAKES: #private::wire::schema::Schema = #takes;
             #call
         }

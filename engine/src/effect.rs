@@ -13,7 +13,8 @@ use tercel_wire::id::{LogPosition, PageId, Stamp, ViewId};
 use crate::limits;
 use crate::order::{NodeId, Sealed};
 use crate::replica::saved::Saved;
-use crate::rpc::{Job, JobDone, Offers, Services};
+use crate::rpc::streams::{Said, Violation};
+use crate::rpc::{Job, JobDone, JobId, Offers, Services};
 use crate::time::in_words;
 
 /// A connection, named by the host.
@@ -115,6 +116,10 @@ pub enum Input<'a> {
     PinnedRead(ViewId, u64, Result<Vec<(PageId, Vec<u8>)>, String>),
     /// A call that [`Effect::Run`] asked for has come to its end.
     Ran(ViewId, JobDone),
+    /// A call that runs sends an item, or says how much of its items it has consumed.
+    Says(ViewId, JobId, Said),
+    /// What the client of a call has sent on a stream breaks the protocol.
+    Violated(ViewId, JobId, Violation),
     /// The disk is full, or no longer.
     DiskFull(bool),
     /// How much room the log has left of what it may take. To be said again after every truncation while it is not
@@ -148,6 +153,10 @@ pub enum Effect {
     Append(LogPosition, ViewId, Sealed),
     /// Run this call on a thread of its own.
     Run(ViewId, Job),
+    /// The client of this call, which was to run, says this on its streams.
+    Hear(ViewId, JobId, Said),
+    /// The client of this call is gone, or waits no longer: whatever waits at its streams is told.
+    EndStreams(JobId),
     /// Read this page.
     Read(ViewId, PageId),
     /// Store these pages and, if there is one, the checkpoint, all in one step.

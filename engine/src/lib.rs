@@ -48,8 +48,8 @@ pub use tercel_heap::mutant;
 pub mod __private {
     pub use crate::error::Error;
     pub use crate::rpc::{
-        Called, Context, Ended, Given, Handle, Methods, Service, ServiceHandle, ServiceInterface, Stub,
-        finish, never, no_method, put_bytes,
+        Callback, Called, Context, Ended, Given, Handle, Input, Methods, Numbered, Output, Plain, Reads,
+        Service, ServiceHandle, ServiceInterface, Streaming, Stub, finish, never, no_method, put_bytes,
     };
     pub use crate::txn::Tx;
     pub use crate::txn::object::{

@@ -47,6 +47,18 @@ pub const REPLY_BYTES_MAX: usize = 1 << 10;
 /// Bytes of the arguments of one call: what fits into a message.
 pub const CALL_MAX: usize = (1 << 20) - 64;
 
+/// Bytes of items of a stream that may be sent and not consumed: about what a network of a gigabit takes in a round trip of two
+/// milliseconds. Each stream costs its receiver so much memory.
+pub const WINDOW_BYTES: usize = 256 << 10;
+
+/// Bytes behind which an item of any size may be sent, and the receiver says how much it has consumed: then the sender never waits for
+/// what will not be said. A receiver has this and one message at most, if that is more than a window.
+pub const WINDOW_STEP_BYTES: usize = WINDOW_BYTES / 4;
+
+/// Calls with streams that a client may have under way: with the windows of both directions 16 MiB of each client at most, if its
+/// items are small. One more is refused.
+pub const STREAMING_MAX: usize = 32;
+
 /// Bytes of arguments of calls that wait in a server: of a few large ones.
 pub const CALL_BYTES_MAX: usize = 16 << 20;
 

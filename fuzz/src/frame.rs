@@ -107,6 +107,9 @@ pub fn read_as_anything(b: &[u8]) {
     again(Answer::decode(b), Answer::encode, |o, m| Answer::decode(o).as_ref() == Ok(m));
     again(Request::decode(b), Request::encode, |o, m| Request::decode(o).as_ref() == Ok(m));
     again(Cancel::decode(b), Cancel::encode, |o, m| Cancel::decode(o).as_ref() == Ok(m));
+    again(Item::decode(b), Item::encode, |o, m| Item::decode(o).as_ref() == Ok(m));
+    again(Credit::decode(b), Credit::encode, |o, m| Credit::decode(o).as_ref() == Ok(m));
+    again(InputEnd::decode(b), InputEnd::encode, |o, m| InputEnd::decode(o).as_ref() == Ok(m));
     again(Response::decode(b), Response::encode, |o, m| Response::decode(o).as_ref() == Ok(m));
     again(Layout::decode(b), Layout::encode, |o, m| Layout::decode(o).as_ref() == Ok(m));
 }

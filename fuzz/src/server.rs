@@ -6,8 +6,8 @@
 use arbitrary::{Arbitrary, Result, Unstructured};
 use tercel_derive::{Object, service};
 use tercel_engine::error::Error;
-use tercel_engine::rpc::{Called, Context, ServiceInterface, Services};
-use tercel_engine::server::{Conn, Input, ServerConfig};
+use tercel_engine::rpc::{Called, Context, Input, Output, ServiceInterface, Services};
+use tercel_engine::server::{self, Conn, ServerConfig};
 use tercel_wire::class;
 use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
@@ -34,6 +34,8 @@ trait Bell {
     fn tune(&self, bytes: &[u8]);
     #[one_way]
     fn mute(&self, of: Ref<Thing>);
+    #[slow]
+    fn chime(&self, bytes: &[u8], out: &Output<u64>, notes: &Input<u64>);
 }
 
 struct Silent;
@@ -48,6 +50,10 @@ impl Bell for Silent {
     }
 
     fn mute(&self, _: &Context<'_>, _: Ref<Thing>) {}
+
+    fn chime(&self, _: &Context<'_>, _: &[u8], _: &Output<u64>, _: &Input<u64>) -> Called<()> {
+        Ok(())
+    }
 }
 
 /// Far from the numbers that the world gives.
@@ -79,7 +85,7 @@ fn try_run(u: &mut Unstructured<'_>) -> Result<()> {
     });
     let things = made.expect("a fresh space has room");
     w.run_until_idle();
-    STRANGERS.into_iter().for_each(|conn| w.lock().server_takes(Input::Connected(conn)));
+    STRANGERS.into_iter().for_each(|conn| w.lock().server_takes(server::Input::Connected(conn)));
     for _ in 0..STEPS_MAX {
         if u.is_empty() {
             break;
@@ -89,32 +95,32 @@ fn try_run(u: &mut Unstructured<'_>) -> Result<()> {
             0 => w.run_until_idle(),
             1 => w.pass_ms(u64::from(u.arbitrary::<u8>()?) * 40),
             2 => {
-                w.lock().server_takes(Input::Disconnected(conn));
-                w.lock().server_takes(Input::Connected(conn));
+                w.lock().server_takes(server::Input::Disconnected(conn));
+                w.lock().server_takes(server::Input::Connected(conn));
             }
             3 => {
                 // Whatever the stranger did to them, asking does no harm.
                 let r = *u.choose(&things)?;
                 let _ = w.run(0, |tx| tx.edit(r)?.set_count(tx.get(r)?.count() + 1));
             }
-            4 => w.lock().server_takes(Input::DiskFull(u.arbitrary()?)),
+            4 => w.lock().server_takes(server::Input::DiskFull(u.arbitrary()?)),
             5 => {
                 let kept = u.int_in_range(0..=2)?;
                 let mut inner = w.lock();
                 inner.crash(kept);
                 inner.start();
-                STRANGERS.into_iter().for_each(|conn| inner.server_takes(Input::Connected(conn)));
+                STRANGERS.into_iter().for_each(|conn| inner.server_takes(server::Input::Connected(conn)));
             }
             _ => {
                 let view = w.lock().server.as_ref().map_or(ViewId::NONE, |s| s.view());
                 let (kind, body) = message(u, view)?;
                 let mut header = Header::new(kind, u.int_in_range(0..=3)?);
                 header.body_bytes = body.len() as u32;
-                w.lock().server_takes(Input::Frame(conn, header, &body));
+                w.lock().server_takes(server::Input::Frame(conn, header, &body));
             }
         }
     }
-    w.lock().server_takes(Input::DiskFull(false));
+    w.lock().server_takes(server::Input::DiskFull(false));
     w.run_until_idle();
     // The server replays its log, and the honest client goes on with the objects that remain.
     w.crash();
@@ -126,7 +132,7 @@ fn try_run(u: &mut Unstructured<'_>) -> Result<()> {
 
 fn message(u: &mut Unstructured<'_>, view: ViewId) -> Result<(Kind, Vec<u8>)> {
     let mut body = Vec::new();
-    let kind = match u.int_in_range(0..=17)? {
+    let kind = match u.int_in_range(0..=18)? {
         0 => {
             let kinds = [
                 Kind::Ack,
@@ -221,6 +227,24 @@ fn message(u: &mut Unstructured<'_>, view: ViewId) -> Result<(Kind, Vec<u8>)> {
             }
             .encode(&mut body);
             Kind::Request
+        }
+        18 => {
+            let (slot, seq) = (u.int_in_range(0..=2)?, u.int_in_range(1..=6)?);
+            match u.int_in_range(0..=2)? {
+                0 => {
+                    let (ordinal, payload) = (u.int_in_range(1..=4)?, &payload(u)?);
+                    Item { slot, seq, ordinal, payload }.encode(&mut body);
+                    Kind::InputItem
+                }
+                1 => {
+                    InputEnd { slot, seq, items: u.int_in_range(0..=4)? }.encode(&mut body);
+                    Kind::InputEnd
+                }
+                _ => {
+                    Credit { slot, seq, bytes: u.arbitrary()? }.encode(&mut body);
+                    Kind::OutputCredit
+                }
+            }
         }
         17 => {
             Cancel { slot: u.int_in_range(0..=2)?, seq: u.int_in_range(1..=6)? }.encode(&mut body);

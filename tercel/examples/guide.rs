@@ -1,13 +1,15 @@
 //! docs/guide.md as one program: every snippet there stands here, in its order, and does what is said of it.
 //! `cargo run -p tercel --example guide`.
 
+use std::collections::BTreeSet;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tercel::collections::{Map, Vector};
 use tercel::{
-    Called, Client, Context, Error, Failure, Isolation, List, Obj, Object, Record, Ref, Server, Text,
-    interface, service,
+    Callback, Called, Client, Context, Error, Failure, Input, Isolation, List, Obj, Object, Output, Record,
+    Ref, Server, Text, interface, service,
 };
 
 #[derive(Object)]
@@ -118,6 +120,54 @@ impl Desk for FrontDesk {
 
     fn note(&self, cx: &Context<'_>, line: &str) {
         println!("{:x} says: {line}", cx.client().0);
+    }
+}
+
+#[service]
+trait Archive {
+    /// The names that begin so, one after the other; gives how many there are.
+    #[slow]
+    fn find(&self, start: &str, found: &Output<Text>) -> u64;
+    /// Takes names in; gives how many are new.
+    #[slow]
+    fn add(&self, names: &Input<Text>) -> u64;
+    /// Strikes the names that the caller wants to be struck; gives how many.
+    #[slow]
+    fn strike(&self, wants: &Callback<Text, bool>) -> u64;
+}
+
+#[derive(Default)]
+struct Shelf(Mutex<BTreeSet<String>>);
+
+impl Archive for Shelf {
+    fn find(&self, _: &Context<'_>, start: &str, found: &Output<Text>) -> Called<u64> {
+        let all = self.0.lock().unwrap().clone();
+        let mut count = 0;
+        for name in all.iter().filter(|name| name.starts_with(start)) {
+            // Waits while the caller is behind; fails once the caller is gone.
+            found.send(&name.as_str().into())?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn add(&self, _: &Context<'_>, names: &Input<Text>) -> Called<u64> {
+        let mut count = 0;
+        while let Some(name) = names.next()? {
+            count += u64::from(self.0.lock().unwrap().insert(name.0));
+        }
+        Ok(count)
+    }
+
+    fn strike(&self, _: &Context<'_>, wants: &Callback<Text, bool>) -> Called<u64> {
+        let all = self.0.lock().unwrap().clone();
+        let mut count = 0;
+        for name in all {
+            if wants.ask(&name.as_str().into())? {
+                count += u64::from(self.0.lock().unwrap().remove(&name));
+            }
+        }
+        Ok(count)
     }
 }
 
@@ -240,7 +290,8 @@ fn rename(space: &Client, names: Map<Text, PersonOfToday>, from: &str, to: &str)
 
 fn networked(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
     let server = Server::builder(dir).listen("127.0.0.1:0").methods(PersonOfToday::METHODS);
-    let server = server.service(Desk::serve(FrontDesk::default())).start()?;
+    let server = server.service(Desk::serve(FrontDesk::default())).service(Archive::serve(Shelf::default()));
+    let server = server.start()?;
     let client = Client::connect(&server.addresses()[0])?;
 
     assert!(client.run(|tx| tx.get_root_ref::<PersonOfToday>("ann"))?.is_some());
@@ -274,6 +325,7 @@ fn fresh(client: &Client, other: &Client) -> Result<(), Box<dyn std::error::Erro
     println!("{nickname} is Annie now");
     methods(client, ann)?;
     services(client, ann)?;
+    streams(client)?;
     watched(client, other, ann)
 }
 
@@ -304,6 +356,27 @@ fn services(client: &Client, ann: Ref<PersonOfToday>) -> Result<(), Box<dyn std:
         Err(e) => println!("it was not executed: {e}"),
     }
     desk.note("thank you")?;
+    Ok(())
+}
+
+fn streams(client: &Client) -> Result<(), Box<dyn std::error::Error>> {
+    let archive = client.service::<dyn Archive>();
+    let adding = archive.add()?;
+    for name in ["Ann", "Anton", "Bob"] {
+        adding.send(&name.into())?;
+    }
+    println!("{} are new", adding.finish()?);
+
+    let finding = archive.find("An")?;
+    for name in finding.items() {
+        println!("found {}", name?);
+    }
+    println!("{} found", finding.finish()?);
+
+    // Answered here, by this thread, while it waits in the call.
+    let struck = archive.strike(|name: Text| name.0 == "Bob")?;
+    println!("{struck} struck");
+    assert_eq!(struck, 1);
     Ok(())
 }
 

@@ -198,7 +198,10 @@ pub use tercel_engine::error::{Bound, FaultKind, ServerFault};
 pub use tercel_engine::object::{
     Elements, ElementsIter, Field, ListField, Obj, Object, Record, RefField, Refs, RefsIter,
 };
-pub use tercel_engine::rpc::{CallPolicy, Called, Context, Failure, Handle, Methods, Service, ServiceHandle};
+pub use tercel_engine::rpc::{
+    CallPolicy, Callback, Called, Context, Failure, Handle, Input, Methods, Output, Service, ServiceHandle,
+    Streaming,
+};
 pub use tercel_engine::server::SpaceWarning;
 pub use tercel_engine::txn::{AsOf, Change, Committed, Freshness, Isolation, Tx};
 pub use tercel_engine::{Error, object};

@@ -63,6 +63,9 @@ pub enum Kind {
     Interfaces = 19,
     Request = 20,
     Cancel = 21,
+    InputItem = 22,
+    InputEnd = 23,
+    OutputCredit = 24,
     Welcome = 64,
     Page = 65,
     Verdict = 67,
@@ -79,10 +82,12 @@ pub enum Kind {
     Answer = 78,
     Offered = 79,
     Response = 80,
+    OutputItem = 81,
+    InputCredit = 82,
 }
 
 impl Kind {
-    const ALL: [Kind; 37] = [
+    const ALL: [Kind; 42] = [
         Kind::Hello,
         Kind::Fetch,
         Kind::Commit,
@@ -104,6 +109,9 @@ impl Kind {
         Kind::Interfaces,
         Kind::Request,
         Kind::Cancel,
+        Kind::InputItem,
+        Kind::InputEnd,
+        Kind::OutputCredit,
         Kind::Welcome,
         Kind::Page,
         Kind::Verdict,
@@ -120,6 +128,8 @@ impl Kind {
         Kind::Answer,
         Kind::Offered,
         Kind::Response,
+        Kind::OutputItem,
+        Kind::InputCredit,
     ];
 
     fn from_u8(n: u8) -> Option<Kind> {

@@ -35,6 +35,10 @@ pub struct MethodSchema {
     pub gives: Schema,
     /// What it gives instead when it fails by its own decision: one field, or none if it never does.
     pub fails: Schema,
+    /// An item of the stream that it takes; no field if it takes none.
+    pub input: Schema,
+    /// An item of the stream that it gives; no field if it gives none.
+    pub output: Schema,
 }
 
 /// How a method is run. Those of objects are all [`Mode::Plain`].
@@ -98,6 +102,27 @@ pub struct Method {
     pub gives: Layout,
     /// What it gives instead when it fails.
     pub fails: Layout,
+    /// An item of the stream that it takes; no field if it takes none.
+    pub input: Layout,
+    /// An item of the stream that it gives; no field if it gives none.
+    pub output: Layout,
+}
+
+impl Method {
+    /// Whether it takes a stream.
+    pub fn has_input(&self) -> bool {
+        !self.input.fields().is_empty()
+    }
+
+    /// Whether it gives one.
+    pub fn has_output(&self) -> bool {
+        !self.output.fields().is_empty()
+    }
+
+    /// Whether it has a stream.
+    pub fn has_streams(&self) -> bool {
+        self.has_input() || self.has_output()
+    }
 }
 
 impl Interface {
@@ -110,6 +135,8 @@ impl Interface {
             takes: Layout::of(&m.takes),
             gives: Layout::of(&m.gives),
             fails: Layout::of(&m.fails),
+            input: Layout::of(&m.input),
+            output: Layout::of(&m.output),
         });
         Interface { name: schema.name.into(), class: class.into(), methods: methods.collect() }
     }
@@ -133,8 +160,10 @@ impl Interface {
             out.put_bytes(m.name.as_bytes());
             let bit = |is: bool, bit: u8| if is { bit } else { 0 };
             let (one_way, slow) = (m.mode.is_one_way(), m.mode.is_slow());
-            out.put_u8(bit(m.reads, READS) | bit(one_way, ONE_WAY) | bit(slow, SLOW));
-            for layout in [&m.takes, &m.gives, &m.fails] {
+            let streams = bit(m.has_streams(), STREAMS);
+            out.put_u8(bit(m.reads, READS) | bit(one_way, ONE_WAY) | bit(slow, SLOW) | streams);
+            let layouts = [&m.takes, &m.gives, &m.fails, &m.input, &m.output];
+            for layout in &layouts[..if m.has_streams() { 5 } else { 3 }] {
                 let mut bytes = Vec::new();
                 layout.encode(&mut bytes);
                 out.put_bytes(&bytes);
@@ -149,7 +178,7 @@ impl Interface {
         if class.len() > NAME_BYTES_MAX {
             return Err(DecodeError::BadField("class"));
         }
-        let of_service = if class.is_empty() { ONE_WAY | SLOW } else { 0 };
+        let of_service = if class.is_empty() { ONE_WAY | SLOW | STREAMS } else { 0 };
         let count = r.count(17, "methods")?;
         if count > METHODS_MAX {
             return Err(DecodeError::TooMany("methods"));
@@ -162,7 +191,15 @@ impl Interface {
             }
             let (reads, mode) = (bits & READS != 0, Mode::of(bits & ONE_WAY != 0, bits & SLOW != 0));
             let mut layout = || Layout::decode(r.bytes("layout")?);
-            Ok(Method { name, reads, mode, takes: layout()?, gives: layout()?, fails: layout()? })
+            let (takes, gives, fails) = (layout()?, layout()?, layout()?);
+            let has_streams = bits & STREAMS != 0;
+            let (input, output) = if has_streams { (layout()?, layout()?) } else { (no_items(), no_items()) };
+            let method = Method { name, reads, mode, takes, gives, fails, input, output };
+            // A stream is of a call that runs for a while, is answered, and is sent once.
+            if method.has_streams() != has_streams || (has_streams && (mode != Mode::Slow || reads)) {
+                return Err(DecodeError::BadField("streams"));
+            }
+            Ok(method)
         });
         Ok(Interface { name, class: class.into(), methods: methods.collect::<Result<_, _>>()? })
     }
@@ -195,6 +232,8 @@ impl Interface {
                 () if own.takes != m.takes => return Err(differs("takes other arguments")),
                 () if own.gives != m.gives => return Err(differs("gives another result")),
                 () if own.fails != m.fails => return Err(differs("fails with another error")),
+                () if own.input != m.input => return Err(differs("takes another stream")),
+                () if own.output != m.output => return Err(differs("gives another stream")),
                 () => numbers.push(at as u16),
             }
         }
@@ -202,10 +241,18 @@ impl Interface {
     }
 }
 
-/// Bits of a method: it only reads; it is never answered; it runs on a thread of its own.
+/// Bits of a method: it only reads; it is never answered; it runs on a thread of its own; it has streams, and their layouts follow.
 const READS: u8 = 1;
 const ONE_WAY: u8 = 2;
 const SLOW: u8 = 4;
+const STREAMS: u8 = 8;
+
+/// The items of a stream that a method does not have.
+pub const NO_ITEMS: Schema = Schema { name: "none", fields: &[] };
+
+fn no_items() -> Layout {
+    Layout::of(&NO_ITEMS)
+}
 
 fn name(r: &mut Reader<'_>, field: &'static str) -> Result<String, DecodeError> {
     let name = r.str(field)?;
@@ -228,7 +275,17 @@ mod tests {
     const NOTHING: Schema = Schema { name: "nothing", fields: &[] };
 
     const fn method(name: &'static str, takes: Schema) -> MethodSchema {
-        MethodSchema { name, reads: false, mode: Mode::Plain, takes, gives: NOTHING, fails: NOTHING }
+        let (gives, fails) = (NOTHING, NOTHING);
+        MethodSchema {
+            name,
+            reads: false,
+            mode: Mode::Plain,
+            takes,
+            gives,
+            fails,
+            input: NO_ITEMS,
+            output: NO_ITEMS,
+        }
     }
 
     const WHOLE: &[MethodSchema] = &[method("pay", TAKES), method("close", NOTHING)];
@@ -269,6 +326,40 @@ mod tests {
         answers.methods[0].mode = Mode::Slow;
         let differs = service.numbers_for(&answers).unwrap_err();
         assert!(differs.contains("`tell`") && differs.contains("one_way"), "{differs}");
+    }
+
+    #[test]
+    fn streams_come_back_and_are_compared() {
+        const FEED: &[MethodSchema] = &[
+            MethodSchema { mode: Mode::Slow, output: TAKES, ..method("prices", TAKES) },
+            MethodSchema { mode: Mode::Slow, input: OTHER, ..method("upload", TAKES) },
+        ];
+        let service = Interface::of_service(&InterfaceSchema { name: "Feed", methods: FEED });
+        let mut bytes = Vec::new();
+        service.encode(&mut bytes);
+        assert_eq!(Interface::decode(&mut Reader::new(&bytes)), Ok(service.clone()));
+        for (change, text) in [
+            ((|m: &mut Method| m.output = Layout::of(&OTHER)) as fn(&mut Method), "gives another stream"),
+            (|m| m.input = Layout::of(&TAKES), "takes another stream"),
+        ] {
+            let mut other = service.clone();
+            other.methods.iter_mut().for_each(change);
+            let differs = service.numbers_for(&other).unwrap_err();
+            assert!(differs.contains(text), "{differs}");
+        }
+        // Streams are of slow procedures that are executed at most once.
+        for change in [
+            (|m: &mut Method| m.mode = Mode::Plain) as fn(&mut Method),
+            |m| m.mode = Mode::SlowOneWay,
+            |m| m.reads = true,
+        ] {
+            let mut other = service.clone();
+            other.methods.iter_mut().for_each(change);
+            let mut bytes = Vec::new();
+            other.encode(&mut bytes);
+            let read = Interface::decode(&mut Reader::new(&bytes));
+            assert_eq!(read, Err(DecodeError::BadField("streams")));
+        }
     }
 
     #[test]

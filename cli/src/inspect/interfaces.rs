@@ -43,12 +43,14 @@ fn method(m: &Method) -> Value {
         "takes": takes.collect::<Vec<Value>>(),
         "gives": only(&m.gives),
         "fails": only(&m.fails),
+        "input": item(&m.input),
+        "output": item(&m.output),
     })
 }
 
 fn line(m: &Method) -> String {
-    let takes: Vec<String> =
-        m.takes.fields().iter().map(|f| format!("{}: {}", f.name, type_of(&f.shape))).collect();
+    let takes = m.takes.fields().iter().map(|f| format!("{}: {}", f.name, type_of(&f.shape)));
+    let takes: Vec<String> = takes.chain(streams(m)).collect();
     let said = [(m.reads, "#[read] "), (m.mode.is_slow(), "#[slow] "), (m.mode.is_one_way(), "#[one_way] ")];
     let attributes: String = said.iter().filter(|(is, _)| *is).map(|(_, name)| *name).collect();
     let gives = only(&m.gives).unwrap_or_else(|| "()".into());
@@ -63,6 +65,23 @@ fn line(m: &Method) -> String {
 /// The type of the one field that there is, if there is one.
 fn only(layout: &Layout) -> Option<String> {
     layout.fields().first().map(|f| type_of(&f.shape))
+}
+
+/// The type of the items of a stream, if there is one; of a callback that of the questions, or answers, behind their numbers.
+fn item(layout: &Layout) -> Option<String> {
+    layout.fields().last().map(|f| type_of(&f.shape))
+}
+
+/// The streams of a procedure, as it has them.
+fn streams(m: &Method) -> Vec<String> {
+    let is_callback = m.input.fields().len() > 1;
+    match (item(&m.output), item(&m.input)) {
+        (Some(question), Some(answer)) if is_callback => vec![format!("&Callback<{question}, {answer}>")],
+        (output, input) => {
+            let output = output.map(|item| format!("&Output<{item}>"));
+            output.into_iter().chain(input.map(|item| format!("&Input<{item}>"))).collect()
+        }
+    }
 }
 
 /// A type as programs write it.

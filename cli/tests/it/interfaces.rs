@@ -1,6 +1,9 @@
 //! The methods of a server, shown.
 
-use tercel::{Called, Context, List, Obj, Object, Record, Ref, Server, Text, interface, service};
+use tercel::{
+    Callback, Called, Context, Input, List, Obj, Object, Output, Record, Ref, Server, Text, interface,
+    service,
+};
 
 use crate::common::{err, out, tercel};
 
@@ -47,6 +50,10 @@ trait Bell {
     #[read]
     #[slow]
     fn rung(&self) -> u64;
+    #[slow]
+    fn chime(&self, tones: &Output<u32>, keys: &Input<Text>);
+    #[slow]
+    fn tune(&self, of: u8, is_right: &Callback<u32, bool>);
 }
 
 struct Silent;
@@ -56,6 +63,14 @@ impl Bell for Silent {
 
     fn rung(&self, _: &Context<'_>) -> Called<u64> {
         Ok(0)
+    }
+
+    fn chime(&self, _: &Context<'_>, _: &Output<u32>, _: &Input<Text>) -> Called<()> {
+        Ok(())
+    }
+
+    fn tune(&self, _: &Context<'_>, _: u8, _: &Callback<u32, bool>) -> Called<()> {
+        Ok(())
     }
 }
 
@@ -74,6 +89,8 @@ Account for Purse
 service Bell
   #[one_way] ring(times: u8)
   #[read] #[slow] rung() -> u64
+  #[slow] chime(&Output<u32>, &Input<Text>)
+  #[slow] tune(of: u8, &Callback<u32, bool>)
 ";
     assert_eq!(text, wanted);
     let json = out(&tercel(&["inspect", "--interfaces", "--json", "--server", &address]));
@@ -86,6 +103,8 @@ service Bell
     assert_eq!(pay["takes"][1], serde_json::json!({ "name": "cents", "type": "i64" }));
     let bell = &json["interfaces"][1];
     assert_eq!((&bell["service"], &bell["methods"][0]["one_way"]), (&true.into(), &true.into()));
+    let chime = &bell["methods"][2];
+    assert_eq!((&chime["input"], &chime["output"]), (&"Text".into(), &"u32".into()));
     server.stop().unwrap();
 
     let stock = Server::builder(dir.path()).listen("127.0.0.1:0").start().unwrap();

@@ -5,8 +5,8 @@ use tercel_wire::frame::{
 };
 use tercel_wire::id::{Stamp, ViewId};
 use tercel_wire::message::{
-    Answer, Bound as BoundMessage, Classes as ClassesMessage, Hello, Leased, PageReply, Reason, Refused,
-    Response, Resume, Stream, Verdict, Welcome,
+    Answer, Bound as BoundMessage, Classes as ClassesMessage, Credit, Hello, Item, Leased, PageReply, Reason,
+    Refused, Response, Resume, Stream, Verdict, Welcome,
 };
 
 use super::begin::Tokens;
@@ -160,6 +160,8 @@ impl Client {
             Kind::Bound => self.bound(header.call, BoundMessage::decode(body).map_err(broken)?),
             Kind::Answer => self.call_answer(Answer::decode(body).map_err(broken)?),
             Kind::Response => self.responded(Response::decode(body).map_err(broken)?, body),
+            Kind::OutputItem => self.stream_item(Item::decode(body).map_err(broken)?)?,
+            Kind::InputCredit => self.stream_credit(Credit::decode(body).map_err(broken)?)?,
             Kind::Offered => self.peer.calls.offered(header.call, body).map_err(broken)?,
             Kind::Pong => self.echoed(header.call, header.stamp, body).map_err(broken)?,
             Kind::Status => {

@@ -19,6 +19,7 @@ mod ops;
 mod raw;
 mod services;
 mod stream;
+mod streaming;
 mod watches;
 
 use tercel_heap::{Reader, Scope, Writer};

@@ -10,6 +10,8 @@ use crate::error::Error;
 use crate::limits;
 use crate::rpc;
 use crate::rpc::slots::{Lane, Look, Sent, Slots, Table};
+use crate::rpc::streams::Streams;
+use crate::table::Map;
 use crate::time::Now;
 use crate::txn::{Binding, Caller, Requested, Requester, Responded, UnderWay};
 
@@ -17,8 +19,10 @@ use crate::txn::{Binding, Caller, Requested, Requester, Responded, UnderWay};
 #[derive(Default)]
 pub(super) struct Requests {
     pub slots: Slots,
+    /// The streams of calls, by their slots.
+    pub(super) streams: Map<u16, (u64, Streams)>,
     /// Which connection this is.
-    connection: u64,
+    pub(super) connection: u64,
     /// The table of the server of this connection, once it is known.
     table: Option<Table>,
     /// The last response to a call of an object that came as a message, with the call's sequence.
@@ -26,11 +30,27 @@ pub(super) struct Requests {
 }
 
 impl Requests {
+    /// The streams of a call, if it has any.
+    pub(super) fn streams_of(&mut self, id: CallId) -> Option<&mut Streams> {
+        let (seq, streams) = self.streams.get_mut(&id.slot)?;
+        (*seq == id.seq).then_some(streams)
+    }
+
+    /// A call has none any more.
+    pub(super) fn forget_streams(&mut self, id: CallId) {
+        if self.streams_of(id).is_some() {
+            self.streams.remove(&id.slot);
+        }
+    }
+
     /// The connection is gone.
     pub(super) fn abandon(&mut self) {
         self.table = None;
         self.of_object = None;
         self.connection += 1;
+        // What came before the answer to a call did is of use.
+        let slots = &self.slots;
+        self.streams.retain(|slot, (seq, _)| slots.is_answered(CallId { slot: *slot, seq: *seq }));
     }
 }
 
@@ -72,7 +92,7 @@ impl Client {
         Some(body)
     }
 
-    fn acknowledge_body(&mut self, body: &[u8]) {
+    pub(super) fn acknowledge_body(&mut self, body: &[u8]) {
         let stamp = Response::decode(body).map_or(Stamp::ZERO, |response| rpc::stamp_of(&response.end));
         self.acknowledge(stamp);
     }
@@ -103,7 +123,7 @@ impl Client {
     }
 
     /// The service as it is bound on this connection, and the table of its calls.
-    fn bind_service(&mut self, call: &Requested<'_>) -> Option<Result<(Binding, Table), Error>> {
+    pub(super) fn bind_service(&mut self, call: &Requested<'_>) -> Option<Result<(Binding, Table), Error>> {
         let not_offered = || {
             Error::Denied(format!(
                 "the server does not offer service `{}`: start one that does, with `Server::builder(..).service(..)`",
@@ -117,7 +137,7 @@ impl Client {
         }))
     }
 
-    fn send_request(
+    pub(super) fn send_request(
         &mut self,
         now: Now,
         id: Result<CallId, u64>,
@@ -222,6 +242,7 @@ impl Requester for Client {
     }
 
     fn give_up(&mut self, id: CallId) {
+        self.requests.forget_streams(id);
         // While there is no connection the server cannot be told: it is when there is another.
         let (connection, met) = (self.requests.connection, self.requests.table);
         if self.requests.slots.cancel(id, connection, met) {

@@ -1,13 +1,14 @@
 //! What a procedure of a service knows of the call that it runs for.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tercel_wire::id::ClientId;
 use tercel_wire::record::Ref;
 
-use super::Handle;
+use super::{Handle, ItemPort};
 use crate::error::Error;
 use crate::object::Object;
 use crate::time::Now;
@@ -21,6 +22,7 @@ pub struct Context<'a> {
     until: Option<Now>,
     is_cancelled: Option<&'a AtomicBool>,
     port: Option<&'a dyn Port>,
+    items: Option<&'a Arc<dyn ItemPort>>,
     /// Whether the space was used.
     touched: Cell<bool>,
 }
@@ -28,7 +30,15 @@ pub struct Context<'a> {
 impl<'a> Context<'a> {
     /// That of a call which is run where it arrived: without a space, and it cannot be cancelled. For hosts.
     pub fn inline(client: ClientId, now: Now, until: Option<Now>) -> Context<'a> {
-        Context { client, begun: now, until, is_cancelled: None, port: None, touched: Cell::new(false) }
+        Context {
+            client,
+            begun: now,
+            until,
+            is_cancelled: None,
+            port: None,
+            items: None,
+            touched: Cell::new(false),
+        }
     }
 
     /// That of a call which is run on a thread of its own. For hosts.
@@ -38,9 +48,10 @@ impl<'a> Context<'a> {
         until: Option<Now>,
         is_cancelled: &'a AtomicBool,
         port: Option<&'a dyn Port>,
+        items: Option<&'a Arc<dyn ItemPort>>,
     ) -> Context<'a> {
         let is_cancelled = Some(is_cancelled);
-        Context { client, begun: now, until, is_cancelled, port, touched: Cell::new(false) }
+        Context { client, begun: now, until, is_cancelled, port, items, touched: Cell::new(false) }
     }
 
     /// The client that calls.
@@ -95,6 +106,12 @@ impl<'a> Context<'a> {
                     .into(),
             )
         })
+    }
+
+    /// The streams of the call.
+    pub(super) fn items(&self) -> Result<Arc<dyn ItemPort>, Error> {
+        let none = || Error::Denied("a call with streams is not run here".into());
+        self.items.cloned().ok_or_else(none)
     }
 
     fn options(&self) -> Options {

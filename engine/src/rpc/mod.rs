@@ -19,6 +19,9 @@
 //! | `service` | a service as a client calls it |
 //! | `serve` | a call that arrives at a server |
 //! | `services` | the services that a server offers, and how a procedure is run |
+//! | `streams` | the streams of a call: items in windows |
+//! | `items` | the streams of a call as its procedure has them |
+//! | `streaming` | a call with streams as its caller has it |
 //! | `context` | what a procedure knows of its call |
 //! | [`slots`] | the calls that a client has under way |
 //! | [`served`] | what a server keeps of a client's calls |
@@ -28,12 +31,15 @@ mod context;
 mod failure;
 mod given;
 mod handle;
+mod items;
 mod offers;
 mod serve;
 pub mod served;
 mod service;
 mod services;
 pub mod slots;
+mod streaming;
+pub mod streams;
 #[cfg(test)]
 mod tests;
 
@@ -42,8 +48,10 @@ pub use failure::{Called, Failure};
 pub use given::{Given, finish, never, no_method, put_bytes};
 pub(crate) use handle::has_written;
 pub use handle::{CallPolicy, Handle, Stub};
+pub use items::{Callback, Input, ItemPort, Numbered, Output, Plain};
 pub use offers::{Ended, Methods, Offers, Run};
 pub use serve::{Taken, serve};
-pub use service::ServiceHandle;
 pub use service::stamp_of;
+pub use service::{Reads, ServiceHandle};
 pub use services::{Job, JobDone, JobId, Service, ServiceInterface, Services, put};
+pub use streaming::Streaming;

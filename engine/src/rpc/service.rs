@@ -10,9 +10,11 @@ use tercel_wire::payload::{self, Payload};
 use tercel_wire::record::Encoder;
 
 use super::services::ServiceInterface;
+use super::streaming::{Call, Streaming};
 use super::{Called, Context, Failure, Given};
 use crate::error::{Bound, Error};
 use crate::limits;
+use crate::object::Field;
 use crate::time::Now;
 use crate::txn::{ExpressCall, Expressed, Home, Port, Requested, Requester, Step, UnderWay};
 
@@ -101,6 +103,43 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         Ok(ended?)
     }
 
+    /// Calls a procedure with streams. For derived code.
+    #[doc(hidden)]
+    pub fn stream<I, O, R, E>(
+        &self,
+        method: usize,
+        put: impl Fn(&mut Encoder<'_>),
+        reads: Reads<R, E>,
+    ) -> Result<Streaming<'_, I, O, R, E>, Error> {
+        Ok(Streaming::new(self.begin(method, &put)?, reads))
+    }
+
+    /// Calls a procedure that asks back. For derived code.
+    #[doc(hidden)]
+    pub fn call_back<Q: Field, A: Field, R, E>(
+        &self,
+        method: usize,
+        put: impl Fn(&mut Encoder<'_>),
+        reads: Reads<R, E>,
+        ask: impl FnMut(Q) -> A,
+    ) -> Called<R, E> {
+        let call = self.begin(method, &put)?;
+        let body = call.answer(ask)?;
+        call.read(&body, &reads)
+    }
+
+    /// Sends a call with streams.
+    fn begin(&self, method: usize, put: &dyn Fn(&mut Encoder<'_>)) -> Result<Call<'_>, Error> {
+        let calling = self.calling(method, Duration::ZERO, put)?;
+        let mut ended = Err(Error::Timeout(None));
+        calling.drive(&mut |requester, now| {
+            ended = requester.begin(now, &calling.requested())?;
+            Some(())
+        })?;
+        let until = calling.until;
+        Ok(Call { port: self.port.clone()?, under_way: ended?, method, until })
+    }
+
     /// A call whose caller has waited so long already.
     fn calling(
         &self,
@@ -120,9 +159,18 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
     }
 }
 
+/// What reads the result of a call with streams, and its error. For derived code.
+#[doc(hidden)]
+pub struct Reads<R, E> {
+    /// Reads what it gives.
+    pub gives: fn(&Given<'_>) -> Result<R, Error>,
+    /// Reads what it fails with.
+    pub fails: fn(&Given<'_>) -> Result<E, Error>,
+}
+
 /// What a response says.
 #[inline]
-fn read_answer<R, E>(
+pub(super) fn read_answer<R, E>(
     of: &Method,
     end: ResponseEnd<'_>,
     gives: &impl Fn(&Given<'_>) -> Result<R, Error>,
@@ -230,22 +278,8 @@ impl Calling<'_> {
             (Ok(()), None) => Err(Error::Timeout(None)),
             (Err(e), _) => Err(match under_way {
                 None => e,
-                Some(UnderWay { id, .. }) => self.give_up(id, e),
+                Some(UnderWay { id, .. }) => give_up(self.port, id, e),
             }),
-        }
-    }
-
-    /// The caller waits no longer.
-    fn give_up(&self, id: CallId, e: Error) -> Error {
-        let told = self.port.drive(None, &mut |home, _| {
-            home.requester().into_iter().for_each(|requester| requester.give_up(id));
-            Step::Done
-        });
-        // A home that is closed keeps nothing that could be cancelled.
-        told.ok();
-        match e {
-            Error::Timeout(_) => Error::Unknown("no answer came in time".into()),
-            e => Error::Unknown(e.to_string()),
         }
     }
 
@@ -267,13 +301,27 @@ impl Calling<'_> {
     }
 }
 
+/// The caller waits no longer.
+pub(super) fn give_up(port: &dyn Port, id: CallId, e: Error) -> Error {
+    let told = port.drive(None, &mut |home, _| {
+        home.requester().into_iter().for_each(|requester| requester.give_up(id));
+        Step::Done
+    });
+    // A home that is closed keeps nothing that could be cancelled.
+    told.ok();
+    match e {
+        Error::Timeout(_) => Error::Unknown("no answer came in time".into()),
+        e => Error::Unknown(e.to_string()),
+    }
+}
+
 /// The first pause between two attempts: about a call's time. It doubles up to 256 times that.
 const BACK_OFF_US: u64 = 50;
 
 const FORGOTTEN: &str = "it has come to its end, and the server no longer keeps what to";
 
 /// The procedure was executed, and its result is of no use.
-fn unreadable(e: impl std::fmt::Display) -> Error {
+pub(super) fn unreadable(e: impl std::fmt::Display) -> Error {
     Error::Failed(format!("its result cannot be read: {e}"))
 }
 

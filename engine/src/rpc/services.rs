@@ -10,7 +10,8 @@ use tercel_wire::interface::{Interface, InterfaceSchema, Mode};
 use tercel_wire::message::{Response, ResponseEnd, Unbegun};
 use tercel_wire::payload::Payload;
 
-use super::{Context, Ended, Given};
+use super::streams::Directions;
+use super::{Context, Ended, Given, ItemPort};
 use crate::error::Error;
 use crate::limits;
 use crate::mutant::{Rule, dropped};
@@ -80,6 +81,12 @@ impl Services {
         self.0.get(interface as usize)?.0.methods.get(method as usize).map(|m| m.mode)
     }
 
+    /// Which streams a procedure has.
+    pub fn streams(&self, interface: u16, method: u16) -> Directions {
+        let methods = self.0.get(interface as usize).map(|(interface, _)| &interface.methods);
+        methods.and_then(|all| all.get(method as usize)).map_or_else(Directions::default, Directions::of)
+    }
+
     /// All of them.
     pub fn interfaces(&self) -> impl ExactSizeIterator<Item = &Interface> {
         self.0.iter().map(|(interface, _)| interface)
@@ -145,7 +152,7 @@ pub fn put(id: CallId, end: ResponseEnd<'_>, out: &mut Vec<u8>) {
 pub(super) const NO_METHOD: &str = "the server has no such procedure: bind the service anew";
 
 /// Names a call that runs on a thread of its own, over all clients.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct JobId {
     /// The client.
     pub client: ClientId,
@@ -210,14 +217,19 @@ impl Job {
         self.until
     }
 
+    /// Which streams it has.
+    pub fn streams(&self) -> Directions {
+        self.services.streams(self.method.0, self.method.1)
+    }
+
     /// Bytes of what it takes.
     pub fn payload_bytes(&self) -> usize {
         self.payload.len()
     }
 
     /// Runs it, on a thread of the host's. Begins nothing that is late or was cancelled. The port leads to the server's transactions, by
-    /// the clock of the server.
-    pub fn run(&self, now: Now, port: Option<&dyn Port>) -> JobDone {
+    /// the clock of the server; `items` to the streams of the call, if it has any.
+    pub fn run(&self, now: Now, port: Option<&dyn Port>, items: Option<&Arc<dyn ItemPort>>) -> JobDone {
         let id = self.id.call.unwrap_or(CallId { slot: 0, seq: 1 });
         let mut body = Vec::new();
         let mut has_touched = false;
@@ -226,7 +238,7 @@ impl Job {
         } else if is_late(self.until, now) {
             put(id, ResponseEnd::Refused(Unbegun::Late, ""), &mut body);
         } else {
-            let cx = Context::slow(self.id.client, now, self.until, &self.is_cancelled, port);
+            let cx = Context::slow(self.id.client, now, self.until, &self.is_cancelled, port, items);
             let is_begun = self.services.run(id, self.method, &self.payload, &cx, &mut body);
             has_touched = is_begun && cx.has_touched();
         }

@@ -199,6 +199,20 @@ impl Slots {
         }
     }
 
+    /// Whether the answer to a call is here, and was not taken.
+    pub fn is_answered(&self, id: CallId) -> bool {
+        let slot = self.slots.get(id.slot as usize).filter(|slot| slot.seq == id.seq);
+        slot.is_some_and(|slot| matches!(slot.state, State::Answered(_)))
+    }
+
+    /// Whether a caller waits for the answer to a call that was sent on this connection.
+    pub fn is_waiting(&self, id: CallId, on: Connection) -> bool {
+        let slot = self.slots.get(id.slot as usize).filter(|slot| slot.seq == id.seq);
+        slot.is_some_and(|slot| {
+            matches!(slot.state, State::Waiting { connection, abandoned: false, .. } if connection == on)
+        })
+    }
+
     /// A call that was sent on an earlier connection is to be sent on this one, where the server has this table.
     pub fn send_again(&mut self, id: CallId, now: Table, on: Connection) -> Sent {
         match self.of(id).map(|slot| &mut slot.state) {

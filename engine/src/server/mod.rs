@@ -122,12 +122,20 @@ impl Server {
                 self.sessions(out, |s, cx| s.pinned_read(pin, result, cx));
             }
             Input::Ran(view, done) if view == self.joined => self.sessions(out, |s, cx| s.ran(done, cx)),
+            Input::Says(view, id, said) if view == self.joined => {
+                self.sessions(out, |s, cx| s.says(id, said, cx));
+            }
+            Input::Violated(view, id, violation) if view == self.joined => {
+                self.sessions(out, |s, cx| s.violated(id, violation, cx));
+            }
             // The answer to a predecessor.
             Input::Read(..)
             | Input::Installed(_)
             | Input::Pinned(..)
             | Input::PinnedRead(..)
-            | Input::Ran(..) => {}
+            | Input::Ran(..)
+            | Input::Says(..)
+            | Input::Violated(..) => {}
             Input::DiskFull(full) => {
                 self.disk_full = full;
                 if !full {

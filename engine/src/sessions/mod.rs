@@ -16,6 +16,7 @@
 //! | [`echo`] | questions how far the space is |
 //! | [`calls`] | calls of methods that wait to be run here |
 //! | [`services`] | calls of services: what is kept of them, and where they run |
+//! | [`items`] | streams of such calls |
 //! | [`inside`] | the session of the transactions inside of this server |
 //! | [`backup`] | everything as of one stamp |
 //! | [`status`] | how the server is, in numbers |
@@ -29,6 +30,7 @@ mod fetch;
 mod greet;
 pub(crate) mod horizon;
 mod inside;
+mod items;
 mod requests;
 pub mod schedule;
 mod services;
@@ -212,6 +214,7 @@ impl Sessions {
         let Some(client) = session.client else { return };
         if self.clients.get(&client) == Some(&conn) {
             self.clients.remove(&client);
+            self.end_streams_of(client, cx);
             self.serving.left(client, cx.now);
         }
         let left = cx.lead(|leader, work| leader.left(client, conn, work));

@@ -4,8 +4,8 @@ use tercel_wire::frame::{BODY_BYTES_MAX, Header, Kind};
 use tercel_wire::id::{ClientId, OpId, Oref};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::{
-    Bind, Call, Cancel, Collect, Commit, Fetch, Hello, Lease, Outcome, Part, Ping, Reason, Request, Resolve,
-    Unsubscribe,
+    Bind, Call, Cancel, Collect, Commit, Credit, Fetch, Hello, InputEnd, Item, Lease, Outcome, Part, Ping,
+    Reason, Request, Resolve, Unsubscribe,
 };
 
 use super::{Cx, Sessions};
@@ -50,6 +50,9 @@ impl Sessions {
             Kind::Bind => Bind::decode(body).map(|b| self.bind(asked, client, &b, cx)),
             Kind::Request => Request::decode(body).map(|r| self.request(asked, client, header, &r, cx)),
             Kind::Cancel => Cancel::decode(body).map(|c| self.cancel(asked, client, c, cx)),
+            Kind::InputItem => Item::decode(body).map(|i| self.item(client, &i, cx)),
+            Kind::InputEnd => InputEnd::decode(body).map(|e| self.input_end(client, e, cx)),
+            Kind::OutputCredit => Credit::decode(body).map(|c| self.credit(client, c, cx)),
             Kind::Call => Call::decode(body).map(|c| self.call(asked, client, header, body, c, cx)),
             Kind::Interfaces => {
                 self.interfaces(asked, cx);

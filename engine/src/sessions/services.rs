@@ -37,12 +37,14 @@ pub(super) struct Serving {
     body: Vec<u8>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct OfClient {
     table: u32,
     served: Served,
     /// Its calls that the host has.
     jobs: usize,
+    /// Those of them with streams, whose client is there.
+    streaming: Vec<CallId>,
     /// When the client is forgotten; none while it has a connection.
     over: Option<Now>,
 }
@@ -53,7 +55,7 @@ impl Serving {
         let last = &mut self.last;
         let of = self.clients.entry(client).or_insert_with(|| {
             *last += 1;
-            OfClient { table: *last, served: Served::default(), jobs: 0, over: None }
+            OfClient { table: *last, ..OfClient::default() }
         });
         of.table
     }
@@ -74,6 +76,37 @@ impl Serving {
         if self.absent.len() > limits::SERVED_ABSENT_MAX {
             self.forget_first();
         }
+    }
+
+    /// Whether a call with streams is under way, for which they still are.
+    pub(super) fn is_streaming(&self, id: JobId) -> bool {
+        let of = self.clients.get(&id.client).filter(|of| of.table == id.table);
+        of.zip(id.call).is_some_and(|(of, id)| of.streaming.contains(&id))
+    }
+
+    /// The name of a call with streams; none if there is no such.
+    pub(super) fn streaming(&self, client: ClientId, slot: u16, seq: u64) -> Option<JobId> {
+        let of = self.clients.get(&client)?;
+        let id = CallId { slot, seq };
+        of.streaming.contains(&id).then_some(JobId { client, table: of.table, call: Some(id) })
+    }
+
+    /// A call has no streams any more; whether it had.
+    pub(super) fn end_streaming(&mut self, id: JobId) -> bool {
+        let of = self.clients.get_mut(&id.client).filter(|of| of.table == id.table);
+        let Some((of, id)) = of.zip(id.call) else { return false };
+        let at = of.streaming.iter().position(|streaming| *streaming == id);
+        at.map(|at| of.streaming.swap_remove(at)).is_some()
+    }
+
+    /// The connection of a client is gone, and its streams with it: the calls that had some are cancelled. Gives their names.
+    pub(super) fn end_streams(&mut self, client: ClientId) -> Vec<JobId> {
+        let Some(of) = self.clients.get_mut(&client) else { return Vec::new() };
+        let ended = std::mem::take(&mut of.streaming);
+        for id in &ended {
+            of.served.cancel(*id);
+        }
+        ended.into_iter().map(|id| JobId { client, table: of.table, call: Some(id) }).collect()
     }
 
     fn forget_first(&mut self) {
@@ -204,7 +237,12 @@ impl Sessions {
         match (job, call) {
             (Some(job), call) => {
                 let of = call.and_then(|_| self.serving.clients.get_mut(&client));
-                of.into_iter().zip(call).for_each(|(of, id)| of.served.runs(id, job.flag()));
+                for (of, id) in of.into_iter().zip(call) {
+                    of.served.runs(id, job.flag());
+                    if job.streams().is_any() {
+                        of.streaming.push(id);
+                    }
+                }
                 cx.out.push(Effect::Run(cx.joined, job));
             }
             (None, Some(id)) => self.refuse_request(asked, client, table, id, (Unbegun::Busy, BUSY), cx),
@@ -220,7 +258,9 @@ impl Sessions {
             serving.jobs >= cx.config.jobs_max || (bytes > limits::CALL_BYTES_MAX && serving.jobs > 0);
         let of = serving.clients.get_mut(&id.client)?;
         // Some are left for others.
-        if is_full || of.jobs >= cx.config.jobs_max.div_ceil(2) {
+        let has_streams = cx.config.services.streams(request.interface, request.method).is_any();
+        let is_streaming_full = has_streams && of.streaming.len() >= limits::STREAMING_MAX;
+        if is_full || is_streaming_full || of.jobs >= cx.config.jobs_max.div_ceil(2) {
             return None;
         }
         of.jobs += 1;
@@ -233,6 +273,7 @@ impl Sessions {
     pub(crate) fn ran(&mut self, done: JobDone, cx: &mut Cx<'_>) {
         let serving = &mut self.serving;
         (serving.jobs, serving.job_bytes) = (serving.jobs - 1, serving.job_bytes - done.taken_bytes);
+        serving.end_streaming(done.id);
         let JobDone { id: JobId { client, table, call }, mut body, has_touched, .. } = done;
         if let Some(of) = serving.clients.get_mut(&client).filter(|of| of.table == table) {
             of.jobs -= 1;
@@ -261,7 +302,8 @@ impl Sessions {
                 self.serving.kept_bytes = self.serving.kept_bytes - before + of.served.kept_bytes();
                 self.refuse_request(asked, client, table, id, (Unbegun::Cancelled, ""), cx);
             }
-            Cancelled::Told | Cancelled::Old => {}
+            Cancelled::Told => self.end_streams(JobId { client, table, call: Some(id) }, cx),
+            Cancelled::Old => {}
             Cancelled::Kept(body) => cx.reply(asked.conn, Kind::Response, asked.call, body),
             Cancelled::Forgotten => respond(asked, id, ResponseEnd::Forgotten, cx),
         }

@@ -107,7 +107,7 @@ pub struct UnderWay {
 pub type Responded = (Vec<u8>, Arc<Interface>);
 
 /// A home that can call services. `None` means: call again when something has happened.
-pub trait Requester {
+pub trait Requester: Streamer {
     /// Sends a call, once more on another connection if need be, and gives the body of its response. `under_way` is kept between the
     /// calls of one call, and is none as long as nothing was sent.
     ///
@@ -129,4 +129,37 @@ pub trait Requester {
 
     /// The caller of a call waits no longer.
     fn give_up(&mut self, id: CallId);
+}
+
+/// A home that can call procedures with streams. `None` means: call again when something has happened.
+pub trait Streamer {
+    /// Sends a call with streams, which is never sent again.
+    ///
+    /// # Errors
+    /// As [`Requester::request`] before it was sent.
+    fn begin(&mut self, now: Now, call: &Requested<'_>) -> Option<Result<UnderWay, Error>>;
+
+    /// Sends an item to a call with streams. Says whether it was still taken: if not, the call has ended.
+    ///
+    /// # Errors
+    /// `Unknown` if the call is lost, `Invalid` if its stream was ended.
+    fn send_item(&mut self, id: CallId, item: &[u8]) -> Option<Result<bool, Error>>;
+
+    /// Ends the stream to a call, if it has one.
+    ///
+    /// # Errors
+    /// `Unknown` if the call is lost.
+    fn end_items(&mut self, id: CallId) -> Option<Result<(), Error>>;
+
+    /// The next item of a call; none once it has ended, and all were consumed.
+    ///
+    /// # Errors
+    /// `Unknown` if the call is lost.
+    fn next_item(&mut self, id: CallId) -> Option<Result<Option<Vec<u8>>, Error>>;
+
+    /// Drops items of a call until it has ended, and gives the body of its response.
+    ///
+    /// # Errors
+    /// `Unknown` if the call is lost.
+    fn finish(&mut self, id: CallId) -> Option<Result<Vec<u8>, Error>>;
 }

@@ -294,6 +294,8 @@ impl World {
                 encode(&mut running.records, &mut running.last, &entry);
             }
             Effect::Run(view, job) => self.run_slow(view, job),
+            // No service of the workloads has streams.
+            Effect::Hear(..) | Effect::EndStreams(_) => {}
             Effect::Read(view, page) => {
                 let us = self.disk_us() / 2;
                 self.at(self.time + us, Event::Disk(life, DiskEvent::Read(view, page)));

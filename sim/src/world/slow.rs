@@ -16,7 +16,7 @@ impl World {
     pub(super) fn begin_slow(&mut self, view: ViewId, job: &Job) {
         let now = self.server.clock.now(self.time);
         let before = self.record.tally.begins();
-        let done = job.run(now, None);
+        let done = job.run(now, None, None);
         if job.until().is_some_and(|until| until <= now) && self.record.tally.begins() > before {
             self.blame("a procedure was begun although its caller waits no longer".into());
         }

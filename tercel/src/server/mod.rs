@@ -7,6 +7,7 @@
 mod builder;
 mod door;
 mod inside;
+mod items;
 mod records;
 mod run;
 mod shared;
@@ -23,7 +24,8 @@ use std::time::Duration;
 
 use tercel_engine::Error;
 use tercel_engine::error::{FaultKind, ServerFault};
-use tercel_engine::rpc::{JobDone, Methods, Service};
+use tercel_engine::rpc::streams::Said;
+use tercel_engine::rpc::{JobDone, JobId, Methods, Service};
 use tercel_engine::server::ServerConfig as Machine;
 use tercel_engine::txn::{Options, Tx};
 use tercel_events::Handle;
@@ -366,6 +368,8 @@ pub(crate) enum Post {
     Inside,
     /// A call of a slow procedure has come to its end.
     Ran(ViewId, JobDone),
+    /// It sends an item to its caller, or has consumed some of the caller's.
+    Says(ViewId, JobId, Said),
     Stop,
 }
 

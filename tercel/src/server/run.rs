@@ -391,6 +391,7 @@ impl Loop {
             // What it left to do is done behind this batch.
             Post::Inside => {}
             Post::Ran(view, done) => core.take(now, Input::Ran(view, done)),
+            Post::Says(view, id, said) => core.take(now, Input::Says(view, id, said)),
             Post::Stop => {
                 self.workers.inside().lending.stop();
                 self.stop_by.get_or_insert(Instant::now() + Duration::from_secs(STOP_SECONDS_MAX));
@@ -578,6 +579,12 @@ impl Loop {
                 self.store.install(view, pages, checkpoint);
             }
             Effect::Run(view, job) => self.workers.run(view, job),
+            Effect::Hear(view, id, said) => {
+                if let Err(violation) = self.workers.hear(id, said) {
+                    core.take(core.now(), Input::Violated(view, id, violation));
+                }
+            }
+            Effect::EndStreams(id) => self.workers.end_streams(id),
             Effect::Pin(view, pin) => self.store.pin(view, pin),
             Effect::ReadPinned { view, pin, from, count } => self.store.read_pinned(view, pin, from, count),
             Effect::Unpin(pin) => self.store.unpin(pin),

@@ -3,17 +3,19 @@
 //! The machine bounds how many calls are here at once. The threads begin with the first call, so a server without slow procedures
 //! has none. The invariant: each call that was handed over is posted back, once, unless the server stops.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use tercel_engine::rpc::Job;
+use tercel_engine::rpc::streams::{Said, Violation};
+use tercel_engine::rpc::{ItemPort, Job, JobId};
 use tercel_engine::txn::Port;
 use tercel_lock::unpoison;
 use tercel_wire::id::ViewId;
 
 use super::inside::Inside;
+use super::items::Items;
 use super::{Post, store};
 
 /// The threads, and the calls that wait for one.
@@ -36,6 +38,8 @@ struct State {
     waiting: VecDeque<(ViewId, Job)>,
     /// By these the calls that run are told that their callers have given up.
     running: Vec<Arc<AtomicBool>>,
+    /// The streams of calls that wait or run.
+    items: BTreeMap<JobId, Arc<Items>>,
     threads: usize,
     /// Threads that wait for a call.
     idle: usize,
@@ -66,9 +70,13 @@ impl Shared {
 
     fn work(&self) {
         while let Some((view, job)) = self.next() {
-            let done = job.run(self.inside.now(), Some(&self.inside));
+            let items = self.state().items.get(&job.id).cloned().map(|items| items as Arc<dyn ItemPort>);
+            let done = job.run(self.inside.now(), Some(&self.inside), items.as_ref());
             let flag = job.flag();
-            self.state().running.retain(|running| !Arc::ptr_eq(running, &flag));
+            let mut state = self.state();
+            state.running.retain(|running| !Arc::ptr_eq(running, &flag));
+            state.items.remove(&job.id);
+            drop(state);
             store::post(&self.inside.handle, Post::Ran(view, done));
         }
     }
@@ -99,6 +107,10 @@ impl Workers {
     /// Has a call run.
     pub(super) fn run(&self, view: ViewId, job: Job) {
         let mut state = self.shared.state();
+        if job.streams().is_any() {
+            let items = Items::new(view, &job, &self.shared.inside);
+            state.items.insert(job.id, Arc::new(items));
+        }
         state.waiting.push_back((view, job));
         let wants_thread = state.waiting.len() > state.idle && state.threads < self.threads_max;
         state.threads += usize::from(wants_thread);
@@ -113,6 +125,23 @@ impl Workers {
     }
 }
 
+impl Workers {
+    /// The client of a call says something on its streams. What has ended hears nothing.
+    ///
+    /// # Errors
+    /// If that breaks the protocol.
+    pub(super) fn hear(&self, id: JobId, said: Said) -> Result<(), Violation> {
+        let items = self.shared.state().items.get(&id).cloned();
+        items.map_or(Ok(()), |items| items.hear(said))
+    }
+
+    /// The client of a call is gone, or waits no longer.
+    pub(super) fn end_streams(&self, id: JobId) {
+        let items = self.shared.state().items.get(&id).cloned();
+        items.into_iter().for_each(|items| items.end());
+    }
+}
+
 /// How long a stop waits for procedures that run. They were told that their callers have given up; one that does not look goes
 /// on, and what it comes to is lost.
 const STOP_WAIT: Duration = Duration::from_secs(5);
@@ -123,6 +152,7 @@ impl Drop for Workers {
         state.is_closed = true;
         state.waiting.clear();
         state.running.iter().for_each(|flag| flag.store(true, Ordering::Relaxed));
+        state.items.values().for_each(|items| items.end());
         self.shared.changed.notify_all();
         let end = Instant::now() + STOP_WAIT;
         while state.threads > 0 {

@@ -26,5 +26,6 @@ mod repair;
 mod sends;
 mod services;
 mod shared;
+mod streams;
 mod threads;
 mod watch;

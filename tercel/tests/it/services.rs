@@ -559,14 +559,14 @@ fn server_that_ends_in_the_middle_leaves_typed_errors_and_nothing_twice() {
 }
 
 /// A way to a server that can be cut.
-struct Wire {
-    address: tercel::Address,
+pub struct Wire {
+    pub address: tercel::Address,
     /// The ends of all connections so far.
     ends: Arc<Mutex<Vec<TcpStream>>>,
 }
 
 impl Wire {
-    fn to(server: &Server) -> Wire {
+    pub fn to(server: &Server) -> Wire {
         let target = server.addresses()[0].to_string();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string().as_str().parse().unwrap();
@@ -586,7 +586,7 @@ impl Wire {
         Wire { address, ends }
     }
 
-    fn cut(&self) {
+    pub fn cut(&self) {
         for end in self.ends.lock().unwrap().drain(..) {
             _ = end.shutdown(Shutdown::Both);
         }

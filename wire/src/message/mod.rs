@@ -11,6 +11,9 @@
 //! | [`Ping`] | [`Pong`] (the frame's stamp is visible, and the sequencer has confirmed it), or [`Refused`] |
 //! | [`Bind`] | [`Bound`], or [`Refused`] |
 //! | [`Call`] | [`Answer`], or [`Verdict`] |
+//! | [`Request`], [`Cancel`] | [`Response`] |
+//! | `InputItem` (an [`Item`]), [`InputEnd`] | `InputCredit` (a [`Credit`]) |
+//! | `OutputCredit` (a [`Credit`]) | `OutputItem` (an [`Item`]) |
 //! | `Interfaces` | `Offered` (each an [`Interface`](crate::interface::Interface)) |
 //! | `Stat` | `Status` (JSON) |
 //! | `Backup` | [`BackupBegun`], or [`Refused`] |
@@ -21,11 +24,13 @@
 
 mod backup;
 mod call;
+mod item;
 mod pong;
 mod request;
 
 pub use backup::{BACKUP_PAGES_MAX, BackupBegun, BackupPart};
 pub use call::{Answer, Bind, Bound, Call, CallEnd, Refusal};
+pub use item::{Credit, ITEM_BYTES, InputEnd, Item};
 pub use pong::Pong;
 pub use request::{Cancel, OBJECT_SLOT, Request, Response, ResponseEnd, Unbegun};
 

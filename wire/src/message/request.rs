@@ -231,10 +231,10 @@ impl<'a> Response<'a> {
     }
 }
 
-fn slot(r: &mut Reader<'_>) -> Result<u16, DecodeError> {
+pub(super) fn slot(r: &mut Reader<'_>) -> Result<u16, DecodeError> {
     Some(r.u16()?).filter(|slot| *slot < SERVICE_SLOTS_MAX).ok_or(DecodeError::BadField("slot"))
 }
 
-fn seq(r: &mut Reader<'_>) -> Result<u64, DecodeError> {
+pub(super) fn seq(r: &mut Reader<'_>) -> Result<u64, DecodeError> {
     Some(r.u64()?).filter(|seq| *seq > 0).ok_or(DecodeError::BadField("sequence"))
 }

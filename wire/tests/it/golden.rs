@@ -7,7 +7,7 @@ use tercel_wire::class;
 use tercel_wire::cursor::le32;
 use tercel_wire::frame::{self, Deframer, FRAME_BYTES, Header, Kind};
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
-use tercel_wire::interface::{Interface, InterfaceSchema, MethodSchema, Mode};
+use tercel_wire::interface::{Interface, InterfaceSchema, MethodSchema, Mode, NO_ITEMS};
 use tercel_wire::layout::{Layout, Var, var};
 use tercel_wire::message::*;
 use tercel_wire::page::{Page, PageBuilder};
@@ -341,8 +341,16 @@ fn frames_have_the_bytes_of_version_2() {
 const GIVES: Schema =
     Schema { name: "gives", fields: &[Field { name: "cents", ty: Type::Scalar(Scalar::I64) }] };
 const NOTHING: Schema = Schema { name: "nothing", fields: &[] };
-const PAY: MethodSchema =
-    MethodSchema { name: "pay", reads: false, mode: Mode::Plain, takes: INNER, gives: GIVES, fails: NOTHING };
+const PAY: MethodSchema = MethodSchema {
+    name: "pay",
+    reads: false,
+    mode: Mode::Plain,
+    takes: INNER,
+    gives: GIVES,
+    fails: NOTHING,
+    input: NO_ITEMS,
+    output: NO_ITEMS,
+};
 const ACCOUNT: InterfaceSchema = InterfaceSchema {
     name: "golden.Account",
     methods: &[PAY, MethodSchema { name: "balance", reads: true, takes: NOTHING, ..PAY }],
@@ -353,6 +361,14 @@ const BELL: InterfaceSchema = InterfaceSchema {
     methods: &[
         MethodSchema { name: "ring", mode: Mode::OneWay, gives: NOTHING, ..PAY },
         MethodSchema { name: "tune", mode: Mode::Slow, reads: true, ..PAY },
+    ],
+};
+
+const FEED: InterfaceSchema = InterfaceSchema {
+    name: "golden.Feed",
+    methods: &[
+        MethodSchema { name: "prices", mode: Mode::Slow, output: GIVES, ..PAY },
+        MethodSchema { name: "upload", mode: Mode::Slow, input: INNER, ..PAY },
     ],
 };
 
@@ -423,6 +439,7 @@ fn messages_have_the_bytes_of_version_2() {
     message!(promised, "bound", Bound, Bound { interface: Some(2), methods: vec![1, 0], table: None });
     message!(promised, "bound_nowhere", Bound, Bound { interface: None, methods: vec![], table: None });
     message!(promised, "bind_service", Bind, Bind { interface: Interface::of_service(&BELL) });
+    message!(promised, "bind_streams", Bind, Bind { interface: Interface::of_service(&FEED) });
     let table = Some(0x0102_0304);
     message!(promised, "bound_service", Bound, Bound { interface: Some(2), methods: vec![1, 0], table });
     let call = Call {
@@ -457,6 +474,9 @@ fn messages_have_the_bytes_of_version_2() {
     let object = Some((oref(7, 2), Stamp(41)));
     message!(promised, "request_object", Request, Request { slot: None, object, ..request });
     message!(promised, "cancel", Cancel, Cancel { slot: 3, seq: 9 });
+    message!(promised, "item", Item, Item { slot: 3, seq: 9, ordinal: 0x0102, payload: b"an item" });
+    message!(promised, "credit", Credit, Credit { slot: 3, seq: 9, bytes: 0x0102_0304 });
+    message!(promised, "input_end", InputEnd, InputEnd { slot: 3, seq: 9, items: 0x0102 });
     for (name, end) in [
         ("response_returned", ResponseEnd::Returned(Stamp(41), b"what it gives")),
         ("response_failed", ResponseEnd::Failed(Stamp::ZERO, b"why")),
@@ -593,6 +613,9 @@ fn kinds_have_the_numbers_of_version_1() {
         (Kind::Interfaces, 19),
         (Kind::Request, 20),
         (Kind::Cancel, 21),
+        (Kind::InputItem, 22),
+        (Kind::InputEnd, 23),
+        (Kind::OutputCredit, 24),
         (Kind::Welcome, 64),
         (Kind::Page, 65),
         (Kind::Verdict, 67),
@@ -609,6 +632,8 @@ fn kinds_have_the_numbers_of_version_1() {
         (Kind::Answer, 78),
         (Kind::Offered, 79),
         (Kind::Response, 80),
+        (Kind::OutputItem, 81),
+        (Kind::InputCredit, 82),
     ];
     for number in 0..=u8::MAX {
         let mut head: [u8; FRAME_BYTES] = Header::new(Kind::Ping, 1).encode();

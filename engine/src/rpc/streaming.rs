@@ -1,0 +1,164 @@
+//! A call with streams as its caller has it, from when it was sent until its result is taken.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::marker::PhantomData;
+
+use tercel_wire::message::Response;
+
+use super::Called;
+use super::items::{put_item, put_numbered, read_item, read_numbered};
+use super::service::{Reads, give_up, read_answer, unreadable};
+use crate::error::Error;
+use crate::object::Field;
+use crate::time::Now;
+use crate::txn::{Home, Port, Requester, Step, UnderWay};
+
+/// A call under way that takes items of type `I`, or gives items of type `O`, beside its result. Of a direction that it does not have
+/// the type is [`Infallible`].
+///
+/// The call is under way from when this is made: it takes its procedure a thread of the server, and its time runs. It ends with
+/// [`Streaming::finish`]; one that is dropped before is cancelled. Several threads may use it, such as one that sends and one that reads.
+///
+/// Items that are not read stay in memory, up to a window (256 KiB), and the procedure waits. So a caller that only sends to a procedure
+/// which also gives waits for ever, or until its time is over.
+///
+/// A call with streams is sent once. When its connection is lost, each of these gives [`Error::Unknown`]; and so they do once the caller's
+/// time is over. What `Unknown` and the other errors say is in the table of [`ServiceHandle`](super::ServiceHandle).
+pub struct Streaming<'c, I, O, R, E = Infallible> {
+    call: Call<'c>,
+    reads: Reads<R, E>,
+    of: PhantomData<fn(I) -> O>,
+}
+
+impl<'c, I, O, R, E> Streaming<'c, I, O, R, E> {
+    pub(super) fn new(call: Call<'c>, reads: Reads<R, E>) -> Streaming<'c, I, O, R, E> {
+        Streaming { call, reads, of: PhantomData }
+    }
+
+    /// Ends the stream to the procedure, drops items that were not read, and gives the result of the call.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn finish(self) -> Called<R, E> {
+        let body = self.call.finish()?;
+        self.call.read(&body, &self.reads)
+    }
+}
+
+impl<I: Field, O, R, E> Streaming<'_, I, O, R, E> {
+    /// Sends an item. Waits while the procedure has as much that it has not read as the window takes. Says whether the procedure still
+    /// takes items: if not it has ended, and the item is dropped.
+    ///
+    /// # Errors
+    /// `Unknown` if the call is lost; `Full` if the item is larger than a message, and `Invalid` behind [`Streaming::close`]: then the
+    /// call goes on.
+    pub fn send(&self, item: &I) -> Result<bool, Error> {
+        self.call.send(&put_item(item)?)
+    }
+
+    /// Ends the stream to the procedure, which finds its end behind the items.
+    ///
+    /// # Errors
+    /// `Unknown` if the call is lost.
+    pub fn close(&self) -> Result<(), Error> {
+        self.call.close()
+    }
+}
+
+impl<I, O: Field, R, E> Streaming<'_, I, O, R, E> {
+    /// Waits for the next item; none once the procedure has ended and all were read, whatever its result is.
+    ///
+    /// # Errors
+    /// `Unknown` if the call is lost; `Corrupt` or `Schema` if the item cannot be read.
+    pub fn next(&self) -> Result<Option<O>, Error> {
+        let Some(bytes) = self.call.next()? else { return Ok(None) };
+        read_item(&bytes, &self.call.method().output).map(Some)
+    }
+
+    /// All items that are still to come, one after the other. Behind an error there is none.
+    pub fn items(&self) -> impl Iterator<Item = Result<O, Error>> + '_ {
+        let mut is_over = false;
+        std::iter::from_fn(move || {
+            let item = if is_over { None } else { self.next().transpose() };
+            is_over = !matches!(item, Some(Ok(_)));
+            item
+        })
+    }
+}
+
+impl<I, O, R, E> fmt::Debug for Streaming<'_, I, O, R, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "call of `{}` under way", self.call.method().name)
+    }
+}
+
+/// A call with streams that was sent. It is cancelled when it is dropped.
+pub(super) struct Call<'c> {
+    pub port: &'c (dyn Port + Sync),
+    pub under_way: UnderWay,
+    pub method: usize,
+    pub until: Option<Now>,
+}
+
+impl Call<'_> {
+    fn method(&self) -> &tercel_wire::interface::Method {
+        &self.under_way.interface.methods[self.method]
+    }
+
+    /// Answers the procedure's questions until there are no more, and gives the body of the response.
+    pub(super) fn answer<Q: Field, A: Field>(&self, mut ask: impl FnMut(Q) -> A) -> Result<Vec<u8>, Error> {
+        while let Some(question) = self.next()? {
+            let (number, question) = read_numbered(&question, &self.method().output)?;
+            self.send(&put_numbered(number, &ask(question))?)?;
+        }
+        self.finish()
+    }
+
+    /// What the body of a response says.
+    pub(super) fn read<R, E>(&self, body: &[u8], reads: &Reads<R, E>) -> Called<R, E> {
+        let response = Response::decode(body).map_err(unreadable)?;
+        read_answer(self.method(), response.end, &reads.gives, &reads.fails)
+    }
+
+    fn send(&self, item: &[u8]) -> Result<bool, Error> {
+        self.drive(|requester| requester.send_item(self.under_way.id, item))
+    }
+
+    fn close(&self) -> Result<(), Error> {
+        self.drive(|requester| requester.end_items(self.under_way.id))
+    }
+
+    fn next(&self) -> Result<Option<Vec<u8>>, Error> {
+        self.drive(|requester| requester.next_item(self.under_way.id))
+    }
+
+    fn finish(&self) -> Result<Vec<u8>, Error> {
+        self.close()?;
+        self.drive(|requester| requester.finish(self.under_way.id))
+    }
+
+    /// Has the home do something until it is done. If it is not done in time the call is cancelled.
+    fn drive<T>(
+        &self,
+        mut step: impl FnMut(&mut dyn Requester) -> Option<Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let mut ended = None;
+        let driven = self.port.drive(self.until, &mut |home: &mut dyn Home, _| {
+            ended = home.requester().and_then(&mut step);
+            if ended.is_some() { Step::Done } else { Step::Wait }
+        });
+        match (driven, ended) {
+            (Ok(()), Some(ended)) => ended,
+            (Ok(()), None) => Err(Error::Timeout(None)),
+            (Err(e), _) => Err(give_up(self.port, self.under_way.id, e)),
+        }
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        // Of a call that has ended the machine knows nothing any more.
+        give_up(self.port, self.under_way.id, Error::Timeout(None));
+    }
+}

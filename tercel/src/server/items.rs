@@ -1,0 +1,111 @@
+//! The streams of a call that runs on one of the pool's threads: what its procedure waits for, and what ends the wait.
+//!
+//! The loop tells what the client says; the procedure's thread posts what it sends and has consumed. The thread waits by a condition that
+//! the loop signals, until the caller's time is over. The loop never waits: what arrives is kept, within the window. The invariant: the
+//! thread that runs the procedure alone sends and consumes, so that what it posts is in order.
+
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use tercel_engine::Error;
+use tercel_engine::rpc::streams::{Said, Streams, Violation};
+use tercel_engine::rpc::{ItemPort, Job, JobId};
+use tercel_events::Handle;
+use tercel_lock::unpoison;
+use tercel_wire::id::ViewId;
+
+use super::inside::Inside;
+use super::{Post, store};
+
+/// The streams of one call.
+pub(super) struct Items {
+    view: ViewId,
+    id: JobId,
+    /// When its caller waits no longer.
+    until: Option<Instant>,
+    handle: Handle<Post>,
+    state: Mutex<State>,
+    /// An item or credit has come, or the end.
+    changed: Condvar,
+}
+
+struct State {
+    streams: Streams,
+    /// The caller is gone or has given up, or the server stops.
+    is_over: bool,
+}
+
+impl Items {
+    /// Those of a call which is to run.
+    pub(super) fn new(view: ViewId, job: &Job, inside: &Inside) -> Items {
+        let until = job.until().map(|until| inside.begun + Duration::from_micros(until.0));
+        let state = State { streams: Streams::of_server(job.streams()), is_over: false };
+        let (state, changed) = (Mutex::new(state), Condvar::new());
+        Items { view, id: job.id, until, handle: inside.handle.clone(), state, changed }
+    }
+
+    /// The client says something.
+    pub(super) fn hear(&self, said: Said) -> Result<(), Violation> {
+        let heard = self.state().streams.hear(said);
+        self.changed.notify_all();
+        heard
+    }
+
+    /// The client is gone or has given up, or the server stops.
+    pub(super) fn end(&self) {
+        self.state().is_over = true;
+        self.changed.notify_all();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        unpoison(self.state.lock())
+    }
+
+    /// Waits until something is found in the streams.
+    fn wait_for<T>(&self, mut find: impl FnMut(&mut Streams) -> Option<T>) -> Result<T, Error> {
+        let mut state = self.state();
+        loop {
+            if state.is_over {
+                return Err(Error::Unavailable("the caller has given up, or is gone".into()));
+            }
+            let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(Error::Timeout(None));
+            }
+            if let Some(found) = find(&mut state.streams) {
+                return Ok(found);
+            }
+            state = match left {
+                Some(left) => unpoison(self.changed.wait_timeout(state, left)).0,
+                None => unpoison(self.changed.wait(state)),
+            };
+        }
+    }
+
+    /// Has the loop tell the client.
+    fn say(&self, said: Said) {
+        store::post(&self.handle, Post::Says(self.view, self.id, said));
+    }
+}
+
+impl ItemPort for Items {
+    fn send(&self, item: Vec<u8>) -> Result<(), Error> {
+        let ordinal = self.wait_for(|streams| streams.sending.as_mut()?.send(item.len()))?;
+        self.say(Said::Item(ordinal, item));
+        Ok(())
+    }
+
+    fn next(&self) -> Result<Option<Vec<u8>>, Error> {
+        let (item, credit) = self.wait_for(|streams| {
+            let receiving = streams.receiving.as_mut()?;
+            match receiving.next_item() {
+                Some(item) => Some((Some(item), receiving.credit())),
+                None => receiving.is_ended().then_some((None, None)),
+            }
+        })?;
+        if let Some(bytes) = credit {
+            self.say(Said::Credit(bytes));
+        }
+        Ok(item)
+    }
+}
