@@ -65,11 +65,20 @@ pub fn encode(
     put: impl FnOnce(&mut Encoder<'_>),
     out: &mut Vec<u8>,
 ) -> Result<(), EncodeError> {
+    encode_sized(schema.size(), put, out)
+}
+
+/// Appends a payload whose record has a fixed part of `size` bytes.
+pub(crate) fn encode_sized(
+    size: usize,
+    put: impl FnOnce(&mut Encoder<'_>),
+    out: &mut Vec<u8>,
+) -> Result<(), EncodeError> {
     let mut beside = Beside::default();
     let from = out.len();
     let mut bytes = std::mem::take(out);
     bytes.extend_from_slice(&[0; HEAD_BYTES]);
-    let mut e = Encoder::behind(bytes, schema.size(), &mut beside);
+    let mut e = Encoder::behind(bytes, size, &mut beside);
     put(&mut e);
     let encoded;
     (*out, encoded) = e.finish_behind();

@@ -11,7 +11,7 @@ use crate::limits;
 use crate::rpc;
 use crate::rpc::slots::{Lane, Look, Sent, Slots, Table};
 use crate::time::Now;
-use crate::txn::{Binding, Caller, Requested, Requester, Responded, UnderWay};
+use crate::txn::{Binding, Caller, Requested, Requester, Responded, Through, UnderWay};
 
 /// The calls of services of a client.
 #[derive(Default)]
@@ -46,7 +46,7 @@ impl Client {
 
     /// A service as it is bound on this connection, if it is already.
     pub fn bound_service(&self, schema: &'static InterfaceSchema) -> Option<Binding> {
-        self.peer.calls.known(schema.name, "").filter(|binding| binding.table.is_some())
+        self.peer.calls.known(Through::Own(schema, "")).filter(|binding| binding.table.is_some())
     }
 
     /// Lends a slot for calls that the host numbers itself, on this connection.
@@ -83,10 +83,10 @@ impl Client {
         let not_offered = || {
             Error::Denied(format!(
                 "the server does not offer service `{}`: start one that does, with `Server::builder(..).service(..)`",
-                call.schema.name
+                call.through.name()
             ))
         };
-        Some(self.bind(call.schema, "")?.and_then(|binding| {
+        Some(self.bind(call.through)?.and_then(|binding| {
             let binding = binding.filter(|b| call.method < b.methods.len()).ok_or_else(not_offered)?;
             let table = self.requests.table.filter(|_| binding.table.is_some());
             table.map(|table| (binding, table)).ok_or_else(not_offered)

@@ -19,12 +19,14 @@
 //! | `service` | a service as a client calls it |
 //! | `serve` | a call that arrives at a server |
 //! | `services` | the services that a server offers, and how a procedure is run |
+//! | `described` | a call of what only the server's description tells of |
 //! | `context` | what a procedure knows of its call |
 //! | [`slots`] | the calls that a client has under way |
 //! | [`served`] | what a server keeps of a client's calls |
 //! | `failure` | how a call fails |
 
 mod context;
+mod described;
 mod failure;
 mod given;
 mod handle;
@@ -38,6 +40,7 @@ pub mod slots;
 mod tests;
 
 pub use context::Context;
+pub use described::{Described, Reply};
 pub use failure::{Called, Failure};
 pub use given::{Given, finish, never, no_method, put_bytes};
 pub(crate) use handle::has_written;

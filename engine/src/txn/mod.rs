@@ -34,7 +34,9 @@ use crate::table::{Map, Set};
 use crate::time::Now;
 use read::Named;
 
-pub use call::{Binding, Caller, CameTo, Outgoing, Requested, Requester, Responded, Ticket, UnderWay};
+pub use call::{
+    Binding, Caller, CameTo, Outgoing, Requested, Requester, Responded, Through, Ticket, UnderWay,
+};
 pub use commit::Committed;
 pub use express::{ExpressCall, Expressed};
 pub(crate) use fresh::{Allowed, Echoes};
