@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tercel::Client;
 use tercel::tools::wire::interface::{Interface, Method};
-use tercel::tools::wire::layout::{Layout, Shape};
+use tercel::tools::wire::layout::Layout;
 use tercel_term::fail::Failure;
 use tercel_term::say;
 
@@ -34,7 +34,7 @@ fn interface(i: &Interface) -> Value {
 }
 
 fn method(m: &Method) -> Value {
-    let takes = m.takes.fields().iter().map(|f| json!({ "name": f.name, "type": type_of(&f.shape) }));
+    let takes = m.takes.fields().iter().map(|f| json!({ "name": f.name, "type": f.shape.to_string() }));
     json!({
         "name": m.name,
         "reads": m.reads,
@@ -46,9 +46,9 @@ fn method(m: &Method) -> Value {
     })
 }
 
-fn line(m: &Method) -> String {
-    let takes: Vec<String> =
-        m.takes.fields().iter().map(|f| format!("{}: {}", f.name, type_of(&f.shape))).collect();
+/// A method as a trait declares it.
+pub fn line(m: &Method) -> String {
+    let takes: Vec<String> = m.takes.fields().iter().map(|f| format!("{}: {}", f.name, f.shape)).collect();
     let said = [(m.reads, "#[read] "), (m.mode.is_slow(), "#[slow] "), (m.mode.is_one_way(), "#[one_way] ")];
     let attributes: String = said.iter().filter(|(is, _)| *is).map(|(_, name)| *name).collect();
     let gives = only(&m.gives).unwrap_or_else(|| "()".into());
@@ -62,21 +62,5 @@ fn line(m: &Method) -> String {
 
 /// The type of the one field that there is, if there is one.
 fn only(layout: &Layout) -> Option<String> {
-    layout.fields().first().map(|f| type_of(&f.shape))
-}
-
-/// A type as programs write it.
-fn type_of(shape: &Shape) -> String {
-    let scalar = |s: &dyn std::fmt::Debug| format!("{s:?}").to_lowercase();
-    match shape {
-        Shape::Scalar(s) => scalar(s),
-        Shape::Array(s, n) => format!("[{}; {n}]", scalar(s)),
-        Shape::Text => "Text".into(),
-        Shape::Bytes => "Bytes".into(),
-        Shape::Ref(class) if class.is_empty() => "Ref<Any>".into(),
-        Shape::Ref(class) => format!("Ref<{class}>"),
-        Shape::List(element) => format!("List<{}>", type_of(element)),
-        Shape::Option(value) => format!("Option<{}>", type_of(value)),
-        Shape::Record(record) | Shape::Enum(record) => record.name().into(),
-    }
+    layout.fields().first().map(|f| f.shape.to_string())
 }
