@@ -29,6 +29,10 @@ impl Args {
     /// Puts in what the environment says where the command line says nothing. Whatever the command line says wins, so a
     /// variable that is not used may hold anything.
     pub fn with_environment(mut self) -> Result<Args, Failure> {
+        let instead = match &self.command {
+            Command::Call(_) => "--addr ADDR",
+            _ => "--server ADDR or --data DIR",
+        };
         let (server, data) = match &mut self.command {
             Command::Import(Import { what: ImportWhat::Debian(a) }) => (&mut a.space.server, &a.space.data),
             Command::Query(Query { what: QueryWhat::Depends(c) | QueryWhat::Rdepends(c) }) => {
@@ -38,6 +42,7 @@ impl Args {
             Command::Stat(a) => (&mut a.space.server, &a.space.data),
             Command::Inspect(a) => (&mut a.space.server, &a.space.data),
             Command::Backup(a) => (&mut a.server, &a.data),
+            Command::Call(a) => (&mut a.addr, &None),
             _ => return Ok(self),
         };
         if server.is_none()
@@ -47,7 +52,7 @@ impl Args {
             let parsed = named.to_string_lossy().parse();
             *server = Some(parsed.map_err(|e| {
                 Failure::new(format!("the environment's TERCEL_SERVER: {e}"))
-                    .next("unset it, or say --server ADDR or --data DIR")
+                    .next(format!("unset it, or say {instead}"))
                     .code(2)
             })?);
         }
@@ -71,6 +76,8 @@ pub enum Command {
     Gc(Gc),
     /// Show an object, or the entries of a map
     Inspect(Inspect),
+    /// Call a method of an object, or a procedure of a service, at a server that offers it
+    Call(Call),
     /// Verify every page, reference and the log, and repair them; the exit code tells
     Check(Check),
     /// Copy a space as of one commit while its server works
@@ -325,6 +332,41 @@ pub struct Inspect {
     pub json: bool,
     #[command(flatten)]
     pub space: Space,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tercel call 12.3 seen                             a method of an object
+  tercel call 12.3 set_advisory '[7]'               with arguments in order
+  tercel call purse pay '{\"to\": null, \"cents\": 5}'  the same by name
+  tercel call Clock now '[\"UTC\"]' --addr unix:./socket --json
+  tercel call service:Clock now '[\"UTC\"]'           not a root of that name
+  tercel call purse Account.close                   of two interfaces one
+
+NAME is a reference PAGE.SLOT, else a root or a service of this name. If there are both, write root:NAME or service:NAME. \
+METHOD is the name alone, or INTERFACE.METHOD if two interfaces of the object's class have it. \
+`tercel inspect --interfaces` lists what a server offers, and what each method takes.
+
+In JSON a reference is a text \"PAGE.SLOT\" or null, a byte string a text of hexadecimal digits, an option the value or null, a record an \
+object by field, and a variant its name, or an object of its name and its value. NaN, inf and -inf are texts.
+
+With --json the result is {\"gives\": ..}, and the error of the method itself {\"error\": NAME, \"fails\": ..}.
+
+Exit codes: 0 it returned; 1 it failed with an error of its own, or could not be called; 2 the arguments are wrong.")]
+pub struct Call {
+    /// The object or the service: PAGE.SLOT, a root's name, or a service's
+    pub name: String,
+    /// The method or procedure
+    pub method: String,
+    /// What it takes, as JSON: an object by name, or an array in order
+    #[arg(value_name = "ARGS")]
+    pub args: Option<String>,
+    /// The server's address, HOST:PORT or unix:PATH; else that in TERCEL_SERVER, else 127.0.0.1:7117
+    #[arg(long, value_name = "ADDR", alias = "server")]
+    pub addr: Option<Address>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -3,6 +3,7 @@
 mod args;
 mod backup;
 mod bench;
+mod call;
 mod check;
 mod demo;
 mod gc;
@@ -41,6 +42,7 @@ fn run(args: Args, term: &Term) -> Outcome {
         Command::Stat(a) => stat::run(&a),
         Command::Gc(a) => gc::run(&a, term),
         Command::Inspect(a) => inspect::run(&a),
+        Command::Call(a) => call::run(&a),
         Command::Check(a) => check::run(&a, term),
         Command::Backup(a) => backup::run(&a, term),
         Command::Restore(a) => restore::run(&a, term),

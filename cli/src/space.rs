@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tercel::{Address, Client, ClientConfig, ServerConfig};
+use tercel::{Address, Client, ClientConfig, Error, Oref, ServerConfig};
 use tercel_term::fail::Failure;
 
 use crate::args;
@@ -38,15 +38,40 @@ fn open_or(space: &args::Space, create: bool) -> Result<Client, Failure> {
     if let Some(dir) = &space.data {
         return Ok(tercel::embedded_with(ServerConfig { create, ..ServerConfig::new(dir) }, config)?);
     }
-    match &space.server {
-        Some(address) => Ok(Client::connect_with(address, config)?),
-        None => {
-            let address = Address::default_tcp();
-            Client::connect_with(&address, config).map_err(|e| {
-                let failure = Failure::from(e);
-                Failure { what: format!("no space was named, and {}", failure.what), ..failure }
-            })
+    connect(space.server.as_ref(), config, "space", Failure::from)
+}
+
+/// Connects to a server, named by `option`, for a command that opens no directory.
+pub fn open_server(named: Option<&Address>, option: &str) -> Result<Client, Failure> {
+    connect(named, ClientConfig::default(), "server", |e| Failure::at_server(e, option))
+}
+
+/// Connects to the server that was named, or to the usual one.
+fn connect(
+    named: Option<&Address>,
+    config: ClientConfig,
+    what: &str,
+    failure: impl Fn(Error) -> Failure,
+) -> Result<Client, Failure> {
+    match named {
+        Some(address) => Client::connect_with(address, config).map_err(failure),
+        None => Client::connect_with(Address::default_tcp(), config).map_err(|e| {
+            let failure = failure(e);
+            Failure { what: format!("no {what} was named, and {}", failure.what), ..failure }
+        }),
+    }
+}
+
+/// The object that a text names as `PAGE.SLOT`; none if it is no reference.
+pub fn reference(what: &str) -> Result<Option<Oref>, Failure> {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    match what.parse() {
+        Ok(oref) => Ok(Some(oref)),
+        // No name is of this form, so it is a reference that cannot be.
+        Err(e) if what.split_once('.').is_some_and(|(page, slot)| is_number(page) && is_number(slot)) => {
+            Err(Failure::new(format!("`{what}` is out of range: {e}")).code(2))
         }
+        Err(_) => Ok(None),
     }
 }
 

@@ -27,6 +27,7 @@ use crate::disk::pages::RedbPages;
 use crate::{Client, Error};
 
 pub use tercel_engine as engine;
+pub use tercel_engine::rpc::{Described, Reply};
 pub use tercel_events as events;
 pub use tercel_heap as heap;
 pub use tercel_wire as wire;
@@ -73,6 +74,14 @@ pub fn classes(client: &Client) -> Result<Vec<(ClassId, Arc<Layout>)>, Error> {
 /// `Unavailable`, `Timeout`.
 pub fn interfaces(client: &Client) -> Result<Vec<Interface>, Error> {
     client.ask(|machine| machine.interfaces())
+}
+
+/// Calls a method by the server's description, for a tool that has neither class nor service. Gives nothing if it is never answered.
+///
+/// # Errors
+/// As [`Described::call`].
+pub fn call(client: &Client, call: &Described<'_>) -> Result<Option<Reply>, Error> {
+    call.call(client.port()?)
 }
 
 /// A page as the server has it, unchecked and past the cache; none if nothing was ever written to it.

@@ -39,6 +39,18 @@ impl Failure {
         }
     }
 
+    /// Of an error of a command that asks a server and opens no directory. `option` names the server, such as `--addr`.
+    pub fn at_server(e: Error, option: &str) -> Failure {
+        let is_away = matches!(e, Error::Unavailable(_));
+        let failure = Failure::from(e);
+        match is_away {
+            true => failure.next(format!(
+                "start a server with `tercel serve --data DIR`, or name another one with {option} ADDR"
+            )),
+            false => failure,
+        }
+    }
+
     /// The same with a next step.
     pub fn next(mut self, next: impl Into<String>) -> Failure {
         self.next = Some(next.into());

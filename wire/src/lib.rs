@@ -16,6 +16,7 @@
 //! | [`message`] | the bodies of messages |
 //! | [`interface`] | methods of objects, with what they take and give |
 //! | [`payload`] | arguments and results of calls |
+//! | [`datum`] | the same of a class that no program here has |
 //! | [`log`] | what the log of a server looks like |
 //! | [`mend`] | the one byte that is wrong under a checksum |
 //! | [`class`] | classes that Tercel itself defines: roots and the leaves of big values |
@@ -23,6 +24,7 @@
 
 pub mod class;
 pub mod cursor;
+pub mod datum;
 pub mod frame;
 pub mod id;
 pub mod interface;

@@ -67,17 +67,26 @@ pub fn encode(
     put: impl FnOnce(&mut Encoder<'_>),
     out: &mut Vec<u8>,
 ) -> Result<(), EncodeError> {
-    if schema.fields.is_empty() {
-        return Ok(());
+    match schema.size() {
+        0 => Ok(()),
+        size => encode_sized((size, schema.has_numbers_alone()), put, out),
     }
+}
+
+/// Appends a payload whose record has a fixed part of so many bytes, and numbers alone or not.
+#[inline]
+pub(crate) fn encode_sized(
+    (size, is_alone): (usize, bool),
+    put: impl FnOnce(&mut Encoder<'_>),
+    out: &mut Vec<u8>,
+) -> Result<(), EncodeError> {
     let mut beside = Beside::default();
     let from = out.len();
     let mut bytes = std::mem::take(out);
-    let is_alone = schema.has_numbers_alone();
     if !is_alone {
         bytes.extend_from_slice(&[0; HEAD_BYTES]);
     }
-    let mut e = Encoder::behind(bytes, schema.size(), &mut beside);
+    let mut e = Encoder::behind(bytes, size, &mut beside);
     put(&mut e);
     let encoded;
     (*out, encoded) = e.finish_behind();
@@ -86,7 +95,8 @@ pub fn encode(
         return Err(e);
     }
     if is_alone {
-        out.resize(from + padded(out.len() - from), 0);
+        let record = if size == 0 { 0 } else { padded(out.len() - from) };
+        out.resize(from + record, 0);
         return Ok(());
     }
     let record = padded(out.len() - from - HEAD_BYTES);

@@ -208,7 +208,7 @@ impl<'a> Encoder<'a> {
 
     /// A text or byte string whose descriptor is at `at`.
     pub fn put_bytes(&mut self, at: usize, bytes: &[u8]) {
-        if bytes.len() > self.spill_above {
+        if self.spills(bytes.len()) {
             return self.put_spilled(at, bytes.len(), |s| s.bytes(bytes));
         }
         if bytes.is_empty() {
@@ -220,7 +220,8 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    fn put_spilled(
+    /// A text, byte string or list above the limit, of which `f` makes a tree.
+    pub(crate) fn put_spilled(
         &mut self,
         at: usize,
         len: usize,
@@ -247,8 +248,13 @@ impl<'a> Encoder<'a> {
         self.descriptor(at, NONE_AT, 0);
     }
 
+    /// Whether a part of so many bytes leaves the record.
+    pub(crate) fn spills(&self, bytes: usize) -> bool {
+        bytes > self.spill_above
+    }
+
     /// Room for `len` elements whose descriptor is at `at`; where the first one goes.
-    fn put_block(&mut self, at: usize, len: usize, size: usize, align: usize) -> Option<usize> {
+    pub(crate) fn put_block(&mut self, at: usize, len: usize, size: usize, align: usize) -> Option<usize> {
         if len == 0 {
             self.descriptor(at, 0, 0);
             return None;
@@ -602,7 +608,7 @@ impl<T: Value> Value for List<T> {
     const TYPE: Type = Type::List(&T::TYPE);
     fn put(&self, e: &mut Encoder<'_>, at: usize) {
         let size = T::TYPE.size();
-        if self.0.len().saturating_mul(size) > e.spill_above {
+        if e.spills(self.0.len().saturating_mul(size)) {
             return put_large_list(&self.0, e, at);
         }
         let Some(from) = e.put_block(at, self.0.len(), size, T::TYPE.align()) else { return };

@@ -4,6 +4,8 @@
 //! more than 4), and behind it the variable parts, which the fixed part names by offset and length. Offsets count from
 //! the body's first byte, which follows the object's 4-byte header.
 
+use std::fmt;
+
 /// A number or a truth value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names of Rust's own types")]
@@ -19,6 +21,13 @@ pub enum Scalar {
     F32,
     F64,
     Bool,
+}
+
+/// The type as programs write it.
+impl fmt::Display for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&format!("{self:?}").to_lowercase())
+    }
 }
 
 impl Scalar {

@@ -89,7 +89,8 @@ fn scene(roads: &[Address], other: &Address, term: &Term) -> Result<(), Failure>
 const CHANGES: u32 = 50;
 
 fn connect(address: &Address) -> Result<Client, Failure> {
-    Ok(Client::connect_with(address, ClientConfig { cache_bytes: 1 << 20, ..ClientConfig::default() })?)
+    let config = ClientConfig { cache_bytes: 1 << 20, ..ClientConfig::default() };
+    Client::connect_with(address, config).map_err(|e| Failure::at_server(e, "--addr"))
 }
 
 /// How long one of them takes.

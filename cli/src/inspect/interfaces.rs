@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tercel::Client;
 use tercel::tools::wire::interface::{Interface, Method};
-use tercel::tools::wire::layout::{Layout, Shape};
+use tercel::tools::wire::layout::Layout;
 use tercel_term::fail::Failure;
 use tercel_term::say;
 
@@ -34,7 +34,7 @@ fn interface(i: &Interface) -> Value {
 }
 
 fn method(m: &Method) -> Value {
-    let takes = m.takes.fields().iter().map(|f| json!({ "name": f.name, "type": type_of(&f.shape) }));
+    let takes = m.takes.fields().iter().map(|f| json!({ "name": f.name, "type": f.shape.to_string() }));
     json!({
         "name": m.name,
         "reads": m.reads,
@@ -48,8 +48,9 @@ fn method(m: &Method) -> Value {
     })
 }
 
-fn line(m: &Method) -> String {
-    let takes = m.takes.fields().iter().map(|f| format!("{}: {}", f.name, type_of(&f.shape)));
+/// A method as a trait declares it.
+pub fn line(m: &Method) -> String {
+    let takes = m.takes.fields().iter().map(|f| format!("{}: {}", f.name, f.shape));
     let takes: Vec<String> = takes.chain(streams(m)).collect();
     let said = [(m.reads, "#[read] "), (m.mode.is_slow(), "#[slow] "), (m.mode.is_one_way(), "#[one_way] ")];
     let attributes: String = said.iter().filter(|(is, _)| *is).map(|(_, name)| *name).collect();
@@ -64,12 +65,12 @@ fn line(m: &Method) -> String {
 
 /// The type of the one field that there is, if there is one.
 fn only(layout: &Layout) -> Option<String> {
-    layout.fields().first().map(|f| type_of(&f.shape))
+    layout.fields().first().map(|f| f.shape.to_string())
 }
 
 /// The type of the items of a stream, if there is one; of a callback that of the questions, or answers, behind their numbers.
 fn item(layout: &Layout) -> Option<String> {
-    layout.fields().last().map(|f| type_of(&f.shape))
+    layout.fields().last().map(|f| f.shape.to_string())
 }
 
 /// The streams of a procedure, as it has them.
@@ -81,21 +82,5 @@ fn streams(m: &Method) -> Vec<String> {
             let output = output.map(|item| format!("&Output<{item}>"));
             output.into_iter().chain(input.map(|item| format!("&Input<{item}>"))).collect()
         }
-    }
-}
-
-/// A type as programs write it.
-fn type_of(shape: &Shape) -> String {
-    let scalar = |s: &dyn std::fmt::Debug| format!("{s:?}").to_lowercase();
-    match shape {
-        Shape::Scalar(s) => scalar(s),
-        Shape::Array(s, n) => format!("[{}; {n}]", scalar(s)),
-        Shape::Text => "Text".into(),
-        Shape::Bytes => "Bytes".into(),
-        Shape::Ref(class) if class.is_empty() => "Ref<Any>".into(),
-        Shape::Ref(class) => format!("Ref<{class}>"),
-        Shape::List(element) => format!("List<{}>", type_of(element)),
-        Shape::Option(value) => format!("Option<{}>", type_of(value)),
-        Shape::Record(record) | Shape::Enum(record) => record.name().into(),
     }
 }

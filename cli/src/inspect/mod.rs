@@ -1,6 +1,6 @@
 //! `tercel inspect`: an object as JSON, through the space's catalogue; of a map its entries; the methods of a server.
 
-mod interfaces;
+pub mod interfaces;
 mod map;
 
 use std::process::ExitCode;
@@ -18,9 +18,14 @@ use crate::args;
 use crate::space;
 
 pub fn run(args: &args::Inspect) -> Outcome {
+    if args.interfaces {
+        let client = space::open_server(args.space.server.as_ref(), "--server")?;
+        interfaces::show(&client, args.json)?;
+        space::close(client)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let client = space::open(&args.space)?;
     match &args.what {
-        _ if args.interfaces => interfaces::show(&client, args.json)?,
         Some(what) => object(&client, args, what)?,
         None => roots(&client, args.json)?,
     }
@@ -68,14 +73,8 @@ fn roots(client: &Client, as_json: bool) -> Result<(), Failure> {
 
 /// A reference, a root, or a package.
 fn locate(client: &Client, what: &str) -> Result<Oref, Failure> {
-    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-    match what.parse() {
-        Ok(oref) => return Ok(oref),
-        // No name is of this form, so it is a reference that cannot be.
-        Err(e) if what.split_once('.').is_some_and(|(page, slot)| is_number(page) && is_number(slot)) => {
-            return Err(Failure::new(format!("`{what}` is out of range: {e}")).code(2));
-        }
-        Err(_) => {}
+    if let Some(oref) = space::reference(what)? {
+        return Ok(oref);
     }
     let roots = client.run(|tx| tx.roots())?;
     if let Some((_, object)) = roots.iter().find(|(name, _)| name == what) {

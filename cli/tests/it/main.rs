@@ -2,6 +2,7 @@
 
 mod common;
 
+mod call;
 mod columns;
 mod commands;
 mod gc;

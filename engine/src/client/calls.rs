@@ -1,12 +1,13 @@
 //! Calls of methods that run at the server: interfaces are bound once for each connection, calls are operations.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use tercel_wire::cursor::{DecodeError, Reader};
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{OpId, Oref};
-use tercel_wire::interface::{Interface, InterfaceSchema};
-use tercel_wire::message::{Answer, Bind, Bound, Call, CallEnd, Refusal};
+use tercel_wire::interface::Interface;
+use tercel_wire::message::{Answer, Bound, Call, CallEnd, Refusal};
 
 use super::{Client, LinkState};
 use crate::error::{Bound as Limit, Error};
@@ -14,17 +15,19 @@ use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::table::Map;
 use crate::time::Now;
-use crate::txn::{Binding, Caller, CameTo, Outgoing};
+use crate::txn::{Binding, Caller, CameTo, Outgoing, Through};
 
 /// What was bound on this connection.
 #[derive(Default)]
 pub(super) struct Calls {
-    /// By names of interface and class.
-    bindings: Map<(&'static str, &'static str), BoundTo>,
+    /// By [`Through::key`].
+    bindings: Map<Key, BoundTo>,
     /// Objects that were looked for in the cache in vain when a method was called on them, by their numbers.
     missed: Vec<Oref>,
     offered: Offered,
 }
+
+type Key = (Cow<'static, str>, Cow<'static, str>, bool);
 
 /// How far a binding is.
 enum BoundTo {
@@ -51,8 +54,8 @@ impl Calls {
     }
 
     /// What an interface was bound to, if it was.
-    pub(super) fn known(&self, interface: &'static str, class: &'static str) -> Option<Binding> {
-        match self.bindings.get(&(interface, class))? {
+    pub(super) fn known(&self, through: Through<'_>) -> Option<Binding> {
+        match self.bindings.get(&through.key())? {
             BoundTo::Known(binding) => binding.clone(),
             BoundTo::Asked(..) | BoundTo::Refused(_) => None,
         }
@@ -125,29 +128,33 @@ impl Client {
 }
 
 impl Caller for Client {
-    fn bind(
-        &mut self,
-        schema: &'static InterfaceSchema,
-        class: &'static str,
-    ) -> Option<Result<Option<Binding>, Error>> {
+    fn bind(&mut self, through: Through<'_>) -> Option<Result<Option<Binding>, Error>> {
         if let Err(e) = self.availability()? {
             return Some(Err(e));
         }
-        match self.peer.calls.bindings.get(&(schema.name, class)) {
-            Some(BoundTo::Known(binding)) => Some(Ok(binding.clone())),
-            Some(BoundTo::Refused(e)) => Some(Err(e.clone())),
-            Some(BoundTo::Asked(..)) => None,
-            None => {
-                let interface = Interface::of(schema, class);
-                let mut body = Vec::new();
-                let bind = Bind { interface };
-                bind.encode(&mut body);
-                let call = self.request(Kind::Bind, &body);
-                let asked = BoundTo::Asked(call, Arc::new(bind.interface));
-                self.peer.calls.bindings.insert((schema.name, class), asked);
-                None
+        let key = through.key();
+        let known = match self.peer.calls.bindings.get(&key) {
+            Some(BoundTo::Asked(..)) => return None,
+            Some(BoundTo::Known(Some(binding))) if through.is(&binding.interface) => {
+                return Some(Ok(Some(binding.clone())));
             }
+            Some(BoundTo::Known(None)) => Some(Ok(None)),
+            Some(BoundTo::Refused(e)) => Some(Err(e.clone())),
+            Some(BoundTo::Known(Some(_))) | None => None,
+        };
+        if known.is_some() {
+            // The next description may be another one.
+            if matches!(through, Through::Described(_)) {
+                self.peer.calls.bindings.remove(&key);
+            }
+            return known;
         }
+        let interface = through.interface();
+        let mut body = Vec::new();
+        interface.encode(&mut body);
+        let call = self.request(Kind::Bind, &body);
+        self.peer.calls.bindings.insert(key, BoundTo::Asked(call, interface));
+        None
     }
 
     fn call(&mut self, now: Now, until: Option<Now>, call: &Outgoing<'_>) -> Option<Result<OpId, Error>> {

@@ -13,7 +13,7 @@ use crate::rpc::slots::{Lane, Look, Sent, Slots, Table};
 use crate::rpc::streams::Streams;
 use crate::table::Map;
 use crate::time::Now;
-use crate::txn::{Binding, Caller, Requested, Requester, Responded, UnderWay};
+use crate::txn::{Binding, Caller, Requested, Requester, Responded, Through, UnderWay};
 
 /// The calls of services of a client.
 #[derive(Default)]
@@ -69,7 +69,7 @@ impl Client {
 
     /// An interface for a class, or a service if that has no name, as it is bound on this connection, if it is already.
     pub fn bound_interface(&self, schema: &'static InterfaceSchema, class: &'static str) -> Option<Binding> {
-        self.peer.calls.known(schema.name, class).filter(|b| b.table.is_some() == class.is_empty())
+        self.peer.calls.known(Through::Own(schema, class)).filter(|b| b.table.is_some() == class.is_empty())
     }
 
     /// Lends a slot for calls that the host numbers itself, on this connection.
@@ -127,10 +127,10 @@ impl Client {
         let not_offered = || {
             Error::Denied(format!(
                 "the server does not offer service `{}`: start one that does, with `Server::builder(..).service(..)`",
-                call.schema.name
+                call.through.name()
             ))
         };
-        Some(self.bind(call.schema, "")?.and_then(|binding| {
+        Some(self.bind(call.through)?.and_then(|binding| {
             let binding = binding.filter(|b| call.method < b.methods.len()).ok_or_else(not_offered)?;
             let table = self.requests.table.filter(|_| binding.table.is_some());
             table.map(|table| (binding, table)).ok_or_else(not_offered)

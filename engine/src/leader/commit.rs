@@ -53,11 +53,6 @@ impl<'a> Body<'a> {
         Body { parts: Vec::new(), last: effects.into(), digest: ran.digest, ran: Some(ran) }
     }
 
-    /// What a method returns that was run here.
-    pub(crate) fn reply(&self) -> Option<Vec<u8>> {
-        self.ran.as_ref().map(|ran| ran.reply.clone())
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.parts.iter().map(Vec::len).sum::<usize>() + self.last.len()
     }

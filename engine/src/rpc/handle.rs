@@ -1,21 +1,23 @@
 //! An object whose methods are called: the same line, wherever they run.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tercel_wire::id::{Oref, Stamp};
 use tercel_wire::interface::{Interface, InterfaceSchema, Method};
 use tercel_wire::message::{Limit, Outcome, ResponseEnd};
 use tercel_wire::payload::{self, Payload};
-use tercel_wire::record::{Encoder, Ref};
+use tercel_wire::record::{Any, Encoder, Ref};
 
 use super::given::damaged;
-use super::{Called, Failure, Given};
+use super::{Called, Failure, Given, Reply};
 use crate::error::{Bound, Error};
 use crate::limits;
 use crate::object::{Obj, Object};
 use crate::time::Now;
 use crate::txn::{
-    Binding, Caller, CameTo, ExpressCall, Expressed, Home, Options, Outgoing, Port, Step, Tx, try_run,
+    Binding, Caller, CameTo, ExpressCall, Expressed, Home, Options, Outgoing, Port, Step, Through, Tx,
+    try_run,
 };
 
 /// Where methods run.
@@ -135,16 +137,21 @@ impl<'c, T: Object> Handle<'c, T> {
         {
             return ended;
         }
-        let mut call =
-            Calling { port, stub, until, class: T::NAME, object: self.object.cast(), sent: Vec::new() };
+        let through = Through::Own(stub.schema, T::NAME);
+        let mut call = Calling {
+            port,
+            through,
+            method: stub.method,
+            until,
+            object: self.object.cast(),
+            sent: Vec::new(),
+        };
         payload::encode(stub.takes(), put, &mut call.sent).map_err(Error::from)?;
-        let (came_to, binding) = call.until_decided()?;
-        let method = &binding.interface.methods[stub.method];
-        match came_to {
-            CameTo::Returned(_, bytes) => returned(method, &bytes, gives),
-            CameTo::Failed(_, bytes) => failed(method, &bytes, fails),
-            CameTo::Refused(e) => Err(e.into()),
-            CameTo::Decided(outcome) => Err(undecided(outcome).into()),
+        let (reply, interface) = call.reply()?;
+        let method = &interface.methods[stub.method];
+        match reply {
+            Reply::Returned(bytes) => returned(method, &bytes, gives),
+            Reply::Failed(bytes) => failed(method, &bytes, fails),
         }
     }
 
@@ -176,7 +183,7 @@ impl<'c, T: Object> Handle<'c, T> {
             if stub.reads() && caller.is_worth_fetching(self.object.oref()) {
                 return Step::Done;
             }
-            match caller.bind(stub.schema, T::NAME) {
+            match caller.bind(Through::Own(stub.schema, T::NAME)) {
                 None => return Step::Wait,
                 Some(bound) => is_local = bound.map(|binding| binding.is_none()),
             }
@@ -303,16 +310,31 @@ fn in_transaction<E>() -> Failure<E> {
 }
 
 /// A call under way.
-struct Calling<'a> {
-    port: &'a dyn Port,
-    stub: &'a Stub,
-    until: Option<Now>,
-    class: &'static str,
-    object: Ref<tercel_wire::record::Any>,
-    sent: Vec<u8>,
+pub(super) struct Calling<'a> {
+    pub port: &'a dyn Port,
+    pub through: Through<'a>,
+    pub method: usize,
+    pub until: Option<Now>,
+    pub object: Ref<Any>,
+    pub sent: Vec<u8>,
 }
 
 impl Calling<'_> {
+    /// Calls, and gives what the method came to, with the layouts that this has.
+    pub(super) fn reply(&self) -> Result<(Reply, Arc<Interface>), Error> {
+        let (came_to, binding) = self.until_decided()?;
+        match came_to {
+            CameTo::Returned(_, bytes) => Ok((Reply::Returned(bytes), binding.interface)),
+            CameTo::Failed(_, bytes) => Ok((Reply::Failed(bytes), binding.interface)),
+            CameTo::Refused(e) => Err(e),
+            CameTo::Decided(outcome) => Err(undecided(outcome)),
+        }
+    }
+
+    fn reads(&self) -> bool {
+        self.through.reads(self.method)
+    }
+
     /// Calls until something is decided: what was not executed is called anew, as another operation.
     fn until_decided(&self) -> Result<(CameTo, Binding), Error> {
         let mut attempt = 0;
@@ -322,7 +344,7 @@ impl Calling<'_> {
                 CameTo::Decided(Outcome::Conflict(_) | Outcome::TooOld | Outcome::NotExecuted) => true,
                 CameTo::Decided(Outcome::Full(Limit::Buffer)) => true,
                 // What only reads may have been run: it is run again.
-                CameTo::Decided(Outcome::Unknown) => self.stub.reads(),
+                CameTo::Decided(Outcome::Unknown) => self.reads(),
                 _ => false,
             };
             attempt += 1;
@@ -353,7 +375,7 @@ impl Calling<'_> {
         match (driven, ended, bound) {
             // It is not known whether it was run, and never will be.
             (Ok(()), Some(Ok(CameTo::Decided(Outcome::Unknown | Outcome::Committed(_)))), _)
-                if !self.stub.reads() =>
+                if !self.reads() =>
             {
                 Err(sent.map_or(Error::Timeout(None), Error::unknown))
             }
@@ -369,7 +391,7 @@ impl Calling<'_> {
                     });
                     // A home that is closed keeps nothing that could be cancelled.
                     cancelled.ok();
-                    if self.stub.reads() { e } else { Error::unknown(op) }
+                    if self.reads() { e } else { Error::unknown(op) }
                 }
             }),
         }
@@ -385,14 +407,14 @@ impl Calling<'_> {
         let op = match *sent {
             Some(op) => op,
             None => {
-                let binding = match caller.bind(self.stub.schema, self.class)? {
+                let binding = match caller.bind(self.through)? {
                     Ok(Some(binding)) => bound.insert(binding),
                     Ok(None) => return Some(Err(self.not_offered())),
                     Err(e) => return Some(Err(e)),
                 };
                 let outgoing = Outgoing {
                     interface: binding.number,
-                    method: binding.methods[self.stub.method],
+                    method: binding.methods[self.method],
                     target: self.object.oref(),
                     read_at: self.object.stamp(),
                     payload: &self.sent,
@@ -409,7 +431,8 @@ impl Calling<'_> {
     fn not_offered(&self) -> Error {
         Error::Denied(format!(
             "the server has no methods of interface `{}` for class `{}`: start one that has, or call with `local()`",
-            self.stub.schema.name, self.class
+            self.through.name(),
+            self.through.class()
         ))
     }
 }

@@ -22,12 +22,14 @@
 //! | `streams` | the streams of a call: items in windows |
 //! | `items` | the streams of a call as its procedure has them |
 //! | `streaming` | a call with streams as its caller has it |
+//! | `described` | a call of what only the server's description tells of |
 //! | `context` | what a procedure knows of its call |
 //! | [`slots`] | the calls that a client has under way |
 //! | [`served`] | what a server keeps of a client's calls |
 //! | `failure` | how a call fails |
 
 mod context;
+mod described;
 mod failure;
 mod given;
 mod handle;
@@ -44,6 +46,7 @@ pub mod streams;
 mod tests;
 
 pub use context::Context;
+pub use described::{Described, Reply};
 pub use failure::{Called, Failure};
 pub use given::{Given, finish, never, no_method, put_bytes};
 pub(crate) use handle::has_written;

@@ -4,19 +4,19 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use tercel_wire::id::{CallId, Stamp};
-use tercel_wire::interface::{Interface, InterfaceSchema, Method, MethodSchema};
+use tercel_wire::interface::{Interface, InterfaceSchema, Method};
 use tercel_wire::message::{Response, ResponseEnd, Unbegun};
 use tercel_wire::payload::{self, Payload};
 use tercel_wire::record::Encoder;
 
 use super::services::ServiceInterface;
 use super::streaming::{Call, Streaming};
-use super::{Called, Context, Failure, Given};
+use super::{Called, Context, Failure, Given, Reply};
 use crate::error::{Bound, Error};
 use crate::limits;
 use crate::object::Field;
 use crate::time::Now;
-use crate::txn::{ExpressCall, Expressed, Home, Port, Requested, Requester, Step, UnderWay};
+use crate::txn::{ExpressCall, Expressed, Home, Port, Requested, Requester, Step, Through, UnderWay};
 
 /// A service of a server, whose procedures a client calls. Made by `Client::service`; cheap to clone, and one is enough for several
 /// threads.
@@ -93,14 +93,7 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
     /// Calls a procedure that is never answered. For derived code.
     #[doc(hidden)]
     pub fn tell(&self, method: usize, put: impl Fn(&mut Encoder<'_>)) -> Called<()> {
-        let calling = self.calling(method, Duration::ZERO, &put)?;
-        let mut ended = Err(Error::Timeout(None));
-        calling.drive(&mut |requester, now| {
-            let told = requester.tell(now, &calling.requested())?;
-            ended = told;
-            Some(())
-        })?;
-        Ok(ended?)
+        Ok(self.calling(method, Duration::ZERO, &put)?.tell()?)
     }
 
     /// Calls a procedure with streams. For derived code.
@@ -150,12 +143,9 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         let port = self.port.clone()?;
         let left = self.timeout.map(|timeout| timeout.saturating_sub(waited));
         let until = left.map(|left| port.now().plus_us(left.as_micros().try_into().unwrap_or(u64::MAX)));
-        let mut calling = Calling { port, schema: S::SCHEMA, method, until, payload: Vec::new() };
-        payload::encode(&calling.of().takes, put, &mut calling.payload)?;
-        match calling.payload.len() > limits::CALL_MAX {
-            true => Err(Error::Full(Bound::Message)),
-            false => Ok(calling),
-        }
+        let mut payload = Vec::new();
+        payload::encode(&S::SCHEMA.methods[method].takes, put, &mut payload)?;
+        Calling::new(port, Through::Own(S::SCHEMA, ""), method, until, payload)
     }
 }
 
@@ -176,18 +166,34 @@ pub(super) fn read_answer<R, E>(
     gives: &impl Fn(&Given<'_>) -> Result<R, Error>,
     fails: &impl Fn(&Given<'_>) -> Result<E, Error>,
 ) -> Called<R, E> {
-    match end {
-        ResponseEnd::Returned(_, bytes) => {
+    match ended(end)? {
+        Ended::Returned(bytes) => {
             let given = Payload::decode(bytes, &of.gives).map_err(unreadable)?;
             Ok(gives(&Given::new(given)).map_err(unreadable)?)
         }
-        ResponseEnd::Failed(_, bytes) => {
+        Ended::Failed(bytes) => {
             let given = Payload::decode(bytes, &of.fails).map_err(unreadable)?;
             Err(Failure::Method(fails(&Given::new(given)).map_err(unreadable)?))
         }
-        ResponseEnd::Broken(_, text) => Err(Error::Failed(text.into()).into()),
-        ResponseEnd::Forgotten => Err(Error::Unknown(FORGOTTEN.into()).into()),
-        ResponseEnd::Refused(why, text) => Err(unbegun(why, text).into()),
+    }
+}
+
+/// How a procedure has ended that came to its end.
+enum Ended<'a> {
+    Returned(&'a [u8]),
+    Failed(&'a [u8]),
+}
+
+/// # Errors
+/// What a response says of a procedure that did not come to its end.
+#[inline]
+fn ended(end: ResponseEnd<'_>) -> Result<Ended<'_>, Error> {
+    match end {
+        ResponseEnd::Returned(_, bytes) => Ok(Ended::Returned(bytes)),
+        ResponseEnd::Failed(_, bytes) => Ok(Ended::Failed(bytes)),
+        ResponseEnd::Broken(_, text) => Err(Error::Failed(text.into())),
+        ResponseEnd::Forgotten => Err(Error::Unknown(FORGOTTEN.into())),
+        ResponseEnd::Refused(why, text) => Err(unbegun(why, text)),
     }
 }
 
@@ -224,9 +230,9 @@ impl<R, E, F: Fn(&Interface, ResponseEnd<'_>) -> Called<R, E>> ExpressCall for E
 }
 
 /// A call under way.
-struct Calling<'a> {
+pub(super) struct Calling<'a> {
     port: &'a dyn Port,
-    schema: &'static InterfaceSchema,
+    through: Through<'a>,
     method: usize,
     until: Option<Now>,
     payload: Vec<u8>,
@@ -238,13 +244,43 @@ struct Answer {
     interface: std::sync::Arc<Interface>,
 }
 
-impl Calling<'_> {
-    fn of(&self) -> &'static MethodSchema {
-        &self.schema.methods[self.method]
+impl<'a> Calling<'a> {
+    /// # Errors
+    /// `Full` if it is too large for a message.
+    pub(super) fn new(
+        port: &'a dyn Port,
+        through: Through<'a>,
+        method: usize,
+        until: Option<Now>,
+        payload: Vec<u8>,
+    ) -> Result<Calling<'a>, Error> {
+        match payload.len() > limits::CALL_MAX {
+            true => Err(Error::Full(Bound::Message)),
+            false => Ok(Calling { port, through, method, until, payload }),
+        }
     }
 
     fn requested(&self) -> Requested<'_> {
-        Requested { schema: self.schema, method: self.method, until: self.until, payload: &self.payload }
+        Requested { through: self.through, method: self.method, until: self.until, payload: &self.payload }
+    }
+
+    /// Calls, and gives what the procedure came to.
+    pub(super) fn reply(&self) -> Result<Reply, Error> {
+        let answer = self.until_known(None)?;
+        Ok(match ended(Response::decode(&answer.body).map_err(unreadable)?.end)? {
+            Ended::Returned(bytes) => Reply::Returned(bytes.to_vec()),
+            Ended::Failed(bytes) => Reply::Failed(bytes.to_vec()),
+        })
+    }
+
+    /// Sends a call that is never answered.
+    pub(super) fn tell(&self) -> Result<(), Error> {
+        let mut ended = Err(Error::Timeout(None));
+        self.drive(&mut |requester, now| {
+            ended = requester.tell(now, &self.requested())?;
+            Some(())
+        })?;
+        ended
     }
 
     /// Calls until it is known what that came to. What only reads is called anew if it is not.
@@ -260,7 +296,11 @@ impl Calling<'_> {
             };
             attempt += 1;
             let is_late = self.until.is_some_and(|until| self.port.now() >= until);
-            if !is_unknown || !self.of().reads || is_late || attempt >= limits::RUN_ATTEMPTS_MAX {
+            if !is_unknown
+                || !self.through.reads(self.method)
+                || is_late
+                || attempt >= limits::RUN_ATTEMPTS_MAX
+            {
                 return came_to;
             }
             self.port.back_off(BACK_OFF_US << attempt.min(8));

@@ -228,8 +228,9 @@ impl Sessions {
             _ => {}
         }
         self.calls.take(ticket);
+        let early = dropped(Rule::CallAnsweredEarly).then(|| reply.clone());
+        let reply = kept(reply);
         let body = Body::of_call(effects, Ran { author, reply, digest: call.digest });
-        let early = dropped(Rule::CallAnsweredEarly).then(|| body.reply()).flatten();
         self.lead(cx, |leader, work| leader.commit(call.asked, call.op, body, work));
         if let Some(reply) = early {
             let stamp = cx.pages.visible();
@@ -303,10 +304,16 @@ pub(super) fn answer(asked: Asked, op: OpId, end: CallEnd<'_>, cx: &mut Cx<'_>) 
     cx.reply(asked.conn, Kind::Answer, asked.call, &body);
 }
 
+/// What is kept with an operation of what its call returned, which may be nothing. Of an operation that was no call nothing is kept.
+fn kept(mut reply: Vec<u8>) -> Vec<u8> {
+    reply.insert(0, 0);
+    reply
+}
+
 /// What a call returned that committed: none if the operation was no call.
 pub(super) fn reply_of(op: OpId, cx: &Cx<'_>) -> Option<(Stamp, Vec<u8>)> {
     match cx.replica.answers.past(op) {
-        Past::Committed(a) if !a.reply.is_empty() => Some((a.stamp, a.reply.to_vec())),
+        Past::Committed(a) => a.reply.split_first().map(|(_, reply)| (a.stamp, reply.to_vec())),
         _ => None,
     }
 }

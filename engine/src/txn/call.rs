@@ -1,5 +1,6 @@
 //! What a home does for calls of methods and services: it sends them, or takes what methods wrote.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use tercel_wire::id::{CallId, OpId, Oref, Stamp};
@@ -11,6 +12,66 @@ use crate::time::Now;
 
 /// Names a call that a server has taken, until it is answered.
 pub type Ticket = u64;
+
+/// The interface that calls go through.
+#[derive(Debug, Clone, Copy)]
+pub enum Through<'a> {
+    /// That of a class of this program; of no class, if it is a service.
+    Own(&'static InterfaceSchema, &'static str),
+    /// One that a server has described. This program does not have it.
+    Described(&'a Arc<Interface>),
+}
+
+impl Through<'_> {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        match self {
+            Through::Own(schema, _) => schema.name,
+            Through::Described(interface) => &interface.name,
+        }
+    }
+
+    /// The class of its objects; empty for a service.
+    pub fn class(&self) -> &str {
+        match self {
+            Through::Own(_, class) => class,
+            Through::Described(interface) => &interface.class,
+        }
+    }
+
+    /// Whether a method only reads.
+    pub fn reads(&self, method: usize) -> bool {
+        match self {
+            Through::Own(schema, _) => schema.methods[method].reads,
+            Through::Described(interface) => interface.methods[method].reads,
+        }
+    }
+
+    /// All of it, for the server to compare.
+    pub fn interface(&self) -> Arc<Interface> {
+        match self {
+            Through::Own(schema, class) => Arc::new(Interface::of(schema, class)),
+            Through::Described(interface) => (*interface).clone(),
+        }
+    }
+
+    /// Whether it is this one, which has the same [`Through::key`].
+    pub fn is(&self, interface: &Interface) -> bool {
+        match self {
+            Through::Own(..) => true,
+            Through::Described(own) => ***own == *interface,
+        }
+    }
+
+    /// What tells it from every other that a program may bind on one connection: names of interface and class, and whether it was
+    /// described.
+    pub fn key(&self) -> (Cow<'static, str>, Cow<'static, str>, bool) {
+        match self {
+            Through::Own(schema, class) => (schema.name.into(), (*class).into(), false),
+            Through::Described(of) => (of.name.clone().into(), of.class.clone().into(), true),
+        }
+    }
+}
 
 /// An interface as it was bound on a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,11 +120,7 @@ pub trait Caller {
     ///
     /// # Errors
     /// `Schema` if a method takes or gives something else there; `Unavailable`.
-    fn bind(
-        &mut self,
-        schema: &'static InterfaceSchema,
-        class: &'static str,
-    ) -> Option<Result<Option<Binding>, Error>>;
+    fn bind(&mut self, through: Through<'_>) -> Option<Result<Option<Binding>, Error>>;
 
     /// Sends a call as one operation. Its caller waits until then at most.
     ///
@@ -85,7 +142,7 @@ pub trait Caller {
 #[derive(Debug, Clone, Copy)]
 pub struct Requested<'a> {
     /// The service.
-    pub schema: &'static InterfaceSchema,
+    pub through: Through<'a>,
     /// The number of the procedure there.
     pub method: usize,
     /// How long its caller waits.

@@ -35,7 +35,7 @@ use crate::time::Now;
 use read::Named;
 
 pub use call::{
-    Binding, Caller, CameTo, Outgoing, Requested, Requester, Responded, Streamer, Ticket, UnderWay,
+    Binding, Caller, CameTo, Outgoing, Requested, Requester, Responded, Streamer, Through, Ticket, UnderWay,
 };
 pub use commit::Committed;
 pub use express::{ExpressCall, Expressed};

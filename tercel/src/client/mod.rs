@@ -458,7 +458,7 @@ impl Client {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn handle<T: Object>(&self, object: Ref<T>) -> Handle<'_, T> {
-        Handle::new(object, self.shared().map(|shared| shared as &dyn Port))
+        Handle::new(object, self.port())
     }
 
     /// A service of the server, whose procedures are called: `client.service::<dyn Clock>()`. Its calls wait as long as the calls of this
@@ -492,6 +492,11 @@ impl Client {
             Some(Outcome::Unknown) | None => Err(Error::unknown(op)),
             Some(_) => Ok(None),
         }
+    }
+
+    /// The way to the machine, for [`tools`](crate::tools).
+    pub(crate) fn port(&self) -> Result<&dyn Port, Error> {
+        self.shared().map(|shared| shared as &dyn Port)
     }
 
     /// Asks the machine until it answers, for [`tools`](crate::tools).

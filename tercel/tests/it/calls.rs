@@ -1,9 +1,14 @@
 //! Methods of objects, called by clients: where they run, what they leave, how they fail.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use tercel::tools::wire::datum::{Datum, decode, encode};
+use tercel::tools::wire::interface::Interface;
+use tercel::tools::wire::payload::Payload;
+use tercel::tools::{self, Described, Reply};
 use tercel::{
     Bytes, CallPolicy, Called, Client, ClientConfig, Error, Failure, List, Obj, Object, Record, Ref, Server,
     Text, Tx, interface,
@@ -38,6 +43,8 @@ pub trait Account {
     /// Writes although it is not to.
     #[read]
     fn sly(&self);
+    /// Puts so much in, and gives nothing.
+    fn fill(&mut self, cents: i64);
     /// Fails for want of something.
     fn lost(&mut self);
     /// Panics.
@@ -126,6 +133,10 @@ impl Account for Purse {
 
     fn sly(this: &Obj<Purse>) -> Called<()> {
         Ok(this.edit()?.set_cents(0)?)
+    }
+
+    fn fill(this: &Obj<Purse>, cents: i64) -> Called<()> {
+        Ok(this.edit()?.set_cents(cents)?)
     }
 
     fn cracked(_: &Obj<Purse>) -> Called<()> {
@@ -263,6 +274,7 @@ fn arguments_and_results_are_whole_small_and_large() {
                 let of_numbers = (0..u64::from(n / 10)).sum::<u64>();
                 assert_eq!(sum, Sum { count: u64::from(2 * n + n / 10), sum: u64::from(4 * n) + of_numbers });
                 assert_eq!(purse.much(n), Ok(Bytes(vec![7; n as usize])));
+                assert_eq!((purse.fill(n.into()), purse.balance()), (Ok(()), Ok(n.into())));
             }
         }
         let huge = vec![0; 2 << 20];
@@ -491,6 +503,39 @@ fn interface_is_compared_when_it_is_bound() {
         matches!(&refused, Err(Failure::Space(Error::Schema(why))) if why.contains("`balance`") && why.contains("result")),
         "{refused:?}"
     );
+}
+
+#[test]
+fn call_by_description_is_compared_when_it_is_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server(&dir, "127.0.0.1:0");
+    let client = connect(&server);
+    let object = purse(&client, 5).oref();
+    let described = tools::interfaces(&client).unwrap().remove(0);
+    let balance = described.methods.iter().position(|m| m.name == "balance").unwrap();
+    let deposit = described.methods.iter().position(|m| m.name == "deposit").unwrap();
+    let mut nothing = Vec::new();
+    encode(&described.methods[balance].takes, &Datum::List(vec![]), &mut nothing).unwrap();
+    let timeout = Duration::from_secs(30);
+    let call = |interface: &Interface, method, takes: &[u8]| {
+        let interface = &Arc::new(interface.clone());
+        tools::call(&client, &Described { interface, method, object, timeout, takes })
+    };
+    // Others of the same name, before and behind the right one.
+    let mut other = described.clone();
+    other.methods[balance].gives = described.methods[deposit].fails.clone();
+    for _ in 0..2 {
+        let refused = call(&other, balance, &nothing);
+        assert!(matches!(&refused, Err(Error::Schema(why)) if why.contains("`balance`")), "{refused:?}");
+        let Ok(Some(Reply::Returned(bytes))) = call(&described, balance, &nothing) else { panic!() };
+        let gives = &described.methods[balance].gives;
+        let read = decode(gives, &Payload::decode(&bytes, gives).unwrap()).unwrap();
+        assert!(matches!(&read, Datum::Map(of) if of[0].1 == Datum::Int(5)), "{read:?}");
+        assert_eq!(client.handle(Ref::<Purse>::new(object)).remote().balance(), Ok(5));
+    }
+    // What the method does not take is refused by the server, and a number that there is not here.
+    assert!(matches!(call(&described, deposit, &[1, 2, 3]), Err(Error::Corrupt(_))));
+    assert!(matches!(call(&described, 99, &nothing), Err(Error::Schema(_))));
 }
 
 #[test]

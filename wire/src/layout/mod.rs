@@ -5,6 +5,8 @@
 //! the body, variable parts stand in order and do not overlap, nothing but zero padding stands behind the last one,
 //! texts are UTF-8, truth values are 0 or 1 and every reference is in stored form. Readers may then rely on all of it.
 
+use std::fmt;
+
 use thiserror::Error;
 
 use crate::cursor::{DecodeError, Put, Reader, le16, le32};
@@ -191,6 +193,23 @@ pub fn var(body: &[u8], at: usize) -> Var {
         (NONE_AT, _) => Var::None,
         (off, SPILLED) => Var::Spilled { at: off as usize, len: le32(body, off as usize + 4) as usize },
         (off, len) => Var::Here { at: off as usize, len: len as usize },
+    }
+}
+
+/// The type as programs write it.
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Shape::Scalar(s) => s.fmt(f),
+            Shape::Array(s, n) => write!(f, "[{s}; {n}]"),
+            Shape::Text => f.write_str("Text"),
+            Shape::Bytes => f.write_str("Bytes"),
+            Shape::Ref(class) if class.is_empty() => f.write_str("Ref<Any>"),
+            Shape::Ref(class) => write!(f, "Ref<{class}>"),
+            Shape::List(element) => write!(f, "List<{element}>"),
+            Shape::Option(value) => write!(f, "Option<{value}>"),
+            Shape::Record(record) | Shape::Enum(record) => f.write_str(record.name()),
+        }
     }
 }
 

@@ -65,7 +65,7 @@ fn written(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 }
 
 /// Bytes with some of them changed, some missing, some more.
-fn mutated(bytes: Vec<u8>) -> impl Strategy<Value = Vec<u8>> {
+pub(crate) fn mutated(bytes: Vec<u8>) -> impl Strategy<Value = Vec<u8>> {
     let changes = vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
     (Just(bytes), changes, any::<Option<prop::sample::Index>>(), vec(any::<u8>(), 0..6)).prop_map(
         |(mut bytes, changes, cut, more)| {
@@ -164,7 +164,7 @@ fn layout_of(name: &str, shapes: Vec<Shape>) -> Layout {
     Layout::new(name.into(), fields)
 }
 
-fn layout() -> impl Strategy<Value = Layout> {
+pub(crate) fn layout() -> impl Strategy<Value = Layout> {
     ("[A-Z][a-z]{1,6}", vec(shape(), 0..6))
         .prop_map(|(name, shapes)| layout_of(&name, shapes))
         .prop_filter("an admissible class", |l| l.admissible().is_ok())

@@ -2,6 +2,7 @@
 
 mod promise;
 
+mod datum;
 mod decoders;
 mod exact;
 mod golden;

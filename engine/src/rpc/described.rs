@@ -1,0 +1,76 @@
+//! Calls of what this program knows only from a server's description: for tools, which have neither the class nor the service.
+//!
+//! Such a call is bound, sent and executed at most once like any other. It always runs at the server. What it takes and gives are
+//! payloads of the layouts in the description, see [`tercel_wire::datum`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tercel_wire::id::Oref;
+use tercel_wire::interface::{Interface, Method};
+use tercel_wire::record::Ref;
+
+use super::{handle, service};
+use crate::error::Error;
+use crate::txn::{Port, Through};
+
+/// A call by a server's description.
+#[derive(Debug, Clone, Copy)]
+pub struct Described<'a> {
+    /// The interface of the object's class, or the service.
+    pub interface: &'a Arc<Interface>,
+    /// The number of the method there.
+    pub method: usize,
+    /// The object, which may be any that is there; for a service it is not used.
+    pub object: Oref,
+    /// How long the caller waits.
+    pub timeout: Duration,
+    /// What the method takes.
+    pub takes: &'a [u8],
+}
+
+/// What a method or procedure came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// It returned this.
+    Returned(Vec<u8>),
+    /// It failed by its own decision.
+    Failed(Vec<u8>),
+}
+
+impl Described<'_> {
+    /// Calls it; gives nothing if it is never answered.
+    ///
+    /// # Errors
+    /// `Schema` if there is no such method, or the server now has another one; `Denied` if it has streams; `Full`, and as a call of
+    /// [`ServiceHandle`](super::ServiceHandle) or [`Handle`](super::Handle).
+    pub fn call(&self, port: &dyn Port) -> Result<Option<Reply>, Error> {
+        let until = port.now().plus_us(self.timeout.as_micros().try_into().unwrap_or(u64::MAX));
+        let (through, until, sent) = (Through::Described(self.interface), Some(until), self.takes.to_vec());
+        let method = self.method()?;
+        if !self.interface.is_service() {
+            let (method, object) = (self.method, Ref::new(self.object));
+            let calling = handle::Calling { port, through, method, until, object, sent };
+            return Ok(Some(calling.reply()?.0));
+        }
+        let calling = service::Calling::new(port, through, self.method, until, sent)?;
+        match method.mode.is_one_way() {
+            true => calling.tell().map(|()| None),
+            false => calling.reply().map(Some),
+        }
+    }
+
+    fn method(&self) -> Result<&Method, Error> {
+        let name = &self.interface.name;
+        let found = self.interface.methods.get(self.method);
+        let found = found
+            .ok_or_else(|| Error::Schema(format!("interface `{name}` has no method {}", self.method)))?;
+        match found.has_streams() {
+            true => Err(Error::Denied(format!(
+                "`{}` of service `{name}` has streams: call it from a program that has the service",
+                found.name
+            ))),
+            false => Ok(found),
+        }
+    }
+}
