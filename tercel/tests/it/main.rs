@@ -15,6 +15,7 @@ mod examples;
 mod flips;
 mod fresh;
 mod guide;
+mod hostile;
 mod inside;
 mod kill;
 mod limits;

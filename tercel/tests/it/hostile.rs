@@ -1,0 +1,279 @@
+//! Strangers in shared memory that have greeted as any client does: they repeat calls, take what is not theirs, and write all over the
+//! memory while the server reads it. They harm themselves alone.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tercel::tools::wire::frame::{FRAME_BYTES, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN, encode};
+use tercel::tools::wire::interface::Interface;
+use tercel::tools::wire::message::{Bind, Hello, OBJECT_SLOT, Request, Response, ResponseEnd, Unbegun};
+use tercel::{
+    Address, Called, Client, ClientId, Context, Obj, Object, Oref, PageId, Server, SpaceId, Stamp, interface,
+    service,
+};
+use tercel_events::shm::{Channel, Config, LINE_BYTES, Receiver, SendError, Sender, pass};
+use tercel_random::Random;
+
+#[service]
+trait Tally {
+    /// How many calls of this client were executed, this one among them.
+    fn count(&self) -> u64;
+}
+
+/// Counts the calls of each client.
+#[derive(Clone, Default)]
+struct Counted(Arc<Mutex<std::collections::HashMap<ClientId, u64>>>);
+
+impl Counted {
+    fn of(&self, client: u64) -> u64 {
+        self.0.lock().unwrap().get(&ClientId(client)).copied().unwrap_or(0)
+    }
+}
+
+impl Tally for Counted {
+    fn count(&self, cx: &Context<'_>) -> Called<u64> {
+        let mut all = self.0.lock().unwrap();
+        let count = all.entry(cx.client()).or_default();
+        *count += 1;
+        Ok(*count)
+    }
+}
+
+#[interface]
+trait Reads {
+    #[read]
+    fn cents(&self) -> u64;
+}
+
+#[derive(Object)]
+struct Purse {
+    cents: u64,
+}
+
+impl Reads for Purse {
+    fn cents(this: &Obj<Purse>) -> Called<u64> {
+        Ok(this.cents())
+    }
+}
+
+/// What stands first in a line, as `tercel/src/channel.rs` has it.
+const PIECE: u8 = 0;
+const REQUEST: u8 = 1;
+const RESPONSE: u8 = 2;
+
+/// A client of the test's own.
+struct Stranger {
+    memory: File,
+    sender: Sender,
+    receiver: Receiver,
+    stream: Vec<u8>,
+    socket: UnixStream,
+}
+
+impl Stranger {
+    /// One that has greeted and bound service and interface.
+    fn greet(path: &Path, client: u64) -> Stranger {
+        let door = format!("{}.shm", path.display());
+        let socket = UnixStream::connect(door).unwrap();
+        let (channel, descriptors) = Channel::create(Config::default()).unwrap();
+        pass::send(&socket, b"TRCLSHM1", &descriptors.each_ref().map(AsFd::as_fd)).unwrap();
+        let memory = File::from(descriptors[0].try_clone().unwrap());
+        let (sender, receiver) = channel.split();
+        let mut stranger = Stranger { memory, sender, receiver, stream: Vec::new(), socket };
+        let hello = Hello {
+            client: ClientId(client),
+            connection: 1,
+            version_min: WIRE_VERSION_MIN,
+            version_max: WIRE_VERSION,
+            space: SpaceId(0),
+            resume: None,
+        };
+        stranger.message(Kind::Hello, |out| hello.encode(out));
+        stranger.read_to(Kind::Welcome);
+        let service = Interface::of_service(<dyn Tally as tercel::__private::ServiceInterface>::SCHEMA);
+        stranger.message(Kind::Bind, |out| Bind { interface: service }.encode(out));
+        stranger.read_to(Kind::Bound);
+        stranger
+    }
+
+    fn message(&mut self, kind: Kind, body: impl FnOnce(&mut Vec<u8>)) {
+        let (mut bytes, mut frame) = (Vec::new(), Vec::new());
+        body(&mut bytes);
+        encode(Header::new(kind, 1), &bytes, &mut frame);
+        let mut line = [0; LINE_BYTES];
+        line[0] = PIECE;
+        self.sender.send(&line, Some(&frame)).unwrap();
+    }
+
+    /// The next message of a kind, whose body it gives; or a response in a line, which counts as one.
+    fn read_to(&mut self, kind: Kind) -> Vec<u8> {
+        let end = Instant::now() + Duration::from_secs(10);
+        loop {
+            assert!(Instant::now() < end, "the server says nothing");
+            match self.receiver.receive().unwrap() {
+                Some(message) if message.line()[0] == RESPONSE && kind == Kind::Response => {
+                    return message.line()[8..][..message.line()[1].into()].to_vec();
+                }
+                Some(message) => message.block.iter().for_each(|block| block.copy_to(&mut self.stream)),
+                None => thread::yield_now(),
+            }
+            while let Some(head) = self.stream.first_chunk::<FRAME_BYTES>() {
+                let header = Header::decode(head).unwrap();
+                let frame_bytes = FRAME_BYTES + header.body_bytes as usize;
+                if self.stream.len() < frame_bytes {
+                    break;
+                }
+                let frame: Vec<u8> = self.stream.drain(..frame_bytes).collect();
+                if header.kind == kind {
+                    return frame[FRAME_BYTES..].to_vec();
+                }
+            }
+        }
+    }
+
+    fn line(&mut self, request: &Request<'_>) -> Result<(), SendError> {
+        let mut body = Vec::new();
+        request.encode(&mut body);
+        let mut line = [0; LINE_BYTES];
+        (line[0], line[1]) = (REQUEST, body.len() as u8);
+        line[8..][..body.len()].copy_from_slice(&body);
+        self.sender.send(&line, None)
+    }
+
+    /// Waits until the server has shown it out.
+    fn await_end(mut self) {
+        self.socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let ended = self.socket.read_to_end(&mut Vec::new());
+        assert!(!ended.is_err_and(|e| e.kind() == ErrorKind::WouldBlock), "the stranger is still there");
+    }
+
+    /// The next response.
+    fn response(&mut self) -> (u16, u64, Result<u64, Option<Unbegun>>) {
+        let body = self.read_to(Kind::Response);
+        let response = Response::decode(&body).unwrap();
+        let said = match response.end {
+            ResponseEnd::Returned(_, bytes) => Ok(u64::from_le_bytes(bytes.try_into().unwrap())),
+            ResponseEnd::Refused(why, _) => Err(Some(why)),
+            _ => Err(None),
+        };
+        (response.slot, response.seq, said)
+    }
+}
+
+fn count(slot: u16, seq: u64) -> Request<'static> {
+    Request { slot: Some(slot), seq, again: false, interface: 0, method: 0, object: None, payload: &[] }
+}
+
+struct Place {
+    _dir: tempfile::TempDir,
+    socket: PathBuf,
+    counted: Counted,
+    server: Server,
+}
+
+fn place() -> Place {
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, counted) = (dir.path().join("socket"), Counted::default());
+    let builder = Server::builder(dir.path().join("space")).listen(Address::Unix(socket.clone()));
+    let server = builder.methods(Purse::METHODS).service(Tally::serve(counted.clone())).start().unwrap();
+    Place { _dir: dir, socket, counted, server }
+}
+
+#[test]
+fn stranger_that_repeats_its_calls_has_each_executed_once() {
+    let Place { socket, counted, server: _server, .. } = &place();
+    let mut stranger = Stranger::greet(socket, 66);
+    for (slot, seq, executed) in [(0, 1, 1), (3, 7, 2), (0, 2, 3), (3, 8, 4)] {
+        for _ in 0..5 {
+            stranger.line(&count(slot, seq)).unwrap();
+            assert_eq!(stranger.response(), (slot, seq, Ok(executed)), "the answer of then");
+        }
+    }
+    // Old copies say nothing.
+    (1..=7).for_each(|seq| stranger.line(&count(3, seq)).unwrap());
+    stranger.line(&count(9, 1)).unwrap();
+    assert_eq!(stranger.response(), (9, 1, Ok(5)));
+    // What has no object there, or no method, is sent elsewhere; what it has in its place is read.
+    let client = Client::connect(Address::Unix(socket.clone())).unwrap();
+    let purse = client.run(|tx| tx.create(&Purse { cents: 9 })).unwrap();
+    let nowhere = Oref::new(PageId::new(4_000).unwrap(), 1).unwrap();
+    let elsewhere = Err(Some(Unbegun::Elsewhere));
+    for (seq, oref, interface, payload, said) in [
+        (1, purse.oref(), 0, &[][..], Ok(9)),
+        (2, nowhere, 0, &[], elsewhere),
+        (3, purse.oref(), 7, &[], elsewhere),
+        (4, purse.oref(), 0, &[1, 2, 3], elsewhere),
+        (1, purse.oref(), 0, &[], Ok(9)),
+    ] {
+        let object = Some((oref, Stamp::MAX));
+        let call = Request { slot: None, seq, again: false, interface, method: 0, object, payload };
+        stranger.line(&call).unwrap();
+        assert_eq!(stranger.response(), (OBJECT_SLOT, seq, said), "call {seq}");
+    }
+    // A slot that was not granted costs it the connection.
+    stranger.line(&count(255, 1)).unwrap();
+    assert_eq!(stranger.response(), (255, 1, Ok(6)), "the last slot is granted");
+    let mut body = Vec::new();
+    count(0, 1).encode(&mut body);
+    body[..2].copy_from_slice(&300u16.to_le_bytes());
+    let mut line = [0; LINE_BYTES];
+    (line[0], line[1]) = (REQUEST, body.len() as u8);
+    line[8..][..body.len()].copy_from_slice(&body);
+    stranger.sender.send(&line, None).unwrap();
+    stranger.await_end();
+    assert_eq!((counted.of(66), client.service::<dyn Tally>().count()), (6, Ok(1)));
+}
+
+#[test]
+fn memory_that_is_written_all_over_harms_nobody_else() {
+    let Place { _dir: _kept, socket, server, .. } = place();
+    let (is_over, executed) = (AtomicBool::new(false), AtomicU64::new(0));
+    let honest = Client::connect(Address::Unix(socket.clone())).unwrap();
+    let purse = honest.run(|tx| tx.create(&Purse { cents: 9 })).unwrap();
+    thread::scope(|scope| {
+        let calls = scope.spawn(|| {
+            let (tally, purse) = (honest.service::<dyn Tally>(), honest.handle(purse).remote());
+            while !is_over.load(Ordering::SeqCst) {
+                let next = executed.load(Ordering::SeqCst) + 1;
+                assert_eq!((tally.count(), purse.cents()), (Ok(next), Ok(9)));
+                executed.store(next, Ordering::SeqCst);
+            }
+        });
+        for seed in 0..40 {
+            let mut random = Random::new(seed);
+            let mut stranger = Stranger::greet(&socket, 1_000 + seed);
+            let bytes = stranger.memory.metadata().unwrap().len();
+            for seq in 1..200 {
+                // The memory is full, or not as it left it: so be it.
+                let _ = stranger.line(&count((seq % 3) as u16, seq));
+                let mut noise = vec![0; 1 + random.index(64)];
+                noise.iter_mut().for_each(|byte| *byte = random.next_u64() as u8);
+                // Mostly where the rings are, at the begin.
+                let span = if random.index(4) > 0 { bytes.min(16 << 10) } else { bytes };
+                let at = random.next_u64() % span.saturating_sub(64).max(1);
+                stranger.memory.write_all_at(&noise, at).unwrap();
+                if random.index(20) == 0 {
+                    let _ = stranger.receiver.receive();
+                }
+            }
+            // The stranger is still there: others go on.
+            let (before, end) = (executed.load(Ordering::SeqCst), Instant::now() + Duration::from_secs(10));
+            while executed.load(Ordering::SeqCst) < before + 2 && !calls.is_finished() {
+                assert!(Instant::now() < end, "others stand still beside stranger {seed}");
+                thread::yield_now();
+            }
+        }
+        is_over.store(true, Ordering::SeqCst);
+    });
+    assert_eq!(honest.service::<dyn Tally>().count(), Ok(executed.into_inner() + 1));
+    drop(honest);
+    server.stop().unwrap();
+}
