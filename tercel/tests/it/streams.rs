@@ -414,6 +414,23 @@ fn caller_that_drops_its_stream_cancels_the_call() {
 }
 
 #[test]
+fn client_that_is_gone_is_seen_at_the_streams_of_its_calls() {
+    for kind in KINDS {
+        let Office { client, server, seen, _dir } = office(kind);
+        let feed = client.service::<dyn Feed>();
+        // They are under way still when the client ends.
+        let (prices, upload) = (feed.prices(0, u64::MAX, u64::MAX).unwrap(), feed.upload(u64::MAX).unwrap());
+        await_that("they run", || seen.begun.load(Ordering::SeqCst) == 2);
+        std::mem::forget((prices, upload));
+        client.close().unwrap();
+        await_that("the procedures are told", || seen.failed.lock().unwrap().len() == 2);
+        let failed = seen.failed.lock().unwrap();
+        assert!(failed.iter().all(|e| matches!(e, Error::Unavailable(_))), "{kind}: {failed:?}");
+        drop(server);
+    }
+}
+
+#[test]
 fn caller_that_panics_in_an_answer_cancels_the_call() {
     let Office { client, seen, .. } = &office("tcp");
     let feed = client.service::<dyn Feed>();
