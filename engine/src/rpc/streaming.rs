@@ -23,6 +23,7 @@ use crate::txn::{Home, Port, Requester, Step, UnderWay};
 ///
 /// A call with streams is sent once. Every operation gives [`Error::Unknown`] once the connection is lost, or the caller's time is over.
 /// The table of [`ServiceHandle`](super::ServiceHandle) says what the errors mean.
+#[must_use = "a call with streams is cancelled when this is dropped"]
 pub struct Streaming<'c, I, O, R, E = Infallible> {
     call: Call<'c>,
     reads: Reads<R, E>,
