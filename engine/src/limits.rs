@@ -51,9 +51,16 @@ pub const CALL_MAX: usize = (1 << 20) - 64;
 /// milliseconds. Each stream costs its receiver so much memory.
 pub const WINDOW_BYTES: usize = 256 << 10;
 
+/// [`WINDOW_BYTES`], which both ends must agree on also where tests make it small.
+pub fn window_bytes() -> usize {
+    crate::mutant::bound(WINDOW_BYTES, 4 << 10)
+}
+
 /// Bytes behind which an item of any size may be sent, and the receiver says how much it has consumed: then the sender never waits for
 /// what will not be said. A receiver has this and one message at most, if that is more than a window.
-pub const WINDOW_STEP_BYTES: usize = WINDOW_BYTES / 4;
+pub fn window_step_bytes() -> usize {
+    window_bytes() / 4
+}
 
 /// Calls with streams that a client may have under way: with the windows of both directions 16 MiB of each client at most, if its
 /// items are small. One more is refused.

@@ -4,10 +4,12 @@
 //! replay its log.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
-use tercel_derive::{Object, service};
+use tercel_derive::{Object, interface, service};
 use tercel_engine::error::Error;
-use tercel_engine::rpc::{Called, Context, Input, Output, ServiceInterface, Services};
-use tercel_engine::server::{self, Conn, ServerConfig};
+use tercel_engine::object::Obj;
+use tercel_engine::rpc::{Called, Context, Input, Offers, Output, ServiceInterface, Services};
+use tercel_engine::server::{self, Conn, Effects, Express, ServerConfig};
+use tercel_engine::txn::local::{Local, LocalConfig};
 use tercel_wire::class;
 use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
@@ -24,6 +26,24 @@ struct Thing {
     count: u64,
     text: Text,
     others: List<Ref<Thing>>,
+}
+
+/// What strangers call on things.
+#[interface(crate = "tercel_engine")]
+trait Countable {
+    #[read]
+    fn count_with(&self, more: u64, text: &str) -> u64;
+    fn grow(&mut self, by: u64);
+}
+
+impl Countable for Thing {
+    fn count_with(this: &Obj<Thing>, more: u64, text: &str) -> Called<u64> {
+        Ok(this.count().wrapping_add(more).wrapping_add(text.len() as u64))
+    }
+
+    fn grow(this: &Obj<Thing>, by: u64) -> Called<()> {
+        Ok(this.edit()?.set_count(by)?)
+    }
 }
 
 /// What strangers call.
@@ -71,6 +91,7 @@ fn try_run(u: &mut Unstructured<'_>) -> Result<()> {
         mob_bytes: 48 << 10,
         cache_bytes: 32 << 10,
         services,
+        methods: Offers::default().with(Thing::METHODS),
         jobs_max: 2,
         ..ServerConfig::default()
     };
@@ -86,6 +107,7 @@ fn try_run(u: &mut Unstructured<'_>) -> Result<()> {
     let things = made.expect("a fresh space has room");
     w.run_until_idle();
     STRANGERS.into_iter().for_each(|conn| w.lock().server_takes(server::Input::Connected(conn)));
+    let mut local = Local::new(LocalConfig::default());
     for _ in 0..STEPS_MAX {
         if u.is_empty() {
             break;
@@ -102,6 +124,41 @@ fn try_run(u: &mut Unstructured<'_>) -> Result<()> {
                 // Whatever the stranger did to them, asking does no harm.
                 let r = *u.choose(&things)?;
                 let _ = w.run(0, |tx| tx.edit(r)?.set_count(tx.get(r)?.count() + 1));
+            }
+            // A call by a line of shared memory.
+            6 => {
+                let mut body = Vec::new();
+                let object = if u.arbitrary()? {
+                    Some((u.choose(&things)?.oref(), Stamp(u.int_in_range(0..=9)?)))
+                } else {
+                    None
+                };
+                let payload = payload(u)?;
+                Request {
+                    slot: if object.is_none() { Some(u.int_in_range(0..=2)?) } else { None },
+                    seq: u.int_in_range(1..=6)?,
+                    again: false,
+                    interface: u.int_in_range(0..=1)?,
+                    method: u.int_in_range(0..=3)?,
+                    object,
+                    payload: &payload,
+                }
+                .encode(&mut body);
+                if u.ratio(1, 8)? {
+                    body.truncate(u.arbitrary::<u8>()?.into());
+                }
+                let mut inner = w.lock();
+                let (now, mut response, mut out) = (inner.now, Vec::new(), Effects::default());
+                let server = inner.server.as_mut();
+                if let Some((server, client)) =
+                    server.and_then(|s| s.client_of(conn).map(|client| (s, client)))
+                {
+                    let request = Express { client, left_us: u.arbitrary()?, body: &body };
+                    if server.express(now, request, &mut local, &mut response, &mut out) {
+                        assert!(Response::decode(&response).is_ok(), "a response that cannot be read");
+                    }
+                }
+                inner.perform(out);
             }
             4 => w.lock().server_takes(server::Input::DiskFull(u.arbitrary()?)),
             5 => {
@@ -222,7 +279,7 @@ fn message(u: &mut Unstructured<'_>, view: ViewId) -> Result<(Kind, Vec<u8>)> {
                 again: slot.is_some() && u.arbitrary()?,
                 interface: u.int_in_range(0..=1)?,
                 method: u.int_in_range(0..=3)?,
-                object: None,
+                object: if u.ratio(1, 6)? { Some((oref(u)?, Stamp(u.arbitrary()?))) } else { None },
                 payload: &payload,
             }
             .encode(&mut body);

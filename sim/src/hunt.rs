@@ -447,6 +447,12 @@ pub const VARIANTS: &[Variant] = &[
         Some(served_few),
     ),
     engine(
+        EngineRule::WindowIgnored,
+        "more of a stream is sent than its window has room for",
+        20,
+        Some(served_few),
+    ),
+    engine(
         EngineRule::TokenWithoutBirth,
         "a kept reference is followed although the page of its object was given out again",
         40,

@@ -113,7 +113,7 @@ const RUNNER: [RunnerRule; 8] = [
     RunnerRule::LogCutTooLittle,
 ];
 
-const ENGINE: [EngineRule; 91] = [
+const ENGINE: [EngineRule; 92] = [
     EngineRule::WatermarkJumps,
     EngineRule::WatermarkBeforeFlags,
     EngineRule::InstallBeforeWatermark,
@@ -138,6 +138,7 @@ const ENGINE: [EngineRule; 91] = [
     EngineRule::BeginsPastDeadline,
     EngineRule::CreditLeaks,
     EngineRule::OtherTableBelieved,
+    EngineRule::WindowIgnored,
     EngineRule::FetchUnsynced,
     EngineRule::StreamUnsynced,
     EngineRule::ReplyUnsynced,

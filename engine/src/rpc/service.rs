@@ -30,6 +30,8 @@ use crate::txn::{ExpressCall, Expressed, Home, Port, Requested, Requester, Step,
 /// | [`Error::Failed`] | was begun once, and did not come to its end |
 /// | [`Error::Unknown`] | may have been executed, once at most |
 /// | any other error | was not begun, and never will be |
+///
+/// A call of a procedure with streams gives a [`Streaming`], and ends with [`Streaming::finish`].
 pub struct ServiceHandle<'c, S: ?Sized> {
     port: Result<&'c (dyn Port + Sync), Error>,
     timeout: Option<Duration>,

@@ -17,14 +17,15 @@ use crate::txn::{Home, Port, Requester, Step, UnderWay};
 /// A call under way that takes items of type `I`, or gives items of type `O`, beside its result. Of a direction that it does not have
 /// the type is [`Infallible`].
 ///
-/// The call is under way from when this is made: it takes its procedure a thread of the server, and its time runs. It ends with
-/// [`Streaming::finish`]; one that is dropped before is cancelled. Several threads may use it, such as one that sends and one that reads.
+/// The call is under way as soon as this is made: its procedure takes a thread of the server, and the caller's time runs. It ends with
+/// [`Streaming::finish`]; a call that is dropped before is cancelled. Several threads may use it: a thread may send while another reads.
 ///
-/// Items that are not read stay in memory, up to a window (256 KiB), and the procedure waits. So a caller that only sends to a procedure
-/// which also gives waits for ever, or until its time is over.
+/// Items that are not read stay in memory, up to a window (256 KiB), and then the procedure waits. So a caller that sends much and reads
+/// nothing may wait for a procedure that waits for it, until the caller's time is over.
 ///
-/// A call with streams is sent once. When its connection is lost, each of these gives [`Error::Unknown`]; and so they do once the caller's
-/// time is over. What `Unknown` and the other errors say is in the table of [`ServiceHandle`](super::ServiceHandle).
+/// A call with streams is sent once. Every operation gives [`Error::Unknown`] once the connection is lost, or the caller's time is over.
+/// The table of [`ServiceHandle`](super::ServiceHandle) says what the errors mean.
+#[must_use = "a call with streams is cancelled when this is dropped"]
 pub struct Streaming<'c, I, O, R, E = Infallible> {
     call: Call<'c>,
     reads: Reads<R, E>,

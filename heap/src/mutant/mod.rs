@@ -102,6 +102,7 @@ pub enum Rule {
     BeginsPastDeadline,
     CreditLeaks,
     OtherTableBelieved,
+    WindowIgnored,
     // Pages and the buffer of modified objects.
     FetchUnsynced,
     PageWithoutStamp,

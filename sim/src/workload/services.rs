@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tercel_derive::{Record, service};
 use tercel_engine::error::Error;
-use tercel_engine::rpc::{Called, Context, Failure, ServiceHandle, Services};
+use tercel_engine::rpc::{Called, Context, Failure, Input, Output, ServiceHandle, Services};
 use tercel_engine::txn::Port;
 use tercel_lock::unpoison;
 use tercel_wire::record::Bytes;
@@ -29,6 +29,9 @@ pub trait Counter {
     /// The same; it may be run more than once.
     #[read]
     fn count_freely(&self, call: u64) -> Counted;
+    /// Counts the call, gives its items back, and says how many there were.
+    #[slow]
+    fn count_items(&self, call: u64, items: &Input<Counted>, back: &Output<Counted>) -> u64;
 }
 
 /// The call was counted.
@@ -136,20 +139,71 @@ impl Counter for Tally {
         self.begin(call);
         Ok(Counted { call, padding: Bytes::default() })
     }
+
+    fn count_items(
+        &self,
+        _: &Context<'_>,
+        call: u64,
+        items: &Input<Counted>,
+        back: &Output<Counted>,
+    ) -> Called<u64> {
+        self.begin(call);
+        let mut count = 0;
+        while let Some(item) = items.next()? {
+            back.send(&item)?;
+            count += 1;
+        }
+        Ok(count)
+    }
+}
+
+/// How a caller uses the streams of a call.
+#[derive(Debug, Clone, Copy)]
+struct Use {
+    items: u64,
+    bytes: u64,
+    /// It drops the call behind so many items that it has read.
+    drops_behind: u64,
+}
+
+impl Use {
+    /// The call; gives its number if all is as it should be, and 0 if not.
+    fn make(self, counter: &ServiceHandle<'_, dyn Counter>, call: u64) -> Result<u64, Error> {
+        let item =
+            |n: u64| Counted { call: n, padding: Bytes(vec![n as u8; (self.bytes * n % 3_000) as usize]) };
+        let items = counter.count_items(call)?;
+        for n in 0..self.items {
+            items.send(&item(n))?;
+        }
+        items.close()?;
+        for n in 0..self.items {
+            if n == self.drops_behind {
+                return Err(Error::Unknown("it was dropped".into()));
+            }
+            match items.next()? {
+                Some(back) if back != item(n) => return Ok(0),
+                Some(_) => {}
+                None => break,
+            }
+        }
+        Ok(if items.finish()? == self.items { call } else { 0 })
+    }
 }
 
 impl Worker<'_> {
     /// One call of a service.
     pub(super) fn request_by_service(&mut self) {
-        let kind = self.below(4);
+        let kind = self.below(5);
         let tally = self.port.scheduler.world().record.tally.clone();
         let call = {
             let mut tallied = tally.lock();
             tallied.last += 4;
-            tallied.last + kind
+            // Of a call with streams as of any that is made once.
+            tallied.last + if kind == 4 { 1 } else { kind }
         };
         let (in_time, time_us) = (self.below(3) != 0, 100 + self.below(5_000));
         let (padding, fails) = (vec![7; self.below(3_000) as usize], self.below(4) == 0);
+        let with = Use { items: self.below(20), bytes: self.below(400), drops_behind: self.below(60) };
         let ended = {
             let counter = ServiceHandle::<dyn Counter>::new(Ok(&self.port as &(dyn Port + Sync)), None);
             let counter = if in_time { counter } else { counter.within(Duration::from_micros(time_us)) };
@@ -164,7 +218,8 @@ impl Worker<'_> {
                     Err(Failure::Method(failed)) => Ok(if fails { failed.call } else { 0 }),
                     Err(Failure::Space(e)) => Err(e.into()),
                 },
-                _ => counter.count_only(call).map(|()| call),
+                3 => counter.count_only(call).map(|()| call),
+                _ => with.make(&counter, call).map_err(Failure::from),
             }
         };
         let told = match ended.map_err(Error::from) {

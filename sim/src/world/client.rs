@@ -345,8 +345,18 @@ impl World {
 
 /// Requests that may arrive more than once without harm, requests that may also do so on a later connection, and how much
 /// later.
-const REPEATED: &[Kind] =
-    &[Kind::Commit, Kind::Call, Kind::Resolve, Kind::Fetch, Kind::Unsubscribe, Kind::Ping];
+const REPEATED: &[Kind] = &[
+    Kind::Commit,
+    Kind::Call,
+    Kind::Resolve,
+    Kind::Fetch,
+    Kind::Unsubscribe,
+    Kind::Ping,
+    Kind::Request,
+    Kind::InputItem,
+    Kind::InputEnd,
+    Kind::OutputCredit,
+];
 const REPEATED_LATE: &[Kind] = &[Kind::Commit, Kind::Call, Kind::Resolve];
 const LATE_CONNECTIONS: u64 = 2;
 

@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use tercel_engine::random::Random;
-use tercel_engine::rpc::{Job, JobDone};
+use tercel_engine::rpc::{Job, JobDone, JobId};
 use tercel_engine::server::{Checkpoint, Conn, PageUpdate};
 use tercel_wire::id::{PageId, SpaceId, Stamp, ViewId, Written};
 
@@ -150,6 +150,8 @@ enum DiskEvent {
     /// A slow procedure begins, and comes to its end.
     Run(ViewId, Job),
     Ran(ViewId, JobDone),
+    /// One with streams goes on.
+    Slow(ViewId, JobId),
 }
 
 impl World {

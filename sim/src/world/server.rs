@@ -13,6 +13,7 @@ use super::clock::Clock;
 use super::disk::Disk;
 use super::log::Log;
 use super::net::Arrival;
+use super::slow::Slow;
 use super::turn::Host;
 use super::{DiskEvent, Event, World};
 use crate::rule::{Rule, RunnerRule};
@@ -32,6 +33,8 @@ pub(crate) struct ServerProcess {
     /// What runs inside of it, and the news that it has heard of.
     pub(super) inside: Local,
     pub(super) inside_heard: Option<u64>,
+    /// Calls with streams that it runs.
+    pub(super) slow: Slow,
 }
 
 /// The parts of a running process.
@@ -68,6 +71,7 @@ impl ServerProcess {
             is_stopping: false,
             inside: super::inside::program(),
             inside_heard: None,
+            slow: Slow::new(),
         }
     }
 
@@ -294,8 +298,8 @@ impl World {
                 encode(&mut running.records, &mut running.last, &entry);
             }
             Effect::Run(view, job) => self.run_slow(view, job),
-            // No service of the workloads has streams.
-            Effect::Hear(..) | Effect::EndStreams(_) => {}
+            Effect::Hear(view, id, said) => self.hear_slow(view, id, said),
+            Effect::EndStreams(id) => self.end_slow(id),
             Effect::Read(view, page) => {
                 let us = self.disk_us() / 2;
                 self.at(self.time + us, Event::Disk(life, DiskEvent::Read(view, page)));
@@ -427,6 +431,7 @@ impl World {
                 self.rejoin_if_idle();
             }
             DiskEvent::Run(view, job) => self.begin_slow(view, &job),
+            DiskEvent::Slow(view, id) => self.step_slow(view, id),
             DiskEvent::Ran(view, done) => self.server_takes(Input::Ran(view, done)),
             DiskEvent::Pin(view, pin) => self.pin(view, pin),
             DiskEvent::Pinned(view, pin) => self.server_takes(Input::Pinned(view, pin, Ok(()))),

@@ -52,6 +52,7 @@ impl World {
         }
         self.server.life += 1;
         self.server.inside = super::inside::program();
+        self.server.slow.clear();
         self.happened(Site::Server);
         match self.recover() {
             Ok((running, out)) => {

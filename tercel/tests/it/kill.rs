@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Counter, counter};
 use tercel::{
-    Address, Called, Client, ClientConfig, Context, Error, Failure, OpId, Ref, Server, ServerConfig, Tx,
-    service,
+    Address, Called, Client, ClientConfig, Context, Error, Failure, Input, OpId, Output, Ref, Server,
+    ServerConfig, ServiceHandle, Tx, service,
 };
 
 const SERVE: &str = "TERCEL_TEST_SERVE";
@@ -63,6 +63,9 @@ trait Till {
     /// Counts on by one, in a transaction.
     #[slow]
     fn count_on(&self, counter: Ref<Counter>) -> u64;
+    /// The same for each step that comes, and says how far it is; gives how many steps there were.
+    #[slow]
+    fn count_each(&self, counter: Ref<Counter>, steps: &Input<u64>, counts: &Output<u64>) -> u64;
     /// The process that answers.
     fn process(&self) -> u32;
 }
@@ -70,6 +73,21 @@ trait Till {
 struct Here;
 
 impl Till for Here {
+    fn count_each(
+        &self,
+        cx: &Context<'_>,
+        counter: Ref<Counter>,
+        steps: &Input<u64>,
+        counts: &Output<u64>,
+    ) -> Called<u64> {
+        let mut done = 0;
+        while steps.next()?.is_some() {
+            counts.send(&self.count_on(cx, counter)?)?;
+            done += 1;
+        }
+        Ok(done)
+    }
+
     fn count_on(&self, cx: &Context<'_>, counter: Ref<Counter>) -> Called<u64> {
         let count_on = |tx: &Tx<'_>| {
             let count = tx.get(counter)?.count() + 1;
@@ -136,15 +154,38 @@ fn calls(client: &Client, r: Ref<Counter>, certain: &AtomicU64, over: &AtomicBoo
             Err(Failure::Space(Error::Unavailable(_) | Error::Timeout(None))) => {}
             Err(e) => panic!("{e}"),
         }
+        let (told, untold) = steps(&till, r);
+        (done, unknown) = (done + told, unknown + untold);
         match till.process() {
             Ok(process) => assert_ne!(process, std::process::id()),
             Err(Failure::Space(Error::Unknown(_) | Error::Unavailable(_) | Error::Timeout(None))) => {}
             Err(e) => panic!("{e}"),
         }
-        // Two calls of ten seconds at most.
-        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+        // Three calls of ten seconds at most.
+        assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
     }
     (done, unknown)
+}
+
+/// Steps of one call with streams: how many commits its caller was told of, and how many more there may be.
+fn steps(till: &ServiceHandle<'_, dyn Till>, r: Ref<Counter>) -> (u64, u64) {
+    const STEPS: u64 = 4;
+    let call = match till.count_each(r) {
+        Ok(call) => call,
+        // Not executed.
+        Err(Error::Unavailable(_) | Error::Timeout(None)) => return (0, 0),
+        Err(e) => panic!("{e}"),
+    };
+    let is_sent = (0..STEPS).all(|step| call.send(&step) == Ok(true)) && call.close().is_ok();
+    let told = call.items().filter(Result::is_ok).count() as u64;
+    match call.finish() {
+        Ok(done) => assert!(is_sent && (done, told) == (STEPS, STEPS), "{done} steps, {told} told of"),
+        Err(Failure::Space(Error::Unknown(_) | Error::Failed(_))) => {}
+        // Not begun.
+        Err(Failure::Space(Error::Timeout(None))) => assert_eq!(told, 0),
+        Err(e) => panic!("{e}"),
+    }
+    (told, STEPS - told)
 }
 
 /// Commits until it is over: how many were acknowledged, and which were never answered.

@@ -414,6 +414,23 @@ fn caller_that_drops_its_stream_cancels_the_call() {
 }
 
 #[test]
+fn client_that_is_gone_is_seen_at_the_streams_of_its_calls() {
+    for kind in KINDS {
+        let Office { client, server, seen, _dir } = office(kind);
+        let feed = client.service::<dyn Feed>();
+        // They are under way still when the client ends.
+        let (prices, upload) = (feed.prices(0, u64::MAX, u64::MAX).unwrap(), feed.upload(u64::MAX).unwrap());
+        await_that("they run", || seen.begun.load(Ordering::SeqCst) == 2);
+        std::mem::forget((prices, upload));
+        client.close().unwrap();
+        await_that("the procedures are told", || seen.failed.lock().unwrap().len() == 2);
+        let failed = seen.failed.lock().unwrap();
+        assert!(failed.iter().all(|e| matches!(e, Error::Unavailable(_))), "{kind}: {failed:?}");
+        drop(server);
+    }
+}
+
+#[test]
 fn caller_that_panics_in_an_answer_cancels_the_call() {
     let Office { client, seen, .. } = &office("tcp");
     let feed = client.service::<dyn Feed>();
@@ -547,6 +564,58 @@ fn more_calls_with_streams_than_a_client_may_have_are_refused() {
     assert!(matches!(refused, Err(Failure::Space(Error::Full(Bound::Server(_))))), "{refused:?}");
     drop(calls);
     await_that("there is room", || matches!(feed.shout().map(|shout| shout.finish()), Ok(Ok(0))));
+}
+
+#[test]
+fn threads_of_one_client_use_streams_of_every_kind_side_by_side() {
+    for kind in KINDS {
+        let Office { client, .. } = &office(kind);
+        thread::scope(|scope| {
+            for thread in 0..6u64 {
+                scope.spawn(move || {
+                    let feed = client.service::<dyn Feed>();
+                    for n in 0..40u64 {
+                        let count = (n * 37 + thread * 11) % 120;
+                        match (n + thread) % 6 {
+                            0 => {
+                                let prices = feed.prices(n, count, u64::MAX).unwrap();
+                                assert!(prices.items().map(|item| item.unwrap().number).eq(n..n + count));
+                                assert_eq!(prices.finish(), Ok(count), "{kind}");
+                            }
+                            1 => {
+                                let blocks = feed.blocks(count, 9_000).unwrap();
+                                assert_eq!(blocks.items().take(3).count() as u64, count.min(3));
+                                drop(blocks);
+                            }
+                            2 => {
+                                let upload = feed.upload(u64::MAX).unwrap();
+                                assert!((0..count).all(|n| upload.send(&line(n, 7_000)) == Ok(true)));
+                                assert_eq!(upload.finish(), Ok(Sum { lines: count, bytes: count * 7_000 }));
+                            }
+                            3 => {
+                                let sum = feed.install("tercel", |question: Question| {
+                                    match u64::from(question.asked) <= count {
+                                        true => Answer::Yes { number: i64::from(question.asked) },
+                                        false => Answer::No,
+                                    }
+                                });
+                                assert_eq!(sum, Ok((count * (count + 1) / 2) as i64), "{kind}");
+                            }
+                            4 => {
+                                let shout = feed.shout().unwrap();
+                                assert!((0..20).all(|n| shout.send(&line(n, 8)) == Ok(true)));
+                                shout.close().unwrap();
+                                assert_eq!(shout.items().count(), 20);
+                                assert_eq!(shout.finish(), Ok(20));
+                            }
+                            _ => assert_eq!(feed.add(n as i64, 1), Ok(n as i64 + 1)),
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(client.service::<dyn Feed>().add(1, 2), Ok(3));
+    }
 }
 
 /// A peer that says what no honest client says.
