@@ -113,7 +113,7 @@ const RUNNER: [RunnerRule; 8] = [
     RunnerRule::LogCutTooLittle,
 ];
 
-const ENGINE: [EngineRule; 91] = [
+const ENGINE: [EngineRule; 92] = [
     EngineRule::WatermarkJumps,
     EngineRule::WatermarkBeforeFlags,
     EngineRule::InstallBeforeWatermark,
@@ -139,6 +139,7 @@ const ENGINE: [EngineRule; 91] = [
     EngineRule::CreditLeaks,
     EngineRule::OtherTableBelieved,
     EngineRule::FetchUnsynced,
+    EngineRule::UnchangedUnproved,
     EngineRule::StreamUnsynced,
     EngineRule::ReplyUnsynced,
     EngineRule::OwnNotInStream,

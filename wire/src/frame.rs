@@ -79,10 +79,11 @@ pub enum Kind {
     Answer = 78,
     Offered = 79,
     Response = 80,
+    Unchanged = 81,
 }
 
 impl Kind {
-    const ALL: [Kind; 37] = [
+    const ALL: [Kind; 38] = [
         Kind::Hello,
         Kind::Fetch,
         Kind::Commit,
@@ -120,6 +121,7 @@ impl Kind {
         Kind::Answer,
         Kind::Offered,
         Kind::Response,
+        Kind::Unchanged,
     ];
 
     fn from_u8(n: u8) -> Option<Kind> {

@@ -104,6 +104,7 @@ pub enum Rule {
     OtherTableBelieved,
     // Pages and the buffer of modified objects.
     FetchUnsynced,
+    UnchangedUnproved,
     PageWithoutStamp,
     ForwardLost,
     ReadOvertakenByInstall,
