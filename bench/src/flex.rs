@@ -16,6 +16,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Instant;
 
+use tercel::tools::with_machine;
 use tercel::{Address, Called, Client, ClientConfig, Handle, Obj, Object, Ref, Server, interface};
 use tercel_term::process::OwnProcess;
 
@@ -332,6 +333,7 @@ fn saved(
     })?;
     let cache = Row::compared(format!("flex.cache.{name}"), "us", &fetched, "flex.remote", n)
         .note("the first call on a copy that is fetched for it, by a call at the server; Flex had 3.0");
+    let validate = validated(options, client, counter, remote, road)?;
     let made = by_call(&mut || {
         let tx = client.transaction().begin().map_err(failed)?;
         for _ in 0..MADE_A_TIME {
@@ -344,7 +346,44 @@ fn saved(
         .note("an object made in an open transaction, by a call at the server; Flex had 1.4");
     let breakeven = Row::new(format!("flex.breakeven.{name}"), fetched.ratio().median.ceil(), "calls", n)
         .note("calls from which on it is cheaper to fetch the copy; Flex had 3");
-    Ok(vec![over, cache, create, breakeven])
+    Ok(vec![over, cache, validate, create, breakeven])
+}
+
+/// What it costs to learn that a copy is unchanged whose subscription has ended, by a call at the server.
+fn validated(
+    options: &Options,
+    client: &Client,
+    counter: Ref<Counter>,
+    remote: &Handle<'_, Counter>,
+    road: Road,
+) -> Result<Row, String> {
+    let local = client.handle(counter).local();
+    let page = counter.oref().page();
+    let read = || local.count().map(|_| ()).map_err(failed);
+    read()?;
+    let before = client.stats().client;
+    let pairs = alternate(
+        rounds(options),
+        || timed(|| remote.count().map(|_| ()).map_err(failed)).map(|mut block| median(&mut block)),
+        || {
+            let mut block = Vec::with_capacity(BLOCK);
+            for _ in 0..BLOCK {
+                with_machine(client, |machine| machine.doubt(page)).map_err(failed)?;
+                let begun = Instant::now();
+                read()?;
+                block.push(begun.elapsed().as_secs_f64() * 1e6);
+            }
+            Ok(median(&mut block))
+        },
+    )?;
+    let (n, after) = ((rounds(options) * BLOCK) as u64, client.stats().client);
+    if (after.pages, after.unchanged) != (before.pages, before.unchanged + n) {
+        return Err(format!("of {n} copies {} were found unchanged", after.unchanged - before.unchanged));
+    }
+    Ok(Row::compared(format!("flex.validate.{}", road.name()), "us", &pairs, "flex.remote", n).note(
+        "the first call on a cached copy that must be found unchanged, by a call at the server; no page is sent; must be 1.2 at \
+         most, Flex had 2.3",
+    ))
 }
 
 fn rounds(options: &Options) -> usize {

@@ -136,7 +136,7 @@ fn element(value: &Value) -> String {
 }
 
 /// What the server reports: its name there, for people, and the meaning with its unit.
-const WORDS: [(&str, &str, &str); 37] = [
+const WORDS: [(&str, &str, &str); 38] = [
     ("space", "space", "the space's own number"),
     ("view", "view", "grows with every start of a server"),
     ("visible", "last commit", "the newest commit that clients can see"),
@@ -168,6 +168,11 @@ const WORDS: [(&str, &str, &str); 37] = [
     ("commits", "commits", "since the start, as all that follow up to forwards"),
     ("conflicts", "conflicts", "transactions refused because others were first"),
     ("fetches", "fetches", "pages that clients asked for"),
+    (
+        "fetches_unchanged",
+        "fetches unchanged",
+        "among them, for which no page was sent because the client's copy was still true",
+    ),
     ("page_reads", "page reads", "pages read from disk"),
     ("pages_installed", "pages installed", "pages written to disk"),
     ("invalidations", "invalidations", "objects that clients were told have changed"),

@@ -299,6 +299,7 @@ pub struct ServerStats {
     pub commits: u64,
     pub conflicts: u64,
     pub fetches: u64,
+    pub fetches_unchanged: u64,
     pub page_reads: u64,
     pub pages_installed: u64,
     pub invalidations: u64,

@@ -6,6 +6,7 @@
 //! | pin and evict | [`pin`], light fence, entry again | [`close`], heavy fence, [`is_pinned`] |
 //! | swizzle and compact | [`load`] of the word, then of the entry | [`publish`] the entry, then the word |
 //! | hit and invalidate | [`usable`], then [`unmoved`] | [`set_flag`], then [`advance`] |
+//! | hit and trust | [`usable`], then [`unmoved`] | [`advance`], then [`trust`] |
 //! | read and install | [`load`] of the entry, then [`unmoved`] | [`advance`], then [`publish`] |
 //! | commit and invalidate | [`watermark`], then the flags of what was read | [`set_flag`], then [`advance`] |
 
@@ -16,8 +17,11 @@ pub(crate) const BUSY: u32 = 1 << 31;
 
 /// In a header's flags: checked against its class, whose type number stands where the class stood.
 pub(crate) const VALID: u8 = 1;
-/// In a header's flags: a commit made this copy obsolete. Never cleared.
+/// In a header's flags: a commit made this copy obsolete, or may have. Cleared only by [`trust`].
 pub(crate) const INVALID: u8 = 2;
+/// In a header's flags, beside `INVALID`: no commit is known that made the copy obsolete, but changes to its page were no longer
+/// heard of.
+pub(crate) const UNSURE: u8 = 16;
 
 /// Pins what `entry` was `seen` to name: the count goes up, and only then is the entry believed. `false`, and nothing
 /// is pinned, if it changed in between.
@@ -94,6 +98,13 @@ pub(crate) fn usable(flags: &AtomicU8) -> bool {
 #[inline]
 pub(crate) fn set_flag(flags: &AtomicU8, bits: u8) {
     flags.store(flags.load(Ordering::Relaxed) | bits, Ordering::Release);
+}
+
+/// No commit has made this copy obsolete up to the watermark, which was moved before: what is hit from now on is of that state,
+/// and what was read of the copy earlier holds in it.
+#[inline]
+pub(crate) fn trust(flags: &AtomicU8) {
+    flags.store(flags.load(Ordering::Relaxed) & !(INVALID | UNSURE), Ordering::Release);
 }
 
 /// Whether the watermark still is what the snapshot was taken at; asked last.

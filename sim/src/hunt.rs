@@ -143,6 +143,12 @@ pub const VARIANTS: &[Variant] = &[
     engine(EngineRule::NoFloor, "6: below the floor an unknown object passes", 60, Some(held_up)),
     engine(EngineRule::RestartEmptyIndex, "6: the index of last writes is empty after a restart", 20, None),
     engine(EngineRule::FetchUnsynced, "8: a fetch shows what is not durable", 20, None),
+    engine(
+        EngineRule::UnchangedUnproved,
+        "10: a copy whose subscription has ended is called unchanged without proof",
+        20,
+        None,
+    ),
     engine(EngineRule::StreamUnsynced, "8: stream and watermark show what is not durable", 20, None),
     engine(EngineRule::ReplyUnsynced, "8: a commit is acknowledged before it is durable", 20, None),
     engine(EngineRule::OwnNotInStream, "9: own commits are left out of the stream", 20, None),

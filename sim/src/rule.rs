@@ -113,7 +113,7 @@ const RUNNER: [RunnerRule; 8] = [
     RunnerRule::LogCutTooLittle,
 ];
 
-const ENGINE: [EngineRule; 92] = [
+const ENGINE: [EngineRule; 93] = [
     EngineRule::WatermarkJumps,
     EngineRule::WatermarkBeforeFlags,
     EngineRule::InstallBeforeWatermark,
@@ -140,6 +140,7 @@ const ENGINE: [EngineRule; 92] = [
     EngineRule::OtherTableBelieved,
     EngineRule::WindowIgnored,
     EngineRule::FetchUnsynced,
+    EngineRule::UnchangedUnproved,
     EngineRule::StreamUnsynced,
     EngineRule::ReplyUnsynced,
     EngineRule::OwnNotInStream,

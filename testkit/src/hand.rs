@@ -228,7 +228,12 @@ impl Hand {
 
     /// Asks for a page.
     pub fn fetch(&mut self, conn: Conn, page: PageId, fetch: u64) -> Said {
-        self.send(conn, Kind::Fetch, |o| Fetch { page, fetch }.encode(o))
+        self.send(conn, Kind::Fetch, |o| Fetch { page, fetch, since: None }.encode(o))
+    }
+
+    /// Asks for a page if it has changed since.
+    pub fn fetch_since(&mut self, conn: Conn, page: PageId, fetch: u64, since: Stamp) -> Said {
+        self.send(conn, Kind::Fetch, |o| Fetch { page, fetch, since: Some(since) }.encode(o))
     }
 
     /// Commits.

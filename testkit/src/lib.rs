@@ -600,7 +600,7 @@ impl Inner {
     pub fn ask_for(&mut self, client: usize, page: u32) {
         let Some(conn) = self.link_of(client).map(|at| self.links[at].conn) else { return };
         let mut body = Vec::new();
-        Fetch { page: PageId::new(page).unwrap(), fetch: 1 }.encode(&mut body);
+        Fetch { page: PageId::new(page).unwrap(), fetch: 1, since: None }.encode(&mut body);
         let mut header = Header::new(Kind::Fetch, u64::MAX);
         header.body_bytes = body.len() as u32;
         self.server_takes(Input::Frame(conn, header, &body));

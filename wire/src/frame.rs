@@ -84,10 +84,11 @@ pub enum Kind {
     Response = 80,
     OutputItem = 81,
     InputCredit = 82,
+    Unchanged = 83,
 }
 
 impl Kind {
-    const ALL: [Kind; 42] = [
+    const ALL: [Kind; 43] = [
         Kind::Hello,
         Kind::Fetch,
         Kind::Commit,
@@ -130,6 +131,7 @@ impl Kind {
         Kind::Response,
         Kind::OutputItem,
         Kind::InputCredit,
+        Kind::Unchanged,
     ];
 
     fn from_u8(n: u8) -> Option<Kind> {

@@ -179,6 +179,11 @@ impl<'a> Page<'a> {
         if bytes.len() == PAGE_BYTES { Page { bytes }.birth() } else { Stamp::ZERO }
     }
 
+    /// The last commit that was applied, in bytes that this process made or checked before; the last of all if they are no page.
+    pub fn stamp_in(bytes: &[u8]) -> Stamp {
+        if bytes.len() == PAGE_BYTES { Page { bytes }.stamp() } else { Stamp::MAX }
+    }
+
     /// The lower half of its space's id.
     pub fn space_low(&self) -> u32 {
         le32(self.bytes, SPACE_AT)

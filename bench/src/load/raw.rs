@@ -92,7 +92,7 @@ pub fn hello(client: ClientId, out: &mut Vec<u8>) {
 /// A request for a page.
 pub fn fetch(page: PageId, fetch: u64, out: &mut Vec<u8>) {
     let mut body = Vec::with_capacity(8);
-    Fetch { page, fetch }.encode(&mut body);
+    Fetch { page, fetch, since: None }.encode(&mut body);
     frame::encode(Header::new(Kind::Fetch, fetch), &body, out);
 }
 

@@ -6,7 +6,7 @@ use tercel_wire::frame::{
 use tercel_wire::id::{Stamp, ViewId};
 use tercel_wire::message::{
     Answer, Bound as BoundMessage, Classes as ClassesMessage, Credit, Hello, Item, Leased, PageReply, Reason,
-    Refused, Response, Resume, Stream, Verdict, Welcome,
+    Refused, Response, Resume, Stream, Unchanged, Verdict, Welcome,
 };
 
 use super::begin::Tokens;
@@ -144,6 +144,7 @@ impl Client {
         match header.kind {
             Kind::Welcome => self.welcome(Welcome::decode(body).map_err(broken)?),
             Kind::Page => self.page(header, PageReply::decode(body).map_err(broken)?)?,
+            Kind::Unchanged => self.unchanged(header, Unchanged::decode(body).map_err(broken)?)?,
             Kind::Stream => self.stream(Stream::decode(body).map_err(broken)?)?,
             Kind::Verdict => self.verdict(Verdict::decode(body).map_err(broken)?),
             Kind::Leased => self.leases.granted(header.call, Leased::decode(body).map_err(broken)?),
@@ -221,7 +222,7 @@ impl Client {
         }
         if std::mem::take(&mut self.history.is_foreign) {
             self.writer.begin_history(w.watermark);
-            self.fetches.forget();
+            self.fetches.forget_history();
             self.watches.lose_all();
         } else if !w.resumed || self.peer.begins_anew {
             // Nothing says what changed meanwhile: every copy is flagged, those in open read sets included, before
@@ -229,7 +230,7 @@ impl Client {
             if !dropped(Rule::NothingFlaggedAtNewStart) {
                 self.writer.flag_all();
             }
-            self.fetches.forget();
+            self.fetches.forget(|page| self.writer.is_cached(page));
             self.watches.lose_all();
             if w.watermark > self.reader.watermark() {
                 self.writer.advance(w.watermark);

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use tercel_heap::InstallError;
 use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{Oref, PageId, SLOTS_MAX, Stamp};
-use tercel_wire::message::{Fetch as FetchMessage, PageReply, Unsubscribe};
+use tercel_wire::message::{Fetch as FetchMessage, PageReply, Unchanged, Unsubscribe};
 use tercel_wire::page::Page;
 
 use super::Client;
@@ -33,16 +33,20 @@ pub(super) struct Fetches {
     dropped: Vec<PageId>,
     /// Pages that the server asked back and that were not fetched since.
     given_back: Set<PageId>,
+    /// Subscriptions that have ended while a copy of the page was here: what was known of its slots up to then.
+    ended: Map<PageId, Subscribed>,
 }
 
 struct Subscribed {
     /// The last fetch that was served.
     fetch: u64,
+    /// The last of them that was served with the page.
+    shown: u64,
     /// Nothing was ever written to the page.
     empty: bool,
     /// The birth of the page as that fetch showed it, if it showed one.
     birth: Option<Stamp>,
-    /// Slots that changed since, if any did.
+    /// Slots that changed since it was shown, if any did.
     changed: Option<Box<Slots>>,
     /// Those of them that others changed: the page may have been given out again meanwhile.
     foreign: Option<Box<Slots>>,
@@ -62,10 +66,22 @@ fn has_slot(slots: &Option<Box<Slots>>, slot: u16) -> bool {
 struct Outstanding {
     call: u64,
     fetch: u64,
+    /// Up to where the copy that is here was heard of, if the server was told: it may say that nothing has changed since.
+    since: Option<Stamp>,
     /// Slots that changed meanwhile, and when.
     kept: Vec<(u16, Stamp)>,
-    /// A reply that came before the watermark reached it.
-    early: Option<(Stamp, Vec<u8>)>,
+    /// A reply that came before the watermark reached it; without bytes if nothing has changed.
+    early: Option<(Stamp, Option<Vec<u8>>)>,
+}
+
+impl Outstanding {
+    /// The slots that changed after `at`.
+    fn stale(&self, at: Stamp) -> Vec<u16> {
+        let mut stale: Vec<u16> = self.kept.iter().filter(|(_, s)| *s > at).map(|(slot, _)| *slot).collect();
+        stale.sort_unstable();
+        stale.dedup();
+        stale
+    }
 }
 
 /// Failures that are remembered for waiting transactions. A transaction looks at a failure at once, or fetches again.
@@ -75,6 +91,12 @@ const FAILED_MAX: usize = 1_024;
 const GIVEN_BACK_MAX: usize = 4_096;
 
 impl Subscribed {
+    /// Of a page of which nothing is known.
+    fn blind(fetch: u64) -> Subscribed {
+        let all = || Some(Box::new([u64::MAX; SLOTS_MAX as usize / 64]));
+        Subscribed { fetch, shown: 0, empty: false, birth: None, changed: all(), foreign: all() }
+    }
+
     fn change(&mut self, slot: u16, is_own: bool) {
         set_slot(&mut self.changed, slot);
         if !is_own {
@@ -125,11 +147,26 @@ impl Fetches {
         self.failed.clear();
     }
 
-    /// The server has forgotten the subscriptions.
-    pub(super) fn forget(&mut self) {
-        self.subscribed.clear();
+    /// The server has forgotten the subscriptions. What was known by them counts if the page `is_cached`, and is found unchanged.
+    pub(super) fn forget(&mut self, is_cached: impl Fn(PageId) -> bool) {
+        for (page, s) in std::mem::take(&mut self.subscribed) {
+            if is_cached(page) {
+                self.end(page, s);
+            }
+        }
         self.given_back.clear();
         self.empty.clear();
+    }
+
+    /// The history is over: nothing that was known counts any more.
+    pub(super) fn forget_history(&mut self) {
+        self.forget(|_| false);
+        self.ended.clear();
+    }
+
+    fn end(&mut self, page: PageId, s: Subscribed) {
+        // A copy for which an earlier subscription has ended, too, was not replaced since: what was fetched then is not here.
+        self.ended.entry(page).and_modify(|e| *e = Subscribed::blind(0)).or_insert(s);
     }
 
     pub(super) fn refused(&mut self, call: u64, error: &Error) -> bool {
@@ -154,8 +191,7 @@ impl Fetches {
     fn lost(&mut self, page: PageId, fetch: u64, error: Error) {
         self.fail(page, fetch, error);
         if let Some(s) = self.subscribed.get_mut(&page) {
-            s.changed = Some(Box::new([u64::MAX; SLOTS_MAX as usize / 64]));
-            s.birth = None;
+            *s = Subscribed::blind(s.fetch);
         }
         self.dropped.push(page);
     }
@@ -197,11 +233,11 @@ impl Fetches {
         self.subscribed.get(&oref.page()).is_some_and(|s| s.fetch >= fetch && !s.has_changed(oref.slot()))
     }
 
-    /// Whether that fetch, or a later one, was answered with what the page has.
+    /// Whether that fetch, or a later one, was answered with the page.
     pub(super) fn is_served(&self, page: PageId, fetch: u64) -> bool {
         !self.outstanding.contains_key(&page)
             && self.failed(page, fetch).is_none()
-            && self.subscribed.get(&page).is_some_and(|s| s.fetch >= fetch)
+            && self.subscribed.get(&page).is_some_and(|s| s.shown >= fetch)
     }
 
     /// Whether a fetch under way has this call.
@@ -214,8 +250,9 @@ impl Fetches {
         self.subscribed.get(&page).is_some_and(|s| s.empty)
     }
 
-    /// The server wants to forget a page: whether it may, which it may not if a newer fetch was served or is under way.
-    pub(super) fn revoke(&mut self, page: PageId, fetch: u64) -> bool {
+    /// The server wants to forget a page: whether it may, which it may not if a newer fetch was served or is under way. What was known of
+    /// it counts if it `is_cached`, and is found unchanged later.
+    pub(super) fn revoke(&mut self, page: PageId, fetch: u64, is_cached: bool) -> bool {
         if dropped(Rule::UnsubscribeWithoutNumber) {
             self.subscribed.remove(&page);
             return true;
@@ -226,7 +263,9 @@ impl Fetches {
         match self.subscribed.get(&page) {
             Some(s) if s.fetch > fetch => false,
             _ => {
-                self.subscribed.remove(&page);
+                if let Some(s) = self.subscribed.remove(&page).filter(|_| is_cached) {
+                    self.end(page, s);
+                }
                 if self.given_back.len() >= GIVEN_BACK_MAX {
                     self.given_back.clear();
                 }
@@ -238,44 +277,87 @@ impl Fetches {
 }
 
 impl Client {
-    /// Asks for a page, unless that is under way; gives the fetch's number.
-    pub(super) fn fetch(&mut self, page: PageId) -> u64 {
+    /// Asks for a page, unless that is under way; gives the fetch's number. A copy that was true at `since` need not be sent again if
+    /// nothing has changed.
+    pub(super) fn fetch(&mut self, page: PageId, since: Option<Stamp>) -> u64 {
         if let Some(o) = self.fetches.outstanding.get(&page) {
             return o.fetch;
         }
         let fetch = self.fetches.next_number();
-        let mut body = Vec::with_capacity(12);
-        FetchMessage { page, fetch }.encode(&mut body);
+        let mut body = Vec::with_capacity(20);
+        FetchMessage { page, fetch, since }.encode(&mut body);
         let call = self.request(Kind::Fetch, &body);
         self.fetches.failed.remove(&page);
-        let o = Outstanding { call, fetch, kept: Vec::new(), early: None };
+        let o = Outstanding { call, fetch, since, kept: Vec::new(), early: None };
         self.fetches.outstanding.insert(page, o);
         self.stats.fetches += 1;
         fetch
     }
 
     pub(super) fn page(&mut self, header: &Header, reply: PageReply<'_>) -> Result<(), Error> {
-        let page = reply.fetch.page;
+        let PageReply { page, fetch, bytes } = reply;
         if self.tools.raw.take(header.call, &reply) {
-            self.note_raw_subscription(page, reply.fetch.fetch);
+            self.note_raw_subscription(page, fetch);
             return Ok(());
         }
-        let asked = self.fetches.outstanding.get_mut(&page);
-        let Some(o) = asked.filter(|o| o.call == header.call && o.fetch == reply.fetch.fetch) else {
-            return match self.fetches.is_call(header.call) {
-                // The transaction that waits for that call would wait for ever.
-                true => Err(Error::Unavailable(format!(
-                    "the server answered a fetch with page {page}, which is another"
-                ))),
-                // Not asked for on this connection, or answered before.
-                false => Ok(()),
-            };
-        };
-        if self.reader.watermark() < header.stamp && !dropped(Rule::InstallBeforeWatermark) {
-            o.early = Some((header.stamp, reply.bytes.to_vec()));
+        match self.answers(header, page, fetch)? {
+            false => Ok(()),
+            true if self.is_early(header.stamp) => {
+                self.keep_early(page, header.stamp, Some(bytes.to_vec()));
+                Ok(())
+            }
+            true => self.install(page, header.stamp, bytes),
+        }
+    }
+
+    /// Nothing has changed in a page since the stamp that the fetch named.
+    pub(super) fn unchanged(&mut self, header: &Header, reply: Unchanged) -> Result<(), Error> {
+        let page = reply.page;
+        if !self.answers(header, page, reply.fetch)? {
             return Ok(());
         }
-        self.install(page, header.stamp, reply.bytes)
+        if self.fetches.outstanding.get(&page).is_some_and(|o| o.since.is_none()) {
+            let what = format!("the server says that page {page} has not changed, which it was not asked");
+            return Err(Error::Unavailable(what));
+        }
+        match self.is_early(header.stamp) {
+            true => self.keep_early(page, header.stamp, None),
+            false => self.trust(page, header.stamp),
+        }
+        Ok(())
+    }
+
+    /// Whether a reply answers a fetch under way. One that was not asked for on this connection, or answered before, does not.
+    fn answers(&self, header: &Header, page: PageId, fetch: u64) -> Result<bool, Error> {
+        let asked = self.fetches.outstanding.get(&page);
+        if asked.is_some_and(|o| o.call == header.call && o.fetch == fetch) {
+            return Ok(true);
+        }
+        match self.fetches.is_call(header.call) {
+            // The transaction that waits for that call would wait for ever.
+            true => Err(Error::Unavailable(format!(
+                "the server answered a fetch with page {page}, which is another"
+            ))),
+            false => Ok(false),
+        }
+    }
+
+    fn is_early(&self, at: Stamp) -> bool {
+        self.reader.watermark() < at && !dropped(Rule::InstallBeforeWatermark)
+    }
+
+    fn keep_early(&mut self, page: PageId, at: Stamp, bytes: Option<Vec<u8>>) {
+        if let Some(o) = self.fetches.outstanding.get_mut(&page) {
+            o.early = Some((at, bytes));
+        }
+    }
+
+    /// Does as if changes to a page were not heard of from now on: its copy is used again once it is found unchanged. For measuring.
+    pub fn doubt(&mut self, page: PageId) {
+        if self.fetches.revoke(page, u64::MAX, self.writer.is_cached(page)) {
+            self.writer.flag_page(page);
+            self.watches.lose_page(page);
+        }
     }
 
     /// A raw read subscribed this client like any fetch: that is kept if the page is cached, and given back if not.
@@ -289,12 +371,16 @@ impl Client {
 
     fn install(&mut self, page: PageId, at: Stamp, bytes: &[u8]) -> Result<(), Error> {
         let Some(o) = self.fetches.outstanding.remove(&page) else { return Ok(()) };
-        let mut stale: Vec<u16> = o.kept.iter().filter(|(_, s)| *s > at).map(|(slot, _)| *slot).collect();
-        stale.sort_unstable();
-        stale.dedup();
+        let stale = o.stale(at);
         let birth = (!bytes.is_empty()).then(|| Page::birth_in(bytes));
-        let mut subscribed =
-            Subscribed { fetch: o.fetch, empty: bytes.is_empty(), birth, changed: None, foreign: None };
+        let mut subscribed = Subscribed {
+            fetch: o.fetch,
+            shown: o.fetch,
+            empty: bytes.is_empty(),
+            birth,
+            changed: None,
+            foreign: None,
+        };
         stale.iter().for_each(|slot| subscribed.change(*slot, false));
         self.fetches.given_back.remove(&page);
         self.fetches.subscribed.insert(page, subscribed);
@@ -316,8 +402,29 @@ impl Client {
                 InstallError::Overlap { .. } => Error::Corrupt(e.to_string()),
             };
             self.fetches.lost(page, o.fetch, e);
+            return Ok(());
         }
+        self.fetches.ended.remove(&page);
         Ok(())
+    }
+
+    /// Uses the copy of a page again: what was true of it up to where it was heard of is true at `at`, too.
+    fn trust(&mut self, page: PageId, at: Stamp) {
+        let Some(o) = self.fetches.outstanding.remove(&page) else { return };
+        let ended = self.fetches.ended.remove(&page);
+        // Its frame may have been needed meanwhile.
+        let is_here = self.writer.unsure_since(page) == o.since;
+        let known = ended.filter(|s| is_here && !s.empty).map(|s| Subscribed { fetch: o.fetch, ..s });
+        let mut subscribed = known.unwrap_or_else(|| Subscribed::blind(o.fetch));
+        o.stale(at).into_iter().for_each(|slot| subscribed.change(slot, false));
+        self.fetches.given_back.remove(&page);
+        self.fetches.subscribed.insert(page, subscribed);
+        if is_here {
+            self.writer.trust(page, at);
+            self.stats.unchanged += 1;
+        } else {
+            self.fetches.dropped.push(page);
+        }
     }
 
     /// Keeps an empty page subscribed: a transaction that read that there is nothing must hear when an object is made. The
@@ -351,8 +458,10 @@ impl Client {
             .collect();
         for page in ready {
             let early = self.fetches.outstanding.get_mut(&page).and_then(|o| o.early.take());
-            if let Some((at, bytes)) = early {
-                self.install(page, at, &bytes)?;
+            match early {
+                Some((at, Some(bytes))) => self.install(page, at, &bytes)?,
+                Some((at, None)) => self.trust(page, at),
+                None => {}
             }
         }
         Ok(())
@@ -368,6 +477,9 @@ impl Client {
         }
         let mut pages = Vec::new();
         for page in dropped.drain(..) {
+            if !self.writer.is_cached(page) {
+                self.fetches.ended.remove(&page);
+            }
             let held = self.fetches.outstanding.contains_key(&page)
                 || (self.writer.is_held(page) && !mutant::dropped(Rule::UnsubscribeWithFrame))
                 || self.fetches.is_empty(page)

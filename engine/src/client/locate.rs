@@ -85,7 +85,12 @@ impl Client {
             Some(Err(e)) => return Located::Failed(e),
             Some(Ok(())) => {}
         }
-        let fetch = self.fetch(page);
+        // What is obsolete because it was changed must be sent.
+        let since = match page == oref.page() {
+            true => self.writer.unsure_of(oref),
+            false => self.writer.unsure_since(page),
+        };
+        let fetch = self.fetch(page, since);
         search.fetched = Some((page, fetch));
         // The frame for the reply is made free while the request is on its way.
         if self.writer.reserve().is_err() {

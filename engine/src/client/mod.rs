@@ -73,6 +73,8 @@ pub struct ClientStats {
     pub fetches: u64,
     /// Pages that came.
     pub pages: u64,
+    /// Pages that did not have to come, because the copy that is here was found unchanged.
+    pub unchanged: u64,
     /// Objects that others changed while they were cached here.
     pub invalidations: u64,
     /// Transactions sent.

@@ -58,7 +58,7 @@ impl Client {
             None => {
                 let fetch = self.fetches.next_number();
                 let mut body = Vec::with_capacity(12);
-                Fetch { page, fetch }.encode(&mut body);
+                Fetch { page, fetch, since: None }.encode(&mut body);
                 let asked = self.request(Kind::Fetch, &body);
                 self.tools.raw.calls.insert(asked, None);
                 *call = Some(asked);

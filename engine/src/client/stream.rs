@@ -36,7 +36,7 @@ impl Client {
         }
         let mut revoked = Vec::new();
         for (page, fetch) in &s.revoked {
-            if self.fetches.revoke(*page, *fetch) {
+            if self.fetches.revoke(*page, *fetch, self.writer.is_cached(*page)) {
                 self.writer.flag_page(*page);
                 self.watches.lose_page(*page);
                 revoked.push((*page, *fetch));

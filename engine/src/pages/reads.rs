@@ -164,7 +164,7 @@ mod tests {
     }
 
     fn fetch(reads: &mut Reads, conn: u64, n: u32) {
-        reads.wait(page(n), Waiter::Fetch(Conn(conn), 1, Fetch { page: page(n), fetch: 1 }));
+        reads.wait(page(n), Waiter::Fetch(Conn(conn), 1, Fetch { page: page(n), fetch: 1, since: None }));
     }
 
     /// Answers reads one by one until none is left: the pages in the order in which they were asked for.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tercel_wire::frame::Kind;
-use tercel_wire::id::PageId;
-use tercel_wire::message::{Fetch, PageReply, Reason};
+use tercel_wire::id::{PageId, Stamp};
+use tercel_wire::message::{Fetch, PageReply, Reason, Unchanged};
 use tercel_wire::page::Page;
 
 use super::{Cx, Sessions};
@@ -44,8 +44,16 @@ impl Sessions {
         if !self.all.contains_key(&asked.conn) {
             return;
         }
+        let (page, number) = (fetch.page, fetch.fetch);
+        let bytes = bytes.as_ref().map_or(&[][..], |b| b.as_slice());
+        if fetch.since.is_some_and(|since| is_unchanged(bytes, since, cx)) {
+            cx.stats.fetches_unchanged += 1;
+            let mut body = Vec::with_capacity(12);
+            Unchanged { page, fetch: number }.encode(&mut body);
+            return cx.reply(asked.conn, Kind::Unchanged, asked.call, &body);
+        }
         let mut body = Vec::with_capacity(16 + tercel_wire::page::PAGE_BYTES);
-        PageReply { fetch, bytes: bytes.as_ref().map_or(&[], |b| b.as_slice()) }.encode(&mut body);
+        PageReply { page, fetch: number, bytes }.encode(&mut body);
         cx.reply(asked.conn, Kind::Page, asked.call, &body);
     }
 
@@ -105,4 +113,12 @@ impl Sessions {
             }
         }
     }
+}
+
+/// Whether nothing in a page has changed after `since`, up to now. Its stamp is that of its last change, or higher: so a page that was
+/// emptied, or given out again, or put right by a repair, is not taken for unchanged. Of a page that changed at `since` itself nothing is
+/// said, because a repair gives the stamp of the last commit to all that it has lost something of.
+fn is_unchanged(bytes: &[u8], since: Stamp, cx: &Cx<'_>) -> bool {
+    let is_proven = since <= cx.pages.visible() && Page::stamp_in(bytes) < since;
+    !bytes.is_empty() && (is_proven || dropped(Rule::UnchangedUnproved))
 }

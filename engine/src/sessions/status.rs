@@ -12,7 +12,7 @@ impl Sessions {
     pub(super) fn status(&self, ticket: Option<u64>, cx: &Cx<'_>) -> String {
         let (s, mob, visible) = (&cx.stats, &cx.pages.mob, cx.pages.visible());
         let places = &cx.replica.places;
-        let fields: [(&str, u64); 33] = [
+        let fields: [(&str, u64); 34] = [
             ("view", cx.replica.view().number.into()),
             ("visible", visible.0),
             ("pages", places.next_page().saturating_sub(1).into()),
@@ -20,6 +20,7 @@ impl Sessions {
             ("commits", s.commits),
             ("conflicts", s.conflicts),
             ("fetches", s.fetches),
+            ("fetches_unchanged", s.fetches_unchanged),
             ("page_reads", cx.pages.reads_asked),
             ("pages_installed", cx.pages.pages_installed),
             ("invalidations", s.invalidations),

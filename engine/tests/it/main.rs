@@ -33,3 +33,4 @@ mod seeds;
 mod server;
 mod space;
 mod stories;
+mod unchanged;

@@ -105,6 +105,7 @@ pub enum Rule {
     WindowIgnored,
     // Pages and the buffer of modified objects.
     FetchUnsynced,
+    UnchangedUnproved,
     PageWithoutStamp,
     ForwardLost,
     ReadOvertakenByInstall,

@@ -248,6 +248,7 @@ impl Writer {
         f.state = State::Free;
         f.epoch = 0;
         f.fill = 0;
+        f.unsure_since = None;
         match (state, page) {
             (State::Intact, Some(page)) => self.page_lost(page, |p| p.frame = None),
             (State::Superseded, Some(page)) => {

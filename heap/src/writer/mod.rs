@@ -19,6 +19,7 @@ mod replace;
 mod resolve;
 mod verify;
 
+use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use hashbrown::HashMap;
@@ -205,7 +206,12 @@ struct Frame {
     h: u16,
     /// It is in the list of candidates, perhaps from an earlier life.
     listed: bool,
+    /// If it is intact, and changes to its page are no longer heard of: one more than the stamp up to which they were.
+    unsure_since: Option<NonZeroU64>,
 }
+
+/// What the plan counts for a frame.
+const _: () = assert!(size_of::<Frame>() <= 24);
 
 /// What must be known of a page of which something is cached.
 #[derive(Debug, Clone, Copy)]
@@ -247,7 +253,7 @@ impl Writer {
     /// The space has another history than this cache was told of: nothing in it counts any more, what open scopes have read
     /// included, and the watermark is `w` of the other, higher or lower.
     pub fn begin_history(&mut self, w: Stamp) {
-        self.flag_all();
+        self.flag_history();
         // Births are stamps of the history that is over.
         self.births.clear();
         self.shared.newest_birth.store(0, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use tercel_wire::id::PageId;
 
 use super::{State, Writer};
 use crate::page;
-use crate::protocol::{BUSY, VALID};
+use crate::protocol::{BUSY, INVALID, UNSURE, VALID};
 use crate::swizzle::Word;
 use crate::sync::Ordering;
 
@@ -38,6 +38,9 @@ impl Writer {
         let newest = self.shared.newest_birth.load(Ordering::Relaxed);
         if let Some((page, _)) = self.births.iter().find(|(_, birth)| birth.0 > newest) {
             return Err(format!("page {page} is younger than the newest birth"));
+        }
+        if let Some(f) = self.frames.iter().position(|f| f.state == State::Free && f.unsure_since.is_some()) {
+            return Err(format!("frame {f} is free and unsure"));
         }
         match self.frames.iter().position(|f| f.closing) {
             Some(f) => Err(format!("frame {f} stayed closed")),
@@ -72,6 +75,12 @@ impl Writer {
                 }
             }
             self.items(frame, &mut items);
+            let is_sure = state == State::Intact && self.frames[frame as usize].unsure_since.is_none();
+            if let Some(item) = items.iter().find(|i| i.flags & UNSURE != 0)
+                && (item.flags & INVALID == 0 || is_sure)
+            {
+                return Err(format!("{} is unsure and not obsolete, or in a page that is sure", item.oref));
+            }
             for item in items.iter().filter(|i| i.flags & VALID != 0) {
                 let mut bad = None;
                 self.each_word(item.arena_offset, |_, word| match word {

@@ -27,6 +27,9 @@ struct Model {
     /// Steps between two recounts.
     verify_every: u64,
     steps: u64,
+    /// Pages that were revoked, and not trusted since.
+    revoked: Vec<PageId>,
+    trusted: u64,
 }
 
 impl Model {
@@ -71,6 +74,8 @@ impl Model {
             hints: BTreeMap::new(),
             verify_every: 1,
             steps: 0,
+            revoked: vec![],
+            trusted: 0,
         }
     }
 
@@ -127,9 +132,25 @@ impl Model {
     fn revoke(&mut self) {
         let page = self.any().page();
         self.w.writer.flag_page(page);
+        self.revoked.push(page);
         let lies =
             |o: &Oref, kept: &Kept| o.page() == page || matches!(kept, Kept::Moved(to) if to.page() == page);
         self.flagged.extend(self.w.server.kept.iter().filter(|(o, k)| lies(o, k)).map(|(o, _)| *o));
+        if self.rng.below(2) == 0 {
+            self.commit();
+            self.trust();
+        }
+    }
+
+    /// A page that was revoked is subscribed to again, and what is not known to have changed is used again. Here all changes are heard
+    /// of at any time, so this is so whatever was changed.
+    fn trust(&mut self) {
+        let Some(page) = self.revoked.pop() else { return };
+        if self.w.writer.unsure_since(page).is_some() {
+            self.w.writer.trust(page, self.w.server.now);
+            assert_eq!(self.w.writer.unsure_since(page), None);
+            self.trusted += 1;
+        }
     }
 
     /// One transaction on each of two scopes, step by step in turn.
@@ -145,6 +166,7 @@ impl Model {
                     self.w.writer.reserve().ok();
                 }
                 3 if self.rng.below(10) == 0 => self.revoke(),
+                4 => self.trust(),
                 n => walks[n as usize % 2].step(self),
             }
             self.steps += 1;
@@ -301,6 +323,7 @@ fn run_over(
         all.pinned += stats.pinned;
         all.installs_own += stats.installs_own;
         all.taken += stats.taken;
+        assert!(rounds < 300 || m.trusted > 0, "no page was trusted");
     }
     all
 }

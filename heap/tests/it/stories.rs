@@ -624,3 +624,37 @@ fn handles_come_back_while_a_scope_stays_open() {
     assert!(stats.taken > 2000 && stats.table_bytes == before, "{stats:?}");
     drop(idle);
 }
+
+#[test]
+fn unchanged_page_is_trusted_in_place_and_what_changed_in_it_is_not() {
+    let mut w = World::new(small(Policy::Lru));
+    let (a, b) = (oref(1, 0), oref(1, 1));
+    w.server.put(a, Kept::Plain, Node::new(1, "a", b, &[]));
+    w.server.put(b, Kept::Plain, Node::new(2, "b", a, &[]));
+    let page = PageId::new(1).unwrap();
+    let scope = w.reader.scope().unwrap();
+    assert_eq!(Node::read(&w.get(&scope, a).unwrap()).id, 1);
+    drop(scope);
+    assert_eq!(w.writer.unsure_since(page), None);
+    w.commit(&[(b, Node::new(3, "b", a, &[]))]);
+    let heard = w.writer.watermark();
+    w.writer.flag_page(page);
+    assert_eq!((w.writer.unsure_of(a), w.writer.unsure_of(b)), (Some(heard), None));
+    w.writer.advance(Stamp(heard.0 + 5));
+    // Flagged a second time, it still is of the first stamp.
+    w.writer.flag_all();
+    assert_eq!(w.writer.unsure_since(page), Some(heard));
+    let installs = w.writer.stats().installs;
+    w.writer.trust(page, Stamp(heard.0 + 5));
+    w.writer.verify().unwrap();
+    let scope = w.reader.scope().unwrap();
+    assert_eq!(Node::read(&w.get(&scope, a).unwrap()).id, 1);
+    assert_eq!(w.writer.stats().installs, installs);
+    let key = TypeKey::of::<Node>();
+    assert_eq!(w.writer.lookup(&scope, b, Stamp::MAX, key), Resolved::Stale { page });
+    drop(scope);
+    // Of a history that is over nothing can be trusted.
+    w.writer.flag_page(page);
+    w.writer.begin_history(Stamp(1));
+    assert_eq!((w.writer.unsure_since(page), w.writer.unsure_of(a)), (None, None));
+}

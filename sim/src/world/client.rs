@@ -8,7 +8,7 @@ use tercel_engine::txn::{Home, Step};
 use tercel_heap::{Boxed, Config as HeapConfig, arena_bytes, heap};
 use tercel_wire::frame::{Deframer, Kind};
 use tercel_wire::id::SpaceId;
-use tercel_wire::message::{Fetch, PageReply, Stream, Unsubscribe, Verdict};
+use tercel_wire::message::{Fetch, PageReply, Stream, Unchanged, Unsubscribe, Verdict};
 use tercel_wire::page::Page;
 
 use super::clock::Clock;
@@ -380,9 +380,13 @@ pub(super) fn kinds(bytes: &[u8]) -> String {
     let mut out = String::new();
     while let Ok(Some((header, body))) = deframer.next_frame() {
         let more = match header.kind {
-            Kind::Fetch => Fetch::decode(body).map(|f| format!(" of page {}", f.page)),
+            Kind::Fetch => Fetch::decode(body).map(|f| match f.since {
+                Some(since) => format!(" of page {} if it has changed since {since}", f.page),
+                None => format!(" of page {}", f.page),
+            }),
+            Kind::Unchanged => Unchanged::decode(body).map(|u| format!(" page {}", u.page)),
             Kind::Page => PageReply::decode(body).map(|p| {
-                let what = match Page::parse(p.bytes, p.fetch.page) {
+                let what = match Page::parse(p.bytes, p.page) {
                     Ok(page) => format!(
                         ", {} of {} slots as of {}",
                         page.objects().count(),
@@ -391,7 +395,7 @@ pub(super) fn kinds(bytes: &[u8]) -> String {
                     ),
                     Err(_) => ", nothing".into(),
                 };
-                format!(" {}{what}", p.fetch.page)
+                format!(" {}{what}", p.page)
             }),
             Kind::Stream => Stream::decode(body).map(|s| {
                 let changed = s.changes.iter().flat_map(|c| c.orefs.iter().map(|o| format!(" {o}")));

@@ -311,7 +311,7 @@ fn clients_that_ask_and_do_not_read_are_bounded_together() {
     let mut bytes = Vec::new();
     for call in 0..asks as u64 {
         let mut body = Vec::new();
-        Fetch { page: counter.oref().page(), fetch: call + 1 }.encode(&mut body);
+        Fetch { page: counter.oref().page(), fetch: call + 1, since: None }.encode(&mut body);
         encode(Header::new(Kind::Fetch, call + 1), &body, &mut bytes);
     }
     let mut readers: Vec<TcpStream> = (0..6).map(|n| greet(&server, 10 + n)).collect();

@@ -181,7 +181,7 @@ fn asks(page: PageId, count: u32) -> Vec<u8> {
     let mut requests = Vec::new();
     for fetch in 0..count {
         let mut body = Vec::new();
-        Fetch { page, fetch: fetch.into() }.encode(&mut body);
+        Fetch { page, fetch: fetch.into(), since: None }.encode(&mut body);
         frame::encode(Header::new(Kind::Fetch, 1), &body, &mut requests);
     }
     requests
@@ -264,7 +264,7 @@ fn a_client_that_gives_no_page_back_is_told_so_and_cut_off() {
     let mut raw = Raw::connect(&server, 7);
     let refused = other.goes_on_beside(|| {
         for n in 1.. {
-            raw.send(Kind::Fetch, |o| Fetch { page: page(n), fetch: n.into() }.encode(o));
+            raw.send(Kind::Fetch, |o| Fetch { page: page(n), fetch: n.into(), since: None }.encode(o));
             let (header, body) = loop {
                 match raw.next().expect("an answer") {
                     (header, _) if header.kind == Kind::Stream => {}
@@ -302,7 +302,7 @@ fn a_client_that_wants_every_page_gets_them_and_others_go_on() {
             while asked < got + 200 {
                 asked += 1;
                 greedy.send(Kind::Fetch, |o| {
-                    Fetch { page: page(2 + asked % 400), fetch: asked.into() }.encode(o)
+                    Fetch { page: page(2 + asked % 400), fetch: asked.into(), since: None }.encode(o)
                 });
             }
             match greedy.next().expect("an answer").0.kind {

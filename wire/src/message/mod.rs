@@ -3,7 +3,7 @@
 //! | client asks | server answers |
 //! |---|---|
 //! | [`Hello`] | [`Welcome`], or [`Refused`] |
-//! | [`Fetch`] | [`PageReply`] (the frame's stamp says at which stamp it holds) |
+//! | [`Fetch`] | [`PageReply`], or [`Unchanged`] (the frame's stamp says at which stamp it holds) |
 //! | [`Part`]\* [`Commit`], [`Resolve`] | [`Verdict`] |
 //! | [`Lease`] | [`Leased`] |
 //! | `Define` (a [`Layout`]) | `Defined` (its id), or [`Refused`] |
@@ -232,6 +232,9 @@ pub struct Fetch {
     pub page: PageId,
     /// Counts the client's fetches, so that a late [`Unsubscribe`] cannot undo a newer fetch.
     pub fetch: u64,
+    /// The client has a copy of the page, and heard of all changes to it up to this stamp: if nothing has changed since, it needs no
+    /// other.
+    pub since: Option<Stamp>,
 }
 
 impl Fetch {
@@ -239,22 +242,52 @@ impl Fetch {
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u32(self.page.get());
         out.put_u64(self.fetch);
+        self.since.iter().for_each(|since| out.put_u64(since.0));
     }
 
     /// Reads it.
     pub fn decode(body: &[u8]) -> Result<Fetch, DecodeError> {
         let mut r = Reader::new(body);
-        let f = Fetch { page: page(&mut r)?, fetch: r.u64()? };
+        let (page, fetch) = (page(&mut r)?, r.u64()?);
+        let since = if r.rest().is_empty() { None } else { Some(Stamp(r.u64()?)) };
         r.end()?;
-        Ok(f)
+        Ok(Fetch { page, fetch, since })
+    }
+}
+
+/// The other answer to [`Fetch`]: nothing in the page has changed after the stamp that the client named, and the client is subscribed
+/// to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unchanged {
+    /// The page.
+    pub page: PageId,
+    /// The number of the fetch.
+    pub fetch: u64,
+}
+
+impl Unchanged {
+    /// Appends it.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u32(self.page.get());
+        out.put_u64(self.fetch);
+    }
+
+    /// Reads it.
+    pub fn decode(body: &[u8]) -> Result<Unchanged, DecodeError> {
+        let mut r = Reader::new(body);
+        let u = Unchanged { page: page(&mut r)?, fetch: r.u64()? };
+        r.end()?;
+        Ok(u)
     }
 }
 
 /// The answer to [`Fetch`]: the page's bytes, or none if nothing was ever written to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageReply<'a> {
-    /// What was asked.
-    pub fetch: Fetch,
+    /// The page.
+    pub page: PageId,
+    /// The number of the fetch.
+    pub fetch: u64,
     /// A page, unchecked, or nothing.
     pub bytes: &'a [u8],
 }
@@ -262,15 +295,15 @@ pub struct PageReply<'a> {
 impl<'a> PageReply<'a> {
     /// Appends it.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        self.fetch.encode(out);
+        out.put_u32(self.page.get());
+        out.put_u64(self.fetch);
         out.extend_from_slice(self.bytes);
     }
 
     /// Reads it.
     pub fn decode(body: &'a [u8]) -> Result<PageReply<'a>, DecodeError> {
         let mut r = Reader::new(body);
-        let fetch = Fetch { page: page(&mut r)?, fetch: r.u64()? };
-        Ok(PageReply { fetch, bytes: r.rest() })
+        Ok(PageReply { page: page(&mut r)?, fetch: r.u64()?, bytes: r.rest() })
     }
 }
 

@@ -30,6 +30,7 @@ fn read_as_anything(b: &[u8]) {
     again(Welcome::decode(b), Welcome::encode, |o, m| Welcome::decode(o).as_ref() == Ok(m));
     again(Fetch::decode(b), Fetch::encode, |o, m| Fetch::decode(o).as_ref() == Ok(m));
     again(PageReply::decode(b), PageReply::encode, |o, m| PageReply::decode(o).as_ref() == Ok(m));
+    again(Unchanged::decode(b), Unchanged::encode, |o, m| Unchanged::decode(o).as_ref() == Ok(m));
     again(Unsubscribe::decode(b), Unsubscribe::encode, |o, m| Unsubscribe::decode(o).as_ref() == Ok(m));
     again(Part::decode(b), Part::encode, |o, m| Part::decode(o).as_ref() == Ok(m));
     again(Commit::decode(b), Commit::encode, |o, m| Commit::decode(o).as_ref() == Ok(m));

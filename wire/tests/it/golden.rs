@@ -430,10 +430,13 @@ fn messages_have_the_bytes_of_version_2() {
             page_bytes: 8,
         }
     );
-    let fetch = Fetch { page: page_id(0x0a_0b0c), fetch: 0x0102_0304 };
+    let fetch = Fetch { page: page_id(0x0a_0b0c), fetch: 0x0102_0304, since: None };
     message!(promised, "fetch", Fetch, fetch);
-    message!(promised, "page", PageReply, PageReply { fetch, bytes: b"the page" });
-    message!(promised, "page_unwritten", PageReply, PageReply { fetch, bytes: b"" });
+    message!(promised, "fetch_if_changed", Fetch, Fetch { since: Some(Stamp(0x0506_0708)), ..fetch });
+    let Fetch { page, fetch, .. } = fetch;
+    message!(promised, "page", PageReply, PageReply { page, fetch, bytes: b"the page" });
+    message!(promised, "page_unwritten", PageReply, PageReply { page, fetch, bytes: b"" });
+    message!(promised, "unchanged", Unchanged, Unchanged { page, fetch });
     message!(promised, "collect", Collect, Collect { is_dry: true });
     message!(promised, "bind", Bind, Bind { interface: interface() });
     message!(promised, "bound", Bound, Bound { interface: Some(2), methods: vec![1, 0], table: None });
@@ -634,6 +637,7 @@ fn kinds_have_the_numbers_of_version_1() {
         (Kind::Response, 80),
         (Kind::OutputItem, 81),
         (Kind::InputCredit, 82),
+        (Kind::Unchanged, 83),
     ];
     for number in 0..=u8::MAX {
         let mut head: [u8; FRAME_BYTES] = Header::new(Kind::Ping, 1).encode();
