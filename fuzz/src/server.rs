@@ -236,7 +236,8 @@ fn message(u: &mut Unstructured<'_>, view: ViewId) -> Result<(Kind, Vec<u8>)> {
             Kind::Hello
         }
         4 => {
-            Fetch { page: page(u)?, fetch: u.arbitrary()?, since: u.arbitrary::<Option<u64>>()?.map(Stamp) }.encode(&mut body);
+            Fetch { page: page(u)?, fetch: u.arbitrary()?, since: u.arbitrary::<Option<u64>>()?.map(Stamp) }
+                .encode(&mut body);
             Kind::Fetch
         }
         5 => {

@@ -54,33 +54,32 @@ fn count(call: &str, dir: &Path) -> Result<f64, String> {
         return Err(format!("valgrind: {}", String::from_utf8_lossy(&ran.stderr).trim()));
     }
     let counted = std::fs::read_to_string(dir.join("counted")).map_err(failed)?;
-    let [all, waiting] = [COUNTED, WAITING].map(|functions| instructions_of(&counted, &functions));
-    match all.checked_sub(waiting).filter(|_| waiting > 0) {
-        Some(sum) => Ok(sum as f64 / f64::from(COUNT)),
-        None => Err("valgrind knows none of the functions that are counted".into()),
+    let [all, waiting] = [COUNTED, WAITING].map(|functions| functions.map(|f| instructions_of(&counted, f)));
+    if all.contains(&0) || waiting.contains(&0) {
+        return Err("valgrind does not know one of the functions that are counted".into());
     }
+    Ok((all.iter().sum::<u64>() - waiting.iter().sum::<u64>()) as f64 / f64::from(COUNT))
 }
 
-/// The instructions of functions and all that they call, in what callgrind has written: there each call of one function by another is
+/// The instructions of a function and all that it calls, in what callgrind has written: there each call of one function by another is
 /// a line `cfn=` and behind it `calls=` and its cost. A name stands behind its number where it is met first.
-fn instructions_of(counted: &str, functions: &[&str]) -> u64 {
-    let mut is_one_of = std::collections::HashMap::new();
-    let (mut in_one, mut calls_one, mut sum) = (None, None, 0);
+fn instructions_of(counted: &str, function: &str) -> u64 {
+    let mut is_it = std::collections::HashMap::new();
+    let (mut in_it, mut calls_it, mut sum) = (false, false, 0);
     let mut lines = counted.lines();
     while let Some(line) = lines.next() {
-        let mut function = |name: &str| {
+        let mut is = |name: &str| {
             let (number, name) = name.split_once(' ').unwrap_or((name, ""));
-            let found = || functions.iter().position(|f| name.ends_with(f));
-            *is_one_of.entry(number.to_string()).or_insert_with(found)
+            *is_it.entry(number.to_string()).or_insert_with(|| name.ends_with(function))
         };
         if let Some(name) = line.strip_prefix("fn=") {
-            in_one = function(name);
+            in_it = is(name);
         } else if let Some(name) = line.strip_prefix("cfn=") {
-            calls_one = function(name);
+            calls_it = is(name);
         } else if line.starts_with("calls=") {
             let cost = lines.next().and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
             // One that goes on in the text of another file, which was inlined, is written as if it called itself.
-            if calls_one.is_some() && calls_one != in_one {
+            if calls_it && !in_it {
                 sum += cost.unwrap_or(0);
             }
         }

@@ -92,8 +92,9 @@ impl Client {
         };
         let fetch = self.fetch(page, since);
         search.fetched = Some((page, fetch));
-        // The frame for the reply is made free while the request is on its way.
-        if self.writer.reserve().is_err() {
+        // The frame for the reply is made free while the request is on its way; not for a question, which the copy itself may be made
+        // free for.
+        if since.is_none() && self.writer.reserve().is_err() {
             return Located::Failed(Error::Full(Bound::Cache));
         }
         Located::Wait

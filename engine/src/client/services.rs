@@ -48,9 +48,13 @@ impl Requests {
         self.table = None;
         self.of_object = None;
         self.connection += 1;
-        // What came before the answer to a call did is of use.
-        let slots = &self.slots;
-        self.streams.retain(|slot, (seq, _)| slots.is_answered(CallId { slot: *slot, seq: *seq }));
+        // What came before the answer to a call did is of use. A call without one is given up: an answer that comes by another connection
+        // comes without the items before it.
+        let (slots, connection) = (&mut self.slots, self.connection);
+        self.streams.retain(|slot, (seq, _)| {
+            let id = CallId { slot: *slot, seq: *seq };
+            slots.is_answered(id) || slots.cancel(id, connection, None)
+        });
     }
 }
 
@@ -97,8 +101,14 @@ impl Client {
         self.acknowledge(stamp);
     }
 
-    /// A response that the host has read itself names this stamp: what is read from now on is not older.
-    pub fn acknowledge(&mut self, stamp: Stamp) {
+    /// A response of the connection that the host has read itself names this stamp: what is read from now on is not older.
+    pub fn heard_by_line(&mut self, stamp: Stamp) {
+        // A message has it in its header.
+        self.history.heard = self.history.heard.max(stamp);
+        self.acknowledge(stamp);
+    }
+
+    fn acknowledge(&mut self, stamp: Stamp) {
         self.history.acknowledged = self.history.acknowledged.max(stamp);
     }
 

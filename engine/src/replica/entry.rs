@@ -80,7 +80,7 @@ pub struct Head {
     pub op: OpId,
     /// A checksum of the bytes that its client sent.
     pub digest: u32,
-    /// What it returns, at most [`limits::REPLY_BYTES_MAX`].
+    /// If it was a call, a byte and what it returned, at most [`limits::REPLY_BYTES_MAX`].
     pub reply: Vec<u8>,
     /// Writes that do not fit where their object lives, in the order of the writes.
     pub placements: Vec<Placement>,

@@ -172,7 +172,10 @@ impl Slots {
     /// Takes in the body of a response. One whose caller has given up frees its slot; one to an earlier call counts for nothing.
     pub fn answered(&mut self, id: CallId, body: &[u8]) {
         if let Some(Slot { state: State::Lent(answer), .. }) = self.slots.get_mut(id.slot as usize) {
-            *answer = Some((id.seq, body.to_vec()));
+            // A copy of an earlier one may come late.
+            if answer.as_ref().is_none_or(|(seq, _)| *seq <= id.seq) {
+                *answer = Some((id.seq, body.to_vec()));
+            }
             return;
         }
         let Some(slot) = self.of(id) else { return };

@@ -109,9 +109,11 @@ impl Call<'_> {
 
     /// Answers the procedure's questions until there are no more, and gives the body of the response.
     pub(super) fn answer<Q: Field, A: Field>(&self, mut ask: impl FnMut(Q) -> A) -> Result<Vec<u8>, Error> {
+        // The procedure has begun: what goes wrong here ends it in the middle.
+        let given_up = |e: Error| Error::Unknown(format!("the call was given up in the middle: {e}"));
         while let Some(question) = self.next()? {
-            let (number, question) = read_numbered(&question, &self.method().output)?;
-            self.send(&put_numbered(number, &ask(question))?)?;
+            let (number, question) = read_numbered(&question, &self.method().output).map_err(given_up)?;
+            self.send(&put_numbered(number, &ask(question)).map_err(given_up)?)?;
         }
         self.finish()
     }

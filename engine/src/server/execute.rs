@@ -74,7 +74,7 @@ impl Server {
         let ended = read(&port, request, response);
         let Inline { at, waits, .. } = port;
         let (server, _, out) = at.into_inner();
-        if waits.get() {
+        if waits.get() || ended.is_none() {
             // What it waits for is asked for.
             server.go_on(out);
         }

@@ -51,7 +51,7 @@ impl Linked {
         self.conn.clone()
     }
 
-    fn is_current(&self, conn: &Arc<ServerConnection>) -> bool {
+    pub(super) fn is_current(&self, conn: &Arc<ServerConnection>) -> bool {
         self.conn.as_ref().is_some_and(|c| Arc::ptr_eq(c, conn))
     }
 }
@@ -129,6 +129,8 @@ impl Usage {
 pub(super) struct Baton {
     pub(super) buffer: Vec<u8>,
     pub(super) express: Option<Box<Express>>,
+    /// The last call of an object by the shorter way: no other one has its number, whatever becomes of the rest.
+    pub(super) of_object: u64,
 }
 
 /// How long the driver at first leaves the connection to the threads that use it, so that a lone caller is not

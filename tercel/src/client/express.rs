@@ -34,8 +34,6 @@ pub(super) struct Express {
 struct Calls {
     /// For calls of services, once there was one.
     lane: Option<Lane>,
-    /// The last call of an object.
-    of_object: u64,
     /// The machine knows that what is read from now on is not older.
     acknowledged: Stamp,
     /// What interfaces are bound to there.
@@ -68,11 +66,11 @@ impl Calls {
         self.bound.iter().position(|(bound, _)| bound.is(of))
     }
 
-    /// Names a call that is sent now.
-    fn begin(&mut self, is_of_object: bool) -> Option<CallId> {
-        if is_of_object {
-            self.of_object += 1;
-            return Some(CallId { slot: OBJECT_SLOT, seq: self.of_object });
+    /// Names a call that is sent now; `of_object` is the last one of an object.
+    fn begin(&mut self, of_object: Option<&mut u64>) -> Option<CallId> {
+        if let Some(last) = of_object {
+            *last += 1;
+            return Some(CallId { slot: OBJECT_SLOT, seq: *last });
         }
         self.lane.as_mut().map(Lane::begin)
     }
@@ -81,6 +79,9 @@ impl Calls {
 fn is_of(response: &Response<'_>, id: CallId) -> bool {
     response.slot == id.slot && response.seq == id.seq
 }
+
+/// What has arrived beside the answer is handed on when it is as much.
+const KEPT_BYTES: usize = 128 << 10;
 
 /// What became of a call that was sent.
 enum Came {
@@ -110,7 +111,7 @@ impl Shared {
         let mut express = baton.express.take()?;
         let Express { conn, calls, .. } = &mut *express;
         let ServerConnection::Shared(shared) = &**conn else { return None };
-        let Some(id) = self.send_express(calls, at, shared, call) else {
+        let Some(id) = self.send_express((calls, at), &mut baton.of_object, shared, call) else {
             baton.express = Some(express);
             return None;
         };
@@ -138,17 +139,25 @@ impl Shared {
         if let Some(express) = baton.express.as_mut().filter(|express| express.generation == generation) {
             // It stays with the baton whether or not this interface is bound: its slot may be lent.
             let calls = &mut express.calls;
-            let at = match calls.place_of(of) {
-                Some(at) => at,
+            let place = calls.place_of(of);
+            if let (Some(at), true) = (place, calls.lane.is_some() || !of.class.is_empty()) {
+                return Some(at);
+            }
+            let mut machine = self.machine();
+            // What it has is of the connection of now.
+            if !machine.is_current(&express.conn) {
+                return None;
+            }
+            if calls.lane.is_none() && of.class.is_empty() {
+                calls.lane = Some(machine.lend_lane()?);
+            }
+            return match place {
+                Some(at) => Some(at),
                 None => {
-                    calls.bound.push((of, self.machine().bound_interface(of.schema, of.class)?));
-                    calls.bound.len() - 1
+                    calls.bound.push((of, machine.bound_interface(of.schema, of.class)?));
+                    Some(calls.bound.len() - 1)
                 }
             };
-            if calls.lane.is_none() && of.class.is_empty() {
-                calls.lane = Some(self.machine().lend_lane()?);
-            }
-            return Some(at);
         }
         if let Some(lane) = baton.express.take().and_then(|old| old.calls.lane) {
             self.machine().take_lane_back(lane, false);
@@ -167,15 +176,15 @@ impl Shared {
     /// Sends a call in a line, if it fits and the connection is free.
     fn send_express(
         &self,
-        calls: &mut Calls,
-        at: usize,
+        (calls, at): (&mut Calls, usize),
+        of_object: &mut u64,
         shared: &SharedMemory,
         call: &mut dyn ExpressCall,
     ) -> Option<CallId> {
         let binding = &calls.bound[at].1;
         let (interface, method) = (binding.number, *binding.methods.get(call.method())?);
         let object = call.object().map(|(_, oref, read_at)| (oref, read_at));
-        let id = calls.begin(object.is_some())?;
+        let id = calls.begin(object.is_some().then_some(of_object))?;
         let slot = object.is_none().then_some(id.slot);
         let body = &mut calls.body;
         body.clear();
@@ -214,20 +223,28 @@ impl Shared {
         let interface = &bound[at].1.interface;
         baton.buffer.clear();
         loop {
-            let mut lines = shared.lines();
-            let is_there =
-                lines.is_there_soon() || (baton.buffer.is_empty() && lines.wait(&mut deadline, patience));
-            if !is_there && baton.buffer.is_empty() {
-                return Came::Late(patience);
-            }
-            match lines.next(room, &mut baton.buffer) {
+            // What follows may have to read the connection itself.
+            let next = {
+                let mut lines = shared.lines();
+                let is_there =
+                    lines.is_there_soon() || (baton.buffer.is_empty() && lines.wait(&mut deadline, patience));
+                if !is_there && baton.buffer.is_empty() {
+                    return Came::Late(patience);
+                }
+                lines.next(room, &mut baton.buffer)
+            };
+            match next {
                 Ok(Next::Call(answer)) => match Response::decode(answer.body) {
                     Ok(response) if is_of(&response, id) => {
-                        drop(lines);
                         self.hand_on(conn, baton);
                         let stamp = rpc::stamp_of(&response.end);
                         if stamp > *acknowledged {
-                            self.machine().acknowledge(stamp);
+                            let mut machine = self.machine();
+                            // A stamp of another history means nothing.
+                            if !machine.is_current(conn) {
+                                return Came::Late(Duration::ZERO);
+                            }
+                            machine.heard_by_line(stamp);
                             *acknowledged = stamp;
                         }
                         call.answered(interface, response.end);
@@ -235,9 +252,8 @@ impl Shared {
                     }
                     _ => End::Client.put_frame(answer, &mut baton.buffer),
                 },
-                Ok(Next::Piece) => {}
-                Ok(Next::Nothing) => {
-                    drop(lines);
+                Ok(Next::Piece) if baton.buffer.len() < KEPT_BYTES => {}
+                Ok(Next::Piece | Next::Nothing) => {
                     self.hand_on(conn, baton);
                     // A server that did something else as well answers with a message.
                     let answer = match lane {
@@ -250,7 +266,6 @@ impl Shared {
                     }
                 }
                 Err(e) => {
-                    drop(lines);
                     self.read(conn, baton, Err(e));
                     return Came::Late(Duration::ZERO);
                 }

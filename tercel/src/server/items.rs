@@ -46,14 +46,20 @@ impl Items {
 
     /// The client says something.
     pub(super) fn hear(&self, said: Said) -> Result<(), Violation> {
-        let heard = self.state().streams.hear(said);
+        let mut state = self.state();
+        // Of a call that is over nothing is kept.
+        if state.is_over {
+            return Ok(());
+        }
+        let heard = state.streams.hear(said);
+        drop(state);
         self.changed.notify_all();
         heard
     }
 
     /// The client is gone or has given up, or the server stops.
     pub(super) fn end(&self) {
-        self.state().is_over = true;
+        *self.state() = State { streams: Streams::default(), is_over: true };
         self.changed.notify_all();
     }
 

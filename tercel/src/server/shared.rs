@@ -277,6 +277,7 @@ impl Channels {
                         }
                         served += 1;
                         peer.is_broken = peer.respond(body).is_err();
+                        body.shrink_to(KEPT_BYTES);
                         if peer.is_broken || peer.unsent_bytes() > 0 {
                             return (Found::More, served);
                         }

@@ -34,6 +34,9 @@ pub trait Feed {
     /// Asks for numbers until one is 0; gives their sum.
     #[slow]
     fn install(&self, package: &str, ask: &Callback<Question, Answer>) -> Result<i64, Halted>;
+    /// Asks once, for as much as is given.
+    #[slow]
+    fn boast(&self, ask: &Callback<Question, Bytes>) -> u64;
     /// What is not slow goes on meanwhile.
     fn add(&self, a: i64, b: i64) -> i64;
 }
@@ -186,6 +189,11 @@ impl Feed for MyFeed {
             }
         }
         Ok(sum)
+    }
+
+    fn boast(&self, _: &Context<'_>, ask: &Callback<Question, Bytes>) -> Called<u64> {
+        let bytes = ask.ask(&Question { package: "much".into(), asked: 0 })?;
+        Ok(bytes.0.len() as u64)
     }
 
     fn add(&self, _: &Context<'_>, a: i64, b: i64) -> Called<i64> {
@@ -531,6 +539,38 @@ fn cut_connection_ends_a_call_and_nothing_is_executed_twice() {
     assert_eq!(seen.begun.load(Ordering::SeqCst), 3);
     let failed = seen.failed.lock().unwrap();
     assert!(failed.iter().all(|e| matches!(e, Error::Unavailable(_))), "{failed:?}");
+}
+
+#[test]
+fn call_whose_connection_was_lost_is_unknown_though_the_next_one_brings_an_answer() {
+    let Office { server, seen, .. } = &office("tcp");
+    let wire = Wire::to(server.as_ref().unwrap());
+    let client = &Client::connect(wire.address.clone()).unwrap();
+    let feed = client.service::<dyn Feed>();
+    seen.is_closed.store(true, Ordering::SeqCst);
+    let upload = feed.upload(u64::MAX).unwrap();
+    upload.send(&line(0, 100)).unwrap();
+    await_that("it runs", || seen.begun.load(Ordering::SeqCst) == 1);
+    wire.cut();
+    // There is another connection before the procedure ends, and its caller does nothing meanwhile.
+    assert_eq!(feed.add(1, 2), Ok(3));
+    seen.open();
+    await_that("the procedure is told", || seen.failed.lock().unwrap().len() == 1);
+    (0..100).for_each(|n| assert_eq!(feed.add(n, 2), Ok(n + 2)));
+    let ended = upload.finish();
+    assert!(matches!(ended, Err(Failure::Space(Error::Unknown(_)))), "{ended:?}");
+}
+
+#[test]
+fn callback_that_gives_too_much_does_not_say_that_nothing_was_begun() {
+    let Office { client, .. } = &office("tcp");
+    let feed = client.service::<dyn Feed>();
+    let asked = feed.boast(|_: Question| Bytes(vec![7; 2 << 20]));
+    assert!(
+        matches!(&asked, Err(Failure::Space(Error::Unknown(why))) if why.contains("message")),
+        "{asked:?}"
+    );
+    assert_eq!(feed.add(1, 2), Ok(3));
 }
 
 #[test]
