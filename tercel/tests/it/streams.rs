@@ -567,7 +567,7 @@ fn callback_that_gives_too_much_does_not_say_that_nothing_was_begun() {
     let feed = client.service::<dyn Feed>();
     let asked = feed.boast(|_: Question| Bytes(vec![7; 2 << 20]));
     assert!(
-        matches!(&asked, Err(Failure::Space(Error::Unknown(why))) if why.contains("message")),
+        matches!(&asked, Err(Failure::Space(Error::Unknown(why))) if why.contains("in the middle")),
         "{asked:?}"
     );
     assert_eq!(feed.add(1, 2), Ok(3));
