@@ -332,9 +332,11 @@ impl Method {
             (true, true) => quote!(SlowOneWay),
         };
         let (input, output) = self.streams.schemas(private);
+        let payload = quote!(#private::wire::payload::PayloadSchema::of);
         quote! {
             #private::wire::interface::MethodSchema {
-                name: #name, reads: #reads, mode: #private::wire::interface::Mode::#mode, takes: #takes, gives: #gives, fails: #fails,
+                name: #name, reads: #reads, mode: #private::wire::interface::Mode::#mode,
+                takes: #payload(#takes), gives: #payload(#gives), fails: #payload(#fails),
                 input: #input, output: #output,
             }
         }

@@ -153,7 +153,7 @@ fn try_run(u: &mut Unstructured<'_>) -> Result<()> {
                 if let Some((server, client)) =
                     server.and_then(|s| s.client_of(conn).map(|client| (s, client)))
                 {
-                    let request = Express { client, left_us: u.arbitrary()?, body: &body };
+                    let request = Express { client, place: &mut 0, left_us: u.arbitrary()?, body: &body };
                     if server.express(now, request, &mut local, &mut response, &mut out) {
                         assert!(Response::decode(&response).is_ok(), "a response that cannot be read");
                     }

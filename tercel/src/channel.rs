@@ -22,7 +22,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tercel_events::shm::{Channel, Config, Corrupt, LINE_BYTES, Receiver, SendError, Sender, pass};
+use tercel_events::shm::{
+    Channel, Config, Corrupt, LINE_BYTES, LineCopy, Received, Receiver, SendError, Sender, pass,
+};
 use tercel_wire::cursor::le32;
 use tercel_wire::frame::{self, BODY_BYTES_MAX, Header, Kind};
 
@@ -43,15 +45,10 @@ const BODY_AT: usize = 8;
 pub(crate) const CALL_BODY_BYTES: usize = BODY_BYTES_MAX;
 
 /// Room for a call that arrives: whatever is judged there is not the peer's any more.
+#[derive(Default)]
 pub(crate) struct Room {
-    line: [u8; LINE_BYTES],
+    line: LineCopy,
     body: Vec<u8>,
-}
-
-impl Default for Room {
-    fn default() -> Room {
-        Room { line: [0; LINE_BYTES], body: Vec::new() }
-    }
 }
 
 /// What is kept of room that a long call took.
@@ -192,22 +189,22 @@ impl End {
         room: &'l mut Room,
         into: &mut Vec<u8>,
     ) -> Result<Next<'l>, Corrupt> {
-        let Some(message) = receiver.receive()? else { return Ok(Next::Nothing) };
-        let kind = message.line()[0];
-        match &message.block {
-            None if kind == self.receives() => {
-                room.line = *message.line();
-                let body = room.line[BODY_AT..].get(..room.line[1].into()).ok_or(Corrupt)?;
-                Ok(Next::Call(InLine { left_us: le32(&room.line, 4), body }))
+        let received = receiver.receive_into(&mut room.line)?;
+        let line = room.line.bytes();
+        let is_call = line[0] == self.receives();
+        match received {
+            Received::Nothing => Ok(Next::Nothing),
+            Received::Line if is_call => {
+                let body = line[BODY_AT..].get(..line[1].into()).ok_or(Corrupt)?;
+                Ok(Next::Call(InLine { left_us: le32(line, 4), body }))
             }
-            Some(block) if kind == self.receives() && block.len() <= CALL_BODY_BYTES => {
-                let left_us = le32(message.line(), 4);
+            Received::Block(block) if is_call && block.len() <= CALL_BODY_BYTES => {
                 room.body.clear();
                 room.body.shrink_to(ROOM_BYTES);
                 block.copy_to(&mut room.body);
-                Ok(Next::Call(InLine { left_us, body: &room.body }))
+                Ok(Next::Call(InLine { left_us: le32(line, 4), body: &room.body }))
             }
-            Some(block) if kind == PIECE && (1..=PIECE_BYTES).contains(&block.len()) => {
+            Received::Block(block) if line[0] == PIECE && (1..=PIECE_BYTES).contains(&block.len()) => {
                 block.copy_to(into);
                 Ok(Next::Piece)
             }

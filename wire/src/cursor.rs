@@ -135,16 +135,25 @@ impl Put for Vec<u8> {
 }
 
 /// Two bytes at `at`. Panics if they are not there: for bytes that were checked.
+#[inline]
 pub fn le16(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+    u16::from_le_bytes(*chunk(bytes, at))
 }
 
 /// Four bytes at `at`. Panics if they are not there: for bytes that were checked.
+#[inline]
 pub fn le32(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+    u32::from_le_bytes(*chunk(bytes, at))
 }
 
 /// Eight bytes at `at`. Panics if they are not there: for bytes that were checked.
+#[inline]
 pub fn le64(bytes: &[u8], at: usize) -> u64 {
-    le32(bytes, at) as u64 | (le32(bytes, at + 4) as u64) << 32
+    u64::from_le_bytes(*chunk(bytes, at))
+}
+
+/// One check for all of them.
+#[inline]
+fn chunk<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
+    bytes[at..].first_chunk().expect("bytes that were checked to be there")
 }

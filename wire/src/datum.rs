@@ -84,7 +84,10 @@ pub fn encode(layout: &Layout, datum: &Datum, out: &mut Vec<u8>) -> Result<(), D
         wrong = writer.record(layout, datum, e, 0).err();
     };
     let from = out.len();
-    let encoded = payload::encode_sized((layout.size(), layout.has_numbers_alone()), put, out);
+    let encoded = match layout.has_numbers_alone() {
+        true => payload::encode_numbers(layout.size(), put, out),
+        false => payload::encode_parts(layout.size(), put, out),
+    };
     let wrong = wrong.or_else(|| encoded.err().map(|e| DatumError::new(e.to_string())));
     match wrong {
         None => Ok(()),

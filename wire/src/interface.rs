@@ -6,6 +6,7 @@
 
 use crate::cursor::{DecodeError, Put, Reader};
 use crate::layout::{Layout, NAME_BYTES_MAX};
+use crate::payload::PayloadSchema;
 use crate::schema::Schema;
 
 /// Methods of one interface.
@@ -30,11 +31,11 @@ pub struct MethodSchema {
     /// How its server runs it, and whether it answers.
     pub mode: Mode,
     /// What it takes: a field for each argument.
-    pub takes: Schema,
+    pub takes: PayloadSchema,
     /// What it gives: one field, or none.
-    pub gives: Schema,
+    pub gives: PayloadSchema,
     /// What it gives instead when it fails by its own decision: one field, or none if it never does.
-    pub fails: Schema,
+    pub fails: PayloadSchema,
     /// An item of the stream that it takes; no field if it takes none.
     pub input: Schema,
     /// An item of the stream that it gives; no field if it gives none.
@@ -132,9 +133,9 @@ impl Interface {
             name: m.name.into(),
             reads: m.reads,
             mode: m.mode,
-            takes: Layout::of(&m.takes),
-            gives: Layout::of(&m.gives),
-            fails: Layout::of(&m.fails),
+            takes: Layout::of(m.takes.record()),
+            gives: Layout::of(m.gives.record()),
+            fails: Layout::of(m.fails.record()),
             input: Layout::of(&m.input),
             output: Layout::of(&m.output),
         });
@@ -275,7 +276,8 @@ mod tests {
     const NOTHING: Schema = Schema { name: "nothing", fields: &[] };
 
     const fn method(name: &'static str, takes: Schema) -> MethodSchema {
-        let (gives, fails) = (NOTHING, NOTHING);
+        let takes = PayloadSchema::of(takes);
+        let (gives, fails) = (PayloadSchema::of(NOTHING), PayloadSchema::of(NOTHING));
         MethodSchema {
             name,
             reads: false,

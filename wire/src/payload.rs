@@ -58,46 +58,87 @@ impl Spill for Beside {
     }
 }
 
-/// Appends a payload whose record `put` writes.
-///
-/// # Errors
-/// If a value cannot be in a record; then nothing is appended.
-pub fn encode(
-    schema: &'static Schema,
-    put: impl FnOnce(&mut Encoder<'_>),
-    out: &mut Vec<u8>,
-) -> Result<(), EncodeError> {
-    match schema.size() {
-        0 => Ok(()),
-        size => encode_sized((size, schema.has_numbers_alone()), put, out),
+/// The record of a payload, as a constant of a program; what each payload needs of it is worked out when that is compiled.
+#[derive(Debug, Clone, Copy)]
+pub struct PayloadSchema {
+    record: Schema,
+    /// Of its fixed part.
+    bytes: usize,
+    has_numbers_alone: bool,
+}
+
+impl PayloadSchema {
+    /// One of these fields.
+    pub const fn of(record: Schema) -> PayloadSchema {
+        PayloadSchema { bytes: record.size(), has_numbers_alone: record.has_numbers_alone(), record }
+    }
+
+    /// Its fields.
+    pub const fn record(&self) -> &Schema {
+        &self.record
+    }
+
+    /// Appends a payload whose record `put` writes.
+    ///
+    /// # Errors
+    /// If a value cannot be in a record; then nothing is appended.
+    #[inline]
+    pub fn encode(&self, put: impl FnOnce(&mut Encoder<'_>), out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        match self.bytes {
+            0 => Ok(()),
+            bytes if self.has_numbers_alone => encode_numbers(bytes, put, out),
+            bytes => encode_parts(bytes, put, out),
+        }
     }
 }
 
-/// Appends a payload whose record has a fixed part of so many bytes, and numbers alone or not.
+/// Of numbers alone: there is nothing that would leave the record.
+struct NoParts;
+
+impl Spill for NoParts {
+    fn bytes(&mut self, _: &[u8]) -> Result<Oref, EncodeError> {
+        Err(EncodeError::TooLong)
+    }
+
+    fn refs(&mut self, _: &[Oref]) -> Result<Oref, EncodeError> {
+        Err(EncodeError::TooLong)
+    }
+
+    fn named(&mut self, _: Oref, _: Stamp) {}
+}
+
+/// Appends a payload whose record has a fixed part of so many bytes, and numbers alone.
 #[inline]
-pub(crate) fn encode_sized(
-    (size, is_alone): (usize, bool),
+pub(crate) fn encode_numbers(
+    bytes: usize,
+    put: impl FnOnce(&mut Encoder<'_>),
+    out: &mut Vec<u8>,
+) -> Result<(), EncodeError> {
+    let bytes = if bytes == 0 { 0 } else { padded(bytes) };
+    let mut none = NoParts;
+    let mut e = Encoder::behind(std::mem::take(out), bytes, &mut none);
+    put(&mut e);
+    let encoded;
+    (*out, encoded) = e.finish_behind();
+    encoded
+}
+
+/// Appends a payload whose record has a fixed part of so many bytes, and more than numbers.
+pub(crate) fn encode_parts(
+    bytes: usize,
     put: impl FnOnce(&mut Encoder<'_>),
     out: &mut Vec<u8>,
 ) -> Result<(), EncodeError> {
     let mut beside = Beside::default();
     let from = out.len();
-    let mut bytes = std::mem::take(out);
-    if !is_alone {
-        bytes.extend_from_slice(&[0; HEAD_BYTES]);
-    }
-    let mut e = Encoder::behind(bytes, size, &mut beside);
+    out.extend_from_slice(&[0; HEAD_BYTES]);
+    let mut e = Encoder::behind(std::mem::take(out), bytes, &mut beside);
     put(&mut e);
     let encoded;
     (*out, encoded) = e.finish_behind();
     if let Err(e) = encoded {
         out.truncate(from);
         return Err(e);
-    }
-    if is_alone {
-        let record = if size == 0 { 0 } else { padded(out.len() - from) };
-        out.resize(from + record, 0);
-        return Ok(());
     }
     let record = padded(out.len() - from - HEAD_BYTES);
     out.resize(from + HEAD_BYTES + record, 0);
@@ -234,7 +275,7 @@ mod tests {
             Bytes(vec![7; bytes]).put(e, SCHEMA.offset(1));
             refs.put(e, SCHEMA.offset(2));
         };
-        encode(&SCHEMA, put, &mut out).unwrap();
+        PayloadSchema::of(SCHEMA).encode(put, &mut out).unwrap();
         out
     }
 
@@ -270,7 +311,7 @@ mod tests {
         const NONE: Schema = of(&[]);
         for (schema, bytes) in [(&BOTH, 12), (&THREE, 4), (&NONE, 0)] {
             let (mut out, layout) = (vec![9], Layout::of(schema));
-            encode(schema, |_| {}, &mut out).unwrap();
+            PayloadSchema::of(*schema).encode(|_| {}, &mut out).unwrap();
             assert_eq!(out.len(), 1 + bytes);
             assert_eq!(Payload::decode(&out[1..], &layout).unwrap().record(), vec![0; bytes]);
             assert!(Payload::decode(&out, &layout).is_err() && Payload::decode(&[0; 16], &layout).is_err());

@@ -152,16 +152,7 @@ impl Type {
             Type::Scalar(_) | Type::Array(..) => true,
             Type::Text | Type::Bytes | Type::List(_) | Type::Ref(_) => false,
             Type::Option(t) => t.is_numbers(),
-            Type::Record(r) | Type::Enum(r) => {
-                let mut i = 0;
-                while i < r.fields.len() {
-                    if !r.fields[i].ty.is_numbers() {
-                        return false;
-                    }
-                    i += 1;
-                }
-                true
-            }
+            Type::Record(r) | Type::Enum(r) => r.has_numbers_alone(),
         }
     }
 
@@ -174,8 +165,15 @@ impl Type {
 
 impl Schema {
     /// Whether the fixed part is all there is to it, and no reference is in it.
-    pub const fn has_numbers_alone(&'static self) -> bool {
-        Type::Record(self).is_numbers()
+    pub const fn has_numbers_alone(&self) -> bool {
+        let mut i = 0;
+        while i < self.fields.len() {
+            if !self.fields[i].ty.is_numbers() {
+                return false;
+            }
+            i += 1;
+        }
+        true
     }
 
     /// Bytes of the fixed part.

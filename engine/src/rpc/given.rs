@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use tercel_wire::cursor::{DecodeError, le32};
 use tercel_wire::id::{Oref, Stamp};
 use tercel_wire::interface::MethodSchema;
-use tercel_wire::payload::{self, Payload};
+use tercel_wire::payload::Payload;
 use tercel_wire::record::Encoder;
 
 use super::{Called, Ended, Failure};
@@ -66,11 +66,11 @@ pub fn finish<R, E>(
 ) -> Result<Ended, Error> {
     match called {
         Ok(gives) => {
-            payload::encode(&method.gives, |e| put_gives(&gives, e), out)?;
+            method.gives.encode(|e| put_gives(&gives, e), out)?;
             Ok(Ended::Returned)
         }
         Err(Failure::Method(fails)) => {
-            payload::encode(&method.fails, |e| put_fails(&fails, e), out)?;
+            method.fails.encode(|e| put_fails(&fails, e), out)?;
             Ok(Ended::Failed)
         }
         Err(Failure::Space(e)) => Err(e),

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tercel_wire::id::{Oref, Stamp};
 use tercel_wire::interface::{Interface, InterfaceSchema, Method};
 use tercel_wire::message::{Limit, Outcome, ResponseEnd};
-use tercel_wire::payload::{self, Payload};
+use tercel_wire::payload::{Payload, PayloadSchema};
 use tercel_wire::record::{Any, Encoder, Ref};
 
 use super::given::damaged;
@@ -16,8 +15,8 @@ use crate::limits;
 use crate::object::{Obj, Object};
 use crate::time::Now;
 use crate::txn::{
-    Binding, Caller, CameTo, ExpressCall, Expressed, Home, Options, Outgoing, Port, Step, Through, Tx,
-    try_run,
+    Binding, Caller, CameTo, ExpressAsked, ExpressCall, Expressed, Home, Options, Outgoing, Port, Step,
+    Through, Tx, try_run,
 };
 
 /// Where methods run.
@@ -146,7 +145,7 @@ impl<'c, T: Object> Handle<'c, T> {
             object: self.object.cast(),
             sent: Vec::new(),
         };
-        payload::encode(stub.takes(), put, &mut call.sent).map_err(Error::from)?;
+        stub.takes().encode(put, &mut call.sent).map_err(Error::from)?;
         let (reply, interface) = call.reply()?;
         let method = &interface.methods[stub.method];
         match reply {
@@ -165,8 +164,14 @@ impl<'c, T: Object> Handle<'c, T> {
         fails: &dyn Fn(&Given<'_>) -> Result<E, Error>,
     ) -> Option<Called<R, E>> {
         let object = (T::NAME, self.object.oref(), self.object.stamp());
-        let mut call = Express { stub, object, timeout: self.timeout, put, gives, fails, ended: None };
-        match port.express(&mut call) {
+        let asked = ExpressAsked {
+            schema: stub.schema,
+            method: stub.method,
+            object: Some(object),
+            timeout: self.timeout,
+        };
+        let mut call = Express { stub, put, gives, fails, ended: None };
+        match port.express(&asked, &mut call) {
             Expressed::Answered => call.ended,
             Expressed::No | Expressed::UnderWay(..) => None,
         }
@@ -229,8 +234,6 @@ fn failed<R, E>(
 /// A call of a method that only reads, by the shorter way.
 struct Express<'a, R, E> {
     stub: &'a Stub,
-    object: (&'static str, Oref, Stamp),
-    timeout: Option<Duration>,
     put: &'a dyn Fn(&mut Encoder<'_>),
     gives: &'a dyn Fn(&Given<'_>) -> Result<R, Error>,
     fails: &'a dyn Fn(&Given<'_>) -> Result<E, Error>,
@@ -238,24 +241,8 @@ struct Express<'a, R, E> {
 }
 
 impl<R, E> ExpressCall for Express<'_, R, E> {
-    fn schema(&self) -> &'static InterfaceSchema {
-        self.stub.schema
-    }
-
-    fn method(&self) -> usize {
-        self.stub.method
-    }
-
-    fn object(&self) -> Option<(&'static str, Oref, Stamp)> {
-        Some(self.object)
-    }
-
-    fn timeout(&self) -> Option<Duration> {
-        self.timeout
-    }
-
     fn put(&mut self, out: &mut Vec<u8>) -> Result<(), Error> {
-        Ok(payload::encode(self.stub.takes(), self.put, out)?)
+        Ok(self.stub.takes().encode(self.put, out)?)
     }
 
     fn answered(&mut self, interface: &Interface, end: ResponseEnd<'_>) {
@@ -279,7 +266,7 @@ pub struct Stub {
 }
 
 impl Stub {
-    fn takes(&self) -> &'static tercel_wire::schema::Schema {
+    fn takes(&self) -> &'static PayloadSchema {
         &self.schema.methods[self.method].takes
     }
 

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tercel_wire::layout::Layout;
-use tercel_wire::payload::{self, Payload};
+use tercel_wire::payload::{Payload, PayloadSchema};
 use tercel_wire::record::Encoder;
 use tercel_wire::schema::{self, Scalar, Schema, Type};
 
@@ -152,7 +152,9 @@ impl<T: Field> Numbered<T> {
 
 /// An item as it is sent.
 pub(super) fn put_item<T: Field>(item: &T) -> Result<Vec<u8>, Error> {
-    put(const { &Plain::<T>::SCHEMA }, |e| item.put_field(e, const { Plain::<T>::SCHEMA.offset(0) }))
+    put(const { &PayloadSchema::of(Plain::<T>::SCHEMA) }, |e| {
+        item.put_field(e, const { Plain::<T>::SCHEMA.offset(0) })
+    })
 }
 
 /// An item of a layout.
@@ -162,7 +164,7 @@ pub(super) fn read_item<T: Field>(bytes: &[u8], layout: &Layout) -> Result<T, Er
 
 /// A question or an answer as it is sent.
 pub(super) fn put_numbered<T: Field>(number: u64, item: &T) -> Result<Vec<u8>, Error> {
-    put(const { &Numbered::<T>::SCHEMA }, |e| {
+    put(const { &PayloadSchema::of(Numbered::<T>::SCHEMA) }, |e| {
         number.put_field(e, const { Numbered::<T>::SCHEMA.offset(0) });
         item.put_field(e, const { Numbered::<T>::SCHEMA.offset(1) });
     })
@@ -175,9 +177,9 @@ pub(super) fn read_numbered<T: Field>(bytes: &[u8], layout: &Layout) -> Result<(
     Ok((number, given.value(const { Numbered::<T>::SCHEMA.offset(1) })?))
 }
 
-fn put(schema: &'static Schema, fields: impl FnOnce(&mut Encoder<'_>)) -> Result<Vec<u8>, Error> {
+fn put(schema: &PayloadSchema, fields: impl FnOnce(&mut Encoder<'_>)) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
-    payload::encode(schema, fields, &mut bytes)?;
+    schema.encode(fields, &mut bytes)?;
     match Sending::is_sendable(bytes.len()) {
         true => Ok(bytes),
         false => Err(Error::Full(Bound::Message)),

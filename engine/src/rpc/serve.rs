@@ -8,7 +8,7 @@ use tercel_wire::message::{Request, ResponseEnd, Unbegun};
 
 use super::served::{Arrival, Served};
 use super::services::{NO_METHOD, put};
-use super::{Context, Services};
+use super::{Context, Procedure, Services};
 
 /// What becomes of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,20 +32,46 @@ pub fn serve(
     cx: &Context<'_>,
     out: &mut Vec<u8>,
 ) -> Taken {
-    let method = (request.interface, request.method);
-    let mode = services.mode(request.interface, request.method);
-    let Some(slot) = request.slot else {
-        let is_new = served.arrive_told(request.seq);
-        let Some(mode) = mode.filter(|mode| is_new && mode.is_one_way()) else { return Taken::Silent };
-        if mode.is_slow() {
-            return Taken::Slow;
+    let procedure = services.procedure(request.interface, request.method);
+    match request.slot {
+        Some(slot) => {
+            serve_named(served, procedure, CallId { slot, seq: request.seq }, request.payload, cx, out)
         }
-        let from = out.len();
-        services.run(CallId { slot: 0, seq: request.seq }, method, request.payload, cx, out);
-        out.truncate(from);
+        None => serve_told(served, procedure, request, cx, out),
+    }
+}
+
+/// Takes in a call that is never answered.
+fn serve_told(
+    served: &mut Served,
+    procedure: Option<Procedure<'_>>,
+    request: &Request<'_>,
+    cx: &Context<'_>,
+    out: &mut Vec<u8>,
+) -> Taken {
+    let is_new = served.arrive_told(request.seq);
+    let Some(procedure) = procedure.filter(|p| is_new && p.mode().is_one_way()) else {
         return Taken::Silent;
     };
-    let id = CallId { slot, seq: request.seq };
+    if procedure.mode().is_slow() {
+        return Taken::Slow;
+    }
+    let from = out.len();
+    procedure.run(CallId { slot: 0, seq: request.seq }, request.payload, cx, out);
+    out.truncate(from);
+    Taken::Silent
+}
+
+/// Takes in a call that has a name, of a procedure that was looked up.
+#[inline]
+pub fn serve_named(
+    served: &mut Served,
+    procedure: Option<Procedure<'_>>,
+    id: CallId,
+    payload: &[u8],
+    cx: &Context<'_>,
+    out: &mut Vec<u8>,
+) -> Taken {
     match served.arrive(id) {
         Arrival::New => {}
         Arrival::Running | Arrival::Old => return Taken::Silent,
@@ -60,9 +86,9 @@ pub fn serve(
         Arrival::Broken => return Taken::Broken,
     }
     let from = out.len();
-    match mode.filter(|mode| !mode.is_one_way()) {
-        Some(mode) if mode.is_slow() => return Taken::Slow,
-        Some(_) => _ = services.run(id, method, request.payload, cx, out),
+    match procedure.filter(|p| !p.mode().is_one_way()) {
+        Some(procedure) if procedure.mode().is_slow() => return Taken::Slow,
+        Some(procedure) => _ = procedure.run(id, payload, cx, out),
         None => put(id, ResponseEnd::Refused(Unbegun::Schema, NO_METHOD), out),
     }
     served.end(id, &out[from..]);

@@ -4,9 +4,9 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use tercel_wire::id::{CallId, Stamp};
-use tercel_wire::interface::{Interface, InterfaceSchema, Method};
+use tercel_wire::interface::{Interface, Method};
 use tercel_wire::message::{Response, ResponseEnd, Unbegun};
-use tercel_wire::payload::{self, Payload};
+use tercel_wire::payload::{Payload, PayloadSchema};
 use tercel_wire::record::Encoder;
 
 use super::services::ServiceInterface;
@@ -16,7 +16,9 @@ use crate::error::{Bound, Error};
 use crate::limits;
 use crate::object::Field;
 use crate::time::Now;
-use crate::txn::{ExpressCall, Expressed, Home, Port, Requested, Requester, Step, Through, UnderWay};
+use crate::txn::{
+    ExpressAsked, ExpressCall, Expressed, Home, Port, Requested, Requester, Step, Through, UnderWay,
+};
 
 /// A service of a server, whose procedures a client calls. Made by `Client::service`; cheap to clone, and one is enough for several
 /// threads.
@@ -76,18 +78,34 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         let read = |interface: &Interface, end: ResponseEnd<'_>| {
             read_answer(&interface.methods[method], end, &gives, &fails)
         };
-        let (schema, timeout) = (S::SCHEMA, self.timeout);
-        let mut express = Express { schema, method, timeout, put: &put, read: &read, ended: None };
-        let under_way = match self.port.clone()?.express(&mut express) {
-            Expressed::Answered => {
-                let unread = || Err(Error::Unknown(FORGOTTEN.into()).into());
-                return express.ended.unwrap_or_else(unread);
-            }
+        let asked = ExpressAsked { schema: S::SCHEMA, method, object: None, timeout: self.timeout };
+        let mut express =
+            Express { takes: &S::SCHEMA.methods[method].takes, put: &put, read: &read, ended: None };
+        let expressed = match &self.port {
+            Ok(port) => port.express(&asked, &mut express),
+            Err(e) => return Err(e.clone().into()),
+        };
+        match (expressed, express.ended) {
+            (Expressed::Answered, Some(ended)) => ended,
+            (expressed, _) => self.call_slowly(method, expressed, &put, &read),
+        }
+    }
+
+    /// Calls a procedure the longer way, or waits there for what was sent by the shorter one.
+    #[cold]
+    fn call_slowly<R, E>(
+        &self,
+        method: usize,
+        expressed: Expressed,
+        put: &dyn Fn(&mut Encoder<'_>),
+        read: &dyn Fn(&Interface, ResponseEnd<'_>) -> Called<R, E>,
+    ) -> Called<R, E> {
+        let (under_way, waited) = match expressed {
+            Expressed::Answered => return Err(Error::Unknown(FORGOTTEN.into()).into()),
             Expressed::No => (None, Duration::ZERO),
             Expressed::UnderWay(under_way, waited) => (Some(under_way), waited),
         };
-        let (under_way, waited) = under_way;
-        let answer = self.calling(method, waited, &put)?.until_known(under_way)?;
+        let answer = self.calling(method, waited, put)?.until_known(under_way)?;
         let response = Response::decode(&answer.body).map_err(unreadable)?;
         read(&answer.interface, response.end)
     }
@@ -146,7 +164,7 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         let left = self.timeout.map(|timeout| timeout.saturating_sub(waited));
         let until = left.map(|left| port.now().plus_us(left.as_micros().try_into().unwrap_or(u64::MAX)));
         let mut payload = Vec::new();
-        payload::encode(&S::SCHEMA.methods[method].takes, put, &mut payload)?;
+        S::SCHEMA.methods[method].takes.encode(put, &mut payload)?;
         Calling::new(port, Through::Own(S::SCHEMA, ""), method, until, payload)
     }
 }
@@ -161,7 +179,7 @@ pub struct Reads<R, E> {
 }
 
 /// What a response says.
-#[inline]
+#[inline(always)]
 pub(super) fn read_answer<R, E>(
     of: &Method,
     end: ResponseEnd<'_>,
@@ -188,7 +206,7 @@ enum Ended<'a> {
 
 /// # Errors
 /// What a response says of a procedure that did not come to its end.
-#[inline]
+#[inline(always)]
 fn ended(end: ResponseEnd<'_>) -> Result<Ended<'_>, Error> {
     match end {
         ResponseEnd::Returned(_, bytes) => Ok(Ended::Returned(bytes)),
@@ -201,29 +219,15 @@ fn ended(end: ResponseEnd<'_>) -> Result<Ended<'_>, Error> {
 
 /// A call that may take the shorter way.
 struct Express<'a, R, E, F> {
-    schema: &'static InterfaceSchema,
-    method: usize,
-    timeout: Option<Duration>,
+    takes: &'static PayloadSchema,
     put: &'a dyn Fn(&mut Encoder<'_>),
     read: &'a F,
     ended: Option<Called<R, E>>,
 }
 
 impl<R, E, F: Fn(&Interface, ResponseEnd<'_>) -> Called<R, E>> ExpressCall for Express<'_, R, E, F> {
-    fn schema(&self) -> &'static InterfaceSchema {
-        self.schema
-    }
-
-    fn method(&self) -> usize {
-        self.method
-    }
-
-    fn timeout(&self) -> Option<Duration> {
-        self.timeout
-    }
-
     fn put(&mut self, out: &mut Vec<u8>) -> Result<(), Error> {
-        Ok(payload::encode(&self.schema.methods[self.method].takes, self.put, out)?)
+        Ok(self.takes.encode(self.put, out)?)
     }
 
     fn answered(&mut self, interface: &Interface, end: ResponseEnd<'_>) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tercel_wire::id::{CallId, ClientId, Stamp};
-use tercel_wire::interface::{Interface, InterfaceSchema, Mode};
+use tercel_wire::interface::{Interface, InterfaceSchema, Method, Mode};
 use tercel_wire::message::{Response, ResponseEnd, Unbegun};
 use tercel_wire::payload::Payload;
 
@@ -75,10 +75,12 @@ impl Services {
         Some((u16::try_from(at).ok()?, &self.0[at].0))
     }
 
-    /// How a procedure is run; none if there is no such.
+    /// A procedure, by the numbers of its service and of itself; none if there is no such.
     #[inline]
-    pub fn mode(&self, interface: u16, method: u16) -> Option<Mode> {
-        self.0.get(interface as usize)?.0.methods.get(method as usize).map(|m| m.mode)
+    pub fn procedure(&self, interface: u16, method: u16) -> Option<Procedure<'_>> {
+        let (interface, service) = self.0.get(interface as usize)?;
+        let of = interface.methods.get(method as usize)?;
+        Some(Procedure { of, number: method, run: &*service.run })
     }
 
     /// Which streams a procedure has.
@@ -91,55 +93,73 @@ impl Services {
     pub fn interfaces(&self) -> impl ExactSizeIterator<Item = &Interface> {
         self.0.iter().map(|(interface, _)| interface)
     }
+}
 
-    /// Runs a procedure here and now, and appends the body of its response. Gives whether it was begun.
+/// A procedure that a server offers.
+#[derive(Clone, Copy)]
+pub struct Procedure<'a> {
+    of: &'a Method,
+    number: u16,
+    run: &'a Run,
+}
+
+impl Procedure<'_> {
+    /// How it is run.
+    #[inline]
+    pub fn mode(&self) -> Mode {
+        self.of.mode
+    }
+
+    /// Runs it here and now, and appends the body of its response. Gives whether it was begun.
     ///
     /// A panic of the procedure is caught, and answered.
-    pub fn run(
-        &self,
-        id: CallId,
-        (interface, method): (u16, u16),
-        payload: &[u8],
-        cx: &Context<'_>,
-        out: &mut Vec<u8>,
-    ) -> bool {
-        let refuse = |why, text: &str, out: &mut Vec<u8>| {
-            put(id, ResponseEnd::Refused(why, text), out);
-            false
-        };
-        let Some((of, service)) = self.0.get(interface as usize) else {
-            return refuse(Unbegun::Schema, NO_METHOD, out);
-        };
-        let Some(m) = of.methods.get(method as usize) else {
-            return refuse(Unbegun::Schema, NO_METHOD, out);
-        };
-        let given = match Payload::decode(payload, &m.takes) {
+    #[inline]
+    pub fn run(&self, id: CallId, payload: &[u8], cx: &Context<'_>, out: &mut Vec<u8>) -> bool {
+        let given = match Payload::decode(payload, &self.of.takes) {
             Ok(given) => Given::new(given),
             Err(e) => {
-                return refuse(Unbegun::Corrupt, &format!("what `{}` is to take: {e}", m.name), out);
+                let text = format!("what `{}` is to take: {e}", self.of.name);
+                put(id, ResponseEnd::Refused(Unbegun::Corrupt, &text), out);
+                return false;
             }
         };
         let from = out.len();
         // The result is written where it is sent from.
-        put(id, ResponseEnd::Returned(Stamp::ZERO, &[]), out);
+        Response::put_returned(id, out);
         let head = out.len();
-        let ran = catch_unwind(AssertUnwindSafe(|| (service.run)(cx, method.into(), &given, out)));
-        let broken = match ran {
-            Ok(Ok(_)) if out.len() - head > limits::CALL_MAX => {
-                let gives = out.len() - head;
-                format!("`{}` gives {gives} bytes, and a message takes {} at most", m.name, limits::CALL_MAX)
-            }
+        let ran = catch_unwind(AssertUnwindSafe(|| (self.run)(cx, self.number.into(), &given, out)));
+        match ran {
+            Ok(Ok(_)) if out.len() - head > limits::CALL_MAX => {}
             Ok(Ok(Ended::Returned)) => return true,
             Ok(Ok(Ended::Failed)) => {
                 Response::put_failed(&mut out[from..head]);
                 return true;
             }
-            Ok(Err(e)) => e.to_string(),
-            Err(_) => format!("`{}` has panicked at the server", m.name),
+            _ => {}
+        }
+        self.put_broken(id, ran.ok(), (from, head), out);
+        true
+    }
+
+    /// Says in place of what it gave that it did not come to its end.
+    #[cold]
+    fn put_broken(
+        &self,
+        id: CallId,
+        ran: Option<Result<Ended, Error>>,
+        (from, head): (usize, usize),
+        out: &mut Vec<u8>,
+    ) {
+        let (name, gives) = (&self.of.name, out.len() - head);
+        let broken = match ran {
+            Some(Ok(_)) => {
+                format!("`{name}` gives {gives} bytes, and a message takes {} at most", limits::CALL_MAX)
+            }
+            Some(Err(e)) => e.to_string(),
+            None => format!("`{name}` has panicked at the server"),
         };
         out.truncate(from);
         put(id, ResponseEnd::Broken(Stamp::ZERO, &broken), out);
-        true
     }
 }
 
@@ -239,7 +259,13 @@ impl Job {
             put(id, ResponseEnd::Refused(Unbegun::Late, ""), &mut body);
         } else {
             let cx = Context::slow(self.id.client, now, self.until, &self.is_cancelled, port, items);
-            let is_begun = self.services.run(id, self.method, &self.payload, &cx, &mut body);
+            let is_begun = match self.services.procedure(self.method.0, self.method.1) {
+                Some(procedure) => procedure.run(id, &self.payload, &cx, &mut body),
+                None => {
+                    put(id, ResponseEnd::Refused(Unbegun::Schema, NO_METHOD), &mut body);
+                    false
+                }
+            };
             has_touched = is_begun && cx.has_touched();
         }
         JobDone { id: self.id, taken_bytes: self.payload.len(), body, has_touched }

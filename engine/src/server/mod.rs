@@ -62,10 +62,12 @@ pub struct Server {
 }
 
 /// A request that came by a shorter way than as a message.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct Express<'a> {
     /// Its client, whose connection is in use.
     pub client: ClientId,
+    /// Where the client was found last: its host keeps that from one request to the next. Any number will do at first.
+    pub place: &'a mut usize,
     /// What is left of its caller's time, in microseconds; 0 is no limit.
     pub left_us: u32,
     /// As in the message.
@@ -472,11 +474,17 @@ impl Server {
         response: &mut Vec<u8>,
         out: &mut Effects,
     ) -> bool {
-        let Express { client, left_us, body } = request;
+        let Express { client, place, left_us, body } = request;
         let Ok(request) = Request::decode(body) else { return false };
         let until = (left_us > 0).then(|| now.plus_us(left_us.into()));
         match request.object {
-            None => self.sessions.express(client, (now, until), &request, &self.config.services, response),
+            None => self.sessions.express(
+                (client, place),
+                (now, until),
+                &request,
+                &self.config.services,
+                response,
+            ),
             Some(_) => {
                 self.run_reading(now, client, &request, local, response, out);
                 true

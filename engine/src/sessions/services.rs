@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 
 use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{CallId, ClientId, Stamp};
+use tercel_wire::interface::Mode;
 use tercel_wire::message::{Cancel, OBJECT_SLOT, Request, Response, ResponseEnd, Unbegun};
 
 use super::{Cx, Sessions};
@@ -16,14 +17,14 @@ use crate::effect::Effect;
 use crate::leader::Asked;
 use crate::limits;
 use crate::rpc::served::{Cancelled, Served};
-use crate::rpc::{Context, Job, JobDone, JobId, Services, Taken, put, serve};
-use crate::table::Map;
+use crate::rpc::{Context, Job, JobDone, JobId, Services, Taken, put, serve, serve_named};
+use crate::table::Placed;
 use crate::time::Now;
 
 /// The calls of all clients.
 #[derive(Debug, Default)]
 pub(super) struct Serving {
-    clients: Map<ClientId, OfClient>,
+    clients: Placed<ClientId, OfClient>,
     /// Clients without a connection, and when they are forgotten. Some of them may have come back, or have gone again since.
     absent: VecDeque<(Now, ClientId)>,
     /// The last table.
@@ -53,7 +54,7 @@ impl Serving {
     /// The number of the table of a client, which is made if there is none.
     pub(super) fn table(&mut self, client: ClientId) -> u32 {
         let last = &mut self.last;
-        let of = self.clients.entry(client).or_insert_with(|| {
+        let of = self.clients.get_or_insert_with(client, || {
             *last += 1;
             OfClient { table: *last, ..OfClient::default() }
         });
@@ -62,14 +63,14 @@ impl Serving {
 
     /// The client has a connection.
     pub(super) fn came_back(&mut self, client: ClientId) {
-        if let Some(of) = self.clients.get_mut(&client) {
+        if let Some(of) = self.clients.get_mut(client) {
             of.over = None;
         }
     }
 
     /// It has none.
     pub(super) fn left(&mut self, client: ClientId, now: Now) {
-        let Some(of) = self.clients.get_mut(&client) else { return };
+        let Some(of) = self.clients.get_mut(client) else { return };
         let over = now.plus_us(limits::SERVED_ABSENT_US);
         of.over = Some(over);
         self.absent.push_back((over, client));
@@ -80,20 +81,20 @@ impl Serving {
 
     /// Whether a call with streams is under way, for which they still are.
     pub(super) fn is_streaming(&self, id: JobId) -> bool {
-        let of = self.clients.get(&id.client).filter(|of| of.table == id.table);
+        let of = self.clients.get(id.client).filter(|of| of.table == id.table);
         of.zip(id.call).is_some_and(|(of, id)| of.streaming.contains(&id))
     }
 
     /// The name of a call with streams; none if there is no such.
     pub(super) fn streaming(&self, client: ClientId, slot: u16, seq: u64) -> Option<JobId> {
-        let of = self.clients.get(&client)?;
+        let of = self.clients.get(client)?;
         let id = CallId { slot, seq };
         of.streaming.contains(&id).then_some(JobId { client, table: of.table, call: Some(id) })
     }
 
     /// A call has no streams any more; whether it had.
     pub(super) fn end_streaming(&mut self, id: JobId) -> bool {
-        let of = self.clients.get_mut(&id.client).filter(|of| of.table == id.table);
+        let of = self.clients.get_mut(id.client).filter(|of| of.table == id.table);
         let Some((of, id)) = of.zip(id.call) else { return false };
         let at = of.streaming.iter().position(|streaming| *streaming == id);
         at.map(|at| of.streaming.swap_remove(at)).is_some()
@@ -101,7 +102,7 @@ impl Serving {
 
     /// The connection of a client is gone, and its streams with it: the calls that had some are cancelled. Gives their names.
     pub(super) fn end_streams(&mut self, client: ClientId) -> Vec<JobId> {
-        let Some(of) = self.clients.get_mut(&client) else { return Vec::new() };
+        let Some(of) = self.clients.get_mut(client) else { return Vec::new() };
         let ended = std::mem::take(&mut of.streaming);
         for id in &ended {
             of.served.cancel(*id);
@@ -111,7 +112,7 @@ impl Serving {
 
     fn forget_first(&mut self) {
         if let Some((over, client)) = self.absent.pop_front()
-            && self.clients.get(&client).is_some_and(|of| of.over == Some(over))
+            && self.clients.get(client).is_some_and(|of| of.over == Some(over))
         {
             self.forget(client);
         }
@@ -119,7 +120,7 @@ impl Serving {
 
     /// Forgets a client. What runs for it is told.
     pub(super) fn forget(&mut self, client: ClientId) {
-        if let Some(of) = self.clients.remove(&client) {
+        if let Some(of) = self.clients.remove(client) {
             of.served.cancel_all();
             self.kept_bytes -= of.served.kept_bytes();
         }
@@ -127,7 +128,7 @@ impl Serving {
 
     /// Keeps the body of a response. Says whether its call is known.
     fn end(&mut self, client: ClientId, table: u32, id: CallId, body: &[u8]) -> bool {
-        let Some(of) = self.clients.get_mut(&client).filter(|of| of.table == table) else { return false };
+        let Some(of) = self.clients.get_mut(client).filter(|of| of.table == table) else { return false };
         let before = of.served.kept_bytes();
         let is_its = of.served.end(id, body);
         self.kept_bytes = self.kept_bytes - before + of.served.kept_bytes();
@@ -138,7 +139,7 @@ impl Serving {
     /// Lets go of what is kept of a client if it has become too much of all.
     fn make_room(&mut self, client: ClientId) {
         if self.kept_bytes > limits::KEPT_ALL_BYTES_MAX
-            && let Some(of) = self.clients.get_mut(&client)
+            && let Some(of) = self.clients.get_mut(client)
         {
             self.kept_bytes -= of.served.kept_bytes();
             of.served.shrink();
@@ -180,7 +181,7 @@ impl Sessions {
         }
         let until = Some(header.deadline_us).filter(|us| *us > 0).map(|us| cx.now.plus_us(us.into()));
         let Serving { clients, body, kept_bytes, .. } = &mut self.serving;
-        let Some(of) = clients.get_mut(&client) else {
+        let Some(of) = clients.get_mut(client) else {
             return self.expel(asked.conn, "a service is bound before it is called", cx);
         };
         let (table, before) = (of.table, of.served.kept_bytes());
@@ -203,22 +204,25 @@ impl Sessions {
     #[inline]
     pub(crate) fn express(
         &mut self,
-        client: ClientId,
+        (client, place): (ClientId, &mut usize),
         (now, until): (Now, Option<Now>),
         request: &Request<'_>,
         services: &Services,
         out: &mut Vec<u8>,
     ) -> bool {
-        let is_granted = request.slot.is_some_and(|slot| slot < limits::service_credit());
-        let mode = services.mode(request.interface, request.method);
-        if !is_granted || !mode.is_some_and(|mode| !mode.is_one_way() && !mode.is_slow()) {
-            return false;
-        }
-        let Some(of) = self.serving.clients.get_mut(&client) else { return false };
+        let Some(slot) = request.slot.filter(|slot| *slot < limits::service_credit()) else { return false };
+        let procedure = services.procedure(request.interface, request.method);
+        let Some(procedure) = procedure.filter(|p| p.mode() == Mode::Plain) else { return false };
+        let Some(of) = self.serving.clients.get_at(client, place) else { return false };
         let before = of.served.kept_bytes();
-        let taken = serve(&mut of.served, services, request, &Context::inline(client, now, until), out);
-        self.serving.kept_bytes = self.serving.kept_bytes - before + of.served.kept_bytes();
-        self.serving.make_room(client);
+        let id = CallId { slot, seq: request.seq };
+        let context = Context::inline(client, now, until);
+        let taken = serve_named(&mut of.served, Some(procedure), id, request.payload, &context, out);
+        let after = of.served.kept_bytes();
+        self.serving.kept_bytes = self.serving.kept_bytes - before + after;
+        if after > before {
+            self.serving.make_room(client);
+        }
         taken == Taken::Answered
     }
 
@@ -236,7 +240,7 @@ impl Sessions {
         let job = self.job(JobId { client, table, call }, request, until, cx);
         match (job, call) {
             (Some(job), call) => {
-                let of = call.and_then(|_| self.serving.clients.get_mut(&client));
+                let of = call.and_then(|_| self.serving.clients.get_mut(client));
                 for (of, id) in of.into_iter().zip(call) {
                     of.served.runs(id, job.flag());
                     if job.streams().is_any() {
@@ -256,7 +260,7 @@ impl Sessions {
         let bytes = serving.job_bytes + request.payload.len();
         let is_full =
             serving.jobs >= cx.config.jobs_max || (bytes > limits::CALL_BYTES_MAX && serving.jobs > 0);
-        let of = serving.clients.get_mut(&id.client)?;
+        let of = serving.clients.get_mut(id.client)?;
         // Some are left for others.
         let has_streams = cx.config.services.streams(request.interface, request.method).is_any();
         let is_streaming_full = has_streams && of.streaming.len() >= limits::STREAMING_MAX;
@@ -275,7 +279,7 @@ impl Sessions {
         (serving.jobs, serving.job_bytes) = (serving.jobs - 1, serving.job_bytes - done.taken_bytes);
         serving.end_streaming(done.id);
         let JobDone { id: JobId { client, table, call }, mut body, has_touched, .. } = done;
-        if let Some(of) = serving.clients.get_mut(&client).filter(|of| of.table == table) {
+        if let Some(of) = serving.clients.get_mut(client).filter(|of| of.table == table) {
             of.jobs -= 1;
         }
         let Some(id) = call else { return };
@@ -295,7 +299,7 @@ impl Sessions {
     /// The caller of a call waits no longer.
     pub(super) fn cancel(&mut self, asked: Asked, client: ClientId, cancel: Cancel, cx: &mut Cx<'_>) {
         let id = CallId { slot: cancel.slot, seq: cancel.seq };
-        let Some(of) = self.serving.clients.get_mut(&client) else { return };
+        let Some(of) = self.serving.clients.get_mut(client) else { return };
         let (table, before) = (of.table, of.served.kept_bytes());
         match of.served.cancel(id) {
             Cancelled::New => {

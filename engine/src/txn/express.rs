@@ -10,22 +10,21 @@ use tercel_wire::message::ResponseEnd;
 use super::UnderWay;
 use crate::error::Error;
 
-/// A call that may take the shorter way.
-pub trait ExpressCall {
+/// What a call that may take the shorter way asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct ExpressAsked {
     /// The service, or the interface of the object's class.
-    fn schema(&self) -> &'static InterfaceSchema;
-
+    pub schema: &'static InterfaceSchema,
     /// The number of the procedure there.
-    fn method(&self) -> usize;
-
+    pub method: usize,
     /// The object with its class, and the stamp of the state in which the reference to it was read; none for a procedure of a service.
-    fn object(&self) -> Option<(&'static str, Oref, Stamp)> {
-        None
-    }
-
+    pub object: Option<(&'static str, Oref, Stamp)>,
     /// How long the caller waits; none is as long as the client does.
-    fn timeout(&self) -> Option<Duration>;
+    pub timeout: Option<Duration>,
+}
 
+/// What such a call takes, and what becomes of its answer.
+pub trait ExpressCall {
     /// Appends what the procedure takes.
     ///
     /// # Errors

@@ -38,7 +38,7 @@ pub use call::{
     Binding, Caller, CameTo, Outgoing, Requested, Requester, Responded, Streamer, Through, Ticket, UnderWay,
 };
 pub use commit::Committed;
-pub use express::{ExpressCall, Expressed};
+pub use express::{ExpressAsked, ExpressCall, Expressed};
 pub(crate) use fresh::{Allowed, Echoes};
 pub use fresh::{AsOf, Begin, Begun, Freshness};
 pub use home::{Heard, Home, LocalWrite, Located, Search, Wanted, WatchId, Watcher};
@@ -64,7 +64,7 @@ pub trait Port {
     ) -> Result<(), Error>;
 
     /// Makes a call of a service by a shorter way, if there is one now: at most once, like any other.
-    fn express(&self, _call: &mut dyn ExpressCall) -> Expressed {
+    fn express(&self, _asked: &ExpressAsked, _call: &mut dyn ExpressCall) -> Expressed {
         Expressed::No
     }
 

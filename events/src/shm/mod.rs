@@ -62,7 +62,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-pub use receive::{Block, Message, Receiver, Waker};
+pub use receive::{Block, LineCopy, Message, Received, Receiver, Waker};
 pub use send::{SendError, Sender};
 pub use spin::Spin;
 #[cfg(not(loom))]

@@ -38,12 +38,37 @@ pub struct Receiver {
     not_sync: PhantomData<Cell<()>>,
 }
 
+/// A line, copied out.
+#[derive(Debug, Default)]
+pub struct LineCopy {
+    /// The words as they were copied, sequence number first. To put the bytes elsewhere would cost another copy, each load of
+    /// which waits for two stores of this one.
+    words: [[u8; WORD]; WORDS],
+}
+
+impl LineCopy {
+    /// Its bytes.
+    #[inline(always)]
+    pub fn bytes(&self) -> &[u8; LINE_BYTES] {
+        self.words.as_flattened().last_chunk().expect("a line is shorter than its words")
+    }
+}
+
+/// What was there.
+#[derive(Debug)]
+pub enum Received<'a> {
+    /// No message.
+    Nothing,
+    /// A line.
+    Line,
+    /// A line with a block, which lies in the shared memory until it is dropped.
+    Block(Block<'a>),
+}
+
 /// A message. Its block, if it has one, lies in the shared memory until it is dropped.
 #[derive(Debug)]
 pub struct Message<'a> {
-    /// The words of the line as they were copied out, sequence number first. To put the bytes elsewhere would cost
-    /// another copy, each load of which waits for two stores of this one.
-    words: [[u8; WORD]; WORDS],
+    copy: LineCopy,
     /// The block.
     pub block: Option<Block<'a>>,
 }
@@ -52,7 +77,7 @@ impl Message<'_> {
     /// The line, copied out.
     #[inline(always)]
     pub fn line(&self) -> &[u8; LINE_BYTES] {
-        self.words.as_flattened().last_chunk().expect("a line is shorter than its words")
+        self.copy.bytes()
     }
 }
 
@@ -79,15 +104,28 @@ impl Receiver {
     /// [`Corrupt`]: the peer wrote what it never writes.
     #[inline]
     pub fn receive(&mut self) -> Result<Option<Message<'_>>, Corrupt> {
+        let mut copy = LineCopy::default();
+        let block = match self.receive_into(&mut copy)? {
+            Received::Nothing => return Ok(None),
+            Received::Line => None,
+            Received::Block(block) => Some(block),
+        };
+        Ok(Some(Message { copy, block }))
+    }
+
+    /// The same, with the line copied to where its bytes are wanted.
+    ///
+    /// # Errors
+    /// [`Corrupt`]: the peer wrote what it never writes.
+    #[inline]
+    pub fn receive_into(&mut self, copy: &mut LineCopy) -> Result<Received<'_>, Corrupt> {
         self.release()?;
         let Some(word) = self.look()? else {
-            return Ok(None);
+            return Ok(Received::Nothing);
         };
-        let lane = self.lane();
-        let slot = &lane.slot(self.head).0;
-        let mut words = [[0; WORD]; WORDS];
-        words[0] = word.to_le_bytes();
-        for (bytes, word) in words.iter_mut().zip(slot).skip(1) {
+        let slot = &self.lane().slot(self.head).0;
+        copy.words[0] = word.to_le_bytes();
+        for (bytes, word) in copy.words.iter_mut().zip(slot).skip(1) {
             *bytes = word.load(Ordering::Relaxed).to_le_bytes();
         }
         let bytes = if word & HAS_BLOCK == 0 { None } else { Some(self.lend()?) };
@@ -95,8 +133,10 @@ impl Receiver {
         if ahead(self.told, self.head) >= self.place.lines() / 2 {
             self.tell()?;
         }
-        let block = bytes.map(|bytes| Block { receiver: self, bytes });
-        Ok(Some(Message { words, block }))
+        Ok(match bytes {
+            None => Received::Line,
+            Some(bytes) => Received::Block(Block { receiver: self, bytes }),
+        })
     }
 
     /// Whether a message is there.

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
@@ -50,12 +50,19 @@ pub(crate) enum ServerConnection {
 
 /// A channel, and the socket that ends with it. At a time one thread sends and one receives: no lock is waited for.
 pub(crate) struct SharedMemory {
-    sender: Mutex<Sender>,
+    sender: Mutex<SendingHalf>,
     receiver: Mutex<(Receiver, Spin)>,
     waker: Waker,
     socket: UnixStream,
     /// The socket has ended.
     is_gone: AtomicBool,
+}
+
+/// What the threads that send share.
+struct SendingHalf {
+    half: Sender,
+    /// A message of the stream has been sent in part: no call in a line comes before its rest.
+    is_amid: bool,
 }
 
 /// How long a thread sleeps on a connection at most before it looks at the time.
@@ -298,7 +305,7 @@ impl SharedMemory {
         let spin = spin.map_or_else(Spin::new, |spin| Spin::with_budget(spin.as_nanos() as u64));
         let receiver = Mutex::new((receiver, spin));
         Some(SharedMemory {
-            sender: Mutex::new(sender),
+            sender: Mutex::new(SendingHalf { half: sender, is_amid: false }),
             receiver,
             waker,
             socket,
@@ -311,13 +318,20 @@ impl SharedMemory {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         let mut sender = unpoison(self.sender.lock());
-        channel::offer(&mut sender, bytes).map_err(corrupt)
+        let taken = channel::offer(&mut sender.half, bytes).map_err(corrupt)?;
+        // What is offered ends where a message ends.
+        sender.is_amid = taken < bytes.len();
+        Ok(taken)
     }
 
     fn wait_for_room(&self, bytes: usize, timeout: Duration) -> io::Result<()> {
         let deadline = Instant::now() + timeout;
         let room = Some(channel::room_for(bytes));
-        match unpoison(self.sender.lock()).wait_for_room(room, Some(deadline)).map_err(io::Error::other)? {
+        match unpoison(self.sender.lock())
+            .half
+            .wait_for_room(room, Some(deadline))
+            .map_err(io::Error::other)?
+        {
             Waiting::Ready | Waiting::Woken => Ok(()),
             Waiting::PeerGone => Err(self.gone()),
             Waiting::TimedOut => {
@@ -331,12 +345,12 @@ impl SharedMemory {
         let room = Some(channel::room_for(usize::MAX));
         let mut sender = unpoison(self.sender.lock());
         if !reads {
-            let waited = sender.wait_for_room(room, Some(deadline)).map_err(io::Error::other)?;
+            let waited = sender.half.wait_for_room(room, Some(deadline)).map_err(io::Error::other)?;
             return if waited == Waiting::PeerGone { Err(self.gone()) } else { Ok(false) };
         }
         let mut receiver = unpoison(self.receiver.lock());
         loop {
-            if sender.ask_for_room(room).map_err(corrupt)? {
+            if sender.half.ask_for_room(room).map_err(corrupt)? {
                 return receiver.0.is_ready().map_err(corrupt);
             }
             match receiver.0.wait_for_bell(Some(deadline)).map_err(io::Error::other)? {
@@ -375,11 +389,15 @@ impl SharedMemory {
         }
     }
 
-    /// Sends a call in a line; whether there was room.
+    /// Sends a call in a line; whether there was room, and no other thread was in the middle of a message.
     pub(super) fn send_line(&self, call: InLine<'_>) -> bool {
+        let mut sender = match self.sender.try_lock() {
+            Ok(sender) => sender,
+            Err(TryLockError::Poisoned(p)) => p.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
         // One that is damaged, or whose server is gone, is found out by the reader.
-        let mut sender = unpoison(self.sender.lock());
-        matches!(End::Client.send(&mut sender, call), Ok(true))
+        !sender.is_amid && matches!(End::Client.send(&mut sender.half, call), Ok(true))
     }
 
     /// What arrives, for the thread that reads.

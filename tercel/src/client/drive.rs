@@ -7,7 +7,8 @@
 //! No thread waits for the sender (the right to write). A thread that finds it taken leaves its bytes to the thread
 //! that has it. That thread looks once more, under the machine's lock, before it lets go. So a thread that reads never
 //! stands behind a thread that sends. A thread whose bytes are not taken reads meanwhile, if it has the baton or no
-//! other thread has: a server may want to be read first.
+//! other thread has: a server may want to be read first. A call in a line does without the sender: it goes between two whole
+//! messages, and not at all while a thread sends, which may have something to send that comes before.
 //!
 //! Only a thread with the baton judges silence, just after it has found the connection empty. Without that look,
 //! nothing may have been heard because no thread listened.
@@ -17,7 +18,7 @@
 
 use std::io;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -28,12 +29,12 @@ use tercel_engine::client::{Client as Machine, Input};
 use tercel_engine::limits::UNSENT_BYTES_MAX;
 use tercel_engine::random::Random;
 use tercel_engine::time::Now;
-use tercel_engine::txn::{ExpressCall, Expressed, Home, Port, Step};
+use tercel_engine::txn::{ExpressAsked, ExpressCall, Expressed, Home, Port, Step};
 use tercel_lock::unpoison;
 use tercel_wire::id::ViewId;
 
 use super::connection::{CONNECT_TIMEOUT, Remote, SLEEP_MAX, ServerConnection, Transport};
-use super::express::Express;
+use super::express::{Express, micros};
 use crate::memory::Birthmark;
 use crate::pipe::Waited;
 
@@ -85,7 +86,8 @@ pub(super) struct Shared {
     /// Held while bytes are being sent, so that they leave in order; keeps the buffer that they were in.
     pub(super) sender: Mutex<Vec<u8>>,
     remote: Remote,
-    timeout: Duration,
+    /// How long a call waits for the server; the same in microseconds.
+    timeout: (Duration, u32),
     /// The mark of the process that made this client. A child has copies of all fields as they were at the fork, locks
     /// that a thread held among them, and the parent's connection. It touches none of them.
     birthmark: Birthmark,
@@ -115,8 +117,8 @@ struct Usage {
     waits: AtomicU64,
     /// Calls by the shorter way; written by the thread with the baton alone.
     expressed: AtomicU64,
-    /// A thread has left bytes to the thread that was sending.
-    left: AtomicBool,
+    /// A thread sends, or there is something to be sent by the one that does; changed under the machine's lock.
+    sending: AtomicBool,
 }
 
 impl Usage {
@@ -204,7 +206,7 @@ impl Shared {
             baton: Mutex::default(),
             sender: Mutex::default(),
             remote,
-            timeout,
+            timeout: (timeout, micros(timeout)),
             birthmark: Birthmark::new(),
             seed,
             begun: boot_time(),
@@ -225,7 +227,12 @@ impl Shared {
 
     /// How long a call waits for the server.
     pub(super) fn timeout(&self) -> Duration {
-        self.timeout
+        self.timeout.0
+    }
+
+    /// The same, in microseconds.
+    pub(super) fn timeout_us(&self) -> u32 {
+        self.timeout.1
     }
 
     pub(super) fn remote(&self) -> &Remote {
@@ -258,19 +265,9 @@ impl Shared {
         let mut sender = match self.sender.try_lock() {
             Ok(sender) => sender,
             Err(TryLockError::Poisoned(p)) => p.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                // One that sends a line does not look once more by itself.
-                self.usage.left.store(true, Ordering::Relaxed);
-                fence(Ordering::SeqCst);
-                match self.sender.try_lock() {
-                    Ok(sender) => sender,
-                    Err(TryLockError::Poisoned(p)) => p.into_inner(),
-                    Err(TryLockError::WouldBlock) => return,
-                }
-            }
+            Err(TryLockError::WouldBlock) => return,
         };
-        // Under the machine's lock, as where it is set.
-        self.usage.left.store(false, Ordering::Relaxed);
+        self.usage.sending.store(true, Ordering::Relaxed);
         for _ in 0..SENDS_MAX {
             std::mem::swap(machine.outgoing(), &mut *sender);
             if sender.len() > UNSENT_BYTES_MAX {
@@ -289,7 +286,7 @@ impl Shared {
             machine = self.machine();
             if machine.outgoing().is_empty() {
                 // Before the machine is let go of: what is to be sent from now on finds the sender free.
-                self.usage.left.store(false, Ordering::Relaxed);
+                self.usage.sending.store(false, Ordering::Relaxed);
                 drop(sender);
                 return;
             }
@@ -303,17 +300,10 @@ impl Shared {
         }
     }
 
-    /// Whether a thread has left something to the one that was sending.
-    pub(super) fn has_left(&self) -> bool {
-        self.usage.left.load(Ordering::Relaxed)
-    }
-
-    /// After a line was sent: sends what other threads have left to this one meanwhile.
-    pub(super) fn flush_left(&self, baton: &mut Baton) {
-        fence(Ordering::SeqCst);
-        if self.has_left() {
-            self.flush(self.machine(), Some(baton));
-        }
+    /// Whether a thread sends what this one has left to it, or may have: what is sent beside it could be there before.
+    #[inline]
+    pub(super) fn is_sending(&self) -> bool {
+        self.usage.sending.load(Ordering::Relaxed)
     }
 
     /// Sends all of it. Fails if for some seconds the connection neither takes nor brings anything, or if it takes nothing
@@ -372,7 +362,7 @@ impl Shared {
                 if machine.is_current(conn) {
                     machine.handle(self.now(), Input::Taken);
                 }
-            } else if now - moved > CONNECT_TIMEOUT || now - took > self.timeout.max(CONNECT_TIMEOUT) {
+            } else if now - moved > CONNECT_TIMEOUT || now - took > self.timeout().max(CONNECT_TIMEOUT) {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "the server has stopped taking bytes"));
             }
         }
@@ -709,7 +699,7 @@ impl Shared {
             self.flush(machine, None);
             let Some((seen, conn)) = waits_for else { return Ok(()) };
             let now = Instant::now();
-            let end = *end.get_or_insert(now + self.timeout);
+            let end = *end.get_or_insert(now + self.timeout());
             if self.stopping.load(Ordering::SeqCst) {
                 return Err(Error::Unavailable("the client is closed".into()));
             }
@@ -749,8 +739,8 @@ impl Port for Shared {
         self.drive_until(until, &mut |machine, now| step(machine, now))
     }
 
-    fn express(&self, call: &mut dyn ExpressCall) -> Expressed {
-        self.call_express(call)
+    fn express(&self, asked: &ExpressAsked, call: &mut dyn ExpressCall) -> Expressed {
+        self.call_express(asked, call)
     }
 
     fn back_off(&self, us: u64) {

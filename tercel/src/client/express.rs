@@ -5,17 +5,17 @@
 //! given to the machine, under its name: from then on it is waited for, sent again and given up as any other. Calls of methods that
 //! only read have a sequence and no slot; one that is not answered is made anew, as an operation.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, TryLockError};
 use std::time::{Duration, Instant};
 
 use tercel_engine::limits;
 use tercel_engine::rpc;
 use tercel_engine::rpc::slots::Lane;
-use tercel_engine::txn::{Binding, ExpressCall, Expressed, UnderWay};
+use tercel_engine::txn::{Binding, ExpressAsked, ExpressCall, Expressed, UnderWay};
 use tercel_wire::id::{CallId, Stamp};
 use tercel_wire::interface::InterfaceSchema;
-use tercel_wire::message::{OBJECT_SLOT, Request, Response};
+use tercel_wire::message::{OBJECT_SLOT, Request, Response, ResponseEnd};
 
 use super::connection::{SLEEP_MAX, ServerConnection, SharedMemory};
 use super::drive::{Baton, Shared};
@@ -38,6 +38,8 @@ struct Calls {
     acknowledged: Stamp,
     /// What interfaces are bound to there.
     bound: Vec<(Bound, Binding)>,
+    /// Which of them the last call used.
+    last: usize,
     /// The body of a request, and room for what arrives.
     body: Vec<u8>,
     room: Room,
@@ -51,19 +53,27 @@ struct Bound {
 }
 
 impl Bound {
-    fn of(call: &dyn ExpressCall) -> Bound {
-        Bound { schema: call.schema(), class: call.object().map_or("", |(class, ..)| class) }
+    #[inline]
+    fn of(asked: &ExpressAsked) -> Bound {
+        Bound { schema: asked.schema, class: asked.object.map_or("", |(class, ..)| class) }
     }
 
+    /// By where they stand in this program: of one that stands at two places there are two.
+    #[inline]
     fn is(&self, other: Bound) -> bool {
-        std::ptr::eq(self.schema, other.schema) && self.class == other.class
+        std::ptr::eq(self.schema, other.schema) && std::ptr::eq(self.class, other.class)
     }
 }
 
 impl Calls {
-    /// Which of the bindings is that of an interface.
-    fn place_of(&self, of: Bound) -> Option<usize> {
-        self.bound.iter().position(|(bound, _)| bound.is(of))
+    /// Which of the bindings is that of an interface. Most often it is that of the last call.
+    #[inline]
+    fn place_of(&mut self, of: Bound) -> Option<usize> {
+        if self.bound.get(self.last).is_some_and(|(bound, _)| bound.is(of)) {
+            return Some(self.last);
+        }
+        self.last = self.bound.iter().position(|(bound, _)| bound.is(of))?;
+        Some(self.last)
     }
 
     /// Names a call that is sent now; `of_object` is the last one of an object.
@@ -76,8 +86,19 @@ impl Calls {
     }
 }
 
-fn is_of(response: &Response<'_>, id: CallId) -> bool {
-    response.slot == id.slot && response.seq == id.seq
+/// What a response says, if it is that of a call.
+#[inline]
+fn end_of(body: &[u8], id: CallId) -> Option<ResponseEnd<'_>> {
+    if let Some((stamp, bytes)) = Response::returned(body, id) {
+        return Some(ResponseEnd::Returned(stamp, bytes));
+    }
+    let response = Response::decode(body).ok()?;
+    (response.slot == id.slot && response.seq == id.seq).then_some(response.end)
+}
+
+/// Of what a request says that is left to its caller: at least one, for zero is no limit.
+pub(super) fn micros(left: Duration) -> u32 {
+    left.as_micros().clamp(1, u32::MAX.into()) as u32
 }
 
 /// What has arrived beside the answer is handed on when it is as much.
@@ -91,12 +112,12 @@ enum Came {
 }
 
 impl Shared {
-    pub(super) fn call_express(&self, call: &mut dyn ExpressCall) -> Expressed {
+    pub(super) fn call_express(&self, asked: &ExpressAsked, call: &mut dyn ExpressCall) -> Expressed {
         if self.is_forked() {
             return Expressed::No;
         }
         let Ok(mut baton) = self.baton.try_lock() else { return Expressed::No };
-        let expressed = self.call_with(&mut baton, call);
+        let expressed = self.call_with(&mut baton, asked, call);
         drop(baton);
         // A thread that waited for this one to read must read now.
         if self.waiting() > 0 {
@@ -105,20 +126,23 @@ impl Shared {
         expressed.unwrap_or(Expressed::No)
     }
 
-    fn call_with(&self, baton: &mut Baton, call: &mut dyn ExpressCall) -> Option<Expressed> {
-        let at = self.prepare(baton, Bound::of(call))?;
+    fn call_with(
+        &self,
+        baton: &mut Baton,
+        asked: &ExpressAsked,
+        call: &mut dyn ExpressCall,
+    ) -> Option<Expressed> {
+        let at = self.prepare(baton, Bound::of(asked))?;
         // The baton is used beside it.
         let mut express = baton.express.take()?;
         let Express { conn, calls, .. } = &mut *express;
         let ServerConnection::Shared(shared) = &**conn else { return None };
-        let Some(id) = self.send_express((calls, at), &mut baton.of_object, shared, call) else {
+        let Some(id) = self.send_express((calls, at), &mut baton.of_object, shared, (asked, call)) else {
             baton.express = Some(express);
             return None;
         };
         self.count_express();
-        // What another thread left to this one while it sent.
-        self.flush_left(baton);
-        let came = self.wait_express((conn, shared), baton, (calls, at), id, call);
+        let came = self.wait_express((conn, shared), baton, (calls, at), id, (asked, call));
         let late = match came {
             Came::Answer => Some(Expressed::Answered),
             // An answer that comes yet has another sequence than is waited for.
@@ -179,11 +203,21 @@ impl Shared {
         (calls, at): (&mut Calls, usize),
         of_object: &mut u64,
         shared: &SharedMemory,
-        call: &mut dyn ExpressCall,
+        (asked, call): (&ExpressAsked, &mut dyn ExpressCall),
     ) -> Option<CallId> {
+        // No call is sent whose time is over.
+        let left_us = match asked.timeout {
+            None => self.timeout_us(),
+            Some(left) if left.is_zero() => return None,
+            Some(left) => micros(left),
+        };
+        // No other thread sends, or has something to be sent before.
+        if self.is_sending() {
+            return None;
+        }
         let binding = &calls.bound[at].1;
-        let (interface, method) = (binding.number, *binding.methods.get(call.method())?);
-        let object = call.object().map(|(_, oref, read_at)| (oref, read_at));
+        let (interface, method) = (binding.number, *binding.methods.get(asked.method)?);
+        let object = asked.object.map(|(_, oref, read_at)| (oref, read_at));
         let id = calls.begin(object.is_some().then_some(of_object))?;
         let slot = object.is_none().then_some(id.slot);
         let body = &mut calls.body;
@@ -195,17 +229,7 @@ impl Shared {
         if body.len() - head_bytes > limits::CALL_MAX {
             return None;
         }
-        // No call is sent whose time is over.
-        let left = Some(call.timeout().unwrap_or(self.timeout())).filter(|left| !left.is_zero())?;
-        let left_us = left.as_micros().clamp(1, u32::MAX.into()) as u32;
-        // No other thread is in the middle of a message, and none has left one to be sent before.
-        let _sender = match self.sender.try_lock() {
-            Ok(sender) => sender,
-            Err(TryLockError::Poisoned(p)) => p.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
-        let sent = !self.has_left() && shared.send_line(InLine { left_us, body });
-        sent.then_some(id)
+        shared.send_line(InLine { left_us, body }).then_some(id)
     }
 
     fn wait_express(
@@ -214,9 +238,9 @@ impl Shared {
         baton: &mut Baton,
         (calls, at): (&mut Calls, usize),
         id: CallId,
-        call: &mut dyn ExpressCall,
+        (asked, call): (&ExpressAsked, &mut dyn ExpressCall),
     ) -> Came {
-        let patience = call.timeout().unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
+        let patience = asked.timeout.map_or(SLEEP_MAX, |timeout| timeout.min(SLEEP_MAX));
         // Known once the clock had to be looked at.
         let mut deadline = None;
         let Calls { lane, acknowledged, bound, room, .. } = calls;
@@ -234,10 +258,10 @@ impl Shared {
                 lines.next(room, &mut baton.buffer)
             };
             match next {
-                Ok(Next::Call(answer)) => match Response::decode(answer.body) {
-                    Ok(response) if is_of(&response, id) => {
+                Ok(Next::Call(answer)) => match end_of(answer.body, id) {
+                    Some(end) => {
                         self.hand_on(conn, baton);
-                        let stamp = rpc::stamp_of(&response.end);
+                        let stamp = rpc::stamp_of(&end);
                         if stamp > *acknowledged {
                             let mut machine = self.machine();
                             // A stamp of another history means nothing.
@@ -247,10 +271,10 @@ impl Shared {
                             machine.heard_by_line(stamp);
                             *acknowledged = stamp;
                         }
-                        call.answered(interface, response.end);
+                        call.answered(interface, end);
                         return Came::Answer;
                     }
-                    _ => End::Client.put_frame(answer, &mut baton.buffer),
+                    None => End::Client.put_frame(answer, &mut baton.buffer),
                 },
                 Ok(Next::Piece) if baton.buffer.len() < KEPT_BYTES => {}
                 Ok(Next::Piece | Next::Nothing) => {

@@ -16,7 +16,7 @@ use tercel_wire::log::Last;
 use super::door::Handed;
 use super::inside::{Core, Inside};
 use super::records::Records;
-use super::shared::{CALLS_AT_ONCE, Calls, Channels, Found, Sent, SharedPeer};
+use super::shared::{CALLS_AT_ONCE, Calls, Channels, Found, Known, Sent, SharedPeer};
 use super::start::SLOW_READER_BYTES;
 use super::store::Store;
 use super::warnings::Board;
@@ -677,8 +677,14 @@ impl Calls for CoreCalls<'_> {
         self.core.machine.client_of(conn)
     }
 
-    fn serve(&mut self, client: ClientId, call: InLine<'_>, out: &mut Vec<u8>) -> bool {
-        self.core.express(self.now, Express { client, left_us: call.left_us, body: call.body }, out)
+    #[inline]
+    fn serve(&mut self, of: &mut Known, call: InLine<'_>, out: &mut Vec<u8>) -> bool {
+        let Known { client, place } = of;
+        self.core.express(
+            self.now,
+            Express { client: *client, place, left_us: call.left_us, body: call.body },
+            out,
+        )
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) struct SharedPeer {
     /// What was taken from the channel and belongs to the stream, or is to be served as if it did.
     pending: Vec<u8>,
     /// The client, once it has greeted.
-    client: Option<ClientId>,
+    client: Option<Known>,
     /// What arrives is left where it is.
     is_paused: bool,
     /// The client wrote what it never writes: that is told when something is taken.
@@ -36,6 +36,14 @@ pub(super) struct SharedPeer {
     /// The client has ended, and so often what it sent before is still looked for.
     ends_in: Option<u32>,
     _place: Place,
+}
+
+/// A client that has greeted.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub client: ClientId,
+    /// Where the machine has found it last.
+    pub place: usize,
 }
 
 /// What was sent, or is to be.
@@ -114,7 +122,7 @@ pub(super) trait Calls {
     fn client_of(&self, conn: Conn) -> Option<ClientId>;
 
     /// Appends the body of the response to a call; or says that it is to come as a message.
-    fn serve(&mut self, client: ClientId, call: InLine<'_>, out: &mut Vec<u8>) -> bool;
+    fn serve(&mut self, of: &mut Known, call: InLine<'_>, out: &mut Vec<u8>) -> bool;
 }
 
 /// What [`Channels::serve`] has found.
@@ -264,20 +272,22 @@ impl Channels {
                 return (Found::More, served);
             }
             if peer.client.is_none() {
-                peer.client = calls.client_of(peer.conn);
+                peer.client = calls.client_of(peer.conn).map(|client| Known { client, place: 0 });
             }
             while served < CALLS_AT_ONCE {
                 match End::Server.next(&mut peer.receiver, room, &mut peer.pending) {
                     Ok(Next::Nothing) => break,
                     Ok(Next::Call(call)) => {
                         body.clear();
-                        if !peer.client.is_some_and(|client| calls.serve(client, call, body)) {
+                        if !peer.client.as_mut().is_some_and(|of| calls.serve(of, call, body)) {
                             End::Server.put_frame(call, &mut peer.pending);
                             return (Found::More, served);
                         }
                         served += 1;
                         peer.is_broken = peer.respond(body).is_err();
-                        body.shrink_to(KEPT_BYTES);
+                        if body.capacity() > KEPT_BYTES {
+                            body.shrink_to(KEPT_BYTES);
+                        }
                         if peer.is_broken || peer.unsent_bytes() > 0 {
                             return (Found::More, served);
                         }

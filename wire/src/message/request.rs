@@ -1,8 +1,8 @@
 //! Calls of services, procedures without a stored object; and those of methods that only read, which need no name for good either.
 
 use super::oref;
-use crate::cursor::{DecodeError, Put, Reader};
-use crate::id::{Oref, SERVICE_SLOTS_MAX, Stamp};
+use crate::cursor::{DecodeError, Put, Reader, le32, le64};
+use crate::id::{CallId, Oref, SERVICE_SLOTS_MAX, Stamp};
 
 /// Asks a service for a procedure. The frame says how much time the caller has left.
 ///
@@ -183,6 +183,16 @@ impl<'a> Response<'a> {
         out.extend_from_slice(bytes);
     }
 
+    /// Appends the head of one that says *returned*, at no stamp; behind it goes what the call gives.
+    #[inline]
+    pub fn put_returned(id: CallId, out: &mut Vec<u8>) {
+        let mut head = [0; RESPONSE_HEAD_BYTES];
+        head[..2].copy_from_slice(&id.slot.to_le_bytes());
+        head[2..4].copy_from_slice(&RETURNED.to_le_bytes());
+        head[4..12].copy_from_slice(&id.seq.to_le_bytes());
+        out.extend_from_slice(&head);
+    }
+
     /// Makes a body that says *returned* one that says *failed*.
     pub fn put_failed(body: &mut [u8]) {
         body[2..4].copy_from_slice(&FAILED.to_le_bytes());
@@ -193,6 +203,16 @@ impl<'a> Response<'a> {
         if u16::from_le_bytes([body[2], body[3]]) <= BROKEN {
             body[12..RESPONSE_HEAD_BYTES].copy_from_slice(&stamp.0.to_le_bytes());
         }
+    }
+
+    /// What the call of this name has returned, with its stamp, if that is what a body says. What it says otherwise is for
+    /// [`Response::decode`].
+    #[inline]
+    pub fn returned(body: &'a [u8], id: CallId) -> Option<(Stamp, &'a [u8])> {
+        let (head, rest) = body.split_first_chunk::<RESPONSE_HEAD_BYTES>()?;
+        let name = u32::from(id.slot) | u32::from(RETURNED) << 16;
+        let is_it = le32(head, 0) == name && le64(head, 4) == id.seq;
+        is_it.then(|| (Stamp(le64(head, 12)), rest))
     }
 
     /// Reads it.

@@ -11,6 +11,7 @@ use tercel_wire::interface::{Interface, InterfaceSchema, MethodSchema, Mode, NO_
 use tercel_wire::layout::{Layout, Var, var};
 use tercel_wire::message::*;
 use tercel_wire::page::{Page, PageBuilder};
+use tercel_wire::payload::PayloadSchema;
 use tercel_wire::record::{
     Any, Bytes, EncodeError, Encoder, HEADER_BYTES, List, NoSpill, Ref, SPILL_BYTES, Spill, Text, Value,
 };
@@ -340,26 +341,26 @@ fn frames_have_the_bytes_of_version_2() {
 
 const GIVES: Schema =
     Schema { name: "gives", fields: &[Field { name: "cents", ty: Type::Scalar(Scalar::I64) }] };
-const NOTHING: Schema = Schema { name: "nothing", fields: &[] };
+const NO_FIELDS: PayloadSchema = PayloadSchema::of(Schema { name: "nothing", fields: &[] });
 const PAY: MethodSchema = MethodSchema {
     name: "pay",
     reads: false,
     mode: Mode::Plain,
-    takes: INNER,
-    gives: GIVES,
-    fails: NOTHING,
+    takes: PayloadSchema::of(INNER),
+    gives: PayloadSchema::of(GIVES),
+    fails: NO_FIELDS,
     input: NO_ITEMS,
     output: NO_ITEMS,
 };
 const ACCOUNT: InterfaceSchema = InterfaceSchema {
     name: "golden.Account",
-    methods: &[PAY, MethodSchema { name: "balance", reads: true, takes: NOTHING, ..PAY }],
+    methods: &[PAY, MethodSchema { name: "balance", reads: true, takes: NO_FIELDS, ..PAY }],
 };
 
 const BELL: InterfaceSchema = InterfaceSchema {
     name: "golden.Bell",
     methods: &[
-        MethodSchema { name: "ring", mode: Mode::OneWay, gives: NOTHING, ..PAY },
+        MethodSchema { name: "ring", mode: Mode::OneWay, gives: NO_FIELDS, ..PAY },
         MethodSchema { name: "tune", mode: Mode::Slow, reads: true, ..PAY },
     ],
 };
