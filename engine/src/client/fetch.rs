@@ -31,6 +31,8 @@ pub(super) struct Fetches {
     /// How the last fetch of a page failed.
     failed: Map<PageId, (u64, Error)>,
     dropped: Vec<PageId>,
+    /// Subscriptions that were given back, of which the server was not told yet, each with its fetch.
+    leaving: Vec<(PageId, u64)>,
     /// Pages that the server asked back and that were not fetched since.
     given_back: Set<PageId>,
     /// Subscriptions that have ended while a copy of the page was here: what was known of its slots up to then.
@@ -86,6 +88,9 @@ impl Outstanding {
 
 /// Failures that are remembered for waiting transactions. A transaction looks at a failure at once, or fetches again.
 const FAILED_MAX: usize = 1_024;
+
+/// Subscriptions given back of which the server is not told with something else.
+const LEAVING_MAX: usize = 64;
 
 /// Pages given back that are remembered, to tell a transaction that reads too much from one that was unlucky.
 const GIVEN_BACK_MAX: usize = 4_096;
@@ -145,6 +150,7 @@ impl Fetches {
             self.outstanding.clear();
         }
         self.failed.clear();
+        self.leaving.clear();
     }
 
     /// The server has forgotten the subscriptions. What was known by them counts if the page `is_cached`, and is found unchanged.
@@ -365,7 +371,7 @@ impl Client {
         match self.fetches.subscribed.get_mut(&page) {
             Some(s) => s.fetch = s.fetch.max(fetch),
             None if self.fetches.outstanding.contains_key(&page) => {}
-            None => self.send_unsubscribe(vec![(page, fetch)]),
+            None => self.give_back([(page, fetch)]),
         }
     }
 
@@ -493,15 +499,27 @@ impl Client {
             }
         }
         self.fetches.dropped = dropped;
-        self.send_unsubscribe(pages);
+        self.give_back(pages);
     }
 
-    pub(super) fn send_unsubscribe(&mut self, pages: Vec<(PageId, u64)>) {
-        if pages.is_empty() || self.peer.link != super::LinkState::Up {
-            return;
+    /// Gives subscriptions back. The server is told with the next request, or once there are many: a message of its own costs both ends
+    /// about as much as a fetch does, and until then the server tells of some changes in vain.
+    pub(super) fn give_back(&mut self, pages: impl IntoIterator<Item = (PageId, u64)>) {
+        if self.peer.link == super::LinkState::Up {
+            self.fetches.leaving.extend(pages);
         }
-        let mut body = Vec::new();
-        Unsubscribe { pages }.encode(&mut body);
-        self.request(Kind::Unsubscribe, &body);
+        if self.fetches.leaving.len() >= LEAVING_MAX {
+            self.send_leaving();
+        }
+    }
+
+    /// Tells the server which subscriptions were given back.
+    pub(super) fn send_leaving(&mut self) {
+        let pages = std::mem::take(&mut self.fetches.leaving);
+        if !pages.is_empty() {
+            let mut body = Vec::new();
+            Unsubscribe { pages }.encode(&mut body);
+            self.send(Kind::Unsubscribe, &body, 0);
+        }
     }
 }

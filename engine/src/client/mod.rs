@@ -415,6 +415,11 @@ impl Client {
 
     /// The same, for an answer within so many microseconds; 0 is no limit.
     fn request_within(&mut self, kind: Kind, body: &[u8], deadline_us: u32) -> u64 {
+        self.send_leaving();
+        self.send(kind, body, deadline_us)
+    }
+
+    fn send(&mut self, kind: Kind, body: &[u8], deadline_us: u32) -> u64 {
         self.peer.next_call += 1;
         let header = Header {
             ack: self.ack_stamp(),

@@ -50,7 +50,11 @@ impl Client {
             let later: Set<Oref> = later.iter().flat_map(|c| c.orefs.iter().copied()).collect();
             self.install_own(op, stamp, &later);
         }
-        self.send_unsubscribe(revoked);
+        if !s.revoked.is_empty() {
+            // The server waits for it, and for those that were given back before.
+            self.give_back(revoked);
+            self.send_leaving();
+        }
         if s.ack {
             // Every header says up to where.
             self.request(Kind::Ack, &[]);
