@@ -159,12 +159,17 @@ impl Writer {
             self.pass_primary();
             best = self.takeable_candidates();
         }
-        let key = |f: u32| {
-            let f = &self.frames[f as usize];
-            (f.t, f.h, std::cmp::Reverse(f.epoch))
+        let key = |number: u32| {
+            let f = &self.frames[number as usize];
+            (f.t, f.h, std::cmp::Reverse(f.epoch), number)
         };
+        let more = wanted - victims.len().min(wanted);
+        if more < best.len() {
+            // Of many few are taken.
+            best.select_nth_unstable_by_key(more, |&f| key(f));
+            best.truncate(more);
+        }
         best.sort_unstable_by_key(|&f| key(f));
-        best.truncate(wanted - victims.len().min(wanted));
         victims.extend(best.iter().map(|&frame| Victim { frame, threshold: self.frames[frame as usize].t }));
         victims
     }
