@@ -241,15 +241,16 @@ impl Effects {
         self.list.push(effect);
     }
 
-    /// Appends a frame to what is sent to a connection in this batch.
-    pub(crate) fn send(&mut self, conn: Conn, header: Header, body: &[u8]) {
+    /// Appends a frame to what is sent to a connection in this batch; its body in two parts, so that a page is copied once, to where it
+    /// is sent from.
+    pub(crate) fn send(&mut self, conn: Conn, header: Header, body: [&[u8]; 2]) {
         if let Some(Effect::Send(last, bytes)) = self.list.last_mut()
             && *last == conn
         {
-            return frame::encode(header, body, bytes);
+            return frame::encode_parts(header, body, bytes);
         }
-        let mut bytes = Vec::with_capacity(frame::FRAME_BYTES + body.len());
-        frame::encode(header, body, &mut bytes);
+        let mut bytes = Vec::new();
+        frame::encode_parts(header, body, &mut bytes);
         self.push(Effect::Send(conn, bytes));
     }
 }

@@ -264,12 +264,26 @@ impl Header {
 ///
 /// # Panics
 /// If the body is above [`BODY_BYTES_MAX`]: senders cut large messages before.
-pub fn encode(mut header: Header, body: &[u8], out: &mut Vec<u8>) {
-    assert!(body.len() <= BODY_BYTES_MAX, "a message of {} bytes was not cut", body.len());
-    header.body_bytes = body.len() as u32;
-    header.body_sum = (header.kind != Kind::Page && !body.is_empty()).then(|| crc32fast::hash(body));
+pub fn encode(header: Header, body: &[u8], out: &mut Vec<u8>) {
+    encode_parts(header, [body, &[]], out);
+}
+
+/// The same, of a body in two parts: what is large need not be put behind the rest before.
+///
+/// # Panics
+/// As [`encode`].
+pub fn encode_parts(mut header: Header, body: [&[u8]; 2], out: &mut Vec<u8>) {
+    let bytes = body[0].len() + body[1].len();
+    assert!(bytes <= BODY_BYTES_MAX, "a message of {bytes} bytes was not cut");
+    header.body_bytes = bytes as u32;
+    header.body_sum = (header.kind != Kind::Page && bytes > 0).then(|| {
+        let mut sum = crc32fast::Hasher::new();
+        body.iter().for_each(|part| sum.update(part));
+        sum.finalize()
+    });
+    out.reserve(FRAME_BYTES + bytes);
     out.extend_from_slice(&header.encode());
-    out.extend_from_slice(body);
+    body.iter().for_each(|part| out.extend_from_slice(part));
 }
 
 /// A frame, header and body, and the bytes behind it.

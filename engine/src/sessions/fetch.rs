@@ -52,9 +52,9 @@ impl Sessions {
             Unchanged { page, fetch: number }.encode(&mut body);
             return cx.reply(asked.conn, Kind::Unchanged, asked.call, &body);
         }
-        let mut body = Vec::with_capacity(16 + tercel_wire::page::PAGE_BYTES);
-        PageReply { page, fetch: number, bytes }.encode(&mut body);
-        cx.reply(asked.conn, Kind::Page, asked.call, &body);
+        let mut names = Vec::with_capacity(12);
+        PageReply { page, fetch: number, bytes: &[] }.encode(&mut names);
+        cx.reply_parts(asked.conn, Kind::Page, asked.call, [&names, bytes]);
     }
 
     /// Takes a page from the store, or the news that it has none or cannot read it. Every waiter of the page goes on.

@@ -138,6 +138,10 @@ impl Cx<'_> {
     }
 
     fn reply(&mut self, conn: Conn, kind: Kind, call: u64, body: &[u8]) {
+        self.reply_parts(conn, kind, call, [body, &[]]);
+    }
+
+    fn reply_parts(&mut self, conn: Conn, kind: Kind, call: u64, body: [&[u8]; 2]) {
         let visible = self.pages.visible();
         let header = Header {
             stamp: visible,
