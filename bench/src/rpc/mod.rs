@@ -7,6 +7,7 @@
 
 mod bare;
 mod cost;
+mod fetch;
 mod instructions;
 
 use std::ffi::OsStr;
@@ -182,13 +183,20 @@ impl Ends {
         Ok(Ends { dir: dir.to_owned(), server: role(place.spin())?, _bare: role("bare")? })
     }
 
+    fn config(&self, place: Place) -> ClientConfig {
+        let shared_memory = place.road == Transport::SharedMemory;
+        ClientConfig { shared_memory, spin: spin(place.spin()), ..ClientConfig::default() }
+    }
+
     fn client(&self, place: Place) -> Result<Client, String> {
+        self.client_with(place, self.config(place))
+    }
+
+    fn client_with(&self, place: Place, config: ClientConfig) -> Result<Client, String> {
         let address = match place.road {
             Transport::Tcp => self.server.address()?,
             _ => Address::Unix(self.dir.join("sock")),
         };
-        let shared_memory = place.road == Transport::SharedMemory;
-        let config = ClientConfig { shared_memory, spin: spin(place.spin()), ..ClientConfig::default() };
         let client = Client::connect_with(&address, config).map_err(failed)?;
         match client.transport() {
             Some(transport) if transport == place.road => Ok(client),
@@ -268,6 +276,10 @@ fn calls(options: &Options, ends: &Ends, place: Place) -> Result<Vec<Row>, Strin
         against_bare(options, &format!("rpc.1k.{name}"), ends, &mut bare, &mut take)?
             .note("a procedure that takes 1,024 bytes"),
     );
+    // Of shared memory there is no bare exchange of so many bytes that sleeps.
+    if place.waits == Waits::Sleeping && place.road != Transport::SharedMemory {
+        rows.push(fetch::row(options, ends, place)?);
+    }
     if place.waits == Waits::Spinning && place.road != Transport::Unix {
         rows.extend(large_calls(options, &client, ends, place)?);
     }
