@@ -138,10 +138,14 @@ impl Cx<'_> {
     }
 
     fn reply(&mut self, conn: Conn, kind: Kind, call: u64, body: &[u8]) {
-        let visible = self.pages.visible();
+        self.reply_at(self.pages.visible(), conn, kind, call, body);
+    }
+
+    /// A reply whose header names another stamp than what is visible.
+    fn reply_at(&mut self, stamp: Stamp, conn: Conn, kind: Kind, call: u64, body: &[u8]) {
         let header = Header {
-            stamp: visible,
-            ack: visible,
+            stamp,
+            ack: self.pages.visible(),
             view: self.leader.as_ref().map_or(ViewId::NONE, |l| l.view()),
             credit: limits::CREDIT,
             ..Header::new(kind, call)

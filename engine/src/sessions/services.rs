@@ -44,9 +44,23 @@ struct OfClient {
     /// Its calls that the host has.
     jobs: usize,
     /// Those of them with streams, whose client is there.
-    streaming: Vec<CallId>,
+    streaming: Vec<StreamingCall>,
     /// When the client is forgotten; none while it has a connection.
     over: Option<Now>,
+}
+
+/// A call with streams.
+#[derive(Debug)]
+struct StreamingCall {
+    id: CallId,
+    /// Its procedure has used the space.
+    uses_space: bool,
+}
+
+impl OfClient {
+    fn streaming(&self, id: CallId) -> Option<&StreamingCall> {
+        self.streaming.iter().find(|call| call.id == id)
+    }
 }
 
 impl Serving {
@@ -81,21 +95,34 @@ impl Serving {
     /// Whether a call with streams is under way, for which they still are.
     pub(super) fn is_streaming(&self, id: JobId) -> bool {
         let of = self.clients.get(&id.client).filter(|of| of.table == id.table);
-        of.zip(id.call).is_some_and(|(of, id)| of.streaming.contains(&id))
+        of.zip(id.call).is_some_and(|(of, id)| of.streaming(id).is_some())
     }
 
     /// The name of a call with streams; none if there is no such.
     pub(super) fn streaming(&self, client: ClientId, slot: u16, seq: u64) -> Option<JobId> {
         let of = self.clients.get(&client)?;
         let id = CallId { slot, seq };
-        of.streaming.contains(&id).then_some(JobId { client, table: of.table, call: Some(id) })
+        of.streaming(id).map(|_| JobId { client, table: of.table, call: Some(id) })
+    }
+
+    /// The procedure of a call with streams uses the space.
+    pub(super) fn uses_space(&mut self, id: JobId) {
+        let of = self.clients.get_mut(&id.client).filter(|of| of.table == id.table);
+        let calls = of.into_iter().flat_map(|of| of.streaming.iter_mut());
+        calls.filter(|call| Some(call.id) == id.call).for_each(|call| call.uses_space = true);
+    }
+
+    /// Whether it does.
+    pub(super) fn has_used_space(&self, id: JobId) -> bool {
+        let of = self.clients.get(&id.client).filter(|of| of.table == id.table);
+        of.zip(id.call).and_then(|(of, id)| of.streaming(id)).is_some_and(|call| call.uses_space)
     }
 
     /// A call has no streams any more; whether it had.
     pub(super) fn end_streaming(&mut self, id: JobId) -> bool {
         let of = self.clients.get_mut(&id.client).filter(|of| of.table == id.table);
         let Some((of, id)) = of.zip(id.call) else { return false };
-        let at = of.streaming.iter().position(|streaming| *streaming == id);
+        let at = of.streaming.iter().position(|streaming| streaming.id == id);
         at.map(|at| of.streaming.swap_remove(at)).is_some()
     }
 
@@ -103,10 +130,10 @@ impl Serving {
     pub(super) fn end_streams(&mut self, client: ClientId) -> Vec<JobId> {
         let Some(of) = self.clients.get_mut(&client) else { return Vec::new() };
         let ended = std::mem::take(&mut of.streaming);
-        for id in &ended {
-            of.served.cancel(*id);
+        for call in &ended {
+            of.served.cancel(call.id);
         }
-        ended.into_iter().map(|id| JobId { client, table: of.table, call: Some(id) }).collect()
+        ended.into_iter().map(|call| JobId { client, table: of.table, call: Some(call.id) }).collect()
     }
 
     fn forget_first(&mut self) {
@@ -240,7 +267,7 @@ impl Sessions {
                 for (of, id) in of.into_iter().zip(call) {
                     of.served.runs(id, job.flag());
                     if job.streams().is_any() {
-                        of.streaming.push(id);
+                        of.streaming.push(StreamingCall { id, uses_space: false });
                     }
                 }
                 cx.out.push(Effect::Run(cx.joined, job));

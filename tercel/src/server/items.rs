@@ -114,4 +114,8 @@ impl ItemPort for Items {
         }
         Ok(item)
     }
+
+    fn uses_space(&self) {
+        self.say(Said::UsesSpace);
+    }
 }

@@ -26,6 +26,7 @@ mod reconnects;
 mod repair;
 mod sends;
 mod services;
+mod session;
 mod shared;
 mod streams;
 mod threads;
