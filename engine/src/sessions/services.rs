@@ -31,6 +31,8 @@ pub(super) struct Serving {
     /// Calls that the host has, and bytes of what they take.
     jobs: usize,
     job_bytes: usize,
+    /// Calls with streams, of all clients.
+    streaming: usize,
     /// Bytes of responses that are kept.
     kept_bytes: usize,
     /// The body of a response, while it is made.
@@ -123,13 +125,16 @@ impl Serving {
         let of = self.clients.get_mut(&id.client).filter(|of| of.table == id.table);
         let Some((of, id)) = of.zip(id.call) else { return false };
         let at = of.streaming.iter().position(|streaming| streaming.id == id);
-        at.map(|at| of.streaming.swap_remove(at)).is_some()
+        let had = at.map(|at| of.streaming.swap_remove(at)).is_some();
+        self.streaming -= usize::from(had);
+        had
     }
 
     /// The connection of a client is gone, and its streams with it: the calls that had some are cancelled. Gives their names.
     pub(super) fn end_streams(&mut self, client: ClientId) -> Vec<JobId> {
         let Some(of) = self.clients.get_mut(&client) else { return Vec::new() };
         let ended = std::mem::take(&mut of.streaming);
+        self.streaming -= ended.len();
         for call in &ended {
             of.served.cancel(call.id);
         }
@@ -148,6 +153,7 @@ impl Serving {
     pub(super) fn forget(&mut self, client: ClientId) {
         if let Some(of) = self.clients.remove(&client) {
             of.served.cancel_all();
+            self.streaming -= of.streaming.len();
             self.kept_bytes -= of.served.kept_bytes();
         }
     }
@@ -268,6 +274,7 @@ impl Sessions {
                     of.served.runs(id, job.flag());
                     if job.streams().is_any() {
                         of.streaming.push(StreamingCall { id, uses_space: false });
+                        self.serving.streaming += 1;
                     }
                 }
                 cx.out.push(Effect::Run(cx.joined, job));
@@ -284,10 +291,12 @@ impl Sessions {
         let is_full =
             serving.jobs >= cx.config.jobs_max || (bytes > limits::CALL_BYTES_MAX && serving.jobs > 0);
         let of = serving.clients.get_mut(&id.client)?;
-        // Some are left for others.
+        // Some are left for other clients, and for calls without streams.
+        let half = cx.config.jobs_max.div_ceil(2);
         let has_streams = cx.config.services.streams(request.interface, request.method).is_any();
-        let is_streaming_full = has_streams && of.streaming.len() >= limits::STREAMING_MAX;
-        if is_full || is_streaming_full || of.jobs >= cx.config.jobs_max.div_ceil(2) {
+        let is_streaming_full =
+            has_streams && (of.streaming.len() >= limits::STREAMING_MAX || serving.streaming >= half);
+        if is_full || is_streaming_full || of.jobs >= half {
             return None;
         }
         of.jobs += 1;

@@ -8,6 +8,7 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tercel_engine::Error;
+use tercel_engine::limits;
 use tercel_engine::rpc::streams::{Said, Streams, Violation};
 use tercel_engine::rpc::{ItemPort, Job, JobId};
 use tercel_events::Handle;
@@ -33,6 +34,28 @@ struct State {
     streams: Streams,
     /// The caller is gone or has given up, or the server stops.
     is_over: bool,
+}
+
+/// How long a thread waits at a stream: until its caller waits no longer; for a caller without a limit, as long as the client moves.
+struct Patience {
+    until: Option<Instant>,
+    moved: u64,
+    since: Instant,
+}
+
+impl Patience {
+    fn new(until: Option<Instant>, now: Instant) -> Patience {
+        Patience { until, moved: 0, since: now }
+    }
+
+    /// What is left of it, where the client has moved so far.
+    fn left(&mut self, now: Instant, moved: u64) -> Duration {
+        if moved != self.moved {
+            (self.moved, self.since) = (moved, now);
+        }
+        let until = self.until.unwrap_or(self.since + Duration::from_micros(limits::STREAM_STILL_US));
+        until.saturating_duration_since(now)
+    }
 }
 
 impl Items {
@@ -70,21 +93,19 @@ impl Items {
     /// Waits until something is found in the streams.
     fn wait_for<T>(&self, mut find: impl FnMut(&mut Streams) -> Option<T>) -> Result<T, Error> {
         let mut state = self.state();
+        let mut patience = Patience::new(self.until, Instant::now());
         loop {
             if state.is_over {
                 return Err(Error::Unavailable("the caller has given up, or is gone".into()));
             }
-            let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
+            let left = patience.left(Instant::now(), state.streams.moved());
+            if left.is_zero() {
                 return Err(Error::Timeout(None));
             }
             if let Some(found) = find(&mut state.streams) {
                 return Ok(found);
             }
-            state = match left {
-                Some(left) => unpoison(self.changed.wait_timeout(state, left)).0,
-                None => unpoison(self.changed.wait(state)),
-            };
+            state = unpoison(self.changed.wait_timeout(state, left)).0;
         }
     }
 
@@ -117,5 +138,26 @@ impl ItemPort for Items {
 
     fn uses_space(&self) {
         self.say(Said::UsesSpace);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_that_stands_still_is_waited_for_only_so_long() {
+        let still = Duration::from_micros(limits::STREAM_STILL_US);
+        let (begun, second) = (Instant::now(), Duration::from_secs(1));
+        let mut patience = Patience::new(None, begun);
+        assert_eq!(patience.left(begun + still - second, 0), second);
+        // It moves, and is waited for anew.
+        assert_eq!(patience.left(begun + still - second, 7), still);
+        assert_eq!(patience.left(begun + still * 2 - second * 2, 7), second);
+        assert!(patience.left(begun + still * 2, 7).is_zero());
+        // A caller that says how long it waits may be slower.
+        let mut patience = Patience::new(Some(begun + still * 3), begun);
+        assert_eq!(patience.left(begun + still * 2, 0), still);
+        assert!(patience.left(begun + still * 3, 9).is_zero());
     }
 }

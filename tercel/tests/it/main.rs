@@ -10,6 +10,7 @@ mod program;
 mod backup;
 mod calls;
 mod collections;
+mod crowd;
 mod embedded;
 mod examples;
 mod flips;
