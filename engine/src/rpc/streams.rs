@@ -128,13 +128,17 @@ pub struct Sending {
 impl Sending {
     /// The ordinal of an item of so many bytes, which is to be sent now; none if the window has no room for it.
     pub fn send(&mut self, item: usize) -> Option<u64> {
-        let counted = counted(item);
-        if !has_room(self.sent - self.consumed, counted) && !dropped(Rule::WindowIgnored) {
+        if !self.has_room(item) {
             return None;
         }
         self.items += 1;
-        self.sent += counted;
+        self.sent += counted(item);
         Some(self.items)
+    }
+
+    /// Whether the window has room for an item of so many bytes now.
+    pub fn has_room(&self, item: usize) -> bool {
+        has_room(self.sent - self.consumed, counted(item)) || dropped(Rule::WindowIgnored)
     }
 
     /// Whether so large an item can be sent at all.

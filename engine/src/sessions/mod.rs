@@ -281,6 +281,11 @@ impl Sessions {
         self.all.get(&conn)?.client
     }
 
+    /// The connection of a client, if it has one.
+    pub(crate) fn conn_of(&self, client: ClientId) -> Option<Conn> {
+        self.clients.get(&client).copied()
+    }
+
     /// How many there are.
     pub(crate) fn count(&self) -> usize {
         self.all.len()

@@ -4,7 +4,7 @@
 //! the loop signals, until the caller's time is over. The loop never waits: what arrives is kept, within the window. The invariant: the
 //! thread that runs the procedure alone sends and consumes, so that what it posts is in order.
 
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tercel_engine::Error;
@@ -15,6 +15,7 @@ use tercel_events::Handle;
 use tercel_lock::unpoison;
 use tercel_wire::id::ViewId;
 
+use super::backlog::Backlog;
 use super::inside::Inside;
 use super::{Post, store};
 
@@ -25,6 +26,8 @@ pub(super) struct Items {
     /// When its caller waits no longer.
     until: Option<Instant>,
     handle: Handle<Post>,
+    /// What waits to be sent to the client, of all its calls.
+    backlog: Arc<Backlog>,
     state: Mutex<State>,
     /// An item or credit has come, or the end.
     changed: Condvar,
@@ -60,11 +63,11 @@ impl Patience {
 
 impl Items {
     /// Those of a call which is to run.
-    pub(super) fn new(view: ViewId, job: &Job, inside: &Inside) -> Items {
+    pub(super) fn new(view: ViewId, job: &Job, inside: &Inside, backlog: Arc<Backlog>) -> Items {
         let until = job.until().map(|until| inside.begun + Duration::from_micros(until.0));
         let state = State { streams: Streams::of_server(job.streams()), is_over: false };
         let (state, changed) = (Mutex::new(state), Condvar::new());
-        Items { view, id: job.id, until, handle: inside.handle.clone(), state, changed }
+        Items { view, id: job.id, until, handle: inside.handle.clone(), backlog, state, changed }
     }
 
     /// The client says something.
@@ -83,6 +86,13 @@ impl Items {
     /// The client is gone or has given up, or the server stops.
     pub(super) fn end(&self) {
         *self.state() = State { streams: Streams::default(), is_over: true };
+        self.changed.notify_all();
+    }
+
+    /// There may be room for what the procedure sends.
+    pub(super) fn look_again(&self) {
+        // A thread that has found none is about to wait, or waits.
+        drop(self.state());
         self.changed.notify_all();
     }
 
@@ -117,7 +127,11 @@ impl Items {
 
 impl ItemPort for Items {
     fn send(&self, item: Vec<u8>) -> Result<(), Error> {
-        let ordinal = self.wait_for(|streams| streams.sending.as_mut()?.send(item.len()))?;
+        let ordinal = self.wait_for(|streams| {
+            let sending = streams.sending.as_mut().filter(|sending| sending.has_room(item.len()))?;
+            // What is reserved is sent.
+            if self.backlog.reserve(item.len()) { sending.send(item.len()) } else { None }
+        })?;
         self.say(Said::Item(ordinal, item));
         Ok(())
     }

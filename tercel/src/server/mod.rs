@@ -4,6 +4,7 @@
 //! and installed on two more, so that neither a sync nor a read holds the loop up; but a commit that is alone is synced on
 //! the loop itself while the disk is quick, for then the way to the log's thread and back would take nearly as long.
 
+mod backlog;
 mod builder;
 mod door;
 mod inside;

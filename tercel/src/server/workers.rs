@@ -19,6 +19,7 @@ use tercel_engine::txn::Port;
 use tercel_lock::unpoison;
 use tercel_wire::id::{ClientId, ViewId};
 
+use super::backlog::Backlogs;
 use super::inside::Inside;
 use super::items::Items;
 use super::{Post, store};
@@ -28,6 +29,8 @@ pub(super) struct Workers {
     shared: Arc<Shared>,
     /// As many may there be.
     threads_max: usize,
+    /// The loop is to look at the backlogs.
+    is_backlog_due: Arc<AtomicBool>,
 }
 
 /// How many calls with streams run at once.
@@ -65,6 +68,7 @@ struct State {
     streaming: Vec<ClientId>,
     /// The streams of calls that wait or run.
     items: BTreeMap<JobId, Arc<Items>>,
+    backlogs: Backlogs,
     threads: usize,
     /// Threads that wait for a call.
     idle: usize,
@@ -98,6 +102,7 @@ impl State {
         self.running.retain(|running| !Arc::ptr_eq(running, &flag));
         if job.streams().is_any() {
             self.items.remove(&job.id);
+            self.backlogs.look();
             let at = self.streaming.iter().position(|client| *client == job.id.client);
             at.map(|at| self.streaming.swap_remove(at));
         }
@@ -134,6 +139,7 @@ impl Shared {
         while let Some((view, job)) = self.next() {
             let items = self.state().items.get(&job.id).cloned().map(|items| items as Arc<dyn ItemPort>);
             let done = job.run(self.inside.now(), Some(&self.inside), items.as_ref());
+            drop(items);
             self.state().end(&job);
             if job.streams().is_any() {
                 // A call that waited for it has room, and this thread may take another one.
@@ -159,7 +165,8 @@ impl Workers {
     pub(super) fn new(inside: Inside, threads_max: usize) -> Workers {
         let streams = StreamBounds::of(threads_max);
         let shared = Shared { streams, state: Mutex::default(), changed: Condvar::new(), inside };
-        Workers { shared: Arc::new(shared), threads_max }
+        let is_backlog_due = unpoison(shared.state.lock()).backlogs.due();
+        Workers { shared: Arc::new(shared), threads_max, is_backlog_due }
     }
 
     /// The way of this program's threads to the machine.
@@ -171,7 +178,8 @@ impl Workers {
     pub(super) fn run(&self, view: ViewId, job: Job) {
         let mut state = self.shared.state();
         if job.streams().is_any() {
-            let items = Items::new(view, &job, &self.shared.inside);
+            let backlog = state.backlogs.of(job.id.client);
+            let items = Items::new(view, &job, &self.shared.inside, backlog);
             state.items.insert(job.id, Arc::new(items));
         }
         state.waiting.push_back((view, job));
@@ -196,6 +204,25 @@ impl Workers {
     pub(super) fn hear(&self, id: JobId, said: Said) -> Result<(), Violation> {
         let items = self.shared.state().items.get(&id).cloned();
         items.map_or(Ok(()), |items| items.hear(said))
+    }
+
+    /// The machine has taken in what a call says on its streams.
+    pub(super) fn handed(&self, id: JobId, said_bytes: usize) {
+        self.shared.state().backlogs.handed(id.client, said_bytes);
+    }
+
+    /// Lets procedures go on for whose items there is room now. `unsent` is what a client has not taken.
+    pub(super) fn settle(&self, unsent: impl FnMut(ClientId) -> usize) {
+        if !self.is_backlog_due.load(Ordering::Relaxed) || !self.is_backlog_due.swap(false, Ordering::Acquire)
+        {
+            return;
+        }
+        let mut state = self.shared.state();
+        let awaited = state.backlogs.settle(unsent);
+        let of_awaited = state.items.iter().filter(|(id, _)| awaited.contains(&id.client));
+        let items: Vec<_> = of_awaited.map(|(_, items)| items.clone()).collect();
+        drop(state);
+        items.iter().for_each(|items| items.look_again());
     }
 
     /// The client of a call is gone, or waits no longer.

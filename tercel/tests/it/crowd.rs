@@ -1,21 +1,28 @@
 //! Calls with streams that hold what a server has for all: threads of its pool, and bytes that wait to be sent. Other clients, and other
 //! calls, go on meanwhile.
 
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tercel::tools::wire::frame::Kind;
+use tercel::tools::wire::message::Item;
 use tercel::{
     Bound, Bytes, Called, Client, Context, Error, Failure, Input, Output, Server, ServiceHandle, Streaming,
     service,
 };
+use tercel_testkit::stranger::Stranger;
 
 #[service]
 trait Crowd {
     /// Sends blocks of so many bytes until its caller is gone.
     #[slow]
     fn blocks(&self, bytes: u32, out: &Output<Bytes>) -> u64;
+    /// Sends one.
+    #[slow]
+    fn block(&self, bytes: u32, out: &Output<Bytes>);
     /// Reads until the end, and counts.
     #[slow]
     fn count(&self, items: &Input<Bytes>) -> u64;
@@ -56,6 +63,10 @@ impl Crowd for MyCrowd {
                 out.send(&Bytes(vec![7; bytes as usize]))?;
             }
         })
+    }
+
+    fn block(&self, _: &Context<'_>, bytes: u32, out: &Output<Bytes>) -> Called<()> {
+        self.while_it_runs(|| Ok(out.send(&Bytes(vec![7; bytes as usize]))?))
     }
 
     fn count(&self, _: &Context<'_>, items: &Input<Bytes>) -> Called<u64> {
@@ -174,4 +185,28 @@ fn one_thread_runs_streams_and_other_calls_in_turn() {
     assert_eq!(calls.double(4), Ok(8));
     assert_eq!(calls.blocks(10).unwrap().items().take(100).count(), 100);
     assert_eq!(calls.double(5), Ok(10));
+}
+
+/// All windows of a client hold more than what it may leave unread, and so do the items of calls that have ended.
+#[test]
+fn client_on_a_slow_link_gets_the_items_of_all_its_calls() {
+    for method in ["blocks", "block"] {
+        let (dir, crowd) = (tempfile::tempdir().unwrap(), MyCrowd::default());
+        let server = serve(&dir, &crowd, 128);
+        let stream = TcpStream::connect(server.addresses()[0].to_string()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut slow = Stranger::greet(stream, 77);
+        let service = slow.bind(<dyn Crowd as tercel::__private::ServiceInterface>::SCHEMA);
+        for slot in 0..32 {
+            slow.call(&service.request(method, (slot, 1), &1_000_000u32.to_le_bytes()));
+        }
+        await_that("all have begun", || crowd.begun() == 32);
+        // Time for all that would be sent without a bound. Others go on.
+        thread::sleep(Duration::from_millis(300));
+        assert_eq!(connect(&server).service::<dyn Crowd>().within(SOON).double(4), Ok(8));
+        let mut slots: Vec<u16> =
+            (0..32).map(|_| Item::decode(&slow.read_to(Kind::OutputItem)).unwrap().slot).collect();
+        slots.sort_unstable();
+        assert!(slots.into_iter().eq(0..32), "{method}: each call has sent one");
+    }
 }
