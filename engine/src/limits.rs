@@ -66,6 +66,11 @@ pub fn window_step_bytes() -> usize {
 /// items are small. One more is refused.
 pub const STREAMING_MAX: usize = 32;
 
+/// How long the procedure of a call without a deadline waits at its streams for a client that neither sends nor consumes an item, in
+/// microseconds: longer than a network is gone, and a thread of the pool is held for nothing no longer than that. Callers of this
+/// crate always have a deadline.
+pub const STREAM_STILL_US: u64 = 60_000_000;
+
 /// Bytes of arguments of calls that wait in a server: of a few large ones.
 pub const CALL_BYTES_MAX: usize = 16 << 20;
 

@@ -8,11 +8,13 @@
 //! |---|---|
 //! | the root | a world: a server with its disk, clients, and the links between them |
 //! | [`hand`] | a server alone, to which a test writes each message itself |
+//! | [`stranger`] | a client's end of a real connection, on which a test writes each message itself |
 //! | [`things`] | objects to count and to grow |
 //!
 //! Only tests and fuzz targets use this crate. Its functions panic where the engine does what it must not do.
 
 pub mod hand;
+pub mod stranger;
 pub mod things;
 
 use std::cell::RefCell;

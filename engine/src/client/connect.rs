@@ -161,7 +161,7 @@ impl Client {
             Kind::Bound => self.bound(header.call, BoundMessage::decode(body).map_err(broken)?),
             Kind::Answer => self.call_answer(Answer::decode(body).map_err(broken)?),
             Kind::Response => self.responded(Response::decode(body).map_err(broken)?, body),
-            Kind::OutputItem => self.stream_item(Item::decode(body).map_err(broken)?)?,
+            Kind::OutputItem => self.stream_item(header.stamp, Item::decode(body).map_err(broken)?)?,
             Kind::InputCredit => self.stream_credit(Credit::decode(body).map_err(broken)?)?,
             Kind::Offered => self.peer.calls.offered(header.call, body).map_err(broken)?,
             Kind::Pong => self.echoed(header.call, header.stamp, body).map_err(broken)?,

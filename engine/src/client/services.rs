@@ -108,8 +108,10 @@ impl Client {
         self.acknowledge(stamp);
     }
 
-    fn acknowledge(&mut self, stamp: Stamp) {
-        self.history.acknowledged = self.history.acknowledged.max(stamp);
+    /// What is read from now on is not older than a stamp. Of another history than this client is in now it means nothing: what is
+    /// not heard of in this one is left out.
+    pub(super) fn acknowledge(&mut self, stamp: Stamp) {
+        self.history.acknowledged = self.history.acknowledged.max(stamp.min(self.history.heard));
     }
 
     /// Takes it back, when the connection is gone or the host waits no longer. If its last call has no answer, it is under way from
@@ -258,5 +260,110 @@ impl Requester for Client {
         if self.requests.slots.cancel(id, connection, met) {
             self.send_cancel(id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tercel_wire::frame::{Header, encode, split};
+    use tercel_wire::id::ViewId;
+    use tercel_wire::message::{Hello, Item, Reason, Refused, ResponseEnd};
+
+    use super::super::Input;
+    use super::*;
+    use crate::rpc::streams::Directions;
+    use crate::txn::Streamer;
+
+    /// One that is welcomed, and has a call with streams under way on its first connection.
+    fn with_a_stream() -> (Client, CallId) {
+        let mut client = Client::connected_for_test();
+        client.history.view = ViewId::new(1, 1);
+        client.requests.slots.set_credit(4);
+        let table = Table { view: client.history.view, number: 1 };
+        client.requests.table = Some(table);
+        let id = client.requests.slots.begin(table, client.requests.connection).unwrap();
+        let streams = Streams::of_client(Directions { input: false, output: true });
+        client.requests.streams.insert(id.slot, (id.seq, streams));
+        (client, id)
+    }
+
+    fn frame(kind: Kind, stamp: u64, body: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        let (mut bytes, mut frame) = (Vec::new(), Vec::new());
+        body(&mut bytes);
+        encode(Header { stamp: Stamp(stamp), ..Header::new(kind, 0) }, &bytes, &mut frame);
+        frame
+    }
+
+    fn item(id: CallId, ordinal: u64, stamp: u64) -> Vec<u8> {
+        frame(Kind::OutputItem, stamp, |out| {
+            Item { slot: id.slot, seq: id.seq, ordinal, payload: b"item" }.encode(out);
+        })
+    }
+
+    fn response(id: CallId, stamp: u64) -> Vec<u8> {
+        let end = ResponseEnd::Returned(Stamp(stamp), b"");
+        frame(Kind::Response, stamp, |out| Response { slot: id.slot, seq: id.seq, end }.encode(out))
+    }
+
+    #[test]
+    fn stamp_of_an_item_counts_once_the_item_is_taken() {
+        let (mut client, id) = with_a_stream();
+        client.handle(Now(1), Input::Bytes(&item(id, 1, 7)));
+        client.handle(Now(1), Input::Bytes(&item(id, 2, 9)));
+        assert_eq!(client.history.acknowledged, Stamp::ZERO, "nothing was told of it");
+        assert_eq!(client.next_item(id), Some(Ok(Some(b"item".to_vec()))));
+        assert_eq!(client.history.acknowledged, Stamp(7));
+        assert!(client.next_item(id).is_some());
+        assert_eq!(client.history.acknowledged, Stamp(9));
+    }
+
+    #[test]
+    fn stamp_that_a_line_names_is_said_in_the_next_greeting() {
+        let (mut client, _) = with_a_stream();
+        client.heard_by_line(Stamp(9));
+        assert_eq!(client.history.acknowledged, Stamp(9));
+        client.handle(Now(1), Input::Disconnected("it was cut".into()));
+        client.handle(Now(2), Input::Connected);
+        let (header, body, _) = split(client.outgoing()).unwrap().unwrap();
+        assert_eq!(header.kind, Kind::Hello);
+        assert_eq!(Hello::decode(body).unwrap().resume.unwrap().heard, Stamp(9));
+    }
+
+    #[test]
+    fn stamp_of_an_answer_of_another_history_counts_for_nothing() {
+        let (mut client, id) = with_a_stream();
+        client.handle(Now(1), Input::Bytes(&item(id, 1, 7)));
+        client.handle(Now(1), Input::Bytes(&response(id, 9)));
+        let refused = Refused { reason: Reason::History, text: "another one".into() };
+        client.handle(Now(2), Input::Bytes(&frame(Kind::Refused, 0, |out| refused.encode(out))));
+        // What came is of use, as what it says of the space is not.
+        assert_eq!(client.next_item(id), Some(Ok(Some(b"item".to_vec()))));
+        assert!(client.finish(id).unwrap().is_ok());
+        assert_eq!(client.history.acknowledged, Stamp::ZERO, "no state of this history is waited for");
+    }
+
+    #[test]
+    fn answer_by_another_connection_is_not_that_of_a_call_with_streams() {
+        let (mut client, id) = with_a_stream();
+        client.handle(Now(1), Input::Bytes(&item(id, 1, 0)));
+        client.handle(Now(2), Input::Disconnected("it was cut".into()));
+        client.handle(Now(3), Input::Connected);
+        client.peer.link = super::super::LinkState::Up;
+        // The items before it have not come by this connection.
+        client.handle(Now(4), Input::Bytes(&response(id, 0)));
+        client.next_item(id);
+        let ended = client.finish(id);
+        assert!(matches!(ended, Some(Err(Error::Unknown(_)))), "{ended:?}");
+    }
+
+    #[test]
+    fn late_copy_of_an_earlier_answer_does_not_replace_that_of_a_lent_slot() {
+        let (mut client, _) = with_a_stream();
+        let mut lane = client.lend_lane().unwrap();
+        let (first, second) = (lane.begin(), lane.begin());
+        client.handle(Now(1), Input::Bytes(&response(second, 2)));
+        client.handle(Now(1), Input::Bytes(&response(first, 1)));
+        let body = client.answer_of(&lane).expect("the answer to the second call is here");
+        assert_eq!(Response::decode(&body).unwrap().seq, second.seq);
     }
 }

@@ -4,7 +4,7 @@
 //! call whose caller has given up.
 
 use tercel_wire::frame::Kind;
-use tercel_wire::id::CallId;
+use tercel_wire::id::{CallId, Stamp};
 use tercel_wire::message::{Credit, InputEnd, Item};
 
 use super::Client;
@@ -16,21 +16,21 @@ use crate::time::Now;
 use crate::txn::{Requested, Requester, Streamer, UnderWay};
 
 impl Client {
-    /// A server sends an item.
-    pub(super) fn stream_item(&mut self, item: Item<'_>) -> Result<(), Error> {
+    /// A server sends an item. Once it is taken its caller reads nothing older than the stamp.
+    pub(super) fn stream_item(&mut self, stamp: Stamp, item: Item<'_>) -> Result<(), Error> {
         let said = Said::Item(item.ordinal, item.payload.to_vec());
-        self.hear(CallId { slot: item.slot, seq: item.seq }, said)
+        self.hear(CallId { slot: item.slot, seq: item.seq }, stamp, said)
     }
 
     /// A procedure has consumed items.
     pub(super) fn stream_credit(&mut self, credit: Credit) -> Result<(), Error> {
-        self.hear(CallId { slot: credit.slot, seq: credit.seq }, Said::Credit(credit.bytes))
+        self.hear(CallId { slot: credit.slot, seq: credit.seq }, Stamp::ZERO, Said::Credit(credit.bytes))
     }
 
-    fn hear(&mut self, id: CallId, said: Said) -> Result<(), Error> {
+    fn hear(&mut self, id: CallId, stamp: Stamp, said: Said) -> Result<(), Error> {
         let Some(streams) = self.requests.streams_of(id) else { return Ok(()) };
         streams
-            .hear(said)
+            .hear_at(stamp, said)
             .map_err(|Violation(why)| Error::Unavailable(format!("the server broke the protocol: {why}")))
     }
 
@@ -50,8 +50,9 @@ impl Client {
     /// Consumes the next item, and says so to the server now and then.
     fn consume(&mut self, id: CallId) -> Option<Vec<u8>> {
         let receiving = self.requests.streams_of(id)?.receiving.as_mut()?;
-        let item = receiving.next_item()?;
+        let (item, stamp) = receiving.next_stamped()?;
         let bytes = receiving.credit();
+        self.acknowledge(stamp);
         if let Some(bytes) = bytes.filter(|_| self.requests.slots.is_waiting(id, self.requests.connection)) {
             let mut body = Vec::new();
             Credit { slot: id.slot, seq: id.seq, bytes }.encode(&mut body);

@@ -73,7 +73,7 @@ impl<'a> Context<'a> {
     }
 
     /// Runs a transaction inside of the server, as `Server::run` does. What it wrote is durable when it returns, and the caller reads
-    /// nothing older behind the answer.
+    /// nothing older behind the answer, nor behind an item that the procedure sends later.
     ///
     /// # Errors
     /// What `body` returned; `Denied` if the procedure is not `#[slow]`; `Timeout` when the caller's time is over.
@@ -99,7 +99,11 @@ impl<'a> Context<'a> {
     }
 
     fn port(&self) -> Result<&'a dyn Port, Error> {
-        self.touched.set(true);
+        if !self.touched.replace(true)
+            && let Some(items) = self.items
+        {
+            items.uses_space();
+        }
         self.port.ok_or_else(|| {
             Error::Denied(
                 "a procedure that runs in the server's loop cannot use the space: declare it `#[slow]`"

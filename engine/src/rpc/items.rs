@@ -32,6 +32,9 @@ pub trait ItemPort: Send + Sync {
     /// # Errors
     /// As [`ItemPort::send`].
     fn next(&self) -> Result<Option<Vec<u8>>, Error>;
+
+    /// The procedure uses the space from now on: the caller reads nothing older behind an item that is sent later.
+    fn uses_space(&self) {}
 }
 
 /// What one thread has alone: items are sent in the order of their ordinals.

@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 
 use tercel_wire::frame::BODY_BYTES_MAX;
+use tercel_wire::id::Stamp;
 use tercel_wire::interface::Method;
 use tercel_wire::message::ITEM_BYTES;
 
@@ -47,6 +48,9 @@ pub enum Said {
     Credit(u64),
     /// There were so many items, and there will be no more.
     End(u64),
+    /// The procedure uses the space: its caller reads nothing older behind each item from now on. A host says so to its machine; no
+    /// message has it.
+    UsesSpace,
 }
 
 /// How the other end has broken the protocol.
@@ -78,12 +82,27 @@ impl Streams {
     /// # Errors
     /// If no honest peer says that.
     pub fn hear(&mut self, said: Said) -> Result<(), Violation> {
+        self.hear_at(Stamp::ZERO, said)
+    }
+
+    /// The same of what was sent at a stamp: [`Receiving::next_stamped`] gives it with the item.
+    ///
+    /// # Errors
+    /// As [`Streams::hear`].
+    pub fn hear_at(&mut self, stamp: Stamp, said: Said) -> Result<(), Violation> {
         match (said, &mut self.sending, &mut self.receiving) {
-            (Said::Item(ordinal, item), _, Some(receiving)) => receiving.arrive(ordinal, item),
+            (Said::Item(ordinal, item), _, Some(receiving)) => receiving.arrive(ordinal, item, stamp),
             (Said::End(items), _, Some(receiving)) => receiving.end(items),
             (Said::Credit(bytes), Some(sending), _) => sending.credit(bytes),
             _ => Err(Violation("a call has no stream in that direction")),
         }
+    }
+
+    /// A number that grows whenever the other end sends an item, consumes one or ends its stream.
+    pub fn moved(&self) -> u64 {
+        let sending = self.sending.as_ref().map_or(0, |sending| sending.consumed);
+        let receiving = self.receiving.as_ref().map_or(0, |r| r.received + u64::from(r.is_ended()));
+        sending + receiving
     }
 }
 
@@ -109,13 +128,17 @@ pub struct Sending {
 impl Sending {
     /// The ordinal of an item of so many bytes, which is to be sent now; none if the window has no room for it.
     pub fn send(&mut self, item: usize) -> Option<u64> {
-        let counted = counted(item);
-        if !has_room(self.sent - self.consumed, counted) && !dropped(Rule::WindowIgnored) {
+        if !self.has_room(item) {
             return None;
         }
         self.items += 1;
-        self.sent += counted;
+        self.sent += counted(item);
         Some(self.items)
+    }
+
+    /// Whether the window has room for an item of so many bytes now.
+    pub fn has_room(&self, item: usize) -> bool {
+        has_room(self.sent - self.consumed, counted(item)) || dropped(Rule::WindowIgnored)
     }
 
     /// Whether so large an item can be sent at all.
@@ -145,7 +168,8 @@ impl Sending {
 /// The receiving half of a stream.
 #[derive(Debug, Default)]
 pub struct Receiving {
-    items: VecDeque<Vec<u8>>,
+    /// Each with the stamp that it was sent at.
+    items: VecDeque<(Vec<u8>, Stamp)>,
     /// Items that have arrived, and how many there are in all, if that is known.
     arrived: u64,
     all: Option<u64>,
@@ -156,7 +180,7 @@ pub struct Receiving {
 }
 
 impl Receiving {
-    fn arrive(&mut self, ordinal: u64, item: Vec<u8>) -> Result<(), Violation> {
+    fn arrive(&mut self, ordinal: u64, item: Vec<u8>, stamp: Stamp) -> Result<(), Violation> {
         if ordinal <= self.arrived {
             return Ok(());
         }
@@ -172,7 +196,7 @@ impl Receiving {
         }
         self.arrived += 1;
         self.received += counted;
-        self.items.push_back(item);
+        self.items.push_back((item, stamp));
         Ok(())
     }
 
@@ -186,9 +210,14 @@ impl Receiving {
 
     /// Consumes the next item.
     pub fn next_item(&mut self) -> Option<Vec<u8>> {
-        let item = self.items.pop_front()?;
+        self.next_stamped().map(|(item, _)| item)
+    }
+
+    /// The same, with the stamp that the item was sent at.
+    pub fn next_stamped(&mut self) -> Option<(Vec<u8>, Stamp)> {
+        let (item, stamp) = self.items.pop_front()?;
         self.consumed += counted(item.len());
-        Some(item)
+        Some((item, stamp))
     }
 
     /// What the sender is to be told: how much was consumed, if that is enough more than it was told before.
@@ -246,7 +275,7 @@ mod tests {
         for n in 1..=5 {
             assert_eq!(sending.send(limits::CALL_MAX), Some(n));
             assert_eq!(sending.send(1), None);
-            receiving.arrive(n, vec![0; limits::CALL_MAX]).unwrap();
+            receiving.arrive(n, vec![0; limits::CALL_MAX], Stamp::ZERO).unwrap();
             assert!(receiving.next_item().is_some());
             sending.credit(receiving.credit().unwrap()).unwrap();
         }
@@ -255,11 +284,14 @@ mod tests {
     #[test]
     fn peer_that_breaks_the_protocol_is_found_out() {
         let mut receiving = Receiving::default();
-        assert_eq!(receiving.arrive(2, vec![]), Err(Violation("an item of a stream is missing")));
+        assert_eq!(
+            receiving.arrive(2, vec![], Stamp::ZERO),
+            Err(Violation("an item of a stream is missing"))
+        );
         let mut n = 0;
         let too_much = loop {
             n += 1;
-            if let Err(violation) = receiving.arrive(n, vec![0; 10_000]) {
+            if let Err(violation) = receiving.arrive(n, vec![0; 10_000], Stamp::ZERO) {
                 break violation;
             }
         };
@@ -267,8 +299,8 @@ mod tests {
         assert!(receiving.kept_bytes() <= bound(10_000));
         assert!(receiving.end(n).is_err(), "an item has not come");
         receiving.end(n - 1).unwrap();
-        assert!(receiving.arrive(n, vec![]).is_err());
-        assert_eq!(receiving.arrive(1, vec![]), Ok(()), "a copy counts for nothing");
+        assert!(receiving.arrive(n, vec![], Stamp::ZERO).is_err());
+        assert_eq!(receiving.arrive(1, vec![], Stamp::ZERO), Ok(()), "a copy counts for nothing");
         let mut none = Streams::of_server(Directions { input: true, output: false });
         assert!(none.hear(Said::Credit(0)).is_err());
     }
@@ -299,7 +331,7 @@ mod tests {
                     }
                     1 => {
                         if let Some((ordinal, item)) = there.pop_front() {
-                            receiving.arrive(ordinal, item).unwrap();
+                            receiving.arrive(ordinal, item, Stamp::ZERO).unwrap();
                             assert!(receiving.kept_bytes() <= bound(largest as usize), "seed {seed}");
                         }
                     }

@@ -462,6 +462,11 @@ impl Server {
         self.sessions.client_of(conn)
     }
 
+    /// The connection of a client, if it has one.
+    pub fn conn_of(&self, client: ClientId) -> Option<Conn> {
+        self.sessions.conn_of(client)
+    }
+
     /// Runs a procedure of a service, or a method that only reads, whose request came by a shorter way than as a message. Appends the
     /// body of the response to `response`, and what is to be done besides to `out`. Says whether there is a response; if not, nothing has
     /// changed, and the request is to come as a message. `local` is as for [`Server::run_calls`].

@@ -54,7 +54,7 @@ impl Sessions {
         }
         let mut names = Vec::with_capacity(12);
         PageReply { page, fetch: number, bytes: &[] }.encode(&mut names);
-        cx.reply_parts(asked.conn, Kind::Page, asked.call, [&names, bytes]);
+        cx.reply_at(cx.pages.visible(), asked.conn, Kind::Page, asked.call, [&names, bytes]);
     }
 
     /// Takes a page from the store, or the news that it has none or cannot read it. Every waiter of the page goes on.

@@ -5,11 +5,11 @@
 //! ([`Effect::EndStreams`]).
 
 use tercel_wire::frame::Kind;
-use tercel_wire::id::ClientId;
+use tercel_wire::id::{ClientId, Stamp};
 use tercel_wire::message::{Credit, InputEnd, Item};
 
 use super::{Cx, Sessions};
-use crate::effect::Effect;
+use crate::effect::{Conn, Effect};
 use crate::rpc::JobId;
 use crate::rpc::streams::{Said, Violation};
 
@@ -40,19 +40,29 @@ impl Sessions {
         let Some(call) = id.call.filter(|_| self.serving.is_streaming(id)) else { return };
         let Some(conn) = self.clients.get(&id.client).copied() else { return };
         let (slot, seq, mut body) = (call.slot, call.seq, Vec::new());
-        let kind = match said {
+        match said {
             Said::Item(ordinal, payload) => {
                 Item { slot, seq, ordinal, payload: &payload }.encode(&mut body);
-                Kind::OutputItem
+                self.send_item(conn, id, &body, cx);
             }
             Said::Credit(bytes) => {
                 Credit { slot, seq, bytes }.encode(&mut body);
-                Kind::InputCredit
+                cx.reply(conn, Kind::InputCredit, 0, &body);
             }
+            Said::UsesSpace => self.serving.uses_space(id),
             // The response says so.
-            Said::End(_) => return,
-        };
-        cx.reply(conn, kind, 0, &body);
+            Said::End(_) => {}
+        }
+    }
+
+    /// Sends an item. One of a procedure that has used the space names the stamp that its caller reads from then on.
+    fn send_item(&mut self, conn: Conn, id: JobId, body: &[u8], cx: &mut Cx<'_>) {
+        if !self.serving.has_used_space(id) {
+            return cx.reply_at(Stamp::ZERO, conn, Kind::OutputItem, 0, [body, &[]]);
+        }
+        // The caller must not wait for what it may read.
+        self.stream_to(conn, cx);
+        cx.reply(conn, Kind::OutputItem, 0, body);
     }
 
     /// A client has broken the protocol on the stream of a call.

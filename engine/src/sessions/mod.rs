@@ -138,14 +138,14 @@ impl Cx<'_> {
     }
 
     fn reply(&mut self, conn: Conn, kind: Kind, call: u64, body: &[u8]) {
-        self.reply_parts(conn, kind, call, [body, &[]]);
+        self.reply_at(self.pages.visible(), conn, kind, call, [body, &[]]);
     }
 
-    fn reply_parts(&mut self, conn: Conn, kind: Kind, call: u64, body: [&[u8]; 2]) {
-        let visible = self.pages.visible();
+    /// A reply in two parts, whose header may name another stamp than what is visible.
+    fn reply_at(&mut self, stamp: Stamp, conn: Conn, kind: Kind, call: u64, body: [&[u8]; 2]) {
         let header = Header {
-            stamp: visible,
-            ack: visible,
+            stamp,
+            ack: self.pages.visible(),
             view: self.leader.as_ref().map_or(ViewId::NONE, |l| l.view()),
             credit: limits::CREDIT,
             ..Header::new(kind, call)
@@ -279,6 +279,11 @@ impl Sessions {
     /// The client of a connection, once it has greeted.
     pub(crate) fn client_of(&self, conn: Conn) -> Option<ClientId> {
         self.all.get(&conn)?.client
+    }
+
+    /// The connection of a client, if it has one.
+    pub(crate) fn conn_of(&self, client: ClientId) -> Option<Conn> {
+        self.clients.get(&client).copied()
     }
 
     /// How many there are.

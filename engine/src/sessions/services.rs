@@ -32,6 +32,8 @@ pub(super) struct Serving {
     /// Calls that the host has, and bytes of what they take.
     jobs: usize,
     job_bytes: usize,
+    /// Calls with streams, of all clients.
+    streaming: usize,
     /// Bytes of responses that are kept.
     kept_bytes: usize,
     /// The body of a response, while it is made.
@@ -45,9 +47,23 @@ struct OfClient {
     /// Its calls that the host has.
     jobs: usize,
     /// Those of them with streams, whose client is there.
-    streaming: Vec<CallId>,
+    streaming: Vec<StreamingCall>,
     /// When the client is forgotten; none while it has a connection.
     over: Option<Now>,
+}
+
+/// A call with streams.
+#[derive(Debug)]
+struct StreamingCall {
+    id: CallId,
+    /// Its procedure has used the space.
+    uses_space: bool,
+}
+
+impl OfClient {
+    fn streaming(&self, id: CallId) -> Option<&StreamingCall> {
+        self.streaming.iter().find(|call| call.id == id)
+    }
 }
 
 impl Serving {
@@ -82,32 +98,48 @@ impl Serving {
     /// Whether a call with streams is under way, for which they still are.
     pub(super) fn is_streaming(&self, id: JobId) -> bool {
         let of = self.clients.get(id.client).filter(|of| of.table == id.table);
-        of.zip(id.call).is_some_and(|(of, id)| of.streaming.contains(&id))
+        of.zip(id.call).is_some_and(|(of, id)| of.streaming(id).is_some())
     }
 
     /// The name of a call with streams; none if there is no such.
     pub(super) fn streaming(&self, client: ClientId, slot: u16, seq: u64) -> Option<JobId> {
         let of = self.clients.get(client)?;
         let id = CallId { slot, seq };
-        of.streaming.contains(&id).then_some(JobId { client, table: of.table, call: Some(id) })
+        of.streaming(id).map(|_| JobId { client, table: of.table, call: Some(id) })
+    }
+
+    /// The procedure of a call with streams uses the space.
+    pub(super) fn uses_space(&mut self, id: JobId) {
+        let of = self.clients.get_mut(id.client).filter(|of| of.table == id.table);
+        let calls = of.into_iter().flat_map(|of| of.streaming.iter_mut());
+        calls.filter(|call| Some(call.id) == id.call).for_each(|call| call.uses_space = true);
+    }
+
+    /// Whether it does.
+    pub(super) fn has_used_space(&self, id: JobId) -> bool {
+        let of = self.clients.get(id.client).filter(|of| of.table == id.table);
+        of.zip(id.call).and_then(|(of, id)| of.streaming(id)).is_some_and(|call| call.uses_space)
     }
 
     /// A call has no streams any more; whether it had.
     pub(super) fn end_streaming(&mut self, id: JobId) -> bool {
         let of = self.clients.get_mut(id.client).filter(|of| of.table == id.table);
         let Some((of, id)) = of.zip(id.call) else { return false };
-        let at = of.streaming.iter().position(|streaming| *streaming == id);
-        at.map(|at| of.streaming.swap_remove(at)).is_some()
+        let at = of.streaming.iter().position(|streaming| streaming.id == id);
+        let had = at.map(|at| of.streaming.swap_remove(at)).is_some();
+        self.streaming -= usize::from(had);
+        had
     }
 
     /// The connection of a client is gone, and its streams with it: the calls that had some are cancelled. Gives their names.
     pub(super) fn end_streams(&mut self, client: ClientId) -> Vec<JobId> {
         let Some(of) = self.clients.get_mut(client) else { return Vec::new() };
         let ended = std::mem::take(&mut of.streaming);
-        for id in &ended {
-            of.served.cancel(*id);
+        self.streaming -= ended.len();
+        for call in &ended {
+            of.served.cancel(call.id);
         }
-        ended.into_iter().map(|id| JobId { client, table: of.table, call: Some(id) }).collect()
+        ended.into_iter().map(|call| JobId { client, table: of.table, call: Some(call.id) }).collect()
     }
 
     fn forget_first(&mut self) {
@@ -122,6 +154,7 @@ impl Serving {
     pub(super) fn forget(&mut self, client: ClientId) {
         if let Some(of) = self.clients.remove(client) {
             of.served.cancel_all();
+            self.streaming -= of.streaming.len();
             self.kept_bytes -= of.served.kept_bytes();
         }
     }
@@ -244,7 +277,8 @@ impl Sessions {
                 for (of, id) in of.into_iter().zip(call) {
                     of.served.runs(id, job.flag());
                     if job.streams().is_any() {
-                        of.streaming.push(id);
+                        of.streaming.push(StreamingCall { id, uses_space: false });
+                        self.serving.streaming += 1;
                     }
                 }
                 cx.out.push(Effect::Run(cx.joined, job));
@@ -261,10 +295,12 @@ impl Sessions {
         let is_full =
             serving.jobs >= cx.config.jobs_max || (bytes > limits::CALL_BYTES_MAX && serving.jobs > 0);
         let of = serving.clients.get_mut(id.client)?;
-        // Some are left for others.
+        // Some are left for other clients, and for calls without streams.
+        let half = cx.config.jobs_max.div_ceil(2);
         let has_streams = cx.config.services.streams(request.interface, request.method).is_any();
-        let is_streaming_full = has_streams && of.streaming.len() >= limits::STREAMING_MAX;
-        if is_full || is_streaming_full || of.jobs >= cx.config.jobs_max.div_ceil(2) {
+        let is_streaming_full =
+            has_streams && (of.streaming.len() >= limits::STREAMING_MAX || serving.streaming >= half);
+        if is_full || is_streaming_full || of.jobs >= half {
             return None;
         }
         of.jobs += 1;

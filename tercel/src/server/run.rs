@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tercel_engine::rpc::streams::Said;
 use tercel_engine::schedule::{Bounds, Decision, Moment, Origin, Received, Scheduler};
 use tercel_engine::server::{
     Conn, Effect, Effects, Express, HostStats, Input, LogRoom, Server as Machine, SpaceWarning,
@@ -256,6 +257,19 @@ impl Loop {
             core.machine.flush(&mut core.out);
         }
         self.perform(core, Moment::End);
+        self.look_at_backlogs(core);
+    }
+
+    /// Lets procedures go on whose clients have taken what they were sent.
+    fn look_at_backlogs(&mut self, core: &Core) {
+        let Loop { workers, conns, queue, hot, .. } = self;
+        workers.settle(|client| {
+            let Some(conn) = core.machine.conn_of(client) else { return 0 };
+            if unsent_bytes(conns, queue, &hot.channels, conn) > 0 {
+                queue.flush();
+            }
+            unsent_bytes(conns, queue, &hot.channels, conn)
+        });
     }
 
     /// Whether everything is stored, or is in the log while the disk has no room to store it.
@@ -391,7 +405,12 @@ impl Loop {
             // What it left to do is done behind this batch.
             Post::Inside => {}
             Post::Ran(view, done) => core.take(now, Input::Ran(view, done)),
-            Post::Says(view, id, said) => core.take(now, Input::Says(view, id, said)),
+            Post::Says(view, id, said) => {
+                if let Said::Item(_, item) = &said {
+                    self.workers.handed(id, item.len());
+                }
+                core.take(now, Input::Says(view, id, said));
+            }
             Post::Stop => {
                 self.workers.inside().lending.stop();
                 self.stop_by.get_or_insert(Instant::now() + Duration::from_secs(STOP_SECONDS_MAX));

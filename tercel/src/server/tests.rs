@@ -1,7 +1,7 @@
 //! What becomes of a server of which a thread panics: it stops, and says which thread it was and why. What becomes of clients
 //! that together make a server hold too much: some are ended, and others go on.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -10,7 +10,8 @@ use tempfile::TempDir;
 use tercel_engine::order::Sealed;
 use tercel_engine::replica::entry::{Entry, Grant};
 use tercel_engine::schedule::Bounds;
-use tercel_wire::id::{ClientId, PageId, SpaceId, Stamp};
+use tercel_testkit::stranger::Stranger;
+use tercel_wire::id::{ClientId, PageId, Stamp};
 
 use super::records::Records;
 use super::start::{Opened, launch, listen, open};
@@ -18,8 +19,8 @@ use super::*;
 use crate::disk::log::tests::open_panicking;
 use crate::disk::pages::{EachPage, PageBatch, PageRead, PageStore};
 use crate::{Client, Isolation, Object};
-use tercel_wire::frame::{Deframer, FRAME_BYTES, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN, encode};
-use tercel_wire::message::{Fetch, Hello, Reason, Refused};
+use tercel_wire::frame::{FRAME_BYTES, Header, Kind, encode};
+use tercel_wire::message::{Fetch, Reason, Refused};
 use tercel_wire::record::Ref;
 
 #[derive(Object)]
@@ -174,43 +175,14 @@ fn bounded(bounds: Bounds) -> (TempDir, Server, Client, Ref<Counter>) {
     (dir, server, client, counter)
 }
 
-fn connect(server: &Server) -> TcpStream {
+fn connect(server: &Server) -> Stranger<TcpStream> {
     let stream = TcpStream::connect(server.addresses()[0].to_string()).unwrap();
     stream.set_read_timeout(Some(STOPS_WITHIN)).unwrap();
-    stream
+    Stranger::new(stream)
 }
 
-/// The next message; none at the end.
-fn next(stream: &mut TcpStream) -> Option<(Header, Vec<u8>)> {
-    let mut deframer = Deframer::default();
-    let mut buffer = [0; 4096];
-    loop {
-        let read = stream.read(&mut buffer).unwrap_or(0);
-        deframer.push(&buffer[..read]);
-        match deframer.next_frame().unwrap() {
-            Some((header, body)) => return Some((header, body.to_vec())),
-            None if read == 0 => return None,
-            None => {}
-        }
-    }
-}
-
-fn greet(server: &Server, client: u64) -> TcpStream {
-    let mut stream = connect(server);
-    let hello = Hello {
-        client: ClientId(client),
-        connection: 1,
-        version_min: WIRE_VERSION_MIN,
-        version_max: WIRE_VERSION,
-        space: SpaceId(0),
-        resume: None,
-    };
-    let (mut body, mut bytes) = (Vec::new(), Vec::new());
-    hello.encode(&mut body);
-    encode(Header::new(Kind::Hello, 1), &body, &mut bytes);
-    stream.write_all(&bytes).unwrap();
-    assert_eq!(next(&mut stream).unwrap().0.kind, Kind::Welcome);
-    stream
+fn greet(server: &Server, client: u64) -> Stranger<TcpStream> {
+    Stranger::greet(connect(server).stream, client)
 }
 
 /// A message of this kind that never comes to its end.
@@ -252,25 +224,25 @@ fn strangers_whose_greetings_do_not_end_are_bounded_together() {
     };
     let (_dir, server, client, counter) = bounded(bounds);
     let mut member = greet(&server, 5);
-    member.write_all(&begin(Kind::Commit, 500 << 10)).unwrap();
+    member.stream.write_all(&begin(Kind::Commit, 500 << 10)).unwrap();
     // Ten of a hundred kilobytes have less together, and eleven come near it.
     let message = begin(Kind::Hello, 100 << 10);
-    let mut strangers: Vec<TcpStream> = (0..8).map(|_| connect(&server)).collect();
-    strangers.iter_mut().for_each(|stranger| stranger.write_all(&message).unwrap());
+    let mut strangers: Vec<_> = (0..8).map(|_| connect(&server)).collect();
+    strangers.iter_mut().for_each(|stranger| stranger.stream.write_all(&message).unwrap());
     strangers.extend((0..4).map(|_| connect(&server)));
-    strangers[8..].iter_mut().for_each(|stranger| _ = stranger.write_all(&message));
+    strangers[8..].iter_mut().for_each(|stranger| _ = stranger.stream.write_all(&message));
     let ended = ended(&client, counter);
     assert!((1..6).contains(&ended), "{ended}");
     let told = strangers.iter_mut().filter_map(|stranger| {
-        stranger.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-        next(stranger)
+        stranger.stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        stranger.next_message()
     });
     let told: Vec<Refused> = told.map(|(_, body)| Refused::decode(&body).unwrap()).collect();
     assert_eq!(told.len() as u64, ended);
     assert!(told.iter().all(|r| r.reason == Reason::Full && r.text.contains("try again")), "{told:?}");
     // A client that has greeted has another bound.
-    member.write_all(&[7]).unwrap();
-    assert_eq!(next(&mut member).unwrap().0.kind, Kind::Refused, "its commit is no commit");
+    member.stream.write_all(&[7]).unwrap();
+    assert_eq!(member.next_message().unwrap().0.kind, Kind::Refused, "its commit is no commit");
     server.stop().unwrap();
 }
 
@@ -284,15 +256,15 @@ fn clients_whose_messages_do_not_end_are_bounded_together() {
     };
     let (_dir, server, client, counter) = bounded(bounds);
     let mut small = greet(&server, 5);
-    small.write_all(&begin(Kind::Commit, 1_000)).unwrap();
+    small.stream.write_all(&begin(Kind::Commit, 1_000)).unwrap();
     let message = begin(Kind::Commit, 1 << 20);
-    let mut large: Vec<TcpStream> = (0..6).map(|n| greet(&server, 10 + n)).collect();
-    large.iter_mut().for_each(|stream| _ = stream.write_all(&message));
+    let mut large: Vec<_> = (0..6).map(|n| greet(&server, 10 + n)).collect();
+    large.iter_mut().for_each(|large| _ = large.stream.write_all(&message));
     let ended = ended(&client, counter);
     assert!((1..6).contains(&ended), "{ended}");
     // Clients that hold little stay.
-    small.write_all(&[7]).unwrap();
-    let (_, body) = next(&mut small).unwrap();
+    small.stream.write_all(&[7]).unwrap();
+    let (_, body) = small.next_message().unwrap();
     assert_eq!(Refused::decode(&body).unwrap().reason, Reason::Protocol);
     server.stop().unwrap();
 }
@@ -314,8 +286,8 @@ fn clients_that_ask_and_do_not_read_are_bounded_together() {
         Fetch { page: counter.oref().page(), fetch: call + 1, since: None }.encode(&mut body);
         encode(Header::new(Kind::Fetch, call + 1), &body, &mut bytes);
     }
-    let mut readers: Vec<TcpStream> = (0..6).map(|n| greet(&server, 10 + n)).collect();
-    readers.iter_mut().for_each(|reader| _ = reader.write_all(&bytes));
+    let mut readers: Vec<_> = (0..6).map(|n| greet(&server, 10 + n)).collect();
+    readers.iter_mut().for_each(|reader| _ = reader.stream.write_all(&bytes));
     let ended = ended(&client, counter);
     assert!((1..6).contains(&ended), "{ended}");
     server.stop().unwrap();

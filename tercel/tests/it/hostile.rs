@@ -2,7 +2,7 @@
 //! memory while the server reads it. They harm themselves alone.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
@@ -12,15 +12,14 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tercel::tools::wire::frame::{FRAME_BYTES, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN, encode};
-use tercel::tools::wire::interface::Interface;
-use tercel::tools::wire::message::{Bind, Hello, OBJECT_SLOT, Request, Response, ResponseEnd, Unbegun};
+use tercel::tools::wire::frame::{Header, Kind, encode};
+use tercel::tools::wire::message::{OBJECT_SLOT, Request, Response, ResponseEnd, Unbegun};
 use tercel::{
-    Address, Called, Client, ClientId, Context, Obj, Object, Oref, PageId, Server, SpaceId, Stamp, interface,
-    service,
+    Address, Called, Client, ClientId, Context, Obj, Object, Oref, PageId, Server, Stamp, interface, service,
 };
 use tercel_events::shm::{Channel, Config, LINE_BYTES, Receiver, SendError, Sender, pass};
 use tercel_random::Random;
+use tercel_testkit::stranger::Stranger;
 
 #[service]
 trait Tally {
@@ -69,82 +68,35 @@ const PIECE: u8 = 0;
 const REQUEST: u8 = 1;
 const RESPONSE: u8 = 2;
 
-/// A client of the test's own.
-struct Stranger {
-    memory: File,
+/// A client's end of shared memory as a stream of bytes. Responses in lines become the messages that they would have been.
+struct Memory {
+    file: File,
     sender: Sender,
     receiver: Receiver,
-    stream: Vec<u8>,
+    arrived: Vec<u8>,
     socket: UnixStream,
 }
 
-impl Stranger {
-    /// One that has greeted and bound service and interface.
-    fn greet(path: &Path, client: u64) -> Stranger {
-        let door = format!("{}.shm", path.display());
-        let socket = UnixStream::connect(door).unwrap();
+impl Memory {
+    fn connect(path: &Path) -> Memory {
+        let socket = UnixStream::connect(format!("{}.shm", path.display())).unwrap();
         let (channel, descriptors) = Channel::create(Config::default()).unwrap();
         pass::send(&socket, b"TRCLSHM1", &descriptors.each_ref().map(AsFd::as_fd)).unwrap();
-        let memory = File::from(descriptors[0].try_clone().unwrap());
+        let file = File::from(descriptors[0].try_clone().unwrap());
         let (sender, receiver) = channel.split();
-        let mut stranger = Stranger { memory, sender, receiver, stream: Vec::new(), socket };
-        let hello = Hello {
-            client: ClientId(client),
-            connection: 1,
-            version_min: WIRE_VERSION_MIN,
-            version_max: WIRE_VERSION,
-            space: SpaceId(0),
-            resume: None,
-        };
-        stranger.message(Kind::Hello, |out| hello.encode(out));
-        stranger.read_to(Kind::Welcome);
-        let service = Interface::of_service(<dyn Tally as tercel::__private::ServiceInterface>::SCHEMA);
-        stranger.message(Kind::Bind, |out| Bind { interface: service }.encode(out));
-        stranger.read_to(Kind::Bound);
-        stranger
-    }
-
-    fn message(&mut self, kind: Kind, body: impl FnOnce(&mut Vec<u8>)) {
-        let (mut bytes, mut frame) = (Vec::new(), Vec::new());
-        body(&mut bytes);
-        encode(Header::new(kind, 1), &bytes, &mut frame);
-        let mut line = [0; LINE_BYTES];
-        line[0] = PIECE;
-        self.sender.send(&line, Some(&frame)).unwrap();
-    }
-
-    /// The next message of a kind, whose body it gives; or a response in a line, which counts as one.
-    fn read_to(&mut self, kind: Kind) -> Vec<u8> {
-        let end = Instant::now() + Duration::from_secs(10);
-        loop {
-            assert!(Instant::now() < end, "the server says nothing");
-            match self.receiver.receive().unwrap() {
-                Some(message) if message.line()[0] == RESPONSE && kind == Kind::Response => {
-                    return message.line()[8..][..message.line()[1].into()].to_vec();
-                }
-                Some(message) => message.block.iter().for_each(|block| block.copy_to(&mut self.stream)),
-                None => thread::yield_now(),
-            }
-            while let Some(head) = self.stream.first_chunk::<FRAME_BYTES>() {
-                let header = Header::decode(head).unwrap();
-                let frame_bytes = FRAME_BYTES + header.body_bytes as usize;
-                if self.stream.len() < frame_bytes {
-                    break;
-                }
-                let frame: Vec<u8> = self.stream.drain(..frame_bytes).collect();
-                if header.kind == kind {
-                    return frame[FRAME_BYTES..].to_vec();
-                }
-            }
-        }
+        Memory { file, sender, receiver, arrived: Vec::new(), socket }
     }
 
     fn line(&mut self, request: &Request<'_>) -> Result<(), SendError> {
         let mut body = Vec::new();
         request.encode(&mut body);
+        self.raw_line(&body)
+    }
+
+    fn raw_line(&mut self, body: &[u8]) -> Result<(), SendError> {
         let mut line = [0; LINE_BYTES];
         (line[0], line[1]) = (REQUEST, body.len() as u8);
-        line[8..][..body.len()].copy_from_slice(&body);
+        line[8..][..body.len()].copy_from_slice(body);
         self.sender.send(&line, None)
     }
 
@@ -154,18 +106,59 @@ impl Stranger {
         let ended = self.socket.read_to_end(&mut Vec::new());
         assert!(!ended.is_err_and(|e| e.kind() == ErrorKind::WouldBlock), "the stranger is still there");
     }
+}
 
-    /// The next response.
-    fn response(&mut self) -> (u16, u64, Result<u64, Option<Unbegun>>) {
-        let body = self.read_to(Kind::Response);
-        let response = Response::decode(&body).unwrap();
-        let said = match response.end {
-            ResponseEnd::Returned(_, bytes) => Ok(u64::from_le_bytes(bytes.try_into().unwrap())),
-            ResponseEnd::Refused(why, _) => Err(Some(why)),
-            _ => Err(None),
-        };
-        (response.slot, response.seq, said)
+impl Read for Memory {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let end = Instant::now() + Duration::from_secs(10);
+        while self.arrived.is_empty() {
+            assert!(Instant::now() < end, "the server says nothing");
+            match self.receiver.receive().unwrap() {
+                Some(message) if message.line()[0] == RESPONSE => {
+                    let body = &message.line()[8..][..message.line()[1].into()];
+                    encode(Header::new(Kind::Response, 0), body, &mut self.arrived);
+                }
+                Some(message) => message.block.iter().for_each(|block| block.copy_to(&mut self.arrived)),
+                None => thread::yield_now(),
+            }
+        }
+        let bytes = buffer.len().min(self.arrived.len());
+        buffer[..bytes].copy_from_slice(&self.arrived[..bytes]);
+        self.arrived.drain(..bytes);
+        Ok(bytes)
     }
+}
+
+impl Write for Memory {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut line = [0; LINE_BYTES];
+        line[0] = PIECE;
+        self.sender.send(&line, Some(bytes)).unwrap();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A stranger that has greeted and bound the service.
+fn greet(path: &Path, client: u64) -> Stranger<Memory> {
+    let mut stranger = Stranger::greet(Memory::connect(path), client);
+    stranger.bind(<dyn Tally as tercel::__private::ServiceInterface>::SCHEMA);
+    stranger
+}
+
+/// The next response.
+fn response(stranger: &mut Stranger<Memory>) -> (u16, u64, Result<u64, Option<Unbegun>>) {
+    let body = stranger.read_to(Kind::Response);
+    let response = Response::decode(&body).unwrap();
+    let said = match response.end {
+        ResponseEnd::Returned(_, bytes) => Ok(u64::from_le_bytes(bytes.try_into().unwrap())),
+        ResponseEnd::Refused(why, _) => Err(Some(why)),
+        _ => Err(None),
+    };
+    (response.slot, response.seq, said)
 }
 
 fn count(slot: u16, seq: u64) -> Request<'static> {
@@ -190,17 +183,17 @@ fn place() -> Place {
 #[test]
 fn stranger_that_repeats_its_calls_has_each_executed_once() {
     let Place { socket, counted, server: _server, .. } = &place();
-    let mut stranger = Stranger::greet(socket, 66);
+    let mut stranger = greet(socket, 66);
     for (slot, seq, executed) in [(0, 1, 1), (3, 7, 2), (0, 2, 3), (3, 8, 4)] {
         for _ in 0..5 {
-            stranger.line(&count(slot, seq)).unwrap();
-            assert_eq!(stranger.response(), (slot, seq, Ok(executed)), "the answer of then");
+            stranger.stream.line(&count(slot, seq)).unwrap();
+            assert_eq!(response(&mut stranger), (slot, seq, Ok(executed)), "the answer of then");
         }
     }
     // Old copies say nothing.
-    (1..=7).for_each(|seq| stranger.line(&count(3, seq)).unwrap());
-    stranger.line(&count(9, 1)).unwrap();
-    assert_eq!(stranger.response(), (9, 1, Ok(5)));
+    (1..=7).for_each(|seq| stranger.stream.line(&count(3, seq)).unwrap());
+    stranger.stream.line(&count(9, 1)).unwrap();
+    assert_eq!(response(&mut stranger), (9, 1, Ok(5)));
     // What has no object there, or no method, is sent elsewhere; what it has in its place is read.
     let client = Client::connect(Address::Unix(socket.clone())).unwrap();
     let purse = client.run(|tx| tx.create(&Purse { cents: 9 })).unwrap();
@@ -215,20 +208,17 @@ fn stranger_that_repeats_its_calls_has_each_executed_once() {
     ] {
         let object = Some((oref, Stamp::MAX));
         let call = Request { slot: None, seq, again: false, interface, method: 0, object, payload };
-        stranger.line(&call).unwrap();
-        assert_eq!(stranger.response(), (OBJECT_SLOT, seq, said), "call {seq}");
+        stranger.stream.line(&call).unwrap();
+        assert_eq!(response(&mut stranger), (OBJECT_SLOT, seq, said), "call {seq}");
     }
     // A slot that was not granted costs it the connection.
-    stranger.line(&count(255, 1)).unwrap();
-    assert_eq!(stranger.response(), (255, 1, Ok(6)), "the last slot is granted");
+    stranger.stream.line(&count(255, 1)).unwrap();
+    assert_eq!(response(&mut stranger), (255, 1, Ok(6)), "the last slot is granted");
     let mut body = Vec::new();
     count(0, 1).encode(&mut body);
     body[..2].copy_from_slice(&300u16.to_le_bytes());
-    let mut line = [0; LINE_BYTES];
-    (line[0], line[1]) = (REQUEST, body.len() as u8);
-    line[8..][..body.len()].copy_from_slice(&body);
-    stranger.sender.send(&line, None).unwrap();
-    stranger.await_end();
+    stranger.stream.raw_line(&body).unwrap();
+    stranger.stream.await_end();
     assert_eq!((counted.of(66), client.service::<dyn Tally>().count()), (6, Ok(1)));
 }
 
@@ -249,19 +239,19 @@ fn memory_that_is_written_all_over_harms_nobody_else() {
         });
         for seed in 0..40 {
             let mut random = Random::new(seed);
-            let mut stranger = Stranger::greet(&socket, 1_000 + seed);
-            let bytes = stranger.memory.metadata().unwrap().len();
+            let mut stranger = greet(&socket, 1_000 + seed);
+            let bytes = stranger.stream.file.metadata().unwrap().len();
             for seq in 1..200 {
                 // The memory is full, or not as it left it: so be it.
-                let _ = stranger.line(&count((seq % 3) as u16, seq));
+                let _ = stranger.stream.line(&count((seq % 3) as u16, seq));
                 let mut noise = vec![0; 1 + random.index(64)];
                 noise.iter_mut().for_each(|byte| *byte = random.next_u64() as u8);
                 // Mostly where the rings are, at the begin.
                 let span = if random.index(4) > 0 { bytes.min(16 << 10) } else { bytes };
                 let at = random.next_u64() % span.saturating_sub(64).max(1);
-                stranger.memory.write_all_at(&noise, at).unwrap();
+                stranger.stream.file.write_all_at(&noise, at).unwrap();
                 if random.index(20) == 0 {
-                    let _ = stranger.receiver.receive();
+                    let _ = stranger.stream.receiver.receive();
                 }
             }
             // The stranger is still there: others go on.

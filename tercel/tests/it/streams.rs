@@ -1,19 +1,18 @@
 //! Streams of services, and callbacks: over every kind of connection, in their windows, and cut off in the middle.
 
-use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tercel::tools::wire::frame::{FRAME_BYTES, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN, encode};
-use tercel::tools::wire::interface::Interface;
-use tercel::tools::wire::message::{Bind, Hello, Item, Refused, Request};
+use tercel::tools::wire::frame::Kind;
+use tercel::tools::wire::message::Refused;
 use tercel::{
     Bound, Bytes, Callback, Called, Client, ClientConfig, Context, Error, Failure, Input, Output, Record,
-    Server, ServerConfig, SpaceId, Text, embedded_with, service,
+    Server, ServerConfig, Text, embedded_with, service,
 };
+use tercel_testkit::stranger::Stranger;
 
 use crate::services::Wire;
 
@@ -655,63 +654,16 @@ fn threads_of_one_client_use_streams_of_every_kind_side_by_side() {
     }
 }
 
-/// A peer that says what no honest client says.
-struct Stranger(TcpStream);
-
-impl Stranger {
-    fn send(&mut self, kind: Kind, body: impl FnOnce(&mut Vec<u8>)) {
-        let (mut bytes, mut message) = (Vec::new(), Vec::new());
-        body(&mut message);
-        encode(Header::new(kind, 1), &message, &mut bytes);
-        // A server that has ended the connection takes no more.
-        _ = self.0.write_all(&bytes);
-    }
-
-    /// Reads up to a message of a kind.
-    fn read_to(&mut self, kind: Kind) -> Vec<u8> {
-        loop {
-            let mut header = [0; FRAME_BYTES];
-            self.0.read_exact(&mut header).unwrap();
-            let header = Header::decode(&header).unwrap();
-            let mut body = vec![0; header.body_bytes as usize];
-            self.0.read_exact(&mut body).unwrap();
-            if header.kind == kind {
-                return body;
-            }
-        }
-    }
-}
-
 #[test]
 fn client_that_exceeds_a_window_is_shown_out_and_others_go_on() {
     let Office { client, server, seen, .. } = &office("tcp");
     seen.is_closed.store(true, Ordering::SeqCst);
-    let address = server.as_ref().unwrap().addresses()[0].to_string();
-    let mut stranger = Stranger(TcpStream::connect(address).unwrap());
-    let hello = Hello {
-        client: tercel::ClientId(77),
-        connection: 1,
-        version_min: WIRE_VERSION_MIN,
-        version_max: WIRE_VERSION,
-        space: SpaceId(0),
-        resume: None,
-    };
-    stranger.send(Kind::Hello, |out| hello.encode(out));
-    stranger.read_to(Kind::Welcome);
-    let schema = <dyn Feed as tercel::__private::ServiceInterface>::SCHEMA;
-    let interface = Interface::of_service(schema);
-    let method = interface.methods.iter().position(|m| m.name == "upload").unwrap() as u16;
-    stranger.send(Kind::Bind, |out| Bind { interface }.encode(out));
-    stranger.read_to(Kind::Bound);
-    let most = 9u64.to_le_bytes();
-    let request =
-        Request { slot: Some(0), seq: 1, again: false, interface: 0, method, object: None, payload: &most };
-    stranger.send(Kind::Request, |out| request.encode(out));
+    let stream = TcpStream::connect(server.as_ref().unwrap().addresses()[0].to_string()).unwrap();
+    let mut stranger = Stranger::greet(stream, 77);
+    let service = stranger.bind(<dyn Feed as tercel::__private::ServiceInterface>::SCHEMA);
+    stranger.call(&service.request("upload", (0, 1), &9u64.to_le_bytes()));
     await_that("it runs", || seen.begun.load(Ordering::SeqCst) == 1);
-    for ordinal in 1..=4 {
-        let payload = &vec![0; 100_000];
-        stranger.send(Kind::InputItem, |out| Item { slot: 0, seq: 1, ordinal, payload }.encode(out));
-    }
+    (1..=4).for_each(|ordinal| stranger.item((0, 1), ordinal, &vec![0; 100_000]));
     let refused = Refused::decode(&stranger.read_to(Kind::Refused)).unwrap();
     assert!(refused.text.contains("exceeds its window"), "{refused:?}");
     seen.open();

@@ -1,0 +1,212 @@
+//! Calls with streams that hold what a server has for all: threads of its pool, and bytes that wait to be sent. Other clients, and other
+//! calls, go on meanwhile.
+
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tercel::tools::wire::frame::Kind;
+use tercel::tools::wire::message::Item;
+use tercel::{
+    Bound, Bytes, Called, Client, Context, Error, Failure, Input, Output, Server, ServiceHandle, Streaming,
+    service,
+};
+use tercel_testkit::stranger::Stranger;
+
+#[service]
+trait Crowd {
+    /// Sends blocks of so many bytes until its caller is gone.
+    #[slow]
+    fn blocks(&self, bytes: u32, out: &Output<Bytes>) -> u64;
+    /// Sends one.
+    #[slow]
+    fn block(&self, bytes: u32, out: &Output<Bytes>);
+    /// Reads until the end, and counts.
+    #[slow]
+    fn count(&self, items: &Input<Bytes>) -> u64;
+    /// Has no streams.
+    #[slow]
+    fn double(&self, n: u64) -> u64;
+}
+
+/// Counts the calls with streams that were begun and that run.
+#[derive(Clone, Default)]
+struct MyCrowd {
+    begun: Arc<AtomicU64>,
+    running: Arc<AtomicU64>,
+}
+
+impl MyCrowd {
+    fn begun(&self) -> u64 {
+        self.begun.load(Ordering::SeqCst)
+    }
+
+    fn running(&self) -> u64 {
+        self.running.load(Ordering::SeqCst)
+    }
+
+    fn while_it_runs<T>(&self, run: impl FnOnce() -> T) -> T {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        self.running.fetch_add(1, Ordering::SeqCst);
+        let result = run();
+        self.running.fetch_sub(1, Ordering::SeqCst);
+        result
+    }
+}
+
+impl Crowd for MyCrowd {
+    fn blocks(&self, _: &Context<'_>, bytes: u32, out: &Output<Bytes>) -> Called<u64> {
+        self.while_it_runs(|| {
+            loop {
+                out.send(&Bytes(vec![7; bytes as usize]))?;
+            }
+        })
+    }
+
+    fn block(&self, _: &Context<'_>, bytes: u32, out: &Output<Bytes>) -> Called<()> {
+        self.while_it_runs(|| Ok(out.send(&Bytes(vec![7; bytes as usize]))?))
+    }
+
+    fn count(&self, _: &Context<'_>, items: &Input<Bytes>) -> Called<u64> {
+        self.while_it_runs(|| {
+            let mut count = 0;
+            while items.next()?.is_some() {
+                count += 1;
+            }
+            Ok(count)
+        })
+    }
+
+    fn double(&self, _: &Context<'_>, n: u64) -> Called<u64> {
+        Ok(2 * n)
+    }
+}
+
+fn serve(dir: &tempfile::TempDir, crowd: &MyCrowd, workers: usize) -> Server {
+    let builder = Server::builder(dir.path()).listen("127.0.0.1:0").service(Crowd::serve(crowd.clone()));
+    builder.workers(workers).start().unwrap()
+}
+
+fn connect(server: &Server) -> Client {
+    Client::connect(&server.addresses()[0]).unwrap()
+}
+
+type Blocks<'c> = Streaming<'c, std::convert::Infallible, Bytes, u64>;
+
+/// So many calls whose items nothing reads.
+fn stall<'c>(crowd: &'c ServiceHandle<'_, dyn Crowd>, calls: usize) -> Vec<Blocks<'c>> {
+    (0..calls).map(|_| crowd.blocks(1_000).unwrap()).collect()
+}
+
+fn await_that(what: &str, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        thread::yield_now();
+    }
+}
+
+/// Long enough for a call that has a thread, and far shorter than the callers' time.
+const SOON: Duration = Duration::from_secs(5);
+
+#[test]
+fn stalled_streams_leave_a_thread_for_other_calls() {
+    let (dir, crowd) = (tempfile::tempdir().unwrap(), MyCrowd::default());
+    let server = serve(&dir, &crowd, 3);
+    let [one, two, other] = [0; 3].map(|_| connect(&server));
+    let [of_one, of_two] = [&one, &two].map(|client| client.service::<dyn Crowd>());
+    let (mut of_one, of_two) = (stall(&of_one, 5), stall(&of_two, 5));
+    await_that("two run", || crowd.running() == 2);
+    for client in [&one, &other] {
+        for n in 0..20 {
+            assert_eq!(client.service::<dyn Crowd>().within(SOON).double(n), Ok(2 * n));
+        }
+    }
+    assert_eq!(crowd.begun(), 2, "one of each client, and a thread is left");
+    // A call that ends lets the next one of its client run.
+    drop(of_one.remove(0));
+    await_that("the next one runs", || crowd.begun() == 3);
+    drop((of_one, of_two));
+    await_that("all have ended", || crowd.running() == 0);
+}
+
+#[test]
+fn stalled_streams_of_a_client_leave_room_for_those_of_others() {
+    let (dir, crowd) = (tempfile::tempdir().unwrap(), MyCrowd::default());
+    let server = serve(&dir, &crowd, 4);
+    let [hostile, other] = [0; 2].map(|_| connect(&server));
+    let calls = hostile.service::<dyn Crowd>();
+    let stalled = stall(&calls, 10);
+    await_that("its share runs", || crowd.running() == 2);
+    for _ in 0..5 {
+        let crowd = other.service::<dyn Crowd>().within(SOON);
+        assert_eq!(crowd.blocks(10).unwrap().items().take(1_000).filter(Result::is_ok).count(), 1_000);
+        let count = crowd.count().unwrap();
+        assert!((0..50).all(|_| count.send(&Bytes(vec![1; 9_000])) == Ok(true)));
+        assert_eq!(count.finish(), Ok(50));
+    }
+    drop(stalled);
+}
+
+#[test]
+fn call_that_waits_for_a_thread_is_given_up_at_once() {
+    let (dir, crowd) = (tempfile::tempdir().unwrap(), MyCrowd::default());
+    let server = serve(&dir, &crowd, 2);
+    let client = connect(&server);
+    let calls = client.service::<dyn Crowd>();
+    let mut stalled = stall(&calls, 1);
+    await_that("one runs", || crowd.running() == 1);
+    // As many as a client may have: those that wait are dropped, and leave room without having had a thread.
+    let hasty = client.service::<dyn Crowd>().within(Duration::from_millis(100));
+    let is_refused = || {
+        let ended = hasty.count().unwrap().finish();
+        matches!(ended, Err(Failure::Space(Error::Full(Bound::Server(_)))))
+    };
+    for _ in 0..5 {
+        let waiting: Vec<_> = (0..31).map(|_| calls.count().unwrap()).collect();
+        assert!(is_refused());
+        drop(waiting);
+        await_that("there is room", || !is_refused());
+    }
+    assert_eq!(crowd.begun(), 1);
+    drop(stalled.remove(0));
+    await_that("there is room", || calls.count().unwrap().finish() == Ok(0));
+}
+
+#[test]
+fn one_thread_runs_streams_and_other_calls_in_turn() {
+    let (dir, crowd) = (tempfile::tempdir().unwrap(), MyCrowd::default());
+    let server = serve(&dir, &crowd, 1);
+    let client = connect(&server);
+    let calls = client.service::<dyn Crowd>().within(SOON);
+    assert_eq!(calls.count().unwrap().finish(), Ok(0));
+    assert_eq!(calls.double(4), Ok(8));
+    assert_eq!(calls.blocks(10).unwrap().items().take(100).count(), 100);
+    assert_eq!(calls.double(5), Ok(10));
+}
+
+/// All windows of a client hold more than what it may leave unread, and so do the items of calls that have ended.
+#[test]
+fn client_on_a_slow_link_gets_the_items_of_all_its_calls() {
+    for method in ["blocks", "block"] {
+        let (dir, crowd) = (tempfile::tempdir().unwrap(), MyCrowd::default());
+        let server = serve(&dir, &crowd, 128);
+        let stream = TcpStream::connect(server.addresses()[0].to_string()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut slow = Stranger::greet(stream, 77);
+        let service = slow.bind(<dyn Crowd as tercel::__private::ServiceInterface>::SCHEMA);
+        for slot in 0..32 {
+            slow.call(&service.request(method, (slot, 1), &1_000_000u32.to_le_bytes()));
+        }
+        await_that("all have begun", || crowd.begun() == 32);
+        // Time for all that would be sent without a bound. Others go on.
+        thread::sleep(Duration::from_millis(300));
+        assert_eq!(connect(&server).service::<dyn Crowd>().within(SOON).double(4), Ok(8));
+        let mut slots: Vec<u16> =
+            (0..32).map(|_| Item::decode(&slow.read_to(Kind::OutputItem)).unwrap().slot).collect();
+        slots.sort_unstable();
+        assert!(slots.into_iter().eq(0..32), "{method}: each call has sent one");
+    }
+}

@@ -1,0 +1,79 @@
+//! What a caller reads behind what a service has told it: never less than the procedure had committed before it said so.
+
+use tercel::{Callback, Called, Client, ClientConfig, Context, Output, Ref, Server, service};
+
+use crate::common::{Counter, counter};
+
+#[service]
+trait Ledger {
+    /// Counts an object up so many times, and gives each count once it is committed.
+    #[slow]
+    fn grow(&self, of: Ref<Counter>, times: u64, out: &Output<u64>) -> u64;
+    /// The same, and waits after each until its caller has heard of it.
+    #[slow]
+    fn grow_slowly(&self, of: Ref<Counter>, times: u64, ask: &Callback<u64, u64>) -> u64;
+}
+
+struct MyLedger;
+
+impl Ledger for MyLedger {
+    fn grow(&self, cx: &Context<'_>, of: Ref<Counter>, times: u64, out: &Output<u64>) -> Called<u64> {
+        for n in 1..=times {
+            cx.run(|tx| tx.edit(of)?.set_count(n))?;
+            out.send(&n)?;
+        }
+        Ok(times)
+    }
+
+    fn grow_slowly(
+        &self,
+        cx: &Context<'_>,
+        of: Ref<Counter>,
+        times: u64,
+        ask: &Callback<u64, u64>,
+    ) -> Called<u64> {
+        for n in 1..=times {
+            cx.run(|tx| tx.edit(of)?.set_count(n))?;
+            ask.ask(&n)?;
+        }
+        Ok(times)
+    }
+}
+
+/// How far a transaction is that a client begins now.
+fn stamp(client: &Client) -> u64 {
+    client.transaction().begin().unwrap().as_of().token.stamp.0
+}
+
+#[test]
+fn caller_reads_what_was_committed_before_an_item_was_given() {
+    for shared_memory in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let listen = format!("unix:{}", dir.path().with_extension("sock").display());
+        let server = Server::builder(dir.path()).listen(listen).service(Ledger::serve(MyLedger));
+        let server = server.start().unwrap();
+        let connect = || {
+            let config = ClientConfig { shared_memory, ..ClientConfig::default() };
+            Client::connect_with(server.addresses()[0].clone(), config).unwrap()
+        };
+        let reader = connect();
+        let of = counter(&reader, "n");
+        let ledger = reader.service::<dyn Ledger>();
+        let grow = ledger.grow(of, 50).unwrap();
+        while let Some(n) = grow.next().unwrap() {
+            let read = reader.run(|tx| Ok(tx.get(of)?.count())).unwrap();
+            assert!(read >= n, "{read} is read behind {n}");
+        }
+        assert_eq!(grow.finish(), Ok(50));
+        // A client that has nothing hears of no commit by itself.
+        let stranger = connect();
+        let mut last = stamp(&stranger);
+        let grown = stranger.service::<dyn Ledger>().grow_slowly(of, 50, |n| {
+            let now = stamp(&stranger);
+            assert!(now > last, "the commit before question {n} is not in the state of {now}");
+            last = now;
+            n
+        });
+        assert_eq!(grown, Ok(50));
+    }
+}
