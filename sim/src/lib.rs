@@ -45,6 +45,7 @@ pub mod rule;
 mod run;
 mod scheduler;
 pub mod shrink;
+mod slow;
 mod trace;
 mod watched;
 pub mod workload;
