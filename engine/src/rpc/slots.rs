@@ -289,6 +289,15 @@ impl Slots {
         to_cancel
     }
 
+    /// The calls that were given up and have no answer yet. Where messages are lost, each is cancelled again until it is answered.
+    pub fn given_up(&self) -> impl Iterator<Item = CallId> {
+        let slots = self.slots.iter().enumerate();
+        slots.filter_map(|(i, slot)| match slot.state {
+            State::Waiting { abandoned: true, .. } => Some(CallId { slot: i as u16, seq: slot.seq }),
+            _ => None,
+        })
+    }
+
     /// Calls in slots that are not free.
     pub fn under_way(&self) -> usize {
         self.slots.len() - self.free.len()
