@@ -37,6 +37,7 @@
 
 mod check;
 pub mod hunt;
+pub mod lossy;
 pub mod plan;
 mod port;
 mod quiet;

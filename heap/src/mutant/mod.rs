@@ -103,6 +103,12 @@ pub enum Rule {
     CreditLeaks,
     OtherTableBelieved,
     WindowIgnored,
+    OldCopyAccepted,
+    RunningAnswered,
+    FailureForgotten,
+    CancelSpendsNothing,
+    CancelledBegun,
+    OlderCreditBelieved,
     // Pages and the buffer of modified objects.
     FetchUnsynced,
     UnchangedUnproved,
