@@ -113,7 +113,7 @@ const RUNNER: [RunnerRule; 8] = [
     RunnerRule::LogCutTooLittle,
 ];
 
-const ENGINE: [EngineRule; 99] = [
+const ENGINE: [EngineRule; 100] = [
     EngineRule::WatermarkJumps,
     EngineRule::WatermarkBeforeFlags,
     EngineRule::InstallBeforeWatermark,
@@ -145,6 +145,7 @@ const ENGINE: [EngineRule; 99] = [
     EngineRule::CancelSpendsNothing,
     EngineRule::CancelledBegun,
     EngineRule::OlderCreditBelieved,
+    EngineRule::LateAnswerBelieved,
     EngineRule::FetchUnsynced,
     EngineRule::UnchangedUnproved,
     EngineRule::StreamUnsynced,

@@ -178,7 +178,8 @@ impl Slots {
             }
             return;
         }
-        let Some(slot) = self.of(id) else { return };
+        let is_its = |slot: &&mut Slot| slot.seq == id.seq || dropped(Rule::LateAnswerBelieved);
+        let Some(slot) = self.slots.get_mut(id.slot as usize).filter(is_its) else { return };
         match slot.state {
             State::Waiting { abandoned: false, .. } => slot.state = State::Answered(body.to_vec()),
             State::Waiting { abandoned: true, .. } if dropped(Rule::CreditLeaks) => {}

@@ -109,6 +109,7 @@ pub enum Rule {
     CancelSpendsNothing,
     CancelledBegun,
     OlderCreditBelieved,
+    LateAnswerBelieved,
     // Pages and the buffer of modified objects.
     FetchUnsynced,
     UnchangedUnproved,

@@ -288,6 +288,7 @@ impl ClientHost {
         let Ok(response) = Response::decode(body) else {
             return links.oracle.blame(format!("the answer to call {call} cannot be decoded"));
         };
+        links.oracle.given(self.id, call, &response);
         self.acknowledged = self.acknowledged.max(stamp_of(&response.end));
         links.trace.line(links.time, format_args!("the caller of call {call} is answered"));
         let counts = &mut links.counts;
@@ -407,12 +408,17 @@ impl ClientHost {
         if !self.slots.is_waiting(of, self.connection) {
             return;
         }
-        for caller in self.callers.values_mut() {
+        for (call, caller) in &mut self.callers {
             if let Phase::Streams(id, streaming) = &mut caller.phase
                 && *id == of
-                && let Err(violation) = streaming.streams.hear(said.clone())
             {
-                links.oracle.blame(format!("the server breaks the protocol of streams: {}", violation.0));
+                let before = streaming.unconsumed_bytes();
+                if let Err(violation) = streaming.streams.hear(said.clone()) {
+                    links.oracle.blame(format!("the server breaks the protocol of streams: {}", violation.0));
+                }
+                if streaming.unconsumed_bytes() > before {
+                    links.oracle.blame(format!("call {call} has less room in a window behind a credit"));
+                }
             }
         }
     }

@@ -69,23 +69,18 @@ pub const VARIANTS: &[LossyVariant] = &[
     engine(EngineRule::SlotForgotten, "a copy of a call is taken for a new one"),
     engine(EngineRule::OldCopyAccepted, "a copy of an earlier call of a slot is taken for a new one"),
     engine(EngineRule::RunningAnswered, "a copy of a call that runs is answered as if that had ended"),
+    engine(
+        EngineRule::LateAnswerBelieved,
+        "a call is answered by what comes late for an earlier one of its slot",
+    ),
     engine(EngineRule::FailureForgotten, "a call that failed or was refused is begun by a copy of it"),
     engine(EngineRule::CancelSpendsNothing, "a call that comes behind its cancellation is begun"),
     engine(EngineRule::CancelledBegun, "a call that waits is begun although it was cancelled"),
-    LossyVariant {
-        worlds_max: 60,
-        ..engine(
-            EngineRule::BeginsPastDeadline,
-            "a slow procedure is begun although its caller waits no longer",
-        )
-    },
+    engine(EngineRule::BeginsPastDeadline, "a slow procedure is begun although its caller waits no longer"),
     engine(EngineRule::CreditLeaks, "the slot of a call that was given up is never free again"),
     engine(EngineRule::OtherTableBelieved, "a call is sent again to a server that knows nothing of it"),
     engine(EngineRule::WindowIgnored, "more of a stream is sent than its window has room for"),
-    LossyVariant {
-        worlds_max: 60,
-        ..engine(EngineRule::OlderCreditBelieved, "an older credit of a stream takes a newer one back")
-    },
+    engine(EngineRule::OlderCreditBelieved, "an older credit of a stream takes a newer one back"),
     engine(EngineRule::CallForgetsStamp, "a client reads an older state than the answer to its call was of"),
     LossyVariant {
         rule: Rule::Runner(RunnerRule::OldConnectionBelieved),

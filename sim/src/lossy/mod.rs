@@ -268,15 +268,17 @@ impl World {
         }
         let think = 1 + random.below(2 * plan.think_us);
         let latency = plan.latency_us;
-        let procedure = *random.pick(&[
-            Procedure::Quick,
-            Procedure::Quick,
-            Procedure::Slow,
-            Procedure::Slow,
-            Procedure::Slow,
-            Procedure::Tell,
-            Procedure::Pass,
-        ]);
+        let procedure = match random.below(10) {
+            n if n < plan.streams => Procedure::Pass,
+            _ => *random.pick(&[
+                Procedure::Quick,
+                Procedure::Quick,
+                Procedure::Slow,
+                Procedure::Slow,
+                Procedure::Slow,
+                Procedure::Tell,
+            ]),
+        };
         let errand = match procedure {
             Procedure::Pass => {
                 let most = *random.pick(&[1, 4, 8]) * limits::window_bytes() as u64 / 32;
@@ -290,7 +292,8 @@ impl World {
                 Errand { procedure, fails: random.below(3) == 0, bytes, items: 0 }
             }
         };
-        let within = 1 + random.below(10 * latency + 4_000);
+        let most = *random.pick(&[2_000, 10 * latency + 4_000]);
+        let within = 1 + random.below(most);
         let troubles = plan.troubles;
         // Some give up before the call can have arrived.
         let most = *random.pick(&[latency, 10 * latency + 8_000]);

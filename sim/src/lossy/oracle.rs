@@ -113,6 +113,15 @@ impl Oracle {
         wrong.into_iter().for_each(|wrong| self.blame(format!("call {call} {wrong}")));
     }
 
+    /// A caller takes a response.
+    pub(super) fn given(&mut self, client: ClientId, call: u64, response: &Response<'_>) {
+        let id = CallId { slot: response.slot, seq: response.seq };
+        let of = self.names.get(&(client, id)).copied();
+        if of != Some(call) {
+            self.blame(format!("the caller of call {call} is given the answer to call {}", of.unwrap_or(0)));
+        }
+    }
+
     /// What is wrong with the answer to a call.
     fn judge(&self, call: u64, bytes: &[u8], has_failed: bool) -> Option<String> {
         let begins = self.notes.lock();

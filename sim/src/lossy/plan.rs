@@ -25,6 +25,8 @@ pub struct LossyPlan {
     pub latency_us: u64,
     /// How often a client makes a call.
     pub think_us: u64,
+    /// Calls with streams, in tenths of all.
+    pub streams: u64,
     /// What goes wrong, and how often.
     pub troubles: Troubles,
     /// Bounds of the engine, where the build lets them be made small.
@@ -90,12 +92,13 @@ impl LossyPlan {
             jobs_max: *r.pick(&[4, 8, 64]),
             latency_us: *r.pick(&[50, 300, 2_000]),
             think_us: *r.pick(&[200, 1_000, 5_000]),
+            streams: *r.pick(&[0, 1, 7]),
             troubles: Troubles {
                 loss: *r.pick(&[0, 20, 100, 300]),
                 copies: *r.pick(&[0, 50, 300]),
-                late: *r.pick(&[0, 50, 300]),
-                cancels: *r.pick(&[0, 100, 400]),
-                deadlines: *r.pick(&[0, 100, 400]),
+                late: *r.pick(&[0, 100, 300]),
+                cancels: *r.pick(&[0, 200, 500]),
+                deadlines: *r.pick(&[0, 300, 600]),
                 server_ends: *r.pick(&[0, 20, 80]),
                 client_ends: *r.pick(&[0, 20, 80]),
                 cuts: *r.pick(&[0, 50, 200]),

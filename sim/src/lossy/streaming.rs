@@ -63,6 +63,11 @@ impl Streaming {
         Act::Takes(number_of(&item), credit)
     }
 
+    /// Bytes of the window that the server has not consumed.
+    pub(super) fn unconsumed_bytes(&self) -> usize {
+        self.streams.sending.as_ref().map_or(0, |sending| sending.unconsumed_bytes())
+    }
+
     fn kept_bytes(&self) -> usize {
         self.streams.receiving.as_ref().map_or(0, |receiving| receiving.kept_bytes())
     }
