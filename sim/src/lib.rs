@@ -28,6 +28,8 @@
 //! | [`plan`] | what a seed draws |
 //! | `scheduler`, `port` | the baton, and waiting as letting the world go on |
 //! | `world` | the queue of events; `server`, `turn`, `client`, `inside`, `net`, `disk`, `log`, `clock`, `fault`, `copy`; `follower`, `feeder`; `oracle`, `conditions` and `compare`, which look on |
+//! | [`lossy`] | worlds of another kind: calls of services over links that lose single messages |
+//! | `slow` | a slow call with streams, as worlds of both kinds run it |
 //! | [`workload`] | what the clients do |
 //! | `watched` | what a watch told, against the history |
 //! | `check` | what only the simulator can see: stored pages against the log, what is left against what roots reach |
@@ -37,6 +39,7 @@
 
 mod check;
 pub mod hunt;
+pub mod lossy;
 pub mod plan;
 mod port;
 mod quiet;
@@ -45,6 +48,7 @@ pub mod rule;
 mod run;
 mod scheduler;
 pub mod shrink;
+mod slow;
 mod trace;
 mod watched;
 pub mod workload;

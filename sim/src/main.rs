@@ -7,12 +7,14 @@
 //! Exit codes: 0 nothing was wrong; 1 something was, or it could not be done; 2 the command line is wrong.
 
 mod many;
+mod many_lossy;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
 use tercel_sim::hunt::VARIANTS;
+use tercel_sim::lossy::plan::{LossyPlan, TROUBLES};
 use tercel_sim::rule::{BUILD, Rule};
 use tercel_sim::{Plan, Report, run};
 use tercel_verify::History;
@@ -33,6 +35,36 @@ struct Args {
     /// Worlds that run side by side; as many as there are processors if it is not said.
     #[arg(long)]
     jobs: Option<usize>,
+    #[command(flatten)]
+    chosen: Chosen,
+    /// Drops a rule on purpose. A rule of the engine can be dropped only in a build with `--cfg tercel_mutants`:
+    /// `RUSTFLAGS='--cfg tercel_mutants' CARGO_TARGET_DIR=target/mutants cargo run --release -p tercel-sim -- --drop RULE`.
+    #[arg(long, value_name = "RULE")]
+    drop: Option<String>,
+    /// Drops each rule in turn, or that of --drop, and says after how many worlds that is noticed, at most so many. Needs
+    /// a build with `--cfg tercel_mutants`, too.
+    #[arg(long, value_name = "WORLDS", conflicts_with_all = ["seed", "seeds"])]
+    hunt: Option<u64>,
+    /// Makes the world, or the worlds, as the last hunt for this rule does, where what the rule forbids can happen. Drops
+    /// nothing.
+    #[arg(long, value_name = "RULE", conflicts_with = "hunt")]
+    tuned: Option<String>,
+    /// Writes the history of the one world to a file.
+    #[arg(long, value_name = "FILE", requires = "seed", conflicts_with_all = ["seeds", "hunt"])]
+    history: Option<PathBuf>,
+    #[command(flatten)]
+    calls: Calls,
+    /// Prints no trace.
+    #[arg(long)]
+    quiet: bool,
+    /// Takes failures as they come and does not look for shorter ones.
+    #[arg(long)]
+    no_shrink: bool,
+}
+
+/// What a world has instead of what its seed draws.
+#[derive(Debug, clap::Args)]
+struct Chosen {
     /// Clients instead of what the seed draws.
     #[arg(long)]
     clients: Option<usize>,
@@ -51,27 +83,22 @@ struct Args {
     /// Which of the seed's faults strike, by their numbers, with commas between them; or `none`.
     #[arg(long, value_name = "LIST")]
     faults: Option<String>,
-    /// Drops a rule on purpose. A rule of the engine can be dropped only in a build with `--cfg tercel_mutants`:
-    /// `RUSTFLAGS='--cfg tercel_mutants' CARGO_TARGET_DIR=target/mutants cargo run --release -p tercel-sim -- --drop RULE`.
-    #[arg(long, value_name = "RULE")]
-    drop: Option<String>,
-    /// Drops each rule in turn, or that of --drop, and says after how many worlds that is noticed, at most so many. Needs
-    /// a build with `--cfg tercel_mutants`, too.
-    #[arg(long, value_name = "WORLDS", conflicts_with_all = ["seed", "seeds"])]
-    hunt: Option<u64>,
-    /// Makes the world, or the worlds, as the last hunt for this rule does, where what the rule forbids can happen. Drops
-    /// nothing.
-    #[arg(long, value_name = "RULE", conflicts_with = "hunt")]
-    tuned: Option<String>,
-    /// Writes the history of the one world to a file.
-    #[arg(long, value_name = "FILE", requires = "seed", conflicts_with_all = ["seeds", "hunt"])]
-    history: Option<PathBuf>,
-    /// Prints no trace.
-    #[arg(long)]
-    quiet: bool,
-    /// Takes failures as they come and does not look for shorter ones.
-    #[arg(long)]
-    no_shrink: bool,
+}
+
+/// Worlds of calls over lossy links.
+#[derive(Debug, clap::Args)]
+struct Calls {
+    /// Plays worlds of another kind: calls of services over links that lose messages, send them twice, and let them overtake each
+    /// other.
+    #[arg(long, conflicts_with_all = ["check", "hunt", "history", "tuned", "faults", "commits", "threads", "inside", "watchers"])]
+    lossy: bool,
+    /// Calls of each client of such a world, instead of what the seed draws.
+    #[arg(long, requires = "lossy")]
+    calls: Option<u64>,
+    /// What does not go wrong in such a world, with commas between: loss, copies, late, cancels, deadlines, server-ends,
+    /// client-ends, cuts, forgets.
+    #[arg(long, value_name = "LIST", requires = "lossy")]
+    without: Option<String>,
 }
 
 fn main() -> ExitCode {
@@ -116,6 +143,14 @@ fn act(args: &Args) -> Result<bool, Failure> {
     let rule = rule(args)?;
     if let Some(worlds) = args.hunt {
         return Ok(many::hunt_all(rule, worlds));
+    }
+    if args.calls.lossy {
+        let (from, to) = args.seed.map(|seed| (seed, seed + 1)).or(args.seeds).unwrap_or((0, 200));
+        let plans = (from..to).map(|seed| lossy_plan(args, rule, seed)).collect::<Result<Vec<_>, _>>()?;
+        return Ok(match (args.seed, plans.first()) {
+            (Some(_), Some(plan)) => many_lossy::one(plan, !args.quiet),
+            _ => many_lossy::run_all(&plans, args.jobs, !args.no_shrink),
+        });
     }
     match (args.seed, args.seeds) {
         (Some(seed), _) => one(args, &plan(args, rule, seed)?),
@@ -172,17 +207,30 @@ fn plan(args: &Args, rule: Option<Rule>, seed: u64) -> Result<Plan, Failure> {
         Some(variant) => Plan { rule, ..tercel_sim::hunt::plan(variant, seed) },
         None => Plan { rule, ..Plan::of(seed) },
     };
-    if let Some(list) = &args.faults {
+    if let Some(list) = &args.chosen.faults {
         let numbers = list.split(',').filter(|n| *n != "none");
         let wrong = |n: &str| Failure::usage(format!("{n} is not the number of a fault"));
         let kept = numbers.map(|n| n.trim().parse().map_err(|_| wrong(n)));
         plan = plan.keep(&kept.collect::<Result<Vec<usize>, _>>()?);
     }
-    plan.clients = args.clients.unwrap_or(plan.clients).max(1);
-    plan.threads = args.threads.unwrap_or(plan.threads).max(1);
-    plan.inside = args.inside.unwrap_or(plan.inside);
-    plan.watchers = args.watchers.unwrap_or(plan.watchers);
-    plan.commits = args.commits.unwrap_or(plan.commits);
+    plan.clients = args.chosen.clients.unwrap_or(plan.clients).max(1);
+    plan.threads = args.chosen.threads.unwrap_or(plan.threads).max(1);
+    plan.inside = args.chosen.inside.unwrap_or(plan.inside);
+    plan.watchers = args.chosen.watchers.unwrap_or(plan.watchers);
+    plan.commits = args.chosen.commits.unwrap_or(plan.commits);
+    Ok(plan)
+}
+
+fn lossy_plan(args: &Args, rule: Option<Rule>, seed: u64) -> Result<LossyPlan, Failure> {
+    let mut plan = LossyPlan { rule, ..LossyPlan::of(seed) };
+    for name in args.calls.without.iter().flat_map(|list| list.split(',')) {
+        if !TROUBLES.contains(&name) {
+            return Err(Failure::usage(format!("{name} is no trouble; these are: {}", TROUBLES.join(", "))));
+        }
+        plan = plan.without(name).unwrap_or(plan);
+    }
+    plan.clients = args.chosen.clients.unwrap_or(plan.clients).max(1);
+    plan.calls = args.calls.calls.unwrap_or(plan.calls);
     Ok(plan)
 }
 

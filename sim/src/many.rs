@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use tercel_lock::unpoison;
 use tercel_sim::Plan;
 use tercel_sim::hunt::{IMPOSSIBLE, VARIANTS, Variant, hunt, line};
+use tercel_sim::lossy;
 use tercel_sim::plan::FaultKind;
 use tercel_sim::record::Counts;
 use tercel_sim::rule::{BUILD, Rule};
@@ -89,7 +90,12 @@ pub fn hunt_all(rule: Option<Rule>, worlds: u64) -> bool {
             });
         }
     });
-    let all = unpoison(all.into_inner());
+    let mut all = unpoison(all.into_inner());
+    for v in lossy::hunt::VARIANTS.iter().filter(|v| rule.is_none_or(|r| v.rule == r)) {
+        let caught = lossy::hunt::hunt(v, worlds);
+        println!("{}", lossy::hunt::line(v, caught.as_ref()));
+        all &= caught.is_some();
+    }
     IMPOSSIBLE.iter().for_each(|(rule, why)| println!("cannot be dropped: {rule}: {why}"));
     all
 }

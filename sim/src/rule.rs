@@ -72,15 +72,15 @@ impl Rule {
     }
 }
 
-/// Drops the plan's rule, if it is one of the engine, on this thread, and makes bounds small if the plan says so.
+/// Drops a rule, if it is one of the engine, on this thread, and makes bounds small if that is wanted.
 #[cfg(tercel_mutants)]
-pub(crate) fn drop_here(plan: &crate::Plan) {
+pub(crate) fn drop_here(rule: Option<Rule>, small: bool) {
     use tercel_engine::mutant;
-    mutant::drop_rule(match plan.rule {
+    mutant::drop_rule(match rule {
         Some(Rule::Engine(rule)) => Some(rule),
         _ => None,
     });
-    mutant::shrink_bounds(plan.small);
+    mutant::shrink_bounds(small);
 }
 
 /// Keeps all rules on this thread from now on, because a check must see the true state.
@@ -91,9 +91,9 @@ pub(crate) fn keep_here() {
 
 /// In another build no rule of the engine can be dropped.
 #[cfg(not(tercel_mutants))]
-pub(crate) fn drop_here(plan: &crate::Plan) {
+pub(crate) fn drop_here(rule: Option<Rule>, _small: bool) {
     assert!(
-        !matches!(plan.rule, Some(Rule::Engine(_))),
+        !matches!(rule, Some(Rule::Engine(_))),
         "rules of the engine can be dropped only in a build with `--cfg tercel_mutants`"
     );
 }
@@ -113,7 +113,7 @@ const RUNNER: [RunnerRule; 8] = [
     RunnerRule::LogCutTooLittle,
 ];
 
-const ENGINE: [EngineRule; 93] = [
+const ENGINE: [EngineRule; 100] = [
     EngineRule::WatermarkJumps,
     EngineRule::WatermarkBeforeFlags,
     EngineRule::InstallBeforeWatermark,
@@ -139,6 +139,13 @@ const ENGINE: [EngineRule; 93] = [
     EngineRule::CreditLeaks,
     EngineRule::OtherTableBelieved,
     EngineRule::WindowIgnored,
+    EngineRule::OldCopyAccepted,
+    EngineRule::RunningAnswered,
+    EngineRule::FailureForgotten,
+    EngineRule::CancelSpendsNothing,
+    EngineRule::CancelledBegun,
+    EngineRule::OlderCreditBelieved,
+    EngineRule::LateAnswerBelieved,
     EngineRule::FetchUnsynced,
     EngineRule::UnchangedUnproved,
     EngineRule::StreamUnsynced,

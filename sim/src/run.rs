@@ -38,7 +38,7 @@ pub struct Report {
 pub fn run(plan: &Plan, trace: bool) -> Report {
     crate::quiet::hear_panics();
     let scheduler = ActorScheduler::new(World::new(plan.clone(), trace), 1 + plan.actors());
-    drop_here(plan);
+    drop_here(plan.rule, plan.small);
     let first = Actor(0);
     scheduler.register(first);
     let ground = caught(&scheduler, || fill(&scheduler, plan)).flatten();
@@ -72,7 +72,7 @@ pub fn run(plan: &Plan, trace: bool) -> Report {
 }
 
 fn act(scheduler: &ActorScheduler, plan: &Plan, me: Actor, ground: &Ground) {
-    drop_here(plan);
+    drop_here(plan.rule, plan.small);
     scheduler.register(me);
     scheduler.await_turn(me);
     caught(scheduler, || live(scheduler, me, ground));

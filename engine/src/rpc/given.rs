@@ -18,7 +18,8 @@ use crate::object::{Field, Parts, Stored};
 pub struct Given<'a>(Payload<'a>);
 
 impl<'a> Given<'a> {
-    pub(crate) fn new(payload: Payload<'a>) -> Given<'a> {
+    /// What a payload has, checked. For hosts.
+    pub fn new(payload: Payload<'a>) -> Given<'a> {
         Given(payload)
     }
 

@@ -11,6 +11,17 @@
 //! the client ([`slots`]) and what the server keeps of them ([`served`]). Neither knows of connections, messages or time, so a host
 //! can use them directly.
 //!
+//! So they hold where single messages are lost, come twice, or overtake each other. A host of such a link keeps these rules, and
+//! `sim/src/lossy` is one that does:
+//!
+//! - Each message names the table that it is of, and one of another table is not believed: a server refuses it whatever it says, a
+//!   client drops it. A call has its name for good in one table only, so a copy of it is new to every other.
+//! - The caller that waits sends its call again, under the same name and with the rest of its time. A call that was given up is
+//!   cancelled again until that is answered ([`slots::Slots::given_up`]). A server sends nothing for a second time by itself.
+//! - Calls that are never answered may be lost, also those that a later one overtakes.
+//! - What belongs to a call with streams, from its request to its response, goes where the order is kept and nothing is lost before the
+//!   end. Copies do no harm, also those that come behind that end.
+//!
 //! | module | its noun |
 //! |---|---|
 //! | `offers` | the methods that a server runs |

@@ -3,12 +3,13 @@
 //! This is all that happens to a call which is not slow, whatever it arrived by: a host with a faster way than messages keeps a
 //! [`Served`] for each client of its own and calls [`serve`].
 
-use tercel_wire::id::CallId;
+use tercel_wire::id::{CallId, Stamp};
 use tercel_wire::message::{Request, ResponseEnd, Unbegun};
 
 use super::served::{Arrival, Served};
 use super::services::{NO_METHOD, put};
 use super::{Context, Procedure, Services};
+use crate::mutant::{Rule, dropped};
 
 /// What becomes of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +75,10 @@ pub fn serve_named(
 ) -> Taken {
     match served.arrive(id) {
         Arrival::New => {}
+        Arrival::Running if dropped(Rule::RunningAnswered) => {
+            put(id, ResponseEnd::Returned(Stamp::ZERO, &[]), out);
+            return Taken::Answered;
+        }
         Arrival::Running | Arrival::Old => return Taken::Silent,
         Arrival::Kept(body) => {
             out.extend_from_slice(body);

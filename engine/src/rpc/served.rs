@@ -92,7 +92,7 @@ impl Served {
             self.slots.resize_with(id.slot as usize + 1, Slot::default);
         }
         let slot = &mut self.slots[id.slot as usize];
-        if id.seq < slot.seq {
+        if id.seq < slot.seq && !dropped(Rule::OldCopyAccepted) {
             return Arrival::Old;
         }
         if id.seq == slot.seq && !dropped(Rule::SlotForgotten) {
@@ -116,7 +116,7 @@ impl Served {
     /// A call that is never answered arrives: whether it is new.
     #[inline]
     pub fn arrive_told(&mut self, seq: u64) -> bool {
-        let is_new = seq > self.told;
+        let is_new = seq > self.told || dropped(Rule::OldCopyAccepted);
         self.told = self.told.max(seq);
         is_new
     }
@@ -138,6 +138,11 @@ impl Served {
             return false;
         }
         slot.kept.clear();
+        if dropped(Rule::FailureForgotten) && body.get(2..4).is_some_and(|tag| tag != [0, 0]) {
+            slot.seq -= 1;
+            slot.state = State::Ended;
+            return true;
+        }
         if body.len() <= limits::KEPT_BYTES_MAX.min(room) {
             slot.kept.extend_from_slice(body);
             slot.state = State::Kept;
@@ -152,6 +157,7 @@ impl Served {
     pub fn cancel(&mut self, id: CallId) -> Cancelled<'_> {
         match self.slots.get(id.slot as usize).map_or(0, |slot| slot.seq) {
             seq if seq > id.seq => return Cancelled::Old,
+            seq if seq < id.seq && dropped(Rule::CancelSpendsNothing) => return Cancelled::New,
             seq if seq < id.seq => {
                 return match self.arrive(id) {
                     Arrival::New => Cancelled::New,

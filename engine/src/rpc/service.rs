@@ -14,6 +14,7 @@ use super::streaming::{Call, Streaming};
 use super::{Called, Context, Failure, Given, Reply};
 use crate::error::{Bound, Error};
 use crate::limits;
+use crate::mutant::{Rule, dropped};
 use crate::object::Field;
 use crate::time::Now;
 use crate::txn::{
@@ -386,6 +387,7 @@ fn unbegun(why: Unbegun, text: &str) -> Error {
 /// The stamp that a response names: what its caller reads from then on is not older.
 pub fn stamp_of(end: &ResponseEnd<'_>) -> Stamp {
     match end {
+        _ if dropped(Rule::CallForgetsStamp) => Stamp::ZERO,
         ResponseEnd::Returned(stamp, _) | ResponseEnd::Failed(stamp, _) | ResponseEnd::Broken(stamp, _) => {
             *stamp
         }

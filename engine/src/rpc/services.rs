@@ -217,13 +217,8 @@ pub struct JobDone {
 }
 
 impl Job {
-    pub(crate) fn new(
-        id: JobId,
-        services: Services,
-        method: (u16, u16),
-        payload: &[u8],
-        until: Option<Now>,
-    ) -> Job {
+    /// A call that [`serve`](super::serve()) took for a slow one. For hosts.
+    pub fn new(id: JobId, services: Services, method: (u16, u16), payload: &[u8], until: Option<Now>) -> Job {
         Job { id, services, method, payload: payload.to_vec(), until, is_cancelled: Arc::default() }
     }
 
@@ -253,7 +248,7 @@ impl Job {
         let id = self.id.call.unwrap_or(CallId { slot: 0, seq: 1 });
         let mut body = Vec::new();
         let mut has_touched = false;
-        if self.is_cancelled.load(Ordering::Relaxed) {
+        if self.is_cancelled.load(Ordering::Relaxed) && !dropped(Rule::CancelledBegun) {
             put(id, ResponseEnd::Refused(Unbegun::Cancelled, ""), &mut body);
         } else if is_late(self.until, now) {
             put(id, ResponseEnd::Refused(Unbegun::Late, ""), &mut body);

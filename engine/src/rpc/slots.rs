@@ -178,7 +178,8 @@ impl Slots {
             }
             return;
         }
-        let Some(slot) = self.of(id) else { return };
+        let is_its = |slot: &&mut Slot| slot.seq == id.seq || dropped(Rule::LateAnswerBelieved);
+        let Some(slot) = self.slots.get_mut(id.slot as usize).filter(is_its) else { return };
         match slot.state {
             State::Waiting { abandoned: false, .. } => slot.state = State::Answered(body.to_vec()),
             State::Waiting { abandoned: true, .. } if dropped(Rule::CreditLeaks) => {}
@@ -287,6 +288,15 @@ impl Slots {
             }
         }
         to_cancel
+    }
+
+    /// The calls that were given up and have no answer yet. Where messages are lost, each is cancelled again until it is answered.
+    pub fn given_up(&self) -> impl Iterator<Item = CallId> {
+        let slots = self.slots.iter().enumerate();
+        slots.filter_map(|(i, slot)| match slot.state {
+            State::Waiting { abandoned: true, .. } => Some(CallId { slot: i as u16, seq: slot.seq }),
+            _ => None,
+        })
     }
 
     /// Calls in slots that are not free.

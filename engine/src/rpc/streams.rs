@@ -156,11 +156,18 @@ impl Sending {
         self.is_ended
     }
 
+    /// Bytes that were sent and are not consumed, as far as is known, as they are counted in the window.
+    pub fn unconsumed_bytes(&self) -> usize {
+        (self.sent - self.consumed) as usize
+    }
+
     fn credit(&mut self, consumed: u64) -> Result<(), Violation> {
         if consumed > self.sent {
             return Err(Violation("more of a stream is said to be consumed than was sent"));
         }
-        self.consumed = self.consumed.max(consumed);
+        // Copies of older ones may come late.
+        let known = if dropped(Rule::OlderCreditBelieved) { 0 } else { self.consumed };
+        self.consumed = known.max(consumed);
         Ok(())
     }
 }

@@ -338,3 +338,15 @@ fn slots_beyond_the_credit_wait_until_one_is_answered() {
     slots.answered(ids[1], b"late");
     assert_eq!(slots.look(CallId { seq: 2, ..ids[1] }, 1), Look::Waits, "an answer to the call before");
 }
+
+#[test]
+fn call_given_up_is_to_be_cancelled_until_it_is_answered() {
+    let (table, mut slots) = (Table::default(), Slots::default());
+    slots.set_credit(2);
+    let ids: Vec<CallId> = std::iter::from_fn(|| slots.begin(table, 1)).collect();
+    assert_eq!(slots.given_up().next(), None);
+    assert!(slots.cancel(ids[1], 1, Some(table)));
+    assert_eq!(slots.given_up().collect::<Vec<_>>(), [ids[1]]);
+    slots.answered(ids[1], b"body");
+    assert_eq!((slots.given_up().next(), slots.under_way()), (None, 1));
+}

@@ -103,6 +103,13 @@ pub enum Rule {
     CreditLeaks,
     OtherTableBelieved,
     WindowIgnored,
+    OldCopyAccepted,
+    RunningAnswered,
+    FailureForgotten,
+    CancelSpendsNothing,
+    CancelledBegun,
+    OlderCreditBelieved,
+    LateAnswerBelieved,
     // Pages and the buffer of modified objects.
     FetchUnsynced,
     UnchangedUnproved,

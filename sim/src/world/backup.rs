@@ -183,7 +183,7 @@ impl World {
         // The comparison must see the true state, so no rule is dropped meanwhile.
         keep_here();
         let compared = self.compare(&b);
-        drop_here(&self.plan);
+        drop_here(self.plan.rule, self.plan.small);
         match compared {
             Ok(()) => self.record.counts.backups += 1,
             Err(why) => self.blame(format!("a backup: {why}")),

@@ -73,6 +73,15 @@ fn a_good_run_says_that_nothing_was_wrong() {
 }
 
 #[test]
+fn worlds_of_lossy_links_are_run_when_they_are_asked_for() {
+    let many = good(&["--lossy", "--seeds", "0..3"]);
+    assert!(many.ends_with("\nviolations in 0 of 3 worlds\n"), "{many}");
+    let one = good(&["--lossy", "--seed", "1", "--calls", "3", "--without", "loss,cuts"]);
+    assert!(one.contains(" wants call 1") && one.ends_with("\n0 violations\n"), "{one}");
+    assert!(usage(&["--lossy", "--without", "rain"]).contains("rain is no trouble"));
+}
+
+#[test]
 fn a_bad_run_says_how_much_was_wrong() {
     let output = sim(&["--seeds", "0..3", "--drop", "SyncReportedEarly", "--no-shrink"]);
     let words = String::from_utf8(output.stdout).unwrap();

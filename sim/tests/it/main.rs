@@ -2,6 +2,7 @@
 
 mod command;
 mod histories;
+mod lossy;
 #[cfg(tercel_mutants)]
 mod mutants;
 mod same_twice;

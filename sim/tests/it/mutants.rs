@@ -6,6 +6,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tercel_sim::hunt::{IMPOSSIBLE, VARIANTS, hunt, line};
+use tercel_sim::lossy::hunt as lossy;
+use tercel_sim::lossy::plan::LossyPlan;
 use tercel_sim::rule::Rule;
 use tercel_sim::{Plan, run};
 
@@ -33,9 +35,28 @@ fn every_dropped_rule_is_noticed_within_its_number_of_worlds() {
 #[test]
 fn every_rule_that_can_be_dropped_is_in_the_table() {
     for rule in Rule::all() {
-        assert!(VARIANTS.iter().any(|v| v.rule == rule), "{}", rule.name());
+        let here = VARIANTS.iter().any(|v| v.rule == rule);
+        assert!(here || lossy::VARIANTS.iter().any(|v| v.rule == rule), "{}", rule.name());
     }
     assert!(VARIANTS.len() >= 25);
+}
+
+#[test]
+fn every_dropped_rule_of_calls_is_noticed_where_links_are_lossy() {
+    for variant in lossy::VARIANTS {
+        let caught = lossy::hunt(variant, variant.worlds_max);
+        println!("{}", lossy::line(variant, caught.as_ref()));
+        assert!(caught.is_some(), "{}", variant.rule.name());
+    }
+}
+
+/// A world that fails is told again in a shorter form, which fails too.
+#[test]
+fn failure_on_lossy_links_is_shrunk() {
+    let plan = LossyPlan { rule: Some(lossy::VARIANTS[0].rule), ..LossyPlan::of(1) };
+    let short = lossy::shrink(&plan);
+    assert!(short.calls < plan.calls, "{short}");
+    assert!(!tercel_sim::lossy::run(&short, false).blames.is_empty());
 }
 
 /// A finding must come from the variant, not from its tuning.
