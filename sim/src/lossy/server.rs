@@ -388,6 +388,7 @@ fn encoded(CallId { slot, seq }: CallId, said: Said) -> (Kind, Vec<u8>) {
             InputEnd { slot, seq, items }.encode(&mut body);
             Kind::InputEnd
         }
+        Said::UsesSpace => unreachable!("this world has no space"),
     };
     (kind, body)
 }
