@@ -391,6 +391,8 @@ impl Client {
         self.fetches.given_back.remove(&page);
         self.fetches.subscribed.insert(page, subscribed);
         if bytes.is_empty() {
+            // Of a page with nothing in it no copy is found unchanged.
+            self.fetches.ended.remove(&page);
             self.found_empty(page);
             return Ok(());
         }
@@ -521,5 +523,33 @@ impl Client {
             Unsubscribe { pages }.encode(&mut body);
             self.send(Kind::Unsubscribe, &body, 0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tercel_wire::frame::encode;
+
+    use super::*;
+    use crate::client::Input;
+    use crate::time::Now;
+
+    const PAGE: PageId = match PageId::new(7) {
+        Some(page) => page,
+        None => panic!("7 is a page"),
+    };
+
+    #[test]
+    fn page_that_was_emptied_leaves_nothing_of_its_earlier_subscription() {
+        let mut client = Client::connected_for_test();
+        client.fetches.end(PAGE, Subscribed::blind(1));
+        let fetch = client.fetch(PAGE, None);
+        let call = client.fetches.outstanding[&PAGE].call;
+        let (mut body, mut frame) = (Vec::new(), Vec::new());
+        PageReply { page: PAGE, fetch, bytes: &[] }.encode(&mut body);
+        encode(Header::new(Kind::Page, call), &body, &mut frame);
+        client.handle(Now(1), Input::Bytes(&frame));
+        assert!(client.fetches.is_empty(PAGE) && client.fetches.is_served(PAGE, fetch));
+        assert!(client.fetches.ended.is_empty());
     }
 }

@@ -142,7 +142,13 @@ impl Writer {
                 self.items(frame, &mut items);
                 let why = if state == State::Intact { why } else { Why::Changed };
                 items.iter().for_each(|item| self.flag_copy(item.arena_offset, why));
-                if let (State::Intact, Some(page)) = (state, self.shared.page(frame)) {
+                // A frame of which nothing could be used again is not asked about.
+                let is_unsure = |at| {
+                    self.object(at).flags().load(Ordering::Relaxed) & UNSURE != 0 && state == State::Intact
+                };
+                if let Some(page) = self.shared.page(frame)
+                    && items.iter().any(|item| is_unsure(item.arena_offset))
+                {
                     self.doubt(page);
                 }
             }

@@ -658,3 +658,19 @@ fn unchanged_page_is_trusted_in_place_and_what_changed_in_it_is_not() {
     w.writer.begin_history(Stamp(1));
     assert_eq!((w.writer.unsure_since(page), w.writer.unsure_of(a)), (None, None));
 }
+
+#[test]
+fn frame_without_a_copy_that_could_be_used_again_is_not_doubted() {
+    let mut w = World::new(small(Policy::Lru));
+    let (changed, same) = (oref(1, 0), oref(2, 0));
+    for (n, object) in [changed, same].into_iter().enumerate() {
+        w.server.put(object, Kept::Plain, Node::new(n as u64, "", Oref::NULL, &[]));
+        let scope = w.reader.scope().unwrap();
+        w.get(&scope, object).unwrap();
+    }
+    w.commit(&[(changed, Node::new(7, "", Oref::NULL, &[]))]);
+    let heard = w.writer.watermark();
+    w.writer.flag_all();
+    let unsure = [changed, same].map(|object| w.writer.unsure_since(object.page()));
+    assert_eq!(unsure, [None, Some(heard)]);
+}

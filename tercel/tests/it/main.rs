@@ -22,6 +22,7 @@ mod kill;
 mod limits;
 mod load;
 mod memory;
+mod moody;
 mod network;
 mod reconnects;
 mod repair;

@@ -1,6 +1,5 @@
 //! Services: procedures of a server, called by clients over every kind of connection.
 
-use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
@@ -10,6 +9,8 @@ use tercel::{
     Bytes, Called, Client, ClientConfig, Context, Error, Failure, List, Object, Record, Ref, Server,
     ServerConfig, Text, embedded_with, service,
 };
+
+use crate::common::relay::Relay;
 
 #[service]
 pub trait Desk {
@@ -558,45 +559,10 @@ fn server_that_ends_in_the_middle_leaves_typed_errors_and_nothing_twice() {
     assert_eq!(client.service::<dyn Desk>().counted(), Ok(counted));
 }
 
-/// A way to a server that can be cut.
-pub struct Wire {
-    pub address: tercel::Address,
-    /// The ends of all connections so far.
-    ends: Arc<Mutex<Vec<TcpStream>>>,
-}
-
-impl Wire {
-    pub fn to(server: &Server) -> Wire {
-        let target = server.addresses()[0].to_string();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap().to_string().as_str().parse().unwrap();
-        let ends = Arc::new(Mutex::new(Vec::new()));
-        let all = ends.clone();
-        // Ends with the process.
-        thread::spawn(move || {
-            for here in listener.incoming() {
-                let (here, there) = (here.unwrap(), TcpStream::connect(&target).unwrap());
-                all.lock().unwrap().extend([here.try_clone().unwrap(), there.try_clone().unwrap()]);
-                let (mut from, mut to) = (here.try_clone().unwrap(), there.try_clone().unwrap());
-                thread::spawn(move || _ = std::io::copy(&mut from, &mut to));
-                let (mut from, mut to) = (there, here);
-                thread::spawn(move || _ = std::io::copy(&mut from, &mut to));
-            }
-        });
-        Wire { address, ends }
-    }
-
-    pub fn cut(&self) {
-        for end in self.ends.lock().unwrap().drain(..) {
-            _ = end.shutdown(Shutdown::Both);
-        }
-    }
-}
-
 #[test]
 fn calls_go_on_over_cut_connections_and_count_once() {
     let Office { server, seen, .. } = &office("tcp");
-    let wire = Wire::to(server.as_ref().unwrap());
+    let wire = Relay::of_sockets(server.as_ref().unwrap());
     let client = &Client::connect(wire.address.clone()).unwrap();
     let (stop, returned) = (&AtomicBool::new(false), &AtomicU64::new(0));
     thread::scope(|scope| {

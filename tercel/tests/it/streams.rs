@@ -10,11 +10,11 @@ use tercel::tools::wire::frame::Kind;
 use tercel::tools::wire::message::Refused;
 use tercel::{
     Bound, Bytes, Callback, Called, Client, ClientConfig, Context, Error, Failure, Input, Output, Record,
-    Server, ServerConfig, Text, embedded_with, service,
+    Server, ServerConfig, Text, Transport, embedded_with, service,
 };
 use tercel_testkit::stranger::Stranger;
 
-use crate::services::Wire;
+use crate::common::relay::Relay;
 
 #[service]
 pub trait Feed {
@@ -506,41 +506,58 @@ fn time_that_is_over_ends_a_call_in_the_middle() {
     }
 }
 
+/// A client of a server by a way that can be cut.
+fn by_relay(kind: &str, server: &Server) -> (Relay, Client) {
+    let relay = if kind == "shared" { Relay::of_memory(server) } else { Relay::of_sockets(server) };
+    let config = ClientConfig { shared_memory: kind == "shared", ..ClientConfig::default() };
+    let client = Client::connect_with(relay.address.clone(), config).unwrap();
+    assert_eq!(client.transport() == Some(Transport::SharedMemory), kind == "shared");
+    (relay, client)
+}
+
 #[test]
 fn cut_connection_ends_a_call_and_nothing_is_executed_twice() {
-    let Office { server, seen, .. } = &office("tcp");
-    let wire = Wire::to(server.as_ref().unwrap());
-    let client = &Client::connect(wire.address.clone()).unwrap();
-    let feed = client.service::<dyn Feed>();
-    let begun = Instant::now();
-    let prices = feed.prices(0, u64::MAX, u64::MAX).unwrap();
-    assert_eq!(prices.next(), Ok(Some(price(0))));
-    wire.cut();
-    let last = prices.items().last().unwrap();
-    assert!(is_unknown(&last), "{last:?}");
-    assert!(matches!(prices.finish(), Err(Failure::Space(Error::Unknown(_)))));
-    let upload = feed.upload(u64::MAX).unwrap();
-    await_that("it runs", || seen.begun.load(Ordering::SeqCst) == 2);
-    wire.cut();
-    let failed = (0..).map(|number| upload.send(&line(number, 100))).find(|sent| sent.is_err()).unwrap();
-    assert!(is_unknown(&failed), "{failed:?}");
-    let asked = feed.install("tercel", |_| {
-        wire.cut();
-        Answer::Yes { number: 1 }
-    });
-    assert!(matches!(asked, Err(Failure::Space(Error::Unknown(_)))), "{asked:?}");
-    await_that("the procedures are told", || seen.failed.lock().unwrap().len() == 3);
-    assert!(begun.elapsed() < Duration::from_secs(20));
-    assert_eq!(feed.add(1, 2), Ok(3));
-    assert_eq!(seen.begun.load(Ordering::SeqCst), 3);
-    let failed = seen.failed.lock().unwrap();
-    assert!(failed.iter().all(|e| matches!(e, Error::Unavailable(_))), "{failed:?}");
+    for kind in ["tcp", "unix", "shared"] {
+        let Office { server, seen, .. } = &office(kind);
+        let (relay, client) = &by_relay(kind, server.as_ref().unwrap());
+        // A caller that was not told would wait for as long as this.
+        let feed = client.service::<dyn Feed>().within(Duration::from_secs(60));
+        let begun = Instant::now();
+        let told = |calls| {
+            let failed = || seen.failed.lock().unwrap().len();
+            await_that("the procedure is told", || failed() == calls);
+            assert!(begun.elapsed() < Duration::from_secs(20), "{kind}: call {calls}");
+        };
+        let prices = feed.prices(0, u64::MAX, u64::MAX).unwrap();
+        assert_eq!(prices.next(), Ok(Some(price(0))));
+        relay.cut();
+        let last = prices.items().last().unwrap();
+        assert!(is_unknown(&last), "{kind}: {last:?}");
+        assert!(matches!(prices.finish(), Err(Failure::Space(Error::Unknown(_)))));
+        told(1);
+        let upload = feed.upload(u64::MAX).unwrap();
+        await_that("it runs", || seen.begun.load(Ordering::SeqCst) == 2);
+        relay.cut();
+        let failed = (0..).map(|number| upload.send(&line(number, 100))).find(|sent| sent.is_err()).unwrap();
+        assert!(is_unknown(&failed), "{kind}: {failed:?}");
+        told(2);
+        let asked = feed.install("tercel", |_| {
+            relay.cut();
+            Answer::Yes { number: 1 }
+        });
+        assert!(matches!(asked, Err(Failure::Space(Error::Unknown(_)))), "{kind}: {asked:?}");
+        told(3);
+        assert_eq!(feed.add(1, 2), Ok(3));
+        assert_eq!(seen.begun.load(Ordering::SeqCst), 3);
+        let failed = seen.failed.lock().unwrap();
+        assert!(failed.iter().all(|e| matches!(e, Error::Unavailable(_))), "{kind}: {failed:?}");
+    }
 }
 
 #[test]
 fn call_whose_connection_was_lost_is_unknown_though_the_next_one_brings_an_answer() {
     let Office { server, seen, .. } = &office("tcp");
-    let wire = Wire::to(server.as_ref().unwrap());
+    let wire = Relay::of_sockets(server.as_ref().unwrap());
     let client = &Client::connect(wire.address.clone()).unwrap();
     let feed = client.service::<dyn Feed>();
     seen.is_closed.store(true, Ordering::SeqCst);

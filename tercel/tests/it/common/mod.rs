@@ -1,6 +1,8 @@
 //! A class and a server, for tests that need one.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
+pub mod relay;
+
 use std::path::Path;
 
 use tercel::{Address, Client, Object, Ref, Server, ServerConfig, Text};

@@ -1,0 +1,174 @@
+//! A relay between a client and a server, over every kind of connection, that can be cut at any moment.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tercel::{Address, Server};
+use tercel_events::shm::{Channel, Config, LINE_BYTES, Receiver, SendError, Sender, Spin, Waited, pass};
+
+/// What ends each connection: both of its sockets are shut down.
+type Ends = Arc<Mutex<Vec<Box<dyn Fn() + Send>>>>;
+
+trait Socket: Read + Write + Send + Sized + 'static {
+    fn twin(&self) -> Self;
+    fn end(&self);
+}
+
+impl Socket for TcpStream {
+    fn twin(&self) -> TcpStream {
+        self.try_clone().unwrap()
+    }
+
+    fn end(&self) {
+        _ = self.shutdown(Shutdown::Both);
+    }
+}
+
+impl Socket for UnixStream {
+    fn twin(&self) -> UnixStream {
+        self.try_clone().unwrap()
+    }
+
+    fn end(&self) {
+        _ = self.shutdown(Shutdown::Both);
+    }
+}
+
+/// The relay. Its threads end with the process.
+pub struct Relay {
+    /// Where clients find it.
+    pub address: Address,
+    ends: Ends,
+}
+
+impl Relay {
+    /// One for sockets, of TCP or of Unix as the server has them.
+    pub fn of_sockets(server: &Server) -> Relay {
+        let ends = Ends::default();
+        let all = ends.clone();
+        let address = match server.addresses()[0].clone() {
+            Address::Unix(target) => {
+                let path = target.with_extension("relay");
+                let listener = UnixListener::bind(&path).unwrap();
+                thread::spawn(move || {
+                    let arrivals = listener.incoming();
+                    arrivals
+                        .for_each(|here| copy(&all, here.unwrap(), UnixStream::connect(&target).unwrap()));
+                });
+                Address::Unix(path)
+            }
+            target => {
+                let (listener, target) = (TcpListener::bind("127.0.0.1:0").unwrap(), target.to_string());
+                let address = listener.local_addr().unwrap().to_string();
+                thread::spawn(move || {
+                    let arrivals = listener.incoming();
+                    arrivals.for_each(|here| copy(&all, here.unwrap(), TcpStream::connect(&target).unwrap()));
+                });
+                Address::Tcp(address)
+            }
+        };
+        Relay { address, ends }
+    }
+
+    /// One for shared memory: the door of a server at a Unix socket.
+    pub fn of_memory(server: &Server) -> Relay {
+        let Address::Unix(target) = server.addresses()[0].clone() else { panic!("the server has no door") };
+        let path = target.with_extension("relay");
+        let listener = UnixListener::bind(door(&path)).unwrap();
+        let ends = Ends::default();
+        let all = ends.clone();
+        thread::spawn(move || {
+            for here in listener.incoming() {
+                let ((client_end, client), (server_end, server)) =
+                    (accept(here.unwrap()), knock(&door(&target)));
+                note(&all, &client_end, &server_end);
+                let ((to_client, from_client), (to_server, from_server)) = (client.split(), server.split());
+                let ends = (client_end.twin(), server_end.twin());
+                thread::spawn(move || forward(from_client, to_server, ends));
+                thread::spawn(move || forward(from_server, to_client, (client_end, server_end)));
+            }
+        });
+        Relay { address: Address::Unix(path), ends }
+    }
+
+    /// Cuts all connections. New ones are made as before.
+    pub fn cut(&self) {
+        self.ends.lock().unwrap().drain(..).for_each(|end| end());
+    }
+}
+
+fn note<S: Socket>(ends: &Ends, here: &S, there: &S) {
+    let (here, there) = (here.twin(), there.twin());
+    ends.lock().unwrap().push(Box::new(move || {
+        here.end();
+        there.end();
+    }));
+}
+
+/// Copies bytes both ways.
+fn copy<S: Socket>(ends: &Ends, here: S, there: S) {
+    note(ends, &here, &there);
+    let (mut from, mut to) = (here.twin(), there.twin());
+    thread::spawn(move || _ = std::io::copy(&mut from, &mut to));
+    let (mut from, mut to) = (there, here);
+    thread::spawn(move || _ = std::io::copy(&mut from, &mut to));
+}
+
+fn door(path: &Path) -> PathBuf {
+    format!("{}.shm", path.display()).into()
+}
+
+/// Takes the channel of a client.
+fn accept(socket: UnixStream) -> (UnixStream, Channel) {
+    let mut channel = Channel::open(pass::receive(&socket, &mut [0; 8]).unwrap()).unwrap();
+    (&socket).write_all(&[1]).unwrap();
+    channel.watch_peer(&socket).unwrap();
+    (socket, channel)
+}
+
+/// Hands a channel to a server.
+fn knock(door: &Path) -> (UnixStream, Channel) {
+    let socket = UnixStream::connect(door).unwrap();
+    let (mut channel, descriptors) = Channel::create(Config::default()).unwrap();
+    pass::send(&socket, b"TRCLSHM1", &descriptors.each_ref().map(AsFd::as_fd)).unwrap();
+    (&socket).read_exact(&mut [0]).unwrap();
+    channel.watch_peer(&socket).unwrap();
+    (socket, channel)
+}
+
+/// Forwards messages until either end is gone; then both are.
+fn forward(mut from: Receiver, mut to: Sender, ends: (UnixStream, UnixStream)) {
+    let mut spin = Spin::new();
+    while let Ok(waited) = from.wait(&mut spin, Some(Instant::now() + Duration::from_millis(100))) {
+        if waited == Waited::PeerGone || forward_some(&mut from, &mut to).is_none() {
+            break;
+        }
+    }
+    ends.0.end();
+    ends.1.end();
+}
+
+/// Forwards what is there; none if either end has broken off.
+fn forward_some(from: &mut Receiver, to: &mut Sender) -> Option<()> {
+    let mut block = Vec::new();
+    while let Some(message) = from.receive().ok()? {
+        let line: [u8; LINE_BYTES] = *message.line();
+        block.clear();
+        let has_block = message.block.as_ref().map(|bytes| bytes.copy_to(&mut block)).is_some();
+        drop(message);
+        let end = Instant::now() + Duration::from_secs(5);
+        while let Err(e) = to.send(&line, has_block.then_some(&block)) {
+            if e != SendError::Full || Instant::now() > end {
+                return None;
+            }
+            thread::yield_now();
+        }
+    }
+    Some(())
+}
