@@ -17,8 +17,8 @@ pub const UNSENT_BYTES_MAX: usize = 1 << 20;
 /// Requests that a client may have under way: fetches and commits of a few dozen threads.
 pub const CREDIT: u16 = SERVICE_SLOTS_MAX;
 
-/// [`CREDIT`], for calls of services, of which tests allow few.
-pub fn service_credit() -> u16 {
+/// [`CREDIT`], of which tests allow few.
+pub fn credit() -> u16 {
     crate::mutant::bound(CREDIT as usize, 3) as u16
 }
 

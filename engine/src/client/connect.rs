@@ -239,6 +239,8 @@ impl Client {
         self.history.view = w.view;
         self.peer.keepalive_us = w.keepalive_ms as u64 * 1000;
         self.requests.slots.set_credit(w.credit);
+        self.fetches.set_credit(w.credit);
+        self.ops.set_credit(w.credit);
         self.peer.transaction_bytes_max = w.transaction_bytes_max as usize;
         self.peer.link = if self.classes.is_foreign() { LinkState::Checking } else { LinkState::Up };
         if self.peer.link == LinkState::Checking {

@@ -24,6 +24,8 @@ pub(super) struct Fetches {
     /// Counts fetches, over all connections.
     last: u64,
     outstanding: Map<PageId, Outstanding>,
+    /// How many of them the server lets wait at once.
+    credit: usize,
     /// The pages whose changes the server must announce.
     subscribed: Map<PageId, Subscribed>,
     /// Pages that were found empty, the oldest first; some may have been fetched again since.
@@ -136,6 +138,16 @@ impl Fetches {
 
     pub(super) fn is_subscribed(&self, page: PageId) -> bool {
         self.subscribed.contains_key(&page)
+    }
+
+    /// The server lets so many fetches wait at once.
+    pub(super) fn set_credit(&mut self, credit: u16) {
+        self.credit = credit.max(1).into();
+    }
+
+    /// Whether a page is asked for, or can be: more than the server has granted it would refuse.
+    pub(super) fn has_credit_for(&self, page: PageId) -> bool {
+        self.outstanding.len() < self.credit || self.outstanding.contains_key(&page)
     }
 
     /// The number of the next fetch.
@@ -540,15 +552,33 @@ mod tests {
     };
 
     #[test]
+    fn no_more_pages_are_asked_for_at_once_than_were_granted() {
+        let mut client = Client::connected_for_test();
+        client.fetches.set_credit(2);
+        let pages = [7, 8, 9].map(|n| PageId::new(n).unwrap());
+        client.fetch(pages[0], None);
+        client.fetch(pages[1], None);
+        let granted = pages.map(|page| client.fetches.has_credit_for(page));
+        assert_eq!(granted, [true, true, false]);
+        answer_empty(&mut client, pages[0]);
+        assert!(client.fetches.has_credit_for(pages[2]));
+    }
+
+    /// The server has no such page.
+    fn answer_empty(client: &mut Client, page: PageId) {
+        let Outstanding { call, fetch, .. } = client.fetches.outstanding[&page];
+        let (mut body, mut frame) = (Vec::new(), Vec::new());
+        PageReply { page, fetch, bytes: &[] }.encode(&mut body);
+        encode(Header::new(Kind::Page, call), &body, &mut frame);
+        client.handle(Now(1), Input::Bytes(&frame));
+    }
+
+    #[test]
     fn page_that_was_emptied_leaves_nothing_of_its_earlier_subscription() {
         let mut client = Client::connected_for_test();
         client.fetches.end(PAGE, Subscribed::blind(1));
         let fetch = client.fetch(PAGE, None);
-        let call = client.fetches.outstanding[&PAGE].call;
-        let (mut body, mut frame) = (Vec::new(), Vec::new());
-        PageReply { page: PAGE, fetch, bytes: &[] }.encode(&mut body);
-        encode(Header::new(Kind::Page, call), &body, &mut frame);
-        client.handle(Now(1), Input::Bytes(&frame));
+        answer_empty(&mut client, PAGE);
         assert!(client.fetches.is_empty(PAGE) && client.fetches.is_served(PAGE, fetch));
         assert!(client.fetches.ended.is_empty());
     }

@@ -85,6 +85,10 @@ impl Client {
             Some(Err(e)) => return Located::Failed(e),
             Some(Ok(())) => {}
         }
+        if !self.fetches.has_credit_for(page) {
+            // One is answered before long.
+            return Located::Wait;
+        }
         // What is obsolete because it was changed must be sent.
         let since = match page == oref.page() {
             true => self.writer.unsure_of(oref),

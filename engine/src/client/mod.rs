@@ -449,6 +449,8 @@ impl Client {
         let (reader, writer) = heap(config, Box::new(memory), Box::new(SeqCst)).unwrap();
         let mut client = Client::new(ClientConfig { space: SpaceId(0) }, 1, reader, writer);
         client.peer.link = LinkState::Up;
+        client.fetches.set_credit(limits::CREDIT);
+        client.ops.set_credit(limits::CREDIT);
         client
     }
 }

@@ -23,6 +23,8 @@ pub(super) struct Ops {
     answered: Map<OpId, Outcome>,
     /// Operations not in a slot that were asked about, and the connection on which they were.
     asked: Map<OpId, u64>,
+    /// How many operations the server lets be under way at once.
+    credit: usize,
 }
 
 #[derive(Default)]
@@ -58,7 +60,13 @@ const ANSWERED_MAX: usize = 4_096;
 
 impl Ops {
     pub(super) fn new() -> Ops {
-        Ops { slots: Vec::new(), free: Vec::new(), answered: Map::default(), asked: Map::default() }
+        Ops {
+            slots: Vec::new(),
+            free: Vec::new(),
+            answered: Map::default(),
+            asked: Map::default(),
+            credit: 0,
+        }
     }
 
     fn busy(&mut self, op: OpId) -> Option<&mut Busy> {
@@ -134,7 +142,15 @@ impl Ops {
         self.answered.insert(op, outcome);
     }
 
+    /// The server lets so many operations be under way at once.
+    pub(super) fn set_credit(&mut self, credit: u16) {
+        self.credit = credit.max(1).into();
+    }
+
     fn take(&mut self) -> Option<u16> {
+        if self.slots.len() - self.free.len() >= self.credit {
+            return None;
+        }
         if let Some(slot) = self.free.pop() {
             return Some(slot);
         }

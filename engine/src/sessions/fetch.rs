@@ -26,7 +26,7 @@ impl Sessions {
             CachedImage::Current(bytes) | CachedImage::Stale(bytes) => self.serve(asked, fetch, bytes, cx),
             CachedImage::Missing => {
                 let Some(session) = self.all.get_mut(&asked.conn) else { return };
-                if session.fetches >= limits::CREDIT as usize {
+                if session.fetches >= limits::credit() as usize {
                     return cx.refuse(asked, Reason::Full, "more requests under way than were granted");
                 }
                 session.fetches += 1;

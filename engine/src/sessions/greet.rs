@@ -118,7 +118,7 @@ impl Sessions {
             resumed,
             places: cx.replica.places.has_grants(client),
             keepalive_ms: cx.config.keepalive_ms,
-            credit: limits::service_credit(),
+            credit: limits::credit(),
             transaction_bytes_max: limits::TRANSACTION_BYTES_MAX as u32,
             page_bytes: tercel_wire::page::PAGE_BYTES as u16,
         };

@@ -209,7 +209,7 @@ impl Sessions {
             let id = CallId { slot: OBJECT_SLOT, seq: request.seq };
             return respond(asked, id, ResponseEnd::Refused(Unbegun::Elsewhere, ""), cx);
         }
-        if request.slot.is_some_and(|slot| slot >= limits::service_credit()) {
+        if request.slot.is_some_and(|slot| slot >= limits::credit()) {
             return self.expel(asked.conn, "a call takes a slot that its client was not granted", cx);
         }
         let until = Some(header.deadline_us).filter(|us| *us > 0).map(|us| cx.now.plus_us(us.into()));
@@ -243,7 +243,7 @@ impl Sessions {
         services: &Services,
         out: &mut Vec<u8>,
     ) -> bool {
-        let Some(slot) = request.slot.filter(|slot| *slot < limits::service_credit()) else { return false };
+        let Some(slot) = request.slot.filter(|slot| *slot < limits::credit()) else { return false };
         let procedure = services.procedure(request.interface, request.method);
         let Some(procedure) = procedure.filter(|p| p.mode() == Mode::Plain) else { return false };
         let Some(of) = self.serving.clients.get_at(client, place) else { return false };

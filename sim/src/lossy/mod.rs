@@ -134,7 +134,7 @@ impl World {
 
     fn new_client(&mut self, address: usize) -> ClientHost {
         let id = ClientId(self.links.random.next_u64());
-        let credit = self.links.plan.credit.min(limits::service_credit());
+        let credit = self.links.plan.credit.min(limits::credit());
         ClientHost::new(address, id, credit)
     }
 
