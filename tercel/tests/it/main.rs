@@ -15,6 +15,7 @@ mod embedded;
 mod examples;
 mod flips;
 mod fresh;
+mod full;
 mod guide;
 mod hostile;
 mod inside;

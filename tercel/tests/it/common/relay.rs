@@ -120,12 +120,12 @@ fn copy<S: Socket>(ends: &Ends, here: S, there: S) {
     thread::spawn(move || _ = std::io::copy(&mut from, &mut to));
 }
 
-fn door(path: &Path) -> PathBuf {
+pub fn door(path: &Path) -> PathBuf {
     format!("{}.shm", path.display()).into()
 }
 
 /// Takes the channel of a client.
-fn accept(socket: UnixStream) -> (UnixStream, Channel) {
+pub fn accept(socket: UnixStream) -> (UnixStream, Channel) {
     let mut channel = Channel::open(pass::receive(&socket, &mut [0; 8]).unwrap()).unwrap();
     (&socket).write_all(&[1]).unwrap();
     channel.watch_peer(&socket).unwrap();
@@ -133,7 +133,7 @@ fn accept(socket: UnixStream) -> (UnixStream, Channel) {
 }
 
 /// Hands a channel to a server.
-fn knock(door: &Path) -> (UnixStream, Channel) {
+pub fn knock(door: &Path) -> (UnixStream, Channel) {
     let socket = UnixStream::connect(door).unwrap();
     let (mut channel, descriptors) = Channel::create(Config::default()).unwrap();
     pass::send(&socket, b"TRCLSHM1", &descriptors.each_ref().map(AsFd::as_fd)).unwrap();
