@@ -414,6 +414,11 @@ impl Shared {
         }
     }
 
+    /// Calls that were sent in a line.
+    pub(super) fn expressed(&self) -> u64 {
+        self.usage.expressed.load(Ordering::Relaxed)
+    }
+
     /// A call was sent by the shorter way: the driver leaves the connection to the threads that use it. With the baton.
     pub(super) fn count_express(&self) {
         let expressed = &self.usage.expressed;

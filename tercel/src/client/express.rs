@@ -5,8 +5,8 @@
 //! given to the machine, under its name: from then on it is waited for, sent again and given up as any other. Calls of methods that
 //! only read have a sequence and no slot; one that is not answered is made anew, as an operation.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, TryLockError};
 use std::time::{Duration, Instant};
 
 use tercel_engine::limits;
@@ -111,12 +111,30 @@ enum Came {
     Late(Duration),
 }
 
+/// What calls by lines need, out of the baton that is used beside it: it goes back there also if what encodes or reads a call panics, for a
+/// slot of the machine may be lent to it.
+struct OutOfBaton<'a> {
+    baton: &'a mut Baton,
+    express: Option<Box<Express>>,
+}
+
+impl Drop for OutOfBaton<'_> {
+    fn drop(&mut self) {
+        self.baton.express = self.express.take();
+    }
+}
+
 impl Shared {
     pub(super) fn call_express(&self, asked: &ExpressAsked, call: &mut dyn ExpressCall) -> Expressed {
         if self.is_forked() {
             return Expressed::No;
         }
-        let Ok(mut baton) = self.baton.try_lock() else { return Expressed::No };
+        let mut baton = match self.baton.try_lock() {
+            Ok(baton) => baton,
+            // What a caller takes or is given was encoded or read by code that panicked: see `OutOfBaton`.
+            Err(TryLockError::Poisoned(p)) => p.into_inner(),
+            Err(TryLockError::WouldBlock) => return Expressed::No,
+        };
         let expressed = self.call_with(&mut baton, asked, call);
         drop(baton);
         // A thread that waited for this one to read must read now.
@@ -133,17 +151,14 @@ impl Shared {
         call: &mut dyn ExpressCall,
     ) -> Option<Expressed> {
         let at = self.prepare(baton, Bound::of(asked))?;
-        // The baton is used beside it.
-        let mut express = baton.express.take()?;
-        let Express { conn, calls, .. } = &mut *express;
+        let mut out = OutOfBaton { express: baton.express.take(), baton };
+        let OutOfBaton { express: Some(express), baton } = &mut out else { return None };
+        let Express { conn, calls, .. } = &mut **express;
         let ServerConnection::Shared(shared) = &**conn else { return None };
-        let Some(id) = self.send_express((calls, at), &mut baton.of_object, shared, (asked, call)) else {
-            baton.express = Some(express);
-            return None;
-        };
+        let id = self.send_express((calls, at), &mut baton.of_object, shared, (asked, call))?;
         self.count_express();
         let came = self.wait_express((conn, shared), baton, (calls, at), id, (asked, call));
-        let late = match came {
+        match came {
             Came::Answer => Some(Expressed::Answered),
             // An answer that comes yet has another sequence than is waited for.
             Came::Late(_) if id.slot == OBJECT_SLOT => None,
@@ -152,9 +167,7 @@ impl Shared {
                 let id = self.machine().take_lane_back(calls.lane.take()?, true);
                 Some(Expressed::UnderWay(UnderWay { id, interface }, waited))
             }
-        };
-        baton.express = Some(express);
-        late
+        }
     }
 
     /// Has the baton bring what is needed for a call on the connection of now, if that is known. Gives the place of its binding.

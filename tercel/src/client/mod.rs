@@ -214,18 +214,20 @@ impl Life {
 /// # let dir = std::env::temp_dir().join(format!("tercel-doc-stats-{}", std::process::id()));
 /// let space = tercel::embedded(&dir)?;
 /// space.run(|tx| tx.roots())?;
-/// let tercel::Stats { client, cache } = space.stats();
+/// let tercel::Stats { client, cache, .. } = space.stats();
 /// assert!(client.connections == 1 && cache.budget_bytes == 64 << 20);
 /// # space.close()?;
 /// # std::fs::remove_dir_all(&dir)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Stats {
     /// Pages, invalidations, commits, connections.
     pub client: ClientStats,
     /// Frames, objects, replacement.
     pub cache: CacheStats,
+    /// Calls that were sent in a line of shared memory, the shortest way there is.
+    pub calls_by_lines: u64,
 }
 
 impl Client {
@@ -541,10 +543,11 @@ impl Client {
     pub fn stats(&self) -> Stats {
         // A child that cannot have a client has counted nothing.
         let Ok(shared) = self.shared() else {
-            return Stats { client: Default::default(), cache: Default::default() };
+            return Stats::default();
         };
         let machine = shared.machine();
-        Stats { client: machine.stats(), cache: machine.cache_stats() }
+        let calls_by_lines = shared.expressed();
+        Stats { client: machine.stats(), cache: machine.cache_stats(), calls_by_lines }
     }
 
     fn status_by(&self, ask: &mut dyn FnMut(&mut Machine, Now) -> Option<Vec<u8>>) -> Result<String, Error> {

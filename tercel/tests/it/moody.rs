@@ -11,7 +11,7 @@ use tercel::{
     Callback, Called, Client, ClientConfig, Context, Error, Field, Input, Object, Output, Server, service,
 };
 
-/// A number that cannot be 13.
+/// A number that cannot be 13, nor read if it is 130.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Moody(u64);
 
@@ -35,7 +35,9 @@ impl Field for Moody {
     }
 
     fn load(stored: &Stored<'_>, at: usize) -> Result<Self, Error> {
-        u64::load(stored, at).map(Moody)
+        let n = u64::load(stored, at)?;
+        assert!(n != 130, "a number that cannot be read, on purpose");
+        Ok(Moody(n))
     }
 }
 
@@ -43,6 +45,8 @@ impl Field for Moody {
 trait Moods {
     /// How many calls were executed.
     fn count(&self, n: Moody) -> u64;
+    /// The number.
+    fn same(&self, n: u64) -> Moody;
     /// Gives the numbers up to one.
     #[slow]
     fn give(&self, to: u64, out: &Output<Moody>) -> u64;
@@ -64,6 +68,10 @@ fn is_calm<T>(run: impl FnOnce() -> Result<T, Error>) -> Result<Option<T>, Error
 impl Moods for MyMoods {
     fn count(&self, _: &Context<'_>, _: Moody) -> Called<u64> {
         Ok(self.0.fetch_add(1, Ordering::SeqCst) + 1)
+    }
+
+    fn same(&self, _: &Context<'_>, n: u64) -> Called<Moody> {
+        Ok(Moody(n))
     }
 
     fn give(&self, _: &Context<'_>, to: u64, out: &Output<Moody>) -> Called<u64> {
@@ -109,6 +117,16 @@ fn panic_in_an_encoding_leaves_no_gap_behind_it() {
             executed += u64::from(n != 13);
             assert!(called.is_err() || called.unwrap() == Ok(executed), "{n}");
         }
+        // More than there are slots.
+        let before = client.stats().calls_by_lines;
+        for n in (0..600).map(|n| 129 + n % 2) {
+            let called = catch_unwind(AssertUnwindSafe(|| moods.same(n)));
+            assert_eq!(called.is_err(), n == 130);
+        }
+        assert_eq!(moods.same(7), Ok(Moody(7)));
+        // They keep the short way.
+        let by_lines = client.stats().calls_by_lines - before;
+        assert!(if shared_memory { by_lines > 500 } else { by_lines == 0 }, "{by_lines}");
         let give = moods.give(20).unwrap();
         let given: Vec<u64> = give.items().map(|item| item.unwrap().0).collect();
         assert!(given.iter().copied().eq((0..20).filter(|n| *n != 13)), "{given:?}");
