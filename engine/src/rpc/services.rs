@@ -150,14 +150,16 @@ impl Procedure<'_> {
         (from, head): (usize, usize),
         out: &mut Vec<u8>,
     ) {
-        let (name, gives) = (&self.of.name, out.len() - head);
+        let name = &self.of.name;
         let broken = match ran {
             Some(Ok(_)) => {
+                let gives = out.len() - head;
                 format!("`{name}` gives {gives} bytes, and a message takes {} at most", limits::CALL_MAX)
             }
             Some(Err(e)) => e.to_string(),
             None => format!("`{name}` has panicked at the server"),
         };
+        // An encoding that panicked has left nothing of it.
         out.truncate(from);
         put(id, ResponseEnd::Broken(Stamp::ZERO, &broken), out);
     }

@@ -8,7 +8,8 @@ use tercel::object::{RawObj, Stored};
 use tercel::tools::wire::record::{Encoder, Value};
 use tercel::tools::wire::schema::Type;
 use tercel::{
-    Callback, Called, Client, ClientConfig, Context, Error, Field, Input, Object, Output, Server, service,
+    Callback, Called, Client, ClientConfig, Context, Error, Failure, Field, Input, Object, Output, Server,
+    service,
 };
 
 /// A number that cannot be 13, nor read if it is 130.
@@ -47,6 +48,9 @@ trait Moods {
     fn count(&self, n: Moody) -> u64;
     /// The number.
     fn same(&self, n: u64) -> Moody;
+    /// The same, on a thread of its own.
+    #[slow]
+    fn same_slowly(&self, n: u64) -> Moody;
     /// Gives the numbers up to one.
     #[slow]
     fn give(&self, to: u64, out: &Output<Moody>) -> u64;
@@ -71,6 +75,10 @@ impl Moods for MyMoods {
     }
 
     fn same(&self, _: &Context<'_>, n: u64) -> Called<Moody> {
+        Ok(Moody(n))
+    }
+
+    fn same_slowly(&self, _: &Context<'_>, n: u64) -> Called<Moody> {
         Ok(Moody(n))
     }
 
@@ -127,6 +135,18 @@ fn panic_in_an_encoding_leaves_no_gap_behind_it() {
         // They keep the short way.
         let by_lines = client.stats().calls_by_lines - before;
         assert!(if shared_memory { by_lines > 500 } else { by_lines == 0 }, "{by_lines}");
+        // What is given cannot be encoded at the server.
+        for n in [13, 7, 13, 7] {
+            for called in [moods.same(n), moods.same_slowly(n)] {
+                match called {
+                    Ok(Moody(7)) if n == 7 => {}
+                    Err(Failure::Space(Error::Failed(why))) if n == 13 => {
+                        assert!(why.contains("panicked"), "{why}")
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
         let give = moods.give(20).unwrap();
         let given: Vec<u64> = give.items().map(|item| item.unwrap().0).collect();
         assert!(given.iter().copied().eq((0..20).filter(|n| *n != 13)), "{given:?}");
