@@ -130,7 +130,14 @@ impl Shared {
                 return Some(next);
             }
             state.idle += 1;
-            state = unpoison(self.changed.wait(state));
+            // What waits too long is answered then, though nothing else happens.
+            state = match state.waiting.iter().filter_map(|(_, job)| job.until()).min() {
+                None => unpoison(self.changed.wait(state)),
+                Some(until) => {
+                    let left = Duration::from_micros(until.since_us(self.inside.now()));
+                    unpoison(self.changed.wait_timeout(state, left)).0
+                }
+            };
             state.idle -= 1;
         }
     }
