@@ -48,7 +48,8 @@ pub(crate) enum ServerConnection {
     Memory(u64, Arc<Pipe>, Handle<Post>),
 }
 
-/// A channel, and the socket that ends with it. At a time one thread sends and one receives: no lock is waited for.
+/// A channel, and the socket that ends with it. At a time one thread sends a stream and one receives; a call in a line is sent beside, and a
+/// thread that sends waits for so long.
 pub(crate) struct SharedMemory {
     sender: Mutex<SendingHalf>,
     receiver: Mutex<(Receiver, Spin)>,

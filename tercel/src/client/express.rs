@@ -6,7 +6,7 @@
 //! only read have a sequence and no slot; one that is not answered is made anew, as an operation.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, TryLockError};
+use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use tercel_engine::limits;
@@ -111,6 +111,21 @@ enum Came {
     Late(Duration),
 }
 
+/// The baton, for one call. However that ends, a thread that waited for this one to read must read then.
+struct HeldBaton<'a> {
+    shared: &'a Shared,
+    baton: Option<MutexGuard<'a, Baton>>,
+}
+
+impl Drop for HeldBaton<'_> {
+    fn drop(&mut self) {
+        self.baton = None;
+        if self.shared.waiting() > 0 {
+            self.shared.happen(&self.shared.machine());
+        }
+    }
+}
+
 /// What calls by lines need, out of the baton that is used beside it: it goes back there also if what encodes or reads a call panics, for a
 /// slot of the machine may be lent to it.
 struct OutOfBaton<'a> {
@@ -129,18 +144,18 @@ impl Shared {
         if self.is_forked() {
             return Expressed::No;
         }
-        let mut baton = match self.baton.try_lock() {
+        let baton = match self.baton.try_lock() {
             Ok(baton) => baton,
             // What a caller takes or is given was encoded or read by code that panicked: see `OutOfBaton`.
-            Err(TryLockError::Poisoned(p)) => p.into_inner(),
+            Err(TryLockError::Poisoned(p)) => {
+                self.baton.clear_poison();
+                p.into_inner()
+            }
             Err(TryLockError::WouldBlock) => return Expressed::No,
         };
-        let expressed = self.call_with(&mut baton, asked, call);
-        drop(baton);
-        // A thread that waited for this one to read must read now.
-        if self.waiting() > 0 {
-            self.happen(&self.machine());
-        }
+        let mut held = HeldBaton { shared: self, baton: Some(baton) };
+        let expressed = held.baton.as_mut().and_then(|baton| self.call_with(baton, asked, call));
+        drop(held);
         expressed.unwrap_or(Expressed::No)
     }
 
@@ -224,10 +239,6 @@ impl Shared {
             Some(left) if left.is_zero() => return None,
             Some(left) => micros(left),
         };
-        // No other thread sends, or has something to be sent before.
-        if self.is_sending() {
-            return None;
-        }
         let binding = &calls.bound[at].1;
         let (interface, method) = (binding.number, *binding.methods.get(asked.method)?);
         let object = asked.object.map(|(_, oref, read_at)| (oref, read_at));
@@ -242,7 +253,9 @@ impl Shared {
         if body.len() - head_bytes > limits::CALL_MAX {
             return None;
         }
-        shared.send_line(InLine { left_us, body }).then_some(id)
+        // No other thread sends, or has something to be sent before.
+        let sent = !self.is_sending() && shared.send_line(InLine { left_us, body });
+        sent.then_some(id)
     }
 
     fn wait_express(
@@ -287,7 +300,12 @@ impl Shared {
                         call.answered(interface, end);
                         return Came::Answer;
                     }
-                    None => End::Client.put_frame(answer, &mut baton.buffer),
+                    None => {
+                        End::Client.put_frame(answer, &mut baton.buffer);
+                        if baton.buffer.len() >= KEPT_BYTES {
+                            self.hand_on(conn, baton);
+                        }
+                    }
                 },
                 Ok(Next::Piece) if baton.buffer.len() < KEPT_BYTES => {}
                 Ok(Next::Piece | Next::Nothing) => {
