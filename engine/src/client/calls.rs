@@ -165,7 +165,7 @@ impl Caller for Client {
             return Some(Err(Error::Full(Limit::Message)));
         }
         let op = self.begin_call()?;
-        let mut body = Vec::with_capacity(28 + call.payload.len());
+        let mut head = Vec::with_capacity(28);
         Call {
             slot: op.slot,
             seq: op.seq,
@@ -173,11 +173,11 @@ impl Caller for Client {
             method: call.method,
             target: call.target,
             read_at: call.read_at,
-            payload: call.payload,
+            payload: &[],
         }
-        .encode(&mut body);
+        .encode(&mut head);
         let left_us = until.map_or(0, |until| until.since_us(now).clamp(1, u32::MAX.into()) as u32);
-        self.request_within(Kind::Call, &body, left_us);
+        self.request_parts(Kind::Call, [&head, call.payload], left_us);
         Some(Ok(op))
     }
 

@@ -533,7 +533,7 @@ impl Client {
         if !pages.is_empty() {
             let mut body = Vec::new();
             Unsubscribe { pages }.encode(&mut body);
-            self.send(Kind::Unsubscribe, &body, 0);
+            self.send(Kind::Unsubscribe, [&body, &[]], 0);
         }
     }
 }

@@ -410,16 +410,16 @@ impl Client {
 
     /// Sends a request and gives its call.
     fn request(&mut self, kind: Kind, body: &[u8]) -> u64 {
-        self.request_within(kind, body, 0)
+        self.request_parts(kind, [body, &[]], 0)
     }
 
-    /// The same, for an answer within so many microseconds; 0 is no limit.
-    fn request_within(&mut self, kind: Kind, body: &[u8], deadline_us: u32) -> u64 {
+    /// The same, of a body in two parts, for an answer within so many microseconds; 0 is no limit.
+    fn request_parts(&mut self, kind: Kind, body: [&[u8]; 2], deadline_us: u32) -> u64 {
         self.send_leaving();
         self.send(kind, body, deadline_us)
     }
 
-    fn send(&mut self, kind: Kind, body: &[u8], deadline_us: u32) -> u64 {
+    fn send(&mut self, kind: Kind, body: [&[u8]; 2], deadline_us: u32) -> u64 {
         self.peer.next_call += 1;
         let header = Header {
             ack: self.ack_stamp(),
@@ -427,7 +427,7 @@ impl Client {
             deadline_us,
             ..Header::new(kind, self.peer.next_call)
         };
-        frame::encode(header, body, &mut self.peer.out);
+        frame::encode_parts(header, body, &mut self.peer.out);
         self.peer.next_call
     }
 

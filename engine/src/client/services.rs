@@ -162,11 +162,10 @@ impl Client {
             Err(seq) => (None, seq),
         };
         let (interface, method) = (binding.number, binding.methods[call.method]);
-        let mut body = Vec::with_capacity(16 + call.payload.len());
-        Request { slot, seq, again, interface, method, object: None, payload: call.payload }
-            .encode(&mut body);
+        let mut head = Vec::with_capacity(16);
+        Request { slot, seq, again, interface, method, object: None, payload: &[] }.encode(&mut head);
         let left_us = call.until.map_or(0, |until| until.since_us(now).clamp(1, u32::MAX.into()) as u32);
-        self.request_within(Kind::Request, &body, left_us);
+        self.request_parts(Kind::Request, [&head, call.payload], left_us);
     }
 
     /// How far a call is that was sent; its answer, once.
