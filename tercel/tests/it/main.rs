@@ -25,6 +25,7 @@ mod load;
 mod memory;
 mod moody;
 mod network;
+mod order;
 mod reconnects;
 mod repair;
 mod sends;
