@@ -279,7 +279,10 @@ impl Shared {
                 let is_there =
                     lines.is_there_soon() || (baton.buffer.is_empty() && lines.wait(&mut deadline, patience));
                 if !is_there && baton.buffer.is_empty() {
-                    return Came::Late(patience);
+                    // Less than its patience if the server is gone.
+                    let left = deadline
+                        .map_or(patience, |end: Instant| end.saturating_duration_since(Instant::now()));
+                    return Came::Late(patience.saturating_sub(left));
                 }
                 lines.next(room, &mut baton.buffer)
             };

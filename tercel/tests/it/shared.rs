@@ -247,6 +247,28 @@ fn calls_by_lines_go_on_over_restarts_and_count_once_at_most() {
     server.unwrap().stop().unwrap();
 }
 
+#[test]
+fn caller_has_its_time_though_its_server_is_gone() {
+    let time = Duration::from_millis(400);
+    for _ in 0..4 {
+        let dir = tempfile::tempdir().unwrap();
+        let server = serve_counts(&dir, &Arc::default());
+        let client = connect(&dir);
+        let counts = client.service::<dyn Counts>().within(time);
+        (1..4).for_each(|n| assert_eq!(counts.count(), Ok(n)));
+        server.stop().unwrap();
+        let begun = Instant::now();
+        let ended = counts.count();
+        // To the next millisecond: it is sent again should the server be back in time.
+        assert!(begun.elapsed() + Duration::from_millis(2) >= time, "{:?}: {ended:?}", begun.elapsed());
+        let expected = matches!(
+            ended,
+            Err(Failure::Space(Error::Unknown(_) | Error::Unavailable(_) | Error::Timeout(None)))
+        );
+        assert!(expected, "{ended:?}");
+    }
+}
+
 #[service]
 trait Elsewhere {
     fn nothing(&self);
