@@ -94,7 +94,7 @@ pub enum Command {
 #[derive(Debug, Clone, ClapArgs)]
 pub struct Space {
     /// The server's address, HOST:PORT or unix:PATH; else that in TERCEL_SERVER, else 127.0.0.1:7117
-    #[arg(long, value_name = "ADDR", conflicts_with = "data")]
+    #[arg(long, value_name = "ADDR", conflicts_with = "data", alias = "addr")]
     pub server: Option<Address>,
     /// Open this data directory in this process, without a server
     #[arg(long, value_name = "DIR")]
@@ -411,7 +411,7 @@ pub struct Backup {
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
     /// The server's address, HOST:PORT or unix:PATH; else that in TERCEL_SERVER, else 127.0.0.1:7117
-    #[arg(long, value_name = "ADDR", conflicts_with = "data")]
+    #[arg(long, value_name = "ADDR", conflicts_with = "data", alias = "addr")]
     pub server: Option<Address>,
     /// A data directory that no server has open
     #[arg(long, value_name = "DIR")]
