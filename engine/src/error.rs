@@ -36,7 +36,9 @@ pub enum Error {
     /// A call of a service was sent, and it is not known whether the server has executed it: the connection or the server was lost, or
     /// no answer came in time. It was executed once at most, and if it was not begun by now it never will be, unless the
     /// server could not be told. The program must find out by other means, or call a procedure that may be executed twice.
-    #[error("it is not known whether the call was executed: {0}")]
+    #[error(
+        "it is not known whether the call was executed, once at most: {0}; look what it has done before it is called again"
+    )]
     Unknown(String),
     /// A procedure of a service was begun and did not come to its end: it panicked, or met an error of the space. What it did before
     /// stays. The server's program must act.
@@ -307,7 +309,7 @@ impl From<EncodeError> for Error {
 
 fn unknown_or_not(op: Option<&OpId>) -> String {
     match op {
-        Some(op) => format!(": the outcome of operation {op} is unknown"),
+        Some(op) => format!(": the outcome of operation {op} is unknown, and `Client::resolve` asks for it"),
         None => ", and nothing was changed".into(),
     }
 }
