@@ -37,7 +37,7 @@ pub enum Error {
     /// no answer came in time. It was executed once at most, and if it was not begun by now it never will be, unless the
     /// server could not be told. The program must find out by other means, or call a procedure that may be executed twice.
     #[error(
-        "it is not known whether the call was executed, once at most: {0}; look what it has done before it is called again"
+        "it is not known whether the call was executed, once at most: {0}; look what it has done before a second call"
     )]
     Unknown(String),
     /// A procedure of a service was begun and did not come to its end: it panicked, or met an error of the space. What it did before
