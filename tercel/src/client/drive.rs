@@ -249,7 +249,7 @@ impl Shared {
     }
 
     /// The time by a clock that also runs while the machine sleeps: what was read before is old afterwards.
-    fn now(&self) -> Now {
+    pub(super) fn now(&self) -> Now {
         Now(boot_time().saturating_sub(self.begun).as_micros() as u64)
     }
 
@@ -686,7 +686,7 @@ impl Shared {
     /// # Errors
     /// `Timeout` at `until`, or after the client's timeout if there is none; `Unavailable` if the client is closed, or not
     /// connected by then.
-    fn drive_until(
+    pub(super) fn drive_until(
         &self,
         until: Option<Now>,
         step: &mut dyn FnMut(&mut Machine, Now) -> Step,

@@ -481,18 +481,30 @@ impl Client {
     /// # Errors
     /// `Timeout` if the server cannot be asked or no longer knows.
     pub fn resolve(&self, op: OpId) -> Result<Option<Stamp>, Error> {
-        let mut found = None;
-        self.shared()?.drive_machine(&mut |client, now| match client.resolve(now, op) {
+        self.resolve_within(op, self.inner.config.timeout)
+    }
+
+    /// As [`Client::resolve`], for a caller that waits at most so long.
+    ///
+    /// # Errors
+    /// As [`Client::resolve`]; `Timeout` also if it was not found out in time: it can be asked for again.
+    pub fn resolve_within(&self, op: OpId, within: Duration) -> Result<Option<Stamp>, Error> {
+        let (mut found, shared) = (None, self.shared()?);
+        let us = within.as_micros().try_into().unwrap_or(u64::MAX);
+        let until = Some(shared.now().plus_us(us));
+        let asked = shared.drive_until(until, &mut |client, now| match client.resolve(now, op) {
             Some(outcome) => {
                 found = Some(outcome);
                 Step::Done
             }
             None => Step::Wait,
-        })?;
-        match found {
-            Some(Outcome::Committed(stamp)) => Ok(Some(stamp)),
-            Some(Outcome::Unknown) | None => Err(Error::unknown(op)),
-            Some(_) => Ok(None),
+        });
+        match (asked, found) {
+            (Err(Error::Timeout(None)), _) => Err(Error::unknown(op)),
+            (Err(e), _) => Err(e),
+            (Ok(()), Some(Outcome::Committed(stamp))) => Ok(Some(stamp)),
+            (Ok(()), Some(Outcome::Unknown) | None) => Err(Error::unknown(op)),
+            (Ok(()), Some(_)) => Ok(None),
         }
     }
 

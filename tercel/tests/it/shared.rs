@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tercel::{
-    Address, Bytes, Called, Client, ClientConfig, Context, Error, Failure, Object, Ref, Server, SharedMemory,
-    Transport, Tx, service,
+    Address, Bytes, Called, Client, ClientConfig, ClientId, Context, Error, Failure, Object, OpId, Ref,
+    Server, SharedMemory, Transport, Tx, ViewId, service,
 };
 use tercel_events::shm::{Channel, Config, LINE_BYTES, SendError, pass};
 
@@ -134,6 +134,8 @@ trait Counts {
     /// Counts on.
     #[one_way]
     fn note(&self);
+    /// The caller.
+    fn caller(&self) -> u64;
     /// Waits until its caller has given up.
     #[slow]
     fn wait(&self);
@@ -145,6 +147,10 @@ struct Counted(Arc<AtomicU64>);
 impl Counts for Counted {
     fn count(&self, _: &Context<'_>) -> Called<u64> {
         Ok(self.0.fetch_add(1, Ordering::SeqCst) + 1)
+    }
+
+    fn caller(&self, cx: &Context<'_>) -> Called<u64> {
+        Ok(cx.client().0)
     }
 
     fn echo(&self, _: &Context<'_>, bytes: &[u8]) -> Called<Bytes> {
@@ -267,6 +273,25 @@ fn caller_has_its_time_though_its_server_is_gone() {
         );
         assert!(expected, "{ended:?}");
     }
+}
+
+#[test]
+fn outcome_is_asked_for_as_long_as_the_caller_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve_counts(&dir, &Arc::default());
+    let client = connect(&dir);
+    let caller = ClientId(client.service::<dyn Counts>().caller().unwrap());
+    let op = OpId { client: caller, slot: 0, seq: 1 << 40, view: ViewId::new(1, 0) };
+    // The server knows of no such view, and says so at once.
+    let begun = Instant::now();
+    let found = client.resolve_within(op, Duration::from_secs(20));
+    assert!(matches!(found, Err(Error::Timeout(Some(_)))), "{found:?}");
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    server.stop().unwrap();
+    let (op, begun) = (OpId { slot: 1, ..op }, Instant::now());
+    let found = client.resolve_within(op, Duration::from_millis(300));
+    assert!(matches!(found, Err(Error::Timeout(Some(_)) | Error::Unavailable(_))), "{found:?}");
+    assert!((Duration::from_millis(290)..Duration::from_secs(5)).contains(&begun.elapsed()));
 }
 
 #[service]
