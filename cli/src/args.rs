@@ -1,6 +1,7 @@
 //! The command line: what can be said, with help and examples beside it.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use tercel::Address;
@@ -350,9 +351,11 @@ METHOD is the name alone, or INTERFACE.METHOD if two interfaces of the object's 
 In JSON a reference is a text \"PAGE.SLOT\" or null, a byte string a text of hexadecimal digits, an option the value or null, a record an \
 object by field, and a variant its name, or an object of its name and its value. NaN, inf and -inf are texts.
 
-With --json the result is {\"gives\": ..}, and the error of the method itself {\"error\": NAME, \"fails\": ..}.
+With --json the result is {\"gives\": ..}, the error of the method itself {\"error\": NAME, \"fails\": ..}, and what else kept it from \
+its end {\"executed\": \"no\" | \"unknown\" | \"in part\", \"says\": ..}.
 
-Exit codes: 0 it returned; 1 it failed with an error of its own, or could not be called; 2 the arguments are wrong.")]
+Exit codes: 0 it returned; 1 it failed with an error of its own, or could not be called; 2 the arguments are wrong; 4 it is not known \
+whether it was executed.")]
 pub struct Call {
     /// The object or the service: PAGE.SLOT, a root's name, or a service's
     pub name: String,
@@ -364,6 +367,9 @@ pub struct Call {
     /// The server's address, HOST:PORT or unix:PATH; else that in TERCEL_SERVER, else 127.0.0.1:7117
     #[arg(long, value_name = "ADDR", alias = "server")]
     pub addr: Option<Address>,
+    /// How long to wait for the answer, such as 500ms or 2s; else 30 s
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub within: Option<Duration>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -590,6 +596,16 @@ fn kill_seconds(s: &str) -> Result<f64, String> {
 }
 
 /// A number of clients.
+/// A time with its unit.
+fn time(s: &str) -> Result<Duration, String> {
+    let units = [("ms", 1e-3), ("s", 1.0), ("m", 60.0)];
+    let parsed = units.iter().find_map(|(unit, seconds)| {
+        let number: f64 = s.strip_suffix(unit)?.trim_end().parse().ok()?;
+        Duration::try_from_secs_f64(number * seconds).ok().filter(|time| !time.is_zero())
+    });
+    parsed.ok_or_else(|| format!("`{s}` is no time: give one such as 500ms, 2s or 1m"))
+}
+
 fn clients(s: &str) -> Result<usize, String> {
     match s.parse() {
         Ok(n @ 1..=1000) => Ok(n),

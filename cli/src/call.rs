@@ -26,9 +26,9 @@ pub fn run(args: &args::Call) -> Outcome {
     let of = &interface.methods[method];
     let takes = arguments(of, args.args.as_deref())?;
     let object = target.object.unwrap_or(Oref::NULL);
-    let timeout = ClientConfig::default().timeout;
+    let timeout = args.within.unwrap_or(ClientConfig::default().timeout);
     let call = Described { interface, method, object, timeout, takes: &takes };
-    let reply = tercel::tools::call(&client, &call).map_err(refused)?;
+    let reply = tercel::tools::call(&client, &call).map_err(|e| refused(e, args.json))?;
     let code = show(of, reply.as_ref(), args.json)?;
     space::close(client)?;
     Ok(code)
@@ -263,11 +263,26 @@ fn in_a_line(datum: Datum) -> String {
     if fields.is_empty() { String::new() } else { format!(": {}", fields.join(", ")) }
 }
 
-/// What kept the method from its end.
-fn refused(e: Error) -> Failure {
-    match e {
-        Error::Unknown(_) | Error::Timeout(Some(_)) => Failure::from(e)
-            .next("it was executed once at most: look whether it was before you call it again"),
-        e => Failure::at_server(e, OPTION),
+/// What kept the method from its end. Whether it was begun is the exit code, too: a program must know whether it may call again.
+fn refused(e: Error, as_json: bool) -> Failure {
+    let (executed, code) = match e {
+        Error::Unknown(_) | Error::Timeout(Some(_)) => ("unknown", UNKNOWN),
+        Error::Failed(_) => ("in part", 1),
+        _ => ("no", 1),
+    };
+    if as_json {
+        say!("{}", json!({ "executed": executed, "says": e.to_string() }));
     }
+    match e {
+        Error::Unknown(why) => Failure::new(format!("it is not known whether the call was executed: {why}")),
+        Error::Timeout(Some(op)) => Failure::new(format!(
+            "no answer came in time: it is not known whether the call was executed, as operation {op}"
+        )),
+        e => return Failure::at_server(e, OPTION).code(code),
+    }
+    .next("it was executed once at most: look whether it was before you call it again")
+    .code(code)
 }
+
+/// The exit code of a call of which it is not known whether it was executed.
+const UNKNOWN: u8 = 4;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tercel::Client;
 use tercel::tools::wire::interface::{Interface, Method};
-use tercel::tools::wire::layout::Layout;
+use tercel::tools::wire::layout::{FieldLayout, Layout, Shape};
 use tercel_term::fail::Failure;
 use tercel_term::say;
 
@@ -23,14 +23,106 @@ pub fn show(client: &Client, as_json: bool) -> Result<(), Failure> {
             false => say!("{} for {}", i.name, i.class),
         }
         i.methods.iter().for_each(|m| say!("  {}", line(m)));
+        types(i).iter().for_each(|named| say!("  {}", named.line()));
     }
     Ok(())
+}
+
+/// A record or an enum that has a name.
+#[derive(Clone, Copy)]
+struct Named<'a> {
+    layout: &'a Layout,
+    is_enum: bool,
+}
+
+impl Named<'_> {
+    /// As a program declares it.
+    fn line(self) -> String {
+        let name = self.layout.name();
+        if !self.is_enum {
+            return format!("struct {name} {{ {} }}", fields(self.layout).join(", "));
+        }
+        let variants = self.variants().map(|(name, of)| match of.map(fields) {
+            None => name.to_string(),
+            Some(fields) if fields.is_empty() => name.to_string(),
+            Some(fields) => match fields.iter().any(|field| field.contains(": ")) {
+                true => format!("{name} {{ {} }}", fields.join(", ")),
+                false => format!("{name}({})", fields.join(", ")),
+            },
+        });
+        format!("enum {name} {{ {} }}", variants.collect::<Vec<_>>().join(", "))
+    }
+
+    /// Of an enum: each with its fields.
+    fn variants(&self) -> impl Iterator<Item = (&str, Option<&Layout>)> {
+        // Before them stands the tag.
+        self.layout.fields().iter().skip(1).map(|variant| match &variant.shape {
+            Shape::Record(of) => (variant.name.as_str(), Some(&**of)),
+            _ => (variant.name.as_str(), None),
+        })
+    }
+
+    fn json(self) -> Value {
+        let of = |layout: &Layout| {
+            let all = layout.fields().iter();
+            all.map(|f| json!({ "name": f.name, "type": f.shape.to_string() })).collect::<Vec<_>>()
+        };
+        if !self.is_enum {
+            return json!({ "name": self.layout.name(), "fields": of(self.layout) });
+        }
+        let variants = self
+            .variants()
+            .map(|(name, fields)| json!({ "name": name, "fields": fields.map_or(vec![], of) }));
+        json!({ "name": self.layout.name(), "variants": variants.collect::<Vec<_>>() })
+    }
+}
+
+/// The fields of a record; without names if they have none.
+fn fields(of: &Layout) -> Vec<String> {
+    let has_names = of.fields().iter().any(|f| f.name.parse::<usize>().is_err());
+    let field = |f: &FieldLayout| match has_names {
+        true => format!("{}: {}", f.name, f.shape),
+        false => f.shape.to_string(),
+    };
+    of.fields().iter().map(field).collect()
+}
+
+/// What has a name in what the methods of an interface take and give.
+fn types(i: &Interface) -> Vec<Named<'_>> {
+    let mut all = Vec::new();
+    for m in &i.methods {
+        for layout in [&m.takes, &m.gives, &m.fails, &m.input, &m.output] {
+            layout.fields().iter().for_each(|f| gather(&f.shape, &mut all));
+        }
+    }
+    all
+}
+
+fn gather<'a>(shape: &'a Shape, all: &mut Vec<Named<'a>>) {
+    let (layout, is_enum) = match shape {
+        Shape::List(of) | Shape::Option(of) => return gather(of, all),
+        Shape::Record(layout) => (&**layout, false),
+        Shape::Enum(layout) => (&**layout, true),
+        _ => return,
+    };
+    if all.iter().any(|named| named.layout.name() == layout.name()) {
+        return;
+    }
+    all.push(Named { layout, is_enum });
+    for field in layout.fields() {
+        match &field.shape {
+            // A variant has no name of its own.
+            Shape::Record(variant) if is_enum => variant.fields().iter().for_each(|f| gather(&f.shape, all)),
+            shape => gather(shape, all),
+        }
+    }
 }
 
 fn interface(i: &Interface) -> Value {
     let methods: Vec<Value> = i.methods.iter().map(method).collect();
     let class = Some(&i.class).filter(|_| !i.is_service());
-    json!({ "name": i.name, "service": i.is_service(), "class": class, "methods": methods })
+    let types: Vec<Value> = types(i).into_iter().map(Named::json).collect();
+    json!({ "name": i.name, "service": i.is_service(), "class": class, "methods": methods, "types": types })
 }
 
 fn method(m: &Method) -> Value {

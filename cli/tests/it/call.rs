@@ -107,6 +107,8 @@ trait Bell {
     fn names(&self, prefix: &str) -> Result<List<Text>, Colour>;
     fn crack(&self);
     #[slow]
+    fn nap(&self, ms: u32);
+    #[slow]
     fn chime(&self, sounds: &Output<u32>);
 }
 
@@ -124,6 +126,11 @@ impl Bell for Silent {
 
     fn crack(&self, _: &Context<'_>) -> Called<()> {
         panic!("it cracks")
+    }
+
+    fn nap(&self, _: &Context<'_>, ms: u32) -> Called<()> {
+        std::thread::sleep(std::time::Duration::from_millis(ms.into()));
+        Ok(())
     }
 
     fn chime(&self, _: &Context<'_>, _: &Output<u32>) -> Called<()> {
@@ -225,6 +232,26 @@ fn procedure_of_a_service_is_called() {
     assert_eq!(world.json(&["service:Bell", "ring", "[3]"]), json!({ "gives": null }));
     assert!(world.wrong(&["service:Bell", "names", r#"["grey"]"#], 1).contains("Colour: Grey 9"));
     assert!(world.wrong(&["service:Bell", "crack"], 1).contains("has panicked at the server"));
+}
+
+#[test]
+fn program_is_told_whether_a_call_may_have_been_executed() {
+    let world = World::start();
+    for (args, executed, code) in [
+        (&["service:Bell", "nap", "[3000]", "--within", "100ms"][..], "unknown", 4),
+        (&["service:Bell", "crack"], "in part", 1),
+        (&["purse", "close", "--within", "2s"], "", 2),
+        (&["purse", "Door.close", "--within", "2s"], "", 0),
+    ] {
+        let output = world.call(&[args, &["--json"]].concat());
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", err(&output));
+        if !executed.is_empty() {
+            let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert_eq!(said["executed"], json!(executed));
+            assert!(!said["says"].as_str().unwrap().is_empty());
+        }
+    }
+    assert!(world.wrong(&["purse", "balance", "--within", "2"], 2).contains("is no time: give one such as"));
 }
 
 #[test]

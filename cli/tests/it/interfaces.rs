@@ -13,6 +13,8 @@ trait Account {
     fn balance(&self) -> i64;
     fn pay(&mut self, to: Ref<Purse>, cents: i64, why: &str) -> Result<i64, Overdrawn>;
     fn tag(&mut self, tags: List<Text>);
+    #[read]
+    fn colours(&self) -> List<Colour>;
 }
 
 #[derive(Object)]
@@ -25,7 +27,23 @@ struct Overdrawn {
     short: i64,
 }
 
+#[derive(Record, Debug, Clone)]
+enum Colour {
+    Red,
+    Grey(u8),
+    Mixed { shade: Shade },
+}
+
+#[derive(Record, Debug, Clone)]
+struct Shade {
+    blue: Option<u8>,
+}
+
 impl Account for Purse {
+    fn colours(_: &Obj<Purse>) -> Called<List<Colour>> {
+        Ok([Colour::Red, Colour::Grey(1), Colour::Mixed { shade: Shade { blue: None } }].into())
+    }
+
     fn balance(this: &Obj<Purse>) -> Called<i64> {
         Ok(this.cents())
     }
@@ -86,6 +104,10 @@ Account for Purse
   #[read] balance() -> i64
   pay(to: Ref<Purse>, cents: i64, why: Text) -> Result<i64, Overdrawn>
   tag(tags: List<Text>)
+  #[read] colours() -> List<Colour>
+  struct Overdrawn { short: i64 }
+  enum Colour { Red, Grey(u8), Mixed { shade: Shade } }
+  struct Shade { blue: Option<u8> }
 service Bell
   #[one_way] ring(times: u8)
   #[read] #[slow] rung() -> u64
@@ -101,6 +123,12 @@ service Bell
         (&"pay".into(), &false.into(), &"Overdrawn".into())
     );
     assert_eq!(pay["takes"][1], serde_json::json!({ "name": "cents", "type": "i64" }));
+    let types = &json["interfaces"][0]["types"];
+    assert_eq!(
+        types[1]["variants"][1],
+        serde_json::json!({ "name": "Grey", "fields": [{ "name": "0", "type": "u8" }] })
+    );
+    assert_eq!(types[2]["fields"][0], serde_json::json!({ "name": "blue", "type": "Option<u8>" }));
     let bell = &json["interfaces"][1];
     assert_eq!((&bell["service"], &bell["methods"][0]["one_way"]), (&true.into(), &true.into()));
     let chime = &bell["methods"][2];
