@@ -83,7 +83,8 @@ impl Spin {
         if self.looks {
             self.failed += 1;
             self.long = self.long.saturating_sub(1);
-            if self.failed >= FAILED {
+            let failed_max = if self.short_needed == SHORT_MIN { FAILED } else { FAILED_AGAIN };
+            if self.failed >= failed_max {
                 (self.looks, self.failed, self.short) = (false, 0, 0);
                 self.short_needed = (self.short_needed * 2).min(SHORT_MAX);
             }
@@ -104,13 +105,15 @@ fn has_cpus() -> bool {
     rustix::thread::sched_getaffinity(None).is_ok_and(|set| set.count() > 1)
 }
 
-/// Failures in a row after which spinning stops.
+/// Failures in a row after which spinning stops: at first, and where it has stopped before.
 const FAILED: u32 = 8;
+const FAILED_AGAIN: u32 = 2;
 /// Successes in a row after which earlier failures are forgotten.
 const PAID: u32 = 1_024;
-/// Short sleeps that are asked for, at first and at most.
+/// Short sleeps that are asked for, at first and at most. Two ends that were asked for different numbers begin at different times,
+/// and the one that is first must still look when the other begins: with 1,024 they missed each other for good.
 const SHORT_MIN: u32 = 8;
-const SHORT_MAX: u32 = 1_024;
+const SHORT_MAX: u32 = 128;
 /// How many times as long the first spins are, and a sleep at most that one of them would have saved.
 const LONG: u64 = 8;
 
