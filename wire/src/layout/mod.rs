@@ -5,29 +5,17 @@
 //! the body, variable parts stand in order and do not overlap, nothing but zero padding stands behind the last one,
 //! texts are UTF-8, truth values are 0 or 1 and every reference is in stored form. Readers may then rely on all of it.
 
-use std::fmt;
-
 use thiserror::Error;
 
 use crate::cursor::{DecodeError, Put, Reader, le16, le32};
 use crate::id::Oref;
 use crate::record::{HEADER_BYTES, OBJECT_BYTES_MIN};
-use crate::schema::{Scalar, Schema, TAG, Type};
+use crate::schema::{Scalar, Schema, TAG};
 
-/// The type of a field, owned.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the variants of schema::Type, explained there")]
-pub enum Shape {
-    Scalar(Scalar),
-    Array(Scalar, u16),
-    Text,
-    Bytes,
-    Ref(String),
-    List(Box<Shape>),
-    Option(Box<Shape>),
-    Record(Box<Layout>),
-    Enum(Box<Layout>),
-}
+mod shape;
+
+pub use shape::Shape;
+use shape::{Behind, Change};
 
 /// A field and where it begins in the body.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,21 +99,6 @@ pub enum RecordError {
     },
 }
 
-/// Why a field is not what it was.
-enum Change<'a> {
-    /// By its type.
-    Type,
-    /// By this variant of the stored type.
-    Variant(&'a str),
-}
-
-/// Whether the other side of a comparison may have variants behind those of this one.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Behind {
-    Allowed,
-    Refused,
-}
-
 /// A list or record nested deeper than this is refused, so checking needs a bounded stack.
 pub const DEPTH_MAX: usize = 4;
 /// Fields of a class: keeps a catalogue entry far below a page.
@@ -197,197 +170,6 @@ pub fn var(body: &[u8], at: usize) -> Var {
 }
 
 /// The type as programs write it.
-impl fmt::Display for Shape {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Shape::Scalar(s) => s.fmt(f),
-            Shape::Array(s, n) => write!(f, "[{s}; {n}]"),
-            Shape::Text => f.write_str("Text"),
-            Shape::Bytes => f.write_str("Bytes"),
-            Shape::Ref(class) if class.is_empty() => f.write_str("Ref<Any>"),
-            Shape::Ref(class) => write!(f, "Ref<{class}>"),
-            Shape::List(element) => write!(f, "List<{element}>"),
-            Shape::Option(value) => write!(f, "Option<{value}>"),
-            Shape::Record(record) | Shape::Enum(record) => f.write_str(record.name()),
-        }
-    }
-}
-
-impl Shape {
-    /// The shape of a type of this program.
-    pub fn of(ty: &Type) -> Shape {
-        match ty {
-            Type::Scalar(s) => Shape::Scalar(*s),
-            Type::Array(s, n) => Shape::Array(*s, *n),
-            Type::Text => Shape::Text,
-            Type::Bytes => Shape::Bytes,
-            Type::Ref(name) => Shape::Ref((*name).into()),
-            Type::List(t) => Shape::List(Box::new(Shape::of(t))),
-            Type::Option(t) => Shape::Option(Box::new(Shape::of(t))),
-            Type::Record(s) => Shape::Record(Box::new(Layout::of(s))),
-            Type::Enum(s) => Shape::Enum(Box::new(Layout::of(s))),
-        }
-    }
-
-    /// An enum of these variants, each with the name and the fields of a layout.
-    pub fn variants(name: String, variants: Vec<Layout>) -> Shape {
-        let tag = (TAG.name.into(), Shape::of(&TAG.ty));
-        let variants = variants.into_iter().map(|v| (v.name.clone(), Shape::Record(Box::new(v))));
-        Shape::Enum(Box::new(Layout::new(name, [tag].into_iter().chain(variants).collect())))
-    }
-
-    /// Bytes in the fixed part. See [`Type::size`].
-    pub fn size(&self) -> usize {
-        match self {
-            Shape::Scalar(s) => s.size(),
-            Shape::Array(s, n) => s.size() * *n as usize,
-            Shape::Text | Shape::Bytes | Shape::List(_) | Shape::Ref(_) => 4,
-            Shape::Option(t) => t.size() + if t.has_none() { 0 } else { t.align() },
-            Shape::Record(r) | Shape::Enum(r) => r.size,
-        }
-    }
-
-    /// See [`Type::align`].
-    pub fn align(&self) -> usize {
-        match self {
-            Shape::Scalar(s) | Shape::Array(s, _) => s.size().min(4),
-            Shape::Text | Shape::Bytes | Shape::List(_) => 2,
-            Shape::Ref(_) => 4,
-            Shape::Option(t) => t.align(),
-            Shape::Record(r) | Shape::Enum(r) => r.align,
-        }
-    }
-
-    /// See [`Type::has_none`].
-    pub fn has_none(&self) -> bool {
-        matches!(self, Shape::Text | Shape::Bytes | Shape::List(_) | Shape::Ref(_))
-    }
-
-    /// See [`Type::is_fixed`].
-    fn is_fixed(&self) -> bool {
-        match self {
-            Shape::Scalar(_) | Shape::Array(..) | Shape::Ref(_) => true,
-            Shape::Text | Shape::Bytes | Shape::List(_) => false,
-            Shape::Option(t) => t.is_fixed(),
-            Shape::Record(r) | Shape::Enum(r) => r.fixed,
-        }
-    }
-
-    fn is_plain(&self) -> bool {
-        match self {
-            Shape::Scalar(s) | Shape::Array(s, _) => *s != Scalar::Bool,
-            Shape::Ref(_) => true,
-            Shape::Record(r) => r.plain,
-            Shape::Option(t) => matches!(**t, Shape::Ref(_)),
-            Shape::Text | Shape::Bytes | Shape::List(_) | Shape::Enum(_) => false,
-        }
-    }
-
-    fn fixed_refs(&self, at: usize, out: &mut Vec<u16>) {
-        match self {
-            Shape::Ref(_) => out.push(at as u16),
-            Shape::Option(t) => t.fixed_refs(at + if t.has_none() { 0 } else { t.align() }, out),
-            Shape::Record(r) | Shape::Enum(r) => {
-                out.extend(r.refs.iter().map(|&o| (at as u16).wrapping_add(o)))
-            }
-            _ => {}
-        }
-    }
-
-    /// See [`Type::spills`].
-    pub fn spills(&self) -> bool {
-        matches!(self, Shape::Ref(_)) || self.is_numbers()
-    }
-
-    /// See [`Type::is_numbers`].
-    fn is_numbers(&self) -> bool {
-        match self {
-            Shape::Scalar(_) | Shape::Array(..) => true,
-            Shape::Text | Shape::Bytes | Shape::List(_) | Shape::Ref(_) => false,
-            Shape::Option(t) => t.is_numbers(),
-            Shape::Record(r) | Shape::Enum(r) => r.fixed && r.refs.is_empty(),
-        }
-    }
-
-    fn depth(&self) -> usize {
-        match self {
-            Shape::List(t) | Shape::Option(t) => 1 + t.depth(),
-            Shape::Record(r) => 1 + r.depth(),
-            // Its variants are records, and count.
-            Shape::Enum(r) => r.depth(),
-            _ => 0,
-        }
-    }
-
-    fn accepts<'a>(&self, older: &'a Shape, behind: Behind) -> Result<(), Change<'a>> {
-        match (self, older) {
-            (Shape::Scalar(new), Shape::Scalar(old)) if widens(*old, *new) => Ok(()),
-            (Shape::Ref(new), Shape::Ref(_)) if new.is_empty() => Ok(()),
-            (Shape::Option(new), Shape::Option(old)) => new.accepts(old, behind),
-            (new, old) => new.same(old, behind),
-        }
-    }
-
-    /// Whether it is the other, but for variants at the end of enums.
-    fn same<'a>(&self, older: &'a Shape, behind: Behind) -> Result<(), Change<'a>> {
-        match (self, older) {
-            (Shape::Enum(new), Shape::Enum(old)) => {
-                let mut fields = new.fields.iter();
-                for q in &old.fields {
-                    match fields.next() {
-                        None if behind == Behind::Allowed => break,
-                        Some(p) if p.name == q.name => {
-                            p.shape.same(&q.shape, behind).map_err(|c| c.or(&q.name))?;
-                        }
-                        _ => return Err(Change::Variant(&q.name)),
-                    }
-                }
-                if new.name == old.name { Ok(()) } else { Err(Change::Type) }
-            }
-            (Shape::Record(new), Shape::Record(old)) => {
-                let names = |l: &'a Layout| l.fields.iter().map(|p| &p.name);
-                if new.name != old.name || !new.fields.iter().map(|p| &p.name).eq(names(old)) {
-                    return Err(Change::Type);
-                }
-                new.fields.iter().zip(&old.fields).try_for_each(|(p, q)| p.shape.same(&q.shape, behind))
-            }
-            (Shape::Option(new), Shape::Option(old)) => new.same(old, behind),
-            // The bytes of a long list are not gone through, so they must mean the same.
-            (Shape::List(new), Shape::List(old)) if new.size() == old.size() || !old.spills() => {
-                new.same(old, behind)
-            }
-            (new, old) if new == old => Ok(()),
-            _ => Err(Change::Type),
-        }
-    }
-}
-
-impl<'a> Change<'a> {
-    /// The change as one of this variant, if it is not one of a variant within.
-    fn or(self, variant: &'a str) -> Change<'a> {
-        match self {
-            Change::Type => Change::Variant(variant),
-            within => within,
-        }
-    }
-}
-
-/// Whether every value of `old` is a value of `new`.
-fn widens(old: Scalar, new: Scalar) -> bool {
-    use Scalar::*;
-    old == new
-        || matches!(
-            (old, new),
-            (U8, U16 | U32 | U64 | I16 | I32 | I64)
-                | (U16, U32 | U64 | I32 | I64)
-                | (U32, U64 | I64)
-                | (I8, I16 | I32 | I64)
-                | (I16, I32 | I64)
-                | (I32, I64)
-                | (F32, F64)
-        )
-}
-
 impl Layout {
     /// The layout of a class of this program.
     pub fn of(schema: &Schema) -> Layout {
