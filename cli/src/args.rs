@@ -352,7 +352,7 @@ In JSON a reference is a text \"PAGE.SLOT\" or null, a byte string a text of hex
 object by field, and a variant its name, or an object of its name and its value. NaN, inf and -inf are texts.
 
 With --json the result is {\"gives\": ..}, the error of the method itself {\"error\": NAME, \"fails\": ..}, and what else kept it from \
-its end {\"executed\": \"no\" | \"unknown\" | \"in part\", \"says\": ..}.
+its end {\"executed\": \"no\" | \"unknown\" | \"in part\" | \"yes\", \"says\": ..}.
 
 Exit codes: 0 it returned; 1 it failed with an error of its own, or could not be called; 2 the arguments are wrong; 4 it is not known \
 whether it was executed.")]

@@ -18,6 +18,28 @@ use crate::inspect::interfaces;
 use crate::space;
 
 pub fn run(args: &args::Call) -> Outcome {
+    call(args).map_err(|Unended { failure, executed }| {
+        if args.json {
+            say!("{}", json!({ "executed": executed, "says": failure.what }));
+        }
+        failure
+    })
+}
+
+/// A call that gave nothing, not even an error of its own: why, and whether it was executed, as a program is told.
+struct Unended {
+    failure: Failure,
+    executed: &'static str,
+}
+
+/// What fails before a call is sent.
+impl From<Failure> for Unended {
+    fn from(failure: Failure) -> Unended {
+        Unended { failure, executed: "no" }
+    }
+}
+
+fn call(args: &args::Call) -> Result<ExitCode, Unended> {
     let client = space::open_server(args.addr.as_ref(), OPTION)?;
     let failed = |e| Failure::at_server(e, OPTION);
     let offered = tercel::tools::interfaces(&client).map_err(failed)?;
@@ -28,9 +50,10 @@ pub fn run(args: &args::Call) -> Outcome {
     let object = target.object.unwrap_or(Oref::NULL);
     let timeout = args.within.unwrap_or(ClientConfig::default().timeout);
     let call = Described { interface, method, object, timeout, takes: &takes };
-    let reply = tercel::tools::call(&client, &call).map_err(|e| refused(e, args.json))?;
-    let code = show(of, reply.as_ref(), args.json)?;
-    space::close(client)?;
+    let reply = tercel::tools::call(&client, &call).map_err(refused)?;
+    let executed = |failure| Unended { failure, executed: "yes" };
+    let code = show(of, reply.as_ref(), args.json).map_err(executed)?;
+    space::close(client).map_err(executed)?;
     Ok(code)
 }
 
@@ -264,24 +287,21 @@ fn in_a_line(datum: Datum) -> String {
 }
 
 /// What kept the method from its end. Whether it was begun is the exit code, too: a program must know whether it may call again.
-fn refused(e: Error, as_json: bool) -> Failure {
-    let (executed, code) = match e {
-        Error::Unknown(_) | Error::Timeout(Some(_)) => ("unknown", UNKNOWN),
-        Error::Failed(_) => ("in part", 1),
-        _ => ("no", 1),
+fn refused(e: Error) -> Unended {
+    let unknown = |what: String| {
+        let failure = Failure::new(what)
+            .next("it was executed once at most: look whether it was before you call it again")
+            .code(UNKNOWN);
+        Unended { failure, executed: "unknown" }
     };
-    if as_json {
-        say!("{}", json!({ "executed": executed, "says": e.to_string() }));
-    }
     match e {
-        Error::Unknown(why) => Failure::new(format!("it is not known whether the call was executed: {why}")),
-        Error::Timeout(Some(op)) => Failure::new(format!(
+        Error::Unknown(why) => unknown(format!("it is not known whether the call was executed: {why}")),
+        Error::Timeout(Some(op)) => unknown(format!(
             "no answer came in time: it is not known whether the call was executed, as operation {op}"
         )),
-        e => return Failure::at_server(e, OPTION).code(code),
+        e @ Error::Failed(_) => Unended { failure: Failure::from(e), executed: "in part" },
+        e => Failure::at_server(e, OPTION).into(),
     }
-    .next("it was executed once at most: look whether it was before you call it again")
-    .code(code)
 }
 
 /// The exit code of a call of which it is not known whether it was executed.

@@ -240,7 +240,8 @@ fn program_is_told_whether_a_call_may_have_been_executed() {
     for (args, executed, code) in [
         (&["service:Bell", "nap", "[3000]", "--within", "100ms"][..], "unknown", 4),
         (&["service:Bell", "crack"], "in part", 1),
-        (&["purse", "close", "--within", "2s"], "", 2),
+        (&["purse", "close", "--within", "2s"], "no", 2),
+        (&["purse", "pay", "[]"], "no", 2),
         (&["purse", "Door.close", "--within", "2s"], "", 0),
     ] {
         let output = world.call(&[args, &["--json"]].concat());
@@ -251,6 +252,10 @@ fn program_is_told_whether_a_call_may_have_been_executed() {
             assert!(!said["says"].as_str().unwrap().is_empty());
         }
     }
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let down = tercel(&["call", "purse", "balance", "--json", "--addr", &free]);
+    let said: Value = serde_json::from_slice(&down.stdout).unwrap();
+    assert_eq!((&said["executed"], down.status.code()), (&json!("no"), Some(1)));
     assert!(world.wrong(&["purse", "balance", "--within", "2"], 2).contains("is no time: give one such as"));
 }
 
