@@ -308,7 +308,7 @@ fn large_calls(options: &Options, client: &Client, ends: &Ends, place: Place) ->
         let pairs =
             alternate(rounds(options), || bare.block(LARGE_TRIPS).map(mib_s), || block(call).map(mib_s))?;
         let n = (rounds(options) * LARGE_TRIPS) as u64;
-        let limit = id.replacen("rpc.", "raw.", 1);
+        let limit = raw(&id);
         rows.push(Row::compared(id, "MiB/s", &pairs, limit, n).note(note));
         Ok::<_, String>(())
     };
@@ -414,8 +414,7 @@ fn one_by_one(call: &mut dyn FnMut() -> Result<(), String>, count: usize) -> Res
 }
 
 fn row(id: &str, pairs: &Pairs, each: &[f64], costs: Option<Cpu>, n: u64) -> Row {
-    let limit = id.replacen("rpc.", "raw.", 1);
-    let row = Row::compared(id, "us", pairs, limit, n);
+    let row = Row::compared(id, "us", pairs, raw(id), n);
     Row {
         each: Some(Each { p50: percentile(each, 0.5), p999: percentile(each, 0.999) }),
         p99: Some(percentile(each, 0.99)),
@@ -423,6 +422,11 @@ fn row(id: &str, pairs: &Pairs, each: &[f64], costs: Option<Cpu>, n: u64) -> Row
         cpu: costs,
         ..row
     }
+}
+
+/// The name of a row's limit.
+fn raw(id: &str) -> String {
+    format!("raw.{}", id.strip_prefix("rpc.").unwrap_or(id))
 }
 
 fn rounds(options: &Options) -> usize {
