@@ -42,8 +42,9 @@ const LINES: u64 = 64;
 /// What a test tells a relay that stands between a client and its server.
 #[derive(Default)]
 struct Hand {
-    /// Nothing is taken from the client.
+    /// Nothing is to be taken from the client, and nothing is any more.
     is_held: AtomicBool,
+    holds: AtomicBool,
     /// Messages that were taken from it and that it was not told of.
     untold: AtomicU64,
     /// The server seems to ask for acknowledgements.
@@ -85,7 +86,9 @@ fn relay(listener: &UnixListener, target: PathBuf, hand: &Hand) {
     let ((_client, here), (_server, there)) = (here, there);
     let ((mut to_client, mut from_client), (mut to_server, mut from_server)) = (here.split(), there.split());
     while !hand.is_over.load(Ordering::SeqCst) {
-        if !hand.is_held.load(Ordering::SeqCst) {
+        let is_held = hand.is_held.load(Ordering::SeqCst);
+        hand.holds.store(is_held, Ordering::SeqCst);
+        if !is_held {
             forward(&mut from_client, &mut to_server, &hand.untold);
         }
         forward(&mut from_server, &mut to_client, &AtomicU64::new(0));
@@ -113,7 +116,9 @@ fn caller_by_a_line_comes_back_though_it_has_to_send_into_a_full_ring() {
         let calls = client.service::<dyn Notes>();
         (0..5).for_each(|_| assert_eq!(calls.count(), Ok(0)));
         hand.is_held.store(true, Ordering::SeqCst);
-        thread::sleep(Duration::from_millis(1));
+        while !hand.holds.load(Ordering::SeqCst) {
+            thread::yield_now();
+        }
         // The call itself takes the last line.
         let free = LINES - hand.untold.load(Ordering::SeqCst);
         (1..free).for_each(|_| calls.note().unwrap());
@@ -128,6 +133,7 @@ fn caller_by_a_line_comes_back_though_it_has_to_send_into_a_full_ring() {
                 say.send(client.service::<dyn Notes>().within(Duration::from_micros(1)).count()).unwrap();
             }
         });
+        // Nothing tells when the caller stands at the full ring, or has given up there: it has 1 us.
         thread::sleep(Duration::from_millis(50));
         hand.is_held.store(false, Ordering::SeqCst);
         let begun = Instant::now();
