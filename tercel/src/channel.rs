@@ -27,6 +27,7 @@ use tercel_events::shm::{
 };
 use tercel_wire::cursor::le32;
 use tercel_wire::frame::{self, BODY_BYTES_MAX, Header, Kind};
+use tercel_wire::payload::PartSink;
 
 /// What is said at the door, with the descriptors: which protocol the channel speaks.
 const HELLO: [u8; 8] = *b"TRCLSHM1";
@@ -48,11 +49,39 @@ pub(crate) const CALL_BODY_BYTES: usize = BODY_BYTES_MAX;
 #[derive(Default)]
 pub(crate) struct Room {
     line: LineCopy,
-    body: Vec<u8>,
+    body: Kept,
 }
 
-/// What is kept of room that a long call took.
-const ROOM_BYTES: usize = 64 << 10;
+/// Memory that is used again: it is not zeroed, and not asked for anew, for each of several long calls.
+#[derive(Default)]
+struct Kept {
+    bytes: Vec<u8>,
+    /// Calls since one that needed more than [`KEPT_BYTES`].
+    unused: u32,
+}
+
+impl Kept {
+    /// So many bytes, whatever they are.
+    fn take(&mut self, bytes: usize) -> &mut [u8] {
+        if bytes > KEPT_BYTES {
+            self.unused = 0;
+        } else if self.bytes.len() > KEPT_BYTES {
+            self.unused += 1;
+            if self.unused > UNUSED_MAX {
+                self.bytes.truncate(KEPT_BYTES);
+                self.bytes.shrink_to_fit();
+            }
+        }
+        if self.bytes.len() < bytes {
+            self.bytes.resize(bytes, 0);
+        }
+        &mut self.bytes[..bytes]
+    }
+}
+
+/// What is always kept, and for how many calls that do not need it the rest is.
+const KEPT_BYTES: usize = 64 << 10;
+const UNUSED_MAX: u32 = 64;
 
 /// The longest piece: the peer reads one while the next is written.
 const PIECE_BYTES: usize = 64 << 10;
@@ -130,6 +159,16 @@ pub(crate) fn room_for(bytes: usize) -> usize {
     bytes.min(PIECE_BYTES)
 }
 
+/// Whether there was room.
+#[inline]
+fn sent(sent: Result<(), SendError>) -> Result<bool, Corrupt> {
+    match sent {
+        Ok(()) => Ok(true),
+        Err(SendError::Full | SendError::TooLarge) => Ok(false),
+        Err(SendError::Corrupt(e)) => Err(e),
+    }
+}
+
 /// A call beside the stream.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InLine<'a> {
@@ -163,9 +202,7 @@ impl End {
     /// Sends a call; whether there was room. The body has [`CALL_BODY_BYTES`] at most.
     #[inline]
     pub(crate) fn send(self, sender: &mut Sender, call: InLine<'_>) -> Result<bool, Corrupt> {
-        let mut line = [0; LINE_BYTES];
-        line[0] = self.sends();
-        line[4..BODY_AT].copy_from_slice(&call.left_us.to_le_bytes());
+        let mut line = self.line(call.left_us);
         let block = match line[BODY_AT..].get_mut(..call.body.len()) {
             Some(body) => {
                 body.copy_from_slice(call.body);
@@ -174,11 +211,30 @@ impl End {
             }
             None => Some(call.body),
         };
-        match sender.send(&line, block) {
-            Ok(()) => Ok(true),
-            Err(SendError::Full | SendError::TooLarge) => Ok(false),
-            Err(SendError::Corrupt(e)) => Err(e),
-        }
+        sent(sender.send(&line, block))
+    }
+
+    /// Sends a call whose body is written where the peer reads it: what is given, and so many bytes more, which `rest` writes. They
+    /// are too many for a line.
+    pub(crate) fn send_with(
+        self,
+        sender: &mut Sender,
+        call: InLine<'_>,
+        bytes: usize,
+        rest: impl FnOnce(&mut PartSink<'_>),
+    ) -> Result<bool, Corrupt> {
+        sent(sender.send_with(&self.line(call.left_us), call.body.len() + bytes, |block| {
+            block.write(call.body);
+            rest(&mut |bytes| block.write(bytes));
+        }))
+    }
+
+    #[inline]
+    fn line(self, left_us: u32) -> [u8; LINE_BYTES] {
+        let mut line = [0; LINE_BYTES];
+        line[0] = self.sends();
+        line[4..BODY_AT].copy_from_slice(&left_us.to_le_bytes());
+        line
     }
 
     /// The next message, if there is one: a call in a line, or a piece of the stream, which is appended.
@@ -199,10 +255,11 @@ impl End {
                 Ok(Next::Call(InLine { left_us: le32(line, 4), body }))
             }
             Received::Block(block) if is_call && block.len() <= CALL_BODY_BYTES => {
-                room.body.clear();
-                room.body.shrink_to(ROOM_BYTES);
-                block.copy_to(&mut room.body);
-                Ok(Next::Call(InLine { left_us: le32(line, 4), body: &room.body }))
+                let body = room.body.take(block.len());
+                if !block.read_at(0, body) {
+                    return Err(Corrupt);
+                }
+                Ok(Next::Call(InLine { left_us: le32(line, 4), body }))
             }
             Received::Block(block) if line[0] == PIECE && (1..=PIECE_BYTES).contains(&block.len()) => {
                 block.copy_to(into);

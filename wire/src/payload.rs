@@ -27,17 +27,44 @@ const STAMP_BYTES: usize = 12;
 #[derive(Debug, Default)]
 struct Beside {
     stamps: Vec<(Oref, Stamp)>,
+    /// The parts, unless they are more than [`GATHERED_BYTES`]: then they are written by themselves, where they go.
     parts: Vec<u8>,
+    /// Bytes of the parts.
+    bytes: usize,
+}
+
+/// Parts up to here are gathered while the record is written, which writes it once. Of more than that the record is written once more
+/// for its parts: each is copied once, to where it goes.
+const GATHERED_BYTES: usize = 16 << 10;
+
+/// The word of a part that begins behind so many bytes of parts.
+fn word_of(at: usize) -> Result<Oref, EncodeError> {
+    let word = u32::try_from(at / 4 + 1).ok().and_then(PageId::new);
+    word.and_then(|n| Oref::new(n, 0)).ok_or(EncodeError::TooLong)
+}
+
+/// What a part takes: its length, its bytes, and what pads it.
+fn part_bytes(bytes: usize) -> usize {
+    4 + bytes.next_multiple_of(4)
 }
 
 impl Beside {
     fn part(&mut self, bytes: usize, fill: impl FnOnce(&mut Vec<u8>)) -> Result<Oref, EncodeError> {
-        let word = u32::try_from(self.parts.len() / 4 + 1).ok().and_then(PageId::new);
-        let word = word.and_then(|n| Oref::new(n, 0)).ok_or(EncodeError::TooLong)?;
-        self.parts.put_u32(bytes as u32);
-        fill(&mut self.parts);
-        self.parts.resize(self.parts.len().next_multiple_of(4), 0);
+        let word = word_of(self.bytes)?;
+        self.bytes += part_bytes(bytes);
+        if self.is_gathered() {
+            self.parts.put_u32(bytes as u32);
+            fill(&mut self.parts);
+            self.parts.resize(self.bytes, 0);
+        } else {
+            self.parts = Vec::new();
+        }
         Ok(word)
+    }
+
+    /// Whether the parts are here.
+    fn is_gathered(&self) -> bool {
+        self.bytes <= GATHERED_BYTES
     }
 }
 
@@ -56,6 +83,47 @@ impl Spill for Beside {
             self.stamps.push((oref, stamp));
         }
     }
+}
+
+/// Where parts go.
+pub type PartSink<'a> = dyn FnMut(&[u8]) + 'a;
+
+/// Writes parts where they go, while a record is written that was written before.
+struct Through<'a, 's> {
+    sink: &'a mut PartSink<'s>,
+    bytes: usize,
+}
+
+impl Through<'_, '_> {
+    fn begin(&mut self, bytes: usize) -> Result<Oref, EncodeError> {
+        let word = word_of(self.bytes)?;
+        self.bytes += part_bytes(bytes);
+        (self.sink)(&(bytes as u32).to_le_bytes());
+        Ok(word)
+    }
+}
+
+impl Spill for Through<'_, '_> {
+    fn bytes(&mut self, bytes: &[u8]) -> Result<Oref, EncodeError> {
+        let word = self.begin(bytes.len())?;
+        (self.sink)(bytes);
+        (self.sink)(&[0; 4][..bytes.len().next_multiple_of(4) - bytes.len()]);
+        Ok(word)
+    }
+
+    fn refs(&mut self, refs: &[Oref]) -> Result<Oref, EncodeError> {
+        let word = self.begin(4 * refs.len())?;
+        let mut some = [0; 256];
+        for refs in refs.chunks(some.len() / 4) {
+            for (bytes, oref) in some.chunks_exact_mut(4).zip(refs) {
+                bytes.copy_from_slice(&oref.raw().to_le_bytes());
+            }
+            (self.sink)(&some[..4 * refs.len()]);
+        }
+        Ok(word)
+    }
+
+    fn named(&mut self, _: Oref, _: Stamp) {}
 }
 
 /// The record of a payload, as a constant of a program; what each payload needs of it is worked out when that is compiled.
@@ -78,17 +146,41 @@ impl PayloadSchema {
         &self.record
     }
 
-    /// Appends a payload whose record `put` writes.
+    /// Appends a payload whose record `put` writes; it is asked to do so twice if there is much beside the record.
     ///
     /// # Errors
     /// If a value cannot be in a record; then nothing is appended.
     #[inline]
-    pub fn encode(&self, put: impl FnOnce(&mut Encoder<'_>), out: &mut Vec<u8>) -> Result<(), EncodeError> {
+    pub fn encode(&self, put: impl FnMut(&mut Encoder<'_>), out: &mut Vec<u8>) -> Result<(), EncodeError> {
         match self.bytes {
             0 => Ok(()),
             bytes if self.has_numbers_alone => encode_numbers(bytes, put, out),
             bytes => encode_parts(bytes, put, out),
         }
+    }
+
+    /// As [`PayloadSchema::encode`], but leaves out the parts if they are many bytes: gives how many. They go behind the rest, and
+    /// [`PayloadSchema::encode_rest`] writes them there.
+    ///
+    /// # Errors
+    /// If a value cannot be in a record; then nothing is appended.
+    #[inline]
+    pub fn encode_head(
+        &self,
+        put: impl FnMut(&mut Encoder<'_>),
+        out: &mut Vec<u8>,
+    ) -> Result<usize, EncodeError> {
+        match self.bytes {
+            0 => Ok(0),
+            bytes if self.has_numbers_alone => encode_numbers(bytes, put, out).map(|()| 0),
+            bytes => encode_head(bytes, put, out),
+        }
+    }
+
+    /// Writes the parts that [`PayloadSchema::encode_head`] has left out, of the same record: so many bytes, one after the other. Of a
+    /// record that is another now, fewer or more.
+    pub fn encode_rest(&self, put: impl FnMut(&mut Encoder<'_>), sink: &mut PartSink<'_>) {
+        encode_rest(self.bytes, put, sink);
     }
 }
 
@@ -111,7 +203,7 @@ impl Spill for NoParts {
 #[inline]
 pub(crate) fn encode_numbers(
     bytes: usize,
-    put: impl FnOnce(&mut Encoder<'_>),
+    mut put: impl FnMut(&mut Encoder<'_>),
     out: &mut Vec<u8>,
 ) -> Result<(), EncodeError> {
     let bytes = if bytes == 0 { 0 } else { padded(bytes) };
@@ -124,11 +216,31 @@ pub(crate) fn encode_numbers(
 }
 
 /// Appends a payload whose record has a fixed part of so many bytes, and more than numbers.
+///
+/// # Errors
+/// If a value cannot be in a record; then nothing is appended.
 pub(crate) fn encode_parts(
     bytes: usize,
-    put: impl FnOnce(&mut Encoder<'_>),
+    mut put: impl FnMut(&mut Encoder<'_>),
     out: &mut Vec<u8>,
 ) -> Result<(), EncodeError> {
+    let left = encode_head(bytes, &mut put, out)?;
+    if left > 0 {
+        let end = out.len() + left;
+        out.reserve_exact(left);
+        encode_rest(bytes, put, &mut |bytes| out.extend_from_slice(bytes));
+        // Of a value that changes between two looks at it the reader finds that its parts do not fit.
+        out.resize(end, 0);
+    }
+    Ok(())
+}
+
+/// The same without its parts, if they are many bytes; gives how many.
+fn encode_head(
+    bytes: usize,
+    mut put: impl FnMut(&mut Encoder<'_>),
+    out: &mut Vec<u8>,
+) -> Result<usize, EncodeError> {
     let mut beside = Beside::default();
     let from = out.len();
     out.extend_from_slice(&[0; HEAD_BYTES]);
@@ -152,7 +264,14 @@ pub(crate) fn encode_parts(
         out.put_u64(stamp.0);
     }
     out.extend_from_slice(&beside.parts);
-    Ok(())
+    Ok(if beside.is_gathered() { 0 } else { beside.bytes })
+}
+
+/// Writes the parts of a record whose fixed part has so many bytes.
+fn encode_rest(bytes: usize, mut put: impl FnMut(&mut Encoder<'_>), sink: &mut PartSink<'_>) {
+    let mut through = Through { sink, bytes: 0 };
+    // The record itself is there already.
+    put(&mut Encoder::new(bytes, &mut through));
 }
 
 /// A payload that was checked, where it arrived.
@@ -282,9 +401,14 @@ mod tests {
     #[test]
     fn what_is_put_is_read_in_place_small_and_large() {
         let layout = Layout::of(&SCHEMA);
-        for (text, bytes, refs) in
-            [(0, 0, 0), (3, 1, 2), (1_025, 5, 0), (0, 1_000_001, 600), (5_000, 2_000, 3)]
-        {
+        for (text, bytes, refs) in [
+            (0, 0, 0),
+            (3, 1, 2),
+            (1_025, 5, 0),
+            (0, 1_000_001, 600),
+            (5_000, 2_000, 3),
+            (16_383, 2_001, 300),
+        ] {
             let all = payload(text, bytes, refs);
             let p = Payload::decode(&all, &layout).unwrap();
             assert_eq!(p.bytes(SCHEMA.offset(0)).unwrap(), "t".repeat(text).as_bytes());
@@ -295,6 +419,33 @@ mod tests {
                 assert!((1..=refs).all(|n| p.stamp_of(oref(n)) == Stamp(n.into())));
             }
             assert_eq!(p.stamp_of(oref(2_000)), Stamp::MAX);
+        }
+    }
+
+    #[test]
+    fn what_is_written_in_two_steps_is_what_is_written_in_one() {
+        let text = "t".repeat(3_001);
+        for bytes in [0, 5, 1_030, 12_000, GATHERED_BYTES, 100_003] {
+            let bytes = vec![7; bytes];
+            let refs: List<Ref<crate::record::Any>> = (1..=300).map(|n| Ref::new(oref(n))).collect();
+            let put = |e: &mut Encoder<'_>| {
+                e.put_bytes(SCHEMA.offset(0), text.as_bytes());
+                e.put_bytes(SCHEMA.offset(1), &bytes);
+                refs.put(e, SCHEMA.offset(2));
+            };
+            let schema = PayloadSchema::of(SCHEMA);
+            let (mut one, mut two, mut rest) = (vec![1], vec![1], Vec::new());
+            schema.encode(put, &mut one).unwrap();
+            let left = schema.encode_head(put, &mut two).unwrap();
+            if left > 0 {
+                schema.encode_rest(put, &mut |bytes| rest.extend_from_slice(bytes));
+            }
+            assert_eq!((left > 0, rest.len()), (bytes.len() > 12_000, left), "{} bytes", bytes.len());
+            two.extend_from_slice(&rest);
+            assert!(one == two, "{} bytes", bytes.len());
+            let layout = Layout::of(&SCHEMA);
+            let payload = Payload::decode(&one[1..], &layout).unwrap();
+            assert_eq!(payload.bytes(SCHEMA.offset(1)).unwrap(), bytes);
         }
     }
 

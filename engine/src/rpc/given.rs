@@ -61,8 +61,8 @@ pub fn put_bytes(bytes: impl AsRef<[u8]>, e: &mut Encoder<'_>, at: usize) {
 pub fn finish<R, E>(
     called: Called<R, E>,
     method: &'static MethodSchema,
-    put_gives: impl FnOnce(&R, &mut Encoder<'_>),
-    put_fails: impl FnOnce(&E, &mut Encoder<'_>),
+    put_gives: impl Fn(&R, &mut Encoder<'_>),
+    put_fails: impl Fn(&E, &mut Encoder<'_>),
     out: &mut Vec<u8>,
 ) -> Result<Ended, Error> {
     match called {

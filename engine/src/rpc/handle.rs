@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tercel_wire::interface::{Interface, InterfaceSchema, Method};
 use tercel_wire::message::{Limit, Outcome, ResponseEnd};
-use tercel_wire::payload::{Payload, PayloadSchema};
+use tercel_wire::payload::{PartSink, Payload, PayloadSchema};
 use tercel_wire::record::{Any, Encoder, Ref};
 
 use super::given::damaged;
@@ -241,8 +241,12 @@ struct Express<'a, R, E> {
 }
 
 impl<R, E> ExpressCall for Express<'_, R, E> {
-    fn put(&mut self, out: &mut Vec<u8>) -> Result<(), Error> {
-        Ok(self.stub.takes().encode(self.put, out)?)
+    fn put(&mut self, out: &mut Vec<u8>) -> Result<usize, Error> {
+        Ok(self.stub.takes().encode_head(self.put, out)?)
+    }
+
+    fn put_rest(&mut self, sink: &mut PartSink<'_>) {
+        self.stub.takes().encode_rest(self.put, sink);
     }
 
     fn answered(&mut self, interface: &Interface, end: ResponseEnd<'_>) {

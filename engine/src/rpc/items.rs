@@ -180,7 +180,7 @@ pub(super) fn read_numbered<T: Field>(bytes: &[u8], layout: &Layout) -> Result<(
     Ok((number, given.value(const { Numbered::<T>::SCHEMA.offset(1) })?))
 }
 
-fn put(schema: &PayloadSchema, fields: impl FnOnce(&mut Encoder<'_>)) -> Result<Vec<u8>, Error> {
+fn put(schema: &PayloadSchema, fields: impl FnMut(&mut Encoder<'_>)) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     schema.encode(fields, &mut bytes)?;
     match Sending::is_sendable(bytes.len()) {

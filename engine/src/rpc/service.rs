@@ -6,7 +6,7 @@ use std::time::Duration;
 use tercel_wire::id::{CallId, Stamp};
 use tercel_wire::interface::{Interface, Method};
 use tercel_wire::message::{Response, ResponseEnd, Unbegun};
-use tercel_wire::payload::{Payload, PayloadSchema};
+use tercel_wire::payload::{PartSink, Payload, PayloadSchema};
 use tercel_wire::record::Encoder;
 
 use super::services::ServiceInterface;
@@ -227,8 +227,12 @@ struct Express<'a, R, E, F> {
 }
 
 impl<R, E, F: Fn(&Interface, ResponseEnd<'_>) -> Called<R, E>> ExpressCall for Express<'_, R, E, F> {
-    fn put(&mut self, out: &mut Vec<u8>) -> Result<(), Error> {
-        Ok(self.takes.encode(self.put, out)?)
+    fn put(&mut self, out: &mut Vec<u8>) -> Result<usize, Error> {
+        Ok(self.takes.encode_head(self.put, out)?)
+    }
+
+    fn put_rest(&mut self, sink: &mut PartSink<'_>) {
+        self.takes.encode_rest(self.put, sink);
     }
 
     fn answered(&mut self, interface: &Interface, end: ResponseEnd<'_>) {

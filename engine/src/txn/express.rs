@@ -6,6 +6,7 @@ use std::time::Duration;
 use tercel_wire::id::{Oref, Stamp};
 use tercel_wire::interface::{Interface, InterfaceSchema};
 use tercel_wire::message::ResponseEnd;
+use tercel_wire::payload::PartSink;
 
 use super::UnderWay;
 use crate::error::Error;
@@ -25,11 +26,14 @@ pub struct ExpressAsked {
 
 /// What such a call takes, and what becomes of its answer.
 pub trait ExpressCall {
-    /// Appends what the procedure takes.
+    /// Appends what the procedure takes, all of it or without its parts if they are many bytes; gives how many it has left out.
     ///
     /// # Errors
     /// If it cannot be in a message. The call is then made the other way, which says so.
-    fn put(&mut self, out: &mut Vec<u8>) -> Result<(), Error>;
+    fn put(&mut self, out: &mut Vec<u8>) -> Result<usize, Error>;
+
+    /// Writes what was left out, which goes behind the rest.
+    fn put_rest(&mut self, sink: &mut PartSink<'_>);
 
     /// What the response says is here, with the layouts that it has.
     fn answered(&mut self, interface: &Interface, end: ResponseEnd<'_>);

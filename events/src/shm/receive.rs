@@ -419,7 +419,7 @@ impl Block<'_> {
         self.bytes == 0
     }
 
-    /// Appends the whole block. Into a buffer that is there already, [`Block::read_at`] is quicker.
+    /// Appends the whole block. Into a buffer that is there already, [`Block::read_at`] is quicker: it need not be zeroed.
     pub fn copy_to(&self, out: &mut Vec<u8>) {
         let begin = out.len();
         out.resize(begin + self.bytes, 0);

@@ -59,7 +59,7 @@ impl Sender {
     #[inline]
     pub fn send(&mut self, line: &[u8; LINE_BYTES], block: Option<&[u8]>) -> Result<(), SendError> {
         match block {
-            None => self.push(line, None),
+            None => self.push(line, None, |_| {}),
             Some(block) => self.send_parts(line, &[block]),
         }
     }
@@ -71,25 +71,45 @@ impl Sender {
     pub fn send_parts(&mut self, line: &[u8; LINE_BYTES], parts: &[&[u8]]) -> Result<(), SendError> {
         let bytes = parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.len()));
         let bytes = bytes.ok_or(SendError::TooLarge)?;
-        self.push(line, Some((bytes, parts)))
+        self.push(line, Some(bytes), |block| parts.iter().for_each(|part| block.write(part)))
+    }
+
+    /// Sends a line and a block of so many bytes, which is written where the peer reads it: `fill` is called once there is room for
+    /// it. Bytes beyond the block are left out, and what is not written is whatever was there.
+    ///
+    /// # Errors
+    /// As [`Sender::send`].
+    pub fn send_with(
+        &mut self,
+        line: &[u8; LINE_BYTES],
+        bytes: usize,
+        fill: impl FnOnce(&mut LoanedBlock<'_>),
+    ) -> Result<(), SendError> {
+        self.push(line, Some(bytes), fill)
     }
 
     #[inline]
-    fn push(&mut self, line: &[u8; LINE_BYTES], block: Option<(usize, &[&[u8]])>) -> Result<(), SendError> {
+    fn push(
+        &mut self,
+        line: &[u8; LINE_BYTES],
+        block: Option<usize>,
+        fill: impl FnOnce(&mut LoanedBlock<'_>),
+    ) -> Result<(), SendError> {
         let area = match block {
             None => 0,
-            Some((bytes, _)) => self.area(bytes).ok_or(SendError::TooLarge)?,
+            Some(bytes) => self.area(bytes).ok_or(SendError::TooLarge)?,
         };
         if !self.finds_room(area)? {
             return Err(SendError::Full);
         }
         let lane = self.end.region.lane(self.place);
         let mut mark = 0;
-        if let Some((bytes, parts)) = block {
+        if let Some(bytes) = block {
             let mut pen = Pen::new(lane.words(self.block_tail, area as usize));
             pen.write(&(bytes as u64).to_le_bytes());
-            parts.iter().for_each(|part| pen.write(part));
-            pen.finish();
+            let mut loaned = LoanedBlock { pen, left: bytes };
+            fill(&mut loaned);
+            loaned.pen.finish();
             self.block_tail += area;
             mark = HAS_BLOCK;
         }
@@ -226,6 +246,27 @@ impl Sender {
 impl fmt::Debug for Sender {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Sender").field("sent", &self.tail).finish_non_exhaustive()
+    }
+}
+
+/// A block under way, in the memory that the peer reads it in. Until its line is sent the peer is not told of it.
+pub struct LoanedBlock<'a> {
+    pen: Pen<'a>,
+    left: usize,
+}
+
+impl LoanedBlock<'_> {
+    /// Writes the next bytes, as many as the block has room for.
+    pub fn write(&mut self, bytes: &[u8]) {
+        let bytes = &bytes[..bytes.len().min(self.left)];
+        self.left -= bytes.len();
+        self.pen.write(bytes);
+    }
+}
+
+impl fmt::Debug for LoanedBlock<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("LoanedBlock").field("left", &self.left).finish_non_exhaustive()
     }
 }
 

@@ -148,6 +148,29 @@ fn parts_are_gathered_and_read_in_place() {
 }
 
 #[test]
+fn a_block_is_written_where_it_is_read_and_no_further() {
+    let (mut sender, mut receiver) = pair(SMALL);
+    let whole = bytes(3, 100);
+    // What a fill leaves out is whatever was there; what it has too much goes nowhere.
+    for (written, there) in [(100, 100), (120, 100), (0, 0), (37, 37)] {
+        let fill =
+            |block: &mut LoanedBlock<'_>| whole.iter().cycle().take(written).for_each(|b| block.write(&[*b]));
+        sender.send_with(&line(1), 100, fill).unwrap();
+        sender.send(&line(2), Some(&[9; 20])).unwrap();
+        {
+            let message = receiver.receive().unwrap().unwrap();
+            let block = message.block.unwrap();
+            let mut read = vec![0; there];
+            assert!(block.len() == 100 && block.read_at(0, &mut read));
+            assert_eq!(read, whole[..there], "{written} bytes");
+        }
+        expect(&mut receiver, 2, Some(&[9; 20]));
+    }
+    let never = |_: &mut LoanedBlock<'_>| panic!("there is no room to fill");
+    assert_eq!(sender.send_with(&line(1), 1 << 20, never), Err(SendError::TooLarge));
+}
+
+#[test]
 fn a_block_keeps_its_room_until_it_is_dropped() {
     let (mut sender, mut receiver) = pair(SMALL);
     sender.send(&line(0), Some(&[1; 150])).unwrap();

@@ -15,6 +15,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, shutdown};
 use tercel_events::Handle;
 use tercel_events::shm::{Corrupt, Receiver, Sender, Spin, Waited as Waiting, Waker};
 use tercel_lock::unpoison;
+use tercel_wire::payload::PartSink;
 
 use crate::address::Address;
 use crate::channel::{self, End, InLine, Next, Room};
@@ -390,15 +391,28 @@ impl SharedMemory {
         }
     }
 
-    /// Sends a call in a line; whether there was room, and no other thread was in the middle of a message.
-    pub(super) fn send_line(&self, call: InLine<'_>) -> bool {
+    /// Sends a call in a line, with so many bytes more than are given, which `rest` writes; whether there was room, and no other thread
+    /// was in the middle of a message.
+    pub(super) fn send_line(
+        &self,
+        call: InLine<'_>,
+        bytes: usize,
+        rest: impl FnOnce(&mut PartSink<'_>),
+    ) -> bool {
         let mut sender = match self.sender.try_lock() {
             Ok(sender) => sender,
             Err(TryLockError::Poisoned(p)) => p.into_inner(),
             Err(TryLockError::WouldBlock) => return false,
         };
         // One that is damaged, or whose server is gone, is found out by the reader.
-        !sender.is_amid && matches!(End::Client.send(&mut sender.half, call), Ok(true))
+        if sender.is_amid {
+            return false;
+        }
+        let sent = match bytes {
+            0 => End::Client.send(&mut sender.half, call),
+            _ => End::Client.send_with(&mut sender.half, call, bytes, rest),
+        };
+        matches!(sent, Ok(true))
     }
 
     /// What arrives, for the thread that reads.

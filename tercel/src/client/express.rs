@@ -248,13 +248,14 @@ impl Shared {
         body.clear();
         Request { slot, seq: id.seq, again: false, interface, method, object, payload: &[] }.encode(body);
         let head_bytes = body.len();
-        call.put(body).ok()?;
+        let rest = call.put(body).ok()?;
         // The long way takes no more.
-        if body.len() - head_bytes > limits::CALL_MAX {
+        if body.len() - head_bytes + rest > limits::CALL_MAX {
             return None;
         }
+        let line = InLine { left_us, body };
         // No other thread sends, or has something to be sent before.
-        let sent = !self.is_sending() && shared.send_line(InLine { left_us, body });
+        let sent = !self.is_sending() && shared.send_line(line, rest, |sink| call.put_rest(sink));
         sent.then_some(id)
     }
 
