@@ -23,6 +23,7 @@ use thiserror::Error;
 
 use crate::cursor::{le16, le32, le64};
 use crate::id::{Stamp, ViewId};
+use crate::spare::Spare;
 
 /// Bytes of the header.
 pub const FRAME_BYTES: usize = 64;
@@ -308,6 +309,7 @@ pub fn split(bytes: &[u8]) -> Result<Option<Framed<'_>>, FrameError> {
 pub struct Deframer {
     buffer: Vec<u8>,
     from: usize,
+    spare: Spare,
 }
 
 impl Deframer {
@@ -319,6 +321,14 @@ impl Deframer {
         } else if self.from > BODY_BYTES_MAX {
             self.buffer.drain(..self.from);
             self.from = 0;
+        }
+        if self.from == 0
+            && bytes.len() >= ALLOWED_FROM
+            && let Some(Ok(header)) =
+                bytes.first_chunk().filter(|_| self.buffer.is_empty()).map(Header::decode)
+        {
+            // Of a large frame all at once.
+            self.buffer.reserve_exact(FRAME_BYTES + header.body_bytes as usize);
         }
         self.buffer.extend_from_slice(bytes);
     }
@@ -340,18 +350,28 @@ impl Deframer {
         self.buffer.len()
     }
 
-    /// Gives memory back when a burst is over.
+    /// Gives memory back when a burst is over: for one of many.
     pub fn relax(&mut self) {
-        if self.from == self.buffer.len() {
-            self.buffer.clear();
+        if self.is_empty() {
+            self.buffer = Vec::new();
             self.from = 0;
-            self.buffer.shrink_to(IDLE_BUFFER_BYTES);
+        }
+    }
+
+    /// The same once it has long not been needed: for one of few.
+    pub fn relax_in_time(&mut self) {
+        if self.is_empty() {
+            self.spare.empty(&mut self.buffer, KEPT_BYTES);
+            self.from = 0;
         }
     }
 }
 
-/// What an idle connection may keep.
-const IDLE_BUFFER_BYTES: usize = 0;
+/// Bytes with which a frame must begin for all of its room to be taken: less may be the claim of a peer that never sends the rest.
+const ALLOWED_FROM: usize = 4 << 10;
+
+/// What one of few always keeps.
+const KEPT_BYTES: usize = 64 << 10;
 
 #[cfg(test)]
 mod tests {

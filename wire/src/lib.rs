@@ -36,4 +36,5 @@ pub mod page;
 pub mod payload;
 pub mod record;
 pub mod schema;
+pub mod spare;
 pub mod token;

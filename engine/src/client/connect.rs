@@ -125,7 +125,7 @@ impl Client {
                 return Ok(());
             }
         }
-        deframer.relax();
+        deframer.relax_in_time();
         Ok(())
     }
 

@@ -11,6 +11,7 @@ use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{CallId, ClientId, Stamp};
 use tercel_wire::interface::Mode;
 use tercel_wire::message::{Cancel, OBJECT_SLOT, Request, Response, ResponseEnd, Unbegun};
+use tercel_wire::spare::Spare;
 
 use super::{Cx, Sessions};
 use crate::effect::Effect;
@@ -38,6 +39,7 @@ pub(super) struct Serving {
     kept_bytes: usize,
     /// The body of a response, while it is made.
     body: Vec<u8>,
+    spare: Spare,
 }
 
 #[derive(Debug, Default)]
@@ -218,7 +220,6 @@ impl Sessions {
             return self.expel(asked.conn, "a service is bound before it is called", cx);
         };
         let (table, before) = (of.table, of.served.kept_bytes());
-        body.clear();
         let context = Context::inline(client, cx.now, until);
         let taken = serve(&mut of.served, &cx.config.services, request, &context, body);
         *kept_bytes = *kept_bytes - before + of.served.kept_bytes();
@@ -228,7 +229,7 @@ impl Sessions {
             Taken::Slow => self.request_slow(asked, client, table, request, until, cx),
             Taken::Broken => self.expel(asked.conn, "a call takes a slot whose call has no answer", cx),
         }
-        self.serving.body.shrink_to(limits::KEPT_BYTES_MAX);
+        self.serving.spare.empty(&mut self.serving.body, limits::KEPT_BYTES_MAX);
         self.serving.make_room(client);
     }
 

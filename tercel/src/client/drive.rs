@@ -32,6 +32,7 @@ use tercel_engine::time::Now;
 use tercel_engine::txn::{ExpressAsked, ExpressCall, Expressed, Home, Port, Step};
 use tercel_lock::unpoison;
 use tercel_wire::id::ViewId;
+use tercel_wire::spare::Spare;
 
 use super::connection::{CONNECT_TIMEOUT, Remote, SLEEP_MAX, ServerConnection, Transport};
 use super::express::{Express, micros};
@@ -84,7 +85,7 @@ pub(super) struct Shared {
     /// Held by the one thread that reads the connection.
     pub(super) baton: Mutex<Baton>,
     /// Held while bytes are being sent, so that they leave in order; keeps the buffer that they were in.
-    pub(super) sender: Mutex<Vec<u8>>,
+    pub(super) sender: Mutex<(Vec<u8>, Spare)>,
     remote: Remote,
     /// How long a call waits for the server; the same in microseconds.
     timeout: (Duration, u32),
@@ -269,17 +270,16 @@ impl Shared {
         };
         self.usage.sending.store(true, Ordering::Relaxed);
         for _ in 0..SENDS_MAX {
-            std::mem::swap(machine.outgoing(), &mut *sender);
-            if sender.len() > UNSENT_BYTES_MAX {
+            let (bytes, spare) = &mut *sender;
+            std::mem::swap(machine.outgoing(), bytes);
+            if bytes.len() > UNSENT_BYTES_MAX {
                 // A commit may wait for this.
                 self.happen(&machine);
             }
             let conn = machine.conn.clone();
             drop(machine);
-            let sent =
-                conn.map(|conn| self.send(&conn, &sender, baton.as_deref_mut()).map_err(|e| (conn, e)));
-            sender.clear();
-            sender.shrink_to(SENDER_BYTES_MAX);
+            let sent = conn.map(|conn| self.send(&conn, bytes, baton.as_deref_mut()).map_err(|e| (conn, e)));
+            spare.empty(bytes, SENDER_BYTES_MAX);
             if let Some(Err((conn, e))) = sent {
                 self.lose(&conn, e.to_string());
             }

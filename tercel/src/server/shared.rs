@@ -10,6 +10,7 @@ use tercel_events::Token;
 use tercel_events::shm::{Corrupt, Receiver, Sender, Spin};
 use tercel_wire::frame::{self, Header, Kind};
 use tercel_wire::id::ClientId;
+use tercel_wire::spare::Spare;
 
 use super::door::Place;
 use crate::channel::{self, End, InLine, Next, Room};
@@ -151,6 +152,7 @@ pub(super) struct Channels {
     /// A request, and the body of its response, while it is made.
     room: Room,
     body: Vec<u8>,
+    spare: Spare,
     spin: Spin,
     /// Since when none is hot.
     slept: Option<Instant>,
@@ -165,6 +167,7 @@ impl Channels {
             hot: Vec::new(),
             room: Room::default(),
             body: Vec::new(),
+            spare: Spare::default(),
             spin,
             slept: None,
         }
@@ -256,7 +259,7 @@ impl Channels {
     /// in all. Says what was found, and how many were served.
     #[inline(never)]
     pub(super) fn serve(&mut self, calls: &mut dyn Calls) -> (Found, u32) {
-        let Channels { peers, hot, room, body, .. } = self;
+        let Channels { peers, hot, room, body, spare, .. } = self;
         let mut served = 0;
         // Another one begins the next time.
         if hot.len() > 1 {
@@ -285,9 +288,7 @@ impl Channels {
                         }
                         served += 1;
                         peer.is_broken = peer.respond(body).is_err();
-                        if body.capacity() > KEPT_BYTES {
-                            body.shrink_to(KEPT_BYTES);
-                        }
+                        spare.empty(body, KEPT_BYTES);
                         if peer.is_broken || peer.unsent_bytes() > 0 {
                             return (Found::More, served);
                         }
