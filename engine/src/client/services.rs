@@ -252,6 +252,10 @@ impl Requester for Client {
         Some(Ok(()))
     }
 
+    fn has_read(&mut self, body: Vec<u8>) {
+        self.requests.slots.has_read(body);
+    }
+
     fn give_up(&mut self, id: CallId) {
         self.requests.forget_streams(id);
         // While there is no connection the server cannot be told: it is when there is another.

@@ -10,6 +10,7 @@ use tercel_wire::payload::{PartSink, Payload, PayloadSchema};
 use tercel_wire::record::Encoder;
 
 use super::services::ServiceInterface;
+use super::slots::LARGE_BYTES;
 use super::streaming::{Call, Streaming};
 use super::{Called, Context, Failure, Given, Reply};
 use crate::error::{Bound, Error};
@@ -106,9 +107,20 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
             Expressed::No => (None, Duration::ZERO),
             Expressed::UnderWay(under_way, waited) => (Some(under_way), waited),
         };
-        let answer = self.calling(method, waited, put)?.until_known(under_way)?;
+        let calling = self.calling(method, waited, put)?;
+        let mut answer = calling.until_known(under_way)?;
         let response = Response::decode(&answer.body).map_err(unreadable)?;
-        read(&answer.interface, response.end)
+        let ended = read(&answer.interface, response.end);
+        if answer.body.len() >= LARGE_BYTES {
+            let mut body = Some(std::mem::take(&mut answer.body));
+            // A home that is closed has no use for it.
+            let given = calling.drive(&mut |requester, _| {
+                body.take().into_iter().for_each(|body| requester.has_read(body));
+                Some(())
+            });
+            given.ok();
+        }
+        ended
     }
 
     /// Calls a procedure that is never answered. For derived code.

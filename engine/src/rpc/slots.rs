@@ -7,7 +7,9 @@
 //!
 //! The invariant: [`Look::Answered`] and [`Sent::Unknown`] are said once for each call, and then its slot is free.
 
+use tercel_wire::frame::BODY_BYTES_MAX;
 use tercel_wire::id::{CallId, SERVICE_SLOTS_MAX, ViewId};
+use tercel_wire::spare::Spare;
 
 use crate::mutant::{Rule, dropped};
 
@@ -52,6 +54,31 @@ pub struct Slots {
     credit: u16,
     /// The last call that is never answered.
     told: u64,
+    read: Read,
+}
+
+/// The body of a large response that was read: its memory is for the next one.
+#[derive(Debug, Default)]
+struct Read {
+    body: Vec<u8>,
+    spare: Spare,
+}
+
+/// A body from here on is large.
+pub(super) const LARGE_BYTES: usize = 64 << 10;
+
+impl Read {
+    /// The body of a response, to be kept.
+    fn keep(&mut self, body: &[u8]) -> Vec<u8> {
+        if body.len() < LARGE_BYTES {
+            self.spare.empty(&mut self.body, 0);
+            return body.to_vec();
+        }
+        let mut kept = std::mem::take(&mut self.body);
+        kept.reserve_exact(body.len());
+        kept.extend_from_slice(body);
+        kept
+    }
 }
 
 #[derive(Debug, Default)]
@@ -174,14 +201,14 @@ impl Slots {
         if let Some(Slot { state: State::Lent(answer), .. }) = self.slots.get_mut(id.slot as usize) {
             // A copy of an earlier one may come late.
             if answer.as_ref().is_none_or(|(seq, _)| *seq <= id.seq) {
-                *answer = Some((id.seq, body.to_vec()));
+                *answer = Some((id.seq, self.read.keep(body)));
             }
             return;
         }
         let is_its = |slot: &&mut Slot| slot.seq == id.seq || dropped(Rule::LateAnswerBelieved);
         let Some(slot) = self.slots.get_mut(id.slot as usize).filter(is_its) else { return };
         match slot.state {
-            State::Waiting { abandoned: false, .. } => slot.state = State::Answered(body.to_vec()),
+            State::Waiting { abandoned: false, .. } => slot.state = State::Answered(self.read.keep(body)),
             State::Waiting { abandoned: true, .. } if dropped(Rule::CreditLeaks) => {}
             State::Waiting { abandoned: true, .. } => self.release(id.slot),
             State::Free | State::Answered(_) | State::Lent(_) => {}
@@ -200,6 +227,14 @@ impl Slots {
                 self.release(id.slot);
                 Look::Answered(body)
             }
+        }
+    }
+
+    /// The body of a response was read.
+    pub fn has_read(&mut self, mut body: Vec<u8>) {
+        if (LARGE_BYTES..=BODY_BYTES_MAX).contains(&body.capacity()) {
+            body.clear();
+            self.read.body = body;
         }
     }
 

@@ -184,6 +184,9 @@ pub trait Requester: Streamer {
     /// As [`Requester::request`] before it was sent.
     fn tell(&mut self, now: Now, call: &Requested<'_>) -> Option<Result<(), Error>>;
 
+    /// The body of a response that [`Requester::request`] gave was read: the memory of a large one is for the next.
+    fn has_read(&mut self, body: Vec<u8>);
+
     /// The caller of a call waits no longer.
     fn give_up(&mut self, id: CallId);
 }
