@@ -338,7 +338,8 @@ pub struct Inspect {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
   tercel call 12.3 seen                             a method of an object
-  tercel call 12.3 set_advisory '[7]'               with arguments in order
+  tercel call 12.3 set_advisory 7                   with its one argument
+  tercel call purse pay '[null, 5]'                 with arguments in order
   tercel call purse pay '{\"to\": null, \"cents\": 5}'  the same by name
   tercel call Clock now '[\"UTC\"]' --addr unix:./socket --json
   tercel call service:Clock now '[\"UTC\"]'           not a root of that name
@@ -361,8 +362,9 @@ pub struct Call {
     pub name: String,
     /// The method or procedure
     pub method: String,
-    /// What it takes, as JSON: an object by name, or an array in order
-    #[arg(value_name = "ARGS")]
+    /// What it takes, as JSON: an object by name, or an array in order; one
+    /// number or text alone
+    #[arg(value_name = "ARGS", allow_negative_numbers = true)]
     pub args: Option<String>,
     /// The server's address, HOST:PORT or unix:PATH; else that in TERCEL_SERVER, else 127.0.0.1:7117
     #[arg(long, value_name = "ADDR", alias = "server")]

@@ -117,7 +117,7 @@ impl Target {
                 "the server runs no methods of class `{class}`, of which {oref} is"
             ))
             .next(format!(
-                "classes with methods there: {others}; `tercel inspect --interfaces` shows them"
+                "classes with methods there: {others}; start the program that has those of `{class}` as the server of this space"
             )));
         }
         let interfaces = offered.into_iter().filter(|i| i.class == class).map(Arc::new).collect();
@@ -181,6 +181,8 @@ fn arguments(of: &Method, text: Option<&str>) -> Result<Vec<u8>, Failure> {
         None => Datum::Map(Vec::new()),
         Some(text) => match serde_json::from_str(text).map_err(|e| wrong(format!("this is no JSON: {e}")))? {
             value @ (Value::Object(_) | Value::Array(_)) => of_json(value),
+            // Of a method that takes one value it can be no other.
+            value if of.takes.fields().len() == 1 => Datum::List(vec![of_json(value)]),
             other => return Err(wrong(format!("{other} is neither a JSON object nor an array"))),
         },
     };

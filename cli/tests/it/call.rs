@@ -276,6 +276,7 @@ fn unknown_and_ambiguous_names_are_told_with_those_that_are_there() {
     assert!(text.contains("interfaces: Account, Door"), "{text}");
     let text = world.wrong(&[&world.rock, "balance"], 1);
     assert!(text.contains("no methods of class `Rock`") && text.contains("Purse"), "{text}");
+    assert!(text.contains("start the program that has those of `Rock`"), "{text}");
     let text = world.wrong(&["4000.1", "balance"], 1);
     assert!(text.contains("4000.1 was not found") && text.contains("lists the roots"), "{text}");
     assert!(world.wrong(&["service:Bell", "chime"], 1).contains("`chime` of service `Bell` has streams"));
@@ -311,6 +312,10 @@ fn stock_server_runs_the_methods_of_marks() {
     let mark = client.run(|tx| tx.create(&Mark { package: Ref::NULL, advisory: 1 })).unwrap();
     let mark = mark.oref().to_string();
     let call = |method: &[&str]| out(&tercel(&[&["call", &mark], method, &["--addr", &serving.1]].concat()));
+    assert_eq!(call(&["set_advisory", "7"]), "");
+    assert!(call(&["seen"]).starts_with("advisory: 7\n"));
+    let below = in_one_line(&err(&tercel(&["call", &mark, "set_advisory", "-5", "--addr", &serving.1])));
+    assert!(below.contains("-5 is given where a whole number from 0 to 4294967295"), "{below}");
     assert_eq!(call(&["set_advisory", "[4294967295]"]), "");
     assert_eq!(call(&["seen"]), format!("advisory: 4294967295\nprocess: {}\n", serving.0.id()));
     client.close().unwrap();
