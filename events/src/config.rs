@@ -28,7 +28,7 @@ impl fmt::Display for Backend {
 /// The choices of one queue. Tables and buffers are allocated when it opens, and touched only when used.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The backend to use; epoll by default, which is the faster one as long as the ring only polls. The environment variable
+    /// The backend to use; epoll by default, which runs everywhere and is as fast as a ring that only polls. The environment variable
     /// `TERCEL_EVENTS` (`io_uring` or `epoll`) overrides this field.
     pub backend: Option<Backend>,
     /// How many listeners, streams, descriptors and timers may be declared at once. Each costs about 160 bytes when
