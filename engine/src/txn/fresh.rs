@@ -173,6 +173,11 @@ impl Echoes {
         self.under_way.len() < QUESTIONS_MAX
     }
 
+    /// Questions without an answer.
+    pub(crate) fn under_way(&self) -> usize {
+        self.under_way.len()
+    }
+
     /// Whether no answer is on its way.
     pub(crate) fn is_idle(&self) -> bool {
         self.under_way.is_empty()
@@ -202,6 +207,12 @@ impl Echoes {
     /// The echo to `call` is here, and names a moment by the server's clock: a rule dropped on purpose.
     pub(crate) fn heard_by_mistake(&mut self, call: u64, at: Now) {
         self.under_way.iter_mut().filter(|q| q.call == call).for_each(|q| q.at = at);
+    }
+
+    /// The questions under way that were sent before the one by this call: its echo answers them, too.
+    pub(crate) fn before(&self, call: u64) -> impl Iterator<Item = u64> + '_ {
+        let is_here = self.waits_for(call);
+        self.under_way.iter().map(|q| q.call).take_while(move |earlier| is_here && *earlier != call)
     }
 
     /// No question that is under way will be answered.
