@@ -60,7 +60,6 @@ impl Client {
         // What was true of the connection alone.
         self.fetches.end_connection();
         self.leases.end_connection();
-        self.questions.echoes.abandon();
         self.classes.read_again();
         self.tools.raw.end_connection();
         self.peer.calls.end_connection();

@@ -277,6 +277,7 @@ impl Client {
             Asked::Page { page, .. } => self.fetches.refused(page, error),
             Asked::RawPage { fetch, .. } => self.tools.raw.came(fetch, Err(error)),
             Asked::Question(Some(token)) => {
+                self.questions.echoes.lost(call);
                 self.questions.tokens.refused(token, error.to_string());
             }
             Asked::Question(None) => {
@@ -298,14 +299,15 @@ impl Client {
     /// its was lost.
     pub(super) fn lose_pending(&mut self) {
         let mut lost = self.peer.pending.take_all();
-        for (_, asked) in lost.drain() {
+        for (call, asked) in lost.drain() {
             match asked {
                 Asked::Page { page, .. } => self.fetches.lost_request(page),
                 Asked::RawPage { fetch, .. } => self.tools.raw.lost(fetch),
+                Asked::Question(_) => self.questions.echoes.lost(call),
                 Asked::Bind(key) => self.peer.calls.lost(&key),
                 Asked::Define(name) => self.classes.lost(name),
-                // The echoes of a connection are lost with it, and that one of these is asked for stands here alone.
-                Asked::Question(_) | Asked::Single(_) => {}
+                // That they are asked for stands here alone.
+                Asked::Single(_) => {}
             }
         }
         self.peer.pending.by_call = lost;
@@ -479,6 +481,16 @@ mod tests {
         let call = client.ask(Now(1), None);
         refuse(&mut client, call);
         assert!(client.wants_close() && client.questions.echoes.is_idle());
+    }
+
+    #[test]
+    fn refused_question_makes_room_for_another() {
+        let mut client = Client::connected_for_test();
+        let token = Token { space: SpaceId(1), view: ViewId::new(9, 9), stamp: Stamp(9) };
+        let asked = [1, 2].map(|at| client.ask(Now(at), Some(token)));
+        assert!(!client.questions.echoes.may_ask());
+        refuse(&mut client, asked[0]);
+        assert!(client.questions.echoes.may_ask() && client.questions.echoes.waits_for(asked[1]));
     }
 
     #[test]

@@ -215,14 +215,14 @@ impl Echoes {
         self.under_way.iter().map(|q| q.call).take_while(move |earlier| is_here && *earlier != call)
     }
 
-    /// No question that is under way will be answered.
-    pub(crate) fn abandon(&mut self) {
-        self.under_way.clear();
+    /// The question by this call will not be answered.
+    pub(crate) fn lost(&mut self, call: u64) {
+        self.under_way.retain(|q| q.call != call);
     }
 
     /// What was heard is of another history.
     pub(crate) fn forget(&mut self) {
-        self.abandon();
+        self.under_way.clear();
         self.echo = None;
     }
 
