@@ -2,12 +2,11 @@
 
 use std::collections::VecDeque;
 
-use tercel_wire::cursor::DecodeError;
-use tercel_wire::frame::Kind;
 use tercel_wire::id::{Stamp, ViewId};
 use tercel_wire::message::{Ping, Pong};
 use tercel_wire::token::Token;
 
+use super::pending::Asked;
 use super::{Client, LinkState};
 use crate::error::{Bound, Error};
 use crate::mutant::{Rule, dropped};
@@ -21,11 +20,9 @@ pub(super) struct Questions {
     pub tokens: Tokens,
 }
 
-/// Tokens of other views that the server was asked about, and its answers.
+/// Tokens of other views: what the server said of them.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
-    /// Calls that ask.
-    asked: VecDeque<(u64, Token)>,
     /// By view, the highest stamp that is of the space's history.
     known: VecDeque<(ViewId, Stamp)>,
     /// Tokens of another history, with the server's words.
@@ -35,6 +32,10 @@ pub(super) struct Tokens {
 /// Entries of each list in [`Tokens`]: the oldest is dropped, and asked for again if it is needed.
 const TOKENS_MAX: usize = 32;
 
+/// Questions under way at which the keepalive asks no more. Those of transactions are fewer, see [`Echoes::may_ask`]; a server that goes on
+/// talking and echoes none is asked once a keepalive.
+pub(super) const QUESTIONS_MAX: usize = 32;
+
 fn push<T>(list: &mut VecDeque<T>, item: T) {
     if list.len() >= TOKENS_MAX {
         list.pop_front();
@@ -43,30 +44,18 @@ fn push<T>(list: &mut VecDeque<T>, item: T) {
 }
 
 impl Tokens {
-    /// The echo to `call` is here: the token that it carried is of the space's history.
-    fn confirmed(&mut self, call: u64) {
-        let Some(i) = self.asked.iter().position(|(c, _)| *c == call) else { return };
-        if let Some((_, token)) = self.asked.remove(i) {
-            push(&mut self.known, (token.view, token.stamp));
-        }
+    /// The echo to the question about a token is here: it is of the space's history.
+    fn confirmed(&mut self, token: Token) {
+        push(&mut self.known, (token.view, token.stamp));
     }
 
-    /// Whether the refusal of `call` was about a token.
-    pub(super) fn refused(&mut self, call: u64, text: &str) -> bool {
-        let Some(i) = self.asked.iter().position(|(c, _)| *c == call) else { return false };
-        if let Some((_, token)) = self.asked.remove(i) {
-            push(&mut self.refused, (token, text.to_owned()));
-        }
-        true
+    /// A token is of another history, in the server's words.
+    pub(super) fn refused(&mut self, token: Token, text: String) {
+        push(&mut self.refused, (token, text));
     }
 
     fn is_known(&self, token: &Token) -> bool {
         self.known.iter().any(|(view, stamp)| *view == token.view && token.stamp <= *stamp)
-    }
-
-    /// Nothing that was asked on this connection will be answered.
-    pub(super) fn abandon(&mut self) {
-        self.asked.clear();
     }
 }
 
@@ -164,28 +153,33 @@ impl Client {
         }
         let mut body = Vec::new();
         Ping { of }.encode(&mut body);
-        let call = self.request(Kind::Ping, &body);
+        let call = self.request(Asked::Question(of), &body);
         self.peer.last_asked = now;
         self.stats.questions += 1;
         self.questions.echoes.asked(call, now);
-        if let Some(token) = of {
-            push(&mut self.questions.tokens.asked, (call, token));
-        }
         call
     }
 
-    /// The server has answered a question, behind everything that was visible when it was asked.
-    pub(super) fn echoed(&mut self, call: u64, stamp: Stamp, mut body: &[u8]) -> Result<(), DecodeError> {
-        if dropped(Rule::BoundedByServerClock)
-            && let Some((pong, at)) = body.split_last_chunk()
-        {
-            body = pong;
-            self.questions.echoes.heard_by_mistake(call, Now(u64::from_le_bytes(*at)));
+    /// The server has answered a question, and with it those before, behind everything that was visible when it was asked.
+    pub(super) fn echoed(
+        &mut self,
+        call: u64,
+        stamp: Stamp,
+        token: Option<Token>,
+        pong: Pong,
+        server_at: Option<Now>,
+    ) {
+        if let Some(at) = server_at {
+            self.questions.echoes.heard_by_mistake(call, at);
         }
-        self.stats.nearly_full = Pong::decode(body)?.nearly_full;
-        self.questions.tokens.confirmed(call);
+        self.stats.nearly_full = pong.nearly_full;
+        if let Some(token) = token {
+            self.questions.tokens.confirmed(token);
+        }
+        for joined in self.questions.echoes.before(call) {
+            self.peer.pending.take(joined);
+        }
         self.questions.echoes.heard(call, stamp, self.reader.watermark());
-        Ok(())
     }
 
     /// Why a transaction cannot begin before the connection is there again, if that has been gone for two keepalives. One

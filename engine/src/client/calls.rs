@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use tercel_wire::cursor::{DecodeError, Reader};
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{OpId, Oref};
 use tercel_wire::interface::Interface;
 use tercel_wire::message::{Answer, Bound, Call, CallEnd, Refusal};
 
+use super::pending::{Asked, Single};
 use super::{Client, LinkState};
 use crate::error::{Bound as Limit, Error};
 use crate::limits;
@@ -24,57 +24,48 @@ pub(super) struct Calls {
     bindings: Map<Key, BoundTo>,
     /// Objects that were looked for in the cache in vain when a method was called on them, by their numbers.
     missed: Vec<Oref>,
-    offered: Offered,
 }
 
-type Key = (Cow<'static, str>, Cow<'static, str>, bool);
+pub(super) type Key = (Cow<'static, str>, Cow<'static, str>, bool);
 
 /// How far a binding is.
 enum BoundTo {
-    Asked(u64, Arc<Interface>),
+    Asked(Arc<Interface>),
     Known(Option<Binding>),
     Refused(Error),
-}
-
-/// The interfaces that the server has, for tools.
-#[derive(Default)]
-struct Offered {
-    call: Option<u64>,
-    last: Option<Vec<Interface>>,
 }
 
 /// Objects of which it is remembered that they were not cached when a method was called on them.
 const MISSED: usize = 1 << 10;
 
 impl Calls {
-    /// The connection is gone.
-    pub(super) fn abandon(&mut self) {
+    /// The connection is gone, and with it what was bound there.
+    pub(super) fn end_connection(&mut self) {
         self.bindings.clear();
-        self.offered.call = None;
+    }
+
+    /// A binding will not be answered.
+    pub(super) fn lost(&mut self, key: &Key) {
+        self.bindings.remove(key);
     }
 
     /// What an interface was bound to, if it was.
     pub(super) fn known(&self, through: Through<'_>) -> Option<Binding> {
         match self.bindings.get(&through.key())? {
             BoundTo::Known(binding) => binding.clone(),
-            BoundTo::Asked(..) | BoundTo::Refused(_) => None,
+            BoundTo::Asked(_) | BoundTo::Refused(_) => None,
         }
     }
 
-    pub(super) fn refused(&mut self, call: u64, error: &Error) -> bool {
-        if self.offered.call.take_if(|asked| *asked == call).is_some() {
-            return true;
+    pub(super) fn refused(&mut self, key: &Key, error: Error) {
+        if let Some(at) = self.bindings.get_mut(key) {
+            *at = BoundTo::Refused(error);
         }
-        let asked = |b: &&mut BoundTo| matches!(b, BoundTo::Asked(asked, _) if *asked == call);
-        let Some(bound) = self.bindings.values_mut().find(asked) else { return false };
-        *bound = BoundTo::Refused(error.clone());
-        true
     }
 
-    pub(super) fn bound(&mut self, call: u64, bound: Bound) {
-        let asked = |b: &&mut BoundTo| matches!(b, BoundTo::Asked(asked, _) if *asked == call);
-        let Some(at) = self.bindings.values_mut().find(asked) else { return };
-        let BoundTo::Asked(_, interface) = at else { return };
+    pub(super) fn bound(&mut self, key: &Key, bound: Bound) {
+        let Some(at) = self.bindings.get_mut(key) else { return };
+        let BoundTo::Asked(interface) = at else { return };
         let interface = interface.clone();
         let is_whole = bound.methods.len() == interface.methods.len();
         let table = bound.table;
@@ -84,18 +75,6 @@ impl Calls {
             methods: bound.methods.into(),
             interface,
         }));
-    }
-
-    pub(super) fn offered(&mut self, call: u64, body: &[u8]) -> Result<(), DecodeError> {
-        if self.offered.call.take_if(|asked| *asked == call).is_none() {
-            return Ok(());
-        }
-        let (mut r, mut all) = (Reader::new(body), Vec::new());
-        while !r.rest().is_empty() {
-            all.push(Interface::decode(&mut r)?);
-        }
-        self.offered.last = Some(all);
-        Ok(())
     }
 }
 
@@ -112,17 +91,15 @@ impl Client {
     /// The interfaces that the server has methods for.
     ///
     /// # Errors
-    /// `Unavailable` if there is no connection and none is being made.
+    /// `Unavailable` if there is no connection and none is being made; what the server says if it does not list them.
     pub fn interfaces(&mut self) -> Option<Result<Vec<Interface>, Error>> {
-        if let Some(all) = self.peer.calls.offered.last.take() {
-            return Some(Ok(all));
+        if let Some(all) = self.tools.interfaces.take() {
+            return Some(all);
         }
         if let Err(e) = self.availability()? {
             return Some(Err(e));
         }
-        if self.peer.calls.offered.call.is_none() {
-            self.peer.calls.offered.call = Some(self.request(Kind::Interfaces, &[]));
-        }
+        self.ask_single(Single::Interfaces, &[]);
         None
     }
 }
@@ -134,7 +111,7 @@ impl Caller for Client {
         }
         let key = through.key();
         let known = match self.peer.calls.bindings.get(&key) {
-            Some(BoundTo::Asked(..)) => return None,
+            Some(BoundTo::Asked(_)) => return None,
             Some(BoundTo::Known(Some(binding))) if through.is(&binding.interface) => {
                 return Some(Ok(Some(binding.clone())));
             }
@@ -152,8 +129,8 @@ impl Caller for Client {
         let interface = through.interface();
         let mut body = Vec::new();
         interface.encode(&mut body);
-        let call = self.request(Kind::Bind, &body);
-        self.peer.calls.bindings.insert(key, BoundTo::Asked(call, interface));
+        self.request(Asked::Bind(Box::new(key.clone())), &body);
+        self.peer.calls.bindings.insert(key, BoundTo::Asked(interface));
         None
     }
 
@@ -177,7 +154,7 @@ impl Caller for Client {
         }
         .encode(&mut head);
         let left_us = until.map_or(0, |until| until.since_us(now).clamp(1, u32::MAX.into()) as u32);
-        self.request_parts(Kind::Call, [&head, call.payload], left_us);
+        self.say_parts(Kind::Call, [&head, call.payload], left_us);
         Some(Ok(op))
     }
 

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use tercel_heap::{TypeKey, Writer};
 use tercel_wire::class;
-use tercel_wire::frame::Kind;
 use tercel_wire::id::ClassId;
 use tercel_wire::layout::Layout;
 use tercel_wire::message::Classes as ClassesMessage;
 
+use super::pending::{Asked, Single};
 use super::{Client, LinkState};
 use crate::error::Error;
-use crate::table::Map;
+use crate::table::{Map, Set};
 use crate::time::Now;
 use crate::txn::object::{BytesLeaf, ChunkNode, RefsLeaf, Root};
 
@@ -25,15 +25,13 @@ pub(super) struct Classes {
     newest: Map<String, ClassId>,
     /// By name, the type of the program that reads and writes a class as it is stored.
     bound: Map<&'static str, Bound>,
-    /// A request for the catalogue under way.
-    asked: Option<u64>,
     /// Whether the catalogue was read since the connection was made.
     fresh: bool,
     /// How often it was read.
     reads: u32,
-    /// Definitions under way: call, name.
-    defining: Map<u64, String>,
-    failed: Map<String, Error>,
+    /// Definitions under way, by name, and those that the server refused.
+    defining: Set<&'static str>,
+    failed: Map<&'static str, Error>,
     is_foreign: bool,
 }
 
@@ -49,10 +47,9 @@ impl Classes {
             layouts: Map::default(),
             newest: Map::default(),
             bound: Map::default(),
-            asked: None,
             fresh: false,
             reads: 0,
-            defining: Map::default(),
+            defining: Set::default(),
             failed: Map::default(),
             is_foreign: false,
         };
@@ -85,8 +82,7 @@ impl Classes {
         self.layouts.insert(id, layout);
     }
 
-    pub(super) fn learned(&mut self, m: ClassesMessage, writer: &mut Writer) -> Result<(), Error> {
-        self.asked = None;
+    fn learned(&mut self, m: ClassesMessage, writer: &mut Writer) -> Result<(), Error> {
         self.fresh = true;
         self.reads += 1;
         if std::mem::take(&mut self.is_foreign) {
@@ -114,24 +110,25 @@ impl Classes {
     }
 
     /// A class was defined: its id is in the catalogue, which is read again.
-    pub(super) fn defined(&mut self, call: u64) {
-        if self.defining.remove(&call).is_some() {
-            self.fresh = false;
-        }
+    pub(super) fn defined(&mut self, name: &'static str) {
+        self.defining.remove(name);
+        self.fresh = false;
     }
 
-    pub(super) fn refused(&mut self, call: u64, error: &Error) -> bool {
-        if self.asked == Some(call) {
-            self.asked = None;
-            return true;
-        }
-        match self.defining.remove(&call) {
-            Some(name) => {
-                self.failed.insert(name, error.clone());
-                true
-            }
-            None => false,
-        }
+    pub(super) fn refused(&mut self, name: &'static str, error: Error) {
+        self.defining.remove(name);
+        self.failed.insert(name, error);
+    }
+
+    /// Why a definition was refused.
+    #[cfg(test)]
+    pub(super) fn take_refused_for_test(&mut self, name: &'static str) -> Option<Error> {
+        self.failed.remove(name)
+    }
+
+    /// A definition will not be answered.
+    pub(super) fn lost(&mut self, name: &'static str) {
+        self.defining.remove(name);
     }
 
     /// What this client knows was of another history of the space: the catalogue is read again, and must agree.
@@ -142,18 +139,12 @@ impl Classes {
 
     /// The catalogue that was read is of another connection, or another history.
     pub(super) fn read_again(&mut self) {
-        (self.asked, self.fresh) = (None, false);
+        self.fresh = false;
     }
 
     /// Whether another history's catalogue still has to agree with what this client has bound its types to.
     pub(super) fn is_foreign(&self) -> bool {
         self.is_foreign
-    }
-
-    pub(super) fn abandon(&mut self) {
-        self.asked = None;
-        self.fresh = false;
-        self.defining.clear();
     }
 }
 
@@ -162,12 +153,22 @@ impl Client {
     pub(super) fn catalogue(&mut self) -> bool {
         // What is asked for without a connection would be forgotten when one is made, and waited for in vain.
         if !self.classes.fresh
-            && self.classes.asked.is_none()
+            && !self.peer.pending.has(Single::Catalogue)
             && matches!(self.peer.link, LinkState::Up | LinkState::Checking)
         {
-            self.classes.asked = Some(self.request(Kind::Catalogue, &[]));
+            self.request(Asked::Single(Single::Catalogue), &[]);
         }
         self.classes.fresh
+    }
+
+    /// The catalogue is here. One that does not agree with what this client has bound its types to ends its use of the server; one
+    /// that does ends the check.
+    pub(super) fn catalogue_came(&mut self, classes: ClassesMessage) {
+        match self.classes.learned(classes, &mut self.writer) {
+            Err(e) => self.peer.link = LinkState::Refused(e),
+            Ok(()) if self.peer.link == LinkState::Checking => self.peer.link = LinkState::Up,
+            Ok(()) => {}
+        }
     }
 
     /// The class that a type of the program is written as, defined in the space if need be.
@@ -197,11 +198,10 @@ impl Client {
         if let Some(id) = same {
             return Some(self.bind(key, id).map(|layout| (id, layout)));
         }
-        if !self.classes.defining.values().any(|n| n == key.schema().name) {
+        if self.classes.defining.insert(key.schema().name) {
             let mut body = Vec::new();
             layout.encode(&mut body);
-            let call = self.request(Kind::Define, &body);
-            self.classes.defining.insert(call, key.schema().name.to_owned());
+            self.request(Asked::Define(key.schema().name), &body);
         }
         None
     }

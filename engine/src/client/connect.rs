@@ -5,11 +5,11 @@ use tercel_wire::frame::{
 };
 use tercel_wire::id::{Stamp, ViewId};
 use tercel_wire::message::{
-    Answer, Bound as BoundMessage, Classes as ClassesMessage, Credit, Hello, Item, Leased, PageReply, Reason,
-    Refused, Response, Resume, Stream, Unchanged, Verdict, Welcome,
+    Answer, Credit, Hello, Item, Reason, Refused, Response, Resume, Stream, Verdict, Welcome,
 };
 
-use super::begin::Tokens;
+use super::begin::{QUESTIONS_MAX, Tokens};
+use super::pending::Reply;
 use super::{Client, LinkState};
 use crate::error::{Bound, Error};
 use crate::mutant::{Rule, dropped};
@@ -47,7 +47,7 @@ impl Client {
         };
         let mut body = Vec::new();
         hello.encode(&mut body);
-        self.request(Kind::Hello, &body);
+        self.say(Kind::Hello, &body);
     }
 
     pub(super) fn disconnected(&mut self, why: String) {
@@ -56,15 +56,14 @@ impl Client {
         }
         self.peer.out.clear();
         // Replies to the old connection will not come, or must not count if they do.
-        self.fetches.abandon();
-        self.leases.abandon();
-        self.classes.abandon();
-        self.tools.raw.abandon();
-        self.peer.calls.abandon();
+        self.lose_pending();
+        // What was true of the connection alone.
+        self.fetches.end_connection();
+        self.leases.end_connection();
+        self.classes.read_again();
+        self.tools.raw.end_connection();
+        self.peer.calls.end_connection();
         self.requests.abandon();
-        self.questions.echoes.abandon();
-        self.questions.tokens.abandon();
-        (self.tools.status.call, self.tools.collection.call) = (None, None);
     }
 
     pub(super) fn tick(&mut self, now: Now) {
@@ -76,7 +75,17 @@ impl Client {
         }
         // However much is heard: a server that talks all the time must hear from us, too.
         if self.peer.link == LinkState::Up && now.since_us(self.peer.last_asked) >= self.peer.keepalive_us {
+            self.keep_alive(now);
+        }
+    }
+
+    /// Lets the server hear from this client: by a question, unless it has left too many without an echo.
+    fn keep_alive(&mut self, now: Now) {
+        if self.questions.echoes.under_way() < QUESTIONS_MAX {
             self.ask(now, None);
+        } else {
+            self.peer.last_asked = now;
+            self.say(Kind::Ack, &[]);
         }
     }
 
@@ -143,41 +152,20 @@ impl Client {
         let broken = |e| Error::Unavailable(format!("the server broke the protocol: {e}"));
         match header.kind {
             Kind::Welcome => self.welcome(Welcome::decode(body).map_err(broken)?),
-            Kind::Page => self.page(header, PageReply::decode(body).map_err(broken)?)?,
-            Kind::Unchanged => self.unchanged(header, Unchanged::decode(body).map_err(broken)?)?,
             Kind::Stream => self.stream(Stream::decode(body).map_err(broken)?)?,
             Kind::Verdict => self.verdict(Verdict::decode(body).map_err(broken)?),
-            Kind::Leased => self.leases.granted(header.call, Leased::decode(body).map_err(broken)?),
-            Kind::Classes => {
-                let learned =
-                    self.classes.learned(ClassesMessage::decode(body).map_err(broken)?, &mut self.writer);
-                match learned {
-                    Err(e) => self.peer.link = LinkState::Refused(e),
-                    Ok(()) if self.peer.link == LinkState::Checking => self.peer.link = LinkState::Up,
-                    Ok(()) => {}
-                }
-            }
-            Kind::Defined => self.classes.defined(header.call),
-            Kind::Bound => self.bound(header.call, BoundMessage::decode(body).map_err(broken)?),
             Kind::Answer => self.call_answer(Answer::decode(body).map_err(broken)?),
             Kind::Response => self.responded(Response::decode(body).map_err(broken)?, body),
             Kind::OutputItem => self.stream_item(header.stamp, Item::decode(body).map_err(broken)?)?,
             Kind::InputCredit => self.stream_credit(Credit::decode(body).map_err(broken)?)?,
-            Kind::Offered => self.peer.calls.offered(header.call, body).map_err(broken)?,
-            Kind::Pong => self.echoed(header.call, header.stamp, body).map_err(broken)?,
-            Kind::Status => {
-                for asked in [&mut self.tools.status, &mut self.tools.collection] {
-                    if asked.call.take_if(|call| *call == header.call).is_some() {
-                        asked.last = Some(body.to_vec());
-                    }
+            Kind::Refused => self.refused(header.call, Refused::decode(body).map_err(broken)?)?,
+            kind => match Reply::decode(kind, body).map_err(broken)? {
+                Some(reply) => self.reply(header, reply)?,
+                None => {
+                    let what = format!("the server sent {kind:?}, which only clients send");
+                    return Err(Error::Unavailable(what));
                 }
-            }
-            Kind::Refused => self.refused(header.call, Refused::decode(body).map_err(broken)?),
-            other => {
-                return Err(Error::Unavailable(format!(
-                    "the server sent {other:?}, which only clients send"
-                )));
-            }
+            },
         }
         // What is said before the welcome is of a view that this client does not know yet.
         if matches!(self.peer.link, LinkState::Checking | LinkState::Up) {
@@ -262,11 +250,14 @@ impl Client {
         self.disconnected(why);
     }
 
-    fn refused(&mut self, call: u64, r: Refused) {
+    fn refused(&mut self, call: u64, r: Refused) -> Result<(), Error> {
         let error = match r.reason {
             Reason::Protocol | Reason::Unavailable => Error::Unavailable(r.text),
             // The server has forgotten this client's operations: it comes back as another one.
-            Reason::Evicted => return self.begin_as_another(r.text),
+            Reason::Evicted => {
+                self.begin_as_another(r.text);
+                return Ok(());
+            }
             // What it was told of never happened there: nothing of it counts any more.
             Reason::History => {
                 (self.history.view, self.history.is_foreign) = (ViewId::NONE, true);
@@ -276,30 +267,21 @@ impl Client {
                 self.classes.forget();
                 self.ops.forget();
                 self.watches.end(&Error::OtherHistory(r.text.clone()));
-                return self.begin_as_another(r.text);
+                self.begin_as_another(r.text);
+                return Ok(());
             }
             Reason::Schema => Error::Schema(r.text),
             Reason::Corrupt => Error::Corrupt(r.text),
             Reason::Full => Error::Full(Bound::Server(r.text.into())),
             Reason::OtherHistory => Error::OtherHistory(r.text),
         };
-        if self.questions.tokens.refused(call, &error.to_string()) {
-            return;
+        match r.reason {
+            // Without a call it is the connection that is refused.
+            _ if call != 0 => return self.refused_call(call, error),
+            Reason::Unavailable | Reason::Full => self.disconnected(error.to_string()),
+            _ => self.peer.link = LinkState::Refused(error),
         }
-        if self.tools.status.call == Some(call) || self.tools.collection.call == Some(call) {
-            (self.tools.status.call, self.tools.collection.call) = (None, None);
-        }
-        let known = self.fetches.refused(call, &error)
-            || self.classes.refused(call, &error)
-            || self.leases.refused(call, &error)
-            || self.peer.calls.refused(call, &error)
-            || self.tools.raw.refused(call, &error);
-        if !known && call == 0 {
-            match r.reason {
-                Reason::Unavailable | Reason::Full => self.disconnected(error.to_string()),
-                _ => self.peer.link = LinkState::Refused(error),
-            }
-        }
+        Ok(())
     }
 }
 

@@ -7,12 +7,13 @@
 use std::collections::VecDeque;
 
 use tercel_heap::InstallError;
-use tercel_wire::frame::{Header, Kind};
+use tercel_wire::frame::Kind;
 use tercel_wire::id::{Oref, PageId, SLOTS_MAX, Stamp};
-use tercel_wire::message::{Fetch as FetchMessage, PageReply, Unchanged, Unsubscribe};
+use tercel_wire::message::{Fetch as FetchMessage, Unsubscribe};
 use tercel_wire::page::Page;
 
 use super::Client;
+use super::pending::Asked;
 use crate::error::{Bound, Error};
 use crate::limits;
 use crate::mutant::{self, Rule, dropped};
@@ -67,8 +68,8 @@ fn has_slot(slots: &Option<Box<Slots>>, slot: u16) -> bool {
     slots.as_ref().is_some_and(|c| c[slot as usize / 64] & 1 << (slot % 64) != 0)
 }
 
+/// A fetch under way: its reply is pending, or has come too early to count.
 struct Outstanding {
-    call: u64,
     fetch: u64,
     /// Up to where the copy that is here was heard of, if the server was told: it may say that nothing has changed since.
     since: Option<Stamp>,
@@ -145,9 +146,9 @@ impl Fetches {
         self.credit = credit.max(1).into();
     }
 
-    /// Whether a page is asked for, or can be: more than the server has granted it would refuse.
-    pub(super) fn has_credit_for(&self, page: PageId) -> bool {
-        self.outstanding.len() < self.credit || self.outstanding.contains_key(&page)
+    /// Whether the page is asked for.
+    pub(super) fn is_under_way(&self, page: PageId) -> bool {
+        self.outstanding.contains_key(&page)
     }
 
     /// The number of the next fetch.
@@ -156,8 +157,15 @@ impl Fetches {
         self.last
     }
 
-    /// The connection is gone.
-    pub(super) fn abandon(&mut self) {
+    /// A fetch will not be answered.
+    pub(super) fn lost_request(&mut self, page: PageId) {
+        if !dropped(Rule::FetchOutlivesConnection) {
+            self.outstanding.remove(&page);
+        }
+    }
+
+    /// The connection is gone, and with it the stream that replies which came too early wait for.
+    pub(super) fn end_connection(&mut self) {
         if !dropped(Rule::FetchOutlivesConnection) {
             self.outstanding.clear();
         }
@@ -187,14 +195,10 @@ impl Fetches {
         self.ended.entry(page).and_modify(|e| *e = Subscribed::blind(0)).or_insert(s);
     }
 
-    pub(super) fn refused(&mut self, call: u64, error: &Error) -> bool {
-        let Some(page) = self.outstanding.iter().find(|(_, o)| o.call == call).map(|(p, _)| *p) else {
-            return false;
-        };
+    pub(super) fn refused(&mut self, page: PageId, error: Error) {
         if let Some(o) = self.outstanding.remove(&page) {
-            self.fail(page, o.fetch, error.clone());
+            self.fail(page, o.fetch, error);
         }
-        true
     }
 
     fn fail(&mut self, page: PageId, fetch: u64, error: Error) {
@@ -258,11 +262,6 @@ impl Fetches {
             && self.subscribed.get(&page).is_some_and(|s| s.shown >= fetch)
     }
 
-    /// Whether a fetch under way has this call.
-    fn is_call(&self, call: u64) -> bool {
-        self.outstanding.values().any(|o| o.call == call)
-    }
-
     /// Whether the page was empty when it was fetched last.
     pub(super) fn is_empty(&self, page: PageId) -> bool {
         self.subscribed.get(&page).is_some_and(|s| s.empty)
@@ -295,6 +294,11 @@ impl Fetches {
 }
 
 impl Client {
+    /// Whether one more page can be asked for: more than the server has granted it would refuse.
+    pub(super) fn has_credit(&self) -> bool {
+        self.fetches.outstanding.len() + self.tools.raw.under_way() < self.fetches.credit
+    }
+
     /// Asks for a page, unless that is under way; gives the fetch's number. A copy that was true at `since` need not be sent again if
     /// nothing has changed.
     pub(super) fn fetch(&mut self, page: PageId, since: Option<Stamp>) -> u64 {
@@ -304,59 +308,28 @@ impl Client {
         let fetch = self.fetches.next_number();
         let mut body = Vec::with_capacity(20);
         FetchMessage { page, fetch, since }.encode(&mut body);
-        let call = self.request(Kind::Fetch, &body);
+        self.request(Asked::Page { page, fetch, has_stamp: since.is_some() }, &body);
         self.fetches.failed.remove(&page);
-        let o = Outstanding { call, fetch, since, kept: Vec::new(), early: None };
+        let o = Outstanding { fetch, since, kept: Vec::new(), early: None };
         self.fetches.outstanding.insert(page, o);
         self.stats.fetches += 1;
         fetch
     }
 
-    pub(super) fn page(&mut self, header: &Header, reply: PageReply<'_>) -> Result<(), Error> {
-        let PageReply { page, fetch, bytes } = reply;
-        if self.tools.raw.take(header.call, &reply) {
-            self.note_raw_subscription(page, fetch);
+    /// A page that was asked for has come, as it was at a stamp.
+    pub(super) fn page_came(&mut self, page: PageId, at: Stamp, bytes: &[u8]) -> Result<(), Error> {
+        if self.is_early(at) {
+            self.keep_early(page, at, Some(bytes.to_vec()));
             return Ok(());
         }
-        match self.answers(header, page, fetch)? {
-            false => Ok(()),
-            true if self.is_early(header.stamp) => {
-                self.keep_early(page, header.stamp, Some(bytes.to_vec()));
-                Ok(())
-            }
-            true => self.install(page, header.stamp, bytes),
-        }
+        self.install(page, at, bytes)
     }
 
     /// Nothing has changed in a page since the stamp that the fetch named.
-    pub(super) fn unchanged(&mut self, header: &Header, reply: Unchanged) -> Result<(), Error> {
-        let page = reply.page;
-        if !self.answers(header, page, reply.fetch)? {
-            return Ok(());
-        }
-        if self.fetches.outstanding.get(&page).is_some_and(|o| o.since.is_none()) {
-            let what = format!("the server says that page {page} has not changed, which it was not asked");
-            return Err(Error::Unavailable(what));
-        }
-        match self.is_early(header.stamp) {
-            true => self.keep_early(page, header.stamp, None),
-            false => self.trust(page, header.stamp),
-        }
-        Ok(())
-    }
-
-    /// Whether a reply answers a fetch under way. One that was not asked for on this connection, or answered before, does not.
-    fn answers(&self, header: &Header, page: PageId, fetch: u64) -> Result<bool, Error> {
-        let asked = self.fetches.outstanding.get(&page);
-        if asked.is_some_and(|o| o.call == header.call && o.fetch == fetch) {
-            return Ok(true);
-        }
-        match self.fetches.is_call(header.call) {
-            // The transaction that waits for that call would wait for ever.
-            true => Err(Error::Unavailable(format!(
-                "the server answered a fetch with page {page}, which is another"
-            ))),
-            false => Ok(false),
+    pub(super) fn unchanged(&mut self, page: PageId, at: Stamp) {
+        match self.is_early(at) {
+            true => self.keep_early(page, at, None),
+            false => self.trust(page, at),
         }
     }
 
@@ -379,7 +352,7 @@ impl Client {
     }
 
     /// A raw read subscribed this client like any fetch: that is kept if the page is cached, and given back if not.
-    fn note_raw_subscription(&mut self, page: PageId, fetch: u64) {
+    pub(super) fn note_raw_subscription(&mut self, page: PageId, fetch: u64) {
         match self.fetches.subscribed.get_mut(&page) {
             Some(s) => s.fetch = s.fetch.max(fetch),
             None if self.fetches.outstanding.contains_key(&page) => {}
@@ -540,11 +513,9 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
-    use tercel_wire::frame::encode;
+    use tercel_wire::message::PageReply;
 
     use super::*;
-    use crate::client::Input;
-    use crate::time::Now;
 
     const PAGE: PageId = match PageId::new(7) {
         Some(page) => page,
@@ -558,19 +529,21 @@ mod tests {
         let pages = [7, 8, 9].map(|n| PageId::new(n).unwrap());
         client.fetch(pages[0], None);
         client.fetch(pages[1], None);
-        let granted = pages.map(|page| client.fetches.has_credit_for(page));
-        assert_eq!(granted, [true, true, false]);
+        assert!(!client.has_credit());
+        let mut read = None;
+        assert!(client.raw_page(pages[2], &mut read).is_none() && read.is_none(), "past the cache, too");
         answer_empty(&mut client, pages[0]);
-        assert!(client.fetches.has_credit_for(pages[2]));
+        assert!(client.has_credit());
+        assert!(client.raw_page(pages[2], &mut read).is_none() && read.is_some());
+        assert!(!client.has_credit());
     }
 
     /// The server has no such page.
     fn answer_empty(client: &mut Client, page: PageId) {
-        let Outstanding { call, fetch, .. } = client.fetches.outstanding[&page];
-        let (mut body, mut frame) = (Vec::new(), Vec::new());
-        PageReply { page, fetch, bytes: &[] }.encode(&mut body);
-        encode(Header::new(Kind::Page, call), &body, &mut frame);
-        client.handle(Now(1), Input::Bytes(&frame));
+        let fetch = client.fetches.outstanding[&page].fetch;
+        let is_it = |asked: &Asked| matches!(asked, Asked::Page { page: of, .. } if *of == page);
+        let call = client.peer.pending.call_of(is_it).unwrap();
+        client.told_for_test(Kind::Page, call, |o| PageReply { page, fetch, bytes: &[] }.encode(o));
     }
 
     #[test]

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use tercel_heap::Scope;
-use tercel_wire::frame::Kind;
 use tercel_wire::id::{Oref, PageId, Stamp};
 use tercel_wire::message::{Lease, Leased};
 use tercel_wire::page::OBJECT_BYTES_MAX;
 
 use super::Client;
+use super::pending::{Asked, Single};
 use crate::error::{Bound, Error};
 use crate::limits;
 use crate::time::Now;
@@ -18,8 +18,7 @@ use crate::txn::{Hold, Place, Places};
 #[derive(Default)]
 pub(super) struct Leases {
     places: Places,
-    call: Option<u64>,
-    /// A transaction waits for that call's answer; else the client asks ahead.
+    /// A transaction waits for the answer to the request under way; else the client asks ahead.
     is_needed: bool,
     /// Asked ahead in vain: it asks again when a place is needed.
     is_content: bool,
@@ -33,11 +32,7 @@ pub(super) struct Leases {
 }
 
 impl Leases {
-    pub(super) fn granted(&mut self, call: u64, leased: Leased) {
-        if self.call != Some(call) {
-            return;
-        }
-        self.call = None;
+    pub(super) fn granted(&mut self, leased: Leased) {
         if leased.pages.is_empty() {
             self.in_vain(Error::Full(Bound::Pages));
         }
@@ -48,13 +43,8 @@ impl Leases {
         self.places.grant(leased);
     }
 
-    pub(super) fn refused(&mut self, call: u64, error: &Error) -> bool {
-        let ours = self.call == Some(call);
-        if ours {
-            self.call = None;
-            self.in_vain(error.clone());
-        }
-        ours
+    pub(super) fn refused(&mut self, error: Error) {
+        self.in_vain(error);
     }
 
     /// Notes that there are no more pages now. Only a waiting transaction gets the error: a client that asked ahead may find
@@ -67,8 +57,8 @@ impl Leases {
     }
 
     /// The connection is gone. What is on its way is asked for again.
-    pub(super) fn abandon(&mut self) {
-        (self.call, self.refused) = (None, None);
+    pub(super) fn end_connection(&mut self) {
+        self.refused = None;
         (self.is_needed, self.is_content) = (false, false);
     }
 
@@ -147,19 +137,22 @@ impl Client {
     }
 
     fn lease(&mut self) {
-        if self.leases.call.is_some() || self.leases.refused.is_some() {
+        if self.peer.pending.has(Single::Lease) || self.leases.refused.is_some() {
             return;
         }
         self.leases.ask = (self.leases.ask * 2).clamp(1, limits::LEASE_PAGES);
         let mut body = Vec::new();
         let done = self.leases.places.give_back();
         Lease { seq: self.leases.seq + 1, pages: self.leases.ask, done }.encode(&mut body);
-        self.leases.call = Some(self.request(Kind::Lease, &body));
+        self.request(Asked::Single(Single::Lease), &body);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tercel_wire::frame::Kind;
+    use tercel_wire::message::{Reason, Refused};
+
     use super::*;
 
     /// Two of them fill a page.
@@ -173,6 +166,20 @@ mod tests {
         Some(Lease::decode(body).unwrap().pages)
     }
 
+    /// The call that asks for pages.
+    fn call(client: &Client) -> u64 {
+        client.peer.pending.call_of(|asked| matches!(asked, Asked::Single(Single::Lease))).unwrap()
+    }
+
+    fn grant(client: &mut Client, leased: Leased) {
+        client.told_for_test(Kind::Leased, call(client), |o| leased.encode(o));
+    }
+
+    fn refuse(client: &mut Client, text: &str) {
+        let refused = Refused { reason: Reason::Full, text: text.into() };
+        client.told_for_test(Kind::Refused, call(client), |o| refused.encode(o));
+    }
+
     #[test]
     fn place_in_a_page_given_out_again_waits_for_the_birth_and_renews_the_snapshot() {
         let mut client = Client::connected_for_test();
@@ -183,8 +190,7 @@ mod tests {
             Some(client.allocate(Now(0), scope, HALF)?.map(|place| (place.oref, place.birth)))
         };
         assert_eq!(allocate(&mut client, &scopes[0]), None);
-        let call = client.leases.call.unwrap();
-        client.leases.granted(call, Leased { seq: 1, birth: Stamp(5), pages: vec![page], holes: vec![] });
+        grant(&mut client, Leased { seq: 1, birth: Stamp(5), pages: vec![page], holes: vec![] });
         client.writer.advance(Stamp(4));
         assert_eq!(allocate(&mut client, &scopes[0]), None);
         // What one of them has read changes before the birth.
@@ -204,20 +210,16 @@ mod tests {
         let scope = client.reader.scope().unwrap();
         let allocate =
             |client: &mut Client| Some(client.allocate(Now(0), &scope, HALF)?.map(|place| place.oref));
-        let full = Error::Full(Bound::Pages);
+        let full = Error::Full(Bound::Server("no page is left".into()));
         // It has used many before, and so asks for many.
         client.leases.ask = 8;
         assert_eq!((allocate(&mut client), asked(&mut client)), (None, Some(16)));
         let pages: Vec<PageId> = (2..4).filter_map(PageId::new).collect();
-        let call = client.leases.call.unwrap();
-        client
-            .leases
-            .granted(call, Leased { seq: 1, birth: Stamp::ZERO, pages: pages.clone(), holes: vec![] });
+        grant(&mut client, Leased { seq: 1, birth: Stamp::ZERO, pages: pages.clone(), holes: vec![] });
         // Two pages hold four objects. That is little, and more are asked for ahead.
         let mut places = vec![allocate(&mut client).expect("there is one").expect("it is given")];
         assert!(asked(&mut client).is_some());
-        let call = client.leases.call.unwrap();
-        assert!(client.leases.refused(call, &full));
+        refuse(&mut client, "no page is left");
         // No transaction waited for it: the places at hand are used up without another request.
         while places.len() < 4 {
             places.push(allocate(&mut client).expect("there is one").expect("it is given"));
@@ -228,16 +230,12 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(allocate(&mut client), None);
             assert!(asked(&mut client).is_some());
-            let call = client.leases.call.unwrap();
-            assert!(client.leases.refused(call, &full));
+            refuse(&mut client, "no page is left");
             assert_eq!(allocate(&mut client), Some(Err(full.clone())));
             assert_eq!(asked(&mut client), None);
         }
         assert_eq!(allocate(&mut client), None);
-        let call = client.leases.call.unwrap();
-        client
-            .leases
-            .granted(call, Leased { seq: 2, birth: Stamp::ZERO, pages: vec![PageId::MAX], holes: vec![] });
+        grant(&mut client, Leased { seq: 2, birth: Stamp::ZERO, pages: vec![PageId::MAX], holes: vec![] });
         assert_eq!(allocate(&mut client).unwrap().unwrap().page(), PageId::MAX);
     }
 }

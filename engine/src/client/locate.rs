@@ -85,7 +85,7 @@ impl Client {
             Some(Err(e)) => return Located::Failed(e),
             Some(Ok(())) => {}
         }
-        if !self.fetches.has_credit_for(page) {
+        if !self.fetches.is_under_way(page) && !self.has_credit() {
             // One is answered before long.
             return Located::Wait;
         }

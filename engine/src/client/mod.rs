@@ -5,7 +5,7 @@
 //!
 //! The invariant is the watermark's: everything up to `W` that concerns a cached object has been applied here, flags
 //! first, then `W`, then new bytes. A reply is installed only when `W` has reached the stamp it is valid at, and only
-//! if it answers an outstanding fetch of this connection.
+//! if it answers a pending fetch of this connection.
 
 mod begin;
 mod calls;
@@ -16,6 +16,7 @@ mod home;
 mod lease;
 mod locate;
 mod ops;
+mod pending;
 mod raw;
 mod services;
 mod stream;
@@ -25,6 +26,7 @@ mod watches;
 use tercel_heap::{Reader, Scope, Writer};
 use tercel_wire::frame::{self, Deframer, Header, Kind};
 use tercel_wire::id::{ClientId, Oref, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::interface::Interface;
 use tercel_wire::message::Collect;
 
 use crate::error::{Bound, Error};
@@ -39,6 +41,7 @@ use classes::Classes;
 use fetch::Fetches;
 use lease::Leases;
 use ops::Ops;
+use pending::{Asked, Pending, Single};
 use services::Requests;
 use watches::Watches;
 
@@ -147,7 +150,7 @@ struct Peer {
     transaction_bytes_max: usize,
     last_heard: Now,
     last_asked: Now,
-    next_call: u64,
+    pending: Pending,
     deframer: Deframer,
     out: Vec<u8>,
     calls: Calls,
@@ -166,19 +169,14 @@ struct History {
     is_foreign: bool,
 }
 
-/// What only tools ask for.
+/// What only tools ask for: answers that were not taken yet.
 #[derive(Default)]
 struct Tools {
     raw: raw::Raw,
-    status: Status,
-    collection: Status,
-}
-
-/// The status that the server last reported, and the call that asked for the next.
-#[derive(Default)]
-struct Status {
-    last: Option<Vec<u8>>,
-    call: Option<u64>,
+    /// The interfaces that the server has.
+    interfaces: Option<Result<Vec<Interface>, Error>>,
+    status: Option<Vec<u8>>,
+    collection: Option<Vec<u8>>,
 }
 
 impl Client {
@@ -207,7 +205,7 @@ impl Client {
                 transaction_bytes_max: limits::TRANSACTION_BYTES_MAX,
                 last_heard: Now(0),
                 last_asked: Now(0),
-                next_call: 0,
+                pending: Pending::default(),
                 deframer: Deframer::default(),
                 out: Vec::new(),
                 calls: Calls::default(),
@@ -380,27 +378,30 @@ impl Client {
 
     /// Asks the server how it is: JSON.
     pub fn server_status(&mut self, _now: Now) -> Option<Vec<u8>> {
-        if let Some(status) = self.tools.status.last.take() {
-            return Some(status);
+        let status = self.tools.status.take();
+        if status.is_none() {
+            self.ask_single(Single::Status, &[]);
         }
-        if self.tools.status.call.is_none() && self.peer.link == LinkState::Up {
-            self.tools.status.call = Some(self.request(Kind::Stat, &[]));
-        }
-        None
+        status
     }
 
     /// Asks the server to collect what no root reaches, or to say what it would free: its status, JSON, with the number of the
     /// collection that will do it.
     pub fn begin_collection(&mut self, _now: Now, is_dry: bool) -> Option<Vec<u8>> {
-        if let Some(status) = self.tools.collection.last.take() {
-            return Some(status);
-        }
-        if self.tools.collection.call.is_none() && self.peer.link == LinkState::Up {
+        let status = self.tools.collection.take();
+        if status.is_none() {
             let mut body = Vec::new();
             Collect { is_dry }.encode(&mut body);
-            self.tools.collection.call = Some(self.request(Kind::Collect, &body));
+            self.ask_single(Single::Collection, &body);
         }
-        None
+        status
+    }
+
+    /// Asks for what is asked for once at a time, unless that is under way.
+    fn ask_single(&mut self, single: Single, body: &[u8]) {
+        if !self.peer.pending.has(single) && self.peer.link == LinkState::Up {
+            self.request(Asked::Single(single), body);
+        }
     }
 
     /// Up to here everything is applied, and nothing that this client has under way was judged before it.
@@ -408,33 +409,30 @@ impl Client {
         self.ops.oldest_base().map_or(self.reader.watermark(), |base| base.min(self.reader.watermark()))
     }
 
-    /// Sends a request and gives its call.
-    fn request(&mut self, kind: Kind, body: &[u8]) -> u64 {
-        self.request_parts(kind, [body, &[]], 0)
+    /// Sends a message whose answer, if it has one, does not name its call. Gives that. What is answered by its call is for
+    /// [`Client::request`].
+    fn say(&mut self, kind: Kind, body: &[u8]) -> u64 {
+        self.say_parts(kind, [body, &[]], 0)
     }
 
     /// The same, of a body in two parts, for an answer within so many microseconds; 0 is no limit.
-    fn request_parts(&mut self, kind: Kind, body: [&[u8]; 2], deadline_us: u32) -> u64 {
+    fn say_parts(&mut self, kind: Kind, body: [&[u8]; 2], deadline_us: u32) -> u64 {
         self.send_leaving();
         self.send(kind, body, deadline_us)
     }
 
     fn send(&mut self, kind: Kind, body: [&[u8]; 2], deadline_us: u32) -> u64 {
-        self.peer.next_call += 1;
-        let header = Header {
-            ack: self.ack_stamp(),
-            view: self.history.view,
-            deadline_us,
-            ..Header::new(kind, self.peer.next_call)
-        };
+        let call = self.peer.pending.next_call();
+        let header =
+            Header { ack: self.ack_stamp(), view: self.history.view, deadline_us, ..Header::new(kind, call) };
         frame::encode_parts(header, body, &mut self.peer.out);
-        self.peer.next_call
+        call
     }
 
     /// Says good-bye, so that the server frees the session at once.
     pub fn bye(&mut self) {
         if self.peer.link == LinkState::Up {
-            self.request(Kind::Bye, &[]);
+            self.say(Kind::Bye, &[]);
         }
     }
 }
@@ -452,5 +450,13 @@ impl Client {
         client.fetches.set_credit(limits::CREDIT);
         client.ops.set_credit(limits::CREDIT);
         client
+    }
+
+    /// The server answers a call, or says something if that is 0.
+    pub(super) fn told_for_test(&mut self, kind: Kind, call: u64, write: impl FnOnce(&mut Vec<u8>)) {
+        let (mut body, mut frame) = (Vec::new(), Vec::new());
+        write(&mut body);
+        frame::encode(Header::new(kind, call), &body, &mut frame);
+        self.handle(Now(1), Input::Bytes(&frame));
     }
 }

@@ -236,13 +236,13 @@ impl Client {
             let (head, rest) = bytes.split_at(limits::PART_BYTES);
             body.clear();
             Part { op, index: parts, bytes: head }.encode(&mut body);
-            self.request(Kind::Part, &body);
+            self.say(Kind::Part, &body);
             parts += 1;
             bytes = rest;
         }
         body.clear();
         Commit { op, parts, bytes }.encode(&mut body);
-        self.request(Kind::Commit, &body);
+        self.say(Kind::Commit, &body);
     }
 
     /// Takes a slot for a call.
@@ -321,7 +321,7 @@ impl Client {
         }
         let mut body = Vec::new();
         Resolve { op }.encode(&mut body);
-        self.request(Kind::Resolve, &body);
+        self.say(Kind::Resolve, &body);
     }
 
     pub(super) fn verdict(&mut self, v: Verdict) {

@@ -6,6 +6,7 @@ use tercel_wire::interface::InterfaceSchema;
 use tercel_wire::message::{Bound, Cancel, OBJECT_SLOT, Request, Response};
 
 use super::Client;
+use super::calls::Key;
 use crate::error::Error;
 use crate::limits;
 use crate::rpc;
@@ -60,7 +61,7 @@ impl Requests {
 
 impl Client {
     /// The answer to a binding has come: if it was that of a service, it names the table of this client's calls.
-    pub(super) fn bound(&mut self, call: u64, bound: Bound) {
+    pub(super) fn bound(&mut self, key: &Key, bound: Bound) {
         if let Some(number) = bound.table {
             let table = Table { view: self.history.view, number };
             self.requests.table = Some(table);
@@ -68,7 +69,7 @@ impl Client {
                 self.send_cancel(id);
             }
         }
-        self.peer.calls.bound(call, bound);
+        self.peer.calls.bound(key, bound);
     }
 
     /// An interface for a class, or a service if that has no name, as it is bound on this connection, if it is already.
@@ -131,7 +132,7 @@ impl Client {
     fn send_cancel(&mut self, id: CallId) {
         let mut body = Vec::new();
         Cancel { slot: id.slot, seq: id.seq }.encode(&mut body);
-        self.request(Kind::Cancel, &body);
+        self.say(Kind::Cancel, &body);
     }
 
     /// The service as it is bound on this connection, and the table of its calls.
@@ -165,7 +166,7 @@ impl Client {
         let mut head = Vec::with_capacity(16);
         Request { slot, seq, again, interface, method, object: None, payload: &[] }.encode(&mut head);
         let left_us = call.until.map_or(0, |until| until.since_us(now).clamp(1, u32::MAX.into()) as u32);
-        self.request_parts(Kind::Request, [&head, call.payload], left_us);
+        self.say_parts(Kind::Request, [&head, call.payload], left_us);
     }
 
     /// How far a call is that was sent; its answer, once.

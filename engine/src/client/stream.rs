@@ -57,7 +57,7 @@ impl Client {
         }
         if s.ack {
             // Every header says up to where.
-            self.request(Kind::Ack, &[]);
+            self.say(Kind::Ack, &[]);
         }
         self.install_early()
     }

@@ -56,7 +56,7 @@ impl Client {
         if let Some(bytes) = bytes.filter(|_| self.requests.slots.is_waiting(id, self.requests.connection)) {
             let mut body = Vec::new();
             Credit { slot: id.slot, seq: id.seq, bytes }.encode(&mut body);
-            self.request(Kind::OutputCredit, &body);
+            self.say(Kind::OutputCredit, &body);
         }
         Some(item)
     }
@@ -96,7 +96,7 @@ impl Streamer for Client {
         let ordinal = sending.send(item.len())?;
         let mut body = Vec::with_capacity(18 + item.len());
         Item { slot: id.slot, seq: id.seq, ordinal, payload: item }.encode(&mut body);
-        self.request(Kind::InputItem, &body);
+        self.say(Kind::InputItem, &body);
         Some(Ok(true))
     }
 
@@ -108,7 +108,7 @@ impl Streamer for Client {
         if let Some(items) = sending.and_then(|sending| sending.end()) {
             let mut body = Vec::new();
             InputEnd { slot: id.slot, seq: id.seq, items }.encode(&mut body);
-            self.request(Kind::InputEnd, &body);
+            self.say(Kind::InputEnd, &body);
         }
         Some(Ok(()))
     }

@@ -173,6 +173,11 @@ impl Echoes {
         self.under_way.len() < QUESTIONS_MAX
     }
 
+    /// Questions without an answer.
+    pub(crate) fn under_way(&self) -> usize {
+        self.under_way.len()
+    }
+
     /// Whether no answer is on its way.
     pub(crate) fn is_idle(&self) -> bool {
         self.under_way.is_empty()
@@ -204,14 +209,20 @@ impl Echoes {
         self.under_way.iter_mut().filter(|q| q.call == call).for_each(|q| q.at = at);
     }
 
-    /// No question that is under way will be answered.
-    pub(crate) fn abandon(&mut self) {
-        self.under_way.clear();
+    /// The questions under way that were sent before the one by this call: its echo answers them, too.
+    pub(crate) fn before(&self, call: u64) -> impl Iterator<Item = u64> + '_ {
+        let is_here = self.waits_for(call);
+        self.under_way.iter().map(|q| q.call).take_while(move |earlier| is_here && *earlier != call)
+    }
+
+    /// The question by this call will not be answered.
+    pub(crate) fn lost(&mut self, call: u64) {
+        self.under_way.retain(|q| q.call != call);
     }
 
     /// What was heard is of another history.
     pub(crate) fn forget(&mut self) {
-        self.abandon();
+        self.under_way.clear();
         self.echo = None;
     }
 

@@ -1,0 +1,572 @@
+//! Pending calls: the requests of this connection that wait for a reply which repeats the number of their call.
+//!
+//! A request is entered with what it asks for ([`Asked`]), and its reply takes it out and goes to the part that asked. The invariant:
+//! a part believes that something of its is being asked for as long as that is in the table and no longer, so none waits for what
+//! will not come. No part knows the number of a call, but for the questions, whose name it is. A call leaves the table in four ways:
+//!
+//! - *a reply* that fits what was asked. One that does not, in its kind or in the page that it names, is a violation of the protocol and
+//!   ends the connection.
+//! - *a refusal*, which goes to the one that asked;
+//! - *a later echo*: the server joins the questions of a connection, and the echo to one answers all before it;
+//! - *the end of the connection*: [`Client::lose_pending`] empties the table and tells each part what of its was lost.
+//!
+//! A reply to a call that is not here is dropped, once its body has been found well-formed. On one connection an honest server sends one
+//! such reply: it refuses a commit whose page is damaged, and says beside that what became of the operation. Calls are numbered over all
+//! connections, so a reply of an earlier one would find nothing, either.
+//!
+//! What is not here is not answered by the number of its call. Operations (commits, calls of methods, questions what became of
+//! one) and calls of services outlive the connection: they keep their slots, and are answered by slot and sequence
+//! ([`super::ops`], [`super::services`]). The answer to a greeting, the stream and the end of a connection have no call. What only tells
+//! the server something ([`Client::say`]) has no answer.
+//!
+//! Bounds, of the entries of each kind:
+//!
+//! | asked for | at most | kept by |
+//! |---|---|---|
+//! | pages, for the cache and past it | the credit that the server granted when it welcomed the client | `Client::has_credit` |
+//! | questions how far the space is | `begin::QUESTIONS_MAX` | the keepalive, which asks without need |
+//! | bindings | one of each interface | `calls::BoundTo::Asked` |
+//! | definitions | one of each class of the program | `Classes`, by name |
+//! | what is [`Single`] | one of each | `Pending::has` |
+
+use tercel_wire::cursor::{DecodeError, Reader};
+use tercel_wire::frame::{Header, Kind};
+use tercel_wire::id::PageId;
+use tercel_wire::interface::Interface;
+use tercel_wire::message::{Bound, Classes, Leased, PageReply, Pong, Unchanged};
+use tercel_wire::token::Token;
+
+use super::Client;
+use super::calls::Key;
+use crate::error::Error;
+use crate::mutant::{Rule, dropped};
+use crate::table::Map;
+use crate::time::Now;
+
+/// What a request asks for.
+#[derive(Debug)]
+pub(super) enum Asked {
+    /// A page for the cache, by this fetch; one that names a stamp may be answered with Unchanged.
+    Page { page: PageId, fetch: u64, has_stamp: bool },
+    /// A page past the cache, by this fetch.
+    RawPage { page: PageId, fetch: u64 },
+    /// How far the space is, and whether a token is of its history.
+    Question(Option<Token>),
+    /// The numbers by which the methods of an interface are called.
+    Bind(Box<Key>),
+    /// A class of this name.
+    Define(&'static str),
+    /// Something of which one is asked for at a time.
+    Single(Single),
+}
+
+/// What is asked for once at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Single {
+    /// Pages to make objects in.
+    Lease,
+    /// The classes of the space.
+    Catalogue,
+    /// The interfaces of the server.
+    Interfaces,
+    /// The server's status.
+    Status,
+    /// A collection, or what it would free.
+    Collection,
+}
+
+impl Asked {
+    /// The message that asks for it.
+    fn kind(&self) -> Kind {
+        match self {
+            Asked::Page { .. } | Asked::RawPage { .. } => Kind::Fetch,
+            Asked::Question(_) => Kind::Ping,
+            Asked::Bind(_) => Kind::Bind,
+            Asked::Define(_) => Kind::Define,
+            Asked::Single(Single::Lease) => Kind::Lease,
+            Asked::Single(Single::Catalogue) => Kind::Catalogue,
+            Asked::Single(Single::Interfaces) => Kind::Interfaces,
+            Asked::Single(Single::Status) => Kind::Stat,
+            Asked::Single(Single::Collection) => Kind::Collect,
+        }
+    }
+
+    /// What a server did that answered it with a message of this kind, which names this page if it names one.
+    fn violation(&self, kind: Kind, named: Option<PageId>) -> Error {
+        let asked = match self {
+            Asked::Page { page, .. } | Asked::RawPage { page, .. } => Some(*page),
+            _ => None,
+        };
+        Error::Unavailable(match (asked, named) {
+            (Some(asked), Some(page)) if kind == Kind::Unchanged && asked == page => {
+                format!("the server says that page {page} has not changed, which it was not asked")
+            }
+            (Some(_), Some(page)) => {
+                format!("the server answered a fetch with page {page}, which is another")
+            }
+            _ => format!("the server broke the protocol: it answered {:?} with {kind:?}", self.kind()),
+        })
+    }
+}
+
+/// The pending calls of a client.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    /// The number of the last message, whether or not it has an answer.
+    last: u64,
+    by_call: Map<u64, Asked>,
+    /// Which of those that are asked for once at a time are in the table.
+    single: [bool; 5],
+}
+
+impl Pending {
+    /// The number of the next message.
+    pub(super) fn next_call(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Whether it is being asked for.
+    pub(super) fn has(&self, single: Single) -> bool {
+        self.single[single as usize]
+    }
+
+    fn enter(&mut self, call: u64, asked: Asked) {
+        if let Asked::Single(single) = asked {
+            debug_assert!(!self.has(single), "{single:?} is asked for once at a time");
+            self.single[single as usize] = true;
+        }
+        self.by_call.insert(call, asked);
+    }
+
+    /// Takes out what a call asked for, if it is pending.
+    pub(super) fn take(&mut self, call: u64) -> Option<Asked> {
+        let asked = self.by_call.remove(&call)?;
+        if let Asked::Single(single) = asked {
+            self.single[single as usize] = false;
+        }
+        Some(asked)
+    }
+
+    /// The call of the only one of those that ask for this.
+    #[cfg(test)]
+    pub(super) fn call_of(&self, is_it: impl Fn(&Asked) -> bool) -> Option<u64> {
+        let mut calls = self.by_call.iter().filter(|(_, asked)| is_it(asked)).map(|(call, _)| *call);
+        calls.next().filter(|_| calls.next().is_none())
+    }
+
+    /// Takes out everything. The table is given back when it is empty, for its memory.
+    fn take_all(&mut self) -> Map<u64, Asked> {
+        self.single = Default::default();
+        std::mem::take(&mut self.by_call)
+    }
+}
+
+/// A message that answers a pending call.
+pub(super) enum Reply<'a> {
+    Page(PageReply<'a>),
+    Unchanged(Unchanged),
+    Leased(Leased),
+    Classes(Classes),
+    Defined,
+    Bound(Bound),
+    Offered(Vec<Interface>),
+    /// With the server's time, if a rule is dropped.
+    Pong(Pong, Option<Now>),
+    Status(&'a [u8]),
+}
+
+impl<'a> Reply<'a> {
+    /// Reads one; none if messages of this kind do not answer a pending call.
+    pub(super) fn decode(kind: Kind, body: &'a [u8]) -> Result<Option<Reply<'a>>, DecodeError> {
+        Ok(Some(match kind {
+            Kind::Page => Reply::Page(PageReply::decode(body)?),
+            Kind::Unchanged => Reply::Unchanged(Unchanged::decode(body)?),
+            Kind::Leased => Reply::Leased(Leased::decode(body)?),
+            Kind::Classes => Reply::Classes(Classes::decode(body)?),
+            Kind::Defined => Reply::Defined,
+            Kind::Bound => Reply::Bound(Bound::decode(body)?),
+            Kind::Offered => {
+                let (mut r, mut all) = (Reader::new(body), Vec::new());
+                while !r.rest().is_empty() {
+                    all.push(Interface::decode(&mut r)?);
+                }
+                Reply::Offered(all)
+            }
+            Kind::Pong => match body.split_last_chunk() {
+                Some((pong, at)) if dropped(Rule::BoundedByServerClock) => {
+                    Reply::Pong(Pong::decode(pong)?, Some(Now(u64::from_le_bytes(*at))))
+                }
+                _ => Reply::Pong(Pong::decode(body)?, None),
+            },
+            Kind::Status => Reply::Status(body),
+            _ => return Ok(None),
+        }))
+    }
+
+    /// The page that it names, if it names one, and the fetch.
+    fn names(&self) -> Option<(PageId, u64)> {
+        match self {
+            Reply::Page(reply) => Some((reply.page, reply.fetch)),
+            Reply::Unchanged(reply) => Some((reply.page, reply.fetch)),
+            _ => None,
+        }
+    }
+}
+
+impl Client {
+    /// Sends a request, which is pending from now on. Gives its call.
+    pub(super) fn request(&mut self, asked: Asked, body: &[u8]) -> u64 {
+        let call = self.say(asked.kind(), body);
+        self.peer.pending.enter(call, asked);
+        call
+    }
+
+    /// Takes in a reply to a pending call.
+    ///
+    /// # Errors
+    /// If it does not answer what was asked: the call is pending until the connection has ended for that.
+    pub(super) fn reply(&mut self, header: &Header, reply: Reply<'_>) -> Result<(), Error> {
+        let (call, at) = (header.call, header.stamp);
+        let Some(asked) = self.peer.pending.take(call) else { return Ok(()) };
+        let named = reply.names();
+        match (asked, reply) {
+            (Asked::Page { page, fetch, .. }, Reply::Page(reply)) if named == Some((page, fetch)) => {
+                self.page_came(page, at, reply.bytes)?;
+            }
+            (Asked::Page { page, fetch, has_stamp: true }, Reply::Unchanged(_))
+                if named == Some((page, fetch)) =>
+            {
+                self.unchanged(page, at);
+            }
+            (Asked::RawPage { page, fetch }, Reply::Page(reply)) if named == Some((page, fetch)) => {
+                self.raw_page_came(page, fetch, reply.bytes);
+            }
+            (Asked::Question(token), Reply::Pong(pong, server_at)) => {
+                self.echoed(call, at, token, pong, server_at);
+            }
+            (Asked::Bind(key), Reply::Bound(bound)) => self.bound(&key, bound),
+            (Asked::Define(name), Reply::Defined) => self.classes.defined(name),
+            (Asked::Single(Single::Lease), Reply::Leased(leased)) => self.leases.granted(leased),
+            (Asked::Single(Single::Catalogue), Reply::Classes(classes)) => self.catalogue_came(classes),
+            (Asked::Single(Single::Interfaces), Reply::Offered(all)) => self.tools.interfaces = Some(Ok(all)),
+            (Asked::Single(Single::Status), Reply::Status(status)) => {
+                self.tools.status = Some(status.to_vec());
+            }
+            (Asked::Single(Single::Collection), Reply::Status(status)) => {
+                self.tools.collection = Some(status.to_vec());
+            }
+            (asked, _) => {
+                let violation = asked.violation(header.kind, named.map(|(page, _)| page));
+                // The part that asked hears of it as of all that the connection had under way.
+                self.peer.pending.enter(call, asked);
+                return Err(violation);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in the refusal of a call.
+    ///
+    /// # Errors
+    /// If it is of what no server refuses.
+    pub(super) fn refused_call(&mut self, call: u64, error: Error) -> Result<(), Error> {
+        // One that is not pending is of a commit, and a verdict says the same.
+        let Some(asked) = self.peer.pending.take(call) else { return Ok(()) };
+        match asked {
+            Asked::Page { page, .. } => self.fetches.refused(page, error),
+            Asked::RawPage { fetch, .. } => self.tools.raw.came(fetch, Err(error)),
+            Asked::Question(Some(token)) => {
+                self.questions.echoes.lost(call);
+                self.questions.tokens.refused(token, error.to_string());
+            }
+            Asked::Question(None) => {
+                let violation = asked.violation(Kind::Refused, None);
+                self.peer.pending.enter(call, asked);
+                return Err(violation);
+            }
+            Asked::Bind(key) => self.peer.calls.refused(&key, error),
+            Asked::Define(name) => self.classes.refused(name, error),
+            Asked::Single(Single::Lease) => self.leases.refused(error),
+            Asked::Single(Single::Interfaces) => self.tools.interfaces = Some(Err(error)),
+            // Asked for again, as long as there is one that waits.
+            Asked::Single(Single::Catalogue | Single::Status | Single::Collection) => {}
+        }
+        Ok(())
+    }
+
+    /// The connection is gone, and with it the replies to all calls that were pending: the door through which every part hears what of
+    /// its was lost.
+    pub(super) fn lose_pending(&mut self) {
+        let mut lost = self.peer.pending.take_all();
+        for (call, asked) in lost.drain() {
+            match asked {
+                Asked::Page { page, .. } => self.fetches.lost_request(page),
+                Asked::RawPage { fetch, .. } => self.tools.raw.lost(fetch),
+                Asked::Question(_) => self.questions.echoes.lost(call),
+                Asked::Bind(key) => self.peer.calls.lost(&key),
+                Asked::Define(name) => self.classes.lost(name),
+                // That they are asked for stands here alone.
+                Asked::Single(_) => {}
+            }
+        }
+        self.peer.pending.by_call = lost;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tercel_wire::frame::split;
+    use tercel_wire::id::{SpaceId, Stamp, ViewId};
+    use tercel_wire::interface::InterfaceSchema;
+    use tercel_wire::message::{Reason, Refused};
+
+    use super::super::begin::QUESTIONS_MAX;
+    use super::super::{Input, LinkState};
+    use super::*;
+    use crate::error::Bound as Limit;
+    use crate::txn::{Caller, Through};
+
+    const PAGE: PageId = match PageId::new(7) {
+        Some(page) => page,
+        None => panic!("7 is a page"),
+    };
+    const OTHER: PageId = match PageId::new(8) {
+        Some(page) => page,
+        None => panic!("8 is a page"),
+    };
+    const SERVICE: Through<'static> = Through::Own(&InterfaceSchema { name: "Clock", methods: &[] }, "");
+
+    /// Asks for everything that can be asked for, and gives whether there is an answer to anything.
+    fn ask(client: &mut Client, read: &mut Option<u64>) -> bool {
+        let token = Token { space: SpaceId(1), view: ViewId::new(9, 9), stamp: Stamp(9) };
+        let now = Now(1);
+        client.fetch(PAGE, None);
+        if client.questions.echoes.is_idle() {
+            client.ask(now, Some(token));
+        }
+        let scope = client.reader.scope().unwrap();
+        let answers = [
+            client.raw_page(OTHER, read).is_some(),
+            client.bind(SERVICE).is_some(),
+            client.interfaces().is_some(),
+            client.all_classes().is_some(),
+            client.server_status(now).is_some(),
+            client.begin_collection(now, true).is_some(),
+            client.allocate(now, &scope, 64).is_some(),
+        ];
+        if client.peer.pending.call_of(|asked| matches!(asked, Asked::Define(_))).is_none() {
+            client.request(Asked::Define("C"), &[]);
+        }
+        answers.contains(&true)
+    }
+
+    fn asking() -> Client {
+        let mut client = Client::connected_for_test();
+        client.history.space = SpaceId(1);
+        assert!(!ask(&mut client, &mut None));
+        assert_eq!(client.peer.pending.by_call.len(), 10);
+        client
+    }
+
+    /// What each of the pending calls asks for, with its call.
+    fn calls(client: &Client) -> Vec<(String, u64)> {
+        let by_call = &client.peer.pending.by_call;
+        let mut calls: Vec<_> = by_call.iter().map(|(call, asked)| (format!("{asked:?}"), *call)).collect();
+        calls.sort_unstable_by_key(|(_, call)| *call);
+        calls
+    }
+
+    fn bytes(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        let mut out = Vec::new();
+        write(&mut out);
+        out
+    }
+
+    /// A reply of each kind. The pages are answers to the only fetch for the cache, but for the last.
+    fn replies() -> Vec<(Kind, Vec<u8>)> {
+        let page = |page, fetch| bytes(|o| PageReply { page, fetch, bytes: &[] }.encode(o));
+        let leased = Leased { seq: 1, birth: Stamp::ZERO, pages: vec![PAGE], holes: vec![] };
+        let bound = Bound { interface: None, methods: vec![], table: None };
+        vec![
+            (Kind::Page, page(PAGE, 1)),
+            (Kind::Unchanged, bytes(|o| Unchanged { page: PAGE, fetch: 1 }.encode(o))),
+            (Kind::Leased, bytes(|o| leased.encode(o))),
+            (Kind::Classes, bytes(|o| Classes { classes: vec![] }.encode(o))),
+            (Kind::Defined, vec![16, 0]),
+            (Kind::Bound, bytes(|o| bound.encode(o))),
+            (Kind::Offered, vec![]),
+            (Kind::Pong, bytes(|o| Pong { nearly_full: false }.encode(o))),
+            (Kind::Status, b"{}".to_vec()),
+            (Kind::Page, page(PAGE, 2)),
+            (Kind::Page, page(OTHER, 1)),
+        ]
+    }
+
+    fn refuse(client: &mut Client, call: u64) {
+        let refused = Refused { reason: Reason::Full, text: "no".into() };
+        client.told_for_test(Kind::Refused, call, |o| refused.encode(o));
+    }
+
+    #[test]
+    fn reply_that_is_not_to_what_was_asked_ends_the_connection() {
+        let fitting = [
+            ("Page", Kind::Page),
+            ("Single(Lease)", Kind::Leased),
+            ("Single(Catalogue)", Kind::Classes),
+            ("Single(Interfaces)", Kind::Offered),
+            ("Single(Status)", Kind::Status),
+            ("Single(Collection)", Kind::Status),
+            ("Question", Kind::Pong),
+            ("Bind", Kind::Bound),
+            ("Define", Kind::Defined),
+        ];
+        let mut fits = Vec::new();
+        for (asked, call) in calls(&asking()) {
+            for (i, (kind, body)) in replies().into_iter().enumerate() {
+                let mut client = asking();
+                client.told_for_test(kind, call, |o| o.extend_from_slice(&body));
+                if client.peer.link == LinkState::Up {
+                    assert_eq!(client.peer.pending.by_call.len(), 9, "{asked} was answered with {kind:?}");
+                    fits.push((asked.clone(), kind, i));
+                } else {
+                    assert!(client.peer.pending.by_call.is_empty(), "{asked} was answered with {kind:?}");
+                    assert!(!client.fetches.is_under_way(PAGE));
+                }
+            }
+        }
+        assert_eq!(fits.len(), fitting.len());
+        for (asked, kind, i) in fits {
+            assert!(
+                fitting.iter().any(|(of, fit)| asked.starts_with(of) && *fit == kind),
+                "{asked}, {kind:?}"
+            );
+            assert!(i < 9, "another page, or another fetch");
+        }
+    }
+
+    #[test]
+    fn refusal_reaches_the_one_that_asked_and_no_other() {
+        for (asked, call) in calls(&asking()) {
+            let mut client = asking();
+            let mut read = client.tools.raw.only_for_test();
+            let others: Vec<_> = calls(&client).into_iter().filter(|(_, c)| *c != call).collect();
+            refuse(&mut client, call);
+            assert_eq!((&client.peer.link, calls(&client)), (&LinkState::Up, others), "{asked}");
+            let no = Some(Error::Full(Limit::Server("no".into())));
+            let heard = match asked.split(['(', ' ']).next().unwrap() {
+                "Page" => client.fetches.failed(PAGE, 1).cloned(),
+                "RawPage" => client.raw_page(OTHER, &mut read).and_then(Result::err),
+                "Bind" => client.bind(SERVICE).and_then(Result::err),
+                "Define" => client.classes.take_refused_for_test("C"),
+                "Question" => no.clone(),
+                _ if asked == "Single(Interfaces)" => client.interfaces().and_then(Result::err),
+                _ if asked == "Single(Lease)" => {
+                    let scope = client.reader.scope().unwrap();
+                    client.allocate(Now(1), &scope, 64).and_then(Result::err)
+                }
+                _ => {
+                    // It is asked for again as long as there is one that waits.
+                    assert!(!ask(&mut client, &mut read));
+                    no.clone()
+                }
+            };
+            assert_eq!(heard, no, "{asked}");
+        }
+    }
+
+    #[test]
+    fn refusal_of_a_question_without_a_token_ends_the_connection() {
+        let mut client = Client::connected_for_test();
+        let call = client.ask(Now(1), None);
+        refuse(&mut client, call);
+        assert!(client.wants_close() && client.questions.echoes.is_idle());
+    }
+
+    #[test]
+    fn refused_question_makes_room_for_another() {
+        let mut client = Client::connected_for_test();
+        let token = Token { space: SpaceId(1), view: ViewId::new(9, 9), stamp: Stamp(9) };
+        let asked = [1, 2].map(|at| client.ask(Now(at), Some(token)));
+        assert!(!client.questions.echoes.may_ask());
+        refuse(&mut client, asked[0]);
+        assert!(client.questions.echoes.may_ask() && client.questions.echoes.waits_for(asked[1]));
+    }
+
+    #[test]
+    fn refusal_of_an_operation_is_left_to_its_verdict() {
+        let mut client = asking();
+        let op = client.submit(Now(1), Stamp::ZERO, &mut Vec::new(), b"").unwrap().unwrap();
+        let before = calls(&client);
+        let call = client.peer.pending.last;
+        refuse(&mut client, call);
+        assert_eq!((&client.peer.link, calls(&client)), (&LinkState::Up, before));
+        assert_eq!(client.outcome(op), None);
+    }
+
+    #[test]
+    fn nothing_is_pending_behind_the_end_of_a_connection_and_all_is_asked_for_again() {
+        let (mut client, mut read) = (Client::connected_for_test(), None);
+        client.history.space = SpaceId(1);
+        ask(&mut client, &mut read);
+        let before = calls(&client);
+        client.handle(Now(2), Input::Disconnected("it was cut".into()));
+        assert!(client.peer.pending.by_call.is_empty() && client.peer.pending.single == [false; 5]);
+        assert!(!client.fetches.is_under_way(PAGE) && client.questions.echoes.is_idle());
+        assert_eq!(client.tools.raw.under_way(), 0);
+        client.peer.link = LinkState::Up;
+        // Replies to the old connection are not to anything.
+        for (_, call) in &before {
+            for (kind, body) in replies() {
+                client.told_for_test(kind, *call, |o| o.extend_from_slice(&body));
+            }
+            refuse(&mut client, *call);
+        }
+        assert_eq!(client.peer.link, LinkState::Up);
+        assert!(!ask(&mut client, &mut read));
+        assert_eq!(client.peer.pending.by_call.len(), before.len());
+        assert!(calls(&client)[0].1 > before[before.len() - 1].1);
+    }
+
+    #[test]
+    fn reply_that_was_not_asked_for_is_dropped_and_one_that_is_damaged_is_not() {
+        for (kind, body) in replies() {
+            let mut client = Client::connected_for_test();
+            client.told_for_test(kind, 77, |o| o.extend_from_slice(&body));
+            assert_eq!(client.peer.link, LinkState::Up, "{kind:?}");
+            assert!(!client.catalogue(), "{kind:?}");
+            if !matches!(kind, Kind::Defined | Kind::Status | Kind::Page) {
+                client.told_for_test(kind, 77, |o| o.extend_from_slice(b"damage that is no message"));
+                assert!(client.wants_close(), "{kind:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn echo_answers_the_questions_before_it() {
+        let mut client = Client::connected_for_test();
+        let asked = [1, 2, 3].map(|at| client.ask(Now(at), None));
+        client.told_for_test(Kind::Pong, asked[1], |o| Pong { nearly_full: false }.encode(o));
+        assert_eq!(client.peer.pending.by_call.keys().copied().collect::<Vec<_>>(), [asked[2]]);
+        client.told_for_test(Kind::Pong, asked[0], |o| Pong { nearly_full: false }.encode(o));
+        assert_eq!((&client.peer.link, client.questions.echoes.under_way()), (&LinkState::Up, 1));
+    }
+
+    #[test]
+    fn server_that_echoes_nothing_is_asked_so_often_and_then_told_that_the_client_is_there() {
+        let mut client = Client::connected_for_test();
+        let mut said = Vec::new();
+        for n in 1..=2 * QUESTIONS_MAX as u64 {
+            let now = Now(n * client.peer.keepalive_us);
+            client.handle(now, Input::Taken);
+            client.handle(now, Input::Time);
+            let sent = std::mem::take(client.outgoing());
+            let (header, _, rest) = split(&sent).unwrap().unwrap();
+            assert!(rest.is_empty());
+            said.push(header.kind);
+        }
+        assert!(said[..QUESTIONS_MAX].iter().all(|kind| *kind == Kind::Ping));
+        assert!(said[QUESTIONS_MAX..].iter().all(|kind| *kind == Kind::Ack));
+        assert_eq!(client.peer.pending.by_call.len(), QUESTIONS_MAX);
+    }
+}
