@@ -1,6 +1,7 @@
 //! Words for copies that are never changed: taken one after the other out of chunks, given back all together.
 //!
-//! The invariant: a chunk never moves and is freed with its owner only, so an object in it stays as long as that.
+//! The invariant: a chunk never moves, and its words are used again or freed by `&mut` to its owner only, so an object in it stays as
+//! long as no one has that.
 
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
@@ -21,9 +22,15 @@ pub(crate) struct Chunks {
 /// Owns its words through a plain pointer, because views have references to them while this moves about.
 struct Chunk(NonNull<[UnsafeCell<u32>]>);
 
+// SAFETY: a chunk owns its words as a box of cells does, which may be sent: its own borrow is the only way to them.
+unsafe impl Send for Chunk {}
+
 /// Where a copy's header is. Good as long as the [`Chunks`] that gave it are neither cleared nor dropped.
 #[derive(Clone, Copy)]
 pub(crate) struct HeaderPtr(NonNull<u8>);
+
+// SAFETY: it is a place and no access: only `object` reads there, whose caller says that the chunks are as they were.
+unsafe impl Send for HeaderPtr {}
 
 /// Words of the first chunk, for transactions that read a few objects, and of the largest, which is a page's.
 const FIRST_WORDS: usize = 128;
@@ -40,6 +47,13 @@ impl Chunks {
         let first = NonNull::from(words).cast::<u8>();
         // SAFETY: there are at least two words: the reference and the header.
         HeaderPtr(unsafe { first.add(4) })
+    }
+
+    /// Lets go of all objects. The first chunk is kept for the next ones, unless it was made for a large one.
+    pub(crate) fn clear(&mut self) {
+        self.all.truncate(1);
+        self.all.retain(|chunk| chunk.words().len() <= LARGEST_WORDS);
+        self.taken = 0;
     }
 
     /// Takes `wanted` words that were not taken before.

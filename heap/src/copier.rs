@@ -24,7 +24,7 @@ use crate::memory::{Boxed, SeqCst};
 use crate::page_table::PageTable;
 use crate::protocol::at_stamp;
 use crate::scope::{Reader, Scope};
-use crate::shared::Shared;
+use crate::shared::{Pool, Shared};
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 use crate::table::Table;
 
@@ -75,7 +75,7 @@ impl Copier {
             watermark: AtomicU64::new(0),
             newest_birth: AtomicU64::new(0),
             slots: (0..scopes_max).map(|_| OnceLock::new()).collect(),
-            pool: Mutex::new((0..scopes_max as u32).rev().collect()),
+            pool: Mutex::new(Pool::of(scopes_max)),
             strong: true,
             fence: Box::new(SeqCst),
             moved_bytes: AtomicUsize::new(0),
@@ -113,7 +113,8 @@ impl Copier {
     pub fn scope(&self, at: Stamp) -> Option<Scope> {
         self.shared.watermark.fetch_max(at.0, Ordering::AcqRel);
         let mut scope = Reader { shared: self.shared.clone() }.scope()?;
-        scope.copies = Some(Box::new(Copies::new(self.copies_bytes_max)));
+        let emptied = self.shared.pool().emptied.pop();
+        scope.copies = Some(emptied.unwrap_or_else(|| Box::new(Copies::new(self.copies_bytes_max))));
         scope.adopt(at_stamp(scope.moment(), at.0));
         Some(scope)
     }

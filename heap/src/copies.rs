@@ -49,6 +49,8 @@ struct Copy {
 
 /// Bytes that a copy costs beside its objects': its place in the table, which may be half empty, and the reference.
 const COPY_BYTES: usize = 128;
+/// Entries of a table whose room is kept for the next transaction.
+const KEPT_ENTRIES: usize = 64;
 /// Bytes that a reference that names nothing costs.
 const ABSENT_BYTES: usize = 16;
 
@@ -126,9 +128,16 @@ impl Copies {
         out[from..].sort_unstable();
     }
 
-    /// Forgets everything; by `&mut`, so no view is alive.
+    /// Forgets everything; by `&mut`, so no view is alive. The memory that a small transaction needs is kept.
     pub(crate) fn clear(&mut self) {
-        *self.inner.get_mut() = Inner::default();
+        let Inner { copies, absent, chunks, bytes } = self.inner.get_mut();
+        copies.clear();
+        copies.shrink_to(KEPT_ENTRIES);
+        absent.clear();
+        absent.shrink_to(KEPT_ENTRIES);
+        chunks.clear();
+        *bytes = 0;
+        self.cell = Cell::default();
     }
 }
 

@@ -42,7 +42,7 @@ impl Reader {
 
     /// A new transaction's read side; `None` while as many as the configuration allows are open.
     pub fn scope(&self) -> Option<Scope> {
-        let number = self.shared.pool().pop()?;
+        let number = self.shared.pool().numbers.pop()?;
         let slot = self.shared.slot(number);
         let scope = Scope {
             cells: slot.cells(),
@@ -395,7 +395,13 @@ impl Scope {
 impl Drop for Scope {
     fn drop(&mut self) {
         self.end();
-        self.shared.pool().push(self.number);
+        let emptied = self.copies.take().map(|mut copies| {
+            copies.clear();
+            copies
+        });
+        let mut pool = self.shared.pool();
+        pool.numbers.push(self.number);
+        pool.emptied.extend(emptied);
     }
 }
 

@@ -248,3 +248,31 @@ fn class_that_was_never_defined_is_not_bound() {
     let scope = c.scope(Stamp(0)).unwrap();
     assert!(!c.keep_absent(&scope, oref(1, 0)));
 }
+
+/// Memory is used again by the next scope: nothing of what was in it is found, whatever was read by how many.
+#[test]
+fn next_scope_finds_nothing_of_the_last() {
+    let c = copier(1 << 20);
+    let place = |n: u64| oref(1 + (n / 100) as u32, (n % 100) as u16);
+    for (round, objects) in [1, 300, 2, 0, 65, 3].into_iter().enumerate() {
+        let (mut scope, other) = (c.scope(Stamp(1)).unwrap(), c.scope(Stamp(1)).unwrap());
+        for again in 0..2 {
+            assert!(c.has_read_nothing(&scope) && (0..300).all(|n| !c.has_read(&scope, place(n))));
+            let nodes: Vec<Node> = (0..objects)
+                .map(|n| {
+                    // Of another length each round, so that what is left of an earlier one would show.
+                    let name = "n".repeat((n as usize * 7 + 31 * round + again) % 900);
+                    Node::new(n, &name, oref(2, 7), &[])
+                })
+                .collect();
+            for node in &nodes {
+                assert_eq!(keep(&c, &scope, place(node.id), &node.object()), Copied::Ready);
+            }
+            assert!(c.keep_absent(&scope, oref(9, 9)) && c.has_read_nothing(&other));
+            for node in &nodes {
+                assert_eq!(Node::read(&view(&scope, place(node.id))), *node, "round {round}");
+            }
+            scope.reset();
+        }
+    }
+}
