@@ -3,7 +3,7 @@
 //! A part is switched off at run time, by a second client of the same process or by a second service of the same server, so that the
 //! server's process, the processors and the program are the same on both sides of a ratio. The one exception is the row `spin`: how long a
 //! server looks is its own choice, so the calls that find both ends asleep go to a second server, and the one that looks has stopped
-//! before they begin. Each block begins with some calls that are not timed.
+//! before they begin. Each block begins with some calls that are not timed. The row `nothing` compares a second client with the first.
 
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,13 @@ pub(super) fn rows(options: &Options, ends: &Ends, asleep: &Ends) -> Result<Vec<
     let service = as_it_is.service::<dyn Procedures>();
     let mut null = || service.null().map_err(failed);
     let mut rows = Vec::new();
+
+    let other = without(ends, Without::default())?;
+    let same = other.service::<dyn Procedures>();
+    rows.push(part("nothing", "null").row(&mut null, &mut || same.null().map_err(failed))?.note(
+        "a second client of which nothing is switched off: how far the ratios of the others can be trusted",
+    ));
+    drop(other);
 
     let other = without(ends, Without { line: true, ..Without::default() })?;
     let messages = other.service::<dyn Procedures>();
