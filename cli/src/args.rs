@@ -457,7 +457,7 @@ pub struct Restore {
   tercel bench idle --connections 10000
   tercel bench load --quick --only greedy --only flood
   tercel bench rpc --only shm.spin --report ./report
-  tercel bench rpc --only ablations             calls without a part of the short way")]
+  tercel bench rpc --only ablations       without each part of the short way")]
 pub struct Bench {
     /// What to measure
     #[arg(value_enum)]
