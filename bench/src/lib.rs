@@ -12,7 +12,7 @@
 //! | `stale` | suite `stale`: how late a change is seen elsewhere, and what it costs to see it at once |
 //! | `churn` | suite `churn`: the room that a space takes which is written to all the time |
 //! | `flex` | suite `flex`: calls of methods, on the cached copy and at the server |
-//! | `rpc` | suite `rpc`: calls between two processes, by the bare means under them |
+//! | `rpc` | suite `rpc`: calls between two processes, by the bare means under them, and without each part of the short way |
 //! | `load` | suite `load`: the latency of other clients beside antagonists, and 1,000 clients at work |
 
 mod blocks;
@@ -77,7 +77,7 @@ pub struct Options {
     pub dir: Option<PathBuf>,
     /// How many connections do nothing, in suite `idle`.
     pub connections: usize,
-    /// Which antagonists to measure, in suite `load`, or which places, in suite `rpc`; all if none is named.
+    /// Which antagonists to measure, in suite `load`, or which places, `ablations` or `instructions`, in suite `rpc`; all if none is named.
     pub only: Vec<String>,
 }
 

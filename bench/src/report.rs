@@ -240,7 +240,7 @@ const LEGEND: [(&str, &str); 6] = [
     ("value", "what Tercel took or did, the median"),
     (
         "limit",
-        "the raw path that the row is measured against, and what it took or did in this very run, the median",
+        "what the row is measured against, most often the raw path under it, and what that took or did in this very run, the median",
     ),
     (
         "ratio",

@@ -458,7 +458,8 @@ pub struct Restore {
   tercel bench commit --json
   tercel bench idle --connections 10000
   tercel bench load --quick --only greedy --only flood
-  tercel bench rpc --only shm.spin --report ./report")]
+  tercel bench rpc --only shm.spin --report ./report
+  tercel bench rpc --only ablations       without each part of the short way")]
 pub struct Bench {
     /// What to measure
     #[arg(value_enum)]
@@ -479,7 +480,7 @@ pub struct Bench {
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub connections: usize,
     /// Suites load and rpc: only this row or place, such as greedy or shm.spin;
-    /// may be given several times
+    /// rpc also has `instructions` and `ablations`; may be given several times
     #[arg(long, value_name = "ROW")]
     pub only: Vec<String>,
 }

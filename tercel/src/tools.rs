@@ -26,6 +26,8 @@ use crate::disk::log::LogConfig;
 use crate::disk::pages::RedbPages;
 use crate::{Client, Error};
 
+#[doc(hidden)]
+pub use crate::client::Without;
 pub use tercel_engine as engine;
 pub use tercel_engine::rpc::{Described, Reply};
 pub use tercel_events as events;

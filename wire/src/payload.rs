@@ -177,6 +177,28 @@ impl PayloadSchema {
         }
     }
 
+    /// As [`PayloadSchema::encode_head`], with the same bytes, but without what a record of numbers alone spares: it is written as one
+    /// with parts beside it, whose head is then taken away. Only measurements ask for it.
+    ///
+    /// # Errors
+    /// If a value cannot be in a record; then nothing is appended.
+    #[doc(hidden)]
+    pub fn encode_head_generally(
+        &self,
+        put: impl FnMut(&mut Encoder<'_>),
+        out: &mut Vec<u8>,
+    ) -> Result<usize, EncodeError> {
+        if self.bytes == 0 {
+            return Ok(0);
+        }
+        let from = out.len();
+        let left = encode_head(self.bytes, put, out)?;
+        if self.has_numbers_alone {
+            out.drain(from..from + HEAD_BYTES);
+        }
+        Ok(left)
+    }
+
     /// Writes the parts that [`PayloadSchema::encode_head`] has left out, of the same record: so many bytes, one after the other. Of a
     /// record that is another now, fewer or more.
     pub fn encode_rest(&self, put: impl FnMut(&mut Encoder<'_>), sink: &mut PartSink<'_>) {
@@ -443,6 +465,9 @@ mod tests {
             assert_eq!((left > 0, rest.len()), (bytes.len() > 12_000, left), "{} bytes", bytes.len());
             two.extend_from_slice(&rest);
             assert!(one == two, "{} bytes", bytes.len());
+            let mut generally = vec![1];
+            assert_eq!(schema.encode_head_generally(put, &mut generally), Ok(left));
+            assert!(two.starts_with(&generally) && two.len() == generally.len() + left);
             let layout = Layout::of(&SCHEMA);
             let payload = Payload::decode(&one[1..], &layout).unwrap();
             assert_eq!(payload.bytes(SCHEMA.offset(1)).unwrap(), bytes);
@@ -466,6 +491,18 @@ mod tests {
             assert_eq!(out.len(), 1 + bytes);
             assert_eq!(Payload::decode(&out[1..], &layout).unwrap().record(), vec![0; bytes]);
             assert!(Payload::decode(&out, &layout).is_err() && Payload::decode(&[0; 16], &layout).is_err());
+            let put = |e: &mut Encoder<'_>| {
+                for (i, field) in schema.fields.iter().enumerate() {
+                    match field.ty {
+                        Type::Scalar(_) => 7_u64.put(e, schema.offset(i)),
+                        _ => [1_u8, 2, 3].put(e, schema.offset(i)),
+                    }
+                }
+            };
+            let (mut quick, mut general) = (vec![9], vec![9]);
+            assert_eq!(PayloadSchema::of(*schema).encode_head(put, &mut quick), Ok(0));
+            assert_eq!(PayloadSchema::of(*schema).encode_head_generally(put, &mut general), Ok(0));
+            assert_eq!(quick, general);
         }
         assert!(Payload::decode(&[], &Layout::of(&SCHEMA)).is_err());
     }

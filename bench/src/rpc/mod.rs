@@ -3,8 +3,9 @@
 //! Client and server are a process each, and so is the peer that answers bare trips. Both ends of a row and of its limit stay on
 //! the same processors, send as many bytes, and wait in the same way: they look (`spin`), or they sleep (`block`). Blocks of a
 //! bare trip and of a call alternate. A block is timed as a whole; the percentiles are of calls that are timed one by one
-//! afterwards, which costs each of them one look at the clock.
+//! afterwards, which costs each of them one look at the clock. The rows `rpc.without` compare calls with calls.
 
+mod ablations;
 mod bare;
 mod cost;
 mod fetch;
@@ -62,7 +63,20 @@ trait Procedures {
     fn nap(&self, ms: u32);
 }
 
+/// A service of whose calls the server keeps no replies.
+#[service]
+trait Unkept {
+    /// Nothing.
+    fn null(&self);
+}
+
 struct Here;
+
+impl Unkept for Here {
+    fn null(&self, _: &Context<'_>) -> Called<()> {
+        Ok(())
+    }
+}
 
 impl Procedures for Here {
     fn null(&self, _: &Context<'_>) -> Called<()> {
@@ -115,7 +129,8 @@ fn serve(dir: &Path, spin: Option<Duration>) -> Result<(), String> {
         .listen("127.0.0.1:0")
         .listen(format!("unix:{}", dir.join("sock").display()))
         .methods(Counter::METHODS)
-        .service(Procedures::serve(Here));
+        .service(Procedures::serve(Here))
+        .service(Unkept::serve(Here).without_replies());
     let builder = match spin {
         Some(spin) => builder.spin(spin),
         None => builder,
@@ -225,7 +240,17 @@ pub fn run(options: &Options) -> Result<Report, String> {
         ends.server.backend().clone_into(&mut backend);
         rows.extend(placed::on(first, || calls(options, &ends, place))?);
     }
-    if options.only.is_empty() || options.only.iter().any(|only| only == INSTRUCTIONS) {
+    let is_wanted = |name: &str| options.only.is_empty() || options.only.iter().any(|only| only == name);
+    if is_wanted(ABLATIONS) && first == last {
+        options.say(&format!("{ABLATIONS}: not measured, for there is one processor"));
+    } else if is_wanted(ABLATIONS) {
+        let begin = |name: &str, place| placed::on(last, || Ends::begin(&scratch.join(name), place));
+        let ends = begin(ABLATIONS, ablations::PLACE)?;
+        let asleep = begin("asleep", ablations::ASLEEP)?;
+        ends.server.backend().clone_into(&mut backend);
+        rows.extend(placed::on(first, || ablations::rows(options, &ends, &asleep))?);
+    }
+    if is_wanted(INSTRUCTIONS) {
         rows.extend(instructions::rows(options, &scratch)?);
     }
     Ok(Report { suite: "rpc", commit: COMMIT, machine: Machine::here(&backend), rows })
@@ -236,9 +261,9 @@ fn places(wanted: &[String]) -> Result<Vec<Place>, String> {
     let waits = [(Waits::Spinning, true), (Waits::Sleeping, false), (Waits::Sleeping, true)];
     let of_road = |road| waits.map(|(waits, apart)| Place { road, waits, apart });
     let all = [Transport::SharedMemory, Transport::Unix, Transport::Tcp].map(of_road).concat();
-    let is_known = |w: &&String| *w == INSTRUCTIONS || all.iter().any(|place| place.name() == **w);
-    if let Some(stranger) = wanted.iter().find(|w| !is_known(w)) {
-        let names: Vec<_> = all.iter().map(|place| place.name()).chain([INSTRUCTIONS.into()]).collect();
+    let names: Vec<_> =
+        all.iter().map(|place| place.name()).chain([INSTRUCTIONS, ABLATIONS].map(String::from)).collect();
+    if let Some(stranger) = wanted.iter().find(|w| !names.contains(w)) {
         return Err(format!("there is no place {stranger}: there are {}", names.join(", ")));
     }
     Ok(all.into_iter().filter(|place| wanted.is_empty() || wanted.contains(&place.name())).collect())
@@ -443,6 +468,9 @@ const SMALL: Sizes = Sizes { there: 64 + 28 + 12, back: 64 + 20 + 16 };
 /// What `--only` calls the counts of instructions.
 const INSTRUCTIONS: &str = "instructions";
 
+/// What it calls the rows of calls without a part of the short way.
+const ABLATIONS: &str = "ablations";
+
 const KIB: usize = 1_024;
 /// Nearly a mebibyte, which is what a message takes, and calls of a block with as much.
 const LARGE: usize = (1 << 20) - 4_096;
@@ -460,3 +488,25 @@ const ROUNDS_QUICK: usize = 10;
 
 /// Calls of a block.
 const TRIPS: usize = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(names: &[&str]) -> Result<Vec<String>, String> {
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        Ok(places(&names)?.into_iter().map(Place::name).collect())
+    }
+
+    #[test]
+    fn rows_are_chosen_by_their_place_or_kind() {
+        assert_eq!(wanted(&[]).unwrap().len(), 9);
+        assert_eq!(wanted(&["tcp.block", "shm.spin"]).unwrap(), ["shm.spin", "tcp.block"]);
+        // No place is measured for these.
+        assert!(wanted(&["ablations", "instructions"]).unwrap().is_empty());
+        assert_eq!(wanted(&["ablations", "unix.spin"]).unwrap(), ["unix.spin"]);
+        let said = wanted(&["ablation"]).unwrap_err();
+        assert!(said.contains("no place ablation:") && said.contains("shm.spin, "), "{said}");
+        assert!(said.ends_with("instructions, ablations"), "{said}");
+    }
+}

@@ -375,6 +375,17 @@ fn what_cannot_be_meant_is_a_wrong_command_line() {
 }
 
 #[test]
+fn place_of_calls_that_there_is_not_is_named_with_all_that_can_be_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = tercel(&["bench", "rpc", "--only", "ablation", "--dir", dir.path().to_str().unwrap()]);
+    let words = err(&refused);
+    assert_eq!(refused.status.code(), Some(1), "{words}");
+    assert!(words.contains("no place ablation:") && words.contains("shm.spin"), "{words}");
+    assert!(words.contains("instructions, ablations"), "{words}");
+    assert!(is_empty(dir.path()));
+}
+
+#[test]
 fn more_connections_than_can_be_are_refused_with_the_limit() {
     let dir = tempfile::tempdir().unwrap();
     let line = format!(

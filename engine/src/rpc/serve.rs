@@ -93,7 +93,13 @@ pub fn serve_named(
     let from = out.len();
     match procedure.filter(|p| !p.mode().is_one_way()) {
         Some(procedure) if procedure.mode().is_slow() => return Taken::Slow,
-        Some(procedure) => _ = procedure.run(id, payload, cx, out),
+        Some(procedure) => {
+            procedure.run(id, payload, cx, out);
+            if !procedure.keeps_reply() {
+                served.end_unkept(id);
+                return Taken::Answered;
+            }
+        }
         None => put(id, ResponseEnd::Refused(Unbegun::Schema, NO_METHOD), out),
     }
     served.end(id, &out[from..]);

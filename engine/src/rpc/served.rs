@@ -153,6 +153,14 @@ impl Served {
         true
     }
 
+    /// A call that has just arrived has come to its end, and what to is not kept: a copy of it is [`Arrival::Forgotten`].
+    #[inline]
+    pub(super) fn end_unkept(&mut self, id: CallId) {
+        if let Some(slot) = self.of(id) {
+            slot.state = State::Ended;
+        }
+    }
+
     /// The caller of a call waits no longer.
     pub fn cancel(&mut self, id: CallId) -> Cancelled<'_> {
         match self.slots.get(id.slot as usize).map_or(0, |slot| slot.seq) {

@@ -34,6 +34,7 @@ type Run = dyn Fn(&Context<'_>, usize, &Given<'_>, &mut Vec<u8>) -> Result<Ended
 pub struct Service {
     schema: &'static InterfaceSchema,
     run: Arc<Run>,
+    keeps_replies: bool,
 }
 
 impl Service {
@@ -45,7 +46,15 @@ impl Service {
         + Sync
         + 'static,
     ) -> Service {
-        Service { schema: S::SCHEMA, run: Arc::new(run) }
+        Service { schema: S::SCHEMA, run: Arc::new(run), keeps_replies: true }
+    }
+
+    /// The same, of whose calls the server keeps no replies, unless they run on a thread of their own. For measurements of what keeping
+    /// them costs, and for nothing else: a call is begun at most once as before, but it is `Unknown` to a caller that has lost the
+    /// answer with its connection, whatever the call came to.
+    #[doc(hidden)]
+    pub fn without_replies(self) -> Service {
+        Service { keeps_replies: false, ..self }
     }
 }
 
@@ -80,7 +89,7 @@ impl Services {
     pub fn procedure(&self, interface: u16, method: u16) -> Option<Procedure<'_>> {
         let (interface, service) = self.0.get(interface as usize)?;
         let of = interface.methods.get(method as usize)?;
-        Some(Procedure { of, number: method, run: &*service.run })
+        Some(Procedure { of, number: method, run: &*service.run, keeps_reply: service.keeps_replies })
     }
 
     /// Which streams a procedure has.
@@ -101,6 +110,7 @@ pub struct Procedure<'a> {
     of: &'a Method,
     number: u16,
     run: &'a Run,
+    keeps_reply: bool,
 }
 
 impl Procedure<'_> {
@@ -108,6 +118,12 @@ impl Procedure<'_> {
     #[inline]
     pub fn mode(&self) -> Mode {
         self.of.mode
+    }
+
+    /// Whether what a call of it came to is kept.
+    #[inline]
+    pub(super) fn keeps_reply(&self) -> bool {
+        self.keeps_reply
     }
 
     /// Runs it here and now, and appends the body of its response. Gives whether it was begun.

@@ -2,12 +2,20 @@
 //! caller is told is true, and no slot is lost.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use tercel_wire::id::{CallId, ViewId};
+use tercel_wire::id::{CallId, ClientId, ViewId};
+use tercel_wire::interface::{InterfaceSchema, MethodSchema, Mode};
+use tercel_wire::message::{Request, Response, ResponseEnd};
+use tercel_wire::payload::PayloadSchema;
+use tercel_wire::schema::Schema;
 
 use super::served::{Arrival, Cancelled, Served};
 use super::slots::{Look, Sent, Slots, Table};
+use super::{Context, Ended, Service, ServiceInterface, Services, Taken, serve};
 use crate::random::Random;
+use crate::time::Now;
 
 /// What the two ends say.
 #[derive(Debug, Clone)]
@@ -313,6 +321,60 @@ fn slots_give_the_memory_of_large_answers_back() {
     }
     assert_eq!(served.kept_bytes(), 256);
     assert!(served.memory_bytes() <= KEPT_CLIENT_BYTES_MAX);
+}
+
+/// A service with one procedure, which counts.
+struct Counts;
+
+impl ServiceInterface for Counts {
+    const SCHEMA: &'static InterfaceSchema = &InterfaceSchema {
+        name: "Counts",
+        methods: &[MethodSchema {
+            name: "count",
+            reads: false,
+            mode: Mode::Plain,
+            takes: PayloadSchema::of(NOTHING),
+            gives: PayloadSchema::of(NOTHING),
+            fails: PayloadSchema::of(NOTHING),
+            input: NOTHING,
+            output: NOTHING,
+        }],
+    };
+}
+
+const NOTHING: Schema = Schema { name: "nothing", fields: &[] };
+
+#[test]
+fn a_repeated_call_whose_reply_is_not_kept_is_forgotten_and_not_run_again() {
+    let id = CallId { slot: 3, seq: 1 };
+    let begun = Arc::new(AtomicU64::new(0));
+    let counts = begun.clone();
+    let kept = Service::new::<Counts>(move |_, _, _, _| {
+        counts.fetch_add(1, Ordering::Relaxed);
+        Ok(Ended::Returned)
+    });
+    for (service, keeps) in [(kept.clone(), true), (kept.without_replies(), false)] {
+        let services = Services::default().with(service);
+        let mut served = Served::default();
+        let mut call = |seq| {
+            let request = Request {
+                slot: Some(id.slot),
+                seq,
+                again: false,
+                interface: 0,
+                method: 0,
+                object: None,
+                payload: &[],
+            };
+            let (cx, mut body) = (Context::inline(ClientId(1), Now(0), None), Vec::new());
+            assert_eq!(serve(&mut served, &services, &request, &cx, &mut body), Taken::Answered);
+            Response::decode(&body).unwrap().end == ResponseEnd::Forgotten
+        };
+        let before = begun.load(Ordering::Relaxed);
+        assert_eq!([call(1), call(1), call(2), call(2)], [false, !keeps, false, !keeps]);
+        assert_eq!(begun.load(Ordering::Relaxed) - before, 2, "each is run once");
+        assert_eq!(served.kept_bytes() > 0, keeps);
+    }
 }
 
 #[test]

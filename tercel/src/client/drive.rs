@@ -36,6 +36,7 @@ use tercel_wire::spare::Spare;
 
 use super::connection::{CONNECT_TIMEOUT, Remote, SLEEP_MAX, ServerConnection, Transport};
 use super::express::{Express, micros};
+use super::without::Without;
 use crate::memory::Birthmark;
 use crate::pipe::Waited;
 
@@ -87,8 +88,7 @@ pub(super) struct Shared {
     /// Held while bytes are being sent, so that they leave in order; keeps the buffer that they were in.
     pub(super) sender: Mutex<(Vec<u8>, Spare)>,
     remote: Remote,
-    /// How long a call waits for the server; the same in microseconds.
-    timeout: (Duration, u32),
+    how: How,
     /// The mark of the process that made this client. A child has copies of all fields as they were at the fork, locks
     /// that a thread held among them, and the parent's connection. It touches none of them.
     birthmark: Birthmark,
@@ -107,6 +107,17 @@ pub(super) struct Shared {
     stopping: AtomicBool,
     /// The resident thread, once it runs.
     driver: OnceLock<Thread>,
+}
+
+/// How calls are made.
+pub(super) struct How {
+    /// How long one waits for the server.
+    timeout: Duration,
+    /// The same in microseconds.
+    pub(super) timeout_us: u32,
+    pub(super) without: Without,
+    /// Whether that changes how what they take is encoded.
+    pub(super) encodes_otherwise: bool,
 }
 
 /// How much the connection is used: while it is, the driver leaves it to the threads that use it.
@@ -198,7 +209,12 @@ fn boot_time() -> Duration {
 }
 
 impl Shared {
-    pub(super) fn new(machine: Machine, remote: Remote, timeout: Duration, seed: u64) -> Shared {
+    pub(super) fn new(
+        machine: Machine,
+        remote: Remote,
+        (timeout, without): (Duration, Without),
+        seed: u64,
+    ) -> Shared {
         Shared {
             machine: Mutex::new(Linked { machine, conn: None, last_failure: None }),
             changed: Condvar::new(),
@@ -207,7 +223,12 @@ impl Shared {
             baton: Mutex::default(),
             sender: Mutex::default(),
             remote,
-            timeout: (timeout, micros(timeout)),
+            how: How {
+                timeout,
+                timeout_us: micros(timeout),
+                without,
+                encodes_otherwise: without.schema || without.in_place,
+            },
             birthmark: Birthmark::new(),
             seed,
             begun: boot_time(),
@@ -228,12 +249,13 @@ impl Shared {
 
     /// How long a call waits for the server.
     pub(super) fn timeout(&self) -> Duration {
-        self.timeout.0
+        self.how.timeout
     }
 
-    /// The same, in microseconds.
-    pub(super) fn timeout_us(&self) -> u32 {
-        self.timeout.1
+    /// How calls are made.
+    #[inline]
+    pub(super) fn how(&self) -> &How {
+        &self.how
     }
 
     pub(super) fn remote(&self) -> &Remote {

@@ -19,6 +19,7 @@ use tercel_wire::message::{OBJECT_SLOT, Request, Response, ResponseEnd};
 
 use super::connection::{SLEEP_MAX, ServerConnection, SharedMemory};
 use super::drive::{Baton, Shared};
+use super::without::Without;
 use crate::channel::{End, InLine, Next, Room};
 
 /// What calls by the shorter way need, for one connection.
@@ -101,6 +102,21 @@ pub(super) fn micros(left: Duration) -> u32 {
     left.as_micros().clamp(1, u32::MAX.into()) as u32
 }
 
+/// As [`ExpressCall::put`], without what a measurement has switched off.
+#[cold]
+fn put_without(without: Without, call: &mut dyn ExpressCall, body: &mut Vec<u8>) -> Option<usize> {
+    let rest = if without.schema { call.put_generally(body) } else { call.put(body) }.ok()?;
+    if rest == 0 || rest > limits::CALL_MAX || !without.in_place {
+        return Some(rest);
+    }
+    let end = body.len() + rest;
+    body.reserve(rest);
+    call.put_rest(&mut |bytes| body.extend_from_slice(bytes));
+    // Of a value that changes between two looks at it the server finds that its parts do not fit.
+    body.resize(end, 0);
+    Some(0)
+}
+
 /// What has arrived beside the answer is handed on when it is as much.
 const KEPT_BYTES: usize = 128 << 10;
 
@@ -141,7 +157,7 @@ impl Drop for OutOfBaton<'_> {
 
 impl Shared {
     pub(super) fn call_express(&self, asked: &ExpressAsked, call: &mut dyn ExpressCall) -> Expressed {
-        if self.is_forked() {
+        if self.how().without.line || self.is_forked() {
             return Expressed::No;
         }
         let baton = match self.baton.try_lock() {
@@ -235,7 +251,7 @@ impl Shared {
     ) -> Option<CallId> {
         // No call is sent whose time is over.
         let left_us = match asked.timeout {
-            None => self.timeout_us(),
+            None => self.how().timeout_us,
             Some(left) if left.is_zero() => return None,
             Some(left) => micros(left),
         };
@@ -248,7 +264,10 @@ impl Shared {
         body.clear();
         Request { slot, seq: id.seq, again: false, interface, method, object, payload: &[] }.encode(body);
         let head_bytes = body.len();
-        let rest = call.put(body).ok()?;
+        let rest = match self.how().encodes_otherwise {
+            false => call.put(body).ok()?,
+            true => put_without(self.how().without, call, body)?,
+        };
         // The long way takes no more.
         if body.len() - head_bytes + rest > limits::CALL_MAX {
             return None;

@@ -8,6 +8,7 @@ pub(crate) mod connection;
 mod drive;
 mod express;
 mod watch;
+mod without;
 
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -35,6 +36,7 @@ use drive::Shared;
 
 pub use connection::Transport;
 pub use watch::{Watch, WatchBuilder};
+pub use without::Without;
 
 /// What one client process may choose.
 ///
@@ -72,6 +74,9 @@ pub struct ClientConfig {
     /// How long a thread that waits for the server looks for its answer before it sleeps, which takes some microseconds to
     /// end. None, the default, is for about as long in shared memory, wherever that pays, and not at all on sockets.
     pub spin: Option<Duration>,
+    /// What calls do without, so that its worth can be measured; nothing by default.
+    #[doc(hidden)]
+    pub without: Without,
 }
 
 impl Default for ClientConfig {
@@ -86,6 +91,7 @@ impl Default for ClientConfig {
             freshness: Freshness::default(),
             shared_memory: true,
             spin: None,
+            without: Without::default(),
         }
     }
 }
@@ -184,7 +190,7 @@ impl Life {
             heap(heap_config, Box::new(memory), Box::new(Barrier::new())).map_err(setting)?;
         let seed = seed()?;
         let machine = Machine::new(MachineConfig { space: SpaceId(0) }, seed, reader, writer);
-        let shared = Arc::new(Shared::new(machine, remote, config.timeout, seed));
+        let shared = Arc::new(Shared::new(machine, remote, (config.timeout, config.without), seed));
         let of_driver = shared.clone();
         let driver = std::thread::Builder::new()
             .name("tercel-client".into())

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+use tercel::tools::Without;
 use tercel::{
     Address, Bytes, Called, Client, ClientConfig, ClientId, Context, Error, Failure, Object, OpId, Ref,
     Server, SharedMemory, Transport, Tx, ViewId, service,
@@ -139,6 +140,8 @@ trait Counts {
     /// Waits until its caller has given up.
     #[slow]
     fn wait(&self);
+    /// The sum.
+    fn sum(&self, a: u64, b: u64) -> u64;
 }
 
 #[derive(Default)]
@@ -155,6 +158,10 @@ impl Counts for Counted {
 
     fn echo(&self, _: &Context<'_>, bytes: &[u8]) -> Called<Bytes> {
         Ok(Bytes(bytes.to_vec()))
+    }
+
+    fn sum(&self, _: &Context<'_>, a: u64, b: u64) -> Called<u64> {
+        Ok(a + b)
     }
 
     fn note(&self, _: &Context<'_>) {
@@ -209,6 +216,39 @@ fn calls_by_lines_and_by_messages_are_each_executed_once() {
     while client.run(|tx| Ok(tx.get(r)?.count())) != Ok(777) {
         counts.count().unwrap();
         assert!(Instant::now() < end, "the change was not heard of");
+    }
+    server.stop().unwrap();
+}
+
+/// What a client does without changes no answer, and calls take lines unless these are what it does without.
+#[test]
+fn calls_without_a_part_of_the_short_way_get_the_same_answers() {
+    let dir = tempfile::tempdir().unwrap();
+    let counted = Arc::new(AtomicU64::new(0));
+    let server = serve_counts(&dir, &counted);
+    let nothing = Without::default();
+    for without in [
+        nothing,
+        Without { line: true, ..nothing },
+        Without { schema: true, ..nothing },
+        Without { in_place: true, ..nothing },
+        Without { schema: true, in_place: true, ..nothing },
+    ] {
+        let config = ClientConfig { without, ..ClientConfig::default() };
+        let client = Client::connect_with(&server.addresses()[0], config).unwrap();
+        assert_eq!(client.transport(), Some(Transport::SharedMemory));
+        let counts = client.service::<dyn Counts>();
+        let before = counted.load(Ordering::SeqCst);
+        (1..=200).for_each(|n| assert_eq!(counts.count(), Ok(before + n), "{without:?}"));
+        assert_eq!(counts.sum(7, u64::MAX - 7), Ok(u64::MAX), "{without:?}");
+        for bytes in [0, 1, 24, 25, 5_000, 16_000, 17_000, 70_000, 900_000] {
+            let there: Vec<u8> = (0..bytes).map(|i| (i * 7) as u8).collect();
+            assert_eq!(counts.echo(&there), Ok(Bytes(there.clone())), "{without:?}, {bytes} bytes");
+        }
+        assert!(counts.echo(&vec![7; 2 << 20]).is_err(), "{without:?}");
+        let by_lines = client.stats().calls_by_lines;
+        assert_eq!(by_lines > 150, !without.line, "{by_lines} calls went by lines: {without:?}");
+        assert!(!without.line || by_lines == 0, "{by_lines}");
     }
     server.stop().unwrap();
 }
