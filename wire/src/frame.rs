@@ -367,8 +367,9 @@ impl Deframer {
     }
 }
 
-/// Bytes with which a frame must begin for all of its room to be taken: less may be the claim of a peer that never sends the rest.
-const ALLOWED_FROM: usize = 4 << 10;
+/// Bytes with which a frame must begin for all of its room to be taken: less may be the claim of a peer that never sends the rest. So
+/// memory is taken on a peer's word, but at most sixteen times what it has sent.
+const ALLOWED_FROM: usize = BODY_BYTES_MAX / 16;
 
 /// What one of few always keeps.
 const KEPT_BYTES: usize = 64 << 10;
@@ -415,6 +416,27 @@ mod tests {
         let mut d = Deframer::default();
         d.push(&h.encode());
         assert_eq!(d.next_frame().unwrap_err(), FrameError::TooLarge(u32::MAX));
+    }
+
+    #[test]
+    fn room_is_taken_for_a_claim_once_a_sixteenth_of_it_is_there() {
+        let mut bytes = Vec::new();
+        encode(Header::new(Kind::Commit, 1), &vec![7; BODY_BYTES_MAX], &mut bytes);
+        for (first, least, most) in [
+            (FRAME_BYTES, 0, 1 << 10),
+            (ALLOWED_FROM - 1, 0, 2 * ALLOWED_FROM),
+            (ALLOWED_FROM, bytes.len(), bytes.len()),
+        ] {
+            let mut d = Deframer::default();
+            d.push(&bytes[..first]);
+            assert!((least..=most).contains(&d.buffer.capacity()), "{first}: {}", d.buffer.capacity());
+            d.push(&bytes[first..]);
+            assert_eq!(d.next_frame().unwrap().map(|(_, body)| body.len()), Some(BODY_BYTES_MAX));
+            d.relax_in_time();
+            assert!(d.is_empty() && d.buffer.capacity() >= bytes.len());
+            (0..100).for_each(|_| d.relax_in_time());
+            assert!(d.buffer.capacity() <= KEPT_BYTES);
+        }
     }
 
     #[test]

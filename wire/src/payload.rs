@@ -251,7 +251,7 @@ pub(crate) fn encode_parts(
         let end = out.len() + left;
         out.reserve_exact(left);
         encode_rest(bytes, put, &mut |bytes| out.extend_from_slice(bytes));
-        // Of a value that changes between two looks at it the reader finds that its parts do not fit.
+        // Of a value that is another at the second look the reader finds that its parts do not fit.
         out.resize(end, 0);
     }
     Ok(())

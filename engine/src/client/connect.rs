@@ -124,6 +124,7 @@ impl Client {
                 bytes = rest;
             }
             if bytes.is_empty() {
+                deframer.relax_in_time();
                 return Ok(());
             }
         }

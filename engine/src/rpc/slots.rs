@@ -74,6 +74,7 @@ impl Read {
             self.spare.empty(&mut self.body, 0);
             return body.to_vec();
         }
+        self.spare.is_needed();
         let mut kept = std::mem::take(&mut self.body);
         kept.reserve_exact(body.len());
         kept.extend_from_slice(body);

@@ -75,7 +75,7 @@ impl Sender {
     }
 
     /// Sends a line and a block of so many bytes, which is written where the peer reads it: `fill` is called once there is room for
-    /// it. Bytes beyond the block are left out, and what is not written is whatever was there.
+    /// it. Bytes beyond the block are left out, and what is not written is zeros.
     ///
     /// # Errors
     /// As [`Sender::send`].
@@ -109,6 +109,10 @@ impl Sender {
             pen.write(&(bytes as u64).to_le_bytes());
             let mut loaned = LoanedBlock { pen, left: bytes };
             fill(&mut loaned);
+            // What an earlier block had there is none of this one.
+            while loaned.left > 0 {
+                loaned.write(&[0; 64]);
+            }
             loaned.pen.finish();
             self.block_tail += area;
             mark = HAS_BLOCK;

@@ -151,7 +151,7 @@ fn parts_are_gathered_and_read_in_place() {
 fn a_block_is_written_where_it_is_read_and_no_further() {
     let (mut sender, mut receiver) = pair(SMALL);
     let whole = bytes(3, 100);
-    // What a fill leaves out is whatever was there; what it has too much goes nowhere.
+    // What a fill leaves out is zeros; what it has too much goes nowhere.
     for (written, there) in [(100, 100), (120, 100), (0, 0), (37, 37)] {
         let fill =
             |block: &mut LoanedBlock<'_>| whole.iter().cycle().take(written).for_each(|b| block.write(&[*b]));
@@ -160,9 +160,9 @@ fn a_block_is_written_where_it_is_read_and_no_further() {
         {
             let message = receiver.receive().unwrap().unwrap();
             let block = message.block.unwrap();
-            let mut read = vec![0; there];
+            let mut read = vec![1; 100];
             assert!(block.len() == 100 && block.read_at(0, &mut read));
-            assert_eq!(read, whole[..there], "{written} bytes");
+            assert_eq!(read, [&whole[..there], &vec![0; 100 - there]].concat(), "{written} bytes");
         }
         expect(&mut receiver, 2, Some(&[9; 20]));
     }
