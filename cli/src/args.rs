@@ -363,7 +363,7 @@ pub struct Call {
     /// The method or procedure
     pub method: String,
     /// What it takes, as JSON: an object by name, or an array in order; one
-    /// number or text alone
+    /// value alone
     #[arg(value_name = "ARGS", allow_negative_numbers = true)]
     pub args: Option<String>,
     /// The server's address, HOST:PORT or unix:PATH; else that in TERCEL_SERVER, else 127.0.0.1:7117

@@ -54,6 +54,11 @@ impl Tokens {
         push(&mut self.refused, (token, text));
     }
 
+    #[cfg(test)]
+    pub(super) fn refused_for_test(&self, token: Token) -> bool {
+        self.refused.iter().any(|(of, _)| *of == token)
+    }
+
     fn is_known(&self, token: &Token) -> bool {
         self.known.iter().any(|(view, stamp)| *view == token.view && token.stamp <= *stamp)
     }

@@ -141,6 +141,9 @@ impl Caller for Client {
         if call.payload.len() > limits::CALL_MAX {
             return Some(Err(Error::Full(Limit::Message)));
         }
+        if until.is_some_and(|until| now >= until) {
+            return Some(Err(Error::Timeout(None)));
+        }
         let op = self.begin_call()?;
         let mut head = Vec::with_capacity(28);
         Call {
@@ -164,7 +167,7 @@ impl Caller for Client {
             && !dropped(Rule::CallForgetsStamp)
         {
             // What is read from now on is not older.
-            self.history.acknowledged = self.history.acknowledged.max(*stamp);
+            self.acknowledge(*stamp);
         }
         Some(came_to)
     }

@@ -335,15 +335,15 @@ mod tests {
         Some(page) => page,
         None => panic!("8 is a page"),
     };
+    const TOKEN: Token = Token { space: SpaceId(1), view: ViewId::new(9, 9), stamp: Stamp(9) };
     const SERVICE: Through<'static> = Through::Own(&InterfaceSchema { name: "Clock", methods: &[] }, "");
 
     /// Asks for everything that can be asked for, and gives whether there is an answer to anything.
     fn ask(client: &mut Client, read: &mut Option<u64>) -> bool {
-        let token = Token { space: SpaceId(1), view: ViewId::new(9, 9), stamp: Stamp(9) };
         let now = Now(1);
         client.fetch(PAGE, None);
         if client.questions.echoes.is_idle() {
-            client.ask(now, Some(token));
+            client.ask(now, Some(TOKEN));
         }
         let scope = client.reader.scope().unwrap();
         let answers = [
@@ -459,7 +459,8 @@ mod tests {
                 "RawPage" => client.raw_page(OTHER, &mut read).and_then(Result::err),
                 "Bind" => client.bind(SERVICE).and_then(Result::err),
                 "Define" => client.classes.take_refused_for_test("C"),
-                "Question" => no.clone(),
+                // The token is refused from now on, and so is what needs it.
+                "Question" => client.questions.tokens.refused_for_test(TOKEN).then(|| no.clone()).flatten(),
                 _ if asked == "Single(Interfaces)" => client.interfaces().and_then(Result::err),
                 _ if asked == "Single(Lease)" => {
                     let scope = client.reader.scope().unwrap();
@@ -486,8 +487,7 @@ mod tests {
     #[test]
     fn refused_question_makes_room_for_another() {
         let mut client = Client::connected_for_test();
-        let token = Token { space: SpaceId(1), view: ViewId::new(9, 9), stamp: Stamp(9) };
-        let asked = [1, 2].map(|at| client.ask(Now(at), Some(token)));
+        let asked = [1, 2].map(|at| client.ask(Now(at), Some(TOKEN)));
         assert!(!client.questions.echoes.may_ask());
         refuse(&mut client, asked[0]);
         assert!(client.questions.echoes.may_ask() && client.questions.echoes.waits_for(asked[1]));

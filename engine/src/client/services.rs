@@ -245,6 +245,9 @@ impl Requester for Client {
             Ok(bound) => bound,
             Err(e) => return Some(Err(e)),
         };
+        if call.until.is_some_and(|until| now >= until) {
+            return Some(Err(Error::Timeout(None)));
+        }
         if self.peer.out.len() > limits::UNSENT_BYTES_MAX {
             return None;
         }

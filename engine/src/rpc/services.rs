@@ -175,7 +175,7 @@ impl Procedure<'_> {
             Some(Err(e)) => e.to_string(),
             None => format!("`{name}` has panicked at the server"),
         };
-        // An encoding that panicked has left nothing of it.
+        // An encoding that panicked may have left some of it.
         out.truncate(from);
         put(id, ResponseEnd::Broken(Stamp::ZERO, &broken), out);
     }

@@ -19,6 +19,7 @@ use super::lend::Lent;
 use crate::effect::Effects;
 use crate::error::{Bound, Error};
 use crate::limits;
+use crate::mutant::{Rule, dropped};
 use crate::rpc::{self, Given};
 use crate::sessions::calls::{Ended, Tried, Waiting};
 use crate::time::Now;
@@ -94,7 +95,7 @@ impl Server {
     }
 
     fn run_call(&mut self, now: Now, ticket: Ticket, call: &Waiting, local: &mut Local, out: &mut Effects) {
-        if call.until.is_some_and(|until| now >= until) {
+        if call.until.is_some_and(|until| now >= until) && !dropped(Rule::BeginsPastDeadline) {
             return self.call_ended(ticket, Ended::Refused(Error::Timeout(None)), out);
         }
         let offers = self.config.methods.clone();

@@ -545,6 +545,10 @@ fn call_that_comes_too_late_is_not_begun() {
     let client = connect(&server);
     let purse = client.handle(purse(&client, 0)).remote();
     assert_eq!(purse.clone().within(Duration::from_secs(10)).deposit(1), Ok(1));
+    // One without any time is not sent, though the server is there.
+    let late = purse.clone().within(Duration::ZERO).deposit(1);
+    assert_eq!(late, Err(Failure::Space(Error::Timeout(None))));
+    assert_eq!(purse.balance(), Ok(1));
     let stopped = client.clone();
     server.stop().unwrap();
     let object = purse.reference();
