@@ -323,7 +323,8 @@ fn saved(
     let over = hits.pairs.iter().map(|(call, hits)| (hits / HITS_A_TIME as f64, *call));
     let over = Pairs { pairs: over.collect() };
     let over = Row::compared(format!("flex.remote_over_cached.{name}"), "us", &over, "flex.cached", n)
-        .note("a call at the server by one on the cached copy; Flex had 135");
+        .note("a call at the server by one on the cached copy")
+        .paper(135.0);
     // Its page is not cached: it is fetched, and the method runs on the copy.
     let (large, mut next) = (make_large(client)?, 0);
     let fetched = by_call(&mut || {
@@ -332,7 +333,8 @@ fn saved(
         client.handle(large[next]).local().count().map(|_| ()).map_err(failed)
     })?;
     let cache = Row::compared(format!("flex.cache.{name}"), "us", &fetched, "flex.remote", n)
-        .note("the first call on a copy that is fetched for it, by a call at the server; Flex had 3.0");
+        .note("the first call on a copy that is fetched for it, by a call at the server")
+        .paper(3.0);
     let validate = validated(options, client, counter, remote, road)?;
     let made = by_call(&mut || {
         let tx = client.transaction().begin().map_err(failed)?;
@@ -343,9 +345,11 @@ fn saved(
     })?;
     let pairs = made.pairs.iter().map(|(call, made)| (*call, made / MADE_A_TIME as f64)).collect();
     let create = Row::compared(format!("flex.create.{name}"), "us", &Pairs { pairs }, "flex.remote", n)
-        .note("an object made in an open transaction, by a call at the server; Flex had 1.4");
+        .note("an object made in an open transaction, by a call at the server")
+        .paper(1.4);
     let breakeven = Row::new(format!("flex.breakeven.{name}"), fetched.ratio().median.ceil(), "calls", n)
-        .note("calls from which on it is cheaper to fetch the copy; Flex had 3");
+        .note("calls from which on it is cheaper to fetch the copy")
+        .paper(3.0);
     Ok(vec![over, cache, validate, create, breakeven])
 }
 
@@ -380,10 +384,11 @@ fn validated(
     if (after.pages, after.unchanged) != (before.pages, before.unchanged + n) {
         return Err(format!("of {n} copies {} were found unchanged", after.unchanged - before.unchanged));
     }
-    Ok(Row::compared(format!("flex.validate.{}", road.name()), "us", &pairs, "flex.remote", n).note(
+    let row = Row::compared(format!("flex.validate.{}", road.name()), "us", &pairs, "flex.remote", n).note(
         "the first call on a cached copy that must be found unchanged, by a call at the server; no page is sent; must be 1.2 at \
-         most, Flex had 2.3",
-    ))
+         most",
+    );
+    Ok(row.paper(2.3))
 }
 
 fn rounds(options: &Options) -> usize {

@@ -129,7 +129,9 @@ pub fn command(suite: Suite, options: Options, json: bool, page: Option<&Path>) 
     if let Some(dir) = page {
         std::fs::create_dir_all(dir).map_err(|e| not_written(dir, &e))?;
     }
-    let report = run(suite, &options).map_err(Failure::new)?;
+    let before = load::share::Stolen::now();
+    let mut report = run(suite, &options).map_err(Failure::new)?;
+    report.machine.busy = before.and_then(|before| before.busy_since());
     if let Some(dir) = page {
         let file = dir.join(format!("{}.html", report.suite));
         std::fs::write(&file, page::html(&report)).map_err(|e| not_written(&file, &e))?;

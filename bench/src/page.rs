@@ -42,10 +42,7 @@ pub fn html(report: &Report) -> String {
     let machine = &report.machine;
     let mut page = String::new();
     let title = format!("tercel bench {}", report.suite);
-    let about = format!(
-        "commit {}, {} processors, Linux {}, {}",
-        report.commit, machine.cpus, machine.kernel, machine.backend
-    );
+    let about = format!("commit {}, {}", report.commit, machine.line());
     // Writing into a text does not fail.
     let _ = write!(
         page,

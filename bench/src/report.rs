@@ -3,6 +3,8 @@
 //! A row that claims speed names its limit, the raw path measured in the same run. Absolute times on shared machines mean
 //! little, so the row claims only the ratio.
 
+use std::fmt::Write as _;
+
 use serde::Serialize;
 use tercel_term::wrap::wrap;
 
@@ -30,6 +32,18 @@ pub struct Machine {
     pub kernel: String,
     /// How the kernel delivered events to the server.
     pub backend: String,
+    /// What else it did meanwhile; none where the kernel does not say.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub busy: Option<Busy>,
+}
+
+/// What a machine did besides, while it was measured.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Busy {
+    /// Threads that ran or wanted to, ours among them: the system's mean over the last minute, at the end.
+    pub load: f64,
+    /// The share of its processors' time that other machines on the same hardware took, in percent.
+    pub stolen_percent: f64,
 }
 
 impl Machine {
@@ -40,7 +54,17 @@ impl Machine {
             kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease")
                 .map_or_else(|_| "unknown".into(), |release| release.trim().to_string()),
             backend: backend.into(),
+            busy: None,
         }
+    }
+
+    /// In one line.
+    pub fn line(&self) -> String {
+        let mut line = format!("{} cpus, Linux {}, {}", self.cpus, self.kernel, self.backend);
+        if let Some(Busy { load, stolen_percent }) = self.busy {
+            let _ = write!(line, ", load {load:.1}, {stolen_percent:.1} % stolen");
+        }
+        line
     }
 }
 
@@ -172,6 +196,11 @@ impl Row {
     pub fn note(self, note: impl Into<String>) -> Row {
         Row { note: Some(note.into()), ..self }
     }
+
+    /// The same beside what the founding paper has.
+    pub fn paper(self, paper: f64) -> Row {
+        Row { paper: Some(paper), ..self }
+    }
 }
 
 impl Report {
@@ -186,10 +215,7 @@ impl Report {
     /// For people: no line is longer than `columns`, but for what cannot be broken.
     pub fn table(&self, columns: usize) -> String {
         let machine = &self.machine;
-        let head = format!(
-            "suite {}   commit {}   {} cpus, {}, {}",
-            self.suite, self.commit, machine.cpus, machine.kernel, machine.backend
-        );
+        let head = format!("suite {}   commit {}   {}", self.suite, self.commit, machine.line());
         let mut out = format!("{}\n\n", wrap(&head, columns, 2));
         let mut lines = vec![HEAD.map(String::from)];
         lines.extend(self.rows.iter().map(cells));
@@ -308,7 +334,12 @@ mod tests {
         Report {
             suite: "commit",
             commit: "unknown",
-            machine: Machine { cpus: 2, kernel: "6.1".into(), backend: "epoll".into() },
+            machine: Machine {
+                cpus: 2,
+                kernel: "6.1".into(),
+                backend: "epoll".into(),
+                busy: Some(Busy { load: 1.25, stolen_percent: 0.5 }),
+            },
             rows: vec![
                 Row {
                     p99: Some(6.5),
@@ -327,7 +358,7 @@ mod tests {
     #[test]
     fn json_has_the_fields_that_apply_and_no_others() {
         let expected = concat!(
-            r#"{"suite":"commit","commit":"unknown","machine":{"cpus":2,"kernel":"6.1","backend":"epoll"},"#,
+            r#"{"suite":"commit","commit":"unknown","machine":{"cpus":2,"kernel":"6.1","backend":"epoll","load":1.25,"stolen_percent":0.5},"#,
             r#""rows":[{"id":"commit.one","value":5.0,"unit":"us","p99":6.5,"limit":"raw.commit.one","#,
             r#""limit_value":4.0,"ratio":1.25,"ratio_lo":1.2,"ratio_hi":1.3,"n":100},"#,
             r#"{"id":"oo7.t6.visited","value":2187.0,"unit":"parts","n":1,"note":"as it must be"}]}"#,

@@ -16,7 +16,7 @@ mod beside;
 mod bystander;
 mod others;
 mod raw;
-mod share;
+pub mod share;
 mod sizes;
 mod switch;
 

@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::report::Busy;
+
 /// Processors that a process keeps busy, on average: 1.0 is one of them all the time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Share {
@@ -83,6 +85,33 @@ impl Strangers {
     }
 }
 
+/// What other machines on the same hardware have taken of this one's processors, and all of their time, in ticks.
+#[derive(Debug, Clone, Copy)]
+pub struct Stolen {
+    ticks: f64,
+    all: f64,
+}
+
+impl Stolen {
+    /// Up to now; none where the kernel does not say.
+    pub fn now() -> Option<Stolen> {
+        Stolen::parse(&std::fs::read_to_string("/proc/stat").ok()?)
+    }
+
+    fn parse(stat: &str) -> Option<Stolen> {
+        let fields = stat.lines().next()?.split_whitespace().skip(1).take(STEAL);
+        let fields: Vec<f64> = fields.map(|field| field.parse().ok()).collect::<Option<_>>()?;
+        (fields.len() == STEAL).then(|| Stolen { ticks: fields[STEAL - 1], all: fields.iter().sum() })
+    }
+
+    /// What the machine has done since, besides what was measured.
+    pub fn busy_since(self) -> Option<Busy> {
+        let load = std::fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()?;
+        let now = Stolen::now()?;
+        Some(Busy { load, stolen_percent: 100.0 * (now.ticks - self.ticks) / (now.all - self.all).max(1.0) })
+    }
+}
+
 /// Reads a clock of processor time.
 pub fn took(clock: ClockId) -> Duration {
     Duration::try_from(clock_gettime(clock)).unwrap_or_default()
@@ -153,5 +182,18 @@ mod tests {
         // A tick may be counted late.
         let cores = strangers.cores();
         assert!((0.0..=cpus + 0.5).contains(&cores), "{cores} of {cpus}");
+    }
+
+    #[test]
+    fn stolen_time_is_read_where_the_kernel_says_it() {
+        let of = |stat: &str| Stolen::parse(stat).map(|s| (s.ticks, s.all));
+        assert_eq!(of("cpu  10 1 20 60 2 0 3 4 0 0\ncpu0 1 1 1 1 1 1 1 1 1 1"), Some((4.0, 100.0)));
+        for other in ["", "cpu", "cpu 1 2 3", "cpu 10 1 20 60 2 0 3 x"] {
+            assert_eq!(of(other), None, "{other}");
+        }
+        // A sandbox may keep it to itself.
+        let busy =
+            Stolen::now().and_then(Stolen::busy_since).unwrap_or(Busy { load: 0.0, stolen_percent: 0.0 });
+        assert!(busy.load >= 0.0 && (0.0..=100.0).contains(&busy.stolen_percent), "{busy:?}");
     }
 }

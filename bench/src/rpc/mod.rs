@@ -293,6 +293,16 @@ fn calls(options: &Options, ends: &Ends, place: Place) -> Result<Vec<Row>, Strin
         against_bare(options, &format!("rpc.method.{name}"), ends, &mut bare, &mut method)?
             .note("a method of an object that only reads, run at the server in a transaction of its own"),
     );
+    if place == (Place { road: Transport::SharedMemory, waits: Waits::Spinning, apart: true }) {
+        rows.push(
+            by_call(options, "rpc.typed_over_null", place, "rpc.null", &mut null, &mut typed)?
+                .note("the procedure with numbers by the one without, in turn"),
+        );
+        rows.push(
+            by_call(options, "rpc.method_over_typed", place, "rpc.typed", &mut typed, &mut method)?
+                .note("the method by the procedure with numbers, in turn"),
+        );
+    }
     let large = vec![7; KIB];
     let mut bare =
         Bare::begin(&ends.dir, place.means(), Sizes { there: SMALL.there + KIB, back: SMALL.back })?;
@@ -412,13 +422,6 @@ fn against_bare(
     bare: &mut Bare,
     call: &mut dyn FnMut() -> Result<(), String>,
 ) -> Result<Row, String> {
-    let block = |call: &mut dyn FnMut() -> Result<(), String>| {
-        let begun = Instant::now();
-        for _ in 0..TRIPS {
-            call()?;
-        }
-        Ok::<_, String>(begun.elapsed().as_secs_f64() * 1e6 / TRIPS as f64)
-    };
     block(call)?;
     let pairs = alternate(rounds(options), || bare.block(TRIPS).map(|ns| ns / 1e3), || block(call))?;
     let before = cost::of(ends.server.id());
@@ -426,6 +429,27 @@ fn against_bare(
     let costs = cost::since(before, cost::of(ends.server.id()), each.len());
     each.sort_unstable_by(f64::total_cmp);
     Ok(row(id, &pairs, &each, costs, (rounds(options) * TRIPS) as u64))
+}
+
+/// A call by another one, in alternating blocks.
+fn by_call(
+    options: &Options,
+    id: &str,
+    place: Place,
+    other: &str,
+    one: &mut dyn FnMut() -> Result<(), String>,
+    call: &mut dyn FnMut() -> Result<(), String>,
+) -> Result<Row, String> {
+    let pairs = alternate(rounds(options), || block(one), || block(call))?;
+    let (id, other) = (format!("{id}.{}", place.name()), format!("{other}.{}", place.name()));
+    Ok(Row::compared(id, "us", &pairs, other, (rounds(options) * TRIPS) as u64))
+}
+
+/// Microseconds of a call, as the mean of a block.
+fn block(call: &mut dyn FnMut() -> Result<(), String>) -> Result<f64, String> {
+    let begun = Instant::now();
+    (0..TRIPS).try_for_each(|_| call())?;
+    Ok(begun.elapsed().as_secs_f64() * 1e6 / TRIPS as f64)
 }
 
 /// Microseconds of calls that are timed one by one.
