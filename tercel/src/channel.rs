@@ -299,3 +299,22 @@ pub(crate) enum Next<'l> {
     Piece,
     Call(InLine<'l>),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_of_a_long_call_is_kept_for_the_next_and_given_back_in_time() {
+        let mut kept = Kept::default();
+        for call in 0..3 * UNUSED_MAX {
+            let bytes = if call % UNUSED_MAX == 0 { CALL_BODY_BYTES } else { 100 };
+            assert_eq!(kept.take(bytes).len(), bytes);
+            assert_eq!(kept.bytes.len(), CALL_BODY_BYTES, "call {call}");
+        }
+        for _ in 0..=UNUSED_MAX {
+            kept.take(100);
+        }
+        assert!(kept.bytes.capacity() <= KEPT_BYTES, "{}", kept.bytes.capacity());
+    }
+}

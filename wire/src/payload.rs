@@ -475,6 +475,26 @@ mod tests {
     }
 
     #[test]
+    fn value_that_is_another_at_the_second_look_is_refused_by_its_reader() {
+        let layout = Layout::of(&SCHEMA);
+        for (first, second) in
+            [(100_000, 0), (100_000, 5), (100_000, 99_990), (100_000, 100_100), (20_000, 100_000)]
+        {
+            let mut looks = 0;
+            let put = |e: &mut Encoder<'_>| {
+                looks += 1;
+                e.put_bytes(SCHEMA.offset(0), b"text");
+                e.put_bytes(SCHEMA.offset(1), &vec![7; if looks == 1 { first } else { second }]);
+                e.put_bytes(SCHEMA.offset(2), b"");
+            };
+            let mut out = Vec::new();
+            PayloadSchema::of(SCHEMA).encode(put, &mut out).unwrap();
+            assert!(out.len() < first + 1_000, "{first}, {second}");
+            assert!(Payload::decode(&out, &layout).is_err(), "{first}, {second}");
+        }
+    }
+
+    #[test]
     fn record_of_numbers_stands_by_itself() {
         const fn of(fields: &'static [Field]) -> Schema {
             Schema { name: "numbers", fields }
