@@ -74,6 +74,20 @@ pub const STREAM_STILL_US: u64 = 60_000_000;
 /// Bytes of arguments of calls that wait in a server: of a few large ones.
 pub const CALL_BYTES_MAX: usize = 16 << 20;
 
+/// The same of the calls of one connection: a client that fills its share leaves room for others.
+pub const CALL_CONN_BYTES_MAX: usize = CALL_BYTES_MAX / 2;
+
+/// What a waiting call of a method counts beside the bytes of its arguments: the memory for its entry in the tables.
+pub const CALL_ENTRY_BYTES: usize = 256;
+
+/// Methods of waiting calls that are run before other connections are served again: a few hundred microseconds, if they are small.
+pub const CALLS_AT_ONCE: usize = 32;
+
+/// [`CALLS_AT_ONCE`], of which tests allow few.
+pub fn calls_at_once() -> usize {
+    crate::mutant::bound(CALLS_AT_ONCE, 2)
+}
+
 /// Bytes of one response of a service that are kept until its client has it: most results. One that is larger is lost with the
 /// connection that it was sent on.
 pub const KEPT_BYTES_MAX: usize = 64 << 10;

@@ -2,7 +2,8 @@
 //!
 //! A method runs where it stands, in the middle of what the host does. What it needs and is not at hand, a page or an answer of
 //! the order, it does not wait for: the attempt is given up, and the method is run anew once there is news. So does one that met
-//! a commit which is not visible yet. What it wrote is ordered as the operation of its caller, with what it returns.
+//! a commit which is not visible yet. What it wrote is ordered as the operation of its caller, with what it returns. The host is
+//! held up for a bounded number of attempts; whose call is next is decided by [`crate::sessions::call_queue`].
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -21,38 +22,33 @@ use crate::error::{Bound, Error};
 use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::rpc::{self, Given};
-use crate::sessions::calls::{Ended, Tried, Waiting};
+use crate::sessions::call_queue::Waiting;
+use crate::sessions::calls::Ended;
 use crate::time::Now;
 use crate::txn::local::{Local, Source};
 use crate::txn::{Home, Options, Port, Step, Ticket, Tx};
 
 impl Server {
-    /// Whether there are calls to be run, or to be run anew.
+    /// Whether there are calls to be run, or to be run anew. The host does not sleep before they are.
     pub fn has_calls(&self) -> bool {
-        let calls = &self.sessions.calls;
-        !calls.is_empty()
-            && (self.news() != self.sessions.calls.tried.state()
-                || calls.next(self.sessions.calls.tried.upto).is_some())
+        self.sessions.calls.has_due(self.call_state())
     }
 
-    fn news(&self) -> (u64, Stamp) {
+    /// While this does not change, a call that was given up would be given up again.
+    fn call_state(&self) -> (u64, Stamp) {
         (self.inside_news(), self.visible())
     }
 
-    /// Runs the calls that are due. `local` is the state of the transactions inside of this server; what is to be done is appended to
-    /// `out`, as by [`Server::handle`].
+    /// Runs calls that are due, [`limits::CALLS_AT_ONCE`] at most: if [`Server::has_calls`] says that there are more, the host calls it
+    /// again once it has served other connections. `local` is the state of the transactions inside of this server; what is to be done is
+    /// appended to `out`, as by [`Server::handle`].
     pub fn run_calls(&mut self, now: Now, local: &mut Local, out: &mut Effects) {
-        let (news, visible) = self.news();
-        let mut behind = if (news, visible) == self.sessions.calls.tried.state() {
-            self.sessions.calls.tried.upto
-        } else {
-            0
-        };
-        while let Some((ticket, call)) = self.sessions.calls.next(behind) {
-            behind = ticket;
+        let state = self.call_state();
+        self.sessions.calls.renew(state);
+        for _ in 0..limits::calls_at_once() {
+            let Some((ticket, call)) = self.sessions.calls.next() else { break };
             self.run_call(now, ticket, &call, local, out);
         }
-        self.sessions.calls.tried = Tried { upto: behind, news, visible };
         self.go_on(out);
     }
 

@@ -2,70 +2,24 @@
 //!
 //! A call is an operation of its client, executed at most once as a commit is: the id is looked up before the method runs, goes
 //! into the order with what the method wrote, and is spent by every other answer. The host runs what is due
-//! ([`crate::server::Server::run_calls`]); a method that needs a page, or met a commit that is not visible yet, is run anew when
-//! there is news. The invariant: a call that was taken is here until it is answered, its connection ends, or its client asks
-//! what became of it, which spends the id.
+//! ([`crate::server::Server::run_calls`]), in the order that [`super::call_queue`] says; a method that needs a page, or met a commit
+//! that is not visible yet, is run anew when there is news. The invariant: a call that was taken is here until it is answered, its
+//! connection ends, or its client asks what became of it, which spends the id.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use tercel_wire::frame::{BODY_BYTES_MAX, Header, Kind};
-use tercel_wire::id::{ClientId, OpId, Oref, Stamp};
+use tercel_wire::id::{ClientId, OpId, Stamp};
 use tercel_wire::interface::Interface;
 use tercel_wire::message::{Answer, Bind, Bound, Call, CallEnd, Limit, Outcome, Reason, Refusal};
 
+use super::call_queue::Waiting;
 use super::{Cx, Sessions, inside};
-use crate::effect::Conn;
 use crate::error::Error;
 use crate::leader::{Asked, Body, Ran};
-use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::replica::answers::Past;
-use crate::time::Now;
 use crate::txn::Ticket;
-
-/// The calls of all sessions.
-#[derive(Debug, Default)]
-pub(crate) struct Calls {
-    waiting: BTreeMap<Ticket, Arc<Waiting>>,
-    bytes: usize,
-    last: Ticket,
-    pub tried: Tried,
-}
-
-/// A call that waits.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    asked: Asked,
-    op: OpId,
-    /// A checksum of its bytes.
-    digest: u32,
-    pub interface: u16,
-    pub method: u16,
-    pub target: Oref,
-    pub read_at: Stamp,
-    /// When its caller waits no longer.
-    pub until: Option<Now>,
-    pub payload: Vec<u8>,
-    /// How often it was begun and wanted a page that was not at hand.
-    pub attempts: AtomicUsize,
-}
-
-/// The state in which all calls that still wait were tried: they are due when there is another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Tried {
-    /// The last of them.
-    pub upto: Ticket,
-    pub news: u64,
-    pub visible: Stamp,
-}
-
-impl Tried {
-    pub(crate) fn state(&self) -> (u64, Stamp) {
-        (self.news, self.visible)
-    }
-}
 
 /// What a method came to.
 #[derive(Debug)]
@@ -76,42 +30,6 @@ pub(crate) enum Ended {
     Failed(Stamp, Vec<u8>),
     /// It did not come to its end.
     Refused(Error),
-}
-
-impl Calls {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
-
-    /// The first call behind this one.
-    pub(crate) fn next(&self, behind: Ticket) -> Option<(Ticket, Arc<Waiting>)> {
-        self.waiting.range(behind + 1..).next().map(|(ticket, call)| (*ticket, call.clone()))
-    }
-
-    fn take(&mut self, ticket: Ticket) -> Option<Arc<Waiting>> {
-        let call = self.waiting.remove(&ticket)?;
-        self.bytes -= call.payload.len();
-        Some(call)
-    }
-
-    pub(super) fn drop_where(&mut self, which: impl Fn(Conn, OpId) -> bool) {
-        let tickets: Vec<Ticket> = self
-            .waiting
-            .iter()
-            .filter(|(_, c)| which(c.asked.conn, c.op))
-            .map(|(ticket, _)| *ticket)
-            .collect();
-        tickets.into_iter().for_each(|ticket| _ = self.take(ticket));
-    }
-
-    /// Whether the operation is a call that waits.
-    pub(super) fn waits(&self, op: OpId) -> bool {
-        self.waiting.values().any(|call| call.op == op)
-    }
-
-    fn of_conn(&self, conn: Conn) -> usize {
-        self.waiting.values().filter(|c| c.asked.conn == conn).count()
-    }
 }
 
 impl Sessions {
@@ -182,9 +100,7 @@ impl Sessions {
                 cx,
             );
         }
-        let calls = &self.calls;
-        let is_much = calls.bytes + call.payload.len() > limits::CALL_BYTES_MAX && !calls.is_empty();
-        if is_much || calls.of_conn(asked.conn) >= limits::CREDIT as usize {
+        if !self.calls.has_room(asked.conn, call.payload.len()) {
             return self.spend(asked, op, Outcome::Full(Limit::Buffer), cx);
         }
         let until = Some(header.deadline_us).filter(|us| *us > 0).map(|us| cx.now.plus_us(us.into()));
@@ -200,9 +116,7 @@ impl Sessions {
             payload: call.payload.to_vec(),
             attempts: AtomicUsize::new(0),
         };
-        self.calls.bytes += call.payload.len();
-        self.calls.last += 1;
-        self.calls.waiting.insert(self.calls.last, Arc::new(waiting));
+        self.calls.put(waiting);
     }
 
     /// What a method of a call has written is to be ordered, with what it returns. Gives whether it is: if not, it met what is
@@ -216,7 +130,7 @@ impl Sessions {
     ) -> bool {
         use tercel_wire::message::CommitEffects;
         let author = self.inside.client();
-        let (Some(call), Some(author)) = (self.calls.waiting.get(&ticket).cloned(), author) else {
+        let (Some(call), Some(author)) = (self.calls.get(ticket), author) else {
             return true;
         };
         // A conflict is no answer: the state moves on, and the method with it.

@@ -15,6 +15,7 @@
 //! | [`fetch`] | pages served |
 //! | [`echo`] | questions how far the space is |
 //! | [`calls`] | calls of methods that wait to be run here |
+//! | [`call_queue`] | which of them is run next, and how many may wait |
 //! | [`services`] | calls of services: what is kept of them, and where they run |
 //! | [`items`] | streams of such calls |
 //! | [`inside`] | the session of the transactions inside of this server |
@@ -24,6 +25,7 @@
 
 mod acks;
 mod backup;
+pub(crate) mod call_queue;
 pub(crate) mod calls;
 mod echo;
 mod fetch;
@@ -55,7 +57,7 @@ use crate::table::{Map, Set};
 use crate::time::Now;
 
 use backup::Backups;
-use calls::Calls;
+use call_queue::Calls;
 use echo::Echoing;
 use greet::Resuming;
 use horizon::Horizon;
@@ -213,7 +215,7 @@ impl Sessions {
         self.leaving.push_back(subscribe::Leaving { conn, pages: session.pages.held.into_iter() });
         self.leave_some();
         self.parts_bytes -= session.parts.bytes;
-        self.calls.drop_where(|of, _| of == conn);
+        self.calls.drop_conn(conn);
         cx.pages.reads.forget(conn);
         let Some(client) = session.client else { return };
         if self.clients.get(&client) == Some(&conn) {

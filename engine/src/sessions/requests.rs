@@ -128,10 +128,10 @@ impl Sessions {
         if op.client != client {
             return cx.verdict(asked, op, Outcome::Unknown);
         }
-        if dropped(Rule::CallAfterCancel) && self.calls.waits(op) {
+        if dropped(Rule::CallAfterCancel) && self.calls.waits(asked.conn, op) {
             return cx.verdict(asked, op, Outcome::NotExecuted);
         }
-        self.calls.drop_where(|_, waiting| waiting == op);
+        self.calls.drop_op(asked.conn, op);
         self.lead(cx, |leader, work| leader.resolve(asked, op, work));
     }
 

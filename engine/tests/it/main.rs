@@ -11,6 +11,7 @@ use tercel_testkit as world;
 mod backup;
 mod births;
 mod bounds;
+mod calls;
 mod classes;
 mod collect;
 mod decoders;

@@ -1,0 +1,189 @@
+//! Calls of methods that wait at a server, by hand: a client with many of them does not hold up another one, and each ends.
+
+use std::collections::BTreeSet;
+
+use crate::world::hand::{A, B, Hand, Said, Work, object};
+use tercel_derive::{Object, interface};
+use tercel_engine::limits::{CALLS_AT_ONCE, CREDIT};
+use tercel_engine::object::Obj;
+use tercel_engine::rpc::{Called, Offers};
+use tercel_engine::server::{Conn, Effects, Input, ServerConfig};
+use tercel_engine::txn::local::{Local, LocalConfig};
+use tercel_wire::frame::{Header, Kind};
+use tercel_wire::id::{ClientId, OpId, Oref, Stamp, ViewId};
+use tercel_wire::message::{Answer, Call, CallEnd, Limit, Outcome, Verdict, Write};
+
+/// As [`crate::world::hand::layout`] has it.
+#[derive(Object)]
+#[object(crate = "tercel_engine")]
+pub struct C {
+    n: u32,
+}
+
+#[interface(crate = "tercel_engine")]
+pub trait Counts {
+    /// Counts one more, and gives what was there.
+    fn count(&mut self) -> u32;
+}
+
+impl Counts for C {
+    fn count(this: &Obj<'_, C>) -> Called<u32> {
+        let before = this.n();
+        this.edit()?.set_n(before + 1)?;
+        Ok(before)
+    }
+}
+
+/// A server, and two objects on pages of their own.
+struct Calling {
+    h: Hand,
+    local: Local,
+    hot: Oref,
+    cold: Oref,
+}
+
+impl Calling {
+    fn new() -> Calling {
+        let mut h = Hand::with(ServerConfig {
+            methods: Offers::default().with(C::METHODS),
+            ..ServerConfig::default()
+        });
+        h.greet(A, 5, 1);
+        h.greet(B, 6, 1);
+        let class = h.define(A);
+        let pages = h.lease(A, 2);
+        let [hot, cold] = [0, 1].map(|i| Oref::new(pages[i], 0).unwrap());
+        let object = object(class, 0);
+        let writes = [hot, cold].map(|oref| Write { oref, new: true, object: &object }).to_vec();
+        let op = OpId { client: ClientId(5), slot: CREDIT - 1, seq: 1, view: ViewId::new(1, 7) };
+        h.commit(A, op, &Work { base: Stamp(1), reads: vec![], writes });
+        h.sync();
+        Calling { h, local: Local::new(LocalConfig::default()), hot, cold }
+    }
+
+    /// A client calls; nothing is run yet.
+    fn call(&mut self, conn: Conn, target: Oref, slot: u16, seq: u64) -> Said {
+        let read_at = self.h.server.visible();
+        let call = Call { slot, seq, interface: 0, method: 0, target, read_at, payload: &[] };
+        let mut body = Vec::new();
+        call.encode(&mut body);
+        let view = self.h.view();
+        let header = Header { view, body_bytes: body.len() as u32, ..Header::new(Kind::Call, 7) };
+        self.h.input(Input::Frame(conn, header, &body))
+    }
+
+    /// Runs what is due, as a host does in one go.
+    fn run(&mut self) -> Said {
+        let mut out = Effects::default();
+        self.h.server.run_calls(self.h.now, &mut self.local, &mut out);
+        self.h.take(out)
+    }
+
+    /// Runs all that is due: gives how often.
+    fn run_all(&mut self, said: &mut Said) -> usize {
+        let mut turns = 0;
+        while self.h.server.has_calls() {
+            assert!(self.h.is_busy(), "the host does not sleep");
+            said.extend(self.run());
+            turns += 1;
+            assert!(turns < 1_000, "it goes on for ever");
+        }
+        turns
+    }
+}
+
+/// The slots of a client's calls that have returned.
+fn returned(said: &Said, conn: Conn) -> Vec<u16> {
+    let answers = said.iter().filter(|(c, kind, ..)| (*c, *kind) == (conn, Kind::Answer));
+    let slot = |(.., body): &(_, _, _, Vec<u8>)| {
+        let answer = Answer::decode(body).unwrap();
+        assert!(matches!(answer.end, CallEnd::Returned(..)), "{answer:?}");
+        answer.slot
+    };
+    answers.map(slot).collect()
+}
+
+#[test]
+fn client_with_many_calls_on_one_object_holds_up_nobody_else() {
+    let mut w = Calling::new();
+    for slot in 0..CREDIT {
+        assert_eq!(w.call(A, w.hot, slot, 2), []);
+    }
+    // One more than it was granted.
+    let said = w.call(A, w.hot, CREDIT, 1);
+    let (.., body) = said.iter().find(|(_, kind, ..)| *kind == Kind::Verdict).expect("a verdict");
+    assert_eq!(Verdict::decode(body).unwrap().outcome, Outcome::Full(Limit::Buffer));
+
+    // The first is ordered; some of the others were tried, and not all.
+    w.run();
+    assert!(w.h.server.has_calls() && w.h.is_busy());
+    // Between two turns others are served: a page at once, a call in the next one.
+    let said = w.h.fetch(B, w.cold.page(), 1);
+    assert!(said.iter().any(|(c, kind, ..)| (*c, *kind) == (B, Kind::Page)));
+    assert_eq!(w.call(B, w.cold, 0, 1), []);
+    let ordered = w.h.last();
+    w.run();
+    assert!(w.h.last() > ordered && w.h.server.has_calls(), "its call is ordered, and A's are still due");
+    let said = w.h.sync();
+    assert_eq!(returned(&said, B), [0]);
+    let mut ended: BTreeSet<u16> = returned(&said, A).into_iter().collect();
+    assert_eq!(ended.len(), 1);
+
+    // Each sync brings one of the others, until all have come to an end.
+    let mut syncs = 0;
+    while ended.len() < CREDIT as usize {
+        let mut said = Said::new();
+        w.run_all(&mut said);
+        said.extend(w.h.sync());
+        ended.extend(returned(&said, A));
+        syncs += 1;
+        assert!(syncs <= 2 * CREDIT, "{} have ended", ended.len());
+    }
+    assert!(!w.h.server.has_calls());
+    assert_eq!(w.h.seen(B, w.hot, 2), Some(CREDIT as u8), "each has counted once");
+}
+
+#[test]
+fn call_on_the_same_object_waits_for_one_of_a_client_with_many() {
+    let mut w = Calling::new();
+    (0..CREDIT).for_each(|slot| _ = w.call(A, w.hot, slot, 2));
+    w.run();
+    w.call(B, w.hot, 0, 1);
+    for _ in 0..3 {
+        let mut said = Said::new();
+        assert!(w.run_all(&mut said) <= (CREDIT as usize).div_ceil(CALLS_AT_ONCE) + 1);
+        said.extend(w.h.sync());
+        if !returned(&said, B).is_empty() {
+            return;
+        }
+    }
+    panic!("the call of B has not come to its turn");
+}
+
+#[test]
+fn later_calls_are_tried_while_every_turn_has_another_state() {
+    let mut w = Calling::new();
+    (0..CREDIT).for_each(|slot| _ = w.call(A, w.hot, slot, 2));
+    // A call on another object stands last. In the turn in which it is tried it is ordered.
+    let last = CREDIT - 1;
+    w.h.resolve(A, OpId { client: ClientId(5), slot: last, seq: 2, view: ViewId::new(1, 7) });
+    w.call(A, w.cold, last, 3);
+    let mut ended = Vec::new();
+    for _ in 0..CREDIT as usize / CALLS_AT_ONCE + 2 {
+        w.run();
+        ended.extend(returned(&w.h.sync(), A));
+    }
+    assert!(ended.contains(&last), "{ended:?}");
+}
+
+#[test]
+fn calls_of_a_connection_that_ends_are_gone() {
+    let mut w = Calling::new();
+    (0..CREDIT).for_each(|slot| _ = w.call(A, w.hot, slot, 2));
+    w.run();
+    w.h.input(Input::Disconnected(A));
+    assert!(!w.h.server.has_calls());
+    w.call(B, w.cold, 0, 1);
+    w.run();
+    assert_eq!(returned(&w.h.sync(), B), [0]);
+}
