@@ -30,7 +30,7 @@ use tercel_wire::frame::{self, BODY_BYTES_MAX, Header, Kind};
 use tercel_wire::payload::PartSink;
 
 /// What is said at the door, with the descriptors: which protocol the channel speaks.
-const HELLO: [u8; 8] = *b"TRCLSHM1";
+pub(crate) const HELLO: [u8; 8] = *b"TRCLSHM1";
 
 /// The answer of a server that has taken a channel.
 pub(crate) const TAKEN: u8 = 1;

@@ -35,10 +35,11 @@ impl Leader {
         }
         let last = work.replica.places.last_grant(client);
         let seq = last.seq;
-        if lease.seq != seq && lease.seq != seq + 1 {
+        // They are counted from one: before the first there is none to be asked for again.
+        if lease.seq == 0 || (lease.seq != seq && lease.seq != seq + 1) {
             return work.expel(asked.conn, "a client counts its grants");
         }
-        if lease.seq == seq && seq > 0 {
+        if lease.seq == seq {
             // It has not heard of its last grant.
             return work.replies.push(Reply::Granted(asked, last));
         }

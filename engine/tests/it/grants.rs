@@ -1,6 +1,6 @@
 //! Grants of places over many clients and connections: numbers of pages do not run out while few pages are in use.
 
-use crate::world::hand::{A, B, Hand, Said, Work, object, outcomes, refused};
+use crate::world::hand::{A, B, Hand, Said, Work, closed, object, outcomes, refused};
 use tercel_engine::limits::{GRANTED_MAX, LEASE_PAGES, LEASED_UNUSED_MAX};
 use tercel_engine::order::Sealed;
 use tercel_engine::replica::entry::{Entry, Grant};
@@ -263,4 +263,14 @@ fn session_whose_transaction_is_arriving_is_not_late() {
     h.send(B, Kind::Commit, |o| Commit { op, parts: 2, bytes: &[] }.encode(o));
     assert_eq!(asked(&pass_awake_ms(&mut h, 3_900), B).1, None);
     assert_eq!(asked(&pass_awake_ms(&mut h, 5_000), B).1, Some(Reason::Unavailable));
+}
+
+#[test]
+fn client_that_counts_its_grants_from_zero_is_expelled() {
+    for pages in [0, 1] {
+        let mut h = with_pages_left(1);
+        h.greet(A, 5, 1);
+        let said = h.send(A, Kind::Lease, |o| Lease { seq: 0, pages, done: vec![] }.encode(o));
+        assert!(closed(&said, A), "{said:?}");
+    }
 }

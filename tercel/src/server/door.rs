@@ -33,6 +33,17 @@ pub enum SharedMemory {
     AnyUser,
 }
 
+impl SharedMemory {
+    /// Whether a server of this user takes channels from a process of that one.
+    fn admits(self, own_uid: u32, peer_uid: u32) -> bool {
+        match self {
+            SharedMemory::Off => false,
+            SharedMemory::SameUser => peer_uid == own_uid,
+            SharedMemory::AnyUser => true,
+        }
+    }
+}
+
 /// A channel that a client has handed over.
 pub(crate) struct Handed {
     pub socket: UnixStream,
@@ -77,7 +88,8 @@ impl Door {
                 match of_thread.accept() {
                     Ok((socket, _)) => {
                         // One that is sent away finds the socket closed.
-                        if let Ok(handed) = take(socket, clients, &count) {
+                        let own_uid = rustix::process::geteuid().as_raw();
+                        if let Ok(handed) = take(socket, clients, own_uid, &count) {
                             store::post(&handle, Post::Handed(Box::new(handed)));
                         }
                     }
@@ -102,13 +114,10 @@ impl Drop for Door {
     }
 }
 
-fn take(socket: UnixStream, clients: SharedMemory, count: &Arc<()>) -> io::Result<Handed> {
+/// Takes a channel from the process at the other end, if it may hand one over to a server of this user.
+fn take(socket: UnixStream, clients: SharedMemory, own_uid: u32, count: &Arc<()>) -> io::Result<Handed> {
     let peer = pass::peer_credentials(&socket)?;
-    let is_allowed = match clients {
-        SharedMemory::Off => false,
-        SharedMemory::SameUser => peer.uid == rustix::process::geteuid().as_raw(),
-        SharedMemory::AnyUser => true,
-    };
+    let is_allowed = clients.admits(own_uid, peer.uid);
     let place = Place { _counted: count.clone() };
     // The doors have one each.
     if !is_allowed || Arc::strong_count(count) > CHANNELS_MAX {
@@ -117,4 +126,46 @@ fn take(socket: UnixStream, clients: SharedMemory, count: &Arc<()>) -> io::Resul
     socket.set_read_timeout(Some(HAND_OVER))?;
     let channel = channel::take_over(&socket)?;
     Ok(Handed { socket, channel, place })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use tercel_events::shm::Config;
+
+    use super::*;
+
+    #[test]
+    fn clients_of_another_user_are_admitted_only_where_all_are() {
+        // The superuser is no exception, at either end.
+        let uids = [0, 1000, 1001, u32::MAX];
+        for (own, peer) in uids.into_iter().flat_map(|own| uids.map(|peer| (own, peer))) {
+            assert!(!SharedMemory::Off.admits(own, peer), "{peer} by {own}");
+            assert_eq!(SharedMemory::SameUser.admits(own, peer), own == peer, "{peer} by {own}");
+            assert!(SharedMemory::AnyUser.admits(own, peer), "{peer} by {own}");
+        }
+        assert_eq!(SharedMemory::default(), SharedMemory::SameUser);
+    }
+
+    /// The other end is this process, so it is the server that is said to be of another user.
+    #[test]
+    fn channel_is_taken_only_of_a_client_that_is_admitted() {
+        let peer = rustix::process::geteuid().as_raw();
+        for (clients, own, is_taken) in [
+            (SharedMemory::Off, peer, false),
+            (SharedMemory::Off, peer + 1, false),
+            (SharedMemory::SameUser, peer, true),
+            (SharedMemory::SameUser, peer + 1, false),
+            (SharedMemory::AnyUser, peer, true),
+            (SharedMemory::AnyUser, peer + 1, true),
+        ] {
+            let (here, there) = UnixStream::pair().unwrap();
+            let (_channel, descriptors) = Channel::create(Config::default()).unwrap();
+            pass::send(&here, &channel::HELLO, &descriptors.each_ref().map(AsFd::as_fd)).unwrap();
+            let taken = take(there, clients, own, &Arc::new(())).map(drop).map_err(|e| e.kind());
+            let expected = if is_taken { Ok(()) } else { Err(io::ErrorKind::PermissionDenied) };
+            assert_eq!(taken, expected, "{clients:?}, {own}");
+        }
+    }
 }

@@ -2,15 +2,17 @@
 //!
 //! The server is this very program: with `TERCEL_TEST_SERVE` set, the test serves instead of testing.
 
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use crate::common::{Counter, counter};
 use tercel::{
-    Address, Called, Client, ClientConfig, Context, Error, Failure, Input, OpId, Output, Ref, Server,
-    ServerConfig, ServiceHandle, Tx, service,
+    Address, Called, Client, ClientConfig, Context, Error, Failure, Input, List, Obj, Object, OpId, Output,
+    Ref, Server, ServerConfig, ServiceHandle, Tx, interface, service,
 };
 
 const SERVE: &str = "TERCEL_TEST_SERVE";
@@ -188,6 +190,161 @@ fn steps(till: &ServiceHandle<'_, dyn Till>, r: Ref<Counter>) -> (u64, u64) {
     (told, STEPS - told)
 }
 
+#[interface]
+trait Tally {
+    /// Notes the id of a call; gives how many were noted.
+    fn note(&mut self, id: u64) -> u64;
+    /// How many were noted.
+    #[read]
+    fn noted(&self) -> u64;
+}
+
+#[derive(Object)]
+struct Sheet {
+    count: u64,
+    ids: List<u64>,
+}
+
+impl Tally for Sheet {
+    fn note(this: &Obj<Sheet>, id: u64) -> Called<u64> {
+        let count = this.count() + 1;
+        let e = this.edit()?;
+        e.push_ids(id)?;
+        e.set_count(count)?;
+        Ok(count)
+    }
+
+    fn noted(this: &Obj<Sheet>) -> Called<u64> {
+        Ok(this.count())
+    }
+}
+
+const KILLS_OF_METHODS: usize = 12;
+/// Calls of each caller that are known to be executed, between two kills.
+const NOTES: usize = 8;
+/// How long a patient caller waits for a call, which is over several lives of the server, and how long the others do.
+const PATIENT: Duration = Duration::from_secs(10);
+const IMPATIENT: Duration = Duration::from_millis(100);
+
+/// How a call ended.
+#[derive(Clone, Copy, PartialEq)]
+enum Ending {
+    Executed,
+    /// By an error that says that it was not.
+    NotExecuted,
+    /// By an error that does not say it.
+    Unknown,
+}
+
+/// Over shared memory, a Unix socket and TCP, with two callers of each client: one whose calls last until there is a server again, and
+/// one that gives them up and asks what became of them.
+#[test]
+fn calls_of_a_killed_servers_methods_are_executed_exactly_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let tcp = unshared_tcp();
+    std::fs::write(dir.path().join(TCP), tcp.to_string()).unwrap();
+    let mut server = Killed::start(dir.path());
+    let clients = [(socket(dir.path()), true), (socket(dir.path()), false), (tcp, false)]
+        .map(|(address, shared_memory)| connect_to(&address, shared_memory));
+    let callers: Vec<(&Client, Ref<Sheet>, Duration)> = clients
+        .iter()
+        .flat_map(|client| [PATIENT, IMPATIENT].map(|within| (client, sheet(client), within)))
+        .collect();
+    let (certain, _server) = std::thread::scope(|s| {
+        // Callers stop when there is no receiver, which a failure drops as well.
+        let (tell, told) = mpsc::channel();
+        let calling: Vec<_> = (0..callers.len())
+            .map(|i| {
+                let ((client, r, within), tell) = (callers[i], tell.clone());
+                s.spawn(move || notes(client, r, within, &|ending| tell.send((i, ending)).is_ok()))
+            })
+            .collect();
+        // Waits until each of these callers has told of so many calls.
+        let wait_for = |of: &[usize], calls: usize, counts: fn(Ending) -> bool| {
+            let (mut counted, mut unknown) = (vec![0; callers.len()], 0);
+            let end = Instant::now() + Duration::from_secs(60);
+            while of.iter().any(|i| counted[*i] < calls) {
+                let (i, ending) =
+                    told.recv_timeout(end.saturating_duration_since(Instant::now())).expect("callers go on");
+                counted[i] += usize::from(counts(ending));
+                unknown += usize::from(ending == Ending::Unknown);
+            }
+            unknown
+        };
+        let (all, impatient): (Vec<_>, Vec<_>) = (
+            (0..callers.len()).collect(),
+            (0..callers.len()).filter(|i| callers[*i].2 == IMPATIENT).collect(),
+        );
+        let mut unknown = 0;
+        for kill in 0..KILLS_OF_METHODS {
+            unknown += wait_for(&all, NOTES, |ending| ending == Ending::Executed);
+            drop(server);
+            // Every second time the server is away for longer than impatient callers wait.
+            if kill % 2 == 0 {
+                unknown += wait_for(&impatient, 1, |ending| ending != Ending::Executed);
+            }
+            server = Killed::start(dir.path());
+        }
+        unknown += wait_for(&all, NOTES, |ending| ending == Ending::Executed);
+        assert!(unknown > 0, "no kill met a call under way");
+        drop(told);
+        (calling.into_iter().map(|c| c.join().unwrap()).collect::<Vec<_>>(), server)
+    });
+    let reader = connect(dir.path());
+    for ((_, r, within), certain) in callers.iter().zip(certain) {
+        let read = |tx: &Tx<'_>| {
+            let sheet = tx.get(*r)?;
+            Ok((sheet.count(), sheet.ids().into_iter().collect::<Result<Vec<u64>, Error>>()?))
+        };
+        let expected = (certain.len() as u64, certain);
+        assert_eq!(reader.run(read).unwrap(), expected, "of calls that last {within:?}");
+    }
+}
+
+/// Calls until nobody is told of it: the ids of the calls that returned, or were found to be committed.
+fn notes(client: &Client, r: Ref<Sheet>, within: Duration, tell: &dyn Fn(Ending) -> bool) -> Vec<u64> {
+    let sheet = client.handle(r).remote().within(within);
+    let mut certain = Vec::new();
+    for id in 1.. {
+        let begun = Instant::now();
+        let result = sheet.note(id);
+        let took = begun.elapsed();
+        assert!(took < within + Duration::from_secs(5), "{took:?} of {within:?}");
+        let ending = match &result {
+            Ok(_) => Ending::Executed,
+            Err(Failure::Space(Error::Timeout(Some(_)))) => Ending::Unknown,
+            Err(Failure::Space(Error::Unavailable(_) | Error::Timeout(None) | Error::Conflict)) => {
+                Ending::NotExecuted
+            }
+            Err(e) => panic!("{e}"),
+        };
+        // Told before there need be a server again, which `resolve` waits for.
+        let goes_on = tell(ending);
+        let is_executed = match result {
+            Ok(count) => {
+                assert_eq!(count, certain.len() as u64 + 1, "call {id} behind {certain:?}");
+                true
+            }
+            Err(Failure::Space(Error::Timeout(Some(op)))) => client.resolve(*op).unwrap().is_some(),
+            Err(_) => false,
+        };
+        certain.extend(is_executed.then_some(id));
+        if !goes_on {
+            break;
+        }
+        match sheet.noted() {
+            Ok(count) => assert_eq!(count, certain.len() as u64, "behind call {id}"),
+            Err(Failure::Space(Error::Unavailable(_) | Error::Timeout(None) | Error::Conflict)) => {}
+            Err(e) => panic!("{e}"),
+        }
+    }
+    certain
+}
+
+fn sheet(client: &Client) -> Ref<Sheet> {
+    client.run(|tx| tx.create(&Sheet { count: 0, ids: List::new() })).unwrap()
+}
+
 /// Commits until it is over: how many were acknowledged, and which were never answered.
 fn stream(client: &Client, r: Ref<Counter>, acknowledged: &AtomicU64, over: &AtomicBool) -> (u64, Vec<OpId>) {
     let (mut done, mut unknown) = (0, Vec::new());
@@ -229,11 +386,15 @@ fn connect(dir: &Path) -> Client {
 }
 
 fn connect_by(dir: &Path, shared_memory: bool) -> Client {
+    connect_to(&socket(dir), shared_memory)
+}
+
+fn connect_to(address: &Address, shared_memory: bool) -> Client {
     let timeout = Duration::from_secs(10);
     let config = ClientConfig { timeout, cache_bytes: 1 << 20, shared_memory, ..ClientConfig::default() };
     let end = Instant::now() + Duration::from_secs(20);
     loop {
-        match Client::connect_with(socket(dir), config.clone()) {
+        match Client::connect_with(address, config.clone()) {
             Ok(client) => return client,
             // It is still starting.
             Err(Error::Unavailable(_)) if Instant::now() < end => std::thread::yield_now(),
@@ -242,10 +403,22 @@ fn connect_by(dir: &Path, shared_memory: bool) -> Client {
     }
 }
 
+/// The file that names the address of a server's port, if it is to have one.
+const TCP: &str = "tcp";
+
+/// An address that only this process uses: no other takes the port between two lives of a server, and no connection to it comes from it.
+fn unshared_tcp() -> Address {
+    let [_, a, b, c] = std::process::id().to_be_bytes();
+    let free = TcpListener::bind((Ipv4Addr::new(127, 64 | a & 63, b, c), 0)).unwrap();
+    Address::Tcp(free.local_addr().unwrap().to_string())
+}
+
 /// Modified objects are installed all the time, so that kills meet that as well.
 fn serve_until_killed(dir: &Path) {
+    let tcp = std::fs::read_to_string(dir.join(TCP)).ok();
     let config = ServerConfig {
-        listen: vec![socket(dir)],
+        listen: [socket(dir)].into_iter().chain(tcp.map(Address::Tcp)).collect(),
+        methods: vec![Sheet::METHODS],
         mob_bytes: 128 << 10,
         cache_bytes: 256 << 10,
         services: vec![Till::serve(Here)],
