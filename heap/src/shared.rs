@@ -24,6 +24,7 @@ pub(crate) struct Pool {
     /// Slots, the last used one on top.
     pub(crate) numbers: Vec<u32>,
     /// Memory for the copies of scopes without frames: at most one for each slot.
+    #[allow(clippy::vec_box, reason = "they go in and out as the boxes that scopes have")]
     pub(crate) emptied: Vec<Box<Copies>>,
 }
 
