@@ -18,13 +18,13 @@ use crate::arena::Arena;
 use crate::bindings::{BindError, Bindings, Unmade, damaged};
 use crate::class::{TypeKey, Types};
 use crate::config::SCOPES_MAX;
-use crate::copies::Copies;
+use crate::copies::{Copies, CopiesPool};
 use crate::hints::Hints;
 use crate::memory::{Boxed, SeqCst};
 use crate::page_table::PageTable;
 use crate::protocol::at_stamp;
 use crate::scope::{Reader, Scope};
-use crate::shared::{Pool, Shared};
+use crate::shared::Shared;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 use crate::table::Table;
 
@@ -32,7 +32,7 @@ use crate::table::Table;
 pub struct Copier {
     shared: Arc<Shared>,
     bindings: Bindings,
-    copies_bytes_max: usize,
+    copies_pool: CopiesPool,
 }
 
 /// What became of an object that a scope should keep.
@@ -75,7 +75,7 @@ impl Copier {
             watermark: AtomicU64::new(0),
             newest_birth: AtomicU64::new(0),
             slots: (0..scopes_max).map(|_| OnceLock::new()).collect(),
-            pool: Mutex::new(Pool::of(scopes_max)),
+            pool: Mutex::new((0..scopes_max as u32).rev().collect()),
             strong: true,
             fence: Box::new(SeqCst),
             moved_bytes: AtomicUsize::new(0),
@@ -85,7 +85,7 @@ impl Copier {
         for (id, layout) in tercel_wire::class::built_in() {
             shared.define(id, Arc::new(layout));
         }
-        Copier { shared, bindings: Bindings::default(), copies_bytes_max }
+        Copier { shared, bindings: Bindings::default(), copies_pool: CopiesPool::new(copies_bytes_max) }
     }
 
     /// Tells the heap of a class of the catalogue. A class once defined stays what it is.
@@ -113,8 +113,7 @@ impl Copier {
     pub fn scope(&self, at: Stamp) -> Option<Scope> {
         self.shared.watermark.fetch_max(at.0, Ordering::AcqRel);
         let mut scope = Reader { shared: self.shared.clone() }.scope()?;
-        let emptied = self.shared.pool().emptied.pop();
-        scope.copies = Some(emptied.unwrap_or_else(|| Box::new(Copies::new(self.copies_bytes_max))));
+        scope.copies = Some(self.copies_pool.lend());
         scope.adopt(at_stamp(scope.moment(), at.0));
         Some(scope)
     }

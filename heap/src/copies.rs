@@ -7,9 +7,12 @@
 //! bytes of all of them stay within the scope's bound.
 
 use std::cell::RefCell;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex};
 
 use hashbrown::{HashMap, HashSet};
 use rustc_hash::FxBuildHasher;
+use tercel_lock::unpoison;
 use tercel_wire::id::{Oref, Stamp};
 
 use crate::bindings::Made;
@@ -36,6 +39,58 @@ struct Inner {
     absent: HashSet<Oref, FxBuildHasher>,
     chunks: Chunks,
     bytes: usize,
+}
+
+/// Copies whose scope has ended, emptied: their memory is for the next one. There are never more than scopes were open at once.
+pub(crate) struct CopiesPool {
+    #[allow(clippy::vec_box, reason = "they go in and out as the boxes that scopes have")]
+    emptied: Arc<Mutex<Vec<Box<Copies>>>>,
+    bytes_max: usize,
+}
+
+/// The copies of one scope, until it ends.
+pub(crate) struct LentCopies {
+    /// Always there, but while this is dropped.
+    copies: Option<Box<Copies>>,
+    #[allow(clippy::vec_box, reason = "as above")]
+    emptied: Arc<Mutex<Vec<Box<Copies>>>>,
+}
+
+impl CopiesPool {
+    /// One for scopes each of which may copy so many bytes.
+    pub(crate) fn new(bytes_max: usize) -> CopiesPool {
+        CopiesPool { emptied: Arc::default(), bytes_max }
+    }
+
+    /// None, for one more scope.
+    pub(crate) fn lend(&self) -> LentCopies {
+        let emptied = unpoison(self.emptied.lock()).pop();
+        let copies = emptied.unwrap_or_else(|| Box::new(Copies::new(self.bytes_max)));
+        LentCopies { copies: Some(copies), emptied: self.emptied.clone() }
+    }
+}
+
+impl Deref for LentCopies {
+    type Target = Copies;
+
+    fn deref(&self) -> &Copies {
+        self.copies.as_ref().expect("it is there until this is dropped")
+    }
+}
+
+impl DerefMut for LentCopies {
+    fn deref_mut(&mut self) -> &mut Copies {
+        self.copies.as_mut().expect("it is there until this is dropped")
+    }
+}
+
+impl Drop for LentCopies {
+    fn drop(&mut self) {
+        if let Some(mut copies) = self.copies.take() {
+            copies.clear();
+            unpoison(self.emptied.lock()).push(copies);
+        }
+    }
 }
 
 struct Copy {

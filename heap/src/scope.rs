@@ -18,7 +18,7 @@ use tercel_wire::record::{Class, Ref};
 
 use crate::arena::{ArenaOffset, FRAME_WORDS, Object, USED};
 use crate::class::Typed;
-use crate::copies::Copies;
+use crate::copies::LentCopies;
 use crate::mutant::{Rule, dropped};
 use crate::page;
 use crate::protocol::{BUSY, load, pin, pin_again, stamp_of, unmoved, unpin, usable, watermark};
@@ -42,7 +42,7 @@ impl Reader {
 
     /// A new transaction's read side; `None` while as many as the configuration allows are open.
     pub fn scope(&self) -> Option<Scope> {
-        let number = self.shared.pool().numbers.pop()?;
+        let number = self.shared.pool().pop()?;
         let slot = self.shared.slot(number);
         let scope = Scope {
             cells: slot.cells(),
@@ -101,7 +101,7 @@ pub struct Scope {
     number: u32,
     pub(crate) shared: Arc<Shared>,
     /// What was read, where there are no frames.
-    pub(crate) copies: Option<Box<Copies>>,
+    pub(crate) copies: Option<LentCopies>,
     not_send: PhantomData<*const ()>,
 }
 
@@ -395,13 +395,7 @@ impl Scope {
 impl Drop for Scope {
     fn drop(&mut self) {
         self.end();
-        let emptied = self.copies.take().map(|mut copies| {
-            copies.clear();
-            copies
-        });
-        let mut pool = self.shared.pool();
-        pool.numbers.push(self.number);
-        pool.emptied.extend(emptied);
+        self.shared.pool().push(self.number);
     }
 }
 

@@ -10,7 +10,6 @@ use tercel_wire::layout::Layout;
 
 use crate::arena::Arena;
 use crate::class::Types;
-use crate::copies::Copies;
 use crate::hints::Hints;
 use crate::memory::Fence;
 use crate::page_table::PageTable;
@@ -18,22 +17,6 @@ use crate::protocol::BUSY;
 use crate::scope_slot::ScopeSlot;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::table::Table;
-
-/// What no scope has open.
-pub(crate) struct Pool {
-    /// Slots, the last used one on top.
-    pub(crate) numbers: Vec<u32>,
-    /// Memory for the copies of scopes without frames: at most one for each slot.
-    #[allow(clippy::vec_box, reason = "they go in and out as the boxes that scopes have")]
-    pub(crate) emptied: Vec<Box<Copies>>,
-}
-
-impl Pool {
-    /// One for so many scopes.
-    pub(crate) fn of(scopes: usize) -> Pool {
-        Pool { numbers: (0..scopes as u32).rev().collect(), emptied: Vec::new() }
-    }
-}
 
 /// Everything that a hit touches, and what scopes are opened with.
 pub(crate) struct Shared {
@@ -50,7 +33,8 @@ pub(crate) struct Shared {
     /// The greatest birth of all pages that were here. It is raised before any copy of such a page can be reached.
     pub(crate) newest_birth: AtomicU64,
     pub(crate) slots: Box<[OnceLock<ScopeSlot>]>,
-    pub(crate) pool: Mutex<Pool>,
+    /// Slots that no scope has open, the last used one on top.
+    pub(crate) pool: Mutex<Vec<u32>>,
     pub(crate) fence: Box<dyn Fence>,
     /// Whether readers pay for the fence.
     pub(crate) strong: bool,
@@ -139,7 +123,7 @@ impl Shared {
         self.newest_birth.fetch_max(birth.0, Ordering::Relaxed);
     }
 
-    pub(crate) fn pool(&self) -> MutexGuard<'_, Pool> {
+    pub(crate) fn pool(&self) -> MutexGuard<'_, Vec<u32>> {
         unpoison(self.pool.lock())
     }
 

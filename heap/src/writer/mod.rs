@@ -42,7 +42,7 @@ use crate::page_table::PageTable;
 use crate::protocol::{INVALID, VALID, advance, at_stamp, in_next_history, stamp_of, watermark};
 use crate::scope::{Reader, Scope};
 use crate::scope_slot::{BLOCK_BYTES, ScopeSlot, names_page};
-use crate::shared::{FrameTag, Pool, Recency, Shared};
+use crate::shared::{FrameTag, Recency, Shared};
 use crate::stats::Stats;
 use crate::swizzle::Word;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
@@ -72,7 +72,7 @@ pub fn heap(
         watermark: AtomicU64::new(0),
         newest_birth: AtomicU64::new(0),
         slots: (0..config.scopes_max).map(|_| OnceLock::new()).collect(),
-        pool: Mutex::new(Pool::of(config.scopes_max)),
+        pool: Mutex::new((0..config.scopes_max as u32).rev().collect()),
         strong: !fence.is_process_wide(),
         fence,
         moved_bytes: AtomicUsize::new(0),
