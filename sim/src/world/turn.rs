@@ -124,7 +124,7 @@ impl Host {
     }
 
     pub(super) fn end_small_turn(&mut self, machine: &Server) {
-        self.scheduler.end_arrivals(1, machine.stats().ordered);
+        self.scheduler.end_arrivals(1, machine.stats().ordered, machine.has_calls());
     }
 
     /// Takes the effects that the machine wants done and the loop has not done.
@@ -285,7 +285,9 @@ impl World {
             self.take_arrival(now, conn, arrival);
         }
         let Some(running) = &mut self.server.running else { return };
-        running.host.scheduler.end_arrivals(heard, running.machine.stats().ordered);
+        running.machine.run_calls(now, &mut self.server.inside, &mut running.host.out);
+        let (ordered, has_calls) = (running.machine.stats().ordered, running.machine.has_calls());
+        running.host.scheduler.end_arrivals(heard, ordered, has_calls);
         if running.host.scheduler.is_idle() {
             return self.end_turn();
         }

@@ -245,7 +245,8 @@ impl Loop {
             arrivals += usize::from(self.take_shared(core, now, at));
         }
         core.run_calls();
-        self.scheduler.end_arrivals(arrivals, core.machine.stats().ordered);
+        let (ordered, has_calls) = (core.machine.stats().ordered, core.machine.has_calls());
+        self.scheduler.end_arrivals(arrivals, ordered, has_calls);
         let now = if self.scheduler.is_idle() { now } else { self.serve_run_queue(core) };
         if core.machine.deadline().is_some_and(|d| d <= now) {
             self.look_at_disk(core, now);

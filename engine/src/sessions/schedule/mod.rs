@@ -231,9 +231,9 @@ impl Scheduler {
     }
 
     /// Ends the arrivals of the first slice. `heard` is how many events came in this turn, `ordered` what the server has
-    /// ordered now.
-    pub fn end_arrivals(&mut self, heard: usize, ordered: u64) {
-        let all_ordered = ordered - self.turn.ordered >= heard as u64;
+    /// ordered now, and `has_calls` says whether calls of methods are left to be run, whose callers a sync would hold up.
+    pub fn end_arrivals(&mut self, heard: usize, ordered: u64, has_calls: bool) {
+        let all_ordered = !has_calls && ordered - self.turn.ordered >= heard as u64;
         self.turn.all_wait = self.run_queue.len() == self.turn.waited && all_ordered;
     }
 
