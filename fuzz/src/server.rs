@@ -246,7 +246,7 @@ fn try_run(u: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Who strangers say they are.
+/// The clients that strangers greet as.
 const CLIENTS: [ClientId; 3] = [ClientId(0), ClientId(1), ClientId(2)];
 
 /// More often than waiting calls can be tried anew when nothing else happens.

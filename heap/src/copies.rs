@@ -41,10 +41,12 @@ struct Inner {
     bytes: usize,
 }
 
+#[allow(clippy::vec_box, reason = "they go in and out as the boxes that scopes have")]
+type Emptied = Arc<Mutex<Vec<Box<Copies>>>>;
+
 /// Copies whose scope has ended, emptied: their memory is for the next one. There are never more than scopes were open at once.
 pub(crate) struct CopiesPool {
-    #[allow(clippy::vec_box, reason = "they go in and out as the boxes that scopes have")]
-    emptied: Arc<Mutex<Vec<Box<Copies>>>>,
+    emptied: Emptied,
     bytes_max: usize,
 }
 
@@ -52,8 +54,7 @@ pub(crate) struct CopiesPool {
 pub(crate) struct LentCopies {
     /// Always there, but while this is dropped.
     copies: Option<Box<Copies>>,
-    #[allow(clippy::vec_box, reason = "as above")]
-    emptied: Arc<Mutex<Vec<Box<Copies>>>>,
+    emptied: Emptied,
 }
 
 impl CopiesPool {
