@@ -23,10 +23,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tercel_events::shm::{
-    Channel, Config, Corrupt, LINE_BYTES, LineCopy, Received, Receiver, SendError, Sender, pass,
+    Channel, Config, Corrupt, LINE_BYTES, LineCopy, LineWords, Received, Receiver, SendError, Sender, pass,
 };
-use tercel_wire::cursor::le32;
+use tercel_wire::cursor::{le32, le64};
 use tercel_wire::frame::{self, BODY_BYTES_MAX, Header, Kind};
+use tercel_wire::message::HEAD_BYTES;
 use tercel_wire::payload::PartSink;
 
 /// What is said at the door, with the descriptors: which protocol the channel speaks.
@@ -41,6 +42,9 @@ const REQUEST: u8 = 1;
 const RESPONSE: u8 = 2;
 
 const BODY_AT: usize = 8;
+
+/// What a line has room for behind the head of a request or response.
+const REST_BYTES: usize = LINE_BYTES - BODY_AT - HEAD_BYTES;
 
 /// The longest body of a call beside the stream.
 pub(crate) const CALL_BODY_BYTES: usize = BODY_BYTES_MAX;
@@ -199,33 +203,52 @@ impl End {
         if self == End::Client { Kind::Response } else { Kind::Request }
     }
 
-    /// Sends a call; whether there was room. The body has [`CALL_BODY_BYTES`] at most.
-    #[inline]
-    pub(crate) fn send(self, sender: &mut Sender, call: InLine<'_>) -> Result<bool, Corrupt> {
-        let mut line = self.line(call.left_us);
-        let block = match line[BODY_AT..].get_mut(..call.body.len()) {
-            Some(body) => {
-                body.copy_from_slice(call.body);
-                line[1] = call.body.len() as u8;
-                None
+    /// Sends a call whose body is a head and what goes behind it; whether there was room. The body has [`CALL_BODY_BYTES`] at most.
+    #[inline(always)]
+    pub(crate) fn send(
+        self,
+        sender: &mut Sender,
+        left_us: u32,
+        head: &[u8; HEAD_BYTES],
+        rest: &[u8],
+    ) -> Result<bool, Corrupt> {
+        if rest.len() > REST_BYTES {
+            return sent(sender.send_parts(&self.line(left_us), &[head, rest]));
+        }
+        let bytes = (HEAD_BYTES + rest.len()) as u32;
+        let mut line = LineWords { first: u32::from(self.sends()) | bytes << 8, rest: [0; _] };
+        line.rest[0] = u64::from(left_us) | u64::from(le32(head, 0)) << 32;
+        line.rest[1] = le64(head, 4);
+        line.rest[2] = le64(head, 12);
+        if !rest.is_empty() {
+            let (words, last) = rest.as_chunks();
+            for (word, bytes) in line.rest[3..].iter_mut().zip(words) {
+                *word = u64::from_le_bytes(*bytes);
             }
-            None => Some(call.body),
-        };
-        sent(sender.send(&line, block))
+            if let (Some(word), false) = (line.rest[3..].get_mut(words.len()), last.is_empty()) {
+                let mut bytes = [0; 8];
+                bytes[..last.len()].copy_from_slice(last);
+                *word = u64::from_le_bytes(bytes);
+            }
+        }
+        sent(sender.send_words(&line))
     }
 
-    /// Sends a call whose body is written where the peer reads it: what is given, and so many bytes more, which `rest` writes. They
-    /// are too many for a line.
+    /// Sends a call whose body is written where the peer reads it: the head, what is given, and so many bytes more, which `fill`
+    /// writes. They are too many for a line.
     pub(crate) fn send_with(
         self,
         sender: &mut Sender,
-        call: InLine<'_>,
+        left_us: u32,
+        (head, rest): (&[u8; HEAD_BYTES], &[u8]),
         bytes: usize,
-        rest: impl FnOnce(&mut PartSink<'_>),
+        fill: impl FnOnce(&mut PartSink<'_>),
     ) -> Result<bool, Corrupt> {
-        sent(sender.send_with(&self.line(call.left_us), call.body.len() + bytes, |block| {
-            block.write(call.body);
-            rest(&mut |bytes| block.write(bytes));
+        let block_bytes = HEAD_BYTES + rest.len() + bytes;
+        sent(sender.send_with(&self.line(left_us), block_bytes, |block| {
+            block.write(head);
+            block.write(rest);
+            fill(&mut |bytes| block.write(bytes));
         }))
     }
 

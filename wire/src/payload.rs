@@ -141,6 +141,11 @@ impl PayloadSchema {
         PayloadSchema { bytes: record.size(), has_numbers_alone: record.has_numbers_alone(), record }
     }
 
+    /// Whether its payloads are of no bytes.
+    pub const fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
     /// Its fields.
     pub const fn record(&self) -> &Schema {
         &self.record

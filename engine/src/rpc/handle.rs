@@ -167,6 +167,7 @@ impl<'c, T: Object> Handle<'c, T> {
         let asked = ExpressAsked {
             schema: stub.schema,
             method: stub.method,
+            takes_nothing: stub.takes().is_empty(),
             object: Some(object),
             timeout: self.timeout,
         };

@@ -80,9 +80,11 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         let read = |interface: &Interface, end: ResponseEnd<'_>| {
             read_answer(&interface.methods[method], end, &gives, &fails)
         };
-        let asked = ExpressAsked { schema: S::SCHEMA, method, object: None, timeout: self.timeout };
-        let mut express =
-            Express { takes: &S::SCHEMA.methods[method].takes, put: &put, read: &read, ended: None };
+        let takes = &S::SCHEMA.methods[method].takes;
+        let takes_nothing = takes.is_empty();
+        let asked =
+            ExpressAsked { schema: S::SCHEMA, method, takes_nothing, object: None, timeout: self.timeout };
+        let mut express = Express { takes, put: &put, read: &read, ended: None };
         let expressed = match &self.port {
             Ok(port) => port.express(&asked, &mut express),
             Err(e) => return Err(e.clone().into()),

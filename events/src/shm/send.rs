@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::bell::{self, Sleeper, Slept};
 use super::bytes::Pen;
-use super::region::{Lane, POSITION_MASK, Place};
+use super::region::{Lane, POSITION_MASK, Place, WORDS};
 use super::{Corrupt, End, LINE_BYTES, WaitError, Waited, ahead, area_of, protocol};
 use crate::sync::Ordering;
 
@@ -59,9 +59,18 @@ impl Sender {
     #[inline]
     pub fn send(&mut self, line: &[u8; LINE_BYTES], block: Option<&[u8]>) -> Result<(), SendError> {
         match block {
-            None => self.push(line, None, |_| {}),
+            None => self.push(&LineWords::of(line), None, |_| {}),
             Some(block) => self.send_parts(line, &[block]),
         }
+    }
+
+    /// Sends a line without a block, from the words in which it is stored.
+    ///
+    /// # Errors
+    /// As [`Sender::send`].
+    #[inline(always)]
+    pub fn send_words(&mut self, line: &LineWords) -> Result<(), SendError> {
+        self.push(line, None, |_| {})
     }
 
     /// Sends a line and a block that is gathered from parts.
@@ -71,7 +80,7 @@ impl Sender {
     pub fn send_parts(&mut self, line: &[u8; LINE_BYTES], parts: &[&[u8]]) -> Result<(), SendError> {
         let bytes = parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.len()));
         let bytes = bytes.ok_or(SendError::TooLarge)?;
-        self.push(line, Some(bytes), |block| parts.iter().for_each(|part| block.write(part)))
+        self.push(&LineWords::of(line), Some(bytes), |block| parts.iter().for_each(|part| block.write(part)))
     }
 
     /// Sends a line and a block of so many bytes, which is written where the peer reads it: `fill` is called once there is room for
@@ -85,13 +94,13 @@ impl Sender {
         bytes: usize,
         fill: impl FnOnce(&mut LoanedBlock<'_>),
     ) -> Result<(), SendError> {
-        self.push(line, Some(bytes), fill)
+        self.push(&LineWords::of(line), Some(bytes), fill)
     }
 
-    #[inline]
+    #[inline(always)]
     fn push(
         &mut self,
-        line: &[u8; LINE_BYTES],
+        line: &LineWords,
         block: Option<usize>,
         fill: impl FnOnce(&mut LoanedBlock<'_>),
     ) -> Result<(), SendError> {
@@ -119,12 +128,10 @@ impl Sender {
         }
         let next = self.tail.wrapping_add(1) & POSITION_MASK;
         let slot = &lane.slot(self.tail).0;
-        let (first, rest) = line.split_first_chunk::<4>().expect("a line has sixty bytes");
-        for (word, bytes) in slot[1..].iter().zip(rest.as_chunks::<8>().0) {
-            word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+        for (word, value) in slot[1..].iter().zip(line.rest) {
+            word.store(value, Ordering::Relaxed);
         }
-        let first = u64::from(u32::from_le_bytes(*first));
-        protocol::publish(&slot[0], first << 32 | mark | u64::from(next));
+        protocol::publish(&slot[0], u64::from(line.first) << 32 | mark | u64::from(next));
         self.tail = next;
         match protocol::call(lane.asleep()) {
             Some(false) => {}
@@ -244,6 +251,29 @@ impl Sender {
         }
         (self.head, self.block_head) = (head as u32, block_head);
         Ok(true)
+    }
+}
+
+/// A line as the words in which it is stored. One that is made of numbers is never put together from bytes, which the loads of its words
+/// would have to wait for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LineWords {
+    /// Its first four bytes.
+    pub first: u32,
+    /// The others, eight a word.
+    pub rest: [u64; WORDS - 1],
+}
+
+impl LineWords {
+    /// The words of a line.
+    #[inline]
+    pub fn of(line: &[u8; LINE_BYTES]) -> LineWords {
+        let (first, bytes) = line.split_first_chunk().expect("a line has sixty bytes");
+        let mut rest = [0; WORDS - 1];
+        for (word, bytes) in rest.iter_mut().zip(bytes.as_chunks().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        LineWords { first: u32::from_le_bytes(*first), rest }
     }
 }
 

@@ -15,10 +15,11 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, shutdown};
 use tercel_events::Handle;
 use tercel_events::shm::{Corrupt, Receiver, Sender, Spin, Waited as Waiting, Waker};
 use tercel_lock::unpoison;
+use tercel_wire::message::HEAD_BYTES;
 use tercel_wire::payload::PartSink;
 
 use crate::address::Address;
-use crate::channel::{self, End, InLine, Next, Room};
+use crate::channel::{self, End, Next, Room};
 use crate::pipe::{Pipe, Waited};
 use crate::server::Post;
 
@@ -391,13 +392,15 @@ impl SharedMemory {
         }
     }
 
-    /// Sends a call in a line, with so many bytes more than are given, which `rest` writes; whether there was room, and no other thread
-    /// was in the middle of a message.
+    /// Sends a call in a line, whose body is a head, what is given, and so many bytes more, which `fill` writes; whether there was room,
+    /// and no other thread was in the middle of a message.
+    #[inline]
     pub(super) fn send_line(
         &self,
-        call: InLine<'_>,
+        left_us: u32,
+        body: (&[u8; HEAD_BYTES], &[u8]),
         bytes: usize,
-        rest: impl FnOnce(&mut PartSink<'_>),
+        fill: impl FnOnce(&mut PartSink<'_>),
     ) -> bool {
         let mut sender = match self.sender.try_lock() {
             Ok(sender) => sender,
@@ -409,8 +412,8 @@ impl SharedMemory {
             return false;
         }
         let sent = match bytes {
-            0 => End::Client.send(&mut sender.half, call),
-            _ => End::Client.send_with(&mut sender.half, call, bytes, rest),
+            0 => End::Client.send(&mut sender.half, left_us, body.0, body.1),
+            _ => End::Client.send_with(&mut sender.half, left_us, body, bytes, fill),
         };
         matches!(sent, Ok(true))
     }

@@ -141,10 +141,16 @@ impl Usage {
 
 #[derive(Default)]
 pub(super) struct Baton {
-    pub(super) buffer: Vec<u8>,
+    pub(super) reader: Reader,
     pub(super) express: Option<Box<Express>>,
     /// The last call of an object by the shorter way: no other one has its number, whatever becomes of the rest.
     pub(super) of_object: u64,
+}
+
+/// What the thread with the baton reads the connection with.
+#[derive(Default)]
+pub(super) struct Reader {
+    pub(super) buffer: Vec<u8>,
 }
 
 /// How long the driver at first leaves the connection to the threads that use it, so that a lone caller is not
@@ -281,7 +287,7 @@ impl Shared {
     }
 
     /// Sends what the machine wants sent, or leaves it to the thread that is sending. With the baton, if this thread has it.
-    fn flush<'a>(&'a self, mut machine: MutexGuard<'a, Linked>, mut baton: Option<&mut Baton>) {
+    fn flush<'a>(&'a self, mut machine: MutexGuard<'a, Linked>, mut reader: Option<&mut Reader>) {
         if machine.outgoing().is_empty() {
             return;
         }
@@ -300,7 +306,7 @@ impl Shared {
             }
             let conn = machine.conn.clone();
             drop(machine);
-            let sent = conn.map(|conn| self.send(&conn, bytes, baton.as_deref_mut()).map_err(|e| (conn, e)));
+            let sent = conn.map(|conn| self.send(&conn, bytes, reader.as_deref_mut()).map_err(|e| (conn, e)));
             spare.empty(bytes, SENDER_BYTES_MAX);
             if let Some(Err((conn, e))) = sent {
                 self.lose(&conn, e.to_string());
@@ -330,13 +336,13 @@ impl Shared {
 
     /// Sends all of it. Fails if for some seconds the connection neither takes nor brings anything, or if it takes nothing
     /// for as long as a call may wait.
-    fn send(&self, conn: &Arc<ServerConnection>, bytes: &[u8], baton: Option<&mut Baton>) -> io::Result<()> {
+    fn send(&self, conn: &Arc<ServerConnection>, bytes: &[u8], reader: Option<&mut Reader>) -> io::Result<()> {
         let rest = &bytes[conn.offer(bytes)?..];
         if rest.is_empty() {
             return Ok(());
         }
         let mut taken = None;
-        let sent = self.send_slowly(conn, rest, baton, &mut taken);
+        let sent = self.send_slowly(conn, rest, reader, &mut taken);
         if taken.take().is_some() && self.waiting() > 0 {
             // A thread that waited for this one to read must read now.
             self.happen(&self.machine());
@@ -350,29 +356,29 @@ impl Shared {
         &'a self,
         conn: &Arc<ServerConnection>,
         mut bytes: &[u8],
-        mut baton: Option<&mut Baton>,
+        mut reader: Option<&mut Reader>,
         taken: &mut Option<MutexGuard<'a, Baton>>,
     ) -> io::Result<()> {
         let mut took = Instant::now();
         let mut moved = took;
         while !bytes.is_empty() {
-            if baton.is_none() && taken.is_none() {
+            if reader.is_none() && taken.is_none() {
                 *taken = match self.baton.try_lock() {
                     Ok(free) => Some(free),
                     Err(TryLockError::Poisoned(p)) => Some(p.into_inner()),
                     Err(TryLockError::WouldBlock) => None,
                 };
             }
-            let reader = baton.as_deref_mut().or(taken.as_deref_mut());
+            let reader = reader.as_deref_mut().or(taken.as_deref_mut().map(|baton| &mut baton.reader));
             let patience = if reader.is_some() { SLEEP_MAX } else { READER_CHECK };
             let arrived = conn.wait_to_send(patience, reader.is_some())?;
             match reader {
-                Some(baton) if arrived => {
-                    let received = conn.receive(&mut baton.buffer);
+                Some(reader) if arrived => {
+                    let received = conn.receive(&mut reader.buffer);
                     moved = if matches!(received, Ok(true)) { Instant::now() } else { moved };
-                    self.read(conn, baton, received);
+                    self.read(conn, reader, received);
                 }
-                Some(baton) => self.judge(conn, baton),
+                Some(reader) => self.judge(conn, reader),
                 None => {}
             }
             let n = conn.offer(bytes)?;
@@ -392,13 +398,13 @@ impl Shared {
     }
 
     /// With the baton: if the server seems silent, looks whether it said something, and tells the machine the time if not.
-    fn judge(&self, conn: &Arc<ServerConnection>, baton: &mut Baton) {
+    fn judge(&self, conn: &Arc<ServerConnection>, reader: &mut Reader) {
         if !self.machine().seems_silent(self.now()) {
             return;
         }
-        let received = conn.receive(&mut baton.buffer);
+        let received = conn.receive(&mut reader.buffer);
         if !matches!(received, Ok(false)) {
-            return self.read(conn, baton, received);
+            return self.read(conn, reader, received);
         }
         let why = {
             let mut machine = self.machine();
@@ -470,13 +476,13 @@ impl Shared {
         let Ok(mut baton) = self.baton.try_lock() else { return };
         self.looked.store(now.0, Ordering::Relaxed);
         if let Some(conn) = self.conn() {
-            let received = conn.receive(&mut baton.buffer);
-            self.read(&conn, &mut baton, received);
+            let received = conn.receive(&mut baton.reader.buffer);
+            self.read(&conn, &mut baton.reader, received);
         }
     }
 
     /// Takes in what was received, with the baton held.
-    pub(super) fn read(&self, conn: &Arc<ServerConnection>, baton: &mut Baton, received: io::Result<bool>) {
+    pub(super) fn read(&self, conn: &Arc<ServerConnection>, reader: &mut Reader, received: io::Result<bool>) {
         match received {
             Ok(false) => {}
             Ok(true) => {
@@ -486,10 +492,10 @@ impl Shared {
                 }
                 let now = self.now();
                 self.looked.store(now.0, Ordering::Relaxed);
-                machine.handle(now, Input::Bytes(&baton.buffer));
+                machine.handle(now, Input::Bytes(&reader.buffer));
                 self.happen(&machine);
                 let close = machine.wants_close().then(|| machine.why_unavailable());
-                self.flush(machine, Some(baton));
+                self.flush(machine, Some(reader));
                 if let Some(why) = close {
                     self.lose(conn, why);
                 }
@@ -513,10 +519,10 @@ impl Shared {
                 Ok(mut baton) => {
                     // The previous holder of the baton may have read just what this thread waits for.
                     if nothing_happened() {
-                        let received = conn.wait_and_receive(left, &mut baton.buffer);
+                        let received = conn.wait_and_receive(left, &mut baton.reader.buffer);
                         match received {
-                            Ok(false) => self.judge(conn, &mut baton),
-                            received => self.read(conn, &mut baton, received),
+                            Ok(false) => self.judge(conn, &mut baton.reader),
+                            received => self.read(conn, &mut baton.reader, received),
                         }
                     }
                     drop(baton);
@@ -624,8 +630,8 @@ impl Shared {
         if self.waiting() == 0
             && let Ok(Waited::Ready) = conn.wait(SLEEP_MAX, true)
         {
-            let received = conn.receive(&mut baton.buffer);
-            self.read(&conn, &mut baton, received);
+            let received = conn.receive(&mut baton.reader.buffer);
+            self.read(&conn, &mut baton.reader, received);
         }
         self.driver_sleeps.store(false, Ordering::SeqCst);
         drop(baton);
@@ -650,7 +656,7 @@ impl Shared {
             self.lose(&conn, why);
         } else if is_silent && let Ok(mut baton) = self.baton.try_lock() {
             // A thread that has the baton judges for itself.
-            self.judge(&conn, &mut baton);
+            self.judge(&conn, &mut baton.reader);
             drop(baton);
             self.happen(&self.machine());
         }

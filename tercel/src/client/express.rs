@@ -13,14 +13,15 @@ use tercel_engine::limits;
 use tercel_engine::rpc;
 use tercel_engine::rpc::slots::Lane;
 use tercel_engine::txn::{Binding, ExpressAsked, ExpressCall, Expressed, UnderWay};
+use tercel_wire::cursor::Put;
 use tercel_wire::id::{CallId, Stamp};
-use tercel_wire::interface::InterfaceSchema;
-use tercel_wire::message::{OBJECT_SLOT, Request, Response, ResponseEnd};
+use tercel_wire::interface::{Interface, InterfaceSchema};
+use tercel_wire::message::{OBJECT_SLOT, RequestTemplate, Response, ResponseEnd};
 
 use super::connection::{SLEEP_MAX, ServerConnection, SharedMemory};
-use super::drive::{Baton, Shared};
+use super::drive::{Baton, Reader, Shared};
 use super::without::Without;
-use crate::channel::{End, InLine, Next, Room};
+use crate::channel::{End, Next, Room};
 
 /// What calls by the shorter way need, for one connection.
 pub(super) struct Express {
@@ -38,12 +39,28 @@ struct Calls {
     /// The machine knows that what is read from now on is not older.
     acknowledged: Stamp,
     /// What interfaces are bound to there.
-    bound: Vec<(Bound, Binding)>,
+    bound: Vec<OfInterface>,
     /// Which of them the last call used.
     last: usize,
-    /// The body of a request, and room for what arrives.
+    /// What goes behind the head of a request, and room for what arrives.
     body: Vec<u8>,
     room: Room,
+}
+
+/// What calls of an interface need.
+struct OfInterface {
+    bound: Bound,
+    /// Its layouts, and the heads of requests for its methods, by their numbers in this program.
+    interface: Arc<Interface>,
+    templates: Box<[RequestTemplate]>,
+}
+
+impl OfInterface {
+    fn new(bound: Bound, binding: &Binding) -> OfInterface {
+        let template = |method: &u16| RequestTemplate::new(binding.number, *method);
+        let templates = binding.methods.iter().map(template).collect();
+        OfInterface { bound, interface: binding.interface.clone(), templates }
+    }
 }
 
 /// An interface, and the class of its objects; a service has none.
@@ -70,20 +87,11 @@ impl Calls {
     /// Which of the bindings is that of an interface. Most often it is that of the last call.
     #[inline]
     fn place_of(&mut self, of: Bound) -> Option<usize> {
-        if self.bound.get(self.last).is_some_and(|(bound, _)| bound.is(of)) {
+        if self.bound.get(self.last).is_some_and(|there| there.bound.is(of)) {
             return Some(self.last);
         }
-        self.last = self.bound.iter().position(|(bound, _)| bound.is(of))?;
+        self.last = self.bound.iter().position(|there| there.bound.is(of))?;
         Some(self.last)
-    }
-
-    /// Names a call that is sent now; `of_object` is the last one of an object.
-    fn begin(&mut self, of_object: Option<&mut u64>) -> Option<CallId> {
-        if let Some(last) = of_object {
-            *last += 1;
-            return Some(CallId { slot: OBJECT_SLOT, seq: *last });
-        }
-        self.lane.as_mut().map(Lane::begin)
     }
 }
 
@@ -142,19 +150,6 @@ impl Drop for HeldBaton<'_> {
     }
 }
 
-/// What calls by lines need, out of the baton that is used beside it: it goes back there also if what encodes or reads a call panics, for a
-/// slot of the machine may be lent to it.
-struct OutOfBaton<'a> {
-    baton: &'a mut Baton,
-    express: Option<Box<Express>>,
-}
-
-impl Drop for OutOfBaton<'_> {
-    fn drop(&mut self) {
-        self.baton.express = self.express.take();
-    }
-}
-
 impl Shared {
     pub(super) fn call_express(&self, asked: &ExpressAsked, call: &mut dyn ExpressCall) -> Expressed {
         if self.how().without.line || self.is_forked() {
@@ -162,7 +157,7 @@ impl Shared {
         }
         let baton = match self.baton.try_lock() {
             Ok(baton) => baton,
-            // What a caller takes or is given was encoded or read by code that panicked: see `OutOfBaton`.
+            // What a caller takes or is given was encoded or read by code that panicked. All that a call needs stays with the baton.
             Err(TryLockError::Poisoned(p)) => {
                 self.baton.clear_poison();
                 p.into_inner()
@@ -182,19 +177,18 @@ impl Shared {
         call: &mut dyn ExpressCall,
     ) -> Option<Expressed> {
         let at = self.prepare(baton, Bound::of(asked))?;
-        let mut out = OutOfBaton { express: baton.express.take(), baton };
-        let OutOfBaton { express: Some(express), baton } = &mut out else { return None };
-        let Express { conn, calls, .. } = &mut **express;
+        let Baton { reader, express, of_object } = baton;
+        let Express { conn, calls, .. } = express.as_deref_mut()?;
         let ServerConnection::Shared(shared) = &**conn else { return None };
-        let id = self.send_express((calls, at), &mut baton.of_object, shared, (asked, call))?;
+        let id = self.send_express((calls, at), of_object, shared, (asked, call))?;
         self.count_express();
-        let came = self.wait_express((conn, shared), baton, (calls, at), id, (asked, call));
+        let came = self.wait_express((conn, shared), reader, (calls, at), id, (asked, call));
         match came {
             Came::Answer => Some(Expressed::Answered),
             // An answer that comes yet has another sequence than is waited for.
             Came::Late(_) if id.slot == OBJECT_SLOT => None,
             Came::Late(waited) => {
-                let interface = calls.bound[at].1.interface.clone();
+                let interface = calls.bound[at].interface.clone();
                 let id = self.machine().take_lane_back(calls.lane.take()?, true);
                 Some(Expressed::UnderWay(UnderWay { id, interface }, waited))
             }
@@ -222,7 +216,8 @@ impl Shared {
             return match place {
                 Some(at) => Some(at),
                 None => {
-                    calls.bound.push((of, machine.bound_interface(of.schema, of.class)?));
+                    let binding = machine.bound_interface(of.schema, of.class)?;
+                    calls.bound.push(OfInterface::new(of, &binding));
                     Some(calls.bound.len() - 1)
                 }
             };
@@ -236,7 +231,7 @@ impl Shared {
         let lane = if of.class.is_empty() { Some(machine.lend_lane()?) } else { None };
         // What was lost since is another one.
         let generation = self.generation.load(Ordering::Acquire);
-        let calls = Calls { lane, bound: vec![(of, binding)], ..Calls::default() };
+        let calls = Calls { lane, bound: vec![OfInterface::new(of, &binding)], ..Calls::default() };
         baton.express = Some(Box::new(Express { generation, conn, calls }));
         Some(0)
     }
@@ -255,61 +250,69 @@ impl Shared {
             Some(left) if left.is_zero() => return None,
             Some(left) => micros(left),
         };
-        let binding = &calls.bound[at].1;
-        let (interface, method) = (binding.number, *binding.methods.get(asked.method)?);
-        let object = asked.object.map(|(_, oref, read_at)| (oref, read_at));
-        let id = calls.begin(object.is_some().then_some(of_object))?;
-        let slot = object.is_none().then_some(id.slot);
-        let body = &mut calls.body;
+        let Calls { lane, bound, body, .. } = calls;
+        let template = *bound[at].templates.get(asked.method)?;
         body.clear();
-        Request { slot, seq: id.seq, again: false, interface, method, object, payload: &[] }.encode(body);
-        let head_bytes = body.len();
-        let rest = match self.how().encodes_otherwise {
-            false => call.put(body).ok()?,
-            true => put_without(self.how().without, call, body)?,
+        let (id, head) = match asked.object {
+            None => {
+                let id = lane.as_mut()?.begin();
+                (id, template.of_service(id))
+            }
+            Some((_, oref, read_at)) => {
+                *of_object += 1;
+                body.put_u64(read_at.0);
+                (CallId { slot: OBJECT_SLOT, seq: *of_object }, template.of_object(*of_object, oref))
+            }
+        };
+        let before = body.len();
+        let rest = match (asked.takes_nothing, self.how().encodes_otherwise) {
+            (true, _) => 0,
+            (_, false) => call.put(body).ok()?,
+            (_, true) => put_without(self.how().without, call, body)?,
         };
         // The long way takes no more.
-        if body.len() - head_bytes + rest > limits::CALL_MAX {
+        if body.len() - before + rest > limits::CALL_MAX {
             return None;
         }
-        let line = InLine { left_us, body };
         // No other thread sends, or has something to be sent before.
-        let sent = !self.is_sending() && shared.send_line(line, rest, |sink| call.put_rest(sink));
+        let sent =
+            !self.is_sending() && shared.send_line(left_us, (&head, body), rest, |sink| call.put_rest(sink));
         sent.then_some(id)
     }
 
     fn wait_express(
         &self,
         (conn, shared): (&Arc<ServerConnection>, &SharedMemory),
-        baton: &mut Baton,
+        reader: &mut Reader,
         (calls, at): (&mut Calls, usize),
         id: CallId,
         (asked, call): (&ExpressAsked, &mut dyn ExpressCall),
     ) -> Came {
-        let patience = asked.timeout.map_or(SLEEP_MAX, |timeout| timeout.min(SLEEP_MAX));
+        let patience = || asked.timeout.map_or(SLEEP_MAX, |timeout| timeout.min(SLEEP_MAX));
         // Known once the clock had to be looked at.
         let mut deadline = None;
         let Calls { lane, acknowledged, bound, room, .. } = calls;
-        let interface = &bound[at].1.interface;
-        baton.buffer.clear();
+        let interface = &bound[at].interface;
+        reader.buffer.clear();
         loop {
             // What follows may have to read the connection itself.
             let next = {
                 let mut lines = shared.lines();
                 let is_there =
-                    lines.is_there_soon() || (baton.buffer.is_empty() && lines.wait(&mut deadline, patience));
-                if !is_there && baton.buffer.is_empty() {
+                    lines.is_there_soon() || (reader.buffer.is_empty() && lines.wait(&mut deadline, patience()));
+                if !is_there && reader.buffer.is_empty() {
                     // Less than its patience if the server is gone.
+                    let patience = patience();
                     let left = deadline
                         .map_or(patience, |end: Instant| end.saturating_duration_since(Instant::now()));
                     return Came::Late(patience.saturating_sub(left));
                 }
-                lines.next(room, &mut baton.buffer)
+                lines.next(room, &mut reader.buffer)
             };
             match next {
                 Ok(Next::Call(answer)) => match end_of(answer.body, id) {
                     Some(end) => {
-                        self.hand_on(conn, baton);
+                        self.hand_on(conn, reader);
                         let stamp = rpc::stamp_of(&end);
                         if stamp > *acknowledged {
                             let mut machine = self.machine();
@@ -324,15 +327,15 @@ impl Shared {
                         return Came::Answer;
                     }
                     None => {
-                        End::Client.put_frame(answer, &mut baton.buffer);
-                        if baton.buffer.len() >= KEPT_BYTES {
-                            self.hand_on(conn, baton);
+                        End::Client.put_frame(answer, &mut reader.buffer);
+                        if reader.buffer.len() >= KEPT_BYTES {
+                            self.hand_on(conn, reader);
                         }
                     }
                 },
-                Ok(Next::Piece) if baton.buffer.len() < KEPT_BYTES => {}
+                Ok(Next::Piece) if reader.buffer.len() < KEPT_BYTES => {}
                 Ok(Next::Piece | Next::Nothing) => {
-                    self.hand_on(conn, baton);
+                    self.hand_on(conn, reader);
                     // A server that did something else as well answers with a message.
                     let answer = match lane {
                         Some(lane) if id.slot != OBJECT_SLOT => self.machine().answer_of(lane),
@@ -344,23 +347,23 @@ impl Shared {
                     }
                 }
                 Err(e) => {
-                    self.read(conn, baton, Err(e));
+                    self.read(conn, reader, Err(e));
                     return Came::Late(Duration::ZERO);
                 }
             }
             // Whatever else arrives, the caller waits no longer.
-            if Instant::now() >= *deadline.get_or_insert_with(|| Instant::now() + patience) {
-                self.hand_on(conn, baton);
-                return Came::Late(patience);
+            if Instant::now() >= *deadline.get_or_insert_with(|| Instant::now() + patience()) {
+                self.hand_on(conn, reader);
+                return Came::Late(patience());
             }
         }
     }
 
     /// Hands to the machine what has arrived beside the answer.
-    fn hand_on(&self, conn: &Arc<ServerConnection>, baton: &mut Baton) {
-        if !baton.buffer.is_empty() {
-            self.read(conn, baton, Ok(true));
-            baton.buffer.clear();
+    fn hand_on(&self, conn: &Arc<ServerConnection>, reader: &mut Reader) {
+        if !reader.buffer.is_empty() {
+            self.read(conn, reader, Ok(true));
+            reader.buffer.clear();
         }
     }
 }

@@ -92,9 +92,11 @@ impl SharedPeer {
 
     /// Sends the body of a response: beside the stream if nothing of that is to go before it.
     fn respond(&mut self, body: &[u8]) -> Result<(), Corrupt> {
-        let call = InLine { left_us: 0, body };
         let is_next = body.len() <= channel::CALL_BODY_BYTES && self.unsent_bytes() == 0;
-        if is_next && End::Server.send(&mut self.sender, call)? {
+        if is_next
+            && let Some((head, rest)) = body.split_first_chunk()
+            && End::Server.send(&mut self.sender, 0, head, rest)?
+        {
             return Ok(());
         }
         frame::encode(Header::new(Kind::Response, 0), body, &mut self.unsent);

@@ -32,7 +32,9 @@ pub use backup::{BACKUP_PAGES_MAX, BackupBegun, BackupPart};
 pub use call::{Answer, Bind, Bound, Call, CallEnd, Refusal};
 pub use item::{Credit, ITEM_BYTES, InputEnd, Item};
 pub use pong::Pong;
-pub use request::{Cancel, OBJECT_SLOT, Request, Response, ResponseEnd, Unbegun};
+pub use request::{
+    Cancel, HEAD_BYTES, OBJECT_SLOT, Request, RequestTemplate, Response, ResponseEnd, Unbegun,
+};
 
 use crate::cursor::{DecodeError, Put, Reader};
 use crate::id::{ClassId, ClientId, OP_SLOTS_MAX, OpId, Oref, PageId, SLOTS_MAX, SpaceId, Stamp, ViewId};

@@ -1,6 +1,5 @@
 //! Calls of services, procedures without a stored object; and those of methods that only read, which need no name for good either.
 
-use super::oref;
 use crate::cursor::{DecodeError, Put, Reader, le32, le64};
 use crate::id::{CallId, Oref, SERVICE_SLOTS_MAX, Stamp};
 
@@ -34,6 +33,52 @@ const ONE_WAY: u16 = 1;
 const AGAIN: u16 = 2;
 const OBJECT: u16 = 4;
 
+/// Bytes before the payload of a request, or of a response; of one that names an object a stamp stands between.
+pub const HEAD_BYTES: usize = 20;
+
+/// Both have a sequence at 4, so that in a line of shared memory, where they begin at 12, each number is in a word of its own.
+const SEQ_AT: usize = 4;
+
+/// A head, as one number and the two behind it.
+#[inline(always)]
+fn head(name: u32, seq: u64, last: u64) -> [u8; HEAD_BYTES] {
+    let mut head = [0; HEAD_BYTES];
+    head[..SEQ_AT].copy_from_slice(&name.to_le_bytes());
+    head[SEQ_AT..12].copy_from_slice(&seq.to_le_bytes());
+    head[12..].copy_from_slice(&last.to_le_bytes());
+    head
+}
+
+/// The heads of requests for one procedure or method: what they have in common is made once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestTemplate {
+    procedure: u64,
+}
+
+impl RequestTemplate {
+    /// By the numbers that the service, or the interface of the object's class, was bound to.
+    pub fn new(interface: u16, method: u16) -> RequestTemplate {
+        RequestTemplate { procedure: procedure(interface, method).into() }
+    }
+
+    /// That of a call of a service, sent for the first time. Behind it goes what the procedure takes.
+    #[inline(always)]
+    pub fn of_service(self, id: CallId) -> [u8; HEAD_BYTES] {
+        head(id.slot.into(), id.seq, self.procedure)
+    }
+
+    /// That of a call of an object. Behind it go the stamp of the state in which the caller read the reference, and what the method
+    /// takes.
+    #[inline(always)]
+    pub fn of_object(self, seq: u64, object: Oref) -> [u8; HEAD_BYTES] {
+        head(u32::from(OBJECT) << 16, seq, self.procedure | u64::from(object.raw()) << 32)
+    }
+}
+
+fn procedure(interface: u16, method: u16) -> u32 {
+    u32::from(interface) | u32::from(method) << 16
+}
+
 /// What stands for the slot in the response to a call of an object.
 pub const OBJECT_SLOT: u16 = u16::MAX;
 
@@ -47,15 +92,11 @@ impl<'a> Request<'a> {
             (Some(_), None) => 0,
         };
         let again = if self.again { AGAIN } else { 0 };
-        let mut head = [0; REQUEST_HEAD_BYTES];
-        let words = [self.slot.unwrap_or(0), to | again, self.interface, self.method];
-        for (bytes, word) in head.as_chunks_mut().0.iter_mut().zip(words) {
-            *bytes = word.to_le_bytes();
-        }
-        head[8..].copy_from_slice(&self.seq.to_le_bytes());
-        out.extend_from_slice(&head);
-        if let Some((oref, read_at)) = self.object {
-            out.put_u32(oref.raw());
+        let name = u32::from(self.slot.unwrap_or(0)) | u32::from(to | again) << 16;
+        let object = self.object.map_or(0, |(oref, _)| oref.raw());
+        let last = u64::from(procedure(self.interface, self.method)) | u64::from(object) << 32;
+        out.extend_from_slice(&head(name, self.seq, last));
+        if let Some((_, read_at)) = self.object {
             out.put_u64(read_at.0);
         }
         out.extend_from_slice(self.payload);
@@ -64,18 +105,34 @@ impl<'a> Request<'a> {
     /// Reads it.
     #[inline]
     pub fn decode(body: &'a [u8]) -> Result<Request<'a>, DecodeError> {
-        let (head, rest) = body.split_first_chunk::<REQUEST_HEAD_BYTES>().ok_or(DecodeError::Truncated)?;
-        let mut r = Reader::new(head);
-        let (slot, flags) = (slot(&mut r)?, r.u16()?);
-        let slot = match flags {
-            0 | AGAIN => Some(slot),
-            ONE_WAY | OBJECT if slot == 0 => None,
-            _ => return Err(DecodeError::BadField("flags")),
+        let (head, rest) = body.split_first_chunk::<HEAD_BYTES>().ok_or(DecodeError::Truncated)?;
+        let (name, seq) = (le32(head, 0), le64(head, SEQ_AT));
+        let (procedure, object) = (le32(head, 12), le32(head, 16));
+        let (slot, flags) = (name as u16, (name >> 16) as u16);
+        let request = |slot, object, payload| {
+            let (interface, method) = (procedure as u16, (procedure >> 16) as u16);
+            Request { slot, seq, again: flags & AGAIN != 0, interface, method, object, payload }
         };
-        let (interface, method, seq) = (r.u16()?, r.u16()?, seq(&mut r)?);
-        let mut r = Reader::new(rest);
-        let object = if flags == OBJECT { Some((oref(&mut r)?, Stamp(r.u64()?))) } else { None };
-        Ok(Request { slot, seq, again: flags & AGAIN != 0, interface, method, object, payload: r.rest() })
+        if slot >= SERVICE_SLOTS_MAX {
+            return Err(DecodeError::BadField("slot"));
+        }
+        if seq == 0 {
+            return Err(DecodeError::BadField("sequence"));
+        }
+        if flags != OBJECT && object != 0 {
+            return Err(DecodeError::BadField("object"));
+        }
+        match flags {
+            0 | AGAIN => Ok(request(Some(slot), None, rest)),
+            ONE_WAY if slot == 0 => Ok(request(None, None, rest)),
+            OBJECT if slot == 0 => {
+                let oref = Oref::from_raw(object).filter(|oref| !oref.is_null());
+                let oref = oref.ok_or(DecodeError::BadField("reference"))?;
+                let (read_at, payload) = rest.split_first_chunk().ok_or(DecodeError::Truncated)?;
+                Ok(request(None, Some((oref, Stamp(u64::from_le_bytes(*read_at)))), payload))
+            }
+            _ => Err(DecodeError::BadField("flags")),
+        }
     }
 }
 
@@ -157,12 +214,6 @@ const FORGOTTEN: u16 = 3;
 /// Behind it the reasons of [`Unbegun`].
 const REFUSED: u16 = 16;
 
-/// Bytes before the object or payload of a request.
-const REQUEST_HEAD_BYTES: usize = 16;
-
-/// Bytes before a response's payload or text.
-const RESPONSE_HEAD_BYTES: usize = 20;
-
 impl<'a> Response<'a> {
     /// Appends it.
     #[inline]
@@ -174,23 +225,15 @@ impl<'a> Response<'a> {
             ResponseEnd::Forgotten => (FORGOTTEN, Stamp::ZERO, &[][..]),
             ResponseEnd::Refused(why, text) => (REFUSED + why as u16, Stamp::ZERO, text.as_bytes()),
         };
-        let mut head = [0; RESPONSE_HEAD_BYTES];
-        head[..2].copy_from_slice(&self.slot.to_le_bytes());
-        head[2..4].copy_from_slice(&tag.to_le_bytes());
-        head[4..12].copy_from_slice(&self.seq.to_le_bytes());
-        head[12..].copy_from_slice(&stamp.0.to_le_bytes());
-        out.extend_from_slice(&head);
+        let name = u32::from(self.slot) | u32::from(tag) << 16;
+        out.extend_from_slice(&head(name, self.seq, stamp.0));
         out.extend_from_slice(bytes);
     }
 
     /// Appends the head of one that says *returned*, at no stamp; behind it goes what the call gives.
     #[inline]
     pub fn put_returned(id: CallId, out: &mut Vec<u8>) {
-        let mut head = [0; RESPONSE_HEAD_BYTES];
-        head[..2].copy_from_slice(&id.slot.to_le_bytes());
-        head[2..4].copy_from_slice(&RETURNED.to_le_bytes());
-        head[4..12].copy_from_slice(&id.seq.to_le_bytes());
-        out.extend_from_slice(&head);
+        out.extend_from_slice(&head(u32::from(id.slot) | u32::from(RETURNED) << 16, id.seq, 0));
     }
 
     /// Makes a body that says *returned* one that says *failed*.
@@ -201,7 +244,7 @@ impl<'a> Response<'a> {
     /// Gives a body that says *returned*, *failed* or *broken* another stamp; others have none.
     pub fn put_stamp(body: &mut [u8], stamp: Stamp) {
         if u16::from_le_bytes([body[2], body[3]]) <= BROKEN {
-            body[12..RESPONSE_HEAD_BYTES].copy_from_slice(&stamp.0.to_le_bytes());
+            body[12..HEAD_BYTES].copy_from_slice(&stamp.0.to_le_bytes());
         }
     }
 
@@ -209,16 +252,16 @@ impl<'a> Response<'a> {
     /// [`Response::decode`].
     #[inline]
     pub fn returned(body: &'a [u8], id: CallId) -> Option<(Stamp, &'a [u8])> {
-        let (head, rest) = body.split_first_chunk::<RESPONSE_HEAD_BYTES>()?;
+        let (head, rest) = body.split_first_chunk::<HEAD_BYTES>()?;
         let name = u32::from(id.slot) | u32::from(RETURNED) << 16;
-        let is_it = le32(head, 0) == name && le64(head, 4) == id.seq;
+        let is_it = le32(head, 0) == name && le64(head, SEQ_AT) == id.seq;
         is_it.then(|| (Stamp(le64(head, 12)), rest))
     }
 
     /// Reads it.
     #[inline]
     pub fn decode(body: &'a [u8]) -> Result<Response<'a>, DecodeError> {
-        let (head, rest) = body.split_first_chunk::<RESPONSE_HEAD_BYTES>().ok_or(DecodeError::Truncated)?;
+        let (head, rest) = body.split_first_chunk::<HEAD_BYTES>().ok_or(DecodeError::Truncated)?;
         let mut r = Reader::new(head);
         let slot = match r.u16()? {
             slot if slot < SERVICE_SLOTS_MAX || slot == OBJECT_SLOT => slot,
