@@ -19,6 +19,7 @@ impl<M: Send> EventQueue<M> {
     /// can keep the others out. It ends early when much was received.
     pub(crate) fn deliver(&mut self, batch: &mut Vec<Event<M>>, array_max: usize) {
         let (mut idle, mut bytes) = (0, 0);
+        batch.extend(self.early.take());
         while batch.len() < array_max && bytes < self.config.batch_bytes_max && idle < CLASSES {
             let event = match self.turn {
                 0 => self.next_message(),
@@ -107,6 +108,7 @@ impl<M: Send> EventQueue<M> {
                 } else {
                     seen.readable = false;
                 }
+                self.hot = Some(self.slots.token(number));
                 Some(Kind::Received(lease))
             }
             (Ok(0) | Err(Errno::AGAIN), Some(error)) => Some(self.closed(number, error)),
@@ -121,6 +123,26 @@ impl<M: Send> EventQueue<M> {
             }
             (Err(error), _) => Some(self.closed(number, error)),
         }
+    }
+
+    /// Receives from the stream that bytes came by last, as if the kernel had said that there are more. Says whether something came of
+    /// it.
+    pub(crate) fn receive_hot(&mut self) -> bool {
+        let Some(token) = self.hot else { return false };
+        let number = token.slot();
+        let is_starving = self.starved.contains(number);
+        let Some(Slot { key, seen, source: Source::Stream(stream), .. }) = self.slots.get_mut(token) else {
+            self.hot = None;
+            return false;
+        };
+        if stream.paused || stream.ended || stream.finishing || is_starving {
+            return false;
+        }
+        let key = *key;
+        seen.readable = true;
+        let kind = self.next_of_stream(number);
+        self.early = kind.map(|kind| Event { token, key, kind });
+        self.early.is_some()
     }
 
     /// A stream that is not to be received from: all it can still report is that it is gone.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::buffer::Pool;
 use crate::config::{Backend, Config, OpenError};
-use crate::event::{Counters, ListenerState};
+use crate::event::{Counters, Event, ListenerState};
 use crate::list::SlotList;
 use crate::listener::Listener;
 use crate::slots::{Slot, Slots, Source};
@@ -50,6 +50,10 @@ pub struct EventQueue<M: Send = ()> {
     /// Whose turn it is to deliver: mailbox, deadlines, sources.
     pub(crate) turn: u8,
     pub(crate) hints: Vec<Hint>,
+    /// The stream that bytes came by last: a queue that spins receives from it without asking the kernel first.
+    pub(crate) hot: Option<Token>,
+    /// What that has brought. It is delivered before anything else happens.
+    pub(crate) early: Option<Event<M>>,
     pub(crate) spare: Vec<Vec<u8>>,
     pub(crate) counters: Counters,
 }
@@ -81,6 +85,8 @@ impl<M: Send> EventQueue<M> {
             mailbox,
             mailbox_token,
             turn: 0,
+            hot: None,
+            early: None,
             hints: Vec::with_capacity(HINTS_MAX),
             spare: Vec::with_capacity(SPARES_MAX),
             counters: Counters::default(),

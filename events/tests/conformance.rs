@@ -17,7 +17,7 @@ use tercel_events::{
     CloseReason, Config, DeclareError, Kind, ListenerState, PostError, SendError, Token, Watch,
 };
 
-/// Makes two tests of each story, one for each backend.
+/// Makes three tests of each story, one for each backend, and one for a queue that looks before it sleeps.
 macro_rules! on_both_backends {
     ($($story:ident),* $(,)?) => {
         mod io_uring {
@@ -25,6 +25,12 @@ macro_rules! on_both_backends {
         }
         mod epoll {
             $(#[test] fn $story() { super::rig::tell(tercel_events::Backend::Epoll, super::config(), super::$story); })*
+        }
+        mod spinning {
+            $(#[test] fn $story() {
+                let config = tercel_events::Config { spin_us: 200, ..super::config() };
+                super::rig::tell(tercel_events::Backend::Epoll, config, super::$story);
+            })*
         }
     };
 }
