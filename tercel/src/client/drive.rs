@@ -336,7 +336,12 @@ impl Shared {
 
     /// Sends all of it. Fails if for some seconds the connection neither takes nor brings anything, or if it takes nothing
     /// for as long as a call may wait.
-    fn send(&self, conn: &Arc<ServerConnection>, bytes: &[u8], reader: Option<&mut Reader>) -> io::Result<()> {
+    fn send(
+        &self,
+        conn: &Arc<ServerConnection>,
+        bytes: &[u8],
+        reader: Option<&mut Reader>,
+    ) -> io::Result<()> {
         let rest = &bytes[conn.offer(bytes)?..];
         if rest.is_empty() {
             return Ok(());

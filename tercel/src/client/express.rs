@@ -42,9 +42,22 @@ struct Calls {
     bound: Vec<OfInterface>,
     /// Which of them the last call used.
     last: usize,
+    patience: Patience,
     /// What goes behind the head of a request, and room for what arrives.
     body: Vec<u8>,
     room: Room,
+}
+
+/// How long the last call was to wait; of one whose time is over that is 0 microseconds.
+struct Patience {
+    timeout: Option<Duration>,
+    left_us: u32,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience { timeout: Some(Duration::ZERO), left_us: 0 }
+    }
 }
 
 /// What calls of an interface need.
@@ -110,6 +123,12 @@ pub(super) fn micros(left: Duration) -> u32 {
     left.as_micros().clamp(1, u32::MAX.into()) as u32
 }
 
+/// How long a call waits here at most.
+#[cold]
+fn patience_of(asked: &ExpressAsked) -> Duration {
+    asked.timeout.map_or(SLEEP_MAX, |timeout| timeout.min(SLEEP_MAX))
+}
+
 /// As [`ExpressCall::put`], without what a measurement has switched off.
 #[cold]
 fn put_without(without: Without, call: &mut dyn ExpressCall, body: &mut Vec<u8>) -> Option<usize> {
@@ -165,33 +184,39 @@ impl Shared {
             Err(TryLockError::WouldBlock) => return Expressed::No,
         };
         let mut held = HeldBaton { shared: self, baton: Some(baton) };
-        let expressed = held.baton.as_mut().and_then(|baton| self.call_with(baton, asked, call));
-        drop(held);
-        expressed.unwrap_or(Expressed::No)
+        // Its lock is let go of behind this.
+        match held.baton.as_deref_mut() {
+            Some(baton) => self.call_with(baton, asked, call),
+            None => Expressed::No,
+        }
     }
 
-    fn call_with(
-        &self,
-        baton: &mut Baton,
-        asked: &ExpressAsked,
-        call: &mut dyn ExpressCall,
-    ) -> Option<Expressed> {
-        let at = self.prepare(baton, Bound::of(asked))?;
+    fn call_with(&self, baton: &mut Baton, asked: &ExpressAsked, call: &mut dyn ExpressCall) -> Expressed {
+        let Some(at) = self.prepare(baton, Bound::of(asked)) else { return Expressed::No };
         let Baton { reader, express, of_object } = baton;
-        let Express { conn, calls, .. } = express.as_deref_mut()?;
-        let ServerConnection::Shared(shared) = &**conn else { return None };
-        let id = self.send_express((calls, at), of_object, shared, (asked, call))?;
+        let Some(Express { conn, calls, .. }) = express.as_deref_mut() else { return Expressed::No };
+        let ServerConnection::Shared(shared) = &**conn else { return Expressed::No };
+        let Some(id) = self.send_express((calls, at), of_object, shared, (asked, call)) else {
+            return Expressed::No;
+        };
         self.count_express();
-        let came = self.wait_express((conn, shared), reader, (calls, at), id, (asked, call));
-        match came {
-            Came::Answer => Some(Expressed::Answered),
-            // An answer that comes yet has another sequence than is waited for.
-            Came::Late(_) if id.slot == OBJECT_SLOT => None,
-            Came::Late(waited) => {
+        match self.wait_express((conn, shared), reader, (calls, at), id, (asked, call)) {
+            Came::Answer => Expressed::Answered,
+            Came::Late(waited) => self.give_over((calls, at), id, waited),
+        }
+    }
+
+    /// Has the machine wait for the answer to a call, as far as it is one of a service.
+    #[cold]
+    fn give_over(&self, (calls, at): (&mut Calls, usize), id: CallId, waited: Duration) -> Expressed {
+        match calls.lane.take_if(|_| id.slot != OBJECT_SLOT) {
+            Some(lane) => {
                 let interface = calls.bound[at].interface.clone();
-                let id = self.machine().take_lane_back(calls.lane.take()?, true);
-                Some(Expressed::UnderWay(UnderWay { id, interface }, waited))
+                let id = self.machine().take_lane_back(lane, true);
+                Expressed::UnderWay(UnderWay { id, interface }, waited)
             }
+            // An answer that comes yet has another sequence than is waited for.
+            None => Expressed::No,
         }
     }
 
@@ -244,13 +269,18 @@ impl Shared {
         shared: &SharedMemory,
         (asked, call): (&ExpressAsked, &mut dyn ExpressCall),
     ) -> Option<CallId> {
+        let Calls { lane, bound, body, patience, .. } = calls;
+        // Most calls wait as long as the last one.
+        if patience.timeout != asked.timeout {
+            let left_us = match asked.timeout {
+                None => self.how().timeout_us,
+                Some(Duration::ZERO) => 0,
+                Some(left) => micros(left),
+            };
+            *patience = Patience { timeout: asked.timeout, left_us };
+        }
         // No call is sent whose time is over.
-        let left_us = match asked.timeout {
-            None => self.how().timeout_us,
-            Some(left) if left.is_zero() => return None,
-            Some(left) => micros(left),
-        };
-        let Calls { lane, bound, body, .. } = calls;
+        let left_us = Some(patience.left_us).filter(|left_us| *left_us > 0)?;
         let template = *bound[at].templates.get(asked.method)?;
         body.clear();
         let (id, head) = match asked.object {
@@ -288,7 +318,7 @@ impl Shared {
         id: CallId,
         (asked, call): (&ExpressAsked, &mut dyn ExpressCall),
     ) -> Came {
-        let patience = || asked.timeout.map_or(SLEEP_MAX, |timeout| timeout.min(SLEEP_MAX));
+        let patience = || patience_of(asked);
         // Known once the clock had to be looked at.
         let mut deadline = None;
         let Calls { lane, acknowledged, bound, room, .. } = calls;
@@ -298,8 +328,8 @@ impl Shared {
             // What follows may have to read the connection itself.
             let next = {
                 let mut lines = shared.lines();
-                let is_there =
-                    lines.is_there_soon() || (reader.buffer.is_empty() && lines.wait(&mut deadline, patience()));
+                let is_there = lines.is_there_soon()
+                    || (reader.buffer.is_empty() && lines.wait(&mut deadline, patience()));
                 if !is_there && reader.buffer.is_empty() {
                     // Less than its patience if the server is gone.
                     let patience = patience();
