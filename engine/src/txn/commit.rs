@@ -34,7 +34,8 @@ impl Tx<'_> {
     /// Commits. What was only read costs nothing: it was of one state all along.
     ///
     /// # Errors
-    /// `Conflict` if another transaction changed what this one read; `Timeout` with the operation if no answer came;
+    /// `Conflict` if another transaction changed what this one read; `Timeout` with the operation if no answer came, and without one if
+    /// its time was over before it was sent;
     /// `PlaceLost` if it fills a place that is lost; `Full`, also if it read more than can be remembered; `Unavailable`.
     pub fn commit(self) -> Result<Committed, Error> {
         if self.write_set.is_empty() {
@@ -52,6 +53,10 @@ impl Tx<'_> {
             let op = match sent {
                 Some(op) => op,
                 None => {
+                    if self.is_late(now) {
+                        outcome = Some(Err(Error::Timeout(None)));
+                        return Step::Done;
+                    }
                     if let Err(e) = self.may_be_sent(home) {
                         outcome = Some(Err(e));
                         return Step::Done;
@@ -157,6 +162,11 @@ impl Tx<'_> {
             })?;
         }
         taken
+    }
+
+    /// Whether its time is over: nothing is sent then, so that its caller knows that it was not executed.
+    fn is_late(&self, now: Now) -> bool {
+        self.until.is_some_and(|until| now >= until)
     }
 
     /// Fails if what was read never happened, does not hold, or is not all known any more, or if a place is lost.

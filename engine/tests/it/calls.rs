@@ -17,7 +17,7 @@ use tercel_wire::message::{Answer, Call, CallEnd, Limit, Outcome, Verdict, Write
 #[derive(Object)]
 #[object(crate = "tercel_engine")]
 pub struct C {
-    n: u32,
+    pub n: u32,
 }
 
 #[interface(crate = "tercel_engine")]

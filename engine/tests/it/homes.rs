@@ -1,9 +1,13 @@
 //! One program, unchanged, in both homes: a client of a server, and the server itself.
 
+use std::time::Duration;
+
+use crate::calls::C;
 use crate::program::program;
 use crate::{local, world};
+use tercel_engine::error::Error;
 use tercel_engine::server::ServerConfig;
-use tercel_engine::txn::{self, Isolation};
+use tercel_engine::txn::{self, Isolation, Options, Port};
 
 #[test]
 fn one_program_sees_the_same_in_both_homes() {
@@ -25,5 +29,30 @@ fn one_program_sees_the_same_in_both_homes() {
         let inside = local::Inside::new(&server);
         assert_eq!(program(&|body| inside.run(body)).unwrap(), remote, "seed {seed}");
         assert!(inside.fake().reads > 10, "pages were waited for");
+    }
+}
+
+#[test]
+fn transaction_whose_time_is_over_is_not_sent() {
+    let w = world::World::new(3, 1, ServerConfig::default());
+    let (thread, indoors) = (w.thread(0), w.indoors());
+    let node = w.run(0, |tx| tx.create(&C { n: 1 })).unwrap();
+    for port in [&thread as &dyn Port, &indoors] {
+        let options = Options { timeout: Some(Duration::from_millis(10)), ..Options::default() };
+        let count_on = |ms: u64| {
+            txn::run(port, options, |tx| {
+                let count = tx.get(node)?.n();
+                tx.edit(node)?.set_n(count + 1)?;
+                w.pass_ms(ms);
+                Ok(())
+            })
+        };
+        let before = w.run(0, |tx| Ok(tx.get(node)?.n())).unwrap();
+        assert_eq!(count_on(20), Err(Error::Timeout(None)), "without an operation: it was not executed");
+        assert_eq!(w.run(0, |tx| Ok(tx.get(node)?.n())), Ok(before));
+        assert_eq!(count_on(0), Ok(()));
+        // The client is told of it.
+        w.run_until_idle();
+        assert_eq!(w.run(0, |tx| Ok(tx.get(node)?.n())), Ok(before + 1));
     }
 }
