@@ -77,6 +77,10 @@ pub const CALL_BYTES_MAX: usize = 16 << 20;
 /// The same of the calls of one connection: a client that fills its share leaves room for others.
 pub const CALL_CONN_BYTES_MAX: usize = CALL_BYTES_MAX / 2;
 
+/// Bytes of arguments that a client's calls of methods may have under way: with their entries as many as one connection may have wait.
+/// Its calls of services may have as many.
+pub const CALL_CREDIT_BYTES: usize = CALL_CONN_BYTES_MAX - CREDIT as usize * CALL_ENTRY_BYTES;
+
 /// What a waiting call of a method counts beside the bytes of its arguments: the memory for its entry in the tables.
 pub const CALL_ENTRY_BYTES: usize = 256;
 

@@ -144,7 +144,7 @@ impl Caller for Client {
         if until.is_some_and(|until| now >= until) {
             return Some(Err(Error::Timeout(None)));
         }
-        let op = self.begin_call()?;
+        let op = self.begin_call(call.payload.len())?;
         let mut head = Vec::with_capacity(28);
         Call {
             slot: op.slot,

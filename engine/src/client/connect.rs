@@ -230,6 +230,8 @@ impl Client {
         self.requests.slots.set_credit(w.credit);
         self.fetches.set_credit(w.credit);
         self.ops.set_credit(w.credit);
+        self.ops.call_bytes.grant(w.credit_bytes as usize);
+        self.requests.slots.grant_bytes(w.credit_bytes as usize);
         self.peer.transaction_bytes_max = w.transaction_bytes_max as usize;
         self.peer.link = if self.classes.is_foreign() { LinkState::Checking } else { LinkState::Up };
         if self.peer.link == LinkState::Checking {

@@ -449,6 +449,8 @@ impl Client {
         client.peer.link = LinkState::Up;
         client.fetches.set_credit(limits::CREDIT);
         client.ops.set_credit(limits::CREDIT);
+        client.ops.call_bytes.grant(limits::CALL_CREDIT_BYTES);
+        client.requests.slots.grant_bytes(limits::CALL_CREDIT_BYTES);
         client
     }
 

@@ -11,6 +11,7 @@ use super::{Client, LinkState};
 use crate::error::{Bound, Error};
 use crate::limits;
 use crate::mutant::{Rule, dropped};
+use crate::rpc::credit::ByteCredit;
 use crate::table::Map;
 use crate::time::Now;
 use crate::txn::{CameTo, LocalWrite};
@@ -25,6 +26,8 @@ pub(super) struct Ops {
     asked: Map<OpId, u64>,
     /// How many operations the server lets be under way at once.
     credit: usize,
+    /// What calls take.
+    pub(super) call_bytes: ByteCredit,
 }
 
 #[derive(Default)]
@@ -50,8 +53,9 @@ struct Busy {
 }
 
 /// A call's side of an operation.
-#[derive(Default)]
 struct CallSlot {
+    /// Bytes that it takes, which are under way until the slot is free.
+    bytes: usize,
     came_to: Option<CameTo>,
 }
 
@@ -66,6 +70,7 @@ impl Ops {
             answered: Map::default(),
             asked: Map::default(),
             credit: 0,
+            call_bytes: ByteCredit::default(),
         }
     }
 
@@ -163,8 +168,9 @@ impl Ops {
 
     fn release(&mut self, op: OpId) -> Option<Outcome> {
         let slot = self.slots.get_mut(op.slot as usize)?;
-        let outcome = slot.busy.as_ref().filter(|b| b.op == op)?.outcome?;
-        slot.busy = None;
+        let busy = slot.busy.take_if(|b| b.op == op && b.outcome.is_some())?;
+        let outcome = busy.outcome?;
+        self.call_bytes.give_back(busy.call.map_or(0, |call| call.bytes));
         self.free.push(op.slot);
         Some(outcome)
     }
@@ -245,9 +251,13 @@ impl Client {
         self.say(Kind::Commit, &body);
     }
 
-    /// Takes a slot for a call.
-    pub(super) fn begin_call(&mut self) -> Option<OpId> {
+    /// Takes a slot for a call that takes so many bytes. None while the server has as many calls, or bytes, as it has granted.
+    pub(super) fn begin_call(&mut self, bytes: usize) -> Option<OpId> {
+        if !self.ops.call_bytes.allows(bytes) {
+            return None;
+        }
         let index = self.ops.take()?;
+        self.ops.call_bytes.spend(bytes);
         let slot = &mut self.ops.slots[index as usize];
         slot.seq += 1;
         let op = OpId { client: self.id, slot: index, seq: slot.seq, view: self.history.view };
@@ -260,7 +270,7 @@ impl Client {
             asked: None,
             abandoned: false,
             makes: false,
-            call: Some(CallSlot::default()),
+            call: Some(CallSlot { bytes, came_to: None }),
         });
         Some(op)
     }
@@ -395,6 +405,27 @@ mod tests {
     use tercel_wire::frame::split;
 
     use super::*;
+
+    #[test]
+    fn calls_beyond_the_credit_in_bytes_wait_until_one_is_answered() {
+        let mut client = Client::connected_for_test();
+        client.ops.call_bytes.grant(100);
+        let [first, second] = [70, 30].map(|bytes| client.begin_call(bytes).expect("there is credit"));
+        assert_eq!(client.begin_call(1), None);
+        client.call_answered(first.slot, first.seq, CameTo::Returned(Stamp(1), Vec::new()));
+        assert_eq!(client.begin_call(1), None, "its caller has not taken it");
+        assert!(client.take_call(first).is_some());
+        let third = client.begin_call(70).expect("70 were given back");
+        // A call that was given up counts until the server has said what became of it.
+        client.cancel_call(second);
+        assert_eq!(client.begin_call(1), None);
+        client.verdict(Verdict { op: second, outcome: Outcome::NotExecuted });
+        assert!(client.begin_call(30).is_some());
+        assert_eq!(client.begin_call(1), None);
+        client.call_answered(third.slot, third.seq, CameTo::Returned(Stamp(2), Vec::new()));
+        assert!(client.take_call(third).is_some());
+        assert!(client.begin_call(70).is_some());
+    }
 
     #[test]
     fn slot_that_was_used_4_billion_times_is_used_again() {

@@ -225,7 +225,7 @@ impl Requester for Client {
         }
         let ((binding, table), connection) = (bound, self.requests.connection);
         let id = match lost {
-            None => self.requests.slots.begin(table, connection)?,
+            None => self.requests.slots.begin(table, connection, call.payload.len())?,
             Some(id) => match self.requests.slots.send_again(id, table, connection) {
                 Sent::Again => id,
                 Sent::Unknown => {
@@ -288,7 +288,7 @@ mod tests {
         client.requests.slots.set_credit(4);
         let table = Table { view: client.history.view, number: 1 };
         client.requests.table = Some(table);
-        let id = client.requests.slots.begin(table, client.requests.connection).unwrap();
+        let id = client.requests.slots.begin(table, client.requests.connection, 0).unwrap();
         let streams = Streams::of_client(Directions { input: false, output: true });
         client.requests.streams.insert(id.slot, (id.seq, streams));
         (client, id)

@@ -37,9 +37,11 @@
 //! | `context` | what a procedure knows of its call |
 //! | [`slots`] | the calls that a client has under way |
 //! | [`served`] | what a server keeps of a client's calls |
+//! | `credit` | the bytes that calls may have under way |
 //! | `failure` | how a call fails |
 
 mod context;
+pub(crate) mod credit;
 mod described;
 mod failure;
 mod given;

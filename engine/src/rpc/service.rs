@@ -57,7 +57,7 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         ServiceHandle { port, timeout, of: PhantomData }
     }
 
-    /// The same, whose callers wait at most so long. The server begins no call whose time is over, counted there from its arrival.
+    /// The same, whose callers wait at most so long. The server begins no call whose time is over, counted there from when it takes the call up.
     pub fn within(self, timeout: Duration) -> ServiceHandle<'c, S> {
         ServiceHandle { timeout: Some(timeout), ..self }
     }

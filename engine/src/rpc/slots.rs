@@ -11,6 +11,7 @@ use tercel_wire::frame::BODY_BYTES_MAX;
 use tercel_wire::id::{CallId, SERVICE_SLOTS_MAX, ViewId};
 use tercel_wire::spare::Spare;
 
+use super::credit::ByteCredit;
 use crate::mutant::{Rule, dropped};
 
 /// The table of a server in which it keeps a client's calls. Another server, and a server that has forgotten the client, has another
@@ -50,8 +51,9 @@ pub type Connection = u64;
 pub struct Slots {
     slots: Vec<Slot>,
     free: Vec<u16>,
-    /// Slots that the server lets this client use.
+    /// Slots that the server lets this client use, and bytes of what its calls take.
     credit: u16,
+    bytes: ByteCredit,
     /// The last call that is never answered.
     told: u64,
     read: Read,
@@ -86,6 +88,8 @@ impl Read {
 struct Slot {
     seq: u64,
     state: State,
+    /// Bytes that the call takes, while they are under way.
+    bytes: usize,
 }
 
 #[derive(Debug, Default)]
@@ -141,9 +145,20 @@ impl Slots {
         self.credit = credit.min(SERVICE_SLOTS_MAX);
     }
 
-    /// Takes a slot for a call that is sent now. `None` if all are taken: call again when one is answered.
-    pub fn begin(&mut self, table: Table, connection: Connection) -> Option<CallId> {
+    /// The server takes so many bytes from now on.
+    pub fn grant_bytes(&mut self, bytes: usize) {
+        self.bytes.grant(bytes);
+    }
+
+    /// Takes a slot for a call that is sent now and takes so many bytes. `None` if all slots are taken, or as many bytes are under way
+    /// as the server takes: call again when one is answered.
+    pub fn begin(&mut self, table: Table, connection: Connection, bytes: usize) -> Option<CallId> {
+        if !self.bytes.allows(bytes) {
+            return None;
+        }
         let slot = self.take()?;
+        self.bytes.spend(bytes);
+        self.slots[slot as usize].bytes = bytes;
         let taken = &mut self.slots[slot as usize];
         taken.seq += 1;
         taken.state = State::Waiting { table, connection, abandoned: false };
@@ -209,7 +224,10 @@ impl Slots {
         let is_its = |slot: &&mut Slot| slot.seq == id.seq || dropped(Rule::LateAnswerBelieved);
         let Some(slot) = self.slots.get_mut(id.slot as usize).filter(is_its) else { return };
         match slot.state {
-            State::Waiting { abandoned: false, .. } => slot.state = State::Answered(self.read.keep(body)),
+            State::Waiting { abandoned: false, .. } => {
+                slot.state = State::Answered(self.read.keep(body));
+                self.bytes.give_back(std::mem::take(&mut slot.bytes));
+            }
             State::Waiting { abandoned: true, .. } if dropped(Rule::CreditLeaks) => {}
             State::Waiting { abandoned: true, .. } => self.release(id.slot),
             State::Free | State::Answered(_) | State::Lent(_) => {}
@@ -345,7 +363,9 @@ impl Slots {
     }
 
     fn release(&mut self, slot: u16) {
-        self.slots[slot as usize].state = State::Free;
+        let released = &mut self.slots[slot as usize];
+        released.state = State::Free;
+        self.bytes.give_back(std::mem::take(&mut released.bytes));
         self.free.push(slot);
     }
 }

@@ -86,7 +86,7 @@ impl World {
 
     fn call(&mut self) {
         let Some(table) = self.met else { return };
-        if let Some(id) = self.client.begin(table, self.connection) {
+        if let Some(id) = self.client.begin(table, self.connection, 0) {
             self.last += 1;
             self.waiting.insert(self.last, id);
             self.told.insert(self.last, Told::Nothing);
@@ -389,23 +389,43 @@ fn calls_that_are_never_answered_count_once_and_rise() {
 #[test]
 fn slots_beyond_the_credit_wait_until_one_is_answered() {
     let (table, mut slots) = (Table::default(), Slots::default());
-    assert_eq!(slots.begin(table, 1), None, "nothing was granted yet");
+    assert_eq!(slots.begin(table, 1, 0), None, "nothing was granted yet");
     slots.set_credit(2);
-    let ids: Vec<CallId> = std::iter::from_fn(|| slots.begin(table, 1)).collect();
+    let ids: Vec<CallId> = std::iter::from_fn(|| slots.begin(table, 1, 0)).collect();
     assert_eq!(ids.len(), 2);
     slots.answered(ids[1], b"body");
-    assert_eq!(slots.begin(table, 1), None, "its caller has not taken it");
+    assert_eq!(slots.begin(table, 1, 0), None, "its caller has not taken it");
     assert_eq!(slots.look(ids[1], 1), Look::Answered(b"body".to_vec()));
-    assert_eq!(slots.begin(table, 1), Some(CallId { seq: 2, ..ids[1] }));
+    assert_eq!(slots.begin(table, 1, 0), Some(CallId { seq: 2, ..ids[1] }));
     slots.answered(ids[1], b"late");
     assert_eq!(slots.look(CallId { seq: 2, ..ids[1] }, 1), Look::Waits, "an answer to the call before");
+}
+
+#[test]
+fn bytes_beyond_the_credit_wait_until_some_are_given_back() {
+    let (table, mut slots) = (Table::default(), Slots::default());
+    slots.set_credit(9);
+    slots.grant_bytes(100);
+    let alone = slots.begin(table, 1, 101).expect("one that is too large for the credit goes alone");
+    assert_eq!(slots.begin(table, 1, 0), None);
+    slots.answered(alone, b"body");
+    // What was answered is not at the server any more, whether or not its caller has taken it.
+    let [first, second] = [60, 40].map(|bytes| slots.begin(table, 1, bytes).expect("there is credit"));
+    assert_eq!(slots.begin(table, 1, 1), None);
+    assert!(slots.cancel(first, 1, Some(table)));
+    assert_eq!(slots.begin(table, 1, 1), None, "the server may still have it");
+    slots.answered(first, b"cancelled");
+    let third = slots.begin(table, 1, 60).expect("60 were given back");
+    assert_eq!(slots.begin(table, 1, 1), None);
+    [second, third].iter().for_each(|id| slots.forget(*id));
+    assert!(slots.begin(table, 1, 100).is_some());
 }
 
 #[test]
 fn call_given_up_is_to_be_cancelled_until_it_is_answered() {
     let (table, mut slots) = (Table::default(), Slots::default());
     slots.set_credit(2);
-    let ids: Vec<CallId> = std::iter::from_fn(|| slots.begin(table, 1)).collect();
+    let ids: Vec<CallId> = std::iter::from_fn(|| slots.begin(table, 1, 0)).collect();
     assert_eq!(slots.given_up().next(), None);
     assert!(slots.cancel(ids[1], 1, Some(table)));
     assert_eq!(slots.given_up().collect::<Vec<_>>(), [ids[1]]);

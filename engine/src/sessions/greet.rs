@@ -119,6 +119,7 @@ impl Sessions {
             places: cx.replica.places.has_grants(client),
             keepalive_ms: cx.config.keepalive_ms,
             credit: limits::credit(),
+            credit_bytes: limits::CALL_CREDIT_BYTES as u32,
             transaction_bytes_max: limits::TRANSACTION_BYTES_MAX as u32,
             page_bytes: tercel_wire::page::PAGE_BYTES as u16,
         };

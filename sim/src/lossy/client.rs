@@ -246,7 +246,7 @@ impl ClientHost {
             self.callers.remove(&call);
             return;
         }
-        let Some(id) = self.slots.begin(table, self.connection) else { return };
+        let Some(id) = self.slots.begin(table, self.connection, 0) else { return };
         links.oracle.named(self.id, id, call);
         links.trace.line(links.time, format_args!("call {call} is named {}/{}", id.slot, id.seq));
         if errand.procedure == Procedure::Pass {

@@ -47,6 +47,7 @@ fn greet(mut client: UnixStream) {
         resumed: false,
         keepalive_ms: 60_000,
         credit: 16,
+        credit_bytes: 1 << 20,
         transaction_bytes_max: 1 << 20,
         page_bytes: PAGE_BYTES as u16,
     };

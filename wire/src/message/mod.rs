@@ -161,6 +161,8 @@ pub struct Welcome {
     pub keepalive_ms: u32,
     /// Requests that the client may have under way.
     pub credit: u16,
+    /// Bytes that its calls of methods may have under way, and as many its calls of services.
+    pub credit_bytes: u32,
     /// Bytes that one transaction may have.
     pub transaction_bytes_max: u32,
     /// Bytes of a page.
@@ -178,6 +180,7 @@ impl Welcome {
         out.put_u8(self.places as u8);
         out.put_u32(self.keepalive_ms);
         out.put_u16(self.credit);
+        out.put_u32(self.credit_bytes);
         out.put_u32(self.transaction_bytes_max);
         out.put_u16(self.page_bytes);
     }
@@ -194,6 +197,7 @@ impl Welcome {
             places: r.u8()? != 0,
             keepalive_ms: r.u32()?,
             credit: r.u16()?,
+            credit_bytes: r.u32()?,
             transaction_bytes_max: r.u32()?,
             page_bytes: r.u16()?,
         };

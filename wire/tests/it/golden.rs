@@ -427,6 +427,7 @@ fn messages_have_the_bytes_of_version_2() {
             places: true,
             keepalive_ms: 5,
             credit: 6,
+            credit_bytes: 0x0708_090a,
             transaction_bytes_max: 7,
             page_bytes: 8,
         }
