@@ -91,8 +91,8 @@ impl<'c, T: Object> Handle<'c, T> {
         self.policy(CallPolicy::Local)
     }
 
-    /// The same, whose callers wait at most so long. The server does not begin a call whose time is over, counted there from its
-    /// arrival. What became of one that was given up says `Client::resolve`; one that was not executed by then never is.
+    /// The same, whose callers wait at most so long. The server does not begin a call whose time is over, counted there from when it takes
+    /// the call up. What became of one that was given up says `Client::resolve`; one that was not executed by then never is.
     pub fn within(self, timeout: Duration) -> Handle<'c, T> {
         Handle { timeout: Some(timeout), ..self }
     }
