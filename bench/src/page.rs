@@ -95,8 +95,8 @@ const WITHOUT: &str = "rpc.without.";
 fn put_rows(page: &mut String, rows: &[&Row], about: &str) {
     page.push_str(&plot(rows));
     page.push_str(
-        "<table>\n<tr><th>row</th><th>value</th><th>p99</th><th>limit</th><th>its value</th><th>ratio</th><th>95 %</th>\
-         <th>paper</th><th>what it is</th></tr>\n",
+        "<table>\n<tr><th>row</th><th>value</th><th>p50</th><th>p99</th><th>p99.9</th><th>cpu, client + server</th><th>limit</th>\
+         <th>its value</th><th>ratio</th><th>95 %</th><th>best block, by the limit's</th><th>paper</th><th>what it is</th></tr>\n",
     );
     rows.iter().for_each(|row| page.push_str(&table_row(row)));
     let _ = writeln!(page, "</table>\n<p>{about}</p>");
@@ -111,11 +111,16 @@ fn table_row(row: &Row) -> String {
     let cells = [
         row.id.clone(),
         format!("{:.3} {}", row.value, row.unit),
+        number(row.each.map(|each| each.p50)),
         number(row.p99),
+        number(row.each.map(|each| each.p999)),
+        row.cpu
+            .map_or(String::new(), |cpu| format!("{:.3} + {:.3} us", cpu.cpu_client_us, cpu.cpu_server_us)),
         row.limit.clone().unwrap_or_default(),
         number(row.limit_value),
         number(row.ratio),
         interval,
+        row.best.map_or(String::new(), |best| format!("{:.3} ({:.3})", best.value, best.ratio)),
         number(row.paper),
         row.note.clone().unwrap_or_default(),
     ];

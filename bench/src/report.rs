@@ -262,7 +262,7 @@ impl Report {
 const HEAD: [&str; 6] = ["", "value", "unit", "p99", "ratio", "n"];
 
 /// How to read the table.
-const LEGEND: [(&str, &str); 6] = [
+const LEGEND: [(&str, &str); 9] = [
     ("value", "what Tercel took or did, the median"),
     (
         "limit",
@@ -282,6 +282,12 @@ const LEGEND: [(&str, &str); 6] = [
         "paper",
         "what the paper that the method comes from measured for the ratio, or for the value if there is no ratio",
     ),
+    (
+        "p50",
+        "of operations that were timed one by one, which costs each a look at the clock; p99 and p99.9 are of the same",
+    ),
+    ("best", "the best block, and it by the best block of the limit"),
+    ("cpu", "time of the processors that an operation took at the client and at the server"),
     ("n", "operations measured, those of the limit not counted"),
 ];
 
@@ -308,6 +314,7 @@ fn detail(row: &Row) -> String {
     if let (Some(lo), Some(hi)) = (row.ratio_lo, row.ratio_hi) {
         parts.push(format!("95 % {lo:.3} to {hi:.3}"));
     }
+    parts.extend(row.each.map(|each| format!("p50 {}, p99.9 {}", number(each.p50), number(each.p999))));
     parts.extend(row.best.map(|best| format!("best {} ({:.3})", number(best.value), best.ratio)));
     if let Some(cpu) = row.cpu {
         parts.push(format!("cpu {} + {} us", number(cpu.cpu_client_us), number(cpu.cpu_server_us)));
@@ -348,6 +355,7 @@ mod tests {
                     ratio: Some(1.25),
                     ratio_lo: Some(1.2),
                     ratio_hi: Some(1.3),
+                    each: Some(Each { p50: 5.5, p999: 7.25 }),
                     ..Row::new("commit.one", 5.0, "us", 100)
                 },
                 Row::new("oo7.t6.visited", 2187.0, "parts", 1).note("as it must be"),
@@ -359,7 +367,7 @@ mod tests {
     fn json_has_the_fields_that_apply_and_no_others() {
         let expected = concat!(
             r#"{"suite":"commit","commit":"unknown","machine":{"cpus":2,"kernel":"6.1","backend":"epoll","load":1.25,"stolen_percent":0.5},"#,
-            r#""rows":[{"id":"commit.one","value":5.0,"unit":"us","p99":6.5,"limit":"raw.commit.one","#,
+            r#""rows":[{"id":"commit.one","value":5.0,"unit":"us","p99":6.5,"p50":5.5,"p999":7.25,"limit":"raw.commit.one","#,
             r#""limit_value":4.0,"ratio":1.25,"ratio_lo":1.2,"ratio_hi":1.3,"n":100},"#,
             r#"{"id":"oo7.t6.visited","value":2187.0,"unit":"parts","n":1,"note":"as it must be"}]}"#,
         );
@@ -372,7 +380,7 @@ mod tests {
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!(lines[2].find("value").map(|at| at + 5), lines[3].find(" 5 ").map(|at| at + 2));
         assert!(lines[3].contains("1.250"), "{table}");
-        assert_eq!(lines[4].trim(), "limit raw.commit.one 4, 95 % 1.200 to 1.300");
+        assert_eq!(lines[4].trim(), "limit raw.commit.one 4, 95 % 1.200 to 1.300, p50 5.500, p99.9 7.250");
         assert_eq!(lines.last(), Some(&"oo7.t6.visited: as it must be"));
     }
 
