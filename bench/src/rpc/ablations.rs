@@ -69,6 +69,13 @@ pub(super) fn rows(options: &Options, ends: &Ends, asleep: &Ends) -> Result<Vec<
         "a service of whose calls the server keeps no replies; it still knows which calls it has begun",
     ));
 
+    let other = without(ends, Without { template: true, ..Without::default() })?;
+    let made_anew = other.service::<dyn Procedures>();
+    rows.push(part("template", "null").row(&mut null, &mut || made_anew.null().map_err(failed))?.note(
+        "the head of a request is made anew for each call, in a buffer of its own, and not once for all calls of a procedure",
+    ));
+    drop(other);
+
     let mut add = || service.add(2, 3).map(|_| ()).map_err(failed);
     let other = without(ends, Without { schema: true, ..Without::default() })?;
     let general = other.service::<dyn Procedures>();

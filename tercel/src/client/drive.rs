@@ -116,7 +116,7 @@ pub(super) struct How {
     /// The same in microseconds.
     pub(super) timeout_us: u32,
     pub(super) without: Without,
-    /// Whether that changes how what they take is encoded.
+    /// Whether that changes how they are encoded.
     pub(super) encodes_otherwise: bool,
 }
 
@@ -233,7 +233,7 @@ impl Shared {
                 timeout,
                 timeout_us: micros(timeout),
                 without,
-                encodes_otherwise: without.schema || without.in_place,
+                encodes_otherwise: without.template || without.schema || without.in_place,
             },
             birthmark: Birthmark::new(),
             seed,

@@ -15,8 +15,8 @@ use tercel_engine::rpc::slots::Lane;
 use tercel_engine::txn::{Binding, ExpressAsked, ExpressCall, Expressed, UnderWay};
 use tercel_wire::cursor::Put;
 use tercel_wire::id::{CallId, Stamp};
-use tercel_wire::interface::{Interface, InterfaceSchema};
-use tercel_wire::message::{OBJECT_SLOT, RequestTemplate, Response, ResponseEnd};
+use tercel_wire::interface::InterfaceSchema;
+use tercel_wire::message::{HEAD_BYTES, OBJECT_SLOT, Request, RequestTemplate, Response, ResponseEnd};
 
 use super::connection::{SLEEP_MAX, ServerConnection, SharedMemory};
 use super::drive::{Baton, Reader, Shared};
@@ -63,16 +63,35 @@ impl Default for Patience {
 /// What calls of an interface need.
 struct OfInterface {
     bound: Bound,
-    /// Its layouts, and the heads of requests for its methods, by their numbers in this program.
-    interface: Arc<Interface>,
+    binding: Binding,
+    /// The heads of requests for its methods, by their numbers in this program.
     templates: Box<[RequestTemplate]>,
 }
 
 impl OfInterface {
-    fn new(bound: Bound, binding: &Binding) -> OfInterface {
+    fn new(bound: Bound, binding: Binding) -> OfInterface {
         let template = |method: &u16| RequestTemplate::new(binding.number, *method);
         let templates = binding.methods.iter().map(template).collect();
-        OfInterface { bound, interface: binding.interface.clone(), templates }
+        OfInterface { bound, binding, templates }
+    }
+
+    /// The head of a request for a procedure of a service, without what was made once. For a measurement.
+    #[cold]
+    fn head_without_template(&self, id: CallId, method: usize) -> [u8; HEAD_BYTES] {
+        let Binding { number: interface, methods, .. } = &self.binding;
+        let (slot, method) = (Some(id.slot), methods[method]);
+        let request = Request {
+            slot,
+            seq: id.seq,
+            again: false,
+            interface: *interface,
+            method,
+            object: None,
+            payload: &[],
+        };
+        let mut body = Vec::with_capacity(HEAD_BYTES);
+        request.encode(&mut body);
+        *body.first_chunk().expect("a request has a head")
     }
 }
 
@@ -211,7 +230,7 @@ impl Shared {
     fn give_over(&self, (calls, at): (&mut Calls, usize), id: CallId, waited: Duration) -> Expressed {
         match calls.lane.take_if(|_| id.slot != OBJECT_SLOT) {
             Some(lane) => {
-                let interface = calls.bound[at].interface.clone();
+                let interface = calls.bound[at].binding.interface.clone();
                 let id = self.machine().take_lane_back(lane, true);
                 Expressed::UnderWay(UnderWay { id, interface }, waited)
             }
@@ -242,7 +261,7 @@ impl Shared {
                 Some(at) => Some(at),
                 None => {
                     let binding = machine.bound_interface(of.schema, of.class)?;
-                    calls.bound.push(OfInterface::new(of, &binding));
+                    calls.bound.push(OfInterface::new(of, binding));
                     Some(calls.bound.len() - 1)
                 }
             };
@@ -256,7 +275,7 @@ impl Shared {
         let lane = if of.class.is_empty() { Some(machine.lend_lane()?) } else { None };
         // What was lost since is another one.
         let generation = self.generation.load(Ordering::Acquire);
-        let calls = Calls { lane, bound: vec![OfInterface::new(of, &binding)], ..Calls::default() };
+        let calls = Calls { lane, bound: vec![OfInterface::new(of, binding)], ..Calls::default() };
         baton.express = Some(Box::new(Express { generation, conn, calls }));
         Some(0)
     }
@@ -286,7 +305,10 @@ impl Shared {
         let (id, head) = match asked.object {
             None => {
                 let id = lane.as_mut()?.begin();
-                (id, template.of_service(id))
+                match self.how().encodes_otherwise && self.how().without.template {
+                    false => (id, template.of_service(id)),
+                    true => (id, bound[at].head_without_template(id, asked.method)),
+                }
             }
             Some((_, oref, read_at)) => {
                 *of_object += 1;
@@ -322,7 +344,7 @@ impl Shared {
         // Known once the clock had to be looked at.
         let mut deadline = None;
         let Calls { lane, acknowledged, bound, room, .. } = calls;
-        let interface = &bound[at].interface;
+        let interface = &bound[at].binding.interface;
         reader.buffer.clear();
         loop {
             // What follows may have to read the connection itself.

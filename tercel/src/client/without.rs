@@ -7,6 +7,8 @@
 pub struct Without {
     /// No call goes in a line of shared memory: each is a message of the stream.
     pub line: bool,
+    /// The head of a request by a line is made anew for each call, and encoded as that of a message is.
+    pub template: bool,
     /// What a call by a line takes is encoded as a record with parts beside it, also where its type says that it has numbers alone.
     pub schema: bool,
     /// What is large is written into a buffer first, and copied from there into the block that the server reads.
