@@ -2,7 +2,8 @@
 //!
 //! The server is a process of its own, `tercel serve`, reached over TCP. The limit is a bare server, a process too, that for
 //! as many bytes of request writes as many bytes into a zero-filled file beside the log, syncs it, and answers with as
-//! many bytes. One committer alone gives the latency; 64 at once, each with its own connection, give the rate.
+//! many bytes. One committer alone gives the latency, where client and server have a processor each; 64 at once, each with its own
+//! connection, give the rate, where they take what there is.
 
 pub(super) mod raw;
 mod shape;
@@ -19,7 +20,7 @@ use self::shape::Shape;
 use super::blocks::{alternate, median, percentile};
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
-use super::{COMMIT, Options};
+use super::{COMMIT, Options, placed};
 
 /// The environment variable that makes this program a bare server.
 pub const ROLE: &str = raw::ROLE;
@@ -50,9 +51,11 @@ fn bare(mode: raw::Mode, path: &Path, shape: &Shape) -> Result<OwnProcess, Strin
 /// A sentence: what failed.
 pub fn run(options: &Options) -> Result<Report, String> {
     let scratch = Scratch::new(options.dir.as_deref(), "commit")?;
+    let processors = placed::processors();
+    let (first, last) = (processors[0], processors[processors.len() - 1]);
     let data = scratch.join("data");
     options.say("starting the server");
-    let server = OwnProcess::serve(&data, None, &[])?;
+    let server = placed::on(last, || Ok(OwnProcess::serve(&data, None, &[])?))?;
     let address: Address = server.address()?;
 
     options.say("measuring the bytes of a commit");
@@ -66,11 +69,16 @@ pub fn run(options: &Options) -> Result<Report, String> {
 
     options.say(&format!("one committer: {shape}"));
     let mut rows = Vec::new();
-    let one = one(options, &address, &bare(raw::Mode::One, &scratch.join("one"), &shape)?, &shape)?;
+    let wire = placed::on(last, || bare(raw::Mode::One, &scratch.join("one"), &shape))?;
+    let one = placed::on(first, || one(options, &address, &wire, &shape))?;
     let one_us = one.value;
-    rows.push(one.note(shape.to_string()));
+    rows.push(one.note(format!("client and server on a processor each; {shape}")));
+    drop((server, wire));
 
+    // Neither end keeps a processor to itself where there are that many.
     options.say(&format!("{COMMITTERS} committers"));
+    let server = OwnProcess::serve(&scratch.join("data of many"), None, &[])?;
+    let address: Address = server.address()?;
     let batch = bare(raw::Mode::Batch, &scratch.join("batch"), &shape)?;
     let group = group(options, &address, &batch, &shape)?;
     let gain = group.value * one_us / 1e6;
