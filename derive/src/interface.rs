@@ -94,7 +94,7 @@ fn called(m: &Method, number: usize, interface: &Ident, krate: &Path) -> TokenSt
         let ident = &a.ident;
         match a.kind {
             ArgKind::Value => quote!(::core::clone::Clone::clone(&#ident)),
-            ArgKind::Text | ArgKind::Bytes => quote!(#ident),
+            ArgKind::Text | ArgKind::Bytes | ArgKind::Lent => quote!(#ident),
         }
     });
     let puts = m.put_args(&private);

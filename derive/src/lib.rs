@@ -299,6 +299,15 @@ pub fn interface(options: TokenStream, item: TokenStream) -> TokenStream {
 ///
 /// The words `Output`, `Input` and `Callback` are those of the types' names: an argument is a stream by how it is written.
 ///
+/// An argument may be `LentBytes<'_>`: bytes that the implementation reads where they arrived, even if that is memory which its caller
+/// may still write. Callers give `&[u8]`, `&Vec<u8>`, or a `Lending`. The word is that of the type's name here, too.
+///
+/// ```text
+/// fn store(&self, at: u64, block: LentBytes<'_>) -> u64;
+///
+/// let sum = archive.store(7, &block)?;
+/// ```
+///
 /// # Limits
 ///
 /// Those of [`macro@interface`], but that a result has at most a megabyte. A service has no procedure called `serve`.

@@ -113,6 +113,8 @@ pub enum ArgKind {
     Text,
     /// `&[u8]`, in place.
     Bytes,
+    /// `LentBytes`, in place even if that is memory which its sender may write.
+    Lent,
     /// A value.
     Value,
 }
@@ -231,6 +233,14 @@ impl Method {
                 None => args.push(Arg::parse(input)?),
             }
         }
+        if of == Of::Objects
+            && let Some(lent) = args.iter().find(|a| a.kind == ArgKind::Lent)
+        {
+            return Err(Error::new_spanned(
+                &lent.ty,
+                "only a procedure of a service is lent bytes: a method takes `&[u8]`",
+            ));
+        }
         let streams = Streams::new(streams)?;
         let (gives, fails) = match &sig.output {
             ReturnType::Default => (None, None),
@@ -277,8 +287,34 @@ impl Method {
         }
     }
 
+    /// Its arguments as an implementation takes them, without streams.
     pub fn params(&self) -> impl Iterator<Item = TokenStream> + '_ {
         self.args.iter().map(|Arg { ident, ty, .. }| quote!(#ident: #ty))
+    }
+
+    /// Its arguments as callers give them.
+    pub fn params_here(&self, private: &TokenStream) -> impl Iterator<Item = TokenStream> + '_ {
+        let lending = quote!(impl ::core::convert::Into<#private::Lending<'lent>>);
+        self.args.iter().map(move |Arg { ident, ty, kind }| match kind {
+            ArgKind::Lent => quote!(#ident: #lending),
+            _ => quote!(#ident: #ty),
+        })
+    }
+
+    /// The lifetime of what callers lend, if they do.
+    pub fn lifetimes_here(&self) -> TokenStream {
+        if self.is_lent() { quote!(<'lent>) } else { quote!() }
+    }
+
+    /// What callers lend, before it is put.
+    pub fn lendings(&self, private: &TokenStream) -> Vec<TokenStream> {
+        let lent = self.args.iter().filter(|a| a.kind == ArgKind::Lent);
+        lent.map(|Arg { ident, .. }| quote!(let #ident: #private::Lending<'_> = #ident.into();)).collect()
+    }
+
+    /// Whether it is lent an argument.
+    pub fn is_lent(&self) -> bool {
+        self.args.iter().any(|a| a.kind == ArgKind::Lent)
     }
 
     /// All of its arguments as an implementation takes them, streams included.
@@ -350,6 +386,7 @@ impl Method {
             match a.kind {
                 ArgKind::Text => quote!(given.text(#at)?),
                 ArgKind::Bytes => quote!(given.bytes(#at)?),
+                ArgKind::Lent => quote!(given.lent(#at)?),
                 ArgKind::Value => quote!(given.value::<#ty>(#at)?),
             }
         };
@@ -371,6 +408,7 @@ impl Method {
             match a.kind {
                 ArgKind::Value => quote!(<#ty as #private::Field>::put_field(&#ident, e, #at);),
                 ArgKind::Text | ArgKind::Bytes => quote!(#private::put_bytes(#ident, e, #at);),
+                ArgKind::Lent => quote!(#private::put_lending(#ident, e, #at);),
             }
         };
         self.args.iter().enumerate().map(put).collect()
@@ -432,6 +470,9 @@ fn check_procedure(receiver: Option<&FnArg>, sig: &Signature) -> Result<()> {
     }
 }
 
+/// The type of bytes that a procedure is lent.
+const LENT: &str = "LentBytes";
+
 /// What a server is given is made by this function of the trait.
 const SERVE: &str = "serve";
 
@@ -452,6 +493,7 @@ impl Arg {
                     "an argument is `&str`, `&[u8]`, or a value of a type that a field can have",
                 ));
             }
+            Type::Path(p) if p.path.segments.last().is_some_and(|s| s.ident == LENT) => ArgKind::Lent,
             _ => ArgKind::Value,
         };
         Ok(Arg { ident: pat.ident.clone(), ty: (*arg.ty).clone(), kind })
@@ -461,7 +503,7 @@ impl Arg {
         let ty = &self.ty;
         match self.kind {
             ArgKind::Text => quote!(#private::wire::schema::Type::Text),
-            ArgKind::Bytes => quote!(#private::wire::schema::Type::Bytes),
+            ArgKind::Bytes | ArgKind::Lent => quote!(#private::wire::schema::Type::Bytes),
             ArgKind::Value => quote!(<#ty as #private::Field>::FIELD_TYPE),
         }
     }

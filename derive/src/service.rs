@@ -20,6 +20,7 @@ pub fn expand(of: &Trait) -> TokenStream {
     let arms = methods.iter().enumerate().map(|(i, m)| arm(m, i, ident, &private));
     let declared = methods.iter().map(|m| declared(m, &private));
     let called = methods.iter().enumerate().map(|(i, m)| called(m, i, krate));
+    let lent = methods.iter().map(Method::is_lent);
     let calls_doc = format!("Calls of the service [`{}`], which a handle of it has.", ident.unraw());
     quote! {
         #(#docs)*
@@ -44,6 +45,7 @@ pub fn expand(of: &Trait) -> TokenStream {
         impl #private::ServiceInterface for dyn #ident {
             const SCHEMA: &'static #private::wire::interface::InterfaceSchema =
                 &#private::wire::interface::InterfaceSchema { name: #name, methods: &[#(#schemas),*] };
+            const LENT: &'static [bool] = &[#(#lent),*];
         }
 
         #[doc = #calls_doc]
@@ -102,17 +104,18 @@ fn arm(m: &Method, number: usize, service: &Ident, private: &TokenStream) -> Tok
 
 /// Its head in the trait for callers. Of streams they have a value; questions they answer with a function.
 fn head(m: &Method, private: &TokenStream) -> TokenStream {
-    let (ident, output, params) = (&m.ident, m.output(private), m.params());
+    let (ident, output, params) = (&m.ident, m.output(private), m.params_here(private));
+    let lent = m.lifetimes_here();
     if let Some((ask, question, answer)) = m.streams.callback() {
         let ask = quote!(#ask: impl ::core::ops::FnMut(#question) -> #answer);
-        return quote!(fn #ident(&self, #(#params,)* #ask) -> #output);
+        return quote!(fn #ident #lent(&self, #(#params,)* #ask) -> #output);
     }
     if m.streams.is_none() {
-        return quote!(fn #ident(&self, #(#params),*) -> #output);
+        return quote!(fn #ident #lent(&self, #(#params),*) -> #output);
     }
     let ((sent, read), (gives, fails)) = (m.streams.items(), m.ends());
     let streaming = quote!(#private::Streaming<'_, #sent, #read, #gives, #fails>);
-    quote!(fn #ident(&self, #(#params),*) -> ::core::result::Result<#streaming, #private::Error>)
+    quote!(fn #ident #lent(&self, #(#params),*) -> ::core::result::Result<#streaming, #private::Error>)
 }
 
 /// Its line in the trait for callers.
@@ -128,7 +131,7 @@ fn declared(m: &Method, private: &TokenStream) -> TokenStream {
 fn called(m: &Method, number: usize, krate: &Path) -> TokenStream {
     let private = quote!(#krate::__private);
     let (head, takes) = (head(m, &private), m.takes(&private));
-    let puts = m.put_args(&private);
+    let (puts, lendings) = (m.put_args(&private), m.lendings(&private));
     let (gives, fails) = m.read_ends(&private);
     let reads = quote!(#private::Reads { gives: |given| #gives, fails: |given| #fails });
     let call = match (m.is_one_way, m.streams.callback()) {
@@ -142,6 +145,7 @@ fn called(m: &Method, number: usize, krate: &Path) -> TokenStream {
         #[allow(unused_variables, clippy::unit_arg)]
         #head {
             const __TAKES: #private::wire::schema::Schema = #takes;
+            #(#lendings)*
             #call
         }
     }

@@ -50,6 +50,7 @@ pub mod __private {
     pub use crate::rpc::{
         Callback, Called, Context, Ended, Given, Handle, Input, Methods, Numbered, Output, Plain, Reads,
         Service, ServiceHandle, ServiceInterface, Streaming, Stub, finish, never, no_method, put_bytes,
+        put_lending,
     };
     pub use crate::txn::Tx;
     pub use crate::txn::object::{
@@ -57,6 +58,7 @@ pub mod __private {
     };
     pub use tercel_heap::{TypeIndex, Typed};
     pub use tercel_wire as wire;
+    pub use tercel_wire::lent::{Lending, LentBytes};
     pub use tercel_wire::record::{Any, Ref};
 }
 

@@ -337,7 +337,7 @@ fn call_by_line(
     let (now, mut response, mut out) = (inner.now, Vec::new(), Effects::default());
     let server = inner.server.as_mut();
     if let Some((server, client)) = server.and_then(|s| s.client_of(conn).map(|client| (s, client))) {
-        let request = Express { client, place: &mut 0, left_us: u.arbitrary()?, body: &body };
+        let request = Express { client, place: &mut 0, left_us: u.arbitrary()?, body: &body, shared: None };
         if server.express(now, request, local, &mut response, &mut out) {
             assert!(Response::decode(&response).is_ok(), "a response that cannot be read");
         }

@@ -3,11 +3,13 @@
 //!
 //! ```text
 //!  0  kind        1   a piece of the stream, which is the block; a request; a response
-//!  1  bytes       1   of the body
+//!  1  bytes       1   of the body; in a block, of what stands there before the body
 //!  2  0           2
 //!  4  deadline    4   of a request: microseconds left to the caller; 0 is none
-//!  8  body       52   as in the message of a frame; a longer one is the block
+//!  8  body       52   as in the message of a frame; a longer one is in the block
 //! ```
+//!
+//! What stands before a body has the part that is written behind it begin with a cache line. So it can be read there, and is copied by lines.
 //!
 //! A call in a line stands between whole messages of the stream, never in the middle of one. Either end may turn it into a message.
 //!
@@ -23,15 +25,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tercel_events::shm::{
-    Channel, Config, Corrupt, LINE_BYTES, LineCopy, LineWords, Received, Receiver, SendError, Sender, pass,
+    Block, Channel, Config, Corrupt, LINE_BYTES, LineCopy, LineWords, Received, Receiver, SendError, Sender,
+    pass,
 };
 use tercel_wire::cursor::{le32, le64};
 use tercel_wire::frame::{self, BODY_BYTES_MAX, Header, Kind};
+use tercel_wire::lent::SharedBody;
 use tercel_wire::message::HEAD_BYTES;
 use tercel_wire::payload::PartSink;
 
 /// What is said at the door, with the descriptors: which protocol the channel speaks.
-pub(crate) const HELLO: [u8; 8] = *b"TRCLSHM1";
+pub(crate) const HELLO: [u8; 8] = *b"TRCLSHM2";
 
 /// The answer of a server that has taken a channel.
 pub(crate) const TAKEN: u8 = 1;
@@ -244,8 +248,14 @@ impl End {
         bytes: usize,
         fill: impl FnOnce(&mut PartSink<'_>),
     ) -> Result<bool, Corrupt> {
-        let block_bytes = HEAD_BYTES + rest.len() + bytes;
-        sent(sender.send_with(&self.line(left_us), block_bytes, |block| {
+        let mut line = self.line(left_us);
+        // A part begins with its length.
+        let begins = Block::BEGINS + HEAD_BYTES + rest.len() + size_of::<u32>();
+        let before = begins.next_multiple_of(ALIGNED) - begins;
+        line[1] = before as u8;
+        let block_bytes = before + HEAD_BYTES + rest.len() + bytes;
+        sent(sender.send_with(&line, block_bytes, |block| {
+            block.write(&[0; ALIGNED][..before]);
             block.write(head);
             block.write(rest);
             fill(&mut |bytes| block.write(bytes));
@@ -268,25 +278,46 @@ impl End {
         room: &'l mut Room,
         into: &mut Vec<u8>,
     ) -> Result<Next<'l>, Corrupt> {
+        Ok(match self.next_in_place(receiver, room, into)? {
+            Arrived::Nothing => Next::Nothing,
+            Arrived::Piece => Next::Piece,
+            Arrived::Call(call) => Next::Call(call),
+            Arrived::Large(large) => Next::Call(large.copied()?),
+        })
+    }
+
+    /// The same; a long call stays where it is, for as long as it is looked at.
+    #[inline]
+    pub(crate) fn next_in_place<'r, 'l>(
+        self,
+        receiver: &'r mut Receiver,
+        room: &'l mut Room,
+        into: &mut Vec<u8>,
+    ) -> Result<Arrived<'r, 'l>, Corrupt> {
         let received = receiver.receive_into(&mut room.line)?;
         let line = room.line.bytes();
         let is_call = line[0] == self.receives();
         match received {
-            Received::Nothing => Ok(Next::Nothing),
+            Received::Nothing => Ok(Arrived::Nothing),
             Received::Line if is_call => {
                 let body = line[BODY_AT..].get(..line[1].into()).ok_or(Corrupt)?;
-                Ok(Next::Call(InLine { left_us: le32(line, 4), body }))
+                Ok(Arrived::Call(InLine { left_us: le32(line, 4), body }))
             }
-            Received::Block(block) if is_call && block.len() <= CALL_BODY_BYTES => {
-                let body = room.body.take(block.len());
-                if !block.read_at(0, body) {
-                    return Err(Corrupt);
-                }
-                Ok(Next::Call(InLine { left_us: le32(line, 4), body }))
+            Received::Block(block) if is_call => {
+                let before = usize::from(line[1]);
+                let bytes = block.len().checked_sub(before).filter(|bytes| *bytes <= CALL_BODY_BYTES);
+                let bytes = bytes.ok_or(Corrupt)?;
+                Ok(Arrived::Large(Large {
+                    left_us: le32(line, 4),
+                    block,
+                    before,
+                    bytes,
+                    room: &mut room.body,
+                }))
             }
             Received::Block(block) if line[0] == PIECE && (1..=PIECE_BYTES).contains(&block.len()) => {
                 block.copy_to(into);
-                Ok(Next::Piece)
+                Ok(Arrived::Piece)
             }
             _ => Err(Corrupt),
         }
@@ -314,6 +345,64 @@ impl End {
         Ok(())
     }
 }
+
+/// A multiple of this is where parts begin that are read in place: a cache line.
+const ALIGNED: usize = 64;
+
+/// As [`Next`]; a long call is where its sender wrote it.
+pub(crate) enum Arrived<'r, 'l> {
+    Nothing,
+    /// It was appended.
+    Piece,
+    Call(InLine<'l>),
+    Large(Large<'r, 'l>),
+}
+
+/// A call whose body is in shared memory, and may change as long as it is there.
+pub(crate) struct Large<'r, 'l> {
+    left_us: u32,
+    block: Block<'r>,
+    /// Bytes before the body, and of the body.
+    before: usize,
+    bytes: usize,
+    room: &'l mut Kept,
+}
+
+impl<'l> Large<'_, 'l> {
+    /// Microseconds left to its caller; 0 is no limit.
+    pub(crate) fn left_us(&self) -> u32 {
+        self.left_us
+    }
+
+    /// Whether it is so large that a copy is worth a look whether it is needed.
+    pub(crate) fn is_worth_it(&self) -> bool {
+        self.bytes > IN_PLACE_BYTES
+    }
+
+    /// A copy of how the body begins, at most so much of it.
+    pub(crate) fn head<'h>(&self, into: &'h mut [u8]) -> &'h [u8] {
+        let bytes = self.bytes.min(into.len());
+        let head = &mut into[..bytes];
+        if self.block.read_at(self.before, head) { head } else { &[] }
+    }
+
+    /// The body where it lies, and its bytes.
+    pub(crate) fn body(&self) -> (SharedBody<'_>, usize) {
+        (SharedBody::new(self.block.runs(), Block::BEGINS + self.before), self.bytes)
+    }
+
+    /// It as a call that does not change.
+    pub(crate) fn copied(self) -> Result<InLine<'l>, Corrupt> {
+        let body = self.room.take(self.bytes);
+        match self.block.read_at(self.before, body) {
+            true => Ok(InLine { left_us: self.left_us, body }),
+            false => Err(Corrupt),
+        }
+    }
+}
+
+/// Up to here a call is copied at once: its argument was put together with its record, and begins anywhere.
+const IN_PLACE_BYTES: usize = 16 << 10;
 
 /// What a channel has brought.
 pub(crate) enum Next<'l> {

@@ -16,6 +16,7 @@
 //! | [`message`] | the bodies of messages |
 //! | [`interface`] | methods of objects, with what they take and give |
 //! | [`payload`] | arguments and results of calls |
+//! | [`lent`] | byte strings that are lent to a procedure where they arrived |
 //! | [`datum`] | the same of a class that no program here has |
 //! | [`log`] | what the log of a server looks like |
 //! | [`mend`] | the one byte that is wrong under a checksum |
@@ -29,6 +30,7 @@ pub mod frame;
 pub mod id;
 pub mod interface;
 pub mod layout;
+pub mod lent;
 pub mod log;
 pub mod mend;
 pub mod message;

@@ -16,7 +16,9 @@
 
 use crate::cursor::{DecodeError, Put, le32, le64};
 use crate::id::{Oref, PageId, Stamp};
-use crate::layout::{Layout, Var, padded, var};
+use crate::layout::{Layout, Shape, Var, padded, var};
+pub use crate::lent::PartSink;
+use crate::lent::{Lending, LentBytes, SharedBody};
 use crate::record::{EncodeError, Encoder, Spill};
 use crate::schema::Schema;
 
@@ -73,6 +75,10 @@ impl Spill for Beside {
         self.part(bytes.len(), |out| out.extend_from_slice(bytes))
     }
 
+    fn lending(&mut self, lending: Lending<'_>) -> Result<Oref, EncodeError> {
+        self.part(lending.len(), |out| lending.write(&mut |bytes| out.extend_from_slice(bytes)))
+    }
+
     fn refs(&mut self, refs: &[Oref]) -> Result<Oref, EncodeError> {
         self.part(4 * refs.len(), |out| refs.iter().for_each(|oref| out.put_u32(oref.raw())))
     }
@@ -84,9 +90,6 @@ impl Spill for Beside {
         }
     }
 }
-
-/// Where parts go.
-pub type PartSink<'a> = dyn FnMut(&[u8]) + 'a;
 
 /// Writes parts where they go, while a record is written that was written before.
 struct Through<'a, 's> {
@@ -105,9 +108,13 @@ impl Through<'_, '_> {
 
 impl Spill for Through<'_, '_> {
     fn bytes(&mut self, bytes: &[u8]) -> Result<Oref, EncodeError> {
-        let word = self.begin(bytes.len())?;
-        (self.sink)(bytes);
-        (self.sink)(&[0; 4][..bytes.len().next_multiple_of(4) - bytes.len()]);
+        self.lending(Lending::Bytes(bytes))
+    }
+
+    fn lending(&mut self, lending: Lending<'_>) -> Result<Oref, EncodeError> {
+        let (word, bytes) = (self.begin(lending.len())?, lending.len());
+        lending.write(self.sink);
+        (self.sink)(&[0; 4][..bytes.next_multiple_of(4) - bytes]);
         Ok(word)
     }
 
@@ -307,6 +314,57 @@ pub struct Payload<'a> {
     record: &'a [u8],
     stamps: &'a [u8],
     parts: &'a [u8],
+    /// The one part, if it lies where the peer wrote it.
+    lent: Option<&'a LentBytes<'a>>,
+}
+
+/// A payload whose one part is to be read where the peer wrote it.
+#[derive(Debug, Clone, Copy)]
+pub struct InPlace<'a> {
+    record: &'a [u8],
+    part: LentBytes<'a>,
+}
+
+impl<'a> InPlace<'a> {
+    /// Lends the part of a payload that is in shared memory from `at` to `end` of a message's body, and whose first bytes were copied to
+    /// `copied`. None if it has other parts, or is not of a layout with [one lone byte string](lone_bytes): then it is to be copied.
+    pub fn lend(
+        copied: &'a [u8],
+        (at, end): (usize, usize),
+        body: &SharedBody<'a>,
+        layout: &Layout,
+    ) -> Option<InPlace<'a>> {
+        let field = lone_bytes(layout)?;
+        let (head, rest) = copied.split_at_checked(HEAD_BYTES)?;
+        let record_bytes = le32(head, 0) as usize;
+        // What stands behind the record is the length of its part.
+        let (record, length) = rest.split_at_checked(record_bytes)?;
+        if le32(head, 4) != 0 || length.len() < 4 || layout.check(record).is_err() {
+            return None;
+        }
+        let Var::Spilled { at: word, len } = var(record, field) else { return None };
+        let begin = at.checked_add(HEAD_BYTES + record_bytes + 4)?;
+        let is_whole = begin.checked_add(len.checked_next_multiple_of(4)?)? == end;
+        let is_first = Oref::from_raw(le32(record, word)) == word_of(0).ok();
+        if !is_whole || !is_first || le32(length, 0) as usize != len {
+            return None;
+        }
+        Some(InPlace { record, part: body.lend(begin, len)? })
+    }
+
+    /// It as a payload, which was checked.
+    pub fn payload(&'a self) -> Payload<'a> {
+        Payload { record: self.record, stamps: &[], parts: &[], lent: Some(&self.part) }
+    }
+}
+
+/// Where the one byte string of a layout stands whose other fields are numbers; none of any other layout.
+pub fn lone_bytes(layout: &Layout) -> Option<usize> {
+    let mut other = layout.fields().iter().filter(|f| !matches!(f.shape, Shape::Scalar(_)));
+    match (other.next(), other.next()) {
+        (Some(field), None) if field.shape == Shape::Bytes => Some(field.at),
+        _ => None,
+    }
 }
 
 impl<'a> Payload<'a> {
@@ -321,7 +379,7 @@ impl<'a> Payload<'a> {
         } else if !bytes.is_empty() {
             return Err(DecodeError::BadField("record"));
         }
-        Ok(Payload { record: bytes, stamps: &[], parts: &[] })
+        Ok(Payload { record: bytes, stamps: &[], parts: &[], lent: None })
     }
 
     fn decode_parts(bytes: &'a [u8], layout: &Layout) -> Result<Payload<'a>, DecodeError> {
@@ -336,7 +394,7 @@ impl<'a> Payload<'a> {
         if !rise || rows().any(|raw| Oref::from_raw(raw).is_none()) {
             return Err(DecodeError::BadField("stamps"));
         }
-        let payload = Payload { record, stamps, parts };
+        let payload = Payload { record, stamps, parts, lent: None };
         payload.check_parts(layout)?;
         Ok(payload)
     }
@@ -375,6 +433,18 @@ impl<'a> Payload<'a> {
                 let word = Oref::from_raw(le32(self.record, at)).ok_or(DecodeError::BadField("parts"))?;
                 self.part(word).filter(|part| part.len() == len).ok_or(DecodeError::BadField("parts"))
             }
+        }
+    }
+
+    /// A byte string whose descriptor is at `at`, wherever it lies.
+    ///
+    /// # Errors
+    /// If it is not as long as the record says.
+    pub fn lent(&self, at: usize) -> Result<LentBytes<'a>, DecodeError> {
+        match self.lent {
+            // A record with a part that is lent has no other one.
+            Some(lent) => Ok(*lent),
+            None => self.bytes(at).map(LentBytes::own),
         }
     }
 

@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use crate::id::{ClassId, Oref, Stamp};
 use crate::layout::{FieldLayout, Layout, NONE_AT, SPILLED, Shape, Var, padded, var};
+use crate::lent::Lending;
 use crate::page::OBJECT_BYTES_MAX;
 use crate::schema::{Scalar, Schema, Type};
 
@@ -63,8 +64,18 @@ pub trait Spill {
     fn bytes(&mut self, bytes: &[u8]) -> Result<Oref, EncodeError>;
     /// Stores references; gives the tree's root.
     fn refs(&mut self, refs: &[Oref]) -> Result<Oref, EncodeError>;
+    /// Stores bytes that are written one part after the other.
+    fn lending(&mut self, lending: Lending<'_>) -> Result<Oref, EncodeError> {
+        self.bytes(&gathered(lending))
+    }
     /// A reference that was read at `stamp` is written, not null.
     fn named(&mut self, _oref: Oref, _stamp: Stamp) {}
+}
+
+fn gathered(lending: Lending<'_>) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(lending.len());
+    lending.write(&mut |part| bytes.extend_from_slice(part));
+    bytes
 }
 
 /// A spill that refuses: for records that must be whole.
@@ -217,6 +228,15 @@ impl<'a> Encoder<'a> {
         if let Some(from) = self.room(bytes.len(), 1) {
             self.set(from, bytes);
             self.descriptor(at, from as u16, bytes.len() as u16);
+        }
+    }
+
+    /// A byte string that is lent, whose descriptor is at `at`.
+    pub fn put_lending(&mut self, at: usize, lending: Lending<'_>) {
+        match lending {
+            _ if self.spills(lending.len()) => self.put_spilled(at, lending.len(), |s| s.lending(lending)),
+            Lending::Bytes(bytes) => self.put_bytes(at, bytes),
+            _ => self.put_bytes(at, &gathered(lending)),
         }
     }
 

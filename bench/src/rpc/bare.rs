@@ -23,11 +23,20 @@ use super::failed;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Means {
     Words,
-    /// As words, with the bytes there written before and read in place, a word of each line.
-    InPlace,
+    /// As words, with the bytes there written before and read in place: so much of each line.
+    InPlace(Reads),
     Bells,
     Tcp(Waits),
     Unix(Waits),
+}
+
+/// How much is read of each line of what was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reads {
+    /// Its first word, which brings the line.
+    AWord,
+    /// All words.
+    All,
 }
 
 /// How an end of a socket waits for bytes.
@@ -54,7 +63,7 @@ pub struct Bare {
 }
 
 enum End {
-    Words { words: Words, mine: usize, theirs: usize, count: u64, bytes: Vec<u8> },
+    Words { words: Words, mine: usize, theirs: usize, count: u64, bytes: Vec<u8>, reads: Reads },
     Bells { ring: OwnedFd, hear: OwnedFd },
     Stream { stream: OwnedFd, waits: Waits, buffer: Vec<u8> },
 }
@@ -90,12 +99,13 @@ fn answer(control: UnixStream) -> Result<(), String> {
     let number = |at: usize| asked[at..at + 8].try_into().map_or(0, u64::from_le_bytes) as usize;
     let sizes = Sizes { there: number(1), back: number(9) };
     let mut end = match asked[0] {
-        b'w' => {
+        b'w' | b'a' => {
             let [memory, _, _] = descriptors;
             let words = Words::open(memory).map_err(failed)?;
             // The two words stand behind the bytes.
             let at = words.get().len() - BOUNCED;
-            End::Words { words, mine: at + 16, theirs: at, count: 0, bytes: Vec::new() }
+            let reads = if asked[0] == b'w' { Reads::AWord } else { Reads::All };
+            End::Words { words, mine: at + 16, theirs: at, count: 0, bytes: Vec::new(), reads }
         }
         b'b' => {
             let [ring, hear, _] = descriptors;
@@ -136,14 +146,17 @@ impl Bare {
         asked[1..9].copy_from_slice(&(sizes.there as u64).to_le_bytes());
         asked[9..17].copy_from_slice(&(sizes.back as u64).to_le_bytes());
         let (kind, end, given) = match means {
-            Means::Words | Means::InPlace => {
-                let bytes = if means == Means::InPlace { vec![7; sizes.there] } else { Vec::new() };
+            Means::Words | Means::InPlace(_) => {
+                let (bytes, reads) = match means {
+                    Means::InPlace(reads) => (vec![7; sizes.there], reads),
+                    _ => (Vec::new(), Reads::AWord),
+                };
                 let (words, memory) =
                     Words::create(bytes.len().div_ceil(64) * 8 + BOUNCED).map_err(failed)?;
                 let at = words.get().len() - BOUNCED;
                 (
-                    b'w',
-                    End::Words { words, mine: at, theirs: at + 16, count: 0, bytes },
+                    if reads == Reads::AWord { b'w' } else { b'a' },
+                    End::Words { words, mine: at, theirs: at + 16, count: 0, bytes, reads },
                     [memory, bell()?, bell()?],
                 )
             }
@@ -213,7 +226,7 @@ impl End {
     #[inline(always)]
     fn receive(&mut self, bytes: usize) -> Result<(), String> {
         match self {
-            End::Words { words, mine, theirs, count, .. } => {
+            End::Words { words, mine, theirs, count, reads, .. } => {
                 // An end that answers has counted one trip less.
                 let awaited = *count + u64::from(*mine > *theirs);
                 let words = words.get();
@@ -223,10 +236,12 @@ impl End {
                     std::hint::spin_loop();
                 }
                 if *mine > *theirs {
-                    let lines = words[..words.len() - BOUNCED].chunks_exact(8);
-                    black_box(
-                        lines.fold(0_u64, |sum, line| sum.wrapping_add(line[0].load(Ordering::Relaxed))),
-                    );
+                    let words = &words[..words.len() - BOUNCED];
+                    let add = |sum: u64, word: &AtomicU64| sum.wrapping_add(word.load(Ordering::Relaxed));
+                    black_box(match reads {
+                        Reads::AWord => words.chunks_exact(8).fold(0, |sum, line| add(sum, &line[0])),
+                        Reads::All => words.iter().fold(0, add),
+                    });
                 }
             }
             End::Bells { hear, .. } => _ = rustix::io::read(&*hear, &mut [0; 8]).map_err(failed)?,

@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tercel::{
-    Address, Bytes, Called, Client, ClientConfig, Context, Obj, Object, Server, Transport, interface, service,
+    Address, Bytes, Called, Client, ClientConfig, Context, LentBytes, Obj, Object, Server, Transport,
+    interface, service,
 };
 use tercel_term::process::OwnProcess;
 
@@ -25,7 +26,7 @@ use super::blocks::{Pairs, alternate, percentile};
 use super::report::{Cpu, Each, Machine, Report, Row};
 use super::scratch::Scratch;
 use super::{COMMIT, Options, placed};
-use bare::{Bare, Means, Sizes, Waits};
+use bare::{Bare, Means, Reads, Sizes, Waits};
 
 /// The environment variable that makes this program a server, or the bare peer: what it is to be, a line each.
 pub const ROLE: &str = "TERCEL_BENCH_RPC";
@@ -56,6 +57,10 @@ trait Procedures {
     fn add(&self, a: u64, b: u64) -> u64;
     /// How many bytes it was given.
     fn take(&self, bytes: &[u8]) -> u64;
+    /// The sum of the first word of every 64 bytes, read where they are.
+    fn look(&self, bytes: LentBytes<'_>) -> u64;
+    /// The sum of all words, read where they are.
+    fn sum(&self, bytes: LentBytes<'_>) -> u64;
     /// So many bytes.
     fn give(&self, bytes: u32) -> Bytes;
     /// Sleeps for so long.
@@ -89,6 +94,15 @@ impl Procedures for Here {
 
     fn take(&self, _: &Context<'_>, bytes: &[u8]) -> Called<u64> {
         Ok(bytes.len() as u64)
+    }
+
+    fn look(&self, _: &Context<'_>, bytes: LentBytes<'_>) -> Called<u64> {
+        let lines = bytes.len().div_ceil(64);
+        Ok((0..lines).filter_map(|line| bytes.word(8 * line)).fold(0, u64::wrapping_add))
+    }
+
+    fn sum(&self, _: &Context<'_>, bytes: LentBytes<'_>) -> Called<u64> {
+        Ok(bytes.words().fold(0, u64::wrapping_add))
     }
 
     fn give(&self, _: &Context<'_>, bytes: u32) -> Called<Bytes> {
@@ -304,8 +318,12 @@ fn calls(options: &Options, ends: &Ends, place: Place) -> Result<Vec<Row>, Strin
         );
     }
     let large = vec![7; KIB];
-    let mut bare =
-        Bare::begin(&ends.dir, place.means(), Sizes { there: SMALL.there + KIB, back: SMALL.back })?;
+    // In shared memory a bare trip carries what is written there; what names a call has room in the line that is bounced.
+    let (means, there) = match (place.road, place.waits) {
+        (Transport::SharedMemory, Waits::Spinning) => (Means::InPlace(Reads::All), KIB),
+        _ => (place.means(), SMALL.there + KIB),
+    };
+    let mut bare = Bare::begin(&ends.dir, means, Sizes { there, back: SMALL.back })?;
     let mut take = || service.take(&large).map(|_| ()).map_err(failed);
     rows.push(
         against_bare(options, &format!("rpc.1k.{name}"), ends, &mut bare, &mut take)?
@@ -329,9 +347,9 @@ fn large_calls(options: &Options, client: &Client, ends: &Ends, place: Place) ->
     let service = client.service::<dyn Procedures>();
     let (large, name) = (vec![7; LARGE], place.name());
     let is_shared = place.road == Transport::SharedMemory;
-    let means = if is_shared { Means::InPlace } else { place.means() };
+    let means = if is_shared { Means::InPlace(Reads::AWord) } else { place.means() };
     let mut rows = Vec::new();
-    let mut rate = |id: String, sizes, call: &mut dyn FnMut() -> Result<(), String>, note: &str| {
+    let mut rate = |id: String, (means, sizes), call: &mut dyn FnMut() -> Result<(), String>, note: &str| {
         let mut bare = Bare::begin(&ends.dir, means, sizes)?;
         let block = |call: &mut dyn FnMut() -> Result<(), String>| {
             let begun = Instant::now();
@@ -355,11 +373,20 @@ fn large_calls(options: &Options, client: &Client, ends: &Ends, place: Place) ->
         ),
         false => (format!("rpc.1m.{name}"), "a procedure that takes nearly a mebibyte"),
     };
-    rate(there, Sizes { there: LARGE, back: SMALL.back }, &mut take, note)?;
+    let sizes = Sizes { there: LARGE, back: SMALL.back };
+    rate(there, (means, sizes), &mut take, note)?;
+    if is_shared {
+        let mut look = || service.look(&large).map(|_| ()).map_err(failed);
+        let note = "a procedure that is lent nearly a mebibyte, and reads a word of each line where it was written, as the limit does";
+        rate(format!("rpc.1m.{name}"), (means, sizes), &mut look, note)?;
+        let mut sum = || service.sum(&large).map(|_| ()).map_err(failed);
+        let means = Means::InPlace(Reads::All);
+        rate(format!("rpc.1m.{name}.sum"), (means, sizes), &mut sum, "the same with all words read")?;
+    }
     if !is_shared {
         let mut give = || service.give(LARGE as u32).map(|_| ()).map_err(failed);
         let sizes = Sizes { there: SMALL.there, back: LARGE };
-        rate(format!("rpc.1m.{name}.result"), sizes, &mut give, "one that gives as much")?;
+        rate(format!("rpc.1m.{name}.result"), (means, sizes), &mut give, "one that gives as much")?;
     }
     Ok(rows)
 }

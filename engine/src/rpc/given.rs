@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use tercel_wire::cursor::{DecodeError, le32};
 use tercel_wire::id::{Oref, Stamp};
 use tercel_wire::interface::MethodSchema;
+use tercel_wire::lent::{Lending, LentBytes};
 use tercel_wire::payload::Payload;
 use tercel_wire::record::Encoder;
 
@@ -40,6 +41,14 @@ impl<'a> Given<'a> {
         self.0.bytes(at).map_err(damaged)
     }
 
+    /// The byte string that begins at `at`, wherever it lies.
+    ///
+    /// # Errors
+    /// `Corrupt` if it is not there.
+    pub fn lent(&self, at: usize) -> Result<LentBytes<'a>, Error> {
+        self.0.lent(at).map_err(damaged)
+    }
+
     /// The value that begins at `at`.
     ///
     /// # Errors
@@ -52,6 +61,11 @@ impl<'a> Given<'a> {
 /// Writes a text or byte string, which need not be owned. For derived code.
 pub fn put_bytes(bytes: impl AsRef<[u8]>, e: &mut Encoder<'_>, at: usize) {
     e.put_bytes(at, bytes.as_ref());
+}
+
+/// Writes a byte string that is lent. For derived code.
+pub fn put_lending(lending: Lending<'_>, e: &mut Encoder<'_>, at: usize) {
+    e.put_lending(at, lending);
 }
 
 /// Writes what a method came to. For derived code.

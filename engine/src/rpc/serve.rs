@@ -8,7 +8,7 @@ use tercel_wire::message::{Request, ResponseEnd, Unbegun};
 
 use super::served::{Arrival, Served};
 use super::services::{NO_METHOD, put};
-use super::{Context, Procedure, Services};
+use super::{Context, Procedure, Services, Taking};
 use crate::mutant::{Rule, dropped};
 
 /// What becomes of a call.
@@ -36,7 +36,8 @@ pub fn serve(
     let procedure = services.procedure(request.interface, request.method);
     match request.slot {
         Some(slot) => {
-            serve_named(served, procedure, CallId { slot, seq: request.seq }, request.payload, cx, out)
+            let taking = Taking::Payload(request.payload);
+            serve_named(served, procedure, CallId { slot, seq: request.seq }, taking, cx, out)
         }
         None => serve_told(served, procedure, request, cx, out),
     }
@@ -58,7 +59,8 @@ fn serve_told(
         return Taken::Slow;
     }
     let from = out.len();
-    procedure.run(CallId { slot: 0, seq: request.seq }, request.payload, cx, out);
+    let taking = Taking::Payload(request.payload);
+    procedure.run(CallId { slot: 0, seq: request.seq }, taking, cx, out);
     out.truncate(from);
     Taken::Silent
 }
@@ -69,7 +71,7 @@ pub fn serve_named(
     served: &mut Served,
     procedure: Option<Procedure<'_>>,
     id: CallId,
-    payload: &[u8],
+    taking: Taking<'_>,
     cx: &Context<'_>,
     out: &mut Vec<u8>,
 ) -> Taken {
@@ -94,7 +96,7 @@ pub fn serve_named(
     match procedure.filter(|p| !p.mode().is_one_way()) {
         Some(procedure) if procedure.mode().is_slow() => return Taken::Slow,
         Some(procedure) => {
-            procedure.run(id, payload, cx, out);
+            procedure.run(id, taking, cx, out);
             if !procedure.keeps_reply() {
                 served.end_unkept(id);
                 return Taken::Answered;

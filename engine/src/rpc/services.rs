@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tercel_wire::id::{CallId, ClientId, Stamp};
 use tercel_wire::interface::{Interface, InterfaceSchema, Method, Mode};
-use tercel_wire::message::{Response, ResponseEnd, Unbegun};
-use tercel_wire::payload::Payload;
+use tercel_wire::lent::SharedBody;
+use tercel_wire::message::{Request, Response, ResponseEnd, Unbegun};
+use tercel_wire::payload::{InPlace, Payload};
 
 use super::streams::Directions;
 use super::{Context, Ended, Given, ItemPort};
@@ -23,6 +24,8 @@ use crate::txn::Port;
 pub trait ServiceInterface {
     /// Its procedures.
     const SCHEMA: &'static InterfaceSchema;
+    /// Which procedures take [`LentBytes`](tercel_wire::lent::LentBytes), by their numbers.
+    const LENT: &'static [bool] = &[];
 }
 
 /// Runs a procedure, by its number: gives how it ended, with what it gave appended.
@@ -34,6 +37,7 @@ type Run = dyn Fn(&Context<'_>, usize, &Given<'_>, &mut Vec<u8>) -> Result<Ended
 pub struct Service {
     schema: &'static InterfaceSchema,
     run: Arc<Run>,
+    lent: &'static [bool],
     keeps_replies: bool,
 }
 
@@ -46,7 +50,7 @@ impl Service {
         + Sync
         + 'static,
     ) -> Service {
-        Service { schema: S::SCHEMA, run: Arc::new(run), keeps_replies: true }
+        Service { schema: S::SCHEMA, run: Arc::new(run), lent: S::LENT, keeps_replies: true }
     }
 
     /// The same, of whose calls the server keeps no replies, unless they run on a thread of their own. For measurements of what keeping
@@ -92,6 +96,22 @@ impl Services {
         Some(Procedure { of, number: method, run: &*service.run, keeps_reply: service.keeps_replies })
     }
 
+    /// Lends what a request takes to its procedure, where it lies in the shared body of the request; `copied` is how that body begins, of
+    /// which the request was decoded. None if it is to be copied first: the procedure asks for no bytes that may change, or takes
+    /// something else beside them that is no number.
+    pub fn lend<'a>(
+        &self,
+        request: &Request<'a>,
+        copied: &[u8],
+        (body, bytes): (&SharedBody<'a>, usize),
+    ) -> Option<InPlace<'a>> {
+        let (interface, service) = self.0.get(request.interface as usize)?;
+        let of = interface.methods.get(request.method as usize)?;
+        let is_lent = service.lent.get(request.method as usize).is_some_and(|lent| *lent);
+        let at = copied.len() - request.payload.len();
+        if is_lent { InPlace::lend(request.payload, (at, bytes), body, &of.takes) } else { None }
+    }
+
     /// Which streams a procedure has.
     pub fn streams(&self, interface: u16, method: u16) -> Directions {
         let methods = self.0.get(interface as usize).map(|(interface, _)| &interface.methods);
@@ -102,6 +122,15 @@ impl Services {
     pub fn interfaces(&self) -> impl ExactSizeIterator<Item = &Interface> {
         self.0.iter().map(|(interface, _)| interface)
     }
+}
+
+/// What a procedure is to take.
+#[derive(Debug, Clone, Copy)]
+pub enum Taking<'a> {
+    /// A payload, which is not checked yet.
+    Payload(&'a [u8]),
+    /// One that is read where the peer wrote it.
+    InPlace(&'a InPlace<'a>),
 }
 
 /// A procedure that a server offers.
@@ -130,8 +159,12 @@ impl Procedure<'_> {
     ///
     /// A panic of the procedure is caught, and answered.
     #[inline]
-    pub fn run(&self, id: CallId, payload: &[u8], cx: &Context<'_>, out: &mut Vec<u8>) -> bool {
-        let given = match Payload::decode(payload, &self.of.takes) {
+    pub fn run(&self, id: CallId, taking: Taking<'_>, cx: &Context<'_>, out: &mut Vec<u8>) -> bool {
+        let decoded = match taking {
+            Taking::Payload(payload) => Payload::decode(payload, &self.of.takes),
+            Taking::InPlace(lent) => Ok(lent.payload()),
+        };
+        let given = match decoded {
             Ok(given) => Given::new(given),
             Err(e) => {
                 let text = format!("what `{}` is to take: {e}", self.of.name);
@@ -273,7 +306,7 @@ impl Job {
         } else {
             let cx = Context::slow(self.id.client, now, self.until, &self.is_cancelled, port, items);
             let is_begun = match self.services.procedure(self.method.0, self.method.1) {
-                Some(procedure) => procedure.run(id, &self.payload, &cx, &mut body),
+                Some(procedure) => procedure.run(id, Taking::Payload(&self.payload), &cx, &mut body),
                 None => {
                     put(id, ResponseEnd::Refused(Unbegun::Schema, NO_METHOD), &mut body);
                     false

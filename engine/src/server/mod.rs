@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tercel_wire::id::{ClientId, LogPosition, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::lent::SharedBody;
 use tercel_wire::message::{Reason, Request};
 
 pub use crate::effect::{
@@ -72,6 +73,9 @@ pub struct Express<'a> {
     pub left_us: u32,
     /// As in the message.
     pub body: &'a [u8],
+    /// All of the body and its bytes, where it lies in memory that the peer may write; of that `body` is how it begins. It comes as a
+    /// whole if it cannot be used so.
+    pub shared: Option<(SharedBody<'a>, usize)>,
 }
 
 /// Entries to apply: those that are not known to be stable, or for which there is no room yet.
@@ -479,15 +483,23 @@ impl Server {
         response: &mut Vec<u8>,
         out: &mut Effects,
     ) -> bool {
-        let Express { client, place, left_us, body } = request;
+        let Express { client, place, left_us, body, shared } = request;
         let Ok(request) = Request::decode(body) else { return false };
         let until = (left_us > 0).then(|| now.plus_us(left_us.into()));
+        let services = &self.config.services;
+        let lent = match &shared {
+            None => None,
+            Some((shared, bytes)) => match services.lend(&request, body, (shared, *bytes)) {
+                Some(lent) if request.object.is_none() => Some(lent),
+                _ => return false,
+            },
+        };
         match request.object {
             None => self.sessions.express(
                 (client, place),
                 (now, until),
                 &request,
-                &self.config.services,
+                (services, lent.as_ref()),
                 response,
             ),
             Some(_) => {

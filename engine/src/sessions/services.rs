@@ -11,6 +11,7 @@ use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{CallId, ClientId, Stamp};
 use tercel_wire::interface::Mode;
 use tercel_wire::message::{Cancel, OBJECT_SLOT, Request, Response, ResponseEnd, Unbegun};
+use tercel_wire::payload::InPlace;
 use tercel_wire::spare::Spare;
 
 use super::{Cx, Sessions};
@@ -18,7 +19,7 @@ use crate::effect::Effect;
 use crate::leader::Asked;
 use crate::limits;
 use crate::rpc::served::{Cancelled, Served};
-use crate::rpc::{Context, Job, JobDone, JobId, Services, Taken, put, serve, serve_named};
+use crate::rpc::{Context, Job, JobDone, JobId, Services, Taken, Taking, put, serve, serve_named};
 use crate::table::Placed;
 use crate::time::Now;
 
@@ -234,14 +235,14 @@ impl Sessions {
     }
 
     /// Runs a procedure whose request came by a shorter way, if it is to be run where it arrived, and appends the body of the
-    /// response. If not, nothing has changed: it is to come as a message.
+    /// response. If not, nothing has changed: it is to come as a message. What it takes is that of the request, if it is not lent.
     #[inline]
     pub(crate) fn express(
         &mut self,
         (client, place): (ClientId, &mut usize),
         (now, until): (Now, Option<Now>),
         request: &Request<'_>,
-        services: &Services,
+        (services, lent): (&Services, Option<&InPlace<'_>>),
         out: &mut Vec<u8>,
     ) -> bool {
         let Some(slot) = request.slot.filter(|slot| *slot < limits::credit()) else { return false };
@@ -251,7 +252,8 @@ impl Sessions {
         let before = of.served.kept_bytes();
         let id = CallId { slot, seq: request.seq };
         let context = Context::inline(client, now, until);
-        let taken = serve_named(&mut of.served, Some(procedure), id, request.payload, &context, out);
+        let taking = lent.map_or(Taking::Payload(request.payload), Taking::InPlace);
+        let taken = serve_named(&mut of.served, Some(procedure), id, taking, &context, out);
         let after = of.served.kept_bytes();
         self.serving.kept_bytes = self.serving.kept_bytes - before + after;
         if after > before {

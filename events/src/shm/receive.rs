@@ -409,6 +409,9 @@ pub struct Block<'a> {
 }
 
 impl Block<'_> {
+    /// Bytes before the block in what [`Block::runs`] gives, which begins with a cache line.
+    pub const BEGINS: usize = Config::BLOCK_OVERHEAD;
+
     /// Bytes of the block.
     pub fn len(&self) -> usize {
         self.bytes
@@ -434,6 +437,13 @@ impl Block<'_> {
             copy(self.words(), Config::BLOCK_OVERHEAD + at, into);
         }
         fits
+    }
+
+    /// The block where it lies, as two runs of words, little-endian, one behind the other. It begins [`Block::BEGINS`] bytes behind the
+    /// begin of the first. Each load is of a value, and of one that the peer can change before the next.
+    #[cfg(not(loom))]
+    pub fn runs(&self) -> [&[AtomicU64]; 2] {
+        self.words()
     }
 
     fn words(&self) -> [&[AtomicU64]; 2] {

@@ -21,7 +21,8 @@ use crate::channel;
 /// Which clients may reach a server through shared memory.
 ///
 /// What arrives there is copied before it is judged, so that a client can do no more by writing into the memory than by sending
-/// other bytes.
+/// other bytes. Only a procedure that takes [`LentBytes`](crate::LentBytes) reads where its caller wrote, and only of clients of the
+/// server's own user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SharedMemory {
     /// None: they take the socket.
@@ -48,6 +49,8 @@ impl SharedMemory {
 pub(crate) struct Handed {
     pub socket: UnixStream,
     pub channel: Channel,
+    /// The client is of the server's own user.
+    pub is_own: bool,
     /// Counts it among those that there may be.
     pub place: Place,
 }
@@ -55,6 +58,12 @@ pub(crate) struct Handed {
 /// Counts a channel as long as it lives.
 pub(crate) struct Place {
     _counted: Arc<()>,
+}
+
+impl Place {
+    pub(super) fn counted(count: &Arc<()>) -> Place {
+        Place { _counted: count.clone() }
+    }
 }
 
 /// Channels that a server has at once: each takes some 2 MiB. Clients beyond take the socket.
@@ -118,14 +127,14 @@ impl Drop for Door {
 fn take(socket: UnixStream, clients: SharedMemory, own_uid: u32, count: &Arc<()>) -> io::Result<Handed> {
     let peer = pass::peer_credentials(&socket)?;
     let is_allowed = clients.admits(own_uid, peer.uid);
-    let place = Place { _counted: count.clone() };
+    let place = Place::counted(count);
     // The doors have one each.
     if !is_allowed || Arc::strong_count(count) > CHANNELS_MAX {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     socket.set_read_timeout(Some(HAND_OVER))?;
     let channel = channel::take_over(&socket)?;
-    Ok(Handed { socket, channel, place })
+    Ok(Handed { socket, channel, is_own: peer.uid == own_uid, place })
 }
 
 #[cfg(test)]
@@ -163,8 +172,9 @@ mod tests {
             let (here, there) = UnixStream::pair().unwrap();
             let (_channel, descriptors) = Channel::create(Config::default()).unwrap();
             pass::send(&here, &channel::HELLO, &descriptors.each_ref().map(AsFd::as_fd)).unwrap();
-            let taken = take(there, clients, own, &Arc::new(())).map(drop).map_err(|e| e.kind());
-            let expected = if is_taken { Ok(()) } else { Err(io::ErrorKind::PermissionDenied) };
+            let taken = take(there, clients, own, &Arc::new(())).map(|h| h.is_own).map_err(|e| e.kind());
+            // Of another user nothing is read in place.
+            let expected = if is_taken { Ok(own == peer) } else { Err(io::ErrorKind::PermissionDenied) };
             assert_eq!(taken, expected, "{clients:?}, {own}");
         }
     }

@@ -23,7 +23,7 @@ use super::store::Store;
 use super::warnings::Board;
 use super::workers::Workers;
 use super::{Post, ServerError};
-use crate::channel::InLine;
+use crate::channel::{InLine, Large};
 use crate::disk::dir::DataDir;
 use crate::disk::log::LogThread;
 use crate::pipe::Pipe;
@@ -348,7 +348,7 @@ impl Loop {
 
     /// A client has handed a channel over.
     fn handed(&mut self, core: &mut Core, now: Now, handed: Handed) {
-        let Handed { socket, channel, place } = handed;
+        let Handed { socket, channel, is_own, place } = handed;
         let Ok(stream) = self.queue.declare_stream(socket, 0) else { return };
         let conn = Conn(stream.bits());
         let halves = channel.split();
@@ -356,7 +356,7 @@ impl Loop {
             self.queue.revoke(stream);
             return;
         };
-        let at = self.hot.channels.add(SharedPeer::new(conn, (stream, bell), halves, place));
+        let at = self.hot.channels.add(SharedPeer::new(conn, (stream, bell), halves, is_own, place));
         self.conns.insert(conn, Peer::Shared(at));
         // One byte always finds room.
         let _ = self.queue.send(stream, vec![crate::channel::TAKEN]);
@@ -702,11 +702,22 @@ impl Calls for CoreCalls<'_> {
         let Known { client, place } = of;
         self.core.express(
             self.now,
-            Express { client: *client, place, left_us: call.left_us, body: call.body },
+            Express { client: *client, place, left_us: call.left_us, body: call.body, shared: None },
             out,
         )
     }
+
+    fn serve_in_place(&mut self, of: &mut Known, large: &Large<'_, '_>, out: &mut Vec<u8>) -> bool {
+        let Known { client, place } = of;
+        let mut head = [0; HEAD_BYTES];
+        let (body, left_us) = (large.head(&mut head), large.left_us());
+        let shared = Some(large.body());
+        self.core.express(self.now, Express { client: *client, place, left_us, body, shared }, out)
+    }
 }
+
+/// What is copied of a call that is read in place: its head, and a record of numbers.
+const HEAD_BYTES: usize = 256;
 
 /// Bytes that a connection's peer has not taken.
 fn unsent_bytes(

@@ -13,7 +13,7 @@ use tercel_wire::id::ClientId;
 use tercel_wire::spare::Spare;
 
 use super::door::Place;
-use crate::channel::{self, End, InLine, Next, Room};
+use crate::channel::{self, Arrived, End, InLine, Large, Room};
 
 /// A connection in shared memory.
 pub(super) struct SharedPeer {
@@ -30,6 +30,8 @@ pub(super) struct SharedPeer {
     pending: Vec<u8>,
     /// The client, once it has greeted.
     client: Option<Known>,
+    /// The client is of the server's own user: what it writes is read in place where a procedure asks for that.
+    is_own: bool,
     /// What arrives is left where it is.
     is_paused: bool,
     /// The client wrote what it never writes: that is told when something is taken.
@@ -61,6 +63,7 @@ impl SharedPeer {
         conn: Conn,
         (stream, bell): (Token, Token),
         halves: (Sender, Receiver),
+        is_own: bool,
         place: Place,
     ) -> SharedPeer {
         let (sender, receiver) = halves;
@@ -74,6 +77,7 @@ impl SharedPeer {
             left: 0,
             pending: Vec::new(),
             client: None,
+            is_own,
             is_paused: false,
             is_broken: false,
             ends_in: None,
@@ -88,6 +92,36 @@ impl SharedPeer {
     /// Whether there is something to do with it though it sends nothing.
     fn is_due(&self) -> bool {
         !self.pending.is_empty() || self.ends_in.is_some() || self.is_broken
+    }
+
+    /// Serves the next message, if it is a call in a line, and appends the body of the response. Says whether that was done, or
+    /// something else is to be taken; none if nothing is there. A long call is served where the client has written it, if the client is of
+    /// the server's own user; otherwise a copy of it.
+    #[inline]
+    fn serve_next(
+        &mut self,
+        calls: &mut dyn Calls,
+        room: &mut Room,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<bool>, Corrupt> {
+        let SharedPeer { receiver, pending, client, is_own, .. } = self;
+        let call = match End::Server.next_in_place(receiver, room, pending)? {
+            Arrived::Nothing => return Ok(None),
+            Arrived::Piece => return Ok(Some(false)),
+            Arrived::Call(call) => call,
+            Arrived::Large(large) => {
+                let of = client.as_mut().filter(|_| *is_own && large.is_worth_it());
+                if of.is_some_and(|of| calls.serve_in_place(of, &large, out)) {
+                    return Ok(Some(true));
+                }
+                large.copied()?
+            }
+        };
+        let is_served = client.as_mut().is_some_and(|of| calls.serve(of, call, out));
+        if !is_served {
+            End::Server.put_frame(call, pending);
+        }
+        Ok(Some(is_served))
     }
 
     /// Sends the body of a response: beside the stream if nothing of that is to go before it.
@@ -126,6 +160,9 @@ pub(super) trait Calls {
 
     /// Appends the body of the response to a call; or says that it is to come as a message.
     fn serve(&mut self, of: &mut Known, call: InLine<'_>, out: &mut Vec<u8>) -> bool;
+
+    /// The same of a call that is still in memory which its client may write. If it cannot be served so, nothing has changed.
+    fn serve_in_place(&mut self, of: &mut Known, large: &Large<'_, '_>, out: &mut Vec<u8>) -> bool;
 }
 
 /// What [`Channels::serve`] has found.
@@ -280,26 +317,21 @@ impl Channels {
                 peer.client = calls.client_of(peer.conn).map(|client| Known { client, place: 0 });
             }
             while served < CALLS_AT_ONCE {
-                match End::Server.next(&mut peer.receiver, room, &mut peer.pending) {
-                    Ok(Next::Nothing) => break,
-                    Ok(Next::Call(call)) => {
-                        body.clear();
-                        if !peer.client.as_mut().is_some_and(|of| calls.serve(of, call, body)) {
-                            End::Server.put_frame(call, &mut peer.pending);
-                            return (Found::More, served);
-                        }
-                        served += 1;
-                        peer.is_broken = peer.respond(body).is_err();
-                        spare.empty(body, KEPT_BYTES);
-                        if peer.is_broken || peer.unsent_bytes() > 0 {
-                            return (Found::More, served);
-                        }
-                    }
-                    Ok(Next::Piece) => return (Found::More, served),
-                    Err(_) => {
+                body.clear();
+                match peer.serve_next(calls, room, body) {
+                    Ok(Some(true)) => {}
+                    Ok(Some(false)) => return (Found::More, served),
+                    Ok(None) => break,
+                    Err(Corrupt) => {
                         peer.is_broken = true;
                         return (Found::More, served);
                     }
+                }
+                served += 1;
+                peer.is_broken = peer.respond(body).is_err();
+                spare.empty(body, KEPT_BYTES);
+                if peer.is_broken || peer.unsent_bytes() > 0 {
+                    return (Found::More, served);
                 }
             }
         }
@@ -402,3 +434,78 @@ impl Channels {
 /// Looks before the clock is asked, and between two questions.
 const LOOKS_AT_FIRST: u32 = 64;
 const LOOKS: u32 = 16;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+
+    use tercel_events::EventQueue;
+    use tercel_events::shm::{Channel, Config};
+
+    use super::super::door::Place;
+    use super::*;
+    use tercel_wire::message::HEAD_BYTES;
+
+    /// Notes how calls come.
+    #[derive(Default)]
+    struct Noted {
+        in_place: Vec<usize>,
+        copied: Vec<usize>,
+        takes_in_place: bool,
+    }
+
+    impl Calls for Noted {
+        fn client_of(&self, _: Conn) -> Option<ClientId> {
+            Some(ClientId(7))
+        }
+
+        fn serve(&mut self, _: &mut Known, call: InLine<'_>, _: &mut Vec<u8>) -> bool {
+            assert!(call.body.iter().all(|byte| *byte == 5));
+            self.copied.push(call.body.len());
+            true
+        }
+
+        fn serve_in_place(&mut self, _: &mut Known, large: &Large<'_, '_>, _: &mut Vec<u8>) -> bool {
+            let (body, bytes) = large.body();
+            let mut head = [0; 12];
+            assert_eq!(large.head(&mut head), [5; 12]);
+            assert_eq!(large.left_us(), 9);
+            // The part begins behind its length.
+            let part = body.lend(HEAD_BYTES + 4, bytes - HEAD_BYTES - 4).unwrap();
+            assert!(part.is_in_place() && part.to_vec().iter().all(|byte| *byte == 5));
+            self.in_place.push(bytes);
+            self.takes_in_place
+        }
+    }
+
+    #[test]
+    fn long_call_is_served_in_place_only_of_a_client_of_the_same_user() {
+        let mut queue = EventQueue::<()>::open(tercel_events::Config::default()).unwrap();
+        let socket = || UnixStream::pair().unwrap().0;
+        for (is_own, takes_in_place) in [(true, true), (true, false), (false, true)] {
+            let (here, descriptors) = Channel::create(Config::default()).unwrap();
+            let (mut sender, _receiver) = here.split();
+            let halves = Channel::open(descriptors).unwrap().split();
+            let mut channels = Channels::new(None);
+            let tokens =
+                (queue.declare_stream(socket(), 0).unwrap(), queue.declare_stream(socket(), 0).unwrap());
+            channels.add(SharedPeer::new(Conn(1), tokens, halves, is_own, Place::counted(&Arc::new(()))));
+            let mut noted = Noted { takes_in_place, ..Noted::default() };
+            let long = [16 << 10, (16 << 10) + 4, 500_000, 900_000, 900_000];
+            for rest in long {
+                let head = (&[5; HEAD_BYTES], &[][..]);
+                let bytes = &mut |sink: &mut tercel_wire::payload::PartSink<'_>| sink(&vec![5; rest]);
+                assert_eq!(End::Client.send_with(&mut sender, 9, head, rest, |sink| bytes(sink)), Ok(true));
+                assert_eq!(channels.serve(&mut noted), (Found::Calls, 1));
+            }
+            let all = long.map(|rest| HEAD_BYTES + rest);
+            let (expected_in_place, expected_copied) = match (is_own, takes_in_place) {
+                (true, true) => (all.to_vec(), Vec::new()),
+                (true, false) => (all.to_vec(), all.to_vec()),
+                (false, _) => (Vec::new(), all.to_vec()),
+            };
+            assert_eq!((noted.in_place, noted.copied), (expected_in_place, expected_copied), "{is_own}");
+        }
+    }
+}

@@ -81,7 +81,7 @@ impl Memory {
     fn connect(path: &Path) -> Memory {
         let socket = UnixStream::connect(format!("{}.shm", path.display())).unwrap();
         let (channel, descriptors) = Channel::create(Config::default()).unwrap();
-        pass::send(&socket, b"TRCLSHM1", &descriptors.each_ref().map(AsFd::as_fd)).unwrap();
+        pass::send(&socket, b"TRCLSHM2", &descriptors.each_ref().map(AsFd::as_fd)).unwrap();
         let file = File::from(descriptors[0].try_clone().unwrap());
         let (sender, receiver) = channel.split();
         Memory { file, sender, receiver, arrived: Vec::new(), socket }

@@ -20,6 +20,7 @@ mod guide;
 mod hostile;
 mod inside;
 mod kill;
+mod lent;
 mod limits;
 mod load;
 mod memory;

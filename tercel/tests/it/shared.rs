@@ -411,7 +411,7 @@ fn hand_over(dir: &TempDir, config: Config) -> (UnixStream, Channel) {
     let socket = UnixStream::connect(dir.path().join("socket.shm")).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let (channel, descriptors) = Channel::create(config).unwrap();
-    pass::send(&socket, b"TRCLSHM1", &descriptors.each_ref().map(AsFd::as_fd)).unwrap();
+    pass::send(&socket, b"TRCLSHM2", &descriptors.each_ref().map(AsFd::as_fd)).unwrap();
     (socket, channel)
 }
 

@@ -136,7 +136,7 @@ pub fn accept(socket: UnixStream) -> (UnixStream, Channel) {
 pub fn knock(door: &Path) -> (UnixStream, Channel) {
     let socket = UnixStream::connect(door).unwrap();
     let (mut channel, descriptors) = Channel::create(Config::default()).unwrap();
-    pass::send(&socket, b"TRCLSHM1", &descriptors.each_ref().map(AsFd::as_fd)).unwrap();
+    pass::send(&socket, b"TRCLSHM2", &descriptors.each_ref().map(AsFd::as_fd)).unwrap();
     (&socket).read_exact(&mut [0]).unwrap();
     channel.watch_peer(&socket).unwrap();
     (socket, channel)
