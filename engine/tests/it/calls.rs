@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::world::hand::{A, B, Hand, Said, Work, object};
+use crate::world::hand::{A, B, Hand, Said, Work, object, outcomes};
 use tercel_derive::{Object, interface};
 use tercel_engine::limits::{CALLS_AT_ONCE, CREDIT};
 use tercel_engine::object::Obj;
@@ -11,7 +11,7 @@ use tercel_engine::server::{Conn, Effects, Input, ServerConfig};
 use tercel_engine::txn::local::{Local, LocalConfig};
 use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{ClientId, OpId, Oref, Stamp, ViewId};
-use tercel_wire::message::{Answer, Call, CallEnd, Limit, Outcome, Verdict, Write};
+use tercel_wire::message::{Answer, Call, CallEnd, Limit, Outcome, Refusal, Verdict, Write};
 
 /// As [`crate::world::hand::layout`] has it.
 #[derive(Object)]
@@ -25,6 +25,8 @@ pub trait Counts {
     /// Counts one more, and gives what was there.
     fn count(&mut self) -> u32;
 }
+
+const COUNT: u16 = 0;
 
 impl Counts for C {
     fn count(this: &Obj<'_, C>) -> Called<u32> {
@@ -61,14 +63,27 @@ impl Calling {
         Calling { h, local: Local::new(LocalConfig::default()), hot, cold }
     }
 
-    /// A client calls; nothing is run yet.
+    /// A client counts by a call; nothing is run yet.
     fn call(&mut self, conn: Conn, target: Oref, slot: u16, seq: u64) -> Said {
+        self.call_method(conn, COUNT, target, (slot, seq), 0)
+    }
+
+    /// A client calls a method, and waits for so many microseconds; 0 is no limit. Nothing is run yet.
+    fn call_method(
+        &mut self,
+        conn: Conn,
+        method: u16,
+        target: Oref,
+        (slot, seq): (u16, u64),
+        deadline_us: u32,
+    ) -> Said {
         let read_at = self.h.server.visible();
-        let call = Call { slot, seq, interface: 0, method: 0, target, read_at, payload: &[] };
+        let call = Call { slot, seq, interface: 0, method, target, read_at, payload: &[] };
         let mut body = Vec::new();
         call.encode(&mut body);
         let view = self.h.view();
-        let header = Header { view, body_bytes: body.len() as u32, ..Header::new(Kind::Call, 7) };
+        let body_bytes = body.len() as u32;
+        let header = Header { view, body_bytes, deadline_us, ..Header::new(Kind::Call, 7) };
         self.h.input(Input::Frame(conn, header, &body))
     }
 
@@ -186,4 +201,28 @@ fn calls_of_a_connection_that_ends_are_gone() {
     w.call(B, w.cold, 0, 1);
     w.run();
     assert_eq!(returned(&w.h.sync(), B), [0]);
+}
+
+#[test]
+fn late_call_is_refused_and_its_id_is_spent() {
+    const LEFT_US: u32 = 1_000;
+    let mut w = Calling::new();
+    let op = OpId { client: ClientId(6), slot: 0, seq: 1, view: w.h.view() };
+    w.call_method(B, COUNT, w.hot, (op.slot, op.seq), LEFT_US);
+    w.h.now = w.h.now.plus_us(LEFT_US.into());
+    let said = w.run();
+    let [(B, Kind::Answer, _, body)] = &said[..] else { panic!("{said:?}") };
+    let end = Answer::decode(body).unwrap().end;
+    assert!(matches!(end, CallEnd::Refused(Refusal::Late, _)), "{end:?}");
+    // A copy of it with time left, and a question for it.
+    for said in [w.call_method(B, COUNT, w.hot, (op.slot, op.seq), LEFT_US), w.h.resolve(B, op)] {
+        assert_eq!(outcomes(&said), [Outcome::NotExecuted]);
+    }
+    assert!(!w.h.server.has_calls());
+    assert_eq!(w.h.seen(B, w.hot, 1), Some(0));
+    // One in time is executed.
+    w.call_method(B, COUNT, w.hot, (op.slot, op.seq + 1), LEFT_US);
+    w.h.now = w.h.now.plus_us(u64::from(LEFT_US) - 1);
+    w.run();
+    assert_eq!(returned(&w.h.sync(), B), [op.slot]);
 }
