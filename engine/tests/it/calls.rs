@@ -7,11 +7,12 @@ use tercel_derive::{Object, interface};
 use tercel_engine::limits::{CALLS_AT_ONCE, CREDIT};
 use tercel_engine::object::Obj;
 use tercel_engine::rpc::{Called, Offers};
-use tercel_engine::server::{Conn, Effects, Input, ServerConfig};
+use tercel_engine::server::{Conn, Effects, Input, LogRoom, ServerConfig};
 use tercel_engine::txn::local::{Local, LocalConfig};
 use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{ClientId, OpId, Oref, Stamp, ViewId};
 use tercel_wire::message::{Answer, Call, CallEnd, Limit, Outcome, Refusal, Verdict, Write};
+use tercel_wire::record::Text;
 
 /// As [`crate::world::hand::layout`] has it.
 #[derive(Object)]
@@ -20,19 +21,34 @@ pub struct C {
     n: u32,
 }
 
+/// Two of them fill a page.
+#[derive(Object)]
+#[object(crate = "tercel_engine")]
+pub struct Half {
+    text: Text,
+}
+
 #[interface(crate = "tercel_engine")]
 pub trait Counts {
     /// Counts one more, and gives what was there.
     fn count(&mut self) -> u32;
+    /// Makes an object of half a page.
+    fn make(&mut self);
 }
 
 const COUNT: u16 = 0;
+const MAKE: u16 = 1;
 
 impl Counts for C {
     fn count(this: &Obj<'_, C>) -> Called<u32> {
         let before = this.n();
         this.edit()?.set_n(before + 1)?;
         Ok(before)
+    }
+
+    fn make(this: &Obj<'_, C>) -> Called<()> {
+        Obj::tx(this).create(&Half { text: "x".repeat(3_900).into() })?;
+        Ok(())
     }
 }
 
@@ -201,6 +217,26 @@ fn calls_of_a_connection_that_ends_are_gone() {
     w.call(B, w.cold, 0, 1);
     w.run();
     assert_eq!(returned(&w.h.sync(), B), [0]);
+}
+
+#[test]
+fn places_of_a_call_that_waits_to_be_ordered_are_not_given_back() {
+    const CALLS: u16 = 40;
+    let mut w = Calling::new();
+    w.h.input(Input::LogRoom(LogRoom::Full));
+    for slot in 0..CALLS {
+        // The pages that one call fills are turned by the next ones, which ask for more of them.
+        w.call_method(A, MAKE, w.cold, (slot, 2), 0);
+        let mut said = Said::new();
+        while w.h.server.has_calls() {
+            w.run_all(&mut said);
+            said.extend(w.h.sync());
+        }
+        assert!(returned(&said, A).is_empty(), "there is no room for what it wrote");
+    }
+    let mut said = w.h.input(Input::LogRoom(LogRoom::Free));
+    said.extend(w.h.sync());
+    assert_eq!(returned(&said, A), (0..CALLS).collect::<Vec<_>>());
 }
 
 #[test]
