@@ -77,6 +77,9 @@ pub const CALL_BYTES_MAX: usize = 16 << 20;
 /// The same of the calls of one connection: a client that fills its share leaves room for others.
 pub const CALL_CONN_BYTES_MAX: usize = CALL_BYTES_MAX / 2;
 
+/// Pages that waiting calls of methods have missed, kept for all calls together: some eight megabytes.
+pub const CALL_PAGES_MISSED_MAX: usize = 1 << 20;
+
 /// What a waiting call of a method counts beside the bytes of its arguments: the memory for its entry in the tables.
 pub const CALL_ENTRY_BYTES: usize = 256;
 

@@ -7,7 +7,6 @@
 //! connection ends, or its client asks what became of it, which spends the id.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use tercel_wire::frame::{BODY_BYTES_MAX, Header, Kind};
 use tercel_wire::id::{ClientId, OpId, Stamp};
@@ -115,7 +114,6 @@ impl Sessions {
             read_at: call.read_at,
             until,
             payload: call.payload.to_vec(),
-            attempts: AtomicUsize::new(0),
         };
         self.calls.put(waiting);
     }

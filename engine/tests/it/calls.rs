@@ -10,7 +10,7 @@ use tercel_engine::rpc::{Called, Offers};
 use tercel_engine::server::{Conn, Effects, Input, LogRoom, ServerConfig};
 use tercel_engine::txn::local::{Local, LocalConfig};
 use tercel_wire::frame::{Header, Kind};
-use tercel_wire::id::{ClientId, OpId, Oref, Stamp, ViewId};
+use tercel_wire::id::{ClientId, OpId, Oref, PageId, Stamp, ViewId};
 use tercel_wire::message::{Answer, Call, CallEnd, Limit, Outcome, Refusal, Verdict, Write};
 use tercel_wire::record::Text;
 
@@ -62,12 +62,17 @@ struct Calling {
 
 impl Calling {
     fn new() -> Calling {
-        let mut h = Hand::with(ServerConfig {
+        Calling::over(0)
+    }
+
+    /// Over a store that may have pages up to `stored_end`, of which few are kept in memory.
+    fn over(stored_end: u32) -> Calling {
+        let config = ServerConfig {
             methods: Offers::default().with(C::METHODS),
+            cache_bytes: 1,
             ..ServerConfig::default()
-        });
-        h.greet(A, 5, 1);
-        h.greet(B, 6, 1);
+        };
+        let mut h = Hand::storing(config, stored_end);
         let class = h.define(A);
         let pages = h.lease(A, 2);
         let [hot, cold] = [0, 1].map(|i| Oref::new(pages[i], 0).unwrap());
@@ -261,4 +266,33 @@ fn late_call_is_refused_and_its_id_is_spent() {
     w.h.now = w.h.now.plus_us(u64::from(LEFT_US) - 1);
     w.run();
     assert_eq!(returned(&w.h.sync(), B), [op.slot]);
+}
+
+#[test]
+fn call_that_waits_for_one_page_is_not_refused_while_states_change() {
+    const STORED: u32 = 9;
+    let mut w = Calling::over(STORED + 1);
+    let stored = PageId::new(STORED).unwrap();
+    w.h.fetch(A, w.hot.page(), 1);
+    w.h.input(Input::Read(w.h.view(), w.hot.page(), Ok(None)));
+    w.h.reads.clear();
+    w.call(B, Oref::new(stored, 0).unwrap(), 0, 1);
+    let mut said = w.run();
+    assert_eq!(w.h.reads, [stored]);
+    // It is tried again in each state, more often than pages find room.
+    for seq in 2..100 {
+        w.call(A, w.hot, 0, seq);
+        while w.h.server.has_calls() {
+            w.run_all(&mut said);
+            said.extend(w.h.sync());
+        }
+    }
+    assert_eq!(returned(&said, A).len(), 98);
+    assert!(!said.iter().any(|(conn, kind, ..)| (*conn, *kind) == (B, Kind::Answer)));
+    // There is nothing in the page.
+    w.h.input(Input::Read(w.h.view(), stored, Ok(None)));
+    let said = w.run();
+    let [(B, Kind::Answer, _, body)] = &said[..] else { panic!("{said:?}") };
+    let end = Answer::decode(body).unwrap().end;
+    assert!(matches!(end, CallEnd::Refused(Refusal::NotFound, _)), "{end:?}");
 }
