@@ -80,6 +80,8 @@ pub const CALL_CONN_BYTES_MAX: usize = CALL_BYTES_MAX / 2;
 /// Bytes of arguments that a client's calls of methods may have under way: with their entries as many as one connection may have wait.
 /// Its calls of services may have as many.
 pub const CALL_CREDIT_BYTES: usize = CALL_CONN_BYTES_MAX - CREDIT as usize * CALL_ENTRY_BYTES;
+/// Pages that waiting calls of methods have missed, kept for all calls together: some eight megabytes.
+pub const CALL_PAGES_MISSED_MAX: usize = 1 << 20;
 
 /// What a waiting call of a method counts beside the bytes of its arguments: the memory for its entry in the tables.
 pub const CALL_ENTRY_BYTES: usize = 256;

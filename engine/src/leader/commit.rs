@@ -1,6 +1,7 @@
 //! Commits: judged, placed, ordered; and operations whose answer did not arrive.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use tercel_wire::class::FORWARD;
 use tercel_wire::cursor::le32;
@@ -19,6 +20,7 @@ use crate::pages::reads::Waiter;
 use crate::replica::answers::Past;
 use crate::replica::entry::{Entry, Head, Logged, Placement};
 use crate::table::Set;
+use crate::txn::Hold;
 
 /// A transaction's bytes: its parts, if it came in parts, and what came with the commit.
 #[derive(Debug)]
@@ -31,7 +33,7 @@ pub(crate) struct Body<'a> {
 }
 
 /// What a method has come to that was run here for its caller, whose operation it is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Ran {
     /// The session in which it took places.
     pub author: ClientId,
@@ -39,6 +41,9 @@ pub(crate) struct Ran {
     pub reply: Vec<u8>,
     /// A checksum of the call.
     pub digest: u32,
+    /// Keep the pages in which it took places from being given back while it waits to be ordered. The transaction, which held them,
+    /// has ended by then.
+    pub holds: Vec<Arc<Hold>>,
 }
 
 impl<'a> Body<'a> {

@@ -11,6 +11,7 @@
 //! on it is committed whatever becomes of its client.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use tercel_wire::cursor::{DecodeError, Reader};
 use tercel_wire::id::{OpId, Oref, PageId, Stamp};
@@ -23,6 +24,7 @@ use crate::mutant::{self, Rule, dropped};
 use crate::pages::reads::Waiter;
 use crate::replica::Replica;
 use crate::table::Set;
+use crate::txn::Hold;
 
 /// The large transaction that the leader works on, and how far its work is.
 #[derive(Debug)]
@@ -46,6 +48,8 @@ pub(super) struct Large {
     /// How far the step is.
     pub(super) next: usize,
     pages: Missing,
+    /// Keep the pages in which a method took places from being given back.
+    _holds: Vec<Arc<Hold>>,
 }
 
 /// What is not yet in the bytes, in its order, and how much of the first of them is.
@@ -279,6 +283,7 @@ impl Leader {
     pub(super) fn begin_large(&mut self, asked: Asked, op: OpId, body: Body<'_>) {
         let (parts, digest, ran) = body.pieces();
         let author = ran.as_ref().map_or(op.client, |ran| ran.author);
+        let (reply, holds) = ran.map_or_else(Default::default, |ran| (ran.reply, ran.holds));
         let bytes = Vec::with_capacity(parts.iter().map(Vec::len).sum());
         self.large = Some(Box::new(Large {
             id: self.waiting.next_id(),
@@ -289,7 +294,7 @@ impl Leader {
             writes: Vec::new(),
             left: 0,
             touched: Touched::default(),
-            record: Record { reply: ran.map_or(Vec::new(), |ran| ran.reply), ..Record::default() },
+            record: Record { reply, ..Record::default() },
             placing: Placing::of_large(author),
             arriving: Arriving { parts: parts.into(), part_at: 0 },
             bytes,
@@ -297,6 +302,7 @@ impl Leader {
             phase: LargePhase::Gather,
             next: 0,
             pages: Missing::default(),
+            _holds: holds,
         }));
     }
 

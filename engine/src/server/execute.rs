@@ -7,7 +7,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::Ordering;
 
 use tercel_wire::id::{CallId, ClientId, Stamp};
 use tercel_wire::interface::Method;
@@ -104,6 +103,8 @@ impl Server {
                 return self.call_ended(ticket, Ended::Refused(Error::Corrupt(text)), out);
             }
         };
+        // The last page that another transaction missed is not this call's.
+        self.sessions.inside_missed();
         let port = Inline::new((self, local, out), now, true);
         let target = Ref::<Any>::new(call.target).read_at(call.read_at);
         let attempt = attempt(&port, ticket, call, |tx, reply| {
@@ -112,9 +113,14 @@ impl Server {
         let waits = port.waits.get();
         let Inline { at, .. } = port;
         let (server, _, out) = at.into_inner();
+        let missed = server.sessions.inside_missed().filter(|_| waits);
+        let pages_missed = missed.map_or(0, |page| server.sessions.calls.has_missed(ticket, page));
+        if !waits {
+            server.sessions.calls.has_missed_none(ticket);
+        }
         match attempt {
-            // Each attempt brings a page: when there were more than find room at once, the first ones are gone again.
-            _ if waits && call.attempts.fetch_add(1, Ordering::Relaxed) > server.pages.cached_max() => {
+            // More pages than find room at once: the first ones are gone again.
+            _ if pages_missed > server.pages.cached_max() => {
                 let text = "a method that is run at the server reads what its page cache holds at once: let its operator \
                      raise cache_bytes, or call it with `local()`";
                 server.call_ended(ticket, Ended::Refused(Error::Full(Bound::Server(text.into()))), out);

@@ -11,8 +11,8 @@ use crate::effect::Effects;
 use crate::error::Error;
 use crate::server::{End, Server};
 use crate::time::Now;
-use crate::txn::Ticket;
 use crate::txn::local::{Image, Session, Source};
+use crate::txn::{Hold, Ticket};
 
 impl Server {
     /// Has transactions inside of this server do one step, over its state as it is now. What they want done is appended to
@@ -98,12 +98,18 @@ impl Source for Lent<'_> {
         self.server.sessions(self.out, |s, cx| s.inside_submit(op, effects, cx))
     }
 
-    fn submit_call(&mut self, ticket: Ticket, reply: &[u8], effects: &[u8]) -> Option<Result<bool, Error>> {
+    fn submit_call(
+        &mut self,
+        ticket: Ticket,
+        reply: &[u8],
+        effects: &[u8],
+        holds: &[Arc<Hold>],
+    ) -> Option<Result<bool, Error>> {
         if self.server.end != End::Working {
             return Some(Err(deposed()));
         }
-        let reply = reply.to_vec();
-        Some(Ok(self.server.sessions(self.out, |s, cx| s.call_wrote(ticket, reply, effects, cx))))
+        let (reply, holds) = (reply.to_vec(), holds.to_vec());
+        Some(Ok(self.server.sessions(self.out, |s, cx| s.call_wrote(ticket, reply, (effects, holds), cx))))
     }
 
     fn outcome(&mut self, op: OpId) -> Option<Outcome> {

@@ -15,9 +15,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
-use tercel_wire::id::{OpId, Oref, Stamp};
+use tercel_wire::id::{OpId, Oref, PageId, Stamp};
 
 use crate::effect::Conn;
 use crate::leader::Asked;
@@ -43,6 +42,21 @@ pub(crate) struct Calls {
     first: Option<(Conn, Ticket)>,
     /// That connection, while it is to be run first in this state.
     begins: Option<Conn>,
+    missed: Missed,
+}
+
+/// The pages that each call has missed since an attempt last found all of its pages at hand. A call that misses more pages than find
+/// room at once never finds all of them. Attempts are no measure of that: many are made while one page is read.
+#[derive(Debug, Default)]
+struct Missed {
+    by_call: BTreeMap<Ticket, BTreeSet<PageId>>,
+    count: usize,
+}
+
+impl Missed {
+    fn forget(&mut self, ticket: Ticket) {
+        self.count -= self.by_call.remove(&ticket).map_or(0, |pages| pages.len());
+    }
 }
 
 /// The calls of one connection, each queue in the order of their last attempts.
@@ -69,8 +83,6 @@ pub(crate) struct Waiting {
     /// When its caller waits no longer.
     pub until: Option<Now>,
     pub payload: Vec<u8>,
-    /// How often it was begun and wanted a page that was not at hand.
-    pub attempts: AtomicUsize,
 }
 
 /// What a call counts against the bounds in bytes.
@@ -157,6 +169,25 @@ impl Calls {
         Some((ticket, self.get(ticket)?))
     }
 
+    /// Notes that an attempt was given up for want of a page. Gives how many pages the call has missed, as far as that is known.
+    pub(crate) fn has_missed(&mut self, ticket: Ticket, page: PageId) -> usize {
+        let is_first = self.first.is_some_and(|(_, first)| first == ticket);
+        // Each call becomes the first, so every call that wants too many is found.
+        let is_known = is_first || self.missed.count < limits::CALL_PAGES_MISSED_MAX;
+        // An attempt may end the connection, and with it the call.
+        if !is_known || !self.waiting.contains_key(&ticket) {
+            return 0;
+        }
+        let pages = self.missed.by_call.entry(ticket).or_default();
+        self.missed.count += usize::from(pages.insert(page));
+        pages.len()
+    }
+
+    /// Notes that an attempt has found all of its pages at hand.
+    pub(crate) fn has_missed_none(&mut self, ticket: Ticket) {
+        self.missed.forget(ticket);
+    }
+
     pub(super) fn get(&self, ticket: Ticket) -> Option<Arc<Waiting>> {
         self.waiting.get(&ticket).cloned()
     }
@@ -186,6 +217,7 @@ impl Calls {
     /// Takes a call out.
     pub(super) fn take(&mut self, ticket: Ticket) -> Option<Arc<Waiting>> {
         let call = self.waiting.remove(&ticket)?;
+        self.missed.forget(ticket);
         let (conn, cost) = (call.asked.conn, cost(call.payload.len()));
         self.bytes -= cost;
         if let Some(of) = self.conns.get_mut(&conn) {
@@ -206,7 +238,10 @@ impl Calls {
         let Some(of) = self.conns.remove(&conn) else { return };
         self.due.remove(&conn);
         self.bytes -= of.bytes;
-        of.tickets().for_each(|ticket| _ = self.waiting.remove(&ticket));
+        for ticket in of.tickets() {
+            self.waiting.remove(&ticket);
+            self.missed.forget(ticket);
+        }
     }
 
     /// The operation, of the connection's client, is not to be begun any more.
@@ -244,7 +279,6 @@ mod tests {
             read_at: Stamp::ZERO,
             until: None,
             payload: vec![0; bytes],
-            attempts: AtomicUsize::new(0),
         });
     }
 
@@ -321,6 +355,27 @@ mod tests {
         }
         assert!(ended.values().all(|n| (99..=101).contains(n)), "{ended:?}");
         assert!(eldest <= 40, "{eldest}");
+    }
+
+    #[test]
+    fn pages_that_a_call_missed_count_once_until_it_comes_to_its_end() {
+        let page = |n| PageId::new(n).unwrap();
+        let mut calls = Calls::default();
+        (1..=3).for_each(|seq| put(&mut calls, seq, 1, 0));
+        let missed = |calls: &mut Calls, pages: [u32; 3]| pages.map(|n| calls.has_missed(1, page(n)));
+        assert_eq!(missed(&mut calls, [7, 7, 8]), [1, 1, 2]);
+        assert_eq!(calls.has_missed(2, page(7)), 1);
+        calls.has_missed_none(1);
+        assert_eq!(missed(&mut calls, [8, 7, 8]), [1, 2, 2]);
+        calls.has_missed(3, page(7));
+        calls.take(1);
+        calls.drop_conn(Conn(2));
+        assert_eq!(calls.missed.count, 1);
+        // Only of the first call more is known than there is room for.
+        calls.missed.count = limits::CALL_PAGES_MISSED_MAX;
+        assert_eq!(calls.has_missed(3, page(8)), 0);
+        calls.renew((0, Stamp(1)));
+        assert_eq!(calls.has_missed(3, page(8)), 2);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! that is not visible yet, is run anew when there is news. The invariant: a call that was taken is here until it is answered, its
 //! connection ends, or its client asks what became of it, which spends the id.
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::Arc;
 
 use tercel_wire::frame::{BODY_BYTES_MAX, Header, Kind};
 use tercel_wire::id::{ClientId, OpId, Stamp};
@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::leader::{Asked, Body, Ran};
 use crate::mutant::{Rule, dropped};
 use crate::replica::answers::Past;
-use crate::txn::Ticket;
+use crate::txn::{Hold, Ticket};
 
 /// What a method came to.
 #[derive(Debug)]
@@ -114,18 +114,17 @@ impl Sessions {
             read_at: call.read_at,
             until,
             payload: call.payload.to_vec(),
-            attempts: AtomicUsize::new(0),
         };
         self.calls.put(waiting);
     }
 
     /// What a method of a call has written is to be ordered, with what it returns. Gives whether it is: if not, it met what is
-    /// not visible yet, and is to be run anew.
+    /// not visible yet, and is to be run anew. The pages of the `holds` are not given back before it is ordered.
     pub(crate) fn call_wrote(
         &mut self,
         ticket: Ticket,
         reply: Vec<u8>,
-        effects: &[u8],
+        (effects, holds): (&[u8], Vec<Arc<Hold>>),
         cx: &mut Cx<'_>,
     ) -> bool {
         use tercel_wire::message::CommitEffects;
@@ -144,7 +143,7 @@ impl Sessions {
         self.calls.take(ticket);
         let early = dropped(Rule::CallAnsweredEarly).then(|| reply.clone());
         let reply = kept(reply);
-        let body = Body::of_call(effects, Ran { author, reply, digest: call.digest });
+        let body = Body::of_call(effects, Ran { author, reply, digest: call.digest, holds });
         self.lead(cx, |leader, work| leader.commit(call.asked, call.op, body, work));
         if let Some(reply) = early {
             let stamp = cx.pages.visible();

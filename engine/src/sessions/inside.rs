@@ -48,6 +48,8 @@ pub(crate) struct Inside {
     /// Pages that are being read, and those that could not be.
     reading: Set<PageId>,
     unread: Map<PageId, String>,
+    /// The last page that a transaction missed, until [`Sessions::inside_missed`] takes it.
+    missed: Option<PageId>,
     /// The last question whether this server leads that was answered.
     echoed: Option<u64>,
     news: u64,
@@ -261,12 +263,18 @@ impl Sessions {
                 if let Some(why) = self.inside.unread.remove(&page) {
                     return Image::Failed(Error::Corrupt(why));
                 }
+                self.inside.missed = Some(page);
                 if self.inside.reading.insert(page) {
                     cx.pages.reads.wait(page, Waiter::Inside(CONN, page));
                 }
                 Image::Missing
             }
         }
+    }
+
+    /// Takes the last page that a transaction missed.
+    pub(crate) fn inside_missed(&mut self) -> Option<PageId> {
+        self.inside.missed.take()
     }
 
     /// See [`crate::txn::local::Source::class`].

@@ -146,7 +146,8 @@ impl Tx<'_> {
                 Some(Err(e)) => taken = Err(e),
                 Some(Ok(())) => {
                     let Parcel { mut local_writes, effects, .. } = self.parcel(home);
-                    match home.submit_call(ticket, reply, &mut local_writes, &effects) {
+                    let holds = self.holds.borrow();
+                    match home.submit_call(ticket, reply, &mut local_writes, &effects, &holds) {
                         None => return Step::Wait,
                         Some(result) => taken = result,
                     }

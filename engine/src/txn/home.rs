@@ -106,7 +106,7 @@ pub trait Home {
     fn resolve(&mut self, now: Now, op: OpId) -> Option<Outcome>;
 
     /// Takes what a method has written that was run here for a caller, with what it returns, instead of [`Home::submit`]. Gives
-    /// whether it was taken: if not, it met what is not visible yet.
+    /// whether it was taken: if not, it met what is not visible yet. The `holds` are kept until it is ordered, or never will be.
     ///
     /// # Errors
     /// As [`Home::submit`].
@@ -116,6 +116,7 @@ pub trait Home {
         _reply: &[u8],
         _local_writes: &mut Vec<LocalWrite>,
         _effects: &[u8],
+        _holds: &[Arc<Hold>],
     ) -> Option<Result<bool, Error>> {
         Some(Err(Error::Denied("calls are not run here".into())))
     }

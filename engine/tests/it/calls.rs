@@ -2,16 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use crate::world::hand::{A, B, Hand, Said, Work, object};
+use crate::world::hand::{A, B, Hand, Said, Work, object, outcomes};
 use tercel_derive::{Object, interface};
 use tercel_engine::limits::{CALLS_AT_ONCE, CREDIT};
 use tercel_engine::object::Obj;
 use tercel_engine::rpc::{Called, Offers};
-use tercel_engine::server::{Conn, Effects, Input, ServerConfig};
+use tercel_engine::server::{Conn, Effects, Input, LogRoom, ServerConfig};
 use tercel_engine::txn::local::{Local, LocalConfig};
 use tercel_wire::frame::{Header, Kind};
-use tercel_wire::id::{ClientId, OpId, Oref, Stamp, ViewId};
-use tercel_wire::message::{Answer, Call, CallEnd, Limit, Outcome, Verdict, Write};
+use tercel_wire::id::{ClientId, OpId, Oref, PageId, Stamp, ViewId};
+use tercel_wire::message::{Answer, Call, CallEnd, Limit, Outcome, Refusal, Verdict, Write};
+use tercel_wire::record::Text;
 
 /// As [`crate::world::hand::layout`] has it.
 #[derive(Object)]
@@ -20,17 +21,34 @@ pub struct C {
     pub n: u32,
 }
 
+/// Two of them fill a page.
+#[derive(Object)]
+#[object(crate = "tercel_engine")]
+pub struct Half {
+    text: Text,
+}
+
 #[interface(crate = "tercel_engine")]
 pub trait Counts {
     /// Counts one more, and gives what was there.
     fn count(&mut self) -> u32;
+    /// Makes an object of half a page.
+    fn make(&mut self);
 }
+
+const COUNT: u16 = 0;
+const MAKE: u16 = 1;
 
 impl Counts for C {
     fn count(this: &Obj<'_, C>) -> Called<u32> {
         let before = this.n();
         this.edit()?.set_n(before + 1)?;
         Ok(before)
+    }
+
+    fn make(this: &Obj<'_, C>) -> Called<()> {
+        Obj::tx(this).create(&Half { text: "x".repeat(3_900).into() })?;
+        Ok(())
     }
 }
 
@@ -44,12 +62,17 @@ struct Calling {
 
 impl Calling {
     fn new() -> Calling {
-        let mut h = Hand::with(ServerConfig {
+        Calling::over(0)
+    }
+
+    /// Over a store that may have pages up to `stored_end`, of which few are kept in memory.
+    fn over(stored_end: u32) -> Calling {
+        let config = ServerConfig {
             methods: Offers::default().with(C::METHODS),
+            cache_bytes: 1,
             ..ServerConfig::default()
-        });
-        h.greet(A, 5, 1);
-        h.greet(B, 6, 1);
+        };
+        let mut h = Hand::storing(config, stored_end);
         let class = h.define(A);
         let pages = h.lease(A, 2);
         let [hot, cold] = [0, 1].map(|i| Oref::new(pages[i], 0).unwrap());
@@ -61,14 +84,27 @@ impl Calling {
         Calling { h, local: Local::new(LocalConfig::default()), hot, cold }
     }
 
-    /// A client calls; nothing is run yet.
+    /// A client counts by a call; nothing is run yet.
     fn call(&mut self, conn: Conn, target: Oref, slot: u16, seq: u64) -> Said {
+        self.call_method(conn, COUNT, target, (slot, seq), 0)
+    }
+
+    /// A client calls a method, and waits for so many microseconds; 0 is no limit. Nothing is run yet.
+    fn call_method(
+        &mut self,
+        conn: Conn,
+        method: u16,
+        target: Oref,
+        (slot, seq): (u16, u64),
+        deadline_us: u32,
+    ) -> Said {
         let read_at = self.h.server.visible();
-        let call = Call { slot, seq, interface: 0, method: 0, target, read_at, payload: &[] };
+        let call = Call { slot, seq, interface: 0, method, target, read_at, payload: &[] };
         let mut body = Vec::new();
         call.encode(&mut body);
         let view = self.h.view();
-        let header = Header { view, body_bytes: body.len() as u32, ..Header::new(Kind::Call, 7) };
+        let body_bytes = body.len() as u32;
+        let header = Header { view, body_bytes, deadline_us, ..Header::new(Kind::Call, 7) };
         self.h.input(Input::Frame(conn, header, &body))
     }
 
@@ -186,4 +222,77 @@ fn calls_of_a_connection_that_ends_are_gone() {
     w.call(B, w.cold, 0, 1);
     w.run();
     assert_eq!(returned(&w.h.sync(), B), [0]);
+}
+
+#[test]
+fn places_of_a_call_that_waits_to_be_ordered_are_not_given_back() {
+    const CALLS: u16 = 40;
+    let mut w = Calling::new();
+    w.h.input(Input::LogRoom(LogRoom::Full));
+    for slot in 0..CALLS {
+        // The pages that one call fills are turned by the next ones, which ask for more of them.
+        w.call_method(A, MAKE, w.cold, (slot, 2), 0);
+        let mut said = Said::new();
+        while w.h.server.has_calls() {
+            w.run_all(&mut said);
+            said.extend(w.h.sync());
+        }
+        assert!(returned(&said, A).is_empty(), "there is no room for what it wrote");
+    }
+    let mut said = w.h.input(Input::LogRoom(LogRoom::Free));
+    said.extend(w.h.sync());
+    assert_eq!(returned(&said, A), (0..CALLS).collect::<Vec<_>>());
+}
+
+#[test]
+fn late_call_is_refused_and_its_id_is_spent() {
+    const LEFT_US: u32 = 1_000;
+    let mut w = Calling::new();
+    let op = OpId { client: ClientId(6), slot: 0, seq: 1, view: w.h.view() };
+    w.call_method(B, COUNT, w.hot, (op.slot, op.seq), LEFT_US);
+    w.h.now = w.h.now.plus_us(LEFT_US.into());
+    let said = w.run();
+    let [(B, Kind::Answer, _, body)] = &said[..] else { panic!("{said:?}") };
+    let end = Answer::decode(body).unwrap().end;
+    assert!(matches!(end, CallEnd::Refused(Refusal::Late, _)), "{end:?}");
+    // A copy of it with time left, and a question for it.
+    for said in [w.call_method(B, COUNT, w.hot, (op.slot, op.seq), LEFT_US), w.h.resolve(B, op)] {
+        assert_eq!(outcomes(&said), [Outcome::NotExecuted]);
+    }
+    assert!(!w.h.server.has_calls());
+    assert_eq!(w.h.seen(B, w.hot, 1), Some(0));
+    // One in time is executed.
+    w.call_method(B, COUNT, w.hot, (op.slot, op.seq + 1), LEFT_US);
+    w.h.now = w.h.now.plus_us(u64::from(LEFT_US) - 1);
+    w.run();
+    assert_eq!(returned(&w.h.sync(), B), [op.slot]);
+}
+
+#[test]
+fn call_that_waits_for_one_page_is_not_refused_while_states_change() {
+    const STORED: u32 = 9;
+    let mut w = Calling::over(STORED + 1);
+    let stored = PageId::new(STORED).unwrap();
+    w.h.fetch(A, w.hot.page(), 1);
+    w.h.input(Input::Read(w.h.view(), w.hot.page(), Ok(None)));
+    w.h.reads.clear();
+    w.call(B, Oref::new(stored, 0).unwrap(), 0, 1);
+    let mut said = w.run();
+    assert_eq!(w.h.reads, [stored]);
+    // It is tried again in each state, more often than pages find room.
+    for seq in 2..100 {
+        w.call(A, w.hot, 0, seq);
+        while w.h.server.has_calls() {
+            w.run_all(&mut said);
+            said.extend(w.h.sync());
+        }
+    }
+    assert_eq!(returned(&said, A).len(), 98);
+    assert!(!said.iter().any(|(conn, kind, ..)| (*conn, *kind) == (B, Kind::Answer)));
+    // There is nothing in the page.
+    w.h.input(Input::Read(w.h.view(), stored, Ok(None)));
+    let said = w.run();
+    let [(B, Kind::Answer, _, body)] = &said[..] else { panic!("{said:?}") };
+    let end = Answer::decode(body).unwrap().end;
+    assert!(matches!(end, CallEnd::Refused(Refusal::NotFound, _)), "{end:?}");
 }

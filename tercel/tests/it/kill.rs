@@ -239,7 +239,6 @@ enum Ending {
 /// Over shared memory, a Unix socket and TCP, with two callers of each client: one whose calls last until there is a server again, and
 /// one that gives them up and asks what became of them.
 #[test]
-#[ignore = "some callers starve while others go on, one run in four: not yet found why; nothing was executed twice"]
 fn calls_of_a_killed_servers_methods_are_executed_exactly_once() {
     let dir = tempfile::tempdir().unwrap();
     let tcp = unshared_tcp();
@@ -267,6 +266,8 @@ fn calls_of_a_killed_servers_methods_are_executed_exactly_once() {
             while of.iter().any(|i| counted[*i] < calls) {
                 let (i, ending) =
                     told.recv_timeout(end.saturating_duration_since(Instant::now())).expect("callers go on");
+                // A caller ends only by a panic: it would be waited for in vain, while the others go on.
+                assert!(!calling.iter().any(|caller| caller.is_finished()), "a caller has panicked");
                 counted[i] += usize::from(counts(ending));
                 unknown += usize::from(ending == Ending::Unknown);
             }

@@ -193,6 +193,7 @@ impl Home for Inside<'_> {
         reply: &[u8],
         local_writes: &mut Vec<LocalWrite>,
         effects: &[u8],
+        holds: &[Arc<Hold>],
     ) -> Option<Result<bool, Error>> {
         if let Err(e) = self.local.meet(self.source) {
             return Some(Err(e));
@@ -200,11 +201,11 @@ impl Home for Inside<'_> {
         if effects.len() > limits::TRANSACTION_BYTES_MAX {
             return Some(Err(Error::Full(Bound::Message)));
         }
-        let holds = |o: &LocalWrite| self.local.places.holds(o.oref, o.placed);
-        if local_writes.iter().any(|o| o.new && !holds(o)) {
+        let is_held = |o: &LocalWrite| self.local.places.holds(o.oref, o.placed);
+        if local_writes.iter().any(|o| o.new && !is_held(o)) {
             return Some(Err(Error::Conflict));
         }
-        let taken = self.source.submit_call(ticket, reply, effects)?;
+        let taken = self.source.submit_call(ticket, reply, effects, holds)?;
         if let Ok(true) = taken {
             for o in local_writes.drain(..).filter(|o| o.new) {
                 self.local.places.made(o.oref, o.object.len());

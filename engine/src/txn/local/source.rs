@@ -8,7 +8,7 @@ use tercel_wire::message::{Leased, Outcome};
 use tercel_wire::token::Token;
 
 use crate::error::Error;
-use crate::txn::Ticket;
+use crate::txn::{Hold, Ticket};
 
 /// A server, as its own transactions see it: its visible state and one session of its own.
 ///
@@ -69,11 +69,18 @@ pub trait Source {
     fn submit(&mut self, op: OpId, effects: &[u8]) -> Option<Result<(), Error>>;
 
     /// Takes what a method has written that was run here for a caller, with what it returns. `None`, and nothing is taken, if
-    /// there is no room for it now; `false` if it met what is not visible yet.
+    /// there is no room for it now; `false` if it met what is not visible yet. What is taken may wait to be ordered, and the
+    /// `holds` are kept until then.
     ///
     /// # Errors
     /// `Unavailable` if it is not taken and will not be.
-    fn submit_call(&mut self, ticket: Ticket, reply: &[u8], effects: &[u8]) -> Option<Result<bool, Error>>;
+    fn submit_call(
+        &mut self,
+        ticket: Ticket,
+        reply: &[u8],
+        effects: &[u8],
+        holds: &[Arc<Hold>],
+    ) -> Option<Result<bool, Error>>;
 
     /// Takes the answer to an operation, once it is there: of a commit, once it is durable.
     fn outcome(&mut self, op: OpId) -> Option<Outcome>;

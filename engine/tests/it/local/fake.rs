@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tercel_engine::error::{Bound, Error};
 use tercel_engine::random::Random;
-use tercel_engine::txn::Ticket;
 use tercel_engine::txn::local::{Image, Session, Source};
+use tercel_engine::txn::{Hold, Ticket};
 use tercel_wire::class::{FORWARD, ROOT, ROOT_HEAD, built_in};
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::Layout;
@@ -341,7 +341,7 @@ impl Source for Fake {
         Some(Ok(()))
     }
 
-    fn submit_call(&mut self, _: Ticket, _: &[u8], _: &[u8]) -> Option<Result<bool, Error>> {
+    fn submit_call(&mut self, _: Ticket, _: &[u8], _: &[u8], _: &[Arc<Hold>]) -> Option<Result<bool, Error>> {
         Some(Err(Error::Denied("there are no calls here".into())))
     }
 
