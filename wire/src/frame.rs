@@ -287,6 +287,38 @@ pub fn encode_parts(mut header: Header, body: [&[u8]; 2], out: &mut Vec<u8>) {
     body.iter().for_each(|part| out.extend_from_slice(part));
 }
 
+/// The same, of a body of so many bytes, which `write` appends: what is large is written where it is sent from. Of a value that is
+/// another than it was when its bytes were counted, some are left out or zeros added.
+///
+/// # Panics
+/// As [`encode`], and if `write` does; then nothing is appended.
+pub fn encode_with(mut header: Header, bytes: usize, write: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
+    assert!(bytes <= BODY_BYTES_MAX, "a message of {bytes} bytes was not cut");
+    let from = out.len();
+    out.reserve(FRAME_BYTES + bytes);
+    out.extend_from_slice(&[0; FRAME_BYTES]);
+    let mut half = Half { out, from };
+    write(half.out);
+    half.out.resize(from + FRAME_BYTES + bytes, 0);
+    let (head, body) = half.out[from..].split_at_mut(FRAME_BYTES);
+    header.body_bytes = bytes as u32;
+    header.body_sum = (header.kind != Kind::Page && bytes > 0).then(|| crc32fast::hash(body));
+    head.copy_from_slice(&header.encode());
+    half.from = half.out.len();
+}
+
+/// A frame that is being written; what there is of it is taken back if that ends early.
+struct Half<'a> {
+    out: &'a mut Vec<u8>,
+    from: usize,
+}
+
+impl Drop for Half<'_> {
+    fn drop(&mut self) {
+        self.out.truncate(self.from);
+    }
+}
+
 /// A frame, header and body, and the bytes behind it.
 pub type Framed<'a> = (Header, &'a [u8], &'a [u8]);
 
@@ -407,6 +439,34 @@ mod tests {
         assert_eq!((header.call, body, rest), (4, &b""[..], &b""[..]));
         assert_eq!(split(&bytes[..FRAME_BYTES + 2]), Ok(None));
         assert!(Deframer::default().is_empty());
+    }
+
+    #[test]
+    fn body_that_is_written_in_its_frame_is_framed_as_any() {
+        let header = Header::new(Kind::Request, 9);
+        let (mut plain, mut written) = (vec![1], vec![1]);
+        encode(header, b"abcdef", &mut plain);
+        encode_with(header, 6, |out| out.extend_from_slice(b"abcdef"), &mut written);
+        assert_eq!(plain, written);
+        // Of a body that is another than was counted, as many bytes as were.
+        for (bytes, expected) in [(&b"abcdefgh"[..], &b"abcdef"[..]), (b"abc", b"abc\0\0\0")] {
+            let mut out = Vec::new();
+            encode_with(header, 6, |out| out.extend_from_slice(bytes), &mut out);
+            assert_eq!(split(&out).unwrap().map(|(_, body, rest)| (body, rest)), Some((expected, &b""[..])));
+        }
+        let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            encode_with(
+                header,
+                6,
+                |out| {
+                    out.push(7);
+                    panic!("on purpose")
+                },
+                &mut written,
+            );
+        }));
+        assert!(panics.is_err());
+        assert_eq!(plain, written);
     }
 
     #[test]

@@ -236,8 +236,8 @@ pub enum Lending<'a> {
     /// Those that a procedure was lent, and passes on.
     Lent(LentBytes<'a>),
     /// So many bytes, which the function writes, one part after the other. In shared memory it writes to where they are read, and nothing
-    /// is copied. It may be called more than once, and writes the same each time; fewer bytes are filled up with zeros, what is more is
-    /// left out.
+    /// is copied. It may be called more than once, and writes the same each time, while the client that calls is locked: it calls
+    /// nothing of that client, and does not wait. Fewer bytes are filled up with zeros, what is more is left out.
     Written(usize, &'a Write<'a>),
 }
 

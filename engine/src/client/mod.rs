@@ -421,12 +421,29 @@ impl Client {
         self.send(kind, body, deadline_us)
     }
 
+    /// The same, of a body of so many bytes, which `write` appends.
+    fn say_with(
+        &mut self,
+        kind: Kind,
+        bytes: usize,
+        deadline_us: u32,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> u64 {
+        self.send_leaving();
+        let header = self.header(kind, deadline_us);
+        frame::encode_with(header, bytes, write, &mut self.peer.out);
+        header.call
+    }
+
     fn send(&mut self, kind: Kind, body: [&[u8]; 2], deadline_us: u32) -> u64 {
-        let call = self.peer.pending.next_call();
-        let header =
-            Header { ack: self.ack_stamp(), view: self.history.view, deadline_us, ..Header::new(kind, call) };
+        let header = self.header(kind, deadline_us);
         frame::encode_parts(header, body, &mut self.peer.out);
-        call
+        header.call
+    }
+
+    fn header(&mut self, kind: Kind, deadline_us: u32) -> Header {
+        let call = self.peer.pending.next_call();
+        Header { ack: self.ack_stamp(), view: self.history.view, deadline_us, ..Header::new(kind, call) }
     }
 
     /// Says good-bye, so that the server frees the session at once.

@@ -166,7 +166,17 @@ impl Client {
         let mut head = Vec::with_capacity(16);
         Request { slot, seq, again, interface, method, object: None, payload: &[] }.encode(&mut head);
         let left_us = call.until.map_or(0, |until| until.since_us(now).clamp(1, u32::MAX.into()) as u32);
-        self.say_parts(Kind::Request, [&head, call.payload], left_us);
+        match call.rest {
+            None => self.say_parts(Kind::Request, [&head, call.payload], left_us),
+            Some(rest) => {
+                let bytes = head.len() + call.payload.len() + rest.bytes;
+                self.say_with(Kind::Request, bytes, left_us, |out| {
+                    out.extend_from_slice(&head);
+                    out.extend_from_slice(call.payload);
+                    rest.append(out);
+                })
+            }
+        };
     }
 
     /// How far a call is that was sent; its answer, once.

@@ -53,7 +53,7 @@ impl Described<'_> {
             let calling = handle::Calling { port, through, method, until, object, sent };
             return Ok(Some(calling.reply()?.0));
         }
-        let calling = service::Calling::new(port, through, self.method, until, sent)?;
+        let calling = service::Calling::new(port, through, self.method, until, (sent, None))?;
         match method.mode.is_one_way() {
             true => calling.tell().map(|()| None),
             false => calling.reply().map(Some),

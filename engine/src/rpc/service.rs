@@ -19,7 +19,7 @@ use crate::mutant::{Rule, dropped};
 use crate::object::Field;
 use crate::time::Now;
 use crate::txn::{
-    ExpressAsked, ExpressCall, Expressed, Home, Port, Requested, Requester, Step, Through, UnderWay,
+    ExpressAsked, ExpressCall, Expressed, Home, Port, Requested, Requester, Rest, Step, Through, UnderWay,
 };
 
 /// A service of a server, whose procedures a client calls. Made by `Client::service`; cheap to clone, and one is enough for several
@@ -169,18 +169,20 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
     }
 
     /// A call whose caller has waited so long already.
-    fn calling(
-        &self,
+    fn calling<'a>(
+        &'a self,
         method: usize,
         waited: Duration,
-        put: &dyn Fn(&mut Encoder<'_>),
-    ) -> Result<Calling<'_>, Error> {
+        put: &'a dyn Fn(&mut Encoder<'_>),
+    ) -> Result<Calling<'a>, Error> {
         let port = self.port.clone()?;
         let left = self.timeout.map(|timeout| timeout.saturating_sub(waited));
         let until = left.map(|left| port.now().plus_us(left.as_micros().try_into().unwrap_or(u64::MAX)));
         let mut payload = Vec::new();
-        S::SCHEMA.methods[method].takes.encode(put, &mut payload)?;
-        Calling::new(port, Through::Own(S::SCHEMA, ""), method, until, payload)
+        let takes = &S::SCHEMA.methods[method].takes;
+        let bytes = takes.encode_head(put, &mut payload)?;
+        let rest = (bytes > 0).then_some(Rest { bytes, put, takes });
+        Calling::new(port, Through::Own(S::SCHEMA, ""), method, until, (payload, rest))
     }
 }
 
@@ -265,6 +267,7 @@ pub(super) struct Calling<'a> {
     method: usize,
     until: Option<Now>,
     payload: Vec<u8>,
+    rest: Option<Rest<'a>>,
 }
 
 /// What came back, and the layouts that it has.
@@ -281,16 +284,17 @@ impl<'a> Calling<'a> {
         through: Through<'a>,
         method: usize,
         until: Option<Now>,
-        payload: Vec<u8>,
+        (payload, rest): (Vec<u8>, Option<Rest<'a>>),
     ) -> Result<Calling<'a>, Error> {
-        match payload.len() > limits::CALL_MAX {
+        match payload.len() + rest.map_or(0, |rest| rest.bytes) > limits::CALL_MAX {
             true => Err(Error::Full(Bound::Message)),
-            false => Ok(Calling { port, through, method, until, payload }),
+            false => Ok(Calling { port, through, method, until, payload, rest }),
         }
     }
 
     fn requested(&self) -> Requested<'_> {
-        Requested { through: self.through, method: self.method, until: self.until, payload: &self.payload }
+        let Calling { through, method, until, ref payload, rest, .. } = *self;
+        Requested { through, method, until, payload, rest }
     }
 
     /// Calls, and gives what the procedure came to.

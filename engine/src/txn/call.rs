@@ -1,11 +1,14 @@
 //! What a home does for calls of methods and services: it sends them, or takes what methods wrote.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 
 use tercel_wire::id::{CallId, OpId, Oref, Stamp};
 use tercel_wire::interface::{Interface, InterfaceSchema};
 use tercel_wire::message::Outcome;
+use tercel_wire::payload::PayloadSchema;
+use tercel_wire::record::Encoder;
 
 use crate::error::Error;
 use crate::time::Now;
@@ -149,6 +152,32 @@ pub struct Requested<'a> {
     pub until: Option<Now>,
     /// What the procedure takes.
     pub payload: &'a [u8],
+    /// What stands behind that, if it is much.
+    pub rest: Option<Rest<'a>>,
+}
+
+/// The large parts of what a procedure takes, which are written where they are sent from.
+#[derive(Clone, Copy)]
+pub struct Rest<'a> {
+    /// How many bytes they are.
+    pub bytes: usize,
+    /// Writes the record; its parts are what is left of that.
+    pub put: &'a dyn Fn(&mut Encoder<'_>),
+    /// The record.
+    pub takes: &'static PayloadSchema,
+}
+
+impl Rest<'_> {
+    /// Appends them: as many bytes, unless the record is another by now.
+    pub fn append(&self, out: &mut Vec<u8>) {
+        self.takes.encode_rest(self.put, &mut |bytes| out.extend_from_slice(bytes));
+    }
+}
+
+impl fmt::Debug for Rest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rest").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
 }
 
 /// A call of a service that was sent.

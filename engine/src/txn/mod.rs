@@ -35,7 +35,8 @@ use crate::time::Now;
 use read::Named;
 
 pub use call::{
-    Binding, Caller, CameTo, Outgoing, Requested, Requester, Responded, Streamer, Through, Ticket, UnderWay,
+    Binding, Caller, CameTo, Outgoing, Requested, Requester, Responded, Rest, Streamer, Through, Ticket,
+    UnderWay,
 };
 pub use commit::Committed;
 pub use express::{ExpressAsked, ExpressCall, Expressed};
