@@ -80,6 +80,7 @@ pub const CALL_CONN_BYTES_MAX: usize = CALL_BYTES_MAX / 2;
 /// Bytes of arguments that a client's calls of methods may have under way: with their entries as many as one connection may have wait.
 /// Its calls of services may have as many.
 pub const CALL_CREDIT_BYTES: usize = CALL_CONN_BYTES_MAX - CREDIT as usize * CALL_ENTRY_BYTES;
+
 /// Pages that waiting calls of methods have missed, kept for all calls together: some eight megabytes.
 pub const CALL_PAGES_MISSED_MAX: usize = 1 << 20;
 
