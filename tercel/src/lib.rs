@@ -175,6 +175,7 @@ mod channel;
 pub mod check;
 mod client;
 mod disk;
+mod health;
 mod memory;
 mod panics;
 mod pipe;
@@ -185,6 +186,7 @@ mod transaction;
 pub use address::{Address, AddressError};
 pub use client::{Client, ClientConfig, Stats, Transport, Watch, WatchBuilder, embedded, embedded_with};
 pub use disk::DiskError;
+pub use health::{Health, HealthState};
 pub use server::{
     Recovered, Server, ServerBuilder, ServerConfig, ServerError, SharedMemory, Stopper, Warnings,
 };

@@ -28,6 +28,7 @@ use tercel_wire::message::Outcome;
 use tercel_wire::record::Ref;
 
 use crate::address::{Address, AddressError};
+use crate::health::Health;
 use crate::memory::{ALL_MEMORY, Barrier, Mapping, machine_bytes};
 use crate::server::{Server, ServerConfig};
 use crate::transaction::Transaction;
@@ -538,6 +539,37 @@ impl Client {
     /// `Unavailable`, `Timeout`.
     pub fn server_status(&self) -> Result<String, Error> {
         self.status_by(&mut |client, now| client.server_status(now))
+    }
+
+    /// Asks the server whether it serves, and waits at most so long for the answer.
+    ///
+    /// The server answers from its memory, in the turn in which the question comes: neither its log nor its page store is asked, so that
+    /// it also answers while its disk is stuck. The answer is never older than the question.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tercel::HealthState;
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("tercel-doc-health-{}", std::process::id()));
+    /// let client = tercel::embedded(&dir)?;
+    /// let health = client.health(Duration::from_secs(1))?;
+    /// assert_eq!(health.state, HealthState::Serving);
+    /// # client.close()?;
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Unavailable` if there was no connection by then; `Timeout` if there was one, and no answer on it.
+    pub fn health(&self, within: Duration) -> Result<Health, Error> {
+        let (mut found, mut since, shared) = (None, None, self.shared()?);
+        let us = within.as_micros().try_into().unwrap_or(u64::MAX);
+        let until = Some(shared.now().plus_us(us));
+        shared.drive_until(until, &mut |client, _| {
+            found = client.health(&mut since);
+            if found.is_some() { Step::Done } else { Step::Wait }
+        })?;
+        found.map(Health::from).ok_or(Error::Timeout(None))
     }
 
     /// Has the server collect what no root reaches, or say what it would free (`is_dry`): gives its status as JSON, with the
