@@ -6,6 +6,7 @@ mod call;
 mod columns;
 mod commands;
 mod gc;
+mod health;
 mod interfaces;
 mod load;
 mod mishaps;
