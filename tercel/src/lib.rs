@@ -180,6 +180,7 @@ mod memory;
 mod panics;
 mod pipe;
 mod server;
+mod sharing;
 pub mod tools;
 mod transaction;
 
@@ -187,9 +188,8 @@ pub use address::{Address, AddressError};
 pub use client::{Client, ClientConfig, Stats, Transport, Watch, WatchBuilder, embedded, embedded_with};
 pub use disk::DiskError;
 pub use health::{Health, HealthState};
-pub use server::{
-    Recovered, Server, ServerBuilder, ServerConfig, ServerError, SharedMemory, Stopper, Warnings,
-};
+pub use server::{Recovered, Server, ServerBuilder, ServerConfig, ServerError, Stopper, Warnings};
+pub use sharing::SharedMemory;
 #[doc(inline)]
 pub use tercel_collections as collections;
 pub use tercel_derive::{Object, Record, interface, service};

@@ -39,11 +39,11 @@ use crate::disk::DiskError;
 use crate::disk::log::LogDone;
 use crate::memory::{ALL_MEMORY, machine_bytes};
 use crate::pipe::Pipe;
+use crate::sharing::SharedMemory;
 use crate::transaction::Transaction;
 
 pub use builder::ServerBuilder;
 use door::Door;
-pub use door::SharedMemory;
 use inside::Inside;
 pub use start::Recovered;
 pub use warnings::Warnings;
