@@ -5,6 +5,7 @@ mod common;
 mod call;
 mod columns;
 mod commands;
+mod demo;
 mod gc;
 mod health;
 mod interfaces;
