@@ -17,7 +17,8 @@ use tercel_term::fail::Failure;
   tercel query rdepends libssl3 --recursive --data DIR
 
 Exit codes: 0 done; 1 it failed, or what was asked for is not there; 2 the command line is wrong; \
-3 the data is not sound. Some commands have more: see their help.
+3 the data is not sound. Some commands have more: see their help. `health` exits with 75 if the server answers and \
+does not serve everything now, and with 69 if it does not answer.
 
 Environment: TERCEL_SERVER is the server's address where neither --server nor --data is given; \
 NO_COLOR turns colours off; TERCEL_EVENTS=epoll or io_uring chooses how the kernel delivers events.")]
@@ -32,6 +33,7 @@ impl Args {
     pub fn with_environment(mut self) -> Result<Args, Failure> {
         let instead = match &self.command {
             Command::Call(_) => "--addr ADDR",
+            Command::Health(_) => "--server ADDR",
             _ => "--server ADDR or --data DIR",
         };
         let (server, data) = match &mut self.command {
@@ -44,6 +46,7 @@ impl Args {
             Command::Inspect(a) => (&mut a.space.server, &a.space.data),
             Command::Backup(a) => (&mut a.server, &a.data),
             Command::Call(a) => (&mut a.addr, &None),
+            Command::Health(a) => (&mut a.server, &None),
             _ => return Ok(self),
         };
         if server.is_none()
@@ -73,6 +76,8 @@ pub enum Command {
     Query(Query),
     /// Show how a server and its space are
     Stat(Stat),
+    /// Ask a server whether it serves; the exit code tells
+    Health(Health),
     /// Free what no root reaches, or say what that would be
     Gc(Gc),
     /// Show an object, or the entries of a map
@@ -283,6 +288,30 @@ pub struct Stat {
     pub json: bool,
     #[command(flatten)]
     pub space: Space,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tercel health
+  tercel health --server unix:/run/tercel.sock --within 500
+  tercel health --json                            for a program that supervises
+  tercel health || systemctl restart tercel       in a supervisor's script
+
+The server answers without its log and its page store, so it answers while its disk is stuck. The states are serving, \
+read-only (commits wait for the disk), draining (it is about to stop) and not leading; with --json also unreachable.
+
+Exit codes: 0 it serves; 75 it answers and is in another state, ask again later; 69 it cannot be reached, or does not \
+answer in time; 2 the command line is wrong.")]
+pub struct Health {
+    /// The server's address, HOST:PORT or unix:PATH; else that in TERCEL_SERVER, else 127.0.0.1:7117
+    #[arg(long, value_name = "ADDR", alias = "addr")]
+    pub server: Option<Address>,
+    /// Milliseconds to wait for a connection, and for the answer on it
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=600_000), default_value = "2000")]
+    pub within: u32,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, ClapArgs)]

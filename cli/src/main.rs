@@ -7,6 +7,7 @@ mod call;
 mod check;
 mod demo;
 mod gc;
+mod health;
 mod import;
 mod inspect;
 mod query;
@@ -40,6 +41,7 @@ fn run(args: Args, term: &Term) -> Outcome {
         Command::Import(a) => import::run(&a, term),
         Command::Query(a) => query::run(&a),
         Command::Stat(a) => stat::run(&a),
+        Command::Health(a) => health::run(&a),
         Command::Gc(a) => gc::run(&a, term),
         Command::Inspect(a) => inspect::run(&a),
         Command::Call(a) => call::run(&a),

@@ -120,6 +120,8 @@ pub enum Input<'a> {
     Says(ViewId, JobId, Said),
     /// What the client of a call has sent on a stream breaks the protocol.
     Violated(ViewId, JobId, Violation),
+    /// The host is about to stop: no new call is begun, and those that are under way come to their end.
+    Drain,
     /// The disk is full, or no longer.
     DiskFull(bool),
     /// How much room the log has left of what it may take. To be said again after every truncation while it is not

@@ -106,6 +106,10 @@ pub const KEPT_CLIENT_BYTES_MAX: usize = 1 << 20;
 /// those of the client whose next call is answered.
 pub const KEPT_ALL_BYTES_MAX: usize = 64 << 20;
 
+/// A log that has something to write and writes nothing for so long is said to be stuck, in microseconds. Disks that work take less than a
+/// second for a sync, also at their worst.
+pub const LOG_STALLED_US: u64 = 5_000_000;
+
 /// How long a server keeps what it knows of the calls of a client that has no connection, in microseconds: a network that was gone for a
 /// minute loses no call.
 pub const SERVED_ABSENT_US: u64 = 60_000_000;

@@ -390,6 +390,7 @@ fn message(u: &mut Unstructured<'_>, view: ViewId, things: &[Ref<Thing>]) -> Res
                 Kind::Catalogue,
                 Kind::Ping,
                 Kind::Stat,
+                Kind::AskHealth,
                 Kind::Bye,
                 Kind::Welcome,
                 Kind::Page,

@@ -299,7 +299,10 @@ fn networked(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
     assert!(has_ann);
     fresh(&client, &Client::connect(&server.addresses()[0])?)?;
     drop(client);
-    Ok(server.stop()?)
+    let all_ended = server.drain(Duration::from_secs(10));
+    println!("all calls have ended: {all_ended}");
+    server.stop()?;
+    Ok(())
 }
 
 fn fresh(client: &Client, other: &Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -326,6 +329,8 @@ fn fresh(client: &Client, other: &Client) -> Result<(), Box<dyn std::error::Erro
     methods(client, ann)?;
     services(client, ann)?;
     streams(client)?;
+    let health = client.health(Duration::from_secs(1))?;
+    println!("{:?} for {} s, {} calls under way", health.state, health.uptime.as_secs(), health.calls);
     watched(client, other, ann)
 }
 

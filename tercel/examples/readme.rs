@@ -1,6 +1,8 @@
-//! The snippet of README.md, line for line: `cargo run -p tercel --example readme`.
+//! The snippets of README.md, line for line: `cargo run -p tercel --example readme`. What calls methods is the same at every address.
 
-use tercel::{Called, Client, Failure, Obj, Record, Server, interface};
+use std::path::Path;
+
+use tercel::{Called, Client, Failure, Obj, Record, Server, ServerError, interface};
 use tercel::{List, Object, Ref, Text};
 
 #[derive(Object)]
@@ -41,25 +43,46 @@ impl Account for Purse {
     }
 }
 
+/// A server of purses, at these addresses.
+///
+/// # Errors
+/// If it does not start.
+pub fn serve(dir: &Path, addresses: &[&str]) -> Result<Server, ServerError> {
+    let builder = Server::builder(dir).methods(Purse::METHODS);
+    addresses.iter().fold(builder, |builder, address| builder.listen(*address)).start()
+}
+
+/// Calls methods of a new purse, wherever the client is connected to. Gives what is in the purse then.
+///
+/// # Errors
+/// If the server does not answer.
 #[rustfmt::skip]
-fn methods() -> Result<(), Box<dyn std::error::Error>> {
-    let server = Server::builder("./purses").listen("127.0.0.1:0").methods(Purse::METHODS).start()?;
-    let client = Client::connect(&server.addresses()[0])?;
+pub fn methods(client: &Client) -> Result<i64, Box<dyn std::error::Error>> {
     let purse = client.handle(client.run(|tx| tx.create(&Purse { cents: 0 }))?);
     purse.deposit(500)?;                                   // at the server: one message there, one back
     println!("{}", purse.balance()?);                      // on the cached copy, never older than the answer before
     if let Err(Failure::Method(overdrawn)) = purse.deposit(-600) {
         println!("{} cents short", overdrawn.short);
     }
-    Ok(())
+    Ok(purse.balance()?)
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// The program.
+///
+/// # Errors
+/// If a server does not start, or does not answer.
+pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::temp_dir().join(format!("tercel-readme-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
     std::env::set_current_dir(&dir)?;
     people()?;
-    methods()?;
+    let server = serve(Path::new("./purses"), &["127.0.0.1:0", "unix:./purses.sock"])?;
+    for address in server.addresses() {
+        let client = Client::connect(address)?;
+        println!("at {address}, by {}:", client.transport().ok_or("not connected")?);
+        methods(&client)?;
+    }
+    server.stop()?;
     Ok(std::fs::remove_dir_all(&dir)?)
 }
 

@@ -34,6 +34,8 @@ use tercel_wire::lent::SharedBody;
 use tercel_wire::message::HEAD_BYTES;
 use tercel_wire::payload::PartSink;
 
+use crate::sharing::SharedMemory;
+
 /// What is said at the door, with the descriptors: which protocol the channel speaks.
 pub(crate) const HELLO: [u8; 8] = *b"TRCLSHM2";
 
@@ -105,9 +107,18 @@ pub(crate) fn door(path: &Path) -> Option<PathBuf> {
     (door.len() <= crate::address::UNIX_BYTES_MAX).then(|| door.into())
 }
 
-/// Hands a channel over to the server behind a door.
-pub(crate) fn hand_over(door: &Path, timeout: Duration) -> io::Result<(UnixStream, Channel)> {
+/// Hands a channel over to the server behind a door, if a client of this user trusts it with one. The door may be another program's than the
+/// socket, so its user is asked of the kernel before any memory is made.
+pub(crate) fn hand_over(
+    door: &Path,
+    servers: SharedMemory,
+    own_uid: u32,
+    timeout: Duration,
+) -> io::Result<(UnixStream, Channel)> {
     let socket = connect(door)?;
+    if !servers.trusts(own_uid, pass::peer_credentials(&socket)?.uid) {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
     socket.set_write_timeout(Some(timeout))?;
     socket.set_read_timeout(Some(timeout))?;
     let (mut channel, descriptors) = Channel::create(Config::default())?;
@@ -414,7 +425,42 @@ pub(crate) enum Next<'l> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+
     use super::*;
+
+    /// The other end is this process, so it is the client that is said to be of another user.
+    #[test]
+    fn channel_is_handed_over_only_to_a_server_that_is_trusted() {
+        let server = rustix::process::geteuid().as_raw();
+        let other = server + 1;
+        for (servers, own, is_trusted) in [
+            (SharedMemory::Off, server, false),
+            (SharedMemory::SameUser, server, true),
+            // Only the superuser's servers are trusted by others.
+            (SharedMemory::SameUser, other, server == 0),
+            (SharedMemory::AnyUser, server, true),
+            (SharedMemory::AnyUser, other, true),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("socket.shm");
+            let listener = UnixListener::bind(&path).unwrap();
+            let (handed, taken) = std::thread::scope(|scope| {
+                let taking = scope.spawn(|| {
+                    let (socket, _) = listener.accept().unwrap();
+                    let taken = take_over(&socket);
+                    if taken.is_ok() {
+                        std::io::Write::write_all(&mut &socket, &[TAKEN]).unwrap();
+                    }
+                    taken.is_ok()
+                });
+                let handed = hand_over(&path, servers, own, Duration::from_secs(10));
+                (handed.map(drop).map_err(|e| e.kind()), taking.join().unwrap())
+            });
+            let expected = if is_trusted { Ok(()) } else { Err(io::ErrorKind::PermissionDenied) };
+            assert_eq!((handed, taken), (expected, is_trusted), "{servers:?}, {own}");
+        }
+    }
 
     #[test]
     fn room_of_a_long_call_is_kept_for_the_next_and_given_back_in_time() {

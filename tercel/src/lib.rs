@@ -175,19 +175,21 @@ mod channel;
 pub mod check;
 mod client;
 mod disk;
+mod health;
 mod memory;
 mod panics;
 mod pipe;
 mod server;
+mod sharing;
 pub mod tools;
 mod transaction;
 
 pub use address::{Address, AddressError};
 pub use client::{Client, ClientConfig, Stats, Transport, Watch, WatchBuilder, embedded, embedded_with};
 pub use disk::DiskError;
-pub use server::{
-    Recovered, Server, ServerBuilder, ServerConfig, ServerError, SharedMemory, Stopper, Warnings,
-};
+pub use health::{Health, HealthState};
+pub use server::{Recovered, Server, ServerBuilder, ServerConfig, ServerError, Stopper, Warnings};
+pub use sharing::SharedMemory;
 #[doc(inline)]
 pub use tercel_collections as collections;
 pub use tercel_derive::{Object, Record, interface, service};

@@ -67,6 +67,7 @@ pub enum Kind {
     InputItem = 22,
     InputEnd = 23,
     OutputCredit = 24,
+    AskHealth = 25,
     Welcome = 64,
     Page = 65,
     Verdict = 67,
@@ -86,10 +87,11 @@ pub enum Kind {
     OutputItem = 81,
     InputCredit = 82,
     Unchanged = 83,
+    Health = 84,
 }
 
 impl Kind {
-    const ALL: [Kind; 43] = [
+    const ALL: [Kind; 45] = [
         Kind::Hello,
         Kind::Fetch,
         Kind::Commit,
@@ -114,6 +116,7 @@ impl Kind {
         Kind::InputItem,
         Kind::InputEnd,
         Kind::OutputCredit,
+        Kind::AskHealth,
         Kind::Welcome,
         Kind::Page,
         Kind::Verdict,
@@ -133,6 +136,7 @@ impl Kind {
         Kind::OutputItem,
         Kind::InputCredit,
         Kind::Unchanged,
+        Kind::Health,
     ];
 
     fn from_u8(n: u8) -> Option<Kind> {

@@ -27,7 +27,7 @@ use tercel_heap::{Reader, Scope, Writer};
 use tercel_wire::frame::{self, Deframer, Header, Kind};
 use tercel_wire::id::{ClientId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::interface::Interface;
-use tercel_wire::message::Collect;
+use tercel_wire::message::{Collect, Health};
 
 use crate::error::{Bound, Error};
 use crate::limits;
@@ -177,6 +177,8 @@ struct Tools {
     interfaces: Option<Result<Vec<Interface>, Error>>,
     status: Option<Vec<u8>>,
     collection: Option<Vec<u8>>,
+    /// The last answer, with the call that it is to.
+    health: Option<(u64, Health)>,
 }
 
 impl Client {
@@ -395,6 +397,18 @@ impl Client {
             self.ask_single(Single::Collection, &body);
         }
         status
+    }
+
+    /// Asks the server whether it serves. `since` is the caller's: none at first, and then what it was left to be. The answer is to a question
+    /// that was sent later than that, for an older one says nothing of now.
+    pub fn health(&mut self, since: &mut Option<u64>) -> Option<Health> {
+        let since = *since.get_or_insert(self.peer.pending.last_call());
+        let health = self.tools.health.as_ref().filter(|(call, _)| *call > since);
+        if health.is_none() && !self.peer.pending.has(Single::Health) {
+            self.ask_single(Single::Health, &[]);
+            return None;
+        }
+        health.map(|(_, health)| health.clone())
     }
 
     /// Asks for what is asked for once at a time, unless that is under way.

@@ -33,7 +33,7 @@ use tercel_wire::cursor::{DecodeError, Reader};
 use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::PageId;
 use tercel_wire::interface::Interface;
-use tercel_wire::message::{Bound, Classes, Leased, PageReply, Pong, Unchanged};
+use tercel_wire::message::{Bound, Classes, Health, Leased, PageReply, Pong, Unchanged};
 use tercel_wire::token::Token;
 
 use super::Client;
@@ -73,6 +73,8 @@ pub(super) enum Single {
     Status,
     /// A collection, or what it would free.
     Collection,
+    /// Whether the server serves.
+    Health,
 }
 
 impl Asked {
@@ -88,6 +90,7 @@ impl Asked {
             Asked::Single(Single::Interfaces) => Kind::Interfaces,
             Asked::Single(Single::Status) => Kind::Stat,
             Asked::Single(Single::Collection) => Kind::Collect,
+            Asked::Single(Single::Health) => Kind::AskHealth,
         }
     }
 
@@ -116,13 +119,18 @@ pub(super) struct Pending {
     last: u64,
     by_call: Map<u64, Asked>,
     /// Which of those that are asked for once at a time are in the table.
-    single: [bool; 5],
+    single: [bool; 6],
 }
 
 impl Pending {
     /// The number of the next message.
     pub(super) fn next_call(&mut self) -> u64 {
         self.last += 1;
+        self.last
+    }
+
+    /// The number of the last message.
+    pub(super) fn last_call(&self) -> u64 {
         self.last
     }
 
@@ -174,6 +182,7 @@ pub(super) enum Reply<'a> {
     /// With the server's time, if a rule is dropped.
     Pong(Pong, Option<Now>),
     Status(&'a [u8]),
+    Health(Health),
 }
 
 impl<'a> Reply<'a> {
@@ -200,6 +209,7 @@ impl<'a> Reply<'a> {
                 _ => Reply::Pong(Pong::decode(body)?, None),
             },
             Kind::Status => Reply::Status(body),
+            Kind::Health => Reply::Health(Health::decode(body)?),
             _ => return Ok(None),
         }))
     }
@@ -256,6 +266,9 @@ impl Client {
             (Asked::Single(Single::Collection), Reply::Status(status)) => {
                 self.tools.collection = Some(status.to_vec());
             }
+            (Asked::Single(Single::Health), Reply::Health(health)) => {
+                self.tools.health = Some((call, health))
+            }
             (asked, _) => {
                 let violation = asked.violation(header.kind, named.map(|(page, _)| page));
                 // The part that asked hears of it as of all that the connection had under way.
@@ -290,7 +303,7 @@ impl Client {
             Asked::Single(Single::Lease) => self.leases.refused(error),
             Asked::Single(Single::Interfaces) => self.tools.interfaces = Some(Err(error)),
             // Asked for again, as long as there is one that waits.
-            Asked::Single(Single::Catalogue | Single::Status | Single::Collection) => {}
+            Asked::Single(Single::Catalogue | Single::Status | Single::Collection | Single::Health) => {}
         }
         Ok(())
     }
@@ -319,7 +332,7 @@ mod tests {
     use tercel_wire::frame::split;
     use tercel_wire::id::{SpaceId, Stamp, ViewId};
     use tercel_wire::interface::InterfaceSchema;
-    use tercel_wire::message::{Reason, Refused};
+    use tercel_wire::message::{HealthState, Reason, Refused};
 
     use super::super::begin::QUESTIONS_MAX;
     use super::super::{Input, LinkState};
@@ -353,6 +366,7 @@ mod tests {
             client.all_classes().is_some(),
             client.server_status(now).is_some(),
             client.begin_collection(now, true).is_some(),
+            client.health(&mut None).is_some(),
             client.allocate(now, &scope, 64).is_some(),
         ];
         if client.peer.pending.call_of(|asked| matches!(asked, Asked::Define(_))).is_none() {
@@ -365,7 +379,7 @@ mod tests {
         let mut client = Client::connected_for_test();
         client.history.space = SpaceId(1);
         assert!(!ask(&mut client, &mut None));
-        assert_eq!(client.peer.pending.by_call.len(), 10);
+        assert_eq!(client.peer.pending.by_call.len(), 11);
         client
     }
 
@@ -388,6 +402,7 @@ mod tests {
         let page = |page, fetch| bytes(|o| PageReply { page, fetch, bytes: &[] }.encode(o));
         let leased = Leased { seq: 1, birth: Stamp::ZERO, pages: vec![PAGE], holes: vec![] };
         let bound = Bound { interface: None, methods: vec![], table: None };
+        let health = Health { state: HealthState::Serving, up_us: 0, calls: 0, reason: String::new() };
         vec![
             (Kind::Page, page(PAGE, 1)),
             (Kind::Unchanged, bytes(|o| Unchanged { page: PAGE, fetch: 1 }.encode(o))),
@@ -398,6 +413,7 @@ mod tests {
             (Kind::Offered, vec![]),
             (Kind::Pong, bytes(|o| Pong { nearly_full: false }.encode(o))),
             (Kind::Status, b"{}".to_vec()),
+            (Kind::Health, bytes(|o| health.encode(o))),
             (Kind::Page, page(PAGE, 2)),
             (Kind::Page, page(OTHER, 1)),
         ]
@@ -417,6 +433,7 @@ mod tests {
             ("Single(Interfaces)", Kind::Offered),
             ("Single(Status)", Kind::Status),
             ("Single(Collection)", Kind::Status),
+            ("Single(Health)", Kind::Health),
             ("Question", Kind::Pong),
             ("Bind", Kind::Bound),
             ("Define", Kind::Defined),
@@ -427,7 +444,7 @@ mod tests {
                 let mut client = asking();
                 client.told_for_test(kind, call, |o| o.extend_from_slice(&body));
                 if client.peer.link == LinkState::Up {
-                    assert_eq!(client.peer.pending.by_call.len(), 9, "{asked} was answered with {kind:?}");
+                    assert_eq!(client.peer.pending.by_call.len(), 10, "{asked} was answered with {kind:?}");
                     fits.push((asked.clone(), kind, i));
                 } else {
                     assert!(client.peer.pending.by_call.is_empty(), "{asked} was answered with {kind:?}");
@@ -441,7 +458,7 @@ mod tests {
                 fitting.iter().any(|(of, fit)| asked.starts_with(of) && *fit == kind),
                 "{asked}, {kind:?}"
             );
-            assert!(i < 9, "another page, or another fetch");
+            assert!(i < 10, "another page, or another fetch");
         }
     }
 
@@ -511,7 +528,7 @@ mod tests {
         ask(&mut client, &mut read);
         let before = calls(&client);
         client.handle(Now(2), Input::Disconnected("it was cut".into()));
-        assert!(client.peer.pending.by_call.is_empty() && client.peer.pending.single == [false; 5]);
+        assert!(client.peer.pending.by_call.is_empty() && client.peer.pending.single == [false; 6]);
         assert!(!client.fetches.is_under_way(PAGE) && client.questions.echoes.is_idle());
         assert_eq!(client.tools.raw.under_way(), 0);
         client.peer.link = LinkState::Up;

@@ -225,6 +225,13 @@ impl Leader {
         self.rejected.reject(op, |client| present.contains_key(&client));
     }
 
+    /// The same, of a request that may wait here: what waits of it is let go of.
+    pub(crate) fn withdraw(&mut self, op: OpId) {
+        self.waiting.drop_where(|w| w.op == op);
+        self.drop_large(|l| l.op == op);
+        self.spend(op);
+    }
+
     /// A transaction that came in parts was let go of before its commit came.
     pub(crate) fn refuse_parts(&mut self, asked: Asked, op: OpId, limit: Limit, work: &mut Work<'_>) {
         if !self.answer_past(asked, op, None, work) {

@@ -374,6 +374,11 @@ impl Leader {
             && replica.released.count() == 0
     }
 
+    /// Whether a transaction that has arrived waits to be ordered.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.large.is_some() || !self.waiting.is_empty()
+    }
+
     /// Whether a large transaction is worked on.
     pub(crate) fn has_large(&self) -> bool {
         self.large.is_some()

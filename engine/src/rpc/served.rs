@@ -113,6 +113,12 @@ impl Served {
         Arrival::New
     }
 
+    /// Whether [`Served::arrive`] would say [`Arrival::New`].
+    pub(crate) fn is_new(&self, id: CallId) -> bool {
+        let slot = self.slots.get(id.slot as usize);
+        slot.map_or(id.seq > 0, |slot| id.seq > slot.seq && !matches!(slot.state, State::Running(_)))
+    }
+
     /// A call that is never answered arrives: whether it is new.
     #[inline]
     pub fn arrive_told(&mut self, seq: u64) -> bool {

@@ -405,6 +405,7 @@ fn unbegun(why: Unbegun, text: &str) -> Error {
         Unbegun::Corrupt => Error::Corrupt(text.into()),
         Unbegun::Busy => Error::Full(Bound::Server(text.into())),
         Unbegun::Late | Unbegun::Cancelled => Error::Timeout(None),
+        Unbegun::Draining => Error::Unavailable(text.into()),
         // No procedure is refused so.
         Unbegun::Elsewhere => Error::Corrupt("a procedure was refused as a method is".into()),
     }

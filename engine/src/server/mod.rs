@@ -34,6 +34,7 @@ use crate::pages::install::ToStore;
 use crate::pages::reads::Waiter;
 use crate::replica::Replica;
 use crate::replica::entry::Entry;
+use crate::sessions::health::{Condition, Drain};
 use crate::sessions::{Cx, Sessions};
 use crate::time::Now;
 use crate::txn::local::Local;
@@ -56,8 +57,8 @@ pub struct Server {
     pub(crate) unwritten: VecDeque<(ViewId, LogPosition, Stamp)>,
     pub(crate) suffix: Suffix,
     pub(crate) end: End,
-    pub(crate) disk_full: bool,
     pub(crate) host: HostStats,
+    pub(crate) condition: Condition,
     pub(crate) stats: ServerStats,
     pub(crate) now: Now,
 }
@@ -143,7 +144,7 @@ impl Server {
             | Input::Says(..)
             | Input::Violated(..) => {}
             Input::DiskFull(full) => {
-                self.disk_full = full;
+                self.condition.disk_full = full;
                 if !full {
                     self.sessions(out, |s, cx| s.lead(cx, |leader, work| leader.unstall(work)));
                 }
@@ -151,6 +152,11 @@ impl Server {
             Input::LogRoom(room) => {
                 if self.pages.installer.log_has(room) {
                     self.sessions(out, |s, cx| s.lead(cx, |leader, work| leader.unstall(work)));
+                }
+            }
+            Input::Drain => {
+                if self.condition.drain == Drain::Open {
+                    self.condition.drain = Drain::Draining;
                 }
             }
             Input::Time => self.time(out),
@@ -196,7 +202,7 @@ impl Server {
             said: &mut said,
             stats: &mut self.stats,
             host: self.host,
-            disk_full: self.disk_full,
+            condition: self.condition,
             out,
         };
         let result = f(&mut self.sessions, &mut cx);
@@ -218,6 +224,7 @@ impl Server {
                 Output::Send(to, bytes) => out.push(Effect::Packet(to, bytes)),
                 Output::Append(position, view, entry) => {
                     self.unwritten.push_back((view, position, entry.stamp));
+                    self.condition.unwritten_since.get_or_insert(self.now);
                     out.push(Effect::Append(position, view, entry));
                     if dropped(Rule::StreamUnsynced) {
                         self.show_by_mistake(out);
@@ -262,7 +269,7 @@ impl Server {
             said: &mut said,
             replies: &mut replies,
             stats: &mut self.stats,
-            disk_full: self.disk_full,
+            disk_full: self.condition.disk_full,
         };
         let mut leader = Leader::begin(view, kept, &mut work);
         if let Some(of) = self.predecessor.take() {
@@ -346,6 +353,7 @@ impl Server {
         while let Some((.., stamp)) = self.unwritten.pop_front_if(|(v, at, _)| is_of(*v) && *at <= position) {
             self.pages.written_upto(stamp);
         }
+        self.condition.unwritten_since = (!self.unwritten.is_empty()).then_some(self.now);
         self.sequence(order::Input::Written(view, position), out);
     }
 
@@ -384,10 +392,27 @@ impl Server {
         });
         let to_store = self.pages.maybe_install(&mut self.replica);
         self.store(to_store, out);
+        self.drain();
         if let End::Deposed(cut) = self.end {
             self.end = End::Over;
             out.push(Effect::Recover(cut));
         }
+    }
+
+    /// While new calls are refused: notes the moment from which on none is under way, and up to where they have written. Clients that go on
+    /// to commit do not put it off.
+    fn drain(&mut self) {
+        if self.condition.drain == Drain::Draining
+            && self.sessions.calls_under_way() == 0
+            && self.leader.as_ref().is_none_or(|leader| !leader.has_waiting())
+        {
+            self.condition.drain = Drain::Ordered(self.replica.stamp);
+        }
+    }
+
+    /// Whether new calls are refused, those that were under way have come to their end, and what they wrote is visible.
+    pub fn is_drained(&self) -> bool {
+        matches!(self.condition.drain, Drain::Ordered(upto) if upto <= self.pages.visible())
     }
 
     fn store(&mut self, to_store: Option<ToStore>, out: &mut Effects) {
@@ -485,6 +510,9 @@ impl Server {
     ) -> bool {
         let Express { client, place, left_us, body, shared } = request;
         let Ok(request) = Request::decode(body) else { return false };
+        if self.condition.is_draining() {
+            return false;
+        }
         let until = (left_us > 0).then(|| now.plus_us(left_us.into()));
         let services = &self.config.services;
         let lent = match &shared {

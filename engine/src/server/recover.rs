@@ -23,6 +23,7 @@ use crate::replica::Replica;
 use crate::replica::entry::Entry;
 use crate::server::{End, Server, Suffix};
 use crate::sessions::Sessions;
+use crate::sessions::health::Condition;
 use crate::sessions::horizon::Horizon;
 use crate::time::Now;
 
@@ -241,8 +242,8 @@ impl Recovery {
             unwritten: VecDeque::new(),
             suffix: Suffix { entries: self.suffix, stable: Stamp::ZERO },
             end: End::Working,
-            disk_full: false,
             host: Default::default(),
+            condition: Condition::new(now),
             stats: Default::default(),
             now,
         };

@@ -83,7 +83,7 @@ impl Sessions {
                 "another backup is under way, and a server takes one at a time: try again when it is done";
             return cx.refuse(asked, Reason::Full, text);
         }
-        if cx.disk_full {
+        if cx.condition.disk_full {
             let text = "the server's disk is full, and a backup would keep it from being made room on: make room first";
             return cx.refuse(asked, Reason::Full, text);
         }
@@ -178,7 +178,7 @@ impl Sessions {
         if !self.all.contains_key(&backup.asked.conn) {
             return self.drop_backup(cx);
         }
-        if cx.disk_full {
+        if cx.condition.disk_full {
             let text = "the server's disk is full: make room there, then begin again";
             return self.end_backup(Reason::Full, text, cx);
         }

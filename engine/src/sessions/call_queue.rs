@@ -188,6 +188,11 @@ impl Calls {
         self.missed.forget(ticket);
     }
 
+    /// How many wait, of all connections.
+    pub(super) fn count(&self) -> usize {
+        self.waiting.len()
+    }
+
     pub(super) fn get(&self, ticket: Ticket) -> Option<Arc<Waiting>> {
         self.waiting.get(&ticket).cloned()
     }

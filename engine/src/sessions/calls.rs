@@ -14,6 +14,7 @@ use tercel_wire::interface::Interface;
 use tercel_wire::message::{Answer, Bind, Bound, Call, CallEnd, Limit, Outcome, Reason, Refusal};
 
 use super::call_queue::Waiting;
+use super::health::DRAINING;
 use super::{Cx, Sessions, inside};
 use crate::error::Error;
 use crate::leader::{Asked, Body, Ran};
@@ -99,6 +100,12 @@ impl Sessions {
                 &Error::Schema("the server has no such method: bind anew".into()),
                 cx,
             );
+        }
+        if cx.condition.is_draining() {
+            // An earlier copy may wait for a page: what is refused is not executed later.
+            self.calls.drop_op(asked.conn, op);
+            cx.lead(|leader, _| leader.withdraw(op));
+            return self.refuse_call(asked, op, &Error::Unavailable(DRAINING.into()), cx);
         }
         if !self.calls.has_room(asked.conn, call.payload.len()) {
             return self.spend(asked, op, Outcome::Full(Limit::Buffer), cx);

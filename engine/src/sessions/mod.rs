@@ -21,6 +21,7 @@
 //! | [`inside`] | the session of the transactions inside of this server |
 //! | [`backup`] | everything as of one stamp |
 //! | [`status`] | how the server is, in numbers |
+//! | [`health`] | whether it serves |
 //! | [`schedule`] | which connection is served next |
 
 mod acks;
@@ -30,6 +31,7 @@ pub(crate) mod calls;
 mod echo;
 mod fetch;
 mod greet;
+pub(crate) mod health;
 pub(crate) mod horizon;
 mod inside;
 mod items;
@@ -60,6 +62,7 @@ use backup::Backups;
 use call_queue::Calls;
 use echo::Echoing;
 use greet::Resuming;
+use health::Condition;
 use horizon::Horizon;
 use inside::Inside;
 use services::Serving;
@@ -81,7 +84,7 @@ pub(crate) struct Cx<'a> {
     pub said: &'a mut Vec<order::Output>,
     pub stats: &'a mut ServerStats,
     pub host: HostStats,
-    pub disk_full: bool,
+    pub condition: Condition,
     pub out: &'a mut Effects,
 }
 
@@ -133,7 +136,7 @@ impl Cx<'_> {
             said: self.said,
             replies: &mut replies,
             stats: self.stats,
-            disk_full: self.disk_full,
+            disk_full: self.condition.disk_full,
         };
         let result = f(leader, &mut work);
         Some((result, replies))

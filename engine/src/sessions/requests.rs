@@ -24,13 +24,17 @@ impl Sessions {
                 Err(e) => self.expel(conn, e.to_string(), cx),
             };
         }
+        let asked = Asked { conn, call: header.call };
+        if header.kind == Kind::AskHealth {
+            // Answered before a greeting, too: only a server that leads welcomes a client.
+            return self.health(asked, cx);
+        }
         let Some(client) = client else {
             return self.expel(conn, "the first message must be a greeting", cx);
         };
         if let Some(leader) = cx.leader.as_deref_mut() {
             leader.acknowledged(client, header.ack);
         }
-        let asked = Asked { conn, call: header.call };
         let result = match header.kind {
             Kind::Fetch => Fetch::decode(body).map(|f| self.fetch(asked, f, cx)),
             Kind::Part => Part::decode(body).map(|p| self.part(conn, p)),

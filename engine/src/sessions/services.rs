@@ -14,6 +14,7 @@ use tercel_wire::message::{Cancel, OBJECT_SLOT, Request, Response, ResponseEnd, 
 use tercel_wire::payload::InPlace;
 use tercel_wire::spare::Spare;
 
+use super::health::DRAINING;
 use super::{Cx, Sessions};
 use crate::effect::Effect;
 use crate::leader::Asked;
@@ -145,6 +146,11 @@ impl Serving {
         ended.into_iter().map(|call| JobId { client, table: of.table, call: Some(call.id) }).collect()
     }
 
+    /// Calls that the host has.
+    pub(super) fn jobs(&self) -> usize {
+        self.jobs
+    }
+
     fn forget_first(&mut self) {
         if let Some((over, client)) = self.absent.pop_front()
             && self.clients.get(client).is_some_and(|of| of.over == Some(over))
@@ -215,6 +221,9 @@ impl Sessions {
         if request.slot.is_some_and(|slot| slot >= limits::credit()) {
             return self.expel(asked.conn, "a call takes a slot that its client was not granted", cx);
         }
+        if cx.condition.is_draining() && self.refuse_new(asked, client, request, cx) {
+            return;
+        }
         let until = Some(header.deadline_us).filter(|us| *us > 0).map(|us| cx.now.plus_us(us.into()));
         let Serving { clients, body, kept_bytes, .. } = &mut self.serving;
         let Some(of) = clients.get_mut(client) else {
@@ -232,6 +241,25 @@ impl Sessions {
         }
         self.serving.spare.empty(&mut self.serving.body, limits::KEPT_BYTES_MAX);
         self.serving.make_room(client);
+    }
+
+    /// Refuses a call that was not here before, for the server is about to stop. Says whether it was such a call.
+    fn refuse_new(&mut self, asked: Asked, client: ClientId, request: &Request<'_>, cx: &mut Cx<'_>) -> bool {
+        let serving = &mut self.serving;
+        let Some(of) = serving.clients.get_mut(client) else { return false };
+        let Some(slot) = request.slot else {
+            // It is never answered, as others that find no room.
+            return true;
+        };
+        let (id, table, before) = (CallId { slot, seq: request.seq }, of.table, of.served.kept_bytes());
+        if !of.served.is_new(id) {
+            return false;
+        }
+        // The call before it is answered: what was kept of that is let go of.
+        of.served.arrive(id);
+        serving.kept_bytes = serving.kept_bytes - before + of.served.kept_bytes();
+        self.refuse_request(asked, client, table, id, (Unbegun::Draining, DRAINING), cx);
+        true
     }
 
     /// Runs a procedure whose request came by a shorter way, if it is to be run where it arrived, and appends the body of the

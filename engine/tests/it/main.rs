@@ -21,6 +21,7 @@ mod follower;
 mod golden;
 mod grants;
 mod greeting;
+mod health;
 mod history;
 mod homes;
 mod indoors;

@@ -215,7 +215,10 @@ pub fn backup(source: &Source, dir: &Path, progress: impl FnMut(Progress)) -> Re
     }
     match source {
         Source::Server(address) => receive::receive(
-            &receive::Remote::Address(address.clone(), receive::Way::default()),
+            &receive::Remote::Address(
+                address.clone(),
+                receive::Way { by_memory: crate::SharedMemory::Off, spin: None },
+            ),
             dir,
             progress,
         ),

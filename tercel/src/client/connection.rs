@@ -22,6 +22,7 @@ use crate::address::Address;
 use crate::channel::{self, End, Next, Room};
 use crate::pipe::{Pipe, Waited};
 use crate::server::Post;
+use crate::sharing::SharedMemory as SharedWith;
 
 /// Where the server is.
 pub(crate) enum Remote {
@@ -32,10 +33,10 @@ pub(crate) enum Remote {
 }
 
 /// How a client reaches an address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Way {
-    /// It takes shared memory where there is some.
-    pub by_memory: bool,
+    /// With which servers it takes shared memory, where there is some.
+    pub by_memory: SharedWith,
     /// How long it looks before it sleeps.
     pub spin: Option<Duration>,
 }
@@ -81,8 +82,8 @@ impl Remote {
     pub(crate) fn connect(&self) -> io::Result<ServerConnection> {
         match self {
             Remote::Address(address, way) => {
-                if way.by_memory
-                    && let Some(shared) = SharedMemory::connect(address, way.spin)
+                if way.by_memory != SharedWith::Off
+                    && let Some(shared) = SharedMemory::connect(address, *way)
                 {
                     return Ok(ServerConnection::Shared(Box::new(shared)));
                 }
@@ -299,10 +300,11 @@ impl ServerConnection {
 }
 
 impl SharedMemory {
-    /// A connection in shared memory, if the server at the address has a door.
-    fn connect(address: &Address, spin: Option<Duration>) -> Option<SharedMemory> {
+    /// A connection in shared memory, if the server at the address has a door and is to be trusted with memory.
+    fn connect(address: &Address, Way { by_memory, spin }: Way) -> Option<SharedMemory> {
         let Address::Unix(path) = address else { return None };
-        let (socket, channel) = channel::hand_over(&channel::door(path)?, HAND_OVER_TIMEOUT).ok()?;
+        let (door, own_uid) = (channel::door(path)?, rustix::process::geteuid().as_raw());
+        let (socket, channel) = channel::hand_over(&door, by_memory, own_uid, HAND_OVER_TIMEOUT).ok()?;
         let (sender, receiver) = channel.split();
         let waker = receiver.waker();
         let spin = spin.map_or_else(Spin::new, |spin| Spin::with_budget(spin.as_nanos() as u64));

@@ -28,8 +28,10 @@ use tercel_wire::message::Outcome;
 use tercel_wire::record::Ref;
 
 use crate::address::{Address, AddressError};
+use crate::health::Health;
 use crate::memory::{ALL_MEMORY, Barrier, Mapping, machine_bytes};
 use crate::server::{Server, ServerConfig};
+use crate::sharing::SharedMemory;
 use crate::transaction::Transaction;
 use connection::{Remote, Way};
 use drive::Shared;
@@ -69,8 +71,12 @@ pub struct ClientConfig {
     /// How old a state transactions read that do not say so, [`Freshness::Recent`] by default.
     pub freshness: Freshness,
     /// Whether the client speaks to a server behind a Unix socket through memory that both have mapped, if the server allows
-    /// that; true by default. It takes some 2 MiB at each connection and saves most of a message's time.
+    /// that, and runs as the client's user or as the superuser, which the kernel says; true by default. It takes some 2 MiB at each
+    /// connection and saves most of a message's time.
     pub shared_memory: bool,
+    /// Whether the client does that with servers of other users, too; false by default. A server of another user on the same socket is then
+    /// handed memory that it may write at any moment, which costs the client no more than any other bytes of that server.
+    pub shared_memory_any_user: bool,
     /// How long a thread that waits for the server looks for its answer before it sleeps, which takes some microseconds to
     /// end. None, the default, is for about as long in shared memory, wherever that pays, and not at all on sockets.
     pub spin: Option<Duration>,
@@ -90,6 +96,7 @@ impl Default for ClientConfig {
             isolation: Isolation::default(),
             freshness: Freshness::default(),
             shared_memory: true,
+            shared_memory_any_user: false,
             spin: None,
             without: Without::default(),
         }
@@ -260,7 +267,12 @@ impl Client {
         AddressError: From<A::Error>,
     {
         let address = address.try_into().map_err(|e| Error::Invalid(AddressError::from(e).to_string()))?;
-        let way = Way { by_memory: config.shared_memory, spin: config.spin };
+        let by_memory = match (config.shared_memory, config.shared_memory_any_user) {
+            (false, _) => SharedMemory::Off,
+            (true, false) => SharedMemory::SameUser,
+            (true, true) => SharedMemory::AnyUser,
+        };
+        let way = Way { by_memory, spin: config.spin };
         Client::begin(Remote::Address(address, way), config, None)
     }
 
@@ -538,6 +550,37 @@ impl Client {
     /// `Unavailable`, `Timeout`.
     pub fn server_status(&self) -> Result<String, Error> {
         self.status_by(&mut |client, now| client.server_status(now))
+    }
+
+    /// Asks the server whether it serves, and waits at most so long for the answer.
+    ///
+    /// The server answers from its memory, in the turn in which the question comes: neither its log nor its page store is asked, so that
+    /// it also answers while its disk is stuck. The answer is never older than the question.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tercel::HealthState;
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("tercel-doc-health-{}", std::process::id()));
+    /// let client = tercel::embedded(&dir)?;
+    /// let health = client.health(Duration::from_secs(1))?;
+    /// assert_eq!(health.state, HealthState::Serving);
+    /// # client.close()?;
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Unavailable` if there was no connection by then; `Timeout` if there was one, and no answer on it.
+    pub fn health(&self, within: Duration) -> Result<Health, Error> {
+        let (mut found, mut since, shared) = (None, None, self.shared()?);
+        let us = within.as_micros().try_into().unwrap_or(u64::MAX);
+        let until = Some(shared.now().plus_us(us));
+        shared.drive_until(until, &mut |client, _| {
+            found = client.health(&mut since);
+            if found.is_some() { Step::Done } else { Step::Wait }
+        })?;
+        found.map(Health::from).ok_or(Error::Timeout(None))
     }
 
     /// Has the server collect what no root reaches, or say what it would free (`is_dry`): gives its status as JSON, with the

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use tercel_engine::rpc::{Methods, Service};
 
-use super::{Server, ServerConfig, ServerError, SharedMemory};
+use super::{Server, ServerConfig, ServerError};
 use crate::address::{Address, AddressError};
+use crate::sharing::SharedMemory;
 
 /// The choices for a server, made by [`Server::builder`]. A choice that is not made keeps the value that [`ServerConfig`]
 /// tells.

@@ -17,33 +17,7 @@ use tercel_events::shm::{Channel, pass};
 
 use super::{Post, store};
 use crate::channel;
-
-/// Which clients may reach a server through shared memory.
-///
-/// What arrives there is copied before it is judged, so that a client can do no more by writing into the memory than by sending
-/// other bytes. Only a procedure that takes [`LentBytes`](crate::LentBytes) reads where its caller wrote, and only of clients of the
-/// server's own user.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum SharedMemory {
-    /// None: they take the socket.
-    Off,
-    /// Those of the server's own user.
-    #[default]
-    SameUser,
-    /// All that can reach the socket.
-    AnyUser,
-}
-
-impl SharedMemory {
-    /// Whether a server of this user takes channels from a process of that one.
-    fn admits(self, own_uid: u32, peer_uid: u32) -> bool {
-        match self {
-            SharedMemory::Off => false,
-            SharedMemory::SameUser => peer_uid == own_uid,
-            SharedMemory::AnyUser => true,
-        }
-    }
-}
+use crate::sharing::SharedMemory;
 
 /// A channel that a client has handed over.
 pub(crate) struct Handed {
@@ -144,18 +118,6 @@ mod tests {
     use tercel_events::shm::Config;
 
     use super::*;
-
-    #[test]
-    fn clients_of_another_user_are_admitted_only_where_all_are() {
-        // The superuser is no exception, at either end.
-        let uids = [0, 1000, 1001, u32::MAX];
-        for (own, peer) in uids.into_iter().flat_map(|own| uids.map(|peer| (own, peer))) {
-            assert!(!SharedMemory::Off.admits(own, peer), "{peer} by {own}");
-            assert_eq!(SharedMemory::SameUser.admits(own, peer), own == peer, "{peer} by {own}");
-            assert!(SharedMemory::AnyUser.admits(own, peer), "{peer} by {own}");
-        }
-        assert_eq!(SharedMemory::default(), SharedMemory::SameUser);
-    }
 
     /// The other end is this process, so it is the server that is said to be of another user.
     #[test]

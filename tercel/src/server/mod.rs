@@ -20,6 +20,7 @@ mod workers;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -38,11 +39,11 @@ use crate::disk::DiskError;
 use crate::disk::log::LogDone;
 use crate::memory::{ALL_MEMORY, machine_bytes};
 use crate::pipe::Pipe;
+use crate::sharing::SharedMemory;
 use crate::transaction::Transaction;
 
 pub use builder::ServerBuilder;
 use door::Door;
-pub use door::SharedMemory;
 use inside::Inside;
 pub use start::Recovered;
 pub use warnings::Warnings;
@@ -372,6 +373,8 @@ pub(crate) enum Post {
     Ran(ViewId, JobDone),
     /// It sends an item to its caller, or has consumed some of the caller's.
     Says(ViewId, JobId, Said),
+    /// No new calls are to be begun; it is to be said when none is under way.
+    Drain(mpsc::Sender<()>),
     Stop,
 }
 
@@ -520,7 +523,34 @@ impl Server {
         self.join()
     }
 
-    /// Installs what is in memory, closes everything and waits for that.
+    /// Refuses new calls from now on, and waits at most so long for those that are under way. Says whether all have come to their end, and
+    /// what they wrote is durable. It is for a server that is to be stopped: behind it [`Server::stop`] breaks off no call.
+    ///
+    /// Callers whose calls are refused are told `Unavailable`, and that nothing was begun. Clients stay connected, and
+    /// [`Client::health`](crate::Client::health) tells them that the server drains. Transactions of clients go on until it stops: what
+    /// becomes of one that is broken off then its client learns from the next server.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("tercel-doc-drain-{}", std::process::id()));
+    /// let server = tercel::Server::builder(&dir).start()?;
+    /// if !server.drain(Duration::from_secs(10)) {
+    ///     eprintln!("some calls are broken off");
+    /// }
+    /// server.stop()?;
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn drain(&self, within: Duration) -> bool {
+        let (tell, told) = mpsc::channel();
+        store::post(&self.handle, Post::Drain(tell));
+        // A server that stops meanwhile drops its end.
+        told.recv_timeout(within).is_ok()
+    }
+
+    /// Installs what is in memory, closes everything and waits for that. Calls that are under way are broken off; [`Server::drain`] waits
+    /// for them.
     ///
     /// # Errors
     /// Why it had stopped by itself before; what failed when it was closed. What was acknowledged is in the log even then.

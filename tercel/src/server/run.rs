@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use tercel_engine::rpc::streams::Said;
@@ -70,6 +71,8 @@ pub(super) struct Loop {
     board: Board,
     warned: Option<SpaceWarning>,
     stop_by: Option<Instant>,
+    /// Threads that wait until no call is under way.
+    drains: Vec<Sender<()>>,
     failed: Option<String>,
 }
 
@@ -127,6 +130,7 @@ impl Loop {
             board,
             warned: None,
             stop_by: None,
+            drains: Vec::new(),
             failed: None,
         }
     }
@@ -259,6 +263,10 @@ impl Loop {
         }
         self.perform(core, Moment::End);
         self.look_at_backlogs(core);
+        if !self.drains.is_empty() && core.machine.is_drained() {
+            // One that waits no longer is gone.
+            self.drains.drain(..).for_each(|drain| _ = drain.send(()));
+        }
     }
 
     /// Lets procedures go on whose clients have taken what they were sent.
@@ -411,6 +419,10 @@ impl Loop {
                     self.workers.handed(id, item.len());
                 }
                 core.take(now, Input::Says(view, id, said));
+            }
+            Post::Drain(tell) => {
+                self.drains.push(tell);
+                core.take(now, Input::Drain);
             }
             Post::Stop => {
                 self.workers.inside().lending.stop();

@@ -22,13 +22,14 @@ use super::run::{LISTENER_KEY, Loop};
 use super::shared::Channels;
 use super::store::Store;
 use super::warnings::Board;
-use super::{Post, Server, ServerConfig, ServerError, SharedMemory};
+use super::{Post, Server, ServerConfig, ServerError};
 use crate::address::Address;
 use crate::channel::door;
 use crate::disk::DiskError;
 use crate::disk::dir::{DataDir, NewSpace, is_backup, random_u64};
 use crate::disk::log::{Log, LogConfig, LogThread};
 use crate::disk::pages::{PageRead, PageStore, RedbPages, checkpoint};
+use crate::sharing::SharedMemory;
 
 /// What recovery found in the directory.
 #[derive(Debug, Clone, Default)]

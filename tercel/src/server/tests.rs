@@ -3,7 +3,8 @@
 
 use std::io::Write;
 use std::net::TcpStream;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -16,9 +17,9 @@ use tercel_wire::id::{ClientId, PageId, Stamp};
 use super::records::Records;
 use super::start::{Opened, launch, listen, open};
 use super::*;
-use crate::disk::log::tests::open_panicking;
+use crate::disk::log::tests::{open_before_syncs, open_panicking};
 use crate::disk::pages::{EachPage, PageBatch, PageRead, PageStore};
-use crate::{Client, Isolation, Object};
+use crate::{Client, HealthState, Isolation, Object};
 use tercel_wire::frame::{FRAME_BYTES, Header, Kind, encode};
 use tercel_wire::message::{Fetch, Reason, Refused};
 use tercel_wire::record::Ref;
@@ -165,6 +166,116 @@ fn panic_while_syncing_the_log_stops_the_server() {
     });
     let why = stops(server, move |client| _ = client.run(|tx| tx.edit(counter)?.set_count(8)));
     assert!(why.contains("tercel-log") && why.contains("injected into a sync"), "{why}");
+}
+
+/// Holds up every thread that comes to it until the test lets go of the other end; says there that one has come.
+struct Gate {
+    come: Sender<()>,
+    open: Mutex<Receiver<()>>,
+}
+
+impl Gate {
+    /// A gate, what tells that a thread has come, and what keeps the gate shut.
+    fn new() -> (Arc<Gate>, Receiver<()>, Sender<()>) {
+        let ((come, comes), (shuts, open)) = (channel(), channel());
+        (Arc::new(Gate { come, open: Mutex::new(open) }), comes, shuts)
+    }
+
+    fn pass(&self) {
+        _ = self.come.send(());
+        _ = self.open.lock().unwrap().recv();
+    }
+}
+
+/// A page store whose reads are held up.
+struct Stuck(Box<dyn PageStore>, Arc<Gate>);
+
+struct StuckReading(Box<dyn PageRead>, Arc<Gate>);
+
+impl PageRead for StuckReading {
+    fn read(&self, page: PageId, buf: &mut Vec<u8>) -> Result<bool, DiskError> {
+        self.1.pass();
+        self.0.read(page, buf)
+    }
+
+    fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, DiskError> {
+        self.0.meta(name)
+    }
+
+    fn applied_stamp(&self) -> Result<Stamp, DiskError> {
+        self.0.applied_stamp()
+    }
+
+    fn page_count(&self) -> Result<u64, DiskError> {
+        self.0.page_count()
+    }
+
+    fn for_each_page(&self, each: EachPage<'_>) -> Result<(), DiskError> {
+        self.0.for_each_page(each)
+    }
+}
+
+impl PageRead for Stuck {
+    fn read(&self, page: PageId, buf: &mut Vec<u8>) -> Result<bool, DiskError> {
+        self.0.read(page, buf)
+    }
+
+    fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, DiskError> {
+        self.0.meta(name)
+    }
+
+    fn applied_stamp(&self) -> Result<Stamp, DiskError> {
+        self.0.applied_stamp()
+    }
+
+    fn page_count(&self) -> Result<u64, DiskError> {
+        self.0.page_count()
+    }
+
+    fn for_each_page(&self, each: EachPage<'_>) -> Result<(), DiskError> {
+        self.0.for_each_page(each)
+    }
+}
+
+impl PageStore for Stuck {
+    fn commit(&mut self, batch: &PageBatch<'_>) -> Result<(), DiskError> {
+        self.0.commit(batch)
+    }
+
+    fn reader(&self) -> Box<dyn PageRead> {
+        Box::new(StuckReading(self.0.reader(), self.1.clone()))
+    }
+
+    fn pin(&self) -> Result<Box<dyn PageRead>, DiskError> {
+        self.0.pin()
+    }
+}
+
+#[test]
+fn server_whose_log_and_page_store_are_stuck_says_how_it_is() {
+    let (dir, counter) = with_an_object();
+    let ((log, syncs, log_shut), (pages, reads, pages_shut)) = (Gate::new(), Gate::new());
+    let server = serve(&dir, |opened| {
+        let (log_dir, space) = (opened.dir.log_dir(), opened.machine.space());
+        opened.log.close().unwrap();
+        let log = open_before_syncs(&log_dir, space, move || log.pass());
+        Opened { log, pages: Box::new(Stuck(opened.pages, pages)), ..opened }
+    });
+    let [writer, reader, asker] = [(); 3].map(|()| Client::connect(&server.addresses()[0]).unwrap());
+    std::thread::scope(|scope| {
+        let written = scope.spawn(|| writer.run(|tx| tx.create(&Counter { count: 8 })));
+        let read = scope.spawn(|| reader.run(|tx| Ok(tx.get(counter)?.count())));
+        syncs.recv_timeout(STOPS_WITHIN).expect("the log's thread syncs");
+        reads.recv_timeout(STOPS_WITHIN).expect("a page is read");
+        for _ in 0..100 {
+            assert_eq!(asker.health(STOPS_WITHIN).unwrap().state, HealthState::Serving);
+        }
+        assert!(!written.is_finished() && !read.is_finished());
+        drop((log_shut, pages_shut));
+        written.join().unwrap().unwrap();
+        assert_eq!(read.join().unwrap(), Ok(7));
+    });
+    server.stop().unwrap();
 }
 
 /// A server with small bounds on what all connections make it hold, and a client that is served all the while.

@@ -1,9 +1,10 @@
 //! Calls with streams that hold what a server has for all: threads of its pool, and bytes that wait to be sent. Other clients, and other
 //! calls, go on meanwhile.
 
+use std::collections::BTreeSet;
 use std::net::TcpStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -36,6 +37,8 @@ trait Crowd {
 struct MyCrowd {
     begun: Arc<AtomicU64>,
     running: Arc<AtomicU64>,
+    /// The threads that have run such calls, as the kernel numbers them.
+    threads: Arc<Mutex<BTreeSet<i32>>>,
 }
 
 impl MyCrowd {
@@ -47,7 +50,20 @@ impl MyCrowd {
         self.running.load(Ordering::SeqCst)
     }
 
+    /// Waits until each of these threads waits for something, and still does once the server has answered a question: whatever one of them
+    /// could do is done by then.
+    fn await_rest(&self, client: &Client) {
+        let mut rests = 0;
+        await_that("the procedures wait", || {
+            let threads = self.threads.lock().unwrap();
+            rests = if threads.iter().all(|thread| is_asleep(*thread)) { rests + 1 } else { 0 };
+            client.server_status().unwrap();
+            rests == RESTS
+        });
+    }
+
     fn while_it_runs<T>(&self, run: impl FnOnce() -> T) -> T {
+        self.threads.lock().unwrap().insert(rustix::thread::gettid().as_raw_nonzero().get());
         self.begun.fetch_add(1, Ordering::SeqCst);
         self.running.fetch_add(1, Ordering::SeqCst);
         let result = run();
@@ -100,7 +116,16 @@ fn stall<'c>(crowd: &'c ServiceHandle<'_, dyn Crowd>, calls: usize) -> Vec<Block
     (0..calls).map(|_| crowd.blocks(1_000).unwrap()).collect()
 }
 
-fn await_that(what: &str, is_so: impl Fn() -> bool) {
+/// So often in a row the threads are found asleep: one that takes a lock sleeps, too, and not for long.
+const RESTS: u32 = 20;
+
+/// Whether a thread of this process sleeps, so that it has nothing to do before something else happens.
+fn is_asleep(thread: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+    stat.rsplit_once(") ").unwrap().1.starts_with('S')
+}
+
+fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(20);
     while !is_so() {
         assert!(Instant::now() < end, "{what}");
@@ -201,8 +226,8 @@ fn client_on_a_slow_link_gets_the_items_of_all_its_calls() {
             slow.call(&service.request(method, (slot, 1), &1_000_000u32.to_le_bytes()));
         }
         await_that("all have begun", || crowd.begun() == 32);
-        // Time for all that would be sent without a bound. Others go on.
-        thread::sleep(Duration::from_millis(300));
+        // All is sent that would be without a bound. Others go on.
+        crowd.await_rest(&connect(&server));
         assert_eq!(connect(&server).service::<dyn Crowd>().within(SOON).double(4), Ok(8));
         let mut slots: Vec<u16> =
             (0..32).map(|_| Item::decode(&slow.read_to(Kind::OutputItem)).unwrap().slot).collect();

@@ -238,28 +238,42 @@ fn memory_that_is_written_all_over_harms_nobody_else() {
             }
         });
         for seed in 0..40 {
-            let mut random = Random::new(seed);
             let mut stranger = greet(&socket, 1_000 + seed);
-            let bytes = stranger.stream.file.metadata().unwrap().len();
-            for seq in 1..200 {
-                // The memory is full, or not as it left it: so be it.
-                let _ = stranger.stream.line(&count((seq % 3) as u16, seq));
-                let mut noise = vec![0; 1 + random.index(64)];
-                noise.iter_mut().for_each(|byte| *byte = random.next_u64() as u8);
-                // Mostly where the rings are, at the begin.
-                let span = if random.index(4) > 0 { bytes.min(16 << 10) } else { bytes };
-                let at = random.next_u64() % span.saturating_sub(64).max(1);
-                stranger.stream.file.write_all_at(&noise, at).unwrap();
-                if random.index(20) == 0 {
-                    let _ = stranger.stream.receiver.receive();
+            let (scribbling, scribbled) = (AtomicBool::new(true), AtomicU64::new(0));
+            let file = stranger.stream.file.try_clone().unwrap();
+            thread::scope(|scope| {
+                // A thread of its own, so that the memory changes at any moment: while a call is sent, received or answered there.
+                scope.spawn(|| {
+                    let mut random = Random::new(seed);
+                    let bytes = file.metadata().unwrap().len();
+                    while scribbling.load(Ordering::SeqCst) {
+                        let mut noise = vec![0; 1 + random.index(64)];
+                        noise.iter_mut().for_each(|byte| *byte = random.next_u64() as u8);
+                        // Mostly where the rings are, at the begin.
+                        let span = if random.index(4) > 0 { bytes.min(16 << 10) } else { bytes };
+                        let at = random.next_u64() % span.saturating_sub(64).max(1);
+                        file.write_all_at(&noise, at).unwrap();
+                        scribbled.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+                let mut random = Random::new(1_000 + seed);
+                for seq in 1..200 {
+                    // The memory is full, or not as it left it: so be it.
+                    let _ = stranger.stream.line(&count((seq % 3) as u16, seq));
+                    if random.index(20) == 0 {
+                        let _ = stranger.stream.receiver.receive();
+                    }
                 }
-            }
-            // The stranger is still there: others go on.
-            let (before, end) = (executed.load(Ordering::SeqCst), Instant::now() + Duration::from_secs(10));
-            while executed.load(Ordering::SeqCst) < before + 2 && !calls.is_finished() {
-                assert!(Instant::now() < end, "others stand still beside stranger {seed}");
-                thread::yield_now();
-            }
+                // The stranger is still there, and still writes: others go on.
+                let executed = || executed.load(Ordering::SeqCst);
+                let written = || scribbled.load(Ordering::SeqCst);
+                let (before, noise, end) = (executed(), written(), Instant::now() + Duration::from_secs(10));
+                while (executed() < before + 2 || written() < noise + 200) && !calls.is_finished() {
+                    assert!(Instant::now() < end, "others stand still beside stranger {seed}");
+                    thread::yield_now();
+                }
+                scribbling.store(false, Ordering::SeqCst);
+            });
         }
         is_over.store(true, Ordering::SeqCst);
     });

@@ -17,6 +17,7 @@ mod flips;
 mod fresh;
 mod full;
 mod guide;
+mod health;
 mod hostile;
 mod inside;
 mod kill;

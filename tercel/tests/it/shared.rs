@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use tercel::tools::Without;
 use tercel::{
     Address, Bytes, Called, Client, ClientConfig, ClientId, Context, Error, Failure, Object, OpId, Ref,
-    Server, SharedMemory, Transport, Tx, ViewId, service,
+    Server, ServiceHandle, SharedMemory, Transport, Tx, ViewId, service,
 };
 use tercel_events::shm::{Channel, Config, LINE_BYTES, SendError, pass};
 
@@ -293,25 +293,46 @@ fn calls_by_lines_go_on_over_restarts_and_count_once_at_most() {
     server.unwrap().stop().unwrap();
 }
 
+/// A caller's time, and how much later a caller may go on whose thread has to wait for a processor. It is less than what a client waits
+/// elsewhere: 5 s for a connection, 30 s for an answer.
+const TIME: Duration = Duration::from_millis(400);
+const LATER: Duration = Duration::from_secs(3);
+
+/// Calls a procedure whose server is gone: it takes the caller's time and no more.
+fn call_in_vain(counts: &ServiceHandle<'_, dyn Counts>) -> Called<u64> {
+    let begun = Instant::now();
+    let ended = counts.count();
+    let took = begun.elapsed();
+    // To the next millisecond: it is sent again should the server be back in time.
+    let expected = TIME - Duration::from_millis(2)..TIME + LATER;
+    assert!(expected.contains(&took), "{took:?}: {ended:?}");
+    ended
+}
+
 #[test]
 fn caller_has_its_time_though_its_server_is_gone() {
-    let time = Duration::from_millis(400);
     for _ in 0..4 {
         let dir = tempfile::tempdir().unwrap();
         let server = serve_counts(&dir, &Arc::default());
         let client = connect(&dir);
-        let counts = client.service::<dyn Counts>().within(time);
+        let counts = client.service::<dyn Counts>().within(TIME);
         (1..4).for_each(|n| assert_eq!(counts.count(), Ok(n)));
         server.stop().unwrap();
-        let begun = Instant::now();
-        let ended = counts.count();
-        // To the next millisecond: it is sent again should the server be back in time.
-        assert!(begun.elapsed() + Duration::from_millis(2) >= time, "{:?}: {ended:?}", begun.elapsed());
+        // It may still be sent to the server that has gone, before the client hears of that.
+        let ended = call_in_vain(&counts);
         let expected = matches!(
             ended,
             Err(Failure::Space(Error::Unknown(_) | Error::Unavailable(_) | Error::Timeout(None)))
         );
         assert!(expected, "{ended:?}");
+        // Once the client has heard of it nothing is sent.
+        let end = Instant::now() + LATER;
+        while client.transport().is_some() {
+            assert!(Instant::now() < end, "the client has not heard that its server is gone");
+            thread::yield_now();
+        }
+        let ended = call_in_vain(&counts);
+        assert!(matches!(ended, Err(Failure::Space(Error::Unavailable(_)))), "{ended:?}");
     }
 }
 

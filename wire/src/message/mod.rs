@@ -16,6 +16,7 @@
 //! | `OutputCredit` (a [`Credit`]) | `OutputItem` (an [`Item`]) |
 //! | `Interfaces` | `Offered` (each an [`Interface`](crate::interface::Interface)) |
 //! | `Stat` | `Status` (JSON) |
+//! | `AskHealth` | [`Health`] |
 //! | `Backup` | [`BackupBegun`], or [`Refused`] |
 //! | `BackupNext` | [`BackupPart`], or [`Refused`] |
 //! | `Ack`, [`Unsubscribe`], `Bye` | nothing |
@@ -24,12 +25,14 @@
 
 mod backup;
 mod call;
+mod health;
 mod item;
 mod pong;
 mod request;
 
 pub use backup::{BACKUP_PAGES_MAX, BackupBegun, BackupPart};
 pub use call::{Answer, Bind, Bound, Call, CallEnd, Refusal};
+pub use health::{Health, HealthState};
 pub use item::{Credit, ITEM_BYTES, InputEnd, Item};
 pub use pong::Pong;
 pub use request::{

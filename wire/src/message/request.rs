@@ -205,6 +205,8 @@ pub enum Unbegun {
     /// The method of an object needs what is not at hand, writes, or is none: it is to be asked for with a [`super::Call`], which
     /// is answered in full.
     Elsewhere = 6,
+    /// The server is about to stop, and takes no new calls.
+    Draining = 7,
 }
 
 const RETURNED: u16 = 0;
@@ -285,6 +287,7 @@ impl<'a> Response<'a> {
                     4 => Unbegun::Busy,
                     5 => Unbegun::Cancelled,
                     6 => Unbegun::Elsewhere,
+                    7 => Unbegun::Draining,
                     _ => return Err(DecodeError::BadField("response")),
                 };
                 ResponseEnd::Refused(why, text(rest)?)

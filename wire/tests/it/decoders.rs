@@ -37,6 +37,7 @@ fn read_as_anything(b: &[u8]) {
     again(CommitEffects::decode(b), CommitEffects::encode, |o, m| CommitEffects::decode(o).as_ref() == Ok(m));
     again(Ping::decode(b), Ping::encode, |o, m| Ping::decode(o).as_ref() == Ok(m));
     again(Pong::decode(b), Pong::encode, |o, m| Pong::decode(o).as_ref() == Ok(m));
+    again(Health::decode(b), Health::encode, |o, m| Health::decode(o).as_ref() == Ok(m));
     again(Resolve::decode(b), Resolve::encode, |o, m| Resolve::decode(o).as_ref() == Ok(m));
     again(Verdict::decode(b), Verdict::encode, |o, m| Verdict::decode(o).as_ref() == Ok(m));
     again(Stream::decode(b), Stream::encode, |o, m| Stream::decode(o).as_ref() == Ok(m));

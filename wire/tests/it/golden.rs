@@ -412,6 +412,13 @@ fn messages_have_the_bytes_of_version_2() {
     message!(promised, "pong", Pong, Pong { nearly_full: true });
     // As it was before it had a body.
     assert_eq!(Pong::decode(&[]), Ok(Pong { nearly_full: false }));
+    let health = Health {
+        state: HealthState::Draining,
+        up_us: 0x0102_0304_0506,
+        calls: 7,
+        reason: "it is about to stop".into(),
+    };
+    message!(promised, "health", Health, health);
     message!(promised, "hello", Hello, hello.clone());
     message!(promised, "hello_resume", Hello, Hello { resume: Some(resume), ..hello });
     message!(
@@ -493,6 +500,7 @@ fn messages_have_the_bytes_of_version_2() {
         ("response_busy", ResponseEnd::Refused(Unbegun::Busy, "too many")),
         ("response_cancelled", ResponseEnd::Refused(Unbegun::Cancelled, "")),
         ("response_elsewhere", ResponseEnd::Refused(Unbegun::Elsewhere, "")),
+        ("response_draining", ResponseEnd::Refused(Unbegun::Draining, "soon")),
     ] {
         message!(promised, name, Response, Response { slot: 3, seq: 9, end });
     }
@@ -621,6 +629,7 @@ fn kinds_have_the_numbers_of_version_1() {
         (Kind::InputItem, 22),
         (Kind::InputEnd, 23),
         (Kind::OutputCredit, 24),
+        (Kind::AskHealth, 25),
         (Kind::Welcome, 64),
         (Kind::Page, 65),
         (Kind::Verdict, 67),
@@ -640,6 +649,7 @@ fn kinds_have_the_numbers_of_version_1() {
         (Kind::OutputItem, 81),
         (Kind::InputCredit, 82),
         (Kind::Unchanged, 83),
+        (Kind::Health, 84),
     ];
     for number in 0..=u8::MAX {
         let mut head: [u8; FRAME_BYTES] = Header::new(Kind::Ping, 1).encode();

@@ -109,11 +109,37 @@ pub(crate) fn open_panicking(dir: &Path, space: SpaceId) -> Log {
             panic!("injected into a sync");
         }
     }
+    open_odd(dir, space, Panics)
+}
+
+/// Opens a log with segments of which every sync calls this first.
+pub(crate) fn open_before_syncs(
+    dir: &Path,
+    space: SpaceId,
+    before: impl Fn() + Send + Sync + 'static,
+) -> Log {
+    struct Before<F>(F);
+    impl<F: Fn() + Send + Sync> SegmentFile for Odd<Before<F>> {
+        fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+            self.0.write_all_at(bytes, offset)
+        }
+        fn sync(&self) -> io::Result<()> {
+            (self.1.0)();
+            self.0.sync_data()
+        }
+    }
+    open_odd(dir, space, Before(before))
+}
+
+fn open_odd<T>(dir: &Path, space: SpaceId, odd: T) -> Log
+where
+    Odd<T>: SegmentFile + 'static,
+{
     let ignore = |_: tercel_wire::log::Record<'_>| Ok::<(), DiskError>(());
     // An opening syncs, too: the files are wrapped when that is done.
     let (mut log, _) = Log::open(dir, space, LogConfig::default(), Stamp::ZERO, ignore).unwrap();
     let file = File::options().read(true).write(true).open(&log.files.current.path).unwrap();
-    log.files.current.file = Box::new(Odd(file, Panics));
+    log.files.current.file = Box::new(Odd(file, odd));
     log
 }
 

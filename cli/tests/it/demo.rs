@@ -1,0 +1,70 @@
+//! The demonstration's scene of calls says where each call ran: on the cached copy, and at the server by each transport.
+
+use std::process::{Command, Stdio};
+
+use crate::common::{PACKAGES, Serving, out};
+
+/// What a row says: what carried the call or where its object was, where it ran, in which process.
+fn rows(words: &str) -> Vec<(&str, &str, &str)> {
+    let scene = words.lines().skip_while(|line| !line.contains("the same line, `mark.seen()`")).skip(1);
+    let rows = scene.map_while(|line| line.strip_prefix("  ")?.split_once(", process "));
+    rows.map(|(row, process)| {
+        let (what, ran) = row.split_once(" ran ").unwrap();
+        // Between two spaces at least stands how long it took.
+        let (what, took) = what.split_once("  ").unwrap();
+        let (number, unit) = took.trim().split_once(' ').unwrap();
+        assert!(number.parse::<f64>().is_ok_and(|n| n > 0.0) && ["ns", "us"].contains(&unit), "{row}");
+        (what, ran, process)
+    })
+    .collect()
+}
+
+/// Runs the demonstration; gives the number of its process, and its words.
+fn demo(temporary: &std::path::Path, args: &[&str]) -> (String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tercel"));
+    command.arg("demo").args(args).env("TMPDIR", temporary).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    let process = child.id().to_string();
+    (process, out(&child.wait_with_output().unwrap()))
+}
+
+#[test]
+fn calls_at_a_server_say_by_what_they_went_and_where_they_ran() {
+    let dir = tempfile::tempdir().unwrap();
+    let space = dir.path().join("space").display().to_string();
+    let socket = format!("unix:{}", dir.path().join("socket").display());
+    for (shared_memory, by_socket) in [("same-user", "shared memory"), ("off", "a Unix socket")] {
+        let listen = ["--listen", "127.0.0.1:0", "--listen", &socket, "--shared-memory", shared_memory];
+        let serving = Serving::start_with(&space, &listen);
+        let server = serving.0.id().to_string();
+        for (address, transport) in [(&serving.1, "TCP"), (&socket, by_socket)] {
+            let (process, words) = demo(dir.path(), &["--addr", address]);
+            let by = format!("at the server, by {transport}");
+            let expected = [
+                ("on the cached copy", "here", process.as_str()),
+                ("the same, a transaction for each", "here", &process),
+                (&by, "at the server", &server),
+                ("after another client's change", "here", &process),
+            ];
+            assert_eq!(rows(&words), expected, "{words}");
+        }
+    }
+}
+
+#[test]
+fn calls_of_the_whole_demonstration_go_by_shared_memory_and_by_tcp() {
+    let dir = tempfile::tempdir().unwrap();
+    let list = dir.path().join("Packages");
+    std::fs::write(&list, PACKAGES).unwrap();
+    let (process, words) = demo(dir.path(), &["--input", list.to_str().unwrap()]);
+    let begun = words.lines().find_map(|line| line.strip_prefix("server process "));
+    let server = begun.and_then(|line| line.split_once(" at ")).unwrap().0;
+    let expected = [
+        ("on the cached copy", "here", process.as_str()),
+        ("the same, a transaction for each", "here", &process),
+        ("at the server, by shared memory", "at the server", server),
+        ("at the server, by TCP", "at the server", server),
+        ("after another client's change", "here", &process),
+    ];
+    assert_eq!(rows(&words), expected, "{words}");
+}

@@ -1,0 +1,90 @@
+//! The question whether the server serves, and what is kept to answer it.
+//!
+//! It is answered from what is in memory, in the turn in which it comes: neither the order nor the log nor the page store is asked, so
+//! that a server answers whose disk is stuck. The invariant: a state is named because the server has met it, not because it expects it.
+
+use tercel_wire::frame::Kind;
+use tercel_wire::id::Stamp;
+use tercel_wire::message::{Health, HealthState};
+
+use super::{Cx, Sessions};
+use crate::leader::Asked;
+use crate::limits;
+use crate::time::Now;
+
+/// What a server knows of how it is itself.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Condition {
+    /// When it was recovered.
+    pub began: Now,
+    /// Log or pages find no room.
+    pub disk_full: bool,
+    /// The log has something to write, and has said nothing since; none if it has nothing.
+    pub unwritten_since: Option<Now>,
+    pub drain: Drain,
+}
+
+/// How far a server is on its way to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Drain {
+    /// It takes new calls.
+    Open,
+    /// It takes none, and some are under way.
+    Draining,
+    /// None is. What the last ones wrote is ordered up to here, and may not be visible yet.
+    Ordered(Stamp),
+}
+
+impl Condition {
+    pub(crate) fn new(now: Now) -> Condition {
+        Condition { began: now, disk_full: false, unwritten_since: None, drain: Drain::Open }
+    }
+
+    /// Whether new calls are refused.
+    pub(crate) fn is_draining(self) -> bool {
+        self.drain != Drain::Open
+    }
+}
+
+impl Sessions {
+    /// A client asks whether the server serves.
+    pub(super) fn health(&self, asked: Asked, cx: &mut Cx<'_>) {
+        let (state, reason) = state(cx);
+        let calls = self.calls_under_way().try_into().unwrap_or(u32::MAX);
+        let mut body = Vec::new();
+        Health { state, up_us: cx.now.since_us(cx.condition.began), calls, reason }.encode(&mut body);
+        cx.reply(asked.conn, Kind::Health, asked.call, &body);
+    }
+
+    /// Calls of methods and slow procedures that run or wait.
+    pub(crate) fn calls_under_way(&self) -> usize {
+        self.calls.count() + self.serving.jobs()
+    }
+}
+
+/// The state, and why it is that. Of several that hold it is the one that matters most to a client.
+fn state(cx: &Cx<'_>) -> (HealthState, String) {
+    let visible = cx.pages.visible();
+    let Some(leader) = cx.leader.as_deref().filter(|leader| leader.is_ready(visible)) else {
+        return (HealthState::NotLeading, "another server leads, or none does yet".into());
+    };
+    if cx.condition.is_draining() {
+        return (HealthState::Draining, DRAINING.into());
+    }
+    if cx.condition.disk_full {
+        return (HealthState::ReadOnly, "the disk is full: commits wait for room there".into());
+    }
+    let waits_us = cx.condition.unwritten_since.map_or(0, |since| cx.now.since_us(since));
+    if waits_us >= limits::LOG_STALLED_US {
+        let seconds = waits_us / 1_000_000;
+        return (
+            HealthState::ReadOnly,
+            format!("the log has written nothing for {seconds} s: commits wait for it"),
+        );
+    }
+    (HealthState::Serving, leader.space_warning().map_or(String::new(), |warning| warning.to_string()))
+}
+
+/// What a call is told that comes while the server drains.
+pub(super) const DRAINING: &str =
+    "the server is about to stop and takes no new calls: call again once it, or another one, serves";

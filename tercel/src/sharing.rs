@@ -1,0 +1,62 @@
+//! Between which users memory is shared. Both ends ask the kernel who is at the other end, and judge by it before they share anything.
+
+/// Which clients may reach a server through shared memory.
+///
+/// What arrives there is copied before it is judged, so that a client can do no more by writing into the memory than by sending
+/// other bytes. Only a procedure that takes [`LentBytes`](crate::LentBytes) reads where its caller wrote, and only of clients of the
+/// server's own user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SharedMemory {
+    /// None: they take the socket.
+    Off,
+    /// Those of the server's own user.
+    #[default]
+    SameUser,
+    /// All that can reach the socket.
+    AnyUser,
+}
+
+impl SharedMemory {
+    /// Whether a server of this user takes channels from a process of that one.
+    pub(crate) fn admits(self, own_uid: u32, peer_uid: u32) -> bool {
+        match self {
+            SharedMemory::Off => false,
+            SharedMemory::SameUser => peer_uid == own_uid,
+            SharedMemory::AnyUser => true,
+        }
+    }
+
+    /// Whether a client of this user hands channels over to a server of that one.
+    pub(crate) fn trusts(self, own_uid: u32, server_uid: u32) -> bool {
+        // The superuser can look into the memory of any process.
+        self.admits(own_uid, server_uid) || (self == SharedMemory::SameUser && server_uid == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_of_another_user_are_admitted_only_where_all_are() {
+        // The superuser is no exception, at either end.
+        let uids = [0, 1000, 1001, u32::MAX];
+        for (own, peer) in uids.into_iter().flat_map(|own| uids.map(|peer| (own, peer))) {
+            assert!(!SharedMemory::Off.admits(own, peer), "{peer} by {own}");
+            assert_eq!(SharedMemory::SameUser.admits(own, peer), own == peer, "{peer} by {own}");
+            assert!(SharedMemory::AnyUser.admits(own, peer), "{peer} by {own}");
+        }
+        assert_eq!(SharedMemory::default(), SharedMemory::SameUser);
+    }
+
+    #[test]
+    fn servers_of_another_user_are_trusted_only_where_all_are_or_if_they_are_the_superusers() {
+        let uids = [0, 1000, 1001, u32::MAX];
+        for (own, server) in uids.into_iter().flat_map(|own| uids.map(|server| (own, server))) {
+            assert!(!SharedMemory::Off.trusts(own, server), "{server} by {own}");
+            let is_trusted = own == server || server == 0;
+            assert_eq!(SharedMemory::SameUser.trusts(own, server), is_trusted, "{server} by {own}");
+            assert!(SharedMemory::AnyUser.trusts(own, server), "{server} by {own}");
+        }
+    }
+}
