@@ -11,7 +11,6 @@
 //! on it is committed whatever becomes of its client.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use tercel_wire::cursor::{DecodeError, Reader};
 use tercel_wire::id::{OpId, Oref, PageId, Stamp};
@@ -24,7 +23,6 @@ use crate::mutant::{self, Rule, dropped};
 use crate::pages::reads::Waiter;
 use crate::replica::Replica;
 use crate::table::Set;
-use crate::txn::Hold;
 
 /// The large transaction that the leader works on, and how far its work is.
 #[derive(Debug)]
@@ -48,8 +46,6 @@ pub(super) struct Large {
     /// How far the step is.
     pub(super) next: usize,
     pages: Missing,
-    /// Keep the pages in which a method took places from being given back.
-    _holds: Vec<Arc<Hold>>,
 }
 
 /// What is not yet in the bytes, in its order, and how much of the first of them is.
@@ -295,14 +291,13 @@ impl Leader {
             left: 0,
             touched: Touched::default(),
             record: Record { reply, ..Record::default() },
-            placing: Placing::of_large(author),
+            placing: Placing::of_large(author, holds),
             arriving: Arriving { parts: parts.into(), part_at: 0 },
             bytes,
             digest,
             phase: LargePhase::Gather,
             next: 0,
             pages: Missing::default(),
-            _holds: holds,
         }));
     }
 

@@ -3,6 +3,8 @@
 //! Placing sees everything ordered, visible or not, so two commits in flight never count on the same free bytes; what a
 //! large transaction that is not ordered yet will use up is kept in a ledger.
 
+use std::sync::Arc;
+
 use tercel_wire::id::{ClientId, Oref, PageId, SLOTS_MAX, Stamp};
 use tercel_wire::message::{Limit, Outcome, Write};
 use tercel_wire::page::{PAGE_BYTES, PAGE_HEADER_BYTES, SLOT_BYTES, class_of};
@@ -15,6 +17,7 @@ use crate::pages::mob::forwarded;
 use crate::replica::entry::Placement;
 use crate::replica::places::Granted;
 use crate::table::Map;
+use crate::txn::Hold;
 
 /// A granted page as it fills.
 ///
@@ -105,6 +108,8 @@ pub(super) struct Placing {
     overflow: Option<Overflow>,
     /// Pages that were promised for it.
     promised: Vec<PageId>,
+    /// Keep the pages in which a method took places from being given back.
+    _holds: Vec<Arc<Hold>>,
     /// Whether it is ordered in pieces, long after this.
     is_large: bool,
     /// Bytes that it will take of each page, beyond what is there, as long as it is not ordered.
@@ -118,8 +123,8 @@ impl Placing {
     }
 
     /// Nothing yet, for a transaction that is placed in slices.
-    pub(super) fn of_large(client: ClientId) -> Placing {
-        Placing { is_large: true, ..Placing::new(client) }
+    pub(super) fn of_large(client: ClientId, holds: Vec<Arc<Hold>>) -> Placing {
+        Placing { is_large: true, _holds: holds, ..Placing::new(client) }
     }
 
     /// Begins with the next slice: others may have used up room meanwhile.
