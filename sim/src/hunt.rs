@@ -192,7 +192,7 @@ pub const VARIANTS: &[Variant] = &[
     engine(
         EngineRule::ReadSetForgetsMoved,
         "5: what was read and has left its place is not certified",
-        40,
+        120,
         None,
     ),
     engine(EngineRule::NoScopeIsDoomed, "3: a scope that read a moved object is not doomed", 30, None),
