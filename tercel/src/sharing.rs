@@ -1,4 +1,4 @@
-//! Between which users memory is shared. Both ends ask the kernel who is at the other end, and judge by it before they share anything.
+//! The users between which memory is shared. Both ends ask the kernel for the user at the other end before they share anything.
 
 /// Which clients may reach a server through shared memory.
 ///
