@@ -255,6 +255,26 @@ impl Effects {
         frame::encode_parts(header, body, &mut bytes);
         self.push(Effect::Send(conn, bytes));
     }
+
+    /// The same, of a body that `write` appends where it is sent from, if it says that there is one; gives what it says.
+    pub(crate) fn send_if(
+        &mut self,
+        conn: Conn,
+        header: Header,
+        write: impl FnOnce(&mut Vec<u8>) -> bool,
+    ) -> bool {
+        if let Some(Effect::Send(last, bytes)) = self.list.last_mut()
+            && *last == conn
+        {
+            return frame::encode_if(header, write, bytes);
+        }
+        let mut bytes = Vec::new();
+        let is_sent = frame::encode_if(header, write, &mut bytes);
+        if is_sent {
+            self.push(Effect::Send(conn, bytes));
+        }
+        is_sent
+    }
 }
 
 /// What a server warns of while there is time to act.

@@ -4,7 +4,8 @@ use std::fmt::Debug;
 
 use arbitrary::{Arbitrary, Unstructured};
 use tercel_wire::cursor::DecodeError;
-use tercel_wire::frame::{Deframer, FRAME_BYTES, WIRE_VERSION};
+use tercel_wire::deframer::Deframer;
+use tercel_wire::frame::{FRAME_BYTES, Header, Kind, WIRE_VERSION, encode};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::*;
 
@@ -30,8 +31,18 @@ pub fn run(data: &[u8]) {
         [&stream[..cuts[0]], &stream[cuts[0]..cuts[1]], &stream[cuts[1]..cuts[2]], &stream[cuts[2]..]];
     let whole = frames([&stream[..]].into_iter());
     assert_eq!(frames(pieces.into_iter()), whole, "frames depend on how they arrive");
+    // Behind one that is large, and gathered by itself.
+    let mut behind = Vec::new();
+    encode(Header::new(Kind::Ping, 0), &[7; LARGE], &mut behind);
+    behind.extend_from_slice(&stream);
+    let first = frames(behind.chunks(LARGE / 2 + usize::from(input.cuts[0])));
+    assert!(first.0.first().is_some_and(|(_, body)| body.len() == LARGE));
+    assert_eq!((&first.0[1..], first.1), (&whole.0[..], whole.1), "frames behind a large one");
     whole.0.iter().for_each(|(_, body)| read_as_anything(body));
 }
+
+/// Of a frame that comes in several pieces, each enough for its room.
+const LARGE: usize = 200_000;
 
 type Frames = (Vec<(u8, Vec<u8>)>, bool);
 
@@ -41,8 +52,8 @@ fn frames<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Frames {
     for piece in pieces {
         deframer.push(piece);
         loop {
-            match deframer.next_frame() {
-                Ok(Some((header, body))) => found.push((header.kind as u8, body.to_vec())),
+            match deframer.take_frame() {
+                Ok(Some((header, body))) => found.push((header.kind as u8, body.into_owned())),
                 Ok(None) => break,
                 Err(_) => return (found, true),
             }

@@ -10,7 +10,8 @@ use tercel_engine::server::{
     Checkpoint, Conn, Effect, Effects, Input, PageUpdate, Recovery, Server, ServerConfig,
 };
 use tercel_engine::time::Now;
-use tercel_wire::frame::{Deframer, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel_wire::deframer::Deframer;
+use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClassId, ClientId, LogPosition, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::layout::{Layout, Shape};
 use tercel_wire::message::{

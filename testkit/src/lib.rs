@@ -35,7 +35,8 @@ use tercel_engine::txn::local::{Local, LocalConfig};
 use tercel_engine::txn::{self, Home, Isolation, Port, Step, Tx};
 use tercel_heap::{Boxed, Config as HeapConfig, SeqCst, arena_bytes, heap};
 use tercel_lock::unpoison;
-use tercel_wire::frame::{Deframer, Header, Kind};
+use tercel_wire::deframer::Deframer;
+use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{ClientId, LogPosition, OpId, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::message::{Fetch, Outcome};
 

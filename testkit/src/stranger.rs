@@ -5,7 +5,8 @@
 
 use std::io::{Read, Write};
 
-use tercel_wire::frame::{Deframer, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN, encode};
+use tercel_wire::deframer::Deframer;
+use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN, encode};
 use tercel_wire::id::{ClientId, SpaceId};
 use tercel_wire::interface::{Interface, InterfaceSchema};
 use tercel_wire::message::{Bind, Bound, Hello, Item, Request};

@@ -23,7 +23,6 @@ use thiserror::Error;
 
 use crate::cursor::{le16, le32, le64};
 use crate::id::{Stamp, ViewId};
-use crate::spare::Spare;
 
 /// Bytes of the header.
 pub const FRAME_BYTES: usize = 64;
@@ -296,19 +295,38 @@ pub fn encode_parts(mut header: Header, body: [&[u8]; 2], out: &mut Vec<u8>) {
 ///
 /// # Panics
 /// As [`encode`], and if `write` does; then nothing is appended.
-pub fn encode_with(mut header: Header, bytes: usize, write: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
+pub fn encode_with(header: Header, bytes: usize, write: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
     assert!(bytes <= BODY_BYTES_MAX, "a message of {bytes} bytes was not cut");
-    let from = out.len();
     out.reserve(FRAME_BYTES + bytes);
+    let end = out.len() + FRAME_BYTES + bytes;
+    let write = |out: &mut Vec<u8>| {
+        write(out);
+        out.resize(end, 0);
+        true
+    };
+    encode_if(header, write, out);
+}
+
+/// The same, of a body that is as long as what `write` appends. If that says that there is no message after all, nothing is appended;
+/// gives what it says.
+///
+/// # Panics
+/// As [`encode`], and if `write` does; then nothing is appended.
+pub fn encode_if(mut header: Header, write: impl FnOnce(&mut Vec<u8>) -> bool, out: &mut Vec<u8>) -> bool {
+    let from = out.len();
     out.extend_from_slice(&[0; FRAME_BYTES]);
     let mut half = Half { out, from };
-    write(half.out);
-    half.out.resize(from + FRAME_BYTES + bytes, 0);
+    if !write(half.out) {
+        return false;
+    }
     let (head, body) = half.out[from..].split_at_mut(FRAME_BYTES);
+    let bytes = body.len();
+    assert!(bytes <= BODY_BYTES_MAX, "a message of {bytes} bytes was not cut");
     header.body_bytes = bytes as u32;
     header.body_sum = (header.kind != Kind::Page && bytes > 0).then(|| crc32fast::hash(body));
     head.copy_from_slice(&header.encode());
     half.from = half.out.len();
+    true
 }
 
 /// A frame that is being written; what there is of it is taken back if that ends early.
@@ -329,7 +347,7 @@ pub type Framed<'a> = (Header, &'a [u8], &'a [u8]);
 /// Reads the frame that `bytes` begin with: header, body and what is behind it; none if it is not whole yet.
 ///
 /// # Errors
-/// As [`Deframer::next_frame`].
+/// As [`Header::decode`], or of a body that its checksum contradicts.
 pub fn split(bytes: &[u8]) -> Result<Option<Framed<'_>>, FrameError> {
     let Some((head, behind)) = bytes.split_first_chunk::<FRAME_BYTES>() else { return Ok(None) };
     let header = Header::decode(head)?;
@@ -340,97 +358,9 @@ pub fn split(bytes: &[u8]) -> Result<Option<Framed<'_>>, FrameError> {
     Ok(Some((header, body, rest)))
 }
 
-/// Cuts a stream of bytes into frames; keeps at most one incomplete frame.
-#[derive(Debug, Default)]
-pub struct Deframer {
-    buffer: Vec<u8>,
-    from: usize,
-    spare: Spare,
-}
-
-impl Deframer {
-    /// Adds bytes that arrived.
-    pub fn push(&mut self, bytes: &[u8]) {
-        if self.from == self.buffer.len() {
-            self.buffer.clear();
-            self.from = 0;
-        } else if self.from > BODY_BYTES_MAX {
-            self.buffer.drain(..self.from);
-            self.from = 0;
-        }
-        if self.from == 0
-            && bytes.len() >= ALLOWED_FROM
-            && let Some(Ok(header)) =
-                bytes.first_chunk().filter(|_| self.buffer.is_empty()).map(Header::decode)
-        {
-            // Of a large frame all at once.
-            self.buffer.reserve_exact(FRAME_BYTES + header.body_bytes as usize);
-        }
-        self.buffer.extend_from_slice(bytes);
-    }
-
-    /// The next whole frame, or none yet. After an error the stream cannot be read on.
-    pub fn next_frame(&mut self) -> Result<Option<(Header, &[u8])>, FrameError> {
-        let Some((header, body, rest)) = split(&self.buffer[self.from..])? else { return Ok(None) };
-        self.from = self.buffer.len() - rest.len();
-        Ok(Some((header, body)))
-    }
-
-    /// Whether it keeps nothing: what arrives next begins a frame, and [`split`] can read it where it lies.
-    pub fn is_empty(&self) -> bool {
-        self.from == self.buffer.len()
-    }
-
-    /// Bytes that it keeps, those of frames that were given out and not yet let go of among them.
-    pub fn bytes(&self) -> usize {
-        self.buffer.len()
-    }
-
-    /// Gives memory back when a burst is over: for one of many.
-    pub fn relax(&mut self) {
-        if self.is_empty() {
-            self.buffer = Vec::new();
-            self.from = 0;
-        }
-    }
-
-    /// The same once it has long not been needed: for one of few.
-    pub fn relax_in_time(&mut self) {
-        if self.is_empty() {
-            self.spare.empty(&mut self.buffer, KEPT_BYTES);
-            self.from = 0;
-        }
-    }
-}
-
-/// Bytes with which a frame must begin for all of its room to be taken: less may be the claim of a peer that never sends the rest. So
-/// memory is taken on a peer's word, but at most sixteen times what it has sent.
-const ALLOWED_FROM: usize = BODY_BYTES_MAX / 16;
-
-/// What one of few always keeps.
-const KEPT_BYTES: usize = 64 << 10;
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn frames_survive_any_cut() {
-        let mut bytes = Vec::new();
-        encode(Header { stamp: Stamp(7), ..Header::new(Kind::Fetch, 3) }, b"abc", &mut bytes);
-        encode(Header::new(Kind::Ping, 4), b"", &mut bytes);
-        for cut in 0..bytes.len() {
-            let mut d = Deframer::default();
-            let mut got = Vec::new();
-            for part in [&bytes[..cut], &bytes[cut..]] {
-                d.push(part);
-                while let Some((h, b)) = d.next_frame().unwrap() {
-                    got.push((h.kind, h.call, h.stamp.0, b.to_vec()));
-                }
-            }
-            assert_eq!(got, [(Kind::Fetch, 3, 7, b"abc".to_vec()), (Kind::Ping, 4, 0, vec![])]);
-        }
-    }
 
     #[test]
     fn whole_frames_are_read_where_they_lie() {
@@ -442,7 +372,6 @@ mod tests {
         let (header, body, rest) = split(rest).unwrap().unwrap();
         assert_eq!((header.call, body, rest), (4, &b""[..], &b""[..]));
         assert_eq!(split(&bytes[..FRAME_BYTES + 2]), Ok(None));
-        assert!(Deframer::default().is_empty());
     }
 
     #[test]
@@ -471,51 +400,5 @@ mod tests {
         }));
         assert!(panics.is_err());
         assert_eq!(plain, written);
-    }
-
-    #[test]
-    fn a_claim_of_4_gb_is_refused_before_anything_is_kept() {
-        let mut h = Header::new(Kind::Commit, 1);
-        h.body_bytes = u32::MAX;
-        let mut d = Deframer::default();
-        d.push(&h.encode());
-        assert_eq!(d.next_frame().unwrap_err(), FrameError::TooLarge(u32::MAX));
-    }
-
-    #[test]
-    fn room_is_taken_for_a_claim_once_a_sixteenth_of_it_is_there() {
-        let mut bytes = Vec::new();
-        encode(Header::new(Kind::Commit, 1), &vec![7; BODY_BYTES_MAX], &mut bytes);
-        for (first, least, most) in [
-            (FRAME_BYTES, 0, 1 << 10),
-            (ALLOWED_FROM - 1, 0, 2 * ALLOWED_FROM),
-            (ALLOWED_FROM, bytes.len(), bytes.len()),
-        ] {
-            let mut d = Deframer::default();
-            d.push(&bytes[..first]);
-            assert!((least..=most).contains(&d.buffer.capacity()), "{first}: {}", d.buffer.capacity());
-            d.push(&bytes[first..]);
-            assert_eq!(d.next_frame().unwrap().map(|(_, body)| body.len()), Some(BODY_BYTES_MAX));
-            d.relax_in_time();
-            assert!(d.is_empty() && d.buffer.capacity() >= bytes.len());
-            (0..100).for_each(|_| d.relax_in_time());
-            assert!(d.buffer.capacity() <= KEPT_BYTES);
-        }
-    }
-
-    #[test]
-    fn strangers_and_damage_are_named() {
-        let mut d = Deframer::default();
-        d.push(b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: someone or other\r\n\r\n");
-        assert!(matches!(d.next_frame(), Err(FrameError::Magic(_))));
-        let mut bytes = Vec::new();
-        encode(Header::new(Kind::Ping, 4), b"xy", &mut bytes);
-        for i in 0..bytes.len() {
-            let mut bad = bytes.clone();
-            bad[i] ^= 0x10;
-            let mut d = Deframer::default();
-            d.push(&bad);
-            assert!(d.next_frame().is_err(), "byte {i}");
-        }
     }
 }

@@ -12,6 +12,7 @@
 //! | [`record`] | values into records, and the numbers back out |
 //! | [`page`] | objects in slots, with checksum and stamp |
 //! | [`frame`] | the 64-byte header before every message |
+//! | [`deframer`] | a stream of bytes, cut into frames |
 //! | [`token`] | a stamp that may be passed on |
 //! | [`message`] | the bodies of messages |
 //! | [`interface`] | methods of objects, with what they take and give |
@@ -26,6 +27,7 @@
 pub mod class;
 pub mod cursor;
 pub mod datum;
+pub mod deframer;
 pub mod frame;
 pub mod id;
 pub mod interface;

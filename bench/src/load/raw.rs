@@ -3,7 +3,8 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 
-use tercel::tools::wire::frame::{self, Deframer, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel::tools::wire::deframer::Deframer;
+use tercel::tools::wire::frame::{self, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel::tools::wire::id::{ClientId, PageId, SpaceId, Stamp};
 use tercel::tools::wire::message::{Fetch, Hello};
 

@@ -1,12 +1,11 @@
 //! Connections: greeting, silence, loss, and every frame that arrives.
 
-use tercel_wire::frame::{
-    self, BODY_BYTES_MAX, Deframer, FrameError, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN,
-};
+use std::borrow::Cow;
+
+use tercel_wire::deframer::Deframer;
+use tercel_wire::frame::{self, BODY_BYTES_MAX, FrameError, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{Stamp, ViewId};
-use tercel_wire::message::{
-    Answer, Credit, Hello, Item, Reason, Refused, Response, Resume, Stream, Verdict, Welcome,
-};
+use tercel_wire::message::{Answer, Credit, Hello, Item, Reason, Refused, Resume, Stream, Verdict, Welcome};
 
 use super::begin::{QUESTIONS_MAX, Tokens};
 use super::pending::Reply;
@@ -117,7 +116,7 @@ impl Client {
         let broken = |e: FrameError| Error::Unavailable(e.to_string());
         if deframer.is_empty() {
             while let Some((header, body, rest)) = frame::split(bytes).map_err(broken)? {
-                self.frame(&header, body)?;
+                self.frame(&header, Cow::Borrowed(body))?;
                 if !self.peer.link.is_connected() {
                     return Ok(());
                 }
@@ -129,8 +128,9 @@ impl Client {
             }
         }
         deframer.push(bytes);
-        while let Some((header, body)) = deframer.next_frame().map_err(broken)? {
-            self.frame(&header, body)?;
+        while let Some((header, body)) = deframer.take_frame().map_err(broken)? {
+            let unused = self.frame(&header, body)?;
+            unused.into_iter().for_each(|body| deframer.give_back(body));
             if !self.peer.link.is_connected() {
                 return Ok(());
             }
@@ -149,14 +149,37 @@ impl Client {
         }
     }
 
-    fn frame(&mut self, header: &Header, body: &[u8]) -> Result<(), Error> {
+    /// Takes in a frame. Gives its body if that was moved here and is not kept.
+    fn frame(&mut self, header: &Header, body: Cow<'_, [u8]>) -> Result<Option<Vec<u8>>, Error> {
+        let broken = |e| Error::Unavailable(format!("the server broke the protocol: {e}"));
+        let unused = match header.kind {
+            Kind::Response => {
+                self.responded(body).map_err(broken)?;
+                None
+            }
+            _ => {
+                self.short_frame(header, &body)?;
+                match body {
+                    Cow::Owned(body) => Some(body),
+                    Cow::Borrowed(_) => None,
+                }
+            }
+        };
+        // What is said before the welcome is of a view that this client does not know yet.
+        if matches!(self.peer.link, LinkState::Checking | LinkState::Up) {
+            self.history.heard = self.history.heard.max(header.stamp);
+        }
+        Ok(unused)
+    }
+
+    /// Takes in a frame whose body is not kept as it is.
+    fn short_frame(&mut self, header: &Header, body: &[u8]) -> Result<(), Error> {
         let broken = |e| Error::Unavailable(format!("the server broke the protocol: {e}"));
         match header.kind {
             Kind::Welcome => self.welcome(Welcome::decode(body).map_err(broken)?),
             Kind::Stream => self.stream(Stream::decode(body).map_err(broken)?)?,
             Kind::Verdict => self.verdict(Verdict::decode(body).map_err(broken)?),
             Kind::Answer => self.call_answer(Answer::decode(body).map_err(broken)?),
-            Kind::Response => self.responded(Response::decode(body).map_err(broken)?, body),
             Kind::OutputItem => self.stream_item(header.stamp, Item::decode(body).map_err(broken)?)?,
             Kind::InputCredit => self.stream_credit(Credit::decode(body).map_err(broken)?)?,
             Kind::Refused => self.refused(header.call, Refused::decode(body).map_err(broken)?)?,
@@ -167,10 +190,6 @@ impl Client {
                     return Err(Error::Unavailable(what));
                 }
             },
-        }
-        // What is said before the welcome is of a view that this client does not know yet.
-        if matches!(self.peer.link, LinkState::Checking | LinkState::Up) {
-            self.history.heard = self.history.heard.max(header.stamp);
         }
         Ok(())
     }

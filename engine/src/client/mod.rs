@@ -24,7 +24,8 @@ mod streaming;
 mod watches;
 
 use tercel_heap::{Reader, Scope, Writer};
-use tercel_wire::frame::{self, Deframer, Header, Kind};
+use tercel_wire::deframer::Deframer;
+use tercel_wire::frame::{self, Header, Kind};
 use tercel_wire::id::{ClientId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::interface::Interface;
 use tercel_wire::message::{Collect, Health};

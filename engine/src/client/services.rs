@@ -1,5 +1,8 @@
 //! Calls of services: bound as interfaces are, and each in a slot until it is answered.
 
+use std::borrow::Cow;
+
+use tercel_wire::cursor::DecodeError;
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{CallId, Stamp};
 use tercel_wire::interface::InterfaceSchema;
@@ -121,12 +124,14 @@ impl Client {
         self.requests.slots.give_back(lane, is_waiting)
     }
 
-    pub(super) fn responded(&mut self, response: Response<'_>, body: &[u8]) {
-        if response.slot == OBJECT_SLOT {
-            self.requests.of_object = Some((response.seq, body.to_vec()));
-            return;
+    /// Takes in the body of a response.
+    pub(super) fn responded(&mut self, body: Cow<'_, [u8]>) -> Result<(), DecodeError> {
+        let Response { slot, seq, .. } = Response::decode(&body)?;
+        match slot {
+            OBJECT_SLOT => self.requests.of_object = Some((seq, body.into_owned())),
+            _ => self.requests.slots.answered(CallId { slot, seq }, body),
         }
-        self.requests.slots.answered(CallId { slot: response.slot, seq: response.seq }, body);
+        Ok(())
     }
 
     fn send_cancel(&mut self, id: CallId) {
@@ -267,7 +272,7 @@ impl Requester for Client {
     }
 
     fn has_read(&mut self, body: Vec<u8>) {
-        self.requests.slots.has_read(body);
+        self.peer.deframer.give_back(body);
     }
 
     fn give_up(&mut self, id: CallId) {

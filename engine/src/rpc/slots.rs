@@ -7,9 +7,9 @@
 //!
 //! The invariant: [`Look::Answered`] and [`Sent::Unknown`] are said once for each call, and then its slot is free.
 
-use tercel_wire::frame::BODY_BYTES_MAX;
+use std::borrow::Cow;
+
 use tercel_wire::id::{CallId, SERVICE_SLOTS_MAX, ViewId};
-use tercel_wire::spare::Spare;
 
 use super::credit::ByteCredit;
 use crate::mutant::{Rule, dropped};
@@ -56,33 +56,10 @@ pub struct Slots {
     bytes: ByteCredit,
     /// The last call that is never answered.
     told: u64,
-    read: Read,
-}
-
-/// The body of a large response that was read: its memory is for the next one.
-#[derive(Debug, Default)]
-struct Read {
-    body: Vec<u8>,
-    spare: Spare,
 }
 
 /// A body from here on is large.
 pub(super) const LARGE_BYTES: usize = 64 << 10;
-
-impl Read {
-    /// The body of a response, to be kept.
-    fn keep(&mut self, body: &[u8]) -> Vec<u8> {
-        if body.len() < LARGE_BYTES {
-            self.spare.empty(&mut self.body, 0);
-            return body.to_vec();
-        }
-        self.spare.is_needed();
-        let mut kept = std::mem::take(&mut self.body);
-        kept.reserve_exact(body.len());
-        kept.extend_from_slice(body);
-        kept
-    }
-}
 
 #[derive(Debug, Default)]
 struct Slot {
@@ -213,11 +190,11 @@ impl Slots {
     }
 
     /// Takes in the body of a response. One whose caller has given up frees its slot; one to an earlier call counts for nothing.
-    pub fn answered(&mut self, id: CallId, body: &[u8]) {
+    pub fn answered(&mut self, id: CallId, body: Cow<'_, [u8]>) {
         if let Some(Slot { state: State::Lent(answer), .. }) = self.slots.get_mut(id.slot as usize) {
             // A copy of an earlier one may come late.
             if answer.as_ref().is_none_or(|(seq, _)| *seq <= id.seq) {
-                *answer = Some((id.seq, self.read.keep(body)));
+                *answer = Some((id.seq, body.into_owned()));
             }
             return;
         }
@@ -225,7 +202,7 @@ impl Slots {
         let Some(slot) = self.slots.get_mut(id.slot as usize).filter(is_its) else { return };
         match slot.state {
             State::Waiting { abandoned: false, .. } => {
-                slot.state = State::Answered(self.read.keep(body));
+                slot.state = State::Answered(body.into_owned());
                 self.bytes.give_back(std::mem::take(&mut slot.bytes));
             }
             State::Waiting { abandoned: true, .. } if dropped(Rule::CreditLeaks) => {}
@@ -246,14 +223,6 @@ impl Slots {
                 self.release(id.slot);
                 Look::Answered(body)
             }
-        }
-    }
-
-    /// The body of a response was read.
-    pub fn has_read(&mut self, mut body: Vec<u8>) {
-        if (LARGE_BYTES..=BODY_BYTES_MAX).contains(&body.capacity()) {
-            body.clear();
-            self.read.body = body;
         }
     }
 

@@ -1,6 +1,7 @@
 //! The two tables of a call of a service, against each other over a link that loses, doubles and reorders: no call is begun twice, what a
 //! caller is told is true, and no slot is lost.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -194,7 +195,8 @@ impl World {
             self.to_client.push_back(message.clone());
         }
         if let Message::Answer(id, result) = message {
-            self.client.answered(id, &result.map_or(Vec::new(), |result| result.to_le_bytes().to_vec()));
+            self.client
+                .answered(id, result.map_or(Vec::new(), |result| result.to_le_bytes().to_vec()).into());
         }
     }
 
@@ -393,11 +395,11 @@ fn slots_beyond_the_credit_wait_until_one_is_answered() {
     slots.set_credit(2);
     let ids: Vec<CallId> = std::iter::from_fn(|| slots.begin(table, 1, 0)).collect();
     assert_eq!(ids.len(), 2);
-    slots.answered(ids[1], b"body");
+    slots.answered(ids[1], Cow::Borrowed(b"body"));
     assert_eq!(slots.begin(table, 1, 0), None, "its caller has not taken it");
     assert_eq!(slots.look(ids[1], 1), Look::Answered(b"body".to_vec()));
     assert_eq!(slots.begin(table, 1, 0), Some(CallId { seq: 2, ..ids[1] }));
-    slots.answered(ids[1], b"late");
+    slots.answered(ids[1], Cow::Borrowed(b"late"));
     assert_eq!(slots.look(CallId { seq: 2, ..ids[1] }, 1), Look::Waits, "an answer to the call before");
 }
 
@@ -408,13 +410,13 @@ fn bytes_beyond_the_credit_wait_until_some_are_given_back() {
     slots.grant_bytes(100);
     let alone = slots.begin(table, 1, 101).expect("one that is too large for the credit goes alone");
     assert_eq!(slots.begin(table, 1, 0), None);
-    slots.answered(alone, b"body");
+    slots.answered(alone, Cow::Borrowed(b"body"));
     // What was answered is not at the server any more, whether or not its caller has taken it.
     let [first, second] = [60, 40].map(|bytes| slots.begin(table, 1, bytes).expect("there is credit"));
     assert_eq!(slots.begin(table, 1, 1), None);
     assert!(slots.cancel(first, 1, Some(table)));
     assert_eq!(slots.begin(table, 1, 1), None, "the server may still have it");
-    slots.answered(first, b"cancelled");
+    slots.answered(first, Cow::Borrowed(b"cancelled"));
     let third = slots.begin(table, 1, 60).expect("60 were given back");
     assert_eq!(slots.begin(table, 1, 1), None);
     [second, third].iter().for_each(|id| slots.forget(*id));
@@ -429,6 +431,6 @@ fn call_given_up_is_to_be_cancelled_until_it_is_answered() {
     assert_eq!(slots.given_up().next(), None);
     assert!(slots.cancel(ids[1], 1, Some(table)));
     assert_eq!(slots.given_up().collect::<Vec<_>>(), [ids[1]]);
-    slots.answered(ids[1], b"body");
+    slots.answered(ids[1], Cow::Borrowed(b"body"));
     assert_eq!((slots.given_up().next(), slots.under_way()), (None, 1));
 }

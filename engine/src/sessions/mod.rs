@@ -148,14 +148,17 @@ impl Cx<'_> {
 
     /// A reply in two parts, whose header may name another stamp than what is visible.
     fn reply_at(&mut self, stamp: Stamp, conn: Conn, kind: Kind, call: u64, body: [&[u8]; 2]) {
-        let header = Header {
+        self.out.send(conn, self.header_at(stamp, kind, call), body);
+    }
+
+    fn header_at(&self, stamp: Stamp, kind: Kind, call: u64) -> Header {
+        Header {
             stamp,
             ack: self.pages.visible(),
             view: self.leader.as_ref().map_or(ViewId::NONE, |l| l.view()),
             credit: limits::CREDIT,
             ..Header::new(kind, call)
-        };
-        self.out.send(conn, header, body);
+        }
     }
 
     fn refuse(&mut self, asked: Asked, reason: Reason, text: impl Into<String>) {

@@ -12,7 +12,6 @@ use tercel_wire::id::{CallId, ClientId, Stamp};
 use tercel_wire::interface::Mode;
 use tercel_wire::message::{Cancel, OBJECT_SLOT, Request, Response, ResponseEnd, Unbegun};
 use tercel_wire::payload::InPlace;
-use tercel_wire::spare::Spare;
 
 use super::health::DRAINING;
 use super::{Cx, Sessions};
@@ -39,9 +38,6 @@ pub(super) struct Serving {
     streaming: usize,
     /// Bytes of responses that are kept.
     kept_bytes: usize,
-    /// The body of a response, while it is made.
-    body: Vec<u8>,
-    spare: Spare,
 }
 
 #[derive(Debug, Default)]
@@ -225,21 +221,25 @@ impl Sessions {
             return;
         }
         let until = Some(header.deadline_us).filter(|us| *us > 0).map(|us| cx.now.plus_us(us.into()));
-        let Serving { clients, body, kept_bytes, .. } = &mut self.serving;
+        let Serving { clients, kept_bytes, .. } = &mut self.serving;
         let Some(of) = clients.get_mut(client) else {
             return self.expel(asked.conn, "a service is bound before it is called", cx);
         };
         let (table, before) = (of.table, of.served.kept_bytes());
         let context = Context::inline(client, cx.now, until);
-        let taken = serve(&mut of.served, &cx.config.services, request, &context, body);
+        let header = cx.header_at(cx.pages.visible(), Kind::Response, asked.call);
+        let mut taken = Taken::Silent;
+        // The response is written where it is sent from.
+        cx.out.send_if(asked.conn, header, |out| {
+            taken = serve(&mut of.served, &cx.config.services, request, &context, out);
+            taken == Taken::Answered
+        });
         *kept_bytes = *kept_bytes - before + of.served.kept_bytes();
         match taken {
-            Taken::Answered => cx.reply(asked.conn, Kind::Response, asked.call, body),
-            Taken::Silent => {}
+            Taken::Answered | Taken::Silent => {}
             Taken::Slow => self.request_slow(asked, client, table, request, until, cx),
             Taken::Broken => self.expel(asked.conn, "a call takes a slot whose call has no answer", cx),
         }
-        self.serving.spare.empty(&mut self.serving.body, limits::KEPT_BYTES_MAX);
         self.serving.make_room(client);
     }
 

@@ -174,7 +174,8 @@ fn large_transactions_and_many_at_once_are_bounded_as_those_of_clients() {
 #[test]
 fn client_by_the_name_of_the_servers_own_session_is_refused() {
     use tercel_engine::server::Conn;
-    use tercel_wire::frame::{Deframer, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+    use tercel_wire::deframer::Deframer;
+    use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
     use tercel_wire::message::Hello;
     let w = world(1);
     let p = w.indoors();

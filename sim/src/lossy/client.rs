@@ -383,7 +383,7 @@ impl ClientHost {
             Kind::Response => {
                 let response = Response::decode(body).map_err(text)?;
                 links.oracle.heard(self.id, &response);
-                self.slots.answered(CallId { slot: response.slot, seq: response.seq }, body);
+                self.slots.answered(CallId { slot: response.slot, seq: response.seq }, body.into());
             }
             Kind::OutputItem => {
                 let item = Item::decode(body).map_err(text)?;

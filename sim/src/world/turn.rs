@@ -15,7 +15,8 @@ use tercel_engine::random::Random;
 use tercel_engine::schedule::{Bounds, Decision, LogLoad, Moment, Origin, Received, Scheduler, SyncTime};
 use tercel_engine::server::{Conn, Effects, Input, Server};
 use tercel_engine::time::Now;
-use tercel_wire::frame::{Deframer, Header, Kind};
+use tercel_wire::deframer::Deframer;
+use tercel_wire::frame::{Header, Kind};
 
 use super::net::{Arrival, Link};
 use super::server::Running;

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::{Counter, counter, serve};
-use tercel::tools::wire::frame::{self, Deframer, FRAME_BYTES, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
+use tercel::tools::wire::deframer::Deframer;
+use tercel::tools::wire::frame::{self, FRAME_BYTES, Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel::tools::wire::id::{ClientId, OpId, PageId, SpaceId};
 use tercel::tools::wire::message::{Commit, Fetch, Hello, Limit, Outcome, Part, Reason, Refused, Verdict};
 use tercel::tools::wire::page::PAGE_BYTES;

@@ -5,7 +5,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tercel::tools::wire::frame::{self, Deframer, Header, Kind, WIRE_VERSION};
+use tercel::tools::wire::deframer::Deframer;
+use tercel::tools::wire::frame::{self, Header, Kind, WIRE_VERSION};
 use tercel::tools::wire::id::{SpaceId, Stamp, ViewId};
 use tercel::tools::wire::message::Welcome;
 use tercel::tools::wire::page::PAGE_BYTES;

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::common::counter;
-use tercel::tools::wire::frame::{self, Deframer, Header, Kind};
+use tercel::tools::wire::deframer::Deframer;
+use tercel::tools::wire::frame::{self, Header, Kind};
 use tercel::{Address, Bytes, Client, Object, Server, ServerConfig};
 
 #[derive(Object, Debug, Clone, PartialEq)]

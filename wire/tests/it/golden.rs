@@ -5,7 +5,8 @@ use std::sync::Mutex;
 
 use tercel_wire::class;
 use tercel_wire::cursor::le32;
-use tercel_wire::frame::{self, Deframer, FRAME_BYTES, Header, Kind};
+use tercel_wire::deframer::Deframer;
+use tercel_wire::frame::{self, FRAME_BYTES, Header, Kind};
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::interface::{Interface, InterfaceSchema, MethodSchema, Mode, NO_ITEMS};
 use tercel_wire::layout::{Layout, Var, var};

@@ -23,7 +23,8 @@ mod held;
 mod run_queue;
 mod sync;
 
-use tercel_wire::frame::{Deframer, FrameError, Header, split};
+use tercel_wire::deframer::Deframer;
+use tercel_wire::frame::{FrameError, Header, split};
 
 use crate::effect::Conn;
 use crate::limits;
