@@ -35,6 +35,8 @@ pub struct Plan {
     pub kept: Option<Vec<usize>>,
     /// Objects that all clients read and write.
     pub cells: usize,
+    /// Cells that a transaction of kind 0 reads at most.
+    pub reads_max: u64,
     /// Bytes of a client's cache.
     pub cache_bytes: usize,
     /// Bytes of the server's buffer of modified objects.
@@ -260,6 +262,7 @@ impl Plan {
             faults: draw_faults(r, commits),
             kept: None,
             cells: 4 + (r.below(8) * r.below(8)) as usize,
+            reads_max: 4,
             cache_bytes,
             mob_bytes,
             server: ServerPlan {

@@ -51,7 +51,7 @@ impl Deed<'_> {
 
     fn change(&mut self) -> Result<(), Error> {
         let Deed { tx, ground, notes, r, think, .. } = self;
-        let chosen = some(r, ground.cells.len(), 4);
+        let chosen = some(r, ground.cells.len(), ground.reads_max);
         for i in &chosen {
             notes.see(tx, ground.cells[*i], cell_id(*i))?;
             think();

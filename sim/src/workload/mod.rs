@@ -45,6 +45,8 @@ pub(crate) use notes::Notes;
 #[derive(Clone)]
 pub(crate) struct Ground {
     pub cells: Vec<Ref<Cell>>,
+    /// Cells that a transaction of kind 0 reads at most.
+    pub reads_max: u64,
     pub map: Map<u64, Cell>,
     pub twins: [Map<u64, Cell>; 2],
     pub vector: Vector<Cell>,
@@ -129,7 +131,7 @@ impl Ground {
             tx.set_root(&format!("twin {i}"), twin.reference())?;
         }
         let anchors = Anchors::make(tx)?;
-        Ok(Ground { cells, map, twins, vector, cradle, bulk, anchors })
+        Ok(Ground { cells, reads_max: plan.reads_max, map, twins, vector, cradle, bulk, anchors })
     }
 }
 
