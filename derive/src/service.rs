@@ -91,7 +91,7 @@ fn arm(m: &Method, number: usize, service: &Ident, private: &TokenStream) -> Tok
         false => quote! {
             let called = #run;
             let schema = &<dyn #service as #private::ServiceInterface>::SCHEMA.methods[#number];
-            #private::finish(called, schema, |gives, e| { #put_gives }, |fails, e| { #put_fails }, out)
+            #private::finish_in(called, schema, |gives, e| { #put_gives }, |fails, e| { #put_fails }, out)
         },
     };
     quote! {

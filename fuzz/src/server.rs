@@ -15,7 +15,7 @@ use tercel_engine::limits::SERVED_ABSENT_US;
 use tercel_engine::object::Obj;
 use tercel_engine::order::Sealed;
 use tercel_engine::replica::entry::Entry;
-use tercel_engine::rpc::{Called, Context, Input, Offers, Output, ServiceInterface, Services};
+use tercel_engine::rpc::{Called, Context, Input, Offers, Output, ReplyBody, ServiceInterface, Services};
 use tercel_engine::server::{self, Conn, Effects, Express, ServerConfig};
 use tercel_engine::time::Now;
 use tercel_engine::txn::local::{Local, LocalConfig};
@@ -338,7 +338,7 @@ fn call_by_line(
     let server = inner.server.as_mut();
     if let Some((server, client)) = server.and_then(|s| s.client_of(conn).map(|client| (s, client))) {
         let request = Express { client, place: &mut 0, left_us: u.arbitrary()?, body: &body, shared: None };
-        if server.express(now, request, local, &mut response, &mut out) {
+        if server.express(now, request, local, &mut ReplyBody::new(&mut response), &mut out) {
             assert!(Response::decode(&response).is_ok(), "a response that cannot be read");
         }
     }

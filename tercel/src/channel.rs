@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use tercel_events::shm::{
     Block, Channel, Config, Corrupt, LINE_BYTES, LineCopy, LineWords, Received, Receiver, SendError, Sender,
-    pass,
+    WrittenBlock, pass,
 };
 use tercel_wire::cursor::{le32, le64};
 use tercel_wire::frame::{self, BODY_BYTES_MAX, Header, Kind};
@@ -259,18 +259,38 @@ impl End {
         bytes: usize,
         fill: impl FnOnce(&mut PartSink<'_>),
     ) -> Result<bool, Corrupt> {
+        match self.write(sender, left_us, (head, rest), bytes, fill)? {
+            Some(written) => written.send(),
+            None => Ok(false),
+        }
+    }
+
+    /// As [`End::send_with`], but the peer is not told of it yet; none if there is no room.
+    pub(crate) fn write<'s>(
+        self,
+        sender: &'s mut Sender,
+        left_us: u32,
+        (head, rest): (&[u8], &[u8]),
+        bytes: usize,
+        fill: impl FnOnce(&mut PartSink<'_>),
+    ) -> Result<Option<Written<'s>>, Corrupt> {
         let mut line = self.line(left_us);
         // A part begins with its length.
-        let begins = Block::BEGINS + HEAD_BYTES + rest.len() + size_of::<u32>();
+        let begins = Block::BEGINS + head.len() + rest.len() + size_of::<u32>();
         let before = begins.next_multiple_of(ALIGNED) - begins;
         line[1] = before as u8;
-        let block_bytes = before + HEAD_BYTES + rest.len() + bytes;
-        sent(sender.send_with(&line, block_bytes, |block| {
+        let block_bytes = before + head.len() + rest.len() + bytes;
+        let written = sender.write_block(block_bytes, |block| {
             block.write(&[0; ALIGNED][..before]);
             block.write(head);
             block.write(rest);
             fill(&mut |bytes| block.write(bytes));
-        }))
+        });
+        match written {
+            Ok(block) => Ok(Some(Written { line, block })),
+            Err(SendError::Full | SendError::TooLarge) => Ok(None),
+            Err(SendError::Corrupt(e)) => Err(e),
+        }
     }
 
     #[inline]
@@ -354,6 +374,19 @@ impl End {
             }
         }
         Ok(())
+    }
+}
+
+/// A call whose body is where the peer reads it, and of which the peer is not told yet.
+pub(crate) struct Written<'s> {
+    line: [u8; LINE_BYTES],
+    block: WrittenBlock<'s>,
+}
+
+impl Written<'_> {
+    /// Tells the peer.
+    pub(crate) fn send(self) -> Result<bool, Corrupt> {
+        sent(self.block.send(&self.line))
     }
 }
 

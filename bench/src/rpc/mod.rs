@@ -394,11 +394,16 @@ fn large_calls(options: &Options, client: &Client, ends: &Ends, place: Place) ->
         let means = Means::InPlace(Reads::All);
         rate(format!("rpc.1m.{name}.sum"), (means, sizes), &mut sum, "the same with all words read")?;
     }
-    if !is_shared {
-        let mut give = || service.give(LARGE as u32).map(|_| ()).map_err(failed);
-        let sizes = Sizes { there: SMALL.there, back: LARGE };
-        rate(format!("rpc.1m.{name}.result"), (means, sizes), &mut give, "one that gives as much")?;
-    }
+    let mut give = || service.give(LARGE as u32).map(|_| ()).map_err(failed);
+    let (sizes, note) = match is_shared {
+        // As much is written at one end and read at the other.
+        true => (
+            sizes,
+            "one that makes as much and gives it, written where it is read; the limit goes the other way",
+        ),
+        false => (Sizes { there: SMALL.there, back: LARGE }, "one that makes as much and gives it"),
+    };
+    rate(format!("rpc.1m.{name}.result"), (means, sizes), &mut give, note)?;
     Ok(rows)
 }
 

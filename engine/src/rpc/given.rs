@@ -10,7 +10,7 @@ use tercel_wire::lent::{Lending, LentBytes};
 use tercel_wire::payload::Payload;
 use tercel_wire::record::Encoder;
 
-use super::{Called, Ended, Failure};
+use super::{Called, Ended, Failure, ReplyBody};
 use crate::error::Error;
 use crate::object::{Field, Parts, Stored};
 
@@ -89,6 +89,26 @@ pub fn finish<R, E>(
             Ok(Ended::Failed)
         }
         Err(Failure::Space(e)) => Err(e),
+    }
+}
+
+/// Writes what a procedure of a service came to. For derived code.
+///
+/// # Errors
+/// As [`finish`].
+pub fn finish_in<R, E>(
+    called: Called<R, E>,
+    method: &'static MethodSchema,
+    put_gives: impl Fn(&R, &mut Encoder<'_>),
+    put_fails: impl Fn(&E, &mut Encoder<'_>),
+    out: &mut ReplyBody<'_>,
+) -> Result<Ended, Error> {
+    match called {
+        Ok(gives) => {
+            out.put(&method.gives, |e| put_gives(&gives, e))?;
+            Ok(Ended::Returned)
+        }
+        Err(failed) => finish(Err::<R, _>(failed), method, put_gives, put_fails, out.bytes()),
     }
 }
 

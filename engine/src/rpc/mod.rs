@@ -27,6 +27,7 @@
 //! | `offers` | the methods that a server runs |
 //! | `given` | what a method takes or gives, as bytes and as values |
 //! | `handle` | an object whose methods are called |
+//! | `reply_body` | the body of a response while it is made |
 //! | `service` | a service as a client calls it |
 //! | `serve` | a call that arrives at a server |
 //! | `services` | the services that a server offers, and how a procedure is run |
@@ -48,6 +49,7 @@ mod given;
 mod handle;
 mod items;
 mod offers;
+mod reply_body;
 mod serve;
 pub mod served;
 mod service;
@@ -61,11 +63,12 @@ mod tests;
 pub use context::Context;
 pub use described::{Described, Reply};
 pub use failure::{Called, Failure};
-pub use given::{Given, finish, never, no_method, put_bytes, put_lending};
+pub use given::{Given, finish, finish_in, never, no_method, put_bytes, put_lending};
 pub(crate) use handle::has_written;
 pub use handle::{CallPolicy, Handle, Stub};
 pub use items::{Callback, Input, ItemPort, Numbered, Output, Plain};
 pub use offers::{Ended, Methods, Offers, Run};
+pub use reply_body::{ReplyBody, SharedRoom};
 pub use serve::{Taken, serve, serve_named};
 pub use service::stamp_of;
 pub use service::{Reads, ServiceHandle};

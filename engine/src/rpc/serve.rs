@@ -8,7 +8,7 @@ use tercel_wire::message::{Request, ResponseEnd, Unbegun};
 
 use super::served::{Arrival, Served};
 use super::services::{NO_METHOD, put};
-use super::{Context, Procedure, Services, Taking};
+use super::{Context, Procedure, ReplyBody, Services, Taking};
 use crate::mutant::{Rule, dropped};
 
 /// What becomes of a call.
@@ -37,7 +37,8 @@ pub fn serve(
     match request.slot {
         Some(slot) => {
             let taking = Taking::Payload(request.payload);
-            serve_named(served, procedure, CallId { slot, seq: request.seq }, taking, cx, out)
+            let id = CallId { slot, seq: request.seq };
+            serve_named(served, procedure, id, taking, cx, &mut ReplyBody::new(out))
         }
         None => serve_told(served, procedure, request, cx, out),
     }
@@ -60,7 +61,7 @@ fn serve_told(
     }
     let from = out.len();
     let taking = Taking::Payload(request.payload);
-    procedure.run(CallId { slot: 0, seq: request.seq }, taking, cx, out);
+    procedure.run(CallId { slot: 0, seq: request.seq }, taking, cx, &mut ReplyBody::new(out));
     out.truncate(from);
     Taken::Silent
 }
@@ -73,37 +74,38 @@ pub fn serve_named(
     id: CallId,
     taking: Taking<'_>,
     cx: &Context<'_>,
-    out: &mut Vec<u8>,
+    out: &mut ReplyBody<'_>,
 ) -> Taken {
     match served.arrive(id) {
         Arrival::New => {}
         Arrival::Running if dropped(Rule::RunningAnswered) => {
-            put(id, ResponseEnd::Returned(Stamp::ZERO, &[]), out);
+            put(id, ResponseEnd::Returned(Stamp::ZERO, &[]), out.bytes());
             return Taken::Answered;
         }
         Arrival::Running | Arrival::Old => return Taken::Silent,
         Arrival::Kept(body) => {
-            out.extend_from_slice(body);
+            out.bytes().extend_from_slice(body);
             return Taken::Answered;
         }
         Arrival::Forgotten => {
-            put(id, ResponseEnd::Forgotten, out);
+            put(id, ResponseEnd::Forgotten, out.bytes());
             return Taken::Answered;
         }
         Arrival::Broken => return Taken::Broken,
     }
-    let from = out.len();
+    let from = out.bytes().len();
     match procedure.filter(|p| !p.mode().is_one_way()) {
         Some(procedure) if procedure.mode().is_slow() => return Taken::Slow,
         Some(procedure) => {
             procedure.run(id, taking, cx, out);
-            if !procedure.keeps_reply() {
+            // What went into shared room is too large to be kept.
+            if out.behind() > 0 || !procedure.keeps_reply() {
                 served.end_unkept(id);
                 return Taken::Answered;
             }
         }
-        None => put(id, ResponseEnd::Refused(Unbegun::Schema, NO_METHOD), out),
+        None => put(id, ResponseEnd::Refused(Unbegun::Schema, NO_METHOD), out.bytes()),
     }
-    served.end(id, &out[from..]);
+    served.end(id, &out.bytes()[from..]);
     Taken::Answered
 }

@@ -12,7 +12,7 @@ use tercel_wire::message::{Request, Response, ResponseEnd, Unbegun};
 use tercel_wire::payload::{InPlace, Payload};
 
 use super::streams::Directions;
-use super::{Context, Ended, Given, ItemPort};
+use super::{Context, Ended, Given, ItemPort, ReplyBody};
 use crate::error::Error;
 use crate::limits;
 use crate::mutant::{Rule, dropped};
@@ -29,7 +29,7 @@ pub trait ServiceInterface {
 }
 
 /// Runs a procedure, by its number: gives how it ended, with what it gave appended.
-type Run = dyn Fn(&Context<'_>, usize, &Given<'_>, &mut Vec<u8>) -> Result<Ended, Error> + Send + Sync;
+type Run = dyn Fn(&Context<'_>, usize, &Given<'_>, &mut ReplyBody<'_>) -> Result<Ended, Error> + Send + Sync;
 
 /// A service with what implements it, for a server to offer. `#[service]` makes it of an implementation: `Clock::serve(MyClock)`. Cheap
 /// to clone; clones are one implementation.
@@ -45,7 +45,7 @@ impl Service {
     /// For derived code.
     #[doc(hidden)]
     pub fn new<S: ?Sized + ServiceInterface>(
-        run: impl Fn(&Context<'_>, usize, &Given<'_>, &mut Vec<u8>) -> Result<Ended, Error>
+        run: impl Fn(&Context<'_>, usize, &Given<'_>, &mut ReplyBody<'_>) -> Result<Ended, Error>
         + Send
         + Sync
         + 'static,
@@ -159,7 +159,7 @@ impl Procedure<'_> {
     ///
     /// A panic of the procedure is caught, and answered.
     #[inline]
-    pub fn run(&self, id: CallId, taking: Taking<'_>, cx: &Context<'_>, out: &mut Vec<u8>) -> bool {
+    pub fn run(&self, id: CallId, taking: Taking<'_>, cx: &Context<'_>, out: &mut ReplyBody<'_>) -> bool {
         let decoded = match taking {
             Taking::Payload(payload) => Payload::decode(payload, &self.of.takes),
             Taking::InPlace(lent) => Ok(lent.payload()),
@@ -168,20 +168,20 @@ impl Procedure<'_> {
             Ok(given) => Given::new(given),
             Err(e) => {
                 let text = format!("what `{}` is to take: {e}", self.of.name);
-                put(id, ResponseEnd::Refused(Unbegun::Corrupt, &text), out);
+                put(id, ResponseEnd::Refused(Unbegun::Corrupt, &text), out.bytes());
                 return false;
             }
         };
-        let from = out.len();
+        let from = out.bytes().len();
         // The result is written where it is sent from.
-        Response::put_returned(id, out);
-        let head = out.len();
+        Response::put_returned(id, out.bytes());
+        let head = out.bytes().len();
         let ran = catch_unwind(AssertUnwindSafe(|| (self.run)(cx, self.number.into(), &given, out)));
         match ran {
             Ok(Ok(_)) if out.len() - head > limits::CALL_MAX => {}
             Ok(Ok(Ended::Returned)) => return true,
             Ok(Ok(Ended::Failed)) => {
-                Response::put_failed(&mut out[from..head]);
+                Response::put_failed(&mut out.bytes()[from..head]);
                 return true;
             }
             _ => {}
@@ -197,7 +197,7 @@ impl Procedure<'_> {
         id: CallId,
         ran: Option<Result<Ended, Error>>,
         (from, head): (usize, usize),
-        out: &mut Vec<u8>,
+        out: &mut ReplyBody<'_>,
     ) {
         let name = &self.of.name;
         let broken = match ran {
@@ -210,7 +210,7 @@ impl Procedure<'_> {
         };
         // An encoding that panicked may have left some of it.
         out.truncate(from);
-        put(id, ResponseEnd::Broken(Stamp::ZERO, &broken), out);
+        put(id, ResponseEnd::Broken(Stamp::ZERO, &broken), out.bytes());
     }
 }
 
@@ -306,7 +306,9 @@ impl Job {
         } else {
             let cx = Context::slow(self.id.client, now, self.until, &self.is_cancelled, port, items);
             let is_begun = match self.services.procedure(self.method.0, self.method.1) {
-                Some(procedure) => procedure.run(id, Taking::Payload(&self.payload), &cx, &mut body),
+                Some(procedure) => {
+                    procedure.run(id, Taking::Payload(&self.payload), &cx, &mut ReplyBody::new(&mut body))
+                }
                 None => {
                     put(id, ResponseEnd::Refused(Unbegun::Schema, NO_METHOD), &mut body);
                     false

@@ -34,6 +34,7 @@ use crate::pages::install::ToStore;
 use crate::pages::reads::Waiter;
 use crate::replica::Replica;
 use crate::replica::entry::Entry;
+use crate::rpc::ReplyBody;
 use crate::sessions::health::{Condition, Drain};
 use crate::sessions::{Cx, Sessions};
 use crate::time::Now;
@@ -505,7 +506,7 @@ impl Server {
         now: Now,
         request: Express<'_>,
         local: &mut Local,
-        response: &mut Vec<u8>,
+        response: &mut ReplyBody<'_>,
         out: &mut Effects,
     ) -> bool {
         let Express { client, place, left_us, body, shared } = request;
@@ -531,7 +532,7 @@ impl Server {
                 response,
             ),
             Some(_) => {
-                self.run_reading(now, client, &request, local, response, out);
+                self.run_reading(now, client, &request, local, response.bytes(), out);
                 true
             }
         }

@@ -19,7 +19,7 @@ use crate::effect::Effect;
 use crate::leader::Asked;
 use crate::limits;
 use crate::rpc::served::{Cancelled, Served};
-use crate::rpc::{Context, Job, JobDone, JobId, Services, Taken, Taking, put, serve, serve_named};
+use crate::rpc::{Context, Job, JobDone, JobId, ReplyBody, Services, Taken, Taking, put, serve, serve_named};
 use crate::table::Placed;
 use crate::time::Now;
 
@@ -271,7 +271,7 @@ impl Sessions {
         (now, until): (Now, Option<Now>),
         request: &Request<'_>,
         (services, lent): (&Services, Option<&InPlace<'_>>),
-        out: &mut Vec<u8>,
+        out: &mut ReplyBody<'_>,
     ) -> bool {
         let Some(slot) = request.slot.filter(|slot| *slot < limits::credit()) else { return false };
         let procedure = services.procedure(request.interface, request.method);

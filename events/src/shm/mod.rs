@@ -63,7 +63,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 pub use receive::{Block, LineCopy, Message, Received, Receiver, Waker};
-pub use send::{LineWords, LoanedBlock, SendError, Sender};
+pub use send::{LineWords, LoanedBlock, SendError, Sender, WrittenBlock};
 pub use spin::Spin;
 #[cfg(not(loom))]
 pub use words::Words;

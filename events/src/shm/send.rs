@@ -97,6 +97,20 @@ impl Sender {
         self.push(&LineWords::of(line), Some(bytes), fill)
     }
 
+    /// Writes a block of so many bytes, as [`Sender::send_with`] does, and has it sent later. It takes no room if it never is.
+    ///
+    /// # Errors
+    /// As [`Sender::send`]; then `fill` was not called.
+    pub fn write_block(
+        &mut self,
+        bytes: usize,
+        fill: impl FnOnce(&mut LoanedBlock<'_>),
+    ) -> Result<WrittenBlock<'_>, SendError> {
+        let area = self.room(Some(bytes))?;
+        self.fill(bytes, area, fill);
+        Ok(WrittenBlock { sender: self, area })
+    }
+
     #[inline(always)]
     fn push(
         &mut self,
@@ -104,28 +118,42 @@ impl Sender {
         block: Option<usize>,
         fill: impl FnOnce(&mut LoanedBlock<'_>),
     ) -> Result<(), SendError> {
+        let area = self.room(block)?;
+        if let Some(bytes) = block {
+            self.fill(bytes, area, fill);
+        }
+        self.publish(line, area)
+    }
+
+    /// What a block of so many bytes takes of the area, if there is room for it and a line; without a block that is nothing.
+    #[inline(always)]
+    fn room(&mut self, block: Option<usize>) -> Result<u64, SendError> {
         let area = match block {
             None => 0,
             Some(bytes) => self.area(bytes).ok_or(SendError::TooLarge)?,
         };
-        if !self.finds_room(area)? {
-            return Err(SendError::Full);
+        if self.finds_room(area)? { Ok(area) } else { Err(SendError::Full) }
+    }
+
+    /// Writes a block to where the next one begins.
+    fn fill(&mut self, bytes: usize, area: u64, fill: impl FnOnce(&mut LoanedBlock<'_>)) {
+        let mut pen = Pen::new(self.lane().words(self.block_tail, area as usize));
+        pen.write(&(bytes as u64).to_le_bytes());
+        let mut loaned = LoanedBlock { pen, left: bytes };
+        fill(&mut loaned);
+        // What an earlier block had there is none of this one.
+        while loaned.left > 0 {
+            loaned.write(&[0; 64]);
         }
+        loaned.pen.finish();
+    }
+
+    /// Sends a line for which there is room, with the block that was written, if that takes any of the area.
+    #[inline(always)]
+    fn publish(&mut self, line: &LineWords, area: u64) -> Result<(), SendError> {
+        self.block_tail += area;
+        let mark = if area > 0 { HAS_BLOCK } else { 0 };
         let lane = self.end.region.lane(self.place);
-        let mut mark = 0;
-        if let Some(bytes) = block {
-            let mut pen = Pen::new(lane.words(self.block_tail, area as usize));
-            pen.write(&(bytes as u64).to_le_bytes());
-            let mut loaned = LoanedBlock { pen, left: bytes };
-            fill(&mut loaned);
-            // What an earlier block had there is none of this one.
-            while loaned.left > 0 {
-                loaned.write(&[0; 64]);
-            }
-            loaned.pen.finish();
-            self.block_tail += area;
-            mark = HAS_BLOCK;
-        }
         let next = self.tail.wrapping_add(1) & POSITION_MASK;
         let slot = &lane.slot(self.tail).0;
         for (word, value) in slot[1..].iter().zip(line.rest) {
@@ -301,6 +329,23 @@ impl LoanedBlock<'_> {
 impl fmt::Debug for LoanedBlock<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("LoanedBlock").field("left", &self.left).finish_non_exhaustive()
+    }
+}
+
+/// A block that was written where the peer reads it, and of which the peer is not told yet.
+#[derive(Debug)]
+pub struct WrittenBlock<'a> {
+    sender: &'a mut Sender,
+    area: u64,
+}
+
+impl WrittenBlock<'_> {
+    /// Sends it, with a line.
+    ///
+    /// # Errors
+    /// `Corrupt`, as [`Sender::send`].
+    pub fn send(self, line: &[u8; LINE_BYTES]) -> Result<(), SendError> {
+        self.sender.publish(&LineWords::of(line), self.area)
     }
 }
 

@@ -171,6 +171,28 @@ fn a_block_is_written_where_it_is_read_and_no_further() {
 }
 
 #[test]
+fn a_written_block_is_there_once_it_is_sent_and_takes_nothing_if_it_is_not() {
+    let (mut sender, mut receiver) = pair(SMALL);
+    let most = 256 - Config::BLOCK_OVERHEAD;
+    for number in 0..10 {
+        let (block, other) = (bytes(number, most), bytes(number + 1, 50));
+        // This one is never sent.
+        sender.write_block(most, |room| room.write(&other)).unwrap();
+        assert!(receiver.receive().unwrap().is_none());
+        let written = sender.write_block(most, |room| room.write(&block)).unwrap();
+        assert!(receiver.receive().unwrap().is_none());
+        written.send(&line(number)).unwrap();
+        let never = |_: &mut LoanedBlock<'_>| panic!("there is no room to fill");
+        assert!(matches!(sender.write_block(1, never), Err(SendError::Full)));
+        assert!(matches!(sender.write_block(most + 1, never), Err(SendError::TooLarge)));
+        expect(&mut receiver, number, Some(&block));
+        // Another phase of the area each time.
+        sender.write_block(0, |_| {}).unwrap().send(&line(number)).unwrap();
+        expect(&mut receiver, number, Some(&[]));
+    }
+}
+
+#[test]
 fn a_block_keeps_its_room_until_it_is_dropped() {
     let (mut sender, mut receiver) = pair(SMALL);
     sender.send(&line(0), Some(&[1; 150])).unwrap();

@@ -13,6 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tercel_engine::Error;
+use tercel_engine::rpc::ReplyBody;
 use tercel_engine::server::{Conn, Effects, Express, Input, Server as Machine};
 use tercel_engine::time::Now;
 use tercel_engine::txn::local::{Local, LocalConfig};
@@ -71,7 +72,7 @@ impl Core {
     }
 
     /// Runs a call that came by a shorter way, and appends the body of the response; or says that it is to come as a message.
-    pub(super) fn express(&mut self, now: Now, request: Express<'_>, response: &mut Vec<u8>) -> bool {
+    pub(super) fn express(&mut self, now: Now, request: Express<'_>, response: &mut ReplyBody<'_>) -> bool {
         let Core { machine, out, local, .. } = self;
         machine.express(now, request, local, response, out)
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
+use tercel_engine::rpc::ReplyBody;
 use tercel_engine::rpc::streams::Said;
 use tercel_engine::schedule::{Bounds, Decision, Moment, Origin, Received, Scheduler};
 use tercel_engine::server::{
@@ -710,7 +711,7 @@ impl Calls for CoreCalls<'_> {
     }
 
     #[inline]
-    fn serve(&mut self, of: &mut Known, call: InLine<'_>, out: &mut Vec<u8>) -> bool {
+    fn serve(&mut self, of: &mut Known, call: InLine<'_>, out: &mut ReplyBody<'_>) -> bool {
         let Known { client, place } = of;
         self.core.express(
             self.now,
@@ -719,7 +720,7 @@ impl Calls for CoreCalls<'_> {
         )
     }
 
-    fn serve_in_place(&mut self, of: &mut Known, large: &Large<'_, '_>, out: &mut Vec<u8>) -> bool {
+    fn serve_in_place(&mut self, of: &mut Known, large: &Large<'_, '_>, out: &mut ReplyBody<'_>) -> bool {
         let Known { client, place } = of;
         let mut head = [0; HEAD_BYTES];
         let (body, left_us) = (large.head(&mut head), large.left_us());

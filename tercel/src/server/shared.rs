@@ -5,15 +5,17 @@
 
 use std::time::{Duration, Instant};
 
+use tercel_engine::rpc::{ReplyBody, SharedRoom};
 use tercel_engine::server::Conn;
 use tercel_events::Token;
 use tercel_events::shm::{Corrupt, Receiver, Sender, Spin};
 use tercel_wire::frame::{self, Header, Kind};
 use tercel_wire::id::ClientId;
+use tercel_wire::payload::PartSink;
 use tercel_wire::spare::Spare;
 
 use super::door::Place;
-use crate::channel::{self, Arrived, End, InLine, Large, Room};
+use crate::channel::{self, Arrived, End, InLine, Large, Room, Written};
 
 /// A connection in shared memory.
 pub(super) struct SharedPeer {
@@ -94,34 +96,43 @@ impl SharedPeer {
         !self.pending.is_empty() || self.ends_in.is_some() || self.is_broken
     }
 
-    /// Serves the next message, if it is a call in a line, and appends the body of the response. Says whether that was done, or
-    /// something else is to be taken; none if nothing is there. A long call is served where the client has written it, if the client is of
-    /// the server's own user; otherwise a copy of it.
+    /// Serves the next message, if it is a call in a line, and sends the response; `body` is room for that. Says whether that was done,
+    /// or something else is to be taken; none if nothing is there. A long call is served where the client has written it, if the client
+    /// is of the server's own user; otherwise a copy of it. What is large of the response is written where the client reads it.
     #[inline]
     fn serve_next(
         &mut self,
         calls: &mut dyn Calls,
         room: &mut Room,
-        out: &mut Vec<u8>,
+        body: &mut Vec<u8>,
     ) -> Result<Option<bool>, Corrupt> {
-        let SharedPeer { receiver, pending, client, is_own, .. } = self;
-        let call = match End::Server.next_in_place(receiver, room, pending)? {
+        let SharedPeer { sender, receiver, pending, client, is_own, .. } = self;
+        let mut block = BlockRoom { sender: Some(sender), written: None };
+        let mut out = ReplyBody::in_room(body, &mut block);
+        let to_serve = match End::Server.next_in_place(receiver, room, pending)? {
             Arrived::Nothing => return Ok(None),
             Arrived::Piece => return Ok(Some(false)),
-            Arrived::Call(call) => call,
+            Arrived::Call(call) => Some(call),
             Arrived::Large(large) => {
                 let of = client.as_mut().filter(|_| *is_own && large.is_worth_it());
-                if of.is_some_and(|of| calls.serve_in_place(of, &large, out)) {
-                    return Ok(Some(true));
+                match of.is_some_and(|of| calls.serve_in_place(of, &large, &mut out)) {
+                    true => None,
+                    false => Some(large.copied()?),
                 }
-                large.copied()?
             }
         };
-        let is_served = client.as_mut().is_some_and(|of| calls.serve(of, call, out));
-        if !is_served {
+        if let Some(call) = to_serve
+            && !client.as_mut().is_some_and(|of| calls.serve(of, call, &mut out))
+        {
             End::Server.put_frame(call, pending);
+            return Ok(Some(false));
         }
-        Ok(Some(is_served))
+        let behind = out.behind();
+        match block.written.filter(|_| behind > 0) {
+            // Room was found for it, and the stream is empty.
+            Some(written) => written.send().map(|_| Some(true)),
+            None => self.respond(body).map(|()| Some(true)),
+        }
     }
 
     /// Sends the body of a response: beside the stream if nothing of that is to go before it.
@@ -153,16 +164,31 @@ impl SharedPeer {
     }
 }
 
+/// Room for the large parts of one response: a block in the memory that the client reads.
+struct BlockRoom<'s> {
+    sender: Option<&'s mut Sender>,
+    written: Option<Written<'s>>,
+}
+
+impl SharedRoom for BlockRoom<'_> {
+    fn take(&mut self, begins: &[u8], bytes: usize, fill: &mut dyn FnMut(&mut PartSink<'_>)) -> bool {
+        let Some(sender) = self.sender.take() else { return false };
+        // A client that wrote what it never writes is found out by the next send.
+        self.written = End::Server.write(sender, 0, (begins, &[]), bytes, fill).unwrap_or(None);
+        self.written.is_some()
+    }
+}
+
 /// What serves calls of services.
 pub(super) trait Calls {
     /// The client of a connection, once it has greeted.
     fn client_of(&self, conn: Conn) -> Option<ClientId>;
 
     /// Appends the body of the response to a call; or says that it is to come as a message.
-    fn serve(&mut self, of: &mut Known, call: InLine<'_>, out: &mut Vec<u8>) -> bool;
+    fn serve(&mut self, of: &mut Known, call: InLine<'_>, out: &mut ReplyBody<'_>) -> bool;
 
     /// The same of a call that is still in memory which its client may write. If it cannot be served so, nothing has changed.
-    fn serve_in_place(&mut self, of: &mut Known, large: &Large<'_, '_>, out: &mut Vec<u8>) -> bool;
+    fn serve_in_place(&mut self, of: &mut Known, large: &Large<'_, '_>, out: &mut ReplyBody<'_>) -> bool;
 }
 
 /// What [`Channels::serve`] has found.
@@ -317,7 +343,6 @@ impl Channels {
                 peer.client = calls.client_of(peer.conn).map(|client| Known { client, place: 0 });
             }
             while served < CALLS_AT_ONCE {
-                body.clear();
                 match peer.serve_next(calls, room, body) {
                     Ok(Some(true)) => {}
                     Ok(Some(false)) => return (Found::More, served),
@@ -328,9 +353,8 @@ impl Channels {
                     }
                 }
                 served += 1;
-                peer.is_broken = peer.respond(body).is_err();
                 spare.empty(body, KEPT_BYTES);
-                if peer.is_broken || peer.unsent_bytes() > 0 {
+                if peer.unsent_bytes() > 0 {
                     return (Found::More, served);
                 }
             }
@@ -460,13 +484,13 @@ mod tests {
             Some(ClientId(7))
         }
 
-        fn serve(&mut self, _: &mut Known, call: InLine<'_>, _: &mut Vec<u8>) -> bool {
+        fn serve(&mut self, _: &mut Known, call: InLine<'_>, _: &mut ReplyBody<'_>) -> bool {
             assert!(call.body.iter().all(|byte| *byte == 5));
             self.copied.push(call.body.len());
             true
         }
 
-        fn serve_in_place(&mut self, _: &mut Known, large: &Large<'_, '_>, _: &mut Vec<u8>) -> bool {
+        fn serve_in_place(&mut self, _: &mut Known, large: &Large<'_, '_>, _: &mut ReplyBody<'_>) -> bool {
             let (body, bytes) = large.body();
             let mut head = [0; 12];
             assert_eq!(large.head(&mut head), [5; 12]);
