@@ -508,7 +508,7 @@ pub struct Bench {
     /// Suite idle: how many connections do nothing
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub connections: usize,
-    /// Suites load and rpc: only this row or place, such as greedy or shm.spin;
+    /// Suites load and rpc: only this row, such as greedy or shm.spin;
     /// rpc also has `instructions` and `ablations`; may be given several times
     #[arg(long, value_name = "ROW")]
     pub only: Vec<String>,
