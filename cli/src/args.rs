@@ -182,7 +182,7 @@ pub struct Demo {
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Show only what calls take, at a server that serves already: HOST:PORT or unix:PATH
-    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["input", "sample", "dir"])]
+    #[arg(long, value_name = "ADDR", alias = "server", conflicts_with_all = ["input", "sample", "dir"])]
     pub addr: Option<Address>,
 }
 

@@ -37,8 +37,9 @@ fn calls_at_a_server_say_by_what_they_went_and_where_they_ran() {
         let listen = ["--listen", "127.0.0.1:0", "--listen", &socket, "--shared-memory", shared_memory];
         let serving = Serving::start_with(&space, &listen);
         let server = serving.0.id().to_string();
-        for (address, transport) in [(&serving.1, "TCP"), (&socket, by_socket)] {
-            let (process, words) = demo(dir.path(), &["--addr", address]);
+        for (option, address, transport) in [("--addr", &serving.1, "TCP"), ("--server", &socket, by_socket)]
+        {
+            let (process, words) = demo(dir.path(), &[option, address]);
             let by = format!("at the server, by {transport}");
             let expected = [
                 ("on the cached copy", "here", process.as_str()),
