@@ -170,7 +170,11 @@ pub enum SharedMemory {
 #[command(after_help = "Examples:
   tercel demo
   tercel demo --input Packages.xz --dir /var/tmp/demo
-  tercel demo --addr unix:./socket")]
+  tercel demo --addr unix:./socket
+
+With --addr it writes into the space of that server: the class Mark, and one object of it, \
+which it changes 50 times. No root reaches the object, so the server frees it when it collects next, as `tercel gc` does. \
+Without --addr it starts a server of its own, and touches no other.")]
 pub struct Demo {
     /// A Packages file; else the machine's apt lists, else a bundled sample
     #[arg(long, value_name = "FILE")]
@@ -181,7 +185,7 @@ pub struct Demo {
     /// Where to put the data; a fresh directory that is removed at the end if not given
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Show only what calls take, at a server that serves already: HOST:PORT or unix:PATH
+    /// Show only what calls take, at a server that serves already: HOST:PORT or unix:PATH. It leaves an object there, see below
     #[arg(long, value_name = "ADDR", alias = "server", conflicts_with_all = ["input", "sample", "dir"])]
     pub addr: Option<Address>,
 }
