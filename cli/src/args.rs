@@ -114,7 +114,10 @@ pub struct Space {
 #[command(after_help = "Examples:
   tercel serve --data ./packages
   tercel serve --data ./packages --listen unix:/tmp/tercel.sock
-  tercel serve --data ./packages --listen 127.0.0.1:7200 --listen unix:./socket")]
+  tercel serve --data ./packages --listen 127.0.0.1:7200 --listen unix:./socket
+
+At the first SIGTERM or SIGINT the server takes no new calls, and stops when those under way have ended, or after --drain \
+seconds. At the second it stops at once. What was acknowledged is kept either way.")]
 pub struct Serve {
     /// The data directory; created if it does not exist
     #[arg(long, value_name = "DIR")]
@@ -150,6 +153,9 @@ pub struct Serve {
     /// Which clients may use shared memory beside a Unix socket
     #[arg(long, value_name = "CLIENTS", value_enum, default_value_t = SharedMemory::SameUser)]
     pub shared_memory: SharedMemory,
+    /// Seconds that calls under way have to end at the first SIGTERM or SIGINT, up to 3600; with 0 it stops at once
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=3_600), default_value = "5")]
+    pub drain: u32,
     /// Stop when standard input ends, because the process that started this one has ended
     #[arg(long, hide = true)]
     pub until_eof: bool,

@@ -3,14 +3,13 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use tercel::check::{LOST_NAME, losses};
 use tercel::{DiskError, Server, ServerConfig, ServerError, SharedMemory};
 use tercel_packages::model::{Mark, Marked};
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::process::raise_descriptors;
 use tercel_term::say;
+use tercel_term::stop::Signals;
 
 use crate::args;
 
@@ -32,7 +31,7 @@ pub fn run(args: &args::Serve) -> Outcome {
         },
         ..ServerConfig::new(&args.data)
     };
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let signals = Signals::take()?;
     raise_descriptors();
     let server = Server::start(config).map_err(not_started)?;
     let recovered = server.recovered();
@@ -64,16 +63,7 @@ pub fn run(args: &args::Serve) -> Outcome {
             stopper.stop();
         });
     }
-    let stopper = server.stopper();
-    let handle = signals.handle();
-    let watcher = std::thread::spawn(move || {
-        if signals.forever().next().is_some() {
-            stopper.stop();
-        }
-    });
-    let result = server.wait();
-    handle.close();
-    let _ = watcher.join();
+    let result = signals.wait_for(server, Duration::from_secs(args.drain.into()));
     let _ = teller.join();
     result?;
     say!("stopped");
