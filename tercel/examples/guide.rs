@@ -348,6 +348,14 @@ fn methods(client: &Client, ann: Ref<PersonOfToday>) -> Result<(), Box<dyn std::
         println!("{}", tx.handle(ann.reference()).greet("And again")?);
         Ok(())
     })?;
+
+    match ann.clone().within(Duration::from_secs(1)).call_them("Ani") {
+        Err(Failure::Space(Error::Timeout(Some(op)))) => match client.resolve(*op)? {
+            Some(stamp) => println!("it was executed, as commit {stamp}"),
+            None => println!("it was not executed, and never will be: it may be called again"),
+        },
+        other => println!("called {} before", other?),
+    }
     Ok(())
 }
 
