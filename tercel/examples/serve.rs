@@ -96,11 +96,11 @@ pub fn serve(dir: &Path, address: &str) -> Result<(), Box<dyn std::error::Error>
 }
 
 /// The program.
-pub fn main() {
+fn main() {
     let mut args = std::env::args().skip(1);
     let dir = args.next().unwrap_or_else(|| "./counters".into());
     let address = args.next().unwrap_or_else(|| "127.0.0.1:7117".into());
-    // An error that `main` returns is printed for programmers; this is for people.
+    // An error that `main` returns is printed for programmers; this prints its sentence.
     if let Err(e) = serve(Path::new(&dir), &address) {
         eprintln!("error: {e}");
         std::process::exit(1);

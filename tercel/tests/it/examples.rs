@@ -2,13 +2,15 @@
 //! stands, so it is run by itself, and its calls of methods are made here.
 
 #[path = "../../examples/bank.rs"]
+#[allow(dead_code, reason = "its main function ends the process")]
 mod bank;
 #[path = "../../examples/conflict.rs"]
 mod conflict;
 #[path = "../../examples/hello.rs"]
+#[allow(dead_code, reason = "its main function ends the process")]
 mod hello;
 #[path = "../../examples/readme.rs"]
-#[allow(dead_code, reason = "its main function changes the directory, which all tests share")]
+#[allow(dead_code, reason = "it changes the directory, which all tests share")]
 mod readme;
 #[path = "../../examples/serve.rs"]
 #[allow(dead_code, reason = "its main function reads the command line")]
@@ -26,7 +28,7 @@ use serve::{Counter, CountsCalls, Kitchen, KitchenCalls};
 
 #[test]
 fn bank_loses_no_money() {
-    bank::main().unwrap();
+    bank::run().unwrap();
 }
 
 #[test]
@@ -36,7 +38,7 @@ fn conflict_sells_each_seat_once() {
 
 #[test]
 fn hello_finds_the_friend_after_a_restart() {
-    hello::main().unwrap();
+    hello::run().unwrap();
 }
 
 /// A path so long that there is no name for a door beside it: then a Unix socket has no shared memory.
