@@ -77,7 +77,7 @@ pub struct Options {
     pub dir: Option<PathBuf>,
     /// How many connections do nothing, in suite `idle`.
     pub connections: usize,
-    /// Which antagonists to measure, in suite `load`, or which places, `ablations` or `instructions`, in suite `rpc`; all if none is named.
+    /// Which rows to measure, in suites `load` and `rpc`; all if none is named.
     pub only: Vec<String>,
 }
 
@@ -119,11 +119,7 @@ pub fn command(suite: Suite, options: Options, json: bool, page: Option<&Path>) 
             return child(&role).map(|()| ExitCode::SUCCESS).map_err(Failure::new);
         }
     }
-    if !options.only.is_empty() && !matches!(suite, Suite::Load | Suite::Rpc) {
-        return Err(Failure::new("only the suites load and rpc have rows to choose from")
-            .next("leave --only out, or say `tercel bench load`")
-            .code(2));
-    }
+    check_rows(suite, &options.only)?;
     tidy::on_signals(|| "interrupted: nothing was measured to its end".into())?;
     // Before minutes are spent on what could not be written.
     if let Some(dir) = page {
@@ -140,6 +136,26 @@ pub fn command(suite: Suite, options: Options, json: bool, page: Option<&Path>) 
     let text = if json { report.json().map_err(Failure::new)? } else { report.table(columns()) };
     say!("{text}");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses names of rows that the suite does not have, before anything is made or measured.
+fn check_rows(suite: Suite, only: &[String]) -> Result<(), Failure> {
+    let (name, rows) = match suite {
+        Suite::Load => ("load", load::names()),
+        Suite::Rpc => ("rpc", rpc::names()),
+        _ if only.is_empty() => return Ok(()),
+        _ => {
+            return Err(Failure::new("only the suites load and rpc have rows to choose from")
+                .next("leave --only out, or say `tercel bench load`")
+                .code(2));
+        }
+    };
+    match only.iter().find(|row| !rows.contains(row)) {
+        Some(stranger) => Err(Failure::new(format!("suite {name} has no row {stranger}"))
+            .next(format!("its rows are {}", rows.join(", ")))
+            .code(2)),
+        None => Ok(()),
+    }
 }
 
 fn not_written(path: &Path, e: &std::io::Error) -> Failure {

@@ -114,7 +114,10 @@ pub struct Space {
 #[command(after_help = "Examples:
   tercel serve --data ./packages
   tercel serve --data ./packages --listen unix:/tmp/tercel.sock
-  tercel serve --data ./packages --listen 127.0.0.1:7200 --listen unix:./socket")]
+  tercel serve --data ./packages --listen 127.0.0.1:7200 --listen unix:./socket
+
+At the first SIGTERM or SIGINT the server takes no new calls, and stops when those under way have ended, or after --drain \
+seconds. At the second it stops at once. What was acknowledged is kept either way.")]
 pub struct Serve {
     /// The data directory; created if it does not exist
     #[arg(long, value_name = "DIR")]
@@ -150,6 +153,9 @@ pub struct Serve {
     /// Which clients may use shared memory beside a Unix socket
     #[arg(long, value_name = "CLIENTS", value_enum, default_value_t = SharedMemory::SameUser)]
     pub shared_memory: SharedMemory,
+    /// Seconds that calls under way have to end at the first SIGTERM or SIGINT, up to 3600; with 0 it stops at once
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=3_600), default_value = "5")]
+    pub drain: u32,
     /// Stop when standard input ends, because the process that started this one has ended
     #[arg(long, hide = true)]
     pub until_eof: bool,
@@ -170,7 +176,11 @@ pub enum SharedMemory {
 #[command(after_help = "Examples:
   tercel demo
   tercel demo --input Packages.xz --dir /var/tmp/demo
-  tercel demo --addr unix:./socket")]
+  tercel demo --addr unix:./socket
+
+With --addr it writes into the space of that server: the class Mark, and one object of it, \
+which it changes 50 times. No root reaches the object, so the server frees it when it collects next, as `tercel gc` does. \
+Without --addr it starts a server of its own, and touches no other.")]
 pub struct Demo {
     /// A Packages file; else the machine's apt lists, else a bundled sample
     #[arg(long, value_name = "FILE")]
@@ -181,8 +191,8 @@ pub struct Demo {
     /// Where to put the data; a fresh directory that is removed at the end if not given
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Show only what calls take, at a server that serves already: HOST:PORT or unix:PATH
-    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["input", "sample", "dir"])]
+    /// Show only what calls take, at a server that serves already: HOST:PORT or unix:PATH. It leaves an object there, see below
+    #[arg(long, value_name = "ADDR", alias = "server", conflicts_with_all = ["input", "sample", "dir"])]
     pub addr: Option<Address>,
 }
 
@@ -368,6 +378,7 @@ pub struct Inspect {
 #[command(after_help = "Examples:
   tercel call 12.3 seen                             a method of an object
   tercel call 12.3 set_advisory 7                   with its one argument
+  tercel call Desk letters '\"Annie\"'                a text has quotes in JSON
   tercel call purse pay '[null, 5]'                 with arguments in order
   tercel call purse pay '{\"to\": null, \"cents\": 5}'  the same by name
   tercel call Clock now '[\"UTC\"]' --addr unix:./socket --json
@@ -508,7 +519,7 @@ pub struct Bench {
     /// Suite idle: how many connections do nothing
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub connections: usize,
-    /// Suites load and rpc: only this row or place, such as greedy or shm.spin;
+    /// Suites load and rpc: only this row, such as greedy or shm.spin;
     /// rpc also has `instructions` and `ablations`; may be given several times
     #[arg(long, value_name = "ROW")]
     pub only: Vec<String>,

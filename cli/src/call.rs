@@ -179,7 +179,7 @@ fn arguments(of: &Method, text: Option<&str>) -> Result<Vec<u8>, Failure> {
     };
     let datum = match text {
         None => Datum::Map(Vec::new()),
-        Some(text) => match serde_json::from_str(text).map_err(|e| wrong(format!("this is no JSON: {e}")))? {
+        Some(text) => match serde_json::from_str(text).map_err(|e| wrong(not_json(text, &e)))? {
             value @ (Value::Object(_) | Value::Array(_)) => of_json(value),
             // Of a method that takes one value it can be no other.
             value if of.takes.fields().len() == 1 => Datum::List(vec![of_json(value)]),
@@ -189,6 +189,19 @@ fn arguments(of: &Method, text: Option<&str>) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     datum::encode(&of.takes, &datum, &mut bytes).map_err(|e| wrong(e.to_string()))?;
     Ok(bytes)
+}
+
+/// What is wrong with arguments that are not JSON. Mostly it is a text without quotes, because the shell took them.
+fn not_json(text: &str, e: &serde_json::Error) -> String {
+    let is_structure = text.trim_start().starts_with(['{', '[', '"']);
+    let text = Value::from(text).to_string().replace('\'', r"'\''");
+    match (is_structure, e.is_eof()) {
+        (false, _) => format!("this is no JSON: if it is a text, it needs quotes of its own: '{text}'"),
+        (true, false) => format!(
+            "this is no JSON: {e}: texts need quotes, which the shell takes unless all stands between '..'"
+        ),
+        (true, true) => format!("this is no JSON: {e}"),
+    }
 }
 
 /// The form of the arguments.

@@ -3,14 +3,13 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use tercel::check::{LOST_NAME, losses};
-use tercel::{Server, ServerConfig, ServerError, SharedMemory};
+use tercel::{DiskError, Server, ServerConfig, ServerError, SharedMemory};
 use tercel_packages::model::{Mark, Marked};
-use tercel_term::fail::Outcome;
+use tercel_term::fail::{Failure, Outcome};
 use tercel_term::process::raise_descriptors;
 use tercel_term::say;
+use tercel_term::stop::Signals;
 
 use crate::args;
 
@@ -32,9 +31,9 @@ pub fn run(args: &args::Serve) -> Outcome {
         },
         ..ServerConfig::new(&args.data)
     };
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let signals = Signals::take()?;
     raise_descriptors();
-    let server = Server::start(config)?;
+    let server = Server::start(config).map_err(not_started)?;
     let recovered = server.recovered();
     let how = match (recovered.created, recovered.torn) {
         (true, _) => "a new space".to_string(),
@@ -64,18 +63,22 @@ pub fn run(args: &args::Serve) -> Outcome {
             stopper.stop();
         });
     }
-    let stopper = server.stopper();
-    let handle = signals.handle();
-    let watcher = std::thread::spawn(move || {
-        if signals.forever().next().is_some() {
-            stopper.stop();
-        }
-    });
-    let result = server.wait();
-    handle.close();
-    let _ = watcher.join();
+    let result = signals.wait_for(server, Duration::from_secs(args.drain.into()));
     let _ = teller.join();
     result?;
     say!("stopped");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Why it did not start. A command that opens a directory may ask its server instead; a second server must have the directory.
+fn not_started(e: ServerError) -> Failure {
+    let ServerError::Disk(DiskError::Locked { dir, pid }) = &e else { return e.into() };
+    let (holder, how) = match pid {
+        Some(pid) => (format!("process {pid}"), format!("`kill {pid}`")),
+        None => ("another process".into(), format!("`fuser {}` names it", dir.join("lock").display())),
+    };
+    Failure::new(format!("{} is in use by {holder}: a directory has one server at a time", dir.display()))
+        .next(format!(
+            "stop that process ({how}) and run the same command again, or name another directory with --data"
+        ))
 }

@@ -149,7 +149,7 @@ fn pay_to_and_fro(client: &Client) -> Result<i64, Failure<Overdrawn>> {
 }
 
 /// The program.
-pub fn main() -> Result<(), Box<dyn std::error::Error>> {
+pub fn run() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::temp_dir().join(format!("tercel-bank-{}", std::process::id()));
     // A server with methods and a service: a few lines around a stock one.
     let server = Server::builder(&dir).listen("127.0.0.1:0").methods(Purse::METHODS);
@@ -184,4 +184,12 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     client.close()?;
     server.stop()?;
     Ok(std::fs::remove_dir_all(&dir)?)
+}
+
+/// An error that `main` returns is printed for programmers, as `Timeout(None)`; this prints its sentence.
+fn main() {
+    if let Err(e) = run() {
+        eprintln!("error: {e}");
+        std::process::exit(1);
+    }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tercel::collections::{Map, Vector};
 use tercel::{
-    Callback, Called, Client, Context, Error, Failure, Input, Isolation, List, Obj, Object, Output, Record,
-    Ref, Server, Text, interface, service,
+    Callback, Called, Client, ClientConfig, Context, Error, Failure, Input, Isolation, List, Obj, Object,
+    Output, Record, Ref, Server, SharedMemory, Text, interface, service,
 };
 
 #[derive(Object)]
@@ -178,6 +178,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     changed_class(&dir)?;
     registers(&dir)?;
     networked(&dir)?;
+    over_a_socket(&dir)?;
     println!("The guide holds.");
     Ok(std::fs::remove_dir_all(&dir)?)
 }
@@ -305,6 +306,18 @@ fn networked(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
+fn over_a_socket(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
+    let socket = format!("unix:{}", dir.join("socket").display());
+    let server = Server::builder(dir).listen(socket.as_str()).shared_memory(SharedMemory::SameUser);
+    let server = server.start()?;
+    let config = ClientConfig { cache_bytes: 16 << 20, shared_memory: true, ..ClientConfig::default() };
+    let client = Client::connect_with(socket.as_str(), config)?;
+    println!("messages go by {}", client.transport().ok_or("not connected")?);
+
+    client.close()?;
+    Ok(server.stop()?)
+}
+
 fn fresh(client: &Client, other: &Client) -> Result<(), Box<dyn std::error::Error>> {
     let ann = client.run(|tx| Ok(tx.get_root::<PersonOfToday>("ann")?.reference()))?;
 
@@ -348,6 +361,14 @@ fn methods(client: &Client, ann: Ref<PersonOfToday>) -> Result<(), Box<dyn std::
         println!("{}", tx.handle(ann.reference()).greet("And again")?);
         Ok(())
     })?;
+
+    match ann.clone().within(Duration::from_secs(1)).call_them("Ani") {
+        Err(Failure::Space(Error::Timeout(Some(op)))) => match client.resolve(*op)? {
+            Some(stamp) => println!("it was executed, as commit {stamp}"),
+            None => println!("it was not executed, and never will be: it may be called again"),
+        },
+        other => println!("called {} before", other?),
+    }
     Ok(())
 }
 

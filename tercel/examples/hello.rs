@@ -9,7 +9,7 @@ struct Person {
 }
 
 /// The program.
-pub fn main() -> Result<(), Box<dyn std::error::Error>> {
+pub fn run() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::temp_dir().join(format!("tercel-hello-{}", std::process::id()));
     let space = tercel::embedded(&dir)?;
     space.run(|tx| {
@@ -28,4 +28,12 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     })?;
     space.close()?;
     Ok(std::fs::remove_dir_all(&dir)?)
+}
+
+/// An error that `main` returns is printed for programmers, as `Timeout(None)`; this prints its sentence.
+fn main() {
+    if let Err(e) = run() {
+        eprintln!("error: {e}");
+        std::process::exit(1);
+    }
 }

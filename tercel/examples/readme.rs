@@ -71,7 +71,7 @@ pub fn methods(client: &Client) -> Result<i64, Box<dyn std::error::Error>> {
 ///
 /// # Errors
 /// If a server does not start, or does not answer.
-pub fn main() -> Result<(), Box<dyn std::error::Error>> {
+pub fn run() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::temp_dir().join(format!("tercel-readme-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
     std::env::set_current_dir(&dir)?;
@@ -84,6 +84,14 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     server.stop()?;
     Ok(std::fs::remove_dir_all(&dir)?)
+}
+
+/// An error that `main` returns is printed for programmers, as `Timeout(None)`; this prints its sentence.
+fn main() {
+    if let Err(e) = run() {
+        eprintln!("error: {e}");
+        std::process::exit(1);
+    }
 }
 
 #[rustfmt::skip]

@@ -294,10 +294,15 @@ fn wrong_arguments_are_told_with_what_the_method_takes() {
         (r#"{"cents": 1}"#, "`to` is missing"),
         (r#"{"cents": 1, "to": null, "for": 1}"#, "there is no `for`"),
         ("[null, 1", "no JSON"),
+        ("[purse, 1]", "texts need quotes"),
         ("7", "neither a JSON object nor an array"),
     ] {
         let text = world.wrong(&["purse", "pay", args], 2);
         assert!(text.contains(part) && text.contains("pay(to: Ref<Purse>, cents: u16)"), "{args}: {text}");
+    }
+    for (bare, quoted) in [("Annie", r#"'"Annie"'"#), ("it's", r#"'"it'\''s"'"#), ("tr", r#"'"tr"'"#)] {
+        let text = world.wrong(&["purse", "length", bare], 2);
+        assert!(text.contains(&format!("needs quotes of its own: {quoted}")), "{text}");
     }
     assert!(world.wrong(&["purse", "pay"], 2).contains("`to` is missing"));
     assert!(world.wrong(&["purse", "balance", "[1]"], 2).contains("there are none"));

@@ -341,6 +341,14 @@ fn a_taken_port_and_a_locked_directory_are_named() {
     let server = Serving::start(&space);
     let said = err(&tercel(&["query", "depends", "lib", "--data", &space]));
     assert!(said.contains(&server.0.id().to_string()), "{said}");
+    let said = in_one_line(&err(&tercel(&["serve", "--data", &space, "--listen", "127.0.0.1:0"])));
+    let process = server.0.id();
+    assert!(said.contains(&format!("in use by process {process}: a directory has one server")), "{said}");
+    assert!(
+        said.contains(&format!("`kill {process}`")) && said.contains("another directory with --data"),
+        "{said}"
+    );
+    assert!(!said.contains("--server"), "serve has no such option: {said}");
     let other = tempfile::tempdir().unwrap();
     let said =
         err(&tercel(&["serve", "--data", other.path().join("s").to_str().unwrap(), "--listen", &server.1]));

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use crate::common::{PACKAGES, Serving, out};
+use crate::common::{PACKAGES, Serving, out, tercel};
 
 /// What a row says: what carried the call or where its object was, where it ran, in which process.
 fn rows(words: &str) -> Vec<(&str, &str, &str)> {
@@ -37,8 +37,9 @@ fn calls_at_a_server_say_by_what_they_went_and_where_they_ran() {
         let listen = ["--listen", "127.0.0.1:0", "--listen", &socket, "--shared-memory", shared_memory];
         let serving = Serving::start_with(&space, &listen);
         let server = serving.0.id().to_string();
-        for (address, transport) in [(&serving.1, "TCP"), (&socket, by_socket)] {
-            let (process, words) = demo(dir.path(), &["--addr", address]);
+        for (option, address, transport) in [("--addr", &serving.1, "TCP"), ("--server", &socket, by_socket)]
+        {
+            let (process, words) = demo(dir.path(), &[option, address]);
             let by = format!("at the server, by {transport}");
             let expected = [
                 ("on the cached copy", "here", process.as_str()),
@@ -49,6 +50,18 @@ fn calls_at_a_server_say_by_what_they_went_and_where_they_ran() {
             assert_eq!(rows(&words), expected, "{words}");
         }
     }
+}
+
+#[test]
+fn demonstration_at_a_server_leaves_one_object_that_a_collection_frees() {
+    let dir = tempfile::tempdir().unwrap();
+    let space = dir.path().join("space").display().to_string();
+    let serving = Serving::start_with(&space, &["--listen", "127.0.0.1:0", "--gc-grace", "0"]);
+    demo(dir.path(), &["--addr", &serving.1]);
+    let freed = out(&tercel(&["gc", "--json", "--server", &serving.1]));
+    let freed: serde_json::Value = serde_json::from_str(&freed).unwrap();
+    assert_eq!(freed["objects"], 1, "{freed}");
+    assert!(out(&tercel(&["inspect", "--server", &serving.1])).is_empty(), "a root is left");
 }
 
 #[test]

@@ -75,10 +75,10 @@ fn clients_at_work_have_their_rows() {
 }
 
 #[test]
-fn a_row_that_there_is_not_is_named_with_those_that_there_are() {
-    let said = err(&tercel(&["bench", "load", "--only", "floods"]));
-    assert!(
-        said.contains("has no row floods; its rows are slow_reader") && said.contains("active"),
-        "{said}"
-    );
+fn unknown_row_of_load_is_refused_with_the_rows_of_the_suite() {
+    let refused = tercel(&["bench", "load", "--only", "floods"]);
+    let said = err(&refused);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("suite load has no row floods"), "{said}");
+    assert!(said.contains("its rows are slow_reader") && said.contains("active"), "{said}");
 }

@@ -11,4 +11,5 @@ mod health;
 mod interfaces;
 mod load;
 mod mishaps;
+mod serve;
 mod soak;

@@ -510,7 +510,7 @@ impl Server {
         self.warnings.anew()
     }
 
-    /// A way to ask it to stop from another thread.
+    /// A way to drain it, and to ask it to stop, from another thread.
     pub fn stopper(&self) -> Stopper {
         Stopper(self.handle.clone())
     }
@@ -543,10 +543,7 @@ impl Server {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn drain(&self, within: Duration) -> bool {
-        let (tell, told) = mpsc::channel();
-        store::post(&self.handle, Post::Drain(tell));
-        // A server that stops meanwhile drops its end.
-        told.recv_timeout(within).is_ok()
+        drain(&self.handle, within)
     }
 
     /// Installs what is in memory, closes everything and waits for that. Calls that are under way are broken off; [`Server::drain`] waits
@@ -581,9 +578,11 @@ impl Drop for Server {
     }
 }
 
-/// Asks a server to stop.
+/// Drains a server, and asks it to stop, while another thread waits for its end.
 ///
 /// ```
+/// use std::time::Duration;
+///
 /// use tercel::{Recovered, Server};
 ///
 /// # let dir = std::env::temp_dir().join(format!("tercel-doc-stopper-{}", std::process::id()));
@@ -591,7 +590,10 @@ impl Drop for Server {
 /// let Recovered { created, replayed, .. } = *server.recovered();
 /// assert!(created && replayed == 0);
 /// let stopper = server.stopper();
-/// std::thread::spawn(move || stopper.stop());
+/// std::thread::spawn(move || {
+///     stopper.drain(Duration::from_secs(10));
+///     stopper.stop();
+/// });
 /// server.wait()?;
 /// # std::fs::remove_dir_all(&dir)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -600,10 +602,23 @@ impl Drop for Server {
 pub struct Stopper(Handle<Post>);
 
 impl Stopper {
+    /// As [`Server::drain`]: refuses new calls, and waits at most so long for those under way. Says whether all have ended; it says no
+    /// as soon as the server stops.
+    pub fn drain(&self, within: Duration) -> bool {
+        drain(&self.0, within)
+    }
+
     /// Asks; [`Server::wait`] tells when it is done.
     pub fn stop(&self) {
         store::post(&self.0, Post::Stop);
     }
+}
+
+fn drain(handle: &Handle<Post>, within: Duration) -> bool {
+    let (tell, told) = mpsc::channel();
+    store::post(handle, Post::Drain(tell));
+    // A server that stops meanwhile drops its end.
+    told.recv_timeout(within).is_ok()
 }
 
 #[cfg(test)]

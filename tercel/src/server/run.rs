@@ -421,11 +421,15 @@ impl Loop {
                 }
                 core.take(now, Input::Says(view, id, said));
             }
+            // Calls were broken off by the stop, so they have not come to their end.
+            Post::Drain(_) if self.stop_by.is_some() => {}
             Post::Drain(tell) => {
                 self.drains.push(tell);
                 core.take(now, Input::Drain);
             }
             Post::Stop => {
+                // Calls that are under way are broken off now.
+                self.drains.clear();
                 self.workers.inside().lending.stop();
                 self.stop_by.get_or_insert(Instant::now() + Duration::from_secs(STOP_SECONDS_MAX));
                 // A client that went on committing would keep the buffer from ever being empty. Ordered commits are not

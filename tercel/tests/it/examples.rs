@@ -2,20 +2,33 @@
 //! stands, so it is run by itself, and its calls of methods are made here.
 
 #[path = "../../examples/bank.rs"]
+#[allow(dead_code, reason = "its main function ends the process")]
 mod bank;
 #[path = "../../examples/conflict.rs"]
 mod conflict;
 #[path = "../../examples/hello.rs"]
+#[allow(dead_code, reason = "its main function ends the process")]
 mod hello;
 #[path = "../../examples/readme.rs"]
-#[allow(dead_code, reason = "its main function changes the directory, which all tests share")]
+#[allow(dead_code, reason = "it changes the directory, which all tests share")]
 mod readme;
+#[path = "../../examples/serve.rs"]
+#[allow(dead_code, reason = "its main function reads the command line")]
+mod serve;
 
-use tercel::{Client, Transport};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tercel::{Client, Error, Failure, HealthState, Transport};
+
+use serve::{Counter, CountsCalls, Kitchen, KitchenCalls};
 
 #[test]
 fn bank_loses_no_money() {
-    bank::main().unwrap();
+    bank::run().unwrap();
 }
 
 #[test]
@@ -25,11 +38,11 @@ fn conflict_sells_each_seat_once() {
 
 #[test]
 fn hello_finds_the_friend_after_a_restart() {
-    hello::main().unwrap();
+    hello::run().unwrap();
 }
 
 /// A path so long that there is no name for a door beside it: then a Unix socket has no shared memory.
-fn without_door(dir: &std::path::Path) -> String {
+fn without_door(dir: &Path) -> String {
     let begin = format!("unix:{}/", dir.display());
     let bytes = "unix:".len() + 107;
     format!("{begin}{}", "s".repeat(bytes - begin.len()))
@@ -47,4 +60,88 @@ fn methods_of_the_readme_run_at_every_address_by_the_same_lines() {
         assert_eq!(readme::methods(&client).unwrap(), 500, "{address}");
     }
     server.stop().unwrap();
+}
+
+const SERVE: &str = "TERCEL_TEST_SERVE_EXAMPLE";
+const WITHIN: Duration = Duration::from_secs(10);
+
+fn socket_in(dir: &Path) -> String {
+    format!("unix:{}/socket", dir.display())
+}
+
+/// A process of this program that is the server of the example; it is killed when this is dropped.
+struct Serving {
+    process: Child,
+    client: Client,
+}
+
+impl Serving {
+    fn start(dir: &Path) -> Serving {
+        let test = "examples::server_of_the_example_lets_calls_end_at_the_first_signal_alone";
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let command = command.args([test, "--exact", "--nocapture"]).env(SERVE, dir).stdout(Stdio::null());
+        let process = command.spawn().unwrap();
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            match Client::connect(socket_in(dir).as_str()) {
+                Ok(client) => return Serving { process, client },
+                Err(e) => assert!(Instant::now() < end, "{e}"),
+            }
+        }
+    }
+
+    fn end_it(&self) {
+        let pid = Pid::from_raw(self.process.id().try_into().unwrap()).unwrap();
+        kill_process(pid, Signal::TERM).unwrap();
+    }
+
+    fn until_it_is(&self, state: HealthState, calls: u32) {
+        let is = || self.client.health(WITHIN).map(|h| (h.state, h.calls));
+        while is().unwrap() != (state, calls) {
+            thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn server_of_the_example_lets_calls_end_at_the_first_signal_alone() {
+    if let Some(dir) = std::env::var_os(SERVE) {
+        let dir = Path::new(&dir);
+        return serve::serve(&dir.join("counters"), &socket_in(dir)).unwrap();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for (ms, signals) in [(2_000, 1), (60_000, 2)] {
+        let mut serving = Serving::start(dir.path());
+        let client = serving.client.clone();
+        // The server listens before its program has made the counter.
+        let counter = loop {
+            if let Some(counter) = client.run(|tx| tx.get_root_ref::<Counter>("counter")).unwrap() {
+                break counter;
+            }
+        };
+        let counter = client.handle(counter);
+        assert_eq!(counter.add(1), Ok(signals), "it keeps what it counted");
+        thread::scope(|scope| {
+            let cooking = scope.spawn(|| client.service::<dyn Kitchen>().within(WITHIN / 2).cook(ms));
+            serving.until_it_is(HealthState::Serving, 1);
+            serving.end_it();
+            if signals == 2 {
+                serving.until_it_is(HealthState::Draining, 1);
+                serving.end_it();
+            }
+            assert!(serving.process.wait().unwrap().success());
+            let cooked = cooking.join().unwrap();
+            match signals {
+                1 => assert_eq!(cooked, Ok(true)),
+                _ => assert!(matches!(cooked, Err(Failure::Space(Error::Unknown(_)))), "{cooked:?}"),
+            }
+        });
+    }
 }

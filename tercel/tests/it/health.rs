@@ -212,3 +212,25 @@ fn server_that_is_gone_is_unavailable_within_the_time_given() {
         assert!(began.elapsed() < WITHIN, "{name}: it waits for the client's own timeout");
     }
 }
+
+#[test]
+fn drain_ends_at_once_when_the_server_stops() {
+    let Office { client, server, begun, let_go, _dir } = open(Some(Transport::Unix));
+    let server = server.unwrap();
+    let stopper = server.stopper();
+    let drainer = stopper.clone();
+    thread::scope(|scope| {
+        let held = scope.spawn(|| client.service::<dyn Desk>().within(Duration::from_secs(1)).hold());
+        begun.recv_timeout(WITHIN).unwrap();
+        let draining = scope.spawn(move || drainer.drain(Duration::from_secs(600)));
+        while client.health(WITHIN).unwrap().state != HealthState::Draining {
+            thread::yield_now();
+        }
+        stopper.stop();
+        assert!(!draining.join().unwrap(), "a call is broken off");
+        let_go.send(9).unwrap();
+        assert!(matches!(held.join().unwrap(), Err(Failure::Space(Error::Unknown(_)))));
+    });
+    server.wait().unwrap();
+    assert!(!stopper.drain(Duration::from_secs(600)), "nothing is left that ends");
+}

@@ -1,0 +1,68 @@
+//! Stops a server when this process is told to end: the first SIGTERM or SIGINT lets its calls come to their end for a bounded time,
+//! the second stops it at once.
+
+use std::io;
+use std::thread;
+use std::time::Duration;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator;
+use tercel::{Server, ServerError, Stopper};
+
+/// The signals that end this process. They are kept from when this is made, so one that comes while a server starts counts.
+#[derive(Debug)]
+pub struct Signals(iterator::Signals);
+
+impl Signals {
+    /// Takes the signals over.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn take() -> io::Result<Signals> {
+        Ok(Signals(iterator::Signals::new([SIGINT, SIGTERM])?))
+    }
+
+    /// Waits until the server has stopped, by a signal or by itself. Calls that are under way at the first signal have `drain` to
+    /// come to their end.
+    ///
+    /// # Errors
+    /// As [`Server::wait`].
+    pub fn wait_for(mut self, server: Server, drain: Duration) -> Result<(), ServerError> {
+        let (handle, stopper) = (self.0.handle(), server.stopper());
+        let watcher = thread::spawn(move || {
+            let mut signals = self.0.forever();
+            if signals.next().is_none() {
+                return;
+            }
+            let second = stopper.clone();
+            let drainer = thread::spawn(move || drain_and_stop(&stopper, drain));
+            if signals.next().is_some() {
+                second.stop();
+            }
+            let _ = drainer.join();
+        });
+        let result = server.wait();
+        handle.close();
+        let _ = watcher.join();
+        result
+    }
+}
+
+fn drain_and_stop(stopper: &Stopper, within: Duration) {
+    if !within.is_zero() {
+        let silent = within.min(SILENCE);
+        if !stopper.drain(silent) {
+            let seconds = within.as_secs_f64();
+            eprintln!(
+                "calls are under way: they have {seconds} s to end; a second signal stops the server at once"
+            );
+            if !stopper.drain(within - silent) {
+                eprintln!("calls are broken off");
+            }
+        }
+    }
+    stopper.stop();
+}
+
+/// Calls mostly end within it, and then nothing is said.
+const SILENCE: Duration = Duration::from_millis(200);
