@@ -145,15 +145,15 @@ mod tests {
     /// So long that the runs are copied by the processor's own instruction, where there is one.
     #[test]
     fn long_runs_are_copied_as_short_ones() {
-        let bytes: Vec<u8> = (0..2_000_u32).map(|at| (at * 7 + at / 256) as u8).collect();
-        for run in [0, 1, 31, 32, 33, 125, 249, 250] {
-            for (begin, cut) in [(0, 8), (1, 3), (7, 300), (8, 1_000), (255, 1_999), (1_700, 1_744)] {
-                let (now, then) = (words(run), words(250 - run));
+        let bytes: Vec<u8> = (0..10_000_u32).map(|at| (at * 7 + at / 256) as u8).collect();
+        for run in [0, 1, 511, 512, 513, 625, 1_249, 1_250] {
+            for (begin, cut) in [(0, 8), (1, 3), (7, 300), (8, 5_000), (4_095, 9_999), (8_700, 8_744)] {
+                let (now, then) = (words(run), words(1_250 - run));
                 let mut pen = Pen::new([&now, &then]);
                 pen.write(&bytes[..cut]);
                 pen.write(&bytes[cut..]);
                 pen.finish();
-                for end in [begin, begin + 1, begin + 255, begin + 256, 1_999, 2_000] {
+                for end in [begin, begin + 1, begin + 4_095, begin + 4_096, 9_999, 10_000] {
                     let end = end.min(bytes.len());
                     let mut read = vec![0; end - begin];
                     copy([&now, &then], begin, &mut read);

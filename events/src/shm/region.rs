@@ -297,9 +297,10 @@ unsafe fn move_string(target: *mut u8, source: *const u8, bytes: usize) {
     }
 }
 
-/// From how many words on the string instruction is used; its beginning costs as much as so many words.
+/// From how many words on the string instruction is used. Below that its beginning costs more than it saves: calls with 1 KiB took 0.73 to 0.78 us
+/// with it, and 0.69 to 0.76 without.
 #[cfg(target_arch = "x86_64")]
-const STRING_WORDS: usize = 32;
+const STRING_WORDS: usize = 512;
 
 /// Lines of a whole region, or why the configuration cannot be.
 fn lines_of(config: Config) -> io::Result<usize> {
