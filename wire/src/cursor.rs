@@ -134,6 +134,15 @@ impl Put for Vec<u8> {
     }
 }
 
+/// As much of a text as is told to a peer: an error may quote what it was given, and a message is bounded.
+pub fn told(text: &str) -> &[u8] {
+    let end = (0..=TOLD_BYTES_MAX.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    &text.as_bytes()[..end.unwrap_or(0)]
+}
+
+/// Bytes of a text that are told to a peer.
+pub const TOLD_BYTES_MAX: usize = 16 << 10;
+
 /// Two bytes at `at`. Panics if they are not there: for bytes that were checked.
 #[inline]
 pub fn le16(bytes: &[u8], at: usize) -> u16 {

@@ -77,6 +77,7 @@ impl Deframer {
             self.from = 0;
         } else if self.from > BODY_BYTES_MAX {
             self.buffer.drain(..self.from);
+            self.buffer.shrink_to(KEPT_BYTES);
             self.from = 0;
         }
         if self.is_empty()
@@ -92,6 +93,7 @@ impl Deframer {
             self.begin_large(header, &buffer[self.from + FRAME_BYTES..]);
             self.buffer = buffer;
             self.buffer.clear();
+            self.buffer.shrink_to(KEPT_BYTES);
             self.from = 0;
         }
     }
@@ -125,6 +127,15 @@ impl Deframer {
             Some((header, body)) => Ok(Some((header, Cow::Owned(body)))),
             None => Ok(self.next_small()?.map(|(header, body)| (header, Cow::Borrowed(body)))),
         }
+    }
+
+    /// A copy of a body, in the memory that is for the next large one.
+    pub fn copy(&mut self, body: &[u8]) -> Vec<u8> {
+        let mut copy = std::mem::take(&mut self.given);
+        copy.clear();
+        copy.reserve_exact(body.len());
+        copy.extend_from_slice(body);
+        copy
     }
 
     /// Gives a body back: its memory is for the next one.
@@ -297,10 +308,12 @@ mod tests {
         for (first, least, most) in [
             (FRAME_BYTES, 0, 1 << 10),
             (ALLOWED_FROM - 1, 0, 2 * ALLOWED_FROM),
-            (ALLOWED_FROM, BODY_BYTES_MAX, BODY_BYTES_MAX),
+            (ALLOWED_FROM, BODY_BYTES_MAX, BODY_BYTES_MAX + KEPT_BYTES),
         ] {
             let mut d = Deframer::default();
-            d.push(&bytes[..first]);
+            let second = first / 2;
+            d.push(&bytes[..second]);
+            d.push(&bytes[second..first]);
             assert!((least..=most).contains(&memory(&d)), "{first}: {}", memory(&d));
             d.push(&bytes[first..]);
             assert_eq!(d.next_frame().unwrap().map(|(_, body)| body.len()), Some(BODY_BYTES_MAX));

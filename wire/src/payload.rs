@@ -19,7 +19,7 @@ use crate::id::{Oref, PageId, Stamp};
 use crate::layout::{Layout, Shape, Var, padded, var};
 pub use crate::lent::PartSink;
 use crate::lent::{Lending, LentBytes, SharedBody};
-use crate::record::{EncodeError, Encoder, Spill};
+use crate::record::{EncodeError, Encoder, Spill, encode_behind};
 use crate::schema::Schema;
 
 const HEAD_BYTES: usize = 8;
@@ -237,16 +237,11 @@ impl Spill for NoParts {
 #[inline]
 pub(crate) fn encode_numbers(
     bytes: usize,
-    mut put: impl FnMut(&mut Encoder<'_>),
+    put: impl FnOnce(&mut Encoder<'_>),
     out: &mut Vec<u8>,
 ) -> Result<(), EncodeError> {
     let bytes = if bytes == 0 { 0 } else { padded(bytes) };
-    let mut none = NoParts;
-    let mut e = Encoder::behind(std::mem::take(out), bytes, &mut none);
-    put(&mut e);
-    let encoded;
-    (*out, encoded) = e.finish_behind();
-    encoded
+    encode_behind(out, bytes, &mut NoParts, put)
 }
 
 /// Appends a payload whose record has a fixed part of so many bytes, and more than numbers.
@@ -272,17 +267,13 @@ pub(crate) fn encode_parts(
 /// The same without its parts, if they are many bytes; gives how many.
 fn encode_head(
     bytes: usize,
-    mut put: impl FnMut(&mut Encoder<'_>),
+    put: impl FnOnce(&mut Encoder<'_>),
     out: &mut Vec<u8>,
 ) -> Result<usize, EncodeError> {
     let mut beside = Beside::default();
     let from = out.len();
     out.extend_from_slice(&[0; HEAD_BYTES]);
-    let mut e = Encoder::behind(std::mem::take(out), bytes, &mut beside);
-    put(&mut e);
-    let encoded;
-    (*out, encoded) = e.finish_behind();
-    if let Err(e) = encoded {
+    if let Err(e) = encode_behind(out, bytes, &mut beside, put) {
         out.truncate(from);
         return Err(e);
     }
@@ -546,6 +537,19 @@ mod tests {
             let layout = Layout::of(&SCHEMA);
             let payload = Payload::decode(&one[1..], &layout).unwrap();
             assert_eq!(payload.bytes(SCHEMA.offset(1)).unwrap(), bytes);
+        }
+    }
+
+    #[test]
+    fn what_was_there_before_outlives_a_panic() {
+        const NUMBER: Schema =
+            Schema { name: "number", fields: &[Field { name: "n", ty: Type::Scalar(Scalar::U64) }] };
+        for schema in [SCHEMA, NUMBER] {
+            let mut out = b"before".to_vec();
+            let put = |_: &mut Encoder<'_>| panic!("on purpose");
+            let encode = std::panic::AssertUnwindSafe(|| PayloadSchema::of(schema).encode(put, &mut out));
+            assert!(std::panic::catch_unwind(encode).is_err());
+            assert!(out.starts_with(b"before"), "{out:?}");
         }
     }
 

@@ -72,6 +72,44 @@ pub trait Spill {
     fn named(&mut self, _oref: Oref, _stamp: Stamp) {}
 }
 
+/// Appends a record, unpadded, whose fixed part has `size` bytes and which `put` writes. What was there before stays there, also if
+/// `put` panics; a part of the record may stay behind it then.
+///
+/// # Errors
+/// If a value cannot be in a record; then nothing is appended.
+#[inline]
+pub(crate) fn encode_behind(
+    out: &mut Vec<u8>,
+    size: usize,
+    spill: &mut dyn Spill,
+    put: impl FnOnce(&mut Encoder<'_>),
+) -> Result<(), EncodeError> {
+    let encoder = Encoder::behind(std::mem::take(out), size, spill);
+    let mut behind = Behind { out, encoder };
+    put(&mut behind.encoder);
+    let Encoder { error, body, base, .. } = &mut behind.encoder;
+    match error.take() {
+        None => Ok(()),
+        Some(e) => {
+            body.truncate(*base);
+            Err(e)
+        }
+    }
+}
+
+/// A record that is appended. Its bytes, and those before it, go back to where they came from however that ends.
+struct Behind<'o, 'e> {
+    out: &'o mut Vec<u8>,
+    encoder: Encoder<'e>,
+}
+
+impl Drop for Behind<'_, '_> {
+    #[inline]
+    fn drop(&mut self) {
+        *self.out = std::mem::take(&mut self.encoder.body);
+    }
+}
+
 fn gathered(lending: Lending<'_>) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(lending.len());
     lending.write(&mut |part| bytes.extend_from_slice(part));
@@ -147,8 +185,8 @@ impl<'a> Encoder<'a> {
         Encoder { body: vec![0; size], base: 0, spill, spill_above: SPILL_BYTES, error: None }
     }
 
-    /// Begins one behind other bytes, which [`Encoder::finish_behind`] gives back with it.
-    pub fn behind(mut body: Vec<u8>, size: usize, spill: &'a mut dyn Spill) -> Encoder<'a> {
+    /// Begins one behind other bytes, which [`encode_behind`] gives back with it.
+    fn behind(mut body: Vec<u8>, size: usize, spill: &'a mut dyn Spill) -> Encoder<'a> {
         let base = body.len();
         body.resize(base + size, 0);
         Encoder { body, base, spill, spill_above: SPILL_BYTES, error: None }
@@ -163,17 +201,6 @@ impl<'a> Encoder<'a> {
     /// The body alone, unpadded: for a value that goes into a record that exists.
     pub fn finish_bytes(self) -> Result<Vec<u8>, EncodeError> {
         self.error.map_or(Ok(self.body), Err)
-    }
-
-    /// The bytes that it was begun behind, and the body behind them, unpadded; without it if it could not be encoded.
-    pub fn finish_behind(mut self) -> (Vec<u8>, Result<(), EncodeError>) {
-        match self.error {
-            None => (self.body, Ok(())),
-            Some(e) => {
-                self.body.truncate(self.base);
-                (self.body, Err(e))
-            }
-        }
     }
 
     /// The object: header and body, padded to a multiple of 4 and to at least [`OBJECT_BYTES_MIN`].

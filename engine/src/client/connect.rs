@@ -12,6 +12,7 @@ use super::pending::Reply;
 use super::{Client, LinkState};
 use crate::error::{Bound, Error};
 use crate::mutant::{Rule, dropped};
+use crate::rpc::slots::LARGE_BYTES;
 use crate::time::Now;
 
 impl Client {
@@ -116,7 +117,11 @@ impl Client {
         let broken = |e: FrameError| Error::Unavailable(e.to_string());
         if deframer.is_empty() {
             while let Some((header, body, rest)) = frame::split(bytes).map_err(broken)? {
-                self.frame(&header, Cow::Borrowed(body))?;
+                let body = match header.kind == Kind::Response && body.len() >= LARGE_BYTES {
+                    true => Cow::Owned(deframer.copy(body)),
+                    false => Cow::Borrowed(body),
+                };
+                self.frame(&header, body)?;
                 if !self.peer.link.is_connected() {
                     return Ok(());
                 }

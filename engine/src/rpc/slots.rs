@@ -59,7 +59,7 @@ pub struct Slots {
 }
 
 /// A body from here on is large.
-pub(super) const LARGE_BYTES: usize = 64 << 10;
+pub(crate) const LARGE_BYTES: usize = 64 << 10;
 
 #[derive(Debug, Default)]
 struct Slot {

@@ -28,6 +28,7 @@ mod memory;
 mod moody;
 mod network;
 mod order;
+mod quotes;
 mod reconnects;
 mod repair;
 mod sends;

@@ -1,7 +1,7 @@
 //! Calls of methods of objects, and the binding of interfaces.
 
 use super::oref;
-use crate::cursor::{DecodeError, Put, Reader};
+use crate::cursor::{DecodeError, Put, Reader, told};
 use crate::id::{OP_SLOTS_MAX, Oref, Stamp};
 use crate::interface::{Interface, METHODS_MAX};
 
@@ -157,7 +157,7 @@ impl<'a> Answer<'a> {
         let (tag, stamp, bytes) = match self.end {
             CallEnd::Returned(stamp, bytes) => (0, stamp, bytes),
             CallEnd::Failed(stamp, bytes) => (1, stamp, bytes),
-            CallEnd::Refused(why, text) => (1 + why as u16, Stamp::ZERO, text.as_bytes()),
+            CallEnd::Refused(why, text) => (1 + why as u16, Stamp::ZERO, told(text)),
         };
         out.put_u16(self.slot);
         out.put_u16(tag);

@@ -39,7 +39,7 @@ pub use request::{
     Cancel, HEAD_BYTES, OBJECT_SLOT, Request, RequestTemplate, Response, ResponseEnd, Unbegun,
 };
 
-use crate::cursor::{DecodeError, Put, Reader};
+use crate::cursor::{DecodeError, Put, Reader, told};
 use crate::id::{ClassId, ClientId, OP_SLOTS_MAX, OpId, Oref, PageId, SLOTS_MAX, SpaceId, Stamp, ViewId};
 use crate::layout::Layout;
 use crate::page::PAGE_BYTES;
@@ -869,7 +869,7 @@ impl Refused {
     /// Appends it.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u8(self.reason as u8);
-        out.put_bytes(self.text.as_bytes());
+        out.put_bytes(told(&self.text));
     }
 
     /// Reads it.

@@ -1,6 +1,6 @@
 //! Calls of services, procedures without a stored object; and those of methods that only read, which need no name for good either.
 
-use crate::cursor::{DecodeError, Put, Reader, le32, le64};
+use crate::cursor::{DecodeError, Put, Reader, le32, le64, told};
 use crate::id::{CallId, Oref, SERVICE_SLOTS_MAX, Stamp};
 
 /// Asks a service for a procedure. The frame says how much time the caller has left.
@@ -223,9 +223,9 @@ impl<'a> Response<'a> {
         let (tag, stamp, bytes) = match self.end {
             ResponseEnd::Returned(stamp, bytes) => (RETURNED, stamp, bytes),
             ResponseEnd::Failed(stamp, bytes) => (FAILED, stamp, bytes),
-            ResponseEnd::Broken(stamp, text) => (BROKEN, stamp, text.as_bytes()),
+            ResponseEnd::Broken(stamp, text) => (BROKEN, stamp, told(text)),
             ResponseEnd::Forgotten => (FORGOTTEN, Stamp::ZERO, &[][..]),
-            ResponseEnd::Refused(why, text) => (REFUSED + why as u16, Stamp::ZERO, text.as_bytes()),
+            ResponseEnd::Refused(why, text) => (REFUSED + why as u16, Stamp::ZERO, told(text)),
         };
         let name = u32::from(self.slot) | u32::from(tag) << 16;
         out.extend_from_slice(&head(name, self.seq, stamp.0));
