@@ -10,11 +10,12 @@ use std::process::{Command, Stdio};
 use tercel::{Client, Server};
 
 use super::{
-    Counter, Counting, CountingCalls, Here, Options, Procedures, ProceduresCalls, ROLE, Row, Scratch, failed,
+    Counter, Counting, CountingCalls, Here, KIB, Options, Procedures, ProceduresCalls, ROLE, Row, Scratch,
+    failed,
 };
 
 /// What is counted, by the name of its row.
-const CALLS: [&str; 3] = ["null", "typed", "method"];
+const CALLS: [&str; 4] = ["null", "typed", "method", "1k"];
 
 /// Counted calls: what comes before them, and is counted too, is below one in a thousand of them.
 const COUNT: u32 = 5_000;
@@ -98,9 +99,11 @@ pub(super) fn counted(call: &str, dir: &Path) -> Result<(), String> {
     let client = Client::connect(&server.addresses()[0]).map_err(failed)?;
     let counter = client.run(|tx| tx.create(&Counter { count: 1 })).map_err(failed)?;
     let (service, handle) = (client.service::<dyn Procedures>(), client.handle(counter).remote());
+    let large = vec![7; KIB];
     let mut one: Box<dyn FnMut() -> Result<(), String>> = match call {
         "null" => Box::new(|| service.null().map_err(failed)),
         "typed" => Box::new(|| service.add(2, 3).map(|_| ()).map_err(failed)),
+        "1k" => Box::new(|| service.take(&large).map(|_| ()).map_err(failed)),
         _ => Box::new(|| handle.count().map(|_| ()).map_err(failed)),
     };
     // The first ones take the long way, which binds.
