@@ -118,7 +118,7 @@ impl Deframer {
         }
     }
 
-    /// As [`Deframer::next_frame`]; a large body that came in pieces is moved out. Who needs it no longer gives it back.
+    /// As [`Deframer::next_frame`]; a large body that came in pieces is moved out. A caller that no longer needs it calls [`Deframer::give_back`].
     ///
     /// # Errors
     /// As [`Deframer::next_frame`].

@@ -187,67 +187,49 @@ impl Gate {
     }
 }
 
-/// A page store whose reads are held up.
-struct Stuck(Box<dyn PageStore>, Arc<Gate>);
+/// A page store whose readers are held up at a gate, or such a reader.
+struct Held<S: ?Sized> {
+    pages: Box<S>,
+    gate: Arc<Gate>,
+    is_reader: bool,
+}
 
-struct StuckReading(Box<dyn PageRead>, Arc<Gate>);
-
-impl PageRead for StuckReading {
+impl<S: PageRead + ?Sized> PageRead for Held<S> {
     fn read(&self, page: PageId, buf: &mut Vec<u8>) -> Result<bool, DiskError> {
-        self.1.pass();
-        self.0.read(page, buf)
+        if self.is_reader {
+            self.gate.pass();
+        }
+        self.pages.read(page, buf)
     }
 
     fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, DiskError> {
-        self.0.meta(name)
+        self.pages.meta(name)
     }
 
     fn applied_stamp(&self) -> Result<Stamp, DiskError> {
-        self.0.applied_stamp()
+        self.pages.applied_stamp()
     }
 
     fn page_count(&self) -> Result<u64, DiskError> {
-        self.0.page_count()
+        self.pages.page_count()
     }
 
     fn for_each_page(&self, each: EachPage<'_>) -> Result<(), DiskError> {
-        self.0.for_each_page(each)
+        self.pages.for_each_page(each)
     }
 }
 
-impl PageRead for Stuck {
-    fn read(&self, page: PageId, buf: &mut Vec<u8>) -> Result<bool, DiskError> {
-        self.0.read(page, buf)
-    }
-
-    fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, DiskError> {
-        self.0.meta(name)
-    }
-
-    fn applied_stamp(&self) -> Result<Stamp, DiskError> {
-        self.0.applied_stamp()
-    }
-
-    fn page_count(&self) -> Result<u64, DiskError> {
-        self.0.page_count()
-    }
-
-    fn for_each_page(&self, each: EachPage<'_>) -> Result<(), DiskError> {
-        self.0.for_each_page(each)
-    }
-}
-
-impl PageStore for Stuck {
+impl PageStore for Held<dyn PageStore> {
     fn commit(&mut self, batch: &PageBatch<'_>) -> Result<(), DiskError> {
-        self.0.commit(batch)
+        self.pages.commit(batch)
     }
 
     fn reader(&self) -> Box<dyn PageRead> {
-        Box::new(StuckReading(self.0.reader(), self.1.clone()))
+        Box::new(Held { pages: self.pages.reader(), gate: self.gate.clone(), is_reader: true })
     }
 
     fn pin(&self) -> Result<Box<dyn PageRead>, DiskError> {
-        self.0.pin()
+        self.pages.pin()
     }
 }
 
@@ -259,7 +241,8 @@ fn server_whose_log_and_page_store_are_stuck_says_how_it_is() {
         let (log_dir, space) = (opened.dir.log_dir(), opened.machine.space());
         opened.log.close().unwrap();
         let log = open_before_syncs(&log_dir, space, move || log.pass());
-        Opened { log, pages: Box::new(Stuck(opened.pages, pages)), ..opened }
+        let pages = Held { pages: opened.pages, gate: pages, is_reader: false };
+        Opened { log, pages: Box::new(pages), ..opened }
     });
     let [writer, reader, asker] = [(); 3].map(|()| Client::connect(&server.addresses()[0]).unwrap());
     std::thread::scope(|scope| {

@@ -96,8 +96,13 @@ impl Serving {
     }
 
     fn until_it_is(&self, state: HealthState, calls: u32) {
-        let is = || self.client.health(WITHIN).map(|h| (h.state, h.calls));
-        while is().unwrap() != (state, calls) {
+        let end = Instant::now() + WITHIN;
+        loop {
+            let health = self.client.health(WITHIN).unwrap();
+            if (health.state, health.calls) == (state, calls) {
+                return;
+            }
+            assert!(Instant::now() < end, "{health:?}, not {state:?} with {calls} calls");
             thread::yield_now();
         }
     }
@@ -117,19 +122,21 @@ fn server_of_the_example_lets_calls_end_at_the_first_signal_alone() {
         return serve::serve(&dir.join("counters"), &socket_in(dir)).unwrap();
     }
     let dir = tempfile::tempdir().unwrap();
-    for (ms, signals) in [(2_000, 1), (60_000, 2)] {
+    for (ms, signals) in [(3_000, 1), (60_000, 2)] {
         let mut serving = Serving::start(dir.path());
         let client = serving.client.clone();
         // The server listens before its program has made the counter.
+        let end = Instant::now() + WITHIN;
         let counter = loop {
             if let Some(counter) = client.run(|tx| tx.get_root_ref::<Counter>("counter")).unwrap() {
                 break counter;
             }
+            assert!(Instant::now() < end, "the program does not make its counter");
         };
         let counter = client.handle(counter);
         assert_eq!(counter.add(1), Ok(signals), "it keeps what it counted");
         thread::scope(|scope| {
-            let cooking = scope.spawn(|| client.service::<dyn Kitchen>().within(WITHIN / 2).cook(ms));
+            let cooking = scope.spawn(|| client.service::<dyn Kitchen>().within(WITHIN).cook(ms));
             serving.until_it_is(HealthState::Serving, 1);
             serving.end_it();
             if signals == 2 {
