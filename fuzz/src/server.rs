@@ -18,7 +18,7 @@ use tercel_engine::replica::entry::Entry;
 use tercel_engine::rpc::{Called, Context, Input, Offers, Output, ReplyBody, ServiceInterface, Services};
 use tercel_engine::server::{self, Conn, Effects, Express, ServerConfig};
 use tercel_engine::time::Now;
-use tercel_engine::txn::local::{Local, LocalConfig};
+use tercel_engine::server::{Local, LocalConfig};
 use tercel_wire::class;
 use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};

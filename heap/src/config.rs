@@ -43,6 +43,16 @@ pub enum Policy {
     Lru,
 }
 
+impl Policy {
+    /// Whether each hit leaves its time.
+    pub(crate) fn wants_recency(&self) -> bool {
+        match self {
+            Policy::Hac(_) => false,
+            Policy::Lru => true,
+        }
+    }
+}
+
 /// Parameters of the hybrid policy, by the names of the paper (Castro et al., SOSP '97, section 3.2).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HacParams {

@@ -30,8 +30,8 @@ use tercel_engine::rpc::Job;
 use tercel_engine::server::{
     Checkpoint, Conn, Effect, Effects, Input, PageUpdate, Recovery, Server, ServerConfig, store,
 };
+use tercel_engine::server::{Local, LocalConfig};
 use tercel_engine::time::Now;
-use tercel_engine::txn::local::{Local, LocalConfig};
 use tercel_engine::txn::{self, Home, Isolation, Port, Step, Tx};
 use tercel_heap::{Boxed, Config as HeapConfig, SeqCst, arena_bytes, heap};
 use tercel_lock::unpoison;
@@ -188,7 +188,7 @@ pub struct Thread<'w> {
     pub client: usize,
 }
 
-/// A program inside of the server: its port. There is one in a world, for a server has one session of its own.
+/// A program inside of the server: its port. Several share the one session that a server has of its own.
 pub struct Indoors<'w> {
     /// The world.
     pub world: &'w World,
@@ -426,7 +426,7 @@ impl Port for Indoors<'_> {
                     return false;
                 }
                 let mut local = self.local.borrow_mut();
-                server.inside(now, &mut out, |source| step(&mut local.over(source), now)) == Step::Done
+                server.inside(now, &mut local, &mut out, |home| step(home, now)) == Step::Done
             });
             if inner.server.is_none() {
                 seen = None;

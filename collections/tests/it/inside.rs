@@ -1,10 +1,16 @@
 //! Maps and vectors in transactions inside of a server: what they do in a client.
 
 use crate::common::{Item, LARGE, item, space};
-use crate::local::{Inside, server};
 use tercel::collections::{Map, Vector};
 use tercel::{Error, Ref, Text, Tx};
+use tercel_engine::server::ServerConfig;
 use tercel_random::Random;
+use tercel_testkit::World;
+
+/// A server from whose memory pages go.
+fn server(seed: u64) -> World {
+    World::new(seed, 0, ServerConfig { cache_bytes: 1, mob_bytes: 256 << 10, ..ServerConfig::default() })
+}
 
 /// Runs a transaction in one of the homes.
 type Run<'a> = &'a dyn Fn(&mut dyn FnMut(&Tx<'_>) -> Result<(), Error>) -> Result<(), Error>;
@@ -74,8 +80,7 @@ fn collections_are_the_same_inside_of_a_server() {
     assert!(remote.len() > 1_000);
     for seed in 1..4 {
         let server = server(seed);
-        let inside = Inside::new(&server);
-        inside.fake().here_max = 16;
+        let inside = server.indoors();
         assert_eq!(strip(program(&|body| inside.run(&mut *body)).unwrap()), strip(remote.clone()));
     }
 }
@@ -83,7 +88,7 @@ fn collections_are_the_same_inside_of_a_server() {
 #[test]
 fn nothing_appears_in_a_range_that_was_read_inside_of_a_server() {
     let server = server(9);
-    let inside = Inside::new(&server);
+    let inside = server.indoors();
     let run: Run<'_> = &|body| inside.run(&mut *body);
     let (map, _, items) = made(run).unwrap();
     let insert = |key: &str| run(&mut |tx| map.insert(tx, key, items[1]).map(drop)).unwrap();

@@ -14,8 +14,8 @@ use tercel_wire::message::{OBJECT_SLOT, Request, Response, ResponseEnd, Unbegun}
 use tercel_wire::payload::Payload;
 use tercel_wire::record::{Any, Ref};
 
-use super::Server;
-use super::lend::Lent;
+use super::inside::Inside;
+use super::{Local, Server};
 use crate::effect::Effects;
 use crate::error::{Bound, Error};
 use crate::limits;
@@ -24,7 +24,6 @@ use crate::rpc::{self, Given};
 use crate::sessions::call_queue::Waiting;
 use crate::sessions::calls::Ended;
 use crate::time::Now;
-use crate::txn::local::{Local, Source};
 use crate::txn::{Home, Options, Port, Step, Ticket, Tx};
 
 impl Server {
@@ -104,7 +103,7 @@ impl Server {
             }
         };
         // The last page that another transaction missed is not this call's.
-        self.sessions.inside_missed();
+        self.sessions.inside.take_missed();
         let port = Inline::new((self, local, out), now, true);
         let target = Ref::<Any>::new(call.target).read_at(call.read_at);
         let attempt = attempt(&port, ticket, call, |tx, reply| {
@@ -113,7 +112,7 @@ impl Server {
         let waits = port.waits.get();
         let Inline { at, .. } = port;
         let (server, _, out) = at.into_inner();
-        let missed = server.sessions.inside_missed().filter(|_| waits);
+        let missed = server.sessions.inside.take_missed().filter(|_| waits);
         let pages_missed = missed.map_or(0, |page| server.sessions.calls.has_missed(ticket, page));
         if !waits {
             server.sessions.calls.has_missed_none(ticket);
@@ -247,10 +246,9 @@ impl Port for Inline<'_> {
         let mut at = self.at.borrow_mut();
         let (server, local, out) = &mut *at;
         self.is_at_work.set(true);
-        let mut step = |source: &mut dyn Source| step(&mut local.over(source), self.now);
         let said = match self.may_order {
-            true => server.inside(self.now, out, step),
-            false => step(&mut Lent::new(server, out)),
+            true => server.inside(self.now, local, out, |home| step(home, self.now)),
+            false => step(&mut Inside { server, local, out }, self.now),
         };
         self.is_at_work.set(false);
         match said {

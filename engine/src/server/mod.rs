@@ -9,7 +9,7 @@
 //! before it is stable. A leader that is deposed is thrown away with its replica, and another server is recovered.
 
 mod execute;
-mod lend;
+mod inside;
 mod recover;
 
 use std::collections::VecDeque;
@@ -23,6 +23,7 @@ pub use crate::effect::{
     Checkpoint, CollectConfig, Conn, Effect, Effects, HostStats, Input, LogRoom, PageUpdate, ServerConfig,
     ServerStats, SpaceWarning, store,
 };
+pub use inside::{Local, LocalConfig};
 pub use recover::{Recovery, RecoveryError};
 
 use crate::leader::{Flight, Leader, Work};
@@ -38,7 +39,6 @@ use crate::rpc::ReplyBody;
 use crate::sessions::health::{Condition, Drain};
 use crate::sessions::{Cx, Sessions};
 use crate::time::Now;
-use crate::txn::local::Local;
 
 /// A replica that follows the order, and leads while its sequencer says so.
 #[derive(Debug)]

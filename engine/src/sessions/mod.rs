@@ -33,7 +33,7 @@ mod fetch;
 mod greet;
 pub(crate) mod health;
 pub(crate) mod horizon;
-mod inside;
+pub(crate) mod inside;
 mod items;
 mod requests;
 pub mod schedule;
@@ -109,7 +109,7 @@ pub(crate) struct Sessions {
     parts_bytes: usize,
     backups: Backups,
     echoing: Echoing,
-    inside: Inside,
+    pub(crate) inside: Inside,
     pub(crate) calls: Calls,
     serving: Serving,
     ticks: Ticks,

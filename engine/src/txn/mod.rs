@@ -10,7 +10,6 @@ mod edit;
 mod express;
 mod fresh;
 mod home;
-pub mod local;
 pub mod object;
 mod places;
 mod read;

@@ -14,7 +14,7 @@ use crate::mutant::{Rule, dropped};
 use crate::slots::Slots;
 
 /// Pages in which a home may make objects.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Places {
     empty: VecDeque<Lot>,
     current: Option<Filling>,
@@ -30,6 +30,7 @@ pub(crate) struct Places {
 }
 
 /// A page in which no place was given out yet: its first slot for that, and the bytes that are taken.
+#[derive(Debug)]
 struct Lot {
     page: PageId,
     from: u16,
@@ -55,6 +56,7 @@ fn fits(slots: usize, bytes: usize) -> bool {
 }
 
 /// A page that the server lets the home make objects in.
+#[derive(Debug)]
 struct Held {
     birth: Stamp,
     /// Places in which it has made objects. They may have been freed since.
@@ -85,6 +87,7 @@ pub struct Place {
     pub(crate) hold: Arc<Hold>,
 }
 
+#[derive(Debug)]
 struct Filling {
     page: PageId,
     used: usize,

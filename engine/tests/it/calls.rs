@@ -8,7 +8,7 @@ use tercel_engine::limits::{CALLS_AT_ONCE, CREDIT};
 use tercel_engine::object::Obj;
 use tercel_engine::rpc::{Called, Offers};
 use tercel_engine::server::{Conn, Effects, Input, LogRoom, ServerConfig};
-use tercel_engine::txn::local::{Local, LocalConfig};
+use tercel_engine::server::{Local, LocalConfig};
 use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{ClientId, OpId, Oref, PageId, Stamp, ViewId};
 use tercel_wire::message::{Answer, Call, CallEnd, Limit, Outcome, Refusal, Verdict, Write};

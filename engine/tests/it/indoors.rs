@@ -3,9 +3,9 @@
 use crate::world::things::{Thing, count, make, many, set, small, thing, world};
 use crate::world::{self, Indoors, World};
 use tercel_engine::error::Error;
+use tercel_engine::server::LocalConfig;
 use tercel_engine::server::{Effects, Input, ServerConfig};
 use tercel_engine::time::Now;
-use tercel_engine::txn::local::LocalConfig;
 use tercel_engine::txn::{Begin, Isolation, Options, Port, Step, Tx};
 use tercel_wire::id::Stamp;
 use tercel_wire::message::Outcome;

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::local::{Inside, server};
+use crate::world::{Indoors, World};
 use proptest::prelude::*;
 use tercel_derive::Object;
 use tercel_engine::error::Error;
-use tercel_engine::txn::local::Source;
+use tercel_engine::server::ServerConfig;
 use tercel_engine::txn::{Isolation, Tx};
 use tercel_wire::id::Stamp;
 use tercel_wire::record::{List, Ref, Text};
@@ -34,8 +34,6 @@ enum Step {
     Grow(usize, usize, u16),
     Commit(usize),
     Abort(usize),
-    Show,
-    ForgetPages,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -47,8 +45,6 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (actor.clone(), cell, 0..900u16).prop_map(|(a, c, n)| Step::Grow(a, c, n)),
         3 => actor.clone().prop_map(Step::Commit),
         1 => actor.prop_map(Step::Abort),
-        2 => Just(Step::Show),
-        1 => Just(Step::ForgetPages),
     ]
 }
 
@@ -61,7 +57,7 @@ struct Open<'p> {
 }
 
 struct Model<'p> {
-    p: &'p Inside<'p>,
+    p: &'p Indoors<'p>,
     cells: Vec<Ref<Cell>>,
     /// The values from each stamp on.
     states: Vec<(Stamp, Vec<u64>)>,
@@ -71,8 +67,13 @@ struct Model<'p> {
     commits: usize,
 }
 
+/// The last commit that is visible.
+fn visible(p: &Indoors<'_>) -> Stamp {
+    p.world.lock().server.as_ref().unwrap().visible()
+}
+
 impl<'p> Model<'p> {
-    fn new(p: &'p Inside<'p>) -> Model<'p> {
+    fn new(p: &'p Indoors<'p>) -> Model<'p> {
         let cells: Vec<Ref<Cell>> = p
             .run(|tx| {
                 let cell = Cell { value: 0, text: "x".repeat(600).into(), others: List::default() };
@@ -84,7 +85,7 @@ impl<'p> Model<'p> {
                 Ok(all)
             })
             .unwrap();
-        let states = vec![(p.fake().visible(), vec![0; CELLS])];
+        let states = vec![(visible(p), vec![0; CELLS])];
         let open = (0..ACTORS).map(|_| None).collect();
         Model { p, cells, states, open, next: 1, conflicts: 0, commits: 0 }
     }
@@ -109,7 +110,7 @@ impl<'p> Model<'p> {
     }
 
     fn step(&mut self, step: &Step) {
-        let visible = self.p.fake().visible();
+        let visible = visible(self.p);
         match *step {
             Step::Begin(actor, serializable) => {
                 let isolation = if serializable { Isolation::Serializable } else { Isolation::Snapshot };
@@ -137,8 +138,6 @@ impl<'p> Model<'p> {
             }),
             Step::Commit(actor) => self.commit(actor),
             Step::Abort(actor) => self.open[actor] = None,
-            Step::Show => drop(self.p.fake().show()),
-            Step::ForgetPages => self.p.fake().forget_pages(),
         }
     }
 
@@ -151,7 +150,7 @@ impl<'p> Model<'p> {
             }
             Err(e) => {
                 assert_eq!(e, Error::Conflict);
-                assert!(self.is_stale(&open, self.p.fake().visible()), "a conflict has a reason");
+                assert!(self.is_stale(&open, visible(self.p)), "a conflict has a reason");
                 self.conflicts += 1;
             }
         }
@@ -193,7 +192,7 @@ impl<'p> Model<'p> {
                     assert!(!serializable || state[*cell] == *value, "it ran after all before it");
                 }
                 writes.iter().for_each(|(cell, value)| state[*cell] = *value);
-                assert!(commit.stamp > newest && commit.stamp <= self.p.fake().visible());
+                assert!(commit.stamp > newest && commit.stamp <= visible(self.p));
                 self.states.push((commit.stamp, state));
             }
             Err(e) => {
@@ -212,9 +211,10 @@ proptest! {
         seed in 1..1_000u64,
         steps in prop::collection::vec(step(), 1..120),
     ) {
-        let server = server(seed);
-        server.borrow_mut().early = seed % 2 == 0;
-        let p = Inside::new(&server);
+        // Some pages go from memory, some objects outgrow theirs.
+        let config = ServerConfig { cache_bytes: 1, mob_bytes: 256 << 10, ..ServerConfig::default() };
+        let w = World::new(seed, 0, config);
+        let p = w.indoors();
         let mut model = Model::new(&p);
         for step in &steps {
             model.step(step);

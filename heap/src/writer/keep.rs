@@ -244,9 +244,9 @@ impl Writer {
         if let Some(page) = page {
             self.shared.page_table.remove(page, frame);
         }
+        self.replacer.released(frame);
         let f = &mut self.frames[frame as usize];
         f.state = State::Free;
-        f.epoch = 0;
         f.fill = 0;
         f.unsure_since = None;
         match (state, page) {

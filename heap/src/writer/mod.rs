@@ -33,7 +33,7 @@ pub use resolve::Resolved;
 use crate::arena::{Arena, ArenaOffset, CONVERTED, FORWARDED, FRAME_BYTES, FRAME_WORDS, Object};
 use crate::bindings::Bindings;
 use crate::class::Types;
-use crate::config::{Config, ConfigError, Plan, Policy};
+use crate::config::{Config, ConfigError, Plan};
 use crate::hints::Hints;
 use crate::memory::{Fence, Memory};
 use crate::mutant::{Rule, dropped};
@@ -60,7 +60,6 @@ pub fn heap(
     if memory.len() < needed {
         return Err(ConfigError::Arena { found: memory.len(), needed });
     }
-    let lru = config.policy == Policy::Lru;
     let shared = Arc::new(Shared {
         arena: Arena::new(memory, needed),
         table: Table::new(plan.entries_max),
@@ -77,7 +76,7 @@ pub fn heap(
         fence,
         moved_bytes: AtomicUsize::new(0),
         ended: AtomicU64::new(0),
-        recency: lru.then(|| Recency::new(plan.frames)),
+        recency: config.policy.wants_recency().then(|| Recency::new(plan.frames)),
     });
     let mut writer = Writer {
         index: Index::new(plan.entries_max, plan.granted, plan.index_slots),
@@ -91,8 +90,6 @@ pub fn heap(
         target: None,
         newest: None,
         replacer: Replacer::new(&config.policy, plan.frames),
-        round: 0,
-        shy: false,
         gets: vec![0; config.scopes_max],
         gone: Gone {
             pending: Vec::with_capacity(2 * PENDING_MAX),
@@ -131,10 +128,6 @@ pub struct Writer {
     /// The frame of the page installed last, which is not taken before it could be used.
     newest: Option<u32>,
     replacer: Replacer,
-    /// Counts calls of `free_frames`, so that each tries a pinned frame once.
-    round: u32,
-    /// It has met a pin.
-    shy: bool,
     /// Look-ups of the slots at the last rotation of given-back handles.
     gets: Vec<u32>,
     gone: Gone,
@@ -200,18 +193,12 @@ struct Frame {
     fill: u16,
     /// The last call of `free_frames` that found it pinned.
     skipped: u32,
-    /// As a candidate for being taken: when it was looked at, 0 if it is none; threshold and share of hot objects.
-    epoch: u32,
-    t: u8,
-    h: u16,
-    /// It is in the list of candidates, perhaps from an earlier life.
-    listed: bool,
     /// If it is intact, and changes to its page are no longer heard of: one more than the stamp up to which they were.
     unsure_since: Option<NonZeroU64>,
 }
 
-/// What the plan counts for a frame.
-const _: () = assert!(size_of::<Frame>() <= 24);
+/// The plan counts so much for a frame, with a policy's note of it.
+const _: () = assert!(size_of::<Frame>() + size_of::<replace::Value>() <= 24);
 
 /// What must be known of a page of which something is cached.
 #[derive(Debug, Clone, Copy)]

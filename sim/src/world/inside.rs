@@ -5,8 +5,8 @@
 
 use tercel_engine::schedule::Moment;
 use tercel_engine::server::Effects;
+use tercel_engine::server::{Local, LocalConfig};
 use tercel_engine::time::Now;
-use tercel_engine::txn::local::{Local, LocalConfig};
 use tercel_engine::txn::{Home, Step};
 
 use super::World;
@@ -40,7 +40,7 @@ impl World {
         let Some(running) = &mut self.server.running else { return Step::Wait };
         let local = &mut self.server.inside;
         let mut out = Effects::default();
-        let said = running.machine.inside(now, &mut out, |source| step(&mut local.over(source), now));
+        let said = running.machine.inside(now, local, &mut out, |home| step(home, now));
         self.perform(out, Moment::Behind);
         said
     }

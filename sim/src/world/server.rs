@@ -3,8 +3,8 @@
 use tercel_engine::order::Sealed;
 use tercel_engine::random::Random;
 use tercel_engine::schedule::Moment;
+use tercel_engine::server::Local;
 use tercel_engine::server::{Conn, Effect, Effects, Input, LogRoom, Server};
-use tercel_engine::txn::local::Local;
 use tercel_wire::id::{LogPosition, Stamp, ViewId, Written};
 use tercel_wire::log::{Kind, Last, encode_record};
 

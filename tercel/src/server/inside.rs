@@ -14,9 +14,8 @@ use std::time::{Duration, Instant};
 
 use tercel_engine::Error;
 use tercel_engine::rpc::ReplyBody;
-use tercel_engine::server::{Conn, Effects, Express, Input, Server as Machine};
+use tercel_engine::server::{Conn, Effects, Express, Input, Local, LocalConfig, Server as Machine};
 use tercel_engine::time::Now;
-use tercel_engine::txn::local::{Local, LocalConfig};
 use tercel_engine::txn::{Home, Port, Step};
 use tercel_events::Handle;
 use tercel_lock::unpoison;
@@ -80,7 +79,7 @@ impl Core {
     fn step(&mut self, step: &mut dyn FnMut(&mut dyn Home, Now) -> Step) -> Step {
         let now = self.now();
         let Core { machine, out, local, .. } = self;
-        machine.inside(now, out, |source| step(&mut local.over(source), now))
+        machine.inside(now, local, out, |home| step(home, now))
     }
 }
 

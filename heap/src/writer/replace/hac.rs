@@ -5,7 +5,7 @@
 //! hits and halved, rounding up, when the primary pointer passes; secondary pointers look ahead for pages that were not
 //! used. (Castro et al., SOSP '97, sections 3.2.1 to 3.2.3.)
 
-use super::{KEEP_NONE, Victim};
+use super::{KEEP_NONE, Replace, Victim};
 use crate::arena::{ArenaOffset, FRAME_WORDS};
 use crate::config::HacParams;
 use crate::page;
@@ -13,10 +13,8 @@ use crate::protocol::{INVALID, VALID};
 use crate::sync::Ordering;
 use crate::writer::{State, Writer};
 
-use super::Replacer;
-
-/// Pointers, epoch and candidates.
-pub(in crate::writer) struct Hac {
+/// Pointers, epoch, candidates, and the value of each frame.
+pub(super) struct Hac {
     params: HacParams,
     /// Victims taken under one fence.
     batch: usize,
@@ -24,17 +22,23 @@ pub(in crate::writer) struct Hac {
     epoch: u32,
     /// Frames with a value no older than the parameters allow.
     candidates: Vec<u32>,
+    values: Vec<Value>,
 }
 
-impl Hac {
-    pub(super) fn new(params: HacParams, frames: usize) -> Hac {
-        // A fence costs about as much as looking at one frame, so eight victims make it cheap; in small caches that
-        // would be a large part of everything.
-        Hac { params, batch: (frames / 64).clamp(1, 8), primary: 0, epoch: 0, candidates: Vec::new() }
-    }
+/// A frame as a candidate.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::writer) struct Value {
+    /// The epoch of the look, 0 for none.
+    epoch: u32,
+    /// The share of hot objects.
+    h: u16,
+    /// The threshold.
+    t: u8,
+    /// It is in the list of candidates, perhaps from an earlier life.
+    listed: bool,
 }
 
-/// What is found in a frame.
+/// The objects of a frame, counted.
 struct Look {
     objects: u32,
     touched: u32,
@@ -58,110 +62,123 @@ impl Look {
     }
 }
 
-impl Writer {
-    fn hac(&mut self) -> &mut Hac {
-        match &mut self.replacer {
-            Replacer::Hac(h) => h,
-            Replacer::Lru => unreachable!("only the hybrid policy scans"),
+impl Hac {
+    pub(super) fn new(params: HacParams, frames: usize) -> Hac {
+        // A fence costs about as much as looking at one frame, so eight victims make it cheap; in small caches that
+        // would be a large part of everything.
+        let batch = (frames / 64).clamp(1, 8);
+        Hac {
+            params,
+            batch,
+            primary: 0,
+            epoch: 0,
+            candidates: Vec::new(),
+            values: vec![Value::default(); frames],
         }
     }
 
-    /// One epoch: the primary pointer decays and values its next frames, the secondary ones look for unused pages.
-    pub(super) fn scan(&mut self) {
-        if self.hac().epoch == u32::MAX {
-            self.forget_all();
-        }
-        let h = self.hac();
-        h.epoch += 1;
-        let (params, primary, n) = (h.params, h.primary, self.frames.len() as u32);
-        for i in 1..=params.s {
-            let from = (primary as u64 + i as u64 * n as u64 / (params.s as u64 + 1)) as u32;
-            for k in 0..params.k {
-                self.look_ahead((from + k) % n);
-            }
-        }
-        for _ in 0..params.k {
-            self.pass_primary();
-        }
-        self.forget_old();
-    }
-
-    /// Values the next frame in use and moves on; gives it, or `None` if no frame is in use.
-    fn pass_primary(&mut self) -> Option<u32> {
-        let n = self.frames.len() as u32;
+    /// Values the next frame in use and moves on.
+    fn pass_primary(&mut self, writer: &Writer) {
+        let n = self.values.len() as u32;
         for _ in 0..n {
-            let frame = self.hac().primary % n;
-            self.hac().primary = (frame + 1) % n;
-            if matches!(self.frames[frame as usize].state, State::Intact | State::Compacted) {
-                let value = self.look(frame, true).value(self.hac().params.r);
-                self.propose(frame, value);
-                return Some(frame);
+            let frame = self.primary % n;
+            self.primary = (frame + 1) % n;
+            if matches!(writer.frames[frame as usize].state, State::Intact | State::Compacted) {
+                let value = writer.look(frame, true).value(self.params.r);
+                return self.propose(frame, value);
             }
         }
-        None
     }
 
-    fn look_ahead(&mut self, frame: u32) {
-        if self.frames[frame as usize].state != State::Intact {
+    fn look_ahead(&mut self, frame: u32, writer: &Writer) {
+        if writer.frames[frame as usize].state != State::Intact {
             return;
         }
-        let look = self.look(frame, false);
-        if (look.touched as f64) < self.hac().params.r * look.objects as f64 {
+        let look = writer.look(frame, false);
+        if (look.touched as f64) < self.params.r * look.objects as f64 {
             self.propose(frame, (0, (look.touched as u64 * 65_535 / look.objects as u64) as u16));
         }
     }
 
     fn propose(&mut self, frame: u32, (t, h): (u8, u16)) {
-        let epoch = self.hac().epoch.max(1);
-        if !std::mem::replace(&mut self.frames[frame as usize].listed, true) {
-            self.hac().candidates.push(frame);
+        let value = &mut self.values[frame as usize];
+        if !value.listed {
+            self.candidates.push(frame);
         }
-        let f = &mut self.frames[frame as usize];
-        (f.epoch, f.t, f.h) = (epoch, t, h);
+        *value = Value { epoch: self.epoch.max(1), h, t, listed: true };
     }
 
-    /// Forgets all candidates, and counts epochs anew: there is one a fetch, so a busy cache has them all in a day, and what
-    /// was valued before would stay the youngest for ever.
+    /// Forgets all candidates, and counts epochs anew: there is one a fetch, so a busy cache has them all in a day, and old
+    /// values would stay the youngest for ever.
     fn forget_all(&mut self) {
-        self.hac().epoch = 0;
-        for frame in std::mem::take(&mut self.hac().candidates) {
-            let f = &mut self.frames[frame as usize];
-            (f.epoch, f.listed) = (0, false);
+        self.epoch = 0;
+        for frame in self.candidates.drain(..) {
+            let value = &mut self.values[frame as usize];
+            (value.epoch, value.listed) = (0, false);
         }
     }
 
     fn forget_old(&mut self) {
-        let (epoch, e) = (self.hac().epoch, self.hac().params.e);
-        let mut candidates = std::mem::take(&mut self.hac().candidates);
-        candidates.retain(|&f| {
-            let f = &mut self.frames[f as usize];
-            if f.epoch != 0 && f.epoch.saturating_add(e) < epoch {
-                f.epoch = 0;
+        let (epoch, e, values) = (self.epoch, self.params.e, &mut self.values);
+        self.candidates.retain(|&frame| {
+            let value = &mut values[frame as usize];
+            if value.epoch != 0 && value.epoch.saturating_add(e) < epoch {
+                value.epoch = 0;
             }
-            f.listed = f.epoch != 0;
-            f.listed
+            value.listed = value.epoch != 0;
+            value.listed
         });
-        self.hac().candidates = candidates;
+    }
+
+    fn takeable(&self, writer: &Writer) -> Vec<u32> {
+        let is_takeable =
+            |f: u32| writer.is_takeable(f) && writer.frames[f as usize].state != State::Superseded;
+        self.candidates.iter().copied().filter(|&f| is_takeable(f)).collect()
+    }
+}
+
+impl Replace for Hac {
+    fn keeps_objects(&self) -> bool {
+        true
+    }
+
+    /// One epoch: the primary pointer decays and values its next frames, the secondary ones look for unused pages.
+    fn scan(&mut self, writer: &Writer) {
+        if self.epoch == u32::MAX {
+            self.forget_all();
+        }
+        self.epoch += 1;
+        let (params, primary, n) = (self.params, self.primary, self.values.len() as u32);
+        for i in 1..=params.s {
+            let from = (primary as u64 + i as u64 * n as u64 / (params.s as u64 + 1)) as u32;
+            for k in 0..params.k {
+                self.look_ahead((from + k) % n, writer);
+            }
+        }
+        for _ in 0..params.k {
+            self.pass_primary(writer);
+        }
+        self.forget_old();
     }
 
     /// Frames whose page was fetched anew, then the least valuable candidates; among equals the one looked at last.
-    pub(super) fn victims_hac(&mut self, wanted: usize) -> Vec<Victim> {
+    fn victims(&mut self, writer: &Writer, wanted: usize) -> Vec<Victim> {
         self.forget_old();
-        let wanted = wanted.max(self.hac().batch);
-        let outdated = self.superseded.iter().filter(|&&f| self.is_takeable(f));
+        let wanted = wanted.max(self.batch);
+        let outdated = writer.superseded.iter().filter(|&&f| writer.is_takeable(f));
         let mut victims: Vec<Victim> =
             outdated.take(wanted).map(|&frame| Victim { frame, threshold: KEEP_NONE }).collect();
-        let mut best = self.takeable_candidates();
-        for _ in 0..self.frames.len() {
+        let mut best = self.takeable(writer);
+        for _ in 0..self.values.len() {
             if !victims.is_empty() || !best.is_empty() {
                 break;
             }
-            self.pass_primary();
-            best = self.takeable_candidates();
+            self.pass_primary(writer);
+            best = self.takeable(writer);
         }
         let key = |number: u32| {
-            let f = &self.frames[number as usize];
-            (f.t, f.h, std::cmp::Reverse(f.epoch), number)
+            let value = &self.values[number as usize];
+            (value.t, value.h, std::cmp::Reverse(value.epoch), number)
         };
         let more = wanted - victims.len().min(wanted);
         if more < best.len() {
@@ -170,18 +187,16 @@ impl Writer {
             best.truncate(more);
         }
         best.sort_unstable_by_key(|&f| key(f));
-        victims.extend(best.iter().map(|&frame| Victim { frame, threshold: self.frames[frame as usize].t }));
+        victims.extend(best.iter().map(|&frame| Victim { frame, threshold: self.values[frame as usize].t }));
         victims
     }
 
-    fn takeable_candidates(&mut self) -> Vec<u32> {
-        let candidates = std::mem::take(&mut self.hac().candidates);
-        let takeable = |f: u32| self.is_takeable(f) && self.frames[f as usize].state != State::Superseded;
-        let best = candidates.iter().copied().filter(|&f| takeable(f)).collect();
-        self.hac().candidates = candidates;
-        best
+    fn released(&mut self, frame: u32) {
+        self.values[frame as usize].epoch = 0;
     }
+}
 
+impl Writer {
     /// Counts a frame's objects by usage; with `decay`, halves it, so that what was used once stays apart from what
     /// never was.
     fn look(&self, frame: u32, decay: bool) -> Look {
@@ -249,17 +264,18 @@ mod tests {
     fn epochs_begin_anew_without_the_candidates_of_before() {
         let config = Config { budget_bytes: 512 << 10, ..Config::default() };
         let memory = Box::new(Boxed::new(arena_bytes(&config).unwrap()));
-        let (_reader, mut w) = heap(config, memory, Box::new(SeqCst)).unwrap();
-        w.hac().epoch = u32::MAX - 1;
-        w.scan();
-        w.propose(3, (0, 0));
-        w.scan();
-        assert!(w.hac().candidates.is_empty() && !w.frames[3].listed);
-        w.propose(4, (0, 0));
-        for _ in 0..=w.hac().params.e {
-            assert_eq!(w.hac().candidates, [4]);
-            w.scan();
+        let (_reader, w) = heap(config, memory, Box::new(SeqCst)).unwrap();
+        let mut hac = Hac::new(HacParams::default(), w.frames.len());
+        hac.epoch = u32::MAX - 1;
+        hac.scan(&w);
+        hac.propose(3, (0, 0));
+        hac.scan(&w);
+        assert!(hac.candidates.is_empty() && !hac.values[3].listed);
+        hac.propose(4, (0, 0));
+        for _ in 0..=hac.params.e {
+            assert_eq!(hac.candidates, [4]);
+            hac.scan(&w);
         }
-        assert!(w.hac().candidates.is_empty());
+        assert!(hac.candidates.is_empty());
     }
 }

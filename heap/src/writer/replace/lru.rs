@@ -3,18 +3,26 @@
 //! For comparison only. It keeps no single objects, so frames are judged by the time of their last hit alone; hits leave
 //! that time through the slow branch of their last check, and the hybrid policy's hits pay nothing for it.
 
-use super::{KEEP_NONE, Victim};
+use super::{KEEP_NONE, Replace, Victim};
 use crate::sync::Ordering;
 use crate::writer::{State, Writer};
 
-impl Writer {
+/// The policy has no state: the times are the readers' ([`crate::shared::Recency`]).
+pub(super) struct Lru;
+
+impl Replace for Lru {
+    fn keeps_objects(&self) -> bool {
+        false
+    }
+
     /// Picks `wanted` frames: first superseded ones, to which no reader is led any more, then the least recently used.
-    pub(super) fn victims_lru(&self, wanted: usize) -> Vec<Victim> {
-        let Some(recency) = &self.shared.recency else { return Vec::new() };
-        let mut frames: Vec<u32> = (0..self.frames.len() as u32).filter(|&f| self.is_takeable(f)).collect();
+    fn victims(&mut self, writer: &Writer, wanted: usize) -> Vec<Victim> {
+        let Some(recency) = &writer.shared.recency else { return Vec::new() };
+        let mut frames: Vec<u32> =
+            (0..writer.frames.len() as u32).filter(|&f| writer.is_takeable(f)).collect();
         let wanted = wanted.min(frames.len());
         let time = |f: &u32| {
-            let outdated = self.frames[*f as usize].state == State::Superseded;
+            let outdated = writer.frames[*f as usize].state == State::Superseded;
             (!outdated, recency.last[*f as usize].load(Ordering::Relaxed))
         };
         if wanted < frames.len() {

@@ -9,9 +9,10 @@ use tercel_wire::id::{ClassId, Oref, PageId, Stamp};
 use tercel_wire::page::{Page, class_of};
 use tercel_wire::record::HEADER_BYTES;
 
-use super::{Image, Inside};
+use super::Inside;
 use crate::error::{Bound, Error};
 use crate::mutant::{Rule, dropped};
+use crate::sessions::inside::Image;
 use crate::txn::{Located, Wanted};
 
 /// An object in an image.
@@ -39,14 +40,17 @@ impl Inside<'_> {
         if scope.doomed() {
             return Err(Error::Conflict);
         }
-        let (since, visible) = (scope.snapshot(), self.source.visible());
+        let (since, visible) = (scope.snapshot(), self.server.visible());
         if since == visible {
             return Ok(());
         }
         let copier = &self.local.copier;
         let mut changed = false;
         let known = copier.has_read_nothing(scope)
-            || self.source.changes(since, &mut |oref| changed |= copier.has_read(scope, oref));
+            || self
+                .server
+                .sessions
+                .changes_since(since, visible, |oref| changed |= copier.has_read(scope, oref));
         if changed || !known || since > visible {
             copier.doom(scope);
             return Err(Error::Conflict);
@@ -76,16 +80,13 @@ impl Inside<'_> {
         for _ in 0..2 {
             match self.local.copier.keep(scope, oref, &image[at.clone()], birth, key) {
                 Copied::Ready => return Located::Ready { hint: 0 },
-                Copied::Unbound { class } => {
-                    let local = &mut *self.local;
-                    match local.classes.bind_for_reading(key, class, &mut local.copier, self.source) {
-                        None => return Located::Wait,
-                        Some(Err(e)) => return Located::Failed(e),
-                        Some(Ok(())) => {}
-                    }
-                }
+                Copied::Unbound { class } => match self.bind_for_reading(key, class) {
+                    None => return Located::Wait,
+                    Some(Err(e)) => return Located::Failed(e),
+                    Some(Ok(())) => {}
+                },
                 Copied::WrongClass { found } => {
-                    return Located::Failed(self.local.classes.wrong(oref, found, key, self.source));
+                    return Located::Failed(self.wrong_class(oref, found, key));
                 }
                 Copied::Damaged(e) => return Located::Failed(Error::Corrupt(format!("object {oref}: {e}"))),
                 Copied::Newer(e) => return Located::Failed(Error::Schema(format!("object {oref}: {e}"))),
@@ -159,9 +160,17 @@ impl Inside<'_> {
         }
     }
 
+    /// A page as it is at the visible stamp.
+    fn image(&mut self, page: PageId) -> Image {
+        if let Err(e) = self.working() {
+            return Image::Failed(e);
+        }
+        self.server.sessions.inside.image(page, &mut self.server.pages)
+    }
+
     /// The birth of a page; zero if nothing is in it, none while it is being read.
     fn birth(&mut self, page: PageId) -> Result<Option<Stamp>, Error> {
-        match self.source.image(page) {
+        match self.image(page) {
             Image::Here(image) => Ok(Some(image.map_or(Stamp::ZERO, |image| Page::birth_in(&image)))),
             Image::Missing => Ok(None),
             Image::Failed(e) => Err(e),
@@ -170,7 +179,7 @@ impl Inside<'_> {
 
     /// The object in a slot.
     fn find_at(&mut self, oref: Oref) -> Result<ImageLookup, Error> {
-        let image = match self.source.image(oref.page()) {
+        let image = match self.image(oref.page()) {
             Image::Here(Some(image)) => image,
             Image::Here(None) => return Ok(ImageLookup::Absent),
             Image::Missing => return Ok(ImageLookup::Missing),

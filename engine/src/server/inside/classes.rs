@@ -7,7 +7,7 @@ use tercel_wire::class;
 use tercel_wire::id::{ClassId, Oref};
 use tercel_wire::layout::Layout;
 
-use super::Source;
+use super::{Inside, Local};
 use crate::error::Error;
 use crate::table::Map;
 use crate::txn::object::{BytesLeaf, ChunkNode, RefsLeaf, Root};
@@ -50,39 +50,37 @@ impl Classes {
         Ok(self.0.entry(key.schema().name).or_insert(Bound { key, id, layout }).layout.clone())
     }
 
+    /// The class that a type is written as, once it is bound.
+    fn bound(&self, key: TypeKey) -> Option<Result<(ClassId, Arc<Layout>), Error>> {
+        let bound = self.0.get(key.schema().name)?;
+        Some(match bound.key == key {
+            true => Ok((bound.id, bound.layout.clone())),
+            false => Err(taken(key)),
+        })
+    }
+}
+
+impl Inside<'_> {
     /// The class that a type is written as, defined in the space if need be; `None` while it is.
-    pub(super) fn class_for(
-        &mut self,
-        key: TypeKey,
-        copier: &mut Copier,
-        source: &mut dyn Source,
-    ) -> Option<Result<(ClassId, Arc<Layout>), Error>> {
-        if let Some(bound) = self.0.get(key.schema().name) {
-            return Some(match bound.key == key {
-                true => Ok((bound.id, bound.layout.clone())),
-                false => Err(taken(key)),
-            });
+    pub(super) fn class_of_type(&mut self, key: TypeKey) -> Option<Result<(ClassId, Arc<Layout>), Error>> {
+        if let Some(bound) = self.local.classes.bound(key) {
+            return Some(bound);
         }
-        if let Err(e) = source.session() {
+        if let Err(e) = self.session() {
             return Some(Err(e));
         }
         let layout = Layout::of(key.schema());
-        let id = match source.define(&layout)? {
+        let id = match self.sessions(|s, cx| s.inside_define(&layout, cx))? {
             Ok(id) => id,
             Err(e) => return Some(Err(e)),
         };
-        Some(self.bind(key, id, Arc::new(layout), copier).map(|layout| (id, layout)))
+        let Local { classes, copier, .. } = &mut *self.local;
+        Some(classes.bind(key, id, Arc::new(layout), copier).map(|layout| (id, layout)))
     }
 
     /// Lets a type read objects of a stored class; `None` while the class that the type writes is being defined.
-    pub(super) fn bind_for_reading(
-        &mut self,
-        key: TypeKey,
-        id: ClassId,
-        copier: &mut Copier,
-        source: &mut dyn Source,
-    ) -> Option<Result<(), Error>> {
-        let Some(stored) = source.class(id) else {
+    pub(super) fn bind_for_reading(&mut self, key: TypeKey, id: ClassId) -> Option<Result<(), Error>> {
+        let Some(stored) = self.class(id) else {
             let what = format!("an object of class {}, which the space does not have", id.0);
             return Some(Err(Error::Corrupt(what)));
         };
@@ -90,15 +88,16 @@ impl Classes {
             let what = format!("an object of class {} was read as {}", stored.name(), key.schema().name);
             return Some(Err(Error::Schema(what)));
         }
-        let layout = Layout::of(key.schema());
+        let (stored, layout) = (Arc::new(stored.clone()), Layout::of(key.schema()));
         if let Err(e) = layout.reads(&stored) {
             let what = format!("{e} (this program's class against class {} of the space)", id.0);
             return Some(Err(Error::Schema(what)));
         }
         // The program writes its own version, so that one must exist too.
-        if let Err(e) = self.class_for(key, copier, source)? {
+        if let Err(e) = self.class_of_type(key)? {
             return Some(Err(e));
         }
+        let copier = &mut self.local.copier;
         copier.define(id, stored.clone());
         Some(match layout == *stored {
             true => copier.bind(key, id).map_err(schema),
@@ -106,13 +105,17 @@ impl Classes {
         })
     }
 
-    /// Why an object cannot be read as a type.
-    pub(super) fn wrong(&self, oref: Oref, found: ClassId, key: TypeKey, source: &mut dyn Source) -> Error {
-        let name = source.class(found).map_or_else(|| format!("number {}", found.0), |l| l.name().to_owned());
+    /// The reason why an object cannot be read as a type.
+    pub(super) fn wrong_class(&self, oref: Oref, found: ClassId, key: TypeKey) -> Error {
+        let name = self.class(found).map_or_else(|| format!("number {}", found.0), |l| l.name().to_owned());
         match name == key.schema().name {
             true => taken(key),
             false => Error::Schema(format!("object {oref} is of class {name}, not {}", key.schema().name)),
         }
+    }
+
+    fn class(&self, id: ClassId) -> Option<&Layout> {
+        self.server.replica.catalogue.class(id)
     }
 }
 

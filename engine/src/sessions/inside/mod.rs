@@ -1,12 +1,14 @@
 //! The server's own session: that of the transactions inside of it.
 //!
-//! It asks the leader as any client does, without frames: what is answered is kept here until the transaction that asked
-//! takes it. It has no connection that could be cut, so it lasts as long as the view; another view is another session. The
-//! invariant: each question has one answer, and each answer raises [`Inside::news`], for those that wait.
+//! It asks the leader as any client does, without frames; an answer is kept here until the transaction that asked takes
+//! it. No connection of it can be cut, so it lasts as long as the view; another view is another session. The invariant:
+//! each question has one answer, and each answer raises [`Inside::news`], for those that wait.
+
+mod ops;
 
 use std::sync::Arc;
 
-use tercel_wire::id::{ClassId, ClientId, OpId, PageId, Stamp, ViewId};
+use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, Stamp, ViewId};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::{Lease, Leased, Outcome, Reason};
 
@@ -15,11 +17,14 @@ use crate::effect::Conn;
 use crate::error::{Bound, Error};
 use crate::leader::{Asked, Body, Reply};
 use crate::limits;
+use crate::pages::Pages;
 use crate::pages::image::CachedImage;
 use crate::pages::reads::Waiter;
 use crate::random::Random;
 use crate::table::{Map, Set};
-use crate::txn::local::{Image, Session};
+use crate::time::Now;
+use crate::txn::{Echoes, Places};
+use ops::Ops;
 
 /// The connection that the session would have. No host gives it to another.
 pub(super) const CONN: Conn = Conn(u64::MAX);
@@ -41,18 +46,37 @@ pub(crate) struct Inside {
     /// Grants that were heard of.
     granted: u64,
     granting: Question<Leased>,
+    /// Grants that doubled the number of pages to ask for next.
+    doublings: u32,
+    pub(crate) places: Places,
+    pub(crate) echoes: Echoes,
     defining: Vec<(Layout, Question<ClassId>)>,
-    /// Operations without an answer.
-    under_way: Set<OpId>,
-    answers: Map<OpId, Outcome>,
+    pub(crate) ops: Ops,
     /// Pages that are being read, and those that could not be.
     reading: Set<PageId>,
     unread: Map<PageId, String>,
     /// The last page that a transaction missed, until [`Sessions::inside_missed`] takes it.
     missed: Option<PageId>,
-    /// The last question whether this server leads that was answered.
-    echoed: Option<u64>,
     news: u64,
+}
+
+/// The name under which transactions inside of a server are submitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Session {
+    pub client: ClientId,
+    /// The view that it began in.
+    pub view: ViewId,
+}
+
+/// A page, if it is at hand.
+#[derive(Debug)]
+pub(crate) enum Image {
+    /// Its bytes; none if nothing that is visible was ever written to it.
+    Here(Option<Arc<Vec<u8>>>),
+    /// It is being read.
+    Missing,
+    /// It cannot be had.
+    Failed(Error),
 }
 
 /// A question that takes time.
@@ -107,12 +131,13 @@ impl Inside {
 
     /// The question of that number is answered.
     pub(super) fn echo(&mut self, number: u64) {
-        self.echoed = self.echoed.max(Some(number));
+        // What was confirmed is visible.
+        self.echoes.heard(number, Stamp::ZERO, Stamp::ZERO);
         self.news += 1;
     }
 
-    pub(super) fn echoed(&self) -> Option<u64> {
-        self.echoed
+    pub(crate) fn session(&self) -> Option<Session> {
+        self.session
     }
 
     /// An operation is visible.
@@ -121,10 +146,34 @@ impl Inside {
     }
 
     fn answer(&mut self, op: OpId, outcome: Outcome) {
-        if self.under_way.remove(&op) {
-            self.answers.insert(op, outcome);
+        if let Some(refuses_places) = self.ops.answer(op, outcome) {
+            if refuses_places {
+                self.places.turn_page();
+            }
             self.news += 1;
         }
+    }
+
+    /// A page as it is at the visible stamp.
+    pub(crate) fn image(&mut self, page: PageId, pages: &mut Pages) -> Image {
+        match pages.image(page) {
+            CachedImage::Current(bytes) | CachedImage::Stale(bytes) => Image::Here(bytes),
+            CachedImage::Missing => {
+                if let Some(why) = self.unread.remove(&page) {
+                    return Image::Failed(Error::Corrupt(why));
+                }
+                self.missed = Some(page);
+                if self.reading.insert(page) {
+                    pages.reads.wait(page, Waiter::Inside(CONN, page));
+                }
+                Image::Missing
+            }
+        }
+    }
+
+    /// Takes the last page that a transaction missed.
+    pub(crate) fn take_missed(&mut self) -> Option<PageId> {
+        self.missed.take()
     }
 
     pub(super) fn page_read(&mut self, page: PageId, failed: Option<&str>) {
@@ -175,8 +224,8 @@ impl Inside {
     fn end(&mut self) -> Option<ClientId> {
         let client = self.session.map(|session| session.client);
         let (broken, call, news) = (self.broken + 1, self.call, self.news + 1);
-        let (reading, echoed) = (std::mem::take(&mut self.reading), self.echoed);
-        *self = Inside { broken, call, news, reading, echoed, ..Inside::default() };
+        let reading = std::mem::take(&mut self.reading);
+        *self = Inside { broken, call, news, reading, ..Inside::default() };
         client
     }
 }
@@ -211,10 +260,10 @@ impl Sessions {
         let leader =
             ready.ok_or_else(|| Error::Unavailable("this server does not lead: try again".into()))?;
         let view = leader.view();
-        if let Some(session) = self.inside.session.filter(|s| s.view == view) {
+        if let Some(session) = self.inside.session {
             return Ok(session);
         }
-        let session = Session { space: cx.space, client: client_of(view, self.inside.broken), view };
+        let session = Session { client: client_of(view, self.inside.broken), view };
         // Its transactions read the state as it is. What they name in a page that has returned they have read before, and it
         // has changed since: so the session holds no page back.
         leader.arrived(session.client, CONN, Stamp(u64::MAX));
@@ -223,14 +272,10 @@ impl Sessions {
     }
 
     /// Asks the sequencer whether this server still leads, for its own session.
-    pub(crate) fn inside_ask(&mut self, cx: &mut Cx<'_>) -> u64 {
+    pub(crate) fn inside_ask(&mut self, now: Now, cx: &mut Cx<'_>) {
         let asked = self.inside.asked();
+        self.inside.echoes.asked(asked.call, now);
         self.question(asked, cx);
-        asked.call
-    }
-
-    pub(crate) fn inside_echoed(&self) -> Option<u64> {
-        self.inside.echoed()
     }
 
     /// The leader has ended the server's own session: the next transaction begins another. Its places return as those of
@@ -241,48 +286,20 @@ impl Sessions {
         }
     }
 
-    /// See [`crate::txn::local::Source::changes`].
-    pub(crate) fn inside_changes(
-        &self,
-        since: Stamp,
-        see: &mut dyn FnMut(tercel_wire::id::Oref),
-        cx: &Cx<'_>,
-    ) -> bool {
-        if since > cx.pages.visible() || !self.horizon.reaches(since) {
+    /// Calls `see` with each object that a commit after `since` and up to `visible` wrote. `false` if not all of them are known
+    /// any more.
+    pub(crate) fn changes_since(&self, since: Stamp, visible: Stamp, mut see: impl FnMut(Oref)) -> bool {
+        if since > visible || !self.horizon.reaches(since) {
             return false;
         }
         self.horizon.since(since).for_each(|(_, changed)| changed.iter().for_each(|oref| see(*oref)));
         true
     }
 
-    /// See [`crate::txn::local::Source::image`].
-    pub(crate) fn inside_image(&mut self, page: PageId, cx: &mut Cx<'_>) -> Image {
-        match cx.pages.image(page) {
-            CachedImage::Current(bytes) | CachedImage::Stale(bytes) => Image::Here(bytes),
-            CachedImage::Missing => {
-                if let Some(why) = self.inside.unread.remove(&page) {
-                    return Image::Failed(Error::Corrupt(why));
-                }
-                self.inside.missed = Some(page);
-                if self.inside.reading.insert(page) {
-                    cx.pages.reads.wait(page, Waiter::Inside(CONN, page));
-                }
-                Image::Missing
-            }
-        }
-    }
-
-    /// Takes the last page that a transaction missed.
-    pub(crate) fn inside_missed(&mut self) -> Option<PageId> {
-        self.inside.missed.take()
-    }
-
-    /// See [`crate::txn::local::Source::class`].
-    pub(crate) fn inside_class(&self, id: ClassId, cx: &Cx<'_>) -> Option<Arc<Layout>> {
-        cx.replica.catalogue.class(id).map(|layout| Arc::new(layout.clone()))
-    }
-
-    /// See [`crate::txn::local::Source::define`].
+    /// The youngest class of this layout, defined and durable; `None` while it is being defined.
+    ///
+    /// # Errors
+    /// `Schema` if the space's class of that name cannot become this one; `Full`.
     pub(crate) fn inside_define(
         &mut self,
         layout: &Layout,
@@ -303,54 +320,40 @@ impl Sessions {
         Some(answer)
     }
 
-    /// See [`crate::txn::local::Source::grant`].
-    pub(crate) fn inside_grant(
-        &mut self,
-        count: u16,
-        done: &[(PageId, u16)],
-        cx: &mut Cx<'_>,
-    ) -> Option<Result<Leased, Error>> {
-        let session = match self.inside_session(cx) {
-            Ok(session) => session,
-            Err(e) => return Some(Err(e)),
-        };
-        if matches!(self.inside.granting, Question::Unasked) {
-            let asked = self.inside.asked();
-            self.inside.granting = Question::Asked(asked.call);
-            let lease = Lease { seq: self.inside.granted + 1, pages: count, done: done.to_vec() };
-            self.lead(cx, |leader, work| leader.grant(asked, session.client, lease, work));
+    /// Grants the session empty pages, twice as many each time, and takes back those that it has filled; `None` while it is under
+    /// way.
+    ///
+    /// # Errors
+    /// `Full` if the space has no pages left.
+    pub(crate) fn inside_grant(&mut self, cx: &mut Cx<'_>) -> Option<Result<(), Error>> {
+        let inside = &mut self.inside;
+        let client = inside.client()?;
+        if matches!(inside.granting, Question::Unasked) {
+            let asked = inside.asked();
+            inside.granting = Question::Asked(asked.call);
+            let pages = limits::LEASE_PAGES.min(1 << inside.doublings.min(15));
+            let lease = Lease { seq: inside.granted + 1, pages, done: inside.places.give_back() };
+            self.lead(cx, |leader, work| leader.grant(asked, client, lease, work));
         }
-        self.inside.granting.take()
+        Some(self.inside.granting.take()?.map(|leased| {
+            self.inside.doublings += 1;
+            self.inside.places.grant(leased);
+        }))
     }
 
-    /// See [`crate::txn::local::Source::submit`].
+    /// Takes an operation of the session: `effects` is [`tercel_wire::message::CommitEffects`] as bytes, judged as those of any
+    /// client. `None`, and nothing is taken, if there is no room for it now.
     pub(crate) fn inside_submit(
         &mut self,
-        op: OpId,
+        session: Session,
+        makes: bool,
         effects: &[u8],
         cx: &mut Cx<'_>,
-    ) -> Option<Result<(), Error>> {
-        if !self.inside.is(op.client) {
-            return Some(Err(Error::Unavailable(
-                "the session of the transaction is over: run it again".into(),
-            )));
-        }
-        if self.inside.under_way.len() >= limits::CREDIT as usize {
-            return None;
-        }
-        self.inside.under_way.insert(op);
+    ) -> Option<OpId> {
+        let op = self.inside.ops.begin(session, makes)?;
         let asked = self.inside.asked();
         let body = Body::new(Vec::new(), crc32fast::Hasher::new(), effects);
         self.lead(cx, |leader, work| leader.commit(asked, op, body, work));
-        Some(Ok(()))
-    }
-
-    /// See [`crate::txn::local::Source::outcome`].
-    pub(crate) fn inside_outcome(&mut self, op: OpId) -> Option<Outcome> {
-        self.inside.answers.remove(&op)
-    }
-
-    pub(crate) fn inside_news(&self) -> u64 {
-        self.inside.news()
+        Some(op)
     }
 }
