@@ -301,18 +301,6 @@ fn an_unknown_package_suggests_near_names() {
 }
 
 #[test]
-fn a_hostile_file_is_refused_with_its_line() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("Packages");
-    let space = dir.path().join("space").display().to_string();
-    std::fs::write(&file, "Package: a\nVersion: 1\n\nPackage: b\nDepends: bad\u{1}name\n").unwrap();
-    let said = err(&tercel(&["import", "debian", "--input", file.to_str().unwrap(), "--data", &space]));
-    assert!(said.contains("line 5"), "{said}");
-    // Nothing of it is there.
-    assert!(!Path::new(&space).exists());
-}
-
-#[test]
 fn a_truncated_file_is_refused_with_its_line() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("Packages.xz");
