@@ -212,18 +212,28 @@ pub enum ImportWhat {
   curl -s URL/Packages.xz | tercel import debian --input - --data ./packages
 
 A list replaces the one that was imported before, all of it at once or not at all. A list without \
-packages is refused, and so is one that was cut short: whose packing or whose last line has no end.")]
+packages is refused, and so is one that was cut short: whose packing or whose last line has no end.
+
+A list is read as apt reads it. Of several versions of a package the highest is taken, of equal ones the first. \
+A stanza that cannot be read is told with its line, and left out. What is left out is counted in the end.")]
     Debian(ImportDebian),
 }
 
 #[derive(Debug, ClapArgs)]
 pub struct ImportDebian {
-    /// The file: plain, .gz, .xz or .lz4, or - for standard input; else the main list of the machine's apt lists
+    /// The file: plain, .gz, .xz, .lzma or .lz4, or - for standard input; else the main list of the machine's apt lists
     #[arg(long, value_name = "FILE")]
     pub input: Option<PathBuf>,
     /// Import the sample that comes with the program
     #[arg(long, conflicts_with = "input")]
     pub sample: bool,
+    /// Take the packages of this architecture, and those of all; else this machine's, or if the list has none of that, the one
+    /// that it has most of
+    #[arg(long, value_name = "ARCH", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub architecture: Option<String>,
+    /// Refuse a list with a stanza that cannot be read
+    #[arg(long)]
+    pub strict: bool,
     /// Print the result as JSON
     #[arg(long)]
     pub json: bool,

@@ -9,6 +9,7 @@ mod demo;
 mod gc;
 mod health;
 mod interfaces;
+mod lists;
 mod load;
 mod mishaps;
 mod serve;
