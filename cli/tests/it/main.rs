@@ -10,7 +10,6 @@ mod gc;
 mod health;
 mod interfaces;
 mod lists;
-mod load;
+mod measured;
 mod mishaps;
 mod serve;
-mod soak;
