@@ -3,7 +3,7 @@
 
 An independent answer to check ours against. FILE is a Packages file: plain, gzip or xz; lz4 where the lz4 command is
 installed. An edge is a name mentioned in Depends or Pre-Depends, in any alternative, whatever its version, architecture or
-build profile. The last stanza of a name wins with all its edges. A name mentioned but not defined is a node without edges.
+build profile. A name mentioned but not defined is a node without edges. A list with two stanzas of one name is refused.
 """
 import gzip, json, lzma, shutil, subprocess, sys
 
@@ -25,15 +25,18 @@ def read_edges(data):
     edges, fields, last = {}, {}, None
     for line in data.decode("utf-8").split("\n") + [""]:
         line = line.rstrip("\r")
-        if not line.strip(" \t"):
+        if not line:
             if fields:
                 relations = fields.get("depends", "") + "," + fields.get("pre-depends", "")
                 words = (alternative.split("(")[0].split("[")[0].split("<")[0].split(":")[0].strip()
                          for alternative in relations.replace("|", ",").split(","))
+                if fields["package"] in edges:
+                    sys.exit(f"closure.py: {fields['package']} has two stanzas, and versions are not compared here")
                 edges[fields["package"]] = {word for word in words if word}
             fields, last = {}, None
         elif line[0] in " \t":
-            fields[last] += " " + line.strip()
+            if last:
+                fields[last] += " " + line.strip()
         else:
             last, value = line.split(":", 1)
             last = last.lower()

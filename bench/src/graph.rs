@@ -15,7 +15,8 @@ use super::Options;
 use super::blocks::alternate;
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
-use tercel_packages::import::{self, Graph, Source};
+use tercel_packages::import;
+use tercel_packages::list::{self, Choice, Graph, Source};
 use tercel_packages::query::{self, Bits, Visited, Way};
 use tercel_term::Term;
 use tercel_term::process::OwnProcess;
@@ -38,7 +39,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
     options.say("importing");
     let importer = client(16 << 20, Policy::Hac(Default::default()))?;
     let begun = Instant::now();
-    let graph = import::read(&source, &term).map_err(fail)?;
+    let graph = list::read(&source, &Choice::default(), &term).map_err(fail)?;
     let imported = import::write(&importer, &graph, &source, begun, &term).map_err(fail)?;
     let status = importer.server_status().map_err(|e| e.to_string())?;
     let pages = serde_json::from_str::<Value>(&status).ok().and_then(|s| s["pages"].as_u64()).unwrap_or(0);
@@ -82,7 +83,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
 fn raw_import(source: &Source, path: &Path, bytes: usize, objects: u64, term: &Term) -> Result<f64, String> {
     const BATCH_BYTES: usize = 4 << 20;
     let begun = Instant::now();
-    import::read(source, term).map_err(|e| e.what)?;
+    list::read(source, &Choice::default(), term).map_err(|e| e.what)?;
     let mut file = File::create(path).map_err(|e| e.to_string())?;
     let batch = vec![7u8; BATCH_BYTES];
     let mut left = bytes;

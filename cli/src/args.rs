@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use tercel::Address;
+use tercel_term::bytes;
 use tercel_term::fail::Failure;
 
 /// Typed, durable objects that live on servers and feel local.
@@ -91,9 +92,11 @@ pub enum Command {
     /// Verify a backup and make a space of it
     Restore(Restore),
     /// Measure against the physical limit in the same run
-    Bench(Bench),
+    #[command(disable_help_flag = true, disable_version_flag = true)]
+    Bench(Measured),
     /// Work on a server that is killed again and again, and prove that nothing was lost
-    Soak(Soak),
+    #[command(disable_help_flag = true, disable_version_flag = true)]
+    Soak(Measured),
 }
 
 /// Which space to use.
@@ -212,18 +215,28 @@ pub enum ImportWhat {
   curl -s URL/Packages.xz | tercel import debian --input - --data ./packages
 
 A list replaces the one that was imported before, all of it at once or not at all. A list without \
-packages is refused, and so is one that was cut short: whose packing or whose last line has no end.")]
+packages is refused, and so is one that was cut short: whose packing or whose last line has no end.
+
+A list is read as apt reads it. Of several versions of a package the highest is taken, of equal ones the first. \
+A stanza that cannot be read is told with its line, and left out. What is left out is counted in the end.")]
     Debian(ImportDebian),
 }
 
 #[derive(Debug, ClapArgs)]
 pub struct ImportDebian {
-    /// The file: plain, .gz, .xz or .lz4, or - for standard input; else the main list of the machine's apt lists
+    /// The file: plain, .gz, .xz, .lzma or .lz4, or - for standard input; else the main list of the machine's apt lists
     #[arg(long, value_name = "FILE")]
     pub input: Option<PathBuf>,
     /// Import the sample that comes with the program
     #[arg(long, conflicts_with = "input")]
     pub sample: bool,
+    /// Take the packages of this architecture, and those of all; else this machine's, or if the list has none of that, the one
+    /// that it has most of
+    #[arg(long, value_name = "ARCH", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub architecture: Option<String>,
+    /// Refuse a list with a stanza that cannot be read
+    #[arg(long)]
+    pub strict: bool,
     /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
@@ -492,79 +505,12 @@ pub struct Restore {
     pub json: bool,
 }
 
+/// The command line of a program beside this one, which knows what can be said.
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "Examples:
-  tercel bench oo7 --quick
-  tercel bench commit --json
-  tercel bench idle --connections 10000
-  tercel bench load --quick --only greedy --only flood
-  tercel bench rpc --only shm.spin --report ./report
-  tercel bench rpc --only ablations       without each part of the short way")]
-pub struct Bench {
-    /// What to measure
-    #[arg(value_enum)]
-    pub suite: Suite,
-    /// Print one JSON object
-    #[arg(long)]
-    pub json: bool,
-    /// Fewer and shorter rounds: wider intervals, seconds instead of minutes
-    #[arg(long)]
-    pub quick: bool,
-    /// Where to put the data
-    #[arg(long, value_name = "DIR")]
-    pub dir: Option<PathBuf>,
-    /// Write the report as a page to look at, too: SUITE.html in this directory
-    #[arg(long, value_name = "DIR")]
-    pub report: Option<PathBuf>,
-    /// Suite idle: how many connections do nothing
-    #[arg(long, value_name = "N", default_value_t = 10_000)]
-    pub connections: usize,
-    /// Suites load and rpc: only this row, such as greedy or shm.spin;
-    /// rpc also has `instructions` and `ablations`; may be given several times
-    #[arg(long, value_name = "ROW")]
-    pub only: Vec<String>,
-}
-
-#[derive(Debug, ClapArgs)]
-#[command(after_help = "Examples:
-  tercel soak --seconds 10 --clients 8 --kill-every 2
-  tercel soak --seconds 120 --clients 32 --kill-every 2 --json
-  tercel soak --seconds 60 --fill 1G --dir /var/tmp/soak --history soak.json
-  tercel soak --seconds 60 --fill 64M --mob 4M     servers install all the time
-
-When the time is over, a fresh client reads everything and all that the clients did and saw is judged. \
-That takes about a second for every 20,000 transactions: some 5 s after 20 s of work.
-
-Exit codes: 0 nothing was lost; 1 it could not be done; 2 a wrong request; 3 something was lost or wrong.")]
-pub struct Soak {
-    /// How long
-    #[arg(long, value_name = "N", default_value_t = 30, value_parser = soak_seconds)]
-    pub seconds: u64,
-    /// How many clients, each with a connection and a cache of its own
-    #[arg(long, value_name = "M", default_value_t = 16, value_parser = clients)]
-    pub clients: usize,
-    /// Seconds between two kills of the server, no more than --seconds; else 2, or half of --seconds if that is less
-    #[arg(long, value_name = "S", value_parser = kill_seconds)]
-    pub kill_every: Option<f64>,
-    /// Fill the store with so many bytes first, such as 1G; up to 16G
-    #[arg(long, value_name = "BYTES", value_parser = fill_bytes, default_value = "0")]
-    pub fill: usize,
-    /// The server's memory for modified objects, as `serve --mob` has it, from 4M; little makes it install pages all the time
-    #[arg(long, value_name = "BYTES", value_parser = soak_mob_bytes)]
-    pub mob: Option<usize>,
-    /// The work of the clients and the times of cut connections follow from this
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
-    /// Where to put the data: a new directory, or one of an earlier soak, which then goes on in it; else one that is removed
-    /// at the end
-    #[arg(long, value_name = "DIR")]
-    pub dir: Option<PathBuf>,
-    /// Write the history, for the checkers to read again
-    #[arg(long, value_name = "FILE")]
-    pub history: Option<PathBuf>,
-    /// Print one JSON object
-    #[arg(long)]
-    pub json: bool,
+pub struct Measured {
+    /// See --help
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub args: Vec<std::ffi::OsString>,
 }
 
 /// The bytes of a client's cache.
@@ -601,44 +547,6 @@ fn subscriptions(s: &str) -> Result<usize, String> {
 /// As many as a space has pages.
 const SUBSCRIPTIONS_MAX: usize = 1 << 22;
 
-/// Parses the number of bytes that a soak fills the store with.
-fn fill_bytes(s: &str) -> Result<usize, String> {
-    match bytes(s)? {
-        n @ 0..=FILL_BYTES_MAX => Ok(n),
-        _ => Err("a store is filled with 16G at most: a space holds 32G, and clients need some of it".into()),
-    }
-}
-
-/// Half of what a space can hold.
-const FILL_BYTES_MAX: usize = 16 << 30;
-
-/// A soak's server must have room for the largest of its transactions, of 2 MB, beside others.
-fn soak_mob_bytes(s: &str) -> Result<usize, String> {
-    match bytes(s)? {
-        n @ SOAK_MOB_BYTES_MIN.. => Ok(n),
-        _ => Err("a soak's server works with 4M or more".into()),
-    }
-}
-
-const SOAK_MOB_BYTES_MIN: usize = 4 << 20;
-
-/// How many seconds a soak works.
-fn soak_seconds(s: &str) -> Result<u64, String> {
-    match s.parse() {
-        Ok(n @ 1..=2_592_000) => Ok(n),
-        _ => Err(format!("`{s}` is not a number of seconds from 1 to 2592000, which is 30 days")),
-    }
-}
-
-/// Seconds between two kills.
-fn kill_seconds(s: &str) -> Result<f64, String> {
-    match s.parse() {
-        Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(seconds),
-        _ => Err(format!("`{s}` is not a number of seconds from 0.1 to 86400")),
-    }
-}
-
-/// A number of clients.
 /// A time with its unit.
 fn time(s: &str) -> Result<Duration, String> {
     let units = [("ms", 1e-3), ("s", 1.0), ("m", 60.0)];
@@ -647,53 +555,6 @@ fn time(s: &str) -> Result<Duration, String> {
         Duration::try_from_secs_f64(number * seconds).ok().filter(|time| !time.is_zero())
     });
     parsed.ok_or_else(|| format!("`{s}` is no time: give one such as 500ms, 2s or 1m"))
-}
-
-fn clients(s: &str) -> Result<usize, String> {
-    match s.parse() {
-        Ok(n @ 1..=1000) => Ok(n),
-        _ => Err(format!("`{s}` is not a number of clients from 1 to 1000")),
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Suite {
-    /// Traversals of the OO7 database, hot and in a small cache
-    Oo7,
-    /// Durable commits, one at a time and 64 at once
-    Commit,
-    /// Import and closures of the package graph
-    Graph,
-    /// The cost of connections that do nothing: memory, and time of the connections that work
-    Idle,
-    /// The delay of other clients beside antagonist clients, and 1,000 clients at work
-    Load,
-    /// How late a change is seen by another client, and the cost of seeing it at once
-    Stale,
-    /// The room that a space takes which is written to all the time and holds no more than before; --quick
-    /// in seconds, else gigabytes and many minutes
-    Churn,
-    /// Calls of methods: on the cached copy, and at the server by a bare exchange
-    Flex,
-    /// Calls to a server of this machine, by bare trips over the same road
-    Rpc,
-}
-
-/// A number of bytes with an optional K, M, G or T.
-pub fn bytes(s: &str) -> Result<usize, String> {
-    let s = s.trim();
-    let (number, shift) = match s.as_bytes().last() {
-        Some(b'K' | b'k') => (&s[..s.len() - 1], 10),
-        Some(b'M' | b'm') => (&s[..s.len() - 1], 20),
-        Some(b'G' | b'g') => (&s[..s.len() - 1], 30),
-        Some(b'T' | b't') => (&s[..s.len() - 1], 40),
-        _ => (s, 0),
-    };
-    if number.is_empty() || !number.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(format!("`{s}` is not a number of bytes: write for example 4096, 512K, 64M or 1G"));
-    }
-    let n = number.parse().ok().and_then(|n: usize| n.checked_mul(1 << shift));
-    n.ok_or_else(|| format!("`{s}` is out of range: no machine has so many bytes"))
 }
 
 #[cfg(test)]
@@ -722,18 +583,6 @@ mod tests {
             // What is to be copied fits into the narrowest of terminals.
             let wide = lines.iter().find(|line| line.starts_with("  ") && line.chars().count() > 80);
             assert!(wide.is_none(), "{}: {wide:?}", command.get_name());
-        }
-    }
-
-    #[test]
-    fn bytes_are_read_with_their_unit() {
-        assert_eq!((bytes("512"), bytes("64M"), bytes("1g")), (Ok(512), Ok(64 << 20), Ok(1 << 30)));
-        assert_eq!(bytes("2T"), Ok(2 << 40));
-        for word in ["x", "", "G", "+1", "-1M", "1.5G"] {
-            assert!(bytes(word).unwrap_err().contains("not a number"), "{word}");
-        }
-        for much in ["99999999999G", "99999999999999999999999"] {
-            assert!(bytes(much).unwrap_err().contains("out of range"), "{much}");
         }
     }
 }

@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use tercel_packages::import::{Source, interrupted, read, summary, write};
+use tercel_packages::import::{interrupted, summary, write};
+use tercel_packages::list::{Choice, Source, read};
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::{Term, say, tell, tidy};
 
@@ -20,14 +21,13 @@ pub fn run(args: &args::Import, term: &Term) -> Outcome {
     }
     tidy::on_signals(interrupted)?;
     // Read before anything is opened: a list that cannot be read leaves no directory behind.
-    let graph = read(&source, term)?;
-    let client = space::open_or_create(&args.space)?;
-    let imported = write(&client, &graph, &source, begun, term)?;
+    let choice = Choice { architecture: args.architecture.clone(), strict: args.strict };
+    let graph = read(&source, &choice, term)?;
+    let imported = space::create(&args.space, |client| write(client, &graph, &source, begun, term))?;
     if args.json {
         say!("{}", serde_json::to_string(&imported).unwrap_or_default());
     } else {
         tell!("imported {}", summary(&imported));
     }
-    space::close(client)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -2,7 +2,6 @@
 
 mod args;
 mod backup;
-mod bench;
 mod call;
 mod check;
 mod demo;
@@ -10,10 +9,10 @@ mod gc;
 mod health;
 mod import;
 mod inspect;
+mod measured;
 mod query;
 mod restore;
 mod serve;
-mod soak;
 mod space;
 mod stat;
 
@@ -48,7 +47,6 @@ fn run(args: Args, term: &Term) -> Outcome {
         Command::Check(a) => check::run(&a, term),
         Command::Backup(a) => backup::run(&a, term),
         Command::Restore(a) => restore::run(&a, term),
-        Command::Bench(a) => bench::run(a),
-        Command::Soak(a) => soak::run(&a, term),
+        Command::Bench(_) | Command::Soak(_) => measured::run(),
     }
 }

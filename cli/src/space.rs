@@ -1,20 +1,54 @@
 //! Opening a space as the command line says: a server's, or a directory's.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tercel::{Address, Client, ClientConfig, Error, Oref, ServerConfig};
+use tercel::{Address, Client, ClientConfig, Error, FaultKind, Oref, ServerConfig};
 use tercel_term::fail::Failure;
 
 use crate::args;
 
 /// Opens it to read; a directory without a space is an error.
 pub fn open(space: &args::Space) -> Result<Client, Failure> {
-    open_or(space, false)
+    let config = client_config(space);
+    if let Some(dir) = &space.data {
+        return Ok(tercel::embedded_with(ServerConfig { create: false, ..ServerConfig::new(dir) }, config)?);
+    }
+    connect(space.server.as_ref(), config, "space", Failure::from)
 }
 
-/// Opens it to write; where the directory has no space, one is made.
-pub fn open_or_create(space: &args::Space) -> Result<Client, Failure> {
-    open_or(space, true)
+/// Opens it to write, does the work and closes it. Where the directory has no space, one is made. If the directory was not there,
+/// it is not there either after a failure.
+pub fn create<T>(
+    space: &args::Space,
+    work: impl FnOnce(&Client) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let made = space.data.as_deref().and_then(will_be_made);
+    let opened = match &space.data {
+        Some(dir) => tercel::embedded_with(ServerConfig::new(dir), client_config(space)),
+        None => return done_with(open(space)?, work),
+    };
+    // Another process may have made the directory meanwhile, and then has it.
+    let is_anothers = matches!(&opened, Err(Error::Server(fault)) if fault.kind() == FaultKind::InUse);
+    let done = opened.map_err(Failure::from).and_then(|client| done_with(client, work));
+    if let (Err(_), false, Some(made)) = (&done, is_anothers, made) {
+        // What failed is told; what is left behind is only what the system's cleaning is for.
+        let _ = std::fs::remove_dir_all(made);
+    }
+    done
+}
+
+/// Does the work on it and closes it.
+fn done_with<T>(client: Client, work: impl FnOnce(&Client) -> Result<T, Failure>) -> Result<T, Failure> {
+    let done = work(&client);
+    let closed = close(client);
+    done.and_then(|done| closed.map(|()| done))
+}
+
+/// The directory of which nothing is there yet, or the highest above it.
+fn will_be_made(dir: &Path) -> Option<PathBuf> {
+    let missing = dir.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists());
+    missing.last().map(Path::to_path_buf)
 }
 
 /// Opens it to collect what no root reaches: in a directory that this process alone has open no program holds a reference.
@@ -31,14 +65,6 @@ pub fn open_to_collect(space: &args::Space) -> Result<Client, Failure> {
 
 fn client_config(space: &args::Space) -> ClientConfig {
     ClientConfig { cache_bytes: space.cache, ..ClientConfig::default() }
-}
-
-fn open_or(space: &args::Space, create: bool) -> Result<Client, Failure> {
-    let config = client_config(space);
-    if let Some(dir) = &space.data {
-        return Ok(tercel::embedded_with(ServerConfig { create, ..ServerConfig::new(dir) }, config)?);
-    }
-    connect(space.server.as_ref(), config, "space", Failure::from)
 }
 
 /// Connects to a server, named by `option`, for a command that opens no directory.

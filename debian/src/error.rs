@@ -1,10 +1,11 @@
-//! Why a list could not be read to its end, and on which line.
+//! What is wrong with a list, and on which line.
 
 use std::io;
 
 use thiserror::Error;
 
-/// The error that ended the reading of a list early. The list is at fault: the user must fetch it again or name another.
+/// The fault of a list. `Read`, `Memory` and `Cut` end the reading: the user must fetch the list again or unpack it. The
+/// others cost the stanza in which they stand, and its maintainer must mend it.
 #[derive(Debug, Error)]
 pub enum ParseError {
     /// The file could not be read or unpacked further.
@@ -17,6 +18,14 @@ pub enum ParseError {
         /// What the operating system or the unpacker said.
         source: io::Error,
     },
+    /// Unpacking the file takes more memory than is given to it.
+    #[error("line {line}: {source}; unpack the list first")]
+    Memory {
+        /// The line that could not be unpacked.
+        line: u64,
+        /// The limit, in words.
+        source: io::Error,
+    },
     /// The text ends within a line.
     #[error(
         "line {line}: the list ends within this line, without a line break: it was cut short, fetch it again; if this is \
@@ -26,8 +35,8 @@ pub enum ParseError {
         /// The last line.
         line: u64,
     },
-    /// The text is not that of a Packages file.
-    #[error("line {line}: found {found:?}, expected {expected}; the list is damaged or is no Packages file")]
+    /// A stanza says what no stanza can say.
+    #[error("line {line}: found {found:?}, expected {expected}")]
     Unexpected {
         /// Where it stands.
         line: u64,
@@ -37,9 +46,7 @@ pub enum ParseError {
         expected: &'static str,
     },
     /// A line or a stanza is longer than any in a Packages file.
-    #[error(
-        "line {line}: the {what} is longer than {bytes_max} bytes; the list is damaged or is no Packages file"
-    )]
+    #[error("line {line}: the {what} is longer than {bytes_max} bytes")]
     TooLong {
         /// The line on which the limit was passed.
         line: u64,
@@ -51,6 +58,11 @@ pub enum ParseError {
 }
 
 impl ParseError {
+    /// Tells a fault of one stanza, behind which reading goes on, from one that ends the list.
+    pub fn costs_stanza(&self) -> bool {
+        matches!(self, Self::Unexpected { .. } | Self::TooLong { .. })
+    }
+
     /// The error that `found` stands on `line` in place of what is `expected`.
     pub(super) fn unexpected(line: u64, found: &str, expected: &'static str) -> Self {
         let found = match found.char_indices().nth(FOUND_CHARS_MAX) {

@@ -11,9 +11,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use flate2::bufread::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 use liblzma::bufread::XzDecoder;
-use liblzma::stream::{CONCATENATED, Stream};
+use liblzma::stream::{CONCATENATED, Error as XzError, Stream};
 use lz4_flex::frame::FrameDecoder;
 use thiserror::Error;
 
@@ -33,6 +33,8 @@ enum Format {
     Gzip,
     /// xz, one stream or several.
     Xz,
+    /// What was before xz.
+    Lzma,
     /// lz4 frames, as apt keeps its lists.
     Lz4,
 }
@@ -45,7 +47,7 @@ pub enum OpenError {
     Io(#[from] io::Error),
     /// Packed in a way this program does not unpack.
     #[error(
-        "the list is packed with {0}, which is not read here; unpack it first, or give plain text, .gz, .xz or .lz4"
+        "the list is packed with {0}, which is not read here; unpack it first, or give plain text, .gz, .xz, .lzma or .lz4"
     )]
     Unsupported(&'static str),
 }
@@ -121,11 +123,16 @@ fn unpack(raw: impl Read + Send + 'static, file_bytes: u64) -> Result<Input, Ope
     let packed = BufReader::with_capacity(BUFFER_BYTES, io::Cursor::new(magic).chain(raw));
     let text: Box<dyn BufRead + Send> = match format {
         Format::Plain => Box::new(packed),
-        Format::Gzip => Box::new(BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(packed))),
-        Format::Xz => {
-            let stream =
-                Stream::new_stream_decoder(XZ_MEMORY_BYTES_MAX, CONCATENATED).map_err(io::Error::from)?;
-            Box::new(BufReader::with_capacity(BUFFER_BYTES, XzDecoder::new_stream(packed, stream)))
+        Format::Gzip => {
+            Box::new(BufReader::with_capacity(BUFFER_BYTES, GzipMembers(Some(GzDecoder::new(packed)))))
+        }
+        Format::Xz | Format::Lzma => {
+            let stream = match format {
+                Format::Xz => Stream::new_stream_decoder(XZ_MEMORY_BYTES_MAX, CONCATENATED),
+                _ => Stream::new_lzma_decoder(XZ_MEMORY_BYTES_MAX),
+            };
+            let decoder = XzDecoder::new_stream(packed, stream.map_err(io::Error::from)?);
+            Box::new(BufReader::with_capacity(BUFFER_BYTES, Limited(decoder)))
         }
         Format::Lz4 => Box::new(BufReader::with_capacity(BUFFER_BYTES, Lz4Frames::new(packed))),
     };
@@ -138,10 +145,60 @@ fn recognise(magic: &[u8]) -> Result<Format, OpenError> {
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Ok(Format::Xz),
         // The frame format, and the older one that `lz4 -l` writes.
         [0x04 | 0x02, 0x22 | 0x21, 0x4d | 0x4c, 0x18, ..] => Ok(Format::Lz4),
+        [properties, a, b, c, d, ..]
+            if *properties < 225 && is_dictionary(u32::from_le_bytes([*a, *b, *c, *d])) =>
+        {
+            Ok(Format::Lzma)
+        }
         [b'B', b'Z', b'h', ..] => Err(OpenError::Unsupported("bzip2")),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => Err(OpenError::Unsupported("zstd")),
         [b'P', b'K', 3, 4, ..] => Err(OpenError::Unsupported("zip")),
         _ => Ok(Format::Plain),
+    }
+}
+
+/// Whether an .lzma file may have a dictionary of so many bytes; xz too knows such files by that. No four letters are one.
+fn is_dictionary(bytes: u32) -> bool {
+    bytes == u32::MAX || bytes.is_power_of_two() || (bytes.is_multiple_of(3) && (bytes / 3).is_power_of_two())
+}
+
+/// Member after member of gzip, and zeros behind the last, with which tapes and block devices fill up a file.
+struct GzipMembers<R>(Option<GzDecoder<R>>);
+
+impl<R: BufRead> Read for GzipMembers<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        while let Some(decoder) = &mut self.0 {
+            let bytes = decoder.read(into)?;
+            if bytes > 0 || into.is_empty() {
+                return Ok(bytes);
+            }
+            let source = decoder.get_mut();
+            let rest = source.fill_buf()?;
+            let zeros = rest.iter().take_while(|&&byte| byte == 0).count();
+            if rest.is_empty() {
+                break;
+            }
+            let another = zeros < rest.len();
+            source.consume(zeros);
+            if another {
+                self.0 = self.0.take().map(|decoder| GzDecoder::new(decoder.into_inner()));
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// An unpacker that says in our words that its memory does not suffice.
+struct Limited<R>(R);
+
+impl<R: Read> Read for Limited<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.0.read(into).map_err(|error| {
+            match error.get_ref().and_then(|inner| inner.downcast_ref::<XzError>()) {
+                Some(XzError::MemLimit) => io::Error::new(io::ErrorKind::OutOfMemory, MEMORY_EXCEEDED),
+                _ => error,
+            }
+        })
     }
 }
 
@@ -227,14 +284,19 @@ const MAGIC_BYTES_MAX: usize = 6;
 /// One buffer on each side of the decoder. Large enough that calls through the box vanish, small enough for the L2 cache.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// A dictionary of 64 MiB is what `xz -9` asks for; a file that wants more than twice that is not a package list.
+/// A dictionary of 64 MiB is what `xz -9` asks for; twice that is room for all that packers of lists choose.
 const XZ_MEMORY_BYTES_MAX: u64 = 128 * 1024 * 1024;
+const MEMORY_EXCEEDED: &str =
+    "the list is packed with so large a dictionary that unpacking takes more than 128 MiB of memory";
 
 #[cfg(test)]
 mod tests {
     use std::io::Write;
 
+    use liblzma::stream::{Check, Filters, LzmaOptions};
+
     use super::*;
+    use crate::Stanzas;
 
     fn text() -> Vec<u8> {
         (0..4_000).flat_map(|i| format!("Package: p{}\n\n", i * 7_919 % 10_007).into_bytes()).collect()
@@ -250,6 +312,18 @@ mod tests {
         let mut packer = liblzma::write::XzEncoder::new(Vec::new(), 1);
         packer.write_all(text).unwrap();
         packer.finish().unwrap()
+    }
+
+    fn xz_with(dictionary_bytes: u32, pack: fn(&LzmaOptions) -> Stream, text: &[u8]) -> Vec<u8> {
+        let mut options = LzmaOptions::new_preset(1).unwrap();
+        options.dict_size(dictionary_bytes);
+        let mut packer = liblzma::write::XzEncoder::new_stream(Vec::new(), pack(&options));
+        packer.write_all(text).unwrap();
+        packer.finish().unwrap()
+    }
+
+    fn lzma(text: &[u8]) -> Vec<u8> {
+        xz_with(1 << 20, |options| Stream::new_lzma_encoder(options).unwrap(), text)
     }
 
     /// As apt writes it: blocks of 64 KiB that lean on their predecessors, no checksum, no size.
@@ -275,7 +349,7 @@ mod tests {
 
     #[test]
     fn every_format_gives_the_text_back() {
-        for packed in [text(), gzip(&text()), xz(&text()), lz4(&text())] {
+        for packed in [text(), gzip(&text()), xz(&text()), lzma(&text()), lz4(&text())] {
             assert_eq!(read(packed).unwrap(), text());
         }
     }
@@ -289,8 +363,51 @@ mod tests {
     }
 
     #[test]
+    fn zeros_behind_gzip_are_passed_over() {
+        let zeros = vec![0; BUFFER_BYTES * 2];
+        let packed = [gzip(b"Package: a\n"), zeros.clone(), gzip(b"Version: 1\n"), zeros].concat();
+        assert_eq!(read(packed).unwrap(), b"Package: a\nVersion: 1\n");
+        assert!(read([gzip(b"Package: a\n"), b"garbage".to_vec()].concat()).is_err());
+    }
+
+    #[test]
+    fn dictionary_over_the_limit_is_named() {
+        let pack = |options: &LzmaOptions| {
+            Stream::new_stream_encoder(Filters::new().lzma2(options), Check::Crc32).unwrap()
+        };
+        for bytes in [64 << 20, 256 << 20] {
+            // Packing reserves a multiple of the dictionary, so the size is written into what was packed with less.
+            let mut packed = xz_with(1 << 20, pack, b"Package: a\n");
+            set_dictionary(&mut packed, bytes);
+            let input = unpack(io::Cursor::new(packed), 0).unwrap();
+            let said = Stanzas::new(input).next().map(|stanza| stanza.unwrap().name.to_owned());
+            match said {
+                Ok(name) => assert_eq!((bytes, &name[..]), (64 << 20, "a")),
+                Err(error) => {
+                    let error = error.to_string();
+                    assert!(
+                        bytes == 256 << 20 && error.contains("memory") && !error.contains("cut"),
+                        "{error}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Sets the size of the dictionary in the first block's header of an .xz file.
+    fn set_dictionary(packed: &mut [u8], bytes: u32) {
+        // The header: its size, flags, the filter's number, size and property, padding, and a checksum.
+        let header = 12..12 + 4 * (usize::from(packed[12]) + 1);
+        packed[16] = (2 * (bytes.ilog2() - 12)) as u8;
+        let (covered, sum) = packed[header].split_at_mut(8);
+        let mut crc = flate2::Crc::new();
+        crc.update(covered);
+        sum.copy_from_slice(&crc.sum().to_le_bytes());
+    }
+
+    #[test]
     fn a_packed_file_cut_anywhere_is_an_error() {
-        for pack in [gzip, xz, lz4] {
+        for pack in [gzip, xz, lzma, lz4] {
             let packed = pack(&text());
             for bytes in MAGIC_BYTES_MAX..packed.len() {
                 let error = read(packed[..bytes].to_vec()).expect_err("a cut file passed");

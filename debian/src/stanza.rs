@@ -1,10 +1,11 @@
-//! Stanza after stanza out of a Packages file.
+//! Stanza after stanza out of a Packages file, read as apt reads it.
 //!
 //! A stanza is lent: its text lies in buffers that the next one reuses, so reading takes as much memory as the largest
-//! stanza, whatever the size of the file. What is given out has been checked: UTF-8, a valid name, numbers that are
-//! numbers, dependencies that are valid names and each given once, no control characters. Fields not listed in
-//! [`StanzaRef`] are checked for their shape and dropped. The first error ends the reading; there is no guessing where the
-//! next good stanza may begin. A text that ends within a line was cut short and is such an error.
+//! stanza, whatever the size of the file. Texts that are given out are UTF-8 without control characters, with U+FFFD for
+//! each byte and character that is neither; names are of 1 to 255 bytes, and each dependency is given once. Fields not listed
+//! in [`StanzaRef`] are dropped, and not judged. Only an empty line ends a stanza. A line that begins with `#` is a remark.
+//! Of several fields with one name in a stanza, the last counts. A size is its leading digits. What cannot be read for all
+//! that costs its stanza and no other.
 
 use std::io::BufRead;
 use std::ops::Range;
@@ -52,54 +53,60 @@ impl<R: BufRead> Stanzas<R> {
         Self { lines: Lines::new(input), draft: Draft::default(), ended: false }
     }
 
-    /// The next stanza, or `None` at the end of the list and after an error.
+    /// The next stanza, or `None` at the end of the list and after an error that ended it.
     /// It lends what the next call reuses, which an [`Iterator`] could not.
     ///
     /// # Errors
-    /// [`ParseError`] with the line at fault.
+    /// [`ParseError`] with the line at fault. If it [costs a stanza](ParseError::costs_stanza), the next call gives the one
+    /// behind that.
     #[expect(clippy::should_implement_trait, reason = "an iterator could not lend")]
     pub fn next(&mut self) -> Result<Option<StanzaRef<'_>>, ParseError> {
-        if self.ended {
-            return Ok(None);
-        }
-        // Until a whole stanza is there, every way out of here is the last.
-        self.ended = true;
-        if !self.read_stanza()? {
+        if self.ended || !self.read_stanza()? {
             return Ok(None);
         }
         self.draft.collect_depends()?;
-        let stanza = self.draft.finish()?;
-        self.ended = false;
-        Ok(Some(stanza))
+        self.draft.finish().map(Some)
     }
 
-    /// Reads lines up to the end of a stanza. False if the list ended before one began.
+    /// Reads lines up to the end of a stanza, the sound ones behind a fault too. False if the list ended before one began.
     fn read_stanza(&mut self) -> Result<bool, ParseError> {
         self.draft.clear();
+        let mut fault = None;
         let mut stanza_bytes = 0;
-        while let Some((number, line)) = self.lines.next()? {
-            // Debian's policy (section 5.1) lets a line of blanks separate stanzas as an empty one does.
-            if line.bytes().all(is_blank) {
-                if self.draft.first_line == 0 {
+        loop {
+            let (number, line) = match self.lines.next() {
+                Ok(Some(line)) => line,
+                Err(error) if error.costs_stanza() => {
+                    fault = fault.or(Some(error));
                     continue;
                 }
-                return Ok(true);
+                end => {
+                    self.ended = true;
+                    end?;
+                    break;
+                }
+            };
+            if line.is_empty() {
+                if self.draft.first_line == 0 && fault.is_none() {
+                    continue;
+                }
+                break;
+            }
+            if fault.is_some() || line[0] == b'#' {
+                continue;
             }
             stanza_bytes += line.len();
-            if stanza_bytes > STANZA_BYTES_MAX {
-                return Err(ParseError::TooLong {
-                    line: number,
-                    what: "stanza",
-                    bytes_max: STANZA_BYTES_MAX,
-                });
-            }
-            if line.starts_with([' ', '\t']) {
-                self.draft.continue_field(number, line)?;
+            let read = if stanza_bytes > STANZA_BYTES_MAX {
+                Err(ParseError::TooLong { line: number, what: "stanza", bytes_max: STANZA_BYTES_MAX })
+            } else if is_blank(line[0]) {
+                self.draft.continue_field(number, line);
+                Ok(())
             } else {
-                self.draft.begin_field(number, line)?;
-            }
+                self.draft.begin_field(number, line)
+            };
+            fault = read.err();
         }
-        Ok(self.draft.first_line != 0)
+        fault.map_or(Ok(self.draft.first_line != 0), Err)
     }
 }
 
@@ -117,9 +124,9 @@ struct Draft {
     /// The kept values, one behind the other.
     text: String,
     kept: [Value; Field::COUNT],
-    /// The field that a continuation line would continue; the inner `None` is one we drop.
-    open: Option<Option<Field>>,
-    /// Line of the first field, zero until there is one.
+    /// The kept field that a continuation line would continue.
+    open: Option<Field>,
+    /// The first line, zero until there is one.
     first_line: u64,
     depends: Vec<Range<usize>>,
     by_name: Vec<u32>,
@@ -141,46 +148,40 @@ impl Draft {
         self.first_line = 0;
     }
 
-    fn begin_field(&mut self, line: u64, text: &str) -> Result<(), ParseError> {
-        let name_bytes = text.bytes().take_while(|byte| matches!(byte, b'!'..=b'9' | b';'..=b'~')).count();
-        let (name, rest) = text.split_at(name_bytes);
-        let value = match rest.strip_prefix(':') {
-            Some(value) if !name.is_empty() && !name.starts_with(['#', '-']) => value,
-            _ => return Err(ParseError::unexpected(line, text, "a field, such as \"Package: hello\"")),
+    fn begin_field(&mut self, line: u64, text: &[u8]) -> Result<(), ParseError> {
+        let Some(colon) = text.iter().position(|&byte| byte == b':') else {
+            let text = String::from_utf8_lossy(text);
+            return Err(ParseError::unexpected(line, &text, "a field, such as \"Package: hello\""));
         };
         if self.first_line == 0 {
             self.first_line = line;
         }
-        let field = Field::named(name);
-        self.open = Some(field);
-        let Some(field) = field else { return Ok(()) };
-        if self.kept[field as usize].line != 0 {
-            return Err(ParseError::unexpected(line, text, "each field once in a stanza"));
+        let field = Field::named(text[..colon].trim_ascii_end());
+        self.open = field;
+        if let Some(field) = field {
+            let start = self.text.len();
+            push_printable(&mut self.text, &text[colon + 1..]);
+            self.kept[field as usize] = Value { start, end: self.text.len(), line };
         }
-        check_printable(line, value)?;
-        let start = self.text.len();
-        self.text.push_str(value.trim_matches([' ', '\t']));
-        self.kept[field as usize] = Value { start, end: self.text.len(), line };
         Ok(())
     }
 
-    fn continue_field(&mut self, line: u64, text: &str) -> Result<(), ParseError> {
-        let field = match self.open {
-            None => {
-                return Err(ParseError::unexpected(line, text, "a field before the line that continues it"));
-            }
+    fn continue_field(&mut self, line: u64, text: &[u8]) {
+        match self.open {
             // The rest of a description is the long form, which the archive keeps elsewhere.
-            Some(None | Some(Field::Description)) => return Ok(()),
-            Some(Some(field)) => field,
-        };
-        check_printable(line, text)?;
-        let value = &mut self.kept[field as usize];
-        if value.end > value.start {
-            self.text.push(' ');
+            Some(Field::Description) => {}
+            Some(field) => {
+                let value = &mut self.kept[field as usize];
+                if value.end > value.start {
+                    self.text.push(' ');
+                }
+                push_printable(&mut self.text, text);
+                value.end = self.text.len();
+            }
+            // It continues nothing, or a field that is dropped. Blanks alone are no stanza.
+            None if self.first_line == 0 && !text.trim_ascii().is_empty() => self.first_line = line,
+            None => {}
         }
-        self.text.push_str(text.trim_matches([' ', '\t']));
-        value.end = self.text.len();
-        Ok(())
     }
 
     /// Finds the names depended on, each once.
@@ -212,22 +213,29 @@ impl Draft {
         Ok(())
     }
 
-    fn finish(&self) -> Result<StanzaRef<'_>, ParseError> {
-        let name = self.kept[Field::Package as usize];
-        if name.line == 0 {
+    fn finish(&mut self) -> Result<StanzaRef<'_>, ParseError> {
+        let Value { start, end, line } = self.kept[Field::Package as usize];
+        if line == 0 {
             let expected = "a field \"Package\" in the stanza that begins here";
             return Err(ParseError::unexpected(self.first_line, "none", expected));
         }
-        check_name(self.value(Field::Package))
-            .map_err(|expected| ParseError::unexpected(name.line, self.value(Field::Package), expected))?;
+        // As apt has it, in names of packages and not in relations.
+        self.text[start..end].make_ascii_lowercase();
+        let name = self.value(Field::Package);
+        check_name(name).map_err(|expected| ParseError::unexpected(line, name, expected))?;
+        let section = self.value(Field::Section);
+        if section.len() > SECTION_BYTES_MAX {
+            let line = self.kept[Field::Section as usize].line;
+            return Err(ParseError::unexpected(line, section, "a section of at most 255 bytes"));
+        }
         Ok(StanzaRef {
-            name: self.value(Field::Package),
+            name,
             version: self.value(Field::Version),
-            section: self.value(Field::Section),
+            section,
             maintainer: self.value(Field::Maintainer),
             architecture: self.value(Field::Architecture),
-            installed_size_kib: self.number(Field::InstalledSize)?,
-            size_bytes: self.number(Field::Size)?,
+            installed_size_kib: self.number(Field::InstalledSize),
+            size_bytes: self.number(Field::Size),
             homepage: self.value(Field::Homepage),
             description: self.value(Field::Description),
             text: &self.text,
@@ -240,17 +248,10 @@ impl Draft {
         &self.text[start..end]
     }
 
-    fn number(&self, field: Field) -> Result<u64, ParseError> {
-        let line = self.kept[field as usize].line;
-        if line == 0 {
-            return Ok(0);
-        }
-        let digits = self.value(field);
-        // The standard library would also take a plus sign.
-        match digits.parse() {
-            Ok(number) if !digits.starts_with('+') => Ok(number),
-            _ => Err(ParseError::unexpected(line, digits, "a whole number of at most 64 bits")),
-        }
+    /// The number with which a value begins, as apt takes it, or the largest if it is larger.
+    fn number(&self, field: Field) -> u64 {
+        let digits = self.value(field).bytes().take_while(u8::is_ascii_digit);
+        digits.fold(0, |n: u64, digit| n.saturating_mul(10).saturating_add(u64::from(digit - b'0')))
     }
 }
 
@@ -274,33 +275,40 @@ impl Field {
     const COUNT: usize = Field::PreDepends as usize + 1;
 
     /// The field that is called so, if it is kept. Case does not matter in names of fields.
-    fn named(name: &str) -> Option<Self> {
+    fn named(name: &[u8]) -> Option<Self> {
         let (field, known) = match name.len() {
             4 => (Self::Size, "Size"),
-            7 if name.as_bytes()[0].eq_ignore_ascii_case(&b'p') => (Self::Package, "Package"),
-            7 if name.as_bytes()[0].eq_ignore_ascii_case(&b'd') => (Self::Depends, "Depends"),
-            7 if name.as_bytes()[0].eq_ignore_ascii_case(&b's') => (Self::Section, "Section"),
+            7 if name[0].eq_ignore_ascii_case(&b'p') => (Self::Package, "Package"),
+            7 if name[0].eq_ignore_ascii_case(&b'd') => (Self::Depends, "Depends"),
+            7 if name[0].eq_ignore_ascii_case(&b's') => (Self::Section, "Section"),
             7 => (Self::Version, "Version"),
             8 => (Self::Homepage, "Homepage"),
             10 => (Self::Maintainer, "Maintainer"),
-            11 if name.as_bytes()[0].eq_ignore_ascii_case(&b'p') => (Self::PreDepends, "Pre-Depends"),
+            11 if name[0].eq_ignore_ascii_case(&b'p') => (Self::PreDepends, "Pre-Depends"),
             11 => (Self::Description, "Description"),
             12 => (Self::Architecture, "Architecture"),
             14 => (Self::InstalledSize, "Installed-Size"),
             _ => return None,
         };
-        name.eq_ignore_ascii_case(known).then_some(field)
+        name.eq_ignore_ascii_case(known.as_bytes()).then_some(field)
     }
 }
 
-/// Refuses control characters, which have no business in a value and could drive the terminal that shows it.
-fn check_printable(line: u64, text: &str) -> Result<(), ParseError> {
-    // Not `any`: without an early way out the loop is vectorized.
-    let bad = text.bytes().fold(false, |bad, byte| bad | ((byte < b' ') & (byte != b'\t')) | (byte == 0x7f));
-    if bad {
-        return Err(ParseError::unexpected(line, text, "text without control characters"));
+/// Appends a value. What is no text, or could drive the terminal that shows it, becomes U+FFFD.
+fn push_printable(into: &mut String, value: &[u8]) {
+    let value = value.trim_ascii();
+    // Not `any`: without an early way out the loop is vectorized. A byte of C2 may begin one of the control characters that
+    // have two bytes.
+    let is_suspect = |byte: u8| ((byte < b' ') & (byte != b'\t')) | (byte == 0x7f) | (byte == 0xc2);
+    let suspect = value.iter().fold(false, |suspect, &byte| suspect | is_suspect(byte));
+    match std::str::from_utf8(value) {
+        Ok(text) if !suspect => into.push_str(text),
+        _ => into.extend(String::from_utf8_lossy(value).chars().map(|c| match c {
+            '\t' => c,
+            _ if c.is_control() => char::REPLACEMENT_CHARACTER,
+            _ => c,
+        })),
     }
-    Ok(())
 }
 
 fn is_blank(byte: u8) -> bool {
@@ -309,6 +317,9 @@ fn is_blank(byte: u8) -> bool {
 
 /// The longest stanza of Debian 12 has 76,338 bytes; more than fifty times that is no package.
 const STANZA_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Sections are looked up by name, and a key has no more.
+const SECTION_BYTES_MAX: usize = 255;
 
 #[cfg(test)]
 #[path = "stanza_tests.rs"]

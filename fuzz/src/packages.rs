@@ -4,8 +4,8 @@ use std::io::BufReader;
 
 use tercel_debian::Stanzas;
 
-/// What a file says: for each stanza its name and what it depends on, and in the end what is wrong.
-type Said = (Vec<(String, Vec<String>)>, Option<String>);
+/// The stanzas of a file, each with its name and the names that it depends on, and all that is wrong.
+type Said = (Vec<(String, Vec<String>)>, Vec<String>);
 
 /// Reads the bytes as a list, whole and in small pieces; both readings must agree.
 pub fn run(data: &[u8]) {
@@ -16,10 +16,13 @@ pub fn run(data: &[u8]) {
         "it depends on how the text arrives"
     );
     let ends_within_a_line = data.last().is_some_and(|last| *last != b'\n');
-    assert!(whole.1.is_some() || !ends_within_a_line, "what was cut short is not taken for a list");
+    assert!(!whole.1.is_empty() || !ends_within_a_line, "what was cut short is not taken for a list");
     for (name, depends) in &whole.0 {
         for name in depends.iter().chain([name]) {
-            assert!((1..=255).contains(&name.len()) && name.is_ascii(), "{name:?}");
+            assert!(
+                (1..=255).contains(&name.len()) && !name.chars().any(|c| c.is_control() && c != '\t'),
+                "{name:?}"
+            );
         }
         let mut once = depends.clone();
         once.sort_unstable();
@@ -29,19 +32,19 @@ pub fn run(data: &[u8]) {
 }
 
 fn read<R: std::io::BufRead>(mut stanzas: Stanzas<R>) -> Said {
-    let mut found = Vec::new();
-    let error = loop {
+    let (mut found, mut errors) = (Vec::new(), Vec::new());
+    loop {
         match stanzas.next() {
             Ok(Some(stanza)) => {
                 let texts =
                     [stanza.version, stanza.section, stanza.maintainer, stanza.homepage, stanza.description];
-                assert!(texts.iter().all(|t| !t.chars().any(|c| c < ' ' && c != '\t')), "{texts:?}");
+                assert!(texts.iter().all(|t| !t.chars().any(|c| c.is_control() && c != '\t')), "{texts:?}");
                 found.push((stanza.name.to_owned(), stanza.depends().map(str::to_owned).collect()));
             }
-            Ok(None) => break None,
-            Err(error) => break Some(error.to_string()),
+            Ok(None) => break,
+            Err(error) => errors.push(error.to_string()),
         }
-    };
+    }
     assert!(matches!(stanzas.next(), Ok(None)), "the end is the end");
-    (found, error)
+    (found, errors)
 }

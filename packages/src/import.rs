@@ -1,12 +1,11 @@
-//! A Packages file becomes objects.
+//! A list becomes objects.
 //!
-//! First the whole file is read, because a package refers to packages that come later. Then every package gets its
-//! place, in the file's order, so that what a traversal visits lies together; then details and packages are written in
-//! transactions of some megabytes. Nothing can be reached until the last one sets the root: an import killed midway
+//! The whole file was read before ([`list`](crate::list)), because a package refers to packages that come later. First every
+//! package gets its place, in the file's order, so that what a traversal visits lies together; then details and packages are
+//! written in transactions of some megabytes. Nothing can be reached until the last one sets the root: an import killed midway
 //! shows nothing.
 
-use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::thread;
@@ -15,11 +14,11 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tercel::collections::Map;
 use tercel::{Client, Error, List, Ref, Tx};
-use tercel_debian::{self as debian, Stanzas};
 use tercel_lock::unpoison;
 use tercel_term::fail::{Failure, drains};
 use tercel_term::{ProgressBar, THINGS, Term, count, thousands};
 
+use crate::list::{Graph, LeftOut, Parsed, Source};
 use crate::model::{CATALOG, Catalog, Details, Package, Section};
 
 /// The counts of an import.
@@ -33,6 +32,9 @@ pub struct Imported {
     pub virtuals: u32,
     /// Dependencies.
     pub edges: u64,
+    /// Stanzas of the list that became no package.
+    #[serde(flatten)]
+    pub left_out: LeftOut,
     /// Objects written; objects of lists and maps are not counted.
     pub objects: u64,
     /// Packages of the list that was there before, if there was one.
@@ -43,77 +45,6 @@ pub struct Imported {
     pub objects_per_second: f64,
 }
 
-/// Where packages come from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
-    /// A file.
-    File(PathBuf),
-    /// Standard input.
-    Stdin,
-    /// What is bundled with the program.
-    Sample,
-}
-
-impl Source {
-    /// The file named, else the machine's apt lists, else the sample.
-    pub fn choose(input: Option<&Path>, sample: bool) -> Source {
-        match input {
-            _ if sample => Source::Sample,
-            Some(file) if file.as_os_str() == "-" => Source::Stdin,
-            Some(file) => Source::File(file.into()),
-            None => debian::default_list().map_or(Source::Sample, Source::File),
-        }
-    }
-
-    /// What to call it.
-    pub fn describe(&self) -> String {
-        match self {
-            Source::File(path) => path.display().to_string(),
-            Source::Stdin => "standard input".into(),
-            Source::Sample => "the bundled sample".into(),
-        }
-    }
-}
-
-/// A package as it was read.
-struct Parsed {
-    name: String,
-    version: String,
-    depends: Vec<u32>,
-    details: Option<Details>,
-}
-
-/// Everything that was read.
-pub struct Graph {
-    packages: Vec<Parsed>,
-    rdepends: Vec<Vec<u32>>,
-    edges: u64,
-}
-
-impl Graph {
-    /// Gives the packages that depend on a package.
-    pub fn rdepends(&self, n: u32) -> &[u32] {
-        &self.rdepends[n as usize]
-    }
-
-    /// Packages that a stanza defines, and names that none does.
-    fn counts(&self) -> (u32, u32) {
-        let virtuals = self.packages.iter().filter(|p| p.details.is_none()).count() as u32;
-        (self.packages.len() as u32 - virtuals, virtuals)
-    }
-
-    /// Whether a stanza defines the package.
-    pub fn has(&self, name: &str) -> bool {
-        self.packages.iter().any(|p| p.details.is_some() && p.name == name)
-    }
-
-    /// Gives the package that most others name, among the packages that a stanza defines.
-    pub fn most_needed(&self) -> &str {
-        let defined = self.packages.iter().zip(&self.rdepends).filter(|(p, _)| p.details.is_some());
-        defined.max_by_key(|(_, rdepends)| rdepends.len()).map_or("", |(p, _)| &p.name)
-    }
-}
-
 /// Objects of a transaction: a few megabytes, several parts of a message each, some milliseconds of the server's time.
 const BATCH_OBJECTS: usize = 8_192;
 /// How often a full server is asked again, 20 ms apart: a minute of installing.
@@ -122,7 +53,7 @@ const FULL_RETRIES_MAX: usize = 3_000;
 /// An import in words.
 pub fn summary(i: &Imported) -> String {
     format!(
-        "{}, {}, {} from {} in {:.2} s: {} (a package and its details are two), {} a second{}",
+        "{}, {}, {} from {} in {:.2} s: {} (a package and its details are two), {} a second{}{}",
         count(i.packages.into(), "package", "packages"),
         count(i.virtuals.into(), "virtual one", "virtual ones"),
         count(i.edges, "dependency", "dependencies"),
@@ -130,6 +61,7 @@ pub fn summary(i: &Imported) -> String {
         i.seconds,
         count(i.objects, "object", "objects"),
         thousands(i.objects_per_second as u64),
+        i.left_out.words(),
         i.replaced.map_or(String::new(), |n| format!(
             "; it replaces a list of {}, whose objects stay until garbage is collected, which is not built yet",
             count(n.into(), "package", "packages")
@@ -174,78 +106,12 @@ pub fn write(
         packages,
         virtuals,
         edges: graph.edges,
+        left_out: graph.left_out.clone(),
         objects,
         replaced,
         seconds,
         objects_per_second: objects as f64 / seconds,
     })
-}
-
-/// Reads a source whole.
-///
-/// # Errors
-/// If it cannot be read to its end, or has no packages.
-pub fn read(source: &Source, term: &Term) -> Result<Graph, Failure> {
-    let what = source.describe();
-    let input = match source {
-        Source::File(path) => debian::open(path),
-        Source::Stdin => debian::stdin(),
-        Source::Sample => debian::sample(),
-    }
-    .map_err(|e| {
-        Failure::new(format!("{what}: {e}"))
-            .next("name a Packages file with --input FILE, or take the bundled list with --sample")
-    })?;
-    let bar = term.bar(input.file_bytes(), "{msg:<22} {wide_bar:.cyan/dim} {bytes}/{total_bytes}", "reading");
-    let consumed = input.bytes_read_counter();
-    let mut stanzas = Stanzas::new(input);
-    let mut index: HashMap<String, u32> = HashMap::new();
-    let mut packages: Vec<Parsed> = Vec::new();
-    let mut number = |packages: &mut Vec<Parsed>, name: &str| match index.get(name) {
-        Some(n) => *n,
-        None => {
-            let n = packages.len() as u32;
-            index.insert(name.to_owned(), n);
-            packages.push(Parsed {
-                name: name.to_owned(),
-                version: String::new(),
-                depends: Vec::new(),
-                details: None,
-            });
-            n
-        }
-    };
-    let bad = |e: debian::ParseError| Failure::new(format!("{what}: {e}"));
-    while let Some(s) = stanzas.next().map_err(bad)? {
-        let n = number(&mut packages, s.name);
-        let depends: Vec<u32> = s.depends().map(|name| number(&mut packages, name)).collect();
-        let p = &mut packages[n as usize];
-        // Of several stanzas with one name the last wins, with all it says.
-        p.version = s.version.to_owned();
-        p.depends = depends;
-        p.details = Some(Details {
-            section: s.section.into(),
-            maintainer: s.maintainer.into(),
-            homepage: s.homepage.into(),
-            description: s.description.into(),
-            architecture: s.architecture.into(),
-            installed_kib: s.installed_size_kib,
-            size_bytes: s.size_bytes,
-        });
-        bar.set_position(consumed.load(Ordering::Relaxed));
-    }
-    bar.finish_and_clear();
-    if packages.iter().all(|p| p.details.is_none()) {
-        return Err(Failure::new(format!("{what} has no packages in it: nothing was changed"))
-            .next("name a Packages file that has some with --input FILE; a download may have failed"));
-    }
-    let mut rdepends = vec![Vec::new(); packages.len()];
-    let mut edges = 0;
-    for (n, p) in packages.iter().enumerate() {
-        edges += p.depends.len() as u64;
-        p.depends.iter().for_each(|d| rdepends[*d as usize].push(n as u32));
-    }
-    Ok(Graph { packages, rdepends, edges })
 }
 
 /// Writes the graph; gives the objects, and the packages of the list that it replaces.

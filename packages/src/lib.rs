@@ -3,9 +3,11 @@
 //! | module | its noun |
 //! |---|---|
 //! | [`model`] | the classes and the roots |
+//! | [`list`] | a list that was read |
 //! | [`import`] | a list that becomes objects |
 //! | [`query`] | closures and paths over them |
 
 pub mod import;
+pub mod list;
 pub mod model;
 pub mod query;

@@ -108,6 +108,26 @@ pub fn program() -> String {
     if called.contains(char::is_whitespace) { format!("'{called}'") } else { called }
 }
 
+/// Parses a number of bytes with an optional K, M, G or T.
+///
+/// # Errors
+/// A sentence for the user: it is no number, or too large.
+pub fn bytes(s: &str) -> Result<usize, String> {
+    let s = s.trim();
+    let (number, shift) = match s.as_bytes().last() {
+        Some(b'K' | b'k') => (&s[..s.len() - 1], 10),
+        Some(b'M' | b'm') => (&s[..s.len() - 1], 20),
+        Some(b'G' | b'g') => (&s[..s.len() - 1], 30),
+        Some(b'T' | b't') => (&s[..s.len() - 1], 40),
+        _ => (s, 0),
+    };
+    if number.is_empty() || !number.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(format!("`{s}` is not a number of bytes: write for example 4096, 512K, 64M or 1G"));
+    }
+    let n = number.parse().ok().and_then(|n: usize| n.checked_mul(1 << shift));
+    n.ok_or_else(|| format!("`{s}` is out of range: no machine has so many bytes"))
+}
+
 /// A bar of things with a rate.
 pub const THINGS: &str = "{msg:<22} {wide_bar:.cyan/dim} {human_pos}/{human_len} {rate} {eta}";
 
@@ -154,5 +174,20 @@ mod tests {
     fn thousands_are_set_apart() {
         assert_eq!(super::thousands(7), "7");
         assert_eq!(super::thousands(1234567), "1,234,567");
+    }
+
+    #[test]
+    fn bytes_are_read_with_their_unit() {
+        assert_eq!(
+            (super::bytes("512"), super::bytes("64M"), super::bytes("1g")),
+            (Ok(512), Ok(64 << 20), Ok(1 << 30))
+        );
+        assert_eq!(super::bytes("2T"), Ok(2 << 40));
+        for word in ["x", "", "G", "+1", "-1M", "1.5G"] {
+            assert!(super::bytes(word).unwrap_err().contains("not a number"), "{word}");
+        }
+        for much in ["99999999999G", "99999999999999999999999"] {
+            assert!(super::bytes(much).unwrap_err().contains("out of range"), "{much}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
@@ -12,7 +12,7 @@ use tercel::{Address, AddressError};
 use crate::fail::Failure;
 use crate::tidy;
 
-/// This program in another process: a server, or a part of a measurement. It is killed when this is dropped.
+/// This program, or the server beside it, in another process: a server, or a part of a measurement. It is killed when this is dropped.
 pub struct OwnProcess {
     child: Child,
     /// Kept open, so that the process can say that it has stopped.
@@ -29,7 +29,10 @@ impl OwnProcess {
     /// If it does not start; it has then said why on standard error.
     pub fn serve(dir: &Path, at: Option<&Address>, more: &[&str]) -> Result<OwnProcess, Failure> {
         let listen = at.map_or("127.0.0.1:0".to_string(), |a| a.to_string());
-        let mut command = Command::new(std::env::current_exe()?);
+        let own = std::env::current_exe()?;
+        // Measurements are of the program that ships.
+        let program = if own.ends_with("tercel-bench") { beside("tercel", "tercel-cli")? } else { own };
+        let mut command = Command::new(program);
         command.args(["serve", "--until-eof", "--listen", &listen, "--data"]).arg(dir).args(more);
         OwnProcess::start(command)
     }
@@ -132,6 +135,19 @@ impl Drop for OwnProcess {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Finds another program of this build, of the crate `package`, where this program is.
+///
+/// # Errors
+/// If it is not there.
+pub fn beside(name: &str, package: &str) -> Result<PathBuf, Failure> {
+    let program = std::env::current_exe()?.with_file_name(name);
+    if program.is_file() {
+        return Ok(program);
+    }
+    let failure = Failure::new(format!("{} is not there, which this needs", program.display()));
+    Err(failure.next(format!("build it with `cargo build --release -p {package}`, and put it there")))
 }
 
 /// Lets this process open as many descriptors as its hard limit allows: each client takes one. The usual soft limit is

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use tercel_packages::import::{self, Source};
+use tercel_packages::list::{self, Choice, Source};
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::process::OwnProcess;
 use tercel_term::tidy::OwnDir;
@@ -25,7 +25,7 @@ pub fn run(args: &args::Demo, term: &Term) -> Outcome {
     let dir = DemoDir::new(args.dir.as_deref())?;
     let source = Source::choose(args.input.as_deref(), args.sample);
     tell!("{} package index: {}", term.bold("data"), source.describe());
-    let graph = import::read(&source, term)?;
+    let graph = list::read(&source, &Choice::default(), term)?;
     let socket = calls::socket(dir.own.path()).map(|socket| socket.to_string());
     let more: Vec<&str> = socket.iter().flat_map(|socket| ["--listen", socket]).collect();
     let mut server = OwnProcess::serve(dir.path(), None, &more)?;

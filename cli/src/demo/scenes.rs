@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tercel::{Client, ClientConfig, Error, List, Ref};
-use tercel_packages::import::{self, Graph, Imported, Source};
+use tercel_packages::import::{self, Imported};
+use tercel_packages::list::{Graph, Source};
 use tercel_packages::model::{Counter, MARKS, Mark, Marks};
 use tercel_packages::query::{self, Way};
 use tercel_term::fail::Failure;

@@ -43,10 +43,6 @@ fn output_without_terminal_fits_80_columns() {
         &["check", "--data", &backup],
         &["restore", &backup, "--data", &copy],
         &["demo", "--sample", "--dir", &place("demo")],
-        &["soak", "--seconds", "1", "--clients", "2", "--dir", &place("soak")],
-        &["bench", "idle", "--quick", "--connections", "20", "--dir", dir.path().to_str().unwrap()],
-        &["bench", "churn", "--quick", "--dir", dir.path().to_str().unwrap()],
-        &["bench", "load", "--quick", "--only", "half_open", "--dir", dir.path().to_str().unwrap()],
     ] {
         assert_fits(args);
     }

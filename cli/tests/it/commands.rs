@@ -2,12 +2,12 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use tercel::collections::Map;
 use tercel::{Any, Bytes, Ref};
 
-use crate::common::{Serving, err, imported, in_one_line, is_running, out, tercel, until};
+use crate::common::{Serving, err, imported, in_one_line, out, tercel};
 
 #[test]
 fn closures_are_those_of_the_file() {
@@ -301,18 +301,6 @@ fn an_unknown_package_suggests_near_names() {
 }
 
 #[test]
-fn a_hostile_file_is_refused_with_its_line() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("Packages");
-    let space = dir.path().join("space").display().to_string();
-    std::fs::write(&file, "Package: a\nVersion: 1\n\nPackage: b\nDepends: bad\u{1}name\n").unwrap();
-    let said = err(&tercel(&["import", "debian", "--input", file.to_str().unwrap(), "--data", &space]));
-    assert!(said.contains("line 5"), "{said}");
-    // Nothing of it is there.
-    assert!(!Path::new(&space).exists());
-}
-
-#[test]
 fn a_truncated_file_is_refused_with_its_line() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("Packages.xz");
@@ -387,29 +375,6 @@ fn strangers_do_not_disturb_a_server() {
     liar.write_all(&header.encode()).unwrap();
     let answer = out(&tercel(&["query", "depends", "lib", "--server", &server.1]));
     assert_eq!(answer, "core\nextra\n");
-}
-
-#[test]
-fn a_bench_that_is_killed_takes_its_server_with_it() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut bench = Command::new(env!("CARGO_BIN_EXE_tercel"))
-        .args(["bench", "commit", "--dir"])
-        .arg(dir.path())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    // The server leaves its process in the lock of its directory, which is in the bench's own.
-    let lock = || -> Option<String> {
-        let own = std::fs::read_dir(dir.path()).ok()?.next()?.ok()?.path();
-        let text = std::fs::read_to_string(own.join("data/lock")).ok()?;
-        text.strip_suffix('\n').map(str::to_owned)
-    };
-    let server = until(lock);
-    // Not asked, not told: nothing in it gets to run.
-    bench.kill().unwrap();
-    bench.wait().unwrap();
-    until(|| (!is_running(&server)).then_some(()));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use crate::common::{PACKAGES, Serving, err, imported, in_one_line, is_running, out, tercel, until};
 
@@ -21,39 +21,6 @@ fn command(temporary: &Path, args: &[&str]) -> Command {
 
 fn is_empty(dir: &Path) -> bool {
     fs::read_dir(dir).unwrap().next().is_none()
-}
-
-/// A soak at work in `temporary`, and the process of its server.
-fn soaking(temporary: &Path) -> (Child, String) {
-    let soak = command(temporary, &["soak", "--seconds", "600", "--clients", "1", "--kill-every", "600"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let server = until(|| {
-        let own = fs::read_dir(temporary).ok()?.next()?.ok()?.path();
-        let text = fs::read_to_string(own.join("space/lock")).ok()?;
-        text.strip_suffix('\n').map(str::to_owned)
-    });
-    (soak, server)
-}
-
-#[test]
-fn a_signal_ends_the_server_and_removes_the_directory() {
-    let temporary = tempfile::tempdir().unwrap();
-    let (mut soak, server) = soaking(temporary.path());
-    assert!(Command::new("kill").args(["-TERM", &soak.id().to_string()]).status().unwrap().success());
-    assert_eq!(soak.wait().unwrap().code(), Some(128 + 15));
-    assert!(!is_running(&server) && is_empty(temporary.path()));
-}
-
-#[test]
-fn server_ends_with_its_parent_process() {
-    let temporary = tempfile::tempdir().unwrap();
-    let (mut soak, server) = soaking(temporary.path());
-    soak.kill().unwrap();
-    soak.wait().unwrap();
-    until(|| (!is_running(&server)).then_some(()));
 }
 
 #[test]
@@ -291,7 +258,6 @@ fn a_command_that_fails_leaves_no_directory() {
     let at = |name: &str| dir.path().join(name).display().to_string();
     let said = err(&tercel(&["import", "debian", "--input", &at("nofile"), "--data", &at("new")]));
     assert!(said.contains("nofile"), "{said}");
-    err(&tercel(&["bench", "commit", "--quick", "--dir", &at("no/such")]));
     assert!(is_empty(dir.path()));
 }
 
@@ -327,9 +293,6 @@ fn a_cache_that_cannot_be_is_a_wrong_command_line() {
         assert_eq!(refused.status.code(), Some(2));
         assert!(err(&refused).contains("1M or more"), "{}", err(&refused));
     }
-    let refused = tercel(&["soak", "--fill", "17G"]);
-    assert_eq!(refused.status.code(), Some(2));
-    assert!(err(&refused).contains("16G at most"), "{}", err(&refused));
 }
 
 #[test]
@@ -366,45 +329,11 @@ fn what_cannot_be_meant_is_a_wrong_command_line() {
     for args in [
         &["serve", "--data", "nowhere", "--listen", "unix:"][..],
         &["query", "depends", "lib", "--server", "unix:"],
-        &["bench", "oo7", "--only", "greedy"],
     ] {
         let refused = tercel(args);
         assert_eq!(refused.status.code(), Some(2), "{args:?}: {}", err(&refused));
     }
     assert!(!Path::new("nowhere").exists());
-}
-
-#[test]
-fn unknown_row_of_calls_is_refused_with_the_rows_of_the_suite() {
-    let dir = tempfile::tempdir().unwrap();
-    let refused = tercel(&["bench", "rpc", "--only", "ablation", "--dir", dir.path().to_str().unwrap()]);
-    let words = err(&refused);
-    assert_eq!(refused.status.code(), Some(2), "{words}");
-    assert!(words.contains("suite rpc has no row ablation") && words.contains("shm.spin"), "{words}");
-    assert!(words.contains("instructions, ablations"), "{words}");
-    assert!(is_empty(dir.path()));
-}
-
-#[test]
-fn more_connections_than_can_be_are_refused_with_the_limit() {
-    let dir = tempfile::tempdir().unwrap();
-    let line = format!(
-        "ulimit -n 512; exec {} bench idle --quick --connections 1000 --dir {}",
-        env!("CARGO_BIN_EXE_tercel"),
-        dir.path().display()
-    );
-    let said = err(&Command::new("sh").args(["-c", &line]).output().unwrap());
-    assert!(said.contains("512") && said.contains("--connections"), "{said}");
-}
-
-#[test]
-fn a_soak_that_cannot_write_its_history_does_not_begin() {
-    let dir = tempfile::tempdir().unwrap();
-    let history = dir.path().join("no/history.json");
-    let soak = command(dir.path(), &["soak", "--seconds", "600", "--history", history.to_str().unwrap()]);
-    let said = err(&{ soak }.output().unwrap());
-    assert!(said.contains(history.to_str().unwrap()), "{said}");
-    assert!(is_empty(dir.path()));
 }
 
 #[test]

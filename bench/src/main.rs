@@ -1,7 +1,10 @@
-//! `tercel bench`: measuring against the physical limit in the same run.
+//! `tercel-bench`, behind `tercel bench`: measuring against the physical limit in the same run. And behind `tercel soak`. It is
+//! a program of its own, so that users get no more than they use.
 //!
 //! | module | its noun |
 //! |---|---|
+//! | `args` | the command line |
+//! | `soak` | work on a server that is killed again and again |
 //! | `report`, `blocks` | what is said, and how two things are compared |
 //! | `page` | the report as a page to look at |
 //! | `traversals` | suite `oo7`: hot traversals, and fetches in a small cache |
@@ -15,6 +18,7 @@
 //! | `rpc` | suite `rpc`: calls between two processes, by the bare means under them, and without each part of the short way |
 //! | `load` | suite `load`: the latency of other clients beside antagonists, and 1,000 clients at work |
 
+mod args;
 mod blocks;
 mod churn;
 mod commit;
@@ -31,6 +35,7 @@ mod placed;
 mod report;
 mod rpc;
 mod scratch;
+mod soak;
 mod stale;
 mod traversals;
 
@@ -39,46 +44,37 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::Parser;
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::wrap::columns;
-use tercel_term::{say, tidy};
+use tercel_term::{Term, say, tidy};
 
+use args::{Args, Command, Suite};
 use report::Report;
-
-/// What can be measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Suite {
-    /// Traversals of the OO7 database.
-    Oo7,
-    /// Durable commits.
-    Commit,
-    /// The package graph.
-    Graph,
-    /// Connections that do nothing.
-    Idle,
-    /// Antagonist clients, and many clients.
-    Load,
-    /// How late changes are seen.
-    Stale,
-    /// The room that churn takes.
-    Churn,
-    /// Calls of methods.
-    Flex,
-    /// Calls between processes.
-    Rpc,
-}
 
 /// How to measure.
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+struct Options {
     /// Fewer rounds: some seconds instead of a minute, and wider intervals.
-    pub quick: bool,
+    quick: bool,
     /// Where to put data; a directory of its own is made in it and removed. Else the system's for temporary files.
-    pub dir: Option<PathBuf>,
+    dir: Option<PathBuf>,
     /// How many connections do nothing, in suite `idle`.
-    pub connections: usize,
+    connections: usize,
     /// Which rows to measure, in suites `load` and `rpc`; all if none is named.
-    pub only: Vec<String>,
+    only: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let term = Term::new();
+    let done = match Args::parse().command {
+        Command::Bench(args) => bench(args),
+        Command::Soak(args) => soak::run(&args, &term),
+    };
+    done.unwrap_or_else(|e| {
+        e.print(&term);
+        ExitCode::from(e.code)
+    })
 }
 
 impl Options {
@@ -108,12 +104,12 @@ fn run(suite: Suite, options: &Options) -> Result<Report, String> {
     }
 }
 
-/// Measures a suite and prints its report, as one JSON object if `json` says so, and writes it as a page into the directory `page`. This is also the door by which the
-/// suites' own child processes come in: they say in their environment what they are.
-///
-/// # Errors
-/// What failed; with the exit code 2 if the options do not go together.
-pub fn command(suite: Suite, options: Options, json: bool, page: Option<&Path>) -> Outcome {
+/// Measures a suite and prints its report. This is also the door by which the suites' own child processes come in: they say in
+/// their environment what they are.
+fn bench(args: args::Bench) -> Outcome {
+    let (suite, page) = (args.suite, args.report.as_deref());
+    let options =
+        Options { quick: args.quick, dir: args.dir, connections: args.connections, only: args.only };
     for (variable, child) in CHILDREN {
         if let Some(role) = std::env::var_os(variable) {
             return child(&role).map(|()| ExitCode::SUCCESS).map_err(Failure::new);
@@ -133,7 +129,7 @@ pub fn command(suite: Suite, options: Options, json: bool, page: Option<&Path>) 
         std::fs::write(&file, page::html(&report)).map_err(|e| not_written(&file, &e))?;
         eprintln!("the page is {}", file.display());
     }
-    let text = if json { report.json().map_err(Failure::new)? } else { report.table(columns()) };
+    let text = if args.json { report.json().map_err(Failure::new)? } else { report.table(columns()) };
     say!("{text}");
     Ok(ExitCode::SUCCESS)
 }

@@ -2,12 +2,13 @@
 
 use std::process::Command;
 
+use crate::common::program;
 use tercel_verify::{History, Outcome, Transaction, Value};
 
 #[test]
 fn nothing_is_lost_when_the_server_is_killed_again_and_again() {
     let history = tempfile::NamedTempFile::new().unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_tercel"))
+    let output = Command::new(program())
         .args(["soak", "--seconds", "6", "--clients", "6", "--kill-every", "1.5", "--fill", "2M", "--json"])
         .arg("--history")
         .arg(history.path())
@@ -49,7 +50,7 @@ fn last_but_one(history: &History) -> Option<(usize, Value)> {
 #[test]
 fn a_soak_says_when_it_begins_to_judge_and_its_help_how_long_that_takes() {
     let soak = |args: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_tercel")).arg("soak").args(args).output().unwrap();
+        let output = Command::new(program()).arg("soak").args(args).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     };
@@ -64,8 +65,7 @@ fn a_soak_says_when_it_begins_to_judge_and_its_help_how_long_that_takes() {
 
 #[test]
 fn soak_without_clients_is_refused() {
-    let output =
-        Command::new(env!("CARGO_BIN_EXE_tercel")).args(["soak", "--clients", "0"]).output().unwrap();
+    let output = Command::new(program()).args(["soak", "--clients", "0"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("from 1 to 1000"));
 }
@@ -73,10 +73,8 @@ fn soak_without_clients_is_refused() {
 #[test]
 fn an_endless_time_between_kills_is_refused() {
     for seconds in ["inf", "nan", "-1", "0"] {
-        let refused = Command::new(env!("CARGO_BIN_EXE_tercel"))
-            .args(["soak", &format!("--kill-every={seconds}")])
-            .output()
-            .unwrap();
+        let refused =
+            Command::new(program()).args(["soak", &format!("--kill-every={seconds}")]).output().unwrap();
         assert_eq!(refused.status.code(), Some(2), "{seconds}");
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(said.contains("a number of seconds from 0.1 to 86400"), "{said}");
@@ -86,7 +84,7 @@ fn an_endless_time_between_kills_is_refused() {
 #[test]
 fn kills_meet_a_server_that_installs_pages_if_its_memory_is_small() {
     let soak = |mob: &[&str]| -> serde_json::Value {
-        let output = Command::new(env!("CARGO_BIN_EXE_tercel"))
+        let output = Command::new(program())
             .args([
                 "soak",
                 "--seconds",
@@ -113,7 +111,7 @@ fn kills_meet_a_server_that_installs_pages_if_its_memory_is_small() {
 #[test]
 fn a_soak_without_a_kill_is_refused() {
     for (seconds, every) in [("2", "5"), ("1", "1.1")] {
-        let refused = Command::new(env!("CARGO_BIN_EXE_tercel"))
+        let refused = Command::new(program())
             .args(["soak", "--seconds", seconds, "--kill-every", every])
             .output()
             .unwrap();
@@ -128,7 +126,7 @@ fn a_soak_goes_only_where_nothing_is_or_an_earlier_one_was() {
     let dir = tempfile::tempdir().unwrap();
     let soak = |dir: &std::path::Path| {
         let soak = ["soak", "--seconds", "1", "--clients", "2", "--kill-every", "0.9", "--dir"];
-        Command::new(env!("CARGO_BIN_EXE_tercel")).args(soak).arg(dir).output().unwrap()
+        Command::new(program()).args(soak).arg(dir).output().unwrap()
     };
     let (used, own) = (dir.path().join("used"), dir.path().join("own"));
     std::fs::create_dir(&used).unwrap();

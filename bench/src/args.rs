@@ -1,0 +1,175 @@
+//! The command line: `tercel` passes on what it was given.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use tercel_term::bytes;
+
+/// Measurements of Tercel.
+#[derive(Debug, Parser)]
+#[command(name = "tercel", bin_name = "tercel", version, propagate_version = true, max_term_width = 100)]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Measure against the physical limit in the same run
+    Bench(Bench),
+    /// Work on a server that is killed again and again, and prove that nothing was lost
+    Soak(Soak),
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tercel bench oo7 --quick
+  tercel bench commit --json
+  tercel bench idle --connections 10000
+  tercel bench load --quick --only greedy --only flood
+  tercel bench rpc --only shm.spin --report ./report
+  tercel bench rpc --only ablations       without each part of the short way")]
+pub struct Bench {
+    /// What to measure
+    #[arg(value_enum)]
+    pub suite: Suite,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Fewer and shorter rounds: wider intervals, seconds instead of minutes
+    #[arg(long)]
+    pub quick: bool,
+    /// Where to put the data
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Write the report as a page to look at, too: SUITE.html in this directory
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
+    /// Suite idle: how many connections do nothing
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub connections: usize,
+    /// Suites load and rpc: only this row, such as greedy or shm.spin;
+    /// rpc also has `instructions` and `ablations`; may be given several times
+    #[arg(long, value_name = "ROW")]
+    pub only: Vec<String>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tercel soak --seconds 10 --clients 8 --kill-every 2
+  tercel soak --seconds 120 --clients 32 --kill-every 2 --json
+  tercel soak --seconds 60 --fill 1G --dir /var/tmp/soak --history soak.json
+  tercel soak --seconds 60 --fill 64M --mob 4M     servers install all the time
+
+When the time is over, a fresh client reads everything and all that the clients did and saw is judged. \
+That takes about a second for every 20,000 transactions: some 5 s after 20 s of work.
+
+Exit codes: 0 nothing was lost; 1 it could not be done; 2 a wrong request; 3 something was lost or wrong.")]
+pub struct Soak {
+    /// How long
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = soak_seconds)]
+    pub seconds: u64,
+    /// How many clients, each with a connection and a cache of its own
+    #[arg(long, value_name = "M", default_value_t = 16, value_parser = clients)]
+    pub clients: usize,
+    /// Seconds between two kills of the server, no more than --seconds; else 2, or half of --seconds if that is less
+    #[arg(long, value_name = "S", value_parser = kill_seconds)]
+    pub kill_every: Option<f64>,
+    /// Fill the store with so many bytes first, such as 1G; up to 16G
+    #[arg(long, value_name = "BYTES", value_parser = fill_bytes, default_value = "0")]
+    pub fill: usize,
+    /// The server's memory for modified objects, as `serve --mob` has it, from 4M; little makes it install pages all the time
+    #[arg(long, value_name = "BYTES", value_parser = soak_mob_bytes)]
+    pub mob: Option<usize>,
+    /// The work of the clients and the times of cut connections follow from this
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Where to put the data: a new directory, or one of an earlier soak, which then goes on in it; else one that is removed
+    /// at the end
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Write the history, for the checkers to read again
+    #[arg(long, value_name = "FILE")]
+    pub history: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The suites.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Suite {
+    /// Traversals of the OO7 database, hot and in a small cache
+    Oo7,
+    /// Durable commits, one at a time and 64 at once
+    Commit,
+    /// Import and closures of the package graph
+    Graph,
+    /// The cost of connections that do nothing: memory, and time of the connections that work
+    Idle,
+    /// The delay of other clients beside antagonist clients, and 1,000 clients at work
+    Load,
+    /// How late a change is seen by another client, and the cost of seeing it at once
+    Stale,
+    /// The room that a space takes which is written to all the time and holds no more than before; --quick
+    /// in seconds, else gigabytes and many minutes
+    Churn,
+    /// Calls of methods: on the cached copy, and at the server by a bare exchange
+    Flex,
+    /// Calls to a server of this machine, by bare trips over the same road
+    Rpc,
+}
+
+/// Parses the number of bytes that a soak fills the store with.
+fn fill_bytes(s: &str) -> Result<usize, String> {
+    match bytes(s)? {
+        n @ 0..=FILL_BYTES_MAX => Ok(n),
+        _ => Err("a store is filled with 16G at most: a space holds 32G, and clients need some of it".into()),
+    }
+}
+
+/// Half of what a space can hold.
+const FILL_BYTES_MAX: usize = 16 << 30;
+
+/// A soak's server must have room for the largest of its transactions, of 2 MB, beside others.
+fn soak_mob_bytes(s: &str) -> Result<usize, String> {
+    match bytes(s)? {
+        n @ SOAK_MOB_BYTES_MIN.. => Ok(n),
+        _ => Err("a soak's server works with 4M or more".into()),
+    }
+}
+
+const SOAK_MOB_BYTES_MIN: usize = 4 << 20;
+
+/// How many seconds a soak works.
+fn soak_seconds(s: &str) -> Result<u64, String> {
+    match s.parse() {
+        Ok(n @ 1..=2_592_000) => Ok(n),
+        _ => Err(format!("`{s}` is not a number of seconds from 1 to 2592000, which is 30 days")),
+    }
+}
+
+/// Seconds between two kills.
+fn kill_seconds(s: &str) -> Result<f64, String> {
+    match s.parse() {
+        Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err(format!("`{s}` is not a number of seconds from 0.1 to 86400")),
+    }
+}
+
+fn clients(s: &str) -> Result<usize, String> {
+    match s.parse() {
+        Ok(n @ 1..=1000) => Ok(n),
+        _ => Err(format!("`{s}` is not a number of clients from 1 to 1000")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn command_line_is_consistent() {
+        super::Args::command().debug_assert();
+    }
+}
