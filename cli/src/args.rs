@@ -498,8 +498,7 @@ pub struct Restore {
   tercel bench commit --json
   tercel bench idle --connections 10000
   tercel bench load --quick --only greedy --only flood
-  tercel bench rpc --only shm.spin --report ./report
-  tercel bench rpc --only ablations       without each part of the short way")]
+  tercel bench rpc --only shm.spin --report ./report")]
 pub struct Bench {
     /// What to measure
     #[arg(value_enum)]
@@ -520,7 +519,7 @@ pub struct Bench {
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub connections: usize,
     /// Suites load and rpc: only this row, such as greedy or shm.spin;
-    /// rpc also has `instructions` and `ablations`; may be given several times
+    /// rpc also has `instructions`; may be given several times
     #[arg(long, value_name = "ROW")]
     pub only: Vec<String>,
 }

@@ -377,11 +377,11 @@ fn what_cannot_be_meant_is_a_wrong_command_line() {
 #[test]
 fn unknown_row_of_calls_is_refused_with_the_rows_of_the_suite() {
     let dir = tempfile::tempdir().unwrap();
-    let refused = tercel(&["bench", "rpc", "--only", "ablation", "--dir", dir.path().to_str().unwrap()]);
+    let refused = tercel(&["bench", "rpc", "--only", "ablations", "--dir", dir.path().to_str().unwrap()]);
     let words = err(&refused);
     assert_eq!(refused.status.code(), Some(2), "{words}");
-    assert!(words.contains("suite rpc has no row ablation") && words.contains("shm.spin"), "{words}");
-    assert!(words.contains("instructions, ablations"), "{words}");
+    assert!(words.contains("suite rpc has no row ablations") && words.contains("shm.spin"), "{words}");
+    assert!(words.contains("instructions"), "{words}");
     assert!(is_empty(dir.path()));
 }
 
