@@ -480,7 +480,7 @@ fn date_of_day(day: u64) -> String {
 }
 
 /// The version of the directory that this build writes and reads: its layout, the log, the page store.
-pub const FORMAT_VERSION: u16 = 5;
+pub const FORMAT_VERSION: u16 = 6;
 
 const LOCK_NAME: &str = "lock";
 pub(crate) const FORMAT_NAME: &str = "format";
@@ -607,7 +607,10 @@ mod tests {
         fs::write(parent.path().join(FORMAT_NAME), "tercel data, format 9\n").unwrap();
         let Err(error) = DataDir::open(parent.path(), &NEW) else { panic!() };
         assert!(matches!(error, DiskError::NewerFormat { found: 9, known: FORMAT_VERSION, .. }));
-        assert!(error.to_string().contains("format 9, this build knows 5"), "{error}");
+        assert!(
+            error.to_string().contains(&format!("format 9, this build knows {FORMAT_VERSION}")),
+            "{error}"
+        );
     }
 
     #[test]
