@@ -39,14 +39,12 @@ pub struct Imported {
     pub replaced: Option<u32>,
     /// From the first byte read to the last durable acknowledgement.
     pub seconds: f64,
-    /// Objects a second.
     pub objects_per_second: f64,
 }
 
 /// Where packages come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// A file.
     File(PathBuf),
     /// Standard input.
     Stdin,

@@ -21,6 +21,7 @@
 //! | [`datum`] | the same of a class that no program here has |
 //! | [`log`] | what the log of a server looks like |
 //! | [`class`] | classes that Tercel itself defines: roots and the leaves of big values |
+#![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 pub mod class;

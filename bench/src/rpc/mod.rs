@@ -32,7 +32,6 @@ pub const ROLE: &str = "TERCEL_BENCH_RPC";
 
 #[interface]
 trait Counting {
-    /// The count.
     #[read]
     fn count(&self) -> u64;
 }

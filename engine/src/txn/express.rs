@@ -46,7 +46,6 @@ pub trait ExpressCall {
 pub enum Expressed {
     /// There is no such way now: nothing was sent, or a call that may run again.
     No,
-    /// It was answered.
     Answered,
     /// It was sent, and its answer is to be waited for the other way; its caller has waited so long.
     UnderWay(UnderWay, Duration),

@@ -89,9 +89,7 @@ pub trait Source {
 /// The name under which transactions inside of a server are submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Session {
-    /// The space.
     pub space: SpaceId,
-    /// The client.
     pub client: ClientId,
     /// The view that it began in.
     pub view: ViewId,
