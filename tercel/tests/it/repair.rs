@@ -107,7 +107,14 @@ fn a_zeroed_sector_never_brings_back_an_older_copy() {
         fs::write(&file, bad).unwrap();
         let copied = damage::place();
         damage::copy(dir.path(), copied.path());
-        let repaired = repair(copied.path());
+        let repaired = match check::repair(copied.path(), |_, _| {}) {
+            Ok(repaired) => repaired,
+            // It was the checkpoint's, in a place where a page was before.
+            Err(error) => {
+                assert!(error.to_string().contains("tercel restore"), "leaf {leaf}: {error}");
+                continue;
+            }
+        };
         let client = embedded(copied.path()).unwrap();
         let mut lost = 0;
         for (object, value) in known.dump(&client) {
