@@ -19,7 +19,6 @@ pub struct Pairs {
 /// The median of some ratios and its interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ratio {
-    /// The median.
     pub median: f64,
     /// Lower end.
     pub lo: f64,

@@ -30,7 +30,6 @@ pub const ROLE: &str = "TERCEL_BENCH_FLEX";
 
 #[interface]
 trait Counting {
-    /// The count.
     #[read]
     fn count(&self) -> u64;
     /// Counts on.

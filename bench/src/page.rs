@@ -64,43 +64,28 @@ pub fn html(report: &Report) -> String {
         }
         page.push_str("</table>\n");
     }
-    let (without, rows): (Vec<&Row>, Vec<&Row>) =
-        report.rows.iter().partition(|row| row.id.starts_with(WITHOUT));
-    if !rows.is_empty() {
+    if !report.rows.is_empty() {
         page.push_str("<h2>What Tercel measured in this run</h2>\n");
-        put_rows(
-            &mut page,
-            &rows,
-            "The limit is the raw path under a row, measured in the same run in alternating blocks; the ratio is the median over pairs \
-             of blocks, and 95 % is where its true value lies.",
-        );
-    }
-    if !without.is_empty() {
-        page.push_str("<h2>What each part of the short way of a call brings</h2>\n");
-        put_rows(
-            &mut page,
-            &without,
-            "Here the limit is the same call as it is, and the value is the call without the part, in alternating blocks: a ratio of 1.6 \
-             says that without this part a call takes 1.6 times as long, and of a rate one of 0.8 that it falls to 0.8 of what it was.",
-        );
+        put_rows(&mut page, &report.rows);
     }
     page.push_str("</body></html>\n");
     page
 }
 
-/// How the names of rows begin that have a section of their own.
-const WITHOUT: &str = "rpc.without.";
-
 /// A plot, a table, and how to read them.
-fn put_rows(page: &mut String, rows: &[&Row], about: &str) {
+fn put_rows(page: &mut String, rows: &[Row]) {
     page.push_str(&plot(rows));
     page.push_str(
         "<table>\n<tr><th>row</th><th>value</th><th>p50</th><th>p99</th><th>p99.9</th><th>cpu, client + server</th><th>limit</th>\
          <th>its value</th><th>ratio</th><th>95 %</th><th>best block, by the limit's</th><th>paper</th><th>what it is</th></tr>\n",
     );
     rows.iter().for_each(|row| page.push_str(&table_row(row)));
-    let _ = writeln!(page, "</table>\n<p>{about}</p>");
+    let _ = writeln!(page, "</table>\n<p>{ABOUT}</p>");
 }
+
+/// How a table of rows is to be read.
+const ABOUT: &str = "The limit is the raw path under a row, measured in the same run in alternating blocks; the ratio is the \
+    median over pairs of blocks, and 95 % is where its true value lies.";
 
 fn table_row(row: &Row) -> String {
     let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.3}"));
@@ -133,8 +118,8 @@ const BAR_WIDTH: f64 = 560.0;
 const LINE_HEIGHT: f64 = 20.0;
 
 /// The ratios with their intervals, on a logarithmic scale; the line is the limit itself.
-fn plot(rows: &[&Row]) -> String {
-    let of = |row: &&Row| Some((row.id.clone(), row.ratio?, row.ratio_lo?, row.ratio_hi?));
+fn plot(rows: &[Row]) -> String {
+    let of = |row: &Row| Some((row.id.clone(), row.ratio?, row.ratio_lo?, row.ratio_hi?));
     let bars: Vec<_> = rows.iter().filter_map(of).filter(|bar| bar.2 > 0.0).collect();
     let (mut least, mut most) = (0.8_f64, 1.25_f64);
     for (_, _, lo, hi) in &bars {
@@ -219,21 +204,6 @@ mod tests {
             assert!(!page.contains(elsewhere), "{elsewhere}");
         }
         assert_eq!(page.matches("<tr>").count(), page.matches("</tr>").count());
-        assert!(!page.contains("short way"));
-    }
-
-    #[test]
-    fn calls_without_a_part_have_a_section_of_their_own() {
-        let pairs = Pairs { pairs: vec![(1.0, 1.5), (1.0, 1.4), (1.0, 1.6)] };
-        let rows = ["rpc.null.shm.spin", "rpc.without.line.shm.spin"]
-            .map(|id| Row::compared(id, "us", &pairs, "another", 3))
-            .into();
-        let page = html(&Report { suite: "rpc", commit: "", machine: Machine::here(""), rows });
-        let [measured, section, row] =
-            ["measured in this run", "short way of a call", "<td>rpc.without.line"]
-                .map(|part| page.find(part).unwrap());
-        assert!(measured < section && section < row);
-        assert_eq!((page.matches("<svg").count(), page.matches("<table>").count()), (2, 3));
     }
 
     #[test]

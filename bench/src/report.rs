@@ -58,7 +58,6 @@ impl Machine {
         }
     }
 
-    /// In one line.
     pub fn line(&self) -> String {
         let mut line = format!("{} cpus, Linux {}, {}", self.cpus, self.kernel, self.backend);
         if let Some(Busy { load, stolen_percent }) = self.busy {
@@ -92,7 +91,6 @@ pub struct Row {
     /// The name of what it is measured against.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
-    /// The value of the limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_value: Option<f64>,
     /// The median of value by limit over pairs of blocks.
@@ -129,16 +127,13 @@ pub struct Each {
 /// Microseconds of processor that an operation took at both ends.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Cpu {
-    /// At the client.
     pub cpu_client_us: f64,
-    /// At the server.
     pub cpu_server_us: f64,
 }
 
 /// The best block: what the machine allows when nothing disturbs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Best {
-    /// Its value.
     #[serde(rename = "min")]
     pub value: f64,
     /// That by the least value of the limit.

@@ -78,7 +78,7 @@ fn look(data: &Path) -> Result<(), Failure> {
         let failure = Failure::new(format!("cannot look into {}: {e}", data.display()));
         match e.kind() {
             ErrorKind::NotFound | ErrorKind::NotADirectory => failure.next(made),
-            _ => failure.next("check it as a user that may read and write it"),
+            _ => failure.next("check it as a user that may read it"),
         }
     };
     std::fs::metadata(data).map_err(refused)?;

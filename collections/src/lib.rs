@@ -55,6 +55,7 @@
 //! # std::fs::remove_dir_all(&dir)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+#![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod field;

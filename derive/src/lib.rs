@@ -19,6 +19,7 @@
 //! | `stream` | the streams of a procedure |
 //! | `interface` | the code of an interface |
 //! | `service` | the code of a service |
+#![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod advise;

@@ -316,7 +316,6 @@ impl Display for SpaceWarning {
 
 /// Counters of a server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "named for what they count")]
 pub struct ServerStats {
     pub ordered: u64,
     pub commits: u64,

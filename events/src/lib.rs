@@ -73,6 +73,7 @@
 //! `timer` (the wheel), `wake` (other threads), `sys` (the two backends and their contract), `shm` (a channel to another
 //! process of the host; it stands beside the queue, which knows only its bell), `sync` (the atomics that loom replaces).
 
+#![deny(missing_docs)]
 #![deny(unsafe_code)]
 // Loom's test takes the modelled file by its path; the rest of the crate is not built with loom's atomics.
 #![cfg(not(loom))]

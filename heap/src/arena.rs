@@ -12,7 +12,6 @@ use crate::sync::{AtomicU8, AtomicU16, AtomicU32, Ordering};
 
 /// Bytes of a frame: a page's 8,064 and room to round it to what memory is handed out in.
 pub const FRAME_BYTES: usize = 8_192;
-/// Words of a frame.
 pub(crate) const FRAME_WORDS: u32 = (FRAME_BYTES / 4) as u32;
 /// Bytes of an arena: 31 bits of words.
 pub(crate) const ARENA_BYTES_MAX: usize = 1 << 33;
@@ -30,7 +29,6 @@ impl ArenaOffset {
         ArenaOffset(frame * FRAME_WORDS + (bytes / 4) as u32)
     }
 
-    /// The frame.
     #[inline(always)]
     pub(crate) fn frame(self) -> u32 {
         self.0 / FRAME_WORDS
@@ -49,7 +47,6 @@ impl ArenaOffset {
     }
 }
 
-/// The arena.
 pub(crate) struct Arena {
     base: NonNull<u8>,
     bytes: usize,
@@ -102,7 +99,6 @@ impl Arena {
         unsafe { Object::new(self.at(arena_offset.0 as usize * 4, 4)) }
     }
 
-    /// A word.
     pub(crate) fn word(&self, at: u32) -> &AtomicU32 {
         // SAFETY: 4 bytes inside the arena at a multiple of 4; by the module's rule a word that others can write is
         // touched as this atomic only.
@@ -194,7 +190,6 @@ impl<'a> Object<'a> {
         unsafe { AtomicU16::from_ptr(self.ptr.cast().as_ptr()) }
     }
 
-    /// The flags.
     #[inline(always)]
     pub(crate) fn flags(self) -> &'a AtomicU8 {
         // SAFETY: byte 2 is inside the header's 4.
@@ -203,7 +198,6 @@ impl<'a> Object<'a> {
         unsafe { AtomicU8::from_ptr(p.as_ptr()) }
     }
 
-    /// The usage.
     #[inline(always)]
     pub(crate) fn usage(self) -> &'a AtomicU8 {
         // SAFETY: byte 3 is inside the header's 4.

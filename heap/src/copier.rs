@@ -41,10 +41,7 @@ pub enum Copied {
     /// [`Scope::copy`] finds it.
     Ready,
     /// No type of the program reads the class: bind one.
-    Unbound {
-        /// The class.
-        class: ClassId,
-    },
+    Unbound { class: ClassId },
     /// Another type of the program reads the class.
     WrongClass {
         /// The class that this type writes.

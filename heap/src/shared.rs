@@ -51,7 +51,6 @@ pub(crate) struct Shared {
 pub(crate) struct FrameTag {
     /// The page of an intact frame; 0 for others. As long as it has [`BUSY`] no reader gets in by it.
     pub(crate) page: AtomicU32,
-    /// Its slots.
     pub(crate) slots: AtomicU32,
     /// Its birth, written before the page is.
     pub(crate) birth: AtomicU64,

@@ -3,7 +3,6 @@
 /// Counts since the cache was made, and the state now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
-    /// The budget.
     pub budget_bytes: usize,
     /// What is charged to it now; never more.
     pub charged_bytes: usize,

@@ -41,7 +41,6 @@ pub struct Imported {
     pub replaced: Option<u32>,
     /// From the first byte read to the last durable acknowledgement.
     pub seconds: f64,
-    /// Objects a second.
     pub objects_per_second: f64,
 }
 

@@ -14,7 +14,6 @@ pub struct Package {
     pub depends: List<Ref<Package>>,
     /// What depends on it.
     pub rdepends: List<Ref<Package>>,
-    /// Its name.
     pub name: Text,
     /// Its version; none if no stanza defines it.
     pub version: Option<Text>,
@@ -33,7 +32,6 @@ pub struct Details {
     pub homepage: Text,
     /// The first line of its description.
     pub description: Text,
-    /// Its architecture.
     pub architecture: Text,
     /// When installed, in KiB.
     pub installed_kib: u64,
@@ -44,7 +42,6 @@ pub struct Details {
 /// A section and its packages.
 #[derive(Object)]
 pub struct Section {
-    /// Its name.
     pub name: Text,
     /// Its packages in order of name.
     pub packages: List<Ref<Package>>,
@@ -70,7 +67,6 @@ pub struct Catalog {
 /// An advisory's mark on a package.
 #[derive(Object)]
 pub struct Mark {
-    /// The package.
     pub package: Ref<Package>,
     /// The advisory, or 0.
     pub advisory: u32,

@@ -117,12 +117,6 @@ pub const VARIANTS: &[Variant] = &[
         20,
         None,
     ),
-    engine(
-        EngineRule::RecheckByEntry,
-        "3: the re-check looks at the copies in the table now, not at those that were read",
-        20,
-        None,
-    ),
     engine(EngineRule::NoCertification, "5: nothing is certified", 20, None),
     engine(EngineRule::WritesCertifiedOnly, "5: only what is written is certified", 20, None),
     engine(
@@ -186,7 +180,6 @@ pub const VARIANTS: &[Variant] = &[
     ),
     engine(EngineRule::EvictedRetried, "11: an unknown outcome is run again", 60, Some(forgetful)),
     engine(EngineRule::PageWithoutStamp, "a page is stored without the stamp of its change", 20, None),
-    engine(EngineRule::StagedInParts, "a transaction that came in parts is executed in part", 20, None),
     engine(EngineRule::FlagAtHomeOnly, "a flag does not follow an object that compaction moved", 20, None),
     engine(EngineRule::ForwardLost, "an object that outgrew its page leaves no word where it went", 20, None),
     engine(
@@ -298,24 +291,6 @@ pub const VARIANTS: &[Variant] = &[
         "the log's word to a view before is believed",
         40,
         Some(storing_group),
-    ),
-    engine(
-        EngineRule::LeaderOutlivesView,
-        "a leader knows what the leader of the view before knew",
-        40,
-        Some(grouped),
-    ),
-    engine(
-        EngineRule::LostIsCommitted,
-        "what a deposed leader had ordered is answered as committed",
-        20,
-        Some(grouped),
-    ),
-    engine(
-        EngineRule::LostIsNotExecuted,
-        "what a deposed leader had ordered is answered as not executed",
-        20,
-        Some(grouped),
     ),
     engine(
         EngineRule::RejectedAcrossViews,
@@ -465,12 +440,6 @@ pub const VARIANTS: &[Variant] = &[
         Some(reborn),
     ),
     engine(
-        EngineRule::AbortedPlaceReused,
-        "the place of an object that an aborted transaction made is given to another",
-        40,
-        Some(overgrown),
-    ),
-    engine(
         EngineRule::EndedPlaceNamed,
         "a kept reference is written although nothing is there, nor will this home make anything there",
         40,
@@ -488,19 +457,7 @@ pub const VARIANTS: &[Variant] = &[
         40,
         Some(overgrown),
     ),
-    engine(
-        EngineRule::CollectsInParts,
-        "a collection frees what is out of reach in several entries",
-        40,
-        Some(overgrown),
-    ),
     engine(EngineRule::TreesShared, "an object takes the large value of another", 40, Some(overgrown)),
-    engine(
-        EngineRule::HoleGrantedTwice,
-        "a page with room is granted to a client although another has it",
-        40,
-        Some(overgrown),
-    ),
     runner(
         RunnerRule::LogCutTooLittle,
         "a deposed server's log is cut less than the sequencer said",

@@ -137,7 +137,6 @@ pub struct Fault {
 
 /// The kinds of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(missing_docs, reason = "named for what they do; `FaultKind::says` tells more")]
 pub enum FaultKind {
     Cut,
     HalfOpen,

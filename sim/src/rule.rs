@@ -15,9 +15,9 @@ pub enum Rule {
     Runner(RunnerRule),
 }
 
+tercel_engine::mutant::rules! {
 /// The mistakes that the runner of the engine may make.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RunnerRule {
+RunnerRule {
     /// A failed sync is reported as done.
     FailedSyncIgnored,
     /// A sync is reported before it is begun.
@@ -35,12 +35,13 @@ pub enum RunnerRule {
     /// A deposed server's log is cut less than its sequencer said.
     LogCutTooLittle,
 }
+}
 
 impl Rule {
     /// All of them, with what they are called in command lines.
     pub fn all() -> Vec<Rule> {
-        let engine = ENGINE.iter().map(|r| Rule::Engine(*r));
-        let runner = RUNNER.iter().map(|r| Rule::Runner(*r));
+        let engine = EngineRule::ALL.iter().map(|r| Rule::Engine(*r));
+        let runner = RunnerRule::ALL.iter().map(|r| Rule::Runner(*r));
         engine.chain(runner).collect()
     }
 
@@ -101,117 +102,3 @@ pub(crate) fn drop_here(rule: Option<Rule>, _small: bool) {
 /// In another build all rules are kept everywhere.
 #[cfg(not(tercel_mutants))]
 pub(crate) fn keep_here() {}
-
-const RUNNER: [RunnerRule; 8] = [
-    RunnerRule::FailedSyncIgnored,
-    RunnerRule::SyncReportedEarly,
-    RunnerRule::ReplayFromLater,
-    RunnerRule::LogCutTooFar,
-    RunnerRule::OldConnectionBelieved,
-    RunnerRule::CheckpointWithoutPages,
-    RunnerRule::PinOvertaken,
-    RunnerRule::LogCutTooLittle,
-];
-
-const ENGINE: [EngineRule; 100] = [
-    EngineRule::WatermarkJumps,
-    EngineRule::WatermarkBeforeFlags,
-    EngineRule::InstallBeforeWatermark,
-    EngineRule::NoCheckOnHit,
-    EngineRule::CheckAtEndOnly,
-    EngineRule::RecheckByEntry,
-    EngineRule::NoCertification,
-    EngineRule::WritesCertifiedOnly,
-    EngineRule::BaseIsWatermark,
-    EngineRule::ResumeWithoutPages,
-    EngineRule::ResumePastHorizon,
-    EngineRule::FetchOutlivesConnection,
-    EngineRule::InFlightNotCertified,
-    EngineRule::NoFloor,
-    EngineRule::RestartEmptyIndex,
-    EngineRule::CallForgetsStamp,
-    EngineRule::CallAfterCancel,
-    EngineRule::CallAnsweredEarly,
-    EngineRule::CallSpendsNothing,
-    EngineRule::CallTwice,
-    EngineRule::SlotForgotten,
-    EngineRule::BeginsPastDeadline,
-    EngineRule::CreditLeaks,
-    EngineRule::OtherTableBelieved,
-    EngineRule::WindowIgnored,
-    EngineRule::OldCopyAccepted,
-    EngineRule::RunningAnswered,
-    EngineRule::FailureForgotten,
-    EngineRule::CancelSpendsNothing,
-    EngineRule::CancelledBegun,
-    EngineRule::OlderCreditBelieved,
-    EngineRule::LateAnswerBelieved,
-    EngineRule::FetchUnsynced,
-    EngineRule::UnchangedUnproved,
-    EngineRule::StreamUnsynced,
-    EngineRule::ReplyUnsynced,
-    EngineRule::OwnNotInStream,
-    EngineRule::OwnDoesNotFlag,
-    EngineRule::OwnShownAtSend,
-    EngineRule::OwnUnsubscribed,
-    EngineRule::ReadSetDoesNotHold,
-    EngineRule::UnsubscribeWithFrame,
-    EngineRule::SilentOverflow,
-    EngineRule::UnsubscribeWithoutNumber,
-    EngineRule::NoOperationTable,
-    EngineRule::VolatileOperationTable,
-    EngineRule::RetryWithoutResolve,
-    EngineRule::ResolveDoesNotReject,
-    EngineRule::EvictedReturns,
-    EngineRule::EvictedRetried,
-    EngineRule::PageWithoutStamp,
-    EngineRule::StagedInParts,
-    EngineRule::FlagAtHomeOnly,
-    EngineRule::ForwardLost,
-    EngineRule::ReadSetForgetsMoved,
-    EngineRule::NoScopeIsDoomed,
-    EngineRule::AbsenceIsNoRead,
-    EngineRule::ReadOvertakenByInstall,
-    EngineRule::CheckpointUnsynced,
-    EngineRule::CountsChangedAreStored,
-    EngineRule::NothingFlaggedAtNewStart,
-    EngineRule::InstalledUptoNow,
-    EngineRule::BackupForgetsReplaced,
-    EngineRule::BackupUnsynced,
-    EngineRule::PendingShown,
-    EngineRule::PiecesNotKept,
-    EngineRule::HeldIgnored,
-    EngineRule::FreshNotCertified,
-    EngineRule::TentativeInstalled,
-    EngineRule::FollowerSkips,
-    EngineRule::AnswersBeforeView,
-    EngineRule::CreditsOldInstall,
-    EngineRule::ResumesOverLoss,
-    EngineRule::RejectedAcrossViews,
-    EngineRule::ReuseAtOnce,
-    EngineRule::EvictsSessions,
-    EngineRule::CreditsOldWritten,
-    EngineRule::LeaderOutlivesView,
-    EngineRule::LostIsCommitted,
-    EngineRule::LostIsNotExecuted,
-    EngineRule::QueuedForgotten,
-    EngineRule::QueuedOvertaken,
-    EngineRule::BackpressuredForEver,
-    EngineRule::StrictBelievesEarlier,
-    EngineRule::BoundedByServerClock,
-    EngineRule::AtLeastOfAnyHistory,
-    EngineRule::WatchForgetsCoalesced,
-    EngineRule::NamesJudgedOnce,
-    EngineRule::MarkForgetsWrites,
-    EngineRule::CancelledFrees,
-    EngineRule::NoGrace,
-    EngineRule::FreesNotCertified,
-    EngineRule::TokenWithoutBirth,
-    EngineRule::AbortedPlaceReused,
-    EngineRule::EndedPlaceNamed,
-    EngineRule::NamedNotHeldBack,
-    EngineRule::UnheldThoughNamed,
-    EngineRule::CollectsInParts,
-    EngineRule::TreesShared,
-    EngineRule::HoleGrantedTwice,
-];

@@ -164,6 +164,7 @@
 //! | [`collections`] | ordered maps and lists, as ordinary objects |
 //! | [`object`] | what derived code is made of |
 //! | [`tools`] | for tools that look at files, pages and frames; no promise of stability |
+#![deny(missing_docs)]
 #![deny(unsafe_code)]
 
 #[cfg(test)]

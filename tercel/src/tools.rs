@@ -27,7 +27,6 @@ use crate::disk::pages::RedbPages;
 use crate::{Client, Error};
 
 #[doc(hidden)]
-pub use crate::client::Without;
 pub use tercel_engine as engine;
 pub use tercel_engine::rpc::{Described, Reply};
 pub use tercel_events as events;

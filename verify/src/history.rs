@@ -94,19 +94,15 @@ pub enum Outcome {
     Unknown,
 }
 
-/// A read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Read {
-    /// Of this object.
     pub object: Object,
     /// It saw this version.
     pub value: Value,
 }
 
-/// A write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Write {
-    /// To this object.
     pub object: Object,
     /// It made this version.
     pub value: Value,
@@ -119,7 +115,6 @@ pub struct Logged {
     pub stamp: u64,
     /// The operation.
     pub op: String,
-    /// Its writes.
     pub writes: Vec<Write>,
 }
 
@@ -160,7 +155,6 @@ impl fmt::Display for BadHistory {
 impl std::error::Error for BadHistory {}
 
 impl History {
-    /// As JSON.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("numbers, texts and lists are always JSON")
     }

@@ -9,7 +9,6 @@ use crate::history::{History, Logged, Object, Outcome, Transaction, Value};
 
 /// The look-up tables of one history.
 pub struct Index<'h> {
-    /// The history.
     pub history: &'h History,
     /// By transaction, its place in the order, if it committed and that is known.
     stamps: Vec<Option<u64>>,

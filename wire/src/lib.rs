@@ -20,8 +20,8 @@
 //! | [`lent`] | byte strings that are lent to a procedure where they arrived |
 //! | [`datum`] | the same of a class that no program here has |
 //! | [`log`] | what the log of a server looks like |
-//! | [`mend`] | the one byte that is wrong under a checksum |
 //! | [`class`] | classes that Tercel itself defines: roots and the leaves of big values |
+#![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 pub mod class;
@@ -34,7 +34,6 @@ pub mod interface;
 pub mod layout;
 pub mod lent;
 pub mod log;
-pub mod mend;
 pub mod message;
 pub mod page;
 pub mod payload;

@@ -15,7 +15,6 @@ use thiserror::Error;
 
 use crate::cursor::{le16, le32, le64};
 use crate::id::{ClassId, Oref, PageId, SLOTS_MAX, SpaceId, Stamp};
-use crate::mend::{BITS_BYTES_MAX, ByteError, in_checksum, in_data};
 use crate::record::OBJECT_BYTES_MIN;
 
 /// Bytes of a page, all included. Stores that keep pages as values grow sharply at 8,192; the rest of a cache's
@@ -307,23 +306,6 @@ impl PageBuilder {
     }
 }
 
-/// Every single byte of a page that would explain why its checksum does not fit. Each makes the checksum fit, and nothing
-/// else is checked. The caller needs other evidence to believe an error, unless it is one bit and the only one.
-pub fn byte_errors(bytes: &[u8]) -> Vec<ByteError> {
-    if bytes.len() != PAGE_BYTES {
-        return Vec::new();
-    }
-    let syndrome = checksum(bytes) ^ le32(bytes, SUM_AT);
-    let mut found: Vec<ByteError> = in_checksum(SUM_AT, syndrome).into_iter().collect();
-    found.extend(in_data(PAGE_BYTES - 4, syndrome).into_iter().map(|e| match e.at < SUM_AT {
-        true => e,
-        false => ByteError { at: e.at + 4, ..e },
-    }));
-    found
-}
-
-const _: () = assert!(PAGE_BYTES <= BITS_BYTES_MAX, "one wrong bit of a page is told apart from two");
-
 fn checksum(bytes: &[u8]) -> u32 {
     let mut h = crc32fast::Hasher::new();
     h.update(&bytes[..SUM_AT]);
@@ -375,19 +357,6 @@ mod tests {
             bad[i] ^= 1 << (i % 8);
             assert!(Page::parse(&bad, PageId::new(9).unwrap()).is_err(), "byte {i}");
         }
-    }
-
-    #[test]
-    fn one_wrong_byte_is_among_those_that_would_explain_it() {
-        let bytes = page(&[(0, vec![1; 8]), (1, vec![2; 12])]);
-        for at in (0..bytes.len()).step_by(3) {
-            let error = ByteError { at, xor: (at % 255 + 1) as u8 };
-            let mut bad = bytes.clone();
-            error.apply(&mut bad);
-            assert!(byte_errors(&bad).contains(&error), "byte {at}");
-            assert!(byte_errors(&bad).len() < 3);
-        }
-        assert_eq!(byte_errors(&bytes), []);
     }
 
     #[test]

@@ -189,28 +189,6 @@ impl PayloadSchema {
         }
     }
 
-    /// As [`PayloadSchema::encode_head`], with the same bytes, but without what a record of numbers alone spares: it is written as one
-    /// with parts beside it, whose head is then taken away. Only measurements ask for it.
-    ///
-    /// # Errors
-    /// If a value cannot be in a record; then nothing is appended.
-    #[doc(hidden)]
-    pub fn encode_head_generally(
-        &self,
-        put: impl FnMut(&mut Encoder<'_>),
-        out: &mut Vec<u8>,
-    ) -> Result<usize, EncodeError> {
-        if self.bytes == 0 {
-            return Ok(0);
-        }
-        let from = out.len();
-        let left = encode_head(self.bytes, put, out)?;
-        if self.has_numbers_alone {
-            out.drain(from..from + HEAD_BYTES);
-        }
-        Ok(left)
-    }
-
     /// Writes the parts that [`PayloadSchema::encode_head`] has left out, of the same record: so many bytes, one after the other. Of a
     /// record that is another now, fewer or more.
     pub fn encode_rest(&self, put: impl FnMut(&mut Encoder<'_>), sink: &mut PartSink<'_>) {
@@ -469,6 +447,23 @@ mod tests {
         ],
     };
 
+    /// The bytes of `PayloadSchema::encode_head` by the way that records with parts take.
+    fn encode_head_generally(
+        schema: PayloadSchema,
+        put: impl FnMut(&mut Encoder<'_>),
+        out: &mut Vec<u8>,
+    ) -> Result<usize, EncodeError> {
+        if schema.bytes == 0 {
+            return Ok(0);
+        }
+        let from = out.len();
+        let left = encode_head(schema.bytes, put, out)?;
+        if schema.has_numbers_alone {
+            out.drain(from..from + HEAD_BYTES);
+        }
+        Ok(left)
+    }
+
     fn oref(n: u32) -> Oref {
         Oref::from_raw(n << 9).unwrap()
     }
@@ -532,7 +527,7 @@ mod tests {
             two.extend_from_slice(&rest);
             assert!(one == two, "{} bytes", bytes.len());
             let mut generally = vec![1];
-            assert_eq!(schema.encode_head_generally(put, &mut generally), Ok(left));
+            assert_eq!(encode_head_generally(schema, put, &mut generally), Ok(left));
             assert!(two.starts_with(&generally) && two.len() == generally.len() + left);
             let layout = Layout::of(&SCHEMA);
             let payload = Payload::decode(&one[1..], &layout).unwrap();
@@ -600,7 +595,7 @@ mod tests {
             };
             let (mut quick, mut general) = (vec![9], vec![9]);
             assert_eq!(PayloadSchema::of(*schema).encode_head(put, &mut quick), Ok(0));
-            assert_eq!(PayloadSchema::of(*schema).encode_head_generally(put, &mut general), Ok(0));
+            assert_eq!(encode_head_generally(PayloadSchema::of(*schema), put, &mut general), Ok(0));
             assert_eq!(quick, general);
         }
         assert!(Payload::decode(&[], &Layout::of(&SCHEMA)).is_err());

@@ -14,9 +14,7 @@ pub struct Module {
     pub kind: [u8; 10],
     /// When it was built.
     pub build_date: u32,
-    /// Its manual.
     pub manual: Ref<Manual>,
-    /// All its assemblies.
     pub assemblies: List<Ref<Assembly>>,
     /// The assembly above all others.
     pub design_root: Ref<Assembly>,
@@ -27,11 +25,8 @@ pub struct Module {
 pub struct Manual {
     /// Its number.
     pub id: u32,
-    /// Its title.
     pub title: Text,
-    /// Its text.
     pub text: Text,
-    /// The module.
     pub module: Ref<Module>,
 }
 
@@ -46,7 +41,6 @@ pub struct Assembly {
     pub build_date: u32,
     /// The assembly that holds it.
     pub parent: Ref<Assembly>,
-    /// The module.
     pub module: Ref<Module>,
     /// Assemblies below a complex one.
     pub assemblies: List<Ref<Assembly>>,
@@ -82,9 +76,7 @@ pub struct Composite {
 pub struct Document {
     /// Its number.
     pub id: u32,
-    /// Its title.
     pub title: Text,
-    /// Its text.
     pub text: Text,
     /// What it describes.
     pub part: Ref<Composite>,

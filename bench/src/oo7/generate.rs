@@ -74,7 +74,6 @@ pub struct Design {
     pub build_date: u32,
 }
 
-/// The module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Module {
     /// Id, type and date.

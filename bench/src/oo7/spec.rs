@@ -60,7 +60,6 @@ impl Spec {
         self.assemblies_per_assembly.pow(self.assembly_levels - 1)
     }
 
-    /// All assemblies.
     pub fn assemblies(&self) -> u32 {
         self.complex_assemblies() + self.base_assemblies()
     }

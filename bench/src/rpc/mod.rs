@@ -3,9 +3,8 @@
 //! Client and server are a process each, and so is the peer that answers bare trips. Both ends of a row and of its limit stay on
 //! the same processors, send as many bytes, and wait in the same way: they look (`spin`), or they sleep (`block`). Blocks of a
 //! bare trip and of a call alternate. A block is timed as a whole; the percentiles are of calls that are timed one by one
-//! afterwards, which costs each of them one look at the clock. The rows `rpc.without` compare calls with calls.
+//! afterwards, which costs each of them one look at the clock.
 
-mod ablations;
 mod bare;
 mod cost;
 mod fetch;
@@ -33,7 +32,6 @@ pub const ROLE: &str = "TERCEL_BENCH_RPC";
 
 #[interface]
 trait Counting {
-    /// The count.
     #[read]
     fn count(&self) -> u64;
 }
@@ -68,20 +66,7 @@ trait Procedures {
     fn nap(&self, ms: u32);
 }
 
-/// A service of whose calls the server keeps no replies.
-#[service]
-trait Unkept {
-    /// Nothing.
-    fn null(&self);
-}
-
 struct Here;
-
-impl Unkept for Here {
-    fn null(&self, _: &Context<'_>) -> Called<()> {
-        Ok(())
-    }
-}
 
 impl Procedures for Here {
     fn null(&self, _: &Context<'_>) -> Called<()> {
@@ -143,8 +128,7 @@ fn serve(dir: &Path, spin: Option<Duration>) -> Result<(), String> {
         .listen("127.0.0.1:0")
         .listen(format!("unix:{}", dir.join("sock").display()))
         .methods(Counter::METHODS)
-        .service(Procedures::serve(Here))
-        .service(Unkept::serve(Here).without_replies());
+        .service(Procedures::serve(Here));
     let builder = match spin {
         Some(spin) => builder.spin(spin),
         None => builder,
@@ -260,15 +244,6 @@ pub fn run(options: &Options) -> Result<Report, String> {
         rows.extend(placed::on(first, || calls(options, &ends, place))?);
     }
     let is_wanted = |name: &str| options.only.is_empty() || options.only.iter().any(|only| only == name);
-    if is_wanted(ABLATIONS) && first == last {
-        options.say(&format!("{ABLATIONS}: not measured, for there is one processor"));
-    } else if is_wanted(ABLATIONS) {
-        let begin = |name: &str, place| placed::on(last, || Ends::begin(&scratch.join(name), place));
-        let ends = begin(ABLATIONS, ablations::PLACE)?;
-        let asleep = begin("asleep", ablations::ASLEEP)?;
-        ends.server.backend().clone_into(&mut backend);
-        rows.extend(placed::on(first, || ablations::rows(options, &ends, &asleep))?);
-    }
     if is_wanted(INSTRUCTIONS) {
         rows.extend(instructions::rows(options, &scratch)?);
     }
@@ -277,7 +252,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
 
 /// The names that `--only` takes: of the places, and of the rows that have none.
 pub fn names() -> Vec<String> {
-    let of_no_place = [INSTRUCTIONS, ABLATIONS].map(String::from);
+    let of_no_place = [INSTRUCTIONS.to_owned()];
     places(&[]).into_iter().map(Place::name).chain(of_no_place).collect()
 }
 
@@ -541,9 +516,6 @@ const RATE_BY_PACKETS: f64 = 0.95;
 /// What `--only` calls the counts of instructions.
 const INSTRUCTIONS: &str = "instructions";
 
-/// What it calls the rows of calls without a part of the short way.
-const ABLATIONS: &str = "ablations";
-
 const KIB: usize = 1_024;
 /// Nearly a mebibyte, which is what a message takes, and calls of a block with as much.
 const LARGE: usize = (1 << 20) - 4_096;
@@ -576,8 +548,8 @@ mod tests {
         assert_eq!(wanted(&[]).len(), 9);
         assert_eq!(wanted(&["tcp.block", "shm.spin"]), ["shm.spin", "tcp.block"]);
         // No place is measured for these.
-        assert!(wanted(&["ablations", "instructions"]).is_empty());
-        assert_eq!(wanted(&["ablations", "unix.spin"]), ["unix.spin"]);
-        assert_eq!(names()[9..], ["instructions", "ablations"]);
+        assert!(wanted(&["instructions"]).is_empty());
+        assert_eq!(wanted(&["instructions", "unix.spin"]), ["unix.spin"]);
+        assert_eq!(names()[9..], ["instructions"]);
     }
 }

@@ -28,7 +28,6 @@ pub(super) struct Watches {
     objects: usize,
 }
 
-/// One watch.
 #[derive(Default)]
 struct Watched {
     /// Its objects, with what was not taken yet.

@@ -18,7 +18,6 @@ pub(crate) struct Census {
     pub garbage: u64,
     /// Neither objects nor what a page needs for itself.
     pub free: u64,
-    /// The pages.
     pub pages: u64,
 }
 

@@ -368,7 +368,7 @@ impl Cycle {
     fn piece(&mut self, from: u32) -> (Piece, u32) {
         let mut piece = Piece { at: self.staged, ..Piece::default() };
         let (mut bytes, mut next) = (0, from);
-        let piece_bytes = if dropped(Rule::CollectsInParts) { 1 } else { mutant::bound(PIECE_BYTES, 64) };
+        let piece_bytes = mutant::bound(PIECE_BYTES, 64);
         while next < self.marks.pages_end() && bytes < piece_bytes {
             let page = PageId::new(next).map(|page| (page, self.marks.dead_of(page)));
             next += 1;
@@ -539,10 +539,6 @@ impl Leader {
         let has_room = !work.log_is_full() && work.pages.mob.bytes() <= work.config.mob_bytes;
         cycle.is_held_up = work.disk_full || !(is_begun || has_room);
         match cycle.phase {
-            Phase::Stage(_) if dropped(Rule::CollectsInParts) && is_shown && cycle.staged > 0 => {
-                cycle.ordered = self.order(&Entry::Collect { pages: cycle.staged }, None, work);
-                cycle.staged = 0;
-            }
             Phase::Stage(from) if is_shown && !cycle.is_held_up => {
                 if cycle.is_futile() {
                     return self.collected(*cycle, Stamp::ZERO, work);
@@ -553,9 +549,6 @@ impl Leader {
                 cycle.phase = if is_last { Phase::Free } else { Phase::Stage(next) };
                 if !piece.pages.is_empty() || !piece.unheld.is_empty() {
                     cycle.ordered = self.order(&Entry::Condemn(piece), None, work);
-                } else if dropped(Rule::CollectsInParts) {
-                    let stamp = cycle.ordered;
-                    return self.collected(*cycle, stamp, work);
                 }
             }
             Phase::Free if is_shown && !cycle.is_held_up && self.large.is_none() => {

@@ -70,7 +70,6 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// In the pieces that there are.
     pub(super) fn pieces(mut self) -> (Vec<Vec<u8>>, u32, Option<Ran>) {
         self.parts.push(self.last.into_owned());
         (self.parts, self.digest, self.ran)

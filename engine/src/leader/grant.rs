@@ -108,10 +108,7 @@ impl Leader {
         let count = spare.min(left).min(wanted.min(limits::LEASE_PAGES) as usize);
         let mut pages = self.reusable(count, work);
         // A birth would be that of the objects in a page with a hole, too. And there must be room for an object of any size.
-        let mut holes = if pages.is_empty() { self.holes(count / 2, work) } else { Vec::new() };
-        if dropped(Rule::HoleGrantedTwice) && pages.is_empty() {
-            holes.extend(hole_of_another(client, work));
-        }
+        let holes = if pages.is_empty() { self.holes(count / 2, work) } else { Vec::new() };
         pages.extend(holes.iter().map(|hole| hole.page));
         while pages.len() < count
             && let Some(page) = self.promise_page(work)
@@ -201,13 +198,6 @@ impl Leader {
             self.end_session(client, work);
         }
     }
-}
-
-/// A hole that another client has, to be granted once more: a rule dropped on purpose.
-fn hole_of_another(client: ClientId, work: &Work<'_>) -> Option<Hole> {
-    let places = &work.replica.places;
-    let is_of_another = |hole: &Hole| places.granted(hole.page).is_some_and(|g| g.client != client);
-    places.clients().flat_map(|of| places.last_grant(of).holes).find(is_of_another)
 }
 
 /// Sessions ended in one go: each may take thousands of rows from the tables.

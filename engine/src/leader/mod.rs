@@ -218,7 +218,6 @@ impl Leader {
         leader
     }
 
-    /// The view.
     pub(crate) fn view(&self) -> ViewId {
         self.view
     }
@@ -256,24 +255,6 @@ impl Leader {
     /// All entries, though they are not stable: a rule dropped on purpose.
     pub(crate) fn show_by_mistake(&mut self) -> Vec<Flight> {
         self.flights.all()
-    }
-
-    /// Answers every commit that is not stable as if its end were known: a rule dropped on purpose.
-    pub(crate) fn answer_lost_by_mistake(&self, work: &mut Work<'_>) {
-        for (op, stamp) in self.flights.iter().filter_map(|f| Some((f.op?, f.stamp))) {
-            let Some(present) = self.present.get(&op.client) else { continue };
-            let outcome = match dropped(Rule::LostIsCommitted) {
-                true => Outcome::Committed(stamp),
-                false => Outcome::NotExecuted,
-            };
-            work.verdict(Asked { conn: present.conn, call: 0 }, op, outcome);
-        }
-    }
-
-    /// Knows what its predecessor knew: a rule dropped on purpose.
-    pub(crate) fn inherit_by_mistake(&mut self, of: Leader) {
-        let (view, first, flights) = (self.view, self.first, std::mem::take(&mut self.flights));
-        *self = Leader { view, first, flights, ..of };
     }
 
     /// What was waited for is visible: classes and grants are told of.

@@ -41,7 +41,6 @@ pub struct NodeId(pub u32);
 /// An entry's bytes, and its place among its leader's entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sealed {
-    /// Its stamp.
     pub stamp: Stamp,
     /// The view in which it was ordered first.
     pub view: ViewId,
@@ -56,7 +55,6 @@ pub struct Sealed {
 pub enum Input<'a> {
     /// The leader of `entry.view` orders an entry, which becomes visible once it is stable at `level`.
     Submit {
-        /// The entry.
         entry: Sealed,
         /// How safe it must be.
         level: Level,

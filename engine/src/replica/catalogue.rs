@@ -31,7 +31,6 @@ impl Catalogue {
         self.classes.insert(id, layout);
     }
 
-    /// A class.
     pub fn class(&self, id: ClassId) -> Option<&Layout> {
         self.classes.get(&id)
     }

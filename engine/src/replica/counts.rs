@@ -21,7 +21,6 @@ pub type CountRow = (u32, Arc<Vec<u8>>);
 /// Pages of a row. With the frame of a named value it fits into a node of the page store's file, which has 4,096 bytes.
 pub const ROW_PAGES: u32 = 1_000;
 
-/// Bytes of a row.
 pub const ROW_BYTES: usize = ROW_PAGES as usize * COUNT_BYTES;
 
 /// Rows of a space that has given out all of its pages.

@@ -55,7 +55,6 @@ impl RowSum {
     }
 }
 
-/// A view in one word.
 pub fn view_word(view: ViewId) -> u64 {
     u64::from(view.number) << 32 | u64::from(view.incarnation)
 }

@@ -122,7 +122,6 @@ pub struct Freed {
 /// Pages in which a client may make objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// The client.
     pub client: ClientId,
     /// Which grant of its session this is, from 1.
     pub seq: u64,
@@ -136,7 +135,6 @@ pub struct Grant {
 
 /// The kinds of log records.
 pub mod kind {
-    #![allow(missing_docs, reason = "the variants of Entry")]
     pub const GENESIS: u8 = 1;
     pub const VIEW: u8 = 2;
     pub const COMMIT: u8 = 3;

@@ -29,7 +29,6 @@ pub struct Frees {
 pub enum Known {
     /// It was not freed after the base.
     There,
-    /// It was freed.
     Freed,
     /// It may have been.
     Unknown,

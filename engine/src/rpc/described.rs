@@ -32,7 +32,6 @@ pub struct Described<'a> {
 /// What a method or procedure came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// It returned this.
     Returned(Vec<u8>),
     /// It failed by its own decision.
     Failed(Vec<u8>),

@@ -246,10 +246,6 @@ impl<R, E> ExpressCall for Express<'_, R, E> {
         Ok(self.stub.takes().encode_head(self.put, out)?)
     }
 
-    fn put_generally(&mut self, out: &mut Vec<u8>) -> Result<usize, Error> {
-        Ok(self.stub.takes().encode_head_generally(self.put, out)?)
-    }
-
     fn put_rest(&mut self, sink: &mut PartSink<'_>) {
         self.stub.takes().encode_rest(self.put, sink);
     }

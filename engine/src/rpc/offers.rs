@@ -16,7 +16,6 @@ pub type Run = fn(&Tx<'_>, usize, Ref<Any>, &Given<'_>, &mut Vec<u8>) -> Result<
 /// How a method ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// It returned.
     Returned,
     /// It failed by its own decision.
     Failed,

@@ -43,7 +43,6 @@ impl<'a> ReplyBody<'a> {
         self.behind
     }
 
-    /// The bytes that are here.
     pub fn bytes(&mut self) -> &mut Vec<u8> {
         self.bytes
     }

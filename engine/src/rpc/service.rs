@@ -247,10 +247,6 @@ impl<R, E, F: Fn(&Interface, ResponseEnd<'_>) -> Called<R, E>> ExpressCall for E
         Ok(self.takes.encode_head(self.put, out)?)
     }
 
-    fn put_generally(&mut self, out: &mut Vec<u8>) -> Result<usize, Error> {
-        Ok(self.takes.encode_head_generally(self.put, out)?)
-    }
-
     fn put_rest(&mut self, sink: &mut PartSink<'_>) {
         self.takes.encode_rest(self.put, sink);
     }

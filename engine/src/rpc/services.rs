@@ -225,7 +225,6 @@ pub(super) const NO_METHOD: &str = "the server has no such procedure: bind the s
 /// Names a call that runs on a thread of its own, over all clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct JobId {
-    /// The client.
     pub client: ClientId,
     /// The number of the table that the call is in.
     pub table: u32,

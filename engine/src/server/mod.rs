@@ -51,8 +51,6 @@ pub struct Server {
     pub(crate) replica: Replica,
     pub(crate) pages: Pages,
     pub(crate) leader: Option<Leader>,
-    /// The leader of the view before: always none, unless a rule is dropped.
-    pub(crate) predecessor: Option<Leader>,
     pub(crate) sessions: Sessions,
     /// Entries that this node's disk does not have yet.
     pub(crate) unwritten: VecDeque<(ViewId, LogPosition, Stamp)>,
@@ -240,7 +238,6 @@ impl Server {
                 Output::Leading(view) => self.lead(view, out),
                 Output::Deposed(_) if self.end == End::Working => {
                     self.end = End::Deposed(None);
-                    self.answer_lost_by_mistake(out);
                 }
                 // It has said already how the log is to be cut.
                 Output::Deposed(_) => {}
@@ -272,11 +269,7 @@ impl Server {
             stats: &mut self.stats,
             disk_full: self.condition.disk_full,
         };
-        let mut leader = Leader::begin(view, kept, &mut work);
-        if let Some(of) = self.predecessor.take() {
-            leader.inherit_by_mistake(of);
-        }
-        self.leader = Some(leader);
+        self.leader = Some(Leader::begin(view, kept, &mut work));
         self.said(said, out);
     }
 
@@ -328,13 +321,6 @@ impl Server {
         let Some(leader) = &mut self.leader else { return };
         let shown = leader.show_by_mistake();
         self.show(shown, out);
-    }
-
-    /// Answers commits that are not stable although the view has ended: a rule dropped on purpose.
-    fn answer_lost_by_mistake(&mut self, out: &mut Effects) {
-        if dropped(Rule::LostIsCommitted) || dropped(Rule::LostIsNotExecuted) {
-            self.sessions(out, |s, cx| s.lead(cx, |leader, work| leader.answer_lost_by_mistake(work)));
-        }
     }
 
     /// Makes entries visible: pages, then the stream, then what waited for them.
@@ -444,7 +430,6 @@ impl Server {
         self.pages.is_flushed(&self.replica)
     }
 
-    /// The space.
     pub fn space(&self) -> SpaceId {
         self.space
     }

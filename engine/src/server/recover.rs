@@ -12,8 +12,6 @@ use tercel_wire::id::{LogPosition, SpaceId, Stamp, ViewId};
 use thiserror::Error;
 
 use crate::effect::{Checkpoint, Effects, ServerConfig};
-use crate::leader::Leader;
-use crate::mutant::{Rule, dropped};
 use crate::order::solo::Solo;
 use crate::order::{Input, Sealed, Sequencer};
 use crate::pages::Pages;
@@ -71,8 +69,6 @@ pub struct Recovery {
     replay_from: Stamp,
     replayed: Stamp,
     stored_end: u32,
-    /// The leader of the view before: always none, unless a rule is dropped.
-    predecessor: Option<Leader>,
 }
 
 impl Recovery {
@@ -110,20 +106,12 @@ impl Recovery {
             replay_from,
             replayed: Stamp::ZERO,
             stored_end,
-            predecessor: None,
         })
     }
 
     /// Only entries up to `stable` are known to be stable; without this all that the log has is.
     pub fn only_stable_upto(&mut self, stable: Stamp) {
         self.stable = stable;
-    }
-
-    /// Takes over what the leader of a server that was deposed knew: a rule dropped on purpose.
-    pub fn inherit_by_mistake(&mut self, of: &mut Server) {
-        if dropped(Rule::LeaderOutlivesView) {
-            self.predecessor = of.leader.take();
-        }
     }
 
     /// The first entry that is needed.
@@ -237,7 +225,6 @@ impl Recovery {
             replica: self.replica,
             pages,
             leader: None,
-            predecessor: self.predecessor,
             sessions: Sessions::new(now, self.horizon),
             unwritten: VecDeque::new(),
             suffix: Suffix { entries: self.suffix, stable: Stamp::ZERO },

@@ -119,12 +119,7 @@ impl Sessions {
                 }
             }
         }
-        let half;
-        let mut body = Body::new(parts, sum, commit.bytes);
-        if commit.parts > 0 && dropped(Rule::StagedInParts) {
-            half = half_of(body);
-            body = Body::new(Vec::new(), crc32fast::Hasher::new(), &half);
-        }
+        let body = Body::new(parts, sum, commit.bytes);
         self.lead(cx, |leader, work| leader.commit(asked, commit.op, body, work));
     }
 
@@ -148,16 +143,4 @@ impl Sessions {
         }
         cx.reply(asked.conn, Kind::Classes, asked.call, &body);
     }
-}
-
-/// What is left of a transaction if only half of what it writes counts: a rule dropped on purpose.
-fn half_of(body: Body<'_>) -> Vec<u8> {
-    use tercel_wire::message::CommitEffects;
-    let bytes = body.whole();
-    let mut half = Vec::new();
-    if let Ok(mut effects) = CommitEffects::decode(&bytes) {
-        effects.writes.truncate(effects.writes.len() / 2);
-        effects.encode(&mut half);
-    }
-    if half.is_empty() { bytes.into_owned() } else { half }
 }

@@ -26,7 +26,6 @@ pub enum Through<'a> {
 }
 
 impl Through<'_> {
-    /// Its name.
     pub fn name(&self) -> &str {
         match self {
             Through::Own(schema, _) => schema.name,
@@ -79,7 +78,6 @@ impl Through<'_> {
 /// An interface as it was bound on a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Binding {
-    /// Its number there.
     pub number: u16,
     /// The number of each method there.
     pub methods: Arc<[u16]>,

@@ -34,13 +34,6 @@ pub trait ExpressCall {
     /// If it cannot be in a message. The call is then made the other way, which says so.
     fn put(&mut self, out: &mut Vec<u8>) -> Result<usize, Error>;
 
-    /// The same without what was worked out when the program was compiled. For measurements.
-    ///
-    /// # Errors
-    /// As those of [`ExpressCall::put`].
-    #[doc(hidden)]
-    fn put_generally(&mut self, out: &mut Vec<u8>) -> Result<usize, Error>;
-
     /// Writes what was left out, which goes behind the rest.
     fn put_rest(&mut self, sink: &mut PartSink<'_>);
 
@@ -53,7 +46,6 @@ pub trait ExpressCall {
 pub enum Expressed {
     /// There is no such way now: nothing was sent, or a call that may run again.
     No,
-    /// It was answered.
     Answered,
     /// It was sent, and its answer is to be waited for the other way; its caller has waited so long.
     UnderWay(UnderWay, Duration),

@@ -10,7 +10,6 @@ use tercel_wire::message::{Hole, Leased};
 use tercel_wire::page::{PAGE_BYTES, PAGE_HEADER_BYTES, SLOT_BYTES};
 
 use crate::limits;
-use crate::mutant::{Rule, dropped};
 use crate::slots::Slots;
 
 /// Pages in which a home may make objects.
@@ -189,11 +188,6 @@ impl Places {
 
     /// A place for an object of that many bytes, which a page can hold; `None` if there is none in these pages.
     pub(crate) fn place(&mut self, bytes: usize) -> Option<Place> {
-        if dropped(Rule::AbortedPlaceReused)
-            && let Some(place) = self.abandoned(bytes)
-        {
-            return Some(place);
-        }
         if let Some(f) = &mut self.current {
             let slot = f.promised.len() as u16;
             if f.fits(bytes) {
@@ -210,17 +204,6 @@ impl Places {
         let promised = vec![0; from.into()];
         self.current = Some(Filling { page, used, promised, hold: Arc::default() });
         self.place(bytes)
-    }
-
-    /// A place that a transaction took and made nothing in, once no transaction has the page: a rule dropped on purpose.
-    fn abandoned(&self, bytes: usize) -> Option<Place> {
-        let f = self.current.as_ref().filter(|f| is_let_go_of(&f.hold))?;
-        let held = self.held.get(&f.page)?;
-        let is_free = |slot: &u16| {
-            f.promised[*slot as usize] as usize >= bytes && !held.filled.contains(*slot) && *slot >= held.from
-        };
-        let slot = (0..f.promised.len() as u16).find(is_free)?;
-        Some(Place { oref: Oref::new(f.page, slot)?, birth: held.birth, hold: f.hold.clone() })
     }
 
     /// Pages in which nothing more will be made, each with the first slot that was given to nothing, for a request to give back: the same until pages are granted, for the server

@@ -15,10 +15,27 @@ pub use off::{bound, dropped};
 #[cfg(tercel_mutants)]
 pub use on::{bound, drop_rule, dropped, shrink_bounds};
 
+pub use crate::rules;
+
+/// Defines an enumeration of rules that can be dropped, and the list of them.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! rules {
+    ($(#[$about:meta])* $rules:ident { $($(#[$says:meta])* $rule:ident,)* }) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum $rules { $($(#[$says])* $rule,)* }
+
+        impl $rules {
+            /// All of them.
+            pub const ALL: &[$rules] = &[$($rules::$rule),*];
+        }
+    };
+}
+
+rules! {
 /// A rule of cache, client or server that can be dropped, room by room. `tercel-sim` has the table of what they mean.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(missing_docs, reason = "named for what is done wrong")]
-pub enum Rule {
+Rule {
     // The client's connections, fetches, stream.
     WatermarkJumps,
     WatermarkBeforeFlags,
@@ -34,11 +51,9 @@ pub enum Rule {
     StrictBelievesEarlier,
     BoundedByServerClock,
     AtLeastOfAnyHistory,
-    AbortedPlaceReused,
     WatchForgetsCoalesced,
     // The cache.
     NoCheckOnHit,
-    RecheckByEntry,
     ReadSetDoesNotHold,
     FlagAtHomeOnly,
     ReadSetForgetsMoved,
@@ -70,24 +85,18 @@ pub enum Rule {
     AnswersBeforeView,
     ReuseAtOnce,
     HeldIgnored,
-    LeaderOutlivesView,
-    LostIsCommitted,
-    LostIsNotExecuted,
     MarkForgetsWrites,
     CancelledFrees,
     NoGrace,
-    CollectsInParts,
     NamedNotHeldBack,
     UnheldThoughNamed,
     TreesShared,
-    HoleGrantedTwice,
     // Sessions.
     OwnNotInStream,
     ResumePastHorizon,
     ResumesOverLoss,
     SilentOverflow,
     UnsubscribeWithoutNumber,
-    StagedInParts,
     BackupUnsynced,
     QueuedForgotten,
     QueuedOvertaken,
@@ -128,4 +137,5 @@ pub enum Rule {
     CreditsOldInstall,
     CreditsOldWritten,
     FollowerSkips,
+}
 }

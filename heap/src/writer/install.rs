@@ -21,7 +21,6 @@ pub enum InstallError {
     /// Two of its objects share bytes: the owner of the page must act.
     #[error("page {page}: the objects in slots {a} and {b} overlap, the page is damaged")]
     Overlap {
-        /// The page.
         page: PageId,
         /// One slot.
         a: u16,

@@ -269,8 +269,6 @@ impl Writer {
             return Ok(());
         }
         slot.marks(|arena_offset| {
-            let arena_offset =
-                if dropped(Rule::RecheckByEntry) { self.led_now(arena_offset) } else { arena_offset };
             obsolete |= self.shared.arena.object(arena_offset).flags().load(Ordering::Relaxed) & INVALID != 0;
         });
         if obsolete {
@@ -585,14 +583,6 @@ impl Writer {
                 self.gone.is_lost = true;
             }
         }
-    }
-
-    /// Where the entry of an object now leads: what a re-check must not look at.
-    fn led_now(&self, arena_offset: ArenaOffset) -> ArenaOffset {
-        let oref = self.oref_at(arena_offset);
-        let handle = oref.and_then(|o| self.index.find(&self.shared.table, o));
-        let home = || oref.and_then(|o| self.at_home(o)).map(|(arena_offset, _)| arena_offset);
-        handle.and_then(|h| self.shared.table.arena_offset(h)).or_else(home).unwrap_or(arena_offset)
     }
 
     /// The reference of the object at a place.

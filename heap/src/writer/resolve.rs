@@ -46,10 +46,7 @@ pub enum Resolved {
     /// The page was given out again after the reference was read: it names no object.
     Reborn,
     /// No type of the program reads the class.
-    Unbound {
-        /// The class.
-        class: ClassId,
-    },
+    Unbound { class: ClassId },
     /// Another type of the program reads the class.
     WrongClass {
         /// The class that was found.

@@ -51,7 +51,6 @@ pub struct LossyReport {
 
 /// What happened, in numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(missing_docs, reason = "named for what is counted")]
 pub struct Counts {
     pub events: u64,
     pub sent: u64,

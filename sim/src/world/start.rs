@@ -227,15 +227,14 @@ impl World {
 
     /// Begins anew after its leader was deposed: the log and the store are idle.
     pub(super) fn rejoin(&mut self) {
-        let Some(mut running) = self.server.running.take() else { return };
+        let Some(running) = self.server.running.take() else { return };
         self.count(&running.machine, &running.host);
         self.forget_digests();
         self.forget_backup();
         (self.store.pin_next, self.store.pinned) = (None, None);
         let cut = running.deposed.flatten();
         let begun = self.cut(running.log, cut).and_then(|()| {
-            let mut recovery = self.begin_recovery(&self.checkpoint())?;
-            recovery.inherit_by_mistake(&mut running.machine);
+            let recovery = self.begin_recovery(&self.checkpoint())?;
             self.replay_in_group(recovery, running.machine.into_sequencer())
         });
         match begun {

@@ -17,7 +17,7 @@ use super::manifest::Manifest;
 use super::{BackupError, Progress, Restored, Verified};
 use crate::check::{Report, check};
 use crate::disk::DiskError;
-use crate::disk::dir::{DataDir, FORMAT_NAME, Looked, NewSpace, PAGES_NAME, Purpose, Space, view_apart};
+use crate::disk::dir::{DataDir, FORMAT_NAME, Looked, PAGES_NAME, Purpose, Space, view_apart};
 use crate::disk::log::LogConfig;
 use crate::disk::pages::{PageRead, RedbPages, state};
 
@@ -48,13 +48,16 @@ pub fn restore(
     }
     is_of_one_stamp(backup, &report, &manifest)?;
     let segment_bytes = LogConfig::default().segment_bytes;
-    let source = DataDir::open(backup, &NewSpace { page_bytes: PAGE_BYTES as u32, segment_bytes })?;
-    let pages = RedbPages::open(&source.pages_file(), source.space().page_bytes)?;
+    // Nothing is written to it: it may lie on read-only media.
+    let looked = Looked::at(backup)?;
+    looked.format?;
+    let source = looked.space?;
+    let pages = RedbPages::look(&backup.join(PAGES_NAME), source.page_bytes)?;
     let (state, view) = state_of(backup, &pages)?;
     sum_up(backup, &pages, &state, &manifest, &mut progress)?;
     let none_left = || damaged(backup, "the space was restored so often that it has no views left");
     let view_first = view_apart(backup, view)?.ok_or_else(none_left)?;
-    let space = Space { view_first, ..source.space().clone() };
+    let space = Space { view_first, ..source };
     let stamp = Stamp(manifest.stamp);
     let fill = |file: &Path| -> Result<(), BackupError> {
         let mut filler = Filler::open(file)?;

@@ -7,7 +7,8 @@
 //! | module | its noun |
 //! |---|---|
 //! | [`report`] | what a check says |
-//! | `found` | what a directory holds, damaged or not |
+//! | `recovered` | what a directory holds, damaged or not |
+//! | `store` | reading its page store |
 //! | `walk` | looking at every object and reference |
 //! | `repair` | writing what was found anew |
 //! | `losses` | what repairs could not save |
@@ -16,6 +17,7 @@ mod losses;
 mod recovered;
 mod repair;
 pub mod report;
+mod store;
 mod walk;
 
 use std::path::{Path, PathBuf};

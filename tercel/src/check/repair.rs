@@ -16,7 +16,7 @@ use tercel_wire::page::{PAGE_BYTES, Page, PageBuilder};
 
 use super::CheckError;
 use super::losses;
-use super::recovered::{RecoveredImage, applied_stamp};
+use super::recovered::RecoveredImage;
 use super::report::Report;
 use super::walk::Named;
 use crate::disk::DiskError;
@@ -49,7 +49,8 @@ pub(super) fn repair(
 pub(super) fn is_interrupted(dir: &Path) -> Result<bool, DiskError> {
     let made = log::begins_behind(&dir.join(LOG_MADE_NAME));
     let Some(made) = made.filter(|_| !dir.join(LOG_NAME).exists()) else { return Ok(false) };
-    Ok(applied_stamp(&dir.join(PAGES_NAME))? == Some(made))
+    let pages = RedbPages::look(&dir.join(PAGES_NAME), PAGE_BYTES as u32);
+    Ok(pages.and_then(|pages| pages.applied_stamp()).ok() == Some(made))
 }
 
 /// Puts a log in its place that an interrupted repair left beside it, and removes what else one left.

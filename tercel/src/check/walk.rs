@@ -65,7 +65,9 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn page(&mut self, id: PageId) -> Result<(), CheckError> {
         let recovered = self.recovered;
-        if let Some(restored) = recovered.restored.get(&id) {
+        if let Some(restored) = recovered.restored.get(&id)
+            && let Some(what) = &restored.what
+        {
             let file = recovered.path.join(PAGES_NAME);
             let held = restored.bytes.as_deref().and_then(|b| Page::trusted(b, id).ok());
             let slots: Vec<u16> = held.iter().flat_map(|p| p.objects()).map(|(slot, _)| slot).collect();
@@ -74,9 +76,8 @@ impl Walk<'_> {
                 (false, 0) => "nothing of it".into(),
                 (false, n) => format!("{n} of its objects: {}", names(id, &slots)),
             };
-            let text = format!("{}; the log holds {held}", restored.what);
+            let text = format!("{what}; the log holds {held}");
             let finding = Finding::new(Kind::Page, text).page(id).file(file);
-            let finding = restored.at.into_iter().fold(finding, Finding::offset);
             self.report.find(if restored.full { finding.repairable() } else { finding });
             if !restored.full {
                 // Its objects count as there, so that one damaged page is not reported for every reference to it.

@@ -36,7 +36,6 @@ use tercel_wire::spare::Spare;
 
 use super::connection::{CONNECT_TIMEOUT, Remote, SLEEP_MAX, ServerConnection, Transport};
 use super::express::{Express, micros};
-use super::without::Without;
 use crate::memory::Birthmark;
 use crate::pipe::Waited;
 
@@ -115,9 +114,6 @@ pub(super) struct How {
     timeout: Duration,
     /// The same in microseconds.
     pub(super) timeout_us: u32,
-    pub(super) without: Without,
-    /// Whether that changes how they are encoded.
-    pub(super) encodes_otherwise: bool,
 }
 
 /// How much the connection is used: while it is, the driver leaves it to the threads that use it.
@@ -215,12 +211,7 @@ fn boot_time() -> Duration {
 }
 
 impl Shared {
-    pub(super) fn new(
-        machine: Machine,
-        remote: Remote,
-        (timeout, without): (Duration, Without),
-        seed: u64,
-    ) -> Shared {
+    pub(super) fn new(machine: Machine, remote: Remote, timeout: Duration, seed: u64) -> Shared {
         Shared {
             machine: Mutex::new(Linked { machine, conn: None, last_failure: None }),
             changed: Condvar::new(),
@@ -229,12 +220,7 @@ impl Shared {
             baton: Mutex::default(),
             sender: Mutex::default(),
             remote,
-            how: How {
-                timeout,
-                timeout_us: micros(timeout),
-                without,
-                encodes_otherwise: without.template || without.schema || without.in_place,
-            },
+            how: How { timeout, timeout_us: micros(timeout) },
             birthmark: Birthmark::new(),
             seed,
             begun: boot_time(),

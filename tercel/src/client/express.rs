@@ -16,11 +16,10 @@ use tercel_engine::txn::{Binding, ExpressAsked, ExpressCall, Expressed, UnderWay
 use tercel_wire::cursor::Put;
 use tercel_wire::id::{CallId, Stamp};
 use tercel_wire::interface::InterfaceSchema;
-use tercel_wire::message::{HEAD_BYTES, OBJECT_SLOT, Request, RequestTemplate, Response, ResponseEnd};
+use tercel_wire::message::{OBJECT_SLOT, RequestTemplate, Response, ResponseEnd};
 
 use super::connection::{SLEEP_MAX, ServerConnection, SharedMemory};
 use super::drive::{Baton, Reader, Shared};
-use super::without::Without;
 use crate::channel::{End, Next, Room};
 
 /// What calls by the shorter way need, for one connection.
@@ -73,25 +72,6 @@ impl OfInterface {
         let template = |method: &u16| RequestTemplate::new(binding.number, *method);
         let templates = binding.methods.iter().map(template).collect();
         OfInterface { bound, binding, templates }
-    }
-
-    /// The head of a request for a procedure of a service, without what was made once. For a measurement.
-    #[cold]
-    fn head_without_template(&self, id: CallId, method: usize) -> [u8; HEAD_BYTES] {
-        let Binding { number: interface, methods, .. } = &self.binding;
-        let (slot, method) = (Some(id.slot), methods[method]);
-        let request = Request {
-            slot,
-            seq: id.seq,
-            again: false,
-            interface: *interface,
-            method,
-            object: None,
-            payload: &[],
-        };
-        let mut body = Vec::with_capacity(HEAD_BYTES);
-        request.encode(&mut body);
-        *body.first_chunk().expect("a request has a head")
     }
 }
 
@@ -148,21 +128,6 @@ fn patience_of(asked: &ExpressAsked) -> Duration {
     asked.timeout.map_or(SLEEP_MAX, |timeout| timeout.min(SLEEP_MAX))
 }
 
-/// As [`ExpressCall::put`], without what a measurement has switched off.
-#[cold]
-fn put_without(without: Without, call: &mut dyn ExpressCall, body: &mut Vec<u8>) -> Option<usize> {
-    let rest = if without.schema { call.put_generally(body) } else { call.put(body) }.ok()?;
-    if rest == 0 || rest > limits::CALL_MAX || !without.in_place {
-        return Some(rest);
-    }
-    let end = body.len() + rest;
-    body.reserve(rest);
-    call.put_rest(&mut |bytes| body.extend_from_slice(bytes));
-    // Of a value that changes between two looks at it the server finds that its parts do not fit.
-    body.resize(end, 0);
-    Some(0)
-}
-
 /// What has arrived beside the answer is handed on when it is as much.
 const KEPT_BYTES: usize = 128 << 10;
 
@@ -190,7 +155,7 @@ impl Drop for HeldBaton<'_> {
 
 impl Shared {
     pub(super) fn call_express(&self, asked: &ExpressAsked, call: &mut dyn ExpressCall) -> Expressed {
-        if self.how().without.line || self.is_forked() {
+        if self.is_forked() {
             return Expressed::No;
         }
         let baton = match self.baton.try_lock() {
@@ -305,10 +270,7 @@ impl Shared {
         let (id, head) = match asked.object {
             None => {
                 let id = lane.as_mut()?.begin();
-                match self.how().encodes_otherwise && self.how().without.template {
-                    false => (id, template.of_service(id)),
-                    true => (id, bound[at].head_without_template(id, asked.method)),
-                }
+                (id, template.of_service(id))
             }
             Some((_, oref, read_at)) => {
                 *of_object += 1;
@@ -317,11 +279,7 @@ impl Shared {
             }
         };
         let before = body.len();
-        let rest = match (asked.takes_nothing, self.how().encodes_otherwise) {
-            (true, _) => 0,
-            (_, false) => call.put(body).ok()?,
-            (_, true) => put_without(self.how().without, call, body)?,
-        };
+        let rest = if asked.takes_nothing { 0 } else { call.put(body).ok()? };
         // The long way takes no more.
         if body.len() - before + rest > limits::CALL_MAX {
             return None;

@@ -8,7 +8,6 @@ pub(crate) mod connection;
 mod drive;
 mod express;
 mod watch;
-mod without;
 
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -38,7 +37,6 @@ use drive::Shared;
 
 pub use connection::Transport;
 pub use watch::{Watch, WatchBuilder};
-pub use without::Without;
 
 /// What one client process may choose.
 ///
@@ -80,9 +78,6 @@ pub struct ClientConfig {
     /// How long a thread that waits for the server looks for its answer before it sleeps, which takes some microseconds to
     /// end. None, the default, is for about as long in shared memory, wherever that pays, and not at all on sockets.
     pub spin: Option<Duration>,
-    /// What calls do without, so that its worth can be measured; nothing by default.
-    #[doc(hidden)]
-    pub without: Without,
 }
 
 impl Default for ClientConfig {
@@ -98,7 +93,6 @@ impl Default for ClientConfig {
             shared_memory: true,
             shared_memory_any_user: false,
             spin: None,
-            without: Without::default(),
         }
     }
 }
@@ -197,7 +191,7 @@ impl Life {
             heap(heap_config, Box::new(memory), Box::new(Barrier::new())).map_err(setting)?;
         let seed = seed()?;
         let machine = Machine::new(MachineConfig { space: SpaceId(0) }, seed, reader, writer);
-        let shared = Arc::new(Shared::new(machine, remote, (config.timeout, config.without), seed));
+        let shared = Arc::new(Shared::new(machine, remote, config.timeout, seed));
         let of_driver = shared.clone();
         let driver = std::thread::Builder::new()
             .name("tercel-client".into())

@@ -187,7 +187,8 @@ pub(crate) struct Looked {
     pub format: Result<(), DiskError>,
     /// Its `space.toml`.
     pub space: Result<Space, DiskError>,
-    _lock: Lock,
+    /// None where no lock can be had: on read-only media without one, or where it is another user's.
+    _lock: Option<Lock>,
 }
 
 impl Looked {
@@ -200,7 +201,7 @@ impl Looked {
             return Err(DiskError::NotOurs { dir: path.into() });
         }
         refuse_strange(path)?;
-        let lock = lock(path)?;
+        let lock = lock_to_look(path)?;
         Ok(Looked { format: check_format(path), space: Space::read(&path.join(SPACE_NAME)), _lock: lock })
     }
 }
@@ -358,6 +359,22 @@ fn is_uncreated(path: &Path, purpose: Purpose) -> Result<bool, DiskError> {
     Ok(true)
 }
 
+/// Takes the lock to look at a directory, as far as that needs no write.
+fn lock_to_look(dir: &Path) -> Result<Option<Lock>, DiskError> {
+    let may_not = |kind| matches!(kind, io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem);
+    match lock(dir) {
+        Err(DiskError::Io { source, .. }) if may_not(source.kind()) => {}
+        locked => return locked.map(Some),
+    }
+    let path = dir.join(LOCK_NAME);
+    match File::open(&path) {
+        Ok(file) => take(file, dir).map(Some),
+        // On read-only media no server can be at work, and of another user's lock nothing can be known.
+        Err(error) if may_not(error.kind()) || error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(DiskError::io("open", &path)(error)),
+    }
+}
+
 /// Takes the lock and leaves our process id in its file. The kernel drops the lock when the process ends, however it
 /// ends, so the file itself means nothing and stays.
 fn lock(dir: &Path) -> Result<Lock, DiskError> {
@@ -369,20 +386,23 @@ fn lock(dir: &Path) -> Result<Lock, DiskError> {
         .truncate(false)
         .open(&path)
         .map_err(DiskError::io("open", &path))?;
+    take(file, dir).and_then(|mut lock| {
+        let written = lock.0.set_len(0).and_then(|()| writeln!(lock.0, "{}", std::process::id()));
+        written.map(|()| lock).map_err(DiskError::io("write", &path))
+    })
+}
+
+/// Takes the lock on an open file.
+fn take(file: File, dir: &Path) -> Result<Lock, DiskError> {
+    let path = dir.join(LOCK_NAME);
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
+        Ok(()) => Ok(Lock(file)),
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let pid = read_small(&path).ok().and_then(|text| text.trim().parse().ok());
-            return Err(DiskError::Locked { dir: dir.into(), pid });
+            Err(DiskError::Locked { dir: dir.into(), pid })
         }
-        Err(error) => return Err(DiskError::io("lock", &path)(error.into())),
+        Err(error) => Err(DiskError::io("lock", &path)(error.into())),
     }
-    let mut lock = Lock(file);
-    lock.0
-        .set_len(0)
-        .and_then(|()| writeln!(lock.0, "{}", std::process::id()))
-        .map_err(DiskError::io("write", &path))?;
-    Ok(lock)
 }
 
 fn create<E: From<DiskError>>(
@@ -480,7 +500,7 @@ fn date_of_day(day: u64) -> String {
 }
 
 /// The version of the directory that this build writes and reads: its layout, the log, the page store.
-pub const FORMAT_VERSION: u16 = 5;
+pub const FORMAT_VERSION: u16 = 6;
 
 const LOCK_NAME: &str = "lock";
 pub(crate) const FORMAT_NAME: &str = "format";
@@ -607,7 +627,10 @@ mod tests {
         fs::write(parent.path().join(FORMAT_NAME), "tercel data, format 9\n").unwrap();
         let Err(error) = DataDir::open(parent.path(), &NEW) else { panic!() };
         assert!(matches!(error, DiskError::NewerFormat { found: 9, known: FORMAT_VERSION, .. }));
-        assert!(error.to_string().contains("format 9, this build knows 5"), "{error}");
+        assert!(
+            error.to_string().contains(&format!("format 9, this build knows {FORMAT_VERSION}")),
+            "{error}"
+        );
     }
 
     #[test]

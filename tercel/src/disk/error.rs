@@ -108,7 +108,7 @@ pub enum DiskError {
         path: PathBuf,
     },
     /// The operating system refused.
-    #[error("cannot {op} {}: {source}", .path.display())]
+    #[error("cannot {op} {}: {source}{}", .path.display(), advice(.source))]
     Io {
         /// What was tried.
         op: &'static str,
@@ -147,6 +147,19 @@ impl DiskError {
             }
             _ => DiskError::Io { op, path: path.into(), source },
         }
+    }
+}
+
+/// What the operator can do about the system's answer, where that is known.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; run this as the owner of the directory, or change its permissions"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "; mount it writable, or copy the directory to where it can be written"
+        }
+        _ => "",
     }
 }
 

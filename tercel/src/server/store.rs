@@ -71,9 +71,9 @@ impl Store {
             })
         };
         let stopping = Arc::new(AtomicBool::new(false));
-        let stop = stopping.clone();
+        let (stop, stop_reading) = (stopping.clone(), stopping.clone());
         let threads = vec![
-            spawn("tercel-read", Box::new(move || read_all(&*reader, &read_rx, &post)))?,
+            spawn("tercel-read", Box::new(move || read_all(&*reader, &read_rx, &post, &stop_reading)))?,
             spawn(
                 "tercel-install",
                 Box::new(move || install_all(store, applied, &install_rx, &keep, &handle, &stop)),
@@ -125,13 +125,14 @@ impl Drop for Store {
     }
 }
 
-fn read_all(store: &dyn PageRead, rx: &Receiver<Read>, handle: &Handle<Post>) {
+fn read_all(store: &dyn PageRead, rx: &Receiver<Read>, handle: &Handle<Post>, stopping: &AtomicBool) {
     let mut kept: Option<(u64, Box<dyn PageRead>)> = None;
     let mut unpinned = 0;
     while let Ok(read) = rx.recv() {
         match read {
             Read::Page(view, page) => {
-                post(handle, Post::Read(view, page, read_one(store, page).map_err(|e| e.to_string())));
+                let read = read_page(store, page, stopping).map_err(|e| e.to_string());
+                post(handle, Post::Read(view, page, read));
             }
             Read::Keep(pin, pages) => kept = Some((pin, pages)).filter(|_| pin > unpinned),
             Read::Unpin(pin) => {
@@ -141,10 +142,25 @@ fn read_all(store: &dyn PageRead, rx: &Receiver<Read>, handle: &Handle<Post>) {
             Read::Pinned(view, pin, from, count) => {
                 // A request for a pin that was released meanwhile needs no answer.
                 if let Some((_, pages)) = kept.as_ref().filter(|(kept, _)| *kept == pin) {
-                    let read = read_some(&**pages, from, count);
-                    post(handle, Post::PinnedRead(view, pin, read));
+                    post(handle, pinned_read(view, pin, read_some(&**pages, from, count)));
                 }
             }
+        }
+    }
+}
+
+/// Reads a page. While the file cannot be opened anew for want of room the page is not damaged, and its reader waits.
+fn read_page(
+    store: &dyn PageRead,
+    page: PageId,
+    stopping: &AtomicBool,
+) -> Result<Option<Vec<u8>>, DiskError> {
+    loop {
+        match read_one(store, page) {
+            Err(DiskError::Full { .. }) if !stopping.load(Ordering::Relaxed) => {
+                std::thread::sleep(ROOM_RETRY)
+            }
+            read => return read,
         }
     }
 }
@@ -154,15 +170,28 @@ fn read_one(store: &dyn PageRead, page: PageId) -> Result<Option<Vec<u8>>, DiskE
     Ok(store.read(page, &mut buf)?.then_some(buf))
 }
 
-/// Reads those of `count` pages from `from` on that exist. Fails with the error of the first page that cannot be read.
-fn read_some(store: &dyn PageRead, from: PageId, count: u32) -> Result<Vec<(PageId, Vec<u8>)>, String> {
+/// Pages that were read of a pin, or the first one that could not be, and why.
+type ReadPinned = Result<Vec<(PageId, Vec<u8>)>, (PageId, DiskError)>;
+
+/// Reads those of `count` pages from `from` on that exist.
+fn read_some(store: &dyn PageRead, from: PageId, count: u32) -> ReadPinned {
     let mut pages = Vec::with_capacity(count as usize);
     for page in (from.get()..from.get().saturating_add(count)).filter_map(PageId::new) {
-        // The error names the page: a caller that takes many pages must learn which of them it was.
-        let read = read_one(store, page).map_err(|e| format!("page {page}: {e}"))?;
+        let read = read_one(store, page).map_err(|e| (page, e))?;
         pages.extend(read.map(|bytes| (page, bytes)));
     }
     Ok(pages)
+}
+
+/// What the engine is told of a read. Damage names its page; with any other error the pin is lost, and nothing is damaged.
+fn pinned_read(view: ViewId, pin: u64, read: ReadPinned) -> Post {
+    match read {
+        Ok(pages) => Post::PinnedRead(view, pin, Ok(pages)),
+        Err((page, e @ DiskError::Damaged { .. })) => {
+            Post::PinnedRead(view, pin, Err(format!("page {page}: {e}")))
+        }
+        Err((_, e)) => Post::Pinned(view, pin, Err(e.to_string())),
+    }
 }
 
 fn install_all(
@@ -260,11 +289,50 @@ mod tests {
         }
     }
 
+    /// A store whose file has no room to be opened anew, for so many reads.
+    struct Reopening(std::sync::atomic::AtomicU32);
+
+    impl PageRead for Reopening {
+        fn read(&self, _: PageId, _: &mut Vec<u8>) -> Result<bool, DiskError> {
+            let left = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+            left.map_or(Ok(true), |_| Err(DiskError::Full { path: "pages".into() }))
+        }
+
+        fn meta(&self, _: &str) -> Result<Option<Vec<u8>>, DiskError> {
+            Ok(None)
+        }
+
+        fn applied_stamp(&self) -> Result<Stamp, DiskError> {
+            Ok(Stamp::ZERO)
+        }
+
+        fn page_count(&self) -> Result<u64, DiskError> {
+            Ok(1)
+        }
+
+        fn for_each_page(&self, _: EachPage<'_>) -> Result<(), DiskError> {
+            Ok(())
+        }
+    }
+
     #[test]
-    fn of_some_pages_the_one_that_cannot_be_read_is_named() {
+    fn page_read_waits_while_store_reopens() {
+        let (page, going) = (PageId::new(5).unwrap(), AtomicBool::new(false));
+        let read = read_page(&Reopening(2.into()), page, &going);
+        assert!(matches!(read, Ok(Some(_))), "{read:?}");
+        let stopped = read_page(&Reopening(2.into()), page, &AtomicBool::new(true));
+        assert!(matches!(stopped, Err(DiskError::Full { .. })), "{stopped:?}");
+    }
+
+    #[test]
+    fn pin_that_lost_its_file_is_no_damage() {
         let page = |n| PageId::new(n).unwrap();
-        let wrong = read_some(&Torn(page(7)), page(5), 4).unwrap_err();
+        let read = |store: &dyn PageRead| pinned_read(ViewId::NONE, 1, read_some(store, page(5), 4));
+        let Post::Pinned(_, 1, Err(lost)) = read(&Reopening(1.into())) else { panic!() };
+        assert!(lost.contains("no space left"), "{lost}");
+        let Post::PinnedRead(_, 1, Err(wrong)) = read(&Torn(page(7))) else { panic!() };
         assert!(wrong.starts_with("page 7: pages is damaged: a node"), "{wrong}");
-        assert_eq!(read_some(&Torn(page(7)), page(8), 2).unwrap().len(), 2);
+        let Post::PinnedRead(_, 1, Ok(pages)) = read(&Torn(page(9))) else { panic!() };
+        assert_eq!(pages.len(), 4);
     }
 }

@@ -29,6 +29,7 @@ mod moody;
 mod network;
 mod order;
 mod quotes;
+mod read_only;
 mod reconnects;
 mod repair;
 mod sends;

@@ -11,7 +11,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tercel::tools::Without;
 use tercel::{
     Address, Bytes, Called, Client, ClientConfig, ClientId, Context, Error, Failure, Object, OpId, Ref,
     Server, ServiceHandle, SharedMemory, Transport, Tx, ViewId, service,
@@ -220,36 +219,22 @@ fn calls_by_lines_and_by_messages_are_each_executed_once() {
     server.stop().unwrap();
 }
 
-/// What a client does without changes no answer, and calls take lines unless these are what it does without.
 #[test]
-fn calls_without_a_part_of_the_short_way_get_the_same_answers() {
+fn calls_of_every_size_by_lines_are_answered() {
     let dir = tempfile::tempdir().unwrap();
     let counted = Arc::new(AtomicU64::new(0));
     let server = serve_counts(&dir, &counted);
-    let nothing = Without::default();
-    for without in [
-        nothing,
-        Without { line: true, ..nothing },
-        Without { schema: true, ..nothing },
-        Without { in_place: true, ..nothing },
-        Without { schema: true, in_place: true, ..nothing },
-    ] {
-        let config = ClientConfig { without, ..ClientConfig::default() };
-        let client = Client::connect_with(&server.addresses()[0], config).unwrap();
-        assert_eq!(client.transport(), Some(Transport::SharedMemory));
-        let counts = client.service::<dyn Counts>();
-        let before = counted.load(Ordering::SeqCst);
-        (1..=200).for_each(|n| assert_eq!(counts.count(), Ok(before + n), "{without:?}"));
-        assert_eq!(counts.sum(7, u64::MAX - 7), Ok(u64::MAX), "{without:?}");
-        for bytes in [0, 1, 24, 25, 5_000, 16_000, 17_000, 70_000, 900_000] {
-            let there: Vec<u8> = (0..bytes).map(|i| (i * 7) as u8).collect();
-            assert_eq!(counts.echo(&there), Ok(Bytes(there.clone())), "{without:?}, {bytes} bytes");
-        }
-        assert!(counts.echo(&vec![7; 2 << 20]).is_err(), "{without:?}");
-        let by_lines = client.stats().calls_by_lines;
-        assert_eq!(by_lines > 150, !without.line, "{by_lines} calls went by lines: {without:?}");
-        assert!(!without.line || by_lines == 0, "{by_lines}");
+    let client = Client::connect(&server.addresses()[0]).unwrap();
+    let counts = client.service::<dyn Counts>();
+    (1..=200).for_each(|n| assert_eq!(counts.count(), Ok(n)));
+    assert_eq!(counts.sum(7, u64::MAX - 7), Ok(u64::MAX));
+    for bytes in [0, 1, 24, 25, 5_000, 16_000, 17_000, 70_000, 900_000] {
+        let there: Vec<u8> = (0..bytes).map(|i| (i * 7) as u8).collect();
+        assert_eq!(counts.echo(&there), Ok(Bytes(there.clone())), "{bytes} bytes");
     }
+    assert!(counts.echo(&vec![7; 2 << 20]).is_err());
+    let by_lines = client.stats().calls_by_lines;
+    assert!(by_lines > 150, "{by_lines} calls went by lines");
     server.stop().unwrap();
 }
 

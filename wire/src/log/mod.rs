@@ -42,7 +42,6 @@
 //! a scan yields exactly the records that were written, in order, up to a tail, and names the kind of that tail.
 
 pub mod cut;
-pub mod mend;
 mod scan;
 mod write;
 

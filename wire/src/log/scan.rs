@@ -25,7 +25,7 @@ pub struct Scanner {
     stopped: Option<Stopped>,
 }
 
-/// Where a scan that found something bad stands; what [`crate::log::mend`] works on.
+/// Where a scan that found something bad stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stop {
     /// What is wrong.
@@ -34,8 +34,6 @@ pub struct Stop {
     pub tail: Tail,
     /// What was looked at: a record's segment and offset, or offset 0 for a segment's header.
     pub at: LogOffset,
-    /// The header that a segment must have, if that is what is wrong and what came before tells.
-    pub expected: Option<SegmentHeader>,
 }
 
 /// Why and with what evidence a scan went no further.
@@ -43,7 +41,6 @@ pub struct Stop {
 struct Stopped {
     flaw: Flaw,
     at: LogOffset,
-    expected: Option<SegmentHeader>,
     /// Something other than zeros was found from the tail on.
     dirty: bool,
     /// A valid mark behind the tail.
@@ -96,11 +93,7 @@ impl Scanner {
             }
         };
         let (offset, end) = entered.unwrap_or_else(|flaw| {
-            let expected = self.expected_header(number, bytes);
             self.stop(flaw, number, bytes, 0);
-            if let Some(stopped) = &mut self.stopped {
-                stopped.expected = expected;
-            }
             (0, 0)
         });
         SegmentReader { scanner: self, number, bytes, offset, end, spanned_out: false }
@@ -108,8 +101,8 @@ impl Scanner {
 
     /// Where and why the scan went no further, if it did.
     pub fn stopped(&self) -> Option<Stop> {
-        let Stopped { flaw, at, expected, .. } = self.stopped.as_ref()?;
-        Some(Stop { flaw: *flaw, tail: self.tail, at: *at, expected: *expected })
+        let Stopped { flaw, at, .. } = self.stopped.as_ref()?;
+        Some(Stop { flaw: *flaw, tail: self.tail, at: *at })
     }
 
     /// Up to where everything is good so far.
@@ -214,27 +207,6 @@ impl Scanner {
             && before.view.may_follow(last.view)
     }
 
-    /// The header that segment `number`, whose file holds `bytes`, must have if everything before it was read right.
-    fn expected_header(&self, number: u64, bytes: &[u8]) -> Option<SegmentHeader> {
-        let (log, _) = self.under_way?;
-        let segment_bytes = u32::try_from(bytes.len()).ok().filter(|b| *b >= SEGMENT_BYTES_MIN)?;
-        if !self.anchored || self.tail.offset.segment == number {
-            return None;
-        }
-        let (mut before, mut missing) = (self.tail.last, 0);
-        if self.spans() {
-            // The first piece has at least the checksum and the length. What it lacks of the record's header comes first in
-            // this segment.
-            let begun = self.spanning.len().min(RECORD_HEADER_BYTES);
-            let rest = bytes.get(SEGMENT_HEADER_BYTES..)?.get(..RECORD_HEADER_BYTES - begun)?;
-            let head = [&self.spanning[..begun], rest].concat();
-            missing = self.spanning_missing().ok()?;
-            before = before.then(&Head::read(&head));
-        }
-        let first_record = (SEGMENT_HEADER_BYTES + missing).min(bytes.len()) as u32;
-        Some(SegmentHeader { log, number, before, bytes: segment_bytes, first_record })
-    }
-
     /// A record, rather than zeros, is gathered.
     fn spans(&self) -> bool {
         self.spanning.iter().any(|&b| b != 0)
@@ -272,7 +244,7 @@ impl Scanner {
         let evidence = if offset == 0 && !dirty { SEGMENT_HEADER_BYTES + ALIGN } else { offset };
         self.spanning = Vec::new();
         let at = LogOffset { segment: number, byte: offset as u32 };
-        self.stopped = Some(Stopped { flaw, at, expected: None, dirty, mark: self.mark_spanned.take() });
+        self.stopped = Some(Stopped { flaw, at, dirty, mark: self.mark_spanned.take() });
         self.gather(number, bytes, offset, evidence);
     }
 

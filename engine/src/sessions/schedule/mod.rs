@@ -244,7 +244,6 @@ impl Scheduler {
         self.run_queue.is_empty()
     }
 
-    /// Begins the second slice.
     pub fn begin_second_slice(&mut self, now: Now) {
         self.turn.slice_end = now.plus_us(self.bounds.slice_us);
     }

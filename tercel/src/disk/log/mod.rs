@@ -19,7 +19,7 @@ mod spares;
 mod thread;
 
 pub use open::{Opened, create};
-pub use salvage::{Damage, Decodes, LogSalvage, Run, begins_behind, space_of};
+pub use salvage::{Damage, LogSalvage, Run, begins_behind, space_of};
 pub use thread::{LogDone, LogState, LogThread, QUEUED_BATCHES_MAX, QUEUED_BYTES_MAX};
 
 pub(crate) use self::file::sync_dir;

@@ -1,6 +1,7 @@
 //! A file that is read and never written: what redb writes while it verifies one stays in memory.
 
-use redb::{Builder, Database, DatabaseError, StorageBackend};
+use crate::disk::DiskError;
+use redb::{Builder, Database, DatabaseError, StorageBackend, StorageError};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -11,8 +12,11 @@ use std::sync::{Mutex, MutexGuard};
 use tercel_lock::unpoison;
 
 /// Lets redb verify a file: every checksum of its trees and its allocator. What it says if it is not content.
-pub(crate) fn verify(path: &Path) -> io::Result<Option<String>> {
-    let backend = CopyOnWriteFile::over(path)?;
+///
+/// # Errors
+/// If the file cannot be read, which is no damage.
+pub(crate) fn verify(path: &Path) -> Result<Option<String>, DiskError> {
+    let backend = CopyOnWriteFile::over(path).map_err(DiskError::io("open", path))?;
     // Whatever panics is dropped, and with it all that it touched.
     let opened = catch_unwind(AssertUnwindSafe(|| {
         let mut builder = Builder::new();
@@ -21,9 +25,17 @@ pub(crate) fn verify(path: &Path) -> io::Result<Option<String>> {
     }));
     Ok(match opened {
         Ok(Ok(())) => None,
+        Ok(Err(DatabaseError::Storage(StorageError::Io(error)))) if !says_damage(&error) => {
+            return Err(DiskError::io("read", path)(error));
+        }
         Ok(Err(error)) => Some(error.to_string()),
         Err(_) => Some("it panicked".into()),
     })
+}
+
+/// Whether that is what the library says of a file that is not its own, or ends too early, rather than the system's word.
+pub(super) fn says_damage(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }
 
 /// Opens a file to read.
@@ -89,8 +101,13 @@ impl StorageBackend for CopyOnWriteFile {
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let written = self.lock();
-        if offset + out.len() as u64 > written.bytes {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+        if offset.saturating_add(out.len() as u64) > written.bytes {
+            // After an error the library refuses all further reads, and a node that leads outside spoils no other one.
+            if out.len() > OUTSIDE_BYTES_MAX {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            out.fill(0);
+            return Ok(());
         }
         for (number, inner, range) in parts(offset, out.len()) {
             let part = &mut out[range];
@@ -124,6 +141,9 @@ impl StorageBackend for CopyOnWriteFile {
         Ok(())
     }
 }
+
+/// What is read outside of a file at most.
+const OUTSIDE_BYTES_MAX: usize = 64 << 10;
 
 /// A node of redb's.
 const BLOCK_BYTES: usize = 4096;

@@ -7,7 +7,6 @@
 //! The invariant: whatever [`PageRead`] shows is the state after some whole [`PageStore::commit`].
 
 pub(crate) mod copy_on_write;
-pub(crate) mod raw;
 pub(crate) mod redb;
 
 pub use self::redb::RedbPages;

@@ -6,12 +6,10 @@
 //! is done here. A panic in the library is caught here and becomes
 //! [`DiskError::Damaged`], since damaged files are what makes it panic; after one, everything is refused.
 
-use super::raw::{framed, unframed};
 use super::{EachPage, PageBatch, PageRead, PageStore, copy_on_write};
 use crate::disk::DiskError;
 use redb::{Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTableMetadata};
-use redb::{TableDefinition, TableError, WriteTransaction};
-use std::io;
+use redb::{ReadableTable, TableDefinition, WriteTransaction};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, RwLock};
@@ -64,12 +62,31 @@ impl RedbPages {
         RedbPages::open_by(file, page_bytes, || copy_on_write::open(file))
     }
 
+    /// Opens what may be damaged to read: of each read that fails nothing follows for the others.
+    pub(crate) fn look_damaged(file: &Path, page_bytes: u32) -> Result<RedbPages, DiskError> {
+        let guard = Guard { is_lasting: false, ..Guard::new(file, page_bytes) };
+        RedbPages::open_with(guard, || copy_on_write::open(file))
+    }
+
+    /// The page with the highest id.
+    pub(crate) fn last_page(&self) -> Result<Option<PageId>, DiskError> {
+        self.store
+            .now(|txn| Ok(txn.open_table(PAGES)?.last()?.and_then(|(page, _)| PageId::new(page.value()))))
+    }
+
     fn open_by(
         file: &Path,
         page_bytes: u32,
         open: impl FnOnce() -> Result<Database, DatabaseError>,
     ) -> Result<RedbPages, DiskError> {
-        let guard = Guard::new(file, page_bytes);
+        RedbPages::open_with(Guard::new(file, page_bytes), open)
+    }
+
+    fn open_with(
+        guard: Guard,
+        open: impl FnOnce() -> Result<Database, DatabaseError>,
+    ) -> Result<RedbPages, DiskError> {
+        let file = &guard.file;
         if !file.exists() {
             return Err(guard.damaged("it is missing".into()));
         }
@@ -227,6 +244,14 @@ impl Shared {
     }
 }
 
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // The library writes as it closes, and may panic over what is damaged.
+        let db = unpoison(self.db.get_mut()).take();
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(db)));
+    }
+}
+
 /// Writes what a store has from its beginning.
 fn fill(db: &Database, page_bytes: u32) -> Result<(), Failure> {
     let txn = begin(db)?;
@@ -254,10 +279,8 @@ fn write(txn: &WriteTransaction, batch: &PageBatch<'_>) -> Result<(), Failure> {
         pages.remove(page.get())?;
     }
     let mut meta = txn.open_table(META)?;
-    let mut copies = txn.open_table(COPIES)?;
     for (key, bytes) in batch.meta {
-        meta.insert(*key, *bytes)?;
-        copies.insert(*key, &*framed(key, bytes, batch.applied_stamp))?;
+        meta.insert(*key, &*[bytes, &sum_of(key, bytes)[..]].concat())?;
     }
     txn.open_table(STATE)?.insert(APPLIED_STAMP, batch.applied_stamp.0)?;
     Ok(())
@@ -273,24 +296,23 @@ fn read(txn: &ReadTransaction, guard: &Guard, page: PageId, buf: &mut Vec<u8>) -
     Ok(true)
 }
 
-/// A named value, compared with its copy: nothing else would notice that a byte of it is wrong. Stores of earlier builds
-/// have no copies.
+/// A named value. Nothing but its sum would notice that a byte of it is wrong.
 fn meta(txn: &ReadTransaction, key: &str) -> Result<Option<Vec<u8>>, Failure> {
     let Some(value) = txn.open_table(META)?.get(key)?.map(|bytes| bytes.value().to_vec()) else {
         return Ok(None);
     };
-    let copies = match txn.open_table(COPIES) {
-        Err(TableError::TableDoesNotExist(_)) => return Ok(Some(value)),
-        copies => copies?,
-    };
-    let agrees = match copies.get(key)? {
-        Some(copy) => unframed(copy.value()).is_some_and(|(_, _, copied)| copied == value),
-        None => true,
-    };
-    if agrees {
-        return Ok(Some(value));
+    match value.split_last_chunk::<4>() {
+        Some((value, sum)) if *sum == sum_of(key, value) => Ok(Some(value.to_vec())),
+        _ => Err(Failure::Damaged(format!("the sum of the value `{key}` does not match"))),
     }
-    Err(Failure::Damaged(format!("the value `{key}` and its copy differ")))
+}
+
+/// What stands behind a named value: the CRC-32 of its name and of it.
+fn sum_of(key: &str, value: &[u8]) -> [u8; 4] {
+    let mut sum = crc32fast::Hasher::new();
+    sum.update(key.as_bytes());
+    sum.update(value);
+    sum.finalize().to_le_bytes()
 }
 
 fn state(txn: &ReadTransaction, key: &str) -> Result<u64, Failure> {
@@ -303,6 +325,8 @@ fn state(txn: &ReadTransaction, key: &str) -> Result<u64, Failure> {
 struct Guard {
     file: PathBuf,
     page_bytes: u32,
+    /// Nothing is believed after a panic.
+    is_lasting: bool,
     poisoned: OnceLock<String>,
 }
 
@@ -320,19 +344,22 @@ impl<E: Into<redb::Error>> From<E> for Failure {
 
 impl Guard {
     fn new(file: &Path, page_bytes: u32) -> Guard {
-        Guard { file: file.into(), page_bytes, poisoned: OnceLock::new() }
+        Guard { file: file.into(), page_bytes, is_lasting: true, poisoned: OnceLock::new() }
     }
 
     fn run<T>(&self, f: impl FnOnce() -> Result<T, Failure>) -> Result<T, DiskError> {
         if let Some(cause) = self.poisoned.get() {
             return Err(DiskError::Poisoned { cause: cause.clone() });
         }
-        // Unwind safe: after a panic nothing that the closure touched is used again, because everything is refused.
+        // Unwind safe: after a panic nothing that the closure touched is used again, because everything is refused; or it was
+        // a look at what may be damaged, of which every answer is checked.
         match catch_unwind(AssertUnwindSafe(f)) {
             Ok(result) => result.map_err(|failure| self.error(failure)),
             Err(panic) => {
                 let what = format!("the library panicked: {}", crate::panics::text(&*panic));
-                self.poison(what.clone());
+                if self.is_lasting {
+                    self.poison(what.clone());
+                }
                 Err(self.damaged(what))
             }
         }
@@ -362,7 +389,7 @@ impl Guard {
         };
         match error {
             // What the library says of a file that is not its own.
-            redb::Error::Io(source) if source.kind() == io::ErrorKind::InvalidData => {
+            redb::Error::Io(source) if copy_on_write::says_damage(&source) => {
                 self.damaged(source.to_string())
             }
             redb::Error::Io(source) => DiskError::io("read or write", &self.file)(source),
@@ -387,19 +414,12 @@ const CACHE_BYTES: usize = 16 << 20;
 /// 4 MiB: a batch's inner nodes, and what redb's file grows by.
 const ROOM_BYTES: u64 = 4 << 20;
 
-const PAGES: TableDefinition<'_, u32, &[u8]> = TableDefinition::new(PAGES_NAME);
-const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new(META_NAME);
-const COPIES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new(COPIES_NAME);
-const STATE: TableDefinition<'_, &str, u64> = TableDefinition::new(STATE_NAME);
+const PAGES: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("pages");
+const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
+const STATE: TableDefinition<'_, &str, u64> = TableDefinition::new("state");
 
-/// The tables' names; the names of [`META_NAME`]'s values are the keys of the other two.
-pub(crate) const PAGES_NAME: &str = "pages";
-pub(crate) const META_NAME: &str = "meta";
-pub(crate) const COPIES_NAME: &str = "copies";
-pub(crate) const STATE_NAME: &str = "state";
-
-pub(crate) const APPLIED_STAMP: &str = "applied_stamp";
-pub(crate) const PAGE_BYTES: &str = "page_bytes";
+const APPLIED_STAMP: &str = "applied_stamp";
+const PAGE_BYTES: &str = "page_bytes";
 
 #[cfg(test)]
 mod tests {
