@@ -6,7 +6,7 @@ use tercel_wire::id::{PageId, ViewId};
 use super::net::Arrival;
 use super::{DiskEvent, Event, FOLLOWER, LEADER, Phase, World};
 use crate::plan::{Fault, FaultKind};
-use crate::rule::{Rule, RunnerRule};
+use crate::rule::RunnerRule;
 
 /// Faults that wait for the next operation of their kind, and the times at which lasting faults end.
 #[derive(Default)]
@@ -206,7 +206,7 @@ impl World {
                 let what = format!("a state of {} is stored, and only {promised} is durable", c.applied);
                 return self.blame(what);
             }
-            let without = self.plan.rule == Some(Rule::Runner(RunnerRule::CheckpointWithoutPages));
+            let without = self.drops(n, RunnerRule::CheckpointWithoutPages);
             let pages = if without && checkpoint.is_some() { Vec::new() } else { pages };
             self.nodes[n].carry_out(Effect::Install { view, pages, checkpoint });
         }

@@ -91,6 +91,11 @@ impl Process {
 }
 
 impl World {
+    /// Whether a node's host drops a rule: only the leader's does.
+    pub(super) fn drops(&self, n: usize, rule: RunnerRule) -> bool {
+        n == LEADER && self.plan.rule == Some(Rule::Runner(rule))
+    }
+
     /// The numbers from which it follows what happens to a node.
     pub(super) fn dice(&mut self, n: usize) -> &mut Random {
         if n == LEADER { &mut self.random } else { &mut self.nodes[n].random }
@@ -328,7 +333,7 @@ impl World {
                 self.at_disk(n, us, DiskEvent::Deed(effect));
             }
             Effect::Pin(view, pin) => {
-                let is_dropped = self.plan.rule == Some(Rule::Runner(RunnerRule::PinOvertaken));
+                let is_dropped = self.drops(n, RunnerRule::PinOvertaken);
                 let Some(running) = &mut self.nodes[n].running else { return };
                 if is_dropped {
                     let us = self.disk_us(n) * 4;
@@ -341,7 +346,7 @@ impl World {
             }
             Effect::Truncate(stamp) => {
                 self.may_be_truncated(n, stamp);
-                let further = self.plan.rule == Some(Rule::Runner(RunnerRule::LogCutTooFar));
+                let further = self.drops(n, RunnerRule::LogCutTooFar);
                 let upto = if further { self.oracle.promised.next() } else { stamp };
                 self.nodes[n].carry_out(Effect::Truncate(upto));
             }
@@ -390,7 +395,7 @@ impl World {
         let here = running.host.syncs_here(moment, records.len(), is_idle).then_some(moment);
         let us = running.host.begin_sync(time, us, here);
         let joined = *joined;
-        if self.plan.rule == Some(Rule::Runner(RunnerRule::SyncReportedEarly)) {
+        if self.drops(n, RunnerRule::SyncReportedEarly) {
             self.at_disk(n, 0, DiskEvent::Synced(joined, written, last.stamp));
         }
         self.at_disk(n, us, DiskEvent::Sync(written, last.stamp));
@@ -480,13 +485,14 @@ impl World {
     }
 
     fn sync(&mut self, n: usize, written: Written, last: Stamp) {
+        let goes_on = self.drops(n, RunnerRule::FailedSyncIgnored);
         let Process { node, armed, joined, paused_until, .. } = &mut self.nodes[n];
         let Some(running) = &mut node.running else { return };
         if take(&mut armed.sync_fails) {
             // The kernel says so once, and what it could not write is gone.
             node.disk.lose(&mut self.random);
             armed.excuses_stop = true;
-            if self.plan.rule != Some(Rule::Runner(RunnerRule::FailedSyncIgnored)) {
+            if !goes_on {
                 return self.node_fails(n, "the log: a sync failed".into());
             }
         } else {
@@ -499,7 +505,7 @@ impl World {
         if running.host.waits_for_sync() && *paused_until <= self.time {
             return self.synced(n, written, last);
         }
-        if self.plan.rule != Some(Rule::Runner(RunnerRule::SyncReportedEarly)) {
+        if !self.drops(n, RunnerRule::SyncReportedEarly) {
             let us = self.dice(n).below(WORD_US_MAX);
             self.at_disk(n, us, DiskEvent::Synced(joined, written, last));
         }

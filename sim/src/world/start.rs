@@ -16,7 +16,7 @@ use super::node::letter;
 use super::turn::Host;
 use super::{Event, LEADER, Phase, World};
 use crate::port::Site;
-use crate::rule::{Rule, RunnerRule};
+use crate::rule::RunnerRule;
 
 impl World {
     fn config(&self, n: usize) -> ServerConfig {
@@ -93,7 +93,7 @@ impl World {
     fn begin_recovery(&self, n: usize) -> Result<Recovery, Failed> {
         let process = &self.nodes[n];
         let mut checkpoint: Option<Checkpoint> = process.disk.checkpoint.clone();
-        if self.plan.rule == Some(Rule::Runner(RunnerRule::ReplayFromLater))
+        if self.drops(n, RunnerRule::ReplayFromLater)
             && let Some(c) = &mut checkpoint
         {
             c.replay_from = Stamp(c.applied.0 + 1);
@@ -253,7 +253,7 @@ impl World {
 
     fn cut(&mut self, n: usize, log: Log, above: Option<LogPosition>) -> Result<(), Failed> {
         let Some(above) = above else { return Ok(()) };
-        let less = self.plan.rule == Some(Rule::Runner(RunnerRule::LogCutTooLittle));
+        let less = self.drops(n, RunnerRule::LogCutTooLittle);
         let of_log = if less { above.next() } else { above };
         log.cut_above(&mut self.nodes[n].disk, of_log).map_err(Failed::Wrong)?;
         self.oracle.cut(above).map_err(Failed::Wrong)
