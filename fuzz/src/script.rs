@@ -150,13 +150,13 @@ fn play(seed: u64, ops: &[Op]) {
             }
             Op::Crash { kept } => {
                 let mut inner = w.lock();
-                if inner.server.is_some() {
+                if inner.node.is_up() {
                     inner.crash(usize::from(kept % 3));
                 }
             }
             Op::Restart => {
                 let mut inner = w.lock();
-                if inner.server.is_none() {
+                if !inner.node.is_up() {
                     inner.start();
                 }
             }
@@ -308,7 +308,7 @@ fn heal(w: &World) {
         let mut inner = w.lock();
         inner.hold = Hold::default();
         inner.chaos.meanwhile = 0;
-        if inner.server.is_none() {
+        if !inner.node.is_up() {
             inner.start();
         }
     }

@@ -161,7 +161,7 @@ fn try_run(u: &mut Unstructured<'_>) -> Result<()> {
         }
         let conn = *u.choose(&STRANGERS)?;
         // One that was shown out mostly comes back.
-        let is_here = w.lock().server.as_ref().is_some_and(|s| s.has_greeted(conn));
+        let is_here = w.lock().node.machine().is_some_and(|s| s.has_greeted(conn));
         if !is_here && u.ratio(3, 4)? {
             w.lock().server_takes(server::Input::Disconnected(conn));
             strangers.connect(&w, conn, u)?;
@@ -195,8 +195,8 @@ fn try_run(u: &mut Unstructured<'_>) -> Result<()> {
                 }
             }
             _ => {
-                let view = w.lock().server.as_ref().map_or(ViewId::NONE, |s| s.view());
-                let client = w.lock().server.as_ref().and_then(|s| s.client_of(conn));
+                let view = w.lock().node.machine().map_or(ViewId::NONE, |s| s.view());
+                let client = w.lock().node.machine().and_then(|s| s.client_of(conn));
                 if sent.is_empty() || u.ratio(2, 3)? {
                     let (kind, body) = message(u, view, &things)?;
                     let mut header = Header::new(kind, u.int_in_range(0..=3)?);
@@ -287,7 +287,7 @@ impl Strangers {
     fn look(&mut self, w: &World) {
         let inner = w.lock();
         for (client, seen) in &mut self.seen {
-            if inner.server.as_ref().is_some_and(|s| s.conn_of(*client).is_some()) {
+            if inner.node.machine().is_some_and(|s| s.conn_of(*client).is_some()) {
                 *seen = inner.now;
             } else if inner.now.since_us(*seen) >= SERVED_ABSENT_US {
                 forget_begun(*client);
@@ -300,7 +300,7 @@ impl Strangers {
 fn run_calls(w: &World, local: &mut Local) -> bool {
     let mut inner = w.lock();
     let (now, mut out) = (inner.now, Effects::default());
-    let Some(server) = inner.server.as_mut().filter(|server| server.has_calls()) else { return false };
+    let Some(server) = inner.node.machine_mut().filter(|server| server.has_calls()) else { return false };
     server.run_calls(now, local, &mut out);
     inner.perform(out);
     true
@@ -335,7 +335,7 @@ fn call_by_line(
     }
     let mut inner = w.lock();
     let (now, mut response, mut out) = (inner.now, Vec::new(), Effects::default());
-    let server = inner.server.as_mut();
+    let server = inner.node.machine_mut();
     if let Some((server, client)) = server.and_then(|s| s.client_of(conn).map(|client| (s, client))) {
         let request = Express { client, place: &mut 0, left_us: u.arbitrary()?, body: &body, shared: None };
         if server.express(now, request, local, &mut ReplyBody::new(&mut response), &mut out) {

@@ -330,20 +330,15 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = Plan::of(self.seed);
         write!(f, "--seed {}", self.seed)?;
-        if self.clients != all.clients {
-            write!(f, " --clients {}", self.clients)?;
-        }
-        if self.threads != all.threads {
-            write!(f, " --threads {}", self.threads)?;
-        }
-        if self.inside != all.inside {
-            write!(f, " --inside {}", self.inside)?;
-        }
-        if self.watchers != all.watchers {
-            write!(f, " --watchers {}", self.watchers)?;
-        }
-        if self.commits != all.commits {
-            write!(f, " --commits {}", self.commits)?;
+        let sizes = |plan: &Plan| {
+            let Plan { clients, threads, inside, watchers, commits, .. } = plan;
+            let sizes = [*clients, *threads, *inside, *watchers, *commits as usize];
+            ["clients", "threads", "inside", "watchers", "commits"].into_iter().zip(sizes)
+        };
+        for ((name, chosen), (_, drawn)) in sizes(self).zip(sizes(&all)) {
+            if chosen != drawn {
+                write!(f, " --{name} {chosen}")?;
+            }
         }
         if let Some(kept) = &self.kept {
             let kept: Vec<String> = kept.iter().map(|i| i.to_string()).collect();

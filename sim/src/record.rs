@@ -21,6 +21,10 @@ pub struct Record {
     pub(crate) behind: Vec<(Object, Value, Value)>,
     /// What was called of the service.
     pub(crate) tally: Tally,
+    /// Transactions whose stamps only the log knows.
+    pub(crate) unplaced: Vec<usize>,
+    /// A page may have been damaged on its way, or could not be read.
+    pub(crate) excuses_damage: bool,
     /// Counters.
     pub counts: Counts,
 }
@@ -132,6 +136,12 @@ pub struct ScheduleCounts {
     pub synced_here: u64,
 }
 
+/// Adds counters of another run to those of this one.
+macro_rules! add {
+    ($to:ident, $of:ident: $($($name:ident).+),+) => { $($to.$($name).+ += $of.$($name).+;)+ };
+}
+pub(crate) use add;
+
 impl Counts {
     /// Everything of another run.
     pub fn add(&mut self, other: &Counts) {
@@ -139,42 +149,12 @@ impl Counts {
         for (kind, n) in faults {
             *self.faults.entry(*kind).or_default() += n;
         }
-        self.commits += other.commits;
-        self.calls.methods += other.calls.methods;
-        self.calls.services += other.calls.services;
-        self.inside += other.inside;
-        self.reads += other.reads;
-        self.aborts += other.aborts;
-        self.unknown += other.unknown;
-        self.crashes += other.crashes;
-        self.depositions += other.depositions;
-        self.torn += other.torn;
-        self.damage_found += other.damage_found;
-        self.installs += other.installs;
-        self.checkpoints += other.checkpoints;
-        self.backups += other.backups;
-        self.follower.ends += other.follower.ends;
-        self.follower.waits += other.follower.waits;
-        self.follower.installs += other.follower.installs;
-        self.follower.checkpoints += other.follower.checkpoints;
-        self.schedule.turns += other.schedule.turns;
-        self.schedule.backpressured += other.schedule.backpressured;
-        self.schedule.ended_for_room += other.schedule.ended_for_room;
-        self.schedule.synced_here += other.schedule.synced_here;
-        self.digests_compared += other.digests_compared;
-        self.pages_compared += other.pages_compared;
-        self.connections += other.connections;
-        self.revocations += other.revocations;
-        self.forwards += other.forwards;
-        self.collected.ended += other.collected.ended;
-        self.collected.pieces += other.collected.pieces;
-        self.collected.objects += other.collected.objects;
-        self.collected.given_up += other.collected.given_up;
-        self.switches += other.switches;
-        self.events += other.events;
-        self.told += other.told;
-        self.full += other.full;
-        self.corrupt += other.corrupt;
+        add!(self, other: commits, calls.methods, calls.services, inside, reads, aborts, unknown, crashes, depositions);
+        add!(self, other: torn, damage_found, installs, checkpoints, backups, digests_compared, pages_compared);
+        add!(self, other: follower.ends, follower.waits, follower.installs, follower.checkpoints);
+        add!(self, other: schedule.turns, schedule.backpressured, schedule.ended_for_room, schedule.synced_here);
+        add!(self, other: collected.ended, collected.pieces, collected.objects, collected.given_up);
+        add!(self, other: connections, revocations, forwards, switches, events, told, full, corrupt);
     }
 
     /// Faults of all kinds.
@@ -190,6 +170,17 @@ impl Record {
         if self.blames.len() < BLAMES_MAX {
             self.blames.push(what);
         }
+    }
+
+    /// A batch of pages was stored, at the leader or at the follower.
+    pub(crate) fn count_install(&mut self, is_leader: bool, with_checkpoint: bool) {
+        let Counts { installs, checkpoints, follower, .. } = &mut self.counts;
+        let (installs, checkpoints) = match is_leader {
+            true => (installs, checkpoints),
+            false => (&mut follower.installs, &mut follower.checkpoints),
+        };
+        *installs += 1;
+        *checkpoints += u64::from(with_checkpoint);
     }
 
     /// An attempt has ended; gives its place in the history.

@@ -17,7 +17,7 @@ use crate::watched::LOSS_SESSIONS;
 use crate::workload::actor::{HEALED_WAIT_US, live};
 use crate::workload::read_all::read_all;
 use crate::workload::{Ground, Notes, cell_id};
-use crate::world::World;
+use crate::world::{FOLLOWER, LEADER, World};
 
 /// The result of a run.
 #[derive(Debug)]
@@ -191,11 +191,10 @@ fn direct(scheduler: &ActorScheduler, plan: &Plan, ground: &Ground) {
             .blame(format!("the follower is never where the leader is although everything works: {why}"));
     }
     scheduler.world().store_everything();
-    scheduler.world().stop_follower();
-    if !wait(scheduler, me, |world| !world.is_server_up()) {
+    if !wait(scheduler, me, |world| !world.is_up(LEADER)) {
         return scheduler.world().blame("the server does not come to a clean stop".into());
     }
-    if !wait(scheduler, me, |world| !world.is_follower_up()) {
+    if !wait(scheduler, me, |world| !world.is_up(FOLLOWER)) {
         return scheduler.world().blame("the follower does not come to a clean stop".into());
     }
     if scheduler.world().is_over() {
@@ -392,7 +391,7 @@ fn number(json: &str, name: &str) -> Option<u64> {
 fn finish(mut world: World) -> Report {
     let logged = world.oracle.logged();
     world.record.counts.collected = world.oracle.collected();
-    let unplaced = std::mem::take(&mut world.unplaced);
+    let unplaced = std::mem::take(&mut world.record.unplaced);
     let transactions = &mut world.record.history.transactions;
     for place in unplaced {
         let t = &mut transactions[place];

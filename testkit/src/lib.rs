@@ -6,39 +6,42 @@
 //!
 //! | module | what it has |
 //! |---|---|
-//! | the root | a world: a server with its disk, clients, and the links between them |
+//! | the root | a world: a node, clients, and the links between them |
+//! | [`node`] | a server's machine with its log, its store and its clock, for every host that tests have |
 //! | [`hand`] | a server alone, to which a test writes each message itself |
 //! | [`stranger`] | a client's end of a real connection, on which a test writes each message itself |
+//! | [`taken`] | a backup as its taker has it |
 //! | [`things`] | objects to count and to grow |
 //!
-//! Only tests and fuzz targets use this crate. Its functions panic where the engine does what it must not do.
+//! Only tests, fuzz targets and the simulator use this crate. Its functions panic where the engine does what it must not do.
 
 pub mod hand;
+pub mod node;
 pub mod stranger;
+pub mod taken;
 pub mod things;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 
 use tercel_engine::client::{Client, ClientConfig, Input as ClientInput};
 use tercel_engine::error::Error;
 use tercel_engine::order::Sealed;
 use tercel_engine::random::Random;
 use tercel_engine::replica::entry::{Entry, Grant};
-use tercel_engine::rpc::Job;
-use tercel_engine::server::{
-    Checkpoint, Conn, Effect, Effects, Input, PageUpdate, Recovery, Server, ServerConfig, store,
-};
-use tercel_engine::server::{Local, LocalConfig};
+use tercel_engine::server::{Conn, Effect, Effects, Input, Local, LocalConfig, ServerConfig};
 use tercel_engine::time::Now;
 use tercel_engine::txn::{self, Home, Isolation, Port, Step, Tx};
 use tercel_heap::{Boxed, Config as HeapConfig, SeqCst, arena_bytes, heap};
 use tercel_lock::unpoison;
 use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{Header, Kind};
-use tercel_wire::id::{ClientId, LogPosition, OpId, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::id::{ClientId, OpId, PageId, SpaceId, Stamp};
 use tercel_wire::message::{Fetch, Outcome};
+
+use node::Node;
+use node::clock::Clock;
 
 /// The space of every world.
 pub const SPACE: SpaceId = SpaceId(77);
@@ -56,12 +59,10 @@ pub struct Inner {
     pub random: Random,
     /// The time for the server and all clients.
     pub now: Now,
-    /// None between a crash and a restart.
-    pub server: Option<Server>,
+    /// The server, which runs but between a crash and a restart.
+    pub node: Node,
     /// Of the server that is recovered next.
     pub config: ServerConfig,
-    /// The server's disk.
-    pub disk: Disk,
     tasks: Vec<Task>,
     /// The clients, by their number.
     pub clients: Vec<Client>,
@@ -78,8 +79,6 @@ pub struct Inner {
     pub depth: usize,
     /// Nothing of this kind happens by itself.
     pub hold: Hold,
-    /// How often a server was recovered, the first time included.
-    pub restarts: u32,
     /// Steps that a wait takes at most.
     pub patience: usize,
     /// Connections made by clients that came back, since the last pause.
@@ -87,26 +86,6 @@ pub struct Inner {
     /// What has happened so far.
     pub counts: Counts,
 }
-
-/// What a crash leaves.
-#[derive(Default, Clone)]
-pub struct Disk {
-    /// The records of the log.
-    pub log: Vec<Sealed>,
-    /// Records that were before those.
-    pub log_gone: u64,
-    /// How many of these records are durable.
-    pub synced: usize,
-    /// The stored pages.
-    pub pages: Pages,
-    /// The stored checkpoint, if there is one.
-    pub checkpoint: Option<Checkpoint>,
-    /// Pages as they were when they were pinned.
-    pinned: Option<(u64, Pages)>,
-}
-
-/// Pages as they are stored.
-pub type Pages = BTreeMap<PageId, Arc<Vec<u8>>>;
 
 /// A connection, as both ends see it.
 pub struct Link {
@@ -123,16 +102,8 @@ pub struct Link {
 
 enum Task {
     Sync,
-    Synced(ViewId, LogPosition),
-    Read(ViewId, PageId),
-    ReadDone(ViewId, PageId, Option<Vec<u8>>),
-    Install(ViewId, Vec<PageUpdate>, Option<Checkpoint>),
-    Installed(ViewId),
-    Pin(ViewId, u64),
-    ReadPinned(ViewId, u64, PageId, u32),
-    PinnedRead(ViewId, u64, Vec<(PageId, Vec<u8>)>),
-    /// A slow procedure is run.
-    Run(ViewId, Job),
+    Deed(Effect),
+    Word(Input<'static>),
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -201,6 +172,9 @@ const CONNECTS_MAX: u32 = 16;
 /// The pause of clients that come back again and again.
 const RECONNECT_PAUSE_US: u64 = 5_000;
 
+/// Bytes of a segment of the log.
+const SEGMENT_BYTES: u32 = 16 << 10;
+
 /// Far more steps than anything needs that is not lost.
 const PATIENCE: usize = 20_000;
 
@@ -214,9 +188,8 @@ impl World {
             inner: Mutex::new(Inner {
                 random: Random::new(seed),
                 now: Now(1_000_000),
-                server: None,
+                node: Node::new(Clock::new(1_000, 0), seed, SEGMENT_BYTES),
                 config,
-                disk: Disk::default(),
                 tasks: Vec::new(),
                 clients: Vec::new(),
                 links: Vec::new(),
@@ -226,7 +199,6 @@ impl World {
                 chaos: Chaos::default(),
                 depth: 0,
                 hold: Hold::default(),
-                restarts: 0,
                 patience: PATIENCE,
                 connects: 0,
                 counts: Counts::default(),
@@ -419,7 +391,7 @@ impl Port for Indoors<'_> {
             let now = inner.now;
             let mut out = Effects::default();
             // Between two servers there is none to ask.
-            let done = inner.server.as_mut().is_some_and(|server| {
+            let done = inner.node.machine_mut().is_some_and(|server| {
                 let news = server.inside_news();
                 // It is asked again only after what it waits for may have happened.
                 if seen.replace(news) == Some(news) {
@@ -428,7 +400,7 @@ impl Port for Indoors<'_> {
                 let mut local = self.local.borrow_mut();
                 server.inside(now, &mut local, &mut out, |home| step(home, now)) == Step::Done
             });
-            if inner.server.is_none() {
+            if !inner.node.is_up() {
                 seen = None;
             }
             inner.perform(out);
@@ -480,37 +452,29 @@ impl Inner {
 
     /// Recovers the server from its disk.
     pub fn start(&mut self) {
-        assert!(self.server.is_none(), "one server at a time");
-        let stored_end = if self.restarts == 0 { 0 } else { PageId::MAX.get() };
-        self.restarts += 1;
-        let checkpoint = self.disk.checkpoint.as_ref();
-        let mut recovery = Recovery::new(self.config.clone(), SPACE, checkpoint, stored_end).unwrap();
-        for e in &self.disk.log {
-            recovery.replay(e.view, e.stamp, e.kind, &e.payload).unwrap();
-        }
-        let mut out = Effects::default();
-        let incarnation = 7 + self.restarts;
-        let mut server = recovery.finish(self.now, incarnation, self.disk.end(), &mut out).unwrap();
-        for effect in out.list.drain(..) {
-            let Effect::Append(_, _, entry) = effect else { panic!("{effect:?} before the first sync") };
-            self.history.push(entry.clone());
-            self.disk.log.push(entry);
-        }
-        self.disk.synced = self.disk.log.len();
-        let written = Input::Written(server.view(), self.disk.end());
-        server.handle(self.now, written, &mut out);
-        self.server = Some(server);
-        self.perform(out);
+        assert!(!self.node.is_up(), "one server at a time");
+        let node = &mut self.node;
+        node.life += 1;
+        let mut recovery = node.recovery(self.config.clone(), node.disk.checkpoint.as_ref()).unwrap();
+        let opened = node.open(recovery.replay_from()).unwrap();
+        opened.replay(&mut recovery).unwrap();
+        node.begin_alone(recovery, opened.log, (self.now, 7 + node.life), ()).unwrap();
+        self.history.extend(node.running.iter().flat_map(|running| running.unwritten.clone()));
+        let word = node.sync().expect("a view begins with an entry");
+        self.server_takes(word);
     }
 
     /// Loses the server, and what of the log was not synced but for `kept` entries.
     pub fn crash(&mut self, kept: usize) {
-        self.server = None;
         self.counts.crashes += 1;
-        self.disk.log.truncate(self.disk.synced + kept);
-        let last = self.disk.log.last().map_or(Stamp::ZERO, |e| e.stamp);
-        self.history.retain(|e| e.stamp <= last);
-        self.disk.pinned = None;
+        if let Some(running) = &mut self.node.running {
+            running.unwritten.truncate(kept);
+        }
+        self.node.sync();
+        if let Some(running) = self.node.running.take() {
+            let last = running.synced;
+            self.history.retain(|e| e.stamp <= last);
+        }
         self.tasks.clear();
         for link in &mut self.links {
             link.server_open = false;
@@ -520,27 +484,29 @@ impl Inner {
 
     /// Leaves so many numbers of pages to be given out, as if all others had been. Between two lives.
     pub fn leave_pages(&mut self, left: u32) {
-        assert!(self.server.is_none(), "no server gives out pages meanwhile");
+        assert!(!self.node.is_up(), "no server gives out pages meanwhile");
         let next_page = PageId::MAX.get() + 1 - left;
         let next =
             Entry::Grant(Grant { client: ClientId(1), seq: 1, next_page, pages: vec![], holes: vec![] });
-        let (stamp, view) = self.history.last().map_or((Stamp::ZERO, ViewId::NONE), |e| (e.stamp, e.view));
-        let record = Sealed { stamp: stamp.next(), view, kind: next.kind(), payload: next.encode() };
-        self.history.push(record.clone());
-        self.disk.log.push(record);
+        let mut log = self.node.open(Stamp(u64::MAX)).unwrap().log;
+        let (stamp, view) = (log.last().stamp.next(), log.last().view);
+        let record = Sealed { stamp, view, kind: next.kind(), payload: next.encode() };
+        let (bytes, _) = log.encode(std::slice::from_ref(&record));
+        log.append(&mut self.node.disk, &bytes).unwrap();
+        log.sync(&mut self.node.disk);
+        self.history.push(record);
     }
 
     fn crash_somehow(&mut self) {
-        let unsynced = self.disk.log.len() - self.disk.synced;
+        let unsynced = self.node.running.as_ref().map_or(0, |running| running.unwritten.len());
         let kept = self.random.below(unsynced as u64 + 1) as usize;
         // What was being stored is stored or not.
-        if let Some(Task::Install(_, pages, checkpoint)) =
-            self.tasks.iter_mut().find(|t| matches!(t, Task::Install(..)))
+        let is_install = |task: &Task| matches!(task, Task::Deed(Effect::Install { .. }));
+        if let Some(at) = self.tasks.iter().position(is_install)
+            && self.random.below(2) == 0
+            && let Task::Deed(install) = self.tasks.remove(at)
         {
-            let (pages, checkpoint) = (std::mem::take(pages), checkpoint.take());
-            if self.random.below(2) == 0 {
-                self.disk.install(pages, checkpoint);
-            }
+            self.node.carry_out(install);
         }
         self.crash(kept);
     }
@@ -611,10 +577,7 @@ impl Inner {
 
     /// Tells the server what happened, and does what it asks for. Without a server nothing happens.
     pub fn server_takes(&mut self, input: Input<'_>) {
-        let now = self.now;
-        let Some(server) = &mut self.server else { return };
-        let mut out = Effects::default();
-        server.handle(now, input, &mut out);
+        let out = self.node.take(self.now.0, input);
         self.perform(out);
     }
 
@@ -639,89 +602,55 @@ impl Inner {
                         l.server_open = false;
                     }
                 }
-                Effect::Append(position, _, entry) => {
-                    assert_eq!(position, self.disk.end().next());
+                Effect::Append(_, _, ref entry) => {
                     self.history.push(entry.clone());
-                    self.disk.log.push(entry);
+                    self.node.carry_out(effect);
                     if !self.tasks.iter().any(|t| matches!(t, Task::Sync)) {
                         self.tasks.push(Task::Sync);
                     }
                 }
-                Effect::Read(view, page) => self.tasks.push(Task::Read(view, page)),
-                Effect::Install { view, pages, checkpoint } => {
-                    assert!(
-                        !self.tasks.iter().any(|t| matches!(t, Task::Install(..) | Task::Installed(_))),
-                        "one install at a time"
-                    );
-                    self.tasks.push(Task::Install(view, pages, checkpoint));
-                }
-                Effect::Pin(view, pin) => self.tasks.push(Task::Pin(view, pin)),
-                Effect::ReadPinned { view, pin, from, count } => {
-                    self.tasks.push(Task::ReadPinned(view, pin, from, count));
+                Effect::Install { .. } => {
+                    let is_install = |t: &Task| {
+                        matches!(t, Task::Deed(Effect::Install { .. }) | Task::Word(Input::Installed(_)))
+                    };
+                    assert!(!self.tasks.iter().any(is_install), "one install at a time");
+                    self.tasks.push(Task::Deed(effect));
                 }
                 Effect::Unpin(pin) => {
-                    self.tasks.retain(|t| !matches!(t, Task::Pin(_, p) if *p == pin));
-                    self.disk.pinned = None;
+                    self.tasks.retain(|t| !matches!(t, Task::Deed(Effect::Pin(_, p)) if *p == pin));
+                    self.node.carry_out(effect);
                 }
-                Effect::Run(view, job) => self.tasks.push(Task::Run(view, job)),
                 // A call with streams fails here: nothing carries its items.
                 Effect::Hear(..) | Effect::EndStreams(_) => {}
                 Effect::Truncate(stamp) => {
-                    let gone = self.disk.log.iter().take_while(|e| e.stamp < stamp).count();
-                    assert!(gone <= self.disk.synced, "only what is durable is let go of");
-                    self.disk.log.drain(..gone);
-                    self.disk.synced -= gone;
-                    self.disk.log_gone += gone as u64;
+                    let synced = self.node.running.as_ref().map_or(Stamp::ZERO, |running| running.synced);
+                    assert!(stamp <= synced.next(), "only what is durable is let go of");
                     self.counts.truncated = stamp;
+                    self.node.carry_out(effect);
                 }
                 Effect::Stop(why) => panic!("the server stopped: {why}"),
-                other => panic!("one node alone does not ask for {other:?}"),
+                deed => self.tasks.push(Task::Deed(deed)),
             }
         }
     }
 
     fn perform_task(&mut self, at: usize) {
         // Installs and pins keep their order.
-        let takes_turns = |t: &Task| matches!(t, Task::Install(..) | Task::Pin(..));
+        let takes_turns = |t: &Task| matches!(t, Task::Deed(Effect::Install { .. } | Effect::Pin(..)));
         let at = match takes_turns(&self.tasks[at]) {
             true => self.tasks.iter().position(takes_turns).unwrap(),
             false => at,
         };
-        match self.tasks.remove(at) {
-            Task::Sync => {
-                self.disk.synced = self.disk.log.len();
-                if let Some(e) = self.disk.log.last() {
-                    self.tasks.push(Task::Synced(e.view, self.disk.end()));
-                }
+        let word = match self.tasks.remove(at) {
+            Task::Word(word) => return self.server_takes(word),
+            Task::Sync => self.node.sync(),
+            Task::Deed(Effect::Run(view, job)) => Some(Input::Ran(view, job.run(self.now, None, None))),
+            Task::Deed(deed) => {
+                self.counts.installs += u64::from(matches!(deed, Effect::Install { .. }));
+                self.node.carry_out(deed)
             }
-            Task::Synced(view, position) => self.server_takes(Input::Written(view, position)),
-            Task::Read(view, page) => {
-                let found = self.disk.pages.get(&page).map(|b| b.to_vec());
-                self.tasks.push(Task::ReadDone(view, page, found));
-            }
-            Task::ReadDone(view, page, found) => self.server_takes(Input::Read(view, page, Ok(found))),
-            Task::Install(view, pages, checkpoint) => {
-                self.counts.installs += 1;
-                self.disk.install(pages, checkpoint);
-                self.tasks.push(Task::Installed(view));
-            }
-            Task::Installed(view) => self.server_takes(Input::Installed(view)),
-            Task::Pin(view, pin) => {
-                self.disk.pinned = Some((pin, self.disk.pages.clone()));
-                self.server_takes(Input::Pinned(view, pin, Ok(())));
-            }
-            Task::ReadPinned(view, pin, from, count) => {
-                let Some((_, pages)) = self.disk.pinned.as_ref().filter(|(p, _)| *p == pin) else { return };
-                let range = from..PageId::new(from.get() + count).unwrap();
-                let read = pages.range(range).map(|(page, bytes)| (*page, bytes.to_vec())).collect();
-                self.tasks.push(Task::PinnedRead(view, pin, read));
-            }
-            Task::Run(view, job) => {
-                let done = job.run(self.now, None, None);
-                self.server_takes(Input::Ran(view, done));
-            }
-            Task::PinnedRead(view, pin, pages) => self.server_takes(Input::PinnedRead(view, pin, Ok(pages))),
-        }
+        };
+        self.tasks.extend(word.map(Task::Word));
     }
 
     /// Takes what was sent to a connection that is no client's.
@@ -731,12 +660,13 @@ impl Inner {
 
     fn is_held(&self, task: &Task) -> bool {
         match task {
-            Task::Sync | Task::Synced(..) => self.hold.syncs,
-            Task::Read(..) => self.hold.reads,
-            Task::ReadDone(..) => self.hold.reads || self.hold.read_words,
-            Task::Install(..) | Task::Installed(_) | Task::Pin(..) => self.hold.installs,
-            Task::ReadPinned(..) | Task::PinnedRead(..) => self.hold.reads,
-            Task::Run(..) => false,
+            Task::Sync | Task::Word(Input::Written(..)) => self.hold.syncs,
+            Task::Word(Input::Read(..)) => self.hold.reads || self.hold.read_words,
+            Task::Deed(Effect::Read(..) | Effect::ReadPinned { .. }) => self.hold.reads,
+            Task::Word(Input::PinnedRead(..)) => self.hold.reads,
+            Task::Deed(Effect::Install { .. } | Effect::Pin(..)) => self.hold.installs,
+            Task::Word(Input::Installed(_) | Input::Pinned(..)) => self.hold.installs,
+            Task::Deed(_) | Task::Word(_) => false,
         }
     }
 
@@ -793,7 +723,7 @@ impl Inner {
     pub fn pass(&mut self, us: u64) {
         self.now = self.now.plus_us(us);
         let now = self.now;
-        if self.server.as_ref().and_then(|s| s.deadline()).is_some_and(|d| d <= now) {
+        if self.node.machine().and_then(|s| s.deadline()).is_some_and(|d| d <= now) {
             self.server_takes(Input::Time);
         }
         for i in 0..self.clients.len() {
@@ -809,7 +739,7 @@ impl Inner {
         let task = (0..self.tasks.len()).find(|i| !self.is_held(&self.tasks[*i]));
         for i in 0..self.clients.len() {
             if !self.hold.connects
-                && self.server.is_some()
+                && self.node.is_up()
                 && self.wants_connection(i)
                 && self.link_of(i).is_none()
             {
@@ -851,10 +781,10 @@ impl Inner {
 
     fn step_at_random(&mut self) {
         let chaos = self.chaos;
-        if self.one_in(chaos.crash) && self.server.is_some() {
+        if self.one_in(chaos.crash) && self.node.is_up() {
             return self.crash_somehow();
         }
-        if self.server.is_none() && self.one_in(10) {
+        if !self.node.is_up() && self.one_in(10) {
             return self.start();
         }
         if self.one_in(chaos.cut) && !self.links.is_empty() {
@@ -873,7 +803,7 @@ impl Inner {
             }
             1 => {
                 let i = self.random.below(self.clients.len() as u64) as usize;
-                if self.server.is_some() && self.wants_connection(i) && self.link_of(i).is_none() {
+                if self.node.is_up() && self.wants_connection(i) && self.link_of(i).is_none() {
                     self.connect(i);
                 }
             }
@@ -902,24 +832,6 @@ impl Inner {
             self.deliver_down(at, n);
         } else {
             self.tidy(at);
-        }
-    }
-}
-
-impl Disk {
-    /// The position of the last record.
-    pub fn end(&self) -> LogPosition {
-        LogPosition(self.log_gone + self.log.len() as u64)
-    }
-
-    fn install(&mut self, pages: Vec<PageUpdate>, checkpoint: Option<Checkpoint>) {
-        store(pages, &mut self.pages);
-        if let Some(c) = checkpoint {
-            assert!(
-                self.log[..self.synced].last().is_none_or(|e| e.stamp >= c.applied),
-                "a state is stored only when all of it is durable"
-            );
-            self.checkpoint = Some(c.over(self.checkpoint.take()));
         }
     }
 }

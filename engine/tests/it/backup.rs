@@ -1,19 +1,16 @@
 //! Backups: one stamp, whatever happens meanwhile, and nothing kept for a backup that is not taken.
 
-use std::collections::BTreeMap;
-
-use crate::world::{Chaos, SPACE, World};
+use crate::world::taken::Taken;
+use crate::world::{Chaos, World};
 use tercel_derive::Object;
 use tercel_engine::error::Error;
 use tercel_engine::limits::{BACKUP_ASKED_MAX, BACKUP_WINDOW_US};
 use tercel_engine::random::Random;
-use tercel_engine::replica::Replica;
-use tercel_engine::server::{Conn, Input, Recovery, ServerConfig};
+use tercel_engine::server::{Conn, Input, ServerConfig};
 use tercel_wire::deframer::Deframer;
-use tercel_wire::frame::{Header, Kind, WIRE_VERSION, WIRE_VERSION_MIN};
-use tercel_wire::id::{ClientId, PageId, SpaceId, Stamp};
+use tercel_wire::frame::{Header, Kind};
+use tercel_wire::id::{ClientId, Stamp};
 use tercel_wire::message::*;
-use tercel_wire::page::{PAGE_BYTES, Page};
 use tercel_wire::record::{Ref, Text};
 
 #[derive(Object, Debug, Clone, PartialEq)]
@@ -27,14 +24,7 @@ struct Thing {
 struct BackupClient {
     conn: Conn,
     call: u64,
-    asked: usize,
-    deframer: Deframer,
-    begun: Option<BackupBegun>,
-    state: Vec<u8>,
-    pages: BTreeMap<PageId, Vec<u8>>,
-    ended: Option<u64>,
-    refused: Option<Refused>,
-    status: String,
+    taken: Taken,
 }
 
 impl BackupClient {
@@ -42,29 +32,8 @@ impl BackupClient {
         let conn = Conn(1 << 40 | n);
         w.lock().heard.insert(conn, Vec::new());
         w.lock().server_takes(Input::Connected(conn));
-        let mut backup_client = BackupClient {
-            conn,
-            call: 0,
-            asked: 0,
-            deframer: Deframer::default(),
-            begun: None,
-            state: Vec::new(),
-            pages: BTreeMap::new(),
-            ended: None,
-            refused: None,
-            status: String::new(),
-        };
-        let hello = Hello {
-            client: ClientId(n + 1_000_000),
-            connection: 1,
-            version_min: WIRE_VERSION_MIN,
-            version_max: WIRE_VERSION,
-            space: SpaceId(0),
-            resume: None,
-        };
-        let mut body = Vec::new();
-        hello.encode(&mut body);
-        backup_client.send(w, Kind::Hello, &body);
+        let mut backup_client = BackupClient { conn, call: 0, taken: Taken::default() };
+        backup_client.send(w, Kind::Hello, &Taken::hello(n + 1_000_000));
         backup_client
     }
 
@@ -82,43 +51,17 @@ impl BackupClient {
     }
 
     fn next(&mut self, w: &World) {
-        self.asked += 1;
+        self.taken.asked += 1;
         self.send(w, Kind::BackupNext, &[]);
     }
 
     fn hear(&mut self, w: &World) {
         let bytes = w.lock().heard(self.conn);
-        self.deframer.push(&bytes);
-        while let Some((header, body)) = self.deframer.next_frame().unwrap() {
-            match header.kind {
-                Kind::BackupBegun => {
-                    self.begun = Some(BackupBegun::decode(body).unwrap());
-                    let visible = w.lock().server.as_ref().unwrap().visible();
-                    assert!(self.begun.unwrap().stamp <= visible, "only durable stamps are announced");
-                }
-                Kind::BackupPart => {
-                    self.asked -= 1;
-                    match BackupPart::decode(body).unwrap() {
-                        BackupPart::State(piece) => self.state.extend_from_slice(piece),
-                        BackupPart::Pages { upto, pages } => {
-                            for bytes in pages.chunks(PAGE_BYTES) {
-                                let id = PageId::new(tercel_wire::cursor::le32(bytes, 4)).unwrap();
-                                assert!(id.get() < upto && self.pages.keys().all(|p| *p < id));
-                                self.pages.insert(id, bytes.to_vec());
-                            }
-                        }
-                        BackupPart::End { pages } => self.ended = Some(pages),
-                    }
-                }
-                Kind::Status => self.status = String::from_utf8(body.to_vec()).unwrap(),
-                Kind::Refused => self.refused = Some(Refused::decode(body).unwrap()),
-                _ => {}
-            }
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        self.ended.is_some() || self.refused.is_some()
+        self.taken.push(&bytes);
+        self.taken.hear().unwrap();
+        let visible = w.lock().node.machine().map_or(Stamp(u64::MAX), |machine| machine.visible());
+        let begun = self.taken.begun.map_or(Stamp::ZERO, |begun| begun.stamp);
+        assert!(begun <= visible, "only durable stamps are announced");
     }
 
     /// Asks until all of it is here.
@@ -126,7 +69,7 @@ impl BackupClient {
         for _ in 0..10_000 {
             w.run_until_idle();
             self.hear(w);
-            if self.is_over() {
+            if self.taken.is_over() {
                 return;
             }
             self.next(w);
@@ -136,28 +79,7 @@ impl BackupClient {
 
     /// What was taken is what the whole history up to the stamp says, and nothing else.
     fn verify(&self, w: &World) {
-        let begun = self.begun.expect("a stamp");
-        let mut recovery = Recovery::new(ServerConfig::default(), SPACE, None, 0).unwrap();
-        let inner = w.lock();
-        for e in inner.history.iter().filter(|e| e.stamp <= begun.stamp) {
-            recovery.replay(e.view, e.stamp, e.kind, &e.payload).unwrap();
-        }
-        let (state, mob) = recovery.into_parts();
-        assert_eq!(self.state.len(), begun.state_bytes as usize);
-        let taken = Replica::decode(&self.state).unwrap();
-        assert_eq!((taken.stamp, taken.view()), (begun.stamp, begun.view));
-        assert!(taken.encode() == state.encode(), "the ordered state is that of the stamp");
-        let laid = |id: &PageId| mob.merge_page(*id, None, begun.stamp, SPACE, Vec::new()).unwrap();
-        let has_objects = |id: &PageId| Page::parse(&laid(id), *id).unwrap().objects().next().is_some();
-        let due: Vec<PageId> = mob.page_ids().into_iter().filter(has_objects).collect();
-        assert_eq!(self.pages.keys().copied().collect::<Vec<_>>(), due);
-        assert_eq!(self.ended, Some(self.pages.len() as u64));
-        for (id, bytes) in &self.pages {
-            let due = laid(id);
-            let (due, taken) = (Page::parse(&due, *id).unwrap(), Page::parse(bytes, *id).unwrap());
-            assert!(taken.objects().eq(due.objects()), "page {id} is that of the stamp");
-            assert_eq!(taken.stamp(), due.stamp());
-        }
+        self.taken.compare(w.lock().history.iter()).unwrap();
     }
 }
 
@@ -181,7 +103,7 @@ fn bytes_aside(w: &World) -> u64 {
     let mut backup_client = BackupClient::new(w, 99);
     backup_client.send(w, Kind::Stat, &[]);
     w.lock().server_takes(Input::Disconnected(backup_client.conn));
-    let (_, behind) = backup_client.status.split_once("\"backup_bytes\":").expect("a status");
+    let (_, behind) = backup_client.taken.status.split_once("\"backup_bytes\":").expect("a status");
     behind.trim_end_matches('}').parse().unwrap()
 }
 
@@ -228,7 +150,7 @@ fn installs_go_on_between_the_parts_and_none_of_them_is_in_the_backup() {
     w.run_until_idle();
     let before = w.lock().counts.installs;
     let mut round = 0;
-    while !backup_client.is_over() {
+    while !backup_client.taken.is_over() {
         round += 1;
         for r in &all {
             set(&w, *r, round);
@@ -246,18 +168,18 @@ fn backup_is_announced_after_its_stamp_is_durable() {
     let w = World::new(1, 1, config());
     let all = make(&w, 3);
     w.run_until_idle();
-    let durable = w.lock().server.as_ref().unwrap().visible();
+    let durable = w.lock().node.machine().unwrap().visible();
     w.lock().hold.syncs = true;
     w.lock().patience = 100;
     assert!(w.run(0, |tx| tx.edit(all[0])?.set_count(5)).is_err());
     let mut backup_client = BackupClient::begin(&w, 1);
     w.run_until_idle();
     backup_client.hear(&w);
-    assert_eq!(backup_client.begun, None);
+    assert_eq!(backup_client.taken.begun, None);
     w.lock().hold.syncs = false;
     w.run_until_idle();
     backup_client.hear(&w);
-    assert_eq!(backup_client.begun.map(|b| b.stamp), Some(durable.next()));
+    assert_eq!(backup_client.taken.begun.map(|b| b.stamp), Some(durable.next()));
     backup_client.finish(&w);
     backup_client.verify(&w);
 }
@@ -269,7 +191,12 @@ fn a_second_backup_is_refused_and_a_later_one_is_not() {
     w.run_until_idle();
     let mut first = BackupClient::begin(&w, 1);
     let second = BackupClient::begin(&w, 2);
-    assert_eq!(second.refused.as_ref().map(|r| r.reason), Some(Reason::Full), "{:?}", second.refused);
+    assert_eq!(
+        second.taken.refused.as_ref().map(|r| r.reason),
+        Some(Reason::Full),
+        "{:?}",
+        second.taken.refused
+    );
     first.finish(&w);
     first.verify(&w);
     let mut third = BackupClient::begin(&w, 3);
@@ -306,16 +233,16 @@ fn a_client_that_asks_for_nothing_is_told_that_its_backup_is_over() {
     let mut backup_client = BackupClient::begin(&w, 1);
     w.run_until_idle();
     backup_client.hear(&w);
-    assert!(backup_client.begun.is_some());
+    assert!(backup_client.taken.begun.is_some());
     w.lock().pass(BACKUP_WINDOW_US - 200_000);
     backup_client.hear(&w);
-    assert_eq!(backup_client.refused, None);
+    assert_eq!(backup_client.taken.refused, None);
     w.lock().pass(400_000);
     backup_client.hear(&w);
-    let refused = backup_client.refused.take().expect("it is told");
+    let refused = backup_client.taken.refused.take().expect("it is told");
     assert!(refused.reason == Reason::Unavailable && refused.text.contains("begin again"), "{refused:?}");
     backup_client.next(&w);
-    assert_eq!(backup_client.refused.map(|r| r.reason), Some(Reason::Unavailable));
+    assert_eq!(backup_client.taken.refused.map(|r| r.reason), Some(Reason::Unavailable));
     assert_eq!(bytes_aside(&w), 0);
 }
 
@@ -337,7 +264,7 @@ fn commits_come_before_a_backup_that_is_in_their_way() {
         make(&w, 5);
     }
     backup_client.hear(&w);
-    assert_eq!(backup_client.refused.map(|r| r.reason), Some(Reason::Full));
+    assert_eq!(backup_client.taken.refused.map(|r| r.reason), Some(Reason::Full));
 }
 
 #[test]
@@ -353,10 +280,10 @@ fn more_requests_than_a_few_are_refused() {
     backup_client.next(&w);
     for _ in 0..BACKUP_ASKED_MAX {
         backup_client.next(&w);
-        assert_eq!(backup_client.refused, None);
+        assert_eq!(backup_client.taken.refused, None);
     }
     backup_client.next(&w);
-    assert_eq!(backup_client.refused.map(|r| r.reason), Some(Reason::Full));
+    assert_eq!(backup_client.taken.refused.map(|r| r.reason), Some(Reason::Full));
 }
 
 #[test]
@@ -396,17 +323,17 @@ fn backup_under_load_is_of_one_stamp() {
                 backup_client = None;
             }
             match &mut backup_client {
-                _ if w.lock().server.is_none() => {}
+                _ if !w.lock().node.is_up() => {}
                 None => {
                     number += 1;
                     backup_client = Some(BackupClient::begin(&w, number));
                 }
-                Some(t) if t.asked < BACKUP_ASKED_MAX => t.next(&w),
+                Some(t) if t.taken.asked < BACKUP_ASKED_MAX => t.next(&w),
                 Some(t) => t.hear(&w),
             }
-            if backup_client.as_ref().is_some_and(|t| t.is_over()) {
+            if backup_client.as_ref().is_some_and(|t| t.taken.is_over()) {
                 let t = backup_client.take().unwrap();
-                if t.ended.is_some() {
+                if t.taken.ended.is_some() {
                     taken += 1;
                     t.verify(&w);
                 }

@@ -12,7 +12,7 @@ fn client_of_a_lost_history_keeps_no_copy_place_or_answer_of_it() {
     let w = world(1);
     let r = make(&w, 0, "r", 1);
     w.run_until_idle();
-    let old = w.lock().disk.clone();
+    let old = w.lock().node.disk.clone();
     // What is lost: a version that is cached, pages that were granted, places of a transaction that is still open, and an
     // operation whose answer is here and was not asked for.
     w.run(0, |tx| set(tx, r, 2)).unwrap();
@@ -27,7 +27,7 @@ fn client_of_a_lost_history_keeps_no_copy_place_or_answer_of_it() {
     w.run_until_idle();
     // The new history reaches the same stamps, and beyond, before the client is heard.
     w.crash();
-    w.lock().disk = old;
+    w.lock().node.disk = old;
     w.lock().hold.up = Some(0);
     w.restart();
     w.lock().patience = 20_000;
@@ -64,10 +64,10 @@ fn client_with_a_class_of_a_lost_history_is_refused_by_its_name() {
     let w = world(1);
     let r = make(&w, 0, "r", 1);
     w.run_until_idle();
-    let old = w.lock().disk.clone();
+    let old = w.lock().node.disk.clone();
     w.run(0, |tx| tx.create(&Other { word: 1 })).unwrap();
     w.crash();
-    w.lock().disk = old;
+    w.lock().node.disk = old;
     w.restart();
     w.run_until_idle();
     // Its number may soon be that of another class, and types are bound to numbers for as long as a cache is there.

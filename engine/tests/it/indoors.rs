@@ -72,10 +72,10 @@ fn pages_that_are_not_in_memory_are_waited_for_and_others_are_served_meanwhile()
     w.crash();
     w.restart();
     let p = w.indoors();
-    let before = w.lock().server.as_ref().unwrap().stats().page_reads;
+    let before = w.lock().node.machine().unwrap().stats().page_reads;
     let sum = |tx: &Tx<'_>| all.iter().try_fold(0, |sum, r| Ok::<_, Error>(sum + tx.get(*r)?.count()));
     assert_eq!(p.run(sum).unwrap(), 10 * (0..10).sum::<u64>());
-    assert!(w.lock().server.as_ref().unwrap().stats().page_reads > before + 16);
+    assert!(w.lock().node.machine().unwrap().stats().page_reads > before + 16);
     // A read that is stuck keeps no transaction from the pages at hand.
     assert_eq!(count(&w, 0, r), 5);
     w.lock().hold.reads = true;
@@ -97,7 +97,7 @@ fn page_that_cannot_be_read_is_an_error_inside_and_is_asked_for_anew() {
     w.lock().hold.reads = true;
     let missing = |r: &&Ref<Thing>| p.run(|tx| tx.get(**r).map(|o| o.count())) == Err(Error::Timeout(None));
     let r = *all.iter().find(missing).expect("a page that is not in memory");
-    let view = w.lock().server.as_ref().unwrap().view();
+    let view = w.lock().node.machine().unwrap().view();
     w.lock().server_takes(Input::Read(view, r.oref().page(), Err("the disk".into())));
     let read = p.run(|tx| tx.get(r).map(|o| o.count()));
     assert_eq!(read.unwrap_err(), Error::Corrupt("the disk".into()));
@@ -136,7 +136,7 @@ fn places_of_an_earlier_session_are_given_out_again() {
     make(&w, 0, "r", 1);
     let p = w.indoors();
     p.run(|tx| tx.reserve(&thing(0))).unwrap();
-    let granted = |w: &World| w.lock().server.as_ref().unwrap().stats().ordered;
+    let granted = |w: &World| w.lock().node.machine().unwrap().stats().ordered;
     assert!(granted(&w) > 0);
     w.run_until_idle();
     w.crash();
@@ -223,7 +223,9 @@ fn server_that_does_not_lead_takes_no_transaction() {
         let recovery = tercel_engine::server::Recovery::new(ServerConfig::default(), world::SPACE, None, 0);
         let mut out = Effects::default();
         let at = tercel_wire::id::LogPosition::ZERO;
-        inner.server = Some(recovery.unwrap().finish(Now(0), 5, at, &mut out).unwrap());
+        let machine = recovery.unwrap().finish(Now(0), 5, at, &mut out).unwrap();
+        let log = inner.node.open(Stamp::ZERO).unwrap().log;
+        inner.node.begin(machine, log, ());
     }
     let begun = Tx::begin(&p, Isolation::Serializable).map(|tx| tx.snapshot());
     assert!(matches!(begun, Err(Error::Unavailable(_))), "{begun:?}");

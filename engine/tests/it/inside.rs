@@ -24,7 +24,7 @@ fn make(p: &Indoors<'_>, n: u64, size: usize) -> Vec<Ref<Thing>> {
 
 /// The last commit that is visible.
 fn visible(w: &World) -> tercel_wire::id::Stamp {
-    w.lock().server.as_ref().unwrap().visible()
+    w.lock().node.machine().unwrap().visible()
 }
 
 /// Commits a count while no sync ends, until the program gives up. Gives the operation.
@@ -232,7 +232,7 @@ fn damaged_object_is_reported_and_names_itself() {
     {
         let mut inner = w.lock();
         let mut out = Effects::default();
-        let image = inner.server.as_mut().unwrap().page(sound.oref().page(), &mut out).flatten().unwrap();
+        let image = inner.node.machine_mut().unwrap().page(sound.oref().page(), &mut out).flatten().unwrap();
         object.extend_from_slice(
             Page::trusted(&image, sound.oref().page()).unwrap().object(sound.oref().slot()).unwrap(),
         );
@@ -246,7 +246,7 @@ fn damaged_object_is_reported_and_names_itself() {
         assert!(builder.push(slot as u16, object));
     }
     w.crash();
-    w.lock().disk.pages.insert(page, Arc::new(builder.finish(stamp)));
+    w.lock().node.disk.pages.insert(page, Arc::new(builder.finish(stamp)));
     w.restart();
     w.run_until_idle();
     for slot in 0..3 {

@@ -69,7 +69,7 @@ struct Model<'p> {
 
 /// The last commit that is visible.
 fn visible(p: &Indoors<'_>) -> Stamp {
-    p.world.lock().server.as_ref().unwrap().visible()
+    p.world.lock().node.machine().unwrap().visible()
 }
 
 impl<'p> Model<'p> {

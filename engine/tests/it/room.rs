@@ -95,7 +95,7 @@ fn pages_in_use_are_exact_after_frees_and_recovery() {
 fn space_with_few_pages_warns_in_status_and_at_clients() {
     let w = world(2);
     make(&w, 0, "r", 1);
-    assert_eq!(w.lock().server.as_ref().unwrap().space_warning(), None);
+    assert_eq!(w.lock().node.machine().unwrap().space_warning(), None);
     assert!(status(&w).contains("\"warnings\":[]"));
     w.crash();
     w.lock().leave_pages(400_000);
@@ -106,7 +106,7 @@ fn space_with_few_pages_warns_in_status_and_at_clients() {
     assert_eq!(number(&said, "pages_free"), 400_000);
     assert!(said.contains("\"time_to_full\":\"not known yet\""), "{said}");
     let inner = w.lock();
-    let warning = inner.server.as_ref().unwrap().space_warning();
+    let warning = inner.node.machine().unwrap().space_warning();
     assert_eq!(warning, Some(SpaceWarning::FewPages { left: 400_000 }));
     assert!(inner.clients.iter().all(|client| client.stats().nearly_full));
 }

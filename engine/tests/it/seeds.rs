@@ -79,7 +79,7 @@ fn every_history_is_one_that_could_have_happened_one_after_the_other() {
         let inner = world.lock();
         crashes += inner.counts.crashes;
         installs += inner.counts.installs;
-        forwards += inner.server.as_ref().map_or(0, |s| s.stats().forwards);
+        forwards += inner.node.machine().map_or(0, |s| s.stats().forwards);
         model(|m| {
             commits += m.commits;
             reads += m.reads;
@@ -294,7 +294,7 @@ fn heal(w: &World) {
     {
         let mut inner = w.lock();
         inner.chaos = Chaos::default();
-        if inner.server.is_none() {
+        if !inner.node.is_up() {
             inner.start();
         }
     }

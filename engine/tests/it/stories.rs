@@ -347,7 +347,7 @@ fn commit_as_another(w: &World, n: u64) {
         space: SPACE,
         resume: None,
     };
-    let base = w.lock().server.as_ref().unwrap().visible();
+    let base = w.lock().node.machine().unwrap().visible();
     let view = w.lock().clients[0].view();
     let mut work = Vec::new();
     CommitEffects { base, reads: vec![], writes: vec![] }.encode(&mut work);
@@ -433,7 +433,7 @@ fn recovery_goes_on_from_a_checkpoint_when_the_log_before_it_is_gone() {
     w.run_until_idle();
     let (truncated, checkpoint) = {
         let inner = w.lock();
-        (inner.counts.truncated, inner.disk.checkpoint.is_some())
+        (inner.counts.truncated, inner.node.disk.checkpoint.is_some())
     };
     assert!(checkpoint && truncated.0 > 1, "the log is truncated to {truncated}");
     w.crash();
@@ -551,7 +551,7 @@ fn base_below_floor_is_too_old() {
         many(&w, 0, 5_000, 8);
     }
     assert_eq!(tx.commit(), Err(Error::Conflict));
-    assert!(w.lock().server.as_ref().unwrap().stats().conflicts > 0);
+    assert!(w.lock().node.machine().unwrap().stats().conflicts > 0);
     w.run(1, |tx| set(tx, x, 6)).unwrap();
     assert_eq!((count(&w, 0, x), count(&w, 0, y)), (6, 1));
 }
@@ -590,7 +590,7 @@ fn unanswered_greeting_ends() {
     w.run_until_idle();
     assert!(w.lock().clients[0].availability().is_none() && !w.lock().clients[0].wants_connection());
     w.lock().hold.connects = true;
-    w.lock().server = None;
+    w.lock().node.running = None;
     for _ in 0..50 {
         w.lock().pass(100_000);
     }
@@ -602,10 +602,10 @@ fn server_that_falls_silent_while_catalogues_are_compared_is_given_up() {
     let w = world(1);
     let r = make(&w, 0, "r", 1);
     w.run_until_idle();
-    let old = w.lock().disk.clone();
+    let old = w.lock().node.disk.clone();
     w.run(0, |tx| set(tx, r, 2)).unwrap();
     w.crash();
-    w.lock().disk = old;
+    w.lock().node.disk = old;
     // The client hears that the history is another, greets as another client, and is welcomed; its question for the
     // catalogue never arrives.
     w.lock().hold.down = Some(0);
@@ -617,10 +617,10 @@ fn server_that_falls_silent_while_catalogues_are_compared_is_given_up() {
         w.run_until_idle();
     }
     let view = w.lock().clients[0].view();
-    assert_eq!(view, w.lock().server.as_ref().unwrap().view(), "it is welcomed");
+    assert_eq!(view, w.lock().node.machine().unwrap().view(), "it is welcomed");
     assert!(w.lock().clients[0].availability().is_none() && !w.lock().clients[0].wants_connection());
     w.lock().hold.connects = true;
-    w.lock().server = None;
+    w.lock().node.running = None;
     let pass_3_s = || (0..30).for_each(|_| w.lock().pass(100_000));
     pass_3_s();
     // Taking what is sent to it is as good as an answer, and puts the end off by two keepalives.
@@ -646,7 +646,7 @@ fn pages_are_given_back_when_the_server_asks_and_nothing_is_missed() {
             assert_eq!(count(&w, 1, *r), 100 + round);
         }
     }
-    let stats = w.lock().server.as_ref().unwrap().stats();
+    let stats = w.lock().node.machine().unwrap().stats();
     assert!(stats.revocations > 40, "{stats:?}");
     assert_eq!(w.lock().clients[1].stats().connections, 1);
 }
@@ -655,12 +655,12 @@ fn pages_are_given_back_when_the_server_asks_and_nothing_is_missed() {
 fn of_a_directory_that_was_put_back_a_client_believes_nothing_that_it_had() {
     let w = world(1);
     let r = make(&w, 0, "r", 1);
-    let old = w.lock().disk.clone();
+    let old = w.lock().node.disk.clone();
     grow(&w, 0, r, 100);
     w.run(0, |tx| set(tx, r, 2)).unwrap();
     grow(&w, 0, r, 200);
     w.crash();
-    w.lock().disk = old;
+    w.lock().node.disk = old;
     w.restart();
     w.run_until_idle();
     // It is another client from now on, with what the directory has.
@@ -674,7 +674,7 @@ fn a_transaction_that_began_in_another_history_is_a_conflict() {
     let w = world(1);
     let (r, other) = (make(&w, 0, "r", 1), make(&w, 0, "other", 1));
     w.run_until_idle();
-    let old = w.lock().disk.clone();
+    let old = w.lock().node.disk.clone();
     w.run(0, |tx| set(tx, r, 2)).unwrap();
     let port = w.thread(0);
     let tx = Tx::begin(&port, Isolation::Serializable).unwrap();
@@ -682,7 +682,7 @@ fn a_transaction_that_began_in_another_history_is_a_conflict() {
     let writer = Tx::begin(&port, Isolation::Serializable).unwrap();
     writer.edit(other).unwrap().set_count(writer.get(r).unwrap().count()).unwrap();
     w.crash();
-    w.lock().disk = old;
+    w.lock().node.disk = old;
     w.restart();
     w.run_until_idle();
     // Stamps of the one history say nothing in the other, even once they are equal.

@@ -10,7 +10,7 @@ use tercel_wire::id::{ClassId, Oref, PageId};
 use tercel_wire::page::Page;
 
 use crate::workload::{CRADLE, Ground, bulk_id, cell, cell_id};
-use crate::world::{SPACE, World};
+use crate::world::{FOLLOWER, LEADER, SPACE, World};
 
 /// Compares all stored pages with the log. Gives the flaws, and the views of the objects that all clients know.
 pub(crate) fn check(world: &World, ground: &Ground) -> (Vec<String>, Vec<View>) {
@@ -28,9 +28,8 @@ pub(crate) fn check(world: &World, ground: &Ground) -> (Vec<String>, Vec<View>) 
     // Objects that a large transaction has placed, but that were never ordered, belong to no state.
     for id in mob.page_ids().into_iter().filter(|page| mob.is_installable(*page, state.stamp)) {
         let due = mob.merge_page(id, None, state.stamp, SPACE, Vec::new());
-        let stores = [("", &world.store), ("the follower's ", &world.follower.store)];
-        for (whose, store) in stores {
-            let stored = store.pages.get(&id).map(|bytes| bytes.as_slice());
+        for (whose, n) in [("", LEADER), ("the follower's ", FOLLOWER)] {
+            let stored = world.nodes[n].disk.pages.get(&id).map(|bytes| bytes.as_slice());
             wrong.extend(flaw(id, due.as_deref(), stored).map(|flaw| format!("{whose}page {id} {flaw}")));
         }
     }
@@ -38,7 +37,7 @@ pub(crate) fn check(world: &World, ground: &Ground) -> (Vec<String>, Vec<View>) 
         state.catalogue.all().into_iter().filter(|(_, l)| cell::is_layout(l)).map(|(id, _)| id).collect();
     let by_log = |oref: Oref| mob.patch(oref.page())?.newest(oref.slot()).map(|o| o.to_vec());
     let by_pages = |oref: Oref| {
-        let bytes = world.store.pages.get(&oref.page())?;
+        let bytes = world.nodes[LEADER].disk.pages.get(&oref.page())?;
         Some(Page::parse(bytes, oref.page()).ok()?.object(oref.slot())?.to_vec())
     };
     let views = vec![

@@ -34,6 +34,7 @@ use link::{At, End, Event, Links};
 use plan::LossyPlan;
 use server::ServerHost;
 
+use crate::record::add;
 use crate::rule::{drop_here, keep_here};
 
 /// The result of a run.
@@ -72,23 +73,8 @@ pub struct Counts {
 impl Counts {
     /// Adds another world's.
     pub fn add(&mut self, other: &Counts) {
-        let Counts { events, sent, lost, copies, calls, begun, executed, refused, unknown, given_up, .. } =
-            other;
-        self.events += events;
-        self.sent += sent;
-        self.lost += lost;
-        self.copies += copies;
-        self.calls += calls;
-        self.begun += begun;
-        self.executed += executed;
-        self.refused += refused;
-        self.unknown += unknown;
-        self.given_up += given_up;
-        self.streams += other.streams;
-        self.bindings += other.bindings;
-        self.server_ends += other.server_ends;
-        self.client_ends += other.client_ends;
-        self.cuts += other.cuts;
+        add!(self, other: events, sent, lost, copies, calls, begun, executed, refused, unknown, given_up);
+        add!(self, other: streams, bindings, server_ends, client_ends, cuts);
     }
 }
 

@@ -248,7 +248,7 @@ impl<'s> Worker<'s> {
         let place = self.note(notes, begin_us, isolation, request, op, outcome);
         let mut world = self.port.scheduler.world();
         if by_run && !world.record.history.transactions[place].is_read_only() {
-            world.unplaced.push(place);
+            world.record.unplaced.push(place);
         }
         drop(world);
         if let (Outcome::Unknown, Some(op)) = (outcome, op) {

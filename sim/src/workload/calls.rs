@@ -115,7 +115,7 @@ impl Worker<'_> {
             (Outcome::Committed(_), _) => {
                 let mut world = self.port.scheduler.world();
                 world.record.counts.calls.methods += 1;
-                world.unplaced.push(place);
+                world.record.unplaced.push(place);
             }
             (Outcome::Unknown, Some(op)) => self.unknown.push((op, place)),
             _ => {}

@@ -6,15 +6,15 @@ use tercel_engine::server::Conn;
 use tercel_engine::time::Now;
 use tercel_engine::txn::{Home, Step};
 use tercel_heap::{Boxed, Config as HeapConfig, arena_bytes, heap};
+use tercel_testkit::node::clock::Clock;
 use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::Kind;
 use tercel_wire::id::SpaceId;
 use tercel_wire::message::{Fetch, PageReply, Stream, Unchanged, Unsubscribe, Verdict};
 use tercel_wire::page::Page;
 
-use super::clock::Clock;
 use super::net::Arrival;
-use super::{Event, Phase, World};
+use super::{Event, LEADER, Phase, World};
 use crate::plan::Plan;
 use crate::port::Site;
 use crate::rule::{Rule, RunnerRule};
@@ -108,15 +108,15 @@ impl World {
         let is_level = |c: &mut ClientProcess| {
             matches!(c.machine.availability(), Some(Ok(()))) && c.machine.writer().watermark() >= last
         };
-        let is_idle = self.server.running.as_ref().is_some_and(|running| running.machine.is_idle());
-        self.server.is_up() && is_idle && self.clients.iter_mut().all(is_level)
+        let is_idle = self.nodes[LEADER].machine().is_some_and(|machine| machine.is_idle());
+        is_idle && self.clients.iter_mut().all(is_level)
     }
 
     /// Describes the missing condition of [`World::is_level`].
     pub(crate) fn uneven(&mut self) -> String {
-        let server = match &self.server.running {
+        let server = match self.nodes[LEADER].machine() {
             None => "the server is down".into(),
-            Some(running) => format!("the server is idle: {}", running.machine.is_idle()),
+            Some(machine) => format!("the server is idle: {}", machine.is_idle()),
         };
         let clients = self.clients.iter_mut().map(|c| {
             let watermark = c.machine.writer().watermark();
@@ -190,10 +190,10 @@ impl World {
         if !process.machine.wants_connection() || process.link.is_some() {
             return;
         }
-        if !self.server.is_up() {
+        if !self.is_up(LEADER) {
             return self.after_client(client);
         }
-        let conn = self.net.connect(client, self.server.life, self.time);
+        let conn = self.net.connect(client, (LEADER, self.nodes[LEADER].life), self.time);
         self.clients[client].link = Some(conn);
         if let (Some(pace), Some(link)) = (&self.plan.pace, self.net.links.get_mut(&conn))
             && client == 0

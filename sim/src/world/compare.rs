@@ -7,15 +7,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use tercel_engine::schedule::Moment;
 use tercel_engine::server::Effects;
 use tercel_wire::id::{PageId, Stamp};
 use tercel_wire::page::Page;
 
-use super::World;
+use super::feeder::Feeder;
+use super::{FOLLOWER, LEADER, World};
 
 /// The leader's digests and pages that the follower is compared with.
 #[derive(Default)]
 pub(super) struct Comparison {
+    /// What feeds the follower up to where it is compared.
+    pub(super) feeder: Feeder,
     /// The leader's digests.
     digests: BTreeMap<Stamp, u64>,
     /// The last stamps of which digests were noted, and compared.
@@ -26,6 +30,15 @@ pub(super) struct Comparison {
     look: Option<Look>,
     /// Whether this was the last one.
     is_over: bool,
+}
+
+impl Comparison {
+    /// The comparison in another history.
+    pub(super) fn after(before: &Comparison) -> Comparison {
+        let mut next = Comparison::default();
+        next.feeder.epoch = before.feeder.epoch + 1;
+        next
+    }
 }
 
 /// A page's bytes, if there are any.
@@ -48,13 +61,13 @@ impl World {
 
     /// Notes what the leader is like now.
     pub(super) fn note_leader(&mut self) {
-        let Some(running) = &self.server.running else { return };
-        let applied = running.machine.applied();
+        let Some(machine) = self.nodes[LEADER].machine() else { return };
+        let applied = machine.applied();
         if applied == self.comparison.noted {
             return;
         }
         self.comparison.noted = applied;
-        let digest = running.machine.digest().1;
+        let digest = machine.digest().1;
         self.comparison.digests.insert(applied, digest);
         if self.oracle.promised >= self.comparison.next {
             self.begin_look();
@@ -63,17 +76,16 @@ impl World {
 
     /// Keeps the leader's pages as they are, unless others are still being looked at.
     fn begin_look(&mut self) {
-        let Some(running) = &self.server.running else { return };
-        let (machine, stamp) = (&running.machine, running.machine.visible());
+        let Some(machine) = self.nodes[LEADER].machine() else { return };
+        let (stamp, stored) = (machine.visible(), &self.nodes[LEADER].disk.pages);
         if self.comparison.look.is_some() || stamp != self.oracle.promised {
             return;
         }
-        let all: BTreeSet<PageId> =
-            self.store.pages.keys().copied().chain(machine.pages_modified()).collect();
-        let image = |page: PageId| machine.page_over(page, self.store.pages.get(&page).cloned());
+        let all: BTreeSet<PageId> = stored.keys().copied().chain(machine.pages_modified()).collect();
+        let image = |page: PageId| machine.page_over(page, stored.get(&page).cloned());
         let pages: BTreeMap<PageId, Image> = all.into_iter().map(|page| (page, image(page))).collect();
         let left = pages.keys().copied().collect();
-        let every = self.follower.random.below(2 * LOOK_ENTRIES) + 1;
+        let every = self.nodes[FOLLOWER].random.below(2 * LOOK_ENTRIES) + 1;
         self.comparison.next = Stamp(stamp.0 + every);
         self.comparison.look = Some(Look { stamp, pages, left });
         self.feed_in(0);
@@ -87,7 +99,7 @@ impl World {
 
     /// The follower has applied something.
     pub(super) fn compare_digests(&mut self) {
-        let Some(machine) = self.follower.machine() else { return };
+        let Some(machine) = self.nodes[FOLLOWER].machine() else { return };
         let stamp = machine.applied();
         if stamp == self.comparison.compared {
             return;
@@ -105,7 +117,7 @@ impl World {
     /// The follower gives what is looked at, as far as it is at hand.
     pub(super) fn look_on(&mut self) {
         let Some(mut look) = self.comparison.look.take() else { return };
-        let visible = self.follower.machine().map(|m| m.visible());
+        let visible = self.nodes[FOLLOWER].machine().map(|m| m.visible());
         if visible == Some(look.stamp) {
             match self.look_at(&mut look) {
                 Ok(true) => {
@@ -128,9 +140,9 @@ impl World {
     fn look_at(&mut self, look: &mut Look) -> Result<bool, PageId> {
         while let Some(page) = look.left.last().copied() {
             let mut out = Effects::default();
-            let Some(machine) = self.follower.machine() else { return Ok(false) };
+            let Some(machine) = self.nodes[FOLLOWER].machine_mut() else { return Ok(false) };
             let Some(found) = machine.page(page, &mut out) else {
-                self.perform_follower(out);
+                self.perform(FOLLOWER, out, Moment::Behind);
                 return Ok(false);
             };
             if !is_same(page, &look.pages[&page], &found) {
@@ -138,8 +150,8 @@ impl World {
             }
             look.left.pop();
         }
-        let stored = self.follower.store.pages.clone();
-        let Some(machine) = self.follower.machine() else { return Ok(false) };
+        let stored = self.nodes[FOLLOWER].disk.pages.clone();
+        let Some(machine) = self.nodes[FOLLOWER].machine() else { return Ok(false) };
         let all: BTreeSet<PageId> = stored.keys().copied().chain(machine.pages_modified()).collect();
         for page in all.into_iter().chain(look.pages.keys().copied()) {
             let found = machine.page_over(page, stored.get(&page).cloned());
@@ -159,7 +171,7 @@ impl World {
             self.look_on();
         }
         let promised = self.oracle.promised;
-        let is_there = self.follower.machine().is_some_and(|m| m.visible() == promised);
+        let is_there = self.nodes[FOLLOWER].machine().is_some_and(|m| m.visible() == promised);
         self.comparison.is_over && self.comparison.look.is_none() && is_there
     }
 }
@@ -169,7 +181,7 @@ impl World {
     pub(crate) fn follower_gap(&mut self) -> String {
         let promised = self.oracle.promised;
         let look = self.comparison.look.as_ref().map(|look| (look.stamp, look.left.len()));
-        match self.follower.machine() {
+        match self.nodes[FOLLOWER].machine() {
             None => "it is down".into(),
             Some(m) => {
                 let (visible, waits) = (m.visible(), m.suffix_bytes());

@@ -9,14 +9,14 @@ use tercel_engine::server::{Checkpoint, PageUpdate};
 use tercel_wire::id::{ClientId, PageId, Stamp, ViewId};
 use tercel_wire::page::Page;
 
-use super::World;
 use super::client::ClientProcess;
+use super::{LEADER, World};
 
 impl World {
     /// In a group visible entries are promised; a server alone promises the entries on its disk. Where others do not suffice, the
     /// group needs this node's disk, too.
     pub(super) fn note_promises(&mut self) {
-        let (Some(running), Some(group)) = (&self.server.running, &self.plan.group) else { return };
+        let (Some(running), Some(group)) = (&self.nodes[LEADER].running, &self.plan.group) else { return };
         let (visible, synced) = (running.machine.visible(), running.synced);
         self.oracle.promised = self.oracle.promised.max(visible);
         if visible > synced && !group.others_suffice {
@@ -27,8 +27,8 @@ impl World {
     }
 
     /// Checks that entries stored in pages are on this node's disk, because the log loses them with a checkpoint.
-    pub(super) fn may_be_stored(&mut self, pages: &[PageUpdate], checkpoint: &Option<Checkpoint>) {
-        let Some(synced) = self.server.running.as_ref().map(|r| r.synced) else { return };
+    pub(super) fn may_be_stored(&mut self, n: usize, pages: &[PageUpdate], checkpoint: &Option<Checkpoint>) {
+        let Some(synced) = self.nodes[n].running.as_ref().map(|r| r.synced) else { return };
         let stamp =
             |(id, bytes): &PageUpdate| Page::parse(bytes.as_ref()?, *id).map(|page| page.stamp()).ok();
         let last = pages.iter().filter_map(stamp).chain(checkpoint.iter().map(|c| c.applied)).max();
@@ -38,8 +38,8 @@ impl World {
     }
 
     /// The log is needed from where recovery would begin.
-    pub(super) fn may_be_truncated(&mut self, below: Stamp) {
-        let from = self.store.checkpoint.as_ref().map_or(Stamp(1), |c| c.replay_from);
+    pub(super) fn may_be_truncated(&mut self, n: usize, below: Stamp) {
+        let from = self.nodes[n].disk.checkpoint.as_ref().map_or(Stamp(1), |c| c.replay_from);
         if below > from {
             self.blame(format!("the log is to be cut below {below}, and recovery would begin at {from}"));
         }
@@ -81,7 +81,7 @@ impl World {
     /// Whether the client has a session, as it and the server say.
     fn has_session(&self, client: &ClientProcess) -> bool {
         let is_up = matches!(client.machine.availability(), Some(Ok(())));
-        let conns = self.server.running.as_ref().map(|r| &r.host.conns);
+        let conns = self.nodes[LEADER].running.as_ref().map(|r| &r.host.conns);
         is_up && client.link.is_some_and(|conn| conns.is_some_and(|conns| conns.contains_key(&conn)))
     }
 
@@ -89,7 +89,7 @@ impl World {
     /// and clients of older ones begin anew.
     pub(super) fn may_be_foreign(&mut self, client: usize, view: ViewId) {
         let is_foreign = view != ViewId::NONE && self.clients[client].machine.view() == ViewId::NONE;
-        if is_foreign && !self.plan.small && !self.is_put_back {
+        if is_foreign && !self.plan.small && !self.oracle.is_put_back {
             self.blame(format!("client {client} is told that what it has heard of is lost, and nothing is"));
         }
     }

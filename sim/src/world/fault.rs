@@ -1,12 +1,12 @@
 //! Injects the faults of the plan when they are due.
 
-use tercel_engine::server::{Checkpoint, PageUpdate, store};
+use tercel_engine::server::{Checkpoint, Effect, Input, PageUpdate};
 use tercel_wire::id::{PageId, ViewId};
 
 use super::net::Arrival;
-use super::{DiskEvent, Event, Phase, World};
+use super::{DiskEvent, Event, FOLLOWER, LEADER, Phase, World};
 use crate::plan::{Fault, FaultKind};
-use crate::rule::{Rule, RunnerRule};
+use crate::rule::RunnerRule;
 
 /// Faults that wait for the next operation of their kind, and the times at which lasting faults end.
 #[derive(Default)]
@@ -20,20 +20,19 @@ pub(super) struct ArmedFaults {
     pub slow_until: u64,
     /// An operation of the disk has failed since the server started: it has a reason to stop, once.
     pub excuses_stop: bool,
-    /// A page may have been damaged on its way, or could not be read.
-    pub excuses_damage: bool,
 }
 
 impl World {
     /// Injects the faults that are due.
     pub(super) fn strike(&mut self) {
-        if self.disk.full && self.time >= self.armed_faults.full_until {
-            self.disk.full = false;
+        let leader = &mut self.nodes[LEADER];
+        if leader.disk.full && self.time >= leader.armed.full_until {
+            leader.disk.full = false;
         }
         if self.phase != Phase::Safety {
             return;
         }
-        let events = self.record.counts.events - self.faults_from;
+        let events = self.record.counts.events;
         while let Some(fault) = self.faults.front().copied().filter(|f| f.at <= events) {
             self.faults.pop_front();
             if self.inject(fault) {
@@ -52,7 +51,7 @@ impl World {
             fault.kind,
             FaultKind::ClientPause | FaultKind::ClientCrash | FaultKind::ClockJump | FaultKind::SlowDisk
         );
-        if needs_server && !self.server.is_up() {
+        if needs_server && !self.is_up(LEADER) {
             return false;
         }
         let link = self.clients[client].link;
@@ -83,20 +82,20 @@ impl World {
                 let Some(l) = link.and_then(|conn| self.net.links.get_mut(&conn)) else { return false };
                 l.garbled = true;
                 // The client cannot tell where a page was damaged.
-                self.armed_faults.excuses_damage = true;
+                self.record.excuses_damage = true;
             }
             FaultKind::Repeat => {
                 let Some(l) = link.and_then(|conn| self.net.links.get_mut(&conn)) else { return false };
                 l.repeats = true;
             }
-            FaultKind::ServerKill => self.end_server("killed", true),
+            FaultKind::ServerKill => self.end_node(LEADER, "killed", true),
             FaultKind::PowerLoss => self.lose_power(),
-            FaultKind::ServerPause => self.server.paused_until = self.time + much % (3 * keepalive_us),
+            FaultKind::ServerPause => self.nodes[LEADER].paused_until = self.time + much % (3 * keepalive_us),
             FaultKind::ServerStop => {
-                if self.disk.full {
+                if self.nodes[LEADER].disk.full {
                     return false;
                 }
-                self.stop_server();
+                self.stop_node(LEADER);
             }
             FaultKind::ClientPause => {
                 self.clients[client].paused_until = self.time + much % (3 * keepalive_us);
@@ -105,45 +104,46 @@ impl World {
             FaultKind::ClockJump => {
                 let us = much % (4 * keepalive_us);
                 match dice % 3 {
-                    0 => self.server.clock.jump(us),
+                    0 => self.nodes[LEADER].clock.jump(us),
                     _ => self.clients[client].clock.jump(us),
                 }
             }
-            FaultKind::SyncFails => self.armed_faults.sync_fails = true,
-            FaultKind::WriteFails => self.armed_faults.write_fails = true,
-            FaultKind::InstallFails => self.armed_faults.install_fails = true,
-            FaultKind::ReadFails => self.armed_faults.read_fails = true,
-            FaultKind::ReadFlips => self.armed_faults.read_flips = true,
+            FaultKind::SyncFails => self.nodes[LEADER].armed.sync_fails = true,
+            FaultKind::WriteFails => self.nodes[LEADER].armed.write_fails = true,
+            FaultKind::InstallFails => self.nodes[LEADER].armed.install_fails = true,
+            FaultKind::ReadFails => self.nodes[LEADER].armed.read_fails = true,
+            FaultKind::ReadFlips => self.nodes[LEADER].armed.read_flips = true,
             FaultKind::DiskFull => {
-                self.disk.full = true;
-                self.armed_faults.full_until = self.time + much % 500_000;
+                self.nodes[LEADER].disk.full = true;
+                self.nodes[LEADER].armed.full_until = self.time + much % 500_000;
             }
             FaultKind::LogFlips => {
-                let Self { server, disk, random, .. } = self;
-                let flipped = server.running.as_ref().is_some_and(|r| r.log_flips(disk, random));
-                if !flipped {
+                let node = &mut self.nodes[LEADER].node;
+                let Some(running) = &node.running else { return false };
+                if !running.log.flip(&mut node.disk, &mut self.random) {
                     return false;
                 }
                 self.lose_power();
             }
-            FaultKind::SlowDisk => self.armed_faults.slow_until = self.time + much % 200_000,
+            FaultKind::SlowDisk => self.nodes[LEADER].armed.slow_until = self.time + much % 200_000,
         }
         true
     }
 
     fn lose_power(&mut self) {
-        self.disk.lose(&mut self.random);
-        self.end_server("without power", false);
+        self.nodes[LEADER].disk.lose(&mut self.random);
+        self.end_node(LEADER, "without power", false);
     }
 
     /// Ends all faults: everything works from now on, and processes that are down come back.
     pub(crate) fn heal(&mut self) {
         self.phase = Phase::Healed;
-        let ArmedFaults { excuses_stop, excuses_damage, .. } = self.armed_faults;
-        self.armed_faults = ArmedFaults { excuses_stop, excuses_damage, ..ArmedFaults::default() };
-        self.disk.full = false;
-        self.server.paused_until = 0;
-        self.follower.paused_until = 0;
+        for process in &mut self.nodes {
+            let excuses_stop = process.armed.excuses_stop;
+            process.armed = ArmedFaults { excuses_stop, ..ArmedFaults::default() };
+            process.disk.full = false;
+            process.paused_until = 0;
+        }
         for client in &mut self.clients {
             client.paused_until = 0;
         }
@@ -154,65 +154,69 @@ impl World {
             let machine = &self.clients[client].machine;
             let gave_up = machine.view() == tercel_wire::id::ViewId::NONE
                 && matches!(machine.availability(), Some(Err(_)));
-            if gave_up && self.armed_faults.excuses_damage {
+            if gave_up && self.record.excuses_damage {
                 self.crash_client(client);
             }
         }
-        if !self.server.is_up() {
-            self.restart_soon();
+        if !self.is_up(LEADER) {
+            self.restart_soon(LEADER);
         }
     }
 
-    /// Asks the server to store everything, as a clean stop does.
+    /// Asks the nodes to store everything, as a clean stop does.
     pub(crate) fn store_everything(&mut self) {
         self.phase = Phase::Closing;
-        self.stop_server();
+        self.stop_node(LEADER);
+        self.stop_node(FOLLOWER);
     }
 
-    pub(super) fn read_page(&mut self, page: PageId) -> Result<Option<Vec<u8>>, String> {
-        if std::mem::take(&mut self.armed_faults.read_fails) {
-            (self.armed_faults.excuses_stop, self.armed_faults.excuses_damage) = (true, true);
+    pub(super) fn read_page(&mut self, n: usize, page: PageId) -> Result<Option<Vec<u8>>, String> {
+        let process = &mut self.nodes[n];
+        if std::mem::take(&mut process.armed.read_fails) {
+            (process.armed.excuses_stop, self.record.excuses_damage) = (true, true);
             return Err("a read failed".into());
         }
-        let mut found = self.store.pages.get(&page).map(|bytes| bytes.to_vec());
-        if self.armed_faults.read_flips
+        let mut found = process.disk.pages.get(&page).map(|bytes| bytes.to_vec());
+        if process.armed.read_flips
             && let Some(bytes) = &mut found
         {
-            self.armed_faults.read_flips = false;
-            (self.armed_faults.excuses_stop, self.armed_faults.excuses_damage) = (true, true);
+            process.armed.read_flips = false;
+            (process.armed.excuses_stop, self.record.excuses_damage) = (true, true);
             let i = self.random.below(bytes.len() as u64) as usize;
             bytes[i] ^= 1 << self.random.below(8);
         }
         Ok(found)
     }
 
-    pub(super) fn install(&mut self, view: ViewId, pages: Vec<PageUpdate>, checkpoint: Option<Checkpoint>) {
-        let fails = std::mem::take(&mut self.armed_faults.install_fails);
-        self.armed_faults.excuses_stop |= fails;
+    pub(super) fn install(
+        &mut self,
+        n: usize,
+        view: ViewId,
+        pages: Vec<PageUpdate>,
+        checkpoint: Option<Checkpoint>,
+    ) {
+        let armed = &mut self.nodes[n].armed;
+        let fails = std::mem::take(&mut armed.install_fails);
+        armed.excuses_stop |= fails;
+        let mut word = DiskEvent::Failed("the page store: a write failed".into());
         if !fails || self.random.below(2) == 0 {
-            self.record.counts.installs += 1;
-            self.record.counts.checkpoints += checkpoint.is_some() as u64;
-            let without = self.plan.rule == Some(Rule::Runner(RunnerRule::CheckpointWithoutPages));
-            if !(without && checkpoint.is_some()) {
-                store(pages, &mut self.store.pages);
+            self.record.count_install(n == LEADER, checkpoint.is_some());
+            let promised = self.oracle.promised;
+            if let Some(c) = checkpoint.as_ref().filter(|c| c.applied > promised) {
+                let what = format!("a state of {} is stored, and only {promised} is durable", c.applied);
+                return self.blame(what);
             }
-            if let Some(c) = checkpoint {
-                if c.applied > self.oracle.promised {
-                    let what = format!(
-                        "a state of {} is stored, and only {} is durable",
-                        c.applied, self.oracle.promised
-                    );
-                    return self.blame(what);
-                }
-                let older = self.store.checkpoint.take();
-                self.store.checkpoint = Some(c.over(older));
-            }
+            let without = self.drops(n, RunnerRule::CheckpointWithoutPages);
+            let pages = if without && checkpoint.is_some() { Vec::new() } else { pages };
+            self.nodes[n].carry_out(Effect::Install { view, pages, checkpoint });
         }
-        let word = if fails { Err("the page store: a write failed".into()) } else { Ok(()) };
+        if !fails {
+            word = DiskEvent::Word(Input::Installed(view));
+        }
         // The word is sometimes late: the leader may have been deposed meanwhile, and another install begun.
-        let late = if self.random.below(8) == 0 { 1 + self.random.below(32) } else { 1 };
-        let us = self.random.below(200) * late;
-        self.at(self.time + us, Event::Disk(self.server.life, DiskEvent::Installed(view, word)));
+        let late = self.late(n);
+        let us = self.dice(n).below(200) * late;
+        self.at_disk(n, us, word);
     }
 }
 
@@ -226,15 +230,15 @@ mod tests {
         let mut world = World::new(Plan { faults: Vec::new(), group: None, ..Plan::of(1) }, false);
         world.begin_safety();
         assert!(world.inject(Fault { at: 0, kind: FaultKind::ReadFails, dice: 0 }));
-        assert!(!world.armed_faults.excuses_stop, "nothing has failed yet");
-        assert!(world.read_page(PageId::new(1).unwrap()).is_err());
-        world.server_fails("a page cannot be read".into());
-        assert!(!world.is_over() && !world.is_server_up());
+        assert!(!world.nodes[LEADER].armed.excuses_stop, "nothing has failed yet");
+        assert!(world.read_page(LEADER, PageId::new(1).unwrap()).is_err());
+        world.node_fails(LEADER, "a page cannot be read".into());
+        assert!(!world.is_over() && !world.is_up(LEADER));
         // Now and then the power fails once more at a start.
-        while !world.is_server_up() {
-            world.start_server();
+        while !world.is_up(LEADER) {
+            world.start_node(LEADER);
         }
-        world.server_fails("for nothing".into());
+        world.node_fails(LEADER, "for nothing".into());
         assert!(world.is_over(), "the second stop has no reason");
     }
 }

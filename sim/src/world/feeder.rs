@@ -6,12 +6,13 @@
 use tercel_engine::order::follower::{acked, packet};
 use tercel_wire::id::{LogPosition, Stamp};
 
-use super::follower::FollowerEvent;
-use super::{Phase, World};
+use super::{Event, FOLLOWER, Phase, World};
 
 /// The progress of the feeder, and of the follower by its answers.
 #[derive(Default)]
 pub(super) struct Feeder {
+    /// Counts the histories that it has fed: what it hears of an earlier one means nothing.
+    pub epoch: u32,
     /// The follower's disk has everything up to here, by its last answer.
     acked: LogPosition,
     /// The last entry that was sent.
@@ -30,8 +31,8 @@ pub(super) struct Feeder {
 impl World {
     /// Lets the feeder send entries that are promised since it looked last.
     pub(super) fn note_fed(&mut self) {
-        if self.follower.feeder.promised < self.oracle.promised {
-            self.follower.feeder.promised = self.oracle.promised;
+        if self.comparison.feeder.promised < self.oracle.promised {
+            self.comparison.feeder.promised = self.oracle.promised;
             self.feed_in(0);
         }
     }
@@ -39,27 +40,28 @@ impl World {
     /// The feeder has a turn so soon, at the latest.
     pub(super) fn feed_in(&mut self, us: u64) {
         let when = self.time + us;
-        let feeder = &mut self.follower.feeder;
+        let feeder = &mut self.comparison.feeder;
         if feeder.next.is_none_or(|t| t > when) {
             feeder.next = Some(when);
-            self.follower_at(us, FollowerEvent::Feed);
+            self.at(when, Event::Feed);
         }
     }
 
     /// How long a packet takes on its way.
     pub(super) fn feed_us(&mut self) -> u64 {
         let us = self.plan.latency_us;
-        us / 2 + self.follower.random.below(us + 1)
+        us / 2 + self.nodes[FOLLOWER].random.below(us + 1)
     }
 
     pub(super) fn feed(&mut self) {
-        if self.follower.feeder.next != Some(self.time) {
+        if self.comparison.feeder.next != Some(self.time) {
             return;
         }
         let upto = self.oracle.position_of(self.feed_upto());
         let is_safe = self.phase != Phase::Safety;
-        let (one_in, window) = (self.follower.nature.strays_one_in, self.follower.nature.window_bytes);
-        let feeder = &mut self.follower.feeder;
+        let (one_in, window) =
+            (self.nodes[FOLLOWER].nature.strays_one_in, self.nodes[FOLLOWER].nature.window_bytes);
+        let feeder = &mut self.comparison.feeder;
         feeder.next = None;
         if self.time >= feeder.again_at {
             if feeder.sent > feeder.acked {
@@ -85,7 +87,7 @@ impl World {
         }
         let is_behind = feeder.acked < upto;
         for i in 0..if is_safe { 0 } else { packets.len() } {
-            match self.follower.random.below(4 * one_in) {
+            match self.nodes[FOLLOWER].random.below(4 * one_in) {
                 0 => packets[i].clear(),
                 1 => packets.push(packets[i].clone()),
                 2 => packets.swap(i, 0),
@@ -95,7 +97,7 @@ impl World {
         }
         if !packets.is_empty() {
             let us = self.feed_us();
-            self.follower_at(us, FollowerEvent::Packets(packets));
+            self.at(self.time + us, Event::Packets(FOLLOWER, self.nodes[FOLLOWER].life, packets));
         }
         if is_behind {
             self.feed_in(again_in);
@@ -103,10 +105,10 @@ impl World {
     }
 
     /// The follower has everything up to a stamp.
-    pub(super) fn feeder_hears(&mut self, bytes: &[u8]) {
-        let Some(stamp) = acked(bytes) else { return };
+    pub(super) fn feeder_hears(&mut self, epoch: u32, bytes: &[u8]) {
+        let Some(stamp) = acked(bytes).filter(|_| epoch == self.comparison.feeder.epoch) else { return };
         let position = self.oracle.position_of(stamp);
-        let feeder = &mut self.follower.feeder;
+        let feeder = &mut self.comparison.feeder;
         if position > feeder.acked {
             (feeder.acked, feeder.sent) = (position, feeder.sent.max(position));
             (feeder.again_at, feeder.again) = (self.time + AGAIN_US, 0);

@@ -6,31 +6,28 @@
 
 mod backup;
 mod client;
-mod clock;
 mod compare;
 mod conditions;
 mod copy;
-mod disk;
 mod fault;
 mod feeder;
 mod follower;
 mod fresh;
 mod inside;
-mod log;
 mod net;
+mod node;
 mod oracle;
-mod server;
 mod slow;
 mod start;
 mod turn;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
 use tercel_engine::random::Random;
-use tercel_engine::rpc::{Job, JobDone, JobId};
-use tercel_engine::server::{Checkpoint, Conn, PageUpdate};
-use tercel_wire::id::{PageId, SpaceId, Stamp, ViewId, Written};
+use tercel_engine::rpc::JobId;
+use tercel_engine::server::{Conn, Effect, Input};
+pub(crate) use tercel_testkit::SPACE;
+use tercel_wire::id::{Stamp, ViewId, Written};
 
 use crate::plan::{Fault, Plan};
 use crate::port::Site;
@@ -38,28 +35,25 @@ use crate::record::Record;
 use crate::scheduler::Actor;
 use crate::trace::Trace;
 use client::ClientProcess;
-use disk::Disk;
-use follower::{FollowerEvent, FollowerProcess};
+use follower::Nature;
 pub(crate) use fresh::Asked;
 use net::{Arrival, Net};
+use node::Process;
 use oracle::Oracle;
-use server::ServerProcess;
 
-/// The space of every world.
-pub(crate) const SPACE: SpaceId = SpaceId(77);
+/// The node that leads, and the one that is fed.
+pub(crate) const LEADER: usize = 0;
+pub(crate) const FOLLOWER: usize = 1;
 
-/// The queue of events, the processes, the disk and the network of one world.
+/// The queue of events, the processes and the network of one world.
 pub(crate) struct World {
     pub plan: Plan,
     pub record: Record,
     pub oracle: Oracle,
     pub trace: Trace,
     pub clients: Vec<ClientProcess>,
-    pub(crate) server: ServerProcess,
-    pub store: Store,
-    pub(crate) follower: FollowerProcess,
+    pub(crate) nodes: Vec<Process>,
     comparison: compare::Comparison,
-    disk: Disk,
     backup_client: backup::BackupClient,
     net: Net,
     random: Random,
@@ -68,29 +62,8 @@ pub(crate) struct World {
     queued: u64,
     time: u64,
     faults: VecDeque<Fault>,
-    faults_from: u64,
-    armed_faults: fault::ArmedFaults,
     phase: Phase,
-    /// The space goes on from before something that clients have heard of.
-    is_put_back: bool,
-    /// Transactions whose stamps only the log knows.
-    pub unplaced: Vec<usize>,
 }
-
-/// The contents of the page store: whole installs.
-#[derive(Default)]
-pub(crate) struct Store {
-    pub pages: BTreeMap<PageId, Arc<Vec<u8>>>,
-    pub checkpoint: Option<Checkpoint>,
-    /// The pages as they were when they were pinned.
-    pinned: Option<Pinned>,
-    /// The pin that waits for the install before it.
-    pin_next: Option<(ViewId, u64)>,
-    is_installing: bool,
-}
-
-/// Pages of one moment, under the number of their pin.
-type Pinned = (u64, BTreeMap<PageId, Arc<Vec<u8>>>);
 
 /// How far a run is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,41 +97,51 @@ enum Event {
     Wake(Actor, u64),
     Up(Conn, Arrival),
     Down(Conn, Arrival),
-    ServerTimer(u32),
-    /// The loop of the server's process has time again.
-    ServerTurn(u32),
+    /// A node's machine wants to hear of the time.
+    Timer(usize, u32),
+    /// The loop of a node's process has time again.
+    Turn(usize, u32),
     ClientTimer(usize, u32),
     Connect(usize, u32),
-    Disk(u32, DiskEvent),
-    Restart,
+    Disk(usize, u32, DiskEvent),
+    Restart(usize),
     Backup,
-    Follower(u32, FollowerEvent),
+    /// The feeder's turn, packets for a life of a node, and an answer to the feeder that there was then.
+    Feed,
+    Packets(usize, u32, Vec<Vec<u8>>),
+    Said(u32, Vec<u8>),
 }
 
-/// The operations of a disk, and the word of each.
+/// The operations of a process that take time, and the word of each.
 enum DiskEvent {
     Sync(Written, Stamp),
     /// To the server that had joined the group so often.
     Synced(u32, Written, Stamp),
-    Read(ViewId, PageId),
-    ReadDone(ViewId, PageId, Result<Option<Vec<u8>>, String>),
-    Install(ViewId, Vec<PageUpdate>, Option<Checkpoint>),
-    Installed(ViewId, Result<(), String>),
-    Pin(ViewId, u64),
-    Pinned(ViewId, u64),
-    ReadPinned(ViewId, u64, PageId, u32),
-    /// A slow procedure begins, and comes to its end.
-    Run(ViewId, Job),
-    Ran(ViewId, JobDone),
-    /// One with streams goes on.
+    Deed(Effect),
+    Word(Input<'static>),
+    Failed(String),
+    /// A slow procedure with streams goes on.
     Slow(ViewId, JobId),
+}
+
+impl Event {
+    /// Whether it is counted. Faults are due by the number of events, and do not depend on a follower or on the loop's turns.
+    fn is_counted(&self) -> bool {
+        match self {
+            Event::Timer(n, _) | Event::Disk(n, ..) | Event::Restart(n) => *n == LEADER,
+            Event::Turn(..) | Event::Feed | Event::Packets(..) | Event::Said(..) => false,
+            _ => true,
+        }
+    }
 }
 
 impl World {
     /// Before anything has happened.
     pub(crate) fn new(plan: Plan, trace: bool) -> World {
         let mut random = Random::new(plan.seed ^ 0x7e4c_e150_0000_0001);
-        let server = ServerProcess::new(&mut random);
+        let mut nodes = vec![Process::new(Nature::of(&plan), &mut random)];
+        let mut dice = Random::new(plan.seed.wrapping_mul(0x9e37_79b9) ^ 0xf011_0000_0000_0003);
+        nodes.push(Process::new(Nature::draw(&mut dice), &mut dice));
         let clients = (0..plan.clients).map(|i| ClientProcess::new(&plan, i as u64, &mut random)).collect();
         let actors = 1 + plan.actors();
         let mut world = World {
@@ -166,11 +149,8 @@ impl World {
             oracle: Oracle::default(),
             trace: Trace::new(trace),
             clients,
-            server,
-            store: Store::default(),
-            follower: FollowerProcess::new(plan.seed),
+            nodes,
             comparison: compare::Comparison::default(),
-            disk: Disk::default(),
             backup_client: backup::BackupClient::default(),
             net: Net::default(),
             random,
@@ -179,15 +159,10 @@ impl World {
             queued: 0,
             time: 0,
             faults: plan.faults.iter().copied().collect(),
-            faults_from: 0,
-            armed_faults: fault::ArmedFaults::default(),
             phase: Phase::Before,
-            is_put_back: false,
-            unplaced: Vec::new(),
             plan,
         };
-        world.create_space();
-        world.start_follower();
+        (0..world.nodes.len()).for_each(|n| world.start_node(n));
         world
     }
 
@@ -198,11 +173,11 @@ impl World {
 
     /// Whether pages may have been read with errors.
     pub(crate) fn excuses_damage(&self) -> bool {
-        self.armed_faults.excuses_damage
+        self.record.excuses_damage
     }
 
-    pub(crate) fn is_server_up(&self) -> bool {
-        self.server.is_up()
+    pub(crate) fn is_up(&self, n: usize) -> bool {
+        self.nodes[n].is_up()
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -224,10 +199,11 @@ impl World {
     /// Faults may strike from now on.
     pub(crate) fn begin_safety(&mut self) {
         self.phase = Phase::Safety;
-        self.faults_from = self.record.counts.events;
+        let begun = self.record.counts.events;
+        self.faults.iter_mut().for_each(|fault| fault.at += begun);
         self.say(format_args!("the faults begin"));
         if self.plan.group.is_some() {
-            self.end_server("its group begins to change leaders", true);
+            self.end_node(LEADER, "its group begins to change leaders", true);
         }
         self.begin_backups();
     }
@@ -312,9 +288,7 @@ impl World {
                 continue;
             };
             self.time = self.time.max(key.0);
-            // The follower's events and the loop's turns are not counted: the faults, which are due by the number of events,
-            // do not depend on them.
-            if !matches!(event, Event::Follower(..) | Event::ServerTurn(_)) {
+            if event.is_counted() {
                 self.record.counts.events += 1;
                 self.strike();
             }
@@ -342,23 +316,20 @@ impl World {
         let until = match event {
             Event::Wake(actor, _) => match self.plan.site_of(*actor)? {
                 Site::Client(client) => self.clients[client].paused_until,
-                Site::Server => self.server.busy_until(),
+                Site::Server => self.nodes[LEADER].busy_until(),
             },
             // The kernel receives while the loop is busy.
-            Event::Up(..) | Event::ServerTurn(_) => self.server.paused_until,
-            Event::ServerTimer(_) | Event::Backup => self.server.busy_until(),
-            Event::Disk(
-                _,
-                DiskEvent::Synced(..)
-                | DiskEvent::ReadDone(..)
-                | DiskEvent::Installed(..)
-                | DiskEvent::Pinned(..)
-                | DiskEvent::ReadPinned(..),
-            ) => self.server.busy_until(),
+            Event::Up(conn, _) => self.nodes[self.net.links.get(conn)?.node].paused_until,
+            Event::Turn(n, _) => self.nodes[*n].paused_until,
+            Event::Backup => self.nodes[LEADER].busy_until(),
+            Event::Disk(_, _, DiskEvent::Word(Input::Ran(..))) => return None,
+            Event::Disk(n, _, DiskEvent::Synced(..) | DiskEvent::Word(_) | DiskEvent::Failed(_))
+            | Event::Disk(n, _, DiskEvent::Deed(Effect::ReadPinned { .. }))
+            | Event::Packets(n, ..)
+            | Event::Timer(n, _) => self.nodes[*n].busy_until(),
             Event::Down(conn, _) => self.clients[self.net.links.get(conn)?.client].paused_until,
             Event::ClientTimer(client, _) | Event::Connect(client, _) => self.clients[*client].paused_until,
-            Event::Follower(_, event) if event.is_of_process() => self.follower.paused_until,
-            Event::Disk(..) | Event::Restart | Event::Follower(..) => return None,
+            Event::Disk(..) | Event::Restart(_) | Event::Feed | Event::Said(..) => return None,
         };
         (until > self.time).then_some(until)
     }
@@ -367,7 +338,7 @@ impl World {
     pub(crate) fn life_of(&self, site: Site) -> u32 {
         match site {
             Site::Client(client) => self.clients[client].life,
-            Site::Server => self.server.life,
+            Site::Server => self.nodes[LEADER].life,
         }
     }
 
@@ -382,14 +353,16 @@ impl World {
             }
             Event::Up(conn, arrival) => self.arrived_up(conn, arrival),
             Event::Down(conn, arrival) => self.arrived_down(conn, arrival),
-            Event::ServerTimer(life) => self.server_timer(life),
-            Event::ServerTurn(life) => self.server_turn(life),
+            Event::Timer(n, life) => self.node_timer(n, life),
+            Event::Turn(n, life) => self.node_turn(n, life),
             Event::ClientTimer(client, life) => self.client_timer(client, life),
             Event::Connect(client, life) => self.connect(client, life),
-            Event::Disk(life, event) => self.disk_event(life, event),
-            Event::Restart => self.start_server(),
+            Event::Disk(n, life, event) => self.disk_event(n, life, event),
+            Event::Restart(n) => self.start_node(n),
             Event::Backup => self.backup_turn(),
-            Event::Follower(life, event) => self.follower_event(life, event),
+            Event::Feed => self.feed(),
+            Event::Packets(n, life, packets) => self.packets_arrived(n, life, &packets),
+            Event::Said(epoch, bytes) => self.feeder_hears(epoch, &bytes),
         }
         None
     }

@@ -18,7 +18,8 @@ pub(super) struct Net {
 /// A connection, seen from above.
 pub(super) struct Link {
     pub client: usize,
-    /// Which life of the server took it.
+    /// The node, and which life of it took the connection.
+    pub node: usize,
     pub server_life: u32,
     /// When the last bytes in each direction arrive.
     pub up_at: u64,
@@ -54,11 +55,12 @@ pub(super) enum Arrival {
 
 impl Net {
     /// A new connection of a client.
-    pub(super) fn connect(&mut self, client: usize, server_life: u32, now: u64) -> Conn {
+    pub(super) fn connect(&mut self, client: usize, (node, server_life): (usize, u32), now: u64) -> Conn {
         self.last += 1;
         let conn = Conn(self.last);
         let link = Link {
             client,
+            node,
             server_life,
             up_at: now,
             down_at: now,

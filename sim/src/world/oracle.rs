@@ -22,6 +22,8 @@ pub(crate) struct Oracle {
     entries: Vec<Sealed>,
     /// Everything up to here must survive whatever happens.
     pub promised: Stamp,
+    /// The space goes on from before something that clients have heard of.
+    pub(super) is_put_back: bool,
     /// What threads were told of, and when.
     pub(super) acknowledged: Acknowledged,
     /// By written version, its place.

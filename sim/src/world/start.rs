@@ -1,33 +1,29 @@
-//! A server's process begins: it opens and recovers, or it must wait, or something is wrong.
+//! A node's process begins: it opens and recovers, or it must wait, or something is wrong.
 //!
 //! As in a real process, the machine's first output is durable before it serves any client, and power may fail even now.
 //! [`super::oracle`] says here whether the recovered entries are the promised entries.
 
 use tercel_engine::limits;
 use tercel_engine::order::delayed::{Delayed, DelayedConfig, Known};
-use tercel_engine::order::{Output, Sequencer};
+use tercel_engine::order::follower::Follower;
+use tercel_engine::order::{Output, Sealed, Sequencer};
 use tercel_engine::schedule::Moment;
-use tercel_engine::server::{Checkpoint, Effect, Effects, Input, Recovery, ServerConfig};
-use tercel_wire::id::{LogPosition, PageId, Stamp, ViewId};
+use tercel_engine::server::{Checkpoint, Effects, Input, Recovery, ServerConfig};
+use tercel_testkit::node::log::{Log, Opened};
+use tercel_wire::id::{LogPosition, Stamp, ViewId};
 
-use super::log::{Log, Opened};
-use super::server::{Running, encode};
+use super::node::letter;
 use super::turn::Host;
-use super::{Event, Phase, SPACE, World};
+use super::{Event, LEADER, Phase, World};
 use crate::port::Site;
-use crate::rule::{Rule, RunnerRule};
+use crate::rule::RunnerRule;
 
 impl World {
-    pub(super) fn create_space(&mut self) {
-        let salt = self.random.next_u64();
-        Log::create(&mut self.disk, SPACE, salt, self.plan.log.segment_bytes);
-        self.start_server();
-    }
-
-    fn config(&self) -> ServerConfig {
+    fn config(&self, n: usize) -> ServerConfig {
+        let nature = &self.nodes[n].nature;
         ServerConfig {
-            mob_bytes: self.plan.mob_bytes,
-            cache_bytes: self.plan.server.images_bytes,
+            mob_bytes: nature.mob_bytes,
+            cache_bytes: nature.images_bytes,
             keepalive_ms: self.plan.keepalive_ms,
             subscriptions_max: self.plan.server.subscriptions,
             view_first: self.view_first(),
@@ -45,68 +41,74 @@ impl World {
     }
 
     /// Opens and recovers, as a new process does. If that cannot be, another one tries later.
-    pub(super) fn start_server(&mut self) {
-        self.server.is_restarting = false;
-        if self.server.is_up() || self.is_over() {
+    pub(super) fn start_node(&mut self, n: usize) {
+        self.nodes[n].is_restarting = false;
+        if self.is_up(n) || self.is_over() {
             return;
         }
-        self.server.life += 1;
-        self.server.inside = super::inside::program();
-        self.server.slow.clear();
-        self.happened(Site::Server);
-        match self.recover() {
-            Ok((running, out)) => {
-                self.server.running = Some(running);
-                self.perform(out, Moment::Behind);
-            }
+        let process = &mut self.nodes[n];
+        process.life += 1;
+        process.inside = super::inside::program();
+        process.slow.clear();
+        if n == LEADER {
+            self.happened(Site::Server);
+        }
+        let begun = self.recover(n);
+        self.begun(n, begun);
+    }
+
+    fn begun(&mut self, n: usize, begun: Result<Effects, Failed>) {
+        match begun {
+            Ok(out) => self.perform(n, out, Moment::Behind),
             Err(Failed::Again(why)) => {
-                self.say(format_args!("s       does not start: {why}"));
-                self.restart_soon();
+                self.say(format_args!("{}       does not start: {why}", letter(n)));
+                self.restart_soon(n);
             }
-            Err(Failed::Wrong(why)) => self.blame(format!("recovery: {why}")),
+            Err(Failed::Wrong(why)) => self.blame(format!("recovery of node {n}: {why}")),
         }
     }
 
-    fn recover(&mut self) -> Result<(Running, Effects), Failed> {
-        let checkpoint = self.checkpoint();
-        let from = self.begin_recovery(&checkpoint)?.replay_from();
-        let opened = self.open(from)?;
+    fn recover(&mut self, n: usize) -> Result<Effects, Failed> {
+        let recovery = self.begin_recovery(n)?;
+        let from = recovery.replay_from();
+        let (opened, end) = self.open(n, from)?;
         // A bit that is still flipped lies in a part of the log that is no longer needed. The opening must not notice it.
-        self.disk.mend();
-        let local_end = self.oracle.recovered(from, opened.begins, &opened.records).map_err(Failed::Wrong)?;
+        self.nodes[n].disk.mend();
         self.record.counts.torn += opened.is_torn as u64;
         match self.plan.group {
-            None => self.begin_alone(&checkpoint, opened, local_end),
-            Some(config) => self.begin_in_group(config, &checkpoint, opened, local_end),
+            _ if n != LEADER => self.begin_fed(n, recovery, opened),
+            None => self.begin_alone(n, recovery, opened, end),
+            Some(config) => self.begin_in_group(n, config, recovery, opened, end),
         }
     }
 
-    /// The loop of the process as it begins.
-    fn host(&self) -> Host {
-        Host::new(&self.plan, u64::from(self.server.life) << 16 | u64::from(self.server.joined))
+    /// The loop of a process as it begins.
+    fn host(&self, n: usize) -> Host {
+        let process = &self.nodes[n];
+        let salt = u64::from(process.life) << 16 | u64::from(process.joined);
+        Host::new(process.nature.pace, self.plan.seed ^ (salt << 20))
     }
 
-    /// The last checkpoint that was stored.
-    fn checkpoint(&self) -> Option<Checkpoint> {
-        let mut checkpoint = self.store.checkpoint.clone();
-        if self.plan.rule == Some(Rule::Runner(RunnerRule::ReplayFromLater))
+    /// Begins with the last checkpoint that was stored.
+    fn begin_recovery(&self, n: usize) -> Result<Recovery, Failed> {
+        let process = &self.nodes[n];
+        let mut checkpoint: Option<Checkpoint> = process.disk.checkpoint.clone();
+        if self.drops(n, RunnerRule::ReplayFromLater)
             && let Some(c) = &mut checkpoint
         {
             c.replay_from = Stamp(c.applied.0 + 1);
         }
-        checkpoint
+        process.recovery(self.config(n), checkpoint.as_ref()).map_err(|e| wrong(&e))
     }
 
-    fn begin_recovery(&self, checkpoint: &Option<Checkpoint>) -> Result<Recovery, Failed> {
-        let is_new = self.server.life == 1 && self.server.joined == 0;
-        let stored_end = if is_new { 0 } else { PageId::MAX.get() };
-        Recovery::new(self.config(), SPACE, checkpoint.as_ref(), stored_end).map_err(|e| wrong(&e))
-    }
-
-    fn open(&mut self, from: Stamp) -> Result<Opened, Failed> {
-        match Log::open(&mut self.disk, SPACE, from, self.plan.log.segment_bytes) {
-            Ok(opened) => Ok(opened),
-            Err(why) if self.disk.mend() => {
+    /// Opens the log. Gives with it the position at which it ends.
+    fn open(&mut self, n: usize, from: Stamp) -> Result<(Opened, LogPosition), Failed> {
+        match self.nodes[n].open(from) {
+            Ok(opened) => {
+                let end = self.oracle.recovered(from, opened.begins, &opened.records);
+                Ok((opened, end.map_err(Failed::Wrong)?))
+            }
+            Err(why) if self.nodes[n].disk.mend() => {
                 self.record.counts.damage_found += 1;
                 Err(Failed::Again(why))
             }
@@ -117,56 +119,47 @@ impl World {
     /// Begins without a group: the disk has all entries that there are.
     fn begin_alone(
         &mut self,
-        checkpoint: &Option<Checkpoint>,
+        n: usize,
+        mut recovery: Recovery,
         opened: Opened,
-        local_end: LogPosition,
-    ) -> Result<(Running, Effects), Failed> {
-        let mut recovery = self.begin_recovery(checkpoint)?;
-        self.oracle.cut(local_end).map_err(Failed::Wrong)?;
-        for e in &opened.records {
-            recovery.replay(e.view, e.stamp, e.kind, &e.payload).map_err(|e| wrong(&e))?;
+        end: LogPosition,
+    ) -> Result<Effects, Failed> {
+        self.oracle.cut(end).map_err(Failed::Wrong)?;
+        opened.replay(&mut recovery).map_err(|e| wrong(&e))?;
+        let (replayed, is_torn) = (opened.records.len(), opened.is_torn);
+        let now = self.nodes[n].clock.now(self.time);
+        let (incarnation, host) = (self.random.next_u64() as u32, self.host(n));
+        self.nodes[n].begin_alone(recovery, opened.log, (now, incarnation), host).map_err(Failed::Wrong)?;
+        let Some(mut running) = self.nodes[n].running.take() else { return Ok(Effects::default()) };
+        let entries = std::mem::take(&mut running.unwritten);
+        for entry in &entries {
+            self.oracle.append(self.oracle.end().next(), entry).map_err(Failed::Wrong)?;
         }
-        let mut out = Effects::default();
-        let now = self.server.clock.now(self.time);
-        let incarnation = self.random.next_u64() as u32;
-        let mut machine = recovery.finish(now, incarnation, local_end, &mut out).map_err(|e| wrong(&e))?;
-        let mut log = opened.log;
-        let (mut bytes, mut last) = (Vec::new(), log.last());
-        for effect in out.list.drain(..) {
-            let Effect::Append(position, _, entry) = effect else {
-                return Err(Failed::Wrong(format!("{effect:?} before the first sync")));
-            };
-            self.oracle.append(position, &entry).map_err(Failed::Wrong)?;
-            encode(&mut bytes, &mut last, &entry);
-        }
-        self.write_at_start(&mut log, &bytes)?;
-        self.oracle.promised = last.stamp;
-        let written = last.written();
-        machine.handle(now, Input::Written(written.view, written.position), &mut out);
+        self.write_at_start(n, &mut running.log, &entries)?;
+        let last = running.log.last();
+        (running.synced, self.oracle.promised) = (last.stamp, last.stamp);
         self.say(format_args!(
-            "s       view {} begins at {}, {} entries replayed{}",
-            machine.view(),
+            "s       view {} begins at {}, {replayed} entries replayed{}",
+            running.machine.view(),
             last.stamp,
-            opened.records.len(),
-            if opened.is_torn { ", a torn write cut off" } else { "" }
+            if is_torn { ", a torn write cut off" } else { "" }
         ));
-        Ok((Running::new(machine, log, last, self.host()), out))
+        self.nodes[n].running = Some(running);
+        Ok(self.nodes[n].take(self.time, Input::Written(last.view, last.position)))
     }
 
     /// The rest of the group has what was promised, and perhaps more, or less, than is on this disk.
     fn begin_in_group(
         &mut self,
+        n: usize,
         config: DelayedConfig,
-        checkpoint: &Option<Checkpoint>,
+        recovery: Recovery,
         opened: Opened,
         local_end: LogPosition,
-    ) -> Result<(Running, Effects), Failed> {
+    ) -> Result<Effects, Failed> {
         let mut log = opened.log;
-        let (mut bytes, mut last) = (Vec::new(), log.last());
         let stable_end = self.oracle.promised_end();
-        for entry in self.oracle.between(local_end, stable_end) {
-            encode(&mut bytes, &mut last, entry);
-        }
+        let mut missing = self.oracle.between(local_end, stable_end).to_vec();
         let local_end = local_end.max(stable_end);
         let known = Known {
             view: self.oracle.view().max(ViewId::new(self.view_first(), 0)),
@@ -174,7 +167,7 @@ impl World {
             stable: (self.oracle.promised, stable_end),
             suffix: self.oracle.between(stable_end, self.oracle.end()).to_vec(),
         };
-        let now = self.server.clock.now(self.time);
+        let now = self.nodes[n].clock.now(self.time);
         // No leader is deposed while the space is being filled.
         let reign_entries = if self.phase == Phase::Before { u64::MAX } else { config.reign_entries };
         let config = DelayedConfig { reign_entries, ..config };
@@ -182,103 +175,110 @@ impl World {
         let mut cut = None;
         for output in group.before_replay() {
             match output {
-                Output::Append(_, _, entry) => encode(&mut bytes, &mut last, &entry),
+                Output::Append(_, _, entry) => missing.push(entry),
                 Output::Cut(above) => cut = Some(above),
                 other => return Err(Failed::Wrong(format!("{other:?} before anything is replayed"))),
             }
         }
-        self.write_at_start(&mut log, &bytes)?;
+        self.write_at_start(n, &mut log, &missing)?;
         self.oracle.cut(group.end()).map_err(Failed::Wrong)?;
         if let Some(above) = cut {
-            log.cut_above(&mut self.disk, above).map_err(Failed::Wrong)?;
+            log.cut_above(&mut self.nodes[n].disk, above).map_err(Failed::Wrong)?;
         }
-        self.replay_in_group(self.begin_recovery(checkpoint)?, Box::new(group))
+        self.replay_in_group(n, recovery, Box::new(group))
     }
 
     /// Opens the log, which ends where the group's does, and recovers from it.
     fn replay_in_group(
         &mut self,
+        n: usize,
         mut recovery: Recovery,
         sequencer: Box<dyn Sequencer>,
-    ) -> Result<(Running, Effects), Failed> {
-        let from = recovery.replay_from();
-        let opened = self.open(from)?;
-        let end = self.oracle.recovered(from, opened.begins, &opened.records).map_err(Failed::Wrong)?;
+    ) -> Result<Effects, Failed> {
+        let (opened, end) = self.open(n, recovery.replay_from())?;
         if end != self.oracle.end() {
             let due = self.oracle.end();
             return Err(Failed::Wrong(format!("the log ends at {end}, and {due} entries were kept")));
         }
         recovery.only_stable_upto(self.oracle.promised);
-        for e in &opened.records {
-            recovery.replay(e.view, e.stamp, e.kind, &e.payload).map_err(|e| wrong(&e))?;
+        self.join(n, recovery, opened, sequencer)
+    }
+
+    /// Begins as a node that is fed: its disk has what it told its feeder, and perhaps more.
+    fn begin_fed(&mut self, n: usize, recovery: Recovery, opened: Opened) -> Result<Effects, Failed> {
+        let (last, said) = (opened.log.last(), self.nodes[n].said);
+        if last.stamp < said {
+            return Err(Failed::Wrong(format!("its log ends at {}, and it had said {said}", last.stamp)));
         }
-        self.server.joined += 1;
-        let joined = ViewId::new(self.server.joined, 1);
-        let (mut out, now) = (Effects::default(), self.server.clock.now(self.time));
-        let machine = recovery.finish_with(now, sequencer, joined, &mut out).map_err(|e| wrong(&e))?;
+        self.join(n, recovery, opened, Box::new(Follower::new(last.stamp, last.position)))
+    }
+
+    /// Begins with a sequencer, from the records of its log.
+    fn join(
+        &mut self,
+        n: usize,
+        mut recovery: Recovery,
+        opened: Opened,
+        sequencer: Box<dyn Sequencer>,
+    ) -> Result<Effects, Failed> {
+        opened.replay(&mut recovery).map_err(|e| wrong(&e))?;
+        let (from, replayed, end) =
+            (recovery.replay_from(), opened.records.len(), opened.log.last().position);
+        let process = &mut self.nodes[n];
+        process.joined += 1;
+        let joined = (process.clock.now(self.time), ViewId::new(process.joined, n as u32 + 1));
+        let host = self.host(n);
+        let begun = self.nodes[n].begin_with(recovery, opened.log, joined, sequencer, host);
         let stable = self.oracle.promised;
         self.say(format_args!(
-            "s       joins with {end} entries, stable up to {stable}, {} replayed from {from}",
-            opened.records.len()
+            "{}       joins with {end} entries, stable up to {stable}, {replayed} replayed from {from}",
+            letter(n)
         ));
-        let last = opened.log.last();
-        Ok((Running::new(machine, opened.log, last, self.host()), out))
+        begun.map_err(Failed::Wrong)
     }
 
     /// Begins anew after its leader was deposed: the log and the store are idle.
-    pub(super) fn rejoin(&mut self) {
-        let Some(running) = self.server.running.take() else { return };
+    pub(super) fn rejoin(&mut self, n: usize) {
+        let Some(running) = self.nodes[n].running.take() else { return };
         self.count(&running.machine, &running.host);
         self.forget_digests();
         self.forget_backup();
-        (self.store.pin_next, self.store.pinned) = (None, None);
-        let cut = running.deposed.flatten();
-        let begun = self.cut(running.log, cut).and_then(|()| {
-            let recovery = self.begin_recovery(&self.checkpoint())?;
-            self.replay_in_group(recovery, running.machine.into_sequencer())
+        let begun = self.cut(n, running.log, running.deposed.flatten()).and_then(|()| {
+            let recovery = self.begin_recovery(n)?;
+            self.replay_in_group(n, recovery, running.machine.into_sequencer())
         });
-        match begun {
-            Ok((running, out)) => {
-                self.server.running = Some(running);
-                self.perform(out, Moment::Behind);
-            }
-            Err(Failed::Again(why)) => {
-                self.say(format_args!("s       does not go on: {why}"));
-                self.restart_soon();
-            }
-            Err(Failed::Wrong(why)) => self.blame(format!("recovery after a deposition: {why}")),
-        }
+        self.begun(n, begun);
     }
 
-    fn cut(&mut self, log: Log, above: Option<LogPosition>) -> Result<(), Failed> {
+    fn cut(&mut self, n: usize, log: Log, above: Option<LogPosition>) -> Result<(), Failed> {
         let Some(above) = above else { return Ok(()) };
-        let less = self.plan.rule == Some(Rule::Runner(RunnerRule::LogCutTooLittle));
+        let less = self.drops(n, RunnerRule::LogCutTooLittle);
         let of_log = if less { above.next() } else { above };
-        log.cut_above(&mut self.disk, of_log).map_err(Failed::Wrong)?;
+        log.cut_above(&mut self.nodes[n].disk, of_log).map_err(Failed::Wrong)?;
         self.oracle.cut(above).map_err(Failed::Wrong)
     }
 
     /// Writes what must be there before anything is served; now and then the power fails just then.
-    fn write_at_start(&mut self, log: &mut Log, bytes: &[u8]) -> Result<(), Failed> {
-        let appended = log.append(&mut self.disk, bytes);
-        let is_first = self.server.life == 1;
+    fn write_at_start(&mut self, n: usize, log: &mut Log, entries: &[Sealed]) -> Result<(), Failed> {
+        let disk = &mut self.nodes[n].node.disk;
+        let appended = log.append(disk, &log.encode(entries).0);
+        let is_first = self.nodes[n].life == 1;
         let is_unlucky = !is_first && self.phase == Phase::Safety && self.random.below(16) == 0;
-        if let Err(why) = appended {
-            return Err(Failed::Again(why));
-        }
+        appended.map_err(Failed::Again)?;
+        let disk = &mut self.nodes[n].node.disk;
         if is_unlucky {
-            self.disk.lose(&mut self.random);
+            disk.lose(&mut self.random);
             return Err(Failed::Again("the power is lost again".into()));
         }
-        log.sync(&mut self.disk);
+        log.sync(disk);
         Ok(())
     }
 
-    pub(super) fn restart_soon(&mut self) {
-        if !self.server.is_restarting && self.phase != Phase::Closing {
-            self.server.is_restarting = true;
-            let us = 1_000 + self.random.below(RESTART_US_MAX);
-            self.at(self.time + us, Event::Restart);
+    pub(super) fn restart_soon(&mut self, n: usize) {
+        if !self.nodes[n].is_restarting && self.phase != Phase::Closing {
+            self.nodes[n].is_restarting = true;
+            let us = 1_000 + self.dice(n).below(RESTART_US_MAX);
+            self.at(self.time + us, Event::Restart(n));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The loop of the server's process: what has arrived is taken in turns, and a turn takes time.
+//! The loop of a node's process: what has arrived is taken in turns, and a turn takes time.
 //!
 //! The engine's scheduler decides as in a real process which frames are handled, which connection is not read, and where a
 //! batch is synced. This file carries its decisions out on simulated connections. In worlds without a pace a turn takes no
@@ -13,18 +13,18 @@ use std::mem::take;
 
 use tercel_engine::random::Random;
 use tercel_engine::schedule::{Bounds, Decision, LogLoad, Moment, Origin, Received, Scheduler, SyncTime};
-use tercel_engine::server::{Conn, Effects, Input, Server};
+use tercel_engine::server::{Conn, Effects, Input, LogRoom, Server};
 use tercel_engine::time::Now;
 use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{Header, Kind};
 
 use super::net::{Arrival, Link};
-use super::server::Running;
+use super::node::Process;
 use super::{Event, World};
-use crate::plan::{Pace, Plan};
+use crate::plan::Pace;
 
 /// The loop, and what the kernel has for it.
-pub(super) struct Host {
+pub(crate) struct Host {
     scheduler: Scheduler,
     pace: Option<Pace>,
     random: Random,
@@ -41,6 +41,10 @@ pub(super) struct Host {
     sync: HostSync,
     /// Connections that are to end because all together have taken too little.
     over: Vec<Conn>,
+    /// When the machine next wants to hear of the time.
+    pub(super) timer: Option<u64>,
+    /// What the machine knows of the disk: whether it is full, and the room of the log.
+    pub(super) knows: (bool, LogRoom),
     /// A mistake of the machine that is seen from outside.
     wrong: Option<String>,
 }
@@ -57,7 +61,7 @@ struct HostSync {
 
 /// The other end of a connection, seen from the loop.
 #[derive(Default)]
-pub(super) struct Peer {
+pub(crate) struct Peer {
     is_paused: bool,
     /// The frames that the loop has received whole and that were not handled: kind, call, bytes.
     due: VecDeque<(Kind, u64, u32)>,
@@ -85,8 +89,8 @@ impl Peer {
 
 impl Host {
     /// The loop of a new process, or of one that has joined its group anew.
-    pub(super) fn new(plan: &Plan, salt: u64) -> Host {
-        let bounds = match plan.pace {
+    pub(super) fn new(pace: Option<Pace>, seed: u64) -> Host {
+        let bounds = match pace {
             Some(Pace { unsent_ask_max, unsent_bytes_max, .. }) => {
                 Bounds { unsent_ask_max, unsent_bytes_max, ..Bounds::default() }
             }
@@ -94,8 +98,8 @@ impl Host {
         };
         Host {
             scheduler: Scheduler::new(bounds),
-            pace: plan.pace,
-            random: Random::new(plan.seed ^ (salt << 20) ^ 0x5c4e_d000_0000_0005),
+            pace,
+            random: Random::new(seed ^ 0x5c4e_d000_0000_0005),
             conns: BTreeMap::new(),
             arrivals: VecDeque::new(),
             out: Effects::default(),
@@ -104,6 +108,8 @@ impl Host {
             turn_at: None,
             sync: HostSync::default(),
             over: Vec::new(),
+            timer: None,
+            knows: (false, LogRoom::Free),
             wrong: None,
         }
     }
@@ -234,18 +240,18 @@ impl Host {
 }
 
 impl World {
-    /// Something has arrived at the server's kernel.
-    pub(super) fn arrived_at_loop(&mut self, conn: Conn, arrival: Arrival) {
-        let Some(running) = &mut self.server.running else { return };
+    /// Something has arrived at a node's kernel.
+    pub(super) fn arrived_at_loop(&mut self, n: usize, conn: Conn, arrival: Arrival) {
+        let Some(running) = &mut self.nodes[n].running else { return };
         running.host.arrived(conn, arrival);
-        self.wake_loop();
+        self.wake_loop(n);
     }
 
     /// The loop has something to do: now, or when it has time.
-    fn wake_loop(&mut self) {
-        let (time, life) = (self.time, self.server.life);
-        let paused_until = self.server.paused_until;
-        let Some(running) = &mut self.server.running else { return };
+    fn wake_loop(&mut self, n: usize) {
+        let (time, life) = (self.time, self.nodes[n].life);
+        let paused_until = self.nodes[n].paused_until;
+        let Some(running) = &mut self.nodes[n].running else { return };
         let host = &mut running.host;
         if host.waits_for_sync() {
             // The word of the sync goes on with the loop.
@@ -253,29 +259,29 @@ impl World {
         }
         let at = time.max(host.busy_until).max(paused_until);
         if at == time {
-            return self.loop_turn();
+            return self.loop_turn(n);
         }
         if host.turn_at.is_none_or(|t| t > at) {
             host.turn_at = Some(at);
-            self.at(at, Event::ServerTurn(life));
+            self.at(at, Event::Turn(n, life));
         }
     }
 
-    pub(super) fn server_turn(&mut self, life: u32) {
-        let (time, is_of_this_life) = (self.time, life == self.server.life);
-        let Some(running) = &mut self.server.running else { return };
+    pub(super) fn node_turn(&mut self, n: usize, life: u32) {
+        let (time, is_of_this_life) = (self.time, life == self.nodes[n].life);
+        let Some(running) = &mut self.nodes[n].running else { return };
         let host = &mut running.host;
         if !is_of_this_life || host.turn_at.is_none_or(|t| t > time) {
             return;
         }
         host.turn_at = None;
-        self.wake_loop();
+        self.wake_loop(n);
     }
 
     /// A turn: what has come, and behind it the connections that wait.
-    fn loop_turn(&mut self) {
-        let now = self.server.clock.now(self.time);
-        let Some(running) = &mut self.server.running else { return };
+    fn loop_turn(&mut self, n: usize) {
+        let now = self.nodes[n].clock.now(self.time);
+        let Some(running) = &mut self.nodes[n].running else { return };
         let host = &mut running.host;
         host.turn_at = None;
         host.spent_us.set(0);
@@ -283,47 +289,48 @@ impl World {
         let arrivals = host.take_arrivals();
         let heard = arrivals.len();
         for (conn, arrival) in arrivals {
-            self.take_arrival(now, conn, arrival);
+            self.take_arrival(n, now, conn, arrival);
         }
-        let Some(running) = &mut self.server.running else { return };
-        running.machine.run_calls(now, &mut self.server.inside, &mut running.host.out);
+        let Process { node, inside, .. } = &mut self.nodes[n];
+        let Some(running) = &mut node.running else { return };
+        running.machine.run_calls(now, inside, &mut running.host.out);
         let (ordered, has_calls) = (running.machine.stats().ordered, running.machine.has_calls());
         running.host.scheduler.end_arrivals(heard, ordered, has_calls);
         if running.host.scheduler.is_idle() {
-            return self.end_turn();
+            return self.end_turn(n);
         }
-        self.perform_turn(Moment::Between);
-        self.go_on_behind(Moment::Between);
+        self.perform_turn(n, Moment::Between);
+        self.go_on_behind(n, Moment::Between);
     }
 
     /// Does what the machine wants done at this moment of a turn.
-    fn perform_turn(&mut self, moment: Moment) {
-        if let Some(running) = &mut self.server.running {
+    fn perform_turn(&mut self, n: usize, moment: Moment) {
+        if let Some(running) = &mut self.nodes[n].running {
             let out = running.host.take_out();
-            self.perform(out, moment);
+            self.perform(n, out, moment);
         }
     }
 
     /// Goes on with a turn behind this moment. If the loop waits for its own sync, the word of the sync goes on with it.
-    pub(super) fn go_on_behind(&mut self, moment: Moment) {
-        let Some(running) = &self.server.running else { return };
+    pub(super) fn go_on_behind(&mut self, n: usize, moment: Moment) {
+        let Some(running) = &self.nodes[n].running else { return };
         if running.host.waits_for_sync() {
             return;
         }
         match moment {
             Moment::Between => {
-                self.second_slice();
-                self.end_turn();
+                self.second_slice(n);
+                self.end_turn(n);
             }
-            Moment::End => self.leave_turn(),
+            Moment::End => self.leave_turn(n),
             Moment::Behind => {}
         }
     }
 
     /// The loop no longer waits for its own sync. Gives the moment behind which its turn goes on.
-    pub(super) fn end_sync_here(&mut self) -> Option<Moment> {
+    pub(super) fn end_sync_here(&mut self, n: usize) -> Option<Moment> {
         let time = self.time;
-        let host = &mut self.server.running.as_mut()?.host;
+        let host = &mut self.nodes[n].running.as_mut()?.host;
         let moment = host.sync.here.take()?;
         host.busy_until = time;
         host.spent_us.set(0);
@@ -331,12 +338,12 @@ impl World {
         Some(moment)
     }
 
-    fn take_arrival(&mut self, now: Now, conn: Conn, arrival: Arrival) {
-        let is_stopping = self.server.is_stopping;
+    fn take_arrival(&mut self, n: usize, now: Now, conn: Conn, arrival: Arrival) {
+        let is_stopping = self.nodes[n].is_stopping;
         let unsent_bytes = self.unsent_bytes(conn);
-        let Some(running) = &mut self.server.running else { return };
+        let Some(running) = &mut self.nodes[n].running else { return };
         match arrival {
-            Arrival::Open if is_stopping => self.close(conn),
+            Arrival::Open if is_stopping => self.close(n, conn),
             Arrival::Open => {
                 running.host.conns.insert(conn, Peer::default());
                 running.host.scheduler.connected(conn, Origin::Network);
@@ -349,34 +356,34 @@ impl World {
                 let handle_one = move |header, body: &[u8]| handle(conn, header, body);
                 let Received { decision, kept_bytes } =
                     scheduler.received(conn, &bytes, unsent_bytes, clock, handle_one);
-                self.obey(now, conn, decision);
-                self.end_for_room(now, conn, kept_bytes);
+                self.obey(n, now, conn, decision);
+                self.end_for_room(n, now, conn, kept_bytes);
             }
             Arrival::Drained => {
                 let decision = running.host.scheduler.drained(conn);
-                self.obey(now, conn, decision);
+                self.obey(n, now, conn, decision);
             }
             Arrival::Close if running.host.is_up(conn) => {
-                self.close(conn);
-                self.loop_takes(now, Input::Disconnected(conn));
+                self.close(n, conn);
+                self.loop_takes(n, now, Input::Disconnected(conn));
             }
             Arrival::Close => {}
         }
     }
 
-    fn loop_takes(&mut self, now: Now, input: Input<'_>) {
-        if let Some(running) = &mut self.server.running {
+    fn loop_takes(&mut self, n: usize, now: Now, input: Input<'_>) {
+        if let Some(running) = &mut self.nodes[n].running {
             running.machine.handle(now, input, &mut running.host.out);
         }
     }
 
     /// Carries out the scheduler's decision on a connection.
-    fn obey(&mut self, now: Now, conn: Conn, decision: Decision) {
+    fn obey(&mut self, n: usize, now: Now, conn: Conn, decision: Decision) {
         if decision == Decision::Close {
-            self.close(conn);
-            return self.loop_takes(now, Input::Disconnected(conn));
+            self.close(n, conn);
+            return self.loop_takes(n, now, Input::Disconnected(conn));
         }
-        let Some(running) = &mut self.server.running else { return };
+        let Some(running) = &mut self.nodes[n].running else { return };
         let Some(peer) = running.host.conns.get_mut(&conn) else { return };
         match decision {
             Decision::Pause => peer.is_paused = true,
@@ -385,12 +392,12 @@ impl World {
         }
     }
 
-    fn end_for_room(&mut self, now: Now, conn: Conn, bytes: usize) {
-        let Some(running) = self.server.running.as_mut().filter(|_| bytes > 0) else { return };
+    fn end_for_room(&mut self, n: usize, now: Now, conn: Conn, bytes: usize) {
+        let Some(running) = self.nodes[n].running.as_mut().filter(|_| bytes > 0) else { return };
         let machine = &running.machine;
         let over = running.host.scheduler.over_received(conn, bytes, |conn| machine.has_greeted(conn));
         for conn in over {
-            self.loop_takes(now, Input::NoRoom(conn, "the server has received too much"));
+            self.loop_takes(n, now, Input::NoRoom(conn, "the server has received too much"));
         }
     }
 
@@ -407,8 +414,9 @@ impl World {
         let (Some(pace), Some(link)) = (&self.plan.pace, self.net.links.get_mut(&conn)) else { return };
         link.down_bytes += bytes;
         link.owes_drained |= link.down_bytes > pace.window_bytes + pace.mark_bytes();
+        let node = link.node;
         let links = &self.net.links;
-        let Some(Running { host, .. }) = &mut self.server.running else { return };
+        let Some(host) = self.nodes[node].running.as_mut().map(|running| &mut running.host) else { return };
         if host.scheduler.sent(bytes) {
             let unsent = |conn: &Conn| links.get(conn).map_or(0, |link| unsent_bytes(link, pace));
             let all = host.conns.keys().map(|conn| (unsent(conn), *conn)).collect();
@@ -417,9 +425,9 @@ impl World {
     }
 
     /// Ends the connections whose clients have most to take, without a word.
-    pub(super) fn cut_off(&mut self) {
-        let now = self.server.clock.now(self.time);
-        while let Some(running) = &mut self.server.running
+    pub(super) fn cut_off(&mut self, n: usize) {
+        let now = self.nodes[n].clock.now(self.time);
+        while let Some(running) = &mut self.nodes[n].running
             && let Some(conn) = running.host.over.pop()
         {
             if running.host.conns.remove(&conn).is_some() {
@@ -427,7 +435,7 @@ impl World {
                 let mut out = Effects::default();
                 running.machine.handle(now, Input::Disconnected(conn), &mut out);
                 self.send(conn, Arrival::Close, false);
-                self.perform(out, Moment::Behind);
+                self.perform(n, out, Moment::Behind);
             }
         }
     }
@@ -438,20 +446,21 @@ impl World {
         link.down_bytes = link.down_bytes.saturating_sub(bytes);
         if link.owes_drained && link.down_bytes <= pace.window_bytes + pace.mark_bytes() {
             link.owes_drained = false;
-            if link.server_life == self.server.life {
-                self.arrived_at_loop(conn, Arrival::Drained);
+            let node = link.node;
+            if link.server_life == self.nodes[node].life {
+                self.arrived_at_loop(node, conn, Arrival::Drained);
             }
         }
     }
 
     /// Serves the connections that wait.
-    fn second_slice(&mut self) {
-        let now = self.server.clock.now(self.time);
-        let Some(running) = &mut self.server.running else { return };
+    fn second_slice(&mut self, n: usize) {
+        let now = self.nodes[n].clock.now(self.time);
+        let Some(running) = &mut self.nodes[n].running else { return };
         let begun = Now(running.host.spent_us.get());
         running.host.scheduler.begin_second_slice(begun);
         loop {
-            let Some(running) = &mut self.server.running else { return };
+            let Some(running) = &mut self.nodes[n].running else { return };
             let (links, pace) = (&self.net.links, &self.plan.pace);
             let unsent = |conn| match (pace, links.get(&conn)) {
                 (Some(pace), Some(link)) => unsent_bytes(link, pace),
@@ -459,8 +468,8 @@ impl World {
             };
             let (scheduler, clock, handle) = running.host.frames(&mut running.machine, now);
             let Some((conn, decision)) = scheduler.serve_next(unsent, clock, handle) else { return };
-            self.obey(now, conn, decision);
-            let Some(running) = &self.server.running else { return };
+            self.obey(n, now, conn, decision);
+            let Some(running) = &self.nodes[n].running else { return };
             if running.host.scheduler.is_slice_over(Now(running.host.spent_us.get())) {
                 return;
             }
@@ -468,19 +477,20 @@ impl World {
     }
 
     /// The end of a turn: what was decided is done.
-    fn end_turn(&mut self) {
-        let now = self.server.clock.now(self.time);
-        if let Some(running) = &mut self.server.running {
-            running.machine.run_calls(now, &mut self.server.inside, &mut running.host.out);
+    fn end_turn(&mut self, n: usize) {
+        let now = self.nodes[n].clock.now(self.time);
+        let Process { node, inside, .. } = &mut self.nodes[n];
+        if let Some(running) = &mut node.running {
+            running.machine.run_calls(now, inside, &mut running.host.out);
         }
-        self.perform_turn(Moment::End);
-        self.go_on_behind(Moment::End);
+        self.perform_turn(n, Moment::End);
+        self.go_on_behind(n, Moment::End);
     }
 
     /// Tells the machine which of the unheard clients read.
-    pub(super) fn look_at_backpressured(&mut self) {
-        let now = self.server.clock.now(self.time);
-        let Some(running) = &mut self.server.running else { return };
+    pub(super) fn look_at_backpressured(&mut self, n: usize) {
+        let now = self.nodes[n].clock.now(self.time);
+        let Some(running) = &mut self.nodes[n].running else { return };
         let Some(pace) = &self.plan.pace else { return };
         let links = &self.net.links;
         let unsent = |conn| links.get(&conn).map_or(0, |link| unsent_bytes(link, pace));
@@ -490,9 +500,9 @@ impl World {
     }
 
     /// Leaves a turn: the loop is busy for as long as it took, and begins the next if there is more to do.
-    fn leave_turn(&mut self) {
+    fn leave_turn(&mut self, n: usize) {
         let time = self.time;
-        let Some(running) = &mut self.server.running else { return };
+        let Some(running) = &mut self.nodes[n].running else { return };
         let host = &mut running.host;
         host.busy_until = host.busy_until.max(time + host.spent_us.take());
         if let Some(why) = host.wrong.take() {
@@ -501,20 +511,20 @@ impl World {
         if self.plan.pace.is_none() {
             return;
         }
-        self.may_wait();
-        let Some(running) = &mut self.server.running else { return };
+        self.may_wait(n);
+        let Some(running) = &mut self.nodes[n].running else { return };
         let host = &mut running.host;
         if !host.scheduler.is_idle() || host.has_arrivals() {
             // A turn that took no time is followed by one that does.
             host.busy_until = host.busy_until.max(time + 1);
-            self.wake_loop();
+            self.wake_loop(n);
         }
     }
 
     /// A connection that is not read, or has frames that were not handled, has a reason: its client does not read, or it waits
     /// for a turn that comes soon.
-    fn may_wait(&mut self) {
-        let Some(running) = &mut self.server.running else { return };
+    fn may_wait(&mut self, n: usize) {
+        let Some(running) = &mut self.nodes[n].running else { return };
         let host = &mut running.host;
         let links = &self.net.links;
         let turns_max = 4 * host.conns.len() + 8;

@@ -1,16 +1,26 @@
-//! A disk of segments, as bytes: the durable bytes, and the bytes that were written and not yet synced.
+//! A disk: segments as bytes, the durable ones and those that were written and not yet synced, and a store of pages.
 //!
 //! A process that is killed loses nothing that it wrote, because the kernel has it. A machine that loses its power keeps
 //! some of the unsynced pieces and not others, in any order. The invariant: synced bytes stay, unless an injected fault is
-//! meant to break just this. Such a fault is remembered, so that it can be mended.
+//! meant to break just this. Such a fault is remembered, so that it can be mended. The store has whole installs.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tercel_engine::random::Random;
+use tercel_engine::server::{Checkpoint, PageUpdate, store};
+use tercel_wire::id::PageId;
 
-/// The segments of one disk, with their durable and their unsynced bytes.
+/// Pages as they are stored.
+pub type Pages = BTreeMap<PageId, Arc<Vec<u8>>>;
+
+/// What is left of a node that ends.
 #[derive(Default, Clone)]
-pub(super) struct Disk {
+pub struct Disk {
+    /// The stored pages.
+    pub pages: Pages,
+    /// The stored checkpoint, if there is one.
+    pub checkpoint: Option<Checkpoint>,
     segments: BTreeMap<u64, Segment>,
     /// There is no room for another segment.
     pub full: bool,
@@ -34,8 +44,16 @@ struct Flip {
 const SECTOR_BYTES: usize = 512;
 
 impl Disk {
+    /// Stores pages and perhaps a checkpoint, in one step.
+    pub fn install(&mut self, pages: Vec<PageUpdate>, checkpoint: Option<Checkpoint>) {
+        store(pages, &mut self.pages);
+        if let Some(c) = checkpoint {
+            self.checkpoint = Some(c.over(self.checkpoint.take()));
+        }
+    }
+
     /// A new segment of zeros, which is there for good; `false` if there is no room.
-    pub(super) fn create(&mut self, number: u64, bytes: u32) -> bool {
+    pub fn create(&mut self, number: u64, bytes: u32) -> bool {
         if self.full {
             return false;
         }
@@ -43,27 +61,31 @@ impl Disk {
         true
     }
 
-    pub(super) fn has(&self, number: u64) -> bool {
+    /// Whether there is a segment of this number.
+    pub fn has(&self, number: u64) -> bool {
         self.segments.contains_key(&number)
     }
 
-    pub(super) fn numbers(&self) -> Vec<u64> {
+    /// The numbers of its segments, rising.
+    pub fn numbers(&self) -> Vec<u64> {
         self.segments.keys().copied().collect()
     }
 
-    pub(super) fn remove(&mut self, number: u64) {
+    /// Removes a segment.
+    pub fn remove(&mut self, number: u64) {
         self.segments.remove(&number);
         self.flips.retain(|f| f.segment != number);
     }
 
-    pub(super) fn write(&mut self, number: u64, at: usize, bytes: &[u8]) {
+    /// Writes bytes that the next sync makes durable.
+    pub fn write(&mut self, number: u64, at: usize, bytes: &[u8]) {
         if let Some(segment) = self.segments.get_mut(&number) {
             segment.dirty.push((at, bytes.to_vec()));
         }
     }
 
     /// Everything written is durable.
-    pub(super) fn sync(&mut self) {
+    pub fn sync(&mut self) {
         for segment in self.segments.values_mut() {
             for (at, bytes) in segment.dirty.drain(..) {
                 segment.durable[at..at + bytes.len()].copy_from_slice(&bytes);
@@ -72,7 +94,7 @@ impl Disk {
     }
 
     /// A segment as a process sees it.
-    pub(super) fn read(&self, number: u64) -> Vec<u8> {
+    pub fn read(&self, number: u64) -> Vec<u8> {
         let Some(segment) = self.segments.get(&number) else { return Vec::new() };
         let mut bytes = segment.durable.clone();
         for (at, piece) in &segment.dirty {
@@ -82,12 +104,12 @@ impl Disk {
     }
 
     /// Replaces a segment's bytes, for good.
-    pub(super) fn replace(&mut self, number: u64, bytes: Vec<u8>) {
+    pub fn replace(&mut self, number: u64, bytes: Vec<u8>) {
         self.segments.insert(number, Segment { durable: bytes, dirty: Vec::new() });
     }
 
     /// Drops the unsynced bytes, but for some pieces of them.
-    pub(super) fn lose(&mut self, random: &mut Random) {
+    pub fn lose(&mut self, random: &mut Random) {
         // Most disks write sectors whole; a few tear them.
         let piece_bytes = if random.below(4) == 0 { 8 } else { SECTOR_BYTES };
         let kept = random.below(5);
@@ -107,7 +129,7 @@ impl Disk {
     }
 
     /// Flips a bit of something durable, before `end`; whether there is anything.
-    pub(super) fn flip(&mut self, random: &mut Random, end: (u64, usize)) -> bool {
+    pub fn flip(&mut self, random: &mut Random, end: (u64, usize)) -> bool {
         let all: Vec<u64> = self.segments.keys().copied().filter(|n| *n <= end.0).collect();
         if all.is_empty() {
             return false;
@@ -126,7 +148,7 @@ impl Disk {
     }
 
     /// Flips back what was flipped, as from a copy; whether there was anything.
-    pub(super) fn mend(&mut self) -> bool {
+    pub fn mend(&mut self) -> bool {
         let any = !self.flips.is_empty();
         for f in self.flips.drain(..) {
             if let Some(segment) = self.segments.get_mut(&f.segment) {

@@ -4,28 +4,30 @@ use tercel_engine::time::Now;
 
 /// Turns the world's time into the time of one process.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Clock {
+pub struct Clock {
     /// Thousandths of the world's speed.
     permille: u64,
     ahead_us: u64,
 }
 
 impl Clock {
-    pub(super) fn new(permille: u64, ahead_us: u64) -> Clock {
+    /// A clock of this speed, so far ahead of the world's time.
+    pub fn new(permille: u64, ahead_us: u64) -> Clock {
         Clock { permille, ahead_us }
     }
 
     /// Gives the time that it shows at a moment of the world.
-    pub(super) fn now(&self, time_us: u64) -> Now {
+    pub fn now(&self, time_us: u64) -> Now {
         Now(time_us * self.permille / 1_000 + self.ahead_us)
     }
 
     /// When it will show that.
-    pub(super) fn when(&self, now: Now) -> u64 {
+    pub fn when(&self, now: Now) -> u64 {
         (now.0.saturating_sub(self.ahead_us) * 1_000).div_ceil(self.permille)
     }
 
-    pub(super) fn jump(&mut self, us: u64) {
+    /// Jumps ahead.
+    pub fn jump(&mut self, us: u64) {
         self.ahead_us += us;
     }
 }

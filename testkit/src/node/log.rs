@@ -8,16 +8,18 @@ use std::convert::Infallible;
 
 use tercel_engine::order::Sealed;
 use tercel_engine::random::Random;
+use tercel_engine::server::{Recovery, RecoveryError};
 use tercel_wire::id::{LogPosition, SpaceId, Stamp};
 use tercel_wire::log::cut::{Segments, erase, tail_above};
 use tercel_wire::log::{
-    End, Last, LogId, LogOffset, MARK_BYTES, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader, Tail, Writer,
+    End, Kind, Last, LogId, LogOffset, MARK_BYTES, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader, Tail,
+    Writer, encode_record,
 };
 
 use super::disk::Disk;
 
 /// A log on a disk of the world, open for writing.
-pub(super) struct Log {
+pub struct Log {
     writer: Writer,
     /// The segments with records: their numbers, and the stamp before their first record.
     used: VecDeque<(u64, Stamp)>,
@@ -28,17 +30,30 @@ pub(super) struct Log {
 }
 
 /// The result of an opening.
-pub(super) struct Opened {
+pub struct Opened {
+    /// The log, repaired.
     pub log: Log,
+    /// The records that were asked for.
     pub records: Vec<Sealed>,
     /// The stamp before the first record that was read.
     pub begins: Stamp,
+    /// Whether it ended in an unfinished write.
     pub is_torn: bool,
+}
+
+impl Opened {
+    /// Has a recovery replay the records.
+    ///
+    /// # Errors
+    /// If they cannot be.
+    pub fn replay(&self, recovery: &mut Recovery) -> Result<(), RecoveryError> {
+        self.records.iter().try_for_each(|e| recovery.replay(e.view, e.stamp, e.kind, &e.payload))
+    }
 }
 
 impl Log {
     /// Makes the log of a new space.
-    pub(super) fn create(disk: &mut Disk, space: SpaceId, salt: u64, segment_bytes: u32) {
+    pub fn create(disk: &mut Disk, space: SpaceId, salt: u64, segment_bytes: u32) {
         disk.create(1, segment_bytes);
         let header = SegmentHeader::first(LogId { space, salt }, Stamp::ZERO, segment_bytes);
         disk.write(1, 0, &header.encode());
@@ -46,12 +61,10 @@ impl Log {
     }
 
     /// Opens it, repairs what a crash left, and gives every record from `from` on.
-    pub(super) fn open(
-        disk: &mut Disk,
-        space: SpaceId,
-        from: Stamp,
-        segment_bytes: u32,
-    ) -> Result<Opened, String> {
+    ///
+    /// # Errors
+    /// If it is damaged, and what is.
+    pub fn open(disk: &mut Disk, space: SpaceId, from: Stamp, segment_bytes: u32) -> Result<Opened, String> {
         let numbers = disk.numbers();
         let headers: Vec<_> = numbers.iter().map(|n| SegmentHeader::decode(&disk.read(*n))).collect();
         let valid = headers.iter().take_while(|h| h.is_ok()).count();
@@ -80,7 +93,10 @@ impl Log {
     }
 
     /// Erases every record above a position; all that was appended is synced. The log is then opened anew.
-    pub(super) fn cut_above(self, disk: &mut Disk, position: LogPosition) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// If the record there cannot be read.
+    pub fn cut_above(self, disk: &mut Disk, position: LogPosition) -> Result<(), String> {
         if position >= self.last().position {
             return Ok(());
         }
@@ -97,18 +113,31 @@ impl Log {
         Ok(())
     }
 
+    /// Encodes entries that follow its last record. Gives with them the record that will be its last.
+    pub fn encode(&self, entries: &[Sealed]) -> (Vec<u8>, Last) {
+        let (mut bytes, mut last) = (Vec::new(), self.last());
+        for e in entries {
+            let kind = Kind::new(e.kind).expect("entries have kinds");
+            encode_record(&mut bytes, &mut last.chain, kind, e.view, e.stamp, &e.payload)
+                .expect("entries are bounded");
+            (last.view, last.stamp, last.position) = (e.view, e.stamp, last.position.next());
+        }
+        (bytes, last)
+    }
+
     /// Writes records; if that fails, `Err` says why and some of them may be there.
-    pub(super) fn append(&mut self, disk: &mut Disk, records: &[u8]) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// If there is no room, or the records do not continue it.
+    pub fn append(&mut self, disk: &mut Disk, records: &[u8]) -> Result<(), String> {
         self.append_some(disk, records, usize::MAX)
     }
 
     /// Writes records up to so many bytes, as a write that fails would.
-    pub(super) fn append_some(
-        &mut self,
-        disk: &mut Disk,
-        records: &[u8],
-        bytes_max: usize,
-    ) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// Those of [`Log::append`], and that not all was written.
+    pub fn append_some(&mut self, disk: &mut Disk, records: &[u8], bytes_max: usize) -> Result<(), String> {
         let mut writes: Vec<(LogOffset, Vec<u8>)> = Vec::new();
         let placed = self.writer.place(records, self.synced, |at, bytes| writes.push((at, bytes.to_vec())));
         placed.map_err(|flaw| format!("the records do not continue the log: {flaw}"))?;
@@ -137,7 +166,7 @@ impl Log {
     }
 
     /// What was appended is durable.
-    pub(super) fn sync(&mut self, disk: &mut Disk) {
+    pub fn sync(&mut self, disk: &mut Disk) {
         disk.sync();
         self.synced = true;
         self.vouched = self.writer.tail().synced;
@@ -149,7 +178,7 @@ impl Log {
     }
 
     /// Lets whole segments of which every record is below `stamp` go; does nothing while something is not synced.
-    pub(super) fn truncate_below(&mut self, disk: &mut Disk, stamp: Stamp) {
+    pub fn truncate_below(&mut self, disk: &mut Disk, stamp: Stamp) {
         while self.synced && self.used.get(1).is_some_and(|(_, first)| *first < stamp) {
             if let Some((gone, _)) = self.used.pop_front() {
                 disk.remove(gone);
@@ -158,22 +187,22 @@ impl Log {
     }
 
     /// Whether the next segment could not be prepared.
-    pub(super) fn is_short(&self, disk: &Disk) -> bool {
+    pub fn is_short(&self, disk: &Disk) -> bool {
         disk.full && !disk.has(self.writer.tail().offset.segment + 1)
     }
 
     /// Bytes of the segments with records.
-    pub(super) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.used.len() as u64 * u64::from(self.segment_bytes)
     }
 
     /// The last record, which the next one continues.
-    pub(super) fn last(&self) -> Last {
+    pub fn last(&self) -> Last {
         self.writer.tail().last
     }
 
     /// Ends with a mark, as a clean stop does.
-    pub(super) fn close(&mut self, disk: &mut Disk) {
+    pub fn close(&mut self, disk: &mut Disk) {
         self.sync(disk);
         let room = self.writer.room_bytes(0);
         if room > MARK_BYTES as u64 && self.append(disk, &[]).is_ok() {
@@ -182,7 +211,7 @@ impl Log {
     }
 
     /// Flips a bit that a mark vouches for; whether there is one.
-    pub(super) fn flip(&self, disk: &mut Disk, random: &mut Random) -> bool {
+    pub fn flip(&self, disk: &mut Disk, random: &mut Random) -> bool {
         // A mark that comes first in its segment was written with the segment's header and does not vouch for that.
         let at = self.vouched.byte as usize;
         let end = if at == SEGMENT_HEADER_BYTES { 0 } else { at };

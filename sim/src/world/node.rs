@@ -1,0 +1,558 @@
+//! A node's process: the machine, its log, its page store, and the loop around it. It does the work that the real loop does on the
+//! kernel.
+//!
+//! All nodes of a world are of this kind. What a disk does takes time: the deed is one event, and the word of it another.
+
+use std::mem::take;
+use std::ops::{Deref, DerefMut};
+
+use tercel_engine::random::Random;
+use tercel_engine::schedule::Moment;
+use tercel_engine::server::Local;
+use tercel_engine::server::{Conn, Effect, Effects, Input, LogRoom, Server};
+use tercel_testkit::node::Node;
+use tercel_testkit::node::clock::Clock;
+use tercel_wire::id::{Stamp, Written};
+
+use super::client::kinds;
+use super::fault::ArmedFaults;
+use super::follower::Nature;
+use super::net::Arrival;
+use super::slow::Slow;
+use super::turn::Host;
+use super::{DiskEvent, Event, LEADER, Phase, World};
+use crate::rule::{Rule, RunnerRule};
+
+/// A node of the world.
+pub(crate) struct Process {
+    pub(super) node: Node<Host>,
+    pub(super) nature: Nature,
+    /// Its random numbers; those of the leader are the world's.
+    pub(super) random: Random,
+    /// Counts how often it joined its group.
+    pub(super) joined: u32,
+    pub(super) paused_until: u64,
+    pub(super) is_restarting: bool,
+    /// It stops cleanly as soon as everything is stored.
+    pub(super) is_stopping: bool,
+    /// What runs inside of it, and the news that it has heard of.
+    pub(super) inside: Local,
+    pub(super) inside_heard: Option<u64>,
+    /// Calls with streams that it runs.
+    pub(super) slow: Slow,
+    pub(super) armed: ArmedFaults,
+    /// Its disk has everything up to here: what it told its feeder.
+    pub(super) said: Stamp,
+}
+
+impl Deref for Process {
+    type Target = Node<Host>;
+
+    fn deref(&self) -> &Node<Host> {
+        &self.node
+    }
+}
+
+impl DerefMut for Process {
+    fn deref_mut(&mut self) -> &mut Node<Host> {
+        &mut self.node
+    }
+}
+
+impl Process {
+    /// A node with an empty disk and a clock of its own. The first numbers that it draws are those of the clock and the log.
+    pub(super) fn new(nature: Nature, random: &mut Random) -> Process {
+        let clock = Clock::new(900 + random.below(200), random.below(1_000_000));
+        Process {
+            node: Node::new(clock, random.next_u64(), nature.log.segment_bytes),
+            nature,
+            random: Random::new(random.next_u64()),
+            joined: 0,
+            paused_until: 0,
+            is_restarting: false,
+            is_stopping: false,
+            inside: super::inside::program(),
+            inside_heard: None,
+            slow: Slow::new(),
+            armed: ArmedFaults::default(),
+            said: Stamp::ZERO,
+        }
+    }
+
+    /// Until when the process does nothing else: it stands still, or its loop is at work.
+    pub(super) fn busy_until(&self) -> u64 {
+        self.running.as_ref().map_or(0, |running| running.host.busy_until()).max(self.paused_until)
+    }
+
+    /// The connections of the process.
+    pub(super) fn conns(&self) -> Vec<Conn> {
+        self.running.as_ref().map_or(Vec::new(), |running| running.host.conns.keys().copied().collect())
+    }
+}
+
+impl World {
+    /// Whether a node's host drops a rule: only the leader's does.
+    pub(super) fn drops(&self, n: usize, rule: RunnerRule) -> bool {
+        n == LEADER && self.plan.rule == Some(Rule::Runner(rule))
+    }
+
+    /// The numbers from which it follows what happens to a node.
+    pub(super) fn dice(&mut self, n: usize) -> &mut Random {
+        if n == LEADER { &mut self.random } else { &mut self.nodes[n].random }
+    }
+
+    /// Has something happen to a node's present process, so much later.
+    pub(super) fn at_disk(&mut self, n: usize, us: u64, event: DiskEvent) {
+        self.at(self.time + us, Event::Disk(n, self.nodes[n].life, event));
+    }
+
+    /// Whether something is of the present process of a node, and that is still there when it happens.
+    pub(super) fn is_of_life(&mut self, n: usize, life: u32) -> bool {
+        if life != self.nodes[n].life || !self.nodes[n].is_up() {
+            return false;
+        }
+        self.fail_by_nature(n);
+        self.nodes[n].is_up()
+    }
+
+    /// The process is gone. What it leaves on the disk is for the caller to say.
+    pub(super) fn end_node(&mut self, n: usize, why: &str, told: bool) {
+        let Some(running) = self.nodes[n].running.take() else { return };
+        self.say(format_args!("{}       ends: {why}", letter(n)));
+        if n == LEADER {
+            self.record.counts.crashes += 1;
+            self.forget_digests();
+            self.count(&running.machine, &running.host);
+        } else {
+            self.record.counts.follower.ends += 1;
+        }
+        let process = &mut self.nodes[n];
+        (process.is_stopping, process.paused_until) = (false, 0);
+        // What has failed up to now is no reason for the next process to stop.
+        process.armed.excuses_stop = false;
+        for conn in running.host.conns.into_keys() {
+            // A living kernel tells every client of the end. After a loss of power only some clients hear of it.
+            if told || self.random.below(2) == 0 {
+                self.send(conn, Arrival::Close, false);
+            }
+        }
+        self.restart_soon(n);
+    }
+
+    /// Adds the counters of a running server to the record, at the end of a run.
+    pub(crate) fn count_server(&mut self) {
+        if let Some(running) = self.nodes[LEADER].running.take() {
+            self.count(&running.machine, &running.host);
+        }
+    }
+
+    pub(super) fn count(&mut self, machine: &Server, host: &Host) {
+        let scheduled = host.scheduled();
+        self.record.counts.schedule.turns += scheduled.turns;
+        self.record.counts.schedule.backpressured += scheduled.backpressured;
+        self.record.counts.schedule.ended_for_room += scheduled.ended_for_room;
+        let stats = machine.stats();
+        self.record.counts.revocations += stats.revocations;
+        self.record.counts.forwards += stats.forwards;
+    }
+
+    pub(super) fn arrived_up(&mut self, conn: Conn, arrival: Arrival) {
+        let Some(link) = self.net.links.get(&conn) else { return };
+        let (client, n) = (link.client, link.node);
+        if link.server_life != self.nodes[n].life {
+            return;
+        }
+        if let Arrival::Bytes(bytes) = &arrival
+            && self.trace.is_on()
+        {
+            let what = kinds(bytes);
+            self.say(format_args!("s <- c{client}  {what}"));
+        }
+        self.arrived_at_loop(n, conn, arrival);
+    }
+
+    pub(super) fn gone(&mut self, n: usize, conn: Conn) {
+        if self.nodes[n].running.as_ref().is_some_and(|running| running.host.is_up(conn)) {
+            self.close(n, conn);
+            self.node_takes(n, Input::Disconnected(conn));
+        }
+    }
+
+    pub(super) fn close(&mut self, n: usize, conn: Conn) {
+        let now = self.nodes[n].clock.now(self.time);
+        if let Some(running) = &mut self.nodes[n].running {
+            running.host.close(conn, now);
+        }
+        self.send(conn, Arrival::Close, false);
+    }
+
+    pub(super) fn node_takes(&mut self, n: usize, input: Input<'_>) {
+        let now = self.nodes[n].clock.now(self.time);
+        let Process { node, inside, .. } = &mut self.nodes[n];
+        let Some(running) = &mut node.running else { return };
+        let mut out = running.host.take_out();
+        running.host.begin_small_turn(&running.machine);
+        running.machine.handle(now, input, &mut out);
+        running.machine.run_calls(now, inside, &mut out);
+        running.host.end_small_turn(&running.machine);
+        self.perform(n, out, Moment::End);
+    }
+
+    /// Takes something in behind a sync. What follows from one that the loop waited for goes to the log's thread.
+    fn node_takes_behind(&mut self, n: usize, input: Input<'_>, moment: Option<Moment>) {
+        if moment.is_none() {
+            return self.node_takes(n, input);
+        }
+        let now = self.nodes[n].clock.now(self.time);
+        let mut out = self.nodes[n].take(self.time, input);
+        let Process { node, inside, .. } = &mut self.nodes[n];
+        let Some(running) = &mut node.running else { return };
+        running.machine.run_calls(now, inside, &mut out);
+        self.perform(n, out, Moment::Behind);
+    }
+
+    pub(super) fn node_timer(&mut self, n: usize, life: u32) {
+        let time = self.time;
+        if !self.is_of_life(n, life) {
+            return;
+        }
+        let now = self.nodes[n].clock.now(time);
+        let Some(running) = &mut self.nodes[n].running else { return };
+        if running.host.timer.is_some_and(|t| t > time) {
+            return;
+        }
+        running.host.timer = None;
+        if running.machine.deadline().is_some_and(|d| d <= now) {
+            self.look_at_disk(n);
+            self.look_at_backpressured(n);
+            self.node_takes(n, Input::Time);
+        } else {
+            self.wind_timer(n);
+        }
+    }
+
+    fn wind_timer(&mut self, n: usize) {
+        let (clock, time, life) = (self.nodes[n].clock, self.time, self.nodes[n].life);
+        let Some(running) = &mut self.nodes[n].running else { return };
+        if let Some(deadline) = running.machine.deadline() {
+            let when = clock.when(deadline).max(time + 1);
+            if running.host.timer.is_none_or(|t| t > when) {
+                running.host.timer = Some(when);
+                self.at(when, Event::Timer(n, life));
+            }
+        }
+    }
+
+    fn look_at_disk(&mut self, n: usize) {
+        let Process { node, nature, .. } = &mut self.nodes[n];
+        let Some(running) = &mut node.running else { return };
+        let is_full = running.log.is_short(&node.disk);
+        let cap = nature.log.bytes_max;
+        let room = match running.log.bytes() {
+            bytes if bytes > cap.saturating_add(cap / 4) => LogRoom::Full,
+            bytes if bytes > cap || is_full => LogRoom::Tight,
+            _ => LogRoom::Free,
+        };
+        let (knew_full, knew_room) = std::mem::replace(&mut running.host.knows, (is_full, room));
+        if is_full != knew_full {
+            self.node_takes(n, Input::DiskFull(is_full));
+        }
+        if (room, knew_room) != (LogRoom::Free, LogRoom::Free) {
+            self.node_takes(n, Input::LogRoom(room));
+        }
+    }
+
+    /// Does what was decided.
+    pub(super) fn perform(&mut self, n: usize, mut out: Effects, moment: Moment) {
+        let is_stopping = self.nodes[n].is_stopping;
+        if let Some(machine) = self.nodes[n].machine_mut().filter(|_| is_stopping) {
+            machine.flush(&mut out);
+        }
+        for effect in out.list.drain(..) {
+            if !self.nodes[n].is_up() {
+                return;
+            }
+            self.perform_one(n, effect);
+        }
+        if n == LEADER {
+            self.cut_off(n);
+            self.note_promises();
+            self.note_leader();
+            self.note_fed();
+            self.tell_inside();
+        }
+        self.hand_over(n, moment);
+        self.wind_timer(n);
+        if n != LEADER {
+            self.compare_digests();
+            self.look_on();
+        }
+        self.stop_if_quiet(n);
+        self.rejoin_if_idle(n);
+    }
+
+    fn perform_one(&mut self, n: usize, effect: Effect) {
+        match effect {
+            Effect::Send(conn, bytes) if self.backup_client.takes(conn, &bytes) => {}
+            Effect::Send(conn, bytes) => {
+                if self.nodes[n].running.as_ref().is_some_and(|r| r.host.is_up(conn)) {
+                    self.send(conn, Arrival::Bytes(bytes), false);
+                }
+            }
+            Effect::Close(conn) => self.close(n, conn),
+            Effect::Append(position, _, ref entry) => {
+                if n == LEADER {
+                    self.say(format_args!("s       orders {}, kind {}", entry.stamp, entry.kind));
+                    self.may_be_ordered(entry);
+                    if let Err(why) = self.oracle.append(position, entry) {
+                        return self.blame(format!("the order: {why}"));
+                    }
+                } else if self.oracle.at(position) != Some(entry) {
+                    return self.blame(format!("the follower logs {} at {position}", entry.stamp));
+                }
+                self.nodes[n].carry_out(effect);
+            }
+            Effect::Packet(to, bytes) => self.packet_of(n, to, bytes),
+            Effect::Run(view, job) => self.run_slow(n, view, job),
+            Effect::Hear(view, id, said) => self.hear_slow(n, view, id, said),
+            Effect::EndStreams(id) => self.end_slow(n, id),
+            Effect::Read(..) | Effect::ReadPinned { .. } => {
+                let us = self.disk_us(n) / 2;
+                self.at_disk(n, us, DiskEvent::Deed(effect));
+            }
+            Effect::Install { ref pages, ref checkpoint, .. } => {
+                self.may_be_stored(n, pages, checkpoint);
+                // A slow install becomes as fast as others once everything works.
+                let is_slow = self.phase == Phase::Safety;
+                let syncs = if is_slow { self.nodes[n].nature.install_syncs } else { INSTALL_SYNCS };
+                let us = self.disk_us(n) * syncs;
+                if let Some(running) = &mut self.nodes[n].running {
+                    running.is_installing = true;
+                    running.host.set_installing(true);
+                }
+                self.at_disk(n, us, DiskEvent::Deed(effect));
+            }
+            Effect::Pin(view, pin) => {
+                let is_dropped = self.drops(n, RunnerRule::PinOvertaken);
+                let Some(running) = &mut self.nodes[n].running else { return };
+                if is_dropped {
+                    let us = self.disk_us(n) * 4;
+                    self.at_disk(n, us, DiskEvent::Deed(effect));
+                } else if running.is_installing {
+                    running.pin_next = Some((view, pin));
+                } else {
+                    self.carry_out(n, effect, WORD_US_MAX);
+                }
+            }
+            Effect::Truncate(stamp) => {
+                self.may_be_truncated(n, stamp);
+                let further = self.drops(n, RunnerRule::LogCutTooFar);
+                let upto = if further { self.oracle.promised.next() } else { stamp };
+                self.nodes[n].carry_out(Effect::Truncate(upto));
+            }
+            Effect::Unpin(_) => _ = self.nodes[n].carry_out(effect),
+            Effect::Stop(why) => self.node_fails(n, why),
+            Effect::Recover(cut) => {
+                self.say(format_args!("s       is deposed, the log is cut above {cut:?}"));
+                self.record.counts.depositions += 1;
+                self.nodes[n].carry_out(effect);
+                self.nodes[n].conns().into_iter().for_each(|conn| self.close(n, conn));
+            }
+        }
+    }
+
+    /// Carries out what a disk is to do. The word of it comes so much later.
+    fn carry_out(&mut self, n: usize, deed: Effect, us: u64) {
+        if let Some(word) = self.nodes[n].carry_out(deed) {
+            self.at_disk(n, us, DiskEvent::Word(word));
+        }
+    }
+
+    /// Gives the log what was ordered, unless it is busy: then it goes with the next batch. Where the scheduler says so, the
+    /// loop waits for the sync.
+    fn hand_over(&mut self, n: usize, moment: Moment) {
+        let time = self.time;
+        let us = self.disk_us(n);
+        let Process { node, armed, joined, .. } = &mut self.nodes[n];
+        let Some(running) = &mut node.running else { return };
+        let is_idle = running.is_log_idle();
+        let Some((records, last)) = running.take_records() else { return };
+        let written = last.written();
+        let appended = match take(&mut armed.write_fails) {
+            true => {
+                armed.excuses_stop = true;
+                let some = self.random.below(records.len() as u64) as usize;
+                let torn = running.log.append_some(&mut node.disk, &records, some);
+                torn.and(Err("a write failed".into()))
+            }
+            false => running.log.append(&mut node.disk, &records),
+        };
+        if let Err(why) = appended {
+            armed.excuses_stop |= node.disk.full;
+            return self.node_fails(n, format!("the log: {why}"));
+        }
+        (running.is_writing, running.is_syncing) = (true, true);
+        let here = running.host.syncs_here(moment, records.len(), is_idle).then_some(moment);
+        let us = running.host.begin_sync(time, us, here);
+        let joined = *joined;
+        if self.drops(n, RunnerRule::SyncReportedEarly) {
+            self.at_disk(n, 0, DiskEvent::Synced(joined, written, last.stamp));
+        }
+        self.at_disk(n, us, DiskEvent::Sync(written, last.stamp));
+    }
+
+    /// The process cannot go on: something that it needs has failed.
+    pub(super) fn node_fails(&mut self, n: usize, why: String) {
+        if !self.nodes[n].armed.excuses_stop {
+            return self.blame(format!("the server stopped without a reason: {why}"));
+        }
+        self.end_node(n, &why, true);
+    }
+
+    pub(super) fn disk_event(&mut self, n: usize, life: u32, event: DiskEvent) {
+        if !self.is_of_life(n, life) {
+            return;
+        }
+        match event {
+            DiskEvent::Sync(written, last) => self.sync(n, written, last),
+            // The word to a server whose leader was deposed.
+            DiskEvent::Synced(joined, written, _) if joined != self.nodes[n].joined => {
+                self.node_takes(n, Input::Written(written.view, written.position));
+            }
+            DiskEvent::Synced(_, written, last) => self.synced(n, written, last),
+            DiskEvent::Deed(Effect::Read(view, page)) => {
+                let found = self.read_page(n, page);
+                // The word of a read is sometimes late: the page may have been stored anew meanwhile.
+                let late = self.late(n);
+                let us = self.disk_us(n) / 4 * late;
+                self.at_disk(n, us, DiskEvent::Word(Input::Read(view, page, found)));
+            }
+            DiskEvent::Deed(Effect::Install { view, pages, checkpoint }) => {
+                self.install(n, view, pages, checkpoint);
+                let Some(running) = &mut self.nodes[n].running else { return };
+                running.is_installing = false;
+                if let Some((view, pin)) = running.pin_next.take() {
+                    self.carry_out(n, Effect::Pin(view, pin), WORD_US_MAX);
+                }
+                self.rejoin_if_idle(n);
+            }
+            DiskEvent::Deed(Effect::Run(view, job)) => self.begin_slow(n, view, &job),
+            DiskEvent::Deed(deed @ Effect::ReadPinned { .. }) => {
+                if let Some(word) = self.nodes[n].carry_out(deed) {
+                    self.node_takes(n, word);
+                }
+            }
+            DiskEvent::Deed(deed) => self.carry_out(n, deed, WORD_US_MAX),
+            DiskEvent::Slow(view, id) => self.step_slow(n, view, id),
+            DiskEvent::Word(word) => {
+                if let (Input::Installed(_), Some(running)) = (&word, &mut self.nodes[n].running) {
+                    running.host.set_installing(false);
+                }
+                self.node_takes(n, word);
+            }
+            DiskEvent::Failed(why) => self.node_fails(n, why),
+        }
+    }
+
+    /// How many times as long as mostly the word of a deed takes.
+    pub(super) fn late(&mut self, n: usize) -> u64 {
+        let dice = self.dice(n);
+        if dice.below(8) == 0 { 1 + dice.below(32) } else { 1 }
+    }
+
+    /// The word of a sync. If the loop waited for it, its turn goes on.
+    fn synced(&mut self, n: usize, written: Written, last: Stamp) {
+        let joined = self.nodes[n].joined;
+        let moment = self.end_sync_here(n);
+        if let Some(running) = &mut self.nodes[n].running {
+            running.is_syncing = false;
+        }
+        if n == LEADER {
+            if self.plan.group.is_none() {
+                self.oracle.promised = self.oracle.promised.max(last);
+            }
+            let how = if moment.is_some() { ", on the loop" } else { "" };
+            self.say(format_args!("s       synced up to {last}{how}"));
+        }
+        self.look_at_disk(n);
+        self.node_takes_behind(n, Input::Written(written.view, written.position), moment);
+        self.nodes[n].truncate();
+        self.hand_over(n, Moment::Behind);
+        self.rejoin_if_idle(n);
+        if let Some(moment) = moment.filter(|_| joined == self.nodes[n].joined) {
+            self.go_on_behind(n, moment);
+        }
+    }
+
+    fn sync(&mut self, n: usize, written: Written, last: Stamp) {
+        let goes_on = self.drops(n, RunnerRule::FailedSyncIgnored);
+        let Process { node, armed, joined, paused_until, .. } = &mut self.nodes[n];
+        let Some(running) = &mut node.running else { return };
+        if take(&mut armed.sync_fails) {
+            // The kernel says so once, and what it could not write is gone.
+            node.disk.lose(&mut self.random);
+            armed.excuses_stop = true;
+            if !goes_on {
+                return self.node_fails(n, "the log: a sync failed".into());
+            }
+        } else {
+            running.log.sync(&mut node.disk);
+            running.synced = last;
+        }
+        running.is_writing = false;
+        running.host.end_sync();
+        let joined = *joined;
+        if running.host.waits_for_sync() && *paused_until <= self.time {
+            return self.synced(n, written, last);
+        }
+        if !self.drops(n, RunnerRule::SyncReportedEarly) {
+            let us = self.dice(n).below(WORD_US_MAX);
+            self.at_disk(n, us, DiskEvent::Synced(joined, written, last));
+        }
+        self.rejoin_if_idle(n);
+    }
+
+    /// Once the log and the store are idle, a server whose leader was deposed begins anew. The word of what they did last may
+    /// still be on its way.
+    fn rejoin_if_idle(&mut self, n: usize) {
+        if self.nodes[n].running.as_ref().is_some_and(|r| r.deposed.is_some() && r.is_idle()) {
+            self.rejoin(n);
+        }
+    }
+
+    fn stop_if_quiet(&mut self, n: usize) {
+        let Process { node, is_stopping, .. } = &mut self.nodes[n];
+        let Some(running) = node.running.as_mut().filter(|_| *is_stopping) else { return };
+        let is_quiet = running.machine.is_quiet() && running.machine.is_flushed();
+        if is_quiet && !running.is_syncing && running.unwritten.is_empty() {
+            running.log.close(&mut node.disk);
+            self.end_node(n, "stopped cleanly", true);
+        }
+    }
+
+    /// Begins a clean stop: the node drops its connections and stores everything.
+    pub(crate) fn stop_node(&mut self, n: usize) {
+        self.nodes[n].is_stopping = true;
+        if self.nodes[n].is_up() {
+            self.nodes[n].conns().into_iter().for_each(|conn| self.gone(n, conn));
+            self.perform(n, Effects::default(), Moment::Behind);
+        }
+    }
+
+    /// How long the disk takes this time.
+    fn disk_us(&mut self, n: usize) -> u64 {
+        let slow = if self.time < self.nodes[n].armed.slow_until { 50 } else { 1 };
+        let us = self.nodes[n].nature.sync_us;
+        (us / 2 + self.dice(n).below(us + 1)) * slow
+    }
+}
+
+/// The letter of a node in the trace.
+pub(super) fn letter(n: usize) -> char {
+    if n == LEADER { 's' } else { 'f' }
+}
+
+/// How long an install takes, in syncs.
+pub(super) const INSTALL_SYNCS: u64 = 2;
+/// How long the word of a deed takes at most.
+const WORD_US_MAX: u64 = 100;

@@ -1,0 +1,278 @@
+//! A node: a server's machine with its log, its store and its clock.
+//!
+//! Nothing here takes time. The host hands in what the machine wants done once its time has come, and hands the word of it to the
+//! machine when that has come. Connections, packets and slow calls are the host's. The invariant: what a sync has confirmed, and
+//! what was installed, is there after any end.
+
+pub mod clock;
+pub mod disk;
+pub mod log;
+
+use tercel_engine::order::{Sealed, Sequencer};
+use tercel_engine::server::{
+    Checkpoint, Effect, Effects, Input, PageUpdate, Recovery, RecoveryError, Server, ServerConfig,
+};
+use tercel_engine::time::Now;
+use tercel_wire::id::{LogPosition, PageId, Stamp, ViewId};
+use tercel_wire::log::Last;
+
+use crate::SPACE;
+use clock::Clock;
+use disk::{Disk, Pages};
+use log::{Log, Opened};
+
+/// A node, with what its host keeps for its process.
+pub struct Node<H = ()> {
+    /// What an end leaves.
+    pub disk: Disk,
+    /// Its clock.
+    pub clock: Clock,
+    /// Counts the processes that it was.
+    pub life: u32,
+    /// Its process, while there is one.
+    pub running: Option<Running<H>>,
+    /// Bytes of a segment of its log.
+    pub segment_bytes: u32,
+    /// Whether no process of it has begun yet.
+    is_new: bool,
+}
+
+/// The parts of a running process.
+pub struct Running<H = ()> {
+    /// The machine.
+    pub machine: Server,
+    /// Its log.
+    pub log: Log,
+    /// What was ordered and not written.
+    pub unwritten: Vec<Sealed>,
+    /// Everything up to here is on the disk.
+    pub synced: Stamp,
+    /// A batch is with the disk.
+    pub is_writing: bool,
+    /// The word of a batch is still to come.
+    pub is_syncing: bool,
+    /// Pages are being stored.
+    pub is_installing: bool,
+    /// A pin that waits for the install before it.
+    pub pin_next: Option<(ViewId, u64)>,
+    /// Its leader was deposed, and the log is to be cut above the position.
+    pub deposed: Option<Option<LogPosition>>,
+    /// What the host keeps.
+    pub host: H,
+    /// The log is no longer needed below this.
+    truncate: Option<Stamp>,
+    /// Pages of one moment, under the number of their pin.
+    pinned: Option<(u64, Pages)>,
+}
+
+impl<H> Node<H> {
+    /// A node of a space in which nothing has happened yet.
+    pub fn new(clock: Clock, salt: u64, segment_bytes: u32) -> Node<H> {
+        let mut disk = Disk::default();
+        Log::create(&mut disk, SPACE, salt, segment_bytes);
+        Node { disk, clock, life: 0, running: None, segment_bytes, is_new: true }
+    }
+
+    /// Whether its process runs.
+    pub fn is_up(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// The machine, while it runs.
+    pub fn machine(&self) -> Option<&Server> {
+        self.running.as_ref().map(|running| &running.machine)
+    }
+
+    /// The machine, while it runs.
+    pub fn machine_mut(&mut self) -> Option<&mut Server> {
+        self.running.as_mut().map(|running| &mut running.machine)
+    }
+
+    /// Begins a recovery from a checkpoint.
+    ///
+    /// # Errors
+    /// If the checkpoint cannot be read.
+    pub fn recovery(
+        &self,
+        config: ServerConfig,
+        checkpoint: Option<&Checkpoint>,
+    ) -> Result<Recovery, RecoveryError> {
+        Recovery::new(config, SPACE, checkpoint, if self.is_new { 0 } else { PageId::MAX.get() })
+    }
+
+    /// Opens the log, and reads it from an entry on.
+    ///
+    /// # Errors
+    /// If it is damaged.
+    pub fn open(&mut self, from: Stamp) -> Result<Opened, String> {
+        Log::open(&mut self.disk, SPACE, from, self.segment_bytes)
+    }
+
+    /// A process begins, whose log has everything that it wrote.
+    pub fn begin(&mut self, machine: Server, log: Log, host: H) {
+        self.is_new = false;
+        self.running = Some(Running {
+            machine,
+            synced: log.last().stamp,
+            log,
+            unwritten: Vec::new(),
+            is_writing: false,
+            is_syncing: false,
+            is_installing: false,
+            pin_next: None,
+            deposed: None,
+            host,
+            truncate: None,
+            pinned: None,
+        });
+    }
+
+    /// A process begins that leads alone. The first entries of its view are to be synced before it serves anyone.
+    ///
+    /// # Errors
+    /// If the machine does not begin, or wants anything else before.
+    pub fn begin_alone(
+        &mut self,
+        recovery: Recovery,
+        log: Log,
+        (now, incarnation): (Now, u32),
+        host: H,
+    ) -> Result<(), String> {
+        let (mut out, end) = (Effects::default(), log.last().position);
+        let machine = recovery.finish(now, incarnation, end, &mut out).map_err(|e| e.to_string())?;
+        self.begin(machine, log, host);
+        for effect in out.list {
+            if !matches!(effect, Effect::Append(..)) {
+                return Err(format!("{effect:?} before the first sync"));
+            }
+            self.carry_out(effect);
+        }
+        Ok(())
+    }
+
+    /// A process begins with a sequencer that knows of other nodes. Gives what its machine wants done.
+    ///
+    /// # Errors
+    /// If the machine does not begin.
+    pub fn begin_with(
+        &mut self,
+        recovery: Recovery,
+        log: Log,
+        (now, joined): (Now, ViewId),
+        sequencer: Box<dyn Sequencer>,
+        host: H,
+    ) -> Result<Effects, String> {
+        let mut out = Effects::default();
+        let machine = recovery.finish_with(now, sequencer, joined, &mut out).map_err(|e| e.to_string())?;
+        self.begin(machine, log, host);
+        Ok(out)
+    }
+
+    /// Tells the machine what happened at a time of the world. Gives what it wants done.
+    pub fn take(&mut self, time_us: u64, input: Input<'_>) -> Effects {
+        let (mut out, now) = (Effects::default(), self.clock.now(time_us));
+        if let Some(running) = &mut self.running {
+            running.machine.handle(now, input, &mut out);
+        }
+        out
+    }
+
+    /// Carries out what log and store are to do. Gives the word of it, if the machine waits for one.
+    ///
+    /// # Panics
+    /// If that is not for log or store, or a state is to be stored that is not all on the disk.
+    pub fn carry_out(&mut self, effect: Effect) -> Option<Input<'static>> {
+        let running = self.running.as_mut()?;
+        match effect {
+            Effect::Append(position, _, entry) => {
+                assert_eq!(position, running.end().next());
+                running.unwritten.push(entry);
+            }
+            Effect::Read(view, page) => {
+                let found = self.disk.pages.get(&page).map(|bytes| bytes.to_vec());
+                return Some(Input::Read(view, page, Ok(found)));
+            }
+            Effect::Install { view, pages, checkpoint } => {
+                self.install(pages, checkpoint);
+                return Some(Input::Installed(view));
+            }
+            Effect::Pin(view, pin) => {
+                running.pinned = Some((pin, self.disk.pages.clone()));
+                return Some(Input::Pinned(view, pin, Ok(())));
+            }
+            Effect::ReadPinned { view, pin, from, count } => {
+                let (_, pages) = running.pinned.as_ref().filter(|(p, _)| *p == pin)?;
+                let end = from.get() + count;
+                let found = pages.range(from..).take_while(|(page, _)| page.get() < end);
+                let found = found.map(|(page, bytes)| (*page, bytes.to_vec())).collect();
+                return Some(Input::PinnedRead(view, pin, Ok(found)));
+            }
+            Effect::Unpin(pin) => {
+                running.pin_next = running.pin_next.filter(|(_, p)| *p > pin);
+                running.pinned = running.pinned.take().filter(|(p, _)| *p > pin);
+            }
+            Effect::Truncate(stamp) => {
+                running.truncate = Some(stamp);
+                self.truncate();
+            }
+            Effect::Recover(above) => running.deposed = Some(above),
+            other => panic!("a node alone does not do {other:?}"),
+        }
+        None
+    }
+
+    /// Stores pages and perhaps a checkpoint.
+    fn install(&mut self, pages: Vec<PageUpdate>, checkpoint: Option<Checkpoint>) {
+        let synced = self.running.as_ref().map_or(Stamp::ZERO, |running| running.synced);
+        let is_durable = checkpoint.as_ref().is_none_or(|c| c.applied <= synced);
+        assert!(is_durable, "a state is stored only when all of it is durable");
+        self.disk.install(pages, checkpoint);
+    }
+
+    /// Lets go of what is no longer needed of the log, once that is idle.
+    pub fn truncate(&mut self) {
+        if let Some(running) = self.running.as_mut().filter(|running| !running.is_syncing)
+            && let Some(stamp) = running.truncate.take()
+        {
+            running.log.truncate_below(&mut self.disk, stamp);
+        }
+    }
+
+    /// Writes what was ordered, and syncs it. Gives the word of it, if there was anything.
+    ///
+    /// # Panics
+    /// If the disk has no room.
+    pub fn sync(&mut self) -> Option<Input<'static>> {
+        let running = self.running.as_mut()?;
+        let (records, last) = running.take_records()?;
+        running.log.append(&mut self.disk, &records).expect("a disk with room");
+        running.log.sync(&mut self.disk);
+        running.synced = last.stamp;
+        self.truncate();
+        Some(Input::Written(last.view, last.position))
+    }
+}
+
+impl<H> Running<H> {
+    /// The position of the last entry that was ordered.
+    pub fn end(&self) -> LogPosition {
+        LogPosition(self.log.last().position.0 + self.unwritten.len() as u64)
+    }
+
+    /// Encodes what was ordered, unless the log is busy. Gives with it the record that will be the last.
+    pub fn take_records(&mut self) -> Option<(Vec<u8>, Last)> {
+        let is_due = !self.is_syncing && !self.unwritten.is_empty();
+        let entries = is_due.then(|| std::mem::take(&mut self.unwritten))?;
+        Some(self.log.encode(&entries))
+    }
+
+    /// Whether the log waits for nothing but records.
+    pub fn is_log_idle(&self) -> bool {
+        self.truncate.is_none()
+    }
+
+    /// Whether log and store have nothing under way, but for the words of what they did.
+    pub fn is_idle(&self) -> bool {
+        !self.is_writing && !self.is_installing && self.unwritten.is_empty()
+    }
+}
