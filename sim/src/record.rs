@@ -128,8 +128,6 @@ pub struct ScheduleCounts {
     pub backpressured: u64,
     /// Connections that were ended because all together had taken too little.
     pub ended_for_room: u64,
-    /// Syncs that the loop waited for.
-    pub synced_here: u64,
 }
 
 impl Counts {
@@ -160,7 +158,6 @@ impl Counts {
         self.schedule.turns += other.schedule.turns;
         self.schedule.backpressured += other.schedule.backpressured;
         self.schedule.ended_for_room += other.schedule.ended_for_room;
-        self.schedule.synced_here += other.schedule.synced_here;
         self.digests_compared += other.digests_compared;
         self.pages_compared += other.pages_compared;
         self.connections += other.connections;

@@ -3,7 +3,6 @@
 //! It lives and dies with the process. A server that recovers in the same process, after a deposition, is another server to
 //! the same program.
 
-use tercel_engine::schedule::Moment;
 use tercel_engine::server::Effects;
 use tercel_engine::time::Now;
 use tercel_engine::txn::local::{Local, LocalConfig};
@@ -41,7 +40,7 @@ impl World {
         let local = &mut self.server.inside;
         let mut out = Effects::default();
         let said = running.machine.inside(now, &mut out, |source| step(&mut local.over(source), now));
-        self.perform(out, Moment::Behind);
+        self.perform(out);
         said
     }
 

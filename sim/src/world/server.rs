@@ -2,7 +2,6 @@
 
 use tercel_engine::order::Sealed;
 use tercel_engine::random::Random;
-use tercel_engine::schedule::Moment;
 use tercel_engine::server::{Conn, Effect, Effects, Input, LogRoom, Server};
 use tercel_engine::txn::local::Local;
 use tercel_wire::id::{LogPosition, Stamp, ViewId, Written};
@@ -184,24 +183,9 @@ impl World {
         let now = self.server.clock.now(self.time);
         let Some(running) = &mut self.server.running else { return };
         let mut out = running.host.take_out();
-        running.host.begin_small_turn(&running.machine);
         running.machine.handle(now, input, &mut out);
         running.machine.run_calls(now, &mut self.server.inside, &mut out);
-        running.host.end_small_turn(&running.machine);
-        self.perform(out, Moment::End);
-    }
-
-    /// Takes something in behind a sync. What follows from one that the loop waited for goes to the log's thread.
-    fn server_takes_behind(&mut self, input: Input<'_>, moment: Option<Moment>) {
-        if moment.is_none() {
-            return self.server_takes(input);
-        }
-        let now = self.server.clock.now(self.time);
-        let Some(running) = &mut self.server.running else { return };
-        let mut out = Effects::default();
-        running.machine.handle(now, input, &mut out);
-        running.machine.run_calls(now, &mut self.server.inside, &mut out);
-        self.perform(out, Moment::Behind);
+        self.perform(out);
     }
 
     pub(super) fn server_timer(&mut self, life: u32) {
@@ -253,7 +237,7 @@ impl World {
     }
 
     /// Does what was decided.
-    pub(super) fn perform(&mut self, mut out: Effects, moment: Moment) {
+    pub(super) fn perform(&mut self, mut out: Effects) {
         let is_stopping = self.server.is_stopping;
         if let Some(running) = &mut self.server.running
             && is_stopping
@@ -271,7 +255,7 @@ impl World {
         self.note_leader();
         self.note_fed();
         self.tell_inside();
-        self.hand_over(moment);
+        self.hand_over();
         self.wind_timer();
         self.stop_if_quiet();
         self.rejoin_if_idle();
@@ -308,9 +292,6 @@ impl World {
                 self.may_be_stored(&pages, &checkpoint);
                 let us = self.disk_us() * 2;
                 self.store.is_installing = true;
-                if let Some(running) = &mut self.server.running {
-                    running.host.set_installing(true);
-                }
                 self.at(self.time + us, Event::Disk(life, DiskEvent::Install(view, pages, checkpoint)));
             }
             Effect::Pin(view, pin) if self.plan.rule == Some(Rule::Runner(RunnerRule::PinOvertaken)) => {
@@ -360,9 +341,8 @@ impl World {
         }
     }
 
-    /// Gives the log what was ordered, unless it is busy: then it goes with the next batch. Where the scheduler says so, the
-    /// loop waits for the sync.
-    fn hand_over(&mut self, moment: Moment) {
+    /// Gives the log what was ordered, unless it is busy: then it goes with the next batch.
+    fn hand_over(&mut self) {
         let time = self.time;
         let us = self.disk_us();
         let life = self.server.life;
@@ -386,9 +366,7 @@ impl World {
             return self.server_fails(format!("the log: {why}"));
         }
         (running.is_writing, running.is_syncing) = (true, true);
-        let is_idle = running.truncate.is_none();
-        let here = running.host.syncs_here(moment, records.len(), is_idle).then_some(moment);
-        let us = running.host.begin_sync(time, us, here);
+        let us = running.host.spent_us() + us;
         if self.plan.rule == Some(Rule::Runner(RunnerRule::SyncReportedEarly)) {
             self.at(time, Event::Disk(life, DiskEvent::Synced(self.server.joined, written, last)));
         }
@@ -442,36 +420,25 @@ impl World {
                 let found = found.map(|(page, bytes)| (*page, bytes.to_vec())).collect();
                 self.server_takes(Input::PinnedRead(view, pin, Ok(found)));
             }
-            DiskEvent::Installed(view, Ok(())) => {
-                if let Some(running) = &mut self.server.running {
-                    running.host.set_installing(false);
-                }
-                self.server_takes(Input::Installed(view));
-            }
+            DiskEvent::Installed(view, Ok(())) => self.server_takes(Input::Installed(view)),
             DiskEvent::Installed(_, Err(why)) => self.server_fails(why),
         }
     }
 
-    /// The word of a sync. If the loop waited for it, its turn goes on.
+    /// The word of a sync.
     fn synced(&mut self, written: Written, last: Stamp) {
-        let joined = self.server.joined;
-        let moment = self.end_sync_here();
         if let Some(running) = &mut self.server.running {
             running.is_syncing = false;
         }
         if self.plan.group.is_none() {
             self.oracle.promised = self.oracle.promised.max(last);
         }
-        let how = if moment.is_some() { ", on the loop" } else { "" };
-        self.say(format_args!("s       synced up to {last}{how}"));
+        self.say(format_args!("s       synced up to {last}"));
         self.look_at_disk();
-        self.server_takes_behind(Input::Written(written.view, written.position), moment);
+        self.server_takes(Input::Written(written.view, written.position));
         self.truncate();
-        self.hand_over(Moment::Behind);
+        self.hand_over();
         self.rejoin_if_idle();
-        if let Some(moment) = moment.filter(|_| joined == self.server.joined) {
-            self.go_on_behind(moment);
-        }
     }
 
     /// Keeps the pages as they are now. The word of it comes later.
@@ -495,10 +462,6 @@ impl World {
             running.synced = last;
         }
         running.is_writing = false;
-        running.host.end_sync();
-        if running.host.waits_for_sync() && self.server.paused_until <= self.time {
-            return self.synced(written, last);
-        }
         if self.plan.rule != Some(Rule::Runner(RunnerRule::SyncReportedEarly)) {
             let us = self.random.below(WORD_US_MAX);
             self.at(self.time + us, Event::Disk(life, DiskEvent::Synced(joined, written, last)));
@@ -536,7 +499,7 @@ impl World {
             None => return,
         };
         conns.into_iter().for_each(|conn| self.gone(conn));
-        self.perform(Effects::default(), Moment::Behind);
+        self.perform(Effects::default());
     }
 
     /// How long the disk takes this time.

@@ -6,7 +6,6 @@
 use tercel_engine::limits;
 use tercel_engine::order::delayed::{Delayed, DelayedConfig, Known};
 use tercel_engine::order::{Output, Sequencer};
-use tercel_engine::schedule::Moment;
 use tercel_engine::server::{Checkpoint, Effect, Effects, Input, Recovery, ServerConfig};
 use tercel_wire::id::{LogPosition, PageId, Stamp, ViewId};
 
@@ -57,7 +56,7 @@ impl World {
         match self.recover() {
             Ok((running, out)) => {
                 self.server.running = Some(running);
-                self.perform(out, Moment::Behind);
+                self.perform(out);
             }
             Err(Failed::Again(why)) => {
                 self.say(format_args!("s       does not start: {why}"));
@@ -241,7 +240,7 @@ impl World {
         match begun {
             Ok((running, out)) => {
                 self.server.running = Some(running);
-                self.perform(out, Moment::Behind);
+                self.perform(out);
             }
             Err(Failed::Again(why)) => {
                 self.say(format_args!("s       does not go on: {why}"));
