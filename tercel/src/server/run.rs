@@ -350,7 +350,7 @@ impl Loop {
 
     /// A client has handed a channel over.
     fn handed(&mut self, core: &mut Core, now: Now, handed: Handed) {
-        let Handed { socket, channel, is_own, place } = handed;
+        let Handed { socket, channel, is_own, pid, place } = handed;
         let Ok(stream) = self.queue.declare_stream(socket, 0) else { return };
         let conn = Conn(stream.bits());
         let halves = channel.split();
@@ -358,7 +358,8 @@ impl Loop {
             self.queue.revoke(stream);
             return;
         };
-        let at = self.hot.channels.add(SharedPeer::new(conn, (stream, bell), halves, is_own, place));
+        let peer = SharedPeer::new(conn, (stream, bell), halves, is_own, place);
+        let at = self.hot.channels.add(peer, pid);
         self.conns.insert(conn, Peer::Shared(at));
         // One byte always finds room.
         let _ = self.queue.send(stream, vec![crate::channel::TAKEN]);
