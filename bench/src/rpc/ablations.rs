@@ -1,9 +1,9 @@
 //! What each part of the short way of a call brings: the call without it, by the same call as it is, in alternating blocks.
 //!
 //! A part is switched off at run time, by a second client of the same process or by a second service of the same server, so that the
-//! server's process, the processors and the program are the same on both sides of a ratio. The one exception is the row `spin`: how long a
-//! server looks is its own choice, so the calls that find both ends asleep go to a second server, and the one that looks has stopped
-//! before they begin. Each block begins with some calls that are not timed. The row `nothing` compares a second client with the first.
+//! server's process, the processors and the program are the same on both sides of a ratio. The exceptions are the rows `spin` and `budget`:
+//! how long a server looks is its own choice, so those calls go to servers of their own, and the one that looks has stopped before they
+//! begin. Each block begins with some calls that are not timed. The row `nothing` compares a second client with the first.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,12 @@ pub(super) const ASLEEP: Place = Place { waits: Waits::Sleeping, ..PLACE };
 type Call<'a> = &'a mut dyn FnMut() -> Result<(), String>;
 
 /// The rows.
-pub(super) fn rows(options: &Options, ends: &Ends, asleep: &Ends) -> Result<Vec<Row>, String> {
+pub(super) fn rows(
+    options: &Options,
+    ends: &Ends,
+    asleep: &Ends,
+    chooses: &Ends,
+) -> Result<Vec<Row>, String> {
     options.say("calls without a part of the short way");
     let part = |name: &'static str, call: &'static str| Part { options, name, call, settle: Duration::ZERO };
     let as_it_is = ends.client(PLACE)?;
@@ -52,6 +57,14 @@ pub(super) fn rows(options: &Options, ends: &Ends, asleep: &Ends) -> Result<Vec<
     let spin = Part { settle: SETTLE, ..part("spin", "null") };
     rows.push(spin.row(&mut null, &mut || sleeping.null().map_err(failed))?.note(
         "both ends sleep at once: the calls go to a second server, which is there for them, and begin when the one that looks has stopped",
+    ));
+    drop(there);
+
+    let there = chooses.client_with(PLACE, ClientConfig { spin: None, ..ends.config(PLACE) })?;
+    let choosing = there.service::<dyn Procedures>();
+    let budget = Part { settle: SETTLE, ..part("budget", "null") };
+    rows.push(budget.row(&mut null, &mut || choosing.null().map_err(failed))?.note(
+        "no end is told how long to look: each finds by the processors of the other that it pays, and looks for some microseconds",
     ));
     drop(there);
 

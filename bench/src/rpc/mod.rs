@@ -210,11 +210,11 @@ struct Ends {
 }
 
 impl Ends {
-    fn begin(dir: &Path, place: Place) -> Result<Ends, String> {
+    fn begin(dir: &Path, waits: &str) -> Result<Ends, String> {
         std::fs::create_dir_all(dir).map_err(failed)?;
         let role =
             |what: &str| OwnProcess::role(&["bench", "rpc"], ROLE, format!("{what}\n{}", dir.display()));
-        Ok(Ends { dir: dir.to_owned(), server: role(place.spin())?, _bare: role("bare")? })
+        Ok(Ends { dir: dir.to_owned(), server: role(waits)?, _bare: role("bare")? })
     }
 
     fn config(&self, place: Place) -> ClientConfig {
@@ -245,8 +245,7 @@ impl Ends {
 /// A sentence: what failed.
 pub fn run(options: &Options) -> Result<Report, String> {
     let scratch = Scratch::new(options.dir.as_deref(), "rpc")?;
-    let processors = placed::processors();
-    let (first, last) = (processors[0], processors[processors.len() - 1]);
+    let (first, last) = placed::ends();
     let (mut rows, mut backend) = (Vec::new(), String::new());
     for place in places(&options.only) {
         if place.apart && first == last {
@@ -255,7 +254,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
         }
         options.say(&format!("calls by {}", place.name()));
         let servers_on = if place.apart { last } else { first };
-        let ends = placed::on(servers_on, || Ends::begin(&scratch.join(&place.name()), place))?;
+        let ends = placed::on(servers_on, || Ends::begin(&scratch.join(&place.name()), place.spin()))?;
         ends.server.backend().clone_into(&mut backend);
         rows.extend(placed::on(first, || calls(options, &ends, place))?);
     }
@@ -263,11 +262,11 @@ pub fn run(options: &Options) -> Result<Report, String> {
     if is_wanted(ABLATIONS) && first == last {
         options.say(&format!("{ABLATIONS}: not measured, for there is one processor"));
     } else if is_wanted(ABLATIONS) {
-        let begin = |name: &str, place| placed::on(last, || Ends::begin(&scratch.join(name), place));
-        let ends = begin(ABLATIONS, ablations::PLACE)?;
-        let asleep = begin("asleep", ablations::ASLEEP)?;
+        let begin = |name, waits| placed::on(last, || Ends::begin(&scratch.join(name), waits));
+        let ends = begin(ABLATIONS, ablations::PLACE.spin())?;
+        let (asleep, chooses) = (begin("asleep", ablations::ASLEEP.spin())?, begin("chooses", "choose")?);
         ends.server.backend().clone_into(&mut backend);
-        rows.extend(placed::on(first, || ablations::rows(options, &ends, &asleep))?);
+        rows.extend(placed::on(first, || ablations::rows(options, &ends, &asleep, &chooses))?);
     }
     if is_wanted(INSTRUCTIONS) {
         rows.extend(instructions::rows(options, &scratch)?);
