@@ -2,7 +2,8 @@
 //!
 //! Two servers, each a process of its own: one has thousands of connected clients that only say now and then that they
 //! are there, the other none. What a connection takes is the growth of the first one's anonymous memory; what it costs
-//! the others is the time of a round trip for a page that both have in memory, in alternating blocks.
+//! the others is the time of a round trip for a page that both have in memory, in alternating blocks. Both servers stay on
+//! one processor, and all clients on another.
 
 use std::ffi::OsStr;
 use std::io::{ErrorKind, Read, Write};
@@ -19,7 +20,7 @@ use tercel_term::process::{OwnProcess, raise_descriptors};
 use super::blocks::{alternate, median, percentile};
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
-use super::{COMMIT, Options};
+use super::{COMMIT, Options, placed};
 
 /// The environment variable that makes this program the holder of idle connections.
 pub const ROLE: &str = "TERCEL_BENCH_IDLE";
@@ -37,11 +38,15 @@ pub fn run(options: &Options) -> Result<Report, String> {
     room_for(options.connections)?;
     let scratch = Scratch::new(options.dir.as_deref(), "idle")?;
     options.say("starting two servers");
-    let (busy, lonely) = (
-        OwnProcess::serve(&scratch.join("busy"), None, &[])?,
-        OwnProcess::serve(&scratch.join("lonely"), None, &[])?,
-    );
-    let (with, without) = (Caller::connect(&busy)?, Caller::connect(&lonely)?);
+    let (clients, servers) = placed::ends();
+    let serve = |name| placed::on(servers, || Ok(OwnProcess::serve(&scratch.join(name), None, &[])?));
+    let (busy, lonely) = (serve("busy")?, serve("lonely")?);
+    let rows = placed::on(clients, || rows(options, &busy, &lonely))?;
+    Ok(Report { suite: "idle", commit: COMMIT, machine: Machine::here(busy.backend()), rows })
+}
+
+fn rows(options: &Options, busy: &OwnProcess, lonely: &OwnProcess) -> Result<Vec<Row>, String> {
+    let (with, without) = (Caller::connect(busy)?, Caller::connect(lonely)?);
     // The first calls allocate memory that does not belong to the connections.
     for caller in [&with, &without] {
         caller.block()?;
@@ -68,13 +73,14 @@ pub fn run(options: &Options) -> Result<Report, String> {
     let after = anonymous_bytes(busy.id())?.saturating_sub(before);
     let each = grown.max(after) as f64 / options.connections.max(1) as f64;
     let hot = Row::compared("idle.hot.p50", "us", &pairs, "idle.none.p50", n);
-    let rows = vec![
+    Ok(vec![
         Row::new("idle.bytes_per_connection", each, "B", options.connections as u64)
             .note("growth of the server's anonymous memory, by the connections"),
-        Row { p99: Some(percentile(&all, 0.99)), ..hot }
-            .note("a page from the server's memory, beside idle connections and without any"),
-    ];
-    Ok(Report { suite: "idle", commit: COMMIT, machine: Machine::here(busy.backend()), rows })
+        Row { p99: Some(percentile(&all, 0.99)), ..hot }.note(format!(
+            "a page from the server's memory, beside idle connections and without any; {}",
+            placed::note()
+        )),
+    ])
 }
 
 /// Whether so many connections can be: each takes a descriptor here and one of the server's, and a port.

@@ -11,6 +11,22 @@ pub fn processors() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
 }
 
+/// The processors of clients and of servers: one each, where there are that many.
+pub fn ends() -> (usize, usize) {
+    let processors = processors();
+    (processors[0], processors[processors.len() - 1])
+}
+
+/// Where the ends are, for a row's note.
+pub fn note() -> &'static str {
+    let (clients, servers) = ends();
+    if clients == servers {
+        "clients and server on one processor"
+    } else {
+        "clients and server on a processor each"
+    }
+}
+
 /// Runs something on one processor, with the threads and processes that it begins, which stay there.
 ///
 /// # Errors

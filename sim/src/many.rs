@@ -136,7 +136,7 @@ pub fn summary(c: &Counts) -> String {
             "refused;\n{} installs, {} checkpoints, {} backups, {} connections, {} revocations, {} forwards, {} full, {} corrupt; ",
             "{} events, {} switches\n",
             "the follower: {} ends, {} installs, {} checkpoints, {} packets refused for want of room, {} digests and {} pages ",
-            "compared\ncollections: {} freed {} objects in {} pieces, {} were given up; {} calls wrote, {} of services returned\nthe loop: {} turns from the run queue, {} connections backpressured, {} ended for room, {} syncs on the loop\n{} faults: {}"
+            "compared\ncollections: {} freed {} objects in {} pieces, {} were given up; {} calls wrote, {} of services returned\nthe loop: {} turns from the run queue, {} connections backpressured, {} ended for room\n{} faults: {}"
         ),
         c.commits,
         c.reads,
@@ -171,7 +171,6 @@ pub fn summary(c: &Counts) -> String {
         c.schedule.turns,
         c.schedule.backpressured,
         c.schedule.ended_for_room,
-        c.schedule.synced_here,
         c.faults_all(),
         kinds.join(", ")
     )

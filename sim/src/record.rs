@@ -132,8 +132,6 @@ pub struct ScheduleCounts {
     pub backpressured: u64,
     /// Connections that were ended because all together had taken too little.
     pub ended_for_room: u64,
-    /// Syncs that the loop waited for.
-    pub synced_here: u64,
 }
 
 /// Adds counters of another run to those of this one.
@@ -152,7 +150,7 @@ impl Counts {
         add!(self, other: commits, calls.methods, calls.services, inside, reads, aborts, unknown, crashes, depositions);
         add!(self, other: torn, damage_found, installs, checkpoints, backups, digests_compared, pages_compared);
         add!(self, other: follower.ends, follower.waits, follower.installs, follower.checkpoints);
-        add!(self, other: schedule.turns, schedule.backpressured, schedule.ended_for_room, schedule.synced_here);
+        add!(self, other: schedule.turns, schedule.backpressured, schedule.ended_for_room);
         add!(self, other: collected.ended, collected.pieces, collected.objects, collected.given_up);
         add!(self, other: connections, revocations, forwards, switches, events, told, full, corrupt);
     }

@@ -17,12 +17,16 @@ pub struct Deframer {
     /// What is not cut yet begins at `from`. All of it came behind the large frame, if there is one.
     buffer: Vec<u8>,
     from: usize,
-    large: Option<Large>,
+    /// By itself, for few connections have one at a time.
+    large: Option<Box<Large>>,
     /// The body of the last large frame. Its memory is for the next one.
     given: Vec<u8>,
     spare: Spare,
     spare_given: Spare,
 }
+
+// A server has one for each of its connections, most of which are idle.
+const _: () = assert!(size_of::<Deframer>() <= 72);
 
 /// A large frame under way.
 #[derive(Debug)]
@@ -101,7 +105,7 @@ impl Deframer {
     fn begin_large(&mut self, header: Header, bytes: &[u8]) {
         let mut large = Large::begin(header, std::mem::take(&mut self.given));
         large.push(bytes);
-        self.large = Some(large);
+        self.large = Some(Box::new(large));
     }
 
     /// The next whole frame, or none yet. After an error the stream cannot be read on.
@@ -147,7 +151,7 @@ impl Deframer {
     }
 
     fn next_large(&mut self) -> Result<Option<(Header, Vec<u8>)>, FrameError> {
-        self.large.take_if(|large| large.missing() == 0).map(Large::end).transpose()
+        self.large.take_if(|large| large.missing() == 0).map(|large| large.end()).transpose()
     }
 
     fn next_small(&mut self) -> Result<Option<(Header, &[u8])>, FrameError> {

@@ -51,8 +51,7 @@ fn bare(mode: raw::Mode, path: &Path, shape: &Shape) -> Result<OwnProcess, Strin
 /// A sentence: what failed.
 pub fn run(options: &Options) -> Result<Report, String> {
     let scratch = Scratch::new(options.dir.as_deref(), "commit")?;
-    let processors = placed::processors();
-    let (first, last) = (processors[0], processors[processors.len() - 1]);
+    let (first, last) = placed::ends();
     let data = scratch.join("data");
     options.say("starting the server");
     let server = placed::on(last, || Ok(OwnProcess::serve(&data, None, &[])?))?;
@@ -72,7 +71,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
     let wire = placed::on(last, || bare(raw::Mode::One, &scratch.join("one"), &shape))?;
     let one = placed::on(first, || one(options, &address, &wire, &shape))?;
     let one_us = one.value;
-    rows.push(one.note(format!("client and server on a processor each; {shape}")));
+    rows.push(one.note(format!("{}; {shape}", placed::note())));
     drop((server, wire));
 
     // Neither end keeps a processor to itself where there are that many.

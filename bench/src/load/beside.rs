@@ -1,6 +1,7 @@
 //! The times of other clients: in quiet blocks, in blocks beside an antagonist process, in blocks beside a bystander.
 //!
-//! The server is a process of its own, and so is the antagonist. Eight clients that read and eight that commit have work at
+//! The server is a process of its own, and stays on another processor than the clients whose time is measured. The antagonist
+//! is a process, too, and runs where there is time left. Eight clients that read and eight that commit have work at
 //! fixed times. The time of each operation, its waiting included, is measured block by block. The limit of a row is the
 //! 99th percentile of the quiet blocks. The ratio says how many times longer the unluckiest of a hundred operations takes
 //! beside that antagonist. The blocks beside a bystander show how much of that comes only from sharing the machine.
@@ -11,6 +12,7 @@ use tercel_term::process::OwnProcess;
 
 use super::super::Options;
 use super::super::blocks::{Pairs, median};
+use super::super::placed;
 use super::super::report::{Bystander, Row};
 use super::antagonist::{Antagonist, Made};
 use super::bystander;
@@ -57,12 +59,14 @@ pub fn measure(
     sizes: Sizes,
 ) -> Result<Vec<Row>, String> {
     let address: Address = server.address()?;
-    let others = Others::connect(&address, pages.to_vec())?;
+    let (clients, _) = placed::ends();
+    let others = placed::on(clients, || Others::connect(&address, pages.to_vec()))?;
+    let work = |seed| placed::on(clients, || others.work(sizes.block, seed));
     let role = format!("{} {} {} {}", antagonist.name(), server.listens_on(), pages.len(), sizes.name());
     let mut maker = OwnProcess::role(&BENCH, ROLE, &role)?;
     let mut bystander =
         OwnProcess::role(&BENCH, ROLE, format!("{} {}", bystander::NAME, antagonist.threads()))?;
-    others.work(sizes.block, 0)?;
+    work(0)?;
     let strangers = Strangers::begin(&[server.id(), maker.id(), bystander.id()]);
     let (mut fetches, mut commits) = (Rounds::default(), Rounds::default());
     let (mut made, mut share, mut stood): (Vec<Made>, Share, Vec<Share>) = Default::default();
@@ -75,7 +79,7 @@ pub fn measure(
                 Block::Bystander => _ = bystander.ask(&format!("on {share}"))?,
             }
             std::thread::sleep(sizes.pause);
-            let times = others.work(sizes.block, (round * ORDERS.len() + i + 1) as u64)?;
+            let times = work((round * ORDERS.len() + i + 1) as u64)?;
             match block {
                 Block::Quiet => {}
                 Block::Antagonist => {
@@ -99,9 +103,10 @@ pub fn measure(
     let stood = median(&mut stood.iter().map(|s| s.cores()).collect::<Vec<_>>());
     let about = format!(
         "{} (some {:.1} a second), at the lowest priority with {took:.2} processors; met with its bound {met} times; \
-         strangers took {:.2} processors meanwhile",
+         {}; strangers took {:.2} processors meanwhile",
         antagonist.what(),
         count as f64 / time,
+        placed::note(),
         strangers.cores()
     );
     Ok(vec![

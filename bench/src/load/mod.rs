@@ -33,7 +33,7 @@ use self::sizes::{FILL_OBJECTS, Sizes};
 use super::idle::anonymous_bytes;
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
-use super::{COMMIT, Options};
+use super::{COMMIT, Options, placed};
 
 /// The environment variable that makes this program one of the suite's own processes.
 pub const ROLE: &str = "TERCEL_BENCH_LOAD";
@@ -67,20 +67,23 @@ pub fn run(options: &Options) -> Result<Report, String> {
     let mut backend = String::new();
     for antagonist in Antagonist::ALL.into_iter().filter(|t| wanted(t.name())) {
         // A server of its own for each: what one kind leaves behind is not another's.
-        let server =
-            OwnProcess::serve(&data, None, &[&["--cache", sizes.cache], antagonist.server()].concat())?;
+        let server = serve(&data, &[&["--cache", sizes.cache], antagonist.server()].concat())?;
         backend = server.backend().to_string();
         options.say(&format!("{}: {}", antagonist.name(), antagonist.what()));
         rows.extend(beside::measure(options, &server, antagonist, &pages, sizes)?);
     }
     if wanted(ACTIVE) {
-        let server =
-            OwnProcess::serve(&data, None, &["--cache", sizes.cache, "--keepalive", ACTIVE_KEEPALIVE_MS])?;
+        let server = serve(&data, &["--cache", sizes.cache, "--keepalive", ACTIVE_KEEPALIVE_MS])?;
         backend = server.backend().to_string();
         options.say(&format!("{} clients at work", sizes.active_clients));
-        rows.extend(crowd(&server, &pages, sizes)?);
+        rows.extend(placed::on(placed::ends().0, || crowd(&server, &pages, sizes))?);
     }
     Ok(Report { suite: "load", commit: COMMIT, machine: Machine::here(backend), rows })
+}
+
+/// A server that stays where servers are.
+fn serve(data: &Path, more: &[&str]) -> Result<OwnProcess, String> {
+    placed::on(placed::ends().1, || Ok(OwnProcess::serve(data, None, more)?))
 }
 
 /// Fills a space with pages and gives their numbers. All pages are stored, and none is in the memory of a process.
@@ -137,8 +140,10 @@ fn crowd(server: &OwnProcess, pages: &[PageId], sizes: Sizes) -> Result<Vec<Row>
         Row::new("load.active.1000.bytes_per_client", each, "B", clients as u64)
             .note("growth of the server's anonymous memory, by the clients, after they have worked"),
         at("commit", &paced, 3).note(format!(
-            "each client commits and fetches once a second; {:.0} operations a second, {} not begun because the last was not done",
-            paced[0], paced[2]
+            "each client commits and fetches once a second; {:.0} operations a second, {} not begun because the last was not done; {}",
+            paced[0],
+            paced[2],
+            placed::note()
         )),
         at("fetch", &paced, 5),
         Row::new("load.active.1000.rate", full[0], "ops/s", full[1] as u64).note(format!(

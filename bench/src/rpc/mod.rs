@@ -194,11 +194,11 @@ struct Ends {
 }
 
 impl Ends {
-    fn begin(dir: &Path, place: Place) -> Result<Ends, String> {
+    fn begin(dir: &Path, waits: &str) -> Result<Ends, String> {
         std::fs::create_dir_all(dir).map_err(failed)?;
         let role =
             |what: &str| OwnProcess::role(&["bench", "rpc"], ROLE, format!("{what}\n{}", dir.display()));
-        Ok(Ends { dir: dir.to_owned(), server: role(place.spin())?, _bare: role("bare")? })
+        Ok(Ends { dir: dir.to_owned(), server: role(waits)?, _bare: role("bare")? })
     }
 
     fn config(&self, place: Place) -> ClientConfig {
@@ -229,8 +229,7 @@ impl Ends {
 /// A sentence: what failed.
 pub fn run(options: &Options) -> Result<Report, String> {
     let scratch = Scratch::new(options.dir.as_deref(), "rpc")?;
-    let processors = placed::processors();
-    let (first, last) = (processors[0], processors[processors.len() - 1]);
+    let (first, last) = placed::ends();
     let (mut rows, mut backend) = (Vec::new(), String::new());
     for place in places(&options.only) {
         if place.apart && first == last {
@@ -239,7 +238,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
         }
         options.say(&format!("calls by {}", place.name()));
         let servers_on = if place.apart { last } else { first };
-        let ends = placed::on(servers_on, || Ends::begin(&scratch.join(&place.name()), place))?;
+        let ends = placed::on(servers_on, || Ends::begin(&scratch.join(&place.name()), place.spin()))?;
         ends.server.backend().clone_into(&mut backend);
         rows.extend(placed::on(first, || calls(options, &ends, place))?);
     }

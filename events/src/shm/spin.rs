@@ -10,6 +10,9 @@
 
 use std::time::Duration;
 
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity};
+
 /// The state of one waiting thread. It is told how each wait went, by [`Receiver::wait`](super::Receiver::wait), or by a loop
 /// that waits for several channels at once.
 #[derive(Clone, Debug)]
@@ -36,7 +39,17 @@ impl Spin {
     /// Looks for [`Spin::DEFAULT_NS`], or not at all if the thread may run on one CPU alone.
     #[expect(clippy::new_without_default, reason = "it asks the system")]
     pub fn new() -> Self {
-        Spin::with_budget(if has_cpus() { Spin::DEFAULT_NS } else { 0 })
+        Spin::beside(0)
+    }
+
+    /// Looks for [`Spin::DEFAULT_NS`], or not at all if the calling thread and the first thread of the process at the other end may
+    /// only run on the same CPU. A process without a number here, 0, is taken to run where this thread does.
+    pub fn beside(peer_pid: i32) -> Self {
+        let own = sched_getaffinity(None);
+        let peer = Pid::from_raw(peer_pid).and_then(|pid| sched_getaffinity(Some(pid)).ok());
+        // More CPUs than the set can name are more than one.
+        let looks = own.map_or(true, |own| run_at_once(&own, &peer.unwrap_or(own)));
+        Spin::with_budget(if looks { Spin::DEFAULT_NS } else { 0 })
     }
 
     /// Looks for so many nanoseconds, whatever the machine; 0 is never.
@@ -55,7 +68,7 @@ impl Spin {
     }
 
     /// Whether it matters how long a wait was.
-    pub(crate) fn watches_the_clock(&self) -> bool {
+    pub fn watches_the_clock(&self) -> bool {
         self.limit_ns > 0
     }
 
@@ -99,10 +112,9 @@ impl Spin {
     }
 }
 
-/// Whether the calling thread may run on more than one CPU.
-fn has_cpus() -> bool {
-    // More CPUs than the set can name are more than one.
-    rustix::thread::sched_getaffinity(None).is_ok_and(|set| set.count() > 1)
+/// Whether two threads with these CPUs can run at the same time.
+fn run_at_once(own: &CpuSet, peer: &CpuSet) -> bool {
+    own.count() > 1 || peer.count() > 1 || own != peer
 }
 
 /// Failures in a row after which spinning stops: at first, and where it has stopped before.
@@ -199,6 +211,42 @@ mod tests {
             spin.slept(SHORT);
         }
         assert!(spun < 20_000, "{spun}");
+    }
+
+    #[test]
+    fn ends_run_at_once_unless_both_have_one_and_the_same_cpu() {
+        let set = |cpus: &[usize]| {
+            let mut set = CpuSet::new();
+            cpus.iter().for_each(|cpu| set.set(*cpu));
+            set
+        };
+        for (own, peer, expected) in [
+            (set(&[0]), set(&[1]), true),
+            (set(&[3]), set(&[3]), false),
+            (set(&[3]), set(&[2, 3]), true),
+            (set(&[2, 3]), set(&[3]), true),
+            (set(&[2, 3]), set(&[2, 3]), true),
+        ] {
+            assert_eq!(run_at_once(&own, &peer), expected, "{own:?} beside {peer:?}");
+        }
+    }
+
+    #[test]
+    fn peer_on_another_cpu_is_looked_for() {
+        let all = sched_getaffinity(None).unwrap();
+        let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu));
+        let first = cpus.next().unwrap();
+        std::thread::spawn(move || {
+            let mut one = CpuSet::new();
+            one.set(first);
+            rustix::thread::sched_setaffinity(None, &one).unwrap();
+            // The process as its first thread has it, which the harness leaves alone.
+            let beside = Spin::beside(std::process::id() as i32).budget_ns();
+            assert_eq!(beside > 0, all.count() > 1, "{beside}");
+            assert_eq!((Spin::new().budget_ns(), Spin::beside(0).budget_ns()), (0, 0));
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]

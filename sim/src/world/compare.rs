@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tercel_engine::schedule::Moment;
 use tercel_engine::server::Effects;
 use tercel_wire::id::{PageId, Stamp};
 use tercel_wire::page::Page;
@@ -142,7 +141,7 @@ impl World {
             let mut out = Effects::default();
             let Some(machine) = self.nodes[FOLLOWER].machine_mut() else { return Ok(false) };
             let Some(found) = machine.page(page, &mut out) else {
-                self.perform(FOLLOWER, out, Moment::Behind);
+                self.perform(FOLLOWER, out);
                 return Ok(false);
             };
             if !is_same(page, &look.pages[&page], &found) {

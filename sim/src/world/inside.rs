@@ -3,7 +3,6 @@
 //! It lives and dies with the process. A server that recovers in the same process, after a deposition, is another server to
 //! the same program.
 
-use tercel_engine::schedule::Moment;
 use tercel_engine::server::Effects;
 use tercel_engine::server::{Local, LocalConfig};
 use tercel_engine::time::Now;
@@ -42,7 +41,7 @@ impl World {
         let Some(machine) = node.machine_mut() else { return Step::Wait };
         let mut out = Effects::default();
         let said = machine.inside(now, inside, &mut out, |home| step(home, now));
-        self.perform(LEADER, out, Moment::Behind);
+        self.perform(LEADER, out);
         said
     }
 

@@ -7,7 +7,6 @@ use std::mem::take;
 use std::ops::{Deref, DerefMut};
 
 use tercel_engine::random::Random;
-use tercel_engine::schedule::Moment;
 use tercel_engine::server::Local;
 use tercel_engine::server::{Conn, Effect, Effects, Input, LogRoom, Server};
 use tercel_testkit::node::Node;
@@ -191,24 +190,9 @@ impl World {
         let Process { node, inside, .. } = &mut self.nodes[n];
         let Some(running) = &mut node.running else { return };
         let mut out = running.host.take_out();
-        running.host.begin_small_turn(&running.machine);
         running.machine.handle(now, input, &mut out);
         running.machine.run_calls(now, inside, &mut out);
-        running.host.end_small_turn(&running.machine);
-        self.perform(n, out, Moment::End);
-    }
-
-    /// Takes something in behind a sync. What follows from one that the loop waited for goes to the log's thread.
-    fn node_takes_behind(&mut self, n: usize, input: Input<'_>, moment: Option<Moment>) {
-        if moment.is_none() {
-            return self.node_takes(n, input);
-        }
-        let now = self.nodes[n].clock.now(self.time);
-        let mut out = self.nodes[n].take(self.time, input);
-        let Process { node, inside, .. } = &mut self.nodes[n];
-        let Some(running) = &mut node.running else { return };
-        running.machine.run_calls(now, inside, &mut out);
-        self.perform(n, out, Moment::Behind);
+        self.perform(n, out);
     }
 
     pub(super) fn node_timer(&mut self, n: usize, life: u32) {
@@ -263,7 +247,7 @@ impl World {
     }
 
     /// Does what was decided.
-    pub(super) fn perform(&mut self, n: usize, mut out: Effects, moment: Moment) {
+    pub(super) fn perform(&mut self, n: usize, mut out: Effects) {
         let is_stopping = self.nodes[n].is_stopping;
         if let Some(machine) = self.nodes[n].machine_mut().filter(|_| is_stopping) {
             machine.flush(&mut out);
@@ -281,7 +265,7 @@ impl World {
             self.note_fed();
             self.tell_inside();
         }
-        self.hand_over(n, moment);
+        self.hand_over(n);
         self.wind_timer(n);
         if n != LEADER {
             self.compare_digests();
@@ -328,7 +312,6 @@ impl World {
                 let us = self.disk_us(n) * syncs;
                 if let Some(running) = &mut self.nodes[n].running {
                     running.is_installing = true;
-                    running.host.set_installing(true);
                 }
                 self.at_disk(n, us, DiskEvent::Deed(effect));
             }
@@ -368,14 +351,11 @@ impl World {
         }
     }
 
-    /// Gives the log what was ordered, unless it is busy: then it goes with the next batch. Where the scheduler says so, the
-    /// loop waits for the sync.
-    fn hand_over(&mut self, n: usize, moment: Moment) {
-        let time = self.time;
+    /// Gives the log what was ordered, unless it is busy: then it goes with the next batch.
+    fn hand_over(&mut self, n: usize) {
         let us = self.disk_us(n);
         let Process { node, armed, joined, .. } = &mut self.nodes[n];
         let Some(running) = &mut node.running else { return };
-        let is_idle = running.is_log_idle();
         let Some((records, last)) = running.take_records() else { return };
         let written = last.written();
         let appended = match take(&mut armed.write_fails) {
@@ -392,8 +372,7 @@ impl World {
             return self.node_fails(n, format!("the log: {why}"));
         }
         (running.is_writing, running.is_syncing) = (true, true);
-        let here = running.host.syncs_here(moment, records.len(), is_idle).then_some(moment);
-        let us = running.host.begin_sync(time, us, here);
+        let us = running.host.spent_us() + us;
         let joined = *joined;
         if self.drops(n, RunnerRule::SyncReportedEarly) {
             self.at_disk(n, 0, DiskEvent::Synced(joined, written, last.stamp));
@@ -444,12 +423,7 @@ impl World {
             }
             DiskEvent::Deed(deed) => self.carry_out(n, deed, WORD_US_MAX),
             DiskEvent::Slow(view, id) => self.step_slow(n, view, id),
-            DiskEvent::Word(word) => {
-                if let (Input::Installed(_), Some(running)) = (&word, &mut self.nodes[n].running) {
-                    running.host.set_installing(false);
-                }
-                self.node_takes(n, word);
-            }
+            DiskEvent::Word(word) => self.node_takes(n, word),
             DiskEvent::Failed(why) => self.node_fails(n, why),
         }
     }
@@ -460,10 +434,8 @@ impl World {
         if dice.below(8) == 0 { 1 + dice.below(32) } else { 1 }
     }
 
-    /// The word of a sync. If the loop waited for it, its turn goes on.
+    /// The word of a sync.
     fn synced(&mut self, n: usize, written: Written, last: Stamp) {
-        let joined = self.nodes[n].joined;
-        let moment = self.end_sync_here(n);
         if let Some(running) = &mut self.nodes[n].running {
             running.is_syncing = false;
         }
@@ -471,22 +443,18 @@ impl World {
             if self.plan.group.is_none() {
                 self.oracle.promised = self.oracle.promised.max(last);
             }
-            let how = if moment.is_some() { ", on the loop" } else { "" };
-            self.say(format_args!("s       synced up to {last}{how}"));
+            self.say(format_args!("s       synced up to {last}"));
         }
         self.look_at_disk(n);
-        self.node_takes_behind(n, Input::Written(written.view, written.position), moment);
+        self.node_takes(n, Input::Written(written.view, written.position));
         self.nodes[n].truncate();
-        self.hand_over(n, Moment::Behind);
+        self.hand_over(n);
         self.rejoin_if_idle(n);
-        if let Some(moment) = moment.filter(|_| joined == self.nodes[n].joined) {
-            self.go_on_behind(n, moment);
-        }
     }
 
     fn sync(&mut self, n: usize, written: Written, last: Stamp) {
         let goes_on = self.drops(n, RunnerRule::FailedSyncIgnored);
-        let Process { node, armed, joined, paused_until, .. } = &mut self.nodes[n];
+        let Process { node, armed, joined, .. } = &mut self.nodes[n];
         let Some(running) = &mut node.running else { return };
         if take(&mut armed.sync_fails) {
             // The kernel says so once, and what it could not write is gone.
@@ -500,11 +468,7 @@ impl World {
             running.synced = last;
         }
         running.is_writing = false;
-        running.host.end_sync();
         let joined = *joined;
-        if running.host.waits_for_sync() && *paused_until <= self.time {
-            return self.synced(n, written, last);
-        }
         if !self.drops(n, RunnerRule::SyncReportedEarly) {
             let us = self.dice(n).below(WORD_US_MAX);
             self.at_disk(n, us, DiskEvent::Synced(joined, written, last));
@@ -535,7 +499,7 @@ impl World {
         self.nodes[n].is_stopping = true;
         if self.nodes[n].is_up() {
             self.nodes[n].conns().into_iter().for_each(|conn| self.gone(n, conn));
-            self.perform(n, Effects::default(), Moment::Behind);
+            self.perform(n, Effects::default());
         }
     }
 

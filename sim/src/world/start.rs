@@ -7,7 +7,6 @@ use tercel_engine::limits;
 use tercel_engine::order::delayed::{Delayed, DelayedConfig, Known};
 use tercel_engine::order::follower::Follower;
 use tercel_engine::order::{Output, Sealed, Sequencer};
-use tercel_engine::schedule::Moment;
 use tercel_engine::server::{Checkpoint, Effects, Input, Recovery, ServerConfig};
 use tercel_testkit::node::log::{Log, Opened};
 use tercel_wire::id::{LogPosition, Stamp, ViewId};
@@ -59,7 +58,7 @@ impl World {
 
     fn begun(&mut self, n: usize, begun: Result<Effects, Failed>) {
         match begun {
-            Ok(out) => self.perform(n, out, Moment::Behind),
+            Ok(out) => self.perform(n, out),
             Err(Failed::Again(why)) => {
                 self.say(format_args!("{}       does not start: {why}", letter(n)));
                 self.restart_soon(n);

@@ -1,8 +1,8 @@
 //! The loop of a node's process: what has arrived is taken in turns, and a turn takes time.
 //!
-//! The engine's scheduler decides as in a real process which frames are handled, which connection is not read, and where a
-//! batch is synced. This file carries its decisions out on simulated connections. In worlds without a pace a turn takes no
-//! time, and no connection ever waits.
+//! The engine's scheduler decides as in a real process which frames are handled, and which connection is not read. This file
+//! carries its decisions out on simulated connections. In worlds without a pace a turn takes no time, and no connection ever
+//! waits.
 //!
 //! Two rules of the scheduler are checked from outside. Frames are handled in the order in which they came. A connection
 //! whose client has taken what it was sent is read, or has its turn soon.
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::mem::take;
 
 use tercel_engine::random::Random;
-use tercel_engine::schedule::{Bounds, Decision, LogLoad, Moment, Origin, Received, Scheduler, SyncTime};
+use tercel_engine::schedule::{Bounds, Decision, Origin, Received, Scheduler};
 use tercel_engine::server::{Conn, Effects, Input, LogRoom, Server};
 use tercel_engine::time::Now;
 use tercel_wire::deframer::Deframer;
@@ -35,10 +35,9 @@ pub(crate) struct Host {
     out: Effects,
     /// Microseconds that this turn has taken so far.
     spent_us: Cell<u64>,
-    /// The loop works, or waits for its own sync, until then.
+    /// The loop works until then.
     busy_until: u64,
     turn_at: Option<u64>,
-    sync: HostSync,
     /// Connections that are to end because all together have taken too little.
     over: Vec<Conn>,
     /// When the machine next wants to hear of the time.
@@ -47,16 +46,6 @@ pub(crate) struct Host {
     pub(super) knows: (bool, LogRoom),
     /// A mistake of the machine that is seen from outside.
     wrong: Option<String>,
-}
-
-/// The loop's knowledge of the log's syncs.
-#[derive(Default)]
-struct HostSync {
-    time: SyncTime,
-    /// How long the one under way takes.
-    us: u64,
-    /// The loop waits for it, and then goes on behind this moment of its turn.
-    here: Option<Moment>,
 }
 
 /// The other end of a connection, seen from the loop.
@@ -106,7 +95,6 @@ impl Host {
             spent_us: Cell::new(0),
             busy_until: 0,
             turn_at: None,
-            sync: HostSync::default(),
             over: Vec::new(),
             timer: None,
             knows: (false, LogRoom::Free),
@@ -123,15 +111,6 @@ impl Host {
         self.conns.remove(&conn);
         // A world's network keeps no last bytes.
         let _ = self.scheduler.closed(conn, now, 0);
-    }
-
-    /// A turn in which nothing but one event of the process itself is heard.
-    pub(super) fn begin_small_turn(&mut self, machine: &Server) {
-        self.scheduler.begin_turn(Now(0), machine.stats().ordered);
-    }
-
-    pub(super) fn end_small_turn(&mut self, machine: &Server) {
-        self.scheduler.end_arrivals(1, machine.stats().ordered, machine.has_calls());
     }
 
     /// Takes the effects that the machine wants done and the loop has not done.
@@ -174,37 +153,9 @@ impl Host {
         })
     }
 
-    /// Whether the loop syncs a batch of so many bytes itself.
-    pub(super) fn syncs_here(&self, moment: Moment, batch_bytes: usize, is_idle: bool) -> bool {
-        // A segment of a world's log is ready at once.
-        let load = LogLoad { sync: self.sync.time, room_bytes: u64::MAX, is_idle };
-        self.pace.is_some() && self.scheduler.may_sync_here(moment) && load.suits_loop(batch_bytes)
-    }
-
-    /// A sync begins that takes so long. Says in how many microseconds it ends.
-    pub(super) fn begin_sync(&mut self, time: u64, us: u64, here: Option<Moment>) -> u64 {
-        let after = self.spent_us.get() + us;
-        (self.sync.us, self.sync.here) = (us, here);
-        if here.is_some() {
-            // Behind the end of the sync itself.
-            self.busy_until = time + after + 1;
-        }
-        after
-    }
-
-    /// The sync has ended.
-    pub(super) fn end_sync(&mut self) {
-        self.sync.time = self.sync.time.and(std::time::Duration::from_micros(self.sync.us));
-    }
-
-    /// Whether the loop waits for the sync.
-    pub(super) fn waits_for_sync(&self) -> bool {
-        self.sync.here.is_some()
-    }
-
-    /// Pages are being stored, or no longer.
-    pub(super) fn set_installing(&mut self, is_installing: bool) {
-        self.scheduler.set_installing(is_installing);
+    /// How much of this turn's time is spent so far.
+    pub(super) fn spent_us(&self) -> u64 {
+        self.spent_us.get()
     }
 
     /// Turns and pauses so far.
@@ -253,10 +204,6 @@ impl World {
         let paused_until = self.nodes[n].paused_until;
         let Some(running) = &mut self.nodes[n].running else { return };
         let host = &mut running.host;
-        if host.waits_for_sync() {
-            // The word of the sync goes on with the loop.
-            return;
-        }
         let at = time.max(host.busy_until).max(paused_until);
         if at == time {
             return self.loop_turn(n);
@@ -285,57 +232,26 @@ impl World {
         let host = &mut running.host;
         host.turn_at = None;
         host.spent_us.set(0);
-        host.scheduler.begin_turn(Now(0), running.machine.stats().ordered);
-        let arrivals = host.take_arrivals();
-        let heard = arrivals.len();
-        for (conn, arrival) in arrivals {
+        host.scheduler.begin_slice(Now(0));
+        for (conn, arrival) in host.take_arrivals() {
             self.take_arrival(n, now, conn, arrival);
         }
         let Process { node, inside, .. } = &mut self.nodes[n];
         let Some(running) = &mut node.running else { return };
         running.machine.run_calls(now, inside, &mut running.host.out);
-        let (ordered, has_calls) = (running.machine.stats().ordered, running.machine.has_calls());
-        running.host.scheduler.end_arrivals(heard, ordered, has_calls);
-        if running.host.scheduler.is_idle() {
-            return self.end_turn(n);
+        if !running.host.scheduler.is_idle() {
+            self.perform_turn(n);
+            self.second_slice(n);
         }
-        self.perform_turn(n, Moment::Between);
-        self.go_on_behind(n, Moment::Between);
+        self.end_turn(n);
     }
 
-    /// Does what the machine wants done at this moment of a turn.
-    fn perform_turn(&mut self, n: usize, moment: Moment) {
+    /// Does what the machine wants done in a turn.
+    fn perform_turn(&mut self, n: usize) {
         if let Some(running) = &mut self.nodes[n].running {
             let out = running.host.take_out();
-            self.perform(n, out, moment);
+            self.perform(n, out);
         }
-    }
-
-    /// Goes on with a turn behind this moment. If the loop waits for its own sync, the word of the sync goes on with it.
-    pub(super) fn go_on_behind(&mut self, n: usize, moment: Moment) {
-        let Some(running) = &self.nodes[n].running else { return };
-        if running.host.waits_for_sync() {
-            return;
-        }
-        match moment {
-            Moment::Between => {
-                self.second_slice(n);
-                self.end_turn(n);
-            }
-            Moment::End => self.leave_turn(n),
-            Moment::Behind => {}
-        }
-    }
-
-    /// The loop no longer waits for its own sync. Gives the moment behind which its turn goes on.
-    pub(super) fn end_sync_here(&mut self, n: usize) -> Option<Moment> {
-        let time = self.time;
-        let host = &mut self.nodes[n].running.as_mut()?.host;
-        let moment = host.sync.here.take()?;
-        host.busy_until = time;
-        host.spent_us.set(0);
-        self.record.counts.schedule.synced_here += 1;
-        Some(moment)
     }
 
     fn take_arrival(&mut self, n: usize, now: Now, conn: Conn, arrival: Arrival) {
@@ -435,7 +351,7 @@ impl World {
                 let mut out = Effects::default();
                 running.machine.handle(now, Input::Disconnected(conn), &mut out);
                 self.send(conn, Arrival::Close, false);
-                self.perform(n, out, Moment::Behind);
+                self.perform(n, out);
             }
         }
     }
@@ -458,7 +374,7 @@ impl World {
         let now = self.nodes[n].clock.now(self.time);
         let Some(running) = &mut self.nodes[n].running else { return };
         let begun = Now(running.host.spent_us.get());
-        running.host.scheduler.begin_second_slice(begun);
+        running.host.scheduler.begin_slice(begun);
         loop {
             let Some(running) = &mut self.nodes[n].running else { return };
             let (links, pace) = (&self.net.links, &self.plan.pace);
@@ -483,8 +399,8 @@ impl World {
         if let Some(running) = &mut node.running {
             running.machine.run_calls(now, inside, &mut running.host.out);
         }
-        self.perform_turn(n, Moment::End);
-        self.go_on_behind(n, Moment::End);
+        self.perform_turn(n);
+        self.leave_turn(n);
     }
 
     /// Tells the machine which of the unheard clients read.

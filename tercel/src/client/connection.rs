@@ -13,7 +13,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags, Shutdown, shutdown};
 use tercel_events::Handle;
-use tercel_events::shm::{Corrupt, Receiver, Sender, Spin, Waited as Waiting, Waker};
+use tercel_events::shm::{Corrupt, Receiver, Sender, Spin, Waited as Waiting, Waker, pass};
 use tercel_lock::unpoison;
 use tercel_wire::message::HEAD_BYTES;
 use tercel_wire::payload::PartSink;
@@ -307,7 +307,9 @@ impl SharedMemory {
         let (socket, channel) = channel::hand_over(&door, by_memory, own_uid, HAND_OVER_TIMEOUT).ok()?;
         let (sender, receiver) = channel.split();
         let waker = receiver.waker();
-        let spin = spin.map_or_else(Spin::new, |spin| Spin::with_budget(spin.as_nanos() as u64));
+        let server_pid = pass::peer_credentials(&socket).map_or(0, |server| server.pid);
+        let spin =
+            spin.map_or_else(|| Spin::beside(server_pid), |spin| Spin::with_budget(spin.as_nanos() as u64));
         let receiver = Mutex::new((receiver, spin));
         Some(SharedMemory {
             sender: Mutex::new(SendingHalf { half: sender, is_amid: false }),

@@ -25,6 +25,8 @@ pub(crate) struct Handed {
     pub channel: Channel,
     /// The client is of the server's own user.
     pub is_own: bool,
+    /// The client's process; 0 if it has no number here.
+    pub pid: i32,
     /// Counts it among those that there may be.
     pub place: Place,
 }
@@ -108,7 +110,7 @@ fn take(socket: UnixStream, clients: SharedMemory, own_uid: u32, count: &Arc<()>
     }
     socket.set_read_timeout(Some(HAND_OVER))?;
     let channel = channel::take_over(&socket)?;
-    Ok(Handed { socket, channel, is_own: peer.uid == own_uid, place })
+    Ok(Handed { socket, channel, is_own: peer.uid == own_uid, pid: peer.pid, place })
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! A server: the engine's server machine, run on the kernel.
 //!
 //! One thread runs the loop ([`run`]): events in, decisions, effects out. The log syncs on its own thread, pages are read
-//! and installed on two more, so that neither a sync nor a read holds the loop up; but a commit that is alone is synced on
-//! the loop itself while the disk is quick, for then the way to the log's thread and back would take nearly as long.
+//! and installed on two more, so that neither a sync nor a read holds the loop up.
 
 mod backlog;
 mod builder;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tercel_engine::rpc::ReplyBody;
 use tercel_engine::rpc::streams::Said;
-use tercel_engine::schedule::{Bounds, Decision, Moment, Origin, Received, Scheduler};
+use tercel_engine::schedule::{Bounds, Decision, Origin, Received, Scheduler};
 use tercel_engine::server::{
     Conn, Effect, Effects, Express, HostStats, Input, LogRoom, Server as Machine, SpaceWarning,
 };
@@ -65,7 +65,7 @@ pub(super) struct Loop {
     _dir: DataDir,
     conns: HashMap<Conn, Peer>,
     hot: Hot,
-    /// Decides which connection is served next, which is not read, and where a commit is synced.
+    /// Decides which connection is served next, and which is not read.
     scheduler: Scheduler,
     disk: DiskState,
     /// For the program around it; and what is on it.
@@ -150,7 +150,7 @@ impl Loop {
         let mut core = self.core.take().ok_or_else(|| ServerError::Stopped("a loop runs once".into()))?;
         let mut sleepless_turns = 0;
         // What recovery wants done.
-        self.perform(&mut core, Moment::Behind);
+        self.perform(&mut core);
         // Without clients nothing else may happen for long.
         self.look_at_warning(&core);
         loop {
@@ -159,7 +159,8 @@ impl Loop {
             let events = self.queue.get_next_events(&mut batch, BATCH_MAX, deadline);
             let back = kept.or_else(|| self.workers.inside().lending.take_back(&mut sleepless_turns));
             core = back.ok_or_else(|| self.lost(&mut batch))?;
-            self.turn(&mut core, events?, &mut batch);
+            events?;
+            self.turn(&mut core, &mut batch);
             if let Some(why) = self.failed.take() {
                 return Err(ServerError::Stopped(why));
             }
@@ -208,7 +209,7 @@ impl Loop {
             if now >= end || self.failed.is_some() {
                 return Some(core.instant(Now(0)));
             }
-            self.turn(core, 0, &mut Vec::new());
+            self.turn(core, &mut Vec::new());
             self.queue.flush();
         }
     }
@@ -220,7 +221,7 @@ impl Loop {
         let found = self.hot.channels.serve(&mut CoreCalls { core, now });
         // A method may have asked for a page, or its client be told of the state that it saw.
         if !core.out.list.is_empty() {
-            self.perform(core, Moment::Between);
+            self.perform(core);
         }
         found
     }
@@ -235,23 +236,16 @@ impl Loop {
     }
 
     /// Takes what has happened, and does what is decided.
-    fn turn(&mut self, core: &mut Core, events: usize, batch: &mut Vec<Event<Post>>) {
+    fn turn(&mut self, core: &mut Core, batch: &mut Vec<Event<Post>>) {
         let now = core.now();
         self.hot.turned = now;
-        self.scheduler.begin_turn(now, core.machine.stats().ordered);
-        let mut arrivals = events;
-        for event in batch.drain(..) {
-            // A bell is none: what it was rung for may be.
-            arrivals -= usize::from(matches!(event.kind, Kind::Ready(_)));
-            self.event(core, now, event);
-        }
+        self.scheduler.begin_slice(now);
+        batch.drain(..).for_each(|event| self.event(core, now, event));
         self.serve_calls(core);
         for at in self.hot.channels.hot() {
-            arrivals += usize::from(self.take_shared(core, now, at));
+            self.take_shared(core, now, at);
         }
         core.run_calls();
-        let (ordered, has_calls) = (core.machine.stats().ordered, core.machine.has_calls());
-        self.scheduler.end_arrivals(arrivals, ordered, has_calls);
         let now = if self.scheduler.is_idle() { now } else { self.serve_run_queue(core) };
         if core.machine.deadline().is_some_and(|d| d <= now) {
             self.look_at_disk(core, now);
@@ -262,7 +256,7 @@ impl Loop {
         if self.stop_by.is_some() {
             core.machine.flush(&mut core.out);
         }
-        self.perform(core, Moment::End);
+        self.perform(core);
         self.look_at_backlogs(core);
         if !self.drains.is_empty() && core.machine.is_drained() {
             // One that waits no longer is gone.
@@ -336,8 +330,8 @@ impl Loop {
         }
     }
 
-    /// Takes what a connection in shared memory has sent; whether that was anything.
-    fn take_shared(&mut self, core: &mut Core, now: Now, at: usize) -> bool {
+    /// Takes what a connection in shared memory has sent.
+    fn take_shared(&mut self, core: &mut Core, now: Now, at: usize) {
         let mut bytes = std::mem::take(&mut self.hot.received);
         bytes.clear();
         let taken = self.hot.channels.take(at, &mut bytes);
@@ -352,12 +346,11 @@ impl Loop {
             }
         }
         self.hot.received = bytes;
-        is_some
     }
 
     /// A client has handed a channel over.
     fn handed(&mut self, core: &mut Core, now: Now, handed: Handed) {
-        let Handed { socket, channel, is_own, place } = handed;
+        let Handed { socket, channel, is_own, pid, place } = handed;
         let Ok(stream) = self.queue.declare_stream(socket, 0) else { return };
         let conn = Conn(stream.bits());
         let halves = channel.split();
@@ -365,7 +358,8 @@ impl Loop {
             self.queue.revoke(stream);
             return;
         };
-        let at = self.hot.channels.add(SharedPeer::new(conn, (stream, bell), halves, is_own, place));
+        let peer = SharedPeer::new(conn, (stream, bell), halves, is_own, place);
+        let at = self.hot.channels.add(peer, pid);
         self.conns.insert(conn, Peer::Shared(at));
         // One byte always finds room.
         let _ = self.queue.send(stream, vec![crate::channel::TAKEN]);
@@ -386,10 +380,7 @@ impl Loop {
             Post::Read(view, page, result) => {
                 core.take(now, Input::Read(view, page, result));
             }
-            Post::Installed(view, Ok(())) => {
-                self.scheduler.set_installing(false);
-                core.take(now, Input::Installed(view));
-            }
+            Post::Installed(view, Ok(())) => core.take(now, Input::Installed(view)),
             Post::Pinned(view, pin, result) => {
                 core.take(now, Input::Pinned(view, pin, result));
             }
@@ -515,14 +506,12 @@ impl Loop {
     }
 
     /// Does and sends what was decided for the connections of the first slice, then serves the run queue for the second. The
-    /// replies may take a sync, which is made here if connections waited already. Says what time it is then.
+    /// commits of the first go to the log before the second begins. Says what time it is then.
     fn serve_run_queue(&mut self, core: &mut Core) -> Now {
-        self.perform_all(core);
-        self.queue.flush();
-        self.perform(core, Moment::Between);
+        self.perform(core);
         self.queue.flush();
         let now = core.now();
-        self.scheduler.begin_second_slice(now);
+        self.scheduler.begin_slice(now);
         while let Some((conn, decision)) = self.serve_next(core, now) {
             self.obey(core, now, conn, decision);
             if self.scheduler.is_slice_over(core.now()) {
@@ -582,15 +571,7 @@ impl Loop {
     }
 
     /// Does what was decided.
-    fn perform(&mut self, core: &mut Core, moment: Moment) {
-        self.perform_all(core);
-        if self.hand_over(core, moment) {
-            self.perform_all(core);
-            self.hand_over(core, Moment::Behind);
-        }
-    }
-
-    fn perform_all(&mut self, core: &mut Core) {
+    fn perform(&mut self, core: &mut Core) {
         // Doing one thing may lead to another.
         while !core.out.list.is_empty() {
             let mut list = std::mem::take(&mut core.out.list);
@@ -599,6 +580,7 @@ impl Loop {
                 core.out.list = list;
             }
         }
+        self.hand_over();
     }
 
     fn perform_one(&mut self, core: &mut Core, effect: Effect) {
@@ -611,10 +593,7 @@ impl Loop {
                 }
             }
             Effect::Read(view, page) => self.store.read(view, page),
-            Effect::Install { view, pages, checkpoint } => {
-                self.scheduler.set_installing(true);
-                self.store.install(view, pages, checkpoint);
-            }
+            Effect::Install { view, pages, checkpoint } => self.store.install(view, pages, checkpoint),
             Effect::Run(view, job) => self.workers.run(view, job),
             Effect::Hear(view, id, said) => {
                 if let Err(violation) = self.workers.hear(id, said) {
@@ -683,23 +662,12 @@ impl Loop {
     }
 
     /// Gives the log's thread what this batch ordered. If its queue is full, the records go with the next batch; the
-    /// queue empties with a sync, whose report turns the loop. Where the scheduler and the log agree, the batch is synced here
-    /// and now. Says whether that was done.
-    fn hand_over(&mut self, core: &mut Core, moment: Moment) -> bool {
-        let Some((mut records, last)) = self.records.take(|| self.log.buffer()) else { return false };
-        if self.scheduler.may_sync_here(moment) {
-            records = match self.log.commit_here(records, last) {
-                Ok(done) => {
-                    self.posted(core, core.now(), Post::from(done));
-                    return true;
-                }
-                Err(records) => records,
-            };
-        }
+    /// queue empties with a sync, whose report turns the loop.
+    fn hand_over(&mut self) {
+        let Some((records, last)) = self.records.take(|| self.log.buffer()) else { return };
         if let Err(back) = self.log.submit(records, last) {
             self.records.put_back(back);
         }
-        false
     }
 }
 

@@ -219,6 +219,8 @@ pub(super) struct Channels {
     body: Vec<u8>,
     spare: Spare,
     spin: Spin,
+    /// Its budget is not given, but follows from where the clients may run.
+    chooses_spin: bool,
     /// Since when none is hot.
     slept: Option<Instant>,
 }
@@ -226,6 +228,7 @@ pub(super) struct Channels {
 impl Channels {
     /// None yet; `spin` is how long the loop looks at them, if that is said.
     pub(super) fn new(spin: Option<Duration>) -> Channels {
+        let chooses_spin = spin.is_none();
         let spin = spin.map_or_else(Spin::new, |spin| Spin::with_budget(spin.as_nanos() as u64));
         Channels {
             peers: Vec::new(),
@@ -234,12 +237,16 @@ impl Channels {
             body: Vec::new(),
             spare: Spare::default(),
             spin,
+            chooses_spin,
             slept: None,
         }
     }
 
-    /// Adds a connection; its number here.
-    pub(super) fn add(&mut self, peer: SharedPeer) -> usize {
+    /// Adds a connection of a process; its number here.
+    pub(super) fn add(&mut self, peer: SharedPeer, pid: i32) -> usize {
+        if self.chooses_spin && !self.spin.watches_the_clock() {
+            self.spin = Spin::beside(pid);
+        }
         let free = self.peers.iter().position(Option::is_none).unwrap_or(self.peers.len());
         if free == self.peers.len() {
             self.peers.push(None);
@@ -514,7 +521,7 @@ mod tests {
             let mut channels = Channels::new(None);
             let tokens =
                 (queue.declare_stream(socket(), 0).unwrap(), queue.declare_stream(socket(), 0).unwrap());
-            channels.add(SharedPeer::new(Conn(1), tokens, halves, is_own, Place::counted(&Arc::new(()))));
+            channels.add(SharedPeer::new(Conn(1), tokens, halves, is_own, Place::counted(&Arc::new(()))), 0);
             let mut noted = Noted { takes_in_place, ..Noted::default() };
             let long = [16 << 10, (16 << 10) + 4, 500_000, 900_000, 900_000];
             for rest in long {

@@ -205,7 +205,7 @@ pub(super) fn start(config: ServerConfig) -> Result<Server, ServerError> {
 }
 
 /// Listens at the doors beside the Unix sockets.
-fn doors(config: &ServerConfig) -> Result<Vec<UnixListener>, ServerError> {
+pub(super) fn doors(config: &ServerConfig) -> Result<Vec<UnixListener>, ServerError> {
     let paths = config.listen.iter().filter_map(|address| match address {
         Address::Unix(path) if config.shared_memory != SharedMemory::Off => door(path),
         _ => None,

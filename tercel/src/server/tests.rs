@@ -3,6 +3,7 @@
 
 use std::io::Write;
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -15,11 +16,11 @@ use tercel_testkit::stranger::Stranger;
 use tercel_wire::id::{ClientId, PageId, Stamp};
 
 use super::records::Records;
-use super::start::{Opened, launch, listen, open};
+use super::start::{Opened, doors, launch, listen, open};
 use super::*;
-use crate::disk::log::tests::{open_before_syncs, open_panicking};
+use crate::disk::log::tests::{open_panicking, open_syncing};
 use crate::disk::pages::{EachPage, PageBatch, PageRead, PageStore};
-use crate::{Client, HealthState, Isolation, Object};
+use crate::{Client, ClientConfig, Isolation, Object, Transport};
 use tercel_wire::frame::{FRAME_BYTES, Header, Kind, encode};
 use tercel_wire::message::{Fetch, Reason, Refused};
 use tercel_wire::record::Ref;
@@ -42,10 +43,11 @@ fn with_an_object() -> (TempDir, Ref<Counter>) {
 }
 
 fn serve(dir: &TempDir, change: impl FnOnce(Opened) -> Opened) -> Server {
-    let config =
-        ServerConfig { listen: vec!["127.0.0.1:0".parse().unwrap()], ..ServerConfig::new(dir.path()) };
+    let at = vec!["127.0.0.1:0".parse().unwrap(), Address::Unix(dir.path().join("socket"))];
+    let config = ServerConfig { listen: at, ..ServerConfig::new(dir.path()) };
     let listening = listen(&config.listen).unwrap();
-    launch(change(open(&config).unwrap()), listening, None).unwrap()
+    let server = launch(change(open(&config).unwrap()), listening, None).unwrap();
+    server.with_doors(doors(&config).unwrap(), config.shared_memory).unwrap()
 }
 
 /// What a server says that stops by itself while a client is at work.
@@ -237,25 +239,46 @@ impl PageStore for Held<dyn PageStore> {
 fn server_whose_log_and_page_store_are_stuck_says_how_it_is() {
     let (dir, counter) = with_an_object();
     let ((log, syncs, log_shut), (pages, reads, pages_shut)) = (Gate::new(), Gate::new());
+    let is_stuck = Arc::new(AtomicBool::new(false));
+    let hangs = is_stuck.clone();
     let server = serve(&dir, |opened| {
         let (log_dir, space) = (opened.dir.log_dir(), opened.machine.space());
         opened.log.close().unwrap();
-        let log = open_before_syncs(&log_dir, space, move || log.pass());
+        let log = open_syncing(&log_dir, space, move || {
+            if hangs.load(Ordering::SeqCst) {
+                log.pass();
+            }
+        });
         let pages = Held { pages: opened.pages, gate: pages, is_reader: false };
         Opened { log, pages: Box::new(pages), ..opened }
     });
-    let [writer, reader, asker] = [(); 3].map(|()| Client::connect(&server.addresses()[0]).unwrap());
+    let connect = |(at, shared_memory, transport): (usize, bool, Transport)| {
+        let config = ClientConfig { shared_memory, ..ClientConfig::default() };
+        let client = Client::connect_with(&server.addresses()[at], config).unwrap();
+        assert_eq!(client.transport(), Some(transport));
+        client
+    };
+    let ways = [(0, false, Transport::Tcp), (1, false, Transport::Unix), (1, true, Transport::SharedMemory)];
+    let (writers, askers, reader) = (ways.map(connect), ways.map(connect), connect(ways[0]));
     std::thread::scope(|scope| {
-        let written = scope.spawn(|| writer.run(|tx| tx.create(&Counter { count: 8 })));
         let read = scope.spawn(|| reader.run(|tx| Ok(tx.get(counter)?.count())));
-        syncs.recv_timeout(STOPS_WITHIN).expect("the log's thread syncs");
         reads.recv_timeout(STOPS_WITHIN).expect("a page is read");
-        for _ in 0..100 {
-            assert_eq!(asker.health(STOPS_WITHIN).unwrap().state, HealthState::Serving);
+        for writer in &writers {
+            let write = || writer.run(|tx| tx.create(&Counter { count: 8 }));
+            // The disk is quick until it hangs, and each commit is alone.
+            (0..64).for_each(|_| _ = write().unwrap());
+            is_stuck.store(true, Ordering::SeqCst);
+            let written = scope.spawn(write);
+            syncs.recv_timeout(STOPS_WITHIN).expect("a commit is synced");
+            for asker in &askers {
+                asker.health(STOPS_WITHIN).expect("an answer while the disk hangs");
+            }
+            assert!(!written.is_finished() && !read.is_finished());
+            is_stuck.store(false, Ordering::SeqCst);
+            log_shut.send(()).unwrap();
+            written.join().unwrap().unwrap();
         }
-        assert!(!written.is_finished() && !read.is_finished());
         drop((log_shut, pages_shut));
-        written.join().unwrap().unwrap();
         assert_eq!(read.join().unwrap(), Ok(7));
     });
     server.stop().unwrap();

@@ -266,11 +266,6 @@ impl<H> Running<H> {
         Some(self.log.encode(&entries))
     }
 
-    /// Whether the log waits for nothing but records.
-    pub fn is_log_idle(&self) -> bool {
-        self.truncate.is_none()
-    }
-
     /// Whether log and store have nothing under way, but for the words of what they did.
     pub fn is_idle(&self) -> bool {
         !self.is_writing && !self.is_installing && self.unwritten.is_empty()

@@ -1,7 +1,7 @@
-//! Which connection is served next, which is not read, which ends for want of room, and where a commit is synced.
+//! Which connection is served next, which is not read, and which ends for want of room.
 //!
 //! A host tells the scheduler facts: bytes that arrived, bytes that a peer has not taken, the time. The scheduler answers
-//! with decisions, which the host carries out at its sockets and its log. It knows no socket and no clock. Whole frames go to
+//! with decisions, which the host carries out at its sockets. It knows no socket and no clock. Whole frames go to
 //! a closure of the host's, which hands them to the server.
 //!
 //! A turn of the host's loop has two slices of time. In the first, all connections whose bytes arrived together are served,
@@ -16,12 +16,10 @@
 //! | `run_queue` | connections that wait for a turn |
 //! | `backpressure` | connections that ask faster than they read |
 //! | `held` | what all connections make the server hold |
-//! | `sync` | syncs on the loop, or on the log's thread |
 
 mod backpressure;
 mod held;
 mod run_queue;
-mod sync;
 
 use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{FrameError, Header, split};
@@ -35,7 +33,6 @@ use crate::time::Now;
 use backpressure::Backpressured;
 use held::HeldByAll;
 use run_queue::RunQueue;
-pub use sync::{LogLoad, SyncTime};
 
 /// What a host may let its connections take.
 #[derive(Debug, Clone, Copy)]
@@ -97,17 +94,6 @@ pub struct Received {
     pub kept_bytes: usize,
 }
 
-/// A moment at which the host has a batch for the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moment {
-    /// The first slice is over, and connections of the run queue are to be served next.
-    Between,
-    /// The turn is over.
-    End,
-    /// A batch that came of another sync, or of recovery.
-    Behind,
-}
-
 /// Counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Scheduled {
@@ -127,9 +113,7 @@ pub struct Scheduler {
     run_queue: RunQueue,
     backpressured: Backpressured,
     held: HeldByAll,
-    turn: Turn,
-    /// Pages are being stored, which makes the time of a sync unknown.
-    is_installing: bool,
+    slice_end: Now,
     scheduled: Scheduled,
 }
 
@@ -138,17 +122,6 @@ pub struct Scheduler {
 struct Inbox {
     origin: Origin,
     deframer: Deframer,
-}
-
-/// A turn of the host's loop.
-#[derive(Debug, Default)]
-struct Turn {
-    slice_end: Now,
-    /// Connections that stood in the run queue when it began, and entries that the server had ordered.
-    waited: usize,
-    ordered: u64,
-    /// All connections that were served in the first slice wait for the log.
-    all_wait: bool,
 }
 
 /// What came of a slice.
@@ -169,8 +142,7 @@ impl Scheduler {
             run_queue: RunQueue::default(),
             backpressured: Backpressured::default(),
             held: HeldByAll::new(&bounds),
-            turn: Turn::default(),
-            is_installing: false,
+            slice_end: Now(0),
             scheduled: Scheduled::default(),
         }
     }
@@ -180,10 +152,9 @@ impl Scheduler {
         self.conns.insert(conn, Inbox { origin, deframer: Deframer::default() });
     }
 
-    /// Begins a turn of the loop, and its first slice. `ordered` is what the server has ordered so far.
-    pub fn begin_turn(&mut self, now: Now, ordered: u64) {
-        let slice_end = now.plus_us(self.bounds.slice_us);
-        self.turn = Turn { slice_end, waited: self.run_queue.len(), ordered, all_wait: false };
+    /// Begins a slice: the first with a turn of the loop, the second when the replies of the first are sent.
+    pub fn begin_slice(&mut self, now: Now) {
+        self.slice_end = now.plus_us(self.bounds.slice_us);
     }
 
     /// Takes bytes that arrived, and has the frames handled that the first slice has time for. `unsent_bytes` is as of the
@@ -205,7 +176,7 @@ impl Scheduler {
             self.scheduled.backpressured += u64::from(self.backpressured.put(conn, unsent_bytes));
             return Received { decision: Decision::Pause, kept_bytes: bytes.len() };
         }
-        let end = is_bounded.then_some(self.turn.slice_end);
+        let end = is_bounded.then_some(self.slice_end);
         let before = deframer.bytes();
         let overtakes = dropped(Rule::QueuedOvertaken) && self.run_queue.waits(conn);
         let slice = if deframer.is_empty() || overtakes {
@@ -231,21 +202,10 @@ impl Scheduler {
         Received { decision, kept_bytes }
     }
 
-    /// Ends the arrivals of the first slice. `heard` is how many events came in this turn, `ordered` what the server has
-    /// ordered now, and `has_calls` says whether calls of methods are left to be run, whose callers a sync would hold up.
-    pub fn end_arrivals(&mut self, heard: usize, ordered: u64, has_calls: bool) {
-        let all_ordered = !has_calls && ordered - self.turn.ordered >= heard as u64;
-        self.turn.all_wait = self.run_queue.len() == self.turn.waited && all_ordered;
-    }
-
     /// Whether no connection waits for a turn. If not, the host does not sleep, and sends the replies of the first slice
     /// before it begins the second.
     pub fn is_idle(&self) -> bool {
         self.run_queue.is_empty()
-    }
-
-    pub fn begin_second_slice(&mut self, now: Now) {
-        self.turn.slice_end = now.plus_us(self.bounds.slice_us);
     }
 
     /// Serves the connection that has waited longest. `None` if no connection waits. The host goes on until
@@ -256,7 +216,7 @@ impl Scheduler {
         clock: impl Fn() -> Now,
         mut handle: impl FnMut(Conn, Header, &[u8]),
     ) -> Option<(Conn, Decision)> {
-        let end = self.turn.slice_end;
+        let end = self.slice_end;
         loop {
             let conn = self.run_queue.next()?;
             // A connection that ended may still stand there.
@@ -282,7 +242,7 @@ impl Scheduler {
 
     /// Whether the second slice is over.
     pub fn is_slice_over(&self, now: Now) -> bool {
-        now >= self.turn.slice_end
+        now >= self.slice_end
     }
 
     /// The peer has taken what it was sent: its frames wait for a turn again.
@@ -358,23 +318,6 @@ impl Scheduler {
     pub fn forget(&mut self, conn: Conn) {
         self.conns.remove(&conn);
         self.backpressured.take(conn);
-    }
-
-    /// Pages are being stored, or no longer.
-    pub fn set_installing(&mut self, is_installing: bool) {
-        self.is_installing = is_installing;
-    }
-
-    /// Whether no connection is wronged if the loop waits for the disk. The host then asks the log
-    /// ([`LogLoad::suits_loop`]). All connections that send meanwhile share the next sync.
-    pub fn may_sync_here(&self, moment: Moment) -> bool {
-        let no_client_waits = match moment {
-            // Those of the run queue wait anyway, and the commits of the first slice need not wait for them.
-            Moment::Between => self.turn.waited > 0,
-            Moment::End => self.turn.waited == 0 && self.turn.all_wait,
-            Moment::Behind => false,
-        };
-        no_client_waits && !self.is_installing
     }
 
     /// Counters.

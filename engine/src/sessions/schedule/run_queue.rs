@@ -20,11 +20,6 @@ impl RunQueue {
         self.order.is_empty()
     }
 
-    /// How many connections wait.
-    pub(super) fn len(&self) -> usize {
-        self.order.len()
-    }
-
     /// Whether the connection waits.
     pub(super) fn waits(&self, conn: Conn) -> bool {
         !self.set.is_empty() && self.set.contains(&conn)
@@ -53,7 +48,7 @@ mod tests {
     fn waiting_connections_take_turns_and_stand_there_once() {
         let mut queue = RunQueue::default();
         [1, 2, 1, 3].into_iter().for_each(|n| queue.put(Conn(n)));
-        assert!(queue.waits(Conn(2)) && !queue.waits(Conn(4)) && queue.len() == 3);
+        assert!(queue.waits(Conn(2)) && !queue.waits(Conn(4)) && queue.order.len() == 3);
         assert_eq!(queue.next(), Some(Conn(1)));
         queue.put(Conn(1));
         let order: Vec<u64> = std::iter::from_fn(|| queue.next()).map(|c| c.0).collect();

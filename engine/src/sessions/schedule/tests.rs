@@ -27,7 +27,7 @@ impl Host {
         let mut scheduler = Scheduler::new(bounds);
         scheduler.connected(A, Origin::Network);
         scheduler.connected(B, Origin::Network);
-        scheduler.begin_turn(Now(0), 0);
+        scheduler.begin_slice(Now(0));
         Host { scheduler, now: Now(0).plus_us(limits::SLICE_US), handled: Vec::new() }
     }
 
@@ -120,25 +120,4 @@ fn ended_connection_is_not_served() {
 fn bytes_that_are_no_frame_close_the_connection() {
     let mut host = Host::new();
     assert_eq!(host.receive(A, &[0; 2 * FRAME_BYTES], 0), Decision::Close);
-}
-
-#[test]
-fn loop_syncs_only_where_no_connection_waits_for_it() {
-    let mut host = Host::new();
-    let scheduler = &mut host.scheduler;
-    scheduler.end_arrivals(2, 2, true);
-    assert!(!scheduler.may_sync_here(Moment::End), "calls wait to be run");
-    scheduler.end_arrivals(2, 2, false);
-    assert!(scheduler.may_sync_here(Moment::End) && !scheduler.may_sync_here(Moment::Between));
-    assert!(!scheduler.may_sync_here(Moment::Behind));
-    scheduler.set_installing(true);
-    assert!(!scheduler.may_sync_here(Moment::End), "the disk is busy");
-    scheduler.set_installing(false);
-    scheduler.end_arrivals(2, 1, false);
-    assert!(!scheduler.may_sync_here(Moment::End), "a connection waits for another answer");
-    // What waited before this turn goes on waiting while commits that came now are synced.
-    assert_eq!(host.receive(A, &frames(0..3), 0), Decision::Pause);
-    host.scheduler.begin_turn(host.now, 1);
-    host.scheduler.end_arrivals(1, 2, false);
-    assert!(host.scheduler.may_sync_here(Moment::Between) && !host.scheduler.may_sync_here(Moment::End));
 }

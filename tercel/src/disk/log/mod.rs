@@ -1,7 +1,7 @@
 //! The log of a server on disk: segment files that are written once, in order, and synced.
 //!
-//! [`Log`] appends and syncs for one thread at a time. [`LogThread`] is that thread, and lends the log to a caller
-//! while it is idle. [`tercel_wire::log`] says what the bytes mean, the engine says what the records mean.
+//! [`Log`] appends and syncs for one thread. [`LogThread`] is that thread. [`tercel_wire::log`] says what the bytes mean,
+//! the engine says what the records mean.
 //!
 //! Segments are filled with zeros and synced before they are used, so that a commit changes no metadata and its
 //! `fdatasync` is one write to the device. The next segment is prepared in the background.

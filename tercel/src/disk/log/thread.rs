@@ -2,8 +2,7 @@
 //! ran.
 //!
 //! Handing over a commit costs a lock, and a wake-up only if the thread sleeps; the thread writes and syncs once and
-//! calls back. There and back are two switches of threads, which on a fast disk take a third of a lone commit's time.
-//! So a caller with nothing else to do may write and sync on its own thread instead ([`LogThread::commit_here`]).
+//! calls back. No other thread ever waits for the disk.
 //!
 //! A batch for which the disk has no room waits until it has. No caller has been told of the batch yet, and what is in
 //! the log is not touched.
@@ -16,8 +15,7 @@ use crate::panics::caught;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
-use tercel_engine::schedule::{LogLoad, SyncTime};
+use std::time::Duration;
 use tercel_lock::unpoison;
 use tercel_wire::id::{LogPosition, Stamp, Written};
 use tercel_wire::log::Last;
@@ -47,26 +45,16 @@ pub enum LogDone {
 #[derive(Debug)]
 pub struct LogThread {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Log>>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
-    /// Locked only by the thread that has set `State::busy`, so no thread ever waits for it; taken out at the end.
-    log: Mutex<Option<Log>>,
-}
+struct Shared(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     queue: Vec<Batch>,
     queued_bytes: usize,
-    /// Taken out of the queue and not yet in `log`.
-    writing_bytes: usize,
-    /// A thread uses the log.
-    busy: bool,
-    /// Why a batch failed; all that follow fail too.
-    failed: Option<String>,
     log: LogState,
     /// Empty buffers with capacity.
     free_buffers: Vec<Vec<u8>>,
@@ -79,9 +67,6 @@ struct State {
 /// What there is to know about the log, as of the last sync.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LogState {
-    /// Bytes of records that find room in the segments that are ready. Falls towards nothing for a moment whenever a
-    /// segment begins, until the next is prepared.
-    pub room_bytes: u64,
     /// Bytes of all segments.
     pub bytes: u64,
     /// [`Log::over_cap`]: the component that keeps the log long should let go.
@@ -90,15 +75,11 @@ pub struct LogState {
     pub far_over_cap: bool,
     /// [`Log::is_short`], or a batch waits for room: refuse commits, for they would wait, too. Truncate to try again.
     pub is_short: bool,
-    /// How long a write and sync takes, lately.
-    pub took: SyncTime,
 }
 
 impl LogState {
-    fn of(log: &Log, took: SyncTime) -> LogState {
+    fn of(log: &Log) -> LogState {
         LogState {
-            took,
-            room_bytes: log.room_bytes(),
             bytes: log.bytes(),
             over_cap: log.over_cap(),
             far_over_cap: log.far_over_cap(),
@@ -123,18 +104,20 @@ struct Todo {
 impl LogThread {
     /// Starts the thread. It calls `done` after each sync, once for all batches that the sync covered. `done` should
     /// take no longer than it takes to wake a thread.
-    pub fn start(log: Log, done: impl Fn(LogDone) + Send + 'static) -> Result<LogThread, DiskError> {
+    pub fn start(mut log: Log, done: impl Fn(LogDone) + Send + 'static) -> Result<LogThread, DiskError> {
         let dir = log.dir().to_path_buf();
-        let state = State { log: LogState::of(&log, SyncTime::default()), ..State::default() };
-        let shared = Arc::new(Shared { state: Mutex::new(state), log: Mutex::new(Some(log)) });
+        let state = State { log: LogState::of(&log), ..State::default() };
+        let shared = Arc::new(Shared(Mutex::new(state)));
         let of_thread = shared.clone();
         let thread = thread::Builder::new()
             .name("tercel-log".into())
             .spawn(move || {
-                if let Err(what) = caught(|| of_thread.run(&done)) {
-                    of_thread.give_up(&what);
+                if let Err(what) = caught(|| of_thread.run(&mut log, &done)) {
+                    // Nothing more is written, not even when the log is closed.
+                    log.poison(&what);
                     done(LogDone::Failed { error: DiskError::Panicked { what } });
                 }
+                log
             })
             .map_err(DiskError::io("start a thread for", Path::new(&dir)))?;
         Ok(LogThread { shared, thread: Some(thread) })
@@ -156,30 +139,6 @@ impl LogThread {
         drop(state);
         self.wake();
         Ok(())
-    }
-
-    /// Writes and syncs encoded records on the calling thread, which waits for the disk, if nothing is under way and the
-    /// disk was quick the last time; gives the records back if not, for [`LogThread::submit`]. `done` of
-    /// [`LogThread::start`] is not called: what became of them is the answer.
-    pub fn commit_here(&self, records: Vec<u8>, last: Written) -> Result<LogDone, Vec<u8>> {
-        let mut state = self.shared.lock();
-        let is_idle = !state.busy
-            && state.queue.is_empty()
-            && state.truncate_below.is_none()
-            && state.cut_above.is_none()
-            && state.failed.is_none();
-        let load = LogLoad { sync: state.log.took, room_bytes: state.log.room_bytes, is_idle };
-        if !load.suits_loop(records.len()) {
-            return Err(records);
-        }
-        state.busy = true;
-        drop(state);
-        let mut batches = vec![Batch { records, last }];
-        let done = self.shared.commit(&batches);
-        let mut state = self.shared.lock();
-        state.busy = false;
-        state.recycle(&mut batches);
-        Ok(done)
     }
 
     /// An empty buffer to encode into, used before if there is one.
@@ -208,11 +167,9 @@ impl LogThread {
         self.wake();
     }
 
-    /// The log as of the last sync, less the room that waiting batches will take.
+    /// The log as of the last sync.
     pub fn state(&self) -> LogState {
-        let state = self.shared.lock();
-        let waiting = (state.queued_bytes + state.writing_bytes) as u64;
-        LogState { room_bytes: state.log.room_bytes.saturating_sub(waiting), ..state.log }
+        self.shared.lock().log
     }
 
     /// Writes what was submitted and closes the log.
@@ -226,8 +183,7 @@ impl LogThread {
     fn finish(&mut self) -> Option<Log> {
         self.shared.lock().closing = true;
         self.wake();
-        self.thread.take()?.join().ok()?;
-        self.shared.log().take()
+        self.thread.take()?.join().ok()
     }
 
     fn wake(&self) {
@@ -252,101 +208,60 @@ impl Drop for LogThread {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         // No code under the lock panics halfway through a change.
-        unpoison(self.state.lock())
+        unpoison(self.0.lock())
     }
 
-    fn log(&self) -> MutexGuard<'_, Option<Log>> {
-        // A thread that panicked while writing never ceased to be `busy`, so nothing more is written.
-        unpoison(self.log.lock())
-    }
-
-    /// The thread cannot go on: nothing more is written, not even when the log is closed.
-    fn give_up(&self, cause: &str) {
-        self.lock().failed.get_or_insert_with(|| cause.into());
-        if let Some(log) = self.log().as_mut() {
-            log.poison(cause);
-        }
-    }
-
-    fn run(&self, done: &impl Fn(LogDone)) {
+    fn run(&self, log: &mut Log, done: &impl Fn(LogDone)) {
         let mut taken: Vec<Batch> = Vec::new();
         while let Some(todo) = self.take(&mut taken) {
             if !taken.is_empty() {
-                done(self.commit(&taken));
+                done(self.commit(log, &taken));
             }
-            if let Some(stamp) = todo.truncate_below
-                && let Some(log) = self.log().as_mut()
-            {
+            if let Some(stamp) = todo.truncate_below {
                 log.truncate_below(stamp);
                 log.hope();
-                let mut state = self.lock();
-                state.log = LogState::of(log, state.log.took);
+                self.lock().log = LogState::of(log);
             }
             if let Some(position) = todo.cut_above {
-                done(self.cut(position));
+                done(self.cut(log, position));
             }
         }
     }
 
-    fn cut(&self, position: LogPosition) -> LogDone {
-        let failed = self.lock().failed.clone();
-        let mut log = self.log();
-        let result = match (failed, log.as_mut()) {
-            (None, Some(log)) => {
-                log.cut_above(position).map(|()| (log.tail().last, LogState::of(log, SyncTime::default())))
-            }
-            (Some(cause), _) => Err(DiskError::Poisoned { cause }),
-            (None, None) => Err(DiskError::Poisoned { cause: "the log was closed".into() }),
-        };
-        drop(log);
+    fn cut(&self, log: &mut Log, position: LogPosition) -> LogDone {
+        let result = log.cut_above(position);
         let mut state = self.lock();
         // One for a lower position may have come meanwhile: its turn is next.
         state.cut_above = state.cut_above.filter(|above| *above < position);
         match result {
-            Ok((last, log)) => {
-                state.log = LogState { took: state.log.took, ..log };
-                LogDone::Cut { last }
+            Ok(()) => {
+                state.log = LogState::of(log);
+                LogDone::Cut { last: log.tail().last }
             }
             Err(error) => {
-                state.failed.get_or_insert_with(|| error.to_string());
+                log.poison(&error.to_string());
                 LogDone::Failed { error }
             }
         }
     }
 
-    /// Writes and syncs the batches, and notes the result in the state. The calling thread must have set `State::busy`.
-    fn commit(&self, batches: &[Batch]) -> LogDone {
-        let failed = self.lock().failed.clone();
-        let begin = Instant::now();
-        let mut log = self.log();
-        let result = match log.as_mut() {
-            Some(log) => self.write(log, batches, &failed).map(|()| {
-                let took = begin.elapsed();
-                (LogState::of(log, SyncTime::default()), took)
-            }),
-            None => Err(DiskError::Poisoned { cause: "the log was closed".into() }),
-        };
-        drop(log);
+    /// Writes and syncs the batches, and notes the result in the state.
+    fn commit(&self, log: &mut Log, batches: &[Batch]) -> LogDone {
         let last = batches.last().map_or_else(Written::default, |batch| batch.last);
-        match result {
-            Ok((log, took)) => {
-                let mut state = self.lock();
-                state.log = LogState { took: state.log.took.and(took), ..log };
-                state.writing_bytes = 0;
+        match self.write(log, batches) {
+            Ok(()) => {
+                self.lock().log = LogState::of(log);
                 LogDone::Synced { last }
             }
             Err(error) => {
-                self.lock().failed.get_or_insert_with(|| error.to_string());
+                // What follows would not continue the log.
+                log.poison(&error.to_string());
                 LogDone::Failed { error }
             }
         }
     }
 
-    fn write(&self, log: &mut Log, batches: &[Batch], failed: &Option<String>) -> Result<(), DiskError> {
-        if let Some(cause) = failed {
-            // The batch before is missing, so this one would not continue the log.
-            return Err(DiskError::Poisoned { cause: cause.clone() });
-        }
+    fn write(&self, log: &mut Log, batches: &[Batch]) -> Result<(), DiskError> {
         for batch in batches {
             while let Err(error) = log.append(&batch.records) {
                 if log.is_poisoned() || !matches!(error, DiskError::Full { .. }) || self.lock().closing {
@@ -364,7 +279,7 @@ impl Shared {
         log.sync()?;
         let truncate_below = {
             let mut state = self.lock();
-            state.log = LogState { is_short: true, ..LogState::of(log, state.log.took) };
+            state.log = LogState { is_short: true, ..LogState::of(log) };
             state.truncate_below.take()
         };
         if let Some(stamp) = truncate_below {
@@ -377,15 +292,12 @@ impl Shared {
     /// Gives back the buffers in `taken` and waits for something to do; `None` when there will be nothing.
     fn take(&self, taken: &mut Vec<Batch>) -> Option<Todo> {
         let mut state = self.lock();
-        state.writing_bytes = 0;
-        state.busy = false;
         state.recycle(taken);
         loop {
             let todo = Todo { truncate_below: state.truncate_below.take(), cut_above: state.cut_above };
             if !state.queue.is_empty() || todo.truncate_below.is_some() || todo.cut_above.is_some() {
                 std::mem::swap(&mut state.queue, taken);
-                state.writing_bytes = std::mem::take(&mut state.queued_bytes);
-                state.busy = true;
+                state.queued_bytes = 0;
                 return Some(todo);
             }
             if state.closing {

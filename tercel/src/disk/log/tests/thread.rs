@@ -36,26 +36,6 @@ impl Gate {
         self.state.lock().unwrap().0 = true;
         self.changed.notify_all();
     }
-
-    /// Gives how many syncs had come.
-    fn close(&self) -> u32 {
-        let mut state = self.state.lock().unwrap();
-        state.0 = false;
-        state.1
-    }
-}
-
-/// Syncs take no time, but for that at the gate.
-struct Quick(&'static Gate);
-
-impl SegmentFile for Odd<Quick> {
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_all_at(bytes, offset)
-    }
-    fn sync(&self) -> io::Result<()> {
-        self.1.0.pass();
-        Ok(())
-    }
 }
 
 impl SegmentFile for Odd<&'static Gate> {
@@ -107,74 +87,6 @@ fn what_arrives_during_a_sync_shares_the_next_one() {
     assert!(thread.buffer().capacity() > 0, "the first batch's buffer is used again");
     thread.close().unwrap();
     assert_eq!(open(dir.path()).2, (1..=6).collect::<Vec<u64>>());
-}
-
-/// A log whose segments have room for commits on the caller's thread.
-fn roomy(dir: &Path, wrap: Wrap) -> (LogThread, Tail, std::sync::mpsc::Receiver<LogDone>) {
-    create(dir, SPACE, Stamp::ZERO, LogConfig::default().segment_bytes).unwrap();
-    let ignore = |_: tercel_wire::log::Record<'_>| Ok::<(), DiskError>(());
-    let (log, _) = Log::open_with(dir, SPACE, LogConfig::default(), Stamp::ZERO, ignore, wrap).unwrap();
-    let (tail, (report, done)) = (log.tail(), channel());
-    (LogThread::start(log, move |event| report.send(event).unwrap()).unwrap(), tail, done)
-}
-
-/// Commits until one is made on this thread; gives how many there were.
-fn commit_until_here(thread: &LogThread, tail: &mut Tail, done: &std::sync::mpsc::Receiver<LogDone>) -> u64 {
-    for n in 1..1000 {
-        let batch = records(tail, &[10]);
-        match thread.commit_here(batch, tail.last.written()) {
-            Ok(LogDone::Synced { last }) => {
-                assert_eq!(last, tail.last.written());
-                return n;
-            }
-            Ok(other) => panic!("{other:?}"),
-            // Unknown before the first how long it takes, and whenever the machine was slow.
-            Err(batch) => {
-                thread.submit(batch, tail.last.written()).unwrap();
-                assert_eq!(synced(done), tail.last.position.0);
-            }
-        }
-    }
-    panic!("a thousand commits were all slow");
-}
-
-#[test]
-fn a_lone_commit_is_made_durable_on_the_callers_thread_once_the_disk_is_known_to_be_quick() {
-    static GATE: Gate = Gate::closed();
-    GATE.open();
-    let dir = tempfile::tempdir().unwrap();
-    let (thread, mut tail, done) = roomy(dir.path(), |file| Box::new(Odd(file, Quick(&GATE))));
-    let n = commit_until_here(&thread, &mut tail, &done);
-    assert!(n > 1, "how long the first takes is not known");
-    assert!(done.try_recv().is_err(), "what the caller was told is not told again");
-    thread.close().unwrap();
-    let mut stamps = Vec::new();
-    let read = |record: tercel_wire::log::Record<'_>| {
-        stamps.push(record.stamp.0);
-        Ok::<(), DiskError>(())
-    };
-    Log::open(dir.path(), SPACE, LogConfig::default(), Stamp::ZERO, read).unwrap();
-    assert_eq!(stamps, (1..=n).collect::<Vec<u64>>());
-}
-
-#[test]
-fn nothing_is_committed_on_the_callers_thread_while_the_log_is_busy() {
-    static GATE: Gate = Gate::closed();
-    GATE.open();
-    let dir = tempfile::tempdir().unwrap();
-    let (thread, mut tail, done) = roomy(dir.path(), |file| Box::new(Odd(file, Quick(&GATE))));
-    commit_until_here(&thread, &mut tail, &done);
-    let syncs = GATE.close();
-    thread.submit(records(&mut tail, &[10]), tail.last.written()).unwrap();
-    GATE.await_syncs(syncs + 1);
-    let batch = records(&mut tail, &[10]);
-    let back = thread.commit_here(batch.clone(), tail.last.written()).expect_err("a sync is under way");
-    assert_eq!(back, batch);
-    GATE.open();
-    synced(&done);
-    thread.submit(back, tail.last.written()).unwrap();
-    assert_eq!(synced(&done), tail.last.position.0);
-    thread.close().unwrap();
 }
 
 #[test]
