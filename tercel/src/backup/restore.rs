@@ -49,7 +49,7 @@ pub fn restore(
     is_of_one_stamp(backup, &report, &manifest)?;
     let segment_bytes = LogConfig::default().segment_bytes;
     let source = DataDir::open(backup, &NewSpace { page_bytes: PAGE_BYTES as u32, segment_bytes })?;
-    let pages = RedbPages::open(&source.pages_file(), source.space().page_bytes)?;
+    let pages = source.pages()?;
     let (state, view) = state_of(backup, &pages)?;
     sum_up(backup, &pages, &state, &manifest, &mut progress)?;
     let none_left = || damaged(backup, "the space was restored so often that it has no views left");

@@ -267,6 +267,7 @@ fn kind(e: &ServerError) -> FaultKind {
             DiskError::Full { .. } => FaultKind::DiskFull,
             DiskError::Io { .. } => FaultKind::System,
             DiskError::CutTooLow { .. }
+            | DiskError::Moved { .. }
             | DiskError::NotChained { .. }
             | DiskError::Panicked { .. }
             | DiskError::Poisoned { .. } => FaultKind::Stopped,

@@ -28,7 +28,7 @@ use crate::channel::door;
 use crate::disk::DiskError;
 use crate::disk::dir::{DataDir, NewSpace, is_backup, random_u64};
 use crate::disk::log::{Log, LogConfig, LogThread};
-use crate::disk::pages::{PageRead, PageStore, RedbPages, checkpoint};
+use crate::disk::pages::{PageRead, PageStore, checkpoint};
 use crate::sharing::SharedMemory;
 
 /// What recovery found in the directory.
@@ -96,7 +96,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     let new = NewSpace { page_bytes: PAGE_BYTES as u32, segment_bytes: log_config.segment_bytes };
     let dir = DataDir::open(&config.dir, &new)?;
     let space = dir.space().id;
-    let pages = RedbPages::open(&dir.pages_file(), dir.space().page_bytes)?;
+    let pages = dir.pages()?;
     let applied = pages.applied_stamp()?;
     let checkpoint = checkpoint(&pages)?;
     let mut first = Vec::new();
@@ -127,7 +127,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     let stored_end = if dir.is_new() { 0 } else { tercel_wire::id::PageId::MAX.get() };
     let mut recovery = Recovery::new(machine, space, checkpoint.as_ref(), stored_end)?;
     let from = recovery.replay_from();
-    let (mut log, opened) = Log::open(&dir.log_dir(), space, log_config, from, |record| {
+    let (mut log, opened) = Log::open(&dir.log_dir()?, space, log_config, from, |record| {
         recovery
             .replay(record.view, record.stamp, record.kind.get(), record.payload)
             .map_err(ReplayError::Recovery)
@@ -136,7 +136,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     let ends = log.tail().last.stamp;
     if let Some(checkpoint) = checkpoint.filter(|checkpoint| ends < checkpoint.applied) {
         let what = format!("it ends with commit {ends}, and the pages are up to {}", checkpoint.applied);
-        return Err(DiskError::Damaged { file: dir.log_dir(), position: None, what }.into());
+        return Err(DiskError::Damaged { file: log.dir().path().into(), position: None, what }.into());
     }
     let mut out = Effects::default();
     let incarnation = random_u64(&config.dir)? as u32;

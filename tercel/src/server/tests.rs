@@ -160,7 +160,7 @@ fn panic_while_installing_pages_stops_the_server() {
 fn panic_while_syncing_the_log_stops_the_server() {
     let (dir, counter) = with_an_object();
     let server = serve(&dir, |opened| {
-        let (log_dir, space) = (opened.dir.log_dir(), opened.machine.space());
+        let (log_dir, space) = (opened.dir.log_dir().unwrap().path().to_path_buf(), opened.machine.space());
         opened.log.close().unwrap();
         Opened { log: open_panicking(&log_dir, space), ..opened }
     });
@@ -238,7 +238,7 @@ fn server_whose_log_and_page_store_are_stuck_says_how_it_is() {
     let (dir, counter) = with_an_object();
     let ((log, syncs, log_shut), (pages, reads, pages_shut)) = (Gate::new(), Gate::new());
     let server = serve(&dir, |opened| {
-        let (log_dir, space) = (opened.dir.log_dir(), opened.machine.space());
+        let (log_dir, space) = (opened.dir.log_dir().unwrap().path().to_path_buf(), opened.machine.space());
         opened.log.close().unwrap();
         let log = open_before_syncs(&log_dir, space, move || log.pass());
         let pages = Held { pages: opened.pages, gate: pages, is_reader: false };

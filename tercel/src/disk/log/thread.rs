@@ -12,8 +12,8 @@
 
 use super::Log;
 use crate::disk::DiskError;
+use crate::disk::held::HeldDir;
 use crate::panics::caught;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -52,6 +52,8 @@ pub struct LogThread {
 
 #[derive(Debug)]
 struct Shared {
+    /// The log's directory.
+    dir: HeldDir,
     state: Mutex<State>,
     /// Locked only by the thread that has set `State::busy`, so no thread ever waits for it; taken out at the end.
     log: Mutex<Option<Log>>,
@@ -118,15 +120,18 @@ struct Batch {
 struct Todo {
     truncate_below: Option<Stamp>,
     cut_above: Option<LogPosition>,
+    /// Sees whether the path of the directory still leads to it.
+    looks: bool,
 }
 
 impl LogThread {
     /// Starts the thread. It calls `done` after each sync, once for all batches that the sync covered. `done` should
     /// take no longer than it takes to wake a thread.
     pub fn start(log: Log, done: impl Fn(LogDone) + Send + 'static) -> Result<LogThread, DiskError> {
-        let dir = log.dir().to_path_buf();
+        let dir = log.dir().clone();
         let state = State { log: LogState::of(&log, SyncTime::default()), ..State::default() };
-        let shared = Arc::new(Shared { state: Mutex::new(state), log: Mutex::new(Some(log)) });
+        let shared =
+            Arc::new(Shared { dir: dir.clone(), state: Mutex::new(state), log: Mutex::new(Some(log)) });
         let of_thread = shared.clone();
         let thread = thread::Builder::new()
             .name("tercel-log".into())
@@ -136,7 +141,7 @@ impl LogThread {
                     done(LogDone::Failed { error: DiskError::Panicked { what } });
                 }
             })
-            .map_err(DiskError::io("start a thread for", Path::new(&dir)))?;
+            .map_err(DiskError::io("start a thread for", dir.path()))?;
         Ok(LogThread { shared, thread: Some(thread) })
     }
 
@@ -270,7 +275,14 @@ impl Shared {
 
     fn run(&self, done: &impl Fn(LogDone)) {
         let mut taken: Vec<Batch> = Vec::new();
-        while let Some(todo) = self.take(&mut taken) {
+        let mut looked = Instant::now();
+        while let Some(todo) = self.take(&mut taken, looked) {
+            if todo.looks {
+                looked = Instant::now();
+                if let Some(error) = self.look() {
+                    done(LogDone::Failed { error });
+                }
+            }
             if !taken.is_empty() {
                 done(self.commit(&taken));
             }
@@ -286,6 +298,18 @@ impl Shared {
                 done(self.cut(position));
             }
         }
+    }
+
+    /// Ends the log's service if the path of its directory leads elsewhere by now, and says so once. What was
+    /// acknowledged is in the directory that is held; an operator who looks at the path would not find it.
+    fn look(&self) -> Option<DiskError> {
+        let error = self.dir.see_named().err()?;
+        let mut state = self.lock();
+        if state.failed.is_some() {
+            return None;
+        }
+        state.failed = Some(error.to_string());
+        Some(error)
     }
 
     fn cut(&self, position: LogPosition) -> LogDone {
@@ -374,15 +398,21 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives back the buffers in `taken` and waits for something to do; `None` when there will be nothing.
-    fn take(&self, taken: &mut Vec<Batch>) -> Option<Todo> {
+    /// Gives back the buffers in `taken` and waits for something to do, of which one is to look at the path again;
+    /// `None` when there will be nothing.
+    fn take(&self, taken: &mut Vec<Batch>, looked: Instant) -> Option<Todo> {
         let mut state = self.lock();
         state.writing_bytes = 0;
         state.busy = false;
         state.recycle(taken);
         loop {
-            let todo = Todo { truncate_below: state.truncate_below.take(), cut_above: state.cut_above };
-            if !state.queue.is_empty() || todo.truncate_below.is_some() || todo.cut_above.is_some() {
+            let todo = Todo {
+                truncate_below: state.truncate_below.take(),
+                cut_above: state.cut_above,
+                looks: looked.elapsed() >= LOOK_EVERY,
+            };
+            let is_asked = todo.truncate_below.is_some() || todo.cut_above.is_some();
+            if !state.queue.is_empty() || is_asked || todo.looks {
                 std::mem::swap(&mut state.queue, taken);
                 state.writing_bytes = std::mem::take(&mut state.queued_bytes);
                 state.busy = true;
@@ -392,7 +422,7 @@ impl Shared {
                 return None;
             }
             drop(state);
-            thread::park();
+            thread::park_timeout(LOOK_EVERY.saturating_sub(looked.elapsed()));
             state = self.lock();
         }
     }
@@ -409,6 +439,9 @@ impl State {
         }
     }
 }
+
+/// How often the path of the directory is looked at: an operator notices within this time that a moved directory was in use.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// How long a batch without room waits before it is tried again.
 const ROOM_RETRY: Duration = Duration::from_millis(50);

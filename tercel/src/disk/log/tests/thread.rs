@@ -70,7 +70,7 @@ impl SegmentFile for Odd<&'static Gate> {
 
 fn gated(dir: &Path, wrap: Wrap) -> (LogThread, Tail, std::sync::mpsc::Receiver<LogDone>) {
     let ignore = |_: tercel_wire::log::Record<'_>| Ok::<(), DiskError>(());
-    let (log, _) = Log::open_with(dir, SPACE, config(), Stamp::ZERO, ignore, wrap).unwrap();
+    let (log, _) = Log::open_with(&held(dir), SPACE, config(), Stamp::ZERO, ignore, wrap).unwrap();
     let (tail, (report, done)) = (log.tail(), channel());
     let thread = LogThread::start(log, move |event| report.send(event).unwrap()).unwrap();
     (thread, tail, done)
@@ -89,6 +89,26 @@ fn synced(done: &std::sync::mpsc::Receiver<LogDone>) -> u64 {
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// Within the time between two looks, without anything being submitted.
+#[test]
+fn idle_log_whose_directory_was_moved_fails() {
+    let parent = tempfile::tempdir().unwrap();
+    let [path, moved] = ["log", "moved"].map(|name| parent.path().join(name));
+    create(&path, SPACE, Stamp::ZERO, SEGMENT).unwrap();
+    let (log, ..) = open(&path);
+    let (report, done) = channel();
+    let thread = LogThread::start(log, move |event| report.send(event).unwrap()).unwrap();
+    fs::rename(&path, &moved).unwrap();
+    fs::create_dir(&path).unwrap();
+    let LogDone::Failed { error: DiskError::Moved { dir } } =
+        done.recv_timeout(Duration::from_secs(30)).unwrap()
+    else {
+        panic!()
+    };
+    assert_eq!(dir, path);
+    drop(thread);
 }
 
 #[test]
@@ -113,7 +133,8 @@ fn what_arrives_during_a_sync_shares_the_next_one() {
 fn roomy(dir: &Path, wrap: Wrap) -> (LogThread, Tail, std::sync::mpsc::Receiver<LogDone>) {
     create(dir, SPACE, Stamp::ZERO, LogConfig::default().segment_bytes).unwrap();
     let ignore = |_: tercel_wire::log::Record<'_>| Ok::<(), DiskError>(());
-    let (log, _) = Log::open_with(dir, SPACE, LogConfig::default(), Stamp::ZERO, ignore, wrap).unwrap();
+    let (log, _) =
+        Log::open_with(&held(dir), SPACE, LogConfig::default(), Stamp::ZERO, ignore, wrap).unwrap();
     let (tail, (report, done)) = (log.tail(), channel());
     (LogThread::start(log, move |event| report.send(event).unwrap()).unwrap(), tail, done)
 }
@@ -153,7 +174,7 @@ fn a_lone_commit_is_made_durable_on_the_callers_thread_once_the_disk_is_known_to
         stamps.push(record.stamp.0);
         Ok::<(), DiskError>(())
     };
-    Log::open(dir.path(), SPACE, LogConfig::default(), Stamp::ZERO, read).unwrap();
+    Log::open(&held(dir.path()), SPACE, LogConfig::default(), Stamp::ZERO, read).unwrap();
     assert_eq!(stamps, (1..=n).collect::<Vec<u64>>());
 }
 
@@ -238,7 +259,7 @@ fn a_panic_of_the_thread_that_prepares_segments_ends_the_log() {
         assert!(std::thread::current().name() != Some("tercel-preparer"), "injected into the preparing");
         Box::new(file)
     };
-    let (mut log, _) = Log::open_with(dir.path(), SPACE, config(), Stamp::ZERO, ignore, wrap).unwrap();
+    let (mut log, _) = Log::open_with(&held(dir.path()), SPACE, config(), Stamp::ZERO, ignore, wrap).unwrap();
     let begun = std::time::Instant::now();
     let error = loop {
         let batch = records(&mut log.tail(), &[]);
