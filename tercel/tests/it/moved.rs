@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use tercel::{Bytes, Client, Error, Object, Server};
+use tercel::{Address, Bytes, Client, Error, Object, Server, ServerConfig, SharedMemory, Transport};
 
 use crate::common::{counter, serve};
 
@@ -90,11 +90,54 @@ fn server_whose_directory_is_replaced_stops_and_changes_only_its_own() {
 fn idle_server_stops_when_its_directory_is_gone() {
     let parent = tempfile::tempdir().unwrap();
     let [path, moved] = ["data", "moved"].map(|name| parent.path().join(name));
-    let server: Server = serve(&path);
+    let server = serve(&path);
     fs::rename(&path, &moved).unwrap();
     let why = server.wait().unwrap_err().to_string();
     assert!(why.contains("put it back"), "{why}");
     // Put back, it is served again.
     fs::rename(&moved, &path).unwrap();
     serve(&path).stop().unwrap();
+}
+
+/// A server at a Unix socket.
+fn serve_at(socket: &Path, dir: &Path, shared_memory: SharedMemory) -> Server {
+    let listen = vec![Address::Unix(socket.into())];
+    Server::start(ServerConfig { listen, shared_memory, ..ServerConfig::new(dir) }).unwrap()
+}
+
+#[test]
+fn clients_reach_the_server_that_holds_the_path() {
+    let parent = tempfile::tempdir().unwrap();
+    let [socket, one, two] = ["socket", "one", "two"].map(|name| parent.path().join(name));
+    let first = serve_at(&socket, &one, SharedMemory::SameUser);
+    fs::remove_file(&socket).unwrap();
+    let second = serve_at(&socket, &two, SharedMemory::Off);
+    second.run(|tx| Ok(tx.set_root("second", tx.create(&Large { bytes: Bytes(vec![2]) })?)?)).unwrap();
+    let client = Client::connect(Address::Unix(socket.clone())).unwrap();
+    assert_eq!(client.transport(), Some(Transport::Unix));
+    assert!(client.run(|tx| tx.get_root_ref::<Large>("second")).unwrap().is_some());
+    // The first one leaves the second one's socket alone.
+    first.stop().unwrap();
+    assert!(Client::connect(Address::Unix(socket.clone())).is_ok());
+    second.stop().unwrap();
+    assert!(!socket.exists());
+}
+
+#[test]
+fn start_that_fails_leaves_no_socket() {
+    let parent = tempfile::tempdir().unwrap();
+    let [socket, dir, file] = ["socket", "data", "file"].map(|name| parent.path().join(name));
+    fs::write(&file, "a user's own").unwrap();
+    let start = |listen: &[&PathBuf], dir: &Path| {
+        let listen = listen.iter().map(|path| Address::Unix(path.to_path_buf())).collect();
+        Server::start(ServerConfig { listen, ..ServerConfig::new(dir) }).map(drop)
+    };
+    // The second address is taken; then the directory cannot be made; then it is in use.
+    assert!(start(&[&socket, &file], &dir).is_err());
+    assert!(start(&[&socket], &file.join("data")).is_err());
+    let other = serve(&dir);
+    assert!(start(&[&socket], &dir).is_err());
+    other.stop().unwrap();
+    let left: Vec<_> = fs::read_dir(parent.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(left.iter().all(|name| name == "data" || name == "file"), "{left:?}");
 }
