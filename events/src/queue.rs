@@ -128,9 +128,10 @@ impl<M: Send> EventQueue<M> {
         self.declare(Source::Listener(Listener::new(fd)), key, Interest::READ)
     }
 
-    /// As [`EventQueue::declare_listener`], but the streams it accepts are held: what arrives on one is reported as
-    /// [`Kind::Ready`](crate::Kind::Ready) and stays in the socket until [`EventQueue::receive_from`]. So the caller can
-    /// take descriptors that come with the first bytes, through [`EventQueue::fd`].
+    /// As [`EventQueue::declare_listener`], but the streams it accepts are held: what arrives on one is
+    /// reported as [`Kind::Ready`](crate::Kind::Ready) and stays in the socket until
+    /// [`EventQueue::receive_from`]. So the caller can take descriptors that come with the first bytes,
+    /// through [`EventQueue::fd`].
     pub fn declare_holding_listener(
         &mut self,
         socket: impl Into<OwnedFd>,

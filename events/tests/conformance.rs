@@ -39,7 +39,7 @@ macro_rules! on_both_backends {
 on_both_backends! {
     many_connections_are_accepted_and_echoed,
     unix_sockets_are_accepted_and_echoed,
-    a_held_stream_keeps_its_bytes_until_it_is_received_from,
+    held_stream_keeps_its_bytes_in_the_socket,
     what_arrived_before_the_declaration_is_reported,
     a_megabyte_goes_both_ways_intact,
     a_slow_reader_gets_every_byte_in_order,
@@ -133,7 +133,7 @@ fn unix_sockets_are_accepted_and_echoed(mut rig: Rig) {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-fn a_held_stream_keeps_its_bytes_until_it_is_received_from(mut rig: Rig) {
+fn held_stream_keeps_its_bytes_in_the_socket(mut rig: Rig) {
     let name = format!("tercel-events-{}-{:p}", std::process::id(), &rig);
     let address = SocketAddr::from_abstract_name(name).unwrap();
     rig.queue.declare_holding_listener(UnixListener::bind_addr(&address).unwrap(), 0).unwrap();

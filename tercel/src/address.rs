@@ -102,7 +102,8 @@ pub(crate) struct Listening {
     pub address: Address,
 }
 
-/// The file of a socket that this process has bound. It is removed when this is dropped, unless another file is there by then.
+/// The file of a socket that this process has bound. It is removed when this is dropped, unless another file
+/// is there by then.
 pub(crate) struct SocketFile {
     path: PathBuf,
     device: u64,
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn socket_is_removed_with_its_server_and_never_another_ones() {
+    fn socket_file_goes_with_its_server_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let address = Address::Unix(path.clone());

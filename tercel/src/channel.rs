@@ -1,5 +1,5 @@
-//! Connections in shared memory: a stream of bytes over a channel, calls of services, which come past the stream, and how a
-//! client hands a channel over.
+//! Connections in shared memory: a stream of bytes over a channel, calls of services, which come past the
+//! stream, and how a client hands a channel over.
 //!
 //! ```text
 //!  0  kind        1   a piece of the stream, which is the block; a request; a response
@@ -13,9 +13,9 @@
 //!
 //! A call in a line stands between whole messages of the stream, never in the middle of one. Either end may turn it into a message.
 //!
-//! A client that has connected to a Unix socket makes a channel and sends its descriptors there, before anything else; the server
-//! answers with one byte. If it has taken the channel, the socket stays for its end, which is the end of the connection. If it has
-//! not, the connection goes on by the socket.
+//! A client that has connected to a Unix socket makes a channel and sends its descriptors there, before
+//! anything else; the server answers with one byte. If it has taken the channel, the socket stays for its
+//! end, which is the end of the connection. If it has not, the connection goes on by the socket.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -99,9 +99,10 @@ const PIECE_BYTES: usize = 64 << 10;
 const TAKE_BYTES: usize = 128 << 10;
 const TAKE_MESSAGES: usize = 64;
 
-/// Hands a channel over to the server at the other end of a socket that was just connected, if a client of this user trusts it with
-/// one: its user is asked of the kernel before any memory is made. None if it is not trusted or does not take the channel; then the
-/// connection goes on by the socket. After an error the socket is of no use.
+/// Hands a channel over to the server at the other end of a socket that was just connected, if a client of
+/// this user trusts it with one: its user is asked of the kernel before any memory is made. None if it is not
+/// trusted or does not take the channel; then the connection goes on by the socket. After an error the socket
+/// is of no use.
 pub(crate) fn hand_over(
     socket: &UnixStream,
     servers: SharedMemory,

@@ -3,8 +3,8 @@
 //! A directory has the file `creating` while it is created. Only then is a creation begun again, from nothing. A
 //! directory that lost its `format` is damaged. A directory that never had a `format` and has other files is not ours.
 //!
-//! The invariant: while a [`DataDir`] exists, no other one, in any process, has the same directory. Everything in it is
-//! reached below its descriptor: where its path leads later changes nothing.
+//! The invariant: while a [`DataDir`] exists, no other one, in any process, has the same directory.
+//! Everything in it is reached below its descriptor: where its path leads later changes nothing.
 
 use super::held::HeldDir;
 use super::log::sync_dir;

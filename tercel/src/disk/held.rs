@@ -1,7 +1,7 @@
 //! A directory that is held open by its descriptor.
 //!
-//! Its files are opened, renamed and removed below the descriptor, so they stay its own wherever its path leads by now.
-//! [`HeldDir::is_named`] says whether the path still leads to it.
+//! Its files are opened, renamed and removed below the descriptor, so they stay its own wherever its path
+//! leads by now. `HeldDir::see_named` sees whether the path still leads to it.
 
 use super::DiskError;
 use rustix::fs::{
@@ -80,8 +80,8 @@ impl HeldDir {
         self.0.path.join(name)
     }
 
-    /// Fails with `Moved` if its path, or that of a directory above which is held too, leads to another directory, or to
-    /// none. A path that cannot be looked at counts as right.
+    /// Fails with `Moved` if its path, or that of a directory above which is held too, leads to another
+    /// directory, or to none. A path that cannot be looked at counts as right.
     pub(crate) fn see_named(&self) -> Result<(), DiskError> {
         let Held { fd, path, absolute, above } = &*self.0;
         let is_named = match (stat(absolute), fstat(fd)) {

@@ -1,8 +1,8 @@
-//! The door of a server: where clients of this machine hand over channels in shared memory, as the first bytes of a connection
-//! to a Unix socket.
+//! The door of a server: where clients of this machine hand over channels in shared memory, as the first
+//! bytes of a connection to a Unix socket.
 //!
-//! Nothing here waits. The first bytes are looked at where they are, and taken only if they are whole; the kernel says who sent
-//! them before any descriptor is let in.
+//! Nothing here waits. The first bytes are looked at where they are, and taken only if they are whole; the
+//! kernel says who sent them before any descriptor is let in.
 
 use std::os::fd::BorrowedFd;
 
@@ -26,8 +26,8 @@ pub(super) struct Door {
 pub(super) enum Offered {
     /// Messages, or the end.
     Nothing,
-    /// A channel that is not taken: of a client that is not admitted, of another kind, or one whose descriptors a relay between
-    /// the two has lost.
+    /// A channel that is not taken: of a client that is not admitted, of another kind, or one whose
+    /// descriptors a relay between the two has lost.
     Refused,
     /// A channel; of a client of the server's own user, if that is true.
     Channel(Box<Channel>, bool),
@@ -38,8 +38,8 @@ impl Door {
         Door { clients, own_uid: rustix::process::geteuid().as_raw() }
     }
 
-    /// Looks at the first bytes of a connection and takes the channel that comes with them, if its client may hand one over and
-    /// no more than `channels` are there.
+    /// Looks at the first bytes of a connection and takes the channel that comes with them, if its client may
+    /// hand one over and there is room for one beside `channels` others.
     pub(super) fn look(&self, socket: BorrowedFd<'_>, channels: usize) -> Offered {
         let mut hello = [0; HELLO.len()];
         let mut first = |flags| retry_on_intr(|| recv(socket, &mut hello[..], flags | RecvFlags::DONTWAIT));

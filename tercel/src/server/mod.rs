@@ -111,8 +111,8 @@ pub struct ServerConfig {
     /// more is refused. Of calls with streams at most one less than there are threads run at once, and half of that of one client; the rest
     /// of them waits until its callers' time is over. With one thread they hold up the calls without streams.
     pub workers: usize,
-    /// Which clients of this machine may reach the server through memory that both have mapped, handed over at its Unix sockets:
-    /// those of the server's user by default.
+    /// Which clients of this machine may reach the server through memory that both have mapped, handed over
+    /// at its Unix sockets: those of the server's user by default.
     pub shared_memory: SharedMemory,
     /// How long the loop looks for what clients send before it sleeps. None, the default, is for about as long as it takes to be
     /// woken for what comes in shared memory, wherever that pays, and not at all for sockets. More saves wake-ups and burns a core.

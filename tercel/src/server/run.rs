@@ -363,7 +363,8 @@ impl Loop {
         is_some
     }
 
-    /// A connection to a Unix socket has sent its first bytes: it hands a channel over, or goes on by the socket.
+    /// A connection to a Unix socket has sent its first bytes: it hands a channel over, or goes on by the
+    /// socket.
     fn begun(&mut self, stream: Token) {
         let conn = Conn(stream.bits());
         let Some(socket) = self.queue.fd(stream) else { return };

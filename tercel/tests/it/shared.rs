@@ -455,7 +455,7 @@ fn is_closed(mut socket: &UnixStream) -> bool {
 
 /// A relay between the two passes bytes on and loses the descriptors.
 #[test]
-fn client_whose_descriptors_are_lost_goes_on_by_the_socket() {
+fn client_with_lost_descriptors_goes_on_by_socket() {
     let dir = tempfile::tempdir().unwrap();
     let server = serve(&dir, SharedMemory::SameUser);
     let relay = Relay::of_sockets(&server);
@@ -500,7 +500,8 @@ fn strangers_at_the_door_are_shown_out_and_others_go_on() {
         count += 1;
         client.run(|tx| tx.edit(r)?.set_count(count)).unwrap();
     };
-    // A channel of other bounds than both ends know: the connection goes on by the socket, and what follows is no message.
+    // A channel of other bounds than both ends know: the connection goes on by the socket, and what follows
+    // is no message.
     let (stranger, _channel) = hand_over(&dir, Config { lines: 4, block_bytes: 64 });
     assert!(!is_taken(&stranger));
     (&stranger).write_all(&[b'x'; 64]).unwrap();

@@ -130,8 +130,8 @@ pub(crate) fn missing(dir: &Path, number: u64) -> DiskError {
     DiskError::Damaged { file: segment_path(dir, number), position: None, what }
 }
 
-/// Lists all segments of the log of `space`, in order, with their headers. Fails with `Damaged` if a header names another
-/// space, or another log than the first one: such a file came from another directory.
+/// Lists all segments of the log of `space`, in order, with their headers. Fails with `Damaged` if a header
+/// names another space, or another log than the first one: such a file came from another directory.
 fn segments(dir: &HeldDir, space: SpaceId) -> Result<Vec<RecoveredSegment>, DiskError> {
     let numbers = numbers(dir)?;
     if numbers.is_empty() {

@@ -3,8 +3,9 @@
 //! Removing a file and reserving another is work for the file system's journal and the device, tens of milliseconds in
 //! which every sync waits. So a segment that is let go gets another name, and the next is made of it.
 //!
-//! The invariant: nothing of this log that has a spare's name means anything. A later opening may use it or remove it. A
-//! file whose header names another log is neither used nor removed: it came from another directory.
+//! The invariant: nothing of this log that has a spare's name means anything. A later opening may use it or
+//! remove it. A file whose header names another log is neither used nor removed: it came from another
+//! directory.
 
 use super::super::DiskError;
 use super::super::held::HeldDir;
@@ -22,8 +23,8 @@ pub(super) struct Spares {
 }
 
 impl Spares {
-    /// Finds the spares of `log` in `dir`. Removes every spare that cannot be used, and what is left of an unfinished
-    /// segment.
+    /// Finds the spares of `log` in `dir`. Removes every spare that cannot be used, and what is left of an
+    /// unfinished segment.
     pub(super) fn find(dir: HeldDir, log: LogId, segment_bytes: u32) -> Result<Spares, DiskError> {
         let mut spares = Spares { dir, log, segment_bytes, kept: Vec::new() };
         let is_roomy = spares.is_roomy();

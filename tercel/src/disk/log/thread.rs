@@ -398,8 +398,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives back the buffers in `taken` and waits for something to do, of which one is to look at the path again;
-    /// `None` when there will be nothing.
+    /// Gives back the buffers in `taken` and waits for something to do, of which one is to look at the path
+    /// again; `None` when there will be nothing.
     fn take(&self, taken: &mut Vec<Batch>, looked: Instant) -> Option<Todo> {
         let mut state = self.lock();
         state.writing_bytes = 0;
@@ -440,7 +440,8 @@ impl State {
     }
 }
 
-/// How often the path of the directory is looked at: an operator notices within this time that a moved directory was in use.
+/// How often the path of the directory is looked at: an operator notices within this time that a moved
+/// directory was in use.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// How long a batch without room waits before it is tried again.

@@ -199,7 +199,7 @@ fn segment_of_another_log_is_refused_and_left_alone() {
 }
 
 #[test]
-fn log_whose_directory_was_moved_writes_nothing_at_its_path() {
+fn moved_log_writes_nothing_at_its_old_path() {
     let parent = tempfile::tempdir().unwrap();
     let [path, moved] = ["log", "moved"].map(|name| parent.path().join(name));
     create(&path, SPACE, Stamp::ZERO, SEGMENT).unwrap();
