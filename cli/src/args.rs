@@ -153,7 +153,7 @@ pub struct Serve {
     /// least; with 0 only `tercel gc` collects
     #[arg(long, value_name = "PERCENT", default_value = "50")]
     pub gc_percent: u8,
-    /// Which clients may use shared memory beside a Unix socket
+    /// Which clients of a Unix socket may use shared memory
     #[arg(long, value_name = "CLIENTS", value_enum, default_value_t = SharedMemory::SameUser)]
     pub shared_memory: SharedMemory,
     /// Seconds that calls under way have to end at the first SIGTERM or SIGINT, up to 3600; with 0 it stops at once

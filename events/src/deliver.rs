@@ -93,6 +93,11 @@ impl<M: Send> EventQueue<M> {
         if !(seen.readable || seen.hung_up || failed.is_some()) {
             return None;
         }
+        if stream.held && failed.is_none() {
+            // What was seen is kept for the day it is received from.
+            let Seen { readable, hung_up, .. } = *seen;
+            return Some(Kind::Ready(Readiness { readable, writable: false, hung_up }));
+        }
         let Some(mut lease) = self.pool.lease() else {
             self.counters.buffers_exhausted += 1;
             self.starved.push_back(number);
@@ -183,6 +188,7 @@ impl<M: Send> EventQueue<M> {
         let accepted = if room { listener.accept() } else { Accept::Limit };
         match accepted {
             Accept::Stream(fd, peer) => {
+                let stream = Stream { held: listener.holds, ..Stream::new(fd) };
                 listener.burst -= 1;
                 if listener.burst > 0 {
                     self.ready.push_front(number);
@@ -190,7 +196,7 @@ impl<M: Send> EventQueue<M> {
                     listener.burst = BURST;
                     self.ready.push_back(number);
                 }
-                match self.declare(Source::Stream(Stream::new(fd)), 0, Interest::READ) {
+                match self.declare(Source::Stream(stream), 0, Interest::READ) {
                     Ok(stream) => {
                         self.counters.accepted += 1;
                         Some(Kind::Accepted { stream, peer })

@@ -37,7 +37,8 @@ pub enum Kind<M = ()> {
     Drained,
     /// A source is gone: the queue has closed its descriptor and the token names nothing any more.
     Closed(CloseReason),
-    /// A watched descriptor may be ready. Reported once for each arrival: use it until it would block.
+    /// A watched descriptor may be ready, or a stream that is held has something to receive. Reported once
+    /// for each arrival: use it until it would block.
     Ready(Readiness),
     /// A timer has fired (and its token names nothing any more), or a stream has reached its deadline.
     Timer,

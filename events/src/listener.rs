@@ -16,6 +16,8 @@ pub(crate) struct Listener {
     pub(crate) state: ListenerState,
     /// Accepts in a row before other sources have their turn.
     pub(crate) burst: u8,
+    /// Accepted streams are held.
+    pub(crate) holds: bool,
 }
 
 /// What one accept gave.
@@ -31,7 +33,7 @@ pub(crate) enum Accept {
 
 impl Listener {
     pub(crate) fn new(fd: OwnedFd) -> Self {
-        Listener { fd, state: ListenerState::Open, burst: BURST }
+        Listener { fd, state: ListenerState::Open, burst: BURST, holds: false }
     }
 
     /// Accepts one stream. Connections that died while they waited are passed over, a bounded number of them.

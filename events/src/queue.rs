@@ -128,6 +128,31 @@ impl<M: Send> EventQueue<M> {
         self.declare(Source::Listener(Listener::new(fd)), key, Interest::READ)
     }
 
+    /// As [`EventQueue::declare_listener`], but the streams it accepts are held: what arrives on one is
+    /// reported as [`Kind::Ready`](crate::Kind::Ready) and stays in the socket until
+    /// [`EventQueue::receive_from`]. So the caller can take descriptors that come with the first bytes,
+    /// through [`EventQueue::fd`].
+    pub fn declare_holding_listener(
+        &mut self,
+        socket: impl Into<OwnedFd>,
+        key: u64,
+    ) -> Result<Token, DeclareError> {
+        let token = self.declare_listener(socket, key)?;
+        if let Source::Listener(listener) = &mut self.slots.at(token.slot()).source {
+            listener.holds = true;
+        }
+        Ok(token)
+    }
+
+    /// Receives from a stream that was held, from now on. Says whether the token named a stream.
+    pub fn receive_from(&mut self, token: Token) -> bool {
+        let Some(Slot { source: Source::Stream(stream), .. }) = self.live_mut(token) else { return false };
+        if std::mem::take(&mut stream.held) {
+            self.revive(token.slot());
+        }
+        true
+    }
+
     /// Declares a connected stream, TCP or Unix. What has arrived on it already is reported too.
     pub fn declare_stream(&mut self, socket: impl Into<OwnedFd>, key: u64) -> Result<Token, DeclareError> {
         let fd = socket.into();

@@ -22,6 +22,8 @@ pub(crate) struct Stream {
     pub(crate) owes_drained: bool,
     /// The caller wants no bytes now.
     pub(crate) paused: bool,
+    /// The caller receives the first bytes itself: they are reported and left in the socket.
+    pub(crate) held: bool,
     /// The peer's end was reported.
     pub(crate) ended: bool,
     /// The caller has let go; the stream lives until its rest is sent.
@@ -36,6 +38,7 @@ impl Stream {
             blocked: false,
             owes_drained: false,
             paused: false,
+            held: false,
             ended: false,
             finishing: false,
         }

@@ -5,7 +5,8 @@ mod rig;
 use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -38,6 +39,7 @@ macro_rules! on_both_backends {
 on_both_backends! {
     many_connections_are_accepted_and_echoed,
     unix_sockets_are_accepted_and_echoed,
+    held_stream_keeps_its_bytes_in_the_socket,
     what_arrived_before_the_declaration_is_reported,
     a_megabyte_goes_both_ways_intact,
     a_slow_reader_gets_every_byte_in_order,
@@ -129,6 +131,34 @@ fn unix_sockets_are_accepted_and_echoed(mut rig: Rig) {
     drop(client);
     rig.expect_end(stream);
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+fn held_stream_keeps_its_bytes_in_the_socket(mut rig: Rig) {
+    let name = format!("tercel-events-{}-{:p}", std::process::id(), &rig);
+    let address = SocketAddr::from_abstract_name(name).unwrap();
+    rig.queue.declare_holding_listener(UnixListener::bind_addr(&address).unwrap(), 0).unwrap();
+    let mut client = UnixStream::connect_addr(&address).unwrap();
+    client.write_all(b"first").unwrap();
+    let stream = rig.accept();
+    let ready = rig.next();
+    assert!(matches!(ready.kind, Kind::Ready(ready) if ready.readable));
+    assert_eq!(ready.token, stream);
+    // The caller takes a part of it.
+    let mut part = [0; 2];
+    let fd = rig.queue.fd(stream).unwrap();
+    rustix::net::recv(fd, &mut part, rustix::net::RecvFlags::DONTWAIT).unwrap();
+    assert_eq!(&part, b"fi");
+    // More of it is reported once, and what is sent meanwhile leaves.
+    client.write_all(b" then").unwrap();
+    assert!(matches!(rig.next().kind, Kind::Ready(_)));
+    rig.queue.send(stream, b"yes".to_vec()).unwrap();
+    rig.queue.flush();
+    let mut answer = [0; 3];
+    client.read_exact(&mut answer).unwrap();
+    assert!(rig.queue.receive_from(stream));
+    assert!(matches!(rig.next().kind, Kind::Received(bytes) if &bytes[..] == b"rst then"));
+    drop(client);
+    rig.expect_end(stream);
 }
 
 fn what_arrived_before_the_declaration_is_reported(mut rig: Rig) {

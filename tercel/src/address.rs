@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -63,20 +63,21 @@ impl Address {
         }
     }
 
-    /// Listens; gives the address with the port that was taken.
-    pub(crate) fn listen(&self) -> io::Result<(OwnedFd, Address)> {
+    /// Listens; the address is the one with the port that was taken.
+    pub(crate) fn listen(&self) -> io::Result<Listening> {
         match self {
             Address::Tcp(host) => {
                 let listener = TcpListener::bind(host.as_str())?;
                 let addr = listener.local_addr()?;
-                Ok((listener.into(), Address::Tcp(addr.to_string())))
+                Ok(Listening { file: None, fd: listener.into(), address: Address::Tcp(addr.to_string()) })
             }
             Address::Unix(path) => {
                 fits(path).map_err(io::Error::other)?;
                 if is_left_over(path) {
                     std::fs::remove_file(path)?;
                 }
-                Ok((UnixListener::bind(path)?.into(), self.clone()))
+                let fd = UnixListener::bind(path)?.into();
+                Ok(Listening { file: SocketFile::at(path), fd, address: self.clone() })
             }
         }
     }
@@ -93,6 +94,39 @@ impl Address {
     }
 }
 
+/// A socket that listens.
+pub(crate) struct Listening {
+    /// The file of a Unix socket. Removed while the socket is open: its number is not another file's before.
+    pub file: Option<SocketFile>,
+    pub fd: OwnedFd,
+    pub address: Address,
+}
+
+/// The file of a socket that this process has bound. It is removed when this is dropped, unless another file
+/// is there by then.
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    device: u64,
+    number: u64,
+}
+
+impl SocketFile {
+    fn at(path: &Path) -> Option<SocketFile> {
+        // The current directory may be another one when it is removed.
+        let (path, bound) = (std::path::absolute(path).ok()?, std::fs::symlink_metadata(path).ok()?);
+        Some(SocketFile { path, device: bound.dev(), number: bound.ino() })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let is_it = |found: std::fs::Metadata| (found.dev(), found.ino()) == (self.device, self.number);
+        if std::fs::symlink_metadata(&self.path).is_ok_and(is_it) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
 /// Whether the system can take a path as that of a socket.
 fn fits(path: &Path) -> Result<(), String> {
     match path.as_os_str().len() {
@@ -105,7 +139,7 @@ fn fits(path: &Path) -> Result<(), String> {
 }
 
 /// What Linux has room for, without the zero at the end.
-pub(crate) const UNIX_BYTES_MAX: usize = 107;
+const UNIX_BYTES_MAX: usize = 107;
 
 /// Whether there is a socket at `path` at which no server answers, left by a server that was killed. Any other file
 /// there is not ours to remove.
@@ -215,7 +249,8 @@ mod tests {
         let refused = format!("unix:{}", path(UNIX_BYTES_MAX + 1)).parse::<Address>().unwrap_err();
         assert!(refused.to_string().contains("can have 107 bytes, and this one has 108"), "{refused}");
         let made = Address::Unix(path(UNIX_BYTES_MAX + 1).into());
-        for said in [made.listen().unwrap_err(), made.connect(Duration::from_secs(1)).unwrap_err()] {
+        for said in [made.listen().map(drop).unwrap_err(), made.connect(Duration::from_secs(1)).unwrap_err()]
+        {
             assert_eq!(said.to_string(), refused.to_string());
         }
     }
@@ -228,9 +263,25 @@ mod tests {
         assert!(Address::Unix(path.clone()).listen().is_err());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "words");
         // A socket that a dead server left is taken over.
-        let socket = Address::Unix(dir.path().join("socket"));
-        drop(socket.listen().unwrap());
-        assert!(socket.listen().is_ok());
+        let path = dir.path().join("socket");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(Address::Unix(path).listen().is_ok());
+    }
+
+    #[test]
+    fn socket_file_goes_with_its_server_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let address = Address::Unix(path.clone());
+        drop(address.listen().unwrap());
+        assert!(!path.exists());
+        let first = address.listen().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let second = address.listen().unwrap();
+        drop(first);
+        assert!(UnixStream::connect(&path).is_ok());
+        drop(second);
+        assert!(!path.exists());
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Connections in shared memory: a stream of bytes over a channel, calls of services, which come past the stream, and the second
-//! door of a Unix socket, through which a client hands a channel over.
+//! Connections in shared memory: a stream of bytes over a channel, calls of services, which come past the
+//! stream, and how a client hands a channel over.
 //!
 //! ```text
 //!  0  kind        1   a piece of the stream, which is the block; a request; a response
@@ -13,15 +13,13 @@
 //!
 //! A call in a line stands between whole messages of the stream, never in the middle of one. Either end may turn it into a message.
 //!
-//! The door is a socket of its own beside the one that is named, `PATH.shm`. A client connects there, makes a channel and sends
-//! its descriptors; the server answers with one byte once it listens to the channel. That socket stays: its end is the end of the
-//! connection. A client that finds no door, or is sent away, takes the socket.
+//! A client that has connected to a Unix socket makes a channel and sends its descriptors there, before
+//! anything else; the server answers with one byte. If it has taken the channel, the socket stays for its
+//! end, which is the end of the connection. If it has not, the connection goes on by the socket.
 
-use std::ffi::OsString;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tercel_events::shm::{
@@ -36,11 +34,12 @@ use tercel_wire::payload::PartSink;
 
 use crate::sharing::SharedMemory;
 
-/// What is said at the door, with the descriptors: which protocol the channel speaks.
+/// What is said first, with the descriptors: which protocol the channel speaks. No frame begins so.
 pub(crate) const HELLO: [u8; 8] = *b"TRCLSHM2";
 
-/// The answer of a server that has taken a channel.
+/// The answers of a server that has taken a channel, and of one that has not.
 pub(crate) const TAKEN: u8 = 1;
+pub(crate) const REFUSED: u8 = 0;
 
 /// What stands first in a line.
 const PIECE: u8 = 0;
@@ -100,54 +99,36 @@ const PIECE_BYTES: usize = 64 << 10;
 const TAKE_BYTES: usize = 128 << 10;
 const TAKE_MESSAGES: usize = 64;
 
-/// The door beside a socket; none if the system has no room for the name.
-pub(crate) fn door(path: &Path) -> Option<PathBuf> {
-    let mut door = OsString::from(path);
-    door.push(".shm");
-    (door.len() <= crate::address::UNIX_BYTES_MAX).then(|| door.into())
-}
-
-/// Hands a channel over to the server behind a door, if a client of this user trusts it with one. The door may be another program's than the
-/// socket, so its user is asked of the kernel before any memory is made.
+/// Hands a channel over to the server at the other end of a socket that was just connected, if a client of
+/// this user trusts it with one: its user is asked of the kernel before any memory is made. None if it is not
+/// trusted or does not take the channel; then the connection goes on by the socket. After an error the socket
+/// is of no use.
 pub(crate) fn hand_over(
-    door: &Path,
+    socket: &UnixStream,
     servers: SharedMemory,
     own_uid: u32,
     timeout: Duration,
-) -> io::Result<(UnixStream, Channel)> {
-    let socket = connect(door)?;
-    if !servers.trusts(own_uid, pass::peer_credentials(&socket)?.uid) {
-        return Err(io::ErrorKind::PermissionDenied.into());
+) -> io::Result<Option<Channel>> {
+    if !servers.trusts(own_uid, pass::peer_credentials(socket)?.uid) {
+        return Ok(None);
     }
-    socket.set_write_timeout(Some(timeout))?;
     socket.set_read_timeout(Some(timeout))?;
     let (mut channel, descriptors) = Channel::create(Config::default())?;
-    pass::send(&socket, &HELLO, &descriptors.each_ref().map(AsFd::as_fd))?;
+    pass::send(socket, &HELLO, &descriptors.each_ref().map(AsFd::as_fd))?;
     let mut answer = [0];
-    (&socket).read_exact(&mut answer)?;
-    if answer != [TAKEN] {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "the door beside the server's socket is another program's",
-        ));
+    (&mut &*socket).read_exact(&mut answer)?;
+    match answer {
+        [TAKEN] => {
+            channel.watch_peer(socket)?;
+            Ok(Some(channel))
+        }
+        [REFUSED] => Ok(None),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "another program listens at the server's path")),
     }
-    channel.watch_peer(&socket)?;
-    Ok((socket, channel))
-}
-
-/// Connects, or fails at once if the server lets too many wait.
-fn connect(door: &Path) -> io::Result<UnixStream> {
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    connect(&socket, &SocketAddrUnix::new(door)?)?;
-    let socket = UnixStream::from(socket);
-    socket.set_nonblocking(false)?;
-    Ok(socket)
 }
 
 /// Takes the channel that a client hands over.
-pub(crate) fn take_over(socket: &UnixStream) -> io::Result<Channel> {
+pub(crate) fn take_over(socket: impl AsFd) -> io::Result<Channel> {
     let mut hello = [0; HELLO.len()];
     let descriptors = pass::receive(socket, &mut hello)?;
     let channel = Channel::open(descriptors)?;
@@ -458,8 +439,6 @@ pub(crate) enum Next<'l> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixListener;
-
     use super::*;
 
     /// The other end is this process, so it is the client that is said to be of another user.
@@ -475,23 +454,21 @@ mod tests {
             (SharedMemory::AnyUser, server, true),
             (SharedMemory::AnyUser, other, true),
         ] {
-            let dir = tempfile::tempdir().unwrap();
-            let path = dir.path().join("socket.shm");
-            let listener = UnixListener::bind(&path).unwrap();
+            let (here, there) = UnixStream::pair().unwrap();
             let (handed, taken) = std::thread::scope(|scope| {
-                let taking = scope.spawn(|| {
-                    let (socket, _) = listener.accept().unwrap();
-                    let taken = take_over(&socket);
-                    if taken.is_ok() {
-                        std::io::Write::write_all(&mut &socket, &[TAKEN]).unwrap();
+                let taking = scope.spawn(move || {
+                    let taken = take_over(&there).is_ok();
+                    if taken {
+                        std::io::Write::write_all(&mut &there, &[TAKEN]).unwrap();
                     }
-                    taken.is_ok()
+                    taken
                 });
-                let handed = hand_over(&path, servers, own, Duration::from_secs(10));
-                (handed.map(drop).map_err(|e| e.kind()), taking.join().unwrap())
+                let handed = hand_over(&here, servers, own, Duration::from_secs(10)).unwrap().is_some();
+                // Ends the wait for what is not sent.
+                drop(here);
+                (handed, taking.join().unwrap())
             });
-            let expected = if is_trusted { Ok(()) } else { Err(io::ErrorKind::PermissionDenied) };
-            assert_eq!((handed, taken), (expected, is_trusted), "{servers:?}, {own}");
+            assert_eq!((handed, taken), (is_trusted, is_trusted), "{servers:?}, {own}");
         }
     }
 

@@ -8,8 +8,7 @@
 use std::ffi::{c_int, c_void};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -25,7 +24,7 @@ pub const DESCRIPTORS_MAX: usize = 16;
 /// [`InvalidInput`](io::ErrorKind::InvalidInput) for an empty header, or for no descriptor or more than
 /// [`DESCRIPTORS_MAX`]; [`WriteZero`](io::ErrorKind::WriteZero) if the socket took a part of the header, which is then
 /// of no use any more; otherwise what the socket says.
-pub fn send(socket: &UnixStream, header: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub fn send(socket: impl AsFd, header: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     if header.is_empty() || !(1..=DESCRIPTORS_MAX).contains(&descriptors.len()) {
         let text = "a header of at least one byte and from 1 to 16 descriptors can be sent";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
@@ -36,7 +35,7 @@ pub fn send(socket: &UnixStream, header: &[u8], descriptors: &[BorrowedFd<'_>]) 
         return Err(io::ErrorKind::InvalidInput.into());
     }
     let sent = rustix::io::retry_on_intr(|| {
-        rustix::net::sendmsg(socket, &[IoSlice::new(header)], &mut control, SendFlags::NOSIGNAL)
+        rustix::net::sendmsg(&socket, &[IoSlice::new(header)], &mut control, SendFlags::NOSIGNAL)
     })?;
     if sent != header.len() {
         return Err(io::ErrorKind::WriteZero.into());
@@ -51,7 +50,7 @@ pub fn send(socket: &UnixStream, header: &[u8], descriptors: &[BorrowedFd<'_>]) 
 /// [`InvalidData`](io::ErrorKind::InvalidData) if another header or another number of descriptors came, after which
 /// the socket is of no use any more; [`InvalidInput`](io::ErrorKind::InvalidInput) for an empty header or an `N` above
 /// [`DESCRIPTORS_MAX`]; otherwise what the socket says.
-pub fn receive<const N: usize>(socket: &UnixStream, header: &mut [u8]) -> io::Result<[OwnedFd; N]> {
+pub fn receive<const N: usize>(socket: impl AsFd, header: &mut [u8]) -> io::Result<[OwnedFd; N]> {
     if header.is_empty() || N > DESCRIPTORS_MAX {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -60,7 +59,7 @@ pub fn receive<const N: usize>(socket: &UnixStream, header: &mut [u8]) -> io::Re
     let wanted = header.len();
     let received = rustix::io::retry_on_intr(|| {
         let mut room = [IoSliceMut::new(header)];
-        rustix::net::recvmsg(socket, &mut room, &mut control, RecvFlags::CMSG_CLOEXEC)
+        rustix::net::recvmsg(&socket, &mut room, &mut control, RecvFlags::CMSG_CLOEXEC)
     })?;
     // Taken first, so that they are closed whatever is wrong. What had no room the kernel has not let in.
     let mut descriptors = Vec::with_capacity(DESCRIPTORS_MAX);
@@ -97,7 +96,7 @@ pub struct Credentials {
 ///
 /// # Errors
 /// When the kernel does not know them.
-pub fn peer_credentials(socket: &UnixStream) -> io::Result<Credentials> {
+pub fn peer_credentials(socket: impl AsFd) -> io::Result<Credentials> {
     // Not by `rustix::net::sockopt::socket_peercred`, whose process number cannot be the 0 that the kernel may give.
     unsafe extern "C" {
         fn getsockopt(socket: c_int, level: c_int, name: c_int, value: *mut c_void, bytes: *mut u32)
@@ -108,7 +107,8 @@ pub fn peer_credentials(socket: &UnixStream) -> io::Result<Credentials> {
     let value = (&raw mut credentials).cast();
     // SAFETY: this is the C library's function, which the standard library links on Linux, and its signature there. It
     // writes at most `bytes` bytes to `value`, which is a structure of that size that any bytes are a value of.
-    let answer = unsafe { getsockopt(socket.as_raw_fd(), SOL_SOCKET, SO_PEERCRED, value, &raw mut bytes) };
+    let answer =
+        unsafe { getsockopt(socket.as_fd().as_raw_fd(), SOL_SOCKET, SO_PEERCRED, value, &raw mut bytes) };
     if answer != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -141,7 +141,7 @@ const SO_PEERCRED: c_int = if cfg!(any(target_arch = "sparc", target_arch = "spa
 mod tests {
     use super::*;
     use std::io::{Read, Write};
-    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
 
     fn pipe() -> (OwnedFd, OwnedFd) {
         let (reader, writer) = std::io::pipe().unwrap();

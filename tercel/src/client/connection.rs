@@ -62,6 +62,12 @@ pub(crate) struct SharedMemory {
     is_gone: AtomicBool,
 }
 
+/// What a connection to a Unix socket goes on by.
+enum Over {
+    Memory(Box<SharedMemory>),
+    Socket(OwnedFd),
+}
+
 /// What the threads that send share.
 struct SendingHalf {
     half: Sender,
@@ -72,9 +78,6 @@ struct SendingHalf {
 /// How long a thread sleeps on a connection at most before it looks at the time.
 pub(crate) const SLEEP_MAX: Duration = Duration::from_millis(200);
 
-/// How long a server may take to answer at its door: then its socket is taken.
-const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(1);
-
 /// How long a connection may take to be made, and how long it may neither take nor bring a byte while one is to be sent.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -82,12 +85,13 @@ impl Remote {
     pub(crate) fn connect(&self) -> io::Result<ServerConnection> {
         match self {
             Remote::Address(address, way) => {
-                if way.by_memory != SharedWith::Off
-                    && let Some(shared) = SharedMemory::connect(address, *way)
-                {
-                    return Ok(ServerConnection::Shared(Box::new(shared)));
+                let mut socket = address.connect(CONNECT_TIMEOUT)?;
+                if way.by_memory != SharedWith::Off && matches!(address, Address::Unix(_)) {
+                    socket = match SharedMemory::over(socket.into(), *way)? {
+                        Over::Memory(shared) => return Ok(ServerConnection::Shared(shared)),
+                        Over::Socket(socket) => socket,
+                    };
                 }
-                let socket = address.connect(CONNECT_TIMEOUT)?;
                 set_socket_timeout(&socket, Timeout::Recv, Some(SLEEP_MAX))?;
                 let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
                 Ok(ServerConnection::Socket(socket, wake, way.spin.unwrap_or_default()))
@@ -300,24 +304,21 @@ impl ServerConnection {
 }
 
 impl SharedMemory {
-    /// A connection in shared memory, if the server at the address has a door and is to be trusted with memory.
-    fn connect(address: &Address, Way { by_memory, spin }: Way) -> Option<SharedMemory> {
-        let Address::Unix(path) = address else { return None };
-        let (door, own_uid) = (channel::door(path)?, rustix::process::geteuid().as_raw());
-        let (socket, channel) = channel::hand_over(&door, by_memory, own_uid, HAND_OVER_TIMEOUT).ok()?;
+    /// Goes over to shared memory, if the server takes it and is to be trusted with it.
+    fn over(socket: UnixStream, Way { by_memory, spin }: Way) -> io::Result<Over> {
+        let own_uid = rustix::process::geteuid().as_raw();
+        let Some(channel) = channel::hand_over(&socket, by_memory, own_uid, CONNECT_TIMEOUT)? else {
+            return Ok(Over::Socket(socket.into()));
+        };
         let (sender, receiver) = channel.split();
         let waker = receiver.waker();
         let server_pid = pass::peer_credentials(&socket).map_or(0, |server| server.pid);
         let spin =
             spin.map_or_else(|| Spin::beside(server_pid), |spin| Spin::with_budget(spin.as_nanos() as u64));
         let receiver = Mutex::new((receiver, spin));
-        Some(SharedMemory {
-            sender: Mutex::new(SendingHalf { half: sender, is_amid: false }),
-            receiver,
-            waker,
-            socket,
-            is_gone: AtomicBool::new(false),
-        })
+        let sender = Mutex::new(SendingHalf { half: sender, is_amid: false });
+        let is_gone = AtomicBool::new(false);
+        Ok(Over::Memory(Box::new(SharedMemory { sender, receiver, waker, socket, is_gone })))
     }
 
     fn offer(&self, bytes: &[u8]) -> io::Result<usize> {

@@ -4,13 +4,16 @@
 //! directory that lost its `format` is damaged. A directory that never had a `format` and has other files is not ours.
 //!
 //! The invariant: while a [`DataDir`] exists, no other one, in any process, has the same directory.
+//! Everything in it is reached below its descriptor: where its path leads later changes nothing.
 
+use super::held::HeldDir;
 use super::log::sync_dir;
-use super::{DiskError, log, pages};
-use rustix::fs::{FlockOperation, flock};
+use super::pages::RedbPages;
+use super::{DiskError, log};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tercel_wire::id::{SpaceId, Stamp};
@@ -26,7 +29,7 @@ pub fn is_backup(dir: &Path) -> bool {
 /// An open data directory.
 #[derive(Debug)]
 pub struct DataDir {
-    path: PathBuf,
+    held: HeldDir,
     space: Space,
     created: bool,
     _lock: Lock,
@@ -87,11 +90,12 @@ impl Purpose {
         }
     }
 
-    fn read(creating: &Path) -> Result<Purpose, DiskError> {
-        let text = read_small(creating)?;
+    fn read(dir: &HeldDir) -> Result<Purpose, DiskError> {
+        let text = dir.read_small(CREATING_NAME)?;
         let all = [Purpose::Space, Purpose::Backup, Purpose::Restore];
         let found = all.into_iter().find(|p| p.text() == text);
-        found.ok_or_else(|| damaged(creating, format!("it says {text:?} instead of what is created")))
+        let what = || format!("it says {text:?} instead of what is created");
+        found.ok_or_else(|| damaged(&dir.file(CREATING_NAME), what()))
     }
 }
 
@@ -108,10 +112,11 @@ impl DataDir {
     /// Opens the data directory `path`, creating it as `new` says if it does not exist or is empty.
     pub fn open(path: &Path, new: &NewSpace) -> Result<DataDir, DiskError> {
         make_dir(path)?;
-        refuse_foreign(path)?;
-        refuse_strange(path)?;
-        let lock = lock(path)?;
-        let created = is_uncreated(path, Purpose::Space)?;
+        let held = HeldDir::open(path)?;
+        refuse_foreign(&held)?;
+        refuse_strange(&held)?;
+        let lock = lock(&held)?;
+        let created = is_uncreated(&held, Purpose::Space)?;
         if created {
             let space = Space {
                 id: SpaceId(random_u64(path)?),
@@ -119,18 +124,26 @@ impl DataDir {
                 created: today(),
                 view_first: 0,
             };
-            create(path, Purpose::Space, &space, Stamp::ZERO, new.segment_bytes, || Ok::<(), DiskError>(()))?;
+            create(
+                &held,
+                Purpose::Space,
+                &space,
+                Stamp::ZERO,
+                new.segment_bytes,
+                || Ok::<(), DiskError>(()),
+            )?;
         } else {
-            check_format(path)?;
-            remove_left_by_repairs(path)?;
+            check_format(&held)?;
+            remove_left_by_repairs(&held)?;
         }
-        let space = Space::read(&path.join(SPACE_NAME))?;
-        Ok(DataDir { path: path.into(), space, created, _lock: lock })
+        let space = Space::read(&held)?;
+        Ok(DataDir { held, space, created, _lock: lock })
     }
 
     /// Whether [`DataDir::open`] would make a new space there, as far as can be seen without opening.
     pub fn is_absent(path: &Path) -> bool {
-        !path.exists() || is_uncreated(path, Purpose::Space).unwrap_or(false)
+        let is_uncreated = |dir| is_uncreated(&dir, Purpose::Space).unwrap_or(false);
+        !path.exists() || HeldDir::open(path).is_ok_and(is_uncreated)
     }
 
     /// Creates the directory `path` for a copy of a space, with an empty log for what comes after `stamp`. `fill` gets the
@@ -145,13 +158,14 @@ impl DataDir {
         fill: impl FnOnce(&Path) -> Result<(), E>,
     ) -> Result<DataDir, E> {
         make_dir(path)?;
-        refuse_foreign(path)?;
-        let lock = lock(path)?;
-        if !is_uncreated(path, purpose)? {
+        let held = HeldDir::open(path)?;
+        refuse_foreign(&held)?;
+        let lock = lock(&held)?;
+        if !is_uncreated(&held, purpose)? {
             return Err(DiskError::Occupied { dir: path.into() }.into());
         }
-        create(path, purpose, space, stamp, segment_bytes, || fill(&path.join(PAGES_NAME)))?;
-        Ok(DataDir { path: path.into(), space: space.clone(), created: true, _lock: lock })
+        create(&held, purpose, space, stamp, segment_bytes, || fill(&held.file(PAGES_NAME)))?;
+        Ok(DataDir { held, space: space.clone(), created: true, _lock: lock })
     }
 
     /// The space in it.
@@ -166,17 +180,26 @@ impl DataDir {
 
     /// The directory itself.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.held.path()
     }
 
-    /// The directory of the log's segments.
-    pub fn log_dir(&self) -> PathBuf {
-        self.path.join(LOG_NAME)
+    /// Opens the directory of the log's segments.
+    pub fn log_dir(&self) -> Result<HeldDir, DiskError> {
+        match self.held.has(LOG_NAME) {
+            true => self.held.below(LOG_NAME, false),
+            // A log without its directory has lost all of its segments.
+            false => Err(log::missing(&self.held.file(LOG_NAME), 1)),
+        }
+    }
+
+    /// Opens the page store.
+    pub fn pages(&self) -> Result<RedbPages, DiskError> {
+        RedbPages::open_in(&self.held, Path::new(PAGES_NAME), self.space.page_bytes)
     }
 
     /// The file of the page store.
     pub fn pages_file(&self) -> PathBuf {
-        self.path.join(PAGES_NAME)
+        self.held.file(PAGES_NAME)
     }
 }
 
@@ -196,19 +219,28 @@ impl Looked {
     pub(crate) fn at(path: &Path) -> Result<Looked, DiskError> {
         // A directory that lost its `format` still has the rest. A directory with an interrupted creation holds
         // nothing.
-        let is_without_format = holds_space(path) && !path.join(CREATING_NAME).exists();
-        if !path.join(FORMAT_NAME).exists() && !is_without_format {
-            return Err(DiskError::NotOurs { dir: path.into() });
+        let not_ours = || DiskError::NotOurs { dir: path.into() };
+        if !path.exists() {
+            return Err(not_ours());
         }
-        refuse_strange(path)?;
-        let lock = lock_to_look(path)?;
-        Ok(Looked { format: check_format(path), space: Space::read(&path.join(SPACE_NAME)), _lock: lock })
+        let held = HeldDir::open(path)?;
+        let is_without_format = holds_space(&held) && !held.has(CREATING_NAME);
+        if !held.has(FORMAT_NAME) && !is_without_format {
+            return Err(not_ours());
+        }
+        refuse_strange(&held)?;
+        let lock = lock_to_look(&held)?;
+        Ok(Looked { format: check_format(&held), space: Space::read(&held), _lock: lock })
     }
 }
 
 /// Writes a directory's `format` anew.
 pub(crate) fn write_format(path: &Path) -> Result<(), DiskError> {
-    write_whole(&path.join(FORMAT_NAME), &format!("tercel data, format {FORMAT_VERSION}\n"))
+    write_format_in(&HeldDir::open(path)?)
+}
+
+fn write_format_in(dir: &HeldDir) -> Result<(), DiskError> {
+    dir.write_whole(FORMAT_NAME, &format!("tercel data, format {FORMAT_VERSION}\n"))
 }
 
 impl Space {
@@ -217,8 +249,8 @@ impl Space {
         write_whole(&path.join(SPACE_NAME), &self.text())
     }
 
-    fn read(path: &Path) -> Result<Space, DiskError> {
-        let text = read_small(path)?;
+    fn read(dir: &HeldDir) -> Result<Space, DiskError> {
+        let (text, path) = (dir.read_small(SPACE_NAME)?, &dir.file(SPACE_NAME));
         // Directories made by the first builds have no sum.
         if let Some((summed, sum)) = text.rsplit_once("sum = ")
             && sum.trim_end() != format!("\"{:08x}\"", crc32fast::hash(summed.as_bytes()))
@@ -299,93 +331,78 @@ fn make_dir(path: &Path) -> Result<(), DiskError> {
 
 /// Removes what an interrupted repair made beside a log that is still there. A later repair must not take it for that
 /// log when the log has gone on.
-fn remove_left_by_repairs(path: &Path) -> Result<(), DiskError> {
-    if !path.join(LOG_NAME).exists() {
+fn remove_left_by_repairs(dir: &HeldDir) -> Result<(), DiskError> {
+    if !dir.has(LOG_NAME) || !dir.has(LOG_MADE_NAME) {
         return Ok(());
     }
-    let made = path.join(LOG_MADE_NAME);
-    match fs::remove_dir_all(&made) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(DiskError::io("remove", &made)(error)),
-        _ => Ok(()),
-    }
+    let made = dir.below(LOG_MADE_NAME, false)?;
+    made.names()?.iter().try_for_each(|name| made.remove(name))?;
+    dir.remove_dir(LOG_MADE_NAME)
 }
 
 /// Refuses a directory that has files but none of ours, with `NotOurs`. It belongs to another program, and a mistyped
 /// path must not fill it.
-fn refuse_foreign(path: &Path) -> Result<(), DiskError> {
-    if path.join(LOCK_NAME).exists() || path.join(FORMAT_NAME).exists() || holds_space(path) {
+fn refuse_foreign(dir: &HeldDir) -> Result<(), DiskError> {
+    if dir.has(LOCK_NAME) || dir.has(FORMAT_NAME) || holds_space(dir) || dir.names()?.is_empty() {
         return Ok(());
     }
-    let mut entries = fs::read_dir(path).map_err(DiskError::io("list", path))?;
-    if entries.next().is_some() { Err(DiskError::NotOurs { dir: path.into() }) } else { Ok(()) }
+    Err(DiskError::NotOurs { dir: dir.path().into() })
 }
 
 /// Whether there is something of a space in the directory, though its `format` may be gone.
-pub(crate) fn holds_space(path: &Path) -> bool {
-    path.join(SPACE_NAME).exists() || (path.join(PAGES_NAME).exists() && path.join(LOG_NAME).exists())
+fn holds_space(dir: &HeldDir) -> bool {
+    dir.has(SPACE_NAME) || (dir.has(PAGES_NAME) && dir.has(LOG_NAME))
 }
 
 /// Refuses a file or directory that has a name of ours and is of another kind, with `Strange`. Another program or the
 /// operator put it there: neither opening nor repairing could say what is meant.
-fn refuse_strange(path: &Path) -> Result<(), DiskError> {
+fn refuse_strange(dir: &HeldDir) -> Result<(), DiskError> {
     for (name, wanted) in [(LOG_NAME, "a directory"), (PAGES_NAME, "a file")] {
-        let path = path.join(name);
-        let is_strange = fs::metadata(&path).is_ok_and(|is| is.is_dir() != (wanted == "a directory"));
-        if is_strange {
-            return Err(DiskError::Strange { path, wanted });
+        if dir.is_dir(name).is_some_and(|is_dir| is_dir != (wanted == "a directory")) {
+            return Err(DiskError::Strange { path: dir.file(name), wanted });
         }
     }
     Ok(())
 }
 
 /// Whether the directory holds nothing that a creation for this purpose could destroy.
-fn is_uncreated(path: &Path, purpose: Purpose) -> Result<bool, DiskError> {
-    if path.join(FORMAT_NAME).exists() {
+fn is_uncreated(dir: &HeldDir, purpose: Purpose) -> Result<bool, DiskError> {
+    if dir.has(FORMAT_NAME) {
         return Ok(false);
     }
-    let creating = path.join(CREATING_NAME);
-    if creating.exists() {
-        return match Purpose::read(&creating)? {
+    if dir.has(CREATING_NAME) {
+        return match Purpose::read(dir)? {
             begun if begun == purpose => Ok(true),
-            begun => Err(DiskError::Unfinished { dir: path.into(), command: begun.command() }),
+            begun => Err(DiskError::Unfinished { dir: dir.path().into(), command: begun.command() }),
         };
     }
-    for entry in fs::read_dir(path).map_err(DiskError::io("list", path))? {
-        let name = entry.map_err(DiskError::io("list", path))?.file_name();
-        if name != LOCK_NAME && name != CREATING_TEMPORARY_NAME {
-            return Err(damaged(&path.join(FORMAT_NAME), "it is missing".into()));
-        }
+    match dir.names()?.iter().all(|name| name == LOCK_NAME || name == CREATING_TEMPORARY_NAME) {
+        true => Ok(true),
+        false => Err(damaged(&dir.file(FORMAT_NAME), "it is missing".into())),
     }
-    Ok(true)
 }
 
 /// Takes the lock to look at a directory, as far as that needs no write.
-fn lock_to_look(dir: &Path) -> Result<Option<Lock>, DiskError> {
+fn lock_to_look(dir: &HeldDir) -> Result<Option<Lock>, DiskError> {
     let may_not = |kind| matches!(kind, io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem);
     match lock(dir) {
         Err(DiskError::Io { source, .. }) if may_not(source.kind()) => {}
         locked => return locked.map(Some),
     }
-    let path = dir.join(LOCK_NAME);
-    match File::open(&path) {
+    match dir.open_file(LOCK_NAME, OFlags::RDONLY) {
         Ok(file) => take(file, dir).map(Some),
         // On read-only media no server can be at work, and of another user's lock nothing can be known.
         Err(error) if may_not(error.kind()) || error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(DiskError::io("open", &path)(error)),
+        Err(error) => Err(DiskError::io("open", &dir.file(LOCK_NAME))(error)),
     }
 }
 
 /// Takes the lock and leaves our process id in its file. The kernel drops the lock when the process ends, however it
 /// ends, so the file itself means nothing and stays.
-fn lock(dir: &Path) -> Result<Lock, DiskError> {
-    let path = dir.join(LOCK_NAME);
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path)
-        .map_err(DiskError::io("open", &path))?;
+fn lock(dir: &HeldDir) -> Result<Lock, DiskError> {
+    let path = dir.file(LOCK_NAME);
+    let opened = dir.open_file(LOCK_NAME, OFlags::RDWR | OFlags::CREATE);
+    let file = opened.map_err(DiskError::io("open", &path))?;
     take(file, dir).and_then(|mut lock| {
         let written = lock.0.set_len(0).and_then(|()| writeln!(lock.0, "{}", std::process::id()));
         written.map(|()| lock).map_err(DiskError::io("write", &path))
@@ -393,42 +410,40 @@ fn lock(dir: &Path) -> Result<Lock, DiskError> {
 }
 
 /// Takes the lock on an open file.
-fn take(file: File, dir: &Path) -> Result<Lock, DiskError> {
-    let path = dir.join(LOCK_NAME);
+fn take(file: File, dir: &HeldDir) -> Result<Lock, DiskError> {
+    let path = dir.file(LOCK_NAME);
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Lock(file)),
         Err(rustix::io::Errno::WOULDBLOCK) => {
-            let pid = read_small(&path).ok().and_then(|text| text.trim().parse().ok());
-            Err(DiskError::Locked { dir: dir.into(), pid })
+            let pid = dir.read_small(LOCK_NAME).ok().and_then(|text| text.trim().parse().ok());
+            Err(DiskError::Locked { dir: dir.path().into(), pid })
         }
         Err(error) => Err(DiskError::io("lock", &path)(error.into())),
     }
 }
 
 fn create<E: From<DiskError>>(
-    path: &Path,
+    dir: &HeldDir,
     purpose: Purpose,
     space: &Space,
     stamp: Stamp,
     segment_bytes: u32,
     fill: impl FnOnce() -> Result<(), E>,
 ) -> Result<(), E> {
-    let creating = path.join(CREATING_NAME);
-    write_whole(&creating, purpose.text())?;
-    write_whole(&path.join(SPACE_NAME), &space.text())?;
-    log::create(&path.join(LOG_NAME), space.id, stamp, segment_bytes)?;
-    pages::RedbPages::create(&path.join(PAGES_NAME), space.page_bytes)?;
+    dir.write_whole(CREATING_NAME, purpose.text())?;
+    dir.write_whole(SPACE_NAME, &space.text())?;
+    log::create_in(&dir.below(LOG_NAME, true)?, space.id, stamp, segment_bytes)?;
+    RedbPages::create_in(dir, Path::new(PAGES_NAME), space.page_bytes)?;
     fill()?;
-    sync_dir(path)?;
-    write_format(path)?;
+    dir.sync()?;
+    write_format_in(dir)?;
     // One that stays means nothing beside a `format`.
-    fs::remove_file(&creating).map_err(DiskError::io("remove", &creating))?;
+    dir.remove(CREATING_NAME)?;
     Ok(())
 }
 
-fn check_format(path: &Path) -> Result<(), DiskError> {
-    let file = path.join(FORMAT_NAME);
-    let text = read_small(&file)?;
+fn check_format(dir: &HeldDir) -> Result<(), DiskError> {
+    let (file, text) = (dir.file(FORMAT_NAME), dir.read_small(FORMAT_NAME)?);
     let found =
         text.strip_prefix("tercel data, format ").and_then(|version| version.trim().parse::<u16>().ok());
     match found {
@@ -444,28 +459,13 @@ fn check_format(path: &Path) -> Result<(), DiskError> {
 
 /// Replaces a file whole: after a crash it has the old text or the new.
 pub(crate) fn write_whole(path: &Path, text: &str) -> Result<(), DiskError> {
-    let temporary = path.with_extension("tmp");
-    let written = (|| {
-        let mut file = File::create(&temporary)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
-    })();
-    written.map_err(DiskError::io("write", path))?;
-    path.parent().map_or(Ok(()), sync_dir)
+    let (dir, name) = HeldDir::around(path)?;
+    dir.write_whole(name, text)
 }
 
 pub(crate) fn read_small(path: &Path) -> Result<String, DiskError> {
-    let mut text = String::new();
-    let read = File::open(path).and_then(|file| file.take(SMALL_BYTES_MAX).read_to_string(&mut text));
-    match read {
-        Ok(_) => Ok(text),
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            Err(damaged(path, "it is not text".into()))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(damaged(path, "it is missing".into())),
-        Err(error) => Err(DiskError::io("read", path)(error)),
-    }
+    let (dir, name) = HeldDir::around(path)?;
+    dir.read_small(name)
 }
 
 fn damaged(file: &Path, what: String) -> DiskError {
@@ -513,14 +513,11 @@ pub(crate) const LOG_NAME: &str = "log";
 pub(crate) const LOG_MADE_NAME: &str = "log.repaired";
 pub(crate) const PAGES_NAME: &str = "pages.redb";
 
-/// More than any of the text files has.
-const SMALL_BYTES_MAX: u64 = 4096;
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::disk::log::{Log, LogConfig};
-    use crate::disk::pages::{PageRead, RedbPages};
+    use crate::disk::pages::PageRead;
     use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
 
@@ -541,12 +538,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(SPACE_NAME);
         space.write(dir.path()).unwrap();
-        assert_eq!(Space::read(&path).unwrap(), space);
+        assert_eq!(Space::read(&HeldDir::open(dir.path()).unwrap()).unwrap(), space);
         for (from, to) in
             [("65540", "65541"), ("view_first", "view_fjrst"), ("created = \"2", "created = \"3")]
         {
             fs::write(&path, space.text().replace(from, to)).unwrap();
-            assert!(matches!(Space::read(&path), Err(DiskError::Damaged { .. })), "{from}");
+            assert!(
+                matches!(Space::read(&HeldDir::open(dir.path()).unwrap()), Err(DiskError::Damaged { .. })),
+                "{from}"
+            );
         }
     }
 
@@ -565,9 +565,9 @@ mod tests {
         assert_eq!((dir.space(), space.page_bytes), (&space, 8064));
         let ignore = |_: tercel_wire::log::Record<'_>| Ok::<(), DiskError>(());
         let (_, opened) =
-            Log::open(&dir.log_dir(), space.id, LogConfig::default(), Stamp::ZERO, ignore).unwrap();
+            Log::open(&dir.log_dir().unwrap(), space.id, LogConfig::default(), Stamp::ZERO, ignore).unwrap();
         assert_eq!((opened.replayed, opened.cut), (0, None));
-        let pages = RedbPages::open(&dir.pages_file(), space.page_bytes).unwrap();
+        let pages = dir.pages().unwrap();
         assert_eq!(pages.applied_stamp().unwrap(), Stamp::ZERO);
     }
 
@@ -699,7 +699,7 @@ mod tests {
     #[test]
     fn a_directory_that_lost_its_format_is_damaged_and_keeps_the_rest() {
         let parent = tempfile::tempdir().unwrap();
-        let log = DataDir::open(parent.path(), &NEW).unwrap().log_dir().join("0000000001.tlog");
+        let log = DataDir::open(parent.path(), &NEW).unwrap().log_dir().unwrap().file("0000000001.tlog");
         let before = fs::read(&log).unwrap();
         fs::remove_file(parent.path().join(FORMAT_NAME)).unwrap();
         assert!(matches!(DataDir::open(parent.path(), &NEW), Err(DiskError::Damaged { .. })));

@@ -78,6 +78,15 @@ pub enum DiskError {
         /// What it should be.
         wanted: &'static str,
     },
+    /// The path of an open directory leads to another directory, or to none.
+    #[error(
+        "{} is not the directory that was opened there: that was moved or removed while it was in use; all that was acknowledged is in it: put it back, then start the server again",
+        .dir.display()
+    )]
+    Moved {
+        /// The path.
+        dir: PathBuf,
+    },
     /// What was promised to be there cannot be read.
     #[error(
         "{} is damaged{}: {what}; `tercel check --data DIR --repair` saves what can be saved, else `tercel restore` makes it anew from a backup",

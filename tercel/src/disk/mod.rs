@@ -12,6 +12,7 @@
 //! | module | its noun |
 //! |---|---|
 //! | [`dir`] | the directory: the process that has it open, its format version |
+//! | [`held`] | a directory held open, below whose descriptor all of its files are opened |
 //! | [`log`] | the segment files, appended to, synced, replayed and truncated; the thread that does so |
 //! | [`pages`] | the page store: pages and the stamp that they reflect, changed together |
 //!
@@ -21,6 +22,7 @@
 
 pub mod dir;
 mod error;
+pub mod held;
 pub mod log;
 pub mod pages;
 

@@ -1,145 +1,148 @@
-//! The doors of a server: where clients of this machine hand over channels in shared memory.
+//! The door of a server: where clients of this machine hand over channels in shared memory, as the first
+//! bytes of a connection to a Unix socket.
 //!
-//! A thread for each Unix socket waits at its door, for the loop's events cannot take descriptors in. It looks at the credentials
-//! that the kernel gives, and posts the channel to the loop.
+//! Nothing here waits. The first bytes are looked at where they are, and taken only if they are whole; the
+//! kernel says who sent them before any descriptor is let in.
 
-use std::io;
-use std::os::fd::AsFd;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::os::fd::BorrowedFd;
 
-use rustix::net::{Shutdown, shutdown};
-use tercel_events::Handle;
+use rustix::io::retry_on_intr;
+use rustix::net::{RecvFlags, recv};
 use tercel_events::shm::{Channel, pass};
 
-use super::{Post, store};
-use crate::channel;
+use crate::channel::{self, HELLO};
 use crate::sharing::SharedMemory;
 
-/// A channel that a client has handed over.
-pub(crate) struct Handed {
-    pub socket: UnixStream,
-    pub channel: Channel,
-    /// The client is of the server's own user.
-    pub is_own: bool,
-    /// The client's process; 0 if it has no number here.
-    pub pid: i32,
-    /// Counts it among those that there may be.
-    pub place: Place,
-}
-
-/// Counts a channel as long as it lives.
-pub(crate) struct Place {
-    _counted: Arc<()>,
-}
-
-impl Place {
-    pub(super) fn counted(count: &Arc<()>) -> Place {
-        Place { _counted: count.clone() }
-    }
-}
-
-/// Channels that a server has at once: each takes some 2 MiB. Clients beyond take the socket.
+/// Channels that a server has at once: each takes some 2 MiB. Clients beyond go on by the socket.
 const CHANNELS_MAX: usize = 256;
 
-/// How long a client may take to hand its channel over; the next one waits for it.
-const HAND_OVER: Duration = Duration::from_millis(50);
-
-/// After an error of the system, such as too few descriptors.
-const REST: Duration = Duration::from_millis(50);
-
-/// A thread at a door.
+/// Decides which clients may hand over a channel.
 pub(super) struct Door {
-    listener: Arc<UnixListener>,
-    is_closed: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    clients: SharedMemory,
+    own_uid: u32,
+}
+
+/// What a connection begins with.
+pub(super) enum Offered {
+    /// Messages, or the end.
+    Nothing,
+    /// A channel that is not taken: of a client that is not admitted, of another kind, or one whose
+    /// descriptors a relay between the two has lost.
+    Refused,
+    /// A channel, and the client that hands it over.
+    Channel(Box<Channel>, Giver),
+}
+
+/// The process at the other end, as the kernel knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Giver {
+    /// It is of the server's own user.
+    pub is_own: bool,
+    /// Its number; 0 if it has none here.
+    pub pid: i32,
 }
 
 impl Door {
-    /// Waits at a listener for channels.
-    pub(super) fn open(
-        listener: UnixListener,
-        clients: SharedMemory,
-        count: Arc<()>,
-        handle: Handle<Post>,
-    ) -> io::Result<Door> {
-        let (listener, is_closed) = (Arc::new(listener), Arc::new(AtomicBool::new(false)));
-        let (of_thread, ends) = (listener.clone(), is_closed.clone());
-        let thread = std::thread::Builder::new().name("tercel-door".into()).spawn(move || {
-            while !ends.load(Ordering::SeqCst) {
-                match of_thread.accept() {
-                    Ok((socket, _)) => {
-                        // One that is sent away finds the socket closed.
-                        let own_uid = rustix::process::geteuid().as_raw();
-                        if let Ok(handed) = take(socket, clients, own_uid, &count) {
-                            store::post(&handle, Post::Handed(Box::new(handed)));
-                        }
-                    }
-                    Err(_) if ends.load(Ordering::SeqCst) => break,
-                    Err(_) => std::thread::park_timeout(REST),
-                }
-            }
-        })?;
-        Ok(Door { listener, is_closed, thread: Some(thread) })
+    pub(super) fn new(clients: SharedMemory) -> Door {
+        Door { clients, own_uid: rustix::process::geteuid().as_raw() }
     }
-}
 
-impl Drop for Door {
-    fn drop(&mut self) {
-        self.is_closed.store(true, Ordering::SeqCst);
-        // Ends an `accept` that waits.
-        let _ = shutdown(self.listener.as_fd(), Shutdown::Both);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            let _ = thread.join();
+    /// Looks at the first bytes of a connection and takes the channel that comes with them, if its client may
+    /// hand one over and there is room for one beside `channels` others.
+    pub(super) fn look(&self, socket: BorrowedFd<'_>, channels: usize) -> Offered {
+        let mut hello = [0; HELLO.len()];
+        let mut first = |flags| retry_on_intr(|| recv(socket, &mut hello[..], flags | RecvFlags::DONTWAIT));
+        if !matches!(first(RecvFlags::PEEK), Ok((bytes, _)) if bytes == HELLO.len()) || hello != HELLO {
+            return Offered::Nothing;
+        }
+        let is_admitted = |uid| channels < CHANNELS_MAX && self.clients.admits(self.own_uid, uid);
+        let Some(peer) = pass::peer_credentials(socket).ok().filter(|peer| is_admitted(peer.uid)) else {
+            // The kernel lets no descriptor in with this.
+            let _ = retry_on_intr(|| recv(socket, &mut hello[..], RecvFlags::DONTWAIT));
+            return Offered::Refused;
+        };
+        match channel::take_over(socket) {
+            Ok(channel) => {
+                let giver = Giver { is_own: peer.uid == self.own_uid, pid: peer.pid };
+                Offered::Channel(Box::new(channel), giver)
+            }
+            Err(_) => Offered::Refused,
         }
     }
 }
 
-/// Takes a channel from the process at the other end, if it may hand one over to a server of this user.
-fn take(socket: UnixStream, clients: SharedMemory, own_uid: u32, count: &Arc<()>) -> io::Result<Handed> {
-    let peer = pass::peer_credentials(&socket)?;
-    let is_allowed = clients.admits(own_uid, peer.uid);
-    let place = Place::counted(count);
-    // The doors have one each.
-    if !is_allowed || Arc::strong_count(count) > CHANNELS_MAX {
-        return Err(io::ErrorKind::PermissionDenied.into());
-    }
-    socket.set_read_timeout(Some(HAND_OVER))?;
-    let channel = channel::take_over(&socket)?;
-    Ok(Handed { socket, channel, is_own: peer.uid == own_uid, pid: peer.pid, place })
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
     use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
 
     use tercel_events::shm::Config;
 
     use super::*;
 
+    fn hand_over(socket: &UnixStream) -> Channel {
+        let (channel, descriptors) = Channel::create(Config::default()).unwrap();
+        pass::send(socket, &HELLO, &descriptors.each_ref().map(AsFd::as_fd)).unwrap();
+        channel
+    }
+
     /// The other end is this process, so it is the server that is said to be of another user.
     #[test]
     fn channel_is_taken_only_of_a_client_that_is_admitted() {
         let peer = rustix::process::geteuid().as_raw();
-        for (clients, own, is_taken) in [
-            (SharedMemory::Off, peer, false),
-            (SharedMemory::Off, peer + 1, false),
-            (SharedMemory::SameUser, peer, true),
-            (SharedMemory::SameUser, peer + 1, false),
-            (SharedMemory::AnyUser, peer, true),
-            (SharedMemory::AnyUser, peer + 1, true),
+        for (clients, own_uid, channels, is_taken) in [
+            (SharedMemory::Off, peer, 0, false),
+            (SharedMemory::Off, peer + 1, 0, false),
+            (SharedMemory::SameUser, peer, 0, true),
+            (SharedMemory::SameUser, peer, CHANNELS_MAX - 1, true),
+            (SharedMemory::SameUser, peer, CHANNELS_MAX, false),
+            (SharedMemory::SameUser, peer + 1, 0, false),
+            (SharedMemory::AnyUser, peer, 0, true),
+            (SharedMemory::AnyUser, peer + 1, 0, true),
         ] {
-            let (here, there) = UnixStream::pair().unwrap();
-            let (_channel, descriptors) = Channel::create(Config::default()).unwrap();
-            pass::send(&here, &channel::HELLO, &descriptors.each_ref().map(AsFd::as_fd)).unwrap();
-            let taken = take(there, clients, own, &Arc::new(())).map(|h| h.is_own).map_err(|e| e.kind());
-            // Of another user nothing is read in place.
-            let expected = if is_taken { Ok(own == peer) } else { Err(io::ErrorKind::PermissionDenied) };
-            assert_eq!(taken, expected, "{clients:?}, {own}");
+            let (mut here, mut there) = UnixStream::pair().unwrap();
+            let _channel = hand_over(&here);
+            here.write_all(b"behind").unwrap();
+            let offered = Door { clients, own_uid }.look(there.as_fd(), channels);
+            match offered {
+                // Of another user nothing is read in place.
+                Offered::Channel(_, giver) => assert_eq!((giver.is_own, is_taken), (own_uid == peer, true)),
+                Offered::Refused => assert!(!is_taken, "{clients:?}, {own_uid}, {channels}"),
+                Offered::Nothing => panic!("{clients:?}, {own_uid}, {channels}"),
+            }
+            // Nothing else was taken from the socket.
+            let mut rest = [0; 6];
+            there.read_exact(&mut rest).unwrap();
+            assert_eq!(&rest, b"behind");
+        }
+    }
+
+    #[test]
+    fn channel_of_another_kind_is_refused() {
+        let door = Door::new(SharedMemory::AnyUser);
+        let (here, there) = UnixStream::pair().unwrap();
+        (&here).write_all(&HELLO).unwrap();
+        assert!(matches!(door.look(there.as_fd(), 0), Offered::Refused));
+        let (_channel, descriptors) = Channel::create(Config { lines: 4, block_bytes: 64 }).unwrap();
+        pass::send(&here, &HELLO, &descriptors.each_ref().map(AsFd::as_fd)).unwrap();
+        assert!(matches!(door.look(there.as_fd(), 0), Offered::Refused));
+        let pipe = std::io::pipe().unwrap().0;
+        pass::send(&here, &HELLO, &[pipe.as_fd(); 3]).unwrap();
+        assert!(matches!(door.look(there.as_fd(), 0), Offered::Refused));
+    }
+
+    #[test]
+    fn what_is_no_whole_hello_stays_in_the_socket() {
+        for first in [&b""[..], b"TRCL", b"TRCLSHM", b"TRCLSHM1", b"GET / HTTP/1.1"] {
+            let (mut here, mut there) = UnixStream::pair().unwrap();
+            here.write_all(first).unwrap();
+            let door = Door::new(SharedMemory::AnyUser);
+            assert!(matches!(door.look(there.as_fd(), 0), Offered::Nothing));
+            drop(here);
+            let mut rest = Vec::new();
+            there.read_to_end(&mut rest).unwrap();
+            assert_eq!(rest, first);
         }
     }
 }

@@ -16,7 +16,6 @@ mod store;
 mod warnings;
 mod workers;
 
-use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -42,7 +41,6 @@ use crate::sharing::SharedMemory;
 use crate::transaction::Transaction;
 
 pub use builder::ServerBuilder;
-use door::Door;
 use inside::Inside;
 pub use start::Recovered;
 pub use warnings::Warnings;
@@ -112,8 +110,8 @@ pub struct ServerConfig {
     /// more is refused. Of calls with streams at most one less than there are threads run at once, and half of that of one client; the rest
     /// of them waits until its callers' time is over. With one thread they hold up the calls without streams.
     pub workers: usize,
-    /// Which clients of this machine may reach the server through memory that both have mapped, beside its Unix sockets: those of
-    /// the server's user by default.
+    /// Which clients of this machine may reach the server through memory that both have mapped, handed over
+    /// at its Unix sockets: those of the server's user by default.
     pub shared_memory: SharedMemory,
     /// How long the loop looks for what clients send before it sleeps. None, the default, is for about as long as it takes to be
     /// woken for what comes in shared memory, wherever that pays, and not at all for sockets. More saves wake-ups and burns a core.
@@ -266,6 +264,7 @@ fn kind(e: &ServerError) -> FaultKind {
             DiskError::Full { .. } => FaultKind::DiskFull,
             DiskError::Io { .. } => FaultKind::System,
             DiskError::CutTooLow { .. }
+            | DiskError::Moved { .. }
             | DiskError::NotChained { .. }
             | DiskError::Panicked { .. }
             | DiskError::Poisoned { .. } => FaultKind::Stopped,
@@ -331,8 +330,6 @@ fn advice(address: &Address, source: &std::io::Error) -> &'static str {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Server {
-    /// Closed first, so that no channel is handed over to a loop that has ended.
-    doors: Vec<Door>,
     handle: Handle<Post>,
     thread: Option<JoinHandle<Result<(), ServerError>>>,
     addresses: Vec<Address>,
@@ -358,8 +355,6 @@ pub(crate) enum Post {
     PinnedRead(ViewId, u64, Result<Vec<(PageId, Vec<u8>)>, String>),
     /// The page store waits for room on the disk, or no longer.
     PagesFull(bool),
-    /// A client has handed a channel in shared memory over.
-    Handed(Box<door::Handed>),
     /// A client of this process connects.
     Open(u64, Arc<Pipe>),
     /// It sends.
@@ -404,19 +399,6 @@ impl Server {
     /// Chooses what a server of a data directory does, before it starts.
     pub fn builder(dir: impl Into<PathBuf>) -> ServerBuilder {
         ServerBuilder::new(dir.into())
-    }
-
-    /// Opens the doors beside its sockets.
-    fn with_doors(
-        mut self,
-        listeners: Vec<UnixListener>,
-        clients: SharedMemory,
-    ) -> Result<Server, ServerError> {
-        let count = Arc::new(());
-        for listener in listeners {
-            self.doors.push(Door::open(listener, clients, count.clone(), self.handle())?);
-        }
-        Ok(self)
     }
 
     /// Where it listens, in the order of the configuration and with the ports that were taken.
@@ -551,7 +533,6 @@ impl Server {
     /// # Errors
     /// Why it had stopped by itself before; what failed when it was closed. What was acknowledged is in the log even then.
     pub fn stop(mut self) -> Result<(), ServerError> {
-        self.doors.clear();
         store::post(&self.handle, Post::Stop);
         self.join()
     }
@@ -571,7 +552,6 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.doors.clear();
         store::post(&self.handle, Post::Stop);
         let _ = self.join();
     }

@@ -12,11 +12,12 @@ use tercel_engine::server::{
     Conn, Effect, Effects, Express, HostStats, Input, LogRoom, Server as Machine, SpaceWarning,
 };
 use tercel_engine::time::Now;
+use tercel_events::shm::Channel;
 use tercel_events::{Backend, Event, EventQueue, Kind, SendError, Token};
 use tercel_wire::id::{ClientId, Stamp};
 use tercel_wire::log::Last;
 
-use super::door::Handed;
+use super::door::{Door, Giver, Offered};
 use super::inside::{Core, Inside};
 use super::records::Records;
 use super::shared::{CALLS_AT_ONCE, Calls, Channels, Found, Known, Sent, SharedPeer};
@@ -25,7 +26,8 @@ use super::store::Store;
 use super::warnings::Board;
 use super::workers::Workers;
 use super::{Post, ServerError};
-use crate::channel::{InLine, Large};
+use crate::address::SocketFile;
+use crate::channel::{InLine, Large, REFUSED, TAKEN};
 use crate::disk::dir::DataDir;
 use crate::disk::log::LogThread;
 use crate::pipe::Pipe;
@@ -63,14 +65,15 @@ pub(super) struct Loop {
     store: Store,
     /// Keeps the directory locked.
     _dir: DataDir,
+    /// The files of its sockets, removed before those are closed.
+    files: Vec<SocketFile>,
     conns: HashMap<Conn, Peer>,
     hot: Hot,
     /// Decides which connection is served next, and which is not read.
     scheduler: Scheduler,
     disk: DiskState,
     /// For the program around it; and what is on it.
-    board: Board,
-    warned: Option<SpaceWarning>,
+    board: (Board, Option<SpaceWarning>),
     stop_by: Option<Instant>,
     /// Threads that wait until no call is under way.
     drains: Vec<Sender<()>>,
@@ -89,6 +92,8 @@ struct DiskState {
 /// The connections in shared memory.
 struct Hot {
     channels: Channels,
+    /// Where they are handed over.
+    door: Door,
     /// Room for what arrives there.
     received: Vec<u8>,
     /// When the last turn began.
@@ -105,11 +110,11 @@ enum Peer {
 
 impl Loop {
     pub(super) fn new(
-        (queue, channels): (EventQueue<Post>, Channels),
+        (queue, (channels, door)): (EventQueue<Post>, (Channels, Door)),
         (machine, out): (Machine, Effects),
         (log, last): (LogThread, Last),
         store: Store,
-        dir: DataDir,
+        (dir, files): (DataDir, Vec<SocketFile>),
         (bounds, workers): (Bounds, usize),
         board: Board,
     ) -> Loop {
@@ -124,12 +129,12 @@ impl Loop {
             records: Records::new(last),
             store,
             _dir: dir,
+            files,
             conns: HashMap::new(),
-            hot: Hot { channels, received: Vec::new(), turned: Now(0) },
+            hot: Hot { channels, door, received: Vec::new(), turned: Now(0) },
             scheduler: Scheduler::new(bounds),
             disk: DiskState { disk_full: false, pages_full: false, log_room: LogRoom::Free },
-            board,
-            warned: None,
+            board: (board, None),
             stop_by: None,
             drains: Vec::new(),
             failed: None,
@@ -312,6 +317,9 @@ impl Loop {
                 let decision = self.scheduler.drained(conn);
                 self.obey(core, now, conn, decision);
             }
+            Kind::Ready(_) if matches!(self.conns.get(&conn), Some(Peer::Socket(_))) => {
+                self.begun(event.token);
+            }
             Kind::Ready(_) => self.rung(core, now, Conn(event.key)),
             Kind::Timer | Kind::Wake => {}
         }
@@ -348,23 +356,31 @@ impl Loop {
         self.hot.received = bytes;
     }
 
-    /// A client has handed a channel over.
-    fn handed(&mut self, core: &mut Core, now: Now, handed: Handed) {
-        let Handed { socket, channel, is_own, pid, place } = handed;
-        let Ok(stream) = self.queue.declare_stream(socket, 0) else { return };
+    /// A connection to a Unix socket has sent its first bytes: it hands a channel over, or goes on by the
+    /// socket.
+    fn begun(&mut self, stream: Token) {
         let conn = Conn(stream.bits());
-        let halves = channel.split();
-        let Ok(bell) = self.queue.declare_doorbell(halves.1.bell(), conn.0) else {
-            self.queue.revoke(stream);
-            return;
+        let Some(socket) = self.queue.fd(stream) else { return };
+        let is_taken = match self.hot.door.look(socket, self.hot.channels.count()) {
+            Offered::Nothing => None,
+            Offered::Refused => Some(false),
+            Offered::Channel(channel, giver) => Some(self.share(conn, stream, *channel, giver)),
         };
-        let peer = SharedPeer::new(conn, (stream, bell), halves, is_own, place);
-        let at = self.hot.channels.add(peer, pid);
+        if let Some(is_taken) = is_taken {
+            // One byte always finds room.
+            let _ = self.queue.send(stream, vec![if is_taken { TAKEN } else { REFUSED }]);
+        }
+        self.queue.receive_from(stream);
+    }
+
+    /// Listens to a channel from now on; whether there was room for its bell.
+    fn share(&mut self, conn: Conn, stream: Token, channel: Channel, giver: Giver) -> bool {
+        let halves = channel.split();
+        let Ok(bell) = self.queue.declare_doorbell(halves.1.bell(), conn.0) else { return false };
+        let at =
+            self.hot.channels.add(SharedPeer::new(conn, (stream, bell), halves, giver.is_own), giver.pid);
         self.conns.insert(conn, Peer::Shared(at));
-        // One byte always finds room.
-        let _ = self.queue.send(stream, vec![crate::channel::TAKEN]);
-        self.scheduler.connected(conn, Origin::Network);
-        core.take(now, Input::Connected(conn));
+        true
     }
 
     fn posted(&mut self, core: &mut Core, now: Now, post: Post) {
@@ -392,8 +408,6 @@ impl Loop {
                 self.look_at_disk(core, now);
             }
             Post::Installed(_, Err(why)) => self.failed = Some(format!("the page store: {why}")),
-            Post::Handed(_) if self.stop_by.is_some() => {}
-            Post::Handed(handed) => self.handed(core, now, *handed),
             Post::Open(_, pipe) if self.stop_by.is_some() => pipe.close(),
             Post::Open(id, pipe) => {
                 let conn = Conn(id | MEMORY_BIT);
@@ -463,10 +477,11 @@ impl Loop {
 
     /// Notes what the machine warns of, if that has changed.
     fn look_at_warning(&mut self, core: &Core) {
+        let (board, noted) = &mut self.board;
         let warning = core.machine.space_warning();
-        if warning != self.warned {
-            self.warned = warning;
-            self.board.note(warning);
+        if warning != *noted {
+            *noted = warning;
+            board.note(warning);
         }
     }
 
@@ -720,6 +735,7 @@ fn unsent_bytes(
 
 impl Drop for Loop {
     fn drop(&mut self) {
+        self.files.clear();
         self.workers.inside().lending.close();
         // Sockets close with the queue; a client that waits at a pipe must be told.
         for peer in self.conns.values() {

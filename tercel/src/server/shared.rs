@@ -14,7 +14,6 @@ use tercel_wire::id::ClientId;
 use tercel_wire::payload::PartSink;
 use tercel_wire::spare::Spare;
 
-use super::door::Place;
 use crate::channel::{self, Arrived, End, InLine, Large, Room, Written};
 
 /// A connection in shared memory.
@@ -40,7 +39,6 @@ pub(super) struct SharedPeer {
     is_broken: bool,
     /// The client has ended, and so often what it sent before is still looked for.
     ends_in: Option<u32>,
-    _place: Place,
 }
 
 /// A client that has greeted.
@@ -66,7 +64,6 @@ impl SharedPeer {
         (stream, bell): (Token, Token),
         halves: (Sender, Receiver),
         is_own: bool,
-        place: Place,
     ) -> SharedPeer {
         let (sender, receiver) = halves;
         SharedPeer {
@@ -83,7 +80,6 @@ impl SharedPeer {
             is_paused: false,
             is_broken: false,
             ends_in: None,
-            _place: place,
         }
     }
 
@@ -254,6 +250,11 @@ impl Channels {
         self.peers[free] = Some(peer);
         self.heat(free);
         free
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.peers.iter().flatten().count()
     }
 
     pub(super) fn get(&self, at: usize) -> Option<&SharedPeer> {
@@ -469,12 +470,10 @@ const LOOKS: u32 = 16;
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixStream;
-    use std::sync::Arc;
 
     use tercel_events::EventQueue;
     use tercel_events::shm::{Channel, Config};
 
-    use super::super::door::Place;
     use super::*;
     use tercel_wire::message::HEAD_BYTES;
 
@@ -521,7 +520,7 @@ mod tests {
             let mut channels = Channels::new(None);
             let tokens =
                 (queue.declare_stream(socket(), 0).unwrap(), queue.declare_stream(socket(), 0).unwrap());
-            channels.add(SharedPeer::new(Conn(1), tokens, halves, is_own, Place::counted(&Arc::new(()))), 0);
+            channels.add(SharedPeer::new(Conn(1), tokens, halves, is_own), 0);
             let mut noted = Noted { takes_in_place, ..Noted::default() };
             let long = [16 << 10, (16 << 10) + 4, 500_000, 900_000, 900_000];
             for rest in long {

@@ -1,7 +1,5 @@
 //! Starting a server: lock the directory, open the pages, replay the log, listen.
 
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
@@ -17,18 +15,18 @@ use tercel_wire::class::ROOT_HEAD;
 use tercel_wire::id::{Stamp, Written};
 use tercel_wire::page::{PAGE_BYTES, Page};
 
+use super::door::Door;
 use super::records::Records;
 use super::run::{LISTENER_KEY, Loop};
 use super::shared::Channels;
 use super::store::Store;
 use super::warnings::Board;
 use super::{Post, Server, ServerConfig, ServerError};
-use crate::address::Address;
-use crate::channel::door;
+use crate::address::{Address, Listening};
 use crate::disk::DiskError;
 use crate::disk::dir::{DataDir, NewSpace, is_backup, random_u64};
 use crate::disk::log::{Log, LogConfig, LogThread};
-use crate::disk::pages::{PageRead, PageStore, RedbPages, checkpoint};
+use crate::disk::pages::{PageRead, PageStore, checkpoint};
 use crate::sharing::SharedMemory;
 
 /// What recovery found in the directory.
@@ -59,6 +57,8 @@ pub(crate) struct Opened {
     pub bounds: Bounds,
     /// Threads for slow procedures.
     pub workers: usize,
+    /// Which clients may hand over channels.
+    pub shared_memory: SharedMemory,
 }
 
 /// An error on the way through the log: of the disk, or of what the records mean.
@@ -96,7 +96,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     let new = NewSpace { page_bytes: PAGE_BYTES as u32, segment_bytes: log_config.segment_bytes };
     let dir = DataDir::open(&config.dir, &new)?;
     let space = dir.space().id;
-    let pages = RedbPages::open(&dir.pages_file(), dir.space().page_bytes)?;
+    let pages = dir.pages()?;
     let applied = pages.applied_stamp()?;
     let checkpoint = checkpoint(&pages)?;
     let mut first = Vec::new();
@@ -127,7 +127,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     let stored_end = if dir.is_new() { 0 } else { tercel_wire::id::PageId::MAX.get() };
     let mut recovery = Recovery::new(machine, space, checkpoint.as_ref(), stored_end)?;
     let from = recovery.replay_from();
-    let (mut log, opened) = Log::open(&dir.log_dir(), space, log_config, from, |record| {
+    let (mut log, opened) = Log::open(&dir.log_dir()?, space, log_config, from, |record| {
         recovery
             .replay(record.view, record.stamp, record.kind.get(), record.payload)
             .map_err(ReplayError::Recovery)
@@ -136,7 +136,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
     let ends = log.tail().last.stamp;
     if let Some(checkpoint) = checkpoint.filter(|checkpoint| ends < checkpoint.applied) {
         let what = format!("it ends with commit {ends}, and the pages are up to {}", checkpoint.applied);
-        return Err(DiskError::Damaged { file: dir.log_dir(), position: None, what }.into());
+        return Err(DiskError::Damaged { file: log.dir().path().into(), position: None, what }.into());
     }
     let mut out = Effects::default();
     let incarnation = random_u64(&config.dir)? as u32;
@@ -163,6 +163,7 @@ pub(crate) fn open(config: &ServerConfig) -> Result<Opened, ServerError> {
         out,
         bounds: Bounds::default(),
         workers: config.workers,
+        shared_memory: config.shared_memory,
     })
 }
 
@@ -189,49 +190,28 @@ pub(super) fn start(config: ServerConfig) -> Result<Server, ServerError> {
     }
     // In a new directory the server makes nothing before it has its addresses, so that a taken port leaves nothing
     // behind. An existing space is recovered first: a client that can connect finds it ready.
-    let ways_in = || {
-        // Doors first: a client that finds the socket looked for the door before. If both are taken, the socket is named.
-        let doors = doors(&config);
-        Ok::<_, ServerError>((listen(&config.listen)?, doors?))
-    };
-    let early = if DataDir::is_absent(&config.dir) { Some(ways_in()?) } else { None };
+    let early = if DataDir::is_absent(&config.dir) { Some(listen(&config.listen)?) } else { None };
     let opened = open(&config)?;
-    let (listening, doors) = match early {
+    let listening = match early {
         Some(early) => early,
-        None => ways_in()?,
+        None => listen(&config.listen)?,
     };
-    let server = launch(opened, listening, config.spin)?;
-    server.with_doors(doors, config.shared_memory)
-}
-
-/// Listens at the doors beside the Unix sockets.
-pub(super) fn doors(config: &ServerConfig) -> Result<Vec<UnixListener>, ServerError> {
-    let paths = config.listen.iter().filter_map(|address| match address {
-        Address::Unix(path) if config.shared_memory != SharedMemory::Off => door(path),
-        _ => None,
-    });
-    let listened = paths.map(|path| {
-        let address = Address::Unix(path);
-        match address.listen() {
-            Ok((fd, _)) => Ok(fd.into()),
-            Err(source) => Err(ServerError::Listen { address, source }),
-        }
-    });
-    listened.collect()
+    launch(opened, listening, config.spin)
 }
 
 /// Runs what was opened on a thread of its own.
 pub(super) fn launch(
     opened: Opened,
-    (listeners, addresses): (Vec<OwnedFd>, Vec<Address>),
+    listening: Vec<Listening>,
     spin: Option<Duration>,
 ) -> Result<Server, ServerError> {
+    let addresses = listening.iter().map(|listening| listening.address.clone()).collect();
     let (space, recovered) = (opened.machine.space(), opened.recovered.clone());
     // The queue belongs to the thread that runs it, so it is opened there and its handle sent back.
     let (tell, told) = std::sync::mpsc::channel();
     let (board, warnings) = Board::new();
     let thread = std::thread::Builder::new().name("tercel-server".into()).spawn(move || {
-        let prepared = prepare(opened, listeners, spin, board);
+        let prepared = prepare(opened, listening, spin, board);
         match prepared {
             Ok(mut running) => {
                 let _ = tell.send(Ok((running.backend(), running.inside())));
@@ -246,7 +226,6 @@ pub(super) fn launch(
     let (backend, inside) =
         told.recv().map_err(|_| ServerError::Stopped("its loop did not start".into()))??;
     Ok(Server {
-        doors: Vec::new(),
         handle: inside.handle.clone(),
         inside,
         thread: Some(thread),
@@ -258,17 +237,17 @@ pub(super) fn launch(
     })
 }
 
-/// Listens everywhere; gives the addresses with the ports that were taken.
-pub(super) fn listen(wanted: &[Address]) -> Result<(Vec<OwnedFd>, Vec<Address>), ServerError> {
+/// Listens everywhere, or nowhere.
+pub(super) fn listen(wanted: &[Address]) -> Result<Vec<Listening>, ServerError> {
     let listened = wanted.iter().map(|address| {
         address.listen().map_err(|source| ServerError::Listen { address: address.clone(), source })
     });
-    Ok(listened.collect::<Result<Vec<_>, _>>()?.into_iter().unzip())
+    listened.collect()
 }
 
 fn prepare(
     opened: Opened,
-    listeners: Vec<OwnedFd>,
+    listening: Vec<Listening>,
     spin: Option<Duration>,
     board: Board,
 ) -> Result<Loop, ServerError> {
@@ -279,10 +258,14 @@ fn prepare(
         linger_ms: limits::LINGER_US / 1_000,
         ..EventsConfig::default()
     })?;
-    for fd in listeners {
-        queue
-            .declare_listener(fd, LISTENER_KEY)
-            .map_err(|e| ServerError::Stopped(format!("cannot watch a listener: {e}")))?;
+    let mut files = Vec::new();
+    for Listening { file, fd, .. } in listening {
+        let declared = match file {
+            Some(_) => queue.declare_holding_listener(fd, LISTENER_KEY),
+            None => queue.declare_listener(fd, LISTENER_KEY),
+        };
+        declared.map_err(|e| ServerError::Stopped(format!("cannot watch a listener: {e}")))?;
+        files.extend(file);
     }
     let handle = queue.handle();
     let last = opened.log.tail().last;
@@ -291,9 +274,9 @@ fn prepare(
     let store = Store::start(opened.pages, opened.applied, handle)?;
     let log = (log, last);
     let decided = (opened.machine, opened.out);
-    let channels = Channels::new(spin);
+    let by_memory = (Channels::new(spin), Door::new(opened.shared_memory));
     let bounds = (opened.bounds, opened.workers);
-    Ok(Loop::new((queue, channels), decided, log, store, opened.dir, bounds, board))
+    Ok(Loop::new((queue, by_memory), decided, log, store, (opened.dir, files), bounds, board))
 }
 
 /// As many clients as the events' default allows, if so many descriptors are left beside the server's own. If clients

@@ -16,7 +16,7 @@ use tercel_testkit::stranger::Stranger;
 use tercel_wire::id::{ClientId, PageId, Stamp};
 
 use super::records::Records;
-use super::start::{Opened, doors, launch, listen, open};
+use super::start::{Opened, launch, listen, open};
 use super::*;
 use crate::disk::log::tests::{open_panicking, open_syncing};
 use crate::disk::pages::{EachPage, PageBatch, PageRead, PageStore};
@@ -46,8 +46,7 @@ fn serve(dir: &TempDir, change: impl FnOnce(Opened) -> Opened) -> Server {
     let at = vec!["127.0.0.1:0".parse().unwrap(), Address::Unix(dir.path().join("socket"))];
     let config = ServerConfig { listen: at, ..ServerConfig::new(dir.path()) };
     let listening = listen(&config.listen).unwrap();
-    let server = launch(change(open(&config).unwrap()), listening, None).unwrap();
-    server.with_doors(doors(&config).unwrap(), config.shared_memory).unwrap()
+    launch(change(open(&config).unwrap()), listening, None).unwrap()
 }
 
 /// What a server says that stops by itself while a client is at work.
@@ -162,7 +161,7 @@ fn panic_while_installing_pages_stops_the_server() {
 fn panic_while_syncing_the_log_stops_the_server() {
     let (dir, counter) = with_an_object();
     let server = serve(&dir, |opened| {
-        let (log_dir, space) = (opened.dir.log_dir(), opened.machine.space());
+        let (log_dir, space) = (opened.dir.log_dir().unwrap().path().to_path_buf(), opened.machine.space());
         opened.log.close().unwrap();
         Opened { log: open_panicking(&log_dir, space), ..opened }
     });
@@ -242,7 +241,7 @@ fn server_whose_log_and_page_store_are_stuck_says_how_it_is() {
     let is_stuck = Arc::new(AtomicBool::new(false));
     let hangs = is_stuck.clone();
     let server = serve(&dir, |opened| {
-        let (log_dir, space) = (opened.dir.log_dir(), opened.machine.space());
+        let (log_dir, space) = (opened.dir.log_dir().unwrap().path().to_path_buf(), opened.machine.space());
         opened.log.close().unwrap();
         let log = open_syncing(&log_dir, space, move || {
             if hangs.load(Ordering::SeqCst) {

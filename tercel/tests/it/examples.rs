@@ -22,7 +22,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use tercel::{Client, Error, Failure, HealthState, Transport};
+use tercel::{Client, ClientConfig, Error, Failure, HealthState, Transport};
 
 use serve::{Counter, CountsCalls, Kitchen, KitchenCalls};
 
@@ -41,21 +41,16 @@ fn hello_finds_the_friend_after_a_restart() {
     hello::run().unwrap();
 }
 
-/// A path so long that there is no name for a door beside it: then a Unix socket has no shared memory.
-fn without_door(dir: &Path) -> String {
-    let begin = format!("unix:{}/", dir.display());
-    let bytes = "unix:".len() + 107;
-    format!("{begin}{}", "s".repeat(bytes - begin.len()))
-}
-
 #[test]
 fn methods_of_the_readme_run_at_every_address_by_the_same_lines() {
     let dir = tempfile::tempdir().unwrap();
-    let (long, short) = (without_door(dir.path()), format!("unix:{}/socket", dir.path().display()));
-    let server = readme::serve(&dir.path().join("purses"), &["127.0.0.1:0", &long, &short]).unwrap();
-    let transports = [Transport::Tcp, Transport::Unix, Transport::SharedMemory];
-    for (address, transport) in server.addresses().iter().zip(transports) {
-        let client = Client::connect(address).unwrap();
+    let server = readme::serve(&dir.path().join("purses"), &["127.0.0.1:0", &socket_in(dir.path())]).unwrap();
+    let [tcp, unix] = server.addresses() else { panic!() };
+    for (address, shared_memory, transport) in
+        [(tcp, true, Transport::Tcp), (unix, false, Transport::Unix), (unix, true, Transport::SharedMemory)]
+    {
+        let config = ClientConfig { shared_memory, ..ClientConfig::default() };
+        let client = Client::connect_with(address, config).unwrap();
         assert_eq!(client.transport(), Some(transport), "{address}");
         assert_eq!(readme::methods(&client).unwrap(), 500, "{address}");
     }

@@ -13,7 +13,7 @@ use tercel::tools::wire::message::Stream;
 use tercel::{Address, Called, Client, Context, Server, Stamp, service};
 use tercel_events::shm::{LINE_BYTES, Receiver, SendError, Sender};
 
-use crate::common::relay::{accept, door, knock};
+use crate::common::relay::{accept, knock};
 
 #[service]
 trait Notes {
@@ -82,7 +82,7 @@ fn asks() -> Vec<u8> {
 
 /// Stands between the server and the first client that comes.
 fn relay(listener: &UnixListener, target: PathBuf, hand: &Hand) {
-    let (here, there) = (accept(listener.accept().unwrap().0), knock(&door(&target)));
+    let (here, there) = (accept(listener.accept().unwrap().0), knock(&target));
     let ((_client, here), (_server, there)) = (here, there);
     let ((mut to_client, mut from_client), (mut to_server, mut from_server)) = (here.split(), there.split());
     while !hand.is_over.load(Ordering::SeqCst) {
@@ -107,7 +107,7 @@ fn caller_by_a_line_comes_back_though_it_has_to_send_into_a_full_ring() {
         let [target, path] = ["socket", "relay"].map(|name| dir.path().join(name));
         let server = Server::builder(dir.path().join("space")).listen(Address::Unix(target.clone()));
         let server = server.service(Notes::serve(MyNotes::default())).start().unwrap();
-        let (listener, hand) = (UnixListener::bind(door(&path)).unwrap(), Arc::new(Hand::default()));
+        let (listener, hand) = (UnixListener::bind(&path).unwrap(), Arc::new(Hand::default()));
         let relaying = thread::spawn({
             let hand = hand.clone();
             move || relay(&listener, target, &hand)

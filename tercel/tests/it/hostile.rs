@@ -79,7 +79,7 @@ struct Memory {
 
 impl Memory {
     fn connect(path: &Path) -> Memory {
-        let socket = UnixStream::connect(format!("{}.shm", path.display())).unwrap();
+        let socket = UnixStream::connect(path).unwrap();
         let (channel, descriptors) = Channel::create(Config::default()).unwrap();
         pass::send(&socket, b"TRCLSHM2", &descriptors.each_ref().map(AsFd::as_fd)).unwrap();
         let file = File::from(descriptors[0].try_clone().unwrap());

@@ -17,7 +17,7 @@ use tercel::{
 };
 use tercel_events::shm::{Channel, Config, Receiver, Sender, Spin, Waited, pass};
 
-use crate::common::relay::{accept, door};
+use crate::common::relay::accept;
 
 /// What a procedure found.
 #[derive(Record, Debug, PartialEq, Eq, Clone, Copy)]
@@ -290,9 +290,9 @@ fn peer_that_writes_meanwhile_changes_words_alone() {
     let dir = tempfile::tempdir().unwrap();
     let (server, _) = serve(&dir);
     let relay = dir.path().join("relay");
-    let listener = UnixListener::bind(door(&relay)).unwrap();
+    let listener = UnixListener::bind(&relay).unwrap();
     let (is_over, has_begun) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let target = door(&dir.path().join("socket"));
+    let target = dir.path().join("socket");
     let flags = (is_over.clone(), has_begun.clone());
     // Its threads end with the process, or when all is over.
     thread::spawn(move || {

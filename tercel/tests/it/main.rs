@@ -26,6 +26,7 @@ mod limits;
 mod load;
 mod memory;
 mod moody;
+mod moved;
 mod network;
 mod order;
 mod quotes;

@@ -10,7 +10,7 @@ use tercel::tools::wire::frame::{self, Header, Kind, WIRE_VERSION};
 use tercel::tools::wire::id::{SpaceId, Stamp, ViewId};
 use tercel::tools::wire::message::Welcome;
 use tercel::tools::wire::page::PAGE_BYTES;
-use tercel::{Address, Client};
+use tercel::{Address, Client, ClientConfig};
 
 /// The longest that a client rests between two attempts at first, and in the end.
 const PAUSES_MS: [u64; 9] = [5, 10, 20, 40, 80, 160, 320, 320, 320];
@@ -63,7 +63,8 @@ fn clients_that_are_turned_away_come_back_after_growing_pauses_and_each_in_its_o
     let dir = tempfile::tempdir().unwrap();
     let (one, pauses_of_one) = moody(&dir.path().join("one"));
     let (two, pauses_of_two) = moody(&dir.path().join("two"));
-    let clients = [one, two].map(|at| Client::connect(&at).unwrap());
+    let config = ClientConfig { shared_memory: false, ..ClientConfig::default() };
+    let clients = [one, two].map(|at| Client::connect_with(&at, config.clone()).unwrap());
     let [one, two] = [pauses_of_one(), pauses_of_two()];
     let nominal = PAUSES_MS.map(Duration::from_millis);
     // Of the long ones, which no busy machine makes differ so much.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::common::counter;
 use tercel::tools::wire::deframer::Deframer;
 use tercel::tools::wire::frame::{self, Header, Kind};
-use tercel::{Address, Bytes, Client, Object, Server, ServerConfig};
+use tercel::{Address, Bytes, Client, ClientConfig, Object, Server, ServerConfig};
 
 #[derive(Object, Debug, Clone, PartialEq)]
 struct Blob {
@@ -71,6 +71,12 @@ fn relay(dir: &Path, server: &Address, way: Way) -> (Address, Arc<Seen>) {
         }
     });
     (Address::Unix(at), seen)
+}
+
+/// A client whose frames the relay understands.
+fn by_socket(at: &Address) -> Client {
+    let config = ClientConfig { shared_memory: false, ..ClientConfig::default() };
+    Client::connect_with(at, config).unwrap()
 }
 
 /// From server to client, whole frames.
@@ -146,7 +152,7 @@ fn a_large_commit_goes_on_while_the_server_wants_to_be_read_first() {
     let dir = tempfile::tempdir().unwrap();
     let server = serve(dir.path(), 2_000);
     let (at, seen) = relay(dir.path(), &server.addresses()[0], Way::SpeaksFirst(1, 2 * BLOB_BYTES));
-    let client = Client::connect(&at).unwrap();
+    let client = by_socket(&at);
     let begun = Instant::now();
     commit_blob(&client).unwrap();
     let took = begun.elapsed();
@@ -165,7 +171,7 @@ fn large_commits_beside_each_other_go_on_while_the_server_wants_to_be_read_first
     let server = serve(dir.path(), 2_000);
     let way = Way::SpeaksFirst(6, BLOB_BYTES);
     let (at, seen) = relay(dir.path(), &server.addresses()[0], way);
-    let client = Client::connect(&at).unwrap();
+    let client = by_socket(&at);
     // A thread that reads sends what the others have to send, too.
     let committed: Vec<_> = std::thread::scope(|scope| {
         let commits = [(); 3].map(|()| scope.spawn(|| [(); 2].map(|()| commit_blob(&client))));
@@ -183,7 +189,7 @@ fn a_send_of_many_keepalives_is_no_silence() {
     let server = serve(dir.path(), 400);
     let way = Way::Slowly(32 << 10, Duration::from_millis(20));
     let (at, seen) = relay(dir.path(), &server.addresses()[0], way);
-    let client = Client::connect(&at).unwrap();
+    let client = by_socket(&at);
     let counter = counter(&client, "counter");
     let sent = AtomicBool::new(false);
     let (took, errors) = std::thread::scope(|scope| {
@@ -220,7 +226,7 @@ fn what_others_commit_arrives_while_a_send_is_stuck() {
     let (at, seen) = relay(dir.path(), &server.addresses()[0], way);
     let other = Client::connect(&server.addresses()[0]).unwrap();
     let counter = counter(&other, "counter");
-    let client = Client::connect(&at).unwrap();
+    let client = by_socket(&at);
     client.run(|tx| Ok(tx.get(counter)?.count())).unwrap();
     let sent = AtomicBool::new(false);
     let states = std::thread::scope(|scope| {

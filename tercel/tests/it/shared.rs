@@ -18,6 +18,7 @@ use tercel::{
 use tercel_events::shm::{Channel, Config, LINE_BYTES, SendError, pass};
 
 use crate::common::counter;
+use crate::common::relay::Relay;
 
 #[derive(Object)]
 struct Large {
@@ -414,16 +415,19 @@ fn caller_is_told_in_time_whatever_else_arrives() {
 
 /// A channel in the hands of a test.
 fn hand_over(dir: &TempDir, config: Config) -> (UnixStream, Channel) {
-    let socket = UnixStream::connect(dir.path().join("socket.shm")).unwrap();
+    let socket = UnixStream::connect(socket(dir)).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let (channel, descriptors) = Channel::create(config).unwrap();
     pass::send(&socket, b"TRCLSHM2", &descriptors.each_ref().map(AsFd::as_fd)).unwrap();
     (socket, channel)
 }
 
+/// The server's answer.
 fn is_taken(mut socket: &UnixStream) -> bool {
-    let mut answer = [0];
-    matches!(socket.read(&mut answer), Ok(1)) && answer == [1]
+    let mut answer = [9];
+    socket.read_exact(&mut answer).unwrap();
+    assert!(answer[0] < 2, "{answer:?}");
+    answer == [1]
 }
 
 /// The server has closed its end.
@@ -432,6 +436,42 @@ fn is_closed(mut socket: &UnixStream) -> bool {
         Ok(n) => n == 0,
         Err(e) => e.kind() == std::io::ErrorKind::ConnectionReset,
     }
+}
+
+/// A relay between the two passes bytes on and loses the descriptors.
+#[test]
+fn client_with_lost_descriptors_goes_on_by_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(&dir, SharedMemory::SameUser);
+    let relay = Relay::of_sockets(&server);
+    let client = Client::connect(&relay.address).unwrap();
+    assert_eq!(client.transport(), Some(Transport::Unix));
+    let r = counter(&client, "n");
+    client.run(|tx| tx.edit(r)?.set_count(7)).unwrap();
+    server.stop().unwrap();
+}
+
+#[test]
+fn peers_that_stall_at_the_hand_over_delay_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(&dir, SharedMemory::SameUser);
+    // Nothing, a part of what comes first, all of it without a channel, and a channel that is never used.
+    let stalled: Vec<_> = (0..40)
+        .map(|n| {
+            let stranger = UnixStream::connect(socket(&dir)).unwrap();
+            (&stranger).write_all(&b"TRCLSHM2"[..[0, 4, 8][n % 3]]).unwrap();
+            (stranger, hand_over(&dir, Config::default()))
+        })
+        .collect();
+    for n in 0..20 {
+        let begun = Instant::now();
+        let client = connect(&dir);
+        // It waits a second for the answer, and then goes by the socket.
+        assert_eq!(client.transport(), Some(Transport::SharedMemory), "{n}: {:?}", begun.elapsed());
+        counter(&client, "n");
+    }
+    drop(stalled);
+    server.stop().unwrap();
 }
 
 #[test]
@@ -445,13 +485,12 @@ fn strangers_at_the_door_are_shown_out_and_others_go_on() {
         count += 1;
         client.run(|tx| tx.edit(r)?.set_count(count)).unwrap();
     };
-    // No channel at all, and one of other bounds than both ends know.
-    let socket = UnixStream::connect(dir.path().join("socket.shm")).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    (&socket).write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-    assert!(is_closed(&socket));
-    let (socket, _channel) = hand_over(&dir, Config { lines: 4, block_bytes: 64 });
-    assert!(is_closed(&socket));
+    // A channel of other bounds than both ends know: the connection goes on by the socket, and what follows
+    // is no message.
+    let (stranger, _channel) = hand_over(&dir, Config { lines: 4, block_bytes: 64 });
+    assert!(!is_taken(&stranger));
+    (&stranger).write_all(&[b'x'; 64]).unwrap();
+    (&stranger).read_to_end(&mut Vec::new()).unwrap();
     goes_on();
 
     type Misbehaves = fn(&UnixStream, Channel);

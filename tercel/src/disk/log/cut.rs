@@ -3,12 +3,11 @@
 //! The segments behind the cut are full of zeros then, as prepared ones are, and used as such. What is more than will be
 //! needed soon is let go, the last segment first, so that a crash leaves no gap.
 
-use super::file::{Segment, Wrap, ZEROS_BYTES, segment_path};
-use super::open::open_file;
+use super::file::{Segment, Wrap, ZEROS_BYTES, segment_name};
 use super::{Files, Log, PREPARED_AHEAD, Used};
 use crate::disk::DiskError;
-use std::fs;
-use std::path::PathBuf;
+use crate::disk::held::HeldDir;
+use std::io::Read;
 use tercel_wire::id::LogPosition;
 use tercel_wire::log::cut::{Segments, erase, tail_above};
 use tercel_wire::log::{LogOffset, Writer};
@@ -35,13 +34,13 @@ impl Log {
         let first = first.filter(|segment| segment.before <= position);
         let first = first.ok_or_else(|| {
             let begins = used.front().map_or(position, |oldest| oldest.before);
-            DiskError::CutTooLow { dir: self.dir.clone(), position, begins }
+            DiskError::CutTooLow { dir: self.dir.path().into(), position, begins }
         })?;
         let (log, last) = (self.writer.log(), self.files.current.number);
         let mut disk = Disk { dir: self.dir.clone(), wrap: self.files.wrap, open: None };
         let tail = tail_above(log.space, position, (first.number, last), &mut disk)?.ok_or_else(|| {
             let what = format!("the record at position {position}, behind which to cut, cannot be read");
-            DiskError::Damaged { file: segment_path(&self.dir, first.number), position: None, what }
+            DiskError::Damaged { file: self.dir.file(segment_name(first.number)), position: None, what }
         })?;
         let cut = erase(log, tail.offset, last, &mut disk);
         self.poison_on_error(cut)?;
@@ -80,15 +79,15 @@ impl Files {
 
 /// The segment files of a log, the one in hand open.
 struct Disk {
-    dir: PathBuf,
+    dir: HeldDir,
     wrap: Wrap,
     open: Option<Segment>,
 }
 
 impl Disk {
     fn segment(&self, number: u64, bytes: u32) -> Result<Segment, DiskError> {
-        let path = segment_path(&self.dir, number);
-        Ok(Segment { number, bytes, file: (self.wrap)(open_file(&path)?), path })
+        let name = segment_name(number);
+        Ok(Segment { number, bytes, path: self.dir.file(&name), file: (self.wrap)(self.dir.edit(&name)?) })
     }
 
     fn in_hand(&mut self, number: u64) -> Result<&Segment, DiskError> {
@@ -105,8 +104,9 @@ impl Segments for Disk {
     type Error = DiskError;
 
     fn read(&mut self, number: u64) -> Result<Vec<u8>, DiskError> {
-        let path = segment_path(&self.dir, number);
-        fs::read(&path).map_err(DiskError::io("read", &path))
+        let (name, mut bytes) = (segment_name(number), Vec::new());
+        let read = self.dir.read(&name)?.read_to_end(&mut bytes);
+        read.map_err(DiskError::io("read", &self.dir.file(&name))).map(|_| bytes)
     }
 
     fn zero(&mut self, at: LogOffset, bytes: usize) -> Result<(), DiskError> {

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use tercel_wire::log::{LogId, SEGMENT_HEADER_BYTES, SegmentHeader};
 
 /// What the log needs of a file.
 pub(super) trait SegmentFile: Send {
@@ -45,15 +46,27 @@ impl Segment {
     }
 }
 
+/// The name of segment `number`'s file.
+pub(super) fn segment_name(number: u64) -> String {
+    format!("{number:010}.{SEGMENT_SUFFIX}")
+}
+
 /// The file of segment `number`.
 pub(super) fn segment_path(dir: &Path, number: u64) -> PathBuf {
-    dir.join(format!("{number:010}.{SEGMENT_SUFFIX}"))
+    dir.join(segment_name(number))
+}
+
+/// The log that a file's header names, if it has a readable one.
+pub(super) fn log_of(file: &File) -> Option<LogId> {
+    let mut head = [0; SEGMENT_HEADER_BYTES];
+    file.read_exact_at(&mut head, 0).ok()?;
+    SegmentHeader::decode(&head).ok().map(|header| header.log)
 }
 
 /// The number in a segment's file name; `None` for other files.
 pub(super) fn segment_number(path: &Path) -> Option<u64> {
     let number = path.file_stem()?.to_str()?.parse().ok()?;
-    (path == segment_path(path.parent()?, number)).then_some(number)
+    (path.file_name()? == segment_name(number).as_str()).then_some(number)
 }
 
 /// Writes zeros to `file` from `from` up to `to`.

@@ -19,6 +19,7 @@ mod spares;
 mod thread;
 
 pub use open::{Opened, create};
+pub(crate) use open::{create_in, missing};
 pub use salvage::{Damage, LogSalvage, Run, begins_behind, space_of};
 pub use thread::{LogDone, LogState, LogThread, QUEUED_BATCHES_MAX, QUEUED_BYTES_MAX};
 
@@ -26,8 +27,8 @@ pub(crate) use self::file::sync_dir;
 use self::file::{Segment, SegmentFile, Wrap};
 use self::preparer::SegmentPreparer;
 use super::DiskError;
+use super::held::HeldDir;
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
 use tercel_wire::id::{LogPosition, Stamp};
 use tercel_wire::log::{LogOffset, SegmentHeader, Tail, Writer};
 
@@ -50,7 +51,7 @@ impl Default for LogConfig {
 
 /// The segment files of a log. Dropped without [`Log::close`], what was not synced may be lost, as in a crash.
 pub struct Log {
-    dir: PathBuf,
+    dir: HeldDir,
     config: LogConfig,
     writer: Writer,
     files: Files,
@@ -151,7 +152,7 @@ impl Log {
     }
 
     /// The directory of the segments.
-    pub fn dir(&self) -> &Path {
+    pub fn dir(&self) -> &HeldDir {
         &self.dir
     }
 
@@ -190,7 +191,7 @@ impl Log {
 impl std::fmt::Debug for Log {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Log")
-            .field("dir", &self.dir)
+            .field("dir", &self.dir.path())
             .field("tail", &self.writer.tail())
             .finish_non_exhaustive()
     }

@@ -1,15 +1,14 @@
 //! Creating a log, and opening one: replay, and the repair of what a crash left.
 
-use super::file::{Segment, Wrap, segment_path, sync_dir, write_zeros};
+use super::file::{Segment, Wrap, segment_name, segment_number, segment_path, write_zeros};
 use super::preparer::{SegmentPreparer, prepare};
-use super::salvage::segment_files;
 use super::{Files, Log, LogConfig, Used};
 use crate::disk::DiskError;
+use crate::disk::held::HeldDir;
 use std::collections::VecDeque;
 use std::fs::{self, File};
-use std::io::Read as _;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use tercel_wire::id::{SpaceId, Stamp};
 use tercel_wire::log::{
     End, Flaw, LOG_VERSION, LogId, LogOffset, Record, SEGMENT_HEADER_BYTES, Scanner, SegmentHeader, Tail,
@@ -31,10 +30,20 @@ pub struct Opened {
 /// earlier attempt is removed.
 pub fn create(dir: &Path, space: SpaceId, stamp: Stamp, segment_bytes: u32) -> Result<(), DiskError> {
     fs::create_dir_all(dir).map_err(DiskError::io("create", dir))?;
-    for (_, path) in segment_files(dir)? {
-        fs::remove_file(&path).map_err(DiskError::io("remove", &path))?;
+    create_in(&HeldDir::open(dir)?, space, stamp, segment_bytes)
+}
+
+/// As [`create`], in a directory that is held.
+pub(crate) fn create_in(
+    dir: &HeldDir,
+    space: SpaceId,
+    stamp: Stamp,
+    segment_bytes: u32,
+) -> Result<(), DiskError> {
+    for number in numbers(dir)? {
+        dir.remove(segment_name(number))?;
     }
-    let log = LogId { space, salt: super::super::dir::random_u64(dir)? };
+    let log = LogId { space, salt: super::super::dir::random_u64(dir.path())? };
     let first = prepare(dir, 1, segment_bytes, boxed)?;
     first.write_at(&SegmentHeader::first(log, stamp, segment_bytes).encode(), 0)?;
     first.sync()
@@ -47,7 +56,7 @@ impl Log {
     /// `each` may have been called before that is known. Records below `from` must be durable elsewhere: damage among
     /// them may go unnoticed.
     pub fn open<E: From<DiskError>>(
-        dir: &Path,
+        dir: &HeldDir,
         space: SpaceId,
         config: LogConfig,
         from: Stamp,
@@ -57,20 +66,20 @@ impl Log {
     }
 
     pub(super) fn open_with<E: From<DiskError>>(
-        dir: &Path,
+        dir: &HeldDir,
         space: SpaceId,
         config: LogConfig,
         from: Stamp,
         mut each: impl FnMut(Record<'_>) -> Result<(), E>,
         wrap: Wrap,
     ) -> Result<(Log, Opened), E> {
-        let mut found = segments(dir)?;
+        let mut found = segments(dir, space)?;
         let start = start_for(&found, from);
         let mut replayed = 0;
         let mut scanner = Scanner::new(space);
         let mut bytes = Vec::new();
         for segment in &mut found[start..] {
-            read_whole(segment, &mut bytes)?;
+            read_whole(dir, segment, &mut bytes)?;
             segment.zero_from = zero_from(&bytes);
             let mut reader = scanner.segment(segment.number, &bytes);
             while let Some(record) = reader.next() {
@@ -84,7 +93,7 @@ impl Log {
         let (tail, torn) = match scanner.finish() {
             End::Clean(tail) => (tail, false),
             End::Torn(tail) => (tail, true),
-            End::Damage { offset, flaw } => return Err(damaged(dir, offset, flaw).into()),
+            End::Damage { offset, flaw } => return Err(damaged(dir.path(), offset, flaw).into()),
         };
         let begins = found[start].header.map_or(Stamp::ZERO, |header| header.before.stamp);
         let opened = Opened { replayed, begins, cut: torn.then_some(tail.offset) };
@@ -95,45 +104,65 @@ impl Log {
 /// A segment's file as it was found. Not kept open: there may be more of them than a process may open.
 struct RecoveredSegment {
     number: u64,
-    path: PathBuf,
     file_bytes: u64,
     header: Result<SegmentHeader, Flaw>,
     /// From here on the file is all zeros.
     zero_from: u64,
 }
 
-/// Lists all segments, in order, with their headers.
-fn segments(dir: &Path) -> Result<Vec<RecoveredSegment>, DiskError> {
-    let files = segment_files(dir)?;
-    let missing = |number: u64| DiskError::Damaged {
-        file: segment_path(dir, number),
-        position: None,
-        what: "the segment is missing".into(),
-    };
-    if files.is_empty() {
-        return Err(missing(1));
+impl RecoveredSegment {
+    fn open(&self, dir: &HeldDir) -> Result<File, DiskError> {
+        dir.edit(segment_name(self.number))
     }
-    let mut found: Vec<RecoveredSegment> = Vec::with_capacity(files.len());
-    for (number, path) in files {
+}
+
+/// The numbers of the segments in a directory, in order.
+fn numbers(dir: &HeldDir) -> Result<Vec<u64>, DiskError> {
+    let names = dir.names()?;
+    let mut numbers: Vec<u64> = names.iter().filter_map(|name| segment_number(Path::new(name))).collect();
+    numbers.sort();
+    Ok(numbers)
+}
+
+/// The error for a segment of the log in `dir` that is not there.
+pub(crate) fn missing(dir: &Path, number: u64) -> DiskError {
+    let what = "the segment is missing".into();
+    DiskError::Damaged { file: segment_path(dir, number), position: None, what }
+}
+
+/// Lists all segments of the log of `space`, in order, with their headers. Fails with `Damaged` if a header
+/// names another space, or another log than the first one: such a file came from another directory.
+fn segments(dir: &HeldDir, space: SpaceId) -> Result<Vec<RecoveredSegment>, DiskError> {
+    let numbers = numbers(dir)?;
+    if numbers.is_empty() {
+        return Err(missing(dir.path(), 1));
+    }
+    let mut log = None;
+    let mut found: Vec<RecoveredSegment> = Vec::with_capacity(numbers.len());
+    for number in numbers {
         if let Some(before) = found.last()
             && before.number + 1 != number
         {
-            return Err(missing(before.number + 1));
+            return Err(missing(dir.path(), before.number + 1));
         }
-        let file = open_file(&path)?;
+        let (file, path) = (dir.edit(segment_name(number))?, dir.file(segment_name(number)));
         let file_bytes = file.metadata().map_err(DiskError::io("inspect", &path))?.len();
-        let mut header = Vec::new();
-        file.take(SEGMENT_HEADER_BYTES as u64)
-            .read_to_end(&mut header)
-            .map_err(DiskError::io("read", &path))?;
+        let mut header = vec![0; (SEGMENT_HEADER_BYTES as u64).min(file_bytes) as usize];
+        file.read_exact_at(&mut header, 0).map_err(DiskError::io("read", &path))?;
         let header = SegmentHeader::decode(&header);
+        if let Ok(SegmentHeader { log: of, .. }) = header
+            && (of.space != space || *log.get_or_insert(of) != of)
+        {
+            let what = Flaw::OtherLog.to_string();
+            return Err(DiskError::Damaged { file: path, position: None, what });
+        }
         if let Some(header) = header.ok().filter(|header| header.number == number)
             && file_bytes < header.bytes.into()
         {
             let what = format!("it was cut short and has {file_bytes} of its {} bytes", header.bytes);
             return Err(DiskError::Damaged { file: path, position: Some(file_bytes), what });
         }
-        found.push(RecoveredSegment { number, path, file_bytes, header, zero_from: 0 });
+        found.push(RecoveredSegment { number, file_bytes, header, zero_from: 0 });
     }
     Ok(found)
 }
@@ -147,13 +176,10 @@ fn start_for(found: &[RecoveredSegment], from: Stamp) -> usize {
     found[..valid].iter().rposition(|s| s.header.is_ok_and(|header| header.before.stamp < from)).unwrap_or(0)
 }
 
-fn read_whole(segment: &RecoveredSegment, bytes: &mut Vec<u8>) -> Result<(), DiskError> {
+fn read_whole(dir: &HeldDir, segment: &RecoveredSegment, bytes: &mut Vec<u8>) -> Result<(), DiskError> {
     bytes.resize(segment.file_bytes as usize, 0);
-    open_file(&segment.path)?.read_exact_at(bytes, 0).map_err(DiskError::io("read", &segment.path))
-}
-
-pub(super) fn open_file(path: &Path) -> Result<File, DiskError> {
-    File::options().read(true).write(true).open(path).map_err(DiskError::io("open", path))
+    let path = dir.file(segment_name(segment.number));
+    segment.open(dir)?.read_exact_at(bytes, 0).map_err(DiskError::io("read", &path))
 }
 
 fn zero_from(bytes: &[u8]) -> u64 {
@@ -170,7 +196,7 @@ fn damaged(dir: &Path, offset: LogOffset, flaw: Flaw) -> DiskError {
 
 /// Makes the files be what the tail says: zeros behind it, unused segments behind its own, and all of it durable.
 fn repair(
-    dir: &Path,
+    dir: &HeldDir,
     config: LogConfig,
     mut found: Vec<RecoveredSegment>,
     tail: Tail,
@@ -184,38 +210,38 @@ fn repair(
         .take_while(|segment| segment.zero_from == 0 && segment.file_bytes == config.segment_bytes as u64)
         .count();
     let current = found.pop().expect("the tail's segment was found");
-    let header = current.header.map_err(|flaw| damaged(dir, tail.offset, flaw))?;
+    let header = current.header.map_err(|flaw| damaged(dir.path(), tail.offset, flaw))?;
     let (tail_offset, segment_bytes) = (tail.offset.byte as u64, header.bytes as u64);
     let zeros_to = current.zero_from.max(if current.file_bytes < segment_bytes { segment_bytes } else { 0 });
-    let file = open_file(&current.path)?;
+    let file = current.open(dir)?;
     write_zeros(&file, tail_offset, zeros_to)
         .and_then(|()| file.set_len(segment_bytes))
         .and_then(|()| file.sync_all())
-        .map_err(DiskError::io("repair", &current.path))?;
+        .map_err(DiskError::io("repair", &dir.file(segment_name(current.number))))?;
     // Only now, so that a crash never leaves a record that goes on where nothing is; and the last first, so that it leaves
     // no gap.
     for gone in later.split_off(keep).iter().rev() {
-        fs::remove_file(&gone.path).map_err(DiskError::io("remove", &gone.path))?;
+        dir.remove(segment_name(gone.number))?;
     }
     for segment in found.iter().chain([&current]).filter(|segment| segment.number >= tail.synced.segment) {
-        rewrite(segment, segment.number == first, &tail, wrap)?;
+        rewrite(dir, segment, segment.number == first, &tail, wrap)?;
     }
-    sync_dir(dir)?;
+    dir.sync()?;
 
     let headers = found.iter().chain([&current]).filter_map(|segment| segment.header.ok());
     let used: VecDeque<Used> = headers.map(|header| Used::of(&header)).collect();
     let open = |found: RecoveredSegment, file: File, bytes: u32| Segment {
         number: found.number,
         bytes,
-        path: found.path,
+        path: dir.file(segment_name(found.number)),
         file: wrap(file),
     };
     let mut prepared = VecDeque::with_capacity(later.len());
     for found in later {
-        let file = open_file(&found.path)?;
+        let file = found.open(dir)?;
         prepared.push_back(open(found, file, config.segment_bytes));
     }
-    let preparer = SegmentPreparer::start(dir.into(), config.segment_bytes, wrap)?;
+    let preparer = SegmentPreparer::start(dir.clone(), header.log, config.segment_bytes, wrap)?;
     let mut files = Files {
         used,
         current: open(current, file, header.bytes),
@@ -229,7 +255,7 @@ fn repair(
     };
     files.top_up();
     let writer = Writer::new(header.log, tail, header.bytes, config.segment_bytes);
-    Ok(Log { dir: dir.into(), config, writer, files, synced: true, poisoned: None })
+    Ok(Log { dir: dir.clone(), config, writer, files, synced: true, poisoned: None })
 }
 
 /// Writes what stands in a segment from the last mark up to the tail once more, and syncs it.
@@ -238,7 +264,13 @@ fn repair(
 /// the kernel may hold them in memory as if they were on the disk (Rebello et al., *Can Applications Recover from fsync
 /// Failures?*, USENIX ATC 2020), and a mark will claim that they are. Bytes that are written again are on their way to
 /// the disk again. They are at most what was appended between two syncs.
-fn rewrite(segment: &RecoveredSegment, is_oldest: bool, tail: &Tail, wrap: Wrap) -> Result<(), DiskError> {
+fn rewrite(
+    dir: &HeldDir,
+    segment: &RecoveredSegment,
+    is_oldest: bool,
+    tail: &Tail,
+    wrap: Wrap,
+) -> Result<(), DiskError> {
     let from = match segment.number == tail.synced.segment {
         // The header of a segment is written with the first mark in it; the oldest one's was synced long before.
         true if is_oldest || tail.synced.byte as usize > SEGMENT_HEADER_BYTES => tail.synced.byte as u64,
@@ -248,20 +280,20 @@ fn rewrite(segment: &RecoveredSegment, is_oldest: bool, tail: &Tail, wrap: Wrap)
         true => tail.offset.byte as u64,
         false => segment.file_bytes,
     };
-    let file = open_file(&segment.path)?;
+    let (file, path) = (segment.open(dir)?, dir.file(segment_name(segment.number)));
     if from >= to {
-        return file.sync_data().map_err(DiskError::io("sync", &segment.path));
+        return file.sync_data().map_err(DiskError::io("sync", &path));
     }
-    let written = wrap(file.try_clone().map_err(DiskError::io("open", &segment.path))?);
+    let written = wrap(file.try_clone().map_err(DiskError::io("open", &path))?);
     let mut bytes = vec![0; REWRITE_BYTES.min((to - from) as usize)];
     let mut at = from;
     while at < to {
         let part = &mut bytes[..REWRITE_BYTES.min((to - at) as usize)];
-        file.read_exact_at(part, at).map_err(DiskError::io("read", &segment.path))?;
-        written.write_at(part, at).map_err(DiskError::io("write to", &segment.path))?;
+        file.read_exact_at(part, at).map_err(DiskError::io("read", &path))?;
+        written.write_at(part, at).map_err(DiskError::io("write to", &path))?;
         at += part.len() as u64;
     }
-    written.sync().map_err(DiskError::io("sync", &segment.path))
+    written.sync().map_err(DiskError::io("sync", &path))
 }
 
 /// Written again by one system call.

@@ -6,20 +6,21 @@
 //!
 //! The invariant: a file with a segment's name is complete. It is filled under another name, synced, and then renamed.
 
+use super::super::held::HeldDir;
 use super::super::{DiskError, in_the_background};
-use super::file::{Segment, Wrap, segment_path, sync_dir, write_zeros};
+use super::file::{Segment, Wrap, segment_name, write_zeros};
 use super::spares::{PREPARE_NAME, Spares};
 use crate::panics::caught;
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use tercel_wire::log::LogId;
 
 /// Speaks to the background thread. Dropping it ends the thread.
 pub(super) struct SegmentPreparer {
@@ -50,14 +51,19 @@ struct Asked {
 }
 
 impl SegmentPreparer {
-    /// Starts the thread for the log in `dir`.
-    pub(super) fn start(dir: PathBuf, segment_bytes: u32, wrap: Wrap) -> Result<SegmentPreparer, DiskError> {
+    /// Starts the thread for the log `log` in `dir`.
+    pub(super) fn start(
+        dir: HeldDir,
+        log: LogId,
+        segment_bytes: u32,
+        wrap: Wrap,
+    ) -> Result<SegmentPreparer, DiskError> {
         // Unbounded by type, bounded by use: one preparation under way, one removal a segment, one look a truncation.
         let (jobs, todo) = channel();
         let (report, prepared) = channel();
         let asked = Arc::new(Asked::default());
-        let (of_thread, path) = (asked.clone(), dir.clone());
-        let mut spares = Spares::find(&dir, segment_bytes)?;
+        let (of_thread, path) = (asked.clone(), dir.path().to_path_buf());
+        let mut spares = Spares::find(dir.clone(), log, segment_bytes)?;
         let thread = thread::Builder::new()
             .name("tercel-preparer".into())
             .spawn(move || {
@@ -208,53 +214,52 @@ impl Asked {
 }
 
 /// Makes the file of segment `number`, full of zeros, at once.
-pub(super) fn prepare(dir: &Path, number: u64, bytes: u32, wrap: Wrap) -> Result<Segment, DiskError> {
+pub(super) fn prepare(dir: &HeldDir, number: u64, bytes: u32, wrap: Wrap) -> Result<Segment, DiskError> {
     make(dir, number, bytes, wrap, None, || Pace::Fast)
 }
 
 /// Makes the file of segment `number`, full of zeros, of a spare segment or of new room. A file that was stopped
 /// halfway is not renamed.
 fn make(
-    dir: &Path,
+    dir: &HeldDir,
     number: u64,
     bytes: u32,
     wrap: Wrap,
-    spare: Option<(PathBuf, File)>,
+    spare: Option<(String, File)>,
     pace: impl Fn() -> Pace,
 ) -> Result<Segment, DiskError> {
-    let path = segment_path(dir, number);
+    let name = segment_name(number);
     let is_spare = spare.is_some();
-    let unfinished = spare.as_ref().map_or_else(|| dir.join(PREPARE_NAME), |(path, _)| path.clone());
-    let filled = match spare {
-        Some((_, file)) => Ok(file),
-        None => reserve(&unfinished, bytes as u64),
-    }
-    .and_then(|file| Ok((fill(&file, bytes as u64, pace)?, file)));
+    let (unfinished, opened) = match spare {
+        Some((name, file)) => (name, Ok(file)),
+        None => (PREPARE_NAME.into(), reserve(dir, bytes as u64)),
+    };
+    let filled = opened.and_then(|file| Ok((fill(&file, bytes as u64, pace)?, file)));
     let file = match filled {
         Ok((true, file)) => file,
         Ok((false, _)) => {
             if !is_spare {
-                let _ = fs::remove_file(&unfinished);
+                let _ = dir.remove(&unfinished);
             }
             return Err(DiskError::Poisoned { cause: "the log is being closed".into() });
         }
         Err(error) => {
             // What there is of it may be what fills the disk.
-            let _ = fs::remove_file(&unfinished);
-            return Err(DiskError::io("prepare", &path)(error));
+            let _ = dir.remove(&unfinished);
+            return Err(DiskError::io("prepare", &dir.file(&name))(error));
         }
     };
-    if let Err(error) = fs::rename(&unfinished, &path) {
-        let _ = fs::remove_file(&unfinished);
-        return Err(DiskError::io("rename", &unfinished)(error));
+    if let Err(error) = dir.see_named().and_then(|()| dir.rename(&unfinished, &name)) {
+        let _ = dir.remove(&unfinished);
+        return Err(error);
     }
-    sync_dir(dir)?;
-    Ok(Segment { number, bytes, path, file: wrap(file) })
+    dir.sync()?;
+    Ok(Segment { number, bytes, path: dir.file(&name), file: wrap(file) })
 }
 
 /// Makes a file and takes the room for it at once: a full disk is found out without filling what is left of it.
-fn reserve(path: &Path, bytes: u64) -> io::Result<File> {
-    let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
+fn reserve(dir: &HeldDir, bytes: u64) -> io::Result<File> {
+    let file = dir.open_file(PREPARE_NAME, OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC)?;
     match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
         // Not every file system can, and then the zeros find out.
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(file),

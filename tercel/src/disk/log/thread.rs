@@ -12,10 +12,9 @@
 use super::Log;
 use crate::disk::DiskError;
 use crate::panics::caught;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tercel_lock::unpoison;
 use tercel_wire::id::{LogPosition, Stamp, Written};
 use tercel_wire::log::Last;
@@ -99,13 +98,15 @@ struct Batch {
 struct Todo {
     truncate_below: Option<Stamp>,
     cut_above: Option<LogPosition>,
+    /// Sees whether the path of the directory still leads to it.
+    looks: bool,
 }
 
 impl LogThread {
     /// Starts the thread. It calls `done` after each sync, once for all batches that the sync covered. `done` should
     /// take no longer than it takes to wake a thread.
     pub fn start(mut log: Log, done: impl Fn(LogDone) + Send + 'static) -> Result<LogThread, DiskError> {
-        let dir = log.dir().to_path_buf();
+        let dir = log.dir().clone();
         let state = State { log: LogState::of(&log), ..State::default() };
         let shared = Arc::new(Shared(Mutex::new(state)));
         let of_thread = shared.clone();
@@ -119,7 +120,7 @@ impl LogThread {
                 }
                 log
             })
-            .map_err(DiskError::io("start a thread for", Path::new(&dir)))?;
+            .map_err(DiskError::io("start a thread for", dir.path()))?;
         Ok(LogThread { shared, thread: Some(thread) })
     }
 
@@ -213,7 +214,18 @@ impl Shared {
 
     fn run(&self, log: &mut Log, done: &impl Fn(LogDone)) {
         let mut taken: Vec<Batch> = Vec::new();
-        while let Some(todo) = self.take(&mut taken) {
+        let mut looked = Instant::now();
+        while let Some(todo) = self.take(&mut taken, looked) {
+            if todo.looks {
+                looked = Instant::now();
+                // An operator who looks at the path would not find what is acknowledged from now on.
+                if !log.is_poisoned()
+                    && let Err(error) = log.dir().see_named()
+                {
+                    log.poison(&error.to_string());
+                    done(LogDone::Failed { error });
+                }
+            }
             if !taken.is_empty() {
                 done(self.commit(log, &taken));
             }
@@ -289,13 +301,19 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives back the buffers in `taken` and waits for something to do; `None` when there will be nothing.
-    fn take(&self, taken: &mut Vec<Batch>) -> Option<Todo> {
+    /// Gives back the buffers in `taken` and waits for something to do, of which one is to look at the path
+    /// again; `None` when there will be nothing.
+    fn take(&self, taken: &mut Vec<Batch>, looked: Instant) -> Option<Todo> {
         let mut state = self.lock();
         state.recycle(taken);
         loop {
-            let todo = Todo { truncate_below: state.truncate_below.take(), cut_above: state.cut_above };
-            if !state.queue.is_empty() || todo.truncate_below.is_some() || todo.cut_above.is_some() {
+            let todo = Todo {
+                truncate_below: state.truncate_below.take(),
+                cut_above: state.cut_above,
+                looks: looked.elapsed() >= LOOK_EVERY,
+            };
+            let is_asked = todo.truncate_below.is_some() || todo.cut_above.is_some();
+            if !state.queue.is_empty() || is_asked || todo.looks {
                 std::mem::swap(&mut state.queue, taken);
                 state.queued_bytes = 0;
                 return Some(todo);
@@ -304,7 +322,7 @@ impl Shared {
                 return None;
             }
             drop(state);
-            thread::park();
+            thread::park_timeout(LOOK_EVERY.saturating_sub(looked.elapsed()));
             state = self.lock();
         }
     }
@@ -321,6 +339,10 @@ impl State {
         }
     }
 }
+
+/// How often the path of the directory is looked at: an operator notices within this time that a moved
+/// directory was in use.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// How long a batch without room waits before it is tried again.
 const ROOM_RETRY: Duration = Duration::from_millis(50);

@@ -8,8 +8,13 @@
 
 use super::{EachPage, PageBatch, PageRead, PageStore, copy_on_write};
 use crate::disk::DiskError;
+use crate::disk::held::HeldDir;
+use redb::backends::FileBackend;
 use redb::{Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTableMetadata};
 use redb::{ReadableTable, TableDefinition, WriteTransaction};
+use rustix::fs::OFlags;
+use std::fs::File;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, RwLock};
@@ -25,28 +30,41 @@ pub struct RedbPages {
 impl RedbPages {
     /// Creates the file, without pages, at stamp 0. Replaces what an earlier attempt may have left.
     pub fn create(file: &Path, page_bytes: u32) -> Result<(), DiskError> {
-        if let Err(error) = std::fs::remove_file(file)
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
-            return Err(DiskError::io("remove", file)(error));
+        let (dir, name) = HeldDir::around(file)?;
+        RedbPages::create_in(&dir, name, page_bytes)
+    }
+
+    /// As [`RedbPages::create`], in a directory that is held.
+    pub(crate) fn create_in(dir: &HeldDir, name: &Path, page_bytes: u32) -> Result<(), DiskError> {
+        if dir.has(name) {
+            dir.remove(name)?;
         }
-        let guard = Guard::new(file, page_bytes);
+        let guard = Guard::new(Some(dir.clone()), &dir.file(name), page_bytes);
         guard.run(|| {
-            let db = Builder::new().set_cache_size(CACHE_BYTES).create(file)?;
-            fill(&db, page_bytes)
+            let file = dir.open_file(name, OFlags::RDWR | OFlags::CREATE)?;
+            fill(&database(file)?, page_bytes)
         })?;
-        crate::disk::log::sync_dir(file.parent().unwrap_or(Path::new(".")))
+        dir.sync()
     }
 
     /// Opens the file that [`RedbPages::create`] made for pages of `page_bytes`.
     pub fn open(file: &Path, page_bytes: u32) -> Result<RedbPages, DiskError> {
-        RedbPages::open_by(file, page_bytes, || Builder::new().set_cache_size(CACHE_BYTES).open(file))
+        let (dir, name) = HeldDir::around(file)?;
+        RedbPages::open_in(&dir, name, page_bytes)
+    }
+
+    /// As [`RedbPages::open`], in a directory that is held.
+    pub(crate) fn open_in(dir: &HeldDir, name: &Path, page_bytes: u32) -> Result<RedbPages, DiskError> {
+        let guard = Guard::new(Some(dir.clone()), &dir.file(name), page_bytes);
+        guard.look_at_file()?;
+        let db = guard.run(|| guard.open())?;
+        RedbPages::check(db, guard)
     }
 
     /// Gives bytes of the file in which nothing is any more back to the file system: its length before and after. The library
     /// itself only shortens the file by what happens to be free at its end. Takes as long as copying what is in it.
     pub fn compact(file: &Path, page_bytes: u32) -> Result<(u64, u64), DiskError> {
-        let guard = Guard::new(file, page_bytes);
+        let guard = Guard::new(None, file, page_bytes);
         let bytes = || std::fs::metadata(file).map(|m| m.len()).map_err(DiskError::io("look at", file));
         let before = bytes()?;
         guard.run(|| {
@@ -59,13 +77,12 @@ impl RedbPages {
 
     /// Opens it to read: the file stays as it is, byte for byte.
     pub(crate) fn look(file: &Path, page_bytes: u32) -> Result<RedbPages, DiskError> {
-        RedbPages::open_by(file, page_bytes, || copy_on_write::open(file))
+        RedbPages::look_with(Guard::new(None, file, page_bytes))
     }
 
     /// Opens what may be damaged to read: of each read that fails nothing follows for the others.
     pub(crate) fn look_damaged(file: &Path, page_bytes: u32) -> Result<RedbPages, DiskError> {
-        let guard = Guard { is_lasting: false, ..Guard::new(file, page_bytes) };
-        RedbPages::open_with(guard, || copy_on_write::open(file))
+        RedbPages::look_with(Guard { is_lasting: false, ..Guard::new(None, file, page_bytes) })
     }
 
     /// The page with the highest id.
@@ -74,26 +91,9 @@ impl RedbPages {
             .now(|txn| Ok(txn.open_table(PAGES)?.last()?.and_then(|(page, _)| PageId::new(page.value()))))
     }
 
-    fn open_by(
-        file: &Path,
-        page_bytes: u32,
-        open: impl FnOnce() -> Result<Database, DatabaseError>,
-    ) -> Result<RedbPages, DiskError> {
-        RedbPages::open_with(Guard::new(file, page_bytes), open)
-    }
-
-    fn open_with(
-        guard: Guard,
-        open: impl FnOnce() -> Result<Database, DatabaseError>,
-    ) -> Result<RedbPages, DiskError> {
-        let file = &guard.file;
-        if !file.exists() {
-            return Err(guard.damaged("it is missing".into()));
-        }
-        if file.metadata().is_ok_and(|m| m.len() == 0) {
-            return Err(guard.damaged("it is empty".into()));
-        }
-        let db = guard.run(|| Ok(open()?))?;
+    fn look_with(guard: Guard) -> Result<RedbPages, DiskError> {
+        guard.look_at_file()?;
+        let db = guard.run(|| Ok(copy_on_write::open(&guard.file)?))?;
         RedbPages::check(db, guard)
     }
 
@@ -234,9 +234,7 @@ impl Shared {
     fn reopen(&self) {
         let mut db = unpoison(self.db.write());
         *db = None;
-        let opened =
-            self.guard.run(|| Ok(Builder::new().set_cache_size(CACHE_BYTES).open(&self.guard.file)?));
-        match opened {
+        match self.guard.run(|| self.guard.open()) {
             Ok(opened) => *db = Some(opened),
             Err(DiskError::Full { .. }) => {}
             Err(error) => self.guard.poison(error.to_string()),
@@ -250,6 +248,11 @@ impl Drop for Shared {
         let db = unpoison(self.db.get_mut()).take();
         let _ = catch_unwind(AssertUnwindSafe(|| drop(db)));
     }
+}
+
+/// Runs the library on an opened file.
+fn database(file: File) -> Result<Database, DatabaseError> {
+    Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(FileBackend::new(file)?)
 }
 
 /// Writes what a store has from its beginning.
@@ -323,6 +326,8 @@ fn state(txn: &ReadTransaction, key: &str) -> Result<u64, Failure> {
 /// Stands between the library and the server: turns its errors into ours, and its panics too.
 #[derive(Debug)]
 struct Guard {
+    /// Where the file is opened again; none for one that is opened once.
+    dir: Option<HeldDir>,
     file: PathBuf,
     page_bytes: u32,
     /// Nothing is believed after a panic.
@@ -343,8 +348,32 @@ impl<E: Into<redb::Error>> From<E> for Failure {
 }
 
 impl Guard {
-    fn new(file: &Path, page_bytes: u32) -> Guard {
-        Guard { file: file.into(), page_bytes, is_lasting: true, poisoned: OnceLock::new() }
+    fn new(dir: Option<HeldDir>, file: &Path, page_bytes: u32) -> Guard {
+        Guard { dir, file: file.into(), page_bytes, is_lasting: true, poisoned: OnceLock::new() }
+    }
+
+    /// Opens the file, in its directory if that is held.
+    fn open_file(&self) -> io::Result<File> {
+        match (&self.dir, self.file.file_name()) {
+            (Some(dir), Some(name)) => dir.open_file(name, OFlags::RDWR),
+            _ => File::open(&self.file),
+        }
+    }
+
+    /// Fails if the file is missing, or has nothing in it, of which the library would make a new store.
+    fn look_at_file(&self) -> Result<(), DiskError> {
+        match self.open_file().and_then(|file| file.metadata()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(self.damaged("it is missing".into()))
+            }
+            Ok(file) if file.len() == 0 => Err(self.damaged("it is empty".into())),
+            // What cannot be opened is said by the library.
+            _ => Ok(()),
+        }
+    }
+
+    fn open(&self) -> Result<Database, Failure> {
+        Ok(database(self.open_file()?)?)
     }
 
     fn run<T>(&self, f: impl FnOnce() -> Result<T, Failure>) -> Result<T, DiskError> {
@@ -368,7 +397,11 @@ impl Guard {
     /// Fails with `Full` if the disk has no room for a batch of so many bytes. The room includes copies of what the
     /// batch changes in the tree, and some more for other programs that write meanwhile.
     fn look_for_room(&self, bytes: u64) -> Result<(), DiskError> {
-        match rustix::fs::statvfs(&self.file) {
+        let disk = match &self.dir {
+            Some(dir) => rustix::fs::fstatvfs(dir),
+            None => rustix::fs::statvfs(&self.file),
+        };
+        match disk {
             Ok(disk) if disk.f_bavail.saturating_mul(disk.f_frsize) < 2 * bytes + ROOM_BYTES => {
                 Err(DiskError::Full { path: self.file.clone() })
             }
@@ -475,7 +508,7 @@ mod tests {
         let backend = Odd { memory: InMemoryBackend::new(), mode: mode.clone() };
         // No cache, so that every read reaches the backend.
         let db = Builder::new().set_cache_size(0).create_with_backend(backend).unwrap();
-        let guard = Guard::new(Path::new("odd"), 8);
+        let guard = Guard::new(None, Path::new("odd"), 8);
         guard.run(|| fill(&db, 8)).unwrap();
         (RedbPages::check(db, guard).unwrap(), mode)
     }

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -76,17 +76,16 @@ impl Relay {
         Relay { address, ends }
     }
 
-    /// One for shared memory: the door of a server at a Unix socket.
+    /// One for shared memory of a server at a Unix socket.
     pub fn of_memory(server: &Server) -> Relay {
-        let Address::Unix(target) = server.addresses()[0].clone() else { panic!("the server has no door") };
+        let Address::Unix(target) = server.addresses()[0].clone() else { panic!("the server has no socket") };
         let path = target.with_extension("relay");
-        let listener = UnixListener::bind(door(&path)).unwrap();
+        let listener = UnixListener::bind(&path).unwrap();
         let ends = Ends::default();
         let all = ends.clone();
         thread::spawn(move || {
             for here in listener.incoming() {
-                let ((client_end, client), (server_end, server)) =
-                    (accept(here.unwrap()), knock(&door(&target)));
+                let ((client_end, client), (server_end, server)) = (accept(here.unwrap()), knock(&target));
                 note(&all, &client_end, &server_end);
                 let ((to_client, from_client), (to_server, from_server)) = (client.split(), server.split());
                 let ends = (client_end.twin(), server_end.twin());
@@ -120,10 +119,6 @@ fn copy<S: Socket>(ends: &Ends, here: S, there: S) {
     thread::spawn(move || _ = std::io::copy(&mut from, &mut to));
 }
 
-pub fn door(path: &Path) -> PathBuf {
-    format!("{}.shm", path.display()).into()
-}
-
 /// Takes the channel of a client.
 pub fn accept(socket: UnixStream) -> (UnixStream, Channel) {
     let mut channel = Channel::open(pass::receive(&socket, &mut [0; 8]).unwrap()).unwrap();
@@ -133,8 +128,8 @@ pub fn accept(socket: UnixStream) -> (UnixStream, Channel) {
 }
 
 /// Hands a channel to a server.
-pub fn knock(door: &Path) -> (UnixStream, Channel) {
-    let socket = UnixStream::connect(door).unwrap();
+pub fn knock(path: &Path) -> (UnixStream, Channel) {
+    let socket = UnixStream::connect(path).unwrap();
     let (mut channel, descriptors) = Channel::create(Config::default()).unwrap();
     pass::send(&socket, b"TRCLSHM2", &descriptors.each_ref().map(AsFd::as_fd)).unwrap();
     (&socket).read_exact(&mut [0]).unwrap();

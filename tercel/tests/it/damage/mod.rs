@@ -203,11 +203,11 @@ pub fn shorten(path: &Path, from: Stamp) {
         records.push((r.kind, r.view, r.stamp, r.payload.to_vec()));
         Ok::<(), DiskError>(())
     };
-    Log::open(&dir.log_dir(), space, LogConfig::default(), Stamp::ZERO, read).unwrap();
-    log::create(&dir.log_dir(), space, Stamp(from.0 - 1), SEGMENT).unwrap();
+    Log::open(&dir.log_dir().unwrap(), space, LogConfig::default(), Stamp::ZERO, read).unwrap();
+    log::create(dir.log_dir().unwrap().path(), space, Stamp(from.0 - 1), SEGMENT).unwrap();
     let config = LogConfig { segment_bytes: SEGMENT, ..LogConfig::default() };
     let ignore = |_: tercel::tools::wire::log::Record<'_>| Ok::<(), DiskError>(());
-    let (mut log, _) = Log::open(&dir.log_dir(), space, config, Stamp::ZERO, ignore).unwrap();
+    let (mut log, _) = Log::open(&dir.log_dir().unwrap(), space, config, Stamp::ZERO, ignore).unwrap();
     for (kind, view, stamp, payload) in records.into_iter().filter(|(_, _, stamp, _)| *stamp >= from) {
         let (mut bytes, mut chain) = (Vec::new(), log.tail().last.chain);
         encode_record(&mut bytes, &mut chain, kind, view, stamp, &payload).unwrap();
@@ -228,7 +228,7 @@ pub fn again(path: &Path, old: [u8; 4], new: [u8; 4]) {
         Ok::<(), DiskError>(())
     };
     let (mut log, _) =
-        Log::open(&dir.log_dir(), dir.space().id, LogConfig::default(), Stamp::ZERO, read).unwrap();
+        Log::open(&dir.log_dir().unwrap(), dir.space().id, LogConfig::default(), Stamp::ZERO, read).unwrap();
     let (kind, mut payload, at) = found.unwrap();
     payload[at..at + 4].copy_from_slice(&new);
     let last = log.tail().last;

@@ -14,7 +14,7 @@ const LATER: ViewId = ViewId::new(9, 0x1a7e);
 /// Everything in a log, and what opening it found.
 fn read(dir: &Path) -> (Log, Opened, Vec<Written>) {
     let mut found = Vec::new();
-    let (log, opened) = Log::open(dir, SPACE, config(), Stamp::ZERO, |record| {
+    let (log, opened) = Log::open(&held(dir), SPACE, config(), Stamp::ZERO, |record| {
         assert_eq!(record.payload, payload(record.stamp, record.payload.len()));
         assert_eq!(record.stamp.0, record.position.0);
         found.push(Written { view: record.view, position: record.position });
@@ -98,7 +98,7 @@ fn segments_of_another_size_behind_a_cut_are_replaced() {
     let (dir, _) = spanning_log();
     let larger = LogConfig { segment_bytes: 2 * SEGMENT, ..config() };
     let ignore = |_: tercel_wire::log::Record<'_>| Ok::<(), DiskError>(());
-    let (mut log, _) = Log::open(dir.path(), SPACE, larger.clone(), Stamp::ZERO, ignore).unwrap();
+    let (mut log, _) = Log::open(&held(dir.path()), SPACE, larger.clone(), Stamp::ZERO, ignore).unwrap();
     log.cut_above(LogPosition(2)).unwrap();
     commit_later(&mut log, &[20_000]);
     drop(log);
@@ -110,7 +110,7 @@ fn segments_of_another_size_behind_a_cut_are_replaced() {
 fn log_can_be_cut_before_it_is_replayed() {
     let (dir, _) = spanning_log();
     let none = |_: tercel_wire::log::Record<'_>| -> Result<(), DiskError> { panic!("replayed") };
-    let (mut log, opened) = Log::open(dir.path(), SPACE, config(), Stamp(u64::MAX), none).unwrap();
+    let (mut log, opened) = Log::open(&held(dir.path()), SPACE, config(), Stamp(u64::MAX), none).unwrap();
     assert_eq!(opened.replayed, 0);
     log.cut_above(LogPosition(3)).unwrap();
     log.close().unwrap();
@@ -194,7 +194,7 @@ fn power_that_goes_at_any_moment_of_a_cut_leaves_the_prefix_and_perhaps_some_of_
         for moment in 0.. {
             let cut = copy(dir.path());
             let (mut log, _) =
-                Log::open_with(cut.path(), SPACE, config(), Stamp::ZERO, ignore, wrap).unwrap();
+                Log::open_with(&held(cut.path()), SPACE, config(), Stamp::ZERO, ignore, wrap).unwrap();
             UNSYNCED.lock().unwrap().clear();
             LEFT.store(moment, Ordering::Relaxed);
             let result = log.cut_above(LogPosition(kept));

@@ -12,6 +12,7 @@ use crate::disk::DiskError;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use tercel_wire::id::{LogPosition, SpaceId, ViewId, Written};
 use tercel_wire::log::{Kind, SEGMENT_HEADER_BYTES, encode_record};
@@ -32,6 +33,10 @@ fn new_log() -> TempDir {
     dir
 }
 
+fn held(dir: &Path) -> HeldDir {
+    HeldDir::open(dir).unwrap()
+}
+
 fn open(dir: &Path) -> (Log, Opened, Vec<u64>) {
     try_open(dir, Stamp::ZERO).unwrap()
 }
@@ -39,7 +44,7 @@ fn open(dir: &Path) -> (Log, Opened, Vec<u64>) {
 /// Opens and checks that every record has the bytes that belong to its stamp.
 fn try_open(dir: &Path, from: Stamp) -> Result<(Log, Opened, Vec<u64>), DiskError> {
     let mut stamps = Vec::new();
-    let (log, opened) = Log::open(dir, SPACE, config(), from, |record| {
+    let (log, opened) = Log::open(&held(dir), SPACE, config(), from, |record| {
         assert_eq!(record.payload, payload(record.stamp, record.payload.len()));
         assert_eq!((record.view, record.position), (VIEW, LogPosition(record.stamp.0)));
         stamps.push(record.stamp.0);
@@ -133,7 +138,7 @@ where
 {
     let ignore = |_: tercel_wire::log::Record<'_>| Ok::<(), DiskError>(());
     // An opening syncs, too: the files are wrapped when that is done.
-    let (mut log, _) = Log::open(dir, space, LogConfig::default(), Stamp::ZERO, ignore).unwrap();
+    let (mut log, _) = Log::open(&held(dir), space, LogConfig::default(), Stamp::ZERO, ignore).unwrap();
     let file = File::options().read(true).write(true).open(&log.files.current.path).unwrap();
     log.files.current.file = Box::new(Odd(file, odd));
     log

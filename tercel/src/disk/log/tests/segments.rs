@@ -164,8 +164,65 @@ fn a_missing_segment_and_a_missing_log_are_damage() {
 fn the_log_of_another_space_is_refused() {
     let dir = new_log();
     let ignore = |_: tercel_wire::log::Record<'_>| Ok::<(), DiskError>(());
-    let opened = Log::open(dir.path(), SpaceId(78), config(), Stamp::ZERO, ignore);
+    let opened = Log::open(&held(dir.path()), SpaceId(78), config(), Stamp::ZERO, ignore);
     assert!(matches!(opened, Err(DiskError::Damaged { .. })));
+}
+
+/// A segment with a header and nothing else, of a log of this space.
+fn foreign(space: SpaceId, number: u64) -> Vec<u8> {
+    let log = tercel_wire::log::LogId { space, salt: 9 };
+    let header = SegmentHeader { number, ..SegmentHeader::first(log, Stamp::ZERO, SEGMENT) };
+    let mut bytes = header.encode().to_vec();
+    bytes.resize(SEGMENT as usize, 0);
+    bytes
+}
+
+#[test]
+fn segment_of_another_log_is_refused_and_left_alone() {
+    for space in [SPACE, SpaceId(78)] {
+        let dir = new_log();
+        let (mut log, ..) = open(dir.path());
+        (0..8).for_each(|_| commit(&mut log, &[3000]));
+        let last = log.tail().offset.segment;
+        log.close().unwrap();
+        // Before where the replay begins, and behind the end.
+        for number in [2, last + 1] {
+            let spoiled = copy(dir.path());
+            let path = segment(spoiled.path(), number);
+            fs::write(&path, foreign(space, number)).unwrap();
+            let opened = try_open(spoiled.path(), Stamp(8));
+            let Err(DiskError::Damaged { file, what, .. }) = opened else { panic!("{number}: {opened:?}") };
+            assert_eq!((&file, what.contains("another log")), (&path, true), "{what}");
+            assert!(fs::read(&path).unwrap() == foreign(space, number), "segment {number} was changed");
+        }
+    }
+}
+
+#[test]
+fn moved_log_writes_nothing_at_its_old_path() {
+    let parent = tempfile::tempdir().unwrap();
+    let [path, moved] = ["log", "moved"].map(|name| parent.path().join(name));
+    create(&path, SPACE, Stamp::ZERO, SEGMENT).unwrap();
+    let (mut log, ..) = open(&path);
+    (0..8).for_each(|_| commit(&mut log, &[3000]));
+    fs::rename(&path, &moved).unwrap();
+    // The copy has the segments that are to be let go, and another log's files in the way.
+    let kept = copy(&moved);
+    fs::rename(kept.path(), &path).unwrap();
+    fs::write(path.join("0000000002.tmp"), foreign(SpaceId(78), 2)).unwrap();
+    let files = || {
+        let entries = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path());
+        let mut files: Vec<_> = entries.map(|path| (fs::read(&path).unwrap(), path)).collect();
+        files.sort();
+        files
+    };
+    let before = files();
+    log.truncate_below(Stamp(6));
+    let batch = records(&mut log.tail(), &[30_000]);
+    assert!(matches!(log.append(&batch), Err(DiskError::Moved { dir }) if dir == path));
+    drop(log);
+    assert!(files() == before, "files at the path were changed");
+    assert_eq!(open(&moved).2, (1..=8).collect::<Vec<u64>>());
 }
 
 #[test]
@@ -187,7 +244,7 @@ fn segments_of_another_size_go_on_beside_each_other() {
     let mut larger = config();
     larger.segment_bytes = 4 * SEGMENT;
     let ignore = |_: tercel_wire::log::Record<'_>| Ok::<(), DiskError>(());
-    let (mut log, _) = Log::open(dir.path(), SPACE, larger, Stamp::ZERO, ignore).unwrap();
+    let (mut log, _) = Log::open(&held(dir.path()), SPACE, larger, Stamp::ZERO, ignore).unwrap();
     commit(&mut log, &[6000]);
     commit(&mut log, &[20_000]);
     drop(log);
@@ -237,7 +294,7 @@ fn a_segment_that_cannot_be_prepared_is_an_error_that_can_be_tried_again() {
     log.files.take_prepared().unwrap();
     let (moved, batch) = (dir.path().with_extension("moved"), records(&mut log.tail(), &[20_000]));
     fs::rename(dir.path(), &moved).unwrap();
-    assert!(matches!(log.append(&batch), Err(DiskError::Io { .. })));
+    assert!(matches!(log.append(&batch), Err(DiskError::Moved { .. })));
     assert!(log.is_short());
     fs::rename(&moved, dir.path()).unwrap();
     log.append(&batch).unwrap();
@@ -267,7 +324,7 @@ fn after_a_failed_sync_the_log_refuses_for_ever_and_does_not_try_again() {
     let dir = new_log();
     let ignore = |_: tercel_wire::log::Record<'_>| Ok::<(), DiskError>(());
     let wrap: Wrap = |file| Box::new(Odd(file, FailsSync));
-    let (mut log, _) = Log::open_with(dir.path(), SPACE, config(), Stamp::ZERO, ignore, wrap).unwrap();
+    let (mut log, _) = Log::open_with(&held(dir.path()), SPACE, config(), Stamp::ZERO, ignore, wrap).unwrap();
     commit(&mut log, &[10]);
     FAIL.store(true, Ordering::Relaxed);
     log.append(&records(&mut log.tail(), &[10])).unwrap();
@@ -308,7 +365,8 @@ fn what_no_mark_vouches_for_is_written_again_when_a_log_is_opened() {
     let before = fs::read(segment(dir.path(), 1)).unwrap();
     let ignore = |_: tercel_wire::log::Record<'_>| Ok::<(), DiskError>(());
     let wrap: Wrap = |file| Box::new(Odd(file, Watched));
-    let (log, opened) = Log::open_with(dir.path(), SPACE, config(), Stamp::ZERO, ignore, wrap).unwrap();
+    let (log, opened) =
+        Log::open_with(&held(dir.path()), SPACE, config(), Stamp::ZERO, ignore, wrap).unwrap();
     assert_eq!(opened.replayed, 3);
     assert_eq!(*WRITTEN.lock().unwrap(), [(mark, before[mark as usize..end].to_vec())]);
     assert_eq!(UNSYNCED.load(Ordering::Relaxed), 0, "and synced");
@@ -335,7 +393,7 @@ fn a_failed_write_poisons_and_full_says_so() {
     let dir = new_log();
     let ignore = |_: tercel_wire::log::Record<'_>| Ok::<(), DiskError>(());
     let wrap: Wrap = |file| Box::new(Odd(file, FailsWrite));
-    let (mut log, _) = Log::open_with(dir.path(), SPACE, config(), Stamp::ZERO, ignore, wrap).unwrap();
+    let (mut log, _) = Log::open_with(&held(dir.path()), SPACE, config(), Stamp::ZERO, ignore, wrap).unwrap();
     FAIL.store(true, Ordering::Relaxed);
     log.append(&records(&mut log.tail(), &[10])).unwrap();
     assert!(matches!(log.sync(), Err(DiskError::Full { .. })));

@@ -60,6 +60,23 @@ fn what_a_crash_left_of_spares_and_unfinished_segments_is_used_or_removed() {
 }
 
 #[test]
+fn spare_of_another_log_is_neither_used_nor_removed() {
+    let dir = new_log();
+    let other = tempfile::tempdir().unwrap();
+    create(other.path(), SPACE, Stamp::ZERO, SEGMENT).unwrap();
+    let spare = dir.path().join("0000000009.tmp");
+    fs::copy(segment(other.path(), 1), &spare).unwrap();
+    let before = fs::read(&spare).unwrap();
+    let (mut log, ..) = open(dir.path());
+    commit(&mut log, &[20_000]);
+    // Spares of its own come and go beside it.
+    log.truncate_below(Stamp(2));
+    commit(&mut log, &[20_000]);
+    log.close().unwrap();
+    assert!(fs::read(&spare).unwrap() == before);
+}
+
+#[test]
 fn no_more_spares_are_kept_than_one_may_have_use_for() {
     let dir = new_log();
     let (mut log, ..) = open(dir.path());

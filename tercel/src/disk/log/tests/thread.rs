@@ -50,7 +50,7 @@ impl SegmentFile for Odd<&'static Gate> {
 
 fn gated(dir: &Path, wrap: Wrap) -> (LogThread, Tail, std::sync::mpsc::Receiver<LogDone>) {
     let ignore = |_: tercel_wire::log::Record<'_>| Ok::<(), DiskError>(());
-    let (log, _) = Log::open_with(dir, SPACE, config(), Stamp::ZERO, ignore, wrap).unwrap();
+    let (log, _) = Log::open_with(&held(dir), SPACE, config(), Stamp::ZERO, ignore, wrap).unwrap();
     let (tail, (report, done)) = (log.tail(), channel());
     let thread = LogThread::start(log, move |event| report.send(event).unwrap()).unwrap();
     (thread, tail, done)
@@ -69,6 +69,26 @@ fn synced(done: &std::sync::mpsc::Receiver<LogDone>) -> u64 {
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// Within the time between two looks, without anything being submitted.
+#[test]
+fn idle_log_whose_directory_was_moved_fails() {
+    let parent = tempfile::tempdir().unwrap();
+    let [path, moved] = ["log", "moved"].map(|name| parent.path().join(name));
+    create(&path, SPACE, Stamp::ZERO, SEGMENT).unwrap();
+    let (log, ..) = open(&path);
+    let (report, done) = channel();
+    let thread = LogThread::start(log, move |event| report.send(event).unwrap()).unwrap();
+    fs::rename(&path, &moved).unwrap();
+    fs::create_dir(&path).unwrap();
+    let LogDone::Failed { error: DiskError::Moved { dir } } =
+        done.recv_timeout(Duration::from_secs(30)).unwrap()
+    else {
+        panic!()
+    };
+    assert_eq!(dir, path);
+    drop(thread);
 }
 
 #[test]
@@ -150,7 +170,7 @@ fn a_panic_of_the_thread_that_prepares_segments_ends_the_log() {
         assert!(std::thread::current().name() != Some("tercel-preparer"), "injected into the preparing");
         Box::new(file)
     };
-    let (mut log, _) = Log::open_with(dir.path(), SPACE, config(), Stamp::ZERO, ignore, wrap).unwrap();
+    let (mut log, _) = Log::open_with(&held(dir.path()), SPACE, config(), Stamp::ZERO, ignore, wrap).unwrap();
     let begun = std::time::Instant::now();
     let error = loop {
         let batch = records(&mut log.tail(), &[]);
