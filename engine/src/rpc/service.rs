@@ -177,7 +177,7 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
     ) -> Result<Calling<'a>, Error> {
         let port = self.port.clone()?;
         let left = self.timeout.map(|timeout| timeout.saturating_sub(waited));
-        let until = left.map(|left| port.now().plus_us(left.as_micros().try_into().unwrap_or(u64::MAX)));
+        let until = left.map(|left| port.now().plus(left));
         let mut payload = Vec::new();
         let takes = &S::SCHEMA.methods[method].takes;
         let bytes = takes.encode_head(put, &mut payload)?;

@@ -123,8 +123,7 @@ impl From<Isolation> for Options {
 
 impl Options {
     fn until(&self, port: &dyn Port) -> Option<Now> {
-        let us = |timeout: Duration| timeout.as_micros().try_into().unwrap_or(u64::MAX);
-        self.timeout.map(|timeout| port.now().plus_us(us(timeout)))
+        self.timeout.map(|timeout| port.now().plus(timeout))
     }
 }
 

@@ -249,7 +249,7 @@ impl ServerConnection {
         match self {
             ServerConnection::Socket(socket, _, spin) if timeout >= SLEEP_MAX => {
                 if !spin.is_zero() {
-                    let end = Instant::now() + *spin;
+                    let end = Instant::now() + timeout.min(*spin);
                     while Instant::now() < end {
                         if take(socket, RecvFlags::DONTWAIT, buffer)? {
                             return Ok(true);
@@ -307,7 +307,8 @@ impl SharedMemory {
         let (socket, channel) = channel::hand_over(&door, by_memory, own_uid, HAND_OVER_TIMEOUT).ok()?;
         let (sender, receiver) = channel.split();
         let waker = receiver.waker();
-        let spin = spin.map_or_else(Spin::new, |spin| Spin::with_budget(spin.as_nanos() as u64));
+        let spin = spin
+            .map_or_else(Spin::new, |spin| Spin::with_budget(spin.as_nanos().try_into().unwrap_or(u64::MAX)));
         let receiver = Mutex::new((receiver, spin));
         Some(SharedMemory {
             sender: Mutex::new(SendingHalf { half: sender, is_amid: false }),

@@ -173,6 +173,8 @@ const SENDER_BYTES_MAX: usize = 64 << 10;
 const RECONNECT_PAUSE: Duration = Duration::from_millis(5);
 /// How long the first connection may take.
 const FIRST_CONNECT: Duration = Duration::from_secs(5);
+/// What is longer is for ever: the clock has no moment that is any time from now.
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// The pauses between attempts to connect. They grow, and each is cut by up to half at random: the clients of a server that
 /// ends must not all come back at the same moments.
@@ -230,7 +232,7 @@ impl Shared {
             sender: Mutex::default(),
             remote,
             how: How {
-                timeout,
+                timeout: timeout.min(FOR_EVER),
                 timeout_us: micros(timeout),
                 without,
                 encodes_otherwise: without.template || without.schema || without.in_place,
@@ -741,7 +743,7 @@ impl Shared {
             if self.stopping.load(Ordering::SeqCst) {
                 return Err(Error::Unavailable("the client is closed".into()));
             }
-            if now >= end {
+            if Instant::now() >= end {
                 let machine = self.machine();
                 return Err(match machine.availability() {
                     None => Error::Unavailable(format!(

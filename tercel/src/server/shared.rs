@@ -226,7 +226,8 @@ pub(super) struct Channels {
 impl Channels {
     /// None yet; `spin` is how long the loop looks at them, if that is said.
     pub(super) fn new(spin: Option<Duration>) -> Channels {
-        let spin = spin.map_or_else(Spin::new, |spin| Spin::with_budget(spin.as_nanos() as u64));
+        let spin = spin
+            .map_or_else(Spin::new, |spin| Spin::with_budget(spin.as_nanos().try_into().unwrap_or(u64::MAX)));
         Channels {
             peers: Vec::new(),
             hot: Vec::new(),
