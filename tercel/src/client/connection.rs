@@ -75,19 +75,24 @@ pub(crate) const SLEEP_MAX: Duration = Duration::from_millis(200);
 /// How long a server may take to answer at its door: then its socket is taken.
 const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a connection may take to be made, and how long it may neither take nor bring a byte while one is to be sent.
+/// How long a connection may take to be made: less than a program waits for its first one, which is told why there is none.
+const CONNECTING: Duration = Duration::from_secs(4);
+
+/// How long a connection may neither take nor bring a byte while one is to be sent.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Remote {
     pub(crate) fn connect(&self) -> io::Result<ServerConnection> {
         match self {
             Remote::Address(address, way) => {
+                let begun = Instant::now();
                 if way.by_memory != SharedWith::Off
                     && let Some(shared) = SharedMemory::connect(address, *way)
                 {
                     return Ok(ServerConnection::Shared(Box::new(shared)));
                 }
-                let socket = address.connect(CONNECT_TIMEOUT)?;
+                let socket = address.connect(CONNECTING.saturating_sub(begun.elapsed()))?;
+                set_socket_timeout(&socket, Timeout::Send, Some(CONNECT_TIMEOUT))?;
                 set_socket_timeout(&socket, Timeout::Recv, Some(SLEEP_MAX))?;
                 let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
                 Ok(ServerConnection::Socket(socket, wake, way.spin.unwrap_or_default()))
