@@ -21,6 +21,12 @@
 //! | `service` | the code of a service |
 #![forbid(unsafe_code)]
 
+/// As [`quote::quote`], but the variables in it are the macro's own: an argument or a field may have the name of any.
+macro_rules! quote_own {
+    ($($code:tt)*) => { ::quote::quote_spanned!(::proc_macro2::Span::mixed_site()=> $($code)*) };
+}
+use quote_own as quote;
+
 mod advise;
 mod input;
 mod interface;
@@ -310,7 +316,8 @@ pub fn interface(options: TokenStream, item: TokenStream) -> TokenStream {
 ///
 /// # Limits
 ///
-/// Those of [`macro@interface`], but that a result has at most a megabyte. A service has no procedure called `serve`.
+/// Those of [`macro@interface`], but that a result has at most 64 MiB. A service has no procedure called `serve`. The trait for callers has a
+/// lifetime, `FeedCalls<'_>`, if a call of it gives a `Streaming`: that belongs to the client, and may outlive the handle.
 #[proc_macro_attribute]
 pub fn service(options: TokenStream, item: TokenStream) -> TokenStream {
     expand(options, item, Of::Service, service::expand)

@@ -101,7 +101,7 @@ impl<'c, T: Object> Handle<'c, T> {
     /// read what comes back.
     #[doc(hidden)]
     #[inline(always)]
-    pub fn call<R, E>(
+    pub fn __call<R, E>(
         &self,
         stub: &Stub,
         here: impl Fn(&Obj<'_, T>) -> Called<R, E>,

@@ -70,7 +70,7 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
 
     /// Calls a procedure. For derived code: `put` writes what it takes, `gives` and `fails` read what comes back.
     #[doc(hidden)]
-    pub fn call<R, E>(
+    pub fn __call<R, E>(
         &self,
         method: usize,
         put: impl Fn(&mut Encoder<'_>),
@@ -127,24 +127,24 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
 
     /// Calls a procedure that is never answered. For derived code.
     #[doc(hidden)]
-    pub fn tell(&self, method: usize, put: impl Fn(&mut Encoder<'_>)) -> Called<()> {
+    pub fn __tell(&self, method: usize, put: impl Fn(&mut Encoder<'_>)) -> Called<()> {
         Ok(self.calling(method, Duration::ZERO, &put)?.tell()?)
     }
 
     /// Calls a procedure with streams. For derived code.
     #[doc(hidden)]
-    pub fn stream<I, O, R, E>(
+    pub fn __stream<I, O, R, E>(
         &self,
         method: usize,
         put: impl Fn(&mut Encoder<'_>),
         reads: Reads<R, E>,
-    ) -> Result<Streaming<'_, I, O, R, E>, Error> {
+    ) -> Result<Streaming<'c, I, O, R, E>, Error> {
         Ok(Streaming::new(self.begin(method, &put)?, reads))
     }
 
     /// Calls a procedure that asks back. For derived code.
     #[doc(hidden)]
-    pub fn call_back<Q: Field, A: Field, R, E>(
+    pub fn __call_back<Q: Field, A: Field, R, E>(
         &self,
         method: usize,
         put: impl Fn(&mut Encoder<'_>),
@@ -157,7 +157,7 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
     }
 
     /// Sends a call with streams.
-    fn begin(&self, method: usize, put: &dyn Fn(&mut Encoder<'_>)) -> Result<Call<'_>, Error> {
+    fn begin(&self, method: usize, put: &dyn Fn(&mut Encoder<'_>)) -> Result<Call<'c>, Error> {
         let calling = self.calling(method, Duration::ZERO, put)?;
         let mut ended = Err(Error::Timeout(None));
         calling.drive(&mut |requester, now| {

@@ -27,6 +27,7 @@ mod load;
 mod memory;
 mod moody;
 mod network;
+mod names;
 mod order;
 mod quotes;
 mod reconnects;
