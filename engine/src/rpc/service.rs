@@ -82,6 +82,10 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         };
         let takes = &S::SCHEMA.methods[method].takes;
         let takes_nothing = takes.is_empty();
+        let _waits = match &self.port {
+            Ok(port) if S::SCHEMA.methods[method].mode.is_slow() => port.wait_for_slow()?,
+            _ => None,
+        };
         let asked =
             ExpressAsked { schema: S::SCHEMA, method, takes_nothing, object: None, timeout: self.timeout };
         let mut express = Express { takes, put: &put, read: &read, ended: None };

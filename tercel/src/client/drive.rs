@@ -16,6 +16,7 @@
 //! No thread sleeps on old news: events that may end a wait are counted under the machine's lock. A thread that is
 //! about to sleep looks whether the count is still the count at which it found the wait necessary.
 
+use std::any::Any;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -39,6 +40,7 @@ use super::express::{Express, micros};
 use super::without::Without;
 use crate::memory::Birthmark;
 use crate::pipe::Waited;
+use crate::serving::{self, Waits};
 
 /// The machine, and the connection that it speaks of: they change together.
 pub(super) struct Linked {
@@ -733,13 +735,13 @@ impl Shared {
         self.look();
         loop {
             let mut machine = self.machine();
-            let said = step(&mut machine, self.now());
+            let (view, said) = (machine.view(), step(&mut machine, self.now()));
             let waits_for =
                 (said == Step::Wait).then(|| (self.happened.load(Ordering::SeqCst), machine.conn.clone()));
             self.flush(machine, None);
             let Some((seen, conn)) = waits_for else { return Ok(()) };
-            let now = Instant::now();
-            let end = *end.get_or_insert(now + self.timeout());
+            serving::may_wait(view)?;
+            let end = *end.get_or_insert_with(|| Instant::now() + self.timeout());
             if self.stopping.load(Ordering::SeqCst) {
                 return Err(Error::Unavailable("the client is closed".into()));
             }
@@ -781,6 +783,11 @@ impl Port for Shared {
 
     fn express(&self, asked: &ExpressAsked, call: &mut dyn ExpressCall) -> Expressed {
         self.call_express(asked, call)
+    }
+
+    fn wait_for_slow(&self) -> Result<Option<Box<dyn Any>>, Error> {
+        let waits = Waits::begin(|| self.machine().view())?;
+        Ok(waits.map(|waits| Box::new(waits) as Box<dyn Any>))
     }
 
     fn back_off(&self, us: u64) {

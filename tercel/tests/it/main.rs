@@ -25,6 +25,7 @@ mod lent;
 mod limits;
 mod load;
 mod memory;
+mod misuse;
 mod moody;
 mod network;
 mod names;
