@@ -232,7 +232,7 @@ pub fn derive_record(input: TokenStream) -> TokenStream {
 ///
 /// An interface has 1 to 256 methods and no parameters. An argument is `&str` or `&[u8]`, read where it arrived, or a value of a type
 /// that a field can have and that can be cloned. A result is such a value, or a `Result` of one and a type with
-/// [`Record`](macro@Record). All arguments of a call together have at most a megabyte; what a method gives that writes, at most
+/// [`Record`](macro@Record). All arguments of a call together have at most 64 MiB; what a method gives that writes, at most
 /// 1,024 bytes.
 #[proc_macro_attribute]
 pub fn interface(options: TokenStream, item: TokenStream) -> TokenStream {

@@ -255,7 +255,7 @@ impl Requester for Client {
         }
         let ((binding, table), connection) = (bound, self.requests.connection);
         let id = match lost {
-            None => self.requests.slots.begin(table, connection, call.payload.len())?,
+            None => self.requests.slots.begin(table, connection, call.bytes())?,
             Some(id) => match self.requests.slots.send_again(id, table, connection) {
                 Sent::Again => id,
                 Sent::Unknown => {

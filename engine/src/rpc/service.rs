@@ -290,9 +290,9 @@ impl<'a> Calling<'a> {
         until: Option<Now>,
         (payload, rest): (Vec<u8>, Option<Rest<'a>>),
     ) -> Result<Calling<'a>, Error> {
-        match payload.len() + rest.map_or(0, |rest| rest.bytes) > limits::CALL_MAX {
-            true => Err(Error::Full(Bound::Message)),
-            false => Ok(Calling { port, through, method, until, payload, rest }),
+        match payload.len() + rest.map_or(0, |rest| rest.bytes) {
+            bytes if bytes > limits::CALL_MAX => Err(Error::Full(Bound::Call { bytes })),
+            _ => Ok(Calling { port, through, method, until, payload, rest }),
         }
     }
 
