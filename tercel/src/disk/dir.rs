@@ -368,7 +368,8 @@ fn lock(dir: &Path) -> Result<Lock, DiskError> {
         .create(true)
         .truncate(false)
         .open(&path)
-        .map_err(DiskError::io("open", &path))?;
+        // There may be no such file yet: it is the directory that refuses it.
+        .map_err(DiskError::io("make a lock file in", dir))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
