@@ -11,7 +11,8 @@
 //! A record that has numbers alone stands by itself, padded, without the rest; of one without fields there is nothing.
 //!
 //! A text, byte string or list above [`SPILL_BYTES`](crate::record::SPILL_BYTES) is a part. In an object it would be a tree of
-//! chunks; here the page in the tree's word says where the part begins, counted in words from 1, and its slot how often all pages go before. So a large argument is copied once, into the message, and
+//! chunks; here the page in the tree's word says where the part begins, counted in words from 1, and its slot how often all
+//! pages go before. So a large argument is copied once, into the message, and
 //! read in place. The invariant of [`Payload::decode`]: the record is of its layout, and every part that it names is here.
 
 use crate::cursor::{DecodeError, Put, le32, le64};

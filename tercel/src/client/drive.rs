@@ -173,10 +173,10 @@ const SENDS_MAX: u32 = 16;
 const SENDER_BYTES_MAX: usize = 64 << 10;
 /// The first pause between two attempts to connect, at its longest; doubles up to 64 times.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(5);
-/// How long the first connection may take.
-const FIRST_CONNECT: Duration = Duration::from_secs(5);
 /// What is longer is for ever: the clock has no moment that is any time from now.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+/// How long the first connection may take.
+const FIRST_CONNECT: Duration = Duration::from_secs(5);
 
 /// The pauses between attempts to connect. They grow, and each is cut by up to half at random: the clients of a server that
 /// ends must not all come back at the same moments.
