@@ -1,5 +1,6 @@
 //! The command line: what can be said, with help and examples beside it.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -29,9 +30,9 @@ pub struct Args {
 }
 
 impl Args {
-    /// Puts in what the environment says where the command line says nothing. Whatever the command line says wins, so a
+    /// Puts in the server that the environment names where the command line names none. Whatever the command line says wins, so a
     /// variable that is not used may hold anything.
-    pub fn with_environment(mut self) -> Result<Args, Failure> {
+    pub fn with_server(mut self, named: Option<OsString>) -> Result<Args, Failure> {
         let instead = match &self.command {
             Command::Call(_) => "--addr ADDR",
             Command::Health(_) => "--server ADDR",
@@ -45,14 +46,19 @@ impl Args {
             Command::Query(Query { what: QueryWhat::Why(w) }) => (&mut w.space.server, &w.space.data),
             Command::Stat(a) => (&mut a.space.server, &a.space.data),
             Command::Inspect(a) => (&mut a.space.server, &a.space.data),
+            Command::Gc(a) => (&mut a.space.server, &a.space.data),
             Command::Backup(a) => (&mut a.server, &a.data),
             Command::Call(a) => (&mut a.addr, &None),
             Command::Health(a) => (&mut a.server, &None),
-            _ => return Ok(self),
+            // They need none, or begin one of their own.
+            Command::Serve(_) | Command::Demo(_) | Command::Check(_) | Command::Restore(_) => {
+                return Ok(self);
+            }
+            Command::Bench(_) | Command::Soak(_) => return Ok(self),
         };
         if server.is_none()
             && data.is_none()
-            && let Some(named) = std::env::var_os("TERCEL_SERVER").filter(|named| !named.is_empty())
+            && let Some(named) = named.filter(|named| !named.is_empty())
         {
             let parsed = named.to_string_lossy().parse();
             *server = Some(parsed.map_err(|e| {
@@ -570,6 +576,39 @@ mod tests {
     /// A command and all below it.
     fn with_subcommands(command: &clap::Command) -> Vec<&clap::Command> {
         command.get_subcommands().flat_map(with_subcommands).chain([command]).collect()
+    }
+
+    /// The command lines of all commands below that take a server, without one: each with what it cannot do without.
+    fn lines_without_server(command: &clap::Command, before: &[&str]) -> Vec<Vec<String>> {
+        let path = [before, &[command.get_name()]].concat();
+        let takes_server = command.get_arguments().any(|arg| {
+            let names = arg.get_long().into_iter().chain(arg.get_all_aliases().into_iter().flatten());
+            names.into_iter().any(|name| name == "server")
+        });
+        let needed = command.get_positionals().filter(|arg| arg.is_required_set()).map(|_| "x");
+        let own = path.iter().copied().chain(needed).map(String::from).collect();
+        let below = command.get_subcommands().flat_map(|below| lines_without_server(below, &path));
+        takes_server.then_some(own).into_iter().chain(below).collect()
+    }
+
+    #[test]
+    fn every_command_takes_its_server_from_the_environment() {
+        let lines = lines_without_server(&Args::command(), &[]);
+        assert!(lines.len() >= 10, "{lines:?}");
+        for line in lines {
+            let parsed = || Args::try_parse_from(&line).unwrap();
+            let with = |named: &str| parsed().with_server(Some(named.into()));
+            // A demo without an address begins a server of its own.
+            let takes = !matches!(parsed().command, Command::Demo(_));
+            let said = format!("{:?}", with("elsewhere:7").unwrap());
+            assert_eq!(said.contains("elsewhere:7"), takes, "{line:?}: {said}");
+            assert_eq!(with("nowhere").is_err(), takes, "{line:?}");
+            assert!(!format!("{:?}", with("").unwrap()).contains("elsewhere"), "{line:?}");
+            let mut named = line.clone();
+            named.extend(["--server".into(), "there:1".into()]);
+            let said = Args::try_parse_from(named).unwrap().with_server(Some("nowhere".into())).unwrap();
+            assert!(format!("{said:?}").contains("there:1"), "{line:?}");
+        }
     }
 
     #[test]

@@ -24,7 +24,9 @@ use args::{Args, Command};
 
 fn main() -> std::process::ExitCode {
     let term = Term::new();
-    match Args::parse().with_environment().and_then(|args| run(args, &term)) {
+    // Where the system refuses that, the signal ends the process, as it would have.
+    let _ = tercel_term::stop::survive_full_files();
+    match Args::parse().with_server(std::env::var_os("TERCEL_SERVER")).and_then(|args| run(args, &term)) {
         Ok(code) => code,
         Err(e) => {
             e.print(&term);

@@ -5,14 +5,14 @@
 
 use syn::{Error, GenericArgument, PathArguments, Type};
 
-/// An error for every part of the type that has a better known by name.
-pub fn advise(ty: &Type, found: &mut impl FnMut(Error)) {
+/// An error for every part of the type that has a better known by name, and stands for `of`.
+pub fn advise(ty: &Type, of: &str, found: &mut impl FnMut(Error)) {
     let mut refuse = |what: &str, remedy: &str| {
-        found(Error::new_spanned(ty, format!("{what} cannot be a field of an object: {remedy}\n{ALLOWED}")));
+        found(Error::new_spanned(ty, format!("{what} cannot be {of}: {remedy}\n{ALLOWED}")));
     };
     match ty {
-        Type::Group(group) => advise(&group.elem, found),
-        Type::Paren(paren) => advise(&paren.elem, found),
+        Type::Group(group) => advise(&group.elem, of, found),
+        Type::Paren(paren) => advise(&paren.elem, of, found),
         Type::Reference(_) => refuse("a borrow", "use `Text`, `Bytes` or `Ref<T>`"),
         Type::Tuple(_) => refuse("a tuple", "use a struct with `#[derive(Record)]`"),
         Type::Path(path) => {
@@ -23,7 +23,7 @@ pub fn advise(ty: &Type, found: &mut impl FnMut(Error)) {
                     Some(remedy) => refuse(&format!("`{name}`"), remedy),
                     None => args.args.iter().for_each(|arg| {
                         if let GenericArgument::Type(inner) = arg {
-                            advise(inner, found);
+                            advise(inner, of, found);
                         }
                     }),
                 },
@@ -37,6 +37,12 @@ pub fn advise(ty: &Type, found: &mut impl FnMut(Error)) {
         _ => {}
     }
 }
+
+/// What a type stands for in a class.
+pub const FIELD: &str = "a field of an object";
+
+/// What it stands for in an interface or a service.
+pub const PART: &str = "an argument or a result";
 
 fn named(table: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
     table.iter().find(|(n, _)| *n == name).map(|(_, remedy)| *remedy)
@@ -72,7 +78,7 @@ mod tests {
 
     fn said(ty: Type) -> Vec<String> {
         let mut said = vec![];
-        advise(&ty, &mut |e| said.push(e.to_string()));
+        advise(&ty, FIELD, &mut |e| said.push(e.to_string()));
         said
     }
 

@@ -14,7 +14,7 @@ use syn::{
     Result, Type, Visibility,
 };
 
-use crate::advise::advise;
+use crate::advise::{FIELD, advise};
 
 /// Which derive is at work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,7 +169,7 @@ fn members(fields: Fields, of: &Input, kind: Kind, wrong: &mut Wrong) -> Vec<Mem
     let mut members = Vec::with_capacity(fields.len());
     for (i, field) in fields.into_iter().enumerate() {
         refuse_attribute(&field.attrs, "`object` belongs to the struct: a field takes no attribute", wrong);
-        advise(&field.ty, &mut |e| wrong.add(e));
+        advise(&field.ty, FIELD, &mut |e| wrong.add(e));
         members.push(Member {
             vis: wider(&of.vis, &field.vis),
             span: field.ty.span(),

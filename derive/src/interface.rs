@@ -4,11 +4,12 @@
 //! place, for it belongs to a transaction; the trait for callers is implemented for handles.
 
 use proc_macro2::TokenStream;
-use quote::{format_ident, quote};
+use quote::format_ident;
 use syn::ext::IdentExt;
 use syn::{Ident, Path};
 
 use crate::method::{ArgKind, Method, Trait};
+use crate::quote;
 
 /// The code that it becomes.
 pub fn expand(of: &Trait) -> TokenStream {
@@ -57,7 +58,7 @@ pub fn expand(of: &Trait) -> TokenStream {
             #(#declared)*
         }
 
-        impl<T: #ident> #calls for #krate::__private::Handle<'_, T> {
+        impl<__Class: #ident> #calls for #krate::__private::Handle<'_, __Class> {
             #(#called)*
         }
     }
@@ -74,11 +75,10 @@ fn function(m: &Method, krate: &Path) -> TokenStream {
 
 /// Runs it at a server.
 fn arm(m: &Method, number: usize, interface: &Ident, private: &TokenStream) -> TokenStream {
-    let (ident, takes, reads) = (&m.ident, m.takes(private), m.read_args());
+    let (ident, reads) = (&m.ident, m.read_args(&takes(number, &quote!(Self))));
     let (put_gives, put_fails) = m.put_ends(private);
     quote! {
         #number => {
-            const __TAKES: #private::wire::schema::Schema = #takes;
             let called = <Self as #interface>::#ident(&this, #(#reads),*);
             let schema = &Self::__SCHEMA.methods[#number];
             #private::finish(called, schema, |gives, e| { #put_gives }, |fails, e| { #put_fails }, out)
@@ -86,10 +86,15 @@ fn arm(m: &Method, number: usize, interface: &Ident, private: &TokenStream) -> T
     }
 }
 
+/// The record of what it takes, of a class.
+fn takes(number: usize, class: &TokenStream) -> TokenStream {
+    quote!(#class::__SCHEMA.methods[#number].takes.record())
+}
+
 /// Calls it through a handle.
 fn called(m: &Method, number: usize, interface: &Ident, krate: &Path) -> TokenStream {
     let private = quote!(#krate::__private);
-    let (ident, output, params, takes) = (&m.ident, m.output(&private), m.params(), m.takes(&private));
+    let (ident, output, params) = (&m.ident, m.output(&private), m.params());
     let given = m.args.iter().map(|a| {
         let ident = &a.ident;
         match a.kind {
@@ -97,16 +102,15 @@ fn called(m: &Method, number: usize, interface: &Ident, krate: &Path) -> TokenSt
             ArgKind::Text | ArgKind::Bytes | ArgKind::Lent => quote!(#ident),
         }
     });
-    let puts = m.put_args(&private);
+    let puts = m.put_args(&takes(number, &quote!(__Class)), &private);
     let (gives, fails) = m.read_ends(&private);
     quote! {
         #[inline]
         #[allow(unused_variables, clippy::clone_on_copy, clippy::unit_arg, clippy::let_unit_value)]
         fn #ident(&self, #(#params),*) -> #output {
-            const __TAKES: #private::wire::schema::Schema = #takes;
-            self.call(
-                &#private::Stub { schema: T::__SCHEMA, method: #number },
-                |this| <T as #interface>::#ident(this, #(#given),*),
+            self.__call(
+                &#private::Stub { schema: __Class::__SCHEMA, method: #number },
+                |this| <__Class as #interface>::#ident(this, #(#given),*),
                 |e| { #(#puts)* },
                 |given| #gives,
                 |given| #fails,

@@ -22,6 +22,12 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+/// As [`quote::quote`], but the variables in it are the macro's own: an argument or a field may have the name of any.
+macro_rules! quote_own {
+    ($($code:tt)*) => { ::quote::quote_spanned!(::proc_macro2::Span::mixed_site()=> $($code)*) };
+}
+use quote_own as quote;
+
 mod advise;
 mod input;
 mod interface;
@@ -227,7 +233,7 @@ pub fn derive_record(input: TokenStream) -> TokenStream {
 ///
 /// An interface has 1 to 256 methods and no parameters. An argument is `&str` or `&[u8]`, read where it arrived, or a value of a type
 /// that a field can have and that can be cloned. A result is such a value, or a `Result` of one and a type with
-/// [`Record`](macro@Record). All arguments of a call together have at most a megabyte; what a method gives that writes, at most
+/// [`Record`](macro@Record). All arguments of a call together have at most 64 MiB; what a method gives that writes, at most
 /// 1,024 bytes.
 #[proc_macro_attribute]
 pub fn interface(options: TokenStream, item: TokenStream) -> TokenStream {
@@ -311,7 +317,8 @@ pub fn interface(options: TokenStream, item: TokenStream) -> TokenStream {
 ///
 /// # Limits
 ///
-/// Those of [`macro@interface`], but that a result has at most a megabyte. A service has no procedure called `serve`.
+/// Those of [`macro@interface`], but that a result has at most 64 MiB. A service has no procedure called `serve`. The trait for callers has a
+/// lifetime, `FeedCalls<'_>`, if a call of it gives a `Streaming`: that belongs to the client, and may outlive the handle.
 #[proc_macro_attribute]
 pub fn service(options: TokenStream, item: TokenStream) -> TokenStream {
     expand(options, item, Of::Service, service::expand)

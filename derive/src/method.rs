@@ -1,7 +1,6 @@
 //! The methods of an interface, and the procedures of a service: what both are as their author wrote them, and as code.
 
 use proc_macro2::TokenStream;
-use quote::quote;
 use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream};
 use syn::spanned::Spanned;
@@ -10,6 +9,8 @@ use syn::{
     ReceiverKind, Result, ReturnType, Safety, Signature, Token, TraitItem, TraitItemFn, Type, Visibility,
 };
 
+use crate::advise::{PART, advise};
+use crate::quote;
 use crate::stream::{Stream, Streams};
 
 /// What stands in the parentheses of the attribute.
@@ -273,6 +274,18 @@ impl Method {
                 return Err(Error::new_spanned(first.param(), says));
             }
         }
+        let values = args.iter().filter(|a| a.kind == ArgKind::Value).map(|a| &a.ty);
+        let items = streams.0.iter().flat_map(Stream::items);
+        let mut wrong: Option<Error> = None;
+        for ty in values.chain(items).chain(&gives).chain(&fails) {
+            advise(ty, PART, &mut |e| match &mut wrong {
+                None => wrong = Some(e),
+                Some(all) => all.combine(e),
+            });
+        }
+        if let Some(wrong) = wrong {
+            return Err(wrong);
+        }
         let docs = f.attrs.iter().filter(|a| a.path().is_ident("doc")).cloned().collect();
         let ident = sig.ident.clone();
         Ok(Method { ident, docs, reads, is_slow, is_one_way, args, streams, gives, fails })
@@ -317,6 +330,11 @@ impl Method {
         self.args.iter().any(|a| a.kind == ArgKind::Lent)
     }
 
+    /// Whether its callers have a value for its streams.
+    pub fn gives_streaming(&self) -> bool {
+        !self.streams.0.is_empty() && self.streams.callback().is_none()
+    }
+
     /// All of its arguments as an implementation takes them, streams included.
     pub fn params_there(&self) -> Vec<TokenStream> {
         let mut params: Vec<TokenStream> = self.params().collect();
@@ -340,7 +358,7 @@ impl Method {
         }
     }
 
-    pub fn takes(&self, private: &TokenStream) -> TokenStream {
+    fn takes(&self, private: &TokenStream) -> TokenStream {
         let fields = self.args.iter().map(|a| {
             let name = a.ident.unraw().to_string();
             let ty = a.field_type(private);
@@ -378,11 +396,11 @@ impl Method {
         }
     }
 
-    /// Reads its arguments where they arrived. The layout is `__TAKES`.
-    pub fn read_args(&self) -> Vec<TokenStream> {
+    /// Reads its arguments where they arrived, which are of the record `takes`.
+    pub fn read_args(&self, takes: &TokenStream) -> Vec<TokenStream> {
         let read = |(i, a): (usize, &Arg)| {
             let ty = &a.ty;
-            let at = quote!(const { __TAKES.offset(#i) });
+            let at = quote!(const { #takes.offset(#i) });
             match a.kind {
                 ArgKind::Text => quote!(given.text(#at)?),
                 ArgKind::Bytes => quote!(given.bytes(#at)?),
@@ -394,17 +412,17 @@ impl Method {
     }
 
     /// The same with its streams among them, made of the call's context.
-    pub fn read_args_there(&self, private: &TokenStream) -> Vec<TokenStream> {
-        let mut args = self.read_args();
+    pub fn read_args_there(&self, takes: &TokenStream, private: &TokenStream) -> Vec<TokenStream> {
+        let mut args = self.read_args(takes);
         self.streams.0.iter().for_each(|s| args.insert(s.at, s.made(private)));
         args
     }
 
-    /// Writes its arguments. The layout is `__TAKES`.
-    pub fn put_args(&self, private: &TokenStream) -> Vec<TokenStream> {
+    /// Writes its arguments as the record `takes`.
+    pub fn put_args(&self, takes: &TokenStream, private: &TokenStream) -> Vec<TokenStream> {
         let put = |(i, a): (usize, &Arg)| {
             let (ident, ty) = (&a.ident, &a.ty);
-            let at = quote!(const { __TAKES.offset(#i) });
+            let at = quote!(const { #takes.offset(#i) });
             match a.kind {
                 ArgKind::Value => quote!(<#ty as #private::Field>::put_field(&#ident, e, #at);),
                 ArgKind::Text | ArgKind::Bytes => quote!(#private::put_bytes(#ident, e, #at);),

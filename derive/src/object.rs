@@ -4,11 +4,12 @@
 //! the struct gains two names and loses none.
 
 use proc_macro2::{Delimiter, Group, TokenStream};
-use quote::{format_ident, quote};
+use quote::format_ident;
 use syn::Ident;
 use syn::ext::IdentExt;
 
 use crate::input::{Input, docs};
+use crate::quote;
 use crate::schema::{asked, assertions, offset, schema};
 
 /// The code of the derive.

@@ -1,10 +1,11 @@
 //! `#[derive(Record)]`: a small record that is a field of an object, read and written whole. Of an enum it is one of several.
 
 use proc_macro2::TokenStream;
-use quote::{format_ident, quote};
+use quote::format_ident;
 use syn::{Index, Member};
 
 use crate::input::{Enum, Input};
+use crate::quote;
 use crate::schema::{asked, assertions, assertions_of, offset, schema, wrong};
 
 /// The code of the derive on a struct.

@@ -4,22 +4,25 @@
 //! argument. The trait for callers is implemented for handles of the service, whose name is that of the trait.
 
 use proc_macro2::TokenStream;
-use quote::{format_ident, quote};
+use quote::format_ident;
+use syn::Ident;
 use syn::ext::IdentExt;
-use syn::{Ident, Path};
 
 use crate::method::{Method, Trait};
+use crate::quote;
 
 /// The code that it becomes.
 pub fn expand(of: &Trait) -> TokenStream {
     let Trait { ident, vis, krate, name, docs, methods } = of;
     let private = quote!(#krate::__private);
     let calls = format_ident!("{}Calls", ident.unraw());
+    // What a caller streams by belongs to its client, and outlives the handle.
+    let client = if methods.iter().any(Method::gives_streaming) { quote!(<'client>) } else { quote!() };
     let schemas = methods.iter().map(|m| m.schema(&private));
     let functions = methods.iter().map(|m| function(m, &private));
     let arms = methods.iter().enumerate().map(|(i, m)| arm(m, i, ident, &private));
     let declared = methods.iter().map(|m| declared(m, &private));
-    let called = methods.iter().enumerate().map(|(i, m)| called(m, i, krate));
+    let called = methods.iter().enumerate().map(|(i, m)| called(m, i, ident, &private));
     let lent = methods.iter().map(Method::is_lent);
     let calls_doc = format!("Calls of the service [`{}`], which a handle of it has.", ident.unraw());
     quote! {
@@ -49,11 +52,11 @@ pub fn expand(of: &Trait) -> TokenStream {
         }
 
         #[doc = #calls_doc]
-        #vis trait #calls {
+        #vis trait #calls #client {
             #(#declared)*
         }
 
-        impl #calls for #private::ServiceHandle<'_, dyn #ident> {
+        impl<'client> #calls #client for #private::ServiceHandle<'client, dyn #ident> {
             #(#called)*
         }
     }
@@ -64,29 +67,18 @@ fn function(m: &Method, private: &TokenStream) -> TokenStream {
     let (ident, docs, params) = (&m.ident, &m.docs, m.params_there());
     let output = m.output(private);
     let output = if m.is_one_way { quote!() } else { quote!(-> #output) };
-    let cx = if m
-        .args
-        .iter()
-        .map(|a| &a.ident)
-        .chain(m.streams.0.iter().map(|s| &s.ident))
-        .any(|ident| ident == "cx")
-    {
-        quote!(_)
-    } else {
-        quote!(cx)
-    };
     quote! {
         #(#docs)*
-        fn #ident(&self, #cx: &#private::Context<'_>, #(#params),*) #output;
+        fn #ident(&self, cx: &#private::Context<'_>, #(#params),*) #output;
     }
 }
 
 /// Runs it at a server.
 fn arm(m: &Method, number: usize, service: &Ident, private: &TokenStream) -> TokenStream {
-    let (ident, takes, reads) = (&m.ident, m.takes(private), m.read_args_there(private));
+    let (ident, reads) = (&m.ident, m.read_args_there(&takes(number, service, private), private));
     let (put_gives, put_fails) = m.put_ends(private);
     let run = quote!(<Self as #service>::#ident(&self, cx, #(#reads),*));
-    let finish = match m.is_one_way {
+    let run = match m.is_one_way {
         true => quote!(#run; ::core::result::Result::Ok(#private::Ended::Returned)),
         false => quote! {
             let called = #run;
@@ -94,12 +86,12 @@ fn arm(m: &Method, number: usize, service: &Ident, private: &TokenStream) -> Tok
             #private::finish_in(called, schema, |gives, e| { #put_gives }, |fails, e| { #put_fails }, out)
         },
     };
-    quote! {
-        #number => {
-            const __TAKES: #private::wire::schema::Schema = #takes;
-            #finish
-        }
-    }
+    quote!(#number => { #run })
+}
+
+/// The record of what it takes.
+fn takes(number: usize, service: &Ident, private: &TokenStream) -> TokenStream {
+    quote!(<dyn #service as #private::ServiceInterface>::SCHEMA.methods[#number].takes.record())
 }
 
 /// Its head in the trait for callers. Of streams they have a value; questions they answer with a function.
@@ -110,11 +102,11 @@ fn head(m: &Method, private: &TokenStream) -> TokenStream {
         let ask = quote!(#ask: impl ::core::ops::FnMut(#question) -> #answer);
         return quote!(fn #ident #lent(&self, #(#params,)* #ask) -> #output);
     }
-    if m.streams.is_none() {
+    if !m.gives_streaming() {
         return quote!(fn #ident #lent(&self, #(#params),*) -> #output);
     }
     let ((sent, read), (gives, fails)) = (m.streams.items(), m.ends());
-    let streaming = quote!(#private::Streaming<'_, #sent, #read, #gives, #fails>);
+    let streaming = quote!(#private::Streaming<'client, #sent, #read, #gives, #fails>);
     quote!(fn #ident #lent(&self, #(#params),*) -> ::core::result::Result<#streaming, #private::Error>)
 }
 
@@ -128,23 +120,21 @@ fn declared(m: &Method, private: &TokenStream) -> TokenStream {
 }
 
 /// Calls it through a handle.
-fn called(m: &Method, number: usize, krate: &Path) -> TokenStream {
-    let private = quote!(#krate::__private);
-    let (head, takes) = (head(m, &private), m.takes(&private));
-    let (puts, lendings) = (m.put_args(&private), m.lendings(&private));
-    let (gives, fails) = m.read_ends(&private);
+fn called(m: &Method, number: usize, service: &Ident, private: &TokenStream) -> TokenStream {
+    let (head, lendings) = (head(m, private), m.lendings(private));
+    let puts = m.put_args(&takes(number, service, private), private);
+    let (gives, fails) = m.read_ends(private);
     let reads = quote!(#private::Reads { gives: |given| #gives, fails: |given| #fails });
     let call = match (m.is_one_way, m.streams.callback()) {
-        (true, _) => quote!(self.tell(#number, |e| { #(#puts)* })),
-        (_, Some((ask, ..))) => quote!(self.call_back(#number, |e| { #(#puts)* }, #reads, #ask)),
-        _ if !m.streams.is_none() => quote!(self.stream(#number, |e| { #(#puts)* }, #reads)),
-        _ => quote!(self.call(#number, |e| { #(#puts)* }, |given| #gives, |given| #fails)),
+        (true, _) => quote!(self.__tell(#number, |e| { #(#puts)* })),
+        (_, Some((ask, ..))) => quote!(self.__call_back(#number, |e| { #(#puts)* }, #reads, #ask)),
+        _ if m.gives_streaming() => quote!(self.__stream(#number, |e| { #(#puts)* }, #reads)),
+        _ => quote!(self.__call(#number, |e| { #(#puts)* }, |given| #gives, |given| #fails)),
     };
     quote! {
         #[inline]
         #[allow(unused_variables, clippy::unit_arg)]
         #head {
-            const __TAKES: #private::wire::schema::Schema = #takes;
             #(#lendings)*
             #call
         }

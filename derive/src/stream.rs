@@ -1,8 +1,9 @@
 //! The streams of a procedure: arguments that its implementation writes to, reads from or asks through, and that callers have another way.
 
 use proc_macro2::TokenStream;
-use quote::quote;
 use syn::{Error, FnArg, GenericArgument, Ident, Pat, PathArguments, Result, Type};
+
+use crate::quote;
 
 /// A stream, or both as a callback.
 pub struct Stream {
@@ -36,6 +37,14 @@ impl Stream {
             ));
         }
         Ok(Some(Stream { ident: pat.ident.clone(), at, ty: (*arg.ty).clone(), kind }))
+    }
+
+    /// The types of its items.
+    pub fn items(&self) -> Vec<&Type> {
+        match &self.kind {
+            Kind::Output(item) | Kind::Input(item) => vec![item],
+            Kind::Callback(question, answer) => vec![question, answer],
+        }
     }
 
     /// As its implementation takes it.
@@ -74,10 +83,6 @@ impl Streams {
             )),
             None => Ok(Streams(streams)),
         }
-    }
-
-    pub fn is_none(&self) -> bool {
-        self.0.is_empty()
     }
 
     /// What the caller answers questions with: their type and that of the answers.

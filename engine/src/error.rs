@@ -138,6 +138,14 @@ pub enum Bound {
     /// What one transaction sends.
     #[error("the transaction reads or writes too much: commit in smaller parts")]
     Message,
+    /// What one call takes or gives, or one item of a stream.
+    #[error(
+        "arguments and results have at most 64 MiB, and items of streams 1 MiB: this has {bytes} bytes, send it in parts"
+    )]
+    Call {
+        /// As many, as they are sent.
+        bytes: usize,
+    },
     /// The server's buffer of modified objects. Run the transaction again; `run` does so by itself.
     #[error("the server's buffer of modified objects: it drains by itself, try again")]
     Buffer,
@@ -362,6 +370,7 @@ mod tests {
             Subscriptions,
             Writes { bytes_max: 1 },
             Message,
+            Call { bytes: 1 },
             Buffer,
             Transaction,
             Disk,
@@ -381,7 +390,7 @@ mod tests {
             Writes { .. } | Message | Buffer | Transaction | Disk | Pages | Roots { .. } | Object { .. } => {
                 true
             }
-            List | Elements { .. } | Key { .. } | Watched { .. } | Server(_) => true,
+            Call { .. } | List | Elements { .. } | Key { .. } | Watched { .. } | Server(_) => true,
         };
         assert!(all.iter().all(known));
         all

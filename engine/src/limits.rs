@@ -1,5 +1,6 @@
 //! Every bound of the engine, with its reason.
 
+use tercel_wire::frame::{BODY_BYTES_MAX, CALL_BODY_BYTES_MAX};
 use tercel_wire::id::SERVICE_SLOTS_MAX;
 
 /// Bytes of objects that one transaction may write. Staged transactions are held in the server's memory until they
@@ -44,8 +45,11 @@ pub const GRANTED_MAX: usize = 1 << 18;
 /// Bytes of what an operation returns, which is kept with its answer.
 pub const REPLY_BYTES_MAX: usize = 1 << 10;
 
-/// Bytes of the arguments of one call: what fits into a message.
-pub const CALL_MAX: usize = (1 << 20) - 64;
+/// Bytes of the arguments of one call, and of what it gives: 64 MiB of values, and what stands beside them in a message.
+pub const CALL_MAX: usize = CALL_BODY_BYTES_MAX - 64;
+
+/// Bytes of an item of a stream: what fits into a message of any kind.
+pub const ITEM_MAX: usize = BODY_BYTES_MAX - 64;
 
 /// Bytes of items of a stream that may be sent and not consumed: about what a network of a gigabit takes in a round trip of two
 /// milliseconds. Each stream costs its receiver so much memory.
@@ -71,8 +75,8 @@ pub const STREAMING_MAX: usize = 32;
 /// crate always have a deadline.
 pub const STREAM_STILL_US: u64 = 60_000_000;
 
-/// Bytes of arguments of calls that wait in a server: of a few large ones.
-pub const CALL_BYTES_MAX: usize = 16 << 20;
+/// Bytes of arguments of calls that wait in a server: of a few of the largest.
+pub const CALL_BYTES_MAX: usize = 4 * CALL_BODY_BYTES_MAX;
 
 /// The same of the calls of one connection: a client that fills its share leaves room for others.
 pub const CALL_CONN_BYTES_MAX: usize = CALL_BYTES_MAX / 2;
@@ -167,10 +171,10 @@ pub const SUBSCRIPTIONS_ALL_MAX: usize = 1 << 24;
 /// client that comes above it is told to come again.
 pub const GREETED_PAGES_MAX: usize = 1 << 22;
 
-/// Bytes of messages that have arrived in part, of all connections of a server: 256 of the largest. Messages mostly arrive
+/// Bytes of messages that have arrived in part, of all connections of a server: eight of the largest calls. Messages mostly arrive
 /// within a few round trips, so honest clients have less under way. Where the sum comes near it, the connections that hold
 /// most are ended.
-pub const RECEIVED_BYTES_MAX: usize = 256 << 20;
+pub const RECEIVED_BYTES_MAX: usize = 512 << 20;
 
 /// The same of connections that have not greeted, whose messages are greetings: strangers take no room from clients.
 pub const GREETING_BYTES_MAX: usize = 64 << 20;

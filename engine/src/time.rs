@@ -1,5 +1,7 @@
 //! Time as an argument.
 
+use std::time::Duration;
+
 /// A moment: microseconds since whatever the runner calls its beginning. Never goes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Now(pub u64);
@@ -10,10 +12,20 @@ impl Now {
         Now(self.0.saturating_add(us))
     }
 
+    /// This moment and a time that a user has chosen: [`Duration::MAX`] is for ever.
+    pub fn plus(self, time: Duration) -> Now {
+        self.plus_us(micros(time))
+    }
+
     /// Microseconds since `earlier`; 0 if that is later.
     pub fn since_us(self, earlier: Now) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
+}
+
+/// Microseconds of a time that a user has chosen; of more than there can be, the most.
+pub fn micros(time: Duration) -> u64 {
+    time.as_micros().try_into().unwrap_or(u64::MAX)
 }
 
 /// About how long so many seconds are, for people.

@@ -62,7 +62,7 @@ pub fn summary(i: &Imported) -> String {
         thousands(i.objects_per_second as u64),
         i.left_out.words(),
         i.replaced.map_or(String::new(), |n| format!(
-            "; it replaces a list of {}, whose objects stay until garbage is collected, which is not built yet",
+            "; it replaces a list of {}, whose objects stay until garbage is collected: `tercel gc` does that at once",
             count(n.into(), "package", "packages")
         )),
     )

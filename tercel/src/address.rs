@@ -6,11 +6,13 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use thiserror::Error;
 
 /// An address of a server: a text of it is parsed wherever one is taken.
@@ -37,13 +39,19 @@ impl Address {
         Address::Tcp("127.0.0.1:7117".into())
     }
 
-    /// Connects, within the time given; sending on the connection fails when nothing is taken for as long.
+    /// Connects, within the time given for all addresses of a name together; sending on the connection fails when nothing is taken for
+    /// as long.
     pub(crate) fn connect(&self, timeout: Duration) -> io::Result<OwnedFd> {
         match self {
             Address::Tcp(host) => {
                 let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name stands for no address");
+                let begun = Instant::now();
                 for addr in host.to_socket_addrs()? {
-                    match TcpStream::connect_timeout(&addr, timeout) {
+                    let left = timeout.saturating_sub(begun.elapsed());
+                    if left.is_zero() {
+                        return Err(last);
+                    }
+                    match TcpStream::connect_timeout(&addr, left) {
                         Ok(stream) => {
                             stream.set_nodelay(true)?;
                             stream.set_write_timeout(Some(timeout))?;
@@ -56,9 +64,12 @@ impl Address {
             }
             Address::Unix(path) => {
                 fits(path).map_err(io::Error::other)?;
-                let stream = UnixStream::connect(path)?;
-                stream.set_write_timeout(Some(timeout))?;
-                Ok(stream.into())
+                connect_unix(path, Some(timeout)).map_err(|e| match e.kind() {
+                    io::ErrorKind::WouldBlock => {
+                        io::Error::new(io::ErrorKind::TimedOut, "the server has stopped taking connections")
+                    }
+                    _ => e,
+                })
             }
         }
     }
@@ -127,6 +138,17 @@ impl Drop for SocketFile {
     }
 }
 
+/// Connects to the socket at `path`, and fails with `WouldBlock` if its server lets too many wait: at once, or after some time. So
+/// long each send on the connection may wait, too.
+fn connect_unix(path: &Path, timeout: Option<Duration>) -> io::Result<OwnedFd> {
+    let waits = if timeout.is_some() { SocketFlags::empty() } else { SocketFlags::NONBLOCK };
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | waits, None)?;
+    // The kernel counts the wait for room among those that wait as one to send.
+    set_socket_timeout(&socket, Timeout::Send, timeout)?;
+    rustix::io::retry_on_intr(|| connect(&socket, &SocketAddrUnix::new(path)?))?;
+    Ok(socket)
+}
+
 /// Whether the system can take a path as that of a socket.
 fn fits(path: &Path) -> Result<(), String> {
     match path.as_os_str().len() {
@@ -146,7 +168,7 @@ const UNIX_BYTES_MAX: usize = 107;
 fn is_left_over(path: &Path) -> bool {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
     let refused = |e: io::Error| e.kind() == io::ErrorKind::ConnectionRefused;
-    is_socket && UnixStream::connect(path).is_err_and(refused)
+    is_socket && connect_unix(path, None).is_err_and(refused)
 }
 
 impl fmt::Display for Address {
@@ -226,6 +248,8 @@ impl FromStr for Address {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
     #[test]

@@ -27,7 +27,7 @@ use tercel_events::shm::{
     WrittenBlock, pass,
 };
 use tercel_wire::cursor::{le32, le64};
-use tercel_wire::frame::{self, BODY_BYTES_MAX, Header, Kind};
+use tercel_wire::frame::{self, CALL_BODY_BYTES_MAX, Header, Kind};
 use tercel_wire::lent::SharedBody;
 use tercel_wire::message::HEAD_BYTES;
 use tercel_wire::payload::PartSink;
@@ -52,7 +52,7 @@ const BODY_AT: usize = 8;
 const REST_BYTES: usize = LINE_BYTES - BODY_AT - HEAD_BYTES;
 
 /// The longest body of a call beside the stream.
-pub(crate) const CALL_BODY_BYTES: usize = BODY_BYTES_MAX;
+pub(crate) const CALL_BODY_BYTES: usize = CALL_BODY_BYTES_MAX;
 
 /// Room for a call that arrives: whatever is judged there is not the peer's any more.
 #[derive(Default)]

@@ -181,6 +181,7 @@ mod memory;
 mod panics;
 mod pipe;
 mod server;
+mod serving;
 mod sharing;
 pub mod tools;
 mod transaction;

@@ -170,6 +170,9 @@ pub fn of_disk(e: &DiskError) -> Option<&'static str> {
                     "name a directory that this user may write to, or a new one where this user may make one"
                 }
             }),
+            ErrorKind::FileTooLarge => Some(
+                "raise the limit on the size of a file, which `ulimit -f` shows, or take a file system that has larger ones",
+            ),
             ErrorKind::NotADirectory => Some("name a directory: a new one, or one that Tercel made"),
             _ => None,
         },
@@ -177,9 +180,9 @@ pub fn of_disk(e: &DiskError) -> Option<&'static str> {
     }
 }
 
-/// Whether a file is, or would be, in a directory with a space.
+/// Whether a file is, or would be, in a directory with a space, or is that directory.
 fn is_in_space(file: &Path) -> bool {
-    file.parent().is_some_and(|dir| dir.join("format").exists())
+    file.ancestors().take(2).any(|dir| dir.join("format").exists())
 }
 
 /// For code whose errors are sentences.

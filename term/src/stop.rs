@@ -2,12 +2,22 @@
 //! the second stops it at once.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator;
 use tercel::{Server, ServerError, Stopper};
+
+/// A file that may grow no more is an error of the write from now on, and does not end this process by a signal.
+///
+/// # Errors
+/// If the system refuses.
+pub fn survive_full_files() -> io::Result<()> {
+    signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(drop)
+}
 
 /// The signals that end this process. They are kept from when this is made, so one that comes while a server starts counts.
 #[derive(Debug)]

@@ -40,7 +40,6 @@ impl Large {
     /// One with this header, in memory that was used before.
     fn begin(header: Header, mut body: Vec<u8>) -> Large {
         body.clear();
-        body.reserve_exact(header.body_bytes as usize);
         Large { header, body, sum: crc32fast::Hasher::new() }
     }
 
@@ -53,6 +52,11 @@ impl Large {
         let (its, behind) = bytes.split_at(bytes.len().min(self.missing()));
         if self.header.body_sum.is_some() {
             self.sum.update(its);
+        }
+        let allowed =
+            (CLAIM * (FRAME_BYTES + self.body.len() + its.len())).min(self.header.body_bytes as usize);
+        if self.body.capacity() < allowed {
+            self.body.reserve_exact(allowed - self.body.len());
         }
         self.body.extend_from_slice(its);
         behind
@@ -198,9 +202,11 @@ fn large(bytes: &[u8]) -> Option<Header> {
     Header::decode(head).ok().filter(|header| header.body_bytes as usize > behind.len())
 }
 
-/// Bytes with which a frame must begin for all of its room to be taken: less may be the claim of a peer that never sends the rest. So
-/// memory is taken on a peer's word, but at most sixteen times what it has sent.
-const ALLOWED_FROM: usize = BODY_BYTES_MAX / 16;
+/// Memory is taken on a peer's word, but at most so many times what it has sent: it may never send the rest.
+const CLAIM: usize = 16;
+
+/// Bytes with which a frame must begin to be gathered by itself.
+const ALLOWED_FROM: usize = BODY_BYTES_MAX / CLAIM;
 
 /// What one of few always keeps.
 const KEPT_BYTES: usize = 64 << 10;
@@ -208,7 +214,7 @@ const KEPT_BYTES: usize = 64 << 10;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{Kind, encode};
+    use crate::frame::{CALL_BODY_BYTES_MAX, Kind, encode};
     use crate::id::Stamp;
 
     #[test]
@@ -293,12 +299,12 @@ mod tests {
         h.body_bytes = u32::MAX;
         let mut d = Deframer::default();
         d.push(&h.encode());
-        assert_eq!(d.next_frame().unwrap_err(), FrameError::TooLarge(u32::MAX));
+        assert_eq!(d.next_frame().unwrap_err(), FrameError::TooLarge(u32::MAX, BODY_BYTES_MAX));
         let mut long = h.encode().to_vec();
         long.resize(2 * ALLOWED_FROM, 0);
         let mut d = Deframer::default();
         d.push(&long);
-        assert_eq!(d.next_frame().unwrap_err(), FrameError::TooLarge(u32::MAX));
+        assert_eq!(d.next_frame().unwrap_err(), FrameError::TooLarge(u32::MAX, BODY_BYTES_MAX));
     }
 
     #[test]
@@ -326,6 +332,21 @@ mod tests {
             (0..100).for_each(|_| d.relax_in_time());
             assert!(memory(&d) <= KEPT_BYTES);
         }
+    }
+
+    #[test]
+    fn claim_of_the_largest_call_takes_what_was_sent_sixteen_times() {
+        let header = Header { body_bytes: CALL_BODY_BYTES_MAX as u32, ..Header::new(Kind::Request, 1) };
+        let (mut d, mut sent) = (Deframer::default(), FRAME_BYTES);
+        d.push(&header.encode());
+        while sent < FRAME_BYTES + CALL_BODY_BYTES_MAX {
+            let more = (100_000).min(FRAME_BYTES + CALL_BODY_BYTES_MAX - sent);
+            d.push(&vec![0; more]);
+            sent += more;
+            let memory = d.buffer.capacity() + d.large.as_ref().map_or(0, |large| large.body.capacity());
+            assert!(memory <= CLAIM * sent + KEPT_BYTES, "{sent}: {memory}");
+        }
+        assert_eq!(d.next_frame().unwrap().map(|(_, body)| body.len()), Some(CALL_BODY_BYTES_MAX));
     }
 
     #[test]

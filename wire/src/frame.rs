@@ -5,7 +5,7 @@
 //!  4  version          2   of this header and of the bodies
 //!  6  kind             1   see [`crate::message`]
 //!  7  flags            1   bit 0: the body's checksum is given
-//!  8  body bytes       4   at most [`BODY_BYTES_MAX`]
+//!  8  body bytes       4   at most [`Kind::body_bytes_max`]
 //! 12  body checksum    4   CRC-32, or 0 (a page carries its own)
 //! 16  call             8   chosen by the requester, repeated in the reply; 0 for a message without a request
 //! 24  stamp            8   the stamp a reply is valid at; the stamp a request needs
@@ -26,8 +26,10 @@ use crate::id::{Stamp, ViewId};
 
 /// Bytes of the header.
 pub const FRAME_BYTES: usize = 64;
-/// The largest body. Larger transactions are sent in parts, so a receiver's buffer is bounded.
+/// The largest body of most messages. Larger transactions are sent in parts, so a receiver's buffer is bounded.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
+/// The largest body of a call, and of what it came to: 64 MiB of values, and what stands beside them.
+pub const CALL_BODY_BYTES_MAX: usize = (64 << 20) + (64 << 10);
 /// The version that this build speaks.
 pub const WIRE_VERSION: u16 = 2;
 /// The oldest version that this build understands.
@@ -90,6 +92,14 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// The largest body of such a message.
+    pub const fn body_bytes_max(self) -> usize {
+        match self {
+            Kind::Call | Kind::Answer | Kind::Request | Kind::Response => CALL_BODY_BYTES_MAX,
+            _ => BODY_BYTES_MAX,
+        }
+    }
+
     const ALL: [Kind; 45] = [
         Kind::Hello,
         Kind::Fetch,
@@ -189,8 +199,8 @@ pub enum FrameError {
     #[error("a message of unknown kind {0}")]
     Kind(u8),
     /// A claim that no honest sender makes.
-    #[error("a message claims {0} bytes and {BODY_BYTES_MAX} is the limit")]
-    TooLarge(u32),
+    #[error("a message claims {0} bytes and {1} is the limit")]
+    TooLarge(u32, usize),
 }
 
 impl Header {
@@ -246,8 +256,8 @@ impl Header {
         }
         let kind = Kind::from_u8(b[6]).ok_or(FrameError::Kind(b[6]))?;
         let body_bytes = le32(b, 8);
-        if body_bytes as usize > BODY_BYTES_MAX {
-            return Err(FrameError::TooLarge(body_bytes));
+        if body_bytes as usize > kind.body_bytes_max() {
+            return Err(FrameError::TooLarge(body_bytes, kind.body_bytes_max()));
         }
         Ok(Header {
             kind,
@@ -267,7 +277,7 @@ impl Header {
 /// Appends header and body, with the body's checksum unless the body is a page.
 ///
 /// # Panics
-/// If the body is above [`BODY_BYTES_MAX`]: senders cut large messages before.
+/// If the body is above [`Kind::body_bytes_max`]: senders cut large messages before.
 pub fn encode(header: Header, body: &[u8], out: &mut Vec<u8>) {
     encode_parts(header, [body, &[]], out);
 }
@@ -278,7 +288,7 @@ pub fn encode(header: Header, body: &[u8], out: &mut Vec<u8>) {
 /// As [`encode`].
 pub fn encode_parts(mut header: Header, body: [&[u8]; 2], out: &mut Vec<u8>) {
     let bytes = body[0].len() + body[1].len();
-    assert!(bytes <= BODY_BYTES_MAX, "a message of {bytes} bytes was not cut");
+    assert!(bytes <= header.kind.body_bytes_max(), "a message of {bytes} bytes was not cut");
     header.body_bytes = bytes as u32;
     header.body_sum = (header.kind != Kind::Page && bytes > 0).then(|| {
         let mut sum = crc32fast::Hasher::new();
@@ -296,7 +306,7 @@ pub fn encode_parts(mut header: Header, body: [&[u8]; 2], out: &mut Vec<u8>) {
 /// # Panics
 /// As [`encode`], and if `write` does; then nothing is appended.
 pub fn encode_with(header: Header, bytes: usize, write: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
-    assert!(bytes <= BODY_BYTES_MAX, "a message of {bytes} bytes was not cut");
+    assert!(bytes <= header.kind.body_bytes_max(), "a message of {bytes} bytes was not cut");
     out.reserve(FRAME_BYTES + bytes);
     let end = out.len() + FRAME_BYTES + bytes;
     let write = |out: &mut Vec<u8>| {
@@ -321,7 +331,7 @@ pub fn encode_if(mut header: Header, write: impl FnOnce(&mut Vec<u8>) -> bool, o
     }
     let (head, body) = half.out[from..].split_at_mut(FRAME_BYTES);
     let bytes = body.len();
-    assert!(bytes <= BODY_BYTES_MAX, "a message of {bytes} bytes was not cut");
+    assert!(bytes <= header.kind.body_bytes_max(), "a message of {bytes} bytes was not cut");
     header.body_bytes = bytes as u32;
     header.body_sum = (header.kind != Kind::Page && bytes > 0).then(|| crc32fast::hash(body));
     head.copy_from_slice(&header.encode());

@@ -11,7 +11,8 @@
 //! A record that has numbers alone stands by itself, padded, without the rest; of one without fields there is nothing.
 //!
 //! A text, byte string or list above [`SPILL_BYTES`](crate::record::SPILL_BYTES) is a part. In an object it would be a tree of
-//! chunks; here the page in the tree's word says where the part begins, counted in words from 1. So a large argument is copied once, into the message, and
+//! chunks; here the page in the tree's word says where the part begins, counted in words from 1, and its slot how often all
+//! pages go before. So a large argument is copied once, into the message, and
 //! read in place. The invariant of [`Payload::decode`]: the record is of its layout, and every part that it names is here.
 
 use crate::cursor::{DecodeError, Put, le32, le64};
@@ -41,9 +42,13 @@ const GATHERED_BYTES: usize = 16 << 10;
 
 /// The word of a part that begins behind so many bytes of parts.
 fn word_of(at: usize) -> Result<Oref, EncodeError> {
-    let word = u32::try_from(at / 4 + 1).ok().and_then(PageId::new);
-    word.and_then(|n| Oref::new(n, 0)).ok_or(EncodeError::TooLong)
+    let (slot, page) = (at / 4 / PAGES, at / 4 % PAGES + 1);
+    let word = PageId::new(page as u32).zip(slot.try_into().ok());
+    word.and_then(|(page, slot)| Oref::new(page, slot)).ok_or(EncodeError::TooLong)
 }
+
+/// Pages that a word can name.
+const PAGES: usize = PageId::MAX.get() as usize;
 
 /// What a part takes: its length, its bytes, and what pads it.
 fn part_bytes(bytes: usize) -> usize {
@@ -385,7 +390,7 @@ impl<'a> Payload<'a> {
 
     /// The bytes of the part that a word of the record names.
     pub fn part(&self, word: Oref) -> Option<&'a [u8]> {
-        let at = 4 * (word.page().get() as usize).checked_sub(1)?;
+        let at = 4 * ((word.page().get() as usize).checked_sub(1)? + usize::from(word.slot()) * PAGES);
         let (head, rest) = self.parts.get(at..)?.split_at_checked(4)?;
         rest.get(..le32(head, 0) as usize)
     }

@@ -539,3 +539,23 @@ fn an_import_that_is_killed_leaves_a_space_that_is_sound_and_can_be_backed_up() 
         out(&tercel(&["check", "--data", space]));
     }
 }
+
+#[test]
+fn file_that_may_grow_no_more_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let list = dir.path().join("Packages");
+    fs::write(&list, PACKAGES).unwrap();
+    let data = dir.path().join("space");
+    let import = command(dir.path(), &["import", "debian", "--input", list.to_str().unwrap(), "--data"]);
+    let limited = Command::new("sh")
+        .args(["-c", "ulimit -f 1000; exec \"$@\"", "sh"])
+        .arg(import.get_program())
+        .args(import.get_args())
+        .arg(&data)
+        .env("TMPDIR", dir.path())
+        .output()
+        .unwrap();
+    let said = err(&limited);
+    assert_eq!(limited.status.code(), Some(1), "{:?}: {said}", limited.status);
+    assert!(said.contains("File too large") && said.contains("ulimit -f"), "{said}");
+}

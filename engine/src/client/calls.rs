@@ -139,7 +139,7 @@ impl Caller for Client {
             return None;
         }
         if call.payload.len() > limits::CALL_MAX {
-            return Some(Err(Error::Full(Limit::Message)));
+            return Some(Err(Error::Full(Limit::Call { bytes: call.payload.len() })));
         }
         if until.is_some_and(|until| now >= until) {
             return Some(Err(Error::Timeout(None)));

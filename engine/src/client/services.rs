@@ -175,11 +175,14 @@ impl Client {
             None => self.say_parts(Kind::Request, [&head, call.payload], left_us),
             Some(rest) => {
                 let bytes = head.len() + call.payload.len() + rest.bytes;
-                self.say_with(Kind::Request, bytes, left_us, |out| {
+                let begun = Begun { client: self, id: id.ok() };
+                let number = begun.client.say_with(Kind::Request, bytes, left_us, |out| {
                     out.extend_from_slice(&head);
                     out.extend_from_slice(call.payload);
                     rest.append(out);
-                })
+                });
+                std::mem::forget(begun);
+                number
             }
         };
     }
@@ -199,6 +202,18 @@ impl Client {
         };
         *under_way = None;
         Some(Looked::Ended(ended))
+    }
+}
+
+/// A call that has its slot, while code of its caller writes what it takes. It is given up if that panics.
+struct Begun<'a> {
+    client: &'a mut Client,
+    id: Option<CallId>,
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        self.id.into_iter().for_each(|id| self.client.give_up(id));
     }
 }
 
@@ -240,7 +255,7 @@ impl Requester for Client {
         }
         let ((binding, table), connection) = (bound, self.requests.connection);
         let id = match lost {
-            None => self.requests.slots.begin(table, connection, call.payload.len())?,
+            None => self.requests.slots.begin(table, connection, call.bytes())?,
             Some(id) => match self.requests.slots.send_again(id, table, connection) {
                 Sent::Again => id,
                 Sent::Unknown => {

@@ -74,7 +74,7 @@ impl Streamer for Client {
         if self.peer.out.len() > limits::UNSENT_BYTES_MAX {
             return None;
         }
-        let id = self.requests.slots.begin(table, self.requests.connection, call.payload.len())?;
+        let id = self.requests.slots.begin(table, self.requests.connection, call.bytes())?;
         let has = Directions::of(&binding.interface.methods[call.method]);
         self.requests.streams.insert(id.slot, (id.seq, Streams::of_client(has)));
         let interface = binding.interface.clone();

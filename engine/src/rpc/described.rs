@@ -44,7 +44,7 @@ impl Described<'_> {
     /// `Schema` if there is no such method, or the server now has another one; `Denied` if it has streams; `Full`, and as a call of
     /// [`ServiceHandle`](super::ServiceHandle) or [`Handle`](super::Handle).
     pub fn call(&self, port: &dyn Port) -> Result<Option<Reply>, Error> {
-        let until = port.now().plus_us(self.timeout.as_micros().try_into().unwrap_or(u64::MAX));
+        let until = port.now().plus(self.timeout);
         let (through, until, sent) = (Through::Described(self.interface), Some(until), self.takes.to_vec());
         let method = self.method()?;
         if !self.interface.is_service() {

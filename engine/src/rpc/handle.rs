@@ -101,7 +101,7 @@ impl<'c, T: Object> Handle<'c, T> {
     /// read what comes back.
     #[doc(hidden)]
     #[inline(always)]
-    pub fn call<R, E>(
+    pub fn __call<R, E>(
         &self,
         stub: &Stub,
         here: impl Fn(&Obj<'_, T>) -> Called<R, E>,
@@ -127,7 +127,7 @@ impl<'c, T: Object> Handle<'c, T> {
         gives: &dyn Fn(&Given<'_>) -> Result<R, Error>,
         fails: &dyn Fn(&Given<'_>) -> Result<E, Error>,
     ) -> Called<R, E> {
-        let until = self.timeout.map(|t| port.now().plus_us(t.as_micros().try_into().unwrap_or(u64::MAX)));
+        let until = self.timeout.map(|t| port.now().plus(t));
         if self.is_local(port, stub, until)? {
             return self.run_here(port, stub, here);
         }

@@ -185,7 +185,7 @@ fn put(schema: &PayloadSchema, fields: impl FnMut(&mut Encoder<'_>)) -> Result<V
     schema.encode(fields, &mut bytes)?;
     match Sending::is_sendable(bytes.len()) {
         true => Ok(bytes),
-        false => Err(Error::Full(Bound::Message)),
+        false => Err(Error::Full(Bound::Call { bytes: bytes.len() })),
     }
 }
 

@@ -70,7 +70,7 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
 
     /// Calls a procedure. For derived code: `put` writes what it takes, `gives` and `fails` read what comes back.
     #[doc(hidden)]
-    pub fn call<R, E>(
+    pub fn __call<R, E>(
         &self,
         method: usize,
         put: impl Fn(&mut Encoder<'_>),
@@ -82,6 +82,10 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         };
         let takes = &S::SCHEMA.methods[method].takes;
         let takes_nothing = takes.is_empty();
+        let _waits = match &self.port {
+            Ok(port) if S::SCHEMA.methods[method].mode.is_slow() => port.wait_for_slow()?,
+            _ => None,
+        };
         let asked =
             ExpressAsked { schema: S::SCHEMA, method, takes_nothing, object: None, timeout: self.timeout };
         let mut express = Express { takes, put: &put, read: &read, ended: None };
@@ -127,24 +131,24 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
 
     /// Calls a procedure that is never answered. For derived code.
     #[doc(hidden)]
-    pub fn tell(&self, method: usize, put: impl Fn(&mut Encoder<'_>)) -> Called<()> {
+    pub fn __tell(&self, method: usize, put: impl Fn(&mut Encoder<'_>)) -> Called<()> {
         Ok(self.calling(method, Duration::ZERO, &put)?.tell()?)
     }
 
     /// Calls a procedure with streams. For derived code.
     #[doc(hidden)]
-    pub fn stream<I, O, R, E>(
+    pub fn __stream<I, O, R, E>(
         &self,
         method: usize,
         put: impl Fn(&mut Encoder<'_>),
         reads: Reads<R, E>,
-    ) -> Result<Streaming<'_, I, O, R, E>, Error> {
+    ) -> Result<Streaming<'c, I, O, R, E>, Error> {
         Ok(Streaming::new(self.begin(method, &put)?, reads))
     }
 
     /// Calls a procedure that asks back. For derived code.
     #[doc(hidden)]
-    pub fn call_back<Q: Field, A: Field, R, E>(
+    pub fn __call_back<Q: Field, A: Field, R, E>(
         &self,
         method: usize,
         put: impl Fn(&mut Encoder<'_>),
@@ -157,7 +161,7 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
     }
 
     /// Sends a call with streams.
-    fn begin(&self, method: usize, put: &dyn Fn(&mut Encoder<'_>)) -> Result<Call<'_>, Error> {
+    fn begin(&self, method: usize, put: &dyn Fn(&mut Encoder<'_>)) -> Result<Call<'c>, Error> {
         let calling = self.calling(method, Duration::ZERO, put)?;
         let mut ended = Err(Error::Timeout(None));
         calling.drive(&mut |requester, now| {
@@ -177,7 +181,7 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
     ) -> Result<Calling<'a>, Error> {
         let port = self.port.clone()?;
         let left = self.timeout.map(|timeout| timeout.saturating_sub(waited));
-        let until = left.map(|left| port.now().plus_us(left.as_micros().try_into().unwrap_or(u64::MAX)));
+        let until = left.map(|left| port.now().plus(left));
         let mut payload = Vec::new();
         let takes = &S::SCHEMA.methods[method].takes;
         let bytes = takes.encode_head(put, &mut payload)?;
@@ -282,9 +286,9 @@ impl<'a> Calling<'a> {
         until: Option<Now>,
         (payload, rest): (Vec<u8>, Option<Rest<'a>>),
     ) -> Result<Calling<'a>, Error> {
-        match payload.len() + rest.map_or(0, |rest| rest.bytes) > limits::CALL_MAX {
-            true => Err(Error::Full(Bound::Message)),
-            false => Ok(Calling { port, through, method, until, payload, rest }),
+        match payload.len() + rest.map_or(0, |rest| rest.bytes) {
+            bytes if bytes > limits::CALL_MAX => Err(Error::Full(Bound::Call { bytes })),
+            _ => Ok(Calling { port, through, method, until, payload, rest }),
         }
     }
 

@@ -203,7 +203,7 @@ impl Procedure<'_> {
         let broken = match ran {
             Some(Ok(_)) => {
                 let gives = out.len() - head;
-                format!("`{name}` gives {gives} bytes, and a message takes {} at most", limits::CALL_MAX)
+                format!("`{name}` gives {gives} bytes, and a result has {} at most, 64 MiB", limits::CALL_MAX)
             }
             Some(Err(e)) => e.to_string(),
             None => format!("`{name}` has panicked at the server"),

@@ -143,7 +143,7 @@ impl Sending {
 
     /// Whether so large an item can be sent at all.
     pub fn is_sendable(item: usize) -> bool {
-        item <= limits::CALL_MAX
+        item <= limits::ITEM_MAX
     }
 
     /// The stream ends: how many items there were, once.
@@ -247,7 +247,7 @@ impl Receiving {
     }
 }
 
-const _: () = assert!(limits::CALL_MAX + 18 <= BODY_BYTES_MAX, "an item of any size fits into a message");
+const _: () = assert!(limits::ITEM_MAX + 18 <= BODY_BYTES_MAX, "an item of any size fits into a message");
 
 #[cfg(test)]
 mod tests {
@@ -280,9 +280,9 @@ mod tests {
     fn item_as_large_as_a_message_passes_a_window_that_is_nearly_empty() {
         let (mut sending, mut receiving) = (Sending::default(), Receiving::default());
         for n in 1..=5 {
-            assert_eq!(sending.send(limits::CALL_MAX), Some(n));
+            assert_eq!(sending.send(limits::ITEM_MAX), Some(n));
             assert_eq!(sending.send(1), None);
-            receiving.arrive(n, vec![0; limits::CALL_MAX], Stamp::ZERO).unwrap();
+            receiving.arrive(n, vec![0; limits::ITEM_MAX], Stamp::ZERO).unwrap();
             assert!(receiving.next_item().is_some());
             sending.credit(receiving.credit().unwrap()).unwrap();
         }

@@ -154,6 +154,13 @@ pub struct Requested<'a> {
     pub rest: Option<Rest<'a>>,
 }
 
+impl Requested<'_> {
+    /// Bytes of what the procedure takes.
+    pub fn bytes(&self) -> usize {
+        self.payload.len() + self.rest.map_or(0, |rest| rest.bytes)
+    }
+}
+
 /// The large parts of what a procedure takes, which are written where they are sent from.
 #[derive(Clone, Copy)]
 pub struct Rest<'a> {

@@ -18,7 +18,7 @@ use tercel_wire::token::Token;
 use super::{Isolation, Options};
 use crate::error::Error;
 use crate::mutant::{Rule, dropped};
-use crate::time::Now;
+use crate::time::{Now, micros};
 
 /// How old the state may be that a transaction reads. Whatever is chosen, it is one consistent state, and it contains every
 /// commit that the same home was told of before.
@@ -96,7 +96,7 @@ impl Begin {
         match self.freshness {
             _ if self.strict => None,
             Freshness::Recent => Some(recent_us),
-            Freshness::Bounded(age) => Some(us(age)),
+            Freshness::Bounded(age) => Some(micros(age)),
             Freshness::Stale => Some(u64::MAX),
         }
     }
@@ -110,10 +110,6 @@ impl Begin {
             Freshness::Bounded(_) => self.age_max_us(recent_us).map(|us| us / 2),
         }
     }
-}
-
-fn us(duration: Duration) -> u64 {
-    duration.as_micros().try_into().unwrap_or(u64::MAX)
 }
 
 /// The read side of a transaction that has begun.

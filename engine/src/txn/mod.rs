@@ -17,6 +17,7 @@ mod root;
 mod tree;
 mod watch;
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,6 +67,14 @@ pub trait Port {
     /// Makes a call of a service by a shorter way, if there is one now: at most once, like any other.
     fn express(&self, _asked: &ExpressAsked, _call: &mut dyn ExpressCall) -> Expressed {
         Expressed::No
+    }
+
+    /// The caller is about to wait for a slow procedure, until what is given is dropped.
+    ///
+    /// # Errors
+    /// `Full` if the caller is what runs slow procedures there, and none could be run meanwhile.
+    fn wait_for_slow(&self) -> Result<Option<Box<dyn Any>>, Error> {
+        Ok(None)
     }
 
     /// Waits about `us` microseconds: the back-off between two attempts of `run`.
@@ -122,8 +131,7 @@ impl From<Isolation> for Options {
 
 impl Options {
     fn until(&self, port: &dyn Port) -> Option<Now> {
-        let us = |timeout: Duration| timeout.as_micros().try_into().unwrap_or(u64::MAX);
-        self.timeout.map(|timeout| port.now().plus_us(us(timeout)))
+        self.timeout.map(|timeout| port.now().plus(timeout))
     }
 }
 

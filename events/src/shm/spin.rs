@@ -52,6 +52,11 @@ impl Spin {
         Spin::with_budget(if looks { Spin::DEFAULT_NS } else { 0 })
     }
 
+    /// Looks for so long.
+    pub fn of(budget: Duration) -> Spin {
+        Spin::with_budget(budget.as_nanos().try_into().unwrap_or(u64::MAX))
+    }
+
     /// Looks for so many nanoseconds, whatever the machine; 0 is never.
     pub fn with_budget(limit_ns: u64) -> Self {
         Spin { limit_ns, looks: limit_ns > 0, long: 0, failed: 0, paid: 0, short: 0, short_needed: SHORT_MIN }

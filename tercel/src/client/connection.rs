@@ -78,20 +78,24 @@ struct SendingHalf {
 /// How long a thread sleeps on a connection at most before it looks at the time.
 pub(crate) const SLEEP_MAX: Duration = Duration::from_millis(200);
 
-/// How long a connection may take to be made, and how long it may neither take nor bring a byte while one is to be sent.
+/// How long a connection may take to be made: less than a program waits for its first one, which is told why there is none.
+const CONNECTING: Duration = Duration::from_secs(4);
+
+/// How long a connection may neither take nor bring a byte while one is to be sent.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Remote {
     pub(crate) fn connect(&self) -> io::Result<ServerConnection> {
         match self {
             Remote::Address(address, way) => {
-                let mut socket = address.connect(CONNECT_TIMEOUT)?;
+                let mut socket = address.connect(CONNECTING)?;
                 if way.by_memory != SharedWith::Off && matches!(address, Address::Unix(_)) {
                     socket = match SharedMemory::over(socket.into(), *way)? {
                         Over::Memory(shared) => return Ok(ServerConnection::Shared(shared)),
                         Over::Socket(socket) => socket,
                     };
                 }
+                set_socket_timeout(&socket, Timeout::Send, Some(CONNECT_TIMEOUT))?;
                 set_socket_timeout(&socket, Timeout::Recv, Some(SLEEP_MAX))?;
                 let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
                 Ok(ServerConnection::Socket(socket, wake, way.spin.unwrap_or_default()))
@@ -253,7 +257,7 @@ impl ServerConnection {
         match self {
             ServerConnection::Socket(socket, _, spin) if timeout >= SLEEP_MAX => {
                 if !spin.is_zero() {
-                    let end = Instant::now() + *spin;
+                    let end = Instant::now() + timeout.min(*spin);
                     while Instant::now() < end {
                         if take(socket, RecvFlags::DONTWAIT, buffer)? {
                             return Ok(true);
@@ -313,8 +317,7 @@ impl SharedMemory {
         let (sender, receiver) = channel.split();
         let waker = receiver.waker();
         let server_pid = pass::peer_credentials(&socket).map_or(0, |server| server.pid);
-        let spin =
-            spin.map_or_else(|| Spin::beside(server_pid), |spin| Spin::with_budget(spin.as_nanos() as u64));
+        let spin = spin.map_or_else(|| Spin::beside(server_pid), Spin::of);
         let receiver = Mutex::new((receiver, spin));
         let sender = Mutex::new(SendingHalf { half: sender, is_amid: false });
         let is_gone = AtomicBool::new(false);

@@ -16,6 +16,7 @@
 //! No thread sleeps on old news: events that may end a wait are counted under the machine's lock. A thread that is
 //! about to sleep looks whether the count is still the count at which it found the wait necessary.
 
+use std::any::Any;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -38,6 +39,7 @@ use super::connection::{CONNECT_TIMEOUT, Remote, SLEEP_MAX, ServerConnection, Tr
 use super::express::{Express, micros};
 use crate::memory::Birthmark;
 use crate::pipe::Waited;
+use crate::serving::{self, Waits};
 
 /// The machine, and the connection that it speaks of: they change together.
 pub(super) struct Linked {
@@ -167,6 +169,8 @@ const SENDS_MAX: u32 = 16;
 const SENDER_BYTES_MAX: usize = 64 << 10;
 /// The first pause between two attempts to connect, at its longest; doubles up to 64 times.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(5);
+/// What is longer is for ever: the clock has no moment that is any time from now.
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// How long the first connection may take.
 const FIRST_CONNECT: Duration = Duration::from_secs(5);
 
@@ -220,7 +224,7 @@ impl Shared {
             baton: Mutex::default(),
             sender: Mutex::default(),
             remote,
-            how: How { timeout, timeout_us: micros(timeout) },
+            how: How { timeout: timeout.min(FOR_EVER), timeout_us: micros(timeout) },
             birthmark: Birthmark::new(),
             seed,
             begun: boot_time(),
@@ -717,17 +721,17 @@ impl Shared {
         self.look();
         loop {
             let mut machine = self.machine();
-            let said = step(&mut machine, self.now());
+            let (view, said) = (machine.view(), step(&mut machine, self.now()));
             let waits_for =
                 (said == Step::Wait).then(|| (self.happened.load(Ordering::SeqCst), machine.conn.clone()));
             self.flush(machine, None);
             let Some((seen, conn)) = waits_for else { return Ok(()) };
-            let now = Instant::now();
-            let end = *end.get_or_insert(now + self.timeout());
+            serving::may_wait(view)?;
+            let end = *end.get_or_insert_with(|| Instant::now() + self.timeout());
             if self.stopping.load(Ordering::SeqCst) {
                 return Err(Error::Unavailable("the client is closed".into()));
             }
-            if now >= end {
+            if Instant::now() >= end {
                 let machine = self.machine();
                 return Err(match machine.availability() {
                     None => Error::Unavailable(format!(
@@ -765,6 +769,11 @@ impl Port for Shared {
 
     fn express(&self, asked: &ExpressAsked, call: &mut dyn ExpressCall) -> Expressed {
         self.call_express(asked, call)
+    }
+
+    fn wait_for_slow(&self) -> Result<Option<Box<dyn Any>>, Error> {
+        let waits = Waits::begin(|| self.machine().view())?;
+        Ok(waits.map(|waits| Box::new(waits) as Box<dyn Any>))
     }
 
     fn back_off(&self, us: u64) {

@@ -21,6 +21,7 @@ use tercel_wire::message::{OBJECT_SLOT, RequestTemplate, Response, ResponseEnd};
 use super::connection::{SLEEP_MAX, ServerConnection, SharedMemory};
 use super::drive::{Baton, Reader, Shared};
 use crate::channel::{End, Next, Room};
+use crate::serving;
 
 /// What calls by the shorter way need, for one connection.
 pub(super) struct Express {
@@ -309,7 +310,9 @@ impl Shared {
             let next = {
                 let mut lines = shared.lines();
                 let is_there = lines.is_there_soon()
-                    || (reader.buffer.is_empty() && lines.wait(&mut deadline, patience()));
+                    || (reader.buffer.is_empty()
+                        && serving::is_no_loop()
+                        && lines.wait(&mut deadline, patience()));
                 if !is_there && reader.buffer.is_empty() {
                     // Less than its patience if the server is gone.
                     let patience = patience();

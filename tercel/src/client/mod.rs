@@ -502,8 +502,7 @@ impl Client {
     /// As [`Client::resolve`]; `Timeout` also if it was not found out in time: it can be asked for again.
     pub fn resolve_within(&self, op: OpId, within: Duration) -> Result<Option<Stamp>, Error> {
         let (mut found, shared) = (None, self.shared()?);
-        let us = within.as_micros().try_into().unwrap_or(u64::MAX);
-        let until = Some(shared.now().plus_us(us));
+        let until = Some(shared.now().plus(within));
         let asked = shared.drive_until(until, &mut |client, now| match client.resolve(now, op) {
             Some(outcome) => {
                 found = Some(outcome);
@@ -568,8 +567,7 @@ impl Client {
     /// `Unavailable` if there was no connection by then; `Timeout` if there was one, and no answer on it.
     pub fn health(&self, within: Duration) -> Result<Health, Error> {
         let (mut found, mut since, shared) = (None, None, self.shared()?);
-        let us = within.as_micros().try_into().unwrap_or(u64::MAX);
-        let until = Some(shared.now().plus_us(us));
+        let until = Some(shared.now().plus(within));
         shared.drive_until(until, &mut |client, _| {
             found = client.health(&mut since);
             if found.is_some() { Step::Done } else { Step::Wait }

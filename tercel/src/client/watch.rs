@@ -97,7 +97,7 @@ impl WatchBuilder {
             ));
         }
         let shared = client.shared()?;
-        let until = shared.now().plus_us(us(shared.timeout()));
+        let until = shared.now().plus(shared.timeout());
         let watch = txn::Watch::open(shared, sources, since, until)?;
         Ok(Watch { watch, client })
     }
@@ -170,7 +170,7 @@ impl Watch {
     /// loses nothing. During an outage there is no error: it ends, or the time does.
     pub fn next_within(&mut self, time: Duration) -> Result<Option<Change>, Error> {
         let shared = self.client.shared()?;
-        self.watch.next(shared, shared.now().plus_us(us(time)))
+        self.watch.next(shared, shared.now().plus(time))
     }
 
     /// Where this watch stands: one that begins [`since`](WatchBuilder::since) here is told of everything that this one was
@@ -203,8 +203,4 @@ impl Drop for Watch {
             self.watch.close(shared as &dyn Port);
         }
     }
-}
-
-fn us(time: Duration) -> u64 {
-    time.as_micros().try_into().unwrap_or(u64::MAX)
 }

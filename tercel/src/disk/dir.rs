@@ -400,12 +400,12 @@ fn lock_to_look(dir: &HeldDir) -> Result<Option<Lock>, DiskError> {
 /// Takes the lock and leaves our process id in its file. The kernel drops the lock when the process ends, however it
 /// ends, so the file itself means nothing and stays.
 fn lock(dir: &HeldDir) -> Result<Lock, DiskError> {
-    let path = dir.file(LOCK_NAME);
     let opened = dir.open_file(LOCK_NAME, OFlags::RDWR | OFlags::CREATE);
-    let file = opened.map_err(DiskError::io("open", &path))?;
+    // There may be no such file yet: it is the directory that refuses it.
+    let file = opened.map_err(DiskError::io("make a lock file in", dir.path()))?;
     take(file, dir).and_then(|mut lock| {
         let written = lock.0.set_len(0).and_then(|()| writeln!(lock.0, "{}", std::process::id()));
-        written.map(|()| lock).map_err(DiskError::io("write", &path))
+        written.map(|()| lock).map_err(DiskError::io("write", &dir.file(LOCK_NAME)))
     })
 }
 

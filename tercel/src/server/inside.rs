@@ -20,8 +20,10 @@ use tercel_engine::txn::{Home, Port, Step};
 use tercel_events::Handle;
 use tercel_lock::unpoison;
 use tercel_wire::frame::Header;
+use tercel_wire::id::ViewId;
 
 use super::{Post, store};
+use crate::serving;
 
 /// What decides, and what it has decided.
 pub(super) struct Core {
@@ -176,6 +178,8 @@ pub(super) struct Inside {
     pub handle: Handle<Post>,
     /// The moment from which the server counts time, and the threads of the program as well.
     pub begun: Instant,
+    /// By this the server is known.
+    pub view: ViewId,
 }
 
 impl Inside {
@@ -232,6 +236,7 @@ impl Port for Inside {
     ) -> Result<(), Error> {
         let until = until
             .map_or_else(|| Instant::now() + TIMEOUT, |until| self.begun + Duration::from_micros(until.0));
+        serving::may_wait(self.view)?;
         let mut heard = None;
         loop {
             let mut state = self.wait(until, |core| heard != Some(core.machine.inside_news()))?;

@@ -107,8 +107,8 @@ pub struct ServerConfig {
     pub services: Vec<Service>,
     /// Threads that run the procedures of services that are declared `#[slow]`, 4 by default, 1 at least, 256 at most. They begin with
     /// the first such call. 256 calls may wait for them, half of them of one client; one
-    /// more is refused. Of calls with streams at most one less than there are threads run at once, and half of that of one client; the rest
-    /// of them waits until its callers' time is over. With one thread they hold up the calls without streams.
+    /// more is refused. A call with streams has a thread beside these for as long as it is under way: 128 at most, 32 of one client; one more
+    /// is refused.
     pub workers: usize,
     /// Which clients of this machine may reach the server through memory that both have mapped, handed over
     /// at its Unix sockets: those of the server's user by default.

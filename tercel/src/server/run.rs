@@ -31,6 +31,7 @@ use crate::channel::{InLine, Large, REFUSED, TAKEN};
 use crate::disk::dir::DataDir;
 use crate::disk::log::LogThread;
 use crate::pipe::Pipe;
+use crate::serving::{Serves, Serving};
 
 /// The key of listeners; streams have 0.
 pub(super) const LISTENER_KEY: u64 = 1;
@@ -119,7 +120,8 @@ impl Loop {
         board: Board,
     ) -> Loop {
         let begun = Instant::now();
-        let inside = Inside { lending: Arc::default(), handle: queue.handle(), begun };
+        let view = machine.view();
+        let inside = Inside { lending: Arc::default(), handle: queue.handle(), begun, view };
 
         Loop {
             queue,
@@ -151,6 +153,7 @@ impl Loop {
 
     /// Runs until it is told to stop or cannot go on.
     pub(super) fn run(&mut self) -> Result<(), ServerError> {
+        let _serving = Serving::begin(self.workers.inside().view, Serves::Loop);
         let mut batch = Vec::with_capacity(BATCH_MAX);
         let mut core = self.core.take().ok_or_else(|| ServerError::Stopped("a loop runs once".into()))?;
         let mut sleepless_turns = 0;
@@ -492,6 +495,8 @@ impl Loop {
             self.scheduler.received(conn, bytes, unsent_bytes, clock, handle_one);
         self.obey(core, now, conn, decision);
         if kept_bytes > 0 {
+            // A long message takes its time, and whoever sends it is there.
+            core.take(now, Input::Alive(conn));
             self.end_for_room(core, now, conn, kept_bytes);
         }
     }

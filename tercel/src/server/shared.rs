@@ -225,7 +225,7 @@ impl Channels {
     /// None yet; `spin` is how long the loop looks at them, if that is said.
     pub(super) fn new(spin: Option<Duration>) -> Channels {
         let chooses_spin = spin.is_none();
-        let spin = spin.map_or_else(Spin::new, |spin| Spin::with_budget(spin.as_nanos() as u64));
+        let spin = spin.map_or_else(Spin::new, Spin::of);
         Channels {
             peers: Vec::new(),
             hot: Vec::new(),

@@ -296,12 +296,13 @@ const OWN_DESCRIPTORS: u64 = 64;
 /// With so few descriptors that not even these are left, accepting will meet the limit itself, and rest.
 const SOURCES_MIN: usize = 16;
 
-/// Unsent bytes at which a client that does not read is cut off.
-pub(super) const SLOW_READER_BYTES: usize = 16 << 20;
+/// Unsent bytes at which a client that does not read is cut off: 16 MiB beside the largest results of as many calls as run at once by
+/// default.
+pub(super) const SLOW_READER_BYTES: usize = (16 << 20) + 4 * limits::CALL_MAX;
 
 /// Unsent bytes of a client at which the procedures of its calls with streams wait before they send more: far below the bound at which
 /// the client is cut off, for the answers to its other calls, and several items as large as a message.
-pub(super) const ITEMS_UNSENT_MAX: usize = SLOW_READER_BYTES / 4;
+pub(super) const ITEMS_UNSENT_MAX: usize = 4 << 20;
 
 /// A longer one could hold up what is freed for ever.
 const COLLECT_GRACE_MAX: Duration = Duration::from_secs(86_400);

@@ -1,11 +1,11 @@
 //! The threads that run slow procedures of services.
 //!
-//! The machine bounds how many calls are here at once. The threads begin with the first call, so a server without slow procedures
-//! has none. A call with streams has its thread for as long as its client likes, so such calls are never given all of the threads, nor
-//! one client most of those that they may have; a call beyond that waits, and calls without streams pass it.
+//! The machine bounds how many calls are here at once, and how many of them have streams. The threads begin with the first call, so a
+//! server without slow procedures has none. A call with streams has its thread for as long as its client likes, so it has one more than
+//! the pool has, and no other call waits for it.
 //!
-//! The invariants: each call that was handed over is posted back, once, unless the server stops. If there are two threads or more, one
-//! of them runs no call with streams.
+//! The invariants: each call that was handed over is posted back, once, unless the server stops. There are at most as many threads as
+//! the pool may have and calls with streams are here; so at most the pool's run calls without streams.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use tercel_engine::rpc::streams::{Said, Violation};
 use tercel_engine::rpc::{ItemPort, Job, JobId};
-use tercel_engine::time::Now;
 use tercel_engine::txn::Port;
 use tercel_lock::unpoison;
 use tercel_wire::id::{ClientId, ViewId};
@@ -23,39 +22,21 @@ use super::backlog::Backlogs;
 use super::inside::Inside;
 use super::items::Items;
 use super::{Post, store};
+use crate::serving::{Pool, Serves, Serving};
 
 /// The threads, and the calls that wait for one.
 pub(super) struct Workers {
     shared: Arc<Shared>,
-    /// As many may there be.
-    threads_max: usize,
     /// The loop is to look at the backlogs.
     is_backlog_due: Arc<AtomicBool>,
 }
 
-/// How many calls with streams run at once.
-#[derive(Debug, Clone, Copy)]
-struct StreamBounds {
-    /// Of all clients.
-    all: usize,
-    /// Of one.
-    client: usize,
-}
-
-impl StreamBounds {
-    /// Leaves a thread for other calls, if there are two, and half of the rest for other clients.
-    fn of(threads: usize) -> StreamBounds {
-        let all = threads.saturating_sub(1).max(1);
-        StreamBounds { all, client: all.div_ceil(2) }
-    }
-}
-
 struct Shared {
-    streams: StreamBounds,
     state: Mutex<State>,
     /// A call has come, or a thread has ended.
     changed: Condvar,
     inside: Inside,
+    pool: Arc<Pool>,
 }
 
 #[derive(Default)]
@@ -64,8 +45,6 @@ struct State {
     waiting: VecDeque<(ViewId, Job)>,
     /// By these the calls that run are told that their callers have given up.
     running: Vec<Arc<AtomicBool>>,
-    /// The clients of calls with streams that run, each as often as it has one.
-    streaming: Vec<ClientId>,
     /// The streams of calls that wait or run.
     items: BTreeMap<JobId, Arc<Items>>,
     backlogs: Backlogs,
@@ -76,24 +55,12 @@ struct State {
 }
 
 impl State {
-    /// The first call that can run now.
-    fn take(&mut self, bounds: StreamBounds, now: Now) -> Option<(ViewId, Job)> {
-        let at = self.waiting.iter().position(|(_, job)| {
-            // What is not begun any more is answered at once.
-            !job.streams().is_any() || self.has_room(job.id.client, bounds) || is_over(job, now)
-        })?;
+    /// The next call. One with streams comes first: the thread that was added for it takes no other's place.
+    fn take(&mut self) -> Option<(ViewId, Job)> {
+        let at = self.waiting.iter().position(|(_, job)| job.streams().is_any()).unwrap_or(0);
         let (view, job) = self.waiting.remove(at)?;
         self.running.push(job.flag());
-        if job.streams().is_any() {
-            self.streaming.push(job.id.client);
-        }
         Some((view, job))
-    }
-
-    /// Whether one more call with streams of a client can run.
-    fn has_room(&self, client: ClientId, bounds: StreamBounds) -> bool {
-        let of_client = self.streaming.iter().filter(|streaming| **streaming == client).count();
-        self.streaming.len() < bounds.all && of_client < bounds.client
     }
 
     /// A call has come to its end.
@@ -103,15 +70,8 @@ impl State {
         if job.streams().is_any() {
             self.items.remove(&job.id);
             self.backlogs.look();
-            let at = self.streaming.iter().position(|client| *client == job.id.client);
-            at.map(|at| self.streaming.swap_remove(at));
         }
     }
-}
-
-/// Whether the caller of a call has given up or waits no longer.
-fn is_over(job: &Job, now: Now) -> bool {
-    job.flag().load(Ordering::Relaxed) || job.until().is_some_and(|until| now >= until)
 }
 
 impl Shared {
@@ -119,25 +79,25 @@ impl Shared {
         unpoison(self.state.lock())
     }
 
-    /// The next call; none if there will be no more.
+    /// Threads that there may be now.
+    fn threads_max(&self, state: &State) -> usize {
+        self.pool.threads_max + state.items.len()
+    }
+
+    /// The next call; none if there will be no more for this thread, which is counted out then.
     fn next(&self) -> Option<(ViewId, Job)> {
         let mut state = self.state();
         loop {
-            if state.is_closed {
+            // One more than there may be was there for a call with streams that has ended.
+            if state.is_closed || state.threads > self.threads_max(&state) {
+                state.threads -= 1;
                 return None;
             }
-            if let Some(next) = state.take(self.streams, self.inside.now()) {
+            if let Some(next) = state.take() {
                 return Some(next);
             }
             state.idle += 1;
-            // What waits too long is answered then, though nothing else happens.
-            state = match state.waiting.iter().filter_map(|(_, job)| job.until()).min() {
-                None => unpoison(self.changed.wait(state)),
-                Some(until) => {
-                    let left = Duration::from_micros(until.since_us(self.inside.now()));
-                    unpoison(self.changed.wait_timeout(state, left)).0
-                }
-            };
+            state = unpoison(self.changed.wait(state));
             state.idle -= 1;
         }
     }
@@ -145,35 +105,45 @@ impl Shared {
     fn work(&self) {
         while let Some((view, job)) = self.next() {
             let items = self.state().items.get(&job.id).cloned().map(|items| items as Arc<dyn ItemPort>);
+            // One with streams takes no thread of the pool.
+            let is_pooled = !job.streams().is_any();
+            let serving =
+                is_pooled.then(|| Serving::begin(self.inside.view, Serves::Pool(self.pool.clone())));
             let done = job.run(self.inside.now(), Some(&self.inside), items.as_ref());
-            drop(items);
+            drop((items, serving));
             self.state().end(&job);
-            if job.streams().is_any() {
-                // A call that waited for it has room, and this thread may take another one.
-                self.changed.notify_one();
-            }
             store::post(&self.inside.handle, Post::Ran(view, done));
         }
     }
 }
 
-/// Counts a thread out, however it ends.
-struct Counted(Arc<Shared>);
+/// Counts a thread out that could not begin or has panicked, and says that it has ended.
+struct Counted {
+    shared: Arc<Shared>,
+    is_out: bool,
+}
+
+impl Counted {
+    fn work(mut self) {
+        self.shared.work();
+        self.is_out = true;
+    }
+}
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.state().threads -= 1;
-        self.0.changed.notify_all();
+        self.shared.state().threads -= usize::from(!self.is_out);
+        self.shared.changed.notify_all();
     }
 }
 
 impl Workers {
     /// Without threads yet.
     pub(super) fn new(inside: Inside, threads_max: usize) -> Workers {
-        let streams = StreamBounds::of(threads_max);
-        let shared = Shared { streams, state: Mutex::default(), changed: Condvar::new(), inside };
+        let pool = Pool::new(threads_max);
+        let shared = Shared { state: Mutex::default(), changed: Condvar::new(), inside, pool };
         let is_backlog_due = unpoison(shared.state.lock()).backlogs.due();
-        Workers { shared: Arc::new(shared), threads_max, is_backlog_due }
+        Workers { shared: Arc::new(shared), is_backlog_due }
     }
 
     /// The way of this program's threads to the machine.
@@ -190,15 +160,16 @@ impl Workers {
             state.items.insert(job.id, Arc::new(items));
         }
         state.waiting.push_back((view, job));
-        let wants_thread = state.waiting.len() > state.idle && state.threads < self.threads_max;
+        let wants_thread =
+            state.waiting.len() > state.idle && state.threads < self.shared.threads_max(&state);
         state.threads += usize::from(wants_thread);
         drop(state);
         self.shared.changed.notify_one();
         if wants_thread {
-            let counted = Counted(self.shared.clone());
+            let counted = Counted { shared: self.shared.clone(), is_out: false };
             let thread = std::thread::Builder::new().name("tercel-worker".into());
             // Where the system gives no thread the call waits for one of the others, or for its caller's patience to end.
-            _ = thread.spawn(move || counted.0.work());
+            _ = thread.spawn(move || counted.work());
         }
     }
 }
@@ -236,8 +207,6 @@ impl Workers {
     pub(super) fn end_streams(&self, id: JobId) {
         let items = self.shared.state().items.get(&id).cloned();
         items.into_iter().for_each(|items| items.end());
-        // One that waits is answered now.
-        self.shared.changed.notify_one();
     }
 }
 

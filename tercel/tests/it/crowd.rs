@@ -2,6 +2,7 @@
 //! calls, go on meanwhile.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,10 +11,7 @@ use std::time::{Duration, Instant};
 
 use tercel::tools::wire::frame::Kind;
 use tercel::tools::wire::message::Item;
-use tercel::{
-    Bound, Bytes, Called, Client, Context, Error, Failure, Input, Output, Server, ServiceHandle, Streaming,
-    service,
-};
+use tercel::{Bytes, Called, Client, Context, Input, Output, Server, ServiceHandle, Streaming, service};
 use tercel_testkit::stranger::Stranger;
 
 #[service]
@@ -112,7 +110,7 @@ fn connect(server: &Server) -> Client {
 type Blocks<'c> = Streaming<'c, std::convert::Infallible, Bytes, u64>;
 
 /// So many calls whose items nothing reads.
-fn stall<'c>(crowd: &'c ServiceHandle<'_, dyn Crowd>, calls: usize) -> Vec<Blocks<'c>> {
+fn stall<'c>(crowd: &ServiceHandle<'c, dyn Crowd>, calls: usize) -> Vec<Blocks<'c>> {
     (0..calls).map(|_| crowd.blocks(1_000).unwrap()).collect()
 }
 
@@ -121,7 +119,7 @@ const RESTS: u32 = 20;
 
 /// Whether a thread of this process sleeps, so that it has nothing to do before something else happens.
 fn is_asleep(thread: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+    let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
     stat.rsplit_once(") ").unwrap().1.starts_with('S')
 }
 
@@ -137,67 +135,29 @@ fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
 const SOON: Duration = Duration::from_secs(5);
 
 #[test]
-fn stalled_streams_leave_a_thread_for_other_calls() {
+fn unread_streams_hold_up_no_other_call() {
     let (dir, crowd) = (tempfile::tempdir().unwrap(), MyCrowd::default());
-    let server = serve(&dir, &crowd, 3);
-    let [one, two, other] = [0; 3].map(|_| connect(&server));
-    let [of_one, of_two] = [&one, &two].map(|client| client.service::<dyn Crowd>());
-    let (mut of_one, of_two) = (stall(&of_one, 5), stall(&of_two, 5));
-    await_that("two run", || crowd.running() == 2);
-    for client in [&one, &other] {
-        for n in 0..20 {
-            assert_eq!(client.service::<dyn Crowd>().within(SOON).double(n), Ok(2 * n));
+    let server = serve(&dir, &crowd, 1);
+    let [stalling, other] = [0; 2].map(|_| connect(&server));
+    let calls = stalling.service::<dyn Crowd>();
+    let stalled = stall(&calls, 10);
+    for client in [&stalling, &other] {
+        let crowd = client.service::<dyn Crowd>().within(SOON);
+        for n in 0..5 {
+            assert_eq!(crowd.double(n), Ok(2 * n));
+            assert_eq!(crowd.blocks(10).unwrap().items().take(1_000).filter(Result::is_ok).count(), 1_000);
+            let count = crowd.count().unwrap();
+            assert!((0..50).all(|_| count.send(&Bytes(vec![1; 9_000])) == Ok(true)));
+            assert_eq!(count.finish(), Ok(50));
         }
     }
-    assert_eq!(crowd.begun(), 2, "one of each client, and a thread is left");
-    // A call that ends lets the next one of its client run.
-    drop(of_one.remove(0));
-    await_that("the next one runs", || crowd.begun() == 3);
-    drop((of_one, of_two));
-    await_that("all have ended", || crowd.running() == 0);
-}
-
-#[test]
-fn stalled_streams_of_a_client_leave_room_for_those_of_others() {
-    let (dir, crowd) = (tempfile::tempdir().unwrap(), MyCrowd::default());
-    let server = serve(&dir, &crowd, 4);
-    let [hostile, other] = [0; 2].map(|_| connect(&server));
-    let calls = hostile.service::<dyn Crowd>();
-    let stalled = stall(&calls, 10);
-    await_that("its share runs", || crowd.running() == 2);
-    for _ in 0..5 {
-        let crowd = other.service::<dyn Crowd>().within(SOON);
-        assert_eq!(crowd.blocks(10).unwrap().items().take(1_000).filter(Result::is_ok).count(), 1_000);
-        let count = crowd.count().unwrap();
-        assert!((0..50).all(|_| count.send(&Bytes(vec![1; 9_000])) == Ok(true)));
-        assert_eq!(count.finish(), Ok(50));
-    }
     drop(stalled);
-}
-
-#[test]
-fn call_that_waits_for_a_thread_is_given_up_at_once() {
-    let (dir, crowd) = (tempfile::tempdir().unwrap(), MyCrowd::default());
-    let server = serve(&dir, &crowd, 2);
-    let client = connect(&server);
-    let calls = client.service::<dyn Crowd>();
-    let mut stalled = stall(&calls, 1);
-    await_that("one runs", || crowd.running() == 1);
-    // As many as a client may have: those that wait are dropped, and leave room without having had a thread.
-    let hasty = client.service::<dyn Crowd>().within(Duration::from_millis(100));
-    let is_refused = || {
-        let ended = hasty.count().unwrap().finish();
-        matches!(ended, Err(Failure::Space(Error::Full(Bound::Server(_)))))
-    };
-    for _ in 0..5 {
-        let waiting: Vec<_> = (0..31).map(|_| calls.count().unwrap()).collect();
-        assert!(is_refused());
-        drop(waiting);
-        await_that("there is room", || !is_refused());
-    }
-    assert_eq!(crowd.begun(), 1);
-    drop(stalled.remove(0));
-    await_that("there is room", || calls.count().unwrap().finish() == Ok(0));
+    await_that("all have ended", || crowd.running() == 0);
+    await_that("their threads have ended", || {
+        let threads = crowd.threads.lock().unwrap();
+        threads.iter().filter(|thread| fs::exists(format!("/proc/self/task/{thread}")).unwrap()).count() <= 1
+    });
+    assert_eq!(calls.within(SOON).double(4), Ok(8));
 }
 
 #[test]

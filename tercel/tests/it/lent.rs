@@ -5,6 +5,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -12,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tercel::{
-    Address, Called, Client, ClientConfig, Context, Failure, Lending, LentBytes, Record, Server,
-    ServerConfig, Transport, embedded_with, service,
+    Address, Bound, Bytes, Called, Client, ClientConfig, Context, Error, Failure, Lending, LentBytes, Obj,
+    Object, Record, Server, ServerConfig, Transport, embedded_with, interface, service,
 };
 use tercel_events::shm::{Channel, Config, Receiver, Sender, Spin, Waited, pass};
 
@@ -60,6 +61,32 @@ trait Lends {
     /// The sum of what is read twice, which may differ.
     fn read(&self, bytes: LentBytes<'_>) -> u64;
     fn broken(&self, bytes: LentBytes<'_>);
+    /// Gives them back.
+    fn give(&self, bytes: LentBytes<'_>) -> Bytes;
+    #[slow]
+    fn give_slowly(&self, bytes: LentBytes<'_>) -> Bytes;
+}
+
+#[derive(Object)]
+struct Shelf {
+    books: u64,
+}
+
+#[interface]
+trait Shelved {
+    fn weigh(&mut self, a: &[u8], b: Bytes) -> u64;
+    #[read]
+    fn copy(&self, bytes: &[u8]) -> Bytes;
+}
+
+impl Shelved for Shelf {
+    fn weigh(_: &Obj<Shelf>, a: &[u8], b: Bytes) -> Called<u64> {
+        Ok((a.len() + b.0.len()) as u64)
+    }
+
+    fn copy(_: &Obj<Shelf>, bytes: &[u8]) -> Called<Bytes> {
+        Ok(Bytes(bytes.to_vec()))
+    }
 }
 
 #[derive(Default)]
@@ -116,6 +143,14 @@ impl Lends for Arc<Lent> {
     fn broken(&self, _: &Context<'_>, _: LentBytes<'_>) -> Called<()> {
         panic!("a procedure that is broken on purpose")
     }
+
+    fn give(&self, _: &Context<'_>, bytes: LentBytes<'_>) -> Called<Bytes> {
+        Ok(Bytes(bytes.to_vec()))
+    }
+
+    fn give_slowly(&self, cx: &Context<'_>, bytes: LentBytes<'_>) -> Called<Bytes> {
+        self.give(cx, bytes)
+    }
 }
 
 fn serve(dir: &TempDir) -> (Server, Arc<Lent>) {
@@ -123,7 +158,7 @@ fn serve(dir: &TempDir) -> (Server, Arc<Lent>) {
     let builder = Server::builder(dir.path().join("space"))
         .listen(Address::Unix(dir.path().join("socket")))
         .listen("127.0.0.1:0");
-    (builder.service(Lends::serve(lent.clone())).start().unwrap(), lent)
+    (builder.methods(Shelf::METHODS).service(Lends::serve(lent.clone())).start().unwrap(), lent)
 }
 
 fn value(bytes: usize) -> Vec<u8> {
@@ -164,8 +199,6 @@ fn call_all(client: &Client, lent: &Lent, shared: bool) {
         assert_eq!(written.unwrap(), found(&bytes, in_place));
         assert!(!service.changes(Lending::Bytes(&[])).unwrap());
     }
-    let too_large = service.look(&value(LARGEST + 4_096)).unwrap_err();
-    assert!(matches!(too_large, Failure::Space(_)), "{too_large:?}");
     let failed = service.broken(&value(50_000)).unwrap_err();
     assert!(failed.to_string().contains("has panicked"), "{failed}");
     lent.is_told.store(false, Ordering::SeqCst);
@@ -176,7 +209,74 @@ fn call_all(client: &Client, lent: &Lent, shared: bool) {
     }
 }
 
-/// The longest argument that a message takes, but for some bytes.
+/// As much as arguments and results have together at most.
+const MOST: usize = 64 << 20;
+
+fn call_with_most(client: &Client) {
+    let service = client.service::<dyn Lends>();
+    let bytes = value(MOST);
+    assert!(service.give(&bytes).unwrap().0 == bytes);
+    assert!(service.give_slowly(&bytes).unwrap().0 == bytes);
+    let half = &bytes[..MOST / 2];
+    assert_eq!(service.two(half, half).unwrap(), found(half, false));
+    let larger = value(MOST + (1 << 20));
+    let refused = |ended: Called<()>| {
+        let Err(Failure::Space(e @ Error::Full(Bound::Call { .. }))) = &ended else { panic!("{ended:?}") };
+        assert!(e.to_string().contains("64 MiB"), "{e}");
+    };
+    refused(service.give(&larger).map(drop));
+    refused(service.give_slowly(&larger).map(drop));
+    let shelf = client.run(|tx| tx.create(&Shelf { books: 0 })).unwrap();
+    let shelf = client.handle(shelf).remote();
+    assert_eq!(shelf.weigh(half, Bytes(half.to_vec())).unwrap(), MOST as u64);
+    assert!(shelf.copy(&bytes).unwrap().0 == bytes);
+    refused(shelf.copy(&larger).map(drop));
+    refused(shelf.weigh(&larger, Bytes(Vec::new())).map(drop));
+}
+
+#[test]
+fn largest_arguments_and_results_pass_every_transport() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, _) = serve(&dir);
+    for address in server.addresses() {
+        for shared_memory in [true, false] {
+            let config = ClientConfig { shared_memory, ..ClientConfig::default() };
+            call_with_most(&Client::connect_with(address, config).unwrap());
+        }
+    }
+    let services = vec![Lends::serve(Arc::<Lent>::default())];
+    let own =
+        ServerConfig { services, methods: vec![Shelf::METHODS], ..ServerConfig::new(dir.path().join("own")) };
+    call_with_most(&embedded_with(own, ClientConfig::default()).unwrap());
+}
+
+/// Each panic is in the caller's own code, while that writes an argument.
+#[test]
+fn callers_that_panic_use_up_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, _) = serve(&dir);
+    for address in server.addresses() {
+        for shared_memory in [true, false] {
+            let config =
+                ClientConfig { shared_memory, timeout: Duration::from_secs(10), ..ClientConfig::default() };
+            let client = Client::connect_with(address, config).unwrap();
+            let service = client.service::<dyn Lends>();
+            service.look(&[0; 0]).unwrap();
+            let slots_and_more = 300;
+            for _ in 0..slots_and_more {
+                let panics = |_: &mut dyn FnMut(&[u8])| panic!("of the caller, on purpose");
+                let call = AssertUnwindSafe(|| service.look(Lending::Written(200_000, &panics)));
+                assert!(catch_unwind(call).is_err());
+            }
+            let bytes = value(200_000);
+            assert_eq!(service.slowly(&bytes).unwrap(), found(&bytes, false));
+            let in_place = client.transport() == Some(Transport::SharedMemory);
+            assert_eq!(service.look(&bytes).unwrap(), found(&bytes, in_place));
+        }
+    }
+}
+
+/// About what fits into a block of shared memory.
 const LARGEST: usize = (1 << 20) - 4_096;
 
 #[test]
