@@ -6,15 +6,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use tercel_wire::frame::Kind;
-
 /// What a file of golden bytes promises.
 pub struct Promises {
     lines: BTreeMap<String, Vec<u8>>,
     /// Lines that the file must have, of what is new or has changed.
     due: Vec<String>,
-    /// The kinds of the messages among them.
-    pub kinds: Vec<Kind>,
 }
 
 impl Promises {
@@ -25,7 +21,7 @@ impl Promises {
             let (name, hex) = line.split_once(' ').unwrap_or((line, ""));
             assert!(lines.insert(name.to_owned(), bytes_of(hex)).is_none(), "{name} is there twice");
         }
-        Promises { lines, due: Vec::new(), kinds: Vec::new() }
+        Promises { lines, due: Vec::new() }
     }
 
     /// The bytes of `name`, which must be the ones that are written today: [`Promises::end`] fails if they are not.
